@@ -9,7 +9,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -25,7 +24,7 @@ const (
 // sweepOverdue deals with slices past their deadline. The time of a slice counts from when its request was handed to a
 // service: one that still lies in the stream waits for its endpoint, not for its items, and gets a new deadline. Of one
 // that was acknowledged the reply was lost. One that a service keeps without an answer counts as a failed attempt, if
-// there is reason to blame its items ([health.Store.Blamed]); its request is taken out of the stream so that nobody
+// there is reason to blame its items ([settle.Store.Blamed]); its request is taken out of the stream so that nobody
 // works on it in vain. While JetStream is mute its time is over all the same, at no cost. What else cannot be told now
 // is left to the next sweep.
 func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
@@ -38,15 +37,15 @@ func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, er
 	cancel()
 	n.stats.extended.Add(int64(len(s.waiting)))
 	extended := settle.New(n.store).Extend(ctx, lease, s.waiting)
-	reissued, unsent := health.New(n.store).ReleaseUnsent(ctx, lease, s.gone)
-	answered, lost := health.New(n.store).ReleaseAcknowledged(ctx, lease, s.lost)
+	reissued, unsent := settle.New(n.store).ReleaseUnsent(ctx, lease, s.gone)
+	answered, lost := settle.New(n.store).ReleaseAcknowledged(ctx, lease, s.lost)
 	late, expired := n.expire(ctx, lease, &s)
 	return reissued + answered + late, errors.Join(extended, unsent, lost, expired)
 }
 
 // expire ends slices whose services kept silent.
 func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
-	blamed, err := health.New(n.store).Blamed(ctx, s.silent, s.doubted)
+	blamed, err := settle.New(n.store).Blamed(ctx, s.silent, s.doubted)
 	if err != nil {
 		return 0, err
 	}
@@ -59,8 +58,8 @@ func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (in
 			excused = append(excused, id)
 		}
 	}
-	late, failed := health.New(n.store).Expire(ctx, lease, at)
-	passed, again := health.New(n.store).Excuse(ctx, lease, excused)
+	late, failed := settle.New(n.store).Expire(ctx, lease, at)
+	passed, again := settle.New(n.store).Excuse(ctx, lease, excused)
 	n.stats.expired.Add(int64(late + passed))
 	if failed == nil && again == nil {
 		n.removeRequests(ctx, s.requests)

@@ -12,7 +12,7 @@
 //	cut      ready → slice                              [dispatch.Store.Claim]
 //	record   slice → done, failed, or a new slice       [settle.Store.Record]
 //	unlock   waiting → ready, or skipped                at the steps after, by [settle.Store.Record]
-//	release  slice → a new slice, or two halves         [health.Store.Expire], [settle.Store.EndSession] and the sweeps
+//	release  slice → a new slice, or two halves         [settle.Store.Expire], [settle.Store.EndSession] and the sweeps
 //	reset    done, failed or slice → ready              [redo.Store.Reset], [redo.Store.Rerun]; the steps after wait
 //	approve  held → ready                               [control.Store.Approve], [control.Store.CheckCanary]
 //

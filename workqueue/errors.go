@@ -98,3 +98,8 @@ func Refused(err error) bool {
 	}
 	return errors.Is(err, ErrFence)
 }
+
+// SettingError is returned for a setting that an endpoint cannot have.
+type SettingError struct{ Detail string }
+
+func (e *SettingError) Error() string { return e.Detail }

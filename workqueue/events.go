@@ -38,3 +38,6 @@ type Event struct {
 	Payload    json.RawMessage
 	At         time.Time
 }
+
+// Engine is the actor of what nodes do by themselves.
+const Engine = "tranche"

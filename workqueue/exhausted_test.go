@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/streams"
@@ -48,7 +47,7 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 		return s
 	}
 	b.pass(pieces[0].ID)
-	if _, err := health.New(b.store).Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}); err != nil {
+	if _, err := settle.New(b.store).Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}); err != nil {
 		t.Fatal(err)
 	}
 	late := again(true, "a deadline")

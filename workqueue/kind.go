@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"strings"
 	"time"
 )
 
@@ -42,10 +43,27 @@ func PaceKey(kind Kind, target string) string {
 	return string(kind) + ":" + target
 }
 
+// PaceKeys are the pace keys of targets of a kind.
 func PaceKeys(kind Kind, targets []string) []string {
 	keys := make([]string, len(targets))
 	for i, target := range targets {
 		keys[i] = PaceKey(kind, target)
 	}
 	return keys
+}
+
+// Fetched reports whether nodes do the work of such steps themselves, and hold the slice until it is recorded.
+func (k Kind) Fetched() bool { return k != KindEndpoint }
+
+// OverNATS reports whether the work of such steps is asked for over NATS.
+func (k Kind) OverNATS() bool { return k == KindEndpoint || k == KindRequest }
+
+// TargetKind says what a pace key is the key of: an endpoint, or the target of an HTTP, SQL or local step.
+func TargetKind(key string) (kind Kind, target string) {
+	for _, k := range []Kind{KindHTTP, KindSQL, KindLocal} {
+		if target, ok := strings.CutPrefix(key, string(k)+":"); ok {
+			return k, target
+		}
+	}
+	return KindEndpoint, key
 }

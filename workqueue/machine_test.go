@@ -18,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
-	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -232,7 +231,7 @@ func (m *machine) Expire(t *rapid.T) {
 		all = append(all, h.ID)
 	}
 	m.exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE id = ANY($1) AND state IN ('claimed', 'sent')`, all)
-	n, err := health.New(m.store).Expire(m.Context(), m.lease, all)
+	n, err := settle.New(m.store).Expire(m.Context(), m.lease, all)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/outbox"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // Without prepared statements everything works that works with them.
@@ -41,7 +41,7 @@ func TestStoreThroughAPooler(t *testing.T) {
 	claimed := b.claim(run, 2)
 	b.send(claimed...)
 	b.pass(claimed[0].ID)
-	if n, err := health.New(store).Expire(t.Context(), lease, []workqueue.SliceID{claimed[0].ID}); err != nil || n != 1 {
+	if n, err := settle.New(store).Expire(t.Context(), lease, []workqueue.SliceID{claimed[0].ID}); err != nil || n != 1 {
 		t.Errorf("expired %d, %v; want 1", n, err)
 	}
 	refused := workqueue.SlotError{Code: "refused", Message: "no"}

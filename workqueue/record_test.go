@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -89,7 +88,7 @@ func TestRecordLeavesASupersededAttemptAlone(t *testing.T) {
 	late := b.one(run)
 	b.send(late)
 	b.pass(late.ID)
-	if n, err := health.New(b.store).Expire(t.Context(), b.lead(), []workqueue.SliceID{late.ID}); err != nil || n != 1 {
+	if n, err := settle.New(b.store).Expire(t.Context(), b.lead(), []workqueue.SliceID{late.ID}); err != nil || n != 1 {
 		t.Fatalf("expired %d slices, %v; want 1", n, err)
 	}
 	if v := b.record(whole(late)).Verdicts[0]; !v.Stale || v.Taken != 0 {

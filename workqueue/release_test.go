@@ -9,7 +9,6 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/health"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -174,7 +173,7 @@ func TestDeadlines(t *testing.T) {
 	if overdue, err := settle.New(b.store).OverdueSlices(t.Context(), plenty); err != nil || len(overdue) != 0 {
 		t.Errorf("overdue %v, %v before any deadline", overdue, err)
 	}
-	if n, err := health.New(b.store).Expire(t.Context(), lease, ids(claimed...)); err != nil || n != 0 {
+	if n, err := settle.New(b.store).Expire(t.Context(), lease, ids(claimed...)); err != nil || n != 0 {
 		t.Errorf("expired %d slices before their deadline, %v", n, err)
 	}
 	b.pass(ids(claimed...)...)
@@ -191,10 +190,10 @@ func TestDeadlines(t *testing.T) {
 	if err := settle.New(b.store).Extend(t.Context(), lease, ids(waiting, answered)); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := health.New(b.store).ReleaseUnsent(t.Context(), lease, ids(unsent)); err != nil || n != 1 {
+	if n, err := settle.New(b.store).ReleaseUnsent(t.Context(), lease, ids(unsent)); err != nil || n != 1 {
 		t.Errorf("released %d unsent slices, %v", n, err)
 	}
-	if n, err := health.New(b.store).Expire(t.Context(), lease, ids(late, waiting, answered)); err != nil || n != 1 {
+	if n, err := settle.New(b.store).Expire(t.Context(), lease, ids(late, waiting, answered)); err != nil || n != 1 {
 		t.Errorf("expired %d slices, %v; want only the late one", n, err)
 	}
 	b.check()
@@ -223,7 +222,7 @@ func TestItemsThatAreAlwaysLateFail(t *testing.T) {
 		slices += len(claimed)
 		b.send(claimed...)
 		b.pass(ids(claimed...)...)
-		if n, err := health.New(b.store).Expire(t.Context(), lease, ids(claimed...)); err != nil || n != len(claimed) {
+		if n, err := settle.New(b.store).Expire(t.Context(), lease, ids(claimed...)); err != nil || n != len(claimed) {
 			t.Fatalf("expired %d of %d, %v", n, len(claimed), err)
 		}
 		b.check()
@@ -267,11 +266,11 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 		},
 		"lost pipe": func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseLostPipe(ctx, l); return err },
 		"expire": func(l workqueue.Lease) error {
-			_, err := health.New(b.store).Expire(ctx, l, ids(claimed[0]))
+			_, err := settle.New(b.store).Expire(ctx, l, ids(claimed[0]))
 			return err
 		},
 		"unsent": func(l workqueue.Lease) error {
-			_, err := health.New(b.store).ReleaseUnsent(ctx, l, ids(claimed[1]))
+			_, err := settle.New(b.store).ReleaseUnsent(ctx, l, ids(claimed[1]))
 			return err
 		},
 		"extend": func(l workqueue.Lease) error { return settle.New(b.store).Extend(ctx, l, ids(claimed[0])) },
@@ -285,7 +284,7 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	if n != 3 {
 		t.Errorf("%d slices are as they were; want 3", n)
 	}
-	if n, err := health.New(b.store).Expire(ctx, lease, ids(claimed[0])); err != nil || n != 1 {
+	if n, err := settle.New(b.store).Expire(ctx, lease, ids(claimed[0])); err != nil || n != 1 {
 		t.Errorf("the new leader expired %d, %v", n, err)
 	}
 	b.check()
@@ -304,7 +303,7 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	release := b.holdRows(`SELECT 1 FROM work_slice WHERE id = $1 FOR UPDATE`, s.ID)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if n, err := health.New(b.store).Expire(t.Context(), lease, ids(s)); !errors.Is(err, workqueue.ErrNotLeader) {
+		if n, err := settle.New(b.store).Expire(t.Context(), lease, ids(s)); !errors.Is(err, workqueue.ErrNotLeader) {
 			t.Errorf("expired %d, %v; want ErrNotLeader: another leads since the work began", n, err)
 		}
 	})
@@ -320,7 +319,7 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	release()
 	wg.Wait()
 	b.wantTally(run, tally{live: 4})
-	if n, err := health.New(b.store).Expire(t.Context(), next, ids(s)); err != nil || n != 1 {
+	if n, err := settle.New(b.store).Expire(t.Context(), next, ids(s)); err != nil || n != 1 {
 		t.Errorf("the new leader expired %d, %v", n, err)
 	}
 	b.check()

@@ -14,7 +14,6 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -142,7 +141,7 @@ func (s *storm) settleAll() {
 	for _, o := range late {
 		ids = append(ids, o.ID)
 	}
-	if _, err := health.New(s.store).Expire(s.Context(), s.lease, ids); err != nil {
+	if _, err := settle.New(s.store).Expire(s.Context(), s.lease, ids); err != nil {
 		s.Fatal(err)
 	}
 	s.check()

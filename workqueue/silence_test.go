@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -20,7 +19,7 @@ func (b *bench) hand(claimed ...workqueue.Slice) {
 func (b *bench) judge(doubted map[workqueue.SliceID]bool, claimed ...workqueue.Slice) map[workqueue.SliceID]bool {
 	b.Helper()
 	b.pass(ids(claimed...)...)
-	blamed, err := health.New(b.store).Blamed(b.Context(), ids(claimed...), doubted)
+	blamed, err := settle.New(b.store).Blamed(b.Context(), ids(claimed...), doubted)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -88,9 +87,9 @@ func TestSilenceComesToAnEnd(t *testing.T) {
 			t.Fatalf("issue %d: %+v; want %d failures", n, s, want)
 		}
 		b.hand(s)
-		end := health.New(b.store).Excuse
+		end := settle.New(b.store).Excuse
 		if b.judge(nil, s)[s.ID] {
-			end = health.New(b.store).Expire
+			end = settle.New(b.store).Expire
 		}
 		if ended, err := end(t.Context(), lease, ids(s)); err != nil || ended != 1 {
 			t.Fatalf("issue %d: ended %d, %v", n, ended, err)
@@ -112,7 +111,7 @@ func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
 	s := b.one(run)
 	b.hand(s)
 	b.pass(s.ID)
-	if n, err := health.New(b.store).ReleaseAcknowledged(t.Context(), lease, ids(s)); err != nil || n != 1 {
+	if n, err := settle.New(b.store).ReleaseAcknowledged(t.Context(), lease, ids(s)); err != nil || n != 1 {
 		t.Fatalf("released %d, %v", n, err)
 	}
 	again := b.one(run)

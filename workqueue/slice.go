@@ -67,3 +67,10 @@ type Slice struct {
 	Root       SliceID // the cut that its items came from; its own id for a cut
 	Endpoint   string  // where it is sent, or was
 }
+
+// Sent is a slice whose request JetStream has acknowledged.
+type Sent struct {
+	ID        SliceID
+	StreamSeq int64
+	PipeEpoch int64
+}

@@ -1,8 +1,15 @@
 package workqueue
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 // MaxSteps is how many steps a run has at the most.
@@ -30,7 +37,7 @@ func (st *StepSpec) Validate(i int) error {
 	return nil
 }
 
-// kind is how the work of the step is done.
+// EffectiveKind is how the work of the step is done.
 func (st *StepSpec) EffectiveKind() Kind {
 	if st.Kind == "" {
 		return KindEndpoint
@@ -45,4 +52,91 @@ func Smallints(steps []int) []int16 {
 		out[i] = int16(step)
 	}
 	return out
+}
+
+// StepSpec is a step as a run starts with it.
+type StepSpec struct {
+	Name         string
+	Endpoint     string
+	Chunk        int // items of a slice at the most, 1 to 8192
+	InFlight     int // slices at once over all nodes
+	MaxAttempts  int
+	Timeout      time.Duration
+	RetryBackoff time.Duration
+
+	InFlightAuto bool          // InFlight is an upper bound, and nodes find the limit
+	ChunkAuto    bool          // Chunk is an upper bound, and nodes find the size
+	ChunkBytes   int           // wanted size of a request; 0: the node's
+	ChunkTime    time.Duration // what an automatic chunk may take; 0: the nodes' own idea of it
+	Rate         float64       // items a second at the most; 0: no limit
+	MaxBackoff   time.Duration // the longest pause between two tries; 0: 5 minutes
+	RetryCodes   []string      // error codes that are tried again whatever the service says
+	NeverRetry   []string      // error codes that never are
+
+	Kind     Kind            // empty: KindEndpoint
+	Needs    []int           // steps that must be done for an item before, each with a smaller number
+	Inputs   []int           // of those, the ones whose parts its requests carry
+	NoItem   bool            // its requests do not carry the items' payloads
+	Optional bool            // what needs it goes on without it
+	Barrier  bool            // nothing of it begins before its needs have ended for all items
+	Config   json.RawMessage // the kind's own settings; nil: none
+}
+
+// Upper bounds of steps whose chunk or in-flight limit nodes find themselves, unless other ones were given.
+const (
+	AutoChunk    = bitfield.Size
+	AutoInFlight = 1024
+)
+
+// CodeComma stands between codes, which have no commas.
+const CodeComma = ", "
+
+// percentUnit is a percent in the units that a threshold is counted in: four decimals of a percent are told apart.
+const percentUnit = 10_000
+
+// FailedLimit is how many of so many items may fail before their run is held. maxFailed is a number of items like
+// "500", a part of all items like "1%" or "0.25%", rounded down, or empty for no limit; then limited is false. Any
+// other text is a *SettingError.
+func FailedLimit(maxFailed string, items int64) (limit int64, limited bool, err error) {
+	if maxFailed == "" {
+		return 0, false, nil
+	}
+	wrong := &SettingError{fmt.Sprintf("max failed is %.40q; give a number of items like 500, or a part of them like 1%%",
+		maxFailed)}
+	text, part := strings.CutSuffix(maxFailed, "%")
+	if !part {
+		n, err := strconv.ParseUint(text, 10, 31)
+		if err != nil {
+			return 0, false, wrong
+		}
+		return int64(n), true, nil
+	}
+	whole, decimals, _ := strings.Cut(text, ".")
+	if len(decimals) > 4 || strings.HasSuffix(text, ".") {
+		return 0, false, wrong
+	}
+	digits := whole + decimals + strings.Repeat("0", 4-len(decimals))
+	units, err := strconv.ParseUint(digits, 10, 31)
+	if err != nil || whole == "" || units > 100*percentUnit {
+		return 0, false, wrong
+	}
+	return items * int64(units) / (100 * percentUnit), true, nil
+}
+
+// DefaultAutoChunk is the size of automatic chunks before anything was learned of their endpoint.
+const DefaultAutoChunk = 500
+
+// CodeStopped is the error code of items that nobody has tried, because one of the same line failed before them.
+const CodeStopped = "ORDER_STOPPED"
+
+// RunOrder puts the items of a run in lines: those of the same value are worked on one after the other in the order in
+// which they came, and the next one begins when every step has come to its end with the one before. Lines do not wait
+// for each other.
+//
+// The item of a line that is worked on is its head; the others are held back in the planes, like those behind a canary.
+// Whoever settles the head, over all steps, makes the next one ready in the same transaction. The row of a line in
+// work_lane is its lock.
+type RunOrder struct {
+	Rule order.Rule
+	Stop bool // what follows an item that failed ends with CodeStopped, and is not tried
 }

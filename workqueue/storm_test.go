@@ -21,7 +21,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/health"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
@@ -301,7 +300,7 @@ func (s *storm) expireOverdue(ctx context.Context, _ *rand.Rand) error {
 	for _, o := range late {
 		ids = append(ids, o.ID)
 	}
-	_, err = health.New(s.store).Expire(ctx, s.lease, ids)
+	_, err = settle.New(s.store).Expire(ctx, s.lease, ids)
 	return err
 }
 

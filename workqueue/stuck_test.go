@@ -6,7 +6,6 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -116,7 +115,7 @@ func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
 	recorded, partly, expired, sent, fresh := claimed[0], claimed[1], claimed[2], claimed[3], claimed[4]
 	b.record(whole(recorded), answer(partly, ordinals(partly)[0]))
 	b.pass(expired.ID)
-	if n, err := health.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil ||
+	if n, err := settle.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil ||
 		n != 1 {
 		t.Fatalf("released %d, %v", n, err)
 	}
@@ -170,7 +169,7 @@ func TestClaimThatNobodyHeardOf(t *testing.T) {
 	if err != nil || overdue[0].ID != lost[0].ID || overdue[0].StreamSeq != 0 || overdue[0].Handed {
 		t.Fatalf("overdue %+v, %v", overdue, err)
 	}
-	if n, err := health.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{lost[0].ID}); err != nil ||
+	if n, err := settle.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{lost[0].ID}); err != nil ||
 		n != 1 {
 		t.Fatalf("released %d, %v", n, err)
 	}

@@ -33,7 +33,7 @@ type Refusal struct {
 	Why string
 }
 
-// Reasons are shown and audited; they are no place for documents.
+// MaxReasonBytes bounds a reason. Reasons are shown and audited; they are no place for documents.
 const MaxReasonBytes = 2000
 
 func (c *Control) validate() error {
@@ -66,6 +66,7 @@ SELECT count(*), coalesce(sum(bit_count(remaining)), 0)::bigint FROM work_slice
 WHERE run_id = ANY ($1) AND state IN ('claimed', 'sent')`
 )
 
+// LockHolds locks the runs that a request names, or all of a statement.
 func LockHolds(ctx context.Context, tx pgx.Tx, c *Control, all string) ([]*RunHold, error) {
 	statement, args := all, []any{}
 	if !c.All {

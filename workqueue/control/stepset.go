@@ -44,6 +44,7 @@ type StepChange struct {
 
 func (c *StepChange) empty() bool { return *c == StepChange{} }
 
+// Validate returns an error that names what cannot be.
 func (c *StepChange) Validate() error {
 	spans := []struct {
 		name  string
@@ -174,6 +175,7 @@ func StepNamed(steps []StepSettings, run workqueue.RunID, name string) (*StepSet
 	return nil, &UnknownStepError{run, name, StepNames(steps)}
 }
 
+// StepNames are the names of steps, in their order.
 func StepNames(steps []StepSettings) (names []string) {
 	for i := range steps {
 		names = append(names, steps[i].Name)
@@ -294,6 +296,7 @@ func (s *StepSettings) move(ctx context.Context, tx pgx.Tx, run workqueue.RunID,
 	return nil
 }
 
+// StepDifference adds to d what differs between two settings of a step.
 func StepDifference(d *ledger.Difference, a, b *StepSettings) {
 	d.Add("endpoint", a.Endpoint, b.Endpoint)
 	d.Add("chunk", ledger.Size(a.Chunk, a.ChunkAuto), ledger.Size(b.Chunk, b.ChunkAuto))

@@ -32,6 +32,7 @@ func (s *DB) InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) er
 	return s.InTxWithin(ctx, TxTimeout, f)
 }
 
+// InTxWithin is [DB.InTx] with a limit of its own for each attempt.
 func (s *DB) InTxWithin(ctx context.Context, limit time.Duration,
 	f func(ctx context.Context, tx pgx.Tx) error,
 ) error {

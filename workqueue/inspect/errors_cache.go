@@ -116,6 +116,7 @@ WHERE r.id = $1
 GROUP BY r.generation, s.step, s.name, s.optional
 ORDER BY s.step`
 
+// ReadExtent reads how many errors a run has, by step.
 func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (errorsExtent, error) {
 	var out errorsExtent
 	rows, err := tx.Query(ctx, errorsOfSteps, run)

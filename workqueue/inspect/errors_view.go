@@ -197,6 +197,7 @@ func (s Store) Errors(ctx context.Context, id workqueue.RunID) (Errors, error) {
 	return out, nil
 }
 
+// ReadErrors groups the errors of a run.
 func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, error) {
 	out := Errors{Groups: []ErrorGroup{}, ByStep: []StepErrors{}}
 	var required, optional []workqueue.Step

@@ -14,4 +14,5 @@ type LeaderView struct {
 	ExpiresAt time.Time           `json:"expires_at"`
 }
 
+// HealthLeader reads the leader, if there is one.
 const HealthLeader = `SELECT session_id, epoch, since, expires_at FROM leader WHERE name = $1`

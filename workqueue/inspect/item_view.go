@@ -176,6 +176,7 @@ func (s Store) ItemsAfter(ctx context.Context, id workqueue.RunID, key string, a
 
 var errNoKey = fmt.Errorf("no item has this key: %w", workqueue.ErrNotFound)
 
+// FindItems finds the items of a key, from after on.
 func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, after workqueue.Ordinal,
 ) (items []ItemView, more bool, err error) {
 	if !pg.ValidText(key) {
@@ -198,6 +199,7 @@ func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, a
 	return items[:min(len(items), MaxTwins)], len(items) > MaxTwins, err
 }
 
+// FillItem reads what became of an item at each step.
 func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView) error {
 	block, bit := item.Ordinal.Block()
 	rows, err := tx.Query(ctx, itemSteps, id, block, bit)

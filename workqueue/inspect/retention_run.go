@@ -25,11 +25,13 @@ type GoneRun struct {
 	GoneAt     *time.Time      `json:"gone_at,omitempty" doc:"when nothing was left of it; absent while there is"`
 }
 
+// GoneFields are those of a [GoneRun].
 const GoneFields = `run_id, name, plan, items, finished_at, deleted_at, why, deleted, gone_at`
 
 const goneInRange = `
 SELECT ` + GoneFields + ` FROM retention_run WHERE run_id BETWEEN $1 AND $2 ORDER BY run_id DESC LIMIT 2`
 
+// GoneRuns reads runs that were removed.
 func (s Store) GoneRuns(ctx context.Context, statement string, args ...any) ([]GoneRun, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()

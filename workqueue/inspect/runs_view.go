@@ -256,6 +256,7 @@ func (v *RunView) estimate() {
 	}
 }
 
+// ReadSummary reads a run.
 func ReadSummary(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (RunSummary, error) {
 	rows, err := tx.Query(ctx, oneRun, id)
 	if err != nil {

@@ -73,6 +73,7 @@ func (s Store) Bisections(ctx context.Context, run workqueue.RunID, limit int) (
 	return ReadBisections(ctx, s.db.Pool, run, limit)
 }
 
+// ReadBisections reads what was bisected in a run.
 func ReadBisections(ctx context.Context, db tracker.Querier, run workqueue.RunID, limit int) (Bisections, error) {
 	out := Bisections{Kinds: map[RootKind]int{}, Roots: []Bisection{}}
 	families, err := readFamilies(ctx, db, familiesOfRun, run)

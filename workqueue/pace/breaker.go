@@ -21,6 +21,7 @@ type BreakerChange struct {
 }
 
 const (
+	// LockBreaker reads the breaker of an endpoint, and locks it.
 	LockBreaker = readBreaker + ` FOR NO KEY UPDATE`
 
 	MakePace = `INSERT INTO endpoint_pace (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`

@@ -24,6 +24,7 @@ const (
 // endedHow is what the end of a slice says about its endpoint.
 type endedHow int
 
+// How a slice can have ended.
 const (
 	endedWell    endedHow = iota // the service dealt with the items, whatever it said of each
 	EndedFailed                  // the chunk failed as a whole, in a way that may pass

@@ -25,6 +25,7 @@ func (b *Bucket) Fill(age *float64) {
 	b.Tokens = min(b.Tokens+b.Rate*max(*age, 0), max(b.Rate, 1))
 }
 
+// Open reports whether there is something in it.
 func (b *Bucket) Open() bool {
 	if b.Calls {
 		n, _ := b.CallsFree()

@@ -140,6 +140,7 @@ func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) 
 	return ended, nil
 }
 
+// DatabaseTime asks PostgreSQL for the time.
 const DatabaseTime = `SELECT clock_timestamp()`
 
 // Observe returns what was going on at the endpoints whose pace is automatic, since a time that an observation before

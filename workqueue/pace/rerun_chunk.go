@@ -1,6 +1,6 @@
 package pace
 
-// What operators and nodes have found out about the endpoint; both rows may be missing.
+// PacesOfEndpoint reads what operators and nodes have found out about the endpoint; both rows may be missing.
 const PacesOfEndpoint = `
 SELECT coalesce(p.chunk, 0), CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap ELSE 0 END,
     coalesce(p.rate, 0), coalesce(e.rate, 0)

@@ -63,6 +63,7 @@ INSERT INTO plan (name, version, spec, source, created_by) VALUES ($1, $2, $3, $
 ON CONFLICT DO NOTHING
 RETURNING created_at`
 
+// ApplyTries bounds how often a version is tried that another took first.
 const ApplyTries = 10
 
 // ApplyPlan puts a plan on record under the next version of its name, with a row in the audit log. What is the same as

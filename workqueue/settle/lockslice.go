@@ -42,6 +42,7 @@ ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 WHERE s.state = 'sent' AND s.pipe_epoch < (SELECT epoch FROM pipe WHERE name = 'pipe')
 ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
+	// SlicesOfRun locks what is left of the slices of a run.
 	SlicesOfRun = heldColumns + `
 WHERE s.run_id = $1 AND s.state IN ('scheduled', 'claimed', 'sent')
 ORDER BY s.id FOR NO KEY UPDATE OF s`
@@ -51,6 +52,7 @@ WHERE s.id = ANY($1) AND s.state IN ('claimed', 'sent') AND s.deadline <= clock_
 ORDER BY s.id FOR NO KEY UPDATE OF s`
 )
 
+// LockSlices locks slices, in the order of their ids, and reads them.
 func LockSlices(ctx context.Context, tx pgx.Tx, statement string, args ...any) ([]*plane.HeldSlice, error) {
 	rows, err := tx.Query(ctx, statement, args...)
 	if err != nil {

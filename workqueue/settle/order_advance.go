@@ -56,6 +56,7 @@ FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[])) AS u (lane, first) CROSS 
     ORDER BY o.lane, o.ordinal LIMIT 1) n`
 )
 
+// ReadLanes locks the lanes of items, and reads them.
 func ReadLanes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []workqueue.Ordinal) ([]*LaneRow, error) {
 	rows, err := tx.Query(ctx, lockLanes, run, items)
 	if err != nil {
@@ -199,6 +200,7 @@ type LaneMoves struct {
 	Released          map[plane.BlockID]bitfield.Set
 }
 
+// Set moves a lane.
 func (m *LaneMoves) Set(lane int64, head, low, stop *workqueue.Ordinal) {
 	m.lanes, m.heads = append(m.lanes, lane), append(m.heads, head)
 	m.lows, m.stop = append(m.lows, low), append(m.stop, stop)
@@ -223,6 +225,7 @@ func (m *LaneMoves) halt(l *LaneRow) {
 	m.Set(l.Lane, nil, low, &l.Item)
 }
 
+// Release lets an item go on.
 func (m *LaneMoves) Release(f *Follower) {
 	if m.Released == nil {
 		m.Released = map[plane.BlockID]bitfield.Set{}

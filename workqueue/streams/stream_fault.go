@@ -45,6 +45,7 @@ func (s Store) ClearStreamFault(ctx context.Context, lease workqueue.Lease, stre
 	})
 }
 
+// StreamFaults reads what is wrong with streams, the oldest first.
 const StreamFaults = `SELECT stream, since, detail FROM stream_fault ORDER BY since, stream`
 
 // StreamFaults returns the streams that take no messages, the oldest such first.

@@ -307,6 +307,7 @@ type StreamTrouble struct {
 	Tries   int
 }
 
+// HealthStreams reads what keeps settings of streams from being applied.
 const HealthStreams = `SELECT trouble, since, tries FROM stream_setting WHERE trouble <> ''`
 
 // StreamsApplied notes that the streams are as a revision of the settings wants them.

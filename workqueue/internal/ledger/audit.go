@@ -51,3 +51,64 @@ func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
 	}
 	return NoteCarriedOut(ctx, tx, done)
 }
+
+// Difference is what a change made different, for the audit log and for people.
+type Difference struct{ Before, After map[string]any }
+
+// Add notes a setting whose value changes.
+func (d *Difference) Add(name string, before, after any) {
+	if before == after {
+		return
+	}
+	if d.Before == nil {
+		d.Before, d.After = map[string]any{}, map[string]any{}
+	}
+	d.Before[name], d.After[name] = before, after
+}
+
+// Join takes in what is different of one step, under its name where there are several.
+func (d *Difference) Join(of *Difference, step string, several bool) {
+	for name, before := range of.Before {
+		if several {
+			d.Add(step+"."+name, before, of.After[name])
+		} else {
+			d.Add(name, before, of.After[name])
+		}
+	}
+}
+
+// Size is a number, or that nodes find it, with the bound that they keep to.
+func Size(n int, auto bool) string {
+	if auto {
+		return fmt.Sprintf("auto, at most %d", n)
+	}
+	return fmt.Sprint(n)
+}
+
+// The row stays locked until the transaction ends, so that nobody takes for undone what is about to be done.
+const carryOut = `
+UPDATE api_request SET carried_out = coalesce(carried_out, $4)
+WHERE user_name = $1 AND key = $2 AND claim = $3`
+
+// ClaimKey is the key of a [workqueue.RequestClaim] in a context.
+type ClaimKey struct{}
+
+// NoteCarriedOut notes a change with the request that makes it, if it named a key. It comes last in a transaction.
+func NoteCarriedOut(ctx context.Context, tx pgx.Tx, done workqueue.CarriedOut) error {
+	claim, ok := ctx.Value(ClaimKey{}).(*workqueue.RequestClaim)
+	if !ok {
+		return nil
+	}
+	what, err := json.Marshal(done)
+	if err != nil {
+		return fmt.Errorf("note that request %q was carried out: %w", claim.Key, err)
+	}
+	tag, err := tx.Exec(ctx, carryOut, claim.User, claim.Key, claim.ID, what)
+	if err == nil && tag.RowsAffected() == 0 {
+		err = workqueue.ErrClaimLost
+	}
+	if err != nil {
+		return fmt.Errorf("note that request %q was carried out: %w", claim.Key, err)
+	}
+	return nil
+}

@@ -17,6 +17,7 @@ const insertEvent = `
 INSERT INTO run_event (id, run_id, generation, kind, payload, at)
 VALUES ($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))`
 
+// AddEvent adds an event of a run, to be published after the commit.
 func AddEvent(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind,
 	payload map[string]any,
 ) error {

@@ -19,46 +19,55 @@ type CopyRows struct {
 // copyHeader is the signature, no flags and no header extension.
 const copyHeader = "PGCOPY\n\xff\r\n\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 
+// Reset begins anew in the same memory.
 func (c *CopyRows) Reset() {
 	c.Buf = append(c.Buf[:0], copyHeader...)
 	c.Rows = 0
 }
 
+// Row begins a row of so many columns.
 func (c *CopyRows) Row(columns int) {
 	c.Buf = binary.BigEndian.AppendUint16(c.Buf, uint16(columns))
 	c.Rows++
 }
 
+// UUID, Int4, Int8, Int2, Text, Bytes and Null add a column to the row.
 func (c *CopyRows) UUID(id [16]byte) {
 	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 16)
 	c.Buf = append(c.Buf, id[:]...)
 }
 
+// Int4 adds a column.
 func (c *CopyRows) Int4(v int32) {
 	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 4)
 	c.Buf = binary.BigEndian.AppendUint32(c.Buf, uint32(v))
 }
 
+// Int8 adds a column.
 func (c *CopyRows) Int8(v int64) {
 	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 8)
 	c.Buf = binary.BigEndian.AppendUint64(c.Buf, uint64(v))
 }
 
+// Int2 adds a column.
 func (c *CopyRows) Int2(v int16) {
 	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 2)
 	c.Buf = binary.BigEndian.AppendUint16(c.Buf, uint16(v))
 }
 
+// Text adds a column.
 func (c *CopyRows) Text(v string) {
 	c.Buf = binary.BigEndian.AppendUint32(c.Buf, uint32(len(v)))
 	c.Buf = append(c.Buf, v...)
 }
 
+// Bytes adds a column.
 func (c *CopyRows) Bytes(v []byte) {
 	c.Buf = binary.BigEndian.AppendUint32(c.Buf, uint32(len(v)))
 	c.Buf = append(c.Buf, v...)
 }
 
+// Null adds a column without a value.
 func (c *CopyRows) Null() { c.Buf = append(c.Buf, 0xff, 0xff, 0xff, 0xff) }
 
 // Columns are the rows as arrays, a column each, for a statement that takes them apart with unnest. They are made of

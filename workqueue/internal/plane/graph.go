@@ -46,6 +46,7 @@ type GraphStep struct {
 	barrier  bool
 }
 
+// NewGraph makes the graph of steps that stand in the order of their numbers.
 func NewGraph(steps []GraphStep) *Graph {
 	g := &Graph{Steps: steps, After: make([][]workqueue.Step, len(steps)), Before: make([][]workqueue.Step, len(steps))}
 	for i := range steps {
@@ -114,6 +115,7 @@ func (c *GraphCache) get(run workqueue.RunID) *Graph {
 	return c.all[run]
 }
 
+// Put keeps the graph of a run.
 func (c *GraphCache) Put(run workqueue.RunID, g *Graph) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,4 +153,43 @@ func (c *GraphCache) Of(ctx context.Context, db tracker.Querier, run workqueue.R
 	g.Lines = lines
 	c.Put(run, g)
 	return g, nil
+}
+
+// BarrierNeeds lists the steps with barriers, each beside every step that it needs.
+func (g *Graph) BarrierNeeds() (steps, needs []workqueue.Step) {
+	for _, barrier := range g.Barriers() {
+		for _, n := range g.Before[barrier] {
+			steps, needs = append(steps, barrier), append(needs, n)
+		}
+	}
+	return steps, needs
+}
+
+// Mandatory are the steps whose failure is the item's.
+func (g *Graph) Mandatory() (steps []workqueue.Step) {
+	for i := range g.Steps {
+		if !g.Steps[i].Optional {
+			steps = append(steps, workqueue.Step(i))
+		}
+	}
+	return steps
+}
+
+// Leaf is the step with the name, or without one the only step that no other needs.
+func (g *Graph) Leaf(name string) (workqueue.Step, error) {
+	var all, leaves []string
+	found := NoStep
+	for i := range g.Steps {
+		all = append(all, g.Steps[i].Name)
+		if g.Steps[i].Name == name || name == "" && len(g.After[i]) == 0 {
+			leaves, found = append(leaves, all[i]), i
+		}
+	}
+	switch {
+	case len(leaves) == 1:
+		return workqueue.Step(found), nil
+	case name == "":
+		return 0, &workqueue.StepChoiceError{Steps: leaves}
+	}
+	return 0, &workqueue.StepChoiceError{Step: name, Steps: slices.Clip(all)}
 }

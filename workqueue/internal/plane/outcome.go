@@ -47,6 +47,7 @@ type OutcomeSteps struct {
 	Results  []workqueue.Step // whose parts are the results
 }
 
+// ReadStepsOfRun reads the steps of a run as outcomes need them.
 const ReadStepsOfRun = `SELECT step, name, needs, optional FROM run_step WHERE run_id = $1 ORDER BY step`
 
 // isOptional reports whether what a step fails is no failure of the item.
@@ -62,6 +63,7 @@ type StepPlanes struct {
 	done, failed, skipped bitfield.Set
 }
 
+// Into returns where to scan a row.
 func (p *StepPlanes) Into() []any {
 	return []any{&p.step, &p.size, pgbits.Into(&p.done), pgbits.Into(&p.failed), pgbits.Into(&p.skipped)}
 }

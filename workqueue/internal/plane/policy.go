@@ -115,7 +115,7 @@ type successor struct {
 //
 // It comes to an end: with each failure the slices become smaller or the items lose an attempt. Only what is not the
 // items' fault (a lost node or stream, an endpoint that is down, a service that has too much to do) changes neither. Of
-// silences without evidence only the first of a chunk and those of a lone item change nothing, and [health.Store.Blamed] ends
+// silences without evidence only the first of a chunk and those of a lone item change nothing, and [settle.Store.Blamed] ends
 // them.
 func (p Policy) Succeed(was Ending, bits bitfield.Set) (next []successor, final bool) {
 	again := successor{bits, was.Attempt + 1, was.Failures, was.Cause, 0}

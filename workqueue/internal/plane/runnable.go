@@ -19,6 +19,7 @@ const HasReady = `
     coalesce((SELECT true FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready
               LIMIT 1), false)`
 
+// HasDue is a condition as [HasReady] is: a slice is due.
 const HasDue = `
     coalesce((SELECT true FROM work_slice s WHERE s.run_id = st.run_id AND s.step = st.step AND s.state = 'scheduled'
               AND s.not_before <= (SELECT clock_timestamp()) LIMIT 1), false)`
@@ -28,6 +29,7 @@ const HasDue = `
 // index work_block_turn, only as many as are asked for, however many blocks each has.
 const ReadyAuto = readyHead + `b.auto` + readyNext + `b.auto` + readyTail
 
+// ReadyFixed are the steps as in [ReadyAuto] whose limit in flight is fixed.
 const ReadyFixed = readyHead + `NOT b.auto` + readyNext + `NOT b.auto` + readyTail
 
 const readyHead = `(

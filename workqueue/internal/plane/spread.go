@@ -21,6 +21,7 @@ func (s Spread) place(stretch int64) int64 {
 	return first + int64(scatter(uint64(stretch))%uint64(min(s.stride, s.total-first)))
 }
 
+// Has reports whether an item is of the sample.
 func (s Spread) Has(i int64) bool { return s.place(i/s.stride) == i }
 
 // OfBlock returns the items of a run's block that belong to the sample of the run.

@@ -14,6 +14,7 @@ type View struct {
 	Reads []workqueue.Step
 }
 
+// OverAll stands for all steps together.
 const OverAll = workqueue.Step(-1)
 
 // View finds what has to be read for a step, by its name, or for all of them.
@@ -35,3 +36,6 @@ func (g *Graph) View(name string) (View, error) {
 	}
 	return v, fmt.Errorf("it has no step %q, but %s: %w", name, strings.Join(names, ", "), workqueue.ErrNotFound)
 }
+
+// NoStep stands for the step of a missing item.
+const NoStep = -1

@@ -1,4 +1,4 @@
-package health
+package settle
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/session"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // A service that is silent beyond a slice's deadline may hang on an item; or its answer was lost, it was cut off, or
@@ -105,7 +104,7 @@ func (s Store) expire(ctx context.Context, lease workqueue.Lease, ids []workqueu
 		return 0, nil
 	}
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		n, err = settle.New(s.db).Release(ctx, tx, settle.SlicesOverdue, []any{ids}, cause, e)
+		n, err = s.Release(ctx, tx, SlicesOverdue, []any{ids}, cause, e)
 		return err
 	})
 	return n, err

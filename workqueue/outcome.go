@@ -28,3 +28,10 @@ func (e *StepChoiceError) Error() string {
 	}
 	return fmt.Sprintf("the run has no step %.80q; it has %s", e.Step, strings.Join(e.Steps, ", "))
 }
+
+// SlotError is an error in the place of a result.
+type SlotError struct {
+	Code    string // a short token, for grouping
+	Message string
+	Retry   bool // the same request may succeed later
+}

@@ -9,9 +9,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// LeaseName is the name of the one lease there is.
 const LeaseName = "tranche"
 
 const (
+	// LeaseHolds finds the lease of a session that is live still.
 	LeaseHolds = `
 SELECT 1 FROM leader
 WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > clock_timestamp()`
@@ -25,6 +27,7 @@ func HoldLeaseIn(ctx context.Context, tx pgx.Tx, lease workqueue.Lease) error {
 	return CheckLease(ctx, tx, HoldLease, lease)
 }
 
+// CheckLease returns ErrNotLeader unless a statement about the lease finds it.
 func CheckLease(ctx context.Context, tx pgx.Tx, statement string, lease workqueue.Lease) error {
 	tag, err := tx.Exec(ctx, statement, LeaseName, lease.Session, lease.Epoch)
 	if err != nil {
@@ -35,3 +38,11 @@ func CheckLease(ctx context.Context, tx pgx.Tx, statement string, lease workqueu
 	}
 	return nil
 }
+
+// EndSession ends the session of a node.
+const EndSession = `
+UPDATE node_session SET ended_at = clock_timestamp() WHERE id = $1 AND ended_at IS NULL`
+
+// SessionLive is a condition on a session id: it has neither ended nor expired.
+const SessionLive = `
+SELECT 1 FROM node_session WHERE id = $1 AND ended_at IS NULL AND expires_at > clock_timestamp()`

@@ -1,4 +1,0 @@
-package workqueue
-
-// Engine is the actor of what nodes do by themselves.
-const Engine = "tranche"

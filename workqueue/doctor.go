@@ -1,3 +1,0 @@
-package workqueue
-
-const MaxNamed = 10 // ordinals that a violation names

@@ -1,4 +1,0 @@
-package plane
-
-// NoStep stands for the step of a missing item.
-const NoStep = -1

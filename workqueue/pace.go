@@ -1,4 +1,0 @@
-package workqueue
-
-// DefaultAutoChunk is the size of automatic chunks before anything was learned of their endpoint.
-const DefaultAutoChunk = 500
