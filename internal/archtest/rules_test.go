@@ -1,5 +1,11 @@
 package archtest_test
 
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
 // rule says what a package may import. Paths of this module are written without its name; a path that ends in /...
 // stands for a tree.
 type rule struct {
@@ -11,9 +17,8 @@ type rule struct {
 func rules() map[string]rule {
 	servers := []string{"internal/testenv", "internal/embedded", "migrations"}
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
-	store := []string{"workqueue", "workqueue/throttling", "workqueue/order", "bitfield/...", "migrations",
-		"internal/fault"}
-	return map[string]rule{
+	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault"}
+	all := map[string]rule{
 		"bitfield":        {others: []string{}},
 		"bitfield/pgbits": {own: []string{"bitfield"}, tests: servers, others: []string{"github.com/jackc/pgx/v5"}},
 		"bitfield/tracker": {
@@ -25,7 +30,6 @@ func rules() map[string]rule {
 			others: []string{"github.com/jackc/pgx/v5", "github.com/google/uuid"},
 		},
 		"migrations": {tests: servers},
-		"workqueue":  {own: store, tests: servers},
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
 		"gather": {
 			own: append([]string{"gather/template", "gather/strictyaml", "endpoints"}, store...), tests: servers,
@@ -34,7 +38,9 @@ func rules() map[string]rule {
 		// YAML that people write, with the place of what is wrong in it.
 		"gather/strictyaml": {},
 		"gather/collector": {
-			own: []string{"gather/strictyaml", "workqueue", "workqueue/order", "endpoints"}, tests: servers,
+			own: []string{
+				"gather/strictyaml", "workqueue", "workqueue/collector", "workqueue/pace", "workqueue/order", "endpoints",
+			}, tests: servers,
 		},
 		// What fetches a chunk, beside endpoints: Go code of programs that embed a node may be such, so it knows no store.
 		"gather/fetch": {own: []string{"endpoints"}, tests: servers},
@@ -70,11 +76,11 @@ func rules() map[string]rule {
 		// The client is for everybody's programs: it brings nothing along.
 		"orchestrator/client": {
 			own: []string{}, others: []string{}, tests: append([]string{"internal/api/...", "orchestrator", "endpoints",
-				"workqueue"}, servers...),
+				"workqueue/..."}, servers...),
 		},
 		// It writes the description of the API, and the client that is generated from it.
 		"internal/clientgen": {
-			own: []string{"internal/api", "gather", "workqueue"}, tests: append([]string{"orchestrator/client"}, servers...),
+			own: []string{"internal/api", "gather", "workqueue", "workqueue/collector"}, tests: append([]string{"orchestrator/client"}, servers...),
 		},
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
@@ -95,7 +101,7 @@ func rules() map[string]rule {
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
 			own:   []string{"orchestrator", "endpoints", "endpoints/oteltrace"},
-			tests: append([]string{"workqueue"}, servers...),
+			tests: append([]string{"workqueue/..."}, servers...),
 		},
 		// It judges what the store and NATS say; the API and streams show it.
 		"internal/health": {
@@ -121,11 +127,13 @@ func rules() map[string]rule {
 		"internal/dashboard/browsertest": {
 			own: []string{},
 			tests: append([]string{
-				"internal/access", "internal/api", "internal/dashboard", "orchestrator", "endpoints", "workqueue",
+				"internal/access", "internal/api", "internal/dashboard", "orchestrator", "endpoints", "workqueue/...",
 			}, servers...),
 		},
 		// What runs are followed with; its source is an interface, of which the store is one.
-		"internal/live": {own: []string{"workqueue", "bitfield"}, tests: append([]string{"bitfield/..."}, servers...)},
+		"internal/live": {
+			own: []string{"workqueue", "workqueue/inspect", "bitfield"}, tests: append([]string{"bitfield/...", "workqueue/..."}, servers...),
+		},
 		"internal/api/...": {
 			own: append([]string{
 				"internal/health", "internal/live", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake",
@@ -135,12 +143,12 @@ func rules() map[string]rule {
 			tests: append([]string{"gather/fetch/httpfetch"}, servers...),
 		},
 
-		"internal/access": {own: []string{"workqueue"}, tests: servers},
+		"internal/access": {own: []string{"workqueue", "workqueue/database", "workqueue/identity"}, tests: servers},
 		// Who may say what on NATS, as data.
 		"internal/access/natsaccess": {own: []string{"endpoints"}, tests: servers},
 		// Services to test against: what the nodes make of them is seen from outside.
 		"internal/misbehave": {
-			own: []string{"endpoints"}, tests: append([]string{"orchestrator", "workqueue"}, servers...),
+			own: []string{"endpoints"}, tests: append([]string{"orchestrator", "workqueue/..."}, servers...),
 		},
 		// Whole processes: the test binary is a node or a service itself.
 		"internal/systest/...": {
@@ -170,8 +178,55 @@ func rules() map[string]rule {
 		"examples/...": {
 			own: []string{
 				"examples/...", "endpoints/...", "bitfield", "bitfield/tracker", "gather/fetch", "orchestrator", "workqueue",
+				"workqueue/database",
 			},
 			tests: servers,
 		},
 	}
+	maps.Copy(all, rooms(servers))
+	return all
+}
+
+// rooms are the rules of the store. Its root is words that all rooms share. Each room is the tables, the statements and
+// the types of one thing; what several need is in workqueue/internal. A room may need those that stand above it here.
+func rooms(servers []string) map[string]rule {
+	const root, internal = "workqueue", "workqueue/internal/"
+	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane",
+		root + "/throttling", root + "/order", "bitfield/...", "internal/fault"}
+	all := map[string]rule{
+		root:                {own: []string{"bitfield", root + "/order"}, tests: append([]string{root + "/...", "bitfield/..."}, servers...)},
+		internal + "pg":     {own: []string{root}, tests: servers},
+		internal + "ledger": {own: []string{root, internal + "pg"}, tests: servers},
+		internal + "plane": {
+			own: []string{root, root + "/throttling", internal + "pg", "bitfield/..."}, tests: servers,
+		},
+		root + "/database": {own: []string{internal + "pg"}, tests: servers},
+	}
+	for _, room := range []struct{ name, needs string }{
+		{"session", ""}, {"outbox", ""}, {"plan", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},
+		{"request", "session"},
+		{"streams", "session"},
+		{"tracker", "session"},
+		{"pace", "session"},
+		{"dispatch", "pace"},
+		{"settle", "pace session"},
+		{"control", "pace settle"},
+		{"start", "control pace session settle"},
+		{"redo", "control session settle"},
+		{"collector", "dispatch pace session"},
+		{"schedule", "pace plan session start"},
+		// These only read.
+		{"inspect", "control start"},
+		{"explain", "control dispatch inspect settle streams"},
+		{"health", "control inspect schedule streams"},
+		{"report", "inspect pace"},
+		{"retention", "inspect session"},
+	} {
+		r := rule{own: slices.Clone(shared), tests: servers}
+		for _, need := range strings.Fields(room.needs) {
+			r.own = append(r.own, root+"/"+need)
+		}
+		all[root+"/"+room.name] = r
+	}
+	return all
 }
