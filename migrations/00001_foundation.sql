@@ -2,6 +2,13 @@
 
 -- COMMENTs are for whoever looks with psql (\d+ TABLE); what stands behind -- is for whoever changes something.
 
+-- goose has made it before, for the files here.
+COMMENT ON TABLE tranche_migration IS 'The migrations that were applied: the files of this schema.';
+COMMENT ON COLUMN tranche_migration.id IS 'Number of the row.';
+COMMENT ON COLUMN tranche_migration.version_id IS 'Number of the file; 0: the table itself.';
+COMMENT ON COLUMN tranche_migration.is_applied IS 'Always true.';
+COMMENT ON COLUMN tranche_migration.tstamp IS 'When it was applied, without a zone.';
+
 CREATE TABLE node_session (
     id           uuid        PRIMARY KEY,
     host         text        NOT NULL,
@@ -16,8 +23,8 @@ CREATE TABLE node_session (
     precedence   integer     NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE node_session IS
-    'A node: a running orchestrator process. What it has claimed and not sent is its own while the session lives, and'
-    ' goes to others when it has ended.';
+    'A node, or fetcher node: a running orchestrator process. What it has claimed and not sent is its own while the '
+    'session lives, and goes to others when it has ended.';
 COMMENT ON COLUMN node_session.id IS 'The session; every start of a node has a new one.';
 COMMENT ON COLUMN node_session.host IS 'Name of the machine.';
 COMMENT ON COLUMN node_session.pid IS 'Process id on that machine.';

@@ -141,11 +141,11 @@ COMMENT ON COLUMN run_step.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN run_step.step IS 'Number of the step, from 0 on; each comes after those that it needs.';
 COMMENT ON COLUMN run_step.name IS 'Name of the step in the plan.';
 COMMENT ON COLUMN run_step.kind IS
-    'Who does it: endpoint (a service, over JetStream), request (a service, over core NATS), http, sql or local (a Go'
-    ' function of the node).';
+    'Who does it: endpoint (a service, over JetStream), request (a service, over core NATS), http, sql or local (a '
+    'Go function of the node).';
 COMMENT ON COLUMN run_step.endpoint IS
-    'The list-variant endpoint that is asked; of other kinds http:HOST, sql:SOURCE or local:FUNCTION. Pace and limits'
-    ' go by it.';
+    'The list-variant endpoint that is asked; of other kinds http:HOST, sql:SOURCE or local:FUNCTION. Pace and '
+    'limits go by it.';
 COMMENT ON COLUMN run_step.chunk IS 'Items in a request, at most.';
 COMMENT ON COLUMN run_step.chunk_auto IS 'The size of chunks is found by trying; chunk is its upper bound.';
 COMMENT ON COLUMN run_step.chunk_bytes IS 'Bytes of items in a request, about; null: no such limit.';
@@ -184,8 +184,8 @@ CREATE TABLE work_queue (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, twin);
 COMMENT ON TABLE work_queue IS
-    'The work queue: the items of all runs. Written once; where an item is, is a bit in work_block, and run_item says'
-    ' it in words.';
+    'The work queue: the items of all runs. Written once; where an item is, is a bit in work_block, and run_item '
+    'says it in words.';
 COMMENT ON COLUMN work_queue.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_queue.ordinal IS 'Number of the item in its run, from 0 on.';
 COMMENT ON COLUMN work_queue.twin IS '0; in runs that allow a key to come again the ordinal.';
@@ -381,8 +381,8 @@ CREATE TABLE work_part (
 CREATE INDEX work_part_error ON work_part (run_id, step, error_code, ordinal) WHERE error_code IS NOT NULL;
 COMMENT ON TABLE work_part IS
     'Outcomes: the slot of an item at one step in one generation, with its result or its error. The newest row of an '
-    'item counts while the bit of the item is set in work_block.done or failed; one that was nulled out stays here as'
-    ' history.';
+    'item counts while the bit of the item is set in work_block.done or failed; one that was nulled out stays here '
+    'as history.';
 COMMENT ON COLUMN work_part.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_part.slice_id IS 'The slice that it was answered in (work_slice.id).';
 COMMENT ON COLUMN work_part.ordinal IS 'The item (work_queue.ordinal).';
@@ -463,7 +463,8 @@ LEFT JOIN LATERAL (
     SELECT max(x.generation) AS generation FROM work_part x
     WHERE x.run_id = r.id AND x.step = st.step AND x.ordinal = i.ordinal
         AND (get_bit(b.done, i.bit) = 1 OR get_bit(b.failed, i.bit) = 1)) g ON true
-LEFT JOIN work_part p ON p.run_id = r.id AND p.step = st.step AND p.ordinal = i.ordinal AND p.generation = g.generation
+LEFT JOIN work_part p
+    ON p.run_id = r.id AND p.step = st.step AND p.ordinal = i.ordinal AND p.generation = g.generation
 LEFT JOIN work_slice w ON w.id = p.slice_id
 LEFT JOIN work_slice l ON l.id = (
     SELECT x.id FROM work_slice x
