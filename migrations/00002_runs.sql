@@ -466,11 +466,11 @@ LEFT JOIN LATERAL (
 LEFT JOIN work_part p
     ON p.run_id = r.id AND p.step = st.step AND p.ordinal = i.ordinal AND p.generation = g.generation
 LEFT JOIN work_slice w ON w.id = p.slice_id
-LEFT JOIN work_slice l ON l.id = (
+LEFT JOIN work_slice l ON l.id = CASE WHEN 1 IN (get_bit(m.in_flight, i.bit), get_bit(m.scheduled, i.bit)) THEN (
     SELECT x.id FROM work_slice x
     WHERE x.run_id = b.run_id AND x.step = b.step AND x.block = b.block AND x.state IN ('scheduled', 'claimed', 'sent')
         AND get_bit(x.remaining, i.bit) = 1
-    LIMIT 1);
+    LIMIT 1) END;
 COMMENT ON VIEW run_item IS
     'The items of runs as they are: a row for each item at each step. Ask for one run: WHERE run_id = ''…''.';
 COMMENT ON COLUMN run_item.run_id IS 'The run (batchrun.id).';
