@@ -32,7 +32,8 @@ func newItemRun(t *testing.T, items, canary int) *itemRun {
 	r := &itemRun{T: t, pool: testenv.Connect(t, testenv.Serving(t, url)), steps: []string{"first", "second", "third"}}
 	r.store = workqueue.New(r.pool)
 	var err error
-	if r.session, err = r.store.StartSession(t.Context(), workqueue.NodeInfo{Host: "host-of-the-node"}, time.Hour); err != nil {
+	node := workqueue.NodeInfo{Host: "host-of-the-node"}
+	if r.session, err = r.store.StartSession(t.Context(), node, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	req := workqueue.LoadRequest{Plan: "test", Session: r.session, Canary: canary}
@@ -180,7 +181,7 @@ func TestTheViewOfItemsSaysWhatTheAPIDoes(t *testing.T) {
 	seen := map[string]int{}
 	newItemRun(t, 100, 30).compare(0, 99, seen) // before its canary
 	r := newItemRun(t, items, 0)
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same each time
+	random := rand.New(rand.NewPCG(1, 2)) // the same each time
 	weighted := func() int {
 		return max(0, random.IntN(8)-4) // a result in five of eight
 	}
