@@ -34,7 +34,7 @@ COMMENT ON COLUMN node_session.heartbeat_at IS 'When the node was last heard of.
 COMMENT ON COLUMN node_session.expires_at IS
     'The session is over then unless the node is heard of before; by the clock of the database.';
 COMMENT ON COLUMN node_session.ended_at IS
-    'When the node stopped in good order, or was found to be gone; null: not yet.';
+    'When the node stopped in good order; null: it has not, though its session may have expired.';
 COMMENT ON COLUMN node_session.stats IS 'The node''s own counters, as of its last heartbeat.';
 COMMENT ON COLUMN node_session.speaks IS
     'What the node understands: 1 runs of one step, 2 runs of several steps, 3 runs whose items are kept in order.';
