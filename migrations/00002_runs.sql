@@ -417,7 +417,7 @@ COMMENT ON COLUMN work_error.at IS 'When it was recorded.';
 -- It is made of joins that the planner takes apart: what a query asks for no column of is not read, so that counting the
 -- states of a run reads its blocks only, and neither items nor parts. For that each outer join stands on a unique index
 -- and its condition names no two tables that another one brings. m is worked out once for a block: what its live slices
--- have, and what has ended at all steps that come before this one (planes_view_state.go has the same in Go).
+-- have, and what has ended at all steps that come before this one (planeColumn.states is the same in Go).
 CREATE VIEW run_item AS
 SELECT r.id AS run_id, i.ordinal, q.item_key AS key, st.step, st.name AS step_name,
     CASE WHEN get_bit(b.done, i.bit) = 1 THEN CASE WHEN get_bit(m.before, i.bit) = 0 THEN 'stale' ELSE 'done' END
