@@ -88,9 +88,15 @@ bench: postgres build ## measure against the floor and River (BENCH_FLAGS)
 	cd bench && $(GO) run . $(BENCH_FLAGS)
 
 .PHONY: lint
-lint: ## check style and import directions
+lint: tidy ## check style and import directions, and that go.mod is tidy
 	tool=$$(scripts/golangci-lint.sh $(LINT_VERSION)) && $$tool run $(PKG)
 	$(GO) test ./internal/archtest
+
+# Empty, or it says what `go mod tidy` would change.
+.PHONY: tidy
+tidy:
+	$(GO) mod tidy -diff
+	cd bench && $(GO) mod tidy -diff
 
 .PHONY: vet
 vet: ## check that everything compiles, the bench module too

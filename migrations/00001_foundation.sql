@@ -1,6 +1,14 @@
 -- +goose Up
 
--- A running orchestrator process. Its claims live as long as expires_at lies ahead (database time).
+-- COMMENTs are for whoever looks with psql (\d+ TABLE); what stands behind -- is for whoever changes something.
+
+-- goose has made it before, for the files here.
+COMMENT ON TABLE tranche_migration IS 'The migrations that were applied: the files of this schema.';
+COMMENT ON COLUMN tranche_migration.id IS 'Number of the row.';
+COMMENT ON COLUMN tranche_migration.version_id IS 'Number of the file; 0: the table itself.';
+COMMENT ON COLUMN tranche_migration.is_applied IS 'Always true.';
+COMMENT ON COLUMN tranche_migration.tstamp IS 'When it was applied, without a zone.';
+
 CREATE TABLE node_session (
     id           uuid        PRIMARY KEY,
     host         text        NOT NULL,
@@ -10,24 +18,92 @@ CREATE TABLE node_session (
     heartbeat_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at   timestamptz NOT NULL,
     ended_at     timestamptz,
-    stats        jsonb       NOT NULL DEFAULT '{}'
+    stats        jsonb       NOT NULL DEFAULT '{}',
+    speaks       integer     NOT NULL DEFAULT 1,
+    precedence   integer     NOT NULL DEFAULT 0
 );
+COMMENT ON TABLE node_session IS
+    'A node, or fetcher node: a running orchestrator process. What it has claimed and not sent is its own while the '
+    'session lives, and goes to others when it has ended.';
+COMMENT ON COLUMN node_session.id IS 'The session; every start of a node has a new one.';
+COMMENT ON COLUMN node_session.host IS 'Name of the machine.';
+COMMENT ON COLUMN node_session.pid IS 'Process id on that machine.';
+COMMENT ON COLUMN node_session.version IS 'Version of Tranche that the node runs.';
+COMMENT ON COLUMN node_session.started_at IS 'When the node started.';
+COMMENT ON COLUMN node_session.heartbeat_at IS 'When the node was last heard of.';
+COMMENT ON COLUMN node_session.expires_at IS
+    'The session is over then unless the node is heard of before; by the clock of the database.';
+COMMENT ON COLUMN node_session.ended_at IS
+    'When the node stopped in good order; null: it has not, though its session may have expired.';
+COMMENT ON COLUMN node_session.stats IS 'The node''s own counters, as of its last heartbeat.';
+COMMENT ON COLUMN node_session.speaks IS
+    'What the node understands: 1 runs of one step, 2 runs of several steps, 3 runs whose items are kept in order.';
+COMMENT ON COLUMN node_session.precedence IS
+    'Who leads before others: nodes of tranche serve have more than 0, and a session has it only while its node can '
+    'lead.';
 
--- One lease row. The epoch grows with every change of hands and is checked inside each leader transaction.
 CREATE TABLE leader (
     name       text        PRIMARY KEY,
     epoch      bigint      NOT NULL,
     session_id uuid        NOT NULL,
-    expires_at timestamptz NOT NULL
+    expires_at timestamptz NOT NULL,
+    since      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+COMMENT ON TABLE leader IS 'The lease of the node that leads. One row.';
+COMMENT ON COLUMN leader.name IS 'Always the same.';
+COMMENT ON COLUMN leader.epoch IS
+    'Grows each time that another node takes the lease; each transaction of a leader checks it.';
+COMMENT ON COLUMN leader.session_id IS 'The node that leads (node_session.id).';
+COMMENT ON COLUMN leader.expires_at IS 'Others may take the lease then, unless it is prolonged before.';
+COMMENT ON COLUMN leader.since IS 'When this node began to lead.';
 
--- One row: which incarnation of the JetStream streams we publish to. The epoch grows when a stream was recreated.
-CREATE TABLE pipe (
-    name          text        PRIMARY KEY,
-    epoch         bigint      NOT NULL,
-    work_created  timestamptz NOT NULL,
-    reply_created timestamptz NOT NULL
+-- Which timeline of its history the database writes: a promoted standby begins a new one. That cannot be read on a
+-- standby, and a server may not tell.
+-- +goose StatementBegin
+CREATE FUNCTION database_timeline() RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
+EXCEPTION WHEN OTHERS THEN
+    RETURN 0;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION database_timeline() IS
+    'The timeline that this server writes, which changes when a standby is promoted; 0: it cannot be read.';
+
+CREATE TABLE database_mark (
+    name     text        PRIMARY KEY,
+    lineage  uuid        NOT NULL,
+    beat     bigint      NOT NULL,
+    timeline bigint      NOT NULL,
+    at       timestamptz NOT NULL
+) WITH (fillfactor = 50);
+COMMENT ON TABLE database_mark IS 'A count by which nodes notice that the database went back in time. One row.';
+COMMENT ON COLUMN database_mark.name IS 'Always mark.';
+COMMENT ON COLUMN database_mark.lineage IS 'Of this database: counts of others say nothing of it.';
+COMMENT ON COLUMN database_mark.beat IS
+    'The count. The leader raises it; lower than nodes remember means that the database has lost its latest past.';
+COMMENT ON COLUMN database_mark.timeline IS 'The timeline of the server that the count was raised on; 0: not known.';
+COMMENT ON COLUMN database_mark.at IS 'When it was raised last.';
+INSERT INTO database_mark (name, lineage, beat, timeline, at)
+VALUES ('mark', gen_random_uuid(), 0, 0, clock_timestamp());
+
+CREATE TABLE database_gap (
+    id         bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    noticed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    lost       boolean     NOT NULL,
+    from_at    timestamptz NOT NULL,
+    to_at      timestamptz NOT NULL,
+    runs       integer     NOT NULL
 );
+COMMENT ON TABLE database_gap IS 'Times at which the database went back in time, or another server took it over.';
+COMMENT ON COLUMN database_gap.id IS 'Number of the row.';
+COMMENT ON COLUMN database_gap.noticed_at IS 'When a node noticed it.';
+COMMENT ON COLUMN database_gap.lost IS
+    'True: what was confirmed in between is lost, or may be. False: another server took over, and all that is known '
+    'is there.';
+COMMENT ON COLUMN database_gap.from_at IS 'What was confirmed after this may be lost.';
+COMMENT ON COLUMN database_gap.to_at IS 'And up to this.';
+COMMENT ON COLUMN database_gap.runs IS 'How many runs were under way.';
 
 CREATE TABLE tracker_batch (
     id           uuid        PRIMARY KEY,
@@ -43,8 +119,23 @@ CREATE TABLE tracker_batch (
     completed_at timestamptz,
     CHECK (state <> 'completed' OR open_groups = 0)
 );
+COMMENT ON TABLE tracker_batch IS
+    'A batch of items of which somebody wants to know that all are acknowledged: one of each run, and those that '
+    'others open (tracker_service).';
+COMMENT ON COLUMN tracker_batch.id IS 'Of a run''s batch the id of the run.';
+COMMENT ON COLUMN tracker_batch.owner IS 'Whose it is: run, or service for those that others have opened.';
+COMMENT ON COLUMN tracker_batch.state IS
+    'open: items may be added; sealed: no more are; completed: all are acknowledged; cancelled.';
+COMMENT ON COLUMN tracker_batch.generation IS 'How often it was armed: one more with each re-run or reset.';
+COMMENT ON COLUMN tracker_batch.groups IS 'Groups of up to 8192 items.';
+COMMENT ON COLUMN tracker_batch.open_groups IS 'Groups in which an item is not acknowledged yet.';
+COMMENT ON COLUMN tracker_batch.items IS 'Items in all groups.';
+COMMENT ON COLUMN tracker_batch.created_at IS 'When it was made.';
+COMMENT ON COLUMN tracker_batch.active_at IS 'When it was last seen to be in use.';
+COMMENT ON COLUMN tracker_batch.sealed_at IS 'When the last item had been added; null: not yet.';
+COMMENT ON COLUMN tracker_batch.completed_at IS
+    'When the last item was acknowledged, in this generation; null: not yet.';
 
--- A set bit of pending is an item that nobody has acknowledged yet.
 CREATE TABLE tracker_group (
     batch_id uuid      NOT NULL REFERENCES tracker_batch ON DELETE CASCADE,
     grp      integer   NOT NULL CHECK (grp >= 0),
@@ -54,155 +145,13 @@ CREATE TABLE tracker_group (
     CONSTRAINT tracker_group_within_size CHECK ((pending << size) = B'0'::bit(8192))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 ALTER TABLE tracker_group ALTER COLUMN pending SET STORAGE PLAIN;
+COMMENT ON TABLE tracker_group IS 'Up to 8192 items of a tracker batch, a bit each.';
+COMMENT ON COLUMN tracker_group.batch_id IS 'The batch (tracker_batch.id).';
+COMMENT ON COLUMN tracker_group.grp IS 'Number of the group in its batch, from 0 on.';
+COMMENT ON COLUMN tracker_group.size IS 'How many items it has.';
+COMMENT ON COLUMN tracker_group.pending IS
+    'A set bit is an item that nobody has acknowledged yet; the first bit is the first item.';
 
-CREATE TABLE batchrun (
-    id              uuid        PRIMARY KEY, -- version 7; also the id of its tracker batch
-    name            text,
-    plan            text        NOT NULL,
-    spec            jsonb       NOT NULL,    -- the whole plan as the run started with it
-    params          jsonb       NOT NULL DEFAULT '{}',
-    state           text        NOT NULL CHECK (state IN ('loading', 'running', 'completed', 'cancelled')),
-    generation      integer     NOT NULL DEFAULT 1 CHECK (generation >= 1),
-    priority        integer     NOT NULL DEFAULT 0,
-    items           bigint      NOT NULL DEFAULT 0 CHECK (items >= 0),
-    skipped         bigint      NOT NULL DEFAULT 0 CHECK (skipped >= 0), -- duplicates left out at intake
-    done            bigint,                                              -- set at completion
-    failed          bigint,
-    source          text        NOT NULL DEFAULT '',
-    created_by      text        NOT NULL DEFAULT '',
-    idempotency_key text        UNIQUE,
-    loader_session  uuid,                    -- the session that fills the run while it is loading
-    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    sealed_at       timestamptz,
-    started_at      timestamptz,             -- of the current generation
-    finished_at     timestamptz,
-    -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
-    CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false)))
-);
-CREATE INDEX batchrun_active ON batchrun (priority DESC, id) WHERE state IN ('loading', 'running');
-CREATE INDEX batchrun_unsealed ON batchrun (id) WHERE sealed_at IS NULL;
-CREATE INDEX batchrun_name ON batchrun (name, id) WHERE name IS NOT NULL;
-
-CREATE TABLE run_step (
-    run_id        uuid     NOT NULL REFERENCES batchrun ON DELETE CASCADE,
-    step          smallint NOT NULL CHECK (step >= 0),
-    name          text     NOT NULL,
-    kind          text     NOT NULL CHECK (kind IN ('endpoint')),
-    endpoint      text     NOT NULL,
-    chunk         integer  NOT NULL CHECK (chunk BETWEEN 1 AND 8192),
-    in_flight     integer  NOT NULL CHECK (in_flight BETWEEN 1 AND 10000),
-    max_attempts  integer  NOT NULL CHECK (max_attempts BETWEEN 1 AND 100),
-    slice_timeout interval NOT NULL CHECK (slice_timeout > interval '0'),
-    retry_backoff interval NOT NULL CHECK (retry_backoff >= interval '0'),
-    PRIMARY KEY (run_id, step),
-    UNIQUE (run_id, name)
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
-
--- Written once, by COPY, never updated. The key index is unique for runs that refuse duplicates: there twin is 0, in
--- runs that allow them it is the ordinal.
-CREATE TABLE work_queue (
-    run_id   uuid    NOT NULL,
-    ordinal  integer NOT NULL,
-    twin     integer NOT NULL DEFAULT 0,
-    item_key text    COLLATE "C" NOT NULL,
-    payload  text    COLLATE "C" NOT NULL, -- JSON, as it goes on the wire
-    PRIMARY KEY (run_id, ordinal)
-);
-CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, twin);
-
--- The state of 8192 items of one step. Planes are always 8192 bits; the ones past size are 0. PLAIN storage keeps them
--- in the row, the fill factor leaves room for heap-only updates. has_ready changes seldom, so its index costs little.
-CREATE TABLE work_block (
-    run_id        uuid      NOT NULL,
-    step          smallint  NOT NULL,
-    block         integer   NOT NULL CHECK (block >= 0),
-    size          integer   NOT NULL CHECK (size BETWEEN 1 AND 8192),
-    payload_bytes bigint    NOT NULL DEFAULT 0,
-    ready         bit(8192) NOT NULL,
-    done          bit(8192) NOT NULL DEFAULT B'0'::bit(8192),
-    failed        bit(8192) NOT NULL DEFAULT B'0'::bit(8192),
-    has_ready     boolean   NOT NULL GENERATED ALWAYS AS (ready <> B'0'::bit(8192)) STORED,
-    PRIMARY KEY (run_id, step, block),
-    FOREIGN KEY (run_id, step) REFERENCES run_step ON DELETE CASCADE,
-    CONSTRAINT work_block_disjoint CHECK (
-        (ready & done) = B'0'::bit(8192) AND (ready & failed) = B'0'::bit(8192) AND (done & failed) = B'0'::bit(8192)),
-    CONSTRAINT work_block_within_size CHECK (((ready | done | failed) << size) = B'0'::bit(8192))
-) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.01);
-ALTER TABLE work_block
-    ALTER COLUMN ready SET STORAGE PLAIN,
-    ALTER COLUMN done SET STORAGE PLAIN,
-    ALTER COLUMN failed SET STORAGE PLAIN;
-CREATE INDEX work_block_ready ON work_block (run_id, step, block) WHERE has_ready;
-
--- One attempt at one chunk. The id is random and is the fence of every write about the slice.
-CREATE TABLE work_slice (
-    id            uuid        PRIMARY KEY,
-    run_id        uuid        NOT NULL,
-    step          smallint    NOT NULL,
-    block         integer     NOT NULL,
-    generation    integer     NOT NULL CHECK (generation >= 1),
-    mask          bit(8192)   NOT NULL,
-    remaining     bit(8192)   NOT NULL,
-    state         text        NOT NULL CHECK (state IN
-        ('scheduled', 'claimed', 'sent', 'recorded', 'expired', 'split', 'cancelled')),
-    attempt       integer     NOT NULL CHECK (attempt >= 1),  -- how often these items were issued, for any cause
-    failures      integer     NOT NULL DEFAULT 0,             -- of those, how often they themselves were at fault
-    cause         text        NOT NULL,                       -- why the slice was made: cut, retry, deadline, …
-    parent        uuid,
-    session_id    uuid,
-    service       text,                                       -- who answered
-    answered      integer,                                    -- slots that the final reply says were sent in all
-    pipe_epoch    bigint,
-    stream_seq    bigint,
-    error_code    text,                                       -- what was wrong with the slice as a whole
-    error_message text,
-    error_retry   boolean,
-    not_before    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    deadline      timestamptz,
-    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    sent_at       timestamptz,
-    handed_at     timestamptz,                    -- seen to be in the hands of a service: the deadline counts from here
-    ended_at      timestamptz,
-    FOREIGN KEY (run_id, step, block) REFERENCES work_block ON DELETE CASCADE,
-    CONSTRAINT work_slice_remaining CHECK ((remaining & ~mask) = B'0'::bit(8192)),
-    CONSTRAINT work_slice_deadline CHECK (state NOT IN ('claimed', 'sent') OR deadline IS NOT NULL)
-) WITH (autovacuum_vacuum_scale_factor = 0.01);
-ALTER TABLE work_slice
-    ALTER COLUMN mask SET STORAGE MAIN,
-    ALTER COLUMN remaining SET STORAGE MAIN;
-CREATE INDEX work_slice_block ON work_slice (run_id, step, block);
-CREATE INDEX work_slice_live ON work_slice (run_id, step, state) WHERE state IN ('scheduled', 'claimed', 'sent');
-
--- An item's final outcome for one step in one generation. Insert-only: a re-run adds a row under a later generation, and
--- the newest row counts while the item's bit in work_block is set.
-CREATE TABLE work_part (
-    run_id        uuid     NOT NULL,
-    slice_id      uuid     NOT NULL,
-    ordinal       integer  NOT NULL,
-    generation    integer  NOT NULL,
-    step          smallint NOT NULL,
-    result        bytea,
-    content_type  text,                -- null: application/json
-    error_code    text,
-    error_message text,
-    PRIMARY KEY (run_id, step, ordinal, generation),
-    CONSTRAINT work_part_outcome CHECK ((result IS NULL) <> (error_code IS NULL))
-);
-CREATE INDEX work_part_error ON work_part (run_id, step, error_code, ordinal) WHERE error_code IS NOT NULL;
-
--- Error slots that were not final: the item was tried again. Together with work_part, the history of an item's attempts.
-CREATE TABLE work_error (
-    run_id        uuid        NOT NULL,
-    step          smallint    NOT NULL,
-    ordinal       integer     NOT NULL,
-    slice_id      uuid        NOT NULL,
-    error_code    text        NOT NULL,
-    error_message text        NOT NULL,
-    at            timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (run_id, step, ordinal, slice_id)
-);
-
--- Replies, or slots of replies, that could not be taken, with the reason.
 CREATE TABLE quarantine (
     id       bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at       timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -212,10 +161,21 @@ CREATE TABLE quarantine (
     run_id   uuid,
     slice_id uuid,
     headers  jsonb       NOT NULL DEFAULT '{}',
-    body     bytea       NOT NULL       -- the first 64 KiB
+    body     bytea       NOT NULL
 );
+-- Counts and lists of one run.
+CREATE INDEX quarantine_run ON quarantine (run_id, id);
+COMMENT ON TABLE quarantine IS 'Replies of services, or slots of replies, that could not be taken, with the reason.';
+COMMENT ON COLUMN quarantine.id IS 'Number of the row.';
+COMMENT ON COLUMN quarantine.at IS 'When it was put here.';
+COMMENT ON COLUMN quarantine.reason IS 'A short code: malformed, wrong_endpoint, foreign_ordinal and the like.';
+COMMENT ON COLUMN quarantine.detail IS 'The same in a sentence.';
+COMMENT ON COLUMN quarantine.subject IS 'NATS subject that the message came on.';
+COMMENT ON COLUMN quarantine.run_id IS 'The run that it names; null: none.';
+COMMENT ON COLUMN quarantine.slice_id IS 'The slice that it names; null: none.';
+COMMENT ON COLUMN quarantine.headers IS 'Headers of the message.';
+COMMENT ON COLUMN quarantine.body IS 'The first 64 KiB of the message.';
 
--- What happened to a run, published to tranche.event.> after the commit. One completion per generation.
 CREATE TABLE run_event (
     id           uuid        PRIMARY KEY,
     run_id       uuid        NOT NULL,
@@ -224,20 +184,22 @@ CREATE TABLE run_event (
     payload      jsonb       NOT NULL,
     at           timestamptz NOT NULL DEFAULT clock_timestamp(),
     published_at timestamptz
-);
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX run_event_completion ON run_event (run_id, generation) WHERE kind = 'completed';
 CREATE INDEX run_event_unpublished ON run_event (at) WHERE published_at IS NULL;
-
-CREATE TABLE audit_log (
-    id     bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at     timestamptz NOT NULL DEFAULT clock_timestamp(),
-    actor  text        NOT NULL,
-    action text        NOT NULL,
-    run_id uuid,
-    detail jsonb       NOT NULL DEFAULT '{}'
-);
-CREATE INDEX audit_log_run ON audit_log (run_id, id);
+-- What happened to one run, for its report.
+CREATE INDEX run_event_run ON run_event (run_id, at);
+COMMENT ON TABLE run_event IS
+    'What happened to runs, published to tranche.event.> after the commit. A run has one completion in each '
+    'generation.';
+COMMENT ON COLUMN run_event.id IS 'Of the event, wherever it is told.';
+COMMENT ON COLUMN run_event.run_id IS 'The run.';
+COMMENT ON COLUMN run_event.generation IS 'Of the run, when it happened.';
+COMMENT ON COLUMN run_event.kind IS 'What happened: completed, paused, and so on; the last part of the NATS subject.';
+COMMENT ON COLUMN run_event.payload IS 'The event, as it is published.';
+COMMENT ON COLUMN run_event.at IS 'When it happened.';
+COMMENT ON COLUMN run_event.published_at IS 'When JetStream had it; null: not yet.';
 
 -- +goose Down
-DROP TABLE audit_log, run_event, quarantine, work_error, work_part, work_slice, work_block, work_queue, run_step,
-    batchrun, tracker_group, tracker_batch, pipe, leader, node_session;
+DROP TABLE run_event, quarantine, tracker_group, tracker_batch, database_gap, database_mark, leader, node_session;
+DROP FUNCTION database_timeline();

@@ -1,6 +1,5 @@
 -- +goose Up
 
--- Who may use the API. A secret is shown once, when it is made; here is its SHA-256.
 CREATE TABLE api_token (
     id           uuid        PRIMARY KEY,
     name         text        NOT NULL CHECK (name <> ''),
@@ -13,30 +12,60 @@ CREATE TABLE api_token (
     revoked_at   timestamptz,
     revoked_by   text        NOT NULL DEFAULT ''
 );
+COMMENT ON TABLE api_token IS
+    'Who may use the API, by a token. The secret is shown once, when it is made, and is not in here.';
+COMMENT ON COLUMN api_token.id IS 'The token.';
+COMMENT ON COLUMN api_token.name IS 'Whose it is; this name stands in the audit log.';
+COMMENT ON COLUMN api_token.role IS 'What it may: viewer, operator or admin.';
+COMMENT ON COLUMN api_token.hash IS 'SHA-256 of the secret.';
+COMMENT ON COLUMN api_token.created_at IS 'When it was made.';
+COMMENT ON COLUMN api_token.created_by IS 'Who made it.';
+COMMENT ON COLUMN api_token.expires_at IS 'When it ends; null: never.';
+COMMENT ON COLUMN api_token.last_used_at IS 'When it was last used, about; null: never.';
+COMMENT ON COLUMN api_token.revoked_at IS 'When it was taken back; null: it was not.';
+COMMENT ON COLUMN api_token.revoked_by IS 'Who took it back.';
 
--- A browser that has logged in. The cookie holds a secret, the row its SHA-256.
 CREATE TABLE web_session (
     hash       bytea       PRIMARY KEY CHECK (length(hash) = 32),
-    token_id   uuid        REFERENCES api_token ON DELETE CASCADE, -- null: logged in by a provider of identities
+    token_id   uuid        REFERENCES api_token ON DELETE CASCADE,
     user_name  text        NOT NULL,
     role       text        NOT NULL CHECK (role IN ('viewer', 'operator', 'admin')),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     active_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    expires_at timestamptz NOT NULL
+    expires_at timestamptz NOT NULL,
+    subject    text,
+    renewal    bytea,
+    checked_at timestamptz,
+    CONSTRAINT web_session_renewal CHECK ((renewal IS NULL) = (checked_at IS NULL)
+        AND (renewal IS NULL OR subject IS NOT NULL))
 );
 CREATE INDEX web_session_token ON web_session (token_id);
 CREATE INDEX web_session_expires ON web_session (expires_at);
+COMMENT ON TABLE web_session IS 'A browser that has logged in.';
+COMMENT ON COLUMN web_session.hash IS 'SHA-256 of the secret in its cookie.';
+COMMENT ON COLUMN web_session.token_id IS
+    'The token that it logged in with (api_token.id); null: by a provider of identities.';
+COMMENT ON COLUMN web_session.user_name IS 'Who it is; this name stands in the audit log.';
+COMMENT ON COLUMN web_session.role IS 'What it may: viewer, operator or admin.';
+COMMENT ON COLUMN web_session.created_at IS 'When it logged in.';
+COMMENT ON COLUMN web_session.active_at IS 'When it was last used, about.';
+COMMENT ON COLUMN web_session.expires_at IS 'When it ends.';
+COMMENT ON COLUMN web_session.subject IS
+    'What the provider of identities calls the person; null: logged in by a token.';
+COMMENT ON COLUMN web_session.renewal IS
+    'By what the provider is asked again, sealed; null: it cannot be asked. The session lasts for as long as the '
+    'provider stands by it.';
+COMMENT ON COLUMN web_session.checked_at IS 'When the provider last said yes.';
 
--- Requests that named an idempotency key, and what they were answered.
 CREATE TABLE api_request (
     user_name    text        NOT NULL,
     key          text        COLLATE "C" NOT NULL,
     operation    text        NOT NULL,
     fingerprint  bytea       NOT NULL,
-    claim        uuid        NOT NULL,         -- fences the request that works on it
-    session_id   uuid        NOT NULL,         -- of the node that does
-    carried_out  jsonb,                        -- what was committed: action and run; null: nothing
-    status       integer,                      -- null: it is under way
+    claim        uuid        NOT NULL, -- fences the request that works on it
+    session_id   uuid        NOT NULL,
+    carried_out  jsonb,
+    status       integer,
     content_type text        NOT NULL DEFAULT '',
     headers      jsonb       NOT NULL DEFAULT '{}',
     body         bytea,
@@ -44,15 +73,20 @@ CREATE TABLE api_request (
     PRIMARY KEY (user_name, key)
 );
 CREATE INDEX api_request_created ON api_request (created_at);
-
--- Since when something that a person should see to has been so. What is over has no row.
-CREATE TABLE health_condition (
-    kind    text        NOT NULL,
-    subject text        NOT NULL,
-    since   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (kind, subject)
-);
+COMMENT ON TABLE api_request IS
+    'Requests to the API that named an idempotency key, and what they were answered; kept for 24 hours.';
+COMMENT ON COLUMN api_request.user_name IS 'Who asked.';
+COMMENT ON COLUMN api_request.key IS 'The idempotency key.';
+COMMENT ON COLUMN api_request.operation IS 'What was asked for: an operation of the API.';
+COMMENT ON COLUMN api_request.fingerprint IS 'Digest of the request: another one with the same key is refused.';
+COMMENT ON COLUMN api_request.claim IS 'The request that works on it.';
+COMMENT ON COLUMN api_request.session_id IS 'The node that does (node_session.id).';
+COMMENT ON COLUMN api_request.carried_out IS 'What was committed: action and run; null: nothing.';
+COMMENT ON COLUMN api_request.status IS 'HTTP status of the answer; null: it is under way.';
+COMMENT ON COLUMN api_request.content_type IS 'Content-Type of the answer.';
+COMMENT ON COLUMN api_request.headers IS 'Other headers of the answer.';
+COMMENT ON COLUMN api_request.body IS 'The answer; null: none.';
+COMMENT ON COLUMN api_request.created_at IS 'When it was asked.';
 
 -- +goose Down
-DROP TABLE health_condition, api_request, web_session, api_token;
+DROP TABLE api_request, web_session, api_token;

@@ -85,7 +85,7 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 		"GRANT USAGE ON SCHEMA " + quoted(schema) + to,
 		"REVOKE ALL ON " + within(schema, owned()) + from,
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON " + within(schema, serve) + to,
-		"GRANT SELECT ON " + within(schema, append([]string{"audit_expendable"}, owned()...)) + to,
+		"GRANT SELECT ON " + within(schema, append([]string{"audit_expendable", itemView}, owned()...)) + to,
 		"GRANT INSERT (" + written + ") ON " + within(schema, []string{"audit_log"}) + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,
 	} {

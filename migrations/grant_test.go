@@ -65,6 +65,13 @@ func TestGrantIsForAllTables(t *testing.T) {
 			t.Errorf("%s: %q; want %q", table, is, want)
 		}
 	}
+	for _, view := range []string{"audit_expendable", "run_item"} {
+		var may bool
+		err := admin.QueryRow(t.Context(), `SELECT has_table_privilege($1, $2, 'SELECT')`, role, view).Scan(&may)
+		if err != nil || !may {
+			t.Errorf("%s cannot be read, %v", view, err)
+		}
+	}
 	if len(rows) < 40 {
 		t.Errorf("only %d tables: the search no longer knows them", len(rows))
 	}

@@ -4,7 +4,8 @@
 // take turns under an advisory lock, and those who come late find nothing to do. Each file runs in a
 // transaction of its own, so that a file that fails leaves no trace; those that build indexes beside the work of nodes
 // cannot, and may be run again wherever they were broken off. [Pending] and [Ready] only read and need no right to
-// change the schema. A database that is newer than the binary is left as it is.
+// change the schema. A database that is newer than the binary is left as it is; one that was made before the files had
+// their present numbers is refused ([FormerSchemaError]).
 //
 // [Grant] lets another role than the owner serve, one that can change neither the schema nor the audit log.
 //
@@ -130,6 +131,9 @@ func pending(ctx context.Context, db *sql.DB) ([]string, error) {
 	done, err := versions(ctx, db)
 	if err != nil {
 		return nil, fmt.Errorf("look for pending migrations: %w", err)
+	}
+	if err := checkLineage(ctx, db, done); err != nil {
+		return nil, err
 	}
 	var names []string
 	for _, source := range provider.ListSources() {

@@ -1,6 +1,7 @@
 package migrations_test
 
 import (
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -127,6 +128,28 @@ func TestADatabaseNewerThanTheBinaryIsLeftAlone(t *testing.T) {
 	applied, err := migrations.Up(t.Context(), url, nil)
 	if err != nil || len(applied) != 0 {
 		t.Errorf("applied %v, %v", applied, err)
+	}
+}
+
+// Numbers that are applied say nothing when they are those of other files.
+func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	_, err := testenv.Connect(t, url).Exec(t.Context(), `DROP VIEW run_item;
+		INSERT INTO tranche_migration (version_id, is_applied) VALUES (19, true)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, up := migrations.Up(t.Context(), url, nil)
+	_, pending := migrations.Pending(t.Context(), url)
+	for name, err := range map[string]error{
+		"up": up, "pending": pending, "ready": migrations.Ready(t.Context(), url),
+		"grant": migrations.Grant(t.Context(), url, "anybody"),
+	} {
+		former, ok := errors.AsType[*migrations.FormerSchemaError](err)
+		if !ok || former.Newest != 19 || !strings.Contains(err.Error(), "make the database anew") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

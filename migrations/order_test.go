@@ -29,7 +29,7 @@ func TestNodesWithoutLinesStayAwayFromRunsInOrder(t *testing.T) {
 		t.Errorf("a node that knows of no lines: %v", err)
 	}
 	exec(session, 3)
-	down := wayBack(t, "00010_order.sql")
+	down := wayBack(t, "00009_order.sql")
 	if _, err := conn.Exec(t.Context(), down); err == nil || !strings.Contains(err.Error(), "are under way") {
 		t.Errorf("it went back under a run: %v", err)
 	}

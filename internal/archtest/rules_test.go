@@ -29,7 +29,8 @@ func rules() map[string]rule {
 			own: []string{"bitfield", "bitfield/pgbits", "bitfield/tracker"}, tests: servers,
 			others: []string{"github.com/jackc/pgx/v5", "github.com/google/uuid"},
 		},
-		"migrations": {tests: servers},
+		// What people look at with psql is compared with what the store says.
+		"migrations": {tests: append([]string{"workqueue/..."}, servers...)},
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
 		"gather": {
 			own: append([]string{"gather/template", "gather/strictyaml", "endpoints"}, store...), tests: servers,

@@ -1,9 +1,30 @@
 -- +goose Up
 
--- Running nodes are not to queue up behind this: better that it fails and is tried again.
-SET LOCAL lock_timeout = '500ms';
+CREATE TABLE audit_log (
+    id      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor   text        NOT NULL,
+    action  text        NOT NULL,
+    run_id  uuid,
+    detail  jsonb       NOT NULL DEFAULT '{}',
+    subject text        NOT NULL DEFAULT '',
+    before  jsonb,
+    after   jsonb
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX audit_log_run ON audit_log (run_id, id);
+COMMENT ON TABLE audit_log IS
+    'The audit log: who did what. Rows are only added; old ones go by audit_expire, within the limits of retention.';
+COMMENT ON COLUMN audit_log.id IS 'Number of the row.';
+COMMENT ON COLUMN audit_log.at IS 'When it was done.';
+COMMENT ON COLUMN audit_log.actor IS 'Who did it.';
+COMMENT ON COLUMN audit_log.action IS 'What: an action of the API or of the command line, as pause, rerun, set.';
+COMMENT ON COLUMN audit_log.run_id IS 'The run that it was done to; null: none.';
+COMMENT ON COLUMN audit_log.detail IS 'What was asked for, and what it came to.';
+COMMENT ON COLUMN audit_log.subject IS 'What it was done to when that is no run: an endpoint, a plan and so on.';
+COMMENT ON COLUMN audit_log.before IS 'What it changed, as it was; null: nothing.';
+COMMENT ON COLUMN audit_log.after IS 'The same as it is since; null: nothing.';
 
--- What of the audit log may ever go, with how large it is, roughly. Explanations read what was done to runs under way;
+-- Explanations read what was done to runs under way;
 -- the newest re-run of a run is the evidence for its generation, for which doctor looks. What says that rows went stays
 -- for a year, whatever the limits are.
 CREATE VIEW audit_expendable AS
@@ -14,16 +35,29 @@ WHERE (a.action <> 'audit_expire' OR a.at < clock_timestamp() - interval '1 year
     AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = a.run_id AND (r.state IN ('loading', 'running')
         OR a.action IN ('rerun', 'reset') AND a.detail ->> 'generation' = r.generation::text));
 
--- Up to where the limits let the audit log be deleted, as audit_expire found it last, for which limits. Nobody else
--- writes here.
+
+COMMENT ON VIEW audit_expendable IS 'What of the audit log may ever go.';
+COMMENT ON COLUMN audit_expendable.id IS 'The row (audit_log.id).';
+COMMENT ON COLUMN audit_expendable.at IS 'When it was done.';
+COMMENT ON COLUMN audit_expendable.size IS 'How large the row is, in bytes, about.';
+
+-- Nobody but audit_expire writes here.
 CREATE TABLE audit_expiry (
     id        boolean     PRIMARY KEY DEFAULT true CHECK (id),
-    until     timestamptz NOT NULL, -- what it was asked for
-    cutoff    timestamptz NOT NULL, -- what it may
+    until     timestamptz NOT NULL,
+    cutoff    timestamptz NOT NULL,
     age       interval,
     max_count bigint,
     max_bytes bigint
 );
+COMMENT ON TABLE audit_expiry IS
+    'Up to where the limits of retention let the audit log be deleted, as audit_expire found it last. One row.';
+COMMENT ON COLUMN audit_expiry.id IS 'Always true.';
+COMMENT ON COLUMN audit_expiry.until IS 'Up to when it was asked to delete.';
+COMMENT ON COLUMN audit_expiry.cutoff IS 'Up to when it may.';
+COMMENT ON COLUMN audit_expiry.age IS 'The limit of retention that it went by; null: none.';
+COMMENT ON COLUMN audit_expiry.max_count IS 'Likewise.';
+COMMENT ON COLUMN audit_expiry.max_bytes IS 'Likewise.';
 
 -- Functions with the rights of the owner name everything by its schema, so that no search_path leads them elsewhere.
 -- +goose StatementBegin
@@ -102,9 +136,14 @@ $body$;
 
 CREATE TRIGGER audit_guard BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_log
 FOR EACH STATEMENT EXECUTE FUNCTION audit_guard();
+COMMENT ON FUNCTION audit_expire(timestamptz, integer) IS
+    'Deletes rows of the audit log that are older than a time, a number of them at most, within the limits of '
+    'retention, and notes that it did. Returns how many.';
+COMMENT ON FUNCTION audit_guard() IS 'Trigger: refuses to change or delete rows of the audit log.';
 
 -- +goose Down
 DROP TRIGGER audit_guard ON audit_log;
 DROP FUNCTION audit_guard(), audit_expire(timestamptz, integer);
 DROP TABLE audit_expiry;
 DROP VIEW audit_expendable;
+DROP TABLE audit_log;

@@ -1,17 +1,16 @@
 -- +goose Up
 
--- Running nodes are not to queue up behind this: better that it fails and is tried again.
-SET LOCAL lock_timeout = '500ms';
-
--- Runs whose items go in lines: the rule by which they do, and what becomes of a line when an item of it fails. A run
--- that is not here has no lines.
 CREATE TABLE run_order (
     run_id uuid    PRIMARY KEY REFERENCES batchrun ON DELETE CASCADE,
-    rule   jsonb   NOT NULL,               -- by, values, partitions
-    stop   boolean NOT NULL DEFAULT false  -- what follows an item that failed is ended, and not tried
+    rule   jsonb   NOT NULL,
+    stop   boolean NOT NULL DEFAULT false
 );
+COMMENT ON TABLE run_order IS
+    'Runs whose items go in lines, those of the same value one after the other. A run that is not here has no lines.';
+COMMENT ON COLUMN run_order.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN run_order.rule IS 'By what they are put in lines: by, values, partitions.';
+COMMENT ON COLUMN run_order.stop IS 'What follows an item that failed is ended, and not tried.';
 
--- Which line an item stands in: a number that its value has, see workqueue/order. Written with the items, by COPY.
 CREATE TABLE work_order (
     run_id  uuid    NOT NULL,
     ordinal integer NOT NULL,
@@ -19,22 +18,33 @@ CREATE TABLE work_order (
     PRIMARY KEY (run_id, ordinal)
 );
 CREATE INDEX work_order_lane ON work_order (run_id, lane, ordinal);
+COMMENT ON TABLE work_order IS 'Which line an item stands in. Written with the items.';
+COMMENT ON COLUMN work_order.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN work_order.ordinal IS 'The item (work_queue.ordinal).';
+COMMENT ON COLUMN work_order.lane IS 'The line: a number that the value of the item has.';
 
--- One row for each line of a run, from the time at which an item of it can be worked on. Its lock is that of the line:
--- who makes an item of it ready, or has one wait, holds it. The items that wait are held back (work_block.held).
+-- Its lock is that of the line: who makes an item of it ready, or has one wait, holds it. The items that wait are held
+-- back (work_block.held).
 CREATE TABLE work_lane (
     run_id     uuid    NOT NULL,
     lane       bigint  NOT NULL,
-    head       integer,                        -- the one item that is worked on; null: none
-    low        integer,                        -- the first that waits, when that is not behind the head; null otherwise
-    stopped_by integer,                        -- the item that failed, and nothing follows it
-    due        boolean NOT NULL DEFAULT false, -- stopped, and items of it wait for their end
+    head       integer,
+    low        integer,
+    stopped_by integer,
+    due        boolean NOT NULL DEFAULT false,
     PRIMARY KEY (run_id, lane),
     CONSTRAINT work_lane_low CHECK (low IS NULL OR head IS NULL OR low < head),
     CONSTRAINT work_lane_stopped CHECK (stopped_by IS NULL OR head IS NULL),
     CONSTRAINT work_lane_due CHECK (NOT due OR (stopped_by IS NOT NULL AND low IS NOT NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX work_lane_due ON work_lane (run_id, lane) WHERE due;
+COMMENT ON TABLE work_lane IS 'Lines of runs in order, from the time at which an item of them can be worked on.';
+COMMENT ON COLUMN work_lane.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN work_lane.lane IS 'The line (work_order.lane).';
+COMMENT ON COLUMN work_lane.head IS 'The one item that is worked on (work_queue.ordinal); null: none.';
+COMMENT ON COLUMN work_lane.low IS 'The first item that waits, when that is not behind the head; null otherwise.';
+COMMENT ON COLUMN work_lane.stopped_by IS 'The item that failed, and nothing follows it; null: none.';
+COMMENT ON COLUMN work_lane.due IS 'The line was stopped, and items of it wait for their end.';
 
 -- A node of before would record items of such runs and let nobody follow them.
 -- +goose StatementBegin
@@ -49,9 +59,10 @@ END $$;
 -- +goose StatementEnd
 CREATE TRIGGER node_session_order BEFORE INSERT ON node_session
     FOR EACH ROW WHEN (NEW.speaks < 3) EXECUTE FUNCTION refuse_node_without_lines();
+COMMENT ON FUNCTION refuse_node_without_lines() IS
+    'Trigger: no session for a node that cannot keep items in order, while runs that want it are under way.';
 
 -- +goose Down
-SET LOCAL lock_timeout = '500ms';
 
 -- +goose StatementBegin
 DO $$

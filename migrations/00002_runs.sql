@@ -1,0 +1,501 @@
+-- +goose Up
+
+CREATE TABLE batchrun (
+    id                uuid        PRIMARY KEY, -- version 7: the newest last
+    name              text,
+    plan              text        NOT NULL,
+    plan_version      integer,
+    spec              jsonb       NOT NULL,
+    params            jsonb       NOT NULL DEFAULT '{}',
+    state             text        NOT NULL CHECK (state IN ('loading', 'running', 'completed', 'cancelled')),
+    generation        integer     NOT NULL DEFAULT 1 CHECK (generation >= 1),
+    priority          integer     NOT NULL DEFAULT 0,
+    items             bigint      NOT NULL DEFAULT 0 CHECK (items >= 0),
+    skipped           bigint      NOT NULL DEFAULT 0 CHECK (skipped >= 0),
+    done              bigint,
+    failed            bigint,
+    source            text        NOT NULL DEFAULT '',
+    created_by        text        NOT NULL DEFAULT '',
+    idempotency_key   text        UNIQUE,
+    loader_session    uuid,
+    created_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    sealed_at         timestamptz,
+    started_at        timestamptz,
+    finished_at       timestamptz,
+    hold              text        CHECK (hold IN ('operator', 'threshold', 'canary')),
+    hold_detail       text        NOT NULL DEFAULT '',
+    held_at           timestamptz,
+    held_by           text        NOT NULL DEFAULT '',
+    max_failed        text        NOT NULL DEFAULT '',
+    failed_limit      bigint      CHECK (failed_limit >= 0),
+    canary            integer     NOT NULL DEFAULT 0 CHECK (canary >= 0),
+    canary_auto       boolean     NOT NULL DEFAULT false,
+    canary_state      text        CHECK (canary_state IN ('sampling', 'waiting', 'passed')),
+    canary_generation integer     CHECK (canary_generation >= 1),
+    opened            boolean     NOT NULL DEFAULT false,
+    seal_by           timestamptz,
+    overdue_at        timestamptz,
+    on_overdue        text        NOT NULL DEFAULT 'report' CHECK (on_overdue IN ('report', 'seal', 'cancel')),
+    on_duplicate      text        NOT NULL DEFAULT 'error' CHECK (on_duplicate IN ('error', 'skip', 'allow')),
+    -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
+    CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
+    CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL))
+);
+CREATE INDEX batchrun_active ON batchrun (priority DESC, id) WHERE state IN ('loading', 'running');
+CREATE INDEX batchrun_unsealed ON batchrun (id) WHERE sealed_at IS NULL;
+CREATE INDEX batchrun_name ON batchrun (name, id) WHERE name IS NOT NULL;
+-- Which runs a plan has: the list of plans counts them without reading them.
+CREATE INDEX batchrun_plan ON batchrun (plan, plan_version, state) WHERE plan_version IS NOT NULL;
+-- Completed runs with failures: what an operator is told to see to.
+CREATE INDEX batchrun_failed ON batchrun (id) WHERE state = 'completed' AND failed > 0;
+-- What the leader looks at every second, among thousands of runs.
+CREATE INDEX batchrun_limited ON batchrun (id)
+    WHERE state = 'running' AND hold IS NULL AND (failed_limit IS NOT NULL OR canary_state = 'sampling');
+COMMENT ON TABLE batchrun IS 'A batch run: one execution of a plan over a set of items.';
+COMMENT ON COLUMN batchrun.id IS 'The run; also the id of its batch in tracker_batch. Later runs have greater ids.';
+COMMENT ON COLUMN batchrun.name IS 'What people call it (run start --name); null: nothing.';
+COMMENT ON COLUMN batchrun.plan IS 'Name of the plan.';
+COMMENT ON COLUMN batchrun.plan_version IS
+    'Version of the plan on record (table plan); null: the plan is on no record.';
+COMMENT ON COLUMN batchrun.spec IS 'The whole plan, as the run started with it.';
+COMMENT ON COLUMN batchrun.params IS 'Parameters that each request carries.';
+COMMENT ON COLUMN batchrun.state IS
+    'loading: items come in; running; completed: every item is done or failed; cancelled. A paused run is running, '
+    'with a hold.';
+COMMENT ON COLUMN batchrun.generation IS
+    'How often the run was armed: 1 at its start, one more with each re-run or reset.';
+COMMENT ON COLUMN batchrun.priority IS 'Runs of higher priority are worked on first.';
+COMMENT ON COLUMN batchrun.items IS 'How many items it has.';
+COMMENT ON COLUMN batchrun.skipped IS 'Duplicates that were left out as the items came in.';
+COMMENT ON COLUMN batchrun.done IS 'Items that are done, set at completion; null: not completed.';
+COMMENT ON COLUMN batchrun.failed IS 'Items that have failed, set at completion; null: not completed.';
+COMMENT ON COLUMN batchrun.source IS 'Where the items came from: a file, a query, a stream.';
+COMMENT ON COLUMN batchrun.created_by IS 'Who started it.';
+COMMENT ON COLUMN batchrun.idempotency_key IS 'A start with the same key is the same run; null: none.';
+COMMENT ON COLUMN batchrun.loader_session IS
+    'The node that takes in the items while the run is loading (node_session.id).';
+COMMENT ON COLUMN batchrun.created_at IS 'When it was made.';
+COMMENT ON COLUMN batchrun.sealed_at IS 'When it had all of its items; null: more may come.';
+COMMENT ON COLUMN batchrun.started_at IS 'When its present generation began.';
+COMMENT ON COLUMN batchrun.finished_at IS 'When it was completed or cancelled, in this generation; null: not yet.';
+COMMENT ON COLUMN batchrun.hold IS
+    'Why it is paused, so that nothing more is claimed of it: operator, threshold (too many items failed) or canary '
+    '(its sample waits for approval); null: it is not.';
+COMMENT ON COLUMN batchrun.hold_detail IS 'The same in words.';
+COMMENT ON COLUMN batchrun.held_at IS 'Since when it is paused.';
+COMMENT ON COLUMN batchrun.held_by IS 'Who paused it.';
+COMMENT ON COLUMN batchrun.max_failed IS
+    'How many items may fail before it pauses, as it was given: a number, a percentage, or empty for no limit.';
+COMMENT ON COLUMN batchrun.failed_limit IS 'The same in items; null: no limit, or not known before the seal.';
+COMMENT ON COLUMN batchrun.canary IS 'How many items go first, as a sample, while the others are held back; 0: none.';
+COMMENT ON COLUMN batchrun.canary_auto IS 'A sample that did well lets the others go without anybody''s approval.';
+COMMENT ON COLUMN batchrun.canary_state IS 'sampling, waiting (for approval) or passed; null: there is no canary.';
+COMMENT ON COLUMN batchrun.canary_generation IS 'The generation in which the sample began; null: none has.';
+COMMENT ON COLUMN batchrun.opened IS
+    'It was opened without items (run open), and takes them while it is worked on, until it is sealed.';
+COMMENT ON COLUMN batchrun.seal_by IS 'When an open run should have been sealed.';
+COMMENT ON COLUMN batchrun.overdue_at IS 'When it was reported that it was not; null: it was not.';
+COMMENT ON COLUMN batchrun.on_overdue IS 'What is done then: report, seal or cancel.';
+COMMENT ON COLUMN batchrun.on_duplicate IS
+    'What becomes of a key that comes again: error (it is refused), skip or allow.';
+
+-- No foreign key refers to batchrun: a run's row is deleted first, and its steps last. Until then they keep out who
+-- would begin something with it.
+CREATE TABLE run_step (
+    run_id         uuid             NOT NULL,
+    step           smallint         NOT NULL CHECK (step >= 0),
+    name           text             NOT NULL,
+    kind           text             NOT NULL,
+    endpoint       text             NOT NULL,
+    chunk          integer          NOT NULL CHECK (chunk BETWEEN 1 AND 8192),
+    chunk_auto     boolean          NOT NULL DEFAULT false,
+    chunk_bytes    integer          CHECK (chunk_bytes >= 1),
+    chunk_time     interval         CHECK (chunk_time > interval '0'),
+    in_flight      integer          NOT NULL CHECK (in_flight BETWEEN 1 AND 10000),
+    in_flight_auto boolean          NOT NULL DEFAULT false,
+    max_attempts   integer          NOT NULL CHECK (max_attempts BETWEEN 1 AND 100),
+    slice_timeout  interval         NOT NULL CHECK (slice_timeout > interval '0'),
+    retry_backoff  interval         NOT NULL CHECK (retry_backoff >= interval '0'),
+    max_backoff    interval         CHECK (max_backoff >= interval '0'),
+    retry_codes    text[]           NOT NULL DEFAULT '{}',
+    never_retry    text[]           NOT NULL DEFAULT '{}',
+    rate           double precision CHECK (rate > 0),
+    tokens         double precision NOT NULL DEFAULT 0,
+    tokens_at      timestamptz,
+    needs          smallint[]       NOT NULL DEFAULT '{}',
+    inputs         smallint[]       NOT NULL DEFAULT '{}',
+    input_item     boolean          NOT NULL DEFAULT true,
+    optional       boolean          NOT NULL DEFAULT false,
+    barrier        boolean          NOT NULL DEFAULT false,
+    barrier_passed boolean          NOT NULL DEFAULT false,
+    config         jsonb,
+    PRIMARY KEY (run_id, step),
+    UNIQUE (run_id, name),
+    CONSTRAINT run_step_kind CHECK (kind IN ('endpoint', 'request', 'http', 'sql', 'local'))
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
+CREATE INDEX run_step_barrier ON run_step (run_id) WHERE barrier AND NOT barrier_passed;
+COMMENT ON TABLE run_step IS
+    'A step of a run: one piece of work for each item. A run of several scatters its items to services and gathers '
+    'what they return.';
+COMMENT ON COLUMN run_step.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN run_step.step IS 'Number of the step, from 0 on; each comes after those that it needs.';
+COMMENT ON COLUMN run_step.name IS 'Name of the step in the plan.';
+COMMENT ON COLUMN run_step.kind IS
+    'Who does it: endpoint (a service, over JetStream), request (a service, over core NATS), http, sql or local (a '
+    'Go function of the node).';
+COMMENT ON COLUMN run_step.endpoint IS
+    'The list-variant endpoint that is asked; of other kinds http:HOST, sql:SOURCE or local:FUNCTION. Pace and '
+    'limits go by it.';
+COMMENT ON COLUMN run_step.chunk IS 'Items in a request, at most.';
+COMMENT ON COLUMN run_step.chunk_auto IS 'The size of chunks is found by trying; chunk is its upper bound.';
+COMMENT ON COLUMN run_step.chunk_bytes IS 'Bytes of items in a request, about; null: no such limit.';
+COMMENT ON COLUMN run_step.chunk_time IS
+    'How long a request should take, for chunks whose size is found; null: the default.';
+COMMENT ON COLUMN run_step.in_flight IS 'Requests under way at once, at most.';
+COMMENT ON COLUMN run_step.in_flight_auto IS
+    'How many is found by trying, for the endpoint; in_flight is the upper bound.';
+COMMENT ON COLUMN run_step.max_attempts IS 'How often an item is tried before it has failed.';
+COMMENT ON COLUMN run_step.slice_timeout IS 'How long a request may take, once a service has it in hand.';
+COMMENT ON COLUMN run_step.retry_backoff IS 'Pause before the second attempt; it doubles with each further one.';
+COMMENT ON COLUMN run_step.max_backoff IS 'The longest such pause; null: the default.';
+COMMENT ON COLUMN run_step.retry_codes IS 'Error codes that are tried again whatever the service says.';
+COMMENT ON COLUMN run_step.never_retry IS 'Error codes that are never tried again.';
+COMMENT ON COLUMN run_step.rate IS 'Items a second, at most; null: no limit.';
+COMMENT ON COLUMN run_step.tokens IS 'What is left of the rate, in items.';
+COMMENT ON COLUMN run_step.tokens_at IS 'As of when.';
+COMMENT ON COLUMN run_step.needs IS 'Steps of the run that come before it, for each item.';
+COMMENT ON COLUMN run_step.inputs IS 'Steps whose parts a request carries.';
+COMMENT ON COLUMN run_step.input_item IS 'A request carries the payload of the item.';
+COMMENT ON COLUMN run_step.optional IS 'What needs this step goes on when it has failed.';
+COMMENT ON COLUMN run_step.barrier IS 'It begins for no item before what it needs has ended for all of them.';
+COMMENT ON COLUMN run_step.barrier_passed IS 'That is so.';
+COMMENT ON COLUMN run_step.config IS 'Settings of the kind: a URL, a query and the like.';
+
+-- Written once, by COPY, never updated. The key index is unique for runs that refuse duplicates: there twin is 0, in
+-- runs that allow them it is the ordinal. What is deleted in bulk is to be vacuumed before a fifth of a large table is
+-- dead.
+CREATE TABLE work_queue (
+    run_id   uuid    NOT NULL,
+    ordinal  integer NOT NULL,
+    twin     integer NOT NULL DEFAULT 0,
+    item_key text    COLLATE "C" NOT NULL,
+    payload  text    COLLATE "C" NOT NULL,
+    PRIMARY KEY (run_id, ordinal)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, twin);
+COMMENT ON TABLE work_queue IS
+    'The work queue: the items of all runs. Written once; where an item is, is a bit in work_block, and run_item '
+    'says it in words.';
+COMMENT ON COLUMN work_queue.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN work_queue.ordinal IS 'Number of the item in its run, from 0 on.';
+COMMENT ON COLUMN work_queue.twin IS '0; in runs that allow a key to come again the ordinal.';
+COMMENT ON COLUMN work_queue.item_key IS 'Key of the item: the caller''s own id of it.';
+COMMENT ON COLUMN work_queue.payload IS 'What the item carries: JSON, as it goes on the wire.';
+
+-- PLAIN storage keeps the planes in the row, the fill factor leaves room for heap-only updates. has_ready changes
+-- seldom, so its index costs little.
+CREATE TABLE work_block (
+    run_id        uuid      NOT NULL,
+    step          smallint  NOT NULL,
+    block         integer   NOT NULL CHECK (block >= 0),
+    size          integer   NOT NULL CHECK (size BETWEEN 1 AND 8192),
+    payload_bytes bigint    NOT NULL DEFAULT 0,
+    ready         bit(8192) NOT NULL,
+    done          bit(8192) NOT NULL DEFAULT B'0'::bit(8192),
+    failed        bit(8192) NOT NULL DEFAULT B'0'::bit(8192),
+    has_ready     boolean   NOT NULL GENERATED ALWAYS AS (ready <> B'0'::bit(8192)) STORED,
+    held          bit(8192),
+    skipped       bit(8192),
+    result_bytes  bigint    NOT NULL DEFAULT 0,
+    endpoint      text      COLLATE "C",
+    turn          integer,
+    auto          boolean,
+    PRIMARY KEY (run_id, step, block),
+    FOREIGN KEY (run_id, step) REFERENCES run_step ON DELETE CASCADE,
+    CONSTRAINT work_block_disjoint CHECK (
+        (ready & done) = B'0'::bit(8192) AND (ready & failed) = B'0'::bit(8192) AND (done & failed) = B'0'::bit(8192)),
+    CONSTRAINT work_block_within_size CHECK (((ready | done | failed) << size) = B'0'::bit(8192)),
+    CONSTRAINT work_block_held CHECK (held IS NULL OR
+        (((ready | done | failed) & held) = B'0'::bit(8192) AND (held << size) = B'0'::bit(8192))),
+    CONSTRAINT work_block_skipped CHECK (skipped IS NULL OR
+        (((ready | done | failed | coalesce(held, B'0'::bit(8192))) & skipped) = B'0'::bit(8192)
+         AND (skipped << size) = B'0'::bit(8192)))
+) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.01);
+ALTER TABLE work_block
+    ALTER COLUMN ready SET STORAGE PLAIN,
+    ALTER COLUMN done SET STORAGE PLAIN,
+    ALTER COLUMN failed SET STORAGE PLAIN,
+    ALTER COLUMN held SET STORAGE PLAIN,
+    ALTER COLUMN skipped SET STORAGE PLAIN;
+CREATE INDEX work_block_ready ON work_block (run_id, step, block) WHERE has_ready;
+-- The steps of an endpoint that have something ready, those with limits of their own and the others: the most urgent
+-- first, then the oldest. Nodes look for work endpoint by endpoint. IS TRUE keeps this index and those of work_slice
+-- like it to the statements that ask in the same words: among indexes that are as good for a while, as they are for a
+-- table that is hardly filled, the planner takes any, and keeps to it.
+CREATE INDEX work_block_turn ON work_block (endpoint, auto, turn, run_id, step)
+    WHERE (has_ready AND endpoint IS NOT NULL) IS TRUE;
+COMMENT ON TABLE work_block IS
+    'Where 8192 items of a run are at one step: a bit for each item in each of several planes. An item that is in '
+    'none of them is in flight while a live slice has it (work_slice.remaining), and else waits for another step.';
+COMMENT ON COLUMN work_block.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN work_block.step IS 'The step (run_step.step).';
+COMMENT ON COLUMN work_block.block IS
+    'Number of the block, from 0 on: it has the items whose ordinals begin at 8192 times that.';
+COMMENT ON COLUMN work_block.size IS 'How many items it has; bits past that are 0.';
+COMMENT ON COLUMN work_block.payload_bytes IS 'Bytes of the payloads of its items.';
+COMMENT ON COLUMN work_block.ready IS 'Items that may be claimed; the first bit is the first item.';
+COMMENT ON COLUMN work_block.done IS 'Items that have a result.';
+COMMENT ON COLUMN work_block.failed IS 'Items whose error is final.';
+COMMENT ON COLUMN work_block.has_ready IS 'Whether any item is ready.';
+COMMENT ON COLUMN work_block.held IS
+    'Items that are held back, by a canary or in line behind another item; null: none.';
+COMMENT ON COLUMN work_block.skipped IS
+    'Items that are left out here, because a step that is needed has failed for them; null: none.';
+COMMENT ON COLUMN work_block.result_bytes IS 'Bytes of the results in it, about.';
+COMMENT ON COLUMN work_block.endpoint IS
+    'Where its ready items are asked for; null: nobody asks for them, or none has been ready yet.';
+COMMENT ON COLUMN work_block.turn IS 'Minus the priority of the run, so that the most urgent come first.';
+COMMENT ON COLUMN work_block.auto IS
+    'The step leaves its limit in flight to what nodes find for the endpoint (run_step.in_flight_auto).';
+
+-- Fills in by whom a block is found, so that nobody who makes or fills blocks can forget it.
+-- +goose StatementBegin
+CREATE FUNCTION work_block_place() RETURNS trigger LANGUAGE plpgsql AS $f$
+    BEGIN
+        SELECT st.endpoint, -r.priority, st.in_flight_auto INTO NEW.endpoint, NEW.turn, NEW.auto
+        FROM run_step st JOIN batchrun r ON r.id = st.run_id WHERE st.run_id = NEW.run_id AND st.step = NEW.step;
+        RETURN NEW;
+    END $f$;
+-- +goose StatementEnd
+CREATE TRIGGER work_block_place BEFORE INSERT OR UPDATE OF ready ON work_block
+    FOR EACH ROW WHEN (NEW.endpoint IS NULL) EXECUTE FUNCTION work_block_place();
+COMMENT ON FUNCTION work_block_place() IS 'Trigger: fills in endpoint, turn and auto of a block of work.';
+
+-- The id is random, and the fence of every write about the slice.
+CREATE TABLE work_slice (
+    id            uuid             PRIMARY KEY,
+    run_id        uuid             NOT NULL,
+    step          smallint         NOT NULL,
+    block         integer          NOT NULL,
+    generation    integer          NOT NULL CHECK (generation >= 1),
+    mask          bit(8192)        NOT NULL,
+    remaining     bit(8192)        NOT NULL,
+    state         text             NOT NULL CHECK (state IN
+        ('scheduled', 'claimed', 'sent', 'recorded', 'expired', 'split', 'cancelled')),
+    attempt       integer          NOT NULL CHECK (attempt >= 1),
+    failures      integer          NOT NULL DEFAULT 0,
+    cause         text             NOT NULL,
+    parent        uuid,
+    session_id    uuid,
+    service       text,
+    answered      integer,
+    pipe_epoch    bigint,
+    stream_seq    bigint,
+    error_code    text,
+    error_message text,
+    error_retry   boolean,
+    not_before    timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    deadline      timestamptz,
+    created_at    timestamptz      NOT NULL DEFAULT clock_timestamp(),
+    sent_at       timestamptz,
+    handed_at     timestamptz,
+    ended_at      timestamptz,
+    suspect       boolean          NOT NULL DEFAULT false,
+    endpoint      text             COLLATE "C",
+    root          uuid,
+    took          double precision,
+    FOREIGN KEY (run_id, step, block) REFERENCES work_block ON DELETE CASCADE,
+    CONSTRAINT work_slice_remaining CHECK ((remaining & ~mask) = B'0'::bit(8192)),
+    CONSTRAINT work_slice_deadline CHECK (state NOT IN ('claimed', 'sent') OR deadline IS NOT NULL),
+    CONSTRAINT work_slice_took CHECK (took >= 0)
+) WITH (autovacuum_vacuum_scale_factor = 0.01);
+ALTER TABLE work_slice
+    ALTER COLUMN mask SET STORAGE MAIN,
+    ALTER COLUMN remaining SET STORAGE MAIN;
+CREATE INDEX work_slice_block ON work_slice (run_id, step, block);
+CREATE INDEX work_slice_live ON work_slice (run_id, step, state) WHERE state IN ('scheduled', 'claimed', 'sent');
+-- What waits for its time, of a step and at an endpoint.
+CREATE INDEX work_slice_due ON work_slice (run_id, step, not_before) WHERE state = 'scheduled';
+CREATE INDEX work_slice_waiting ON work_slice (endpoint, not_before, run_id, step)
+    WHERE (state = 'scheduled') IS TRUE;
+-- What is out there.
+CREATE INDEX work_slice_busy ON work_slice (endpoint, run_id, step)
+    WHERE (state IN ('claimed', 'sent')) IS TRUE;
+-- What lately became of an endpoint's slices, newest first.
+CREATE INDEX work_slice_ended ON work_slice (endpoint, ended_at) WHERE ended_at IS NOT NULL;
+COMMENT ON TABLE work_slice IS 'An allocation: one attempt at one chunk of a block. A reissue is a slice of its own.';
+COMMENT ON COLUMN work_slice.id IS 'The slice; also the message id of its request.';
+COMMENT ON COLUMN work_slice.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN work_slice.step IS 'The step (run_step.step).';
+COMMENT ON COLUMN work_slice.block IS 'The block (work_block.block).';
+COMMENT ON COLUMN work_slice.generation IS 'Of the run, when it was made.';
+COMMENT ON COLUMN work_slice.mask IS 'The items that it was made for, as bits of the block.';
+COMMENT ON COLUMN work_slice.remaining IS
+    'Those of them that it still has; of a live slice they are in flight, or wait to be tried again.';
+COMMENT ON COLUMN work_slice.state IS
+    'scheduled: waits for its time; claimed: a node has it; sent: it is in the stream; recorded: answered; expired: '
+    'given up, and issued again; split: cut in smaller ones; cancelled.';
+COMMENT ON COLUMN work_slice.attempt IS 'How often these items were issued, for any cause, this time included.';
+COMMENT ON COLUMN work_slice.failures IS 'Of those, how often they themselves were at fault.';
+COMMENT ON COLUMN work_slice.cause IS
+    'Why it was made: cut (from ready items), retry, deadline, session (its node is gone), bisect (half of a chunk '
+    'that failed) and others.';
+COMMENT ON COLUMN work_slice.parent IS 'The slice that it was made from; null: none.';
+COMMENT ON COLUMN work_slice.session_id IS 'The node that claimed it (node_session.id).';
+COMMENT ON COLUMN work_slice.service IS 'Who answered: name, version and instance; null: nobody has.';
+COMMENT ON COLUMN work_slice.answered IS 'Slots that were sent in all, as the final reply says; null: none has come.';
+COMMENT ON COLUMN work_slice.pipe_epoch IS 'Epoch of the streams (pipe.epoch) in which it was sent.';
+COMMENT ON COLUMN work_slice.stream_seq IS 'Its sequence in the work stream; null: not sent.';
+COMMENT ON COLUMN work_slice.error_code IS
+    'What was wrong with the chunk as a whole; null: nothing. Errors of single items are in work_part and work_error.';
+COMMENT ON COLUMN work_slice.error_message IS 'The same in words.';
+COMMENT ON COLUMN work_slice.error_retry IS 'Whether the service says that it may be tried again.';
+COMMENT ON COLUMN work_slice.not_before IS 'When it may be claimed, of one that is scheduled.';
+COMMENT ON COLUMN work_slice.deadline IS 'When it is given up.';
+COMMENT ON COLUMN work_slice.created_at IS 'When it was made.';
+COMMENT ON COLUMN work_slice.sent_at IS 'When JetStream had it; null: not sent, or not known before its reply came.';
+COMMENT ON COLUMN work_slice.handed_at IS
+    'When it was seen to be in the hands of a service; the deadline counts from here.';
+COMMENT ON COLUMN work_slice.ended_at IS 'When it left the states scheduled, claimed and sent; null: it is live.';
+COMMENT ON COLUMN work_slice.suspect IS
+    'A piece of a chunk that was given up after too many deliveries, until a service has answered it: it may be what '
+    'kills its services.';
+COMMENT ON COLUMN work_slice.endpoint IS 'Where it was sent, or will be.';
+COMMENT ON COLUMN work_slice.root IS 'The cut that its items came from; null: itself.';
+COMMENT ON COLUMN work_slice.took IS 'Seconds that the service worked on it, as it says; null: not known.';
+
+-- Insert-only: a re-run adds a row under a later generation.
+CREATE TABLE work_part (
+    run_id        uuid     NOT NULL,
+    slice_id      uuid     NOT NULL,
+    ordinal       integer  NOT NULL,
+    generation    integer  NOT NULL,
+    step          smallint NOT NULL,
+    result        bytea,
+    content_type  text,
+    error_code    text,
+    error_message text,
+    PRIMARY KEY (run_id, step, ordinal, generation),
+    CONSTRAINT work_part_outcome CHECK ((result IS NULL) <> (error_code IS NULL))
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX work_part_error ON work_part (run_id, step, error_code, ordinal) WHERE error_code IS NOT NULL;
+COMMENT ON TABLE work_part IS
+    'Outcomes: the slot of an item at one step in one generation, with its result or its error. The newest row of an '
+    'item counts while the bit of the item is set in work_block.done or failed; one that was nulled out stays here '
+    'as history.';
+COMMENT ON COLUMN work_part.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN work_part.slice_id IS 'The slice that it was answered in (work_slice.id).';
+COMMENT ON COLUMN work_part.ordinal IS 'The item (work_queue.ordinal).';
+COMMENT ON COLUMN work_part.generation IS 'Of the run, when it was recorded.';
+COMMENT ON COLUMN work_part.step IS 'The step (run_step.step).';
+COMMENT ON COLUMN work_part.result IS 'The result, in its own bytes; null: it is an error.';
+COMMENT ON COLUMN work_part.content_type IS 'Of the result; null: application/json.';
+COMMENT ON COLUMN work_part.error_code IS 'Error code of the slot; null: it is a result.';
+COMMENT ON COLUMN work_part.error_message IS 'The error in words.';
+
+CREATE TABLE work_error (
+    run_id        uuid        NOT NULL,
+    step          smallint    NOT NULL,
+    ordinal       integer     NOT NULL,
+    slice_id      uuid        NOT NULL,
+    error_code    text        NOT NULL,
+    error_message text        NOT NULL,
+    at            timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (run_id, step, ordinal, slice_id)
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+COMMENT ON TABLE work_error IS
+    'Error slots that were not final: the item was tried again. With work_part, what became of the attempts of an '
+    'item.';
+COMMENT ON COLUMN work_error.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN work_error.step IS 'The step (run_step.step).';
+COMMENT ON COLUMN work_error.ordinal IS 'The item (work_queue.ordinal).';
+COMMENT ON COLUMN work_error.slice_id IS 'The slice that it was answered in (work_slice.id).';
+COMMENT ON COLUMN work_error.error_code IS 'Error code of the slot.';
+COMMENT ON COLUMN work_error.error_message IS 'The error in words.';
+COMMENT ON COLUMN work_error.at IS 'When it was recorded.';
+
+-- It is made of joins that the planner takes apart: what a query asks for no column of is not read, so that counting the
+-- states of a run reads its blocks only, and neither items nor parts. For that each outer join stands on a unique index
+-- and its condition names no two tables that another one brings. m is worked out once for a block: what its live slices
+-- have, and what has ended at all steps that come before this one (planeColumn.states is the same in Go).
+CREATE VIEW run_item AS
+SELECT r.id AS run_id, i.ordinal, q.item_key AS key, st.step, st.name AS step_name,
+    CASE WHEN get_bit(b.done, i.bit) = 1 THEN CASE WHEN get_bit(m.before, i.bit) = 0 THEN 'stale' ELSE 'done' END
+        WHEN get_bit(b.failed, i.bit) = 1 THEN 'failed'
+        WHEN get_bit(b.skipped, i.bit) = 1 THEN 'skipped'
+        WHEN get_bit(b.ready, i.bit) = 1 THEN 'ready'
+        WHEN get_bit(b.held, i.bit) = 1 THEN 'held'
+        WHEN get_bit(m.in_flight, i.bit) = 1 THEN 'in_flight'
+        WHEN get_bit(m.scheduled, i.bit) = 1 THEN 'scheduled'
+        ELSE 'waiting' END AS state,
+    p.generation,
+    CASE WHEN get_bit(w.mask, i.bit) = 1 THEN w.attempt
+        WHEN l.id IS NOT NULL THEN l.attempt - (l.state = 'scheduled')::integer
+        ELSE 0 END AS attempts,
+    p.error_code, p.error_message, coalesce(w.endpoint, l.endpoint, st.endpoint) AS endpoint, w.service,
+    (SELECT n.host FROM node_session n WHERE n.id = coalesce(w.session_id, l.session_id)) AS host,
+    coalesce(w.session_id, l.session_id) AS node_id,
+    coalesce(w.ended_at, w.sent_at) AS finished_at,
+    coalesce(w.ended_at, w.sent_at, l.sent_at, l.created_at, r.started_at) AS changed_at
+FROM batchrun r
+JOIN run_step st ON st.run_id = r.id
+CROSS JOIN LATERAL generate_series(0, ((r.items - 1) >> 13)::integer) k (block)
+LEFT JOIN work_block b ON b.run_id = r.id AND b.step = st.step AND b.block = k.block
+LEFT JOIN LATERAL (
+    SELECT bit_or(x.remaining) FILTER (WHERE x.state <> 'scheduled') AS in_flight,
+        bit_or(x.remaining) FILTER (WHERE x.state = 'scheduled') AS scheduled,
+        (WITH RECURSIVE up (step) AS (
+            SELECT unnest(s.needs) FROM run_step s WHERE s.run_id = b.run_id AND s.step = b.step
+            UNION
+            SELECT unnest(s.needs) FROM up JOIN run_step s ON s.run_id = b.run_id AND s.step = up.step)
+        SELECT bit_and(a.done | a.failed | coalesce(a.skipped, B'0'::bit(8192)))
+        FROM work_block a
+        WHERE a.run_id = b.run_id AND a.block = b.block AND a.step IN (SELECT step FROM up)) AS before
+    FROM work_slice x
+    WHERE x.run_id = b.run_id AND x.step = b.step AND x.block = b.block AND x.state IN ('scheduled', 'claimed', 'sent')
+    ) m ON true
+CROSS JOIN LATERAL (
+    SELECT (k.block << 13) + bit AS ordinal, bit
+    FROM generate_series(0, least(8191, r.items - 1 - (k.block::bigint << 13))::integer) bit) i
+-- The last condition says nothing new: by it a key finds its block, by work_queue_key, and no other is looked at.
+LEFT JOIN work_queue q ON q.run_id = r.id AND q.ordinal = i.ordinal AND q.ordinal >> 13 = k.block
+LEFT JOIN LATERAL (
+    SELECT max(x.generation) AS generation FROM work_part x
+    WHERE x.run_id = r.id AND x.step = st.step AND x.ordinal = i.ordinal
+        AND (get_bit(b.done, i.bit) = 1 OR get_bit(b.failed, i.bit) = 1)) g ON true
+LEFT JOIN work_part p
+    ON p.run_id = r.id AND p.step = st.step AND p.ordinal = i.ordinal AND p.generation = g.generation
+LEFT JOIN work_slice w ON w.id = p.slice_id
+LEFT JOIN work_slice l ON l.id = CASE WHEN 1 IN (get_bit(m.in_flight, i.bit), get_bit(m.scheduled, i.bit)) THEN (
+    SELECT x.id FROM work_slice x
+    WHERE x.run_id = b.run_id AND x.step = b.step AND x.block = b.block AND x.state IN ('scheduled', 'claimed', 'sent')
+        AND get_bit(x.remaining, i.bit) = 1
+    LIMIT 1) END;
+COMMENT ON VIEW run_item IS
+    'The items of runs as they are: a row for each item at each step. Ask for one run: WHERE run_id = ''…''.';
+COMMENT ON COLUMN run_item.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN run_item.ordinal IS 'Number of the item in its run, from 0 on.';
+COMMENT ON COLUMN run_item.key IS 'Key of the item: the caller''s own id of it.';
+COMMENT ON COLUMN run_item.step IS 'Number of the step, from 0 on.';
+COMMENT ON COLUMN run_item.step_name IS 'Name of the step in the plan.';
+COMMENT ON COLUMN run_item.state IS
+    'Not started: waiting (for a step before, or to be loaded), held (by a canary, or in line), ready. Under way: '
+    'in_flight, scheduled (an attempt was lost or failed: reissued at its time). Finished: done, failed, skipped '
+    '(left out); stale is done, of parts that are being made again.';
+COMMENT ON COLUMN run_item.generation IS 'Of the run, when the result or the error was recorded; null: there is none.';
+COMMENT ON COLUMN run_item.attempts IS 'How often it was asked for since it was last ready.';
+COMMENT ON COLUMN run_item.error_code IS 'Error code of its slot, when it has failed; null: it has not.';
+COMMENT ON COLUMN run_item.error_message IS 'The error in words.';
+COMMENT ON COLUMN run_item.endpoint IS
+    'The list-variant endpoint that is asked; of other kinds http:HOST, sql:SOURCE or local:FUNCTION.';
+COMMENT ON COLUMN run_item.service IS 'Who answered: name, version and instance; null: nobody.';
+COMMENT ON COLUMN run_item.host IS
+    'Machine of the fetcher node that asked; null: none has, or its session is kept no longer.';
+COMMENT ON COLUMN run_item.node_id IS 'That node (node_session.id).';
+COMMENT ON COLUMN run_item.finished_at IS 'When the result or the error came; null: there is none.';
+COMMENT ON COLUMN run_item.changed_at IS 'When it last moved, about.';
+
+-- +goose Down
+DROP VIEW run_item;
+DROP TABLE work_error, work_part, work_slice, work_block, work_queue, run_step, batchrun;
+DROP FUNCTION work_block_place();
