@@ -5,7 +5,8 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
+	"io/fs"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -21,29 +22,36 @@ func isSQL(text string) bool {
 	return false
 }
 
-// source is the string constants of the package as its source states them.
+// source is the string constants of the store as its source states them, by package and name.
 type source struct {
-	values map[string]ast.Expr
+	pkg    string // whose names stand alone
+	values map[string]constant
 	parts  map[string]bool // constants that others are made of
 	loose  []string        // statements that have no name
 }
 
+type constant struct {
+	pkg   string
+	value ast.Expr
+}
+
 func readSource(t *testing.T) *source {
 	t.Helper()
-	entries, err := os.ReadDir(".")
+	s := &source{values: map[string]constant{}, parts: map[string]bool{}}
+	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		s.pkg = file.Name.Name
+		ast.Inspect(file, s.visit)
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	s := &source{values: map[string]ast.Expr{}, parts: map[string]bool{}}
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), e.Name(), nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, s.visit)
 	}
 	return s
 }
@@ -53,7 +61,7 @@ func (s *source) visit(n ast.Node) bool {
 	case *ast.ValueSpec:
 		for i, name := range n.Names {
 			if i < len(n.Values) {
-				s.values[name.Name] = n.Values[i]
+				s.values[s.pkg+"."+name.Name] = constant{s.pkg, n.Values[i]}
 			}
 		}
 		return false
@@ -76,31 +84,36 @@ func literal(lit *ast.BasicLit) string {
 	return text
 }
 
-// text puts a constant together; ok is false when it is no string.
-func (s *source) text(e ast.Expr) (text string, ok bool) {
+// text puts a constant of a package together; ok is false when it is no string.
+func (s *source) text(pkg string, e ast.Expr) (text string, ok bool) {
+	name := ""
 	switch e := e.(type) {
 	case *ast.BasicLit:
 		return literal(e), e.Kind == token.STRING
 	case *ast.Ident:
-		value, known := s.values[e.Name]
-		if !known {
-			return "", false
+		name = pkg + "." + e.Name
+	case *ast.SelectorExpr:
+		if of, ok := e.X.(*ast.Ident); ok {
+			name = of.Name + "." + e.Sel.Name
 		}
-		s.parts[e.Name] = true
-		return s.text(value)
 	case *ast.BinaryExpr:
-		left, ok := s.text(e.X)
-		right, also := s.text(e.Y)
+		left, ok := s.text(pkg, e.X)
+		right, also := s.text(pkg, e.Y)
 		return left + right, ok && also
 	}
-	return "", false
+	c, known := s.values[name]
+	if !known {
+		return "", false
+	}
+	s.parts[name] = true
+	return s.text(c.pkg, c.value)
 }
 
 // statements returns every statement by its name.
 func (s *source) statements() map[string]string {
 	all := map[string]string{}
 	for name, value := range s.values {
-		if text, ok := s.text(value); ok && isSQL(text) {
+		if text, ok := s.text(value.pkg, value.value); ok && isSQL(text) {
 			all[name] = text
 		}
 	}
@@ -113,7 +126,7 @@ func (s *source) statements() map[string]string {
 	return all
 }
 
-// Every statement in the package's source is one that PostgreSQL can parse and plan against the schema.
+// Every statement in the source of the store is one that PostgreSQL can parse and plan against the schema.
 func TestEveryStatementIsPrepared(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

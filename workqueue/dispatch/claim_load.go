@@ -179,7 +179,7 @@ func (c *claims) lock(ctx context.Context) error {
 	live, locked, lockedPaces := false, map[StepRef]bool{}, map[string]bool{}
 	batch := &pgx.Batch{}
 	batch.Queue(ClaimPatience)
-	batch.Queue(planOnce)
+	batch.Queue(plane.PlanOnce)
 	batch.Queue(ofSteps, runs, steps).Query(func(rows pgx.Rows) error {
 		var ref StepRef
 		_, err := pgx.ForEachRow(rows, []any{&ref.Run, &ref.Step}, func() error { locked[ref] = true; return nil })

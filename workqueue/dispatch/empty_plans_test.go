@@ -17,7 +17,7 @@ func TestPlansOfEmptyTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	plan := func(statement, arguments string) string {
-		return strings.Join(testenv.Plan(t, pool, statement, arguments, planOnce), "\n")
+		return strings.Join(testenv.Plan(t, pool, statement, arguments, plane.PlanOnce), "\n")
 	}
 	const look = `32, '{}', '{}', '{}', '{}', '{}', '{}', 8, 64, NULL, '{}', 256`
 	const steps = `'{}', '{}'`

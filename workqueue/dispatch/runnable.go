@@ -203,7 +203,7 @@ func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, e
 		own = &search.Own
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(planOnce)
+	batch.Queue(plane.PlanOnce)
 	batch.Queue(searchRunnable, RunnablePlaces, notNil(search.Shut), runs, steps, notNil(search.ShutAuto),
 		workqueue.PaceKeys(workqueue.KindLocal,
 			search.Locals), notNil(search.NoRoom), leastSteps, mostSteps, own, notNil(search.Late),
@@ -225,14 +225,6 @@ func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, e
 	found.More = len(seen) == RunnablePlaces
 	return found, nil
 }
-
-// planOnce holds for the transaction, which a batch is too: these statements are planned once, since planning takes
-// longer than they do, and so that they go from row to row by indexes, whatever the sizes of the tables were at that
-// time: they end when they have found enough.
-const planOnce = `
-SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
-       set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
 
 // add takes in a row: a step, an endpoint without one, or one of another node.
 func (f *Found) add(row pgx.CollectableRow) (place string, own bool, err error) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
 // Completions are planned once and well, even when there is nothing yet.
@@ -14,7 +15,7 @@ func TestPlanOfCompletionsInEmptyTables(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `ANALYZE`); err != nil {
 		t.Fatal(err)
 	}
-	plan := strings.Join(testenv.Plan(t, pool, completeRuns, `'{}'`, "SET LOCAL plan_cache_mode = force_generic_plan"),
+	plan := strings.Join(testenv.Plan(t, pool, completeRuns, `'{}'`, plane.PlanOnce),
 		"\n")
 	if bad := testenv.WholeScans(plan); len(bad) > 0 {
 		t.Errorf("the plan goes through everything:\n%s\n%s", strings.Join(bad, "\n"), plan)

@@ -1,6 +1,6 @@
 package plane
 
-// What follows is planned once ([planOnce]), maybe when hardly anything is there. So each statement leaves the planner
+// What follows is planned once ([PlanOnce]), maybe when hardly anything is there. So each statement leaves the planner
 // no choice that would be slow later: these conditions are, word for word, those of the indexes work_block_turn,
 // work_slice_waiting and work_slice_busy, and no other index has them; and runs and steps are looked up one by one.
 const (
@@ -65,3 +65,11 @@ const OutAt = `(
 // Unheld is a condition on a batchrun r and its run_step st: nothing but limits keeps nodes from its work.
 const Unheld = `
 r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed)`
+
+// PlanOnce holds for the transaction, which a batch is too: these statements are planned once, since planning takes
+// longer than they do, and so that they go from row to row by indexes, whatever the sizes of the tables were at that
+// time: they end when they have found enough.
+const PlanOnce = `
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_hashjoin', 'off', true),
+       set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
