@@ -18,13 +18,13 @@
 //
 // Steps are numbered so that each needs smaller numbers only. An item becomes ready at a step in the transaction that
 // records the last thing that it waits for there. A step with a barrier is passed by in claims until what it needs has
-// ended for all items ([dispatch.Store.CheckBarriers]). What a step has made of an item outlives a reset of the steps before,
-// and is redone where a part that it sees has changed.
+// ended for all items ([dispatch.Store.CheckBarriers]). What a step has made of an item outlives a reset of the steps
+// before, and is redone where a part that it sees has changed.
 //
 // What a claim may take is decided in it, under the locks of its step and its endpoint, so limits and rates are exact
-// over all nodes. A run that is held ([control.Store.Pause], [control.Store.CheckThreshold]) gives nothing to claims; an endpoint that
-// is down ([pace.Store.CheckBreaker]) gets a probe of one item at a time. [explain.Store.Explain] says for every item that is
-// missing what it waits for, and until when.
+// over all nodes. A run that is held ([control.Store.Pause], [control.Store.CheckThreshold]) gives nothing to claims;
+// an endpoint that is down ([pace.Store.CheckBreaker]) gets a probe of one item at a time. [explain.Store.Explain] says
+// for every item that is missing what it waits for, and until when.
 //
 // # Guarantees
 //

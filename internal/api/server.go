@@ -26,7 +26,6 @@ import (
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/collector"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -80,10 +79,10 @@ type Engine interface {
 // CollectorEngine is what a node does for collectors: changes after which something may have to be flushed at once.
 type CollectorEngine interface {
 	producers.Adder
-	ApplyCollector(ctx context.Context, c collector.Text, actor string) (collector.AppliedCollector, error)
+	ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (collectorstore.AppliedCollector, error)
 	ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error)
-	DrainCollector(ctx context.Context, name, actor string) (collector.Drained, error)
-	RequeueOps(ctx context.Context, name string, sel collector.OpsSelection, actor string) (int64, error)
+	DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error)
+	RequeueOps(ctx context.Context, name string, sel collectorstore.OpsSelection, actor string) (int64, error)
 }
 
 // Config is what a Server needs beside its node.

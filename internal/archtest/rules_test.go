@@ -81,7 +81,8 @@ func rules() map[string]rule {
 		},
 		// It writes the description of the API, and the client that is generated from it.
 		"internal/clientgen": {
-			own: []string{"internal/api", "gather", "workqueue", "workqueue/collector"}, tests: append([]string{"orchestrator/client"}, servers...),
+			own:   []string{"internal/api", "gather", "workqueue", "workqueue/collector"},
+			tests: append([]string{"orchestrator/client"}, servers...),
 		},
 		// It decides, and knows nothing of where what it is told comes from.
 		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
@@ -133,7 +134,8 @@ func rules() map[string]rule {
 		},
 		// What runs are followed with; its source is an interface, of which the store is one.
 		"internal/live": {
-			own: []string{"workqueue", "workqueue/inspect", "bitfield"}, tests: append([]string{"bitfield/...", "workqueue/..."}, servers...),
+			own:   []string{"workqueue", "workqueue/inspect", "bitfield"},
+			tests: append([]string{"bitfield/...", "workqueue/..."}, servers...),
 		},
 		"internal/api/...": {
 			own: append([]string{
@@ -195,7 +197,9 @@ func rooms(servers []string) map[string]rule {
 	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane",
 		root + "/throttling", root + "/order", "bitfield/...", "internal/fault"}
 	all := map[string]rule{
-		root:                {own: []string{"bitfield", root + "/order"}, tests: append([]string{root + "/...", "bitfield/..."}, servers...)},
+		root: {
+			own: []string{"bitfield", root + "/order"}, tests: append([]string{root + "/...", "bitfield/..."}, servers...),
+		},
 		internal + "pg":     {own: []string{root}, tests: servers},
 		internal + "ledger": {own: []string{root, internal + "pg"}, tests: servers},
 		internal + "plane": {
@@ -224,7 +228,7 @@ func rooms(servers []string) map[string]rule {
 		{"retention", "inspect session"},
 	} {
 		r := rule{own: slices.Clone(shared), tests: servers}
-		for _, need := range strings.Fields(room.needs) {
+		for need := range strings.FieldsSeq(room.needs) {
 			r.own = append(r.own, root+"/"+need)
 		}
 		all[root+"/"+room.name] = r

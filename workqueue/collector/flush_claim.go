@@ -109,9 +109,9 @@ UPDATE endpoint_pace SET probe_at = clock_timestamp() + $2::interval WHERE endpo
 )
 
 // ClaimFlushes takes keys of a collector that are due, for a session: nobody else flushes them until the flush is
-// recorded, or given up for the node. Limits are exact over all nodes, as with [dispatch.Store.Claim]: the collector's flushes
-// at once and rate of calls, and the endpoint's budget of requests, rates of calls and of items. At an endpoint that is
-// down, and for a collector whose flushes fail, it takes one key at a time, when it is time to try again; of an
+// recorded, or given up for the node. Limits are exact over all nodes, as with [dispatch.Store.Claim]: the collector's
+// flushes at once and rate of calls, and the endpoint's budget of requests, rates of calls and of items. At an endpoint
+// that is down, and for a collector whose flushes fail, it takes one key at a time, when it is time to try again; of an
 // endpoint that is down it asks for one operation, as all probes do.
 //
 // The error wraps ErrSessionLost when the session is over, and ErrBusy when the collector or its endpoint is held by

@@ -148,7 +148,8 @@ type Explanation struct {
 	Notes      []string             `json:"notes,omitempty"`
 	Nodes      int                  `json:"nodes" doc:"that are alive"`
 	At         time.Time            `json:"at" doc:"the database's clock; all of the above is as of one moment"`
-	ServicesAt *time.Time           `json:"services_at,omitempty" doc:"when services and consumers were asked, which is later"`
+
+	ServicesAt *time.Time `json:"services_at,omitempty" doc:"when services and consumers were asked, which is later"`
 }
 
 // Explain says why a run is not done: which of its items are missing, who has to do what about them, since when, and

@@ -63,11 +63,14 @@ func (s Store) EndpointLoads(ctx context.Context) ([]EndpointLoad, error) {
 
 // PaceView is what nodes found out about an endpoint, over all runs.
 type PaceView struct {
-	Endpoint      string                 `json:"-"`
-	Out           int                    `json:"requests_out" doc:"of all runs"`
-	InFlight      int                    `json:"in_flight" doc:"requests at once that it takes well, for automatic steps"`
-	Rate          *float64               `json:"rate,omitempty" doc:"items a second that it takes; absent: it never said too much"`
-	Chunk         *int                   `json:"chunk,omitempty" doc:"items in a request that do best; absent: not known yet"`
+	Endpoint string `json:"-"`
+	Out      int    `json:"requests_out" doc:"of all runs"`
+	InFlight int    `json:"in_flight" doc:"requests at once that it takes well, for automatic steps"`
+
+	Rate *float64 `json:"rate,omitempty" doc:"items a second that it takes; absent: it never said too much"`
+
+	Chunk *int `json:"chunk,omitempty" doc:"items in a request that do best; absent: not known yet"`
+
 	ChunkCap      *int                   `json:"chunk_cap,omitempty" doc:"larger requests fail as a whole"`
 	ChunkCapUntil *time.Time             `json:"chunk_cap_until,omitempty"`
 	Breaker       workqueue.BreakerState `json:"breaker" enum:"closed,open"`

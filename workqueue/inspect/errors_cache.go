@@ -34,13 +34,13 @@ type cachedErrors struct {
 	turn   chan struct{} // holds a value while nobody is at it
 	looked int64
 	errors Errors
-	extent errorsExtent
+	extent ErrorsExtent
 	took   time.Duration
 	known  bool
 }
 
-// errorsExtent tells one state of a run's errors from others.
-type errorsExtent struct {
+// ErrorsExtent tells one state of a run's errors from others.
+type ErrorsExtent struct {
 	generation workqueue.Generation
 	steps      []stepErrors
 	at         time.Time
@@ -91,7 +91,7 @@ func (e *cachedErrors) lock(ctx context.Context) error {
 func (e *cachedErrors) unlock() { e.turn <- struct{}{} }
 
 // serves reports whether the groups are those of a state, or not much older and dear.
-func (e *cachedErrors) serves(now *errorsExtent) bool {
+func (e *cachedErrors) serves(now *ErrorsExtent) bool {
 	if !e.known || e.extent.generation != now.generation {
 		return false
 	}
@@ -102,7 +102,7 @@ func (e *cachedErrors) serves(now *errorsExtent) bool {
 	return same || e.took >= slowErrors && now.at.Sub(e.extent.at) < staleRatio*e.took
 }
 
-func (e *cachedErrors) keep(found Errors, of errorsExtent, took time.Duration) {
+func (e *cachedErrors) keep(found Errors, of ErrorsExtent, took time.Duration) {
 	e.errors, e.extent, e.took, e.known = found, of, took, true
 }
 
@@ -117,8 +117,8 @@ GROUP BY r.generation, s.step, s.name, s.optional
 ORDER BY s.step`
 
 // ReadExtent reads how many errors a run has, by step.
-func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (errorsExtent, error) {
-	var out errorsExtent
+func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (ErrorsExtent, error) {
+	var out ErrorsExtent
 	rows, err := tx.Query(ctx, errorsOfSteps, run)
 	if err != nil {
 		return out, fmt.Errorf("count what is failed: %w", err)
@@ -138,7 +138,7 @@ func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (errorsExte
 	return out, nil
 }
 
-func (x *errorsExtent) ByStep() []StepErrors {
+func (x *ErrorsExtent) ByStep() []StepErrors {
 	all := []StepErrors{}
 	for _, s := range x.steps {
 		if s.failed > 0 {

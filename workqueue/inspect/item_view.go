@@ -24,14 +24,16 @@ type ItemView struct {
 
 // ItemStep is one item in one step.
 type ItemStep struct {
-	Step        workqueue.Step       `json:"step"`
-	Name        string               `json:"name"`
-	Kind        workqueue.Kind       `json:"kind" enum:"endpoint,request,http,sql,local"`
-	Endpoint    string               `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
-	Optional    bool                 `json:"optional,omitempty"`
-	Needs       []string             `json:"needs,omitempty" doc:"steps that come first"`
-	State       string               `json:"state" enum:"waiting,held,ready,in_flight,scheduled,done,failed,skipped"`
-	WaitsFor    []string             `json:"waits_for,omitempty" doc:"steps that it has not ended in, or the barrier is for"`
+	Step     workqueue.Step `json:"step"`
+	Name     string         `json:"name"`
+	Kind     workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Endpoint string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Optional bool           `json:"optional,omitempty"`
+	Needs    []string       `json:"needs,omitempty" doc:"steps that come first"`
+	State    string         `json:"state" enum:"waiting,held,ready,in_flight,scheduled,done,failed,skipped"`
+
+	WaitsFor []string `json:"waits_for,omitempty" doc:"steps that it has not ended in, or the barrier is for"`
+
 	LeftOutBy   []string             `json:"left_out_by,omitempty" doc:"when skipped: the steps that failed it"`
 	Stale       bool                 `json:"stale,omitempty" doc:"what it was made from is being made again"`
 	Generation  workqueue.Generation `json:"generation,omitempty" doc:"of the result or error"`
@@ -79,8 +81,10 @@ type Attempt struct {
 	EndedAt    *time.Time           `json:"ended_at,omitempty"`
 	Deadline   *time.Time           `json:"deadline,omitempty"`
 	NotBefore  *time.Time           `json:"not_before,omitempty" doc:"of one that is scheduled: when it is sent"`
-	Outcome    string               `json:"outcome" enum:"done,failed,retried,lost,open" doc:"retried: tried again after an error"`
-	Error      *ItemError           `json:"error,omitempty"`
+
+	Outcome string `json:"outcome" enum:"done,failed,retried,lost,open" doc:"retried: tried again after an error"`
+
+	Error *ItemError `json:"error,omitempty"`
 }
 
 // MaxTwins bounds the items of one key that Items returns, in a run that allows a key to stand more than once.

@@ -17,10 +17,12 @@ import (
 
 // RunSummary is a run as a list shows it. While the run is not completed its counts come from the bit planes.
 type RunSummary struct {
-	ID         workqueue.RunID      `json:"id"`
-	Name       string               `json:"name,omitempty"`
-	Plan       string               `json:"plan"`
-	Version    int                  `json:"plan_version,omitempty" doc:"of a plan on record; absent when the plan came with the run"`
+	ID   workqueue.RunID `json:"id"`
+	Name string          `json:"name,omitempty"`
+	Plan string          `json:"plan"`
+
+	Version int `json:"plan_version,omitempty" doc:"of a plan on record; absent when the plan came with the run"`
+
 	State      string               `json:"state" enum:"loading,running,paused,completed,cancelled"`
 	Hold       *HoldView            `json:"hold,omitempty" doc:"why nothing is claimed of it"`
 	Generation workqueue.Generation `json:"generation" doc:"1 at the start, one more with every re-run"`

@@ -24,6 +24,7 @@ const (
 	// LockBreaker reads the breaker of an endpoint, and locks it.
 	LockBreaker = readBreaker + ` FOR NO KEY UPDATE`
 
+	// MakePace makes the row of an endpoint.
 	MakePace = `INSERT INTO endpoint_pace (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
 
 	openBreaker = `

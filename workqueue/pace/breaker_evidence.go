@@ -141,15 +141,15 @@ FROM history h JOIN work_slice s ON s.id = h.item`
 const fewCulprits = 16
 
 // Blames returns what is known of the items of slices.
-func Blames(ctx context.Context, db tracker.Querier, ids []workqueue.SliceID) (map[workqueue.SliceID]blame, error) {
-	known := map[workqueue.SliceID]blame{}
+func Blames(ctx context.Context, db tracker.Querier, ids []workqueue.SliceID) (map[workqueue.SliceID]Blame, error) {
+	known := map[workqueue.SliceID]Blame{}
 	if len(ids) == 0 {
 		return known, nil
 	}
 	rows, err := db.Query(ctx, blameItems, ids, fewCulprits)
 	if err == nil {
 		var id workqueue.SliceID
-		var b blame
+		var b Blame
 		_, err = pgx.ForEachRow(rows, []any{&id, &b.Lone, &b.proven, &b.others}, func() error { known[id] = b; return nil })
 	}
 	if err != nil {
@@ -160,7 +160,7 @@ func Blames(ctx context.Context, db tracker.Querier, ids []workqueue.SliceID) (m
 
 // consider judges an endpoint by what ended before and by what is ending, which has no row of its own yet.
 func (b *BreakerState) consider(ctx context.Context, db tracker.Querier, endpoint string, ending []endedSlice,
-) (outage, map[workqueue.SliceID]blame, error) {
+) (outage, map[workqueue.SliceID]Blame, error) {
 	if b.vouched {
 		return outage{}, nil, nil
 	}

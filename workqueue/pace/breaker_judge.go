@@ -113,8 +113,8 @@ func ProbePause(failed int) time.Duration {
 	return min(d, longestProbe)
 }
 
-// blame is what is known of items that fail while their endpoint is down or seems to be.
-type blame struct {
+// Blame is what is known of items that fail while their endpoint is down or seems to be.
+type Blame struct {
 	proven bool // they failed while the endpoint worked for others
 	Lone   int  // how often a single item has failed alone before
 	others bool // of a probe: there is other work to probe with
@@ -126,7 +126,7 @@ type blame struct {
 // Items that are known to be to blame are not spared: otherwise items that always fail would keep a breaker open for
 // which nobody else could send a probe. For the same reason a probe counts in the end when there is nothing left to
 // probe with but items that have failed alone.
-func (b blame) spared(origin workqueue.Cause, failedProbes int) bool {
+func (b Blame) spared(origin workqueue.Cause, failedProbes int) bool {
 	last := origin == workqueue.CauseProbe && b.Lone > 0 && !b.others
 	return !b.proven && (!last || failedProbes < PatientProbes)
 }

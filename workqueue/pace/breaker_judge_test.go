@@ -107,18 +107,18 @@ func TestProbePause(t *testing.T) {
 func TestSpared(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		blame  blame
+		blame  Blame
 		origin workqueue.Cause
 		probes int
 		want   bool
 	}{
-		"a chunk":                        {blame{}, workqueue.CauseCut, 0, true},
-		"a known culprit":                {blame{proven: true, Lone: 1}, workqueue.CauseFailure, 0, false},
-		"the first probe of an item":     {blame{}, workqueue.CauseProbe, 100, true},
-		"an early probe":                 {blame{Lone: 1}, workqueue.CauseProbe, PatientProbes - 1, true},
-		"a late probe of a lone failure": {blame{Lone: 1}, workqueue.CauseProbe, PatientProbes, false},
-		"while there is other work":      {blame{Lone: 1, others: true}, workqueue.CauseProbe, 100, true},
-		"not a probe":                    {blame{Lone: 1}, workqueue.CauseFailure, PatientProbes, true},
+		"a chunk":                        {Blame{}, workqueue.CauseCut, 0, true},
+		"a known culprit":                {Blame{proven: true, Lone: 1}, workqueue.CauseFailure, 0, false},
+		"the first probe of an item":     {Blame{}, workqueue.CauseProbe, 100, true},
+		"an early probe":                 {Blame{Lone: 1}, workqueue.CauseProbe, PatientProbes - 1, true},
+		"a late probe of a lone failure": {Blame{Lone: 1}, workqueue.CauseProbe, PatientProbes, false},
+		"while there is other work":      {Blame{Lone: 1, others: true}, workqueue.CauseProbe, 100, true},
+		"not a probe":                    {Blame{Lone: 1}, workqueue.CauseFailure, PatientProbes, true},
 	} {
 		if got := tc.blame.spared(tc.origin, tc.probes); got != tc.want {
 			t.Errorf("%s: spared %v; want %v", name, got, tc.want)

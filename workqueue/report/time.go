@@ -12,18 +12,20 @@ import (
 
 // GenerationReport is one generation of a run: its start, or a re-run. Seconds is the sum of the four that follow it.
 type GenerationReport struct {
-	Generation     workqueue.Generation `json:"generation"`
-	StartedAt      time.Time            `json:"started_at"`
-	EndedAt        *time.Time           `json:"ended_at,omitempty" doc:"absent while it goes on"`
-	Ended          string               `json:"ended,omitempty" enum:"completed,cancelled,rerun,reset" doc:"rerun: by the next"`
-	Seconds        float64              `json:"seconds"`
-	WaitingSeconds float64              `json:"waiting_seconds" doc:"until the first request was sent"`
-	WorkingSeconds float64              `json:"working_seconds"`
-	PausedSeconds  float64              `json:"paused_seconds" doc:"held, whatever else was going on"`
-	ClosingSeconds float64              `json:"closing_seconds" doc:"from the last answer to the end"`
-	Done           int64                `json:"done" doc:"items that got their result in it"`
-	Failed         int64                `json:"failed"`
-	Rate           float64              `json:"rate" doc:"items a second with a final outcome, pauses left out"`
+	Generation workqueue.Generation `json:"generation"`
+	StartedAt  time.Time            `json:"started_at"`
+	EndedAt    *time.Time           `json:"ended_at,omitempty" doc:"absent while it goes on"`
+
+	Ended string `json:"ended,omitempty" enum:"completed,cancelled,rerun,reset" doc:"rerun: by the next"`
+
+	Seconds        float64 `json:"seconds"`
+	WaitingSeconds float64 `json:"waiting_seconds" doc:"until the first request was sent"`
+	WorkingSeconds float64 `json:"working_seconds"`
+	PausedSeconds  float64 `json:"paused_seconds" doc:"held, whatever else was going on"`
+	ClosingSeconds float64 `json:"closing_seconds" doc:"from the last answer to the end"`
+	Done           int64   `json:"done" doc:"items that got their result in it"`
+	Failed         int64   `json:"failed"`
+	Rate           float64 `json:"rate" doc:"items a second with a final outcome, pauses left out"`
 }
 
 // lifetime is what else is known of a run's time.

@@ -59,14 +59,16 @@ func (k *FireKey) RunKey() string {
 
 // Fire is a due time of a schedule, and what became of it.
 type Fire struct {
-	Schedule string           `json:"schedule"`
-	Due      time.Time        `json:"due_at"`
-	Kind     FireKind         `json:"kind" enum:"due,now"`
-	Version  int              `json:"version" doc:"of the schedule, when the time had come"`
-	State    FireState        `json:"state" enum:"due,queued,starting,started,skipped,missed,failed"`
-	Reason   string           `json:"reason,omitempty" doc:"why it is so"`
-	AskedBy  string           `json:"asked_by,omitempty" doc:"who wanted it at once"`
-	StartAt  time.Time        `json:"start_at" doc:"it is not started before: jitter, a window, or a pause between two attempts"`
+	Schedule string    `json:"schedule"`
+	Due      time.Time `json:"due_at"`
+	Kind     FireKind  `json:"kind" enum:"due,now"`
+	Version  int       `json:"version" doc:"of the schedule, when the time had come"`
+	State    FireState `json:"state" enum:"due,queued,starting,started,skipped,missed,failed"`
+	Reason   string    `json:"reason,omitempty" doc:"why it is so"`
+	AskedBy  string    `json:"asked_by,omitempty" doc:"who wanted it at once"`
+
+	StartAt time.Time `json:"start_at" doc:"it is not started before: jitter, a window, or a pause between two attempts"`
+
 	StartBy  *time.Time       `json:"start_by,omitempty" doc:"nor after"`
 	DoneBy   *time.Time       `json:"done_by,omitempty" doc:"when its run should have ended"`
 	Late     string           `json:"late,omitempty" doc:"what was done when it had not"`

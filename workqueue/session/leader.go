@@ -105,11 +105,12 @@ func (s Store) Resign(ctx context.Context, lease workqueue.Lease) error {
 	return nil
 }
 
-// AsLeader runs f in a transaction that commits only if the lease still holds then: it returns [workqueue.ErrNotLeader], and
-// nothing has happened, when it does not. Before f the lease is looked at, so that no work is begun in vain; after f it
-// is looked at again and locked, and nobody takes it over between that and the commit. So whatever a leader commits, it
-// commits before the next epoch begins, however long it was stopped in the middle; and while f runs, it keeps nobody
-// from taking over. f must keep its effects in the transaction, which is run again when it meets a deadlock.
+// AsLeader runs f in a transaction that commits only if the lease still holds then: it returns
+// [workqueue.ErrNotLeader], and nothing has happened, when it does not. Before f the lease is looked at, so that no
+// work is begun in vain; after f it is looked at again and locked, and nobody takes it over between that and the
+// commit. So whatever a leader commits, it commits before the next epoch begins, however long it was stopped in the
+// middle; and while f runs, it keeps nobody from taking over. f must keep its effects in the transaction, which is run
+// again when it meets a deadlock.
 func (s Store) AsLeader(
 	ctx context.Context, lease workqueue.Lease, f func(ctx context.Context, tx pgx.Tx) error,
 ) error {

@@ -47,6 +47,7 @@ ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 WHERE s.run_id = $1 AND s.state IN ('scheduled', 'claimed', 'sent')
 ORDER BY s.id FOR NO KEY UPDATE OF s`
 
+	// SlicesOverdue locks slices whose time is over.
 	SlicesOverdue = heldColumns + `
 WHERE s.id = ANY($1) AND s.state IN ('claimed', 'sent') AND s.deadline <= clock_timestamp()
 ORDER BY s.id FOR NO KEY UPDATE OF s`

@@ -71,9 +71,10 @@ func (s *settlement) unheldArgs() []any {
 	return append(plane.Columns(rows), pgbits.Slice(bits))
 }
 
-// EndStopped ends the items that wait in lines which an item that failed has stopped: they fail with [workqueue.CodeStopped],
-// without having been tried. It returns how many there were, also when ctx ended before the last of them: each
-// transaction takes a bounded number. A run whose lines cannot be ended keeps no other from it. Leader work.
+// EndStopped ends the items that wait in lines which an item that failed has stopped: they fail with
+// [workqueue.CodeStopped], without having been tried. It returns how many there were, also when ctx ended before the
+// last of them: each transaction takes a bounded number. A run whose lines cannot be ended keeps no other from it.
+// Leader work.
 func (s Store) EndStopped(ctx context.Context, lease workqueue.Lease) (int, error) {
 	return s.OverRuns(ctx, "end what waits in stopped lines", func(after workqueue.RunID) (p Progress, err error) {
 		err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {

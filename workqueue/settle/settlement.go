@@ -63,8 +63,9 @@ type Completion struct {
 
 func newSettlement(parts *pg.CopyRows, graphs *plane.GraphCache) *settlement {
 	s := &settlement{parts: parts, outcomes: map[plane.BlockID]*plane.Outcome{}, graphs: graphs,
-		joint: map[plane.BlockID]*joint{}, final: map[plane.BlockID]bitfield.Set{}, ordered: map[workqueue.RunID]*plane.Graph{},
-		lanes: map[workqueue.RunID][]*LaneRow{}}
+		joint: map[plane.BlockID]*joint{}, final: map[plane.BlockID]bitfield.Set{},
+		ordered: map[workqueue.RunID]*plane.Graph{},
+		lanes:   map[workqueue.RunID][]*LaneRow{}}
 	s.parts.Reset()
 	s.errors.Reset()
 	return s

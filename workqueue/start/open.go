@@ -96,7 +96,8 @@ func (req *OpenRequest) check() error {
 	}
 	switch {
 	case req.Canary > 0:
-		return &workqueue.SettingError{Detail: "an open run cannot have a canary: what it would be a sample of is not known before the seal; " +
+		return &workqueue.SettingError{Detail: "" +
+			"an open run cannot have a canary: what it would be a sample of is not known before the seal; " +
 			"leave the canary out, or start the run with all its items"}
 	case req.SealWithin < time.Second || req.SealWithin > MaxSealWithin:
 		return &workqueue.SettingError{Detail: fmt.Sprintf("seal within is %s; it must be from 1s to %s", req.SealWithin,

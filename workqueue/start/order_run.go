@@ -45,13 +45,16 @@ func (r *LoadRequest) checkOrder() error {
 	}
 	switch {
 	case r.Canary > 0:
-		return &workqueue.SettingError{Detail: "a canary does not go with order_by: its sample is spread over all items, and would be " +
+		return &workqueue.SettingError{Detail: "" +
+			"a canary does not go with order_by: its sample is spread over all items, and would be " +
 			"worked on before what stands in front of it; leave one of the two out"}
 	case slices.ContainsFunc(r.Steps, func(s workqueue.StepSpec) bool { return s.Barrier && len(s.Needs) > 0 }):
-		return &workqueue.SettingError{Detail: "a step with a barrier does not go with order_by: it waits for all items, and items wait " +
+		return &workqueue.SettingError{Detail: "" +
+			"a step with a barrier does not go with order_by: it waits for all items, and items wait " +
 			"until it has done those before them; leave one of the two out"}
 	case r.Order.Stop && slices.ContainsFunc(r.Steps, func(s workqueue.StepSpec) bool { return s.Optional }):
-		return &workqueue.SettingError{Detail: "on_failure: stop does not go with optional steps: what comes after one would go on for items " +
+		return &workqueue.SettingError{Detail: "" +
+			"on_failure: stop does not go with optional steps: what comes after one would go on for items " +
 			"that are stopped; leave one of the two out"}
 	}
 	return nil

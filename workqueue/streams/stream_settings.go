@@ -260,7 +260,8 @@ func lay[T any](over *T, given *T) {
 }
 
 // errNoStreamSettings is for who changes what no node has set yet.
-var errNoStreamSettings = &workqueue.SettingError{Detail: "no node has started on this database yet; give the first one its " +
+var errNoStreamSettings = &workqueue.SettingError{Detail: "" +
+	"no node has started on this database yet; give the first one its " +
 	"--stream-replicas, --work-max-bytes and the others"}
 
 // ChangeStreams changes settings of the streams, with a row in the audit log, and returns all of them. The node that

@@ -18,7 +18,8 @@ const (
 SELECT 1 FROM leader
 WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > clock_timestamp()`
 
-	// HoldLease keeps others from taking the lease over until the commit that follows at once. See [session.Store.AsLeader].
+	// HoldLease keeps others from taking the lease over until the commit that follows at once. See
+	// [session.Store.AsLeader].
 	HoldLease = LeaseHolds + ` FOR KEY SHARE`
 )
 

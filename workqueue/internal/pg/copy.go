@@ -31,7 +31,7 @@ func (c *CopyRows) Row(columns int) {
 	c.Rows++
 }
 
-// UUID, Int4, Int8, Int2, Text, Bytes and Null add a column to the row.
+// UUID adds a column to the row, as the methods that follow do.
 func (c *CopyRows) UUID(id [16]byte) {
 	c.Buf = binary.BigEndian.AppendUint32(c.Buf, 16)
 	c.Buf = append(c.Buf, id[:]...)

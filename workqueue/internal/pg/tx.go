@@ -67,7 +67,8 @@ type pipelined struct {
 
 var _ pgx.Tx = (*pipelined)(nil)
 
-func NewPipelined(conn *pgx.Conn, settings string) *pipelined {
+// NewPipelined returns a transaction on a connection that follows each BEGIN by the statement settings, if any.
+func NewPipelined(conn *pgx.Conn, settings string) pgx.Tx {
 	p := &pipelined{conn: conn, waiting: []*pgx.QueuedQuery{{SQL: "begin"}}}
 	if settings != "" {
 		p.waiting = append(p.waiting, &pgx.QueuedQuery{SQL: settings})

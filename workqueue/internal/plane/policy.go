@@ -94,8 +94,8 @@ type Ending struct {
 	Hopeless bool            // the same request would fail again
 }
 
-// successor is a slice to be made from bits of another.
-type successor struct {
+// Successor is a slice to be made from bits of another.
+type Successor struct {
 	Mask     bitfield.Set
 	Attempt  int
 	Failures int
@@ -115,14 +115,14 @@ type successor struct {
 //
 // It comes to an end: with each failure the slices become smaller or the items lose an attempt. Only what is not the
 // items' fault (a lost node or stream, an endpoint that is down, a service that has too much to do) changes neither. Of
-// silences without evidence only the first of a chunk and those of a lone item change nothing, and [settle.Store.Blamed] ends
-// them.
-func (p Policy) Succeed(was Ending, bits bitfield.Set) (next []successor, final bool) {
-	again := successor{bits, was.Attempt + 1, was.Failures, was.Cause, 0}
+// silences without evidence only the first of a chunk and those of a lone item change nothing, and
+// [settle.Store.Blamed] ends them.
+func (p Policy) Succeed(was Ending, bits bitfield.Set) (next []Successor, final bool) {
+	again := Successor{bits, was.Attempt + 1, was.Failures, was.Cause, 0}
 	n := bits.Count()
 	if !was.Cause.ItemsAtFault() && (was.Cause != workqueue.CauseSilence || n == 1 || p.wholeAgain(was)) {
 		again.Delay = p.unblamed(was)
-		return []successor{again}, false
+		return []Successor{again}, false
 	}
 	singled := n == 1 || was.Cause == workqueue.CauseRetry || was.Cause == workqueue.CauseUnanswered
 	if singled && (was.Hopeless || was.Failures+1 >= p.MaxAttempts) {
@@ -131,14 +131,14 @@ func (p Policy) Succeed(was Ending, bits bitfield.Set) (next []successor, final 
 	if singled || p.wholeAgain(was) {
 		again.Failures++
 		again.Delay = p.Pause(again.Failures)
-		return []successor{again}, false
+		return []Successor{again}, false
 	}
 	pieces, cause := 2, workqueue.CauseBisect
 	if was.Cause == workqueue.CauseExhausted {
 		pieces, cause = exhaustedPieces, workqueue.CauseExhausted
 	}
 	for _, piece := range bits.Split((n + pieces - 1) / pieces) {
-		next = append(next, successor{piece, was.Attempt + 1, was.Failures, cause, 0})
+		next = append(next, Successor{piece, was.Attempt + 1, was.Failures, cause, 0})
 	}
 	return next, false
 }

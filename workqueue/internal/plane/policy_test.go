@@ -16,7 +16,8 @@ func TestSucceedKeepsEveryItem(t *testing.T) {
 	t.Parallel()
 	causes := []workqueue.Cause{workqueue.CauseRetry, workqueue.CauseUnanswered, workqueue.CauseFailure,
 		workqueue.CauseDeadline, workqueue.CauseSession, workqueue.CauseHandBack, workqueue.CausePipe,
-		workqueue.CauseExhausted, workqueue.CauseUnreadable, workqueue.CauseBreaker, workqueue.CauseThrottled, workqueue.CauseSilence}
+		workqueue.CauseExhausted, workqueue.CauseUnreadable, workqueue.CauseBreaker, workqueue.CauseThrottled,
+		workqueue.CauseSilence}
 	origins := slices.Concat(causes, []workqueue.Cause{workqueue.CauseCut, workqueue.CauseBisect, workqueue.CauseProbe})
 	rapid.Check(t, func(t *rapid.T) {
 		p := Policy{MaxAttempts: rapid.IntRange(1, 5).Draw(t, "max attempts"), Backoff: time.Millisecond}
@@ -73,10 +74,10 @@ type isolation struct {
 func isolate(t interface{ Fatalf(string, ...any) }, p Policy, size int, poison bitfield.Set, fails serving,
 ) (out isolation) {
 	type issued struct {
-		successor
+		Successor
 		origin workqueue.Cause
 	}
-	queue := []issued{{successor{Mask: bitfield.Full(size), Attempt: 1}, workqueue.CauseCut}}
+	queue := []issued{{Successor{Mask: bitfield.Full(size), Attempt: 1}, workqueue.CauseCut}}
 	for len(queue) > 0 {
 		s := queue[0]
 		queue = queue[1:]
@@ -166,7 +167,7 @@ func TestSilenceCostsNobodyAnAttempt(t *testing.T) {
 	t.Parallel()
 	for _, attempts := range []int{1, 3} {
 		p := Policy{MaxAttempts: attempts}
-		queue := []successor{{Mask: bitfield.Full(500), Attempt: 1, Cause: workqueue.CauseCut}}
+		queue := []Successor{{Mask: bitfield.Full(500), Attempt: 1, Cause: workqueue.CauseCut}}
 		whole, alone := 0, 0
 		for len(queue) > 0 {
 			s := queue[0]
