@@ -11,9 +11,9 @@ import (
 const (
 	// suspectFrom is at which delivery a request is held to be one that may have killed those who had it before.
 	suspectFrom = 3
-	// solitudePatience is how long a suspect waits to be alone, and others wait for a suspect, while no handler ends. It
+	// isolationPatience is how long a suspect waits to be alone, and others wait for a suspect, while no handler ends. It
 	// ends what would wait for ever: a handler that asks its own process for something and waits.
-	solitudePatience = 30 * time.Second
+	isolationPatience = 30 * time.Second
 )
 
 // suspects keeps requests that may kill their process apart from all others in it, whatever endpoint they are of: if
@@ -48,7 +48,7 @@ type stay struct {
 }
 
 func newSuspects() *suspects {
-	return &suspects{patience: solitudePatience, running: map[uuid.UUID]int{}, alone: map[uuid.UUID]int{}}
+	return &suspects{patience: isolationPatience, running: map[uuid.UUID]int{}, alone: map[uuid.UUID]int{}}
 }
 
 // enter waits until a visitor may be handled, or nothing has ended for so long that it will do no good to wait on. It

@@ -19,20 +19,20 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultSessionTTL   = 5 * time.Second
-	DefaultHeartbeat    = time.Second
-	DefaultLeaseTTL     = 4 * time.Second
-	DefaultPipeInterval = 500 * time.Millisecond
-	DefaultCareInterval = 2 * time.Second
-	DefaultPaceInterval = time.Second
-	DefaultPoll         = 500 * time.Millisecond
-	DefaultGrace        = 20 * time.Second
-	DefaultClaimSlices  = 32
-	DefaultRequestBytes = 512 << 10
-	DefaultRecordBatch  = 16
-	DefaultPublishers   = 2
-	DefaultRecorders    = 2
-	DefaultReplyBacklog = 64 << 20
+	DefaultSessionTTL        = 5 * time.Second
+	DefaultHeartbeat         = time.Second
+	DefaultLeaseTTL          = 4 * time.Second
+	DefaultStreamsInterval   = 500 * time.Millisecond
+	DefaultReconcileInterval = 2 * time.Second
+	DefaultPaceInterval      = time.Second
+	DefaultPoll              = 500 * time.Millisecond
+	DefaultGrace             = 20 * time.Second
+	DefaultClaimSlices       = 32
+	DefaultRequestBytes      = 512 << 10
+	DefaultRecordBatch       = 16
+	DefaultPublishers        = 2
+	DefaultRecorders         = 2
+	DefaultReplyBacklog      = 64 << 20
 )
 
 // Config sets a node up. A zero field means its default.
@@ -41,14 +41,14 @@ type Config struct {
 	Version string      // of this binary, shown beside the session
 	Host    string      // empty: the host's name
 
-	SessionTTL   time.Duration // life of a session beyond its last heartbeat
-	Heartbeat    time.Duration // at most a third of SessionTTL
-	LeaseTTL     time.Duration // life of the leader's lease beyond its last prolonging
-	PipeInterval time.Duration // between two looks at the streams
-	CareInterval time.Duration // between two looks at the endpoints and their consumers, by the node that leads
-	PaceInterval time.Duration // between two looks at the pace of endpoints, by the node that leads
-	Poll         time.Duration // between two looks for work when nothing wakes the node, at the least
-	Grace        time.Duration // what a stop may take
+	SessionTTL        time.Duration // life of a session beyond its last heartbeat
+	Heartbeat         time.Duration // at most a third of SessionTTL
+	LeaseTTL          time.Duration // life of the leader's lease beyond its last prolonging
+	StreamsInterval   time.Duration // between two looks at the streams
+	ReconcileInterval time.Duration // between two looks at the endpoints and their consumers, by the node that leads
+	PaceInterval      time.Duration // between two looks at the pace of endpoints, by the node that leads
+	Poll              time.Duration // between two looks for work when nothing wakes the node, at the least
+	Grace             time.Duration // what a stop may take
 
 	ClaimSlices  int // slices of one claim
 	RequestBytes int // wanted size of a request; never more than the server's max_payload
@@ -93,8 +93,8 @@ func (c Config) withDefaults() Config {
 	c.SessionTTL = cmp.Or(c.SessionTTL, DefaultSessionTTL)
 	c.Heartbeat = cmp.Or(c.Heartbeat, DefaultHeartbeat)
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, DefaultLeaseTTL)
-	c.PipeInterval = cmp.Or(c.PipeInterval, DefaultPipeInterval)
-	c.CareInterval = cmp.Or(c.CareInterval, DefaultCareInterval)
+	c.StreamsInterval = cmp.Or(c.StreamsInterval, DefaultStreamsInterval)
+	c.ReconcileInterval = cmp.Or(c.ReconcileInterval, DefaultReconcileInterval)
 	c.PaceInterval = cmp.Or(c.PaceInterval, DefaultPaceInterval)
 	c.Poll = cmp.Or(c.Poll, DefaultPoll)
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)
@@ -113,7 +113,7 @@ func (c Config) withDefaults() Config {
 func (c Config) validate() error {
 	positive := map[string]bool{
 		"SessionTTL": c.SessionTTL > 0, "Heartbeat": c.Heartbeat > 0, "LeaseTTL": c.LeaseTTL > 0,
-		"PipeInterval": c.PipeInterval > 0, "CareInterval": c.CareInterval > 0, "PaceInterval": c.PaceInterval > 0,
+		"StreamsInterval": c.StreamsInterval > 0, "ReconcileInterval": c.ReconcileInterval > 0, "PaceInterval": c.PaceInterval > 0,
 		"Poll": c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0,
 		"RequestBytes": c.RequestBytes > 0, "RecordBatch": c.RecordBatch > 0, "Publishers": c.Publishers > 0,
 		"Recorders": c.Recorders > 0, "LocalWorkers": c.LocalWorkers > 0,

@@ -21,10 +21,10 @@
 //   - sent, not handed to a service yet: a service; at its deadline it gets a new one, or is issued again if its
 //     request is gone
 //   - sent and handed out: a reply, until the deadline, counted from the hand-out
-//   - a lost or recreated stream: noticed by every node within PipeInterval, and what it carried is issued again
+//   - a lost or recreated stream: noticed by every node within StreamsInterval, and what it carried is issued again
 //   - scheduled: its time, then the next claim
 //   - delivered too often and never answered: the server's advisory, or the leader's sweep of the consumers every
-//     CareInterval; then buried, its asker told, and taken out of the stream
+//     ReconcileInterval; then buried, its asker told, and taken out of the stream
 //   - a dead letter: a node that takes it in; requeued, a node that sends it, or the leader
 //   - the leader's work: the lease, LeaseTTL
 //

@@ -65,7 +65,7 @@ func checkDuties(duties []Duty) error {
 	for _, d := range duties {
 		if d.Name == "" || d.Run == nil || seen[d.Name] {
 			return fmt.Errorf("orchestrator: Config.Duties has %q; each has a name of its own and a function "+
-				"(%q, %q, %q, %q, %q, %q, %q, %q, %q and %q are taken)", d.Name, dutySweep, dutyMute, dutyClear, dutyCare,
+				"(%q, %q, %q, %q, %q, %q, %q, %q, %q and %q are taken)", d.Name, dutySweep, dutyStalled, dutyClear, dutyReconcile,
 				DutyStreams, dutyWritable, dutyLost, dutyPace, DutyRetention, dutyCollectors)
 		}
 		seen[d.Name] = true

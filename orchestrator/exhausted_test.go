@@ -170,7 +170,7 @@ func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 	}
 	b.exhaust(t, endpoints.StreamWork, "statement")
 	cfg := testConfig(t)
-	cfg.CareInterval = 200 * time.Millisecond
+	cfg.ReconcileInterval = 200 * time.Millisecond
 	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
@@ -188,7 +188,7 @@ func TestSweepLeavesHealthyWorkAlone(t *testing.T) {
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
 	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
 	cfg := testConfig(t)
-	cfg.CareInterval = time.Millisecond
+	cfg.ReconcileInterval = time.Millisecond
 	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
@@ -432,7 +432,7 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
 	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
 	cfg := testConfig(t)
-	cfg.CareInterval = time.Millisecond
+	cfg.ReconcileInterval = time.Millisecond
 	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
 	req := patient()
 	req.Steps[0].Chunk = 5

@@ -77,18 +77,18 @@ func (f *fetching) giveUpOn(ctx context.Context, job *fetchJob) {
 	c.finish(ctx, &failure, 0)
 }
 
-// solitude lets a suspect have its node for itself, so that nobody who did nothing is lost with it. It is safe for
+// isolation lets a suspect have its node for itself, so that nobody who did nothing is lost with it. It is safe for
 // concurrent use.
-type solitude struct {
+type isolation struct {
 	mu      sync.Mutex
 	others  int           // at work
 	alone   bool          // a suspect is, or waits to be
 	changed chan struct{} // closed with each change
 }
 
-func newSolitude() *solitude { return &solitude{changed: make(chan struct{})} }
+func newIsolation() *isolation { return &isolation{changed: make(chan struct{})} }
 
-func (s *solitude) change(how func()) {
+func (s *isolation) change(how func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	how()
@@ -98,7 +98,7 @@ func (s *solitude) change(how func()) {
 
 // begin waits until a job may begin, within alonePatience. A suspect is refused while there is another one. leave ends
 // it.
-func (s *solitude) begin(ctx context.Context, suspect bool) (leave func(), err error) {
+func (s *isolation) begin(ctx context.Context, suspect bool) (leave func(), err error) {
 	if suspect {
 		refused := false
 		s.change(func() { refused, s.alone = s.alone, true })
@@ -121,7 +121,7 @@ func (s *solitude) begin(ctx context.Context, suspect bool) (leave func(), err e
 }
 
 // await waits until a condition, which is looked at with mu held, is met. It returns false when that takes too long.
-func (s *solitude) await(ctx context.Context, met func() bool) bool {
+func (s *isolation) await(ctx context.Context, met func() bool) bool {
 	timer := time.NewTimer(alonePatience)
 	defer timer.Stop()
 	for {

@@ -15,9 +15,9 @@ import (
 // pulse is what a node says of itself with each heartbeat.
 type pulse struct {
 	Stats
-	NATS   bool         `json:"nats"`           // it is connected; explanations read it
-	Mute   *muteStreams `json:"mute,omitempty"` // it is, and the streams do not answer; likewise
-	Locals []string     `json:"locals"`         // its functions for steps of kind local; likewise
+	NATS   bool            `json:"nats"`           // it is connected; explanations read it
+	Mute   *stalledStreams `json:"mute,omitempty"` // it is, and the streams do not answer; likewise
+	Locals []string        `json:"locals"`         // its functions for steps of kind local; likewise
 	// Duties are there while it leads; the view of the nodes reads them.
 	Duties []inspect.DutyPulse `json:"duties,omitempty"`
 }

@@ -37,15 +37,15 @@ func (n *Node) caring() func(context.Context, workqueue.Lease) (time.Duration, e
 			led, sweep = lease, exhaustedSweep{}
 		}
 		if !n.nc.IsConnected() {
-			return n.cfg.CareInterval, nil
+			return n.cfg.ReconcileInterval, nil
 		}
 		round++
-		return n.cfg.CareInterval, n.careOnce(ctx, &sweep, round%discoverEvery == 1)
+		return n.cfg.ReconcileInterval, n.reconcileOnce(ctx, &sweep, round%discoverEvery == 1)
 	}
 }
 
-func (n *Node) careOnce(ctx context.Context, sweep *exhaustedSweep, discover bool) error {
-	timed, cancel := context.WithTimeout(ctx, careTimeout)
+func (n *Node) reconcileOnce(ctx context.Context, sweep *exhaustedSweep, discover bool) error {
+	timed, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
 	work, err := n.look(timed, endpoints.StreamWork, endpoints.WorkSubject("*"), workConsumer)
 	if err != nil {
@@ -62,7 +62,7 @@ func (n *Node) careOnce(ctx context.Context, sweep *exhaustedSweep, discover boo
 	return errors.Join(err, n.sweepExhausted(timed, sweep, []consumersOf{work, stage}))
 }
 
-const careTimeout = 30 * time.Second
+const reconcileTimeout = 30 * time.Second
 
 // workConsumer and stageConsumer return the name of the consumer that a subject is for.
 func workConsumer(subject string) string {

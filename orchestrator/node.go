@@ -56,13 +56,13 @@ type Node struct {
 	duties     []*duty
 	stands     workqueue.SessionID // which has said its precedence; lead's alone
 
-	pipe      pipeState
+	pipe      streamsState
 	mark      session.Mark // the furthest that the database is known to have come; watchDatabase's
 	single    single       // of the server
 	unmoved   time.Time    // when no service had moved at many endpoints; noteHandedOut's
 	differing sync.Once    // what the program says of the streams has been compared
 	suspects  suspects
-	mute      muteness
+	mute      stalling
 	reach     reach
 	endpoints endpointSet
 	pending   *semaphore.Weighted   // bytes of requests that JetStream has not acknowledged
@@ -202,7 +202,7 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.awaitNATS(ctx); err != nil {
 		return err
 	}
-	if err := n.insist(ctx, "set up the streams", n.lookAtPipe, n.waits); err != nil {
+	if err := n.insist(ctx, "set up the streams", n.lookAtEpoch, n.waits); err != nil {
 		return err
 	}
 	return n.insist(ctx, "recall how far the database had come", n.recallMark, n.waits)
@@ -266,7 +266,7 @@ func (n *Node) work(ctx context.Context) {
 	loops.Go(func() { n.runPublishing(ctx, draining) })
 	loops.Go(func() { n.runRecording(ctx, draining) })
 	loops.Go(func() { n.runFlushing(ctx, draining) })
-	loops.Go(func() { n.watchPipe(ctx) })
+	loops.Go(func() { n.watchEpoch(ctx) })
 	loops.Go(func() { n.watchDatabase(ctx) })
 	loops.Go(func() { n.lead(ctx) })
 	loops.Go(func() { n.publishEvents(ctx) })

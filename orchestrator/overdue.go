@@ -145,7 +145,7 @@ func (n *Node) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted
 		case found == there:
 			s.silent = append(s.silent, o.ID)
 			s.doubted[o.ID] = well <= o.HandedFor
-			s.requests = append(s.requests, workqueue.Sent{ID: o.ID, StreamSeq: o.StreamSeq, PipeEpoch: o.PipeEpoch})
+			s.requests = append(s.requests, workqueue.Sent{ID: o.ID, StreamSeq: o.StreamSeq, StreamsEpoch: o.StreamsEpoch})
 		case o.Spent:
 			s.spent = append(s.spent, o.ID)
 		default:

@@ -292,7 +292,7 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 		ack, err := n.await(ctx, &p)
 		if err == nil {
 			p.published(nil)
-			return append(batch, workqueue.Sent{ID: p.ID, StreamSeq: int64(ack.Sequence), PipeEpoch: p.epoch})
+			return append(batch, workqueue.Sent{ID: p.ID, StreamSeq: int64(ack.Sequence), StreamsEpoch: p.epoch})
 		}
 		if ctx.Err() != nil {
 			p.published(err)

@@ -45,7 +45,7 @@ func (n *Node) recallMark(ctx context.Context) error {
 // watchDatabase looks whether the database is where it was left, again and again, until ctx ends. The leader raises the
 // mark by which this is told, and keeps it in JetStream for nodes that are started later.
 func (n *Node) watchDatabase(ctx context.Context) {
-	tick := time.NewTicker(n.cfg.PipeInterval)
+	tick := time.NewTicker(n.cfg.StreamsInterval)
 	defer tick.Stop()
 	for {
 		if err := n.lookAtDatabase(ctx); err != nil && ctx.Err() == nil {

@@ -134,7 +134,7 @@ func setupGuarded(t *testing.T, config string) *guarded {
 	pool := testenv.Pool(t)
 	g.bundle = &bundle{pool: pool, store: database.New(pool)}
 	node, err := orchestrator.New(g.store, g.conn(t, "node"), orchestrator.Config{Log: g.log.Named("node"),
-		Grace: 5 * time.Second, CareInterval: 200 * time.Millisecond})
+		Grace: 5 * time.Second, ReconcileInterval: 200 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

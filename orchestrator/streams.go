@@ -127,13 +127,13 @@ func (n *Node) tendingStreams() func(context.Context, workqueue.Lease) (time.Dur
 			led, last = lease, refusal{}
 		}
 		if !n.nc.IsConnected() {
-			return n.cfg.CareInterval, nil
+			return n.cfg.ReconcileInterval, nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, careTimeout)
+		ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 		defer cancel()
 		set, err := streams.New(n.store).StreamSettings(ctx, n.cfg.firstStreams())
 		if err != nil || last.revision == set.Revision && time.Now().Before(last.until) {
-			return n.cfg.CareInterval, err
+			return n.cfg.ReconcileInterval, err
 		}
 		err = n.updateStreams(ctx, &set)
 		switch {
@@ -145,15 +145,15 @@ func (n *Node) tendingStreams() func(context.Context, workqueue.Lease) (time.Dur
 			last.until = time.Now().Add(last.pause)
 			pause := last.pause
 			last.pause = min(2*last.pause, refusedPause)
-			return n.cfg.CareInterval, streams.New(n.store).StreamsRefused(ctx, lease, &set, err.Error(), pause)
+			return n.cfg.ReconcileInterval, streams.New(n.store).StreamsRefused(ctx, lease, &set, err.Error(), pause)
 		case err != nil:
-			return n.cfg.CareInterval, err
+			return n.cfg.ReconcileInterval, err
 		}
 		last = refusal{}
 		if set.AppliedRevision == set.Revision && set.Trouble == "" {
-			return n.cfg.CareInterval, nil
+			return n.cfg.ReconcileInterval, nil
 		}
-		return n.cfg.CareInterval, streams.New(n.store).StreamsApplied(ctx, lease, &set)
+		return n.cfg.ReconcileInterval, streams.New(n.store).StreamsApplied(ctx, lease, &set)
 	}
 }
 

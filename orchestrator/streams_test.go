@@ -54,7 +54,7 @@ func (b *streamBench) join(streams endpoints.StreamConfig) *observer.ObservedLog
 	b.Helper()
 	core, logs := observer.New(zapcore.WarnLevel)
 	node, err := orchestrator.New(b.store, testenv.Conn(b.T, b.ns), orchestrator.Config{Log: zap.New(core),
-		Streams: streams, PipeInterval: 10 * time.Millisecond, CareInterval: 10 * time.Millisecond})
+		Streams: streams, StreamsInterval: 10 * time.Millisecond, ReconcileInterval: 10 * time.Millisecond})
 	if err != nil {
 		b.Fatal(err)
 	}

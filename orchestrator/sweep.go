@@ -31,12 +31,12 @@ func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Durati
 	return 0, err
 }
 
-// endingMute is the duty that ends transactions of processes which have stopped in the middle of them, at every beat of
+// endingStalled is the duty that ends transactions of processes which have stopped in the middle of them, at every beat of
 // the lease. What they have locked holds up parts of a sweep, and so would hold up their end.
-func (n *Node) endingMute(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+func (n *Node) endingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
 	defer cancel()
-	mute, err := doctor.New(n.store).EndMuteClients(timed, lease)
+	mute, err := doctor.New(n.store).EndStalledClients(timed, lease)
 	if mute > 0 {
 		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", mute))
 	}
@@ -56,7 +56,7 @@ func (n *Node) sweep(ctx context.Context, lease workqueue.Lease, s *swept) error
 	var failed error
 	for _, part := range []func(context.Context) error{
 		count(&s.dead, settle.New(n.store).ReleaseDeadSessions),
-		count(&s.lost, settle.New(n.store).ReleaseLostPipe),
+		count(&s.lost, settle.New(n.store).ReleaseLostStreams),
 		count(&s.standing, n.sweepLines),
 		n.sweepHolds,
 		n.sweepWatched,

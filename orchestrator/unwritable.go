@@ -19,7 +19,7 @@ import (
 
 const (
 	// probeTimeout is how long JetStream may take to acknowledge a probe, or to make a stream for a moment. One that is
-	// only slow is not taken for broken: see streamCare.
+	// only slow is not taken for broken: see streamReconciler.
 	probeTimeout = 3 * time.Second
 	// probeQuiet is how long a stream may take nothing, while requests are under way, until it is tried; probeIdle is the
 	// same while none are.
@@ -71,26 +71,26 @@ func (n *Node) suspect(stream string) {
 
 // tryingStreams is the duty that tries streams of which nothing was heard, and replaces those that are broken.
 func (n *Node) tryingStreams() func(context.Context, workqueue.Lease) (time.Duration, error) {
-	c := &streamCare{node: n}
+	c := &streamReconciler{node: n}
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		if !n.nc.IsConnected() {
 			return probePause, nil
 		}
 		if lease != c.lease {
-			*c = streamCare{node: n, lease: lease, heard: map[string]time.Time{}, last: map[string]uint64{}}
+			*c = streamReconciler{node: n, lease: lease, heard: map[string]time.Time{}, last: map[string]uint64{}}
 		}
 		return probePause, c.round(ctx)
 	}
 }
 
-// streamCare finds streams that take no messages although their server answers, which is what nats-server leaves of a
+// streamReconciler finds streams that take no messages although their server answers, which is what nats-server leaves of a
 // file store that could not be written once. A stream is replaced when three things are so: it has not acknowledged a
 // probe; then JetStream has taken a message into a stream made for that moment, so that neither the disk nor the server
 // nor a cluster without quorum is what it waits for; and then it has not acknowledged another probe. A server that is
 // slow, stopped or away fails the second.
 //
 // It is for one goroutine.
-type streamCare struct {
+type streamReconciler struct {
 	node   *Node
 	lease  workqueue.Lease
 	heard  map[string]time.Time // when each was last seen to take a message
@@ -98,7 +98,7 @@ type streamCare struct {
 	faults map[string]time.Time // those that take none, and since when; nil: not read yet
 }
 
-func (c *streamCare) round(ctx context.Context) error {
+func (c *streamReconciler) round(ctx context.Context) error {
 	if c.faults == nil {
 		known, err := streams.New(c.node.store).StreamFaults(ctx)
 		if err != nil {
@@ -124,7 +124,7 @@ func (c *streamCare) round(ctx context.Context) error {
 
 // due returns the streams to try: all of them when one takes nothing, those that did not acknowledge what this node
 // published, and those that took nothing for a while.
-func (c *streamCare) due(ctx context.Context) (due []string, err error) {
+func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
 	suspected := c.node.suspects.take()
 	if len(c.faults) > 0 {
 		return ourStreams(), nil
@@ -154,7 +154,7 @@ func (c *streamCare) due(ctx context.Context) (due []string, err error) {
 }
 
 // room finds out whether JetStream takes a message at all, as it keeps the first stream that takes none.
-func (c *streamCare) room(ctx context.Context) error {
+func (c *streamReconciler) room(ctx context.Context) error {
 	like := jetstream.StreamConfig{Storage: jetstream.FileStorage, Replicas: 1}
 	for _, name := range slices.Sorted(maps.Keys(c.faults)) {
 		if stream, err := c.node.js.Stream(ctx, name); err == nil {
@@ -166,7 +166,7 @@ func (c *streamCare) room(ctx context.Context) error {
 }
 
 // noRoom tells everybody what keeps JetStream from taking messages, when that is its store.
-func (c *streamCare) noRoom(ctx context.Context, why error) error {
+func (c *streamReconciler) noRoom(ctx context.Context, why error) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // then the reason may be that
 	}
@@ -182,7 +182,7 @@ func (c *streamCare) noRoom(ctx context.Context, why error) error {
 }
 
 // try probes streams, at the same time, and acts on what that says.
-func (c *streamCare) try(ctx context.Context, due []string, room bool) error {
+func (c *streamReconciler) try(ctx context.Context, due []string, room bool) error {
 	answers, failed := make([]bool, len(due)), make([]error, len(due))
 	made := make([]time.Time, len(due))
 	var probes sync.WaitGroup
@@ -206,13 +206,13 @@ func (c *streamCare) try(ctx context.Context, due []string, room bool) error {
 			c.node.log.Debug("a stream takes messages", zap.String("stream", name))
 		case failed[i] != nil: // it is not there, or this node may not publish to it
 		default:
-			failed[i] = c.mute(ctx, name, room, made[i])
+			failed[i] = c.stalled(ctx, name, room, made[i])
 		}
 	}
 	return errors.Join(failed...)
 }
 
-func (c *streamCare) clear(ctx context.Context, name string) error {
+func (c *streamReconciler) clear(ctx context.Context, name string) error {
 	if _, is := c.faults[name]; !is {
 		return nil
 	}
@@ -223,9 +223,9 @@ func (c *streamCare) clear(ctx context.Context, name string) error {
 	return nil
 }
 
-// mute acts on a stream that has not acknowledged a probe: it is noted, and the next round looks whether there is room;
+// stalled acts on a stream that has not acknowledged a probe: it is noted, and the next round looks whether there is room;
 // when that has found some, it is replaced, and so are others that do not acknowledge a probe then, all in one epoch.
-func (c *streamCare) mute(ctx context.Context, name string, room bool, made time.Time) error {
+func (c *streamReconciler) stalled(ctx context.Context, name string, room bool, made time.Time) error {
 	stream, err := c.node.js.Stream(ctx, name)
 	if err != nil {
 		return fmt.Errorf("stream %s took no message, and nothing is heard of it: %w", name, err)
@@ -251,7 +251,7 @@ func (c *streamCare) mute(ctx context.Context, name string, room bool, made time
 }
 
 // wakeUp has the next round come at once.
-func (c *streamCare) wakeUp() chan struct{} {
+func (c *streamReconciler) wakeUp() chan struct{} {
 	for _, d := range c.node.duties {
 		if d.Name == dutyWritable {
 			return d.wake
@@ -263,7 +263,7 @@ func (c *streamCare) wakeUp() chan struct{} {
 // replace deletes a broken stream, so that nodes make it anew. What carries slices is issued again then, since the
 // stream's new time of making begins an epoch. Before that, letters are taken in, and events that were told lately are
 // noted as not told: whoever dies in between, or cannot write that down, leaves a stream that is still to be replaced.
-func (c *streamCare) replace(ctx context.Context, name string) error {
+func (c *streamReconciler) replace(ctx context.Context, name string) error {
 	switch name {
 	case endpoints.StreamDead:
 		if left, err := c.node.lettersLeft(ctx); err != nil || left {

@@ -45,8 +45,8 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 				}
 			}
 			defer func() { _ = n.js.DeleteStream(t.Context(), endpoints.StreamWork) }() // it may be gone
-			c := streamCare{node: n, faults: map[string]time.Time{endpoints.StreamWork: time.Now().Add(-tc.since)}}
-			if err := c.mute(t.Context(), endpoints.StreamWork, true, stream.CachedInfo().Created); err != nil {
+			c := streamReconciler{node: n, faults: map[string]time.Time{endpoints.StreamWork: time.Now().Add(-tc.since)}}
+			if err := c.stalled(t.Context(), endpoints.StreamWork, true, stream.CachedInfo().Created); err != nil {
 				t.Fatal(err)
 			}
 			_, err = n.js.Stream(t.Context(), endpoints.StreamWork)

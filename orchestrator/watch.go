@@ -26,11 +26,11 @@ const (
 // watchlist is what commits gave reason to look at. What comes twice is looked at once.
 type watchlist struct {
 	mu   sync.Mutex
-	due  settle.Look
+	due  settle.FollowUp
 	come chan struct{}
 }
 
-func (w *watchlist) add(l settle.Look) {
+func (w *watchlist) add(l settle.FollowUp) {
 	if l.Empty() {
 		return
 	}
@@ -53,11 +53,11 @@ func merged[T comparable](have, more []T) []T {
 	return have
 }
 
-func (w *watchlist) take() settle.Look {
+func (w *watchlist) take() settle.FollowUp {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	due := w.due
-	w.due = settle.Look{}
+	w.due = settle.FollowUp{}
 	return due
 }
 
@@ -79,7 +79,7 @@ func (n *Node) keepWatch(ctx context.Context) {
 	}
 }
 
-func (n *Node) lookAt(ctx context.Context, due settle.Look) {
+func (n *Node) lookAt(ctx context.Context, due settle.FollowUp) {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
 	for _, run := range due.Runs {
@@ -152,7 +152,7 @@ func (n *Node) sweepWatched(ctx context.Context) error {
 		return err
 	}
 	shuffle(names)
-	n.lookAt(ctx, settle.Look{Endpoints: names, Halved: names, Barriers: barriers})
+	n.lookAt(ctx, settle.FollowUp{Endpoints: names, Halved: names, Barriers: barriers})
 	return nil
 }
 

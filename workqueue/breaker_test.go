@@ -44,7 +44,7 @@ func poisoned(items ...workqueue.Ordinal) service {
 }
 
 // look is what a node does after a commit with failures.
-func (b *bench) look(l settle.Look) (last pacestore.BreakerChange) {
+func (b *bench) look(l settle.FollowUp) (last pacestore.BreakerChange) {
 	b.Helper()
 	for _, endpoint := range l.Endpoints {
 		change, err := pacestore.New(b.store).CheckBreaker(b.Context(), endpoint)
@@ -111,7 +111,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(request(), 80)
-	var look settle.Look
+	var look settle.FollowUp
 	since := time.Now()
 	for i, s := range b.claim(run, 6) {
 		if i < 4 {
@@ -134,7 +134,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 		if probe.Cause != workqueue.CauseProbe || probe.Mask.Count() != 1 {
 			t.Fatalf("probe %+v", probe)
 		}
-		if change := b.look(settle.Look{Endpoints: []string{endpoint}}); change.Changed || change.Probed {
+		if change := b.look(settle.FollowUp{Endpoints: []string{endpoint}}); change.Changed || change.Probed {
 			t.Errorf("while the probe is out: %+v", change)
 		}
 		since = time.Now()

@@ -47,7 +47,7 @@ func (c *opsBench) isOpen() bool {
 	if err != nil {
 		c.Fatal(err)
 	}
-	change := c.look(settle.Look{Endpoints: watched}) // as the leader does, each second
+	change := c.look(settle.FollowUp{Endpoints: watched}) // as the leader does, each second
 	return change.Open
 }
 

@@ -112,7 +112,7 @@ func TestFurtherStreamsAreLearnt(t *testing.T) {
 	seen := streams.Created{Work: now, Reply: now, Stage: now, Flow: now}
 	observe := func(epoch int64, advances bool) {
 		t.Helper()
-		pipe, advanced, err := streams.New(b.store).ObservePipe(t.Context(), seen)
+		pipe, advanced, err := streams.New(b.store).ObserveStreams(t.Context(), seen)
 		if err != nil || pipe.Epoch != epoch || advanced != advances {
 			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", pipe.Epoch, advanced, err, epoch, advances)
 		}

@@ -333,8 +333,8 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "claimed", reason: explain.ReasonNATSMute, owner: explain.OwnerNATS, items: 4},
-				{state: "ready", reason: explain.ReasonNATSMute, owner: explain.OwnerNATS, items: 3}},
+			want: []told{{state: "claimed", reason: explain.ReasonNATSStalled, owner: explain.OwnerNATS, items: 4},
+				{state: "ready", reason: explain.ReasonNATSStalled, owner: explain.OwnerNATS, items: 3}},
 			says: "JetStream does not answer (stream X: no answer)",
 		},
 		"halves": {

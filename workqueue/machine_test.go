@@ -80,7 +80,7 @@ func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
 
 func (m *machine) nextEpoch(t *rapid.T) int64 {
 	now := time.Now()
-	pipe, _, err := streams.New(m.store).ObservePipe(m.Context(), streams.Created{Work: now, Reply: now, Stage: now,
+	pipe, _, err := streams.New(m.store).ObserveStreams(m.Context(), streams.Created{Work: now, Reply: now, Stage: now,
 		Flow: now})
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func (m *machine) pick(t *rapid.T, most int) []*held {
 func (m *machine) Send(t *rapid.T) {
 	var sent []workqueue.Sent
 	for _, h := range m.pick(t, 6) {
-		sent = append(sent, workqueue.Sent{ID: h.ID, StreamSeq: 1, PipeEpoch: m.epoch})
+		sent = append(sent, workqueue.Sent{ID: h.ID, StreamSeq: 1, StreamsEpoch: m.epoch})
 		if h.state == "claimed" {
 			h.state = "sent"
 		}
@@ -278,7 +278,7 @@ func (m *machine) Die(t *rapid.T) {
 
 func (m *machine) LosePipe(t *rapid.T) {
 	m.epoch = m.nextEpoch(t)
-	if _, err := settle.New(m.store).ReleaseLostPipe(m.Context(), m.lease); err != nil {
+	if _, err := settle.New(m.store).ReleaseLostStreams(m.Context(), m.lease); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range m.all {

@@ -48,7 +48,7 @@ func TestAClientThatWentMuteInACopy(t *testing.T) {
 	}
 	began := time.Now()
 	b.until("its transaction is ended", func() bool {
-		n, err := doctor.New(store).EndMuteClients(t.Context(), lease)
+		n, err := doctor.New(store).EndStalledClients(t.Context(), lease)
 		if err != nil || n > 1 {
 			t.Fatalf("ended %d, %v; want one", n, err)
 		}

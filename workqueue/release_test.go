@@ -91,7 +91,7 @@ func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
 	work := time.Now()
 	observe := func(work, reply time.Time, epoch int64, advances bool) {
 		t.Helper()
-		pipe, advanced, err := streams.New(b.store).ObservePipe(t.Context(), streams.Created{Work: work, Reply: reply})
+		pipe, advanced, err := streams.New(b.store).ObserveStreams(t.Context(), streams.Created{Work: work, Reply: reply})
 		if err != nil || pipe.Epoch != epoch || advanced != advances {
 			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", pipe.Epoch, advanced, err, epoch, advances)
 		}
@@ -102,31 +102,31 @@ func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
 	claimed := b.claim(run, plenty)
 	b.send(claimed[:2]...)
 	observe(work, work.Add(time.Second), 2, true) // the reply stream alone was made anew
-	n, err := settle.New(b.store).ReleaseLostPipe(t.Context(), lease)
+	n, err := settle.New(b.store).ReleaseLostStreams(t.Context(), lease)
 	if err != nil || n != 2 {
 		t.Errorf("released %d slices, %v; want the two that were sent", n, err)
 	}
 	b.check()
 	for _, s := range b.claim(run, plenty) {
-		if s.Cause != workqueue.CausePipe || s.Failures != 0 {
+		if s.Cause != workqueue.CauseStreams || s.Failures != 0 {
 			t.Errorf("issued again as %+v", s)
 		}
 		if _, err := settle.New(b.store).MarkSent(t.Context(),
-			[]workqueue.Sent{{ID: s.ID, StreamSeq: 1, PipeEpoch: 2}}); err != nil {
+			[]workqueue.Sent{{ID: s.ID, StreamSeq: 1, StreamsEpoch: 2}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n, err := settle.New(b.store).ReleaseLostPipe(t.Context(), lease); err != nil || n != 0 {
+	if n, err := settle.New(b.store).ReleaseLostStreams(t.Context(), lease); err != nil || n != 0 {
 		t.Errorf("released %d slices of the present epoch, %v", n, err)
 	}
-	if err := streams.New(b.store).AdvancePipe(t.Context(), 2); err != nil {
+	if err := streams.New(b.store).AdvanceStreams(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.New(b.store).AdvancePipe(t.Context(), 2); err != nil { // another node that noticed the same
+	if err := streams.New(b.store).AdvanceStreams(t.Context(), 2); err != nil { // another node that noticed the same
 		t.Fatal(err)
 	}
 	observe(work, work.Add(time.Second), 3, false)
-	if n, err := settle.New(b.store).ReleaseLostPipe(t.Context(), lease); err != nil || n != 2 {
+	if n, err := settle.New(b.store).ReleaseLostStreams(t.Context(), lease); err != nil || n != 2 {
 		t.Errorf("released %d slices after the rewind, %v; want 2", n, err)
 	}
 	b.check()
@@ -144,7 +144,7 @@ func TestPipeEpochGrowsOnce(t *testing.T) {
 		for range 8 {
 			wg.Go(func() {
 				seen := streams.Created{Work: now, Reply: now, Stage: now, Flow: now.Add(time.Duration(epoch) * time.Second)}
-				pipe, advanced, err := streams.New(b.store).ObservePipe(t.Context(), seen)
+				pipe, advanced, err := streams.New(b.store).ObserveStreams(t.Context(), seen)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil || pipe.Epoch != epoch {
@@ -202,7 +202,7 @@ func TestDeadlines(t *testing.T) {
 	for _, s := range b.claim(run, plenty) {
 		failures[s.Cause] = s.Failures
 	}
-	if len(failures) != 2 || failures[workqueue.CausePipe] != 0 || failures[workqueue.CauseDeadline] != 1 {
+	if len(failures) != 2 || failures[workqueue.CauseStreams] != 0 || failures[workqueue.CauseDeadline] != 1 {
 		t.Errorf("failures by cause %v; a request that was never sent is not the items' fault", failures)
 	}
 }
@@ -264,7 +264,7 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 				l)
 			return err
 		},
-		"lost pipe": func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseLostPipe(ctx, l); return err },
+		"lost pipe": func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseLostStreams(ctx, l); return err },
 		"expire": func(l workqueue.Lease) error {
 			_, err := settle.New(b.store).Expire(ctx, l, ids(claimed[0]))
 			return err

@@ -98,7 +98,7 @@ func (s *storm) gathers(ctx context.Context, r *rand.Rand, out *[]workqueue.Slic
 
 func (s *storm) markSent(ctx context.Context, slice workqueue.Slice) {
 	// else it is claimed still
-	_, _ = settle.New(s.store).MarkSent(ctx, []workqueue.Sent{{ID: slice.ID, StreamSeq: 1, PipeEpoch: 1}})
+	_, _ = settle.New(s.store).MarkSent(ctx, []workqueue.Sent{{ID: slice.ID, StreamSeq: 1, StreamsEpoch: 1}})
 }
 
 // resets takes back parts of any step, and runs again what failed.

@@ -183,7 +183,7 @@ func (b *bench) send(claimed ...workqueue.Slice) {
 	b.Helper()
 	var sent []workqueue.Sent
 	for i, s := range claimed {
-		sent = append(sent, workqueue.Sent{ID: s.ID, StreamSeq: int64(i + 1), PipeEpoch: 1})
+		sent = append(sent, workqueue.Sent{ID: s.ID, StreamSeq: int64(i + 1), StreamsEpoch: 1})
 	}
 	if _, err := settle.New(b.store).MarkSent(b.Context(), sent); err != nil {
 		b.Fatal(err)

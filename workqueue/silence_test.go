@@ -115,7 +115,7 @@ func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
 		t.Fatalf("released %d, %v", n, err)
 	}
 	again := b.one(run)
-	if again.Failures != 0 || again.Attempt != 2 || again.Cause != workqueue.CausePipe {
+	if again.Failures != 0 || again.Attempt != 2 || again.Cause != workqueue.CauseStreams {
 		t.Errorf("after a lost reply: %+v", again)
 	}
 	b.hand(again)

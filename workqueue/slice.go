@@ -17,7 +17,7 @@ const (
 	CauseSilence    Cause = "silence"    // no reply came in time, and nothing says that it was because of the items
 	CauseSession    Cause = "session"    // the node that had claimed it is gone
 	CauseHandBack   Cause = "handback"   // the node that had claimed it stopped in good order
-	CausePipe       Cause = "pipe"       // a stream was lost or recreated, and the request or its reply with it
+	CauseStreams    Cause = "pipe"       // a stream was lost or recreated, and the request or its reply with it
 	CauseLost       Cause = "lost"       // the request was acknowledged, and no reply to it is there
 	CauseSplit      Cause = "split"      // the request would have been larger than the server takes
 	CauseBisect     Cause = "bisect"     // half of a chunk that failed as a whole
@@ -70,7 +70,7 @@ type Slice struct {
 
 // Sent is a slice whose request JetStream has acknowledged.
 type Sent struct {
-	ID        SliceID
-	StreamSeq int64
-	PipeEpoch int64
+	ID           SliceID
+	StreamSeq    int64
+	StreamsEpoch int64
 }

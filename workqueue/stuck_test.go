@@ -68,7 +68,7 @@ func TestLostPipeOfManySlices(t *testing.T) {
 	b := setup(t)
 	lease := b.lead()
 	made := time.Now()
-	if _, _, err := streams.New(b.store).ObservePipe(t.Context(), streams.Created{Work: made, Reply: made}); err != nil {
+	if _, _, err := streams.New(b.store).ObserveStreams(t.Context(), streams.Created{Work: made, Reply: made}); err != nil {
 		t.Fatal(err)
 	}
 	const many = 2500
@@ -80,10 +80,10 @@ func TestLostPipeOfManySlices(t *testing.T) {
 		t.Fatalf("claimed %d slices of %d", len(claimed), many)
 	}
 	b.send(claimed...)
-	if err := streams.New(b.store).AdvancePipe(t.Context(), 1); err != nil {
+	if err := streams.New(b.store).AdvanceStreams(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := settle.New(b.store).ReleaseLostPipe(t.Context(), lease); err != nil || n != many {
+	if n, err := settle.New(b.store).ReleaseLostStreams(t.Context(), lease); err != nil || n != many {
 		t.Errorf("released %d slices, %v; want %d", n, err, many)
 	}
 	transactions := b.number(`SELECT count(DISTINCT xmin::text) FROM work_slice WHERE state = 'expired'`)
@@ -131,7 +131,7 @@ func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
 	before := row()
 	var marks []workqueue.Sent
 	for _, s := range append(claimed, workqueue.Slice{ID: workqueue.NewSliceID()}) {
-		marks = append(marks, workqueue.Sent{ID: s.ID, StreamSeq: 99, PipeEpoch: 7})
+		marks = append(marks, workqueue.Sent{ID: s.ID, StreamSeq: 99, StreamsEpoch: 7})
 	}
 	if _, err := settle.New(b.store).MarkSent(t.Context(), marks); err != nil {
 		t.Fatal(err)

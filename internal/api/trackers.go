@@ -89,13 +89,13 @@ type listTrackersInput struct {
 
 func (s *Server) listTrackers(ctx context.Context, in *listTrackersInput) (fanout.BatchPage, error) {
 	which := fanout.ListRequest{Owner: in.Owner, State: in.State, After: in.After, Limit: in.Limit}
-	return s.trackers.List(ctx, which, s.sight(ctx))
+	return s.trackers.List(ctx, which, s.visibility(ctx))
 }
 
-// sight is how much of webhooks the one who asks sees: viewers are not told their paths.
-func (s *Server) sight(ctx context.Context) trackers.Sight {
+// visibility is how much of webhooks the one who asks sees: viewers are not told their paths.
+func (s *Server) visibility(ctx context.Context) trackers.Visibility {
 	who, _ := access.From(ctx)
-	return trackers.Sight(s.config.Access == nil || who.Role.Allows(access.Operator))
+	return trackers.Visibility(s.config.Access == nil || who.Role.Allows(access.Operator))
 }
 
 type openTrackerInput struct {
@@ -153,7 +153,7 @@ func (s *Server) getTracker(ctx context.Context, in *getTrackerInput) (fanout.Ba
 	if err != nil {
 		return fanout.BatchView{}, err
 	}
-	return s.trackers.Get(ctx, id, in.Missing, s.sight(ctx))
+	return s.trackers.Get(ctx, id, in.Missing, s.visibility(ctx))
 }
 
 type trackerGroupsInput struct {

@@ -7,26 +7,26 @@ import (
 
 // quorum tells of streams that do not answer any node that reaches NATS.
 func (f *facts) quorum() []Condition {
-	mute := f.muted()
+	mute := f.stalled()
 	if mute == nil {
 		return nil
 	}
-	return []Condition{dated(*mute.MuteSince, Condition{
+	return []Condition{dated(*mute.StalledSince, Condition{
 		Kind: NATS, Severity: Critical, Subject: "JetStream", Title: "JetStream does not answer", Link: "/nodes",
-		Detail: "Nothing is sent and recorded until it does. " + explain.MuteText(mute.MuteWhy) + ".",
+		Detail: "Nothing is sent and recorded until it does. " + explain.StalledText(mute.StalledWhy) + ".",
 		Remedy: "See that more than half of the NATS servers run and reach each other; nothing has to be done here then",
 	})}
 }
 
-// muted returns the node that the streams have not answered for longest, or nil when they answer some node.
-func (f *facts) muted() (first *health.NodeHealth) {
+// stalled returns the node that the streams have not answered for longest, or nil when they answer some node.
+func (f *facts) stalled() (first *health.NodeHealth) {
 	for i := range f.db.Nodes {
 		n := &f.db.Nodes[i]
 		switch {
 		case !n.Alive || n.Away:
-		case n.MuteSince == nil:
+		case n.StalledSince == nil:
 			return nil
-		case first == nil || n.MuteSince.Before(*first.MuteSince):
+		case first == nil || n.StalledSince.Before(*first.StalledSince):
 			first = n
 		}
 	}

@@ -14,7 +14,7 @@ func (f *facts) work() (all []Condition) {
 	none := map[string]bool{}
 	for _, e := range f.unheard {
 		none[e.Endpoint] = true
-		if kind, _ := workqueue.TargetKind(e.Endpoint); kind == workqueue.KindEndpoint && f.muted() != nil {
+		if kind, _ := workqueue.TargetKind(e.Endpoint); kind == workqueue.KindEndpoint && f.stalled() != nil {
 			continue // services may be at servers that are away: it can be told when JetStream answers again
 		}
 		all = append(all, f.nobody(e))

@@ -92,7 +92,7 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 	}
 	id := claimed.Slices[0].ID
 	if _, err := settle.New(w.store).MarkSent(t.Context(),
-		[]workqueue.Sent{{ID: id, StreamSeq: 1, PipeEpoch: 1}}); err != nil {
+		[]workqueue.Sent{{ID: id, StreamSeq: 1, StreamsEpoch: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	run := loaded.Run.String()

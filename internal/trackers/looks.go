@@ -13,17 +13,17 @@ import (
 	"github.com/tranchehq/tranche/endpoints/fanout"
 )
 
-// Sight is how much of webhooks somebody sees: their URLs may hold secrets, and what receivers say may repeat these.
-type Sight bool
+// Visibility is how much of webhooks somebody sees: their URLs may hold secrets, and what receivers say may repeat these.
+type Visibility bool
 
 // What there is to see.
 const (
-	Origins Sight = false // the scheme and the host, and what went wrong in words of ours
-	All     Sight = true
+	Origins Visibility = false // the scheme and the host, and what went wrong in words of ours
+	All     Visibility = true
 )
 
 // Get returns a batch as it stands, with up to so many ranges of what is missing.
-func (s *Service) Get(ctx context.Context, batch batchID, missing int, sight Sight) (out fanout.BatchView, err error) {
+func (s *Service) Get(ctx context.Context, batch batchID, missing int, sight Visibility) (out fanout.BatchView, err error) {
 	if missing < 0 || missing > fanout.MaxMissing {
 		return out, outOfRange("missing", missing, fanout.MaxMissing)
 	}
@@ -50,7 +50,7 @@ func (s *Service) Get(ctx context.Context, batch batchID, missing int, sight Sig
 	return out, nil
 }
 
-func summaryOf(i *service.Summary, sight Sight) fanout.BatchSummary {
+func summaryOf(i *service.Summary, sight Visibility) fanout.BatchSummary {
 	out := fanout.BatchSummary{
 		ID: i.ID.String(), Owner: i.Owner, Key: i.Key, State: string(i.State), Items: i.Items, Groups: i.Groups,
 		OpenGroups: i.OpenGroups, CreatedBy: i.CreatedBy, CreatedAt: i.CreatedAt, ActiveAt: i.ActiveAt,
@@ -63,7 +63,7 @@ func summaryOf(i *service.Summary, sight Sight) fanout.BatchSummary {
 	return out
 }
 
-func webhookOf(hook *service.WebhookInfo, sight Sight) *fanout.WebhookView {
+func webhookOf(hook *service.WebhookInfo, sight Visibility) *fanout.WebhookView {
 	out := &fanout.WebhookView{URL: hook.URL, Secret: hook.Secret, State: hook.State, Attempts: hook.Attempts,
 		NextAt: hook.NextAt}
 	why, said, _ := strings.Cut(hook.LastError, "\n") // see joinReason
@@ -145,7 +145,7 @@ func readPosition(after string) (p service.Position, err error) {
 
 // List returns batches, newest first.
 func (s *Service) List(
-	ctx context.Context, which fanout.ListRequest, sight Sight,
+	ctx context.Context, which fanout.ListRequest, sight Visibility,
 ) (out fanout.BatchPage, err error) {
 	limit := cmp.Or(which.Limit, fanout.DefaultLimit)
 	if limit < 1 || limit > fanout.MaxPage {

@@ -164,7 +164,7 @@ func TestWhatIsToldOfReceivers(t *testing.T) {
 	}
 }
 
-func (b *bench) webhook(id uuid.UUID, sight trackers.Sight) *fanout.WebhookView {
+func (b *bench) webhook(id uuid.UUID, sight trackers.Visibility) *fanout.WebhookView {
 	b.Helper()
 	view, err := b.service.Get(b.Context(), id, 0, sight)
 	if err != nil {

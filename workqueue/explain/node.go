@@ -22,7 +22,7 @@ type sessionFacts struct {
 	endedAt   *time.Time
 	alive     bool
 	away      bool      // it said that it cannot reach NATS
-	mute      Mute      // it said that it does, and that the streams do not answer
+	mute      Stalled   // it said that it does, and that the streams do not answer
 	locals    *[]string // the local functions that it said it has; nil: it has not said
 }
 
@@ -31,7 +31,7 @@ func (s *sessionFacts) name() string { return fmt.Sprintf("node %s (pid %d)", s.
 // The sessions that are alive, those asked for, and the one that was heard of last.
 const explainSessions = `
 SELECT id, host, pid, heartbeat_at, expires_at, ended_at, ended_at IS NULL AND expires_at > $2,
-    coalesce(stats -> 'nats' = 'false', false), ` + inspect.MuteSince + `, ` + inspect.MuteWhy + `,
+    coalesce(stats -> 'nats' = 'false', false), ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `,
     CASE jsonb_typeof(stats -> 'locals') WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(stats -> 'locals'))
         WHEN 'null' THEN '{}'::text[] END
 FROM node_session

@@ -8,14 +8,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Mute is what a node says of streams that do not answer although its connection stands.
-type Mute struct {
+// Stalled is what a node says of streams that do not answer although its connection stands.
+type Stalled struct {
 	Since *time.Time // nil: they answer
 	Why   string
 }
 
-// muted returns since when the streams have not answered any node that reaches NATS, or nil when they answer one.
-func (f *facts) muted() (first *Mute) {
+// stalled returns since when the streams have not answered any node that reaches NATS, or nil when they answer one.
+func (f *facts) stalled() (first *Stalled) {
 	for _, s := range f.alive {
 		switch {
 		case s.away:
@@ -31,20 +31,20 @@ func (f *facts) muted() (first *Mute) {
 // withoutQuorum makes a group wait for NATS, if that is what it waits for whoever's turn it would be otherwise: while
 // the streams do not answer, neither nodes nor services can do anything about items that go through them.
 func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
-	mute := f.muted()
+	mute := f.stalled()
 	turn := []Owner{OwnerNode, OwnerService}
 	if mute == nil || st.kind != workqueue.KindEndpoint || !slices.Contains(turn, g.Owner) && g.Reason != ReasonPostponed {
 		return
 	}
-	g.Reason, g.Owner, g.Who, g.When = ReasonNATSMute, OwnerNATS, "the NATS servers", nil
+	g.Reason, g.Owner, g.Who, g.When = ReasonNATSStalled, OwnerNATS, "the NATS servers", nil
 	g.Since, g.by = mute.Since, nil
-	g.Why = MuteText(mute.Why)
+	g.Why = StalledText(mute.Why)
 	g.Next = "they go on within seconds of the servers having elected leaders; what is in the streams stays there"
 	g.Advice = []Advice{QuorumAdvice()}
 }
 
-// MuteText says of streams that do not answer what that means; why is what a node was told of them.
-func MuteText(why string) string {
+// StalledText says of streams that do not answer what that means; why is what a node was told of them.
+func StalledText(why string) string {
 	return fmt.Sprintf("NATS can be reached, and JetStream does not answer (%s): more than half of the servers that keep "+
 		"its streams are away, or they have no leader yet", why)
 }

@@ -25,7 +25,7 @@ func causeTexts() map[workqueue.Cause]string {
 			"blame",
 		workqueue.CauseSession:   "the node that had claimed them is gone",
 		workqueue.CauseHandBack:  "the node that had claimed them stopped in good order",
-		workqueue.CausePipe:      "a stream was lost, and their request or its reply with it",
+		workqueue.CauseStreams:   "a stream was lost, and their request or its reply with it",
 		workqueue.CauseLost:      "their request was acknowledged, and the stream has lost the reply",
 		workqueue.CauseBisect:    "they are a half of a request that failed as a whole, to find what is wrong in it",
 		workqueue.CauseExhausted: "their request was delivered too many times without an answer, and was cut in pieces",

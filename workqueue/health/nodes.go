@@ -21,8 +21,8 @@ type NodeHealth struct {
 	ExpiresAt time.Time
 	Alive     bool
 	Away      bool       // it said that it cannot reach NATS
-	MuteSince *time.Time // it said that it does, and that the streams do not answer; nil: they do
-	MuteWhy   string
+	StalledSince *time.Time // it said that it does, and that the streams do not answer; nil: they do
+	StalledWhy   string
 	Locals    *[]string // the local functions that it said it has; nil: it has not said
 	Slices    int64     // claimed and not sent
 	Items     int64     // in them
@@ -47,7 +47,7 @@ WITH held AS MATERIALIZED (
     SELECT session_id, count(*) AS slices, sum(bit_count(remaining))::bigint AS items
     FROM work_slice WHERE state = 'claimed' AND session_id IS NOT NULL GROUP BY 1)
 SELECT n.id, n.host, n.pid, n.heartbeat_at, n.expires_at, n.expires_at > clock_timestamp(),
-    coalesce(n.stats -> 'nats' = 'false', false), ` + inspect.MuteSince + `, ` + inspect.MuteWhy + `,
+    coalesce(n.stats -> 'nats' = 'false', false), ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `,
     CASE jsonb_typeof(n.stats -> 'locals')
         WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
         WHEN 'null' THEN '{}'::text[] END,

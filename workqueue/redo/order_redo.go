@@ -48,7 +48,7 @@ func (r *redo) lockLanes(ctx context.Context) ([]workqueue.Block, error) {
 
 // waitInLine has everything wait that a column would make ready: who of a line goes first is found out when all of them
 // stand there.
-func (c *column) waitInLine() {
+func (c *blockPlan) waitInLine() {
 	for s := range c.moves {
 		m := &c.moves[s]
 		m.held, m.ready = m.held.Or(m.ready), bitfield.Set{}

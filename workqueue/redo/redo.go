@@ -24,7 +24,7 @@ type redo struct {
 	tx     pgx.Tx
 	run    workqueue.RunID
 	sel    *Selection
-	take   taking
+	take   scope
 	again  bool // what the steps after have made of the items is redone in any case
 	canary int  // items of a sample that go first; 0: all
 
@@ -49,8 +49,8 @@ type redo struct {
 	requests []workqueue.Sent // that were called back as a whole
 }
 
-// taking says what of an item makes a step's outcome one that is taken back.
-type taking struct {
+// scope says what of an item makes a step's outcome one that is taken back.
+type scope struct {
 	done bool // a result; an error is always
 	live bool // a request that is out, or about to be tried again
 }
@@ -160,10 +160,10 @@ const redoPart = 64
 // counted before.
 func (r *redo) move(ctx context.Context) error {
 	r.sums = make([]stepSum, len(r.steps))
-	var sample *plane.Spread
+	var sample *plane.Sample
 	if r.canary > 0 {
 		var total int64
-		err := r.eachColumn(ctx, func(c *column) error {
+		err := r.eachBlockPlan(ctx, func(c *blockPlan) error {
 			items := c.first()
 			total += int64(items.Count())
 			return nil
@@ -172,14 +172,14 @@ func (r *redo) move(ctx context.Context) error {
 			return err
 		}
 		if total > 0 {
-			one := plane.NewSpread(r.canary, total)
+			one := plane.NewSample(r.canary, total)
 			sample = &one
 		}
 	}
 	place := int64(0)
 	for part := range slices.Chunk(r.blocks, redoPart) {
 		w := redoWrite{}
-		err := r.readColumns(ctx, part, func(c *column) error {
+		err := r.readColumns(ctx, part, func(c *blockPlan) error {
 			if sample != nil {
 				r.held += c.holdBack(sample, &place)
 			}
@@ -204,7 +204,7 @@ func (r *redo) move(ctx context.Context) error {
 	return r.shutBarriers(ctx)
 }
 
-func (r *redo) eachColumn(ctx context.Context, f func(*column) error) error {
+func (r *redo) eachBlockPlan(ctx context.Context, f func(*blockPlan) error) error {
 	for part := range slices.Chunk(r.blocks, redoPart) {
 		if err := r.readColumns(ctx, part, f); err != nil {
 			return err
@@ -222,7 +222,7 @@ func (r *redo) total() (n int64) {
 }
 
 // account adds up what a column does.
-func (r *redo) account(c *column) {
+func (r *redo) account(c *blockPlan) {
 	var items bitfield.Set
 	for _, s := range r.family {
 		m, sum := &c.moves[s], &r.sums[s]
@@ -248,7 +248,7 @@ func (r *redo) account(c *column) {
 }
 
 // requests is into how many slices the items of a step would be cut that are to be done again.
-func (c *column) requests(s workqueue.Step, chunk, chunkBytes int) int64 {
+func (c *blockPlan) requests(s workqueue.Step, chunk, chunkBytes int) int64 {
 	if chunkBytes > 0 {
 		chunk = min(chunk, max(1, chunkBytes/int(c.bytes[s]/int64(c.size)+plane.Envelope)))
 	}

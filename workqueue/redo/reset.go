@@ -66,7 +66,7 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	var out Reset
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		r := &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
-			take: taking{done: len(req.Select.Codes) == 0, live: len(req.Select.Codes) == 0}}}
+			take: scope{done: len(req.Select.Codes) == 0, live: len(req.Select.Codes) == 0}}}
 		err := r.do(ctx, database.Kept[plane.GraphCache](s.db))
 		out = r.out
 		return err

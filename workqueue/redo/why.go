@@ -12,7 +12,7 @@ import (
 )
 
 // explain counts the items of a named step that were wanted and not taken, by what is the matter with them.
-func (r *redo) explain(c *column, s workqueue.Step, sum *stepSum) {
+func (r *redo) explain(c *blockPlan, s workqueue.Step, sum *stepSum) {
 	p := &c.at[s]
 	rest := c.wanted[s].AndNot(c.moves[s].reset)
 	if rest.Empty() {
@@ -32,7 +32,7 @@ func (r *redo) explain(c *column, s workqueue.Step, sum *stepSum) {
 }
 
 // culprits counts items that are left out of a step, by the steps that failed for them.
-func (r *redo) culprits(c *column, s workqueue.Step, items bitfield.Set, causes map[workqueue.Step]int64) {
+func (r *redo) culprits(c *blockPlan, s workqueue.Step, items bitfield.Set, causes map[workqueue.Step]int64) {
 	if items.Empty() {
 		return
 	}
@@ -48,7 +48,7 @@ func (r *redo) culprits(c *column, s workqueue.Step, items bitfield.Set, causes 
 }
 
 // awaited counts items that wait, by the steps before that have no outcome for them and themselves wait for none.
-func (r *redo) awaited(c *column, s workqueue.Step, items bitfield.Set, waits map[workqueue.Step]int64) {
+func (r *redo) awaited(c *blockPlan, s workqueue.Step, items bitfield.Set, waits map[workqueue.Step]int64) {
 	if items.Empty() {
 		return
 	}

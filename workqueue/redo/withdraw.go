@@ -90,7 +90,7 @@ func (r *redo) lockLive(ctx context.Context) error {
 
 func scanLive(row pgx.CollectableRow) (*liveSlice, error) {
 	l := &liveSlice{}
-	return l, row.Scan(&l.ID, &l.StreamSeq, &l.PipeEpoch, &l.step, &l.block, pgbits.Into(&l.remaining))
+	return l, row.Scan(&l.ID, &l.StreamSeq, &l.StreamsEpoch, &l.step, &l.block, pgbits.Into(&l.remaining))
 }
 
 // mayBeLive is the steps at which items that are taken back may be in slices.

@@ -118,7 +118,7 @@ func (s *settlement) unlock(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) er
 	for _, gate := range lockOrder(s.joint) {
 		j := s.joint[gate]
 		changed := map[workqueue.Step]bitfield.Set{}
-		for step, bits := range j.graph.Kept(j.at, j.news) {
+		for step, bits := range j.graph.Provisional(j.at, j.news) {
 			set, err := changedParts(ctx, tx, j.graph, plane.BlockID{Run: gate.Run, Step: step, Block: gate.Block}, bits)
 			if err != nil {
 				return err

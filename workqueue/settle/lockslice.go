@@ -38,7 +38,7 @@ WHERE s.state = 'claimed' AND NOT EXISTS (
 ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 	// Sent through an incarnation of the streams that is gone.
-	slicesOfLostPipe = heldColumns + `
+	slicesOfLostStreams = heldColumns + `
 WHERE s.state = 'sent' AND s.pipe_epoch < (SELECT epoch FROM pipe WHERE name = 'pipe')
 ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 

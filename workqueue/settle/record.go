@@ -50,7 +50,7 @@ type Verdict struct {
 type Recorded struct {
 	Verdicts  []Verdict // one for each answer
 	Completed []Completion
-	Look      Look
+	Look      FollowUp
 	Due       []time.Duration // in how long slices come due that it made to be tried again after a pause
 }
 
@@ -96,7 +96,7 @@ func (s Store) Record(ctx context.Context, answers []Answer) (Recorded, error) {
 			return err
 		}
 		err = set.apply(ctx, tx)
-		out.Completed, out.Look, out.Due = set.finished, set.look(), set.due()
+		out.Completed, out.Look, out.Due = set.finished, set.followUp(), set.due()
 		return err
 	})
 	if err != nil {

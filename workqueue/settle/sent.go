@@ -31,7 +31,7 @@ WHERE s.id = free.id AND s.id = u.id AND s.state = 'claimed' AND st.run_id = s.r
 func (s Store) MarkSent(ctx context.Context, sent []workqueue.Sent) (left []workqueue.Sent, err error) {
 	ids, seqs, epochs := make([]workqueue.SliceID, len(sent)), make([]int64, len(sent)), make([]int64, len(sent))
 	for i, t := range sent {
-		ids[i], seqs[i], epochs[i] = t.ID, t.StreamSeq, t.PipeEpoch
+		ids[i], seqs[i], epochs[i] = t.ID, t.StreamSeq, t.StreamsEpoch
 	}
 	var claimed []workqueue.SliceID
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {

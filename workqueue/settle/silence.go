@@ -86,14 +86,14 @@ func (s Store) Excuse(ctx context.Context, lease workqueue.Lease, ids []workqueu
 // ReleaseUnsent issues overdue slices again whose requests are not in the stream and in nobody's hands: their items are
 // not to blame. Leader work.
 func (s Store) ReleaseUnsent(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
-	return s.expire(ctx, lease, ids, workqueue.CausePipe, workqueue.SlotError{Code: "unsent",
+	return s.expire(ctx, lease, ids, workqueue.CauseStreams, workqueue.SlotError{Code: "unsent",
 		Message: "the request was not in the stream at the deadline"})
 }
 
 // ReleaseAcknowledged issues overdue slices again that a service had taken, and acknowledged: its answer was lost on
 // the way, and the items are not to blame. Leader work.
 func (s Store) ReleaseAcknowledged(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
-	return s.expire(ctx, lease, ids, workqueue.CausePipe, workqueue.SlotError{Code: "lost",
+	return s.expire(ctx, lease, ids, workqueue.CauseStreams, workqueue.SlotError{Code: "lost",
 		Message: "a service acknowledged the request, but no reply came before the deadline"})
 }
 

@@ -196,7 +196,7 @@ func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits
 		all := bitfield.Full(size)
 		first, rest := all, pgtype.Bits{}
 		if l.sampled() {
-			first = plane.NewSpread(l.req.Canary, l.items).OfBlock(workqueue.Block(b), size)
+			first = plane.NewSample(l.req.Canary, l.items).OfBlock(workqueue.Block(b), size)
 			if back := all.AndNot(first); !back.Empty() {
 				rest = pgbits.Of(back)
 			}

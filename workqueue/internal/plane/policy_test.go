@@ -15,7 +15,7 @@ import (
 func TestSucceedKeepsEveryItem(t *testing.T) {
 	t.Parallel()
 	causes := []workqueue.Cause{workqueue.CauseRetry, workqueue.CauseUnanswered, workqueue.CauseFailure,
-		workqueue.CauseDeadline, workqueue.CauseSession, workqueue.CauseHandBack, workqueue.CausePipe,
+		workqueue.CauseDeadline, workqueue.CauseSession, workqueue.CauseHandBack, workqueue.CauseStreams,
 		workqueue.CauseExhausted, workqueue.CauseUnreadable, workqueue.CauseBreaker, workqueue.CauseThrottled,
 		workqueue.CauseSilence}
 	origins := slices.Concat(causes, []workqueue.Cause{workqueue.CauseCut, workqueue.CauseBisect, workqueue.CauseProbe})

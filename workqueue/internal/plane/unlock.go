@@ -53,9 +53,9 @@ func (g *Graph) Stand(st *Outlook, at []Planes, s workqueue.Step) {
 	st.Settled[s], st.Open[s], st.Shut[s] = settled, open, shut
 }
 
-// Kept returns, for each step that got outcomes, the items of which a step that sees them already has an outcome of an
+// Provisional returns, for each step that got outcomes, the items of which a step that sees them already has an outcome of an
 // earlier generation: for these it matters whether the part has changed. at is from before the outcomes.
-func (g *Graph) Kept(at []Planes, news map[workqueue.Step]*Outcome) map[workqueue.Step]bitfield.Set {
+func (g *Graph) Provisional(at []Planes, news map[workqueue.Step]*Outcome) map[workqueue.Step]bitfield.Set {
 	var all map[workqueue.Step]bitfield.Set
 	for s, o := range news {
 		var has bitfield.Set

@@ -24,8 +24,8 @@ func pipeStreams() [4]string {
 // sequences are the last ones of pipeStreams.
 type sequences [4]uint64
 
-// pipeState is what the node knows of the streams.
-type pipeState struct {
+// streamsState is what the node knows of the streams.
+type streamsState struct {
 	mu      sync.Mutex
 	epoch   int64
 	lastSeq sequences     // highest sequences seen within the epoch
@@ -36,7 +36,7 @@ type pipeState struct {
 }
 
 // looked notes whether a look succeeded, and how often the connection had been made anew by then.
-func (p *pipeState) looked(well bool, reconnects uint64) {
+func (p *streamsState) looked(well bool, reconnects uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -49,7 +49,7 @@ func (p *pipeState) looked(well bool, reconnects uint64) {
 }
 
 // wellFor returns for how long JetStream has been there, as far as this node knows.
-func (p *pipeState) wellFor(reconnects uint64) time.Duration {
+func (p *streamsState) wellFor(reconnects uint64) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.wellSince.IsZero() || reconnects != p.reconnects {
@@ -58,21 +58,21 @@ func (p *pipeState) wellFor(reconnects uint64) time.Duration {
 	return time.Since(p.wellSince)
 }
 
-func (p *pipeState) now() (epoch int64, changed <-chan struct{}) {
+func (p *streamsState) now() (epoch int64, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.epoch, p.changed
 }
 
 // sequences returns the streams' last sequences, as of the last look at them.
-func (p *pipeState) sequences() sequences {
+func (p *streamsState) sequences() sequences {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lastSeq
 }
 
 // advance takes over a later epoch, in which a request is known to have had the place lastSent in the work stream.
-func (p *pipeState) advance(epoch int64, lastSent uint64) {
+func (p *streamsState) advance(epoch int64, lastSent uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if epoch <= p.epoch {
@@ -84,7 +84,7 @@ func (p *pipeState) advance(epoch int64, lastSent uint64) {
 }
 
 // rewound notes the streams' last sequences and reports whether one is lower than it was before in the epoch.
-func (p *pipeState) rewound(seqs sequences) bool {
+func (p *streamsState) rewound(seqs sequences) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, seq := range seqs {
@@ -155,9 +155,9 @@ func (s *endpointSet) forget(endpoint string) {
 // Look makes the node look at the streams now.
 func (n *Node) Look() { signal(n.looks) }
 
-// watchPipe looks at the streams again and again, and at once when told to, until ctx ends.
-func (n *Node) watchPipe(ctx context.Context) {
-	tick := time.NewTicker(n.cfg.PipeInterval)
+// watchEpoch looks at the streams again and again, and at once when told to, until ctx ends.
+func (n *Node) watchEpoch(ctx context.Context) {
+	tick := time.NewTicker(n.cfg.StreamsInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -169,7 +169,7 @@ func (n *Node) watchPipe(ctx context.Context) {
 		if !n.nc.IsConnected() {
 			continue // whose end has been told
 		}
-		err := n.lookAtPipe(ctx)
+		err := n.lookAtEpoch(ctx)
 		n.pipe.looked(err == nil, n.nc.Stats().Reconnects)
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("look at the streams", zap.Error(err))
@@ -180,10 +180,10 @@ func (n *Node) watchPipe(ctx context.Context) {
 // lookTimeout bounds one look. A server that restarts may leave a request unanswered; the next look asks again.
 const lookTimeout = 2 * time.Second
 
-// lookAtPipe creates streams that are missing and tells PostgreSQL since when they exist. When they are not the ones
+// lookAtEpoch creates streams that are missing and tells PostgreSQL since when they exist. When they are not the ones
 // known, or one of them has lost messages at its end, a new epoch begins: readers bind again, and the leader issues
 // again what was sent before.
-func (n *Node) lookAtPipe(ctx context.Context) error {
+func (n *Node) lookAtEpoch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	return endpoints.During(ctx, n.nc, n.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.INFO.>")
@@ -197,7 +197,7 @@ func (n *Node) lookAtStreams(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pipe, advanced, err := streams.New(n.store).ObservePipe(ctx, streams.Created{Work: states.WorkCreated,
+	pipe, advanced, err := streams.New(n.store).ObserveStreams(ctx, streams.Created{Work: states.WorkCreated,
 		Reply: states.ReplyCreated, Stage: states.StageCreated, Flow: states.FlowCreated})
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (n *Node) lookAtStreams(ctx context.Context) error {
 }
 
 // enter takes over the epoch that PostgreSQL knows, when it is a later one.
-func (n *Node) enter(ctx context.Context, pipe streams.Pipe) error {
+func (n *Node) enter(ctx context.Context, pipe streams.Epoch) error {
 	if epoch, _ := n.pipe.now(); pipe.Epoch <= epoch {
 		return nil
 	}
@@ -236,7 +236,7 @@ func (n *Node) enter(ctx context.Context, pipe streams.Pipe) error {
 }
 
 // lookForRewind notices a server that came back without the last messages it had acknowledged.
-func (n *Node) lookForRewind(ctx context.Context, pipe streams.Pipe) error {
+func (n *Node) lookForRewind(ctx context.Context, pipe streams.Epoch) error {
 	var seqs sequences
 	for i, name := range pipeStreams() {
 		stream, err := n.js.Stream(ctx, name)
@@ -249,7 +249,7 @@ func (n *Node) lookForRewind(ctx context.Context, pipe streams.Pipe) error {
 		return nil
 	}
 	n.log.Warn("a stream lost acknowledged messages; issuing again what was sent", zap.Int64("epoch", pipe.Epoch))
-	if err := streams.New(n.store).AdvancePipe(ctx, pipe.Epoch); err != nil {
+	if err := streams.New(n.store).AdvanceStreams(ctx, pipe.Epoch); err != nil {
 		return err
 	}
 	n.Look()

@@ -7,20 +7,20 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 )
 
-// muteAfter is how long JetStream has not answered until the node says so. A server that hands over what it leads is
+// stalledAfter is how long JetStream has not answered until the node says so. A server that hands over what it leads is
 // silent for less.
-const muteAfter = 3 * time.Second
+const stalledAfter = 3 * time.Second
 
-// muteness is for how long the streams have not answered, although the connection stands: there is no quorum of their
+// stalling is for how long the streams have not answered, although the connection stands: there is no quorum of their
 // servers, or they have not elected a leader yet.
-type muteness struct {
+type stalling struct {
 	mu    sync.Mutex
 	since time.Time // zero: they answer
 	last  string    // what the last look said
 }
 
 // note takes how a look at the streams ended. An error of which they are not the reason changes nothing.
-func (m *muteness) note(asked time.Time, err error) {
+func (m *stalling) note(asked time.Time, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -34,18 +34,18 @@ func (m *muteness) note(asked time.Time, err error) {
 	}
 }
 
-// muteStreams is what a heartbeat says of streams that do not answer; explanations and health read it.
-type muteStreams struct {
+// stalledStreams is what a heartbeat says of streams that do not answer; explanations and health read it.
+type stalledStreams struct {
 	Seconds float64 `json:"seconds"`
 	Why     string  `json:"why"`
 }
 
 // pulse is nil while the streams answer.
-func (m *muteness) pulse() *muteStreams {
+func (m *stalling) pulse() *stalledStreams {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.since.IsZero() || time.Since(m.since) < muteAfter {
+	if m.since.IsZero() || time.Since(m.since) < stalledAfter {
 		return nil
 	}
-	return &muteStreams{time.Since(m.since).Seconds(), m.last}
+	return &stalledStreams{time.Since(m.since).Seconds(), m.last}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Pipe is what PostgreSQL remembers of the JetStream streams: when they were made, and an epoch that grows when one of
+// Epoch is what PostgreSQL remembers of the JetStream streams: when they were made, and an epoch that grows when one of
 // them was made anew. What was sent under an earlier epoch is lost and is issued again.
-type Pipe struct {
+type Epoch struct {
 	Epoch int64
 	Created
 }
@@ -37,8 +37,8 @@ const learnStreams = `
 UPDATE pipe SET stage_created = coalesce(stage_created, $1), flow_created = coalesce(flow_created, $2)
 WHERE name = 'pipe' AND (stage_created IS NULL OR flow_created IS NULL)`
 
-// observePipe stores the streams' creation times; the epoch grows if they are not those known.
-const observePipe = `
+// observeStreams stores the streams' creation times; the epoch grows if they are not those known.
+const observeStreams = `
 INSERT INTO pipe AS p (name, epoch, work_created, reply_created, stage_created, flow_created)
 VALUES ('pipe', 1, $1, $2, $3, $4)
 ON CONFLICT (name) DO UPDATE
@@ -47,17 +47,17 @@ SET epoch = p.epoch + 1, work_created = excluded.work_created, reply_created = e
 WHERE (p.work_created, p.reply_created, p.stage_created, p.flow_created) IS DISTINCT FROM
     (excluded.work_created, excluded.reply_created, excluded.stage_created, excluded.flow_created)`
 
-const readPipe = `
+const readEpoch = `
 SELECT epoch, work_created, reply_created, stage_created, flow_created FROM pipe WHERE name = 'pipe'`
 
-// readSamePipe finds it only if the streams are those known, and locks nothing: every node looks twice a second.
-const readSamePipe = readPipe + ` AND (work_created, reply_created, stage_created, flow_created) = ($1, $2, $3, $4)`
+// readSameEpoch finds it only if the streams are those known, and locks nothing: every node looks twice a second.
+const readSameEpoch = readEpoch + ` AND (work_created, reply_created, stage_created, flow_created) = ($1, $2, $3, $4)`
 
-// ObservePipe tells the store when the streams that a node sees were created, and returns what holds from then on.
+// ObserveStreams tells the store when the streams that a node sees were created, and returns what holds from then on.
 // advanced says that this very call found them changed.
-func (s Store) ObservePipe(ctx context.Context, seen Created) (pipe Pipe, advanced bool, err error) {
+func (s Store) ObserveStreams(ctx context.Context, seen Created) (pipe Epoch, advanced bool, err error) {
 	times := seen.args()
-	err = s.db.Pool.QueryRow(ctx, readSamePipe, times...).Scan(&pipe.Epoch, &pipe.Work, &pipe.Reply, &pipe.Stage,
+	err = s.db.Pool.QueryRow(ctx, readSameEpoch, times...).Scan(&pipe.Epoch, &pipe.Work, &pipe.Reply, &pipe.Stage,
 		&pipe.Flow)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return pipe, false, wrapObserve(err)
@@ -65,11 +65,11 @@ func (s Store) ObservePipe(ctx context.Context, seen Created) (pipe Pipe, advanc
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(learnStreams, times[2:]...)
-		batch.Queue(observePipe, times...).Exec(func(tag pgconn.CommandTag) error {
+		batch.Queue(observeStreams, times...).Exec(func(tag pgconn.CommandTag) error {
 			advanced = tag.RowsAffected() > 0
 			return nil
 		})
-		batch.Queue(readPipe).QueryRow(func(row pgx.Row) error {
+		batch.Queue(readEpoch).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&pipe.Epoch, &pipe.Work, &pipe.Reply, &pipe.Stage, &pipe.Flow)
 		})
 		return tx.SendBatch(ctx, batch).Close()
@@ -84,9 +84,9 @@ func wrapObserve(err error) error {
 	return nil
 }
 
-// AdvancePipe opens a new epoch although the streams bear the same creation times: messages that the server had
+// AdvanceStreams opens a new epoch although the streams bear the same creation times: messages that the server had
 // acknowledged are gone from them.
-func (s Store) AdvancePipe(ctx context.Context, from int64) error {
+func (s Store) AdvanceStreams(ctx context.Context, from int64) error {
 	_, err := s.db.Pool.Exec(ctx, `UPDATE pipe SET epoch = epoch + 1 WHERE name = 'pipe' AND epoch = $1`, from)
 	if err != nil {
 		return fmt.Errorf("advance the epoch of the streams: %w", err)

@@ -13,17 +13,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 )
 
-// mutePatience is how long a client may keep PostgreSQL waiting in the middle of a statement that holds locks.
-const mutePatience = 10 * time.Second
+// stalledPatience is how long a client may keep PostgreSQL waiting in the middle of a statement that holds locks.
+const stalledPatience = 10 * time.Second
 
 // A process that was stopped, or cut off, in the middle of a COPY keeps its locks: PostgreSQL waits for the rest, and
 // idle_in_transaction_session_timeout does not count while a statement is under way, nor is statement_timeout looked at
 // before the client says something. Such a transaction is ended from outside.
 
-// muteClients lists the transactions that wait for their client in the middle of a statement and have locked rows that
+// stalledClients lists the transactions that wait for their client in the middle of a statement and have locked rows that
 // others wait for, with how far they have come. Only the user that nodes connect as may end them. It does not go by the
 // name of the connection: a URL may give each node its own.
-const muteClients = `
+const stalledClients = `
 SELECT a.pid, a.query_start, coalesce(p.bytes_processed, 0)
 FROM pg_stat_activity a LEFT JOIN pg_stat_progress_copy p USING (pid)
 WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()
@@ -34,38 +34,38 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> p
             'collector'::regclass, 'collector_key'::regclass, 'endpoint_pace'::regclass, 'pipe'::regclass,
             'tracker_batch'::regclass, 'tracker_group'::regclass, 'tracker_service'::regclass))`
 
-// endMute ends one, unless it has gone on to another statement meanwhile, or the lease has passed on.
-const endMute = `
+// endStalled ends one, unless it has gone on to another statement meanwhile, or the lease has passed on.
+const endStalled = `
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE pid = $1 AND query_start = $2 AND state = 'active'
     AND EXISTS (SELECT FROM leader WHERE name = $3 AND session_id = $4 AND epoch = $5
         AND expires_at > clock_timestamp())`
 
-// muteClient is a connection in one place of one statement.
-type muteClient struct {
+// stalledClient is a connection in one place of one statement.
+type stalledClient struct {
 	pid   int32
 	since time.Time // when the statement began
 	bytes int64     // that it has got of it
 }
 
-// muteWatch remembers when connections were first seen where they are.
-type muteWatch struct {
+// stalledWatch remembers when connections were first seen where they are.
+type stalledWatch struct {
 	mu   sync.Mutex
-	seen map[muteClient]time.Time
+	seen map[stalledClient]time.Time
 }
 
-// overdue takes what is seen now, and returns those that have not moved for mutePatience.
-func (w *muteWatch) overdue(clients []muteClient, now time.Time) (stuck []muteClient) {
+// overdue takes what is seen now, and returns those that have not moved for stalledPatience.
+func (w *stalledWatch) overdue(clients []stalledClient, now time.Time) (stuck []stalledClient) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	seen := make(map[muteClient]time.Time, len(clients))
+	seen := make(map[stalledClient]time.Time, len(clients))
 	for _, c := range clients {
 		first, known := w.seen[c]
 		if !known {
 			first = now
 		}
 		seen[c] = first
-		if now.Sub(first) >= mutePatience {
+		if now.Sub(first) >= stalledPatience {
 			stuck = append(stuck, c)
 		}
 	}
@@ -73,15 +73,15 @@ func (w *muteWatch) overdue(clients []muteClient, now time.Time) (stuck []muteCl
 	return stuck
 }
 
-// EndMuteClients ends the transactions of processes that have stopped in the middle of a statement and hold locks: what
+// EndStalledClients ends the transactions of processes that have stopped in the middle of a statement and hold locks: what
 // they had locked can be swept then. It tells them by looking again, so it is to be called repeatedly. It returns how
 // many it ended. Leader work: it looks at the lease in the statement that ends one, since an end cannot be rolled back.
-func (s Store) EndMuteClients(ctx context.Context, lease workqueue.Lease) (int, error) {
-	rows, err := s.db.Sessions.Query(ctx, muteClients)
+func (s Store) EndStalledClients(ctx context.Context, lease workqueue.Lease) (int, error) {
+	rows, err := s.db.Sessions.Query(ctx, stalledClients)
 	if err != nil {
 		return 0, fmt.Errorf("look for clients that have gone mute: %w", err)
 	}
-	clients, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c muteClient, err error) {
+	clients, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c stalledClient, err error) {
 		err = row.Scan(&c.pid, &c.since, &c.bytes)
 		return c, err
 	})
@@ -89,8 +89,8 @@ func (s Store) EndMuteClients(ctx context.Context, lease workqueue.Lease) (int, 
 		return 0, fmt.Errorf("look for clients that have gone mute: %w", err)
 	}
 	ended := 0
-	for _, c := range database.Kept[muteWatch](s.db).overdue(clients, time.Now()) {
-		tag, err := s.db.Sessions.Exec(ctx, endMute, c.pid, c.since, ledger.LeaseName, lease.Session, lease.Epoch)
+	for _, c := range database.Kept[stalledWatch](s.db).overdue(clients, time.Now()) {
+		tag, err := s.db.Sessions.Exec(ctx, endStalled, c.pid, c.since, ledger.LeaseName, lease.Session, lease.Epoch)
 		if err != nil {
 			return ended, fmt.Errorf("end the connection %d of a client that has gone mute: %w", c.pid, err)
 		}

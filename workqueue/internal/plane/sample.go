@@ -5,27 +5,27 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Spread is a sample of a row of items: one of each stretch of it, so that no part is left out, and not always the same
+// Sample is a sample of a row of items: one of each stretch of it, so that no part is left out, and not always the same
 // one, so that a sample of items that repeat in a pattern is none of that pattern. It is the same each time.
-type Spread struct {
+type Sample struct {
 	stride int64 // items of a stretch; the last may have fewer
 	total  int64
 }
 
-// NewSpread samples about n of so many items: as many as there are stretches of ⌈total/n⌉.
-func NewSpread(n int, total int64) Spread { return Spread{(total + int64(n) - 1) / int64(n), total} }
+// NewSample samples about n of so many items: as many as there are stretches of ⌈total/n⌉.
+func NewSample(n int, total int64) Sample { return Sample{(total + int64(n) - 1) / int64(n), total} }
 
 // place returns the item of a stretch that belongs to the sample.
-func (s Spread) place(stretch int64) int64 {
+func (s Sample) place(stretch int64) int64 {
 	first := stretch * s.stride
 	return first + int64(scatter(uint64(stretch))%uint64(min(s.stride, s.total-first)))
 }
 
 // Has reports whether an item is of the sample.
-func (s Spread) Has(i int64) bool { return s.place(i/s.stride) == i }
+func (s Sample) Has(i int64) bool { return s.place(i/s.stride) == i }
 
 // OfBlock returns the items of a run's block that belong to the sample of the run.
-func (s Spread) OfBlock(b workqueue.Block, size int) bitfield.Set {
+func (s Sample) OfBlock(b workqueue.Block, size int) bitfield.Set {
 	var chosen bitfield.Set
 	first := int64(b) * bitfield.Size
 	end := first + int64(size)

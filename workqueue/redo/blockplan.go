@@ -12,8 +12,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// column is one block of a run at the steps that a redo is about.
-type column struct {
+// blockPlan is one block of a run at the steps that a redo is about.
+type blockPlan struct {
 	block  workqueue.Block
 	size   int
 	bytes  []int64        // by step, of the payloads
@@ -21,12 +21,12 @@ type column struct {
 	there  []bool         // by step: the block has a row
 	live   []bitfield.Set // by step, in slices that are locked
 	slices []*liveSlice
-	moves  []move
+	moves  []stepMoves
 	wanted []bitfield.Set // by step
 }
 
-// move is what becomes of the items of a block at one step.
-type move struct {
+// stepMoves is what becomes of the items of a block at one step.
+type stepMoves struct {
 	reset   bitfield.Set // of a named step: taken back, to be done again
 	up      bitfield.Set // taken back at a step before
 	again   bitfield.Set // of up: to be done again in any case
@@ -46,7 +46,7 @@ SELECT step, block, size, payload_bytes, ready, coalesce(held, B'0'::bit(8192)),
 FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3) ORDER BY block, step`
 
 // readColumns reads some of the blocks, decides what becomes of them, and hands them on in order.
-func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func(*column) error) error {
+func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func(*blockPlan) error) error {
 	rows, err := r.tx.Query(ctx, redoPlanes, r.run, r.family, blocks)
 	if err != nil {
 		return fmt.Errorf("read %d blocks: %w", len(blocks), err)
@@ -56,12 +56,12 @@ func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func
 	var size int
 	var bytes int64
 	var p plane.Planes
-	var all []*column
+	var all []*blockPlan
 	to := []any{&step, &block, &size, &bytes, pgbits.Into(&p.Ready), pgbits.Into(&p.Held), pgbits.Into(&p.Done),
 		pgbits.Into(&p.Failed), pgbits.Into(&p.Skipped)}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		if len(all) == 0 || all[len(all)-1].block != block {
-			all = append(all, r.newColumn(block, size))
+			all = append(all, r.newBlockPlan(block, size))
 		}
 		c := all[len(all)-1]
 		c.at[step], c.bytes[step], c.there[step] = p, bytes, true
@@ -79,10 +79,10 @@ func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func
 	return nil
 }
 
-func (r *redo) newColumn(block workqueue.Block, size int) *column {
+func (r *redo) newBlockPlan(block workqueue.Block, size int) *blockPlan {
 	n := len(r.steps)
-	c := &column{block: block, size: size, bytes: make([]int64, n), at: make([]plane.Planes, n), there: make([]bool, n),
-		live: make([]bitfield.Set, n), slices: r.live[block], moves: make([]move, n), wanted: make([]bitfield.Set, n)}
+	c := &blockPlan{block: block, size: size, bytes: make([]int64, n), at: make([]plane.Planes, n), there: make([]bool, n),
+		live: make([]bitfield.Set, n), slices: r.live[block], moves: make([]stepMoves, n), wanted: make([]bitfield.Set, n)}
 	for _, s := range c.slices {
 		c.live[s.step] = c.live[s.step].Or(s.remaining)
 	}
@@ -96,7 +96,7 @@ func (r *redo) newColumn(block workqueue.Block, size int) *column {
 
 // decide goes over the steps in their order. What is taken back at a step puts an end to what the steps after have made
 // of the items, or are at: nothing that depends on a part is ready or in flight while the part is being done again.
-func (r *redo) decide(c *column) {
+func (r *redo) decide(c *blockPlan) {
 	n := len(r.steps)
 	now := make([]plane.Planes, n)
 	st := plane.Outlook{Settled: make([]bitfield.Set, n), Open: make([]bitfield.Set, n), Shut: make([]bitfield.Set, n)}
@@ -138,7 +138,7 @@ func (r *redo) takes(p *plane.Planes, live *bitfield.Set) bitfield.Set {
 }
 
 // first is the items of which something can be done at once.
-func (c *column) first() (items bitfield.Set) {
+func (c *blockPlan) first() (items bitfield.Set) {
 	for s := range c.moves {
 		items = items.Or(c.moves[s].ready)
 	}
@@ -147,7 +147,7 @@ func (c *column) first() (items bitfield.Set) {
 
 // holdBack holds back what is not of the sample, and returns how many items that is. place is that of the next item in
 // the row that the sample is taken from.
-func (c *column) holdBack(sample *plane.Spread, place *int64) (held int64) {
+func (c *blockPlan) holdBack(sample *plane.Sample, place *int64) (held int64) {
 	items := c.first()
 	var rest bitfield.Set
 	for bit := range items.All() {
@@ -175,7 +175,7 @@ type redoWrite struct {
 	requests                 []workqueue.Sent // of the slices of which nothing is left
 }
 
-func (w *redoWrite) add(c *column) {
+func (w *redoWrite) add(c *blockPlan) {
 	for s := range c.moves {
 		m := &c.moves[s]
 		if m.gone.Empty() && m.ready.Empty() && m.held.Empty() {

@@ -10,9 +10,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Look is what a transaction gives reason to look at. Nothing depends on it: the leader looks at everything by itself,
+// FollowUp is what a transaction gives reason to look at. Nothing depends on it: the leader looks at everything by itself,
 // a second later.
-type Look struct {
+type FollowUp struct {
 	Endpoints []string          // where slices failed as a whole, or a probe ended: for Store.CheckBreaker
 	Halved    []string          // where pieces of failed chunks ended: for Store.CheckTooBig
 	Runs      []workqueue.RunID // of which items failed for good: for Store.CheckThreshold
@@ -21,12 +21,12 @@ type Look struct {
 }
 
 // Empty reports whether there is nothing to look at.
-func (l *Look) Empty() bool {
+func (l *FollowUp) Empty() bool {
 	return len(l.Endpoints)+len(l.Halved)+len(l.Runs)+len(l.Barriers) == 0 && !l.Unlocked
 }
 
-// look gathers it from a settlement.
-func (s *settlement) look() (l Look) {
+// followUp gathers it from a settlement.
+func (s *settlement) followUp() (l FollowUp) {
 	l.Barriers, l.Unlocked = s.barriers, s.unlocked
 	for _, e := range s.ended {
 		h := e.slice
