@@ -2,19 +2,14 @@ package yearend
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/gather/fetch"
-	"github.com/tranchehq/tranche/orchestrator"
-	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/orchestrator/embed"
 )
-
-// maxConns is enough for a node that mostly composes.
-const maxConns = 8
 
 // NodeConfig says whose work the node does.
 type NodeConfig struct {
@@ -28,18 +23,14 @@ type NodeConfig struct {
 // RunNode embeds a node that has the function of this package, until ctx ends. It shares the work of the nodes on the
 // database, and what is composed, is composed here. The database has been migrated: tranche serve does that.
 func RunNode(ctx context.Context, config NodeConfig) error {
-	store, closeStore, err := database.Open(ctx, config.Database, database.PoolConfig{MaxConns: maxConns})
-	if err != nil {
-		return fmt.Errorf("open Tranche's database: %w", err)
-	}
-	defer closeStore()
-	node, err := orchestrator.New(store, config.NATS, orchestrator.Config{
-		Log: config.Log, Version: "yearend",
+	node, err := embed.Open(ctx, embed.Config{
+		Database: config.Database, NATS: config.NATS, Log: config.Log, Version: "yearend",
 		Locals: map[string]fetch.Fetcher{Function: recorded(config.Ledger, fetch.Each(Compose))},
 	})
 	if err != nil {
 		return err
 	}
+	defer node.Close()
 	if config.Ready != nil {
 		go func() {
 			select {

@@ -67,6 +67,12 @@ func rules() map[string]rule {
 				store...),
 			tests: append([]string{"internal/access/natsaccess"}, servers...),
 		},
+		// A node inside another program, with the API and the dashboard.
+		"orchestrator/embed": {
+			own: []string{"orchestrator", "gather/fetch", "internal/access", "internal/api", "internal/dashboard",
+				"workqueue/database", "workqueue/identity"},
+			tests: append([]string{"orchestrator/client", "endpoints"}, servers...),
+		},
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
 		"internal/schedules": {
 			own: append([]string{
@@ -180,8 +186,7 @@ func rules() map[string]rule {
 		// Programs of users: services, and one that embeds a node.
 		"examples/...": {
 			own: []string{
-				"examples/...", "endpoints/...", "bitfield", "bitfield/tracker", "gather/fetch", "orchestrator", "workqueue",
-				"workqueue/database",
+				"examples/...", "endpoints/...", "bitfield", "bitfield/tracker", "gather/fetch", "orchestrator/embed",
 			},
 			tests: servers,
 		},

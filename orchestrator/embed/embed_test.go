@@ -1,0 +1,125 @@
+package embed_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/orchestrator/embed"
+)
+
+// A program whose function makes a letter of each item, and which can be looked at on port 8090.
+func Example() {
+	letter := func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+		return fetch.Part{Data: []byte("Dear " + item.Key), ContentType: "text/plain"}, nil
+	}
+	run := func(ctx context.Context) error {
+		nc, err := endpoints.Connect() // NATS_URL, or the server of tranche serve
+		if err != nil {
+			return err
+		}
+		defer nc.Close()
+		node, err := embed.Open(ctx, embed.Config{
+			Database: os.Getenv("TRANCHE_DATABASE"), NATS: nc, Version: "letters",
+			Locals: map[string]fetch.Fetcher{"letter": fetch.Each(letter)},
+		})
+		if err != nil {
+			return err
+		}
+		defer node.Close()
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:8090")
+		if err != nil {
+			return err
+		}
+		go func() { _ = node.Serve(ctx, listener, embed.APIConfig{}) }()
+		return node.Run(ctx)
+	}
+	_ = run // with a context that ends when the program is to stop
+}
+
+// A run is started and looked at by the API of a program, whose node does the work.
+func TestNodeWithItsAPI(t *testing.T) {
+	t.Parallel()
+	greet := func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+		return fetch.JSON("hello " + item.Key)
+	}
+	node, err := embed.Open(t.Context(), embed.Config{
+		Database: testenv.Database(t), NATS: testenv.Conn(t, testenv.NATS(t)), Version: "test",
+		Locals: map[string]fetch.Fetcher{"greet": fetch.Each(greet)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(node.Close)
+	ctx, stop := context.WithCancel(t.Context())
+	serve := func(config embed.APIConfig) string {
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- node.Serve(ctx, listener, config) }()
+		t.Cleanup(func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+		return "http://" + listener.Addr().String()
+	}
+	ran := make(chan error, 1)
+	go func() { ran <- node.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+	})
+	<-node.Ready()
+
+	guarded, open := serve(embed.APIConfig{}), serve(embed.APIConfig{Anonymous: true})
+	for path, want := range map[string]int{"/": http.StatusOK, "/api/v1/runs": http.StatusUnauthorized} {
+		if got := get(t, guarded+path); got != want {
+			t.Errorf("GET %s without a token: %d, want %d", path, got, want)
+		}
+	}
+	api, err := client.New(open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started, err := api.Start(ctx, client.RunSettings{Plan: "steps:\n- local: greet\n", PlanName: "greetings", Key: "key"},
+		strings.NewReader("key\nann\nbob\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := api.Wait(ctx, started.Run)
+	if err != nil || run.State != client.RunCompleted || run.Done != 2 {
+		t.Errorf("%+v, %v; want two items done", run, err)
+	}
+	// What cannot be opened says what it was.
+	if _, err := embed.Open(ctx, embed.Config{Database: "postgres://127.0.0.1:1/none"}); err == nil ||
+		!strings.Contains(err.Error(), "open Tranche's database") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func get(t *testing.T, url string) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	return answer.StatusCode
+}
