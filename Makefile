@@ -11,7 +11,7 @@ TIMEOUT     ?= 15m
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.
 TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
-# Packages whose tests are about commands, or calculate for long and have no goroutines. They run first, without the
+# Packages whose tests are about commands, or calculate for long and have no goroutines. They are left out under the
 # race detector: what they run is tested under it, too, by the tests of its own packages, and it would only be slow.
 TEST_PLAIN  := /internal/(conformance|intake|archtest|clientgen)$$|/orchestrator/schedule$$|/cmd/tranche$$
 # What is slow by nature, and is `make proof`: whole processes killed, clusters, other databases, a browser whose frames
@@ -20,6 +20,8 @@ PROOF       := /internal/(systest|demo)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
 TEST_LONG   := /orchestrator$$|/workqueue$$
+# The packages to test are in $$all; pick chooses among them.
+PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)'); pick() { echo "$$all" | grep -E "$$1" || true; }
 FUZZTIME    ?= 10s
 # The version of PostgreSQL to test on, 14 to 18; empty: the newest that is installed.
 PG          ?=
@@ -54,21 +56,26 @@ help: ## list the targets
 demo: postgres build ## set up what is missing, then make the year-end statements of a small bank
 	bin/tranche demo $(DEMO_FLAGS)
 
-# What vet has looked at is not vetted once more by each of the tests.
+# The tests for people: all but the slow ones, without the race detector. What vet has looked at is not vetted once more
+# by each of the tests.
 .PHONY: test
 test: deps vet ## set up what is missing, then run the tests for people
-	@set -e; all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)'); pick() { echo "$$all" | grep -E "$$1" || true; }; \
-	all=$$(pick '$(TEST_LONG)'; echo "$$all" | grep -vE '$(TEST_LONG)' || true); \
-	plain=$$(pick '$(TEST_PLAIN)'); alone=$$(pick '$(TEST_ALONE)'); \
-	others=$$(echo "$$all" | grep -vE '$(TEST_PLAIN)|$(TEST_ALONE)' || true); \
-	[ -z "$$plain" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$plain; \
-	[ -z "$$others" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
-	[ -z "$$alone" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
+	@set -e; $(PICK); long=$$(pick '$(TEST_LONG)'); alone=$$(pick '$(TEST_ALONE)'); \
+	others=$$(echo "$$all" | grep -vE '$(TEST_LONG)|$(TEST_ALONE)' || true); \
+	[ -z "$$long$$others" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$long $$others; \
+	[ -z "$$alone" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
 	cd bench && $(GO) test -vet=off ./...
 
 .PHONY: proof
-proof: deps pgbouncer ## set up what is missing, then run the tests that are slow by nature: processes, clusters, browsers
+proof: deps pgbouncer race ## set up what is missing, then run what is slow by nature: races, processes, clusters, browsers
 	$(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$($(GO) list $(PROOF_PKG) | grep -E '$(PROOF)')
+
+.PHONY: race
+race: deps ## run the tests for people under the race detector
+	@set -e; $(PICK); long=$$(pick '$(TEST_LONG)'); alone=$$(pick '$(TEST_ALONE)'); \
+	others=$$(echo "$$all" | grep -vE '$(TEST_LONG)|$(TEST_PLAIN)|$(TEST_ALONE)' || true); \
+	[ -z "$$long$$others" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$long $$others; \
+	[ -z "$$alone" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
 
 .PHONY: matrix
 matrix: ## run store, migrations and bitfield on PostgreSQL 14, 15, 16, 17 and 18, a part of the store's tests on each

@@ -31,8 +31,8 @@ func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Durati
 	return 0, err
 }
 
-// endingStalled is the duty that ends transactions of processes which have stopped in the middle of them, at every beat of
-// the lease. What they have locked holds up parts of a sweep, and so would hold up their end.
+// endingStalled is the duty that ends transactions of processes which have stopped in the middle of them, at every beat
+// of the lease. What they have locked holds up parts of a sweep, and so would hold up their end.
 func (n *Node) endingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
 	defer cancel()

@@ -83,11 +83,11 @@ func (n *Node) tryingStreams() func(context.Context, workqueue.Lease) (time.Dura
 	}
 }
 
-// streamReconciler finds streams that take no messages although their server answers, which is what nats-server leaves of a
-// file store that could not be written once. A stream is replaced when three things are so: it has not acknowledged a
-// probe; then JetStream has taken a message into a stream made for that moment, so that neither the disk nor the server
-// nor a cluster without quorum is what it waits for; and then it has not acknowledged another probe. A server that is
-// slow, stopped or away fails the second.
+// streamReconciler finds streams that take no messages although their server answers, which is what nats-server leaves
+// of a file store that could not be written once. A stream is replaced when three things are so: it has not
+// acknowledged a probe; then JetStream has taken a message into a stream made for that moment, so that neither the disk
+// nor the server nor a cluster without quorum is what it waits for; and then it has not acknowledged another probe. A
+// server that is slow, stopped or away fails the second.
 //
 // It is for one goroutine.
 type streamReconciler struct {
@@ -223,8 +223,9 @@ func (c *streamReconciler) clear(ctx context.Context, name string) error {
 	return nil
 }
 
-// stalled acts on a stream that has not acknowledged a probe: it is noted, and the next round looks whether there is room;
-// when that has found some, it is replaced, and so are others that do not acknowledge a probe then, all in one epoch.
+// stalled acts on a stream that has not acknowledged a probe: it is noted, and the next round looks whether there is
+// room; when that has found some, it is replaced, and so are others that do not acknowledge a probe then, all in one
+// epoch.
 func (c *streamReconciler) stalled(ctx context.Context, name string, room bool, made time.Time) error {
 	stream, err := c.node.js.Stream(ctx, name)
 	if err != nil {

@@ -236,7 +236,8 @@ func TestMarkSentWaitsForNobody(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT 1 FROM work_slice WHERE id = $1 FOR NO KEY UPDATE`, out[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	marks := []workqueue.Sent{{ID: out[0].ID, StreamSeq: 1, StreamsEpoch: 1}, {ID: out[1].ID, StreamSeq: 2, StreamsEpoch: 1}}
+	marks := []workqueue.Sent{{ID: out[0].ID, StreamSeq: 1, StreamsEpoch: 1},
+		{ID: out[1].ID, StreamSeq: 2, StreamsEpoch: 1}}
 	left, err := settle.New(b.store).MarkSent(t.Context(), marks)
 	if err != nil || len(left) != 1 || left[0].ID != out[0].ID {
 		t.Fatalf("left over are %+v, %v; want the one that is held", left, err)

@@ -68,7 +68,8 @@ func TestLostPipeOfManySlices(t *testing.T) {
 	b := setup(t)
 	lease := b.lead()
 	made := time.Now()
-	if _, _, err := streams.New(b.store).ObserveStreams(t.Context(), streams.Created{Work: made, Reply: made}); err != nil {
+	if _, _, err := streams.New(b.store).ObserveStreams(t.Context(),
+		streams.Created{Work: made, Reply: made}); err != nil {
 		t.Fatal(err)
 	}
 	const many = 2500

@@ -29,7 +29,9 @@ const (
 
 // largeTypes are those that are larger, with how many methods they may have. They may only shrink: what is new has a
 // type of its own, by what it is about.
-func largeTypes() map[string]int { return map[string]int{"internal/api.Server": 229, "orchestrator.Node": 185} }
+func largeTypes() map[string]int {
+	return map[string]int{"internal/api.Server": 229, "orchestrator.Node": 185}
+}
 
 func TestRoomsStaySmall(t *testing.T) {
 	t.Parallel()
@@ -82,8 +84,9 @@ func tooLarge(pkg string, s size) (problems []string) {
 			most = typeMethods
 		}
 		if methods > most {
-			problems = append(problems, fmt.Sprintf("%s.%s has %d methods, more than %d: give what it does for one purpose to a "+
-				"type of its own", pkg, name, methods, most))
+			problems = append(problems,
+				fmt.Sprintf("%s.%s has %d methods, more than %d: give what it does for one purpose to a "+
+					"type of its own", pkg, name, methods, most))
 		}
 	}
 	slices.Sort(problems)

@@ -13,7 +13,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/fanout"
 )
 
-// Visibility is how much of webhooks somebody sees: their URLs may hold secrets, and what receivers say may repeat these.
+// Visibility is how much of webhooks somebody sees: their URLs may hold secrets, and what receivers say may repeat
+// these.
 type Visibility bool
 
 // What there is to see.
@@ -23,7 +24,9 @@ const (
 )
 
 // Get returns a batch as it stands, with up to so many ranges of what is missing.
-func (s *Service) Get(ctx context.Context, batch batchID, missing int, sight Visibility) (out fanout.BatchView, err error) {
+func (s *Service) Get(
+	ctx context.Context, batch batchID, missing int, sight Visibility,
+) (out fanout.BatchView, err error) {
 	if missing < 0 || missing > fanout.MaxMissing {
 		return out, outOfRange("missing", missing, fanout.MaxMissing)
 	}

@@ -1,5 +1,5 @@
-// Package embed has a node of Tranche run inside another program, and lets that program serve the API and the dashboard.
-// It does what `tranche serve` does by default; what it does not do stands at [Config].
+// Package embed has a node of Tranche run inside another program, and lets that program serve the API and the
+// dashboard. It does what `tranche serve` does by default; what it does not do stands at [Config].
 package embed
 
 import (
@@ -27,8 +27,9 @@ const DefaultMaxConns = 8
 // grace is how long requests have to end.
 const grace = 10 * time.Second
 
-// Config says what a node is made of. Schedules, webhooks and the tracker service over NATS are left to `tranche serve`,
-// which leads as long as one is there; so are steps of the kinds http and sql, which need the operator's connections.
+// Config says what a node is made of. Schedules, webhooks and the tracker service over NATS are left to `tranche
+// serve`, which leads as long as one is there; so are steps of the kinds http and sql, which need the operator's
+// connections.
 type Config struct {
 	Database string     // URL of a database that `tranche migrate` or `tranche serve` has migrated
 	NATS     *nats.Conn // to the servers of the services; it stays the caller's

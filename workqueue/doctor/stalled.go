@@ -20,9 +20,9 @@ const stalledPatience = 10 * time.Second
 // idle_in_transaction_session_timeout does not count while a statement is under way, nor is statement_timeout looked at
 // before the client says something. Such a transaction is ended from outside.
 
-// stalledClients lists the transactions that wait for their client in the middle of a statement and have locked rows that
-// others wait for, with how far they have come. Only the user that nodes connect as may end them. It does not go by the
-// name of the connection: a URL may give each node its own.
+// stalledClients lists the transactions that wait for their client in the middle of a statement and have locked rows
+// that others wait for, with how far they have come. Only the user that nodes connect as may end them. It does not go
+// by the name of the connection: a URL may give each node its own.
 const stalledClients = `
 SELECT a.pid, a.query_start, coalesce(p.bytes_processed, 0)
 FROM pg_stat_activity a LEFT JOIN pg_stat_progress_copy p USING (pid)
@@ -73,9 +73,10 @@ func (w *stalledWatch) overdue(clients []stalledClient, now time.Time) (stuck []
 	return stuck
 }
 
-// EndStalledClients ends the transactions of processes that have stopped in the middle of a statement and hold locks: what
-// they had locked can be swept then. It tells them by looking again, so it is to be called repeatedly. It returns how
-// many it ended. Leader work: it looks at the lease in the statement that ends one, since an end cannot be rolled back.
+// EndStalledClients ends the transactions of processes that have stopped in the middle of a statement and hold locks:
+// what they had locked can be swept then. It tells them by looking again, so it is to be called repeatedly. It returns
+// how many it ended. Leader work: it looks at the lease in the statement that ends one, since an end cannot be rolled
+// back.
 func (s Store) EndStalledClients(ctx context.Context, lease workqueue.Lease) (int, error) {
 	rows, err := s.db.Sessions.Query(ctx, stalledClients)
 	if err != nil {

@@ -29,8 +29,8 @@ func causeTexts() map[workqueue.Cause]string {
 		workqueue.CauseLost:      "their request was acknowledged, and the stream has lost the reply",
 		workqueue.CauseBisect:    "they are a half of a request that failed as a whole, to find what is wrong in it",
 		workqueue.CauseExhausted: "their request was delivered too many times without an answer, and was cut in pieces",
-		workqueue.CauseBreaker: "their request failed while the endpoint was known to be down, which does not count against " +
-			"them",
+		workqueue.CauseBreaker: "their request failed while the endpoint was known to be down, which does not count " +
+			"against them",
 		workqueue.CauseThrottled: "the service said it has too much to do, which does not count against them",
 		workqueue.CauseProbe:     "they are a probe of an endpoint that was down",
 		workqueue.CauseSplit:     "their request would have been larger than a message may be, and was cut in pieces",

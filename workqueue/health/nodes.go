@@ -14,19 +14,19 @@ import (
 
 // NodeHealth is a node that is there, or that died lately and was not started again on its host.
 type NodeHealth struct {
-	Session   workqueue.SessionID
-	Host      string
-	PID       int
-	BeatAt    time.Time
-	ExpiresAt time.Time
-	Alive     bool
-	Away      bool       // it said that it cannot reach NATS
+	Session      workqueue.SessionID
+	Host         string
+	PID          int
+	BeatAt       time.Time
+	ExpiresAt    time.Time
+	Alive        bool
+	Away         bool       // it said that it cannot reach NATS
 	StalledSince *time.Time // it said that it does, and that the streams do not answer; nil: they do
 	StalledWhy   string
-	Locals    *[]string // the local functions that it said it has; nil: it has not said
-	Slices    int64     // claimed and not sent
-	Items     int64     // in them
-	Loads     int64     // runs that it was loading
+	Locals       *[]string // the local functions that it said it has; nil: it has not said
+	Slices       int64     // claimed and not sent
+	Items        int64     // in them
+	Loads        int64     // runs that it was loading
 }
 
 // Name is the node's for people.

@@ -138,6 +138,7 @@ func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (ErrorsExte
 	return out, nil
 }
 
+// ByStep is how many errors there are at each step.
 func (x *ErrorsExtent) ByStep() []StepErrors {
 	all := []StepErrors{}
 	for _, s := range x.steps {

@@ -103,7 +103,7 @@ func (s Store) planes(ctx context.Context, tx pgx.Tx, req *PlanesRequest) (*Plan
 	if req.Layer != LayerState && req.Layer != "" {
 		return out, readTrails(ctx, tx, req, g, view, blocks, at)
 	}
-	return out, eachBlockPlan(ctx, tx, req.Run, g, view.Reads, blocks, func(c *planeColumn) error {
+	return out, eachColumn(ctx, tx, req.Run, g, view.Reads, blocks, func(c *planeColumn) error {
 		c.states(view, at(c.block))
 		return nil
 	})

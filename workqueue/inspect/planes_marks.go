@@ -94,7 +94,7 @@ func (s Store) States(ctx context.Context, run workqueue.RunID, steps []string, 
 		}
 		room[i] = make([]byte, bitfield.Size)
 	}
-	err = eachBlockPlan(ctx, s.db.Pool, run, g, all.Reads, blocks, func(c *planeColumn) error {
+	err = eachColumn(ctx, s.db.Pool, run, g, all.Reads, blocks, func(c *planeColumn) error {
 		out.BlockMark = BlockMark{c.block, c.mark}
 		for i := range views {
 			out.States[i] = room[i][:c.size]

@@ -66,8 +66,8 @@ WHERE b.run_id = $1 AND b.step = ANY ($2) AND b.block = ANY ($3)
 ORDER BY b.block, b.step`
 )
 
-// eachBlockPlan calls f with each of some blocks that is there, in their order. The column is only good until f returns.
-func eachBlockPlan(ctx context.Context, db tracker.Querier, run workqueue.RunID, g *plane.Graph, steps []workqueue.Step,
+// eachColumn calls f with each of some blocks that is there, in their order. The column is only good until f returns.
+func eachColumn(ctx context.Context, db tracker.Querier, run workqueue.RunID, g *plane.Graph, steps []workqueue.Step,
 	blocks []workqueue.Block,
 	f func(*planeColumn) error,
 ) error {

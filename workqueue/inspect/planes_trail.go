@@ -92,7 +92,7 @@ func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Gra
 	if err := tx.QueryRow(ctx, generationAge, req.Run).Scan(&r.since); err != nil {
 		return err
 	}
-	err := eachBlockPlan(ctx, tx, req.Run, g, steps, blocks, func(c *planeColumn) error {
+	err := eachColumn(ctx, tx, req.Run, g, steps, blocks, func(c *planeColumn) error {
 		for _, s := range steps {
 			p := &c.steps[s]
 			r.places[trailPlace{c.block, s}] = &placeFacts{c.size, p.done.Or(p.failed), p.inFlight.Or(p.scheduled)}

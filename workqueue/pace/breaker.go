@@ -33,6 +33,7 @@ SET breaker = 'open', breaker_reason = $2, breaker_since = clock_timestamp(), pr
     probe_at = clock_timestamp() + $3::interval, trusted_until = NULL, changed_at = clock_timestamp()
 WHERE endpoint = $1 AND breaker = 'closed'`
 
+	// CloseBreaker lets work go to an endpoint again.
 	CloseBreaker = `
 UPDATE endpoint_pace
 SET breaker = 'closed', breaker_reason = '', breaker_since = clock_timestamp(), probes = 0, probe_slice = NULL,

@@ -10,8 +10,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// FollowUp is what a transaction gives reason to look at. Nothing depends on it: the leader looks at everything by itself,
-// a second later.
+// FollowUp is what a transaction gives reason to look at. Nothing depends on it: the leader looks at everything by
+// itself, a second later.
 type FollowUp struct {
 	Endpoints []string          // where slices failed as a whole, or a probe ended: for Store.CheckBreaker
 	Halved    []string          // where pieces of failed chunks ended: for Store.CheckTooBig

@@ -75,8 +75,8 @@ func (s Store) ReleaseDeadSessions(ctx context.Context, lease workqueue.Lease) (
 		Message: "the node that had claimed the slice is gone"})
 }
 
-// ReleaseLostStreams issues again what was sent through streams that are gone. It returns how many slices that were, also
-// when ctx ended before the last of them. Leader work.
+// ReleaseLostStreams issues again what was sent through streams that are gone. It returns how many slices that were,
+// also when ctx ended before the last of them. Leader work.
 func (s Store) ReleaseLostStreams(ctx context.Context, lease workqueue.Lease) (int, error) {
 	return s.sweep(ctx, lease, slicesOfLostStreams, workqueue.CauseStreams, workqueue.SlotError{Code: "pipe",
 		Message: "the stream that carried the request or its reply was lost"})
@@ -166,11 +166,11 @@ func (s Store) HandedOut(ctx context.Context, lease workqueue.Lease, at []Handed
 
 // Overdue is a slice whose deadline has passed.
 type Overdue struct {
-	ID        workqueue.SliceID
-	Endpoint  string
-	StreamSeq int64 // place of its request in the work stream; 0 when it was never marked as sent
+	ID           workqueue.SliceID
+	Endpoint     string
+	StreamSeq    int64 // place of its request in the work stream; 0 when it was never marked as sent
 	StreamsEpoch int64
-	Handed    bool // a service was handed the request
+	Handed       bool // a service was handed the request
 	// HandedFor is for how long at the most: a leader notices it a little later, up to noticedWithin.
 	HandedFor time.Duration
 	Spent     bool // its items were issued so often that whatever becomes of it now counts

@@ -53,8 +53,8 @@ func (g *Graph) Stand(st *Outlook, at []Planes, s workqueue.Step) {
 	st.Settled[s], st.Open[s], st.Shut[s] = settled, open, shut
 }
 
-// Provisional returns, for each step that got outcomes, the items of which a step that sees them already has an outcome of an
-// earlier generation: for these it matters whether the part has changed. at is from before the outcomes.
+// Provisional returns, for each step that got outcomes, the items of which a step that sees them already has an outcome
+// of an earlier generation: for these it matters whether the part has changed. at is from before the outcomes.
 func (g *Graph) Provisional(at []Planes, news map[workqueue.Step]*Outcome) map[workqueue.Step]bitfield.Set {
 	var all map[workqueue.Step]bitfield.Set
 	for s, o := range news {
