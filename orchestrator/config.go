@@ -115,7 +115,7 @@ func (c Config) validate() error {
 		"SessionTTL": c.SessionTTL > 0, "Heartbeat": c.Heartbeat > 0, "LeaseTTL": c.LeaseTTL > 0,
 		"StreamsInterval": c.StreamsInterval > 0, "ReconcileInterval": c.ReconcileInterval > 0,
 		"PaceInterval": c.PaceInterval > 0,
-		"Poll": c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0,
+		"Poll":         c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0,
 		"RequestBytes": c.RequestBytes > 0, "RecordBatch": c.RecordBatch > 0, "Publishers": c.Publishers > 0,
 		"Recorders": c.Recorders > 0, "LocalWorkers": c.LocalWorkers > 0,
 		"ReplyBacklog": c.ReplyBacklog > 0,
