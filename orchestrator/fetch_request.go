@@ -130,6 +130,17 @@ func (d *directCalls) close() {
 	}
 }
 
+// dropped is how many messages nats.go has let go because [directCalls.receive] could not keep up.
+func (d *directCalls) dropped() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.sub == nil {
+		return 0
+	}
+	n, _ := d.sub.Dropped() // an error: it is closed
+	return n
+}
+
 // again publishes what is unanswered some time after the connection was lost, and with it perhaps the request or its
 // reply. Most services are back by then and have answered.
 func (d *directCalls) again() {
@@ -226,6 +237,8 @@ type question struct {
 	asked    bitfield.Set
 	left     bitfield.Set
 
+	dropped int // messages that nats.go had let go before, for want of room
+
 	slots   int  // that came, of whatever items, each item once
 	final   int  // that there are in all; -1 until that is known
 	whole   bool // the final message held all of them
@@ -286,6 +299,7 @@ func (d *directCalls) ask(ctx context.Context, q *question, c replyTaker) error 
 	d.mu.Lock()
 	d.waiting[q.token] = q.call
 	d.mu.Unlock()
+	q.dropped = d.dropped()
 	defer func() {
 		d.mu.Lock()
 		delete(d.waiting, q.token)
@@ -309,15 +323,20 @@ func (d *directCalls) ask(ctx context.Context, q *question, c replyTaker) error 
 // await takes replies.
 func (d *directCalls) await(ctx context.Context, q *question, c replyTaker) error {
 	var patience <-chan time.Time
+	look := time.NewTicker(stragglerPatience)
+	defer look.Stop()
 	for {
+		over := false
 		select {
 		case <-q.call.news:
+		case <-look.C:
 		case <-patience:
-			return nil // what was lost is asked for again
+			over = true // what was lost is asked for again
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 		come, lost := q.call.take()
+		lost = lost || d.dropped() > q.dropped // maybe another's, which costs this one an issue and no attempt
 		err := d.readAll(q, come, c)
 		switch {
 		case err != nil:
@@ -327,6 +346,8 @@ func (d *directCalls) await(ctx context.Context, q *question, c replyTaker) erro
 		case lost:
 			return endpoints.Retry(endpoints.CodeOverloaded, "more replies came than the node has room for, which is %d MiB; "+
 				"have the step ask for fewer items at once", d.limit>>20)
+		case over:
+			return nil
 		case q.final >= 0 && (q.whole || q.slots >= q.final):
 			if q.failure != nil {
 				return q.failure

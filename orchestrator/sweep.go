@@ -8,8 +8,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/request"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -36,7 +36,7 @@ func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Durati
 func (n *Node) endingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
 	defer cancel()
-	mute, err := doctor.New(n.store).EndStalledClients(timed, lease)
+	mute, err := session.New(n.store).EndStalledClients(timed, lease)
 	if mute > 0 {
 		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", mute))
 	}

@@ -19,7 +19,7 @@ const (
 	purgePause = 50 * time.Millisecond
 )
 
-// ReapStore ends and deletes batches; *workqueue.Store is one.
+// ReapStore ends and deletes batches; Store of workqueue/tracker is one.
 type ReapStore interface {
 	ReapTrackers(ctx context.Context, lease workqueue.Lease) (reaped service.Reaped, more bool, err error)
 	PurgeTrackers(ctx context.Context, lease workqueue.Lease) (rows int, more bool, err error)

@@ -19,7 +19,7 @@ import (
 // batchID is a batch's id.
 type batchID = uuid.UUID
 
-// Store keeps batches; *workqueue.Store is one. Each method is a transaction.
+// Store keeps batches; Store of workqueue/tracker is one. Each method is a transaction.
 type Store interface {
 	OpenTracker(ctx context.Context, r service.OpenRequest, actor string) (service.Opened, error)
 	AddToTracker(ctx context.Context, batch uuid.UUID, n int64, key string) (service.Added, error)

@@ -18,7 +18,7 @@ import (
 // webhookLook is how often the leader looks for webhooks that are due: another node may have ended a batch.
 const webhookLook = time.Second
 
-// WebhookStore knows which webhooks are owed; *workqueue.Store is one.
+// WebhookStore knows which webhooks are owed; Store of workqueue/tracker is one.
 type WebhookStore interface {
 	DueTrackerWebhooks(ctx context.Context, room service.WebhookRoom) ([]service.Webhook, error)
 	TrackerWebhookDelivered(ctx context.Context, lease workqueue.Lease, w service.Webhook) (noted bool, err error)

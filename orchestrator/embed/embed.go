@@ -3,14 +3,16 @@
 package embed
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/access"
@@ -42,21 +44,39 @@ type Config struct {
 	MaxConns int         // to the database, beside six that are reserved
 	Version  string      // of the program, for whoever looks at nodes
 	Log      *zap.Logger // nil: none
+	API      *APIConfig  // of the API and the dashboard; nil: the program serves neither
+}
+
+// APIConfig says where the API is, and who may use it.
+type APIConfig struct {
+	// Listen is an address like 127.0.0.1:8090; port 0: any that is free. One that is not this machine's alone needs
+	// logins and encryption.
+	Listen string
+	Hosts  []string // names, without a port, by which browsers call the server, beside those of this machine
+	// Anonymous lets everybody who reaches the API do everything. Without it, people and programs need a token
+	// (`tranche token create`).
+	Anonymous bool
+	// TLSCert and TLSKey are files in PEM. BehindProxy says instead that a proxy in front ends TLS.
+	TLSCert, TLSKey string
+	BehindProxy     bool
 }
 
 // Node is a node inside a program.
 type Node struct {
-	config  Config
-	db      *database.DB
-	release func()
-	node    *orchestrator.Node
+	config   Config
+	db       *database.DB
+	release  func()
+	node     *orchestrator.Node
+	listener net.Listener // nil: no API
+	server   *api.Server
 }
 
 // Open connects to the database and makes a node, which does nothing until [Node.Run]. Close it in the end.
 func Open(ctx context.Context, config Config) (*Node, error) {
-	if config.MaxConns <= 0 {
-		config.MaxConns = DefaultMaxConns
+	if config.Database == "" || config.NATS == nil {
+		return nil, errors.New("embed: Config.Database and Config.NATS are needed")
 	}
+	config.MaxConns = cmp.Or(max(config.MaxConns, 0), DefaultMaxConns)
 	if config.Log == nil {
 		config.Log = zap.NewNop()
 	}
@@ -64,69 +84,74 @@ func Open(ctx context.Context, config Config) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open Tranche's database: %w", err)
 	}
-	node, err := orchestrator.New(db, config.NATS, orchestrator.Config{
-		Log: config.Log, Version: config.Version, Locals: config.Locals,
-		LocalWorkers: config.LocalWorkers,
+	n := &Node{config: config, db: db, release: release}
+	n.node, err = orchestrator.New(db, config.NATS, orchestrator.Config{
+		Log: config.Log, Version: config.Version, Locals: config.Locals, LocalWorkers: config.LocalWorkers,
 	})
+	if err == nil && config.API != nil {
+		err = n.openAPI(ctx, config.API)
+	}
 	if err != nil {
-		release()
+		n.Close()
 		return nil, err
 	}
-	return &Node{config: config, db: db, release: release, node: node}, nil
+	return n, nil
 }
 
-// Run takes part in the work of all nodes on the database, until ctx ends.
-func (n *Node) Run(ctx context.Context) error { return n.node.Run(ctx) }
+func (n *Node) openAPI(ctx context.Context, config *APIConfig) (err error) {
+	log := n.config.Log
+	guarded := api.Exposure{Auth: !config.Anonymous, TLSCert: config.TLSCert, TLSKey: config.TLSKey,
+		BehindProxy: config.BehindProxy, Log: log}
+	if n.listener, err = api.Listen(ctx, config.Listen, guarded); err != nil {
+		return err
+	}
+	settings := api.Config{Log: log, Version: n.config.Version, Hosts: config.Hosts, WakeDuty: n.node.WakeDuty,
+		SecureCookies: guarded.Encrypted(), BehindProxy: config.BehindProxy}
+	if settings.Dashboard, err = dashboard.Handler(dashboard.Config{}); err != nil {
+		return err
+	}
+	if guarded.Auth {
+		settings.Access, err = access.New(identity.New(n.db), access.Config{Log: log.Named("access")})
+		if err != nil {
+			return err
+		}
+	}
+	n.server, err = api.New(n.db, n.node, n.config.NATS, settings)
+	return err
+}
+
+// Run takes part in the work of all nodes on the database, and serves the API, until ctx ends. The API ends first: an
+// upload is over before the session that it depends on.
+func (n *Node) Run(ctx context.Context) error {
+	if n.server == nil {
+		return n.node.Run(ctx)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopNode()
+	group.Go(func() error {
+		defer stopNode()
+		return n.server.Serve(ctx, n.listener, grace)
+	})
+	group.Go(func() error { return n.node.Run(nodeCtx) })
+	return group.Wait()
+}
 
 // Ready is closed once the node works.
 func (n *Node) Ready() <-chan struct{} { return n.node.Ready() }
 
-// Close gives the connections to the database back, after Run has returned.
-func (n *Node) Close() { n.release() }
-
-// APIConfig says who may use the API.
-type APIConfig struct {
-	Hosts []string // names, without a port, by which browsers call the server, beside those of this machine
-	// Anonymous lets everybody who reaches the API do everything. Without it, people and programs need a token
-	// (`tranche token create`).
-	Anonymous bool
-	// SecureCookies says that browsers come by TLS.
-	SecureCookies bool
+// Address is where the API is; nil: there is none.
+func (n *Node) Address() net.Addr {
+	if n.listener == nil {
+		return nil
+	}
+	return n.listener.Addr()
 }
 
-// Serve answers requests for the API and the dashboard until ctx ends, and closes the listener.
-func (n *Node) Serve(ctx context.Context, listener net.Listener, config APIConfig) error {
-	server, err := n.api(config)
-	if err != nil {
-		return err
+// Close gives back what Open has taken, after Run has returned.
+func (n *Node) Close() {
+	if n.listener != nil {
+		_ = n.listener.Close() // Run has closed it, if there was one
 	}
-	return server.Serve(ctx, listener, grace)
-}
-
-// Handler is what Serve serves, for a server of the program's own, which bounds the time for headers and idle
-// connections.
-func (n *Node) Handler(config APIConfig) (http.Handler, error) {
-	server, err := n.api(config)
-	if err != nil {
-		return nil, err
-	}
-	return server.Handler(), nil
-}
-
-func (n *Node) api(config APIConfig) (*api.Server, error) {
-	pages, err := dashboard.Handler(dashboard.Config{})
-	if err != nil {
-		return nil, err
-	}
-	settings := api.Config{
-		Log: n.config.Log, Version: n.config.Version, Hosts: config.Hosts, Dashboard: pages,
-		SecureCookies: config.SecureCookies, WakeDuty: n.node.WakeDuty,
-	}
-	if !config.Anonymous {
-		settings.Access, err = access.New(identity.New(n.db), access.Config{Log: n.config.Log.Named("access")})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return api.New(n.db, n.node, n.config.NATS, settings)
+	n.release()
 }

@@ -2,7 +2,6 @@ package embed_test
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -29,16 +28,12 @@ func Example() {
 		node, err := embed.Open(ctx, embed.Config{
 			Database: os.Getenv("TRANCHE_DATABASE"), NATS: nc, Version: "letters",
 			Locals: map[string]fetch.Fetcher{"letter": fetch.Each(letter)},
+			API:    &embed.APIConfig{Listen: "127.0.0.1:8090"},
 		})
 		if err != nil {
 			return err
 		}
 		defer node.Close()
-		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:8090")
-		if err != nil {
-			return err
-		}
-		go func() { _ = node.Serve(ctx, listener, embed.APIConfig{}) }()
 		return node.Run(ctx)
 	}
 	_ = run // with a context that ends when the program is to stop
@@ -50,41 +45,31 @@ func TestNodeWithItsAPI(t *testing.T) {
 	greet := func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
 		return fetch.JSON("hello " + item.Key)
 	}
-	node, err := embed.Open(t.Context(), embed.Config{
+	config := embed.Config{
 		Database: testenv.Database(t), NATS: testenv.Conn(t, testenv.NATS(t)), Version: "test",
 		Locals: map[string]fetch.Fetcher{"greet": fetch.Each(greet)},
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
-	t.Cleanup(node.Close)
 	ctx, stop := context.WithCancel(t.Context())
-	serve := func(config embed.APIConfig) string {
-		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	begin := func(set embed.APIConfig) string {
+		config.API = &set
+		node, err := embed.Open(ctx, config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ended := make(chan error, 1)
-		go func() { ended <- node.Serve(ctx, listener, config) }()
+		ran := make(chan error, 1)
+		go func() { ran <- node.Run(ctx) }()
 		t.Cleanup(func() {
 			stop()
-			if err := <-ended; err != nil {
+			if err := <-ran; err != nil {
 				t.Error(err)
 			}
+			node.Close()
 		})
-		return "http://" + listener.Addr().String()
+		<-node.Ready()
+		return "http://" + node.Address().String()
 	}
-	ran := make(chan error, 1)
-	go func() { ran <- node.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ran; err != nil {
-			t.Error(err)
-		}
-	})
-	<-node.Ready()
-
-	guarded, open := serve(embed.APIConfig{}), serve(embed.APIConfig{Anonymous: true})
+	guarded := begin(embed.APIConfig{Listen: "127.0.0.1:0"})
+	open := begin(embed.APIConfig{Listen: "127.0.0.1:0", Anonymous: true})
 	for path, want := range map[string]int{"/": http.StatusOK, "/api/v1/runs": http.StatusUnauthorized} {
 		if got := get(t, guarded+path); got != want {
 			t.Errorf("GET %s without a token: %d, want %d", path, got, want)
@@ -103,10 +88,22 @@ func TestNodeWithItsAPI(t *testing.T) {
 	if err != nil || run.State != client.RunCompleted || run.Done != 2 {
 		t.Errorf("%+v, %v; want two items done", run, err)
 	}
-	// What cannot be opened says what it was.
-	if _, err := embed.Open(ctx, embed.Config{Database: "postgres://127.0.0.1:1/none"}); err == nil ||
-		!strings.Contains(err.Error(), "open Tranche's database") {
-		t.Errorf("got %v", err)
+}
+
+func TestWhatCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	nc, database := testenv.Conn(t, testenv.NATS(t)), testenv.Database(t)
+	everywhere := &embed.APIConfig{Listen: "0.0.0.0:0", Anonymous: true}
+	for want, config := range map[string]embed.Config{
+		"Config.NATS are needed":  {Database: database},
+		"Config.Database":         {NATS: nc},
+		"open Tranche's database": {Database: "postgres://127.0.0.1:1/none", NATS: nc},
+		"0.0.0.0:0":               {Database: database, NATS: nc, API: everywhere},
+		"is not host:port":        {Database: database, NATS: nc, API: &embed.APIConfig{Listen: "here"}},
+	} {
+		if node, err := embed.Open(t.Context(), config); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, %v; want %s", node, err, want)
+		}
 	}
 }
 

@@ -56,7 +56,7 @@ RETURNING CASE WHEN flush IS NULL THEN extract(epoch FROM due_at - $5)::float8 E
 //
 // An operation whose id was added before, in the time for which the collector remembers ids, is not added again, and is
 // counted as a duplicate; so is an id that stands twice. version is that of the collector for which the keys were made;
-// 0 stands for any. The error is a *CollectorMovedError when it is another by now, wraps ErrNotFound when there is no
+// 0 stands for any. The error is a *MovedError when it is another by now, wraps ErrNotFound when there is no
 // such collector, and is a *SettingError for an operation that cannot be taken; then nothing is added.
 //
 // next is in how long the first of the keys is to be flushed, negative or 0 for at once. Whoever adds should wake the

@@ -38,7 +38,7 @@ const (
 	setPriority = `UPDATE batchrun SET priority = $2 WHERE id = $1`
 	priorityOf  = `SELECT priority FROM batchrun WHERE id = $1`
 
-	// A part of the items of an open run is a number when it is sealed, as for limitWhileOpen.
+	// A part of the items of an open run is a number when it is sealed, as for start's limitWhileOpen.
 	setMaxFailed = `
 UPDATE batchrun
 SET max_failed = $2,

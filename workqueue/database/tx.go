@@ -26,7 +26,7 @@ const (
 
 // InTx runs f in a transaction, and runs it again as a whole when PostgreSQL broke it off as a deadlock (40P01) or a
 // serialization failure (40001). f must therefore keep its effects in the transaction, and must use the context that it
-// is given. The transaction begins with f's first statement and in the same round trip; what f leaves to [later] is
+// is given. The transaction begins with f's first statement and in the same round trip; what f leaves to [pg.Later] is
 // committed in the round trip that brings it.
 func (s *DB) InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
 	return s.InTxWithin(ctx, TxTimeout, f)

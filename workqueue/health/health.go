@@ -55,7 +55,7 @@ type Limits struct {
 	Token   time.Duration // before the end of a token
 }
 
-// maxConcerns bounds each list of HealthFacts.
+// maxConcerns bounds each list of Facts.
 const maxConcerns = 20
 
 // Health reads what the database tells of the system's health. It locks nothing and reads no planes: blocks with ready

@@ -45,7 +45,7 @@ type Export struct {
 	steps    []workqueue.Step // that tell of failures, in order; the one that is exported is among them
 	names    []string
 	optional []bool // of steps that the exported one goes on without
-	result   int    // which of them is exported, or noStep
+	result   int    // which of them is exported, or plane.NoStep
 	states   []workqueue.Outcome
 }
 

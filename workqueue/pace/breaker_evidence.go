@@ -229,3 +229,7 @@ func Outages(ctx context.Context, tx pgx.Tx, all []Failing) (map[workqueue.Slice
 	}
 	return spared, nil
 }
+
+// GoodFlushNote is how exactly it is kept when the service last dealt with a flush: the row of a collector is not to be
+// written by every one.
+const GoodFlushNote = 500 * time.Millisecond

@@ -176,7 +176,7 @@ func (d *digester) readItems(ctx context.Context, first, last workqueue.Ordinal)
 	defer rows.Close()
 	d.keys, d.ends = d.keys[:0], d.ends[:0]
 	for next := first; rows.Next(); next++ {
-		raw := rows.RawValues() // as in EachInput: the driver's memory, integers in binary form
+		raw := rows.RawValues() // as in dispatch.Store.EachInput: the driver's memory, integers in binary form
 		if at := workqueue.Ordinal(binary.BigEndian.Uint32(raw[0])); at != next {
 			return fmt.Errorf("item %d is not in work_queue: %w", next, workqueue.ErrFence)
 		}

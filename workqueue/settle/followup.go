@@ -13,10 +13,10 @@ import (
 // FollowUp is what a transaction gives reason to look at. Nothing depends on it: the leader looks at everything by
 // itself, a second later.
 type FollowUp struct {
-	Endpoints []string          // where slices failed as a whole, or a probe ended: for Store.CheckBreaker
-	Halved    []string          // where pieces of failed chunks ended: for Store.CheckTooBig
-	Runs      []workqueue.RunID // of which items failed for good: for Store.CheckThreshold
-	Barriers  []workqueue.RunID // of which a step may have all that it waited for: for Store.CheckBarriers
+	Endpoints []string          // where slices failed as a whole, or a probe ended: for pace.Store.CheckBreaker
+	Halved    []string          // where pieces of failed chunks ended: for pace.Store.CheckTooBig
+	Runs      []workqueue.RunID // of which items failed for good: for control.Store.CheckThreshold
+	Barriers  []workqueue.RunID // of which a step may have all that it waited for: for dispatch.Store.CheckBarriers
 	Unlocked  bool              // items became ready at other steps, which other nodes may have room for
 }
 
@@ -61,7 +61,7 @@ WHERE p.breaker = 'open' OR EXISTS (
 ORDER BY p.endpoint`
 
 // WatchedEndpoints returns the endpoints whose breakers are open, or of which requests failed a short while ago: those
-// that Store.CheckBreaker and Store.CheckTooBig may have something to do at.
+// that pace.Store.CheckBreaker and pace.Store.CheckTooBig may have something to do at.
 func (s Store) WatchedEndpoints(ctx context.Context) ([]string, error) {
 	rows, err := s.db.Pool.Query(ctx, watchedEndpoints)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -121,3 +122,6 @@ func inOrder(answers []Answer) []int {
 	slices.SortStableFunc(order, func(a, b int) int { return int(first(a)) - int(first(b)) })
 	return order
 }
+
+// partBuffers are those of past recordings, some megabytes each.
+type partBuffers struct{ sync.Pool }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -205,3 +206,6 @@ func (l *loader) blocks() (sizes []int, ready []bitfield.Set, held []pgtype.Bits
 	}
 	return sizes, ready, held
 }
+
+// knownPaces are the endpoints whose pace is known to be there.
+type knownPaces struct{ sync.Map }

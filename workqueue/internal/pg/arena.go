@@ -1,6 +1,6 @@
 package pg
 
-// Arena keeps copies of bytes in few pieces of memory, which are used again. most is how large a piece grows, but for
+// Arena keeps copies of bytes in few pieces of memory, which are used again. Most is how large a piece grows, but for
 // one that holds a single larger copy.
 type Arena struct {
 	piece []byte

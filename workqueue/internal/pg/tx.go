@@ -32,7 +32,7 @@ func Later(ctx context.Context, tx pgx.Tx, sql string, args ...any) error {
 	return err
 }
 
-// Leave is [later] for the statements of a batch, of which nobody looks at the results.
+// Leave is [Later] for the statements of a batch, of which nobody looks at the results.
 func Leave(ctx context.Context, tx pgx.Tx, batch *pgx.Batch) error {
 	for _, q := range batch.QueuedQueries {
 		if err := Later(ctx, tx, q.SQL, q.Arguments...); err != nil {
@@ -53,7 +53,7 @@ func flush(ctx context.Context, tx pgx.Tx) error {
 	return p.conn.SendBatch(ctx, waiting).Close()
 }
 
-// pipelined is a transaction that waits for PostgreSQL only where its user does. BEGIN, and what is left to [later],
+// pipelined is a transaction that waits for PostgreSQL only where its user does. BEGIN, and what is left to [Later],
 // travel in one flush with the next statement, and at the end with the COMMIT. PostgreSQL does them in their order and
 // passes over what follows one that failed, the COMMIT among them; so a transaction is committed as a whole or not at
 // all, as ever. Its flushes are whole messages up to a Sync, which a pooler in transaction mode keeps on one connection
@@ -248,4 +248,9 @@ func (r firstRow) Scan(dest ...any) error {
 	}
 	r.rows.Close()
 	return r.rows.Err()
+}
+
+// RowQuerier is a pool or a transaction, for one row.
+type RowQuerier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }

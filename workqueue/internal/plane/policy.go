@@ -16,7 +16,7 @@ type Policy struct {
 	Backoff     time.Duration
 	MaxBackoff  time.Duration // the longest pause; 0: maxBackoff
 	RetryCodes  []string      // tried again whatever the service says
-	NeverRetry  []string      // and never; it goes before retryCodes
+	NeverRetry  []string      // and never; it goes before RetryCodes
 }
 
 const (

@@ -25,7 +25,7 @@ const HasDue = `
               AND s.not_before <= (SELECT clock_timestamp()) LIMIT 1), false)`
 
 // ReadyAuto are the steps that have something ready at an endpoint e, those that leave their limit in flight to the
-// pace or, with readyFixed, those that do not; the most urgent first, then the oldest: one after the other by the
+// pace ; the most urgent first, then the oldest: one after the other by the
 // index work_block_turn, only as many as are asked for, however many blocks each has.
 const ReadyAuto = readyHead + `b.auto` + readyNext + `b.auto` + readyTail
 

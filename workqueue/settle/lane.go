@@ -280,3 +280,33 @@ func (m *LaneMoves) queue(batch *pgx.Batch, run workqueue.RunID) {
 		batch.Queue(moveLanes, run, m.lanes, m.heads, m.lows, m.stop).Exec(expect("lines", len(m.lanes)))
 	}
 }
+
+// Send locks the blocks of those who are next, and writes.
+func (m *LaneMoves) Send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
+	batch := &pgx.Batch{}
+	var rows []plane.BlockID
+	for _, id := range lockOrder(m.Released) {
+		rows = append(rows, plane.BlockID{Run: run, Step: id.Step, Block: id.Block})
+	}
+	batch.Queue(lockBlocks, plane.Columns(rows)...)
+	m.queue(batch, run)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("move on lines of run %s: %w", run, err)
+	}
+	return nil
+}
+
+// Again lets a line go on whose head was taken back, if it has one.
+func (m *LaneMoves) Again(l *LaneRow) {
+	if l.Head == nil {
+		m.Follow(l)
+		return
+	}
+	if l.next != nil && l.next.Item == *l.Head {
+		m.Release(l.next)
+	}
+	if *l.Low >= *l.Head {
+		l.Low = nil
+	}
+	m.Set(l.Lane, l.Head, l.Low, nil)
+}

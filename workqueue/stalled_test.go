@@ -11,7 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -48,7 +48,7 @@ func TestAClientThatWentMuteInACopy(t *testing.T) {
 	}
 	began := time.Now()
 	b.until("its transaction is ended", func() bool {
-		n, err := doctor.New(store).EndStalledClients(t.Context(), lease)
+		n, err := session.New(store).EndStalledClients(t.Context(), lease)
 		if err != nil || n > 1 {
 			t.Fatalf("ended %d, %v; want one", n, err)
 		}

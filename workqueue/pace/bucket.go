@@ -86,3 +86,6 @@ func (b *Bucket) Wait() time.Duration {
 	}
 	return max(minRateWait, time.Duration(-b.Tokens/b.Rate*float64(time.Second))+time.Millisecond)
 }
+
+// Bound says what kept a claim from taking more.
+type Bound string
