@@ -20,6 +20,8 @@ PROOF       := /internal/(systest|demo)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
 TEST_LONG   := /orchestrator$$|/workqueue$$
+# Tests of a package at once. They wait more than they calculate.
+TEST_PARALLEL ?= 4
 # The packages to test are in $$all; pick chooses among them.
 PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)'); pick() { echo "$$all" | grep -E "$$1" || true; }
 FUZZTIME    ?= 10s
@@ -62,16 +64,16 @@ demo: postgres build ## set up what is missing, then make the year-end statement
 test: deps vet ## set up what is missing, then run the tests for people
 	@set -e; $(PICK); long=$$(pick '$(TEST_LONG)'); alone=$$(pick '$(TEST_ALONE)'); \
 	others=$$(echo "$$all" | grep -vE '$(TEST_LONG)|$(TEST_ALONE)' || true); \
-	[ -z "$$long$$others" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$long $$others; \
+	[ -z "$$long$$others" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) $$long $$others; \
 	[ -z "$$alone" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
 	cd bench && $(GO) test -vet=off ./...
 
 .PHONY: proof
-proof: deps pgbouncer race ## set up what is missing, then run what is slow by nature: races, processes, clusters, browsers
+proof: proof-deps race ## set up what is missing, then run what is slow by nature: races, processes, clusters, browsers
 	$(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$($(GO) list $(PROOF_PKG) | grep -E '$(PROOF)')
 
 .PHONY: race
-race: deps ## run the tests for people under the race detector
+race: proof-deps ## run the tests for people under the race detector
 	@set -e; $(PICK); long=$$(pick '$(TEST_LONG)'); alone=$$(pick '$(TEST_ALONE)'); \
 	others=$$(echo "$$all" | grep -vE '$(TEST_LONG)|$(TEST_PLAIN)|$(TEST_ALONE)' || true); \
 	[ -z "$$long$$others" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$long $$others; \
@@ -123,13 +125,13 @@ fuzz: ## run every fuzz test for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: deps
-deps: ## install PostgreSQL, a C compiler (for the race detector), Node.js and Chromium where they are missing
-	@scripts/deps.sh postgres cc node chromium
+deps: ## install PostgreSQL and Node.js where they are missing
+	@scripts/deps.sh postgres node
 
 # What only the proofs need.
-.PHONY: pgbouncer
-pgbouncer:
-	@scripts/deps.sh pgbouncer
+.PHONY: proof-deps
+proof-deps: deps
+	@scripts/deps.sh cc chromium pgbouncer
 
 # The part of deps that the binary itself needs.
 .PHONY: postgres

@@ -81,7 +81,7 @@ COMMENT ON COLUMN batchrun.finished_at IS 'When it was completed or cancelled, i
 COMMENT ON COLUMN batchrun.hold IS
     'Why it is paused, so that nothing more is claimed of it: operator, threshold (too many items failed) or canary '
     '(its sample waits for approval); null: it is not.';
-COMMENT ON COLUMN batchrun.hold_detail IS 'The same in words.';
+COMMENT ON COLUMN batchrun.hold_detail IS 'Why it is paused, in words.';
 COMMENT ON COLUMN batchrun.held_at IS 'Since when it is paused.';
 COMMENT ON COLUMN batchrun.held_by IS 'Who paused it.';
 COMMENT ON COLUMN batchrun.max_failed IS
@@ -94,7 +94,7 @@ COMMENT ON COLUMN batchrun.canary_generation IS 'The generation in which the sam
 COMMENT ON COLUMN batchrun.opened IS
     'It was opened without items (run open), and takes them while it is worked on, until it is sealed.';
 COMMENT ON COLUMN batchrun.seal_by IS 'When an open run should have been sealed.';
-COMMENT ON COLUMN batchrun.overdue_at IS 'When it was reported that it was not; null: it was not.';
+COMMENT ON COLUMN batchrun.overdue_at IS 'When it was reported that it was not sealed in time; null: never.';
 COMMENT ON COLUMN batchrun.on_overdue IS 'What is done then: report, seal or cancel.';
 COMMENT ON COLUMN batchrun.on_duplicate IS
     'What becomes of a key that comes again: error (it is refused), skip or allow.';
@@ -162,13 +162,13 @@ COMMENT ON COLUMN run_step.retry_codes IS 'Error codes that are tried again what
 COMMENT ON COLUMN run_step.never_retry IS 'Error codes that are never tried again.';
 COMMENT ON COLUMN run_step.rate IS 'Items a second, at most; null: no limit.';
 COMMENT ON COLUMN run_step.tokens IS 'What is left of the rate, in items.';
-COMMENT ON COLUMN run_step.tokens_at IS 'As of when.';
+COMMENT ON COLUMN run_step.tokens_at IS 'When tokens was computed.';
 COMMENT ON COLUMN run_step.needs IS 'Steps of the run that come before it, for each item.';
 COMMENT ON COLUMN run_step.inputs IS 'Steps whose parts a request carries.';
 COMMENT ON COLUMN run_step.input_item IS 'A request carries the payload of the item.';
 COMMENT ON COLUMN run_step.optional IS 'What needs this step goes on when it has failed.';
 COMMENT ON COLUMN run_step.barrier IS 'It begins for no item before what it needs has ended for all of them.';
-COMMENT ON COLUMN run_step.barrier_passed IS 'That is so.';
+COMMENT ON COLUMN run_step.barrier_passed IS 'The barrier has been passed.';
 COMMENT ON COLUMN run_step.config IS 'Settings of the kind: a URL, a query and the like.';
 
 -- Written once, by COPY, never updated. The key index is unique for runs that refuse duplicates: there twin is 0, in
@@ -417,7 +417,7 @@ COMMENT ON COLUMN work_error.at IS 'When it was recorded.';
 -- It is made of joins that the planner takes apart: what a query asks for no column of is not read, so that counting the
 -- states of a run reads its blocks only, and neither items nor parts. For that each outer join stands on a unique index
 -- and its condition names no two tables that another one brings. m is worked out once for a block: what its live slices
--- have, and what has ended at all steps that come before this one (planeColumn.states is the same in Go).
+-- have, and what has ended at all steps that come before this one (planeColumn.states of workqueue/inspect is the same in Go).
 CREATE VIEW run_item AS
 SELECT r.id AS run_id, i.ordinal, q.item_key AS key, st.step, st.name AS step_name,
     CASE WHEN get_bit(b.done, i.bit) = 1 THEN CASE WHEN get_bit(m.before, i.bit) = 0 THEN 'stale' ELSE 'done' END
@@ -483,7 +483,7 @@ COMMENT ON COLUMN run_item.state IS
     'in_flight, scheduled (an attempt was lost or failed: reissued at its time). Finished: done, failed, skipped '
     '(left out); stale is done, of parts that are being made again.';
 COMMENT ON COLUMN run_item.generation IS 'Of the run, when the result or the error was recorded; null: there is none.';
-COMMENT ON COLUMN run_item.attempts IS 'How often it was asked for since it was last ready.';
+COMMENT ON COLUMN run_item.attempts IS 'Attempts since it was last ready; of a finished item those that it took; 0: none.';
 COMMENT ON COLUMN run_item.error_code IS 'Error code of its slot, when it has failed; null: it has not.';
 COMMENT ON COLUMN run_item.error_message IS 'The error in words.';
 COMMENT ON COLUMN run_item.endpoint IS

@@ -76,7 +76,7 @@ COMMENT ON COLUMN endpoint_pace.chunk_cap IS 'Larger chunks fail as a whole; nul
 COMMENT ON COLUMN endpoint_pace.chunk_cap_until IS 'Until when that holds.';
 COMMENT ON COLUMN endpoint_pace.learned IS 'What the above was found out by.';
 COMMENT ON COLUMN endpoint_pace.tokens IS 'What is left of the rates over all runs, in items.';
-COMMENT ON COLUMN endpoint_pace.tokens_at IS 'As of when.';
+COMMENT ON COLUMN endpoint_pace.tokens_at IS 'When the tokens were computed.';
 COMMENT ON COLUMN endpoint_pace.breaker IS
     'open: most requests failed, and only single items are sent, to see whether it is up again; closed: all is sent.';
 COMMENT ON COLUMN endpoint_pace.breaker_reason IS 'Why it is as it is.';
@@ -88,7 +88,7 @@ COMMENT ON COLUMN endpoint_pace.trusted_until IS
     'Until when failures of large chunks do not open it, since a probe was answered or an operator said so.';
 COMMENT ON COLUMN endpoint_pace.changed_at IS 'When the row was changed last by what was found out.';
 COMMENT ON COLUMN endpoint_pace.call_tokens IS 'What is left of endpoint_setting.call_rate, in requests.';
-COMMENT ON COLUMN endpoint_pace.call_tokens_at IS 'As of when.';
+COMMENT ON COLUMN endpoint_pace.call_tokens_at IS 'When the tokens were computed.';
 
 CREATE TABLE endpoint_change (
     id       bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -67,7 +67,7 @@ COMMENT ON COLUMN collector.strict IS
 COMMENT ON COLUMN collector.levels IS 'The highest priority that an operation may have: 0 or 9.';
 COMMENT ON COLUMN collector.drain_at IS 'What was added until then goes at once; null: nobody has asked for that.';
 COMMENT ON COLUMN collector.tokens IS 'What is left of the rate, in flushes.';
-COMMENT ON COLUMN collector.tokens_at IS 'As of when.';
+COMMENT ON COLUMN collector.tokens_at IS 'When the tokens were computed.';
 COMMENT ON COLUMN collector.failures IS 'Flushes in a row that came to nothing.';
 COMMENT ON COLUMN collector.failed_at IS 'When the last one of them ended.';
 COMMENT ON COLUMN collector.failure_code IS 'What it failed with: a code.';

@@ -326,28 +326,21 @@ func (d *directCalls) await(ctx context.Context, q *question, c replyTaker) erro
 	look := time.NewTicker(stragglerPatience)
 	defer look.Stop()
 	for {
-		over := false
-		select {
-		case <-q.call.news:
-		case <-look.C:
-		case <-patience:
-			over = true // what was lost is asked for again
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		over, err := q.wait(ctx, look.C, patience)
+		if err != nil {
+			return err
 		}
 		come, lost := q.call.take()
 		lost = lost || d.dropped() > q.dropped // maybe another's, which costs this one an issue and no attempt
-		err := d.readAll(q, come, c)
+		err = d.readAll(q, come, c)
 		switch {
-		case err != nil:
+		case err != nil || q.left.Empty():
 			return err
-		case q.left.Empty():
-			return nil
 		case lost:
 			return endpoints.Retry(endpoints.CodeOverloaded, "more replies came than the node has room for, which is %d MiB; "+
 				"have the step ask for fewer items at once", d.limit>>20)
 		case over:
-			return nil
+			return nil // what was lost is asked for again
 		case q.final >= 0 && (q.whole || q.slots >= q.final):
 			if q.failure != nil {
 				return q.failure
@@ -357,6 +350,19 @@ func (d *directCalls) await(ctx context.Context, q *question, c replyTaker) erro
 			patience = time.After(stragglerPatience)
 		}
 	}
+}
+
+// wait returns when there is news, or reason to look; over when there is no more patience.
+func (q *question) wait(ctx context.Context, look, patience <-chan time.Time) (over bool, err error) {
+	select {
+	case <-q.call.news:
+	case <-look:
+	case <-patience:
+		over = true
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	return over, err
 }
 
 // readAll takes messages, and gives their room back.

@@ -1,5 +1,17 @@
-// Package workqueue is the store: runs, items, blocks, slices, parts, sessions and the leader's lease in PostgreSQL.
-// All SQL of Tranche lives here and in package tracker.
+// Package workqueue is the words of the store: ids, steps, slices, causes, errors. The packages below it, its rooms,
+// have all SQL of Tranche, but for that of trackers, which is bitfield/tracker's:
+//
+//	database                       connections, and transactions that are run again
+//	start, dispatch, settle        items in, work out, outcomes in; pace: what an endpoint can take
+//	control, redo                  what operators do to a run
+//	inspect, explain, report       what people ask of a run; inspect has the export, too
+//	deadletter, collector, schedule, tracker, retention, plan     each whole, with its tables
+//	session, outbox, streams, request, identity     of nodes, events, JetStream, requests that come twice, people
+//	doctor, health                 is all well
+//	order, throttling              rules without I/O
+//	internal/pg, ledger, plane     PostgreSQL; audit and events; bits, the graph of steps, what an outcome unlocks
+//
+// Each has a Store, made of the one database.DB by its New.
 //
 // # One idea
 //

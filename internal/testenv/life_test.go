@@ -36,7 +36,7 @@ func TestServersDieWithTheBinary(t *testing.T) {
 	t.Parallel()
 	temp := shortTemp(t)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestChild$")
-	cmd.Env = append(environ(), childTest+"=1", "TMPDIR="+temp)
+	cmd.Env = append(environ(), childTest+"=1", "TMPDIR="+temp, "TRANCHE_TEST_DIR="+temp)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestServersDieWithTheBinary(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestDatabasesAreMigratedAndApart$")
-	next.Env = append(environ(), "TMPDIR="+temp)
+	next.Env = append(environ(), "TMPDIR="+temp, "TRANCHE_TEST_DIR="+temp)
 	if out, err := next.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -80,7 +80,7 @@ func TestDatabasesOnAServerThatRuns(t *testing.T) {
 	t.Parallel()
 	cluster, temp := testenv.Postgres(t), shortTemp(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestDatabasesAreMigratedAndApart$", "-test.v")
-	cmd.Env = append(environ(), foreign+"="+cluster.URL(), "TMPDIR="+temp)
+	cmd.Env = append(environ(), foreign+"="+cluster.URL(), "TMPDIR="+temp, "TRANCHE_TEST_DIR="+temp)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestDatabasesAreMigratedAndApart") {
 		t.Fatalf("%v\n%s", err, out)

@@ -10,6 +10,8 @@ import (
 
 const (
 	memoryDir = "/dev/shm"
+	// directoryVariable names another place.
+	directoryVariable = "TRANCHE_TEST_DIR"
 	// memoryFree is what must be free of it, and of the machine's memory: each test binary that runs has a cluster there.
 	memoryFree = 4 << 30
 )
@@ -17,6 +19,9 @@ const (
 // scratch is where data goes that nobody needs after a crash: memory, if there is enough of it. A database is some
 // hundred files, and a test makes one.
 func scratch() string {
+	if dir := os.Getenv(directoryVariable); dir != "" {
+		return dir
+	}
 	var fs syscall.Statfs_t
 	if syscall.Statfs(memoryDir, &fs) != nil || fs.Bavail*uint64(fs.Bsize) < memoryFree || available() < memoryFree {
 		return os.TempDir()

@@ -17,8 +17,8 @@ const (
 // is left to the next one.
 func sweep() {
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPattern))
-	inMemory, _ := filepath.Glob(filepath.Join(memoryDir, dirPattern))
-	for _, dir := range append(dirs, inMemory...) {
+	others, _ := filepath.Glob(filepath.Join(scratch(), dirPattern))
+	for _, dir := range append(dirs, others...) {
 		info, err := os.Stat(dir)
 		if err == nil && time.Since(info.ModTime()) > sweepAge && !locked(dir) {
 			_ = os.RemoveAll(dir)

@@ -63,7 +63,7 @@ type exportPages struct {
 
 	page     []ExportedItem
 	ordinals []workqueue.Ordinal // of the page
-	telling  []int               // of each item of the page: the index of the step whose part is its outcome, or plane.NoStep
+	telling  []int               // of each item of the page: the step whose part is its outcome, or plane.NoStep
 	results  pg.Arena
 	room     int64 // bytes that the page may still take
 }

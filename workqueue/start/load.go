@@ -46,7 +46,8 @@ type LoadRequest struct {
 	CanaryAuto     bool                // go on without an operator when no more of them failed than MaxFailed allows
 	Order          *workqueue.RunOrder // items of the same value go one after the other; nil: all of them side by side
 
-	// Sealing is the last that is done in the transaction that sets the run going; an error undoes it. See schedule.OfFire.
+	// Sealing is the last that is done in the transaction that sets the run going; an error undoes it. See
+	// schedule.OfFire.
 	Sealing func(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error
 }
 

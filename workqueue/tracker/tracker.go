@@ -34,11 +34,12 @@ func auditTracker(ctx context.Context, tx pgx.Tx, actor, name string, batch uuid
 	return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: name, Subject: batch.String(), After: after})
 }
 
-// lockAttempts bounds how often something about a tracker is begun again that had to wait for database.DefaultLockTimeout.
+// lockAttempts bounds how often something about a tracker is begun again that had to wait for
+// database.DefaultLockTimeout.
 const lockAttempts = 12
 
-// trackerTx is [database.DB.InTx] for what may meet, or be, an add or an ack of a billion items: these write a row for each of
-// 122,000 groups, and hold the batch for seconds. The others come after them.
+// trackerTx is [database.DB.InTx] for what may meet, or be, an add or an ack of a billion items: these write a row for
+// each of 122,000 groups, and hold the batch for seconds. The others come after them.
 func (s Store) trackerTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
 	for attempt := 1; ; attempt++ {
 		err := s.db.InTxWithin(ctx, database.OperatorTimeout, f)

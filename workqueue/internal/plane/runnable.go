@@ -13,8 +13,8 @@ const (
          CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = t.run_id AND o.step = t.step OFFSET 0) st`
 )
 
-// HasReady and hasDue are conditions on a run_step st: there is something to claim of it. Both are a look into a
-// partial index, and written so that no plan gathers all there is instead.
+// HasReady is a condition on a run_step st: there is something ready to claim of it. It is a look into a partial index,
+// written so that no plan gathers all there is instead.
 const HasReady = `
     coalesce((SELECT true FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready
               LIMIT 1), false)`
