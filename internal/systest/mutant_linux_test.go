@@ -26,21 +26,21 @@ func TestMutantsAreCaught(t *testing.T) {
 	}{
 		"record without the state of the slice": {
 			mutants: []mutant{
-				{"lockslice.go", []string{`return h.state == "claimed" || h.state == "sent"`}, []string{"return true"}},
-				{"settle.go", []string{"WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`"},
+				{"internal/plane/slice.go", []string{`return h.State == "claimed" || h.State == "sent"`}, []string{"return true"}},
+				{"settle/settle.go", []string{"WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`"},
 					[]string{"WHERE s.id = u.id`"}},
 			},
 			test: "TestCancel$", says: "want them stale",
 		},
 		"claims without locks and without the condition in the update": {
 			mutants: []mutant{
-				{"claim_load.go",
+				{"dispatch/claim_load.go",
 					[]string{
 						"o.step = u.step FOR NO KEY UPDATE`", "stepsToLock + ` SKIP LOCKED) st`",
 						"n.endpoint FOR NO KEY UPDATE`", "pacesToLock + ` SKIP LOCKED) p`",
 					},
 					[]string{"o.step = u.step`", "lockStep", "n.endpoint`", "lockPace"}},
-				{"claim_cut.go",
+				{"dispatch/claim_cut.go",
 					[]string{
 						" FOR NO KEY UPDATE OF b SKIP LOCKED) b", " FOR NO KEY UPDATE OF b`", "firstReadyWait + ` SKIP LOCKED`",
 						" AND (b.ready & u.bits) = u.bits`",
@@ -50,11 +50,13 @@ func TestMutantsAreCaught(t *testing.T) {
 			test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
 		},
 		"a cut that leaves its items ready": {
-			mutants: []mutant{{"claim_cut.go", []string{"SET ready = b.ready & ~u.bits"}, []string{"SET ready = b.ready"}}},
-			test:    "TestClaimCutsEvenly$", says: "invariant: I1",
+			mutants: []mutant{
+				{"dispatch/claim_cut.go", []string{"SET ready = b.ready & ~u.bits"}, []string{"SET ready = b.ready"}},
+			},
+			test: "TestClaimCutsEvenly$", says: "invariant: I1",
 		},
 		"a re-run that opens no generation": {
-			mutants: []mutant{{"rearm.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
+			mutants: []mutant{{"redo/rearm.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
 			test:    "TestRerunWhileRunning$", says: "invariant: I3",
 		},
 	} {
@@ -83,7 +85,7 @@ func writeOverlay(t *testing.T, mutants []mutant) string {
 	dir := t.TempDir()
 	replace := map[string]string{}
 	for _, m := range mutants {
-		path, err := filepath.Abs(filepath.Join("..", "..", "workqueue", m.file))
+		path, err := filepath.Abs(filepath.Join("..", "..", "workqueue", filepath.FromSlash(m.file)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +100,7 @@ func writeOverlay(t *testing.T, mutants []mutant) string {
 			}
 			text = strings.ReplaceAll(text, fence, m.give[i])
 		}
-		replace[path] = filepath.Join(dir, m.file)
+		replace[path] = filepath.Join(dir, strings.ReplaceAll(m.file, "/", "_"))
 		if err := os.WriteFile(replace[path], []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
