@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather/template"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // What a step of kind http uses when it does not say.
@@ -27,17 +28,17 @@ const (
 // A part is what the service answers: JSON, or with any other content type the bytes as they are. Response picks
 // a piece of JSON out of it.
 type HTTP struct {
-	URL         string            `json:"url"`
-	Method      string            `json:"method"`            // GET, POST, PUT, PATCH, DELETE; "": GET, or POST with Body
-	Headers     map[string]string `json:"headers,omitempty"` // by name
-	Body        JSON              `json:"body,omitempty"`
-	Accept      string            `json:"accept,omitempty"` // the one content type that is taken; "": any
-	Many        bool              `json:"many,omitempty"`   // one request for the chunk
-	Concurrency int               `json:"concurrency"`      // requests at once, of a node for this step; 1 to 256
-	Timeout     Duration          `json:"timeout"`          // of one request; 1ms to 1h
-	MaxBytes    int               `json:"max_bytes"`        // of one response; 1 to 256 MiB; the operator may allow less
-	Redirects   int               `json:"redirects"`        // that are followed; 0 to 10
-	Response    HTTPResponse      `json:"response,omitzero"`
+	URL         string             `json:"url"`
+	Method      string             `json:"method"`            // GET, POST, PUT, PATCH, DELETE; "": GET, or POST with Body
+	Headers     map[string]string  `json:"headers,omitempty"` // by name
+	Body        JSON               `json:"body,omitempty"`
+	Accept      string             `json:"accept,omitempty"` // the one content type that is taken; "": any
+	Many        bool               `json:"many,omitempty"`   // one request for the chunk
+	Concurrency int                `json:"concurrency"`      // requests at once, of a node for this step; 1 to 256
+	Timeout     workqueue.Duration `json:"timeout"`          // of one request; 1ms to 1h
+	MaxBytes    int                `json:"max_bytes"`        // of one response; 1 to 256 MiB; the operator may allow less
+	Redirects   int                `json:"redirects"`        // that are followed; 0 to 10
+	Response    HTTPResponse       `json:"response,omitzero"`
 }
 
 // HTTPResponse says by JSON pointers (RFC 6901) where a result stands in a response.
@@ -92,7 +93,7 @@ func (h *HTTP) clone() *HTTP {
 // defaultHTTP is what a plan in YAML starts from; what it does not say stays.
 func defaultHTTP() *HTTP {
 	return &HTTP{
-		Concurrency: DefaultHTTPConcurrency, Timeout: Duration(DefaultHTTPTimeout), MaxBytes: DefaultHTTPMaxBytes,
+		Concurrency: DefaultHTTPConcurrency, Timeout: workqueue.Duration(DefaultHTTPTimeout), MaxBytes: DefaultHTTPMaxBytes,
 		Redirects: DefaultHTTPRedirects,
 	}
 }

@@ -67,8 +67,8 @@ func (h *HTTP) validateValues(prefix string) error {
 			return fieldError(prefix+n.name, "%d is not within %d to %d", n.value, n.min, n.max)
 		}
 	}
-	if d := time.Duration(h.Timeout); d < MinTimeout || d > MaxHTTPTimeout {
-		return fieldError(prefix+"timeout", "%v is not within %v to %v", d, MinTimeout, MaxHTTPTimeout)
+	if d := time.Duration(h.Timeout); d < minTimeout || d > MaxHTTPTimeout {
+		return fieldError(prefix+"timeout", "%v is not within %v to %v", d, minTimeout, MaxHTTPTimeout)
 	}
 	if h.Accept == "" {
 		return nil

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // What a step of kind sql uses when it does not say.
@@ -39,15 +41,17 @@ const (
 // key, item and parts; $3, a jsonb, has the run's parameters. A part is the columns of the row whose key column is the
 // item's key, as a JSON object without that column.
 type SQL struct {
-	Source      string   `json:"source"`                 // the name of the database in the operator's file
-	Query       string   `json:"query"`                  // one statement: SELECT, WITH, VALUES or TABLE
-	Key         string   `json:"key,omitempty"`          // the column with the item's key; "": the first one
-	Value       string   `json:"value,omitempty"`        // the column that is the part; "": an object of all but Key
-	ContentType string   `json:"content_type,omitempty"` // of a Value that is bytea; "": application/octet-stream
-	Rows        string   `json:"rows"`                   // one row for an item; or many: a list, which may be empty
-	Timeout     Duration `json:"timeout"`                // of a query; 1ms to 1h; the operator may allow less
-	MaxRows     int      `json:"max_rows"`               // of a query; likewise
-	MaxBytes    int      `json:"max_bytes"`              // of one part; 1 to 256 MiB
+	Source string `json:"source"`        // the name of the database in the operator's file
+	Query  string `json:"query"`         // one statement: SELECT, WITH, VALUES or TABLE
+	Key    string `json:"key,omitempty"` // the column with the item's key; "": the first one
+	// the column that is the part; "": an object of all but Key
+	Value string `json:"value,omitempty"`
+	// of a Value that is bytea; "": application/octet-stream
+	ContentType string             `json:"content_type,omitempty"`
+	Rows        string             `json:"rows"`      // one row for an item; or many: a list, which may be empty
+	Timeout     workqueue.Duration `json:"timeout"`   // of a query; 1ms to 1h; the operator may allow less
+	MaxRows     int                `json:"max_rows"`  // of a query; likewise
+	MaxBytes    int                `json:"max_bytes"` // of one part; 1 to 256 MiB
 }
 
 // source is the name of the database.
@@ -62,7 +66,7 @@ func (q *SQL) clone() *SQL {
 }
 
 func defaultSQL() *SQL {
-	return &SQL{Rows: RowsOne, Timeout: Duration(DefaultSQLTimeout), MaxRows: DefaultSQLMaxRows,
+	return &SQL{Rows: RowsOne, Timeout: workqueue.Duration(DefaultSQLTimeout), MaxRows: DefaultSQLMaxRows,
 		MaxBytes: DefaultSQLMaxBytes}
 }
 
@@ -115,8 +119,8 @@ func (q *SQL) validate(s *Step, prefix string) error {
 }
 
 func (q *SQL) validateLimits(prefix string) error {
-	if d := time.Duration(q.Timeout); d < MinTimeout || d > MaxSQLTimeout {
-		return fieldError(prefix+"timeout", "%v is not within %v to %v", d, MinTimeout, MaxSQLTimeout)
+	if d := time.Duration(q.Timeout); d < minTimeout || d > MaxSQLTimeout {
+		return fieldError(prefix+"timeout", "%v is not within %v to %v", d, minTimeout, MaxSQLTimeout)
 	}
 	if q.MaxRows < 1 || q.MaxRows > MaxSQLMaxRows {
 		return fieldError(prefix+"max_rows", "%d is not within 1 to %d", q.MaxRows, MaxSQLMaxRows)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 const fetches = `name: p
@@ -49,19 +50,19 @@ func TestParseKindsThatFetch(t *testing.T) {
 		URL: "http://127.0.0.1:8081/branches/{item.branch}{?year}", Method: "PUT",
 		Headers: map[string]string{"Authorization": "Bearer {secret.branch-token}", "X-Key": "{key}"},
 		Body:    gather.JSON(`{"id":"{key}","nested":[1,2.50,null,true,{"a":"{params.year}","b":"x"}]}`),
-		Accept:  "application/json", Concurrency: 16, Timeout: gather.Duration(3 * time.Second), MaxBytes: 64 << 10,
+		Accept:  "application/json", Concurrency: 16, Timeout: workqueue.Duration(3 * time.Second), MaxBytes: 64 << 10,
 		Response: gather.HTTPResponse{Value: "/data"},
 	}
 	if got := plan.Steps[0].HTTP; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	want = &gather.HTTP{URL: "https://api.example/all{?keys}", Method: "GET", Many: true, Concurrency: 8,
-		Timeout: gather.Duration(30 * time.Second), MaxBytes: 4 << 20, Redirects: 3,
+		Timeout: workqueue.Duration(30 * time.Second), MaxBytes: 4 << 20, Redirects: 3,
 		Response: gather.HTTPResponse{Items: "/data", Key: "/id"}}
 	if got := plan.Steps[1].HTTP; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	query := &gather.SQL{Source: "ledger", Rows: "many", Timeout: gather.Duration(10 * time.Second), MaxRows: 100_000,
+	query := &gather.SQL{Source: "ledger", Rows: "many", Timeout: workqueue.Duration(10 * time.Second), MaxRows: 100_000,
 		MaxBytes: 4 << 20, Query: "SELECT account, amount   -- all of them\nFROM movement WHERE account = ANY($1)\n"}
 	if got := plan.Steps[2].SQL; !reflect.DeepEqual(got, query) {
 		t.Errorf("got  %+v\nwant %+v", got, query)

@@ -5,42 +5,27 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 // Overrides are settings of one run that are laid over its plan: those of steps over every step, and then those of
 // single steps. What is nil stays as the plan has it. Fields are called as in plans, here and in JSON.
 type Overrides struct {
-	Priority   *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
-	MaxFailed  *string `json:"max_failed,omitempty" doc:"failures that pause the run: more than 500, or 1%; or none"`
-	Canary     *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none"`
-	CanaryAuto *bool   `json:"canary_auto,omitempty" doc:"a sample within max_failed releases the others"`
+	Priority   *int    `json:"priority,omitempty" doc:"runs with a greater number go first" example:"10" placeholder:"N"`
+	MaxFailed  *string `json:"max_failed,omitempty" doc:"pause when more items fail: a number like 500, or 1%; or none" example:"1%" placeholder:"N|P%"`
+	Canary     *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none" example:"100" placeholder:"N"`
+	CanaryAuto *bool   `json:"canary_auto,omitempty" doc:"let the others go by itself when no more of the sample failed than max_failed allows" example:"true" negatable:""`
 
-	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one after the other"`
-	Partitions *int    `json:"partitions,omitempty" doc:"values share so many lines, by their hash; 0: each has its own"`
-	OnFailure  *string `json:"on_failure,omitempty" doc:"continue, or stop: what follows a failed item is not tried"`
+	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one after the other, in their order" example:"customer.id" placeholder:"FIELD"`
+	Partitions *int    `json:"partitions,omitempty" doc:"with an order: values share so many lines, by their hash; 0: each has its own" example:"64" placeholder:"N"`
+	OnFailure  *string `json:"on_failure,omitempty" doc:"with an order: continue, or stop, and what follows a failed item is not tried" example:"stop" placeholder:"WHAT"`
 
-	StepOverrides // of every step
+	workqueue.StepOverrides // of every step
 
 	// Steps are those of single steps, by name. They come before the others.
-	Steps map[string]*StepOverrides `json:"steps,omitempty" doc:"settings of single steps, by name"`
-}
-
-// StepOverrides are settings of steps that one run has otherwise.
-type StepOverrides struct {
-	Chunk        *Adaptive `json:"chunk,omitempty" doc:"items in a request, 1 to 8192, or auto"`
-	ChunkBytes   *Bytes    `json:"chunk_bytes,omitempty" doc:"payload bytes in a request; 0: what the node allows"`
-	ChunkTime    *Duration `json:"chunk_time,omitempty" doc:"what a request should take, with chunk auto" example:"5s"`
-	InFlight     *Adaptive `json:"in_flight,omitempty" doc:"requests out at once, 1 to 10000, or auto"`
-	Rate         *float64  `json:"rate,omitempty" doc:"items a second; 0: no limit"`
-	MaxAttempts  *int      `json:"max_attempts,omitempty" doc:"how often an item that fails is tried, in all"`
-	Timeout      *Duration `json:"timeout,omitempty" doc:"for the reply to a request that a service has" example:"12m"`
-	RetryBackoff *Duration `json:"retry_backoff,omitempty" doc:"before the second attempt; doubled later" example:"1s"`
-	MaxBackoff   *Duration `json:"max_backoff,omitempty" doc:"the longest such wait" example:"5m"`
-	RetryCodes   []string  `json:"retry_codes,omitempty" nullable:"false" doc:"error codes that are tried again"`
-	NeverRetry   []string  `json:"never_retry,omitempty" nullable:"false" doc:"error codes that are not"`
+	Steps map[string]*workqueue.StepOverrides `json:"steps,omitempty" doc:"settings of single steps, by name" kong:"-"`
 }
 
 // Validate returns a *FieldError for the first value that no plan may have. Whether values go together shows only with
@@ -51,19 +36,34 @@ func (o *Overrides) Validate() error {
 	if err := plan.validateValues(); err != nil {
 		return err
 	}
-	if err := plan.Steps[0].validateValues(""); err != nil {
+	if o.OrderBy != nil {
+		if _, err := readOrderBy(*o.OrderBy); err != nil {
+			return fieldError("order_by", "%v; this is %.40q", err, *o.OrderBy)
+		}
+	}
+	if o.OnFailure != nil {
+		if _, err := ParseOnFailure(*o.OnFailure); err != nil {
+			return fieldError("on_failure", "%v; this is %.40q", err, *o.OnFailure)
+		}
+	}
+	if err := checkOverrides("", &o.StepOverrides); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Steps)) {
-		step := defaultStep()
 		if settings := o.Steps[name]; settings != nil {
-			settings.lay(&step)
-		}
-		if err := step.validateValues("steps." + name + "."); err != nil {
-			return err
+			if err := checkOverrides("steps."+name+".", settings); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+func checkOverrides(prefix string, o *workqueue.StepOverrides) error {
+	if name, problem := o.Check(); name != "" {
+		return fieldError(prefix+name, "%s", problem)
+	}
+	return checkAllCodes(prefix, new(workqueue.StepSettings).Over(o))
 }
 
 // Over returns the plan with the settings laid over it, or a *FieldError. The plan stays as it is.
@@ -135,40 +135,14 @@ func (o *Overrides) lay(plan *Plan) {
 	o.layOrder(plan)
 	for i := range plan.Steps {
 		s := &plan.Steps[i]
-		o.StepOverrides.lay(s)
+		s.StepSettings = s.StepSettings.Over(&o.StepOverrides)
 		single := o.Steps[s.Name]
 		if single != nil {
-			single.lay(s)
+			s.StepSettings = s.StepSettings.Over(single)
 		}
 		if len(plan.Steps) > 1 && !s.ChunkAuto && (single == nil || single.ChunkTime == nil) {
 			s.ChunkTime = 0 // of several steps it is for those whose size is found
 		}
-	}
-}
-
-// lay lays the settings over a step.
-func (o *StepOverrides) lay(s *Step) {
-	set((*Duration)(&s.Timeout), o.Timeout)
-	if o.Chunk != nil {
-		s.setChunk(*o.Chunk)
-	}
-	set((*Bytes)(&s.ChunkBytes), o.ChunkBytes)
-	set((*Duration)(&s.ChunkTime), o.ChunkTime)
-	if o.InFlight != nil {
-		s.setInFlight(*o.InFlight)
-	}
-	set(&s.Rate, o.Rate)
-	set(&s.MaxAttempts, o.MaxAttempts)
-	if o.RetryBackoff != nil {
-		s.RetryBackoff = time.Duration(*o.RetryBackoff)
-		s.MaxBackoff = max(s.MaxBackoff, s.RetryBackoff)
-	}
-	set((*Duration)(&s.MaxBackoff), o.MaxBackoff)
-	if o.RetryCodes != nil {
-		s.RetryCodes = append([]string(nil), o.RetryCodes...)
-	}
-	if o.NeverRetry != nil {
-		s.NeverRetry = append([]string(nil), o.NeverRetry...)
 	}
 }
 
@@ -181,7 +155,7 @@ func set[T any](setting, value *T) {
 
 // canonicalMaxFailed returns the form that plans keep; what has none stays as it is, for Validate to refuse.
 func canonicalMaxFailed(text string) string {
-	if canonical, err := ParseMaxFailed(text); err == nil {
+	if canonical, err := workqueue.ParseMaxFailed(text); err == nil {
 		return canonical
 	}
 	return text

@@ -2,11 +2,11 @@ package gather
 
 import (
 	"errors"
-	"math"
+	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
@@ -42,12 +42,12 @@ func (o *Overrides) SetStep(text string) error {
 		return err
 	}
 	if o.Steps == nil {
-		o.Steps = map[string]*StepOverrides{}
+		o.Steps = map[string]*workqueue.StepOverrides{}
 	}
 	if o.Steps[name] == nil {
-		o.Steps[name] = &StepOverrides{}
+		o.Steps[name] = &workqueue.StepOverrides{}
 	}
-	return read(o.Steps[name].settings(), "steps."+name+".", field, value)
+	return read(stepSettings(o.Steps[name]), "steps."+name+".", field, value)
 }
 
 // OverrideFields returns the names that Set knows.
@@ -68,29 +68,40 @@ type setting struct {
 
 func (o *Overrides) settings() []setting {
 	return append([]setting{
-		{"priority", reading(&o.Priority, wholeNumber)},
-		{"max_failed", reading(&o.MaxFailed, ParseMaxFailed)},
-		{"canary", reading(&o.Canary, wholeNumber)},
+		{"priority", reading(&o.Priority, workqueue.WholeNumber)},
+		{"max_failed", reading(&o.MaxFailed, workqueue.ParseMaxFailed)},
+		{"canary", reading(&o.Canary, workqueue.WholeNumber)},
 		{"canary_auto", reading(&o.CanaryAuto, readTruth)},
 		{"order_by", reading(&o.OrderBy, readOrderBy)},
-		{"partitions", reading(&o.Partitions, wholeNumber)},
+		{"partitions", reading(&o.Partitions, workqueue.WholeNumber)},
 		{"on_failure", reading(&o.OnFailure, ParseOnFailure)},
-	}, o.StepOverrides.settings()...)
+	}, stepSettings(&o.StepOverrides)...)
 }
 
-func (o *StepOverrides) settings() []setting {
-	return []setting{
-		{"chunk", reading(&o.Chunk, readText[Adaptive])},
-		{"chunk_bytes", reading(&o.ChunkBytes, readText[Bytes])},
-		{"chunk_time", reading(&o.ChunkTime, readText[Duration])},
-		{"in_flight", reading(&o.InFlight, readText[Adaptive])},
-		{"rate", reading(&o.Rate, readRate)},
-		{"max_attempts", reading(&o.MaxAttempts, wholeNumber)},
-		{"timeout", reading(&o.Timeout, readText[Duration])},
-		{"retry_backoff", reading(&o.RetryBackoff, readText[Duration])},
-		{"max_backoff", reading(&o.MaxBackoff, readText[Duration])},
-		{"retry_codes", adding(&o.RetryCodes)},
-		{"never_retry", adding(&o.NeverRetry)},
+// stepSettings reads each setting of a step by the type of its field.
+func stepSettings(o *workqueue.StepOverrides) (all []setting) {
+	for name, field := range o.Fields() {
+		all = append(all, setting{name, readField(field)})
+	}
+	return all
+}
+
+func readField(field any) func(text string) error {
+	switch into := field.(type) {
+	case **workqueue.Adaptive:
+		return reading(into, readText[workqueue.Adaptive])
+	case **workqueue.Bytes:
+		return reading(into, readText[workqueue.Bytes])
+	case **workqueue.Duration:
+		return reading(into, readText[workqueue.Duration])
+	case **float64:
+		return reading(into, workqueue.ParseRate)
+	case **int:
+		return reading(into, workqueue.WholeNumber)
+	case *[]string:
+		return adding(into)
+	default:
+		panic(fmt.Sprintf("gather: no text is read as a %T", field))
 	}
 }
 
@@ -151,18 +162,4 @@ func readTruth(text string) (bool, error) {
 		return false, nil
 	}
 	return false, errNoTruth
-}
-
-// readRate takes plain decimal numbers only: 0x1p3, 1_000 and inf are numbers to Go as well.
-func readRate(text string) (float64, error) {
-	for _, c := range text {
-		if (c < '0' || c > '9') && c != '.' && c != '-' {
-			return math.NaN(), errNoRate
-		}
-	}
-	rate, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return math.NaN(), errNoRate
-	}
-	return rate, nil
 }

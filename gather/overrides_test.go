@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 func fixed(s gather.Step, chunk int) gather.Step {
@@ -29,13 +30,13 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 	for text, change := range map[string]func(p *gather.Plan, s *gather.Step){
 		`{"chunk":200}`: func(_ *gather.Plan, s *gather.Step) { s.Chunk, s.ChunkAuto, s.ChunkTime = 200, false, 0 },
 		`{"chunk":"auto"}`: func(_ *gather.Plan, s *gather.Step) {
-			s.Chunk, s.ChunkTime = gather.MaxChunk, time.Second
+			s.Chunk, s.ChunkTime = workqueue.AutoChunk, time.Second
 		},
 		`{"chunk":"auto","chunk_time":"2s"}`: func(_ *gather.Plan, s *gather.Step) {
-			s.Chunk, s.ChunkTime = gather.MaxChunk, 2*time.Second
+			s.Chunk, s.ChunkTime = workqueue.AutoChunk, 2*time.Second
 		},
 		`{"in_flight":7}`:      func(_ *gather.Plan, s *gather.Step) { s.InFlight, s.InFlightAuto = 7, false },
-		`{"in_flight":"auto"}`: func(_ *gather.Plan, s *gather.Step) { s.InFlight = gather.DefaultInFlight },
+		`{"in_flight":"auto"}`: func(_ *gather.Plan, s *gather.Step) { s.InFlight = workqueue.AutoInFlight },
 		`{"rate":0}`:           func(_ *gather.Plan, s *gather.Step) { s.Rate = 0 },
 		`{"max_attempts":1}`:   func(_ *gather.Plan, s *gather.Step) { s.MaxAttempts = 1 },
 		`{"retry_backoff":"2m"}`: func(_ *gather.Plan, s *gather.Step) {

@@ -5,20 +5,17 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
-// What a plan uses when it does not say. The limit of requests is found while running, up to DefaultInFlight.
+// What a plan uses when it does not say, beside what steps use in general.
 const (
 	DefaultChunk        = 500
-	DefaultChunkHTTP    = 50              // of a step that asks for one item with each request
-	DefaultChunkLocal   = 100             // of a step of local code
-	DefaultChunkTime    = 5 * time.Second // of a chunk whose size is found
-	DefaultInFlight     = 1024
+	DefaultChunkHTTP    = 50  // of a step that asks for one item with each request
+	DefaultChunkLocal   = 100 // of a step of local code
 	DefaultMaxAttempts  = 3
-	DefaultTimeout      = 12 * time.Minute // a little more than a service gives its handler by default
 	DefaultRetryBackoff = time.Second
-	DefaultMaxBackoff   = 5 * time.Minute
 )
 
 // Plan is what a run does with each of its items.
@@ -36,22 +33,10 @@ type Plan struct {
 
 // Step is one piece of work per item. Exactly one of Endpoint, Request, HTTP, SQL and Local says how it is done.
 type Step struct {
-	Name         string        // 1 to 64 of A-Z a-z 0-9 _ -, unique in the plan
-	Endpoint     string        // the list endpoint that does the work, asked over JetStream
-	Needs        []string      // the steps that must be done for an item before this one starts
-	Chunk        int           // items in a request, at most; 1 to 8192
-	ChunkAuto    bool          // the size is found while running, up to Chunk
-	ChunkBytes   int           // payload bytes in a request, at most; 1 KiB to 64 MiB; 0: what the node allows
-	ChunkTime    time.Duration // what a request should take, with ChunkAuto; 10ms to 1h
-	InFlight     int           // requests out at once, at most; 1 to 10000
-	InFlightAuto bool          // the limit is found while running, up to InFlight
-	Rate         float64       // items a second, at most; 0.001 to 10,000,000; 0: no limit
-	MaxAttempts  int           // how often an item that fails is tried, in all; 1 to 100
-	Timeout      time.Duration // from handing a request to a service to giving up on its reply; 1ms to 24h
-	RetryBackoff time.Duration // the wait before the second attempt, doubled for each later one; 0 to 24h
-	MaxBackoff   time.Duration // the longest such wait; RetryBackoff, and 1ms, to 24h
-	RetryCodes   []string      // error codes that are tried again, although the service says no
-	NeverRetry   []string      // error codes that are not, although the service says yes
+	Name     string   // 1 to 64 of A-Z a-z 0-9 _ -, unique in the plan
+	Endpoint string   // the list endpoint that does the work, asked over JetStream
+	Needs    []string // the steps that must be done for an item before this one starts
+	workqueue.StepSettings
 
 	Request  string   // the list endpoint that does the work, asked over core NATS: nothing is persisted
 	HTTP     *HTTP    // an external service that does the work
@@ -71,15 +56,15 @@ func Single(endpoint string) *Plan {
 }
 
 func defaultStep() Step {
-	return Step{
+	return Step{StepSettings: workqueue.StepSettings{
 		Chunk:        DefaultChunk,
-		InFlight:     DefaultInFlight,
+		InFlight:     workqueue.AutoInFlight,
 		InFlightAuto: true,
 		MaxAttempts:  DefaultMaxAttempts,
-		Timeout:      DefaultTimeout,
+		Timeout:      workqueue.DefaultTimeout,
 		RetryBackoff: DefaultRetryBackoff,
-		MaxBackoff:   DefaultMaxBackoff,
-	}
+		MaxBackoff:   workqueue.DefaultMaxBackoff,
+	}}
 }
 
 // WithDefaults returns a copy in which every setting that is zero has its default, and every step without a name that
@@ -94,16 +79,16 @@ func (p *Plan) WithDefaults() *Plan {
 		s.HTTP.withDefaults()
 		s.SQL.withDefaults()
 		if s.ChunkAuto {
-			s.setChunk(Adaptive{Value: s.Chunk, Auto: true})
+			s.SetChunk(workqueue.Adaptive{Value: s.Chunk, Auto: true})
 		}
 		if s.InFlight == 0 {
-			s.setInFlight(Adaptive{Auto: true})
+			s.SetInFlight(workqueue.Adaptive{Auto: true})
 		}
 		s.Chunk = cmp.Or(s.Chunk, s.defaultChunk())
 		s.MaxAttempts = cmp.Or(s.MaxAttempts, d.MaxAttempts)
 		s.Timeout = cmp.Or(s.Timeout, d.Timeout)
 		s.RetryBackoff = cmp.Or(s.RetryBackoff, d.RetryBackoff)
-		s.MaxBackoff = cmp.Or(s.MaxBackoff, longestBackoff(s.RetryBackoff))
+		s.MaxBackoff = cmp.Or(s.MaxBackoff, max(d.MaxBackoff, s.RetryBackoff))
 	}
 	return out
 }
@@ -130,36 +115,14 @@ func (s *Step) ownName() string {
 	}
 }
 
-// setChunk makes the size of chunks a fixed one, or one to be found with a time to aim at.
-func (s *Step) setChunk(n Adaptive) {
-	s.Chunk, s.ChunkAuto = n.Value, n.Auto
-	if !n.Auto {
-		s.ChunkTime = 0
-		return
-	}
-	s.Chunk = cmp.Or(s.Chunk, MaxChunk)
-	s.ChunkTime = cmp.Or(s.ChunkTime, min(DefaultChunkTime, cmp.Or(s.Timeout, DefaultTimeout)))
-}
-
-// setInFlight makes the limit of requests a fixed one, or one to be found.
-func (s *Step) setInFlight(n Adaptive) {
-	s.InFlight, s.InFlightAuto = n.Value, n.Auto
-	if n.Auto {
-		s.InFlight = cmp.Or(s.InFlight, DefaultInFlight)
-	}
-}
-
-// longestBackoff is the longest wait of a step that does not give one.
-func longestBackoff(first time.Duration) time.Duration { return max(first, DefaultMaxBackoff) }
-
 func (p *Plan) clone() *Plan {
 	out := *p
 	out.Order.Values = slices.Clone(p.Order.Values)
 	out.Steps = slices.Clone(p.Steps)
 	for i := range out.Steps {
 		s := &out.Steps[i]
-		s.Needs, s.RetryCodes, s.NeverRetry = slices.Clone(s.Needs), slices.Clone(s.RetryCodes), slices.Clone(s.NeverRetry)
-		s.Inputs, s.HTTP, s.SQL = slices.Clone(s.Inputs), s.HTTP.clone(), s.SQL.clone()
+		s.StepSettings, s.Needs, s.Inputs = s.Clone(), slices.Clone(s.Needs), slices.Clone(s.Inputs)
+		s.HTTP, s.SQL = s.HTTP.clone(), s.SQL.clone()
 	}
 	return &out
 }

@@ -10,14 +10,16 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 func TestSingle(t *testing.T) {
 	t.Parallel()
 	plan := gather.Single("statement")
 	want := &gather.Plan{Name: "statement", Steps: []gather.Step{{
-		Name: "statement", Endpoint: "statement", Chunk: 500, InFlight: 1024, InFlightAuto: true, MaxAttempts: 3,
-		Timeout: 12 * time.Minute, RetryBackoff: time.Second, MaxBackoff: 5 * time.Minute,
+		Name: "statement", Endpoint: "statement", StepSettings: workqueue.StepSettings{Chunk: 500, InFlight: 1024,
+			InFlightAuto: true, MaxAttempts: 3, Timeout: 12 * time.Minute, RetryBackoff: time.Second,
+			MaxBackoff: 5 * time.Minute},
 	}}}
 	if !reflect.DeepEqual(plan, want) {
 		t.Errorf("got %+v", plan)
@@ -43,8 +45,9 @@ func TestWithDefaults(t *testing.T) {
 	if bare.Steps[0].Needs[0] != "x" || bare.Steps[0].Chunk != 0 {
 		t.Error("the original changed")
 	}
-	set := gather.Step{Name: "n", Endpoint: "e", Chunk: 1, InFlight: 2, MaxAttempts: 4, Timeout: 5, RetryBackoff: 6,
-		ChunkAuto: true, ChunkTime: 3, InFlightAuto: true, MaxBackoff: 7, Rate: 8, ChunkBytes: 9}
+	set := gather.Step{Name: "n", Endpoint: "e", StepSettings: workqueue.StepSettings{Chunk: 1, InFlight: 2,
+		MaxAttempts: 4, Timeout: 5, RetryBackoff: 6, ChunkAuto: true, ChunkTime: 3, InFlightAuto: true, MaxBackoff: 7,
+		Rate: 8, ChunkBytes: 9}}
 	kept := (&gather.Plan{Steps: []gather.Step{set}}).WithDefaults()
 	if !reflect.DeepEqual(kept.Steps[0], set) {
 		t.Errorf("a setting was overwritten: %+v", kept.Steps[0])
@@ -223,24 +226,11 @@ func TestJSONIsStable(t *testing.T) {
 // everything is a plan in which no field is zero.
 func everything() *gather.Plan {
 	return &gather.Plan{Name: "p", Priority: -3, MaxFailed: "0.5%", Canary: 100, CanaryAuto: true, Steps: []gather.Step{{
-		Name: "a", Endpoint: "b", Needs: []string{"c"}, Chunk: 2000, ChunkAuto: true, ChunkBytes: 512 << 10,
-		ChunkTime: time.Second, InFlight: 256, InFlightAuto: true, Rate: 0.5, MaxAttempts: 4, Timeout: time.Minute,
-		RetryBackoff: time.Second, MaxBackoff: time.Minute, RetryCodes: []string{"BUSY"}, NeverRetry: []string{"GONE"},
+		Name: "a", Endpoint: "b", Needs: []string{"c"}, StepSettings: workqueue.StepSettings{Chunk: 2000, ChunkAuto: true,
+			ChunkBytes: 512 << 10, ChunkTime: time.Second, InFlight: 256, InFlightAuto: true, Rate: 0.5, MaxAttempts: 4,
+			Timeout: time.Minute, RetryBackoff: time.Second, MaxBackoff: time.Minute, RetryCodes: []string{"BUSY"},
+			NeverRetry: []string{"GONE"}},
 	}}}
-}
-
-// What the first version stored is read as what it meant then.
-func TestOldJSON(t *testing.T) {
-	t.Parallel()
-	var plan gather.Plan
-	err := json.Unmarshal([]byte(`{"name":"statement","steps":[{"name":"statement","endpoint":"statement","chunk":500,`+
-		`"in_flight":64,"max_attempts":3,"timeout":"12m0s","retry_backoff":"10m0s"}]}`), &plan)
-	want := gather.Single("statement")
-	want.Steps[0].InFlight, want.Steps[0].InFlightAuto = 64, false
-	want.Steps[0].RetryBackoff, want.Steps[0].MaxBackoff = 10*time.Minute, 10*time.Minute
-	if err != nil || !reflect.DeepEqual(&plan, want) {
-		t.Errorf("got %+v, %v", plan, err)
-	}
 }
 
 func TestJSONRefusesWhatItDoesNotKnow(t *testing.T) {

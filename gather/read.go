@@ -2,9 +2,9 @@ package gather
 
 import (
 	"strings"
-	"time"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
@@ -31,10 +31,9 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 
 func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 	step := defaultStep()
-	var chunk, inFlight *Adaptive
-	var chunkAuto, inFlightAuto *bool
-	var chunkTime *time.Duration
-	err := v.Fields([]strictyaml.Field{
+	var over workqueue.StepOverrides
+	auto := map[string]**bool{"chunk": new(*bool), "in_flight": new(*bool)}
+	fields := []strictyaml.Field{
 		{Name: "name", Read: text(&step.Name)},
 		{Name: "endpoint", Read: text(&step.Endpoint)},
 		{Name: "request", Read: text(&step.Request)},
@@ -45,33 +44,23 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 		{Name: "inputs", Read: inputs(&step.Inputs)},
 		{Name: "optional", Read: strictyaml.Truth(&step.Optional)},
 		{Name: "barrier", Read: strictyaml.Truth(&step.Barrier)},
-		{Name: "chunk", Read: adaptive(&chunk)},
-		{Name: "chunk_auto", Read: given(&chunkAuto, strictyaml.Truth)},
-		{Name: "chunk_bytes", Read: size(&step.ChunkBytes)},
-		{Name: "chunk_time", Read: given(&chunkTime, duration)},
-		{Name: "in_flight", Read: adaptive(&inFlight)},
-		{Name: "in_flight_auto", Read: given(&inFlightAuto, strictyaml.Truth)},
-		{Name: "rate", Read: rate(&step.Rate)},
-		{Name: "max_attempts", Read: number(&step.MaxAttempts)},
-		{Name: "timeout", Read: duration(&step.Timeout)},
-		{Name: "retry_backoff", Read: duration(&step.RetryBackoff)},
-		{Name: "max_backoff", Read: duration(&step.MaxBackoff)},
-		{Name: "retry_codes", Read: texts(&step.RetryCodes)},
-		{Name: "never_retry", Read: texts(&step.NeverRetry)},
-	}...)
+	}
+	for name, field := range over.Fields() {
+		fields = append(fields, strictyaml.Field{Name: name, Read: settingOf(field)})
+		if into := auto[name]; into != nil {
+			fields = append(fields, strictyaml.Field{Name: name + "_auto", Read: given(into, strictyaml.Truth)})
+		}
+	}
+	err := v.Fields(fields...)
 	step.Chunk = step.defaultChunk()
-	if err == nil {
-		err = together(doc, v.Path()+".chunk", chunk, chunkAuto, step.setChunk)
+	for name, field := range over.Fields() {
+		if number, ok := field.(**workqueue.Adaptive); ok && err == nil {
+			err = together(doc, v.Path()+"."+name, number, *auto[name])
+		}
 	}
-	if err == nil {
-		err = together(doc, v.Path()+".in_flight", inFlight, inFlightAuto, step.setInFlight)
-	}
-	set(&step.ChunkTime, chunkTime)
+	step.StepSettings = step.Over(&over)
 	if !v.Given("name") {
 		step.Name = step.ownName()
-	}
-	if !v.Given("max_backoff") {
-		step.MaxBackoff = longestBackoff(step.RetryBackoff)
 	}
 	return step, err
 }
@@ -114,19 +103,18 @@ func given[T any](into **T, read func(*T) func(strictyaml.Value) error) func(str
 	}
 }
 
-// together sets a number that may be auto by its two fields: itself, which may say auto, and the one with _auto behind
-// its name, which makes it the upper bound. Without either the default stays.
-func together(doc *strictyaml.Document, path string, number *Adaptive, auto *bool, put func(Adaptive)) error {
+// together makes one of the two fields of a number that may be auto: itself, which may say auto, and the one with _auto
+// behind its name, which makes it the upper bound. Without either it stays nil.
+func together(doc *strictyaml.Document, path string, number **workqueue.Adaptive, auto *bool) error {
+	is := *number
 	switch {
-	case number == nil && auto == nil:
 	case auto == nil:
-		put(*number)
-	case number == nil && *auto:
-		put(Adaptive{Auto: true})
-	case number == nil || number.Auto && !*auto:
+	case is == nil && *auto:
+		*number = &workqueue.Adaptive{Auto: true}
+	case is == nil || is.Auto && !*auto:
 		return doc.Fail(path+"_auto", "without auto, %s has to be a number", path[strings.LastIndexByte(path, '.')+1:])
 	default:
-		put(Adaptive{Value: number.Value, Auto: *auto})
+		is.Auto = *auto
 	}
 	return nil
 }

@@ -1,10 +1,13 @@
 package gather
 
 import (
+	"encoding"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // wrong returns an error that says what is wanted, and what the value is.
@@ -39,7 +42,7 @@ func texts(into *[]string) func(strictyaml.Value) error {
 func number(into *int) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		digits, _ := v.Number()
-		n, err := wholeNumber(digits)
+		n, err := workqueue.WholeNumber(digits)
 		if err != nil {
 			return wrong(v, err)
 		}
@@ -48,29 +51,51 @@ func number(into *int) func(strictyaml.Value) error {
 	}
 }
 
-func adaptive(into **Adaptive) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		*into = &Adaptive{}
-		said, ok := v.Number()
-		if word, _ := v.Text(); word == auto {
-			said, ok = word, true
-		}
-		if !ok || (*into).UnmarshalText([]byte(said)) != nil {
-			return wrong(v, errNoAdaptive)
-		}
-		return nil
+// settingOf reads a setting of a step by the type of its field.
+func settingOf(field any) func(strictyaml.Value) error {
+	switch into := field.(type) {
+	case **workqueue.Adaptive:
+		return given(into, adaptive)
+	case **workqueue.Bytes:
+		return given(into, func(n *workqueue.Bytes) func(strictyaml.Value) error { return size((*int)(n)) })
+	case **workqueue.Duration:
+		return given(into, func(d *workqueue.Duration) func(strictyaml.Value) error { return duration((*time.Duration)(d)) })
+	case **float64:
+		return given(into, rate)
+	case **int:
+		return given(into, number)
+	case *[]string:
+		return texts(into)
+	default:
+		panic(fmt.Sprintf("gather: no YAML is read as a %T", field))
 	}
 }
 
-var errNoRate = errors.New("want items a second as a number like 1000 or 0.5")
+func adaptive(into *workqueue.Adaptive) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		said, ok := v.Number()
+		if word, _ := v.Text(); word == "auto" {
+			said, ok = word, true
+		}
+		return parsed(v, said, ok, into)
+	}
+}
+
+// parsed reads what is said where it is of a kind that may say it.
+func parsed(v strictyaml.Value, said string, ok bool, into encoding.TextUnmarshaler) error {
+	if !ok {
+		said = ""
+	}
+	if err := into.UnmarshalText([]byte(said)); err != nil {
+		return wrong(v, err)
+	}
+	return nil
+}
 
 func rate(into *float64) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) (err error) {
-		digits, ok := v.Number()
-		if !ok {
-			return wrong(v, errNoRate)
-		}
-		if *into, err = readRate(digits); err != nil {
+		digits, _ := v.Number()
+		if *into, err = workqueue.ParseRate(digits); err != nil {
 			return wrong(v, err)
 		}
 		return nil
@@ -81,10 +106,7 @@ func rate(into *float64) func(strictyaml.Value) error {
 func size(into *int) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		said, ok := v.Plain()
-		if !ok || (*Bytes)(into).UnmarshalText([]byte(said)) != nil {
-			return wrong(v, errNoSize)
-		}
-		return nil
+		return parsed(v, said, ok, (*workqueue.Bytes)(into))
 	}
 }
 
@@ -92,10 +114,10 @@ func failures(into *string) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) (err error) {
 		said, ok := v.Plain()
 		if ok {
-			*into, err = ParseMaxFailed(said)
+			*into, err = workqueue.ParseMaxFailed(said)
 		}
 		if !ok || err != nil {
-			return wrong(v, errFailures)
+			return wrong(v, workqueue.ErrMaxFailed)
 		}
 		return nil
 	}
@@ -104,9 +126,6 @@ func failures(into *string) func(strictyaml.Value) error {
 func duration(into *time.Duration) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		said, ok := v.Text()
-		if !ok || (*Duration)(into).UnmarshalText([]byte(said)) != nil {
-			return wrong(v, errNoDuration)
-		}
-		return nil
+		return parsed(v, said, ok, (*workqueue.Duration)(into))
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Limits of a plan.
@@ -73,8 +75,8 @@ func (p *Plan) validateValues() error {
 	if p.Priority < math.MinInt32 || p.Priority > math.MaxInt32 {
 		return fieldError("priority", "%d is not within %d to %d", p.Priority, math.MinInt32, math.MaxInt32)
 	}
-	if canonical, err := ParseMaxFailed(p.MaxFailed); err != nil || canonical != p.MaxFailed {
-		return fieldError("max_failed", "%.40q: %v", p.MaxFailed, errFailures)
+	if canonical, err := workqueue.ParseMaxFailed(p.MaxFailed); err != nil || canonical != p.MaxFailed {
+		return fieldError("max_failed", "%.40q: %v", p.MaxFailed, workqueue.ErrMaxFailed)
 	}
 	if p.Canary < 0 || p.Canary > MaxCanary {
 		return fieldError("canary", "%d is not within 0 to %d", p.Canary, MaxCanary)

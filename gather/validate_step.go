@@ -7,25 +7,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Limits of a step. A chunk is a mask of one block.
 const (
-	MaxChunk       = bitfield.Size
-	MinChunkBytes  = 1 << 10
-	MaxChunkBytes  = 64 << 20
-	MinChunkTime   = 10 * time.Millisecond
-	MaxChunkTime   = time.Hour
-	MaxInFlight    = 10_000
-	MinRate        = 0.001
-	MaxRate        = 10_000_000
-	MaxMaxAttempts = 100
-	MaxTimeout     = 24 * time.Hour
-	MinTimeout     = time.Millisecond
-
-	maxCodes = 100
+	maxCodes   = 100
+	minTimeout = time.Millisecond // of a request or a query of its own
 )
 
 // validate checks the step, whose fields begin with prefix.
@@ -107,60 +95,24 @@ func (s *Step) checkInputs(prefix string) error {
 
 // validateValues looks at each setting by itself.
 func (s *Step) validateValues(prefix string) error {
-	for _, n := range []struct {
-		name            string
-		value, min, max int
-	}{
-		{"chunk", s.Chunk, 1, MaxChunk},
-		{"in_flight", s.InFlight, 1, MaxInFlight},
-		{"max_attempts", s.MaxAttempts, 1, MaxMaxAttempts},
-	} {
-		if n.value < n.min || n.value > n.max {
-			return fieldError(prefix+n.name, "%d is not within %d to %d", n.value, n.min, n.max)
-		}
+	if name, problem := s.Check(); name != "" {
+		return fieldError(prefix+name, "%s", problem)
 	}
-	if s.ChunkBytes != 0 && (s.ChunkBytes < MinChunkBytes || s.ChunkBytes > MaxChunkBytes) {
-		return fieldError(prefix+"chunk_bytes", "%v is not within %v to %v; 0 leaves it to the node", Bytes(s.ChunkBytes),
-			Bytes(MinChunkBytes), Bytes(MaxChunkBytes))
-	}
-	if s.Rate != 0 && !(s.Rate >= MinRate && s.Rate <= MaxRate) { // so that NaN is refused
-		return fieldError(prefix+"rate", "%g is not within %g to %d items a second; 0 is no limit", s.Rate, MinRate,
-			MaxRate)
-	}
-	if err := s.validateTimes(prefix); err != nil {
-		return err
-	}
+	return checkAllCodes(prefix, s.StepSettings)
+}
+
+func checkAllCodes(prefix string, s workqueue.StepSettings) error {
 	if err := checkCodes(prefix+"retry_codes", s.RetryCodes); err != nil {
 		return err
 	}
 	return checkCodes(prefix+"never_retry", s.NeverRetry)
 }
 
-func (s *Step) validateTimes(prefix string) error {
-	for _, d := range []struct {
-		name            string
-		value, min, max time.Duration
-	}{
-		{"timeout", s.Timeout, MinTimeout, MaxTimeout},
-		{"retry_backoff", s.RetryBackoff, 0, MaxTimeout},
-		{"max_backoff", s.MaxBackoff, MinTimeout, MaxTimeout},
-		{"chunk_time", s.ChunkTime, MinChunkTime, MaxChunkTime},
-	} {
-		if d.name == "chunk_time" && d.value == 0 {
-			continue
-		}
-		if d.value < d.min || d.value > d.max {
-			return fieldError(prefix+d.name, "%v is not within %v to %v", d.value, d.min, d.max)
-		}
-	}
-	return nil
-}
-
 // validateTogether looks at settings that have to fit each other.
 func (s *Step) validateTogether(prefix string) error {
 	switch {
 	case s.ChunkAuto && s.ChunkTime == 0:
-		return fieldError(prefix+"chunk_time", "a chunk of auto needs a time to aim at, like %v", DefaultChunkTime)
+		return fieldError(prefix+"chunk_time", "a chunk of auto needs a time to aim at, like %v", workqueue.DefaultChunkTime)
 	case !s.ChunkAuto && s.ChunkTime != 0:
 		return fieldError(prefix+"chunk_time", "it goes with chunk: auto only, and the chunk is %d; leave one out", s.Chunk)
 	case s.ChunkTime > s.Timeout:

@@ -46,7 +46,8 @@ func newItemRun(t *testing.T, items, canary int) *itemRun {
 	req := start.LoadRequest{Plan: "test", Session: r.session, Canary: canary}
 	for i, name := range r.steps {
 		step := workqueue.StepSpec{
-			Name: name, Endpoint: "e-" + name, Chunk: 7, InFlight: 1000, MaxAttempts: 3, Timeout: time.Minute,
+			Name: name, Endpoint: "e-" + name, StepSettings: workqueue.StepSettings{Chunk: 7, InFlight: 1000, MaxAttempts: 3,
+				Timeout: time.Minute},
 		}
 		if i > 0 {
 			step.Needs, step.Inputs = []int{i - 1}, []int{i - 1}

@@ -106,7 +106,7 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	}
 	t.Logf("%d items had failed", n)
 	mended.Store(true)
-	again := redo.RerunRequest{Run: id, Select: redo.Selection{Failed: true}, Actor: "ann", Chunk: 500}
+	again := redo.RerunRequest{Run: id, Select: redo.Selection{Failed: true}, Actor: "ann", Settings: chunked(500)}
 	if _, err := b.node.Rerun(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func TestRunCompletesAndFailedItemsAreRunAgain(t *testing.T) {
 	b.check(t)
 	repaired.Store(true)
 	rerun, err := b.node.Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
-		Chunk: 1, Actor: "test"})
+		Settings: chunked(1), Actor: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

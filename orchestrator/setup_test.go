@@ -20,6 +20,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -166,8 +167,8 @@ func items(n int) func(*start.LoadItem) error {
 
 func request(endpoint string) start.LoadRequest {
 	return start.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
-		Name: endpoint, Endpoint: endpoint, Chunk: 500, InFlight: 16, MaxAttempts: 3, Timeout: 30 * time.Second,
-		RetryBackoff: 10 * time.Millisecond,
+		Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 500, InFlight: 16, MaxAttempts: 3,
+			Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond},
 	}}}
 }
 
@@ -235,4 +236,10 @@ func (b *bundle) check(t *testing.T) {
 	for _, v := range report.Violations {
 		t.Errorf("invariant: %v", v)
 	}
+}
+
+// chunked sets another chunk.
+func chunked(chunk int) (c control.StepChange) {
+	c.Chunk = &workqueue.Adaptive{Value: chunk}
+	return c
 }

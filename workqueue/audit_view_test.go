@@ -140,7 +140,7 @@ func TestEveryActionIsAudited(t *testing.T) {
 		{"resume", func() error { _, err := control.New(b.store).Resume(t.Context(), one, nil); return err }},
 		{"set", func() error {
 			_, err := control.New(b.store).SetRun(t.Context(),
-				control.RunChange{Run: run, Settings: control.StepChange{Chunk: &chunk},
+				control.RunChange{Run: run, Settings: chunking(chunk, 0),
 					Priority: &urgent, Actor: "ann"})
 			return err
 		}},

@@ -178,11 +178,12 @@ func TestLookGoesByEndpoints(t *testing.T) {
 		t.Errorf("the endpoint takes no more of automatic steps, and yet %+v", found)
 	}
 	first := runs[9] // which has nothing out
-	b.set(control.RunChange{Run: first, Settings: control.StepChange{InFlight: new(2)}})
+	b.set(control.RunChange{Run: first, Settings: chunking(0, 2)})
 	if found := b.runnable(); len(found) != 1 || found[0].Run != first {
 		t.Errorf("one has a limit of its own now, and found are %+v", found)
 	}
-	b.set(control.RunChange{Run: first, Settings: control.StepChange{InFlightAuto: true, Endpoint: "second"}})
+	b.set(control.RunChange{Run: first, Settings: control.StepChange{Endpoint: "second",
+		StepOverrides: workqueue.StepOverrides{InFlight: &workqueue.Adaptive{Auto: true}}}})
 	if found := b.runnable(); len(found) != 1 || found[0].Run != first || found[0].Endpoint != "second" ||
 		found[0].Place != "second" {
 		t.Errorf("one has another endpoint now, and found are %+v", found)

@@ -18,8 +18,8 @@ import (
 
 // need is a step that needs others and sees their parts.
 func need(name string, needs ...int) workqueue.StepSpec {
-	return workqueue.StepSpec{Name: name, Endpoint: endpoint, Chunk: 4, InFlight: 100, MaxAttempts: 1,
-		Timeout: time.Minute, Needs: needs, Inputs: needs}
+	return workqueue.StepSpec{Name: name, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 100,
+		MaxAttempts: 1, Timeout: time.Minute}, Needs: needs, Inputs: needs}
 }
 
 // optional makes it a step without which those that need it go on.

@@ -126,7 +126,7 @@ func (m *machine) SetChunk(t *rapid.T) {
 		chunk *= 500
 	}
 	_, err := control.New(m.store).SetRun(m.Context(), control.RunChange{Run: m.run, Actor: "test",
-		Settings: control.StepChange{Chunk: &chunk, InFlight: &limit}})
+		Settings: chunking(chunk, limit)})
 	if !m.refused(t, "set", m.cancelled, err) {
 		m.chunk, m.limit = chunk, limit
 	}

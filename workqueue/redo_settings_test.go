@@ -38,9 +38,8 @@ func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
 	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, Actor: "test",
 		Select: redo.Selection{Failed: true}, Settings: control.StepChange{Endpoint: "other"}})
 	refused("another endpoint for a local function", err, "endpoint other", "step statement", "local:render")
-	chunk := 2
 	_, err = control.New(b.store).SetRun(t.Context(), control.RunChange{Run: g.run, Actor: "test",
-		Settings: control.StepChange{Chunk: &chunk}})
+		Settings: chunking(2, 0)})
 	refused("a chunk for no step", err, "several steps", "accounts, transactions")
 	b.wantState(g.run, "completed", 1)
 	priority := 3
@@ -49,7 +48,7 @@ func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
 		t.Errorf("a priority needs no step: %v", err)
 	}
 	_, err = control.New(b.store).SetRun(t.Context(), control.RunChange{Run: g.run, Step: "statement", Actor: "test",
-		Settings: control.StepChange{Chunk: &chunk}})
+		Settings: chunking(2, 0)})
 	if err != nil {
 		t.Error(err)
 	}

@@ -31,7 +31,7 @@ func TestDryRun(t *testing.T) {
 	b := setup(t)
 	run, even, odd := b.damaged(20_000)
 	before := b.number(`SELECT count(*) FROM audit_log`) + b.number(`SELECT count(*) FROM run_event`)
-	req := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Chunk: 100, Canary: 50,
+	req := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Settings: chunking(100, 0), Canary: 50,
 		DryRun: true}
 	dry := b.again(req)
 	b.wantState(run, "completed", 1)
@@ -60,7 +60,7 @@ func TestRerunCountsSlices(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, _, _ := b.damaged(20_000)
-	out := b.again(redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Chunk: 300})
+	out := b.again(redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Settings: chunking(300, 0)})
 	if claimed := b.claim(run, plenty); int64(len(claimed)) != out.Slices || out.Slices < 20 {
 		t.Errorf("%d slices were claimed; the re-run said %d", len(claimed), out.Slices)
 	}
@@ -146,7 +146,8 @@ func TestRerunOfAStep(t *testing.T) {
 		t.Errorf("rerun %+v", out)
 	}
 	for name, req := range map[string]redo.RerunRequest{
-		"a canary below zero": {Canary: -1}, "auto without a canary": {CanaryAuto: true}, "a large chunk": {Chunk: 8193},
+		"a canary below zero": {Canary: -1}, "auto without a canary": {CanaryAuto: true},
+		"a large chunk": {Settings: chunking(8193, 0)},
 	} {
 		req.Run, req.Select = run, redo.Selection{Failed: true}
 		var setting *workqueue.SettingError
@@ -161,8 +162,10 @@ func TestSetRun(t *testing.T) {
 	b := setup(t)
 	run := b.load(request(), 100)
 	out := b.set(control.RunChange{Run: run, Priority: new(7), MaxFailed: new("5%"), Settings: control.StepChange{
-		Chunk: new(10), InFlight: new(3), MaxAttempts: new(5), ChunkBytes: new(4096),
-		RetryBackoff: new(time.Second), MaxBackoff: new(time.Minute), Timeout: new(time.Hour)}})
+		StepOverrides: workqueue.StepOverrides{Chunk: new(workqueue.Adaptive{Value: 10}),
+			InFlight: new(workqueue.Adaptive{Value: 3}), MaxAttempts: new(5), ChunkBytes: new(workqueue.Bytes(4096)),
+			RetryBackoff: new(workqueue.Duration(time.Second)), MaxBackoff: new(workqueue.Duration(time.Minute)),
+			Timeout: new(workqueue.Duration(time.Hour))}}})
 	if out.Before["chunk"] != "4" || out.After["chunk"] != "10" || out.Before["priority"] != 0 ||
 		out.After["max_failed"] != "5%" || len(out.After) != 9 || out.Step != "only" {
 		t.Errorf("set %+v", out)
@@ -174,11 +177,11 @@ func TestSetRun(t *testing.T) {
 	if len(claimed) != 3 || claimed[0].Mask.Count() != 10 {
 		t.Errorf("claimed %d slices of %d; want 3 of 10", len(claimed), claimed[0].Mask.Count())
 	}
-	if out = b.set(control.RunChange{Run: run, Settings: control.StepChange{Chunk: new(10)}}); len(out.After) != 0 {
+	if out = b.set(control.RunChange{Run: run, Settings: chunking(10, 0)}); len(out.After) != 0 {
 		t.Errorf("the same again changed %+v", out)
 	}
-	out = b.set(control.RunChange{Run: run, Settings: control.StepChange{ChunkAuto: true, InFlightAuto: true,
-		Rate: new(1000.0)}})
+	out = b.set(control.RunChange{Run: run, Settings: control.StepChange{StepOverrides: workqueue.StepOverrides{
+		Chunk: &workqueue.Adaptive{Auto: true}, InFlight: &workqueue.Adaptive{Auto: true}, Rate: new(1000.0)}}})
 	if out.After["chunk"] != "auto, at most 8192" || out.After["in_flight"] != "auto, at most 1024" ||
 		out.After["rate"] != 1000.0 {
 		t.Errorf("set to auto: %+v", out)
@@ -195,12 +198,14 @@ func TestSetRunRefusals(t *testing.T) {
 	run := b.load(request(), 4)
 	var setting *workqueue.SettingError
 	for name, c := range map[string]control.RunChange{
-		"nothing":      {},
-		"chunk":        {Settings: control.StepChange{Chunk: new(0)}},
-		"in flight":    {Settings: control.StepChange{InFlight: new(10_001)}},
-		"attempts":     {Settings: control.StepChange{MaxAttempts: new(0)}},
-		"rate":         {Settings: control.StepChange{Rate: new(-1.0)}},
-		"timeout":      {Settings: control.StepChange{Timeout: new(time.Duration(0))}},
+		"nothing": {},
+		"chunk": {Settings: control.StepChange{StepOverrides: workqueue.StepOverrides{Chunk: new(
+			workqueue.Adaptive{})}}},
+		"in flight": {Settings: chunking(0, 10_001)},
+		"attempts":  {Settings: control.StepChange{StepOverrides: workqueue.StepOverrides{MaxAttempts: new(0)}}},
+		"rate":      {Settings: control.StepChange{StepOverrides: workqueue.StepOverrides{Rate: new(-1.0)}}},
+		"timeout": {Settings: control.StepChange{StepOverrides: workqueue.StepOverrides{Timeout: new(
+			workqueue.Duration(0))}}},
 		"a threshold":  {MaxFailed: new("lots")},
 		"a percentage": {MaxFailed: new("200%")},
 	} {

@@ -32,8 +32,8 @@ var stepNames = []string{"accounts", "transactions", "branches", "statement", "l
 func collecting() start.LoadRequest {
 	req := start.LoadRequest{Plan: "statements", CreatedBy: "test"}
 	for i, name := range stepNames {
-		st := workqueue.StepSpec{Name: name, Endpoint: name, Chunk: 4, InFlight: 100, MaxAttempts: 1,
-			Timeout: time.Minute, Optional: name == "branches"}
+		st := workqueue.StepSpec{Name: name, Endpoint: name, StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 100,
+			MaxAttempts: 1, Timeout: time.Minute}, Optional: name == "branches"}
 		switch workqueue.Step(i) {
 		case statement:
 			st.Needs, st.Inputs = []int{0, 1, 2}, []int{0, 1, 2}

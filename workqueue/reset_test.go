@@ -51,7 +51,7 @@ func TestRerunOfFailedItems(t *testing.T) {
 	b := setup(t)
 	run, even, odd := b.damaged(20_000)
 	out, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
-		Chunk: 1, InFlight: 7, Actor: "operator"})
+		Settings: chunking(1, 7), Actor: "operator"})
 	if err != nil || out.Items != int64(even+odd) || out.Blocks != 3 || out.Generation != 2 {
 		t.Fatalf("rerun %+v, %v; want %d items in 3 blocks", out, err, even+odd)
 	}

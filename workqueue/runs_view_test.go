@@ -45,9 +45,11 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 		t.Errorf("the run is %+v, held by %+v", *view, hold)
 	}
 	set := view.Steps[0].Settings
-	if set.Endpoint != endpoint || set.InFlight != 2 || set.InFlightAuto || !set.ChunkAuto || set.ChunkBytes != 4096 ||
-		set.ChunkTimeSeconds != 5 || set.Rate != 2.5 || set.MaxBackoffSeconds != 60 || set.RetryCodes[0] != "BUSY" ||
-		set.NeverRetry[0] != "BAD" || set.MaxAttempts != 3 || set.TimeoutSeconds != 60 || view.Steps[0].MaxInFlight != 2 {
+	if view.Steps[0].Endpoint != endpoint || set.InFlight != 2 || set.InFlightAuto || !set.ChunkAuto ||
+		set.ChunkBytes != 4096 ||
+		set.ChunkTime != workqueue.Duration(5*time.Second) || set.Rate != 2.5 ||
+		set.MaxBackoff != workqueue.Duration(time.Minute) || set.RetryCodes[0] != "BUSY" ||
+		set.NeverRetry[0] != "BAD" || set.MaxAttempts != 3 || set.Timeout != workqueue.Duration(time.Minute) {
 		t.Errorf("the settings are %+v", set)
 	}
 

@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
@@ -109,7 +110,8 @@ func (b *bench) lead() workqueue.Lease {
 // request is a run of chunks of 4 with three attempts and no pause between them.
 func request() start.LoadRequest {
 	return start.LoadRequest{Plan: "test", CreatedBy: "test", Steps: []workqueue.StepSpec{{
-		Name: "only", Endpoint: endpoint, Chunk: 4, InFlight: 100, MaxAttempts: 3, Timeout: time.Minute,
+		Name: "only", Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 100, MaxAttempts: 3,
+			Timeout: time.Minute},
 	}}}
 }
 
@@ -342,4 +344,15 @@ func (b *bench) disjoint(all []workqueue.Slice) int {
 		items += s.Mask.Count()
 	}
 	return items
+}
+
+// chunking sets the chunk and the limit in flight; 0 leaves it.
+func chunking(chunk, inFlight int) (c control.StepChange) {
+	if chunk != 0 {
+		c.Chunk = &workqueue.Adaptive{Value: chunk}
+	}
+	if inFlight != 0 {
+		c.InFlight = &workqueue.Adaptive{Value: inFlight}
+	}
+	return c
 }

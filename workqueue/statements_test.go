@@ -28,6 +28,7 @@ type source struct {
 	values map[string]constant
 	parts  map[string]bool // constants that others are made of
 	loose  []string        // statements that have no name
+	made   int             // statements whose columns are those of settings: every run that starts, shows and sets uses them
 }
 
 type constant struct {
@@ -65,12 +66,27 @@ func (s *source) visit(n ast.Node) bool {
 			}
 		}
 		return false
+	case *ast.BinaryExpr:
+		if _, whole := s.text(s.pkg, n); !whole && beginsWithSQL(n) {
+			s.made++
+			return false
+		}
 	case *ast.BasicLit:
 		if text := literal(n); n.Value[0] == '`' && isSQL(text) {
 			s.loose = append(s.loose, text)
 		}
 	}
 	return true
+}
+
+func beginsWithSQL(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.BinaryExpr:
+		return beginsWithSQL(e.X)
+	case *ast.BasicLit:
+		return isSQL(literal(e))
+	}
+	return false
 }
 
 func literal(lit *ast.BasicLit) string {
@@ -135,7 +151,11 @@ func TestEveryStatementIsPrepared(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	statements := readSource(t).statements()
+	source := readSource(t)
+	statements := source.statements()
+	if source.made != 4 {
+		t.Errorf("%d statements are put together when they are used; want those of settings only, 4", source.made)
+	}
 	for name, sql := range statements {
 		text := strings.TrimSpace(sql)
 		switch {

@@ -4,9 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue/order"
@@ -17,22 +14,9 @@ const MaxSteps = 64
 
 // StepSpec is a step as a run starts with it.
 type StepSpec struct {
-	Name         string
-	Endpoint     string
-	Chunk        int // items of a slice at the most, 1 to 8192
-	InFlight     int // slices at once over all nodes
-	MaxAttempts  int
-	Timeout      time.Duration
-	RetryBackoff time.Duration
-
-	InFlightAuto bool          // InFlight is an upper bound, and nodes find the limit
-	ChunkAuto    bool          // Chunk is an upper bound, and nodes find the size
-	ChunkBytes   int           // wanted size of a request; 0: the node's
-	ChunkTime    time.Duration // what an automatic chunk may take; 0: the nodes' own idea of it
-	Rate         float64       // items a second at the most; 0: no limit
-	MaxBackoff   time.Duration // the longest pause between two tries; 0: 5 minutes
-	RetryCodes   []string      // error codes that are tried again whatever the service says
-	NeverRetry   []string      // error codes that never are
+	Name     string
+	Endpoint string
+	StepSettings
 
 	Kind     Kind            // empty: KindEndpoint
 	Needs    []int           // steps that must be done for an item before, each with a smaller number
@@ -82,46 +66,15 @@ func Smallints(steps []int) []int16 {
 	return out
 }
 
-// Upper bounds of steps whose chunk or in-flight limit nodes find themselves, unless other ones were given.
+// Upper bounds of steps whose chunk or in-flight limit nodes find themselves, unless other ones were given; and of all.
 const (
 	AutoChunk    = bitfield.Size
 	AutoInFlight = 1024
+	MaxInFlight  = 10_000
 )
 
 // CodeComma stands between codes, which have no commas.
 const CodeComma = ", "
-
-// percentUnit is a percent in the units that a threshold is counted in: four decimals of a percent are told apart.
-const percentUnit = 10_000
-
-// FailedLimit is how many of so many items may fail before their run is held. maxFailed is a number of items like
-// "500", a part of all items like "1%" or "0.25%", rounded down, or empty for no limit; then limited is false. Any
-// other text is a *SettingError.
-func FailedLimit(maxFailed string, items int64) (limit int64, limited bool, err error) {
-	if maxFailed == "" {
-		return 0, false, nil
-	}
-	wrong := &SettingError{fmt.Sprintf("max failed is %.40q; give a number of items like 500, or a part of them like 1%%",
-		maxFailed)}
-	text, part := strings.CutSuffix(maxFailed, "%")
-	if !part {
-		n, err := strconv.ParseUint(text, 10, 31)
-		if err != nil {
-			return 0, false, wrong
-		}
-		return int64(n), true, nil
-	}
-	whole, decimals, _ := strings.Cut(text, ".")
-	if len(decimals) > 4 || strings.HasSuffix(text, ".") {
-		return 0, false, wrong
-	}
-	digits := whole + decimals + strings.Repeat("0", 4-len(decimals))
-	units, err := strconv.ParseUint(digits, 10, 31)
-	if err != nil || whole == "" || units > 100*percentUnit {
-		return 0, false, wrong
-	}
-	return items * int64(units) / (100 * percentUnit), true, nil
-}
 
 // DefaultAutoChunk is the size of automatic chunks before anything was learned of their endpoint.
 const DefaultAutoChunk = 500

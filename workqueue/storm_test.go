@@ -210,8 +210,7 @@ func (s *storm) settle(ctx context.Context, r *rand.Rand, session workqueue.Sess
 
 func (s *storm) operators() {
 	settings := func(r *rand.Rand) control.StepChange {
-		chunk, limit := 1+r.IntN(6), 1+r.IntN(8)
-		c := control.StepChange{Chunk: &chunk, InFlight: &limit}
+		c := chunking(1+r.IntN(6), 1+r.IntN(8))
 		if r.IntN(3) == 0 {
 			c.Endpoint = []string{endpoint, elsewhere}[r.IntN(2)]
 		}

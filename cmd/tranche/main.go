@@ -146,6 +146,9 @@ func run(ctx context.Context, args []string, term *console) int {
 		kong.Configuration(readConfig), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen},
 		kong.Writers(term.out, term.err), kong.BindTo(ctx, (*context.Context)(nil)),
 	)
+	if err == nil {
+		err = sayHelp(parser.Model)
+	}
 	if err != nil {
 		return term.fail(fmt.Errorf("command line: %w", err))
 	}

@@ -7,26 +7,26 @@ import (
 	"fmt"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 type runRerun struct {
-	Ref        string           `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
-	Failed     bool             `xor:"which" help:"All items that failed."`
-	Key        []string         `xor:"which" sep:"none" help:"This item, whether it failed or not; may stand more than once." placeholder:"K"`
-	Keys       string           `xor:"which" help:"The items of a file with a key a line; - is standard input." placeholder:"FILE"`
-	Code       []string         `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
-	Group      []string         `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
-	Step       string           `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
-	Chunk      *gather.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
-	InFlight   *gather.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
-	Endpoint   string           `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
-	Canary     int              `help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
-	CanaryAuto bool             `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
-	Reason     string           `help:"Why, for the audit log." placeholder:"TEXT"`
-	DryRun     bool             `help:"Change nothing; say how many items and requests it would be."`
-	Wait       bool             `help:"Watch until the run ends; exit 3 when items failed."`
+	Ref        string              `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Failed     bool                `xor:"which" help:"All items that failed."`
+	Key        []string            `xor:"which" sep:"none" help:"This item, whether it failed or not; may stand more than once." placeholder:"K"`
+	Keys       string              `xor:"which" help:"The items of a file with a key a line; - is standard input." placeholder:"FILE"`
+	Code       []string            `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
+	Group      []string            `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
+	Step       string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
+	Chunk      *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
+	InFlight   *workqueue.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
+	Endpoint   string              `help:"Where requests go from now on; those that are out stay where they are." placeholder:"NAME"`
+	Canary     int                 `help:"Run a spread sample of so many items first, and hold the others back." placeholder:"N"`
+	CanaryAuto bool                `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
+	Reason     string              `help:"Why, for the audit log." placeholder:"TEXT"`
+	DryRun     bool                `help:"Change nothing; say how many items and requests it would be."`
+	Wait       bool                `help:"Watch until the run ends; exit 3 when items failed."`
 }
 
 // Validate is called by kong.
@@ -42,11 +42,11 @@ func (r *runRerun) Validate() error {
 		return errors.New("--canary-auto needs --canary N")
 	}
 	return cmp.Or(sizingWithin("--chunk", r.Chunk, bitfield.Size),
-		sizingWithin("--in-flight", r.InFlight, gather.MaxInFlight))
+		sizingWithin("--in-flight", r.InFlight, workqueue.MaxInFlight))
 }
 
 // sizingWithin refuses a number that is given and not from 1 to most.
-func sizingWithin(flag string, n *gather.Adaptive, most int) error {
+func sizingWithin(flag string, n *workqueue.Adaptive, most int) error {
 	if n == nil || n.Auto {
 		return nil
 	}

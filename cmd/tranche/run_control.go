@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // whichRuns is one run or all.
@@ -135,7 +135,7 @@ func (r *runResume) Validate() error {
 	if r.All {
 		return errors.New("--max-failed is for one run; name it")
 	}
-	if _, err := gather.ParseMaxFailed(*r.MaxFailed); err != nil {
+	if _, err := workqueue.ParseMaxFailed(*r.MaxFailed); err != nil {
 		return fmt.Errorf("--max-failed %s: %w", *r.MaxFailed, err)
 	}
 	return nil

@@ -48,7 +48,11 @@ func (r *runOpen) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	settings.Source = "added over time"
-	opened, err := cl.OpenRun(ctx, openSettings(&settings, r.SealWithin.String(), r.OnOverdue), term.keep())
+	open, err := openSettings(&settings, r.SealWithin.String(), r.OnOverdue)
+	if err != nil {
+		return err
+	}
+	opened, err := cl.OpenRun(ctx, open, term.keep())
 	if err != nil {
 		return start.explain(&plan, err)
 	}

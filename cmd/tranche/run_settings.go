@@ -1,96 +1,40 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
+	"unicode"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // runSettings are the settings of a plan that one run may have otherwise. What is not given stays as the plan has it.
 type runSettings struct {
-	Priority   *string  `help:"Runs with a greater number go first." placeholder:"N"`
-	MaxFailed  *string  `help:"Pause when more items fail: a number, or 1%; none for no limit." placeholder:"N|P%"`
-	Canary     *string  `help:"Items of a spread sample that goes first, before the others; 0 for none." placeholder:"N"`
-	CanaryAuto *bool    `negatable:"" help:"Go on by itself when no more of the sample failed than --max-failed allows."`
-	OrderBy    *string  `help:"Items of the same value of this field of theirs go one after the other, in their order." placeholder:"FIELD"`
-	Partitions *string  `help:"With an order: values share so many lines, by their hash; 0: each has its own." placeholder:"N"`
-	OnFailure  *string  `help:"With an order: continue, or stop, and what follows a failed item is not tried." placeholder:"WHAT"`
-	Chunk      *string  `help:"Items in a request, 1 to 8192, or auto." placeholder:"N|auto"`
-	ChunkBytes *string  `help:"Payload bytes in a request, like 512KiB." placeholder:"SIZE"`
-	ChunkTime  *string  `help:"What a request should take, with --chunk auto (5s)." placeholder:"TIME"`
-	InFlight   *string  `help:"Requests out at once, 1 to 10000, or auto." placeholder:"N|auto"`
-	Rate       *string  `help:"Items a second at the most; 0 for no limit." placeholder:"N"`
-	Attempts   *string  `help:"How often an item that fails is tried, in all (3)." placeholder:"N"`
-	Backoff    *string  `help:"The wait before the second attempt, doubled for each later one (1s)." placeholder:"TIME"`
-	MaxBackoff *string  `help:"The longest such wait (5m)." placeholder:"TIME"`
-	RetryCode  []string `sep:"none" help:"An error code that is tried again, although the service says no; may stand more than once." placeholder:"CODE"`
-	NeverRetry []string `sep:"none" help:"An error code that is not, although the service says yes; may stand more than once." placeholder:"CODE"`
+	gather.Overrides
 
 	Set []string `sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; may stand more than once. The others are for every step." placeholder:"STEP.SETTING=VALUE"`
-
-	SliceTimeout *string `help:"For the reply to a request that a service has taken (12m)." placeholder:"TIME"`
 }
 
-// flag is a flag with the name that its setting has in plans, and what was given.
-type flag struct {
-	name, field string
-	values      []string
-}
-
-func (r *runSettings) flags() []flag {
-	one := func(value *string) []string {
-		if value == nil {
-			return nil
-		}
-		return []string{*value}
-	}
-	var canaryAuto []string
-	if r.CanaryAuto != nil {
-		canaryAuto = []string{fmt.Sprint(*r.CanaryAuto)}
-	}
-	return []flag{
-		{"--priority", "priority", one(r.Priority)},
-		{"--max-failed", "max_failed", one(r.MaxFailed)},
-		{"--canary", "canary", one(r.Canary)},
-		{"--canary-auto", "canary_auto", canaryAuto},
-		{"--order-by", "order_by", one(r.OrderBy)},
-		{"--partitions", "partitions", one(r.Partitions)},
-		{"--on-failure", "on_failure", one(r.OnFailure)},
-		{"--chunk", "chunk", one(r.Chunk)},
-		{"--chunk-bytes", "chunk_bytes", one(r.ChunkBytes)},
-		{"--chunk-time", "chunk_time", one(r.ChunkTime)},
-		{"--in-flight", "in_flight", one(r.InFlight)},
-		{"--rate", "rate", one(r.Rate)},
-		{"--attempts", "max_attempts", one(r.Attempts)},
-		{"--backoff", "retry_backoff", one(r.Backoff)},
-		{"--max-backoff", "max_backoff", one(r.MaxBackoff)},
-		{"--slice-timeout", "timeout", one(r.SliceTimeout)},
-		{"--retry-code", "retry_codes", r.RetryCode},
-		{"--never-retry", "never_retry", r.NeverRetry},
-	}
-}
-
-// overrides reads the flags. Errors name the flag.
-func (r *runSettings) overrides() (over gather.Overrides, err error) {
-	for _, f := range r.flags() {
-		for _, value := range f.values {
-			if err := over.Set(f.field, value); err != nil {
-				return over, r.named(err)
-			}
-		}
-	}
+// overrides checks the flags. Errors name the flag.
+func (r *runSettings) overrides() (gather.Overrides, error) {
+	over := r.Overrides
 	for _, text := range r.Set {
 		if err := over.SetStep(text); err != nil {
-			return over, r.named(err)
+			return over, flagError(err)
 		}
 	}
-	return over, r.named(over.Validate())
+	return over, flagError(over.Validate())
 }
 
-// named calls the setting that an error is about by its flag.
-func (r *runSettings) named(err error) error {
+// flagError calls the setting that an error is about by its flag.
+func flagError(err error) error {
 	field, ok := errors.AsType[*gather.FieldError](err)
 	if !ok {
 		return err
@@ -98,10 +42,47 @@ func (r *runSettings) named(err error) error {
 	if step, of := strings.CutPrefix(field.Field, "steps."); of {
 		return fmt.Errorf("--set %s: %s", step, field.Problem)
 	}
-	for _, f := range r.flags() {
-		if f.field == field.Field {
-			return fmt.Errorf("%s: %s", f.name, field.Problem)
-		}
+	flag, ok := maps.Collect(workqueue.Flags())[field.Field]
+	if !ok {
+		flag = "--" + strings.ReplaceAll(field.Field, "_", "-")
 	}
-	return fmt.Errorf("%s: %s", strings.ReplaceAll(field.Field, "_", "-"), field.Problem)
+	return fmt.Errorf("%s: %s", flag, field.Problem)
+}
+
+// layOver puts what flags say otherwise than the plan into the settings of a run.
+func layOver(s *client.RunSettings, over *gather.Overrides) error { return alike(over, s) }
+
+// openSettings are the same settings for a run that gets its items later.
+func openSettings(s *client.RunSettings, sealWithin, onOverdue string) (client.OpenSettings, error) {
+	open := client.OpenSettings{SealWithin: sealWithin, OnOverdue: onOverdue}
+	return open, alike(s, &open)
+}
+
+// alike fills in of one struct what has the same name in the JSON of another.
+func alike(from, into any) error {
+	text, err := json.Marshal(from)
+	if err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("read settings: %w", err)
+	}
+	return nil
+}
+
+// sayHelp gives flags without help that of their settings, which the API has as well.
+func sayHelp(app *kong.Application) error {
+	return kong.Visit(app, func(node kong.Visitable, next kong.Next) error {
+		if flag, ok := node.(*kong.Flag); ok && flag.Help == "" {
+			doc := []rune(flag.Tag.Get("doc"))
+			if len(doc) > 0 {
+				flag.Help = string(unicode.ToUpper(doc[0])) + string(doc[1:])
+				if flag.IsSlice() {
+					flag.Help += "; may stand more than once"
+				}
+				flag.Help += "."
+			}
+		}
+		return next(nil)
+	})
 }

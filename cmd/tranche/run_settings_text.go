@@ -43,23 +43,24 @@ func canaryText(canary *client.CanaryView) string {
 }
 
 // settingsText is the settings of a step in a few short lines.
-func settingsText(s *client.StepSettings) []string {
-	pace := []string{targetText(s.Endpoint), "chunk " + upTo(s.Chunk, s.ChunkAuto)}
+func settingsText(step *client.StepView) []string {
+	s := &step.Settings
+	pace := []string{targetText(step.Endpoint), "chunk " + upTo(s.Chunk, s.ChunkAuto)}
 	if s.ChunkBytes > 0 {
 		pace = append(pace, count(int64(s.ChunkBytes))+" bytes a request")
 	}
-	if s.ChunkTimeSeconds > 0 {
-		pace = append(pace, span(seconds(s.ChunkTimeSeconds))+" a request")
+	if s.ChunkTime > 0 {
+		pace = append(pace, span(time.Duration(s.ChunkTime))+" a request")
 	}
 	pace = append(pace, upTo(s.InFlight, s.InFlightAuto)+" in flight")
 	if s.Rate > 0 {
 		pace = append(pace, rate(s.Rate)+" at most")
 	}
-	retry := []string{fmt.Sprintf("%d attempts", s.MaxAttempts), "backoff " + span(seconds(s.RetryBackoffSeconds))}
-	if s.MaxBackoffSeconds > 0 {
-		retry = append(retry, "up to "+span(seconds(s.MaxBackoffSeconds)))
+	retry := []string{fmt.Sprintf("%d attempts", s.MaxAttempts), "backoff " + span(time.Duration(s.RetryBackoff))}
+	if s.MaxBackoff > 0 {
+		retry = append(retry, "up to "+span(time.Duration(s.MaxBackoff)))
 	}
-	retry = append(retry, fmt.Sprintf("timeout %s", seconds(s.TimeoutSeconds)))
+	retry = append(retry, fmt.Sprintf("timeout %s", time.Duration(s.Timeout)))
 	lines := []string{strings.Join(pace, ", "), strings.Join(retry, ", ")}
 	if len(s.RetryCodes) > 0 {
 		lines = append(lines, "always retried: "+inert(strings.Join(s.RetryCodes, ", ")))

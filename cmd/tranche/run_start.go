@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -116,8 +117,7 @@ func (r *runStart) settings() (plan planFile, settings client.RunSettings, err e
 		settings.PlanRef = r.Plan
 	}
 	over, err := r.overrides()
-	layOver(&settings, &over)
-	return plan, settings, err
+	return plan, settings, cmp.Or(err, layOver(&settings, &over))
 }
 
 // explain says what is wrong with the plan, if that is why the server refused the run.

@@ -29,7 +29,7 @@ func runSteps(run *client.RunDocument) string {
 		if several || s.Kind != client.KindEndpoint {
 			graph.row("  "+short(inert(s.Name), 24), relationText(s))
 		}
-		for i, line := range settingsText(&s.Settings) {
+		for i, line := range settingsText(s) {
 			name := ""
 			if i == 0 {
 				name = short(inert(s.Name), 24)

@@ -126,11 +126,10 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 func (set *RerunSettings) request(run workqueue.RunID, actor string) redo.RerunRequest {
 	req := redo.RerunRequest{
 		Run: run, Actor: actor, Reason: set.Reason, Canary: set.Canary, CanaryAuto: set.CanaryAuto, DryRun: set.DryRun,
-		Chunk: set.Chunk.Value, InFlight: set.InFlight.Value,
 		Select: redo.Selection{Step: set.Step, Failed: set.Failed, Keys: set.Keys, Codes: set.Codes,
 			Groups: set.Groups, Ranges: set.Ranges.ranges()},
 	}
-	req.Settings.ChunkAuto, req.Settings.InFlightAuto = set.Chunk.Auto, set.InFlight.Auto
+	req.Settings.Chunk, req.Settings.InFlight = set.Chunk.given(), set.InFlight.given()
 	req.Settings.Endpoint = set.Endpoint
 	return req
 }

@@ -94,8 +94,8 @@ type number struct {
 // load starts a run of numbers.
 func (e *engine) load(endpoint string, items int, change func(*workqueue.StepSpec)) workqueue.RunID {
 	e.Helper()
-	step := workqueue.StepSpec{Name: endpoint, Endpoint: endpoint, Chunk: 10, InFlight: 4, MaxAttempts: 3,
-		Timeout: time.Minute, RetryBackoff: 10 * time.Millisecond}
+	step := workqueue.StepSpec{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 10,
+		InFlight: 4, MaxAttempts: 3, Timeout: time.Minute, RetryBackoff: 10 * time.Millisecond}}
 	if change != nil {
 		change(&step)
 	}

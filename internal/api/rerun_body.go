@@ -12,7 +12,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -131,7 +130,7 @@ func (r *rerunReader) member(name string) (err error) {
 	case "chunk":
 		r.set.Chunk, err = r.sizing(name, bitfield.Size)
 	case "in_flight":
-		r.set.InFlight, err = r.sizing(name, gather.MaxInFlight)
+		r.set.InFlight, err = r.sizing(name, workqueue.MaxInFlight)
 	case "canary":
 		r.set.Canary, err = r.number(name, math.MaxInt32)
 	case "step":

@@ -6,7 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -17,8 +17,8 @@ func schemaOf[T any](api huma.API) *huma.Schema {
 
 // aliases are the types that the document describes as others, since in JSON they take more than text.
 func aliases(registry huma.Registry) {
-	registry.RegisterTypeAlias(typeOf[gather.Adaptive](), typeOf[Sizing]())
-	registry.RegisterTypeAlias(typeOf[gather.Bytes](), typeOf[byteSize]())
+	registry.RegisterTypeAlias(typeOf[workqueue.Adaptive](), typeOf[Sizing]())
+	registry.RegisterTypeAlias(typeOf[workqueue.Bytes](), typeOf[byteSize]())
 	registry.RegisterTypeAlias(typeOf[collector.Span](), typeOf[spanText]())
 }
 
@@ -30,7 +30,7 @@ func (spanText) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Description: "a time like 90s or 1h30m", Examples: []any{"1m30s"}}
 }
 
-// byteSize tells huma of gather.Bytes.
+// byteSize tells huma of workqueue.Bytes.
 type byteSize struct{}
 
 // Schema tells of both forms.

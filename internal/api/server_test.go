@@ -234,7 +234,7 @@ func TestTheWayOfARun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if run.State != "completed" || run.Done != 2 || run.Failed != 1 || run.Params["year"] != "2026" ||
-		run.CreatedBy != api.Anonymous || run.Steps[0].Chunk != 2 {
+		run.CreatedBy != api.Anonymous || run.Steps[0].Settings.Chunk != 2 {
 		t.Errorf("the run is %s", text)
 	}
 	_, text = b.ask(http.MethodGet, api.Prefix+"/runs/last/export?format=csv", nil)

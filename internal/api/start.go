@@ -5,14 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/schedule"
@@ -53,6 +57,32 @@ type startInput struct {
 	DryRun bool `query:"dry_run" doc:"store nothing, and say what would be started, or what is wrong"`
 }
 
+// Resolve refuses parameters that nothing reads, as other operations do.
+func (in *startInput) Resolve(ctx huma.Context) (problems []error) {
+	known := gather.OverrideFields()
+	known = append(known, queryNames(reflect.TypeFor[startInput]())...)
+	of := ctx.URL()
+	for _, name := range slices.Sorted(maps.Keys(of.Query())) {
+		if !slices.Contains(known, name) {
+			problems = append(problems, &huma.ErrorDetail{Message: "unknown query parameter", Location: "query." + name})
+		}
+	}
+	return problems
+}
+
+// queryNames are those of the parameters that an input has.
+func queryNames(input reflect.Type) (names []string) {
+	for field := range input.Fields() {
+		if field.Anonymous {
+			names = append(names, queryNames(field.Type)...)
+		}
+		if name, _, _ := strings.Cut(field.Tag.Get("query"), ","); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 const startDescription = `The body is the items, as CSV or NDJSON, plain or compressed with gzip or zstd, and the query
 holds the settings. Or it is multipart/form-data with two parts in this order: run, the settings as JSON (also plan, a
 plan in YAML, and plan_name), and items. What is run is one of endpoint, plan and plan_ref; settings that a plan may
@@ -63,6 +93,7 @@ func (s *Server) registerStart(api huma.API) {
 	s.registerPreview(api)
 	huma.Register(api, streamed(byOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
+		Parameters: overridesQuery(), SkipValidateParams: true, // startInput.Resolve knows all of them
 		Description: startDescription, DefaultStatus: http.StatusCreated,
 		Responses: map[string]*huma.Response{"201": {
 			Description: "The run is under way; 200 when the idempotency key had started it before.",

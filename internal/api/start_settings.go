@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"reflect"
 	"strconv"
 	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -48,31 +51,30 @@ type StartQuery struct {
 	OnDuplicate    string   `query:"on_duplicate" enum:"error,skip,allow"`
 	Source         string   `query:"source"`
 	ItemSourceQuery
-	OverridesQuery
+	Set []string `query:"set,explode" doc:"a setting of one step, like compose.chunk=50; any number"`
 }
 
-// OverridesQuery only describes gather.Overrides: they are read from the query itself, since what is not there is not
-// zero.
-type OverridesQuery struct {
-	Priority     string   `query:"priority" doc:"runs with a greater number go first" example:"10"`
-	MaxFailed    string   `query:"max_failed" doc:"more failures pause the run: a number, or 1%; or none" example:"1%"`
-	Canary       string   `query:"canary" doc:"items of a spread sample that goes first; 0: none" example:"100"`
-	CanaryAuto   string   `query:"canary_auto" doc:"true: a sample within max_failed releases the others" example:"true"`
-	OrderBy      string   `query:"order_by" doc:"items of the same value of this field go in order" example:"customer.id"`
-	Partitions   string   `query:"partitions" doc:"values share so many lines, by their hash" example:"64"`
-	OnFailure    string   `query:"on_failure" doc:"continue, or stop: what follows a failure is not tried" example:"stop"`
-	Chunk        string   `query:"chunk" doc:"items in a request, 1 to 8192, or auto" example:"500"`
-	ChunkBytes   string   `query:"chunk_bytes" doc:"payload bytes in a request; 0: what the node allows" example:"512KiB"`
-	ChunkTime    string   `query:"chunk_time" doc:"what a request should take, with chunk=auto" example:"5s"`
-	InFlight     string   `query:"in_flight" doc:"requests out at once, 1 to 10000, or auto" example:"auto"`
-	Rate         string   `query:"rate" doc:"items a second; 0: no limit" example:"1000"`
-	MaxAttempts  string   `query:"max_attempts" doc:"how often an item that fails is tried, in all" example:"3"`
-	Timeout      string   `query:"timeout" doc:"for the reply to a request that a service has" example:"12m"`
-	RetryBackoff string   `query:"retry_backoff" doc:"before the second attempt; doubled later" example:"1s"`
-	MaxBackoff   string   `query:"max_backoff" doc:"the longest such wait" example:"5m"`
-	RetryCodes   []string `query:"retry_codes,explode" doc:"an error code that is tried again; may stand more than once"`
-	NeverRetry   []string `query:"never_retry,explode" doc:"an error code that is not; may stand more than once"`
-	Set          []string `query:"set,explode" doc:"a setting of one step, like compose.chunk=50; any number"`
+// overridesQuery describes gather.Overrides as parameters of a query. They are read from the query itself, since what
+// is not there is not zero.
+func overridesQuery() (params []*huma.Param) {
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[gather.Overrides]()) {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if field.Anonymous || field.Type.Kind() == reflect.Map {
+			continue
+		}
+		p := &huma.Param{Name: name, In: "query", Description: field.Tag.Get("doc"),
+			Schema: &huma.Schema{Type: huma.TypeString, Description: field.Tag.Get("doc")}}
+		if example := field.Tag.Get("example"); example != "" {
+			p.Example = example
+		}
+		if field.Type.Kind() == reflect.Slice {
+			explode := true
+			p.Explode, p.Schema = &explode, &huma.Schema{Type: huma.TypeArray, Nullable: true,
+				Items: &huma.Schema{Type: huma.TypeString}, Description: p.Description}
+		}
+		params = append(params, p)
+	}
+	return params
 }
 
 // settings reads the query.
@@ -139,9 +141,8 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (st
 	if params == nil {
 		params = map[string]string{}
 	}
-	former, _ := plan.FormerJSON() // nil when there was none
 	return start.LoadRequest{
-		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, FormerSpec: former, Params: params,
+		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params,
 		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
 		Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
 		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(), Order: orderOf(plan),

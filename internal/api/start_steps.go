@@ -19,12 +19,8 @@ func stepSpecs(plan *gather.Plan) ([]workqueue.StepSpec, error) {
 			return nil, err
 		}
 		steps[i] = workqueue.StepSpec{
-			Name: step.Name, Endpoint: step.PaceKey(), Chunk: step.Chunk, InFlight: step.InFlight,
-			MaxAttempts: step.MaxAttempts, Timeout: step.Timeout, RetryBackoff: step.RetryBackoff,
-			InFlightAuto: step.InFlightAuto, ChunkAuto: step.ChunkAuto, ChunkBytes: step.ChunkBytes,
-			ChunkTime: step.ChunkTime, Rate: step.Rate, MaxBackoff: step.MaxBackoff, RetryCodes: step.RetryCodes,
-			NeverRetry: step.NeverRetry,
-			Kind:       workqueue.Kind(step.Kind()), Needs: numbersOf(plan, step.Needs),
+			Name: step.Name, Endpoint: step.PaceKey(), StepSettings: step.StepSettings,
+			Kind: workqueue.Kind(step.Kind()), Needs: numbersOf(plan, step.Needs),
 			Inputs: numbersOf(plan, step.InputParts()), NoItem: !step.SeesItem(), Optional: step.Optional,
 			Barrier: step.Barrier, Config: config,
 		}

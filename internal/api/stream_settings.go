@@ -9,7 +9,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	streamsstore "github.com/tranchehq/tranche/workqueue/streams"
@@ -17,14 +16,14 @@ import (
 
 // StreamChanges is new settings of the streams. What is left out stays.
 type StreamChanges struct {
-	Replicas   *int             `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"` //nolint:lll // a tag
-	WorkBytes  *int64           `json:"work_bytes,omitempty" minimum:"0" doc:"room for requests; 0: the default"`
-	ReplyBytes *int64           `json:"reply_bytes,omitempty" minimum:"0" doc:"room for replies; 0: the default"`
-	StageBytes *int64           `json:"stage_bytes,omitempty" minimum:"0" doc:"room for replies on their way into flows; 0: the default"` //nolint:lll // a tag
-	FlowBytes  *int64           `json:"flow_bytes,omitempty" minimum:"0" doc:"room for the state of flows that wait; 0: the default"`     //nolint:lll // a tag
-	EventBytes *int64           `json:"event_bytes,omitempty" minimum:"0" doc:"room for events; 0: the default"`
-	DeadBytes  *int64           `json:"dead_bytes,omitempty" minimum:"0" doc:"room for dead letters not taken in yet; 0: the default"` //nolint:lll // a tag
-	EventAge   *gather.Duration `json:"event_age,omitempty" doc:"for how long events stay; 0s: the default" example:"168h"`
+	Replicas   *int                `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"` //nolint:lll // a tag
+	WorkBytes  *int64              `json:"work_bytes,omitempty" minimum:"0" doc:"room for requests; 0: the default"`
+	ReplyBytes *int64              `json:"reply_bytes,omitempty" minimum:"0" doc:"room for replies; 0: the default"`
+	StageBytes *int64              `json:"stage_bytes,omitempty" minimum:"0" doc:"room for replies on their way into flows; 0: the default"` //nolint:lll // a tag
+	FlowBytes  *int64              `json:"flow_bytes,omitempty" minimum:"0" doc:"room for the state of flows that wait; 0: the default"`     //nolint:lll // a tag
+	EventBytes *int64              `json:"event_bytes,omitempty" minimum:"0" doc:"room for events; 0: the default"`
+	DeadBytes  *int64              `json:"dead_bytes,omitempty" minimum:"0" doc:"room for dead letters not taken in yet; 0: the default"` //nolint:lll // a tag
+	EventAge   *workqueue.Duration `json:"event_age,omitempty" doc:"how long events stay; 0s: the default" example:"168h"`
 }
 
 // StreamTrouble is why the streams cannot be made as they are set.
@@ -37,16 +36,16 @@ type StreamTrouble struct {
 
 // Streams is what is set for the streams, for all nodes, and what they have.
 type Streams struct {
-	Auto       bool            `json:"auto" doc:"nobody has said how many replicas: three in a cluster, else one"`
-	Replicas   int             `json:"replicas" doc:"wanted; with auto, what that comes to; 0: not known without NATS"`
-	WorkBytes  int64           `json:"work_bytes"`
-	ReplyBytes int64           `json:"reply_bytes"`
-	StageBytes int64           `json:"stage_bytes"`
-	FlowBytes  int64           `json:"flow_bytes"`
-	EventBytes int64           `json:"event_bytes"`
-	DeadBytes  int64           `json:"dead_bytes"`
-	EventAge   gather.Duration `json:"event_age"`
-	Bytes      int64           `json:"bytes" doc:"of all streams together, on each server that keeps them"`
+	Auto       bool               `json:"auto" doc:"nobody has said how many replicas: three in a cluster, else one"`
+	Replicas   int                `json:"replicas" doc:"wanted; with auto, what that comes to; 0: not known without NATS"`
+	WorkBytes  int64              `json:"work_bytes"`
+	ReplyBytes int64              `json:"reply_bytes"`
+	StageBytes int64              `json:"stage_bytes"`
+	FlowBytes  int64              `json:"flow_bytes"`
+	EventBytes int64              `json:"event_bytes"`
+	DeadBytes  int64              `json:"dead_bytes"`
+	EventAge   workqueue.Duration `json:"event_age"`
+	Bytes      int64              `json:"bytes" doc:"of all streams together, on each server that keeps them"`
 
 	ChangedBy string         `json:"changed_by"`
 	ChangedAt time.Time      `json:"changed_at"`
@@ -110,7 +109,7 @@ func (s *Server) setStreams(ctx context.Context, in *changeStreamsInput) (Stream
 	b := in.Body
 	change := streamsstore.StreamChange{Replicas: b.Replicas, WorkBytes: b.WorkBytes, ReplyBytes: b.ReplyBytes,
 		StageBytes: b.StageBytes, FlowBytes: b.FlowBytes, EventBytes: b.EventBytes, DeadBytes: b.DeadBytes,
-		EventAge: span(b.EventAge)}
+		EventAge: (*time.Duration)(b.EventAge)}
 	set, err := streamsstore.New(s.store).StreamsSet(ctx)
 	if err != nil {
 		return Streams{}, err
@@ -135,7 +134,7 @@ func (s *Server) streamsAre(ctx context.Context, set streamsstore.StreamSettings
 	cfg := orchestrator.StreamConfig(&set.StreamValues)
 	view = Streams{Auto: set.Replicas == 0, Replicas: set.Replicas, WorkBytes: cfg.WorkMaxBytes,
 		ReplyBytes: cfg.ReplyMaxBytes, StageBytes: cfg.StageMaxBytes, FlowBytes: cfg.FlowMaxBytes,
-		EventBytes: cfg.EventMaxBytes, DeadBytes: cfg.DeadMaxBytes, EventAge: gather.Duration(cfg.EventMaxAge),
+		EventBytes: cfg.EventMaxBytes, DeadBytes: cfg.DeadMaxBytes, EventAge: workqueue.Duration(cfg.EventMaxAge),
 		Bytes: cfg.Bytes(), ChangedBy: set.ChangedBy, ChangedAt: set.ChangedAt,
 		Applied: set.AppliedRevision == set.Revision, AppliedAt: set.AppliedAt, Streams: []StreamView{}}
 	if set.Trouble != "" {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -104,9 +104,9 @@ func (h *hinter) goType(t reflect.Type, schema object) string {
 		return "json.RawMessage"
 	case reflect.TypeFor[[]byte]():
 		return "[]byte"
-	case reflect.TypeFor[gather.Duration](), reflect.TypeFor[collector.Span]():
+	case reflect.TypeFor[workqueue.Duration](), reflect.TypeFor[collector.Span]():
 		return "Duration"
-	case reflect.TypeFor[gather.Adaptive](), reflect.TypeFor[api.Sizing]():
+	case reflect.TypeFor[workqueue.Adaptive](), reflect.TypeFor[api.Sizing]():
 		return "Sizing"
 	}
 	switch t.Kind() {

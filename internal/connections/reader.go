@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // reader turns YAML into connections. It stops at the first error.
@@ -176,7 +176,7 @@ func (r *reader) truth(into *bool) func(value) error {
 
 func (r *reader) number(into *int, largest int) func(value) error {
 	return func(v value) error {
-		var n gather.Bytes
+		var n workqueue.Bytes
 		if _, ok := v.node.(*ast.IntegerNode); ok && n.UnmarshalText([]byte(v.node.GetToken().Value)) != nil {
 			n = 0
 		}
@@ -190,7 +190,7 @@ func (r *reader) number(into *int, largest int) func(value) error {
 
 func (r *reader) size(into *int, smallest, largest int) func(value) error {
 	return func(v value) error {
-		var n gather.Bytes
+		var n workqueue.Bytes
 		var text string
 		switch node := v.node.(type) {
 		case *ast.StringNode:
@@ -199,7 +199,8 @@ func (r *reader) size(into *int, smallest, largest int) func(value) error {
 			text = node.GetToken().Value
 		}
 		if err := n.UnmarshalText([]byte(text)); err != nil || int(n) < smallest || int(n) > largest {
-			return r.fail(v, "want a size like 512KiB or 16MiB, within %v to %v", gather.Bytes(smallest), gather.Bytes(largest))
+			return r.fail(v, "want a size like 512KiB or 16MiB, within %v to %v", workqueue.Bytes(smallest),
+				workqueue.Bytes(largest))
 		}
 		*into = int(n)
 		return nil

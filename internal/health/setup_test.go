@@ -133,8 +133,8 @@ func items(n int) func(*start.LoadItem) error {
 
 func request(endpoint string) start.LoadRequest {
 	return start.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
-		Name: endpoint, Endpoint: endpoint, Chunk: 10, InFlight: 4, MaxAttempts: 1, Timeout: time.Minute,
-		RetryBackoff: time.Millisecond,
+		Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 10, InFlight: 4, MaxAttempts: 1,
+			Timeout: time.Minute, RetryBackoff: time.Millisecond},
 	}}}
 }
 

@@ -106,7 +106,8 @@ func (w *world) load(items, chunk int, steps ...string) workqueue.RunID {
 	req := start.LoadRequest{Plan: "test", CreatedBy: "test", Session: w.session}
 	for i, name := range steps {
 		spec := workqueue.StepSpec{
-			Name: name, Endpoint: "e", Chunk: chunk, InFlight: 100, MaxAttempts: 2, Timeout: time.Minute,
+			Name: name, Endpoint: "e", StepSettings: workqueue.StepSettings{Chunk: chunk, InFlight: 100, MaxAttempts: 2,
+				Timeout: time.Minute},
 		}
 		if i > 0 {
 			spec.Needs = []int{i - 1}

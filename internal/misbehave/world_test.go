@@ -102,8 +102,8 @@ func (w *world) serve(cfg Config) *Ledger {
 // plan is the settings of the runs here: small pauses, so that tests are quick.
 func plan(change ...func(*start.LoadRequest)) start.LoadRequest {
 	req := start.LoadRequest{Plan: name, CreatedBy: "test", Steps: []workqueue.StepSpec{{
-		Name: name, Endpoint: name, Chunk: 500, InFlight: 16, MaxAttempts: 3, Timeout: time.Minute,
-		RetryBackoff: 10 * time.Millisecond,
+		Name: name, Endpoint: name, StepSettings: workqueue.StepSettings{Chunk: 500, InFlight: 16, MaxAttempts: 3,
+			Timeout: time.Minute, RetryBackoff: 10 * time.Millisecond},
 	}}}
 	for _, f := range change {
 		f(&req)

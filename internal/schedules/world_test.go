@@ -169,7 +169,8 @@ func (s *starter) StartFire(ctx context.Context, job schedules.Job) (schedules.S
 	}
 	req := start.LoadRequest{Name: job.Spec.Name, Plan: "test", CreatedBy: "test", Session: job.Claim.Lease.Session,
 		Steps: []workqueue.StepSpec{{
-			Name: "only", Endpoint: "e", Chunk: 4, InFlight: 1, MaxAttempts: 1, Timeout: time.Minute,
+			Name: "only", Endpoint: "e", StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 1, MaxAttempts: 1,
+				Timeout: time.Minute},
 		}}}
 	schedulestore.OfFire(&req, job.Claim)
 	left := 3

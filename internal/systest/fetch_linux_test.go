@@ -81,8 +81,8 @@ func partsAreOf(item *fetch.Item, parts int) error {
 // loadKind makes a run whose work nodes do themselves.
 func (w *world) loadKind(kind workqueue.Kind) workqueue.RunID {
 	w.Helper()
-	return w.loadStep(workqueue.StepSpec{Kind: kind, Endpoint: workqueue.PaceKey(kind, "statement"), Chunk: chunk,
-		MaxAttempts: 3})
+	return w.loadStep(workqueue.StepSpec{Kind: kind, Endpoint: workqueue.PaceKey(kind, "statement"),
+		StepSettings: workqueue.StepSettings{Chunk: chunk, MaxAttempts: 3}})
 }
 
 // A node that works itself is killed at each moment that matters. Its slices come back with its session, nobody's items
@@ -152,7 +152,8 @@ func TestItemThatKillsItsNodes(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.items = 40
-	run := w.loadStep(workqueue.StepSpec{Kind: workqueue.KindLocal, Endpoint: "local:statement", Chunk: 4, MaxAttempts: 1})
+	run := w.loadStep(workqueue.StepSpec{Kind: workqueue.KindLocal, Endpoint: "local:statement",
+		StepSettings: workqueue.StepSettings{Chunk: 4, MaxAttempts: 1}})
 	deaths := 0
 	// Nodes that live must not lose their sessions: what comes again for that has been delivered as well.
 	start := func() *process {

@@ -17,7 +17,7 @@ func (w *world) loadGraph() workqueue.RunID {
 	w.Helper()
 	step := func(name string, kind workqueue.Kind, needs ...int) workqueue.StepSpec {
 		return workqueue.StepSpec{Name: name, Kind: kind, Endpoint: workqueue.PaceKey(kind, "statement"), Needs: needs,
-			Inputs: needs, Chunk: chunk, MaxAttempts: 3}
+			Inputs: needs, StepSettings: workqueue.StepSettings{Chunk: chunk, MaxAttempts: 3}}
 	}
 	last := step("index", workqueue.KindLocal, 2)
 	last.Barrier = true

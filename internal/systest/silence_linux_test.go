@@ -38,7 +38,8 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 			cancel()
 		}
 	})
-	run := w.loadSteps(workqueue.StepSpec{Name: "statement", Endpoint: "statement", Chunk: 1, MaxAttempts: 1})
+	run := w.loadSteps(workqueue.StepSpec{Name: "statement", Endpoint: "statement",
+		StepSettings: workqueue.StepSettings{Chunk: 1, MaxAttempts: 1}})
 	w.short(run, 5*time.Second)
 	const lost = `SELECT count(*) FROM work_slice WHERE error_code IN ('lost', 'deadline')`
 	w.until("replies were lost", func() bool { return w.number(lost) > 3 || w.done(run) == w.items })

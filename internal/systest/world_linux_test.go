@@ -157,7 +157,8 @@ func (w *world) until(what string, met func() bool) {
 // load makes a run whose deadlines lie beyond the test: what comes again comes for a better reason.
 func (w *world) load() workqueue.RunID {
 	w.Helper()
-	return w.loadStep(workqueue.StepSpec{Endpoint: "statement", Chunk: chunk, MaxAttempts: 3})
+	return w.loadStep(workqueue.StepSpec{Endpoint: "statement", StepSettings: workqueue.StepSettings{Chunk: chunk,
+		MaxAttempts: 3}})
 }
 
 // loadStep makes such a run whose step is of another kind, or cut otherwise.

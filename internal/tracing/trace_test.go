@@ -143,8 +143,8 @@ func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 	t.Helper()
 	left := 1
 	loaded, err := w.node.Start(t.Context(), startstore.LoadRequest{Plan: endpoint, CreatedBy: "test",
-		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, Chunk: 500, InFlight: 16, MaxAttempts: 3,
-			Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond}}}, func(item *startstore.LoadItem) error {
+		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 500,
+			InFlight: 16, MaxAttempts: 3, Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond}}}}, func(item *startstore.LoadItem) error {
 		if left == 0 {
 			return io.EOF
 		}

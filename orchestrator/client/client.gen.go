@@ -2120,24 +2120,38 @@ type OpenSettings struct {
 	StreamFrom uint64 `json:"stream_from,omitempty"`
 
 	// Priority runs with a greater number go first
+	//
+	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
-	// MaxFailed failures that pause the run: more than 500, or 1%; or none
+	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
+	//
+	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
+	//
+	// Examples: 100
 	Canary *int `json:"canary,omitempty"`
 
-	// CanaryAuto a sample within max_failed releases the others
+	// CanaryAuto let the others go by itself when no more of the sample failed than max_failed allows
+	//
+	// Examples: true
 	CanaryAuto *bool `json:"canary_auto,omitempty"`
 
-	// OrderBy items of the same value of this field go one after the other
+	// OrderBy items of the same value of this field go one after the other, in their order
+	//
+	// Examples: customer.id
 	OrderBy *string `json:"order_by,omitempty"`
 
-	// Partitions values share so many lines, by their hash; 0: each has its own
+	// Partitions with an order: values share so many lines, by their hash; 0: each has its own
+	//
+	// Examples: 64
 	Partitions *int `json:"partitions,omitempty"`
 
-	// OnFailure continue, or stop: what follows a failed item is not tried
+	// OnFailure with an order: continue, or stop, and what follows a failed item is not tried
+	//
+	// Examples: stop
 	OnFailure *string `json:"on_failure,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
@@ -2145,12 +2159,12 @@ type OpenSettings struct {
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes payload bytes in a request; 0: what the node allows
+	// ChunkBytes payload bytes in a request, like 512KiB; 0: what the node allows
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto
+	// ChunkTime what a request should take, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
@@ -2160,31 +2174,35 @@ type OpenSettings struct {
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second; 0: no limit
+	// Rate items a second at the most; 0: no limit
+	//
+	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all
+	// MaxAttempts how often an item that fails is tried, in all (3)
+	//
+	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply to a request that a service has
+	// Timeout for the reply to a request that a service has taken (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff before the second attempt; doubled later
+	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait
+	// MaxBackoff the longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again
+	// RetryCodes error codes that are tried again, although the service says no; none: no code is
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not
+	// NeverRetry error codes that are not, although the service says yes; likewise
 	NeverRetry []string `json:"never_retry,omitempty"`
 
 	// Steps settings of single steps, by name
@@ -2869,10 +2887,14 @@ type RunChanges struct {
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes wanted bytes of a request; 0: what the node allows
+	// ChunkBytes payload bytes in a request, like 512KiB; 0: what the node allows
+	//
+	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto
+	// ChunkTime what a request should take, with chunk auto (5s)
+	//
+	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
 	// InFlight requests out at once, 1 to 10000, or auto
@@ -2880,29 +2902,35 @@ type RunChanges struct {
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second; 0: no limit
+	// Rate items a second at the most; 0: no limit
+	//
+	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all
+	// MaxAttempts how often an item that fails is tried, in all (3)
+	//
+	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// RetryBackoff before the second attempt
+	// Timeout for the reply to a request that a service has taken (12m)
+	//
+	// Examples: 12m
+	Timeout *Duration `json:"timeout,omitempty"`
+
+	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait
+	// MaxBackoff the longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// Timeout for the reply to a request that a service has
-	Timeout *Duration `json:"timeout,omitempty"`
-
-	// RetryCodes codes that are tried again, or none
+	// RetryCodes error codes that are tried again, although the service says no; none: no code is
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry codes that never are, or none
+	// NeverRetry error codes that are not, although the service says yes; likewise
 	NeverRetry []string `json:"never_retry,omitempty"`
 
 	// Reason why, for the audit log
@@ -3049,24 +3077,38 @@ type RunSettings struct {
 	StreamFrom uint64 `json:"stream_from,omitempty"`
 
 	// Priority runs with a greater number go first
+	//
+	// Examples: 10
 	Priority *int `json:"priority,omitempty"`
 
-	// MaxFailed failures that pause the run: more than 500, or 1%; or none
+	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
+	//
+	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
+	//
+	// Examples: 100
 	Canary *int `json:"canary,omitempty"`
 
-	// CanaryAuto a sample within max_failed releases the others
+	// CanaryAuto let the others go by itself when no more of the sample failed than max_failed allows
+	//
+	// Examples: true
 	CanaryAuto *bool `json:"canary_auto,omitempty"`
 
-	// OrderBy items of the same value of this field go one after the other
+	// OrderBy items of the same value of this field go one after the other, in their order
+	//
+	// Examples: customer.id
 	OrderBy *string `json:"order_by,omitempty"`
 
-	// Partitions values share so many lines, by their hash; 0: each has its own
+	// Partitions with an order: values share so many lines, by their hash; 0: each has its own
+	//
+	// Examples: 64
 	Partitions *int `json:"partitions,omitempty"`
 
-	// OnFailure continue, or stop: what follows a failed item is not tried
+	// OnFailure with an order: continue, or stop, and what follows a failed item is not tried
+	//
+	// Examples: stop
 	OnFailure *string `json:"on_failure,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
@@ -3074,12 +3116,12 @@ type RunSettings struct {
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes payload bytes in a request; 0: what the node allows
+	// ChunkBytes payload bytes in a request, like 512KiB; 0: what the node allows
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto
+	// ChunkTime what a request should take, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
@@ -3089,31 +3131,35 @@ type RunSettings struct {
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second; 0: no limit
+	// Rate items a second at the most; 0: no limit
+	//
+	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all
+	// MaxAttempts how often an item that fails is tried, in all (3)
+	//
+	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply to a request that a service has
+	// Timeout for the reply to a request that a service has taken (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff before the second attempt; doubled later
+	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait
+	// MaxBackoff the longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again
+	// RetryCodes error codes that are tried again, although the service says no; none: no code is
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not
+	// NeverRetry error codes that are not, although the service says yes; likewise
 	NeverRetry []string `json:"never_retry,omitempty"`
 
 	// Steps settings of single steps, by name
@@ -3326,6 +3372,50 @@ type SessionList struct {
 	Sessions []WebSessionView `json:"sessions"`
 }
 
+// SettingsView defines model for SettingsView.
+type SettingsView struct {
+	// Chunk items in a request at most
+	Chunk int `json:"chunk"`
+
+	// ChunkAuto nodes find the size up to chunk
+	ChunkAuto bool `json:"chunk_auto,omitempty"`
+
+	// ChunkBytes wanted size of a request; absent: the node's
+	//
+	// Examples: 65536, 512KiB
+	ChunkBytes int `json:"chunk_bytes,omitempty"`
+
+	// ChunkTime what a request should take, with chunk_auto
+	ChunkTime Duration `json:"chunk_time,omitempty"`
+
+	// InFlight requests out at once at most
+	InFlight int `json:"in_flight"`
+
+	// InFlightAuto nodes find the limit up to in_flight
+	InFlightAuto bool `json:"in_flight_auto,omitempty"`
+
+	// Rate items a second at most; absent: no limit
+	Rate float64 `json:"rate,omitempty"`
+
+	// MaxAttempts how often an item that fails is tried, in all
+	MaxAttempts int `json:"max_attempts"`
+
+	// Timeout for the reply to a request that a service has taken
+	Timeout Duration `json:"timeout"`
+
+	// RetryBackoff before the second attempt; doubled for each later one
+	RetryBackoff Duration `json:"retry_backoff"`
+
+	// MaxBackoff the longest such wait; absent: 5 minutes
+	MaxBackoff Duration `json:"max_backoff,omitempty"`
+
+	// RetryCodes error codes that are tried again
+	RetryCodes []string `json:"retry_codes,omitempty"`
+
+	// NeverRetry error codes that never are
+	NeverRetry []string `json:"never_retry,omitempty"`
+}
+
 // Severity is a text; a newer server may know more values.
 type Severity string
 
@@ -3425,12 +3515,12 @@ type StepOverrides struct {
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes payload bytes in a request; 0: what the node allows
+	// ChunkBytes payload bytes in a request, like 512KiB; 0: what the node allows
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto
+	// ChunkTime what a request should take, with chunk auto (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
@@ -3440,31 +3530,35 @@ type StepOverrides struct {
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second; 0: no limit
+	// Rate items a second at the most; 0: no limit
+	//
+	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
 
-	// MaxAttempts how often an item that fails is tried, in all
+	// MaxAttempts how often an item that fails is tried, in all (3)
+	//
+	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply to a request that a service has
+	// Timeout for the reply to a request that a service has taken (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
 
-	// RetryBackoff before the second attempt; doubled later
+	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
 	//
 	// Examples: 1s
 	RetryBackoff *Duration `json:"retry_backoff,omitempty"`
 
-	// MaxBackoff the longest such wait
+	// MaxBackoff the longest such wait (5m)
 	//
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again
+	// RetryCodes error codes that are tried again, although the service says no; none: no code is
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not
+	// NeverRetry error codes that are not, although the service says yes; likewise
 	NeverRetry []string `json:"never_retry,omitempty"`
 }
 
@@ -3537,48 +3631,6 @@ type StepReset struct {
 
 	// LeftOut left out still, because another step failed for them
 	LeftOut int64 `json:"left_out"`
-}
-
-// StepSettings defines model for StepSettings.
-type StepSettings struct {
-	Endpoint string `json:"endpoint"`
-
-	// Chunk items in a request at most
-	Chunk int `json:"chunk"`
-
-	// ChunkAuto nodes find the size up to chunk
-	ChunkAuto bool `json:"chunk_auto,omitempty"`
-
-	// ChunkBytes wanted size of a request; absent: the node's
-	ChunkBytes int `json:"chunk_bytes,omitempty"`
-
-	// ChunkTimeSeconds for an automatic chunk
-	ChunkTimeSeconds float64 `json:"chunk_time_seconds,omitempty"`
-
-	// InFlight requests out at once at most
-	InFlight int `json:"in_flight"`
-
-	// InFlightAuto nodes find the limit up to in_flight
-	InFlightAuto bool `json:"in_flight_auto,omitempty"`
-
-	// Rate items a second at most; absent: no limit
-	Rate        float64 `json:"rate,omitempty"`
-	MaxAttempts int     `json:"max_attempts"`
-
-	// RetryBackoffSeconds before the first retry; doubled each time
-	RetryBackoffSeconds float64 `json:"retry_backoff_seconds"`
-
-	// MaxBackoffSeconds the longest pause; absent: 5 minutes
-	MaxBackoffSeconds float64 `json:"max_backoff_seconds,omitempty"`
-
-	// RetryCodes error codes that are tried again
-	RetryCodes []string `json:"retry_codes,omitempty"`
-
-	// NeverRetry and those that never are
-	NeverRetry []string `json:"never_retry,omitempty"`
-
-	// TimeoutSeconds what a service has for a request
-	TimeoutSeconds float64 `json:"timeout_seconds"`
 }
 
 // StepStanding defines model for StepStanding.
@@ -3659,23 +3711,10 @@ type StepView struct {
 	Progress float64 `json:"progress"`
 
 	// Rate items answered a second, over the last ten seconds
-	Rate     float64      `json:"rate"`
-	Settings StepSettings `json:"settings"`
-
-	// Chunk settings.chunk, as it was called first
-	Chunk int `json:"chunk"`
-
-	// MaxInFlight settings.in_flight, as it was called first
-	MaxInFlight int `json:"max_in_flight"`
-	MaxAttempts int `json:"max_attempts"`
-
-	// TimeoutSeconds until a slice without an answer is issued again
-	TimeoutSeconds float64 `json:"timeout_seconds"`
-
-	// BackoffSeconds before the first retry
-	BackoffSeconds float64 `json:"backoff_seconds"`
-	OpenBlocks     int     `json:"open_blocks"`
-	Items          int64   `json:"items"`
+	Rate       float64      `json:"rate"`
+	Settings   SettingsView `json:"settings"`
+	OpenBlocks int          `json:"open_blocks"`
+	Items      int64        `json:"items"`
 
 	// Waiting items that need another step first, or that are held
 	Waiting int64 `json:"waiting"`
@@ -4132,6 +4171,60 @@ type ListRunsParams struct {
 
 // StartRunParams defines parameters for StartRun.
 type StartRunParams struct {
+	// Priority runs with a greater number go first
+	Priority string `form:"priority,omitempty" json:"priority,omitempty"`
+
+	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
+	MaxFailed string `form:"max_failed,omitempty" json:"max_failed,omitempty"`
+
+	// Canary items of a spread sample that goes first; 0: none
+	Canary string `form:"canary,omitempty" json:"canary,omitempty"`
+
+	// CanaryAuto let the others go by itself when no more of the sample failed than max_failed allows
+	CanaryAuto string `form:"canary_auto,omitempty" json:"canary_auto,omitempty"`
+
+	// OrderBy items of the same value of this field go one after the other, in their order
+	OrderBy string `form:"order_by,omitempty" json:"order_by,omitempty"`
+
+	// Partitions with an order: values share so many lines, by their hash; 0: each has its own
+	Partitions string `form:"partitions,omitempty" json:"partitions,omitempty"`
+
+	// OnFailure with an order: continue, or stop, and what follows a failed item is not tried
+	OnFailure string `form:"on_failure,omitempty" json:"on_failure,omitempty"`
+
+	// Chunk items in a request, 1 to 8192, or auto
+	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
+
+	// ChunkBytes payload bytes in a request, like 512KiB; 0: what the node allows
+	ChunkBytes string `form:"chunk_bytes,omitempty" json:"chunk_bytes,omitempty"`
+
+	// ChunkTime what a request should take, with chunk auto (5s)
+	ChunkTime string `form:"chunk_time,omitempty" json:"chunk_time,omitempty"`
+
+	// InFlight requests out at once, 1 to 10000, or auto
+	InFlight string `form:"in_flight,omitempty" json:"in_flight,omitempty"`
+
+	// Rate items a second at the most; 0: no limit
+	Rate string `form:"rate,omitempty" json:"rate,omitempty"`
+
+	// MaxAttempts how often an item that fails is tried, in all (3)
+	MaxAttempts string `form:"max_attempts,omitempty" json:"max_attempts,omitempty"`
+
+	// Timeout for the reply to a request that a service has taken (12m)
+	Timeout string `form:"timeout,omitempty" json:"timeout,omitempty"`
+
+	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
+	RetryBackoff string `form:"retry_backoff,omitempty" json:"retry_backoff,omitempty"`
+
+	// MaxBackoff the longest such wait (5m)
+	MaxBackoff string `form:"max_backoff,omitempty" json:"max_backoff,omitempty"`
+
+	// RetryCodes error codes that are tried again, although the service says no; none: no code is
+	RetryCodes []string `form:"retry_codes,omitempty" json:"retry_codes,omitempty"`
+
+	// NeverRetry error codes that are not, although the service says yes; likewise
+	NeverRetry []string `form:"never_retry,omitempty" json:"never_retry,omitempty"`
+
 	// Endpoint run this single endpoint instead of a plan
 	Endpoint string `form:"endpoint,omitempty" json:"endpoint,omitempty"`
 
@@ -4173,60 +4266,6 @@ type StartRunParams struct {
 
 	// StreamFrom only messages from this sequence on
 	StreamFrom int64 `form:"stream_from,omitempty" json:"stream_from,omitempty"`
-
-	// Priority runs with a greater number go first
-	Priority string `form:"priority,omitempty" json:"priority,omitempty"`
-
-	// MaxFailed more failures pause the run: a number, or 1%; or none
-	MaxFailed string `form:"max_failed,omitempty" json:"max_failed,omitempty"`
-
-	// Canary items of a spread sample that goes first; 0: none
-	Canary string `form:"canary,omitempty" json:"canary,omitempty"`
-
-	// CanaryAuto true: a sample within max_failed releases the others
-	CanaryAuto string `form:"canary_auto,omitempty" json:"canary_auto,omitempty"`
-
-	// OrderBy items of the same value of this field go in order
-	OrderBy string `form:"order_by,omitempty" json:"order_by,omitempty"`
-
-	// Partitions values share so many lines, by their hash
-	Partitions string `form:"partitions,omitempty" json:"partitions,omitempty"`
-
-	// OnFailure continue, or stop: what follows a failure is not tried
-	OnFailure string `form:"on_failure,omitempty" json:"on_failure,omitempty"`
-
-	// Chunk items in a request, 1 to 8192, or auto
-	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
-
-	// ChunkBytes payload bytes in a request; 0: what the node allows
-	ChunkBytes string `form:"chunk_bytes,omitempty" json:"chunk_bytes,omitempty"`
-
-	// ChunkTime what a request should take, with chunk=auto
-	ChunkTime string `form:"chunk_time,omitempty" json:"chunk_time,omitempty"`
-
-	// InFlight requests out at once, 1 to 10000, or auto
-	InFlight string `form:"in_flight,omitempty" json:"in_flight,omitempty"`
-
-	// Rate items a second; 0: no limit
-	Rate string `form:"rate,omitempty" json:"rate,omitempty"`
-
-	// MaxAttempts how often an item that fails is tried, in all
-	MaxAttempts string `form:"max_attempts,omitempty" json:"max_attempts,omitempty"`
-
-	// Timeout for the reply to a request that a service has
-	Timeout string `form:"timeout,omitempty" json:"timeout,omitempty"`
-
-	// RetryBackoff before the second attempt; doubled later
-	RetryBackoff string `form:"retry_backoff,omitempty" json:"retry_backoff,omitempty"`
-
-	// MaxBackoff the longest such wait
-	MaxBackoff string `form:"max_backoff,omitempty" json:"max_backoff,omitempty"`
-
-	// RetryCodes an error code that is tried again; may stand more than once
-	RetryCodes []string `form:"retry_codes,omitempty" json:"retry_codes,omitempty"`
-
-	// NeverRetry an error code that is not; may stand more than once
-	NeverRetry []string `form:"never_retry,omitempty" json:"never_retry,omitempty"`
 
 	// Set a setting of one step, like compose.chunk=50; any number
 	Set []string `form:"set,omitempty" json:"set,omitempty"`
@@ -4949,6 +4988,24 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 // It is POST /runs, for role operator.
 func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentType string, body io.Reader, options ...CallOption) (*Stream, error) {
 	ask := request{operation: "start-run", method: http.MethodPost, path: path("/runs")}
+	ask.add("priority", params.Priority, true)
+	ask.add("max_failed", params.MaxFailed, true)
+	ask.add("canary", params.Canary, true)
+	ask.add("canary_auto", params.CanaryAuto, true)
+	ask.add("order_by", params.OrderBy, true)
+	ask.add("partitions", params.Partitions, true)
+	ask.add("on_failure", params.OnFailure, true)
+	ask.add("chunk", params.Chunk, true)
+	ask.add("chunk_bytes", params.ChunkBytes, true)
+	ask.add("chunk_time", params.ChunkTime, true)
+	ask.add("in_flight", params.InFlight, true)
+	ask.add("rate", params.Rate, true)
+	ask.add("max_attempts", params.MaxAttempts, true)
+	ask.add("timeout", params.Timeout, true)
+	ask.add("retry_backoff", params.RetryBackoff, true)
+	ask.add("max_backoff", params.MaxBackoff, true)
+	ask.add("retry_codes", params.RetryCodes, true)
+	ask.add("never_retry", params.NeverRetry, true)
 	ask.add("endpoint", params.Endpoint, false)
 	ask.add("plan_ref", params.PlanRef, false)
 	ask.add("key", params.Key, false)
@@ -4963,24 +5020,6 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("stream", params.Stream, false)
 	ask.add("stream_subject", params.StreamSubject, false)
 	ask.add("stream_from", params.StreamFrom, false)
-	ask.add("priority", params.Priority, false)
-	ask.add("max_failed", params.MaxFailed, false)
-	ask.add("canary", params.Canary, false)
-	ask.add("canary_auto", params.CanaryAuto, false)
-	ask.add("order_by", params.OrderBy, false)
-	ask.add("partitions", params.Partitions, false)
-	ask.add("on_failure", params.OnFailure, false)
-	ask.add("chunk", params.Chunk, false)
-	ask.add("chunk_bytes", params.ChunkBytes, false)
-	ask.add("chunk_time", params.ChunkTime, false)
-	ask.add("in_flight", params.InFlight, false)
-	ask.add("rate", params.Rate, false)
-	ask.add("max_attempts", params.MaxAttempts, false)
-	ask.add("timeout", params.Timeout, false)
-	ask.add("retry_backoff", params.RetryBackoff, false)
-	ask.add("max_backoff", params.MaxBackoff, false)
-	ask.add("retry_codes", params.RetryCodes, true)
-	ask.add("never_retry", params.NeverRetry, true)
 	ask.add("set", params.Set, true)
 	ask.add("dry_run", params.DryRun, false)
 	ask.contentType, ask.body = contentType, body
@@ -5734,4 +5773,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 120fe7742286fd581d2d52d17d196541, is 0c9f2f943725b6c6bdd1c51d929b5b89999c72e97c6257a3beae31ad39cdc19f.
+// Of af01376a160ef2dba47c2f21f2719427, is 216934906b25c742c0783ea458a7e613f07344cf852589f5859831f826b161b6.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Parse reads a schedule from YAML, or from JSON, which is YAML too. The name is what errors call the input, and the
@@ -94,7 +95,7 @@ func (s *Spec) readEvery(v strictyaml.Value) error {
 	if err != nil {
 		return v.Fail("%v", err)
 	}
-	s.Every = gather.Duration(every)
+	s.Every = workqueue.Duration(every)
 	return nil
 }
 
@@ -193,7 +194,7 @@ func text(into *string) func(strictyaml.Value) error {
 	}
 }
 
-func duration(into *gather.Duration, least, most time.Duration) func(strictyaml.Value) error {
+func duration(into *workqueue.Duration, least, most time.Duration) func(strictyaml.Value) error {
 	return strictyaml.Duration((*time.Duration)(into), least, most)
 }
 
@@ -256,7 +257,7 @@ func (s *Spec) compile() (field string, err error) {
 	case err != nil:
 		return "cron", err
 	case every != 0:
-		s.Cron, s.Every, s.rule = "", gather.Duration(every), interval(every)
+		s.Cron, s.Every, s.rule = "", workqueue.Duration(every), interval(every)
 	case e.allHours:
 		s.rule = byElapsed{*e, s.clock}
 	default:

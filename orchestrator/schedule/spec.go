@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Limits and defaults of schedules.
@@ -60,10 +61,10 @@ const (
 
 // Spec is a schedule.
 type Spec struct {
-	Name  string          `json:"name"`
-	Cron  string          `json:"cron,omitempty"`  // one of both
-	Every gather.Duration `json:"every,omitempty"` // counted from 1970-01-01T00:00Z
-	Zone  string          `json:"zone"`            // of IANA
+	Name  string             `json:"name"`
+	Cron  string             `json:"cron,omitempty"`  // one of both
+	Every workqueue.Duration `json:"every,omitempty"` // counted from 1970-01-01T00:00Z
+	Zone  string             `json:"zone"`            // of IANA
 
 	Plan     string            `json:"plan,omitempty"`     // NAME or NAME@VERSION, of the record; or
 	Endpoint string            `json:"endpoint,omitempty"` // of a run with one step
@@ -72,14 +73,15 @@ type Spec struct {
 	Params   map[string]string `json:"params,omitempty"`   // of the runs; may have variables
 	Items    Items             `json:"items"`
 
-	Overlap       Overlap         `json:"overlap"`
-	Misfire       Misfire         `json:"misfire"`
-	MisfireLimit  int             `json:"misfire_limit"`
-	Jitter        gather.Duration `json:"jitter,omitempty"`
-	Window        Window          `json:"window,omitzero"`
-	OnLate        OnLate          `json:"on_late"`
-	StartDeadline gather.Duration `json:"start_deadline,omitempty"` // after the planned start; then it is missed; 0: none
-	StartAttempts int             `json:"start_attempts"`
+	Overlap      Overlap            `json:"overlap"`
+	Misfire      Misfire            `json:"misfire"`
+	MisfireLimit int                `json:"misfire_limit"`
+	Jitter       workqueue.Duration `json:"jitter,omitempty"`
+	Window       Window             `json:"window,omitzero"`
+	OnLate       OnLate             `json:"on_late"`
+	// after the planned start; then it is missed; 0: none
+	StartDeadline workqueue.Duration `json:"start_deadline,omitempty"`
+	StartAttempts int                `json:"start_attempts"`
 
 	rule  rule
 	clock clock

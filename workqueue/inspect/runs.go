@@ -224,7 +224,7 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 			return err
 		}
 		view.Order = orderView(order)
-		rows, err := tx.Query(ctx, stepViews, id, rateWindow)
+		rows, err := tx.Query(ctx, stepViews(), id, rateWindow)
 		if err != nil {
 			return err
 		}

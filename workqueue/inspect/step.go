@@ -7,60 +7,39 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// StepSettings is what was set for a step, under the names that plans and flags have for it.
-type StepSettings struct {
-	Endpoint            string   `json:"endpoint"`
-	Chunk               int      `json:"chunk" doc:"items in a request at most"`
-	ChunkAuto           bool     `json:"chunk_auto,omitempty" doc:"nodes find the size up to chunk"`
-	ChunkBytes          int      `json:"chunk_bytes,omitempty" doc:"wanted size of a request; absent: the node's"`
-	ChunkTimeSeconds    float64  `json:"chunk_time_seconds,omitempty" doc:"for an automatic chunk"`
-	InFlight            int      `json:"in_flight" doc:"requests out at once at most"`
-	InFlightAuto        bool     `json:"in_flight_auto,omitempty" doc:"nodes find the limit up to in_flight"`
-	Rate                float64  `json:"rate,omitempty" doc:"items a second at most; absent: no limit"`
-	MaxAttempts         int      `json:"max_attempts"`
-	RetryBackoffSeconds float64  `json:"retry_backoff_seconds" doc:"before the first retry; doubled each time"`
-	MaxBackoffSeconds   float64  `json:"max_backoff_seconds,omitempty" doc:"the longest pause; absent: 5 minutes"`
-	RetryCodes          []string `json:"retry_codes,omitempty" doc:"error codes that are tried again"`
-	NeverRetry          []string `json:"never_retry,omitempty" doc:"and those that never are"`
-	TimeoutSeconds      float64  `json:"timeout_seconds" doc:"what a service has for a request"`
-}
-
 // StepView is one step of a run: its settings, and where its items are. Items is the sum of Waiting, Ready, InFlight,
 // Scheduled, Done, Failed and Skipped.
 type StepView struct {
-	Step             workqueue.Step `json:"step"`
-	Name             string         `json:"name"`
-	Kind             workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
-	Endpoint         string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
-	Needs            []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
-	Inputs           []string       `json:"inputs,omitempty" doc:"of those, the ones whose parts it sees"`
-	SeesItem         bool           `json:"sees_item" doc:"its requests carry the items' payloads"`
-	Optional         bool           `json:"optional,omitempty" doc:"what needs it goes on without its part"`
-	Barrier          bool           `json:"barrier,omitempty" doc:"it begins when its needs have ended for all items"`
-	BarrierPassed    bool           `json:"barrier_passed,omitempty"`
-	State            string         `json:"state" enum:"waiting,running,completed" doc:"waiting: for other steps"`
-	Progress         float64        `json:"progress" doc:"0 to 1"`
-	Rate             float64        `json:"rate" doc:"items answered a second, over the last ten seconds"`
-	Settings         StepSettings   `json:"settings"`
-	Chunk            int            `json:"chunk" doc:"settings.chunk, as it was called first"`
-	MaxInFlight      int            `json:"max_in_flight" doc:"settings.in_flight, as it was called first"`
-	MaxAttempts      int            `json:"max_attempts"`
-	TimeoutSeconds   float64        `json:"timeout_seconds" doc:"until a slice without an answer is issued again"`
-	BackoffSeconds   float64        `json:"backoff_seconds" doc:"before the first retry"`
-	OpenBlocks       int            `json:"open_blocks"`
-	Items            int64          `json:"items"`
-	Waiting          int64          `json:"waiting" doc:"items that need another step first, or that are held"`
-	Held             int64          `json:"held,omitempty" doc:"of those, behind a canary, or in line behind another item"`
-	Ready            int64          `json:"ready"`
-	InFlight         int64          `json:"in_flight" doc:"items asked for and not answered"`
-	Scheduled        int64          `json:"scheduled" doc:"items that wait to be tried again"`
-	Done             int64          `json:"done"`
-	Failed           int64          `json:"failed"`
-	Skipped          int64          `json:"skipped" doc:"items left out: a step that it needs has failed for them"`
-	SlicesInFlight   int64          `json:"slices_in_flight"`
-	SlicesScheduled  int64          `json:"slices_scheduled"`
-	SlicesEnded      int64          `json:"slices_ended"`
-	AnsweredRecently int64          `json:"-"`
+	Step          workqueue.Step `json:"step"`
+	Name          string         `json:"name"`
+	Kind          workqueue.Kind `json:"kind" enum:"endpoint,request,http,sql,local"`
+	Endpoint      string         `json:"endpoint" doc:"or what else is asked: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Needs         []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
+	Inputs        []string       `json:"inputs,omitempty" doc:"of those, the ones whose parts it sees"`
+	SeesItem      bool           `json:"sees_item" doc:"its requests carry the items' payloads"`
+	Optional      bool           `json:"optional,omitempty" doc:"what needs it goes on without its part"`
+	Barrier       bool           `json:"barrier,omitempty" doc:"it begins when its needs have ended for all items"`
+	BarrierPassed bool           `json:"barrier_passed,omitempty"`
+	State         string         `json:"state" enum:"waiting,running,completed" doc:"waiting: for other steps"`
+	Progress      float64        `json:"progress" doc:"0 to 1"`
+	Rate          float64        `json:"rate" doc:"items answered a second, over the last ten seconds"`
+
+	Settings workqueue.SettingsView `json:"settings"`
+
+	OpenBlocks       int   `json:"open_blocks"`
+	Items            int64 `json:"items"`
+	Waiting          int64 `json:"waiting" doc:"items that need another step first, or that are held"`
+	Held             int64 `json:"held,omitempty" doc:"of those, behind a canary, or in line behind another item"`
+	Ready            int64 `json:"ready"`
+	InFlight         int64 `json:"in_flight" doc:"items asked for and not answered"`
+	Scheduled        int64 `json:"scheduled" doc:"items that wait to be tried again"`
+	Done             int64 `json:"done"`
+	Failed           int64 `json:"failed"`
+	Skipped          int64 `json:"skipped" doc:"items left out: a step that it needs has failed for them"`
+	SlicesInFlight   int64 `json:"slices_in_flight"`
+	SlicesScheduled  int64 `json:"slices_scheduled"`
+	SlicesEnded      int64 `json:"slices_ended"`
+	AnsweredRecently int64 `json:"-"`
 }
 
 const (
@@ -73,19 +52,17 @@ ARRAY(SELECT n.name FROM run_step n WHERE n.run_id = s.run_id AND n.step = ANY (
 
 // One range of work_block's primary key and one of work_slice_block for each step. remaining and mask are only taken
 // out of the rows that are counted. Items of an open run whose block is not there yet wait.
-const stepViews = `
+func stepViews() string {
+	return `
 SELECT s.step, s.name, s.endpoint,
-    CASE WHEN b.open_blocks > 0 OR r.items > coalesce(b.items, 0) THEN 'running' ELSE 'completed' END, s.chunk,
-    s.in_flight, s.max_attempts, extract(epoch FROM s.slice_timeout)::float8,
-    extract(epoch FROM s.retry_backoff)::float8, coalesce(b.open_blocks, 0),
+    CASE WHEN b.open_blocks > 0 OR r.items > coalesce(b.items, 0) THEN 'running' ELSE 'completed' END,
+    coalesce(b.open_blocks, 0),
     greatest(b.items, r.items), coalesce(b.ready, 0), coalesce(b.done, 0), coalesce(b.failed, 0),
     coalesce(w.in_flight, 0), coalesce(w.scheduled, 0),
     coalesce(w.slices_in_flight, 0), coalesce(w.slices_scheduled, 0), coalesce(w.slices_ended, 0),
-    coalesce(w.answered, 0), s.in_flight_auto, s.chunk_auto, coalesce(s.chunk_bytes, 0),
-    coalesce(extract(epoch FROM s.chunk_time), 0)::float8, coalesce(s.rate, 0),
-    coalesce(extract(epoch FROM s.max_backoff), 0)::float8, s.retry_codes, s.never_retry,
-    s.kind, ` + NeedNames + `, ` + inputNames + `, s.input_item, s.optional, s.barrier, s.barrier_passed,
-    coalesce(b.held, 0), coalesce(b.skipped, 0)
+    coalesce(w.answered, 0), s.kind, ` + NeedNames + `, ` + inputNames +
+		`, s.input_item, s.optional, s.barrier, s.barrier_passed,
+    coalesce(b.held, 0), coalesce(b.skipped, 0), ` + plane.SettingsToRead("s.") + `
 FROM run_step s JOIN batchrun r ON r.id = s.run_id
 LEFT JOIN LATERAL (
     SELECT sum(size)::bigint AS items, sum(bit_count(ready))::bigint AS ready,
@@ -106,21 +83,19 @@ LEFT JOIN LATERAL (
 ) w ON true
 WHERE s.run_id = $1
 ORDER BY s.step`
+}
 
 // Settled returns the number of items that the step has an outcome for.
 func (v *StepView) Settled() int64 { return v.Done + v.Failed + v.Skipped }
 
 func scanStepView(row pgx.CollectableRow) (StepView, error) {
 	var v StepView
-	set := &v.Settings
-	err := row.Scan(&v.Step, &v.Name, &v.Endpoint, &v.State, &v.Chunk, &v.MaxInFlight, &v.MaxAttempts,
-		&v.TimeoutSeconds, &v.BackoffSeconds, &v.OpenBlocks, &v.Items, &v.Ready, &v.Done, &v.Failed, &v.InFlight,
-		&v.Scheduled, &v.SlicesInFlight, &v.SlicesScheduled, &v.SlicesEnded, &v.AnsweredRecently, &set.InFlightAuto,
-		&set.ChunkAuto, &set.ChunkBytes, &set.ChunkTimeSeconds, &set.Rate, &set.MaxBackoffSeconds, &set.RetryCodes,
-		&set.NeverRetry, &v.Kind, &v.Needs, &v.Inputs, &v.SeesItem, &v.Optional, &v.Barrier, &v.BarrierPassed, &v.Held,
-		&v.Skipped)
-	set.Endpoint, set.Chunk, set.InFlight, set.MaxAttempts = v.Endpoint, v.Chunk, v.MaxInFlight, v.MaxAttempts
-	set.TimeoutSeconds, set.RetryBackoffSeconds = v.TimeoutSeconds, v.BackoffSeconds
+	var set workqueue.StepSettings
+	err := row.Scan(append([]any{&v.Step, &v.Name, &v.Endpoint, &v.State, &v.OpenBlocks, &v.Items, &v.Ready, &v.Done,
+		&v.Failed, &v.InFlight, &v.Scheduled, &v.SlicesInFlight, &v.SlicesScheduled, &v.SlicesEnded, &v.AnsweredRecently,
+		&v.Kind, &v.Needs, &v.Inputs, &v.SeesItem, &v.Optional, &v.Barrier, &v.BarrierPassed, &v.Held, &v.Skipped},
+		plane.SettingTargets(&set)...)...)
+	v.Settings = set.View()
 	v.Waiting = v.Items - v.Ready - v.Settled() - v.InFlight - v.Scheduled
 	switch {
 	case v.State == "completed":

@@ -20,9 +20,7 @@ import (
 type RerunRequest struct {
 	Run        workqueue.RunID
 	Select     Selection
-	Chunk      int                // new chunk of the step; 0 keeps it
-	InFlight   int                // new in-flight limit; 0 keeps it
-	Settings   control.StepChange // other new settings of the step; an Endpoint is where its items go from now on
+	Settings   control.StepChange // new settings of the step; an Endpoint is where its items go from now on
 	Canary     int                // items of a spread sample that run before the others; 0: all run at once
 	CanaryAuto bool               // let the others go when the sample does well
 	DryRun     bool               // change nothing, and say what would be done
@@ -75,12 +73,6 @@ func (req *RerunRequest) validate() error {
 	}
 	if req.Canary == 0 && req.CanaryAuto {
 		return &workqueue.SettingError{Detail: "canary_auto needs a canary: give the number of its items"}
-	}
-	if req.Chunk != 0 {
-		req.Settings.Chunk = &req.Chunk
-	}
-	if req.InFlight != 0 {
-		req.Settings.InFlight = &req.InFlight
 	}
 	return req.Settings.Validate()
 }

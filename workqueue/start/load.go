@@ -30,7 +30,6 @@ type LoadRequest struct {
 	Name           string // may be empty; need not be unique
 	Plan           string
 	Spec           json.RawMessage   // the plan in full, kept as it is
-	FormerSpec     json.RawMessage   // what an earlier version kept for the same plan, to know its runs by; nil: nothing
 	Params         map[string]string // reach the service with every request; at most MaxParamBytes as JSON
 	Priority       int
 	Steps          []workqueue.StepSpec
@@ -161,8 +160,7 @@ func validateParams(params map[string]string) error {
 }
 
 const runByIdempotencyKey = `
-SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened, plan,
-	(spec = $2 OR spec = $4) IS TRUE AND params = $3
+SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened, plan, spec = $2 AND params = $3
 FROM batchrun WHERE idempotency_key = $1`
 
 func (s Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, error) {
@@ -174,7 +172,7 @@ func (s Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, e
 	out := Loaded{Existing: true}
 	var plan string
 	var unsealed, opened, same bool
-	err := s.db.Pool.QueryRow(ctx, runByIdempotencyKey, req.IdempotencyKey, req.spec(), req.params(), req.FormerSpec).
+	err := s.db.Pool.QueryRow(ctx, runByIdempotencyKey, req.IdempotencyKey, req.spec(), req.params()).
 		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &opened, &plan, &same)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

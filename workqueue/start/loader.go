@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
 // loader is one load under way.
@@ -252,13 +253,13 @@ SELECT $1, nullif($2, ''), $3, $4, $5, CASE WHEN $15::bigint IS NULL THEN 'loadi
     CASE WHEN $17::bool THEN 'sampling' END, CASE WHEN $17 THEN 1 END, t.now, t.now
 FROM (SELECT CASE WHEN $15::bigint IS NOT NULL THEN clock_timestamp() END AS now) t`
 
-const insertStep = `
-INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout, retry_backoff,
-                      in_flight_auto, chunk_auto, chunk_bytes, chunk_time, rate, max_backoff, retry_codes, never_retry,
-                      needs, inputs, input_item, optional, barrier, config)
-VALUES ($1, $2, $3, $18, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, 0), nullif($13, interval '0'),
-        nullif($14, 0::float8), nullif($15, interval '0'), coalesce($16::text[], '{}'), coalesce($17::text[], '{}'),
-        $19, $20, $21, $22, $23, $24)`
+func insertStep() string {
+	columns, values := plane.SettingsToWrite(12)
+	return `
+INSERT INTO run_step (run_id, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config,
+    ` + columns + `)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, ` + values + `)`
+}
 
 func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	r := &l.req
@@ -275,11 +276,9 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAuto, items, failedLimit,
 		l.counted && l.sampled())
 	for i, st := range r.Steps {
-		batch.Queue(insertStep, l.run, i, st.Name, st.Endpoint, st.Chunk, st.InFlight, st.MaxAttempts, st.Timeout,
-			st.RetryBackoff, st.InFlightAuto, st.ChunkAuto, st.ChunkBytes, st.ChunkTime, st.Rate, st.MaxBackoff,
-			st.RetryCodes, st.NeverRetry, st.EffectiveKind(), workqueue.Smallints(st.Needs), workqueue.Smallints(
-				st.Inputs), !st.NoItem, st.Optional,
-			st.Barrier && len(st.Needs) > 0, st.Config)
+		batch.Queue(insertStep(), append([]any{l.run, i, st.Name, st.EffectiveKind(), st.Endpoint,
+			workqueue.Smallints(st.Needs), workqueue.Smallints(st.Inputs), !st.NoItem, st.Optional,
+			st.Barrier && len(st.Needs) > 0, st.Config}, plane.SettingValues(&st.StepSettings)...)...)
 	}
 	if err := pg.Leave(ctx, tx, batch); err != nil {
 		return fmt.Errorf("insert run: %w", err)

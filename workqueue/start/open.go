@@ -156,7 +156,7 @@ func limitWhileOpen(maxFailed string) (*int64, error) {
 }
 
 const openedByKey = `
-SELECT id, opened, seal_by, plan, (spec = $2 OR spec = $4) IS TRUE AND params = $3
+SELECT id, opened, seal_by, plan, spec = $2 AND params = $3
 FROM batchrun WHERE idempotency_key = $1`
 
 func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error) {
@@ -167,7 +167,7 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 	var opened, same bool
 	var plan string
 	var sealBy *time.Time
-	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.params(), req.FormerSpec).
+	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.params()).
 		Scan(&out.Run, &opened, &sealBy, &plan, &same)
 	op := fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey)
 	switch {

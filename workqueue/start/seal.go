@@ -147,13 +147,8 @@ func (l *loader) settings() map[string]any {
 
 func settingsOf(st *workqueue.StepSpec, d *ledger.Difference) {
 	d.Add("kind", workqueue.KindEndpoint, st.EffectiveKind())
-	control.StepDifference(d, &control.StepSettings{}, &control.StepSettings{
-		Endpoint: st.Endpoint, Chunk: st.Chunk, ChunkAuto: st.ChunkAuto, ChunkBytes: st.ChunkBytes,
-		ChunkTime: st.ChunkTime, InFlight: st.InFlight, InFlightAuto: st.InFlightAuto, Rate: st.Rate,
-		MaxAttempts: st.MaxAttempts, RetryBackoff: st.RetryBackoff, MaxBackoff: st.MaxBackoff, Timeout: st.Timeout,
-		RetryCodes: strings.Join(st.RetryCodes, workqueue.CodeComma), NeverRetry: strings.Join(st.NeverRetry,
-			workqueue.CodeComma),
-	})
+	control.StepDifference(d, &control.StepSettings{},
+		&control.StepSettings{Endpoint: st.Endpoint, StepSettings: st.StepSettings})
 }
 
 func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {

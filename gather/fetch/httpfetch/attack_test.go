@@ -26,6 +26,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // However the address of this machine is written, it is not reached unless the operator allows it.
@@ -279,7 +280,7 @@ func TestBombs(t *testing.T) {
 	for path, want := range map[string]string{"/zip": "result_too_large", "/drip": "timeout!"} {
 		h := settings(b.server.URL + path + "?k={key}")
 		if path == "/drip" {
-			h.Timeout = gather.Duration(200 * time.Millisecond)
+			h.Timeout = workqueue.Duration(200 * time.Millisecond)
 		}
 		slots, err := get(t, b.client, h, &fetch.Request{Items: items(1)})
 		if codeOf(slots[100].Err) != want && codeOf(err) != want {

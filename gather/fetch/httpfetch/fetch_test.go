@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 func TestEachItem(t *testing.T) {
@@ -108,7 +109,7 @@ func TestWhatItemsGet(t *testing.T) {
 				h.Response.Value = pointer
 				h.Headers = map[string]string{"X-Token": "{secret.token}"}
 				if path == "/hang" {
-					h.Timeout = gather.Duration(50 * time.Millisecond)
+					h.Timeout = workqueue.Duration(50 * time.Millisecond)
 				}
 			})
 			slots, err := get(t, b.client, h, &fetch.Request{Items: items(1)})

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 const (
@@ -40,7 +40,7 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	switch {
 	case errors.Is(err, errTooLarge):
 		return failed(CodeTooLarge, false, "%s answers more than %v; max_bytes, and the operator's http.max_response, say "+
-			"how much is taken", host, gather.Bytes(limit))
+			"how much is taken", host, workqueue.Bytes(limit))
 	case err != nil && (ctx.Err() != nil || timedOut(err)):
 		return failed(CodeTimeout, true, "%s did not end its answer within %v", host, s.Timeout)
 	case err != nil:

@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // canary is a secret that must not be seen anywhere but in requests to its host.
@@ -83,7 +84,8 @@ func client(t *testing.T, cfg httpfetch.Config, text string) *httpfetch.Client {
 // settings are those of a step, with defaults.
 func settings(url string, change ...func(*gather.HTTP)) *gather.HTTP {
 	h := &gather.HTTP{
-		URL: url, Method: "GET", Concurrency: 4, Timeout: gather.Duration(20 * time.Second), MaxBytes: 1 << 20, Redirects: 3,
+		URL: url, Method: "GET", Concurrency: 4, Timeout: workqueue.Duration(
+			20 * time.Second), MaxBytes: 1 << 20, Redirects: 3,
 	}
 	for _, f := range change {
 		f(h)

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // chunkBytes bounds the values of a chunk that are held at once.
@@ -70,7 +71,7 @@ func (s *step) take(next func() bool, values func() [][]byte, results map[string
 				"max_rows, and that of the source, say how many are taken", s.Source, maxRows)}
 		case held > maxBytes:
 			return &queryError{CodeTooMuch, false, fmt.Sprintf("source %s: the query returns more than %v for the chunk",
-				s.Source, gather.Bytes(maxBytes))}
+				s.Source, workqueue.Bytes(maxBytes))}
 		}
 		if of := results[string(row[0])]; of != nil && row[0] != nil {
 			s.add(of, row)

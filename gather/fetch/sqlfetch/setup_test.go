@@ -20,6 +20,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // password is that of the source's role. It must be seen nowhere.
@@ -91,7 +92,7 @@ func client(t *testing.T, dsn string, more ...string) *sqlfetch.Client {
 }
 
 func settings(query string, change ...func(*gather.SQL)) *gather.SQL {
-	q := &gather.SQL{Source: "ledger", Query: query, Rows: gather.RowsOne, Timeout: gather.Duration(20 * time.Second),
+	q := &gather.SQL{Source: "ledger", Query: query, Rows: gather.RowsOne, Timeout: workqueue.Duration(20 * time.Second),
 		MaxRows: 1000, MaxBytes: 1 << 20}
 	for _, f := range change {
 		f(q)

@@ -190,8 +190,8 @@ func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, p
 // request is a run of one step.
 func request(name, endpoint string) startstore.LoadRequest {
 	return startstore.LoadRequest{Name: name, Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
-		Name: endpoint, Endpoint: endpoint, Chunk: 100, InFlight: 4, MaxAttempts: 1, Timeout: time.Minute,
-		RetryBackoff: time.Millisecond,
+		Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 100, InFlight: 4, MaxAttempts: 1,
+			Timeout: time.Minute, RetryBackoff: time.Millisecond},
 	}}}
 }
 

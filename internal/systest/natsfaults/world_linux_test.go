@@ -164,8 +164,8 @@ func (w *world) start(endpoint string, items, chunk, inFlight int) workqueue.Run
 	w.Helper()
 	i := 0
 	loaded, err := w.nodes[0].Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
-		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, Chunk: chunk, InFlight: inFlight, MaxAttempts: 1,
-			Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}, func(item *start.LoadItem) error {
+		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: chunk,
+			InFlight: inFlight, MaxAttempts: 1, Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}}, func(item *start.LoadItem) error {
 		if i == items {
 			return io.EOF
 		}

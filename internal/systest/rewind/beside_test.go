@@ -156,7 +156,7 @@ func (c *caller) begin() {
 		collector.Text{Name: "statement", Spec: spec.WithDefaults(),
 			Source: "statement"}, "ann")
 	c.must(err)
-	c.collect("op1") // which waits for another one
+	c.collect("op1")                                                              // which waits for another one
 	const source = "endpoint: e\nitems: {file: f.csv}\nevery: 1h\nmisfire: all\n" // all: also when an hour ends meanwhile
 	plan, err := schedule.Parse("hourly", []byte(source))
 	c.must(err)

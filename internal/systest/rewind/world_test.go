@@ -156,8 +156,9 @@ func (w *world) run(name string, n int) workqueue.RunID {
 }
 
 func request(name string) start.LoadRequest {
-	return start.LoadRequest{Plan: name, CreatedBy: "test", Steps: []workqueue.StepSpec{{Name: "statement",
-		Endpoint: "statement", Chunk: chunk, InFlight: 8, MaxAttempts: 1, Timeout: timeout}}}
+	return start.LoadRequest{Plan: name, CreatedBy: "test",
+		Steps: []workqueue.StepSpec{{Name: "statement", Endpoint: "statement",
+			StepSettings: workqueue.StepSettings{Chunk: chunk, InFlight: 8, MaxAttempts: 1, Timeout: timeout}}}}
 }
 
 // keyed yields the items of a name with the numbers first to end-1.

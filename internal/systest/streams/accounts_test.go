@@ -164,8 +164,8 @@ func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.Run
 	g.Helper()
 	n := 0
 	loaded, err := node.Start(g.Context(), start.LoadRequest{Plan: "accounts", CreatedBy: "test",
-		Steps: []workqueue.StepSpec{{Name: "accounts", Endpoint: "accounts", Chunk: 500, InFlight: 8, MaxAttempts: 3,
-			Timeout: soon, RetryBackoff: time.Second}},
+		Steps: []workqueue.StepSpec{{Name: "accounts", Endpoint: "accounts", StepSettings: workqueue.StepSettings{Chunk: 500,
+			InFlight: 8, MaxAttempts: 3, Timeout: soon, RetryBackoff: time.Second}}},
 	}, func(item *start.LoadItem) error {
 		if n == items {
 			return io.EOF

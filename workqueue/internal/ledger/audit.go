@@ -77,14 +77,6 @@ func (d *Difference) Join(of *Difference, step string, several bool) {
 	}
 }
 
-// Size is a number, or that nodes find it, with the bound that they keep to.
-func Size(n int, auto bool) string {
-	if auto {
-		return fmt.Sprintf("auto, at most %d", n)
-	}
-	return fmt.Sprint(n)
-}
-
 // The row stays locked until the transaction ends, so that nobody takes for undone what is about to be done.
 const carryOut = `
 UPDATE api_request SET carried_out = coalesce(carried_out, $4)

@@ -1,4 +1,4 @@
-package gather
+package workqueue
 
 import (
 	"encoding/json"
@@ -37,7 +37,7 @@ func (a *Adaptive) UnmarshalText(b []byte) error {
 		*a = Adaptive{Auto: true}
 		return nil
 	}
-	n, err := wholeNumber(string(b))
+	n, err := WholeNumber(string(b))
 	if err != nil {
 		return errNoAdaptive
 	}
@@ -83,7 +83,7 @@ func (n *Bytes) UnmarshalText(b []byte) error {
 			break
 		}
 	}
-	size, err := wholeNumber(digits)
+	size, err := WholeNumber(digits)
 	if err != nil || size < 0 || size > math.MaxInt>>shift {
 		return errNoSize
 	}
@@ -132,11 +132,27 @@ func unmarshalEither(b []byte, into interface{ UnmarshalText([]byte) error }) er
 
 var errNoNumber = errors.New("want a whole number like 500")
 
-// wholeNumber takes decimal digits and a sign only: 0x10, 010, +1 and 1_000 are other things to other readers.
-func wholeNumber(text string) (int, error) {
+// WholeNumber takes decimal digits and a sign only: 0x10, 010, +1 and 1_000 are other things to other readers.
+func WholeNumber(text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || strconv.Itoa(n) != text {
 		return 0, errNoNumber
 	}
 	return n, nil
+}
+
+var errNoRate = errors.New("want items a second as a number like 1000 or 0.5")
+
+// ParseRate reads items a second. It takes plain decimal numbers only: 0x1p3, 1_000 and inf are numbers to Go as well.
+func ParseRate(text string) (float64, error) {
+	for _, c := range text {
+		if (c < '0' || c > '9') && c != '.' && c != '-' {
+			return math.NaN(), errNoRate
+		}
+	}
+	rate, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return math.NaN(), errNoRate
+	}
+	return rate, nil
 }

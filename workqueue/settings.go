@@ -1,0 +1,299 @@
+package workqueue
+
+import (
+	"cmp"
+	"encoding"
+	"fmt"
+	"iter"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// StepSettings is what is set for a step, beside what it does. A setting has one name in this struct, in
+// [StepOverrides] and in [SettingsView], whose tags say what it is called in plans, JSON, queries and commands; here
+// they say what it may be and where it is kept: a column of run_step, of the setting's name unless column says
+// otherwise, and NULL for 0 when that follows. A new one is a line in each of the three, and a column.
+type StepSettings struct {
+	Chunk      int           `bounds:"1 8192"`     // items of a slice, at most
+	ChunkAuto  bool          `column:"chunk_auto"` // the size is found while running, up to Chunk
+	ChunkBytes int           `bounds:"1KiB 64MiB" zero:"leaves it to the node" column:",null"`
+	ChunkTime  time.Duration `bounds:"10ms 1h" zero:"" column:",null"` // of an automatic chunk; 0: the nodes' own idea
+	InFlight   int           `bounds:"1 10000"`                        // slices at once over all nodes, at most
+	// the limit is found while running, up to InFlight
+	InFlightAuto bool    `column:"in_flight_auto"`
+	Rate         float64 `bounds:"0.001 10000000" unit:" items a second" zero:"is no limit" column:",null"`
+	MaxAttempts  int     `bounds:"1 100"` // how often an item that fails is tried, in all
+	// from handing a request to a service to giving up
+	Timeout      time.Duration `bounds:"1ms 24h" column:"slice_timeout"`
+	RetryBackoff time.Duration `bounds:"0s 24h"`                 // before the second attempt, doubled for each later one
+	MaxBackoff   time.Duration `bounds:"1ms 24h" column:",null"` // the longest such wait; 0: 5 minutes
+	RetryCodes   []string      // error codes that are tried again, whatever the service says
+	NeverRetry   []string      // error codes that never are
+}
+
+// StepOverrides are settings of a step that are otherwise for one run, or from now on. What is nil stays as it is. The
+// tags doc, example and placeholder are for people, name is the flag's where it is not the setting's.
+type StepOverrides struct {
+	Chunk        *Adaptive `json:"chunk,omitempty" doc:"items in a request, 1 to 8192, or auto" placeholder:"N|auto"`
+	ChunkBytes   *Bytes    `json:"chunk_bytes,omitempty" doc:"payload bytes in a request, like 512KiB; 0: what the node allows" placeholder:"SIZE"`
+	ChunkTime    *Duration `json:"chunk_time,omitempty" doc:"what a request should take, with chunk auto (5s)" example:"5s" placeholder:"TIME"`
+	InFlight     *Adaptive `json:"in_flight,omitempty" doc:"requests out at once, 1 to 10000, or auto" placeholder:"N|auto"`
+	Rate         *float64  `json:"rate,omitempty" doc:"items a second at the most; 0: no limit" example:"1000" placeholder:"N"`
+	MaxAttempts  *int      `json:"max_attempts,omitempty" doc:"how often an item that fails is tried, in all (3)" example:"3" name:"attempts" placeholder:"N"`
+	Timeout      *Duration `json:"timeout,omitempty" doc:"for the reply to a request that a service has taken (12m)" example:"12m" name:"slice-timeout" placeholder:"TIME"`
+	RetryBackoff *Duration `json:"retry_backoff,omitempty" doc:"the wait before the second attempt, doubled for each later one (1s)" example:"1s" name:"backoff" placeholder:"TIME"`
+	MaxBackoff   *Duration `json:"max_backoff,omitempty" doc:"the longest such wait (5m)" example:"5m" placeholder:"TIME"`
+	RetryCodes   []string  `json:"retry_codes,omitempty" nullable:"false" doc:"error codes that are tried again, although the service says no; none: no code is" name:"retry-code" sep:"none" placeholder:"CODE"`
+	NeverRetry   []string  `json:"never_retry,omitempty" nullable:"false" doc:"error codes that are not, although the service says yes; likewise" sep:"none" placeholder:"CODE"`
+}
+
+// SettingsView is StepSettings as JSON has them: in the answers of the API and in the plans of runs.
+type SettingsView struct {
+	Chunk        int      `json:"chunk" doc:"items in a request at most"`
+	ChunkAuto    bool     `json:"chunk_auto,omitempty" doc:"nodes find the size up to chunk"`
+	ChunkBytes   Bytes    `json:"chunk_bytes,omitempty" doc:"wanted size of a request; absent: the node's"`
+	ChunkTime    Duration `json:"chunk_time,omitempty" doc:"what a request should take, with chunk_auto"`
+	InFlight     int      `json:"in_flight" doc:"requests out at once at most"`
+	InFlightAuto bool     `json:"in_flight_auto,omitempty" doc:"nodes find the limit up to in_flight"`
+	Rate         float64  `json:"rate,omitempty" doc:"items a second at most; absent: no limit"`
+	MaxAttempts  int      `json:"max_attempts" doc:"how often an item that fails is tried, in all"`
+	Timeout      Duration `json:"timeout" doc:"for the reply to a request that a service has taken"`
+	RetryBackoff Duration `json:"retry_backoff" doc:"before the second attempt; doubled for each later one"`
+	MaxBackoff   Duration `json:"max_backoff,omitempty" doc:"the longest such wait; absent: 5 minutes"`
+	RetryCodes   []string `json:"retry_codes,omitempty" doc:"error codes that are tried again"`
+	NeverRetry   []string `json:"never_retry,omitempty" doc:"error codes that never are"`
+}
+
+// What a step uses when nobody says otherwise. Of a chunk or a limit that is found, the number is the upper bound.
+const (
+	DefaultChunkTime  = 5 * time.Second // of a chunk whose size is found
+	DefaultTimeout    = 12 * time.Minute
+	DefaultMaxBackoff = 5 * time.Minute
+)
+
+// noCodes as the only one in a list of codes is no code.
+const noCodes = "none"
+
+// View returns the settings as JSON has them.
+func (s *StepSettings) View() (v SettingsView) {
+	to := reflect.ValueOf(&v).Elem()
+	for field, value := range reflect.ValueOf(s).Elem().Fields() {
+		into := to.FieldByName(field.Name)
+		into.Set(value.Convert(into.Type()))
+	}
+	return v
+}
+
+// Settings returns what the view shows.
+func (v *SettingsView) Settings() (s StepSettings) {
+	to := reflect.ValueOf(&s).Elem()
+	for field, value := range reflect.ValueOf(v).Elem().Fields() {
+		into := to.FieldByName(field.Name)
+		into.Set(value.Convert(into.Type()))
+	}
+	return s
+}
+
+// All yields each setting by its name in plans, as people read it: a number that is only the upper bound says so.
+func (s *StepSettings) All() iter.Seq2[string, any] {
+	return func(yield func(string, any) bool) {
+		v := s.View()
+		of := reflect.ValueOf(&v).Elem()
+		for field, value := range reflect.ValueOf(&v).Elem().Fields() {
+			if strings.HasSuffix(field.Name, "Auto") {
+				continue
+			}
+			shown := value.Interface()
+			switch is := shown.(type) {
+			case Duration:
+				shown = is.String()
+			case Bytes:
+				shown = int(is)
+			case []string:
+				shown = strings.Join(is, CodeComma)
+			case int:
+				if auto := of.FieldByName(field.Name + "Auto"); auto.IsValid() && auto.Bool() {
+					shown = fmt.Sprintf("auto, at most %d", is)
+				} else if auto.IsValid() {
+					shown = fmt.Sprint(is)
+				}
+			}
+			if !yield(jsonName(field), shown) {
+				return
+			}
+		}
+	}
+}
+
+func jsonName(field reflect.StructField) string {
+	name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+	return name
+}
+
+// Fields yields the name of each setting in plans, and a pointer to its field.
+func (o *StepOverrides) Fields() iter.Seq2[string, any] {
+	return func(yield func(string, any) bool) {
+		for field, value := range reflect.ValueOf(o).Elem().Fields() {
+			if !yield(jsonName(field), value.Addr().Interface()) {
+				return
+			}
+		}
+	}
+}
+
+// Flags yields the flag of each setting, with its --, by its name in plans.
+func Flags() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for field := range reflect.TypeFor[StepOverrides]().Fields() {
+			name := jsonName(field)
+			flag := cmp.Or(field.Tag.Get("name"), strings.ReplaceAll(name, "_", "-"))
+			if !yield(name, "--"+flag) {
+				return
+			}
+		}
+	}
+}
+
+// Empty reports whether they leave everything as it is.
+func (o *StepOverrides) Empty() bool { return reflect.ValueOf(o).Elem().IsZero() }
+
+// Over returns the settings with the others laid over them.
+func (s StepSettings) Over(o *StepOverrides) StepSettings {
+	to := reflect.ValueOf(&s).Elem()
+	for field, value := range reflect.ValueOf(o).Elem().Fields() {
+		into := to.FieldByName(field.Name)
+		switch given := value.Interface().(type) {
+		case *Adaptive: // below
+		case []string:
+			if given != nil {
+				into.Set(reflect.ValueOf(codesGiven(given)))
+			}
+		default:
+			if !value.IsNil() {
+				into.Set(value.Elem().Convert(into.Type()))
+			}
+		}
+	}
+	if o.Chunk != nil {
+		s.SetChunk(*o.Chunk)
+	}
+	if o.Chunk != nil && o.ChunkTime != nil {
+		s.ChunkTime = time.Duration(*o.ChunkTime)
+	}
+	if o.InFlight != nil {
+		s.SetInFlight(*o.InFlight)
+	}
+	if o.MaxBackoff == nil && s.MaxBackoff > 0 {
+		s.MaxBackoff = max(s.MaxBackoff, s.RetryBackoff)
+	}
+	return s
+}
+
+func codesGiven(codes []string) []string {
+	if len(codes) == 1 && codes[0] == noCodes {
+		return []string{}
+	}
+	return slices.Clone(codes)
+}
+
+// SetChunk makes the size of chunks a fixed one, or one to be found with a time to aim at.
+func (s *StepSettings) SetChunk(n Adaptive) {
+	s.Chunk, s.ChunkAuto = n.Value, n.Auto
+	if !n.Auto {
+		s.ChunkTime = 0
+		return
+	}
+	s.Chunk = cmp.Or(s.Chunk, AutoChunk)
+	s.ChunkTime = cmp.Or(s.ChunkTime, min(DefaultChunkTime, cmp.Or(s.Timeout, DefaultTimeout)))
+}
+
+// SetInFlight makes the limit of requests a fixed one, or one to be found.
+func (s *StepSettings) SetInFlight(n Adaptive) {
+	s.InFlight, s.InFlightAuto = n.Value, n.Auto
+	if n.Auto {
+		s.InFlight = cmp.Or(s.InFlight, AutoInFlight)
+	}
+}
+
+// Clone returns settings that share nothing with these.
+func (s StepSettings) Clone() StepSettings {
+	s.RetryCodes, s.NeverRetry = slices.Clone(s.RetryCodes), slices.Clone(s.NeverRetry)
+	return s
+}
+
+// Check names a setting that is out of its bounds, and says what is wrong with it; it looks at each by itself.
+func (s *StepSettings) Check() (name, problem string) {
+	v := s.View()
+	of := reflect.ValueOf(&v).Elem()
+	for field, value := range reflect.ValueOf(s).Elem().Fields() {
+		shown, _ := of.Type().FieldByName(field.Name)
+		if problem := outOf(field.Tag, value.Convert(shown.Type)); problem != "" {
+			return jsonName(shown), problem
+		}
+	}
+	return "", ""
+}
+
+// Check names a setting that is out of its bounds, and says what is wrong with it.
+func (o *StepOverrides) Check() (name, problem string) {
+	of := reflect.TypeFor[StepSettings]()
+	for field, value := range reflect.ValueOf(o).Elem().Fields() {
+		if value.Kind() != reflect.Pointer || value.IsNil() {
+			continue
+		}
+		given := value.Elem()
+		if n, sizing := reflect.TypeAssert[Adaptive](given); sizing {
+			if n.Auto {
+				continue
+			}
+			given = reflect.ValueOf(n.Value)
+		}
+		bounds, _ := of.FieldByName(field.Name)
+		if problem := outOf(bounds.Tag, given); problem != "" {
+			return jsonName(field), problem
+		}
+	}
+	return "", ""
+}
+
+// outOf says what is wrong with a value by the bounds in a tag; nothing when it is within them.
+func outOf(tag reflect.StructTag, value reflect.Value) string {
+	least, most, bounded := strings.Cut(tag.Get("bounds"), " ")
+	zero, none := tag.Lookup("zero")
+	if !bounded || none && value.IsZero() {
+		return ""
+	}
+	n := asFloat(value)
+	if n >= bound(value.Type(), least) && n <= bound(value.Type(), most) { // neither holds for what is no number
+		return ""
+	}
+	problem := fmt.Sprintf("%v is not within %s to %s%s", value.Interface(), least, most, tag.Get("unit"))
+	if zero != "" {
+		problem += "; 0 " + zero
+	}
+	return problem
+}
+
+func asFloat(value reflect.Value) float64 {
+	return value.Convert(reflect.TypeFor[float64]()).Float()
+}
+
+// bound reads one as values of a type are written.
+func bound(of reflect.Type, text string) float64 {
+	value := reflect.New(of)
+	if reader, ok := reflect.TypeAssert[encoding.TextUnmarshaler](value); ok {
+		if err := reader.UnmarshalText([]byte(text)); err != nil {
+			return math.NaN()
+		}
+		return asFloat(value.Elem())
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return n
+}
