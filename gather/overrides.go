@@ -31,6 +31,11 @@ type Overrides struct {
 // Validate returns a *FieldError for the first value that no plan may have. Whether values go together shows only with
 // the plan: [Overrides.Over].
 func (o *Overrides) Validate() error {
+	if o.MaxFailed != nil {
+		if _, err := workqueue.ParseMaxFailed(*o.MaxFailed); err != nil {
+			return fieldError("max_failed", "%v; this is %.40q", err, *o.MaxFailed)
+		}
+	}
 	plan := Single("any")
 	o.lay(plan)
 	if err := plan.validateValues(); err != nil {

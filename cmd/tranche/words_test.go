@@ -22,7 +22,7 @@ func TestWordsThatSayNothingAreRefused(t *testing.T) {
 	try("<plan> is empty", "plan", "show", "")
 	try("name a run, or give --all", "run", "cancel", "")
 	try("is not UTF-8; what is not text", "run", "rerun", "last", "--key", "\xff")
-	try("--rate is NaN", "run", "set", "last", "--rate", "NaN")
+	try("--rate: NaN is not within", "run", "set", "last", "--rate", "NaN")
 	try("from 0.001 to 10000000, or none", "endpoints", "set", "e", "--rate", "1e308")
 	try("versions are not deleted one by one", "plan", "delete", "year-end@1")
 	try("is empty; it must be YAML", "plan", "apply", "-")

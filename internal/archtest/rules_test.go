@@ -47,10 +47,10 @@ func rules() map[string]rule {
 		"gather/fetch": {own: []string{"endpoints"}, tests: servers},
 		// Their settings come from the plan, and what they may reach from the operator's file.
 		"gather/fetch/...": {
-			own:   []string{"gather", "gather/template", "gather/fetch", "endpoints", "internal/connections"},
+			own:   []string{"gather", "gather/template", "gather/fetch", "endpoints", "internal/connections", "workqueue"},
 			tests: servers,
 		},
-		"internal/connections": {own: []string{"gather"}, tests: servers},
+		"internal/connections": {own: []string{"workqueue"}, tests: servers},
 		"endpoints":            {own: []string{"bitfield", "internal/pull", "internal/datadir"}, tests: servers},
 		// Where servers of this machine are found.
 		"internal/datadir": {others: []string{}},
@@ -94,7 +94,7 @@ func rules() map[string]rule {
 		"orchestrator/pacing":  {own: []string{"workqueue/throttling"}, others: []string{}},
 		"workqueue/throttling": {others: []string{}},
 		// When schedules are due: without I/O, and without knowing what time it is.
-		"orchestrator/schedule": {own: []string{"gather", "gather/strictyaml"}},
+		"orchestrator/schedule": {own: []string{"gather", "gather/strictyaml", "workqueue"}},
 		// By what items follow each other: for plans, and for whoever keeps lines.
 		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -115,6 +116,10 @@ func leaves(e ast.Expr, constants map[string]bool) (sql, variable bool) {
 		return false, !constants[e.Name]
 	case *ast.SelectorExpr: // of another package: a variable of ours would be a field, in lower case
 		return false, !ast.IsExported(e.Sel.Name)
+	case *ast.CallExpr: // of columns that follow from the fields of a struct, with constant arguments
+		f, ok := e.Fun.(*ast.SelectorExpr)
+		return false, !ok || !slices.Contains([]string{"SettingsToRead", "SettingColumns", "SettingParameters"}, f.Sel.Name) ||
+			slices.ContainsFunc(e.Args, func(arg ast.Expr) bool { _, ok := arg.(*ast.BasicLit); return !ok })
 	default:
 		return false, true
 	}

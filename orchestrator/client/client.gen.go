@@ -3761,7 +3761,7 @@ type StreamChanges struct {
 	// DeadBytes room for dead letters not taken in yet; 0: the default
 	DeadBytes *int64 `json:"dead_bytes,omitempty"`
 
-	// EventAge for how long events stay; 0s: the default
+	// EventAge how long events stay; 0s: the default
 	//
 	// Examples: 168h
 	EventAge *Duration `json:"event_age,omitempty"`
@@ -5773,4 +5773,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of af01376a160ef2dba47c2f21f2719427, is 216934906b25c742c0783ea458a7e613f07344cf852589f5859831f826b161b6.
+// Of 9cbd7a27d802d1e35ac408926eca3d08, is 07f74933ec0b035b2a3569ac48533806b1c3492cd8836917577474069d7bd7a2.

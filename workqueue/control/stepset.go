@@ -51,9 +51,9 @@ FROM run_step WHERE run_id = $1 ORDER BY step FOR NO KEY UPDATE`
 }
 
 func writeSettings() string {
-	columns, values := plane.SettingsToWrite(4)
-	return `UPDATE run_step SET (endpoint, ` + columns + `) = ROW($3::text, ` + values +
-		`) WHERE run_id = $1 AND step = $2`
+	return `
+UPDATE run_step SET (endpoint, ` + plane.SettingColumns() + `) = ROW($3::text, ` + plane.SettingParameters(4) + `)
+WHERE run_id = $1 AND step = $2`
 }
 
 const (

@@ -254,11 +254,10 @@ SELECT $1, nullif($2, ''), $3, $4, $5, CASE WHEN $15::bigint IS NULL THEN 'loadi
 FROM (SELECT CASE WHEN $15::bigint IS NOT NULL THEN clock_timestamp() END AS now) t`
 
 func insertStep() string {
-	columns, values := plane.SettingsToWrite(12)
 	return `
 INSERT INTO run_step (run_id, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config,
-    ` + columns + `)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, ` + values + `)`
+    ` + plane.SettingColumns() + `)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, ` + plane.SettingParameters(12) + `)`
 }
 
 func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {

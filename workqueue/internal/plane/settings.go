@@ -58,18 +58,26 @@ func SettingsToRead(prefix string) string {
 	return strings.Join(list, ", ")
 }
 
-// SettingsToWrite are the columns of run_step and the expressions for them, of parameters from $first on, which are
-// [SettingValues].
-func SettingsToWrite(first int) (columns, values string) {
-	var names, list []string
+// SettingColumns are the columns of run_step that settings are written to.
+func SettingColumns() string {
+	var names []string
+	for _, c := range settingColumns() {
+		names = append(names, c.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// SettingParameters are the expressions for [SettingColumns], of parameters from $first on, which are [SettingValues].
+func SettingParameters(first int) string {
+	var list []string
 	for i, c := range settingColumns() {
 		value := fmt.Sprintf("$%d::%s", first+i, c.kind)
 		if c.null {
 			value = fmt.Sprintf("nullif(%s, %s)", value, c.zero)
 		}
-		names, list = append(names, c.name), append(list, value)
+		list = append(list, value)
 	}
-	return strings.Join(names, ", "), strings.Join(list, ", ")
+	return strings.Join(list, ", ")
 }
 
 // SettingTargets are where a row of [SettingsToRead] is scanned to.
@@ -80,7 +88,7 @@ func SettingTargets(s *workqueue.StepSettings) (targets []any) {
 	return targets
 }
 
-// SettingValues are the parameters of [SettingsToWrite].
+// SettingValues are the parameters of [SettingParameters].
 func SettingValues(s *workqueue.StepSettings) (values []any) {
 	for _, value := range reflect.ValueOf(s).Elem().Fields() {
 		if value.Kind() == reflect.Slice && value.IsNil() {
