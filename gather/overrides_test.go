@@ -87,7 +87,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"chunk_time":"1s"}`:                "chunk_time: it goes with chunk: auto only",
 		`{"chunk":"auto","timeout":"1s"}`:    "", // the time is cut
 		`{"canary_auto":true}`:               "canary_auto: there is no canary",
-		`{"max_failed":"some"}`:              `max_failed: "some": want a number of items`,
+		`{"max_failed":"some"}`:              `max_failed: want a number of items`,
 		`{"canary":1000001}`:                 "canary: 1000001",
 		`{"priority":99999999999}`:           "priority: 99999999999",
 		`{"retry_codes":["A","A"]}`:          `retry_codes: "A" stands twice`,

@@ -28,7 +28,7 @@ type source struct {
 	values map[string]constant
 	parts  map[string]bool // constants that others are made of
 	loose  []string        // statements that have no name
-	made   int             // statements whose columns are those of settings: every run that starts, shows and sets uses them
+	made   int             // statements of the columns of settings, which every run that starts, shows and sets uses
 }
 
 type constant struct {

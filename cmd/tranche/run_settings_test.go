@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"regexp"
 	"strings"
@@ -17,10 +18,7 @@ func TestSettingsAreInTheTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	flags := map[string]string{}
-	for name, flag := range workqueue.Flags() {
-		flags[name] = flag
-	}
+	flags := maps.Collect(workqueue.Flags())
 	for _, name := range gather.OverrideFields() {
 		flag, ofStep := flags[name]
 		if !ofStep {

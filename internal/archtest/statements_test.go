@@ -118,7 +118,8 @@ func leaves(e ast.Expr, constants map[string]bool) (sql, variable bool) {
 		return false, !ast.IsExported(e.Sel.Name)
 	case *ast.CallExpr: // of columns that follow from the fields of a struct, with constant arguments
 		f, ok := e.Fun.(*ast.SelectorExpr)
-		return false, !ok || !slices.Contains([]string{"SettingsToRead", "SettingColumns", "SettingParameters"}, f.Sel.Name) ||
+		columns := []string{"SettingsToRead", "SettingColumns", "SettingParameters"}
+		return false, !ok || !slices.Contains(columns, f.Sel.Name) ||
 			slices.ContainsFunc(e.Args, func(arg ast.Expr) bool { _, ok := arg.(*ast.BasicLit); return !ok })
 	default:
 		return false, true

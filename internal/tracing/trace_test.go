@@ -144,14 +144,15 @@ func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 	left := 1
 	loaded, err := w.node.Start(t.Context(), startstore.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 500,
-			InFlight: 16, MaxAttempts: 3, Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond}}}}, func(item *startstore.LoadItem) error {
-		if left == 0 {
-			return io.EOF
-		}
-		left--
-		item.Key, item.Payload, item.Line = "C1", []byte(`{"id":"C1"}`), 2
-		return nil
-	})
+			InFlight: 16, MaxAttempts: 3, Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond}}}},
+		func(item *startstore.LoadItem) error {
+			if left == 0 {
+				return io.EOF
+			}
+			left--
+			item.Key, item.Payload, item.Line = "C1", []byte(`{"id":"C1"}`), 2
+			return nil
+		})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -165,15 +165,16 @@ func (w *world) start(endpoint string, items, chunk, inFlight int) workqueue.Run
 	i := 0
 	loaded, err := w.nodes[0].Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: chunk,
-			InFlight: inFlight, MaxAttempts: 1, Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}}, func(item *start.LoadItem) error {
-		if i == items {
-			return io.EOF
-		}
-		item.Key = fmt.Sprintf("C%d", i)
-		item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
-		i++
-		return nil
-	})
+			InFlight: inFlight, MaxAttempts: 1, Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}},
+		func(item *start.LoadItem) error {
+			if i == items {
+				return io.EOF
+			}
+			item.Key = fmt.Sprintf("C%d", i)
+			item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
+			i++
+			return nil
+		})
 	if err != nil {
 		w.Fatal(err)
 	}
