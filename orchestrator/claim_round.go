@@ -195,6 +195,7 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 	}
 	n.cfg.Faults.Hit(fault.ClaimCommitted)
 	n.stats.claims.Add(1)
+	n.cfg.Meter.Took(TimingClaim, time.Since(asked))
 	n.stats.slices.Add(int64(taken))
 	for i := range claimed {
 		if !c.hand(ctx, handing{session, asked, reqs[i].Params}, &steps[i], &claimed[i]) {

@@ -82,6 +82,7 @@ func (n *Node) collectOne(ctx context.Context, msg jetstream.Msg, made time.Time
 	}
 	if isNew {
 		n.stats.buried.Add(1)
+		n.cfg.Meter.Happened(EventDead, letter.Endpoint, 1)
 		n.log.Warn("dead letter", zap.String("endpoint", letter.Endpoint), zap.String("cause", letter.Cause),
 			zap.String("message", letter.Message), zap.String("service", letter.Service))
 	}

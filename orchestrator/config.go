@@ -81,11 +81,15 @@ type Config struct {
 	Limits endpoints.Limits // of the replies read
 	Faults *fault.Points    // nil: none
 	Tracer Tracer           // nil: none
+	Meter  Meter            // nil: none
 }
 
 func (c Config) withDefaults() Config {
 	if c.Log == nil {
 		c.Log = zap.NewNop()
+	}
+	if c.Meter == nil {
+		c.Meter = noMeter{}
 	}
 	if c.Host == "" {
 		c.Host, _ = os.Hostname() // shown to people only

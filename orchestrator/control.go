@@ -18,7 +18,7 @@ import (
 func (n *Node) Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
 ) (start.Loaded, error) {
 	req.Session = n.Session()
-	loaded, err := start.New(n.store).Load(ctx, req, next)
+	loaded, err := start.New(n.store).Load(ctx, req, counted(n.cfg.Meter, next))
 	n.noteUncleared(err)
 	if err == nil {
 		n.spread()

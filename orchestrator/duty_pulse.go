@@ -7,18 +7,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// dutyPulses is nil while the node does not lead.
-func (n *Node) dutyPulses() []inspect.DutyPulse {
-	if n.lease.Load() == nil {
-		return nil
-	}
-	out := make([]inspect.DutyPulse, 0, len(n.duties))
-	for _, d := range n.duties {
-		out = append(out, d.pulse())
-	}
-	return out
-}
-
 func (d *duty) pulse() inspect.DutyPulse {
 	d.mu.Lock()
 	defer d.mu.Unlock()

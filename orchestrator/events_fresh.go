@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -25,7 +26,7 @@ const freshAtOnce = 16
 // and what it had published before it came is not published again.
 type freshEvents struct {
 	mu        sync.Mutex
-	events    []workqueue.Event
+	events    []freshEvent
 	published []uuid.UUID            // that are to be marked
 	held      map[uuid.UUID]struct{} // all of these, and what is being published
 	read      [maxFresh]uuid.UUID    // what was published from the outbox last
@@ -33,11 +34,18 @@ type freshEvents struct {
 	come      chan struct{}
 }
 
+// freshEvent is an event, and when what brought it about came; zero when nobody waits for the time between.
+type freshEvent struct {
+	workqueue.Event
+
+	came time.Time
+}
+
 func newFreshEvents() *freshEvents {
 	return &freshEvents{held: map[uuid.UUID]struct{}{}, come: make(chan struct{}, 1)}
 }
 
-func (f *freshEvents) add(e workqueue.Event) {
+func (f *freshEvents) add(e freshEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.events) < maxFresh && !slices.Contains(f.read[:], e.ID) {
@@ -59,7 +67,7 @@ func (f *freshEvents) passes(id uuid.UUID) bool {
 	return false
 }
 
-func (f *freshEvents) take() []workqueue.Event {
+func (f *freshEvents) take() []freshEvent {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	events := f.events
@@ -116,9 +124,12 @@ func (n *Node) publishFresh(ctx context.Context) {
 	}
 }
 
-func (n *Node) publishNow(ctx context.Context, e *workqueue.Event) {
-	published := n.publishEvent(ctx, e) == nil // the next look at the outbox says why not
+func (n *Node) publishNow(ctx context.Context, e *freshEvent) {
+	published := n.publishEvent(ctx, &e.Event) == nil // the next look at the outbox says why not
 	if published {
+		if !e.came.IsZero() {
+			n.cfg.Meter.Took(TimingCompletion, time.Since(e.came))
+		}
 		n.cfg.Faults.Hit(fault.EventPublished)
 	}
 	n.fresh.end(e.ID, published)

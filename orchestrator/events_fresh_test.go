@@ -19,7 +19,7 @@ func TestFreshEvents(t *testing.T) {
 		t.Error("what nobody knows is passed over")
 	}
 	for _, id := range []uuid.UUID{kept, refused, read} {
-		f.add(workqueue.Event{ID: id})
+		f.add(freshEvent{Event: workqueue.Event{ID: id}})
 	}
 	var taken []uuid.UUID
 	for _, e := range f.take() {
@@ -44,7 +44,7 @@ func TestFreshEvents(t *testing.T) {
 		t.Errorf("what could not be marked is left to the outbox's reader: %v", err)
 	}
 	for range maxFresh + 1 {
-		f.add(workqueue.Event{ID: uuid.New()})
+		f.add(freshEvent{Event: workqueue.Event{ID: uuid.New()}})
 	}
 	if n := len(f.take()); n != maxFresh {
 		t.Errorf("%d are kept; want %d", n, maxFresh)

@@ -146,6 +146,7 @@ func (n *Node) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamM
 	}
 	if isNew {
 		n.stats.buried.Add(1)
+		n.cfg.Meter.Happened(EventDead, letter.Endpoint, 1)
 		n.log.Warn("dead letter", zap.String("endpoint", letter.Endpoint), zap.String("cause", letter.Cause),
 			zap.String("message", letter.Message))
 	}
@@ -245,11 +246,11 @@ func (n *Node) tellAsker(ctx context.Context, request nats.Header, endpoint, mes
 // giveSliceBack records a failure of a whole slice, as if its service had answered with it. A slice that has ended is
 // left as it is, and slots that were sent before are waited for.
 func (n *Node) giveSliceBack(ctx context.Context, failed settle.Answer) error {
-	out, err := settle.New(n.store).Record(ctx, []settle.Answer{failed})
+	out, err := n.settling.Record(ctx, []settle.Answer{failed})
 	if err != nil {
 		return err
 	}
 	n.wakeOthers()
-	n.followUp(out)
+	n.followUp(out, time.Now())
 	return nil
 }

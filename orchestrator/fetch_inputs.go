@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // errTaken says that a slice is no longer this node's.
@@ -47,7 +46,7 @@ func (f *fetching) cut(ctx context.Context, job *fetchJob, items int) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	first := job.Mask.Take(items)
-	piece, err := settle.New(f.node.store).Split(ctx, job.session, job.ID, []bitfield.Set{first, job.Mask.AndNot(first)},
+	piece, err := f.node.settling.Split(ctx, job.session, job.ID, []bitfield.Set{first, job.Mask.AndNot(first)},
 		job.work.Timeout+dispatch.DefaultClaimTTL)
 	if err != nil {
 		return err

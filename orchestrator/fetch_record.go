@@ -103,13 +103,15 @@ func (f *fetching) recordBatch(ctx context.Context, batch []fetchResult) {
 		}
 		n.cfg.Faults.Hit(fault.RecordBefore)
 		traced := f.traceResults(ctx, batch)
-		out, err := settle.New(n.store).Record(ctx, answersOf(batch))
+		begun := time.Now()
+		out, err := n.settling.Record(ctx, answersOf(batch))
 		traced(out, err)
 		_, answered := errors.AsType[*pgconn.PgError](err)
 		switch {
 		case err == nil:
 			n.cfg.Faults.Hit(fault.RecordCommitted)
-			f.recorded(batch, out)
+			n.cfg.Meter.Took(TimingRecord, time.Since(begun))
+			f.recorded(batch, out, begun)
 			return
 		case len(batch) > 1 && (answered || workqueue.Refused(err)):
 			for i := range batch {
@@ -165,7 +167,7 @@ func (f *fetching) refused(r *fetchResult, err error) bool {
 }
 
 // recorded tells of what a commit brought.
-func (f *fetching) recorded(batch []fetchResult, out settle.Recorded) {
+func (f *fetching) recorded(batch []fetchResult, out settle.Recorded, begun time.Time) {
 	n := f.node
 	n.stats.commits.Add(1)
 	for i, v := range out.Verdicts {
@@ -176,5 +178,5 @@ func (f *fetching) recorded(batch []fetchResult, out settle.Recorded) {
 			n.log.Debug("fetched for a slice that is over", zap.Stringer("slice", batch[i].job.ID))
 		}
 	}
-	n.followUp(out)
+	n.followUp(out, begun)
 }

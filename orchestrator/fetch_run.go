@@ -34,6 +34,7 @@ func (f *fetching) run(ctx context.Context, job *fetchJob, call fetchCall, req *
 	defer stop()
 	f.node.cfg.Faults.Hit(fault.FetchBefore)
 	f.node.stats.fetches.Add(1)
+	measureSent(f.node.cfg.Meter, &job.assignment)
 	begun := time.Now()
 	back := make(chan callEnd, 1)
 	go func() {

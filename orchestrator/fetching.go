@@ -11,7 +11,6 @@ import (
 
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -206,7 +205,7 @@ func (f *fetching) work(ctx context.Context, job *fetchJob) {
 func (f *fetching) postpone(ctx context.Context, job *fetchJob, delay time.Duration, why error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := settle.New(f.node.store).Postpone(ctx, job.session, job.ID, delay, why); err != nil {
+	if err := f.node.settling.Postpone(ctx, job.session, job.ID, delay, why); err != nil {
 		// It stays claimed until the session or its time ends.
 		f.node.log.Warn("postpone", zap.Stringer("slice", job.ID), zap.Error(err))
 	}

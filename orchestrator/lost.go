@@ -84,7 +84,7 @@ func (n *Node) findingLost() func(context.Context, workqueue.Lease) (time.Durati
 }
 
 func (s *lostSweep) round(ctx context.Context) (int, error) {
-	unanswered, err := settle.New(s.node.store).Unanswered(ctx, s.epoch, lostGrace, lostBatch)
+	unanswered, err := s.node.settling.Unanswered(ctx, s.epoch, lostGrace, lostBatch)
 	if err != nil {
 		return 0, err
 	}
@@ -101,7 +101,7 @@ func (s *lostSweep) round(ctx context.Context) (int, error) {
 	if err != nil || len(lost) == 0 {
 		return 0, err
 	}
-	return settle.New(s.node.store).ReleaseLost(ctx, s.lease, lost, s.epoch)
+	return s.node.settling.ReleaseLost(ctx, s.lease, lost, s.epoch)
 }
 
 // forget drops what was noted of slices that are answered.

@@ -67,6 +67,7 @@ type Node struct {
 	endpoints endpointSet
 	pending   *semaphore.Weighted   // bytes of requests that JetStream has not acknowledged
 	recorder  endpoints.Incarnation // of the reply consumer
+	settling  settle.Store          // which has the meter told
 	collector endpoints.Incarnation // of the consumer of dead letters
 	uncleared runSet                // failed loads of which something may be left
 	watch     watchlist             // what commits gave reason to look at
@@ -92,6 +93,7 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 		wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), elections: make(chan struct{}, 1),
 		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), letters: make(chan struct{}, 1),
 		exhausted: make(chan exhaustion, advisoryRoom), pending: semaphore.NewWeighted(maxPendingBytes),
+		settling: settle.New(store).Counting(cfg.Meter.Settled),
 	}
 	duties := append(n.ownDuties(), cfg.Duties...)
 	if err := checkDuties(duties); err != nil {
@@ -289,7 +291,7 @@ func (n *Node) close(ctx context.Context) error {
 	if err != nil {
 		n.log.Warn("give back what is being flushed; it stays with the session until that expires", zap.Error(err))
 	}
-	released, err := settle.New(n.store).EndSession(closing, n.Session())
+	released, err := n.settling.EndSession(closing, n.Session())
 	if err != nil {
 		return fmt.Errorf("orchestrator: stop: claims stay with the session until it expires: %w", err)
 	}

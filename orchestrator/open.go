@@ -2,6 +2,7 @@ package orchestrator
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -21,6 +22,12 @@ func (n *Node) OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened
 
 // Add appends items to an open run. See [start.Store.Add].
 func (n *Node) Add(ctx context.Context, req start.AddRequest) (start.Added, error) {
+	if read := req.Items; read != nil {
+		req.Items = func() (func(*start.LoadItem) error, error) {
+			next, err := read()
+			return counted(n.cfg.Meter, next), err
+		}
+	}
 	added, err := start.New(n.store).Add(ctx, req)
 	if err == nil && !added.Existing {
 		n.spread() // blocks may have become full
@@ -32,7 +39,7 @@ func (n *Node) Add(ctx context.Context, req start.AddRequest) (start.Added, erro
 func (n *Node) SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error) {
 	sealed, err := start.New(n.store).SealRun(ctx, req)
 	if err == nil {
-		n.announce(sealed.Completions)
+		n.announce(sealed.Completions, time.Time{})
 		n.recheck(ctx, []workqueue.RunID{req.Run})
 		n.spread()
 	}

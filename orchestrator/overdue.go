@@ -28,7 +28,7 @@ const (
 // works on it in vain. While JetStream is mute its time is over all the same, at no cost. What else cannot be told now
 // is left to the next sweep.
 func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
-	overdue, err := settle.New(n.store).OverdueSlices(ctx, overdueBatch)
+	overdue, err := n.settling.OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {
 		return 0, err
 	}
@@ -36,16 +36,16 @@ func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, er
 	s := n.sortOverdue(asking, overdue)
 	cancel()
 	n.stats.extended.Add(int64(len(s.waiting)))
-	extended := settle.New(n.store).Extend(ctx, lease, s.waiting)
-	reissued, unsent := settle.New(n.store).ReleaseUnsent(ctx, lease, s.gone)
-	answered, lost := settle.New(n.store).ReleaseAcknowledged(ctx, lease, s.lost)
+	extended := n.settling.Extend(ctx, lease, s.waiting)
+	reissued, unsent := n.settling.ReleaseUnsent(ctx, lease, s.gone)
+	answered, lost := n.settling.ReleaseAcknowledged(ctx, lease, s.lost)
 	late, expired := n.expire(ctx, lease, &s)
 	return reissued + answered + late, errors.Join(extended, unsent, lost, expired)
 }
 
 // expire ends slices whose services kept silent.
 func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
-	blamed, err := settle.New(n.store).Blamed(ctx, s.silent, s.doubted)
+	blamed, err := n.settling.Blamed(ctx, s.silent, s.doubted)
 	if err != nil {
 		return 0, err
 	}
@@ -58,8 +58,8 @@ func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (in
 			excused = append(excused, id)
 		}
 	}
-	late, failed := settle.New(n.store).Expire(ctx, lease, at)
-	passed, again := settle.New(n.store).Excuse(ctx, lease, excused)
+	late, failed := n.settling.Expire(ctx, lease, at)
+	passed, again := n.settling.Excuse(ctx, lease, excused)
 	n.stats.expired.Add(int64(late + passed))
 	if failed == nil && again == nil {
 		n.removeRequests(ctx, s.requests)
@@ -76,7 +76,7 @@ func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 	if time.Since(n.unmoved) < handedAgain {
 		return nil
 	}
-	waiting, err := settle.New(n.store).Unhanded(ctx)
+	waiting, err := n.settling.Unhanded(ctx)
 	if err != nil || len(waiting) == 0 {
 		return err
 	}
@@ -109,7 +109,7 @@ func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 	if len(at) == 0 && failed == nil && len(names) > fewQueues {
 		n.unmoved = time.Now()
 	}
-	return errors.Join(failed, settle.New(n.store).HandedOut(ctx, lease, at, epoch))
+	return errors.Join(failed, n.settling.HandedOut(ctx, lease, at, epoch))
 }
 
 // sorted says what becomes of overdue slices.

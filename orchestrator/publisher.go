@@ -79,7 +79,7 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 	n.stats.postponed.Add(1)
 	postponing, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := settle.New(n.store).Postpone(postponing, a.session, a.ID, jitter(2*postponement), err); err != nil {
+	if err := n.settling.Postpone(postponing, a.session, a.ID, jitter(2*postponement), err); err != nil {
 		// It stays claimed until workqueue.DefaultClaimTTL has passed.
 		n.log.Warn("postpone", zap.Error(err))
 	}
@@ -171,7 +171,7 @@ func (n *Node) cut(ctx context.Context, a assignment, fitting int, published cha
 	} else {
 		masks = a.Mask.Split(fitting)
 	}
-	first, err := settle.New(n.store).Split(ctx, a.session, a.ID, masks, dispatch.DefaultClaimTTL)
+	first, err := n.settling.Split(ctx, a.session, a.ID, masks, dispatch.DefaultClaimTTL)
 	if err != nil || first == nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func (n *Node) cut(ctx context.Context, a assignment, fitting int, published cha
 func (n *Node) refuseItem(ctx context.Context, a assignment) error {
 	lo, _ := a.Mask.Bounds()
 	message := n.tooLarge(a.work.Inputs)
-	out, err := settle.New(n.store).Record(ctx, []settle.Answer{{
+	out, err := n.settling.Record(ctx, []settle.Answer{{
 		Slice: a.ID, Endpoint: a.endpoint, Service: "tranche", Answered: 1,
 		Slots: []settle.Slot{{Ordinal: a.Block.Ordinal(lo),
 			Err: &workqueue.SlotError{Code: CodeItemTooLarge, Message: message}}},
@@ -192,7 +192,7 @@ func (n *Node) refuseItem(ctx context.Context, a assignment) error {
 	if err != nil {
 		return err
 	}
-	n.followUp(out)
+	n.followUp(out, time.Now())
 	return nil
 }
 
@@ -230,7 +230,7 @@ func (n *Node) confirm(ctx context.Context, published <-chan publication) {
 		}
 		n.cfg.Faults.Hit(fault.PublishAcked)
 		var err error
-		if left, err = settle.New(n.store).MarkSent(ctx, batch); err != nil {
+		if left, err = n.settling.MarkSent(ctx, batch); err != nil {
 			// They stay claimed. A reply is taken all the same; without one they are issued again at their deadline.
 			if left = nil; ctx.Err() == nil {
 				n.log.Warn("mark slices as sent", zap.Int("slices", len(batch)), zap.Error(err))
@@ -292,6 +292,8 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 		ack, err := n.await(ctx, &p)
 		if err == nil {
 			p.published(nil)
+			n.cfg.Meter.Took(TimingPublish, time.Since(p.claimed))
+			measureSent(n.cfg.Meter, &p.assignment)
 			return append(batch, workqueue.Sent{ID: p.ID, StreamSeq: int64(ack.Sequence), StreamsEpoch: p.epoch})
 		}
 		if ctx.Err() != nil {
@@ -333,7 +335,7 @@ func (n *Node) giveUpClaim(ctx context.Context, a assignment) {
 	}
 	giving, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := settle.New(n.store).GiveUpClaim(giving, a.session, a.ID); err != nil {
+	if err := n.settling.GiveUpClaim(giving, a.session, a.ID); err != nil {
 		// It stays claimed until workqueue.DefaultClaimTTL has passed.
 		n.log.Warn("give up a claim", zap.Stringer("slice", a.ID), zap.Error(err))
 	}

@@ -134,11 +134,13 @@ func (n *Node) recordRead(ctx context.Context, read []reading) {
 		answers[i] = read[i].answer
 	}
 	traced := n.traceRecording(ctx, read)
-	out, err := settle.New(n.store).Record(ctx, answers)
+	begun := time.Now()
+	out, err := n.settling.Record(ctx, answers)
 	traced(out, err)
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case err == nil:
+		measureRecording(n.cfg.Meter, read, time.Since(begun))
 		n.cfg.Faults.Hit(fault.RecordCommitted)
 		n.recorded(ctx, read, out)
 	case len(read) > 1 && (answered || workqueue.Refused(err)):
@@ -179,14 +181,14 @@ func (n *Node) recorded(ctx context.Context, read []reading, out settle.Recorded
 		n.settle(read[i].msg, jetstream.Msg.Ack) // after the commit: a crash in between brings the reply again
 	}
 	n.cfg.Faults.Hit(fault.ReplyAcked)
-	n.followUp(out)
+	n.followUp(out, cameAt(read))
 }
 
-// followUp sees to what a recording brought beside outcomes.
-func (n *Node) followUp(out settle.Recorded) {
+// followUp sees to what a recording brought beside outcomes, of replies that came at a time.
+func (n *Node) followUp(out settle.Recorded, came time.Time) {
 	n.alarms.set(time.Now(), out.Due)
 	n.wakeFreed()
-	n.announce(out.Completed)
+	n.announce(out.Completed, came)
 	n.watch.add(out.Look)
 }
 
@@ -202,16 +204,22 @@ func (n *Node) noteGivenUp(ctx context.Context, r *reading) error {
 	isNew, err := deadletter.New(n.store).Bury(timed, givenUpLetter(&r.answer, run))
 	if isNew {
 		n.stats.buried.Add(1)
+		n.cfg.Meter.Happened(EventDead, r.answer.Endpoint, 1)
 	}
 	return err
 }
 
-// announce sees to it that the events of completed runs are published now.
-func (n *Node) announce(completed []settle.Completion) {
+// announce sees to it that the events of completed runs are published now. What completed them came at a time.
+func (n *Node) announce(completed []settle.Completion, came time.Time) {
 	for _, c := range completed {
 		n.log.Info("run completed", zap.Stringer("run", c.Run), zap.Int32("generation", int32(c.Generation)),
 			zap.Int64("done", c.Done), zap.Int64("failed", c.Failed))
-		n.fresh.add(c.Event)
+		n.fresh.add(freshEvent{c.Event, came})
+		outcome := OutcomeClean
+		if c.Failed > 0 {
+			outcome = OutcomeFailures
+		}
+		n.cfg.Meter.Happened(EventCompleted, outcome, 1)
 	}
 }
 
@@ -235,6 +243,7 @@ func objection(v settle.Verdict, from string) complaint {
 // quarantine puts a message aside with its reason, and acknowledges it so that the consumer goes on.
 func (n *Node) quarantine(ctx context.Context, msg fetched, reason, detail string, slice workqueue.SliceID) {
 	n.stats.quarantined.Add(1)
+	n.cfg.Meter.Happened(EventQuarantined, reason, 1)
 	n.log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),
 		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)

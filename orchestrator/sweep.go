@@ -10,7 +10,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/request"
 	"github.com/tranchehq/tranche/workqueue/session"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // swept counts what a sweep found to do.
@@ -55,8 +54,8 @@ func (n *Node) sweep(ctx context.Context, lease workqueue.Lease, s *swept) error
 	}
 	var failed error
 	for _, part := range []func(context.Context) error{
-		count(&s.dead, settle.New(n.store).ReleaseDeadSessions),
-		count(&s.lost, settle.New(n.store).ReleaseLostStreams),
+		count(&s.dead, n.settling.ReleaseDeadSessions),
+		count(&s.lost, n.settling.ReleaseLostStreams),
 		count(&s.standing, n.sweepLines),
 		n.sweepHolds,
 		n.sweepWatched,

@@ -8,13 +8,12 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/redo"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // sweepLines sees to the lines of runs whose items go one after the other: what follows an item that failed is ended
 // where the plan says so, and lines that nobody moved on are moved on. It returns how many those were.
 func (n *Node) sweepLines(ctx context.Context, lease workqueue.Lease) (standing int, err error) {
-	ended, err := settle.New(n.store).EndStopped(ctx, lease)
+	ended, err := n.settling.EndStopped(ctx, lease)
 	if ended > 0 {
 		n.log.Info("ended items of lines that a failure has stopped", zap.Int("items", ended))
 	}

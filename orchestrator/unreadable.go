@@ -52,12 +52,12 @@ func (n *Node) failUnreadable(ctx context.Context, u unreadable) error {
 	if !found {
 		return nil
 	}
-	out, err := settle.New(n.store).Record(ctx, []settle.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
+	out, err := n.settling.Record(ctx, []settle.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
 		Service: u.msg.Headers().Get(endpoints.HeaderService), Unreadable: true,
 		Failure: &workqueue.SlotError{Code: codeUnreadable, Retry: true,
 			Message: "the service's reply could not be read (" + u.reason + "): " + u.detail}}})
 	if err == nil {
-		n.followUp(out)
+		n.followUp(out, cameAt([]reading{{msg: u.msg}}))
 	}
 	return err
 }

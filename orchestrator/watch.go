@@ -143,7 +143,7 @@ func (n *Node) lookAtSize(ctx context.Context, endpoint string) error {
 // sweepWatched looks at everything that any node may have missed. Leader work, although each of its looks may be
 // anybody's. When the time does not do for all endpoints, it is others that are looked at the next time.
 func (n *Node) sweepWatched(ctx context.Context) error {
-	names, err := settle.New(n.store).WatchedEndpoints(ctx)
+	names, err := n.settling.WatchedEndpoints(ctx)
 	if err != nil {
 		return err
 	}

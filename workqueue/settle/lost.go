@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // maxLosses is how often in a row a request that was acknowledged and brought no reply is issued again at no cost. A
@@ -63,15 +62,11 @@ ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED`
 // more. One that has got its reply meanwhile is left alone. Leader work.
 func (s Store) ReleaseLost(
 	ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID, epoch int64,
-) (n int, err error) {
+) (int, error) {
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		n, err = s.Release(ctx, tx, slicesLost, []any{ids, epoch, maxLosses}, workqueue.CauseLost,
-			workqueue.SlotError{Code: string(workqueue.CauseLost),
-				Message: "the request was taken out of its stream, and no reply to it is there"})
-		return err
-	})
-	return n, err
+	return s.releaseAsLeader(ctx, lease, slicesLost, []any{ids, epoch, maxLosses}, workqueue.CauseLost,
+		workqueue.SlotError{Code: string(workqueue.CauseLost),
+			Message: "the request was taken out of its stream, and no reply to it is there"})
 }

@@ -79,13 +79,14 @@ func (s Store) Record(ctx context.Context, answers []Answer) (Recorded, error) {
 			database.Kept[partBuffers](s.db).Put(parts)
 		}
 	}()
+	var set *settlement
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		out = Recorded{Verdicts: make([]Verdict, len(answers))}
 		held, err := LockSlices(ctx, tx, slicesByID, ids)
 		if err != nil {
 			return err
 		}
-		set := newSettlement(parts, database.Kept[plane.GraphCache](s.db))
+		set = newSettlement(parts, database.Kept[plane.GraphCache](s.db))
 		tallies := make(map[workqueue.SliceID]*tally, len(held))
 		for _, h := range held {
 			tallies[h.ID] = &tally{HeldSlice: h}
@@ -103,6 +104,7 @@ func (s Store) Record(ctx context.Context, answers []Answer) (Recorded, error) {
 	if err != nil {
 		return Recorded{}, fmt.Errorf("record %d answers: %w", len(answers), err)
 	}
+	s.tell(set)
 	return out, nil
 }
 

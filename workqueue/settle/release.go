@@ -16,18 +16,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Release ends the live slices that the statement selects and hands their remaining bits on. It returns how many there
-// were.
-func (s Store) Release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause workqueue.Cause,
+// release ends the live slices that the statement selects and hands their remaining bits on.
+func (s Store) release(ctx context.Context, tx pgx.Tx, statement string, args []any, cause workqueue.Cause,
 	e workqueue.SlotError,
-) (int, error) {
+) (*settlement, error) {
 	held, err := LockSlices(ctx, tx, statement, args...)
 	if err != nil || len(held) == 0 {
-		return 0, err
+		return &settlement{}, err
 	}
 	spared, err := sparedOf(ctx, tx, held, cause, e)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	set := newSettlement(&pg.CopyRows{}, database.Kept[plane.GraphCache](s.db))
 	for _, h := range held {
@@ -39,11 +38,28 @@ func (s Store) Release(ctx context.Context, tx pgx.Tx, statement string, args []
 		default:
 			set.pass(h, h.Remaining, cause, e)
 		}
+		set.released(h.Endpoint, cause)
 		set.end(h, "expired", "", &e)
 	}
 	if err := set.apply(ctx, tx); err != nil {
-		return 0, fmt.Errorf("release %d slices (%s): %w", len(held), cause, err)
+		return nil, fmt.Errorf("release %d slices (%s): %w", len(held), cause, err)
 	}
+	return set, nil
+}
+
+// releaseAsLeader is release in a transaction of the leader's. It returns how many slices there were.
+func (s Store) releaseAsLeader(ctx context.Context, lease workqueue.Lease, statement string, args []any,
+	cause workqueue.Cause, e workqueue.SlotError,
+) (int, error) {
+	var set *settlement
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+		set, err = s.release(ctx, tx, statement, args, cause, e)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	s.tell(set)
 	return len(set.ended), nil
 }
 
@@ -87,11 +103,7 @@ func (s Store) sweep(ctx context.Context, lease workqueue.Lease, statement strin
 	e workqueue.SlotError,
 ) (int, error) {
 	for total := 0; ; {
-		n := 0
-		err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
-			n, err = s.Release(ctx, tx, statement, []any{releaseBatch}, cause, e)
-			return err
-		})
+		n, err := s.releaseAsLeader(ctx, lease, statement, []any{releaseBatch}, cause, e)
 		total += n
 		if err != nil || n < releaseBatch {
 			return total, err

@@ -33,6 +33,7 @@ type settlement struct {
 	unheld   map[plane.BlockID]bitfield.Set   // items that are held back no more, because they come to their end here
 	barriers []workqueue.RunID                // of which a step may have what it waited for
 	unlocked bool                             // items became ready
+	settled  []Settled                        // one for each endpoint
 }
 
 type sliceUpdate struct {
@@ -95,6 +96,7 @@ func (s *settlement) done(h *plane.HeldSlice, bit int, result []byte, contentTyp
 	h.Remaining.Remove(bit)
 	o := s.outcomeOf(h)
 	o.Done.Add(bit)
+	s.of(h.Endpoint).Done++
 	o.Bytes += int64(len(result))
 }
 
@@ -107,6 +109,7 @@ func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	s.parts.Text(pg.Plain(e.Message))
 	h.Remaining.Remove(bit)
 	s.outcomeOf(h).Failed.Add(bit)
+	s.of(h.Endpoint).Failed++
 }
 
 // copyParts and part go together.

@@ -10,7 +10,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // A service that is silent beyond a slice's deadline may hang on an item; or its answer was lost, it was cut off, or
@@ -99,13 +98,9 @@ func (s Store) ReleaseAcknowledged(ctx context.Context, lease workqueue.Lease, i
 
 func (s Store) expire(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID, cause workqueue.Cause,
 	e workqueue.SlotError,
-) (n int, err error) {
+) (int, error) {
 	if len(ids) == 0 {
 		return 0, nil
 	}
-	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		n, err = s.Release(ctx, tx, SlicesOverdue, []any{ids}, cause, e)
-		return err
-	})
-	return n, err
+	return s.releaseAsLeader(ctx, lease, SlicesOverdue, []any{ids}, cause, e)
 }

@@ -5,7 +5,10 @@ package settle
 import "github.com/tranchehq/tranche/workqueue/database"
 
 // Store is the database for outcomes. It is safe for concurrent use.
-type Store struct{ db *database.DB }
+type Store struct {
+	db    *database.DB
+	count func([]Settled) // nil: nobody counts
+}
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }

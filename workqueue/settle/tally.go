@@ -172,6 +172,9 @@ func (t *tally) close(set *settlement, spared bool) {
 	default:
 		set.pass(t.HeldSlice, left, workqueue.CauseUnanswered, unanswered())
 	}
+	if state == "recorded" {
+		set.answered(t.Endpoint, why)
+	}
 	set.end(t.HeldSlice, state, t.service, why)
 }
 
