@@ -49,6 +49,7 @@ type dutyState struct {
 	failing        bool // its last run failed
 	lastError      string
 	lastFailed     time.Time
+	succeeded      time.Time
 }
 
 func newDuties(all []Duty) []*duty {
@@ -147,7 +148,7 @@ func (d *duty) end(err error) (tell bool) {
 	s.ended = time.Now()
 	s.took, s.failing = s.ended.Sub(s.began), err != nil
 	if err == nil {
-		d.silent = ""
+		d.silent, s.succeeded = "", s.ended
 		return false
 	}
 	s.failures++

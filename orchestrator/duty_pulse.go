@@ -12,7 +12,8 @@ func (d *duty) pulse() inspect.DutyPulse {
 	defer d.mu.Unlock()
 	s := d.state
 	p := inspect.DutyPulse{Name: d.Name, Runs: s.runs, Failures: s.failures, Ended: ago(s.ended), Took: s.took,
-		Failing: s.failing, LastError: s.lastError, Failed: ago(s.lastFailed)}
+		Failing: s.failing, LastError: s.lastError, Failed: ago(s.lastFailed),
+		Succeeded: ago(s.succeeded)}
 	if s.began.After(s.ended) {
 		p.Running = time.Since(s.began)
 	}

@@ -47,6 +47,7 @@ type serveCommand struct {
 	accessFlags
 	streamFlags
 	scheduleFlags
+	metricsFlags
 }
 
 // minConnections keeps a node from waiting for itself: it loads, publishes and records at once.
@@ -67,6 +68,9 @@ func (s *serveCommand) Validate() error {
 		return err
 	}
 	if err := s.checkStreams(); err != nil {
+		return err
+	}
+	if err := s.validateMetrics(); err != nil {
 		return err
 	}
 	return s.validateTracing()
@@ -96,12 +100,16 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	if err != nil {
 		return err
 	}
+	measured, err := s.openMetrics(ctx, p, log)
+	if err != nil {
+		return err
+	}
 	if err := s.addDuties(p, log); err != nil {
 		return err
 	}
 	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
 		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.waits, Tracer: tracer,
-		Fetchers: p.fetchers, Duties: p.duties, Precedence: 1,
+		Meter: measured, Fetchers: p.fetchers, Duties: p.duties, Precedence: 1,
 	})
 	if err != nil {
 		return err
@@ -124,7 +132,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		Trouble: trouble.Last, StreamBytes: p.wait.needs, SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard: pages, Trackers: service, Producers: taking,
 		Connections: p.connections, Schedules: p.schedules, RestsUntil: p.restsUntil, DataDir: p.directory,
-		StoresStreams: p.private, WakeDuty: node.WakeDuty,
+		StoresStreams: p.private, WakeDuty: node.WakeDuty, Metrics: measured,
 	}, p)
 	if err != nil {
 		return err
@@ -134,6 +142,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		return err
 	}
 	p.scheduling.bind(node, server)
+	bindMetrics(measured, p, node)
 	return s.work(ctx, term, p, node, server, end)
 }
 
@@ -199,6 +208,7 @@ func (s *serveCommand) welcome(term *console, p *parts) error {
 	if term.json {
 		return term.document(map[string]string{
 			"api": where, "database": p.database, "nats": p.natsURL, "data": p.directory, "version": versionText(),
+			"metrics": p.metricsURL(where),
 		})
 	}
 	t := table{}

@@ -33,6 +33,7 @@ type parts struct {
 	natsURL   string
 	private   bool // the NATS server is its own
 	listener  net.Listener
+	metricsAt net.Addr // nil: /metrics is the API's alone
 	wait      *startWait
 	undo      []func(context.Context) error
 
@@ -44,6 +45,14 @@ type parts struct {
 	transport   http.RoundTripper              // to hosts of others, guarded as the operator's file says
 	restsUntil  func(paceKey string) time.Time // of HTTP services that want to be left alone
 	fetchers    map[workqueue.Kind]orchestrator.Fetchers
+}
+
+// metricsURL is where metrics are found; api is where the API is.
+func (p *parts) metricsURL(api string) string {
+	if p.metricsAt == nil {
+		return api + "/metrics"
+	}
+	return "http://" + p.metricsAt.String() + "/metrics"
 }
 
 func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) (err error) {

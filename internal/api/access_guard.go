@@ -56,6 +56,10 @@ func (e *deniedError) Error() string { return e.detail }
 // authorised lets a request in whose maker may do what it asks for. What says nowhere who may do it, nobody may.
 func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 	route := s.mux.route(r)
+	noteRoute(w, route.Pattern)
+	if s.config.Access == nil {
+		noteRole(w, access.Admin) // everybody is
+	}
 	if err := checkSite(r); err != nil {
 		s.deny(w, r, err)
 		return
@@ -84,6 +88,7 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 			allow := refuseBody(ctx, r)
 			defer allow()
 			r, user = madeBy(ctx, r, who), who.Name
+			noteRole(w, who.Role)
 			makeKnown(w)
 		} else {
 			r.Header.Del(ActorHeader)

@@ -48,6 +48,7 @@ func plainRoutes() []Route {
 	routes := []Route{
 		{Pattern: "GET /healthz", Role: access.None, anonymous: true},
 		{Pattern: "GET /readyz", Role: access.None},
+		{Pattern: "GET /metrics", Role: access.Viewer},
 		{Pattern: "GET " + OIDCLogin, Role: access.None, anonymous: true},
 		{Pattern: "GET " + OIDCCallback, Role: access.None, anonymous: true},
 		{Pattern: everywhere, Role: access.None, anonymous: true}, // pages; below Prefix there is nothing

@@ -190,6 +190,10 @@ type timedWriter struct {
 	moved   time.Time
 	begun   bool
 
+	route  string // for who measures; empty: it was not let so far
+	role   access.Role
+	status int // 0: nothing was answered
+
 	known bool   // it is known who asks
 	leave func() // when the request has ended; nil: it is not counted among those of strangers
 }
@@ -198,6 +202,9 @@ type timedWriter struct {
 func (t *timedWriter) WriteHeader(status int) {
 	t.begin()
 	t.move()
+	if t.status < http.StatusOK { // those before the last are news under way
+		t.status = status
+	}
 	t.ResponseWriter.WriteHeader(status)
 }
 

@@ -85,6 +85,15 @@ type CollectorEngine interface {
 	RequeueOps(ctx context.Context, name string, sel collectorstore.OpsSelection, actor string) (int64, error)
 }
 
+// Metrics measures requests, and tells what is measured of the node.
+type Metrics interface {
+	http.Handler
+	// Asked is told of a request that was answered: the pattern of its route, the role of who asked, and the status.
+	Asked(route, role string, code int)
+	// Watch is told, once, how to find out what a person must see to.
+	Watch(report func(context.Context) (*health.Report, error))
+}
+
 // Config is what a Server needs beside its node.
 type Config struct {
 	Log     *zap.Logger // nil: none
@@ -115,6 +124,9 @@ type Config struct {
 	OIDC *access.OIDC
 	// SecureCookies says that browsers come by TLS, and BehindProxy that a proxy of ours is what connects to this server.
 	SecureCookies, BehindProxy bool
+
+	// Metrics is told of requests, and answers those for /metrics; nil: there is neither.
+	Metrics Metrics
 
 	// Dashboard answers what is no route's and not below Prefix; nil: nothing does.
 	Dashboard http.Handler
@@ -231,6 +243,10 @@ func (s *Server) routes() http.Handler {
 	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
+	if s.config.Metrics != nil {
+		mux.HandleFunc("GET /metrics", s.config.Metrics.ServeHTTP)
+		s.config.Metrics.Watch(s.health.Report)
+	}
 	s.registerOIDC(mux)
 	mux.HandleFunc(everywhere, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
 	mux.assign(s.document)
@@ -287,6 +303,9 @@ func (s *Server) guard() http.Handler {
 		s.active.Add(1)
 		defer s.active.Done()
 		timed, r := s.timed(w, r)
+		if s.config.Metrics != nil {
+			defer timed.measure(s.config.Metrics)
+		}
 		defer timed.left()
 		s.admit(timed, r, protected)
 		if !timed.body.whole && s.countStranger(timed, r) != nil {

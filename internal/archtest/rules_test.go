@@ -70,7 +70,7 @@ func rules() map[string]rule {
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
 			own: []string{"orchestrator", "gather/fetch", "internal/access", "internal/api", "internal/dashboard",
-				"workqueue/database", "workqueue/identity"},
+				"internal/metrics", "workqueue/database", "workqueue/identity"},
 			tests: append([]string{"orchestrator/client", "endpoints"}, servers...),
 		},
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
@@ -110,6 +110,12 @@ func rules() map[string]rule {
 		"internal/tracing": {
 			own:   []string{"orchestrator", "endpoints", "endpoints/oteltrace"},
 			tests: append([]string{"workqueue/..."}, servers...),
+		},
+		// What is measured of a node: it implements interfaces of the orchestrator's and the API's, which link no
+		// Prometheus.
+		"internal/metrics": {
+			own:   append([]string{"orchestrator", "internal/health"}, store...),
+			tests: append([]string{"endpoints", "internal/api", "internal/tracing", "internal/access"}, servers...),
 		},
 		// It judges what the store and NATS say; the API and streams show it.
 		"internal/health": {
@@ -177,6 +183,7 @@ func rules() map[string]rule {
 			own: append([]string{
 				"cmd/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...", "internal/intake",
 				"internal/embedded", "internal/datadir", "internal/conformance", "internal/dashboard", "internal/tracing",
+				"internal/metrics",
 				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
 				"internal/producers", "internal/trackers", "endpoints",
 				"internal/schedules", "orchestrator/schedule",
@@ -231,6 +238,7 @@ func rooms(servers []string) map[string]rule {
 		{"health", "control inspect schedule streams"},
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
+		{"measure", ""},
 	} {
 		r := rule{own: slices.Clone(shared), tests: servers}
 		for need := range strings.FieldsSeq(room.needs) {

@@ -1,4 +1,4 @@
-// Package tracing exports a node's spans by OTLP over HTTP.
+// Package tracing exports a node's spans, and what is gathered for Prometheus, by OTLP over HTTP.
 //
 // A node records a span for each slice that it publishes, which is the root of a trace and travels with the request,
 // and a span for each message of a reply that it records, in the trace that the message carries. What happens in
@@ -11,7 +11,7 @@
 //
 // # Not its job
 //
-// It exports no metrics and no logs, and sets nothing global.
+// It makes no metrics, which is for package metrics, exports no logs, and sets nothing global.
 //
 // # Concurrency
 //

@@ -15,20 +15,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// FromEnvironment as Config.Endpoint has OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, say where
-// spans go. By themselves these variables turn nothing on.
+// FromEnvironment as Config.Endpoint has OTEL_EXPORTER_OTLP_ENDPOINT, or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT and
+// OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, say where to. By themselves these variables turn nothing on.
 const FromEnvironment = "env"
 
 // DefaultService is Config.Service when it is not set.
 const DefaultService = "tranche"
 
-// defaultPath is where an OTLP receiver takes spans.
-const defaultPath = "/v1/traces"
+// Where an OTLP receiver takes what, unless told otherwise.
+const (
+	spansPath   = "/v1/traces"
+	metricsPath = "/v1/metrics"
+)
 
-// Config says where spans go.
+// Config says where spans, or metrics, go.
 type Config struct {
 	// Endpoint is the URL of an OTLP receiver over HTTP, such as http://127.0.0.1:4318, or FromEnvironment. Without a path
-	// spans go to /v1/traces there.
+	// spans go to /v1/traces there, and metrics to /v1/metrics.
 	Endpoint string
 	// Ratio of slices that are traced, from 0 to 1. Replies follow the decision made for their slice.
 	Ratio float64
@@ -60,20 +63,31 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// options says where to, unless the environment does. Headers, certificates and time-outs always come from there, as
+// at says where to; empty: the environment says it. Headers, certificates and time-outs always come from there, as
 // OTEL_EXPORTER_OTLP_HEADERS and so on.
-func (c Config) options() []otlptracehttp.Option {
+func (c Config) at(path string) string {
 	if c.Endpoint == FromEnvironment {
-		return nil
+		return ""
 	}
 	u, err := url.Parse(c.Endpoint)
 	if err != nil { // Validate has refused it
-		return nil
+		return ""
 	}
 	if u.Path == "" || u.Path == "/" {
-		u.Path = defaultPath
+		u.Path = path
 	}
-	return []otlptracehttp.Option{otlptracehttp.WithEndpointURL(u.String())}
+	return u.String()
+}
+
+// about describes this process.
+func (c Config) about(ctx context.Context) (*resource.Resource, error) {
+	about, err := resource.New(ctx, resource.WithAttributes(
+		attribute.String("service.name", c.Service), attribute.String("service.version", c.Version)),
+		resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
+		return nil, fmt.Errorf("describe this process (OTEL_RESOURCE_ATTRIBUTES): %w", err)
+	}
+	return about, nil
 }
 
 // Tracing records and exports spans until Stop.
@@ -87,13 +101,15 @@ func Start(ctx context.Context, c Config) (*Tracing, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}
-	about, err := resource.New(ctx, resource.WithAttributes(
-		attribute.String("service.name", c.Service), attribute.String("service.version", c.Version)),
-		resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv())
-	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
-		return nil, fmt.Errorf("tracing: describe this process (OTEL_RESOURCE_ATTRIBUTES): %w", err)
+	about, err := c.about(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
 	}
-	exporter, err := otlptracehttp.New(ctx, c.options()...)
+	var options []otlptracehttp.Option
+	if at := c.at(spansPath); at != "" {
+		options = append(options, otlptracehttp.WithEndpointURL(at))
+	}
+	exporter, err := otlptracehttp.New(ctx, options...)
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}

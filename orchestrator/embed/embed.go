@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/dashboard"
+	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
@@ -45,6 +47,10 @@ type Config struct {
 	Version  string      // of the program, for whoever looks at nodes
 	Log      *zap.Logger // nil: none
 	API      *APIConfig  // of the API and the dashboard; nil: the program serves neither
+
+	// Metrics gets the node's metrics. nil: those of the API's /metrics, with the process's and Go's own, if there is an
+	// API.
+	Metrics prometheus.Registerer
 }
 
 // APIConfig says where the API is, and who may use it.
@@ -85,20 +91,34 @@ func Open(ctx context.Context, config Config) (*Node, error) {
 		return nil, fmt.Errorf("open Tranche's database: %w", err)
 	}
 	n := &Node{config: config, db: db, release: release}
-	n.node, err = orchestrator.New(db, config.NATS, orchestrator.Config{
-		Log: config.Log, Version: config.Version, Locals: config.Locals, LocalWorkers: config.LocalWorkers,
-	})
-	if err == nil && config.API != nil {
-		err = n.openAPI(ctx, config.API)
-	}
-	if err != nil {
+	if err := n.open(ctx); err != nil {
 		n.Close()
 		return nil, err
 	}
 	return n, nil
 }
 
-func (n *Node) openAPI(ctx context.Context, config *APIConfig) (err error) {
+func (n *Node) open(ctx context.Context) error {
+	config := n.config
+	measured, err := metrics.New(metrics.Config{Log: config.Log, Version: config.Version, Registerer: config.Metrics})
+	if err != nil {
+		return fmt.Errorf("embed: Config.Metrics: %w", err)
+	}
+	n.node, err = orchestrator.New(n.db, config.NATS, orchestrator.Config{
+		Log: config.Log, Version: config.Version, Locals: config.Locals, LocalWorkers: config.LocalWorkers,
+		Meter: measured,
+	})
+	if err != nil {
+		return err
+	}
+	measured.Bind(metrics.Sources{Node: n.node, Store: n.db, NC: config.NATS})
+	if config.API == nil {
+		return nil
+	}
+	return n.openAPI(ctx, config.API, measured)
+}
+
+func (n *Node) openAPI(ctx context.Context, config *APIConfig, measured *metrics.Metrics) (err error) {
 	log := n.config.Log
 	guarded := api.Exposure{Auth: !config.Anonymous, TLSCert: config.TLSCert, TLSKey: config.TLSKey,
 		BehindProxy: config.BehindProxy, Log: log}
@@ -106,7 +126,7 @@ func (n *Node) openAPI(ctx context.Context, config *APIConfig) (err error) {
 		return err
 	}
 	settings := api.Config{Log: log, Version: n.config.Version, Hosts: config.Hosts, WakeDuty: n.node.WakeDuty,
-		SecureCookies: guarded.Encrypted(), BehindProxy: config.BehindProxy}
+		SecureCookies: guarded.Encrypted(), BehindProxy: config.BehindProxy, Metrics: measured}
 	if settings.Dashboard, err = dashboard.Handler(dashboard.Config{}); err != nil {
 		return err
 	}

@@ -81,3 +81,28 @@ func (c *connections) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.T
 
 // Connections is how many of its ordinary connections a store may take at once.
 func (s *DB) Connections() int { return int(s.Pool.ordinary.Config().MaxConns) }
+
+// PoolUse is one pool of a store.
+type PoolUse struct {
+	Name string // what its connections are for
+	*pgxpool.Stat
+}
+
+// Pools returns the pools that a store has, each once.
+func (s *DB) Pools() []PoolUse {
+	var all []PoolUse
+	seen := map[*pgxpool.Pool]bool{}
+	for _, p := range []struct {
+		name string
+		pool *pgxpool.Pool
+	}{
+		{"ordinary", s.Pool.ordinary}, {"duties", s.Pool.duties}, {"credentials", s.Pool.credentials},
+		{"sessions", s.Sessions},
+	} {
+		if !seen[p.pool] {
+			seen[p.pool] = true
+			all = append(all, PoolUse{p.name, p.pool.Stat()})
+		}
+	}
+	return all
+}

@@ -17,6 +17,7 @@ type DutyPulse struct {
 	Failing   bool          `json:"failing"`    // the last run failed
 	LastError string        `json:"last_error"` // of the last run that failed
 	Failed    time.Duration `json:"failed"`     // that run, so long ago; -1: none has
+	Succeeded time.Duration `json:"-"`          // the last run that did not fail, so long ago; -1: none has
 }
 
 // DutyView is a duty of the node that leads, since it began to lead.

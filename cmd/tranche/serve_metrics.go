@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/metrics"
+	"github.com/tranchehq/tranche/internal/tracing"
+	"github.com/tranchehq/tranche/orchestrator"
+)
+
+// metricsFlags say where metrics go, beside /metrics of the API.
+type metricsFlags struct {
+	MetricsListen string `env:"TRANCHE_METRICS_LISTEN" help:"Another address for /metrics alone, which asks nobody for a token." placeholder:"ADDR"`
+	MetricsOTLP   string `name:"metrics-otlp" env:"TRANCHE_METRICS_OTLP" help:"Send metrics to this OTLP/HTTP receiver, too; 'env': to where the OTEL_ variables say." placeholder:"URL"`
+}
+
+func (f *metricsFlags) validateMetrics() error {
+	if f.MetricsListen != "" {
+		if _, _, err := net.SplitHostPort(f.MetricsListen); err != nil {
+			return fmt.Errorf("--metrics-listen %q is not host:port, like 127.0.0.1:9480", f.MetricsListen)
+		}
+	}
+	if f.MetricsOTLP == "" {
+		return nil
+	}
+	if err := (tracing.Config{Endpoint: f.MetricsOTLP}).Validate(); err != nil {
+		return fmt.Errorf("--metrics-otlp: %w", err)
+	}
+	return nil
+}
+
+// openMetrics makes what measures the node.
+func (f *metricsFlags) openMetrics(ctx context.Context, p *parts, log *zap.Logger) (*metrics.Metrics, error) {
+	m, err := metrics.New(metrics.Config{Log: log.Named("metrics"), Version: versionText()})
+	if err != nil {
+		return nil, err
+	}
+	if f.MetricsListen != "" {
+		if err := f.serveMetrics(ctx, p, m, log.Named("metrics")); err != nil {
+			return nil, err
+		}
+	}
+	if f.MetricsOTLP == "" {
+		return m, nil
+	}
+	pushing, err := tracing.Push(ctx, tracing.Config{Endpoint: f.MetricsOTLP, Version: versionText(),
+		Log: log.Named("metrics")}, m.Gatherer())
+	if err != nil {
+		return nil, fmt.Errorf("--metrics-otlp: %w", err)
+	}
+	p.undo = append(p.undo, func(ctx context.Context) error {
+		if err := pushing.Stop(ctx); err != nil { // a stop is as good without them
+			log.Warn("the last metrics may be lost", zap.Error(err))
+		}
+		return nil
+	})
+	return m, nil
+}
+
+// Time-outs of the listener for metrics. An answer may take as long as a reading of the database, and a slow network.
+const (
+	metricsHeaderTimeout = 10 * time.Second
+	metricsWriteTimeout  = 30 * time.Second
+)
+
+// serveMetrics answers scrapes, and nothing else, until the serve ends.
+func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, m *metrics.Metrics, log *zap.Logger) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.MetricsListen)
+	if err != nil {
+		return fmt.Errorf("open %s for metrics (--metrics-listen): %w", f.MetricsListen, err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", m)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: metricsHeaderTimeout, ReadTimeout: metricsHeaderTimeout,
+		WriteTimeout: metricsWriteTimeout, ErrorLog: zap.NewStdLog(log)}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	p.metricsAt = listener.Addr()
+	p.undo = append(p.undo, func(context.Context) error {
+		failed := server.Close() // nobody loses anything by a scrape that is cut off
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			failed = errors.Join(failed, err)
+		}
+		return failed
+	})
+	return nil
+}
+
+// bindMetrics says where to read what is read at each scrape.
+func bindMetrics(m *metrics.Metrics, p *parts, node *orchestrator.Node) {
+	m.Bind(metrics.Sources{Node: node, Store: p.store, NC: p.nc})
+}

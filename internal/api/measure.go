@@ -1,0 +1,30 @@
+package api
+
+import (
+	"cmp"
+	"net/http"
+
+	"github.com/tranchehq/tranche/internal/access"
+)
+
+// noRoute stands for the route of a request that was refused before it had one.
+const noRoute = "(none)"
+
+// noteRoute says which route a request takes, for who measures.
+func noteRoute(w http.ResponseWriter, pattern string) {
+	if timed, ok := w.(*timedWriter); ok {
+		timed.route = pattern
+	}
+}
+
+// noteRole says of what role it is who makes a request, likewise.
+func noteRole(w http.ResponseWriter, role access.Role) {
+	if timed, ok := w.(*timedWriter); ok {
+		timed.role = role
+	}
+}
+
+// measure tells of a request that has ended.
+func (t *timedWriter) measure(to Metrics) {
+	to.Asked(cmp.Or(t.route, noRoute), string(cmp.Or(t.role, access.None)), cmp.Or(t.status, http.StatusOK))
+}

@@ -1,0 +1,220 @@
+package metrics
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+// Defaults of Config.
+const (
+	DefaultEndpoints = 250
+	DefaultEvery     = 10 * time.Second
+)
+
+const (
+	// maxReasons and maxRequests bound the reasons why replies are put aside, and what requests of the API are told
+	// apart by.
+	maxReasons, maxRequests = 50, 2000
+	// scrapesAtOnce bounds the answers under way.
+	scrapesAtOnce = 8
+)
+
+// Config sets a Metrics up. A zero field means its default.
+type Config struct {
+	Log     *zap.Logger // nil: none
+	Version string
+	// Registerer gets everything, instead of a registry with the process's and Go's own metrics beside it.
+	Registerer prometheus.Registerer
+	Endpoints  int           // that are told apart, and as many collectors
+	Every      time.Duration // between two readings of the database
+}
+
+// Metrics is told of what a node does, and tells it to who asks.
+type Metrics struct {
+	log      *zap.Logger
+	catalog  catalog
+	gatherer *prometheus.Registry // nil: somebody else's
+	handler  http.Handler
+	sources  atomic.Pointer[Sources]
+	judge    atomic.Pointer[func(context.Context) (*health.Report, error)]
+
+	endpoints, collectors, reasons, requests *names
+
+	items, ended                      *prometheus.CounterVec
+	sent, again, redelivered, dead    *prometheus.CounterVec
+	quarantined, completed, asked     *prometheus.CounterVec
+	loaded, loadedBytes               prometheus.Counter
+	claim, publish, record, completes prometheus.Histogram
+}
+
+var _ orchestrator.Meter = (*Metrics)(nil)
+
+// New returns a Metrics, which tells of nothing but what it is told until it is bound.
+func New(config Config) (*Metrics, error) {
+	m := &Metrics{log: config.Log, reasons: newNames(maxReasons), requests: newNames(maxRequests)}
+	if m.log == nil {
+		m.log = zap.NewNop()
+	}
+	if config.Endpoints < 0 || config.Every < 0 {
+		return nil, errors.New("metrics: Config.Endpoints and Config.Every must not be negative")
+	}
+	most := cmp.Or(config.Endpoints, DefaultEndpoints)
+	m.endpoints, m.collectors = newNames(most), newNames(most)
+	own := []prometheus.Collector{newBuild(&m.catalog, config.Version)}
+	own = append(own, m.events()...)
+	own = append(own, newNode(m), newSystem(m, cmp.Or(config.Every, DefaultEvery)))
+	to := config.Registerer
+	if to == nil {
+		m.gatherer = prometheus.NewRegistry()
+		to = m.gatherer
+		own = append(own, collectors.NewGoCollector(),
+			collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		m.handler = promhttp.HandlerFor(m.gatherer, promhttp.HandlerOpts{EnableOpenMetrics: true,
+			MaxRequestsInFlight: scrapesAtOnce, ErrorLog: zap.NewStdLog(m.log), ErrorHandling: promhttp.ContinueOnError})
+	}
+	for _, c := range own {
+		if err := to.Register(c); err != nil {
+			return nil, errors.Join(errors.New("metrics: register"), err)
+		}
+	}
+	return m, nil
+}
+
+// Gatherer has everything; nil when somebody else's registry has.
+func (m *Metrics) Gatherer() prometheus.Gatherer {
+	if m.gatherer == nil {
+		return nil
+	}
+	return m.gatherer
+}
+
+// ServeHTTP answers a scrape.
+func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if m.handler == nil {
+		http.Error(w, "the program that embeds this node has its metrics", http.StatusNotFound)
+		return
+	}
+	m.handler.ServeHTTP(w, r)
+}
+
+// Catalog lists the metrics that there are, by name, beside the process's and Go's own.
+func (m *Metrics) Catalog() []Metric {
+	all := slices.Clone(m.catalog.all)
+	slices.SortFunc(all, func(a, b Metric) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// events makes what is counted as it happens.
+func (m *Metrics) events() []prometheus.Collector {
+	c := &m.catalog
+	m.items = c.counters("tranche_items_finished_total",
+		"Items that came to their end at a step: outcome is done or failed.", "endpoint", "outcome")
+	m.sent = c.counters("tranche_requests_sent_total",
+		"Requests that were sent, and chunks that the node began to work on itself.", "endpoint")
+	m.again = c.counters("tranche_requests_resent_total",
+		"Those of them that were for items that had been sent before.", "endpoint")
+	m.ended = c.counters("tranche_requests_ended_total",
+		"Requests that ended: answered; refused, as a whole; expired, without an answer in time; "+
+			"lost, with a node, a stream or a message.", "endpoint", "outcome")
+	m.redelivered = c.counters("tranche_replies_redelivered_total",
+		"Messages of replies that JetStream delivered more than once.", "endpoint")
+	m.quarantined = c.counters("tranche_replies_quarantined_total",
+		"Messages of replies that could not be taken and were put aside.", "reason")
+	m.dead = c.counters("tranche_dead_letters_total",
+		"Requests that no service could deal with and that were kept as dead letters.", "endpoint")
+	m.completed = c.counters("tranche_runs_completed_total",
+		"Runs, or their later generations, that this node completed: outcome is clean, or failures when items failed.",
+		"outcome")
+	m.loaded = c.counter("tranche_intake_rows_total", "Items that were read to be those of runs, also of loads that failed.")
+	m.loadedBytes = c.counter("tranche_intake_bytes_total", "Bytes of their payloads, as they are stored.")
+	m.claim = c.histogram("tranche_claim_duration_seconds", "What a claim that brought work took.")
+	m.publish = c.histogram("tranche_publish_duration_seconds",
+		"From the claim of a request until JetStream had it.")
+	m.record = c.histogram("tranche_record_duration_seconds",
+		"What a transaction took that recorded replies, or what the node had worked on itself.")
+	m.completes = c.histogram("tranche_run_completion_delay_seconds",
+		"From the arrival of a run's last reply in its stream until its completion was published.")
+	m.asked = c.counters("tranche_api_requests_total",
+		"Requests of the API, by the pattern of their route and the role of who asked.", "route", "role", "code")
+	return []prometheus.Collector{m.items, m.sent, m.again, m.ended, m.redelivered, m.quarantined, m.dead, m.completed,
+		m.loaded, m.loadedBytes, m.claim, m.publish, m.record, m.completes, m.asked}
+}
+
+// Took implements orchestrator.Meter.
+func (m *Metrics) Took(what orchestrator.Timing, d time.Duration) {
+	switch what {
+	case orchestrator.TimingClaim:
+		m.claim.Observe(d.Seconds())
+	case orchestrator.TimingPublish:
+		m.publish.Observe(d.Seconds())
+	case orchestrator.TimingRecord:
+		m.record.Observe(d.Seconds())
+	case orchestrator.TimingCompletion:
+		m.completes.Observe(d.Seconds())
+	}
+}
+
+// Happened implements orchestrator.Meter.
+func (m *Metrics) Happened(what orchestrator.Event, of string, n int) {
+	by := float64(n)
+	switch what {
+	case orchestrator.EventSent:
+		m.sent.WithLabelValues(m.endpoints.of(of)).Add(by)
+	case orchestrator.EventAgain:
+		m.again.WithLabelValues(m.endpoints.of(of)).Add(by)
+	case orchestrator.EventRedelivered:
+		m.redelivered.WithLabelValues(m.endpoints.claimed(of)).Add(by)
+	case orchestrator.EventQuarantined:
+		m.quarantined.WithLabelValues(m.reasons.of(of)).Add(by)
+	case orchestrator.EventDead:
+		m.dead.WithLabelValues(m.endpoints.claimed(of)).Add(by)
+	case orchestrator.EventCompleted:
+		m.completed.WithLabelValues(of).Add(by)
+	case orchestrator.EventLoaded:
+		m.loaded.Add(by)
+	case orchestrator.EventLoadedBytes:
+		m.loadedBytes.Add(by)
+	}
+}
+
+// Settled implements orchestrator.Meter.
+func (m *Metrics) Settled(of []settle.Settled) {
+	for i := range of {
+		s := &of[i]
+		endpoint := m.endpoints.of(s.Endpoint)
+		// What is 0 is told, too: a series that begins with its first failure has had no increase.
+		m.items.WithLabelValues(endpoint, "done").Add(float64(s.Done))
+		m.items.WithLabelValues(endpoint, "failed").Add(float64(s.Failed))
+		m.ended.WithLabelValues(endpoint, "answered").Add(float64(s.Answered))
+		m.ended.WithLabelValues(endpoint, "refused").Add(float64(s.Refused))
+		m.ended.WithLabelValues(endpoint, "expired").Add(float64(s.Expired))
+		m.ended.WithLabelValues(endpoint, "lost").Add(float64(s.Lost))
+	}
+}
+
+// Asked is told of a request of the API that was answered.
+func (m *Metrics) Asked(route, role string, code int) {
+	status := strconv.Itoa(code)
+	if m.requests.of(route+" "+role+" "+status) == Other {
+		route, role = Other, Other
+	}
+	m.asked.WithLabelValues(route, role, status).Inc()
+}
+
+// Watch has conditions counted that report tells of.
+func (m *Metrics) Watch(report func(context.Context) (*health.Report, error)) { m.judge.Store(&report) }
