@@ -39,6 +39,9 @@ func (b *bench) lockedWith(config api.Config, how access.Config) *lockedBench {
 		b.Fatal(err)
 	}
 	config.Access = gate
+	if config.Metrics == nil {
+		config.Metrics = newMeasured()
+	}
 	b.over(b.engine, testenv.Conn(b, testenv.NATS(b)), config)
 	return &lockedBench{b, seen}
 }

@@ -1,0 +1,422 @@
+package metrics_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/metrics"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/measure"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// bench is a node that is measured, and leads.
+type bench struct {
+	*testing.T
+
+	pool  *pgxpool.Pool
+	store *database.DB
+	nats  string
+	node  *orchestrator.Node
+	m     *metrics.Metrics
+}
+
+func setup(t *testing.T, config metrics.Config) *bench {
+	t.Helper()
+	b := &bench{T: t, pool: testenv.Pool(t)}
+	b.store = database.New(b.pool)
+	ns := testenv.NATS(t)
+	b.nats = ns.URL()
+	nc := testenv.Conn(t, ns)
+	var err error
+	if b.m, err = metrics.New(config); err != nil {
+		t.Fatal(err)
+	}
+	b.node, err = orchestrator.New(b.store, nc, orchestrator.Config{Meter: b.m, Grace: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch, err := health.New(health.Config{Store: b.store, NC: nc})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watch.Wait)
+	b.m.Watch(watch.Report)
+	b.m.Bind(metrics.Sources{Node: b.node, Store: b.store, NC: nc})
+	b.keep(b.node.Run)
+	<-b.node.Ready()
+	b.until("it leads", func() bool { return b.node.Leading() != nil })
+	return b
+}
+
+// keep runs f until the end of the test.
+func (b *bench) keep(f func(context.Context) error) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f(ctx) }()
+	b.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			b.Error(err)
+		}
+	})
+}
+
+func (b *bench) until(what string, is func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(time.Minute); !is(); {
+		if time.Now().After(deadline) {
+			b.Fatalf("waited a minute until %s", what)
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-b.Context().Done():
+		}
+	}
+}
+
+type account struct {
+	ID string `json:"id"`
+}
+
+// serve answers at an endpoint, and refuses one account.
+func (b *bench) serve(endpoint string) {
+	b.Helper()
+	svc, err := endpoints.New(testenv.Dial(b.T, b.nats), endpoints.Config{Name: endpoint, Version: "1.0.0"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	err = endpoints.HandleEach(svc, endpoint, func(_ context.Context, in account) (account, error) {
+		if in.ID == "KEY-7" {
+			return in, endpoints.Fail("refused", "no such account as KEY-7")
+		}
+		return in, nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.keep(svc.Run)
+}
+
+// run starts a run of n items.
+func (b *bench) run(endpoint string, n int) workqueue.RunID {
+	b.Helper()
+	i := 0
+	loaded, err := b.node.Start(b.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, Chunk: 50, InFlight: 16, MaxAttempts: 3,
+			Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond}}}, func(item *start.LoadItem) error {
+		if i == n {
+			return io.EOF
+		}
+		key := fmt.Sprintf("KEY-%d", i)
+		item.Key, item.Payload, item.Line = key, fmt.Appendf(nil, `{"id":%q}`, key), i
+		i++
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return loaded.Run
+}
+
+func (b *bench) completed(run workqueue.RunID) {
+	b.Helper()
+	b.until("the run is completed", func() bool {
+		view, err := inspect.New(b.store).Run(b.Context(), run)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return view.State == "completed"
+	})
+}
+
+// gathered is all that there is, by name.
+func (b *bench) gathered() map[string]*dto.MetricFamily {
+	b.Helper()
+	families, err := b.m.Gatherer().Gather()
+	if err != nil {
+		b.Fatal(err)
+	}
+	all := map[string]*dto.MetricFamily{}
+	for _, f := range families {
+		all[f.GetName()] = f
+	}
+	return all
+}
+
+// sum adds up the series of a metric that have some labels; of a histogram, how much it has seen.
+func sum(all map[string]*dto.MetricFamily, name string, labels ...string) (sum float64) {
+	for _, series := range all[name].GetMetric() {
+		has := map[string]string{}
+		for _, l := range series.GetLabel() {
+			has[l.GetName()] = l.GetValue()
+		}
+		fits := true
+		for i := 0; i < len(labels); i += 2 {
+			fits = fits && has[labels[i]] == labels[i+1]
+		}
+		if fits {
+			sum += series.GetCounter().GetValue() + series.GetGauge().GetValue() +
+				float64(series.GetHistogram().GetSampleCount())
+		}
+	}
+	return sum
+}
+
+// A run is measured from its intake to its completion, and nothing says which it was.
+func TestARunIsMeasured(t *testing.T) {
+	t.Parallel()
+	b := setup(t, metrics.Config{Version: "1.2.3", Every: time.Nanosecond})
+	b.serve("statement")
+	run := b.run("statement", 200)
+	b.completed(run)
+	b.run("nobody", 30)
+	b.until("its completion was published", func() bool {
+		return sum(b.gathered(), "tranche_run_completion_delay_seconds") == 1
+	})
+	b.until("it is told that nobody listens", func() bool {
+		return sum(b.gathered(), "tranche_endpoint_unheard", "endpoint", "nobody") == 1
+	})
+	all := b.gathered()
+	for _, want := range []struct {
+		name   string
+		labels []string
+		value  float64
+	}{
+		{"tranche_items_finished_total", []string{"endpoint", "statement", "outcome", "done"}, 199},
+		{"tranche_items_finished_total", []string{"endpoint", "statement", "outcome", "failed"}, 1},
+		{"tranche_requests_sent_total", []string{"endpoint", "statement"}, 4},
+		{"tranche_requests_resent_total", nil, 0},
+		{"tranche_requests_ended_total", []string{"endpoint", "statement", "outcome", "answered"}, 4},
+		{"tranche_requests_ended_total", []string{"endpoint", "statement", "outcome", "expired"}, 0},
+		{"tranche_runs_completed_total", []string{"outcome", "failures"}, 1},
+		{"tranche_runs", []string{"state", "running"}, 1},
+		{"tranche_intake_rows_total", nil, 230},
+		{"tranche_node_leads", nil, 1},
+		{"tranche_leader_epoch", nil, 1},
+		{"tranche_reading_success", nil, 1},
+		{"tranche_nodes", []string{"state", "alive"}, 1},
+		{"tranche_nats_connected", nil, 1},
+		{"tranche_endpoint_breaker_open", nil, 0},
+		{"tranche_build_info", []string{"version", "1.2.3"}, 1},
+		{"tranche_health_conditions", []string{"kind", "no_listeners"}, 1},
+	} {
+		if got := sum(all, want.name, want.labels...); got != want.value {
+			t.Errorf("%s %v is %v; want %v", want.name, want.labels, got, want.value)
+		}
+	}
+	out := sum(all, "tranche_endpoint_items_ready", "endpoint", "nobody") +
+		sum(all, "tranche_endpoint_items_in_flight", "endpoint", "nobody")
+	if out != 30 {
+		t.Errorf("%v items wait for nobody; want 30", out)
+	}
+	for _, name := range []string{"tranche_claim_duration_seconds", "tranche_publish_duration_seconds",
+		"tranche_record_duration_seconds", "tranche_intake_bytes_total", "tranche_stream_size_bytes",
+		"tranche_stream_limit_bytes", "tranche_database_size_bytes", "tranche_duty_last_success_timestamp_seconds",
+		"tranche_pool_connections_limit", "tranche_endpoint_requests_limit", "go_goroutines",
+		"process_cpu_seconds_total"} {
+		if sum(all, name) <= 0 {
+			t.Errorf("%s is %v", name, all[name])
+		}
+	}
+	if h := all["tranche_claim_duration_seconds"].GetMetric()[0].GetHistogram(); len(h.GetPositiveSpan()) == 0 ||
+		len(h.GetBucket()) == 0 {
+		t.Error("the histogram is not both native and of fixed buckets")
+	}
+	b.wantNoSecrets(run)
+	missing := []string{ // in this test
+		"tranche_collector_max_age_seconds", "tranche_collector_oldest_operation_seconds",
+		"tranche_collector_operations_parked", "tranche_dead_letters_total", "tranche_endpoint_pace_chunk_items",
+		"tranche_endpoint_pace_items_per_second", "tranche_replies_quarantined_total",
+		"tranche_replies_redelivered_total", "tranche_requests_resent_total", "tranche_api_requests_total",
+	}
+	for _, m := range b.m.Catalog() {
+		if _, there := all[m.Name]; !there && !slices.Contains(missing, m.Name) {
+			t.Errorf("%s is in the catalog and not told", m.Name)
+		}
+	}
+}
+
+// wantNoSecrets looks through a whole answer for what must not be in it.
+func (b *bench) wantNoSecrets(run workqueue.RunID) {
+	b.Helper()
+	answer := httptest.NewRecorder()
+	b.m.ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	text := answer.Body.String()
+	if answer.Code != 200 || !strings.Contains(text, "tranche_items_finished_total{") {
+		b.Errorf("status %d: %.300s", answer.Code, text)
+	}
+	for _, secret := range []string{run.String(), "KEY-7", "no such account"} {
+		if strings.Contains(text, secret) {
+			b.Errorf("%q is in what everybody who scrapes may read", secret)
+		}
+	}
+}
+
+// What is true of the database is told by the node that leads, so that a sum over nodes is right.
+func TestOnlyTheLeaderTellsOfTheWhole(t *testing.T) {
+	t.Parallel()
+	b := setup(t, metrics.Config{})
+	follower, err := metrics.New(metrics.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := orchestrator.New(b.store, testenv.Dial(t, b.nats), orchestrator.Config{Meter: follower})
+	if err != nil {
+		t.Fatal(err)
+	}
+	follower.Bind(metrics.Sources{Node: second, Store: b.store, NC: testenv.Dial(t, b.nats)})
+	b.keep(second.Run)
+	<-second.Ready()
+	leader := b.gathered()
+	b.m = follower
+	other := b.gathered()
+	if sum(other, "tranche_node_leads") != 0 || sum(leader, "tranche_node_leads") != 1 {
+		t.Error("not one of them leads")
+	}
+	for _, m := range follower.Catalog() {
+		_, here := leader[m.Name]
+		if _, there := other[m.Name]; m.Leader && there || !m.Leader && here && !there {
+			t.Errorf("%s: the leader tells it: %v, the other node: %v", m.Name, here, there)
+		}
+	}
+}
+
+// The number of series is bounded, whatever there is of endpoints, runs, reasons, and routes that people ask for.
+func TestSeriesAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t, metrics.Config{Every: time.Nanosecond})
+	model := b.run("model", 10)
+	const endpoints, runs = 1000, 10_000
+	b.cloneRuns(model, endpoints, runs)
+	for i := range endpoints {
+		b.m.Happened(orchestrator.EventSent, fmt.Sprintf("e%d", i), 1)
+		b.m.Happened(orchestrator.EventDead, fmt.Sprintf("forged%d", i), 1)
+		b.m.Happened(orchestrator.EventQuarantined, fmt.Sprintf("reason%d", i), 1)
+		b.m.Settled([]settle.Settled{{Endpoint: fmt.Sprintf("e%d", i), Done: 1}})
+	}
+	for i := range runs {
+		b.m.Asked(fmt.Sprintf("GET /route%d", i), "viewer", 200)
+	}
+	all := b.gathered()
+	series := 0
+	for name, f := range all {
+		series += len(f.GetMetric())
+		values := map[string]bool{}
+		for _, s := range f.GetMetric() {
+			for _, l := range s.GetLabel() {
+				if l.GetName() == "endpoint" {
+					values[l.GetValue()] = true
+				}
+			}
+		}
+		if len(values) > metrics.DefaultEndpoints+1 {
+			t.Errorf("%s tells %d endpoints apart; want %d, and the others", name, len(values), metrics.DefaultEndpoints)
+		}
+	}
+	t.Logf("%d series of %d endpoints and %d runs; the reading took %.3f s", series, endpoints, runs,
+		sum(all, "tranche_reading_duration_seconds"))
+	if series > 9000 {
+		t.Errorf("%d series; docs/metrics.md says 9,000 at the most", series)
+	}
+	// Nothing is left out of a sum.
+	if got := sum(all, "tranche_items_finished_total"); got != endpoints {
+		t.Errorf("%v items were finished; want %d", got, endpoints)
+	}
+	ready, out := sum(all, "tranche_endpoint_items_ready"), sum(all, "tranche_endpoint_items_in_flight")
+	if ready+out != 10*(runs+1) {
+		t.Errorf("%v items are ready and %v out; want %d", ready, out, 10*(runs+1))
+	}
+	if got := sum(all, "tranche_dead_letters_total", "endpoint", metrics.Other); got != endpoints {
+		t.Error("endpoints that only messages name have series of their own")
+	}
+}
+
+// cloneRuns makes runs like one, of as many endpoints, and lets the others go.
+func (b *bench) cloneRuns(model workqueue.RunID, endpoints, runs int) {
+	b.Helper()
+	for _, sql := range []string{
+		`INSERT INTO batchrun SELECT (jsonb_populate_record(r, jsonb_build_object('id', gen_random_uuid(),
+			'name', 'clone ' || i, 'idempotency_key', NULL))).*
+		 FROM batchrun r, generate_series(1, $2::int) i WHERE r.id = $1 AND $3::int > 0`,
+		`INSERT INTO run_step SELECT (jsonb_populate_record(s, jsonb_build_object('run_id', r.id,
+			'endpoint', 'e' || (row_number() OVER () % $3::int)))).*
+		 FROM run_step s, batchrun r WHERE s.run_id = $1 AND r.name LIKE 'clone %' AND $2::int > 0
+			AND NOT EXISTS (SELECT FROM run_step o WHERE o.run_id = r.id)`,
+		`INSERT INTO work_block (run_id, step, block, size, ready)
+		 SELECT s.run_id, s.step, 0, 10, (repeat('1', 10) || repeat('0', 8182))::bit(8192)
+		 FROM run_step s WHERE s.run_id <> $1 AND $2::int + $3::int > 0
+			AND NOT EXISTS (SELECT FROM work_block o WHERE o.run_id = s.run_id)`,
+	} {
+		if _, err := b.pool.Exec(b.Context(), sql, model, runs, endpoints); err != nil {
+			b.Fatalf("%v: %s", err, sql)
+		}
+	}
+}
+
+// A scrape does not wait for a database that hangs, and tells the rest.
+func TestADatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
+	b := setup(t, metrics.Config{Every: time.Nanosecond})
+	lock, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lock.Exec(t.Context(), `LOCK TABLE collector`); err != nil {
+		t.Fatal(err)
+	}
+	all := b.gathered()
+	if _, told := all["tranche_runs"]; told || sum(all, "tranche_node_leads") != 1 || all["tranche_reading_success"] == nil ||
+		sum(all, "tranche_reading_success") != 0 {
+		t.Errorf("told: %v", slices.Collect(maps.Keys(all)))
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.until("it is read again", func() bool { return sum(b.gathered(), "tranche_reading_success") == 1 })
+}
+
+// BenchmarkReading reads what is told of a database with ten million items that are ready, in five steps each, and of a
+// thousand slices that are out. Between two scrapes this is done once in ten seconds, by one node.
+func BenchmarkReading(b *testing.B) {
+	pool := testenv.Pool(b)
+	for _, sql := range []string{
+		`INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)
+		 VALUES (gen_random_uuid(), 'p', '{}', 'running', 10000000, clock_timestamp(), clock_timestamp())`,
+		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout)
+		 SELECT id, i, 's' || i, 'endpoint', 'e' || i, 500, 16, 3, '1 min' FROM batchrun, generate_series(0, 4) i`,
+		`INSERT INTO work_block (run_id, step, block, size, ready)
+		 SELECT s.run_id, s.step, b, 8192, (SELECT string_agg(CASE WHEN random() > 0.5 THEN '1' ELSE '0' END, '')
+			FROM generate_series(1, 8192) WHERE b >= 0)::bit(8192)
+		 FROM run_step s, generate_series(0, 1220) b`,
+		`ANALYZE`,
+	} {
+		if _, err := pool.Exec(b.Context(), sql); err != nil {
+			b.Fatalf("%v: %s", err, sql)
+		}
+	}
+	store := measure.New(database.New(pool))
+	for b.Loop() {
+		if _, err := store.Read(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
