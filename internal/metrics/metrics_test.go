@@ -401,8 +401,8 @@ func BenchmarkReading(b *testing.B) {
 	for _, sql := range []string{
 		`INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)
 		 VALUES (gen_random_uuid(), 'p', '{}', 'running', 10000000, clock_timestamp(), clock_timestamp())`,
-		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout)
-		 SELECT id, i, 's' || i, 'endpoint', 'e' || i, 500, 16, 3, '1 min' FROM batchrun, generate_series(0, 4) i`,
+		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout, retry_backoff)
+		 SELECT id, i, 's' || i, 'endpoint', 'e' || i, 500, 16, 3, '1 min', '1 s' FROM batchrun, generate_series(0, 4) i`,
 		`INSERT INTO work_block (run_id, step, block, size, ready)
 		 SELECT s.run_id, s.step, b, 8192, (SELECT string_agg(CASE WHEN random() > 0.5 THEN '1' ELSE '0' END, '')
 			FROM generate_series(1, 8192) WHERE b >= 0)::bit(8192)
