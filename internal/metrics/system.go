@@ -171,7 +171,7 @@ func (s *system) Collect(to chan<- prometheus.Metric) {
 func (s *system) look(from *Sources, epoch int64) seen {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.whose == epoch && time.Since(s.last.at) < s.every {
+	if s.whose == epoch && time.Since(s.last.at) < s.rest() {
 		return s.last
 	}
 	s.whose = epoch
@@ -192,6 +192,20 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	s.last = now
 	return now
 }
+
+// rest is the time until the next reading: a hundred times what the last took, so that reading takes less than 1% of a
+// core, but not for so long that nobody would be told in time.
+func (s *system) rest() time.Duration {
+	if s.last.db == nil {
+		return s.every
+	}
+	return max(s.every, min(restShare*s.last.took, maxRest))
+}
+
+const (
+	restShare = 100
+	maxRest   = time.Minute
+)
 
 func (s *system) conditionsOf(ctx context.Context) []health.Condition {
 	judge := s.m.judge.Load()

@@ -1,0 +1,165 @@
+package metrics_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/tranchehq/tranche/internal/metrics"
+)
+
+func read(t *testing.T, path ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(append([]string{"..", ".."}, path...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func catalog(t *testing.T) []metrics.Metric {
+	t.Helper()
+	m, err := metrics.New(metrics.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Catalog()
+}
+
+// The table of docs/metrics.md is what is registered.
+func TestTheTableOfMetricsIsTrue(t *testing.T) {
+	t.Parallel()
+	var want strings.Builder
+	for _, m := range catalog(t) {
+		typ := m.Type
+		if m.Leader {
+			typ += ", leader"
+		}
+		fmt.Fprintf(&want, "| `%s` | %s | %s | %s |\n", m.Name, typ, strings.Join(m.Labels, ", "), m.Help)
+	}
+	if !strings.Contains(read(t, "docs", "metrics.md"), "|---|---|---|---|\n"+want.String()) {
+		t.Errorf("the table of docs/metrics.md must be:\n%s", want.String())
+	}
+}
+
+// Names are as Prometheus's people advise: base units, counters end in _total.
+func TestNamesOfMetrics(t *testing.T) {
+	t.Parallel()
+	for _, m := range catalog(t) {
+		bad := !regexp.MustCompile(`^tranche_[a-z0-9_]+$`).MatchString(m.Name) ||
+			(m.Type == "counter") != strings.HasSuffix(m.Name, "_total") ||
+			m.Type == "histogram" && !strings.HasSuffix(m.Name, "_seconds") ||
+			regexp.MustCompile(`_(ms|millis|minutes|kb|mb|percent)(_|$)`).MatchString(m.Name)
+		if bad || !strings.HasSuffix(m.Help, ".") {
+			t.Errorf("%s, a %s: %s", m.Name, m.Type, m.Help)
+		}
+	}
+}
+
+// unknown returns the names in expressions that no node tells.
+func unknown(t *testing.T, text string) (names []string) {
+	t.Helper()
+	told := map[string]bool{"process_resident_memory_bytes": true}
+	for _, m := range catalog(t) {
+		told[m.Name] = true
+		if m.Type == "histogram" {
+			for _, part := range []string{"_bucket", "_sum", "_count"} {
+				told[m.Name+part] = true
+			}
+		}
+	}
+	for _, name := range regexp.MustCompile(`\b(tranche|go|process)_[a-z0-9_]+`).FindAllString(text, -1) {
+		if !told[name] && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func TestUnknownFindsAName(t *testing.T) {
+	t.Parallel()
+	if got := unknown(t, `rate(tranche_claim_duration_seconds_count[1m]) > tranche_no_such`); len(got) != 1 {
+		t.Errorf("got %v", got)
+	}
+}
+
+type rules struct {
+	Groups []struct {
+		Rules []struct {
+			Alert       string
+			Expr        string
+			Labels      map[string]string
+			Annotations map[string]string
+		}
+	}
+}
+
+// Each alert asks for metrics that there are, says what to do, and has a test for promtool; internal/systest/metrics
+// runs these.
+func TestAlertsAreWhole(t *testing.T) {
+	t.Parallel()
+	var all rules
+	if err := yaml.Unmarshal([]byte(read(t, "deploy", "prometheus", "rules.yml")), &all); err != nil {
+		t.Fatal(err)
+	}
+	tests, docs := read(t, "deploy", "prometheus", "rules_test.yml"), read(t, "docs", "metrics.md")
+	alerts := 0
+	for _, group := range all.Groups {
+		for _, r := range group.Rules {
+			alerts++
+			if names := unknown(t, r.Expr); len(names) > 0 {
+				t.Errorf("%s asks for %v, which nobody tells", r.Alert, names)
+			}
+			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" ||
+				!slices.Contains([]string{"warning", "critical"}, r.Labels["severity"]) {
+				t.Errorf("%s: labels %v, annotations %v", r.Alert, r.Labels, r.Annotations)
+			}
+			if !strings.Contains(tests, "name: "+r.Alert+"\n") || !strings.Contains(docs, "`"+r.Alert+"`") {
+				t.Errorf("%s has no test in rules_test.yml, or is not in docs/metrics.md", r.Alert)
+			}
+		}
+	}
+	if alerts < 20 {
+		t.Errorf("only %d alerts were found", alerts)
+	}
+	if names := unknown(t, tests); len(names) > 0 {
+		t.Errorf("rules_test.yml has series of %v, which nobody tells", names)
+	}
+}
+
+// Each panel asks for metrics that there are.
+func TestTheDashboardAsksForWhatThereIs(t *testing.T) {
+	t.Parallel()
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Type    string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "deploy", "grafana", "tranche.json")), &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	targets := 0
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			targets++
+			if names := unknown(t, target.Expr); len(names) > 0 {
+				t.Errorf("panel %s asks for %v, which nobody tells", panel.Title, names)
+			}
+		}
+		if panel.Type != "row" && len(panel.Targets) == 0 {
+			t.Errorf("panel %s asks for nothing", panel.Title)
+		}
+	}
+	if targets < 30 {
+		t.Errorf("only %d targets were found", targets)
+	}
+}
