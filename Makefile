@@ -131,7 +131,7 @@ deps: ## install PostgreSQL and Node.js where they are missing
 # What only the proofs need.
 .PHONY: proof-deps
 proof-deps: deps
-	@scripts/deps.sh cc chromium pgbouncer
+	@scripts/deps.sh cc chromium pgbouncer prometheus
 
 # The part of deps that the binary itself needs.
 .PHONY: postgres

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Installs what is missing: deps.sh [make] [postgres] [cc] [node] [chromium] [pgbouncer]
+# Installs what is missing: deps.sh [make] [postgres] [cc] [node] [chromium] [pgbouncer] [prometheus]
 #
 #   make      make, for a CI machine that has none
 #   postgres  the server's programs and pgbench; no cluster is created and none has to run
 #   cc        a C compiler, which Go's race detector needs
 #   node      Node.js 18 or newer and npm, for the service in examples/node and its test
 #   pgbouncer PgBouncer, for the tests of internal/systest/pooler; it need not run
+#   prometheus Prometheus and promtool, for the tests of internal/systest/metrics; it need not run
 #   chromium  Chromium or Chrome, for the tests of the dashboard; one that is not in PATH is named by CHROMIUM or CHROME
 #
 # What is there already is left alone. Without apt-get it says what to install, and fails.
@@ -44,7 +45,8 @@ have() {
         chromium) [[ -n ${CHROMIUM:-}${CHROME:-} ]] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
             command -v google-chrome >/dev/null || command -v google-chrome-stable >/dev/null || command -v chrome >/dev/null ;;
         pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
-        *) echo "deps.sh: $1 is not known; use make, postgres, cc, node, chromium or pgbouncer" >&2 && exit 2 ;;
+        prometheus) command -v prometheus >/dev/null && command -v promtool >/dev/null ;;
+        *) echo "deps.sh: $1 is not known; use make, postgres, cc, node, chromium, pgbouncer or prometheus" >&2 && exit 2 ;;
     esac
 }
 
@@ -111,6 +113,16 @@ Install PgBouncer; it need not run:
   macOS            brew install pgbouncer
 END
     fi
+    if [[ " $* " == *" prometheus "* ]]; then
+        cat >&2 <<'END'
+Install Prometheus, with promtool; it need not run:
+  Debian, Ubuntu   sudo apt-get install prometheus
+  Alpine           sudo apk add prometheus
+  macOS            brew install prometheus
+  elsewhere        https://prometheus.io/download/
+Both programs must be in PATH.
+END
+    fi
     if [[ " $* " == *" make "* ]]; then
         echo "Install GNU make." >&2
     fi
@@ -147,6 +159,7 @@ for want in "${missing[@]}"; do
         cc) packages+=(gcc libc6-dev) ;;
         chromium) packages+=(chromium) ;;
         pgbouncer) packages+=(pgbouncer) ;;
+        prometheus) packages+=(prometheus) ;;
         # A Node.js from elsewhere may bring npm along and conflict with Debian's.
         node) packages+=(nodejs) && { command -v npm >/dev/null || packages+=(npm); } ;;
     esac

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/dashboard"
+	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -100,16 +101,12 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	if err != nil {
 		return err
 	}
-	measured, err := s.openMetrics(ctx, p, log)
-	if err != nil {
-		return err
-	}
 	if err := s.addDuties(p, log); err != nil {
 		return err
 	}
 	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
 		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.waits, Tracer: tracer,
-		Meter: measured, Fetchers: p.fetchers, Duties: p.duties, Precedence: 1,
+		Meter: p.metrics, Fetchers: p.fetchers, Duties: p.duties, Precedence: 1,
 	})
 	if err != nil {
 		return err
@@ -132,7 +129,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		Trouble: trouble.Last, StreamBytes: p.wait.needs, SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard: pages, Trackers: service, Producers: taking,
 		Connections: p.connections, Schedules: p.schedules, RestsUntil: p.restsUntil, DataDir: p.directory,
-		StoresStreams: p.private, WakeDuty: node.WakeDuty, Metrics: measured,
+		StoresStreams: p.private, WakeDuty: node.WakeDuty, Metrics: p.metrics,
 	}, p)
 	if err != nil {
 		return err
@@ -142,7 +139,6 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		return err
 	}
 	p.scheduling.bind(node, server)
-	bindMetrics(measured, p, node)
 	return s.work(ctx, term, p, node, server, end)
 }
 
@@ -158,6 +154,7 @@ func (s *serveCommand) startWait(term *console, p *parts, trouble *troubles) *st
 func (s *serveCommand) work(
 	ctx context.Context, term *console, p *parts, node *orchestrator.Node, server *api.Server, end *ending,
 ) error {
+	p.metrics.Bind(metrics.Sources{Node: node, Store: p.store, NC: p.nc})
 	group, ctx := errgroup.WithContext(ctx)
 	nodeCtx, stopNode := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopNode()

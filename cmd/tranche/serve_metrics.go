@@ -12,7 +12,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/internal/tracing"
-	"github.com/tranchehq/tranche/orchestrator"
 )
 
 // metricsFlags say where metrics go, beside /metrics of the API.
@@ -36,24 +35,24 @@ func (f *metricsFlags) validateMetrics() error {
 	return nil
 }
 
-// openMetrics makes what measures the node.
-func (f *metricsFlags) openMetrics(ctx context.Context, p *parts, log *zap.Logger) (*metrics.Metrics, error) {
-	m, err := metrics.New(metrics.Config{Log: log.Named("metrics"), Version: versionText()})
+// openMetrics makes what measures the node. It can be asked from here on, and has more to tell once it is bound.
+func (f *metricsFlags) openMetrics(ctx context.Context, p *parts, log *zap.Logger) (err error) {
+	p.metrics, err = metrics.New(metrics.Config{Log: log, Version: versionText()})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if f.MetricsListen != "" {
-		if err := f.serveMetrics(ctx, p, m, log.Named("metrics")); err != nil {
-			return nil, err
+		if err := f.serveMetrics(ctx, p, log); err != nil {
+			return err
 		}
 	}
 	if f.MetricsOTLP == "" {
-		return m, nil
+		return nil
 	}
-	pushing, err := tracing.Push(ctx, tracing.Config{Endpoint: f.MetricsOTLP, Version: versionText(),
-		Log: log.Named("metrics")}, m.Gatherer())
+	to := tracing.Config{Endpoint: f.MetricsOTLP, Version: versionText(), Log: log}
+	pushing, err := tracing.Push(ctx, to, p.metrics.Gatherer())
 	if err != nil {
-		return nil, fmt.Errorf("--metrics-otlp: %w", err)
+		return fmt.Errorf("--metrics-otlp: %w", err)
 	}
 	p.undo = append(p.undo, func(ctx context.Context) error {
 		if err := pushing.Stop(ctx); err != nil { // a stop is as good without them
@@ -61,7 +60,7 @@ func (f *metricsFlags) openMetrics(ctx context.Context, p *parts, log *zap.Logge
 		}
 		return nil
 	})
-	return m, nil
+	return nil
 }
 
 // Time-outs of the listener for metrics. An answer may take as long as a reading of the database, and a slow network.
@@ -71,13 +70,13 @@ const (
 )
 
 // serveMetrics answers scrapes, and nothing else, until the serve ends.
-func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, m *metrics.Metrics, log *zap.Logger) error {
+func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, log *zap.Logger) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.MetricsListen)
 	if err != nil {
 		return fmt.Errorf("open %s for metrics (--metrics-listen): %w", f.MetricsListen, err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", m)
+	mux.Handle("GET /metrics", p.metrics)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: metricsHeaderTimeout, ReadTimeout: metricsHeaderTimeout,
 		WriteTimeout: metricsWriteTimeout, ErrorLog: zap.NewStdLog(log)}
 	ended := make(chan error, 1)
@@ -91,9 +90,4 @@ func (f *metricsFlags) serveMetrics(ctx context.Context, p *parts, m *metrics.Me
 		return failed
 	})
 	return nil
-}
-
-// bindMetrics says where to read what is read at each scrape.
-func bindMetrics(m *metrics.Metrics, p *parts, node *orchestrator.Node) {
-	m.Bind(metrics.Sources{Node: node, Store: p.store, NC: p.nc})
 }

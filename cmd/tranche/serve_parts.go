@@ -19,6 +19,7 @@ import (
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/datadir"
 	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -33,6 +34,7 @@ type parts struct {
 	natsURL   string
 	private   bool // the NATS server is its own
 	listener  net.Listener
+	metrics   *metrics.Metrics
 	metricsAt net.Addr // nil: /metrics is the API's alone
 	wait      *startWait
 	undo      []func(context.Context) error
@@ -67,6 +69,9 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 		_ = p.listener.Close() // the server has closed it, unless there was none yet
 		return nil
 	})
+	if err := s.openMetrics(ctx, p, log.Named("metrics")); err != nil {
+		return err
+	}
 	if err := s.openConnections(p); err != nil {
 		return err
 	}

@@ -56,10 +56,7 @@ func (e *deniedError) Error() string { return e.detail }
 // authorised lets a request in whose maker may do what it asks for. What says nowhere who may do it, nobody may.
 func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 	route := s.mux.route(r)
-	noteRoute(w, route.Pattern)
-	if s.config.Access == nil {
-		noteRole(w, access.Admin) // everybody is
-	}
+	noteRoute(w, route.Pattern, s.config.Access == nil)
 	if err := checkSite(r); err != nil {
 		s.deny(w, r, err)
 		return

@@ -10,10 +10,13 @@ import (
 // noRoute stands for the route of a request that was refused before it had one.
 const noRoute = "(none)"
 
-// noteRoute says which route a request takes, for who measures.
-func noteRoute(w http.ResponseWriter, pattern string) {
+// noteRoute says which route a request takes, for who measures; open, that everybody is an admin.
+func noteRoute(w http.ResponseWriter, pattern string, open bool) {
 	if timed, ok := w.(*timedWriter); ok {
 		timed.route = pattern
+	}
+	if open {
+		noteRole(w, access.Admin)
 	}
 }
 

@@ -140,7 +140,8 @@ func (m *Metrics) events() []prometheus.Collector {
 	m.completed = c.counters("tranche_runs_completed_total",
 		"Runs, or their later generations, that this node completed: outcome is clean, or failures when items failed.",
 		"outcome")
-	m.loaded = c.counter("tranche_intake_rows_total", "Items that were read to be those of runs, also of loads that failed.")
+	m.loaded = c.counter("tranche_intake_rows_total",
+		"Items that were read to be those of runs, also of loads that failed.")
 	m.loadedBytes = c.counter("tranche_intake_bytes_total", "Bytes of their payloads, as they are stored.")
 	m.claim = c.histogram("tranche_claim_duration_seconds", "What a claim that brought work took.")
 	m.publish = c.histogram("tranche_publish_duration_seconds",

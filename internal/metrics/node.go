@@ -59,7 +59,8 @@ func newNode(m *Metrics) *node {
 	n.connected = c.gauge("tranche_nats_connected", "1 while this node is connected to NATS, else 0.")
 	n.working = c.gauge("tranche_node_chunks", "Chunks that the node works on itself now.")
 	n.hung = c.gauge("tranche_node_calls_hung", "Calls of functions that were given up and have not come back.")
-	n.poolUsed = c.gauge("tranche_pool_connections_used", "Connections to the database in use, by what they are for.", "pool")
+	n.poolUsed = c.gauge("tranche_pool_connections_used",
+		"Connections to the database in use, by what they are for.", "pool")
 	n.poolIdle = c.gauge("tranche_pool_connections_idle", "Those that are open and free.", "pool")
 	n.poolMax = c.gauge("tranche_pool_connections_limit", "How many there may be.", "pool")
 	n.poolWaits = c.total("tranche_pool_waits_total", "Times that somebody waited for a connection.", "pool")
@@ -105,7 +106,8 @@ func stats(c *catalog) []stat {
 		func(s *orchestrator.Stats) int64 { return s.Exhausted })
 	add("tranche_dead_letters_requeued_total", "Dead letters sent again.",
 		func(s *orchestrator.Stats) int64 { return s.Requeued })
-	add("tranche_sessions_lost_total", "Times that this node was cut off from the database for longer than a session lives.",
+	add("tranche_sessions_lost_total",
+		"Times that this node was cut off from the database for longer than a session lives.",
 		func(s *orchestrator.Stats) int64 { return s.SessionsLost })
 	add("tranche_collector_flushes_total", "Requests for collectors.",
 		func(s *orchestrator.Stats) int64 { return s.Flushes })

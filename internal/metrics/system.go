@@ -81,8 +81,10 @@ func newSystem(m *Metrics, every time.Duration) *system {
 }
 
 func (s *system) describeWork(c *catalog) {
-	s.ready = c.gauge("tranche_endpoint_items_ready", "Items of runs that are not held that may be sent now.", "endpoint")
-	s.scheduled = c.gauge("tranche_endpoint_items_scheduled", "Items that are to be tried again after a pause.", "endpoint")
+	s.ready = c.gauge("tranche_endpoint_items_ready",
+		"Items of runs that are not held that may be sent now.", "endpoint")
+	s.scheduled = c.gauge("tranche_endpoint_items_scheduled",
+		"Items that are to be tried again after a pause.", "endpoint")
 	s.inFlight = c.gauge("tranche_endpoint_items_in_flight", "Items that are out.", "endpoint")
 	s.requests = c.gauge("tranche_endpoint_requests_in_flight", "Requests that are out.", "endpoint")
 	s.limit = c.gauge("tranche_endpoint_requests_limit",
@@ -95,17 +97,20 @@ func (s *system) describeWork(c *catalog) {
 		"endpoint")
 	s.chunk = c.gauge("tranche_endpoint_pace_chunk_items",
 		"Items in a request that get most done; absent: not known yet.", "endpoint")
-	s.unheard = c.gauge("tranche_endpoint_unheard", "1 while runs have work for it and nobody listens, else 0.", "endpoint")
+	s.unheard = c.gauge("tranche_endpoint_unheard",
+		"1 while runs have work for it and nobody listens, else 0.", "endpoint")
 	s.opOldest = c.gauge("tranche_collector_oldest_operation_seconds",
 		"Age of the oldest operation of the key that is due first, or being flushed; 0: there is none.", "collector")
-	s.opMaxAge = c.gauge("tranche_collector_max_age_seconds", "When operations are to be flushed at the latest.", "collector")
+	s.opMaxAge = c.gauge("tranche_collector_max_age_seconds",
+		"When operations are to be flushed at the latest.", "collector")
 	s.opParked = c.gauge("tranche_collector_operations_parked",
 		"Operations that wait for somebody to retry or drop them; 10000 at the most.", "collector")
 }
 
 func (s *system) describeBeside(c *catalog) {
 	s.schedulesOverdue = c.gauge("tranche_schedules_overdue", "Schedules whose due time has come and was not taken.")
-	s.schedulesOldest = c.gauge("tranche_schedule_oldest_overdue_seconds", "For how long, the first of them; 0: there is none.")
+	s.schedulesOldest = c.gauge("tranche_schedule_oldest_overdue_seconds",
+		"For how long, the first of them; 0: there is none.")
 	s.schedulesUnstarted = c.gauge("tranche_schedules_unstarted",
 		"Due times that were taken and have no run after a minute.")
 	s.schedulesFailing = c.gauge("tranche_schedules_failing", "Schedules whose last due time has no run.")
@@ -120,7 +125,8 @@ func (s *system) describeBeside(c *catalog) {
 	s.connectionsLimit = c.gauge("tranche_database_connections_limit", "How many it takes.")
 	s.oldestTx = c.gauge("tranche_database_oldest_transaction_seconds",
 		"Age of the oldest transaction that the node's role may see.")
-	s.deadRows = c.gauge("tranche_database_dead_rows", "Rows that VACUUM has yet to clear, as PostgreSQL estimates.", "table")
+	s.deadRows = c.gauge("tranche_database_dead_rows",
+		"Rows that VACUUM has yet to clear, as PostgreSQL estimates.", "table")
 	s.streamBytes = c.gauge("tranche_stream_size_bytes", "What a stream holds.", "stream")
 	s.streamMessages = c.gauge("tranche_stream_messages", "The same in messages.", "stream")
 	s.streamBytesLimit = c.gauge("tranche_stream_limit_bytes", "What it may hold; absent: it has no limit.", "stream")

@@ -19,8 +19,8 @@ func (s Store) EndSession(ctx context.Context, id workqueue.SessionID) (int, err
 			return err
 		}
 		var err error
-		set, err = s.release(ctx, tx, slicesOfSession, []any{id}, workqueue.CauseHandBack, workqueue.SlotError{Code: "handback",
-			Message: "the node that had claimed the slice stopped"})
+		set, err = s.release(ctx, tx, slicesOfSession, []any{id}, workqueue.CauseHandBack,
+			workqueue.SlotError{Code: "handback", Message: "the node that had claimed the slice stopped"})
 		return err
 	})
 	if err != nil {
