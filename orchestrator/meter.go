@@ -3,7 +3,6 @@ package orchestrator
 import (
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -37,7 +36,7 @@ type Event int
 // What happens.
 const (
 	EventSent        Event = iota // a request: the stream has it, or the node has begun to work on a chunk itself
-	EventAgain                    // the same, for items that had been sent before
+	EventAgain                    // the same, when it is not the first attempt
 	EventRedelivered              // a message of its reply was delivered again
 	EventQuarantined              // a message of its reply was put aside; of: the reason
 	EventDead                     // it was kept as a dead letter
@@ -89,7 +88,7 @@ func (l *Leading) pulses() []inspect.DutyPulse {
 // measureSent tells of a request that is sent, or of a chunk that the node works on.
 func measureSent(m Meter, a *assignment) {
 	m.Happened(EventSent, a.endpoint, 1)
-	if a.Attempt > 1 || a.Cause != workqueue.CauseCut {
+	if a.Attempt > 1 {
 		m.Happened(EventAgain, a.endpoint, 1)
 	}
 }

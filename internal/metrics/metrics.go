@@ -127,7 +127,7 @@ func (m *Metrics) events() []prometheus.Collector {
 	m.sent = c.counters("tranche_requests_sent_total",
 		"Requests that were sent, and chunks that the node began to work on itself.", "endpoint")
 	m.again = c.counters("tranche_requests_resent_total",
-		"Those of them that were for items that had been sent before.", "endpoint")
+		"Those of them that were not the first attempt.", "endpoint")
 	m.ended = c.counters("tranche_requests_ended_total",
 		"Requests that ended: answered; refused, as a whole; expired, without an answer in time; "+
 			"lost, with a node, a stream or a message.", "endpoint", "outcome")

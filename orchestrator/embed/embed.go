@@ -48,8 +48,8 @@ type Config struct {
 	Log      *zap.Logger // nil: none
 	API      *APIConfig  // of the API and the dashboard; nil: the program serves neither
 
-	// Metrics gets the node's metrics. nil: those of the API's /metrics, with the process's and Go's own, if there is an
-	// API.
+	// Metrics gets the node's metrics, for the program to show. nil: /metrics of the API has them, if there is one, with
+	// the process's and Go's own. Several nodes need a registerer each (prometheus.WrapRegistererWith).
 	Metrics prometheus.Registerer
 }
 

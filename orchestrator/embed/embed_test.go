@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -87,6 +89,44 @@ func TestNodeWithItsAPI(t *testing.T) {
 	run, err := api.Wait(ctx, started.Run)
 	if err != nil || run.State != client.RunCompleted || run.Done != 2 {
 		t.Errorf("%+v, %v; want two items done", run, err)
+	}
+}
+
+// A program has the node's metrics in a registry of its own, or else at the node's API.
+func TestMetricsOfAnEmbeddedNode(t *testing.T) {
+	t.Parallel()
+	config := embed.Config{Database: testenv.Database(t), NATS: testenv.Conn(t, testenv.NATS(t)),
+		API: &embed.APIConfig{Listen: "127.0.0.1:0", Anonymous: true}}
+	for _, registry := range []*prometheus.Registry{nil, prometheus.NewRegistry()} {
+		want := http.StatusOK
+		if registry != nil {
+			config.Metrics, want = registry, http.StatusNotFound
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		node, err := embed.Open(ctx, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ran := make(chan error, 1)
+		go func() { ran <- node.Run(ctx) }()
+		<-node.Ready()
+		if got := get(t, "http://"+node.Address().String()+"/metrics"); got != want {
+			t.Errorf("GET /metrics: %d, want %d", got, want)
+		}
+		if registry != nil {
+			found, err := registry.Gather()
+			if err != nil || len(found) < 20 {
+				t.Errorf("%d metrics are in the program's registry, %v", len(found), err)
+			}
+			if second, err := embed.Open(ctx, config); err == nil || !strings.Contains(err.Error(), "Config.Metrics") {
+				t.Errorf("a second node in the same registry: %v, %v", second, err)
+			}
+		}
+		stop()
+		if err := <-ran; err != nil {
+			t.Error(err)
+		}
+		node.Close()
 	}
 }
 
