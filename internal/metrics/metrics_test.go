@@ -41,8 +41,8 @@ type bench struct {
 
 func setup(t *testing.T, config metrics.Config) *bench {
 	t.Helper()
-	b := &bench{T: t, pool: testenv.Pool(t)}
-	b.store = database.New(b.pool)
+	url := testenv.Database(t)
+	b := &bench{T: t, pool: testenv.Connect(t, url), store: database.New(testenv.Connect(t, testenv.Serving(t, url)))}
 	ns := testenv.NATS(t)
 	b.nats = ns.URL()
 	nc := testenv.Conn(t, ns)
