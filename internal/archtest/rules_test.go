@@ -126,9 +126,18 @@ func rules() map[string]rule {
 		// The tracker service: what the API and NATS ask, and webhooks.
 		"internal/trackers": {
 			own: append([]string{
-				"endpoints/fanout", "internal/responder", "internal/connections", "gather/fetch/httpfetch",
+				"endpoints/fanout", "internal/responder", "internal/connections", "internal/webhook",
 			}, store...),
-			tests: append([]string{"endpoints", "orchestrator", "internal/api", "internal/access/natsaccess"}, servers...),
+			tests: append([]string{"gather/fetch/httpfetch", "endpoints", "orchestrator", "internal/api", "internal/access/natsaccess"}, servers...),
+		},
+		// Attempts at receivers by HTTP, whatever they are told.
+		"internal/webhook": {own: []string{"internal/connections", "gather/fetch/httpfetch"}},
+		// Who is told what a person must see to.
+		"internal/alerts": {
+			own: append([]string{
+				"orchestrator", "internal/health", "internal/webhook", "internal/connections", "gather", "gather/strictyaml",
+			}, store...),
+			tests: append([]string{"gather/fetch/httpfetch", "endpoints", "internal/access/natsaccess"}, servers...),
 		},
 		// What collectors are given, over NATS and by the API.
 		"internal/producers": {
@@ -154,6 +163,7 @@ func rules() map[string]rule {
 				"internal/health", "internal/live", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake",
 				"internal/connections", "gather/strictyaml", "gather/collector", "internal/producers",
 				"internal/trackers", "endpoints/fanout", "internal/api/...", "internal/schedules", "orchestrator/schedule",
+				"internal/alerts",
 			}, store...),
 			tests: append([]string{"gather/fetch/httpfetch"}, servers...),
 		},
@@ -186,7 +196,7 @@ func rules() map[string]rule {
 				"internal/metrics",
 				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
 				"internal/producers", "internal/trackers", "endpoints",
-				"internal/schedules", "orchestrator/schedule",
+				"internal/schedules", "orchestrator/schedule", "internal/alerts", "internal/health",
 			}, store...),
 			tests: servers,
 		},
@@ -232,6 +242,7 @@ func rooms(servers []string) map[string]rule {
 		{"redo", "control session settle"},
 		{"collector", "dispatch pace session"},
 		{"schedule", "pace plan session start"},
+		{"alert", "session"},
 		// These only read.
 		{"inspect", "control start"},
 		{"explain", "control dispatch inspect settle streams"},

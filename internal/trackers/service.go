@@ -46,7 +46,7 @@ type Config struct {
 // Service is the tracker service. What it refuses is a *fanout.Error.
 type Service struct {
 	store Store
-	hooks webhookHosts
+	conns *connections.Connections
 	ended func()
 	log   *zap.Logger
 	acks  combiner
@@ -57,7 +57,7 @@ func New(store Store, config Config) (*Service, error) {
 	if store == nil {
 		return nil, errors.New("trackers: a store is needed")
 	}
-	s := &Service{store: store, hooks: webhookHosts{config.Connections}, ended: config.Ended, log: config.Log}
+	s := &Service{store: store, conns: config.Connections, ended: config.Ended, log: config.Log}
 	if s.ended == nil {
 		s.ended = func() {}
 	}
@@ -99,7 +99,7 @@ func (s *Service) Open(
 			return out, err
 		}
 	}
-	if err := s.hooks.check(set.Webhook); err != nil {
+	if err := checkWebhook(s.conns, set.Webhook); err != nil {
 		return out, err
 	}
 	if set.Webhook != nil {

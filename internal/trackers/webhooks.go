@@ -1,8 +1,8 @@
 package trackers
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/webhook"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -44,13 +45,10 @@ type WebhooksConfig struct {
 
 // Webhooks tell of the ends of batches. Their Run is a duty of the leader's.
 type Webhooks struct {
-	store     WebhookStore
-	hosts     webhookHosts
-	transport http.RoundTripper // without a client: redirects are not followed, wherever they lead
-	log       *zap.Logger
-	now       func() time.Time
-	first     time.Duration
-	timeout   time.Duration
+	store  WebhookStore
+	sender *webhook.Sender
+	log    *zap.Logger
+	retry  webhook.Retry
 }
 
 // NewWebhooks returns what delivers webhooks.
@@ -58,24 +56,16 @@ func NewWebhooks(store WebhookStore, config WebhooksConfig) (*Webhooks, error) {
 	if store == nil || config.Transport == nil {
 		return nil, errors.New("trackers: webhooks need a store and a transport")
 	}
-	w := &Webhooks{
-		store: store, hosts: webhookHosts{config.Connections}, transport: config.Transport, log: config.Log,
-		now: config.Now, first: config.FirstRetry, timeout: config.Timeout,
+	sender, err := webhook.New(webhook.Config{
+		Connections: config.Connections, Transport: config.Transport, Now: config.Now, Timeout: config.Timeout,
+	})
+	if err != nil {
+		return nil, err
 	}
-	if w.hosts.conns == nil {
-		w.hosts.conns = &connections.Connections{}
-	}
+	w := &Webhooks{store: store, sender: sender, log: config.Log,
+		retry: webhook.Retry{First: cmp.Or(max(config.FirstRetry, 0), firstRetry), Longest: longestRetry}}
 	if w.log == nil {
 		w.log = zap.NewNop()
-	}
-	if w.now == nil {
-		w.now = time.Now
-	}
-	if w.first <= 0 {
-		w.first = firstRetry
-	}
-	if w.timeout <= 0 {
-		w.timeout = webhookTimeout
 	}
 	return w, nil
 }
@@ -118,35 +108,18 @@ func (w *Webhooks) tell(ctx context.Context, lease workqueue.Lease, hook *servic
 		return ctx.Err() // it was cut off, and is tried again by whoever leads then
 	}
 	log := w.log.With(zap.Stringer("batch", hook.Batch), zap.Int("attempt", hook.Attempts+1))
-	if came.delivered {
+	if came.Delivered {
 		noted, err := w.store.TrackerWebhookDelivered(ctx, lease, *hook)
 		if noted {
 			log.Debug("webhook delivered")
 		}
 		return err
 	}
-	give := came.give || hook.Owed >= webhookPatience && hook.Attempts+1 >= webhookAttempts
-	pause := w.retryIn(hook.Attempts+1, came.wait)
-	noted, err := w.store.TrackerWebhookFailed(ctx, lease, *hook, joinReason(came.why, came.said), pause, give)
+	give := came.GiveUp || hook.Owed >= webhookPatience && hook.Attempts+1 >= webhookAttempts
+	pause := w.retry.In(hook.Attempts+1, came.Wait)
+	noted, err := w.store.TrackerWebhookFailed(ctx, lease, *hook, came.Reason(), pause, give)
 	if noted && give {
-		log.Warn("a webhook is given up", zap.String("why", came.why))
+		log.Warn("a webhook is given up", zap.String("why", came.Why))
 	}
 	return err
-}
-
-// webhookBody is the body of a webhook: the type, the time and the event itself, as the standard has them. It is the
-// same for every attempt.
-func webhookBody(hook *service.Webhook) ([]byte, error) {
-	var event struct {
-		Kind string    `json:"kind"`
-		At   time.Time `json:"at"`
-	}
-	if err := json.Unmarshal(hook.Event, &event); err != nil {
-		return nil, fmt.Errorf("read the event of batch %s: %w", hook.Batch, err)
-	}
-	return json.Marshal(struct {
-		Type      string          `json:"type"`
-		Timestamp time.Time       `json:"timestamp"`
-		Data      json.RawMessage `json:"data"`
-	}{event.Kind, event.At, hook.Event})
 }

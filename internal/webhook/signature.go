@@ -1,4 +1,4 @@
-package trackers
+package webhook
 
 import (
 	"crypto/hmac"
@@ -12,9 +12,9 @@ import (
 
 // Headers of a webhook, as https://www.standardwebhooks.com has them.
 const (
-	headerWebhookID        = "webhook-id"        // the same for each attempt
-	headerWebhookTimestamp = "webhook-timestamp" // of the attempt, in seconds
-	headerWebhookSignature = "webhook-signature" // "v1," and the signature, in base64
+	headerID        = "webhook-id"        // the same for each attempt
+	headerTimestamp = "webhook-timestamp" // of the attempt, in seconds
+	headerSignature = "webhook-signature" // "v1," and the signature, in base64
 )
 
 const (
