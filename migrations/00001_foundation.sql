@@ -187,6 +187,8 @@ CREATE TABLE run_event (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX run_event_completion ON run_event (run_id, generation) WHERE kind = 'completed';
 CREATE INDEX run_event_unpublished ON run_event (at) WHERE published_at IS NULL;
+-- What has completed since a time, for alerts.
+CREATE INDEX run_event_completed ON run_event (at) WHERE kind = 'completed';
 -- What happened to one run, for its report.
 CREATE INDEX run_event_run ON run_event (run_id, at);
 COMMENT ON TABLE run_event IS

@@ -1,25 +1,13 @@
 package health
 
-import (
-	"fmt"
-
-	"github.com/tranchehq/tranche/workqueue/control"
-)
+import "fmt"
 
 // runs judges what wants somebody for one run.
 func (f *facts) runs() []Condition {
 	all := f.failed()
 	all = append(all, f.held()...)
 	for i := range f.db.Overdue {
-		r := &f.db.Overdue[i]
-		all = append(all, dated(r.SealBy, Condition{
-			Kind: RunOverdue, Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run),
-			Title: "Not sealed in time: " + runName(r.Run, r.Name, r.Plan),
-			Detail: fmt.Sprintf("It is open, holds %s, and should have been sealed %s ago. It cannot complete before.",
-				count(r.Items, "item"), ago(f.at.Sub(r.SealBy))),
-			Remedy: fmt.Sprintf("Seal it when all items are there: `tranche run seal %s`; or cancel it: `tranche run cancel %s`",
-				r.Run, r.Run),
-		}))
+		all = append(all, Unsealed(&f.db.Overdue[i], f.at))
 	}
 	for i := range f.db.Waiting {
 		r := &f.db.Waiting[i]
@@ -65,27 +53,11 @@ func (f *facts) failed() (all []Condition) {
 
 func (f *facts) held() (all []Condition) {
 	for i := range f.db.Held {
-		r := &f.db.Held[i]
-		c := Condition{Kind: RunHeld, Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run), Detail: r.Detail}
-		name := runName(r.Run, r.Name, r.Plan)
-		switch r.Hold {
-		case control.HoldThreshold:
-			c.Title = "Paused, too many items failed: " + name
-			c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on and allow more: "+
-				"`tranche run resume %s --max-failed N`", r.Run, r.Run)
-		case control.HoldCanary:
-			c.Title = "Waits for an approval of its sample: " + name
-			c.Remedy = fmt.Sprintf("Look at the sample: `tranche run show %s`; then let the rest go: `tranche run approve %s`",
-				r.Run, r.Run)
-		default:
-			c.Severity = Info
-			c.Title = "Paused by " + r.By + ": " + name
-			c.Remedy = fmt.Sprintf("Go on with: `tranche run resume %s`", r.Run)
-		}
-		if r.Runs > int64(len(f.db.Held)) {
+		c := Held(&f.db.Held[i])
+		if r := &f.db.Held[i]; r.Runs > int64(len(f.db.Held)) {
 			c.Detail += fmt.Sprintf(" %s are held for this reason.", count(r.Runs, "run"))
 		}
-		all = append(all, dated(r.Since, c))
+		all = append(all, c)
 	}
 	return all
 }

@@ -28,15 +28,7 @@ func (f *facts) schedules() (all []Condition) {
 		all = append(all, f.stuck(&f.db.SchedulesStuck[i]))
 	}
 	for i := range f.db.SchedulesLate {
-		s := &f.db.SchedulesLate[i]
-		all = append(all, dated(s.DoneBy, Condition{
-			Kind: ScheduleLate, Severity: Warning, Subject: s.Run.String(), Link: runLink(s.Run),
-			Title: fmt.Sprintf("A run of schedule %s is late", s.Schedule),
-			Detail: fmt.Sprintf("It should have ended by %s, %s ago, and has not; what was done: %s.", moment(s.DoneBy),
-				ago(f.at.Sub(s.DoneBy)), s.Did),
-			Remedy: fmt.Sprintf("See what it waits for: `tranche run explain %s`; or cancel it: `tranche run cancel %s`", s.Run,
-				s.Run),
-		}))
+		all = append(all, Late(&f.db.SchedulesLate[i], f.at))
 	}
 	return all
 }

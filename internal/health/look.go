@@ -34,7 +34,21 @@ func (w *Watch) look(ctx context.Context) *Report {
 	f := w.gather(ctx)
 	conditions := judge(f)
 	w.date(ctx, f, conditions)
-	return newReport(f.at, conditions)
+	r := newReport(f.at, conditions)
+	r.Unseen, r.Blind = f.unseen(), f.db == nil
+	return r
+}
+
+// unseen are the kinds of which a look may have missed conditions.
+func (f *facts) unseen() []Kind {
+	kinds := []Kind{NATS, Disk, Shortage} // of other servers
+	if !f.asked {
+		kinds = append(kinds, NoListeners)
+	}
+	if !f.filled {
+		kinds = append(kinds, StreamLimit)
+	}
+	return kinds
 }
 
 func (w *Watch) gather(ctx context.Context) *facts {

@@ -18,6 +18,9 @@ const (
 	Critical Severity = "critical" // work stands still, or is about to
 )
 
+// Least reports whether a severity is another one at least.
+func (s Severity) Least(other Severity) bool { return s.weight() >= other.weight() }
+
 func (s Severity) weight() int { return slices.Index([]Severity{Info, Warning, Critical}, s) }
 
 // Kind says what a condition is about.
@@ -41,6 +44,9 @@ const (
 	StreamSettings Kind = "stream_settings"
 	RunHeld        Kind = "run_held"
 	RunOverdue     Kind = "run_overdue"
+	// RunWillBeLate and RunCompleted stand in alerts only.
+	RunWillBeLate Kind = "run_will_be_late"
+	RunCompleted  Kind = "run_completed"
 
 	ScheduleFailing Kind = "schedule_failing" // the run of its last due time could not be started
 	ScheduleOverdue Kind = "schedule_overdue" // a due time that nobody takes, or whose run is not started
@@ -49,6 +55,8 @@ const (
 	CollectorParked Kind = "collector_parked" // operations that are not tried again
 	CollectorLate   Kind = "collector_late"   // operations that wait far longer than max_age
 	CollectorHangs  Kind = "collector_hangs"  // a flush that is under way for far too long
+
+	AlertFailing Kind = "alert_failing" // a receiver of alerts has not been told for long
 
 	Database      Kind = "database"
 	DatabaseGap   Kind = "database_gap" // it went back in time, or another server took it over
@@ -90,6 +98,11 @@ type Report struct {
 	At         time.Time      `json:"at" doc:"when this was so; a report is shared by all who ask within a few seconds"`
 	Counts     SeverityCounts `json:"counts"`
 	Conditions []Condition    `json:"conditions"`
+
+	// Unseen are kinds of which there may be conditions that were not looked at: those of other servers, and what NATS
+	// did not tell. Blind says that PostgreSQL did not answer, so that next to nothing was looked at.
+	Unseen []Kind `json:"-"`
+	Blind  bool   `json:"-"`
 }
 
 func newReport(at time.Time, conditions []Condition) *Report {

@@ -1,0 +1,97 @@
+package health
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/health"
+)
+
+// Held is the condition of a run that is held.
+func Held(r *health.HeldRun) Condition {
+	c := Condition{Kind: RunHeld, Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run), Detail: r.Detail}
+	name := runName(r.Run, r.Name, r.Plan)
+	switch r.Hold {
+	case control.HoldThreshold:
+		c.Title = "Paused, too many items failed: " + name
+		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on and allow more: "+
+			"`tranche run resume %s --max-failed N`", r.Run, r.Run)
+	case control.HoldCanary:
+		c.Title = "Waits for an approval of its sample: " + name
+		c.Remedy = fmt.Sprintf("Look at the sample: `tranche run show %s`; then let the rest go: `tranche run approve %s`",
+			r.Run, r.Run)
+	default:
+		c.Severity = Info
+		c.Title = "Paused by " + r.By + ": " + name
+		c.Remedy = fmt.Sprintf("Go on with: `tranche run resume %s`", r.Run)
+	}
+	return dated(r.Since, c)
+}
+
+// Unsealed is the condition of an open run that was not sealed in time, at a time of the database's clock.
+func Unsealed(r *health.LateSeal, at time.Time) Condition {
+	return dated(r.SealBy, Condition{
+		Kind: RunOverdue, Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run),
+		Title: "Not sealed in time: " + runName(r.Run, r.Name, r.Plan),
+		Detail: fmt.Sprintf("It is open, holds %s, and should have been sealed %s ago. It cannot complete before.",
+			count(r.Items, "item"), ago(at.Sub(r.SealBy))),
+		Remedy: fmt.Sprintf("Seal it when all items are there: `tranche run seal %s`; or cancel it: `tranche run cancel %s`",
+			r.Run, r.Run),
+	})
+}
+
+// Late is the condition of a run of a schedule that has not ended by the end of its window.
+func Late(s *health.LateRun, at time.Time) Condition {
+	return dated(s.DoneBy, Condition{
+		Kind: ScheduleLate, Severity: Warning, Subject: s.Run.String(), Link: runLink(s.Run),
+		Title: fmt.Sprintf("A run of schedule %s is late", s.Schedule),
+		Detail: fmt.Sprintf("It should have ended by %s, %s ago, and has not; what was done: %s.", moment(s.DoneBy),
+			ago(at.Sub(s.DoneBy)), s.Did),
+		Remedy: fmt.Sprintf("See what it waits for: `tranche run explain %s`; or cancel it: `tranche run cancel %s`", s.Run,
+			s.Run),
+	})
+}
+
+// WillBeLate is the condition of a run of a schedule that, as fast as it goes, ends after its window. It begins when it
+// is first seen to be so.
+func WillBeLate(s *health.LateRun, name, plan string, at time.Time, left time.Duration) Condition {
+	goes := "It is not known when it ends"
+	if left > 0 {
+		goes = "As fast as it goes, it ends about " + moment(at.Add(left))
+	}
+	return dated(at, Condition{
+		Kind: RunWillBeLate, Severity: Warning, Subject: s.Run.String(), Link: runLink(s.Run),
+		Title:  fmt.Sprintf("Will miss its time: %s of schedule %s", runName(s.Run, name, plan), s.Schedule),
+		Detail: fmt.Sprintf("%s; it should by %s.", goes, moment(s.DoneBy)),
+		Remedy: fmt.Sprintf("See what holds it up: `tranche run explain %s`; let it go faster: `tranche run set %s`", s.Run,
+			s.Run),
+	})
+}
+
+// Completion is what is to be said of a run that has completed.
+type Completion struct {
+	Run                 workqueue.RunID
+	Name, Plan          string
+	Items, Done, Failed int64
+	At                  time.Time
+}
+
+// Completed says that a run has completed. It is no condition of a [Report].
+func Completed(r *Completion) Condition {
+	c := Condition{
+		Kind: RunCompleted, Severity: Info, Subject: r.Run.String(), Link: runLink(r.Run),
+		Title:  "Completed: " + runName(r.Run, r.Name, r.Plan),
+		Detail: fmt.Sprintf("%d of %s done.", r.Done, count(r.Items, "item")),
+		Remedy: fmt.Sprintf("Nothing; its account is there: `tranche run report %s`", r.Run),
+	}
+	if r.Failed > 0 {
+		c.Severity, c.Title = Warning, fmt.Sprintf("Completed, %s failed: %s", count(r.Failed, "item"),
+			runName(r.Run, r.Name, r.Plan))
+		c.Link += "/errors"
+		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then run them again: `tranche run rerun %s --failed`",
+			r.Run, r.Run)
+	}
+	return dated(r.At, c)
+}

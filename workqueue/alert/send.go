@@ -1,0 +1,160 @@
+package alert
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// Attempt is an attempt at a message that is to be made now.
+type Attempt struct {
+	Message  uuid.UUID
+	Alert    string
+	Test     bool
+	Body     json.RawMessage
+	Spec     json.RawMessage // of the rule as it is now
+	Number   int             // from 1; with the message, the fence of what is noted about it
+	MadeAt   time.Time
+	Age      time.Duration // of the message, by the database's clock
+	Failures int           // of the rule's receiver, one after the other
+}
+
+const (
+	// One message of each rule, by alert_message_waiting: what was tried less comes first, so that one that its receiver
+	// will not have keeps no others waiting. The rules' rows come first in the order of locks, as everywhere here. Until
+	// next_at nobody tries again: whoever leads next takes up there what a leader that died had begun.
+	claimAttempts = `
+WITH due AS MATERIALIZED (
+    SELECT a.name FROM alert a
+    WHERE a.deleted_at IS NULL AND a.next_at <= clock_timestamp() AND a.name <> ALL ($1)
+      AND EXISTS (SELECT FROM alert_message m WHERE m.alert = a.name AND m.state = 'waiting'
+                  AND (m.what = 'test' OR a.state = 'active'))
+    ORDER BY a.next_at, a.name LIMIT $2 FOR NO KEY UPDATE
+), begun AS (
+    UPDATE alert a SET next_at = clock_timestamp() + $3::interval FROM due WHERE a.name = due.name
+    RETURNING a.name, a.spec, a.state, a.failures
+), chosen AS (
+    SELECT b.name, b.spec, b.failures, m.id FROM begun b CROSS JOIN LATERAL (
+        SELECT id FROM alert_message m
+        WHERE m.alert = b.name AND m.state = 'waiting' AND (m.what = 'test' OR b.state = 'active')
+        ORDER BY m.what = 'test' DESC, m.attempts, m.made_at, m.id LIMIT 1) m
+)
+UPDATE alert_message m SET attempts = m.attempts + 1 FROM chosen c WHERE m.id = c.id
+RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, m.attempts, m.made_at, clock_timestamp() - m.made_at,
+    c.failures`
+
+	noteDelivered = `
+UPDATE alert_message SET state = 'delivered', error = '', ended_at = clock_timestamp()
+WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
+
+	noteFailed = `
+UPDATE alert_message
+SET error = $3, state = CASE WHEN $4 THEN 'given_up' ELSE 'waiting' END,
+    ended_at = CASE WHEN $4 THEN clock_timestamp() END
+WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
+
+	lockRule = `SELECT FROM alert WHERE name = $1 FOR NO KEY UPDATE`
+
+	receiverTold = `
+UPDATE alert SET next_at = clock_timestamp(), failures = 0, failing_since = NULL, error = '', told_at = clock_timestamp()
+WHERE name = $1`
+
+	receiverFailed = `
+UPDATE alert SET next_at = clock_timestamp() + $2::interval, failures = failures + 1,
+    failing_since = coalesce(failing_since, clock_timestamp()), error = $3
+WHERE name = $1`
+
+	// What holds of a message that nobody got is told anew.
+	untell = `
+UPDATE alert_condition c SET told = NULL
+FROM alert_message m
+WHERE m.id = $1 AND m.what = 'alert' AND c.alert = m.alert AND c.grp = m.grp AND c.ended_at IS NULL AND NOT c.happened`
+
+	forgetEnded = `
+DELETE FROM alert_condition c USING alert_message m
+WHERE m.id = $1 AND m.what = 'alert' AND c.alert = m.alert AND c.grp = m.grp AND c.ended_at IS NOT NULL`
+)
+
+// Claim returns attempts that are to be made now, one for each rule, at most so many, and none for rules under way. It
+// counts them first, so that one is not made twice, unless its leader dies before it has noted what came of it: then it
+// is made again after hold. Leader work.
+func (s Store) Claim(
+	ctx context.Context, lease workqueue.Lease, underWay []string, most int, hold time.Duration,
+) (due []Attempt, err error) {
+	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, claimAttempts, append([]string{}, underWay...), most, hold)
+		if err != nil {
+			return err
+		}
+		due, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for messages of alerts: %w", err)
+	}
+	return due, nil
+}
+
+// Delivered notes that an attempt was answered. It reports false when the message came to its end otherwise. Leader
+// work.
+func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt) (noted bool, err error) {
+	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, noteDelivered, a.Message, a.Number)
+		if noted = tag.RowsAffected() == 1; err != nil || !noted {
+			return err
+		}
+		return pg.Later(ctx, tx, receiverTold, a.Alert)
+	})
+	return noted, err
+}
+
+// Failure is why an attempt failed, and what then.
+type Failure struct {
+	Reason string
+	Pause  time.Duration // before the next one at anything of the rule's
+	GiveUp bool
+}
+
+// Failed notes that an attempt failed. It reports false like Delivered. Leader work.
+func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f Failure) (noted bool, err error) {
+	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx) error {
+		reason := pg.Plain(f.Reason)
+		tag, err := tx.Exec(ctx, noteFailed, a.Message, a.Number, reason, f.GiveUp)
+		if noted = tag.RowsAffected() == 1; err != nil || !noted {
+			return err
+		}
+		if f.GiveUp {
+			for _, sql := range []string{untell, forgetEnded} {
+				if err := pg.Later(ctx, tx, sql, a.Message); err != nil {
+					return err
+				}
+			}
+		}
+		return pg.Later(ctx, tx, receiverFailed, a.Alert, f.Pause, reason)
+	})
+	return noted, err
+}
+
+// end locks the rule first, like all who write here.
+func (s Store) end(
+	ctx context.Context, lease workqueue.Lease, a *Attempt, f func(context.Context, pgx.Tx) error,
+) error {
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if err := pg.Later(ctx, tx, lockRule, a.Alert); err != nil {
+			return err
+		}
+		return f(ctx, tx)
+	})
+	if err != nil {
+		return fmt.Errorf("note message %s of alert %s: %w", a.Message, a.Alert, err)
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package alert
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// Summary is a rule as a list shows it.
+type Summary struct {
+	Name         string          `json:"name"`
+	Version      int             `json:"version"`
+	State        string          `json:"state" enum:"active,paused"`
+	Spec         json.RawMessage `json:"spec" doc:"with every setting; of secrets their names only"`
+	Holding      int64           `json:"holding" doc:"conditions that hold and were told"`
+	Waiting      int64           `json:"waiting" doc:"messages that were not delivered yet"`
+	Failures     int             `json:"failures" doc:"attempts that failed since the receiver was last told something"`
+	FailingSince *time.Time      `json:"failing_since,omitempty" doc:"when the first of them failed"`
+	Error        string          `json:"error,omitempty" doc:"why the last attempt failed"`
+	ToldAt       *time.Time      `json:"told_at,omitempty" doc:"when the receiver was last told something"`
+	NextAt       time.Time       `json:"next_at" doc:"no attempt is made before"`
+	CreatedBy    string          `json:"created_by"`
+	CreatedAt    time.Time       `json:"created_at"`
+	ChangedBy    string          `json:"changed_by"`
+	ChangedAt    time.Time       `json:"changed_at"`
+}
+
+// View is a rule, whole.
+type View struct {
+	Summary
+	Source string `json:"source" doc:"as it was applied"`
+}
+
+// MessageState says what became of a message.
+type MessageState string
+
+// The states of a message.
+const (
+	MessageWaiting   MessageState = "waiting"
+	MessageDelivered MessageState = "delivered"
+	MessageGivenUp   MessageState = "given_up"
+	MessageDropped   MessageState = "dropped"
+)
+
+// MessageView is a message to a receiver.
+type MessageView struct {
+	ID       uuid.UUID       `json:"id" doc:"the same for each attempt"`
+	What     string          `json:"what" enum:"alert,test"`
+	Group    string          `json:"group"`
+	Severity string          `json:"severity" enum:"info,warning,critical"`
+	Body     json.RawMessage `json:"body" doc:"what it tells"`
+	State    MessageState    `json:"state" enum:"waiting,delivered,given_up,dropped"`
+	Attempts int             `json:"attempts"`
+	Error    string          `json:"error,omitempty" doc:"why the last attempt failed"`
+	MadeAt   time.Time       `json:"made_at"`
+	EndedAt  *time.Time      `json:"ended_at,omitempty" doc:"absent: it waits"`
+}
+
+// The number of rules, and of messages, in one list.
+const (
+	DefaultAlerts   = 100
+	MaxAlerts       = 500
+	DefaultMessages = 50
+	MaxMessages     = 500
+)
+
+const (
+	alertColumns = `a.name, a.version, a.state, a.spec,
+    (SELECT count(*) FROM alert_condition c WHERE c.alert = a.name AND c.told IS NOT NULL AND c.ended_at IS NULL
+        AND NOT c.happened),
+    (SELECT count(*) FROM alert_message m WHERE m.alert = a.name AND m.state = 'waiting'),
+    a.failures, a.failing_since, a.error, a.told_at, a.next_at, a.created_by, a.created_at, a.changed_by, a.changed_at,
+    a.source`
+
+	listAlerts = `
+SELECT ` + alertColumns + `
+FROM alert a WHERE a.deleted_at IS NULL AND a.name > $1 ORDER BY a.name LIMIT $2`
+
+	oneAlert = `
+SELECT ` + alertColumns + `
+FROM alert a WHERE a.deleted_at IS NULL AND a.name = $1`
+
+	// alert_message_made, backwards.
+	listMessages = `
+SELECT id, what, grp, severity, body, state, attempts, error, made_at, ended_at
+FROM alert_message WHERE alert = $1 AND made_at < coalesce($2, 'infinity'::timestamptz)
+ORDER BY made_at DESC LIMIT $3`
+)
+
+func scanAlert(r pgx.CollectableRow) (v View, err error) {
+	err = r.Scan(&v.Name, &v.Version, &v.State, &v.Spec, &v.Holding, &v.Waiting, &v.Failures, &v.FailingSince, &v.Error,
+		&v.ToldAt, &v.NextAt, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Source)
+	return v, err
+}
+
+// List lists rules by name. more says whether others follow.
+func (s Store) List(ctx context.Context, after string, limit int) (list []Summary, more bool, err error) {
+	if limit <= 0 {
+		limit = DefaultAlerts
+	}
+	limit = min(limit, MaxAlerts)
+	if !pg.ValidText(after) {
+		return nil, false, fmt.Errorf("alert %q: %w", after, workqueue.ErrNotFound)
+	}
+	rows, err := s.db.Pool.Query(ctx, listAlerts, after, limit+1)
+	if err != nil {
+		return nil, false, fmt.Errorf("list alerts: %w", err)
+	}
+	views, err := pgx.CollectRows(rows, scanAlert)
+	if err != nil {
+		return nil, false, fmt.Errorf("list alerts: %w", err)
+	}
+	if more = len(views) > limit; more {
+		views = views[:limit]
+	}
+	for i := range views {
+		list = append(list, views[i].Summary)
+	}
+	return list, more, nil
+}
+
+// Alert returns a rule on record. The error wraps ErrNotFound when there is none.
+func (s Store) Alert(ctx context.Context, name string) (*View, error) {
+	if !pg.ValidText(name) {
+		return nil, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
+	}
+	rows, err := s.db.Pool.Query(ctx, oneAlert, name)
+	if err != nil {
+		return nil, fmt.Errorf("read alert %s: %w", name, err)
+	}
+	view, err := pgx.CollectExactlyOneRow(rows, scanAlert)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = workqueue.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("alert %q: %w", name, err)
+	}
+	return &view, nil
+}
+
+// Messages lists what a rule has told, newest first, from before a time; nil: all. more says whether others follow.
+func (s Store) Messages(
+	ctx context.Context, name string, before *time.Time, limit int,
+) (list []MessageView, more bool, err error) {
+	if limit <= 0 {
+		limit = DefaultMessages
+	}
+	limit = min(limit, MaxMessages)
+	if !pg.ValidText(name) {
+		return nil, false, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
+	}
+	rows, err := s.db.Pool.Query(ctx, listMessages, name, before, limit+1)
+	if err == nil {
+		list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[MessageView])
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("list messages of alert %s: %w", name, err)
+	}
+	return list[:min(len(list), limit)], len(list) > limit, nil
+}
