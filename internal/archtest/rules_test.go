@@ -128,16 +128,18 @@ func rules() map[string]rule {
 			own: append([]string{
 				"endpoints/fanout", "internal/responder", "internal/connections", "internal/webhook",
 			}, store...),
-			tests: append([]string{"gather/fetch/httpfetch", "endpoints", "orchestrator", "internal/api", "internal/access/natsaccess"}, servers...),
+			tests: append([]string{
+				"gather/fetch/httpfetch", "endpoints", "orchestrator", "internal/api", "internal/access/natsaccess",
+			}, servers...),
 		},
 		// Attempts at receivers by HTTP, whatever they are told.
 		"internal/webhook": {own: []string{"internal/connections", "gather/fetch/httpfetch"}},
 		// Who is told what a person must see to.
 		"internal/alerts": {
 			own: append([]string{
-				"orchestrator", "internal/health", "internal/webhook", "internal/connections", "gather", "gather/strictyaml",
+				"orchestrator", "internal/health", "internal/webhook", "internal/connections", "gather/strictyaml",
 			}, store...),
-			tests: append([]string{"gather/fetch/httpfetch", "endpoints", "internal/access/natsaccess"}, servers...),
+			tests: append([]string{"gather/fetch/httpfetch"}, servers...),
 		},
 		// What collectors are given, over NATS and by the API.
 		"internal/producers": {
@@ -150,7 +152,8 @@ func rules() map[string]rule {
 		"internal/dashboard/browsertest": {
 			own: []string{},
 			tests: append([]string{
-				"internal/access", "internal/api", "internal/dashboard", "orchestrator", "endpoints", "workqueue/...",
+				"internal/access", "internal/alerts", "internal/api", "internal/dashboard", "orchestrator", "endpoints",
+				"workqueue/...",
 			}, servers...),
 		},
 		// What runs are followed with; its source is an interface, of which the store is one.

@@ -20,6 +20,7 @@ type Connections struct {
 	Sources map[string]*Source
 	Secrets map[string]*Secret
 	HTTP    HTTP
+	SMTP    *SMTP // nil: no mail is sent
 }
 
 // Load reads a file. An error is an *Error, or says why the file cannot be read.
@@ -51,6 +52,7 @@ func Parse(path string, text []byte) (*Connections, error) {
 		{"sources", named(r, "sources", c.Sources, r.readSource)},
 		{"secrets", named(r, "secrets", c.Secrets, r.readSecret)},
 		{"http", func(v value) error { return r.readHTTP(v, &c.HTTP) }},
+		{"smtp", func(v value) error { return r.readSMTP(v, &c.SMTP) }},
 	})
 	if err != nil {
 		return nil, err

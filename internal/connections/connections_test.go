@@ -222,7 +222,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		{"http:\n  hosts:\n    x.example: {cert: token}", "cert and key go together"},
 		{"http:\n  hosts:\n    x.example: {cert: token, key: token}", "cert and key: "},
 		{"a: [" + canary, "this is not YAML"},
-		{"- 1", "c.yaml:1: want fields: sources, secrets, http; this is a list"},
+		{"- 1", "c.yaml:1: want fields: sources, secrets, http, smtp; this is a list"},
 		{"http: {}\n---\nhttp: {}", "c.yaml:3: a second document"},
 	} {
 		text, want := test[0], test[1]

@@ -1,5 +1,6 @@
 // Package connections reads the operator's file of what plans may reach beyond Tranche's own services: the databases
-// that they may query, the secrets that they may send and to whom, and how HTTP services are spoken to.
+// that they may query, the secrets that they may send and to whom, and how HTTP services are spoken to; and the
+// server that takes mail.
 //
 //	sources:
 //	  ledger:
@@ -17,6 +18,13 @@
 //	  max_response: 16MiB
 //	  hosts:
 //	    api.bank.example: {ca: ca.pem, cert: client.pem, key: client.key, max_connections: 20}
+//	smtp:
+//	  server: mail.bank.example:587
+//	  from: tranche@bank.example
+//	  username: tranche
+//	  password: {file: smtp.password}
+//	  tls: starttls                # or tls, none
+//	  recipients: [bank.example]   # domains that mail may go to; all when left out
 //
 // Plans name sources and secrets and never contain them, so whoever writes plans needs to know neither. Files that are
 // named stand beside the file itself unless their path is absolute.

@@ -139,13 +139,8 @@ func (r *reader) readHost(v value) (*Host, error) {
 		return nil, r.fail(v, "cert and key go together")
 	}
 	if ca != "" {
-		pem, err := os.ReadFile(r.beside(ca))
-		if err != nil {
-			return nil, r.fail(v, "ca: %v", err)
-		}
-		h.RootCAs = x509.NewCertPool()
-		if !h.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, r.fail(v, "ca: there is no certificate in %s", strconv.Quote(r.beside(ca)))
+		if h.RootCAs, err = r.authorities(v, ca); err != nil {
+			return nil, err
 		}
 	}
 	if cert != "" {
@@ -156,4 +151,17 @@ func (r *reader) readHost(v value) (*Host, error) {
 		h.Certificates = []tls.Certificate{pair}
 	}
 	return h, nil
+}
+
+// authorities reads a file of certificates.
+func (r *reader) authorities(v value, file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(r.beside(file))
+	if err != nil {
+		return nil, r.fail(v, "ca: %v", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, r.fail(v, "ca: there is no certificate in %s", strconv.Quote(r.beside(file)))
+	}
+	return pool, nil
 }

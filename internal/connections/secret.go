@@ -97,12 +97,19 @@ func parseTargets(text string) (targets []target, ok bool) {
 func (c *Connections) Redact(text string) string {
 	type form struct{ text, name string }
 	var forms []form
+	origins := map[string]*origin{}
 	for _, s := range c.Secrets {
-		for _, secret := range s.from.all() {
+		origins[s.Name] = &s.from
+	}
+	if c.SMTP != nil && c.SMTP.Username != "" {
+		origins["smtp password"] = &c.SMTP.from
+	}
+	for name, from := range origins {
+		for _, secret := range from.all() {
 			quoted, _ := json.Marshal(secret) // strings can be written
 			json := string(quoted[1 : len(quoted)-1])
 			for _, f := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), json} {
-				forms = append(forms, form{f, s.Name})
+				forms = append(forms, form{f, name})
 			}
 		}
 	}

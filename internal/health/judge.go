@@ -33,6 +33,7 @@ func judge(f *facts) (all []Condition) {
 		all = append(all, f.nodes()...)
 		all = append(all, f.schedules()...)
 		all = append(all, f.collectors()...)
+		all = append(all, f.alerts()...)
 	}
 	return append(all, f.machine()...)
 }

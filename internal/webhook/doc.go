@@ -1,4 +1,5 @@
-// Package webhook sends messages to receivers by HTTP: signed as https://www.standardwebhooks.com has it, or as they are.
+// Package webhook sends messages to receivers by HTTP: signed as https://www.standardwebhooks.com has it, or as they
+// are.
 //
 // Guarantees: a secret signs for the hosts that the operator's file says, and no others; redirects are not followed; an
 // attempt is bounded in time, and so is what is read of its answer. What is told of a failure is in words of ours, and

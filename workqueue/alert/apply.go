@@ -27,8 +27,8 @@ type Text struct {
 	Source string          // as people wrote it; valid UTF-8 without NUL
 }
 
-// Applied is the outcome of putting a rule on record.
-type Applied struct {
+// AppliedAlert is the outcome of putting a rule on record.
+type AppliedAlert struct {
 	Name      string    `json:"name"`
 	Version   int       `json:"version"`
 	Unchanged bool      `json:"unchanged" doc:"it was so before: nothing was done"`
@@ -92,7 +92,7 @@ func lock(ctx context.Context, tx pgx.Tx, name string, spec json.RawMessage, sou
 // Apply puts a rule on record, or changes it, with a row in the audit log, which keeps what was there before. What is
 // the same, text and meaning, changes nothing. What was told stays told; messages that wait go to the receiver of the
 // new text.
-func (s Store) Apply(ctx context.Context, text Text, actor string) (out Applied, err error) {
+func (s Store) Apply(ctx context.Context, text Text, actor string) (out AppliedAlert, err error) {
 	actor = pg.Plain(actor)
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, claimName, text.Name, actor); err != nil {
@@ -103,10 +103,10 @@ func (s Store) Apply(ctx context.Context, text Text, actor string) (out Applied,
 			return err
 		}
 		if was.same && !was.deleted {
-			out = Applied{text.Name, was.version, true, 0, was.state, was.changedBy, was.changedAt}
+			out = AppliedAlert{text.Name, was.version, true, 0, was.state, was.changedBy, was.changedAt}
 			return nil
 		}
-		out = Applied{Name: text.Name, State: StateActive, ChangedBy: actor}
+		out = AppliedAlert{Name: text.Name, State: StateActive, ChangedBy: actor}
 		change := ledger.Action{Actor: actor, Name: "alert_apply", Subject: text.Name}
 		if !was.deleted {
 			out.Previous, out.State = was.version, was.state
@@ -120,7 +120,7 @@ func (s Store) Apply(ctx context.Context, text Text, actor string) (out Applied,
 		return ledger.AuditChange(ctx, tx, change)
 	})
 	if err != nil {
-		return Applied{}, fmt.Errorf("apply alert %s: %w", text.Name, err)
+		return AppliedAlert{}, fmt.Errorf("apply alert %s: %w", text.Name, err)
 	}
 	return out, nil
 }

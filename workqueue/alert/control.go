@@ -13,12 +13,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Controlled is a rule that somebody has paused, resumed or deleted.
-type Controlled struct {
+// ControlledAlert is a rule that somebody has paused, resumed or deleted.
+type ControlledAlert struct {
 	Name      string `json:"name"`
 	State     string `json:"state" enum:"active,paused,deleted"`
 	Unchanged bool   `json:"unchanged" doc:"it was so before: nothing was done"`
-	Waiting   int64  `json:"waiting" doc:"messages that were not delivered yet: they wait until it is resumed, or are dropped"`
+	Waiting   int64  `json:"waiting" doc:"messages not delivered yet: they wait until it is resumed, or are dropped"`
 }
 
 const (
@@ -41,7 +41,7 @@ UPDATE alert_message SET state = 'dropped', ended_at = clock_timestamp() WHERE a
 	forgetConditions = `DELETE FROM alert_condition WHERE alert = $1`
 )
 
-func held(ctx context.Context, tx pgx.Tx, name string) (was row, out Controlled, err error) {
+func held(ctx context.Context, tx pgx.Tx, name string) (was row, out ControlledAlert, err error) {
 	if !pg.ValidText(name) {
 		return was, out, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
 	}
@@ -57,7 +57,7 @@ func held(ctx context.Context, tx pgx.Tx, name string) (was row, out Controlled,
 
 // Set pauses a rule, or resumes it. A paused rule tells nothing, its messages that wait included. Once it is resumed it
 // goes on with what holds then; what only happened meanwhile, like a completion, is not told.
-func (s Store) Set(ctx context.Context, name, state, actor string) (out Controlled, err error) {
+func (s Store) Set(ctx context.Context, name, state, actor string) (out ControlledAlert, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var was row
 		if was, out, err = held(ctx, tx, name); err != nil {
@@ -75,13 +75,13 @@ func (s Store) Set(ctx context.Context, name, state, actor string) (out Controll
 			Before: map[string]any{"state": was.state}, After: map[string]any{"state": state}})
 	})
 	if err != nil {
-		return Controlled{}, fmt.Errorf("set alert %s %s: %w", name, state, err)
+		return ControlledAlert{}, fmt.Errorf("set alert %s %s: %w", name, state, err)
 	}
 	return out, nil
 }
 
-// Delete takes a rule off the record, and drops what waits to be told. Applied again, it has the next version.
-func (s Store) Delete(ctx context.Context, name, actor string) (out Controlled, err error) {
+// Delete takes a rule off the record, and drops what waits to be told. AppliedAlert again, it has the next version.
+func (s Store) Delete(ctx context.Context, name, actor string) (out ControlledAlert, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var was row
 		if was, out, err = held(ctx, tx, name); err != nil {
@@ -100,7 +100,7 @@ func (s Store) Delete(ctx context.Context, name, actor string) (out Controlled, 
 			Before: map[string]any{"state": was.state, "spec": was.spec}})
 	})
 	if err != nil {
-		return Controlled{}, fmt.Errorf("delete alert %s: %w", name, err)
+		return ControlledAlert{}, fmt.Errorf("delete alert %s: %w", name, err)
 	}
 	return out, nil
 }

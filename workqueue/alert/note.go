@@ -89,7 +89,6 @@ type Listed struct {
 	Said   json.RawMessage // when it was first seen
 	Count  int64           // of the change in the group
 	Holds  int64           // conditions of the group that hold
-	At     time.Time       // it was first seen, or seen to be over
 }
 
 // Message is what a rule's receiver is told.
@@ -107,38 +106,37 @@ SELECT clock_timestamp() FROM alert
 WHERE name = $1 AND version = $2 AND state = 'active' AND deleted_at IS NULL
 FOR NO KEY UPDATE`
 
+	seenConditions = `
+SELECT kind, subject, version, grp, severity, ended_at IS NOT NULL, told IS NOT NULL, happened
+FROM alert_condition WHERE alert = $1`
+
+	// What a look has not seen and what was not looked at: other nodes keep it here while it holds.
+	keptConditions = `SELECT kind, subject FROM health_condition WHERE kind = ANY ($1)`
+
 	// Only what has changed is written: a condition that goes on costs nothing.
-	noteConditions = `
-INSERT INTO alert_condition AS c (alert, kind, subject, version, grp, severity, said, happened)
-SELECT $1, kind, subject, $2, grp, severity, said, happened
-FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[], $8::boolean[])
-    AS f (kind, subject, grp, severity, said, happened)
-ON CONFLICT (alert, kind, subject) DO UPDATE
-SET version = excluded.version, grp = excluded.grp, severity = excluded.severity, ended_at = NULL
-WHERE NOT c.happened AND (c.ended_at IS NOT NULL
-    OR (c.version, c.grp, c.severity) <> (excluded.version, excluded.grp, excluded.severity))`
+	insertConditions = `
+INSERT INTO alert_condition (alert, version, noted_at, kind, subject, grp, severity, said, happened)
+SELECT $1, $2, $3, kind, subject, grp, severity, said, happened
+FROM unnest($4::text[], $5::text[], $6::text[], $7::text[], $8::jsonb[], $9::boolean[])
+    AS f (kind, subject, grp, severity, said, happened)`
 
-	// What was never told ends without a word, and so does what the rule does not speak of any more.
-	forgetUntold = `
-DELETE FROM alert_condition c
-WHERE alert = $1 AND NOT happened AND (told IS NULL OR version < $2) AND NOT EXISTS (
-    SELECT FROM unnest($3::text[], $4::text[]) AS f (kind, subject) WHERE f.kind = c.kind AND f.subject = c.subject)
-  AND NOT (c.kind = ANY ($5) AND EXISTS (
-    SELECT FROM health_condition h WHERE h.kind = c.kind AND h.subject = c.subject))`
+	updateConditions = `
+UPDATE alert_condition c SET version = $2, grp = f.grp, severity = f.severity, ended_at = NULL
+FROM unnest($3::text[], $4::text[], $5::text[], $6::text[]) AS f (kind, subject, grp, severity)
+WHERE c.alert = $1 AND c.kind = f.kind AND c.subject = f.subject`
 
-	endConditions = `
-UPDATE alert_condition c SET ended_at = $6
-WHERE alert = $1 AND NOT happened AND ended_at IS NULL AND version = $2 AND NOT EXISTS (
-    SELECT FROM unnest($3::text[], $4::text[]) AS f (kind, subject) WHERE f.kind = c.kind AND f.subject = c.subject)
-  AND NOT (c.kind = ANY ($5) AND EXISTS (
-    SELECT FROM health_condition h WHERE h.kind = c.kind AND h.subject = c.subject))`
+	forgetSome = `
+DELETE FROM alert_condition c USING unnest($2::text[], $3::text[]) AS f (kind, subject)
+WHERE c.alert = $1 AND c.kind = f.kind AND c.subject = f.subject`
 
-	// changes are the conditions of a rule ($1) at a time ($2) of which something is to be told: what has held, or has
+	endSome = `
+UPDATE alert_condition c SET ended_at = $4 FROM unnest($2::text[], $3::text[]) AS f (kind, subject)
+WHERE c.alert = $1 AND c.kind = f.kind AND c.subject = f.subject`
+
+	// changed tells the conditions of a rule ($1) of which, at a time ($2), something is to be told: what has held, or has
 	// been over, for a while ($3); in quiet hours ($4) what is critical, or was told to be.
-	changes = `
-SELECT c.*, CASE WHEN c.ended_at IS NOT NULL THEN 'over' WHEN c.told IS NULL THEN 'begun' ELSE 'worse' END AS change
-FROM alert_condition c
-WHERE c.alert = $1 AND CASE
+	changed = `
+c.alert = $1 AND CASE
     WHEN c.ended_at IS NOT NULL THEN c.ended_at <= $2::timestamptz - $3::interval
     WHEN c.told IS NULL THEN c.noted_at <= $2::timestamptz - $3::interval
     ELSE array_position('{info,warning,critical}', c.severity) > array_position('{info,warning,critical}', c.told) END
@@ -149,14 +147,16 @@ WHERE c.alert = $1 AND CASE
 	ripeGroups = `
 SELECT d.grp, d.kind, d.subject, d.severity, d.change, d.said, d.n,
     (SELECT count(*) FROM alert_condition h WHERE h.alert = $1 AND h.grp = d.grp AND h.ended_at IS NULL
-        AND NOT h.happened),
-    coalesce(d.ended_at, d.noted_at)
+        AND NOT h.happened)
 FROM (
     SELECT ch.*, count(*) OVER (PARTITION BY ch.grp, ch.change) AS n,
         row_number() OVER (PARTITION BY ch.grp, ch.change
             ORDER BY array_position('{critical,warning,info}', ch.severity), ch.noted_at, ch.kind, ch.subject) AS place,
         bool_or(ch.severity = 'critical' AND ch.change <> 'over') OVER (PARTITION BY ch.grp) AS urgent
-    FROM (` + changes + `) ch
+    FROM (
+        SELECT c.*,
+            CASE WHEN c.ended_at IS NOT NULL THEN 'over' WHEN c.told IS NULL THEN 'begun' ELSE 'worse' END AS change
+        FROM alert_condition c WHERE ` + changed + `) ch
 ) d
 WHERE d.place <= $6
   AND NOT EXISTS (SELECT FROM alert_message m WHERE m.alert = $1 AND m.grp = d.grp AND m.state = 'waiting')
@@ -165,14 +165,10 @@ WHERE d.place <= $6
 ORDER BY d.grp, d.change, d.place`
 
 	tellConditions = `
-UPDATE alert_condition t SET told = t.severity
-FROM (` + changes + `) ch
-WHERE t.alert = $1 AND t.kind = ch.kind AND t.subject = ch.subject AND ch.grp = ANY ($5) AND ch.ended_at IS NULL`
+UPDATE alert_condition c SET told = c.severity WHERE ` + changed + ` AND c.grp = ANY ($5) AND c.ended_at IS NULL`
 
 	tellEnds = `
-DELETE FROM alert_condition t
-USING (` + changes + `) ch
-WHERE t.alert = $1 AND t.kind = ch.kind AND t.subject = ch.subject AND ch.grp = ANY ($5) AND ch.ended_at IS NOT NULL`
+DELETE FROM alert_condition c WHERE ` + changed + ` AND c.grp = ANY ($5) AND c.ended_at IS NOT NULL`
 
 	insertMessages = `
 INSERT INTO alert_message (id, alert, what, grp, severity, body)
@@ -216,24 +212,126 @@ func (s Store) Note(
 	return made, nil
 }
 
+// key tells a rule's conditions apart.
+type key struct{ kind, subject string }
+
+// noted is a condition as the last look left it.
+type noted struct {
+	key
+
+	version         int
+	group, severity string
+	ended, told     bool
+	happened        bool
+}
+
+// is reports whether a condition holds as it was noted, for the same version of the rule.
+func (n *noted) is(c *Condition, version int) bool {
+	return !n.ended && n.version == version && n.group == c.Group && n.severity == c.Severity
+}
+
 func (l *Look) note(ctx context.Context, tx pgx.Tx, now time.Time) error {
-	n := len(l.Conditions)
-	kinds, subjects, groups := make([]string, n), make([]string, n), make([]string, n)
-	severities, said, happened := make([]string, n), make([]json.RawMessage, n), make([]bool, n)
+	rows, err := tx.Query(ctx, seenConditions, l.Rule.Name)
+	if err != nil {
+		return err
+	}
+	was, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n noted, err error) {
+		err = row.Scan(&n.kind, &n.subject, &n.version, &n.group, &n.severity, &n.ended, &n.told, &n.happened)
+		return n, err
+	})
+	if err != nil {
+		return err
+	}
+	var kept []key
+	if len(l.Unseen) > 0 && len(was) > 0 {
+		if kept, err = l.kept(ctx, tx); err != nil {
+			return err
+		}
+	}
+	b := &pgx.Batch{}
+	l.queue(b, now, was, kept)
+	b.Queue(forgetHappened, l.Rule.Name, now, rememberHappened)
+	b.Queue(noteLook, l.Rule.Name, l.Began)
+	return tx.SendBatch(ctx, b).Close()
+}
+
+// kept are the conditions that may hold although the look has not seen them.
+func (l *Look) kept(ctx context.Context, tx pgx.Tx) ([]key, error) {
+	rows, err := tx.Query(ctx, keptConditions, l.Unseen)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k key, err error) {
+		err = row.Scan(&k.kind, &k.subject)
+		return k, err
+	})
+}
+
+// queue adds the writes by which what was becomes what is. What was never told ends without a word, and so does what
+// the rule does not speak of any more.
+func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
+	before := make(map[key]*noted, len(was))
+	for i := range was {
+		before[was[i].key] = &was[i]
+	}
+	var fresh, other columns
 	for i := range l.Conditions {
 		c := &l.Conditions[i]
-		kinds[i], subjects[i], groups[i] = c.Kind, c.Subject, c.Group
-		severities[i], said[i], happened[i] = c.Severity, c.Said, c.Happened
+		k := key{c.Kind, c.Subject}
+		old := before[k]
+		delete(before, k)
+		switch {
+		case old == nil:
+			fresh.add(c)
+		case !old.happened && !old.is(c, l.Rule.Version):
+			other.add(c)
+		}
 	}
+	for _, k := range kept {
+		delete(before, k)
+	}
+	var over, gone columns
+	for k, old := range before { // those that were not seen
+		c := &Condition{Kind: k.kind, Subject: k.subject}
+		switch {
+		case old.happened:
+		case !old.told || old.version != l.Rule.Version:
+			gone.add(c)
+		case !old.ended:
+			over.add(c)
+		}
+	}
+	l.write(b, now, &fresh, &other, &over, &gone)
+}
+
+func (l *Look) write(b *pgx.Batch, now time.Time, fresh, other, over, gone *columns) {
 	name, version := l.Rule.Name, l.Rule.Version
-	unseen := append([]string{}, l.Unseen...)
-	b := &pgx.Batch{}
-	b.Queue(noteConditions, name, version, kinds, subjects, groups, severities, said, happened)
-	b.Queue(forgetUntold, name, version, kinds, subjects, unseen)
-	b.Queue(endConditions, name, version, kinds, subjects, unseen, now)
-	b.Queue(forgetHappened, name, now, rememberHappened)
-	b.Queue(noteLook, name, l.Began)
-	return tx.SendBatch(ctx, b).Close()
+	if len(fresh.kinds) > 0 {
+		b.Queue(insertConditions, name, version, now, fresh.kinds, fresh.subjects, fresh.groups, fresh.severities,
+			fresh.said, fresh.happened)
+	}
+	if len(other.kinds) > 0 {
+		b.Queue(updateConditions, name, version, other.kinds, other.subjects, other.groups, other.severities)
+	}
+	if len(gone.kinds) > 0 {
+		b.Queue(forgetSome, name, gone.kinds, gone.subjects)
+	}
+	if len(over.kinds) > 0 {
+		b.Queue(endSome, name, over.kinds, over.subjects, now)
+	}
+}
+
+// columns are conditions as a statement takes them.
+type columns struct {
+	kinds, subjects, groups, severities []string
+	said                                []json.RawMessage
+	happened                            []bool
+}
+
+func (c *columns) add(row *Condition) {
+	c.kinds, c.subjects = append(c.kinds, row.Kind), append(c.subjects, row.Subject)
+	c.groups, c.severities = append(c.groups, row.Group), append(c.severities, row.Severity)
+	c.said, c.happened = append(c.said, row.Said), append(c.happened, row.Happened)
 }
 
 func (l *Look) tell(
@@ -245,7 +343,7 @@ func (l *Look) tell(
 		return 0, err
 	}
 	listed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Listed, err error) {
-		err = row.Scan(&c.Group, &c.Kind, &c.Subject, &c.Severity, &c.Change, &c.Said, &c.Count, &c.Holds, &c.At)
+		err = row.Scan(&c.Group, &c.Kind, &c.Subject, &c.Severity, &c.Change, &c.Said, &c.Count, &c.Holds)
 		return c, err
 	})
 	if err != nil || len(listed) == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// maxRuns bounds what a look reads of runs.
-const maxRuns = 20_000
+// MaxRuns bounds what a look reads of runs, and of completions.
+const MaxRuns = 20_000
 
 // Run is a run under way of which there may be something to tell.
 type Run struct {
@@ -49,7 +49,7 @@ const (
 	// batchrun_active; the fire of a run by schedule_fire_run.
 	activeRuns = `
 SELECT r.id, coalesce(r.name, ''), r.plan, array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id),
-    r.items, coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by,
+    r.items, coalesce(r.hold, ''), left(r.hold_detail, 500), r.held_at, r.held_by,
     CASE WHEN r.opened AND r.sealed_at IS NULL AND r.seal_by <= clock_timestamp() THEN r.seal_by END,
     coalesce(f.schedule, ''), f.done_by, coalesce(f.late, '')
 FROM batchrun r LEFT JOIN LATERAL (
@@ -79,7 +79,7 @@ SELECT DISTINCT subject FROM alert_condition WHERE kind = $1 AND ended_at IS NUL
 
 // Runs returns runs under way that are held, were not sealed in time, or are to end in time.
 func (s Store) Runs(ctx context.Context) ([]Run, error) {
-	rows, err := s.db.Pool.Query(ctx, activeRuns, maxRuns)
+	rows, err := s.db.Pool.Query(ctx, activeRuns, MaxRuns)
 	if err == nil {
 		var runs []Run
 		if runs, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Run]); err == nil {
@@ -91,7 +91,7 @@ func (s Store) Runs(ctx context.Context) ([]Run, error) {
 
 // Completions returns what has completed since a time.
 func (s Store) Completions(ctx context.Context, since time.Time) ([]Completion, error) {
-	rows, err := s.db.Pool.Query(ctx, completions, since, maxRuns)
+	rows, err := s.db.Pool.Query(ctx, completions, since, MaxRuns)
 	if err == nil {
 		var done []Completion
 		if done, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Completion]); err == nil {

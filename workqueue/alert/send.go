@@ -64,7 +64,8 @@ WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
 	lockRule = `SELECT FROM alert WHERE name = $1 FOR NO KEY UPDATE`
 
 	receiverTold = `
-UPDATE alert SET next_at = clock_timestamp(), failures = 0, failing_since = NULL, error = '', told_at = clock_timestamp()
+UPDATE alert SET next_at = clock_timestamp(), failures = 0, failing_since = NULL, error = '',
+    told_at = clock_timestamp()
 WHERE name = $1`
 
 	receiverFailed = `

@@ -14,8 +14,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Summary is a rule as a list shows it.
-type Summary struct {
+// AlertSummary is a rule as a list shows it.
+type AlertSummary struct {
 	Name         string          `json:"name"`
 	Version      int             `json:"version"`
 	State        string          `json:"state" enum:"active,paused"`
@@ -33,9 +33,9 @@ type Summary struct {
 	ChangedAt    time.Time       `json:"changed_at"`
 }
 
-// View is a rule, whole.
-type View struct {
-	Summary
+// AlertView is a rule, whole.
+type AlertView struct {
+	AlertSummary
 	Source string `json:"source" doc:"as it was applied"`
 }
 
@@ -50,8 +50,8 @@ const (
 	MessageDropped   MessageState = "dropped"
 )
 
-// MessageView is a message to a receiver.
-type MessageView struct {
+// AlertMessage is a message to a receiver.
+type AlertMessage struct {
 	ID       uuid.UUID       `json:"id" doc:"the same for each attempt"`
 	What     string          `json:"what" enum:"alert,test"`
 	Group    string          `json:"group"`
@@ -95,14 +95,14 @@ FROM alert_message WHERE alert = $1 AND made_at < coalesce($2, 'infinity'::times
 ORDER BY made_at DESC LIMIT $3`
 )
 
-func scanAlert(r pgx.CollectableRow) (v View, err error) {
+func scanAlert(r pgx.CollectableRow) (v AlertView, err error) {
 	err = r.Scan(&v.Name, &v.Version, &v.State, &v.Spec, &v.Holding, &v.Waiting, &v.Failures, &v.FailingSince, &v.Error,
 		&v.ToldAt, &v.NextAt, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Source)
 	return v, err
 }
 
 // List lists rules by name. more says whether others follow.
-func (s Store) List(ctx context.Context, after string, limit int) (list []Summary, more bool, err error) {
+func (s Store) List(ctx context.Context, after string, limit int) (list []AlertSummary, more bool, err error) {
 	if limit <= 0 {
 		limit = DefaultAlerts
 	}
@@ -122,13 +122,13 @@ func (s Store) List(ctx context.Context, after string, limit int) (list []Summar
 		views = views[:limit]
 	}
 	for i := range views {
-		list = append(list, views[i].Summary)
+		list = append(list, views[i].AlertSummary)
 	}
 	return list, more, nil
 }
 
 // Alert returns a rule on record. The error wraps ErrNotFound when there is none.
-func (s Store) Alert(ctx context.Context, name string) (*View, error) {
+func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
 	}
@@ -149,7 +149,7 @@ func (s Store) Alert(ctx context.Context, name string) (*View, error) {
 // Messages lists what a rule has told, newest first, from before a time; nil: all. more says whether others follow.
 func (s Store) Messages(
 	ctx context.Context, name string, before *time.Time, limit int,
-) (list []MessageView, more bool, err error) {
+) (list []AlertMessage, more bool, err error) {
 	if limit <= 0 {
 		limit = DefaultMessages
 	}
@@ -159,7 +159,7 @@ func (s Store) Messages(
 	}
 	rows, err := s.db.Pool.Query(ctx, listMessages, name, before, limit+1)
 	if err == nil {
-		list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[MessageView])
+		list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[AlertMessage])
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("list messages of alert %s: %w", name, err)

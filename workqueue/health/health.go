@@ -41,6 +41,8 @@ type Facts struct {
 	CollectorsLate   []LateCollector
 	FlushesHung      []HungFlush
 
+	AlertsFailing []FailingAlert
+
 	Gaps   []NotedGap
 	Faults []streams.StreamFault
 }
@@ -71,6 +73,7 @@ func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 	f.queueStreams(b)
 	f.queueSchedules(b)
 	f.queueCollectors(b, l)
+	f.queueAlerts(b)
 	queueRows(b, &f.Gaps, healthGaps, maxConcerns, GapTold, moveTold)
 	queueRows(b, &f.Faults, streams.StreamFaults)
 	if err := s.db.Pool.SendBatch(ctx, b).Close(); err != nil {

@@ -1,0 +1,384 @@
+package alerts_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/alert"
+)
+
+// A condition is told when it begins, when it gets worse and when it is over, and not again while nothing has changed.
+func TestAConditionIsToldOnce(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	round := func(conditions ...health.Condition) {
+		b.says(conditions...)
+		for range 3 {
+			b.look(d, lease)
+			b.send(d, lease)
+		}
+	}
+	round(condition("quiet", health.Info)) // not of its severity
+	round(condition("e", health.Warning))
+	round(condition("e", health.Critical))
+	round(condition("e", health.Warning)) // better, which is no news
+	round()
+	round()
+	told := host.told(t)
+	var got []string
+	for i := range told {
+		got = append(got, fmt.Sprintf("%s %s: %s", told[i].Status, told[i].Severity, told[i].Title))
+	}
+	want := []string{
+		"begun warning: Nobody listens on endpoint e", "worse critical: Nobody listens on endpoint e",
+		"over warning: Over: Nobody listens on endpoint e",
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Fatalf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for _, part := range []string{
+		"2 running runs have work", "Since 20", "Whose turn it is: the service's: e.", "`tranche endpoints show e`",
+		"https://tranche.bank.example/endpoint?name=e",
+	} {
+		if !strings.Contains(told[0].Text, part) {
+			t.Errorf("the text lacks %q:\n%s", part, told[0].Text)
+		}
+	}
+}
+
+// What ends before it has held for as long as the rule says is not told at all.
+func TestWhatPassesIsNotTold(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\nwait: 1h\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.says(condition("e", health.Critical))
+	b.look(d, lease)
+	b.says()
+	b.look(d, lease)
+	b.says(condition("e", health.Critical))
+	b.look(d, lease)
+	if got := b.messages("r"); len(got) != 0 {
+		t.Fatalf("%+v", got)
+	}
+	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
+	b.look(d, lease)
+	b.send(d, lease)
+	if host.count() != 1 {
+		t.Errorf("it was told %d times, want 1", host.count())
+	}
+}
+
+// Ten thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.
+func TestManyAreOneMessage(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.exec(`INSERT INTO batchrun (id, name, plan, spec, state, items, sealed_at, hold, hold_detail, held_at, held_by)
+		SELECT gen_random_uuid(), 'run ' || n, 'p', '{}', 'running', 10, now(), 'threshold', repeat('why ', 1000), now(), 'x'
+		FROM generate_series(1, 10000) n`)
+	b.apply("r", "when: {runs: [paused], health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.look(d, lease)
+	begun := time.Now()
+	b.look(d, lease)
+	t.Logf("a look at 10,000 conditions of which nothing is new took %s", time.Since(begun))
+	b.exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE name <> 'run 7'`)
+	b.look(d, lease)
+	if got := b.messages("r"); len(got) != 1 {
+		t.Fatalf("%d messages wait, want 1", len(got))
+	}
+	b.sendUntil(d, lease, "it was told", func() bool { return host.count() == 1 })
+	b.look(d, lease)
+	b.sendUntil(d, lease, "it was told that it is over", func() bool { return host.count() == 2 })
+	told := host.told(t)
+	if told[0].Title != "10000 runs are paused" || told[0].BegunAll != 10000 || len(told[0].Text) > 8000 ||
+		len(told[0].Begun) > alert.MaxListed || len(host.bodies[0]) > 64<<10 ||
+		!strings.Contains(told[0].Text, " more like these. https://tranche.bank.example/runs\n") {
+		t.Errorf("%d bytes: %s\n%s", len(host.bodies[0]), told[0].Title, told[0].Text)
+	}
+	if told[1].Title != "Over: 9999 runs are paused" || told[1].Holding != 1 {
+		t.Errorf("%+v", told[1])
+	}
+}
+
+// Between two messages of a group there is a time, but not for what is critical.
+func TestTheIntervalOfAGroup(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\ninterval: 1h\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	all := []health.Condition{}
+	round := func(c health.Condition, want int) {
+		t.Helper()
+		all = append(all, c)
+		b.says(all...)
+		b.look(d, lease)
+		b.send(d, lease)
+		if host.count() != want {
+			t.Fatalf("with %s it was told %d times, want %d", c.Subject, host.count(), want)
+		}
+	}
+	round(condition("a", health.Warning), 1)
+	round(condition("b", health.Warning), 1)
+	round(condition("c", health.Critical), 2)
+	b.exec(`UPDATE alert_message SET made_at = made_at - interval '1 hour'`)
+	round(condition("d", health.Warning), 3)
+	if told := host.told(t); told[1].BegunAll != 2 || told[1].Title != "2 endpoints have nobody who listens (3 in all)" {
+		t.Errorf("%+v", told[1])
+	}
+}
+
+// dying is the store of a leader that is stopped between sending and recording.
+type dying struct {
+	alerts.Store
+
+	fired atomic.Int32
+	die   func()
+}
+
+func (s *dying) Delivered(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) (bool, error) {
+	if s.fired.Add(1) == 1 {
+		s.die()
+	}
+	return s.Store.Delivered(ctx, lease, a)
+}
+
+// A leader is stopped after a message was sent and before that was recorded: the next one sends it again, under the
+// same id, and it is recorded once.
+func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	first := b.lease()
+	store := &dying{Store: b.store}
+	store.die = func() {
+		if err := b.sessions.Resign(t.Context(), first); err != nil {
+			t.Error(err)
+		}
+	}
+	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = store })
+	b.says(condition("e", health.Critical))
+	b.look(d, first)
+	if _, err := d.Send(t.Context(), first); !errors.Is(err, workqueue.ErrNotLeader) || store.fired.Load() != 1 {
+		t.Fatalf("the fault fired %d times, and sending returned %v", store.fired.Load(), err)
+	}
+	if got := b.messages("r"); len(got) != 1 || got[0].State != alert.MessageWaiting || host.count() != 1 {
+		t.Fatalf("%+v; told %d times", got, host.count())
+	}
+	next, second := b.duty(), b.lease()
+	b.look(next, second)
+	b.send(next, second) // the first attempt may be under way still
+	if host.count() != 1 {
+		t.Fatalf("it was told %d times while the first attempt could be under way", host.count())
+	}
+	b.exec(`UPDATE alert SET next_at = next_at - interval '1 hour'`)
+	b.sendUntil(next, second, "it was told again", func() bool { return host.count() == 2 })
+	told := host.told(t)
+	if told[0].ID != told[1].ID || string(host.bodies[0]) != string(host.bodies[1]) {
+		t.Errorf("it was told\n%s\nand then\n%s", host.bodies[0], host.bodies[1])
+	}
+	b.look(next, second)
+	b.send(next, second)
+	if got := b.messages("r"); len(got) != 1 || got[0].State != alert.MessageDelivered || got[0].Attempts != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Of two nodes that both believe that they lead one does; and of two duties under one lease one sends.
+func TestTwoNodesThatBelieveTheyLead(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	old := b.lease()
+	if err := b.sessions.Resign(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	zombie, now := b.duty(), b.lease()
+	b.says(condition("e", health.Critical))
+	if _, err := zombie.Look(t.Context(), old); !errors.Is(err, workqueue.ErrNotLeader) {
+		t.Errorf("a node that does not lead looks: %v", err)
+	}
+	leader, twin := b.duty(), b.duty()
+	b.look(leader, now)
+	b.look(twin, now)
+	if _, err := zombie.Send(t.Context(), old); !errors.Is(err, workqueue.ErrNotLeader) || host.count() != 0 {
+		t.Errorf("a node that does not lead tells: %v, %d", err, host.count())
+	}
+	var both sync.WaitGroup
+	for _, d := range []*alerts.Duty{leader, twin} {
+		both.Go(func() { b.send(d, now) })
+	}
+	both.Wait()
+	if got := b.messages("r"); host.count() != 1 || len(got) != 1 || got[0].Attempts != 1 {
+		t.Errorf("it was told %d times: %+v", host.count(), got)
+	}
+}
+
+// While messages wait, a rule may be paused, changed, or deleted.
+func TestARuleChangesWhileMessagesWait(t *testing.T) {
+	t.Parallel()
+	old, host := newReceiver(t, 500), newReceiver(t)
+	b := setup(t)
+	b.operator("", old.URL, host.URL)
+	const when = "when: {health: warning}\n"
+	b.apply("r", when+old.rule())
+	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.FirstRetry = time.Hour }), b.lease()
+	b.says(condition("e", health.Warning))
+	b.look(d, lease)
+	b.sendUntil(d, lease, "it was tried", func() bool { return old.count() == 1 })
+	if _, err := b.store.Set(t.Context(), "r", alert.StatePaused, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	b.says(condition("e", health.Warning), condition("f", health.Warning))
+	b.look(d, lease)
+	b.send(d, lease)
+	if got := b.messages("r"); len(got) != 1 || old.count() != 1 {
+		t.Fatalf("while it is paused: %+v; tried %d times", got, old.count())
+	}
+	b.apply("r", when+host.rule()) // it stays paused
+	if done, err := b.store.Set(t.Context(), "r", alert.StateActive, "ann"); err != nil || done.Waiting != 1 {
+		t.Fatal(done, err)
+	}
+	b.sendUntil(d, lease, "the new receiver was told", func() bool { return host.count() == 1 })
+	b.look(d, lease)
+	b.sendUntil(d, lease, "what came in the pause was told", func() bool { return host.count() == 2 })
+	told := host.told(t)
+	if told[0].Begun[0].Subject != "e" || told[1].Begun[0].Subject != "f" || old.count() != 1 {
+		t.Errorf("%+v; the old receiver was tried %d times", told, old.count())
+	}
+	// What the rule does not speak of any more is not over.
+	b.apply("r", "when: {health: critical}\n"+host.rule())
+	b.look(d, lease)
+	b.send(d, lease)
+	if host.count() != 2 {
+		t.Errorf("it was told %+v", host.told(t)[2:])
+	}
+	b.says(condition("e", health.Critical))
+	b.look(d, lease)
+	if done, err := b.store.Delete(t.Context(), "r", "ann"); err != nil || done.Waiting != 1 {
+		t.Fatal(done, err)
+	}
+	b.look(d, lease)
+	b.send(d, lease)
+	if got := b.messages("r"); host.count() != 2 || got[0].State != alert.MessageDropped {
+		t.Errorf("it was told %d times; %+v", host.count(), got[0])
+	}
+}
+
+// In quiet hours only what is critical is told; the rest at their end, if it holds still.
+func TestQuietHours(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\nquiet: {from: \"22:00\", to: \"07:00\", zone: Europe/Berlin}\n"+host.rule())
+	clock := &clocked{Store: b.store}
+	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = clock }), b.lease()
+	at := func(now string, want int, conditions ...health.Condition) {
+		t.Helper()
+		clock.now, _ = time.Parse(time.RFC3339, now)
+		b.says(conditions...)
+		b.look(d, lease)
+		b.send(d, lease)
+		if host.count() != want {
+			t.Fatalf("at %s it was told %d times, want %d", now, host.count(), want)
+		}
+	}
+	warning, passing := condition("w", health.Warning), condition("p", health.Warning)
+	at("2031-01-05T20:59:00Z", 0)
+	at("2031-01-05T21:00:00Z", 0, warning, passing) // ten in Berlin
+	at("2031-01-06T02:00:00Z", 1, warning, passing, condition("c", health.Critical))
+	at("2031-01-06T03:00:00Z", 2, warning) // the critical one is over
+	at("2031-01-06T05:59:00Z", 2, warning)
+	at("2031-01-06T06:00:00Z", 3, warning)
+	told := host.told(t)
+	if told[0].BegunAll != 1 || told[0].Begun[0].Subject != "c" || told[1].Status != "over" || told[2].BegunAll != 1 ||
+		told[2].Begun[0].Subject != "w" {
+		t.Errorf("%+v", told)
+	}
+}
+
+type clocked struct {
+	alerts.Store
+
+	now time.Time
+}
+
+func (c *clocked) Now(context.Context) (time.Time, error) { return c.now, nil }
+
+// That a receiver cannot be told is told by other alerts, and not by its own: that would have one more thing to tell.
+func TestAnAlertDoesNotTellOfItself(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("failing", "when: {health: info}\n"+host.rule())
+	b.apply("other", "when: {health: info}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	failing := condition("x", health.Warning)
+	failing.Kind, failing.Subject = health.AlertFailing, "failing"
+	b.says(failing)
+	b.look(d, lease)
+	b.send(d, lease)
+	if told := host.told(t); len(told) != 1 || told[0].Alert != "other" {
+		t.Errorf("%+v", told)
+	}
+}
+
+// What a look could not see is not over: what another server said of itself, and all of it without PostgreSQL.
+func TestWhatWasNotSeenIsNotOver(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.exec(`INSERT INTO health_condition (kind, subject, since) VALUES ('no_listeners', 'e', now())`)
+	b.says(condition("e", health.Warning))
+	b.look(d, lease)
+	b.send(d, lease)
+	b.says()
+	b.mu.Lock()
+	b.report.Unseen = []health.Kind{health.NoListeners} // NATS is away
+	b.mu.Unlock()
+	b.look(d, lease)
+	b.mu.Lock()
+	b.report.Unseen, b.report.Blind = nil, true
+	b.mu.Unlock()
+	b.look(d, lease)
+	b.send(d, lease)
+	if host.count() != 1 {
+		t.Fatalf("%+v", host.told(t))
+	}
+	b.mu.Lock()
+	b.report.Blind = false
+	b.mu.Unlock()
+	b.look(d, lease)
+	b.send(d, lease)
+	if host.count() != 2 {
+		t.Error("its end was not told")
+	}
+}

@@ -1,0 +1,244 @@
+package alerts
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/alert"
+)
+
+// Names of the leader's duties.
+const (
+	LookDuty = "alerts"
+	SendDuty = "alert messages"
+)
+
+const (
+	// lookEvery is the pause between two looks at what there is to tell.
+	lookEvery = 3 * time.Second
+	// noRules is the same while there are no rules.
+	noRules = 5 * time.Second
+)
+
+// Store keeps rules and messages; that of workqueue/alert is one.
+type Store interface {
+	Active(ctx context.Context) ([]alert.Rule, error)
+	Runs(ctx context.Context) ([]alert.Run, error)
+	Completions(ctx context.Context, since time.Time) ([]alert.Completion, error)
+	Labels(ctx context.Context, runs []workqueue.RunID) (map[workqueue.RunID]alert.Label, error)
+	Standing(ctx context.Context, kind string) (map[string]bool, error)
+	Now(ctx context.Context) (time.Time, error)
+	Note(ctx context.Context, lease workqueue.Lease, look *alert.Look, compose func([]alert.Listed) ([]alert.Message,
+		error)) (made int, err error)
+	Claim(ctx context.Context, lease workqueue.Lease, underWay []string, most int, hold time.Duration) ([]alert.Attempt,
+		error)
+	Delivered(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) (noted bool, err error)
+	Failed(ctx context.Context, lease workqueue.Lease, a *alert.Attempt, f alert.Failure) (noted bool, err error)
+}
+
+// DutyConfig is what a Duty looks at, and tells by.
+type DutyConfig struct {
+	Store     Store
+	Receivers *Receivers
+	// Health returns what a person must see to; nil, nil: it is not known yet.
+	Health func(ctx context.Context) (*health.Report, error)
+	// Left returns how long a run takes still, as fast as it goes; 0: there is no estimate.
+	Left func(ctx context.Context, run workqueue.RunID) (time.Duration, error)
+	// Wake has the leader do a duty now; nil: it does it when its time comes.
+	Wake func(duty string)
+	Log  *zap.Logger // nil: none
+
+	// FirstRetry is the pause after a first attempt that failed; 0: 5 s.
+	FirstRetry time.Duration
+}
+
+// Duty looks what there is to tell, and tells it, while its node leads.
+type Duty struct {
+	cfg  DutyConfig
+	log  *zap.Logger
+	lost map[string]int // versions of rules that cannot be read, told of once
+}
+
+// New returns the duties of a node.
+func New(cfg DutyConfig) (*Duty, error) {
+	if cfg.Store == nil || cfg.Receivers == nil || cfg.Health == nil || cfg.Left == nil {
+		return nil, errors.New("alerts: a store, receivers, the health and estimates are needed")
+	}
+	if cfg.Log == nil {
+		cfg.Log = zap.NewNop()
+	}
+	if cfg.Wake == nil {
+		cfg.Wake = func(string) {}
+	}
+	return &Duty{cfg: cfg, log: cfg.Log, lost: map[string]int{}}, nil
+}
+
+// Duties returns them as the node takes them: what looks does not wait for what sends.
+func (d *Duty) Duties() []orchestrator.Duty {
+	return []orchestrator.Duty{{Name: LookDuty, Run: d.Look}, {Name: SendDuty, Run: d.Send}}
+}
+
+// Look compares what there is to tell with what was told, rule by rule. What it cannot do for one rule keeps no other
+// waiting.
+func (d *Duty) Look(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
+	rules, specs, err := d.rules(ctx)
+	if err != nil || len(rules) == 0 {
+		return noRules, err
+	}
+	f, err := d.gather(ctx, rules, specs)
+	if err != nil || f == nil {
+		return lookEvery, err
+	}
+	all, made := f.all(), 0
+	for i := range rules {
+		n, bad := d.note(ctx, lease, &rules[i], specs[i], f, all)
+		if errors.Is(bad, workqueue.ErrNotLeader) || ctx.Err() != nil {
+			return 0, bad
+		}
+		made, err = made+n, errors.Join(err, bad)
+	}
+	if made > 0 {
+		d.cfg.Wake(SendDuty)
+	}
+	return lookEvery, err
+}
+
+func (d *Duty) rules(ctx context.Context) (rules []alert.Rule, specs []*Spec, err error) {
+	all, err := d.cfg.Store.Active(ctx)
+	for i := range all {
+		spec, bad := readSpec(all[i].Name, all[i].Spec)
+		if bad == nil {
+			rules, specs = append(rules, all[i]), append(specs, spec)
+		} else if d.lost[all[i].Name] != all[i].Version {
+			d.lost[all[i].Name] = all[i].Version
+			d.log.Error("an alert is left out", zap.Error(bad))
+		}
+	}
+	return rules, specs, err
+}
+
+// readSpec reads a rule as the store keeps it.
+func readSpec(name string, text json.RawMessage) (*Spec, error) {
+	s := &Spec{}
+	if err := json.Unmarshal(text, s); err != nil {
+		return nil, fmt.Errorf("alert %s cannot be read by this version of tranche; apply it again: %w", name, err)
+	}
+	return s, nil
+}
+
+// gather reads what there may be to tell. There are no facts while PostgreSQL tells nothing.
+func (d *Duty) gather(ctx context.Context, rules []alert.Rule, specs []*Spec) (f *facts, err error) {
+	f = &facts{left: map[workqueue.RunID]time.Duration{}}
+	if f.began, err = d.cfg.Store.Now(ctx); err != nil {
+		return nil, err
+	}
+	if f.report, err = d.cfg.Health(ctx); err != nil || f.report == nil || f.report.Blind {
+		return nil, err
+	}
+	if f.labels, err = d.cfg.Store.Labels(ctx, runsOf(f.report)); err != nil {
+		return nil, err
+	}
+	want := wanted(rules, specs)
+	if len(want) == 0 {
+		return f, nil
+	}
+	return f, d.gatherRuns(ctx, f, want)
+}
+
+// runsOf are the runs that conditions are about.
+func runsOf(report *health.Report) (runs []workqueue.RunID) {
+	for i := range report.Conditions {
+		if id, err := uuid.Parse(report.Conditions[i].Subject); err == nil {
+			runs = append(runs, workqueue.RunID(id))
+		}
+	}
+	return runs
+}
+
+// wanted is what rules tell of runs, and from when on what happens is told by any.
+func wanted(rules []alert.Rule, specs []*Spec) map[RunChange]time.Time {
+	want := map[RunChange]time.Time{}
+	for i, spec := range specs {
+		for _, change := range spec.Runs {
+			if from, known := want[change]; !known || rules[i].From.Before(from) {
+				want[change] = rules[i].From
+			}
+		}
+	}
+	return want
+}
+
+func (d *Duty) gatherRuns(ctx context.Context, f *facts, want map[RunChange]time.Time) (err error) {
+	if f.runs, err = d.cfg.Store.Runs(ctx); err != nil {
+		return err
+	}
+	if from, asked := want[RunCompleted]; asked {
+		if f.completed, err = d.cfg.Store.Completions(ctx, from); err != nil {
+			return err
+		}
+		if n := len(f.completed); n == alert.MaxRuns { // there are more: the next look begins where this one ends
+			f.began = f.completed[n-1].At
+		}
+	}
+	if _, asked := want[RunWillMissTimes]; asked {
+		return d.estimate(ctx, f)
+	}
+	return nil
+}
+
+// maxEstimates bounds the runs of which a look estimates when they end: those that should end first.
+const maxEstimates = 100
+
+// sureAfter is by how much a run has to miss its time to be told of, and has to make it, by the estimate, for that to
+// be over: an estimate goes up and down.
+const sureAfter = time.Minute
+
+// estimate finds the runs that will not end in time.
+func (d *Duty) estimate(ctx context.Context, f *facts) error {
+	before, err := d.cfg.Store.Standing(ctx, "run:"+string(RunWillMissTimes))
+	if err != nil {
+		return err
+	}
+	for _, r := range soonest(f.runs) {
+		left, err := d.cfg.Left(ctx, r.ID)
+		if errors.Is(err, workqueue.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		within, was := r.DoneBy.Sub(f.began), before[r.ID.String()]
+		switch {
+		case left > within+sureAfter, was && (left == 0 || within <= 0 || left > within-sureAfter):
+			f.left[r.ID] = left
+		}
+	}
+	return nil
+}
+
+func (d *Duty) note(
+	ctx context.Context, lease workqueue.Lease, rule *alert.Rule, spec *Spec, f *facts, all []seen,
+) (made int, err error) {
+	told := spec.told(rule, all)
+	rows, err := noted(told)
+	if err != nil {
+		return 0, fmt.Errorf("alert %s: %w", rule.Name, err)
+	}
+	look := &alert.Look{Rule: *rule, Began: f.began, Conditions: rows, Wait: time.Duration(spec.Wait),
+		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began)}
+	for _, kind := range f.report.Unseen {
+		look.Unseen = append(look.Unseen, string(kind))
+	}
+	return d.cfg.Store.Note(ctx, lease, look, func(listed []alert.Listed) ([]alert.Message, error) {
+		return compose(rule.Name, f.began, listed, told)
+	})
+}

@@ -1,0 +1,259 @@
+package alerts
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue/alert"
+)
+
+// Bounds of what is told, whatever there is to tell.
+const (
+	maxTitle  = 200 // characters
+	maxDetail = 500
+	maxText   = 6000
+	maxShown  = 8 // conditions in a text; the JSON of webhooks and commands has alert.MaxListed
+)
+
+// Item is one condition of a message.
+type Item struct {
+	Kind     string          `json:"kind"`
+	Subject  string          `json:"subject"`
+	Severity health.Severity `json:"severity"`
+	Title    string          `json:"title"`
+	Detail   string          `json:"detail"`
+	Since    time.Time       `json:"since"`
+	Turn     string          `json:"turn"`   // whose turn it is
+	Remedy   string          `json:"remedy"` // what helps; commands stand between backquotes
+	Link     string          `json:"link,omitempty"`
+	Plan     string          `json:"plan,omitempty"`
+}
+
+// Message is what a receiver is told. It is the same for each attempt.
+type Message struct {
+	ID       string          `json:"id"`
+	Alert    string          `json:"alert"`  // the rule
+	Group    string          `json:"group"`  // messages about the same have the same
+	Status   string          `json:"status"` // begun, worse, over or test
+	Severity health.Severity `json:"severity"`
+	At       time.Time       `json:"at"`
+	Title    string          `json:"title"`
+	Begun    []Item          `json:"begun,omitempty"` // and what got worse; the first of them
+	BegunAll int64           `json:"begun_count"`
+	Over     []Item          `json:"over,omitempty"`
+	OverAll  int64           `json:"over_count"`
+	Holding  int64           `json:"holding"` // conditions of the group that hold now, these included
+
+	Text string `json:"text,omitempty"` // for people; made when it is sent
+	Link string `json:"link,omitempty"`
+}
+
+// compose makes a message of each group that has changed. now are the conditions as they were just seen.
+func compose(rule string, at time.Time, listed []alert.Listed, now []seen) (messages []alert.Message, err error) {
+	current := map[[2]string]*seen{}
+	for i := range now {
+		current[[2]string{now[i].kind(), now[i].key}] = &now[i]
+	}
+	for len(listed) > 0 {
+		n := slices.IndexFunc(listed, func(l alert.Listed) bool { return l.Group != listed[0].Group })
+		if n < 0 {
+			n = len(listed)
+		}
+		m, err := composeGroup(rule, at, listed[:n], current)
+		if err != nil {
+			return nil, err
+		}
+		messages, listed = append(messages, m), listed[n:]
+	}
+	return messages, nil
+}
+
+func composeGroup(
+	rule string, at time.Time, listed []alert.Listed, current map[[2]string]*seen,
+) (out alert.Message, err error) {
+	id := uuid.Must(uuid.NewV7())
+	m := Message{ID: id.String(), Alert: rule, Group: listed[0].Group, At: at, Severity: health.Info,
+		Status: string(alert.ChangeOver), Holding: listed[0].Holds}
+	counted := map[alert.Change]int64{}
+	for i := range listed {
+		l := &listed[i]
+		item := Item{}
+		if err := json.Unmarshal(l.Said, &item); err != nil {
+			return out, fmt.Errorf("read what was said of %s %s: %w", l.Kind, l.Subject, err)
+		}
+		if c := current[[2]string{l.Kind, l.Subject}]; c != nil { // in today's words
+			item = c.item()
+		}
+		if severity := health.Severity(l.Severity); severity.Least(m.Severity) {
+			m.Severity = severity
+		}
+		counted[l.Change] = l.Count
+		if l.Change == alert.ChangeOver {
+			m.Over = append(m.Over, item)
+			continue
+		}
+		m.Begun = append(m.Begun, item)
+		if m.Status != string(alert.ChangeBegun) {
+			m.Status = string(l.Change)
+		}
+	}
+	m.BegunAll = counted[alert.ChangeBegun] + counted[alert.ChangeWorse]
+	m.OverAll = counted[alert.ChangeOver]
+	m.Title = m.title()
+	body, err := json.Marshal(m)
+	return alert.Message{ID: id, Group: m.Group, Severity: string(m.Severity), Body: body}, err
+}
+
+// title says it in a line: 14 runs are paused.
+func (m *Message) title() string {
+	if m.BegunAll == 0 {
+		return clip("Over: "+several(m.Group, m.OverAll, m.Over[0].Title), maxTitle)
+	}
+	title := several(m.Group, m.BegunAll, m.Begun[0].Title)
+	if m.Holding > m.BegunAll {
+		title += fmt.Sprintf(" (%d in all)", m.Holding)
+	}
+	return clip(title, maxTitle)
+}
+
+// several names so many conditions of a group, of which the first has a title.
+func several(group string, n int64, first string) string {
+	if n == 1 {
+		return first
+	}
+	kind, endpoint, _ := strings.Cut(group, ":")
+	for _, w := range []struct{ kind, words string }{
+		{"run_" + string(RunCompleted), "runs have completed"}, {"run_" + string(RunPaused), "runs are paused"},
+		{"run_" + string(RunWaits), "runs wait for an approval"}, {"run_" + string(RunOverdue), "runs are overdue"},
+		{"run_" + string(RunWillMissTimes), "runs will miss their time"},
+		{string(health.RunHeld), "runs are held"}, {string(health.FailedItems), "runs have failed items"},
+		{string(health.NoListeners), "endpoints have nobody who listens"},
+		{string(health.BreakerOpen), "endpoints fail most requests"},
+	} {
+		if w.kind == kind {
+			return fmt.Sprintf("%d %s%s", n, w.words, prefixed(" for endpoint ", endpoint))
+		}
+	}
+	if kind == string(health.OldestWaiting) && endpoint != "" {
+		return fmt.Sprintf("%d runs wait for endpoint %s", n, endpoint)
+	}
+	return fmt.Sprintf("%s, and %d more like it", first, n-1)
+}
+
+func prefixed(with, text string) string {
+	if text == "" {
+		return ""
+	}
+	return with + text
+}
+
+// TestMessage is what a test of a rule sends.
+func TestMessage(rule string, at time.Time) (json.RawMessage, error) {
+	return json.Marshal(Message{Alert: rule, Group: "test", Status: "test", Severity: health.Info, At: at,
+		Title: "A test of the alert " + rule, Begun: []Item{{
+			Kind: "test", Subject: rule, Severity: health.Info, Title: "This is a test", Since: at, Turn: "nobody's",
+			Detail: "Somebody wanted to see whether messages of this alert arrive.", Remedy: "Nothing: it does",
+			Link: "/alerts?name=" + url.QueryEscape(rule),
+		}}, BegunAll: 1})
+}
+
+// read makes a message of what is on record, and says it: with links to the dashboard at an address, if there is one.
+func read(a *alert.Attempt, public string) (*Message, error) {
+	m := &Message{}
+	if err := json.Unmarshal(a.Body, m); err != nil {
+		return nil, fmt.Errorf("read message %s: %w", a.Message, err)
+	}
+	m.ID = a.Message.String() // of a test too
+	for _, items := range [][]Item{m.Begun, m.Over} {
+		for i := range items {
+			items[i].Link = linkTo(public, items[i].Link)
+		}
+	}
+	m.Link = linkTo(public, "/health")
+	if all := append(slices.Clip(m.Begun), m.Over...); len(all) == 1 {
+		m.Link = cmp.Or(all[0].Link, m.Link)
+	} else if strings.HasPrefix(m.Group, "run_") {
+		m.Link = linkTo(public, "/runs")
+	}
+	m.Text = m.text()
+	return m, nil
+}
+
+func linkTo(public, path string) string {
+	if public == "" || path == "" {
+		return ""
+	}
+	return strings.TrimSuffix(public, "/") + path
+}
+
+// text says it to people: what it is, why, since when, whose turn it is and what helps.
+func (m *Message) text() string {
+	var b strings.Builder
+	shown := int64(0)
+	for _, item := range m.Begun[:min(len(m.Begun), maxShown)] {
+		if b.Len() > maxText/2 { // the rest has to stand there, too
+			break
+		}
+		if shown++; shown > 1 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s (%s)\n", item.Title, item.Severity)
+		if item.Detail != "" {
+			fmt.Fprintln(&b, item.Detail)
+		}
+		fmt.Fprintf(&b, "Since %s. Whose turn it is: %s.\nTo do: %s.\n", moment(item.Since), item.Turn,
+			strings.TrimSuffix(item.Remedy, "."))
+		if item.Link != "" {
+			fmt.Fprintf(&b, "%s\n", item.Link)
+		}
+	}
+	if more := m.BegunAll - shown; more > 0 {
+		fmt.Fprintf(&b, "\nAnd %d more like these.%s\n", more, prefixed(" ", m.Link))
+	}
+	if m.OverAll > 0 {
+		b.WriteString("\nOver:\n")
+		for _, item := range m.Over[:min(len(m.Over), maxShown)] {
+			fmt.Fprintf(&b, "- %s (since %s)\n", item.Title, moment(item.Since))
+		}
+		if more := m.OverAll - int64(min(len(m.Over), maxShown)); more > 0 {
+			fmt.Fprintf(&b, "- and %d more\n", more)
+		}
+		if m.Holding > 0 {
+			fmt.Fprintf(&b, "%d like it hold still.\n", m.Holding)
+		}
+	}
+	return clip(strings.TrimLeft(b.String(), "\n"), maxText)
+}
+
+func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
+
+// oneLine makes what others have written, like a run's name, fit to stand in a line of a text.
+func oneLine(text string, most int) string {
+	return clip(strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text), most)
+}
+
+// clip bounds a text to so many characters.
+func clip(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	runes := []rune(strings.ToValidUTF8(text, "\uFFFD"))
+	if len(runes) <= most {
+		return string(runes)
+	}
+	return string(runes[:most-1]) + "…"
+}

@@ -1,0 +1,90 @@
+package alerts
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/webhook"
+)
+
+const (
+	// maxOutput bounds what is kept of what a program says.
+	maxOutput = 4 << 10
+	// afterKill is how long the output of a program that was killed is waited for.
+	afterKill = time.Second
+)
+
+// program returns the path of a program that the operator allows.
+func (r *Receivers) program(name string) (string, error) {
+	if path, ok := r.programs[name]; ok {
+		return path, nil
+	}
+	known := "it allows none"
+	if len(r.programs) > 0 {
+		known = "it allows " + strings.Join(slices.Sorted(maps.Keys(r.programs)), ", ")
+	}
+	return "", fmt.Errorf("this node runs no program %.64q; %s (serve --alert-program NAME=PATH)", name, known)
+}
+
+// tellProgram runs a program with the message as JSON on its standard input. There is no shell, there are no arguments,
+// and of this process's environment, which may have secrets, it has PATH alone. It is killed with all that it has
+// started when its time is over.
+func (r *Receivers) tellProgram(ctx context.Context, name string, m *Message) webhook.Outcome {
+	path, err := r.program(name)
+	if err != nil {
+		return webhook.Outcome{Why: err.Error()} // another node may allow it
+	}
+	input, err := json.Marshal(m)
+	if err != nil {
+		return webhook.Outcome{GiveUp: true, Why: err.Error()}
+	}
+	said := &bounded{}
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), said, said
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "TRANCHE_ALERT=" + m.Alert, "TRANCHE_ALERT_ID=" + m.ID,
+		"TRANCHE_ALERT_STATUS=" + m.Status, "TRANCHE_ALERT_SEVERITY=" + string(m.Severity),
+		"TRANCHE_ALERT_TITLE=" + strings.ReplaceAll(m.Title, "\x00", ""), "TRANCHE_ALERT_LINK=" + m.Link,
+	}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = afterKill
+	err = cmd.Run()
+	switch {
+	case errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil: // it has ended well, and left something behind
+		_ = cmd.Cancel() // which may have ended since
+		return webhook.Outcome{Delivered: true}
+	case err == nil:
+		return webhook.Outcome{Delivered: true}
+	case ctx.Err() != nil:
+		return webhook.Outcome{Why: "program " + name + ": it did not end in time", Said: r.sender.Quoted(said.kept)}
+	}
+	return webhook.Outcome{Why: "program " + name + ": " + ending(err), Said: r.sender.Quoted(said.kept)}
+}
+
+// ending says how a program ended, without its path.
+func ending(err error) string {
+	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
+		return ended.String()
+	}
+	return "it cannot be run"
+}
+
+// bounded keeps the beginning of what is written to it.
+type bounded struct{ kept []byte }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.kept = append(b.kept, p[:min(len(p), maxOutput-len(b.kept))]...)
+	return len(p), nil
+}

@@ -1,0 +1,299 @@
+package alerts_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue/alert"
+)
+
+// One receiver hangs, one refuses connections, one answers 500, one redirects: nothing else waits for any of them, not
+// the look at what there is to tell, nor those who are to be told.
+func TestReceiversThatHang(t *testing.T) {
+	t.Parallel()
+	release, hanging := make(chan struct{}), make(chan struct{}, 1)
+	hang := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		hanging <- struct{}{}
+		<-release
+	}))
+	t.Cleanup(hang.Close)
+	t.Cleanup(func() { close(release) })
+	refusing, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := "http://" + refusing.Addr().String()
+	_ = refusing.Close()
+	broken, away, good := newReceiver(t, 500), newReceiver(t, 307), newReceiver(t)
+	b := setup(t)
+	b.operator("", hang.URL, gone, broken.URL, away.URL, good.URL)
+	rule := func(url string) string {
+		return fmt.Sprintf("when: {health: warning}\nto: {webhook: {url: %q, secret: hooks}}\n", url)
+	}
+	for name, url := range map[string]string{
+		"hang": hang.URL, "gone": gone, "broken": broken.URL, "away": away.URL, "good": good.URL,
+	} {
+		b.apply(name, rule(url))
+	}
+	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Minute, time.Hour })
+	lease := b.lease()
+	b.says(condition("e", health.Warning))
+	b.look(d, lease)
+	sent := make(chan error, 1)
+	go func() {
+		_, err := d.Send(t.Context(), lease)
+		sent <- err
+	}()
+	<-hanging
+	waitUntil(t, "the good one was told", func() bool { return good.count() == 1 })
+	// While one hangs there is more to tell.
+	b.says(condition("e", health.Warning), condition("f", health.Warning))
+	b.look(d, lease)
+	waitUntil(t, "the good one was told again", func() bool { return good.count() == 2 })
+	for name, want := range map[string]string{
+		"gone": "127.0.0.1:", "broken": "answers 500 Internal Server Error", "away": "redirects are not followed",
+	} {
+		waitUntil(t, name+" has failed", func() bool { return b.alert(name).Failures > 0 })
+		got := b.alert(name)
+		if !strings.Contains(got.Error, want) || got.FailingSince == nil || strings.Contains(got.Error, hookSecret) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if got := b.messages("hang"); got[0].State != alert.MessageWaiting || got[0].Attempts != 1 {
+		t.Errorf("%+v", got)
+	}
+	release <- struct{}{}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+}
+
+func waitUntil(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(soon); !so(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s it is not so: %s", soon, what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func (b *bench) alert(name string) *alert.AlertView {
+	b.Helper()
+	view, err := b.store.Alert(b.Context(), name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return view
+}
+
+// A receiver that takes longer than an attempt may is tried again, and one that says that it is gone is not: what holds
+// then is told anew when there is something new.
+func TestAReceiverThatIsSlowAndOneThatIsGone(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	t.Cleanup(slow.Close)
+	t.Cleanup(func() { close(release) })
+	gone := newReceiver(t, 410)
+	b := setup(t)
+	b.operator("", slow.URL, gone.URL)
+	b.apply("slow", fmt.Sprintf("when: {health: warning}\nto: {webhook: {url: %q, secret: hooks}}\n", slow.URL))
+	b.apply("gone", "when: {health: warning}\n"+gone.rule())
+	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) {
+		c.Timeout, w.FirstRetry = 50*time.Millisecond, time.Hour
+	})
+	lease := b.lease()
+	b.says(condition("e", health.Warning))
+	b.look(d, lease)
+	b.send(d, lease)
+	if got := b.alert("slow"); got.Failures != 1 || !strings.Contains(got.Error, "did not answer in time") {
+		t.Errorf("%+v", got)
+	}
+	got := b.messages("gone")
+	if gone.count() != 1 || len(got) != 1 || got[0].State != alert.MessageGivenUp {
+		t.Fatalf("%+v", got)
+	}
+	b.look(d, lease)
+	if again := b.messages("gone"); len(again) != 2 || again[0].State != alert.MessageWaiting || again[0].ID == got[0].ID {
+		t.Errorf("%+v", again)
+	}
+}
+
+// Chats are told at a URL that is a secret, in their own form, and nothing that is kept or said has the secret in it.
+func TestChats(t *testing.T) {
+	t.Parallel()
+	slack, teams := newReceiver(t, 500), newReceiver(t)
+	b := setup(t)
+	b.operator("", slack.URL, teams.URL)
+	b.apply("slack", "when: {health: warning}\nto: {slack: {secret: chat0}}\n")
+	b.apply("teams", "when: {health: warning}\nto: {teams: {secret: chat1}}\n")
+	d, lease := b.duty(), b.lease()
+	b.says(condition("<!channel>", health.Critical))
+	b.look(d, lease)
+	b.sendUntil(d, lease, "both were told", func() bool { return slack.count() == 2 && teams.count() == 1 })
+	text := string(slack.bodies[1])
+	for _, part := range []string{
+		`{"text":"*\u003chttps://tranche.bank.example/`, `[critical] Nobody listens on endpoint \u0026lt;!channel\u0026gt;`,
+		"Whose turn it is",
+	} {
+		if !strings.Contains(text, part) {
+			t.Errorf("Slack is told %s; want %s", text, part)
+		}
+	}
+	if !bytes.Equal(slack.bodies[0], slack.bodies[1]) || slack.got[0].URL.Path != chatPath {
+		t.Error("two attempts differ, or go elsewhere")
+	}
+	for _, part := range []string{`"type":"AdaptiveCard"`, `"type":"message"`, `"Action.OpenUrl"`} {
+		if !strings.Contains(string(teams.bodies[0]), part) {
+			t.Errorf("Teams is told %s; want %s", teams.bodies[0], part)
+		}
+	}
+	rows, err := b.pool.Query(t.Context(), `SELECT to_jsonb(a)::text FROM alert a
+		UNION ALL SELECT to_jsonb(m)::text FROM alert_message m UNION ALL SELECT to_jsonb(l)::text FROM audit_log l`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var row string
+		if err := rows.Scan(&row); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(row, hookSecret) || strings.Contains(row, "a-secret-of-the-chat") {
+			t.Errorf("a secret is kept: %s", row)
+		}
+	}
+}
+
+// What the operator does not allow is refused, and nothing of a secret is said.
+func TestReceiversThatAreRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.operator("127.0.0.1:25", "http://127.0.0.1:2")
+	receivers, err := alerts.NewReceivers(alerts.Config{Connections: b.conns, Transport: http.DefaultTransport,
+		Programs: map[string]string{"page": "/bin/true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		`to: {webhook: {url: "http://evil.example/", secret: hooks}}`:  "to.webhook: secret \"hooks\" is not meant for",
+		`to: {webhook: {url: "http://127.0.0.1:1/", secret: other}}`:   "knows no secret \"other\"",
+		`to: {slack: {secret: hooks}}`:                                 "is no URL of one of its hosts",
+		`to: {teams: {secret: none}}`:                                  "knows no secret \"none\"",
+		`to: {email: {to: [ann@evil.example]}}`:                        "mail may not go to ann@evil.example",
+		`to: {command: sh}`:                                            "runs no program \"sh\"; it allows page",
+		`to: {webhook: {url: "http://127.0.0.1:1/ok", secret: hooks}}`: "",
+		`to: {slack: {secret: chat0}}`:                                 "",
+		`to: {email: {to: [ann@bank.example]}}`:                        "",
+		`to: {command: page}`:                                          "",
+	} {
+		spec, err := alerts.Parse("r", []byte("when: {health: info}\n"+text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = receivers.Check(&spec.To)
+		bad := &alerts.BadReceiverError{}
+		if want == "" && err != nil || want != "" && (!errors.As(err, &bad) || !strings.Contains(err.Error(), want)) ||
+			err != nil && strings.Contains(err.Error(), hookSecret) {
+			t.Errorf("%s: %v; want %q", text, err, want)
+		}
+	}
+	for name, config := range map[string]alerts.Config{
+		"a relative path": {Programs: map[string]string{"page": "page"}}, "no URL": {Public: "tranche"},
+		"a password": {Public: "https://me:pass@tranche"},
+	} {
+		config.Transport = http.DefaultTransport
+		if _, err := alerts.NewReceivers(config); err == nil {
+			t.Errorf("%s is taken", name)
+		}
+	}
+}
+
+// A private address that the operator's file does not allow is not reached, whatever the secret says.
+func TestAddressesAreGuarded(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.conns.HTTP.AllowPrivate = nil
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	d := b.duty(func(_ *alerts.Config, w *alerts.DutyConfig) { w.FirstRetry = time.Hour })
+	lease := b.lease()
+	b.says(condition("e", health.Warning))
+	b.look(d, lease)
+	b.send(d, lease)
+	if got := b.alert("r"); host.count() != 0 || !strings.Contains(got.Error, "private network") {
+		t.Errorf("it was told %d times: %+v", host.count(), got)
+	}
+}
+
+// program writes a program of the test's.
+func program(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A program is run with the message on its standard input and nothing of the server's environment; one that fails,
+// says much or hangs is bounded.
+func TestPrograms(t *testing.T) {
+	t.Setenv("TRANCHE_DATABASE", "postgres://me:secret@bank/tranche")
+	out := filepath.Join(t.TempDir(), "out")
+	b := setup(t)
+	programs := map[string]string{
+		"page": program(t, "{ env; echo; cat; } > "+out+"\n"),
+		"loud": program(t, "head -c 1000000 /dev/zero | tr '\\0' x\necho no >&2\nexit 3\n"),
+		"hang": program(t, "echo begun\nsleep 1000 &\nwait\n"),
+		"left": program(t, "sleep 1000 &\n"),
+	}
+	for name := range programs {
+		b.apply(name, "when: {health: warning}\nto: {command: "+name+"}\n")
+	}
+	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) {
+		c.Programs, c.Timeout, w.FirstRetry = programs, 2*time.Second, time.Hour
+	})
+	lease := b.lease()
+	b.says(condition("e", health.Critical))
+	b.look(d, lease)
+	b.send(d, lease)
+	text, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{
+		"TRANCHE_ALERT=page\n", "TRANCHE_ALERT_SEVERITY=critical\n", "TRANCHE_ALERT_TITLE=Nobody listens on endpoint e\n",
+		`"title":"Nobody listens on endpoint e"`, `"text":"`,
+	} {
+		if !strings.Contains(string(text), part) {
+			t.Errorf("the program has %s; want %q", text, part)
+		}
+	}
+	if strings.Contains(string(text), "postgres://") {
+		t.Errorf("the program has the server's environment: %s", text)
+	}
+	for name, want := range map[string]string{"loud": "program loud: exit status 3", "hang": "it did not end in time"} {
+		if got := b.alert(name); !strings.Contains(got.Error, want) || len(got.Error) > 1000 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	for _, name := range []string{"page", "left"} {
+		if got := b.messages(name); got[0].State != alert.MessageDelivered {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

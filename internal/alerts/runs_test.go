@@ -1,0 +1,166 @@
+package alerts_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/health"
+)
+
+// A completion is told once in each generation, also when it was committed late, and none from before the rule.
+func TestCompletionsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.complete(b.run("before", "p", nil), 1, 0)
+	b.apply("r", "when: {runs: [completed]}\nplans: [p]\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	run, late := b.run("one", "p", nil), b.run("late", "p", nil)
+	b.complete(b.run("other", "another plan", nil), 1, 0)
+	b.complete(run, 1, 3)
+	for range 3 {
+		b.look(d, lease)
+		b.send(d, lease)
+	}
+	b.complete(late, 1, 0)
+	b.exec(`UPDATE alert SET since = since - interval '1 hour'`)
+	b.exec(`UPDATE run_event SET at = at - interval '2 minutes' WHERE run_id = $1`, late)
+	b.exec(`DELETE FROM run_event WHERE run_id = (SELECT id FROM batchrun WHERE name = 'before')`)
+	b.look(d, lease)
+	b.send(d, lease)
+	b.complete(run, 2, 0)
+	for range 3 {
+		b.look(d, lease)
+		b.send(d, lease)
+	}
+	var got []string
+	for _, m := range host.told(t) {
+		got = append(got, fmt.Sprintf("%s %s", m.Severity, m.Title))
+	}
+	want := []string{"warning Completed, 3 items failed: run one", "info Completed: run late", "info Completed: run one"}
+	if !slices.Equal(got, want) {
+		t.Errorf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// A rule tells what is about its plans and endpoints, and of a run in one place only.
+func TestRunsOfPlansAndEndpoints(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.run("canary", "year-end", "canary")
+	mine := b.run("mine", "year-end", "operator")
+	other := b.run("other", "another", "threshold")
+	b.exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
+		retry_backoff) VALUES ($1, 0, 's', 'endpoint', 'compose', 100, 4, 3, '1 minute', '1 second')`, other)
+	late := b.run("late", "year-end", nil)
+	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = now() - interval '1 hour' WHERE id = $1`, late)
+	for name, rule := range map[string]string{
+		"plan":     "when: {runs: [paused, waits_for_approval, overdue], health: info}\nplans: [year-end]\n",
+		"endpoint": "when: {runs: [paused], health: info}\nendpoints: [compose]\n",
+		"all":      "when: {runs: [paused]}\n",
+	} {
+		b.apply(name, rule+host.rule())
+	}
+	d, lease := b.duty(), b.lease()
+	held := condition("x", health.Warning)
+	held.Kind, held.Subject = health.RunHeld, mine.String()
+	b.says(held, condition("compose", health.Critical), condition("elsewhere", health.Critical))
+	b.look(d, lease)
+	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 6 })
+	b.send(d, lease)
+	var got []string
+	for _, m := range host.told(t) {
+		got = append(got, m.Alert+": "+m.Title)
+	}
+	slices.Sort(got)
+	want := []string{
+		"all: 2 runs are paused", "endpoint: Nobody listens on endpoint compose",
+		"endpoint: Paused, too many items failed: run other", "plan: Not sealed in time: run late",
+		"plan: Paused by ann: run mine", "plan: Waits for an approval of its sample: run canary",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// A run that does not end in time, as fast as it goes, is told of once; the estimate may go up and down, and be gone.
+func TestRunsThatWillBeLate(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	run := b.run("nightly", "p", nil)
+	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
+		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
+	b.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
+		VALUES ('s', now(), 'due', 1, 'started', now(), now() + interval '1 hour', $1, now())`, run)
+	b.apply("r", "when: {runs: [will_be_late, overdue]}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	for _, c := range []struct {
+		left time.Duration
+		told int
+	}{
+		{0, 0}, {30 * time.Minute, 0}, {time.Hour + 30*time.Second, 0}, {90 * time.Minute, 1},
+		{59*time.Minute + 30*time.Second, 1}, {0, 1},
+		{2 * time.Hour, 1}, {30 * time.Minute, 2}, {2 * time.Hour, 3},
+	} {
+		b.mu.Lock()
+		b.left[run] = c.left
+		b.mu.Unlock()
+		b.look(d, lease)
+		b.send(d, lease)
+		if host.count() != c.told {
+			t.Fatalf("with %s left it was told %d times, want %d", c.left, host.count(), c.told)
+		}
+	}
+	b.exec(`UPDATE schedule_fire SET late = 'reported', late_at = now(), done_by = now() - interval '1 minute'`)
+	b.look(d, lease)
+	b.sendUntil(d, lease, "it was told that it is overdue", func() bool { return host.count() == 4 })
+	b.complete(run, 1, 0)
+	b.look(d, lease)
+	b.sendUntil(d, lease, "it was told that it has ended", func() bool { return host.count() == 6 })
+	told := host.told(t)
+	if told[0].Title != "Will miss its time: run nightly of schedule s" || told[1].Status != "over" ||
+		told[3].Title != "A run of schedule s is late" {
+		t.Errorf("%+v", told)
+	}
+}
+
+// A test is sent at once, also by a paused rule and in the middle of a pause, and is tried once.
+func TestATestIsTriedOnce(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t, 500)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {runs: [paused]}\n"+host.rule())
+	if _, err := b.store.Set(t.Context(), "r", "paused", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.FirstRetry = time.Hour })
+	lease := b.lease()
+	for want := 1; want <= 2; want++ {
+		body, err := alerts.TestMessage("r", time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.store.Test(t.Context(), "r", body, "ann"); err != nil {
+			t.Fatal(err)
+		}
+		b.send(d, lease)
+		if host.count() != want {
+			t.Fatalf("it was told %d times, want %d", host.count(), want)
+		}
+	}
+	got := b.messages("r")
+	if got[0].State != "delivered" || got[1].State != "given_up" || got[1].Attempts != 1 ||
+		!strings.Contains(got[1].Error, "answers 500") || b.alert("r").FailingSince != nil {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,134 @@
+package alerts
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/webhook"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/alert"
+)
+
+const (
+	// sendLook is how often the leader looks for messages that are due.
+	sendLook = time.Second
+	// attemptsAtOnce is how many attempts are under way; of each rule there is one.
+	attemptsAtOnce = 128
+	// attemptHold is when an attempt is made again whose leader died before it could note what came of it.
+	attemptHold = 30 * time.Second
+	// firstRetry is the pause after the first attempt that failed; it doubles up to longestRetry, and a Retry-After
+	// makes it longer up to there.
+	firstRetry   = 5 * time.Second
+	longestRetry = 10 * time.Minute
+	// messagePatience is how long a message is tried before it is given up, and messageAttempts how often at the least.
+	// What holds then is told anew.
+	messagePatience = 24 * time.Hour
+	messageAttempts = 12
+)
+
+// Send makes an attempt at everything that is due, until nothing is. Attempts are independent of each other: a receiver
+// that hangs keeps none but its own rule's messages waiting. What comes of an attempt is noted under the lease, and so
+// is that it is made. Send returns when all of them have ended, after an error too.
+func (d *Duty) Send(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
+	under := map[string]bool{} // the rules that have one under way
+	ended := make(chan ended, attemptsAtOnce)
+	look := time.NewTicker(sendLook)
+	defer look.Stop()
+	for {
+		if err == nil && ctx.Err() == nil {
+			err = d.begin(ctx, lease, under, ended)
+		}
+		if len(under) == 0 {
+			return sendLook, err
+		}
+		select {
+		case e := <-ended:
+			delete(under, e.rule)
+			if err == nil {
+				err = e.err
+			}
+		case <-look.C:
+		}
+	}
+}
+
+type ended struct {
+	rule string
+	err  error // what came of it could not be noted
+}
+
+func (d *Duty) begin(ctx context.Context, lease workqueue.Lease, under map[string]bool, done chan<- ended) error {
+	room := attemptsAtOnce - len(under)
+	if room <= 0 {
+		return nil
+	}
+	due, err := d.cfg.Store.Claim(ctx, lease, slices.Collect(maps.Keys(under)), room, d.hold())
+	if err != nil {
+		return err
+	}
+	for i := range due {
+		a := &due[i]
+		under[a.Alert] = true
+		go func() { done <- ended{a.Alert, d.survive(a, func() error { return d.attempt(ctx, lease, a) })} }()
+	}
+	return nil
+}
+
+func (d *Duty) hold() time.Duration { return attemptHold + d.cfg.Receivers.timeout }
+
+// survive makes a panic of an attempt an error of the duty: the recover of whoever runs that is in another goroutine.
+func (d *Duty) survive(a *alert.Attempt, attempt func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			d.log.Error("an attempt at a message panicked", zap.String("alert", a.Alert), zap.Any("panic", p),
+				zap.ByteString("stack", debug.Stack()))
+			err = fmt.Errorf("an attempt at a message of alert %s: panic: %v", a.Alert, p)
+		}
+	}()
+	return attempt()
+}
+
+// attempt sends a message and notes what came of it.
+func (d *Duty) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) error {
+	came := d.tell(ctx, a)
+	if ctx.Err() != nil {
+		return ctx.Err() // it was cut off, and is tried again by whoever leads then
+	}
+	log := d.log.With(zap.String("alert", a.Alert), zap.Stringer("message", a.Message), zap.Int("attempt", a.Number))
+	if came.Delivered {
+		noted, err := d.cfg.Store.Delivered(ctx, lease, a)
+		if noted {
+			log.Debug("message delivered")
+		}
+		return err
+	}
+	retry := webhook.Retry{First: d.cfg.FirstRetry, Longest: longestRetry}
+	if retry.First <= 0 {
+		retry.First = firstRetry
+	}
+	failure := alert.Failure{Reason: came.Reason(), Pause: retry.In(a.Failures+1, came.Wait),
+		GiveUp: came.GiveUp || a.Test || a.Age >= messagePatience && a.Number >= messageAttempts}
+	noted, err := d.cfg.Store.Failed(ctx, lease, a, failure)
+	if noted && (a.Failures == 0 || failure.GiveUp) {
+		log.Warn("a receiver could not be told", zap.String("why", came.Why), zap.Bool("given_up", failure.GiveUp))
+	}
+	return err
+}
+
+func (d *Duty) tell(ctx context.Context, a *alert.Attempt) webhook.Outcome {
+	spec, err := readSpec(a.Alert, a.Spec)
+	if err != nil {
+		return webhook.Outcome{Why: err.Error()}
+	}
+	m, err := read(a, d.cfg.Receivers.public)
+	if err != nil {
+		return webhook.Outcome{GiveUp: true, Why: err.Error()}
+	}
+	return d.cfg.Receivers.tell(ctx, &spec.To, m)
+}

@@ -1,0 +1,296 @@
+package alerts_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/alert"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+// soon is more than anything here takes on a busy machine.
+const soon = 30 * time.Second
+
+const (
+	hookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	mailSecret = "the-password-of-the-mail"
+	chatPath   = "/services/T000/B000/a-secret-of-the-chat"
+)
+
+// bench is a database, and a health report that the test makes.
+type bench struct {
+	*testing.T
+	pool     *pgxpool.Pool
+	store    alert.Store
+	sessions session.Store
+	conns    *connections.Connections
+
+	mu     sync.Mutex
+	report health.Report
+	left   map[workqueue.RunID]time.Duration
+}
+
+func setup(t *testing.T) *bench {
+	t.Helper()
+	pool := testenv.Pool(t)
+	db := database.New(pool)
+	return &bench{T: t, pool: pool, store: alert.New(db), sessions: session.New(db),
+		conns: &connections.Connections{}, left: map[workqueue.RunID]time.Duration{}}
+}
+
+// operator is the operator's file: secrets for receivers of this machine, and a mail server if one is given.
+func (b *bench) operator(mailServer string, hosts ...string) {
+	b.Helper()
+	dir := b.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	write("hooks.key", hookSecret)
+	write("mail.key", mailSecret)
+	quoted, _ := json.Marshal(append(hosts, "http://127.0.0.1:1"))
+	text := fmt.Sprintf("secrets:\n  hooks: {file: hooks.key, hosts: %s}\n", quoted)
+	for i, host := range hosts {
+		write(fmt.Sprintf("chat%d.key", i), host+chatPath)
+		text += fmt.Sprintf("  chat%d: {file: chat%d.key, hosts: %s}\n", i, i, quoted)
+	}
+	text += "http: {allow_private: [127.0.0.1]}\n"
+	if mailServer != "" {
+		text += fmt.Sprintf("smtp: {server: %q, from: tranche@bank.example, tls: none, username: tranche, "+
+			"password: {file: mail.key}, recipients: [bank.example]}\n", mailServer)
+	}
+	conns, err := connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.conns = conns
+}
+
+// duty is a node's; change says what is particular about it.
+func (b *bench) duty(change ...func(*alerts.Config, *alerts.DutyConfig)) *alerts.Duty {
+	b.Helper()
+	web, err := httpfetch.New(b.conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(web.Close)
+	config := alerts.Config{Connections: b.conns, Transport: web.Transport(), Public: "https://tranche.bank.example"}
+	with := alerts.DutyConfig{Store: b.store, FirstRetry: time.Millisecond,
+		Health: func(context.Context) (*health.Report, error) { return b.reported(), nil },
+		Left: func(_ context.Context, run workqueue.RunID) (time.Duration, error) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.left[run], nil
+		},
+	}
+	for _, f := range change {
+		f(&config, &with)
+	}
+	if with.Receivers, err = alerts.NewReceivers(config); err != nil {
+		b.Fatal(err)
+	}
+	duty, err := alerts.New(with)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return duty
+}
+
+func (b *bench) reported() *health.Report {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	report := b.report
+	report.Conditions = slices.Clone(b.report.Conditions)
+	return &report
+}
+
+// condition is one of an endpoint without listeners.
+func condition(endpoint string, severity health.Severity) health.Condition {
+	return health.Condition{Kind: health.NoListeners, Severity: severity, Subject: endpoint,
+		Link: "/endpoint?name=" + endpoint, Title: "Nobody listens on endpoint " + endpoint, Detail: "2 running runs have work for it.", Since: time.Now(),
+		Remedy: "Start a service that listens on it: `tranche endpoints show " + endpoint + "`"}
+}
+
+func (b *bench) says(conditions ...health.Condition) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.report.Conditions = conditions
+}
+
+// apply puts a rule on record that neither waits nor pauses, but for what it says.
+func (b *bench) apply(name, text string) {
+	b.Helper()
+	for _, field := range []string{"wait: 0s\n", "interval: 0s\n"} {
+		if !strings.Contains(text, field[:5]) {
+			text += field
+		}
+	}
+	spec, err := alerts.Parse(name, []byte(text))
+	if err != nil {
+		b.Fatal(err)
+	}
+	doc, err := json.Marshal(spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := b.store.Apply(b.Context(), alert.Text{Name: name, Spec: doc, Source: text}, "ann"); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// lease makes the test the leader, until it ends: it is never prolonged.
+func (b *bench) lease() workqueue.Lease {
+	b.Helper()
+	id, err := b.sessions.StartSession(b.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"}, time.Hour)
+	if err != nil {
+		b.Fatal(err)
+	}
+	lease, err := b.sessions.Lead(b.Context(), id, time.Hour)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return lease
+}
+
+func (b *bench) look(d *alerts.Duty, lease workqueue.Lease) {
+	b.Helper()
+	if _, err := d.Look(b.Context(), lease); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) send(d *alerts.Duty, lease workqueue.Lease) {
+	b.Helper()
+	if _, err := d.Send(b.Context(), lease); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// sendUntil sends until something is so.
+func (b *bench) sendUntil(d *alerts.Duty, lease workqueue.Lease, what string, so func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(soon); !so(); {
+		if time.Now().After(deadline) {
+			b.Fatalf("after %s it is not so: %s", soon, what)
+		}
+		b.send(d, lease)
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func (b *bench) messages(rule string) []alert.AlertMessage {
+	b.Helper()
+	list, _, err := b.store.Messages(b.Context(), rule, nil, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return list
+}
+
+func (b *bench) exec(sql string, args ...any) {
+	b.Helper()
+	if _, err := b.pool.Exec(b.Context(), sql, args...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// run makes a run that is there, as far as alerts go.
+func (b *bench) run(name, plan string, hold any) workqueue.RunID {
+	b.Helper()
+	id := uuid.Must(uuid.NewV7())
+	b.exec(`INSERT INTO batchrun (id, name, plan, spec, state, items, sealed_at, hold, held_at, held_by)
+		VALUES ($1, $2, $3, '{}', 'running', 10, now(), $4::text, CASE WHEN $4::text IS NOT NULL THEN now() END, 'ann')`,
+		id, name, plan, hold)
+	return workqueue.RunID(id)
+}
+
+// complete ends a run, and tells it as whoever records the last of its items does.
+func (b *bench) complete(run workqueue.RunID, generation, failed int) {
+	b.Helper()
+	b.exec(`UPDATE batchrun SET state = 'completed', finished_at = now(), done = items - $2, failed = $2 WHERE id = $1`,
+		run, failed)
+	b.exec(`INSERT INTO run_event (id, run_id, generation, kind, payload)
+		VALUES (gen_random_uuid(), $1, $2, 'completed', jsonb_build_object('done', 10 - $3::int, 'failed', $3::int))`,
+		run, generation, failed)
+}
+
+// receiver is a host that is told by HTTP.
+type receiver struct {
+	*httptest.Server
+
+	mu     sync.Mutex
+	answer []int // what it answers, one after the other; then 204
+	got    []*http.Request
+	bodies [][]byte
+}
+
+func newReceiver(t *testing.T, answer ...int) *receiver {
+	t.Helper()
+	r := &receiver{answer: answer}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		status := http.StatusNoContent
+		if n := len(r.got); n < len(r.answer) {
+			status = r.answer[n]
+		}
+		r.got, r.bodies = append(r.got, req), append(r.bodies, body)
+		w.Header().Set("Location", "http://127.0.0.1:1/elsewhere")
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte("it has " + hookSecret + " and " + req.URL.Path))
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func (r *receiver) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.got)
+}
+
+// told are the messages that a webhook got.
+func (r *receiver) told(t *testing.T) (all []alerts.Message) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, body := range r.bodies {
+		var doc struct {
+			Type string
+			Data alerts.Message
+		}
+		if err := json.Unmarshal(body, &doc); err != nil || doc.Type != "alert" ||
+			doc.Data.ID != r.got[i].Header.Get("webhook-id") || r.got[i].Header.Get("webhook-signature") == "" {
+			t.Errorf("it was told %s, %v, by %v", body, err, r.got[i].Header)
+		}
+		all = append(all, doc.Data)
+	}
+	return all
+}
+
+func (r *receiver) rule() string {
+	return fmt.Sprintf("to: {webhook: {url: %q, secret: hooks}}\n", r.URL+"/done")
+}
