@@ -47,6 +47,7 @@ type commands struct {
 	Run         runCommands        `cmd:"" help:"Start, watch, repair and export runs."`
 	Plan        planCommands       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
 	Schedule    scheduleCommands   `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
+	Alert       alertCommands      `cmd:"" help:"Alerts: who is told what a person must see to."`
 	Collector   collectorCommands  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
 	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
 	Tracker     trackerCommands    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`

@@ -49,6 +49,7 @@ type serveCommand struct {
 	streamFlags
 	scheduleFlags
 	metricsFlags
+	alertFlags
 }
 
 // minConnections keeps a node from waiting for itself: it loads, publishes and records at once.
@@ -128,8 +129,9 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: p.wait.needs, SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard: pages, Trackers: service, Producers: taking,
-		Connections: p.connections, Schedules: p.schedules, RestsUntil: p.restsUntil, DataDir: p.directory,
-		StoresStreams: p.private, WakeDuty: node.WakeDuty, Metrics: p.metrics,
+		Connections: p.connections, Schedules: p.schedules, Alerts: p.alerting.receivers,
+		RestsUntil: p.restsUntil, DataDir: p.directory, StoresStreams: p.private, WakeDuty: node.WakeDuty,
+		Metrics: p.metrics,
 	}, p)
 	if err != nil {
 		return err
@@ -138,7 +140,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	if err != nil {
 		return err
 	}
-	p.scheduling.bind(node, server)
+	p.bind(node, server)
 	return s.work(ctx, term, p, node, server, end)
 }
 

@@ -43,6 +43,7 @@ type parts struct {
 	connections *connections.Connections
 	schedules   api.Schedules
 	scheduling  *scheduleEngine
+	alerting    *alerting
 	duties      []orchestrator.Duty            // of the node that leads
 	transport   http.RoundTripper              // to hosts of others, guarded as the operator's file says
 	restsUntil  func(paceKey string) time.Time // of HTTP services that want to be left alone
@@ -55,6 +56,12 @@ func (p *parts) metricsURL(api string) string {
 		return api + "/metrics"
 	}
 	return "http://" + p.metricsAt.String() + "/metrics"
+}
+
+// bind gives the duties what came after the node.
+func (p *parts) bind(node *orchestrator.Node, server *api.Server) {
+	p.scheduling.bind(node, server)
+	p.alerting.bind(node, server)
 }
 
 func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) (err error) {
@@ -84,6 +91,9 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 		return err
 	}
 	if err := startSchedules(p, log); err != nil {
+		return err
+	}
+	if err := s.startAlerts(p, log); err != nil {
 		return err
 	}
 	return s.openNATS(ctx, p, log)

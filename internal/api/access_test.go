@@ -38,7 +38,7 @@ func (b *bench) lockedWith(config api.Config, how access.Config) *lockedBench {
 	if err != nil {
 		b.Fatal(err)
 	}
-	config.Access = gate
+	config.Access, config.Alerts = gate, tellers(b.T)
 	if config.Metrics == nil {
 		config.Metrics = newMeasured()
 	}

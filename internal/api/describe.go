@@ -157,6 +157,7 @@ func tags() []*huma.Tag {
 		{Name: "live", Description: "What a page shows while a run goes on: streams of events, planes, charts, requests."},
 		{Name: "plans", Description: "Plans on record, in versions."},
 		{Name: "schedules", Description: "What is started by the clock, and what became of it."},
+		{Name: "alerts", Description: "Who is told what a person must see to, and what became of it."},
 		{Name: "trackers", Description: "Tracker batches: when all items of a fan-out are done."},
 		{Name: "collectors", Description: "Operations that wait for each other, to be flushed together by their keys."},
 		{Name: "endpoints", Description: "Who listens, what there is to do, and the settings of both."},
@@ -176,6 +177,7 @@ func tagOf(op *huma.Operation) string {
 	byFirst := map[string]string{
 		"runs": "runs", "items": "items", "plans": "plans", "collectors": "collectors", "schedules": "schedules",
 		"trackers":     "trackers",
+		"alerts":       "alerts",
 		"endpoints":    "endpoints",
 		"dead-letters": "dead letters", "quarantine": "dead letters", "tokens": "access", "session": "access",
 	}

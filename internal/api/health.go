@@ -29,11 +29,13 @@ func (s *Server) registerHealth(api huma.API) {
 	})
 }
 
+// Watch looks after the system's health; what a duty needs of it is the same that callers get.
+func (s *Server) Watch() *health.Watch { return s.health }
+
 // watchHealth makes what looks after the system's health.
-func (s *Server) watchHealth() (err error) {
-	s.health, err = health.New(health.Config{
+func watchHealth(s *Server) (*health.Watch, error) {
+	return health.New(health.Config{
 		Log: s.log, Store: s.store, NC: s.nc, DataDir: s.config.DataDir,
 		StoresStreams: s.config.StoresStreams, Short: s.short,
 	})
-	return err
 }

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -108,6 +109,8 @@ type Config struct {
 	Connections *connections.Connections
 	// Schedules is where schedules take items from, beside these sources.
 	Schedules Schedules
+	// Alerts reach those who are told; nil: alerts cannot be applied.
+	Alerts *alerts.Receivers
 	// Producers take operations for collectors; nil: the server's own, which share no commits with others.
 	Producers *producers.Producers
 	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
@@ -191,7 +194,11 @@ func New(store *database.DB, engine Engine, nc *nats.Conn, config Config) (*Serv
 	s := &Server{
 		store: store, engine: engine, nc: nc, log: config.Log, config: config, trackers: config.Trackers, cut: cutTimeout,
 	}
-	if err := errors.Join(s.watchHealth(), s.watchRuns(), s.keepTrackers()); err != nil {
+	var err error
+	if s.health, err = watchHealth(s); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(s.watchRuns(), s.keepTrackers()); err != nil {
 		return nil, err
 	}
 	if s.producers = config.Producers; s.producers == nil {
@@ -234,6 +241,7 @@ func (s *Server) routes() http.Handler {
 	s.registerCollectors(v1)
 	s.registerTrackers(v1)
 	s.registerSchedules(v1)
+	registerAlerts(s, v1)
 	s.registerSystem(v1)
 	s.registerSession(v1)
 	s.registerTokens(v1)

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -107,7 +108,9 @@ func setup(t *testing.T) *bench {
 	engine := storeEngine{starts: start.New(store), redos: redo.New(store), controls: control.New(store),
 		collectors: collector.New(store), db: store, session: session, ready: make(chan struct{}), asked: new(atomic.Int32)}
 	close(engine.ready)
-	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{Version: "test"})
+	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
+		Version: "test", Alerts: tellers(t),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -530,4 +533,15 @@ func (b *bench) peek(path string) {
 	if line, err := bufio.NewReader(answer.Body).ReadString('\n'); err != nil || answer.StatusCode != http.StatusOK {
 		b.Errorf("GET %s: %s, %q, %v", path, answer.Status, line, err)
 	}
+}
+
+// tellers lets alerts run one program.
+func tellers(t *testing.T) *alerts.Receivers {
+	t.Helper()
+	receivers, err := alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
+		Programs: map[string]string{"page": "/bin/true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return receivers
 }

@@ -65,6 +65,14 @@ const (
 	LetterStateWaiting  LetterState = "waiting"
 )
 
+// Defines values for MessageState.
+const (
+	MessageStateDelivered MessageState = "delivered"
+	MessageStateDropped   MessageState = "dropped"
+	MessageStateGivenUp   MessageState = "given_up"
+	MessageStateWaiting   MessageState = "waiting"
+)
+
 // Defines values for Outcome.
 const (
 	OutcomeDone    Outcome = "done"
@@ -183,6 +191,141 @@ type Against struct {
 
 	// Digests of the earlier run
 	Digests *Digests `json:"digests,omitempty"`
+}
+
+// AlertList defines model for AlertList.
+type AlertList struct {
+	Alerts []AlertSummary `json:"alerts"`
+
+	// Next value of after for the next page; absent on the last
+	Next string `json:"next,omitempty"`
+}
+
+// AlertMessage defines model for AlertMessage.
+type AlertMessage struct {
+	// ID the same for each attempt
+	ID string `json:"id"`
+
+	// What one of alert, test
+	What  string `json:"what"`
+	Group string `json:"group"`
+
+	// Severity one of info, warning, critical
+	Severity string `json:"severity"`
+
+	// Body what it tells
+	Body     json.RawMessage `json:"body"`
+	State    MessageState    `json:"state"`
+	Attempts int             `json:"attempts"`
+
+	// Error why the last attempt failed
+	Error  string    `json:"error,omitempty"`
+	MadeAt time.Time `json:"made_at"`
+
+	// EndedAt absent: it waits
+	EndedAt *time.Time `json:"ended_at,omitempty"`
+}
+
+// AlertMessages defines model for AlertMessages.
+type AlertMessages struct {
+	Messages []AlertMessage `json:"messages"`
+
+	// Next value of before for the next page; absent on the last
+	Next *time.Time `json:"next,omitempty"`
+}
+
+// AlertSummary defines model for AlertSummary.
+type AlertSummary struct {
+	Name    string `json:"name"`
+	Version int    `json:"version"`
+
+	// State one of active, paused
+	State string `json:"state"`
+
+	// Spec with every setting; of secrets their names only
+	Spec json.RawMessage `json:"spec"`
+
+	// Holding conditions that hold and were told
+	Holding int64 `json:"holding"`
+
+	// Waiting messages that were not delivered yet
+	Waiting int64 `json:"waiting"`
+
+	// Failures attempts that failed since the receiver was last told something
+	Failures int `json:"failures"`
+
+	// FailingSince when the first of them failed
+	FailingSince *time.Time `json:"failing_since,omitempty"`
+
+	// Error why the last attempt failed
+	Error string `json:"error,omitempty"`
+
+	// ToldAt when the receiver was last told something
+	ToldAt *time.Time `json:"told_at,omitempty"`
+
+	// NextAt no attempt is made before
+	NextAt    time.Time `json:"next_at"`
+	CreatedBy string    `json:"created_by"`
+	CreatedAt time.Time `json:"created_at"`
+	ChangedBy string    `json:"changed_by"`
+	ChangedAt time.Time `json:"changed_at"`
+}
+
+// AlertView defines model for AlertView.
+type AlertView struct {
+	Name    string `json:"name"`
+	Version int    `json:"version"`
+
+	// State one of active, paused
+	State string `json:"state"`
+
+	// Spec with every setting; of secrets their names only
+	Spec json.RawMessage `json:"spec"`
+
+	// Holding conditions that hold and were told
+	Holding int64 `json:"holding"`
+
+	// Waiting messages that were not delivered yet
+	Waiting int64 `json:"waiting"`
+
+	// Failures attempts that failed since the receiver was last told something
+	Failures int `json:"failures"`
+
+	// FailingSince when the first of them failed
+	FailingSince *time.Time `json:"failing_since,omitempty"`
+
+	// Error why the last attempt failed
+	Error string `json:"error,omitempty"`
+
+	// ToldAt when the receiver was last told something
+	ToldAt *time.Time `json:"told_at,omitempty"`
+
+	// NextAt no attempt is made before
+	NextAt    time.Time `json:"next_at"`
+	CreatedBy string    `json:"created_by"`
+	CreatedAt time.Time `json:"created_at"`
+	ChangedBy string    `json:"changed_by"`
+	ChangedAt time.Time `json:"changed_at"`
+
+	// Source as it was applied
+	Source string `json:"source"`
+}
+
+// AppliedAlert defines model for AppliedAlert.
+type AppliedAlert struct {
+	Name    string `json:"name"`
+	Version int    `json:"version"`
+
+	// Unchanged it was so before: nothing was done
+	Unchanged bool `json:"unchanged"`
+
+	// Previous the version before; absent when there was none
+	Previous int `json:"previous,omitempty"`
+
+	// State a paused rule stays paused; one of active, paused
+	State     string    `json:"state"`
+	ChangedBy string    `json:"changed_by"`
+	ChangedAt time.Time `json:"changed_at"`
 }
 
 // AppliedCollector defines model for AppliedCollector.
@@ -774,6 +917,20 @@ type Controlled struct {
 
 	// Slices paused: requests that are out; cancelled: requests called back
 	Slices int64 `json:"slices"`
+}
+
+// ControlledAlert defines model for ControlledAlert.
+type ControlledAlert struct {
+	Name string `json:"name"`
+
+	// State one of active, paused, deleted
+	State string `json:"state"`
+
+	// Unchanged it was so before: nothing was done
+	Unchanged bool `json:"unchanged"`
+
+	// Waiting messages not delivered yet: they wait until it is resumed, or are dropped
+	Waiting int64 `json:"waiting"`
 }
 
 // ControlledSchedule defines model for ControlledSchedule.
@@ -1915,6 +2072,9 @@ type LogIn struct {
 	// Token the secret of a token
 	Token string `json:"token"`
 }
+
+// MessageState is a text; a newer server may know more values.
+type MessageState string
 
 // MissingGroup defines model for MissingGroup.
 type MissingGroup struct {
@@ -3839,6 +3999,14 @@ type Streams struct {
 	Streams []StreamView `json:"streams"`
 }
 
+// TestedAlert defines model for TestedAlert.
+type TestedAlert struct {
+	Name string `json:"name"`
+
+	// Message its id; the list of messages says what becomes of it
+	Message string `json:"message"`
+}
+
 // Timeline defines model for Timeline.
 type Timeline struct {
 	From time.Time `json:"from"`
@@ -4012,6 +4180,30 @@ type Unauthorized = ErrorModel
 
 // UnprocessableEntity defines model for UnprocessableEntity.
 type UnprocessableEntity = ErrorModel
+
+// ListAlertsParams defines parameters for ListAlerts.
+type ListAlertsParams struct {
+	// After only alerts whose name follows this one
+	After string `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ApplyAlertParams defines parameters for ApplyAlert.
+type ApplyAlertParams struct {
+	// Name the alert's name, when it does not give itself one
+	Name string `form:"name,omitempty" json:"name,omitempty"`
+}
+
+// ListAlertMessagesParams defines parameters for ListAlertMessages.
+type ListAlertMessagesParams struct {
+	// Before only messages that were made before
+	Before time.Time `form:"before,omitempty" json:"before,omitempty"`
+
+	// Limit how many at the most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+}
 
 // ListAuditParams defines parameters for ListAudit.
 type ListAuditParams struct {
@@ -4494,6 +4686,106 @@ type ListTrackerMissingParams struct {
 
 	// Limit how many at the most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+// ListAlerts: List alerts by name, with whom they could not tell.
+//
+// It is GET /alerts, for role viewer.
+func (c *Client) ListAlerts(ctx context.Context, params ListAlertsParams, options ...CallOption) (AlertList, error) {
+	var out AlertList
+	ask := request{operation: "list-alerts", method: http.MethodGet, path: path("/alerts")}
+	ask.add("after", params.After, false)
+	ask.add("limit", params.Limit, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ApplyAlert: Put an alert on record, or change it.
+//
+// The body is an alert in YAML, or in JSON. Its name field, or else the query, names it. What is the same as before
+// changes nothing. What was told stays told, and messages that wait go to the receiver of the new text. A receiver
+// that this server could not reach by its operator's file is refused.
+//
+// It is POST /alerts, for role operator.
+func (c *Client) ApplyAlert(ctx context.Context, params ApplyAlertParams, contentType string, body io.Reader, options ...CallOption) (AppliedAlert, error) {
+	var out AppliedAlert
+	ask := request{operation: "apply-alert", method: http.MethodPost, path: path("/alerts")}
+	ask.add("name", params.Name, false)
+	ask.contentType, ask.body = contentType, body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// DeleteAlert: Take an alert off the record.
+//
+// Messages that were not delivered are dropped. Applied again, it has the next version.
+//
+// It is DELETE /alerts/{name}, for role operator.
+func (c *Client) DeleteAlert(ctx context.Context, name string, options ...CallOption) (ControlledAlert, error) {
+	var out ControlledAlert
+	ask := request{operation: "delete-alert", method: http.MethodDelete, path: path("/alerts/%s", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// GetAlert: An alert, whole.
+//
+// It is GET /alerts/{name}, for role viewer.
+func (c *Client) GetAlert(ctx context.Context, name string, options ...CallOption) (AlertView, error) {
+	var out AlertView
+	ask := request{operation: "get-alert", method: http.MethodGet, path: path("/alerts/%s", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ListAlertMessages: What an alert has told, newest first.
+//
+// It is GET /alerts/{name}/messages, for role viewer.
+func (c *Client) ListAlertMessages(ctx context.Context, name string, params ListAlertMessagesParams, options ...CallOption) (AlertMessages, error) {
+	var out AlertMessages
+	ask := request{operation: "list-alert-messages", method: http.MethodGet, path: path("/alerts/%s/messages", name)}
+	ask.add("before", params.Before, false)
+	ask.add("limit", params.Limit, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// PauseAlert: Let an alert tell nothing until it is resumed.
+//
+// Messages that were not delivered yet wait.
+//
+// It is POST /alerts/{name}/pause, for role operator.
+func (c *Client) PauseAlert(ctx context.Context, name string, options ...CallOption) (ControlledAlert, error) {
+	var out ControlledAlert
+	ask := request{operation: "pause-alert", method: http.MethodPost, path: path("/alerts/%s/pause", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// ResumeAlert: End the pause of an alert.
+//
+// It tells what holds then and was not told, and what is over. What only happened meanwhile, like a completion, it
+// does not tell.
+//
+// It is POST /alerts/{name}/resume, for role operator.
+func (c *Client) ResumeAlert(ctx context.Context, name string, options ...CallOption) (ControlledAlert, error) {
+	var out ControlledAlert
+	ask := request{operation: "resume-alert", method: http.MethodPost, path: path("/alerts/%s/resume", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// TestAlert: Have an alert tell its receiver that this is a test.
+//
+// The leader sends it, also for a paused alert, and tries once; the list of messages says what became of it. A pause
+// after attempts that failed is over.
+//
+// It is POST /alerts/{name}/test, for role operator.
+func (c *Client) TestAlert(ctx context.Context, name string, options ...CallOption) (TestedAlert, error) {
+	var out TestedAlert
+	ask := request{operation: "test-alert", method: http.MethodPost, path: path("/alerts/%s/test", name)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
 }
 
 // ListAudit: What operators did, newest first: who, what, before and after.
@@ -5773,4 +6065,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 9cbd7a27d802d1e35ac408926eca3d08, is 07f74933ec0b035b2a3569ac48533806b1c3492cd8836917577474069d7bd7a2.
+// Of d32af2d75eea3c0328578ccb9f1a60e9, is d99d5552bdf2b3d171a0849451dcc263e7c1585a56bb937dee2c015b29ac9d25.

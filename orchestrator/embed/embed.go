@@ -31,7 +31,7 @@ const DefaultMaxConns = 8
 // grace is how long requests have to end.
 const grace = 10 * time.Second
 
-// Config says what a node is made of. Schedules, webhooks and the tracker service over NATS are left to `tranche
+// Config says what a node is made of. Schedules, alerts, webhooks and the tracker service over NATS are left to `tranche
 // serve`, which leads as long as one is there; so are steps of the kinds http and sql, which need the operator's
 // connections.
 type Config struct {

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/alert"
+)
+
+type alertMessages struct {
+	Name  string `arg:"" help:"The alert's name."`
+	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (m *alertMessages) Validate() error { return within("--limit", &m.Limit, alert.MaxMessages) }
+
+// Run lists what an alert has told.
+func (m *alertMessages) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	list, err := cl.ListAlertMessages(ctx, m.Name, client.ListAlertMessagesParams{Limit: m.Limit}, term.keep())
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.sent()
+	}
+	if len(list.Messages) == 0 {
+		return term.printf("alert %s has told nothing yet\n", inert(m.Name))
+	}
+	t := table{room: term.room()}
+	t.row("MADE", "STATE", "ATTEMPTS", "SEVERITY", "WHAT", "TROUBLE")
+	for i := range list.Messages {
+		told := &list.Messages[i]
+		said := alerts.Message{}
+		_ = json.Unmarshal(told.Body, &said) // without a title, at worst
+		t.row(moment(told.MadeAt), string(told.State), fmt.Sprint(told.Attempts), told.Severity,
+			short(inert(said.Title), 200), short(inert(orDash(told.Error)), 200))
+	}
+	text := t.String()
+	if list.Next != nil {
+		text += "there are more: --limit shows up to 500\n"
+	}
+	return term.printf("%s", text)
+}
+
+type alertTest struct {
+	Name string        `arg:"" help:"The alert's name."`
+	Wait time.Duration `default:"60s" help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
+}
+
+// Validate is called by kong.
+func (t *alertTest) Validate() error {
+	if t.Wait < 0 {
+		return fmt.Errorf("--wait is %s; it must not be negative", t.Wait)
+	}
+	return nil
+}
+
+// Run has an alert tell that this is a test.
+func (t *alertTest) Run(ctx context.Context, term *console) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	sent, err := cl.TestAlert(ctx, t.Name, term.keep())
+	if err != nil {
+		return err
+	}
+	told := client.AlertMessage{ID: sent.Message, State: client.MessageState(alert.MessageWaiting)}
+	if t.Wait > 0 {
+		if told, err = t.await(ctx, cl, told); err != nil {
+			return err
+		}
+	}
+	state := alert.MessageState(told.State)
+	if term.json {
+		if err = term.document(told); err == nil && state == alert.MessageGivenUp {
+			err = &exitError{exitOther}
+		}
+		return err
+	}
+	switch state {
+	case alert.MessageDelivered:
+		return term.printf("alert %s: the test was delivered\n", inert(t.Name))
+	case alert.MessageGivenUp, alert.MessageDropped:
+		return fmt.Errorf("alert %s: the test was not delivered: %s", t.Name, told.Error)
+	case alert.MessageWaiting:
+	}
+	return term.printf("alert %s: the test is on its way; see what becomes of it with: tranche alert messages %s\n",
+		inert(t.Name), inert(t.Name))
+}
+
+// await looks until the message has come to its end.
+func (t *alertTest) await(ctx context.Context, cl *client.Client, told client.AlertMessage) (client.AlertMessage,
+	error,
+) {
+	end := time.After(t.Wait)
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		list, err := cl.ListAlertMessages(ctx, t.Name, client.ListAlertMessagesParams{})
+		if err != nil {
+			return told, err
+		}
+		for i := range list.Messages {
+			if list.Messages[i].ID == told.ID {
+				told = list.Messages[i]
+			}
+		}
+		if alert.MessageState(told.State) != alert.MessageWaiting {
+			return told, nil
+		}
+		select {
+		case <-ctx.Done():
+			return told, ctx.Err()
+		case <-end:
+			return told, nil
+		case <-tick.C:
+		}
+	}
+}
+
+type alertPause struct {
+	Name string `arg:"" help:"The alert's name."`
+}
+
+// Run pauses an alert.
+func (p *alertPause) Run(ctx context.Context, term *console) error {
+	return controlAlert(ctx, term, p.Name, (*client.Client).PauseAlert, func(c *client.ControlledAlert) string {
+		text := "is paused: it tells nothing until it is resumed"
+		if c.Unchanged {
+			text = "was paused before"
+		}
+		if c.Waiting > 0 {
+			text += "; " + plural(c.Waiting, "message") + " wait for that"
+		}
+		return text
+	})
+}
+
+type alertResume struct {
+	Name string `arg:"" help:"The alert's name."`
+}
+
+// Run resumes an alert.
+func (r *alertResume) Run(ctx context.Context, term *console) error {
+	return controlAlert(ctx, term, r.Name, (*client.Client).ResumeAlert, func(c *client.ControlledAlert) string {
+		if c.Unchanged {
+			return "was not paused"
+		}
+		return "goes on, with what holds now"
+	})
+}
+
+type alertDelete struct {
+	Name string `arg:"" help:"The alert's name."`
+}
+
+// Run deletes an alert.
+func (d *alertDelete) Run(ctx context.Context, term *console) error {
+	return controlAlert(ctx, term, d.Name, (*client.Client).DeleteAlert, func(c *client.ControlledAlert) string {
+		if c.Waiting > 0 {
+			return "is deleted, and with it " + plural(c.Waiting, "message") + " that nobody was told"
+		}
+		return "is deleted"
+	})
+}
+
+// controlAlert does something to an alert, and says what became of it.
+func controlAlert(
+	ctx context.Context, term *console, name string,
+	do func(*client.Client, context.Context, string, ...client.CallOption) (client.ControlledAlert, error),
+	say func(*client.ControlledAlert) string,
+) error {
+	cl, err := term.client()
+	if err != nil {
+		return err
+	}
+	done, err := do(cl, ctx, name, term.keep())
+	if err != nil {
+		return err
+	}
+	if term.json {
+		return term.sent()
+	}
+	return term.printf("alert %s %s\n", inert(done.Name), say(&done))
+}
