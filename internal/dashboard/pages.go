@@ -6,7 +6,7 @@ import "strings"
 func pages() []string {
 	return []string{
 		"/", "/runs", "/runs/{}", "/runs/{}/errors", "/runs/{}/item", "/start", "/plans", "/schedules",
-		"/collectors", "/trackers", "/endpoints", "/endpoint", "/nodes",
+		"/collectors", "/trackers", "/alerts", "/endpoints", "/endpoint", "/nodes",
 		"/dead-letters", "/audit", "/health", "/tokens", "/login", "/api",
 	}
 }

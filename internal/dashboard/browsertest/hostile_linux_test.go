@@ -140,6 +140,9 @@ func (s *stack) hostileServices(secret string) (batch string) {
 		{"id": start(evil, 60), "key": start(evil, 50), "payload": evil},
 		{"id": strings.Repeat("W", 200), "key": start(evil, 50), "payload": 1},
 	}})
+	post("/alerts", yaml, note+"name: hostile\nwhen: {runs: [paused], health: info}\n"+
+		"plans: [\"<b>\"]\nto: {command: page}\n")
+	post("/alerts/hostile/test", asJSON, map[string]any{})
 	post("/schedules", yaml, note+"name: hostile\ncron: 0 3 * * *\nplan: nothing\nitems:\n  file: \"<b>.csv\"\n")
 	return batch
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/internal/embedded"
@@ -81,6 +82,11 @@ func (s *stack) serve() {
 		s.Fatal(err)
 	}
 	settings := api.Config{Version: "test", Dashboard: pages}
+	settings.Alerts, err = alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
+		Programs: map[string]string{"page": "/bin/true"}})
+	if err != nil {
+		s.Fatal(err)
+	}
 	if s.config.locked {
 		if settings.Access, err = access.New(identity.New(s.store), access.Config{}); err != nil {
 			s.Fatal(err)

@@ -7,7 +7,7 @@ export const helpShown = signal(false);
 
 const places = {
   r: ["/runs", "Runs"], s: ["/start", "Start a run"], p: ["/plans", "Plans"], e: ["/endpoints", "Endpoints"],
-  n: ["/nodes", "Nodes"], d: ["/dead-letters", "Dead letters"], h: ["/health", "Health"], a: ["/audit", "Audit"],
+  n: ["/nodes", "Nodes"], d: ["/dead-letters", "Dead letters"], h: ["/health", "Health"], l: ["/alerts", "Alerts"], a: ["/audit", "Audit"],
   t: ["/tokens", "Tokens"], i: ["/api", "API"],
 };
 

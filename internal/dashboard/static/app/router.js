@@ -5,7 +5,7 @@ import { html, signal } from "./html.js";
 export const pages = [
   ["/", "runs"], ["/runs", "runs"], ["/runs/{run}", "run"], ["/runs/{run}/errors", "errors"],
   ["/runs/{run}/item", "item"], ["/start", "start"], ["/plans", "plans"], ["/schedules", "schedules"], ["/collectors", "collectors"],
-  ["/trackers", "trackers"], ["/endpoints", "endpoints"],
+  ["/trackers", "trackers"], ["/alerts", "alerts"], ["/endpoints", "endpoints"],
   ["/endpoint", "endpoint"], ["/nodes", "nodes"], ["/dead-letters", "letters"], ["/audit", "audit"],
   ["/health", "health"], ["/tokens", "tokens"], ["/login", "login"], ["/api", "api"],
 ];

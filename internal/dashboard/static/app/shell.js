@@ -20,6 +20,7 @@ export const places = [
   ["/nodes", "Nodes", "nodes", "n", ["nodes"]],
   ["/dead-letters", "Dead letters", "letters", "d", ["letters"]],
   ["/health", "Health", "health", "h", ["health"]],
+  ["/alerts", "Alerts", "bell", "l", ["alerts"]],
   ["/audit", "Audit", "audit", "a", ["audit"]],
   ["/tokens", "Tokens", "tokens", "t", ["tokens"]],
   ["/api", "API", "api", "i", ["api"]],
