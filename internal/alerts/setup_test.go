@@ -129,7 +129,8 @@ func (b *bench) reported() *health.Report {
 // condition is one of an endpoint without listeners.
 func condition(endpoint string, severity health.Severity) health.Condition {
 	return health.Condition{Kind: health.NoListeners, Severity: severity, Subject: endpoint,
-		Link: "/endpoint?name=" + endpoint, Title: "Nobody listens on endpoint " + endpoint, Detail: "2 running runs have work for it.", Since: time.Now(),
+		Link: "/endpoint?name=" + endpoint, Title: "Nobody listens on endpoint " + endpoint, Since: time.Now(),
+		Detail: "2 running runs have work for it.",
 		Remedy: "Start a service that listens on it: `tranche endpoints show " + endpoint + "`"}
 }
 

@@ -52,7 +52,7 @@ type Spec struct {
 
 	Wait     workqueue.Duration `json:"wait"`     // how long a condition holds, or is over, before it is told
 	Interval workqueue.Duration `json:"interval"` // between two messages about the same
-	Quiet    *Quiet          `json:"quiet,omitempty"`
+	Quiet    *Quiet             `json:"quiet,omitempty"`
 }
 
 // Receiver is who is told. One of its members is set.
