@@ -124,15 +124,13 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	if err != nil {
 		return err
 	}
-	config, err := s.guarded(api.Config{
+	config, err := s.guarded(p.reach(api.Config{
 		Log: log, Hosts: s.AllowHost, Version: versionText(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: p.wait.needs, SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard: pages, Trackers: service, Producers: taking,
-		Connections: p.connections, Schedules: p.schedules, Alerts: p.alerting.receivers,
-		RestsUntil: p.restsUntil, DataDir: p.directory, StoresStreams: p.private, WakeDuty: node.WakeDuty,
-		Metrics: p.metrics,
-	}, p)
+		WakeDuty: node.WakeDuty, Metrics: p.metrics,
+	}), p)
 	if err != nil {
 		return err
 	}

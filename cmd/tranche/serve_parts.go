@@ -58,6 +58,13 @@ func (p *parts) metricsURL(api string) string {
 	return "http://" + p.metricsAt.String() + "/metrics"
 }
 
+// reach adds what the API reaches beside the node, and where this server keeps files.
+func (p *parts) reach(config api.Config) api.Config {
+	config.Connections, config.Schedules, config.Alerts = p.connections, p.schedules, p.alerting.receivers
+	config.RestsUntil, config.DataDir, config.StoresStreams = p.restsUntil, p.directory, p.private
+	return config
+}
+
 // bind gives the duties what came after the node.
 func (p *parts) bind(node *orchestrator.Node, server *api.Server) {
 	p.scheduling.bind(node, server)
