@@ -31,9 +31,9 @@ const DefaultMaxConns = 8
 // grace is how long requests have to end.
 const grace = 10 * time.Second
 
-// Config says what a node is made of. Schedules, alerts, webhooks and the tracker service over NATS are left to `tranche
-// serve`, which leads as long as one is there; so are steps of the kinds http and sql, which need the operator's
-// connections.
+// Config says what a node is made of. Schedules, alerts, webhooks and the tracker service over NATS are left to
+// `tranche serve`, which leads as long as one is there; so are steps of the kinds http and sql, which need the
+// operator's connections.
 type Config struct {
 	Database string     // URL of a database that `tranche migrate` or `tranche serve` has migrated
 	NATS     *nats.Conn // to the servers of the services; it stays the caller's
