@@ -135,6 +135,9 @@ func checkCodes(field string, codes []string) error {
 		return fieldError(field, "%d codes; at most %d are allowed", len(codes), maxCodes)
 	}
 	for i, code := range codes {
+		if code == workqueue.NoCodes {
+			return fieldError(field, "%s is no code, and stands for an empty list only; leave it out beside others", code)
+		}
 		if err := checkName(field, code, "."); err != nil {
 			return err
 		}

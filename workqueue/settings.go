@@ -75,8 +75,8 @@ const (
 	DefaultMaxBackoff = 5 * time.Minute
 )
 
-// noCodes as the only one in a list of codes is no code.
-const noCodes = "none"
+// NoCodes as the only one in a list of codes is no code.
+const NoCodes = "none"
 
 // View returns the settings as JSON has them.
 func (s *StepSettings) View() (v SettingsView) {
@@ -187,14 +187,14 @@ func (s StepSettings) Over(o *StepOverrides) StepSettings {
 	if o.InFlight != nil {
 		s.SetInFlight(*o.InFlight)
 	}
-	if o.MaxBackoff == nil && s.MaxBackoff > 0 {
+	if o.RetryBackoff != nil && o.MaxBackoff == nil && s.MaxBackoff > 0 {
 		s.MaxBackoff = max(s.MaxBackoff, s.RetryBackoff)
 	}
 	return s
 }
 
 func codesGiven(codes []string) []string {
-	if len(codes) == 1 && codes[0] == noCodes {
+	if len(codes) == 1 && codes[0] == NoCodes {
 		return []string{}
 	}
 	return slices.Clone(codes)

@@ -109,6 +109,10 @@ func TestOverridesLieOverSettings(t *testing.T) {
 	if fixed.Chunk != 7 || fixed.ChunkAuto || fixed.ChunkTime != 0 {
 		t.Errorf("got %+v", fixed)
 	}
+	if long := (workqueue.StepSettings{RetryBackoff: time.Hour, MaxBackoff: time.Second}).Over(
+		&workqueue.StepOverrides{Rate: new(7.0)}); long.MaxBackoff != time.Second {
+		t.Errorf("a rate made the longest backoff %s", long.MaxBackoff)
+	}
 	var told []string
 	for name, value := range found.All() {
 		told = append(told, fmt.Sprint(name, "=", value))
