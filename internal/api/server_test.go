@@ -423,6 +423,7 @@ func TestGETsChangeNothing(t *testing.T) {
 	put("/collectors", "application/yaml", "{name: echo, endpoint: echo}")
 	put("/collectors/echo/ops", "application/json", `{"ops":[{"key":"k","payload":1}]}`)
 	put("/schedules", "application/yaml", "{name: echo, cron: 0 3 * * *, plan: echo, items: {file: a.csv}}")
+	put("/alerts", "application/yaml", "{name: echo, when: {health: critical}, to: {command: page}}")
 	batch := put("/trackers", "application/json", `{"owner":"me"}`).ID
 	put("/trackers/"+batch+"/groups", "application/json", `{"items":9000}`)
 	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
@@ -441,7 +442,8 @@ func TestGETsChangeNothing(t *testing.T) {
 			(SELECT string_agg(c::text, ';') FROM collector c), (SELECT string_agg(o::text, ';') FROM collector_op o),
 			(SELECT string_agg(s::text, ';') FROM schedule s), (SELECT count(*) FROM schedule_fire),
 			(SELECT string_agg(md5(g::text), ';') FROM tracker_group g),
-			(SELECT string_agg(t::text, ';') FROM tracker_service t))`).Scan(&state)
+			(SELECT string_agg(t::text, ';') FROM tracker_service t),
+			(SELECT string_agg(a::text, ';') FROM alert a), (SELECT count(*) FROM alert_message))`).Scan(&state)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,14 +34,19 @@ func (b *browser) open(t *testing.T, base string) *page {
 	ctx, end := chromedp.NewContext(b.ctx, chromedp.WithNewBrowserContext())
 	p := &page{T: t, ctx: ctx, base: base}
 	t.Cleanup(end)
-	t.Cleanup(p.verdict)
-	if err := chromedp.Listen(ctx, p.watch); err != nil {
-		t.Fatalf("open a page: %v", err)
+	p.attach()
+	return p
+}
+
+func (p *page) attach() {
+	p.Helper()
+	p.Cleanup(p.verdict)
+	if err := chromedp.Listen(p.ctx, p.watch); err != nil {
+		p.Fatalf("open a page: %v", err)
 	}
 	command(p, network.Enable, network.EnableParams{})
 	command(p, log.Enable, cdp.Empty{})
 	command(p, runtime.Enable, cdp.Empty{})
-	return p
 }
 
 // watch notes what a page complains of.

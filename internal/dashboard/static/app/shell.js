@@ -116,9 +116,10 @@ function HealthMark({ link = false }) {
 }
 
 function Connection() {
-  const words = { live: "Live", connecting: "Connecting", lost: "Connection lost", none: "" };
+  const words = { live: "Live", connecting: "Connecting", lost: "Connection lost", waiting: "Not live", none: "" };
   const state = connection.value;
-  return html`<div class=${"connection " + state} role="status" data-test="connection" data-state=${state}>
+  return html`<div class=${"connection " + state} role="status" data-test="connection" data-state=${state}
+      title=${state === "waiting" ? "Other windows have all the streams that a browser may have; click here" : undefined}>
     ${words[state] && html`<i aria-hidden="true"></i>${words[state]}`}</div>`;
 }
 

@@ -1,116 +1,143 @@
-// Live events of the server, with a state that the page shows.
+// Live events of the server, with a state that the page shows. All tabs share the connections: a worker holds them, and
+// a tab that nobody sees looks at none.
 import { signal } from "./html.js";
 import { BASE, toLogin } from "./api.js";
 import { refresh } from "./session.js";
+import { Hub } from "./streamhub.js";
 
-// connection is what the page's streams are, taken together: "none", "live", "connecting" or "lost".
+// connection is what the page's streams are, taken together: "none", "live", "connecting", "waiting" (other windows
+// have all the streams that there may be) or "lost".
 export const connection = signal("none");
 
-const open = new Map(); // a stream's own state, by its handle
-const patience = 8000;  // ms without a connection, then it is "lost"
-const firstPause = 500;
-const longestPause = 15000;
-const unseen = 2000;    // ms a tab may be out of sight before its streams are closed
+const patience = 8000; // ms without a connection, then it is "lost"
+const unseen = 2000;   // ms a tab may be out of sight before it looks no longer
+const sign = 10_000;   // ms between two signs of life
 
-function set(handle, state, onState) {
-  if (open.get(handle) === state) return;
-  if (state) open.set(handle, state);
-  else open.delete(handle);
-  const all = [...open.values()];
-  connection.value = all.length === 0 ? "none"
-    : all.includes("lost") ? "lost" : all.includes("connecting") ? "connecting" : "live";
-  if (state) onState?.(state);
+const looks = new Map(); // what listens to a stream, by its name
+let names = 0;
+let hub = null;          // takes (wants, focused)
+let shown = !document.hidden;
+let timer = 0;
+
+function begin() {
+  if (hub) return;
+  const alone = () => { // one hub for this tab, where browsers share none
+    hub = new Hub((path) => new EventSource(BASE + path)).attach(take);
+  };
+  setInterval(() => tell(), sign);
+  addEventListener("focus", () => tell(true));
+  if (!globalThis.SharedWorker) {
+    alone();
+    return;
+  }
+  const worker = new SharedWorker(new URL("./streamworker.js", import.meta.url), { type: "module", name: "tranche" });
+  worker.port.onmessage = ({ data }) => take(data);
+  worker.onerror = () => {
+    alone();
+    tell(true);
+  };
+  hub = (wants, focused) => worker.port.postMessage({ wants, focused });
 }
 
-// stream opens GET /api/v1 + path as server-sent events. on maps names of events to functions of their data.
-// The browser sends Last-Event-ID itself while it reconnects. Where it gives up (the server was away, or refused), and
-// where we had closed the stream because nobody looked at the tab, we begin anew: on.resync is called then, as if the
-// server had sent it. Returns close().
+function tell(focused = false) {
+  hub?.(shown ? Object.fromEntries([...looks].map(([name, l]) => [name, l.path])) : {}, focused);
+}
+
+function take({ to, state, joined, name, data, id }) {
+  const look = looks.get(to);
+  if (!look || !shown) return;
+  if (state) look.set(state);
+  else if (joined) look.join();
+  else if (look.on[name]) deliver(name, look.on[name], data, id);
+}
+
+function see(now) {
+  clearTimeout(timer);
+  if (now && !shown) for (const look of looks.values()) look.set("connecting");
+  shown = now;
+  tell(now);
+}
+
+document.addEventListener("visibilitychange", () => {
+  clearTimeout(timer);
+  if (document.hidden) timer = setTimeout(see, unseen, false);
+  else see(true);
+});
+// A page that is left may be kept for the way back to it.
+addEventListener("pagehide", () => see(false));
+addEventListener("pageshow", () => see(!document.hidden));
+
+// stream listens to GET /api/v1 + path, server-sent events, while the tab is seen. on maps names of events to functions
+// of their data. Where something may have been missed on.resync is called, as if the server had sent it. Returns close().
 export function stream(path, on, { onState } = {}) {
-  const handle = Symbol(path);
-  let source = null, timer = 0, lostTimer = 0, pause = firstPause, begun = false, closed = false;
-
-  const connect = () => {
-    if (closed) return;
-    let anew = begun;
-    source = new EventSource(BASE + path);
-    source.onopen = () => {
-      begun = true;
-      clearTimeout(lostTimer);
-      lostTimer = 0;
-      pause = firstPause;
-      set(handle, "live", onState);
-      if (anew) on.resync?.({});
-      anew = false;
-    };
-    source.onerror = () => {
-      waiting();
-      if (source.readyState === EventSource.CLOSED) retry();
-    };
-    for (const [name, fn] of Object.entries(on)) source.addEventListener(name, (e) => closed || deliver(name, fn, e));
-  };
-  const waiting = () => {
-    if (open.get(handle) === "lost") return;
-    set(handle, "connecting", onState);
-    if (!lostTimer) lostTimer = setTimeout(() => set(handle, "lost", onState), patience);
-  };
-  const retry = () => {
-    clearTimeout(timer);
-    timer = setTimeout(async () => {
-      if (closed || document.hidden) return;
-      // An EventSource does not say why it was refused. A session that ended must lead to the login page.
-      const now = await refresh();
-      if (now.loaded && !now.authenticated) toLogin();
-      else connect();
-    }, pause * (0.75 + Math.random() / 2));
-    pause = Math.min(pause * 2, longestPause);
-  };
-  // A browser has six connections for one server over HTTP/1.1, shared by all tabs: a tab that nobody sees gives its own
-  // back.
-  const seen = () => {
-    clearTimeout(timer);
-    if (!document.hidden) {
-      if (!source || source.readyState === EventSource.CLOSED) { waiting(); connect(); }
-      return;
-    }
-    timer = setTimeout(() => {
-      source?.close();
-      clearTimeout(lostTimer);
-      lostTimer = 0;
-    }, unseen);
-  };
-
-  // A page that is left may be kept, with its connections, for the way back to it: five such pages, and nothing can be
-  // loaded any more. It connects again when it is shown again.
-  const left = () => {
-    clearTimeout(timer);
-    source?.close();
-  };
-
-  document.addEventListener("visibilitychange", seen);
-  addEventListener("pagehide", left);
-  addEventListener("pageshow", seen);
-  waiting();
-  connect();
+  begin();
+  const look = new Look(path, on, onState);
+  const name = String(++names);
+  looks.set(name, look);
+  look.set("connecting");
+  tell(document.hasFocus());
   return () => {
-    closed = true;
-    document.removeEventListener("visibilitychange", seen);
-    removeEventListener("pagehide", left);
-    removeEventListener("pageshow", seen);
-    clearTimeout(timer);
-    clearTimeout(lostTimer);
-    source?.close();
-    set(handle, "", null);
+    looks.delete(name);
+    look.close();
+    tell();
   };
 }
 
-function deliver(name, fn, e) {
+class Look {
+  constructor(path, on, onState) {
+    Object.assign(this, { path, on, onState, state: "", begun: false, timer: 0 });
+  }
+
+  join() {
+    if (this.begun) this.on.resync?.({});
+    this.begun = true;
+  }
+
+  set(state) {
+    if (state === "refused") {
+      this.#refused();
+      state = "connecting";
+    }
+    if (state !== "connecting") {
+      clearTimeout(this.timer);
+      this.timer = 0;
+    } else if (this.state === "lost") return;
+    else this.timer ||= setTimeout(() => this.#show("lost"), patience);
+    this.#show(state);
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.onState = null;
+    sum();
+  }
+
+  #show(state) {
+    if (state === this.state) return;
+    this.state = state;
+    sum();
+    this.onState?.(state);
+  }
+
+  // A stream does not say why it was refused. A session that ended must lead to the login page.
+  async #refused() {
+    const now = await refresh();
+    if (now.loaded && !now.authenticated) toLogin();
+  }
+}
+
+function sum() {
+  const all = [...looks.values()].map((l) => l.state);
+  connection.value = ["lost", "connecting", "waiting", "live"].find((state) => all.includes(state)) ?? "none";
+}
+
+function deliver(name, fn, text, id) {
   let data = {};
   try {
-    if (e.data) data = JSON.parse(e.data);
+    if (text) data = JSON.parse(text);
   } catch (err) {
     console.error("an event that is no JSON:", name, err);
     return;
   }
-  fn(data, e.lastEventId);
+  fn(data, id);
 }

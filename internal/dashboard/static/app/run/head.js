@@ -27,7 +27,8 @@ export function Reason({ run }) {
 
 /** Live says whether what the page shows is of now. */
 export function LiveBadge({ state }) {
-  const [tone, text] = { live: ["ok", "Live"], connecting: ["warn", "Reconnecting…"], lost: ["bad", "Not connected"] }[state] ?? ["plain", state];
+  const [tone, text] = { live: ["ok", "Live"], connecting: ["warn", "Reconnecting…"], lost: ["bad", "Not connected"],
+    waiting: ["warn", "Not live: too many windows"] }[state] ?? ["plain", state];
   return html`<span class=${"live-badge live-" + state} role="status" data-test="live" data-state=${state}>
     <${Badge} tone=${tone}><i class="live-dot"></i>${text}<//></span>`;
 }

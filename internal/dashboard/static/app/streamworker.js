@@ -1,0 +1,11 @@
+// The streams of all tabs, in a worker that they share.
+import { Hub } from "./streamhub.js";
+
+const BASE = new URL("/api/v1", location.origin);
+const hub = new Hub((path) => new EventSource(BASE + path));
+
+addEventListener("connect", ({ ports: [port] }) => {
+  const want = hub.attach((message) => port.postMessage(message));
+  port.onmessage = ({ data: { wants, focused } }) => want(wants, focused);
+});
+setInterval(() => hub.sweep(), 10_000);
