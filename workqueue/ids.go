@@ -117,7 +117,7 @@ func (id LetterID) UUIDValue() (pgtype.UUID, error) { return pgtype.UUID{Bytes: 
 // ScanUUID reads the id from a uuid in SQL.
 func (id *LetterID) ScanUUID(v pgtype.UUID) error { return scanID((*[16]byte)(id), v) }
 
-// MinPrefix is the least number of hexadecimal digits that count as the beginning of an id.
+// MinPrefix is the least number of hexadecimal digits that count as the beginning, or a piece, of an id.
 const MinPrefix = 4
 
 // MaxNamed bounds the items that are named one by one.

@@ -35,6 +35,8 @@ func TestResolve(t *testing.T) {
 	resolves(strings.ToUpper(second.String()), second)
 	resolves(strings.ReplaceAll(second.String(), "-", ""), second)
 	resolves(third.String()[:30], third)
+	resolves(second.String()[len(second.String())-8:], second) // as the dashboard shows it
+	resolves(first.String()[20:], first)
 
 	var ambiguous *workqueue.AmbiguousError
 	for _, ref := range []string{"twice", first.String()[:4]} {

@@ -16,7 +16,7 @@ import (
 )
 
 type auditCommand struct {
-	Of     string   `name:"run" help:"Only what is about this run: an id, the beginning of one, a name, or last." placeholder:"RUN"`
+	Of     string   `name:"run" help:"Only what is about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
 	Actor  string   `help:"Only what this one did; tranche is what nodes did by themselves." placeholder:"NAME"`
 	Action string   `help:"Only this: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
 	Since  pastTime `help:"Only since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`

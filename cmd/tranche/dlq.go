@@ -80,7 +80,7 @@ func lettersText(letters []client.DeadLetter, room int) string {
 func shortLetter(id string) string { return id[:min(len(id), 18)] }
 
 type dlqShow struct {
-	ID   string `arg:"" name:"letter" help:"An id, or the beginning of one."`
+	ID   string `arg:"" name:"letter" help:"An id, or a piece of one."`
 	Full bool   `help:"All of the body, however large."`
 }
 

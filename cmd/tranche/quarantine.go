@@ -9,7 +9,7 @@ import (
 )
 
 type quarantineList struct {
-	Of    string `name:"run" help:"Only those about this run: an id, the beginning of one, a name, or last." placeholder:"RUN"`
+	Of    string `name:"run" help:"Only those about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
 	After int64  `help:"Only those older than this one." placeholder:"NUMBER"`
 	Limit int    `default:"20" help:"How many." placeholder:"N"`
 }

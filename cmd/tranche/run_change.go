@@ -12,7 +12,7 @@ import (
 )
 
 type runRerun struct {
-	Ref        string              `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref        string              `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Failed     bool                `xor:"which" help:"All items that failed."`
 	Key        []string            `xor:"which" sep:"none" help:"This item, whether it failed or not; may stand more than once." placeholder:"K"`
 	Keys       string              `xor:"which" help:"The items of a file with a key a line; - is standard input." placeholder:"FILE"`

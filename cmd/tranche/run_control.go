@@ -12,7 +12,7 @@ import (
 
 // whichRuns is one run or all.
 type whichRuns struct {
-	Ref    string `arg:"" optional:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref    string `arg:"" optional:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	All    bool   `help:"Every run that is under way."`
 	Reason string `help:"Why, for whoever looks at the run and for the audit log." placeholder:"TEXT"`
 }

@@ -10,7 +10,7 @@ import (
 )
 
 type runErrors struct {
-	Ref string `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	All bool   `help:"Every failed item instead of groups."`
 }
 

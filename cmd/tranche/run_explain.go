@@ -10,7 +10,7 @@ import (
 )
 
 type runExplain struct {
-	Ref  string `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Item string `help:"Explain the items of this key only, with every attempt." placeholder:"KEY"`
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 type runExport struct {
-	Ref    string   `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref    string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Format string   `enum:"ndjson,csv,parquet" default:"ndjson" help:"ndjson, csv or parquet." placeholder:"FORMAT"`
 	Step   string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
 	State  []string `enum:"done,failed,missing" help:"Only items in this state; may stand more than once." placeholder:"STATE"`

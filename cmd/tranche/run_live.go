@@ -10,7 +10,7 @@ import (
 const maxPage = 1000 // entries of a list that the API gives at once
 
 type runSlices struct {
-	Ref   string   `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref   string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
 	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
 	Limit int      `default:"20" help:"How many." placeholder:"N"`
@@ -68,7 +68,7 @@ func slicesText(page *client.LiveSlices, room int) string {
 }
 
 type runItems struct {
-	Ref   string   `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref   string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	From  int64    `help:"The first ordinal." placeholder:"N"`
 	To    *int64   `help:"The last ordinal." placeholder:"N"`
 	Step  string   `help:"As they are at this step; over all steps when absent." placeholder:"NAME"`

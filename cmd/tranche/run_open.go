@@ -70,7 +70,7 @@ func (r *runOpen) Run(ctx context.Context, term *console) error {
 }
 
 type runAdd struct {
-	Ref            string `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref            string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	File           string `arg:"" optional:"" default:"-" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	Key            string `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
 	Format         string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
@@ -112,7 +112,7 @@ func (r *runAdd) Run(ctx context.Context, term *console) error {
 }
 
 type runSeal struct {
-	Ref    string `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Expect *int64 `help:"Seal only if the run has so many items." placeholder:"N"`
 	Reason string `help:"Why, for the audit log." placeholder:"TEXT"`
 }

@@ -13,7 +13,7 @@ import (
 )
 
 type runReport struct {
-	Ref     string   `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
 	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there or unchanged; may stand more than once." placeholder:"CHANGE"`
 	Digests bool     `default:"true" negatable:"" help:"Digests of the items and results; they read every item."`

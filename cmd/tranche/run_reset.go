@@ -11,7 +11,7 @@ import (
 )
 
 type runReset struct {
-	Ref     string   `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Step    string   `help:"The step whose parts are taken back; may be left out when there is only one." placeholder:"NAME"`
 	All     bool     `xor:"which" help:"Of all items."`
 	Key     []string `xor:"which" sep:"none" help:"Of this item; may stand more than once." placeholder:"K"`

@@ -15,7 +15,7 @@ import (
 )
 
 type runSet struct {
-	Ref       string  `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref       string  `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`
 	Priority  *int    `help:"Runs with a greater number go first." placeholder:"N"`
 	MaxFailed *string `aliases:"threshold" help:"Failed items that pause the run: more than 500, or 1%; or none. Also --threshold." placeholder:"N|P%"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -55,6 +56,7 @@ func (r *runList) Run(ctx context.Context, term *console) error {
 	}
 	t := table{right: map[int]bool{3: true, 4: true, 5: true, 6: true}}
 	t.row("RUN", "NAME", "STATE", "ITEMS", "DONE", "FAILED", "", "STARTED")
+	var stand []string
 	for i := range list.Runs {
 		run := &list.Runs[i]
 		name := run.Name
@@ -63,8 +65,16 @@ func (r *runList) Run(ctx context.Context, term *console) error {
 		}
 		t.row(shortID(run.ID), short(inert(name), 20), run.State+openText(run.Open), count(run.Items),
 			count(run.Done), count(run.Failed), percent(run.Progress), moment(run.CreatedAt)[5:16])
+		if run.Stands != nil {
+			stand = append(stand, fmt.Sprintf("%s: %s (since %s)", shortID(run.ID), inert(run.Stands.Text),
+				moment(run.Stands.Since)))
+		}
 	}
-	return term.printf("%s", t.String())
+	text := t.String()
+	if len(stand) > 0 {
+		text += "\nThese stand:\n" + strings.Join(stand, "\n") + "\n"
+	}
+	return term.printf("%s", text)
 }
 
 // percent never says 100 before the end.
@@ -86,7 +96,7 @@ func openText(open *client.OpenView) string {
 func shortID(id string) string { return id[:min(len(id), 13)] }
 
 type runShow struct {
-	Ref string `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }
 
 // Run shows a run.
@@ -198,7 +208,7 @@ func runTimes(t *table, run *client.RunDocument) {
 }
 
 type runItem struct {
-	Ref string `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Key string `arg:"" help:"The item's key."`
 }
 

@@ -19,7 +19,7 @@ const (
 )
 
 type runWatch struct {
-	Ref string `arg:"" name:"run" help:"An id, the beginning of one, a name, or last."`
+	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }
 
 // Run follows a run.

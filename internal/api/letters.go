@@ -78,7 +78,7 @@ func (s *Server) listLetters(ctx context.Context, in *listLettersInput) (deadlet
 }
 
 type letterInput struct {
-	ID string `path:"id" doc:"an id, or the beginning of one (4 digits or more)"`
+	ID string `path:"id" doc:"an id, or a piece of one (4 digits or more)"`
 	WholeBody
 }
 

@@ -27,7 +27,7 @@ func (s *Server) registerQuarantine(api huma.API) {
 }
 
 type listQuarantinedInput struct {
-	Run   string `query:"run" doc:"only those about this run: an id, the beginning of one, a name, or last"`
+	Run   string `query:"run" doc:"only those about this run: an id, a piece of one, a name, or last"`
 	After int64  `query:"after" minimum:"0" doc:"the value of next of the page before"`
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }

@@ -56,7 +56,7 @@ func (s *Server) registerReport(api huma.API) {
 
 type reportInput struct {
 	RunPath
-	Against string `query:"against" doc:"an earlier run to compare with: an id, the beginning of one, or a name"`
+	Against string `query:"against" doc:"an earlier run to compare with: an id, a piece of one, or a name"`
 	Digests bool   `query:"digests" default:"true" doc:"false leaves the digests out: they read every item"`
 }
 
@@ -106,7 +106,7 @@ func (s *Server) against(ctx context.Context, here, there workqueue.RunID, diges
 
 type compareInput struct {
 	RunPath
-	Against string   `query:"against" required:"true" doc:"an earlier run: an id, the beginning of one, or a name"`
+	Against string   `query:"against" required:"true" doc:"an earlier run: an id, a piece of one, or a name"`
 	Change  []string `query:"change,explode" doc:"only keys with this change; may stand more than once; absent: all"`
 }
 

@@ -16,7 +16,7 @@ import (
 
 // RunPath is the run that an operation is about.
 type RunPath struct {
-	Run string `path:"run" doc:"an id, the beginning of one (4 digits or more), a name, or last" example:"last"`
+	Run string `path:"run" doc:"an id, a piece of one (4 digits or more), a name, or last" example:"last"`
 }
 
 // RunList is the answer to a list.
@@ -145,6 +145,9 @@ func (s *Server) listRuns(ctx context.Context, in *listInput) (RunList, error) {
 	}
 	runs, more, err := inspect.New(s.store).RunsPage(ctx, filter)
 	if err != nil {
+		return RunList{}, err
+	}
+	if err := s.health.Stand(ctx, runs); err != nil {
 		return RunList{}, err
 	}
 	list := RunList{Runs: runs}

@@ -82,6 +82,9 @@ func (s *Server) lookAtRuns(ctx context.Context) ([]byte, error) {
 		}
 		runs = slices.Concat(runs, older)
 	}
+	if err := s.health.Stand(ctx, runs); err != nil {
+		return nil, err
+	}
 	return json.Marshal(RunsTopic{runs})
 }
 

@@ -12,11 +12,14 @@ func (f *facts) quorum() []Condition {
 		return nil
 	}
 	return []Condition{dated(*mute.StalledSince, Condition{
-		Kind: NATS, Severity: Critical, Subject: "JetStream", Title: "JetStream does not answer", Link: "/nodes",
+		Kind: NATS, Severity: Critical, Subject: jetStream, Title: "JetStream does not answer", Link: "/nodes",
 		Detail: "Nothing is sent and recorded until it does. " + explain.StalledText(mute.StalledWhy) + ".",
 		Remedy: "See that more than half of the NATS servers run and reach each other; nothing has to be done here then",
 	})}
 }
+
+// jetStream is the subject of a condition of NATS that is about all nodes.
+const jetStream = "JetStream"
 
 // stalled returns the node that the streams have not answered for longest, or nil when they answer some node.
 func (f *facts) stalled() (first *health.NodeHealth) {

@@ -60,7 +60,7 @@ func (f *facts) waits(since time.Time) Severity {
 }
 
 // nobody tells of work that nobody does.
-func (f *facts) nobody(e health.WorkingEndpoint) Condition {
+func (f *facts) nobody(e unheard) Condition {
 	c := Condition{Kind: NoListeners, Severity: Critical, Subject: e.Endpoint, Link: endpointLink(e.Endpoint)}
 	kind, target := workqueue.TargetKind(e.Endpoint)
 	if kind == workqueue.KindLocal {
@@ -69,6 +69,9 @@ func (f *facts) nobody(e health.WorkingEndpoint) Condition {
 		c.Remedy = "Start the program that embeds a node with this function"
 	} else {
 		c.Title = "Nobody listens on endpoint " + e.Endpoint
+		if e.like != "" {
+			c.Title += "; was " + e.like + " meant?"
+		}
 		c.Detail = fmt.Sprintf("%s Requests that are out: %d.", haveWork(e.Runs), e.Out)
 		c.Remedy = fmt.Sprintf("Start a service that listens on it; it is there when this names it: "+
 			"`tranche endpoints show %s`", e.Endpoint)

@@ -20,8 +20,14 @@ const (
 	asksAtOnce = 8
 )
 
-// unheard returns what runs have work for and nobody does; known is false when nobody could be asked.
-func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []health.WorkingEndpoint, known bool) {
+// unheard is what runs have work for and nobody does.
+type unheard struct {
+	health.WorkingEndpoint
+	like string // the name of an endpoint that somebody listens on, and that may have been meant; or empty
+}
+
+// unheard returns it; known is false when nobody could be asked.
+func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, known bool) {
 	var services []health.WorkingEndpoint
 	for _, e := range db.Working {
 		switch kind, target := workqueue.TargetKind(e.Endpoint); kind {
@@ -29,7 +35,7 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []health.Wo
 			services = append(services, e)
 		case workqueue.KindLocal:
 			if !slices.ContainsFunc(db.Nodes, func(n health.NodeHealth) bool { return hasLocal(n, target) }) {
-				none = append(none, e)
+				none = append(none, unheard{WorkingEndpoint: e})
 			}
 		default: // every node can do it
 		}
@@ -46,7 +52,7 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []health.Wo
 	}
 	for _, e := range services {
 		if !slices.ContainsFunc(heard, func(l endpoints.Listener) bool { return l.Endpoint == e.Endpoint }) {
-			none = append(none, e)
+			none = append(none, unheard{e, alike(e.Endpoint, heard)})
 		}
 	}
 	return none, true
@@ -86,4 +92,36 @@ func (w *Watch) withoutPulls(ctx context.Context, all []health.WorkingEndpoint) 
 func pulled(ctx context.Context, js jetstream.JetStream, endpoint string) bool {
 	consumer, err := js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(endpoint))
 	return err == nil && consumer.CachedInfo().NumWaiting > 0 // just fetched
+}
+
+// alike returns the endpoint whose name differs from another by a slip or two, the nearest; or nothing.
+func alike(name string, heard []endpoints.Listener) (nearest string) {
+	least := min(2, len(name)/4) + 1 //nolint:mnd // a slip for four characters, two at the most
+	for i := range heard {
+		if d := slips(name, heard[i].Endpoint); d < least {
+			nearest, least = heard[i].Endpoint, d
+		}
+	}
+	return nearest
+}
+
+// slips counts the characters to be put in, taken out or changed to make one text of the other (Levenshtein).
+func slips(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
 }

@@ -18,7 +18,7 @@ type facts struct {
 	fills  []fill
 	filled bool // it is known how full the streams are
 	// unheard names what runs have work for and nobody does; asked says that this is known.
-	unheard []health.WorkingEndpoint
+	unheard []unheard
 	asked   bool
 	disk    *diskSpace // nil: not known
 	dataDir string

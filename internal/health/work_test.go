@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -57,6 +58,38 @@ func TestNobodyListens(t *testing.T) {
 	w.goes(health.NoListeners, "slow")
 	if _, there := seen(w.report(w.watch), health.NoListeners, "slow"); there {
 		t.Error("a busy service counts as none")
+	}
+}
+
+// A list of runs says what each stands for, and a name with a slip in it finds the one that was meant.
+func TestRunsThatStand(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	w.serve("statement", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
+	slip, other := w.start(request("statment"), 5), w.start(request("nobody-at-all"), 5)
+	done := w.start(request("statement"), 5)
+	w.appears(health.NoListeners, "statment", health.Critical, "was statement meant?")
+	w.appears(health.NoListeners, "nobody-at-all", health.Critical)
+	want := map[workqueue.RunID]string{
+		slip: "Nobody listens on endpoint statment; was statement meant?", other: "Nobody listens on endpoint nobody-at-all",
+		done: "",
+	}
+	runs, err := inspect.New(w.store).Runs(t.Context(), inspect.RunFilter{})
+	if err != nil || len(runs) != len(want) {
+		t.Fatalf("%d runs, %v", len(runs), err)
+	}
+	if err := w.watch.Stand(t.Context(), runs); err != nil {
+		t.Fatal(err)
+	}
+	for i := range runs {
+		var got string
+		if runs[i].Stands != nil {
+			got = runs[i].Stands.Text
+		}
+		if got != want[runs[i].ID] {
+			t.Errorf("run %s stands: %q, want %q", runs[i].ID, got, want[runs[i].ID])
+		}
 	}
 }
 

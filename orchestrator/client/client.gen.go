@@ -2105,6 +2105,9 @@ type MissingGroup struct {
 	// Who the owner by name
 	Who string `json:"who"`
 
+	// Stands something is amiss: they would not wait if all were well
+	Stands bool `json:"stands,omitempty"`
+
 	// Why the reason in a sentence
 	Why   string     `json:"why"`
 	Since *time.Time `json:"since,omitempty"`
@@ -2191,6 +2194,14 @@ type Nodes struct {
 
 	// At the database's clock when it looked
 	At time.Time `json:"at"`
+}
+
+// Obstacle defines model for Obstacle.
+type Obstacle struct {
+	// Kind as in GET /health, like no_listeners
+	Kind  string    `json:"kind"`
+	Text  string    `json:"text"`
+	Since time.Time `json:"since"`
 }
 
 // OpKeying defines model for OpKeying.
@@ -2699,6 +2710,9 @@ type ReportDocument struct {
 	StartedAt  *time.Time `json:"started_at,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
+	// Stands why it does not go on although it is running; in lists
+	Stands *Obstacle `json:"stands,omitempty"`
+
 	// Complete every item has an outcome
 	Complete bool `json:"complete"`
 
@@ -3137,9 +3151,12 @@ type RunDocument struct {
 	CreatedAt time.Time `json:"created_at"`
 
 	// StartedAt of the current generation
-	StartedAt      *time.Time `json:"started_at,omitempty"`
-	FinishedAt     *time.Time `json:"finished_at,omitempty"`
-	IdempotencyKey string     `json:"idempotency_key,omitempty"`
+	StartedAt  *time.Time `json:"started_at,omitempty"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// Stands why it does not go on although it is running; in lists
+	Stands         *Obstacle `json:"stands,omitempty"`
+	IdempotencyKey string    `json:"idempotency_key,omitempty"`
 
 	// Spec the plan as the run started with it
 	Spec     json.RawMessage   `json:"spec"`
@@ -3368,6 +3385,9 @@ type RunSummary struct {
 	// StartedAt of the current generation
 	StartedAt  *time.Time `json:"started_at,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// Stands why it does not go on although it is running; in lists
+	Stands *Obstacle `json:"stands,omitempty"`
 }
 
 // RunsTopic defines model for RunsTopic.
@@ -4207,7 +4227,7 @@ type ListAlertMessagesParams struct {
 
 // ListAuditParams defines parameters for ListAudit.
 type ListAuditParams struct {
-	// Run only what is about this run: an id, the beginning of one, a name, or last
+	// Run only what is about this run: an id, a piece of one, a name, or last
 	Run string `form:"run,omitempty" json:"run,omitempty"`
 
 	// Actor only what this one did; tranche is what nodes did by themselves
@@ -4324,7 +4344,7 @@ type ListPlanVersionsParams struct {
 
 // ListQuarantinedParams defines parameters for ListQuarantined.
 type ListQuarantinedParams struct {
-	// Run only those about this run: an id, the beginning of one, a name, or last
+	// Run only those about this run: an id, a piece of one, a name, or last
 	Run string `form:"run,omitempty" json:"run,omitempty"`
 
 	// After the value of next of the page before
@@ -4468,7 +4488,7 @@ type StartRunParams struct {
 
 // CompareRunsParams defines parameters for CompareRuns.
 type CompareRunsParams struct {
-	// Against an earlier run: an id, the beginning of one, or a name
+	// Against an earlier run: an id, a piece of one, or a name
 	Against string `form:"against" json:"against"`
 
 	// Change only keys with this change; may stand more than once; absent: all
@@ -4576,7 +4596,7 @@ type GetPlanesParams struct {
 
 // ReportRunParams defines parameters for ReportRun.
 type ReportRunParams struct {
-	// Against an earlier run to compare with: an id, the beginning of one, or a name
+	// Against an earlier run to compare with: an id, a piece of one, or a name
 	Against string `form:"against,omitempty" json:"against,omitempty"`
 
 	// Digests false leaves the digests out: they read every item
@@ -6065,4 +6085,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of d32af2d75eea3c0328578ccb9f1a60e9, is d99d5552bdf2b3d171a0849451dcc263e7c1585a56bb937dee2c015b29ac9d25.
+// Of 49e525c7a38206be33d7ae437625fd1e, is bef2a9dac17c0fbb1a7ffee0804f1494dc9248463999f83f8d76170bef98f387.

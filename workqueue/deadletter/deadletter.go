@@ -127,7 +127,7 @@ func nullTime(t time.Time) *time.Time {
 	return &t
 }
 
-// AmbiguousLetterError is returned when the beginning of an id fits more than one dead letter.
+// AmbiguousLetterError is returned when a piece of an id fits more than one dead letter.
 type AmbiguousLetterError struct {
 	Ref     string
 	Matches []workqueue.LetterID
@@ -138,20 +138,27 @@ func (e *AmbiguousLetterError) Error() string {
 		e.Matches[0], e.Matches[1])
 }
 
-// A range of the primary key.
-const matchingLetters = `SELECT id FROM dead_letter WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $3`
+// A range of the primary key; where that is empty, all letters.
+const matchingLetters = `
+WITH begins AS MATERIALIZED (SELECT id FROM dead_letter WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $3)
+SELECT id FROM begins
+UNION ALL
+(SELECT id FROM dead_letter
+WHERE NOT EXISTS (SELECT FROM begins) AND position($4 IN replace(id::text, '-', '')) > 0
+ORDER BY id DESC LIMIT $3)`
 
 // querier is a pool or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// resolveLetter finds the letter that a person means by ref: an id, or the beginning of one.
+// resolveLetter finds the letter that a person means by ref: an id, or a piece of one.
 func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.LetterID, error) {
 	low, high, ok := pg.PrefixRange(strings.TrimSpace(ref))
+	piece, _ := pg.Piece(strings.TrimSpace(ref))
 	var ids []workqueue.LetterID
 	if ok {
-		rows, err := db.Query(ctx, matchingLetters, low, high, pg.MaxMatches)
+		rows, err := db.Query(ctx, matchingLetters, low, high, pg.MaxMatches, piece)
 		if err == nil {
 			ids, err = pgx.CollectRows(rows, pgx.RowTo[workqueue.LetterID])
 		}
@@ -161,7 +168,7 @@ func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.Lette
 	}
 	switch len(ids) {
 	case 0:
-		return workqueue.LetterID{}, fmt.Errorf("no dead letter has the id or the beginning of an id %q: %w", ref,
+		return workqueue.LetterID{}, fmt.Errorf("no dead letter has the id or a piece of an id %q: %w", ref,
 			workqueue.ErrNotFound)
 	case 1:
 		return ids[0], nil

@@ -74,7 +74,7 @@ func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, e
 
 const oneLetter = letterColumns + `, body FROM dead_letter WHERE id = $1`
 
-// DeadLetter returns the letter that a person means by ref, with its body: an id, or the beginning of one (MinPrefix
+// DeadLetter returns the letter that a person means by ref, with its body: an id, or a piece of one (MinPrefix
 // digits or more, hyphens optional). It returns an AmbiguousLetterError when several letters fit, and an error that
 // wraps ErrNotFound when none does.
 func (s Store) DeadLetter(ctx context.Context, ref string) (DeadLetter, error) {

@@ -110,6 +110,7 @@ func (e *EndpointExplanation) merge(g MissingGroup) {
 // Sum makes the summary from the groups, which whoever has added to them calls again.
 func (e *EndpointExplanation) Sum() {
 	sortGroups(e.Groups)
+	tellAmiss(e.Groups)
 	if e.Missing == 0 {
 		e.Summary = fmt.Sprintf("nothing waits for endpoint %s: no running run has items for it that are not answered",
 			e.Endpoint)

@@ -80,6 +80,19 @@ const (
 	ReasonStray       Reason = "inconsistent" // a fault of ours
 )
 
+// Amiss reports whether items would not wait for it if all were well: no service is at work on them, no node is about to
+// send them, and it is not their turn yet that they wait for.
+func (r Reason) Amiss() bool {
+	switch r {
+	case ReasonSampling, ReasonSettingUp, ReasonStepLimit, ReasonBudget, ReasonAdaptive, ReasonPriority, ReasonShare,
+		ReasonRate, ReasonNext, ReasonBackoff, ReasonThrottled, ReasonPublishing, ReasonQueued, ReasonBusy, ReasonWorking,
+		ReasonPartly, ReasonNeeds, ReasonBarrier, ReasonFetching, ReasonLine, ReasonUnplaced:
+		return false
+	default:
+		return true
+	}
+}
+
 // Advice is something that an operator could do.
 type Advice struct {
 	Do      string `json:"do"`
@@ -106,6 +119,7 @@ type MissingGroup struct {
 	Endpoint string     `json:"endpoint,omitempty"`
 	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"whose turn it is"`
 	Who      string     `json:"who" doc:"the owner by name"`
+	Stands   bool       `json:"stands,omitempty" doc:"something is amiss: they would not wait if all were well"`
 	Why      string     `json:"why" doc:"the reason in a sentence"`
 	Since    *time.Time `json:"since,omitempty"`
 	Last     *Happening `json:"last,omitempty" doc:"the last thing that happened to them"`

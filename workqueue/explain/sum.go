@@ -17,7 +17,14 @@ const maxTold = 3
 func (e *Explanation) Sum() {
 	e.Groups = merged(e.Groups)
 	sortGroups(e.Groups)
+	tellAmiss(e.Groups)
 	e.Summary = e.summary()
+}
+
+func tellAmiss(groups []MissingGroup) {
+	for i := range groups {
+		groups[i].Stands = groups[i].Reason.Amiss()
+	}
 }
 
 func (e *Explanation) summary() string {

@@ -26,8 +26,14 @@ SELECT id FROM batchrun WHERE id BETWEEN $2 AND $3
 ORDER BY id DESC
 LIMIT $4`
 
-// Resolve finds the run that a person means by ref: LastRun, an id, the beginning of an id (MinPrefix digits or more,
-// hyphens optional) or a name. It returns an AmbiguousError with the newest matches when several runs fit, and an error
+// All runs are read. Nothing else fits, then.
+const runsWithPiece = `
+SELECT id FROM batchrun WHERE position($1 IN replace(id::text, '-', '')) > 0
+ORDER BY id DESC
+LIMIT $2`
+
+// Resolve finds the run that a person means by ref: LastRun, an id, a name, the beginning of an id, or else any piece of
+// one (MinPrefix digits or more, hyphens optional). It returns an AmbiguousError with the newest matches when several runs fit, and an error
 // that wraps ErrNotFound when none does, a GoneError when it was deleted.
 func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error) {
 	ids, err := s.matches(ctx, strings.TrimSpace(ref))
@@ -44,7 +50,7 @@ func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error)
 		if err := s.gone(ctx, strings.TrimSpace(ref)); err != nil {
 			return workqueue.RunID{}, err
 		}
-		return workqueue.RunID{}, fmt.Errorf("no run has the id, the beginning of an id or the name %q: %w", ref,
+		return workqueue.RunID{}, fmt.Errorf("no run has the id, a piece of an id or the name %q: %w", ref,
 			workqueue.ErrNotFound)
 	}
 }
@@ -60,5 +66,9 @@ func (s Store) matches(ctx context.Context, ref string) ([]workqueue.RunID, erro
 	if lo, hi, ok := pg.PrefixRange(ref); ok {
 		low, high = &lo, &hi
 	}
-	return plane.CollectRunIDs(s.db.Pool.Query(ctx, matchingRuns, ref, low, high, pg.MaxMatches))
+	ids, err := plane.CollectRunIDs(s.db.Pool.Query(ctx, matchingRuns, ref, low, high, pg.MaxMatches))
+	if piece, ok := pg.Piece(ref); ok && err == nil && len(ids) == 0 {
+		return plane.CollectRunIDs(s.db.Pool.Query(ctx, runsWithPiece, piece, pg.MaxMatches))
+	}
+	return ids, err
 }

@@ -39,6 +39,14 @@ type RunSummary struct {
 	CreatedAt  time.Time            `json:"created_at"`
 	StartedAt  *time.Time           `json:"started_at,omitempty" doc:"of the current generation"`
 	FinishedAt *time.Time           `json:"finished_at,omitempty"`
+	Stands     *Obstacle            `json:"stands,omitempty" doc:"why it does not go on although it is running; in lists"`
+}
+
+// Obstacle says what a run waits for that somebody has to see to.
+type Obstacle struct {
+	Kind  string    `json:"kind" doc:"as in GET /health, like no_listeners"`
+	Text  string    `json:"text"`
+	Since time.Time `json:"since"`
 }
 
 // HoldView says why nothing is claimed of a run. What is under way is recorded all the same.
@@ -148,7 +156,8 @@ WITH chosen AS MATERIALIZED (
         AND NOT EXISTS (SELECT 1 FROM unnest($8::text[]) AS w (word)
             WHERE position(w.word IN concat_ws(E'\n', r.name, r.plan, r.source, r.created_by)) = 0
                 AND position(lower(w.word) IN lower(concat_ws(E'\n', r.name, r.plan, r.source, r.created_by))) = 0
-                AND NOT starts_with(r.id::text, lower(w.word)))
+                AND NOT starts_with(r.id::text, lower(w.word))
+                AND (length(w.word) < 4 OR position(lower(w.word) IN r.id::text) = 0))
         AND ($9 = '' OR EXISTS (SELECT 1 FROM run_step st WHERE st.run_id = r.id AND st.endpoint = $9))
     ORDER BY r.id DESC
     LIMIT $3
@@ -191,6 +200,40 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 		return nil, false, fmt.Errorf("list runs: %w", err)
 	}
 	return runs[:min(len(runs), limit)], len(runs) > limit, nil
+}
+
+const runsThatAsk = `
+SELECT st.run_id, st.endpoint FROM run_step st
+WHERE st.run_id = ANY ($1) AND st.endpoint = ANY ($2) AND (
+    EXISTS (SELECT FROM work_slice w
+        WHERE w.run_id = st.run_id AND w.step = st.step AND w.state IN ('scheduled', 'claimed', 'sent'))
+    OR EXISTS (SELECT FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step AND b.has_ready))`
+
+// Asks returns which of the endpoints each of the runs has work for now.
+func (s Store) Asks(
+	ctx context.Context, runs []RunSummary, endpoints []string,
+) (map[workqueue.RunID][]string, error) {
+	if len(runs) == 0 || len(endpoints) == 0 {
+		return nil, nil
+	}
+	ids := make([]workqueue.RunID, len(runs))
+	for i := range runs {
+		ids[i] = runs[i].ID
+	}
+	asks := map[workqueue.RunID][]string{}
+	rows, err := s.db.Pool.Query(ctx, runsThatAsk, ids, endpoints)
+	if err == nil {
+		var run workqueue.RunID
+		var endpoint string
+		_, err = pgx.ForEachRow(rows, []any{&run, &endpoint}, func() error {
+			asks[run] = append(asks[run], endpoint)
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what runs ask: %w", err)
+	}
+	return asks, nil
 }
 
 // unlessZero is nil for the zero value.

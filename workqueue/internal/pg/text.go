@@ -39,6 +39,13 @@ func PrefixRange(ref string) (low, high uuid.UUID, ok bool) {
 	return low, high, errors.Join(errLow, errHigh) == nil
 }
 
+// Piece returns the digits of ref, if it can be a piece of an id.
+func Piece(ref string) (digits string, ok bool) {
+	digits = strings.ToLower(strings.ReplaceAll(ref, "-", ""))
+	_, _, ok = PrefixRange(digits)
+	return digits, ok
+}
+
 // ValidText reports whether PostgreSQL can hold s: what it cannot hold, no run is called.
 func ValidText(s string) bool {
 	return !strings.Contains(s, "\x00") && strings.ToValidUTF8(s, "") == s

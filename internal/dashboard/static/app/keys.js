@@ -1,15 +1,10 @@
 // The keyboard: the same keys on every page, and those that a page adds.
 import { html, signal, useEffect } from "./html.js";
 import { go } from "./router.js";
+import { places } from "./places.js";
 import { Dialog } from "./ui/overlays.js";
 
 export const helpShown = signal(false);
-
-const places = {
-  r: ["/runs", "Runs"], s: ["/start", "Start a run"], p: ["/plans", "Plans"], e: ["/endpoints", "Endpoints"],
-  n: ["/nodes", "Nodes"], d: ["/dead-letters", "Dead letters"], h: ["/health", "Health"], l: ["/alerts", "Alerts"], a: ["/audit", "Audit"],
-  t: ["/tokens", "Tokens"], i: ["/api", "API"],
-};
 
 const own = signal([]); // of the page: [{keys, label, fn}]
 let waitsFor = 0;       // until when a key after g counts
@@ -39,8 +34,9 @@ export function listen() {
 function press(key) {
   if (Date.now() < waitsFor) {
     waitsFor = 0;
-    if (places[key]) {
-      go(places[key][0]);
+    const place = places.find(([, , , k]) => k === key);
+    if (place) {
+      go(place[0]);
       return true;
     }
   }
@@ -87,6 +83,6 @@ export function Help() {
         ${line(["/"], "Search")}${line(["j"], "Next row")}${line(["k"], "Previous row")}${line(["Enter"], "Open the row")}
         ${line(["Esc"], "Close, or leave a field")}${line(["?"], "This list")}</ul>
         ${own.value.length > 0 && html`<h3>On this page</h3><ul>${own.value.map((k) => line([k.key], k.label))}</ul>`}</div>
-      <div><h3>Go to</h3><ul>${Object.entries(places).map(([k, [, label]]) => line(["g", k], label))}</ul></div>
+      <div><h3>Go to</h3><ul>${places.map(([, label, , key]) => line(["g", key], label))}</ul></div>
     </div><//>`;
 }

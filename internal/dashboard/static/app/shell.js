@@ -8,23 +8,7 @@ import { connection } from "./stream.js";
 import { theme, nextTheme } from "./theme.js";
 import { Page, Button, Card, ErrorBox, Icon, Skeleton, Toast, Empty, toast } from "./ui.js";
 import { Help, helpShown } from "./keys.js";
-
-// places of the navigation: [path, label, icon, key after g, pages that belong to it].
-export const places = [
-  ["/runs", "Runs", "runs", "r", ["runs", "run", "errors", "item", "start"]],
-  ["/plans", "Plans", "plans", "p", ["plans"]],
-  ["/schedules", "Schedules", "clock", "s", ["schedules"]],
-  ["/collectors", "Collectors", "collectors", "c", ["collectors"]],
-  ["/trackers", "Trackers", "trackers", "k", ["trackers"]],
-  ["/endpoints", "Endpoints", "endpoints", "e", ["endpoints", "endpoint"]],
-  ["/nodes", "Nodes", "nodes", "n", ["nodes"]],
-  ["/dead-letters", "Dead letters", "letters", "d", ["letters"]],
-  ["/health", "Health", "health", "h", ["health"]],
-  ["/alerts", "Alerts", "bell", "l", ["alerts"]],
-  ["/audit", "Audit", "audit", "a", ["audit"]],
-  ["/tokens", "Tokens", "tokens", "t", ["tokens"]],
-  ["/api", "API", "api", "i", ["api"]],
-];
+import { groups, places } from "./places.js";
 
 const drawer = signal(false);
 
@@ -71,10 +55,12 @@ function Side() {
   };
   return html`<aside class="side" id="side" aria-label="Sidebar" ref=${box} onKeyDown=${keys}>
     <${Link} to="/runs" class="brand"><${Logo}/>Tranche<//>
-    <nav aria-label="Main"><ul>${places.filter(([path]) => path !== "/tokens" || can("admin")).map(
-      ([path, label, icon, key, own]) => html`<li><${Link} to=${path} title=${`${label} (g ${key})`}
-        aria-current=${own.includes(page) ? "page" : undefined} data-test=${"nav-" + icon}>
-        <${Icon} name=${icon}/><span>${label}</span>${path === "/health" && html`<${HealthMark}/>`}<//></li>`)}</ul></nav>
+    <nav aria-label="Main">${groups.map(([title, all], i) => html`
+      <p class="nav-title" id=${"nav-" + i}>${title}</p>
+      <ul aria-labelledby=${"nav-" + i}>${all.filter(([path]) => path !== "/tokens" || can("admin")).map(
+        ([path, label, icon, key, own]) => html`<li><${Link} to=${path} title=${`${label} (g ${key})`}
+          aria-current=${own.includes(page) ? "page" : undefined} data-test=${"nav-" + icon}>
+          <${Icon} name=${icon}/><span>${label}</span>${path === "/health" && html`<${HealthMark}/>`}<//></li>`)}</ul>`)}</nav>
     <div class="side-foot">
       <${Connection}/>
       <${User}/>

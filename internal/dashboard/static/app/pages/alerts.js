@@ -61,7 +61,7 @@ const columns = [
 
 function State({ of: a }) {
   if (a.state === "paused") return html`<${Badge} tone="warn" icon="pause" test="alert-state">paused<//>`;
-  if (a.failing_since) return html`<${Badge} tone="bad" icon="warn" test="alert-state">not delivered since <${Time} at=${a.failing_since}/><//>`;
+  if (a.failing_since) return html`<${Badge} tone="bad" icon="warn" test="alert-state">not delivered <${Time} at=${a.failing_since} mode="for"/><//>`;
   return html`<${Badge} tone="ok" test="alert-state">${a.waiting > 0 ? `${plural(a.waiting, "message")} on the way` : "active"}<//>`;
 }
 

@@ -58,7 +58,7 @@ function Breaker({ endpoint: { name, pace: p }, set }) {
     });
   return html`<section class="banner bad" aria-label="The breaker is open" data-test="breaker-banner">
     <div>
-      <h2>The breaker is open${p.breaker_since && html`, since <${Time} at=${p.breaker_since} />`}</h2>
+      <h2>The breaker is open${p.breaker_since && html`, <${Time} at=${p.breaker_since} mode="for" />`}</h2>
       <p><bdi>${inert(p.breaker_reason, 600)}</bdi></p>
       <p class="muted">Nothing is sent but a probe now and then: ${plural(p.probes ?? 0, "probe")} so far${p.probe_at && html`, the next <${Time} at=${p.probe_at} />`}. When one is answered, everything goes on by itself.</p>
     </div>

@@ -58,7 +58,7 @@ function Condition({ condition: c, tone }) {
     <div class="condition-head">
       <h3><bdi>${inert(c.title, 300)}</bdi></h3>
       <${Badge} tone=${tone}>${inert(c.kind.replaceAll("_", " "), 40)}<//>
-      <span class="condition-since">since <${Time} at=${c.since} /></span>
+      <span class="condition-since"><${Time} at=${c.since} mode="for" /></span>
     </div>
     ${c.detail && html`<p class="condition-detail"><bdi>${inert(c.detail, 2000)}</bdi></p>`}
     <div class="condition-foot">

@@ -18,7 +18,7 @@ import { Report, ReportCard } from "../run/report.js";
 import { Selection } from "../run/selection.js";
 import { Slices } from "../run/slices.js";
 import { Steps } from "../run/steps.js";
-import { Why } from "../run/why.js";
+import { Why, useWhy } from "../run/why.js";
 
 /**
  * The page /runs/{run}. What is shown stands in its query: step, layer. Its stream is opened at once, beside the first
@@ -56,6 +56,7 @@ function Run({ run, live, state, database, query }) {
   const [dialog, setDialog] = useState("");
   const map = useRef(null);
   const mapCard = useRef(null);
+  const why = useWhy(run);
 
   const known = step === "" || run.steps.some((s) => s.name === step);
   useEffect(() => { if (!known) setQuery({ step: "" }); }, [known]);
@@ -81,13 +82,14 @@ function Run({ run, live, state, database, query }) {
     <${Numbers} run=${run} />
     <div class="run-grid">
       <div class="run-main">
+        ${why.first && html`<${Why} run=${run} why=${why} />`}
         <${Steps} run=${run} value=${step} onChange=${setStep} />
         <div ref=${mapCard}><${Card} class="map-card" label="Heat-map" test="map-card">
           <${HeatMap} run=${run} live=${live} step=${step} layer=${layer}
               onLayer=${(name) => setQuery({ layer: name === "state" ? "" : name })}
             onInspect=${inspect} onSelect=${setRange} onRange=${focusPanel} selection=${range}
                 handle=${map} /><//></div>
-        <${Why} run=${run} />
+        ${!why.first && html`<${Why} run=${run} why=${why} />`}
         <${Timeline} run=${run} step=${step} />
         <${Slices} run=${run} step=${step} onShow=${show} />
       </div>

@@ -4,7 +4,8 @@ import {
   Page, Card, Table, StateBadge, Progress, Time, ErrorBox, Empty, useLoad, Skeleton, Search, Button, ButtonLink, Menu,
   Copy, Text, Duration, Num,
 } from "../ui.js";
-import { Link, setQuery } from "../router.js";
+import { Link, go, setQuery } from "../router.js";
+import { useKeys } from "../keys.js";
 import { query as parameters } from "../api.js";
 import { duration, num, percent, shortId, short } from "../format.js";
 import { liveRuns } from "../live.js";
@@ -33,6 +34,7 @@ export default function Runs({ query }) {
     redraw((n) => n + 1);
   }, [runs, live]);
 
+  useKeys([["s", "Start a run", () => go("/start")]]);
   const change = (changes) => setQuery({ before: "", ...changes }, { replace: !("before" in changes) });
   const active = (runs || []).filter((r) => ["running", "loading"].includes(r.state)).length;
   const none = runs && runs.length === 0 && plain;
@@ -117,6 +119,10 @@ function Reason({ run, pace }) {
       canary: "canary waits for approval" }[run.hold.kind] || run.hold.kind;
     return html`<span class="under" title=${run.hold.detail}><${Text} max=${70}>${what}${
       run.hold.kind === "operator" && run.hold.detail ? ": " + run.hold.detail : ""}<//></span>`;
+  }
+  if (run.stands) {
+    return html`<span class="under is-bad" data-test="stands"><${Text} max=${160}>${run.stands.text}<//> · <${Time}
+      at=${run.stands.since} mode="for"/></span>`;
   }
   if (run.open) return html`<span class="under">open: takes items${run.open.overdue ? ", overdue" : ""}</span>`;
   if (run.state === "running" && pace.still > 5) {

@@ -37,7 +37,7 @@ function LetterFacts({ letter: l }) {
     <dl class="facts">
       <div><dt>endpoint</dt><dd><${Link} to=${endpointPath(l.endpoint)}><${Text} max=${60}>${l.endpoint}<//><//></dd></div>
       <div><dt>died</dt><dd><${Time} at=${l.at} /> (<${Time} at=${l.at} mode="clock" />)</dd></div>
-      <div><dt>${l.state}</dt><dd>since <${Time} at=${l.changed_at} /></dd></div>
+      <div><dt>${l.state}</dt><dd><${Time} at=${l.changed_at} mode="for" /></dd></div>
       <${Fact} name="mode" value=${l.mode} />
       ${l.run && html`<${Fact} name="run" value=${l.run} code />`}
       <${Fact} name="slice" value=${l.slice} code />

@@ -16,7 +16,7 @@ export function Reason({ run }) {
     ${hold && html`<p class=${"run-reason " + (hold.kind === "operator" ? "calm" : "warn")} data-test="hold">
       <${Icon} name="pause"/><span><strong>${holds[hold.kind] ?? "Held"}</strong>${hold.detail && html`: <${Text}
           max=${300}>${hold.detail}<//>`}
-      <span class="muted"> · since <${Time} at=${hold.since} />${hold.by && hold.by !== "tranche" && html` by <${Text}
+      <span class="muted"> · <${Time} at=${hold.since} mode="for" />${hold.by && hold.by !== "tranche" && html` by <${Text}
           max=${60}>${hold.by}<//>`}</span></span></p>`}
     ${open && html`<p class=${"run-reason " + (open.overdue ? "warn" : "calm")} data-test="open">
       <${Icon}
@@ -38,7 +38,7 @@ export function Away({ database }) {
   if (!database) return null;
   return html`<p class="run-reason warn" role="alert" data-test="database"><${Icon}
       name="warn"/><span><strong>PostgreSQL does not answer</strong>
-    since <${Time} at=${database.since} />. What is shown may be out of date.${database.detail && html` <${Text}
+    <${Time} at=${database.since} mode="for" />. What is shown may be out of date.${database.detail && html` <${Text}
         class="muted" max=${200}>${database.detail}<//>`}</span></p>`;
 }
 

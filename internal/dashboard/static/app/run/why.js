@@ -1,4 +1,4 @@
-// Why a run is not done. The panel opens by itself when the run does not move, or too much failed, and keeps itself up to date then.
+// Why a run is not done. The panel opens by itself, before all else, when something is amiss.
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Badge, Card, ErrorBox, Skeleton, useLoad } from "../ui.js";
 import { segment } from "../api.js";
@@ -25,19 +25,35 @@ export function useStill(run) {
   return still;
 }
 
-export function Why({ run }) {
+/**
+ * useWhy asks why a run is not done. stuck: something is amiss, or it does not move. first: it was so since the page is
+ * looked at, and the answer stands before all else.
+ */
+export function useWhy(run) {
   const still = useStill(run);
-  // What somebody paused, and a canary, are explained above already.
-  const stuck = still || run.hold?.kind === "threshold";
+  const over = ended(run);
+  const [stuck, setStuck] = useState(false);
+  const [first, setFirst] = useState(false);
   const [open, setOpen] = useState(false);
   const chosen = useRef(false); // somebody opened or closed it; then it is theirs
-  useEffect(() => { if (!chosen.current) setOpen(stuck); }, [stuck]);
-  const explain = useLoad(open && !ended(run) ? `/runs/${segment(run.id)}/explain` : "", [run.state, run.hold?.kind], { every: stuck ? 5 : 15 });
-  if (ended(run)) return null;
+  const explain = useLoad(over ? "" : `/runs/${segment(run.id)}/explain`, [run.state, run.hold?.kind],
+    { every: open ? 5 : 15 });
+  useEffect(() => {
+    const now = !over && (still || Boolean(explain.data?.groups?.some((g) => g.stands)));
+    setStuck(now);
+    setFirst((was) => (was || now) && !over);
+    if (!chosen.current) setOpen(now);
+  }, [still, explain.data, over]);
   const toggle = () => {
     chosen.current = true;
     setOpen(!open);
   };
+  return { over, still, stuck, first, open, explain, toggle };
+}
+
+/** Why shows the answer. */
+export function Why({ run, why: { over, still, open, explain, toggle } }) {
+  if (over) return null;
   return html`<${Card} class=${"why" + (open ? "" : " closed")} label="Why it is not done" test="why"
       title=${html`<button type="button" class="disclosure" aria-expanded=${String(open)} onClick=${toggle}
       data-test="why-toggle">

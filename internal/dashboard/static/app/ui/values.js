@@ -6,11 +6,12 @@ export const now = signal(Date.now());
 setInterval(() => { if (!document.hidden) now.value = Date.now(); }, 1000);
 
 // Time shows when: mode "ago" or "clock"; the other is its title.
+// mode: "ago" (3 min ago), "for" (for 3 min) or "clock" (14:03:09).
 export function Time({ at, mode = "ago" }) {
   if (!at) return html`<span class="muted">–</span>`;
-  const full = clock(at, { date: true });
-  return html`<time datetime=${at} title=${mode === "ago" ? full : ago(at)}>${
-    mode === "ago" ? ago(at, now.value) : clock(at)}</time>`;
+  const text = mode === "clock" ? clock(at)
+    : mode === "for" ? "for " + duration(Math.max(1, Math.floor((now.value - new Date(at)) / 1000))) : ago(at, now.value);
+  return html`<time datetime=${at} title=${mode === "clock" ? ago(at) : clock(at, { date: true })}>${text}</time>`;
 }
 
 export function Num({ value, unit = "", class: extra = "" }) {

@@ -1,0 +1,26 @@
+// Where one can go: in the navigation, and by the keyboard.
+
+// groups of places: [title, [[path, label, icon, key after g, pages that belong to it], …]].
+export const groups = [
+  ["Work", [
+    ["/runs", "Runs", "runs", "r", ["runs", "run", "errors", "item", "start"]],
+    ["/plans", "Plans", "plans", "p", ["plans"]],
+    ["/schedules", "Schedules", "clock", "s", ["schedules"]],
+    ["/collectors", "Collectors", "collectors", "c", ["collectors"]],
+    ["/trackers", "Trackers", "trackers", "k", ["trackers"]],
+  ]],
+  ["How it goes", [
+    ["/health", "Health", "health", "h", ["health"]],
+    ["/alerts", "Alerts", "bell", "l", ["alerts"]],
+    ["/endpoints", "Endpoints", "endpoints", "e", ["endpoints", "endpoint"]],
+    ["/nodes", "Nodes", "nodes", "n", ["nodes"]],
+    ["/dead-letters", "Dead letters", "letters", "d", ["letters"]],
+  ]],
+  ["Who may, and did", [
+    ["/audit", "Audit", "audit", "a", ["audit"]],
+    ["/tokens", "Tokens", "tokens", "t", ["tokens"]],
+    ["/api", "API", "api", "i", ["api"]],
+  ]],
+];
+
+export const places = groups.flatMap(([, all]) => all);
