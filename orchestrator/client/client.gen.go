@@ -3169,7 +3169,7 @@ type RunDocument struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds time to the end at this rate
+	// ETASeconds time to the end at this rate; not before a canary has passed
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// MaxFailed how many failed items pause it, like 500 or 1%
@@ -6085,4 +6085,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 49e525c7a38206be33d7ae437625fd1e, is bef2a9dac17c0fbb1a7ffee0804f1494dc9248463999f83f8d76170bef98f387.
+// Of 9e4a171c4c25a4b034ebd68eacba15fa, is fafa00524619bb0d6254162fd2d5e235b762452ae8756055266038ae3825e079.

@@ -79,7 +79,7 @@ type RunView struct {
 	SealedAt       *time.Time        `json:"sealed_at,omitempty"`
 	Seconds        float64           `json:"seconds" doc:"how long the current generation has run, or ran"`
 	Rate           float64           `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
-	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"time to the end at this rate"`
+	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"time to the end at this rate; not before a canary has passed"`
 	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
 	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`
 	Canary         *CanaryView       `json:"canary,omitempty" doc:"the items that run before all others"`
@@ -295,7 +295,8 @@ func (v *RunView) estimate() {
 		st.Rate = float64(st.AnsweredRecently) / window
 	}
 	v.Rate = float64(answered) / window
-	if v.Rate > 0 {
+	// What a sample does says little of how fast all others will go.
+	if v.Rate > 0 && (v.Canary == nil || v.Canary.State == "passed") {
 		eta := float64(left) / v.Rate
 		v.ETASeconds = &eta
 	}

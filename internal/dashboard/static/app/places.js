@@ -9,14 +9,14 @@ export const groups = [
     ["/collectors", "Collectors", "collectors", "c", ["collectors"]],
     ["/trackers", "Trackers", "trackers", "k", ["trackers"]],
   ]],
-  ["How it goes", [
+  ["Operations", [
     ["/health", "Health", "health", "h", ["health"]],
     ["/alerts", "Alerts", "bell", "l", ["alerts"]],
     ["/endpoints", "Endpoints", "endpoints", "e", ["endpoints", "endpoint"]],
     ["/nodes", "Nodes", "nodes", "n", ["nodes"]],
     ["/dead-letters", "Dead letters", "letters", "d", ["letters"]],
   ]],
-  ["Who may, and did", [
+  ["Administration", [
     ["/audit", "Audit", "audit", "a", ["audit"]],
     ["/tokens", "Tokens", "tokens", "t", ["tokens"]],
     ["/api", "API", "api", "i", ["api"]],

@@ -114,8 +114,9 @@ function About({ run, state }) {
     ${run.name && html`<span>plan <${Text}
         max=${60}>${run.plan}<//>${run.plan_version > 0 && `@${run.plan_version}`}</span>`}
     ${run.source && html`<span class="run-source">from <${Text} max=${60}>${run.source}<//></span>`}
-    <span>started <${Time} at=${run.started_at ?? run.created_at} />${run.created_by && html` by <${Text}
-        max=${40}>${run.created_by}<//>`}</span>
+    <span>started <${Time} at=${run.generation > 1 ? run.created_at : run.started_at ?? run.created_at} />${
+      run.created_by && html` by <${Text} max=${40}>${run.created_by}<//>`}${
+      run.generation > 1 && html`, run again <${Time} at=${run.started_at} />`}</span>
     <span class="run-id"><span class="code">${shortId(run.id)}</span><${Copy} text=${run.id}
         label="Copy the run's id" /></span>`;
 }

@@ -121,7 +121,7 @@ function Reason({ run, pace }) {
       run.hold.kind === "operator" && run.hold.detail ? ": " + run.hold.detail : ""}<//></span>`;
   }
   if (run.stands) {
-    return html`<span class="under is-bad" data-test="stands"><${Text} max=${160}>${run.stands.text}<//> · <${Time}
+    return html`<span class="under is-warn" data-test="stands"><${Text} max=${160}>${run.stands.text}<//> · <${Time}
       at=${run.stands.since} mode="for"/></span>`;
   }
   if (run.open) return html`<span class="under">open: takes items${run.open.overdue ? ", overdue" : ""}</span>`;

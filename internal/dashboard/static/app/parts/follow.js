@@ -5,12 +5,15 @@ import { api, segment } from "../api.js";
 import { stream } from "../stream.js";
 import { Button, ButtonLink, ErrorBox, Progress, StateBadge, toast } from "../ui.js";
 import { inert, num, plural } from "../format.js";
+import { outcome } from "../run/canary.js";
+import { causes, verdict } from "./verdict.js";
 
 /** Follow shows a run since it was started again, and lets the rest of it go when its sample waits for that. */
-export function Follow({ run: id, started, onClose }) {
+export function Follow({ run: id, started, select, before, onClose }) {
   const [run, setRun] = useState(null);
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
+  const [sample, setSample] = useState(null);
   useEffect(() => {
     let over = false;
     const take = (doc) => !over && setRun(doc);
@@ -33,6 +36,12 @@ export function Follow({ run: id, started, onClose }) {
     }
   };
   const waits = run?.canary?.state === "waiting";
+  useEffect(() => {
+    if (!waits) return;
+    Promise.all([api.get(`/runs/${segment(id)}/report`), api.get(`/runs/${segment(id)}/errors`)]).then(
+      ([report, errors]) => setSample({ ...outcome(run, report), why: causes(before, select, errors.groups) }), setError);
+  }, [waits, id]);
+  const bad = sample?.failed > 0;
   return html`<div class="follow" data-test="follow">
     <p>${plural(started.items, "item")} ${started.items === 1 ? "runs" : "run"} again as generation ${started.generation}.${started.held > 0 && ` ${num(started.items - started.held)} of them go first.`}</p>
     ${started.paused && html`<p class="warn-text">The run is paused (${inert(started.paused)}): nothing is done until it is resumed.</p>`}
@@ -45,11 +54,14 @@ export function Follow({ run: id, started, onClose }) {
         <div><dt>failed</dt><dd>${num(run.failed)}</dd></div>
         <div><dt>still at it</dt><dd>${num(Math.max(run.items - run.done - run.failed, run.settling ?? 0))}</dd></div>
       </dl>
-      ${waits && html`<p>The sample has ended: ${num(run.failed)} items of the run are failed now. The others wait for you.</p>`}
+      ${waits && html`<p class=${bad ? "bad-text" : ""} data-test="verdict">${sample
+        ? verdict(sample, sample.why) : "The sample has ended."} The others wait for you.</p>`}
     </div>`}
     <${ErrorBox} error=${error} />
     <div class="dialog-buttons">
-      ${waits && html`<${Button} kind="primary" busy=${busy} onClick=${approve} role="operator" test="approve">Let the others go<//>`}
+      ${waits && bad && html`<${ButtonLink} kind="primary" to=${`/runs/${id}/errors`} icon="warn" test="see-errors">See what failed<//>`}
+      ${waits && html`<${Button} kind=${bad ? "" : "primary"} busy=${busy} onClick=${approve} role="operator" test="approve">${
+        bad ? "Let the others go all the same" : "Let the others go"}<//>`}
       <${ButtonLink} to=${`/runs/${id}`}>Open the run<//>
       <${Button} onClick=${onClose}>Close<//>
     </div>

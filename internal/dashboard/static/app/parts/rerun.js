@@ -24,8 +24,10 @@ export function RerunDialog({ run, select, items, what, group, onClose }) {
   const [started, setStarted] = useState(null);
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState("");
+  const [before, setBefore] = useState(null);
   const id = useId();
   useEffect(() => {
+    api.get(`/runs/${segment(run.id)}/errors`).then(({ groups }) => setBefore(groups), () => {}); // to compare with
     api.get("/endpoints").then(
       ({ endpoints }) => setKnown({ endpoints, pace: endpoints.find((e) => e.name === step?.endpoint)?.pace }),
       () => {}, // they are extra: the dialog does without
@@ -53,7 +55,7 @@ export function RerunDialog({ run, select, items, what, group, onClose }) {
   };
   if (started) {
     return html`<${Dialog} title="Running again" onClose=${onClose} test="rerun-follow">
-      <${Follow} run=${run.id} started=${started} onClose=${onClose} />
+      <${Follow} run=${run.id} started=${started} select=${select} before=${before} onClose=${onClose} />
     <//>`;
   }
   const submit = (e) => {

@@ -3,6 +3,7 @@ import { html } from "../html.js";
 import { Button, ButtonLink, Card, ErrorBox, Progress, toast, useLoad } from "../ui.js";
 import { api, segment } from "../api.js";
 import { num, percent, plural } from "../format.js";
+import { verdict } from "../parts/verdict.js";
 import { ended } from "./head.js";
 
 /** outcome is what the sample has come to: what the newest generation of the report has done and failed. */
@@ -28,23 +29,24 @@ export function Canary({ run }) {
       toast(err, { tone: "bad" });
     }
   };
-  const good = found && found.failed === 0;
+  const bad = found?.failed > 0;
   return html`<${Card} title="Canary" class=${"canary " + (waits ? "waits" : "")} test="canary">
     <p>${waits
-      ? html`<strong>The sample of ${plural(run.canary.items, "item")} has ended.</strong> ${num(held)} items wait for your word.`
+      ? html`<strong>${found && verdict(found, null, again) || `The sample of ${plural(run.canary.items, "item")} has ended.`}</strong> ${plural(held, "item waits", "items wait")} for your word.`
       : html`A sample of ${plural(run.canary.items, "item")} goes first; the others ${run.canary.auto ? "follow by themselves when it goes well" : "wait until you approve"}.`}</p>
     ${found && html`<div class="canary-result">
       <${Progress} done=${found.done} failed=${found.failed}
           total=${Math.max(run.canary.items, found.done + found.failed)} label="The sample" />
-      <p data-test="canary-result"><b class=${good ? "ok-text" : ""}>${num(found.done)} done</b>, <b
-          class=${found.failed ? "bad-text" : ""}>${num(found.failed)} failed</b>
+      <p data-test="canary-result"><b class=${bad ? "" : "ok-text"}>${num(found.done)} done</b>, <b
+          class=${bad ? "bad-text" : ""}>${num(found.failed)} failed</b>
         ${found.done + found.failed > 0 && html`<span
             class="muted"> (${percent(found.failed / (found.done + found.failed), 1)})</span>`}</p></div>`}
     <${ErrorBox} error=${report.error} />
     <div class="card-buttons">
-      ${waits && html`<${Button} kind="primary" icon="play" role="operator" onClick=${approve}
-          test="approve">Let the others go<//>`}
-      ${found?.failed > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn">What failed<//>`}
+      ${bad && html`<${ButtonLink} kind=${waits ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`}
+          icon="warn">What failed<//>`}
+      ${waits && html`<${Button} kind=${bad ? "" : "primary"} icon="play" role="operator" onClick=${approve}
+          test="approve">${bad ? "Let the others go all the same" : "Let the others go"}<//>`}
     </div>
   <//>`;
 }

@@ -110,7 +110,7 @@ export function Numbers({ run }) {
     <div class="run-progress">
       <div class="run-progress-head"><strong
           data-test="progress">${percent(run.progress, run.progress === 1 || run.progress === 0 ? 0 : run.progress > 0.99 ? 2 : 1)}</strong>
-        <span class="muted">${num(run.done)} of ${num(run.items)} items done</span></div>
+        <span class="muted">${num(run.done + run.failed)} of ${num(run.items)} items finished</span></div>
       <${Progress} share=${run.progress} failed=${run.failed} total=${run.items} label="Progress of the run"
           state=${run.state} />
     </div>

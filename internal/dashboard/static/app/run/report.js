@@ -102,7 +102,7 @@ export function ReportCard({ run, onOpen }) {
           class="muted">(${duration(r.paused_seconds)} paused)</span>`}</dd>
       <dt>Best ten seconds</dt><dd>${num(Math.round(r.best_rate))} items/s</dd>
       <dt>Requests</dt><dd>${num(r.requests.count)} <span
-          class="muted">of ${num(Math.round(r.requests.mean_items))} items</span></dd>
+          class="muted">with ${num(Math.round(r.requests.mean_items))} items each, on average</span></dd>
       <dt>Each took</dt><dd>${duration(r.requests.p50_seconds)} <span
           class="muted">(p99 ${duration(r.requests.p99_seconds)})</span></dd>
       ${r.requests.tried_again > 0 && html`<dt>Tried again</dt><dd>${plural(r.requests.tried_again, "item")}</dd>`}

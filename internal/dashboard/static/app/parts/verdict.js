@@ -1,0 +1,31 @@
+// What a sample of items that ran again has come to, in a sentence.
+import { inert, num } from "../format.js";
+
+/**
+ * causes sorts the groups of errors there are now: while the others wait, what is failed in a group that ran again is of
+ * the sample, and so is a group that was not there before. before are all groups then, select what ran again. Returns
+ * {same, other}, or null where that cannot be known.
+ */
+export function causes(before, select, now) {
+  const ids = before?.map((g) => g.id);
+  const ran = select.failed ? ids : select.groups;
+  if (!ids || !ran) return null;
+  return { same: now.filter((g) => ran.includes(g.id)), other: now.filter((g) => !ids.includes(g.id)) };
+}
+
+/** verdict of {done, failed}, of a sample that ran again or for the first time. */
+export function verdict({ done, failed }, why = null, again = true) {
+  const all = done + failed;
+  if (all === 0) return "";
+  if (failed === 0) return all === 1 ? "The item of the sample is done." : `All ${num(all)} of the sample are done.`;
+  const many = failed < all ? `${num(failed)} of the ${num(all)} of the sample failed`
+    : all === 1 ? "The item of the sample failed" : `All ${num(all)} of the sample failed`;
+  const first = many + (again ? " again" : "");
+  if (!why || why.same.length + why.other.length === 0) return first + ".";
+  if (why.other.length === 0) return `${first}, for the same cause as before: ${names(why.same)}.`;
+  if (why.same.length === 0) return `${first}, for another cause than before: ${names(why.other)}.`;
+  return `${first}: as before with ${names(why.same)}, and otherwise than before with ${names(why.other)}.`;
+}
+
+const names = (groups) => groups.slice(0, 2).map((g) => inert(g.shape ? `${g.code} “${g.shape}”` : g.code, 160)).join(", ") +
+  (groups.length > 2 ? ` and ${groups.length - 2} more` : "");
