@@ -16,13 +16,17 @@ import { onTheme, readTheme } from "./theme.js";
 import { Spoken, Tip } from "./tip.js";
 import { Tools } from "./tools.js";
 
-const COUNTS = 300; // ms between two counts that the legend shows
+const COUNTS = 300;  // ms between two counts that the legend shows
+const BELOW = 130;   // pixels that the legend takes
+const NARROW = 860;  // pixels; a page that is narrower is one column
+const SETTLED = 500; // ms without a move, and one is somewhere
 
 /**
  * HeatMap shows a plane of a run. live: the run's stream (see run/live.js). onInspect(ordinal, item) is for a click,
- * onSelect(range) for a drag; handle.current gets {surface, plane()} for whoever stands beside it.
+ * onSelect(range) for a drag; place is where to begin,
+ * and onPlace({view, cursor}) is told where one is then (see Surface); handle.current gets {surface, plane()} for whoever stands beside it.
  */
-export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, onRange, handle, selection }) {
+export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, onRange, handle, selection, place, onPlace }) {
   const frame = useRef(null);
   const refs = { map: useRef(null), over: useRef(null), small: useRef(null) };
   const surface = useRef(null);
@@ -36,7 +40,7 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
   const [spoken, setSpoken] = useState("");
   const spec = LAYERS[layer] ?? LAYERS.state;
   const calls = useRef({});
-  calls.current = { onInspect, onSelect, onRange };
+  calls.current = { onInspect, onSelect, onRange, onPlace };
 
   const lookup = useRef(null);
   useEffect(() => {
@@ -48,14 +52,22 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
   useLayoutEffect(() => {
     const canvases = { map: refs.map.current, over: refs.over.current, small: refs.small.current };
     const count = counter(() => surface.current, setSeen);
+    const settled = later(() => calls.current.onPlace?.(made.place), SETTLED);
     const made = new Surface(canvases, {
       hover: (...at) => hover(lookup.current, setTip, ...at),
-      cursor: (ordinal) => lookup.current.want(ordinal, (item, err) => setSpoken({ ordinal, item, err })),
+      cursor: (ordinal) => {
+        settled.soon();
+        lookup.current.want(ordinal, (item, err) => setSpoken({ ordinal, item, err }));
+      },
       select: (range) => calls.current.onSelect(range),
-      view: count.soon,
+      view: () => {
+        count.soon();
+        settled.soon();
+      },
       drawn: count.soon,
     });
     surface.current = made;
+    if (place) made.open(place);
     canvases.over.surface = made; // for tests and measurements in a browser
     if (handle) handle.current = { surface: made, plane: () => made.plane };
     const inspect = (ordinal) => calls.current.onInspect(ordinal, lookup.current.known.get(ordinal)?.item);
@@ -66,6 +78,7 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
       onTheme(() => made.themed(readTheme(frame.current))),
       observe(frame.current, made),
       count.end,
+      settled.end,
     ];
     made.themed(readTheme(frame.current));
     return () => {
@@ -160,6 +173,19 @@ function counter(surfaceOf, setSeen) {
   };
 }
 
+// later calls fn when soon() has not been called for a while.
+function later(fn, wait) {
+  let timer = 0;
+  const end = () => clearTimeout(timer);
+  return {
+    end,
+    soon() {
+      end();
+      timer = setTimeout(fn, wait);
+    },
+  };
+}
+
 function hover(lookup, setTip, ordinal, x, y, selecting) {
   if (ordinal < 0) {
     lookup.want(-1);
@@ -203,9 +229,11 @@ function wander(e, surface) {
   surface.moved();
 }
 
-// shape gives the frame no more height than its items fill.
+// shape gives the frame the height that there is below it, and no more than its items fill.
 function shape(frame, items) {
-  const most = parseFloat(getComputedStyle(frame).getPropertyValue("--map-height")) || 480;
+  const least = parseFloat(getComputedStyle(frame).getPropertyValue("--map-height")) || 480;
+  const room = innerHeight - (frame.getBoundingClientRect().top + scrollY) - BELOW;
+  const most = Math.max(least, innerWidth > NARROW ? room : 0);
   const { layout, cell } = fit(items, Math.max(1, frame.clientWidth), most);
   const height = Math.min(most, Math.max(72, Math.ceil(layout.rows * cell)));
   frame.style.height = `${height}px`;
@@ -218,6 +246,10 @@ function observe(frame, surface) {
   };
   const observer = new ResizeObserver(measure);
   observer.observe(frame);
+  addEventListener("resize", measure);
   measure();
-  return () => observer.disconnect();
+  return () => {
+    observer.disconnect();
+    removeEventListener("resize", measure);
+  };
 }

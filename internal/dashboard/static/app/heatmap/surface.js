@@ -100,6 +100,17 @@ export class Surface {
     this.#schedule("over");
   }
 
+  /** place is where one is: what part is seen, and the item that the cursor is on (-1: none). */
+  get place() {
+    return { view: this.view.place, cursor: this.cursor };
+  }
+
+  /** open shows a place, as soon as there is a map. */
+  open(place) {
+    this.opening = place;
+    if (this.layout) this.#arrive();
+  }
+
   /** moved says that the view has changed. */
   moved() {
     this.#schedule("map");
@@ -144,7 +155,17 @@ export class Surface {
     this.layout = layout;
     this.view.resize(this.view.width, this.view.height, layout, cell, this.ratio);
     this.#summarise();
+    this.#arrive();
     this.on.view();
+  }
+
+  #arrive() {
+    const { view, cursor } = this.opening ?? {};
+    this.opening = null;
+    if (cursor >= 0) this.moveCursor(cursor, false);
+    if (!view) return;
+    this.view.place = view;
+    this.moved();
   }
 
   #summarise() {

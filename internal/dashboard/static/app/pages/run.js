@@ -21,7 +21,8 @@ import { Steps } from "../run/steps.js";
 import { Why, useWhy } from "../run/why.js";
 
 /**
- * The page /runs/{run}. What is shown stands in its query: step, layer. Its stream is opened at once, beside the first
+ * The page /runs/{run}. What is shown stands in its query: step, layer, range (what is selected), view (the part of
+ * the map) and at (the item that the cursor is on). Its stream is opened at once, beside the first
  * request: the map needs it open before it can load.
  */
 export default function RunPage({ params, query }) {
@@ -52,7 +53,8 @@ export default function RunPage({ params, query }) {
 function Run({ run, live, state, database, query }) {
   const step = query.step ?? "";
   const layer = LAYERS[query.layer] ? query.layer : "state";
-  const [range, setRange] = useState(null);
+  const range = rangeOf(query.range, run.items);
+  const setRange = (wanted) => setQuery({ range: wanted && wanted.join("-") });
   const [dialog, setDialog] = useState("");
   const map = useRef(null);
   const mapCard = useRef(null);
@@ -88,7 +90,8 @@ function Run({ run, live, state, database, query }) {
           <${HeatMap} run=${run} live=${live} step=${step} layer=${layer}
               onLayer=${(name) => setQuery({ layer: name === "state" ? "" : name })}
             onInspect=${inspect} onSelect=${setRange} onRange=${focusPanel} selection=${range}
-                handle=${map} /><//></div>
+                handle=${map} place=${{ view: query.view ?? "", cursor: ordinalOf(query.at, run.items) }}
+            onPlace=${({ view, cursor }) => setQuery({ view, at: cursor < 0 ? "" : cursor })} /><//></div>
         ${!why.first && html`<${Why} run=${run} why=${why} />`}
         <${Timeline} run=${run} step=${step} />
         <${Slices} run=${run} step=${step} onShow=${show} />
@@ -106,6 +109,13 @@ function Run({ run, live, state, database, query }) {
         select=${{ failed: true }} onClose=${() => setDialog("")} />`}
     ${dialog === "report" && html`<${Report} run=${run} onClose=${() => setDialog("")} />`}
   <//>`;
+}
+
+const ordinalOf = (text, items) => (/^\d+$/.test(text ?? "") && Number(text) < items ? Number(text) : -1);
+
+function rangeOf(text, items) {
+  const [from, to] = (text ?? "").split("-").map((t) => ordinalOf(t, items));
+  return from >= 0 && to >= from ? [from, to] : null;
 }
 
 // About is the line below the name: what it runs, whose it is, and whether the page is up to date.
