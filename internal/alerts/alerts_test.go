@@ -59,6 +59,26 @@ func TestAConditionIsToldOnce(t *testing.T) {
 	}
 }
 
+// Two conditions of one kind and subject are told as one, as the worse of them.
+func TestAConditionThatIsSaidTwice(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.says(condition("e", health.Warning), condition("e", health.Critical), condition("e", health.Warning))
+	for range 2 {
+		b.look(d, lease)
+		b.send(d, lease)
+	}
+	told := host.told(t)
+	if len(told) != 1 || told[0].BegunAll != 1 || told[0].Severity != health.Critical ||
+		told[0].Begun[0].Severity != health.Critical {
+		t.Errorf("%+v", told)
+	}
+}
+
 // What ends before it has held for as long as the rule says is not told at all.
 func TestWhatPassesIsNotTold(t *testing.T) {
 	t.Parallel()

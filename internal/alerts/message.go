@@ -61,7 +61,10 @@ type Message struct {
 func compose(rule string, at time.Time, listed []alert.Listed, now []seen) (messages []alert.Message, err error) {
 	current := map[[2]string]*seen{}
 	for i := range now {
-		current[[2]string{now[i].kind(), now[i].key}] = &now[i]
+		k := [2]string{now[i].kind(), now[i].key}
+		if c := current[k]; c == nil || !c.Severity.Least(now[i].Severity) { // the worse of two
+			current[k] = &now[i]
+		}
 	}
 	for len(listed) > 0 {
 		n := slices.IndexFunc(listed, func(l alert.Listed) bool { return l.Group != listed[0].Group })

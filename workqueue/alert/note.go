@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -275,8 +276,7 @@ func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 		before[was[i].key] = &was[i]
 	}
 	var fresh, other columns
-	for i := range l.Conditions {
-		c := &l.Conditions[i]
+	for _, c := range l.distinct() {
 		k := key{c.Kind, c.Subject}
 		old := before[k]
 		delete(before, k)
@@ -302,6 +302,25 @@ func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 		}
 	}
 	l.write(b, now, &fresh, &other, &over, &gone)
+}
+
+// distinct are the look's conditions, of those with one key the worst.
+func (l *Look) distinct() (all []*Condition) {
+	severities := []string{"info", "warning", "critical"}
+	seen := make(map[key]int, len(l.Conditions))
+	for i := range l.Conditions {
+		c := &l.Conditions[i]
+		k := key{c.Kind, c.Subject}
+		at, twice := seen[k]
+		switch {
+		case !twice:
+			seen[k] = len(all)
+			all = append(all, c)
+		case slices.Index(severities, c.Severity) > slices.Index(severities, all[at].Severity):
+			all[at] = c
+		}
+	}
+	return all
 }
 
 func (l *Look) write(b *pgx.Batch, now time.Time, fresh, other, over, gone *columns) {
