@@ -98,19 +98,29 @@ func (f *facts) ofRun(r *alert.Run) (all []seen) {
 
 // told are the conditions that a rule tells of. What it tells of a run by itself it does not tell as health once more.
 func (s *Spec) told(rule *alert.Rule, all []seen) (told []seen) {
-	runs := map[string]bool{}
+	type twin struct {
+		kind    health.Kind
+		subject string
+	}
+	runs := map[twin]bool{}
 	for i := range all {
 		if s.tells(rule, &all[i]) {
 			told = append(told, all[i])
 			if all[i].change != "" {
-				runs[all[i].Subject] = true
+				runs[twin{all[i].Kind, all[i].Subject}] = true
 			}
 		}
 	}
 	return slices.DeleteFunc(told, func(c seen) bool {
-		twice := c.Kind == health.RunHeld || c.Kind == health.RunOverdue || c.Kind == health.ScheduleLate
-		return c.change == "" && twice && runs[c.Subject]
+		return c.change == "" && (runs[twin{c.Kind, c.Subject}] || s.toldCompletion(rule, &c))
 	})
+}
+
+// toldCompletion reports whether a condition is about failed items that the rule told when their run completed.
+func (s *Spec) toldCompletion(rule *alert.Rule, c *seen) bool {
+	_, err := uuid.Parse(c.Subject)
+	return err == nil && c.Kind == health.FailedItems && slices.Contains(s.Runs, RunCompleted) &&
+		!c.Since.Before(rule.Since)
 }
 
 func (s *Spec) tells(rule *alert.Rule, c *seen) bool {

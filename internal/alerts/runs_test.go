@@ -90,6 +90,42 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	}
 }
 
+// What a rule tells of a run does not take away what health says of it otherwise, and failed items are told once.
+func TestOtherConditionsOfARun(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {runs: [overdue, completed], health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	run, failed := b.run("mine", "p", nil), b.run("failed", "p", nil)
+	of := func(kind health.Kind, subject, title string) health.Condition {
+		c := condition("x", health.Warning)
+		c.Kind, c.Subject, c.Title = kind, subject, title
+		return c
+	}
+	held, overdue := of(health.RunHeld, run.String(), "held"), of(health.RunOverdue, run.String(), "overdue as health")
+	b.says(held)
+	b.look(d, lease)
+	b.send(d, lease)
+	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = now() - interval '1 hour' WHERE id = $1`, run)
+	b.complete(failed, 1, 3)
+	b.says(held, overdue, of(health.FailedItems, failed.String(), "failed as health"))
+	b.look(d, lease)
+	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 3 })
+	b.look(d, lease)
+	b.send(d, lease)
+	var got []string
+	for _, m := range host.told(t) {
+		got = append(got, m.Title)
+	}
+	slices.Sort(got)
+	want := []string{"Completed, 3 items failed: run failed", "Not sealed in time: run mine", "held"}
+	if !slices.Equal(got, want) {
+		t.Errorf("it was told %q, want %q", got, want)
+	}
+}
+
 // A run that does not end in time, as fast as it goes, is told of once; the estimate may go up and down, and be gone.
 func TestRunsThatWillBeLate(t *testing.T) {
 	t.Parallel()

@@ -34,10 +34,11 @@ type Rule struct {
 	Version int
 	Spec    json.RawMessage
 	From    time.Time // what happened before is not told, or was
+	Since   time.Time // what happened before is not told
 }
 
 const activeRules = `
-SELECT name, version, spec, greatest(since, looked_at - $1::interval) FROM alert
+SELECT name, version, spec, greatest(since, looked_at - $1::interval), since FROM alert
 WHERE state = 'active' AND deleted_at IS NULL ORDER BY name`
 
 // Active returns the rules that are neither paused nor deleted.
