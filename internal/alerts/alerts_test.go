@@ -368,6 +368,30 @@ func TestAnAlertDoesNotTellOfItself(t *testing.T) {
 	}
 }
 
+// What does not stand in a list that was cut is not over.
+func TestWhatWasCutIsNotOver(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.says(condition("e", health.Warning), condition("f", health.Warning))
+	b.look(d, lease)
+	b.send(d, lease)
+	b.says(condition("f", health.Warning))
+	for i, cut := range [][]health.Kind{{health.NoListeners}, nil} {
+		b.mu.Lock()
+		b.report.Cut = cut
+		b.mu.Unlock()
+		b.look(d, lease)
+		b.send(d, lease)
+		if host.count() != i+1 {
+			t.Fatalf("with %q cut it was told %+v", cut, host.told(t))
+		}
+	}
+}
+
 // What a look could not see is not over: what another server said of itself, and all of it without PostgreSQL.
 func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	t.Parallel()

@@ -214,5 +214,5 @@ func soonest(runs []alert.Run) (due []*alert.Run) {
 		}
 	}
 	slices.SortFunc(due, func(a, b *alert.Run) int { return a.DoneBy.Compare(*b.DoneBy) })
-	return due[:min(len(due), maxEstimates)]
+	return due
 }

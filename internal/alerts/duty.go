@@ -195,7 +195,8 @@ func (d *Duty) gatherRuns(ctx context.Context, f *facts, want map[RunChange]time
 	return nil
 }
 
-// maxEstimates bounds the runs of which a look estimates when they end: those that should end first.
+// maxEstimates bounds the runs of which a look estimates when they end: those that should end first. What was told of
+// others stays as it is.
 const maxEstimates = 100
 
 // sureAfter is by how much a run has to miss its time to be told of, and has to make it, by the estimate, for that to
@@ -208,8 +209,11 @@ func (d *Duty) estimate(ctx context.Context, f *facts) error {
 	if err != nil {
 		return err
 	}
-	for _, r := range soonest(f.runs) {
-		left, err := d.cfg.Left(ctx, r.ID)
+	for i, r := range soonest(f.runs) {
+		var left time.Duration
+		if i < maxEstimates {
+			left, err = d.cfg.Left(ctx, r.ID)
+		}
 		if errors.Is(err, workqueue.ErrNotFound) {
 			continue
 		}
@@ -237,6 +241,14 @@ func (d *Duty) note(
 		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began)}
 	for _, kind := range f.report.Unseen {
 		look.Unseen = append(look.Unseen, string(kind))
+	}
+	for _, kind := range f.report.Cut {
+		look.Cut = append(look.Cut, string(kind))
+	}
+	if len(f.runs) == alert.MaxRuns {
+		for _, change := range []RunChange{RunPaused, RunWaits, RunOverdue, RunWillMissTimes} {
+			look.Cut = append(look.Cut, "run:"+string(change))
+		}
 	}
 	return d.cfg.Store.Note(ctx, lease, look, func(listed []alert.Listed) ([]alert.Message, error) {
 		return compose(rule.Name, f.began, listed, told)

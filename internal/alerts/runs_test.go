@@ -169,6 +169,34 @@ func TestRunsThatWillBeLate(t *testing.T) {
 	}
 }
 
+// A run that was told of and is not estimated any more, since many others are to end before, is not over.
+func TestRunsThatAreNotEstimated(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	run := b.run("nightly", "p", nil)
+	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
+		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
+	const start = `INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
+		VALUES ('s', now() + make_interval(secs => $2), 'due', 1, 'started', now(), now() + make_interval(hours => $3), $1,
+			now())`
+	b.exec(start, run, 0, 20)
+	b.apply("r", "when: {runs: [will_be_late]}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.left[run] = 30 * time.Hour
+	b.look(d, lease)
+	b.send(d, lease)
+	for i := range 100 {
+		b.exec(start, b.run(fmt.Sprint("sooner ", i), "p", nil), i+1, 10)
+	}
+	b.look(d, lease)
+	b.send(d, lease)
+	if host.count() != 1 {
+		t.Errorf("it was told %+v", host.told(t))
+	}
+}
+
 // A test is sent at once, also by a paused rule and in the middle of a pause, and is tried once.
 func TestATestIsTriedOnce(t *testing.T) {
 	t.Parallel()

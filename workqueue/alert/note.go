@@ -68,6 +68,7 @@ type Look struct {
 	Began      time.Time // by the database's clock, before anything was read
 	Conditions []Condition
 	Unseen     []string      // kinds of which others may hold, as health_condition says
+	Cut        []string      // kinds of which not all that holds was seen
 	Wait       time.Duration // how long a condition holds, or is over, before it is told
 	Interval   time.Duration // between two messages of a group that tell of nothing critical
 	Quiet      bool          // only what is critical is told
@@ -295,7 +296,7 @@ func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 	for k, old := range before { // those that were not seen
 		c := &Condition{Kind: k.kind, Subject: k.subject}
 		switch {
-		case old.happened:
+		case old.happened, old.told && slices.Contains(l.Cut, k.kind):
 		case !old.told || old.version != l.Rule.Version:
 			gone.add(c)
 		case !old.ended:
