@@ -32,7 +32,7 @@ COMMENT ON COLUMN alert.looked_at IS 'When it was last looked what there is to t
 COMMENT ON COLUMN alert.next_at IS 'Its receiver is not told anything before: a pause after what failed, or an attempt.';
 COMMENT ON COLUMN alert.failures IS 'Attempts that failed since its receiver was last told something.';
 COMMENT ON COLUMN alert.failing_since IS 'When the first of them failed; null: none did.';
-COMMENT ON COLUMN alert.error IS 'Why the last attempt failed; empty: it did not.';
+COMMENT ON COLUMN alert.error IS 'Why the last attempt failed, or whom it did not reach; empty: neither.';
 COMMENT ON COLUMN alert.told_at IS 'When its receiver was last told something; null: never.';
 COMMENT ON COLUMN alert.created_by IS 'Who made it.';
 COMMENT ON COLUMN alert.created_at IS 'When.';
@@ -98,7 +98,7 @@ COMMENT ON COLUMN alert_message.body IS 'What it tells.';
 COMMENT ON COLUMN alert_message.state IS
     'waiting, delivered, given_up (its receiver could not be told for long) or dropped (the rule was deleted).';
 COMMENT ON COLUMN alert_message.attempts IS 'How often it was tried.';
-COMMENT ON COLUMN alert_message.error IS 'Why the last attempt failed; empty: it did not.';
+COMMENT ON COLUMN alert_message.error IS 'Why the last attempt failed, or whom it did not reach; empty: neither.';
 COMMENT ON COLUMN alert_message.made_at IS 'When it was made.';
 COMMENT ON COLUMN alert_message.ended_at IS 'When it came to its end; null: it waits.';
 

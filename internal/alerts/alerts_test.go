@@ -175,11 +175,13 @@ type dying struct {
 	die   func()
 }
 
-func (s *dying) Delivered(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) (bool, error) {
+func (s *dying) Delivered(
+	ctx context.Context, lease workqueue.Lease, a *alert.Attempt, but string,
+) (bool, error) {
 	if s.fired.Add(1) == 1 {
 		s.die()
 	}
-	return s.Store.Delivered(ctx, lease, a)
+	return s.Store.Delivered(ctx, lease, a, but)
 }
 
 // A leader is stopped after a message was sent and before that was recorded: the next one sends it again, under the

@@ -41,7 +41,7 @@ type Store interface {
 		error)) (made int, err error)
 	Claim(ctx context.Context, lease workqueue.Lease, underWay []string, most int, hold time.Duration) ([]alert.Attempt,
 		error)
-	Delivered(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) (noted bool, err error)
+	Delivered(ctx context.Context, lease workqueue.Lease, a *alert.Attempt, but string) (noted bool, err error)
 	Failed(ctx context.Context, lease workqueue.Lease, a *alert.Attempt, f alert.Failure) (noted bool, err error)
 }
 

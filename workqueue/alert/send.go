@@ -52,7 +52,7 @@ RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, m.attempts, m.made_at,
     c.failures`
 
 	noteDelivered = `
-UPDATE alert_message SET state = 'delivered', error = '', ended_at = clock_timestamp()
+UPDATE alert_message SET state = 'delivered', error = $3, ended_at = clock_timestamp()
 WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
 
 	noteFailed = `
@@ -64,7 +64,7 @@ WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
 	lockRule = `SELECT FROM alert WHERE name = $1 FOR NO KEY UPDATE`
 
 	receiverTold = `
-UPDATE alert SET next_at = clock_timestamp(), failures = 0, failing_since = NULL, error = '',
+UPDATE alert SET next_at = clock_timestamp(), failures = 0, failing_since = NULL, error = $2,
     told_at = clock_timestamp()
 WHERE name = $1`
 
@@ -104,15 +104,16 @@ func (s Store) Claim(
 	return due, nil
 }
 
-// Delivered notes that an attempt was answered. It reports false when the message came to its end otherwise. Leader
-// work.
-func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt) (noted bool, err error) {
+// Delivered notes that an attempt was answered; but says whom it did not reach, if there is somebody. It reports false
+// when the message came to its end otherwise. Leader work.
+func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt, but string) (noted bool, err error) {
 	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, noteDelivered, a.Message, a.Number)
+		but := pg.Plain(but)
+		tag, err := tx.Exec(ctx, noteDelivered, a.Message, a.Number, but)
 		if noted = tag.RowsAffected() == 1; err != nil || !noted {
 			return err
 		}
-		return pg.Later(ctx, tx, receiverTold, a.Alert)
+		return pg.Later(ctx, tx, receiverTold, a.Alert, but)
 	})
 	return noted, err
 }
