@@ -53,6 +53,8 @@ CREATE TABLE alert_condition (
     noted_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     ended_at  timestamptz,
     told      text        CHECK (told IN ('info', 'warning', 'critical')),
+    before    text        CHECK (before IN ('info', 'warning', 'critical')),
+    message   uuid,
     PRIMARY KEY (alert, kind, subject),
     CHECK (ended_at IS NULL OR (told IS NOT NULL AND NOT happened))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
@@ -68,6 +70,8 @@ COMMENT ON COLUMN alert_condition.happened IS 'It happened, like a completion, a
 COMMENT ON COLUMN alert_condition.noted_at IS 'When it was first seen.';
 COMMENT ON COLUMN alert_condition.ended_at IS 'When it was seen to be over, which is still to be told; null: it is not over.';
 COMMENT ON COLUMN alert_condition.told IS 'The severity with which it was put into a message; null: it was not yet.';
+COMMENT ON COLUMN alert_condition.before IS 'What told was before that message; null: it was the first.';
+COMMENT ON COLUMN alert_condition.message IS 'That message (alert_message.id, which goes earlier); null: none.';
 
 -- attempts and the leader''s epoch together fence those who send.
 CREATE TABLE alert_message (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -426,5 +427,53 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	b.send(d, lease)
 	if host.count() != 2 {
 		t.Error("its end was not told")
+	}
+}
+
+// Of a message that is given up only what it told is told anew: not what others of its group told. What was told before
+// to be less bad is told to be worse again, and its end is told.
+func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t, 204, 410)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	a, worse, better := condition("a", health.Warning), condition("w", health.Warning), condition("e", health.Warning)
+	round := func(conditions ...health.Condition) {
+		b.says(conditions...)
+		b.look(d, lease)
+		b.send(d, lease)
+	}
+	round(a, worse, better)
+	worse.Severity, better.Severity = health.Critical, health.Critical
+	passing, fresh := condition("p", health.Warning), condition("n", health.Warning)
+	b.says(a, worse, better, passing, fresh)
+	b.look(d, lease)
+	b.says(a, worse, fresh) // two end while the message about them waits
+	b.look(d, lease)
+	b.send(d, lease) // it is given up
+	round(a, worse, fresh)
+	round(a, worse, fresh)
+	var got []string
+	for _, m := range host.told(t) {
+		for _, item := range m.Begun {
+			got = append(got, m.Status+" "+item.Subject)
+		}
+		for _, item := range m.Over {
+			got = append(got, "over "+item.Subject)
+		}
+		got = append(got, "")
+	}
+	want := []string{"begun a", "begun e", "begun w", "", "begun e", "begun w", "begun n", "begun p", "",
+		"begun n", "begun w", "over e", ""}
+	slices.Sort(got[:3])
+	if len(got) == len(want) {
+		slices.Sort(got[4:8])
+		slices.Sort(got[9:11])
+		slices.Sort(want[4:8])
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("it was told %q, want %q", got, want)
 	}
 }

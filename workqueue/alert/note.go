@@ -168,7 +168,9 @@ WHERE d.place <= $6
 ORDER BY d.grp, d.change, d.place`
 
 	tellConditions = `
-UPDATE alert_condition c SET told = c.severity WHERE ` + changed + ` AND c.grp = ANY ($5) AND c.ended_at IS NULL`
+UPDATE alert_condition c SET told = c.severity, before = c.told, message = f.message
+FROM unnest($5::text[], $6::uuid[]) AS f (grp, message)
+WHERE ` + changed + ` AND c.grp = f.grp AND c.ended_at IS NULL`
 
 	tellEnds = `
 DELETE FROM alert_condition c WHERE ` + changed + ` AND c.grp = ANY ($5) AND c.ended_at IS NOT NULL`
@@ -382,7 +384,7 @@ func (l *Look) tell(
 		ids[i], groups[i], severities[i], bodies[i] = m.ID, m.Group, m.Severity, m.Body
 	}
 	b := &pgx.Batch{}
-	b.Queue(tellConditions, name, now, l.Wait, l.Quiet, groups)
+	b.Queue(tellConditions, name, now, l.Wait, l.Quiet, groups, ids)
 	b.Queue(tellEnds, name, now, l.Wait, l.Quiet, groups)
 	b.Queue(insertMessages, name, ids, groups, severities, bodies)
 	b.Queue(forgetMessages, name, now, keepMessages)

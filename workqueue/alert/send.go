@@ -73,15 +73,13 @@ UPDATE alert SET next_at = clock_timestamp() + $2::interval, failures = failures
     failing_since = coalesce(failing_since, clock_timestamp()), error = $3
 WHERE name = $1`
 
-	// What holds of a message that nobody got is told anew.
+	// What a message that nobody got told of, and holds, is told anew. What it told to be worse was told before, and its
+	// end is told still.
 	untell = `
-UPDATE alert_condition c SET told = NULL
-FROM alert_message m
-WHERE m.id = $1 AND m.what = 'alert' AND c.alert = m.alert AND c.grp = m.grp AND c.ended_at IS NULL AND NOT c.happened`
+UPDATE alert_condition SET told = before, before = NULL, message = NULL
+WHERE alert = $1 AND message = $2 AND NOT happened AND (ended_at IS NULL OR before IS NOT NULL)`
 
-	forgetEnded = `
-DELETE FROM alert_condition c USING alert_message m
-WHERE m.id = $1 AND m.what = 'alert' AND c.alert = m.alert AND c.grp = m.grp AND c.ended_at IS NOT NULL`
+	forgetEnded = `DELETE FROM alert_condition WHERE alert = $1 AND message = $2 AND ended_at IS NOT NULL`
 )
 
 // Claim returns attempts that are to be made now, one for each rule, at most so many, and none for rules under way. It
@@ -135,7 +133,7 @@ func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f 
 		}
 		if f.GiveUp {
 			for _, sql := range []string{untell, forgetEnded} {
-				if err := pg.Later(ctx, tx, sql, a.Message); err != nil {
+				if err := pg.Later(ctx, tx, sql, a.Alert, a.Message); err != nil {
 					return err
 				}
 			}
