@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -475,5 +477,70 @@ func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("it was told %q, want %q", got, want)
+	}
+}
+
+// A change of a rule takes no end away: neither one that waits to be told, nor one that comes at the same time.
+func TestAnEndOutlivesAChangeOfItsRule(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	rule := "when: {health: warning}\nwait: 1h\n" + host.rule()
+	b.apply("r", rule)
+	d, lease := b.duty(), b.lease()
+	b.says(condition("a", health.Warning), condition("b", health.Warning))
+	b.look(d, lease)
+	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
+	b.look(d, lease)
+	b.send(d, lease)
+	b.says(condition("b", health.Warning))
+	b.look(d, lease) // it waits that a stays away
+	b.says()
+	b.apply("r", rule+"interval: 1s\n")
+	b.look(d, lease)
+	b.exec(`UPDATE alert_condition SET ended_at = ended_at - interval '1 hour'`)
+	b.exec(`UPDATE alert_message SET made_at = made_at - interval '1 hour'`)
+	b.look(d, lease)
+	b.send(d, lease)
+	if told := host.told(t); len(told) != 2 || told[1].OverAll != 2 {
+		t.Errorf("%+v", told)
+	}
+}
+
+// What comes of an attempt at a receiver that the rule has no more says nothing of its new one.
+func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
+	t.Parallel()
+	asked, release := make(chan struct{}, 1), make(chan struct{})
+	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-release
+		w.WriteHeader(http.StatusGone)
+	}))
+	t.Cleanup(old.Close)
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", old.URL, host.URL)
+	const when = "when: {health: warning}\n"
+	b.apply("r", fmt.Sprintf(when+"to: {webhook: {url: %q, secret: hooks}}\n", old.URL))
+	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Minute, time.Hour })
+	lease := b.lease()
+	b.says(condition("e", health.Warning))
+	b.look(d, lease)
+	sent := make(chan error, 1)
+	go func() {
+		_, err := d.Send(t.Context(), lease)
+		sent <- err
+	}()
+	<-asked
+	b.apply("r", when+host.rule())
+	close(release)
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	b.send(d, lease)
+	got, rule := b.messages("r"), b.alert("r")
+	if host.count() != 1 || len(got) != 1 || got[0].State != alert.MessageDelivered || rule.Failures != 0 {
+		t.Errorf("the new receiver was told %d times; %+v; %+v", host.count(), got, rule)
 	}
 }

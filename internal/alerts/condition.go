@@ -156,10 +156,31 @@ func (c *seen) group() string {
 // kind is the condition's in the store: what a rule tells of runs stands beside what it tells of health.
 func (c *seen) kind() string {
 	if c.change != "" {
-		return "run:" + string(c.change)
+		return runPrefix + string(c.change)
 	}
 	return string(c.Kind)
 }
+
+// holds returns what tells whether a condition holds, be it none that the rule tells of. Of runs it is known only for
+// what it does tell.
+func (s *Spec) holds(all []seen) func(kind, subject string) bool {
+	var known map[[2]string]bool // made when it is asked for, which is seldom
+	return func(kind, subject string) bool {
+		if change, ofRun := strings.CutPrefix(kind, runPrefix); ofRun && !slices.Contains(s.Runs, RunChange(change)) {
+			return true
+		}
+		if known == nil {
+			known = make(map[[2]string]bool, len(all))
+			for i := range all {
+				known[[2]string{all[i].kind(), all[i].key}] = true
+			}
+		}
+		return known[[2]string{kind, subject}]
+	}
+}
+
+// runPrefix stands before a change of runs that is a kind in the store.
+const runPrefix = "run:"
 
 // noted makes rows of conditions.
 func noted(told []seen) ([]alert.Condition, error) {

@@ -205,7 +205,7 @@ const sureAfter = time.Minute
 
 // estimate finds the runs that will not end in time.
 func (d *Duty) estimate(ctx context.Context, f *facts) error {
-	before, err := d.cfg.Store.Standing(ctx, "run:"+string(RunWillMissTimes))
+	before, err := d.cfg.Store.Standing(ctx, runPrefix+string(RunWillMissTimes))
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (d *Duty) note(
 		return 0, fmt.Errorf("alert %s: %w", rule.Name, err)
 	}
 	look := &alert.Look{Rule: *rule, Began: f.began, Conditions: rows, Wait: time.Duration(spec.Wait),
-		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began)}
+		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began), Holds: spec.holds(all)}
 	for _, kind := range f.report.Unseen {
 		look.Unseen = append(look.Unseen, string(kind))
 	}
@@ -247,7 +247,7 @@ func (d *Duty) note(
 	}
 	if len(f.runs) == alert.MaxRuns {
 		for _, change := range []RunChange{RunPaused, RunWaits, RunOverdue, RunWillMissTimes} {
-			look.Cut = append(look.Cut, "run:"+string(change))
+			look.Cut = append(look.Cut, runPrefix+string(change))
 		}
 	}
 	return d.cfg.Store.Note(ctx, lease, look, func(listed []alert.Listed) ([]alert.Message, error) {

@@ -67,11 +67,13 @@ type Look struct {
 	Rule       Rule
 	Began      time.Time // by the database's clock, before anything was read
 	Conditions []Condition
-	Unseen     []string      // kinds of which others may hold, as health_condition says
-	Cut        []string      // kinds of which not all that holds was seen
-	Wait       time.Duration // how long a condition holds, or is over, before it is told
-	Interval   time.Duration // between two messages of a group that tell of nothing critical
-	Quiet      bool          // only what is critical is told
+	Unseen     []string // kinds of which others may hold, as health_condition says
+	Cut        []string // kinds of which not all that holds was seen
+	// Holds reports whether a condition holds, or may, of which the rule does not tell; nil: none does.
+	Holds    func(kind, subject string) bool
+	Wait     time.Duration // how long a condition holds, or is over, before it is told
+	Interval time.Duration // between two messages of a group that tell of nothing critical
+	Quiet    bool          // only what is critical is told
 }
 
 // Change is what became of conditions.
@@ -273,7 +275,7 @@ func (l *Look) kept(ctx context.Context, tx pgx.Tx) ([]key, error) {
 }
 
 // queue adds the writes by which what was becomes what is. What was never told ends without a word, and so does what
-// the rule does not speak of any more.
+// holds and the rule, since it was changed, does not speak of any more.
 func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 	before := make(map[key]*noted, len(was))
 	for i := range was {
@@ -298,10 +300,10 @@ func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 	for k, old := range before { // those that were not seen
 		c := &Condition{Kind: k.kind, Subject: k.subject}
 		switch {
-		case old.happened, old.told && slices.Contains(l.Cut, k.kind):
-		case !old.told || old.version != l.Rule.Version:
+		case old.happened, old.ended, old.told && slices.Contains(l.Cut, k.kind):
+		case !old.told || old.version != l.Rule.Version && l.Holds != nil && l.Holds(k.kind, k.subject):
 			gone.add(c)
-		case !old.ended:
+		default:
 			over.add(c)
 		}
 	}

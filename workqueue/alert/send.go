@@ -21,6 +21,7 @@ type Attempt struct {
 	Test     bool
 	Body     json.RawMessage
 	Spec     json.RawMessage // of the rule as it is now
+	Version  int             // of that: what came of an attempt for another text says nothing of this one's receiver
 	Number   int             // from 1; with the message, the fence of what is noted about it
 	MadeAt   time.Time
 	Age      time.Duration // of the message, by the database's clock
@@ -40,15 +41,15 @@ WITH due AS MATERIALIZED (
     ORDER BY a.next_at, a.name LIMIT $2 FOR NO KEY UPDATE
 ), begun AS (
     UPDATE alert a SET next_at = clock_timestamp() + $3::interval FROM due WHERE a.name = due.name
-    RETURNING a.name, a.spec, a.state, a.failures
+    RETURNING a.name, a.spec, a.version, a.state, a.failures
 ), chosen AS (
-    SELECT b.name, b.spec, b.failures, m.id FROM begun b CROSS JOIN LATERAL (
+    SELECT b.name, b.spec, b.version, b.failures, m.id FROM begun b CROSS JOIN LATERAL (
         SELECT id FROM alert_message m
         WHERE m.alert = b.name AND m.state = 'waiting' AND (m.what = 'test' OR b.state = 'active')
         ORDER BY m.what = 'test' DESC, m.attempts, m.made_at, m.id LIMIT 1) m
 )
 UPDATE alert_message m SET attempts = m.attempts + 1 FROM chosen c WHERE m.id = c.id
-RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, m.attempts, m.made_at, clock_timestamp() - m.made_at,
+RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, c.version, m.attempts, m.made_at, clock_timestamp() - m.made_at,
     c.failures`
 
 	noteDelivered = `
@@ -61,7 +62,7 @@ SET error = $3, state = CASE WHEN $4 THEN 'given_up' ELSE 'waiting' END,
     ended_at = CASE WHEN $4 THEN clock_timestamp() END
 WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
 
-	lockRule = `SELECT FROM alert WHERE name = $1 FOR NO KEY UPDATE`
+	lockRule = `SELECT version FROM alert WHERE name = $1 FOR NO KEY UPDATE`
 
 	receiverTold = `
 UPDATE alert SET next_at = clock_timestamp(), failures = 0, failing_since = NULL, error = $2,
@@ -105,10 +106,10 @@ func (s Store) Claim(
 // Delivered notes that an attempt was answered; but says whom it did not reach, if there is somebody. It reports false
 // when the message came to its end otherwise. Leader work.
 func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt, but string) (noted bool, err error) {
-	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx, changed bool) error {
 		but := pg.Plain(but)
 		tag, err := tx.Exec(ctx, noteDelivered, a.Message, a.Number, but)
-		if noted = tag.RowsAffected() == 1; err != nil || !noted {
+		if noted = tag.RowsAffected() == 1; err != nil || !noted || changed {
 			return err
 		}
 		return pg.Later(ctx, tx, receiverTold, a.Alert, but)
@@ -123,9 +124,13 @@ type Failure struct {
 	GiveUp bool
 }
 
-// Failed notes that an attempt failed. It reports false like Delivered. Leader work.
+// Failed notes that an attempt failed. It reports false like Delivered, and when the rule's text was changed meanwhile:
+// the message goes to the receiver of that. Leader work.
 func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f Failure) (noted bool, err error) {
-	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx, changed bool) error {
+		if noted = false; changed {
+			return nil
+		}
 		reason := pg.Plain(f.Reason)
 		tag, err := tx.Exec(ctx, noteFailed, a.Message, a.Number, reason, f.GiveUp)
 		if noted = tag.RowsAffected() == 1; err != nil || !noted {
@@ -143,15 +148,16 @@ func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f 
 	return noted, err
 }
 
-// end locks the rule first, like all who write here.
+// end locks the rule first, like all who write here, and tells whether its text is another one than that of the attempt.
 func (s Store) end(
-	ctx context.Context, lease workqueue.Lease, a *Attempt, f func(context.Context, pgx.Tx) error,
+	ctx context.Context, lease workqueue.Lease, a *Attempt, f func(ctx context.Context, tx pgx.Tx, changed bool) error,
 ) error {
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		if err := pg.Later(ctx, tx, lockRule, a.Alert); err != nil {
+		version := 0
+		if err := tx.QueryRow(ctx, lockRule, a.Alert).Scan(&version); err != nil {
 			return err
 		}
-		return f(ctx, tx)
+		return f(ctx, tx, version != a.Version)
 	})
 	if err != nil {
 		return fmt.Errorf("note message %s of alert %s: %w", a.Message, a.Alert, err)
