@@ -183,7 +183,7 @@ func slackBody(m *Message) any {
 
 // teamsBody is a message as the workflows of Teams take it: an adaptive card.
 func teamsBody(m *Message) any {
-	inert := strings.NewReplacer("[", `\[`, "<", "&lt;") // no links but ours
+	inert := strings.NewReplacer(`\`, `\\`, "[", `\[`, "<", "&lt;") // no links but ours
 	text := func(s, weight string) map[string]any {
 		return map[string]any{"type": "TextBlock", "text": inert.Replace(s), "wrap": true, "weight": weight}
 	}

@@ -2,6 +2,7 @@ package alerts_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -168,6 +169,38 @@ func TestChats(t *testing.T) {
 	for _, part := range []string{`"type":"AdaptiveCard"`, `"type":"message"`, `"Action.OpenUrl"`} {
 		if !strings.Contains(string(teams.bodies[0]), part) {
 			t.Errorf("Teams is told %s; want %s", teams.bodies[0], part)
+		}
+	}
+}
+
+// What others have named runs and endpoints makes no link, hides nothing, and does not turn the order of what is read.
+func TestTextsOfOthersAreInert(t *testing.T) {
+	t.Parallel()
+	teams := newReceiver(t)
+	b := setup(t)
+	b.operator("", teams.URL)
+	b.apply("r", "when: {health: warning}\nto: {teams: {secret: chat0}}\n")
+	d, lease := b.duty(), b.lease()
+	c := condition("e\u202Ef", health.Critical)
+	c.Link = "/endpoint?name=e%E2%80%AEf" // as health makes it
+	c.Title = "a\u202Eb\u200B\u2028c\u00A0d\ne \\[here](https://evil.example)"
+	b.says(c)
+	b.look(d, lease)
+	b.send(d, lease)
+	var doc struct {
+		Attachments []struct {
+			Content struct{ Body []struct{ Text string } }
+		}
+	}
+	if err := json.Unmarshal(teams.bodies[0], &doc); err != nil {
+		t.Fatal(err)
+	}
+	if got := doc.Attachments[0].Content.Body[0].Text; got != `\[critical] ab c d e \\\[here](https://evil.example)` {
+		t.Errorf("the heading is %q", got)
+	}
+	for _, bad := range []string{"\u202E", "\u200B", "\u2028"} {
+		if body := doc.Attachments[0].Content.Body[1].Text; strings.Contains(body, bad) {
+			t.Errorf("it has %q: %q", bad, body)
 		}
 	}
 }
