@@ -544,3 +544,70 @@ func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
 		t.Errorf("the new receiver was told %d times; %+v; %+v", host.count(), got, rule)
 	}
 }
+
+// Old messages are deleted, also those of a rule that is paused or deleted; what waits stays.
+func TestOldMessagesAreDeleted(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	d, lease := b.duty(), b.lease()
+	b.says(condition("e", health.Warning))
+	for _, name := range []string{"paused", "deleted"} {
+		b.apply(name, "when: {health: warning}\n"+host.rule())
+	}
+	b.look(d, lease)
+	b.send(d, lease)
+	b.says(condition("e", health.Critical))
+	b.look(d, lease)
+	if _, err := b.store.Set(t.Context(), "paused", alert.StatePaused, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.store.Delete(t.Context(), "deleted", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	b.exec(`UPDATE alert_message SET made_at = made_at - interval '31 days', ended_at = ended_at - interval '31 days'`)
+	b.look(b.duty(), lease)
+	if got := b.messages("paused"); len(got) != 1 || got[0].State != alert.MessageWaiting {
+		t.Errorf("%+v", got)
+	}
+	if got := b.messages("deleted"); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// While somebody holds a rule, others are told.
+func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("held", "when: {health: warning}\n"+host.rule())
+	b.apply("other", "when: {health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.says(condition("e", health.Warning))
+	b.look(d, lease)
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM alert WHERE name = 'held' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if _, err := d.Send(ctx, lease); err != nil {
+		t.Fatal(err)
+	}
+	if told := host.told(t); len(told) != 1 || told[0].Alert != "other" {
+		t.Errorf("%+v", told)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.send(d, lease)
+	if host.count() != 2 {
+		t.Errorf("it was told %d times, want 2", host.count())
+	}
+}

@@ -32,6 +32,7 @@ type facts struct {
 	report    *health.Report
 	runs      []alert.Run
 	left      map[workqueue.RunID]time.Duration // of runs that will be late; 0: not known any more
+	unknown   error                             // why an estimate could not be made
 	completed []alert.Completion
 	labels    map[workqueue.RunID]alert.Label
 }

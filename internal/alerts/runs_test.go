@@ -1,6 +1,8 @@
 package alerts_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // A completion is told once in each generation, also when it was committed late, and none from before the rule.
@@ -195,6 +198,39 @@ func TestRunsThatAreNotEstimated(t *testing.T) {
 	if host.count() != 1 {
 		t.Errorf("it was told %+v", host.told(t))
 	}
+}
+
+// A run that cannot be estimated keeps nothing else from being told.
+func TestARunThatCannotBeEstimated(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	bad, good := b.run("bad", "p", nil), b.run("good", "p", nil)
+	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
+		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
+	b.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
+		SELECT 's', now() + make_interval(secs => n), 'due', 1, 'started', now(), now() + make_interval(hours => n::int), r,
+			now()
+		FROM unnest($1::uuid[]) WITH ORDINALITY AS f (r, n)`, []workqueue.RunID{bad, good})
+	b.apply("r", "when: {runs: [will_be_late], health: warning}\n"+host.rule())
+	b.says(condition("e", health.Warning))
+	b.left[good] = 30 * time.Hour
+	wrong := errors.New("it cannot be told")
+	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) {
+		left := c.Left
+		c.Left = func(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
+			if run == bad {
+				return 0, wrong
+			}
+			return left(ctx, run)
+		}
+	})
+	lease := b.lease()
+	if _, err := d.Look(t.Context(), lease); !errors.Is(err, wrong) {
+		t.Errorf("it says %v", err)
+	}
+	b.sendUntil(d, lease, "both were told", func() bool { return host.count() == 2 })
 }
 
 // A test is sent at once, also by a paused rule and in the middle of a pause, and is tried once.

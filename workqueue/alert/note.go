@@ -24,8 +24,6 @@ const (
 	overlap = 5 * time.Minute
 	// rememberHappened is how long what happened is remembered once it was told; longer than the overlap.
 	rememberHappened = time.Hour
-	// keepMessages is how long messages are kept that have come to their end.
-	keepMessages = 30 * 24 * time.Hour
 )
 
 // Rule is a rule that is to be looked at.
@@ -187,9 +185,6 @@ FROM unnest($2::uuid[], $3::text[], $4::text[], $5::jsonb[]) AS f (id, grp, seve
 	forgetHappened = `
 DELETE FROM alert_condition
 WHERE alert = $1 AND happened AND told IS NOT NULL AND noted_at < $2::timestamptz - $3::interval`
-
-	forgetMessages = `
-DELETE FROM alert_message WHERE alert = $1 AND state <> 'waiting' AND made_at < $2::timestamptz - $3::interval`
 )
 
 // Note keeps what a look has seen of a rule's conditions, and makes messages of what is to be told, all in one
@@ -389,6 +384,5 @@ func (l *Look) tell(
 	b.Queue(tellConditions, name, now, l.Wait, l.Quiet, groups, ids)
 	b.Queue(tellEnds, name, now, l.Wait, l.Quiet, groups)
 	b.Queue(insertMessages, name, ids, groups, severities, bodies)
-	b.Queue(forgetMessages, name, now, keepMessages)
 	return n, tx.SendBatch(ctx, b).Close()
 }

@@ -30,7 +30,8 @@ type Attempt struct {
 
 const (
 	// One message of each rule, by alert_message_waiting: what was tried less comes first, so that one that its receiver
-	// will not have keeps no others waiting. The rules' rows come first in the order of locks, as everywhere here. Until
+	// will not have keeps no others waiting. The rules' rows come first in the order of locks, as everywhere here; one that
+	// somebody holds is passed over, and its turn comes when this is asked again, a second later. Until
 	// next_at nobody tries again: whoever leads next takes up there what a leader that died had begun.
 	claimAttempts = `
 WITH due AS MATERIALIZED (
@@ -38,7 +39,7 @@ WITH due AS MATERIALIZED (
     WHERE a.deleted_at IS NULL AND a.next_at <= clock_timestamp() AND a.name <> ALL ($1)
       AND EXISTS (SELECT FROM alert_message m WHERE m.alert = a.name AND m.state = 'waiting'
                   AND (m.what = 'test' OR a.state = 'active'))
-    ORDER BY a.next_at, a.name LIMIT $2 FOR NO KEY UPDATE
+    ORDER BY a.next_at, a.name LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
 ), begun AS (
     UPDATE alert a SET next_at = clock_timestamp() + $3::interval FROM due WHERE a.name = due.name
     RETURNING a.name, a.spec, a.version, a.state, a.failures
@@ -61,6 +62,9 @@ UPDATE alert_message
 SET error = $3, state = CASE WHEN $4 THEN 'given_up' ELSE 'waiting' END,
     ended_at = CASE WHEN $4 THEN clock_timestamp() END
 WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
+
+	forgetMessages = `
+DELETE FROM alert_message WHERE state <> 'waiting' AND ended_at < clock_timestamp() - $1::interval`
 
 	lockRule = `SELECT version FROM alert WHERE name = $1 FOR NO KEY UPDATE`
 
@@ -115,6 +119,20 @@ func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt,
 		return pg.Later(ctx, tx, receiverTold, a.Alert, but)
 	})
 	return noted, err
+}
+
+// keepMessages is how long messages are kept that have come to their end.
+const keepMessages = 30 * 24 * time.Hour
+
+// Forget deletes messages that came to their end long ago, of all rules there were. Leader work.
+func (s Store) Forget(ctx context.Context, lease workqueue.Lease) error {
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		return pg.Later(ctx, tx, forgetMessages, keepMessages)
+	})
+	if err != nil {
+		return fmt.Errorf("delete old messages of alerts: %w", err)
+	}
+	return nil
 }
 
 // Failure is why an attempt failed, and what then.
