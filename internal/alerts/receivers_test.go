@@ -110,13 +110,15 @@ func TestAReceiverThatIsSlowAndOneThatIsGone(t *testing.T) {
 	gone := newReceiver(t, 410)
 	b := setup(t)
 	b.operator("", slow.URL, gone.URL)
-	b.apply("slow", fmt.Sprintf("when: {health: warning}\nto: {webhook: {url: %q, secret: hooks}}\n", slow.URL))
-	b.apply("gone", "when: {health: warning}\n"+gone.rule())
-	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) {
-		c.Timeout, w.FirstRetry = 50*time.Millisecond, time.Hour
-	})
-	lease := b.lease()
+	within := func(timeout time.Duration) *alerts.Duty {
+		return b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = timeout, time.Hour })
+	}
+	impatient, d, lease := within(50*time.Millisecond), within(time.Minute), b.lease()
 	b.says(condition("e", health.Warning))
+	b.apply("slow", fmt.Sprintf("when: {health: warning}\nto: {webhook: {url: %q, secret: hooks}}\n", slow.URL))
+	b.look(d, lease)
+	b.send(impatient, lease)
+	b.apply("gone", "when: {health: warning}\n"+gone.rule())
 	b.look(d, lease)
 	b.send(d, lease)
 	if got := b.alert("slow"); got.Failures != 1 || !strings.Contains(got.Error, "did not answer in time") {
@@ -309,14 +311,19 @@ func TestPrograms(t *testing.T) {
 		"hang": program(t, "echo begun\nsleep 1000 &\nwait\n"),
 		"left": program(t, "sleep 1000 &\n"),
 	}
-	for name := range programs {
+	within := func(timeout time.Duration) *alerts.Duty {
+		return b.duty(func(c *alerts.Config, w *alerts.DutyConfig) {
+			c.Programs, c.Timeout, w.FirstRetry = programs, timeout, time.Hour
+		})
+	}
+	impatient, d, lease := within(100*time.Millisecond), within(time.Minute), b.lease()
+	b.says(condition("e", health.Critical))
+	b.apply("hang", "when: {health: warning}\nto: {command: hang}\n")
+	b.look(d, lease)
+	b.send(impatient, lease)
+	for _, name := range []string{"page", "loud", "left"} {
 		b.apply(name, "when: {health: warning}\nto: {command: "+name+"}\n")
 	}
-	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) {
-		c.Programs, c.Timeout, w.FirstRetry = programs, 2*time.Second, time.Hour
-	})
-	lease := b.lease()
-	b.says(condition("e", health.Critical))
 	b.look(d, lease)
 	b.send(d, lease)
 	text, err := os.ReadFile(out)

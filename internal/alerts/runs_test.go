@@ -138,10 +138,11 @@ func TestRunsThatWillBeLate(t *testing.T) {
 	run := b.run("nightly", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
+	clock := &clocked{Store: b.store, now: time.Now()} // it stands still
 	b.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
-		VALUES ('s', now(), 'due', 1, 'started', now(), now() + interval '1 hour', $1, now())`, run)
+		VALUES ('s', now(), 'due', 1, 'started', now(), $2, $1, now())`, run, clock.now.Add(time.Hour))
 	b.apply("r", "when: {runs: [will_be_late, overdue]}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = clock }), b.lease()
 	for _, c := range []struct {
 		left time.Duration
 		told int
