@@ -201,8 +201,8 @@ func noted(told []seen) ([]alert.Condition, error) {
 func (c *seen) item() Item {
 	return Item{
 		Kind: string(c.Kind), Subject: c.Subject, Severity: c.Severity, Title: oneLine(c.Title, maxTitle),
-		Detail: oneLine(c.Detail, maxDetail), Since: c.Since, Turn: oneLine(turn(c), maxTitle), Remedy: oneLine(c.Remedy, maxDetail),
-		Link: c.Link, Plan: c.plan,
+		Detail: oneLine(c.Detail, maxDetail), Since: c.Since, Turn: oneLine(turn(c), maxTitle),
+		Remedy: oneLine(c.Remedy, maxDetail), Link: c.Link, Plan: c.plan,
 	}
 }
 

@@ -119,7 +119,7 @@ func (d *Duty) Look(ctx context.Context, lease workqueue.Lease) (again time.Dura
 
 // forget deletes old messages, of rules that tell nothing any more, too.
 func (d *Duty) forget(ctx context.Context, lease workqueue.Lease) error {
-	if time.Since(d.forgot) < forgetEvery || ctx.Err() != nil {
+	if time.Since(d.forgot) < forgetEvery {
 		return nil
 	}
 	d.forgot = time.Now()

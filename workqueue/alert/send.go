@@ -30,9 +30,9 @@ type Attempt struct {
 
 const (
 	// One message of each rule, by alert_message_waiting: what was tried less comes first, so that one that its receiver
-	// will not have keeps no others waiting. The rules' rows come first in the order of locks, as everywhere here; one that
-	// somebody holds is passed over, and its turn comes when this is asked again, a second later. Until
-	// next_at nobody tries again: whoever leads next takes up there what a leader that died had begun.
+	// will not have keeps no others waiting. The rules' rows come first in the order of locks, as everywhere here; what
+	// somebody holds is passed over, and its turn comes when this is asked again, a second later. Until next_at nobody
+	// tries again: whoever leads next takes up there what a leader that died had begun.
 	claimAttempts = `
 WITH due AS MATERIALIZED (
     SELECT a.name FROM alert a
@@ -50,8 +50,8 @@ WITH due AS MATERIALIZED (
         ORDER BY m.what = 'test' DESC, m.attempts, m.made_at, m.id LIMIT 1) m
 )
 UPDATE alert_message m SET attempts = m.attempts + 1 FROM chosen c WHERE m.id = c.id
-RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, c.version, m.attempts, m.made_at, clock_timestamp() - m.made_at,
-    c.failures`
+RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, c.version, m.attempts, m.made_at,
+    clock_timestamp() - m.made_at, c.failures`
 
 	noteDelivered = `
 UPDATE alert_message SET state = 'delivered', error = $3, ended_at = clock_timestamp()
@@ -166,7 +166,7 @@ func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f 
 	return noted, err
 }
 
-// end locks the rule first, like all who write here, and tells whether its text is another one than that of the attempt.
+// end locks the rule first, like all who write here, and tells f whether its text is another one than the attempt's.
 func (s Store) end(
 	ctx context.Context, lease workqueue.Lease, a *Attempt, f func(ctx context.Context, tx pgx.Tx, changed bool) error,
 ) error {
