@@ -20,7 +20,7 @@ import (
 const (
 	// maxOutput bounds what is kept of what a program says.
 	maxOutput = 4 << 10
-	// afterKill is how long the output of a program that was killed is waited for.
+	// afterKill is how long the output of a program that has ended, or was killed, is waited for.
 	afterKill = time.Second
 )
 
