@@ -32,7 +32,7 @@ COMMENT ON COLUMN alert.looked_at IS 'When it was last looked what there is to t
 COMMENT ON COLUMN alert.next_at IS 'Its receiver is not told anything before: a pause after what failed, or an attempt.';
 COMMENT ON COLUMN alert.failures IS 'Attempts that failed since its receiver was last told something.';
 COMMENT ON COLUMN alert.failing_since IS 'When the first of them failed; null: none did.';
-COMMENT ON COLUMN alert.error IS 'Why the last attempt failed; empty: it did not.';
+COMMENT ON COLUMN alert.error IS 'Why the last attempt failed, or whom it did not reach; empty: neither.';
 COMMENT ON COLUMN alert.told_at IS 'When its receiver was last told something; null: never.';
 COMMENT ON COLUMN alert.created_by IS 'Who made it.';
 COMMENT ON COLUMN alert.created_at IS 'When.';
@@ -53,6 +53,8 @@ CREATE TABLE alert_condition (
     noted_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     ended_at  timestamptz,
     told      text        CHECK (told IN ('info', 'warning', 'critical')),
+    before    text        CHECK (before IN ('info', 'warning', 'critical')),
+    message   uuid,
     PRIMARY KEY (alert, kind, subject),
     CHECK (ended_at IS NULL OR (told IS NOT NULL AND NOT happened))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
@@ -68,6 +70,8 @@ COMMENT ON COLUMN alert_condition.happened IS 'It happened, like a completion, a
 COMMENT ON COLUMN alert_condition.noted_at IS 'When it was first seen.';
 COMMENT ON COLUMN alert_condition.ended_at IS 'When it was seen to be over, which is still to be told; null: it is not over.';
 COMMENT ON COLUMN alert_condition.told IS 'The severity with which it was put into a message; null: it was not yet.';
+COMMENT ON COLUMN alert_condition.before IS 'What told was before that message; null: it was the first.';
+COMMENT ON COLUMN alert_condition.message IS 'That message (alert_message.id, which goes earlier); null: none.';
 
 -- attempts and the leader''s epoch together fence those who send.
 CREATE TABLE alert_message (
@@ -98,7 +102,7 @@ COMMENT ON COLUMN alert_message.body IS 'What it tells.';
 COMMENT ON COLUMN alert_message.state IS
     'waiting, delivered, given_up (its receiver could not be told for long) or dropped (the rule was deleted).';
 COMMENT ON COLUMN alert_message.attempts IS 'How often it was tried.';
-COMMENT ON COLUMN alert_message.error IS 'Why the last attempt failed; empty: it did not.';
+COMMENT ON COLUMN alert_message.error IS 'Why the last attempt failed, or whom it did not reach; empty: neither.';
 COMMENT ON COLUMN alert_message.made_at IS 'When it was made.';
 COMMENT ON COLUMN alert_message.ended_at IS 'When it came to its end; null: it waits.';
 

@@ -111,6 +111,8 @@ func (l *alertList) Run(ctx context.Context, term *console) error {
 		if a.FailingSince != nil {
 			why, _, _ := strings.Cut(a.Error, "\n")
 			trouble = fmt.Sprintf("since %s: %s", moment(*a.FailingSince), why)
+		} else if a.Error != "" {
+			trouble, _, _ = strings.Cut(a.Error, "\n")
 		}
 		t.row(inert(a.Name), a.State, inert(of), by, count(a.Holding), count(a.Waiting), told, short(inert(trouble), 200))
 	}
@@ -165,6 +167,8 @@ func (s *alertShow) Run(ctx context.Context, term *console) error {
 	}
 	if view.FailingSince != nil {
 		term.note("it could not be told anything since %s: %s", moment(*view.FailingSince), view.Error)
+	} else if view.Error != "" {
+		term.note("not everybody was told: %s", view.Error)
 	}
 	return term.printf("%s\n", strings.TrimRight(view.Source, "\n"))
 }

@@ -89,6 +89,9 @@ func (t *alertTest) Run(ctx context.Context, term *console) error {
 	}
 	switch state {
 	case alert.MessageDelivered:
+		if told.Error != "" {
+			return term.printf("alert %s: the test was delivered, but not to all: %s\n", inert(t.Name), inert(told.Error))
+		}
 		return term.printf("alert %s: the test was delivered\n", inert(t.Name))
 	case alert.MessageGivenUp, alert.MessageDropped:
 		return fmt.Errorf("alert %s: the test was not delivered: %s", t.Name, told.Error)

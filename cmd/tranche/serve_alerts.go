@@ -63,7 +63,7 @@ func (a *alerting) bind(node *orchestrator.Node, server *api.Server) {
 	a.server.Store(server)
 }
 
-// health is what callers of the API get; nil, as long as there is none.
+// health is what callers of the API get, but whole; nil, as long as there is none.
 func (a *alerting) health(ctx context.Context) (*health.Report, error) {
 	server := a.server.Load()
 	if server == nil {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,6 +62,26 @@ func TestAConditionIsToldOnce(t *testing.T) {
 	}
 }
 
+// Two conditions of one kind and subject are told as one, as the worse of them.
+func TestAConditionThatIsSaidTwice(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.says(condition("e", health.Warning), condition("e", health.Critical), condition("e", health.Warning))
+	for range 2 {
+		b.look(d, lease)
+		b.send(d, lease)
+	}
+	told := host.told(t)
+	if len(told) != 1 || told[0].BegunAll != 1 || told[0].Severity != health.Critical ||
+		told[0].Begun[0].Severity != health.Critical {
+		t.Errorf("%+v", told)
+	}
+}
+
 // What ends before it has held for as long as the rule says is not told at all.
 func TestWhatPassesIsNotTold(t *testing.T) {
 	t.Parallel()
@@ -84,21 +107,21 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 	}
 }
 
-// Ten thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.
+// Two thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.
 func TestManyAreOneMessage(t *testing.T) {
 	t.Parallel()
 	host := newReceiver(t)
 	b := setup(t)
 	b.operator("", host.URL)
 	b.exec(`INSERT INTO batchrun (id, name, plan, spec, state, items, sealed_at, hold, hold_detail, held_at, held_by)
-		SELECT gen_random_uuid(), 'run ' || n, 'p', '{}', 'running', 10, now(), 'threshold', repeat('why ', 1000), now(), 'x'
-		FROM generate_series(1, 10000) n`)
+		SELECT gen_random_uuid(), 'run ' || n, 'p', '{}', 'running', 10, now(), 'threshold', repeat('why ', 150), now(), 'x'
+		FROM generate_series(1, 2000) n`)
 	b.apply("r", "when: {runs: [paused], health: warning}\n"+host.rule())
 	d, lease := b.duty(), b.lease()
 	b.look(d, lease)
 	begun := time.Now()
 	b.look(d, lease)
-	t.Logf("a look at 10,000 conditions of which nothing is new took %s", time.Since(begun))
+	t.Logf("a look at 2,000 conditions of which nothing is new took %s", time.Since(begun))
 	b.exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE name <> 'run 7'`)
 	b.look(d, lease)
 	if got := b.messages("r"); len(got) != 1 {
@@ -108,12 +131,12 @@ func TestManyAreOneMessage(t *testing.T) {
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was told that it is over", func() bool { return host.count() == 2 })
 	told := host.told(t)
-	if told[0].Title != "10000 runs are paused" || told[0].BegunAll != 10000 || len(told[0].Text) > 8000 ||
+	if told[0].Title != "2000 runs are paused" || told[0].BegunAll != 2000 || len(told[0].Text) > 8000 ||
 		len(told[0].Begun) > alert.MaxListed || len(host.bodies[0]) > 64<<10 ||
 		!strings.Contains(told[0].Text, " more like these. https://tranche.bank.example/runs\n") {
 		t.Errorf("%d bytes: %s\n%s", len(host.bodies[0]), told[0].Title, told[0].Text)
 	}
-	if told[1].Title != "Over: 9999 runs are paused" || told[1].Holding != 1 {
+	if told[1].Title != "Over: 1999 runs are paused" || told[1].Holding != 1 {
 		t.Errorf("%+v", told[1])
 	}
 }
@@ -155,11 +178,13 @@ type dying struct {
 	die   func()
 }
 
-func (s *dying) Delivered(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) (bool, error) {
+func (s *dying) Delivered(
+	ctx context.Context, lease workqueue.Lease, a *alert.Attempt, but string,
+) (bool, error) {
 	if s.fired.Add(1) == 1 {
 		s.die()
 	}
-	return s.Store.Delivered(ctx, lease, a)
+	return s.Store.Delivered(ctx, lease, a, but)
 }
 
 // A leader is stopped after a message was sent and before that was recorded: the next one sends it again, under the
@@ -348,6 +373,30 @@ func TestAnAlertDoesNotTellOfItself(t *testing.T) {
 	}
 }
 
+// What does not stand in a list that was cut is not over.
+func TestWhatWasCutIsNotOver(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.says(condition("e", health.Warning), condition("f", health.Warning))
+	b.look(d, lease)
+	b.send(d, lease)
+	b.says(condition("f", health.Warning))
+	for i, cut := range [][]health.Kind{{health.NoListeners}, nil} {
+		b.mu.Lock()
+		b.report.Cut = cut
+		b.mu.Unlock()
+		b.look(d, lease)
+		b.send(d, lease)
+		if host.count() != i+1 {
+			t.Fatalf("with %q cut it was told %+v", cut, host.told(t))
+		}
+	}
+}
+
 // What a look could not see is not over: what another server said of itself, and all of it without PostgreSQL.
 func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	t.Parallel()
@@ -380,5 +429,185 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	b.send(d, lease)
 	if host.count() != 2 {
 		t.Error("its end was not told")
+	}
+}
+
+// Of a message that is given up only what it told is told anew: not what others of its group told. What was told before
+// to be less bad is told to be worse again, and its end is told.
+func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t, 204, 410)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	a, worse, better := condition("a", health.Warning), condition("w", health.Warning), condition("e", health.Warning)
+	round := func(conditions ...health.Condition) {
+		b.says(conditions...)
+		b.look(d, lease)
+		b.send(d, lease)
+	}
+	round(a, worse, better)
+	worse.Severity, better.Severity = health.Critical, health.Critical
+	passing, fresh := condition("p", health.Warning), condition("n", health.Warning)
+	b.says(a, worse, better, passing, fresh)
+	b.look(d, lease)
+	b.says(a, worse, fresh) // two end while the message about them waits
+	b.look(d, lease)
+	b.send(d, lease) // it is given up
+	round(a, worse, fresh)
+	round(a, worse, fresh)
+	var got []string
+	for _, m := range host.told(t) {
+		for _, item := range m.Begun {
+			got = append(got, m.Status+" "+item.Subject)
+		}
+		for _, item := range m.Over {
+			got = append(got, "over "+item.Subject)
+		}
+		got = append(got, "")
+	}
+	want := []string{"begun a", "begun e", "begun w", "", "begun e", "begun w", "begun n", "begun p", "",
+		"begun n", "begun w", "over e", ""}
+	slices.Sort(got[:3])
+	if len(got) == len(want) {
+		slices.Sort(got[4:8])
+		slices.Sort(got[9:11])
+		slices.Sort(want[4:8])
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("it was told %q, want %q", got, want)
+	}
+}
+
+// A change of a rule takes no end away: neither one that waits to be told, nor one that comes at the same time.
+func TestAnEndOutlivesAChangeOfItsRule(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	rule := "when: {health: warning}\nwait: 1h\n" + host.rule()
+	b.apply("r", rule)
+	d, lease := b.duty(), b.lease()
+	b.says(condition("a", health.Warning), condition("b", health.Warning))
+	b.look(d, lease)
+	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
+	b.look(d, lease)
+	b.send(d, lease)
+	b.says(condition("b", health.Warning))
+	b.look(d, lease) // it waits that a stays away
+	b.says()
+	b.apply("r", rule+"interval: 1s\n")
+	b.look(d, lease)
+	b.exec(`UPDATE alert_condition SET ended_at = ended_at - interval '1 hour'`)
+	b.exec(`UPDATE alert_message SET made_at = made_at - interval '1 hour'`)
+	b.look(d, lease)
+	b.send(d, lease)
+	if told := host.told(t); len(told) != 2 || told[1].OverAll != 2 {
+		t.Errorf("%+v", told)
+	}
+}
+
+// What comes of an attempt at a receiver that the rule has no more says nothing of its new one.
+func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
+	t.Parallel()
+	asked, release := make(chan struct{}, 1), make(chan struct{})
+	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		<-release
+		w.WriteHeader(http.StatusGone)
+	}))
+	t.Cleanup(old.Close)
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", old.URL, host.URL)
+	const when = "when: {health: warning}\n"
+	b.apply("r", fmt.Sprintf(when+"to: {webhook: {url: %q, secret: hooks}}\n", old.URL))
+	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Minute, time.Hour })
+	lease := b.lease()
+	b.says(condition("e", health.Warning))
+	b.look(d, lease)
+	sent := make(chan error, 1)
+	go func() {
+		_, err := d.Send(t.Context(), lease)
+		sent <- err
+	}()
+	<-asked
+	b.apply("r", when+host.rule())
+	close(release)
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	b.send(d, lease)
+	got, rule := b.messages("r"), b.alert("r")
+	if host.count() != 1 || len(got) != 1 || got[0].State != alert.MessageDelivered || rule.Failures != 0 {
+		t.Errorf("the new receiver was told %d times; %+v; %+v", host.count(), got, rule)
+	}
+}
+
+// Old messages are deleted, also those of a rule that is paused or deleted; what waits stays.
+func TestOldMessagesAreDeleted(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	d, lease := b.duty(), b.lease()
+	b.says(condition("e", health.Warning))
+	for _, name := range []string{"paused", "deleted"} {
+		b.apply(name, "when: {health: warning}\n"+host.rule())
+	}
+	b.look(d, lease)
+	b.send(d, lease)
+	b.says(condition("e", health.Critical))
+	b.look(d, lease)
+	if _, err := b.store.Set(t.Context(), "paused", alert.StatePaused, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.store.Delete(t.Context(), "deleted", "ann"); err != nil {
+		t.Fatal(err)
+	}
+	b.exec(`UPDATE alert_message SET made_at = made_at - interval '31 days', ended_at = ended_at - interval '31 days'`)
+	b.look(b.duty(), lease)
+	if got := b.messages("paused"); len(got) != 1 || got[0].State != alert.MessageWaiting {
+		t.Errorf("%+v", got)
+	}
+	if got := b.messages("deleted"); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// While somebody holds a rule, others are told.
+func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("held", "when: {health: warning}\n"+host.rule())
+	b.apply("other", "when: {health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.says(condition("e", health.Warning))
+	b.look(d, lease)
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM alert WHERE name = 'held' FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if _, err := d.Send(ctx, lease); err != nil {
+		t.Fatal(err)
+	}
+	if told := host.told(t); len(told) != 1 || told[0].Alert != "other" {
+		t.Errorf("%+v", told)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.send(d, lease)
+	if host.count() != 2 {
+		t.Errorf("it was told %d times, want 2", host.count())
 	}
 }

@@ -32,6 +32,7 @@ type facts struct {
 	report    *health.Report
 	runs      []alert.Run
 	left      map[workqueue.RunID]time.Duration // of runs that will be late; 0: not known any more
+	unknown   error                             // why an estimate could not be made
 	completed []alert.Completion
 	labels    map[workqueue.RunID]alert.Label
 }
@@ -98,19 +99,29 @@ func (f *facts) ofRun(r *alert.Run) (all []seen) {
 
 // told are the conditions that a rule tells of. What it tells of a run by itself it does not tell as health once more.
 func (s *Spec) told(rule *alert.Rule, all []seen) (told []seen) {
-	runs := map[string]bool{}
+	type twin struct {
+		kind    health.Kind
+		subject string
+	}
+	runs := map[twin]bool{}
 	for i := range all {
 		if s.tells(rule, &all[i]) {
 			told = append(told, all[i])
 			if all[i].change != "" {
-				runs[all[i].Subject] = true
+				runs[twin{all[i].Kind, all[i].Subject}] = true
 			}
 		}
 	}
 	return slices.DeleteFunc(told, func(c seen) bool {
-		twice := c.Kind == health.RunHeld || c.Kind == health.RunOverdue || c.Kind == health.ScheduleLate
-		return c.change == "" && twice && runs[c.Subject]
+		return c.change == "" && (runs[twin{c.Kind, c.Subject}] || s.toldCompletion(rule, &c))
 	})
+}
+
+// toldCompletion reports whether a condition is about failed items that the rule told when their run completed.
+func (s *Spec) toldCompletion(rule *alert.Rule, c *seen) bool {
+	_, err := uuid.Parse(c.Subject)
+	return err == nil && c.Kind == health.FailedItems && slices.Contains(s.Runs, RunCompleted) &&
+		!c.Since.Before(rule.Since)
 }
 
 func (s *Spec) tells(rule *alert.Rule, c *seen) bool {
@@ -146,10 +157,31 @@ func (c *seen) group() string {
 // kind is the condition's in the store: what a rule tells of runs stands beside what it tells of health.
 func (c *seen) kind() string {
 	if c.change != "" {
-		return "run:" + string(c.change)
+		return runPrefix + string(c.change)
 	}
 	return string(c.Kind)
 }
+
+// holds returns what tells whether a condition holds, be it none that the rule tells of. Of runs it is known only for
+// what it does tell.
+func (s *Spec) holds(all []seen) func(kind, subject string) bool {
+	var known map[[2]string]bool // made when it is asked for, which is seldom
+	return func(kind, subject string) bool {
+		if change, ofRun := strings.CutPrefix(kind, runPrefix); ofRun && !slices.Contains(s.Runs, RunChange(change)) {
+			return true
+		}
+		if known == nil {
+			known = make(map[[2]string]bool, len(all))
+			for i := range all {
+				known[[2]string{all[i].kind(), all[i].key}] = true
+			}
+		}
+		return known[[2]string{kind, subject}]
+	}
+}
+
+// runPrefix stands before a change of runs that is a kind in the store.
+const runPrefix = "run:"
 
 // noted makes rows of conditions.
 func noted(told []seen) ([]alert.Condition, error) {
@@ -169,8 +201,8 @@ func noted(told []seen) ([]alert.Condition, error) {
 func (c *seen) item() Item {
 	return Item{
 		Kind: string(c.Kind), Subject: c.Subject, Severity: c.Severity, Title: oneLine(c.Title, maxTitle),
-		Detail: oneLine(c.Detail, maxDetail), Since: c.Since, Turn: turn(c), Remedy: oneLine(c.Remedy, maxDetail),
-		Link: c.Link, Plan: c.plan,
+		Detail: oneLine(c.Detail, maxDetail), Since: c.Since, Turn: oneLine(turn(c), maxTitle),
+		Remedy: oneLine(c.Remedy, maxDetail), Link: c.Link, Plan: c.plan,
 	}
 }
 
@@ -204,5 +236,5 @@ func soonest(runs []alert.Run) (due []*alert.Run) {
 		}
 	}
 	slices.SortFunc(due, func(a, b *alert.Run) int { return a.DoneBy.Compare(*b.DoneBy) })
-	return due[:min(len(due), maxEstimates)]
+	return due
 }

@@ -27,6 +27,8 @@ const (
 	lookEvery = 3 * time.Second
 	// noRules is the same while there are no rules.
 	noRules = 5 * time.Second
+	// forgetEvery is the pause between two deletions of old messages.
+	forgetEvery = time.Hour
 )
 
 // Store keeps rules and messages; that of workqueue/alert is one.
@@ -39,9 +41,10 @@ type Store interface {
 	Now(ctx context.Context) (time.Time, error)
 	Note(ctx context.Context, lease workqueue.Lease, look *alert.Look, compose func([]alert.Listed) ([]alert.Message,
 		error)) (made int, err error)
+	Forget(ctx context.Context, lease workqueue.Lease) error
 	Claim(ctx context.Context, lease workqueue.Lease, underWay []string, most int, hold time.Duration) ([]alert.Attempt,
 		error)
-	Delivered(ctx context.Context, lease workqueue.Lease, a *alert.Attempt) (noted bool, err error)
+	Delivered(ctx context.Context, lease workqueue.Lease, a *alert.Attempt, but string) (noted bool, err error)
 	Failed(ctx context.Context, lease workqueue.Lease, a *alert.Attempt, f alert.Failure) (noted bool, err error)
 }
 
@@ -63,9 +66,10 @@ type DutyConfig struct {
 
 // Duty looks what there is to tell, and tells it, while its node leads.
 type Duty struct {
-	cfg  DutyConfig
-	log  *zap.Logger
-	lost map[string]int // versions of rules that cannot be read, told of once
+	cfg    DutyConfig
+	log    *zap.Logger
+	lost   map[string]int // versions of rules that cannot be read, told of once
+	forgot time.Time      // when old messages were deleted last
 }
 
 // New returns the duties of a node.
@@ -90,6 +94,7 @@ func (d *Duty) Duties() []orchestrator.Duty {
 // Look compares what there is to tell with what was told, rule by rule. What it cannot do for one rule keeps no other
 // waiting.
 func (d *Duty) Look(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
+	defer func() { err = errors.Join(err, d.forget(ctx, lease)) }()
 	rules, specs, err := d.rules(ctx)
 	if err != nil || len(rules) == 0 {
 		return noRules, err
@@ -98,7 +103,7 @@ func (d *Duty) Look(ctx context.Context, lease workqueue.Lease) (again time.Dura
 	if err != nil || f == nil {
 		return lookEvery, err
 	}
-	all, made := f.all(), 0
+	all, made, err := f.all(), 0, f.unknown
 	for i := range rules {
 		n, bad := d.note(ctx, lease, &rules[i], specs[i], f, all)
 		if errors.Is(bad, workqueue.ErrNotLeader) || ctx.Err() != nil {
@@ -110,6 +115,15 @@ func (d *Duty) Look(ctx context.Context, lease workqueue.Lease) (again time.Dura
 		d.cfg.Wake(SendDuty)
 	}
 	return lookEvery, err
+}
+
+// forget deletes old messages, of rules that tell nothing any more, too.
+func (d *Duty) forget(ctx context.Context, lease workqueue.Lease) error {
+	if time.Since(d.forgot) < forgetEvery {
+		return nil
+	}
+	d.forgot = time.Now()
+	return d.cfg.Store.Forget(ctx, lease)
 }
 
 func (d *Duty) rules(ctx context.Context) (rules []alert.Rule, specs []*Spec, err error) {
@@ -195,7 +209,8 @@ func (d *Duty) gatherRuns(ctx context.Context, f *facts, want map[RunChange]time
 	return nil
 }
 
-// maxEstimates bounds the runs of which a look estimates when they end: those that should end first.
+// maxEstimates bounds the runs of which a look estimates when they end: those that should end first. What was told of
+// others stays as it is.
 const maxEstimates = 100
 
 // sureAfter is by how much a run has to miss its time to be told of, and has to make it, by the estimate, for that to
@@ -204,17 +219,23 @@ const sureAfter = time.Minute
 
 // estimate finds the runs that will not end in time.
 func (d *Duty) estimate(ctx context.Context, f *facts) error {
-	before, err := d.cfg.Store.Standing(ctx, "run:"+string(RunWillMissTimes))
+	before, err := d.cfg.Store.Standing(ctx, runPrefix+string(RunWillMissTimes))
 	if err != nil {
 		return err
 	}
-	for _, r := range soonest(f.runs) {
-		left, err := d.cfg.Left(ctx, r.ID)
-		if errors.Is(err, workqueue.ErrNotFound) {
-			continue
+	for i, r := range soonest(f.runs) {
+		var left time.Duration
+		var err error
+		if i < maxEstimates {
+			left, err = d.cfg.Left(ctx, r.ID)
 		}
-		if err != nil {
-			return err
+		switch {
+		case errors.Is(err, workqueue.ErrNotFound):
+			continue
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil: // what was told of it stays as it is
+			left, f.unknown = 0, fmt.Errorf("estimate when run %s ends: %w", r.ID, err)
 		}
 		within, was := r.DoneBy.Sub(f.began), before[r.ID.String()]
 		switch {
@@ -234,9 +255,17 @@ func (d *Duty) note(
 		return 0, fmt.Errorf("alert %s: %w", rule.Name, err)
 	}
 	look := &alert.Look{Rule: *rule, Began: f.began, Conditions: rows, Wait: time.Duration(spec.Wait),
-		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began)}
+		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began), Holds: spec.holds(all)}
 	for _, kind := range f.report.Unseen {
 		look.Unseen = append(look.Unseen, string(kind))
+	}
+	for _, kind := range f.report.Cut {
+		look.Cut = append(look.Cut, string(kind))
+	}
+	if len(f.runs) == alert.MaxRuns {
+		for _, change := range []RunChange{RunPaused, RunWaits, RunOverdue, RunWillMissTimes} {
+			look.Cut = append(look.Cut, runPrefix+string(change))
+		}
 	}
 	return d.cfg.Store.Note(ctx, lease, look, func(listed []alert.Listed) ([]alert.Message, error) {
 		return compose(rule.Name, f.began, listed, told)

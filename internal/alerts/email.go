@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"net"
 	netmail "net/mail"
+	"net/textproto"
 	"strconv"
 	"strings"
 
 	"github.com/wneessen/go-mail"
+	"github.com/wneessen/go-mail/smtp"
 
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/webhook"
@@ -36,21 +38,86 @@ func (r *Receivers) tellEmail(ctx context.Context, to *Email, m *Message) webhoo
 	if err != nil {
 		return webhook.Outcome{GiveUp: true, Why: r.conns.Redact(err.Error())}
 	}
-	client, err := r.mailer()
-	if err == nil {
-		err = client.DialAndSendWithContext(ctx, letter)
-	}
-	if err == nil {
-		return webhook.Outcome{Delivered: true}
-	}
 	server := net.JoinHostPort(r.conns.SMTP.Host, strconv.Itoa(r.conns.SMTP.Port))
-	if slow, ok := errors.AsType[net.Error](err); ctx.Err() != nil || ok && slow.Timeout() {
+	refused, err := r.mail(ctx, letter)
+	_, said := errors.AsType[*textproto.Error](err)
+	slow, ok := errors.AsType[net.Error](err)
+	switch {
+	case err == nil && len(refused) == 0:
+		return webhook.Outcome{Delivered: true}
+	case err == nil:
+		var names []string
+		for _, no := range refused {
+			names = append(names, no.address)
+		}
+		return webhook.Outcome{Delivered: true, Why: server + ": it takes nothing for " + strings.Join(names, ", "),
+			Said: r.sender.Quoted([]byte(refused[0].err.Error()))}
+	case ctx.Err() != nil || ok && slow.Timeout():
 		return webhook.Outcome{Why: server + ": it did not answer in time"}
-	}
-	if refused, ok := errors.AsType[*mail.SendError](err); !ok || refused.ErrorCode() == 0 {
+	case errors.Is(err, errNoTalk) || !said:
 		return webhook.Outcome{Why: server + ": no connection, no encryption, or no login"}
 	}
 	return webhook.Outcome{Why: server + ": it does not take the message", Said: r.sender.Quoted([]byte(err.Error()))}
+}
+
+// refusal is why the server takes nothing for an address.
+type refusal struct {
+	address string
+	err     error
+}
+
+var errNoTalk = errors.New("the server is not ready to take a message")
+
+// mail hands a letter to the server, for all that the server takes it for; the error says that this is nobody. It was
+// delivered when the server has said so: what comes of the good-bye does not matter.
+func (r *Receivers) mail(ctx context.Context, letter *mail.Msg) (refused []refusal, err error) {
+	from, err := letter.GetSender(false)
+	if err != nil {
+		return nil, err
+	}
+	to, err := letter.GetRecipients()
+	if err != nil {
+		return nil, err
+	}
+	client, err := r.mailer(ctx)
+	if err != nil {
+		return nil, errors.Join(errNoTalk, err)
+	}
+	talk, err := client.DialToSMTPClientWithContext(ctx)
+	if err != nil {
+		return nil, errors.Join(errNoTalk, err)
+	}
+	if err := talk.Mail(from); err != nil {
+		return nil, err
+	}
+	for _, address := range to {
+		err := talk.Rcpt(address)
+		if _, said := errors.AsType[*textproto.Error](err); err != nil && !said {
+			return nil, err
+		}
+		if err != nil {
+			refused = append(refused, refusal{strings.Trim(address, "<>"), err})
+		}
+	}
+	if len(refused) == len(to) {
+		return nil, refused[0].err
+	}
+	if err := write(talk, letter); err != nil {
+		return nil, err
+	}
+	_ = talk.Quit()
+	return refused, nil
+}
+
+func write(talk *smtp.Client, letter *mail.Msg) error {
+	w, err := talk.Data()
+	if err != nil {
+		return err
+	}
+	if _, err := letter.WriteTo(w); err != nil {
+		return err // it is not ended: the server has nothing
+	}
+	return w.Close()
 }
 
 // letter is a message as mail: plain text, with an id that is the same for each attempt.
@@ -76,14 +143,25 @@ func (r *Receivers) letter(to *Email, m *Message) (*mail.Msg, error) {
 	return letter, nil
 }
 
-func (r *Receivers) mailer() (*mail.Client, error) {
+// mailer talks to the server until ctx ends, which closes the connection, whatever it waits for.
+func (r *Receivers) mailer(ctx context.Context) (*mail.Client, error) {
 	s := r.conns.SMTP
-	options := []mail.Option{mail.WithPort(s.Port), mail.WithTimeout(r.timeout), mail.WithTLSConfig(&tls.Config{
-		MinVersion: tls.VersionTLS12, ServerName: s.Host, RootCAs: s.RootCAs,
-	})}
+	secure := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: s.Host, RootCAs: s.RootCAs}
+	dial := (&net.Dialer{}).DialContext
+	if s.TLS == connections.SMTPTLS {
+		dial = (&tls.Dialer{Config: secure}).DialContext
+	}
+	options := []mail.Option{mail.WithPort(s.Port), mail.WithTimeout(r.timeout), mail.WithTLSConfig(secure),
+		mail.WithDialContextFunc(func(dialing context.Context, network, address string) (net.Conn, error) {
+			conn, err := dial(dialing, network, address)
+			if err == nil {
+				context.AfterFunc(ctx, func() { _ = conn.Close() })
+			}
+			return conn, err
+		})}
 	switch s.TLS {
-	case connections.SMTPTLS:
-		options = append(options, mail.WithSSL())
+	case connections.SMTPTLS: // it is encrypted already, of which WithSSL would know nothing
+		options = append(options, mail.WithTLSPolicy(mail.TLSOpportunistic))
 	case connections.SMTPPlain:
 		options = append(options, mail.WithTLSPolicy(mail.NoTLS))
 	default:

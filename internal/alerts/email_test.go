@@ -2,41 +2,52 @@ package alerts_test
 
 import (
 	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/alert"
 )
 
-// mailServer speaks SMTP as far as a client needs it, and does to each connection what behave says.
+// mailServer speaks SMTP as far as a client needs it, and does to a connection what behave says when it comes.
 type mailServer struct {
 	net.Listener
 
-	behave func(connection int) string // "", hang, refuse, busy, no
 	served sync.WaitGroup
 	stop   chan struct{}
+	asked  chan struct{} // has one for each talk that it hangs in
 
 	mu      sync.Mutex
-	conns   int
+	behave  string // "", hang, refuse, busy, no, some, stall, drop
 	letters []string
 	to      []string
 	login   string
 }
 
-func newMailServer(t *testing.T, behave func(connection int) string) *mailServer {
+func newMailServer(t *testing.T) *mailServer {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &mailServer{Listener: listener, behave: behave, stop: make(chan struct{})}
+	return serveMail(t, listener)
+}
+
+func serveMail(t *testing.T, listener net.Listener) *mailServer {
+	t.Helper()
+	s := &mailServer{Listener: listener, stop: make(chan struct{}), asked: make(chan struct{}, 1)}
 	s.served.Go(func() {
 		for {
 			conn, err := listener.Accept()
@@ -44,8 +55,7 @@ func newMailServer(t *testing.T, behave func(connection int) string) *mailServer
 				return
 			}
 			s.mu.Lock()
-			s.conns++
-			what := s.behave(s.conns)
+			what := s.behave
 			s.mu.Unlock()
 			s.served.Go(func() { s.serve(conn, what) })
 		}
@@ -85,7 +95,11 @@ func (s *mailServer) serve(conn net.Conn, what string) {
 			say("235 welcome")
 		case verb == "RCPT" && what == "busy":
 			say("451 try again later, %s", mailSecret)
-		case verb == "RCPT" && what == "no":
+		case verb == "RCPT" && what == "stall":
+			s.asked <- struct{}{}
+			<-s.stop
+			return
+		case verb == "RCPT" && (what == "no" || what == "some" && strings.Contains(line, "ann@")):
 			say("550 there is nobody of that name")
 		case verb == "RCPT":
 			s.mu.Lock()
@@ -102,6 +116,9 @@ func (s *mailServer) serve(conn net.Conn, what string) {
 			s.letters = append(s.letters, letter.String())
 			s.mu.Unlock()
 			say("250 taken")
+			if what == "drop" {
+				return
+			}
 		case verb == "QUIT":
 			say("221 bye")
 			return
@@ -117,33 +134,44 @@ func (s *mailServer) taken() []string {
 	return s.letters
 }
 
+func (s *mailServer) does(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.behave = what
+}
+
+const mailRule = "when: {health: warning}\nto: {email: {to: [ops@bank.example, ann@bank.example]}}\n"
+
 // A server that hangs, refuses, puts off and then takes a letter has it once, under the id that every attempt had.
 func TestMail(t *testing.T) {
 	t.Parallel()
-	behave := []string{"hang", "refuse", "busy", "no"}
-	server := newMailServer(t, func(n int) string {
-		if n <= len(behave) {
-			return behave[n-1]
-		}
-		return ""
-	})
+	server := newMailServer(t)
 	b := setup(t)
 	b.operator(server.Addr().String())
-	b.apply("r", "when: {health: warning}\nto: {email: {to: [ops@bank.example, ann@bank.example]}}\n")
-	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Second, time.Hour })
-	lease := b.lease()
+	b.apply("r", mailRule)
+	within := func(timeout time.Duration) *alerts.Duty {
+		return b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = timeout, time.Hour })
+	}
+	impatient, d, lease := within(50*time.Millisecond), within(time.Minute), b.lease()
 	b.says(condition("e", health.Critical))
 	b.look(d, lease)
-	for _, want := range []string{
-		"did not answer in time", "no connection, no encryption, or no login", "does not take the message\n",
-		"nobody of that name",
+	server.does("hang")
+	b.send(impatient, lease)
+	if got := b.alert("r"); !strings.Contains(got.Error, "did not answer in time") {
+		t.Errorf("its trouble is %q", got.Error)
+	}
+	for _, c := range []struct{ behave, want string }{
+		{"refuse", "no connection, no encryption, or no login"}, {"busy", "does not take the message\n"},
+		{"no", "nobody of that name"},
 	} {
+		server.does(c.behave)
 		b.exec(`UPDATE alert SET next_at = now()`)
 		b.send(d, lease)
-		if got := b.alert("r"); !strings.Contains(got.Error, want) || strings.Contains(got.Error, mailSecret) {
-			t.Errorf("its trouble is %q; want %q, and no password", got.Error, want)
+		if got := b.alert("r"); !strings.Contains(got.Error, c.want) || strings.Contains(got.Error, mailSecret) {
+			t.Errorf("its trouble is %q; want %q, and no password", got.Error, c.want)
 		}
 	}
+	server.does("")
 	b.exec(`UPDATE alert SET next_at = now()`)
 	b.send(d, lease)
 	got := b.messages("r")
@@ -161,5 +189,89 @@ func TestMail(t *testing.T) {
 		if !strings.Contains(letters[0], part) {
 			t.Errorf("the letter lacks %q:\n%s", part, letters[0])
 		}
+	}
+}
+
+// Who is refused keeps nobody else from having the letter, and is named. A server that says no good-bye has taken it.
+func TestMailToSome(t *testing.T) {
+	t.Parallel()
+	for behave, want := range map[string]struct {
+		to    int
+		names string
+	}{"some": {1, "it takes nothing for ann@bank.example\n550 \"there is nobody of that name\""}, "drop": {2, ""}} {
+		t.Run(behave, func(t *testing.T) {
+			t.Parallel()
+			server := newMailServer(t)
+			b := setup(t)
+			b.operator(server.Addr().String())
+			b.apply("r", mailRule)
+			d := b.duty(func(c *alerts.Config, _ *alerts.DutyConfig) { c.Timeout = time.Minute })
+			lease := b.lease()
+			b.says(condition("e", health.Critical))
+			b.look(d, lease)
+			server.does(behave)
+			b.send(d, lease)
+			got, rule := b.messages("r"), b.alert("r")
+			if got[0].State != alert.MessageDelivered || len(server.taken()) != 1 || len(server.to) != want.to ||
+				!strings.Contains(rule.Error, want.names) || want.names == "" && rule.Error != "" ||
+				got[0].Error != rule.Error || rule.FailingSince != nil {
+				t.Errorf("%+v; to %q; %+v", got[0], server.to, rule)
+			}
+		})
+	}
+}
+
+// A talk ends when its context does, wherever it stands.
+func TestMailIsCutOff(t *testing.T) {
+	t.Parallel()
+	server := newMailServer(t)
+	server.does("stall")
+	b := setup(t)
+	b.operator(server.Addr().String())
+	b.apply("r", mailRule)
+	d := b.duty(func(c *alerts.Config, _ *alerts.DutyConfig) { c.Timeout = time.Hour })
+	lease := b.lease()
+	b.says(condition("e", health.Critical))
+	b.look(d, lease)
+	ctx, cancel := context.WithCancel(t.Context())
+	sent := make(chan error, 1)
+	go func() {
+		_, err := d.Send(ctx, lease)
+		sent <- err
+	}()
+	<-server.asked
+	cancel()
+	select {
+	case err := <-sent:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case <-time.After(soon):
+		t.Fatal("it goes on")
+	}
+}
+
+// A server that speaks TLS from the first byte is logged in to as well.
+func TestMailByTLS(t *testing.T) {
+	t.Parallel()
+	web := httptest.NewTLSServer(nil) // it has a certificate
+	t.Cleanup(web.Close)
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: web.TLS.Certificates})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := serveMail(t, listener)
+	b := setup(t)
+	b.operator(server.Addr().String())
+	b.conns.SMTP.TLS, b.conns.SMTP.RootCAs = connections.SMTPTLS, x509.NewCertPool()
+	b.conns.SMTP.RootCAs.AddCert(web.Certificate())
+	b.apply("r", mailRule)
+	d := b.duty(func(c *alerts.Config, _ *alerts.DutyConfig) { c.Timeout = time.Minute })
+	lease := b.lease()
+	b.says(condition("e", health.Critical))
+	b.look(d, lease)
+	b.send(d, lease)
+	if got := b.alert("r"); len(server.taken()) != 1 || server.login != " tranche "+mailSecret {
+		t.Errorf("%d letters, by %q: %+v", len(server.taken()), server.login, got)
 	}
 }

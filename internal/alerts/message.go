@@ -61,7 +61,10 @@ type Message struct {
 func compose(rule string, at time.Time, listed []alert.Listed, now []seen) (messages []alert.Message, err error) {
 	current := map[[2]string]*seen{}
 	for i := range now {
-		current[[2]string{now[i].kind(), now[i].key}] = &now[i]
+		k := [2]string{now[i].kind(), now[i].key}
+		if c := current[k]; c == nil || !c.Severity.Least(now[i].Severity) { // the worse of two
+			current[k] = &now[i]
+		}
 	}
 	for len(listed) > 0 {
 		n := slices.IndexFunc(listed, func(l alert.Listed) bool { return l.Group != listed[0].Group })
@@ -140,11 +143,11 @@ func several(group string, n int64, first string) string {
 		{string(health.BreakerOpen), "endpoints fail most requests"},
 	} {
 		if w.kind == kind {
-			return fmt.Sprintf("%d %s%s", n, w.words, prefixed(" for endpoint ", endpoint))
+			return fmt.Sprintf("%d %s%s", n, w.words, prefixed(" for endpoint ", oneLine(endpoint, maxTitle)))
 		}
 	}
 	if kind == string(health.OldestWaiting) && endpoint != "" {
-		return fmt.Sprintf("%d runs wait for endpoint %s", n, endpoint)
+		return fmt.Sprintf("%d runs wait for endpoint %s", n, oneLine(endpoint, maxTitle))
 	}
 	return fmt.Sprintf("%s, and %d more like it", first, n-1)
 }
@@ -236,11 +239,15 @@ func (m *Message) text() string {
 
 func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
-// oneLine makes what others have written, like a run's name, fit to stand in a line of a text.
+// oneLine makes what others have written, like a run's name, fit to stand in a line of a text: nothing of it breaks the
+// line, is unseen, or turns the order of what is seen.
 func oneLine(text string, most int) string {
 	return clip(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		switch {
+		case unicode.IsControl(r), unicode.IsSpace(r):
 			return ' '
+		case !unicode.IsPrint(r):
+			return -1
 		}
 		return r
 	}, text), most)

@@ -20,7 +20,7 @@ import (
 const (
 	// maxOutput bounds what is kept of what a program says.
 	maxOutput = 4 << 10
-	// afterKill is how long the output of a program that was killed is waited for.
+	// afterKill is how long the output of a program that has ended, or was killed, is waited for.
 	afterKill = time.Second
 )
 
@@ -61,11 +61,11 @@ func (r *Receivers) tellProgram(ctx context.Context, name string, m *Message) we
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = afterKill
 	err = cmd.Run()
-	switch {
-	case errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil: // it has ended well, and left something behind
-		_ = cmd.Cancel() // which may have ended since
-		return webhook.Outcome{Delivered: true}
-	case err == nil:
+	switch ended := cmd.ProcessState; {
+	case ended != nil && ended.Success():
+		if err != nil { // it has left something behind that holds its output
+			_ = cmd.Cancel() // which may have ended since
+		}
 		return webhook.Outcome{Delivered: true}
 	case ctx.Err() != nil:
 		return webhook.Outcome{Why: "program " + name + ": it did not end in time", Said: r.sender.Quoted(said.kept)}

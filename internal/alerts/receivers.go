@@ -153,7 +153,8 @@ func (r *Receivers) tellWebhook(ctx context.Context, to *Webhook, m *Message) we
 	return r.sender.Send(ctx, &webhook.Message{ID: m.ID, URL: to.URL, Secret: to.Secret, Body: body})
 }
 
-// tellChat posts to a URL that is a secret: nothing that is told of a failure has more of it than the host.
+// tellChat posts to a URL that is a secret: nothing that is told of a failure has more of it than the host. So nothing
+// of the answer is quoted, which may repeat any part of it.
 func (r *Receivers) tellChat(ctx context.Context, to *Chat, m *Message, body func(*Message) any) webhook.Outcome {
 	u, err := r.chatURL(to)
 	if err != nil {
@@ -165,7 +166,9 @@ func (r *Receivers) tellChat(ctx context.Context, to *Chat, m *Message, body fun
 	}
 	header := http.Header{}
 	header.Set("Idempotency-Key", m.ID)
-	return r.sender.Post(ctx, u, header, doc)
+	out := r.sender.Post(ctx, u, header, doc)
+	out.Said = ""
+	return out
 }
 
 // slackBody is a message as Slack's incoming webhooks take it, and what is made after them.
@@ -180,7 +183,7 @@ func slackBody(m *Message) any {
 
 // teamsBody is a message as the workflows of Teams take it: an adaptive card.
 func teamsBody(m *Message) any {
-	inert := strings.NewReplacer("[", `\[`, "<", "&lt;") // no links but ours
+	inert := strings.NewReplacer(`\`, `\\`, "[", `\[`, "<", "&lt;") // no links but ours
 	text := func(s, weight string) map[string]any {
 		return map[string]any{"type": "TextBlock", "text": inert.Replace(s), "wrap": true, "weight": weight}
 	}

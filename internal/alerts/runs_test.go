@@ -1,6 +1,8 @@
 package alerts_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // A completion is told once in each generation, also when it was committed late, and none from before the rule.
@@ -90,6 +93,42 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	}
 }
 
+// What a rule tells of a run does not take away what health says of it otherwise, and failed items are told once.
+func TestOtherConditionsOfARun(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {runs: [overdue, completed], health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	run, failed := b.run("mine", "p", nil), b.run("failed", "p", nil)
+	of := func(kind health.Kind, subject, title string) health.Condition {
+		c := condition("x", health.Warning)
+		c.Kind, c.Subject, c.Title = kind, subject, title
+		return c
+	}
+	held, overdue := of(health.RunHeld, run.String(), "held"), of(health.RunOverdue, run.String(), "overdue as health")
+	b.says(held)
+	b.look(d, lease)
+	b.send(d, lease)
+	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_by = now() - interval '1 hour' WHERE id = $1`, run)
+	b.complete(failed, 1, 3)
+	b.says(held, overdue, of(health.FailedItems, failed.String(), "failed as health"))
+	b.look(d, lease)
+	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 3 })
+	b.look(d, lease)
+	b.send(d, lease)
+	var got []string
+	for _, m := range host.told(t) {
+		got = append(got, m.Title)
+	}
+	slices.Sort(got)
+	want := []string{"Completed, 3 items failed: run failed", "Not sealed in time: run mine", "held"}
+	if !slices.Equal(got, want) {
+		t.Errorf("it was told %q, want %q", got, want)
+	}
+}
+
 // A run that does not end in time, as fast as it goes, is told of once; the estimate may go up and down, and be gone.
 func TestRunsThatWillBeLate(t *testing.T) {
 	t.Parallel()
@@ -99,10 +138,11 @@ func TestRunsThatWillBeLate(t *testing.T) {
 	run := b.run("nightly", "p", nil)
 	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
 		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
+	clock := &clocked{Store: b.store, now: time.Now()} // it stands still
 	b.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
-		VALUES ('s', now(), 'due', 1, 'started', now(), now() + interval '1 hour', $1, now())`, run)
+		VALUES ('s', now(), 'due', 1, 'started', now(), $2, $1, now())`, run, clock.now.Add(time.Hour))
 	b.apply("r", "when: {runs: [will_be_late, overdue]}\n"+host.rule())
-	d, lease := b.duty(), b.lease()
+	d, lease := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) { c.Store = clock }), b.lease()
 	for _, c := range []struct {
 		left time.Duration
 		told int
@@ -131,6 +171,67 @@ func TestRunsThatWillBeLate(t *testing.T) {
 		told[3].Title != "A run of schedule s is late" {
 		t.Errorf("%+v", told)
 	}
+}
+
+// A run that was told of and is not estimated any more, since many others are to end before, is not over.
+func TestRunsThatAreNotEstimated(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	run := b.run("nightly", "p", nil)
+	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
+		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
+	const start = `INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
+		VALUES ('s', now() + make_interval(secs => $2), 'due', 1, 'started', now(), now() + make_interval(hours => $3), $1,
+			now())`
+	b.exec(start, run, 0, 20)
+	b.apply("r", "when: {runs: [will_be_late]}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	b.left[run] = 30 * time.Hour
+	b.look(d, lease)
+	b.send(d, lease)
+	for i := range 100 {
+		b.exec(start, b.run(fmt.Sprint("sooner ", i), "p", nil), i+1, 10)
+	}
+	b.look(d, lease)
+	b.send(d, lease)
+	if host.count() != 1 {
+		t.Errorf("it was told %+v", host.told(t))
+	}
+}
+
+// A run that cannot be estimated keeps nothing else from being told.
+func TestARunThatCannotBeEstimated(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	bad, good := b.run("bad", "p", nil), b.run("good", "p", nil)
+	b.exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
+		VALUES ('s', '{}', '', 'UTC', 'a', 'a')`)
+	b.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, done_by, run_id, ended_at)
+		SELECT 's', now() + make_interval(secs => n), 'due', 1, 'started', now(), now() + make_interval(hours => n::int), r,
+			now()
+		FROM unnest($1::uuid[]) WITH ORDINALITY AS f (r, n)`, []workqueue.RunID{bad, good})
+	b.apply("r", "when: {runs: [will_be_late], health: warning}\n"+host.rule())
+	b.says(condition("e", health.Warning))
+	b.left[good] = 30 * time.Hour
+	wrong := errors.New("it cannot be told")
+	d := b.duty(func(_ *alerts.Config, c *alerts.DutyConfig) {
+		left := c.Left
+		c.Left = func(ctx context.Context, run workqueue.RunID) (time.Duration, error) {
+			if run == bad {
+				return 0, wrong
+			}
+			return left(ctx, run)
+		}
+	})
+	lease := b.lease()
+	if _, err := d.Look(t.Context(), lease); !errors.Is(err, wrong) {
+		t.Errorf("it says %v", err)
+	}
+	b.sendUntil(d, lease, "both were told", func() bool { return host.count() == 2 })
 }
 
 // A test is sent at once, also by a paused rule and in the middle of a pause, and is tried once.

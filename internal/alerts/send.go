@@ -102,7 +102,7 @@ func (d *Duty) attempt(ctx context.Context, lease workqueue.Lease, a *alert.Atte
 	}
 	log := d.log.With(zap.String("alert", a.Alert), zap.Stringer("message", a.Message), zap.Int("attempt", a.Number))
 	if came.Delivered {
-		noted, err := d.cfg.Store.Delivered(ctx, lease, a)
+		noted, err := d.cfg.Store.Delivered(ctx, lease, a, came.Reason())
 		if noted {
 			log.Debug("message delivered")
 		}

@@ -29,13 +29,13 @@ func (s *Server) registerHealth(api huma.API) {
 	})
 }
 
-// Watch looks after the system's health; what a duty needs of it is the same that callers get.
-func (s *Server) Watch() *health.Watch { return s.health }
+// Watch looks after the system's health for a duty: what callers get, but whole.
+func (s *Server) Watch() *health.Watch { return s.whole }
 
 // watchHealth makes what looks after the system's health.
-func watchHealth(s *Server) (*health.Watch, error) {
+func watchHealth(s *Server, whole bool) (*health.Watch, error) {
 	return health.New(health.Config{
 		Log: s.log, Store: s.store, NC: s.nc, DataDir: s.config.DataDir,
-		StoresStreams: s.config.StoresStreams, Short: s.short,
+		StoresStreams: s.config.StoresStreams, Short: s.short, Whole: whole,
 	})
 }

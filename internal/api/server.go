@@ -172,7 +172,8 @@ type Server struct {
 	active    sync.WaitGroup // requests under way
 	cut       time.Duration  // at least, for requests that were broken off to end
 	health    *health.Watch
-	hubs      *live.Hubs // of the runs that are followed
+	whole     *health.Watch // the same, of which lists are not cut
+	hubs      *live.Hubs    // of the runs that are followed
 	topics    *live.Topics
 	streams   streams
 	trackers  *trackers.Service
@@ -195,7 +196,10 @@ func New(store *database.DB, engine Engine, nc *nats.Conn, config Config) (*Serv
 		store: store, engine: engine, nc: nc, log: config.Log, config: config, trackers: config.Trackers, cut: cutTimeout,
 	}
 	var err error
-	if s.health, err = watchHealth(s); err != nil {
+	if s.health, err = watchHealth(s, false); err != nil {
+		return nil, err
+	}
+	if s.whole, err = watchHealth(s, true); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(s.watchRuns(), s.keepTrackers()); err != nil {
@@ -377,6 +381,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	defer s.health.Wait()
+	defer s.whole.Wait()
 	s.closeStreams()
 	err := server.Shutdown(stop)
 	if errors.Is(err, context.DeadlineExceeded) {

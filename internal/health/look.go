@@ -26,8 +26,19 @@ type facts struct {
 	limits  Config
 }
 
-// databaseTimeout leaves time for the rest of a look.
-const databaseTimeout = 2 * time.Second
+const (
+	databaseTimeout = 2 * time.Second
+	// wholeTimeout is the same of a look that names everything, which nobody waits for in front of a screen.
+	wholeTimeout = 5 * time.Second
+	wholeListed  = 10_000
+)
+
+func (w *Watch) databaseTimeout() time.Duration {
+	if w.cfg.Whole {
+		return wholeTimeout
+	}
+	return databaseTimeout
+}
 
 // look reads all there is to know and judges it.
 func (w *Watch) look(ctx context.Context) *Report {
@@ -36,7 +47,41 @@ func (w *Watch) look(ctx context.Context) *Report {
 	w.date(ctx, f, conditions)
 	r := newReport(f.at, conditions)
 	r.Unseen, r.Blind = f.unseen(), f.db == nil
+	if f.db != nil {
+		r.Cut = f.cut(w.limits.Listed)
+	}
 	return r
+}
+
+// cut are the kinds of which there may be more than was read, when lists have so many at the most.
+func (f *facts) cut(listed int) (kinds []Kind) {
+	db := f.db
+	var letters, strays int64
+	for i := range db.Letters {
+		letters += db.Letters[i].Letters
+	}
+	for i := range db.Strays {
+		strays += db.Strays[i].Messages
+	}
+	for _, l := range []struct {
+		kind Kind
+		cut  bool
+	}{
+		{FailedItems, len(db.Failed) >= listed}, {RunHeld, len(db.Held) >= listed}, {RunOverdue, len(db.Overdue) >= listed},
+		{OldestWaiting, db.IdleCut || len(db.Untaken) >= listed}, {StaleSlices, len(db.Stale) >= listed},
+		{BreakerOpen, len(db.Open) >= listed}, {TokenExpiring, len(db.Tokens) >= listed},
+		{DeadLetters, len(db.Letters) >= listed || letters >= health.MaxCounted},
+		{Quarantined, len(db.Strays) >= listed || strays >= health.MaxCounted},
+		{ScheduleFailing, len(db.SchedulesFailed) >= listed}, {ScheduleOverdue, len(db.SchedulesStuck) >= listed},
+		{ScheduleLate, len(db.SchedulesLate) >= listed}, {CollectorParked, len(db.CollectorsParked) >= listed},
+		{CollectorLate, len(db.CollectorsLate) >= listed}, {CollectorHangs, len(db.FlushesHung) >= listed},
+		{AlertFailing, len(db.AlertsFailing) >= listed}, {DatabaseGap, len(db.Gaps) >= listed},
+	} {
+		if l.cut {
+			kinds = append(kinds, l.kind)
+		}
+	}
+	return kinds
 }
 
 // unseen are the kinds of which a look may have missed conditions.
@@ -56,7 +101,7 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	var streams sync.WaitGroup
 	streams.Go(func() { f.fills, f.filled = w.streams(ctx) })
 	func() {
-		asking, cancel := context.WithTimeout(ctx, databaseTimeout)
+		asking, cancel := context.WithTimeout(ctx, w.databaseTimeout())
 		defer cancel()
 		f.db, f.dbErr = health.New(w.cfg.Store).Health(asking, w.limits)
 	}()

@@ -103,6 +103,8 @@ type Report struct {
 	// did not tell. Blind says that PostgreSQL did not answer, so that next to nothing was looked at.
 	Unseen []Kind `json:"-"`
 	Blind  bool   `json:"-"`
+	// Cut are kinds of which there may be more conditions than stand here.
+	Cut []Kind `json:"-"`
 }
 
 func newReport(at time.Time, conditions []Condition) *Report {

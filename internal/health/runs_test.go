@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -57,8 +58,11 @@ func TestManyFailedRunsAreSummedUp(t *testing.T) {
 	if c.Title != "240 items failed in 80 more runs before those" {
 		t.Error(c.Title)
 	}
-	if r := w.report(w.watch); r.Counts.Warning != 21 {
-		t.Errorf("%+v", r.Counts)
+	if r := w.report(w.watch); r.Counts.Warning != 21 || !slices.Contains(r.Cut, health.FailedItems) {
+		t.Errorf("%+v, cut: %q", r.Counts, r.Cut)
+	}
+	if r := w.report(w.look(health.Config{Whole: true})); r.Counts.Warning != 100 || len(r.Cut) > 0 {
+		t.Errorf("whole: %+v, cut: %q", r.Counts, r.Cut)
 	}
 }
 

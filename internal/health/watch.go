@@ -27,8 +27,8 @@ const (
 	patience = 150 * time.Millisecond
 	// staleAfter is how old that one may be.
 	staleAfter = 15 * time.Second
-	// lookTimeout bounds a look as a whole.
-	lookTimeout = 3 * time.Second
+	// restTimeout bounds what a look does beside reading the database.
+	restTimeout = time.Second
 )
 
 // Config is what a Watch looks at.
@@ -42,6 +42,8 @@ type Config struct {
 	DataDir string
 	// StoresStreams says that JetStream keeps its streams there, too.
 	StoresStreams bool
+	// Whole has reports name everything, up to 10,000 conditions of each kind, for programs; people want the first few.
+	Whole bool
 	// Short lists what was used up when the node last needed it; nil: nothing is known.
 	Short func() []string
 
@@ -79,9 +81,13 @@ func New(cfg Config) (*Watch, error) {
 	cfg.Every = cmp.Or(cfg.Every, DefaultEvery)
 	cfg.Waiting = cmp.Or(cfg.Waiting, DefaultWaiting)
 	cfg.DiskFree = cmp.Or(cfg.DiskFree, DefaultDiskFree)
+	listed := health.DefaultListed
+	if cfg.Whole {
+		listed = wholeListed
+	}
 	return &Watch{cfg: cfg, limits: health.Limits{
 		Waiting: cfg.Waiting, Failed: failedWindow, Strays: straysWindow, Stale: staleGrace, Dead: deadWindow,
-		Token: tokenWindow,
+		Token: tokenWindow, Listed: listed,
 	}, seen: map[health.ConditionKey]time.Time{}}, nil
 }
 
@@ -132,7 +138,7 @@ func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{
 
 // fly looks, for everybody who waits.
 func (w *Watch) fly(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.databaseTimeout()+restTimeout)
 	defer cancel()
 	found := w.look(ctx)
 	w.mu.Lock()

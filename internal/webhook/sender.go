@@ -67,7 +67,7 @@ func New(config Config) (*Sender, error) {
 type Outcome struct {
 	Delivered bool
 	GiveUp    bool          // it is of no use to try again
-	Why       string        // it was not delivered, in words of ours: everybody may see it
+	Why       string        // it was not delivered, or not to all, in words of ours: everybody may see it
 	Said      string        // by the receiver, which may repeat what it was asked for
 	Wait      time.Duration // at least, before the next attempt
 }

@@ -218,7 +218,7 @@ type AlertMessage struct {
 	State    MessageState    `json:"state"`
 	Attempts int             `json:"attempts"`
 
-	// Error why the last attempt failed
+	// Error why the last attempt failed, or whom it did not reach
 	Error  string    `json:"error,omitempty"`
 	MadeAt time.Time `json:"made_at"`
 
@@ -257,7 +257,7 @@ type AlertSummary struct {
 	// FailingSince when the first of them failed
 	FailingSince *time.Time `json:"failing_since,omitempty"`
 
-	// Error why the last attempt failed
+	// Error why the last attempt failed, or whom it did not reach
 	Error string `json:"error,omitempty"`
 
 	// ToldAt when the receiver was last told something
@@ -294,7 +294,7 @@ type AlertView struct {
 	// FailingSince when the first of them failed
 	FailingSince *time.Time `json:"failing_since,omitempty"`
 
-	// Error why the last attempt failed
+	// Error why the last attempt failed, or whom it did not reach
 	Error string `json:"error,omitempty"`
 
 	// ToldAt when the receiver was last told something
@@ -6085,4 +6085,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 9e4a171c4c25a4b034ebd68eacba15fa, is fafa00524619bb0d6254162fd2d5e235b762452ae8756055266038ae3825e079.
+// Of ae78fbf436d785f35b9c879be16e4e33, is 39e31db47d71d098aef12a689d9e4617cc101cde8353b03eddddf81d91095adb.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,8 +24,6 @@ const (
 	overlap = 5 * time.Minute
 	// rememberHappened is how long what happened is remembered once it was told; longer than the overlap.
 	rememberHappened = time.Hour
-	// keepMessages is how long messages are kept that have come to their end.
-	keepMessages = 30 * 24 * time.Hour
 )
 
 // Rule is a rule that is to be looked at.
@@ -33,10 +32,11 @@ type Rule struct {
 	Version int
 	Spec    json.RawMessage
 	From    time.Time // what happened before is not told, or was
+	Since   time.Time // what happened before is not told
 }
 
 const activeRules = `
-SELECT name, version, spec, greatest(since, looked_at - $1::interval) FROM alert
+SELECT name, version, spec, greatest(since, looked_at - $1::interval), since FROM alert
 WHERE state = 'active' AND deleted_at IS NULL ORDER BY name`
 
 // Active returns the rules that are neither paused nor deleted.
@@ -65,10 +65,13 @@ type Look struct {
 	Rule       Rule
 	Began      time.Time // by the database's clock, before anything was read
 	Conditions []Condition
-	Unseen     []string      // kinds of which others may hold, as health_condition says
-	Wait       time.Duration // how long a condition holds, or is over, before it is told
-	Interval   time.Duration // between two messages of a group that tell of nothing critical
-	Quiet      bool          // only what is critical is told
+	Unseen     []string // kinds of which others may hold, as health_condition says
+	Cut        []string // kinds of which not all that holds was seen
+	// Holds reports whether a condition holds, or may, of which the rule does not tell; nil: none does.
+	Holds    func(kind, subject string) bool
+	Wait     time.Duration // how long a condition holds, or is over, before it is told
+	Interval time.Duration // between two messages of a group that tell of nothing critical
+	Quiet    bool          // only what is critical is told
 }
 
 // Change is what became of conditions.
@@ -165,7 +168,9 @@ WHERE d.place <= $6
 ORDER BY d.grp, d.change, d.place`
 
 	tellConditions = `
-UPDATE alert_condition c SET told = c.severity WHERE ` + changed + ` AND c.grp = ANY ($5) AND c.ended_at IS NULL`
+UPDATE alert_condition c SET told = c.severity, before = c.told, message = f.message
+FROM unnest($5::text[], $6::uuid[]) AS f (grp, message)
+WHERE ` + changed + ` AND c.grp = f.grp AND c.ended_at IS NULL`
 
 	tellEnds = `
 DELETE FROM alert_condition c WHERE ` + changed + ` AND c.grp = ANY ($5) AND c.ended_at IS NOT NULL`
@@ -180,9 +185,6 @@ FROM unnest($2::uuid[], $3::text[], $4::text[], $5::jsonb[]) AS f (id, grp, seve
 	forgetHappened = `
 DELETE FROM alert_condition
 WHERE alert = $1 AND happened AND told IS NOT NULL AND noted_at < $2::timestamptz - $3::interval`
-
-	forgetMessages = `
-DELETE FROM alert_message WHERE alert = $1 AND state <> 'waiting' AND made_at < $2::timestamptz - $3::interval`
 )
 
 // Note keeps what a look has seen of a rule's conditions, and makes messages of what is to be told, all in one
@@ -268,15 +270,14 @@ func (l *Look) kept(ctx context.Context, tx pgx.Tx) ([]key, error) {
 }
 
 // queue adds the writes by which what was becomes what is. What was never told ends without a word, and so does what
-// the rule does not speak of any more.
+// holds and the rule, since it was changed, does not speak of any more.
 func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 	before := make(map[key]*noted, len(was))
 	for i := range was {
 		before[was[i].key] = &was[i]
 	}
 	var fresh, other columns
-	for i := range l.Conditions {
-		c := &l.Conditions[i]
+	for _, c := range l.distinct() {
 		k := key{c.Kind, c.Subject}
 		old := before[k]
 		delete(before, k)
@@ -294,14 +295,33 @@ func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 	for k, old := range before { // those that were not seen
 		c := &Condition{Kind: k.kind, Subject: k.subject}
 		switch {
-		case old.happened:
-		case !old.told || old.version != l.Rule.Version:
+		case old.happened, old.ended, old.told && slices.Contains(l.Cut, k.kind):
+		case !old.told || old.version != l.Rule.Version && l.Holds != nil && l.Holds(k.kind, k.subject):
 			gone.add(c)
-		case !old.ended:
+		default:
 			over.add(c)
 		}
 	}
 	l.write(b, now, &fresh, &other, &over, &gone)
+}
+
+// distinct are the look's conditions, of those with one key the worst.
+func (l *Look) distinct() (all []*Condition) {
+	severities := []string{"info", "warning", "critical"}
+	seen := make(map[key]int, len(l.Conditions))
+	for i := range l.Conditions {
+		c := &l.Conditions[i]
+		k := key{c.Kind, c.Subject}
+		at, twice := seen[k]
+		switch {
+		case !twice:
+			seen[k] = len(all)
+			all = append(all, c)
+		case slices.Index(severities, c.Severity) > slices.Index(severities, all[at].Severity):
+			all[at] = c
+		}
+	}
+	return all
 }
 
 func (l *Look) write(b *pgx.Batch, now time.Time, fresh, other, over, gone *columns) {
@@ -361,9 +381,8 @@ func (l *Look) tell(
 		ids[i], groups[i], severities[i], bodies[i] = m.ID, m.Group, m.Severity, m.Body
 	}
 	b := &pgx.Batch{}
-	b.Queue(tellConditions, name, now, l.Wait, l.Quiet, groups)
+	b.Queue(tellConditions, name, now, l.Wait, l.Quiet, groups, ids)
 	b.Queue(tellEnds, name, now, l.Wait, l.Quiet, groups)
 	b.Queue(insertMessages, name, ids, groups, severities, bodies)
-	b.Queue(forgetMessages, name, now, keepMessages)
 	return n, tx.SendBatch(ctx, b).Close()
 }

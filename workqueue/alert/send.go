@@ -21,6 +21,7 @@ type Attempt struct {
 	Test     bool
 	Body     json.RawMessage
 	Spec     json.RawMessage // of the rule as it is now
+	Version  int             // of that: what came of an attempt for another text says nothing of this one's receiver
 	Number   int             // from 1; with the message, the fence of what is noted about it
 	MadeAt   time.Time
 	Age      time.Duration // of the message, by the database's clock
@@ -29,30 +30,31 @@ type Attempt struct {
 
 const (
 	// One message of each rule, by alert_message_waiting: what was tried less comes first, so that one that its receiver
-	// will not have keeps no others waiting. The rules' rows come first in the order of locks, as everywhere here. Until
-	// next_at nobody tries again: whoever leads next takes up there what a leader that died had begun.
+	// will not have keeps no others waiting. The rules' rows come first in the order of locks, as everywhere here; what
+	// somebody holds is passed over, and its turn comes when this is asked again, a second later. Until next_at nobody
+	// tries again: whoever leads next takes up there what a leader that died had begun.
 	claimAttempts = `
 WITH due AS MATERIALIZED (
     SELECT a.name FROM alert a
     WHERE a.deleted_at IS NULL AND a.next_at <= clock_timestamp() AND a.name <> ALL ($1)
       AND EXISTS (SELECT FROM alert_message m WHERE m.alert = a.name AND m.state = 'waiting'
                   AND (m.what = 'test' OR a.state = 'active'))
-    ORDER BY a.next_at, a.name LIMIT $2 FOR NO KEY UPDATE
+    ORDER BY a.next_at, a.name LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
 ), begun AS (
     UPDATE alert a SET next_at = clock_timestamp() + $3::interval FROM due WHERE a.name = due.name
-    RETURNING a.name, a.spec, a.state, a.failures
+    RETURNING a.name, a.spec, a.version, a.state, a.failures
 ), chosen AS (
-    SELECT b.name, b.spec, b.failures, m.id FROM begun b CROSS JOIN LATERAL (
+    SELECT b.name, b.spec, b.version, b.failures, m.id FROM begun b CROSS JOIN LATERAL (
         SELECT id FROM alert_message m
         WHERE m.alert = b.name AND m.state = 'waiting' AND (m.what = 'test' OR b.state = 'active')
         ORDER BY m.what = 'test' DESC, m.attempts, m.made_at, m.id LIMIT 1) m
 )
 UPDATE alert_message m SET attempts = m.attempts + 1 FROM chosen c WHERE m.id = c.id
-RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, m.attempts, m.made_at, clock_timestamp() - m.made_at,
-    c.failures`
+RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, c.version, m.attempts, m.made_at,
+    clock_timestamp() - m.made_at, c.failures`
 
 	noteDelivered = `
-UPDATE alert_message SET state = 'delivered', error = '', ended_at = clock_timestamp()
+UPDATE alert_message SET state = 'delivered', error = $3, ended_at = clock_timestamp()
 WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
 
 	noteFailed = `
@@ -61,10 +63,13 @@ SET error = $3, state = CASE WHEN $4 THEN 'given_up' ELSE 'waiting' END,
     ended_at = CASE WHEN $4 THEN clock_timestamp() END
 WHERE id = $1 AND attempts = $2 AND state = 'waiting'`
 
-	lockRule = `SELECT FROM alert WHERE name = $1 FOR NO KEY UPDATE`
+	forgetMessages = `
+DELETE FROM alert_message WHERE state <> 'waiting' AND ended_at < clock_timestamp() - $1::interval`
+
+	lockRule = `SELECT version FROM alert WHERE name = $1 FOR NO KEY UPDATE`
 
 	receiverTold = `
-UPDATE alert SET next_at = clock_timestamp(), failures = 0, failing_since = NULL, error = '',
+UPDATE alert SET next_at = clock_timestamp(), failures = 0, failing_since = NULL, error = $2,
     told_at = clock_timestamp()
 WHERE name = $1`
 
@@ -73,15 +78,13 @@ UPDATE alert SET next_at = clock_timestamp() + $2::interval, failures = failures
     failing_since = coalesce(failing_since, clock_timestamp()), error = $3
 WHERE name = $1`
 
-	// What holds of a message that nobody got is told anew.
+	// What a message that nobody got told of, and holds, is told anew. What it told to be worse was told before, and its
+	// end is told still.
 	untell = `
-UPDATE alert_condition c SET told = NULL
-FROM alert_message m
-WHERE m.id = $1 AND m.what = 'alert' AND c.alert = m.alert AND c.grp = m.grp AND c.ended_at IS NULL AND NOT c.happened`
+UPDATE alert_condition SET told = before, before = NULL, message = NULL
+WHERE alert = $1 AND message = $2 AND NOT happened AND (ended_at IS NULL OR before IS NOT NULL)`
 
-	forgetEnded = `
-DELETE FROM alert_condition c USING alert_message m
-WHERE m.id = $1 AND m.what = 'alert' AND c.alert = m.alert AND c.grp = m.grp AND c.ended_at IS NOT NULL`
+	forgetEnded = `DELETE FROM alert_condition WHERE alert = $1 AND message = $2 AND ended_at IS NOT NULL`
 )
 
 // Claim returns attempts that are to be made now, one for each rule, at most so many, and none for rules under way. It
@@ -104,17 +107,32 @@ func (s Store) Claim(
 	return due, nil
 }
 
-// Delivered notes that an attempt was answered. It reports false when the message came to its end otherwise. Leader
-// work.
-func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt) (noted bool, err error) {
-	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, noteDelivered, a.Message, a.Number)
-		if noted = tag.RowsAffected() == 1; err != nil || !noted {
+// Delivered notes that an attempt was answered; but says whom it did not reach, if there is somebody. It reports false
+// when the message came to its end otherwise. Leader work.
+func (s Store) Delivered(ctx context.Context, lease workqueue.Lease, a *Attempt, but string) (noted bool, err error) {
+	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx, changed bool) error {
+		but := pg.Plain(but)
+		tag, err := tx.Exec(ctx, noteDelivered, a.Message, a.Number, but)
+		if noted = tag.RowsAffected() == 1; err != nil || !noted || changed {
 			return err
 		}
-		return pg.Later(ctx, tx, receiverTold, a.Alert)
+		return pg.Later(ctx, tx, receiverTold, a.Alert, but)
 	})
 	return noted, err
+}
+
+// keepMessages is how long messages are kept that have come to their end.
+const keepMessages = 30 * 24 * time.Hour
+
+// Forget deletes messages that came to their end long ago, of all rules there were. Leader work.
+func (s Store) Forget(ctx context.Context, lease workqueue.Lease) error {
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		return pg.Later(ctx, tx, forgetMessages, keepMessages)
+	})
+	if err != nil {
+		return fmt.Errorf("delete old messages of alerts: %w", err)
+	}
+	return nil
 }
 
 // Failure is why an attempt failed, and what then.
@@ -124,9 +142,13 @@ type Failure struct {
 	GiveUp bool
 }
 
-// Failed notes that an attempt failed. It reports false like Delivered. Leader work.
+// Failed notes that an attempt failed. It reports false like Delivered, and when the rule's text was changed meanwhile:
+// the message goes to the receiver of that. Leader work.
 func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f Failure) (noted bool, err error) {
-	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.end(ctx, lease, a, func(ctx context.Context, tx pgx.Tx, changed bool) error {
+		if noted = false; changed {
+			return nil
+		}
 		reason := pg.Plain(f.Reason)
 		tag, err := tx.Exec(ctx, noteFailed, a.Message, a.Number, reason, f.GiveUp)
 		if noted = tag.RowsAffected() == 1; err != nil || !noted {
@@ -134,7 +156,7 @@ func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f 
 		}
 		if f.GiveUp {
 			for _, sql := range []string{untell, forgetEnded} {
-				if err := pg.Later(ctx, tx, sql, a.Message); err != nil {
+				if err := pg.Later(ctx, tx, sql, a.Alert, a.Message); err != nil {
 					return err
 				}
 			}
@@ -144,15 +166,16 @@ func (s Store) Failed(ctx context.Context, lease workqueue.Lease, a *Attempt, f 
 	return noted, err
 }
 
-// end locks the rule first, like all who write here.
+// end locks the rule first, like all who write here, and tells f whether its text is another one than the attempt's.
 func (s Store) end(
-	ctx context.Context, lease workqueue.Lease, a *Attempt, f func(context.Context, pgx.Tx) error,
+	ctx context.Context, lease workqueue.Lease, a *Attempt, f func(ctx context.Context, tx pgx.Tx, changed bool) error,
 ) error {
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		if err := pg.Later(ctx, tx, lockRule, a.Alert); err != nil {
+		version := 0
+		if err := tx.QueryRow(ctx, lockRule, a.Alert).Scan(&version); err != nil {
 			return err
 		}
-		return f(ctx, tx)
+		return f(ctx, tx, version != a.Version)
 	})
 	if err != nil {
 		return fmt.Errorf("note message %s of alert %s: %w", a.Message, a.Alert, err)

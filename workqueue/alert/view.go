@@ -24,7 +24,7 @@ type AlertSummary struct {
 	Waiting      int64           `json:"waiting" doc:"messages that were not delivered yet"`
 	Failures     int             `json:"failures" doc:"attempts that failed since the receiver was last told something"`
 	FailingSince *time.Time      `json:"failing_since,omitempty" doc:"when the first of them failed"`
-	Error        string          `json:"error,omitempty" doc:"why the last attempt failed"`
+	Error        string          `json:"error,omitempty" doc:"why the last attempt failed, or whom it did not reach"`
 	ToldAt       *time.Time      `json:"told_at,omitempty" doc:"when the receiver was last told something"`
 	NextAt       time.Time       `json:"next_at" doc:"no attempt is made before"`
 	CreatedBy    string          `json:"created_by"`
@@ -59,7 +59,7 @@ type AlertMessage struct {
 	Body     json.RawMessage `json:"body" doc:"what it tells"`
 	State    MessageState    `json:"state" enum:"waiting,delivered,given_up,dropped"`
 	Attempts int             `json:"attempts"`
-	Error    string          `json:"error,omitempty" doc:"why the last attempt failed"`
+	Error    string          `json:"error,omitempty" doc:"why the last attempt failed, or whom it did not reach"`
 	MadeAt   time.Time       `json:"made_at"`
 	EndedAt  *time.Time      `json:"ended_at,omitempty" doc:"absent: it waits"`
 }

@@ -26,6 +26,6 @@ FROM alert a
 WHERE a.deleted_at IS NULL AND a.state = 'active' AND a.failing_since < clock_timestamp() - $1::interval
 ORDER BY a.failing_since, a.name LIMIT $2`
 
-func (f *Facts) queueAlerts(b *pgx.Batch) {
-	queueRows(b, &f.AlertsFailing, healthAlerts, alertPatience, maxConcerns)
+func (f *Facts) queueAlerts(b *pgx.Batch, l Limits) {
+	queueRows(b, &f.AlertsFailing, healthAlerts, alertPatience, l.Listed)
 }

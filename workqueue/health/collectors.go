@@ -81,7 +81,7 @@ ORDER BY 4, 1 LIMIT $3`
 )
 
 func (f *Facts) queueCollectors(b *pgx.Batch, l Limits) {
-	queueRows(b, &f.CollectorsParked, healthParked, MaxCounted, maxConcerns)
-	queueRows(b, &f.CollectorsLate, healthLateFlushes, l.Waiting, maxConcerns)
-	queueRows(b, &f.FlushesHung, healthHungFlushes, hungAfter, l.Waiting, maxConcerns)
+	queueRows(b, &f.CollectorsParked, healthParked, MaxCounted, l.Listed)
+	queueRows(b, &f.CollectorsLate, healthLateFlushes, l.Waiting, l.Listed)
+	queueRows(b, &f.FlushesHung, healthHungFlushes, hungAfter, l.Waiting, l.Listed)
 }

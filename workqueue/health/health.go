@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -19,6 +20,7 @@ type Facts struct {
 	Held     []HeldRun
 	Overdue  []LateSeal
 	Waiting  []WaitingRun
+	IdleCut  bool // there may be more of them
 	Stale    []StaleSlices
 	Untaken  []UntakenRequests
 	Working  []WorkingEndpoint
@@ -55,14 +57,20 @@ type Limits struct {
 	Stale   time.Duration // past a deadline
 	Dead    time.Duration // how long a node that died is told of
 	Token   time.Duration // before the end of a token
+	Listed  int           // how many each list has at the most; zero: DefaultListed
 }
 
-// maxConcerns bounds each list of Facts.
-const maxConcerns = 20
+const (
+	// DefaultListed is how many each list of Facts has.
+	DefaultListed = 20
+	// maxIdle bounds, whatever Limits say, of how many idle runs it is read since when they are.
+	maxIdle = 1000
+)
 
 // Health reads what the database tells of the system's health. It locks nothing and reads no planes: blocks with ready
 // items, and live slices, are found by their partial indexes, whatever else there is.
 func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
+	l.Listed = cmp.Or(l.Listed, DefaultListed)
 	f := &Facts{}
 	b := &pgx.Batch{}
 	f.queueRuns(b, l)
@@ -71,10 +79,10 @@ func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 	f.queueNodes(b, l)
 	f.queueDatabase(b, l)
 	f.queueStreams(b)
-	f.queueSchedules(b)
+	f.queueSchedules(b, l)
 	f.queueCollectors(b, l)
-	f.queueAlerts(b)
-	queueRows(b, &f.Gaps, healthGaps, maxConcerns, GapTold, moveTold)
+	f.queueAlerts(b, l)
+	queueRows(b, &f.Gaps, healthGaps, l.Listed, GapTold, moveTold)
 	queueRows(b, &f.Faults, streams.StreamFaults)
 	if err := s.db.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, fmt.Errorf("read the system's health: %w", err)

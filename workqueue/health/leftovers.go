@@ -67,10 +67,10 @@ ORDER BY expires_at, id LIMIT $2`
 )
 
 func (f *Facts) queueLeftovers(b *pgx.Batch, l Limits) {
-	queueRows(b, &f.Letters, healthLetters, MaxCounted, maxConcerns)
-	queueRows(b, &f.Strays, healthStrays, MaxCounted, l.Strays, maxConcerns)
+	queueRows(b, &f.Letters, healthLetters, MaxCounted, l.Listed)
+	queueRows(b, &f.Strays, healthStrays, MaxCounted, l.Strays, l.Listed)
 	b.Queue(healthEvents, eventPatience).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&f.Events.Events, &f.Events.Since, &f.Events.Kinds)
 	})
-	queueRows(b, &f.Tokens, healthTokens, l.Token, maxConcerns)
+	queueRows(b, &f.Tokens, healthTokens, l.Token, l.Listed)
 }

@@ -65,7 +65,7 @@ ORDER BY seal_by, id LIMIT $1`
 )
 
 func (f *Facts) queueRuns(b *pgx.Batch, l Limits) {
-	queueRows(b, &f.Failed, healthFailed, l.Failed, maxConcerns)
-	queueRows(b, &f.Held, healthHeld, maxConcerns)
-	queueRows(b, &f.Overdue, healthOverdue, maxConcerns)
+	queueRows(b, &f.Failed, healthFailed, l.Failed, l.Listed)
+	queueRows(b, &f.Held, healthHeld, l.Listed)
+	queueRows(b, &f.Overdue, healthOverdue, l.Listed)
 }

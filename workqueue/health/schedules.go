@@ -74,8 +74,8 @@ WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> ''
 ORDER BY f.done_by, r.id LIMIT $1`
 )
 
-func (f *Facts) queueSchedules(b *pgx.Batch) {
-	queueRows(b, &f.SchedulesFailed, healthScheduleFailed, maxConcerns)
-	queueRows(b, &f.SchedulesStuck, healthScheduleStuck, schedulePatience, startPatience, maxConcerns)
-	queueRows(b, &f.SchedulesLate, healthScheduleLate, maxConcerns)
+func (f *Facts) queueSchedules(b *pgx.Batch, l Limits) {
+	queueRows(b, &f.SchedulesFailed, healthScheduleFailed, l.Listed)
+	queueRows(b, &f.SchedulesStuck, healthScheduleStuck, schedulePatience, startPatience, l.Listed)
+	queueRows(b, &f.SchedulesLate, healthScheduleLate, l.Listed)
 }

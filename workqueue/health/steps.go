@@ -61,12 +61,13 @@ dated AS (
 SELECT endpoint, bool_and(kind = 'request'), count(DISTINCT id), sum(out)::bigint, NULL::uuid, '', '', NULL::timestamptz
 FROM work GROUP BY endpoint
 UNION ALL
-SELECT endpoint, false, 0, 0, id, coalesce(name, ''), plan, since
-FROM dated WHERE since < clock_timestamp() - $1::interval
+SELECT endpoint, false, (since < clock_timestamp() - $1::interval)::int, 0, id, coalesce(name, ''), plan, since
+FROM dated
 ORDER BY 8 NULLS FIRST, 1, 5`
 
 func (f *Facts) queueSteps(b *pgx.Batch, l Limits) {
-	b.Queue(healthSteps, l.Waiting, maxConcerns).Query(func(rows pgx.Rows) error {
+	most, idle := min(l.Listed, maxIdle), 0
+	b.Queue(healthSteps, l.Waiting, most).Query(func(rows pgx.Rows) error {
 		var e WorkingEndpoint
 		var run *workqueue.RunID
 		var w WaitingRun
@@ -77,8 +78,12 @@ func (f *Facts) queueSteps(b *pgx.Batch, l Limits) {
 					f.Working = append(f.Working, e)
 					return nil
 				}
-				w.Run, w.Endpoint, w.Since = *run, e.Endpoint, *since
-				f.Waiting = append(f.Waiting, w)
+				idle++
+				f.IdleCut = idle == most
+				if e.Runs > 0 { // it has been idle for long
+					w.Run, w.Endpoint, w.Since = *run, e.Endpoint, *since
+					f.Waiting = append(f.Waiting, w)
+				}
 				return nil
 			})
 		return err

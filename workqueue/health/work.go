@@ -59,8 +59,8 @@ FROM endpoint_pace p WHERE p.breaker = 'open' ORDER BY p.breaker_since, p.endpoi
 )
 
 func (f *Facts) queueWork(b *pgx.Batch, l Limits) {
-	queueRows(b, &f.Stale, healthStale, l.Stale, maxConcerns)
-	queueRows(b, &f.Untaken, healthUntaken, l.Waiting, maxConcerns)
+	queueRows(b, &f.Stale, healthStale, l.Stale, l.Listed)
+	queueRows(b, &f.Untaken, healthUntaken, l.Waiting, l.Listed)
 	f.queueSteps(b, l)
-	queueRows(b, &f.Open, healthBreakers, maxConcerns)
+	queueRows(b, &f.Open, healthBreakers, l.Listed)
 }
