@@ -66,13 +66,13 @@ func TestRunsThatStand(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.withNode()
-	w.serve("statement", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
-	slip, other := w.start(request("statment"), 5), w.start(request("nobody-at-all"), 5)
-	done := w.start(request("statement"), 5)
-	w.appears(health.NoListeners, "statment", health.Critical, "was statement meant?")
+	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
+	slip, other := w.start(request("bils"), 5), w.start(request("nobody-at-all"), 5)
+	done := w.start(request("bills"), 5)
+	w.appears(health.NoListeners, "bils", health.Critical, "was bills meant?")
 	w.appears(health.NoListeners, "nobody-at-all", health.Critical)
 	want := map[workqueue.RunID]string{
-		slip: "Nobody listens on endpoint statment; was statement meant?", other: "Nobody listens on endpoint nobody-at-all",
+		slip: "Nobody listens on endpoint bils; was bills meant?", other: "Nobody listens on endpoint nobody-at-all",
 		done: "",
 	}
 	runs, err := inspect.New(w.store).Runs(t.Context(), inspect.RunFilter{})

@@ -5,6 +5,7 @@ import { places } from "./places.js";
 import { Dialog } from "./ui/overlays.js";
 
 export const helpShown = signal(false);
+export const searchShown = signal(false);
 
 const own = signal([]); // of the page: [{keys, label, fn}]
 let waitsFor = 0;       // until when a key after g counts
@@ -18,10 +19,18 @@ export function useKeys(list, deps = []) {
   }, deps);
 }
 
+// actionsHere are the keys that the page adds.
+export const actionsHere = () => own.value;
+
 const typing = (el) => el?.closest?.("input:not([type=checkbox]):not([type=radio]),textarea,select,[contenteditable]");
 
 export function listen() {
   addEventListener("keydown", (e) => {
+    if (e.key === "k" && (e.ctrlKey || e.metaKey) && !e.altKey && !document.querySelector("dialog[open]")) {
+      e.preventDefault();
+      searchShown.value = true;
+      return;
+    }
     if (e.defaultPrevented || e.ctrlKey || e.metaKey || e.altKey || document.querySelector("dialog[open]")) return;
     if (typing(e.target)) {
       if (e.key === "Escape") e.target.blur();
@@ -80,7 +89,7 @@ export function Help() {
   return html`<${Dialog} title="Keys" test="help-dialog" onClose=${() => { helpShown.value = false; }}>
     <div class="keys">
       <div><h3>Everywhere</h3><ul>
-        ${line(["/"], "Search")}${line(["j"], "Next row")}${line(["k"], "Previous row")}${line(["Enter"], "Open the row")}
+        ${line(["Ctrl", "K"], "Search everything")}${line(["/"], "Search on this page")}${line(["j"], "Next row")}${line(["k"], "Previous row")}${line(["Enter"], "Open the row")}
         ${line(["Esc"], "Close, or leave a field")}${line(["?"], "This list")}</ul>
         ${own.value.length > 0 && html`<h3>On this page</h3><ul>${own.value.map((k) => line([k.key], k.label))}</ul>`}</div>
       <div><h3>Go to</h3><ul>${places.map(([, label, , key]) => line(["g", key], label))}</ul></div>

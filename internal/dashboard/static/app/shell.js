@@ -7,7 +7,8 @@ import { health, watch } from "./live.js";
 import { connection } from "./stream.js";
 import { theme, nextTheme } from "./theme.js";
 import { Page, Button, Card, ErrorBox, Icon, Skeleton, Toast, Empty, toast } from "./ui.js";
-import { Help, helpShown } from "./keys.js";
+import { Help, helpShown, searchShown } from "./keys.js";
+import { Search } from "./search.js";
 import { groups, places } from "./places.js";
 
 const drawer = signal(false);
@@ -35,6 +36,7 @@ export function Shell() {
       <${Main} page=${page}/>
     </div>
     ${helpShown.value && html`<${Help}/>`}
+    ${searchShown.value && html`<${Search}/>`}
     <${Toast}/>`;
 }
 
@@ -67,6 +69,8 @@ function Side() {
       <div class="side-tools">
         <${Button} kind="ghost" small icon=${{ light: "sun", dark: "moon", auto: "auto" }[theme.value]} test="theme"
           label=${`Theme: ${theme.value}`} title=${`Theme: ${theme.value}`} onClick=${nextTheme}/>
+        <${Button} kind="ghost" small icon="search" label="Search" title="Search everything (Ctrl K)" test="open-search"
+          onClick=${() => { searchShown.value = true; }}/>
         <${Button} kind="ghost" small icon="help" label="Keys" title="Keys (?)" test="help"
           onClick=${() => { helpShown.value = true; }}/>
       </div>

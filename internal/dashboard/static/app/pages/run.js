@@ -4,7 +4,7 @@ import { api, segment } from "../api.js";
 import { Card, Copy, ErrorBox, Page, Skeleton, StateBadge, Text, Time } from "../ui.js";
 import { useKeys } from "../keys.js";
 import { go, setQuery } from "../router.js";
-import { shortId } from "../format.js";
+import { percent, shortId } from "../format.js";
 import { Timeline } from "../charts/timeline.js";
 import { HeatMap } from "../heatmap/heatmap.js";
 import { LAYERS } from "../heatmap/palette.js";
@@ -73,7 +73,8 @@ function Run({ run, live, state, database, query }) {
     mapCard.current?.scrollIntoView({ block: "nearest" });
   };
   const name = run.name || run.plan;
-  return html`<${Page} title=${name} crumbs=${[["Runs", "/runs"]]} test="run-page"
+  const tab = `${run.state === "running" ? percent(run.progress) : run.state} · ${name}`;
+  return html`<${Page} title=${name} tab=${tab} crumbs=${[["Runs", "/runs"]]} test="run-page"
       heading=${html`<${Text} max=${80}>${name}<//> <${StateBadge} state=${run.state} failed=${run.failed} />`}
       subtitle=${html`<${About} run=${run} state=${state} />`}
       actions=${html`<${Actions} run=${run} onRerun=${() => setDialog("rerun")}

@@ -7,11 +7,11 @@ import {
 import { Link, go, setQuery } from "../router.js";
 import { useKeys } from "../keys.js";
 import { query as parameters } from "../api.js";
-import { duration, num, percent, shortId, short } from "../format.js";
+import { duration, num, percent, plural, shortId, short } from "../format.js";
 import { liveRuns } from "../live.js";
 import { session } from "../session.js";
 import { Pace } from "../runs/pace.js";
-import { actionsOf, all } from "../runs/actions.js";
+import { actionsOf, all, cancelSeveral, several } from "../runs/actions.js";
 
 const states = ["running", "paused", "loading", "completed", "cancelled"];
 const pageSize = 50;
@@ -23,6 +23,7 @@ export default function Runs({ query }) {
   // What the stream brings is the first page without a filter. All else is asked for now and then.
   const plain = !state && !q && !before;
   const { data, error, loading, reload } = useLoad("/runs" + parameters(filter), [], { every: live ? 5 : 2 });
+  const [chosen, setChosen] = useState(new Set());
   const pace = useRef(new Pace()).current;
   const [, redraw] = useState(0);
 
@@ -55,7 +56,8 @@ export default function Runs({ query }) {
     <${ErrorBox} error=${error} retry=${reload}/>
     ${!runs && !error && html`<${Card}><${Skeleton} lines=${6}/><//>`}
     ${none && html`<${First}/>`}
-    ${runs && !none && html`<${Card} flush label="Runs"><${List} runs=${runs} pace=${pace} reset=${() =>
+    <${Bulk} runs=${(runs || []).filter((r) => chosen.has(r.id))} onNone=${() => setChosen(new Set())}/>
+    ${runs && !none && html`<${Card} flush label="Runs"><${List} runs=${runs} pace=${pace} chosen=${chosen} onChoose=${setChosen} reset=${() =>
       change({ state: "", q: "" })}/><//>`}
     ${data && (before || data.next) && html`<nav class="pager" aria-label="Pages">
       ${before && html`<${Button} small onClick=${() => change({ before: "" })} icon="left" test="newest">Newest<//>`}
@@ -84,8 +86,33 @@ function Start() {
   return html`<${ButtonLink} to="/start" kind="primary" icon="start" test="start">Start a run<//>`;
 }
 
-function List({ runs, pace, reset }) {
+// Bulk is what can be done to the runs that were chosen.
+function Bulk({ runs, onNone }) {
+  if (runs.length === 0) return null;
+  const may = { pause: (r) => r.state === "running", resume: (r) => r.state === "paused" && r.hold?.kind === "operator",
+    cancel: (r) => !["completed", "cancelled"].includes(r.state) };
+  const button = (verb, label, icon, act) => {
+    const those = runs.filter(may[verb]);
+    return html`<${Button} small icon=${icon} role="operator" disabled=${those.length === 0} test=${"bulk-" + verb}
+      onClick=${async () => { await act(those); onNone(); }}>${label}${those.length < runs.length && ` (${those.length})`}<//>`;
+  };
+  return html`<div class="bulk" role="region" aria-label="Chosen runs" data-test="bulk">
+    <span><strong>${plural(runs.length, "run")}</strong> chosen</span>
+    ${button("pause", "Pause", "pause", (those) => several("pause", those))}
+    ${button("resume", "Resume", "play", (those) => several("resume", those))}
+    ${button("cancel", "Cancel…", "stop", cancelSeveral)}
+    <${Button} small kind="ghost" onClick=${onNone}>Choose none<//></div>`;
+}
+
+function List({ runs, pace, reset, chosen, onChoose }) {
+  const toggle = (id) => onChoose((was) => {
+    const next = new Set(was);
+    if (!next.delete(id)) next.add(id);
+    return next;
+  });
   const columns = [
+    { key: "choose", srTitle: "Choose", label: "", class: "runs-choose", render: (r) => html`<input type="checkbox"
+      checked=${chosen.has(r.id)} aria-label=${"Choose " + (r.name || shortId(r.id))} data-test="choose" onChange=${() => toggle(r.id)}/>` },
     { key: "name", title: "Run", class: "runs-name", render: (r) => html`
       <${Link} to=${"/runs/" + r.id} data-test="run-link"><${Text} max=${90}>${r.name || r.plan}<//><//>
       <span class="under"><${Text} max=${50}>${r.plan}${r.plan_version ? "@" + r.plan_version : ""}<//> · ${

@@ -2,6 +2,7 @@
 import { html } from "../html.js";
 import { Badge, Button, ButtonLink, Icon, Menu, Progress, StateBadge, Text, Time, confirm, now, toast } from "../ui.js";
 import { BASE, api, segment } from "../api.js";
+import { awaited, notify, possible } from "../notify.js";
 import { duration, inert, num, percent, plural, short } from "../format.js";
 
 /** ended says whether a run moves no more by itself. */
@@ -74,9 +75,16 @@ function menu(run, over, onReport) {
       label: `Export as ${format.toUpperCase()}`, icon: "download", onClick: () => download(run, { format }), test: `export-${format}`,
     })),
     { label: "Export what failed", icon: "download", onClick: () => download(run, { format: "csv", state: "failed" }), disabled: run.failed === 0, test: "export-failed" },
+    !over && possible() && { label: awaited.value.has(run.id) ? "You are told when it ends" : "Tell me when it ends", icon: "bell",
+      disabled: awaited.value.has(run.id), onClick: () => tell(run), test: "notify" },
     !over && null,
     !over && { label: "Cancel the run…", icon: "stop", danger: true, role: "operator", onClick: () => cancel(run), test: "cancel" },
   ];
+}
+
+async function tell(run) {
+  if (await notify(run)) toast("You are told when it ends or waits for somebody, while this tab is open");
+  else toast("The browser does not let this page tell you", { tone: "warn" });
 }
 
 // download has the browser fetch an export: it streams to a file, and nothing of it is held by the page.

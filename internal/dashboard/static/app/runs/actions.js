@@ -41,6 +41,28 @@ export const cancel = (run) => confirm({
   act: () => api.post(`/runs/${run.id}/cancel`, { reason: "cancelled on the dashboard" }),
 });
 
+// several does to each of some runs what verb says, one after the other.
+export async function several(verb, runs) {
+  const wrong = [];
+  for (const run of runs) {
+    try {
+      await api.post(`/runs/${run.id}/${verb}`, verb === "resume" ? {} : { reason: verb + " of several, on the dashboard" });
+    } catch (err) {
+      wrong.push(`${nameOf(run)}: ${err.detail || err.message}`);
+    }
+  }
+  const did = { pause: "paused", resume: "resumed", cancel: "cancelled" }[verb];
+  if (wrong.length === 0) toast(`${plural(runs.length, "run")} ${did}`);
+  else toast(`${num(runs.length - wrong.length)} ${did}, ${num(wrong.length)} not: ${wrong[0]}`, { tone: "bad" });
+}
+
+export const cancelSeveral = (runs) => confirm({
+  title: `Cancel ${plural(runs.length, "run")}?`, action: "Cancel them", danger: true, test: "cancel-several-dialog",
+  body: `${plural(runs.reduce((n, r) => n + r.items - r.done - r.failed, 0), "item")} would stay without an outcome. ` +
+    "Runs that were cancelled do not go on; their results stay.",
+  act: () => several("cancel", runs),
+});
+
 // all pauses or resumes every run that is under way.
 export const all = (verb, count) => confirm({
   title: verb === "pause" ? "Pause all runs?" : "Resume all runs?", test: verb + "-all-dialog",

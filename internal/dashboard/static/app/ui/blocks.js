@@ -5,9 +5,10 @@ import { inert } from "../format.js";
 
 // Page is the frame of each page: its heading, what is beside it, and what it has.
 // crumbs: [[label, path], …] before the title. subtitle: a line below it. actions: at the right.
-export function Page({ title, heading, crumbs = [], subtitle, actions, children, test }) {
+export function Page({ title, tab, heading, crumbs = [], subtitle, actions, children, test }) {
   const plain = inert(title);
-  useEffect(() => { document.title = plain ? plain + " · Tranche" : "Tranche"; }, [plain]);
+  const name = tab ? inert(tab) : plain ? plain + " · Tranche" : "Tranche";
+  useEffect(() => { document.title = name; }, [name]);
   return html`<div class="page" data-test=${test}>
     <header class="page-head">
       <div class="page-title">

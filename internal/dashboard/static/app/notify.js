@@ -1,0 +1,36 @@
+// Tells a person in a notification of the system when a run ends, or waits for somebody, also while its tab is not seen.
+import { api, segment } from "./api.js";
+import { signal } from "./html.js";
+import { inert, num } from "./format.js";
+
+const EVERY = 15_000; // ms
+
+// awaited are the runs of which one is to be told; it lasts as long as the tab.
+export const awaited = signal(new Set());
+
+export const possible = () => "Notification" in globalThis && Notification.permission !== "denied";
+
+// notify tells when a run has ended, or is held. Resolves to false where the person does not allow it.
+export async function notify(run) {
+  if (await Notification.requestPermission() !== "granted") return false;
+  awaited.value = new Set([...awaited.value, run.id]);
+  const timer = setInterval(async () => {
+    let now;
+    try {
+      now = await api.get(`/runs/${segment(run.id)}`);
+    } catch {
+      return; // away for now
+    }
+    const over = now.state === "completed" || now.state === "cancelled";
+    if (!over && !now.hold) return;
+    clearInterval(timer);
+    awaited.value = new Set([...awaited.value].filter((id) => id !== run.id));
+    const note = new Notification(inert(now.name || now.plan, 80), { tag: run.id,
+      body: over ? `${now.state}, ${num(now.failed)} failed` : `held: ${inert(now.hold.detail || now.hold.kind, 120)}` });
+    note.onclick = () => {
+      focus();
+      note.close();
+    };
+  }, EVERY);
+  return true;
+}
