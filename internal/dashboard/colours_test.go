@@ -108,21 +108,24 @@ func contrast(a, b colour) float64 {
 	return max(x, y) / min(x, y)
 }
 
-// The nine states of items must be told apart by everybody. What the eyes of those see who lack one kind of cones is
-// simulated (Machado, Oliveira and Fernandes 2009, severity 1); the distance is that of Oklab, where 0.02 can just be
-// seen side by side.
-func TestStatesAreToldApart(t *testing.T) {
-	t.Parallel()
-	const least = 0.11
-	eyes := map[string][3]colour{
+// eyes are what those see who have all cones, or lack one kind (Machado, Oliveira and Fernandes 2009, severity 1).
+func eyes() map[string][3]colour {
+	return map[string][3]colour{
 		"all cones": {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}},
 		"no red":    {{0.152286, 1.052583, -0.204868}, {0.114503, 0.786281, 0.099216}, {-0.003882, -0.048116, 1.051998}},
 		"no green":  {{0.367322, 0.860646, -0.227968}, {0.280085, 0.672501, 0.047413}, {-0.011820, 0.042940, 0.968881}},
 		"no blue":   {{1.255528, -0.076749, -0.178779}, {-0.078411, 0.930809, 0.147602}, {0.004733, 0.691367, 0.303900}},
 	}
+}
+
+// The nine states of items must be told apart by everybody. The distance is that of Oklab, where 0.02 can just be seen side by
+// side.
+func TestStatesAreToldApart(t *testing.T) {
+	t.Parallel()
+	const least = 0.11
 	light, dark, _ := themes(t)
 	for theme, tokens := range map[string]map[string]colour{"light": light, "dark": dark} {
-		for eye, matrix := range eyes {
+		for eye, matrix := range eyes() {
 			closest, pair := math.Inf(1), ""
 			for i := range 9 {
 				for j := range i {
@@ -136,6 +139,25 @@ func TestStatesAreToldApart(t *testing.T) {
 				t.Errorf("%s, %s: %s are %.3f apart, want %.2f", theme, eye, pair, closest, least)
 			}
 			t.Logf("%s, %s: the closest are %s, %.3f apart", theme, eye, pair, closest)
+		}
+	}
+}
+
+// What must be told apart at a glance, of whatever size, has three times the brightness of the other, whatever cones one
+// has: what failed or is held against what is done, and what is over against what is to come.
+func TestStatesStandOut(t *testing.T) {
+	t.Parallel()
+	const waiting, held, ready, done, failed = 0, 1, 2, 5, 6
+	light, dark, _ := themes(t)
+	for theme, tokens := range map[string]map[string]colour{"light": light, "dark": dark} {
+		for eye, matrix := range eyes() {
+			for _, pair := range [][2]int{{failed, done}, {held, done}, {failed, waiting}, {failed, ready}, {done, waiting}} {
+				got := contrast(seen(matrix, tokens[fmt.Sprint("state-", pair[0])]),
+					seen(matrix, tokens[fmt.Sprint("state-", pair[1])]))
+				if got < 3 {
+					t.Errorf("%s, %s: --state-%d on --state-%d has %.2f, want 3", theme, eye, pair[0], pair[1], got)
+				}
+			}
 		}
 	}
 }

@@ -60,7 +60,8 @@ func TestEveryPageIsTheDocument(t *testing.T) {
 	h := handler(t, dashboard.Config{})
 	const id = "01a2010d-da33-7457-a9a6-677ffea75f37"
 	for _, page := range []string{
-		"/", "/runs", "/runs/" + id, "/runs/" + id + "/errors", "/runs/" + id + "/item", "/start", "/plans", "/endpoints",
+		"/", "/runs", "/runs/" + id, "/runs/" + id + "/errors", "/runs/" + id + "/item", "/runs/" + id + "/comparison",
+		"/start", "/plans", "/endpoints",
 		"/endpoint", "/nodes", "/dead-letters", "/audit", "/health", "/tokens", "/login", "/api",
 	} {
 		w := ask(h, http.MethodGet, page)

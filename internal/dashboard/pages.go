@@ -5,8 +5,8 @@ import "strings"
 // pages are the paths that the document answers; {} stands for one segment. app/router.js has the same.
 func pages() []string {
 	return []string{
-		"/", "/runs", "/runs/{}", "/runs/{}/errors", "/runs/{}/item", "/start", "/plans", "/schedules",
-		"/collectors", "/trackers", "/alerts", "/endpoints", "/endpoint", "/nodes",
+		"/", "/runs", "/runs/{}", "/runs/{}/errors", "/runs/{}/item", "/runs/{}/comparison", "/start", "/plans",
+		"/schedules", "/collectors", "/trackers", "/alerts", "/endpoints", "/endpoint", "/nodes",
 		"/dead-letters", "/audit", "/health", "/tokens", "/login", "/api",
 	}
 }

@@ -31,7 +31,8 @@ func everyPage(b *browser) func(*testing.T) {
 			"audit": "/audit", "health": "/health", "tokens": "/tokens", "api": "/api",
 			"trackers": "/trackers", "tracker": "/trackers?id=" + batch, "collectors": "/collectors",
 			"collector": "/collectors?name=hostile", "schedules": "/schedules", "schedule": "/schedules?name=hostile",
-			"alerts": "/alerts", "alert": "/alerts?name=hostile",
+			"comparison": "/runs/" + h.run.String() + "/comparison?against=" + h.run.String(),
+			"alerts":     "/alerts", "alert": "/alerts?name=hostile",
 			"login": "/login?next=javascript:alert(1)",
 		}
 		for name, path := range paths {

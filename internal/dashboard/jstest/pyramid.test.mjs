@@ -5,7 +5,7 @@ import { Pyramid } from "../static/app/heatmap/pyramid.js";
 import { draw, levelFor } from "../static/app/heatmap/raster.js";
 import { Plane, State, UNLOADED } from "../static/app/heatmap/store.js";
 import { Viewport } from "../static/app/heatmap/viewport.js";
-import { stateRank } from "../static/app/heatmap/palette.js";
+import { LAYERS, blendAt, blends, colours, stateRank } from "../static/app/heatmap/palette.js";
 
 function random(seed) {
   return (n) => (seed = (seed * 48271) % 2147483647) % n;
@@ -65,14 +65,14 @@ test("one failed item of a million is a pixel from afar, wherever it is", () => 
   const view = new Viewport();
   view.resize(width, height, layout, cell);
   assert.ok(levelFor(view.scale, pyramid.levels.length) >= 1, "several items share a pixel");
-  const colours = new Uint32Array(256).fill(1);
-  colours[State.FAILED] = 7;
+  const shades = new Uint32Array(256).fill(1);
+  shades[State.FAILED] = 7;
   const pixels = new Uint32Array(width * height);
   const next = random(5);
   for (const at of [0, items - 1, ...Array.from({ length: 40 }, () => next(items))]) {
     plane.set(at, 1, State.FAILED);
     pyramid.flush();
-    draw(pixels, width, height, view, pyramid, colours, 0);
+    draw(pixels, width, height, view, pyramid, shades, 0);
     const red = pixels.reduce((n, p) => n + (p === 7), 0);
     assert.ok(red >= 1 && red <= 4, `item ${at} has ${red} pixels`);
     const { x, y } = { x: layout.x(at), y: layout.y(at) };
@@ -94,9 +94,9 @@ test("where there is no item nothing is drawn", () => {
     pyramid.flush();
     const view = new Viewport();
     view.resize(200, 120, layout, cell);
-    const colours = new Uint32Array(256).fill(9);
+    const shades = new Uint32Array(256).fill(9);
     const pixels = new Uint32Array(200 * 120);
-    draw(pixels, 200, 120, view, pyramid, colours, 3);
+    draw(pixels, 200, 120, view, pyramid, shades, 3);
     for (let py = 0; py < 120; py++) {
       for (let px = 0; px < 200; px++) {
         const at = view.toMap(px + 0.5, py + 0.5);
@@ -108,4 +108,26 @@ test("where there is no item nothing is drawn", () => {
     }
     assert.ok(pixels.includes(9));
   }
+});
+
+test("how many of the items that share a pixel are bad is seen", () => {
+  const items = 128 * 128;
+  const plane = new Plane(items);
+  const pyramid = new Pyramid(new Layout(items, 128), plane, stateRank());
+  plane.onChange = (from, to) => pyramid.touch(from, to);
+  plane.load(0, new Uint8Array(items).fill(State.DONE));
+  plane.set(5, 1, State.FAILED);
+  plane.set(items / 2, items / 2, State.FAILED);
+  pyramid.flush();
+  const level = pyramid.levels[5]; // 2 × 2
+  assert.deepEqual([...level.data], [State.FAILED, State.DONE, State.FAILED, State.FAILED]);
+  assert.deepEqual([...level.most], [State.DONE, State.DONE, State.FAILED, State.FAILED]);
+  assert.ok(level.share[0] < 3 && level.share[2] === 255, `${level.share}`);
+  const states = Array.from({ length: 9 }, (_, i) => [i * 20, 0, 0]);
+  const all = colours(LAYERS.state, { dark: false, states, none: [0, 0, 0], ground: [0, 0, 0], unloaded: [0, 0, 0] });
+  const red = (most, worst, share) => blends(all)[blendAt(most, worst, share)] & 255;
+  assert.equal(red(State.DONE, State.DONE, 255), 100);
+  assert.equal(red(State.FAILED, State.FAILED, 255), 120);
+  const few = red(State.DONE, State.FAILED, 1), half = red(State.DONE, State.FAILED, 128);
+  assert.ok(few > 100 && few < half && half < 120, `${few} ${half}`);
 });

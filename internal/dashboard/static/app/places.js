@@ -3,7 +3,7 @@
 // groups of places: [title, [[path, label, icon, key after g, pages that belong to it], …]].
 export const groups = [
   ["Work", [
-    ["/runs", "Runs", "runs", "r", ["runs", "run", "errors", "item", "start"]],
+    ["/runs", "Runs", "runs", "r", ["runs", "run", "errors", "item", "comparison", "start"]],
     ["/plans", "Plans", "plans", "p", ["plans"]],
     ["/schedules", "Schedules", "clock", "s", ["schedules"]],
     ["/collectors", "Collectors", "collectors", "c", ["collectors"]],

@@ -4,7 +4,7 @@ import { html, signal } from "./html.js";
 // pages are the modules by path; {name} is a parameter.
 export const pages = [
   ["/", "runs"], ["/runs", "runs"], ["/runs/{run}", "run"], ["/runs/{run}/errors", "errors"],
-  ["/runs/{run}/item", "item"], ["/start", "start"], ["/plans", "plans"], ["/schedules", "schedules"], ["/collectors", "collectors"],
+  ["/runs/{run}/item", "item"], ["/runs/{run}/comparison", "comparison"], ["/start", "start"], ["/plans", "plans"], ["/schedules", "schedules"], ["/collectors", "collectors"],
   ["/trackers", "trackers"], ["/alerts", "alerts"], ["/endpoints", "endpoints"],
   ["/endpoint", "endpoint"], ["/nodes", "nodes"], ["/dead-letters", "letters"], ["/audit", "audit"],
   ["/health", "health"], ["/tokens", "tokens"], ["/login", "login"], ["/api", "api"],

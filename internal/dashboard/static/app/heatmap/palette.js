@@ -134,6 +134,30 @@ export function colours(layer, theme, only = new Set()) {
   return out;
 }
 
+// What is worst of many that share a pixel is seen however few they are, and the more the more.
+const LEAST_SEEN = 0.25;
+
+/**
+ * blends are the colours of pixels that many items share, by blendAt: what most of them are, toned by the worst as far as
+ * its share goes. colours are those of states.
+ */
+export function blends(colours) {
+  const out = new Uint32Array(1 << 12);
+  const rgb = (p) => [p & 255, (p >> 8) & 255, (p >> 16) & 255];
+  for (let most = 0; most < 9; most++) {
+    for (let worst = 0; worst < 9; worst++) {
+      for (let step = 0; step < 16; step++) {
+        const seen = worst === most ? 1 : LEAST_SEEN + (1 - LEAST_SEEN) * Math.sqrt(step / 15);
+        out[(most << 8) | (worst << 4) | step] = pixel(mix(rgb(colours[most]), rgb(colours[worst]), seen));
+      }
+    }
+  }
+  return out;
+}
+
+/** blendAt is the index of a blend; share is 0 to 255. */
+export const blendAt = (most, worst, share) => (most << 8) | (worst << 4) | (share >> 4);
+
 function scaleAt(scale, share) {
   const at = share * (scale.length - 1);
   const i = Math.min(scale.length - 2, Math.floor(at));

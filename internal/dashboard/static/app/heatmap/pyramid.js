@@ -1,6 +1,6 @@
 // Summaries of a plane for views from afar: a cell of level 1 stands for 2 × 2 cells of the map, one of level 2 for
 // 4 × 4, and so on. It has the value that ranks highest among its items, so that one failed item in thousands is
-// still a pixel. Only what changed is summed up again.
+// still a pixel, how large their share is, and the value that most of them have. Only what changed is summed up again.
 import { UNLOADED } from "./store.js";
 
 export class Pyramid {
@@ -15,7 +15,10 @@ export class Pyramid {
     while (w > 1 || h > 1) {
       w = (w + 1) >> 1;
       h = (h + 1) >> 1;
-      this.levels.push({ w, h, data: new Uint8Array(w * h).fill(UNLOADED) });
+      // data: the highest by rank; share: of the items that have it, 255 is all; most: what most have
+      this.levels.push({
+        w, h, data: new Uint8Array(w * h).fill(UNLOADED), share: new Uint8Array(w * h), most: new Uint8Array(w * h).fill(UNLOADED),
+      });
     }
     this.low = new Int32Array(layout.bands);
     this.high = new Int32Array(layout.bands);
@@ -72,34 +75,67 @@ export class Pyramid {
     const { cols, rows, band } = layout;
     const top = layout.first(0, 2 * y);
     const under = 2 * y + 1 < rows ? layout.first(0, 2 * y + 1) : items;
+    const cells = [0, 0, 0, 0];
     for (let x = x0; x <= x1; x++) {
-      let best = UNLOADED;
+      let n = 0;
       const end = Math.min(2 * x + 2, cols);
       for (let cx = 2 * x; cx < end; cx++) {
         const a = top + cx * band;
         const b = under + cx * band;
-        if (a < items && rank[data[a]] > rank[best]) best = data[a];
-        if (b < items && rank[data[b]] > rank[best]) best = data[b];
+        if (a < items) cells[n++] = data[a];
+        if (b < items) cells[n++] = data[b];
       }
-      level.data[y * level.w + x] = best;
+      const at = y * level.w + x;
+      let best = UNLOADED;
+      for (let i = 0; i < n; i++) if (rank[cells[i]] > rank[best]) best = cells[i];
+      let has = 0;
+      for (let i = 0; i < n; i++) if (cells[i] === best) has++;
+      level.data[at] = best;
+      level.share[at] = n > 0 ? Math.round((255 * has) / n) : 0;
+      level.most[at] = commonest(cells, n);
     }
   }
 
   #sumLevel(below, level, y, x0, x1) {
     const { rank } = this;
-    const { data, w, h } = below;
-    const top = 2 * y * w;
-    const under = 2 * y + 1 < h ? top + w : top;
+    const { data, share, most, w, h } = below;
+    const places = [0, 0, 0, 0];
+    const mosts = [0, 0, 0, 0];
     for (let x = x0; x <= x1; x++) {
-      const l = 2 * x;
-      const r = l + 1 < w ? l + 1 : l;
-      let best = data[top + l];
-      if (rank[data[top + r]] > rank[best]) best = data[top + r];
-      if (rank[data[under + l]] > rank[best]) best = data[under + l];
-      if (rank[data[under + r]] > rank[best]) best = data[under + r];
-      level.data[y * level.w + x] = best;
+      let n = 0;
+      for (let cy = 2 * y; cy <= 2 * y + 1 && cy < h; cy++) {
+        for (let cx = 2 * x; cx <= 2 * x + 1 && cx < w; cx++) {
+          const place = cy * w + cx;
+          if (data[place] !== UNLOADED || n === 0) places[n++] = place;
+        }
+      }
+      let best = data[places[0]];
+      for (let i = 1; i < n; i++) if (rank[data[places[i]]] > rank[best]) best = data[places[i]];
+      let sum = 0;
+      for (let i = 0; i < n; i++) {
+        const p = places[i];
+        mosts[i] = most[p];
+        if (data[p] === best) sum += share[p];
+        else if (most[p] === best) sum += 255 - share[p];
+      }
+      const at = y * level.w + x;
+      level.data[at] = best;
+      level.share[at] = Math.round(sum / n);
+      level.most[at] = commonest(mosts, n);
     }
   }
+}
+
+// commonest is what most of the first n values are; of several, the first.
+function commonest(values, n) {
+  let best = n > 0 ? values[0] : UNLOADED;
+  let most = 0;
+  for (let i = 0; i < n && most * 2 <= n; i++) {
+    let has = 0;
+    for (let j = 0; j < n; j++) if (values[j] === values[i]) has++;
+    if (has > most) [best, most] = [values[i], has];
+  }
+  return best;
 }
 
 function widen(spans, y, x0, x1) {

@@ -1,6 +1,9 @@
 // Draws the part of a map that is seen into pixels, from the level of summaries whose cells are at least a pixel. The
 // cost is that of the canvas's pixels, however many items there are.
 
+import { blendAt } from "./palette.js";
+import { UNLOADED } from "./store.js";
+
 /** GRID_FROM is the side of a cell, in pixels, from which on cells stand apart. */
 export const GRID_FROM = 5;
 
@@ -17,8 +20,9 @@ export function levelFor(scale, levels, least = 1) {
 /**
  * draw fills pixels (a Uint32Array of width × height) by colours (a Uint32Array of 256, for values). Where there is no
  * item, and between cells, it is ground. least is the side that a cell has at least: more makes single items stand out.
+ * blend, if there is one, has the colours of pixels that several items share (see blends); else the worst of them shows.
  */
-export function draw(pixels, width, height, view, pyramid, colours, ground, least = 1) {
+export function draw(pixels, width, height, view, pyramid, colours, ground, { least = 1, blend = null } = {}) {
   const { layout, plane } = pyramid;
   const level = levelFor(view.scale, pyramid.levels.length, least);
   const side = view.scale * 2 ** level;
@@ -27,7 +31,8 @@ export function draw(pixels, width, height, view, pyramid, colours, ground, leas
   const rows = level === 0 ? layout.rows : pyramid.levels[level - 1].h;
   const stride = level === 0 ? layout.band : 1; // between neighbours in a row of the source
   const xs = columns(width, view.ox, side, gap, cols, stride);
-  const data = level === 0 ? plane.data : pyramid.levels[level - 1].data;
+  const source = level === 0 ? plane : pyramid.levels[level - 1];
+  const shared = level > 0 && blend;
   let above = -2; // the row of cells that the line of pixels before shows
   for (let py = 0; py < height; py++) {
     const line = py * width;
@@ -37,7 +42,8 @@ export function draw(pixels, width, height, view, pyramid, colours, ground, leas
     else {
       const base = level === 0 ? layout.first(0, y) : y * cols;
       const inside = inhabited(layout, level, y) * stride;
-      drawLine(pixels, line, width, xs, data, base, inside, colours, ground);
+      if (shared) drawShared(pixels, line, width, xs, source, base, inside, colours, blend, ground);
+      else drawLine(pixels, line, width, xs, source.data, base, inside, colours, ground);
     }
     above = y;
   }
@@ -47,6 +53,19 @@ function drawLine(pixels, line, width, xs, data, base, inside, colours, ground) 
   for (let px = 0; px < width; px++) {
     const x = xs[px];
     pixels[line + px] = x >= 0 && x < inside ? colours[data[base + x]] : ground;
+  }
+}
+
+function drawShared(pixels, line, width, xs, { data, most, share }, base, inside, colours, blend, ground) {
+  for (let px = 0; px < width; px++) {
+    const x = xs[px];
+    if (x < 0 || x >= inside) {
+      pixels[line + px] = ground;
+      continue;
+    }
+    const at = base + x;
+    const known = data[at] !== UNLOADED && most[at] !== UNLOADED;
+    pixels[line + px] = known ? blend[blendAt(most[at], data[at], share[at])] : colours[data[at]];
   }
 }
 

@@ -2,7 +2,7 @@
 // only when something changed. It knows no API and no components: those tell it what to show, and hear what happens.
 import { fit } from "./layout.js";
 import { drawFrame, drawOverlay } from "./overlay.js";
-import { LAYERS, bandOf, colours, pixel, stateRank, valueRank } from "./palette.js";
+import { LAYERS, bandOf, blends, colours, pixel, stateRank, valueRank } from "./palette.js";
 import { Pyramid } from "./pyramid.js";
 import { draw } from "./raster.js";
 import { Viewport } from "./viewport.js";
@@ -178,6 +178,7 @@ export class Surface {
   #colour() {
     if (!this.theme) return;
     this.colours = colours(this.layer, this.theme, this.only);
+    this.blend = this.layer.name === "state" && this.only.size === 0 ? blends(this.colours) : null;
     this.#schedule("map");
   }
 
@@ -212,7 +213,8 @@ export class Surface {
       this.pixels = new Uint32Array(this.image.data.buffer);
     }
     const least = this.only.size > 0 ? STANDS_OUT * this.ratio : 1;
-    draw(this.pixels, width, height, this.view, this.pyramid, this.colours, pixel(this.theme.ground), least);
+    draw(this.pixels, width, height, this.view, this.pyramid, this.colours, pixel(this.theme.ground),
+      { least, blend: this.blend });
     this.map.putImageData(this.image, 0, 0);
   }
 
@@ -229,7 +231,7 @@ export class Surface {
     }
     const whole = { scale, ox: 0, oy: 0 };
     draw(new Uint32Array(this.smallImage.data.buffer), w, h, whole, this.pyramid, this.colours,
-      pixel(this.theme.ground));
+      pixel(this.theme.ground), { blend: this.blend });
     this.small.putImageData(this.smallImage, 0, 0);
     drawFrame(this.small, this.view, this.theme);
   }

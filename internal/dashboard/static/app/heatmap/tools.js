@@ -102,7 +102,7 @@ function Help() {
       onClick=${() => setOpen(!open)} test="map-help" />
     ${open && html`<div class="map-help-box" role="note" onKeyDown=${(e) => e.key === "Escape" && setOpen(false)}>
       <p>Every item is a cell, in the order of the items: down a column, then to the right, in lines from top to bottom.
-        From afar, where many share a pixel, the worst of them shows.</p>
+        From afar, where many share a pixel, it has the colour of most of them, toned by the worst as far as its share goes.</p>
       <dl>${[["drag", "select a range"], ["Space + drag", "move the map; also with the middle button, or two fingers"],
         ["wheel", "zoom around the pointer"], ...HELP].map(([key, what]) => html`<div
             key=${key}><dt>${key}</dt><dd>${what}</dd></div>`)}</dl>

@@ -70,6 +70,7 @@ export function Actions({ run, onRerun, onReport }) {
 function menu(run, over, onReport) {
   return [
     { label: "Report", icon: "file", onClick: onReport, test: "menu-report" },
+    { label: "Compare with another run", icon: "copy", to: `/runs/${segment(run.id)}/comparison`, test: "menu-compare" },
     null,
     ...["csv", "ndjson", "parquet"].map((format) => ({
       label: `Export as ${format.toUpperCase()}`, icon: "download", onClick: () => download(run, { format }), test: `export-${format}`,
