@@ -1814,6 +1814,23 @@ type Hello struct {
 	Resumed bool `json:"resumed,omitempty"`
 }
 
+// HistoryEntry defines model for HistoryEntry.
+type HistoryEntry struct {
+	At time.Time `json:"at"`
+
+	// Kind service: the first answer of a version; one of action, note, event, breaker, service, alert
+	Kind string `json:"kind"`
+
+	// What the action, event, state of the breaker, service with its version, or alert
+	What string `json:"what"`
+
+	// Who who did it, or the endpoint that it is about
+	Who string `json:"who"`
+
+	// Text the note, the reason, or the title of the alert
+	Text string `json:"text,omitempty"`
+}
+
 // Hold is a text; a newer server may know more values.
 type Hold string
 
@@ -3202,12 +3219,23 @@ type RunDocument struct {
 	Warnings []string  `json:"warnings"`
 }
 
+// RunHistory defines model for RunHistory.
+type RunHistory struct {
+	// Entries newest first, 500 at the most
+	Entries []HistoryEntry `json:"entries"`
+}
+
 // RunList defines model for RunList.
 type RunList struct {
 	Runs []RunSummary `json:"runs"`
 
 	// Next value of before for the next page; absent on the last
 	Next string `json:"next,omitempty"`
+}
+
+// RunNote defines model for RunNote.
+type RunNote struct {
+	Text string `json:"text"`
 }
 
 // RunSettings defines model for RunSettings.
@@ -5499,6 +5527,19 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	return c.stream(ctx, ask, options)
 }
 
+// GetHistory: What happened to a run.
+//
+// What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and closed, versions of
+// services that first answered, and alerts that were told of it.
+//
+// It is GET /runs/{run}/history, for role viewer.
+func (c *Client) GetHistory(ctx context.Context, run string, options ...CallOption) (RunHistory, error) {
+	var out RunHistory
+	ask := request{operation: "get-history", method: http.MethodGet, path: path("/runs/%s/history", run)}
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // ListItems: Items of a range, in order.
 //
 // The items from one ordinal to another, with their states as in the planes. An item's whole story is at
@@ -5559,6 +5600,19 @@ func (c *Client) GetResult(ctx context.Context, run string, key string, params G
 	ask.add("step", params.Step, false)
 	ask.add("ordinal", params.Ordinal, false)
 	return c.stream(ctx, ask, options)
+}
+
+// NoteRun: Write a note of a run.
+//
+// For all who look at the run. It stands in the audit log, as its entry's reason.
+//
+// It is POST /runs/{run}/notes, for role operator.
+func (c *Client) NoteRun(ctx context.Context, run string, body RunNote, options ...CallOption) (RunHistory, error) {
+	var out RunHistory
+	ask := request{operation: "note-run", method: http.MethodPost, path: path("/runs/%s/notes", run)}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
 }
 
 // PauseRun: Pause a run: nothing more of it is sent.
@@ -6085,4 +6139,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of ae78fbf436d785f35b9c879be16e4e33, is 39e31db47d71d098aef12a689d9e4617cc101cde8353b03eddddf81d91095adb.
+// Of 2afedaad0ef2da1dbb30a7cce4da507e, is 14b9f293e5817678f8dee642f2868574f3453f195379554c127ac0992ba6c60c.
