@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,8 +18,6 @@ const (
 	replyClose = `]}`
 	// replyReserve is kept free in every reply for the headers that only some messages have.
 	replyReserve = 1 << 10
-	// maxHeaderMessage cuts the copy of a failure's message that stands in a header.
-	maxHeaderMessage = 256
 )
 
 // buffers holds the bodies of replies between chunks.
@@ -142,16 +139,6 @@ func (a *answers) fail(ordinal int, e *SlotError) {
 	a.commit()
 }
 
-func appendError(b []byte, e *SlotError) []byte {
-	b = append(b, `{"code":`...)
-	b = appendString(b, e.Code)
-	b = append(b, `,"message":`...)
-	b = appendString(b, e.Message)
-	b = append(b, `,"retry":`...)
-	b = strconv.AppendBool(b, e.Retry)
-	return append(b, '}')
-}
-
 // flush sends what is in buf, in the background, when there is anything; or keeps it back while a wrapper holds.
 func (a *answers) flush() {
 	if a.buf == nil || a.here == 0 {
@@ -270,16 +257,6 @@ func (a *answers) final(failure *SlotError) *nats.Msg {
 		msg.Header[HeaderError] = []string{oneLine(cut(failure.Message, maxHeaderMessage))}
 	}
 	return msg
-}
-
-// oneLine makes a string fit for a header.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < 0x20 || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
 }
 
 // close refuses answers from now on and reports how many slots there are.

@@ -183,3 +183,13 @@ func fit(msg *nats.Msg, own nats.Header, maxPayload int) {
 		msg.Header = own
 	}
 }
+
+// DeadMsgID is the Nats-Msg-Id of the dead letter of a request, so that a service and a node which both give the same
+// request up leave one letter. It is "" for a request without an id of its own.
+func DeadMsgID(request nats.Header) string {
+	id := request.Get(HeaderMsgID)
+	if id == "" {
+		return ""
+	}
+	return deadID + id
+}

@@ -22,7 +22,7 @@ func testObituary() obituary {
 // singleRequest is a request of one item with all headers that it may have.
 func singleRequest(t *testing.T) (Meta, *nats.Msg) {
 	t.Helper()
-	meta := newMeta()
+	meta := newMetaW()
 	meta.Mode, meta.Stack, meta.Origin, meta.Requeued, meta.Root = ModeSingle, "flow:1", "web", 2, uuid.New()
 	builder := NewRequestBuilder("square", meta, 1<<20)
 	if !builder.Add(0, "k", []byte(`{"n":7}`)) {
@@ -43,7 +43,7 @@ func TestDeadLetterSaysWhatTheRequestWas(t *testing.T) {
 		t.Error("the stream of dead letters refuses a time to live")
 	}
 	letter, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
-	check(t, err)
+	checkW(t, err)
 	if letter.Endpoint != "square" || letter.Cause != CodePanic || letter.Message != "the handler panicked: boom" ||
 		letter.Service != "tester@1.2.3 abc" || letter.Deliveries != 3 || !letter.At.Equal(died) || letter.Omitted != 0 {
 		t.Errorf("%+v", letter)
@@ -93,7 +93,7 @@ func TestDeadLetterFitsItsMessage(t *testing.T) {
 				t.Fatalf("%d bytes", n)
 			}
 			letter, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
-			check(t, err)
+			checkW(t, err)
 			if letter.Cause != CodePanic || letter.Header.Get(HeaderEncoding) != tc.encoded && name != "noise" ||
 				(letter.Omitted > 0) != tc.omitted || tc.omitted != (len(letter.Body) == 0 && len(tc.body) > 0) {
 				t.Errorf("%+v", letter)
@@ -109,7 +109,7 @@ func TestParseDeadLetterTakesGarbage(t *testing.T) {
 		HeaderDeadAt: {"yesterday"}, HeaderRun: {"x"}, HeaderMode: {"odd"}, HeaderRequeued: {"99999999999999"},
 		HeaderStack: {strings.Repeat("s", 1<<20)},
 	}, []byte("\x00\x01"))
-	check(t, err)
+	checkW(t, err)
 	if letter.Cause != "no_such___code" || letter.Message != "?" || letter.Deliveries != 0 || !letter.At.IsZero() ||
 		letter.Run != uuid.Nil || letter.Mode != "" || letter.Requeued != 0 || letter.Items != 0 || letter.MsgID == "" ||
 		len(letter.Stack) > MaxMessageLength {

@@ -136,3 +136,20 @@ func listenersIn(data []byte) []Listener {
 	}
 	return found
 }
+
+// Keys of the metadata with which a service is listed.
+const (
+	metaProtocol = "tranche"
+	metaHost     = "host"
+	metaInstance = "instance"
+)
+
+// State is what an instance does about an endpoint.
+type State string
+
+// States.
+const (
+	StateListening State = "listening"
+	StateWaiting   State = "waiting"  // for a server, a stream, a permission
+	StateDraining  State = "draining" // it stops: what is begun is finished, and nothing new is taken
+)

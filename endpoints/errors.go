@@ -4,64 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 )
-
-// Reasons of a MalformedError. They are stable: quarantine lists and metrics carry them.
-const (
-	ReasonSubject  = "subject"  // the subject names no endpoint
-	ReasonVersion  = "version"  // Tranche-Version is missing or of another major version
-	ReasonHeader   = "header"   // a header is missing or unreadable
-	ReasonEncoding = "encoding" // the Content-Encoding is unknown or the body does not fit it
-	ReasonTooLarge = "too_large"
-	ReasonDepth    = "depth"
-	ReasonTooMany  = "too_many" // more slots or items than a slice can have
-	ReasonJSON     = "json"     // the body is not valid JSON, or not valid UTF-8
-	ReasonSlot     = "slot"     // a slot or an item is not of the described shape
-	ReasonStack    = "stack"    // too many endpoints wait for one another
-	ReasonFinal    = "final"    // Tranche-Final contradicts the body
-)
-
-// MalformedError is returned for a message that cannot be understood. Nothing of it may be used.
-type MalformedError struct {
-	Reason string // one of the Reason constants
-	Detail string
-	// Run and Slice are what the headers say, as far as they could be read; otherwise zero.
-	Run, Slice uuid.UUID
-}
-
-func (e *MalformedError) Error() string {
-	return fmt.Sprintf("malformed message (%s): %s", e.Reason, e.Detail)
-}
-
-func malformed(reason, format string, args ...any) *MalformedError {
-	return &MalformedError{Reason: reason, Detail: fmt.Sprintf(format, args...)}
-}
-
-// about adds what the headers said to a MalformedError.
-func about(meta Meta, err error) error {
-	if bad, ok := errors.AsType[*MalformedError](err); ok {
-		bad.Run, bad.Slice = meta.Run, meta.Slice
-	}
-	return err
-}
-
-// StreamConflictError is returned when a stream of ours exists with a setting that JetStream cannot change.
-type StreamConflictError struct {
-	Stream, Setting, Have, Want string
-}
-
-func (e *StreamConflictError) Error() string {
-	return fmt.Sprintf("stream %s has %s %q where Tranche needs %q, which cannot be changed in place: "+
-		"delete the stream (a node recreates it and issues its work again) or use another NATS account",
-		e.Stream, e.Setting, e.Have, e.Want)
-}
-
-// StreamLossError is returned for a change of a stream that would lose what it holds. Nothing has been changed.
-type StreamLossError struct{ Stream, Detail string }
-
-func (e *StreamLossError) Error() string { return e.Detail }
 
 // NoListenersError is returned by a direct call when no instance of a service listens for the endpoint.
 type NoListenersError struct{ Endpoint string }

@@ -32,3 +32,6 @@ func (l Limits) withDefaults() Limits {
 	}
 	return l
 }
+
+// MaxConcurrency bounds Concurrency.
+const MaxConcurrency = 1024

@@ -185,3 +185,13 @@ func headerSize(h nats.Header) int {
 	}
 	return n
 }
+
+// ReadMeta reads the headers of a request or a reply. The error is always a *MalformedError; what could be read of the
+// ids is returned with it.
+func ReadMeta(h nats.Header) (Meta, error) {
+	meta, err := parseMeta(h)
+	if err != nil {
+		return meta, about(meta, err)
+	}
+	return meta, nil
+}

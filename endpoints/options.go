@@ -15,9 +15,6 @@ const (
 	DefaultFlushBytes      = 256 << 10
 )
 
-// MaxConcurrency bounds Concurrency.
-const MaxConcurrency = 1024
-
 // Option sets how one endpoint is served.
 type Option func(*options)
 

@@ -15,8 +15,6 @@ import (
 const (
 	// outboxBytes bounds the replies of a service that JetStream has not acknowledged. A stream takes 128 MiB in all.
 	outboxBytes = 16 << 20
-	// ackTimeout is short because trying again under the same id is harmless, and a publish can be lost with a connection.
-	ackTimeout = 2 * time.Second
 	// replyPatience is how long a reply is tried before its request is handed back.
 	replyPatience = 30 * time.Second
 	// deniedPatience is how long NATS may deny it: permissions that are reloaded may be gone for a moment.
@@ -78,16 +76,4 @@ func (o *outbox) try(ctx context.Context, msg *nats.Msg) error {
 func hopeless(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum) ||
 		errors.Is(err, nats.ErrConnectionClosed)
-}
-
-// wait returns after d, or sooner, with its error, when ctx ends.
-func wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -101,3 +101,15 @@ func (p *Permissions) hears(ctx context.Context) error {
 	}
 	return deaf
 }
+
+// wait returns after d, or sooner, with its error, when ctx ends.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

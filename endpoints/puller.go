@@ -246,3 +246,6 @@ func (p *puller) handle(scope scope, id requestID, msg jetstream.Msg) {
 	defer func() { p.room.drop(id, items, took) }()
 	items, took = p.deal(scope, id, msg)
 }
+
+// errNoConsumer ends a fetch before it begins.
+var errNoConsumer = errors.New("the consumer is not there or does not answer")

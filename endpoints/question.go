@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
@@ -150,4 +151,17 @@ func (a *asked) label() string {
 		return ""
 	}
 	return a.name
+}
+
+// asks names the endpoints that questions go to, each once.
+func asks(questions []question) string {
+	var names []string
+	seen := map[string]bool{}
+	for _, q := range questions {
+		if !seen[q.Endpoint] {
+			seen[q.Endpoint] = true
+			names = append(names, q.Endpoint)
+		}
+	}
+	return strings.Join(names, ",")
 }

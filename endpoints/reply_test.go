@@ -28,14 +28,14 @@ func with(meta Meta, pairs ...string) nats.Header {
 
 func TestParseReply(t *testing.T) {
 	t.Parallel()
-	meta := newMeta()
+	meta := newMetaW()
 	meta.Step, meta.Attempt, meta.Generation, meta.Mode = 3, 2, 5, ModeSingle
 	body := ` { "later" : [ {} ], "slots" : [ {"i":17,"d":{"a":[1,2.5e-3]}} , {"e":{"code":"x.Y-1",` +
 		`"message":"m\u00e9\u0000","retry":true},"i":0},` +
 		`{"t":"application\/pdf","i":2147483647,"b":"JVBER\u0067=="},{"i":4,"d":null,"more":0}]} `
 	reply, err := ParseReply("tranche.reply.statement", with(meta, HeaderFinal, "9", HeaderService, "s@1 i"),
 		[]byte(body), Limits{})
-	check(t, err)
+	checkW(t, err)
 	want := &Reply{Meta: meta, Endpoint: "statement", Service: "s@1 i", Answered: 9, Slots: []Slot{
 		{Ordinal: 17, Data: []byte(`{"a":[1,2.5e-3]}`)},
 		{Ordinal: 0, Err: &SlotError{"x.Y-1", "mé\uFFFD", true}},
@@ -65,9 +65,9 @@ func TestParseReplyFailure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := with(newMeta(), append(tc.headers, HeaderFinal, "0")...)
+			h := with(newMetaW(), append(tc.headers, HeaderFinal, "0")...)
 			reply, err := ParseReply("tranche.reply.x", h, []byte(tc.body), Limits{})
-			check(t, err)
+			checkW(t, err)
 			if reply.Failure == nil || *reply.Failure != tc.want || reply.Answered != 0 {
 				t.Errorf("failure %v, answered %d", reply.Failure, reply.Answered)
 			}
@@ -137,7 +137,7 @@ func TestParseReplyRefuses(t *testing.T) {
 			if subject == "" {
 				subject = "tranche.reply.x"
 			}
-			meta := newMeta()
+			meta := newMetaW()
 			_, err := ParseReply(subject, with(meta, tc.headers...), []byte(tc.body), tc.limits)
 			var bad *MalformedError
 			if !errors.As(err, &bad) || bad.Reason != tc.reason || bad.Detail == "" {
@@ -170,7 +170,7 @@ func TestDepthOfValues(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, body := range []string{`{"slots":[{"i":1,"d":` + tc.value + `}]}`, `{"x":` + tc.value + `,"slots":[]}`} {
-				_, err := ParseReply("tranche.reply.x", with(newMeta()), []byte(body), Limits{})
+				_, err := ParseReply("tranche.reply.x", with(newMetaW()), []byte(body), Limits{})
 				var bad *MalformedError
 				if deep := errors.As(err, &bad) && bad.Reason == ReasonDepth; deep != tc.deep || err != nil && !deep {
 					t.Errorf("%v", err)
@@ -183,10 +183,10 @@ func TestDepthOfValues(t *testing.T) {
 // TestSlotsAliasTheBody holds ParseReply to what it says of memory: the body is only read, and lives on in the slots.
 func TestSlotsAliasTheBody(t *testing.T) {
 	t.Parallel()
-	h, body := benchReply(newMeta())
+	h, body := benchReply(newMetaW())
 	before := bytes.Clone(body)
 	reply, err := ParseReply("tranche.reply.x", h, body, Limits{})
-	check(t, err)
+	checkW(t, err)
 	if !bytes.Equal(body, before) {
 		t.Fatal("the body was written to")
 	}
@@ -216,7 +216,7 @@ func TestMalformedErrorTellsTheByte(t *testing.T) {
 		`{"slots":{}}`:                 "byte 10",
 		`{"slots":[]} 1`:               "byte 14",
 	} {
-		_, err := ParseReply("tranche.reply.x", with(newMeta()), []byte(body), Limits{})
+		_, err := ParseReply("tranche.reply.x", with(newMetaW()), []byte(body), Limits{})
 		if err == nil || !strings.Contains(err.Error(), want+" ") && !strings.Contains(err.Error(), want+":") &&
 			!strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", body, err, want)
@@ -226,13 +226,13 @@ func TestMalformedErrorTellsTheByte(t *testing.T) {
 
 func TestCompressedBodies(t *testing.T) {
 	t.Parallel()
-	meta := newMeta()
+	meta := newMetaW()
 	h, body := benchReply(meta)
 	h[HeaderEncoding] = []string{encodingZstd}
 	small := compress(body)
 	reply, err := ParseReply("tranche.reply.x", h, small, Limits{})
-	check(t, err)
-	if len(reply.Slots) != benchChunk {
+	checkW(t, err)
+	if len(reply.Slots) != benchChunkW {
 		t.Errorf("%d slots", len(reply.Slots))
 	}
 	_, err = ParseReply("tranche.reply.x", h, small, Limits{MaxBody: len(body) - 1})
@@ -255,7 +255,7 @@ func TestCompressedBodies(t *testing.T) {
 	}
 	r, err := parseRequest(with(meta, HeaderEncoding, encodingZstd), compress([]byte(`{"items":[{"i":1,"k":"a","d":2}]}`)),
 		Limits{})
-	check(t, err)
+	checkW(t, err)
 	if len(r.items) != 1 {
 		t.Errorf("%d items", len(r.items))
 	}
@@ -267,12 +267,12 @@ func TestFramesThatDoNotSayTheirSize(t *testing.T) {
 	body := bytes.Repeat([]byte("0123456789"), 50_000)
 	var frame bytes.Buffer
 	w, err := zstd.NewWriter(&frame)
-	check(t, err)
+	checkW(t, err)
 	_, err = w.Write(body)
-	check(t, err)
-	check(t, w.Close())
+	checkW(t, err)
+	checkW(t, w.Close())
 	var head zstd.Header
-	if check(t, head.Decode(frame.Bytes())); head.HasFCS {
+	if checkW(t, head.Decode(frame.Bytes())); head.HasFCS {
 		t.Fatal("the frame says its size")
 	}
 	out, err := decompress(frame.Bytes(), DefaultMaxBody)
@@ -305,8 +305,8 @@ func TestSizeOfAReplyTellsWhatItHolds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			small := compress([]byte(tc.body))
-			reply, err := ParseReply("tranche.reply.x", with(newMeta(), HeaderEncoding, encodingZstd), small, Limits{})
-			check(t, err)
+			reply, err := ParseReply("tranche.reply.x", with(newMetaW(), HeaderEncoding, encodingZstd), small, Limits{})
+			checkW(t, err)
 			if reply.Size < tc.want || reply.Size > 2*tc.want {
 				t.Errorf("%d bytes became %d; want at least %d, and not twice that", len(small), reply.Size, tc.want)
 			}
@@ -319,7 +319,7 @@ func TestSizeOfAReplyTellsWhatItHolds(t *testing.T) {
 //
 //nolint:paralleltest // see above
 func TestDecompressionIsBounded(t *testing.T) {
-	h := with(newMeta(), HeaderEncoding, encodingZstd)
+	h := with(newMetaW(), HeaderEncoding, encodingZstd)
 	refused := func(body []byte, limits Limits) func() {
 		return func() {
 			_, err := ParseReply("tranche.reply.x", h, body, limits)
@@ -365,7 +365,7 @@ func FuzzParseReply(f *testing.F) {
 		f.Add("tranche.reply.x", []byte(seed), "2", "", "")
 		f.Add("tranche.reply.x", compress([]byte(seed)), "", "zstd", "500")
 	}
-	meta := newMeta()
+	meta := newMetaW()
 	f.Fuzz(func(t *testing.T, subject string, body []byte, final, encoding, code string) {
 		h := with(meta, HeaderFinal, final, HeaderEncoding, encoding, HeaderErrorCode, code)
 		reply, err := ParseReply(subject, h, body, Limits{MaxBody: 1 << 20, MaxDepth: 50})
@@ -414,7 +414,7 @@ func FuzzParseRequest(f *testing.F) {
 		f.Add([]byte(seed), "")
 		f.Add(compress([]byte(seed)), "zstd")
 	}
-	meta := newMeta()
+	meta := newMetaW()
 	f.Fuzz(func(t *testing.T, body []byte, encoding string) {
 		r, err := parseRequest(with(meta, HeaderEncoding, encoding), body, Limits{MaxBody: 1 << 20, MaxDepth: 50})
 		if err != nil {
@@ -453,7 +453,7 @@ func checkParts(t *testing.T, all parts) {
 
 func TestRequestBuilderRoundTrip(t *testing.T) {
 	t.Parallel()
-	meta := newMeta()
+	meta := newMetaW()
 	b := NewRequestBuilder("statement", meta, 1<<20)
 	keys := []string{"CUST-1", `quote " and \`, "tab\t", "é\u2028", "", "bad \xff"}
 	for i, key := range keys {
@@ -467,7 +467,7 @@ func TestRequestBuilderRoundTrip(t *testing.T) {
 		t.Errorf("subject %s, headers %v", msg.Subject, msg.Header)
 	}
 	r, err := parseRequest(msg.Header, msg.Data, Limits{})
-	check(t, err)
+	checkW(t, err)
 	if r.Meta != meta || len(r.items) != len(keys)+1 || b.Len() != len(keys)+1 || b.Size() != len(msg.Data) {
 		t.Fatalf("%+v", r)
 	}
@@ -484,7 +484,7 @@ func TestRequestBuilderRoundTrip(t *testing.T) {
 
 func TestRequestCarriesTheParamsOfTheRun(t *testing.T) {
 	t.Parallel()
-	b := NewRequestBuilder("x", newMeta(), 1<<20)
+	b := NewRequestBuilder("x", newMetaW(), 1<<20)
 	b.Add(0, "dropped", nil)
 	b.SetParams([]byte(`{"year": "2026", "é\"": ""}`))
 	b.Add(1, "k", []byte("2"))
@@ -493,12 +493,12 @@ func TestRequestCarriesTheParamsOfTheRun(t *testing.T) {
 		t.Errorf("got %s, want %s", msg.Data, want)
 	}
 	r, err := parseRequest(msg.Header, msg.Data, Limits{})
-	check(t, err)
+	checkW(t, err)
 	if want := map[string]string{"year": "2026", `é"`: ""}; !reflect.DeepEqual(r.params, want) || len(r.items) != 1 {
 		t.Errorf("%+v", r)
 	}
 	for _, params := range []string{"", "none"} {
-		if b.Reset("x", newMeta(), 1<<20); params == "" {
+		if b.Reset("x", newMetaW(), 1<<20); params == "" {
 			b.SetParams(nil)
 		}
 		if got := string(b.Msg().Data); got != `{"items":[]}` {
@@ -517,7 +517,7 @@ func TestRequestRefusesOddParams(t *testing.T) {
 		`{"params":{"a":"1","\u0061":"2"},` + items + `}`: ReasonSlot,
 		`{"params":{},` + items + `,"params":{}}`:         ReasonSlot,
 	} {
-		r, err := parseRequest(with(newMeta()), []byte(body), Limits{})
+		r, err := parseRequest(with(newMetaW()), []byte(body), Limits{})
 		var bad *MalformedError
 		if !errors.As(err, &bad) || bad.Reason != reason || len(r.items) != 0 {
 			t.Errorf("%s: %v, want %s", body, err, reason)
@@ -528,7 +528,7 @@ func TestRequestRefusesOddParams(t *testing.T) {
 func TestRequestBuilderKeepsWithinMaxPayload(t *testing.T) {
 	t.Parallel()
 	const limit = 4096
-	b := NewRequestBuilder("x", newMeta(), limit)
+	b := NewRequestBuilder("x", newMetaW(), limit)
 	large := []byte(`"` + strings.Repeat("x", limit) + `"`)
 	if b.Add(0, "k", large) || b.Len() != 0 || len(b.Msg().Data) != len(`{"items":[]}`) {
 		t.Error("an item larger than a message was taken")
@@ -550,7 +550,7 @@ func TestRequestBuilderKeepsWithinMaxPayload(t *testing.T) {
 
 func TestHeaderSizeIsWhatNATSCounts(t *testing.T) {
 	t.Parallel()
-	msg := &nats.Msg{Subject: "s", Header: newMeta().request()}
+	msg := &nats.Msg{Subject: "s", Header: newMetaW().request()}
 	if got, want := headerSize(msg.Header), msg.Size()-len(msg.Subject); got != want {
 		t.Errorf("%d bytes, NATS says %d", got, want)
 	}

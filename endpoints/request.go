@@ -162,3 +162,12 @@ func appendString(dst []byte, s string) []byte {
 	dst = append(dst, s...)
 	return append(dst, '"')
 }
+
+// CountItems returns how many items a request has, or 0 when it cannot be read.
+func CountItems(h nats.Header, body []byte, limits Limits) int {
+	request, err := parseRequest(h, body, limits)
+	if err != nil {
+		return 0
+	}
+	return len(request.items)
+}

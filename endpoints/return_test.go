@@ -55,7 +55,7 @@ func FuzzReadMeta(f *testing.F) {
 	f.Add(HeaderReplyTo, "tranche.stage.statement.1.0.accounts")
 	f.Add(HeaderMode, "single")
 	f.Add(HeaderOrigin, "a\x00\xff")
-	good := newMeta()
+	good := newMetaW()
 	f.Fuzz(func(t *testing.T, name, value string) {
 		m, err := ReadMeta(with(good, name, value))
 		if err != nil {

@@ -10,23 +10,6 @@ import (
 	"go.uber.org/zap"
 )
 
-// Keys of the metadata with which a service is listed.
-const (
-	metaProtocol = "tranche"
-	metaHost     = "host"
-	metaInstance = "instance"
-)
-
-// State is what an instance does about an endpoint.
-type State string
-
-// States.
-const (
-	StateListening State = "listening"
-	StateWaiting   State = "waiting"  // for a server, a stream, a permission
-	StateDraining  State = "draining" // it stops: what is begun is finished, and nothing new is taken
-)
-
 // EndpointStats is what one instance has done for an endpoint since Run, and what it is doing.
 type EndpointStats struct {
 	Endpoint string

@@ -76,16 +76,3 @@ func WaitsFor(ctx context.Context, js jetstream.JetStream, subject string) (Wait
 	}
 	return Waits{Sequence: msg.Sequence, Asked: strings.Split(asked, ",")}, nil
 }
-
-// asks names the endpoints that questions go to, each once.
-func asks(questions []question) string {
-	var names []string
-	seen := map[string]bool{}
-	for _, q := range questions {
-		if !seen[q.Endpoint] {
-			seen[q.Endpoint] = true
-			names = append(names, q.Endpoint)
-		}
-	}
-	return strings.Join(names, ",")
-}

@@ -11,6 +11,8 @@ const (
 	MaxMessageLength = 2 << 10 // bytes; longer messages are cut
 	maxServiceName   = 256
 	maxContentType   = 255
+	// maxHeaderMessage cuts the copy of a failure's message that stands in a header.
+	maxHeaderMessage = 256
 )
 
 // DefaultBinaryType is the content type of a binary result that names none.
@@ -77,4 +79,14 @@ func validContentType(t string) bool {
 		}
 	}
 	return true
+}
+
+// oneLine makes a string fit for a header.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
 }

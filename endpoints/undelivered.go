@@ -8,35 +8,6 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// ReadMeta reads the headers of a request or a reply. The error is always a *MalformedError; what could be read of the
-// ids is returned with it.
-func ReadMeta(h nats.Header) (Meta, error) {
-	meta, err := parseMeta(h)
-	if err != nil {
-		return meta, about(meta, err)
-	}
-	return meta, nil
-}
-
-// CountItems returns how many items a request has, or 0 when it cannot be read.
-func CountItems(h nats.Header, body []byte, limits Limits) int {
-	request, err := parseRequest(h, body, limits)
-	if err != nil {
-		return 0
-	}
-	return len(request.items)
-}
-
-// DeadMsgID is the Nats-Msg-Id of the dead letter of a request, so that a service and a node which both give the same
-// request up leave one letter. It is "" for a request without an id of its own.
-func DeadMsgID(request nats.Header) string {
-	id := request.Get(HeaderMsgID)
-	if id == "" {
-		return ""
-	}
-	return deadID + id
-}
-
 // FlowSubject is where a part of the state of a suspended chunk lies.
 func FlowSubject(endpoint string, flow uuid.UUID, part int) string {
 	return flowPrefix + endpoint + "." + flow.String() + "." + strconv.Itoa(part)

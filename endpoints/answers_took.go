@@ -1,0 +1,41 @@
+package endpoints
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// start notes that the work on the chunk begins now, unless it has begun already, in a stage before.
+func (a *answers) start() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.begun.IsZero() {
+		a.begun = time.Now()
+	}
+}
+
+// setTook says in the final message how long the chunk took, if anybody has begun to work on it. Called with mu held.
+func (a *answers) setTook(h nats.Header) {
+	if !a.begun.IsZero() {
+		h[HeaderTook] = []string{formatTook(time.Since(a.begun))}
+	}
+}
+
+// setBegun hands on when the work on a suspended chunk began.
+func (a *answers) setBegun(h nats.Header) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.begun.IsZero() {
+		h[headerFlowBegun] = []string{strconv.FormatInt(a.begun.UnixMilli(), 10)}
+	}
+}
+
+// resume takes over what setBegun has handed on. The clock there may have been another one.
+func (a *answers) resume(h nats.Header) {
+	ms, err := strconv.ParseInt(h.Get(headerFlowBegun), 10, 64)
+	if begun := time.UnixMilli(ms); err == nil && begun.Before(time.Now()) {
+		a.begun = begun
+	}
+}
