@@ -6,14 +6,15 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // answerBox gathers the answers to a call. Of several answers to an item, and of several final messages to a request,
 // the first counts. It is safe for concurrent use.
 type answerBox struct {
 	endpoint string
-	take     func(int, Slot) // called once for each item
-	done     chan struct{}   // closed once all items are answered
+	take     func(int, wire.Slot) // called once for each item
+	done     chan struct{}        // closed once all items are answered
 
 	mu       sync.Mutex
 	stop     func(error) // ends the call
@@ -29,11 +30,11 @@ type callPart struct {
 	left       int // of those, without an answer
 	slots      int // that came, of whatever ordinals
 	final      int // that there are in all; -1 until that is known
-	failure    *SlotError
+	failure    *wire.SlotError
 	completed  func()
 }
 
-func newAnswerBox(endpoint string, items int, take func(int, Slot)) *answerBox {
+func newAnswerBox(endpoint string, items int, take func(int, wire.Slot)) *answerBox {
 	b := &answerBox{endpoint: endpoint, take: take, done: make(chan struct{}), stop: func(error) {},
 		answered: make([]bool, items), left: items, parts: map[uuid.UUID]*callPart{}}
 	if items == 0 {
@@ -68,9 +69,9 @@ func (b *answerBox) receive(msg *nats.Msg) {
 		b.end(&NoListenersError{Endpoint: b.endpoint})
 		return
 	}
-	reply, err := receiveReply(b.endpoint, msg.Header, msg.Data, Limits{})
+	reply, err := wire.ReceiveReply(b.endpoint, msg.Header, msg.Data, wire.Limits{})
 	if err != nil {
-		b.end(&BadReplyError{Endpoint: b.endpoint, Service: oneLine(cut(msg.Header.Get(HeaderService), maxServiceName)),
+		b.end(&BadReplyError{Endpoint: b.endpoint, Service: wire.OneLine(wire.Cut(msg.Header.Get(wire.HeaderService), wire.MaxServiceName)),
 			Err: err})
 		return
 	}
@@ -99,10 +100,10 @@ func (b *answerBox) complete(slice uuid.UUID, p *callPart) {
 	delete(b.parts, slice)
 	failure := p.failure
 	if failure == nil {
-		failure = newSlotError(CodeUnanswered, fmt.Sprintf("endpoint %s left the item out", b.endpoint), true)
+		failure = wire.NewSlotError(wire.CodeUnanswered, fmt.Sprintf("endpoint %s left the item out", b.endpoint), true)
 	}
 	for n := p.first; n < p.end && p.left > 0; n++ {
-		if own := *failure; b.answer(n, Slot{Ordinal: n, Err: &own}) {
+		if own := *failure; b.answer(n, wire.Slot{Ordinal: n, Err: &own}) {
 			p.left--
 		}
 	}
@@ -110,7 +111,7 @@ func (b *answerBox) complete(slice uuid.UUID, p *callPart) {
 }
 
 // answer answers an item, unless it has been. Called with mu held.
-func (b *answerBox) answer(n int, slot Slot) bool {
+func (b *answerBox) answer(n int, slot wire.Slot) bool {
 	if b.answered[n] {
 		return false
 	}
@@ -123,10 +124,10 @@ func (b *answerBox) answer(n int, slot Slot) bool {
 }
 
 // fail answers an item in the caller's own name.
-func (b *answerBox) fail(n int, e *SlotError) {
+func (b *answerBox) fail(n int, e *wire.SlotError) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.answer(n, Slot{Ordinal: n, Err: e})
+	b.answer(n, wire.Slot{Ordinal: n, Err: e})
 }
 
 // end ends the call with an error.
@@ -153,7 +154,7 @@ func (b *answerBox) giveUp(why error) {
 	}
 	for n, answered := range b.answered {
 		if !answered {
-			b.take(n, Slot{Ordinal: n, Err: newSlotError(CodeUnanswered, why.Error(), true)})
+			b.take(n, wire.Slot{Ordinal: n, Err: wire.NewSlotError(wire.CodeUnanswered, why.Error(), true)})
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 const (
@@ -27,7 +28,7 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // recycle keeps a buffer for the next body, unless it is a large one.
 func recycle(buf *bytes.Buffer) {
-	if buf.Cap() <= maxPooled {
+	if buf.Cap() <= wire.MaxPooled {
 		buffers.Put(buf)
 	}
 }
@@ -112,7 +113,7 @@ func (a *answers) commit() (size int, ok bool) {
 // end ends the slot of an ordinal, or puts an error in its place when it is too large.
 func (a *answers) end(ordinal int) {
 	if size, ok := a.commit(); !ok {
-		a.fault(ordinal, newSlotError(CodeResultTooLarge, fmt.Sprintf(
+		a.fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
 			"the result takes %d bytes, and a message holds %d; raise the NATS server's max_payload (16 MiB count) or store "+
 				"the result elsewhere and reply with where it is", size, a.limit), false))
 	}
@@ -132,9 +133,9 @@ func (a *answers) carry() {
 }
 
 // fail writes the error slot of an ordinal.
-func (a *answers) fail(ordinal int, e *SlotError) {
+func (a *answers) fail(ordinal int, e *wire.SlotError) {
 	a.begin(ordinal)
-	a.buf.Write(appendError(append(a.buf.AvailableBuffer(), `"e":`...), e))
+	a.buf.Write(wire.AppendError(append(a.buf.AvailableBuffer(), `"e":`...), e))
 	a.errors++
 	a.commit()
 }
@@ -185,11 +186,11 @@ func (a *answers) broken(err error) {
 // reply, or the reply to a redelivered request, look like a duplicate.
 func (a *answers) message(body []byte) *nats.Msg {
 	msg := &nats.Msg{Subject: a.subject, Header: maps.Clone(a.header), Data: body}
-	msg.Header[HeaderMsgID] = []string{uuid.NewString()}
+	msg.Header[wire.HeaderMsgID] = []string{uuid.NewString()}
 	if a.squeeze > 0 && len(body) >= a.squeeze {
-		if small := compress(body); len(small) < len(body) {
+		if small := wire.Compress(body); len(small) < len(body) {
 			msg.Data = small
-			msg.Header[HeaderEncoding] = []string{encodingZstd}
+			msg.Header[wire.HeaderEncoding] = []string{wire.EncodingZstd}
 		}
 	}
 	return msg
@@ -197,7 +198,7 @@ func (a *answers) message(body []byte) *nats.Msg {
 
 // send ends the reply: it sends the final message, with the failure that speaks for the items without a slot, if any,
 // and returns when JetStream has acknowledged every message of the reply. Answers that come later are refused.
-func (a *answers) send(failure *SlotError) error {
+func (a *answers) send(failure *wire.SlotError) error {
 	if a.unfinished {
 		return a.sendRest()
 	}
@@ -231,13 +232,13 @@ func (a *answers) sendRest() error {
 	return a.err
 }
 
-func (a *answers) final(failure *SlotError) *nats.Msg {
+func (a *answers) final(failure *wire.SlotError) *nats.Msg {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
 	var tail []byte
 	if failure != nil {
-		tail = appendError([]byte(`],"error":`), failure)
+		tail = wire.AppendError([]byte(`],"error":`), failure)
 		tail = append(tail, '}')
 	} else {
 		tail = []byte(replyClose)
@@ -250,11 +251,11 @@ func (a *answers) final(failure *SlotError) *nats.Msg {
 	}
 	a.buf.Write(tail)
 	msg := a.message(a.buf.Bytes())
-	msg.Header[HeaderFinal] = []string{strconv.Itoa(a.total)}
+	msg.Header[wire.HeaderFinal] = []string{strconv.Itoa(a.total)}
 	a.setTook(msg.Header)
 	if failure != nil {
-		msg.Header[HeaderErrorCode] = []string{failure.Code}
-		msg.Header[HeaderError] = []string{oneLine(cut(failure.Message, maxHeaderMessage))}
+		msg.Header[wire.HeaderErrorCode] = []string{failure.Code}
+		msg.Header[wire.HeaderError] = []string{wire.OneLine(wire.Cut(failure.Message, wire.MaxHeaderMessage))}
 	}
 	return msg
 }

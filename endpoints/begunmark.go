@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -30,7 +32,7 @@ type begunMark struct {
 }
 
 func newBegunMark(out *outbox, endpoint string, slice uuid.UUID, log *zap.Logger) begunMark {
-	return begunMark{out, flowPrefix + endpoint + "." + slice.String() + ".begun", log}
+	return begunMark{out, wire.FlowPrefix + endpoint + "." + slice.String() + ".begun", log}
 }
 
 // read returns how often the request was begun and not finished.
@@ -38,8 +40,8 @@ func (m begunMark) read(ctx context.Context) int {
 	ctx, cancel := context.WithTimeout(ctx, markPatience)
 	defer cancel()
 	var msg *nats.Msg
-	api := "$JS.API.DIRECT.GET." + StreamFlow + "." + m.subject
-	err := During(ctx, m.out.nc, func(ctx context.Context) (err error) {
+	api := "$JS.API.DIRECT.GET." + wire.StreamFlow + "." + m.subject
+	err := stream.During(ctx, m.out.nc, func(ctx context.Context) (err error) {
 		msg, err = m.out.nc.RequestWithContext(ctx, api, nil)
 		return err
 	}, api)
@@ -62,7 +64,7 @@ func (m begunMark) write(ctx context.Context, n int) {
 	if n == 0 {
 		ttl = endedTTL
 	}
-	msg := &nats.Msg{Subject: m.subject, Header: nats.Header{HeaderTTL: {ttl}}, Data: strconv.AppendInt(nil, int64(n), 10)}
+	msg := &nats.Msg{Subject: m.subject, Header: nats.Header{wire.HeaderTTL: {ttl}}, Data: strconv.AppendInt(nil, int64(n), 10)}
 	if err := m.out.try(ctx, msg); err != nil {
 		m.log.Debug("a suspect cannot be marked; its deliveries are counted all the same", zap.Error(err))
 	}

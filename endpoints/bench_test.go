@@ -8,13 +8,14 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
 const benchChunk = 500
 
-func benchMeta() Meta {
-	return Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: ModeBatch}
+func benchMeta() wire.Meta {
+	return wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: wire.ModeBatch}
 }
 
 type benchIn struct {
@@ -32,7 +33,7 @@ type benchOut struct {
 func benchJob(b *testing.B) (*endpointServer, nats.Header, []byte) {
 	b.Helper()
 	meta := benchMeta()
-	builder := NewRequestBuilder("echo", meta, 1<<20)
+	builder := wire.NewRequestBuilder("echo", meta, 1<<20)
 	for i := range benchChunk {
 		builder.Add(i, fmt.Sprintf("CUST-%d", i), fmt.Appendf(nil, `{"account":%d,"branch":3,"name":"CUST-%d"}`, i, i))
 	}
@@ -50,18 +51,18 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		request, err := parseRequest(h, body, Limits{})
+		request, err := wire.ParseRequest(h, body, wire.Limits{})
 		if err != nil {
 			b.Fatal(err)
 		}
 		j := &job{service: e.service, origin: queued{}, endpoint: e.name, request: request, timeout: DefaultTimeout,
 			log: e.log, started: time.Now()}
-		e.prepare(ctx, &j.answers, request.Meta, Trace{})
+		e.prepare(ctx, &j.answers, request.Meta, wire.Trace{})
 		j.answers.limit = 1 << 20
 		if failure, begun := begin(j).run(ctx, newSlots(slots), nil); failure != nil || !begun {
 			b.Fatal(failure)
 		}
-		if msg := j.answers.final(nil); msg.Header.Get(HeaderFinal) != fmt.Sprint(benchChunk) {
+		if msg := j.answers.final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {
 			b.Fatal("not all was answered")
 		}
 		buffers.Put(j.answers.buf)

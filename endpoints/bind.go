@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -42,7 +44,7 @@ func (p *puller) bind(ctx context.Context) error {
 			}
 			p.bound = true
 			if p.failures < failuresToRest {
-				p.life.set(StateListening, "")
+				p.life.set(wire.StateListening, "")
 			}
 			return nil
 		}
@@ -51,13 +53,13 @@ func (p *puller) bind(ctx context.Context) error {
 		}
 		if ctx.Err() == nil {
 			reason := p.explain(err)
-			p.life.set(StateWaiting, reason)
+			p.life.set(wire.StateWaiting, reason)
 			if time.Since(told[reason]) >= repeatLog {
 				told[reason] = time.Now()
 				p.log.Warn(reason, zap.Error(err))
 			}
 		}
-		if wait(ctx, pause) != nil {
+		if stream.Wait(ctx, pause) != nil {
 			break
 		}
 	}
@@ -72,7 +74,7 @@ func (p *puller) tryBind(ctx context.Context) (jetstream.Consumer, error) {
 	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return consumer, err
 	}
-	if err := During(ctx, p.nc, p.ensure, consumerAPI("CREATE", p.stream, p.endpoint)+".>"); err != nil {
+	if err := stream.During(ctx, p.nc, p.ensure, wire.ConsumerAPI("CREATE", p.stream, p.endpoint)+".>"); err != nil {
 		return nil, err
 	}
 	return p.look(ctx)
@@ -80,12 +82,12 @@ func (p *puller) tryBind(ctx context.Context) (jetstream.Consumer, error) {
 
 // look asks for the consumer.
 func (p *puller) look(ctx context.Context) (consumer jetstream.Consumer, err error) {
-	err = During(ctx, p.nc, func(ctx context.Context) error {
-		if consumer, err = p.js.Consumer(ctx, p.stream, ConsumerName(p.endpoint)); err != nil {
+	err = stream.During(ctx, p.nc, func(ctx context.Context) error {
+		if consumer, err = p.js.Consumer(ctx, p.stream, wire.ConsumerName(p.endpoint)); err != nil {
 			return err
 		}
-		return leads(consumer.CachedInfo().Cluster)
-	}, consumerAPI("INFO", p.stream, p.endpoint))
+		return stream.Leads(consumer.CachedInfo().Cluster)
+	}, wire.ConsumerAPI("INFO", p.stream, p.endpoint))
 	return consumer, err
 }
 
@@ -93,10 +95,10 @@ func (p *puller) look(ctx context.Context) (consumer jetstream.Consumer, err err
 func (p *puller) explain(err error) string {
 	nc := p.nc
 	switch {
-	case denied(err) && strings.Contains(err.Error(), makeConsumer):
+	case stream.Denied(err) && strings.Contains(err.Error(), stream.MakeConsumer):
 		return fmt.Sprintf("waiting for a node to make consumer %s of stream %s, which this user may not",
-			ConsumerName(p.endpoint), p.stream)
-	case denied(err):
+			wire.ConsumerName(p.endpoint), p.stream)
+	case stream.Denied(err):
 		return fmt.Sprintf("cannot listen yet: %v", err)
 	case !nc.IsConnected():
 		servers := nc.Servers()
@@ -108,6 +110,6 @@ func (p *puller) explain(err error) string {
 		return "waiting for JetStream, which the NATS server does not offer: start it with -js"
 	default:
 		return fmt.Sprintf("cannot reach consumer %s of stream %s yet; if this goes on, check the NATS permissions",
-			ConsumerName(p.endpoint), p.stream)
+			wire.ConsumerName(p.endpoint), p.stream)
 	}
 }

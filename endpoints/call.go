@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // DefaultCallTimeout is how long a call waits when its context has no deadline.
@@ -22,7 +23,7 @@ type CallItem[In any] struct {
 type CallResult[Out any] struct {
 	Key string
 	Out Out
-	Err *SlotError
+	Err *wire.SlotError
 }
 
 // CallOption changes how a call asks.
@@ -69,7 +70,7 @@ func CallOrigin(origin string) CallOption { return func(o *callOptions) { o.orig
 func Call[In, Out any](
 	ctx context.Context, nc *nats.Conn, endpoint, key string, in In, opts ...CallOption,
 ) (Out, error) {
-	results, err := callAll[In, Out](ctx, nc, endpoint, []CallItem[In]{{key, in}}, ModeSingle, opts)
+	results, err := callAll[In, Out](ctx, nc, endpoint, []CallItem[In]{{key, in}}, wire.ModeSingle, opts)
 	if err != nil {
 		var none Out
 		return none, err
@@ -91,11 +92,11 @@ func Call[In, Out any](
 func CallList[In, Out any](
 	ctx context.Context, nc *nats.Conn, endpoint string, items []CallItem[In], opts ...CallOption,
 ) ([]CallResult[Out], error) {
-	return callAll[In, Out](ctx, nc, endpoint, items, ModeBatch, opts)
+	return callAll[In, Out](ctx, nc, endpoint, items, wire.ModeBatch, opts)
 }
 
 func callAll[In, Out any](
-	ctx context.Context, nc *nats.Conn, endpoint string, items []CallItem[In], mode Mode, opts []CallOption,
+	ctx context.Context, nc *nats.Conn, endpoint string, items []CallItem[In], mode wire.Mode, opts []CallOption,
 ) ([]CallResult[Out], error) {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
@@ -110,14 +111,14 @@ func callAll[In, Out any](
 	if err != nil {
 		return nil, err
 	}
-	c.box = newAnswerBox(endpoint, len(items), func(n int, slot Slot) { results[n].take(endpoint, slot) })
+	c.box = newAnswerBox(endpoint, len(items), func(n int, slot wire.Slot) { results[n].take(endpoint, slot) })
 	err = c.run(ctx, func(n int) (string, any) { return items[n].Key, &items[n].In })
 	c.box.giveUp(err)
 	return results, err
 }
 
 // take reads the answer.
-func (r *CallResult[Out]) take(endpoint string, slot Slot) {
+func (r *CallResult[Out]) take(endpoint string, slot wire.Slot) {
 	if slot.Err != nil {
 		r.Err = slot.Err
 		return
@@ -128,9 +129,9 @@ func (r *CallResult[Out]) take(endpoint string, slot Slot) {
 	}
 	var none Out
 	r.Out = none
-	detail := payloadError(err, reflect.TypeFor[Out]()).Message
+	detail := wire.PayloadError(err, reflect.TypeFor[Out]()).Message
 	if slot.ContentType != "" {
 		detail = fmt.Sprintf("%v, which does not fit %v", err, reflect.TypeFor[Out]())
 	}
-	r.Err = newSlotError(CodeBadAnswer, fmt.Sprintf("the answer of %s: %s", endpoint, detail), false)
+	r.Err = wire.NewSlotError(wire.CodeBadAnswer, fmt.Sprintf("the answer of %s: %s", endpoint, detail), false)
 }

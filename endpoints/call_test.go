@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // both calls f over JetStream, and then over core NATS. The log of a test that fails says over which. They are no
@@ -30,7 +32,7 @@ func both(t *testing.T, f func(opts ...CallOption)) {
 func (b *bundle) listening(endpoint string) {
 	b.t.Helper()
 	eventually(b.t, endpoint+" listens", func() bool {
-		consumer, err := b.js.Consumer(b.ctx, StreamWork, ConsumerName(endpoint))
+		consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
 		return err == nil && consumer.CachedInfo().NumWaiting > 0 && b.directListeners(endpoint) > 0
 	})
 }
@@ -40,7 +42,7 @@ func (b *bundle) directListeners(endpoint string) (n int) {
 	subs, err := b.server.Subsz(&server.SubszOptions{Subscriptions: true, Limit: 10000})
 	check(b.t, err)
 	for _, sub := range subs.Subs {
-		if sub.Subject == DirectSubject(endpoint) {
+		if sub.Subject == wire.DirectSubject(endpoint) {
 			n++
 		}
 	}
@@ -78,20 +80,20 @@ func TestCallGivesTheAnswer(t *testing.T) {
 			t.Errorf("%+v, %v", out, err)
 		}
 		_, err = Call[number, square](b.ctx, b.nc, "square", "k", number{-1}, opts...)
-		var slot *SlotError
-		if !errors.As(err, &slot) || *slot != (SlotError{"negative", "-1 is below 0", false}) {
+		var slot *wire.SlotError
+		if !errors.As(err, &slot) || *slot != (wire.SlotError{Code: "negative", Message: "-1 is below 0", Retry: false}) {
 			t.Errorf("%v", err)
 		}
 		_, err = Call[string, square](b.ctx, b.nc, "square", "k", "seven", opts...)
-		if !errors.As(err, &slot) || slot.Code != CodeBadPayload {
+		if !errors.As(err, &slot) || slot.Code != wire.CodeBadPayload {
 			t.Errorf("%v", err)
 		}
 		_, err = Call[number, string](b.ctx, b.nc, "square", "k", number{1}, opts...)
-		if !errors.As(err, &slot) || slot.Code != CodeBadAnswer {
+		if !errors.As(err, &slot) || slot.Code != wire.CodeBadAnswer {
 			t.Errorf("%v", err)
 		}
-		raw, err := Call[number, Binary](b.ctx, b.nc, "square", "k", number{2}, opts...)
-		if err != nil || raw.ContentType != contentTypeJSON || string(raw.Data) != `{"square":4}` {
+		raw, err := Call[number, wire.Binary](b.ctx, b.nc, "square", "k", number{2}, opts...)
+		if err != nil || raw.ContentType != wire.ContentTypeJSON || string(raw.Data) != `{"square":4}` {
 			t.Errorf("%+v, %v", raw, err)
 		}
 	})
@@ -122,11 +124,11 @@ func TestCallListOfManyItems(t *testing.T) {
 		for n, r := range results {
 			switch n % 5000 {
 			case 17:
-				if r.Err == nil || *r.Err != (SlotError{"bad", r.Key, false}) {
+				if r.Err == nil || *r.Err != (wire.SlotError{Code: "bad", Message: r.Key, Retry: false}) {
 					t.Fatalf("item %d: %v", n, r.Err)
 				}
 			case 18:
-				if r.Err == nil || r.Err.Code != CodeUnanswered || !r.Err.Retry {
+				if r.Err == nil || r.Err.Code != wire.CodeUnanswered || !r.Err.Retry {
 					t.Fatalf("item %d: %v", n, r.Err)
 				}
 			default:
@@ -171,7 +173,7 @@ func TestCallListCutsByMaxPayload(t *testing.T) {
 		check(t, err)
 		for n, r := range results {
 			switch {
-			case n == 7 && (r.Err == nil || r.Err.Code != CodeQueryTooLarge):
+			case n == 7 && (r.Err == nil || r.Err.Code != wire.CodeQueryTooLarge):
 				t.Fatalf("item %d: %v", n, r.Err)
 			case n != 7 && (r.Err != nil || len(r.Out) != 20_000):
 				t.Fatalf("item %d: %v", n, r.Err)
@@ -196,7 +198,7 @@ func TestFailureOfAChunkIsTheErrorOfItsItems(t *testing.T) {
 	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(3), opts...)
 		check(t, err)
-		want := SlotError{"db", "down", true}
+		want := wire.SlotError{Code: "db", Message: "down", Retry: true}
 		if results[0].Err != nil || *results[1].Err != want || *results[2].Err != want || results[1].Err == results[2].Err {
 			t.Errorf("%+v", results)
 		}
@@ -217,10 +219,10 @@ func TestCallWithoutListeners(t *testing.T) {
 	results, err := CallList[number, square](ctx, b.nc, "nobody", callItems(2))
 	var unanswered *UnansweredError
 	if !errors.As(err, &unanswered) || !errors.Is(err, context.DeadlineExceeded) || unanswered.Items != 2 ||
-		unanswered.Answered != 0 || results[1].Err == nil || results[1].Err.Code != CodeUnanswered {
+		unanswered.Answered != 0 || results[1].Err == nil || results[1].Err.Code != wire.CodeUnanswered {
 		t.Errorf("%v, %+v", err, results)
 	}
-	stream, err := b.js.Stream(b.ctx, StreamWork)
+	stream, err := b.js.Stream(b.ctx, wire.StreamWork)
 	check(t, err)
 	eventually(t, "the request vanishes with its time", func() bool {
 		info, err := stream.Info(b.ctx)
@@ -260,7 +262,7 @@ func TestCallThatIsCancelled(t *testing.T) {
 func TestCallWithoutAStream(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, b.js.DeleteStream(b.ctx, StreamWork))
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	_, err := Call[number, square](b.ctx, b.nc, "square", "k", number{1})
 	var refused *RequestError
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "start a Tranche node") {
@@ -271,12 +273,10 @@ func TestCallWithoutAStream(t *testing.T) {
 func TestCallWithAFullStream(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	config := StreamConfig{WorkMaxBytes: 1}.WithDefaults().work()
-	_, err := b.js.UpdateStream(b.ctx, config)
-	check(t, err)
+	b.bound(wire.StreamWork, 1)
 	ctx, cancel := context.WithTimeout(b.ctx, 4*time.Second)
 	defer cancel()
-	_, err = Call[number, square](ctx, b.nc, "square", "k", number{1})
+	_, err := Call[number, square](ctx, b.nc, "square", "k", number{1})
 	var refused *RequestError
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "services do not keep up") {
 		t.Errorf("%v", err)
@@ -306,7 +306,7 @@ func TestCallWithoutPermission(t *testing.T) {
 	} {
 		begun := time.Now()
 		_, err := Call[number, square](b.ctx, nc, tc.endpoint, "k", number{1}, tc.opts...)
-		var denied *PermissionError
+		var denied *stream.PermissionError
 		if !errors.As(err, &denied) || denied.Subject != tc.subject || time.Since(begun) > patience/2 {
 			t.Errorf("%s: %v after %s", name, err, time.Since(begun))
 		}
@@ -317,9 +317,9 @@ func TestCallWithoutPermission(t *testing.T) {
 func (b *bundle) answerer(endpoint string, f func(request *nats.Msg) []*nats.Msg) {
 	b.t.Helper()
 	nc := b.connect()
-	_, err := nc.QueueSubscribe(DirectSubject(endpoint), directQueue, func(request *nats.Msg) {
+	_, err := nc.QueueSubscribe(wire.DirectSubject(endpoint), wire.DirectQueue, func(request *nats.Msg) {
 		for _, msg := range f(request) {
-			msg.Subject = request.Header.Get(HeaderReplyTo)
+			msg.Subject = request.Header.Get(wire.HeaderReplyTo)
 			for name, values := range request.Header {
 				if _, set := msg.Header[name]; !set {
 					msg.Header[name] = values
@@ -346,9 +346,9 @@ func TestCallTakesTheFirstOfSeveralAnswers(t *testing.T) {
 	b.answerer("odd", func(*nats.Msg) []*nats.Msg {
 		return []*nats.Msg{
 			slotsMsg(`{"slots":[{"i":1,"d":1},{"i":1,"d":2},{"i":99,"d":3}]}`),
-			slotsMsg(`{"slots":[{"i":0,"d":5}]}`, HeaderSlice, "5b0c4c1e-8f2c-4a57-9d3e-1f60a7c2d9b4"),
-			slotsMsg(`{"slots":[{"i":1,"d":4}],"error":{"code":"first","message":"","retry":false}}`, HeaderFinal, "5"),
-			slotsMsg(`{"slots":[],"error":{"code":"second","message":"","retry":false}}`, HeaderFinal, "0"),
+			slotsMsg(`{"slots":[{"i":0,"d":5}]}`, wire.HeaderSlice, "5b0c4c1e-8f2c-4a57-9d3e-1f60a7c2d9b4"),
+			slotsMsg(`{"slots":[{"i":1,"d":4}],"error":{"code":"first","message":"","retry":false}}`, wire.HeaderFinal, "5"),
+			slotsMsg(`{"slots":[],"error":{"code":"second","message":"","retry":false}}`, wire.HeaderFinal, "0"),
 			slotsMsg(`{"slots":[{"i":2,"d":6}]}`),
 		}
 	})
@@ -364,12 +364,12 @@ func TestCallNamesAReplyThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.answerer("broken", func(*nats.Msg) []*nats.Msg {
-		return []*nats.Msg{slotsMsg(`{"slots":[{`, HeaderService, "broken@1.0.0 x")}
+		return []*nats.Msg{slotsMsg(`{"slots":[{`, wire.HeaderService, "broken@1.0.0 x")}
 	})
 	_, err := Call[number, int](b.ctx, b.nc, "broken", "k", number{1}, Direct())
 	var bad *BadReplyError
-	var why *MalformedError
-	if !errors.As(err, &bad) || bad.Service != "broken@1.0.0 x" || !errors.As(err, &why) || why.Reason != ReasonJSON {
+	var why *wire.MalformedError
+	if !errors.As(err, &bad) || bad.Service != "broken@1.0.0 x" || !errors.As(err, &why) || why.Reason != wire.ReasonJSON {
 		t.Errorf("%v", err)
 	}
 }
@@ -400,16 +400,16 @@ func TestBigResultsComeInManyMessages(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	page := bytes.Repeat([]byte("page"), 50_000)
-	check(t, HandleList(svc, "pdf", func(_ context.Context, chunk *Chunk[number, Binary]) error {
+	check(t, HandleList(svc, "pdf", func(_ context.Context, chunk *Chunk[number, wire.Binary]) error {
 		for _, item := range chunk.Items() {
-			item.Reply(Binary{"application/pdf", page})
+			item.Reply(wire.Binary{ContentType: "application/pdf", Data: page})
 		}
 		return nil
 	}))
 	b.run(svc)
 	b.listening("pdf")
 	both(t, func(opts ...CallOption) {
-		results, err := CallList[number, Binary](b.ctx, b.nc, "pdf", callItems(100), opts...)
+		results, err := CallList[number, wire.Binary](b.ctx, b.nc, "pdf", callItems(100), opts...)
 		check(t, err)
 		for n, r := range results {
 			if r.Err != nil || r.Out.ContentType != "application/pdf" || !bytes.Equal(r.Out.Data, page) {
@@ -436,12 +436,12 @@ func TestHandlerThatCallsItselfIsStopped(t *testing.T) {
 			return number{}, Fail("info", "%+v", info)
 		}
 		return Call[number, number](ctx, nc, "circle", "k", in, Direct())
-	}, Concurrency(2*MaxStack)))
+	}, Concurrency(2*wire.MaxStack)))
 	b.run(svc)
 	b.listening("circle")
 	_, err := Call[number, number](b.ctx, b.nc, "circle", "k", number{1}, Direct(), CallOrigin("me"))
-	var slot *SlotError
-	if !errors.As(err, &slot) || slot.Code != CodeStackTooDeep || slot.Retry || depth.Load() != MaxStack+1 {
+	var slot *wire.SlotError
+	if !errors.As(err, &slot) || slot.Code != wire.CodeStackTooDeep || slot.Retry || depth.Load() != wire.MaxStack+1 {
 		t.Errorf("%v at a depth of %d", err, depth.Load())
 	}
 }
@@ -457,7 +457,7 @@ func TestCallHandsTheTraceOn(t *testing.T) {
 	b.listening("trace")
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	both(t, func(opts ...CallOption) {
-		ctx := ContextWithTrace(b.ctx, Trace{Parent: parent})
+		ctx := ContextWithTrace(b.ctx, wire.Trace{Parent: parent})
 		out, err := Call[number, string](ctx, b.nc, "trace", "k", number{1}, opts...)
 		if err != nil || out != parent {
 			t.Errorf("%q, %v", out, err)
@@ -495,7 +495,7 @@ func FuzzAnswerBox(f *testing.F) {
 	f.Add([]byte(nil), "", "503")
 	f.Fuzz(func(t *testing.T, body []byte, final, status string) {
 		taken := map[int]bool{}
-		box := newAnswerBox("e", 4, func(n int, _ Slot) {
+		box := newAnswerBox("e", 4, func(n int, _ wire.Slot) {
 			if taken[n] {
 				t.Fatal("an item was answered twice")
 			}
@@ -506,8 +506,8 @@ func FuzzAnswerBox(f *testing.F) {
 		meta := newMeta()
 		completed := 0
 		box.expect(meta.Slice, 1, 3, func() { completed++ })
-		h := meta.reply()
-		h[HeaderFinal], h["Status"] = []string{final}, []string{status}
+		h := meta.Reply()
+		h[wire.HeaderFinal], h["Status"] = []string{final}, []string{status}
 		for range 2 {
 			box.receive(&nats.Msg{Header: h, Data: body})
 		}

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 const (
@@ -67,13 +69,13 @@ func (c *call) cut(
 ) (msg *nats.Msg, slice uuid.UUID, next int) {
 	meta := c.meta
 	meta.Slice = uuid.New()
-	b := NewRequestBuilder(c.endpoint, meta, int(c.nc.MaxPayload())-headerSize(c.trace))
+	b := wire.NewRequestBuilder(c.endpoint, meta, int(c.nc.MaxPayload())-wire.HeaderSize(c.trace))
 	b.SetParams(c.params)
 	for ; n < items && b.Len() < bitfield.Size; n++ {
 		key, in := item(n)
 		payload.Reset()
 		if err := encodeQuery(payload, in); err != nil {
-			c.box.fail(n, newSlotError(CodeBadQuery, fmt.Sprintf("the question to %s cannot be written: %v", c.endpoint, err),
+			c.box.fail(n, wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the question to %s cannot be written: %v", c.endpoint, err),
 				false))
 			continue
 		}
@@ -83,7 +85,7 @@ func (c *call) cut(
 		if b.Len() > 0 {
 			break
 		}
-		c.box.fail(n, newSlotError(CodeQueryTooLarge, fmt.Sprintf("the question to %s takes %d bytes, which does not fit a "+
+		c.box.fail(n, wire.NewSlotError(wire.CodeQueryTooLarge, fmt.Sprintf("the question to %s takes %d bytes, which does not fit a "+
 			"message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is", c.endpoint,
 			payload.Len()), false))
 	}
@@ -94,7 +96,7 @@ func (c *call) cut(
 }
 
 // message completes a request.
-func (c *call) message(b *RequestBuilder) *nats.Msg {
+func (c *call) message(b *wire.RequestBuilder) *nats.Msg {
 	msg := b.Msg()
 	maps.Copy(msg.Header, c.trace)
 	if c.js == nil {
@@ -102,7 +104,7 @@ func (c *call) message(b *RequestBuilder) *nats.Msg {
 		msg.Reply = c.meta.ReplyTo.String() // where the server says that nobody listens
 		return msg
 	}
-	msg.Header[HeaderTTL] = []string{c.ttl} // so that nobody works for a caller who has gone
+	msg.Header[wire.HeaderTTL] = []string{c.ttl} // so that nobody works for a caller who has gone
 	return msg
 }
 
@@ -125,18 +127,18 @@ func (c *call) publish(ctx context.Context, msg *nats.Msg) error {
 			last = err
 		}
 		switch {
-		case denied(err):
+		case stream.Denied(err):
 			return fmt.Errorf("call endpoint %s: %w", c.endpoint, err)
-		case !mayBeTaken(err, time.Since(begun)) || wait(ctx, pause) != nil:
-			return &RequestError{Endpoint: c.endpoint, Stream: StreamWork, Err: last}
+		case !mayBeTaken(err, time.Since(begun)) || stream.Wait(ctx, pause) != nil:
+			return &RequestError{Endpoint: c.endpoint, Stream: wire.StreamWork, Err: last}
 		}
 	}
 }
 
 func (c *call) try(ctx context.Context, msg *nats.Msg) error {
-	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()
-	return During(ctx, c.nc, func(ctx context.Context) error {
+	return stream.During(ctx, c.nc, func(ctx context.Context) error {
 		_, err := c.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
 		return err
 	}, msg.Subject)

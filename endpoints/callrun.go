@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -27,19 +29,19 @@ type call struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream // nil for one over core NATS
 	endpoint string
-	meta     Meta // of its requests, but for the slice
+	meta     wire.Meta // of its requests, but for the slice
 	trace    nats.Header
 	params   []byte
 	ttl      string
 	box      *answerBox
 }
 
-func newCall(ctx context.Context, nc *nats.Conn, endpoint string, mode Mode, opts []CallOption) (*call, error) {
+func newCall(ctx context.Context, nc *nats.Conn, endpoint string, mode wire.Mode, opts []CallOption) (*call, error) {
 	var o callOptions
 	for _, set := range opts {
 		set(&o)
 	}
-	if err := ValidateName(endpoint); err != nil {
+	if err := wire.ValidateName(endpoint); err != nil {
 		return nil, fmt.Errorf("call: %w", err)
 	}
 	c := &call{nc: nc, endpoint: endpoint, trace: nats.Header{}}
@@ -58,7 +60,7 @@ func newCall(ctx context.Context, nc *nats.Conn, endpoint string, mode Mode, opt
 		}
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		c.ttl = ttlHeader(time.Until(deadline))
+		c.ttl = wire.TTLHeader(time.Until(deadline))
 	}
 	if o.direct {
 		return c, nil
@@ -71,8 +73,8 @@ func newCall(ctx context.Context, nc *nats.Conn, endpoint string, mode Mode, opt
 }
 
 // introduce says who asks, and on whose behalf when that is the handler of a job.
-func (c *call) introduce(from *job, mode Mode, o callOptions) error {
-	c.meta = Meta{Run: uuid.New(), Attempt: 1, Generation: 1, Mode: mode, Origin: o.origin}
+func (c *call) introduce(from *job, mode wire.Mode, o callOptions) error {
+	c.meta = wire.Meta{Run: uuid.New(), Attempt: 1, Generation: 1, Mode: mode, Origin: o.origin}
 	caller := defaultCaller
 	if from != nil {
 		caller = from.endpoint
@@ -85,14 +87,14 @@ func (c *call) introduce(from *job, mode Mode, o callOptions) error {
 	if o.caller != "" {
 		caller = o.caller
 	}
-	if err := ValidateName(caller); err != nil {
+	if err := wire.ValidateName(caller); err != nil {
 		return fmt.Errorf("CallerName: %w", err)
 	}
-	if c.meta.Stack.Depth() > MaxStack {
-		return newSlotError(CodeStackTooDeep, fmt.Sprintf("more than %d endpoints would wait for one another; is there a "+
-			"circle? %s", MaxStack, c.meta.Stack), false)
+	if c.meta.Stack.Depth() > wire.MaxStack {
+		return wire.NewSlotError(wire.CodeStackTooDeep, fmt.Sprintf("more than %d endpoints would wait for one another; is there a "+
+			"circle? %s", wire.MaxStack, c.meta.Stack), false)
 	}
-	c.meta.ReplyTo = Return{Asker: caller, Callee: c.endpoint, Call: nuid.Next()}
+	c.meta.ReplyTo = wire.Return{Asker: caller, Callee: c.endpoint, Call: nuid.Next()}
 	return nil
 }
 
@@ -138,17 +140,17 @@ func (c *call) run(ctx context.Context, item func(n int) (key string, payload an
 // watch ends the call when NATS denies what it needs, instead of leaving it to its deadline.
 func (c *call) watch(answersTo string, cancel context.CancelCauseFunc) (end func()) {
 	request := c.subject()
-	return PermissionsOf(c.nc).await(&watcher{
-		concerns: func(e *PermissionError, subject string) bool {
-			return e.Op == OpSubscribe && subject == answersTo || e.Op == OpPublish && subject == request
+	return stream.PermissionsOf(c.nc).Await(&stream.Watcher{
+		Concerns: func(e *stream.PermissionError, subject string) bool {
+			return e.Op == stream.OpSubscribe && subject == answersTo || e.Op == stream.OpPublish && subject == request
 		},
-		tell: func(e *PermissionError) { cancel(fmt.Errorf("call endpoint %s: %w", c.endpoint, e)) },
+		Tell: func(e *stream.PermissionError) { cancel(fmt.Errorf("call endpoint %s: %w", c.endpoint, e)) },
 	}, nil)
 }
 
 func (c *call) subject() string {
 	if c.js == nil {
-		return DirectSubject(c.endpoint)
+		return wire.DirectSubject(c.endpoint)
 	}
-	return WorkSubject(c.endpoint)
+	return wire.WorkSubject(c.endpoint)
 }

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -25,20 +26,20 @@ type Item[In, Out any] struct {
 	In      In     // its payload; zero when the step does not see it
 
 	chunk    *Chunk[In, Out]
-	parts    parts
+	parts    wire.Parts
 	answered bool // guarded by job.answers.mu
 }
 
 // newChunk decodes the payloads. An item whose payload does not fit In is answered at once and left out.
 func newChunk[In, Out any](j *job) *Chunk[In, Out] {
-	raw := j.request.items
+	raw := j.request.Items
 	c := &Chunk[In, Out]{job: j, items: make([]*Item[In, Out], 0, len(raw))}
 	all := make([]Item[In, Out], len(raw))
 	for i := range raw {
 		item := &all[i]
-		item.Ordinal, item.Key, item.chunk, item.parts = raw[i].ordinal, raw[i].key, c, raw[i].parts
-		if err := decodePayload(raw[i].payload, &item.In); err != nil {
-			item.reject(payloadError(err, reflect.TypeFor[In]()))
+		item.Ordinal, item.Key, item.chunk, item.parts = raw[i].Ordinal, raw[i].Key, c, raw[i].Parts
+		if err := wire.DecodePayload(raw[i].Payload, &item.In); err != nil {
+			item.reject(wire.PayloadError(err, reflect.TypeFor[In]()))
 			continue
 		}
 		c.items = append(c.items, item)
@@ -59,13 +60,13 @@ func (c *Chunk[In, Out]) Keys() []string {
 }
 
 // Meta returns what the request's headers say.
-func (c *Chunk[In, Out]) Meta() Meta { return c.job.request.Meta }
+func (c *Chunk[In, Out]) Meta() wire.Meta { return c.job.request.Meta }
 
 // Param returns a parameter of the run, or "" when the run has none of that name.
-func (c *Chunk[In, Out]) Param(name string) string { return c.job.request.params[name] }
+func (c *Chunk[In, Out]) Param(name string) string { return c.job.request.Params[name] }
 
 // Params returns a copy of the run's parameters.
-func (c *Chunk[In, Out]) Params() map[string]string { return maps.Clone(c.job.request.params) }
+func (c *Chunk[In, Out]) Params() map[string]string { return maps.Clone(c.job.request.Params) }
 
 // Flush sends what has been answered so far, without waiting for it to arrive. Use it when the rest will take long.
 // Once the handler has returned it does nothing.
@@ -89,10 +90,10 @@ func (i *Item[In, Out]) Reply(result Out) {
 	}
 	a.begin(i.Ordinal)
 	i.chunk.out = result // pointing there, and not to result, keeps result off the heap
-	err := appendResult(a.buf, &i.chunk.out)
+	err := wire.AppendResult(a.buf, &i.chunk.out)
 	if err != nil {
 		a.rollback()
-		a.fault(i.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		a.fault(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
 		return
 	}
 	a.end(i.Ordinal)
@@ -100,21 +101,21 @@ func (i *Item[In, Out]) Reply(result Out) {
 
 // Fail answers the item with an error that trying again would not help. See the function Fail.
 func (i *Item[In, Out]) Fail(code, format string, args ...any) {
-	i.answer(newSlotError(code, fmt.Sprintf(format, args...), false))
+	i.answer(wire.NewSlotError(code, fmt.Sprintf(format, args...), false))
 }
 
 // Retry answers the item with an error that may pass. See the function Retry.
 func (i *Item[In, Out]) Retry(code, format string, args ...any) {
-	i.answer(newSlotError(code, fmt.Sprintf(format, args...), true))
+	i.answer(wire.NewSlotError(code, fmt.Sprintf(format, args...), true))
 }
 
 // Info identifies the item.
 func (i *Item[In, Out]) Info() ItemInfo {
 	return ItemInfo{Meta: i.chunk.Meta(), Ordinal: i.Ordinal, Key: i.Key, parts: i.parts,
-		params: i.chunk.job.request.params}
+		params: i.chunk.job.request.Params}
 }
 
-func (i *Item[In, Out]) answer(e *SlotError) {
+func (i *Item[In, Out]) answer(e *wire.SlotError) {
 	a := &i.chunk.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -124,7 +125,7 @@ func (i *Item[In, Out]) answer(e *SlotError) {
 }
 
 // fault answers with an error that the handler has not decided.
-func (i *Item[In, Out]) fault(e *SlotError) {
+func (i *Item[In, Out]) fault(e *wire.SlotError) {
 	a := &i.chunk.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -134,7 +135,7 @@ func (i *Item[In, Out]) fault(e *SlotError) {
 }
 
 // reject answers while the chunk is being made.
-func (i *Item[In, Out]) reject(e *SlotError) {
+func (i *Item[In, Out]) reject(e *wire.SlotError) {
 	a := &i.chunk.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()

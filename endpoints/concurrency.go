@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -30,7 +32,7 @@ func (s *setting) setOwn(n int) {
 }
 
 // setOperator takes what the consumer says.
-func (s *setting) setOperator(settings ConsumerSettings) {
+func (s *setting) setOperator(settings stream.ConsumerSettings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.operator = settings.Concurrency
@@ -53,8 +55,8 @@ func (s *setting) apply(who string) {
 // once; less takes effect as chunks end, or, with HandleEach, items. What operators set for the endpoint comes first:
 // while they do, n waits for its turn.
 func (s *Service) SetConcurrency(endpoint string, n int) error {
-	if n < 0 || n > MaxConcurrency {
-		return fmt.Errorf("set concurrency of endpoint %s: %d is not 0 to %d", endpoint, n, MaxConcurrency)
+	if n < 0 || n > wire.MaxConcurrency {
+		return fmt.Errorf("set concurrency of endpoint %s: %d is not 0 to %d", endpoint, n, wire.MaxConcurrency)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,17 +2,19 @@ package endpoints
 
 import (
 	"context"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"strings"
 	"testing"
 	"time"
 )
 
 // set does what a node does for an operator.
-func (b *bundle) set(endpoint string, settings ConsumerSettings) {
+func (b *bundle) set(endpoint string, settings stream.ConsumerSettings) {
 	b.t.Helper()
-	consumer, err := b.js.Consumer(b.ctx, StreamWork, ConsumerName(endpoint))
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
 	check(b.t, err)
-	check(b.t, SetConsumer(b.ctx, b.js, consumer, settings))
+	check(b.t, stream.SetConsumer(b.ctx, b.js, consumer, settings))
 }
 
 func TestConcurrencyChangesWhileRunning(t *testing.T) {
@@ -32,13 +34,13 @@ func TestConcurrencyChangesWhileRunning(t *testing.T) {
 	begun(1)
 	check(t, svc.SetConcurrency("list", 3))
 	begun(3)
-	b.set("list", ConsumerSettings{Concurrency: 5})
+	b.set("list", stream.ConsumerSettings{Concurrency: 5})
 	begun(5)
 	check(t, svc.SetConcurrency("list", 7)) // waits for its turn
 	if n := svc.Stats()[0].Concurrency; n != 5 {
 		t.Errorf("the concurrency is %d while an operator says 5", n)
 	}
-	b.set("list", ConsumerSettings{})
+	b.set("list", stream.ConsumerSettings{})
 	begun(7)
 	check(t, svc.SetConcurrency("list", 0))
 	if n := svc.Stats()[0].Concurrency; n != 1 {
@@ -96,7 +98,7 @@ func TestSetConcurrencyRefuses(t *testing.T) {
 	for want, err := range map[string]error{
 		"it has no handler":  svc.SetConcurrency("other", 1),
 		"-1 is not 0 to":     svc.SetConcurrency("square", -1),
-		"1025 is not 0 to 1": svc.SetConcurrency("square", MaxConcurrency+1),
+		"1025 is not 0 to 1": svc.SetConcurrency("square", wire.MaxConcurrency+1),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/synadia-io/orbit.go/natscontext"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"go.uber.org/zap"
 )
 
@@ -122,7 +123,7 @@ func LogTo(log *zap.Logger) nats.Option {
 			}
 			if errors.Is(err, nats.ErrPermissionViolation) {
 				level := zap.ErrorLevel
-				if _, _, ours := readViolation(err.Error(), nc.Opts.InboxPrefix); ours {
+				if _, _, ours := stream.ReadViolation(err.Error(), nc.Opts.InboxPrefix); ours {
 					level = zap.DebugLevel // tried again and again; a Service tells it once, by Permissions.Run
 				}
 				log.Log(level, "NATS denies this user a subject; grant it in the server's permissions", zap.Error(err))

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/pull"
 )
 
@@ -36,7 +37,7 @@ type continuation struct {
 	log    *zap.Logger
 
 	reply stageReply
-	id    flowID
+	id    wire.FlowID
 	state *stored
 	from  *suspended
 	parts []string // of the chunk, beside its state
@@ -83,22 +84,22 @@ func (c *continuation) refuse(why error) {
 
 // read reads the message and holds it against its subject.
 func (c *continuation) read() error {
-	to, ok := parseReturn(c.msg.Subject)
-	if !ok || to.Asker != c.flow.server.name {
-		return malformed(ReasonSubject, "subject %.200q leads to no stage of this flow", c.msg.Subject)
+	to, err := wire.ParseReturn(c.msg.Subject)
+	if err != nil || to.Asker != c.flow.server.name {
+		return wire.Malformed(wire.ReasonSubject, "subject %.200q leads to no stage of this flow", c.msg.Subject)
 	}
-	reply, err := receiveReply(to.Callee, c.msg.Header, c.msg.Data, c.flow.server.service.limits)
+	reply, err := wire.ReceiveReply(to.Callee, c.msg.Header, c.msg.Data, c.flow.server.service.limits)
 	if err != nil {
 		return err
 	}
 	var request int
-	c.id, request = splitSlice(reply.Slice)
+	c.id, request = wire.SplitSlice(reply.Slice)
 	c.reply = stageReply{reply, request}
 	if request != to.Request {
-		return about(reply.Meta, malformed(ReasonHeader, "%s is of request %d, and the subject of request %d", HeaderSlice,
+		return wire.About(reply.Meta, wire.Malformed(wire.ReasonHeader, "%s is of request %d, and the subject of request %d", wire.HeaderSlice,
 			request, to.Request))
 	}
-	c.log = c.log.With(append(reply.logFields(), zap.Stringer("flow", c.id), zap.Int("stage", to.Stage))...)
+	c.log = c.log.With(append(logFields(reply.Meta), zap.Stringer("flow", c.id), zap.Int("stage", to.Stage))...)
 	return nil
 }
 
@@ -122,7 +123,7 @@ func (c *continuation) take(ctx context.Context) (items int, err error) {
 		return 0, nil
 	case c.origin.delivered() > c.deliveries():
 		c.log.Warn("a reply was delivered many times and its stage never ended; the chunk goes back as failed")
-		return 0, c.giveUp(newSlotError(CodeDeliveries, fmt.Sprintf(
+		return 0, c.giveUp(wire.NewSlotError(wire.CodeDeliveries, fmt.Sprintf(
 			"stage %d of flow %s was begun many times and never ended", c.from.Stage, f.server.name), true))
 	}
 	return c.gather(ctx)
@@ -148,14 +149,14 @@ func (c *continuation) refused() bool {
 
 // fits reports whether the reply is one that the chunk waits for, from the endpoint that was asked.
 func (c *continuation) fits() error {
-	to, _ := parseReturn(c.msg.Subject)
+	to, _ := wire.ParseReturn(c.msg.Subject)
 	switch {
 	case to.Stage != c.from.Stage:
-		return malformed(ReasonSubject, "it is for stage %d; the chunk waits for stage %d", to.Stage, c.from.Stage)
+		return wire.Malformed(wire.ReasonSubject, "it is for stage %d; the chunk waits for stage %d", to.Stage, c.from.Stage)
 	case to.Request >= len(c.from.Requests):
-		return malformed(ReasonSubject, "it answers request %d; there are %d", to.Request, len(c.from.Requests))
+		return wire.Malformed(wire.ReasonSubject, "it answers request %d; there are %d", to.Request, len(c.from.Requests))
 	case to.Callee != c.from.Requests[to.Request].Endpoint:
-		return malformed(ReasonSubject, "endpoint %s answers what endpoint %s was asked", to.Callee,
+		return wire.Malformed(wire.ReasonSubject, "endpoint %s answers what endpoint %s was asked", to.Callee,
 			c.from.Requests[to.Request].Endpoint)
 	}
 	return nil
@@ -186,28 +187,28 @@ func (c *continuation) gather(ctx context.Context) (items int, err error) {
 
 // job returns the job that answers the asker.
 func (c *continuation) job() (*job, error) {
-	meta, err := parseMeta(c.state.header)
+	meta, err := wire.ParseMeta(c.state.header)
 	if err != nil {
 		return nil, fmt.Errorf("who asked for chunk %s: %w", c.id, err)
 	}
-	r := &request{Meta: meta, params: map[string]string{}}
+	r := &wire.Request{Meta: meta, Params: map[string]string{}}
 	if c.from != nil && c.from.Params != nil {
-		r.params = c.from.Params
+		r.Params = c.from.Params
 	}
 	j := c.flow.server.newJob(c.scope, c.origin, c.state.header, nil, r)
 	if c.from != nil {
 		j.log = j.log.With(zap.Int("stage", c.from.Stage))
 	}
 	j.answers.resume(c.state.header)
-	j.answers.total, _ = strconv.Atoi(c.state.header.Get(headerFlowAnswered)) // 0 is as good as any, if it is spoilt
+	j.answers.total, _ = strconv.Atoi(c.state.header.Get(wire.HeaderFlowAnswered)) // 0 is as good as any, if it is spoilt
 	return j, nil
 }
 
 // deliveries is after how many the asker wants the chunk given up.
 func (c *continuation) deliveries() int {
-	meta, err := parseMeta(c.state.header)
+	meta, err := wire.ParseMeta(c.state.header)
 	if err != nil {
-		return DefaultDeliveries
+		return wire.DefaultDeliveries
 	}
 	return meta.Deliveries
 }
@@ -229,7 +230,7 @@ func (c *continuation) run(replies []stageReply) (done bool, err error) {
 	failure, begun := w.run(&jobContext{ctx, j}, c.flow.server.slots, c.scope.stopping)
 	total := j.answers.close()
 	switch {
-	case !begun, total == c.from.Answered && failure != nil && failure.Code == CodeShutdown && c.from.Failure == nil:
+	case !begun, total == c.from.Answered && failure != nil && failure.Code == wire.CodeShutdown && c.from.Failure == nil:
 		c.origin.handBack(2 * pull.Settling) // nothing was done: another instance can have it
 		return false, nil
 	case total >= c.from.Total:
@@ -248,7 +249,7 @@ func (c *continuation) run(replies []stageReply) (done bool, err error) {
 }
 
 // settle sends what is to be sent, removes the state and lets the message go.
-func (c *continuation) settle(j *job, failure *SlotError) bool {
+func (c *continuation) settle(j *job, failure *wire.SlotError) bool {
 	c.flow.server.stats.failed(failure)
 	if err := j.answers.send(failure); err != nil {
 		j.log.Error("the reply could not be sent; the stage is handed back", zap.Error(err))
@@ -272,7 +273,7 @@ func (c *continuation) clear() {
 }
 
 // giveUp answers the asker with a failure that speaks for all that is not answered.
-func (c *continuation) giveUp(failure *SlotError) error {
+func (c *continuation) giveUp(failure *wire.SlotError) error {
 	j, err := c.job()
 	if err != nil {
 		return err
@@ -291,6 +292,6 @@ func (c *continuation) changed(why error) error {
 		return nil
 	}
 	c.log.Warn("no instance can take a suspended chunk on; it goes back as failed", zap.Error(why))
-	return c.giveUp(newSlotError(CodeFlowChanged, fmt.Sprintf("flow %s has changed since the chunk was suspended: %v",
+	return c.giveUp(wire.NewSlotError(wire.CodeFlowChanged, fmt.Sprintf("flow %s has changed since the chunk was suspended: %v",
 		c.flow.server.name, why), true))
 }

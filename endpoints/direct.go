@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -40,7 +41,7 @@ type direct struct {
 func (e *endpointServer) runDirect(ctx context.Context, scope scope) error {
 	d := &direct{server: e, scope: scope}
 	e.direct.Store(d)
-	sub, err := e.service.nc.QueueSubscribe(DirectSubject(e.name), directQueue, d.take)
+	sub, err := e.service.nc.QueueSubscribe(wire.DirectSubject(e.name), wire.DirectQueue, d.take)
 	if err == nil {
 		err = sub.SetPendingLimits(directBacklog, 2*directBytes)
 	}
@@ -77,7 +78,7 @@ func (d *direct) drain(sub *nats.Subscription) {
 // take is called for each message, one at a time.
 func (d *direct) take(msg *nats.Msg) {
 	e := d.server
-	to, err := ParseReturn(msg.Header.Get(HeaderReplyTo))
+	to, err := wire.ParseReturn(msg.Header.Get(wire.HeaderReplyTo))
 	if err != nil || to.Call == "" || to.Callee != e.name {
 		e.log.Warn("a direct request does not say how its caller is answered; it is dropped",
 			append(headerFields(msg.Header), zap.Error(err))...)
@@ -86,14 +87,14 @@ func (d *direct) take(msg *nats.Msg) {
 	size := int64(len(msg.Data))
 	if d.held.Load() >= int64(max(leastDirect, directShare*e.slots.len())) ||
 		d.bytes.Load() > 0 && d.bytes.Load()+size > directBytes {
-		d.refuse(to, msg, newSlotError(CodeOverloaded, fmt.Sprintf("the service has %d requests for endpoint %s waiting; "+
+		d.refuse(to, msg, wire.NewSlotError(wire.CodeOverloaded, fmt.Sprintf("the service has %d requests for endpoint %s waiting; "+
 			"try again later, start more instances, or raise its concurrency", d.held.Load(), e.name), true))
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stopped {
-		d.refuse(to, msg, newSlotError(CodeShutdown, errShutdown.Error(), true))
+		d.refuse(to, msg, wire.NewSlotError(wire.CodeShutdown, wire.ErrShutdown.Error(), true))
 		return
 	}
 	d.held.Add(1)
@@ -108,9 +109,9 @@ func (d *direct) take(msg *nats.Msg) {
 }
 
 // refuse tells a caller why his request is not taken.
-func (d *direct) refuse(to Return, msg *nats.Msg, why *SlotError) {
+func (d *direct) refuse(to wire.Return, msg *nats.Msg, why *wire.SlotError) {
 	e := d.server
-	if err := e.service.nc.PublishMsg(FailureMsg(msg.Header, to, e.service.identity, *why)); err != nil {
+	if err := e.service.nc.PublishMsg(wire.FailureMsg(msg.Header, to, e.service.identity, *why)); err != nil {
 		e.log.With(headerFields(msg.Header)...).Warn("a caller could not be told that his request is not taken",
 			zap.String("code", why.Code), zap.Error(err))
 	}

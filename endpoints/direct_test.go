@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func TestDirectRequestsAreBounded(t *testing.T) {
@@ -31,8 +32,8 @@ func TestDirectRequestsAreBounded(t *testing.T) {
 		}()
 	}
 	for range many - leastDirect {
-		var busy *SlotError
-		if err := await(t, "refusal", failures); !errors.As(err, &busy) || busy.Code != CodeOverloaded || !busy.Retry {
+		var busy *wire.SlotError
+		if err := await(t, "refusal", failures); !errors.As(err, &busy) || busy.Code != wire.CodeOverloaded || !busy.Retry {
 			t.Fatalf("%v", err)
 		}
 	}
@@ -75,8 +76,8 @@ func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	for range waiting {
-		var slot *SlotError
-		if err := await(t, "refusal", refused); !errors.As(err, &slot) || slot.Code != CodeShutdown || !slot.Retry {
+		var slot *wire.SlotError
+		if err := await(t, "refusal", refused); !errors.As(err, &slot) || slot.Code != wire.CodeShutdown || !slot.Retry {
 			t.Errorf("%v", err)
 		}
 	}
@@ -110,14 +111,14 @@ func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
 	}, Timeout(50*time.Millisecond)))
 	b.run(svc)
 	b.listening("work")
-	for n, code := range []string{CodePanic, CodeHandlerError, "later", CodeTimeout} {
+	for n, code := range []string{wire.CodePanic, wire.CodeHandlerError, "later", wire.CodeTimeout} {
 		_, err := Call[number, square](b.ctx, b.nc, "work", "k", number{n}, Direct())
-		var slot *SlotError
+		var slot *wire.SlotError
 		if !errors.As(err, &slot) || slot.Code != code {
 			t.Errorf("%d: %v", n, err)
 		}
 	}
-	for _, name := range []string{StreamWork, StreamReply, StreamDead} {
+	for _, name := range []string{wire.StreamWork, wire.StreamReply, wire.StreamDead} {
 		stream, err := b.js.Stream(b.ctx, name)
 		check(t, err)
 		if n := stream.CachedInfo().State.LastSeq; n != 0 {
@@ -133,29 +134,29 @@ func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
 	check(t, HandleEach(svc, "square", squares))
 	b.run(svc)
 	b.listening("square")
-	call := Return{Asker: "me", Callee: "square", Call: "token"}
+	call := wire.Return{Asker: "me", Callee: "square", Call: "token"}
 	meta := newMeta()
 	meta.ReplyTo = call
-	good := meta.request()
+	good := meta.Request()
 	other := newMeta()
-	other.ReplyTo = Return{Asker: "me", Callee: "other", Call: "token"}
+	other.ReplyTo = wire.Return{Asker: "me", Callee: "other", Call: "token"}
 	flow := newMeta()
-	flow.ReplyTo = Return{Asker: "me", Callee: "square", Stage: 1}
-	foreign := meta.request()
-	foreign[HeaderVersion] = []string{"9"}
+	flow.ReplyTo = wire.Return{Asker: "me", Callee: "square", Stage: 1}
+	foreign := meta.Request()
+	foreign[wire.HeaderVersion] = []string{"9"}
 	answers, err := b.nc.SubscribeSync(call.String())
 	check(t, err)
-	for _, h := range []nats.Header{nil, {}, newMeta().request(), other.request(), flow.request(), foreign,
-		{HeaderReplyTo: {call.String()}, HeaderSlice: {uuid.NewString()}}, good} {
-		check(t, b.nc.PublishMsg(&nats.Msg{Subject: DirectSubject("square"), Header: h, Data: []byte("garbage")}))
+	for _, h := range []nats.Header{nil, {}, newMeta().Request(), other.Request(), flow.Request(), foreign,
+		{wire.HeaderReplyTo: {call.String()}, wire.HeaderSlice: {uuid.NewString()}}, good} {
+		check(t, b.nc.PublishMsg(&nats.Msg{Subject: wire.DirectSubject("square"), Header: h, Data: []byte("garbage")}))
 	}
 	msg, err := answers.NextMsg(patience)
 	check(t, err)
-	reply, err := parseReplyOf("square", msg.Header, msg.Data, Limits{})
-	if err != nil || reply.Failure == nil || reply.Failure.Code != CodeBadRequest {
+	reply, err := wire.ParseReplyOf("square", msg.Header, msg.Data, wire.Limits{})
+	if err != nil || reply.Failure == nil || reply.Failure.Code != wire.CodeBadRequest {
 		t.Errorf("%+v, %v", reply, err)
 	}
-	for _, name := range []string{StreamReply, StreamStage, StreamDead} {
+	for _, name := range []string{wire.StreamReply, wire.StreamStage, wire.StreamDead} {
 		stream, err := b.js.Stream(b.ctx, name)
 		check(t, err)
 		if n := stream.CachedInfo().State.LastSeq; n != 0 {

@@ -1,5 +1,5 @@
-// Package endpoints is Tranche's wire protocol and the SDK for services that speak it. docs/services.md is a guide to
-// it; docs/protocol.md describes the same protocol for other languages.
+// Package endpoints is the SDK for services. docs/services.md is a guide to it; docs/protocol.md describes the protocol
+// that it speaks for other languages.
 //
 // A service registers handlers on a [Service] and then runs it:
 //
@@ -15,8 +15,8 @@
 // A [Wrapper] is called around handlers: for transactions (package pginbox), spans (package oteltrace), counters.
 // Package endpointstest runs a service in a unit test. This package imports none of them.
 //
-// A node uses the other half: [RequestBuilder], [ParseReply], [ParseDeadLetter], [EnsureStreams], [EnsureConsumer],
-// [EnsureStageConsumer], [EnsureRecorder], [EnsureCollector] and [Discover].
+// What is said is in package wire, and what is wanted of JetStream in package stream: nodes use those two, and services
+// rarely.
 //
 // # Guarantees
 //
@@ -27,12 +27,12 @@
 // again"; it is never taken for a success. A panic or an error costs an item or a chunk, not the service.
 //
 // A request that was delivered again and again is run alone in its process, and given up when the process does not
-// survive that: it goes back to whoever asked as [CodeDeliveries]. A request of [ModeSingle] whose error its handler
-// did not decide is kept as a [DeadLetter]. When NATS restarts, or its streams vanish, a running service finds its way
+// survive that: it goes back to whoever asked as [wire.CodeDeliveries]. A request of [wire.ModeSingle] whose error its handler
+// did not decide is kept as a [wire.DeadLetter]. When NATS restarts, or its streams vanish, a running service finds its way
 // back by itself; so it does when a permission that was missing ([PermissionError]) is granted.
 //
 // What comes from strangers (requests, replies, states of flows, dead letters) is read with bounds on depth, count and
-// decompressed size, and never panics the reader. A [MalformedError] says what is wrong with a message.
+// decompressed size, and never panics the reader. A [wire.MalformedError] says what is wrong with a message.
 //
 // # Not its job
 //
@@ -42,5 +42,5 @@
 // # Concurrency
 //
 // A Service, a Chunk and its Items are safe for concurrent use, and so is a Stage but for its states, which are the
-// handler's own. A RequestBuilder is not.
+// handler's own.
 package endpoints

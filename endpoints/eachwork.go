@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -23,7 +24,7 @@ type eachWork[In, Out any] struct {
 
 func (w *eachWork[In, Out]) run(
 	ctx context.Context, slots *slots, stopping <-chan struct{},
-) (failure *SlotError, begun bool) {
+) (failure *wire.SlotError, begun bool) {
 	if !slots.take(stopping) {
 		return nil, false
 	}
@@ -61,7 +62,7 @@ func (w *eachWork[In, Out]) handle(ctx context.Context) error {
 	}
 	workers.Wait()
 	if ctx.Err() != nil {
-		return ownError{cutShort(ctx)}
+		return ownError{wire.CutShort(ctx)}
 	}
 	return nil
 }
@@ -93,7 +94,7 @@ func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, s
 func (w *eachWork[In, Out]) call(ctx context.Context, item *Item[In, Out]) {
 	defer func() {
 		if value := recover(); value != nil {
-			failure, stack := panicked(value, false)
+			failure, stack := wire.Panicked(value, false)
 			w.job.log.Error("the handler panicked", zap.Int("ordinal", item.Ordinal), zap.Any("panic", value),
 				zap.String("stack", stack))
 			item.fault(failure)
@@ -102,9 +103,9 @@ func (w *eachWork[In, Out]) call(ctx context.Context, item *Item[In, Out]) {
 	result, err := w.handler(ctx, item.In)
 	if err != nil {
 		if undecided(err) {
-			item.fault(asSlotError(ctx, err, false))
+			item.fault(wire.AsSlotError(ctx, err, false))
 		} else {
-			item.answer(asSlotError(ctx, err, false))
+			item.answer(wire.AsSlotError(ctx, err, false))
 		}
 		return
 	}

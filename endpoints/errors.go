@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
 )
 
 // NoListenersError is returned by a direct call when no instance of a service listens for the endpoint.
@@ -86,5 +87,5 @@ func isCallError(err error) bool {
 	var listeners *NoListenersError
 	var request *RequestError
 	var reply *BadReplyError
-	return denied(err) || errors.As(err, &listeners) || errors.As(err, &request) || errors.As(err, &reply)
+	return stream.Denied(err) || errors.As(err, &listeners) || errors.As(err, &request) || errors.As(err, &reply)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // statementOf is an HTTP handler that asks a service for one statement and waits.
@@ -21,7 +22,7 @@ func statementOf(nc *nats.Conn) http.HandlerFunc {
 		defer cancel()
 		out, err := endpoints.Call[Account, Statement](ctx, nc, "statement", r.PathValue("id"), Account{Balance: 120},
 			endpoints.Direct(), endpoints.CallerName("web"), endpoints.CallOrigin(r.RemoteAddr))
-		var failed *endpoints.SlotError
+		var failed *wire.SlotError
 		switch {
 		case errors.As(err, &failed) && !failed.Retry:
 			http.Error(w, failed.Message, http.StatusUnprocessableEntity)

@@ -8,6 +8,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 type (
@@ -43,7 +45,7 @@ func letters() []func(context.Context, *letterStage) error {
 		},
 		func(_ context.Context, s *letterStage) error {
 			for _, item := range s.Items() {
-				item.Reply(letter{fmt.Sprintf("%s, you have %d.", item.State.Name, accounts.Answer(item).Balance)})
+				item.Reply(letter{Text: fmt.Sprintf("%s, you have %d.", item.State.Name, accounts.Answer(item).Balance)})
 			}
 			return nil
 		},
@@ -68,20 +70,20 @@ func ExampleHandleFlow() {
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(serving) }()
 
-	request := endpoints.NewRequestBuilder("letter",
-		endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1}, 1<<20)
+	request := wire.NewRequestBuilder("letter",
+		wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1}, 1<<20)
 	request.Add(0, "CUST-1", []byte(`{"name":"Kari"}`))
 	request.Add(1, "CUST-2", []byte(`{"name":"Ola"}`))
 	request.Add(2, "CUST-3", []byte(`{}`))
 	_, err = js.PublishMsg(ctx, request.Msg())
 	must(err)
 
-	replies, err := endpoints.EnsureRecorder(ctx, js)
+	replies, err := stream.EnsureRecorder(ctx, js)
 	must(err)
 	for slots, all := 0, -1; slots != all; { // messages may come in any order
 		msg, err := replies.Next()
 		must(err)
-		reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), endpoints.Limits{})
+		reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 		must(err)
 		must(msg.Ack())
 		slots += len(reply.Slots)

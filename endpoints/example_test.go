@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 type Account struct {
@@ -54,18 +56,18 @@ func Example() {
 	done := make(chan error, 1)
 	go func() { done <- serve(serving) }()
 
-	request := endpoints.NewRequestBuilder("statement",
-		endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1}, 1<<20)
+	request := wire.NewRequestBuilder("statement",
+		wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1}, 1<<20)
 	request.Add(17, "CUST-18", []byte(`{"balance":120}`))
 	request.Add(18, "CUST-19", []byte(`{"balance":-3}`))
 	_, err := js.PublishMsg(ctx, request.Msg())
 	must(err)
 
-	replies, err := endpoints.EnsureRecorder(ctx, js)
+	replies, err := stream.EnsureRecorder(ctx, js)
 	must(err)
 	msg, err := replies.Next()
 	must(err)
-	reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), endpoints.Limits{})
+	reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 	must(err)
 	must(msg.Ack())
 	for _, slot := range reply.Slots {
@@ -98,7 +100,7 @@ func node(ctx context.Context) (js jetstream.JetStream, stop func()) {
 	must(err)
 	js, err = jetstream.New(nc)
 	must(err)
-	_, err = endpoints.EnsureStreams(ctx, js, endpoints.StreamConfig{})
+	_, err = stream.Ensure(ctx, js, stream.Config{})
 	must(err)
 	return js, func() {
 		nc.Close()

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -57,8 +59,8 @@ func checkStages[S any](stages []func(context.Context, S) error) error {
 	switch {
 	case len(stages) == 0:
 		return errors.New("a flow needs a stage")
-	case len(stages) > maxStages:
-		return fmt.Errorf("the flow has %d stages; %d are allowed", len(stages), maxStages)
+	case len(stages) > wire.MaxStages:
+		return fmt.Errorf("the flow has %d stages; %d are allowed", len(stages), wire.MaxStages)
 	}
 	for n, stage := range stages {
 		if stage == nil {
@@ -107,10 +109,10 @@ type flow struct {
 // attach sets up what needs a service.
 func (f *flow) attach(svc *Service) {
 	e := f.server
-	f.store = flowStore{nc: svc.nc, out: svc.outbox, endpoint: e.name, ttl: ttlHeader(e.options.timeout)}
-	f.replies = svc.newPuller(StreamStage, e.name, newRoom(e.slots, false), e.log.With(zap.Bool("stages", true)))
+	f.store = flowStore{nc: svc.nc, out: svc.outbox, endpoint: e.name, ttl: wire.TTLHeader(e.options.timeout)}
+	f.replies = svc.newPuller(wire.StreamStage, e.name, newRoom(e.slots, false), e.log.With(zap.Bool("stages", true)))
 	f.replies.deal = f.deal
-	f.replies.ensure = func(ctx context.Context) error { return EnsureStageConsumer(ctx, svc.outbox.js, e.name) }
+	f.replies.ensure = func(ctx context.Context) error { return stream.EnsureStageConsumer(ctx, svc.outbox.js, e.name) }
 }
 
 func (f *flow) step(name string) {
@@ -121,7 +123,7 @@ func (f *flow) step(name string) {
 
 // start returns the work of the first stage.
 func (f *flow) start(j *job) work {
-	w := &flowWork{flow: f, job: j, total: len(j.request.items)}
+	w := &flowWork{flow: f, job: j, total: len(j.request.Items)}
 	w.sheet = f.open(w)
 	return w
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -41,7 +43,7 @@ func TestAReplyOfManyMessages(t *testing.T) {
 		t.Fatalf("%+v", w)
 	}
 	t.Logf("it took %s, and stood still for %s at the longest", watch.Ran(), watch.Longest())
-	stood := watch.Longest() > ackTimeout/2 // so the server may seem not to have answered in time
+	stood := watch.Longest() > stream.AckTimeout/2 // so the server may seem not to have answered in time
 	back := b.logged.FilterMessageSnippet("could not be taken").Filter(func(entry observer.LoggedEntry) bool {
 		return !stood || !strings.Contains(fmt.Sprint(entry.ContextMap()["error"]), context.DeadlineExceeded.Error())
 	})
@@ -93,11 +95,11 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 }
 
 // spoil puts something else in the place of a part of a suspended chunk.
-func (b *bundle) spoil(meta Meta, part string, change func(h nats.Header, body []byte) []byte) {
+func (b *bundle) spoil(meta wire.Meta, part string, change func(h nats.Header, body []byte) []byte) {
 	b.t.Helper()
-	stream, err := b.js.Stream(b.ctx, StreamFlow)
+	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
 	check(b.t, err)
-	subject := flowPrefix + "flow." + newFlowID(meta, "flow", 0).String() + "." + part
+	subject := wire.FlowPrefix + "flow." + wire.NewFlowID(meta, "flow", 0).String() + "." + part
 	msg := nats.NewMsg(subject)
 	if found, err := stream.GetLastMsgForSubject(b.ctx, subject); err == nil {
 		msg.Header, msg.Data = found.Header, found.Data
@@ -148,10 +150,10 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 		"too many":        {"0", replace(`"total":3`, `"total":1`), true},
 		"state of a kind": {"0", replace(`"s":{"n":0`, `"s":{"n":"x"`), true},
 		"no requests":     {"0", replace(`"target":"double"`, `"target":"dou ble"`), true},
-		"parts":           {"0", header(headerFlowParts, "16385"), false},
-		"more parts":      {"0", header(headerFlowParts, "2"), false},
-		"no part":         {"0", header(headerFlowParts, "-1"), false},
-		"no asker":        {"0", header(HeaderSlice, "nobody"), false},
+		"parts":           {"0", header(wire.HeaderFlowParts, "16385"), false},
+		"more parts":      {"0", header(wire.HeaderFlowParts, "2"), false},
+		"no part":         {"0", header(wire.HeaderFlowParts, "-1"), false},
+		"no asker":        {"0", header(wire.HeaderSlice, "nobody"), false},
 		"head":            {partHead, text("{"), false},
 		"head of another": {partHead, text(`{"parts":[{"n":"x","r":5}]}`), false},
 		"head of dots":    {partHead, text(`{"parts":[{"n":"a.>","r":0}]}`), false},
@@ -168,7 +170,7 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 		}
 	}
 	for slice, w := range b.collect(len(told)) {
-		if name := told[slice]; w.failure == nil || w.failure.Code != CodeFlowChanged || !w.failure.Retry {
+		if name := told[slice]; w.failure == nil || w.failure.Code != wire.CodeFlowChanged || !w.failure.Retry {
 			t.Errorf("%s: answered %d, failure %v", name, w.answered, w.failure)
 		}
 	}
@@ -196,16 +198,16 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 		failure string
 	}{
 		"only the end": {func(r jetstream.Msg) []*nats.Msg { return []*nats.Msg{part(r, 0)} },
-			[]string{CodeUnanswered, CodeUnanswered, CodeUnanswered}, ""},
+			[]string{wire.CodeUnanswered, wire.CodeUnanswered, wire.CodeUnanswered}, ""},
 		"a failure": {func(r jetstream.Msg) []*nats.Msg {
 			msg := part(r, 1, one(1))
-			msg.Header.Set(HeaderErrorCode, "down")
-			msg.Header.Set(HeaderError, "down")
+			msg.Header.Set(wire.HeaderErrorCode, "down")
+			msg.Header.Set(wire.HeaderError, "down")
 			msg.Data = []byte(`{"slots":[` + one(1) + `],"error":{"code":"down","message":"down","retry":true}}`)
 			return []*nats.Msg{msg}
 		}, []string{"-", "", "-"}, "down"},
 		"foreign only": {func(r jetstream.Msg) []*nats.Msg { return []*nats.Msg{part(r, 2, one(8), one(9))} },
-			[]string{CodeUnanswered, CodeUnanswered, CodeUnanswered}, ""},
+			[]string{wire.CodeUnanswered, wire.CodeUnanswered, wire.CodeUnanswered}, ""},
 		"more than asked": {func(r jetstream.Msg) []*nats.Msg {
 			return []*nats.Msg{part(r, 6, one(0), one(1), one(2), one(3), one(4), one(5))}
 		}, []string{"", "", ""}, ""},
@@ -235,7 +237,7 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 		if (w.failure != nil) != (tc.failure != "") || w.failure != nil && w.failure.Code != tc.failure {
 			t.Errorf("%s: failure %v, want %q", name, w.failure, tc.failure)
 		}
-		eventually(t, "no reply is left", func() bool { return b.pending(StreamStage, "flow") == 0 })
+		eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
 		b.drainReplies()
 	}
 }
@@ -248,19 +250,19 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", twoStages(false)))
 	b.run(svc)
-	stream, err := b.js.Stream(b.ctx, StreamFlow)
+	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
 	check(t, err)
 	for name, hide := range map[string]func(state *jetstream.RawStreamMsg){
 		"none": func(state *jetstream.RawStreamMsg) { check(t, stream.DeleteMsg(b.ctx, state.Sequence)) },
 		"torn": func(state *jetstream.RawStreamMsg) {
 			part := &nats.Msg{Subject: state.Subject, Header: maps.Clone(state.Header), Data: state.Data}
-			part.Header.Set(headerFlowParts, "2")
+			part.Header.Set(wire.HeaderFlowParts, "2")
 			b.publish(part)
 		},
 	} {
 		meta := b.ask("flow", numbers(1))
 		request := b.requestFor("double")
-		state, err := stream.GetLastMsgForSubject(b.ctx, flowPrefix+"flow."+newFlowID(meta, "flow", 0).String()+".0")
+		state, err := stream.GetLastMsgForSubject(b.ctx, wire.FlowPrefix+"flow."+wire.NewFlowID(meta, "flow", 0).String()+".0")
 		check(t, err)
 		hide(state)
 		sought := b.logged.FilterMessageSnippet("looked for again").Len()

@@ -9,6 +9,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -54,21 +56,21 @@ func BenchmarkFlowTwoStages(b *testing.B) {
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		request, err := parseRequest(h, body, Limits{})
+		request, err := wire.ParseRequest(h, body, wire.Limits{})
 		if err != nil {
 			b.Fatal(err)
 		}
 		state, slice := benchFirstStage(b, f, stages, request)
 
-		from, err := decodeSuspended(state, Limits{})
+		from, err := decodeSuspended(state, wire.Limits{})
 		if err != nil {
 			b.Fatal(err)
 		}
 		meta := request.Meta
-		meta.Slice = slice.slice(0)
-		header := meta.reply()
-		header[HeaderFinal] = []string{fmt.Sprint(benchChunk)}
-		reply, err := parseReplyOf("accounts", header, []byte(answer.String()), Limits{})
+		meta.Slice = slice.Slice(0)
+		header := meta.Reply()
+		header[wire.HeaderFinal] = []string{fmt.Sprint(benchChunk)}
+		reply, err := wire.ParseReplyOf("accounts", header, []byte(answer.String()), wire.Limits{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -81,7 +83,7 @@ func BenchmarkFlowTwoStages(b *testing.B) {
 		if failure := w.runStage(ctx); failure != nil {
 			b.Fatal(failure)
 		}
-		if msg := j.answers.final(nil); msg.Header.Get(HeaderFinal) != fmt.Sprint(benchChunk) {
+		if msg := j.answers.final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {
 			b.Fatal("not all was answered")
 		}
 		buffers.Put(j.answers.buf)
@@ -89,10 +91,10 @@ func BenchmarkFlowTwoStages(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/item")
 }
 
-func benchFlowJob(b *testing.B, f *flow, request *request) *job {
+func benchFlowJob(b *testing.B, f *flow, request *wire.Request) *job {
 	b.Helper()
 	j := &job{request: request, timeout: DefaultTimeout, log: zap.NewNop()}
-	f.server.prepare(b.Context(), &j.answers, request.Meta, Trace{})
+	f.server.prepare(b.Context(), &j.answers, request.Meta, wire.Trace{})
 	j.answers.limit = 1 << 20
 	return j
 }
@@ -100,15 +102,15 @@ func benchFlowJob(b *testing.B, f *flow, request *request) *job {
 // benchFirstStage takes a chunk up to where it would be suspended.
 func benchFirstStage(
 	b *testing.B, f *flow, stages []func(context.Context, *Stage[benchIn, benchOut, benchMemory, None]) error,
-	request *request,
-) (state []byte, id flowID) {
+	request *wire.Request,
+) (state []byte, id wire.FlowID) {
 	b.Helper()
 	w := &flowWork{flow: f, job: benchFlowJob(b, f, request), total: benchChunk}
 	w.sheet = newStage(w, stages)
 	if failure := w.runStage(b.Context()); failure != nil {
 		b.Fatal(failure)
 	}
-	id = newFlowID(request.Meta, "echo", 0)
+	id = wire.NewFlowID(request.Meta, "echo", 0)
 	q := &questioner{work: w, flow: id, trace: nats.Header{}, limit: 1 << 20}
 	for _, asked := range w.asked {
 		if failure := q.ask(asked); failure != nil {
@@ -155,12 +157,12 @@ func benchThrough(b *testing.B, endpoints []string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := EnsureStreams(b.Context(), js, StreamConfig{Memory: true}); err != nil {
+	if _, err := stream.Ensure(b.Context(), js, stream.Config{Memory: true}); err != nil {
 		b.Fatal(err)
 	}
 	stop := benchService(b, nc)
 	defer stop()
-	recorder, err := EnsureRecorder(b.Context(), js)
+	recorder, err := stream.EnsureRecorder(b.Context(), js)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -168,7 +170,7 @@ func benchThrough(b *testing.B, endpoints []string) {
 	for b.Loop() {
 		for _, endpoint := range endpoints {
 			for range window {
-				builder := NewRequestBuilder(endpoint, newMeta(), 1<<20)
+				builder := wire.NewRequestBuilder(endpoint, newMeta(), 1<<20)
 				for i := range benchChunk {
 					builder.Add(i, "KEY", fmt.Appendf(nil, `{"n":%d}`, i+14))
 				}
@@ -216,7 +218,7 @@ func benchCollect(b *testing.B, recorder jetstream.Consumer, n int) {
 			b.Fatal(err)
 		}
 		for msg := range batch.Messages() {
-			if msg.Headers().Get(HeaderFinal) != "" {
+			if msg.Headers().Get(wire.HeaderFinal) != "" {
 				n--
 			}
 			if err := msg.Ack(); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"slices"
 	"sync"
 	"testing"
@@ -30,7 +32,7 @@ func TestFlowsAnswerCallers(t *testing.T) {
 		if err != nil || got.Square != 100 {
 			t.Errorf("%s: got %+v, %v", name, got, err)
 		}
-		var slot *SlotError
+		var slot *wire.SlotError
 		if _, err := Call[number, square](b.ctx, nc, "flow", "K", number{13}, opts...); !errors.As(err, &slot) ||
 			slot.Code != "unlucky" {
 			t.Errorf("%s: %v", name, err)
@@ -47,7 +49,7 @@ func TestFlowsAnswerCallers(t *testing.T) {
 			}
 		}
 	}
-	if n := b.left(StreamDead); n != 0 {
+	if n := b.left(wire.StreamDead); n != 0 {
 		t.Errorf("%d dead letters", n)
 	}
 }
@@ -61,7 +63,7 @@ func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {
 	stages[1] = func(context.Context, *numberStage) error { return Fail("broken", "for good") }
 	check(t, HandleFlow(svc, "flow", stages))
 	b.run(svc)
-	var slot *SlotError
+	var slot *wire.SlotError
 	if _, err := Call[number, square](b.ctx, b.connect(), "flow", "K", number{5}); !errors.As(err, &slot) ||
 		slot.Code != "broken" {
 		t.Errorf("got %v", err)
@@ -75,7 +77,7 @@ func TestWrappersSeeEachStage(t *testing.T) {
 	svc := b.service()
 	var mu sync.Mutex
 	var seen []string
-	traced := Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+	traced := wire.Trace{Parent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 	check(t, HandleFlow(svc, "flow", joined(), Wrap(
 		func(ctx context.Context, w *Work, next func(context.Context) error) error {
 			before := len(w.Items())
@@ -87,8 +89,8 @@ func TestWrappersSeeEachStage(t *testing.T) {
 			defer mu.Unlock()
 			seen = append(seen, fmt.Sprintf("stage %d: %d items, %d answered, %d go on", w.Stage(), before, len(slots),
 				len(w.GoingOn())))
-			if TraceOfHeader(w.Header()) != traced && w.Stage() > 0 {
-				t.Errorf("stage %d has trace %+v", w.Stage(), TraceOfHeader(w.Header()))
+			if wire.TraceOfHeader(w.Header()) != traced && w.Stage() > 0 {
+				t.Errorf("stage %d has trace %+v", w.Stage(), wire.TraceOfHeader(w.Header()))
 			}
 			return errors.Join(err, answersErr)
 		})))
@@ -115,8 +117,8 @@ func TestAWrapperThatFailsHasNothingAsked(t *testing.T) {
 		})))
 	b.run(svc)
 	w := b.reply("flow", numbers(30))
-	if w.answered != 0 || w.failure == nil || w.failure.Code != "rolled_back" || b.left(StreamFlow) != 0 {
-		t.Errorf("answered %d, failure %v, %d messages of state", w.answered, w.failure, b.left(StreamFlow))
+	if w.answered != 0 || w.failure == nil || w.failure.Code != "rolled_back" || b.left(wire.StreamFlow) != 0 {
+		t.Errorf("answered %d, failure %v, %d messages of state", w.answered, w.failure, b.left(wire.StreamFlow))
 	}
 }
 
@@ -124,7 +126,7 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	_, err := EnsureStreams(b.ctx, b.js, StreamConfig{FlowMaxBytes: 64 << 10}) // for about two states
+	_, err := stream.Ensure(b.ctx, b.js, stream.Config{FlowMaxBytes: 64 << 10}) // for about two states
 	check(t, err)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", threeStagesOf(func(item *StageItem[number, square, memory, chunkMemory]) {
@@ -137,7 +139,7 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 	}
 	for _, w := range b.collect(8) {
 		if w.failure == nil && w.answered != 100 ||
-			w.failure != nil && (w.failure.Code != CodeFlowFull || !w.failure.Retry || w.answered > 1) {
+			w.failure != nil && (w.failure.Code != wire.CodeFlowFull || !w.failure.Retry || w.answered > 1) {
 			t.Errorf("answered %d, failure %v", w.answered, w.failure)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // joined doubles and squares, with answers on the way: multiples of 5 in stage 0, of 7 in stage 1.
@@ -73,11 +75,11 @@ func checkJoined(t *testing.T, what string, w *whole, items int) {
 // shortAckWait makes the consumers of a flow with an AckWait that tests can wait for.
 func (b *bundle) shortAckWait(endpoint string) {
 	b.t.Helper()
-	subjects := map[string]string{StreamWork: WorkSubject(endpoint), StreamStage: StageSubjects(endpoint)}
-	for stream, subject := range subjects {
-		config := consumerConfig(ConsumerName(endpoint), subject)
+	subjects := map[string]string{wire.StreamWork: wire.WorkSubject(endpoint), wire.StreamStage: wire.StageSubjects(endpoint)}
+	for name, subject := range subjects {
+		config := stream.ConsumerConfig(wire.ConsumerName(endpoint), subject)
 		config.AckWait = 250 * time.Millisecond
-		_, err := b.js.CreateOrUpdateConsumer(b.ctx, stream, config)
+		_, err := b.js.CreateOrUpdateConsumer(b.ctx, name, config)
 		check(b.t, err)
 	}
 }
@@ -137,23 +139,23 @@ func (b *bundle) dieAt(step string, times int) {
 		b.t.Fatalf("death at %s: another reply came", step)
 	}
 	checkJoined(b.t, "death at "+step, whole, 30)
-	eventually(b.t, "no reply is left of "+name, func() bool { return b.pending(StreamStage, name) == 0 })
-	eventually(b.t, "no request is left of "+name, func() bool { return b.pending(StreamWork, name) == 0 })
+	eventually(b.t, "no reply is left of "+name, func() bool { return b.pending(wire.StreamStage, name) == 0 })
+	eventually(b.t, "no request is left of "+name, func() bool { return b.pending(wire.StreamWork, name) == 0 })
 }
 
 // pending returns how many messages of an endpoint in a stream are not acknowledged.
 func (b *bundle) pending(stream, endpoint string) int {
 	b.t.Helper()
-	consumer, err := b.js.Consumer(b.ctx, stream, ConsumerName(endpoint))
+	consumer, err := b.js.Consumer(b.ctx, stream, wire.ConsumerName(endpoint))
 	check(b.t, err)
 	info := consumer.CachedInfo()
 	return int(info.NumPending) + info.NumAckPending
 }
 
 // drainReplies reads what is left of replies, and returns it.
-func (b *bundle) drainReplies() (left []*Reply) {
+func (b *bundle) drainReplies() (left []*wire.Reply) {
 	b.t.Helper()
-	recorder, err := EnsureRecorder(b.ctx, b.js)
+	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(b.t, err)
 	for {
 		batch, err := recorder.FetchNoWait(100)
@@ -161,7 +163,7 @@ func (b *bundle) drainReplies() (left []*Reply) {
 		n := 0
 		for msg := range batch.Messages() {
 			n++
-			reply, err := ParseReply(msg.Subject(), msg.Headers(), msg.Data(), Limits{})
+			reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 			check(b.t, err)
 			left = append(left, reply)
 			check(b.t, msg.DoubleAck(b.ctx))
@@ -185,14 +187,14 @@ func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
 	nc := b.connect()
 	js, err := jetstream.New(nc)
 	check(t, err)
-	for _, subject := range []string{workPrefix + ">", stagePrefix + ">", flowPrefix + ">"} {
+	for _, subject := range []string{wire.WorkPrefix + ">", wire.StagePrefix + ">", wire.FlowPrefix + ">"} {
 		_, err := nc.Subscribe(subject, func(msg *nats.Msg) {
 			if msg.Header.Get(mark) != "" {
 				return
 			}
 			again := &nats.Msg{Subject: msg.Subject, Header: nats.Header{mark: {"1"}}, Data: msg.Data}
 			for name, values := range msg.Header {
-				if name != HeaderMsgID {
+				if name != wire.HeaderMsgID {
 					again.Header[name] = values
 				}
 			}
@@ -206,9 +208,9 @@ func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
 	meta := b.ask("flow", numbers(30))
 	checkJoined(t, "first", b.collect(1)[meta.Slice], 30)
 	for _, name := range []string{"flow", "double", "square"} {
-		eventually(t, "no request is left of "+name, func() bool { return b.pending(StreamWork, name) == 0 })
+		eventually(t, "no request is left of "+name, func() bool { return b.pending(wire.StreamWork, name) == 0 })
 	}
-	eventually(t, "no reply is left", func() bool { return b.pending(StreamStage, "flow") == 0 })
+	eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
 	for _, reply := range b.drainReplies() {
 		if reply.Failure != nil || reply.Answered >= 0 && reply.Answered != 30 {
 			t.Errorf("a further reply says %d, %v", reply.Answered, reply.Failure)
@@ -244,7 +246,7 @@ func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
 		b.run(svc)
 		meta := newMeta()
 		meta.Deliveries = 1
-		builder := NewRequestBuilder("flow", meta, 1<<20)
+		builder := wire.NewRequestBuilder("flow", meta, 1<<20)
 		builder.Add(5, "k", []byte(`{"n":5}`))
 		b.publish(builder.Msg())
 		await(t, "death", died)
@@ -252,7 +254,7 @@ func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
 	<-dying
 	b.run(<-dying)
 	for _, w := range b.collect(1) {
-		if w.failure == nil || w.failure.Code != CodeDeliveries || !w.failure.Retry || w.answered != 0 {
+		if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
 			t.Errorf("answered %d, failure %v", w.answered, w.failure)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // twoStages asks double and, when join is set, square.
@@ -37,8 +39,8 @@ func twoStages(join bool) []func(context.Context, *numberStage) error {
 // requestFor takes one request for an endpoint that nobody serves.
 func (b *bundle) requestFor(endpoint string) jetstream.Msg {
 	b.t.Helper()
-	check(b.t, EnsureConsumer(b.ctx, b.js, endpoint, ConsumerSettings{}))
-	consumer, err := b.js.Consumer(b.ctx, StreamWork, endpoint)
+	check(b.t, stream.EnsureConsumer(b.ctx, b.js, endpoint, stream.ConsumerSettings{}))
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, endpoint)
 	check(b.t, err)
 	msg, err := consumer.Next(jetstream.FetchMaxWait(patience))
 	check(b.t, err)
@@ -49,14 +51,14 @@ func (b *bundle) requestFor(endpoint string) jetstream.Msg {
 // part makes one message of a reply. A final below 0 means that it is not the last one.
 func part(request jetstream.Msg, final int, slots ...string) *nats.Msg {
 	h := nats.Header{}
-	for _, name := range []string{HeaderVersion, HeaderRun, HeaderSlice, HeaderStep, HeaderAttempt, HeaderGeneration,
-		HeaderMode} {
+	for _, name := range []string{wire.HeaderVersion, wire.HeaderRun, wire.HeaderSlice, wire.HeaderStep, wire.HeaderAttempt, wire.HeaderGeneration,
+		wire.HeaderMode} {
 		h.Set(name, request.Headers().Get(name))
 	}
 	if final >= 0 {
-		h.Set(HeaderFinal, fmt.Sprint(final))
+		h.Set(wire.HeaderFinal, fmt.Sprint(final))
 	}
-	return &nats.Msg{Subject: request.Headers().Get(HeaderReplyTo), Header: h,
+	return &nats.Msg{Subject: request.Headers().Get(wire.HeaderReplyTo), Header: h,
 		Data: []byte(`{"slots":[` + strings.Join(slots, ",") + `]}`)}
 }
 
@@ -101,10 +103,10 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 				t.Errorf("seed %d: slot %d is %s, want %s", seed, i, w.slots[i].Data, want)
 			}
 		}
-		if e := w.slots[11].Err; e == nil || e.Code != CodeUnanswered || !e.Retry {
+		if e := w.slots[11].Err; e == nil || e.Code != wire.CodeUnanswered || !e.Retry {
 			t.Errorf("seed %d: slot 11: %v", seed, e)
 		}
-		eventually(t, "no reply is left", func() bool { return b.pending(StreamStage, "flow") == 0 })
+		eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
 		b.drainReplies()
 	}
 }
@@ -153,20 +155,20 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 	refused(func(m *nats.Msg) { m.Subject = "tranche.stage.flow.1.1.double" })
 	refused(func(m *nats.Msg) { m.Subject = "tranche.stage.flow.x" })
 	refused(func(m *nats.Msg) { m.Data = []byte("{") })
-	refused(func(m *nats.Msg) { m.Header[HeaderVersion] = []string{"9"} })
+	refused(func(m *nats.Msg) { m.Header[wire.HeaderVersion] = []string{"9"} })
 	refused(func(m *nats.Msg) {
-		id, _ := splitSlice(meta.Slice)
-		m.Header[HeaderSlice] = []string{id.slice(5).String()}
+		id, _ := wire.SplitSlice(meta.Slice)
+		m.Header[wire.HeaderSlice] = []string{id.Slice(5).String()}
 	})
 	stale := part(request, 1, `{"i":0,"d":{"n":1}}`)
-	stale.Header.Set(HeaderSlice, newFlowID(meta, "flow", 5).slice(0).String())
+	stale.Header.Set(wire.HeaderSlice, wire.NewFlowID(meta, "flow", 5).Slice(0).String())
 	b.publish(stale)
 	eventually(t, "the reply is stale", func() bool { return flow.stale.Load() == 1 })
 	b.publish(good)
 	if w := b.collect(1)[meta.Slice]; string(w.slots[0].Data) != `{"square":1000}` {
 		t.Errorf("slot 0: %+v", w.slots[0])
 	}
-	eventually(t, "no reply is left", func() bool { return b.pending(StreamStage, "flow") == 0 })
+	eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
 }
 
 func TestVersionsOfAFlowSideBySide(t *testing.T) {
@@ -177,7 +179,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 		check(t, HandleFlow(svc, "flow", twoStages(false), Revision(revision)))
 		return svc
 	}
-	suspend := func() Meta {
+	suspend := func() wire.Meta {
 		stop := b.run(instance("one"))
 		meta := b.ask("flow", numbers(1))
 		request := b.requestFor("double")
@@ -201,7 +203,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	b.run(instance("two"))
 	began := time.Now()
 	w := b.collect(1)[meta.Slice]
-	if w.failure == nil || w.failure.Code != CodeFlowChanged || !w.failure.Retry || w.answered != 0 {
+	if w.failure == nil || w.failure.Code != wire.CodeFlowChanged || !w.failure.Retry || w.answered != 0 {
 		t.Errorf("with the new version only: answered %d, failure %v", w.answered, w.failure)
 	}
 	if took := time.Since(began); took < maxChanged*changedDelay-time.Second {

@@ -3,6 +3,8 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -60,7 +62,7 @@ func TestTargetsOfOneName(t *testing.T) {
 			t.Errorf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
 		}
 	}
-	for i, code := range map[int]string{2: CodeBadQuery, 3: "kept", 4: "unlucky"} {
+	for i, code := range map[int]string{2: wire.CodeBadQuery, 3: "kept", 4: "unlucky"} {
 		if e := w.slots[i].Err; e == nil || e.Code != code {
 			t.Errorf("slot %d: %s %v, want %s", i, w.slots[i].Data, e, code)
 		}
@@ -91,24 +93,24 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", stages))
 	b.run(svc)
-	check(t, EnsureConsumer(b.ctx, b.js, "double", ConsumerSettings{}))
-	builder := NewRequestBuilder("flow", newMeta(), 1<<20)
+	check(t, stream.EnsureConsumer(b.ctx, b.js, "double", stream.ConsumerSettings{}))
+	builder := wire.NewRequestBuilder("flow", newMeta(), 1<<20)
 	for i := range 20 {
 		builder.Add(i, "k", fmt.Appendf(nil, `{"n":%d}`, i))
 	}
 	var bodies [2][2]string
 	for n := range bodies {
 		msg := builder.Msg()
-		msg.Header.Set(HeaderMsgID, fmt.Sprint("again", n))
+		msg.Header.Set(wire.HeaderMsgID, fmt.Sprint("again", n))
 		heard := map[string]string{}
-		sub, err := b.nc.SubscribeSync(workPrefix + ">")
+		sub, err := b.nc.SubscribeSync(wire.WorkPrefix + ">")
 		check(t, err)
 		b.publish(msg)
 		for len(heard) < 2 {
 			msg, err := sub.NextMsg(patience)
 			check(t, err)
-			if msg.Header.Get(HeaderStack) != "" {
-				heard[msg.Header.Get(HeaderReplyTo)] = string(msg.Data)
+			if msg.Header.Get(wire.HeaderStack) != "" {
+				heard[msg.Header.Get(wire.HeaderReplyTo)] = string(msg.Data)
 			}
 		}
 		check(t, sub.Unsubscribe())

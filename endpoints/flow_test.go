@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 type memory struct {
@@ -90,7 +91,7 @@ func checkThreeStages(t *testing.T, w *whole, items int) {
 	}
 	for i := range items {
 		if i == 13 {
-			if e := w.slots[i].Err; e == nil || *e != (SlotError{"unlucky", "no 13", false}) {
+			if e := w.slots[i].Err; e == nil || *e != (wire.SlotError{Code: "unlucky", Message: "no 13", Retry: false}) {
 				t.Errorf("slot 13: %v", e)
 			}
 			continue
@@ -114,7 +115,7 @@ func (b *bundle) left(stream string) int {
 // nothingLeft waits until no stream of flows has anything.
 func (b *bundle) nothingLeft() {
 	b.t.Helper()
-	for _, stream := range []string{StreamWork, StreamStage, StreamFlow} {
+	for _, stream := range []string{wire.StreamWork, wire.StreamStage, wire.StreamFlow} {
 		eventually(b.t, stream+" is empty", func() bool { return b.left(stream) == 0 })
 	}
 }
@@ -171,7 +172,7 @@ func TestFlowsAskFlowsThreeDeep(t *testing.T) {
 		}))
 	}
 	b.run(svc)
-	builder := NewRequestBuilder("c", newMeta(), 1<<20)
+	builder := wire.NewRequestBuilder("c", newMeta(), 1<<20)
 	builder.SetParams([]byte(`{"year":"2026"}`))
 	for _, item := range numbers(20) {
 		builder.Add(item.ordinal, fmt.Sprintf("KEY-%d", item.ordinal), []byte(item.json))
@@ -236,7 +237,7 @@ func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
 	b.run(svc)
 	w := b.reply("flow", append(numbers(12), payload{12, `{"n":"x"}`}))
 	want := map[int]string{0: `{"square":1}`, 3: `{"square":1003}`, 4: `{"square":1004}`, 6: `{"square":1}`,
-		9: `{"square":1009}`, 10: `{"square":1010}`, 1: "bad", 2: "busy", 7: "bad", 8: "busy", 12: CodeBadPayload}
+		9: `{"square":1009}`, 10: `{"square":1010}`, 1: "bad", 2: "busy", 7: "bad", 8: "busy", 12: wire.CodeBadPayload}
 	for i, text := range want {
 		if s, ok := w.slots[i]; !ok || string(s.Data) != text && (s.Err == nil || s.Err.Code != text) {
 			t.Errorf("slot %d is %s %v, want %s", i, s.Data, s.Err, text)
@@ -346,7 +347,7 @@ func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
 	b.run(svc)
 	w := b.reply("flow", numbers(5))
 	if w.answered != 2 || len(w.slots) != 2 || w.failure == nil ||
-		*w.failure != (SlotError{"db_down", "double: no connection", false}) {
+		*w.failure != (wire.SlotError{Code: "db_down", Message: "double: no connection", Retry: false}) {
 		t.Errorf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
 	}
 	if string(w.slots[0].Data) != `{"square":7}` || string(w.slots[3].Data) != `{"square":0}` {
@@ -420,18 +421,18 @@ func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
 	})
 	b.run(svc)
 	if w := b.reply("error", numbers(3)); w.answered != 1 || w.failure == nil ||
-		*w.failure != (SlotError{CodeHandlerError, "plain", true}) {
+		*w.failure != (wire.SlotError{Code: wire.CodeHandlerError, Message: "plain", Retry: true}) {
 		t.Errorf("error: %+v %v", w, w.failure)
 	}
-	if w := b.reply("panic", numbers(3)); w.answered != 0 || w.failure == nil || w.failure.Code != CodePanic {
+	if w := b.reply("panic", numbers(3)); w.answered != 0 || w.failure == nil || w.failure.Code != wire.CodePanic {
 		t.Errorf("panic: %+v %v", w, w.failure)
 	}
 	w := b.reply("beyond", numbers(3))
-	if w.answered != 2 || w.slots[0].Err.Code != CodeNoNextStage || w.slots[1].Err.Code != CodeNoNextStage {
+	if w.answered != 2 || w.slots[0].Err.Code != wire.CodeNoNextStage || w.slots[1].Err.Code != wire.CodeNoNextStage {
 		t.Errorf("beyond: %+v", w)
 	}
 	w = b.reply("misfit", numbers(2))
-	if w.answered != 2 || w.slots[0].Err == nil || w.slots[0].Err.Code != CodeBadAnswer {
+	if w.answered != 2 || w.slots[0].Err == nil || w.slots[0].Err.Code != wire.CodeBadAnswer {
 		t.Errorf("misfit: %+v", w)
 	}
 }
@@ -442,11 +443,11 @@ func TestBinaryAnswers(t *testing.T) {
 	svc := b.service()
 	check(t, HandleEach(svc, "pdf", func(_ context.Context, in number) (any, error) {
 		if in.N == 0 {
-			return Binary{"application/pdf", []byte("%PDF")}, nil
+			return wire.Binary{ContentType: "application/pdf", Data: []byte("%PDF")}, nil
 		}
 		return in, nil
 	}))
-	pdf := To[number, Binary]("pdf")
+	pdf := To[number, wire.Binary]("pdf")
 	check(t, HandleFlow(svc, "flow", []func(context.Context, *Stage[number, string, None, None]) error{
 		func(_ context.Context, s *Stage[number, string, None, None]) error {
 			for _, item := range s.Items() {
@@ -510,10 +511,10 @@ func TestQuestionsAndStatesOfAnySize(t *testing.T) {
 			t.Errorf("slot %d is %s %v", i, w.slots[i].Data, w.slots[i].Err)
 		}
 	}
-	if e := w.slots[20].Err; e == nil || e.Code != CodeQueryTooLarge || e.Retry {
+	if e := w.slots[20].Err; e == nil || e.Code != wire.CodeQueryTooLarge || e.Retry {
 		t.Errorf("slot 20: %v", e)
 	}
-	if e := w.slots[21].Err; e == nil || e.Code != CodeStateTooLarge || e.Retry {
+	if e := w.slots[21].Err; e == nil || e.Code != wire.CodeStateTooLarge || e.Retry {
 		t.Errorf("slot 21: %v", e)
 	}
 	if string(w.slots[22].Data) != "2000001" || w.answered != 23 {
@@ -527,7 +528,7 @@ func TestQuestionsAndStatesOfAnySize(t *testing.T) {
 	}
 	items = append(items, payload{3, `{"n":"x"}`})
 	w = b.reply("flow", items)
-	if w.answered != 1 || w.failure == nil || w.failure.Code != CodeStateTooLarge || w.failure.Retry {
+	if w.answered != 1 || w.failure == nil || w.failure.Code != wire.CodeStateTooLarge || w.failure.Retry {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
 	}
 }
@@ -555,17 +556,17 @@ func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
 	b.run(svc)
 	w := b.reply("self", numbers(2))
 	e := w.slots[0].Err
-	if e == nil || e.Code != CodeStackTooDeep || e.Retry || !strings.Contains(e.Message, strings.Repeat("self:1,", 15)) {
+	if e == nil || e.Code != wire.CodeStackTooDeep || e.Retry || !strings.Contains(e.Message, strings.Repeat("self:1,", 15)) {
 		t.Errorf("slot 0: %v", e)
 	}
 
 	meta := newMeta()
-	meta.Stack = Stack(strings.Join(slices.Repeat([]string{"x:1"}, MaxStack+1), ","))
-	builder := NewRequestBuilder("deep", meta, 1<<20)
+	meta.Stack = wire.Stack(strings.Join(slices.Repeat([]string{"x:1"}, wire.MaxStack+1), ","))
+	builder := wire.NewRequestBuilder("deep", meta, 1<<20)
 	builder.Add(0, "k", []byte("{}"))
 	b.publish(builder.Msg())
 	w = b.collect(1)[meta.Slice]
-	if w.failure == nil || w.failure.Code != CodeStackTooDeep || w.failure.Retry {
+	if w.failure == nil || w.failure.Code != wire.CodeStackTooDeep || w.failure.Retry {
 		t.Errorf("failure %v", w.failure)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Parts of a suspended chunk beside its state, whose parts are numbers.
@@ -44,8 +46,8 @@ type flowStore struct {
 	ttl      string
 }
 
-func (s *flowStore) subject(id flowID, part string) string {
-	return flowPrefix + s.endpoint + "." + id.String() + "." + part
+func (s *flowStore) subject(id wire.FlowID, part string) string {
+	return wire.FlowPrefix + s.endpoint + "." + id.String() + "." + part
 }
 
 // publish returns when JetStream has acknowledged msg. Room is kept for it among what the service has on its way.
@@ -59,12 +61,12 @@ func (s *flowStore) publish(ctx context.Context, msg *nats.Msg) error {
 
 // write stores a state, in as many messages as it takes. The first comes last: who finds it finds the others. There is
 // no Nats-Msg-Id, so that a stage that is repeated writes all of its state again, and its parts are of one writing.
-func (s *flowStore) write(ctx context.Context, id flowID, header nats.Header, body []byte) error {
-	header[HeaderTTL] = []string{s.ttl}
-	header[headerFlowWrite] = []string{nuid.Next()}
-	room := min(int(s.nc.MaxPayload())-headerSize(header)-stateReserve, DefaultMaxBody)
+func (s *flowStore) write(ctx context.Context, id wire.FlowID, header nats.Header, body []byte) error {
+	header[wire.HeaderTTL] = []string{s.ttl}
+	header[wire.HeaderFlowWrite] = []string{nuid.Next()}
+	room := min(int(s.nc.MaxPayload())-wire.HeaderSize(header)-stateReserve, wire.DefaultMaxBody)
 	parts := max(1, (len(body)+room-1)/room)
-	header[headerFlowParts] = []string{strconv.Itoa(parts)}
+	header[wire.HeaderFlowParts] = []string{strconv.Itoa(parts)}
 	for n := parts - 1; n >= 0; n-- {
 		part := &nats.Msg{Subject: s.subject(id, strconv.Itoa(n)), Header: maps.Clone(header),
 			Data: body[n*room : min((n+1)*room, len(body))]}
@@ -91,34 +93,34 @@ type stored struct {
 var lag = [...]time.Duration{5 * time.Millisecond, 20 * time.Millisecond, 75 * time.Millisecond}
 
 // read puts a state together. errNoState means that there is none, errTorn that it is not a whole one.
-func (s *flowStore) read(ctx context.Context, id flowID) (*stored, error) {
+func (s *flowStore) read(ctx context.Context, id wire.FlowID) (*stored, error) {
 	for attempt := 0; ; attempt++ {
 		found, err := s.tryRead(ctx, id)
 		if !mayAppear(err) || attempt == len(lag) {
 			return found, err
 		}
-		if err := wait(ctx, lag[attempt]); err != nil {
+		if err := stream.Wait(ctx, lag[attempt]); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func (s *flowStore) tryRead(ctx context.Context, id flowID) (*stored, error) {
+func (s *flowStore) tryRead(ctx context.Context, id wire.FlowID) (*stored, error) {
 	first, _, err := s.get(ctx, s.subject(id, "0"))
 	if err != nil {
 		return nil, err
 	}
 	found := &stored{header: first.Header, body: first.Data}
-	found.parts, err = strconv.Atoi(first.Header.Get(headerFlowParts))
+	found.parts, err = strconv.Atoi(first.Header.Get(wire.HeaderFlowParts))
 	if err != nil || found.parts < 1 || found.parts > maxParts {
-		return nil, fmt.Errorf("state of %s: %s is %.40q", id, headerFlowParts, first.Header.Get(headerFlowParts))
+		return nil, fmt.Errorf("state of %s: %s is %.40q", id, wire.HeaderFlowParts, first.Header.Get(wire.HeaderFlowParts))
 	}
 	for n := 1; n < found.parts; n++ {
 		part, _, err := s.get(ctx, s.subject(id, strconv.Itoa(n)))
 		if err != nil {
 			return nil, torn(err)
 		}
-		if part.Header.Get(headerFlowWrite) != first.Header.Get(headerFlowWrite) {
+		if part.Header.Get(wire.HeaderFlowWrite) != first.Header.Get(wire.HeaderFlowWrite) {
 			return nil, fmt.Errorf("part %d of the state of %s is of another writing: %w", n, id, errTorn)
 		}
 		if n == 1 {
@@ -155,10 +157,10 @@ func mayAppear(err error) bool {
 // get returns the last message on a subject, and its sequence. It asks any replica: that needs a right for the subject
 // only, and none to read the stream.
 func (s *flowStore) get(ctx context.Context, subject string) (msg *nats.Msg, sequence uint64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()
-	api := "$JS.API.DIRECT.GET." + StreamFlow + "." + subject
-	err = During(ctx, s.nc, func(ctx context.Context) (err error) {
+	api := "$JS.API.DIRECT.GET." + wire.StreamFlow + "." + subject
+	err = stream.During(ctx, s.nc, func(ctx context.Context) (err error) {
 		msg, err = s.nc.RequestWithContext(ctx, api, nil)
 		return err
 	}, api)
@@ -170,7 +172,7 @@ func (s *flowStore) get(ctx context.Context, subject string) (msg *nats.Msg, seq
 		return nil, 0, fmt.Errorf("get %s: %w", subject, errNoState)
 	case status != "":
 		return nil, 0, fmt.Errorf("get %s: %s %.100s", subject, status, msg.Header.Get("Description"))
-	case msg.Header.Get(headerFlowDone) != "":
+	case msg.Header.Get(wire.HeaderFlowDone) != "":
 		return nil, 0, fmt.Errorf("get %s: %w", subject, errDone)
 	}
 	sequence, err = strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
@@ -183,10 +185,10 @@ func (s *flowStore) get(ctx context.Context, subject string) (msg *nats.Msg, seq
 // replace stores a message in place of the one with the given sequence, or of none when that is 0. It fails with
 // errOtherWriter when that is not the last one.
 func (s *flowStore) replace(ctx context.Context, subject string, sequence uint64, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()
-	msg := &nats.Msg{Subject: subject, Header: nats.Header{HeaderTTL: {s.ttl}}, Data: body}
-	err := During(ctx, s.nc, func(ctx context.Context) error {
+	msg := &nats.Msg{Subject: subject, Header: nats.Header{wire.HeaderTTL: {s.ttl}}, Data: body}
+	err := stream.During(ctx, s.nc, func(ctx context.Context) error {
 		_, err := s.out.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(sequence),
 			jetstream.WithRetryAttempts(0))
 		return err
@@ -203,9 +205,9 @@ func (s *flowStore) replace(ctx context.Context, subject string, sequence uint64
 }
 
 // remove gets rid of parts that are no longer needed. It waits for nothing: what it misses goes when its time is over.
-func (s *flowStore) remove(id flowID, parts ...string) {
+func (s *flowStore) remove(id wire.FlowID, parts ...string) {
 	for _, part := range parts {
 		_ = s.nc.PublishMsg(&nats.Msg{Subject: s.subject(id, part), Header: nats.Header{
-			HeaderTTL: {doneTTL}, headerFlowDone: {"1"}}})
+			wire.HeaderTTL: {doneTTL}, wire.HeaderFlowDone: {"1"}}})
 	}
 }

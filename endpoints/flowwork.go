@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -20,13 +21,13 @@ type flowWork struct {
 	// byOrdinal finds items of the stage; made when a wrapper answers one.
 	byOrdinal map[int]*flowItem
 	// failure speaks for items that the flow has given up without a slot: a request for them has failed as a whole.
-	failure *SlotError
+	failure *wire.SlotError
 	// leave, if set, suspends the chunk; it is called when the slot has been given back.
-	leave func() *SlotError
+	leave func() *wire.SlotError
 }
 
 // run implements work. What is sent between stages needs no slot.
-func (w *flowWork) run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *SlotError, begun bool) {
+func (w *flowWork) run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *wire.SlotError, begun bool) {
 	failure, begun = w.runStages(ctx, slots, stopping)
 	if w.leave == nil {
 		return failure, begun
@@ -36,8 +37,8 @@ func (w *flowWork) run(ctx context.Context, slots *slots, stopping <-chan struct
 
 func (w *flowWork) runStages(
 	ctx context.Context, slots *slots, stopping <-chan struct{},
-) (failure *SlotError, begun bool) {
-	return w.job.inSlot(ctx, slots, stopping, func() *SlotError {
+) (failure *wire.SlotError, begun bool) {
+	return w.job.inSlot(ctx, slots, stopping, func() *wire.SlotError {
 		if len(w.here) > 0 || w.stage == 0 && len(w.job.wrap) > 0 {
 			w.pass(w.advance(ctx))
 		}
@@ -49,7 +50,7 @@ func (w *flowWork) runStages(
 }
 
 // pass notes a failure. The first one stands: each speaks for all items without a slot.
-func (w *flowWork) pass(failure *SlotError) {
+func (w *flowWork) pass(failure *wire.SlotError) {
 	switch {
 	case failure == nil:
 	case w.failure == nil:
@@ -60,7 +61,7 @@ func (w *flowWork) pass(failure *SlotError) {
 }
 
 // advance runs stages until the chunk is answered, suspended, or has failed.
-func (w *flowWork) advance(ctx context.Context) *SlotError {
+func (w *flowWork) advance(ctx context.Context) *wire.SlotError {
 	for {
 		if failure := w.runStage(ctx); failure != nil {
 			return failure
@@ -78,7 +79,7 @@ func (w *flowWork) advance(ctx context.Context) *SlotError {
 	}
 }
 
-func (w *flowWork) runStage(ctx context.Context) *SlotError {
+func (w *flowWork) runStage(ctx context.Context) *wire.SlotError {
 	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
 	defer cancel()
 	return runWrapped(ctx, w.job, w.stage, w)
@@ -113,7 +114,7 @@ func (w *flowWork) handle(ctx context.Context) error {
 }
 
 // reject answers an item while the chunk is being made.
-func (w *flowWork) reject(item *flowItem, e *SlotError) {
+func (w *flowWork) reject(item *flowItem, e *wire.SlotError) {
 	a := &w.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,10 +138,10 @@ func (w *flowWork) askedOf(name, endpoint string, keep bool) *asked {
 // held.
 func (w *flowWork) deepEnough(item *flowItem) bool {
 	stack := w.job.request.Stack
-	if stack.Depth() < MaxStack {
+	if stack.Depth() < wire.MaxStack {
 		return true
 	}
-	item.giveUp(newSlotError(CodeStackTooDeep, fmt.Sprintf("%d endpoints wait for one another already, and flow %s would "+
+	item.giveUp(wire.NewSlotError(wire.CodeStackTooDeep, fmt.Sprintf("%d endpoints wait for one another already, and flow %s would "+
 		"be one more; is there a circle? %s", stack.Depth(), w.flow.server.name, stack), false))
 	return false
 }

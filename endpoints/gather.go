@@ -12,11 +12,13 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // stageReply is one message of a reply to a question, and which request it answers.
 type stageReply struct {
-	*Reply
+	*wire.Reply
 	request int
 }
 
@@ -48,9 +50,9 @@ const longestConflict = 6
 type gathering struct {
 	store  *flowStore
 	turns  *turns
-	id     flowID
+	id     wire.FlowID
 	from   *suspended
-	limits Limits
+	limits wire.Limits
 	crash  func(string)
 	parts  []string // what is left in the stream beside the state
 }
@@ -71,7 +73,7 @@ func (g *gathering) take(ctx context.Context, name string, reply stageReply, msg
 		whole, err := g.note(ctx, part, msg)
 		switch {
 		case errors.Is(err, errOtherWriter):
-			if err := wait(ctx, conflictPause(conflict)); err != nil {
+			if err := stream.Wait(ctx, conflictPause(conflict)); err != nil {
 				return nil, err
 			}
 		case err != nil:
@@ -205,7 +207,7 @@ func decodeHead(body []byte, requests int) (*gatherHead, error) {
 		return nil, fmt.Errorf("read the list of replies: %w", err)
 	}
 	for _, p := range head.Parts {
-		if p.Request < 0 || p.Request >= requests || ValidateName(p.Name) != nil {
+		if p.Request < 0 || p.Request >= requests || wire.ValidateName(p.Name) != nil {
 			return nil, fmt.Errorf("read the list of replies: part %.80q of request %d is none", p.Name, p.Request)
 		}
 	}
@@ -238,7 +240,7 @@ func (g *gathering) parkOnce(ctx context.Context, name string, msg *nats.Msg) er
 func (g *gathering) park(ctx context.Context, name string, msg *nats.Msg) error {
 	header := maps.Clone(msg.Header)
 	maps.DeleteFunc(header, func(name string, _ []string) bool { return !isParkedHeader(name) })
-	header[HeaderTTL] = []string{g.store.ttl}
+	header[wire.HeaderTTL] = []string{g.store.ttl}
 	parked := &nats.Msg{Subject: g.store.subject(g.id, name), Header: header, Data: msg.Data}
 	if err := g.store.publish(ctx, parked); err != nil {
 		return fmt.Errorf("park a reply for %s: %w", g.id, err)
@@ -249,8 +251,8 @@ func (g *gathering) park(ctx context.Context, name string, msg *nats.Msg) error 
 // isParkedHeader tells what a reply says from what JetStream was told to do with it.
 func isParkedHeader(name string) bool {
 	switch name {
-	case HeaderVersion, HeaderRun, HeaderStep, HeaderSlice, HeaderAttempt, HeaderGeneration, HeaderMode, HeaderFinal,
-		HeaderService, HeaderError, HeaderErrorCode, HeaderEncoding, HeaderContentType:
+	case wire.HeaderVersion, wire.HeaderRun, wire.HeaderStep, wire.HeaderSlice, wire.HeaderAttempt, wire.HeaderGeneration, wire.HeaderMode, wire.HeaderFinal,
+		wire.HeaderService, wire.HeaderError, wire.HeaderErrorCode, wire.HeaderEncoding, wire.HeaderContentType:
 		return true
 	default:
 		return false
@@ -270,7 +272,7 @@ func (g *gathering) collect(ctx context.Context, head *gatherHead, last stageRep
 		if err != nil {
 			return nil, err
 		}
-		reply, err := parseReplyOf(g.from.Requests[p.Request].Endpoint, msg.Header, msg.Data, g.limits)
+		reply, err := wire.ParseReplyOf(g.from.Requests[p.Request].Endpoint, msg.Header, msg.Data, g.limits)
 		if err != nil {
 			return nil, fmt.Errorf("read back a reply for %s: %w", g.id, err)
 		}
@@ -287,7 +289,7 @@ func (g *gathering) parked(ctx context.Context, name string) (*nats.Msg, error) 
 		if !mayAppear(err) || attempt == len(lag) {
 			return msg, torn(err)
 		}
-		if err := wait(ctx, lag[attempt]); err != nil {
+		if err := stream.Wait(ctx, lag[attempt]); err != nil {
 			return nil, err
 		}
 	}

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // HandleList has svc serve an endpoint chunk by chunk: one call of handler for all items of a request, so that one
@@ -48,5 +49,5 @@ func HandleEach[In, Out any](
 type work interface {
 	// run takes what it needs of the slots, calls the handler and returns the failure that speaks for what is not
 	// answered, if any. It returns false when stopping was closed before the handler was called at all.
-	run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *SlotError, begun bool)
+	run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *wire.SlotError, begun bool)
 }

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"bytes"
 	"fmt"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // MaxHeld bounds the bytes of the answers to one chunk that a wrapper holds.
@@ -16,7 +17,7 @@ type held struct {
 	bodies []heldBody
 	bytes  int
 	marks  []mark // one for each Hold that is not settled
-	over   *SlotError
+	over   *wire.SlotError
 }
 
 // heldBody is a message that is not sent yet, without its end.
@@ -55,7 +56,7 @@ func (a *answers) stash() {
 	h.bytes += a.buf.Len()
 	a.buf, a.here = nil, 0
 	if h.bytes > MaxHeld {
-		h.over = newSlotError(CodeHeldTooLarge, fmt.Sprintf("the answers to the chunk take over %d MiB, which is the most "+
+		h.over = wire.NewSlotError(wire.CodeHeldTooLarge, fmt.Sprintf("the answers to the chunk take over %d MiB, which is the most "+
 			"that a wrapper such as a transaction holds; use smaller chunks for the endpoint", MaxHeld>>20), false)
 		a.giveUp(h.over)
 	}
@@ -109,7 +110,7 @@ func (a *answers) forget(m mark) {
 }
 
 // heldSlots reads what has been answered since the last Hold.
-func (a *answers) heldSlots() (slots []Slot, err error) {
+func (a *answers) heldSlots() (slots []wire.Slot, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	h := &a.held
@@ -117,7 +118,7 @@ func (a *answers) heldSlots() (slots []Slot, err error) {
 		return nil, nil
 	}
 	last := h.marks[len(h.marks)-1]
-	slots = make([]Slot, 0, a.total-last.total)
+	slots = make([]wire.Slot, 0, a.total-last.total)
 	for _, body := range h.bodies[last.bodies:] {
 		if slots, err = appendSlots(slots, body.buf); err != nil {
 			return nil, err
@@ -130,19 +131,19 @@ func (a *answers) heldSlots() (slots []Slot, err error) {
 }
 
 // appendSlots reads the slots of a message that has no end yet.
-func appendSlots(slots []Slot, buf *bytes.Buffer) ([]Slot, error) {
+func appendSlots(slots []wire.Slot, buf *bytes.Buffer) ([]wire.Slot, error) {
 	size := buf.Len()
 	defer buf.Truncate(size)
 	buf.WriteString(replyClose)
-	in := newBodyReader(buf.Bytes(), heldDepth)
-	in.open('{')
-	in.name()
-	in.open('[')
-	for in.more() {
-		slots = append(slots, scanSlot(in))
+	in := wire.NewBodyReader(buf.Bytes(), heldDepth)
+	in.Open('{')
+	in.Name()
+	in.Open('[')
+	for in.More() {
+		slots = append(slots, wire.ScanSlot(in))
 	}
-	if in.err != nil {
-		return nil, in.err
+	if in.Err != nil {
+		return nil, in.Err
 	}
 	return slots, nil
 }

@@ -8,19 +8,21 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // gate is a HandleList handler that says which chunk it has begun and waits to be let go.
 type gate struct {
 	t     *testing.T
-	begun chan Meta
+	begun chan wire.Meta
 	open  chan struct{}
 	calls atomic.Int32
 }
 
 func newGate(t *testing.T) *gate {
 	t.Helper()
-	g := &gate{t: t, begun: make(chan Meta, 100), open: make(chan struct{})}
+	g := &gate{t: t, begun: make(chan wire.Meta, 100), open: make(chan struct{})}
 	t.Cleanup(g.let)
 	return g
 }
@@ -47,11 +49,11 @@ func (g *gate) handle(_ context.Context, chunk *Chunk[number, square]) error {
 // remake deletes the stream of requests and makes it anew, with the endpoint's consumer.
 func (b *bundle) remake(endpoint string) {
 	b.t.Helper()
-	check(b.t, b.js.DeleteStream(b.ctx, StreamWork))
+	check(b.t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	b.streams()
 	// The service may be doing the same, and the server is not always up to that.
 	eventually(b.t, "the consumer is there", func() bool {
-		return EnsureConsumer(b.ctx, b.js, endpoint, ConsumerSettings{}) == nil
+		return stream.EnsureConsumer(b.ctx, b.js, endpoint, stream.ConsumerSettings{}) == nil
 	})
 }
 
@@ -95,7 +97,7 @@ func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
 	b.remake("list")
 	b.ask("list", numbers(1))
 	b.ask("list", numbers(1))
-	other, err := b.js.Consumer(b.ctx, StreamWork, "list")
+	other, err := b.js.Consumer(b.ctx, wire.StreamWork, "list")
 	check(t, err)
 	batch, err := other.Fetch(2, jetstream.FetchMaxWait(patience))
 	check(t, err)
@@ -103,9 +105,9 @@ func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
 		await(t, "message for the other instance", batch.Messages())
 	}
 	eventually(t, "what the service knows has aged", func() bool {
-		e.work.consumer.mu.Lock()
-		defer e.work.consumer.mu.Unlock()
-		return time.Since(e.work.consumer.asked) > knownFor
+		e.work.consumer.Mu.Lock()
+		defer e.work.consumer.Mu.Unlock()
+		return time.Since(e.work.consumer.Asked) > stream.KnownFor
 	})
 	g.let()
 	b.collect(2) // the old replies are sent all the same
@@ -128,7 +130,7 @@ func TestRequestOutlivesItsConsumer(t *testing.T) {
 	await(t, "request", g.begun)
 	e := svc.endpoints[0]
 	before := e.work.room.deliveries()[0]
-	check(t, b.js.DeleteConsumer(b.ctx, StreamWork, "list")) // the service makes it anew
+	check(t, b.js.DeleteConsumer(b.ctx, wire.StreamWork, "list")) // the service makes it anew
 	eventually(t, "it is delivered again", func() bool { return e.work.room.deliveries()[0].made != before.made })
 	g.let()
 	b.collect(1)
@@ -145,7 +147,7 @@ func TestFetchCountsWhatItHasTaken(t *testing.T) {
 	svc, g := b.service(), newGate(t)
 	const chunks = 64
 	check(t, HandleList(svc, "list", g.handle, Concurrency(chunks/2)))
-	check(t, EnsureConsumer(b.ctx, b.js, "list", ConsumerSettings{}))
+	check(t, stream.EnsureConsumer(b.ctx, b.js, "list", stream.ConsumerSettings{}))
 	for range chunks + 1 {
 		b.ask("list", numbers(1))
 	}

@@ -3,19 +3,20 @@ package endpoints
 import (
 	"context"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
 // suspicious reports whether a request may have killed those who had it before: it comes for the third time, or is a
 // piece of one that was given up as such.
 func (j *job) suspicious() bool {
-	return j.origin.delivered() >= suspectFrom || j.request.Deliveries < DefaultDeliveries
+	return j.origin.delivered() >= suspectFrom || j.request.Deliveries < wire.DefaultDeliveries
 }
 
 // isolate waits until the job may be handled: see suspects. It is called with a slot taken. Its end must be called when
 // the handler has returned. There is none, and the job may not be handled, when stopping was closed before (begun is
 // false then), and when a suspect was begun alone often enough and never finished: then the failure says so.
-func (j *job) isolate(ctx context.Context, stopping <-chan struct{}) (end func(), failure *SlotError, begun bool) {
+func (j *job) isolate(ctx context.Context, stopping <-chan struct{}) (end func(), failure *wire.SlotError, begun bool) {
 	if j.service == nil { // it is nobody's
 		return func() {}, nil, true
 	}
@@ -34,7 +35,7 @@ func (j *job) isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 	if times >= maxBegun {
 		j.log.Warn("a request was begun alone twice and never finished; it goes back as failed")
 		j.spent = true
-		return nil, newSlotError(CodeDeliveries, "the chunk was begun alone twice, and its service died", true), true
+		return nil, wire.NewSlotError(wire.CodeDeliveries, "the chunk was begun alone twice, and its service died", true), true
 	}
 	stay, ok := j.service.suspects.enter(j.request.Root, true, stopping)
 	if !ok {

@@ -3,17 +3,18 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"maps"
 )
 
 // ItemInfo identifies an item and the attempt at it.
 type ItemInfo struct {
-	Meta
+	wire.Meta
 	Ordinal int
 	Key     string
 
 	params map[string]string
-	parts  parts
+	parts  wire.Parts
 }
 
 // Param returns a parameter of the run, or "" when the run has none of that name.
@@ -47,16 +48,16 @@ type itemKey struct{}
 // itemContext is the context of a HandleEach handler. The info is made only when it is asked for.
 type itemContext struct {
 	context.Context //nolint:containedctx // it is a context
-	request         *request
+	request         *wire.Request
 	ordinal         int
 	key             string
-	parts           parts
+	parts           wire.Parts
 }
 
 // Value answers for itemKey and passes on the rest.
 func (c *itemContext) Value(key any) any {
 	if key == (itemKey{}) {
-		return ItemInfo{Meta: c.request.Meta, Ordinal: c.ordinal, Key: c.key, params: c.request.params, parts: c.parts}
+		return ItemInfo{Meta: c.request.Meta, Ordinal: c.ordinal, Key: c.key, params: c.request.Params, parts: c.parts}
 	}
 	return c.Context.Value(key)
 }

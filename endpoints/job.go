@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/pull"
 )
 
@@ -26,7 +27,7 @@ type job struct {
 	endpoint string
 	header   nats.Header // as it came; not to be changed
 	body     []byte      // likewise
-	request  *request
+	request  *wire.Request
 	wrap     []Wrapper
 	answers  answers
 	timeout  time.Duration
@@ -37,7 +38,7 @@ type job struct {
 	// spent says that no further try may follow, whatever deliveries are left.
 	spent bool
 	// fault is what a single request dies of once it is answered; nil when it does not.
-	fault *SlotError
+	fault *wire.SlotError
 }
 
 // deal takes one request that is held all the way. It returns when the request has been dealt with.
@@ -52,9 +53,9 @@ func (e *endpointServer) deal(scope scope, id requestID, msg jetstream.Msg) (ite
 // accept takes a request, wherever it came from, all the way.
 func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []byte) (items int, took time.Duration) {
 	e.stats.came(uint64(from.delivered()))
-	request, err := parseRequest(h, body, e.service.limits)
+	request, err := wire.ParseRequest(h, body, e.service.limits)
 	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.name {
-		err = malformed(ReasonHeader, "%s names endpoint %s; this is %s", HeaderReplyTo, request.ReplyTo.Callee, e.name)
+		err = wire.Malformed(wire.ReasonHeader, "%s names endpoint %s; this is %s", wire.HeaderReplyTo, request.ReplyTo.Callee, e.name)
 		request = nil // to answer there would be to speak for another endpoint
 	}
 	if request == nil {
@@ -67,10 +68,10 @@ func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []
 		e.refuseBody(j, err)
 	case from.delivered() > request.Deliveries:
 		j.log.Warn("a request was delivered many times and never answered; it goes back as failed")
-		e.giveUp(j, newSlotError(CodeDeliveries, "the chunk was delivered many times and never answered", true), nil)
+		e.giveUp(j, wire.NewSlotError(wire.CodeDeliveries, "the chunk was delivered many times and never answered", true), nil)
 	default:
 		if e.serve(scope, j) {
-			return len(request.items), time.Since(j.started)
+			return len(request.Items), time.Since(j.started)
 		}
 	}
 	return 0, 0
@@ -79,15 +80,15 @@ func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []
 // refuse gets rid of a request whose headers cannot be read: there is nobody to answer.
 func (e *endpointServer) refuse(scope scope, from origin, h nats.Header, body []byte, err error) {
 	log := e.log.With(headerFields(h)...)
-	var bad *MalformedError
-	foreign := errors.As(err, &bad) && bad.Reason == ReasonVersion && h.Get(HeaderVersion) != ""
-	if foreign && from.delivered() < MaxDeliver && from.handBack(foreignDelay) {
+	var bad *wire.MalformedError
+	foreign := errors.As(err, &bad) && bad.Reason == wire.ReasonVersion && h.Get(wire.HeaderVersion) != ""
+	if foreign && from.delivered() < wire.MaxDeliver && from.handBack(foreignDelay) {
 		log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
 		return
 	}
 	log.Error("a request cannot be read, and does not say whom to tell", zap.Error(err))
 	// Whatever its mode: nobody else would ever know of it.
-	if !from.persisted() || e.bury(scope.sending, from, h, body, newSlotError(CodeBadRequest, err.Error(), false), log) {
+	if !from.persisted() || e.bury(scope.sending, from, h, body, wire.NewSlotError(wire.CodeBadRequest, err.Error(), false), log) {
 		from.terminate(err)
 	}
 }
@@ -95,19 +96,19 @@ func (e *endpointServer) refuse(scope scope, from origin, h nats.Header, body []
 // refuseBody reports a request whose body cannot be read, and then gets rid of it.
 func (e *endpointServer) refuseBody(j *job, err error) {
 	j.log.Error("a request cannot be read", zap.Error(err))
-	e.giveUp(j, refusal(err), err)
+	e.giveUp(j, wire.Refusal(err), err)
 }
 
 // giveUp answers a request that no handler has seen, and lets it go.
-func (e *endpointServer) giveUp(j *job, failure *SlotError, spoiled error) {
+func (e *endpointServer) giveUp(j *job, failure *wire.SlotError, spoiled error) {
 	j.fault = failure
 	e.settle(j, failure, spoiled)
 }
 
-func (e *endpointServer) newJob(scope scope, from origin, h nats.Header, body []byte, request *request) *job {
+func (e *endpointServer) newJob(scope scope, from origin, h nats.Header, body []byte, request *wire.Request) *job {
 	j := &job{service: e.service, origin: from, endpoint: e.name, header: h, body: body, request: request,
-		wrap: e.options.wrap, timeout: e.options.timeout, started: time.Now(), log: e.log.With(request.logFields()...)}
-	e.prepare(scope.sending, &j.answers, request.Meta, TraceOfHeader(h))
+		wrap: e.options.wrap, timeout: e.options.timeout, started: time.Now(), log: e.log.With(logFields(request.Meta)...)}
+	e.prepare(scope.sending, &j.answers, request.Meta, wire.TraceOfHeader(h))
 	return j
 }
 
@@ -123,13 +124,13 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 	failure, begun := work.run(&jobContext{ctx, j}, e.slots, scope.stopping)
 	total := j.answers.close()
 	switch {
-	case !begun, total == 0 && failure != nil && failure.Code == CodeShutdown:
+	case !begun, total == 0 && failure != nil && failure.Code == wire.CodeShutdown:
 		// Nothing was done: another instance can have it, as soon as this one's open pull is gone.
 		if j.origin.handBack(2 * pull.Settling) {
 			return false
 		}
-		failure = newSlotError(CodeShutdown, errShutdown.Error(), true)
-	case total == len(j.request.items):
+		failure = wire.NewSlotError(wire.CodeShutdown, wire.ErrShutdown.Error(), true)
+	case total == len(j.request.Items):
 		failure = nil // there is nothing left for it to speak for
 	}
 	if j.single() {
@@ -139,17 +140,17 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 	} else {
 		e.settle(j, failure, nil)
 	}
-	answered := len(j.request.items)
+	answered := len(j.request.Items)
 	if j.answers.unfinished { // the first stage of a flow
 		answered = total
 	}
-	e.stats.add(len(j.request.items), answered, j.answers.errors, time.Since(j.started))
+	e.stats.add(len(j.request.Items), answered, j.answers.errors, time.Since(j.started))
 	return true
 }
 
 // settle sends the end of the reply, buries a single request that died, and then lets the request go: as answered, or
 // when spoiled says so as of no use. It reports whether all of that was done; otherwise the request is handed back.
-func (e *endpointServer) settle(j *job, failure *SlotError, spoiled error) bool {
+func (e *endpointServer) settle(j *job, failure *wire.SlotError, spoiled error) bool {
 	e.stats.failed(failure)
 	if err := j.answers.send(failure); err != nil {
 		j.log.Error("the reply could not be sent; the request is handed back", zap.Error(err))

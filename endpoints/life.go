@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"sync"
 	"sync/atomic"
 )
@@ -12,19 +13,19 @@ type life struct {
 	rebinds atomic.Int64
 
 	mu     sync.Mutex
-	now    State
+	now    wire.State
 	reason string
 }
 
-func (l *life) set(state State, reason string) {
+func (l *life) set(state wire.State, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.now != StateDraining { // which is for good
+	if l.now != wire.StateDraining { // which is for good
 		l.now, l.reason = state, reason
 	}
 }
 
-func (l *life) state() (State, string) {
+func (l *life) state() (wire.State, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.now, l.reason

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -15,8 +16,8 @@ type listWork[In, Out any] struct {
 
 func (w *listWork[In, Out]) run(
 	ctx context.Context, slots *slots, stopping <-chan struct{},
-) (failure *SlotError, begun bool) {
-	return w.job.inSlot(ctx, slots, stopping, func() *SlotError {
+) (failure *wire.SlotError, begun bool) {
+	return w.job.inSlot(ctx, slots, stopping, func() *wire.SlotError {
 		if len(w.chunk.items) == 0 && len(w.job.wrap) == 0 {
 			return nil
 		}
@@ -37,8 +38,8 @@ func (w *listWork[In, Out]) handle(ctx context.Context) error {
 
 // inSlot runs what takes one slot, alone when it has to be. begun is false when stopping was closed before.
 func (j *job) inSlot(
-	ctx context.Context, slots *slots, stopping <-chan struct{}, f func() *SlotError,
-) (failure *SlotError, begun bool) {
+	ctx context.Context, slots *slots, stopping <-chan struct{}, f func() *wire.SlotError,
+) (failure *wire.SlotError, begun bool) {
 	if !slots.take(stopping) {
 		return nil, false
 	}
@@ -56,16 +57,16 @@ func (j *job) inSlot(
 func (j *job) guard(ctx context.Context, handler func(context.Context) error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			failure, stack := panicked(value, true)
+			failure, stack := wire.Panicked(value, true)
 			err = ownError{failure}
 			j.log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
 		}
 	}()
-	if err := handler(ctx); err != nil && !isCut(ctx, err) {
+	if err := handler(ctx); err != nil && !wire.IsCut(ctx, err) {
 		return err
 	}
 	if ctx.Err() != nil {
-		return ownError{cutShort(ctx)}
+		return ownError{wire.CutShort(ctx)}
 	}
 	return nil
 }

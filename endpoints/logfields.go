@@ -2,12 +2,13 @@ package endpoints
 
 import (
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
 // logFields is what every line of the log about a chunk says: the run and the slice, and for what a flow asks also the
 // slice of the node that all is for, and the endpoints that wait.
-func (m Meta) logFields() []zap.Field {
+func logFields(m wire.Meta) []zap.Field {
 	fields := []zap.Field{zap.Stringer("run", m.Run), zap.Stringer("slice", m.Slice)}
 	if m.Root != m.Slice {
 		fields = append(fields, zap.Stringer("root", m.Root))
@@ -25,10 +26,10 @@ const maxLogged = 256
 func headerFields(h nats.Header) []zap.Field {
 	var fields []zap.Field
 	for _, f := range []struct{ name, header string }{
-		{"run", HeaderRun}, {"slice", HeaderSlice}, {"root", HeaderRoot}, {"stack", HeaderStack},
+		{"run", wire.HeaderRun}, {"slice", wire.HeaderSlice}, {"root", wire.HeaderRoot}, {"stack", wire.HeaderStack},
 	} {
 		if value := h.Get(f.header); value != "" {
-			fields = append(fields, zap.String(f.name, oneLine(cut(value, maxLogged))))
+			fields = append(fields, zap.String(f.name, wire.OneLine(wire.Cut(value, maxLogged))))
 		}
 	}
 	return fields

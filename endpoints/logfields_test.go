@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
@@ -18,7 +19,7 @@ func TestLogFields(t *testing.T) {
 	nested := plain
 	nested.Root, nested.Stack = uuid.New(), "statement:1"
 	for name, tc := range map[string]struct {
-		meta Meta
+		meta wire.Meta
 		want []string
 	}{
 		"plain":  {plain, []string{"run", "slice"}},
@@ -26,8 +27,8 @@ func TestLogFields(t *testing.T) {
 	} {
 		core, logged := observer.New(zap.DebugLevel)
 		log := zap.New(core)
-		log.Info("by meta", tc.meta.logFields()...)
-		log.Info("by headers", headerFields(tc.meta.request())...)
+		log.Info("by meta", logFields(tc.meta)...)
+		log.Info("by headers", headerFields(tc.meta.Request())...)
 		lines := logged.All()
 		for _, line := range lines {
 			if got := slices.Sorted(maps.Keys(line.ContextMap())); !slices.Equal(got, tc.want) {
@@ -50,7 +51,7 @@ func TestLinesAboutChunksSayWhich(t *testing.T) {
 	b.run(svc)
 	each, list := b.ask("each", numbers(1)), b.ask("list", numbers(1))
 	b.collect(2)
-	b.publish(&nats.Msg{Subject: WorkSubject("list"), Header: nats.Header{HeaderRun: {"some run"}, HeaderVersion: {"1"}}})
+	b.publish(&nats.Msg{Subject: wire.WorkSubject("list"), Header: nats.Header{wire.HeaderRun: {"some run"}, wire.HeaderVersion: {"1"}}})
 	eventually(t, "the unreadable request is told", func() bool {
 		return b.logged.FilterMessageSnippet("whom to tell").Len() == 1
 	})
@@ -61,7 +62,7 @@ func TestLinesAboutChunksSayWhich(t *testing.T) {
 	for _, line := range b.logged.FilterMessageSnippet("panicked").All() {
 		seen[line.ContextMap()["endpoint"]] = line.ContextMap()
 	}
-	for endpoint, meta := range map[string]Meta{"each": each, "list": list} {
+	for endpoint, meta := range map[string]wire.Meta{"each": each, "list": list} {
 		line := seen[endpoint]
 		_, item := line["ordinal"]
 		if line["run"] != meta.Run.String() || line["slice"] != meta.Slice.String() || item != (endpoint == "each") {

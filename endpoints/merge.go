@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -30,7 +31,7 @@ func (w *flowWork) merge(from *suspended, replies []stageReply) {
 func (w *flowWork) mergeRequest(from *suspended, r int, replies []stageReply) {
 	target := from.Requests[r]
 	seen := make([]bool, len(w.here))
-	var failure *SlotError
+	var failure *wire.SlotError
 	foreign := 0
 	for _, reply := range replies {
 		if reply.request != r {
@@ -58,7 +59,7 @@ func (w *flowWork) mergeRequest(from *suspended, r int, replies []stageReply) {
 }
 
 // take gives the item the answer of a target.
-func (i *flowItem) take(target suspendedRequest, slot Slot) {
+func (i *flowItem) take(target suspendedRequest, slot wire.Slot) {
 	if slot.Err != nil && !target.Keep {
 		i.giveUp(slot.Err)
 		return
@@ -67,10 +68,10 @@ func (i *flowItem) take(target suspendedRequest, slot Slot) {
 }
 
 // missing deals with the items that the reply has no slot for: its failure speaks for them, or they were left out.
-func (w *flowWork) missing(from *suspended, r int, seen []bool, failure *SlotError) {
+func (w *flowWork) missing(from *suspended, r int, seen []bool, failure *wire.SlotError) {
 	target := from.Requests[r]
 	if failure != nil {
-		failure = newSlotError(failure.Code, fmt.Sprintf("%s: %s", target.Target, failure.Message), failure.Retry)
+		failure = wire.NewSlotError(failure.Code, fmt.Sprintf("%s: %s", target.Target, failure.Message), failure.Retry)
 	}
 	gone := false
 	for n, item := range w.here {
@@ -79,7 +80,7 @@ func (w *flowWork) missing(from *suspended, r int, seen []bool, failure *SlotErr
 		case failure != nil:
 			item.dropped, gone = true, true
 		default:
-			item.take(target, Slot{Ordinal: item.ordinal, Err: newSlotError(CodeUnanswered, fmt.Sprintf(
+			item.take(target, wire.Slot{Ordinal: item.ordinal, Err: wire.NewSlotError(wire.CodeUnanswered, fmt.Sprintf(
 				"endpoint %s has left the item out of its reply", target.Endpoint), true)})
 		}
 	}

@@ -1,179 +1,24 @@
 package endpoints
 
 import (
-	"fmt"
-	"strings"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// ProtocolVersion is the major version that every message states in HeaderVersion. A reader refuses any other.
-const ProtocolVersion = "1"
-
-// The streams.
-const (
-	StreamWork  = "TRANCHE_WORK"  // requests
-	StreamReply = "TRANCHE_REPLY" // replies on their way to a node
-	StreamEvent = "TRANCHE_EVENT"
-	StreamStage = "TRANCHE_STAGE" // replies on their way back into a flow
-	StreamFlow  = "TRANCHE_FLOW"  // the state of suspended chunks
-	StreamDead  = "TRANCHE_DEAD"  // dead letters on their way to a node
+// What authors of services meet of the messages; package wire has the rest.
+type (
+	// SlotError is the error of one item.
+	SlotError = wire.SlotError
+	// Binary is a result, an answer or a part that is not JSON.
+	Binary = wire.Binary
+	// Part is what another step of the run has made of an item.
+	Part = wire.Part
+	// Slot is one item's place in an answer.
+	Slot = wire.Slot
+	// Operation is what a collector is given.
+	Operation = wire.Operation
+	// Trace is a W3C trace context.
+	Trace = wire.Trace
+	// PermissionError says what NATS does not permit.
+	PermissionError = stream.PermissionError
 )
-
-// RecorderConsumer is the durable consumer through which all nodes together read replies, CollectorConsumer the one
-// through which they read dead letters.
-const (
-	RecorderConsumer  = "recorder"
-	CollectorConsumer = "collector"
-)
-
-// DatabaseMark is where nodes keep, in StreamFlow, how far their database has come. No endpoint has such a name.
-const DatabaseMark = flowPrefix + "$database.mark"
-
-// MaxNameLength is the longest name of an endpoint.
-const MaxNameLength = 64
-
-const (
-	workPrefix   = "tranche.work."
-	replyPrefix  = "tranche.reply."
-	eventPrefix  = "tranche.event."
-	statusPrefix = "tranche.status."
-	stagePrefix  = "tranche.stage."
-	flowPrefix   = "tranche.flow."
-	deadPrefix   = "tranche.dead."
-	directPrefix = "tranche.direct."
-	callPrefix   = "tranche.call."
-
-	collectPrefix = "tranche.collect."
-)
-
-// JetStream's API, and what the nodes' is called in the accounts of others: docs/security.md. A mapping of the account
-// leads there whoever asks for the former.
-const (
-	apiPrefix      = "$JS.API."
-	NodesAPIPrefix = "JS.tranche.API."
-)
-
-// directQueue is the queue group of the instances that take requests over core NATS.
-const directQueue = "tranche"
-
-// Headers of requests and replies. NATS headers are case-sensitive.
-const (
-	HeaderVersion    = "Tranche-Version"
-	HeaderRun        = "Tranche-Run"
-	HeaderStep       = "Tranche-Step"
-	HeaderSlice      = "Tranche-Slice"
-	HeaderAttempt    = "Tranche-Attempt"
-	HeaderGeneration = "Tranche-Generation"
-	HeaderMode       = "Tranche-Mode"
-	// HeaderFinal stands on the last message of a reply. Its value is the number of slots in all messages of the reply.
-	HeaderFinal = "Tranche-Final"
-	// HeaderService says who answered: "name@version instance".
-	HeaderService = "Tranche-Service"
-	// HeaderTook stands on the last message of a reply: for how many milliseconds the service worked on the chunk.
-	HeaderTook = "Tranche-Took"
-
-	// HeaderReplyTo names the subject to reply on when it is not the endpoint's own: the asker is not a node.
-	HeaderReplyTo = "Tranche-Reply-To"
-	// HeaderStack names the endpoints that wait for the answer, outermost first: "statement:1,accounts:2".
-	HeaderStack = "Tranche-Stack"
-	// HeaderRoot is the slice of the node that all this is for, when it is not the request's own.
-	HeaderRoot = "Tranche-Root"
-	// HeaderOrigin says who asked first, for people.
-	HeaderOrigin = "Tranche-Origin"
-	// HeaderDeliveries says after how many deliveries without an answer the request is given up.
-	HeaderDeliveries = "Tranche-Deliveries"
-	// HeaderRequeued says how often an operator has sent the request again.
-	HeaderRequeued = "Tranche-Requeued"
-	// HeaderCollector names the collector whose operations are asked for; only flushes have it.
-	HeaderCollector = "Tranche-Collector"
-
-	// Headers that a dead letter has beside those of its request.
-	HeaderDeadCause      = "Tranche-Dead-Cause"
-	HeaderDeadMessage    = "Tranche-Dead-Message"
-	HeaderDeadDeliveries = "Tranche-Dead-Deliveries"
-	HeaderDeadService    = "Tranche-Dead-Service"
-	HeaderDeadAt         = "Tranche-Dead-At"
-	// HeaderDeadOmitted is the size of a body that did not fit the letter.
-	HeaderDeadOmitted = "Tranche-Dead-Omitted"
-
-	HeaderMsgID       = "Nats-Msg-Id"
-	HeaderError       = "Nats-Service-Error"
-	HeaderErrorCode   = "Nats-Service-Error-Code"
-	HeaderEncoding    = "Content-Encoding"
-	HeaderContentType = "Content-Type"
-	HeaderTrace       = "traceparent"
-	HeaderTraceState  = "tracestate"
-	HeaderTTL         = "Nats-TTL"
-)
-
-const (
-	encodingZstd    = "zstd"
-	contentTypeJSON = "application/json"
-)
-
-// WorkSubject is where the requests for an endpoint are published.
-func WorkSubject(endpoint string) string { return workPrefix + endpoint }
-
-// ReplySubject is where the replies of an endpoint are published.
-func ReplySubject(endpoint string) string { return replyPrefix + endpoint }
-
-// StageSubjects is the filter for all replies that go back into the flow of an endpoint.
-func StageSubjects(endpoint string) string { return stagePrefix + endpoint + ".>" }
-
-// DeadSubject is where the dead letters of an endpoint are published.
-func DeadSubject(endpoint string) string { return deadPrefix + endpoint }
-
-// DirectSubject is where requests for an endpoint go that nobody persists, over core NATS.
-func DirectSubject(endpoint string) string { return directPrefix + endpoint }
-
-// CollectSubject is where operations for a collector go, over core NATS. All nodes listen as one queue group.
-func CollectSubject(collector string) string { return collectPrefix + collector }
-
-// EventSubject is where an event of the given kind is published.
-func EventSubject(kind string) string { return eventPrefix + kind }
-
-// ConsumerName is the durable consumer that all instances of an endpoint share.
-func ConsumerName(endpoint string) string { return endpoint }
-
-// consumerAPI is the subject of a request about an endpoint's consumer on a stream.
-func consumerAPI(verb, stream, endpoint string) string {
-	return "$JS.API.CONSUMER." + verb + "." + stream + "." + ConsumerName(endpoint)
-}
-
-// ValidateName returns a *NameError unless the name is 1 to 64 of the characters A-Z a-z 0-9 _ and -.
-func ValidateName(endpoint string) error {
-	if endpoint == "" || len(endpoint) > MaxNameLength {
-		return &NameError{Name: endpoint}
-	}
-	for i := range len(endpoint) {
-		if c := endpoint[i]; !isWord(c) && c != '-' {
-			return &NameError{Name: endpoint}
-		}
-	}
-	return nil
-}
-
-// NameError is returned for a name that cannot be an endpoint's.
-type NameError struct{ Name string }
-
-func (e *NameError) Error() string {
-	if len(e.Name) > MaxNameLength {
-		return fmt.Sprintf("endpoint name %.20q… has %d characters; %d are allowed", e.Name, len(e.Name), MaxNameLength)
-	}
-	return fmt.Sprintf("endpoint name %q: use 1 to %d of A-Z a-z 0-9 _ -", e.Name, MaxNameLength)
-}
-
-// endpointOf returns the endpoint that a subject with the given prefix names.
-func endpointOf(subject, prefix string) (string, error) {
-	name, found := strings.CutPrefix(subject, prefix)
-	if !found {
-		return "", malformed(ReasonSubject, "subject %.100q does not start with %s", subject, prefix)
-	}
-	if err := ValidateName(name); err != nil {
-		return "", malformed(ReasonSubject, "%v", err)
-	}
-	return name, nil
-}
-
-func isWord(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
-}

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"errors"
 	"fmt"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"slices"
 	"time"
 )
@@ -50,8 +51,8 @@ func newOptions(concurrency int, list []Option) (options, error) {
 		set(&o)
 	}
 	switch {
-	case o.concurrency < 1 || o.concurrency > MaxConcurrency:
-		return o, fmt.Errorf("Concurrency is %d; it must be 1 to %d", o.concurrency, MaxConcurrency)
+	case o.concurrency < 1 || o.concurrency > wire.MaxConcurrency:
+		return o, fmt.Errorf("Concurrency is %d; it must be 1 to %d", o.concurrency, wire.MaxConcurrency)
 	case o.timeout <= 0:
 		return o, fmt.Errorf("Timeout is %s; it must be positive", o.timeout)
 	case o.flushBytes < 1:

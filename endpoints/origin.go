@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"fmt"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"time"
 )
 
@@ -37,7 +38,7 @@ func (q queued) delivered() int         { return int(min(q.times, maxDelivered))
 func (q queued) persisted() bool        { return true }
 
 func (q queued) letterID() string {
-	return fmt.Sprintf("%s%s.%d.%d", deadID, q.puller.stream, q.id.sequence, q.id.stored)
+	return fmt.Sprintf("%s%s.%d.%d", wire.DeadID, q.puller.stream, q.id.sequence, q.id.stored)
 }
 
 func (q queued) expires() time.Time {
@@ -45,7 +46,7 @@ func (q queued) expires() time.Time {
 	if msg == nil {
 		return time.Time{}
 	}
-	ttl := parseTTL(msg.Headers().Get(HeaderTTL))
+	ttl := parseTTL(msg.Headers().Get(wire.HeaderTTL))
 	if ttl == 0 {
 		return time.Time{}
 	}

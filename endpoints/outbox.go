@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -29,11 +31,11 @@ type outbox struct {
 	nc    *nats.Conn
 	js    jetstream.JetStream
 	room  *semaphore.Weighted
-	perms *Permissions
+	perms *stream.Permissions
 }
 
 func newOutbox(nc *nats.Conn, js jetstream.JetStream) *outbox {
-	return &outbox{nc: nc, js: js, room: semaphore.NewWeighted(outboxBytes), perms: PermissionsOf(nc)}
+	return &outbox{nc: nc, js: js, room: semaphore.NewWeighted(outboxBytes), perms: stream.PermissionsOf(nc)}
 }
 
 // reserve waits for room for n bytes. The room is given back by release.
@@ -53,19 +55,19 @@ func (o *outbox) publish(ctx context.Context, msg *nats.Msg) error {
 		if err == nil {
 			return nil
 		}
-		if hopeless(err) || denied(err) && time.Since(begun) > deniedPatience || wait(ctx, pause) != nil {
+		if hopeless(err) || stream.Denied(err) && time.Since(begun) > deniedPatience || stream.Wait(ctx, pause) != nil {
 			return fmt.Errorf("publish reply %s: %w", msg.Subject, err)
 		}
 	}
 }
 
 func (o *outbox) try(ctx context.Context, msg *nats.Msg) error {
-	if strings.HasPrefix(msg.Subject, callPrefix) {
+	if strings.HasPrefix(msg.Subject, wire.CallPrefix) {
 		return o.nc.PublishMsg(msg)
 	}
-	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()
-	return o.perms.during(ctx, func(ctx context.Context) error {
+	return o.perms.During(ctx, func(ctx context.Context) error {
 		_, err := o.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
 		return err
 	}, msg.Subject)

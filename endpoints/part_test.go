@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"reflect"
 	"strings"
 	"testing"
@@ -11,7 +12,7 @@ import (
 
 func TestPartOf(t *testing.T) {
 	t.Parallel()
-	info := ItemInfo{parts: parts{{"json", Part{Data: []byte(`{"n":7}`)}}, {"png", Part{[]byte{9}, "image/png"}}}}
+	info := ItemInfo{parts: wire.Parts{{Name: "json", Part: wire.Part{Data: []byte(`{"n":7}`)}}, {Name: "png", Part: wire.Part{Data: []byte{9}, ContentType: "image/png"}}}}
 	type number struct {
 		N int `json:"n"`
 	}
@@ -21,10 +22,10 @@ func TestPartOf(t *testing.T) {
 	if n, there, err := PartOf[number](info, "other"); n.N != 0 || there || err != nil {
 		t.Errorf("a part that is not there: %+v, %v, %v", n, there, err)
 	}
-	for name, want := range map[string]Binary{
-		"json": {"application/json", []byte(`{"n":7}`)}, "png": {"image/png", []byte{9}},
+	for name, want := range map[string]wire.Binary{
+		"json": {ContentType: "application/json", Data: []byte(`{"n":7}`)}, "png": {ContentType: "image/png", Data: []byte{9}},
 	} {
-		if b, there, err := PartOf[Binary](info, name); !reflect.DeepEqual(b, want) || !there || err != nil {
+		if b, there, err := PartOf[wire.Binary](info, name); !reflect.DeepEqual(b, want) || !there || err != nil {
 			t.Errorf("%+v, %v, %v", b, there, err)
 		}
 	}
@@ -32,8 +33,8 @@ func TestPartOf(t *testing.T) {
 		_, there, err := PartOf[struct {
 			N string `json:"n"`
 		}](info, name)
-		var slot *SlotError
-		if !errors.As(err, &slot) || slot.Code != CodeBadPart || slot.Retry || !there ||
+		var slot *wire.SlotError
+		if !errors.As(err, &slot) || slot.Code != wire.CodeBadPart || slot.Retry || !there ||
 			!strings.Contains(slot.Message, says) {
 			t.Errorf("%s: %v, %v", name, there, err)
 		}
@@ -79,13 +80,13 @@ func TestHandlersSeeParts(t *testing.T) {
 		})))
 	b.run(svc)
 	for _, endpoint := range []string{"each", "list", "flow"} {
-		request := NewRequestBuilder(endpoint, newMeta(), 1<<20)
-		request.Part("n", Part{Data: []byte("5")})
+		request := wire.NewRequestBuilder(endpoint, newMeta(), 1<<20)
+		request.Part("n", wire.Part{Data: []byte("5")})
 		request.AddParts(0, "A", nil)
 		request.AddParts(1, "B", nil)
 		b.publish(request.Msg())
 		got := map[int]string{}
-		for ordinal, slot := range b.collect(1)[request.meta.Slice].slots {
+		for ordinal, slot := range b.collect(1)[request.Meta.Slice].slots {
 			got[ordinal] = string(slot.Data)
 		}
 		if want := (map[int]string{0: `"5 true <nil>"`, 1: `"0 false <nil>"`}); !reflect.DeepEqual(got, want) {

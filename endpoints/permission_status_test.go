@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func TestStatusNamesWhatIsDenied(t *testing.T) {
 		return strings.Contains(svc.Stats()[0].Reason, want)
 	})
 	eventually(t, "it is discovered with its reason", func() bool {
-		found, err := Discover(b.ctx, b.nc, 100*time.Millisecond)
+		found, err := wire.Discover(b.ctx, b.nc, 100*time.Millisecond)
 		check(t, err)
 		return len(found) == 1 && strings.Contains(found[0].Reason, want)
 	})

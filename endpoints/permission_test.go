@@ -13,6 +13,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -34,7 +36,7 @@ func plainService(endpoint string) (publish, subscribe []string) {
 			"$JS.ACK.TRANCHE_WORK." + endpoint + ".*.*.*.*.*", "$JS.ACK.*.*.TRANCHE_WORK." + endpoint + ".*.*.*.*.>",
 			"tranche.reply." + endpoint, "_INBOX_all.>",
 		}, []string{
-			"_INBOX_svc.>", "$SRV.>", "tranche.status." + endpoint, DirectSubject(endpoint),
+			"_INBOX_svc.>", "$SRV.>", "tranche.status." + endpoint, wire.DirectSubject(endpoint),
 		}
 }
 
@@ -121,11 +123,11 @@ func TestDeniedPublishFailsAtOnce(t *testing.T) {
 	check(t, err)
 	w := testenv.NewWatch(t)
 	err = newOutbox(nc, js).publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
-	var denied *PermissionError
-	if !errors.As(err, &denied) || *denied != (PermissionError{Op: OpPublish, Subject: "tranche.reply.x"}) {
+	var denied *stream.PermissionError
+	if !errors.As(err, &denied) || *denied != (stream.PermissionError{Op: stream.OpPublish, Subject: "tranche.reply.x"}) {
 		t.Errorf("got %v", err)
 	}
-	if took := w.Ran(); !errors.Is(err, nats.ErrPermissionViolation) || took > ackTimeout {
+	if took := w.Ran(); !errors.Is(err, nats.ErrPermissionViolation) || took > stream.AckTimeout {
 		t.Errorf("after %s: %v", took, err)
 	}
 }
@@ -136,8 +138,8 @@ func TestPermissionsKeepTheHandlerOfTheUser(t *testing.T) {
 	nc := server.Conn(t, "svc", "p", "")
 	heard := make(chan error, 10)
 	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { heard <- err })
-	p := PermissionsOf(nc)
-	if PermissionsOf(nc) != p {
+	p := stream.PermissionsOf(nc)
+	if stream.PermissionsOf(nc) != p {
 		t.Error("the connection has two")
 	}
 	check(t, nc.Publish("tranche.work.x", nil))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 const (
@@ -45,7 +47,7 @@ func NewProducer(nc *nats.Conn, collector string) (*Producer, error) {
 	if nc == nil {
 		return nil, errors.New("producer: a NATS connection is needed")
 	}
-	if err := ValidateName(collector); err != nil {
+	if err := wire.ValidateName(collector); err != nil {
 		return nil, fmt.Errorf("producer: collector: %w", err)
 	}
 	return &Producer{nc: nc, collector: collector}, nil
@@ -63,21 +65,21 @@ func NewProducer(nc *nats.Conn, collector string) (*Producer, error) {
 // The operations are sent in as few messages as they fit, one after the other, each of which is stored as a whole or
 // not at all. When there is an error the counts are those of the messages before. It is a *CollectError when a node has
 // refused them, a *PermissionError when NATS has, or an *UnstoredError when nobody has answered.
-func (p *Producer) Add(ctx context.Context, ops ...Operation) (Collected, error) {
+func (p *Producer) Add(ctx context.Context, ops ...wire.Operation) (wire.Collected, error) {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, DefaultCollectTimeout)
 		defer cancel()
 	}
-	var sum Collected
-	lines, err := encodeOperations(ops, nuid.Next)
+	var sum wire.Collected
+	lines, err := wire.EncodeOperations(ops, nuid.Next)
 	if err != nil {
 		return sum, fmt.Errorf("add to collector %s: %w", p.collector, err)
 	}
 	for first := 0; first < len(lines); {
 		body, next := p.message(lines, first)
 		if most := int(p.nc.MaxPayload()); most > 0 && len(body) > most {
-			return sum, &CollectError{p.collector, CollectTooLarge, fmt.Sprintf("operation %d has %d bytes, and the NATS "+
+			return sum, &wire.CollectError{Collector: p.collector, Code: wire.CollectTooLarge, Message: fmt.Sprintf("operation %d has %d bytes, and the NATS "+
 				"server takes at most %d; add it over HTTP, or send what it is about by reference", first+1, len(body), most)}
 		}
 		done, err := p.send(ctx, body)
@@ -105,12 +107,12 @@ func (p *Producer) message(lines [][]byte, first int) (body []byte, next int) {
 
 // send asks nodes until one has stored a message, or refused it for good. When its time is over it tells why the last
 // try failed that came to its end: the time may be over in the middle of one, which says nothing.
-func (p *Producer) send(ctx context.Context, body []byte) (Collected, error) {
+func (p *Producer) send(ctx context.Context, body []byte) (wire.Collected, error) {
 	pause := firstCollectPause
 	var reason error
 	for {
 		done, err := p.ask(ctx, body)
-		if refused, ok := errors.AsType[*CollectError](err); err == nil || denied(err) || ok && !refused.Temporary() ||
+		if refused, ok := errors.AsType[*wire.CollectError](err); err == nil || stream.Denied(err) || ok && !refused.Temporary() ||
 			errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) {
 			return done, err
 		}
@@ -119,7 +121,7 @@ func (p *Producer) send(ctx context.Context, body []byte) (Collected, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return Collected{}, &UnstoredError{p.collector, errors.Join(context.Cause(ctx), reason)}
+			return wire.Collected{}, &wire.UnstoredError{Collector: p.collector, Err: errors.Join(context.Cause(ctx), reason)}
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, longestCollectPause)
@@ -127,31 +129,31 @@ func (p *Producer) send(ctx context.Context, body []byte) (Collected, error) {
 }
 
 // ask sends a message once.
-func (p *Producer) ask(ctx context.Context, body []byte) (Collected, error) {
+func (p *Producer) ask(ctx context.Context, body []byte) (wire.Collected, error) {
 	ctx, cancel := context.WithTimeout(ctx, collectTry)
 	defer cancel()
-	msg := nats.NewMsg(CollectSubject(p.collector))
-	msg.Header.Set(HeaderVersion, ProtocolVersion)
-	msg.Header.Set(HeaderContentType, contentTypeNDJSON)
+	msg := nats.NewMsg(wire.CollectSubject(p.collector))
+	msg.Header.Set(wire.HeaderVersion, wire.ProtocolVersion)
+	msg.Header.Set(wire.HeaderContentType, contentTypeNDJSON)
 	msg.Data = body
 	var answer *nats.Msg
-	err := During(ctx, p.nc, func(ctx context.Context) (err error) {
+	err := stream.During(ctx, p.nc, func(ctx context.Context) (err error) {
 		answer, err = p.nc.RequestMsgWithContext(ctx, msg)
 		return err
 	}, msg.Subject)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return Collected{}, &CollectError{p.collector, CollectUnavailable, "no node listens for " + msg.Subject}
+		return wire.Collected{}, &wire.CollectError{Collector: p.collector, Code: wire.CollectUnavailable, Message: "no node listens for " + msg.Subject}
 	case err != nil:
-		return Collected{}, fmt.Errorf("add to collector %s: %w", p.collector, err)
+		return wire.Collected{}, fmt.Errorf("add to collector %s: %w", p.collector, err)
 	}
-	var reply CollectReply
+	var reply wire.CollectReply
 	if err := json.Unmarshal(answer.Data, &reply); err != nil {
-		return Collected{}, fmt.Errorf("add to collector %s: read the answer: %w", p.collector, err)
+		return wire.Collected{}, fmt.Errorf("add to collector %s: read the answer: %w", p.collector, err)
 	}
 	if reply.Error != nil {
 		reply.Error.Collector = p.collector
-		return Collected{}, reply.Error
+		return wire.Collected{}, reply.Error
 	}
 	return reply.Collected, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // frame writes a message as a NATS client sends it.
@@ -20,7 +21,7 @@ func frame(msg *nats.Msg, inbox string) string {
 	for _, name := range slices.Sorted(maps.Keys(msg.Header)) {
 		fmt.Fprintf(&header, "%s: %s\n", name, msg.Header.Get(name))
 	}
-	size := headerSize(msg.Header)
+	size := wire.HeaderSize(msg.Header)
 	return fmt.Sprintf("HPUB %s %s %d %d\n%s\n%s", msg.Subject, inbox, size, size+len(msg.Data), header.String(), msg.Data)
 }
 
@@ -29,18 +30,18 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/protocol.md")
 	check(t, err)
-	meta := Meta{Run: uuid.MustParse("0199a1b2-7c00-7000-8000-000000000001"),
-		Slice: uuid.MustParse("5b0c4c1e-8f2c-4a57-9d3e-1f60a7c2d9b4"), Attempt: 1, Generation: 1, Mode: ModeBatch}
-	request := NewRequestBuilder("statement", meta, 1<<20)
+	meta := wire.Meta{Run: uuid.MustParse("0199a1b2-7c00-7000-8000-000000000001"),
+		Slice: uuid.MustParse("5b0c4c1e-8f2c-4a57-9d3e-1f60a7c2d9b4"), Attempt: 1, Generation: 1, Mode: wire.ModeBatch}
+	request := wire.NewRequestBuilder("statement", meta, 1<<20)
 	request.Add(17, "CUST-18", []byte(`{"balance":120}`))
 	request.Add(18, "CUST-19", []byte(`{"balance":-3}`))
-	parsed, err := parseRequest(request.Msg().Header, request.Msg().Data, Limits{})
+	parsed, err := wire.ParseRequest(request.Msg().Header, request.Msg().Data, wire.Limits{})
 	check(t, err)
 
 	e := &endpointServer{name: "statement", service: &Service{nc: &nats.Conn{}, outbox: newOutbox(nil, nil),
 		identity: "statements@1.0.0 Xk2pQ7"}}
 	j := &job{request: parsed}
-	e.prepare(context.Background(), &j.answers, meta, Trace{})
+	e.prepare(context.Background(), &j.answers, meta, wire.Trace{})
 	j.answers.limit, j.answers.flushAt = 1<<20, 1<<20
 	type out struct {
 		Closing int `json:"closing"`
@@ -50,9 +51,9 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	chunk.Items()[0].Reply(out{120})
 	chunk.Items()[1].Fail("overdrawn", "the balance is -3")
 	reply := j.answers.final(nil)
-	reply.Header[HeaderMsgID] = []string{"0d9a6c1f-30b7-4d0e-a1e5-6f2f6f0f7f55"}
+	reply.Header[wire.HeaderMsgID] = []string{"0d9a6c1f-30b7-4d0e-a1e5-6f2f6f0f7f55"}
 
-	_, err = ParseReply(reply.Subject, reply.Header, reply.Data, Limits{})
+	_, err = wire.ParseReply(reply.Subject, reply.Header, reply.Data, wire.Limits{})
 	check(t, err)
 	for _, want := range []string{frame(request.Msg(), "_INBOX.n"), frame(reply, "_INBOX.s")} {
 		if !strings.Contains(string(page), want) {

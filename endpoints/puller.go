@@ -11,12 +11,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/pull"
 )
 
 const (
 	// lookEvery is how often the consumer is asked for at the least: for signs of life, settings and the watchdog.
-	lookEvery = AckWait / 3
+	lookEvery = 5 * time.Second // a third of stream.AckWait
 	// failuresToRest is how many pulls fail in a row before there is a pause, failuresToTell before the log says so.
 	failuresToRest = 2
 	failuresToTell = 10
@@ -40,7 +42,7 @@ type puller struct {
 
 	log      *zap.Logger
 	room     *room
-	consumer Incarnation
+	consumer stream.Incarnation
 	beat     *time.Ticker // at a third of the consumer's AckWait
 	bound    bool         // has been, once
 	life     life
@@ -48,7 +50,7 @@ type puller struct {
 	// heartbeat is how often the server says that a pull is open.
 	heartbeat time.Duration
 	// settings is told what operators have set, whenever the consumer was asked for. It may be nil.
-	settings func(ConsumerSettings)
+	settings func(stream.ConsumerSettings)
 	failures int // pulls that failed in a row, without a message
 }
 
@@ -57,7 +59,7 @@ func (s *Service) newPuller(stream, endpoint string, room *room, log *zap.Logger
 	p := &puller{nc: s.nc, js: s.outbox.js, stream: stream, endpoint: endpoint, log: log, room: room,
 		watchdog: newWatchdog(), heartbeat: pull.Heartbeat}
 	p.consumer.Ask = p.consumerMade
-	p.life.set(StateWaiting, "not started")
+	p.life.set(wire.StateWaiting, "not started")
 	return p
 }
 
@@ -80,7 +82,7 @@ func (p *puller) run(ctx context.Context, scope scope) error {
 // pulls returns what pulls messages and has each dealt with as it comes, in a goroutine of jobs.
 func (p *puller) pulls(scope scope, jobs *sync.WaitGroup) *pull.Puller {
 	return pull.New(pull.Config{
-		JS: p.js, Stream: p.stream, Consumer: ConsumerName(p.endpoint), Heartbeat: p.heartbeat, Late: p.room.owe,
+		JS: p.js, Stream: p.stream, Consumer: wire.ConsumerName(p.endpoint), Heartbeat: p.heartbeat, Late: p.room.owe,
 		Take: func(msg jetstream.Msg, made time.Time) { p.take(scope, jobs, msg, made) },
 	})
 }
@@ -89,7 +91,7 @@ func (p *puller) pulls(scope scope, jobs *sync.WaitGroup) *pull.Puller {
 func (p *puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 	reconnected := p.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer p.nc.RemoveStatusListener(reconnected)
-	draining := context.AfterFunc(ctx, func() { p.life.set(StateDraining, "") })
+	draining := context.AfterFunc(ctx, func() { p.life.set(wire.StateDraining, "") })
 	defer draining()
 	for {
 		err := p.bind(ctx)
@@ -99,15 +101,15 @@ func (p *puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 		if err != nil {
 			return err
 		}
-		next := pull.Subject(p.js, p.stream, ConsumerName(p.endpoint))
+		next := pull.Subject(p.js, p.stream, wire.ConsumerName(p.endpoint))
 		for err == nil && ctx.Err() == nil {
-			err = During(ctx, p.nc, func(ctx context.Context) error {
+			err = stream.During(ctx, p.nc, func(ctx context.Context) error {
 				return p.fetch(ctx, pulls, reconnected)
 			}, next)
 		}
-		if denied(err) {
-			p.life.set(StateWaiting, err.Error())
-			_ = wait(ctx, deniedPatience)
+		if stream.Denied(err) {
+			p.life.set(wire.StateWaiting, err.Error())
+			_ = stream.Wait(ctx, deniedPatience)
 		}
 		if ctx.Err() == nil {
 			p.log.Debug("fetching ended; binding again", zap.Error(err))
@@ -122,18 +124,18 @@ func (p *puller) rest(ctx context.Context, err error) {
 	if p.failures < failuresToRest {
 		return
 	}
-	p.life.set(StateWaiting, fmt.Sprintf("the server ends every pull of consumer %s: %v", ConsumerName(p.endpoint), err))
+	p.life.set(wire.StateWaiting, fmt.Sprintf("the server ends every pull of consumer %s: %v", wire.ConsumerName(p.endpoint), err))
 	if p.failures == failuresToTell {
 		p.log.Warn("the server ends every pull; if this goes on, look at the consumer's limits", zap.Error(err))
 	}
-	_ = wait(ctx, min(firstBind<<min(p.failures-failuresToRest, 8), longestBind))
+	_ = stream.Wait(ctx, min(firstBind<<min(p.failures-failuresToRest, 8), longestBind))
 }
 
 // recovered notes that a pull has brought something, or lives.
 func (p *puller) recovered() {
 	if p.failures > 0 {
 		p.failures = 0
-		p.life.set(StateListening, "")
+		p.life.set(wire.StateListening, "")
 	}
 }
 
@@ -212,7 +214,7 @@ func (p *puller) tick(ended <-chan struct{}) {
 // see takes what the server says of the consumer.
 func (p *puller) see(info *jetstream.ConsumerInfo) {
 	if p.settings != nil {
-		p.settings(SettingsOf(info))
+		p.settings(stream.SettingsOf(info))
 	}
 	p.watchdog.look(time.Now(), info)
 }

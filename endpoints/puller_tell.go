@@ -5,18 +5,20 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
 // consumerMade asks the server for the consumer and returns when it was made.
 func (p *puller) consumerMade(ctx context.Context) (time.Time, error) {
-	consumer, err := p.js.Consumer(ctx, p.stream, ConsumerName(p.endpoint))
+	consumer, err := p.js.Consumer(ctx, p.stream, wire.ConsumerName(p.endpoint))
 	if err != nil {
 		return time.Time{}, err
 	}
 	p.see(consumer.CachedInfo())
-	if err := leads(consumer.CachedInfo().Cluster); err != nil { // it says when it was made all the same
-		PermissionsOf(p.nc).elsewhere.note(p.nc, nil, err)
+	if err := stream.Leads(consumer.CachedInfo().Cluster); err != nil { // it says when it was made all the same
+		stream.PermissionsOf(p.nc).Elsewhere.Note(p.nc, nil, err)
 	}
 	return consumer.CachedInfo().Created, nil
 }

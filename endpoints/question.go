@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // question is one request that a stage makes.
@@ -17,14 +18,14 @@ type question struct {
 }
 
 // questions writes the requests for what the stage has asked. None means that the chunk need not be suspended.
-func (w *flowWork) questions() ([]question, *SlotError) {
+func (w *flowWork) questions() ([]question, *wire.SlotError) {
 	a := &w.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !w.asks() {
 		return nil, nil
 	}
-	q := &questioner{work: w, flow: newFlowID(w.job.request.Meta, w.flow.server.name, w.stage)}
+	q := &questioner{work: w, flow: wire.NewFlowID(w.job.request.Meta, w.flow.server.name, w.stage)}
 	if failure := q.begin(); failure != nil {
 		return nil, failure
 	}
@@ -54,29 +55,29 @@ func (w *flowWork) asks() bool {
 // questioner writes the requests of one stage. Its methods are called with answers.mu held.
 type questioner struct {
 	work   *flowWork
-	flow   flowID
+	flow   wire.FlowID
 	params []byte
 	trace  nats.Header // of the work
 	limit  int         // bytes of a message, its trace not counted in
 	made   []question
-	now    *RequestBuilder // the request being written
+	now    *wire.RequestBuilder // the request being written
 }
 
-func (q *questioner) begin() *SlotError {
-	if params := q.work.job.request.params; len(params) > 0 {
+func (q *questioner) begin() *wire.SlotError {
+	if params := q.work.job.request.Params; len(params) > 0 {
 		var err error
 		if q.params, err = json.Marshal(params, json.Deterministic(true)); err != nil {
-			return newSlotError(CodeBadQuery, fmt.Sprintf("the parameters of the run cannot be passed on: %v", err), false)
+			return wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the parameters of the run cannot be passed on: %v", err), false)
 		}
 	}
 	q.trace = nats.Header{}
-	TraceOfHeader(q.work.job.answers.header).SetHeader(q.trace)
-	q.limit = int(q.work.flow.server.service.nc.MaxPayload()) - headerSize(q.trace)
+	wire.TraceOfHeader(q.work.job.answers.header).SetHeader(q.trace)
+	q.limit = int(q.work.flow.server.service.nc.MaxPayload()) - wire.HeaderSize(q.trace)
 	return nil
 }
 
 // ask writes one request to a target, or several when one would be too large.
-func (q *questioner) ask(asked *asked) *SlotError {
+func (q *questioner) ask(asked *asked) *wire.SlotError {
 	q.now = nil
 	for _, ask := range asked.items {
 		if ask.item.answered {
@@ -106,26 +107,26 @@ func (q *questioner) add(item *flowItem, query []byte) bool {
 }
 
 // open ends the request being written and begins another.
-func (q *questioner) open(asked *asked) *SlotError {
+func (q *questioner) open(asked *asked) *wire.SlotError {
 	q.close(asked)
-	if len(q.made) == maxRequests {
-		return newSlotError(CodeQueryTooLarge, fmt.Sprintf("stage %d would make more than %d requests for one chunk",
-			q.work.stage, maxRequests), false)
+	if len(q.made) == wire.MaxRequests {
+		return wire.NewSlotError(wire.CodeQueryTooLarge, fmt.Sprintf("stage %d would make more than %d requests for one chunk",
+			q.work.stage, wire.MaxRequests), false)
 	}
-	q.now = NewRequestBuilder(asked.endpoint, q.meta(asked), q.limit)
-	q.now.body = slices.Grow(q.now.body, min(asked.queries.Len()+len(asked.items)*itemOverhead+len(q.params), q.limit))
+	q.now = wire.NewRequestBuilder(asked.endpoint, q.meta(asked), q.limit)
+	q.now.Body = slices.Grow(q.now.Body, min(asked.queries.Len()+len(asked.items)*itemOverhead+len(q.params), q.limit))
 	q.now.SetParams(q.params)
 	return nil
 }
 
 // meta is what the headers of the next request say.
-func (q *questioner) meta(asked *asked) Meta {
+func (q *questioner) meta(asked *asked) wire.Meta {
 	w, m := q.work, q.work.job.request.Meta
 	next := w.stage + 1
-	return Meta{Run: m.Run, Slice: q.flow.slice(len(q.made)), Step: m.Step, Attempt: m.Attempt, Generation: m.Generation,
+	return wire.Meta{Run: m.Run, Slice: q.flow.Slice(len(q.made)), Step: m.Step, Attempt: m.Attempt, Generation: m.Generation,
 		Mode: m.Mode, Root: m.Root, Origin: m.Origin, Deliveries: m.Deliveries,
-		Stack:   m.Stack.pushAs(w.flow.server.name, next, asked.label()),
-		ReplyTo: Return{Asker: w.flow.server.name, Callee: asked.endpoint, Stage: next, Request: len(q.made)}}
+		Stack:   m.Stack.PushAs(w.flow.server.name, next, asked.label()),
+		ReplyTo: wire.Return{Asker: w.flow.server.name, Callee: asked.endpoint, Stage: next, Request: len(q.made)}}
 }
 
 func (q *questioner) close(asked *asked) {
@@ -134,13 +135,13 @@ func (q *questioner) close(asked *asked) {
 	}
 	msg := q.now.Msg()
 	maps.Copy(msg.Header, q.trace)
-	msg.Header[HeaderTTL] = []string{q.work.flow.store.ttl}
+	msg.Header[wire.HeaderTTL] = []string{q.work.flow.store.ttl}
 	q.made = append(q.made, question{suspendedRequest{asked.name, asked.endpoint, asked.keep}, msg})
 	q.now = nil
 }
 
 func (q *questioner) tooLarge(asked *asked, item *flowItem, size int) {
-	item.giveUp(newSlotError(CodeQueryTooLarge, fmt.Sprintf("the question to %s takes %d bytes, which does not fit "+
+	item.giveUp(wire.NewSlotError(wire.CodeQueryTooLarge, fmt.Sprintf("the question to %s takes %d bytes, which does not fit "+
 		"a message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is",
 		asked.name, size), false))
 }

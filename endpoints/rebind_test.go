@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -31,7 +33,7 @@ func underLoad(b *bundle) (answered *atomic.Int64) {
 	b.t.Cleanup(func() { cancel(); <-done })
 	go func() {
 		defer close(done)
-		for wait(ctx, 2*time.Millisecond) == nil {
+		for stream.Wait(ctx, 2*time.Millisecond) == nil {
 			_, msg := b.request("square", numbers(1))
 			attempt, stop := context.WithTimeout(ctx, 200*time.Millisecond)
 			_, _ = b.js.PublishMsg(attempt, msg) // the stream may be gone: that is what is tested
@@ -61,11 +63,11 @@ func TestServiceSurvivesTheLossOfItsStreams(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(*bundle){
 		"streams deleted": func(b *bundle) {
-			check(b.t, b.js.DeleteStream(b.ctx, StreamWork))
-			check(b.t, b.js.DeleteStream(b.ctx, StreamReply))
+			check(b.t, b.js.DeleteStream(b.ctx, wire.StreamWork))
+			check(b.t, b.js.DeleteStream(b.ctx, wire.StreamReply))
 		},
 		"consumer deleted": func(b *bundle) {
-			check(b.t, b.js.DeleteConsumer(b.ctx, StreamWork, ConsumerName("square")))
+			check(b.t, b.js.DeleteConsumer(b.ctx, wire.StreamWork, wire.ConsumerName("square")))
 		},
 		"server restarted": func(b *bundle) { b.stop(); b.start() },
 		"store wiped":      func(b *bundle) { b.wipe() },
@@ -86,7 +88,7 @@ func TestServiceSurvivesTheLossOfItsStreams(t *testing.T) {
 func setupWithoutStream(t *testing.T) *bundle {
 	t.Helper()
 	b := setup(t)
-	check(t, b.js.DeleteStream(b.ctx, StreamWork))
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
 	b.run(svc)
@@ -97,7 +99,7 @@ func TestServiceWaitsForTheStream(t *testing.T) {
 	t.Parallel()
 	b := setupWithoutStream(t)
 	eventually(t, "the wait is logged", func() bool {
-		return b.logged.FilterMessage("waiting for a Tranche node to create stream "+StreamWork).Len() == 1
+		return b.logged.FilterMessage("waiting for a Tranche node to create stream "+wire.StreamWork).Len() == 1
 	})
 	b.streams()
 	if w := b.reply("square", numbers(2)); w.answered != 2 {
@@ -130,7 +132,7 @@ func TestReplyOutlivesItsStream(t *testing.T) {
 	b.run(svc)
 	meta := b.ask("square", numbers(1))
 	await(t, "handler", begun)
-	check(t, b.js.DeleteStream(b.ctx, StreamReply))
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamReply))
 	close(finish)
 	b.streams()
 	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 {
@@ -142,7 +144,7 @@ func TestReplyOutlivesItsStream(t *testing.T) {
 func TestFullReplyStreamHoldsRequestsBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	_, err := EnsureStreams(b.ctx, b.js, StreamConfig{ReplyMaxBytes: 1 << 10})
+	_, err := stream.Ensure(b.ctx, b.js, stream.Config{ReplyMaxBytes: 1 << 10})
 	check(t, err)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
@@ -153,7 +155,7 @@ func TestFullReplyStreamHoldsRequestsBack(t *testing.T) {
 	}
 	b.collect(chunks) // each takes most of the stream: the next waits until it was read
 	eventually(t, "every request is acknowledged", func() bool { return b.backlog("square") == 0 })
-	stream, err := b.js.Stream(b.ctx, StreamReply)
+	stream, err := b.js.Stream(b.ctx, wire.StreamReply)
 	check(t, err)
 	if info := stream.CachedInfo(); info.Config.Discard != jetstream.DiscardNew {
 		t.Error("the stream would drop replies")

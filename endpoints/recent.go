@@ -1,6 +1,9 @@
 package endpoints
 
-import "sync"
+import (
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"sync"
+)
 
 // maxRecent bounds each of the two generations of what recent remembers.
 const maxRecent = 2048
@@ -9,24 +12,24 @@ const maxRecent = 2048
 // come several times cost little. What it forgets, the stream knows.
 type recent struct {
 	mu      sync.Mutex
-	running map[flowID]bool
-	young   map[flowID]bool // done
-	old     map[flowID]bool
+	running map[wire.FlowID]bool
+	young   map[wire.FlowID]bool // done
+	old     map[wire.FlowID]bool
 }
 
 func newRecent() *recent {
-	return &recent{running: map[flowID]bool{}, young: map[flowID]bool{}}
+	return &recent{running: map[wire.FlowID]bool{}, young: map[wire.FlowID]bool{}}
 }
 
 // isDone reports whether a chunk has gone on.
-func (r *recent) isDone(id flowID) bool {
+func (r *recent) isDone(id wire.FlowID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.young[id] || r.old[id]
 }
 
 // begin reports false when somebody here is taking the chunk through its stage, or has.
-func (r *recent) begin(id flowID) bool {
+func (r *recent) begin(id wire.FlowID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.running[id] || r.young[id] || r.old[id] {
@@ -37,7 +40,7 @@ func (r *recent) begin(id flowID) bool {
 }
 
 // end notes what became of it.
-func (r *recent) end(id flowID, done bool) {
+func (r *recent) end(id wire.FlowID, done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.running, id)
@@ -45,7 +48,7 @@ func (r *recent) end(id flowID, done bool) {
 		return
 	}
 	if len(r.young) >= maxRecent {
-		r.old, r.young = r.young, map[flowID]bool{}
+		r.old, r.young = r.young, map[wire.FlowID]bool{}
 	}
 	r.young[id] = true
 }

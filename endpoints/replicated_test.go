@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -22,7 +24,7 @@ func replicated(t *testing.T) *bundle {
 	js, err := jetstream.New(b.nc)
 	check(t, err)
 	b.js = js
-	b.streamsWith(StreamConfig{Replicas: 3})
+	b.streamsWith(stream.Config{Replicas: 3})
 	return b
 }
 
@@ -34,7 +36,7 @@ func TestReplicatedConsumersLoseNothing(t *testing.T) {
 	svc := b.service()
 	big := strings.Repeat("x", 60_000)
 	check(t, HandleEach(svc, "square", squares, Concurrency(8)))
-	check(t, EnsureConsumer(b.ctx, b.js, "square", ConsumerSettings{}))
+	check(t, stream.EnsureConsumer(b.ctx, b.js, "square", stream.ConsumerSettings{}))
 	const chunks = 400
 	for range chunks {
 		b.ask("square", []payload{{0, `{"n":3,"pad":"` + big + `"}`}})
@@ -44,7 +46,7 @@ func TestReplicatedConsumersLoseNothing(t *testing.T) {
 	b.collect(chunks)
 	took := time.Since(start)
 	eventually(t, "all is acknowledged", func() bool { return b.backlog("square") == 0 })
-	consumer, err := b.js.Consumer(b.ctx, StreamWork, ConsumerName("square"))
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName("square"))
 	check(t, err)
 	info := consumer.CachedInfo()
 	if again := int(info.Delivered.Consumer) - chunks; again != 0 {

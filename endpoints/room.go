@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // quick is the time a chunk may take for it to be worth while to fetch more ahead. A slower service would only keep
@@ -34,8 +35,8 @@ type delivery struct {
 // sizeOf returns how many bytes a message takes once it is read.
 func sizeOf(msg jetstream.Msg) int {
 	size := len(msg.Data())
-	if msg.Headers().Get(HeaderEncoding) == encodingZstd {
-		if n, _, err := claimed(msg.Data(), DefaultMaxBody); err == nil {
+	if msg.Headers().Get(wire.HeaderEncoding) == wire.EncodingZstd {
+		if n, _, err := wire.Claimed(msg.Data(), wire.DefaultMaxBody); err == nil {
 			size = max(size, n)
 		}
 	}

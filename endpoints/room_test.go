@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // parcel is a message of which only the size matters.
@@ -63,8 +64,8 @@ func TestRoomCountsBytesOnce(t *testing.T) {
 func TestSizeIsThatOfWhatComesOut(t *testing.T) {
 	t.Parallel()
 	plain := bytes.Repeat([]byte("x"), 1<<20)
-	small := compress(plain)
-	zstd := nats.Header{HeaderEncoding: {encodingZstd}}
+	small := wire.Compress(plain)
+	zstd := nats.Header{wire.HeaderEncoding: {wire.EncodingZstd}}
 	for name, tc := range map[string]struct {
 		msg  parcel
 		want int
@@ -95,7 +96,7 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 	}, Concurrency(slots)))
 	large := fmt.Appendf(nil, "%q", bytes.Repeat([]byte("x"), 1000_000))
 	for range requests {
-		builder := NewRequestBuilder("large", newMeta(), int(b.nc.MaxPayload()))
+		builder := wire.NewRequestBuilder("large", newMeta(), int(b.nc.MaxPayload()))
 		if !builder.Add(0, "k", large) {
 			t.Fatal("it does not fit")
 		}

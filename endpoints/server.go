@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 )
@@ -53,18 +54,18 @@ func (e *endpointServer) held() int {
 }
 
 // prepare sets up the reply to a request.
-func (e *endpointServer) prepare(sending context.Context, a *answers, meta Meta, trace Trace) {
+func (e *endpointServer) prepare(sending context.Context, a *answers, meta wire.Meta, trace wire.Trace) {
 	a.out, a.ctx = e.service.outbox, sending
 	a.giveUp = func(error) {}
-	a.subject = ReplySubject(e.name)
+	a.subject = wire.ReplySubject(e.name)
 	if !meta.ReplyTo.IsZero() {
 		a.subject = meta.ReplyTo.String()
 	}
-	a.header = meta.reply()
-	a.header[HeaderService] = []string{e.service.identity}
-	a.header[HeaderContentType] = []string{contentTypeJSON}
+	a.header = meta.Reply()
+	a.header[wire.HeaderService] = []string{e.service.identity}
+	a.header[wire.HeaderContentType] = []string{wire.ContentTypeJSON}
 	trace.SetHeader(a.header)
-	a.limit = min(int(e.service.nc.MaxPayload())-headerSize(a.header)-replyReserve, DefaultMaxBody)
+	a.limit = min(int(e.service.nc.MaxPayload())-wire.HeaderSize(a.header)-replyReserve, wire.DefaultMaxBody)
 	a.flushAt = e.options.flushBytes
 	a.squeeze = e.options.compress
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 )
@@ -41,7 +43,7 @@ type Config struct {
 	// DrainTimeout is how long running chunks may go on once Run's context has ended. Default 25 s.
 	DrainTimeout time.Duration
 	// Limits bound what one request may cost.
-	Limits Limits
+	Limits wire.Limits
 	// Wrap is called around the handlers of all endpoints, the first outermost.
 	Wrap []Wrapper
 }
@@ -52,15 +54,15 @@ func (c Config) withDefaults() Config {
 	if c.Log == nil {
 		c.Log = zap.NewNop()
 	}
-	c.Limits = c.Limits.withDefaults()
+	c.Limits = c.Limits.WithDefaults()
 	return c
 }
 
 func (c Config) validate() error {
-	var name *NameError
+	var name *wire.NameError
 	switch {
-	case errors.As(ValidateName(c.Name), &name):
-		return fmt.Errorf("Config.Name is %.80q; use 1 to %d of A-Z a-z 0-9 _ -", c.Name, MaxNameLength)
+	case errors.As(wire.ValidateName(c.Name), &name):
+		return fmt.Errorf("Config.Name is %.80q; use 1 to %d of A-Z a-z 0-9 _ -", c.Name, wire.MaxNameLength)
 	case !semantic.MatchString(c.Version):
 		return fmt.Errorf("Config.Version is %.80q; use a semantic version such as 1.4.0", c.Version)
 	case c.DrainTimeout < 0:
@@ -76,7 +78,7 @@ type Service struct {
 	config   Config
 	nc       *nats.Conn
 	outbox   *outbox
-	limits   Limits
+	limits   wire.Limits
 	identity string // "name@version instance"
 	instance string
 	host     string
@@ -105,7 +107,7 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 }
 
 func (s *Service) register(e *endpointServer) error {
-	if err := ValidateName(e.name); err != nil {
+	if err := wire.ValidateName(e.name); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -123,11 +125,11 @@ func (s *Service) register(e *endpointServer) error {
 	e.log = s.config.Log.With(zap.String("endpoint", e.name))
 	e.slots = newSlots(e.options.concurrency)
 	e.setting = &setting{slots: e.slots, option: e.options.concurrency, log: e.log}
-	e.work = s.newPuller(StreamWork, e.name, newRoom(e.slots, e.byItem), e.log)
+	e.work = s.newPuller(wire.StreamWork, e.name, newRoom(e.slots, e.byItem), e.log)
 	e.work.deal = e.deal
 	e.work.settings = e.setting.setOperator
 	e.work.ensure = func(ctx context.Context) error {
-		return EnsureConsumer(ctx, s.outbox.js, e.name, ConsumerSettings{})
+		return stream.EnsureConsumer(ctx, s.outbox.js, e.name, stream.ConsumerSettings{})
 	}
 	s.endpoints = append(s.endpoints, e)
 	return nil
@@ -178,7 +180,7 @@ func (s *Service) Run(ctx context.Context) error {
 	go func() { done <- group.Wait() }()
 	<-serving.Done()
 	unlist()
-	err = s.drain(done, func() { stopWork(errShutdown) }, stopSend)
+	err = s.drain(done, func() { stopWork(wire.ErrShutdown) }, stopSend)
 	// Acknowledgements are not waited for one by one. An error here means that there is no server: it will deliver
 	// again, which does no harm.
 	_ = s.nc.FlushTimeout(time.Second)

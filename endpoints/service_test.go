@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 type number struct {
@@ -75,10 +77,10 @@ func TestHandleListRepliesAndFails(t *testing.T) {
 	if w.answered != 4 || w.failure != nil || len(w.slots) != 4 {
 		t.Fatalf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
 	}
-	if e := w.slots[0].Err; e == nil || *e != (SlotError{"odd_code", "bad thing", false}) {
+	if e := w.slots[0].Err; e == nil || *e != (wire.SlotError{Code: "odd_code", Message: "bad thing", Retry: false}) {
 		t.Errorf("slot 0: %v", e)
 	}
-	if e := w.slots[1].Err; e == nil || *e != (SlotError{"busy", "later", true}) {
+	if e := w.slots[1].Err; e == nil || *e != (wire.SlotError{Code: "busy", Message: "later", Retry: true}) {
 		t.Errorf("slot 1: %v", e)
 	}
 	if string(w.slots[3].Data) != `{"square":9}` {
@@ -106,7 +108,7 @@ func TestHandlersSeeTheParamsOfTheRun(t *testing.T) {
 	b.run(svc)
 	for _, endpoint := range []string{"each", "list"} {
 		for params, want := range map[string]string{`{"year":"2026"}`: `"2026map[year:2026]"`, "": `"map[]"`} {
-			builder := NewRequestBuilder(endpoint, newMeta(), 1<<20)
+			builder := wire.NewRequestBuilder(endpoint, newMeta(), 1<<20)
 			builder.SetParams([]byte(params))
 			builder.Add(0, "k", []byte("{}"))
 			b.publish(builder.Msg())
@@ -141,14 +143,14 @@ func TestErrorsAndPanicsOfItems(t *testing.T) {
 	}))
 	b.run(svc)
 	w := b.reply("each", append(numbers(5), payload{5, `{"n":"five"}`}, payload{6, `[]`}))
-	want := map[int]SlotError{
-		0: {CodePanic, "the handler panicked: no such thing", false},
-		1: {CodeHandlerError, "plain", false},
-		2: {"locked", "read account: locked: row 7", true},
-		3: {"unknown", "nobody", false},
-		5: {CodeBadPayload, "the payload does not fit endpoints.number at /n: a JSON string does not fit Go type int", false},
-		6: {CodeBadPayload,
-			"the payload does not fit endpoints.number at its root: a JSON array does not fit Go type endpoints.number", false},
+	want := map[int]wire.SlotError{
+		0: {Code: wire.CodePanic, Message: "the handler panicked: no such thing", Retry: false},
+		1: {Code: wire.CodeHandlerError, Message: "plain", Retry: false},
+		2: {Code: "locked", Message: "read account: locked: row 7", Retry: true},
+		3: {Code: "unknown", Message: "nobody", Retry: false},
+		5: {Code: wire.CodeBadPayload, Message: "the payload does not fit endpoints.number at /n: a JSON string does not fit Go type int", Retry: false},
+		6: {Code: wire.CodeBadPayload,
+			Message: "the payload does not fit endpoints.number at its root: a JSON array does not fit Go type endpoints.number", Retry: false},
 	}
 	for i, e := range want {
 		if got := w.slots[i].Err; got == nil || *got != e {
@@ -164,13 +166,13 @@ func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		end  func() error
-		want SlotError
+		want wire.SlotError
 	}{
-		"panic": {func() error { panic("boom") }, SlotError{CodePanic, "the handler panicked: boom", true}},
-		"error": {func() error { return errors.New("no database") }, SlotError{CodeHandlerError, "no database", true}},
+		"panic": {func() error { panic("boom") }, wire.SlotError{Code: wire.CodePanic, Message: "the handler panicked: boom", Retry: true}},
+		"error": {func() error { return errors.New("no database") }, wire.SlotError{Code: wire.CodeHandlerError, Message: "no database", Retry: true}},
 		"fail": {func() error { return fmt.Errorf("open: %w", Fail("gone", "for good")) },
-			SlotError{"gone", "open: gone: for good", false}},
-		"retry": {func() error { return Retry("db", "down") }, SlotError{"db", "down", true}},
+			wire.SlotError{Code: "gone", Message: "open: gone: for good", Retry: false}},
+		"retry": {func() error { return Retry("db", "down") }, wire.SlotError{Code: "db", Message: "down", Retry: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -206,11 +208,11 @@ func TestPartialReplies(t *testing.T) {
 	}))
 	b.run(svc)
 	meta := b.ask("list", numbers(10))
-	recorder, err := EnsureRecorder(b.ctx, b.js)
+	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
 	msg, err := recorder.Next(jetstream.FetchMaxWait(patience))
 	check(t, err)
-	reply, err := ParseReply(msg.Subject(), msg.Headers(), msg.Data(), Limits{})
+	reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 	check(t, err)
 	if len(reply.Slots) != 5 || reply.Answered != -1 {
 		t.Fatalf("the first part has %d slots and answered %d", len(reply.Slots), reply.Answered)
@@ -234,7 +236,7 @@ func TestLateFlushSendsNothing(t *testing.T) {
 			item.Reply(square{1})
 		}
 		kept <- chunk
-		return b.js.DeleteStream(ctx, StreamReply) // so that the final message stays on its way
+		return b.js.DeleteStream(ctx, wire.StreamReply) // so that the final message stays on its way
 	}))
 	b.run(svc)
 	meta := b.ask("list", numbers(3))
@@ -251,7 +253,7 @@ func TestLateFlushSendsNothing(t *testing.T) {
 		t.Errorf("messages %d, answered %d", w.messages, w.answered)
 	}
 	eventually(t, "the request is acknowledged", func() bool { return b.backlog("list") == 0 })
-	stream, err := b.js.Stream(b.ctx, StreamReply)
+	stream, err := b.js.Stream(b.ctx, wire.StreamReply)
 	check(t, err)
 	if n := stream.CachedInfo().State.LastSeq; n != 1 {
 		t.Errorf("%d messages were sent", n)
@@ -276,7 +278,7 @@ func TestLargeReplyIsSplitAndAnOversizeSlotFails(t *testing.T) {
 	for i := range 20 {
 		slot := w.slots[i]
 		if i == 7 {
-			if slot.Err == nil || slot.Err.Code != CodeResultTooLarge || !strings.Contains(slot.Err.Message, "40975") {
+			if slot.Err == nil || slot.Err.Code != wire.CodeResultTooLarge || !strings.Contains(slot.Err.Message, "40975") {
 				t.Errorf("slot 7: %v", slot.Err)
 			}
 		} else if slot.Err != nil || len(slot.Data) != 10<<10+2 {
@@ -301,13 +303,13 @@ func TestResultsOfEveryKind(t *testing.T) {
 	pdf := []byte("%PDF-1.7\x00\xff")
 	check(t, HandleEach(svc, "kinds", func(_ context.Context, in number) (any, error) {
 		return []any{
-			Binary{"application/pdf", pdf}, &Binary{Data: pdf}, nil, moody{}, moody{bad: true}, make(chan int),
-			Binary{ContentType: "no\nsuch"}, "<&\u2028>",
+			wire.Binary{ContentType: "application/pdf", Data: pdf}, &wire.Binary{Data: pdf}, nil, moody{}, moody{bad: true}, make(chan int),
+			wire.Binary{ContentType: "no\nsuch"}, "<&\u2028>",
 		}[in.N], nil
 	}, Concurrency(1), Compress(1)))
 	b.run(svc)
 	w := b.reply("kinds", numbers(8))
-	for i, contentType := range []string{"application/pdf", DefaultBinaryType} {
+	for i, contentType := range []string{"application/pdf", wire.DefaultBinaryType} {
 		if s := w.slots[i]; s.ContentType != contentType || !bytes.Equal(s.Data, pdf) {
 			t.Errorf("slot %d: %q %q", i, s.ContentType, s.Data)
 		}
@@ -318,7 +320,7 @@ func TestResultsOfEveryKind(t *testing.T) {
 		}
 	}
 	for _, i := range []int{4, 5, 6} {
-		if e := w.slots[i].Err; e == nil || e.Code != CodeBadResult {
+		if e := w.slots[i].Err; e == nil || e.Code != wire.CodeBadResult {
 			t.Errorf("slot %d: %v", i, e)
 		}
 	}
@@ -331,11 +333,11 @@ func TestUnreadableRequests(t *testing.T) {
 	check(t, HandleEach(svc, "square", squares))
 	b.run(svc)
 	bad := newMeta()
-	b.publish(&nats.Msg{Subject: WorkSubject("square"), Header: bad.request(), Data: []byte(`{"items":[{"i":1}]}`)})
-	b.publish(&nats.Msg{Subject: WorkSubject("square"), Data: []byte(`garbage`)})
+	b.publish(&nats.Msg{Subject: wire.WorkSubject("square"), Header: bad.Request(), Data: []byte(`{"items":[{"i":1}]}`)})
+	b.publish(&nats.Msg{Subject: wire.WorkSubject("square"), Data: []byte(`garbage`)})
 	good := b.ask("square", numbers(1))
 	found := b.collect(2)
-	if w := found[bad.Slice]; w == nil || w.failure == nil || w.failure.Code != CodeBadRequest || w.failure.Retry {
+	if w := found[bad.Slice]; w == nil || w.failure == nil || w.failure.Code != wire.CodeBadRequest || w.failure.Retry {
 		t.Errorf("the unreadable request: %+v", w)
 	}
 	if w := found[good.Slice]; w == nil || w.answered != 1 {
@@ -347,9 +349,9 @@ func TestUnreadableRequests(t *testing.T) {
 // shortWait gives an endpoint a consumer that delivers again soon.
 func (b *bundle) shortWait(endpoint string, d time.Duration) {
 	b.t.Helper()
-	config := consumerConfig(ConsumerName(endpoint), WorkSubject(endpoint))
+	config := stream.ConsumerConfig(wire.ConsumerName(endpoint), wire.WorkSubject(endpoint))
 	config.AckWait = d
-	_, err := b.js.CreateConsumer(b.ctx, StreamWork, config)
+	_, err := b.js.CreateConsumer(b.ctx, wire.StreamWork, config)
 	check(b.t, err)
 }
 
@@ -361,7 +363,7 @@ func TestSlowWorkIsNotDeliveredTwice(t *testing.T) {
 	var calls atomic.Int32
 	check(t, HandleEach(svc, "slow", func(ctx context.Context, _ number) (square, error) {
 		calls.Add(1)
-		return square{}, wait(ctx, 4*time.Second)
+		return square{}, stream.Wait(ctx, 4*time.Second)
 	}))
 	b.run(svc)
 	if w := b.reply("slow", numbers(1)); w.answered != 1 || w.messages != 1 {
@@ -377,9 +379,9 @@ func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
 	b := setup(t)
 	b.shortWait("killer", 50*time.Millisecond)
 	meta := b.ask("killer", numbers(3))
-	consumer, err := b.js.Consumer(b.ctx, StreamWork, "killer")
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "killer")
 	check(t, err)
-	for range DefaultDeliveries { // services that die while they hold it
+	for range wire.DefaultDeliveries { // services that die while they hold it
 		_, err := consumer.Next(jetstream.FetchMaxWait(patience))
 		check(t, err)
 	}
@@ -390,7 +392,7 @@ func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
 	}))
 	b.run(svc)
 	w := b.collect(1)[meta.Slice]
-	if w.failure == nil || w.failure.Code != CodeDeliveries || !w.failure.Retry || w.answered != 0 {
+	if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
 	}
 }
@@ -398,7 +400,7 @@ func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
 // handBack takes the one request of an endpoint so many times, and hands it back.
 func (b *bundle) handBack(endpoint string, times int) {
 	b.t.Helper()
-	consumer, err := b.js.Consumer(b.ctx, StreamWork, ConsumerName(endpoint))
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
 	check(b.t, err)
 	for range times {
 		msg, err := consumer.Next(jetstream.FetchMaxWait(patience))
@@ -411,7 +413,7 @@ func (b *bundle) handBack(endpoint string, times int) {
 func TestRequestThatWasHandedBackIsStillServed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, EnsureConsumer(b.ctx, b.js, "square", ConsumerSettings{}))
+	check(t, stream.EnsureConsumer(b.ctx, b.js, "square", stream.ConsumerSettings{}))
 	meta := b.ask("square", numbers(3))
 	b.handBack("square", 10)
 	svc := b.service()
@@ -484,10 +486,10 @@ func TestDrainTimeoutGivesTheRestBack(t *testing.T) {
 	await(t, "second item", begun)
 	check(t, stop())
 	w := b.collect(1)[meta.Slice]
-	if e := w.slots[1].Err; e == nil || e.Code != CodeShutdown || !e.Retry {
+	if e := w.slots[1].Err; e == nil || e.Code != wire.CodeShutdown || !e.Retry {
 		t.Errorf("slot 1: %v", e)
 	}
-	if w.answered != 2 || w.failure == nil || w.failure.Code != CodeShutdown || !w.failure.Retry {
+	if w.answered != 2 || w.failure == nil || w.failure.Code != wire.CodeShutdown || !w.failure.Retry {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
 	}
 }
@@ -503,7 +505,7 @@ func TestHandlerTimeout(t *testing.T) {
 	}, Timeout(20*time.Millisecond)))
 	b.run(svc)
 	w := b.reply("work", numbers(2))
-	if w.answered != 1 || w.failure == nil || w.failure.Code != CodeTimeout || !w.failure.Retry {
+	if w.answered != 1 || w.failure == nil || w.failure.Code != wire.CodeTimeout || !w.failure.Retry {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
 	}
 }
@@ -523,12 +525,12 @@ func TestInstancesShareTheWork(t *testing.T) {
 			for _, item := range chunk.Items() {
 				item.Reply(square{})
 			}
-			return wait(ctx, 5*time.Millisecond)
+			return stream.Wait(ctx, 5*time.Millisecond)
 		}, Concurrency(2)))
 		b.run(svc)
 	}
 	eventually(t, "both wait for work", func() bool {
-		consumer, err := b.js.Consumer(b.ctx, StreamWork, ConsumerName("shared"))
+		consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName("shared"))
 		return err == nil && consumer.CachedInfo().NumWaiting >= 2
 	})
 	for range chunks {

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
@@ -105,15 +107,15 @@ func (b *bundle) connect() *nats.Conn {
 
 func (b *bundle) streams() {
 	b.t.Helper()
-	b.streamsWith(StreamConfig{})
+	b.streamsWith(stream.Config{})
 }
 
-func (b *bundle) streamsWith(config StreamConfig) {
+func (b *bundle) streamsWith(config stream.Config) {
 	b.t.Helper()
 	eventually(b.t, "the streams are there", func() bool {
 		ctx, cancel := context.WithTimeout(b.ctx, time.Second) // a request may be lost while a server starts
 		defer cancel()
-		_, err := EnsureStreams(ctx, b.js, config)
+		_, err := stream.Ensure(ctx, b.js, config)
 		return err == nil
 	})
 }
@@ -164,14 +166,25 @@ func numbers(n int) []payload {
 	return items
 }
 
-func newMeta() Meta {
+func newMeta() wire.Meta {
 	slice := uuid.New()
-	return Meta{Run: uuid.New(), Slice: slice, Step: 0, Attempt: 1, Generation: 1, Mode: ModeBatch, Root: slice,
-		Deliveries: DefaultDeliveries}
+	return wire.Meta{Run: uuid.New(), Slice: slice, Step: 0, Attempt: 1, Generation: 1, Mode: wire.ModeBatch, Root: slice,
+		Deliveries: wire.DefaultDeliveries}
+}
+
+// bound gives a stream room for so many bytes.
+func (b *bundle) bound(name string, bytes int64) {
+	b.t.Helper()
+	found, err := b.js.Stream(b.ctx, name)
+	check(b.t, err)
+	config := found.CachedInfo().Config
+	config.MaxBytes = bytes
+	_, err = b.js.UpdateStream(b.ctx, config)
+	check(b.t, err)
 }
 
 // ask publishes a request.
-func (b *bundle) ask(endpoint string, items []payload) Meta {
+func (b *bundle) ask(endpoint string, items []payload) wire.Meta {
 	b.t.Helper()
 	meta, msg := b.request(endpoint, items)
 	b.publish(msg)
@@ -179,10 +192,10 @@ func (b *bundle) ask(endpoint string, items []payload) Meta {
 }
 
 // request returns a request, and what its headers say.
-func (b *bundle) request(endpoint string, items []payload) (Meta, *nats.Msg) {
+func (b *bundle) request(endpoint string, items []payload) (wire.Meta, *nats.Msg) {
 	b.t.Helper()
 	meta := newMeta()
-	builder := NewRequestBuilder(endpoint, meta, int(b.nc.MaxPayload()))
+	builder := wire.NewRequestBuilder(endpoint, meta, int(b.nc.MaxPayload()))
 	for _, item := range items {
 		if !builder.Add(item.ordinal, fmt.Sprintf("KEY-%d", item.ordinal), []byte(item.json)) {
 			b.t.Fatalf("item %d does not fit", item.ordinal)
@@ -200,9 +213,9 @@ func (b *bundle) publish(msg *nats.Msg) {
 // whole is a reply put together from its messages.
 type whole struct {
 	messages int
-	slots    map[int]Slot
+	slots    map[int]wire.Slot
 	answered int
-	failure  *SlotError
+	failure  *wire.SlotError
 	service  string
 	took     time.Duration
 }
@@ -211,7 +224,7 @@ type whole struct {
 // is new, which what is repeated is not, within patience.
 func (b *bundle) collect(n int) map[uuid.UUID]*whole {
 	b.t.Helper()
-	recorder, err := EnsureRecorder(b.ctx, b.js)
+	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(b.t, err)
 	found := map[uuid.UUID]*whole{}
 	complete := func() (count int) {
@@ -251,11 +264,11 @@ func (b *bundle) collect(n int) map[uuid.UUID]*whole {
 
 func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 	b.t.Helper()
-	reply, err := ParseReply(msg.Subject(), msg.Headers(), msg.Data(), Limits{})
+	reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 	check(b.t, err)
 	w := found[reply.Slice]
 	if w == nil {
-		w = &whole{slots: map[int]Slot{}, answered: -1}
+		w = &whole{slots: map[int]wire.Slot{}, answered: -1}
 		found[reply.Slice] = w
 	}
 	w.messages++
@@ -279,7 +292,7 @@ func (b *bundle) reply(endpoint string, items []payload) *whole {
 // backlog returns how many requests an endpoint has that are not acknowledged.
 func (b *bundle) backlog(endpoint string) int {
 	b.t.Helper()
-	consumer, err := b.js.Consumer(b.ctx, StreamWork, ConsumerName(endpoint))
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
 	check(b.t, err)
 	info, err := consumer.Info(b.ctx)
 	check(b.t, err)

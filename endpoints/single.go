@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -31,17 +32,17 @@ func retryDelay(tries int) time.Duration {
 }
 
 // single reports whether the request is one for which somebody waits and which outlives this try.
-func (j *job) single() bool { return j.request.Mode == ModeSingle && j.origin.persisted() }
+func (j *job) single() bool { return j.request.Mode == wire.ModeSingle && j.origin.persisted() }
 
 // verdict says what a try at a single request has come to.
 type verdict struct {
-	failure *SlotError // what speaks for the items without an answer, if any
-	passing *SlotError // what may pass; nil when trying again would not help
-	fault   *SlotError // what the handler did not decide itself; nil when it has
+	failure *wire.SlotError // what speaks for the items without an answer, if any
+	passing *wire.SlotError // what may pass; nil when trying again would not help
+	fault   *wire.SlotError // what the handler did not decide itself; nil when it has
 }
 
 // judge looks at what was answered, all of which is still held.
-func (j *job) judge(failure *SlotError, undecided bool) (v verdict, err error) {
+func (j *job) judge(failure *wire.SlotError, undecided bool) (v verdict, err error) {
 	slots, err := j.answers.heldSlots()
 	if err != nil {
 		return v, fmt.Errorf("read the held answers: %w", err)
@@ -49,15 +50,15 @@ func (j *job) judge(failure *SlotError, undecided bool) (v verdict, err error) {
 	for _, slot := range slots {
 		v.add(slot.Err, j.answers.isFault(slot.Ordinal))
 	}
-	if len(slots) < len(j.request.items) && failure == nil && !j.answers.unfinished {
-		failure, undecided = newSlotError(CodeUnanswered, "the handler left the item out", true), true
+	if len(slots) < len(j.request.Items) && failure == nil && !j.answers.unfinished {
+		failure, undecided = wire.NewSlotError(wire.CodeUnanswered, "the handler left the item out", true), true
 	}
 	v.add(failure, undecided || j.spent)
 	v.failure = failure
 	return v, nil
 }
 
-func (v *verdict) add(e *SlotError, undecided bool) {
+func (v *verdict) add(e *wire.SlotError, undecided bool) {
 	if e == nil {
 		return
 	}
@@ -71,10 +72,10 @@ func (v *verdict) add(e *SlotError, undecided bool) {
 
 // conclude ends a try at a single request: it is tried again later, or answered, and buried when the handler did not
 // decide. It reports whether the request was answered.
-func (e *endpointServer) conclude(j *job, failure *SlotError) bool {
+func (e *endpointServer) conclude(j *job, failure *wire.SlotError) bool {
 	if over := j.answers.unlessOverflowed(nil); over != nil {
 		j.answers.settle(0, true)
-		failure = asSlotError(context.Background(), over, false)
+		failure = wire.AsSlotError(context.Background(), over, false)
 		j.fault = failure
 		return e.settle(j, failure, nil)
 	}
@@ -107,11 +108,11 @@ func (j *job) mayComeBack(after time.Duration) bool {
 // bury publishes a dead letter. It reports true once JetStream has acknowledged it; otherwise the request has been
 // handed back.
 func (e *endpointServer) bury(
-	ctx context.Context, from origin, h nats.Header, body []byte, fault *SlotError, log *zap.Logger,
+	ctx context.Context, from origin, h nats.Header, body []byte, fault *wire.SlotError, log *zap.Logger,
 ) bool {
 	svc := e.service
-	letter := newDeadLetter(e.name, h, body, obituary{cause: fault, deliveries: from.delivered(), service: svc.identity,
-		at: time.Now(), id: from.letterID()}, int(svc.nc.MaxPayload()))
+	letter := wire.NewDeadLetter(e.name, h, body, wire.Obituary{Cause: fault, Deliveries: from.delivered(), Service: svc.identity,
+		At: time.Now(), ID: from.letterID()}, int(svc.nc.MaxPayload()))
 	log = log.With(zap.String("cause", fault.Code), zap.Int("deliveries", from.delivered()))
 	ctx, cancel := context.WithTimeout(ctx, buryPatience)
 	defer cancel()
@@ -145,12 +146,12 @@ func (e ownError) Unwrap() error { return e.error }
 // undecided reports whether an error speaks for something that a handler did not decide by Fail or Retry.
 func undecided(err error) bool {
 	var own ownError
-	var slot *SlotError
+	var slot *wire.SlotError
 	return errors.As(err, &own) || !errors.As(err, &slot)
 }
 
 // fault writes the error slot of an ordinal whose handler has not decided it.
-func (a *answers) fault(ordinal int, e *SlotError) {
+func (a *answers) fault(ordinal int, e *wire.SlotError) {
 	a.blame(ordinal)
 	a.fail(ordinal, e)
 }

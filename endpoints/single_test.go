@@ -11,25 +11,27 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // letters waits for n dead letters and returns all that there are.
-func (b *bundle) letters(n int) []DeadLetter {
+func (b *bundle) letters(n int) []wire.DeadLetter {
 	b.t.Helper()
-	stream, err := b.js.Stream(b.ctx, StreamDead)
+	stream, err := b.js.Stream(b.ctx, wire.StreamDead)
 	check(b.t, err)
 	eventually(b.t, "the letters are there", func() bool {
 		info, err := stream.Info(b.ctx)
 		return err == nil && info.State.Msgs >= uint64(n)
 	})
-	var letters []DeadLetter
+	var letters []wire.DeadLetter
 	for seq := uint64(1); ; seq++ {
 		msg, err := stream.GetMsg(b.ctx, seq)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			break
 		}
 		check(b.t, err)
-		letter, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
+		letter, err := wire.ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
 		check(b.t, err)
 		letters = append(letters, letter)
 	}
@@ -40,11 +42,11 @@ func (b *bundle) letters(n int) []DeadLetter {
 }
 
 // askSingle publishes a request of one item, for a node that waits.
-func (b *bundle) askSingle(endpoint, payload string, deliveries int) Meta {
+func (b *bundle) askSingle(endpoint, payload string, deliveries int) wire.Meta {
 	b.t.Helper()
 	meta := newMeta()
-	meta.Mode, meta.Deliveries = ModeSingle, deliveries
-	builder := NewRequestBuilder(endpoint, meta, int(b.nc.MaxPayload()))
+	meta.Mode, meta.Deliveries = wire.ModeSingle, deliveries
+	builder := wire.NewRequestBuilder(endpoint, meta, int(b.nc.MaxPayload()))
 	builder.Add(0, "KEY-0", []byte(payload))
 	b.publish(builder.Msg())
 	return meta
@@ -94,20 +96,20 @@ func TestSingleRequestThatDies(t *testing.T) {
 		handler func(context.Context, number) (square, error)
 		want    outcome
 	}{
-		"fail": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, Fail(CodeTimeout, "no") },
-			outcome{CodeTimeout, false, 1, "no"}},
-		"retry": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, Retry(CodePanic, "busy") },
-			outcome{CodePanic, false, 2, "busy"}},
+		"fail": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, Fail(wire.CodeTimeout, "no") },
+			outcome{wire.CodeTimeout, false, 1, "no"}},
+		"retry": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, Retry(wire.CodePanic, "busy") },
+			outcome{wire.CodePanic, false, 2, "busy"}},
 		"panic": {`{"n":1}`, func(context.Context, number) (square, error) { panic("boom") },
-			outcome{CodePanic, true, 1, "the handler panicked: boom"}},
+			outcome{wire.CodePanic, true, 1, "the handler panicked: boom"}},
 		"plain": {`{"n":1}`, func(context.Context, number) (square, error) { return square{}, errors.New("plain") },
-			outcome{CodeHandlerError, true, 1, "plain"}},
+			outcome{wire.CodeHandlerError, true, 1, "plain"}},
 		"timeout": {`{"n":1}`, func(ctx context.Context, _ number) (square, error) {
 			<-ctx.Done()
 			return square{}, ctx.Err()
 		},
-			outcome{CodeTimeout, true, 2, "the handler did not end within its time"}},
-		"payload": {`"one"`, nil, outcome{CodeBadPayload, true, 0, ""}},
+			outcome{wire.CodeTimeout, true, 2, "the handler did not end within its time"}},
+		"payload": {`"one"`, nil, outcome{wire.CodeBadPayload, true, 0, ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -132,7 +134,7 @@ func TestSingleRequestThatDies(t *testing.T) {
 			}
 			letter := b.letters(1)[0]
 			if letter.Cause != tc.want.code || letter.Slice != meta.Slice || letter.Run != meta.Run || letter.Items != 1 ||
-				letter.Mode != ModeSingle || letter.Endpoint != "work" || !strings.HasPrefix(letter.Service, "tester@1.2.3 ") ||
+				letter.Mode != wire.ModeSingle || letter.Endpoint != "work" || !strings.HasPrefix(letter.Service, "tester@1.2.3 ") ||
 				letter.Deliveries != max(int(tc.want.tries), 1) || !strings.Contains(letter.Message, tc.want.message) ||
 				time.Since(letter.At) > patience || !strings.Contains(string(letter.Body), tc.payload) {
 				t.Errorf("%+v", letter)
@@ -157,8 +159,8 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 		}
 	}))
 	b.run(svc)
-	for n, want := range []SlotError{{CodeHandlerError, "no database", true}, {"gone", "for good", false},
-		{CodeUnanswered, "the handler left the item out", true}} {
+	for n, want := range []wire.SlotError{{Code: wire.CodeHandlerError, Message: "no database", Retry: true}, {Code: "gone", Message: "for good", Retry: false},
+		{Code: wire.CodeUnanswered, Message: "the handler left the item out", Retry: true}} {
 		meta := b.askSingle("list", strings.Replace(`{"n":N}`, "N", string(rune('0'+n)), 1), 1)
 		if w := b.collect(1)[meta.Slice]; w.failure == nil || *w.failure != want {
 			t.Errorf("%d: %v", n, w.failure)
@@ -166,7 +168,7 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 	}
 	b.settled("list")
 	letters := b.letters(2)
-	if letters[0].Cause != CodeHandlerError || letters[1].Cause != CodeUnanswered {
+	if letters[0].Cause != wire.CodeHandlerError || letters[1].Cause != wire.CodeUnanswered {
 		t.Errorf("%+v", letters)
 	}
 }
@@ -176,7 +178,7 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, EnsureConsumer(b.ctx, b.js, "work", ConsumerSettings{}))
+	check(t, stream.EnsureConsumer(b.ctx, b.js, "work", stream.ConsumerSettings{}))
 	ctx, cancel := context.WithTimeout(b.ctx, longestRetry/2)
 	defer cancel()
 	answer := make(chan error, 1)
@@ -191,7 +193,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 	}))
 	b.run(svc)
 	err := await(t, "answer", answer)
-	var slot *SlotError
+	var slot *wire.SlotError
 	if !errors.As(err, &slot) || slot.Code != "locked" {
 		t.Errorf("%v", err)
 	}
@@ -204,17 +206,17 @@ func TestUnreadableRequestsAreBuried(t *testing.T) {
 	check(t, HandleEach(svc, "work", squares))
 	b.run(svc)
 	single, batch := newMeta(), newMeta()
-	single.Mode = ModeSingle
-	headless := batch.request()
-	delete(headless, HeaderRun)
-	headless[HeaderMsgID] = []string{"headless"}
+	single.Mode = wire.ModeSingle
+	headless := batch.Request()
+	delete(headless, wire.HeaderRun)
+	headless[wire.HeaderMsgID] = []string{"headless"}
 	other := newMeta()
-	other.ReplyTo = Return{Asker: "me", Callee: "other", Call: "x"}
-	for _, h := range []nats.Header{nil, headless, other.request(), batch.request(), single.request()} {
-		b.publish(&nats.Msg{Subject: WorkSubject("work"), Header: h, Data: []byte(`{"items":[`)})
+	other.ReplyTo = wire.Return{Asker: "me", Callee: "other", Call: "x"}
+	for _, h := range []nats.Header{nil, headless, other.Request(), batch.Request(), single.Request()} {
+		b.publish(&nats.Msg{Subject: wire.WorkSubject("work"), Header: h, Data: []byte(`{"items":[`)})
 	}
 	for _, w := range b.collect(2) {
-		if w.failure == nil || w.failure.Code != CodeBadRequest {
+		if w.failure == nil || w.failure.Code != wire.CodeBadRequest {
 			t.Errorf("%+v", w.failure)
 		}
 	}
@@ -222,7 +224,7 @@ func TestUnreadableRequestsAreBuried(t *testing.T) {
 	ids := map[string]bool{}
 	for _, letter := range b.letters(4) {
 		ids[letter.MsgID] = true
-		if letter.Cause != CodeBadRequest || string(letter.Body) != `{"items":[` || letter.Slice == batch.Slice &&
+		if letter.Cause != wire.CodeBadRequest || string(letter.Body) != `{"items":[` || letter.Slice == batch.Slice &&
 			letter.Run != uuid.Nil {
 			t.Errorf("%+v", letter)
 		}
@@ -247,13 +249,11 @@ func TestBatchRequestsAreNotBuried(t *testing.T) {
 func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	config := StreamConfig{DeadMaxBytes: 1}.WithDefaults().dead()
-	_, err := b.js.UpdateStream(b.ctx, config)
-	check(t, err)
+	b.bound(wire.StreamDead, 1)
 	svc := b.service()
 	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
 	b.run(svc)
-	meta := b.askSingle("work", `{"n":1}`, DefaultDeliveries)
+	meta := b.askSingle("work", `{"n":1}`, wire.DefaultDeliveries)
 	if w := b.collect(1)[meta.Slice]; w.slots[0].Err == nil {
 		t.Errorf("the caller waits for the stream of letters: %+v", w)
 	}
@@ -263,10 +263,8 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	if b.backlog("work") != 1 {
 		t.Fatal("the request is gone, and there is no letter")
 	}
-	config.MaxBytes = DefaultDeadMaxBytes
-	_, err = b.js.UpdateStream(b.ctx, config)
-	check(t, err)
-	if letter := b.letters(1)[0]; letter.Slice != meta.Slice || letter.Cause != CodePanic {
+	b.bound(wire.StreamDead, stream.DefaultDeadMaxBytes)
+	if letter := b.letters(1)[0]; letter.Slice != meta.Slice || letter.Cause != wire.CodePanic {
 		t.Errorf("%+v", letter)
 	}
 	b.settled("work")
@@ -277,12 +275,12 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 func TestSingleRequestThatKillsItsService(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, EnsureConsumer(b.ctx, b.js, "deadly", ConsumerSettings{}))
-	consumer, err := b.js.Consumer(b.ctx, StreamWork, "deadly")
+	check(t, stream.EnsureConsumer(b.ctx, b.js, "deadly", stream.ConsumerSettings{}))
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "deadly")
 	check(t, err)
 	config := consumer.CachedInfo().Config
 	config.AckWait = 2 * time.Second
-	_, err = b.js.UpdateConsumer(b.ctx, StreamWork, config)
+	_, err = b.js.UpdateConsumer(b.ctx, wire.StreamWork, config)
 	check(t, err)
 	const deliveries = 2
 	answered := make(chan error, 1)
@@ -306,11 +304,11 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 		return square{}, nil
 	}))
 	b.run(svc)
-	if w := b.collect(1)[meta.Slice]; w.failure == nil || w.failure.Code != CodeDeliveries {
+	if w := b.collect(1)[meta.Slice]; w.failure == nil || w.failure.Code != wire.CodeDeliveries {
 		t.Errorf("%+v", w)
 	}
 	letter := b.letters(1)[0]
-	if letter.Cause != CodeDeliveries || letter.Deliveries <= deliveries || letter.Slice != meta.Slice {
+	if letter.Cause != wire.CodeDeliveries || letter.Deliveries <= deliveries || letter.Slice != meta.Slice {
 		t.Errorf("%+v", letter)
 	}
 	if len(answered) > 0 {
@@ -361,7 +359,7 @@ func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 	}))
 	b.run(svc)
 	for payload, code := range map[string]string{
-		`{"n":0}`: CodePanic, `{"n":1}`: "no", `{"n":2}`: "", `"x"`: CodeBadPayload,
+		`{"n":0}`: wire.CodePanic, `{"n":1}`: "no", `{"n":2}`: "", `"x"`: wire.CodeBadPayload,
 	} {
 		meta := b.askSingle("flow", payload, 2)
 		w := b.collect(1)[meta.Slice]
@@ -380,7 +378,7 @@ func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 	for _, letter := range b.letters(2) {
 		causes[letter.Cause] = true
 	}
-	if !causes[CodePanic] || !causes[CodeBadPayload] || tries.Load() != 4 {
+	if !causes[wire.CodePanic] || !causes[wire.CodeBadPayload] || tries.Load() != 4 {
 		t.Errorf("%v after %d tries", causes, tries.Load())
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"reflect"
 
 	"github.com/go-json-experiment/json"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Stage is what one call of a flow's handler works on: the items of a chunk that have come so far. It is safe for
@@ -41,15 +42,15 @@ type sheet interface {
 func newStage[In, Out, State, Shared any](
 	w *flowWork, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error,
 ) *Stage[In, Out, State, Shared] {
-	raw := w.job.request.items
+	raw := w.job.request.Items
 	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers,
 		all: make([]StageItem[In, Out, State, Shared], len(raw))}
 	w.here = make([]*flowItem, 0, len(raw))
 	for n := range raw {
-		item := s.add(n, raw[n].ordinal, raw[n].key)
-		item.core.parts = raw[n].parts
-		if err := decodePayload(raw[n].payload, &item.In); err != nil {
-			w.reject(&item.core, payloadError(err, reflect.TypeFor[In]()))
+		item := s.add(n, raw[n].Ordinal, raw[n].Key)
+		item.core.parts = raw[n].Parts
+		if err := wire.DecodePayload(raw[n].Payload, &item.In); err != nil {
+			w.reject(&item.core, wire.PayloadError(err, reflect.TypeFor[In]()))
 			continue
 		}
 		w.here = append(w.here, &item.core)
@@ -65,7 +66,7 @@ func resumeStage[In, Out, State, Shared any](
 	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers,
 		all: make([]StageItem[In, Out, State, Shared], len(from.Items))}
 	if len(from.Shared) > 0 {
-		if err := decodePayload(from.Shared, &s.Shared); err != nil {
+		if err := wire.DecodePayload(from.Shared, &s.Shared); err != nil {
 			return nil, fmt.Errorf("the chunk's state does not fit %v: %w", reflect.TypeFor[Shared](), err)
 		}
 	}
@@ -76,7 +77,7 @@ func resumeStage[In, Out, State, Shared any](
 		if len(from.Items[n].State) == 0 {
 			continue
 		}
-		if err := decodePayload(from.Items[n].State, &item.State); err != nil {
+		if err := wire.DecodePayload(from.Items[n].State, &item.State); err != nil {
 			return nil, fmt.Errorf("the state of an item does not fit %v: %w", reflect.TypeFor[State](), err)
 		}
 	}
@@ -106,16 +107,16 @@ func (s *Stage[In, Out, State, Shared]) Keys() []string {
 func (s *Stage[In, Out, State, Shared]) Number() int { return s.work.stage }
 
 // Meta returns what the headers of the request say that began the flow.
-func (s *Stage[In, Out, State, Shared]) Meta() Meta { return s.work.job.request.Meta }
+func (s *Stage[In, Out, State, Shared]) Meta() wire.Meta { return s.work.job.request.Meta }
 
 // Param returns a parameter of the run, or "" when the run has none of that name.
 func (s *Stage[In, Out, State, Shared]) Param(name string) string {
-	return s.work.job.request.params[name]
+	return s.work.job.request.Params[name]
 }
 
 // Params returns a copy of the run's parameters.
 func (s *Stage[In, Out, State, Shared]) Params() map[string]string {
-	return maps.Clone(s.work.job.request.params)
+	return maps.Clone(s.work.job.request.Params)
 }
 
 // Flush sends what has been answered so far, without waiting for it to arrive. Once the handler has returned it does

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"fmt"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -28,7 +29,7 @@ type flowItem struct {
 	at      int // in Stage.all
 	ordinal int
 	key     string
-	parts   parts // in the first stage only
+	parts   wire.Parts // in the first stage only
 	work    *flowWork
 
 	answered bool
@@ -47,7 +48,7 @@ type flowItem struct {
 // flowAnswer is the answer to one question.
 type flowAnswer struct {
 	target string
-	slot   Slot
+	slot   wire.Slot
 }
 
 // goes reports whether the item goes on to the next stage.
@@ -64,13 +65,13 @@ func (i *flowItem) asksOf(name string) *asked {
 }
 
 // answer returns the answer of a target, if the stage before has asked it for the item.
-func (i *flowItem) answer(target string) (slot Slot, asked bool) {
+func (i *flowItem) answer(target string) (slot wire.Slot, asked bool) {
 	for n := range i.answers {
 		if i.answers[n].target == target {
 			return i.answers[n].slot, true
 		}
 	}
-	return Slot{}, false
+	return wire.Slot{}, false
 }
 
 // Reply answers the item with a result, and ends its way. A result that cannot be written as JSON, or is too large for
@@ -85,9 +86,9 @@ func (i *StageItem[In, Out, State, Shared]) Reply(result Out) {
 	}
 	a.begin(i.Ordinal)
 	i.stage.out = result // pointing there, and not to result, keeps result off the heap
-	if err := appendResult(a.buf, &i.stage.out); err != nil {
+	if err := wire.AppendResult(a.buf, &i.stage.out); err != nil {
 		a.rollback()
-		a.fail(i.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		a.fail(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
 		return
 	}
 	a.end(i.Ordinal)
@@ -95,12 +96,12 @@ func (i *StageItem[In, Out, State, Shared]) Reply(result Out) {
 
 // Fail answers the item with an error that trying again would not help. See the function Fail.
 func (i *StageItem[In, Out, State, Shared]) Fail(code, format string, args ...any) {
-	i.core.fail(newSlotError(code, fmt.Sprintf(format, args...), false))
+	i.core.fail(wire.NewSlotError(code, fmt.Sprintf(format, args...), false))
 }
 
 // Retry answers the item with an error that may pass. See the function Retry.
 func (i *StageItem[In, Out, State, Shared]) Retry(code, format string, args ...any) {
-	i.core.fail(newSlotError(code, fmt.Sprintf(format, args...), true))
+	i.core.fail(wire.NewSlotError(code, fmt.Sprintf(format, args...), true))
 }
 
 // Next has the item go on to the next stage without asking for anything. An item that asks needs no Next.
@@ -118,11 +119,11 @@ func (i *StageItem[In, Out, State, Shared]) Info() ItemInfo { return i.core.info
 
 func (i *flowItem) info() ItemInfo {
 	request := i.work.job.request
-	return ItemInfo{Meta: request.Meta, Ordinal: i.ordinal, Key: i.key, params: request.params, parts: i.parts}
+	return ItemInfo{Meta: request.Meta, Ordinal: i.ordinal, Key: i.key, params: request.Params, parts: i.parts}
 }
 
 // fail answers with an error of the handler.
-func (i *flowItem) fail(e *SlotError) {
+func (i *flowItem) fail(e *wire.SlotError) {
 	a := &i.work.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,7 +133,7 @@ func (i *flowItem) fail(e *SlotError) {
 }
 
 // giveUp answers with an error of the library's. Called with answers.mu held.
-func (i *flowItem) giveUp(e *SlotError) {
+func (i *flowItem) giveUp(e *wire.SlotError) {
 	if i.answered {
 		return
 	}
@@ -170,7 +171,7 @@ func (i *flowItem) hasNext() bool {
 	if w.stage+1 < w.flow.stages {
 		return true
 	}
-	i.giveUp(newSlotError(CodeNoNextStage, fmt.Sprintf("stage %d is the last one of flow %s, and the item asks or goes "+
+	i.giveUp(wire.NewSlotError(wire.CodeNoNextStage, fmt.Sprintf("stage %d is the last one of flow %s, and the item asks or goes "+
 		"on in it", w.stage, w.flow.server.name), false))
 	return false
 }

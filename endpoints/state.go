@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // stateVersion is the version of how a suspended chunk is written.
@@ -84,7 +85,7 @@ const itemOverhead = 40
 // append writes {"i":17,"k":"CUST-18","s":{…},"r":[0]}.
 func (i *suspendedItem) append(b []byte) []byte {
 	b = strconv.AppendInt(append(b, `{"i":`...), int64(i.Ordinal), 10)
-	b = appendString(append(b, `,"k":`...), i.Key)
+	b = wire.AppendString(append(b, `,"k":`...), i.Key)
 	if len(i.State) > 0 {
 		b = append(append(b, `,"s":`...), i.State...)
 	}
@@ -104,8 +105,8 @@ func (i *suspendedItem) append(b []byte) []byte {
 
 // decodeSuspended reads what encode wrote, and holds it to what the stages rely on: it comes from a stream. States
 // alias the body.
-func decodeSuspended(body []byte, limits Limits) (*suspended, error) {
-	limits = limits.withDefaults()
+func decodeSuspended(body []byte, limits wire.Limits) (*suspended, error) {
+	limits = limits.WithDefaults()
 	s := &suspended{}
 	if err := s.scan(body, limits.MaxSlots); err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
@@ -118,36 +119,36 @@ func decodeSuspended(body []byte, limits Limits) (*suspended, error) {
 
 // scan reads the items by itself, and has all else read together.
 func (s *suspended) scan(body []byte, maxItems int) error {
-	in := newBodyReader(body, heldDepth)
+	in := wire.NewBodyReader(body, heldDepth)
 	rest := []byte("{")
 	items := false
-	in.open('{')
-	for in.more() {
-		name := in.name()
+	in.Open('{')
+	for in.More() {
+		name := in.Name()
 		if string(name) == `"items"` {
-			once(in, &items, "items")
+			wire.Once(in, &items, "items")
 			s.scanItems(in, maxItems)
 			continue
 		}
 		if len(rest) > 1 {
 			rest = append(rest, ',')
 		}
-		rest = append(append(append(rest, name...), ':'), in.raw()...)
+		rest = append(append(append(rest, name...), ':'), in.Raw()...)
 	}
-	in.end()
-	if in.err != nil {
-		return in.err
+	in.End()
+	if in.Err != nil {
+		return in.Err
 	}
 	return json.Unmarshal(append(rest, '}'), s)
 }
 
-func (s *suspended) scanItems(in *bodyReader, maxItems int) {
+func (s *suspended) scanItems(in *wire.BodyReader, maxItems int) {
 	var keys []byte
 	var ends, waits []int
-	in.open('[')
-	for in.more() {
+	in.Open('[')
+	for in.More() {
 		if len(s.Items) == maxItems {
-			in.fail(ReasonTooMany, "more than %d items", maxItems)
+			in.Fail(wire.ReasonTooMany, "more than %d items", maxItems)
 			return
 		}
 		var item suspendedItem
@@ -163,49 +164,49 @@ func (s *suspended) scanItems(in *bodyReader, maxItems int) {
 }
 
 // scanSuspended reads one item, and appends its key and the requests that it waits for.
-func scanSuspended(in *bodyReader, keys []byte, waits []int) (item suspendedItem, allKeys []byte, allWaits []int) {
+func scanSuspended(in *wire.BodyReader, keys []byte, waits []int) (item suspendedItem, allKeys []byte, allWaits []int) {
 	var seenI, seenK, seenS, seenR bool
-	in.open('{')
-	for in.more() {
-		switch string(in.name()) {
+	in.Open('{')
+	for in.More() {
+		switch string(in.Name()) {
 		case `"i"`:
-			once(in, &seenI, "i")
-			item.Ordinal = in.ordinal()
+			wire.Once(in, &seenI, "i")
+			item.Ordinal = in.Ordinal()
 		case `"k"`:
-			once(in, &seenK, "k")
-			keys = in.text(keys)
+			wire.Once(in, &seenK, "k")
+			keys = in.Text(keys)
 		case `"s"`:
-			once(in, &seenS, "s")
-			item.State = in.raw()
+			wire.Once(in, &seenS, "s")
+			item.State = in.Raw()
 		case `"r"`:
-			once(in, &seenR, "r")
-			in.open('[')
-			for in.more() {
-				waits = append(waits, in.ordinal())
+			wire.Once(in, &seenR, "r")
+			in.Open('[')
+			for in.More() {
+				waits = append(waits, in.Ordinal())
 			}
 		default:
-			in.raw()
+			in.Raw()
 		}
 	}
-	if in.err == nil && !seenI {
-		in.fail(ReasonSlot, `the item that ends at byte %d has no "i"`, in.pos())
+	if in.Err == nil && !seenI {
+		in.Fail(wire.ReasonSlot, `the item that ends at byte %d has no "i"`, in.Pos())
 	}
 	return item, keys, waits
 }
 
-func (s *suspended) check(limits Limits) error {
+func (s *suspended) check(limits wire.Limits) error {
 	switch {
 	case s.Version != stateVersion:
 		return fmt.Errorf("its version is %d; this side reads %d", s.Version, stateVersion)
-	case s.Stages < 1 || s.Stages > maxStages || s.Stage < 1 || s.Stage >= s.Stages:
+	case s.Stages < 1 || s.Stages > wire.MaxStages || s.Stage < 1 || s.Stage >= s.Stages:
 		return fmt.Errorf("stage %d of %d is none", s.Stage, s.Stages)
-	case len(s.Requests) == 0 || len(s.Requests) > maxRequests:
+	case len(s.Requests) == 0 || len(s.Requests) > wire.MaxRequests:
 		return fmt.Errorf("it waits for %d requests", len(s.Requests))
 	case s.Total < 0 || s.Total > limits.MaxSlots || s.Answered < 0 || s.Answered+len(s.Items) > s.Total:
 		return fmt.Errorf("%d of %d items are answered and %d are left", s.Answered, s.Total, len(s.Items))
 	}
 	for _, r := range s.Requests {
-		if ValidateName(r.Target) != nil || ValidateName(r.Endpoint) != nil {
+		if wire.ValidateName(r.Target) != nil || wire.ValidateName(r.Endpoint) != nil {
 			return fmt.Errorf("target %.80q of endpoint %.80q is none", r.Target, r.Endpoint)
 		}
 	}
@@ -236,16 +237,16 @@ func (s *suspended) find(request, ordinal int) (n int, waits bool) {
 	return n, known && slices.Contains(s.Items[n].Waits, request)
 }
 
-func suspendError(e *SlotError) *suspendedError {
+func suspendError(e *wire.SlotError) *suspendedError {
 	if e == nil {
 		return nil
 	}
 	return &suspendedError{e.Code, e.Message, e.Retry}
 }
 
-func (e *suspendedError) slotError() *SlotError {
+func (e *suspendedError) slotError() *wire.SlotError {
 	if e == nil {
 		return nil
 	}
-	return newSlotError(e.Code, e.Message, e.Retry)
+	return wire.NewSlotError(e.Code, e.Message, e.Retry)
 }

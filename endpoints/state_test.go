@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"strings"
 	"testing"
 )
@@ -18,7 +19,7 @@ func TestStateIsReadAsItIsWritten(t *testing.T) {
 	t.Parallel()
 	body, err := goodState().encode()
 	check(t, err)
-	s, err := decodeSuspended(body, Limits{})
+	s, err := decodeSuspended(body, wire.Limits{})
 	check(t, err)
 	again, err := s.encode()
 	check(t, err)
@@ -42,7 +43,7 @@ func TestStateIsReadAsItIsWritten(t *testing.T) {
 		spoil(s)
 		body, err := s.encode()
 		check(t, err)
-		if _, err := decodeSuspended(body, Limits{}); err == nil {
+		if _, err := decodeSuspended(body, wire.Limits{}); err == nil {
 			t.Errorf("%s: the state is taken", name)
 		}
 	}
@@ -58,7 +59,7 @@ func FuzzDecodeSuspended(f *testing.F) {
 		`"requests":[{"target":"a","endpoint":"a"}]}`))
 	f.Add([]byte(strings.Repeat("[", 1000)))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		s, err := decodeSuspended(body, Limits{})
+		s, err := decodeSuspended(body, wire.Limits{})
 		if err != nil {
 			return
 		}
@@ -73,7 +74,7 @@ func FuzzDecodeSuspended(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := decodeSuspended(again, Limits{}); err != nil {
+		if _, err := decodeSuspended(again, wire.Limits{}); err != nil {
 			t.Fatalf("%q: %v", again, err)
 		}
 	})
@@ -83,7 +84,7 @@ func FuzzDecodeHead(f *testing.F) {
 	f.Add([]byte(`{"parts":[{"n":"p1-a","r":0,"i":[1,2],"f":true,"a":2}],"done":"p1-a"}`), 1)
 	f.Fuzz(func(_ *testing.T, body []byte, requests int) {
 		head, err := decodeHead(body, requests)
-		if err != nil || requests < 0 || requests > maxRequests {
+		if err != nil || requests < 0 || requests > wire.MaxRequests {
 			return
 		}
 		g := &gathering{from: &suspended{Requests: make([]suspendedRequest, requests), asked: make([]int, requests)}}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -26,7 +27,7 @@ type EndpointStats struct {
 	// Stale counts replies to a flow whose chunk had gone on, Refused those that nobody waited for, or not from there.
 	Stale, Refused int64
 
-	State      State
+	State      wire.State
 	Reason     string        // of StateWaiting, or what is denied to one that listens all the same
 	Rate       float64       // items a second, in the last minute
 	P50, P99   time.Duration // an item, in the last minute: the time of its chunk divided by the chunk's items
@@ -58,8 +59,8 @@ func (s *stats) came(delivered uint64) {
 }
 
 // failed counts what speaks for a chunk in the end, if anything does.
-func (s *stats) failed(failure *SlotError) {
-	if failure != nil && failure.Code == CodeDeliveries {
+func (s *stats) failed(failure *wire.SlotError) {
+	if failure != nil && failure.Code == wire.CodeDeliveries {
 		s.givenUp.Add(1)
 	}
 }
@@ -89,15 +90,15 @@ func (e *endpointServer) snapshot() EndpointStats {
 	if all.Items > 0 {
 		all.AvgPerItem = time.Duration(e.stats.busy.Load() / all.Items)
 	}
-	all.State = StateListening
+	all.State = wire.StateListening
 	for _, p := range e.pullers() {
 		all.Rebinds += p.life.rebinds.Load()
-		if state, reason := p.life.state(); state != StateListening && all.State != StateDraining {
+		if state, reason := p.life.state(); state != wire.StateListening && all.State != wire.StateDraining {
 			all.State, all.Reason = state, reason
 		}
 	}
 	if all.Reason == "" {
-		all.Reason = e.service.outbox.perms.reason(e.name)
+		all.Reason = e.service.outbox.perms.Reason(e.name)
 	}
 	return all
 }
@@ -112,22 +113,22 @@ func (e *endpointServer) pullers() []*puller {
 
 // endpointStatus is the "data" of an endpoint in a $SRV.STATS answer.
 type endpointStatus struct {
-	Chunks      int64   `json:"chunks"`
-	Processed   int64   `json:"processed"`    // items
-	Errors      int64   `json:"errors"`       // items of those that got an error slot
-	InFlight    int     `json:"in_flight"`    // chunks held
-	Average     int64   `json:"avg_per_item"` // nanoseconds
-	Rate        float64 `json:"rate"`         // items a second, in the last minute
-	P50         int64   `json:"p50"`          // nanoseconds an item, in the last minute
-	P99         int64   `json:"p99"`
-	Concurrency int     `json:"concurrency"`
-	State       State   `json:"state"`
-	Reason      string  `json:"reason,omitempty"` // of StateWaiting, or what is denied
-	Redelivered int64   `json:"redelivered"`
-	GivenUp     int64   `json:"given_up"`
-	Dead        int64   `json:"dead"`
-	Stages      int     `json:"stages"` // 0 when it is not a flow
-	Rebinds     int64   `json:"rebinds"`
+	Chunks      int64      `json:"chunks"`
+	Processed   int64      `json:"processed"`    // items
+	Errors      int64      `json:"errors"`       // items of those that got an error slot
+	InFlight    int        `json:"in_flight"`    // chunks held
+	Average     int64      `json:"avg_per_item"` // nanoseconds
+	Rate        float64    `json:"rate"`         // items a second, in the last minute
+	P50         int64      `json:"p50"`          // nanoseconds an item, in the last minute
+	P99         int64      `json:"p99"`
+	Concurrency int        `json:"concurrency"`
+	State       wire.State `json:"state"`
+	Reason      string     `json:"reason,omitempty"` // of StateWaiting, or what is denied
+	Redelivered int64      `json:"redelivered"`
+	GivenUp     int64      `json:"given_up"`
+	Dead        int64      `json:"dead"`
+	Stages      int        `json:"stages"` // 0 when it is not a flow
+	Rebinds     int64      `json:"rebinds"`
 }
 
 func (e *endpointServer) status() endpointStatus {
@@ -147,7 +148,7 @@ func (s *Service) announce() (unlist func(), err error) {
 	}
 	listed, err := micro.AddService(s.nc, micro.Config{
 		Name: s.config.Name, Version: s.config.Version, Description: "serves Tranche endpoints",
-		Metadata: map[string]string{metaProtocol: ProtocolVersion, metaHost: s.host, metaInstance: s.instance},
+		Metadata: map[string]string{wire.MetaProtocol: wire.ProtocolVersion, wire.MetaHost: s.host, wire.MetaInstance: s.instance},
 		StatsHandler: func(at *micro.Endpoint) any {
 			if e := byName[at.Name]; e != nil {
 				return e.status()
@@ -166,7 +167,7 @@ func (s *Service) announce() (unlist func(), err error) {
 	for _, e := range s.endpoints {
 		// The subject answers a ping; what matters is that the endpoint appears in STATS.
 		err := listed.AddEndpoint(e.name, micro.HandlerFunc(func(r micro.Request) { _ = r.RespondJSON(e.status()) }),
-			micro.WithEndpointSubject(statusPrefix+e.name))
+			micro.WithEndpointSubject(wire.StatusPrefix+e.name))
 		if err != nil {
 			unlist()
 			return nil, fmt.Errorf("announce endpoint %s: %w", e.name, err)

@@ -1,16 +1,17 @@
 package endpoints
 
 import (
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"testing"
 	"time"
 )
 
 // listed waits for the one listener of endpoint square to be as it should.
-func (b *bundle) listed(what string, as func(Listener) bool) Listener {
+func (b *bundle) listed(what string, as func(wire.Listener) bool) wire.Listener {
 	b.t.Helper()
-	var found Listener
+	var found wire.Listener
 	eventually(b.t, what, func() bool {
-		all, err := Discover(b.ctx, b.nc, 100*time.Millisecond)
+		all, err := wire.Discover(b.ctx, b.nc, 100*time.Millisecond)
 		check(b.t, err)
 		for _, l := range all {
 			if l.Endpoint == "square" && as(l) {
@@ -26,17 +27,17 @@ func (b *bundle) listed(what string, as func(Listener) bool) Listener {
 func TestListenersSayHowTheyAre(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, b.js.DeleteStream(b.ctx, StreamWork))
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares, Concurrency(3)))
 	stop := b.run(svc)
-	b.listed("it waits, and says what for", func(l Listener) bool {
-		return l.State == StateWaiting && l.Reason == "waiting for a Tranche node to create stream "+StreamWork
+	b.listed("it waits, and says what for", func(l wire.Listener) bool {
+		return l.State == wire.StateWaiting && l.Reason == "waiting for a Tranche node to create stream "+wire.StreamWork
 	})
 	b.streams()
-	b.listed("it listens", func(l Listener) bool { return l.State == StateListening && l.Reason == "" })
+	b.listed("it listens", func(l wire.Listener) bool { return l.State == wire.StateListening && l.Reason == "" })
 	b.reply("square", numbers(100))
-	l := b.listed("the chunk is counted", func(l Listener) bool { return l.Processed == 100 })
+	l := b.listed("the chunk is counted", func(l wire.Listener) bool { return l.Processed == 100 })
 	if l.Rate <= 0 || l.P50 <= 0 || l.P99 < l.P50 || l.Concurrency != 3 || l.Stages != 0 || l.Errors != 0 {
 		t.Errorf("after a chunk: %+v", l)
 	}
@@ -45,7 +46,7 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 		t.Errorf("stats: %+v", stats)
 	}
 	check(t, stop())
-	if s := svc.Stats()[0]; s.State != StateDraining {
+	if s := svc.Stats()[0]; s.State != wire.StateDraining {
 		t.Errorf("after the end: %+v", s)
 	}
 }

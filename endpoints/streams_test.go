@@ -8,26 +8,28 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func TestEnsureStreamsIsIdempotentAndUpdates(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	first, err := EnsureStreams(b.ctx, b.js, StreamConfig{})
+	first, err := stream.Ensure(b.ctx, b.js, stream.Config{})
 	check(t, err)
-	second, err := EnsureStreams(b.ctx, b.js, StreamConfig{WorkMaxBytes: 5 << 20})
+	second, err := stream.Ensure(b.ctx, b.js, stream.Config{WorkMaxBytes: 5 << 20})
 	check(t, err)
 	if first != second || first.WorkCreated.IsZero() || first.ReplyCreated.IsZero() {
 		t.Errorf("%+v, then %+v", first, second)
 	}
-	stream, err := b.js.Stream(b.ctx, StreamWork)
+	work, err := b.js.Stream(b.ctx, wire.StreamWork)
 	check(t, err)
-	got := stream.CachedInfo().Config
+	got := work.CachedInfo().Config
 	if got.MaxBytes != 5<<20 || got.Discard != jetstream.DiscardNew || !got.AllowMsgTTL {
 		t.Errorf("config %+v", got)
 	}
-	check(t, b.js.DeleteStream(b.ctx, StreamWork))
-	third, err := EnsureStreams(b.ctx, b.js, StreamConfig{})
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
+	third, err := stream.Ensure(b.ctx, b.js, stream.Config{})
 	check(t, err)
 	if !third.WorkCreated.After(first.WorkCreated) || third.ReplyCreated != first.ReplyCreated {
 		t.Errorf("a recreated stream does not show: %+v, then %+v", first, third)
@@ -37,13 +39,13 @@ func TestEnsureStreamsIsIdempotentAndUpdates(t *testing.T) {
 func TestEnsureStreamsByManyNodesAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, b.js.DeleteStream(b.ctx, StreamWork))
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	var group sync.WaitGroup
-	states := make([]StreamStates, 8)
+	states := make([]stream.States, 8)
 	for i := range states {
 		group.Go(func() {
 			var err error
-			if states[i], err = EnsureStreams(b.ctx, b.js, StreamConfig{WorkMaxBytes: int64(i+1) << 20}); err != nil {
+			if states[i], err = stream.Ensure(b.ctx, b.js, stream.Config{WorkMaxBytes: int64(i+1) << 20}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -59,12 +61,12 @@ func TestEnsureStreamsByManyNodesAtOnce(t *testing.T) {
 func TestEnsureStreamsRefusesAnotherKind(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, b.js.DeleteStream(b.ctx, StreamReply))
-	_, err := b.js.CreateStream(b.ctx, jetstream.StreamConfig{Name: StreamReply, Subjects: []string{"tranche.reply.*"}})
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamReply))
+	_, err := b.js.CreateStream(b.ctx, jetstream.StreamConfig{Name: wire.StreamReply, Subjects: []string{"tranche.reply.*"}})
 	check(t, err)
-	_, err = EnsureStreams(b.ctx, b.js, StreamConfig{})
-	var conflict *StreamConflictError
-	if !errors.As(err, &conflict) || conflict.Stream != StreamReply || conflict.Setting != "retention" {
+	_, err = stream.Ensure(b.ctx, b.js, stream.Config{})
+	var conflict *stream.ConflictError
+	if !errors.As(err, &conflict) || conflict.Stream != wire.StreamReply || conflict.Setting != "retention" {
 		t.Errorf("error %v", err)
 	}
 }
@@ -72,7 +74,7 @@ func TestEnsureStreamsRefusesAnotherKind(t *testing.T) {
 func TestDiscoverListsWhoListens(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if found, err := Discover(b.ctx, b.nc, 50*time.Millisecond); err != nil || len(found) != 0 {
+	if found, err := wire.Discover(b.ctx, b.nc, 50*time.Millisecond); err != nil || len(found) != 0 {
 		t.Fatalf("with no service: %v, %v", found, err)
 	}
 	for range 2 {
@@ -83,10 +85,10 @@ func TestDiscoverListsWhoListens(t *testing.T) {
 	}
 	b.reply("square", numbers(10))
 	b.reply("fail", numbers(4))
-	var found []Listener
+	var found []wire.Listener
 	eventually(t, "both services tell of their work", func() bool {
 		var err error
-		found, err = Discover(b.ctx, b.nc, 200*time.Millisecond)
+		found, err = wire.Discover(b.ctx, b.nc, 200*time.Millisecond)
 		check(t, err)
 		return len(found) == 4 && found[0].Errors+found[1].Errors == 4 && found[2].Processed+found[3].Processed == 10
 	})

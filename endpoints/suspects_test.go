@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -81,11 +82,11 @@ func TestSuspectsDoNotWaitForEver(t *testing.T) {
 }
 
 // suspect asks for something that was given up before.
-func (b *bundle) suspect(endpoint string) Meta {
+func (b *bundle) suspect(endpoint string) wire.Meta {
 	b.t.Helper()
 	meta := newMeta()
-	meta.Deliveries = SuspectDeliveries
-	builder := NewRequestBuilder(endpoint, meta, 1<<20)
+	meta.Deliveries = wire.SuspectDeliveries
+	builder := wire.NewRequestBuilder(endpoint, meta, 1<<20)
 	builder.Add(0, "k", []byte(`{"n":3}`))
 	b.publish(builder.Msg())
 	return meta
@@ -129,7 +130,7 @@ func TestSuspectRunsAlone(t *testing.T) {
 // mark returns what stands in the mark of a suspect, or 0.
 func (b *bundle) mark(endpoint string, slice uuid.UUID) int {
 	b.t.Helper()
-	stream, err := b.js.Stream(b.ctx, StreamFlow)
+	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
 	check(b.t, err)
 	msg, err := stream.GetLastMsgForSubject(b.ctx, "tranche.flow."+endpoint+"."+slice.String()+".begun")
 	if err != nil {
@@ -146,7 +147,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 	b := setup(t)
 	b.shortWait("killer", time.Second)
 	meta := b.ask("killer", numbers(2))
-	consumer, err := b.js.Consumer(b.ctx, StreamWork, "killer")
+	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "killer")
 	check(t, err)
 	for range suspectFrom - 1 {
 		_, err := consumer.Next(jetstream.FetchMaxWait(patience))
@@ -165,7 +166,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 		stop := b.run(svc)
 		if n == maxBegun {
 			w := b.collect(1)[meta.Slice]
-			if w.failure == nil || w.failure.Code != CodeDeliveries || !w.failure.Retry || w.answered != 0 {
+			if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
 				t.Errorf("answered %d, failure %v", w.answered, w.failure)
 			}
 			if s := svc.Stats()[0]; s.GivenUp != 1 || s.Redelivered != 1 {
@@ -186,7 +187,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 func TestSuspectRunsWithoutAMark(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	check(t, b.js.DeleteStream(b.ctx, StreamFlow))
+	check(t, b.js.DeleteStream(b.ctx, wire.StreamFlow))
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
 	b.run(svc)

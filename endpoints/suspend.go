@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -18,13 +19,13 @@ import (
 //
 // The message that brought us here is acknowledged after that, so a crash at any point repeats the stage, and
 // everything that it sends has the id that it had before.
-func (w *flowWork) suspend(questions []question) *SlotError {
+func (w *flowWork) suspend(questions []question) *wire.SlotError {
 	body, failure := w.state(questions)
 	if failure != nil {
 		return failure
 	}
 	a := &w.job.answers
-	w.leave = func() *SlotError {
+	w.leave = func() *wire.SlotError {
 		err := w.send(a.ctx, body, questions)
 		if err == nil {
 			return nil
@@ -34,7 +35,7 @@ func (w *flowWork) suspend(questions []question) *SlotError {
 		if isFull(err) {
 			// A later stage keeps its state until the next one's is stored. If all waited for room, there would never be any.
 			a.unfinished = false
-			return newSlotError(CodeFlowFull, "stream "+StreamFlow+" has no room for the chunk; suspend fewer at a time, keep "+
+			return wire.NewSlotError(wire.CodeFlowFull, "stream "+wire.StreamFlow+" has no room for the chunk; suspend fewer at a time, keep "+
 				"smaller states, or give the stream more bytes", true)
 		}
 		a.broken(err)
@@ -50,7 +51,7 @@ func isFull(err error) bool {
 }
 
 // state writes the state, and from here on refuses answers to this stage: what is not in the state by now is lost.
-func (w *flowWork) state(questions []question) (body []byte, failure *SlotError) {
+func (w *flowWork) state(questions []question) (body []byte, failure *wire.SlotError) {
 	a := &w.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,7 +62,7 @@ func (w *flowWork) state(questions []question) (body []byte, failure *SlotError)
 	body, err := s.encode()
 	switch {
 	case err != nil:
-		return nil, newSlotError(CodeBadState, fmt.Sprintf("the chunk's state cannot be written: %v", err), false)
+		return nil, wire.NewSlotError(wire.CodeBadState, fmt.Sprintf("the chunk's state cannot be written: %v", err), false)
 	case len(body) > w.flow.most:
 		return nil, w.tooMuch(fmt.Sprintf("the states of the chunk's %d items take %d bytes", len(s.Items), len(body)))
 	}
@@ -71,16 +72,16 @@ func (w *flowWork) state(questions []question) (body []byte, failure *SlotError)
 }
 
 // tooMuchState is not retryable: a node then takes the chunk apart at once, until its pieces fit.
-func (w *flowWork) tooMuch(what string) *SlotError {
-	return newSlotError(CodeStateTooLarge, fmt.Sprintf("%s, and a flow keeps at most %d bytes between stages; keep less, "+
+func (w *flowWork) tooMuch(what string) *wire.SlotError {
+	return wire.NewSlotError(wire.CodeStateTooLarge, fmt.Sprintf("%s, and a flow keeps at most %d bytes between stages; keep less, "+
 		"use smaller chunks, or store the data elsewhere and keep where it is", what, w.flow.most), false)
 }
 
 // snapshot collects what the next stage needs. Items that alone are too much are failed. Called with answers.mu held.
-func (w *flowWork) snapshot(questions []question) (*suspended, *SlotError) {
+func (w *flowWork) snapshot(questions []question) (*suspended, *wire.SlotError) {
 	var buf bytes.Buffer
 	if err := w.sheet.writeShared(&buf); err != nil {
-		return nil, newSlotError(CodeBadState, fmt.Sprintf("the chunk's state cannot be written: %v", err), false)
+		return nil, wire.NewSlotError(wire.CodeBadState, fmt.Sprintf("the chunk's state cannot be written: %v", err), false)
 	}
 	shared := buf.Len()
 	if shared > w.flow.most {
@@ -88,7 +89,7 @@ func (w *flowWork) snapshot(questions []question) (*suspended, *SlotError) {
 	}
 	request := w.job.request
 	s := &suspended{Version: stateVersion, Revision: w.flow.server.options.revision, Stages: w.flow.stages,
-		Stage: w.stage + 1, Params: request.params, Total: w.total, Failure: suspendError(w.failure),
+		Stage: w.stage + 1, Params: request.Params, Total: w.total, Failure: suspendError(w.failure),
 		Items: make([]suspendedItem, 0, len(w.here))}
 	for _, q := range questions {
 		s.Requests = append(s.Requests, q.suspendedRequest)
@@ -103,7 +104,7 @@ func (w *flowWork) snapshot(questions []question) (*suspended, *SlotError) {
 		size := buf.Len() - start
 		switch {
 		case err != nil:
-			item.giveUp(newSlotError(CodeBadState, fmt.Sprintf("the item's state cannot be written: %v", err), false))
+			item.giveUp(wire.NewSlotError(wire.CodeBadState, fmt.Sprintf("the item's state cannot be written: %v", err), false))
 		case size > w.flow.most-shared-stateOverhead:
 			item.giveUp(w.tooMuch(fmt.Sprintf("the item's state takes %d bytes", size)))
 		default:
@@ -130,12 +131,12 @@ const stateOverhead = 64 << 10
 // that came back before its state was there would have nowhere to go.
 func (w *flowWork) send(ctx context.Context, body []byte, questions []question) error {
 	f := w.flow
-	id := newFlowID(w.job.request.Meta, f.server.name, w.stage)
-	header := w.job.request.Meta.request()
-	TraceOfHeader(w.job.answers.header).SetHeader(header)
-	header[headerFlowAnswered] = []string{strconv.Itoa(w.job.answers.total)}
-	header[headerFlowTotal] = []string{strconv.Itoa(w.total)}
-	header[headerFlowAsks] = []string{asks(questions)}
+	id := wire.NewFlowID(w.job.request.Meta, f.server.name, w.stage)
+	header := w.job.request.Meta.Request()
+	wire.TraceOfHeader(w.job.answers.header).SetHeader(header)
+	header[wire.HeaderFlowAnswered] = []string{strconv.Itoa(w.job.answers.total)}
+	header[wire.HeaderFlowTotal] = []string{strconv.Itoa(w.total)}
+	header[wire.HeaderFlowAsks] = []string{asks(questions)}
 	w.job.answers.setBegun(header)
 	f.step("before state")
 	if err := f.writeState(ctx, id, header, body); err != nil {
@@ -159,7 +160,7 @@ func (w *flowWork) send(ctx context.Context, body []byte, questions []question) 
 // statePatience is how long room for a state is waited for.
 const statePatience = 5 * time.Second
 
-func (f *flow) writeState(ctx context.Context, id flowID, header nats.Header, body []byte) error {
+func (f *flow) writeState(ctx context.Context, id wire.FlowID, header nats.Header, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, f.patience)
 	defer cancel()
 	return f.store.write(ctx, id, header, body)

@@ -8,6 +8,7 @@ import (
 	"reflect"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -22,7 +23,7 @@ type Target[Query, Answer any] struct {
 
 // To returns the target of an endpoint. It panics when the name cannot be an endpoint's.
 func To[Query, Answer any](endpoint string) Target[Query, Answer] {
-	if err := ValidateName(endpoint); err != nil {
+	if err := wire.ValidateName(endpoint); err != nil {
 		panic(fmt.Sprintf("endpoints.To: %v", err))
 	}
 	return Target[Query, Answer]{endpoint: endpoint, name: endpoint}
@@ -32,7 +33,7 @@ func To[Query, Answer any](endpoint string) Target[Query, Answer] {
 // not of an endpoint's form. The name belongs to the idempotency key that the endpoint sees: two questions to one
 // endpoint are two things to do.
 func (t Target[Query, Answer]) As(name string) Target[Query, Answer] {
-	if err := ValidateName(name); err != nil {
+	if err := wire.ValidateName(name); err != nil {
 		panic(fmt.Sprintf("endpoints.Target.As: %v", err))
 	}
 	t.name = name
@@ -60,7 +61,7 @@ func (t Target[Query, Answer]) Ask(item Flowing, query Query) {
 		return
 	}
 	if before := i.asksOf(t.name); before != nil && before.endpoint != t.endpoint {
-		i.giveUp(newSlotError(CodeBadQuery, fmt.Sprintf("the item asks both endpoint %s and endpoint %s under the name %s; "+
+		i.giveUp(wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the item asks both endpoint %s and endpoint %s under the name %s; "+
 			"give one target another name, by As", before.endpoint, t.endpoint, t.name), false))
 		return
 	} else if before != nil {
@@ -72,7 +73,7 @@ func (t Target[Query, Answer]) Ask(item Flowing, query Query) {
 	start := asked.queries.Len()
 	if err := encodeQuery(&asked.queries, &query); err != nil {
 		asked.queries.Truncate(start)
-		i.giveUp(newSlotError(CodeBadQuery, fmt.Sprintf("the question to %s cannot be written: %v", t.name, err), false))
+		i.giveUp(wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the question to %s cannot be written: %v", t.name, err), false))
 		return
 	}
 	asked.items = append(asked.items, askedItem{i, start, asked.queries.Len()})
@@ -90,7 +91,7 @@ func (t Target[Query, Answer]) Asked(item Flowing) bool {
 
 // Err returns the error that answers the item, or nil when there is a result, or nothing was asked. Only a target with
 // KeepErrors can return one.
-func (t Target[Query, Answer]) Err(item Flowing) *SlotError {
+func (t Target[Query, Answer]) Err(item Flowing) *wire.SlotError {
 	slot, _ := item.flowing().answer(t.name)
 	return slot.Err
 }
@@ -111,8 +112,8 @@ func (t Target[Query, Answer]) Answer(item Flowing) (answer Answer) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if !a.closed {
-			i.giveUp(newSlotError(CodeBadAnswer, fmt.Sprintf("the answer of %s: %s", t.name,
-				payloadError(err, reflect.TypeFor[Answer]()).Message), false))
+			i.giveUp(wire.NewSlotError(wire.CodeBadAnswer, fmt.Sprintf("the answer of %s: %s", t.name,
+				wire.PayloadError(err, reflect.TypeFor[Answer]()).Message), false))
 		}
 		var none Answer
 		return none
@@ -121,12 +122,12 @@ func (t Target[Query, Answer]) Answer(item Flowing) (answer Answer) {
 }
 
 // decodeAnswer reads a slot into a Target's Answer.
-func decodeAnswer(slot Slot, answer any) error {
+func decodeAnswer(slot wire.Slot, answer any) error {
 	switch to := answer.(type) {
-	case *Binary:
+	case *wire.Binary:
 		to.ContentType, to.Data = slot.ContentType, slot.Data
 		if to.ContentType == "" {
-			to.ContentType = contentTypeJSON
+			to.ContentType = wire.ContentTypeJSON
 		}
 		return nil
 	case *json.RawMessage:
@@ -139,7 +140,7 @@ func decodeAnswer(slot Slot, answer any) error {
 	if slot.ContentType != "" {
 		return fmt.Errorf("it is binary, of type %s", slot.ContentType)
 	}
-	return decodePayload(slot.Data, answer)
+	return wire.DecodePayload(slot.Data, answer)
 }
 
 // asked is what one stage has asked one target.

@@ -2,6 +2,8 @@ package endpoints
 
 import (
 	"context"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"testing"
 )
 
@@ -13,17 +15,17 @@ func TestTraceOf(t *testing.T) {
 	if got := TraceOf(ctx); !got.IsZero() {
 		t.Errorf("got %+v of nothing", got)
 	}
-	want := Trace{someParent, "a=1"}
+	want := wire.Trace{Parent: someParent, State: "a=1"}
 	if got := TraceOf(ContextWithTrace(ctx, want)); got != want {
 		t.Errorf("got %+v", got)
 	}
-	if got := TraceOf(ContextWithTrace(ctx, Trace{Parent: "garbage"})); !got.IsZero() {
+	if got := TraceOf(ContextWithTrace(ctx, wire.Trace{Parent: "garbage"})); !got.IsZero() {
 		t.Errorf("got %+v of garbage", got)
 	}
 	type key struct{}
-	late := ContextWithTracer(ctx, func(ctx context.Context) Trace {
+	late := ContextWithTracer(ctx, func(ctx context.Context) wire.Trace {
 		parent, _ := ctx.Value(key{}).(string)
-		return Trace{Parent: parent}
+		return wire.Trace{Parent: parent}
 	})
 	if got := TraceOf(context.WithValue(late, key{}, someParent)); got.Parent != someParent {
 		t.Errorf("got %+v of a later span", got)
@@ -35,31 +37,31 @@ func TestTraceGoesFromRequestToHandlerAndReply(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	seen := make(chan Trace, 1)
+	seen := make(chan wire.Trace, 1)
 	check(t, HandleList(svc, "traced", func(ctx context.Context, chunk *wrapChunk) error {
 		seen <- TraceOf(ctx)
 		return double(ctx, chunk)
 	}))
 	b.run(svc)
-	recorder, err := EnsureRecorder(b.ctx, b.js)
+	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
-	for given, want := range map[Trace]Trace{
-		{someParent, "a=1"}:               {someParent, "a=1"},
-		{someParent, "\tno state"}:        {someParent, ""},
-		{"00-from-the-request-00", "a=1"}: {},
-		{}:                                {},
+	for given, want := range map[wire.Trace]wire.Trace{
+		{Parent: someParent, State: "a=1"}:               {Parent: someParent, State: "a=1"},
+		{Parent: someParent, State: "\tno state"}:        {Parent: someParent, State: ""},
+		{Parent: "00-from-the-request-00", State: "a=1"}: {},
+		{}: {},
 	} {
-		builder := NewRequestBuilder("traced", newMeta(), 1<<20)
+		builder := wire.NewRequestBuilder("traced", newMeta(), 1<<20)
 		builder.Add(0, "K", []byte(`{"n":1}`))
 		msg := builder.Msg()
 		if given.Parent != "" {
-			msg.Header[HeaderTrace], msg.Header[HeaderTraceState] = []string{given.Parent}, []string{given.State}
+			msg.Header[wire.HeaderTrace], msg.Header[wire.HeaderTraceState] = []string{given.Parent}, []string{given.State}
 		}
 		b.publish(msg)
 		reply, err := recorder.Next()
 		check(t, err)
 		check(t, reply.Ack())
-		if got := TraceOfHeader(reply.Headers()); got != want || len(reply.Headers()[HeaderTrace]) > 1 {
+		if got := wire.TraceOfHeader(reply.Headers()); got != want || len(reply.Headers()[wire.HeaderTrace]) > 1 {
 			t.Errorf("%+v: the reply has %+v", given, got)
 		}
 		if got := await(t, "handler", seen); got != want {

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"sync"
 )
 
@@ -11,7 +12,7 @@ import (
 // It is safe for concurrent use. The zero turns is ready.
 type turns struct {
 	mu     sync.Mutex
-	chunks map[flowID]*turn
+	chunks map[wire.FlowID]*turn
 }
 
 // turn is whose turn it is at one chunk.
@@ -21,7 +22,7 @@ type turn struct {
 }
 
 // take waits for the turn at a chunk, which give ends.
-func (t *turns) take(ctx context.Context, id flowID) (give func(), err error) {
+func (t *turns) take(ctx context.Context, id wire.FlowID) (give func(), err error) {
 	now := t.join(id)
 	select {
 	case <-now.free:
@@ -35,11 +36,11 @@ func (t *turns) take(ctx context.Context, id flowID) (give func(), err error) {
 	}
 }
 
-func (t *turns) join(id flowID) *turn {
+func (t *turns) join(id wire.FlowID) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.chunks == nil {
-		t.chunks = map[flowID]*turn{}
+		t.chunks = map[wire.FlowID]*turn{}
 	}
 	now := t.chunks[id]
 	if now == nil {
@@ -51,7 +52,7 @@ func (t *turns) join(id flowID) *turn {
 	return now
 }
 
-func (t *turns) leave(id flowID, now *turn) {
+func (t *turns) leave(id wire.FlowID, now *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if now.users--; now.users == 0 {

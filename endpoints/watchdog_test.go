@@ -9,6 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/pull"
 )
 
@@ -22,7 +24,7 @@ func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 	_, err := b.nc.Subscribe("lost.pulls", func(msg *nats.Msg) {
 		beat := &nats.Msg{Subject: msg.Reply, Header: nats.Header{"Status": {"100"}, "Description": {"Idle Heartbeat"}}}
 		go func() {
-			for wait(ctx, pull.Heartbeat/2) == nil {
+			for stream.Wait(ctx, pull.Heartbeat/2) == nil {
 				_ = b.nc.PublishMsg(beat)
 			}
 		}()
@@ -30,7 +32,7 @@ func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 	})
 	check(b.t, err)
 	check(b.t, b.nc.Flush())
-	next := consumerAPI("MSG.NEXT", StreamWork, endpoint)
+	next := wire.ConsumerAPI("MSG.NEXT", wire.StreamWork, endpoint)
 	account := b.server.GlobalAccount()
 	check(b.t, account.AddMapping(next, "lost.pulls"))
 	return losses, func() { account.RemoveMapping(next) }
@@ -109,17 +111,17 @@ func TestWatchdogLeavesPullsAlone(t *testing.T) {
 func TestConsumerThatRefusesPulls(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	config := consumerConfig("square", WorkSubject("square"))
+	config := stream.ConsumerConfig("square", wire.WorkSubject("square"))
 	config.MaxRequestBatch = 1
-	_, err := b.js.CreateConsumer(b.ctx, StreamWork, config)
+	_, err := b.js.CreateConsumer(b.ctx, wire.StreamWork, config)
 	check(t, err)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
 	b.run(svc)
-	b.listed("it says so", func(l Listener) bool {
-		return l.State == StateWaiting && strings.HasPrefix(l.Reason, "the server ends every pull of consumer square: ")
+	b.listed("it says so", func(l wire.Listener) bool {
+		return l.State == wire.StateWaiting && strings.HasPrefix(l.Reason, "the server ends every pull of consumer square: ")
 	})
-	asks, err := b.nc.SubscribeSync(consumerAPI("MSG.NEXT", StreamWork, "square"))
+	asks, err := b.nc.SubscribeSync(wire.ConsumerAPI("MSG.NEXT", wire.StreamWork, "square"))
 	check(t, err)
 	asked := 0
 	for since := time.Now(); time.Since(since) < 2*time.Second; asked++ {
@@ -130,12 +132,12 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 		t.Errorf("it asked %d times in 2 s", asked)
 	}
 	config.MaxRequestBatch = 0
-	_, err = b.js.UpdateConsumer(b.ctx, StreamWork, config)
+	_, err = b.js.UpdateConsumer(b.ctx, wire.StreamWork, config)
 	check(t, err)
 	if w := b.reply("square", numbers(2)); w.answered != 2 {
 		t.Errorf("answered %d", w.answered)
 	}
-	b.listed("it listens", func(l Listener) bool { return l.State == StateListening })
+	b.listed("it listens", func(l wire.Listener) bool { return l.State == wire.StateListening })
 }
 
 // TestPausedConsumerGoesOn has a consumer be paused with a pull open.
@@ -146,11 +148,11 @@ func TestPausedConsumerGoesOn(t *testing.T) {
 	check(t, HandleEach(svc, "square", squares))
 	b.run(svc)
 	b.reply("square", numbers(1))
-	_, err := b.js.PauseConsumer(b.ctx, StreamWork, "square", time.Now().Add(time.Hour))
+	_, err := b.js.PauseConsumer(b.ctx, wire.StreamWork, "square", time.Now().Add(time.Hour))
 	check(t, err)
 	meta := b.ask("square", numbers(2))
 	eventually(t, "it waits at the server", func() bool { return b.backlog("square") == 1 })
-	_, err = b.js.ResumeConsumer(b.ctx, StreamWork, "square")
+	_, err = b.js.ResumeConsumer(b.ctx, wire.StreamWork, "square")
 	check(t, err)
 	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 2 {
 		t.Errorf("reply %+v", w)

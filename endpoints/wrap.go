@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 )
 
@@ -64,7 +65,7 @@ type onward interface {
 
 // runWrapped calls the handler of a chunk, or of a stage, within the wrappers of its endpoint. It returns the failure
 // that speaks for what is not answered, if any. Answers that wrappers held have been sent, or dropped, by then.
-func runWrapped(ctx context.Context, j *job, stage int, inner wrapped) *SlotError {
+func runWrapped(ctx context.Context, j *job, stage int, inner wrapped) *wire.SlotError {
 	var err error
 	if len(j.wrap) == 0 {
 		err = inner.handle(ctx)
@@ -77,7 +78,7 @@ func runWrapped(ctx context.Context, j *job, stage int, inner wrapped) *SlotErro
 	j.undecided = undecided(err)
 	// What fails a whole chunk is most often something that passes, such as a database that is down. An error that is not
 	// retryable would be halved at once, and each half's halves: twice as many calls as there are items.
-	return asSlotError(ctx, err, true)
+	return wire.AsSlotError(ctx, err, true)
 }
 
 // call calls wrapper n, or the handler when there is none, and settles what it held.
@@ -97,7 +98,7 @@ func (w *Work) call(ctx context.Context, n int) error {
 func (w *Work) guard(ctx context.Context, n int) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			failure, stack := panicked(value, true)
+			failure, stack := wire.Panicked(value, true)
 			w.job.log.Error("a wrapper panicked", zap.Any("panic", value), zap.String("stack", stack))
 			err = ownError{failure}
 		}
@@ -125,7 +126,7 @@ func (w *Work) ByItem() bool {
 }
 
 // Meta returns what the request's headers say.
-func (w *Work) Meta() Meta { return w.job.request.Meta }
+func (w *Work) Meta() wire.Meta { return w.job.request.Meta }
 
 // Header returns a copy of the request's headers.
 func (w *Work) Header() nats.Header {
@@ -161,7 +162,7 @@ func (w *Work) GoingOn() []int {
 // Answer answers an item in the handler's place. Before next it keeps the item from the handler. The slot is one as
 // Answers returns it. It fails, and changes nothing, when there is no such item or it has been answered, and when the
 // slot holds no result.
-func (w *Work) Answer(slot Slot) error {
+func (w *Work) Answer(slot wire.Slot) error {
 	if err := checkAnswer(slot); err != nil {
 		return fmt.Errorf("answer item %d of endpoint %s: %w", slot.Ordinal, w.job.endpoint, err)
 	}
@@ -177,31 +178,31 @@ func (w *Work) Answer(slot Slot) error {
 }
 
 // checkAnswer holds a slot to the shape that Work.Answers returns.
-func checkAnswer(slot Slot) error {
+func checkAnswer(slot wire.Slot) error {
 	switch {
 	case slot.Err != nil && (slot.Data != nil || slot.ContentType != ""):
 		return errors.New("the slot has a result and an error")
 	case slot.Err == nil && slot.ContentType == "" && !jsontext.Value(slot.Data).IsValid():
 		return errors.New("the slot's result is not JSON; set its ContentType, or encode it")
-	case slot.ContentType != "" && !validContentType(slot.ContentType):
+	case slot.ContentType != "" && !wire.ValidContentType(slot.ContentType):
 		return fmt.Errorf("content type %.80q is not one", slot.ContentType)
 	}
 	return nil
 }
 
 // write answers an item by a slot that checkAnswer has passed.
-func (a *answers) write(slot Slot) {
+func (a *answers) write(slot wire.Slot) {
 	if slot.Err != nil {
-		a.fail(slot.Ordinal, newSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
+		a.fail(slot.Ordinal, wire.NewSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
 		return
 	}
 	a.begin(slot.Ordinal)
 	if slot.ContentType == "" {
 		a.buf.WriteString(`"d":`)
 		a.buf.Write(slot.Data)
-	} else if err := appendBinary(a.buf, &Binary{slot.ContentType, slot.Data}); err != nil {
+	} else if err := wire.AppendBinary(a.buf, &wire.Binary{ContentType: slot.ContentType, Data: slot.Data}); err != nil {
 		a.rollback()
-		a.fault(slot.Ordinal, newSlotError(CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		a.fault(slot.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
 		return
 	}
 	a.end(slot.Ordinal)
@@ -214,7 +215,7 @@ func (w *Work) Hold() { w.job.answers.hold() }
 
 // Answers returns what has been answered since the wrapper's Hold, in the order of the answers, and nothing without a
 // Hold. Their data must not be changed, nor used after the wrapper has returned.
-func (w *Work) Answers() ([]Slot, error) {
+func (w *Work) Answers() ([]wire.Slot, error) {
 	slots, err := w.job.answers.heldSlots()
 	if err != nil {
 		return nil, fmt.Errorf("read the held answers of endpoint %s: %w", w.job.endpoint, err)
@@ -237,9 +238,9 @@ func (w *Work) SetTrace(traceparent, tracestate string) {
 	a := &w.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	before := headerSize(a.header)
-	ParseTrace(traceparent, tracestate).SetHeader(a.header)
-	if grown := headerSize(a.header) - before; grown > 0 {
+	before := wire.HeaderSize(a.header)
+	wire.ParseTrace(traceparent, tracestate).SetHeader(a.header)
+	if grown := wire.HeaderSize(a.header) - before; grown > 0 {
 		a.flush() // it was filled up to a limit that is now too high
 		a.limit -= grown
 	}

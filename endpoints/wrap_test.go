@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 type wrapChunk = Chunk[numberIn, numberOut]
@@ -97,25 +99,25 @@ func TestWrapperSeesTheWork(t *testing.T) {
 		t.Errorf("the work is %s/%d of %v, its item %+v", seen.Endpoint(), seen.Stage(), seen.Meta(), before[0])
 	}
 	header := seen.Header()
-	if header.Get(HeaderRun) != seen.Meta().Run.String() {
+	if header.Get(wire.HeaderRun) != seen.Meta().Run.String() {
 		t.Errorf("the headers are %v", header)
 	}
-	header[HeaderRun][0] = "changed"
-	if seen.Header().Get(HeaderRun) == "changed" {
+	header[wire.HeaderRun][0] = "changed"
+	if seen.Header().Get(wire.HeaderRun) == "changed" {
 		t.Error("the headers are not a copy")
 	}
 }
 
 // remember answers item 1 and a binary item 2 in the handler's place.
 func remember(ctx context.Context, w *Work, next func(context.Context) error) error {
-	for _, slot := range []Slot{
+	for _, slot := range []wire.Slot{
 		{Ordinal: 1, Data: []byte(`{"twice":42}`)}, {Ordinal: 2, Data: []byte("%PDF"), ContentType: "application/pdf"},
 	} {
 		if err := w.Answer(slot); err != nil {
 			return err
 		}
 	}
-	for _, slot := range []Slot{{Ordinal: 1, Data: []byte(`1`)}, {Ordinal: 99, Data: []byte(`1`)}, {Ordinal: 0}} {
+	for _, slot := range []wire.Slot{{Ordinal: 1, Data: []byte(`1`)}, {Ordinal: 99, Data: []byte(`1`)}, {Ordinal: 0}} {
 		if err := w.Answer(slot); err == nil {
 			return Fail("taken", "slot %d was taken", slot.Ordinal)
 		}
@@ -148,7 +150,7 @@ func TestWrapperAnswersAll(t *testing.T) {
 	svc := b.service()
 	answer := func(ctx context.Context, w *Work, next func(context.Context) error) error {
 		for _, item := range w.Items() {
-			slot := Slot{Ordinal: item.Ordinal, Err: &SlotError{Code: "known", Message: "by heart"}}
+			slot := wire.Slot{Ordinal: item.Ordinal, Err: &wire.SlotError{Code: "known", Message: "by heart"}}
 			if err := w.Answer(slot); err != nil {
 				return err
 			}
@@ -187,7 +189,7 @@ func TestHold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	held, released := make(chan []Slot, 1), make(chan struct{})
+	held, released := make(chan []wire.Slot, 1), make(chan struct{})
 	hold := func(ctx context.Context, w *Work, next func(context.Context) error) error {
 		w.Hold()
 		if err := next(ctx); err != nil {
@@ -218,11 +220,11 @@ func TestHold(t *testing.T) {
 	check(t, HandleList(svc, "hold", handler, Wrap(pass), Wrap(hold), FlushBytes(200)))
 	b.run(svc)
 	meta := b.ask("hold", append(numbers(100), payload{100, `""`}))
-	recorder, err := EnsureRecorder(b.ctx, b.js)
+	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
 	early, err := recorder.Next() // the payload that does not fit is not the handler's to answer
 	check(t, err)
-	reply, err := ParseReply(early.Subject(), early.Headers(), early.Data(), Limits{})
+	reply, err := wire.ParseReply(early.Subject(), early.Headers(), early.Data(), wire.Limits{})
 	check(t, err)
 	if len(reply.Slots) != 1 || reply.Slots[0].Ordinal != 100 {
 		t.Errorf("while the answers are held, there came %+v", reply)
@@ -263,11 +265,11 @@ func TestHoldDrops(t *testing.T) {
 	check(t, HandleList(svc, "panics", double, with(func() error { panic("no") })))
 	check(t, HandleList(svc, "inner", double, FlushBytes(1),
 		Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
-			if err := w.Answer(Slot{Ordinal: 0, Data: []byte(`0`)}); err != nil {
+			if err := w.Answer(wire.Slot{Ordinal: 0, Data: []byte(`0`)}); err != nil {
 				return err
 			}
 			w.Hold()
-			if err := w.Answer(Slot{Ordinal: 1, Data: []byte(`1`)}); err != nil {
+			if err := w.Answer(wire.Slot{Ordinal: 1, Data: []byte(`1`)}); err != nil {
 				return err
 			}
 			if err := next(ctx); err == nil {
@@ -280,7 +282,7 @@ func TestHoldDrops(t *testing.T) {
 		}), with(func() error { return errors.New("no") })))
 	b.run(svc)
 	for endpoint, code := range map[string]string{
-		"fails": "rolled_back", "plain": CodeHandlerError, "panics": CodePanic,
+		"fails": "rolled_back", "plain": wire.CodeHandlerError, "panics": wire.CodePanic,
 	} {
 		got := b.reply(endpoint, numbers(20))
 		retry := endpoint != "fails"
@@ -315,7 +317,7 @@ func TestHoldIsBounded(t *testing.T) {
 		})))
 	b.run(svc)
 	got := b.reply("huge", numbers(150))
-	if len(got.slots) != 0 || got.failure == nil || got.failure.Code != CodeHeldTooLarge || got.failure.Retry {
+	if len(got.slots) != 0 || got.failure == nil || got.failure.Code != wire.CodeHeldTooLarge || got.failure.Retry {
 		t.Errorf("got %d slots, failure %v", len(got.slots), got.failure)
 	}
 }
@@ -343,13 +345,13 @@ func TestWrapperSeesHowTheHandlerEnds(t *testing.T) {
 	check(t, HandleList(svc, "twice", double, Wrap(twice)))
 	b.run(svc)
 	for endpoint, code := range map[string]string{
-		"plain": CodeHandlerError, "panics": CodePanic, "late": CodeTimeout,
+		"plain": wire.CodeHandlerError, "panics": wire.CodePanic, "late": wire.CodeTimeout,
 	} {
 		got := b.reply(endpoint, numbers(2))
 		if got.failure == nil || got.failure.Code != code || !got.failure.Retry {
 			t.Errorf("%s: got %+v", endpoint, got)
 		}
-		var slot *SlotError
+		var slot *wire.SlotError
 		if err := await(t, "end", ends); endpoint == "plain" && err != plain || //nolint:errorlint // the very same
 			endpoint != "plain" && (!errors.As(err, &slot) || slot.Code != code) {
 			t.Errorf("%s: the wrapper saw %v", endpoint, err)
@@ -374,19 +376,19 @@ func TestSetTrace(t *testing.T) {
 	check(t, HandleList(svc, "traced", double, set(parent, "vendor=1")))
 	check(t, HandleList(svc, "broken", double, set("two\r\nlines", strings.Repeat("x", 600))))
 	b.run(svc)
-	recorder, err := EnsureRecorder(b.ctx, b.js)
+	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
 	for endpoint, want := range map[string][2]string{"traced": {parent, "vendor=1"}, "broken": {}} {
-		builder := NewRequestBuilder(endpoint, newMeta(), 1<<20)
+		builder := wire.NewRequestBuilder(endpoint, newMeta(), 1<<20)
 		builder.Add(0, "K", []byte(`{"n":1}`))
 		msg := builder.Msg()
-		msg.Header[HeaderTrace] = []string{"00-from-the-request-00"}
+		msg.Header[wire.HeaderTrace] = []string{"00-from-the-request-00"}
 		b.publish(msg)
 		reply, err := recorder.Next()
 		check(t, err)
 		check(t, reply.Ack())
-		if h := reply.Headers(); h.Get(HeaderTrace) != want[0] || h.Get(HeaderTraceState) != want[1] {
-			t.Errorf("%s: got %q and %q", endpoint, h.Get(HeaderTrace), h.Get(HeaderTraceState))
+		if h := reply.Headers(); h.Get(wire.HeaderTrace) != want[0] || h.Get(wire.HeaderTraceState) != want[1] {
+			t.Errorf("%s: got %q and %q", endpoint, h.Get(wire.HeaderTrace), h.Get(wire.HeaderTraceState))
 		}
 	}
 }
@@ -404,7 +406,7 @@ func TestNilWrappersAreRefused(t *testing.T) {
 
 // TestNoWrapperCostsNothing holds runWrapped to no allocation where there is nothing to call.
 func TestNoWrapperCostsNothing(t *testing.T) {
-	j := &job{request: &request{}, header: nats.Header{}}
+	j := &job{request: &wire.Request{}, header: nats.Header{}}
 	chunk := &wrapChunk{job: j, items: []*Item[numberIn, numberOut]{{}}}
 	w := &listWork[numberIn, numberOut]{job: j, chunk: chunk,
 		handler: func(context.Context, *wrapChunk) error { return nil }}

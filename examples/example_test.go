@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
@@ -61,17 +63,17 @@ func Example() {
 	// 2 {"cents":250}
 }
 
-func ask(ctx context.Context, nc *nats.Conn) []endpoints.Slot {
+func ask(ctx context.Context, nc *nats.Conn) []wire.Slot {
 	js, err := jetstream.New(nc)
 	must(err)
-	_, err = endpoints.EnsureStreams(ctx, js, endpoints.StreamConfig{})
+	_, err = stream.Ensure(ctx, js, stream.Config{})
 	must(err)
-	must(endpoints.EnsureConsumer(ctx, js, "price", endpoints.ConsumerSettings{}))
-	replies, err := endpoints.EnsureRecorder(ctx, js)
+	must(stream.EnsureConsumer(ctx, js, "price", stream.ConsumerSettings{}))
+	replies, err := stream.EnsureRecorder(ctx, js)
 	must(err)
 
-	meta := endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: endpoints.ModeBatch}
-	request := endpoints.NewRequestBuilder("price", meta, int(nc.MaxPayload()))
+	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: wire.ModeBatch}
+	request := wire.NewRequestBuilder("price", meta, int(nc.MaxPayload()))
 	for i, pieces := range []int{3, 0, 1} {
 		request.Add(i, fmt.Sprintf("ORDER-%d", i+1), fmt.Appendf(nil, `{"pieces":%d}`, pieces))
 	}
@@ -80,7 +82,7 @@ func ask(ctx context.Context, nc *nats.Conn) []endpoints.Slot {
 
 	msg, err := replies.Next(jetstream.FetchContext(ctx))
 	must(err)
-	reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), endpoints.Limits{})
+	reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 	must(err)
 	return reply.Slots
 }

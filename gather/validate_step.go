@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -64,11 +64,11 @@ func (s *Step) validateTarget(prefix string) error {
 	case KindSQL:
 		return s.SQL.validate(s, prefix+"sql.")
 	case KindRequest:
-		if err := endpoints.ValidateName(s.Request); err != nil {
+		if err := wire.ValidateName(s.Request); err != nil {
 			return fieldError(prefix+"request", "%v", err)
 		}
 	case KindEndpoint:
-		if err := endpoints.ValidateName(s.Endpoint); err != nil {
+		if err := wire.ValidateName(s.Endpoint); err != nil {
 			return fieldError(prefix+"endpoint", "%v", err)
 		}
 	}

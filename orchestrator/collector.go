@@ -7,7 +7,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/pull"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -35,7 +36,7 @@ func (n *Node) collect(ctx, draining context.Context) {
 // collectBound binds to the collector and takes dead letters in until ctx ends or the binding is lost. What was fetched
 // ahead is taken in, too, unless PostgreSQL cannot be reached.
 func (n *Node) collectBound(ctx, draining context.Context) error {
-	made, err := n.bind(ctx, &n.collector, endpoints.EnsureCollector)
+	made, err := n.bind(ctx, &n.collector, stream.EnsureCollector)
 	if err != nil {
 		return err
 	}
@@ -43,7 +44,7 @@ func (n *Node) collectBound(ctx, draining context.Context) error {
 	defer unbind()
 	var failed error
 	err = pull.Read(bound, pull.Source{
-		JS: n.js, Stream: endpoints.StreamDead, Consumer: endpoints.CollectorConsumer, Made: made,
+		JS: n.js, Stream: wire.StreamDead, Consumer: wire.CollectorConsumer, Made: made,
 		Messages: collectAhead, Bytes: max(recordBytes, 2*int(n.nc.MaxPayload())),
 	}, func(msg jetstream.Msg) {
 		if failed == nil {
@@ -64,7 +65,7 @@ func (n *Node) collectBound(ctx, draining context.Context) error {
 // collectOne buries a letter and acknowledges it. A letter that PostgreSQL refuses for what is in it is kept without
 // its contents, so that it does not come again for ever.
 func (n *Node) collectOne(ctx context.Context, msg jetstream.Msg, made time.Time) error {
-	if endpoints.IsProbe(msg.Subject()) {
+	if stream.IsProbe(msg.Subject()) {
 		n.settleOf(&n.collector, fetched{msg, made}, jetstream.Msg.Ack)
 		return nil
 	}

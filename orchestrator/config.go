@@ -11,7 +11,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
@@ -73,15 +74,15 @@ type Config struct {
 
 	// Streams are what the streams are to be like when nothing is set yet in the database, where it is kept for all nodes
 	// from then on. See [streams.Store.ChangeStreams].
-	Streams endpoints.StreamConfig
+	Streams stream.Config
 	// Waits is told why the node has not begun, each time that it has asked in vain for a session, NATS or the streams.
 	// What it returns ends [Node.Run]. nil: the log is told, and the node goes on asking.
 	Waits func(what string, err error) error
 
-	Limits endpoints.Limits // of the replies read
-	Faults *fault.Points    // nil: none
-	Tracer Tracer           // nil: none
-	Meter  Meter            // nil: none
+	Limits wire.Limits   // of the replies read
+	Faults *fault.Points // nil: none
+	Tracer Tracer        // nil: none
+	Meter  Meter         // nil: none
 }
 
 func (c Config) withDefaults() Config {
@@ -134,9 +135,9 @@ func (c Config) validate() error {
 		return fmt.Errorf("orchestrator: Config.Streams: %w", err)
 	}
 	for name, local := range c.Locals {
-		if endpoints.ValidateName(name) != nil || local == nil {
+		if wire.ValidateName(name) != nil || local == nil {
 			return fmt.Errorf("orchestrator: Config.Locals has %q; a name is 1 to %d of A-Z a-z 0-9 _ -, and names a function",
-				name, endpoints.MaxNameLength)
+				name, wire.MaxNameLength)
 		}
 	}
 	if c.Heartbeat*3 > c.SessionTTL {

@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -29,7 +29,7 @@ func (n *Node) Start(ctx context.Context, req start.LoadRequest, next func(*star
 // Rerun sets items of a run going again. See [redo.Store.Rerun].
 func (n *Node) Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error) {
 	if req.Settings.Endpoint != "" {
-		if err := endpoints.ValidateName(req.Settings.Endpoint); err != nil {
+		if err := wire.ValidateName(req.Settings.Endpoint); err != nil {
 			return redo.Rerun{}, &workqueue.SettingError{Detail: err.Error()}
 		}
 	}
@@ -134,7 +134,7 @@ func (n *Node) Requeue(ctx context.Context, sel deadletter.DeadSelection, actor 
 // SetEndpoint stores the settings of an endpoint and brings them to its consumer at once, where its services see them.
 // When that fails the leader does it. See [pace.Store.SetEndpoint].
 func (n *Node) SetEndpoint(ctx context.Context, set pace.EndpointSetting, actor string) error {
-	if err := endpoints.ValidateName(set.Endpoint); err != nil {
+	if err := wire.ValidateName(set.Endpoint); err != nil {
 		return err
 	}
 	if err := pace.New(n.store).SetEndpoint(ctx, set, actor); err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -92,13 +93,13 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 func (b *bundle) givenBack(t *testing.T) (count func() uint64) {
 	t.Helper()
 	var given atomic.Uint64
-	of := "$JS.ACK." + endpoints.StreamReply + "." + endpoints.RecorderConsumer + ".>"
+	of := "$JS.ACK." + wire.StreamReply + "." + wire.RecorderConsumer + ".>"
 	_, err := b.nc.Subscribe(of, func(msg *nats.Msg) {
 		text, isNak := strings.CutPrefix(string(msg.Data), "-NAK")
 		var rest struct {
 			Delay time.Duration `json:"delay"` // nanoseconds
 		}
-		if isNak && (text == "" || json.Unmarshal([]byte(text), &rest) == nil) && rest.Delay < endpoints.RecorderAckWait {
+		if isNak && (text == "" || json.Unmarshal([]byte(text), &rest) == nil) && rest.Delay < stream.RecorderAckWait {
 			given.Add(1)
 		}
 	})
@@ -127,7 +128,7 @@ func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
 	f.publish(t, replies...)
 	recorder := func() *jetstream.ConsumerInfo {
 		t.Helper()
-		consumer, err := f.js.Consumer(t.Context(), endpoints.StreamReply, endpoints.RecorderConsumer)
+		consumer, err := f.js.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -67,7 +68,7 @@ func TestRequestsOutliveTheirConsumer(t *testing.T) {
 	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 4*time.Second
 	id := b.start(t, req, 20)
 	b.sent(t, id, 2)
-	if err := js.DeleteConsumer(t.Context(), endpoints.StreamWork, endpoints.ConsumerName("statement")); err != nil {
+	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement")); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "deadlines have passed three times", func() bool { return b.node.Stats().Extended >= 6 })
@@ -160,10 +161,10 @@ func TestLostRepliesCostNoAttempt(t *testing.T) {
 	}
 	f := &forger{js: js, run: b.start(t, req, n)}
 	until(t, "the endpoint has its consumer", func() bool {
-		_, err := js.Consumer(t.Context(), endpoints.StreamWork, endpoints.ConsumerName("statement"))
+		_, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement"))
 		return err == nil
 	})
-	consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, endpoints.ConsumerName("statement"))
+	consumer, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +183,7 @@ func TestLostRepliesCostNoAttempt(t *testing.T) {
 			t.Fatal(err)
 		}
 		var id workqueue.SliceID
-		if err := id.UnmarshalText([]byte(msg.Headers().Get(endpoints.HeaderSlice))); err != nil {
+		if err := id.UnmarshalText([]byte(msg.Headers().Get(wire.HeaderSlice))); err != nil {
 			t.Fatal(err)
 		}
 		item := b.items(t, id)[0]

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -58,7 +58,7 @@ func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node
 	l.Helper()
 	config.Log, config.Version, config.Grace = zaptest.NewLogger(l.T), "test", 5*time.Second
 	config.SessionTTL = sessionLife
-	config.Streams = endpoints.StreamConfig{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}
+	config.Streams = stream.Config{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}
 	node, err := orchestrator.New(l.store, testenv.Conn(l.T, l.ns), config)
 	if err != nil {
 		l.Fatal(err)

@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -17,7 +17,7 @@ func (n *Node) ChangeEndpoint(
 	ctx context.Context, change pace.EndpointChange, actor string,
 ) (pace.EndpointSetting, error) {
 	if kind, _ := workqueue.TargetKind(change.Endpoint); kind == workqueue.KindEndpoint {
-		if err := endpoints.ValidateName(change.Endpoint); err != nil {
+		if err := wire.ValidateName(change.Endpoint); err != nil {
 			return pace.EndpointSetting{}, err
 		}
 	}

@@ -12,13 +12,14 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // pipeStreams are the streams that carry slices: what one of them loses is issued again.
 func pipeStreams() [4]string {
-	return [...]string{endpoints.StreamWork, endpoints.StreamReply, endpoints.StreamStage, endpoints.StreamFlow}
+	return [...]string{wire.StreamWork, wire.StreamReply, wire.StreamStage, wire.StreamFlow}
 }
 
 // sequences are the last ones of pipeStreams.
@@ -136,7 +137,7 @@ func (n *Node) ensureEndpoint(ctx context.Context, endpoint string) (int64, erro
 		if err != nil {
 			return nil, err
 		}
-		if err := endpoints.EnsureConsumer(timed, n.js, endpoint, settings); err != nil {
+		if err := stream.EnsureConsumer(timed, n.js, endpoint, settings); err != nil {
 			return nil, err
 		}
 		n.endpoints.add(epoch, endpoint)
@@ -186,12 +187,12 @@ const lookTimeout = 2 * time.Second
 func (n *Node) lookAtEpoch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	return endpoints.During(ctx, n.nc, n.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.INFO.>")
+	return stream.During(ctx, n.nc, n.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.INFO.>")
 }
 
 func (n *Node) lookAtStreams(ctx context.Context) error {
 	states, err := n.createStreams(ctx)
-	if conflict, ok := errors.AsType[*endpoints.StreamConflictError](err); ok {
+	if conflict, ok := errors.AsType[*stream.ConflictError](err); ok {
 		return n.replaceStream(ctx, conflict)
 	}
 	if err != nil {
@@ -208,11 +209,11 @@ func (n *Node) lookAtStreams(ctx context.Context) error {
 	if err := n.enter(ctx, pipe); err != nil {
 		return err
 	}
-	for stream, name := range map[string]string{
-		endpoints.StreamReply: endpoints.RecorderConsumer, endpoints.StreamDead: endpoints.CollectorConsumer,
+	for of, name := range map[string]string{
+		wire.StreamReply: wire.RecorderConsumer, wire.StreamDead: wire.CollectorConsumer,
 	} {
-		if consumer, err := n.js.Consumer(ctx, stream, name); err == nil {
-			if err := endpoints.MendConsumer(ctx, n.js, consumer.CachedInfo()); err != nil {
+		if consumer, err := n.js.Consumer(ctx, of, name); err == nil {
+			if err := stream.MendConsumer(ctx, n.js, consumer.CachedInfo()); err != nil {
 				return err
 			}
 		}
@@ -259,7 +260,7 @@ func (n *Node) lookForRewind(ctx context.Context, pipe streams.Epoch) error {
 // replaceStream deletes a stream of ours that somebody made with settings under which it cannot serve, so that the next
 // look makes it anew. Nothing is lost: PostgreSQL knows what was in it. Streams with what PostgreSQL does not know, the
 // events and the dead letters, are left alone.
-func (n *Node) replaceStream(ctx context.Context, conflict *endpoints.StreamConflictError) error {
+func (n *Node) replaceStream(ctx context.Context, conflict *stream.ConflictError) error {
 	if Keeps(conflict.Stream) {
 		return conflict
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/outbox"
 )
@@ -145,12 +146,12 @@ func (n *Node) publishEvent(ctx context.Context, e *workqueue.Event) error {
 		return err
 	}
 	msg := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
-	err = endpoints.During(ctx, n.nc, func(ctx context.Context) error {
+	err = stream.During(ctx, n.nc, func(ctx context.Context) error {
 		_, err := n.js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID.String()))
 		return err
 	}, subject)
 	if errors.Is(err, context.DeadlineExceeded) {
-		n.suspect(endpoints.StreamEvent)
+		n.suspect(wire.StreamEvent)
 	}
 	return err
 }
@@ -158,11 +159,11 @@ func (n *Node) publishEvent(ctx context.Context, e *workqueue.Event) error {
 // eventMessage puts an event into words. What happened to a tracker is in the outbox as everybody gets it.
 func eventMessage(e *workqueue.Event) (subject string, body []byte, err error) {
 	if strings.HasPrefix(string(e.Kind), "tracker.") {
-		return endpoints.EventSubject(string(e.Kind)), e.Payload, nil
+		return wire.EventSubject(string(e.Kind)), e.Payload, nil
 	}
 	body, err = json.Marshal(event{e.ID, e.Run, int(e.Generation), string(e.Kind), e.At, e.Payload})
 	if strings.Contains(string(e.Kind), ".") { // of a schedule, or the database: there may be no run
-		return endpoints.EventSubject(string(e.Kind)), body, err
+		return wire.EventSubject(string(e.Kind)), body, err
 	}
-	return endpoints.EventSubject("run." + string(e.Kind)), body, err
+	return wire.EventSubject("run." + string(e.Kind)), body, err
 }

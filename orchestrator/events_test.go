@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -72,7 +72,7 @@ func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
 // listen hears the events of runs, as whoever listens over core NATS does: also what JetStream knows already.
 func listen(t *testing.T, nc *nats.Conn) *nats.Subscription {
 	t.Helper()
-	told, err := nc.SubscribeSync(endpoints.EventSubject("run.>"))
+	told, err := nc.SubscribeSync(wire.EventSubject("run.>"))
 	if err == nil {
 		err = nc.Flush()
 	}
@@ -91,7 +91,7 @@ func (b *bundle) wantTold(t *testing.T, told *nats.Subscription, kind string, ru
 	}
 	id := msg.Header.Get(nats.MsgIdHdr)
 	n := b.number(t, `SELECT count(*) FROM run_event WHERE id::text = $1 AND kind = $2 AND run_id = $3`, id, kind, run)
-	if msg.Subject != endpoints.EventSubject("run."+kind) || n != 1 {
+	if msg.Subject != wire.EventSubject("run."+kind) || n != 1 {
 		t.Errorf("%s is told under id %s; want the event %s of the database", msg.Subject, id, kind)
 	}
 }
@@ -129,7 +129,7 @@ func TestACompletionOvertakesOlderEvents(t *testing.T) {
 	b.addEvents(t, "rerun", 1, 0)
 	b.node.PublishEvents()
 	msg, err := told.NextMsg(time.Minute)
-	if err != nil || msg.Subject != endpoints.EventSubject("run.rerun") {
+	if err != nil || msg.Subject != wire.EventSubject("run.rerun") {
 		t.Errorf("%+v is told once more, %v", msg, err)
 	}
 }

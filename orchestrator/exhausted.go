@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -41,7 +41,7 @@ type exhaustion struct {
 // hearAdvisories returns subscriptions whose advisories go to n.exhausted. What finds no room there is left to the
 // leader's sweep.
 func (n *Node) hearAdvisories() (subs []*nats.Subscription, err error) {
-	for _, stream := range []string{endpoints.StreamWork, endpoints.StreamStage} {
+	for _, stream := range []string{wire.StreamWork, wire.StreamStage} {
 		sub, err := n.nc.QueueSubscribe(advisories+stream+".*", advisoryQueue, func(msg *nats.Msg) {
 			var x exhaustion
 			if json.Unmarshal(msg.Data, &x) != nil || x.Stream != stream {
@@ -116,7 +116,7 @@ func (n *Node) giveUp(ctx context.Context, x exhaustion) error {
 // publish can make an advisory up, and another consumer that somebody has put on the stream takes nothing from ours.
 func (n *Node) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) (bool, error) {
 	of := workConsumer
-	if x.Stream == endpoints.StreamStage {
+	if x.Stream == wire.StreamStage {
 		of = stageConsumer
 	}
 	if msg.Time.After(x.Timestamp) || x.Consumer != of(msg.Subject) {
@@ -137,7 +137,7 @@ const giveUpTimeout = 15 * time.Second
 // bury stores a message that is delivered no more, and tells whoever waits for its answer.
 func (n *Node) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) error {
 	letter, tell := n.exhaustedRequest(x, msg)
-	if x.Stream == endpoints.StreamStage {
+	if x.Stream == wire.StreamStage {
 		letter, tell = n.exhaustedAnswer(ctx, x, msg)
 	}
 	isNew, err := deadletter.New(n.store).Bury(ctx, letter)
@@ -159,14 +159,14 @@ func (n *Node) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamM
 // exhaustedRequest is a request that was delivered too often, as a letter, and what tells whoever asked.
 func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter deadletter.DeadLetter, tell func(context.Context) error) {
-	endpoint := strings.TrimPrefix(msg.Subject, endpoints.WorkSubject(""))
+	endpoint := strings.TrimPrefix(msg.Subject, wire.WorkSubject(""))
 	letter = exhaustedLetter(endpoint, x, msg)
-	meta, err := endpoints.ReadMeta(msg.Header)
+	meta, err := wire.ReadMeta(msg.Header)
 	if err != nil {
 		letter.Message = fmt.Sprintf("%s; %v", letter.Message, err)
 		return letter, nil // nobody can be told
 	}
-	if meta.Mode == endpoints.ModeBatch && meta.ReplyTo.Call == "" {
+	if meta.Mode == wire.ModeBatch && meta.ReplyTo.Call == "" {
 		letter.State = deadletter.LetterReissued
 	}
 	return letter, func(ctx context.Context) error { return n.tellAsker(ctx, msg.Header, endpoint, letter.Message) }
@@ -180,7 +180,7 @@ func (n *Node) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream
 	letter = exhaustedLetter(endpoint, x, msg)
 	letter.Message += ", a reply on its way back into a flow (" + msg.Subject + ")"
 	letter.State = deadletter.LetterReissued
-	meta, err := endpoints.ReadMeta(msg.Header)
+	meta, err := wire.ReadMeta(msg.Header)
 	if err != nil {
 		return letter, nil
 	}
@@ -191,25 +191,25 @@ func (n *Node) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream
 	if state == nil {
 		return letter, nil // the chunk has gone on, or was given up
 	}
-	letter.Stack = state.Get(endpoints.HeaderStack)
-	letter.Origin = state.Get(endpoints.HeaderOrigin)
+	letter.Stack = state.Get(wire.HeaderStack)
+	letter.Origin = state.Get(wire.HeaderOrigin)
 	return letter, func(ctx context.Context) error { return n.tellAsker(ctx, state, endpoint, letter.Message) }
 }
 
 // flowState returns the headers of the state of the chunk that waits for an answer, or nil when there is none any more.
-func (n *Node) flowState(ctx context.Context, endpoint string, answer endpoints.Meta) (nats.Header, error) {
-	flows, err := n.js.Stream(ctx, endpoints.StreamFlow)
+func (n *Node) flowState(ctx context.Context, endpoint string, answer wire.Meta) (nats.Header, error) {
+	flows, err := n.js.Stream(ctx, wire.StreamFlow)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", endpoints.StreamFlow, err)
+		return nil, fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
 	}
-	msg, err := flows.GetLastMsgForSubject(ctx, endpoints.FlowStateSubject(endpoint, answer.Slice))
+	msg, err := flows.GetLastMsgForSubject(ctx, wire.FlowStateSubject(endpoint, answer.Slice))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the state of flow %s: %w", answer.Slice, err)
 	}
-	if msg.Header.Get(endpoints.HeaderSlice) == "" {
+	if msg.Header.Get(wire.HeaderSlice) == "" {
 		return nil, nil // it has ended, and is about to go
 	}
 	return msg.Header, nil
@@ -218,22 +218,22 @@ func (n *Node) flowState(ctx context.Context, endpoint string, answer endpoints.
 // tellAsker answers a request in the place of its endpoint, with the failure that it was delivered too often: on the
 // subject that the request names, or, when a node asked, by giving its slice back.
 func (n *Node) tellAsker(ctx context.Context, request nats.Header, endpoint, message string) error {
-	meta, err := endpoints.ReadMeta(request)
+	meta, err := wire.ReadMeta(request)
 	if err != nil {
 		n.log.Warn("a request that was given up does not say who asked", zap.Error(err))
 		return nil
 	}
-	failure := endpoints.SlotError{Code: endpoints.CodeDeliveries, Message: message, Retry: true}
+	failure := wire.SlotError{Code: wire.CodeDeliveries, Message: message, Retry: true}
 	switch {
 	case meta.ReplyTo.IsZero():
 		return n.giveSliceBack(ctx, settle.Answer{Slice: workqueue.SliceID(meta.Slice), Endpoint: endpoint,
-			Service: n.name(), Answered: endpoints.AnsweredBefore(request), Failure: slotError(&failure)})
+			Service: n.name(), Answered: wire.AnsweredBefore(request), Failure: slotError(&failure)})
 	case meta.ReplyTo.Callee != endpoint:
 		n.log.Warn("a request names another endpoint to reply", zap.String("endpoint", endpoint),
 			zap.String("reply_to", meta.ReplyTo.String()))
 		return nil
 	}
-	msg := endpoints.FailureMsg(request, meta.ReplyTo, n.name(), failure)
+	msg := wire.FailureMsg(request, meta.ReplyTo, n.name(), failure)
 	if meta.ReplyTo.Call != "" { // nobody stores what goes to a caller
 		return n.nc.PublishMsg(msg)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // sweepBatch bounds the messages that one sweep removes for one consumer.
@@ -115,7 +115,7 @@ func consumers(ctx context.Context, stream jetstream.Stream, consumerOf func(sub
 	of := map[string]*jetstream.ConsumerInfo{}
 	list := stream.ListConsumers(ctx)
 	for info := range list.Info() {
-		if info.Config.Durable == info.Name && endpoints.ValidateName(info.Name) == nil &&
+		if info.Config.Durable == info.Name && wire.ValidateName(info.Name) == nil &&
 			consumerOf(info.Config.FilterSubject) == info.Name {
 			of[info.Name] = info
 		}

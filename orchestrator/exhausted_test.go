@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -43,7 +45,7 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 	}
 	var first, delivered uint64
 	var others []jetstream.Msg
-	for delivered < endpoints.MaxDeliver {
+	for delivered < wire.MaxDeliver {
 		msg, err := consumer.Next(jetstream.FetchMaxWait(20 * time.Second))
 		if err != nil {
 			t.Fatal(err)
@@ -131,20 +133,20 @@ func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
 	req.Steps[0].Chunk = 8
 	run := b.start(t, req, 8)
 	slice := b.sent(t, run, 1)[0]
-	b.exhaust(t, endpoints.StreamWork, "statement")
+	b.exhaust(t, wire.StreamWork, "statement")
 	b.sent(t, run, 4)
 	letter := b.buried(t, 1)[0]
 	if letter.Endpoint != "statement" || letter.Cause != workqueue.CodeDeliveries || letter.Items != 8 ||
-		letter.Deliveries != endpoints.MaxDeliver || letter.State != deadletter.LetterReissued || letter.Mode != "batch" ||
+		letter.Deliveries != wire.MaxDeliver || letter.State != deadletter.LetterReissued || letter.Mode != "batch" ||
 		*letter.Run != run || *letter.Slice != slice.ID || *letter.Root != slice.ID || letter.Size == 0 ||
 		!strings.HasPrefix(letter.Origin, "node test ") {
 		t.Errorf("the letter is %+v", letter)
 	}
-	stream := b.holding(t, endpoints.StreamWork, 4) // the pieces alone
-	msg, err := stream.GetLastMsgForSubject(t.Context(), endpoints.WorkSubject("statement"))
-	want := strconv.Itoa(endpoints.SuspectDeliveries)
-	if err != nil || msg.Header.Get(endpoints.HeaderDeliveries) != want {
-		t.Errorf("a piece may be delivered %q times, %v; want %s", msg.Header.Get(endpoints.HeaderDeliveries), err, want)
+	stream := b.holding(t, wire.StreamWork, 4) // the pieces alone
+	msg, err := stream.GetLastMsgForSubject(t.Context(), wire.WorkSubject("statement"))
+	want := strconv.Itoa(wire.SuspectDeliveries)
+	if err != nil || msg.Header.Get(wire.HeaderDeliveries) != want {
+		t.Errorf("a piece may be delivered %q times, %v; want %s", msg.Header.Get(wire.HeaderDeliveries), err, want)
 	}
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
@@ -168,7 +170,7 @@ func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 	if err := gone.stop(); err != nil {
 		t.Fatal(err)
 	}
-	b.exhaust(t, endpoints.StreamWork, "statement")
+	b.exhaust(t, wire.StreamWork, "statement")
 	cfg := testConfig(t)
 	cfg.ReconcileInterval = 200 * time.Millisecond
 	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
@@ -201,14 +203,14 @@ func TestSweepLeavesHealthyWorkAlone(t *testing.T) {
 }
 
 // nested is a request of a flow, as a service would send it.
-func nested(t *testing.T, meta endpoints.Meta, to string) *nats.Msg {
+func nested(t *testing.T, meta wire.Meta, to string) *nats.Msg {
 	t.Helper()
 	var err error
-	if meta.ReplyTo, err = endpoints.ParseReturn(to); err != nil {
+	if meta.ReplyTo, err = wire.ParseReturn(to); err != nil {
 		t.Fatal(err)
 	}
 	meta.Attempt, meta.Generation = 1, 1
-	builder := endpoints.NewRequestBuilder("accounts", meta, 1<<20)
+	builder := wire.NewRequestBuilder("accounts", meta, 1<<20)
 	builder.Add(0, "k", []byte(`{}`))
 	return builder.Msg()
 }
@@ -217,7 +219,7 @@ func nested(t *testing.T, meta endpoints.Meta, to string) *nats.Msg {
 func (b *bundle) ask(t *testing.T, msg *nats.Msg) {
 	t.Helper()
 	js := b.js(t)
-	if err := endpoints.EnsureConsumer(t.Context(), js, "accounts", endpoints.ConsumerSettings{}); err != nil {
+	if err := stream.EnsureConsumer(t.Context(), js, "accounts", stream.ConsumerSettings{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := js.PublishMsg(t.Context(), msg); err != nil {
@@ -230,21 +232,21 @@ func TestExhaustedRequestOfAFlow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.startNode(t)
-	meta := endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Root: uuid.New(), Stack: "statement:1"}
+	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Root: uuid.New(), Stack: "statement:1"}
 	b.ask(t, nested(t, meta, "tranche.stage.statement.1.0.accounts"))
-	b.exhaust(t, endpoints.StreamWork, "accounts")
-	b.drained(t, endpoints.StreamWork)
+	b.exhaust(t, wire.StreamWork, "accounts")
+	b.drained(t, wire.StreamWork)
 	letter := b.buried(t, 1)[0]
 	if letter.State != deadletter.LetterReissued || letter.Stack != "statement:1" || uuid.UUID(*letter.Root) != meta.Root {
 		t.Errorf("the letter is %+v", letter)
 	}
-	stage, err := b.js(t).Stream(t.Context(), endpoints.StreamStage)
+	stage, err := b.js(t).Stream(t.Context(), wire.StreamStage)
 	if err != nil {
 		t.Fatal(err)
 	}
 	msg, err := stage.GetLastMsgForSubject(t.Context(), "tranche.stage.statement.1.0.accounts")
-	if err != nil || msg.Header.Get(endpoints.HeaderErrorCode) != endpoints.CodeDeliveries ||
-		msg.Header.Get(endpoints.HeaderFinal) != "0" || msg.Header.Get(endpoints.HeaderSlice) != meta.Slice.String() {
+	if err != nil || msg.Header.Get(wire.HeaderErrorCode) != wire.CodeDeliveries ||
+		msg.Header.Get(wire.HeaderFinal) != "0" || msg.Header.Get(wire.HeaderSlice) != meta.Slice.String() {
 		t.Errorf("the flow is told %v, %v", msg, err)
 	}
 	if n := stage.CachedInfo().State.Msgs; n != 1 {
@@ -261,13 +263,13 @@ func TestExhaustedRequestOfACaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.ask(t, nested(t, endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: endpoints.ModeSingle}, to))
-	b.exhaust(t, endpoints.StreamWork, "accounts")
+	b.ask(t, nested(t, wire.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: wire.ModeSingle}, to))
+	b.exhaust(t, wire.StreamWork, "accounts")
 	msg, err := answers.NextMsg(20 * time.Second)
-	if err != nil || msg.Header.Get(endpoints.HeaderErrorCode) != endpoints.CodeDeliveries {
+	if err != nil || msg.Header.Get(wire.HeaderErrorCode) != wire.CodeDeliveries {
 		t.Errorf("the caller is told %v, %v", msg, err)
 	}
-	b.drained(t, endpoints.StreamWork)
+	b.drained(t, wire.StreamWork)
 	if letter := b.buried(t, 1)[0]; letter.State != deadletter.LetterWaiting {
 		t.Errorf("the letter is %s", letter.State)
 	}
@@ -278,7 +280,7 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	js := b.js(t)
-	if err := endpoints.EnsureStageConsumer(t.Context(), js, "statement"); err != nil {
+	if err := stream.EnsureStageConsumer(t.Context(), js, "statement"); err != nil {
 		t.Fatal(err)
 	}
 	req := patient()
@@ -290,11 +292,11 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	asked := uuid.New()
 	asked[14], asked[15] = asked[14]&^0x1f, 5
 	state := &nats.Msg{
-		Subject: endpoints.FlowStateSubject("statement", asked), Header: request.Headers(), Data: []byte(`{}`),
+		Subject: wire.FlowStateSubject("statement", asked), Header: request.Headers(), Data: []byte(`{}`),
 	}
-	state.Header.Del(endpoints.HeaderMsgID)
+	state.Header.Del(wire.HeaderMsgID)
 	state.Header.Set("Tranche-Flow-Answered", "1") // one item needed nobody else, and its slot is on its way
-	answer := nested(t, endpoints.Meta{Run: uuid.UUID(run), Slice: asked}, "")
+	answer := nested(t, wire.Meta{Run: uuid.UUID(run), Slice: asked}, "")
 	answer.Subject = "tranche.stage.statement.1.5.accounts"
 	for _, msg := range []*nats.Msg{state, answer} {
 		if _, err := js.PublishMsg(t.Context(), msg); err != nil {
@@ -304,8 +306,8 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	if err := request.DoubleAck(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.exhaust(t, endpoints.StreamStage, "statement")
-	b.drained(t, endpoints.StreamStage)
+	b.exhaust(t, wire.StreamStage, "statement")
+	b.drained(t, wire.StreamStage)
 	f := &forger{js: js, run: run}
 	f.publish(t, f.reply(slice.ID, -1, `{"slots":[{"i":0,"d":{"of":"C0"}}]}`))
 	b.sent(t, run, 3)
@@ -332,7 +334,7 @@ func (b *bundle) take(t *testing.T, endpoint string) (msg jetstream.Msg) {
 	t.Helper()
 	js := b.js(t)
 	until(t, "a request comes", func() bool {
-		consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, endpoints.ConsumerName(endpoint))
+		consumer, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName(endpoint))
 		if err != nil {
 			return false
 		}
@@ -348,7 +350,7 @@ func TestServiceThatGivesAChunkUp(t *testing.T) {
 	b := setup(t)
 	b.serve(t, "statement", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
 		if len(chunk.Items()) > 1 {
-			return endpoints.Retry(endpoints.CodeDeliveries, "delivered 6 times")
+			return endpoints.Retry(wire.CodeDeliveries, "delivered 6 times")
 		}
 		return echo(ctx, chunk)
 	})
@@ -414,8 +416,8 @@ func TestAdvisoryOfALiveRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The node sees to advisories in the order in which they come: the last one is true, and tells that it is done.
-	b.ask(t, nested(t, endpoints.Meta{Run: uuid.New(), Slice: uuid.New()}, "tranche.stage.statement.1.0.accounts"))
-	b.exhaust(t, endpoints.StreamWork, "accounts")
+	b.ask(t, nested(t, wire.Meta{Run: uuid.New(), Slice: uuid.New()}, "tranche.stage.statement.1.0.accounts"))
+	b.exhaust(t, wire.StreamWork, "accounts")
 	if letter := b.buried(t, 1)[0]; letter.Endpoint != "accounts" {
 		t.Errorf("a live request of %s is buried", letter.Endpoint)
 	}
@@ -442,8 +444,8 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	most := uint64(0) // deliveries: no request is to come near those after which a service gives it up
-	for round := 0; ctx.Err() == nil && most < endpoints.DefaultDeliveries-4; round++ {
-		consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, "statement")
+	for round := 0; ctx.Err() == nil && most < wire.DefaultDeliveries-4; round++ {
+		consumer, err := js.Consumer(t.Context(), wire.StreamWork, "statement")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -471,7 +473,7 @@ func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 		}
 		if round%10 == 4 {
 			until := time.Now().Add(20 * time.Millisecond)
-			if _, err := js.PauseConsumer(t.Context(), endpoints.StreamWork, "statement", until); err != nil {
+			if _, err := js.PauseConsumer(t.Context(), wire.StreamWork, "statement", until); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -15,7 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -49,7 +50,7 @@ const sessionLife = time.Minute
 func testConfig(t *testing.T) orchestrator.Config {
 	t.Helper()
 	return orchestrator.Config{Log: zaptest.NewLogger(t), Version: "test", Grace: 5 * time.Second, SessionTTL: sessionLife,
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
 }
 
 // member is a node that a test may stop, with its own way to the database and to NATS.
@@ -155,13 +156,13 @@ func recreate(name, subject string) func(*testing.T, *bundle, jetstream.JetStrea
 func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(*testing.T, *bundle, jetstream.JetStream){
-		"work stream deleted":            deleteStreams(endpoints.StreamWork),
-		"reply stream deleted":           deleteStreams(endpoints.StreamReply),
-		"stage stream deleted":           deleteStreams(endpoints.StreamStage),
-		"flow stream deleted":            deleteStreams(endpoints.StreamFlow),
-		"all streams deleted":            deleteStreams(endpoints.StreamWork, endpoints.StreamReply, endpoints.StreamEvent),
-		"work stream of other settings":  recreate(endpoints.StreamWork, "tranche.work.*"),
-		"reply stream of other settings": recreate(endpoints.StreamReply, "tranche.reply.*"),
+		"work stream deleted":            deleteStreams(wire.StreamWork),
+		"reply stream deleted":           deleteStreams(wire.StreamReply),
+		"stage stream deleted":           deleteStreams(wire.StreamStage),
+		"flow stream deleted":            deleteStreams(wire.StreamFlow),
+		"all streams deleted":            deleteStreams(wire.StreamWork, wire.StreamReply, wire.StreamEvent),
+		"work stream of other settings":  recreate(wire.StreamWork, "tranche.work.*"),
+		"reply stream of other settings": recreate(wire.StreamReply, "tranche.reply.*"),
 		"store wiped": func(t *testing.T, b *bundle, _ jetstream.JetStream) {
 			t.Helper()
 			// The server may write into a directory between what empties and what removes it.
@@ -188,7 +189,7 @@ func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 			if n := b.node.Stats().Expired; n != 0 {
 				t.Errorf("%d slices had to wait for their deadline", n)
 			}
-			info, err := js.Stream(t.Context(), endpoints.StreamWork)
+			info, err := js.Stream(t.Context(), wire.StreamWork)
 			if err != nil || info.CachedInfo().Config.Retention != jetstream.WorkQueuePolicy {
 				t.Errorf("the work stream is %v, %v", info, err)
 			}

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -34,7 +34,7 @@ type collector struct {
 	job     *fetchJob
 	service string        // who answers
 	worked  time.Duration // that a service worked, by its own account; 0: it does not say
-	trace   endpoints.Trace
+	trace   wire.Trace
 	traced  func(error)
 	panics  atomic.Int64
 
@@ -107,26 +107,26 @@ func (c *collector) add(slot fetch.Slot) {
 }
 
 // checkResult holds a result to what can be stored and read again.
-func checkResult(slot fetch.Slot) *endpoints.SlotError {
+func checkResult(slot fetch.Slot) *wire.SlotError {
 	switch {
 	case len(slot.Data) > maxResult:
-		return &endpoints.SlotError{Code: endpoints.CodeResultTooLarge,
+		return &wire.SlotError{Code: wire.CodeResultTooLarge,
 			Message: fmt.Sprintf("the result takes %d bytes; %d are allowed", len(slot.Data), maxResult)}
 	case slot.ContentType == "" && !jsontext.Value(slot.Data).IsValid():
-		return &endpoints.SlotError{Code: endpoints.CodeBadResult,
+		return &wire.SlotError{Code: wire.CodeBadResult,
 			Message: "the result is not JSON; set its content type if it is not meant to be"}
 	case slot.ContentType == "":
 		return nil
 	}
 	if _, _, err := mime.ParseMediaType(slot.ContentType); err != nil || len(slot.ContentType) > 255 {
-		return &endpoints.SlotError{Code: endpoints.CodeBadResult,
+		return &wire.SlotError{Code: wire.CodeBadResult,
 			Message: fmt.Sprintf("the result's content type %.80q is not one", slot.ContentType)}
 	}
 	return nil
 }
 
 // answered notes who answers, and how long that took.
-func (c *collector) answered(reply *endpoints.Reply) {
+func (c *collector) answered(reply *wire.Reply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.service = reply.Service

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -19,7 +19,7 @@ import (
 // slots in all and in which bodies they are answered; the last one is the final message.
 func (b *bundle) directly(t *testing.T, answer func(asked []int) (final int, bodies []string)) {
 	t.Helper()
-	_, err := b.nc.QueueSubscribe(endpoints.DirectSubject("statement"), "tranche", func(msg *nats.Msg) {
+	_, err := b.nc.QueueSubscribe(wire.DirectSubject("statement"), "tranche", func(msg *nats.Msg) {
 		var request struct {
 			Items []struct {
 				I int `json:"i"`
@@ -33,8 +33,8 @@ func (b *bundle) directly(t *testing.T, answer func(asked []int) (final int, bod
 		for i := range asked {
 			asked[i] = request.Items[i].I
 		}
-		slice := uuid.MustParse(msg.Header.Get(endpoints.HeaderSlice))
-		run := uuid.MustParse(msg.Header.Get(endpoints.HeaderRun))
+		slice := uuid.MustParse(msg.Header.Get(wire.HeaderSlice))
+		run := uuid.MustParse(msg.Header.Get(wire.HeaderRun))
 		f := forger{run: workqueue.RunID(run)}
 		final, bodies := answer(asked)
 		for i, text := range bodies {
@@ -43,7 +43,7 @@ func (b *bundle) directly(t *testing.T, answer func(asked []int) (final int, bod
 				n = final
 			}
 			reply := f.reply(workqueue.SliceID(slice), n, text)
-			reply.Subject = msg.Header.Get(endpoints.HeaderReplyTo)
+			reply.Subject = msg.Header.Get(wire.HeaderReplyTo)
 			if err := b.nc.PublishMsg(reply); err != nil {
 				t.Error(err)
 			}

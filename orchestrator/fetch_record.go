@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -28,7 +28,7 @@ type fetchResult struct {
 	job    *fetchJob
 	answer settle.Answer
 	size   int64 // that it holds of the node's share
-	trace  endpoints.Trace
+	trace  wire.Trace
 	ended  func(error) // of the last one: ends the span
 }
 

@@ -17,7 +17,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 )
 
@@ -98,7 +99,7 @@ func (d *directCalls) open() error {
 		return nil
 	}
 	nc := d.node.nc
-	subject := endpoints.Return{Asker: d.asker, Call: "0", Callee: "0"}.String()
+	subject := wire.Return{Asker: d.asker, Call: "0", Callee: "0"}.String()
 	subject = strings.TrimSuffix(subject, "0.0") + ">"
 	sub, err := nc.Subscribe(subject, d.receive)
 	if err == nil {
@@ -176,7 +177,7 @@ func (d *directCalls) resend(tokens []string) {
 // receive takes a message to the call that waits for it, when there is room for it. It must not wait: all calls of the
 // node come by here.
 func (d *directCalls) receive(msg *nats.Msg) {
-	to, err := endpoints.ParseReturn(msg.Subject)
+	to, err := wire.ParseReturn(msg.Subject)
 	if err != nil {
 		return
 	}
@@ -222,7 +223,7 @@ func (d *directCalls) end(c *directCall) {
 
 // replyTaker takes what replies bring. It is called by one goroutine.
 type replyTaker interface {
-	answered(reply *endpoints.Reply)
+	answered(reply *wire.Reply)
 	Take(slot fetch.Slot)
 }
 
@@ -242,7 +243,7 @@ type question struct {
 	slots   int  // that came, of whatever items, each item once
 	final   int  // that there are in all; -1 until that is known
 	whole   bool // the final message held all of them
-	failure *endpoints.SlotError
+	failure *wire.SlotError
 }
 
 // question writes a request for the items from one on, as many as fit, and returns the first that is not in it. It
@@ -253,10 +254,10 @@ func (d *directCalls) question(endpoint string, req *fetch.Request, from int, c 
 	if from > 0 {
 		q.slice = uuid.New() // of a request that is a part of the chunk
 	}
-	meta := endpoints.Meta{Run: req.Run, Slice: q.slice, Root: req.Slice, Step: req.StepNumber, Attempt: req.Attempt,
-		Generation: req.Generation, Mode: endpoints.ModeBatch, Origin: d.node.name(),
-		ReplyTo: endpoints.Return{Asker: d.asker, Call: q.token, Callee: endpoint}}
-	b := endpoints.NewRequestBuilder(endpoint, meta, int(d.node.nc.MaxPayload()))
+	meta := wire.Meta{Run: req.Run, Slice: q.slice, Root: req.Slice, Step: req.StepNumber, Attempt: req.Attempt,
+		Generation: req.Generation, Mode: wire.ModeBatch, Origin: d.node.name(),
+		ReplyTo: wire.Return{Asker: d.asker, Call: q.token, Callee: endpoint}}
+	b := wire.NewRequestBuilder(endpoint, meta, int(d.node.nc.MaxPayload()))
 	b.SetParams(c.job.params)
 	for next = from; next < len(req.Items); next++ {
 		item := &req.Items[next]
@@ -265,7 +266,7 @@ func (d *directCalls) question(endpoint string, req *fetch.Request, from int, c 
 			continue
 		}
 		if b.Len() == 0 {
-			c.Take(fetch.Slot{Ordinal: item.Ordinal, Err: &endpoints.SlotError{
+			c.Take(fetch.Slot{Ordinal: item.Ordinal, Err: &wire.SlotError{
 				Code: CodeItemTooLarge, Message: d.node.tooLarge(c.job.work.Inputs)}})
 			next++
 		}
@@ -276,19 +277,19 @@ func (d *directCalls) question(endpoint string, req *fetch.Request, from int, c 
 	}
 	q.left = q.asked
 	q.call.msg = b.Msg()
-	q.call.msg.Subject, q.call.msg.Reply = endpoints.DirectSubject(endpoint), meta.ReplyTo.String()
+	q.call.msg.Subject, q.call.msg.Reply = wire.DirectSubject(endpoint), meta.ReplyTo.String()
 	c.trace.SetHeader(q.call.msg.Header)
 	return q, next
 }
 
 // add adds an item with the parts that the step sees.
-func (*directCalls) add(b *endpoints.RequestBuilder, item *fetch.Item, c *collector) bool {
+func (*directCalls) add(b *wire.RequestBuilder, item *fetch.Item, c *collector) bool {
 	if len(c.job.work.Inputs) == 0 && item.Payload != nil {
 		return b.Add(item.Ordinal, item.Key, item.Payload)
 	}
 	for _, input := range c.job.work.Inputs {
 		if part, there := item.Parts[input.Name]; there {
-			b.Part(input.Name, endpoints.Part{Data: part.Data, ContentType: part.ContentType})
+			b.Part(input.Name, wire.Part{Data: part.Data, ContentType: part.ContentType})
 		}
 	}
 	return b.AddParts(item.Ordinal, item.Key, item.Payload)
@@ -307,15 +308,15 @@ func (d *directCalls) ask(ctx context.Context, q *question, c replyTaker) error 
 		d.end(q.call)
 	}()
 	nc := d.node.nc
-	err := endpoints.During(ctx, nc, func(ctx context.Context) error {
+	err := stream.During(ctx, nc, func(ctx context.Context) error {
 		if err := nc.PublishMsg(q.call.msg); err != nil {
-			return endpoints.Retry(codeUnsent, "publish to endpoint %s: %v", q.endpoint, err)
+			return wire.Retry(codeUnsent, "publish to endpoint %s: %v", q.endpoint, err)
 		}
 		d.node.stats.requests.Add(1)
 		return d.await(ctx, q, c)
 	}, q.call.msg.Subject, q.call.msg.Reply)
-	if denied, ok := errors.AsType[*endpoints.PermissionError](err); ok {
-		return endpoints.Retry(codePermission, "%v", denied)
+	if denied, ok := errors.AsType[*stream.PermissionError](err); ok {
+		return wire.Retry(codePermission, "%v", denied)
 	}
 	return err
 }
@@ -337,7 +338,7 @@ func (d *directCalls) await(ctx context.Context, q *question, c replyTaker) erro
 		case err != nil || q.left.Empty():
 			return err
 		case lost:
-			return endpoints.Retry(endpoints.CodeOverloaded, "more replies came than the node has room for, which is %d MiB; "+
+			return wire.Retry(wire.CodeOverloaded, "more replies came than the node has room for, which is %d MiB; "+
 				"have the step ask for fewer items at once", d.limit>>20)
 		case over:
 			return nil // what was lost is asked for again
@@ -379,13 +380,13 @@ func (d *directCalls) readAll(q *question, come []*nats.Msg, c replyTaker) (err 
 // read takes one message of a reply.
 func (d *directCalls) read(q *question, msg *nats.Msg, c replyTaker) error {
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
-		return endpoints.Retry(codeNoListeners, "no service listens for endpoint %s; start one", q.endpoint)
+		return wire.Retry(codeNoListeners, "no service listens for endpoint %s; start one", q.endpoint)
 	}
-	reply, err := endpoints.ParseReply(endpoints.ReplySubject(q.endpoint), msg.Header, msg.Data, d.node.cfg.Limits)
+	reply, err := wire.ParseReply(wire.ReplySubject(q.endpoint), msg.Header, msg.Data, d.node.cfg.Limits)
 	switch {
 	case err != nil:
-		return endpoints.Retry(codeBadReply, "the reply of endpoint %s (service %.80q) cannot be read: %v", q.endpoint,
-			msg.Header.Get(endpoints.HeaderService), err)
+		return wire.Retry(codeBadReply, "the reply of endpoint %s (service %.80q) cannot be read: %v", q.endpoint,
+			msg.Header.Get(wire.HeaderService), err)
 	case reply.Slice != q.slice:
 		return nil // to something else
 	}

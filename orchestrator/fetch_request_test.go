@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -63,7 +64,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{endpoints.StreamWork, endpoints.StreamReply} {
+	for _, name := range []string{wire.StreamWork, wire.StreamReply} {
 		stream, err := js.Stream(t.Context(), name)
 		if err != nil || stream.CachedInfo().State.LastSeq != 0 {
 			t.Errorf("%s has been used (%v)", name, err)
@@ -130,7 +131,7 @@ func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var swallowed atomic.Int64
-	mute, err := b.nc.QueueSubscribe(endpoints.DirectSubject("statement"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
+	mute, err := b.nc.QueueSubscribe(wire.DirectSubject("statement"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +145,7 @@ func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
 	until(t, "a service listens", func() bool { // which drops what does not say who asks
-		_, err := b.nc.Request(endpoints.DirectSubject("statement"), nil, 2*time.Second)
+		_, err := b.nc.Request(wire.DirectSubject("statement"), nil, 2*time.Second)
 		return errors.Is(err, nats.ErrTimeout)
 	})
 	if err := b.ns.Restart(t.Context()); err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
@@ -71,7 +71,7 @@ func (f *fetching) run(ctx context.Context, job *fetchJob, call fetchCall, req *
 
 // isEnd reports whether an error says no more than that a context has ended.
 func isEnd(err error) bool {
-	_, own := errors.AsType[*endpoints.SlotError](err)
+	_, own := errors.AsType[*wire.SlotError](err)
 	return !own && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -117,13 +118,13 @@ func TestFunctionsThatMisbehave(t *testing.T) {
 	if done, failed := b.outcome(t, liar, 1); done != 399 || failed != 1 {
 		t.Errorf("liar: done %d, failed %d", done, failed)
 	}
-	codes := map[string]string{"C7": endpoints.CodePanic, "C150": "deadline", "C250": endpoints.CodeBadResult}
+	codes := map[string]string{"C7": wire.CodePanic, "C150": "deadline", "C250": wire.CodeBadResult}
 	for key, code := range codes {
 		if got := b.errorOf(t, each, key); !strings.HasPrefix(got, code+": ") {
 			t.Errorf("%s failed with %q, want %s", key, got, code)
 		}
 	}
-	if got := b.errorOf(t, liar, "C8"); !strings.HasPrefix(got, endpoints.CodePanic) {
+	if got := b.errorOf(t, liar, "C8"); !strings.HasPrefix(got, wire.CodePanic) {
 		t.Errorf("C8 failed with %q", got)
 	}
 	s := b.node.Stats()

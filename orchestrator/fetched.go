@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 )
 
 // fetched is a reply or a dead letter in a node's hands.
@@ -18,7 +18,7 @@ type fetched struct {
 
 // bind creates or finds a consumer of nodes, and returns when it was made.
 func (n *Node) bind(
-	ctx context.Context, known *endpoints.Incarnation,
+	ctx context.Context, known *stream.Incarnation,
 	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error),
 ) (made time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -51,7 +51,7 @@ func (n *Node) whenMade(stream, name string) func(context.Context) (time.Time, e
 func (n *Node) settle(f fetched, how func(jetstream.Msg) error) { n.settleOf(&n.recorder, f, how) }
 
 // settleOf is settle for a message of another consumer.
-func (n *Node) settleOf(consumer *endpoints.Incarnation, f fetched, how func(jetstream.Msg) error) {
+func (n *Node) settleOf(consumer *stream.Incarnation, f fetched, how func(jetstream.Msg) error) {
 	if !consumer.Current().Equal(f.made) {
 		n.log.Debug("left a message of an earlier stream alone", zap.String("subject", f.Subject()))
 		return

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -31,7 +32,7 @@ func benchNode(b *testing.B) *benched {
 	ns := testenv.NATSWith(b, embedded.NATSConfig{StoreDir: b.TempDir() + "/nats"})
 	pool := testenv.Pool(b)
 	nb := &benched{bundle: &bundle{pool: pool, store: database.New(pool), ns: ns}, took: make(chan time.Time, 1)}
-	node, err := orchestrator.New(nb.store, testenv.Conn(b, ns), orchestrator.Config{Streams: endpoints.StreamConfig{
+	node, err := orchestrator.New(nb.store, testenv.Conn(b, ns), orchestrator.Config{Streams: stream.Config{
 		WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		b.Fatal(err)

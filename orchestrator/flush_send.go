@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nuid"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
@@ -33,7 +33,7 @@ type flushAnswer struct {
 }
 
 // answered implements replyTaker.
-func (a *flushAnswer) answered(*endpoints.Reply) {
+func (a *flushAnswer) answered(*wire.Reply) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.end.Replied = true
@@ -125,10 +125,10 @@ func (f *flushing) question(w *flight, end *collectorstore.FlushEnd, answer *flu
 	q := &question{endpoint: endpoint, token: nuid.Next(), slice: end.Flush.ID, final: -1, places: answer.place,
 		call: &directCall{news: make(chan struct{}, 1)}}
 	generation := int(end.Ops[0].Seq >> ordinalBits)
-	meta := endpoints.Meta{Run: w.claimed.Run, Slice: q.slice, Root: q.slice, Attempt: 1 + end.Ops[0].Attempts,
-		Generation: 1 + generation, Mode: endpoints.ModeBatch, Origin: n.name(),
-		ReplyTo: endpoints.Return{Asker: f.calls.asker, Call: q.token, Callee: endpoint}}
-	b := endpoints.NewRequestBuilder(endpoint, meta, int(n.nc.MaxPayload()))
+	meta := wire.Meta{Run: w.claimed.Run, Slice: q.slice, Root: q.slice, Attempt: 1 + end.Ops[0].Attempts,
+		Generation: 1 + generation, Mode: wire.ModeBatch, Origin: n.name(),
+		ReplyTo: wire.Return{Asker: f.calls.asker, Call: q.token, Callee: endpoint}}
+	b := wire.NewRequestBuilder(endpoint, meta, int(n.nc.MaxPayload()))
 	if len(w.claimed.Spec.Params) > 0 {
 		params, err := json.Marshal(w.claimed.Spec.Params)
 		if err == nil {
@@ -154,7 +154,7 @@ func (f *flushing) question(w *flight, end *collectorstore.FlushEnd, answer *flu
 	end.Ops = end.Ops[:b.Len()]
 	q.left = q.asked
 	q.call.msg = b.Msg()
-	q.call.msg.Subject, q.call.msg.Reply = endpoints.DirectSubject(endpoint), meta.ReplyTo.String()
-	q.call.msg.Header[endpoints.HeaderCollector] = []string{w.claimed.Name}
+	q.call.msg.Subject, q.call.msg.Reply = wire.DirectSubject(endpoint), meta.ReplyTo.String()
+	q.call.msg.Header[wire.HeaderCollector] = []string{w.claimed.Name}
 	return q
 }

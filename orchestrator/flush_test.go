@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
@@ -271,7 +272,7 @@ func TestFlushesSurviveARestartOfNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var swallowed atomic.Int64
-	mute, err := b.nc.QueueSubscribe(endpoints.DirectSubject("away"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
+	mute, err := b.nc.QueueSubscribe(wire.DirectSubject("away"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
 	if err != nil {
 		t.Fatal(err)
 	}

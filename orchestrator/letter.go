@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -20,7 +20,7 @@ const causeUnreadable = "unreadable"
 // collected is a message from the stream of dead letters, as the store keeps it. Whatever it is, it becomes a letter: a
 // message that cannot be understood is for a person to look at, and must not come again for ever.
 func collected(msg jetstream.Msg) deadletter.DeadLetter {
-	d, err := endpoints.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
+	d, err := wire.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
 	letter := letterOf(&d)
 	if err != nil {
 		letter.Endpoint, letter.Cause = "", causeUnreadable // it can be sent nowhere
@@ -30,7 +30,7 @@ func collected(msg jetstream.Msg) deadletter.DeadLetter {
 }
 
 // letterOf is a dead letter as the store keeps it.
-func letterOf(d *endpoints.DeadLetter) deadletter.DeadLetter {
+func letterOf(d *wire.DeadLetter) deadletter.DeadLetter {
 	letter := deadletter.DeadLetter{
 		MsgID: d.MsgID, Endpoint: d.Endpoint, Cause: d.Cause, Message: d.Message, Mode: string(d.Mode),
 		Run: known[workqueue.RunID](d.Run), Slice: known[workqueue.SliceID](d.Slice),
@@ -46,13 +46,13 @@ func letterOf(d *endpoints.DeadLetter) deadletter.DeadLetter {
 
 // exhaustedLetter is a message that was delivered too often, as the store keeps it.
 func exhaustedLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg) deadletter.DeadLetter {
-	d, _ := endpoints.ParseDeadLetter(endpoints.DeadSubject(endpoint), msg.Header, msg.Data) // the endpoint is known
+	d, _ := wire.ParseDeadLetter(wire.DeadSubject(endpoint), msg.Header, msg.Data) // the endpoint is known
 	letter := letterOf(&d)
-	letter.MsgID = endpoints.DeadMsgID(msg.Header)
+	letter.MsgID = wire.DeadMsgID(msg.Header)
 	if letter.MsgID == "" { // its place stands for it
 		letter.MsgID = fmt.Sprintf("dead.%s.%d.%d", x.Stream, msg.Sequence, msg.Time.UnixNano())
 	}
-	letter.Endpoint, letter.Cause, letter.Deliveries = endpoint, endpoints.CodeDeliveries, x.Deliveries
+	letter.Endpoint, letter.Cause, letter.Deliveries = endpoint, wire.CodeDeliveries, x.Deliveries
 	letter.Message = fmt.Sprintf("delivered %d times and never acknowledged", x.Deliveries)
 	if x.Deliveries < 1 { // somebody took the limit from its consumer
 		letter.Message = "delivered no more, and never acknowledged"
@@ -63,10 +63,10 @@ func exhaustedLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg)
 // givenUpLetter is a slice that a service has given up after too many deliveries. It has the id that a node gives it
 // when it is the one to give the request up. The request is gone by now.
 func givenUpLetter(a *settle.Answer, run uuid.UUID) deadletter.DeadLetter {
-	request := nats.Header{endpoints.HeaderMsgID: {a.Slice.String()}}
+	request := nats.Header{wire.HeaderMsgID: {a.Slice.String()}}
 	return deadletter.DeadLetter{
-		MsgID: endpoints.DeadMsgID(request), Endpoint: a.Endpoint, Cause: a.Failure.Code, Message: a.Failure.Message,
-		Mode: string(endpoints.ModeBatch), Run: known[workqueue.RunID](run), Slice: &a.Slice, Root: &a.Slice,
+		MsgID: wire.DeadMsgID(request), Endpoint: a.Endpoint, Cause: a.Failure.Code, Message: a.Failure.Message,
+		Mode: string(wire.ModeBatch), Run: known[workqueue.RunID](run), Slice: &a.Slice, Root: &a.Slice,
 		Service: a.Service, State: deadletter.LetterReissued, NoBody: true,
 	}
 }

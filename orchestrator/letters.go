@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
@@ -76,7 +76,7 @@ func (n *Node) publishUnsent(ctx context.Context) (failed error) {
 
 // unsendable tells the errors that another try meets again.
 func unsendable(err error) bool {
-	_, name := errors.AsType[*endpoints.NameError](err)
+	_, name := errors.AsType[*wire.NameError](err)
 	return name || errors.Is(err, nats.ErrMaxPayload)
 }
 
@@ -93,7 +93,7 @@ func (n *Node) publishLetter(ctx context.Context, l *deadletter.UnsentLetter) er
 // requeued is the request of a letter, to be sent again: as it came, without what JetStream and the letter's end have
 // put on it.
 func requeued(l *deadletter.UnsentLetter) *nats.Msg {
-	msg := &nats.Msg{Subject: endpoints.WorkSubject(l.Endpoint), Header: nats.Header{}, Data: l.Body}
+	msg := &nats.Msg{Subject: wire.WorkSubject(l.Endpoint), Header: nats.Header{}, Data: l.Body}
 	for name, values := range l.Headers {
 		if strings.HasPrefix(name, natsHeaders) || strings.HasPrefix(name, deadHeaders) {
 			continue
@@ -101,8 +101,8 @@ func requeued(l *deadletter.UnsentLetter) *nats.Msg {
 		msg.Header[name] = values
 	}
 	count := strconv.Itoa(l.Requeued)
-	msg.Header.Set(endpoints.HeaderRequeued, count)
-	msg.Header.Set(endpoints.HeaderMsgID, uuid.NewSHA1(uuid.UUID(l.ID), []byte(count)).String())
+	msg.Header.Set(wire.HeaderRequeued, count)
+	msg.Header.Set(wire.HeaderMsgID, uuid.NewSHA1(uuid.UUID(l.ID), []byte(count)).String())
 	return msg
 }
 

@@ -13,20 +13,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
 // dead is a dead letter of a request of one item, as a service publishes it.
 func dead(t *testing.T, request uuid.UUID) *nats.Msg {
 	t.Helper()
-	msg := nested(t, endpoints.Meta{Run: uuid.New(), Slice: request, Mode: endpoints.ModeSingle, Origin: "edge"}, "")
-	msg.Subject = endpoints.DeadSubject("accounts")
-	msg.Header.Set(endpoints.HeaderMsgID, endpoints.DeadMsgID(msg.Header))
-	msg.Header.Set(endpoints.HeaderDeadCause, endpoints.CodePanic)
-	msg.Header.Set(endpoints.HeaderDeadMessage, "the handler panicked")
-	msg.Header.Set(endpoints.HeaderDeadDeliveries, "5")
-	msg.Header.Set(endpoints.HeaderDeadService, "accounts@1.2.3 a")
-	msg.Header.Set(endpoints.HeaderDeadAt, "2026-01-02T03:04:05Z")
+	msg := nested(t, wire.Meta{Run: uuid.New(), Slice: request, Mode: wire.ModeSingle, Origin: "edge"}, "")
+	msg.Subject = wire.DeadSubject("accounts")
+	msg.Header.Set(wire.HeaderMsgID, wire.DeadMsgID(msg.Header))
+	msg.Header.Set(wire.HeaderDeadCause, wire.CodePanic)
+	msg.Header.Set(wire.HeaderDeadMessage, "the handler panicked")
+	msg.Header.Set(wire.HeaderDeadDeliveries, "5")
+	msg.Header.Set(wire.HeaderDeadService, "accounts@1.2.3 a")
+	msg.Header.Set(wire.HeaderDeadAt, "2026-01-02T03:04:05Z")
 	return msg
 }
 
@@ -48,19 +49,19 @@ func TestDeadLettersAreCollected(t *testing.T) {
 	good := dead(t, uuid.New())
 	again := dead(t, uuid.New())
 	again.Header = maps.Clone(good.Header)
-	again.Header.Set(endpoints.HeaderRequeued, "1") // the same letter, after the window in which JetStream knows its id
+	again.Header.Set(wire.HeaderRequeued, "1") // the same letter, after the window in which JetStream knows its id
 	b.publish(t, good)
 	b.buried(t, 1)
-	again.Header.Del(endpoints.HeaderMsgID)
-	garbage := &nats.Msg{Subject: endpoints.DeadSubject("accounts"), Data: []byte{0xff, 0}}
-	nameless := &nats.Msg{Subject: endpoints.DeadSubject("no$name"), Data: []byte("x"),
-		Header: nats.Header{endpoints.HeaderDeadAt: {"-1"}, endpoints.HeaderDeadDeliveries: {"x"}}}
+	again.Header.Del(wire.HeaderMsgID)
+	garbage := &nats.Msg{Subject: wire.DeadSubject("accounts"), Data: []byte{0xff, 0}}
+	nameless := &nats.Msg{Subject: wire.DeadSubject("no$name"), Data: []byte("x"),
+		Header: nats.Header{wire.HeaderDeadAt: {"-1"}, wire.HeaderDeadDeliveries: {"x"}}}
 	b.publish(t, again, garbage, nameless)
-	b.drained(t, endpoints.StreamDead)
+	b.drained(t, wire.StreamDead)
 	causes := map[string]int{}
 	for _, l := range b.buried(t, 4) {
 		causes[l.Cause]++
-		if l.Cause == endpoints.CodePanic && l.Requeued == 0 {
+		if l.Cause == wire.CodePanic && l.Requeued == 0 {
 			full, err := deadletter.New(b.store).DeadLetter(t.Context(), l.ID.String())
 			if err != nil || full.Endpoint != "accounts" || full.Mode != "single" || full.Deliveries != 5 ||
 				full.Service != "accounts@1.2.3 a" || full.Origin != "edge" || full.Items != 1 || full.At.Year() != 2026 ||
@@ -69,7 +70,7 @@ func TestDeadLettersAreCollected(t *testing.T) {
 			}
 		}
 	}
-	if causes[endpoints.CodePanic] != 2 || causes["unreadable"] != 1 || len(causes) != 3 {
+	if causes[wire.CodePanic] != 2 || causes["unreadable"] != 1 || len(causes) != 3 {
 		t.Errorf("the causes are %v", causes)
 	}
 }
@@ -93,15 +94,15 @@ func TestRequeueSurvivesACrash(t *testing.T) {
 	})
 	msg := b.take(t, "accounts")
 	h := msg.Headers()
-	if h.Get(endpoints.HeaderRequeued) != "1" || h.Get(endpoints.HeaderSlice) != slice.String() ||
-		h.Get(endpoints.HeaderMode) != "single" || h.Get(endpoints.HeaderDeadCause) != "" ||
-		h.Get(endpoints.HeaderDeadAt) != "" || h.Get(endpoints.HeaderMsgID) == slice.String() {
+	if h.Get(wire.HeaderRequeued) != "1" || h.Get(wire.HeaderSlice) != slice.String() ||
+		h.Get(wire.HeaderMode) != "single" || h.Get(wire.HeaderDeadCause) != "" ||
+		h.Get(wire.HeaderDeadAt) != "" || h.Get(wire.HeaderMsgID) == slice.String() {
 		t.Errorf("the request has the headers %v", h)
 	}
-	if endpoints.CountItems(h, msg.Data(), endpoints.Limits{}) != 1 {
+	if wire.CountItems(h, msg.Data(), wire.Limits{}) != 1 {
 		t.Errorf("the request is %s", msg.Data())
 	}
-	stream, err := b.js(t).Stream(t.Context(), endpoints.StreamWork)
+	stream, err := b.js(t).Stream(t.Context(), wire.StreamWork)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,15 +129,15 @@ func TestRequeueLoopsAreStopped(t *testing.T) {
 			return
 		}
 		msg := b.take(t, "accounts")
-		if got := msg.Headers().Get(endpoints.HeaderRequeued); got != strconv.Itoa(round) {
+		if got := msg.Headers().Get(wire.HeaderRequeued); got != strconv.Itoa(round) {
 			t.Fatalf("in round %d the request was requeued %s times", round, got)
 		}
 		if err := msg.DoubleAck(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		again := dead(t, uuid.New())
-		again.Header.Set(endpoints.HeaderMsgID, endpoints.DeadMsgID(msg.Headers()))
-		again.Header.Set(endpoints.HeaderRequeued, strconv.Itoa(round))
+		again.Header.Set(wire.HeaderMsgID, wire.DeadMsgID(msg.Headers()))
+		again.Header.Set(wire.HeaderRequeued, strconv.Itoa(round))
 		b.publish(t, again)
 	}
 }
@@ -147,12 +148,12 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 	b := setup(t)
 	js := b.js(t)
 	const obstacle = "somebody"
-	if _, err := js.CreateConsumer(t.Context(), endpoints.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
-		FilterSubject: endpoints.WorkSubject("blocked"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+	if _, err := js.CreateConsumer(t.Context(), wire.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
+		FilterSubject: wire.WorkSubject("blocked"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
 	first := dead(t, uuid.New())
-	first.Subject = endpoints.DeadSubject("blocked")
+	first.Subject = wire.DeadSubject("blocked")
 	b.publish(t, first)
 	b.buried(t, 1)
 	b.publish(t, dead(t, uuid.New()))
@@ -162,7 +163,7 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 		t.Fatalf("requeued %+v, %v", out, err)
 	}
 	b.take(t, "accounts")
-	if err := js.DeleteConsumer(t.Context(), endpoints.StreamWork, obstacle); err != nil {
+	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the obstacle's letter is sent", func() bool {
@@ -182,7 +183,7 @@ func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
 	b.publish(t, dead(t, uuid.New()))
 	js := b.js(t)
 	until(t, "the letter was tried", func() bool {
-		consumer, err := js.Consumer(t.Context(), endpoints.StreamDead, endpoints.CollectorConsumer)
+		consumer, err := js.Consumer(t.Context(), wire.StreamDead, wire.CollectorConsumer)
 		return err == nil && consumer.CachedInfo().Delivered.Consumer > 0
 	})
 	if _, err := b.pool.Exec(t.Context(), `ALTER TABLE away RENAME TO dead_letter`); err != nil {
@@ -190,7 +191,7 @@ func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
 	}
 	begun := time.Now()
 	b.buried(t, 1)
-	b.drained(t, endpoints.StreamDead)
+	b.drained(t, wire.StreamDead)
 	if took := time.Since(begun); took > 20*time.Second {
 		t.Errorf("it took %s", took)
 	}
@@ -205,11 +206,11 @@ func TestRequeueLoopsOfAServiceAreStopped(t *testing.T) {
 		runs.Add(1)
 		panic("always")
 	})
-	meta := endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: endpoints.ModeSingle, Deliveries: 1}
+	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: wire.ModeSingle, Deliveries: 1}
 	b.ask(t, nested(t, meta, "tranche.call.edge.token.accounts"))
 	for round := range deadletter.MaxRequeues + 2 {
 		letter := b.buried(t, round+1)[0]
-		if letter.Requeued != round || letter.Cause != endpoints.CodePanic || letter.State != deadletter.LetterWaiting {
+		if letter.Requeued != round || letter.Cause != wire.CodePanic || letter.State != deadletter.LetterWaiting {
 			t.Fatalf("in round %d the letter is %+v", round, letter)
 		}
 		sel := deadletter.DeadSelection{All: true}

@@ -9,7 +9,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -47,11 +48,11 @@ func (n *Node) caring() func(context.Context, workqueue.Lease) (time.Duration, e
 func (n *Node) reconcileOnce(ctx context.Context, sweep *exhaustedSweep, discover bool) error {
 	timed, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
-	work, err := n.look(timed, endpoints.StreamWork, endpoints.WorkSubject("*"), workConsumer)
+	work, err := n.look(timed, wire.StreamWork, wire.WorkSubject("*"), workConsumer)
 	if err != nil {
 		return err
 	}
-	stage, err := n.look(timed, endpoints.StreamStage, endpoints.StageSubjects("*"), stageConsumer)
+	stage, err := n.look(timed, wire.StreamStage, wire.StageSubjects("*"), stageConsumer)
 	if err != nil {
 		return err
 	}
@@ -66,11 +67,11 @@ const reconcileTimeout = 30 * time.Second
 
 // workConsumer and stageConsumer return the name of the consumer that a subject is for.
 func workConsumer(subject string) string {
-	return strings.TrimPrefix(subject, endpoints.WorkSubject(""))
+	return strings.TrimPrefix(subject, wire.WorkSubject(""))
 }
 
 func stageConsumer(subject string) string {
-	prefix, _ := strings.CutSuffix(endpoints.StageSubjects(""), ".>")
+	prefix, _ := strings.CutSuffix(wire.StageSubjects(""), ".>")
 	name, _, _ := strings.Cut(strings.TrimPrefix(subject, prefix), ".")
 	return name
 }
@@ -78,7 +79,7 @@ func stageConsumer(subject string) string {
 // ensureListeners makes the consumers of endpoints that somebody listens on: a service with the least of permissions
 // may not make its own.
 func (n *Node) ensureListeners(ctx context.Context, work, stage consumersOf) error {
-	listeners, err := endpoints.Discover(ctx, n.nc, discoverWait)
+	listeners, err := wire.Discover(ctx, n.nc, discoverWait)
 	if err != nil {
 		return err
 	}
@@ -87,7 +88,7 @@ func (n *Node) ensureListeners(ctx context.Context, work, stage consumersOf) err
 	for _, l := range listeners {
 		if l.Stages > 0 && !seen["flow "+l.Endpoint] && mayMake(stage, l.Endpoint) {
 			seen["flow "+l.Endpoint] = true
-			failed = errors.Join(failed, endpoints.EnsureStageConsumer(ctx, n.js, l.Endpoint))
+			failed = errors.Join(failed, stream.EnsureStageConsumer(ctx, n.js, l.Endpoint))
 		}
 		if seen[l.Endpoint] || !mayMake(work, l.Endpoint) {
 			continue
@@ -110,15 +111,15 @@ func mayMake(of consumersOf, endpoint string) bool {
 // them so whenever it meets an endpoint, beside this one in a rolling upgrade too.
 func (n *Node) limitDeliveries(ctx context.Context, work, stage consumersOf) (failed error) {
 	for name, info := range work.consumers {
-		if info.Config.MaxDeliver != endpoints.MaxDeliver {
+		if info.Config.MaxDeliver != wire.MaxDeliver {
 			n.endpoints.forget(name) // what was known of it holds no more
 			_, err := n.ensureEndpoint(ctx, name)
 			failed = errors.Join(failed, err)
 		}
 	}
 	for name, info := range stage.consumers {
-		if info.Config.MaxDeliver != endpoints.MaxDeliver {
-			failed = errors.Join(failed, endpoints.EnsureStageConsumer(ctx, n.js, name))
+		if info.Config.MaxDeliver != wire.MaxDeliver {
+			failed = errors.Join(failed, stream.EnsureStageConsumer(ctx, n.js, name))
 		}
 	}
 	return failed
@@ -133,7 +134,7 @@ func (n *Node) applySettings(ctx context.Context, work consumersOf) error {
 	var failed error
 	for _, s := range settings {
 		info, want := work.consumers[s.Endpoint], settingsOf(s)
-		if info == nil || endpoints.SettingsOf(info) == want {
+		if info == nil || stream.SettingsOf(info) == want {
 			continue
 		}
 		failed = errors.Join(failed, n.applySetting(ctx, s))
@@ -143,11 +144,11 @@ func (n *Node) applySettings(ctx context.Context, work consumersOf) error {
 
 // applySetting brings one endpoint's settings to its consumer, if it has one: whoever makes it later finds them.
 func (n *Node) applySetting(ctx context.Context, s pace.EndpointSetting) error {
-	consumer, err := n.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(s.Endpoint))
+	consumer, err := n.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(s.Endpoint))
 	if err != nil {
 		return fmt.Errorf("set endpoint %s: %w", s.Endpoint, err)
 	}
-	if err := endpoints.SetConsumer(ctx, n.js, consumer, settingsOf(s)); err != nil {
+	if err := stream.SetConsumer(ctx, n.js, consumer, settingsOf(s)); err != nil {
 		return err
 	}
 	n.log.Info("endpoint set", zap.String("endpoint", s.Endpoint), zap.Int("concurrency", s.Concurrency))
@@ -155,19 +156,19 @@ func (n *Node) applySetting(ctx context.Context, s pace.EndpointSetting) error {
 }
 
 // settings returns what operators have set for an endpoint.
-func (n *Node) settings(ctx context.Context, endpoint string) (endpoints.ConsumerSettings, error) {
+func (n *Node) settings(ctx context.Context, endpoint string) (stream.ConsumerSettings, error) {
 	all, err := pace.New(n.store).EndpointSettings(ctx)
 	if err != nil {
-		return endpoints.ConsumerSettings{}, err
+		return stream.ConsumerSettings{}, err
 	}
 	for _, s := range all {
 		if s.Endpoint == endpoint {
 			return settingsOf(s), nil
 		}
 	}
-	return endpoints.ConsumerSettings{}, nil
+	return stream.ConsumerSettings{}, nil
 }
 
-func settingsOf(s pace.EndpointSetting) endpoints.ConsumerSettings {
-	return endpoints.ConsumerSettings{Concurrency: s.Concurrency}
+func settingsOf(s pace.EndpointSetting) stream.ConsumerSettings {
+	return stream.ConsumerSettings{Concurrency: s.Concurrency}
 }

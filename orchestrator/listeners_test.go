@@ -7,7 +7,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -16,7 +17,7 @@ import (
 func (b *bundle) list(t *testing.T, stages map[string]int) {
 	t.Helper()
 	svc, err := micro.AddService(testenv.Conn(t, b.ns), micro.Config{
-		Name: "least", Version: "1.0.0", Metadata: map[string]string{"tranche": endpoints.ProtocolVersion},
+		Name: "least", Version: "1.0.0", Metadata: map[string]string{"tranche": wire.ProtocolVersion},
 		StatsHandler: func(at *micro.Endpoint) any { return map[string]int{"stages": stages[at.Name]} },
 	})
 	if err != nil {
@@ -45,16 +46,16 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	made := func(what string) {
 		t.Helper()
 		until(t, what, func() bool {
-			return b.has(t, endpoints.StreamWork, "plain") && b.has(t, endpoints.StreamWork, "flow") &&
-				b.has(t, endpoints.StreamStage, "flow")
+			return b.has(t, wire.StreamWork, "plain") && b.has(t, wire.StreamWork, "flow") &&
+				b.has(t, wire.StreamStage, "flow")
 		})
 	}
 	made("the consumers are made")
-	if b.has(t, endpoints.StreamStage, "plain") {
+	if b.has(t, wire.StreamStage, "plain") {
 		t.Error("an endpoint without stages has a consumer for them")
 	}
 	js := b.js(t)
-	for stream, name := range map[string]string{endpoints.StreamWork: "plain", endpoints.StreamStage: "flow"} {
+	for stream, name := range map[string]string{wire.StreamWork: "plain", wire.StreamStage: "flow"} {
 		if err := js.DeleteConsumer(t.Context(), stream, name); err != nil {
 			t.Fatal(err)
 		}
@@ -71,8 +72,8 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	wanted := func(what string, want int) {
 		t.Helper()
 		until(t, what, func() bool {
-			consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, "statement")
-			return err == nil && endpoints.SettingsOf(consumer.CachedInfo()).Concurrency == want
+			consumer, err := js.Consumer(t.Context(), wire.StreamWork, "statement")
+			return err == nil && stream.SettingsOf(consumer.CachedInfo()).Concurrency == want
 		})
 	}
 	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
@@ -87,11 +88,11 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := time.Since(begun)
-	consumer, err := js.Consumer(t.Context(), endpoints.StreamWork, "statement")
+	consumer, err := js.Consumer(t.Context(), wire.StreamWork, "statement")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := endpoints.SettingsOf(consumer.CachedInfo()).Concurrency; got != 5 && took < leftToLeader {
+	if got := stream.SettingsOf(consumer.CachedInfo()).Concurrency; got != 5 && took < leftToLeader {
 		t.Errorf("after %s the consumer has the concurrency %d; want 5 at once", took, got)
 	}
 	wanted("the setting reaches the consumer", 5)
@@ -105,7 +106,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 		t.Fatal(err)
 	}
 	wanted("the leader brings the next setting", 7)
-	if err := js.DeleteConsumer(t.Context(), endpoints.StreamWork, "statement"); err != nil {
+	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, "statement"); err != nil {
 		t.Fatal(err)
 	}
 	wanted("a consumer made anew has the setting", 7)
@@ -131,27 +132,27 @@ func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
 	}
 	run := b.start(t, patient(), 100)
 	b.sent(t, run, 1)
-	if err := endpoints.EnsureStageConsumer(t.Context(), js, "statement"); err != nil {
+	if err := stream.EnsureStageConsumer(t.Context(), js, "statement"); err != nil {
 		t.Fatal(err)
 	}
-	for _, stream := range []string{endpoints.StreamWork, endpoints.StreamStage} {
-		consumer, err := js.Consumer(t.Context(), stream, "statement")
+	for _, of := range []string{wire.StreamWork, wire.StreamStage} {
+		consumer, err := js.Consumer(t.Context(), of, "statement")
 		if err != nil {
 			t.Fatal(err)
 		}
 		config := consumer.CachedInfo().Config
 		config.MaxDeliver, config.Metadata = -1, nil
-		if _, err := js.UpdateConsumer(t.Context(), stream, config); err != nil {
+		if _, err := js.UpdateConsumer(t.Context(), of, config); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the consumer on "+stream+" is as it was", func() bool {
-			consumer, err := js.Consumer(t.Context(), stream, "statement")
+		until(t, "the consumer on "+of+" is as it was", func() bool {
+			consumer, err := js.Consumer(t.Context(), of, "statement")
 			if err != nil {
 				return false
 			}
 			info := consumer.CachedInfo()
-			return info.Config.MaxDeliver == endpoints.MaxDeliver &&
-				(stream == endpoints.StreamStage || endpoints.SettingsOf(info).Concurrency == 3)
+			return info.Config.MaxDeliver == wire.MaxDeliver &&
+				(of == wire.StreamStage || stream.SettingsOf(info).Concurrency == 3)
 		})
 	}
 	l := newLedger(0)

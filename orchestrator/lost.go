@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -118,7 +119,7 @@ func (s *lostSweep) forget(unanswered []settle.Unanswered) {
 // lookForRequests marks the slices whose requests are not in the work stream any more, and reports whether any is. One
 // that lies before the stream's beginning is known to be gone; others are looked for, some in each round.
 func (s *lostSweep) lookForRequests(ctx context.Context, unanswered []settle.Unanswered) (gone bool, err error) {
-	stream, err := s.node.js.Stream(ctx, endpoints.StreamWork)
+	stream, err := s.node.js.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		return false, fmt.Errorf("look for requests: %w", err)
 	}
@@ -163,17 +164,17 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered
 	if err != nil {
 		return false, fmt.Errorf("look for the request of slice %s: %w", u.ID, err)
 	}
-	return msg.Header.Get(endpoints.HeaderMsgID) == u.ID.String(), nil
+	return msg.Header.Get(wire.HeaderMsgID) == u.ID.String(), nil
 }
 
 // lost returns the marked slices of which nothing is left. What is read here is read after the requests were found
 // gone; where the reply stream ends, after it was found that a chunk is not suspended.
 func (s *lostSweep) lost(ctx context.Context, unanswered []settle.Unanswered) (lost []workqueue.SliceID, err error) {
-	recorder, err := s.node.js.Consumer(ctx, endpoints.StreamReply, endpoints.RecorderConsumer)
+	recorder, err := s.node.js.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)
 	if err != nil {
 		return nil, fmt.Errorf("look at what is recorded: %w", err)
 	}
-	flows := &suspensions{node: s.node, of: map[string]endpoints.Suspended{}, progress: map[string]*progress{}}
+	flows := &suspensions{node: s.node, of: map[string]stream.Suspended{}, progress: map[string]*progress{}}
 	var ended []*lostMark // those that wait for nothing but their reply, since now
 	for _, u := range unanswered {
 		mark := s.marks[u.ID]
@@ -205,7 +206,7 @@ func (s *lostSweep) lost(ctx context.Context, unanswered []settle.Unanswered) (l
 	if len(ended) == 0 {
 		return lost, nil
 	}
-	replies, err := s.node.js.Stream(ctx, endpoints.StreamReply)
+	replies, err := s.node.js.Stream(ctx, wire.StreamReply)
 	if err != nil {
 		return lost, fmt.Errorf("look for replies: %w", err)
 	}

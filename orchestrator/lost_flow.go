@@ -8,7 +8,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // stuckLaps is how many laps a suspended chunk has to stay where it is until it counts as stuck.
@@ -38,7 +39,7 @@ type suspension struct {
 // suspensions looks at suspended chunks, each stream and consumer once.
 type suspensions struct {
 	node     *Node
-	of       map[string]endpoints.Suspended
+	of       map[string]stream.Suspended
 	progress map[string]*progress
 	last     map[string]uint64 // sequences of streams
 }
@@ -59,10 +60,10 @@ func (f *suspensions) stateOf(ctx context.Context, endpoint string, slice uuid.U
 	return s.Of(slice), nil
 }
 
-func (f *suspensions) suspended(ctx context.Context, endpoint string) (s endpoints.Suspended, err error) {
+func (f *suspensions) suspended(ctx context.Context, endpoint string) (s stream.Suspended, err error) {
 	s, known := f.of[endpoint]
 	if !known {
-		if s, err = endpoints.SuspendedOf(ctx, f.node.js, endpoint); err == nil {
+		if s, err = stream.SuspendedOf(ctx, f.node.js, endpoint); err == nil {
 			f.of[endpoint] = s
 		}
 	}
@@ -71,7 +72,7 @@ func (f *suspensions) suspended(ctx context.Context, endpoint string) (s endpoin
 
 // stuck takes the chunk a step further on its laps, and reports whether it has made all of them without having moved.
 func (f *suspensions) stuck(ctx context.Context, endpoint, state string, was *suspension) (bool, error) {
-	waits, err := endpoints.WaitsFor(ctx, f.node.js, state)
+	waits, err := stream.WaitsFor(ctx, f.node.js, state)
 	if err != nil {
 		return false, err
 	}
@@ -107,7 +108,7 @@ func (f *suspensions) begin(ctx context.Context, s *suspension) error {
 	}
 	if f.last == nil {
 		last := map[string]uint64{}
-		for _, name := range []string{endpoints.StreamWork, endpoints.StreamStage} {
+		for _, name := range []string{wire.StreamWork, wire.StreamStage} {
 			stream, err := f.node.js.Stream(ctx, name)
 			if err != nil {
 				return fmt.Errorf("look at stream %s: %w", name, err)
@@ -116,18 +117,18 @@ func (f *suspensions) begin(ctx context.Context, s *suspension) error {
 		}
 		f.last = last
 	}
-	s.begun, s.work, s.stage = true, f.last[endpoints.StreamWork], f.last[endpoints.StreamStage]
+	s.begun, s.work, s.stage = true, f.last[wire.StreamWork], f.last[wire.StreamStage]
 	return nil
 }
 
 // over reports whether all of whom the chunk may be waiting for are done with what there was when the lap began.
 func (f *suspensions) over(ctx context.Context, endpoint string, s *suspension) (bool, error) {
-	stage, err := f.consumer(ctx, endpoints.StreamStage, endpoint)
+	stage, err := f.consumer(ctx, wire.StreamStage, endpoint)
 	if err != nil || !stage.passed(s.stage) {
 		return false, err
 	}
 	for _, name := range s.asked {
-		work, err := f.consumer(ctx, endpoints.StreamWork, name)
+		work, err := f.consumer(ctx, wire.StreamWork, name)
 		if err != nil || !work.passed(s.work) {
 			return false, err
 		}
@@ -140,7 +141,7 @@ func (f *suspensions) consumer(ctx context.Context, stream, endpoint string) (*p
 	if p := f.progress[key]; p != nil {
 		return p, nil
 	}
-	consumer, err := f.node.js.Consumer(ctx, stream, endpoints.ConsumerName(endpoint))
+	consumer, err := f.node.js.Consumer(ctx, stream, wire.ConsumerName(endpoint))
 	p := &progress{}
 	switch {
 	case err == nil:

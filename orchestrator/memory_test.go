@@ -9,7 +9,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -51,12 +51,12 @@ func TestRepliesThatDecompressWellTakeBoundedMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	large := `{"slots":[{"i":0,"d":"` + strings.Repeat("a", endpoints.DefaultMaxBody/2) + `"}]}`
+	large := `{"slots":[{"i":0,"d":"` + strings.Repeat("a", wire.DefaultMaxBody/2) + `"}]}`
 	packed := string(encoder.EncodeAll([]byte(large), nil))
 	peak := peakHeap(t)
 	for range count {
 		msg := f.reply(workqueue.NewSliceID(), 1, packed)
-		msg.Header[endpoints.HeaderEncoding] = []string{"zstd"}
+		msg.Header[wire.HeaderEncoding] = []string{"zstd"}
 		f.publish(t, msg)
 	}
 	b.wantDrained(t)

@@ -16,7 +16,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -65,16 +66,16 @@ type Node struct {
 	mute      stalling
 	reach     reach
 	endpoints endpointSet
-	pending   *semaphore.Weighted   // bytes of requests that JetStream has not acknowledged
-	recorder  endpoints.Incarnation // of the reply consumer
-	settling  settle.Store          // which has the meter told
-	collector endpoints.Incarnation // of the consumer of dead letters
-	uncleared runSet                // failed loads of which something may be left
-	watch     watchlist             // what commits gave reason to look at
-	alarms    alarms                // when slices come due that it has scheduled
-	fresh     *freshEvents          // that it has just committed
-	fetching  *fetching             // what it works on itself
-	flushing  *flushing             // what it does for collectors
+	pending   *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
+	recorder  stream.Incarnation  // of the reply consumer
+	settling  settle.Store        // which has the meter told
+	collector stream.Incarnation  // of the consumer of dead letters
+	uncleared runSet              // failed loads of which something may be left
+	watch     watchlist           // what commits gave reason to look at
+	alarms    alarms              // when slices come due that it has scheduled
+	fresh     *freshEvents        // that it has just committed
+	fetching  *fetching           // what it works on itself
+	flushing  *flushing           // what it does for collectors
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -106,8 +107,8 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	n.pipe.changed = make(chan struct{})
 	n.watch.come = make(chan struct{}, 1)
 	n.fresh = newFreshEvents()
-	n.recorder.Ask = n.whenMade(endpoints.StreamReply, endpoints.RecorderConsumer)
-	n.collector.Ask = n.whenMade(endpoints.StreamDead, endpoints.CollectorConsumer)
+	n.recorder.Ask = n.whenMade(wire.StreamReply, wire.RecorderConsumer)
+	n.collector.Ask = n.whenMade(wire.StreamDead, wire.CollectorConsumer)
 	return n, nil
 }
 
@@ -149,7 +150,7 @@ func (n *Node) Run(ctx context.Context) error {
 func (n *Node) run(ctx context.Context) error {
 	watching, unwatch := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	watch.Go(func() { endpoints.PermissionsOf(n.nc).Run(watching, n.log) })
+	watch.Go(func() { stream.PermissionsOf(n.nc).Run(watching, n.log) })
 	defer watch.Wait()
 	defer unwatch()
 	err := n.open(ctx)

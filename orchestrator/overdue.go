@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -99,7 +99,7 @@ func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 			failed = errors.Join(failed, err)
 			continue
 		}
-		if err := endpoints.MendConsumer(ctx, n.js, queue); err != nil {
+		if err := stream.MendConsumer(ctx, n.js, queue); err != nil {
 			n.log.Warn("a consumer is not as it should be", zap.String("endpoint", w.Endpoint), zap.Error(err))
 		}
 		if w.Epoch == epoch && queue.Delivered.Stream >= uint64(w.First) {

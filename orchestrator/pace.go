@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator/pacing"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/pace"
@@ -185,7 +185,7 @@ func (n *Node) queues(ctx context.Context, of []pace.PacedEndpoint) map[string]*
 	var ask []string
 	for i := range of {
 		// What is out of a function, a host or a source is in its hands.
-		if name := of[i].Endpoint; of[i].Live+of[i].Others > 0 && endpoints.ValidateName(name) == nil {
+		if name := of[i].Endpoint; of[i].Live+of[i].Others > 0 && wire.ValidateName(name) == nil {
 			ask = append(ask, name)
 		}
 	}
@@ -202,7 +202,7 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 	of := map[string]*jetstream.ConsumerInfo{}
 	if len(names) > fewQueues {
 		timed, cancel := context.WithTimeout(ctx, queueTimeout)
-		stream, err := n.js.Stream(timed, endpoints.StreamWork)
+		stream, err := n.js.Stream(timed, wire.StreamWork)
 		if err == nil {
 			of, err = consumers(timed, stream, workConsumer)
 		}
@@ -217,7 +217,7 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 			continue
 		}
 		timed, cancel := context.WithTimeout(ctx, queueTimeout)
-		consumer, err := n.js.Consumer(timed, endpoints.StreamWork, endpoints.ConsumerName(name))
+		consumer, err := n.js.Consumer(timed, wire.StreamWork, wire.ConsumerName(name))
 		cancel()
 		switch {
 		case err == nil:

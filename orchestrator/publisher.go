@@ -13,7 +13,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -73,7 +74,7 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 	}
 	n.log.Warn("cannot publish; the slice is taken up again in a while", zap.Stringer("run", a.Run),
 		zap.Stringer("slice", a.ID), zap.String("endpoint", a.endpoint), zap.Error(err))
-	if endpoints.Unanswered(err) {
+	if stream.Unanswered(err) {
 		n.reach.doubt()
 	}
 	n.stats.postponed.Add(1)
@@ -88,7 +89,7 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 // publishOne builds the request of a slice and publishes it. A slice whose items do not fit in one request is cut in
 // pieces that do.
 func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- publication) error {
-	request := endpoints.NewRequestBuilder(a.endpoint, n.metaOf(a), int(n.nc.MaxPayload()))
+	request := wire.NewRequestBuilder(a.endpoint, n.metaOf(a), int(n.nc.MaxPayload()))
 	request.SetParams(a.params)
 	fits, err := n.addInputs(ctx, request, a)
 	if err != nil {
@@ -112,7 +113,7 @@ func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- pu
 }
 
 // addInputs adds the items of a slice to its request, with the parts that the step sees, and reports whether all fit.
-func (n *Node) addInputs(ctx context.Context, request *endpoints.RequestBuilder, a assignment) (fits bool, err error) {
+func (n *Node) addInputs(ctx context.Context, request *wire.RequestBuilder, a assignment) (fits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.work.Inputs,
@@ -125,7 +126,7 @@ func (n *Node) addInputs(ctx context.Context, request *endpoints.RequestBuilder,
 		}
 		for i, part := range item.Parts {
 			if !part.Missing {
-				request.Part(want.Inputs[i].Name, endpoints.Part{Data: part.Data, ContentType: part.ContentType})
+				request.Part(want.Inputs[i].Name, wire.Part{Data: part.Data, ContentType: part.ContentType})
 			}
 		}
 		fits = request.AddParts(int(item.Ordinal), string(item.Key), item.Payload)
@@ -135,11 +136,11 @@ func (n *Node) addInputs(ctx context.Context, request *endpoints.RequestBuilder,
 }
 
 // metaOf is what the headers of a slice's request say. What may have killed its services gets few deliveries.
-func (n *Node) metaOf(a assignment) endpoints.Meta {
-	meta := endpoints.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
-		Generation: int(a.Generation), Mode: endpoints.ModeBatch, Origin: n.name()}
+func (n *Node) metaOf(a assignment) wire.Meta {
+	meta := wire.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
+		Generation: int(a.Generation), Mode: wire.ModeBatch, Origin: n.name()}
 	if a.Suspect {
-		meta.Deliveries = endpoints.SuspectDeliveries
+		meta.Deliveries = wire.SuspectDeliveries
 	}
 	return meta
 }
@@ -300,14 +301,14 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 			p.published(err)
 			return batch
 		}
-		err = endpoints.PermissionsOf(n.nc).Explain(err, p.msg.Subject)
+		err = stream.PermissionsOf(n.nc).Explain(err, p.msg.Subject)
 		n.log.Log(level, "publish; trying again", zap.Stringer("run", p.Run), zap.Stringer("slice", p.ID), zap.Error(err))
 		n.stats.republished.Add(1)
 		n.Look()
 		pause := republishPause
 		switch {
 		case errors.Is(err, jetstream.ErrAsyncPublishTimeout):
-			n.suspect(endpoints.StreamWork)
+			n.suspect(wire.StreamWork)
 			n.reach.doubt()
 			pause = 0 // it has waited, and so have those behind it
 		case errors.Is(err, errStreamsChanged):

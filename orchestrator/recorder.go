@@ -11,7 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -41,7 +42,7 @@ func (n *Node) runRecording(ctx, draining context.Context) {
 
 // isSmall reports whether a reply takes no time to record. A compressed one may hold anything.
 func isSmall(reply jetstream.Msg) bool {
-	return len(reply.Data()) <= smallBytes && reply.Headers().Get(endpoints.HeaderEncoding) == ""
+	return len(reply.Data()) <= smallBytes && reply.Headers().Get(wire.HeaderEncoding) == ""
 }
 
 // record takes replies as they come: one at once when there is one, many in a commit when they queue up.
@@ -82,11 +83,11 @@ func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 	var unread []unreadable
 	size := 0
 	for _, msg := range batch {
-		if endpoints.IsProbe(msg.Subject()) {
+		if stream.IsProbe(msg.Subject()) {
 			n.settle(msg, jetstream.Msg.Ack)
 			continue
 		}
-		reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), n.cfg.Limits)
+		reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), n.cfg.Limits)
 		if err != nil {
 			unread = append(unread, asUnreadable(msg, err))
 			continue
@@ -105,7 +106,7 @@ func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 	}
 }
 
-func answerOf(r *endpoints.Reply) settle.Answer {
+func answerOf(r *wire.Reply) settle.Answer {
 	a := settle.Answer{Slice: workqueue.SliceID(r.Slice), Endpoint: r.Endpoint, Service: r.Service,
 		Answered: r.Answered, Took: r.Took.Seconds(), Slots: make([]settle.Slot, len(r.Slots))}
 	for i := range r.Slots {
@@ -117,7 +118,7 @@ func answerOf(r *endpoints.Reply) settle.Answer {
 	return a
 }
 
-func slotError(e *endpoints.SlotError) *workqueue.SlotError {
+func slotError(e *wire.SlotError) *workqueue.SlotError {
 	if e == nil {
 		return nil
 	}
@@ -200,7 +201,7 @@ func (n *Node) noteGivenUp(ctx context.Context, r *reading) error {
 	}
 	timed, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	run, _ := uuid.Parse(r.msg.Headers().Get(endpoints.HeaderRun)) // the reply was understood: it says
+	run, _ := uuid.Parse(r.msg.Headers().Get(wire.HeaderRun)) // the reply was understood: it says
 	isNew, err := deadletter.New(n.store).Bury(timed, givenUpLetter(&r.answer, run))
 	if isNew {
 		n.stats.buried.Add(1)
@@ -248,7 +249,7 @@ func (n *Node) quarantine(ctx context.Context, msg fetched, reason, detail strin
 		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	run, _ := uuid.Parse(msg.Headers().Get(endpoints.HeaderRun)) // zero when it does not say
+	run, _ := uuid.Parse(msg.Headers().Get(wire.HeaderRun)) // zero when it does not say
 	err := deadletter.New(n.store).Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail,
 		Subject: msg.Subject(),
 		Run:     run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})

@@ -8,7 +8,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/pull"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -32,8 +33,8 @@ func (n *Node) feed(ctx context.Context, replies lanes[fetched]) {
 		case errors.Is(err, errCannotRecord):
 			_ = n.retry(ctx, "reach PostgreSQL to record replies", inspect.New(n.store).Ping) // fails only when ctx has ended
 		case err != nil && ctx.Err() == nil:
-			next := pull.Subject(n.js, endpoints.StreamReply, endpoints.RecorderConsumer)
-			err = endpoints.PermissionsOf(n.nc).Explain(err, next)
+			next := pull.Subject(n.js, wire.StreamReply, wire.RecorderConsumer)
+			err = stream.PermissionsOf(n.nc).Explain(err, next)
 			if err.Error() != silent || time.Since(told) > sameError {
 				told, silent = time.Now(), err.Error()
 				n.log.Warn("read replies", zap.Error(err))
@@ -48,7 +49,7 @@ func (n *Node) feed(ctx context.Context, replies lanes[fetched]) {
 // ahead is then left to another node, which may have it at once.
 func (n *Node) readReplies(ctx context.Context, replies lanes[fetched]) error {
 	_, changed := n.pipe.now()
-	made, err := n.bind(ctx, &n.recorder, endpoints.EnsureRecorder)
+	made, err := n.bind(ctx, &n.recorder, stream.EnsureRecorder)
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (n *Node) readReplies(ctx context.Context, replies lanes[fetched]) error {
 		}
 	}()
 	err = pull.Read(bound, pull.Source{
-		JS: n.js, Stream: endpoints.StreamReply, Consumer: endpoints.RecorderConsumer, Made: made,
+		JS: n.js, Stream: wire.StreamReply, Consumer: wire.RecorderConsumer, Made: made,
 		Messages: repliesAhead, Bytes: max(recordBytes, 2*int(n.nc.MaxPayload())), Small: isSmall,
 	}, func(msg jetstream.Msg) {
 		select {

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -74,14 +75,14 @@ func body(items ...int) string {
 
 // reply is a message of a reply to a slice.
 func (f *forger) reply(slice workqueue.SliceID, final int, body string) *nats.Msg {
-	msg := nats.NewMsg(endpoints.ReplySubject("statement"))
+	msg := nats.NewMsg(wire.ReplySubject("statement"))
 	msg.Header = nats.Header{
-		endpoints.HeaderVersion: {endpoints.ProtocolVersion}, endpoints.HeaderRun: {f.run.String()},
-		endpoints.HeaderStep: {"0"}, endpoints.HeaderSlice: {slice.String()}, endpoints.HeaderAttempt: {"1"},
-		endpoints.HeaderGeneration: {"1"}, endpoints.HeaderMode: {"batch"}, endpoints.HeaderService: {"forger"},
+		wire.HeaderVersion: {wire.ProtocolVersion}, wire.HeaderRun: {f.run.String()},
+		wire.HeaderStep: {"0"}, wire.HeaderSlice: {slice.String()}, wire.HeaderAttempt: {"1"},
+		wire.HeaderGeneration: {"1"}, wire.HeaderMode: {"batch"}, wire.HeaderService: {"forger"},
 	}
 	if final >= 0 {
-		msg.Header[endpoints.HeaderFinal] = []string{fmt.Sprint(final)}
+		msg.Header[wire.HeaderFinal] = []string{fmt.Sprint(final)}
 	}
 	msg.Data = []byte(body)
 	return msg
@@ -169,7 +170,7 @@ func (b *bundle) wantDrained(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "all replies are consumed", func() bool {
-		stream, err := js.Stream(t.Context(), endpoints.StreamReply)
+		stream, err := js.Stream(t.Context(), wire.StreamReply)
 		return err == nil && stream.CachedInfo().State.Msgs == 0
 	})
 }
@@ -177,7 +178,7 @@ func (b *bundle) wantDrained(t *testing.T) {
 // again returns how many deliveries of replies were not the first one.
 func (b *bundle) again(t *testing.T) int64 {
 	t.Helper()
-	recorder, err := b.js(t).Consumer(t.Context(), endpoints.StreamReply, endpoints.RecorderConsumer)
+	recorder, err := b.js(t).Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +219,7 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 	}
 	elsewhere := f.reply(slices[1].ID, 10, body(b.items(t, slices[1].ID)...))
 	broken := f.reply(slices[1].ID, 10, "{{{ not JSON")
-	elsewhere.Subject, broken.Subject = endpoints.ReplySubject("invoice"), endpoints.ReplySubject("invoice")
+	elsewhere.Subject, broken.Subject = wire.ReplySubject("invoice"), wire.ReplySubject("invoice")
 	deep := strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
 	many := strings.TrimSuffix(strings.Repeat(`{"i":1,"d":1},`, 9000), ",")
 	wrong := map[string]*nats.Msg{
@@ -226,11 +227,11 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 		"empty":           f.reply(s, 10, ""),
 		"truncated":       f.reply(s, 10, body(items...)[:100]),
 		"deeply nested":   f.reply(s, 10, `{"slots":[{"i":0,"d":`+deep+`}]}`),
-		"bomb":            with(f.reply(s, 10, bomb), endpoints.HeaderEncoding, "zstd"),
-		"not zstd":        with(f.reply(s, 10, body(items...)), endpoints.HeaderEncoding, "zstd"),
-		"other encoding":  with(f.reply(s, 10, body(items...)), endpoints.HeaderEncoding, "br"),
-		"other version":   with(f.reply(s, 10, body(items...)), endpoints.HeaderVersion, "2"),
-		"no slice":        with(f.reply(s, 10, body(items...)), endpoints.HeaderSlice, "x"),
+		"bomb":            with(f.reply(s, 10, bomb), wire.HeaderEncoding, "zstd"),
+		"not zstd":        with(f.reply(s, 10, body(items...)), wire.HeaderEncoding, "zstd"),
+		"other encoding":  with(f.reply(s, 10, body(items...)), wire.HeaderEncoding, "br"),
+		"other version":   with(f.reply(s, 10, body(items...)), wire.HeaderVersion, "2"),
+		"no slice":        with(f.reply(s, 10, body(items...)), wire.HeaderSlice, "x"),
 		"too many slots":  f.reply(s, 9000, `{"slots":[`+many+`]}`),
 		"negative":        f.reply(s, 1, `{"slots":[{"i":-1,"d":1}]}`),
 		"huge ordinal":    f.reply(s, 1, `{"slots":[{"i":99999999999999999999,"d":1}]}`),

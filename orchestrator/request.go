@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -37,7 +37,7 @@ type requestLook struct {
 
 // lookForRequests returns a look for the requests of slices.
 func (n *Node) lookForRequests(ctx context.Context) *requestLook {
-	stream, err := n.js.Stream(ctx, endpoints.StreamWork)
+	stream, err := n.js.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		n.log.Debug("look for requests", zap.Error(err))
 		return &requestLook{}
@@ -74,7 +74,7 @@ func (l *requestLook) message(ctx context.Context, o settle.Overdue) presence {
 		return gone
 	case err != nil:
 		return unknown
-	case msg.Header.Get(endpoints.HeaderMsgID) != o.ID.String():
+	case msg.Header.Get(wire.HeaderMsgID) != o.ID.String():
 		return gone
 	}
 	l.looked += len(msg.Data) / lookupBytes
@@ -85,18 +85,18 @@ func (l *requestLook) message(ctx context.Context, o settle.Overdue) presence {
 func (l *requestLook) suspended(ctx context.Context, o settle.Overdue) presence {
 	isFlow, known := l.flows[o.Endpoint]
 	if !known {
-		_, err := l.node.js.Consumer(ctx, endpoints.StreamStage, endpoints.ConsumerName(o.Endpoint))
+		_, err := l.node.js.Consumer(ctx, wire.StreamStage, wire.ConsumerName(o.Endpoint))
 		isFlow = whether(err, jetstream.ErrConsumerNotFound)
 		l.flows[o.Endpoint] = isFlow
 	}
 	if isFlow != there {
 		return isFlow
 	}
-	states, err := l.node.js.Stream(ctx, endpoints.StreamFlow)
+	states, err := l.node.js.Stream(ctx, wire.StreamFlow)
 	if err != nil {
 		return unknown
 	}
-	for _, subject := range endpoints.FlowStates(o.Endpoint, uuid.UUID(o.ID)) {
+	for _, subject := range wire.FlowStates(o.Endpoint, uuid.UUID(o.ID)) {
 		if l.looked++; l.looked > lookups {
 			return unknown
 		}
@@ -129,7 +129,7 @@ func (n *Node) removeRequests(ctx context.Context, requests []workqueue.Sent) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	stream, err := n.js.Stream(ctx, endpoints.StreamWork)
+	stream, err := n.js.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		n.log.Debug("remove requests", zap.Error(err))
 		return
@@ -139,7 +139,7 @@ func (n *Node) removeRequests(ctx context.Context, requests []workqueue.Sent) {
 			continue
 		}
 		msg, err := stream.GetMsg(ctx, uint64(r.StreamSeq))
-		if err != nil || msg.Header.Get(endpoints.HeaderMsgID) != r.ID.String() {
+		if err != nil || msg.Header.Get(wire.HeaderMsgID) != r.ID.String() {
 			continue
 		}
 		if err := stream.DeleteMsg(ctx, uint64(r.StreamSeq)); err != nil {

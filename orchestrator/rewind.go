@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -21,14 +21,14 @@ import (
 func (n *Node) recallMark(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	stream, err := n.js.Stream(ctx, endpoints.StreamFlow)
+	stream, err := n.js.Stream(ctx, wire.StreamFlow)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at stream %s: %w", endpoints.StreamFlow, err)
+		return fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
 	}
-	msg, err := stream.GetLastMsgForSubject(ctx, endpoints.DatabaseMark)
+	msg, err := stream.GetLastMsgForSubject(ctx, wire.DatabaseMark)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return nil
 	}
@@ -104,7 +104,7 @@ func (n *Node) keepMark(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	msg := &nats.Msg{Subject: endpoints.DatabaseMark, Data: doc, Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
+	msg := &nats.Msg{Subject: wire.DatabaseMark, Data: doc, Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	if _, err := n.js.PublishMsg(ctx, msg); err != nil {

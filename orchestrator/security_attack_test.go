@@ -16,7 +16,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -100,7 +101,7 @@ func attacking(t *testing.T, g *guarded, role string) *attacker {
 	until(t, "both services have consumers", func() bool {
 		return !a.when("accounts").IsZero() && !a.when("statement").IsZero()
 	})
-	for _, name := range []string{"accounts", "statement", endpoints.StreamEvent, endpoints.StreamDead} {
+	for _, name := range []string{"accounts", "statement", wire.StreamEvent, wire.StreamDead} {
 		a.created[name] = a.when(name)
 	}
 	return a
@@ -117,7 +118,7 @@ func (a *attacker) when(name string) time.Time {
 		}
 		return stream.CachedInfo().Created
 	}
-	consumer, err := a.all.Consumer(ctx, endpoints.StreamWork, name)
+	consumer, err := a.all.Consumer(ctx, wire.StreamWork, name)
 	if err != nil {
 		return time.Time{}
 	}
@@ -178,11 +179,11 @@ func asking(question, reply string) func(*attacker) {
 
 // forgedRequest is one that services take for a node's.
 func forgedRequest(endpoint string) (nats.Header, []byte) {
-	b := endpoints.NewRequestBuilder(endpoint, endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
-		Generation: 1, Mode: endpoints.ModeBatch}, 1<<20)
+	b := wire.NewRequestBuilder(endpoint, wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
+		Generation: 1, Mode: wire.ModeBatch}, 1<<20)
 	b.Add(0, "C0", []byte(`{"id":"`+marked+`"}`))
 	msg := b.Msg()
-	msg.Header.Del(endpoints.HeaderMsgID)
+	msg.Header.Del(wire.HeaderMsgID)
 	return msg.Header, msg.Data
 }
 
@@ -228,7 +229,7 @@ func outrun(a *attacker) bool {
 
 // transformed are the settings of the stream of replies, but for one.
 func (a *attacker) transformed() []byte {
-	replies, err := a.all.Stream(a.t.Context(), endpoints.StreamReply)
+	replies, err := a.all.Stream(a.t.Context(), wire.StreamReply)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -251,12 +252,12 @@ func forgedReply(request *nats.Msg) *nats.Msg {
 	}
 	reply := nats.NewMsg("tranche.reply.accounts")
 	reply.Data = []byte(`{"slots":[` + strings.Join(slots, ",") + `]}`)
-	for _, name := range []string{endpoints.HeaderVersion, endpoints.HeaderRun, endpoints.HeaderStep,
-		endpoints.HeaderSlice, endpoints.HeaderAttempt, endpoints.HeaderGeneration, endpoints.HeaderMode} {
+	for _, name := range []string{wire.HeaderVersion, wire.HeaderRun, wire.HeaderStep,
+		wire.HeaderSlice, wire.HeaderAttempt, wire.HeaderGeneration, wire.HeaderMode} {
 		reply.Header.Set(name, request.Header.Get(name))
 	}
-	reply.Header.Set(endpoints.HeaderService, "statement")
-	reply.Header.Set(endpoints.HeaderFinal, fmt.Sprint(len(slots)))
+	reply.Header.Set(wire.HeaderService, "statement")
+	reply.Header.Set(wire.HeaderFinal, fmt.Sprint(len(slots)))
 	return reply
 }
 
@@ -291,10 +292,10 @@ func attacks() []attack {
 			harmed: came("tranche.collect.c", marked)},
 		{name: "delete a stream", role: "accounts",
 			do:     func(a *attacker) { a.utter("$JS.API.STREAM.DELETE.TRANCHE_EVENT", nil, nil) },
-			harmed: remade(endpoints.StreamEvent)},
+			harmed: remade(wire.StreamEvent)},
 		{name: "delete a stream by the end of a pull", role: "accounts", do: func(a *attacker) {
 			a.ask(next, "$JS.API.STREAM.DELETE.TRANCHE_DEAD", []byte(`{"batch":1,"no_wait":true}`))
-		}, harmed: remade(endpoints.StreamDead)},
+		}, harmed: remade(wire.StreamDead)},
 		{name: "delete another's consumer", role: "accounts",
 			do:     func(a *attacker) { a.utter("$JS.API.CONSUMER.DELETE.TRANCHE_WORK.statement", nil, nil) },
 			harmed: remade("statement")},
@@ -303,8 +304,8 @@ func attacks() []attack {
 				`"filter_subject":"tranche.work.statement","ack_policy":"explicit","ack_wait":15000000000,"max_deliver":20,`+
 				`"max_ack_pending":10000,"max_waiting":4096,"metadata":{"tranche-concurrency":"1"}}}`))
 		}, harmed: func(a *attacker) bool {
-			consumer, err := a.all.Consumer(a.t.Context(), endpoints.StreamWork, "statement")
-			return err == nil && endpoints.SettingsOf(consumer.CachedInfo()).Concurrency == 1
+			consumer, err := a.all.Consumer(a.t.Context(), wire.StreamWork, "statement")
+			return err == nil && stream.SettingsOf(consumer.CachedInfo()).Concurrency == 1
 		}},
 		{name: "take another's work and complete its run", role: "accounts", do: takeOver, harmed: tookOver,
 			missed: outrun},
@@ -312,10 +313,10 @@ func attacks() []attack {
 			harmed: came("tranche.wake", "consumer_info_response")},
 		{name: "have JetStream publish by an acknowledgement of a reply", role: "accounts",
 			do:     asking("tranche.reply.accounts", "tranche.event.run.completed"),
-			harmed: came("tranche.event.run.completed", endpoints.StreamReply)},
+			harmed: came("tranche.event.run.completed", wire.StreamReply)},
 		{name: "have JetStream publish by the acknowledgement of a request", role: "web",
 			do:     asking("tranche.work.accounts", "tranche.event.run.completed"),
-			harmed: came("tranche.event.run.completed", endpoints.StreamWork)},
+			harmed: came("tranche.event.run.completed", wire.StreamWork)},
 		{name: "have JetStream tell of a stream elsewhere", role: "ops",
 			do:     asking("$JS.API.STREAM.INFO.TRANCHE_WORK", "tranche.work.statement"),
 			harmed: came("tranche.work.statement", "stream_info_response")},
@@ -342,7 +343,7 @@ func attacks() []attack {
 				a.t.Error("a roll-up is taken")
 			}
 		}, harmed: func(a *attacker) bool {
-			stream, err := a.all.Stream(a.t.Context(), endpoints.StreamFlow)
+			stream, err := a.all.Stream(a.t.Context(), wire.StreamFlow)
 			if err != nil {
 				a.t.Fatal(err)
 			}

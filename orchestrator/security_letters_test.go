@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
@@ -18,7 +19,7 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 	g := setupGuarded(t, documented(t))
 	wantReady(t, g.node)
 	web := g.conn(t, "web")
-	var slot *endpoints.SlotError
+	var slot *wire.SlotError
 	_, err := endpoints.Call[string, statement](t.Context(), web, "accounts", "C1", "no account",
 		endpoints.CallerName("web"))
 	if !errors.As(err, &slot) || slot.Code != "bad_payload" {
@@ -31,13 +32,13 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 	}
 	g.buried(t, 2)
 
-	to := endpoints.Return{Asker: "web", Call: "token", Callee: "accounts"}
+	to := wire.Return{Asker: "web", Call: "token", Callee: "accounts"}
 	answers, err := web.SubscribeSync("tranche.call.web.token.>")
 	if err != nil {
 		t.Fatal(err)
 	}
-	suspect := endpoints.NewRequestBuilder("accounts", endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
-		Generation: 1, Mode: endpoints.ModeBatch, ReplyTo: to, Deliveries: 3}, 1<<20)
+	suspect := wire.NewRequestBuilder("accounts", wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
+		Generation: 1, Mode: wire.ModeBatch, ReplyTo: to, Deliveries: 3}, 1<<20)
 	suspect.Add(0, "C2", []byte(`{"id":"C2"}`))
 	js, err := jetstream.New(web)
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access/natsaccess"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -97,7 +99,7 @@ func without(t *testing.T, config, user, subject string) string {
 			fmt.Sprintf("permissions: { subscribe: { deny: %q }", subject), 1), 1)
 	}
 	if rest, api := strings.CutPrefix(subject, "$JS.API."); api {
-		subject = endpoints.NodesAPIPrefix + rest
+		subject = wire.NodesAPIPrefix + rest
 	}
 	after := strings.Replace(before, fmt.Sprintf("        %q", subject), `        "not.`+user+`"`, 1)
 	if after == before {
@@ -245,7 +247,7 @@ func (g *guarded) wantListeners(t *testing.T, want int) {
 	t.Helper()
 	nc := g.conn(t, "ops")
 	until(t, "operators see who listens", func() bool {
-		found, err := endpoints.Discover(t.Context(), nc, time.Second)
+		found, err := wire.Discover(t.Context(), nc, time.Second)
 		if err != nil || len(found) > want {
 			t.Fatalf("operators see %v, %v; want %d listeners", found, err, want)
 		}
@@ -317,7 +319,7 @@ func TestCallsWithoutPermissionFailAtOnce(t *testing.T) {
 			}
 			for range 2 { // the second knows what the first has learned
 				w := testenv.NewWatch(t)
-				denied, ok := errors.AsType[*endpoints.PermissionError](call())
+				denied, ok := errors.AsType[*stream.PermissionError](call())
 				if took := w.Ran(); !ok || denied.Subject != test.subject || took > 2*time.Second {
 					t.Errorf("after %s: %v", took, denied)
 				}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -75,7 +76,7 @@ func (b *bundle) startNodeWith(t *testing.T, cfg orchestrator.Config) *orchestra
 	t.Helper()
 	cfg.Log, cfg.Version, cfg.Grace = zaptest.NewLogger(t), "test", 5*time.Second
 	cfg.SessionTTL = cmp.Or(cfg.SessionTTL, sessionLife)
-	cfg.Streams = endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}
+	cfg.Streams = stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}
 	node, err := orchestrator.New(b.store, testenv.Conn(t, b.ns), cfg)
 	if err != nil {
 		t.Fatal(err)

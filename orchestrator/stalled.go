@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 )
 
 // stalledAfter is how long JetStream has not answered until the node says so. A server that hands over what it leads is
@@ -26,7 +26,7 @@ func (m *stalling) note(asked time.Time, err error) {
 	switch {
 	case err == nil:
 		m.since = time.Time{}
-	case endpoints.Unanswered(err):
+	case stream.Unanswered(err):
 		m.last = readable(err)
 		if m.since.IsZero() {
 			m.since = asked

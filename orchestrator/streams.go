@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -36,15 +36,15 @@ type single struct{ name atomic.Pointer[string] }
 // firstStreams are the settings that the node's program gives the streams, if it is the first of all.
 func (c *Config) firstStreams() streams.StreamValues { return streamValues(&c.Streams) }
 
-func streamValues(s *endpoints.StreamConfig) streams.StreamValues {
+func streamValues(s *stream.Config) streams.StreamValues {
 	return streams.StreamValues{Replicas: s.Replicas, WorkBytes: s.WorkMaxBytes, ReplyBytes: s.ReplyMaxBytes,
 		StageBytes: s.StageMaxBytes, FlowBytes: s.FlowMaxBytes, EventBytes: s.EventMaxBytes, DeadBytes: s.DeadMaxBytes,
 		EventAge: s.EventMaxAge}
 }
 
 // StreamConfig is what settings of the streams come to, with all defaults but that of the replicas.
-func StreamConfig(v *streams.StreamValues) endpoints.StreamConfig {
-	cfg := endpoints.StreamConfig{WorkMaxBytes: v.WorkBytes, ReplyMaxBytes: v.ReplyBytes, StageMaxBytes: v.StageBytes,
+func StreamConfig(v *streams.StreamValues) stream.Config {
+	cfg := stream.Config{WorkMaxBytes: v.WorkBytes, ReplyMaxBytes: v.ReplyBytes, StageMaxBytes: v.StageBytes,
 		FlowMaxBytes: v.FlowBytes, EventMaxBytes: v.EventBytes, DeadMaxBytes: v.DeadBytes, EventMaxAge: v.EventAge,
 	}.WithDefaults()
 	cfg.Replicas = v.Replicas
@@ -52,16 +52,16 @@ func StreamConfig(v *streams.StreamValues) endpoints.StreamConfig {
 }
 
 // streamConfig is what they come to on the server that the node is connected to.
-func (n *Node) streamConfig(v *streams.StreamValues) (endpoints.StreamConfig, error) {
+func (n *Node) streamConfig(v *streams.StreamValues) (stream.Config, error) {
 	cfg := StreamConfig(v)
 	cfg.Memory = n.cfg.Streams.Memory
 	if v.Replicas != 0 {
 		return cfg, nil
 	}
 	// It goes by the server that is there when it is needed, and never takes a copy away.
-	cfg.Replicas, cfg.MoreReplicas = endpoints.UsualReplicas(n.nc), true
+	cfg.Replicas, cfg.MoreReplicas = stream.UsualReplicas(n.nc), true
 	if name := n.single.name.Load(); name != nil && *name == n.nc.ConnectedClusterName() {
-		cfg.Replicas = endpoints.DefaultReplicas
+		cfg.Replicas = stream.DefaultReplicas
 	}
 	if !n.nc.IsConnected() {
 		return cfg, errNoNATS
@@ -70,10 +70,10 @@ func (n *Node) streamConfig(v *streams.StreamValues) (endpoints.StreamConfig, er
 }
 
 // createStreams creates those that are missing. While JetStream refuses what is wanted, it is done as it was before.
-func (n *Node) createStreams(ctx context.Context) (endpoints.StreamStates, error) {
+func (n *Node) createStreams(ctx context.Context) (stream.States, error) {
 	set, err := streams.New(n.store).StreamSettings(ctx, n.cfg.firstStreams())
 	if err != nil {
-		return endpoints.StreamStates{}, err
+		return stream.States{}, err
 	}
 	n.differing.Do(func() { n.tellDiffering(&set) })
 	states, err := n.createAs(ctx, &set.StreamValues)
@@ -83,15 +83,15 @@ func (n *Node) createStreams(ctx context.Context) (endpoints.StreamStates, error
 	return states, err
 }
 
-func (n *Node) createAs(ctx context.Context, v *streams.StreamValues) (endpoints.StreamStates, error) {
+func (n *Node) createAs(ctx context.Context, v *streams.StreamValues) (stream.States, error) {
 	cfg, err := n.streamConfig(v)
 	if err != nil {
-		return endpoints.StreamStates{}, err
+		return stream.States{}, err
 	}
 	asked := time.Now()
-	states, err := endpoints.CreateStreams(ctx, n.js, cfg)
+	states, err := stream.Create(ctx, n.js, cfg)
 	n.mute.note(asked, err)
-	if v.Replicas == 0 && cfg.Replicas > endpoints.DefaultReplicas && endpoints.NotClustered(err) {
+	if v.Replicas == 0 && cfg.Replicas > stream.DefaultReplicas && stream.NotClustered(err) {
 		name := n.nc.ConnectedClusterName()
 		n.single.name.Store(&name)
 		n.Look()
@@ -163,7 +163,7 @@ func (n *Node) updateStreams(ctx context.Context, set *streams.StreamSettings) e
 	if err != nil {
 		return err
 	}
-	streams, err := endpoints.ReadStreams(ctx, n.js, cfg)
+	streams, err := stream.Read(ctx, n.js, cfg)
 	if err != nil {
 		return err
 	}
@@ -200,13 +200,13 @@ func joint(failed []error) error {
 
 // refused reports whether it is certain that streams cannot be as they are set, as long as nothing else changes.
 func refused(err error) bool {
-	if conflict, ok := errors.AsType[*endpoints.StreamConflictError](err); ok {
+	if conflict, ok := errors.AsType[*stream.ConflictError](err); ok {
 		return Keeps(conflict.Stream)
 	}
-	if _, ok := errors.AsType[*endpoints.StreamLossError](err); ok {
+	if _, ok := errors.AsType[*stream.LossError](err); ok {
 		return true
 	}
-	return endpoints.StreamRefused(err)
+	return stream.Refused(err)
 }
 
 // Keeps reports whether a stream has what nothing else has. The others are replaced when they cannot serve.

@@ -12,7 +12,8 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -37,7 +38,7 @@ func setupStreams(t *testing.T) *streamBench {
 	}
 	for subject, count := range map[string]*atomic.Int64{
 		"$JS.EVENT.ADVISORY.STREAM.CREATED.>": &b.made, "$JS.EVENT.ADVISORY.STREAM.UPDATED.>": &b.updated,
-		"$JS.API.STREAM.INFO." + endpoints.StreamDead: &b.lookups,
+		"$JS.API.STREAM.INFO." + wire.StreamDead: &b.lookups,
 	} {
 		if _, err := b.nc.Subscribe(subject, func(*nats.Msg) { count.Add(1) }); err != nil {
 			t.Fatal(err)
@@ -50,7 +51,7 @@ func setupStreams(t *testing.T) *streamBench {
 }
 
 // join starts a node whose program wants the streams to be like that, and returns what it warns of.
-func (b *streamBench) join(streams endpoints.StreamConfig) *observer.ObservedLogs {
+func (b *streamBench) join(streams stream.Config) *observer.ObservedLogs {
 	b.Helper()
 	core, logs := observer.New(zapcore.WarnLevel)
 	node, err := orchestrator.New(b.store, testenv.Conn(b.T, b.ns), orchestrator.Config{Log: zap.New(core),
@@ -109,8 +110,8 @@ func (b *streamBench) looked() {
 func TestNodesDoNotFightOverStreams(t *testing.T) {
 	t.Parallel()
 	b := setupStreams(t)
-	first := b.join(endpoints.StreamConfig{WorkMaxBytes: 64 << 20, EventMaxBytes: 8 << 20})
-	second := b.join(endpoints.StreamConfig{WorkMaxBytes: 32 << 20, ReplyMaxBytes: endpoints.DefaultReplyMaxBytes})
+	first := b.join(stream.Config{WorkMaxBytes: 64 << 20, EventMaxBytes: 8 << 20})
+	second := b.join(stream.Config{WorkMaxBytes: 32 << 20, ReplyMaxBytes: stream.DefaultReplyMaxBytes})
 	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
 	b.looked()
 	if made, updated := b.made.Load(), b.updated.Load(); made != 6 || updated != 0 {
@@ -128,16 +129,16 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 	b.change(streams.StreamChange{WorkBytes: &room})
 	b.eventually("the change is brought about", func() bool { return b.set().AppliedRevision == 2 })
 	b.looked()
-	if n, got := b.updated.Load(), b.stream(endpoints.StreamWork).Config.MaxBytes; n != 1 || got != room {
+	if n, got := b.updated.Load(), b.stream(wire.StreamWork).Config.MaxBytes; n != 1 || got != room {
 		t.Errorf("%d updates, and room for %d; want one, and %d", n, got, room)
 	}
-	if _, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: endpoints.StreamDead,
-		Subjects: b.stream(endpoints.StreamDead).Config.Subjects, Retention: jetstream.WorkQueuePolicy,
+	if _, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamDead,
+		Subjects: b.stream(wire.StreamDead).Config.Subjects, Retention: jetstream.WorkQueuePolicy,
 		MaxMsgs: 3}); err != nil {
 		t.Fatal(err)
 	}
 	b.eventually("what somebody set by hand is undone", func() bool {
-		return b.stream(endpoints.StreamDead).Config.MaxMsgs <= 0
+		return b.stream(wire.StreamDead).Config.MaxMsgs <= 0
 	})
 }
 
@@ -146,10 +147,10 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 func TestARefusedSettingOfStreams(t *testing.T) {
 	t.Parallel()
 	b := setupStreams(t)
-	b.join(endpoints.StreamConfig{})
+	b.join(stream.Config{})
 	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
 	var tried atomic.Int64
-	sub, err := b.nc.Subscribe("$JS.API.STREAM.UPDATE."+endpoints.StreamWork, func(*nats.Msg) { tried.Add(1) })
+	sub, err := b.nc.Subscribe("$JS.API.STREAM.UPDATE."+wire.StreamWork, func(*nats.Msg) { tried.Add(1) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,11 +171,11 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	if tried.Load() > 4 {
 		t.Errorf("tried %d times", tried.Load())
 	}
-	if err := b.js.DeleteStream(t.Context(), endpoints.StreamStage); err != nil {
+	if err := b.js.DeleteStream(t.Context(), wire.StreamStage); err != nil {
 		t.Fatal(err)
 	}
 	b.eventually("the lost stream is made as it was", func() bool {
-		stream, err := b.js.Stream(t.Context(), endpoints.StreamStage)
+		stream, err := b.js.Stream(t.Context(), wire.StreamStage)
 		return err == nil && stream.CachedInfo().Config.Replicas == 1
 	})
 	auto := 0
@@ -189,9 +190,9 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 func TestASettingThatWouldLoseEvents(t *testing.T) {
 	t.Parallel()
 	b := setupStreams(t)
-	b.join(endpoints.StreamConfig{EventMaxBytes: 8 << 20})
+	b.join(stream.Config{EventMaxBytes: 8 << 20})
 	for range 4 {
-		if _, err := b.js.Publish(t.Context(), endpoints.EventSubject("test"),
+		if _, err := b.js.Publish(t.Context(), wire.EventSubject("test"),
 			make([]byte, 512<<10)); err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +203,7 @@ func TestASettingThatWouldLoseEvents(t *testing.T) {
 		return strings.Contains(b.set().Trouble, "the oldest would be deleted")
 	})
 	b.looked()
-	if info := b.stream(endpoints.StreamEvent); info.State.Msgs < 4 || info.Config.MaxBytes != 8<<20 {
+	if info := b.stream(wire.StreamEvent); info.State.Msgs < 4 || info.Config.MaxBytes != 8<<20 {
 		t.Errorf("the stream holds %d messages in %d bytes", info.State.Msgs, info.Config.MaxBytes)
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -53,8 +53,8 @@ func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	const obstacle = "somebody"
-	if _, err := js.CreateConsumer(t.Context(), endpoints.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
-		FilterSubject: endpoints.WorkSubject("other"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+	if _, err := js.CreateConsumer(t.Context(), wire.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
+		FilterSubject: wire.WorkSubject("other"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
 	first := small("other")
@@ -65,7 +65,7 @@ func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 	b.serve(t, "statement", l.handle)
 	free := b.start(t, patient(), size)
 	b.wantSound(t, l, free, size)
-	if err := js.DeleteConsumer(t.Context(), endpoints.StreamWork, obstacle); err != nil {
+	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle); err != nil {
 		t.Fatal(err)
 	}
 	other := newLedger(0)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -28,7 +28,7 @@ func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "no reply is unacknowledged", func() bool {
-		consumer, err := js.Consumer(t.Context(), endpoints.StreamReply, endpoints.RecorderConsumer)
+		consumer, err := js.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
 		return err == nil && consumer.CachedInfo().NumAckPending == 0 && consumer.CachedInfo().NumPending == 0
 	})
 	if n := b.node.Stats().Stale - before; n != 0 {
@@ -48,16 +48,16 @@ func TestTamperedStreamsAndConsumersAreMended(t *testing.T) {
 	b.outcome(t, b.start(t, request("echo"), 10), 1)
 	for name, tamper := range map[string]func() error{
 		"paused recorder": func() error {
-			_, err := js.PauseConsumer(t.Context(), endpoints.StreamReply, endpoints.RecorderConsumer, time.Now().Add(time.Hour))
+			_, err := js.PauseConsumer(t.Context(), wire.StreamReply, wire.RecorderConsumer, time.Now().Add(time.Hour))
 			return err
 		},
 		"paused endpoint": func() error {
-			_, err := js.PauseConsumer(t.Context(), endpoints.StreamWork, endpoints.ConsumerName("echo"),
+			_, err := js.PauseConsumer(t.Context(), wire.StreamWork, wire.ConsumerName("echo"),
 				time.Now().Add(time.Hour))
 			return err
 		},
 		"limited work stream": func() error {
-			stream, err := js.Stream(t.Context(), endpoints.StreamWork)
+			stream, err := js.Stream(t.Context(), wire.StreamWork)
 			if err != nil {
 				return err
 			}

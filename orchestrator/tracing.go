@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -14,13 +14,13 @@ import (
 type Tracer interface {
 	// Publishing begins a span for a slice on its way into the stream. The request carries the trace context that it
 	// returns; end is called once, with the error that kept the request from the stream, if any.
-	Publishing(ctx context.Context, s TracedSlice) (t endpoints.Trace, end func(error))
+	Publishing(ctx context.Context, s TracedSlice) (t wire.Trace, end func(error))
 	// Fetching begins a span for a slice that the node works on itself. The context that it returns carries the span, as
 	// t does for what is sent; end is called once, with why nothing of it will be recorded, or nil.
-	Fetching(ctx context.Context, s TracedSlice) (within context.Context, t endpoints.Trace, end func(error))
+	Fetching(ctx context.Context, s TracedSlice) (within context.Context, t wire.Trace, end func(error))
 	// Recording begins a span for one try to record a message of a reply, within the trace t that the message carries. end
 	// is called once.
-	Recording(ctx context.Context, t endpoints.Trace, r TracedReply) (end func(TracedOutcome))
+	Recording(ctx context.Context, t wire.Trace, r TracedReply) (end func(TracedOutcome))
 }
 
 // TracedSlice identifies a slice that is published.
@@ -52,7 +52,7 @@ func (n *Node) tracePublishing(ctx context.Context, p *publication) {
 	if n.cfg.Tracer == nil {
 		return
 	}
-	var t endpoints.Trace
+	var t wire.Trace
 	t, p.published = n.cfg.Tracer.Publishing(ctx, TracedSlice{Run: uuid.UUID(p.Run), Slice: uuid.UUID(p.ID),
 		Endpoint: p.endpoint, Step: int(p.Step), Attempt: p.Attempt, Generation: int(p.Generation), Items: p.Mask.Count()})
 	t.SetHeader(p.msg.Header)
@@ -66,8 +66,8 @@ func (n *Node) traceRecording(ctx context.Context, read []reading) (end func(set
 	ends := make([]func(TracedOutcome), len(read))
 	for i := range read {
 		h, a := read[i].msg.Headers(), &read[i].answer
-		if t := endpoints.TraceOfHeader(h); !t.IsZero() {
-			run, _ := uuid.Parse(h.Get(endpoints.HeaderRun)) // it was parsed before
+		if t := wire.TraceOfHeader(h); !t.IsZero() {
+			run, _ := uuid.Parse(h.Get(wire.HeaderRun)) // it was parsed before
 			ends[i] = n.cfg.Tracer.Recording(ctx, t, TracedReply{Run: run, Slice: uuid.UUID(a.Slice), Endpoint: a.Endpoint,
 				Service: a.Service, Slots: len(a.Slots), Final: a.Answered >= 0})
 		}

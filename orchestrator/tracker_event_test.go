@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/bitfield/tracker/service"
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
@@ -16,7 +16,7 @@ import (
 func TestTheEndOfATrackerIsPublished(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	told, err := b.nc.SubscribeSync(endpoints.EventSubject(">"))
+	told, err := b.nc.SubscribeSync(wire.EventSubject(">"))
 	if err != nil {
 		t.Fatal(err)
 	}

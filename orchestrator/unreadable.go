@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -23,9 +23,9 @@ type unreadable struct {
 }
 
 func asUnreadable(msg fetched, err error) unreadable {
-	bad, ok := errors.AsType[*endpoints.MalformedError](err)
+	bad, ok := errors.AsType[*wire.MalformedError](err)
 	if !ok {
-		bad = &endpoints.MalformedError{Reason: codeUnreadable, Detail: err.Error()}
+		bad = &wire.MalformedError{Reason: codeUnreadable, Detail: err.Error()}
 	}
 	return unreadable{msg, bad.Reason, bad.Detail, workqueue.SliceID(bad.Slice)}
 }
@@ -48,12 +48,12 @@ func (n *Node) failUnreadable(ctx context.Context, u unreadable) error {
 	if u.slice == (workqueue.SliceID{}) {
 		return nil
 	}
-	endpoint, found := strings.CutPrefix(u.msg.Subject(), endpoints.ReplySubject(""))
+	endpoint, found := strings.CutPrefix(u.msg.Subject(), wire.ReplySubject(""))
 	if !found {
 		return nil
 	}
 	out, err := n.settling.Record(ctx, []settle.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
-		Service: u.msg.Headers().Get(endpoints.HeaderService), Unreadable: true,
+		Service: u.msg.Headers().Get(wire.HeaderService), Unreadable: true,
 		Failure: &workqueue.SlotError{Code: codeUnreadable, Retry: true,
 			Message: "the service's reply could not be read (" + u.reason + "): " + u.detail}}})
 	if err == nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -37,7 +38,7 @@ const (
 // ourStreams are all of them; of the last two PostgreSQL does not know what is in them.
 func ourStreams() []string {
 	carry := pipeStreams()
-	return append(carry[:], endpoints.StreamDead, endpoints.StreamEvent)
+	return append(carry[:], wire.StreamDead, wire.StreamEvent)
 }
 
 // suspects are the streams that did not acknowledge what this node published.
@@ -146,7 +147,7 @@ func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
 		silent := time.Since(c.heard[name])
 		carries := waiting && slices.Contains(carry[:], name)
 		// What is published to the events, all their readers see: they are tried on suspicion only.
-		if suspected[name] || carries && silent >= probeQuiet || silent >= probeIdle && name != endpoints.StreamEvent {
+		if suspected[name] || carries && silent >= probeQuiet || silent >= probeIdle && name != wire.StreamEvent {
 			due = append(due, name)
 		}
 	}
@@ -162,7 +163,7 @@ func (c *streamReconciler) room(ctx context.Context) error {
 			break
 		}
 	}
-	return endpoints.TryScratch(ctx, c.node.nc, c.node.js, like, probeTimeout)
+	return stream.TryScratch(ctx, c.node.nc, c.node.js, like, probeTimeout)
 }
 
 // noRoom tells everybody what keeps JetStream from taking messages, when that is its store.
@@ -172,7 +173,7 @@ func (c *streamReconciler) noRoom(ctx context.Context, why error) error {
 	}
 	failed := fmt.Errorf("JetStream takes no messages: %w", why)
 	for name := range c.faults {
-		if errors.Is(why, endpoints.ErrNotStored) {
+		if errors.Is(why, stream.ErrNotStored) {
 			failed = errors.Join(failed, streams.New(c.node.store).NoteStreamFault(ctx, c.lease, name, readable(why)))
 		} else { // it is not there: whatever was the matter with the stream is seen again when it is
 			failed = errors.Join(failed, c.clear(ctx, name))
@@ -188,13 +189,13 @@ func (c *streamReconciler) try(ctx context.Context, due []string, room bool) err
 	var probes sync.WaitGroup
 	for i, name := range due {
 		probes.Go(func() {
-			stream, err := c.node.js.Stream(ctx, name)
+			found, err := c.node.js.Stream(ctx, name)
 			if err != nil {
 				failed[i] = fmt.Errorf("look at stream %s: %w", name, err)
 				return
 			}
-			made[i] = stream.CachedInfo().Created
-			answers[i], failed[i] = endpoints.ProbeStream(ctx, c.node.nc, c.node.js, name, probeTimeout)
+			made[i] = found.CachedInfo().Created
+			answers[i], failed[i] = stream.Probe(ctx, c.node.nc, c.node.js, name, probeTimeout)
 		})
 	}
 	probes.Wait()
@@ -266,11 +267,11 @@ func (c *streamReconciler) wakeUp() chan struct{} {
 // noted as not told: whoever dies in between, or cannot write that down, leaves a stream that is still to be replaced.
 func (c *streamReconciler) replace(ctx context.Context, name string) error {
 	switch name {
-	case endpoints.StreamDead:
+	case wire.StreamDead:
 		if left, err := c.node.lettersLeft(ctx); err != nil || left {
 			return err
 		}
-	case endpoints.StreamEvent:
+	case wire.StreamEvent:
 		if err := streams.New(c.node.store).PublishAgain(ctx, c.lease, eventsLately); err != nil {
 			return err
 		}
@@ -281,7 +282,7 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 		return fmt.Errorf("replace stream %s: %w", name, err)
 	}
 	c.node.Look()
-	if name != endpoints.StreamEvent {
+	if name != wire.StreamEvent {
 		return nil
 	}
 	// The stream knew the ids of what it had, and may have taken them for told in between.
@@ -292,7 +293,7 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 
 // lettersLeft reports whether dead letters lie in their stream that no node has taken in yet.
 func (n *Node) lettersLeft(ctx context.Context) (bool, error) {
-	consumer, err := n.js.Consumer(ctx, endpoints.StreamDead, endpoints.CollectorConsumer)
+	consumer, err := n.js.Consumer(ctx, wire.StreamDead, wire.CollectorConsumer)
 	if err != nil {
 		return true, fmt.Errorf("look for dead letters: %w", err)
 	}

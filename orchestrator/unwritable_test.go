@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -35,8 +35,8 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 		t.Run(fmt.Sprintf("%d copies for %s", tc.replicas, tc.since), func(t *testing.T) {
 			var stream jetstream.Stream
 			for deadline := time.Now().Add(time.Minute); ; { // the last one of its name may not be gone everywhere
-				stream, err = n.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: endpoints.StreamWork,
-					Subjects: []string{endpoints.WorkSubject(">")}, Replicas: tc.replicas})
+				stream, err = n.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork,
+					Subjects: []string{wire.WorkSubject(">")}, Replicas: tc.replicas})
 				if err == nil {
 					break
 				}
@@ -44,12 +44,12 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 					t.Fatal(err)
 				}
 			}
-			defer func() { _ = n.js.DeleteStream(t.Context(), endpoints.StreamWork) }() // it may be gone
-			c := streamReconciler{node: n, faults: map[string]time.Time{endpoints.StreamWork: time.Now().Add(-tc.since)}}
-			if err := c.stalled(t.Context(), endpoints.StreamWork, true, stream.CachedInfo().Created); err != nil {
+			defer func() { _ = n.js.DeleteStream(t.Context(), wire.StreamWork) }() // it may be gone
+			c := streamReconciler{node: n, faults: map[string]time.Time{wire.StreamWork: time.Now().Add(-tc.since)}}
+			if err := c.stalled(t.Context(), wire.StreamWork, true, stream.CachedInfo().Created); err != nil {
 				t.Fatal(err)
 			}
-			_, err = n.js.Stream(t.Context(), endpoints.StreamWork)
+			_, err = n.js.Stream(t.Context(), wire.StreamWork)
 			if replaced := errors.Is(err, jetstream.ErrStreamNotFound); replaced != tc.replaced {
 				t.Errorf("it is replaced: %t, %v; want %t", replaced, err, tc.replaced)
 			}

@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/conformance"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
@@ -122,10 +124,10 @@ func TestConformanceAsTheNode(t *testing.T) {
 	}
 	js, err := jetstream.New(as("node"))
 	if err == nil {
-		_, err = endpoints.EnsureStreams(t.Context(), js, endpoints.StreamConfig{Memory: true})
+		_, err = stream.Ensure(t.Context(), js, stream.Config{Memory: true})
 	}
 	if err == nil {
-		err = endpoints.EnsureConsumer(t.Context(), js, "echo", endpoints.ConsumerSettings{})
+		err = stream.EnsureConsumer(t.Context(), js, "echo", stream.ConsumerSettings{})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +142,7 @@ func TestConformanceAsTheNode(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := testenv.Begin(t, func() (struct{}, error) { return struct{}{}, service.Run(ctx) })
 	defer func() { cancel(); ended() }()
-	eventually(t, "it listens", func() bool { return service.Stats()[0].State == endpoints.StateListening })
+	eventually(t, "it listens", func() bool { return service.Stats()[0].State == wire.StateListening })
 	arguments := []string{"conformance", "--endpoint", "echo", "--only", "list", "--nats", server.URL()}
 	b.want(runProgram(t, nil, "", arguments...), exitOther, "Authorization")
 	env := []string{"NATS_NKEY=" + filepath.Join(dir, "node.nk")}

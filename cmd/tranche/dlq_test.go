@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
@@ -45,7 +46,7 @@ func TestDeadLettersByHand(t *testing.T) {
 	b := setup(t)
 	b.want(b.tranche("dlq", "list"), 0, "no dead letters")
 	b.want(b.tranche("dlq", "requeue", "--all"), 0, "no dead letter waits")
-	headers := map[string][]string{"Evil": {"\x1b[31m"}, endpoints.HeaderMode: {"single"}}
+	headers := map[string][]string{"Evil": {"\x1b[31m"}, wire.HeaderMode: {"single"}}
 	mail := b.buried("mail", 3, deadletter.DeadLetter{
 		Body: []byte(`{"items":[{"i":0,"k":"a\u001b[31m"}]}`), Headers: headers, Stack: "statement:1", Deliveries: 5,
 	})
@@ -157,9 +158,9 @@ func TestARequeuedLetterIsServed(t *testing.T) {
 	}()
 	b.buried("mail", 1, deadletter.DeadLetter{Mode: "single", Body: []byte(`{"items":[{"i":0,"k":"a","d":7}]}`),
 		Headers: map[string][]string{
-			endpoints.HeaderVersion: {endpoints.ProtocolVersion}, endpoints.HeaderMode: {"single"},
-			endpoints.HeaderSlice: {uuid.NewString()}, endpoints.HeaderRun: {uuid.NewString()},
-			endpoints.HeaderStep: {"0"}, endpoints.HeaderAttempt: {"1"}, endpoints.HeaderGeneration: {"1"},
+			wire.HeaderVersion: {wire.ProtocolVersion}, wire.HeaderMode: {"single"},
+			wire.HeaderSlice: {uuid.NewString()}, wire.HeaderRun: {uuid.NewString()},
+			wire.HeaderStep: {"0"}, wire.HeaderAttempt: {"1"}, wire.HeaderGeneration: {"1"},
 		}})
 	b.want(b.tranche("dlq", "requeue", "--all"), 0, "1 letter requeued")
 	got := -1

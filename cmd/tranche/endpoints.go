@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -216,7 +216,7 @@ func instanceNotes(l *client.Listener) string {
 	var notes []string
 	switch {
 	case l.Reason == "":
-	case l.State == string(endpoints.StateWaiting):
+	case l.State == string(wire.StateWaiting):
 		notes = append(notes, "waits: "+inert(l.Reason))
 	default: // it listens, and something is denied to it
 		notes = append(notes, inert(l.Reason))

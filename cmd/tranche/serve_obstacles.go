@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/orchestrator"
 )
 
@@ -98,15 +98,15 @@ func (w *startWait) byJetStream(err error) (o obstacle, ok bool) {
 		o = obstacle{kind: "jetstream", end: "JetStream is not enabled at " + here + "; start it as nats-server -js, or " +
 			"add " +
 			"\"jetstream {}\" to its configuration"}
-	case endpoints.NotClustered(err):
+	case stream.NotClustered(err):
 		o = obstacle{kind: "replicas", first: true, end: fmt.Sprintf("%s is a single server and keeps one copy of a stream, "+
 			"and %d are set; leave --stream-replicas out, or give 1", here, w.set().Replicas)}
-	case endpoints.NoStorage(err):
+	case stream.NoStorage(err):
 		o = obstacle{kind: "room", first: true, end: fmt.Sprintf("JetStream of %s has no room for the streams (%v): "+
 			"together they need %s (%d bytes) on each server that keeps them; raise max_file_store there, or the limit of the "+
 			"account, or give the streams less with --work-max-bytes, --reply-max-bytes and the others", here, err,
 			gibibytes(w.needs()), w.needs())}
-	case endpoints.TooFewServers(err):
+	case stream.TooFewServers(err):
 		o = obstacle{kind: "servers", first: true, patience: peersPatience, end: fmt.Sprintf("%s has too few servers for "+
 			"the copies that each stream is to have (%v); start the others, or say with --stream-replicas 1 that one copy is "+
 			"enough", here, err)}
@@ -124,10 +124,10 @@ func (w *startWait) byJetStream(err error) (o obstacle, ok bool) {
 }
 
 func (w *startWait) conflict(err error) (obstacle, bool) {
-	if conflict, ok := errors.AsType[*endpoints.StreamConflictError](err); ok && orchestrator.Keeps(conflict.Stream) {
+	if conflict, ok := errors.AsType[*stream.ConflictError](err); ok && orchestrator.Keeps(conflict.Stream) {
 		return obstacle{kind: "conflict", patience: refusedPatience, waiting: conflict.Error(), end: conflict.Error()}, true
 	}
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || endpoints.StreamsUnavailable(err) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || stream.Unavailable(err) {
 		return obstacle{kind: "quorum", waiting: fmt.Sprintf("JetStream at %s, which does not answer yet: in a cluster it "+
 			"needs more than half of its servers (%v)", w.at, err)}, true
 	}

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -25,8 +25,8 @@ func (s *streamFlags) checkStreams() error {
 		FlowBytes: int64(s.FlowMaxBytes), DeadBytes: int64(s.DeadMaxBytes)}).Validate()
 }
 
-func (s *streamFlags) streams() endpoints.StreamConfig {
-	return endpoints.StreamConfig{
+func (s *streamFlags) streams() stream.Config {
+	return stream.Config{
 		Replicas: s.StreamReplicas, WorkMaxBytes: int64(s.WorkMaxBytes), ReplyMaxBytes: int64(s.ReplyMaxBytes),
 		EventMaxBytes: int64(s.EventMaxBytes), StageMaxBytes: int64(s.StageMaxBytes),
 		FlowMaxBytes: int64(s.FlowMaxBytes), DeadMaxBytes: int64(s.DeadMaxBytes),

@@ -21,7 +21,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
@@ -200,9 +201,9 @@ func TestSettingsOfStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int64{
-		endpoints.StreamWork: 64 << 20, endpoints.StreamReply: 1_000_000,
-		endpoints.StreamEvent: endpoints.DefaultEventMaxBytes, endpoints.StreamStage: 5 << 20,
-		endpoints.StreamFlow: 6 << 20, endpoints.StreamDead: 7 << 20,
+		wire.StreamWork: 64 << 20, wire.StreamReply: 1_000_000,
+		wire.StreamEvent: stream.DefaultEventMaxBytes, wire.StreamStage: 5 << 20,
+		wire.StreamFlow: 6 << 20, wire.StreamDead: 7 << 20,
 	} {
 		stream, err := js.Stream(t.Context(), name)
 		if err != nil {

@@ -5,16 +5,17 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // DeadLetter returns the next dead letter, of any endpoint, as soon as there is one, and takes it off the stream. It
 // ends the test when none comes. Services write dead letters for requests of endpoints.ModeSingle only.
-func (k *Kit) DeadLetter() endpoints.DeadLetter {
+func (k *Kit) DeadLetter() wire.DeadLetter {
 	k.t.Helper()
 	ctx, cancel := k.own()
 	defer cancel()
-	collector, err := endpoints.EnsureCollector(ctx, k.js)
+	collector, err := stream.EnsureCollector(ctx, k.js)
 	if err != nil {
 		k.t.Fatalf("endpointstest: %v", err)
 	}
@@ -24,7 +25,7 @@ func (k *Kit) DeadLetter() endpoints.DeadLetter {
 	if err != nil {
 		k.t.Fatalf("endpointstest: in %s there was no dead letter: %v", k.patience, err)
 	}
-	letter, err := endpoints.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
+	letter, err := wire.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
 	if err != nil {
 		k.t.Fatalf("endpointstest: a dead letter on %s cannot be read: %v", msg.Subject(), err)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 type deposit struct {
@@ -23,7 +24,7 @@ func yearEnd(_ context.Context, chunk *endpoints.Chunk[deposit, interest]) error
 			item.Fail("overdrawn", "the balance is %d cents", item.In.Cents)
 			continue
 		}
-		item.Reply(interest{item.In.Cents * 15 / 1000})
+		item.Reply(interest{Cents: item.In.Cents * 15 / 1000})
 	}
 	return nil
 }
@@ -38,7 +39,7 @@ func Example() {
 		return endpoints.HandleList(svc, "interest", yearEnd)
 	})
 	reply := kit.Send("interest",
-		endpointstest.Item("ACC-1", deposit{20000}), endpointstest.Item("ACC-2", deposit{-300}))
+		endpointstest.Item("ACC-1", deposit{Cents: 20000}), endpointstest.Item("ACC-2", deposit{Cents: -300}))
 
 	fmt.Println(endpointstest.Result[interest](t, reply, "ACC-1").Cents)
 	fmt.Println(reply.Err("ACC-2"))
@@ -65,8 +66,8 @@ func ExampleInputPart() {
 			return nil
 		})
 	})
-	reply := kit.Send("line", endpointstest.Item("ACC-1", deposit{20000}),
-		endpointstest.InputPart("interest", interest{300}))
+	reply := kit.Send("line", endpointstest.Item("ACC-1", deposit{Cents: 20000}),
+		endpointstest.InputPart("interest", interest{Cents: 300}))
 
 	fmt.Print(endpointstest.Result[string](t, reply, "ACC-1"))
 	// Output: 20000 300 true
@@ -82,7 +83,7 @@ func ExampleKit_KillBetween() {
 		return endpoints.HandleList(svc, "interest", yearEnd)
 	})
 	kill := kit.KillBetween("interest", 0)
-	pending := kit.Post("interest", endpointstest.Item("ACC-1", deposit{20000}))
+	pending := kit.Post("interest", endpointstest.Item("ACC-1", deposit{Cents: 20000}))
 	dead := kill.Wait()
 	dead.Restart()
 
@@ -122,8 +123,8 @@ func ExampleKit_Stub() {
 			},
 		})
 	})
-	stub := kit.Stub("names", func(asked []endpointstest.Asked) ([]endpoints.Slot, error) {
-		return []endpoints.Slot{asked[0].Answer("Ada"), asked[1].Fail("nameless", "nobody knows")}, nil
+	stub := kit.Stub("names", func(asked []endpointstest.Asked) ([]wire.Slot, error) {
+		return []wire.Slot{asked[0].Answer("Ada"), asked[1].Fail("nameless", "nobody knows")}, nil
 	})
 	reply := kit.Send("greet", endpointstest.Item("1", "first"), endpointstest.Item("2", "second"))
 

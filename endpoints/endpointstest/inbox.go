@@ -10,7 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // inbox takes in replies and puts them together.
@@ -36,7 +37,7 @@ func newInbox(k *Kit) *inbox {
 		arrived: make(chan struct{})}
 	ctx, cancel := k.own()
 	defer cancel()
-	consumer, err := endpoints.EnsureRecorder(ctx, k.js)
+	consumer, err := stream.EnsureRecorder(ctx, k.js)
 	if err != nil {
 		k.t.Fatalf("endpointstest: %v", err)
 	}
@@ -63,7 +64,7 @@ func newInbox(k *Kit) *inbox {
 }
 
 func (b *inbox) take(msg jetstream.Msg) {
-	reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), endpoints.Limits{})
+	reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 	_ = msg.Ack() // lost with the server only, which ends with the test
 	if err != nil {
 		b.kit.t.Errorf("endpointstest: a reply on %s cannot be read: %v", msg.Subject(), err)
@@ -87,7 +88,7 @@ func (b *inbox) take(msg jetstream.Msg) {
 	}
 	delete(b.open, of)
 	delete(b.expected, of)
-	slices.SortFunc(whole.Slots, func(x, y endpoints.Slot) int { return cmp.Compare(x.Ordinal, y.Ordinal) })
+	slices.SortFunc(whole.Slots, func(x, y wire.Slot) int { return cmp.Compare(x.Ordinal, y.Ordinal) })
 	b.complete[reply.Slice] = append(b.complete[reply.Slice], whole)
 	close(b.arrived)
 	b.arrived = make(chan struct{})

@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 )
 
 // DefaultPatience is how long a call waits for what must happen, unless Patience says otherwise.
@@ -98,7 +98,7 @@ func (k *Kit) streams() {
 	k.t.Helper()
 	ctx, cancel := k.own()
 	defer cancel()
-	if _, err := endpoints.EnsureStreams(ctx, k.js, endpoints.StreamConfig{Memory: true}); err != nil {
+	if _, err := stream.Ensure(ctx, k.js, stream.Config{Memory: true}); err != nil {
 		k.t.Fatalf("endpointstest: %v", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,7 +32,7 @@ func closeBooks(_ context.Context, chunk *endpoints.Chunk[account, statement]) e
 		case item.In.Balance < 0:
 			item.Fail("overdrawn", "the balance is %d", item.In.Balance)
 		case item.In.Balance > 0:
-			item.Reply(statement{item.In.Balance, chunk.Param("year")})
+			item.Reply(statement{Closing: item.In.Balance, Year: chunk.Param("year")})
 		}
 	}
 	return nil
@@ -46,15 +47,15 @@ func TestSend(t *testing.T) {
 	kit := endpointstest.New(t)
 	kit.Serve(serveBooks)
 	reply := kit.Send("books", endpointstest.Param("year", "2026"),
-		endpointstest.Item("A", account{120}), endpointstest.Item("B", account{-3}),
+		endpointstest.Item("A", account{Balance: 120}), endpointstest.Item("B", account{Balance: -3}),
 		endpointstest.ItemAt(7, "C", account{}), endpointstest.Item("D", "no account"))
-	if got := endpointstest.Result[statement](t, reply, "A"); got != (statement{120, "2026"}) {
+	if got := endpointstest.Result[statement](t, reply, "A"); got != (statement{Closing: 120, Year: "2026"}) {
 		t.Errorf("A is %+v", got)
 	}
 	if err := reply.Err("B"); err == nil || err.Code != "overdrawn" || err.Retry {
 		t.Errorf("B has error %v", err)
 	}
-	if err := reply.Err("D"); err == nil || err.Code != endpoints.CodeBadPayload {
+	if err := reply.Err("D"); err == nil || err.Code != wire.CodeBadPayload {
 		t.Errorf("D has error %v", err)
 	}
 	if got := reply.LeftOut(); !slices.Equal(got, []string{"C"}) {
@@ -99,7 +100,7 @@ func TestKillBetween(t *testing.T) {
 	kit := endpointstest.New(t)
 	one := kit.Serve(serveBooks)
 	kill := kit.KillBetween("books", 0)
-	pending := kit.Post("books", endpointstest.Item("A", account{1}))
+	pending := kit.Post("books", endpointstest.Item("A", account{Balance: 1}))
 	if got := pending.Wait(); len(got.Slots) != 1 { // it was sent before the crash
 		t.Errorf("got %+v", got)
 	}
@@ -119,7 +120,7 @@ func TestKillBeforeReply(t *testing.T) {
 	kit.Serve(serveBooks)
 	kit.Serve(serveBooks)
 	kill := kit.KillBeforeReply("books")
-	reply := kit.Send("books", endpointstest.Item("A", account{1}))
+	reply := kit.Send("books", endpointstest.Item("A", account{Balance: 1}))
 	dead := kill.Wait()
 	if len(reply.Slots) != 1 {
 		t.Errorf("got %+v", reply)
@@ -157,10 +158,10 @@ func TestKill(t *testing.T) {
 func TestStub(t *testing.T) {
 	t.Parallel()
 	kit := endpointstest.New(t)
-	stub := kit.Stub("accounts", func(asked []endpointstest.Asked) ([]endpoints.Slot, error) {
-		return []endpoints.Slot{
-			asked[0].Answer(account{5}), asked[1].Retry("busy", "later"), asked[2].Fail("gone", "no such account"),
-			asked[3].Answer(endpoints.Binary{ContentType: "image/png", Data: []byte("png")}),
+	stub := kit.Stub("accounts", func(asked []endpointstest.Asked) ([]wire.Slot, error) {
+		return []wire.Slot{
+			asked[0].Answer(account{Balance: 5}), asked[1].Retry("busy", "later"), asked[2].Fail("gone", "no such account"),
+			asked[3].Answer(wire.Binary{ContentType: "image/png", Data: []byte("png")}),
 		}, endpoints.Retry("db_down", "no connection")
 	})
 	reply := kit.Send("accounts", endpointstest.Item("A", 1), endpointstest.Item("B", 2), endpointstest.Item("C", 3),
@@ -168,7 +169,7 @@ func TestStub(t *testing.T) {
 	if got := endpointstest.Result[account](t, reply, "A"); got.Balance != 5 {
 		t.Errorf("A is %+v", got)
 	}
-	if got := endpointstest.Result[endpoints.Binary](t, reply, "D"); string(got.Data) != "png" {
+	if got := endpointstest.Result[wire.Binary](t, reply, "D"); string(got.Data) != "png" {
 		t.Errorf("D is %+v", got)
 	}
 	for key, code := range map[string]string{"B": "busy", "C": "gone", "E": "db_down"} {

@@ -8,16 +8,16 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Reply is a complete reply, put together from its messages.
 type Reply struct {
 	Request *Request
 	// Slots is by ordinal.
-	Slots []endpoints.Slot
+	Slots []wire.Slot
 	// Failure speaks for the items without a slot; nil when there is none.
-	Failure *endpoints.SlotError
+	Failure *wire.SlotError
 	// Messages is how many there were.
 	Messages int
 	// Service is who answered: "name@version instance".
@@ -27,18 +27,18 @@ type Reply struct {
 }
 
 // Slot returns the slot of an item, and false when it has none.
-func (r *Reply) Slot(key string) (endpoints.Slot, bool) {
+func (r *Reply) Slot(key string) (wire.Slot, bool) {
 	for _, slot := range r.Slots {
 		if have, ok := r.Request.Keys[slot.Ordinal]; ok && have == key {
 			return slot, true
 		}
 	}
-	return endpoints.Slot{}, false
+	return wire.Slot{}, false
 }
 
 // Err returns the error that an item was answered with: that of its slot, or the failure when it has none. It is nil
 // for a result, and for an item that was left out.
-func (r *Reply) Err(key string) *endpoints.SlotError {
+func (r *Reply) Err(key string) *wire.SlotError {
 	slot, ok := r.Slot(key)
 	if !ok {
 		return r.Failure
@@ -76,8 +76,8 @@ func Result[T any](t testing.TB, r *Reply, key string) T {
 	case slot.Err != nil:
 		t.Fatalf("item %s has no result but an error: %v (retry: %t)", key, slot.Err, slot.Err.Retry)
 	}
-	if binary, ok := any(&result).(*endpoints.Binary); ok {
-		*binary = endpoints.Binary{ContentType: slot.ContentType, Data: slot.Data}
+	if binary, ok := any(&result).(*wire.Binary); ok {
+		*binary = wire.Binary{ContentType: slot.ContentType, Data: slot.Data}
 		return result
 	}
 	if slot.ContentType != "" {

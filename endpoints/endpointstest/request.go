@@ -10,14 +10,14 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Part is a part of a request: an item, or what the request says about all of them.
 type Part func(*draft)
 
 type draft struct {
-	meta   endpoints.Meta
+	meta   wire.Meta
 	items  []item
 	params map[string]string
 	header nats.Header
@@ -79,13 +79,13 @@ func Header(name, value string) Part {
 }
 
 // Meta changes what the request's headers say: the run, the generation, the mode.
-func Meta(change func(*endpoints.Meta)) Part {
+func Meta(change func(*wire.Meta)) Part {
 	return func(d *draft) { change(&d.meta) }
 }
 
 // Request is a request that was sent.
 type Request struct {
-	endpoints.Meta
+	wire.Meta
 	Endpoint string
 	Keys     map[int]string // of the items, by ordinal
 
@@ -96,7 +96,7 @@ type Request struct {
 func (k *Kit) request(endpoint string, parts []Part) *Request {
 	k.t.Helper()
 	d := draft{header: nats.Header{}}
-	d.meta = endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: endpoints.ModeBatch}
+	d.meta = wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: wire.ModeBatch}
 	for _, part := range parts {
 		part(&d)
 	}
@@ -106,7 +106,7 @@ func (k *Kit) request(endpoint string, parts []Part) *Request {
 func (k *Kit) build(endpoint string, d draft) *Request {
 	k.t.Helper()
 	r := &Request{Meta: d.meta, Endpoint: endpoint, Keys: map[int]string{}, draft: d}
-	builder := endpoints.NewRequestBuilder(endpoint, d.meta, int(k.nc.MaxPayload()))
+	builder := wire.NewRequestBuilder(endpoint, d.meta, int(k.nc.MaxPayload()))
 	if len(d.params) > 0 {
 		builder.SetParams(k.encode("the parameters", d.params))
 	}
@@ -122,18 +122,18 @@ func (k *Kit) build(endpoint string, d draft) *Request {
 	return r
 }
 
-func (k *Kit) add(builder *endpoints.RequestBuilder, item item) bool {
+func (k *Kit) add(builder *wire.RequestBuilder, item item) bool {
 	k.t.Helper()
 	payload := k.encode("the payload of item "+item.key, item.payload)
 	if item.parts == nil {
 		return builder.Add(item.ordinal, item.key, payload)
 	}
 	for _, name := range slices.Sorted(maps.Keys(item.parts)) {
-		if binary, ok := item.parts[name].(endpoints.Binary); ok {
-			builder.Part(name, endpoints.Part{Data: binary.Data, ContentType: binary.ContentType})
+		if binary, ok := item.parts[name].(wire.Binary); ok {
+			builder.Part(name, wire.Part{Data: binary.Data, ContentType: binary.ContentType})
 			continue
 		}
-		builder.Part(name, endpoints.Part{Data: k.encode("part "+name+" of item "+item.key, item.parts[name])})
+		builder.Part(name, wire.Part{Data: k.encode("part "+name+" of item "+item.key, item.parts[name])})
 	}
 	return builder.AddParts(item.ordinal, item.key, payload)
 }
@@ -174,7 +174,7 @@ func (k *Kit) PostAgain(r *Request) *Pending {
 	again.msg = nats.NewMsg(r.msg.Subject)
 	again.msg.Header, again.msg.Data = maps.Clone(r.msg.Header), r.msg.Data
 	// Under its own id the stream would take it for a repeated publish and drop it.
-	again.msg.Header.Set(endpoints.HeaderMsgID, uuid.NewString())
+	again.msg.Header.Set(wire.HeaderMsgID, uuid.NewString())
 	return k.post(&again)
 }
 
@@ -232,7 +232,7 @@ func (k *Kit) explain(r *Request) string {
 		k.patience, r.Endpoint, len(r.Keys))
 	ctx, cancel := k.own()
 	defer cancel()
-	consumer, err := k.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(r.Endpoint))
+	consumer, err := k.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(r.Endpoint))
 	if err != nil {
 		text += ": no instance has served the endpoint: Serve one"
 	} else {

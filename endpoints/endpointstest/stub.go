@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Asked is an item that a stub was asked for.
@@ -19,25 +20,25 @@ type Asked struct {
 func (a Asked) Into(value any) error { return json.Unmarshal(a.Payload, value) }
 
 // Answer returns a slot with a result: any value that can be written as JSON, or an endpoints.Binary.
-func (a Asked) Answer(result any) endpoints.Slot {
-	if binary, ok := result.(endpoints.Binary); ok {
-		return endpoints.Slot{Ordinal: a.Ordinal, Data: binary.Data, ContentType: binary.ContentType}
+func (a Asked) Answer(result any) wire.Slot {
+	if binary, ok := result.(wire.Binary); ok {
+		return wire.Slot{Ordinal: a.Ordinal, Data: binary.Data, ContentType: binary.ContentType}
 	}
 	encoded, err := json.Marshal(result)
 	if err != nil {
-		return a.Fail(endpoints.CodeBadResult, err.Error())
+		return a.Fail(wire.CodeBadResult, err.Error())
 	}
-	return endpoints.Slot{Ordinal: a.Ordinal, Data: encoded}
+	return wire.Slot{Ordinal: a.Ordinal, Data: encoded}
 }
 
 // Fail returns a slot with an error that trying again would not help.
-func (a Asked) Fail(code, message string) endpoints.Slot {
-	return endpoints.Slot{Ordinal: a.Ordinal, Err: &endpoints.SlotError{Code: code, Message: message}}
+func (a Asked) Fail(code, message string) wire.Slot {
+	return wire.Slot{Ordinal: a.Ordinal, Err: &wire.SlotError{Code: code, Message: message}}
 }
 
 // Retry returns a slot with an error that may pass.
-func (a Asked) Retry(code, message string) endpoints.Slot {
-	return endpoints.Slot{Ordinal: a.Ordinal, Err: &endpoints.SlotError{Code: code, Message: message, Retry: true}}
+func (a Asked) Retry(code, message string) wire.Slot {
+	return wire.Slot{Ordinal: a.Ordinal, Err: &wire.SlotError{Code: code, Message: message, Retry: true}}
 }
 
 // Stub is an endpoint that a test answers for.
@@ -50,7 +51,7 @@ type Stub struct {
 
 // Stub serves an endpoint with what answer returns for each request: slots, in any order, and an error for the items
 // without one. An item with neither is left out.
-func (k *Kit) Stub(endpoint string, answer func([]Asked) ([]endpoints.Slot, error)) *Stub {
+func (k *Kit) Stub(endpoint string, answer func([]Asked) ([]wire.Slot, error)) *Stub {
 	k.t.Helper()
 	s := &Stub{}
 	s.Instance = k.Serve(func(svc *endpoints.Service) error {
@@ -70,7 +71,7 @@ func (s *Stub) Requests() [][]Asked {
 }
 
 func (s *Stub) answer(
-	chunk *endpoints.Chunk[json.RawMessage, any], answer func([]Asked) ([]endpoints.Slot, error),
+	chunk *endpoints.Chunk[json.RawMessage, any], answer func([]Asked) ([]wire.Slot, error),
 ) error {
 	byOrdinal := map[int]*endpoints.Item[json.RawMessage, any]{}
 	asked := make([]Asked, 0, len(chunk.Items()))
@@ -92,7 +93,7 @@ func (s *Stub) answer(
 		case slot.Err != nil:
 			item.Fail(slot.Err.Code, "%s", slot.Err.Message)
 		case slot.ContentType != "":
-			item.Reply(endpoints.Binary{ContentType: slot.ContentType, Data: slot.Data})
+			item.Reply(wire.Binary{ContentType: slot.ContentType, Data: slot.Data})
 		default:
 			item.Reply(json.RawMessage(slot.Data))
 		}

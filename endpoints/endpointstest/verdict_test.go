@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // verdict is a test of which only the verdict counts.
@@ -58,9 +59,9 @@ func TestVerdicts(t *testing.T) {
 		"stopped": {func(v *verdict) {
 			kit := endpointstest.New(v, endpointstest.Patience(shortlyServed))
 			instance := kit.Serve(serveBooks)
-			kit.Send("books", endpointstest.Item("A", account{1}))
+			kit.Send("books", endpointstest.Item("A", account{Balance: 1}))
 			instance.Stop()
-			kit.Send("books", endpointstest.Item("A", account{1}))
+			kit.Send("books", endpointstest.Item("A", account{Balance: 1}))
 		}, []string{"1 requests wait to be fetched", "no instance serves the endpoint now"}},
 		"hangs": {func(v *verdict) {
 			kit := endpointstest.New(v, endpointstest.Patience(10*shortly))
@@ -115,9 +116,9 @@ func TestVerdicts(t *testing.T) {
 func TestResultVerdicts(t *testing.T) {
 	t.Parallel()
 	request := &endpointstest.Request{Keys: map[int]string{0: "text", 1: "error", 2: "binary", 3: "missing"}}
-	reply := &endpointstest.Reply{Request: request, Slots: []endpoints.Slot{
+	reply := &endpointstest.Reply{Request: request, Slots: []wire.Slot{
 		{Ordinal: 0, Data: json.RawMessage(`"x"`)},
-		{Ordinal: 1, Err: &endpoints.SlotError{Code: "closed", Message: "since May"}},
+		{Ordinal: 1, Err: &wire.SlotError{Code: "closed", Message: "since May"}},
 		{Ordinal: 2, Data: []byte("x"), ContentType: "image/png"},
 	}}
 	for key, want := range map[string]string{
@@ -128,7 +129,7 @@ func TestResultVerdicts(t *testing.T) {
 			t.Errorf("%s: the test ends with %q, and should say %q", key, got, want)
 		}
 	}
-	reply.Failure = &endpoints.SlotError{Code: "db_down", Message: "no connection"}
+	reply.Failure = &wire.SlotError{Code: "db_down", Message: "no connection"}
 	got := of(t, func(v *verdict) { endpointstest.Result[int](v, reply, "missing") })
 	if !strings.Contains(got, "db_down") {
 		t.Errorf("the test ends with %q", got)
@@ -139,13 +140,13 @@ func TestDeadLetter(t *testing.T) {
 	t.Parallel()
 	kit := endpointstest.New(t)
 	kit.Serve(serveBooks)
-	single := endpointstest.Meta(func(m *endpoints.Meta) { m.Mode = endpoints.ModeSingle })
+	single := endpointstest.Meta(func(m *wire.Meta) { m.Mode = wire.ModeSingle })
 	reply := kit.Send("books", single, endpointstest.Item("A", "no account"))
 	letter := kit.DeadLetter()
-	if letter.Endpoint != "books" || letter.Cause != endpoints.CodeBadPayload || letter.Slice != reply.Request.Slice {
+	if letter.Endpoint != "books" || letter.Cause != wire.CodeBadPayload || letter.Slice != reply.Request.Slice {
 		t.Errorf("the letter is %+v", letter)
 	}
-	if err := reply.Err("A"); err == nil || err.Code != endpoints.CodeBadPayload {
+	if err := reply.Err("A"); err == nil || err.Code != wire.CodeBadPayload {
 		t.Errorf("the reply is %+v", reply)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Context returns a context in which endpoints.Call continues the span that ctx, or a context made from the returned
@@ -14,10 +15,10 @@ import (
 func Context(ctx context.Context) context.Context { return endpoints.ContextWithTracer(ctx, Inject) }
 
 // Inject returns the trace context of the span that ctx carries, or the zero Trace.
-func Inject(ctx context.Context) endpoints.Trace {
+func Inject(ctx context.Context) wire.Trace {
 	span := trace.SpanContextFromContext(ctx)
 	if !span.IsValid() {
-		return endpoints.Trace{}
+		return wire.Trace{}
 	}
 	traceID, spanID := span.TraceID(), span.SpanID()
 	b := make([]byte, 0, 55)
@@ -27,7 +28,7 @@ func Inject(ctx context.Context) endpoints.Trace {
 	b = hex.AppendEncode(b, spanID[:])
 	b = append(b, '-')
 	b = hex.AppendEncode(b, []byte{byte(span.TraceFlags()) & flagsKnown})
-	return endpoints.ParseTrace(string(b), span.TraceState().String())
+	return wire.ParseTrace(string(b), span.TraceState().String())
 }
 
 // flagsKnown is the flags that version 00 knows: sampled, and random ids.
@@ -35,8 +36,8 @@ const flagsKnown = 0x03
 
 // Extract returns a context in which a span that is started is a child of the one that a trace context names. The zero
 // Trace leaves ctx as it is.
-func Extract(ctx context.Context, t endpoints.Trace) context.Context {
-	t = endpoints.ParseTrace(t.Parent, t.State)
+func Extract(ctx context.Context, t wire.Trace) context.Context {
+	t = wire.ParseTrace(t.Parent, t.State)
 	if t.IsZero() {
 		return ctx
 	}

@@ -5,8 +5,8 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/oteltrace"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func FuzzExtract(f *testing.F) {
@@ -14,10 +14,10 @@ func FuzzExtract(f *testing.F) {
 	f.Add("cc-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-ff-x", "a=1,,b=2")
 	f.Add("00--", "\x00")
 	f.Fuzz(func(t *testing.T, parent, state string) {
-		given := endpoints.Trace{Parent: parent, State: state}
+		given := wire.Trace{Parent: parent, State: state}
 		ctx := oteltrace.Extract(t.Context(), given)
 		got := oteltrace.Inject(ctx)
-		valid := endpoints.ParseTrace(parent, state)
+		valid := wire.ParseTrace(parent, state)
 		if got.IsZero() != valid.IsZero() {
 			t.Fatalf("%+v became %+v", given, got)
 		}
@@ -27,7 +27,7 @@ func FuzzExtract(f *testing.F) {
 			}
 			return
 		}
-		if got.Parent[3:52] != valid.Parent[3:52] || endpoints.ParseTrace(got.Parent, got.State) != got {
+		if got.Parent[3:52] != valid.Parent[3:52] || wire.ParseTrace(got.Parent, got.State) != got {
 			t.Errorf("%+v became %+v", given, got)
 		}
 	})

@@ -30,6 +30,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Name is the instrumentation scope of the spans.
@@ -56,7 +57,7 @@ func Wrapper(provider trace.TracerProvider) endpoints.Wrapper {
 	tracer := provider.Tracer(Name)
 	return func(ctx context.Context, w *endpoints.Work, next func(context.Context) error) error {
 		header := w.Header()
-		ctx, span := tracer.Start(Extract(ctx, endpoints.TraceOfHeader(header)), spanName(w),
+		ctx, span := tracer.Start(Extract(ctx, wire.TraceOfHeader(header)), spanName(w),
 			trace.WithSpanKind(trace.SpanKindConsumer))
 		defer span.End() // also when next panics
 		if span.IsRecording() {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // chunk is the transaction of one chunk.
@@ -20,7 +20,7 @@ type chunk struct {
 }
 
 // claim claims what is not remembered, and returns the answers to what is.
-func (c *chunk) claim(ctx context.Context) (known []endpoints.Slot, err error) {
+func (c *chunk) claim(ctx context.Context) (known []wire.Slot, err error) {
 	open := c.ordinals
 	for range claimRounds {
 		fresh, err := c.insert(ctx, open)
@@ -66,7 +66,7 @@ func (c *chunk) missing(ordinals []int32) []int32 {
 }
 
 // unknown returns those of ordinals that are neither claimed nor remembered.
-func (c *chunk) unknown(ordinals []int32, known []endpoints.Slot) []int32 {
+func (c *chunk) unknown(ordinals []int32, known []wire.Slot) []int32 {
 	have := make(map[int32]bool, len(known))
 	for _, slot := range known {
 		have[int32(slot.Ordinal)] = true
@@ -81,7 +81,7 @@ func (c *chunk) unknown(ordinals []int32, known []endpoints.Slot) []int32 {
 }
 
 // recall returns the answers that are remembered, and notes in done what was sent on.
-func (c *chunk) recall(ctx context.Context, ordinals []int32) ([]endpoints.Slot, error) {
+func (c *chunk) recall(ctx context.Context, ordinals []int32) ([]wire.Slot, error) {
 	rows, err := c.tx.Query(ctx, c.sql.recall, c.key.run, c.key.place, c.key.generation, ordinals)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func (c *chunk) recall(ctx context.Context, ordinals []int32) ([]endpoints.Slot,
 	if err != nil {
 		return nil, err
 	}
-	slots := make([]endpoints.Slot, 0, len(remembered))
+	slots := make([]wire.Slot, 0, len(remembered))
 	for _, r := range remembered {
 		if r.Result == nil && r.Code == nil {
 			if c.done == nil {
@@ -105,7 +105,7 @@ func (c *chunk) recall(ctx context.Context, ordinals []int32) ([]endpoints.Slot,
 }
 
 // remember stores final answers and what goes on, and forgets the claims of the rest.
-func (c *chunk) remember(ctx context.Context, slots []endpoints.Slot, goingOn []int) error {
+func (c *chunk) remember(ctx context.Context, slots []wire.Slot, goingOn []int) error {
 	var final answers
 	for _, slot := range slots {
 		if slot.Err == nil || !slot.Err.Retry {
@@ -140,10 +140,10 @@ type row struct {
 	ContentType, Code, Message *string
 }
 
-func (r row) slot() endpoints.Slot {
-	slot := endpoints.Slot{Ordinal: int(r.Ordinal)}
+func (r row) slot() wire.Slot {
+	slot := wire.Slot{Ordinal: int(r.Ordinal)}
 	if r.Code != nil {
-		slot.Err = &endpoints.SlotError{Code: *r.Code, Message: *r.Message}
+		slot.Err = &wire.SlotError{Code: *r.Code, Message: *r.Message}
 		return slot
 	}
 	slot.Data = r.Result
@@ -160,7 +160,7 @@ type answers struct {
 	types, codes, messages []*string
 }
 
-func (a *answers) add(slot endpoints.Slot) {
+func (a *answers) add(slot wire.Slot) {
 	a.ordinals = append(a.ordinals, int32(slot.Ordinal))
 	var contentType, code, message *string
 	result := slot.Data

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/pginbox"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -49,7 +50,7 @@ func (b *bundle) through(watch func(*testenv.Proxy)) (*pgxpool.Pool, *testenv.Pr
 	check(b.t, err)
 	config.ConnConfig.Host, config.ConnConfig.Port = address, uint16(number)
 	config.ConnConfig.TLSConfig, config.ConnConfig.Fallbacks = nil, nil
-	config.ConnConfig.Tracer = commitWatch{func() { watch(proxy) }}
+	config.ConnConfig.Tracer = commitWatch{commits: func() { watch(proxy) }}
 	pool, err := pgxpool.NewWithConfig(b.t.Context(), config)
 	check(b.t, err)
 	b.t.Cleanup(pool.Close)
@@ -132,7 +133,7 @@ func TestWaitingEndsWithTheChunk(t *testing.T) {
 	}()
 	b.serve(book, endpoints.Timeout(time.Second))
 	late := b.kit.PostAgain(first.Request).Wait()
-	if late.Failure == nil || late.Failure.Code != endpoints.CodeTimeout || !late.Failure.Retry {
+	if late.Failure == nil || late.Failure.Code != wire.CodeTimeout || !late.Failure.Retry {
 		t.Errorf("the delivery that waited ended with %+v", late)
 	}
 	close(release)

@@ -7,6 +7,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/pginbox"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 type transfer = endpoints.Stage[string, string, endpoints.None, endpoints.None]
@@ -64,8 +65,8 @@ func (b *bundle) checkTransfer(reply *endpointstest.Reply) {
 	}
 }
 
-func rate(asked []endpointstest.Asked) ([]endpoints.Slot, error) {
-	var slots []endpoints.Slot
+func rate(asked []endpointstest.Asked) ([]wire.Slot, error) {
+	var slots []wire.Slot
 	for _, item := range asked {
 		var in string
 		if err := item.Into(&in); err != nil {

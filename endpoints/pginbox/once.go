@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Codes of the errors that the inbox itself reports.
@@ -67,16 +68,16 @@ func (i *Inbox) once(ctx context.Context, w *endpoints.Work, next func(context.C
 
 // refuse answers every item, so that a report says what is wrong.
 func refuse(ctx context.Context, w *endpoints.Work, items []endpoints.ItemInfo) error {
-	slots := make([]endpoints.Slot, len(items))
+	slots := make([]wire.Slot, len(items))
 	for n, item := range items {
-		slots[n] = endpoints.Slot{Ordinal: item.Ordinal, Err: &endpoints.SlotError{Code: CodeNeedsList,
+		slots[n] = wire.Slot{Ordinal: item.Ordinal, Err: &wire.SlotError{Code: CodeNeedsList,
 			Message: fmt.Sprintf("endpoint %s uses HandleEach, whose items run at the same time, and pginbox, which has one "+
 				"transaction for a chunk; use HandleList", w.Endpoint())}}
 	}
 	return answer(ctx, w, slots)
 }
 
-func answer(ctx context.Context, w *endpoints.Work, slots []endpoints.Slot) error {
+func answer(ctx context.Context, w *endpoints.Work, slots []wire.Slot) error {
 	for _, slot := range slots {
 		if err := w.Answer(slot); err != nil {
 			return broken(ctx, "answer from memory", err)

@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/pginbox"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func TestRedeliveredChunkAnswersFromMemory(t *testing.T) {
@@ -26,10 +27,10 @@ func TestRedeliveredChunkAnswersFromMemory(t *testing.T) {
 				return err
 			}
 			c.Items()[0].Reply(map[string]string{"name": c.Items()[0].In})
-			c.Items()[1].Reply(endpoints.Binary{ContentType: "application/pdf", Data: []byte{0, 1, 0xff}})
+			c.Items()[1].Reply(wire.Binary{ContentType: "application/pdf", Data: []byte{0, 1, 0xff}})
 			c.Items()[2].Fail("closed", "account %q is closed", c.Items()[2].Key)
 			c.Items()[3].Reply(nil)
-			c.Items()[4].Reply(endpoints.Binary{Data: []byte{}})
+			c.Items()[4].Reply(wire.Binary{Data: []byte{}})
 			return nil
 		}, endpoints.Wrap(b.inbox.Once()))
 	})
@@ -56,18 +57,18 @@ func TestOtherItemsAreNotConfused(t *testing.T) {
 		return nil
 	})
 	first := b.kit.Send("book", items(2)...)
-	with := func(change func(*endpoints.Meta)) []endpointstest.Part {
-		return append(items(2), endpointstest.Meta(func(m *endpoints.Meta) {
+	with := func(change func(*wire.Meta)) []endpointstest.Part {
+		return append(items(2), endpointstest.Meta(func(m *wire.Meta) {
 			m.Run = first.Request.Run
 			change(m)
 		}))
 	}
 	n := 2
 	for what, reply := range map[string]*endpointstest.Reply{
-		"generation": b.kit.Send("book", with(func(m *endpoints.Meta) { m.Generation = 2 })...),
-		"step":       b.kit.Send("book", with(func(m *endpoints.Meta) { m.Step = 1 })...),
+		"generation": b.kit.Send("book", with(func(m *wire.Meta) { m.Generation = 2 })...),
+		"step":       b.kit.Send("book", with(func(m *wire.Meta) { m.Step = 1 })...),
 		"run":        b.kit.Send("book", items(2)...),
-		"endpoint":   b.kit.Send("other", with(func(*endpoints.Meta) {})...),
+		"endpoint":   b.kit.Send("other", with(func(*wire.Meta) {})...),
 	} {
 		if n += 2; len(reply.Slots) != 2 {
 			t.Errorf("another %s: %+v", what, reply)
@@ -177,22 +178,22 @@ func TestFailuresLeaveNothing(t *testing.T) {
 		do         func(context.Context) error
 	}
 	ends := []end{
-		{"error", endpoints.CodeHandlerError, func(context.Context) error { return errHandler }},
-		{"fail", "refused", func(context.Context) error { return endpoints.Fail("refused", "no") }},
-		{"panic", endpoints.CodePanic, func(context.Context) error { panic("no") }},
-		{"late", endpoints.CodeTimeout, func(ctx context.Context) error {
+		{name: "error", code: wire.CodeHandlerError, do: func(context.Context) error { return errHandler }},
+		{name: "fail", code: "refused", do: func(context.Context) error { return endpoints.Fail("refused", "no") }},
+		{name: "panic", code: wire.CodePanic, do: func(context.Context) error { panic("no") }},
+		{name: "late", code: wire.CodeTimeout, do: func(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		}},
-		{"commit", pginbox.CodeInbox, func(ctx context.Context) error {
+		{name: "commit", code: pginbox.CodeInbox, do: func(ctx context.Context) error {
 			_, err := pginbox.Tx(ctx).Exec(ctx, `INSERT INTO children VALUES (1)`)
 			return err
 		}},
-		{"lost", pginbox.CodeInbox, func(ctx context.Context) error {
+		{name: "lost", code: pginbox.CodeInbox, do: func(ctx context.Context) error {
 			_, _ = pginbox.Tx(ctx).Exec(ctx, `SELECT pg_terminate_backend(pg_backend_pid())`)
 			return nil
 		}},
-		{"swallowed", pginbox.CodeInbox, func(ctx context.Context) error {
+		{name: "swallowed", code: pginbox.CodeInbox, do: func(ctx context.Context) error {
 			_, _ = pginbox.Tx(ctx).Exec(ctx, `SELECT 1/0`)
 			return nil
 		}},
@@ -324,7 +325,7 @@ func TestOverlapsInAnyOrder(t *testing.T) {
 	for i := range parts {
 		parts[i] = endpointstest.ItemAt(i, fmt.Sprintf("K%d", i), fmt.Sprintf("in %d", i))
 	}
-	meta := endpointstest.Meta(func(m *endpoints.Meta) { m.Run = base.Request.Run })
+	meta := endpointstest.Meta(func(m *wire.Meta) { m.Run = base.Request.Run })
 	var pending []*endpointstest.Pending
 	for n := range 8 {
 		chunk := slices.Clone(parts[n*4 : size-n*4])
@@ -421,7 +422,7 @@ func TestOverlappingPiecesAfterASplit(t *testing.T) {
 	b := setup(t)
 	b.serve(book)
 	first := b.kit.Send("book", items(4)...)
-	sameRun := endpointstest.Meta(func(m *endpoints.Meta) { m.Run = first.Request.Run })
+	sameRun := endpointstest.Meta(func(m *wire.Meta) { m.Run = first.Request.Run })
 	whole := b.kit.Send("book", append(items(9), sameRun)...)
 	if len(whole.Slots) != 9 || b.written() != 9 {
 		t.Errorf("%d slots, %d effects", len(whole.Slots), b.written())

@@ -10,9 +10,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/pginbox"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // What a scripted handler does with an item.
@@ -103,7 +103,7 @@ func (s *scripted) deliver(end int, send func() *endpointstest.Pending) *endpoin
 func (s *scripted) settled() {
 	s.b.t.Helper()
 	s.b.await("all requests are acknowledged", func() bool {
-		stream, err := s.js.Stream(s.b.t.Context(), endpoints.StreamWork)
+		stream, err := s.js.Stream(s.b.t.Context(), wire.StreamWork)
 		check(s.b.t, err)
 		return stream.CachedInfo().State.Msgs == 0
 	})
@@ -149,7 +149,7 @@ func TestOnceWhateverHappens(t *testing.T) {
 // chunkOf draws a chunk of the run's items, in any order.
 func chunkOf(r *rapid.T, run uuid.UUID) []endpointstest.Part {
 	ordinals := rapid.SliceOfNDistinct(rapid.IntRange(0, scriptedItems-1), 1, scriptedItems, rapid.ID).Draw(r, "chunk")
-	parts := []endpointstest.Part{endpointstest.Meta(func(m *endpoints.Meta) { m.Run = run })}
+	parts := []endpointstest.Part{endpointstest.Meta(func(m *wire.Meta) { m.Run = run })}
 	for _, ordinal := range ordinals {
 		parts = append(parts, endpointstest.ItemAt(ordinal, fmt.Sprintf("K%d", ordinal), "in"))
 	}

@@ -17,7 +17,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
@@ -68,12 +69,12 @@ func TestEndpoints(t *testing.T) {
 			"1": `{"account":1,"number":"HS1","kind":"Current account","opened":"2001-02-03","owner":"Ada",` +
 				`"street":"Quay 1","place":"Harbour","opening":50,"closing":70}`,
 			"2": "no_balance: the account has no balance",
-			"3": "unknown_account: the bank has no such account", "seven": endpoints.CodeBadPayload,
+			"3": "unknown_account: the bank has no such account", "seven": wire.CodeBadPayload,
 		}},
 		{bank.TransactionsEndpoint, bank.ServeTransactions, map[string]string{
 			"1": `{"year":2025,"months":[{"n":2,"in":50,"out":10},{},{},{},{},{},{},{},{},{},{},{"n":1,"out":20}]}`,
 			"2": "broken_movement: 1 of 2 movements without an amount",
-			"3": `{"year":2025,"months":[{},{},{},{},{},{},{},{},{},{},{},{}]}`, "seven": endpoints.CodeBadPayload,
+			"3": `{"year":2025,"months":[{},{},{},{},{},{},{},{},{},{},{},{}]}`, "seven": wire.CodeBadPayload,
 		}},
 	} {
 		t.Run(test.endpoint, func(t *testing.T) {
@@ -102,13 +103,13 @@ func ask(t *testing.T, nc *nats.Conn, endpoint string, keys []string) map[string
 	t.Helper()
 	js, err := jetstream.New(nc)
 	must(t, err)
-	_, err = endpoints.EnsureStreams(t.Context(), js, endpoints.StreamConfig{})
+	_, err = stream.Ensure(t.Context(), js, stream.Config{})
 	must(t, err)
-	must(t, endpoints.EnsureConsumer(t.Context(), js, endpoint, endpoints.ConsumerSettings{}))
-	replies, err := endpoints.EnsureRecorder(t.Context(), js)
+	must(t, stream.EnsureConsumer(t.Context(), js, endpoint, stream.ConsumerSettings{}))
+	replies, err := stream.EnsureRecorder(t.Context(), js)
 	must(t, err)
-	meta := endpoints.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: endpoints.ModeBatch}
-	request := endpoints.NewRequestBuilder(endpoint, meta, int(nc.MaxPayload()))
+	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: wire.ModeBatch}
+	request := wire.NewRequestBuilder(endpoint, meta, int(nc.MaxPayload()))
 	for i, key := range keys {
 		payload, err := json.Marshal(map[string]string{"account": key, "form": "pdf"})
 		must(t, err)
@@ -121,7 +122,7 @@ func ask(t *testing.T, nc *nats.Conn, endpoint string, keys []string) map[string
 	for len(answers) < len(keys) {
 		msg, err := replies.Next(jetstream.FetchMaxWait(20 * time.Second))
 		must(t, err)
-		reply, err := endpoints.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), endpoints.Limits{})
+		reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 		must(t, err)
 		for _, slot := range reply.Slots {
 			answers[keys[slot.Ordinal]] = text(slot)
@@ -130,11 +131,11 @@ func ask(t *testing.T, nc *nats.Conn, endpoint string, keys []string) map[string
 	return answers
 }
 
-func text(slot endpoints.Slot) string {
+func text(slot wire.Slot) string {
 	switch {
 	case slot.Err == nil:
 		return string(slot.Data)
-	case slot.Err.Code == endpoints.CodeBadPayload:
+	case slot.Err.Code == wire.CodeBadPayload:
 		return slot.Err.Code // its words are another package's
 	default:
 		return fmt.Sprintf("%s: %s", slot.Err.Code, slot.Err.Message)

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
@@ -129,8 +129,8 @@ func codes(into *[]string) func(strictyaml.Value) error {
 				return v.Fail("more than %d codes", maxCodes)
 			case slices.Contains(*into, code):
 				return v.Fail("%q stands twice", code)
-			case len(code) > endpoints.MaxNameLength || !isCode(code):
-				return v.Fail("%.40q is no error code; use 1 to %d of A-Z a-z 0-9 _ - .", code, endpoints.MaxNameLength)
+			case len(code) > wire.MaxNameLength || !isCode(code):
+				return v.Fail("%.40q is no error code; use 1 to %d of A-Z a-z 0-9 _ - .", code, wire.MaxNameLength)
 			}
 			*into = append(*into, code)
 			return nil
@@ -140,7 +140,7 @@ func codes(into *[]string) func(strictyaml.Value) error {
 
 // isCode reports whether a text has only what names have, and dots.
 func isCode(code string) bool {
-	return endpoints.ValidateName(string(bytes.ReplaceAll([]byte(code), []byte("."), []byte("_")))) == nil
+	return wire.ValidateName(string(bytes.ReplaceAll([]byte(code), []byte("."), []byte("_")))) == nil
 }
 
 func params(into *map[string]string) func(strictyaml.Value) error {
@@ -170,15 +170,15 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 	if s.Endpoint == "" {
 		return doc.Fail("endpoint", "it is missing; a collector needs the endpoint that its flushes ask")
 	}
-	if err := endpoints.ValidateName(s.Endpoint); err != nil {
+	if err := wire.ValidateName(s.Endpoint); err != nil {
 		return doc.Fail("endpoint", "%v", err)
 	}
 	if s.Name == "" {
 		return doc.Fail("name", "it is missing; give the collector a name, of A-Z a-z 0-9 _ -")
 	}
-	if endpoints.ValidateName(s.Name) != nil {
+	if wire.ValidateName(s.Name) != nil {
 		return doc.Fail("name", "%.80q is no name of a collector; use 1 to %d of A-Z a-z 0-9 _ -", s.Name,
-			endpoints.MaxNameLength)
+			wire.MaxNameLength)
 	}
 	if err := checkKeying(doc, keying); err != nil {
 		return err

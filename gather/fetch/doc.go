@@ -8,7 +8,7 @@
 // Guarantees: what a fetcher returns is held against what was asked. A slot for an item that was not asked for is not
 // taken, of two slots for one item the first counts, and an item without a slot is tried again: it is never a success.
 // An error of the call speaks for the items without a slot. A panic in Each and Typed costs its item, with code
-// endpoints.CodePanic, and a panic elsewhere the chunk.
+// wire.CodePanic, and a panic elsewhere the chunk.
 //
 // A call may be made more than once for the same item: a node that dies has its chunks fetched again by another. What
 // must not happen twice is remembered under [Item.IdempotencyKey].

@@ -6,12 +6,12 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Each makes a fetcher of a function that makes one item's part. It is called for one item of a chunk after the other;
-// a node works on several chunks at once. An error is the item's: one of endpoints.Fail and endpoints.Retry keeps its
-// code, any other has code endpoints.CodeHandlerError and is not tried again. A panic is an error, too.
+// a node works on several chunks at once. An error is the item's: one of wire.Fail and wire.Retry keeps its
+// code, any other has code wire.CodeHandlerError and is not tried again. A panic is an error, too.
 //
 // When the context ends, the items that are left stay without a slot.
 func Each(f func(ctx context.Context, item *Item) (Part, error)) Fetcher {
@@ -42,14 +42,14 @@ func Each(f func(ctx context.Context, item *Item) (Part, error)) Fetcher {
 }
 
 // Typed makes a fetcher of a function from the item's payload to a result, which is written as JSON unless it is a Part
-// or an endpoints.Binary. A payload that does not fit In is the item's error, with code endpoints.CodeBadPayload. When
+// or an wire.Binary. A payload that does not fit In is the item's error, with code wire.CodeBadPayload. When
 // the item is no input of the step, in is the zero value.
 func Typed[In, Out any](f func(ctx context.Context, in In, item *Item) (Out, error)) Fetcher {
 	return Each(func(ctx context.Context, item *Item) (Part, error) {
 		var in In
 		if item.Payload != nil {
 			if err := json.Unmarshal(item.Payload, &in); err != nil {
-				return Part{}, endpoints.Fail(endpoints.CodeBadPayload, "the payload does not fit %T: %v", in, err)
+				return Part{}, wire.Fail(wire.CodeBadPayload, "the payload does not fit %T: %v", in, err)
 			}
 		}
 		out, err := f(ctx, in, item)
@@ -59,9 +59,9 @@ func Typed[In, Out any](f func(ctx context.Context, in In, item *Item) (Out, err
 		switch result := any(out).(type) {
 		case Part:
 			return result, nil
-		case endpoints.Binary:
+		case wire.Binary:
 			return binary(result), nil
-		case *endpoints.Binary:
+		case *wire.Binary:
 			return binary(*result), nil
 		default:
 			return JSON(out)
@@ -69,9 +69,9 @@ func Typed[In, Out any](f func(ctx context.Context, in In, item *Item) (Out, err
 	})
 }
 
-func binary(b endpoints.Binary) Part {
+func binary(b wire.Binary) Part {
 	if b.ContentType == "" {
-		b.ContentType = endpoints.DefaultBinaryType
+		b.ContentType = wire.DefaultBinaryType
 	}
 	return Part{Data: b.Data, ContentType: b.ContentType}
 }
@@ -100,7 +100,7 @@ func guarded(ctx context.Context, item *Item, f func(context.Context, *Item) (Pa
 		if report, ok := ctx.Value(panicKey{}).(func(Panic)); ok {
 			report(Panic{item.Ordinal, value, debug.Stack()})
 		}
-		part, err = Part{}, endpoints.Fail(endpoints.CodePanic, "the function panicked: %v", value)
+		part, err = Part{}, wire.Fail(wire.CodePanic, "the function panicked: %v", value)
 	}()
 	return f(ctx, item)
 }
@@ -115,7 +115,7 @@ func Guard(ctx context.Context, f Fetcher, req *Request) (slots []Slot, err erro
 		if report, ok := ctx.Value(panicKey{}).(func(Panic)); ok {
 			report(Panic{-1, value, debug.Stack()})
 		}
-		slots, err = nil, endpoints.Retry(endpoints.CodePanic, "step %s panicked: %v", req.Step, value)
+		slots, err = nil, wire.Retry(wire.CodePanic, "step %s panicked: %v", req.Step, value)
 	}()
 	return f.Fetch(ctx, req)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 )
 
@@ -50,10 +51,10 @@ func TestEach(t *testing.T) {
 	if got := string(slots[0].Data); got != "2026K10" || slots[0].ContentType != "text/plain" || slots[0].Err != nil {
 		t.Errorf("slot 0: %q %+v", got, slots[0])
 	}
-	for i, want := range []endpoints.SlotError{
+	for i, want := range []wire.SlotError{
 		1: {Code: "busy", Message: "later", Retry: true},
-		2: {Code: endpoints.CodePanic, Message: "the function panicked: out of paper"},
-		3: {Code: endpoints.CodeHandlerError, Message: "no such\uFFFD customer"},
+		2: {Code: wire.CodePanic, Message: "the function panicked: out of paper"},
+		3: {Code: wire.CodeHandlerError, Message: "no such\uFFFD customer"},
 	} {
 		if i > 0 && *slots[i].Err != want {
 			t.Errorf("slot %d: %+v, want %+v", i, *slots[i].Err, want)
@@ -78,7 +79,7 @@ func TestEachEndsWithItsContext(t *testing.T) {
 	if len(slots) != 1 || !errors.Is(err, context.Canceled) {
 		t.Errorf("%+v, %v", slots, err)
 	}
-	if e := fetch.ErrorOf(err, false); e.Code != endpoints.CodeTimeout || !e.Retry {
+	if e := fetch.ErrorOf(err, false); e.Code != wire.CodeTimeout || !e.Retry {
 		t.Errorf("%+v", e)
 	}
 }
@@ -97,13 +98,13 @@ func TestTyped(t *testing.T) {
 	if err != nil || out["twice"] != 42.0 || out["key"] != "Kx2026" {
 		t.Errorf("%v, %v", out, err)
 	}
-	if slots[1].Err.Code != endpoints.CodeBadPayload {
+	if slots[1].Err.Code != wire.CodeBadPayload {
 		t.Errorf("%+v", slots[1].Err)
 	}
-	slots, err = fetch.Typed(func(context.Context, any, *fetch.Item) (endpoints.Binary, error) {
-		return endpoints.Binary{Data: []byte("%PDF")}, nil
+	slots, err = fetch.Typed(func(context.Context, any, *fetch.Item) (wire.Binary, error) {
+		return wire.Binary{Data: []byte("%PDF")}, nil
 	}).Fetch(t.Context(), request("1"))
-	if err != nil || slots[0].ContentType != endpoints.DefaultBinaryType || string(slots[0].Data) != "%PDF" {
+	if err != nil || slots[0].ContentType != wire.DefaultBinaryType || string(slots[0].Data) != "%PDF" {
 		t.Errorf("%+v, %v", slots, err)
 	}
 }
@@ -113,7 +114,7 @@ func TestGuard(t *testing.T) {
 	slots, err := fetch.Guard(t.Context(), fetch.Func(func(context.Context, *fetch.Request) ([]fetch.Slot, error) {
 		panic("whole chunk")
 	}), request("1"))
-	if e := fetch.ErrorOf(err, false); len(slots) != 0 || e.Code != endpoints.CodePanic || !e.Retry {
+	if e := fetch.ErrorOf(err, false); len(slots) != 0 || e.Code != wire.CodePanic || !e.Retry {
 		t.Errorf("%v, %+v", slots, e)
 	}
 }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"errors"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// ErrorOf turns what a function returned into an error slot. One of endpoints.Fail or endpoints.Retry keeps its code,
-// the end of a context is endpoints.CodeTimeout and may pass, and any other has code endpoints.CodeHandlerError and may
+// ErrorOf turns what a function returned into an error slot. One of wire.Fail or wire.Retry keeps its code,
+// the end of a context is wire.CodeTimeout and may pass, and any other has code wire.CodeHandlerError and may
 // pass as retry says. Codes and messages of any make are cut to what is allowed.
-func ErrorOf(err error, retry bool) *endpoints.SlotError {
-	slot, ok := errors.AsType[*endpoints.SlotError](err)
+func ErrorOf(err error, retry bool) *wire.SlotError {
+	slot, ok := errors.AsType[*wire.SlotError](err)
 	switch {
 	case ok:
 		message := slot.Message
@@ -20,21 +20,21 @@ func ErrorOf(err error, retry bool) *endpoints.SlotError {
 		}
 		return clean(slot.Code, message, slot.Retry)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return clean(endpoints.CodeTimeout, err.Error(), true)
+		return clean(wire.CodeTimeout, err.Error(), true)
 	default:
-		return clean(endpoints.CodeHandlerError, err.Error(), retry)
+		return clean(wire.CodeHandlerError, err.Error(), retry)
 	}
 }
 
 // Clean returns an error slot whose code and message are such as are allowed.
-func Clean(e *endpoints.SlotError) *endpoints.SlotError { return clean(e.Code, e.Message, e.Retry) }
+func Clean(e *wire.SlotError) *wire.SlotError { return clean(e.Code, e.Message, e.Retry) }
 
-func clean(code, message string, retry bool) *endpoints.SlotError {
-	of := endpoints.Fail
+func clean(code, message string, retry bool) *wire.SlotError {
+	of := wire.Fail
 	if retry {
-		of = endpoints.Retry
+		of = wire.Retry
 	}
-	slot, _ := errors.AsType[*endpoints.SlotError](of(code, "%s", message)) // it is one
+	slot, _ := errors.AsType[*wire.SlotError](of(code, "%s", message)) // it is one
 	return slot
 }
 

@@ -8,13 +8,13 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Fetcher gets the parts of a chunk.
 //
-// The error speaks for the items without a slot; what came counts all the same. It may be one of endpoints.Fail or
-// endpoints.Retry, which keep their code. A missing slot without an error means that nobody knows: the item is tried
+// The error speaks for the items without a slot; what came counts all the same. It may be one of wire.Fail or
+// wire.Retry, which keep their code. A missing slot without an error means that nobody knows: the item is tried
 // again.
 type Fetcher interface {
 	Fetch(ctx context.Context, req *Request) ([]Slot, error)
@@ -62,8 +62,8 @@ type Part struct {
 type Slot struct {
 	Ordinal     int
 	Data        []byte
-	ContentType string               // empty: JSON
-	Err         *endpoints.SlotError // nil with a result
+	ContentType string          // empty: JSON
+	Err         *wire.SlotError // nil with a result
 }
 
 // Decode reads a part that is JSON into v.
@@ -78,7 +78,7 @@ func (p Part) Decode(v any) error {
 func JSON(v any) (Part, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
-		return Part{}, endpoints.Fail(endpoints.CodeBadResult, "the result cannot be written as JSON: %v", err)
+		return Part{}, wire.Fail(wire.CodeBadResult, "the result cannot be written as JSON: %v", err)
 	}
 	return Part{Data: data}, nil
 }
@@ -86,10 +86,10 @@ func JSON(v any) (Part, error) {
 // Decode reads the item's payload into v. It fails when the item is no input of the step.
 func (i *Item) Decode(v any) error {
 	if i.Payload == nil {
-		return endpoints.Fail(endpoints.CodeBadPayload, "the item is no input of the step; name it in the plan's inputs")
+		return wire.Fail(wire.CodeBadPayload, "the item is no input of the step; name it in the plan's inputs")
 	}
 	if err := json.Unmarshal(i.Payload, v); err != nil {
-		return endpoints.Fail(endpoints.CodeBadPayload, "item %s: %v", i.Key, err)
+		return wire.Fail(wire.CodeBadPayload, "item %s: %v", i.Key, err)
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func (i *Item) DecodePart(step string, v any) (there bool, err error) {
 		return false, nil
 	}
 	if err := part.Decode(v); err != nil {
-		return true, endpoints.Fail(endpoints.CodeBadPayload, "part %s of item %s: %v", step, i.Key, err)
+		return true, wire.Fail(wire.CodeBadPayload, "part %s of item %s: %v", step, i.Key, err)
 	}
 	return true, nil
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/collector"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
@@ -128,8 +128,8 @@ func (s *Server) whoIsAway(ctx context.Context, endpoint string) []collectorstor
 			Text: "this node cannot reach NATS; it connects again by " +
 				"itself as soon as NATS answers"}}
 	}
-	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
-	if err != nil || slices.ContainsFunc(listeners, func(l endpoints.Listener) bool { return l.Endpoint == endpoint }) {
+	listeners, err := wire.Discover(ctx, s.nc, listenWait)
+	if err != nil || slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == endpoint }) {
 		return nil
 	}
 	return []collectorstore.CollectorReason{{Code: "no_listeners", Text: "nobody listens on endpoint " + endpoint +

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/workqueue/collector"
@@ -49,7 +50,7 @@ func TestOperationsReachTheirService(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := 15; n < 30; n++ { // some of them again
-		done, err := p.Add(t.Context(), endpoints.Operation{ID: fmt.Sprint("op-", n),
+		done, err := p.Add(t.Context(), wire.Operation{ID: fmt.Sprint("op-", n),
 			Payload: map[string]any{"account": fmt.Sprint("A-", n%3), "n": n}})
 		if err != nil || done.Added+done.Duplicates != 1 || (done.Duplicates == 1) != (n < 20) {
 			t.Errorf("over NATS, %d: %+v, %v", n, done, err)
@@ -134,7 +135,7 @@ func (b *booking) handle(_ context.Context, chunk *endpoints.Chunk[bookingIn, nu
 			item.Retry("UNLUCKY", "not this one")
 			continue
 		}
-		item.Reply(number{item.In.N})
+		item.Reply(number{N: item.In.N})
 	}
 	return nil
 }

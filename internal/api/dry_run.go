@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -75,7 +75,7 @@ func (s *Server) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried
 ) {
 	listeners := map[string]int{}
 	if len(servicesOf(specs)) > 0 && s.nc.IsConnected() {
-		found, err := endpoints.Discover(ctx, s.nc, listenWait)
+		found, err := wire.Discover(ctx, s.nc, listenWait)
 		if err != nil {
 			return nil, err
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/pace"
@@ -221,7 +221,7 @@ func (s *Server) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 	if !s.nc.IsConnected() {
 		return nil, errNoNATS
 	}
-	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
+	listeners, err := wire.Discover(ctx, s.nc, listenWait)
 	if err != nil {
 		return nil, err
 	}
@@ -273,7 +273,7 @@ func addPaces(byName map[string]*Endpoint, paces []inspect.PaceView) {
 }
 
 // add takes a listener in.
-func (e *Endpoint) add(l *endpoints.Listener) {
+func (e *Endpoint) add(l *wire.Listener) {
 	one := Listener{
 		Service: l.Service, Version: l.Version, Instance: l.Instance, Host: l.Host, State: string(l.State),
 		Reason: l.Reason, Concurrency: l.Concurrency, InFlight: l.InFlight, Stages: l.Stages, Items: l.Processed,
@@ -298,7 +298,7 @@ func (s *Server) backlog(ctx context.Context, e *Endpoint) error {
 	if err != nil {
 		return fmt.Errorf("look at the backlog of %s: %w", e.Name, err)
 	}
-	consumer, err := js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(e.Name))
+	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(e.Name))
 	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}

@@ -98,7 +98,7 @@ func (s *Server) watchRun(ctx context.Context, in *runEventsInput) (*huma.Stream
 		defer leave()
 		defer watcher.Close()
 		r, w := humago.Unwrap(hc)
-		stream(r, w, watcher)
+		sendEvents(r, w, watcher)
 	}}, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
@@ -123,7 +124,7 @@ func (e *engine) throughTheAPI(run workqueue.RunID) {
 func (e *engine) anotherNode(ctx context.Context) {
 	nc := e.conn()
 	node, err := orchestrator.New(e.store, nc, orchestrator.Config{Version: "test", Host: "there", Grace: time.Second,
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		e.Error(err)
 		return

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/explain"
 )
 
@@ -93,9 +94,9 @@ func perSecond(rate float64) string {
 }
 
 // able counts the instances that can take requests.
-func able(listeners []endpoints.Listener) (n int) {
+func able(listeners []wire.Listener) (n int) {
 	for i := range listeners {
-		if state := listeners[i].State; state == endpoints.StateListening || state == "" {
+		if state := listeners[i].State; state == wire.StateListening || state == "" {
 			n++
 		}
 	}
@@ -103,12 +104,12 @@ func able(listeners []endpoints.Listener) (n int) {
 }
 
 // reasons says why instances cannot take requests, each reason once.
-func reasons(listeners []endpoints.Listener) string {
+func reasons(listeners []wire.Listener) string {
 	var all []string
 	for i := range listeners {
 		l := &listeners[i]
 		reason := cmp.Or(l.Reason, "it says no more")
-		if l.State == endpoints.StateDraining {
+		if l.State == wire.StateDraining {
 			reason = "it is stopping"
 		}
 		if reason = string(l.State) + ", " + reason; !slices.Contains(all, reason) {
@@ -129,7 +130,7 @@ func (v *servicesSeen) working(g *explain.MissingGroup) {
 		g.Reason, g.Owner, g.Who = explain.ReasonGone, explain.OwnerOperator, whoServes(g.Endpoint)
 		g.Why += "; nobody listens on endpoint " + g.Endpoint + " any more, so the service that took them is gone"
 		g.Next = fmt.Sprintf("JetStream hands them to the next service that listens, %s after the last sign of life; "+
-			"without a reply by the deadline they are tried again", endpoints.AckWait)
+			"without a reply by the deadline they are tried again", stream.AckWait)
 		g.Advice = append([]explain.Advice{startAdvice(g.Endpoint)}, g.Advice...)
 		return
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/explain"
 )
@@ -24,7 +24,7 @@ type servicesSeen struct {
 	connected bool                // this node reaches NATS
 	ready     bool                // and has its streams
 	asked     bool                // services could be asked who listens
-	listeners map[string][]endpoints.Listener
+	listeners map[string][]wire.Listener
 	consumers map[string]consumerSeen
 	unheard   map[string][]unheardAsk // by flow: what it asks and nobody answers
 }
@@ -38,7 +38,7 @@ type consumerSeen struct {
 // lookAtServices asks who listens on the endpoints, and JetStream what waits for them.
 func (s *Server) lookAtServices(ctx context.Context, names []string, nodes int, asOf time.Time) *servicesSeen {
 	seen := &servicesSeen{asOf: asOf, session: s.engine.Session(), alone: nodes <= 1, connected: s.nc.IsConnected(),
-		listeners: map[string][]endpoints.Listener{}, consumers: map[string]consumerSeen{},
+		listeners: map[string][]wire.Listener{}, consumers: map[string]consumerSeen{},
 		unheard: map[string][]unheardAsk{}}
 	select {
 	case <-s.engine.Ready():
@@ -53,7 +53,7 @@ func (s *Server) lookAtServices(ctx context.Context, names []string, nodes int, 
 	defer cancel()
 	consumers := make(chan map[string]consumerSeen, 1)
 	go func() { consumers <- s.lookAtConsumers(looking, names) }()
-	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
+	listeners, err := wire.Discover(ctx, s.nc, listenWait)
 	seen.asked = err == nil
 	seen.consumers = <-consumers
 	for _, l := range listeners {
@@ -72,7 +72,7 @@ func (s *Server) lookAtConsumers(ctx context.Context, names []string) map[string
 		return all
 	}
 	for _, name := range names {
-		consumer, err := js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(name))
+		consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(name))
 		switch {
 		case err == nil:
 			all[name] = consumerSeen{info: consumer.CachedInfo()} // just fetched
@@ -86,7 +86,7 @@ func (s *Server) lookAtConsumers(ctx context.Context, names []string) map[string
 // flows are those of the endpoints whose handlers are cut into stages.
 func (v *servicesSeen) flows(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return !slices.ContainsFunc(v.listeners[name], func(l endpoints.Listener) bool { return l.Stages > 0 })
+		return !slices.ContainsFunc(v.listeners[name], func(l wire.Listener) bool { return l.Stages > 0 })
 	})
 }
 

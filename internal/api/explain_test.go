@@ -20,6 +20,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -46,7 +48,7 @@ func setupEngine(t *testing.T) *engine {
 	e := &engine{T: t, pool: pool, store: database.New(pool), ns: ns}
 	nc := testenv.Conn(t, ns)
 	node, err := orchestrator.New(e.store, nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +270,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 	// The leader ends the pause within a second, which is what the explanation says.
 	e.keep(func(ctx context.Context) error {
 		for ctx.Err() == nil {
-			_, err := js.PauseConsumer(ctx, endpoints.StreamWork, "count", time.Now().Add(time.Hour))
+			_, err := js.PauseConsumer(ctx, wire.StreamWork, "count", time.Now().Add(time.Hour))
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // unheardAsk is an endpoint that a flow asks and on which nobody listens.
@@ -22,7 +22,7 @@ const maxUnheard = 20
 // lookForUnheard finds requests of flows to endpoints on which nobody listens. The last request to each such endpoint
 // tells who asked. What cannot be looked at now is left out: it only adds to an explanation.
 func (s *Server) lookForUnheard(
-	ctx context.Context, flows []string, listeners map[string][]endpoints.Listener,
+	ctx context.Context, flows []string, listeners map[string][]wire.Listener,
 ) map[string][]unheardAsk {
 	found := map[string][]unheardAsk{}
 	ctx, cancel := context.WithTimeout(ctx, listenWait)
@@ -31,17 +31,17 @@ func (s *Server) lookForUnheard(
 	if err != nil {
 		return found
 	}
-	stream, err := js.Stream(ctx, endpoints.StreamWork)
+	stream, err := js.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		return found
 	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(endpoints.WorkSubject("*")))
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(wire.WorkSubject("*")))
 	if err != nil {
 		return found
 	}
 	looked := 0
 	for subject, requests := range info.State.Subjects {
-		name := strings.TrimPrefix(subject, endpoints.WorkSubject(""))
+		name := strings.TrimPrefix(subject, wire.WorkSubject(""))
 		if len(listeners[name]) > 0 || slices.Contains(flows, name) {
 			continue
 		}
@@ -52,7 +52,7 @@ func (s *Server) lookForUnheard(
 		if err != nil {
 			continue // answered meanwhile
 		}
-		for part := range strings.SplitSeq(msg.Header.Get(endpoints.HeaderStack), ",") {
+		for part := range strings.SplitSeq(msg.Header.Get(wire.HeaderStack), ",") {
 			flow, _, _ := strings.Cut(part, ":")
 			if slices.Contains(flows, flow) {
 				found[flow] = append(found[flow], unheardAsk{name, requests})

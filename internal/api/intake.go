@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -92,7 +92,7 @@ func newSpoolRoom(dir string) *intake.SpoolRoom {
 func (s *Server) intakeConfig(ctx context.Context, format, key string) intake.Config {
 	spool := s.spoolOf(ctx)
 	return intake.Config{
-		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: endpoints.DefaultMaxDepth,
+		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: wire.DefaultMaxDepth,
 		Spool: &spool,
 	}
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
@@ -90,7 +90,7 @@ func (s *Server) getLetter(ctx context.Context, in *letterInput) (DeadLetterDocu
 	body := letter.Body
 	letter.Body = nil
 	return DeadLetterDocument{
-		DeadLetter: letter, Body: contentOf(body, first(letter.Headers, endpoints.HeaderEncoding), in.Full),
+		DeadLetter: letter, Body: contentOf(body, first(letter.Headers, wire.HeaderEncoding), in.Full),
 	}, nil
 }
 
@@ -146,7 +146,7 @@ func (s *Server) selection(set LetterSelection, actor string) (deadletter.DeadSe
 }
 
 func checkEndpoint(name string) error {
-	if err := endpoints.ValidateName(name); err != nil {
+	if err := wire.ValidateName(name); err != nil {
 		return &inputError{"endpoint: " + cut(err.Error(), 3*maxEchoed)}
 	}
 	return nil

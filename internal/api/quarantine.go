@@ -5,7 +5,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -63,6 +63,6 @@ func (s *Server) getQuarantined(ctx context.Context, in *quarantinedInput) (Quar
 	body := view.Body
 	view.Body = nil
 	return QuarantinedDocument{
-		QuarantinedView: view, Body: contentOf(body, first(view.Headers, endpoints.HeaderEncoding), true),
+		QuarantinedView: view, Body: contentOf(body, first(view.Headers, wire.HeaderEncoding), true),
 	}, nil
 }

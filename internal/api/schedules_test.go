@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/schedules"
@@ -172,7 +173,7 @@ func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *
 	nc := testenv.Conn(t, ns)
 	node, err := orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second,
 		Duties:  []orchestrator.Duty{duty.Duty()},
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	streamsstore "github.com/tranchehq/tranche/workqueue/streams"
@@ -146,15 +146,15 @@ func (s *Server) streamsAre(ctx context.Context, set streamsstore.StreamSettings
 	}
 	view.Cluster = s.nc.ConnectedClusterName()
 	if view.Auto {
-		cfg.Replicas, cfg.MoreReplicas = endpoints.UsualReplicas(s.nc), true
+		cfg.Replicas, cfg.MoreReplicas = stream.UsualReplicas(s.nc), true
 		view.Replicas = cfg.Replicas
 	}
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	js, err := jetstream.New(s.nc)
-	var states []endpoints.StreamState
+	var states []stream.State
 	if err == nil {
-		states, err = endpoints.ReadStreams(ctx, js, cfg)
+		states, err = stream.Read(ctx, js, cfg)
 	}
 	if err != nil {
 		view.Unknown = cut(err.Error(), 3*maxEchoed)
@@ -169,7 +169,7 @@ func (s *Server) streamsAre(ctx context.Context, set streamsstore.StreamSettings
 	return view, loses
 }
 
-func streamView(s *endpoints.StreamState, set *streamsstore.StreamSettings) StreamView {
+func streamView(s *stream.State, set *streamsstore.StreamSettings) StreamView {
 	v := StreamView{Name: s.Want.Name, Missing: s.Have == nil, Behind: []string{},
 		Differs: append([]string{}, s.Differs()...)}
 	if s.Have == nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -20,7 +20,7 @@ func TestStreamSettings(t *testing.T) {
 	}
 	var s api.Streams
 	b.retain(http.MethodGet, "/streams", "", 200, &s)
-	if !s.Auto || s.Replicas != 1 || s.WorkBytes != endpoints.DefaultWorkMaxBytes || s.Applied || s.Unknown != "" ||
+	if !s.Auto || s.Replicas != 1 || s.WorkBytes != stream.DefaultWorkMaxBytes || s.Applied || s.Unknown != "" ||
 		len(s.Streams) != 6 || s.Bytes != 4496293888 {
 		t.Errorf("%+v", s)
 	}

@@ -110,9 +110,9 @@ type eventSource interface {
 	Next(ctx context.Context) ([]live.Event, error)
 }
 
-// stream writes events until the caller is gone, may look no longer, or the server stops. Who asks with HEAD waits for
+// sendEvents writes events until the caller is gone, may look no longer, or the server stops. Who asks with HEAD waits for
 // none of them.
-func stream(r *http.Request, w http.ResponseWriter, source eventSource) {
+func sendEvents(r *http.Request, w http.ResponseWriter, source eventSource) {
 	out, err := beginEvents(w)
 	for err == nil && r.Method != http.MethodHead {
 		err = pass(r.Context(), out, source)

@@ -63,7 +63,7 @@ func (s *Server) watchTopics(ctx context.Context, in *topicsInput) (*huma.Stream
 		defer leave()
 		defer watcher.Close()
 		r, w := humago.Unwrap(hc)
-		stream(r, w, watcher)
+		sendEvents(r, w, watcher)
 	}}, nil
 }
 

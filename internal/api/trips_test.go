@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -96,7 +97,7 @@ func setupFar(t *testing.T) *far {
 		t.Fatal("the node does not get ready")
 	}
 	f.during(service.Run)
-	_, err = nc.Subscribe(endpoints.EventSubject("run.completed"), func(m *nats.Msg) { f.completed <- m })
+	_, err = nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) { f.completed <- m })
 	if err != nil {
 		t.Fatal(err)
 	}

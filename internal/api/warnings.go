@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -102,13 +102,13 @@ func (s *Server) unheard(ctx context.Context, names []string) []string {
 	if len(names) == 0 {
 		return warnings
 	}
-	listeners, err := endpoints.Discover(ctx, s.nc, listenWait)
+	listeners, err := wire.Discover(ctx, s.nc, listenWait)
 	if err != nil {
 		return append(warnings, noNATSWarning)
 	}
 	slices.Sort(names)
 	for _, name := range slices.Compact(names) {
-		heard := slices.ContainsFunc(listeners, func(l endpoints.Listener) bool { return l.Endpoint == name })
+		heard := slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == name })
 		if !heard {
 			warnings = append(warnings, "no service listens on endpoint "+name+"; the run goes on as soon as one does: "+
 				"start it, or compare its name with those of: tranche endpoints")
@@ -126,7 +126,7 @@ func (s *Server) pulled(ctx context.Context, name string) bool {
 	if err != nil {
 		return false
 	}
-	consumer, err := js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(name))
+	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(name))
 	if err != nil {
 		return false // asking who listens will tell
 	}

@@ -44,21 +44,21 @@ func TestARuleCanFail(t *testing.T) {
 		imported
 		want string // part of the problem; empty when there is none
 	}{
-		{"down", imported{"orchestrator/node.go", module + "/workqueue"}, ""},
-		{"up", imported{"workqueue/run.go", module + "/orchestrator"}, "workqueue must not import orchestrator"},
-		{"up, from a test", imported{"workqueue/run_test.go", module + "/orchestrator"}, "must not import orchestrator"},
-		{"SDK to store", imported{"endpoints/reply.go", module + "/workqueue"}, "endpoints must not import workqueue"},
-		{"SDK to set", imported{"endpoints/reply.go", module + "/bitfield"}, ""},
-		{"SDK to tracker", imported{"endpoints/reply.go", module + "/bitfield/tracker"}, "must not import bitfield/tracker"},
-		{"servers in a test", imported{"workqueue/run_test.go", module + "/internal/testenv"}, ""},
-		{"servers in code", imported{"cmd/tranche/main.go", module + "/internal/testenv"}, "must not import internal/test"},
-		{"a module in the set", imported{"bitfield/set.go", "github.com/google/uuid"}, "must not import github.com"},
-		{"standard library", imported{"bitfield/set.go", "math/bits"}, ""},
-		{"allowed module", imported{"bitfield/tracker/tracker.go", "github.com/jackc/pgx/v5/pgtype"}, ""},
-		{"like an allowed one", imported{"bitfield/tracker/t.go", "github.com/jackc/pgx/v55"}, "must not import"},
-		{"any module", imported{"workqueue/run.go", "go.uber.org/zap"}, ""},
-		{"itself, from its test", imported{"endpoints/reply_test.go", module + "/endpoints"}, ""},
-		{"no rule", imported{"internal/new/new.go", "fmt"}, "internal/new has no rule"},
+		{"down", imported{file: "orchestrator/node.go", path: module + "/workqueue"}, ""},
+		{"up", imported{file: "workqueue/run.go", path: module + "/orchestrator"}, "workqueue must not import orchestrator"},
+		{"up, from a test", imported{file: "workqueue/run_test.go", path: module + "/orchestrator"}, "must not import orchestrator"},
+		{"SDK to store", imported{file: "endpoints/reply.go", path: module + "/workqueue"}, "endpoints must not import workqueue"},
+		{"SDK to set", imported{file: "endpoints/reply.go", path: module + "/bitfield"}, ""},
+		{"SDK to tracker", imported{file: "endpoints/reply.go", path: module + "/bitfield/tracker"}, "must not import bitfield/tracker"},
+		{"servers in a test", imported{file: "workqueue/run_test.go", path: module + "/internal/testenv"}, ""},
+		{"servers in code", imported{file: "cmd/tranche/main.go", path: module + "/internal/testenv"}, "must not import internal/test"},
+		{"a module in the set", imported{file: "bitfield/set.go", path: "github.com/google/uuid"}, "must not import github.com"},
+		{"standard library", imported{file: "bitfield/set.go", path: "math/bits"}, ""},
+		{"allowed module", imported{file: "bitfield/tracker/tracker.go", path: "github.com/jackc/pgx/v5/pgtype"}, ""},
+		{"like an allowed one", imported{file: "bitfield/tracker/t.go", path: "github.com/jackc/pgx/v55"}, "must not import"},
+		{"any module", imported{file: "workqueue/run.go", path: "go.uber.org/zap"}, ""},
+		{"itself, from its test", imported{file: "endpoints/reply_test.go", path: module + "/endpoints"}, ""},
+		{"no rule", imported{file: "internal/new/new.go", path: "fmt"}, "internal/new has no rule"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func importsOf(root, name string) ([]imported, error) {
 		if err != nil {
 			return nil, err
 		}
-		imports = append(imports, imported{filepath.ToSlash(file), target})
+		imports = append(imports, imported{file: filepath.ToSlash(file), path: target})
 	}
 	return imports, nil
 }

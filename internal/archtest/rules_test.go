@@ -17,6 +17,7 @@ type rule struct {
 func rules() map[string]rule {
 	servers := []string{"internal/testenv", "internal/embedded", "migrations"}
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
+	sdk := []string{"endpoints", "endpoints/wire", "endpoints/stream"}
 	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault"}
 	all := map[string]rule{
 		"bitfield":        {others: []string{}},
@@ -33,39 +34,48 @@ func rules() map[string]rule {
 		"migrations": {tests: append([]string{"workqueue/..."}, servers...)},
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
 		"gather": {
-			own: append([]string{"gather/template", "gather/strictyaml", "endpoints"}, store...), tests: servers,
+			own: append([]string{"gather/template", "gather/strictyaml", "endpoints/wire"}, store...), tests: servers,
 		},
 		"gather/template": {},
 		// YAML that people write, with the place of what is wrong in it.
 		"gather/strictyaml": {},
 		"gather/collector": {
 			own: []string{
-				"gather/strictyaml", "workqueue", "workqueue/collector", "workqueue/pace", "workqueue/order", "endpoints",
+				"gather/strictyaml", "workqueue", "workqueue/collector", "workqueue/pace", "workqueue/order",
+				"endpoints/wire",
 			}, tests: servers,
 		},
 		// What fetches a chunk, beside endpoints: Go code of programs that embed a node may be such, so it knows no store.
-		"gather/fetch": {own: []string{"endpoints"}, tests: servers},
+		"gather/fetch": {own: []string{"endpoints/wire"}, tests: append([]string{"endpoints"}, servers...)},
 		// Their settings come from the plan, and what they may reach from the operator's file.
 		"gather/fetch/...": {
-			own:   []string{"gather", "gather/template", "gather/fetch", "endpoints", "internal/connections", "workqueue"},
+			own: []string{
+				"gather", "gather/template", "gather/fetch", "endpoints/wire", "internal/connections", "workqueue",
+			},
 			tests: servers,
 		},
 		"internal/connections": {own: []string{"workqueue"}, tests: servers},
-		"endpoints":            {own: []string{"bitfield", "internal/pull", "internal/datadir"}, tests: servers},
+		// The SDK stands on what nodes and others who speak the protocol use, too: messages, and JetStream.
+		"endpoints": {
+			own: []string{"endpoints/wire", "endpoints/stream", "bitfield", "internal/pull", "internal/datadir"}, tests: servers,
+		},
+		"endpoints/wire":   {own: []string{"bitfield"}},
+		"endpoints/stream": {own: []string{"endpoints/wire", "internal/pull"}, tests: servers},
 		// Where servers of this machine are found.
 		"internal/datadir": {others: []string{}},
 		// Messages of a consumer, whatever they mean.
 		"internal/pull": {own: []string{}, tests: servers},
 		// What services may use beside the SDK. The SDK imports none of it.
-		"endpoints/endpointstest": {own: []string{"endpoints", "internal/embedded"}, tests: servers},
-		"endpoints/pginbox":       {own: []string{"endpoints"}, tests: kit},
-		"endpoints/oteltrace":     {own: []string{"endpoints"}, tests: kit},
+		"endpoints/endpointstest": {own: append([]string{"internal/embedded"}, sdk...), tests: servers},
+		"endpoints/pginbox":       {own: []string{"endpoints", "endpoints/wire"}, tests: kit},
+		"endpoints/oteltrace":     {own: []string{"endpoints", "endpoints/wire"}, tests: kit},
 		// A client of the tracker service, and what goes to and fro.
 		"endpoints/fanout": {own: []string{"bitfield"}, tests: servers},
 		"orchestrator": {
-			own: append([]string{"orchestrator/pacing", "gather", "gather/fetch", "endpoints", "internal/pull"},
-				store...),
-			tests: append([]string{"internal/access/natsaccess"}, servers...),
+			own: append([]string{
+				"orchestrator/pacing", "gather", "gather/fetch", "endpoints/wire", "endpoints/stream", "internal/pull",
+			}, store...),
+			tests: append([]string{"internal/access/natsaccess", "endpoints"}, servers...),
 		},
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
@@ -76,7 +86,7 @@ func rules() map[string]rule {
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
 		"internal/schedules": {
 			own: append([]string{
-				"orchestrator", "orchestrator/schedule", "gather", "gather/fetch/httpfetch", "endpoints",
+				"orchestrator", "orchestrator/schedule", "gather", "gather/fetch/httpfetch", "endpoints/wire",
 			}, store...),
 			tests: append([]string{"internal/connections"}, servers...),
 		},
@@ -105,11 +115,11 @@ func rules() map[string]rule {
 		"internal/testenv":      {own: []string{"internal/embedded", "internal/testenv/leak", "migrations"}},
 		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
-		"internal/conformance": {own: []string{"endpoints", "internal/embedded"}, tests: servers},
+		"internal/conformance": {own: append([]string{"internal/embedded"}, sdk...), tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
-			own:   []string{"orchestrator", "endpoints", "endpoints/oteltrace"},
-			tests: append([]string{"workqueue/..."}, servers...),
+			own:   []string{"orchestrator", "endpoints/wire", "endpoints/oteltrace"},
+			tests: append([]string{"endpoints", "workqueue/..."}, servers...),
 		},
 		// What is measured of a node: it implements interfaces of the orchestrator's and the API's, which link no
 		// Prometheus.
@@ -119,7 +129,8 @@ func rules() map[string]rule {
 		},
 		// It judges what the store and NATS say; the API and streams show it.
 		"internal/health": {
-			own: append([]string{"endpoints"}, store...), tests: append([]string{"orchestrator"}, servers...),
+			own:   append([]string{"endpoints/wire"}, store...),
+			tests: append([]string{"orchestrator", "endpoints", "endpoints/stream"}, servers...),
 		},
 		// Requests of core NATS, whatever they mean.
 		"internal/responder": {tests: append([]string{"internal/embedded"}, servers...)},
@@ -143,8 +154,8 @@ func rules() map[string]rule {
 		},
 		// What collectors are given, over NATS and by the API.
 		"internal/producers": {
-			own:   append([]string{"gather/collector", "workqueue/order", "endpoints", "internal/responder"}, store...),
-			tests: servers,
+			own:   append([]string{"gather/collector", "workqueue/order", "endpoints/wire", "internal/responder"}, store...),
+			tests: append([]string{"endpoints"}, servers...),
 		},
 		// Files for browsers, and nothing else: what they show they ask the API for.
 		"internal/dashboard": {others: []string{}},
@@ -153,7 +164,7 @@ func rules() map[string]rule {
 			own: []string{},
 			tests: append([]string{
 				"internal/access", "internal/alerts", "internal/api", "internal/dashboard", "orchestrator", "endpoints",
-				"workqueue/...",
+				"endpoints/stream", "workqueue/...",
 			}, servers...),
 		},
 		// What runs are followed with; its source is an interface, of which the store is one.
@@ -163,26 +174,28 @@ func rules() map[string]rule {
 		},
 		"internal/api/...": {
 			own: append([]string{
-				"internal/health", "internal/live", "orchestrator", "gather", "endpoints", "internal/access", "internal/intake",
+				"internal/health", "internal/live", "orchestrator", "gather", "endpoints/wire", "endpoints/stream",
+				"internal/access", "internal/intake",
 				"internal/connections", "gather/strictyaml", "gather/collector", "internal/producers",
 				"internal/trackers", "endpoints/fanout", "internal/api/...", "internal/schedules", "orchestrator/schedule",
 				"internal/alerts",
 			}, store...),
-			tests: append([]string{"gather/fetch/httpfetch"}, servers...),
+			tests: append([]string{"gather/fetch/httpfetch", "endpoints"}, servers...),
 		},
 
 		"internal/access": {own: []string{"workqueue", "workqueue/database", "workqueue/identity"}, tests: servers},
 		// Who may say what on NATS, as data.
-		"internal/access/natsaccess": {own: []string{"endpoints"}, tests: servers},
+		"internal/access/natsaccess": {own: []string{"endpoints/wire"}, tests: append(sdk, servers...)},
 		// Services to test against: what the nodes make of them is seen from outside.
 		"internal/misbehave": {
-			own: []string{"endpoints"}, tests: append([]string{"orchestrator", "workqueue/..."}, servers...),
+			own:   []string{"endpoints", "endpoints/wire"},
+			tests: append([]string{"orchestrator", "endpoints/stream", "workqueue/..."}, servers...),
 		},
 		// Whole processes: the test binary is a node or a service itself.
 		"internal/systest/...": {
 			own: []string{},
-			tests: append([]string{"orchestrator", "orchestrator/schedule", "gather/fetch", "endpoints", "internal/health",
-				"internal/misbehave", "internal/schedules", "internal/access/natsaccess"}, append(servers, store...)...),
+			tests: append([]string{"orchestrator", "orchestrator/schedule", "gather/fetch", "internal/health",
+				"internal/misbehave", "internal/schedules", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"internal/demo/...": {
@@ -198,7 +211,7 @@ func rules() map[string]rule {
 				"internal/embedded", "internal/datadir", "internal/conformance", "internal/dashboard", "internal/tracing",
 				"internal/metrics",
 				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
-				"internal/producers", "internal/trackers", "endpoints",
+				"internal/producers", "internal/trackers", "endpoints", "endpoints/wire", "endpoints/stream",
 				"internal/schedules", "orchestrator/schedule", "internal/alerts", "internal/health",
 			}, store...),
 			tests: servers,

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // message is one message of a reply. It is read as leniently as can be, so that a service that gets one thing wrong
@@ -44,11 +44,11 @@ func (e *slotError) String() string {
 
 func readMessage(msg *nats.Msg) *message {
 	m := &message{subject: msg.Subject, header: msg.Header, data: msg.Data, final: -1}
-	if n, err := strconv.Atoi(msg.Header.Get(endpoints.HeaderFinal)); err == nil {
+	if n, err := strconv.Atoi(msg.Header.Get(wire.HeaderFinal)); err == nil {
 		m.final = n
 	}
 	body := msg.Data
-	if msg.Header.Get(endpoints.HeaderEncoding) == "zstd" {
+	if msg.Header.Get(wire.HeaderEncoding) == "zstd" {
 		body = decompress(body)
 	}
 	var content struct {
@@ -58,13 +58,13 @@ func readMessage(msg *nats.Msg) *message {
 	if json.Unmarshal(body, &content) == nil {
 		m.slots, m.failure = content.Slots, content.Error
 	}
-	if code := msg.Header.Get(endpoints.HeaderErrorCode); m.failure == nil && code != "" {
-		m.failure = &slotError{Code: code, Message: msg.Header.Get(endpoints.HeaderError), Retry: true}
+	if code := msg.Header.Get(wire.HeaderErrorCode); m.failure == nil && code != "" {
+		m.failure = &slotError{Code: code, Message: msg.Header.Get(wire.HeaderError), Retry: true}
 	}
 	return m
 }
 
-func (m *message) id() string { return m.header.Get(endpoints.HeaderMsgID) }
+func (m *message) id() string { return m.header.Get(wire.HeaderMsgID) }
 
 // answer is a reply put together from its messages.
 type answer struct{ messages []*message }

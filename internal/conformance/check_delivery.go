@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 const (
@@ -39,7 +39,7 @@ func checkRedelivered(ctx context.Context, n *node) error {
 func checkDeliveries(ctx context.Context, n *node) error {
 	r, err := n.givenBack(ctx, func() *request {
 		r := n.sample(3)
-		r.header.Set(endpoints.HeaderDeliveries, "1")
+		r.header.Set(wire.HeaderDeliveries, "1")
 		return r
 	})
 	if err != nil {
@@ -50,7 +50,7 @@ func checkDeliveries(ctx context.Context, n *node) error {
 		return err
 	}
 	f := a.failure()
-	if f == nil || f.Code != endpoints.CodeDeliveries || !f.Retry || a.final() != 0 {
+	if f == nil || f.Code != wire.CodeDeliveries || !f.Retry || a.final() != 0 {
 		return differs("a failure too_many_deliveries (retry) with Tranche-Final: 0, at the second delivery of a request "+
 			"with Tranche-Deliveries: 1", "%s", a)
 	}
@@ -96,7 +96,7 @@ func (n *node) pull(inbox string) error {
 	if err != nil {
 		return fmt.Errorf("fetch a request: %w", err)
 	}
-	subject := fmt.Sprintf("$JS.API.CONSUMER.MSG.NEXT.%s.%s", endpoints.StreamWork, n.config.Endpoint)
+	subject := fmt.Sprintf("$JS.API.CONSUMER.MSG.NEXT.%s.%s", wire.StreamWork, n.config.Endpoint)
 	for range thiefPulls {
 		if err := n.nc.PublishRequest(subject, inbox, want); err != nil {
 			return fmt.Errorf("fetch a request: %w", err)

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func encodingChecks() []check {
@@ -19,7 +19,7 @@ func checkZstd(ctx context.Context, n *node) error {
 	for _, how := range []func([]byte) []byte{compress, compressStream} {
 		r := n.sample(100)
 		r.body = how(r.body)
-		r.header.Set(endpoints.HeaderEncoding, "zstd")
+		r.header.Set(wire.HeaderEncoding, "zstd")
 		if err := n.wholly(ctx, r); err != nil {
 			return err
 		}
@@ -33,13 +33,13 @@ func checkZstdFrames(ctx context.Context, n *node) error {
 	r.body = bytes.Join([][]byte{
 		compress(r.body[:third]), compressStream(r.body[third : 2*third]), compress(r.body[2*third:]),
 	}, nil)
-	r.header.Set(endpoints.HeaderEncoding, "zstd")
+	r.header.Set(wire.HeaderEncoding, "zstd")
 	return n.wholly(ctx, r)
 }
 
 func checkZstdBomb(ctx context.Context, n *node) error {
 	r := n.sample(1)
 	r.body = compressStream(append(bytes.Repeat([]byte(" "), 17<<20), r.body...))
-	r.header.Set(endpoints.HeaderEncoding, "zstd")
+	r.header.Set(wire.HeaderEncoding, "zstd")
 	return n.refused(ctx, r)
 }

@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
@@ -68,7 +68,7 @@ func checkLate(ctx context.Context, n *node) (err error) {
 // makeReplicated makes the streams and the consumer, as soon as the servers have agreed on who leads what.
 func (n *node) makeReplicated(ctx context.Context) error {
 	for {
-		err := n.makeStreamsWith(ctx, endpoints.StreamConfig{Memory: true, Replicas: replicas}, lateAckWait)
+		err := n.makeStreamsWith(ctx, stream.Config{Memory: true, Replicas: replicas}, lateAckWait)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}

@@ -9,7 +9,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func lifeChecks() []check {
@@ -106,7 +107,7 @@ func checkDeliveredTwice(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	subject := "$JS.ACK." + endpoints.StreamWork + "." + info.Name + ".1." + strconv.FormatUint(r.sequence, 10) + "." +
+	subject := "$JS.ACK." + wire.StreamWork + "." + info.Name + ".1." + strconv.FormatUint(r.sequence, 10) + "." +
 		strconv.FormatUint(info.Delivered.Consumer, 10) + "." + strconv.FormatInt(time.Now().UnixNano(), 10) + ".0"
 	if err := n.nc.Publish(subject, []byte(ackBack)); err != nil {
 		return err
@@ -129,7 +130,7 @@ const makingTakes = 3 * time.Second
 
 // checkConsumer takes the consumer away. A node brings one to its own settings, but not every setting can be changed.
 func checkConsumer(ctx context.Context, n *node) error {
-	if err := n.js.DeleteConsumer(ctx, endpoints.StreamWork, n.config.Endpoint); err != nil {
+	if err := n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint); err != nil {
 		return err
 	}
 	var made jetstream.ConsumerConfig
@@ -141,12 +142,12 @@ func checkConsumer(ctx context.Context, n *node) error {
 		return err == nil, nil
 	}, "", "")
 	if err == nil {
-		err = sameSettings(made, n.consumerConfig(endpoints.AckWait))
+		err = sameSettings(made, n.consumerConfig(stream.AckWait))
 	} else {
 		err = ctx.Err() // none is made, which is as good
 	}
 	if err != nil {
-		_ = n.js.DeleteConsumer(ctx, endpoints.StreamWork, n.config.Endpoint) // else it stays as it is
+		_ = n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint) // else it stays as it is
 	}
 	return errors.Join(err, n.makeStreams(ctx))
 }
@@ -217,7 +218,7 @@ func (n *node) mark() int {
 
 // onlyNew returns an error when an acknowledgement since mark is for a request of a stream that is gone.
 func (n *node) onlyNew(ctx context.Context, mark int) error {
-	stream, err := n.js.Stream(ctx, endpoints.StreamWork)
+	stream, err := n.js.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		return err
 	}

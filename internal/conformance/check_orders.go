@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func orderChecks() []check {
@@ -140,12 +140,12 @@ func checkBinary(ctx context.Context, n *node) error {
 	for ordinal, want := range []struct {
 		size int
 		kind string
-	}{{1000, "application/pdf"}, {1, "image/png"}, {0, "text/plain"}, {3, endpoints.DefaultBinaryType}} {
+	}{{1000, "application/pdf"}, {1, "image/png"}, {0, "text/plain"}, {3, wire.DefaultBinaryType}} {
 		s, err := a.slot(ordinal)
 		if err != nil {
 			return err
 		}
-		if !s.holds(want.size) || s.T != want.kind && (s.T != "" || want.kind != endpoints.DefaultBinaryType) {
+		if !s.holds(want.size) || s.T != want.kind && (s.T != "" || want.kind != wire.DefaultBinaryType) {
 			return differs(fmt.Sprintf(`"b" with the bytes 0, 1, 2, … of %d, in base64 with padding, and "t" %s`, want.size,
 				want.kind), "%s", s)
 		}
@@ -218,9 +218,9 @@ func checkFailChunk(ctx context.Context, n *node) error {
 			return differs(fmt.Sprintf("one slot, Tranche-Final: 1 and the failure: %s", &want), "%s", a)
 		}
 		last := a.messages[len(a.messages)-1].header
-		if last.Get(endpoints.HeaderErrorCode) != want.Code || last.Get(endpoints.HeaderError) == "" {
+		if last.Get(wire.HeaderErrorCode) != want.Code || last.Get(wire.HeaderError) == "" {
 			return differs("Nats-Service-Error-Code: db_down and Nats-Service-Error, in one line", "%q and %q",
-				last.Get(endpoints.HeaderErrorCode), last.Get(endpoints.HeaderError))
+				last.Get(wire.HeaderErrorCode), last.Get(wire.HeaderError))
 		}
 	}
 	return nil

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func outsizeChecks() []check {
@@ -51,7 +51,7 @@ func checkTooLarge(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	if s.E == nil || s.E.Code != endpoints.CodeResultTooLarge || s.E.Retry {
+	if s.E == nil || s.E.Code != wire.CodeResultTooLarge || s.E.Retry {
 		return differs("the error result_too_large, not to be retried", "%s", s)
 	}
 	if a.sent() != 3 {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func refusalChecks() []check {
@@ -29,8 +29,8 @@ func checkBadBody(ctx context.Context, n *node) error {
 		{"nothing", func(r *request) { r.body = nil }},
 		{"no items", func(r *request) { r.body = []byte(`{"items":[]}`) }},
 		{"an item without i", func(r *request) { r.body = []byte(`{"items":[{"k":"a","d":1}]}`) }},
-		{"an unknown encoding", func(r *request) { r.header.Set(endpoints.HeaderEncoding, "gzip") }},
-		{"zstd that is none", func(r *request) { r.header.Set(endpoints.HeaderEncoding, "zstd") }},
+		{"an unknown encoding", func(r *request) { r.header.Set(wire.HeaderEncoding, "gzip") }},
+		{"zstd that is none", func(r *request) { r.header.Set(wire.HeaderEncoding, "zstd") }},
 	} {
 		r := n.sample(2)
 		bad.spoil(r)
@@ -57,7 +57,7 @@ func (n *node) refused(ctx context.Context, r *request) error {
 		return err
 	}
 	f := a.failure()
-	if f == nil || f.Code != endpoints.CodeBadRequest || a.final() != 0 || f.Retry && a.inBody() {
+	if f == nil || f.Code != wire.CodeBadRequest || a.final() != 0 || f.Retry && a.inBody() {
 		return differs(expected, "%s", a)
 	}
 	return n.expectSettled(ctx, r, ackRemove)
@@ -68,9 +68,9 @@ func (a *answer) inBody() bool { return len(a.messages) > 0 && len(a.messages[0]
 
 func checkBadHeaders(ctx context.Context, n *node) error {
 	for _, bad := range [][2]string{
-		{endpoints.HeaderSlice, ""}, {endpoints.HeaderSlice, "17"}, {endpoints.HeaderRun, "not-a-uuid"},
-		{endpoints.HeaderStep, "first"}, {endpoints.HeaderAttempt, "0"}, {endpoints.HeaderGeneration, "-1"},
-		{endpoints.HeaderMode, "neither"}, {endpoints.HeaderVersion, ""},
+		{wire.HeaderSlice, ""}, {wire.HeaderSlice, "17"}, {wire.HeaderRun, "not-a-uuid"},
+		{wire.HeaderStep, "first"}, {wire.HeaderAttempt, "0"}, {wire.HeaderGeneration, "-1"},
+		{wire.HeaderMode, "neither"}, {wire.HeaderVersion, ""},
 	} {
 		r := n.sample(1)
 		if r.header.Set(bad[0], bad[1]); bad[1] == "" {
@@ -93,7 +93,7 @@ func checkBadHeaders(ctx context.Context, n *node) error {
 func checkVersion(ctx context.Context, n *node) error {
 	const expected = `-NAK {"delay":10000000000}, which gives other instances the time, and no reply`
 	r := n.sample(1)
-	r.header.Set(endpoints.HeaderVersion, "2")
+	r.header.Set(wire.HeaderVersion, "2")
 	r.body = []byte("who knows what version 2 looks like")
 	if err := n.ask(ctx, r); err != nil {
 		return err

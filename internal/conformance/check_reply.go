@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func replyChecks() []check {
@@ -29,18 +29,18 @@ func replyChecks() []check {
 
 // repeated are the headers that a reply repeats.
 func repeated() []string {
-	return []string{endpoints.HeaderVersion, endpoints.HeaderRun, endpoints.HeaderSlice, endpoints.HeaderStep,
-		endpoints.HeaderAttempt, endpoints.HeaderGeneration, endpoints.HeaderMode}
+	return []string{wire.HeaderVersion, wire.HeaderRun, wire.HeaderSlice, wire.HeaderStep,
+		wire.HeaderAttempt, wire.HeaderGeneration, wire.HeaderMode}
 }
 
 func checkHeaders(ctx context.Context, n *node) error {
 	for _, mode := range []string{"batch", "single", ""} {
 		r := n.sample(1)
-		r.header.Set(endpoints.HeaderStep, "4")
-		r.header.Set(endpoints.HeaderAttempt, "3")
-		r.header.Set(endpoints.HeaderGeneration, "2")
-		if r.header.Set(endpoints.HeaderMode, mode); mode == "" {
-			r.header.Del(endpoints.HeaderMode)
+		r.header.Set(wire.HeaderStep, "4")
+		r.header.Set(wire.HeaderAttempt, "3")
+		r.header.Set(wire.HeaderGeneration, "2")
+		if r.header.Set(wire.HeaderMode, mode); mode == "" {
+			r.header.Del(wire.HeaderMode)
 		}
 		a, err := n.answered(ctx, r)
 		if err != nil {
@@ -58,7 +58,7 @@ func checkHeaders(ctx context.Context, n *node) error {
 func sameHeaders(r *request, m *message) error {
 	for _, name := range repeated() {
 		want, got := r.header.Get(name), m.header.Get(name)
-		if name == endpoints.HeaderMode && want == "" && got == "batch" {
+		if name == wire.HeaderMode && want == "" && got == "batch" {
 			continue // what a missing one means
 		}
 		if got != want {
@@ -71,13 +71,13 @@ func sameHeaders(r *request, m *message) error {
 func checkTraceparent(ctx context.Context, n *node) error {
 	r := n.sample(2)
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	r.header[endpoints.HeaderTrace] = []string{trace}
+	r.header[wire.HeaderTrace] = []string{trace}
 	a, err := n.answered(ctx, r)
 	if err != nil {
 		return err
 	}
 	for _, m := range a.messages {
-		got := m.header[endpoints.HeaderTrace]
+		got := m.header[wire.HeaderTrace]
 		// A service that records spans of its own goes on under the same trace.
 		if len(got) != 1 || !strings.HasPrefix(got[0], trace[:35]) {
 			return differs("traceparent "+trace+", in lower case, on each message", "%q", got)
@@ -98,11 +98,11 @@ func checkReadable(ctx context.Context, n *node) error {
 		for _, name := range repeated() {
 			header[name] = r.header[name]
 		}
-		delete(header, endpoints.HeaderFinal)
+		delete(header, wire.HeaderFinal)
 		if m.failure != nil {
-			header[endpoints.HeaderFinal] = []string{strconv.Itoa(len(m.slots))}
+			header[wire.HeaderFinal] = []string{strconv.Itoa(len(m.slots))}
 		}
-		if _, err := endpoints.ParseReply(m.subject, header, m.data, endpoints.Limits{}); err != nil {
+		if _, err := wire.ParseReply(m.subject, header, m.data, wire.Limits{}); err != nil {
 			return differs("messages that a node can read", "%v", err)
 		}
 	}
@@ -122,7 +122,7 @@ func oneFinal(a *answer) error {
 	expected := fmt.Sprintf("one message with Tranche-Final: %d, the number of slots in all messages", a.sent())
 	finals := 0
 	for _, m := range a.messages {
-		value := m.header.Get(endpoints.HeaderFinal)
+		value := m.header.Get(wire.HeaderFinal)
 		switch {
 		case value == "":
 		case m.final != a.sent():
@@ -147,7 +147,7 @@ func checkTook(ctx context.Context, n *node) error {
 	const clocks = 100 * time.Millisecond // that do not agree
 	took := float64(time.Since(asked)+clocks) / float64(time.Millisecond)
 	for _, m := range a.messages {
-		value, there := m.header[endpoints.HeaderTook]
+		value, there := m.header[wire.HeaderTook]
 		if !there {
 			continue
 		}
@@ -167,7 +167,7 @@ func checkMessageIDs(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	r.header.Set(endpoints.HeaderMsgID, uuid.NewString())
+	r.header.Set(wire.HeaderMsgID, uuid.NewString())
 	if err := n.ask(ctx, r); err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func returnChecks() []check {
@@ -24,20 +24,20 @@ func checkReplyToStage(ctx context.Context, n *node) error {
 		return err
 	}
 	return poll(ctx, patience, func() (bool, error) {
-		held, err := n.held(ctx, endpoints.StreamStage, subject)
+		held, err := n.held(ctx, wire.StreamStage, subject)
 		return held > 0, err
-	}, "the reply in stream "+endpoints.StreamStage, "nothing there")
+	}, "the reply in stream "+wire.StreamStage, "nothing there")
 }
 
 func checkReplyToCall(ctx context.Context, n *node) error {
 	r := n.sample(1)
-	r.header.Set(endpoints.HeaderMode, "single")
+	r.header.Set(wire.HeaderMode, "single")
 	return n.repliesOn(ctx, r, fmt.Sprintf("tranche.call.%s.%s.%s", caller, uuid.NewString(), n.config.Endpoint))
 }
 
 // repliesOn asks for a reply on a subject.
 func (n *node) repliesOn(ctx context.Context, r *request, subject string) error {
-	r.header.Set(endpoints.HeaderReplyTo, subject)
+	r.header.Set(wire.HeaderReplyTo, subject)
 	a, err := n.answered(ctx, r)
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func checkReplyToRefused(ctx context.Context, n *node) error {
 		"tranche.stage." + caller + ".1.0.more." + n.config.Endpoint,
 	} {
 		r := n.sample(1)
-		r.header.Set(endpoints.HeaderReplyTo, subject)
+		r.header.Set(wire.HeaderReplyTo, subject)
 		if err := n.ask(ctx, r); err != nil {
 			return err
 		}

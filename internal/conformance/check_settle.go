@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // withheld is how long the room in the reply stream is kept from a service.
@@ -46,9 +46,9 @@ func checkStoredFirst(ctx context.Context, n *node) (err error) {
 	if early.kind == ackBack && early.text == ackBack {
 		return differs("a delay when the request is handed back", "%s", early.text)
 	}
-	subject := endpoints.ReplySubject(n.config.Endpoint)
+	subject := wire.ReplySubject(n.config.Endpoint)
 	if err := poll(ctx, 2*patience, func() (bool, error) {
-		return n.stored(ctx, endpoints.StreamReply, subject, r)
+		return n.stored(ctx, wire.StreamReply, subject, r)
 	}, "the reply as soon as there is room for it", "none"); err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Config says what to check. Endpoint is required, and one of URL and Command.
@@ -29,7 +29,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if err := endpoints.ValidateName(c.Endpoint); err != nil {
+	if err := wire.ValidateName(c.Endpoint); err != nil {
 		return c, err
 	}
 	if c.service == nil && len(c.Command) > 0 {

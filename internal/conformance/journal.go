@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // The acknowledgements of JetStream.
@@ -87,7 +87,7 @@ func (j *journal) of(slice string) []*message {
 	var found []*message
 	seen := map[string]bool{}
 	for _, m := range j.replies {
-		if m.header.Get(endpoints.HeaderSlice) != slice || m.id() != "" && seen[m.id()] {
+		if m.header.Get(wire.HeaderSlice) != slice || m.id() != "" && seen[m.id()] {
 			continue
 		}
 		seen[m.id()] = true

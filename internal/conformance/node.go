@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 const (
@@ -43,8 +43,8 @@ type node struct {
 func tap(nc *nats.Conn, endpoint string, to chan *nats.Msg) error {
 	for _, subject := range []string{
 		"tranche.reply.>", "tranche.stage." + caller + ".>", "tranche.call." + caller + ".>",
-		fmt.Sprintf("$JS.ACK.%s.%s.>", endpoints.StreamWork, endpoint),
-		fmt.Sprintf("$JS.ACK.*.*.%s.%s.>", endpoints.StreamWork, endpoint),
+		fmt.Sprintf("$JS.ACK.%s.%s.>", wire.StreamWork, endpoint),
+		fmt.Sprintf("$JS.ACK.*.*.%s.%s.>", wire.StreamWork, endpoint),
 	} {
 		if _, err := nc.ChanSubscribe(subject, to); err != nil {
 			return fmt.Errorf("listen to %s: %w", subject, err)
@@ -55,7 +55,7 @@ func tap(nc *nats.Conn, endpoint string, to chan *nats.Msg) error {
 
 // ask publishes a request.
 func (n *node) ask(ctx context.Context, r *request) error {
-	msg := &nats.Msg{Subject: endpoints.WorkSubject(n.config.Endpoint), Header: r.header, Data: r.body}
+	msg := &nats.Msg{Subject: wire.WorkSubject(n.config.Endpoint), Header: r.header, Data: r.body}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	ack, err := n.js.PublishMsg(ctx, msg)
@@ -143,7 +143,7 @@ func (n *node) expectSettled(ctx context.Context, r *request, kind string) error
 
 // waiting reports whether a request is still in the stream.
 func (n *node) waiting(ctx context.Context, r *request) (bool, error) {
-	stream, err := n.js.Stream(ctx, endpoints.StreamWork)
+	stream, err := n.js.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		return false, fmt.Errorf("look for a request: %w", err)
 	}
@@ -169,7 +169,7 @@ func (n *node) delivered(ctx context.Context, r *request) error {
 }
 
 func (n *node) consumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
-	consumer, err := n.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(n.config.Endpoint))
+	consumer, err := n.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(n.config.Endpoint))
 	if err != nil {
 		return nil, fmt.Errorf("look at the consumer of %s: %w", n.config.Endpoint, err)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // flaw is one thing that a rawService does wrong.
@@ -71,7 +71,7 @@ func (s *rawService) serve(ctx context.Context) error {
 	defer beat.Wait()
 	defer stop()
 	for ctx.Err() == nil {
-		consumer, err := s.js.Consumer(ctx, endpoints.StreamWork, endpoint)
+		consumer, err := s.js.Consumer(ctx, wire.StreamWork, endpoint)
 		for err == nil && ctx.Err() == nil {
 			err = s.fetch(ctx, consumer)
 		}
@@ -168,7 +168,7 @@ func (s *rawService) beat(ctx context.Context) {
 func (s *rawService) current(d rawDelivery) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	consumer, err := s.js.Consumer(ctx, endpoints.StreamWork, endpoint)
+	consumer, err := s.js.Consumer(ctx, wire.StreamWork, endpoint)
 	return s.has(trustsSequences) || err == nil && consumer.CachedInfo().Created.Equal(d.made)
 }
 
@@ -183,8 +183,8 @@ func (s *rawService) tell(id, how string) {
 
 func (s *rawService) handle(msg jetstream.Msg, id string, deliveries int) {
 	h := msg.Headers()
-	r := &rawReply{service: s, request: h, subject: endpoints.ReplySubject(endpoint)}
-	if version := h.Get(endpoints.HeaderVersion); version != "1" && version != "" && !s.has(dropsVersions) {
+	r := &rawReply{service: s, request: h, subject: wire.ReplySubject(endpoint)}
+	if version := h.Get(wire.HeaderVersion); version != "1" && version != "" && !s.has(dropsVersions) {
 		s.tell(id, map[bool]string{false: `-NAK {"delay":10000000000}`, true: "-NAK"}[s.has(hastyVersions)])
 		return
 	}
@@ -193,7 +193,7 @@ func (s *rawService) handle(msg jetstream.Msg, id string, deliveries int) {
 		return
 	}
 	items, params, err := s.read(h, msg.Data())
-	limit, _ := strconv.Atoi(cmp.Or(h.Get(endpoints.HeaderDeliveries), "5"))
+	limit, _ := strconv.Atoi(cmp.Or(h.Get(wire.HeaderDeliveries), "5"))
 	failure, how := &slotError{Code: "too_many_deliveries", Message: "again", Retry: true}, "+ACK"
 	switch {
 	case err != nil:
@@ -228,18 +228,18 @@ var (
 
 // readable reads the headers.
 func (s *rawService) readable(h nats.Header, r *rawReply) bool {
-	to := h.Get(endpoints.HeaderReplyTo)
+	to := h.Get(wire.HeaderReplyTo)
 	if to != "" && !s.has(ignoresReturn) {
 		if !rawReturn.MatchString(to) && !s.has(repliesAnywhere) {
 			return false
 		}
 		r.subject = to
 	}
-	mode := h.Get(endpoints.HeaderMode)
-	return h.Get(endpoints.HeaderVersion) == "1" && rawID.MatchString(h.Get(endpoints.HeaderSlice)) &&
-		rawID.MatchString(h.Get(endpoints.HeaderRun)) && rawNumber.MatchString(h.Get(endpoints.HeaderStep)) &&
-		rawNumber.MatchString(strings.TrimPrefix(h.Get(endpoints.HeaderAttempt), "0")) &&
-		rawNumber.MatchString(strings.TrimPrefix(h.Get(endpoints.HeaderGeneration), "0")) &&
+	mode := h.Get(wire.HeaderMode)
+	return h.Get(wire.HeaderVersion) == "1" && rawID.MatchString(h.Get(wire.HeaderSlice)) &&
+		rawID.MatchString(h.Get(wire.HeaderRun)) && rawNumber.MatchString(h.Get(wire.HeaderStep)) &&
+		rawNumber.MatchString(strings.TrimPrefix(h.Get(wire.HeaderAttempt), "0")) &&
+		rawNumber.MatchString(strings.TrimPrefix(h.Get(wire.HeaderGeneration), "0")) &&
 		(mode == "" || mode == "batch" || mode == "single")
 }
 
@@ -256,7 +256,7 @@ type rawItem struct {
 
 // read reads the body.
 func (s *rawService) read(h nats.Header, body []byte) (items []rawItem, params map[string]string, err error) {
-	if body, err = s.decode(h.Get(endpoints.HeaderEncoding), body); err != nil {
+	if body, err = s.decode(h.Get(wire.HeaderEncoding), body); err != nil {
 		return nil, nil, err
 	}
 	var content struct {
@@ -330,7 +330,7 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 		}
 		var in instruction
 		_ = json.Unmarshal(item.D, &in) // what it is not, it is not
-		run := fmt.Sprintf("%s/0/%d/1", r.request.Get(endpoints.HeaderRun), ordinal)
+		run := fmt.Sprintf("%s/0/%d/1", r.request.Get(wire.HeaderRun), ordinal)
 		switch in.Do {
 		case "hello":
 			r.result(ordinal, `{"conformance":1}`)
@@ -441,16 +441,16 @@ func (r *rawReply) finish(failure *slotError, items int) error {
 	if s.has(countsLast) {
 		total = len(r.slots)
 	}
-	fields := nats.Header{endpoints.HeaderFinal: {strconv.Itoa(total)}, endpoints.HeaderTook: {"0.25"}}
+	fields := nats.Header{wire.HeaderFinal: {strconv.Itoa(total)}, wire.HeaderTook: {"0.25"}}
 	if s.has(tookInWords) {
-		fields.Set(endpoints.HeaderTook, "2 seconds")
+		fields.Set(wire.HeaderTook, "2 seconds")
 	}
 	if failure != nil && !s.has(plainFailure) {
-		fields.Set(endpoints.HeaderErrorCode, failure.Code)
-		fields.Set(endpoints.HeaderError, strings.ReplaceAll(failure.Message, "\n", " "))
+		fields.Set(wire.HeaderErrorCode, failure.Code)
+		fields.Set(wire.HeaderError, strings.ReplaceAll(failure.Message, "\n", " "))
 	}
 	if s.has(neverFinal) && failure == nil && items == 50 {
-		fields.Del(endpoints.HeaderFinal)
+		fields.Del(wire.HeaderFinal)
 	}
 	r.send(fields, failure)
 	return r.err
@@ -459,20 +459,20 @@ func (r *rawReply) finish(failure *slotError, items int) error {
 func (r *rawReply) send(fields nats.Header, failure *slotError) {
 	s := r.service
 	msg := &nats.Msg{Subject: r.subject, Header: fields}
-	for _, name := range append(repeated(), endpoints.HeaderTrace) {
+	for _, name := range append(repeated(), wire.HeaderTrace) {
 		if value := r.request[name]; len(value) > 0 {
 			msg.Header[name] = value
 		}
 	}
-	msg.Header.Set(endpoints.HeaderMsgID, uuid.NewString())
+	msg.Header.Set(wire.HeaderMsgID, uuid.NewString())
 	if s.has(idOfSlice) {
-		msg.Header.Set(endpoints.HeaderMsgID, fmt.Sprintf("%s/%d", r.request.Get(endpoints.HeaderSlice), r.sent))
+		msg.Header.Set(wire.HeaderMsgID, fmt.Sprintf("%s/%d", r.request.Get(wire.HeaderSlice), r.sent))
 	}
 	if s.has(noGeneration) {
-		msg.Header.Del(endpoints.HeaderGeneration)
+		msg.Header.Del(wire.HeaderGeneration)
 	}
 	if s.has(noTrace) {
-		delete(msg.Header, endpoints.HeaderTrace)
+		delete(msg.Header, wire.HeaderTrace)
 	}
 	msg.Data = []byte(`{"slots":[` + strings.Join(r.slots, ",") + `]`)
 	if failure != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -78,7 +78,7 @@ func TestRunRefusesAServerInUse(t *testing.T) {
 	if err := n.clean(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	recorder, err := endpoints.EnsureRecorder(t.Context(), js)
+	recorder, err := stream.EnsureRecorder(t.Context(), js)
 	if err != nil {
 		t.Fatal(err)
 	}

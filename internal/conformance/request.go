@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // request is one request before and after it is sent. Checks change it before.
@@ -26,15 +26,15 @@ type item struct {
 	parts   json.RawMessage // "p"; nil without
 }
 
-func (r *request) slice() string { return r.header.Get(endpoints.HeaderSlice) }
+func (r *request) slice() string { return r.header.Get(wire.HeaderSlice) }
 
 // newRequest makes a request without a flaw.
 func newRequest(items ...item) *request {
 	slice := uuid.NewString()
 	r := &request{items: items, header: nats.Header{
-		endpoints.HeaderVersion: {endpoints.ProtocolVersion}, endpoints.HeaderRun: {uuid.NewString()},
-		endpoints.HeaderSlice: {slice}, endpoints.HeaderMsgID: {slice}, endpoints.HeaderStep: {"0"},
-		endpoints.HeaderAttempt: {"1"}, endpoints.HeaderGeneration: {"1"}, endpoints.HeaderMode: {"batch"},
+		wire.HeaderVersion: {wire.ProtocolVersion}, wire.HeaderRun: {uuid.NewString()},
+		wire.HeaderSlice: {slice}, wire.HeaderMsgID: {slice}, wire.HeaderStep: {"0"},
+		wire.HeaderAttempt: {"1"}, wire.HeaderGeneration: {"1"}, wire.HeaderMode: {"batch"},
 	}}
 	r.body = fmt.Appendf(nil, `{"items":%s}`, writeItems(items))
 	return r

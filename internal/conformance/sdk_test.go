@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -47,7 +48,7 @@ func obey(ctx context.Context, chunk *endpoints.Chunk[instruction, any]) error {
 			item.Reply("first")
 			item.Reply("second")
 		case "bytes":
-			item.Reply(endpoints.Binary{Data: counting(in.N), ContentType: in.Type})
+			item.Reply(wire.Binary{Data: counting(in.N), ContentType: in.Type})
 		case "big":
 			item.Reply(strings.Repeat("x", in.N))
 		case "partial":
@@ -56,7 +57,7 @@ func obey(ctx context.Context, chunk *endpoints.Chunk[instruction, any]) error {
 		case "part":
 			part, _ := item.Part(in.Name)
 			if part.ContentType != "" {
-				item.Reply(endpoints.Binary{Data: part.Data, ContentType: part.ContentType})
+				item.Reply(wire.Binary{Data: part.Data, ContentType: part.ContentType})
 			} else {
 				item.Reply(json.RawMessage(part.Data))
 			}

@@ -8,7 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // maxDeliver is that of the page: what has been delivered so often is left to the nodes.
@@ -16,14 +17,14 @@ const maxDeliver = 20
 
 // makeStreams makes the streams and the consumer of the endpoint, on a server of the suite's own.
 func (n *node) makeStreams(ctx context.Context) error {
-	return n.makeStreamsWith(ctx, endpoints.StreamConfig{Memory: true}, ownAckWait)
+	return n.makeStreamsWith(ctx, stream.Config{Memory: true}, ownAckWait)
 }
 
-func (n *node) makeStreamsWith(ctx context.Context, config endpoints.StreamConfig, ackWait time.Duration) error {
-	if _, err := endpoints.EnsureStreams(ctx, n.js, config); err != nil {
+func (n *node) makeStreamsWith(ctx context.Context, config stream.Config, ackWait time.Duration) error {
+	if _, err := stream.Ensure(ctx, n.js, config); err != nil {
 		return err
 	}
-	_, err := n.js.CreateOrUpdateConsumer(ctx, endpoints.StreamWork, n.consumerConfig(ackWait))
+	_, err := n.js.CreateOrUpdateConsumer(ctx, wire.StreamWork, n.consumerConfig(ackWait))
 	if err != nil {
 		return fmt.Errorf("make the consumer of %s: %w", n.config.Endpoint, err)
 	}
@@ -33,7 +34,7 @@ func (n *node) makeStreamsWith(ctx context.Context, config endpoints.StreamConfi
 // consumerConfig is the consumer of the page.
 func (n *node) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
-		Durable: endpoints.ConsumerName(n.config.Endpoint), FilterSubject: endpoints.WorkSubject(n.config.Endpoint),
+		Durable: wire.ConsumerName(n.config.Endpoint), FilterSubject: wire.WorkSubject(n.config.Endpoint),
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxDeliver: maxDeliver, MaxAckPending: 10_000,
 		MaxWaiting: 4096,
 	}
@@ -41,7 +42,7 @@ func (n *node) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 
 // remakeStreams deletes the streams of requests and replies and makes them anew, as after the loss of a server.
 func (n *node) remakeStreams(ctx context.Context) error {
-	for _, name := range []string{endpoints.StreamWork, endpoints.StreamReply} {
+	for _, name := range []string{wire.StreamWork, wire.StreamReply} {
 		if err := n.js.DeleteStream(ctx, name); err != nil {
 			return fmt.Errorf("delete stream %s: %w", name, err)
 		}
@@ -52,13 +53,13 @@ func (n *node) remakeStreams(ctx context.Context) error {
 // checkUnused returns an error when a node or somebody else's work is on the server.
 func (n *node) checkUnused(ctx context.Context) error {
 	for range 20 { // a node's reads have short gaps
-		recorder, err := n.js.Consumer(ctx, endpoints.StreamReply, endpoints.RecorderConsumer)
+		recorder, err := n.js.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)
 		if errors.Is(err, jetstream.ErrConsumerNotFound) {
 			break
 		}
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return fmt.Errorf("there is no stream %s on this server; make the streams by starting a node once, or leave "+
-				"--nats out and give the command that starts the service", endpoints.StreamReply)
+				"--nats out and give the command that starts the service", wire.StreamReply)
 		}
 		if err != nil {
 			return fmt.Errorf("look for a node: %w", err)
@@ -85,9 +86,9 @@ func (n *node) checkUnused(ctx context.Context) error {
 // subjects are what the checks leave messages on.
 func (n *node) subjects() map[string]string {
 	return map[string]string{
-		endpoints.StreamWork:  endpoints.WorkSubject(n.config.Endpoint),
-		endpoints.StreamReply: endpoints.ReplySubject(n.config.Endpoint),
-		endpoints.StreamStage: "tranche.stage." + caller + ".>",
+		wire.StreamWork:  wire.WorkSubject(n.config.Endpoint),
+		wire.StreamReply: wire.ReplySubject(n.config.Endpoint),
+		wire.StreamStage: "tranche.stage." + caller + ".>",
 	}
 }
 
@@ -137,26 +138,26 @@ func (n *node) stored(ctx context.Context, stream, subject string, r *request) (
 	if err != nil {
 		return false, fmt.Errorf("look at stream %s: %w", stream, err)
 	}
-	return msg.Header.Get(endpoints.HeaderSlice) == r.slice(), nil
+	return msg.Header.Get(wire.HeaderSlice) == r.slice(), nil
 }
 
 // fillReplies has the reply stream refuse messages until the returned function is called.
 func (n *node) fillReplies(ctx context.Context) (makeRoom func() error, err error) {
-	s, err := n.js.Stream(ctx, endpoints.StreamReply)
+	s, err := n.js.Stream(ctx, wire.StreamReply)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", endpoints.StreamReply, err)
+		return nil, fmt.Errorf("look at stream %s: %w", wire.StreamReply, err)
 	}
 	before := s.CachedInfo().Config
 	full := before
 	full.MaxBytes = 1
 	if _, err := n.js.UpdateStream(ctx, full); err != nil {
-		return nil, fmt.Errorf("take the room from stream %s: %w", endpoints.StreamReply, err)
+		return nil, fmt.Errorf("take the room from stream %s: %w", wire.StreamReply, err)
 	}
 	return func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		if _, err := n.js.UpdateStream(ctx, before); err != nil {
-			return fmt.Errorf("give stream %s its room back: %w", endpoints.StreamReply, err)
+			return fmt.Errorf("give stream %s its room back: %w", wire.StreamReply, err)
 		}
 		return nil
 	}, nil

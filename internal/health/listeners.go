@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
@@ -46,12 +46,12 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, 
 	if services = w.withoutPulls(ctx, services); len(services) == 0 {
 		return none, true
 	}
-	heard, err := endpoints.Discover(ctx, w.cfg.NC, listenWait)
+	heard, err := wire.Discover(ctx, w.cfg.NC, listenWait)
 	if err != nil {
 		return none, false
 	}
 	for _, e := range services {
-		if !slices.ContainsFunc(heard, func(l endpoints.Listener) bool { return l.Endpoint == e.Endpoint }) {
+		if !slices.ContainsFunc(heard, func(l wire.Listener) bool { return l.Endpoint == e.Endpoint }) {
 			none = append(none, unheard{e, alike(e.Endpoint, heard)})
 		}
 	}
@@ -90,12 +90,12 @@ func (w *Watch) withoutPulls(ctx context.Context, all []health.WorkingEndpoint) 
 }
 
 func pulled(ctx context.Context, js jetstream.JetStream, endpoint string) bool {
-	consumer, err := js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(endpoint))
+	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(endpoint))
 	return err == nil && consumer.CachedInfo().NumWaiting > 0 // just fetched
 }
 
 // alike returns the endpoint whose name differs from another by a slip or two, the nearest; or nothing.
-func alike(name string, heard []endpoints.Listener) (nearest string) {
+func alike(name string, heard []wire.Listener) (nearest string) {
 	least := min(2, len(name)/4) + 1 //nolint:mnd // a slip for four characters, two at the most
 	for i := range heard {
 		if d := slips(name, heard[i].Endpoint); d < least {

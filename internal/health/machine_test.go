@@ -16,7 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -71,7 +71,7 @@ func TestAStreamIsNearlyFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: endpoints.StreamWork,
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork,
 		Subjects: []string{"tranche.work.>"}, MaxBytes: 1 << 20, MaxMsgs: 10_000})
 	if err != nil {
 		t.Fatal(err)
@@ -84,12 +84,12 @@ func TestAStreamIsNearlyFull(t *testing.T) {
 			}
 		}
 	}
-	const subject = endpoints.StreamWork + " bytes"
+	const subject = wire.StreamWork + " bytes"
 	fill(17)
 	w.appears(health.StreamLimit, subject, health.Warning, "of 1.0 MiB", "tranche streams set")
 	fill(3)
 	w.appears(health.StreamLimit, subject, health.Critical)
-	if _, there := seen(w.report(w.watch), health.StreamLimit, endpoints.StreamWork+" messages"); there {
+	if _, there := seen(w.report(w.watch), health.StreamLimit, wire.StreamWork+" messages"); there {
 		t.Error("20 messages of 10000 are near the limit")
 	}
 	if err := stream.Purge(t.Context()); err != nil {

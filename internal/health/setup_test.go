@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -72,7 +73,7 @@ func (w *world) look(cfg health.Config) *health.Watch {
 func (w *world) withNode() {
 	w.Helper()
 	node, err := orchestrator.New(w.store, w.nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}})
+		Streams: stream.Config{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Config says what a service does, beside answering. Each section that is missing is a way in which it behaves well.
@@ -74,7 +74,7 @@ const (
 )
 
 func (c *Config) validate() error {
-	if err := endpoints.ValidateName(c.Endpoint); err != nil {
+	if err := wire.ValidateName(c.Endpoint); err != nil {
 		return fmt.Errorf("misbehave: Endpoint: %w", err)
 	}
 	switch {

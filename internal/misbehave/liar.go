@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // LiarConfig says who lies, how, and when.
@@ -34,7 +34,7 @@ type Liar struct {
 
 // NewLiar makes a liar on a connection, which stays the caller's.
 func NewLiar(nc *nats.Conn, cfg LiarConfig) (*Liar, error) {
-	if err := endpoints.ValidateName(cfg.Endpoint); err != nil {
+	if err := wire.ValidateName(cfg.Endpoint); err != nil {
 		return nil, fmt.Errorf("misbehave: LiarConfig.Endpoint: %w", err)
 	}
 	if cfg.Lie == "" {
@@ -56,7 +56,7 @@ const (
 // Run answers until ctx ends. It waits for nodes to make the endpoint's consumer.
 func (l *Liar) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		consumer, err := l.js.Consumer(ctx, endpoints.StreamWork, endpoints.ConsumerName(l.cfg.Endpoint))
+		consumer, err := l.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(l.cfg.Endpoint))
 		if err != nil {
 			pause(ctx, liarWait)
 			continue
@@ -97,7 +97,7 @@ func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
 	l.cfg.Ledger.add(q.entry(fault))
 	for _, m := range messages {
 		if _, err := l.js.PublishMsg(ctx, m); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("misbehave: answer slice %s: %w", q.header.Get(endpoints.HeaderSlice), err)
+			return fmt.Errorf("misbehave: answer slice %s: %w", q.header.Get(wire.HeaderSlice), err)
 		}
 	}
 	return msg.Ack()
@@ -105,7 +105,7 @@ func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
 
 func (l *Liar) lies(q *question) bool {
 	if l.cfg.Poison == nil {
-		return q.header.Get(endpoints.HeaderAttempt) == "1"
+		return q.header.Get(wire.HeaderAttempt) == "1"
 	}
 	return slices.ContainsFunc(q.items, func(item questionItem) bool {
 		return slices.Contains(l.cfg.Poison, item.Ordinal)
@@ -115,10 +115,10 @@ func (l *Liar) lies(q *question) bool {
 // entry is what the ledger keeps. Headers that a node has written can be read.
 func (q *question) entry(fault Fault) Entry {
 	e := Entry{Fault: fault, At: time.Now()}
-	e.Run, _ = uuid.Parse(q.header.Get(endpoints.HeaderRun))
-	e.Slice, _ = uuid.Parse(q.header.Get(endpoints.HeaderSlice))
-	e.Attempt, _ = strconv.Atoi(q.header.Get(endpoints.HeaderAttempt))
-	e.Generation, _ = strconv.Atoi(q.header.Get(endpoints.HeaderGeneration))
+	e.Run, _ = uuid.Parse(q.header.Get(wire.HeaderRun))
+	e.Slice, _ = uuid.Parse(q.header.Get(wire.HeaderSlice))
+	e.Attempt, _ = strconv.Atoi(q.header.Get(wire.HeaderAttempt))
+	e.Generation, _ = strconv.Atoi(q.header.Get(wire.HeaderGeneration))
 	for _, item := range q.items {
 		e.Ordinals = append(e.Ordinals, item.Ordinal)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Lie is a reply that does not fit its request.
@@ -88,12 +88,12 @@ func (q *question) slots() []slot {
 
 // reply is a message of a reply. A count of −1 means that another one follows.
 func (q *question) reply(endpoint string, slots []slot, count int) *nats.Msg {
-	msg := &nats.Msg{Subject: endpoints.ReplySubject(endpoint), Header: maps.Clone(q.header)}
-	msg.Header.Set(endpoints.HeaderMsgID, uuid.NewString())
-	msg.Header.Set(endpoints.HeaderContentType, "application/json")
-	msg.Header.Set(endpoints.HeaderService, "liar@1.0.0 one")
+	msg := &nats.Msg{Subject: wire.ReplySubject(endpoint), Header: maps.Clone(q.header)}
+	msg.Header.Set(wire.HeaderMsgID, uuid.NewString())
+	msg.Header.Set(wire.HeaderContentType, "application/json")
+	msg.Header.Set(wire.HeaderService, "liar@1.0.0 one")
 	if count >= 0 {
-		msg.Header.Set(endpoints.HeaderFinal, strconv.Itoa(count))
+		msg.Header.Set(wire.HeaderFinal, strconv.Itoa(count))
 	}
 	if slots == nil {
 		slots = []slot{}
@@ -125,17 +125,17 @@ func (q *question) tell(lie Lie, endpoint string) []*nats.Msg {
 	case LieCountHigh:
 		return []*nats.Msg{q.reply(endpoint, q.slots()[:n/2], n)}
 	case LieCountLow:
-		only.Header.Set(endpoints.HeaderFinal, strconv.Itoa(n-1))
+		only.Header.Set(wire.HeaderFinal, strconv.Itoa(n-1))
 	case LieDoubled:
 		return []*nats.Msg{q.reply(endpoint, append(q.slots(), q.taken()...), 2*n)}
 	case LieTwice:
 		return append(honest, q.reply(endpoint, q.taken(), n))
 	case LieRun:
-		only.Header.Set(endpoints.HeaderRun, uuid.NewString())
+		only.Header.Set(wire.HeaderRun, uuid.NewString())
 	case LieSlice:
-		only.Header.Set(endpoints.HeaderSlice, uuid.NewString())
+		only.Header.Set(wire.HeaderSlice, uuid.NewString())
 	case LieEndpoint:
-		only.Subject = endpoints.ReplySubject(OtherEndpoint)
+		only.Subject = wire.ReplySubject(OtherEndpoint)
 	case LieGarbage:
 		only.Data = bytes.Repeat([]byte{0xff, '{', 0}, 50)
 	case LieTruncated:

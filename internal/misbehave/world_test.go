@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -56,7 +56,7 @@ func (w *world) startNode() *orchestrator.Node {
 	node, err := orchestrator.New(w.store, testenv.Conn(w, w.ns), orchestrator.Config{
 		Log:     zaptest.NewLogger(w, zaptest.Level(zap.ErrorLevel)),
 		Version: "test", Grace: 5 * time.Second, Poll: 100 * time.Millisecond,
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20},
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20},
 	})
 	if err != nil {
 		w.Fatal(err)

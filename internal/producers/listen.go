@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/responder"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
@@ -34,7 +34,7 @@ const (
 // Listen takes operations over core NATS until the responder is closed.
 func (p *Producers) Listen(nc *nats.Conn) (*responder.Responder, error) {
 	return responder.Listen(nc, responder.Config{
-		Subject: endpoints.CollectSubject(everyCollector), Queue: queue, Timeout: answerTimeout,
+		Subject: wire.CollectSubject(everyCollector), Queue: queue, Timeout: answerTimeout,
 		MaxRequests: maxMessages, MaxBytes: maxBytes,
 		Answer: p.receive,
 		Refuse: func(msg *nats.Msg) {
@@ -64,28 +64,28 @@ func (p *Producers) receive(ctx context.Context, msg *nats.Msg) {
 }
 
 func (p *Producers) addMessage(ctx context.Context, msg *nats.Msg) (collectorstore.AddedOps, error) {
-	collector, err := endpoints.ParseCollectSubject(msg.Subject)
+	collector, err := wire.ParseCollectSubject(msg.Subject)
 	if err != nil {
 		return collectorstore.AddedOps{}, &OpError{Problem: err.Error()}
 	}
-	if v := msg.Header.Get(endpoints.HeaderVersion); v != "" && v != endpoints.ProtocolVersion {
+	if v := msg.Header.Get(wire.HeaderVersion); v != "" && v != wire.ProtocolVersion {
 		return collectorstore.AddedOps{}, &OpError{Problem: fmt.Sprintf("%s is %.20q; this node speaks %s",
-			endpoints.HeaderVersion, v, endpoints.ProtocolVersion)}
+			wire.HeaderVersion, v, wire.ProtocolVersion)}
 	}
 	return p.AddFrom(ctx, collector, bytes.NewReader(msg.Data))
 }
 
 // answer comes after the commit.
 func (p *Producers) answer(msg *nats.Msg, done collectorstore.AddedOps, err error) {
-	reply := endpoints.CollectReply{Collected: endpoints.Collected{Added: done.Added, Duplicates: done.Duplicates}}
+	reply := wire.CollectReply{Collected: wire.Collected{Added: done.Added, Duplicates: done.Duplicates}}
 	if err != nil {
 		code, message := p.told(err)
-		reply = endpoints.CollectReply{Error: &endpoints.CollectError{Code: code, Message: message}}
+		reply = wire.CollectReply{Error: &wire.CollectError{Code: code, Message: message}}
 	}
 	body, err := json.Marshal(reply)
 	if err == nil {
 		err = msg.RespondMsg(&nats.Msg{Data: body, Header: nats.Header{
-			endpoints.HeaderVersion: {endpoints.ProtocolVersion}, endpoints.HeaderContentType: {"application/json"},
+			wire.HeaderVersion: {wire.ProtocolVersion}, wire.HeaderContentType: {"application/json"},
 		}})
 	}
 	if err != nil {
@@ -95,7 +95,7 @@ func (p *Producers) answer(msg *nats.Msg, done collectorstore.AddedOps, err erro
 }
 
 // told returns what a producer is told of an error. What is not his doing is logged here.
-func (p *Producers) told(err error) (endpoints.CollectCode, string) {
+func (p *Producers) told(err error) (wire.CollectCode, string) {
 	var op *OpError
 	var many *TooManyError
 	var full *OverloadedError
@@ -103,21 +103,21 @@ func (p *Producers) told(err error) (endpoints.CollectCode, string) {
 	var moved *collectorstore.MovedError
 	switch {
 	case errors.As(err, &op):
-		return endpoints.CollectInvalid, op.Error()
+		return wire.CollectInvalid, op.Error()
 	case errors.As(err, &many):
-		return endpoints.CollectTooLarge, many.Error()
+		return wire.CollectTooLarge, many.Error()
 	case errors.As(err, &full):
-		return endpoints.CollectBusy, full.Error()
+		return wire.CollectBusy, full.Error()
 	case errors.As(err, &setting):
-		return endpoints.CollectInvalid, setting.Error()
+		return wire.CollectInvalid, setting.Error()
 	case errors.As(err, &moved):
-		return endpoints.CollectConflict, "the collector was changed meanwhile; add them again"
+		return wire.CollectConflict, "the collector was changed meanwhile; add them again"
 	case errors.Is(err, workqueue.ErrNotFound):
-		return endpoints.CollectUnknown, "there is no such collector; see tranche collector list"
+		return wire.CollectUnknown, "there is no such collector; see tranche collector list"
 	}
 	p.log.Error("operations could not be added", zap.Error(err))
 	if isAway(err) {
-		return endpoints.CollectUnavailable, "PostgreSQL cannot be reached, or is too slow; add them again with the same ids"
+		return wire.CollectUnavailable, "PostgreSQL cannot be reached, or is too slow; add them again with the same ids"
 	}
-	return endpoints.CollectInternal, "something went wrong inside; the log of this node says what"
+	return wire.CollectInternal, "something went wrong inside; the log of this node says what"
 }

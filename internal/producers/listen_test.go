@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -44,7 +45,7 @@ func TestProducersOverNATS(t *testing.T) {
 	for i := range 50 {
 		adding.Go(func() {
 			for range 2 {
-				done, err := p.Add(t.Context(), endpoints.Operation{ID: fmt.Sprint(i), Key: "k", Payload: map[string]int{"n": i}})
+				done, err := p.Add(t.Context(), wire.Operation{ID: fmt.Sprint(i), Key: "k", Payload: map[string]int{"n": i}})
 				if err != nil || done.Added+done.Duplicates != 1 {
 					t.Errorf("add %d: %+v, %v", i, done, err)
 				}
@@ -56,9 +57,9 @@ func TestProducersOverNATS(t *testing.T) {
 		t.Errorf("stored: %v", keys)
 	}
 	// More than a message holds, without ids.
-	many := make([]endpoints.Operation, 300)
+	many := make([]wire.Operation, 300)
 	for i := range many {
-		many[i] = endpoints.Operation{Key: "big", Payload: strings.Repeat("x", 10_000)}
+		many[i] = wire.Operation{Key: "big", Payload: strings.Repeat("x", 10_000)}
 	}
 	// One whose answer comes late is sent again.
 	if done, err := p.Add(t.Context(), many...); err != nil || done.Added+done.Duplicates != len(many) {
@@ -80,29 +81,29 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ok.Add(t.Context(), endpoints.Operation{Key: "k"}); err != nil {
+	if _, err := ok.Add(t.Context(), wire.Operation{Key: "k"}); err != nil {
 		t.Fatal(err) // from now on somebody listens
 	}
-	refused := func(err error, code endpoints.CollectCode, text string) {
+	refused := func(err error, code wire.CollectCode, text string) {
 		t.Helper()
-		said, ok := errors.AsType[*endpoints.CollectError](err)
+		said, ok := errors.AsType[*wire.CollectError](err)
 		if !ok || said.Code != code || !strings.Contains(said.Error(), text) {
 			t.Errorf("got %v; want %s …%s…", err, code, text)
 		}
 	}
-	_, err = ok.Add(t.Context(), endpoints.Operation{ID: "1", Key: "k"}, endpoints.Operation{})
-	refused(err, endpoints.CollectInvalid, "operation 2: key: it is missing")
-	_, err = ok.Add(t.Context(), endpoints.Operation{Key: "k", Payload: strings.Repeat("x", 2<<20)})
-	refused(err, endpoints.CollectTooLarge, "takes at most")
-	if _, err = ok.Add(t.Context(), endpoints.Operation{Key: "k", Payload: func() {}}); err == nil {
+	_, err = ok.Add(t.Context(), wire.Operation{ID: "1", Key: "k"}, wire.Operation{})
+	refused(err, wire.CollectInvalid, "operation 2: key: it is missing")
+	_, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: strings.Repeat("x", 2<<20)})
+	refused(err, wire.CollectTooLarge, "takes at most")
+	if _, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: func() {}}); err == nil {
 		t.Error("a payload that is no JSON was added")
 	}
 	other, err := endpoints.NewProducer(nc, "nothing")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = other.Add(t.Context(), endpoints.Operation{Key: "k"})
-	refused(err, endpoints.CollectUnknown, "there is no such collector")
+	_, err = other.Add(t.Context(), wire.Operation{Key: "k"})
+	refused(err, wire.CollectUnknown, "there is no such collector")
 	if _, err := endpoints.NewProducer(nc, "a.b"); err == nil {
 		t.Error("a.b is taken for the name of a collector")
 	}
@@ -112,17 +113,17 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 		`{"ops":[{}]}`:            `operation 1 (line 1): payload: it is missing`,
 		`{"key":"k","payload":1}`: `{"added":1,"duplicates":0}`,
 	} {
-		answer, err := nc.Request(endpoints.CollectSubject("c"), []byte(body), 10*time.Second)
+		answer, err := nc.Request(wire.CollectSubject("c"), []byte(body), 10*time.Second)
 		if err != nil || !strings.Contains(string(answer.Data), want) {
 			t.Errorf("%q is answered %v, %v; want …%s…", body, answer, err, want)
 		}
 	}
 	// One that is not a request is not added, and harms nobody.
-	if err := nc.Publish(endpoints.CollectSubject("c"), []byte(`{"key":"lost","payload":1}`)); err != nil {
+	if err := nc.Publish(wire.CollectSubject("c"), []byte(`{"key":"lost","payload":1}`)); err != nil {
 		t.Fatal(err)
 	}
-	wrong := nats.NewMsg(endpoints.CollectSubject("c"))
-	wrong.Header.Set(endpoints.HeaderVersion, "2")
+	wrong := nats.NewMsg(wire.CollectSubject("c"))
+	wrong.Header.Set(wire.HeaderVersion, "2")
 	answer, err := nc.RequestMsg(wrong, 10*time.Second)
 	if err != nil || !strings.Contains(string(answer.Data), "speaks 1") {
 		t.Errorf("another version is answered %v, %v", answer, err)
@@ -142,8 +143,8 @@ func TestProducersWaitForANode(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
-	_, err = p.Add(ctx, endpoints.Operation{Key: "k"})
-	var unstored *endpoints.UnstoredError
+	_, err = p.Add(ctx, wire.Operation{Key: "k"})
+	var unstored *wire.UnstoredError
 	if !errors.As(err, &unstored) || !errors.Is(err, context.DeadlineExceeded) ||
 		!strings.Contains(err.Error(), "no node listens for tranche.collect.c") {
 		t.Errorf("got %v", err)
@@ -157,7 +158,7 @@ func TestProducersAreToldTheLastReason(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var tries atomic.Int64
-	node, err := testenv.Conn(t, server).Subscribe(endpoints.CollectSubject("c"), func(msg *nats.Msg) {
+	node, err := testenv.Conn(t, server).Subscribe(wire.CollectSubject("c"), func(msg *nats.Msg) {
 		if tries.Add(1) > 1 {
 			cancel() // in the middle of the second
 			return
@@ -173,7 +174,7 @@ func TestProducersAreToldTheLastReason(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = p.Add(ctx, endpoints.Operation{Key: "k"})
+	_, err = p.Add(ctx, wire.Operation{Key: "k"})
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "PostgreSQL is away") {
 		t.Errorf("got %v", err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -199,8 +199,8 @@ func (r *opReader) payload(op *collector.Op) error {
 	if err != nil {
 		return r.broken(err)
 	}
-	if depth(value) > endpoints.DefaultMaxDepth {
-		return r.wrong("payload", "it is nested deeper than %d", endpoints.DefaultMaxDepth)
+	if depth(value) > wire.DefaultMaxDepth {
+		return r.wrong("payload", "it is nested deeper than %d", wire.DefaultMaxDepth)
 	}
 	kept := value.Clone()
 	if err := kept.Compact(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -187,10 +188,10 @@ func TestFlowWhoseServicesAreKilled(t *testing.T) {
 func TestFlowWhoseStreamsAreLost(t *testing.T) {
 	t.Parallel()
 	for name, streams := range map[string][]string{
-		"replies to the flow": {endpoints.StreamStage},
-		"suspended chunks":    {endpoints.StreamFlow},
-		"all": {endpoints.StreamWork, endpoints.StreamReply, endpoints.StreamStage, endpoints.StreamFlow,
-			endpoints.StreamEvent, endpoints.StreamDead},
+		"replies to the flow": {wire.StreamStage},
+		"suspended chunks":    {wire.StreamFlow},
+		"all": {wire.StreamWork, wire.StreamReply, wire.StreamStage, wire.StreamFlow,
+			wire.StreamEvent, wire.StreamDead},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

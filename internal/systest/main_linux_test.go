@@ -19,6 +19,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -110,7 +112,7 @@ func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
 	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults, Locals: locals, LocalWorkers: 4,
 		SessionTTL: session, Heartbeat: session / 5, LeaseTTL: lease, Poll: 100 * time.Millisecond,
 		Grace:   5 * time.Second,
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		return err
 	}
@@ -200,7 +202,7 @@ func listens(ctx context.Context, endpoint string) error {
 	defer nc.Close()
 	for {
 		_, err := endpoints.Call[string, endpoints.None](ctx, nc, endpoint, "nobody", "nothing", endpoints.Direct())
-		if _, refused := errors.AsType[*endpoints.SlotError](err); refused {
+		if _, refused := errors.AsType[*wire.SlotError](err); refused {
 			return nil
 		}
 		if _, nobody := errors.AsType[*endpoints.NoListenersError](err); !nobody {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -32,7 +32,7 @@ func TestInfrastructureAloneFailsNothing(t *testing.T) {
 	purges.Go(func() {
 		for purging.Err() == nil {
 			timed, cancel := context.WithTimeout(purging, time.Second)
-			if replies, err := js.Stream(timed, endpoints.StreamReply); err == nil {
+			if replies, err := js.Stream(timed, wire.StreamReply); err == nil {
 				_ = replies.Purge(timed) // while NATS is away there is nothing to purge
 			}
 			cancel()

@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
@@ -26,7 +26,7 @@ func TestACompletionIsToldAfterACrash(t *testing.T) {
 			w := setup(t)
 			w.items = chunk // one commit
 			nc := testenv.Conn(t, w.ns)
-			told, err := nc.SubscribeSync(endpoints.EventSubject("run.completed"))
+			told, err := nc.SubscribeSync(wire.EventSubject("run.completed"))
 			if err == nil {
 				err = nc.Flush()
 			}
@@ -85,12 +85,12 @@ func (w *world) wantTold(nc *nats.Conn, told *nats.Subscription, times int) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	stream, err := js.Stream(w.Context(), endpoints.StreamEvent)
+	stream, err := js.Stream(w.Context(), wire.StreamEvent)
 	if err != nil {
 		w.Fatal(err)
 	}
-	info, err := stream.Info(w.Context(), jetstream.WithSubjectFilter(endpoints.EventSubject("run.completed")))
-	if err != nil || info.State.Subjects[endpoints.EventSubject("run.completed")] != 1 {
+	info, err := stream.Info(w.Context(), jetstream.WithSubjectFilter(wire.EventSubject("run.completed")))
+	if err != nil || info.State.Subjects[wire.EventSubject("run.completed")] != 1 {
 		w.Errorf("JetStream has %+v, %v; want one", info, err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/oteltrace"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/internal/tracing"
@@ -257,7 +258,7 @@ func TestTraceGoesThroughServicesThatDoNotTrace(t *testing.T) {
 func TestNodeWithoutTracerBeginsNoTrace(t *testing.T) {
 	t.Parallel()
 	w := setup(t, false)
-	seen := make(chan endpoints.Trace, 1)
+	seen := make(chan wire.Trace, 1)
 	w.serve(t, "bare", nil, func(svc *endpoints.Service) error {
 		return endpoints.HandleEach(svc, "bare", func(ctx context.Context, q query) (string, error) {
 			seen <- endpoints.TraceOf(ctx)

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/oteltrace"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator"
 )
 
@@ -37,7 +37,7 @@ func NewTracer(provider trace.TracerProvider) *Tracer { return &Tracer{tracer: p
 // Publishing implements orchestrator.Tracer. Its span is the root of a trace.
 func (t *Tracer) Publishing(
 	ctx context.Context, s orchestrator.TracedSlice,
-) (carried endpoints.Trace, end func(error)) {
+) (carried wire.Trace, end func(error)) {
 	ctx, span := t.tracer.Start(ctx, "publish "+s.Endpoint, trace.WithNewRoot(),
 		trace.WithSpanKind(trace.SpanKindProducer))
 	if span.IsRecording() {
@@ -51,7 +51,7 @@ func (t *Tracer) Publishing(
 // Fetching implements orchestrator.Tracer. Its span is the root of a trace.
 func (t *Tracer) Fetching(
 	ctx context.Context, s orchestrator.TracedSlice,
-) (within context.Context, carried endpoints.Trace, end func(error)) {
+) (within context.Context, carried wire.Trace, end func(error)) {
 	ctx, span := t.tracer.Start(ctx, "fetch "+s.Endpoint, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindClient))
 	if span.IsRecording() {
 		span.SetAttributes(oteltrace.KeyEndpoint.String(s.Endpoint), oteltrace.KeyRun.String(s.Run.String()),
@@ -63,7 +63,7 @@ func (t *Tracer) Fetching(
 
 // Recording implements orchestrator.Tracer. Its span is a child of the one that the reply carries.
 func (t *Tracer) Recording(
-	ctx context.Context, carried endpoints.Trace, r orchestrator.TracedReply,
+	ctx context.Context, carried wire.Trace, r orchestrator.TracedReply,
 ) (end func(orchestrator.TracedOutcome)) {
 	_, span := t.tracer.Start(oteltrace.Extract(ctx, carried), "record "+r.Endpoint,
 		trace.WithSpanKind(trace.SpanKindConsumer))

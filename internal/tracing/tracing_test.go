@@ -22,7 +22,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/internal/tracing"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -113,7 +113,7 @@ func stop(t *testing.T, tr *tracing.Tracing) {
 }
 
 // use records a span of each kind, the second within the first, as a reply would carry it.
-func use(tr *tracing.Tracing) (run uuid.UUID, carried endpoints.Trace) {
+func use(tr *tracing.Tracing) (run uuid.UUID, carried wire.Trace) {
 	run = uuid.New()
 	var _ orchestrator.Tracer = tr.Tracer()
 	carried, published := tr.Tracer().Publishing(context.Background(), orchestrator.TracedSlice{Run: run,
@@ -227,7 +227,7 @@ func TestGarbageBeginsATraceOfItsOwn(t *testing.T) {
 	t.Parallel()
 	seen := tracetest.NewSpanRecorder()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(seen))
-	tracing.NewTracer(provider).Recording(t.Context(), endpoints.Trace{Parent: "00-garbage"},
+	tracing.NewTracer(provider).Recording(t.Context(), wire.Trace{Parent: "00-garbage"},
 		orchestrator.TracedReply{Endpoint: "x"})(orchestrator.TracedOutcome{})
 	if ended := seen.Ended(); len(ended) != 1 || ended[0].Parent().IsValid() {
 		t.Errorf("got %v", ended)

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/template"
@@ -67,7 +67,7 @@ func (c *Client) Close() { c.transports.close() }
 // zero time, or one that is over: it does not.
 func (c *Client) RestsUntil(paceKey string) time.Time { return c.rests.until(paceKey) }
 
-// Fetcher returns what does a step of these settings, the JSON of gather.HTTP. The error is an *endpoints.SlotError
+// Fetcher returns what does a step of these settings, the JSON of gather.HTTP. The error is an *wire.SlotError
 // that speaks for all items: settings that this version does not know, or secrets that this node does not have.
 func (c *Client) Fetcher(config []byte) (fetch.Fetcher, error) {
 	c.mu.Lock()
@@ -90,11 +90,11 @@ func (c *Client) Fetcher(config []byte) (fetch.Fetcher, error) {
 func (c *Client) parse(config []byte) (*step, error) {
 	s := &step{client: c}
 	if err := json.Unmarshal(config, &s.HTTP); err != nil {
-		return nil, endpoints.Fail(CodeBadStep, "the step's settings cannot be read: %v", err)
+		return nil, wire.Fail(CodeBadStep, "the step's settings cannot be read: %v", err)
 	}
 	var err error
 	if s.templates, err = s.Parse(template.Variables{Any: true}); err != nil {
-		return nil, endpoints.Fail(CodeBadStep, "%v", err)
+		return nil, wire.Fail(CodeBadStep, "%v", err)
 	}
 	s.base = s.templates.URL.Base()
 	if err := s.checkSecrets(); err != nil {
@@ -108,7 +108,7 @@ func (c *Client) parse(config []byte) (*step, error) {
 func (s *step) checkSecrets() error {
 	for _, name := range s.templates.Secrets() {
 		if _, err := s.secretValue(name); err != nil {
-			return endpoints.Fail(CodeNoSecret, "%s", s.client.conns.Redact(err.Error()))
+			return wire.Fail(CodeNoSecret, "%s", s.client.conns.Redact(err.Error()))
 		}
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/template"
 )
 
@@ -45,14 +45,14 @@ const (
 
 // outcome is what came of one request.
 type outcome struct {
-	slot   endpoints.SlotError // the error; without code: none
-	down   bool                // nothing came of the service: it may be down
-	later  bool                // the host has asked for a rest, which may be over by now
+	slot   wire.SlotError // the error; without code: none
+	down   bool           // nothing came of the service: it may be down
+	later  bool           // the host has asked for a rest, which may be over by now
 	answer *answer
 }
 
 func failed(code string, retry bool, format string, args ...any) outcome {
-	return outcome{slot: endpoints.SlotError{Code: code, Message: fmt.Sprintf(format, args...), Retry: retry}}
+	return outcome{slot: wire.SlotError{Code: code, Message: fmt.Sprintf(format, args...), Retry: retry}}
 }
 
 func (o outcome) failed() bool { return o.slot.Code != "" }

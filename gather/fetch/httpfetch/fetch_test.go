@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
@@ -431,7 +431,7 @@ func TestLargeResults(t *testing.T) {
 		t.Errorf("%d slots, %d taken, %v", len(slots), into.taken.Load(), err)
 	}
 	slots, err = get(t, b.client, h, &fetch.Request{Items: items(7)})
-	if codeOf(err) != endpoints.CodeHeldTooLarge || len(slots) != 5 {
+	if codeOf(err) != wire.CodeHeldTooLarge || len(slots) != 5 {
 		t.Errorf("%d slots, %v", len(slots), err)
 	}
 }

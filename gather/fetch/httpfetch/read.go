@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -104,7 +104,7 @@ func contentType(h http.Header, body []byte) (kind, whole string, known bool) {
 		if len(body) == 0 || json.Valid(body) {
 			return "application/json", "", true
 		}
-		return endpoints.DefaultBinaryType, endpoints.DefaultBinaryType, true
+		return wire.DefaultBinaryType, wire.DefaultBinaryType, true
 	}
 	kind, params, err := mime.ParseMediaType(said)
 	if err != nil || !strings.Contains(kind, "/") {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 )
 
@@ -91,7 +91,7 @@ func (r *round) done(ordinal int, out outcome) (over bool) {
 		r.streak = 0
 		r.slots = append(r.slots, slot)
 		if r.held += len(slot.Data); r.held > heldBytes && r.next < len(r.req.Items) {
-			full := failed(endpoints.CodeHeldTooLarge, false, "the chunk's results take more than %d bytes", heldBytes)
+			full := failed(wire.CodeHeldTooLarge, false, "the chunk's results take more than %d bytes", heldBytes)
 			r.whole = &full
 		}
 		return r.whole != nil

@@ -16,7 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
@@ -148,7 +148,7 @@ func noCanary(t *testing.T, text string) {
 
 // codeOf returns the code of a slot or an error, with an exclamation mark when it is retryable.
 func codeOf(err error) string {
-	e, ok := err.(*endpoints.SlotError) //nolint:errorlint // as the node gets it
+	e, ok := err.(*wire.SlotError) //nolint:errorlint // as the node gets it
 	switch {
 	case !ok || e == nil:
 		return ""

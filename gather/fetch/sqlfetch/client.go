@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/connections"
 )
@@ -47,7 +47,7 @@ func (c *Client) Close() {
 	}
 }
 
-// Fetcher returns what does a step of these settings, the JSON of gather.SQL. The error is an *endpoints.SlotError that
+// Fetcher returns what does a step of these settings, the JSON of gather.SQL. The error is an *wire.SlotError that
 // speaks for all items: settings that this version does not know, or a source that this node does not have.
 func (c *Client) Fetcher(config []byte) (fetch.Fetcher, error) {
 	c.mu.Lock()
@@ -57,11 +57,11 @@ func (c *Client) Fetcher(config []byte) (fetch.Fetcher, error) {
 	}
 	s := &step{client: c}
 	if err := json.Unmarshal(config, &s.SQL); err != nil {
-		return nil, endpoints.Fail(CodeBadStep, "the step's settings cannot be read: %v", err)
+		return nil, wire.Fail(CodeBadStep, "the step's settings cannot be read: %v", err)
 	}
 	var err error
 	if s.source, err = c.conns.Source(s.Source); err != nil {
-		return nil, endpoints.Fail(CodeNoSource, "%v", err)
+		return nil, wire.Fail(CodeNoSource, "%v", err)
 	}
 	if len(c.steps) >= maxSteps {
 		clear(c.steps) // those in use come back

@@ -9,28 +9,28 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/connections"
 )
 
 // Codes of the errors.
 const (
-	CodeBadStep     = "bad_step"              // the step's settings cannot be read by this version; not retryable
-	CodeNoSource    = "no_source"             // this node does not have it; not retryable
-	CodeBadQuery    = endpoints.CodeBadQuery  // the query is not one, or its columns are not those that the plan names
-	CodeForbidden   = "forbidden"             // the source's role may not do it, or nobody may: it writes; not retryable
-	CodeBadKey      = "bad_key"               // a key or value that the query cannot take; a chunk is halved
-	CodeNotFound    = "not_found"             // no row of the key; not retryable
-	CodeManyRows    = "many_rows"             // several rows of the key, with rows: one; not retryable
-	CodeTooLarge    = "result_too_large"      // not retryable
-	CodeTooMuch     = "chunk_too_large"       // more rows or bytes than the source may give; a chunk is halved
-	CodeTimeout     = "timeout"               // the query took too long; retryable
-	CodeUnreachable = "unreachable"           // no connection, or one that broke; retryable
-	CodeOverloaded  = "overloaded"            // the source has no connection left; retryable, and not held against items
-	CodeUnavailable = "unavailable"           // a conflict, a lock, or a lack that may pass; retryable
-	CodeSQLError    = "sql_error"             // any other error of the database; not retryable
-	CodeBadResult   = endpoints.CodeBadResult // the database gave what is not JSON
+	CodeBadStep     = "bad_step"         // the step's settings cannot be read by this version; not retryable
+	CodeNoSource    = "no_source"        // this node does not have it; not retryable
+	CodeBadQuery    = wire.CodeBadQuery  // the query is not one, or its columns are not those that the plan names
+	CodeForbidden   = "forbidden"        // the source's role may not do it, or nobody may: it writes; not retryable
+	CodeBadKey      = "bad_key"          // a key or value that the query cannot take; a chunk is halved
+	CodeNotFound    = "not_found"        // no row of the key; not retryable
+	CodeManyRows    = "many_rows"        // several rows of the key, with rows: one; not retryable
+	CodeTooLarge    = "result_too_large" // not retryable
+	CodeTooMuch     = "chunk_too_large"  // more rows or bytes than the source may give; a chunk is halved
+	CodeTimeout     = "timeout"          // the query took too long; retryable
+	CodeUnreachable = "unreachable"      // no connection, or one that broke; retryable
+	CodeOverloaded  = "overloaded"       // the source has no connection left; retryable, and not held against items
+	CodeUnavailable = "unavailable"      // a conflict, a lock, or a lack that may pass; retryable
+	CodeSQLError    = "sql_error"        // any other error of the database; not retryable
+	CodeBadResult   = wire.CodeBadResult // the database gave what is not JSON
 )
 
 // verdict is what an error of a query means.
@@ -94,7 +94,7 @@ type queryError struct {
 func (e *queryError) Error() string { return e.message }
 
 func (s *step) refused(req *fetch.Request, v verdict, message string) ([]fetch.Slot, error) {
-	e := fetch.Clean(&endpoints.SlotError{Code: v.code, Message: message, Retry: v.retry})
+	e := fetch.Clean(&wire.SlotError{Code: v.code, Message: message, Retry: v.retry})
 	if !v.whole {
 		return nil, e
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
@@ -108,7 +108,7 @@ func separator(row int) byte {
 // slot is the slot of an item.
 func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 	fails := func(code, format string, args ...any) fetch.Slot {
-		e := endpoints.SlotError{Code: code, Message: fmt.Sprintf("source %s: ", s.Source) + fmt.Sprintf(format, args...)}
+		e := wire.SlotError{Code: code, Message: fmt.Sprintf("source %s: ", s.Source) + fmt.Sprintf(format, args...)}
 		return fetch.Slot{Ordinal: item.Ordinal, Err: fetch.Clean(&e)}
 	}
 	slot := fetch.Slot{Ordinal: item.Ordinal, Data: of.data}
@@ -126,7 +126,7 @@ func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 	case columns.bytes && of.null:
 		return fails(CodeNotFound, "the value of the key is null")
 	case columns.bytes:
-		slot.ContentType = cmp.Or(s.ContentType, endpoints.DefaultBinaryType)
+		slot.ContentType = cmp.Or(s.ContentType, wire.DefaultBinaryType)
 		return slot
 	}
 	if !json.Valid(slot.Data) {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // unanswered bounds how long the server remembers where the answer to a direct request would go: services answer
@@ -39,12 +39,12 @@ func New(roles Roles) (*System, error) {
 			s.ask(r, serves[endpoint], endpoint)
 		}
 		for _, collector := range r.collectors {
-			own.request(nodes, endpoints.CollectSubject(collector), false, 0)
+			own.request(nodes, wire.CollectSubject(collector), false, 0)
 		}
 		if r.tracks {
 			own.request(nodes, "tranche.tracker.*", false, 0)
 			if !r.views {
-				own.hear(nodes, endpoints.EventSubject("tracker.>"), endpoints.EventSubject(">"))
+				own.hear(nodes, wire.EventSubject("tracker.>"), wire.EventSubject(">"))
 			}
 		}
 		if r.views {
@@ -58,22 +58,22 @@ func accountOf(r *role) string { return NodeAccount + "-" + r.name }
 
 // serve gives a service what it needs for an endpoint, and the nodes what they need of it.
 func serve(nodes, own *Account, endpoint string) {
-	consume(nodes, own, endpoints.StreamWork, endpoint)
-	own.request(nodes, endpoints.ReplySubject(endpoint), false, 0)
-	own.request(nodes, endpoints.DeadSubject(endpoint), false, 0)
+	consume(nodes, own, wire.StreamWork, endpoint)
+	own.request(nodes, wire.ReplySubject(endpoint), false, 0)
+	own.request(nodes, wire.DeadSubject(endpoint), false, 0)
 	state := "tranche.flow." + endpoint + ".>"
 	own.request(nodes, state, false, 0)
-	own.request(nodes, apiPrefix+"DIRECT.GET."+endpoints.StreamFlow+"."+state, false, 0)
+	own.request(nodes, apiPrefix+"DIRECT.GET."+wire.StreamFlow+"."+state, false, 0)
 	own.request(nodes, "tranche.call.*.*."+endpoint, false, 0) // of nodes that ask over core NATS
 
-	nodes.request(own, endpoints.DirectSubject(endpoint), false, unanswered)
+	nodes.request(own, wire.DirectSubject(endpoint), false, unanswered)
 	nodes.request(own, "tranche.status."+endpoint, true, 0)
 	nodes.request(own, discovery, true, 0)
 }
 
 // consume gives a service what it takes to read its consumer of a stream.
 func consume(nodes, own *Account, stream, endpoint string) {
-	consumer := stream + "." + endpoints.ConsumerName(endpoint)
+	consumer := stream + "." + wire.ConsumerName(endpoint)
 	own.request(nodes, apiPrefix+"CONSUMER.INFO."+consumer, false, 0)
 	own.request(nodes, apiPrefix+"CONSUMER.MSG.NEXT."+consumer, true, 0)
 	own.request(nodes, fmt.Sprintf(ackSubjects, consumer), false, confirmed)
@@ -91,17 +91,17 @@ const (
 // ask lets a role ask an endpoint, and the endpoint's service answer it.
 func (s *System) ask(r, callee *role, endpoint string) {
 	nodes, own, other := s.Accounts[0], s.account(accountOf(r)), s.account(accountOf(callee))
-	own.request(nodes, endpoints.WorkSubject(endpoint), false, 0)
+	own.request(nodes, wire.WorkSubject(endpoint), false, 0)
 	if own != other {
-		own.request(other, endpoints.DirectSubject(endpoint), false, unanswered)
+		own.request(other, wire.DirectSubject(endpoint), false, unanswered)
 		for _, caller := range r.callers() {
 			other.request(own, "tranche.call."+caller+".*."+endpoint, false, 0)
 		}
 	} else {
-		own.User.Publish = append(own.User.Publish, endpoints.DirectSubject(endpoint))
+		own.User.Publish = append(own.User.Publish, wire.DirectSubject(endpoint))
 	}
 	for _, flow := range r.serves {
-		consume(nodes, own, endpoints.StreamStage, flow)
+		consume(nodes, own, wire.StreamStage, flow)
 		other.request(nodes, "tranche.stage."+flow+".*.*."+endpoint, false, 0)
 	}
 }
@@ -109,13 +109,13 @@ func (s *System) ask(r, callee *role, endpoint string) {
 // view lets a role look and not touch.
 func (s *System) view(own *Account, all []*role) {
 	nodes := s.Accounts[0]
-	consumers := []string{endpoints.StreamReply + "." + endpoints.RecorderConsumer,
-		endpoints.StreamDead + "." + endpoints.CollectorConsumer}
+	consumers := []string{wire.StreamReply + "." + wire.RecorderConsumer,
+		wire.StreamDead + "." + wire.CollectorConsumer}
 	for _, r := range all {
 		for _, endpoint := range r.serves {
-			consumers = append(consumers, endpoints.StreamWork+"."+endpoints.ConsumerName(endpoint))
+			consumers = append(consumers, wire.StreamWork+"."+wire.ConsumerName(endpoint))
 			if len(r.asks) > 0 {
-				consumers = append(consumers, endpoints.StreamStage+"."+endpoints.ConsumerName(endpoint))
+				consumers = append(consumers, wire.StreamStage+"."+wire.ConsumerName(endpoint))
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func (s *System) view(own *Account, all []*role) {
 	for _, question := range questions {
 		own.request(nodes, apiPrefix+question, false, 0)
 	}
-	own.hear(nodes, endpoints.EventSubject(">"), endpoints.EventSubject(">"))
+	own.hear(nodes, wire.EventSubject(">"), wire.EventSubject(">"))
 	for _, r := range all {
 		if service := s.account(accountOf(r)); len(r.serves) > 0 && service != own {
 			own.request(service, discovery, true, 0)

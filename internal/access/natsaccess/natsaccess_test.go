@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access/natsaccess"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
@@ -68,11 +70,11 @@ func formsOf(t *testing.T, s *natsaccess.System) map[string]form {
 	}
 	nkeys, creds := t.TempDir(), t.TempDir()
 	return map[string]form{
-		"passwords": {passwords, func(name string) nats.Option { return nats.UserInfo(name, "secret") }},
-		"nkeys": {written(s.WriteNkeys(nkeys)), func(name string) nats.Option {
+		"passwords": {config: passwords, user: func(name string) nats.Option { return nats.UserInfo(name, "secret") }},
+		"nkeys": {config: written(s.WriteNkeys(nkeys)), user: func(name string) nats.Option {
 			return credentials(t, filepath.Join(nkeys, name+".nk"))
 		}},
-		"operator": {written(s.WriteOperator(creds)), func(name string) nats.Option {
+		"operator": {config: written(s.WriteOperator(creds)), user: func(name string) nats.Option {
 			return credentials(t, filepath.Join(creds, name+".creds"))
 		}},
 	}
@@ -85,11 +87,11 @@ func prepare(t *testing.T, node *nats.Conn, names ...string) jetstream.JetStream
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := endpoints.EnsureStreams(t.Context(), js, endpoints.StreamConfig{Memory: true}); err != nil {
+	if _, err := stream.Ensure(t.Context(), js, stream.Config{Memory: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		if err := endpoints.EnsureConsumer(t.Context(), js, name, endpoints.ConsumerSettings{}); err != nil {
+		if err := stream.EnsureConsumer(t.Context(), js, name, stream.ConsumerSettings{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,7 +121,7 @@ func TestEachFormOfTheConfiguration(t *testing.T) {
 			refuses(t, web, "tranche.work.other")
 			refuses(t, web, "tranche.reply.accounts")
 			for _, user := range []string{"node", "ops"} {
-				if found, err := endpoints.Discover(t.Context(), conn(user), time.Second); err != nil || len(found) != 2 {
+				if found, err := wire.Discover(t.Context(), conn(user), time.Second); err != nil || len(found) != 2 {
 					t.Errorf("%s sees %d listeners, %v", user, len(found), err)
 				}
 			}
@@ -205,7 +207,7 @@ func serve(t *testing.T, nc *nats.Conn, names ...string) {
 		}
 	})
 	for range patience / (10 * time.Millisecond) {
-		if service.Stats()[0].State == endpoints.StateListening {
+		if service.Stats()[0].State == wire.StateListening {
 			return
 		}
 		<-time.After(10 * time.Millisecond)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // NodeName is the user of the nodes.
@@ -26,7 +26,7 @@ func ParseGrant(text string) (Grant, error) {
 		g.To = strings.Split(list, ",")
 	}
 	for _, each := range append([]string{name}, g.To...) {
-		if err := endpoints.ValidateName(each); err != nil {
+		if err := wire.ValidateName(each); err != nil {
 			return Grant{}, fmt.Errorf("%.100q is not NAME=WHAT[,WHAT…]: %w", text, err)
 		}
 	}
@@ -114,7 +114,7 @@ func check(all []*role, serves map[string]*role) error {
 	variables := map[string]string{Variable(NodeName): NodeName}
 	callers := map[string]string{}
 	for _, r := range all {
-		if err := endpoints.ValidateName(r.name); err != nil {
+		if err := wire.ValidateName(r.name); err != nil {
 			return fmt.Errorf("role: %w", err)
 		}
 		if first := r.name[0] | 0x20; first < 'a' || first > 'z' {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // NodeAccount is the account of the nodes. It has the streams.
@@ -80,7 +80,7 @@ func (a *Account) request(of *Account, subject string, many bool, threshold time
 	a.Imports = append(a.Imports, Import{Account: of.Name, Subject: subject, Local: localAPI(subject)})
 	local := localAPI(subject)
 	if local != "" {
-		a.Mappings = []Mapping{{From: apiPrefix + ">", To: endpoints.NodesAPIPrefix + ">"}}
+		a.Mappings = []Mapping{{From: apiPrefix + ">", To: wire.NodesAPIPrefix + ">"}}
 	}
 	if a.User.Publish != nil { // the server looks after the mapping
 		a.User.Publish = append(a.User.Publish, cmp.Or(local, subject))
@@ -123,5 +123,5 @@ func localAPI(subject string) string {
 	if !api {
 		return ""
 	}
-	return endpoints.NodesAPIPrefix + rest
+	return wire.NodesAPIPrefix + rest
 }

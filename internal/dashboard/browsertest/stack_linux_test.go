@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
@@ -56,7 +57,7 @@ func newStack(t *testing.T, config stackConfig) *stack {
 	s := &stack{T: t, config: config, pool: testenv.Pool(t), ns: testenv.NATS(t), addr: "127.0.0.1:0"}
 	s.store, s.nc = database.New(s.pool), testenv.Conn(t, s.ns)
 	node, err := orchestrator.New(s.store, s.nc, orchestrator.Config{Version: "test", Host: "here", Grace: grace,
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/explain"
@@ -23,7 +24,7 @@ const (
 	// inTransit is what may go by besides when a server stands still or is cut off: what it was just handing to
 	// clients, of its own or of another server, is lost with no connection, so that JetStream waits for its
 	// acknowledgement, counted anew from the election. That may be all that was out.
-	inTransit = endpoints.AckWait
+	inTransit = stream.AckWait
 	// calm is for how long items must flow again before the next fault comes.
 	calm = 2 * time.Second
 
@@ -136,8 +137,8 @@ func faults(t *testing.T, cluster *testenv.NATSProcesses, binary, script string)
 func (o *ordeal) killLeaders() {
 	c := o.cluster
 	targets := map[string]func() string{"the cluster": c.MetaLeader}
-	order := []string{endpoints.StreamWork, endpoints.StreamReply, "the cluster", endpoints.StreamEvent,
-		endpoints.StreamDead, endpoints.StreamStage, endpoints.StreamFlow}
+	order := []string{wire.StreamWork, wire.StreamReply, "the cluster", wire.StreamEvent,
+		wire.StreamDead, wire.StreamStage, wire.StreamFlow}
 	for _, name := range order {
 		if targets[name] == nil {
 			targets[name] = func() string { return c.StreamLeader(name) }
@@ -172,7 +173,7 @@ func (o *ordeal) killLeaders() {
 
 func (o *ordeal) pauseOne() {
 	c := o.cluster
-	leader := testenv.AwaitLeader(o, "", func() string { return c.StreamLeader(endpoints.StreamWork) })
+	leader := testenv.AwaitLeader(o, "", func() string { return c.StreamLeader(wire.StreamWork) })
 	struck := time.Now()
 	c.Pause(o, leader)
 	over := c.AwaitElected(o)
@@ -187,7 +188,7 @@ func (o *ordeal) pauseOne() {
 func (o *ordeal) pauseTwo() {
 	c := o.cluster
 	names := c.Names()
-	leader := testenv.AwaitLeader(o, "", func() string { return c.StreamLeader(endpoints.StreamWork) })
+	leader := testenv.AwaitLeader(o, "", func() string { return c.StreamLeader(wire.StreamWork) })
 	pair := []string{leader, names[(slices.Index(names, leader)+1)%len(names)]}
 	struck := time.Now()
 	c.Pause(o, pair...)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -65,8 +65,8 @@ func (w *world) took(run workqueue.RunID) time.Duration {
 func (w *world) wantNothingAgain() {
 	w.Helper()
 	js := w.js()
-	for _, c := range [][2]string{{endpoints.StreamWork, statement}, {endpoints.StreamWork, interest},
-		{endpoints.StreamReply, endpoints.RecorderConsumer}} {
+	for _, c := range [][2]string{{wire.StreamWork, statement}, {wire.StreamWork, interest},
+		{wire.StreamReply, wire.RecorderConsumer}} {
 		consumer, err := js.Consumer(w.Context(), c[0], c[1])
 		if err != nil {
 			w.Fatal(err)
@@ -77,12 +77,12 @@ func (w *world) wantNothingAgain() {
 			w.Fatal(err)
 		}
 		w.Logf("consumer %s: %d deliveries, %d delivered again", c[1], info.Delivered.Consumer, info.NumRedelivered)
-		if c[0] == endpoints.StreamReply && info.Delivered.Consumer != stream.CachedInfo().State.LastSeq {
+		if c[0] == wire.StreamReply && info.Delivered.Consumer != stream.CachedInfo().State.LastSeq {
 			w.Errorf("%d messages of %s were delivered %d times", stream.CachedInfo().State.LastSeq, c[0],
 				info.Delivered.Consumer)
 		}
 	}
-	listeners, err := endpoints.Discover(w.Context(), w.nc, time.Second)
+	listeners, err := wire.Discover(w.Context(), w.nc, time.Second)
 	if err != nil {
 		w.Fatal(err)
 	}

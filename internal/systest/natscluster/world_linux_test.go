@@ -21,6 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -75,13 +76,13 @@ func newWorld(t *testing.T, cluster *testenv.NATSProcesses, binary, script strin
 		w.startNodeJS()
 	}
 	w.until("services listen", func() bool {
-		listeners, err := endpoints.Discover(t.Context(), w.nc, 300*time.Millisecond)
+		listeners, err := wire.Discover(t.Context(), w.nc, 300*time.Millisecond)
 		return err == nil && len(of(listeners, statement)) == 2 && len(of(listeners, interest)) == 2
 	})
 	return w
 }
 
-func of(all []endpoints.Listener, endpoint string) (found []endpoints.Listener) {
+func of(all []wire.Listener, endpoint string) (found []wire.Listener) {
 	for _, l := range all {
 		if l.Endpoint == endpoint {
 			found = append(found, l)

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -76,7 +77,7 @@ func TestRequestsArePurged(t *testing.T) {
 		})
 		return run
 	}()
-	w.purge(endpoints.StreamWork)
+	w.purge(wire.StreamWork)
 	purged := time.Now()
 	close(g.opened)
 	w.service("statement", g.handle)
@@ -115,10 +116,10 @@ func TestRepliesArePurged(t *testing.T) {
 	stop()
 	close(g.opened)
 	w.until("the service has answered all of them", func() bool {
-		stream, err := w.js.Stream(w.Context(), endpoints.StreamWork)
+		stream, err := w.js.Stream(w.Context(), wire.StreamWork)
 		return err == nil && stream.CachedInfo().State.Msgs == 0
 	})
-	w.purge(endpoints.StreamReply)
+	w.purge(wire.StreamReply)
 	purged := time.Now()
 	w.node()
 	w.node()
@@ -139,7 +140,7 @@ func (w *world) held(name string) uint64 {
 // states returns how many states of the flow letter are stored, beside what else the stream keeps.
 func (w *world) states() int {
 	w.Helper()
-	stream, err := w.js.Stream(w.Context(), endpoints.StreamFlow)
+	stream, err := w.js.Stream(w.Context(), wire.StreamFlow)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestAFlowLosesWhatItWaitsFor(t *testing.T) {
 			w.flow("letter", "statement")
 			w.service("statement", g.handle)
 			w.until("the chunks are suspended", func() bool { return w.states() == out && g.handed() > 0 })
-			w.purge(endpoints.StreamFlow)
+			w.purge(wire.StreamFlow)
 			close(g.opened)
 		},
 		"the questions": func(w *world, g *gate) {
@@ -167,9 +168,9 @@ func TestAFlowLosesWhatItWaitsFor(t *testing.T) {
 			w.until("the chunks are suspended, and nobody answers", func() bool {
 				return w.states() == out && w.number(
 					`SELECT count(*) FROM work_slice WHERE state = 'sent' AND handed_at IS NOT NULL`) == out &&
-					w.held(endpoints.StreamWork) == out
+					w.held(wire.StreamWork) == out
 			})
-			w.purge(endpoints.StreamWork)
+			w.purge(wire.StreamWork)
 			close(g.opened)
 			w.service("statement", g.handle)
 		},
@@ -177,12 +178,12 @@ func TestAFlowLosesWhatItWaitsFor(t *testing.T) {
 			stop := w.flow("letter", "statement")
 			w.service("statement", g.handle)
 			w.until("the chunks are suspended", func() bool {
-				return w.states() == out && w.held(endpoints.StreamWork) == out && g.handed() > 0
+				return w.states() == out && w.held(wire.StreamWork) == out && g.handed() > 0
 			})
 			stop()
 			close(g.opened)
-			w.until("the answers wait", func() bool { return w.held(endpoints.StreamStage) == out })
-			w.purge(endpoints.StreamStage)
+			w.until("the answers wait", func() bool { return w.held(wire.StreamStage) == out })
+			w.purge(wire.StreamStage)
 			w.flow("letter", "statement")
 		},
 	} {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -44,7 +44,7 @@ func (w *world) replaced(name string, since time.Time) bool { return w.made(name
 func (w *world) letter(id string) bool {
 	ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 	defer cancel()
-	_, err := w.js.Publish(ctx, endpoints.DeadSubject("accounts"), []byte(id), jetstream.WithMsgID(id))
+	_, err := w.js.Publish(ctx, wire.DeadSubject("accounts"), []byte(id), jetstream.WithMsgID(id))
 	return err == nil
 }
 
@@ -56,8 +56,8 @@ func (w *world) told(run workqueue.RunID) bool {
 	if err := w.pool.QueryRow(w.Context(), completion, run).Scan(&id); err != nil {
 		w.Fatal(err)
 	}
-	consumer, err := w.js.OrderedConsumer(w.Context(), endpoints.StreamEvent, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{endpoints.EventSubject("run.completed")}})
+	consumer, err := w.js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{wire.EventSubject("run.completed")}})
 	if err != nil {
 		return false // it is just being made anew
 	}
@@ -92,7 +92,7 @@ func TestLettersAndEventsOutliveTheirStreams(t *testing.T) {
 		t.Fatal("the letter is not taken")
 	}
 	w.exec(refuseAgain)
-	letters, events := w.made(endpoints.StreamDead), w.made(endpoints.StreamEvent)
+	letters, events := w.made(wire.StreamDead), w.made(wire.StreamEvent)
 
 	ns.FillDisk(t)
 	if w.letter("L2") {
@@ -108,16 +108,16 @@ func TestLettersAndEventsOutliveTheirStreams(t *testing.T) {
 	})
 	w.until("events were to be told again", func() bool { return w.number(`SELECT is_called::int FROM refused`) == 1 })
 	w.exec(`DROP TRIGGER refuse ON run_event`)
-	w.until("the stream of events is replaced", func() bool { return w.replaced(endpoints.StreamEvent, events) })
+	w.until("the stream of events is replaced", func() bool { return w.replaced(wire.StreamEvent, events) })
 	w.until("what was told is told again", func() bool { return w.told(first) })
 	w.wantSound(second, items)
 	w.until("what came since is told", func() bool { return w.told(second) })
 
-	if w.replaced(endpoints.StreamDead, letters) || w.held(endpoints.StreamDead) != 1 {
+	if w.replaced(wire.StreamDead, letters) || w.held(wire.StreamDead) != 1 {
 		t.Error("the stream of letters was replaced with a letter in it")
 	}
 	w.exec(`ALTER TABLE away RENAME TO dead_letter`)
-	w.until("the stream of letters is replaced", func() bool { return w.replaced(endpoints.StreamDead, letters) })
+	w.until("the stream of letters is replaced", func() bool { return w.replaced(wire.StreamDead, letters) })
 	w.until("the letter that nobody took is taken", func() bool { return w.letter("L2") })
 	w.until("both letters are there", func() bool { return w.number(`SELECT count(*) FROM dead_letter`) == 2 })
 	w.until("every stream takes messages", func() bool { return w.number(`SELECT count(*) FROM stream_fault`) == 0 })

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -74,7 +75,7 @@ func (w *world) node() (stop func()) {
 	w.Helper()
 	node, err := orchestrator.New(w.store, w.dial(), orchestrator.Config{Log: zaptest.NewLogger(w), Version: "test",
 		Grace: 5 * time.Second, SessionTTL: time.Minute,
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		w.Fatal(err)
 	}

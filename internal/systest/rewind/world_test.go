@@ -17,6 +17,8 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -117,7 +119,7 @@ func (w *world) start() {
 	w.Cleanup(release)
 	cfg := orchestrator.Config{Version: "test", Grace: time.Second,
 		Log:     zaptest.NewLogger(w, zaptest.Level(zap.WarnLevel)),
-		Streams: endpoints.StreamConfig{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
 	plans := &planner{world: w, store: store}
 	if w.plans {
 		cfg.Duties = append(cfg.Duties, plans.duty())
@@ -249,8 +251,8 @@ func (w *world) completions(kind string, of fmt.Stringer) (ids map[string]int) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	consumer, err := js.OrderedConsumer(w.Context(), endpoints.StreamEvent, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{endpoints.EventSubject(kind + ".completed")}})
+	consumer, err := js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{wire.EventSubject(kind + ".completed")}})
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access/natsaccess"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -183,7 +184,7 @@ func (g *guardedCluster) start(node *orchestrator.Node, items int) workqueue.Run
 // wantOnce checks that requests have three copies, and that each was delivered once.
 func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
 	g.Helper()
-	stream, err := js.Stream(g.Context(), endpoints.StreamWork)
+	stream, err := js.Stream(g.Context(), wire.StreamWork)
 	if err != nil {
 		g.Fatal(err)
 	}
@@ -202,11 +203,11 @@ func (g *guardedCluster) wantOnce(js jetstream.JetStream, endpoint string) {
 // its own account, at whatever server it is, and nowhere else.
 func (g *guardedCluster) attack(js jetstream.JetStream) {
 	g.Helper()
-	others := endpoints.WorkSubject("statement")
+	others := wire.WorkSubject("statement")
 	attacker := g.as("accounts", 2)
 	home, err := attacker.SubscribeSync(others)
 	if err == nil {
-		err = attacker.PublishRequest(endpoints.NodesAPIPrefix+"CONSUMER.INFO."+endpoints.StreamWork+".accounts", others, nil)
+		err = attacker.PublishRequest(wire.NodesAPIPrefix+"CONSUMER.INFO."+wire.StreamWork+".accounts", others, nil)
 	}
 	if err != nil {
 		g.Fatal(err)
@@ -214,7 +215,7 @@ func (g *guardedCluster) attack(js jetstream.JetStream) {
 	if msg, err := home.NextMsg(soon); err != nil || !strings.Contains(string(msg.Data), "consumer_info") {
 		g.Errorf("the answer does not come home: %v", err)
 	}
-	stream, err := js.Stream(g.Context(), endpoints.StreamWork)
+	stream, err := js.Stream(g.Context(), wire.StreamWork)
 	if err != nil {
 		g.Fatal(err)
 	}

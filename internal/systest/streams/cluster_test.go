@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -86,7 +86,7 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 	cfg.Waits = func(_ string, err error) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if endpoints.TooFewServers(err) {
+		if stream.TooFewServers(err) {
 			waited++
 		}
 		return nil
@@ -113,7 +113,7 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	replicas := func(want int) bool {
-		all, err := endpoints.ReadStreams(t.Context(), js, endpoints.StreamConfig{})
+		all, err := stream.Read(t.Context(), js, stream.Config{})
 		if err != nil || len(all) != 6 {
 			return false
 		}

@@ -1,0 +1,202 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+// AckWait is how long a delivered message may go without a sign of life before it is delivered again. A reader ticks
+// at a third of it.
+const AckWait = 15 * time.Second
+
+// RecorderAckWait is AckWait for replies and dead letters. Recording takes milliseconds; what a dead node had fetched
+// is not to wait long.
+const RecorderAckWait = 5 * time.Second
+
+// maxAckPending bounds the messages of one consumer that are out at once, over all its readers; maxWaiting the readers
+// that wait at once.
+const (
+	maxAckPending = 10_000
+	maxWaiting    = 4096
+)
+
+// metaConcurrency is the key of a consumer's metadata under which operators set an endpoint's concurrency.
+const metaConcurrency = "tranche-concurrency"
+
+// ConsumerSettings is what operators may set for an endpoint while its services run.
+type ConsumerSettings struct {
+	// Concurrency of each instance; 0 leaves it to the service.
+	Concurrency int
+}
+
+func (s ConsumerSettings) metadata() map[string]string {
+	if s.Concurrency == 0 {
+		return nil
+	}
+	return map[string]string{metaConcurrency: strconv.Itoa(s.Concurrency)}
+}
+
+// SettingsOf reads the settings from a consumer. What cannot be read counts as not set.
+func SettingsOf(info *jetstream.ConsumerInfo) ConsumerSettings {
+	n, err := strconv.Atoi(info.Config.Metadata[metaConcurrency])
+	if err != nil || n < 1 || n > wire.MaxConcurrency {
+		return ConsumerSettings{}
+	}
+	return ConsumerSettings{Concurrency: n}
+}
+
+// EnsureConsumer creates the durable consumer that the instances of an endpoint share, or brings it to date.
+func EnsureConsumer(ctx context.Context, js jetstream.JetStream, endpoint string, settings ConsumerSettings) error {
+	if err := wire.ValidateName(endpoint); err != nil {
+		return err
+	}
+	config := ConsumerConfig(wire.ConsumerName(endpoint), wire.WorkSubject(endpoint))
+	config.Metadata = settings.metadata()
+	if _, err := EnsureDurable(ctx, js, wire.StreamWork, config); err != nil {
+		return fmt.Errorf("ensure consumer of endpoint %s: %w", endpoint, err)
+	}
+	return nil
+}
+
+// EnsureStageConsumer creates the durable consumer through which the instances of a flow read the replies to what the
+// flow has asked, or brings it to date.
+func EnsureStageConsumer(ctx context.Context, js jetstream.JetStream, endpoint string) error {
+	if err := wire.ValidateName(endpoint); err != nil {
+		return err
+	}
+	config := ConsumerConfig(wire.ConsumerName(endpoint), wire.StageSubjects(endpoint))
+	if _, err := EnsureDurable(ctx, js, wire.StreamStage, config); err != nil {
+		return fmt.Errorf("ensure stage consumer of endpoint %s: %w", endpoint, err)
+	}
+	return nil
+}
+
+// EnsureRecorder creates the durable consumer through which nodes read replies, or brings it to date, and returns it.
+func EnsureRecorder(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+	return ensureReader(ctx, js, wire.StreamReply, wire.RecorderConsumer, wire.ReplyPrefix+"*")
+}
+
+// EnsureCollector creates the durable consumer through which nodes read dead letters, or brings it to date, and returns
+// it.
+func EnsureCollector(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+	return ensureReader(ctx, js, wire.StreamDead, wire.CollectorConsumer, wire.DeadPrefix+"*")
+}
+
+func ensureReader(
+	ctx context.Context, js jetstream.JetStream, stream, name, subject string,
+) (jetstream.Consumer, error) {
+	config := ConsumerConfig(name, subject)
+	config.AckWait, config.MaxDeliver = RecorderAckWait, -1 // a node gives back what it cannot record now, for ever
+	consumer, err := EnsureDurable(ctx, js, stream, config)
+	if err != nil {
+		return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
+	}
+	return consumer, nil
+}
+
+// EnsureDurable creates a consumer or brings it to date. Whoever made it may have chosen otherwise what JetStream
+// cannot change, such as how many pulls may wait; it serves all the same.
+func EnsureDurable(
+	ctx context.Context, js jetstream.JetStream, stream string, want jetstream.ConsumerConfig,
+) (jetstream.Consumer, error) {
+	consumer, err := js.CreateOrUpdateConsumer(ctx, stream, want)
+	var refused *jetstream.APIError
+	if !errors.As(err, &refused) || refused.ErrorCode != jetstream.JSErrCodeConsumerCreate {
+		return consumer, err
+	}
+	found, findErr := js.Consumer(ctx, stream, want.Durable)
+	if errors.Is(findErr, jetstream.ErrNotPullConsumer) { // somebody else's, who has what is delivered sent to him
+		if err := js.DeleteConsumer(ctx, stream, want.Durable); err != nil {
+			return nil, err
+		}
+		return js.CreateOrUpdateConsumer(ctx, stream, want)
+	}
+	if findErr != nil {
+		return nil, errors.Join(err, findErr)
+	}
+	config := found.CachedInfo().Config
+	if config.AckPolicy != want.AckPolicy {
+		return nil, err // it would lose what it delivers
+	}
+	config.FilterSubject, config.FilterSubjects = want.FilterSubject, nil
+	config.AckWait, config.MaxDeliver, config.MaxAckPending = want.AckWait, want.MaxDeliver, want.MaxAckPending
+	config.Metadata = want.Metadata
+	// A consumer that was deleted and made anew at once can lose its file to the deletion, and then takes no change any
+	// more. It delivers what it should, which is better than to publish nothing for its endpoint.
+	_, err = js.UpdateConsumer(ctx, stream, config)
+	if delivers := found.CachedInfo().Config.FilterSubject == want.FilterSubject; err != nil && !delivers {
+		return nil, err
+	}
+	return found, nil
+}
+
+// MendConsumer brings a consumer of ours back that somebody has paused or pointed at other subjects. It does nothing to
+// one that is as it should be.
+func MendConsumer(ctx context.Context, js jetstream.JetStream, info *jetstream.ConsumerInfo) error {
+	subject := subjectOf(info)
+	if info.Config.FilterSubject != subject || len(info.Config.FilterSubjects) > 0 {
+		config := info.Config
+		config.FilterSubject, config.FilterSubjects = subject, nil
+		if _, err := js.UpdateConsumer(ctx, info.Stream, config); err != nil {
+			return fmt.Errorf("mend consumer %s: %w", info.Name, err)
+		}
+	}
+	if info.Paused {
+		if _, err := js.ResumeConsumer(ctx, info.Stream, info.Name); err != nil {
+			return fmt.Errorf("resume consumer %s: %w", info.Name, err)
+		}
+	}
+	return nil
+}
+
+// SetConsumer brings the settings of an endpoint's consumer to what they should be. It does nothing when they are.
+func SetConsumer(
+	ctx context.Context, js jetstream.JetStream, consumer jetstream.Consumer, settings ConsumerSettings,
+) error {
+	info := consumer.CachedInfo()
+	if SettingsOf(info) == settings {
+		return nil
+	}
+	config := info.Config
+	config.Metadata = maps.Clone(config.Metadata)
+	delete(config.Metadata, metaConcurrency)
+	for key, value := range settings.metadata() {
+		if config.Metadata == nil {
+			config.Metadata = map[string]string{}
+		}
+		config.Metadata[key] = value
+	}
+	if _, err := js.UpdateConsumer(ctx, info.Stream, config); err != nil {
+		return fmt.Errorf("set consumer %s: %w", info.Name, err)
+	}
+	return nil
+}
+
+// subjectOf returns what a consumer of ours has to read.
+func subjectOf(info *jetstream.ConsumerInfo) string {
+	switch info.Stream {
+	case wire.StreamReply:
+		return wire.ReplyPrefix + "*"
+	case wire.StreamDead:
+		return wire.DeadPrefix + "*"
+	case wire.StreamStage:
+		return wire.StageSubjects(info.Name)
+	default:
+		return wire.WorkSubject(info.Name)
+	}
+}
+
+// ConsumerConfig is a durable consumer of ours that reads a subject.
+func ConsumerConfig(name, subject string) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable: name, FilterSubject: subject, AckPolicy: jetstream.AckExplicitPolicy, AckWait: AckWait,
+		MaxDeliver: wire.MaxDeliver, MaxAckPending: maxAckPending, MaxWaiting: maxWaiting,
+	}
+}

@@ -1,0 +1,183 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/pull"
+)
+
+const (
+	// elsewherePatience is how long JetStream may be mute over a connection that stands, until it is asked at the other
+	// servers of the cluster: the one at hand may be cut off from them, and they have elected leaders without it.
+	elsewherePatience = 4 * time.Second
+	// firstElsewhere and longestElsewhere are the pauses between two such rounds, doubled from one to the other.
+	firstElsewhere   = 2 * time.Second
+	longestElsewhere = 30 * time.Second
+	// elsewhereTimeout bounds the connection to another server, and its answer.
+	elsewhereTimeout = time.Second
+	// quorumPatience is how long a leader has not heard of the others when it no longer counts as one. A server takes ten
+	// seconds to see that itself; heartbeats come every second.
+	quorumPatience = 4 * time.Second
+)
+
+// errElsewhere is told to a connection's error handler when it is taken to another server.
+var errElsewhere = errors.New("JetStream does not answer over this connection, and does elsewhere; changing the server")
+
+// errStale is the answer of a leader that has lost the others.
+var errStale = errors.New("the leader has not heard of the other servers for seconds")
+
+// elsewhere takes a connection to another server when JetStream is mute over it and answers there. The connection
+// itself would stay: its server answers its pings. While nobody leads it leaves things as they are, lest it go from the
+// servers that are about to elect a leader to the one that is cut off.
+type elsewhere struct {
+	mu       sync.Mutex
+	since    time.Time // the first question without an answer since the last answer
+	question string    // a subject on which JetStream tells of something of ours, and that this user may ask
+	looking  bool
+	next     time.Time // the next round comes no sooner
+	pause    time.Duration
+}
+
+// Note takes how a question to JetStream ended, for which certain subjects are needed.
+func (e *elsewhere) Note(nc *nats.Conn, subjects []string, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, subject := range subjects {
+		switch {
+		case strings.HasPrefix(subject, "$JS.API.CONSUMER.INFO.") && !strings.HasSuffix(subject, ">"):
+			e.question = subject
+		case subject == "$JS.API.STREAM.>":
+			e.question = "$JS.API.STREAM.INFO." + wire.StreamWork
+		}
+	}
+	switch now := time.Now(); {
+	case err == nil:
+		e.since, e.pause = time.Time{}, firstElsewhere
+	case !Unanswered(err):
+	case !nc.IsConnected():
+		e.since = time.Time{}
+	case e.since.IsZero():
+		e.since = now
+		if errors.Is(err, errStale) {
+			e.since = now.Add(-quorumPatience)
+		}
+	case now.Sub(e.since) >= elsewherePatience && now.After(e.next) && e.question != "" && !e.looking:
+		e.looking = true
+		go e.look(nc, e.question)
+	}
+}
+
+// look asks the other servers, and goes to them when one answers. It takes seconds at the most.
+func (e *elsewhere) look(nc *nats.Conn, question string) {
+	found := false
+	here := nc.ConnectedAddr()
+	for _, server := range nc.Servers() {
+		if !found && !strings.HasSuffix(server, "/"+here) {
+			found = answersAt(nc, server, question)
+		}
+	}
+	if !e.looked(found && nc.IsConnected()) {
+		return
+	}
+	if tell := nc.ErrorHandler(); tell != nil {
+		tell(nc, nil, errElsewhere)
+	}
+	_ = nc.ForceReconnect() // to the next one; it fails only when the connection is closed
+}
+
+// looked notes the end of a round, and reports whether to go elsewhere.
+func (e *elsewhere) looked(found bool) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.looking = false
+	e.pause = min(2*max(e.pause, firstElsewhere/2), longestElsewhere)
+	e.next = time.Now().Add(e.pause)
+	if !found || e.since.IsZero() {
+		return false
+	}
+	e.since, e.pause = time.Time{}, firstElsewhere
+	return true
+}
+
+// answersAt reports whether JetStream answers a question at another server, by a leader who has a quorum.
+func answersAt(nc *nats.Conn, server, question string) bool {
+	opts := nc.Opts // with what it takes to be let in
+	opts.Url, opts.Servers, opts.AllowReconnect, opts.RetryOnFailedConnect = server, nil, false, false
+	opts.Timeout, opts.Name = elsewhereTimeout, opts.Name+" looks elsewhere"
+	opts.ClosedCB, opts.DisconnectedErrCB, opts.ConnectedCB, opts.ReconnectedCB = nil, nil, nil, nil
+	opts.ReconnectErrCB, opts.DiscoveredServersCB, opts.LameDuckModeHandler = nil, nil, nil
+	opts.AsyncErrorCB = func(*nats.Conn, *nats.Subscription, error) {}
+	if opts.User == "" && opts.Token == "" {
+		opts.User, opts.Password, opts.Token = fromURLs(nc.Opts.Servers)
+	}
+	there, err := opts.Connect()
+	if err != nil {
+		return false
+	}
+	defer there.Close()
+	msg, err := there.Request(question, nil, elsewhereTimeout)
+	if err != nil {
+		return false
+	}
+	var said struct {
+		Error   *jetstream.APIError    `json:"error"`
+		Cluster *jetstream.ClusterInfo `json:"cluster"`
+	}
+	return json.Unmarshal(msg.Data, &said) == nil && (said.Error == nil || said.Error.Code != statusUnavailable) &&
+		Leads(said.Cluster) == nil
+}
+
+// fromURLs returns the user, or the token, that stands in the addresses that a connection was given.
+func fromURLs(servers []string) (user, password, token string) {
+	for _, server := range servers {
+		at, err := url.Parse(strings.TrimSpace(server))
+		if err != nil || at.User == nil {
+			continue
+		}
+		if password, given := at.User.Password(); given {
+			return at.User.Username(), password, ""
+		}
+		return "", "", at.User.Username()
+	}
+	return "", "", ""
+}
+
+// Leads returns errStale when whoever said this of what it leads has lost the others.
+func Leads(c *jetstream.ClusterInfo) error {
+	if c == nil || len(c.Replicas) == 0 {
+		return nil
+	}
+	heard := 1 // the leader itself
+	for _, r := range c.Replicas {
+		if !r.Offline && r.Active < quorumPatience {
+			heard++
+		}
+	}
+	if 2*heard > len(c.Replicas)+1 {
+		return nil
+	}
+	return errStale
+}
+
+// Unanswered tells the errors of a JetStream that is not there, or has no quorum, from the answers of one that is.
+func Unanswered(err error) bool {
+	if refused, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return refused.Code == statusUnavailable
+	}
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
+		errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
+		errors.Is(err, pull.ErrSilent) || errors.Is(err, errStale)
+}
+
+// statusUnavailable is the code of a JetStream without a quorum.
+const statusUnavailable = 503

@@ -1,0 +1,271 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"weak"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+)
+
+// denialLife is how long a denial counts as present that does not come again. What is denied is tried again more often.
+const denialLife = time.Minute
+
+// maxDenials bounds what is remembered. There are a few subjects for each endpoint.
+const maxDenials = 256
+
+// Permissions knows what NATS denies the user of a connection. The server says so to nobody in particular: the
+// operation that was denied would only time out. Since every question to JetStream passes by here, it also sees when
+// none is answered, and takes the connection elsewhere. It is safe for concurrent use.
+type Permissions struct {
+	nc *nats.Conn
+
+	mu      sync.Mutex
+	denied  map[string]denial // by operation and subject to grant
+	waiting map[*Watcher]bool
+
+	Elsewhere elsewhere
+}
+
+// denial is what was denied and not granted since.
+type denial struct {
+	err *PermissionError
+	// subject is what the server named. It is tried again when standing.
+	subject string
+	// standing is a subscription that is made once for all the life of a connection.
+	standing   bool
+	reconnects uint64 // of the connection when the server said so; another one begins anew
+	last       time.Time
+	told       bool
+}
+
+// Watcher waits for a denial.
+type Watcher struct {
+	Concerns func(*PermissionError, string) bool
+	Tell     func(*PermissionError)
+}
+
+// watched finds the Permissions of a connection. A connection has one place for its error handler only, which has to be
+// shared by all that use the connection.
+//
+//nolint:gochecknoglobals // it holds on to nothing, and belongs to the connections
+var watched struct {
+	sync.Mutex
+	by map[weak.Pointer[nats.Conn]]weak.Pointer[Permissions]
+}
+
+// PermissionsOf returns what is known of a connection, and from the first call on listens to what the server denies it,
+// by a handler for errors that passes everything on to the one set before. A handler that is set later replaces both.
+func PermissionsOf(nc *nats.Conn) *Permissions {
+	watched.Lock()
+	defer watched.Unlock()
+	key := weak.Make(nc)
+	if known, ok := watched.by[key]; ok {
+		if p := known.Value(); p != nil {
+			return p
+		}
+	}
+	for old := range watched.by {
+		if nc := old.Value(); nc == nil || nc.IsClosed() {
+			delete(watched.by, old)
+		}
+	}
+	if watched.by == nil {
+		watched.by = map[weak.Pointer[nats.Conn]]weak.Pointer[Permissions]{}
+	}
+	p := &Permissions{nc: nc, denied: map[string]denial{}, waiting: map[*Watcher]bool{}}
+	watched.by[key] = weak.Make(p)
+	before := nc.ErrorHandler()
+	nc.SetErrorHandler(func(nc *nats.Conn, sub *nats.Subscription, err error) {
+		p.learn(err)
+		if before != nil {
+			before(nc, sub, err)
+		}
+	})
+	return p
+}
+
+// learn takes an error of the connection.
+func (p *Permissions) learn(err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		return
+	}
+	found, subject, ok := ReadViolation(err.Error(), p.nc.Opts.InboxPrefix)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := found.Op + " " + found.Subject
+	before, known := p.denied[key]
+	if !known && len(p.denied) >= maxDenials {
+		return
+	}
+	now := denial{err: found, subject: subject, last: time.Now(), reconnects: p.nc.Stats().Reconnects,
+		standing: stands(found, subject)}
+	now.told = known && before.told && now.last.Sub(before.last) < denialLife
+	if known && before.standing && before.reconnects == now.reconnects { // a pull's inbox is not the one that stands
+		now.standing, now.subject = true, before.subject
+	}
+	p.denied[key] = now
+	for w := range p.waiting {
+		if w.Concerns(found, subject) {
+			w.Tell(found)
+		}
+	}
+}
+
+// During runs f, which needs to publish to subjects and to hear the answer, with a context that ends as soon as NATS
+// denies one of these. Then its error is a *PermissionError. A subject may end in ">". When f succeeds the subjects
+// count as granted.
+func (p *Permissions) During(ctx context.Context, f func(context.Context) error, subjects ...string) error {
+	if err := p.hears(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w := &Watcher{Tell: func(err *PermissionError) { cancel(err) }, Concerns: func(e *PermissionError, s string) bool {
+		return e.inbox || e.Op == OpPublish && slices.ContainsFunc(subjects, func(p string) bool { return covers(p, s) })
+	}}
+	end := p.Await(w, subjects)
+	defer end()
+	err := f(ctx)
+	p.Elsewhere.Note(p.nc, subjects, err)
+	if denied, ok := errors.AsType[*PermissionError](context.Cause(ctx)); ok {
+		return denied
+	}
+	if err == nil {
+		p.granted(subjects)
+	}
+	return err
+}
+
+// grantedAfter is when an operation that goes on counts as not denied. The server denies at once.
+const grantedAfter = time.Second
+
+// Await has a watcher told of denials until the returned function is called.
+func (p *Permissions) Await(w *Watcher, subjects []string) (end func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting[w] = true
+	var patience *time.Timer
+	if len(p.denied) > 0 && len(subjects) > 0 {
+		patience = time.AfterFunc(grantedAfter, func() {
+			if p.nc.IsConnected() {
+				p.granted(subjects)
+			}
+		})
+	}
+	return func() {
+		if patience != nil {
+			patience.Stop()
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.waiting, w)
+	}
+}
+
+// During runs f, which needs to publish to subjects and to hear the answer, with a context that ends as soon as NATS
+// denies the user of nc one of these; then its error is a *PermissionError instead of a time-out. A subject may end in
+// ">".
+func During(ctx context.Context, nc *nats.Conn, f func(context.Context) error, subjects ...string) error {
+	return PermissionsOf(nc).During(ctx, f, subjects...)
+}
+
+// Explain returns the *PermissionError for one of the subjects, or for the inbox, if NATS denies that at present, and
+// otherwise err. It is for what runs into a time-out in the background.
+func (p *Permissions) Explain(err error, subjects ...string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, d := range p.denied {
+		concerns := d.err.inbox || slices.ContainsFunc(subjects, func(s string) bool { return covers(s, d.subject) })
+		if err != nil && concerns && p.present(d) {
+			return d.err
+		}
+	}
+	return err
+}
+
+// granted forgets denials that have been disproved.
+func (p *Permissions) granted(subjects []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, d := range p.denied {
+		publish := d.err.Op == OpPublish && slices.ContainsFunc(subjects, func(s string) bool { return covers(s, d.subject) })
+		// One that nobody has been told of stays until somebody is: a tree of subjects may be granted but for this one.
+		if (publish || d.err.inbox) && d.told {
+			delete(p.denied, key)
+		}
+	}
+}
+
+// covers reports whether a pattern, a subject that may end in ">", stands for the subject.
+func covers(pattern, subject string) bool {
+	prefix, tree := strings.CutSuffix(pattern, ">")
+	return pattern == subject || tree && strings.HasPrefix(subject, prefix)
+}
+
+// Denied returns what NATS denies at present, as far as it has been tried, sorted by subject.
+func (p *Permissions) Denied() []*PermissionError {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var present []*PermissionError
+	for key, d := range p.denied {
+		if !p.present(d) {
+			delete(p.denied, key)
+			continue
+		}
+		present = append(present, d.err)
+	}
+	slices.SortFunc(present, func(a, b *PermissionError) int {
+		return strings.Compare(a.Subject+" "+a.Op, b.Subject+" "+b.Op)
+	})
+	return present
+}
+
+// Reason says what is denied at present that an endpoint which listens misses, or "".
+func (p *Permissions) Reason(endpoint string) string {
+	for _, d := range p.Denied() {
+		tokens := strings.Split(d.Subject, ".")
+		if strings.HasPrefix(d.Subject, MakeConsumer) {
+			continue // somebody has made it
+		}
+		if d.inbox || tokens[0] == "$SRV" || slices.Contains(tokens, endpoint) {
+			return d.Error()
+		}
+	}
+	return ""
+}
+
+// present reports whether a denial still holds as far as anybody knows. A subscription that stands is not tried again.
+func (p *Permissions) present(d denial) bool {
+	return d.reconnects == p.nc.Stats().Reconnects && (d.standing || time.Since(d.last) < denialLife)
+}
+
+// MakeConsumer begins the subjects of a right that a service can do without.
+const MakeConsumer = "$JS.API.CONSUMER.CREATE."
+
+// tell logs denials that have not been told yet.
+func (p *Permissions) tell(log *zap.Logger) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for key, d := range p.denied {
+		if !d.told {
+			d.told = true
+			p.denied[key] = d
+			if strings.HasPrefix(d.err.Subject, MakeConsumer) {
+				log.Warn("NATS denies this user to make its consumer; a node makes it, once one sees the service or has work",
+					zap.Error(d.err))
+				continue
+			}
+			log.Error("NATS denies this user something", zap.String("operation", d.err.Op),
+				zap.String("subject", d.err.Subject), zap.Error(d.err))
+		}
+	}
+}

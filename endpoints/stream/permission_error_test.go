@@ -1,0 +1,53 @@
+package stream
+
+import "testing"
+
+func TestReadViolation(t *testing.T) {
+	t.Parallel()
+	const pub, sub = "nats: permissions violation: Permissions Violation for Publish to ",
+		"nats: permissions violation: Permissions Violation for Subscription to "
+	tests := []struct{ text, op, want string }{
+		{pub + `"tranche.reply.x"`, OpPublish, "tranche.reply.x"},
+		{pub + `"tranche.work.x"`, OpPublish, "tranche.work.x"},
+		{pub + `"tranche.flow.x.5b0c.0"`, OpPublish, "tranche.flow.x.>"},
+		{pub + `"tranche.stage.x.1.0.y"`, OpPublish, "tranche.stage.x.*.*.y"},
+		{pub + `"tranche.call.web.tok.y"`, OpPublish, "tranche.call.web.*.y"},
+		{sub + `"tranche.call.web.tok.>"`, OpSubscribe, "tranche.call.web.>"},
+		{pub + `"$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.x"`, OpPublish, "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.x"},
+		{pub + `"$JS.API.CONSUMER.CREATE.TRANCHE_WORK.x.tranche.work.x"`, OpPublish,
+			"$JS.API.CONSUMER.CREATE.TRANCHE_WORK.x.>"},
+		{pub + `"$JS.API.DIRECT.GET.TRANCHE_FLOW.tranche.flow.x.5b0c.0"`, OpPublish,
+			"$JS.API.DIRECT.GET.TRANCHE_FLOW.tranche.flow.x.>"},
+		{pub + `"JS.tranche.API.CONSUMER.INFO.TRANCHE_WORK.x"`, OpPublish, "$JS.API.CONSUMER.INFO.TRANCHE_WORK.x"},
+		{pub + `"$JS.ACK.TRANCHE_WORK.x.1.2.3.4.5"`, OpPublish, "$JS.ACK.TRANCHE_WORK.x.*.*.*.*.*"},
+		{pub + `"$JS.ACK._.hash.TRANCHE_WORK.x.1.2.3.4.5"`, OpPublish, "$JS.ACK.*.*.TRANCHE_WORK.x.*.*.*.*.>"},
+		{sub + `"_INBOX.abc.*"`, OpSubscribe, "_INBOX.>"},
+		{sub + `"$SRV.PING"`, OpSubscribe, "$SRV.>"},
+		{sub + `"tranche.direct.x" using queue "tranche"`, OpSubscribe, "tranche.direct.x"},
+		{sub + `"tranche.wake" (sid "3")`, OpSubscribe, "tranche.wake"},
+		{pub + `"other.subject"`, "", ""},
+		{pub + `"$JS.API.STREAM.INFO.ORDERS"`, "", ""},
+		{pub + `"$JS.ACK.ORDERS.x.1.2"`, "", ""},
+		{pub + `no quotes`, "", ""},
+		{"nats: authorization violation", "", ""},
+	}
+	for _, test := range tests {
+		found, _, ok := ReadViolation(test.text, "")
+		switch {
+		case !ok && test.want != "":
+			t.Errorf("%s: not read", test.text)
+		case ok && (found.Subject != test.want || found.Op != test.op):
+			t.Errorf("%s: got %+v", test.text, found)
+		}
+	}
+}
+
+func FuzzReadViolation(f *testing.F) {
+	f.Add(`Permissions Violation for Publish to "tranche.reply.x"`)
+	f.Add(`Permissions Violation for Subscription to "_INBOX.x.*" using queue "q"`)
+	f.Fuzz(func(t *testing.T, text string) {
+		if found, _, ok := ReadViolation(text, "_INBOX"); ok && found.Subject == "" {
+			t.Errorf("%q names nothing to grant", text)
+		}
+	})
+}

@@ -1,0 +1,207 @@
+package stream
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+// Defaults of Config.
+const (
+	DefaultReplicas      = 1
+	DefaultWorkMaxBytes  = 1 << 30
+	DefaultReplyMaxBytes = 2 << 30
+	DefaultEventMaxBytes = 128 << 20
+	DefaultEventMaxAge   = 7 * 24 * time.Hour
+	DefaultStageMaxBytes = 512 << 20
+	DefaultFlowMaxBytes  = 512 << 20
+	DefaultDeadMaxBytes  = 64 << 20
+)
+
+// flowMaxAge is how long the state of a suspended chunk is kept at the most. Its own time to live is shorter.
+const flowMaxAge = 24 * time.Hour
+
+// duplicateWindow is how long a Nats-Msg-Id is remembered.
+const duplicateWindow = 2 * time.Minute
+
+// Config sizes the streams. A zero field means its default.
+type Config struct {
+	Replicas int // 1, 3 or 5
+	// MoreReplicas leaves a stream the copies that it has beyond Replicas.
+	MoreReplicas bool
+	// Bytes on disk. At a full work or reply stream publishers wait; of events the oldest go.
+	WorkMaxBytes, ReplyMaxBytes, EventMaxBytes int64
+	EventMaxAge                                time.Duration
+	// Bytes of replies on their way back into flows, of the state of suspended chunks, and of dead letters that no node
+	// has taken in yet. At a full one services wait.
+	StageMaxBytes, FlowMaxBytes, DeadMaxBytes int64
+	// Memory keeps the streams in memory: for tests.
+	Memory bool
+}
+
+// WithDefaults fills in what is zero.
+func (c Config) WithDefaults() Config {
+	c.Replicas = cmp.Or(c.Replicas, DefaultReplicas)
+	c.WorkMaxBytes = cmp.Or(c.WorkMaxBytes, DefaultWorkMaxBytes)
+	c.ReplyMaxBytes = cmp.Or(c.ReplyMaxBytes, DefaultReplyMaxBytes)
+	c.EventMaxBytes = cmp.Or(c.EventMaxBytes, DefaultEventMaxBytes)
+	c.EventMaxAge = cmp.Or(c.EventMaxAge, DefaultEventMaxAge)
+	c.StageMaxBytes = cmp.Or(c.StageMaxBytes, DefaultStageMaxBytes)
+	c.FlowMaxBytes = cmp.Or(c.FlowMaxBytes, DefaultFlowMaxBytes)
+	c.DeadMaxBytes = cmp.Or(c.DeadMaxBytes, DefaultDeadMaxBytes)
+	return c
+}
+
+// States says since when the streams exist. A later time than one remembered means that the stream was recreated
+// and what was in it is lost.
+type States struct {
+	WorkCreated, ReplyCreated, StageCreated, FlowCreated time.Time
+}
+
+// all are the streams as cfg wants them.
+func (c Config) all() []jetstream.StreamConfig {
+	c = c.WithDefaults()
+	return []jetstream.StreamConfig{c.work(), c.reply(), c.stage(), c.flow(), c.event(), c.dead()}
+}
+
+// Bytes is what the streams take on each server that keeps them, once they are full.
+func (c Config) Bytes() (all int64) {
+	for _, stream := range c.all() {
+		all += stream.MaxBytes
+	}
+	return all
+}
+
+// Ensure creates the streams, or brings existing ones to cfg. A stream with another retention or storage is a
+// *ConflictError. Nodes only create them, by [Create]: the one that leads does the rest.
+func Ensure(ctx context.Context, js jetstream.JetStream, cfg Config) (States, error) {
+	states, err := Create(ctx, js, cfg)
+	if err != nil {
+		return States{}, err
+	}
+	streams, err := Read(ctx, js, cfg)
+	for i := range streams {
+		if err == nil {
+			err = streams[i].Update(ctx, js)
+		}
+	}
+	return states, err
+}
+
+// Create creates the streams that are missing and leaves the others as they are. It may be called by many nodes
+// at once. A stream with another retention or storage is a *ConflictError.
+func Create(ctx context.Context, js jetstream.JetStream, cfg Config) (States, error) {
+	var states States
+	created := map[string]*time.Time{wire.StreamWork: &states.WorkCreated, wire.StreamReply: &states.ReplyCreated,
+		wire.StreamStage: &states.StageCreated, wire.StreamFlow: &states.FlowCreated}
+	for _, want := range cfg.all() {
+		at, err := createStream(ctx, js, want)
+		if err != nil {
+			return States{}, err
+		}
+		if to := created[want.Name]; to != nil {
+			*to = at
+		}
+	}
+	return states, nil
+}
+
+// work has DiscardNew: a full stream refuses a request, so that the node slows down instead of losing the oldest.
+// AllowMsgTTL lets a node give a request the time to live of its slice.
+func (c Config) work() jetstream.StreamConfig {
+	s := c.stream(wire.StreamWork, wire.WorkPrefix+"*", jetstream.WorkQueuePolicy, c.WorkMaxBytes)
+	s.Discard = jetstream.DiscardNew
+	s.AllowMsgTTL = true
+	return s
+}
+
+// reply has DiscardNew for the same reason: a service keeps its request until its reply is taken.
+func (c Config) reply() jetstream.StreamConfig {
+	s := c.stream(wire.StreamReply, wire.ReplyPrefix+"*", jetstream.WorkQueuePolicy, c.ReplyMaxBytes)
+	s.Discard = jetstream.DiscardNew
+	return s
+}
+
+// stage has DiscardNew, too: a service keeps its request until its reply is taken.
+func (c Config) stage() jetstream.StreamConfig {
+	s := c.stream(wire.StreamStage, wire.StagePrefix+">", jetstream.WorkQueuePolicy, c.StageMaxBytes)
+	s.Discard = jetstream.DiscardNew
+	return s
+}
+
+// flow keeps one message a subject. A service reads it by its subject, which permissions can be given for, and removes
+// it by an empty one with a short time to live, which needs no right but to publish. Roll-ups are not allowed: by one
+// of them, whoever may publish to any subject would remove what is on all others.
+func (c Config) flow() jetstream.StreamConfig {
+	s := c.stream(wire.StreamFlow, wire.FlowPrefix+">", jetstream.LimitsPolicy, c.FlowMaxBytes)
+	s.Discard = jetstream.DiscardNew
+	s.MaxMsgsPerSubject = 1
+	s.AllowDirect, s.AllowMsgTTL = true, true
+	s.MaxAge = flowMaxAge
+	return s
+}
+
+func (c Config) dead() jetstream.StreamConfig {
+	s := c.stream(wire.StreamDead, wire.DeadPrefix+"*", jetstream.WorkQueuePolicy, c.DeadMaxBytes)
+	s.Discard = jetstream.DiscardNew
+	return s
+}
+
+func (c Config) event() jetstream.StreamConfig {
+	s := c.stream(wire.StreamEvent, wire.EventPrefix+">", jetstream.LimitsPolicy, c.EventMaxBytes)
+	s.Discard = jetstream.DiscardOld
+	s.MaxAge = c.EventMaxAge
+	return s
+}
+
+func (c Config) stream(name, subject string, retention jetstream.RetentionPolicy, maxBytes int64,
+) jetstream.StreamConfig {
+	storage := jetstream.FileStorage
+	if c.Memory {
+		storage = jetstream.MemoryStorage
+	}
+	return jetstream.StreamConfig{
+		Name: name, Subjects: []string{subject}, Retention: retention, Storage: storage, Replicas: c.Replicas,
+		MaxBytes: maxBytes, Duplicates: duplicateWindow,
+	}
+}
+
+// createStream returns the time of the stream's making. Whoever loses a race to create it takes it as it is.
+func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) (time.Time, error) {
+	stream, err := js.Stream(ctx, want.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = js.CreateStream(ctx, want)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			stream, err = js.Stream(ctx, want.Name)
+		}
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("make stream %s: %w", want.Name, err)
+	}
+	have := stream.CachedInfo()
+	if err := sameKind(have.Config, want); err != nil {
+		return have.Created, err
+	}
+	if err := Leads(have.Cluster); err != nil {
+		return time.Time{}, fmt.Errorf("look at stream %s: %w", want.Name, err)
+	}
+	return have.Created, nil
+}
+
+func sameKind(have, want jetstream.StreamConfig) error {
+	if have.Retention != want.Retention {
+		return &ConflictError{want.Name, "retention", have.Retention.String(), want.Retention.String()}
+	}
+	if have.Storage != want.Storage {
+		return &ConflictError{want.Name, "storage", have.Storage.String(), want.Storage.String()}
+	}
+	if have.Sealed {
+		return &ConflictError{want.Name, "sealed", "true", "false"}
+	}
+	return nil
+}

@@ -1,0 +1,186 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// BodyReader walks a body of JSON once and hands out the raw values, which alias the body. To jsontext.Decoder it adds
+// what envelopes need: a depth limit of our own, and an error that sticks: after the first, every method returns zero
+// values at once.
+//
+// Duplicate names inside a payload or a result are none of its business; those of an envelope are for its callers.
+type BodyReader struct {
+	dec      *jsontext.Decoder
+	body     []byte
+	maxDepth int
+	Err      *MalformedError
+}
+
+// NewBodyReader reads a body no deeper than maxDepth.
+func NewBodyReader(body []byte, maxDepth int) *BodyReader {
+	// The decoder reads a bytes.Buffer in place and does not write to it.
+	dec := jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true))
+	return &BodyReader{dec: dec, body: body, maxDepth: maxDepth}
+}
+
+// Fail notes the first thing that is wrong with the body.
+func (r *BodyReader) Fail(reason, format string, args ...any) {
+	if r.Err == nil {
+		r.Err = Malformed(reason, format, args...)
+	}
+}
+
+// envelopeDepth is how deep a value stands at the most: {"items":[{"p":{"accounts":{"d":….
+const envelopeDepth = 5
+
+// broken turns an error of the decoder into one of ours. The decoder gives up at a depth of its own, which is far over
+// any sensible limit.
+func (r *BodyReader) broken(err error) {
+	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case !ok: // io.EOF
+		r.Fail(ReasonJSON, "the body is empty")
+	case strings.Count(string(syntax.JSONPointer), "/") > r.maxDepth+envelopeDepth:
+		r.Fail(ReasonDepth, "the value around byte %d is nested deeper than %d", syntax.ByteOffset, r.maxDepth)
+	default:
+		r.Fail(ReasonJSON, "byte %d: %v", syntax.ByteOffset, syntax.Err)
+	}
+}
+
+// Pos returns where the last token or value ended.
+func (r *BodyReader) Pos() int { return int(r.dec.InputOffset()) }
+
+// Open reads the begin of an object or array.
+func (r *BodyReader) Open(want jsontext.Kind) {
+	if got := r.token(); got != want {
+		r.unexpected(got, want)
+	}
+}
+
+// token reads the next token.
+func (r *BodyReader) token() jsontext.Kind {
+	if r.Err != nil {
+		return jsontext.KindInvalid
+	}
+	token, err := r.dec.ReadToken()
+	if err != nil {
+		r.broken(err)
+	}
+	return token.Kind()
+}
+
+func (r *BodyReader) unexpected(got, want jsontext.Kind) {
+	r.Fail(ReasonJSON, "around byte %d a JSON %s stands where a JSON %s should", r.Pos(), kindName(got), kindName(want))
+}
+
+// More reports whether the object or array has another member, and reads its end when it has none.
+func (r *BodyReader) More() bool {
+	if r.Err != nil {
+		return false
+	}
+	switch r.dec.PeekKind() {
+	case jsontext.KindEndObject, jsontext.KindEndArray, jsontext.KindInvalid:
+		r.token()
+		return false
+	default:
+		return true
+	}
+}
+
+// Raw reads any value.
+func (r *BodyReader) Raw() []byte {
+	if r.Err != nil {
+		return nil
+	}
+	v, err := r.dec.ReadValue()
+	if err != nil {
+		r.broken(err)
+		return nil
+	}
+	// The decoder lends v until the next call only. Its offset says where the same bytes stand in the body.
+	end := r.Pos()
+	return r.body[end-len(v) : end : end]
+}
+
+// Name reads a member's name, with its quotes. Names of ours have no escapes.
+func (r *BodyReader) Name() []byte { return r.Raw() }
+
+// value reads any value that is nested no deeper than allowed.
+func (r *BodyReader) value() []byte {
+	v := r.Raw()
+	if deeper(v, r.maxDepth) {
+		r.Fail(ReasonDepth, "the value that ends at byte %d is nested deeper than %d", r.Pos(), r.maxDepth)
+	}
+	return v
+}
+
+// deeper reports whether a valid value is nested deeper than depth. Most have too few brackets to need a closer look.
+func deeper(value []byte, depth int) bool {
+	if len(value) <= 2*depth || bytes.Count(value, []byte("["))+bytes.Count(value, []byte("{")) <= depth {
+		return false
+	}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(value), jsontext.AllowDuplicateNames(true))
+	for {
+		if _, err := dec.ReadToken(); err != nil {
+			return false
+		}
+		if dec.StackDepth() > depth {
+			return true
+		}
+	}
+}
+
+// Text reads a string and appends it to dst.
+func (r *BodyReader) Text(dst []byte) []byte {
+	raw := r.Raw()
+	if r.Err != nil {
+		return dst
+	}
+	if raw[0] != '"' {
+		r.unexpected(jsontext.Value(raw).Kind(), '"')
+		return dst
+	}
+	dst, _ = jsontext.AppendUnquote(dst, raw) // a string that was read is valid
+	return dst
+}
+
+// Ordinal reads a number from 0 to 2³¹-1.
+func (r *BodyReader) Ordinal() int {
+	raw := r.Raw()
+	if r.Err != nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(raw), 10, 31)
+	if err != nil {
+		r.Fail(ReasonSlot, "the ordinal that ends at byte %d is not a whole number from 0 to %d", r.Pos(), math.MaxInt32)
+	}
+	return int(n)
+}
+
+// boolean reads true or false.
+func (r *BodyReader) boolean() bool {
+	got := r.token()
+	if got != 't' && got != 'f' {
+		r.unexpected(got, 't')
+	}
+	return got == 't'
+}
+
+// End fails unless only white space is left.
+func (r *BodyReader) End() {
+	if r.Err != nil {
+		return
+	}
+	if _, err := r.dec.ReadToken(); err == nil {
+		r.Fail(ReasonJSON, "something follows the object of the body: it ends at byte %d", r.Pos())
+	} else if !errors.Is(err, io.EOF) {
+		r.broken(err)
+	}
+}

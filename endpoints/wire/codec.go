@@ -1,0 +1,131 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Binary is a result that is not JSON: a PDF, an image. Use it, or a pointer to it, as a handler's Out.
+type Binary struct {
+	ContentType string // such as application/pdf; "" means application/octet-stream
+	Data        []byte
+}
+
+// DecodePayload reads a payload into input, which points to a handler's In; nil leaves it as it is. A panic of the
+// type's own decoder is an error: it must not cost more than the item.
+func DecodePayload(payload []byte, input any) (err error) {
+	if payload == nil {
+		return nil
+	}
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf("panic: %v", value)
+		}
+	}()
+	return json.Unmarshal(payload, input)
+}
+
+// AppendResult writes the member of a slot that holds a result: "d", or "t" and "b". result points to a handler's Out.
+// On an error, which a panic of the type's own encoder counts as, buf holds a part of it.
+func AppendResult(buf *bytes.Buffer, result any) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf("panic: %v", value)
+		}
+	}()
+	switch r := result.(type) {
+	case *Binary:
+		return AppendBinary(buf, r)
+	case **Binary:
+		if *r != nil {
+			return AppendBinary(buf, *r)
+		}
+	case *any:
+		switch v := (*r).(type) {
+		case Binary:
+			return AppendBinary(buf, &v)
+		case *Binary:
+			if v != nil {
+				return AppendBinary(buf, v)
+			}
+		}
+	}
+	buf.WriteString(`"d":`)
+	return json.MarshalWrite(buf, result)
+}
+
+// AppendBinary writes a result that is not JSON, as a slot has it.
+func AppendBinary(buf *bytes.Buffer, r *Binary) error {
+	contentType := r.ContentType
+	if contentType == "" {
+		contentType = DefaultBinaryType
+	}
+	if !ValidContentType(contentType) {
+		return fmt.Errorf("content type %.80q is not one", contentType)
+	}
+	buf.Grow(base64.StdEncoding.EncodedLen(len(r.Data)) + len(contentType) + len(`"t":"","b":""}`))
+	buf.Write(appendEncoded(buf.AvailableBuffer(), contentType, r.Data))
+	return nil
+}
+
+// appendEncoded writes "t":"image/png","b":"…".
+func appendEncoded(b []byte, contentType string, data []byte) []byte {
+	b = append(b, `"t":`...)
+	b = AppendString(b, contentType)
+	b = append(b, `,"b":"`...)
+	b = base64.StdEncoding.AppendEncode(b, data)
+	return append(b, '"')
+}
+
+// PayloadError says where a payload does not fit the handler's input. It names the place and the types, never the
+// value: payloads do not belong in messages and logs.
+func PayloadError(err error, input reflect.Type) *SlotError {
+	var semantic *json.SemanticError
+	var syntactic *jsontext.SyntacticError
+	var detail string
+	switch {
+	case errors.As(err, &semantic):
+		detail = fmt.Sprintf("at %s", place(semantic.JSONPointer))
+		if kind := semantic.JSONKind; kind != 0 {
+			detail += fmt.Sprintf(": a JSON %s", kindName(kind))
+		}
+		if semantic.GoType != nil {
+			detail += fmt.Sprintf(" does not fit Go type %s", semantic.GoType)
+		}
+	case errors.As(err, &syntactic):
+		detail = fmt.Sprintf("at %s: %v", place(syntactic.JSONPointer), syntactic.Err)
+	default:
+		detail = "its own decoder refused it"
+	}
+	return NewSlotError(CodeBadPayload, fmt.Sprintf("the payload does not fit %v %s", input, detail), false)
+}
+
+func place(pointer jsontext.Pointer) string {
+	if pointer == "" {
+		return "its root"
+	}
+	return Cut(string(pointer), 200)
+}
+
+func kindName(kind jsontext.Kind) string {
+	switch kind {
+	case 'n':
+		return "null"
+	case 't', 'f':
+		return "boolean"
+	case '"':
+		return "string"
+	case '0':
+		return "number"
+	case '{':
+		return "object"
+	default:
+		return "array"
+	}
+}

@@ -1,0 +1,144 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+)
+
+var died = time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)
+
+func testObituary() Obituary {
+	return Obituary{Cause: NewSlotError(CodePanic, "the handler panicked:\nboom", false), Deliveries: 3,
+		Service: "tester@1.2.3 abc", At: died, ID: "dead.fallback"}
+}
+
+// singleRequest is a request of one item with all headers that it may have.
+func singleRequest(t *testing.T) (Meta, *nats.Msg) {
+	t.Helper()
+	meta := newMeta()
+	meta.Mode, meta.Stack, meta.Origin, meta.Requeued, meta.Root = ModeSingle, "flow:1", "web", 2, uuid.New()
+	builder := NewRequestBuilder("square", meta, 1<<20)
+	if !builder.Add(0, "k", []byte(`{"n":7}`)) {
+		t.Fatal("the item does not fit")
+	}
+	msg := builder.Msg()
+	msg.Header[HeaderTTL] = []string{"5s"}
+	msg.Header["X-Other"] = []string{"one", "two"}
+	return meta, msg
+}
+
+func TestDeadLetterSaysWhatTheRequestWas(t *testing.T) {
+	t.Parallel()
+	meta, request := singleRequest(t)
+	before := maps.Clone(request.Header)
+	msg := NewDeadLetter("square", request.Header, request.Data, testObituary(), 1<<20)
+	if msg.Header.Get(HeaderTTL) != "" {
+		t.Error("the stream of dead letters refuses a time to live")
+	}
+	letter, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
+	check(t, err)
+	if letter.Endpoint != "square" || letter.Cause != CodePanic || letter.Message != "the handler panicked: boom" ||
+		letter.Service != "tester@1.2.3 abc" || letter.Deliveries != 3 || !letter.At.Equal(died) || letter.Omitted != 0 {
+		t.Errorf("%+v", letter)
+	}
+	if letter.Mode != ModeSingle || letter.Run != meta.Run || letter.Slice != meta.Slice || letter.Root != meta.Root ||
+		letter.Stack != "flow:1" || letter.Origin != "web" || letter.Requeued != 2 || letter.Items != 1 {
+		t.Errorf("%+v", letter)
+	}
+	if letter.MsgID != DeadMsgID(request.Header) || !bytes.Equal(letter.Body, request.Data) {
+		t.Errorf("id %s, body %s", letter.MsgID, letter.Body)
+	}
+	again, err := ParseRequest(letter.Header, letter.Body, Limits{})
+	if err != nil || again.Meta != meta || len(letter.Header["X-Other"]) != 2 || letter.Header.Get(HeaderMsgID) != "" {
+		t.Errorf("as it would be sent again: %v, %+v, %v", err, again, letter.Header)
+	}
+	if len(request.Header) != len(before) {
+		t.Error("the request was changed")
+	}
+}
+
+func TestDeadLetterFitsItsMessage(t *testing.T) {
+	t.Parallel()
+	const limit = 4 << 10
+	plain := nats.Header{HeaderSlice: {uuid.NewString()}}
+	long := nats.Header{"X-Long": {strings.Repeat("x", limit)}}
+	noise := make([]byte, 0, limit)
+	for len(noise) < limit {
+		noise = append(noise, uuid.New().NodeID()...)
+	}
+	for name, tc := range map[string]struct {
+		header  nats.Header
+		body    []byte
+		encoded string
+		omitted bool
+	}{
+		"small":     {plain, []byte("{}"), "", false},
+		"squeezed":  {plain, bytes.Repeat([]byte("a"), limit), EncodingZstd, false},
+		"noise":     {plain, noise, "", true},
+		"encoded":   {nats.Header{HeaderEncoding: {"br"}}, bytes.Repeat([]byte("a"), limit), "br", true},
+		"headers":   {long, []byte("{}"), "", true},
+		"no header": {nil, nil, "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			msg := NewDeadLetter("square", tc.header, tc.body, testObituary(), limit)
+			if n := HeaderSize(msg.Header) + len(msg.Data); n > limit {
+				t.Fatalf("%d bytes", n)
+			}
+			letter, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
+			check(t, err)
+			if letter.Cause != CodePanic || letter.Header.Get(HeaderEncoding) != tc.encoded && name != "noise" ||
+				(letter.Omitted > 0) != tc.omitted || tc.omitted != (len(letter.Body) == 0 && len(tc.body) > 0) {
+				t.Errorf("%+v", letter)
+			}
+		})
+	}
+}
+
+func TestParseDeadLetterTakesGarbage(t *testing.T) {
+	t.Parallel()
+	letter, err := ParseDeadLetter("tranche.dead.square", nats.Header{
+		HeaderDeadCause: {"no such \x00 code"}, HeaderDeadMessage: {"\xff"}, HeaderDeadDeliveries: {"-4"},
+		HeaderDeadAt: {"yesterday"}, HeaderRun: {"x"}, HeaderMode: {"odd"}, HeaderRequeued: {"99999999999999"},
+		HeaderStack: {strings.Repeat("s", 1<<20)},
+	}, []byte("\x00\x01"))
+	check(t, err)
+	if letter.Cause != "no_such___code" || letter.Message != "?" || letter.Deliveries != 0 || !letter.At.IsZero() ||
+		letter.Run != uuid.Nil || letter.Mode != "" || letter.Requeued != 0 || letter.Items != 0 || letter.MsgID == "" ||
+		len(letter.Stack) > MaxMessageLength {
+		t.Errorf("%+v", letter)
+	}
+	var bad *MalformedError
+	letter, err = ParseDeadLetter("tranche.work.square", nats.Header{HeaderDeadCause: {"panic"}}, nil)
+	if !errors.As(err, &bad) || bad.Reason != ReasonSubject || letter.Cause != "panic" {
+		t.Errorf("%v, %+v", err, letter)
+	}
+	other, _ := ParseDeadLetter("tranche.work.square", nats.Header{HeaderDeadCause: {"panic"}}, []byte("x"))
+	if other.MsgID == letter.MsgID {
+		t.Error("two letters have one id")
+	}
+}
+
+func FuzzParseDeadLetter(f *testing.F) {
+	f.Add("tranche.dead.a", HeaderDeadCause, "panic", HeaderRun, uuid.NewString(), []byte(`{"items":[]}`))
+	f.Add("tranche.dead.a", HeaderDeadDeliveries, "3", HeaderEncoding, "zstd", []byte{0x28, 0xb5, 0x2f, 0xfd})
+	f.Fuzz(func(t *testing.T, subject, name, value, name2, value2 string, body []byte) {
+		h := nats.Header{name: {value}, name2: {value2}}
+		letter, err := ParseDeadLetter(subject, h, body)
+		if (err == nil) != (letter.Endpoint != "") || letter.MsgID == "" || letter.Deliveries < 0 {
+			t.Fatalf("%+v, %v", letter, err)
+		}
+		msg := NewDeadLetter("x", letter.Header, letter.Body, testObituary(), 64<<10)
+		again, err := ParseDeadLetter(msg.Subject, msg.Header, msg.Data)
+		if err != nil || again.Run != letter.Run || again.Mode != letter.Mode || again.Stack != letter.Stack {
+			t.Fatalf("%+v became %+v, %v", letter, again, err)
+		}
+	})
+}

@@ -1,0 +1,197 @@
+package wire
+
+import (
+	"errors"
+	"strconv"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Mode says how a request wants to be handled.
+type Mode string
+
+const (
+	// ModeBatch is a chunk of a run.
+	ModeBatch Mode = "batch"
+	// ModeSingle is a request for one item for which somebody waits.
+	ModeSingle Mode = "single"
+)
+
+// Meta is what the headers of a request say, and its reply repeats.
+type Meta struct {
+	Run, Slice uuid.UUID
+	Step       int
+	// Attempt counts how often the items were issued, from 1; Generation counts how often the run was armed, from 1.
+	Attempt, Generation int
+	Mode                Mode
+
+	// ReplyTo is where the reply goes; the zero Return means to the nodes.
+	ReplyTo Return
+	// Stack is the endpoints that wait for the answer, outermost first. It is empty when a node asks.
+	Stack Stack
+	// Root is the slice that all this is for: Slice itself unless a flow asks.
+	Root uuid.UUID
+	// Origin says who asked first, for people; it may be empty.
+	Origin string
+	// Deliveries is after how many deliveries without an answer the request is given up.
+	Deliveries int
+	// Requeued is how often an operator has sent the request again.
+	Requeued int
+}
+
+// Request returns the headers with which m is asked for.
+func (m Meta) Request() nats.Header {
+	h := m.Reply()
+	set := func(name, value string) {
+		if value != "" {
+			h[name] = []string{value}
+		}
+	}
+	set(HeaderReplyTo, m.ReplyTo.String())
+	set(HeaderStack, string(m.Stack))
+	set(HeaderOrigin, OneLine(Cut(m.Origin, MaxServiceName)))
+	if m.Root != uuid.Nil && m.Root != m.Slice {
+		set(HeaderRoot, m.Root.String())
+	}
+	if m.Deliveries != 0 && m.Deliveries != DefaultDeliveries {
+		set(HeaderDeliveries, strconv.Itoa(m.Deliveries))
+	}
+	if m.Requeued > 0 {
+		set(HeaderRequeued, strconv.Itoa(m.Requeued))
+	}
+	return h
+}
+
+// Reply returns the headers that a reply repeats.
+func (m Meta) Reply() nats.Header {
+	mode := m.Mode
+	if mode == "" {
+		mode = ModeBatch
+	}
+	return nats.Header{
+		HeaderVersion:    {ProtocolVersion},
+		HeaderRun:        {m.Run.String()},
+		HeaderStep:       {strconv.Itoa(m.Step)},
+		HeaderSlice:      {m.Slice.String()},
+		HeaderAttempt:    {strconv.Itoa(m.Attempt)},
+		HeaderGeneration: {strconv.Itoa(m.Generation)},
+		HeaderMode:       {string(mode)},
+	}
+}
+
+// notRelayed refuses what a stream has given out: it says which one in a header. Those who take part in Tranche publish
+// themselves; this was published by a server, on behalf of somebody who may not.
+func notRelayed(h nats.Header) error {
+	if streams, given := h[jetstream.StreamHeader]; given { // the server adds its own behind what the message had
+		return Malformed(ReasonHeader, "%s is %.80q: the message comes from a stream and not from who it says",
+			jetstream.StreamHeader, streams)
+	}
+	return nil
+}
+
+// ParseMeta reads the headers. On an error it still returns what could be read of the ids.
+func ParseMeta(h nats.Header) (Meta, error) {
+	var m Meta
+	read := headerReader{header: h}
+	m.Slice = read.id(HeaderSlice)
+	m.Run = read.id(HeaderRun)
+	m.Step = read.number(HeaderStep, 0)
+	m.Attempt = read.number(HeaderAttempt, 1)
+	m.Generation = read.number(HeaderGeneration, 1)
+	switch mode := Mode(h.Get(HeaderMode)); mode {
+	case "", ModeBatch:
+		m.Mode = ModeBatch
+	case ModeSingle:
+		m.Mode = mode
+	default:
+		read.fail("%s is %.40q; it must be %s or %s", HeaderMode, mode, ModeBatch, ModeSingle)
+	}
+	m.readAsker(&read)
+	if version := h.Get(HeaderVersion); version != ProtocolVersion {
+		return m, Malformed(ReasonVersion, "%s is %.40q; this side speaks %s", HeaderVersion, version, ProtocolVersion)
+	}
+	if read.err != nil {
+		return m, read.err
+	}
+	return m, nil
+}
+
+// readAsker reads the headers that only some requests have.
+func (m *Meta) readAsker(read *headerReader) {
+	m.Root, m.Deliveries = m.Slice, DefaultDeliveries
+	h := read.header
+	if h.Get(HeaderRoot) != "" {
+		m.Root = read.id(HeaderRoot)
+	}
+	if h.Get(HeaderDeliveries) != "" {
+		m.Deliveries = min(read.number(HeaderDeliveries, 1), MaxDeliver)
+	}
+	if h.Get(HeaderRequeued) != "" {
+		m.Requeued = read.number(HeaderRequeued, 0)
+	}
+	m.Origin = cleanMessage(Cut(h.Get(HeaderOrigin), MaxServiceName))
+	var err error
+	if m.ReplyTo, err = ParseReturn(h.Get(HeaderReplyTo)); err != nil {
+		read.fail("%s: %v", HeaderReplyTo, err)
+	}
+	m.Stack, err = ParseStack(h.Get(HeaderStack))
+	if deep, ok := errors.AsType[*MalformedError](err); ok && read.err == nil {
+		read.err = deep // the only thing wrong: the asker can be told
+	} else if err != nil {
+		read.fail("%s: %v", HeaderStack, err)
+	}
+}
+
+// headerReader reads headers and remembers the first thing wrong with them.
+type headerReader struct {
+	header nats.Header
+	err    *MalformedError
+}
+
+func (r *headerReader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = Malformed(ReasonHeader, format, args...)
+	}
+}
+
+func (r *headerReader) id(name string) uuid.UUID {
+	value := r.header.Get(name)
+	id, err := uuid.Parse(value)
+	if err != nil || len(value) != 36 {
+		r.fail("%s is %.60q; it must be a UUID of 36 characters", name, value)
+		return uuid.Nil
+	}
+	return id
+}
+
+func (r *headerReader) number(name string, lowest int) int {
+	value := r.header.Get(name)
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err != nil || int(n) < lowest {
+		r.fail("%s is %.40q; it must be a number of at least %d", name, value, lowest)
+	}
+	return int(n)
+}
+
+// HeaderSize is the number of bytes that h takes on the wire: NATS counts them in with max_payload.
+func HeaderSize(h nats.Header) int {
+	n := len("NATS/1.0\r\n\r\n")
+	for name, values := range h {
+		for _, value := range values {
+			n += len(name) + len(": ") + len(value) + len("\r\n")
+		}
+	}
+	return n
+}
+
+// ReadMeta reads the headers of a request or a reply. The error is always a *MalformedError; what could be read of the
+// ids is returned with it.
+func ReadMeta(h nats.Header) (Meta, error) {
+	meta, err := ParseMeta(h)
+	if err != nil {
+		return meta, About(meta, err)
+	}
+	return meta, nil
+}

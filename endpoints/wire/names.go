@@ -1,0 +1,181 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+)
+
+// ProtocolVersion is the major version that every message states in HeaderVersion. A reader refuses any other.
+const ProtocolVersion = "1"
+
+// The streams.
+const (
+	StreamWork  = "TRANCHE_WORK"  // requests
+	StreamReply = "TRANCHE_REPLY" // replies on their way to a node
+	StreamEvent = "TRANCHE_EVENT"
+	StreamStage = "TRANCHE_STAGE" // replies on their way back into a flow
+	StreamFlow  = "TRANCHE_FLOW"  // the state of suspended chunks
+	StreamDead  = "TRANCHE_DEAD"  // dead letters on their way to a node
+)
+
+// RecorderConsumer is the durable consumer through which all nodes together read replies, CollectorConsumer the one
+// through which they read dead letters.
+const (
+	RecorderConsumer  = "recorder"
+	CollectorConsumer = "collector"
+)
+
+// DatabaseMark is where nodes keep, in StreamFlow, how far their database has come. No endpoint has such a name.
+const DatabaseMark = FlowPrefix + "$database.mark"
+
+// MaxNameLength is the longest name of an endpoint.
+const MaxNameLength = 64
+
+// What subjects begin with.
+const (
+	WorkPrefix   = "tranche.work."
+	ReplyPrefix  = "tranche.reply."
+	EventPrefix  = "tranche.event."
+	StatusPrefix = "tranche.status."
+	StagePrefix  = "tranche.stage."
+	FlowPrefix   = "tranche.flow."
+	DeadPrefix   = "tranche.dead."
+	directPrefix = "tranche.direct."
+	CallPrefix   = "tranche.call."
+
+	collectPrefix = "tranche.collect."
+)
+
+// JetStream's API, and what the nodes' is called in the accounts of others: docs/security.md. A mapping of the account
+// leads there whoever asks for the former.
+const (
+	APIPrefix      = "$JS.API."
+	NodesAPIPrefix = "JS.tranche.API."
+)
+
+// DirectQueue is the queue group of the instances that take requests over core NATS.
+const DirectQueue = "tranche"
+
+// Headers of requests and replies. NATS headers are case-sensitive.
+const (
+	HeaderVersion    = "Tranche-Version"
+	HeaderRun        = "Tranche-Run"
+	HeaderStep       = "Tranche-Step"
+	HeaderSlice      = "Tranche-Slice"
+	HeaderAttempt    = "Tranche-Attempt"
+	HeaderGeneration = "Tranche-Generation"
+	HeaderMode       = "Tranche-Mode"
+	// HeaderFinal stands on the last message of a reply. Its value is the number of slots in all messages of the reply.
+	HeaderFinal = "Tranche-Final"
+	// HeaderService says who answered: "name@version instance".
+	HeaderService = "Tranche-Service"
+	// HeaderTook stands on the last message of a reply: for how many milliseconds the service worked on the chunk.
+	HeaderTook = "Tranche-Took"
+
+	// HeaderReplyTo names the subject to reply on when it is not the endpoint's own: the asker is not a node.
+	HeaderReplyTo = "Tranche-Reply-To"
+	// HeaderStack names the endpoints that wait for the answer, outermost first: "statement:1,accounts:2".
+	HeaderStack = "Tranche-Stack"
+	// HeaderRoot is the slice of the node that all this is for, when it is not the request's own.
+	HeaderRoot = "Tranche-Root"
+	// HeaderOrigin says who asked first, for people.
+	HeaderOrigin = "Tranche-Origin"
+	// HeaderDeliveries says after how many deliveries without an answer the request is given up.
+	HeaderDeliveries = "Tranche-Deliveries"
+	// HeaderRequeued says how often an operator has sent the request again.
+	HeaderRequeued = "Tranche-Requeued"
+	// HeaderCollector names the collector whose operations are asked for; only flushes have it.
+	HeaderCollector = "Tranche-Collector"
+
+	// Headers that a dead letter has beside those of its request.
+	HeaderDeadCause      = "Tranche-Dead-Cause"
+	HeaderDeadMessage    = "Tranche-Dead-Message"
+	HeaderDeadDeliveries = "Tranche-Dead-Deliveries"
+	HeaderDeadService    = "Tranche-Dead-Service"
+	HeaderDeadAt         = "Tranche-Dead-At"
+	// HeaderDeadOmitted is the size of a body that did not fit the letter.
+	HeaderDeadOmitted = "Tranche-Dead-Omitted"
+
+	HeaderMsgID       = "Nats-Msg-Id"
+	HeaderError       = "Nats-Service-Error"
+	HeaderErrorCode   = "Nats-Service-Error-Code"
+	HeaderEncoding    = "Content-Encoding"
+	HeaderContentType = "Content-Type"
+	HeaderTrace       = "traceparent"
+	HeaderTraceState  = "tracestate"
+	HeaderTTL         = "Nats-TTL"
+)
+
+// Values of headers.
+const (
+	EncodingZstd    = "zstd"
+	ContentTypeJSON = "application/json"
+)
+
+// WorkSubject is where the requests for an endpoint are published.
+func WorkSubject(endpoint string) string { return WorkPrefix + endpoint }
+
+// ReplySubject is where the replies of an endpoint are published.
+func ReplySubject(endpoint string) string { return ReplyPrefix + endpoint }
+
+// StageSubjects is the filter for all replies that go back into the flow of an endpoint.
+func StageSubjects(endpoint string) string { return StagePrefix + endpoint + ".>" }
+
+// DeadSubject is where the dead letters of an endpoint are published.
+func DeadSubject(endpoint string) string { return DeadPrefix + endpoint }
+
+// DirectSubject is where requests for an endpoint go that nobody persists, over core NATS.
+func DirectSubject(endpoint string) string { return directPrefix + endpoint }
+
+// CollectSubject is where operations for a collector go, over core NATS. All nodes listen as one queue group.
+func CollectSubject(collector string) string { return collectPrefix + collector }
+
+// EventSubject is where an event of the given kind is published.
+func EventSubject(kind string) string { return EventPrefix + kind }
+
+// ConsumerName is the durable consumer that all instances of an endpoint share.
+func ConsumerName(endpoint string) string { return endpoint }
+
+// ConsumerAPI is the subject of a request about an endpoint's consumer on a stream.
+func ConsumerAPI(verb, stream, endpoint string) string {
+	return "$JS.API.CONSUMER." + verb + "." + stream + "." + ConsumerName(endpoint)
+}
+
+// ValidateName returns a *NameError unless the name is 1 to 64 of the characters A-Z a-z 0-9 _ and -.
+func ValidateName(endpoint string) error {
+	if endpoint == "" || len(endpoint) > MaxNameLength {
+		return &NameError{Name: endpoint}
+	}
+	for i := range len(endpoint) {
+		if c := endpoint[i]; !isWord(c) && c != '-' {
+			return &NameError{Name: endpoint}
+		}
+	}
+	return nil
+}
+
+// NameError is returned for a name that cannot be an endpoint's.
+type NameError struct{ Name string }
+
+func (e *NameError) Error() string {
+	if len(e.Name) > MaxNameLength {
+		return fmt.Sprintf("endpoint name %.20q… has %d characters; %d are allowed", e.Name, len(e.Name), MaxNameLength)
+	}
+	return fmt.Sprintf("endpoint name %q: use 1 to %d of A-Z a-z 0-9 _ -", e.Name, MaxNameLength)
+}
+
+// endpointOf returns the endpoint that a subject with the given prefix names.
+func endpointOf(subject, prefix string) (string, error) {
+	name, found := strings.CutPrefix(subject, prefix)
+	if !found {
+		return "", Malformed(ReasonSubject, "subject %.100q does not start with %s", subject, prefix)
+	}
+	if err := ValidateName(name); err != nil {
+		return "", Malformed(ReasonSubject, "%v", err)
+	}
+	return name, nil
+}
+
+func isWord(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_'
+}

@@ -1,0 +1,290 @@
+package wire
+
+import (
+	"encoding/base64"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Slot is one item's place in a reply: a result, or an error.
+type Slot struct {
+	Ordinal     int
+	Data        []byte     // the result; JSON unless ContentType says otherwise. nil with an error
+	ContentType string     // "" means JSON
+	Err         *SlotError // nil with a result
+}
+
+// SlotError says why an item, or a whole chunk, has no result.
+type SlotError struct {
+	Code, Message string
+	Retry         bool // whether trying again could help
+}
+
+func (e *SlotError) Error() string { return e.Code + ": " + e.Message }
+
+// Reply is one message of a reply. A reply may come in several, in any order.
+type Reply struct {
+	Meta
+	Endpoint string // from the subject
+	Service  string // who answered
+	// Took is how long the service worked on the chunk, by its own account; 0 when it does not say. Only the final message
+	// has it.
+	Took time.Duration
+	// Answered is -1 unless the message is the final one. Then it is the number of slots in all messages of this reply:
+	// once that many have been recorded, an item without one was left out.
+	Answered int
+	Slots    []Slot
+	Failure  *SlotError // what became of the items without a slot; only on a final message
+	// Size is about how many bytes the reply keeps alive: its body, decompressed, and what was decoded from it. A small
+	// message may hold a large reply; a reader that holds many at once goes by this.
+	Size int
+}
+
+// ParseReply reads a message from StreamReply. Slot.Data and, when the body is not compressed, all that is in it alias
+// body. The error is always a *MalformedError, and then nothing of the message counts.
+//
+// It checks the shape only. Whether the ordinals were asked for, or stand twice, is for the caller to see.
+func ParseReply(subject string, h nats.Header, body []byte, limits Limits) (*Reply, error) {
+	endpoint, err := endpointOf(subject, ReplyPrefix)
+	if err != nil {
+		meta, _ := ParseMeta(h) // for the ids, as far as they can be read
+		return nil, About(meta, err)
+	}
+	return ReceiveReply(endpoint, h, body, limits)
+}
+
+// ReceiveReply is parseReplyOf for a message that has just come.
+func ReceiveReply(endpoint string, h nats.Header, body []byte, limits Limits) (*Reply, error) {
+	if err := notRelayed(h); err != nil {
+		meta, _ := ParseMeta(h) // for the ids, as far as they can be read
+		return nil, About(meta, err)
+	}
+	return ParseReplyOf(endpoint, h, body, limits)
+}
+
+// ParseReplyOf reads a message that the endpoint has sent as a reply, wherever to.
+func ParseReplyOf(endpoint string, h nats.Header, body []byte, limits Limits) (*Reply, error) {
+	limits = limits.WithDefaults()
+	meta, err := ParseMeta(h)
+	if err != nil {
+		return nil, About(meta, err)
+	}
+	reply := &Reply{Meta: meta, Endpoint: endpoint, Answered: -1,
+		Service: cleanMessage(Cut(h.Get(HeaderService), MaxServiceName)), Took: parseTook(h.Get(HeaderTook))}
+	if err := reply.parseBody(h, body, limits); err != nil {
+		return nil, About(meta, err)
+	}
+	if err := reply.parseFinal(h, limits); err != nil {
+		return nil, About(meta, err)
+	}
+	reply.Size += reply.decoded()
+	return reply, nil
+}
+
+// What a Slot and a SlotError take, on a 64-bit machine.
+const (
+	slotSize  = 56
+	errorSize = 40
+)
+
+// decoded is about how many bytes r holds beside its body.
+func (r *Reply) decoded() int {
+	n := cap(r.Slots)*slotSize + len(r.Service)
+	for i := range r.Slots {
+		switch s := &r.Slots[i]; {
+		case s.Err != nil:
+			n += errorSize + len(s.Err.Code) + len(s.Err.Message)
+		case s.ContentType != "":
+			n += cap(s.Data) + len(s.ContentType)
+		}
+	}
+	return n
+}
+
+func (r *Reply) parseBody(h nats.Header, body []byte, limits Limits) error {
+	body, err := decode(h, body, limits.MaxBody)
+	if err != nil {
+		return err
+	}
+	r.Size = cap(body)
+	code := h.Get(HeaderErrorCode)
+	if len(body) > 0 || code == "" {
+		in := NewBodyReader(body, limits.MaxDepth)
+		r.scan(in, limits.MaxSlots)
+		if in.Err != nil {
+			return in.Err
+		}
+	}
+	if code == "" || r.Failure != nil {
+		return nil //nolint:nilerr // a Failure is what the message tells, not what is wrong with it
+	}
+	if !validCode(code) {
+		return Malformed(ReasonHeader, "%s is %.80q; it must be 1 to %d of A-Z a-z 0-9 _ . -", HeaderErrorCode, code,
+			MaxCodeLength)
+	}
+	r.Failure = &SlotError{Code: code, Message: cleanMessage(h.Get(HeaderError)), Retry: true}
+	return nil
+}
+
+func (r *Reply) parseFinal(h nats.Header, limits Limits) error {
+	value := h.Get(HeaderFinal)
+	if value == "" {
+		if r.Failure != nil {
+			return Malformed(ReasonFinal, "a failure speaks for all that is left and needs %s", HeaderFinal)
+		}
+		return nil
+	}
+	n, err := strconv.ParseUint(value, 10, 31)
+	switch {
+	case err != nil:
+		return Malformed(ReasonFinal, "%s is %.40q; it must be the number of slots sent in all", HeaderFinal, value)
+	case int(n) < len(r.Slots):
+		return Malformed(ReasonFinal, "%s is %d, but this message alone has %d slots", HeaderFinal, n, len(r.Slots))
+	case int(n) > limits.MaxSlots:
+		return Malformed(ReasonTooMany, "%s is %d; a slice has at most %d items", HeaderFinal, n, limits.MaxSlots)
+	}
+	r.Answered = int(n)
+	return nil
+}
+
+// scan reads {"slots":[…]} or {"error":{…}} or both. Members it does not know are skipped.
+func (r *Reply) scan(in *BodyReader, maxSlots int) {
+	slots := false
+	in.Open('{')
+	for in.More() {
+		switch string(in.Name()) {
+		case `"slots"`:
+			if slots {
+				in.Fail(ReasonSlot, `"slots" stands twice`)
+			}
+			slots = true
+			r.scanSlots(in, maxSlots)
+		case `"error"`:
+			if r.Failure != nil {
+				in.Fail(ReasonSlot, `"error" stands twice`)
+			}
+			r.Failure = scanError(in)
+		default:
+			in.value()
+		}
+	}
+	in.End()
+	if !slots && r.Failure == nil {
+		in.Fail(ReasonSlot, `the body has neither "slots" nor "error"`)
+	}
+}
+
+func (r *Reply) scanSlots(in *BodyReader, maxSlots int) {
+	in.Open('[')
+	for in.More() {
+		if len(r.Slots) == maxSlots {
+			in.Fail(ReasonTooMany, "more than %d slots", maxSlots)
+			return
+		}
+		start := in.Pos()
+		slot := ScanSlot(in)
+		if in.Err != nil {
+			return
+		}
+		if r.Slots == nil { // the first slot tells about how many there will be
+			r.Slots = make([]Slot, 0, min((len(in.body)-start)/(in.Pos()-start)+2, maxSlots))
+		}
+		r.Slots = append(r.Slots, slot)
+	}
+}
+
+// slotFields says which members of a slot have been seen.
+type slotFields struct{ i, d, t, b, e bool }
+
+// Once notes a member and fails when it stands twice.
+func Once(in *BodyReader, seen *bool, name string) {
+	if *seen {
+		in.Fail(ReasonSlot, "what ends at byte %d has %q twice", in.Pos(), name)
+	}
+	*seen = true
+}
+
+// ScanSlot reads one slot.
+func ScanSlot(in *BodyReader) (slot Slot) {
+	var seen slotFields
+	var encoded []byte
+	in.Open('{')
+	for in.More() {
+		switch string(in.Name()) {
+		case `"i"`:
+			Once(in, &seen.i, "i")
+			slot.Ordinal = in.Ordinal()
+		case `"d"`:
+			Once(in, &seen.d, "d")
+			slot.Data = in.value()
+		case `"t"`:
+			Once(in, &seen.t, "t")
+			slot.ContentType = string(in.Text(nil))
+		case `"b"`:
+			Once(in, &seen.b, "b")
+			encoded = in.Text([]byte{})
+		case `"e"`:
+			Once(in, &seen.e, "e")
+			slot.Err = scanError(in)
+		default:
+			in.value()
+		}
+	}
+	if in.Err == nil {
+		checkSlot(in, &slot, seen, encoded)
+	}
+	return slot
+}
+
+// checkSlot holds a slot to the rule: an ordinal, and exactly one of a result, a binary result and an error.
+func checkSlot(in *BodyReader, slot *Slot, seen slotFields, encoded []byte) {
+	switch {
+	case !seen.i:
+		in.Fail(ReasonSlot, `the slot that ends at byte %d has no "i"`, in.Pos())
+	case seen.d && !seen.b && !seen.e && !seen.t, seen.e && !seen.d && !seen.b && !seen.t:
+	case seen.b && !seen.d && !seen.e:
+		slot.Data = decodeBinary(in, "slot", slot.Ordinal, encoded)
+		if !seen.t {
+			slot.ContentType = DefaultBinaryType
+		} else if !ValidContentType(slot.ContentType) {
+			in.Fail(ReasonSlot, "slot %d has content type %.80q, which is not one", slot.Ordinal, slot.ContentType)
+		}
+	default:
+		in.Fail(ReasonSlot, `slot %d must have exactly one of "d", "b" (with "t") and "e"`, slot.Ordinal)
+	}
+}
+
+// decodeBinary reads a "b". Errors name it by what holds it, and a number.
+func decodeBinary(in *BodyReader, holder string, number int, text []byte) []byte {
+	data := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
+	n, err := base64.StdEncoding.Strict().Decode(data, text)
+	if err != nil {
+		in.Fail(ReasonSlot, "%s %d: b is not standard base64 with padding", holder, number)
+	}
+	return data[:n]
+}
+
+// scanError reads {"code":…,"message":…,"retry":…}. Only the code is required.
+func scanError(in *BodyReader) *SlotError {
+	var e SlotError
+	in.Open('{')
+	for in.More() {
+		switch string(in.Name()) {
+		case `"code"`:
+			e.Code = string(in.Text(nil))
+		case `"message"`:
+			e.Message = cleanMessage(string(in.Text(nil)))
+		case `"retry"`:
+			e.Retry = in.boolean()
+		default:
+			in.value()
+		}
+	}
+	if in.Err == nil && !validCode(e.Code) {
+		in.Fail(ReasonSlot, "the error that ends at byte %d has code %.80q; it must be 1 to %d of A-Z a-z 0-9 _ . -",
+			in.Pos(), e.Code, MaxCodeLength)
+	}
+	return &e
+}
