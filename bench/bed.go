@@ -14,7 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/datadir"
 )
 
@@ -150,7 +150,7 @@ func (b *bed) startService() (err error) {
 
 // subscribe listens to completions as any client can: what is published to a stream reaches plain subscribers too.
 func (b *bed) subscribe() error {
-	_, err := b.nc.Subscribe(endpoints.EventSubject("run.completed"), func(m *nats.Msg) {
+	_, err := b.nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) {
 		now := time.Now()
 		var event struct {
 			Run string `json:"run"`

@@ -9,8 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 const (
@@ -92,11 +91,11 @@ type lastReplies struct {
 
 func (b *bed) watchReplies() (*lastReplies, error) {
 	r := &lastReplies{at: map[string]time.Time{}}
-	_, err := b.nc.Subscribe(endpoints.ReplySubject(echoEndpoint), func(m *nats.Msg) {
+	_, err := b.nc.Subscribe(wire.ReplySubject(echoEndpoint), func(m *nats.Msg) {
 		now := time.Now()
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.at[m.Header.Get(endpoints.HeaderRun)] = now
+		r.at[m.Header.Get(wire.HeaderRun)] = now
 	})
 	if err != nil {
 		return nil, fmt.Errorf("subscribe to replies: %w", err)

@@ -12,8 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // many is what thousands of small runs and a large one take beside each other, on so many nodes that share a machine.
@@ -230,7 +229,7 @@ type completions struct {
 
 func (l *lab) watchCompletions() (*completions, error) {
 	c := &completions{came: map[string]chan time.Time{}}
-	_, err := l.nc.Subscribe(endpoints.EventSubject("run.completed"), func(m *nats.Msg) {
+	_, err := l.nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) {
 		now := time.Now()
 		var event struct {
 			Run string `json:"run"`
