@@ -16,7 +16,8 @@ func exportedItems() []*inspect.ExportedItem {
 		{Ordinal: 0, Key: "=1+1", State: workqueue.OutcomeDone, Step: "s", Result: []byte(`{"a": 1}`)},
 		{Ordinal: 1, Key: "B", State: workqueue.OutcomeDone, Step: "s", Result: []byte{0, 1}, ContentType: "image/png"},
 		{Ordinal: 2, Key: "C", State: workqueue.OutcomeDone, Step: "s", Result: []byte("-x"), ContentType: "text/plain"},
-		{Ordinal: 3, Key: "D", State: workqueue.OutcomeFailed, Step: "r", ErrorCode: "BAD", ErrorMessage: "@no"},
+		{Ordinal: 3, Key: "D", State: workqueue.OutcomeFailed, Step: "r", ErrorCode: "BAD", ErrorMessage: "@no",
+			Accepted: true},
 		{Ordinal: 4, Key: "E", State: workqueue.OutcomeMissing},
 	}
 }
