@@ -76,6 +76,7 @@ func (s *Server) registerActions(api huma.API) {
 		Schema: schemaOf[RerunSettings](api),
 	}}}
 	s.registerReset(api)
+	s.registerAccept(api)
 	s.registerControl(api)
 	s.registerSet(api)
 }
