@@ -147,8 +147,8 @@ func TestAcceptTriedAndWithdrawn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, even, odd := b.damaged(600)
-	req := redo.AcceptRequest{Run: run, Select: redo.Selection{Keys: []string{"C0", "C3", "C1"}}, Reason: "r", Actor: "ann",
-		DryRun: true}
+	req := redo.AcceptRequest{Run: run, Select: redo.Selection{Keys: []string{"C0", "C3", "C1"}}, Reason: "r",
+		Actor: "ann", DryRun: true}
 	before := b.number(`SELECT count(*) FROM audit_log`)
 	dry, err := redo.New(b.store).Accept(t.Context(), req)
 	if err != nil || dry.Items != 2 || dry.Accepted != 2 {

@@ -62,8 +62,8 @@ func (r *runAccept) settings() client.AcceptSettings {
 		Withdraw: r.Withdraw, DryRun: r.DryRun, Reason: r.Reason}
 }
 
-// byFile accepts the items of a key file. A file with more keys than a request may have goes in several requests; all of
-// them are tried before the first one changes anything.
+// byFile accepts the items of a key file. A file with more keys than a request may have goes in several requests; all
+// of them are tried before the first one changes anything.
 func (r *runAccept) byFile(ctx context.Context, term *console, cl *client.Client) (client.Accepted, error) {
 	parts, err := readKeys(r.Keys, term.in)
 	if err != nil {
@@ -110,7 +110,8 @@ func acceptText(done *client.Accepted) string {
 		{false, false}: "accepted:", {true, false}: "would be accepted:",
 		{false, true}: "accepted no more:", {true, true}: "would be accepted no more:",
 	}[[2]bool{done.DryRun, done.Withdraw}]
-	text := fmt.Sprintf("run %s: %s %s %s\n", done.Run, itemCount(done.Items), what, failedText(done.Failed, done.Accepted))
+	text := fmt.Sprintf("run %s: %s %s %s\n", done.Run, itemCount(done.Items), what,
+		failedText(done.Failed, done.Accepted))
 	if len(done.Steps) > 1 {
 		for _, st := range done.Steps {
 			text += fmt.Sprintf("  %s  %s\n", inert(st.Step), count(st.Items))

@@ -4,8 +4,8 @@ package main
 func (b *bench) accepting() {
 	b.Helper()
 	accept := []string{"run", "accept", "it", "--failed", "--reason", "the account is closed"}
-	b.want(b.tranche(append(accept, "--dry-run")...), 0, "dry run", "1 item would be accepted: 1 failed, of which 1 accepted",
-		"nothing was changed")
+	b.want(b.tranche(append(accept, "--dry-run")...), 0, "dry run",
+		"1 item would be accepted: 1 failed, of which 1 accepted", "nothing was changed")
 	b.want(b.tranche("run", "show", "it"), 0, "1 failed, 0 to go")
 	b.want(b.tranche(accept...), 0, "1 item accepted: 1 failed, of which 1 accepted")
 	b.want(b.tranche(accept...), 1, "accepted already")
