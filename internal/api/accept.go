@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
@@ -40,12 +41,18 @@ type Accepted struct {
 	Accepted int64               `json:"accepted" doc:"of those: their failures are all accepted now"`
 }
 
-func (s *Server) registerAccept(api huma.API) {
+// acceptances accepts failures.
+type acceptances struct {
+	store     *database.DB
+	mayChange func(actor string) error
+}
+
+func (a *acceptances) register(s *Server, api huma.API) {
 	register(s, api, streamed(byOperator(huma.Operation{
 		OperationID: "accept", Method: http.MethodPost, Path: "/runs/{run}/accept", Summary: "Accept failures",
 		Description: "They stay failed and are shown as accepted, and the health is quiet about them. What is run again, " +
 			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests.",
-	})), s.accept)
+	})), a.accept)
 	// Only described, as that of a re-run.
 	described := api.OpenAPI().Paths["/runs/{run}/accept"].Post
 	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
@@ -53,7 +60,7 @@ func (s *Server) registerAccept(api huma.API) {
 	}}}
 }
 
-func (s *Server) accept(ctx context.Context, in *rerunInput) (Accepted, error) {
+func (a *acceptances) accept(ctx context.Context, in *rerunInput) (Accepted, error) {
 	r := &acceptReader{rerunReader: rerunReader{bodyReader: bodyReader{again: "accept the items",
 		example: `{"failed":true,"reason":"they are closed"}`}}}
 	if err := r.readBody(in.body, r.member); err != nil {
@@ -62,14 +69,14 @@ func (s *Server) accept(ctx context.Context, in *rerunInput) (Accepted, error) {
 	set := &r.set
 	err := chooseItems("failed, keys, codes, groups and ranges", len(set.Ranges) > 0, len(set.Keys) > 0, set.Failed,
 		len(set.Codes) > 0, len(set.Groups) > 0)
-	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
+	if err := cmp.Or(err, a.mayChange(in.Name)); err != nil {
 		return Accepted{}, err
 	}
-	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
+	id, err := inspect.New(a.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return Accepted{}, err
 	}
-	done, err := redo.New(s.store).Accept(ctx, redo.AcceptRequest{Run: id, Select: set.request(id, "").Select,
+	done, err := redo.New(a.store).Accept(ctx, redo.AcceptRequest{Run: id, Select: set.request(id, "").Select,
 		Withdraw: r.withdraw, DryRun: set.DryRun, Reason: set.Reason, Actor: in.Name})
 	if err != nil {
 		return Accepted{}, seen(err, "tranche run errors "+id.String())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // ItemView is one item with everything that happened to it.
@@ -45,7 +46,7 @@ type ItemStep struct {
 	Size        int                  `json:"size,omitempty" doc:"bytes of the result"`
 	SHA256      string               `json:"sha256,omitempty" doc:"of the result, in hexadecimal"`
 	Error       *ItemError           `json:"error,omitempty"`
-	Accepted    *Acceptance          `json:"accepted,omitempty" doc:"who has accepted that it failed, and why"`
+	Accepted    *redo.Acceptance     `json:"accepted,omitempty" doc:"who has accepted that it failed, and why"`
 	Earlier     []EarlierPart        `json:"earlier,omitempty" doc:"what earlier generations had here, the newest first"`
 	Attempts    []Attempt            `json:"attempts" doc:"every slice that held the item, oldest first"`
 
@@ -60,13 +61,6 @@ type EarlierPart struct {
 	Size       int                  `json:"size,omitempty"`
 	SHA256     string               `json:"sha256,omitempty"`
 	Error      *ItemError           `json:"error,omitempty"`
-}
-
-// Acceptance is that somebody has accepted a failure.
-type Acceptance struct {
-	At     time.Time `json:"at"`
-	By     string    `json:"by"`
-	Reason string    `json:"reason"`
 }
 
 // ItemError is why an item failed.
@@ -132,13 +126,6 @@ SELECT p.step, p.generation, coalesce(w.ended_at, w.sent_at), coalesce(w.service
 FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id
 WHERE p.run_id = $1 AND p.step = ANY ($3) AND p.ordinal = $2
 ORDER BY p.step, p.generation DESC`
-
-// Of those who have accepted an item, the last. The primary keys of work_block and run_acceptance.
-const itemAcceptances = `
-SELECT DISTINCT ON (b.step) b.step, a.at, a.actor, a.reason
-FROM work_block b JOIN run_acceptance a USING (run_id, step, block)
-WHERE b.run_id = $1 AND b.step = ANY ($4) AND b.block = $2 AND get_bit(b.accepted, $3) = 1 AND get_bit(a.items, $3) = 1
-ORDER BY b.step, a.id DESC`
 
 // work_slice_block finds the slices; work_error and work_part are read by primary key.
 const itemAttempts = `
@@ -240,11 +227,12 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	if err := attachParts(rows, item.Steps); err != nil {
 		return err
 	}
-	if rows, err = tx.Query(ctx, itemAcceptances, id, block, bit, numbers); err != nil {
+	accepted, err := redo.AcceptancesOf(ctx, tx, id, item.Ordinal, numbers)
+	if err != nil {
 		return err
 	}
-	if err := attachAcceptances(rows, item.Steps); err != nil {
-		return err
+	for i := range item.Steps {
+		item.Steps[i].Accepted = accepted[item.Steps[i].Step]
 	}
 	if rows, err = tx.Query(ctx, itemAttempts, id, block, bit, item.Ordinal, numbers); err != nil {
 		return err
@@ -257,21 +245,6 @@ func scanItemStep(row pgx.CollectableRow) (ItemStep, error) {
 	err := row.Scan(&step.Step, &step.Name, &step.Kind, &step.Endpoint, &step.Optional, &step.Needs, &step.needs,
 		&step.barrier, &step.State)
 	return step, err
-}
-
-func attachAcceptances(rows pgx.Rows, steps []ItemStep) error {
-	var number workqueue.Step
-	var a Acceptance
-	_, err := pgx.ForEachRow(rows, []any{&number, &a.At, &a.By, &a.Reason}, func() error {
-		for i := range steps {
-			if steps[i].Step == number {
-				found := a
-				steps[i].Accepted = &found
-			}
-		}
-		return nil
-	})
-	return err
 }
 
 func attachAttempts(rows pgx.Rows, steps []ItemStep) error {
