@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // ItemView is one item with everything that happened to it.
@@ -46,7 +46,7 @@ type ItemStep struct {
 	Size        int                  `json:"size,omitempty" doc:"bytes of the result"`
 	SHA256      string               `json:"sha256,omitempty" doc:"of the result, in hexadecimal"`
 	Error       *ItemError           `json:"error,omitempty"`
-	Accepted    *redo.Acceptance     `json:"accepted,omitempty" doc:"who has accepted that it failed, and why"`
+	Accepted    *control.Acceptance  `json:"accepted,omitempty" doc:"who has accepted that it failed, and why"`
 	Earlier     []EarlierPart        `json:"earlier,omitempty" doc:"what earlier generations had here, the newest first"`
 	Attempts    []Attempt            `json:"attempts" doc:"every slice that held the item, oldest first"`
 
@@ -227,7 +227,7 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	if err := attachParts(rows, item.Steps); err != nil {
 		return err
 	}
-	accepted, err := redo.AcceptancesOf(ctx, tx, id, item.Ordinal, numbers)
+	accepted, err := control.AcceptancesOf(ctx, tx, id, item.Ordinal, numbers)
 	if err != nil {
 		return err
 	}
