@@ -37,17 +37,19 @@ CREATE TABLE batchrun (
     overdue_at        timestamptz,
     on_overdue        text        NOT NULL DEFAULT 'report' CHECK (on_overdue IN ('report', 'seal', 'cancel')),
     on_duplicate      text        NOT NULL DEFAULT 'error' CHECK (on_duplicate IN ('error', 'skip', 'allow')),
+    accepted          bigint      NOT NULL DEFAULT 0,
     -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
-    CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL))
+    CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)),
+    CONSTRAINT batchrun_accepted CHECK (accepted BETWEEN 0 AND coalesce(failed, 0))
 );
 CREATE INDEX batchrun_active ON batchrun (priority DESC, id) WHERE state IN ('loading', 'running');
 CREATE INDEX batchrun_unsealed ON batchrun (id) WHERE sealed_at IS NULL;
 CREATE INDEX batchrun_name ON batchrun (name, id) WHERE name IS NOT NULL;
 -- Which runs a plan has: the list of plans counts them without reading them.
 CREATE INDEX batchrun_plan ON batchrun (plan, plan_version, state) WHERE plan_version IS NOT NULL;
--- Completed runs with failures: what an operator is told to see to.
-CREATE INDEX batchrun_failed ON batchrun (id) WHERE state = 'completed' AND failed > 0;
+-- Completed runs with failures that nobody has accepted: what an operator is told to see to.
+CREATE INDEX batchrun_failed ON batchrun (id) WHERE state = 'completed' AND failed > accepted;
 -- What the leader looks at every second, among thousands of runs.
 CREATE INDEX batchrun_limited ON batchrun (id)
     WHERE state = 'running' AND hold IS NULL AND (failed_limit IS NOT NULL OR canary_state = 'sampling');
@@ -98,6 +100,7 @@ COMMENT ON COLUMN batchrun.overdue_at IS 'When it was reported that it was not s
 COMMENT ON COLUMN batchrun.on_overdue IS 'What is done then: report, seal or cancel.';
 COMMENT ON COLUMN batchrun.on_duplicate IS
     'What becomes of a key that comes again: error (it is refused), skip or allow.';
+COMMENT ON COLUMN batchrun.accepted IS 'Of the failed items those whose failures are all accepted; 0: not completed.';
 
 -- No foreign key refers to batchrun: a run's row is deleted first, and its steps last. Until then they keep out who
 -- would begin something with it.
@@ -210,6 +213,7 @@ CREATE TABLE work_block (
     endpoint      text      COLLATE "C",
     turn          integer,
     auto          boolean,
+    accepted      bit(8192),
     PRIMARY KEY (run_id, step, block),
     FOREIGN KEY (run_id, step) REFERENCES run_step ON DELETE CASCADE,
     CONSTRAINT work_block_disjoint CHECK (
@@ -219,14 +223,16 @@ CREATE TABLE work_block (
         (((ready | done | failed) & held) = B'0'::bit(8192) AND (held << size) = B'0'::bit(8192))),
     CONSTRAINT work_block_skipped CHECK (skipped IS NULL OR
         (((ready | done | failed | coalesce(held, B'0'::bit(8192))) & skipped) = B'0'::bit(8192)
-         AND (skipped << size) = B'0'::bit(8192)))
+         AND (skipped << size) = B'0'::bit(8192))),
+    CONSTRAINT work_block_accepted CHECK (accepted IS NULL OR (accepted & ~failed) = B'0'::bit(8192))
 ) WITH (fillfactor = 40, autovacuum_vacuum_scale_factor = 0.01);
 ALTER TABLE work_block
     ALTER COLUMN ready SET STORAGE PLAIN,
     ALTER COLUMN done SET STORAGE PLAIN,
     ALTER COLUMN failed SET STORAGE PLAIN,
     ALTER COLUMN held SET STORAGE PLAIN,
-    ALTER COLUMN skipped SET STORAGE PLAIN;
+    ALTER COLUMN skipped SET STORAGE PLAIN,
+    ALTER COLUMN accepted SET STORAGE PLAIN;
 CREATE INDEX work_block_ready ON work_block (run_id, step, block) WHERE has_ready;
 -- The steps of an endpoint that have something ready, those with limits of their own and the others: the most urgent
 -- first, then the oldest. Nodes look for work endpoint by endpoint. IS TRUE keeps this index and those of work_slice
@@ -257,6 +263,8 @@ COMMENT ON COLUMN work_block.endpoint IS
 COMMENT ON COLUMN work_block.turn IS 'Minus the priority of the run, so that the most urgent come first.';
 COMMENT ON COLUMN work_block.auto IS
     'The step leaves its limit in flight to what nodes find for the endpoint (run_step.in_flight_auto).';
+COMMENT ON COLUMN work_block.accepted IS
+    'Of the failed items those whose failure somebody has accepted (run_acceptance); null: none.';
 
 -- Fills in by whom a block is found, so that nobody who makes or fills blocks can forget it.
 -- +goose StatementBegin
@@ -270,6 +278,30 @@ CREATE FUNCTION work_block_place() RETURNS trigger LANGUAGE plpgsql AS $f$
 CREATE TRIGGER work_block_place BEFORE INSERT OR UPDATE OF ready ON work_block
     FOR EACH ROW WHEN (NEW.endpoint IS NULL) EXECUTE FUNCTION work_block_place();
 COMMENT ON FUNCTION work_block_place() IS 'Trigger: fills in endpoint, turn and auto of a block of work.';
+
+-- Insert-only: what is accepted now stands in work_block.accepted, and by whom in the newest row that has the item.
+CREATE TABLE run_acceptance (
+    run_id uuid        NOT NULL,
+    step   smallint    NOT NULL,
+    block  integer     NOT NULL,
+    id     bigint      GENERATED ALWAYS AS IDENTITY,
+    at     timestamptz NOT NULL,
+    actor  text        NOT NULL,
+    reason text        NOT NULL CHECK (reason <> ''),
+    items  bit(8192)   NOT NULL CHECK (items <> B'0'::bit(8192)),
+    PRIMARY KEY (run_id, step, block, id),
+    FOREIGN KEY (run_id, step, block) REFERENCES work_block ON DELETE CASCADE
+);
+COMMENT ON TABLE run_acceptance IS
+    'Who has accepted failures, and why: a row for each block of a step in which somebody did, each time.';
+COMMENT ON COLUMN run_acceptance.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN run_acceptance.step IS 'The step (run_step.step).';
+COMMENT ON COLUMN run_acceptance.block IS 'The block (work_block.block).';
+COMMENT ON COLUMN run_acceptance.id IS 'Later ones are greater.';
+COMMENT ON COLUMN run_acceptance.at IS 'When.';
+COMMENT ON COLUMN run_acceptance.actor IS 'Who.';
+COMMENT ON COLUMN run_acceptance.reason IS 'Why.';
+COMMENT ON COLUMN run_acceptance.items IS 'The items of the block that were accepted then.';
 
 -- The id is random, and the fence of every write about the slice.
 CREATE TABLE work_slice (
@@ -436,7 +468,8 @@ SELECT r.id AS run_id, i.ordinal, q.item_key AS key, st.step, st.name AS step_na
     (SELECT n.host FROM node_session n WHERE n.id = coalesce(w.session_id, l.session_id)) AS host,
     coalesce(w.session_id, l.session_id) AS node_id,
     coalesce(w.ended_at, w.sent_at) AS finished_at,
-    coalesce(w.ended_at, w.sent_at, l.sent_at, l.created_at, r.started_at) AS changed_at
+    coalesce(w.ended_at, w.sent_at, l.sent_at, l.created_at, r.started_at) AS changed_at,
+    coalesce(get_bit(b.accepted, i.bit) = 1, false) AS accepted
 FROM batchrun r
 JOIN run_step st ON st.run_id = r.id
 CROSS JOIN LATERAL generate_series(0, ((r.items - 1) >> 13)::integer) k (block)
@@ -494,8 +527,9 @@ COMMENT ON COLUMN run_item.host IS
 COMMENT ON COLUMN run_item.node_id IS 'That node (node_session.id).';
 COMMENT ON COLUMN run_item.finished_at IS 'When the result or the error came; null: there is none.';
 COMMENT ON COLUMN run_item.changed_at IS 'When it last moved, about.';
+COMMENT ON COLUMN run_item.accepted IS 'It has failed, and somebody has accepted that.';
 
 -- +goose Down
 DROP VIEW run_item;
-DROP TABLE work_error, work_part, work_slice, work_block, work_queue, run_step, batchrun;
+DROP TABLE work_error, work_part, work_slice, run_acceptance, work_block, work_queue, run_step, batchrun;
 DROP FUNCTION work_block_place();

@@ -339,6 +339,36 @@ func (m *machine) Rerun(t *rapid.T) {
 	}
 }
 
+// Accept accepts failures, of this run in any state, or withdraws that.
+func (m *machine) Accept(t *rapid.T) {
+	sel := redo.Selection{Failed: true}
+	if rapid.Bool().Draw(t, "by key") {
+		sel = redo.Selection{Keys: names(len(m.items))[:rapid.IntRange(1, len(m.items)).Draw(t, "keys")]}
+	}
+	req := redo.AcceptRequest{Run: m.run, Select: sel, Actor: "test", Reason: "r",
+		Withdraw: rapid.IntRange(0, 3).Draw(t, "withdraw") == 0, DryRun: rapid.IntRange(0, 4).Draw(t, "dry") == 0}
+	var changing []int
+	for i := range m.items {
+		chosen := sel.Failed || i < len(sel.Keys)
+		if chosen && m.items[i].place == isFailed && m.items[i].accepted == req.Withdraw {
+			changing = append(changing, i)
+		}
+	}
+	out, err := redo.New(m.store).Accept(m.Context(), req)
+	if _, nothing := errors.AsType[*redo.NothingToAcceptError](err); nothing && len(changing) == 0 {
+		return
+	}
+	if err != nil || out.Items != int64(len(changing)) || out.Failed != int64(m.count(isFailed)) {
+		t.Fatalf("accept %+v: %+v, %v; want %d items of %d", req, out, err, len(changing), m.count(isFailed))
+	}
+	if req.DryRun {
+		return
+	}
+	for _, i := range changing {
+		m.items[i].accepted = !req.Withdraw
+	}
+}
+
 func (m *machine) Cancel(t *rapid.T) {
 	if rapid.IntRange(0, 15).Draw(t, "seldom") != 0 {
 		return // it ends the story
@@ -399,17 +429,19 @@ func (m *machine) read(t *rapid.T) []item {
 		}
 	}
 	rows, err := m.pool.Query(m.Context(), `SELECT block, ready, done, failed,
-		coalesce(held, B'0'::bit(8192)) FROM work_block WHERE run_id = $1`, m.run)
+		coalesce(held, B'0'::bit(8192)), coalesce(accepted, B'0'::bit(8192)) FROM work_block WHERE run_id = $1`, m.run)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var block workqueue.Block
-	var ready, done, failed, held bitfield.Set
-	planes := []any{&block, pgbits.Into(&ready), pgbits.Into(&done), pgbits.Into(&failed), pgbits.Into(&held)}
+	var ready, done, failed, held, accepted bitfield.Set
+	planes := []any{&block, pgbits.Into(&ready), pgbits.Into(&done), pgbits.Into(&failed), pgbits.Into(&held),
+		pgbits.Into(&accepted)}
 	_, err = pgx.ForEachRow(rows, planes, func() error {
 		put(block, ready, item{place: isReady})
 		put(block, done, item{place: isDone})
 		put(block, failed, item{place: isFailed})
+		put(block, accepted, item{place: isFailed, accepted: true})
 		put(block, held, item{place: isHeldBack})
 		return nil
 	})

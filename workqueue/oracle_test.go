@@ -26,6 +26,7 @@ type item struct {
 	failures int               // of a scheduled or held one
 	slice    workqueue.SliceID // that holds it
 	sent     bool
+	accepted bool // of a failed one
 }
 
 // held is a slice that was claimed at some time.

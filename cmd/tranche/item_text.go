@@ -38,6 +38,9 @@ func stepText(step *client.ItemStep) string {
 	case len(step.Result) > 0:
 		t.row("result", short(inert(string(step.Result)), maxShown))
 	}
+	if a := step.Accepted; a != nil {
+		t.row("accepted", moment(a.At)+" by "+inert(a.By)+": "+inert(a.Reason))
+	}
 	if origin := partOrigin(step); origin != "" {
 		t.row("part", origin)
 	}

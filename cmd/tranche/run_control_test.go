@@ -39,6 +39,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "rerun", "it", "--failed", "--dry-run"), 0, "dry run",
 		"1 items again", "1 requests over 1 blocks",
 		"nothing was changed")
+	b.accepting()
 	file := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(file, []byte("1\r\n\n2\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -57,7 +58,7 @@ func TestControlOfRuns(t *testing.T) {
 		{"pause"}, {"pause", "it", "--all"}, {"resume", "--all", "--max-failed", "1"}, {"set", "it"},
 		{"resume", "it", "--max-failed", "x"}, {"set", "it", "--chunk", "0"}, {"set", "it", "--rate", "fast"},
 		{"rerun", "it", "--failed", "--canary-auto"}, {"rerun", "it", "--failed", "--dry-run", "--wait"},
-		{"rerun", "it", "--keys", "no-such-file"},
+		{"rerun", "it", "--keys", "no-such-file"}, {"accept", "it", "--failed"}, {"accept", "it", "--reason", "r"},
 	} {
 		b.want(b.tranche(append([]string{"run"}, args...)...), 2)
 	}

@@ -54,6 +54,8 @@ func errorText(found client.ErrorGroups, columns int) string {
 	run := shortID(found.Run)
 	fmt.Fprintf(&text, "\nrun a group again with:  tranche run rerun %s --group %s\n", run, found.Groups[0].ID)
 	fmt.Fprintf(&text, "run all of them again:    tranche run rerun %s --failed\n", run)
+	fmt.Fprintf(&text, "accept a group:           tranche run accept %s --group %s --reason TEXT\n", run,
+		found.Groups[0].ID)
 	return text.String()
 }
 
@@ -88,6 +90,13 @@ func groupOrigin(g *client.ErrorGroup) string {
 	}
 	if len(g.Services) > 0 {
 		origin += ", by " + inert(strings.Join(g.Services, ", "))
+	}
+	switch g.Accepted {
+	case 0:
+	case g.Count + g.Also:
+		origin = "accepted; " + origin
+	default:
+		origin = count(g.Accepted) + " of them accepted; " + origin
 	}
 	return origin
 }

@@ -115,7 +115,11 @@ func itemsText(items []client.ItemRow, room int) string {
 		if item.Error != nil {
 			problem = inert(item.Error.Code) + ": " + inert(item.Error.Message)
 		}
-		t.row(fmt.Sprint(item.Ordinal), short(inert(item.Key), 40), item.State, fmt.Sprint(item.Attempts), problem)
+		state := item.State
+		if item.Accepted {
+			state += " (accepted)"
+		}
+		t.row(fmt.Sprint(item.Ordinal), short(inert(item.Key), 40), state, fmt.Sprint(item.Attempts), problem)
 	}
 	return t.String()
 }

@@ -107,7 +107,11 @@ func reportItems(r *client.ReportDocument, room int) string {
 	t := table{right: map[int]bool{1: true}, room: room}
 	t.row("items", count(r.Items))
 	t.row("  done", count(r.Done))
-	t.row("  failed", count(r.Failed))
+	accepted := ""
+	if r.Accepted > 0 {
+		accepted = "of which " + count(r.Accepted) + " accepted"
+	}
+	t.row("  failed", count(r.Failed), accepted)
 	listed := int64(0)
 	for i := range r.Errors.Groups[:min(len(r.Errors.Groups), maxReportGroups)] {
 		g := &r.Errors.Groups[i]

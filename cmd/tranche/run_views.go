@@ -130,8 +130,8 @@ func runHead(run *client.RunDocument) string {
 		state += fmt.Sprintf(", generation %d", run.Generation)
 	}
 	t.row("state", state)
-	t.row("items", fmt.Sprintf("%s: %s done, %s failed, %s to go", count(run.Items), count(run.Done), count(run.Failed),
-		count(run.Items-run.Done-run.Failed)))
+	t.row("items", fmt.Sprintf("%s: %s done, %s, %s to go", count(run.Items), count(run.Done),
+		failedText(run.Failed, run.Accepted), count(run.Items-run.Done-run.Failed)))
 	if run.Settling > 0 {
 		t.row("", fmt.Sprintf("%s of the failed ones are still on their way through other steps", count(run.Settling)))
 	}

@@ -108,8 +108,8 @@ func conclude(term *console, run client.RunDocument) error {
 }
 
 func conclusion(run client.RunDocument) string {
-	text := fmt.Sprintf("%s: %s of %s items done, %s failed, in %s", run.State, count(run.Done), count(run.Items),
-		count(run.Failed), span(seconds(run.Seconds)))
+	text := fmt.Sprintf("%s: %s of %s items done, %s, in %s", run.State, count(run.Done), count(run.Items),
+		failedText(run.Failed, run.Accepted), span(seconds(run.Seconds)))
 	if run.Seconds > 0 && run.Generation == 1 && run.State == "completed" {
 		text += fmt.Sprintf(" (%s items/s)", count(int64(float64(run.Items)/run.Seconds)))
 	}

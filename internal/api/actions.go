@@ -76,6 +76,7 @@ func (s *Server) registerActions(api huma.API) {
 		Schema: schemaOf[RerunSettings](api),
 	}}}
 	s.registerReset(api)
+	(&acceptances{s.store, s.mayChange}).register(s, api)
 	s.registerControl(api)
 	s.registerSet(api)
 }

@@ -171,8 +171,9 @@ func tags() []*huma.Tag {
 func tagOf(op *huma.Operation) string {
 	words := strings.Split(strings.Trim(op.Path, "/"), "/")
 	byLast := map[string]string{
-		"items": "items", "errors": "items", "export": "items", "rerun": "items", "reset": "items", "preview": "items",
-		"{key}": "items", "result": "items", "planes": "live", "events": "live", "timeline": "live", "slices": "live",
+		"items": "items", "errors": "items", "export": "items", "rerun": "items", "reset": "items", "accept": "items",
+		"preview": "items", "{key}": "items", "result": "items", "planes": "live", "events": "live", "timeline": "live",
+		"slices": "live",
 	}
 	byFirst := map[string]string{
 		"runs": "runs", "items": "items", "plans": "plans", "collectors": "collectors", "schedules": "schedules",

@@ -23,6 +23,7 @@ func bodyExamples() map[string]any {
 	return map[string]any{
 		"rerun":                fields{"codes": []string{"TIMEOUT"}, "canary": 100, "canary_auto": true, "chunk": 50},
 		"reset":                fields{"step": "accounts", "keys": []string{"CUST-7"}, "reason": "the account was corrected"},
+		"accept":               fields{"groups": []string{"5f2c9a10"}, "reason": "these accounts are closed"},
 		"pause-run":            why,
 		"pause-all-runs":       all,
 		"resume-run":           fields{"max_failed": "2%"},

@@ -40,6 +40,7 @@ type ExportedItem struct {
 	ResultBytes []byte             `json:"result_bytes,omitempty"`
 	ContentType string             `json:"content_type,omitempty"`
 	Error       *inspect.ItemError `json:"error,omitempty"`
+	Accepted    bool               `json:"accepted,omitempty" doc:"its failures are accepted"`
 }
 
 type exportInput struct {

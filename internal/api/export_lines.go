@@ -25,6 +25,7 @@ func newNDJSONExport(out *bufio.Writer) *ndjsonExport {
 func (e *ndjsonExport) line(item *inspect.ExportedItem) error {
 	line := ExportedItem{
 		Ordinal: item.Ordinal, Key: item.Key, State: item.State, Step: item.Step, ContentType: item.ContentType,
+		Accepted: item.Accepted,
 	}
 	switch {
 	case item.State == workqueue.OutcomeFailed:
@@ -56,15 +57,19 @@ func (e *csvExport) begin() error {
 		return nil
 	}
 	e.started = true
-	return e.rows.Write([]string{"key", "state", "result", "error_code", "error_message"})
+	return e.rows.Write([]string{"key", "state", "result", "error_code", "error_message", "accepted"})
 }
 
 func (e *csvExport) line(item *inspect.ExportedItem) error {
 	if err := e.begin(); err != nil {
 		return err
 	}
+	accepted := ""
+	if item.Accepted {
+		accepted = "true"
+	}
 	return e.rows.Write([]string{e.cell(item.Key), string(item.State), e.cell(e.result(item)), e.cell(item.ErrorCode),
-		e.cell(item.ErrorMessage)})
+		e.cell(item.ErrorMessage), accepted})
 }
 
 func (e *csvExport) finish() error {

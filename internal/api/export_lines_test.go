@@ -16,7 +16,8 @@ func exportedItems() []*inspect.ExportedItem {
 		{Ordinal: 0, Key: "=1+1", State: workqueue.OutcomeDone, Step: "s", Result: []byte(`{"a": 1}`)},
 		{Ordinal: 1, Key: "B", State: workqueue.OutcomeDone, Step: "s", Result: []byte{0, 1}, ContentType: "image/png"},
 		{Ordinal: 2, Key: "C", State: workqueue.OutcomeDone, Step: "s", Result: []byte("-x"), ContentType: "text/plain"},
-		{Ordinal: 3, Key: "D", State: workqueue.OutcomeFailed, Step: "r", ErrorCode: "BAD", ErrorMessage: "@no"},
+		{Ordinal: 3, Key: "D", State: workqueue.OutcomeFailed, Step: "r", ErrorCode: "BAD", ErrorMessage: "@no",
+			Accepted: true},
 		{Ordinal: 4, Key: "E", State: workqueue.OutcomeMissing},
 	}
 }
@@ -49,16 +50,16 @@ func TestExportLines(t *testing.T) {
 		want   string
 	}{
 		"csv": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, false) },
-			"key,state,result,error_code,error_message\n'=1+1,done,\"{\"\"a\"\":1}\",,\nB,done,AAE=,,\nC,done,'-x,,\n" +
-				"D,failed,,BAD,'@no\nE,missing,,,\n"},
+			"key,state,result,error_code,error_message,accepted\n'=1+1,done,\"{\"\"a\"\":1}\",,,\nB,done,AAE=,,,\n" +
+				"C,done,'-x,,,\nD,failed,,BAD,'@no,true\nE,missing,,,,\n"},
 		"raw": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, true) },
-			"key,state,result,error_code,error_message\n=1+1,done,\"{\"\"a\"\":1}\",,\nB,done,AAE=,,\nC,done,-x,,\n" +
-				"D,failed,,BAD,@no\nE,missing,,,\n"},
+			"key,state,result,error_code,error_message,accepted\n=1+1,done,\"{\"\"a\"\":1}\",,,\nB,done,AAE=,,,\n" +
+				"C,done,-x,,,\nD,failed,,BAD,@no,true\nE,missing,,,,\n"},
 		"ndjson": {func(w *bufio.Writer) exportWriter { return newNDJSONExport(w) },
 			`{"ordinal":0,"key":"=1+1","state":"done","step":"s","result":{"a":1}}
 {"ordinal":1,"key":"B","state":"done","step":"s","result_bytes":"AAE=","content_type":"image/png"}
 {"ordinal":2,"key":"C","state":"done","step":"s","result_bytes":"LXg=","content_type":"text/plain"}
-{"ordinal":3,"key":"D","state":"failed","step":"r","error":{"code":"BAD","message":"@no"}}
+{"ordinal":3,"key":"D","state":"failed","step":"r","error":{"code":"BAD","message":"@no"},"accepted":true}
 {"ordinal":4,"key":"E","state":"missing"}
 `},
 	} {
@@ -82,7 +83,7 @@ func TestExportToParquet(t *testing.T) {
 	if r := rows[1]; !bytes.Equal(r.ResultBytes, []byte{0, 1}) || r.Result != nil || *r.ContentType != "image/png" {
 		t.Errorf("%+v", r)
 	}
-	if r := rows[3]; r.State != "failed" || *r.ErrorCode != "BAD" || *r.ErrorMessage != "@no" || r.Result != nil {
+	if r := rows[3]; r.State != "failed" || *r.ErrorCode != "BAD" || *r.ErrorMessage != "@no" || r.Result != nil || !r.Accepted {
 		t.Errorf("%+v", r)
 	}
 	if r := rows[4]; r.State != "missing" || r.Ordinal != 4 || r.Step != nil || r.ErrorCode != nil {

@@ -28,6 +28,7 @@ type parquetRow struct {
 	ContentType  *string `parquet:"content_type,optional,dict"`
 	ErrorCode    *string `parquet:"error_code,optional,dict"`
 	ErrorMessage *string `parquet:"error_message,optional"`
+	Accepted     bool    `parquet:"accepted"`
 }
 
 // parquetExport writes a Parquet file, a row group at a time.
@@ -46,7 +47,7 @@ func newParquetExport(out *bufio.Writer) *parquetExport {
 func (e *parquetExport) line(item *inspect.ExportedItem) error {
 	e.row[0] = parquetRow{Ordinal: int32(item.Ordinal), Key: item.Key, State: string(item.State),
 		Step: unlessEmpty(item.Step), ContentType: unlessEmpty(item.ContentType), ErrorCode: unlessEmpty(item.ErrorCode),
-		ErrorMessage: unlessEmpty(item.ErrorMessage)}
+		ErrorMessage: unlessEmpty(item.ErrorMessage), Accepted: item.Accepted}
 	switch {
 	case item.State != workqueue.OutcomeDone:
 	case item.ContentType == "" && json.Valid(item.Result):

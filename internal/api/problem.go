@@ -137,6 +137,7 @@ func told(err error) (status int, found error) {
 		{as[*inspect.GoneError], http.StatusGone},
 		{as[*redo.NothingToRerunError], http.StatusConflict},
 		{as[*redo.NothingToResetError], http.StatusConflict},
+		{as[*redo.NothingToAcceptError], http.StatusConflict},
 		{as[*tooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*http.MaxBytesError], http.StatusRequestEntityTooLarge},
 		{as[*tooManyError], http.StatusTooManyRequests},

@@ -22,7 +22,8 @@ func (f *facts) runs() []Condition {
 	return all
 }
 
-// failed tells of runs that ended with failures. A re-run opens the run again, and takes its condition away.
+// failed tells of runs that ended with failures that nobody has accepted. A re-run opens the run again, and takes its
+// condition away.
 func (f *facts) failed() (all []Condition) {
 	var runs, items int64
 	for i := range f.db.Failed {
@@ -31,10 +32,10 @@ func (f *facts) failed() (all []Condition) {
 		all = append(all, dated(r.FinishedAt, Condition{
 			Kind: FailedItems, Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run) + "/errors",
 			Title: fmt.Sprintf("%s failed: %s", count(r.Failed, "item"), runName(r.Run, r.Name, r.Plan)),
-			Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again.",
+			Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again, or accepted them.",
 				ago(f.at.Sub(r.FinishedAt))),
-			Remedy: fmt.Sprintf("See why: `tranche run errors %s`; then run them again: `tranche run rerun %s --failed`",
-				r.Run, r.Run),
+			Remedy: fmt.Sprintf("See why: `tranche run errors %s`; then run them again: `tranche run rerun %s --failed`, "+
+				"or accept them: `tranche run accept %[1]s --failed --reason TEXT`", r.Run, r.Run),
 		}))
 	}
 	for i := range f.db.Failed[:max(len(f.db.Failed)-1, 0)] {
@@ -44,7 +45,7 @@ func (f *facts) failed() (all []Condition) {
 		all = append(all, dated(f.db.Failed[len(f.db.Failed)-1].FinishedAt, Condition{
 			Kind: FailedItems, Severity: Warning, Subject: "older runs", Link: "/runs?state=completed",
 			Title:  fmt.Sprintf("%s failed in %s before those", count(items, "item"), count(runs, "more run")),
-			Detail: "They completed within the last two weeks, and nobody has run their failed items again.",
+			Detail: "They completed within the last two weeks, and nobody has run their failed items again, or accepted them.",
 			Remedy: "List them: `tranche run list --state completed`",
 		}))
 	}

@@ -28,7 +28,7 @@ type Kind string
 
 // Kinds of conditions.
 const (
-	FailedItems   Kind = "failed_items"   // of completed runs, that nobody has run again
+	FailedItems   Kind = "failed_items"   // of completed runs, that nobody has run again or accepted
 	StaleSlices   Kind = "stale_slices"   // past their deadline, and no leader has seen to them
 	NoListeners   Kind = "no_listeners"   // runs have work for an endpoint or a function, and nobody does it
 	OldestWaiting Kind = "oldest_waiting" // items, or requests, that nobody has taken for long

@@ -122,6 +122,68 @@ const (
 	TokenStateRevoked TokenState = "revoked"
 )
 
+// AcceptSettings defines model for AcceptSettings.
+type AcceptSettings struct {
+	// Step failures of this step; absent: of every step
+	Step string `json:"step,omitempty"`
+
+	// Failed all items that failed
+	Failed bool `json:"failed,omitempty"`
+
+	// Keys these items, as far as they failed
+	Keys []string `json:"keys,omitempty"`
+
+	// Codes items that failed with such a code
+	Codes []string `json:"codes,omitempty"`
+
+	// Groups items that failed with such a message
+	Groups []string `json:"groups,omitempty"`
+
+	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
+	//
+	// Examples: [[0,99]]
+	Ranges []string `json:"ranges,omitempty"`
+
+	// Withdraw accept them no more
+	Withdraw bool `json:"withdraw,omitempty"`
+
+	// DryRun change nothing, and say what would be done
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Reason why; needed, but to withdraw
+	Reason string `json:"reason,omitempty"`
+}
+
+// Acceptance defines model for Acceptance.
+type Acceptance struct {
+	At     time.Time `json:"at"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+}
+
+// Accepted defines model for Accepted.
+type Accepted struct {
+	Run string `json:"run"`
+
+	// DryRun nothing was changed
+	DryRun bool `json:"dry_run"`
+
+	// Withdraw they are accepted no more
+	Withdraw bool `json:"withdraw"`
+
+	// Items of which a failure was accepted, or is no more
+	Items int64 `json:"items"`
+
+	// Steps how many that were at which step
+	Steps []StepAccepted `json:"steps"`
+
+	// Failed failed items of the run
+	Failed int64 `json:"failed"`
+
+	// Accepted of those: their failures are all accepted now
+	Accepted int64 `json:"accepted"`
+}
+
 // Acknowledgement defines model for Acknowledgement.
 type Acknowledgement struct {
 	// IDs batch:group:index, 100,000 at most
@@ -1461,6 +1523,9 @@ type ErrorGroup struct {
 	// Also more such items, counted with a step before that failed them too
 	Also int64 `json:"also,omitempty"`
 
+	// Accepted how many of count and also are accepted
+	Accepted int64 `json:"accepted,omitempty"`
+
 	// First when the first of these items got this error
 	First *time.Time `json:"first,omitempty"`
 	Last  *time.Time `json:"last,omitempty"`
@@ -1871,6 +1936,9 @@ type ItemRow struct {
 
 	// Error of the step, or of the first step that failed it
 	Error *ItemError `json:"error,omitempty"`
+
+	// Accepted its failures are accepted
+	Accepted bool `json:"accepted,omitempty"`
 }
 
 // ItemRows defines model for ItemRows.
@@ -1928,6 +1996,9 @@ type ItemStep struct {
 	// SHA256 of the result, in hexadecimal
 	SHA256 string     `json:"sha256,omitempty"`
 	Error  *ItemError `json:"error,omitempty"`
+
+	// Accepted who has accepted that it failed, and why
+	Accepted *Acceptance `json:"accepted,omitempty"`
 
 	// Earlier what earlier generations had here, the newest first
 	Earlier []EarlierPart `json:"earlier,omitempty"`
@@ -2711,7 +2782,10 @@ type ReportDocument struct {
 	Done int64 `json:"done"`
 
 	// Failed items with an error that is final, in a step that is not optional
-	Failed    int64 `json:"failed"`
+	Failed int64 `json:"failed"`
+
+	// Accepted of the failed ones: their failures are accepted
+	Accepted  int64 `json:"accepted,omitempty"`
 	StepCount int   `json:"step_count"`
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
@@ -3155,7 +3229,10 @@ type RunDocument struct {
 	Done int64 `json:"done"`
 
 	// Failed items with an error that is final, in a step that is not optional
-	Failed    int64 `json:"failed"`
+	Failed int64 `json:"failed"`
+
+	// Accepted of the failed ones: their failures are accepted
+	Accepted  int64 `json:"accepted,omitempty"`
 	StepCount int   `json:"step_count"`
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
@@ -3398,7 +3475,10 @@ type RunSummary struct {
 	Done int64 `json:"done"`
 
 	// Failed items with an error that is final, in a step that is not optional
-	Failed    int64 `json:"failed"`
+	Failed int64 `json:"failed"`
+
+	// Accepted of the failed ones: their failures are accepted
+	Accepted  int64 `json:"accepted,omitempty"`
 	StepCount int   `json:"step_count"`
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
@@ -3703,6 +3783,12 @@ type Started struct {
 	// Key the column or field that the keys came from
 	Key      string   `json:"key,omitempty"`
 	Warnings []string `json:"warnings"`
+}
+
+// StepAccepted defines model for StepAccepted.
+type StepAccepted struct {
+	Step  string `json:"step"`
+	Items int64  `json:"items"`
 }
 
 // StepErrors defines model for StepErrors.
@@ -5434,6 +5520,20 @@ func (c *Client) GetRun(ctx context.Context, run string, options ...CallOption) 
 	return out, err
 }
 
+// Accept: Accept failures.
+//
+// They stay failed and are shown as accepted, and the health is quiet about them. What is run again, or reset, is
+// accepted no more. The body is 16 MiB at most; more keys go in several requests.
+//
+// It is POST /runs/{run}/accept, for role operator.
+func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, options ...CallOption) (Accepted, error) {
+	var out Accepted
+	ask := request{operation: "accept", method: http.MethodPost, path: path("/runs/%s/accept", run)}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // ApproveRun: Let the items go that a canary held back.
 //
 // It is POST /runs/{run}/approve, for role operator.
@@ -6139,4 +6239,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 2afedaad0ef2da1dbb30a7cce4da507e, is 14b9f293e5817678f8dee642f2868574f3453f195379554c127ac0992ba6c60c.
+// Of bcccc56d6f63fbacb4d76a1ab592fa1f, is ebd1b8feec0791b0ef7ecbc0888212a5ffc84233582bebfc4620329d4d2a277c.

@@ -24,7 +24,7 @@ ORDER BY ordinal, generation`
 
 // block checks all steps of one block of a run.
 func (d *doctor) block(ctx context.Context, r *doctorRun, steps []stepBlock, totals *runTotals) error {
-	settled, failed := bitfield.Full(bitfield.Size), bitfield.Set{}
+	settled, failed, open := bitfield.Full(bitfield.Size), bitfield.Set{}, bitfield.Set{}
 	for i := range steps {
 		b := &steps[i]
 		if err := d.stepBlock(ctx, r, b, totals); err != nil {
@@ -32,7 +32,7 @@ func (d *doctor) block(ctx context.Context, r *doctorRun, steps []stepBlock, tot
 		}
 		settled = settled.And(b.Final())
 		if int(b.step) < len(r.graph.Steps) && !r.graph.Steps[b.step].Optional {
-			failed = failed.Or(b.Failed)
+			failed, open = failed.Or(b.Failed), open.Or(b.Failed.AndNot(b.accepted))
 		}
 	}
 	d.steady(r, steps)
@@ -43,6 +43,8 @@ func (d *doctor) block(ctx context.Context, r *doctorRun, steps []stepBlock, tot
 	totals.done += int64(done.Count())
 	lost := settled.And(failed)
 	totals.failed += int64(lost.Count())
+	accepted := failed.AndNot(open)
+	totals.accepted += int64(accepted.Count())
 
 	at := place{run: &r.id, block: &steps[0].block}
 	group, ok := totals.groups[steps[0].block]
@@ -120,6 +122,7 @@ func (d *doctor) slices(
 	if r.canary != "sampling" && r.canary != "waiting" && !r.graph.Ordered {
 		d.bits(ItemsAddUp, at, b.Held, "held back, and the run has no canary under way")
 	}
+	d.bits(ItemsAddUp, at, b.accepted.AndNot(b.Failed), "accepted, and not failed")
 	d.bits(ItemsAddUp, at, known.AndNot(all), "past the end of the block")
 	b.live = live
 	return masks, nil

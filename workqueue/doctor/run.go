@@ -33,7 +33,7 @@ SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id,
 
 // The counts read work_queue and work_part by their primary keys, index only where the visibility map allows.
 const doctorRuns = `
-SELECT r.id, r.state, r.generation, r.items, coalesce(r.done, 0), coalesce(r.failed, 0),
+SELECT r.id, r.state, r.generation, r.items, coalesce(r.done, 0), coalesce(r.failed, 0), r.accepted,
     coalesce(r.canary_state, ''),
     (SELECT count(*) FROM work_queue q WHERE q.run_id = r.id),
     coalesce((SELECT max(q.ordinal) FROM work_queue q WHERE q.run_id = r.id), -1),
@@ -47,7 +47,8 @@ WHERE r.state <> 'loading'
 ORDER BY r.id`
 
 const doctorBlocks = `
-SELECT step, block, size, ready, done, failed, coalesce(held, B'0'::bit(8192)), coalesce(skipped, B'0'::bit(8192))
+SELECT step, block, size, ready, done, failed, coalesce(held, B'0'::bit(8192)), coalesce(skipped, B'0'::bit(8192)),
+    coalesce(accepted, B'0'::bit(8192))
 FROM work_block WHERE run_id = $1
 ORDER BY block, step`
 
@@ -61,6 +62,7 @@ type doctorRun struct {
 	items       int64
 	done        int64
 	failed      int64
+	accepted    int64 // of the failed ones
 	canary      string
 	queued      int64 // rows of work_queue
 	lastOrdinal int64
@@ -117,8 +119,8 @@ func (d *doctor) runs(ctx context.Context) ([]doctorRun, error) {
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (doctorRun, error) {
 		var r doctorRun
-		err := row.Scan(&r.id, &r.state, &r.generation, &r.items, &r.done, &r.failed, &r.canary, &r.queued, &r.lastOrdinal,
-			&r.parts, &r.tracker, &r.openGroups, &r.opened, &r.audited, &r.completions)
+		err := row.Scan(&r.id, &r.state, &r.generation, &r.items, &r.done, &r.failed, &r.accepted, &r.canary,
+			&r.queued, &r.lastOrdinal, &r.parts, &r.tracker, &r.openGroups, &r.opened, &r.audited, &r.completions)
 		return r, err
 	})
 }
@@ -131,12 +133,15 @@ type stepBlock struct {
 	block workqueue.Block
 	size  int
 	live  bitfield.Set // in live slices
+
+	accepted bitfield.Set
 }
 
 // runTotals is what the blocks of a run add up to.
 type runTotals struct {
 	parts        int64
 	done, failed int64
+	accepted     int64
 	sizes        map[workqueue.Step]int64 // items
 	groups       map[workqueue.Block]trackerGroup
 	active       map[workqueue.Block]bitfield.Set // items that are worked on, in a run that has lines
@@ -186,7 +191,7 @@ func (d *doctor) blocks(ctx context.Context, r *doctorRun) ([]stepBlock, error) 
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (stepBlock, error) {
 		var b stepBlock
 		err := row.Scan(&b.step, &b.block, &b.size, pgbits.Into(&b.Ready), pgbits.Into(&b.Done), pgbits.Into(&b.Failed),
-			pgbits.Into(&b.Held), pgbits.Into(&b.Skipped))
+			pgbits.Into(&b.Held), pgbits.Into(&b.Skipped), pgbits.Into(&b.accepted))
 		return b, err
 	})
 }
@@ -252,6 +257,9 @@ func (d *doctor) completed(r *doctorRun, t *runTotals) {
 	at := place{run: &r.id}
 	if r.done != t.done || r.failed != t.failed {
 		d.found(TruthsAgree, at, r.done-t.done+r.failed-t.failed, "the run's counts differ from its bits")
+	}
+	if r.accepted != t.accepted {
+		d.found(TruthsAgree, at, r.accepted-t.accepted, "the run's count of accepted failures differs from its bits")
 	}
 	if r.completions == 0 {
 		d.found(OneCompletion, at, 0, "no completion event of a generation that is completed")

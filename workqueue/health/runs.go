@@ -9,7 +9,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 )
 
-// FailedRun is a completed run with failed items that nobody has run again. Runs and Items are those of all such runs.
+// FailedRun is a completed run with failed items that nobody has run again, or accepted. Failed and Items leave out
+// those that are accepted; Runs and Items are those of all such runs.
 type FailedRun struct {
 	Run        workqueue.RunID
 	Name       string
@@ -44,9 +45,10 @@ type LateSeal struct {
 const (
 	// batchrun_failed finds them.
 	healthFailed = `
-SELECT id, coalesce(name, ''), plan, failed, finished_at, count(*) OVER (), (sum(failed) OVER ())::bigint
+SELECT id, coalesce(name, ''), plan, failed - accepted, finished_at, count(*) OVER (),
+    (sum(failed - accepted) OVER ())::bigint
 FROM batchrun
-WHERE state = 'completed' AND failed > 0 AND finished_at > clock_timestamp() - $1::interval
+WHERE state = 'completed' AND failed > accepted AND finished_at > clock_timestamp() - $1::interval
 ORDER BY id DESC LIMIT $2`
 
 	// batchrun_active; a few of each reason.

@@ -54,6 +54,7 @@ type ErrorGroup struct {
 	Shape    string     `json:"shape" doc:"the messages, with # for numbers, ids and quoted text"`
 	Count    int64      `json:"count"`
 	Also     int64      `json:"also,omitempty" doc:"more such items, counted with a step before that failed them too"`
+	Accepted int64      `json:"accepted,omitempty" doc:"how many of count and also are accepted"`
 	First    *time.Time `json:"first,omitempty" doc:"when the first of these items got this error"`
 	Last     *time.Time `json:"last,omitempty"`
 	Services []string   `json:"services" doc:"who answered so, ten at the most"`
@@ -83,9 +84,10 @@ type ErrorExample struct {
 const errorGroups = `
 WITH by_message AS MATERIALIZED (
     SELECT c.step, c.error_code, c.error_message, c.slice_id, count(*) FILTER (WHERE NOT c.again) AS items,
-        count(*) FILTER (WHERE c.again) AS also, min(c.ordinal) AS first_ordinal, max(c.ordinal) AS last_ordinal
+        count(*) FILTER (WHERE c.again) AS also, count(*) FILTER (WHERE c.accepted) AS accepted,
+        min(c.ordinal) AS first_ordinal, max(c.ordinal) AS last_ordinal
     FROM (
-        SELECT p.step, p.error_code, p.slice_id, p.ordinal,
+        SELECT p.step, p.error_code, p.slice_id, p.ordinal, get_bit(b.accepted, p.ordinal % 8192) = 1 AS accepted,
             translate(left(coalesce(p.error_message, ''), 1000), '123456789', '000000000') AS error_message,
             CASE WHEN p.step = 0 OR p.step = ANY ($6::smallint[]) THEN false
                 ELSE EXISTS (SELECT 1 FROM unnest($5::smallint[]) AS n (step)
@@ -104,12 +106,13 @@ WITH by_message AS MATERIALIZED (
     SELECT p.error_message, ` + plane.MessageShape + ` AS shape FROM (SELECT DISTINCT error_message FROM by_message) p
 ), by_slice AS MATERIALIZED (
     SELECT m.step, m.error_code, h.shape, m.slice_id, sum(m.items) AS items, sum(m.also) AS also,
+        sum(m.accepted) AS accepted,
         min(m.first_ordinal) AS first_ordinal, max(m.last_ordinal) AS last_ordinal
     FROM by_message m JOIN shapes h USING (error_message)
     GROUP BY m.step, m.error_code, h.shape, m.slice_id
 ), by_service AS (
     SELECT g.step, g.error_code, g.shape, coalesce(w.service, '') AS service, sum(g.items) AS items,
-        sum(g.also) AS also,
+        sum(g.also) AS also, sum(g.accepted) AS accepted,
         min(coalesce(w.ended_at, w.sent_at)) AS first, max(coalesce(w.ended_at, w.sent_at)) AS last
     FROM by_slice g LEFT JOIN work_slice w ON w.id = g.slice_id
     GROUP BY g.step, g.error_code, g.shape, coalesce(w.service, '')
@@ -121,7 +124,8 @@ WITH by_message AS MATERIALIZED (
     FROM by_slice g GROUP BY g.step, g.error_code, g.shape
 ), grouped AS (
     SELECT g.step, g.step = ANY ($6::smallint[]) AS optional, g.error_code, g.shape,
-        sum(g.items)::bigint AS items, sum(g.also)::bigint AS also, min(g.first) AS first, max(g.last) AS last,
+        sum(g.items)::bigint AS items, sum(g.also)::bigint AS also, sum(g.accepted)::bigint AS accepted,
+        min(g.first) AS first, max(g.last) AS last,
         (array_agg(g.service ORDER BY g.items DESC, g.service) FILTER (WHERE g.service <> ''))[1:$3] AS services,
         (array_agg(g.items::bigint ORDER BY g.items DESC, g.service) FILTER (WHERE g.service <> ''))[1:$3] AS counts,
         count(*) OVER () AS all_groups,
@@ -133,7 +137,7 @@ WITH by_message AS MATERIALIZED (
     LIMIT $2
 )
 SELECT left(md5(g.step || ':' || g.error_code || ':' || g.shape), 8), g.step, s.name, g.optional, g.error_code, g.shape,
-    g.items, g.also, g.first, g.last, coalesce(g.services, '{}'), coalesce(g.counts, '{}'), t.slices, t.firsts, t.lasts,
+    g.items, g.also, g.accepted, g.first, g.last, coalesce(g.services, '{}'), coalesce(g.counts, '{}'), t.slices, t.firsts, t.lasts,
     g.all_groups, g.all_items, g.all_optional
 FROM grouped g
 JOIN beginnings t USING (step, error_code, shape)
@@ -211,7 +215,7 @@ func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, err
 	var g ErrorGroup
 	var groups, listed int64
 	var counts []int64
-	to := []any{&g.ID, &g.step, &g.Step, &g.Optional, &g.Code, &g.Shape, &g.Count, &g.Also, &g.First,
+	to := []any{&g.ID, &g.step, &g.Step, &g.Optional, &g.Code, &g.Shape, &g.Count, &g.Also, &g.Accepted, &g.First,
 		&g.Last, &g.Services, &counts, &g.slices,
 		&g.firsts, &g.lasts, &groups, &out.Items, &out.Optional}
 	_, err = pgx.ForEachRow(rows, to, func() error {

@@ -50,6 +50,7 @@ type stepErrors struct {
 	name     string
 	optional bool
 	failed   int64
+	accepted int64
 	stamp    int64 // greater with every change of a block
 }
 
@@ -97,6 +98,9 @@ func (e *cachedErrors) serves(now *ErrorsExtent) bool {
 	}
 	same := len(e.extent.steps) == len(now.steps)
 	for i := range now.steps {
+		if same && e.extent.steps[i].accepted != now.steps[i].accepted { // who has accepted some wants to see it
+			return false
+		}
 		same = same && e.extent.steps[i] == now.steps[i]
 	}
 	return same || e.took >= slowErrors && now.at.Sub(e.extent.at) < staleRatio*e.took
@@ -109,6 +113,7 @@ func (e *cachedErrors) keep(found Errors, of ErrorsExtent, took time.Duration) {
 // A range of work_block's primary key. xmin is the transaction that wrote a row last: their sum grows with each.
 const errorsOfSteps = `
 SELECT r.generation, clock_timestamp(), s.name, s.optional, coalesce(sum(bit_count(b.failed)), 0)::bigint,
+    coalesce(sum(bit_count(b.accepted)), 0)::bigint,
     coalesce(sum(b.xmin::text::bigint), 0)::bigint
 FROM batchrun r JOIN run_step s ON s.run_id = r.id
 LEFT JOIN work_block b ON b.run_id = s.run_id AND b.step = s.step
@@ -124,7 +129,7 @@ func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (ErrorsExte
 		return out, fmt.Errorf("count what is failed: %w", err)
 	}
 	var step stepErrors
-	to := []any{&out.generation, &out.at, &step.name, &step.optional, &step.failed, &step.stamp}
+	to := []any{&out.generation, &out.at, &step.name, &step.optional, &step.failed, &step.accepted, &step.stamp}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		out.steps = append(out.steps, step)
 		return nil

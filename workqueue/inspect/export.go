@@ -25,6 +25,7 @@ type ExportedItem struct {
 	ContentType  string // empty means JSON
 	ErrorCode    string
 	ErrorMessage string
+	Accepted     bool // each of its failures is
 }
 
 // ExportRequest says which items of a run are exported, and whose parts.

@@ -24,7 +24,8 @@ const (
 
 // A point read of work_block's primary key for each step.
 const exportBlock = `
-SELECT step, size, done, failed FROM work_block WHERE run_id = $1 AND step = ANY ($2) AND block = $3 ORDER BY step`
+SELECT step, size, done, failed, coalesce(accepted, ` + plane.NoBits + `) FROM work_block
+WHERE run_id = $1 AND step = ANY ($2) AND block = $3 ORDER BY step`
 
 // The newest parts in ranges of ordinals, each a walk along work_part's primary key: one range when all items are
 // wanted, a point for each when few are. LATERAL holds the planner to it, also where nothing was ever analyzed. Of the
@@ -107,11 +108,11 @@ func (p *exportPages) choose(
 		return 0, err
 	}
 	var size int
-	var done, failed bitfield.Set
+	var done, failed, open bitfield.Set
 	byStep := make([]bitfield.Set, len(p.steps))
-	var stepDone, stepFailed bitfield.Set
+	var stepDone, stepFailed, accepted bitfield.Set
 	var step workqueue.Step
-	to := []any{&step, &size, pgbits.Into(&stepDone), pgbits.Into(&stepFailed)}
+	to := []any{&step, &size, pgbits.Into(&stepDone), pgbits.Into(&stepFailed), pgbits.Into(&accepted)}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		i := slices.Index(p.steps, step)
 		if i == p.result {
@@ -119,6 +120,7 @@ func (p *exportPages) choose(
 		}
 		if !p.optional[i] {
 			byStep[i], failed = stepFailed, failed.Or(stepFailed)
+			open = open.Or(stepFailed.AndNot(accepted))
 		}
 		return nil
 	})
@@ -135,6 +137,7 @@ func (p *exportPages) choose(
 			return block.Ordinal(bit), nil
 		}
 		p.begin(block.Ordinal(bit), standing(&done, &failed, bit), p.tells(bit, &done, byStep))
+		p.page[len(p.page)-1].Accepted = failed.Has(bit) && !open.Has(bit)
 	}
 	return (block + 1).Ordinal(0), nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -45,6 +46,7 @@ type ItemStep struct {
 	Size        int                  `json:"size,omitempty" doc:"bytes of the result"`
 	SHA256      string               `json:"sha256,omitempty" doc:"of the result, in hexadecimal"`
 	Error       *ItemError           `json:"error,omitempty"`
+	Accepted    *control.Acceptance  `json:"accepted,omitempty" doc:"who has accepted that it failed, and why"`
 	Earlier     []EarlierPart        `json:"earlier,omitempty" doc:"what earlier generations had here, the newest first"`
 	Attempts    []Attempt            `json:"attempts" doc:"every slice that held the item, oldest first"`
 
@@ -224,6 +226,13 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	}
 	if err := attachParts(rows, item.Steps); err != nil {
 		return err
+	}
+	accepted, err := control.AcceptancesOf(ctx, tx, id, item.Ordinal, numbers)
+	if err != nil {
+		return err
+	}
+	for i := range item.Steps {
+		item.Steps[i].Accepted = accepted[item.Steps[i].Step]
 	}
 	if rows, err = tx.Query(ctx, itemAttempts, id, block, bit, item.Ordinal, numbers); err != nil {
 		return err

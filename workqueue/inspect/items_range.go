@@ -22,6 +22,7 @@ type ItemRow struct {
 	State    string            `json:"state" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale"`
 	Attempts int               `json:"attempts" doc:"how often it was asked for since it was last ready; up to 255"`
 	Error    *ItemError        `json:"error,omitempty" doc:"of the step, or of the first step that failed it"`
+	Accepted bool              `json:"accepted,omitempty" doc:"its failures are accepted"`
 }
 
 // ItemRange says which items to list. Over all steps when no step is named.
@@ -52,9 +53,13 @@ const (
 	keysOf = `SELECT ordinal, item_key FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2) ORDER BY ordinal`
 
 	// failuresOf are point reads of work_part's primary key; the newest part of a step counts, and of several steps the
-	// first.
+	// first. It is accepted when each failure of it is; work_block is read by its primary key.
 	failuresOf = `
-SELECT DISTINCT ON (ordinal) ordinal, error_code, coalesce(error_message, '') FROM (
+SELECT DISTINCT ON (ordinal) ordinal, error_code, coalesce(error_message, ''),
+    coalesce((SELECT bool_and(coalesce(get_bit(b.accepted, ordinal % 8192), 0) = 1) FROM work_block b
+        WHERE b.run_id = $1 AND b.step = ANY ($2) AND b.block = ordinal / 8192
+            AND get_bit(b.failed, ordinal % 8192) = 1), false)
+FROM (
     SELECT DISTINCT ON (ordinal, step) ordinal, step, error_code, error_message FROM work_part
     WHERE run_id = $1 AND step = ANY ($2) AND ordinal = ANY ($3)
     ORDER BY ordinal, step, generation DESC) newest
@@ -215,9 +220,11 @@ func readFailuresOf(
 	}
 	var o workqueue.Ordinal
 	var e ItemError
-	_, err = pgx.ForEachRow(rows, []any{&o, &e.Code, &e.Message}, func() error {
+	var accepted bool
+	_, err = pgx.ForEachRow(rows, []any{&o, &e.Code, &e.Message, &accepted}, func() error {
 		found := e
-		itemAt(items, o).Error = &found
+		row := itemAt(items, o)
+		row.Error, row.Accepted = &found, accepted
 		return nil
 	})
 	return err

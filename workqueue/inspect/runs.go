@@ -31,6 +31,7 @@ type RunSummary struct {
 	Skipped    int64                `json:"skipped" doc:"duplicates that intake left out"`
 	Done       int64                `json:"done" doc:"items that every step has come to its end with, and none has failed"`
 	Failed     int64                `json:"failed" doc:"items with an error that is final, in a step that is not optional"`
+	Accepted   int64                `json:"accepted,omitempty" doc:"of the failed ones: their failures are accepted"`
 	StepCount  int                  `json:"step_count"`
 	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
 	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
@@ -129,6 +130,7 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     r.priority, r.items, r.skipped,
     coalesce(CASE WHEN r.state = 'completed' THEN r.done ELSE counts.done END, 0),
     coalesce(CASE WHEN r.state = 'completed' THEN r.failed ELSE counts.failed END, 0),
+    coalesce(CASE WHEN r.state = 'completed' THEN r.accepted ELSE counts.accepted END, 0),
     r.source, r.created_by, r.created_at, r.started_at, r.finished_at, steps.n,
     CASE WHEN r.state = 'completed' THEN 1
         ELSE coalesce(counts.parts / nullif(greatest(counts.all_parts, r.items * steps.n), 0), 0) END::float8,
@@ -138,7 +140,7 @@ FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
     SELECT sum(bit_count(o.settled & ~o.failed))::bigint AS done, sum(bit_count(o.failed))::bigint AS failed,
-        sum(o.parts) AS parts, sum(o.all_parts) AS all_parts
+        sum(bit_count(o.accepted))::bigint AS accepted, sum(o.parts) AS parts, sum(o.all_parts) AS all_parts
     FROM (` + plane.OutcomePlanes + `) o
 ) counts ON r.state <> 'completed'
 `
@@ -323,7 +325,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 	var since *time.Time
 	err := row.Scan(&r.ID, &r.Name, &r.Plan, &r.Version, &hold.Kind, &hold.Detail, &since, &hold.By, &r.State,
 		&r.Generation, &r.Priority, &r.Items, &r.Skipped, &r.Done,
-		&r.Failed, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt, &r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
+		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt, &r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealBy, &open.Overdue, &open.OnOverdue)
 	if isOpen {
 		r.Open = &open

@@ -198,12 +198,13 @@ func (w *redoWrite) add(c *blockPlan) {
 }
 
 // redoBlocks moves bits; the condition that chose those with an outcome stands again. What the results of a block take
-// is scaled to those that are left.
+// is scaled to those that are left. A failure that is taken back is accepted no more.
 const redoBlocks = `
 UPDATE work_block b
 SET ready = (b.ready & ~u.gone) | u.ready, done = b.done & ~u.gone, failed = b.failed & ~u.gone,
     held = nullif((coalesce(b.held, B'0'::bit(8192)) & ~u.gone) | u.held, B'0'::bit(8192)),
     skipped = nullif(coalesce(b.skipped, B'0'::bit(8192)) & ~u.gone, B'0'::bit(8192)),
+    accepted = nullif(b.accepted & ~u.gone, B'0'::bit(8192)),
     result_bytes = CASE WHEN (b.done & u.gone) = B'0'::bit(8192) THEN b.result_bytes
                         ELSE b.result_bytes * bit_count(b.done & ~u.gone) / bit_count(b.done) END
 FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[], $6::bit(8192)[], $7::bit(8192)[])

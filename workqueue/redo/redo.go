@@ -83,14 +83,24 @@ func (r *redo) begin(ctx context.Context, graphs *plane.GraphCache) (err error) 
 const runState = `
 SELECT state, generation, items, opened AND sealed_at IS NULL FROM batchrun WHERE id = $1`
 
-// may refuses a run of which nothing can be done again. op is what was asked, for people.
-func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
+// readState reads what the run is like beside its steps.
+func (r *redo) readState(ctx context.Context) (open bool, err error) {
 	err = r.tx.QueryRow(ctx, runState, r.run).Scan(&r.state, &r.generation, &r.items, &open)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, fmt.Errorf("run %s: %w", r.run, workqueue.ErrNotFound)
 	case err != nil:
 		return false, fmt.Errorf("read run %s: %w", r.run, err)
+	}
+	return open, nil
+}
+
+// may refuses a run of which nothing can be done again. op is what was asked, for people.
+func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
+	open, err = r.readState(ctx)
+	switch {
+	case err != nil:
+		return false, err
 	case r.state == "cancelled":
 		return open, &workqueue.StateError{Run: r.run, State: r.state, Op: op, Fix: "start a new run"}
 	case r.state == "loading":

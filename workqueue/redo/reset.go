@@ -1,6 +1,7 @@
 package redo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -81,11 +82,15 @@ func (req *ResetRequest) validate() error {
 	if req.Select.Failed || len(req.Select.Groups) > 0 {
 		return errors.New("choose all items, or keys, or error codes; what failed is run again by a re-run")
 	}
-	if len(req.Reason) > control.MaxReasonBytes {
+	return cmp.Or(checkReason(req.Reason), req.Select.validate())
+}
+
+func checkReason(reason string) error {
+	if len(reason) > control.MaxReasonBytes {
 		return &workqueue.SettingError{Detail: fmt.Sprintf("the reason has %d bytes, and at most %d are allowed; shorten it",
-			len(req.Reason), control.MaxReasonBytes)}
+			len(reason), control.MaxReasonBytes)}
 	}
-	return req.Select.validate()
+	return nil
 }
 
 // reset is one under way.

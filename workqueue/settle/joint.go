@@ -189,6 +189,7 @@ const moveBlocks = `
 UPDATE work_block b
 SET ready = b.ready | u.ready, done = (b.done & ~u.leave) | u.done, failed = (b.failed & ~u.leave) | u.failed,
     skipped = nullif((coalesce(b.skipped, B'0'::bit(8192)) & ~u.leave) | u.skipped, B'0'::bit(8192)),
+    accepted = nullif(b.accepted & ~u.leave, B'0'::bit(8192)),
     result_bytes = u.bytes + CASE WHEN (b.done & u.leave) = B'0'::bit(8192) THEN b.result_bytes
         ELSE b.result_bytes * bit_count(b.done & ~u.leave) / bit_count(b.done) END
 FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[], $6::bit(8192)[],

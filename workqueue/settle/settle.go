@@ -211,10 +211,11 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 }
 
 const (
-	// OutcomeOfRun counts the items of a run r that are done, and those that have failed.
+	// OutcomeOfRun counts the items of a run r that are done, those that have failed, and of these the accepted ones.
 	OutcomeOfRun = `
 SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
-       coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed
+       coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed,
+       coalesce(sum(bit_count(o.accepted)), 0)::bigint AS accepted
 FROM (` + plane.OutcomePlanes + `) o`
 
 	// completeRuns goes from run to run, in the order given, and finds each by its key, in a transaction that
@@ -222,7 +223,8 @@ FROM (` + plane.OutcomePlanes + `) o`
 	// as it is written is in no index of runs under way.
 	completeRuns = `
 UPDATE batchrun r
-SET state = 'completed', finished_at = clock_timestamp(), done = c.done, failed = c.failed
+SET state = 'completed', finished_at = clock_timestamp(), done = c.done, failed = c.failed,
+    accepted = c.accepted
 FROM (SELECT r.id, o.* FROM (SELECT * FROM unnest($1::uuid[]) AS u (id) LIMIT cardinality($1::uuid[])) r
       CROSS JOIN LATERAL (` + OutcomeOfRun + `) o) c
 WHERE r.id = c.id AND r.id = ANY ($1::uuid[]) AND r.state || '' = 'running'

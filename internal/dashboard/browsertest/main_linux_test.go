@@ -17,6 +17,7 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 		t.Run("every page", everyPage(b))
 		t.Run("keyboard", keyboard(b))
 		t.Run("from a file to its end", fromAFileToItsEnd(b))
+		t.Run("failures are accepted", failuresAreAccepted(b))
 		t.Run("a part is made again", aPartIsMadeAgain(b))
 		t.Run("why nothing starts", whyNothingStarts(b))
 		t.Run("roles", roles(b))

@@ -15,13 +15,16 @@ const (
 	// SettledBits is the items of a block b that its step has an outcome for: a part, or that they are left out.
 	SettledBits = `(b.done | b.failed | coalesce(b.skipped, ` + NoBits + `))`
 
-	// OutcomePlanes is, for each block of a run r, the items that every step has an outcome for, and those that have
-	// failed: in a step that is not optional. An item has failed as soon as one step has failed it, though others may
-	// still be at it; it is done when it is settled and has not failed. parts of all_parts are settled. It is a range of
-	// work_block's primary key.
+	// OutcomePlanes is, for each block of a run r, the items that every step has an outcome for, those that have failed,
+	// in a step that is not optional, and of them those whose failures are all accepted. An item has failed as soon as
+	// one step has failed it, though others may still be at it; it is done when it is settled and has not failed. parts
+	// of all_parts are settled. It is a range of work_block's primary key.
 	OutcomePlanes = `
     SELECT b.block, max(b.size) AS size, bit_and(` + SettledBits + `) AS settled,
         coalesce(bit_or(b.failed) FILTER (WHERE NOT s.optional), ` + NoBits + `) AS failed,
+        coalesce(bit_or(b.failed) FILTER (WHERE NOT s.optional)
+            & ~bit_or(b.failed & ~coalesce(b.accepted, ` + NoBits + `)) FILTER (WHERE NOT s.optional),
+            ` + NoBits + `) AS accepted,
         sum(bit_count(` + SettledBits + `)) AS parts, sum(b.size) AS all_parts
     FROM work_block b JOIN run_step s USING (run_id, step) WHERE b.run_id = r.id GROUP BY b.block`
 )

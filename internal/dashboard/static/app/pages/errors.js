@@ -1,4 +1,4 @@
-// What failed in a run, in groups by error code and the shape of the message, and how to run a group again.
+// What failed in a run, in groups by error code and the shape of the message, and how to run a group again, or accept it.
 
 import { html, useMemo, useState } from "../html.js";
 import { Badge, Button, ButtonLink, Card, Empty, ErrorBox, Page, Search, Select, Skeleton, StateBadge, Text, Time, useLoad } from "../ui.js";
@@ -6,6 +6,7 @@ import { Link, setQuery } from "../router.js";
 import { segment } from "../api.js";
 import { inert, num, percent, plural } from "../format.js";
 import { RerunDialog } from "../parts/rerun.js";
+import { AcceptDialog } from "../parts/accept.js";
 import { itemPath } from "../parts/itempath.js";
 import { onEnter } from "../parts/enter.js";
 
@@ -16,6 +17,7 @@ export default function Errors({ params, query }) {
     every: run.data?.state === "completed" || run.data?.state === "cancelled" ? 0 : 10, // grouping a million takes seconds
   });
   const [again, setAgain] = useState(null);
+  const [accepting, setAccepting] = useState(null);
   const [chosen, setChosen] = useState(new Set());
   const error = run.error ?? found.error;
   const name = run.data ? run.data.name || run.data.plan : params.run;
@@ -27,7 +29,9 @@ export default function Errors({ params, query }) {
   const shown = useMemo(() => sorted(groups.filter((g) => fits(g, query)), query.sort), [groups, query]);
   const selected = shown.filter((g) => chosen.has(keyOf(g)));
   const total = found.data?.items ?? 0;
-  const actions = html`${run.data && html`<${StateBadge} state=${run.data.state} failed=${run.data.failed} />`}
+  const actions = html`${run.data && html`<${StateBadge} state=${run.data.state} failed=${run.data.failed - (run.data.accepted ?? 0)} />`}
+    ${total > 0 && html`<${Button} icon="check" role="operator" disabled=${!run.data || run.data.accepted === run.data.failed} test="accept-failed" onClick=${() =>
+      setAccepting({ select: { failed: true }, items: total - (run.data.accepted ?? 0), what: "all that failed" })}>Accept all…<//>`}
     <${Button} kind="primary" icon="repeat" role="operator" disabled=${!run.data || total === 0} test="rerun-failed" onClick=${() =>
     setAgain({ select: { failed: true }, items: total, what: "all that failed" })}>Run all failed again<//>`;
   return html`<${Page}
@@ -49,6 +53,8 @@ export default function Errors({ params, query }) {
         <span><strong>${plural(selected.length, "group")}</strong> of ${plural(sum(selected), "item")}</span>
         <${Button} small kind="primary" icon="repeat" role="operator" test="rerun-chosen" onClick=${() =>
           setAgain({ select: { groups: ids(selected) }, items: sum(selected), what: plural(selected.length, "group") + " of errors", group: selected.length === 1 ? selected[0] : null })}>Run them again<//>
+        <${Button} small icon="check" role="operator" test="accept-chosen" disabled=${open(selected) === 0} onClick=${() =>
+          setAccepting({ select: { groups: ids(selected) }, items: open(selected), what: plural(selected.length, "group") + " of errors" })}>Accept them…<//>
         <${Button} small kind="ghost" onClick=${() => setChosen(new Set())}>Choose none<//>
       </div>`}
       ${shown.length === 0
@@ -63,6 +69,7 @@ export default function Errors({ params, query }) {
                 chosen=${chosen.has(keyOf(g))}
                 onChoose=${() => setChosen(toggled(chosen, keyOf(g)))}
                 onAgain=${() => setAgain({ select: { groups: [g.id], step: g.step }, items: count(g), what: html`those with <code>${inert(g.code, 60)}</code>`, group: g })}
+                onAccept=${(withdraw) => setAccepting({ select: { groups: [g.id], step: g.step }, items: withdraw ? g.accepted : open([g]), what: html`those with <code>${inert(g.code, 60)}</code>`, withdraw })}
               />`,
             )}
           </ul>`}
@@ -71,10 +78,16 @@ export default function Errors({ params, query }) {
       setAgain(null);
       reload();
     }} />`}
+    ${accepting && run.data && html`<${AcceptDialog} run=${run.data} ...${accepting} onClose=${() => {
+      setAccepting(null);
+      reload();
+    }} />`}
   <//>`;
 }
 
 const count = (g) => g.count + (g.also ?? 0);
+// open is how many failures of some groups nobody has accepted.
+const open = (groups) => groups.reduce((n, g) => n + count(g) - (g.accepted ?? 0), 0);
 const sum = (groups) => groups.reduce((n, g) => n + count(g), 0);
 const ids = (groups) => [...new Set(groups.map((g) => g.id))];
 const keyOf = (g) => `${g.step}/${g.id}`;
@@ -90,7 +103,8 @@ function headline(found, run) {
   if (groups === 0) return "";
   const share = run?.items ? ` (${percent(found.items / run.items, 1)} of the run)` : "";
   const left = found.optional ? `; ${plural(found.optional, "part")} of optional steps` : "";
-  return html`${plural(found.items, "item")} failed${share}, in ${plural(groups, "group")}${left}${found.at && html`; grouped <${Time} at=${found.at} />`}`;
+  const accepted = run?.accepted ? `, ${num(run.accepted)} of them accepted` : "";
+  return html`${plural(found.items, "item")} failed${share}${accepted}, in ${plural(groups, "group")}${left}${found.at && html`; grouped <${Time} at=${found.at} />`}`;
 }
 
 function fits(g, { q, step, code, service }) {
@@ -151,7 +165,7 @@ const unfold = (row) => {
   examples.open = !examples.open;
 };
 
-function Group({ group: g, run, most, chosen, onChoose, onAgain }) {
+function Group({ group: g, run, most, chosen, onChoose, onAgain, onAccept }) {
   const id = `group-${g.id}-${g.step}`;
   const services = byName(g);
   return html`<li class=${"group" + (chosen ? " chosen" : "")} data-row=${keyOf(g)} data-test="group" tabindex="-1" aria-labelledby=${id} onKeyDown=${onEnter(unfold)}>
@@ -162,7 +176,7 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain }) {
       <span class="muted">${run?.items ? percent(count(g) / run.items, 1) : ""}</span>
     </div>
     <div class="group-main">
-      <h2 class="group-head" id=${id}><code class="group-code">${inert(g.code, 80)}</code>${g.optional && html`<${Badge} tone="info" title="Its items went on without it">optional<//>`}</h2>
+      <h2 class="group-head" id=${id}><code class="group-code">${inert(g.code, 80)}</code>${g.optional && html`<${Badge} tone="info" title="Its items went on without it">optional<//>`}${g.accepted > 0 && html`<${Badge} tone="info" test="accepted">${open([g]) === 0 ? "accepted" : `${num(g.accepted)} accepted`}<//>`}</h2>
       <p class="group-shape"><bdi>${inert(g.shape, 600)}</bdi></p>
       <p class="group-origin">
         <span>step <strong><${Text} max=${40}>${g.step}<//></strong></span>
@@ -184,7 +198,9 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain }) {
         ${g.services?.length > 0 && html`<p class="muted group-instances">answered by <bdi>${inert(g.services.join(", "), 600)}</bdi></p>`}
       </details>
     </div>
-    <div class="group-actions"><${Button} small icon="repeat" role="operator" test="rerun-group" onClick=${onAgain}>Run again…<//></div>
+    <div class="group-actions"><${Button} small icon="repeat" role="operator" test="rerun-group" onClick=${onAgain}>Run again…<//>
+      ${open([g]) > 0 && html`<${Button} small icon="check" role="operator" test="accept-group" onClick=${() => onAccept(false)}>Accept…<//>`}
+      ${g.accepted > 0 && html`<${Button} small kind="ghost" role="operator" test="withdraw-group" onClick=${() => onAccept(true)}>Withdraw…<//>`}</div>
   </li>`;
 }
 

@@ -12,6 +12,7 @@ import { Explanation } from "../parts/explain.js";
 import { ItemStep, itemStates } from "../parts/itemstep.js";
 import { RerunDialog } from "../parts/rerun.js";
 import { ResetDialog } from "../parts/reset.js";
+import { AcceptDialog } from "../parts/accept.js";
 import { nextFailed } from "../parts/neighbours.js";
 import { itemPath } from "../parts/itempath.js";
 
@@ -70,6 +71,7 @@ export default function Item({ params: { run: id }, query }) {
             step=${step}
             node=${at(found.data.tree, "items", nth, "steps", i, "result")}
             onReset=${() => setDialog({ reset: step })}
+            onAccept=${() => setDialog({ accept: step })}
           />`,
         )}
       </div>
@@ -80,6 +82,7 @@ export default function Item({ params: { run: id }, query }) {
     </div>`}
     ${dialog?.rerun && html`<${RerunDialog} run=${run.data} select=${{ keys: [query.key] }} items=${Math.max(items.length, 1)} what=${html`item <${Text} max=${60}>${query.key}<//>`} onClose=${close} />`}
     ${dialog?.reset && html`<${ResetDialog} run=${run.data?.id ?? id} step=${dialog.reset} itemKey=${query.key} twins=${items.length} onClose=${close} />`}
+    ${dialog?.accept && run.data && html`<${AcceptDialog} run=${run.data} select=${{ keys: [query.key], step: dialog.accept.name }} items=${Math.max(items.length, 1)} withdraw=${Boolean(dialog.accept.accepted)} what=${html`item <${Text} max=${60}>${query.key}<//>`} onClose=${close} />`}
   <//>`;
 }
 

@@ -75,7 +75,7 @@ function Run({ run, live, state, database, query }) {
   const name = run.name || run.plan;
   const tab = `${run.state === "running" ? percent(run.progress) : run.state} · ${name}`;
   return html`<${Page} title=${name} tab=${tab} crumbs=${[["Runs", "/runs"]]} test="run-page"
-      heading=${html`<${Text} max=${80}>${name}<//> <${StateBadge} state=${run.state} failed=${run.failed} />`}
+      heading=${html`<${Text} max=${80}>${name}<//> <${StateBadge} state=${run.state} failed=${run.failed - (run.accepted ?? 0)} />`}
       subtitle=${html`<${About} run=${run} state=${state} />`}
       actions=${html`<${Actions} run=${run} onRerun=${() => setDialog("rerun")}
           onReport=${() => setDialog("report")} />`}>

@@ -66,6 +66,9 @@ export default function Runs({ query }) {
   <//>`;
 }
 
+// open is how many failed items nobody has accepted.
+const open = (run) => run.failed - (run.accepted ?? 0);
+
 // merge lays what the stream says over what was fetched. The stream has all that have not ended, however old: those are
 // only added where they are newer than the page's last.
 function merge(fetched, live, plain) {
@@ -118,13 +121,13 @@ function List({ runs, pace, reset, chosen, onChoose }) {
       <span class="under"><${Text} max=${50}>${r.plan}${r.plan_version ? "@" + r.plan_version : ""}<//> · ${
         shortId(r.id)}${r.generation > 1 ? html` · <span title="How often it was run">${r.generation}. time</span>` : ""}</span>` },
     { key: "state", title: "State", class: "runs-state", render: (r) => html`<${StateBadge} state=${r.state}
-      failed=${r.failed}/><${Reason} run=${r} pace=${pace.of(r)}/>` },
+      failed=${open(r)}/><${Reason} run=${r} pace=${pace.of(r)}/>` },
     { key: "progress", title: "Progress", class: "runs-progress", render: (r) => html`<div class="bar">
       <${Progress} done=${r.done} failed=${r.failed} total=${r.items} share=${r.progress} state=${r.state}
         label=${"Progress of " + (r.name || r.plan)}/>
       <span class="under"><b>${percent(r.progress)}</b> ${num(r.done + r.failed)} of ${num(r.items)}</span></div>` },
     { key: "failed", title: "Failed", align: "right", render: (r) => (r.failed > 0
-      ? html`<${Link} to=${`/runs/${r.id}/errors`} class="is-bad num">${num(r.failed)}<//>` : html`<span class="muted">0</span>`) },
+      ? html`<${Link} to=${`/runs/${r.id}/errors`} class=${open(r) > 0 ? "is-bad num" : "num"}>${num(r.failed)}<//>` : html`<span class="muted">0</span>`) },
     { key: "rate", title: "Items/s", align: "right", hide: "narrow", render: (r) => {
       const { rate } = pace.of(r);
       return rate === undefined ? html`<span class="muted">–</span>` : html`<${Num} value=${Math.round(rate)}/>`;
@@ -155,7 +158,7 @@ function Reason({ run, pace }) {
   if (run.state === "running" && pace.still > 5) {
     return html`<span class="under is-warn">nothing moves: <${Link} to=${`/runs/${run.id}`}>see why<//></span>`;
   }
-  if (run.state === "completed" && run.failed > 0) return html`<span class="under">with failures</span>`;
+  if (run.state === "completed" && run.failed > 0) return html`<span class="under">${open(run) > 0 ? "with failures" : "failures accepted"}</span>`;
   return null;
 }
 

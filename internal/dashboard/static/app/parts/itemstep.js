@@ -13,16 +13,17 @@ import { targetText } from "./target.js";
 export const itemStates = (step) => (step.stale && step.state === "done" ? "stale" : step.state.replaceAll("_", " "));
 
 /** ItemStep shows a step; node is its result where that is JSON. */
-export function ItemStep({ run, item, step, node, onReset }) {
+export function ItemStep({ run, item, step, node, onReset, onAccept }) {
   const recorded = step.generation > 0;
   const resettable = !["waiting", "held", "skipped"].includes(step.state) || recorded;
-  const head = html`<span class="step-title"><${Text} max=${60}>${step.name}<//> <${StateBadge} state=${itemStates(step)} test="step-state" />${step.optional && html` <${Badge} tone="info">optional<//>`}</span>`;
+  const head = html`<span class="step-title"><${Text} max=${60}>${step.name}<//> <${StateBadge} state=${itemStates(step)} test="step-state" />${step.optional && html` <${Badge} tone="info">optional<//>`}${step.accepted && html` <${Badge} tone="info" test="accepted">accepted<//>`}</span>`;
   return html`<${Card}
     title=${head}
     label=${`step ${inert(step.name, 60)}`}
     test=${`step-${step.name}`}
     class="item-step"
-    actions=${html`<${Button} small icon="reload" role="operator" disabled=${!resettable} title=${resettable ? "Take this part back, to be made again" : "There is no part yet"} test="reset-part" onClick=${onReset}>Reset…<//>`}
+    actions=${html`${step.state === "failed" && html`<${Button} small icon=${step.accepted ? "" : "check"} role="operator" test="accept-part" onClick=${onAccept}>${step.accepted ? "Withdraw…" : "Accept…"}<//>`}
+      <${Button} small icon="reload" role="operator" disabled=${!resettable} title=${resettable ? "Take this part back, to be made again" : "There is no part yet"} test="reset-part" onClick=${onReset}>Reset…<//>`}
   >
     <p class="step-target" id=${`step-${step.step}`}>${targetText(step)}${step.needs?.length > 0 && html`; needs ${names(step.needs)}`}</p>
     <${Standing} step=${step} />
@@ -31,6 +32,7 @@ export function ItemStep({ run, item, step, node, onReset }) {
       <p><${Long} text=${step.error.message} most=${1000} /></p>
       <${Copy} text=${`${step.error.code}: ${step.error.message}`} label="Copy the error" />
     </div>`}
+    ${step.accepted && html`<p class="standing" data-test="acceptance">Accepted <${Time} at=${step.accepted.at} /> by <${Text} max=${60}>${step.accepted.by}<//>: <bdi>${inert(step.accepted.reason, 2000)}</bdi></p>`}
     ${recorded && html`<${Origin} step=${step} />`}
     ${(node || step.result_bytes) &&
     html`<${Preview}

@@ -124,7 +124,7 @@ export function Numbers({ run }) {
           state=${run.state} />
     </div>
     <dl class="run-facts">
-      ${fact("Failed", num(run.failed), run.items > 0 && run.failed > 0 && percent(run.failed / run.items, 2), run.failed > 0 ? "bad" : "", "failed")}
+      ${fact("Failed", num(run.failed), failedShare(run), run.failed > (run.accepted ?? 0) ? "bad" : "", "failed")}
       ${fact(run.state === "cancelled" ? "No outcome" : "Left", short(left), run.settling > 0 && `${short(run.settling)} settling`, "", "left")}
       ${fact("Rate", html`${short(rateOf(run))}<small>/s</small>`, ended(run) ? "on average" : run.steps.length > 1 && "parts of all steps", "", "rate")}
       ${fact(ended(run) ? "Took" : "ETA", ended(run) ? duration(run.seconds) : run.eta_seconds !== undefined ? duration(run.eta_seconds) : "–",
@@ -133,6 +133,12 @@ export function Numbers({ run }) {
       ${run.generation > 1 && fact("Generation", run.generation, "of re-runs", "", "generation")}
     </dl>
   </section>`;
+}
+
+// failedShare says how much of the run failed, and how many of those are accepted.
+function failedShare(run) {
+  if (!(run.items > 0 && run.failed > 0)) return false;
+  return percent(run.failed / run.items, 2) + (run.accepted ? `, ${short(run.accepted)} accepted` : "");
 }
 
 // rateOf is the rate of the moment, or of all the time that the run took: items then, for each is counted once.

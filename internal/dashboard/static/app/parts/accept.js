@@ -1,0 +1,53 @@
+// The dialog that accepts failures of a run, with a reason, or withdraws that.
+
+import { html, useId, useState } from "../html.js";
+import { api, segment } from "../api.js";
+import { Button, Dialog, ErrorBox, Field, Text, toast } from "../ui.js";
+import { num, plural } from "../format.js";
+
+/**
+ * AcceptDialog accepts a selection of a run's failures, or with withdraw accepts them no more. select is what the API
+ * takes for it ({groups}, {keys}, {failed} …), items how many they are, what their name in words.
+ */
+export function AcceptDialog({ run, select, items, what, withdraw = false, onClose }) {
+  const [reason, setReason] = useState("");
+  const [tried, setTried] = useState(null);
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState("");
+  const id = useId();
+  const submit = async (e) => {
+    e.preventDefault();
+    const dry = e.submitter?.value === "dry";
+    setBusy(dry ? "dry" : "accept");
+    setError(null);
+    try {
+      const body = { ...select, dry_run: dry, ...(withdraw ? { withdraw } : {}), ...(reason ? { reason } : {}) };
+      const answer = await api.post(`/runs/${segment(run.id)}/accept`, body);
+      if (dry) return setTried(answer);
+      toast(`${plural(answer.items, "item")} accepted${withdraw ? " no more" : ""}`);
+      return onClose();
+    } catch (err) {
+      return setError(err);
+    } finally {
+      setBusy("");
+    }
+  };
+  const footer = html`<${Button} onClick=${onClose}>Cancel<//>
+    <${Button} type="submit" form=${id} value="dry" busy=${busy === "dry"} test="dry-run">Dry run<//>
+    <${Button} kind="primary" icon="check" role="operator" type="submit" form=${id} value="accept" busy=${busy === "accept"} test="accept-go">${withdraw ? "Withdraw" : "Accept"}<//>`;
+  return html`<${Dialog} title=${withdraw ? "Accept failures no more" : "Accept failures"} onClose=${onClose} footer=${footer} test="accept-dialog">
+    <form class="rerun" id=${id} onSubmit=${submit}>
+      <p class="rerun-what"><strong>${plural(items, "item")}</strong> of <${Text} max=${60}>${run.name || run.plan}<//>: ${what}</p>
+      <p>${withdraw
+        ? "They count again as failures that somebody must see to."
+        : "They stay failed and are shown as accepted, and the health is quiet about them. What is run again is accepted no more."}</p>
+      <${Field} label="Reason" hint=${withdraw ? "for the audit log" : "shown with each of them"}>
+        <input value=${reason} required=${!withdraw} maxlength="500" autocomplete="off" data-test="reason" onInput=${(e) => setReason(e.currentTarget.value)} />
+      <//>
+      <${ErrorBox} error=${error} />
+      <div aria-live="polite">
+        ${tried && html`<div class="tried" data-test="tried"><p>Dry run: ${plural(tried.items, "item")} would be accepted${withdraw && " no more"}; then ${num(tried.accepted)} of the ${num(tried.failed)} failed ones are. Nothing was changed.</p></div>`}
+      </div>
+    </form>
+  <//>`;
+}

@@ -1,0 +1,307 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/report"
+)
+
+// accept accepts failures, which must succeed.
+func (b *bench) accept(run workqueue.RunID, sel redo.Selection, reason string) redo.Accepted {
+	b.Helper()
+	out, err := redo.New(b.store).Accept(b.Context(), redo.AcceptRequest{Run: run, Select: sel, Reason: reason,
+		Actor: "ann"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out
+}
+
+// wantAccepted compares how many items a run says have failed, and are accepted.
+func (b *bench) wantAccepted(run workqueue.RunID, failed, accepted int64) {
+	b.Helper()
+	view, err := inspect.New(b.store).Run(b.Context(), run)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if view.Failed != failed || view.Accepted != accepted {
+		b.Errorf("%d items failed, %d of them accepted; want %d, %d", view.Failed, view.Accepted, failed, accepted)
+	}
+}
+
+// unaccepted is how many failed items health is told of.
+func (b *bench) unaccepted() (items int64) {
+	b.Helper()
+	facts, err := health.New(b.store).Health(b.Context(), health.Limits{Failed: time.Hour, Listed: 10})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range facts.Failed {
+		items += facts.Failed[i].Failed
+	}
+	return items
+}
+
+func TestAcceptByCodeThenAll(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(20_000)
+	out := b.accept(run, redo.Selection{Codes: []string{"even"}}, "closed years ago")
+	want := redo.Accepted{Items: int64(even), Steps: []redo.StepAccepted{{Step: "only", Items: int64(even)}},
+		Failed: int64(even + odd), Accepted: int64(even)}
+	if !reflect.DeepEqual(out, want) {
+		t.Errorf("accepted %+v; want %+v", out, want)
+	}
+	b.wantAccepted(run, int64(even+odd), int64(even))
+	b.wantState(run, "completed", 1)
+	if n := b.unaccepted(); n != int64(odd) {
+		t.Errorf("health is told of %d failed items; want %d", n, odd)
+	}
+	b.check()
+	out = b.accept(run, redo.Selection{Failed: true}, "the others, too")
+	if out.Items != int64(odd) || out.Accepted != int64(even+odd) {
+		t.Errorf("accepted the rest: %+v", out)
+	}
+	if n := b.unaccepted(); n != 0 {
+		t.Errorf("health is told of %d failed items although all are accepted", n)
+	}
+	_, err := redo.New(b.store).Accept(t.Context(), redo.AcceptRequest{Run: run, Select: redo.Selection{Failed: true},
+		Reason: "again"})
+	if nothing, ok := errors.AsType[*redo.NothingToAcceptError](err); !ok || nothing.Failed != int64(even+odd) ||
+		!strings.Contains(err.Error(), "accepted already") {
+		t.Errorf("accepting what is accepted: %v", err)
+	}
+	b.check()
+}
+
+// All that is looked at says that a failure is accepted, and who did it.
+func TestAcceptedFailuresAreShown(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 8)
+	out := b.claim(run, plenty)
+	b.record(faulty(out[0], workqueue.SlotError{Code: "bad", Message: "account 17 is closed"}),
+		faulty(out[1], workqueue.SlotError{Code: "bad", Message: "no such branch"}))
+	errs, err := inspect.New(b.store).Errors(t.Context(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, key := errs.Groups[0].ID, errs.Groups[0].Examples[0].Key
+	b.accept(run, redo.Selection{Groups: []string{closed}}, "they are closed")
+	if errs, err = inspect.New(b.store).Errors(t.Context(), run); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range errs.Groups {
+		if want := map[bool]int64{true: 4}[g.ID == closed]; g.Accepted != want || g.Count != 4 {
+			t.Errorf("group %+v; want %d accepted", g, want)
+		}
+	}
+	items, err := inspect.New(b.store).Items(t.Context(), run, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := items[0].Steps[0].Accepted; a == nil || a.By != "ann" || a.Reason != "they are closed" || a.At.IsZero() ||
+		items[0].State != workqueue.OutcomeFailed {
+		t.Errorf("the item is %+v, accepted %+v", items[0], a)
+	}
+	rows, err := inspect.New(b.store).ItemsIn(t.Context(), inspect.ItemRange{Run: run, To: 7, After: inspect.NoOrdinal})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed, exported := 0, 0
+	for i := range rows.Items {
+		if rows.Items[i].Accepted {
+			listed++
+		}
+	}
+	err = inspect.New(b.store).Export(t.Context(), run, nil, func(item *inspect.ExportedItem) error {
+		if item.Accepted {
+			exported++
+		}
+		return nil
+	})
+	if err != nil || listed != 4 || exported != 4 {
+		t.Errorf("%d items are listed as accepted, %d exported, %v; want 4 each", listed, exported, err)
+	}
+	if n := b.number(`SELECT count(*) FROM run_item WHERE run_id = $1 AND accepted AND state = 'failed'`, run); n != 4 {
+		t.Errorf("run_item has %d accepted items; want 4", n)
+	}
+	account, err := report.New(b.store).Report(t.Context(), run)
+	if err != nil || account.Failed != 8 || account.Accepted != 4 {
+		t.Errorf("the report says %d failed, %d accepted, %v", account.Failed, account.Accepted, err)
+	}
+}
+
+func TestAcceptTriedAndWithdrawn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(600)
+	req := redo.AcceptRequest{Run: run, Select: redo.Selection{Keys: []string{"C0", "C3", "C1"}}, Reason: "r",
+		Actor: "ann", DryRun: true}
+	before := b.number(`SELECT count(*) FROM audit_log`)
+	dry, err := redo.New(b.store).Accept(t.Context(), req)
+	if err != nil || dry.Items != 2 || dry.Accepted != 2 {
+		t.Errorf("the dry run said %+v, %v", dry, err)
+	}
+	b.wantAccepted(run, int64(even+odd), 0)
+	if n := b.number(`SELECT count(*) FROM audit_log`); n != before {
+		t.Errorf("a dry run left %d rows in the audit log", n-before)
+	}
+	req.DryRun = false
+	if wet, err := redo.New(b.store).Accept(t.Context(), req); err != nil || !reflect.DeepEqual(wet, dry) {
+		t.Errorf("the dry run said %+v, and then it was %+v, %v", dry, wet, err)
+	}
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE action = 'accept' AND run_id = $1 AND actor = 'ann'
+		AND detail ->> 'reason' = 'r' AND before ->> 'accepted' = '0' AND after ->> 'accepted' = '2'`, run); n != 1 {
+		t.Errorf("%d rows of the audit log tell of it", n)
+	}
+	out, err := redo.New(b.store).Accept(t.Context(), redo.AcceptRequest{Run: run, Withdraw: true, Actor: "bob",
+		Select: redo.Selection{Keys: []string{"C3"}}})
+	if err != nil || out.Items != 1 || out.Accepted != 1 {
+		t.Errorf("withdrawn %+v, %v", out, err)
+	}
+	b.wantAccepted(run, int64(even+odd), 1)
+	b.check()
+	for name, req := range map[string]redo.AcceptRequest{
+		"no reason":  {Run: run, Select: redo.Selection{Failed: true}, Reason: " "},
+		"everything": {Run: run, Select: redo.Selection{All: true}, Reason: "r"},
+		"no choice":  {Run: run, Reason: "r"},
+		"no step":    {Run: run, Select: redo.Selection{Failed: true, Step: "none"}, Reason: "r"},
+		"no failure": {Run: run, Select: redo.Selection{Keys: []string{"C1"}}, Reason: "r"},
+		"no such":    {Run: run, Select: redo.Selection{Keys: []string{"Z"}}, Reason: "r"},
+		"no run":     {Select: redo.Selection{Failed: true}, Reason: "r"},
+	} {
+		if _, err := redo.New(b.store).Accept(t.Context(), req); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}
+
+// What is run again is accepted no more, however that ends; what is not stays so, over the completion.
+func TestRerunTakesAcceptanceAway(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, even, odd := b.damaged(600)
+	b.accept(run, redo.Selection{Failed: true}, "r")
+	b.again(redo.RerunRequest{Run: run, Select: redo.Selection{Codes: []string{"odd"}}})
+	b.wantAccepted(run, int64(even), int64(even))
+	b.check()
+	for _, s := range b.claim(run, plenty) {
+		b.record(faulty(s, workqueue.SlotError{Code: "odd", Message: "m"}))
+	}
+	b.wantState(run, "completed", 2)
+	b.wantAccepted(run, int64(even+odd), int64(even))
+	if n := b.unaccepted(); n != int64(odd) {
+		t.Errorf("health is told of %d failed items; want %d", n, odd)
+	}
+	b.check()
+}
+
+// An item is accepted when its failures are, at all steps that are not optional.
+func TestAcceptAtSeveralSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(planned(need("left"), need("right"), optional(need("aside"))), 8)
+	b.recordStep(run, 0, 1, 2)
+	b.recordStep(run, 1, 2, 3)
+	b.recordStep(run, 2, 1, 5)
+	b.accept(run, redo.Selection{Failed: true, Step: "left"}, "r")
+	b.wantAccepted(run, 3, 1) // the second still counts at the other step
+	out := b.accept(run, redo.Selection{Failed: true}, "r")
+	if out.Items != 4 || out.Accepted != 3 || len(out.Steps) != 2 {
+		t.Errorf("accepted %+v", out)
+	}
+	b.wantAccepted(run, 3, 3)
+	b.check()
+}
+
+// Acceptances, re-runs, replies and the completion meet in any order, and the counts are right.
+func TestAcceptRaces(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	bad := workqueue.SlotError{Code: "bad", Message: "m"}
+	for range 25 {
+		run := b.load(request(), 24)
+		claimed := b.claim(run, plenty)
+		b.record(faulty(claimed[0], bad))
+		var wg sync.WaitGroup
+		for _, s := range claimed[1:] {
+			wg.Go(func() { b.record(faulty(s, bad)) })
+		}
+		for _, withdraw := range []bool{false, true, false} {
+			wg.Go(func() {
+				_, err := redo.New(b.store).Accept(t.Context(), redo.AcceptRequest{Run: run, Withdraw: withdraw,
+					Select: redo.Selection{Failed: true}, Reason: "r", Actor: "ann"})
+				if _, nothing := errors.AsType[*redo.NothingToAcceptError](err); err != nil && !nothing {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Go(func() {
+			_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+				Select: redo.Selection{Keys: []string{"C0", "C1"}}})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Wait()
+		b.finish(run)
+		b.wantState(run, "completed", 2)
+	}
+	b.check()
+}
+
+// What is accepted while the last reply completes the run, and has counted its failures already, is counted too.
+func TestAcceptWhileTheRunCompletes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(bitfield.Size), bitfield.Size+8) // in two blocks, each with its own lock
+	out := b.claim(run, plenty)
+	b.record(faulty(out[0], workqueue.SlotError{Code: "bad", Message: "m"}))
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }() // in vain after the commit
+	if _, err := tx.Exec(t.Context(), `SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`, run); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { b.record(whole(out[1])) })
+	waiting := func() int {
+		return b.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND wait_event_type = 'Lock'`)
+	}
+	b.until("the completion waits for the lock", func() bool { return waiting() == 1 })
+	accepted := make(chan struct{})
+	wg.Go(func() {
+		b.accept(run, redo.Selection{Failed: true}, "r")
+		close(accepted)
+	})
+	b.until("the acceptance waits, or is done", func() bool {
+		select {
+		case <-accepted:
+			return true
+		default:
+			return waiting() == 2
+		}
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	b.wantState(run, "completed", 1)
+	b.wantAccepted(run, bitfield.Size, bitfield.Size)
+	b.check()
+}

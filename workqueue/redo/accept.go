@@ -1,0 +1,257 @@
+package redo
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// AcceptRequest says which failures are accepted, or are no more.
+type AcceptRequest struct {
+	Run      workqueue.RunID
+	Select   Selection // of what is selected, what has failed
+	Withdraw bool      // accept them no more
+	DryRun   bool      // change nothing, and say what would be done
+	Reason   string    // needed, but to withdraw
+	Actor    string
+}
+
+// Accepted is what an acceptance, or its withdrawal, changed or would change.
+type Accepted struct {
+	Items    int64          // of which a failure was accepted, or is no more
+	Steps    []StepAccepted // where, in their order
+	Failed   int64          // failed items of the run,
+	Accepted int64          // and those of them whose failures are all accepted now
+}
+
+// StepAccepted is how many failures of a step were accepted, or are no more.
+type StepAccepted struct {
+	Step  string `json:"step"`
+	Items int64  `json:"items"`
+}
+
+// NothingToAcceptError is returned when a selection holds no failure that could be accepted, or withdrawn.
+type NothingToAcceptError struct {
+	Run      workqueue.RunID
+	Withdraw bool
+	Failed   int64 // selected items that have failed
+}
+
+func (e *NothingToAcceptError) Error() string {
+	verb, why := "accept", "none of the items chosen has failed"
+	switch {
+	case e.Withdraw:
+		verb, why = "withdraw", "none of the items chosen is accepted"
+	case e.Failed > 0:
+		why = "all that failed of the items chosen is accepted already"
+	}
+	return fmt.Sprintf("nothing to %s in run %s: %s; see: tranche run errors %[2]s", verb, e.Run, why)
+}
+
+// Accept marks failures of a run as accepted: they stay failed, and nobody need see to them. Those that are accepted
+// already keep who accepted them. What is run again, or reset, is accepted no more. The run may be under way or have
+// ended. A dry run does all of it and takes it back.
+func (s Store) Accept(ctx context.Context, req AcceptRequest) (Accepted, error) {
+	if err := req.validate(); err != nil {
+		return Accepted{}, fmt.Errorf("accept: %w", err)
+	}
+	var out Accepted
+	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
+		a := &acceptance{AcceptRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select}}
+		err := a.do(ctx, database.Kept[plane.GraphCache](s.db))
+		out = a.out
+		return err
+	})
+	if err != nil {
+		return Accepted{}, fmt.Errorf("accept: %w", err)
+	}
+	return out, nil
+}
+
+func (req *AcceptRequest) validate() error {
+	if err := req.Select.validate(); err != nil || req.Select.All {
+		return cmp.Or(err, errors.New("choose all failed items, or some of them"))
+	}
+	if strings.TrimSpace(req.Reason) == "" && !req.Withdraw {
+		return &workqueue.SettingError{Detail: "say why, by a reason: it is shown with each failure that is accepted"}
+	}
+	return checkReason(req.Reason)
+}
+
+// acceptance is one under way. It locks the steps, blocks, the tracker's batch and the run.
+type acceptance struct {
+	*AcceptRequest
+	redo
+
+	out Accepted
+}
+
+const (
+	// The blocks are locked. An item whose failure is accepted already is left to who accepted it.
+	acceptFailed = `
+WITH taken AS (
+    SELECT b.step, b.block, b.failed & u.items AS failed,
+        b.failed & ~coalesce(b.accepted, B'0'::bit(8192)) & u.items AS items
+    FROM work_block b JOIN unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, items)
+        USING (step, block)
+    WHERE b.run_id = $1 AND (b.failed & u.items) <> B'0'::bit(8192)
+), moved AS (
+    UPDATE work_block b SET accepted = coalesce(b.accepted, B'0'::bit(8192)) | t.items
+    FROM taken t
+    WHERE b.run_id = $1 AND b.step = t.step AND b.block = t.block AND t.items <> B'0'::bit(8192)
+), noted AS (
+    INSERT INTO run_acceptance (run_id, step, block, at, actor, reason, items)
+    SELECT $1, step, block, clock_timestamp(), $5, $6, items FROM taken WHERE items <> B'0'::bit(8192)
+)
+SELECT step, block, failed, items FROM taken`
+
+	// Who accepted it stays noted; it counts no more.
+	withdrawAccepted = `
+WITH taken AS (
+    SELECT b.step, b.block, b.failed & u.items AS failed, b.accepted & u.items AS items
+    FROM work_block b JOIN unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, items)
+        USING (step, block)
+    WHERE b.run_id = $1 AND (b.accepted & u.items) <> B'0'::bit(8192)
+), moved AS (
+    UPDATE work_block b SET accepted = nullif(b.accepted & ~t.items, B'0'::bit(8192))
+    FROM taken t
+    WHERE b.run_id = $1 AND b.step = t.step AND b.block = t.block
+)
+SELECT step, block, failed, items FROM taken`
+
+	// lockBatch has whoever completes the run, who has this row first, see what is accepted here; or this see that the
+	// run is complete.
+	lockBatch = `SELECT id FROM tracker_batch WHERE id = $1 FOR NO KEY UPDATE`
+
+	acceptedOfRun = `
+SELECT coalesce(sum(bit_count(o.failed)), 0)::bigint, coalesce(sum(bit_count(o.accepted)), 0)::bigint
+FROM batchrun r CROSS JOIN LATERAL (` + plane.OutcomePlanes + `) o WHERE r.id = $1`
+
+	setAccepted = `UPDATE batchrun SET accepted = $2 WHERE id = $1 AND state = 'completed'`
+)
+
+func (a *acceptance) do(ctx context.Context, graphs *plane.GraphCache) error {
+	if err := a.begin(ctx, graphs); err != nil {
+		return err
+	}
+	if _, err := a.readState(ctx); err != nil {
+		return err
+	}
+	a.named = everyStep(a.steps)
+	if a.Select.Step != "" {
+		step, err := control.StepNamed(a.steps, a.run, a.Select.Step)
+		if err != nil {
+			return err
+		}
+		a.named = []workqueue.Step{step.Step}
+	}
+	if err := a.find(ctx); err != nil {
+		return err
+	}
+	if _, err := a.tx.Exec(ctx, lockRedoBlocks, a.run, a.named, a.blocks); err != nil {
+		return fmt.Errorf("lock %d blocks: %w", len(a.blocks), err)
+	}
+	if _, err := a.tx.Exec(ctx, lockBatch, a.run); err != nil {
+		return fmt.Errorf("lock the tracker of run %s: %w", a.run, err)
+	}
+	_, before, err := a.count(ctx)
+	if err != nil {
+		return err
+	}
+	if err := a.mark(ctx); err != nil {
+		return err
+	}
+	if a.out.Failed, a.out.Accepted, err = a.count(ctx); err != nil {
+		return err
+	}
+	return a.finish(ctx, before)
+}
+
+// count counts the failed items of the run, and the accepted ones of them.
+func (a *acceptance) count(ctx context.Context) (failed, accepted int64, err error) {
+	err = a.tx.QueryRow(ctx, acceptedOfRun, a.run).Scan(&failed, &accepted)
+	if err != nil {
+		err = fmt.Errorf("count what is accepted of run %s: %w", a.run, err)
+	}
+	return failed, accepted, err
+}
+
+// mark moves the bits, and counts what was there and what has changed.
+func (a *acceptance) mark(ctx context.Context) error {
+	var steps []workqueue.Step
+	var blocks []workqueue.Block
+	var masks []bitfield.Set
+	for _, s := range a.named {
+		for b, mask := range a.wanted[s] {
+			steps, blocks, masks = append(steps, s), append(blocks, b), append(masks, *mask)
+		}
+	}
+	statement, args := acceptFailed, []any{a.run, steps, blocks, pgbits.Slice(masks), pg.Plain(a.Actor),
+		pg.Plain(a.Reason)}
+	if a.Withdraw {
+		statement, args = withdrawAccepted, args[:4]
+	}
+	rows, err := a.tx.Query(ctx, statement, args...)
+	if err != nil {
+		return fmt.Errorf("mark failures of run %s: %w", a.run, err)
+	}
+	var step workqueue.Step
+	var block workqueue.Block
+	var failed, items bitfield.Set
+	var before int64
+	byStep, byBlock := make([]int64, len(a.steps)), map[workqueue.Block]bitfield.Set{}
+	_, err = pgx.ForEachRow(rows, []any{&step, &block, pgbits.Into(&failed), pgbits.Into(&items)}, func() error {
+		before += int64(failed.Count())
+		byStep[step] += int64(items.Count())
+		byBlock[block] = byBlock[block].Or(items)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("mark failures of run %s: %w", a.run, err)
+	}
+	for _, items := range byBlock {
+		a.out.Items += int64(items.Count())
+	}
+	for s, n := range byStep {
+		if n > 0 {
+			a.out.Steps = append(a.out.Steps, StepAccepted{a.steps[s].Name, n})
+		}
+	}
+	if a.out.Items == 0 {
+		return &NothingToAcceptError{a.run, a.Withdraw, before}
+	}
+	return nil
+}
+
+// finish counts with the run, and writes down what was done.
+func (a *acceptance) finish(ctx context.Context, before int64) error {
+	if _, err := a.tx.Exec(ctx, setAccepted, a.run, a.out.Accepted); err != nil {
+		return fmt.Errorf("count what is accepted of run %s: %w", a.run, err)
+	}
+	name := "accept"
+	if a.Withdraw {
+		name = "accept_withdraw"
+	}
+	detail := map[string]any{"items": a.out.Items, "failed": a.Select.Failed, "codes": a.Select.Codes,
+		"groups": a.Select.Groups, "keys": len(a.Select.Keys), "step": a.Select.Step}
+	a.Select.auditRanges(detail)
+	if a.Reason != "" {
+		detail["reason"] = pg.Plain(a.Reason)
+	}
+	return ledger.AuditChange(ctx, a.tx, ledger.Action{Actor: a.Actor, Name: name, Run: a.run, Detail: detail,
+		Before: map[string]any{"failed": a.out.Failed, "accepted": before},
+		After:  map[string]any{"failed": a.out.Failed, "accepted": a.out.Accepted}})
+}
