@@ -170,7 +170,7 @@ func (m *machine) Check(t *rapid.T) {
 func TestSetAgainstAMap(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m := &machine{both: both{oracle: oracle{}}}
+		m := &machine{both{oracle: oracle{}}}
 		t.Repeat(rapid.StateMachineActions(m))
 	})
 }

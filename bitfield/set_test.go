@@ -191,13 +191,13 @@ func TestRanges(t *testing.T) {
 	type run struct{ lo, hi int }
 	for _, want := range [][]run{
 		nil,
-		{{lo: 0, hi: 8192}},
-		{{lo: 0, hi: 1}},
-		{{lo: 8191, hi: 8192}},
-		{{lo: 0, hi: 64}},
-		{{lo: 63, hi: 65}},
-		{{lo: 64, hi: 128}, {lo: 129, hi: 130}, {lo: 190, hi: 4096}, {lo: 8000, hi: 8192}},
-		{{lo: 3, hi: 6}, {lo: 9, hi: 10}},
+		{{0, 8192}},
+		{{0, 1}},
+		{{8191, 8192}},
+		{{0, 64}},
+		{{63, 65}},
+		{{64, 128}, {129, 130}, {190, 4096}, {8000, 8192}},
+		{{3, 6}, {9, 10}},
 	} {
 		var s bitfield.Set
 		for _, r := range want {
@@ -205,7 +205,7 @@ func TestRanges(t *testing.T) {
 		}
 		var got []run
 		for lo, hi := range s.Ranges() {
-			got = append(got, run{lo: lo, hi: hi})
+			got = append(got, run{lo, hi})
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)

@@ -40,7 +40,7 @@ func (l *ledger) handle(ctx context.Context, chunk *endpoints.Chunk[account, sta
 	meta := chunk.Meta()
 	l.mu.Lock()
 	for _, item := range chunk.Items() {
-		l.seen[execution{Run: workqueue.RunID(meta.Run), Ordinal: item.Ordinal, Generation: meta.Generation, Slice: workqueue.SliceID(meta.Slice)}]++
+		l.seen[execution{workqueue.RunID(meta.Run), item.Ordinal, meta.Generation, workqueue.SliceID(meta.Slice)}]++
 	}
 	before := l.total
 	l.total += len(chunk.Items())

@@ -22,7 +22,7 @@ func setupRetaining(t *testing.T) *retaining {
 	t.Helper()
 	b := setup(t)
 	b.serve(t, "echo", echo)
-	return &retaining{leaders: leaders{T: t, bundle: *b}}
+	return &retaining{leaders{T: t, bundle: *b}}
 }
 
 // ended makes a run that ended two hours ago.

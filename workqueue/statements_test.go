@@ -62,7 +62,7 @@ func (s *source) visit(n ast.Node) bool {
 	case *ast.ValueSpec:
 		for i, name := range n.Names {
 			if i < len(n.Values) {
-				s.values[s.pkg+"."+name.Name] = constant{pkg: s.pkg, value: n.Values[i]}
+				s.values[s.pkg+"."+name.Name] = constant{s.pkg, n.Values[i]}
 			}
 		}
 		return false

@@ -143,7 +143,7 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 	go func() {
 		code, text, err := b.tryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=late", items, "Content-Type",
 			"text/csv", "Authorization", "Bearer "+token.secret)
-		answer <- answered{code: code, text: text, err: err}
+		answer <- answered{code, text, err}
 	}()
 	eventually(t, "the token is used", func() (used bool) {
 		const look = `SELECT last_used_at IS NOT NULL FROM api_token WHERE id = $1`

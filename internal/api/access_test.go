@@ -43,7 +43,7 @@ func (b *bench) lockedWith(config api.Config, how access.Config) *lockedBench {
 		config.Metrics = newMeasured()
 	}
 	b.over(b.engine, testenv.Conn(b, testenv.NATS(b)), config)
-	return &lockedBench{bench: b, log: seen}
+	return &lockedBench{b, seen}
 }
 
 // madeToken is a token whose secret the test knows.
@@ -68,7 +68,7 @@ func (b *bench) token(name string, role access.Role, life time.Duration) madeTok
 			b.Fatal(err)
 		}
 	}
-	return madeToken{TokenView: made, secret: secret}
+	return madeToken{made, secret}
 }
 
 // browser is somebody who has logged in.
@@ -82,7 +82,7 @@ func (b *bench) logIn(secret string) browser {
 	if answer.StatusCode != http.StatusOK || len(answer.Cookies()) != 1 {
 		b.Fatalf("the login was answered with %d and %v", answer.StatusCode, answer.Cookies())
 	}
-	return browser{cookie: answer.Cookies()[0]}
+	return browser{answer.Cookies()[0]}
 }
 
 // head is an answer without its body.
@@ -110,7 +110,7 @@ func (b *bench) send(method, path, body string, header ...string) *head {
 		b.Fatal(err)
 	}
 	defer func() { _ = answer.Body.Close() }()
-	return &head{StatusCode: answer.StatusCode, Header: answer.Header, cookies: answer.Cookies()}
+	return &head{answer.StatusCode, answer.Header, answer.Cookies()}
 }
 
 func (b *bench) session(header ...string) (doc api.SessionDocument) {

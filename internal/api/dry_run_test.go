@@ -48,7 +48,7 @@ func parquetFile(t *testing.T, ids ...string) string {
 	var out bytes.Buffer
 	w := parquet.NewGenericWriter[row](&out)
 	for _, id := range ids {
-		if _, err := w.Write([]row{{ID: id}}); err != nil {
+		if _, err := w.Write([]row{{id}}); err != nil {
 			t.Fatal(err)
 		}
 	}

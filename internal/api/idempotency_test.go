@@ -38,7 +38,7 @@ func (b *bench) sendKeyed(key, path string, body io.Reader, header ...string) (g
 	if err != nil {
 		b.Fatal(err)
 	}
-	return gotten{StatusCode: answer.StatusCode, Header: answer.Header}, string(text)
+	return gotten{answer.StatusCode, answer.Header}, string(text)
 }
 
 // sent fails the test unless the answer is as it should be.

@@ -82,7 +82,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start("name=it")
-	b.over(slowEngine{storeEngine: b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: patience})
+	b.over(slowEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: patience})
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + three + "\r\n--x--\r\n"
 	for name, c := range map[string]struct{ path, kind, body string }{
@@ -203,7 +203,7 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	}
 
 	// A change that PostgreSQL refuses for that reason says so too.
-	b.over(fullEngine{storeEngine: b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.over(fullEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	b.refused(503, "no room left on its disk", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
 }
 

@@ -14,7 +14,7 @@ import (
 // measured hands on what it is told, while there is room for it.
 type measured struct{ asked chan string }
 
-func newMeasured() *measured { return &measured{asked: make(chan string, 100)} }
+func newMeasured() *measured { return &measured{make(chan string, 100)} }
 
 func (*measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("tranche_up 1\n"))

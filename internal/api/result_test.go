@@ -63,7 +63,7 @@ func (b *bench) get(path string, header ...string) (gotten, string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return gotten{StatusCode: answer.StatusCode, Header: answer.Header}, string(text)
+	return gotten{answer.StatusCode, answer.Header}, string(text)
 }
 
 // PROOF: who may do what, 8.

@@ -46,7 +46,7 @@ func (b *bench) crowd(many int, path, secret string) <-chan *head {
 			req.Header.Set("Authorization", "Bearer "+secret)
 			if answer, err := http.DefaultTransport.RoundTrip(req); err == nil {
 				_ = answer.Body.Close() // what is not read is broken off
-				answers <- &head{StatusCode: answer.StatusCode, Header: answer.Header, cookies: nil}
+				answers <- &head{answer.StatusCode, answer.Header, nil}
 			}
 		}()
 	}

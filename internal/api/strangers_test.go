@@ -22,7 +22,7 @@ func (b *bench) answered(conn net.Conn) *head {
 	if err != nil {
 		b.Fatalf("nobody answers: %v", err)
 	}
-	return &head{StatusCode: answer.StatusCode, Header: answer.Header, cookies: nil}
+	return &head{answer.StatusCode, answer.Header, nil}
 }
 
 const unsentLogIn = "Content-Type: application/json\r\nContent-Length: 100"

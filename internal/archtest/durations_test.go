@@ -130,7 +130,7 @@ func durationsOf(files map[string]*ast.File, pkg string) []wait {
 				value := spec.(*ast.ValueSpec)
 				for i, name := range value.Names {
 					if i < len(value.Values) {
-						specs[name.Name] = declared{file: file, type_: value.Type, value: value.Values[i]}
+						specs[name.Name] = declared{file, value.Type, value.Values[i]}
 					}
 				}
 			}
@@ -139,7 +139,7 @@ func durationsOf(files map[string]*ast.File, pkg string) []wait {
 	var waits []wait
 	for name, d := range specs {
 		if isTime(specs, d) {
-			waits = append(waits, wait{pkg: pkg, name: name, file: d.file, value: written(measure(specs, d.value))})
+			waits = append(waits, wait{pkg, name, d.file, written(measure(specs, d.value))})
 		}
 	}
 	return waits

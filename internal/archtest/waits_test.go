@@ -54,18 +54,18 @@ func TestAMissingWaitIsFound(t *testing.T) {
 	t.Parallel()
 	const page = "# Every wait\n\n### a\n\n| `one`, `three` | 1 s, 1 min | x |\n| `list` | … | x |\n" +
 		"\n### b\n"
-	one := wait{pkg: "a", name: "one", file: "a/a.go", value: "1 s"}
-	three := wait{pkg: "a", name: "three", file: "a/a.go", value: "1 min"}
-	list := wait{pkg: "a", name: "list", file: "a/a.go", value: ""}
+	one := wait{"a", "one", "a/a.go", "1 s"}
+	three := wait{"a", "three", "a/a.go", "1 min"}
+	list := wait{"a", "list", "a/a.go", ""}
 	tests := []struct {
 		name  string
 		waits []wait
 		want  string // part of the problem; empty when there is none
 	}{
 		{"all", []wait{one, three, list}, ""},
-		{"one more", []wait{one, three, list, {pkg: "a", name: "two", file: "a/b.go", value: "2 s"}}, "a/b.go: two (2 s) is not in"},
-		{"in another package's table", []wait{one, three, list, {pkg: "b", name: "one", file: "b/b.go", value: "1 s"}}, "b/b.go: one (1 s)"},
-		{"of another length", []wait{{pkg: "a", name: "one", file: "a/a.go", value: "7 s"}, three, list}, "one is 7 s, but the page says 1 s"},
+		{"one more", []wait{one, three, list, {"a", "two", "a/b.go", "2 s"}}, "a/b.go: two (2 s) is not in"},
+		{"in another package's table", []wait{one, three, list, {"b", "one", "b/b.go", "1 s"}}, "b/b.go: one (1 s)"},
+		{"of another length", []wait{{"a", "one", "a/a.go", "7 s"}, three, list}, "one is 7 s, but the page says 1 s"},
 		{"gone", []wait{one, list}, "three of a stands in"},
 	}
 	for _, test := range tests {

@@ -61,7 +61,7 @@ func noise(rows int) []byte {
 func TestCompressed(t *testing.T) {
 	t.Parallel()
 	plain := []byte("\uFEFFid,a\n1,x\n2,y\n")
-	want := []row{{key: "1", payload: `{"id":"1","a":"x"}`, line: 2}, {key: "2", payload: `{"id":"2","a":"y"}`, line: 3}}
+	want := []row{{"1", `{"id":"1","a":"x"}`, 2}, {"2", `{"id":"2","a":"y"}`, 3}}
 	skippable := append([]byte{0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4}, zstandard(t, plain)...)
 	tests := map[string][]byte{
 		"gzip":             gzipped(t, plain),
@@ -144,7 +144,7 @@ func TestReadErrorInsideCompression(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the line went dead")
 	gz := gzipped(t, noise(20000))
-	in := io.MultiReader(bytes.NewReader(gz[:len(gz)/2]), failingReader{err: broken})
+	in := io.MultiReader(bytes.NewReader(gz[:len(gz)/2]), failingReader{broken})
 	_, err := readAll(in, intake.Config{})
 	var whole *intake.InputError
 	if !errors.Is(err, broken) || errors.As(err, &whole) {

@@ -253,7 +253,7 @@ func FuzzNDJSON(f *testing.F) {
 			if err := json.Compact(&compact, line); err != nil {
 				t.Fatal(err)
 			}
-			if want := (row{key: key, payload: compact.String(), line: i + 1}); got[next] != want {
+			if want := (row{key, compact.String(), i + 1}); got[next] != want {
 				t.Fatalf("got %+v, want %+v", got[next], want)
 			}
 			next++

@@ -216,7 +216,7 @@ func TestParquetBombs(t *testing.T) {
 	rows := make([]wide, 2000)
 	text := strings.Repeat("x", 60_000)
 	for i := range rows {
-		rows[i] = wide{ID: int64(i), Text: text}
+		rows[i] = wide{int64(i), text}
 	}
 	data := writeParquet(t, rows, parquet.Compression(&parquet.Zstd))
 	if len(data) > 4<<20 {
@@ -256,7 +256,7 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 	const total = 250_000
 	for i := 0; i < total; i += len(rows) {
 		for j := range rows {
-			rows[j] = plainRow{ID: int64(i + j), Name: fmt.Sprintf("customer number %d", i+j), Sum: float64(j) * 1.25}
+			rows[j] = plainRow{int64(i + j), fmt.Sprintf("customer number %d", i+j), float64(j) * 1.25}
 		}
 		if _, err := w.Write(rows); err != nil {
 			t.Fatal(err)

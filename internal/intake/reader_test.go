@@ -35,7 +35,7 @@ func readAll(in io.Reader, cfg intake.Config) ([]row, error) {
 			}
 			return rows, err
 		}
-		rows = append(rows, row{key: item.Key, payload: string(item.Payload), line: item.Line})
+		rows = append(rows, row{item.Key, string(item.Payload), item.Line})
 	}
 }
 
@@ -60,61 +60,61 @@ func TestGoodInput(t *testing.T) {
 	}{
 		"csv": {
 			in:   "id,name\n7,Ann\n8,\n",
-			want: []row{{key: "7", payload: `{"id":"7","name":"Ann"}`, line: 2}, {key: "8", payload: `{"id":"8","name":""}`, line: 3}},
+			want: []row{{"7", `{"id":"7","name":"Ann"}`, 2}, {"8", `{"id":"8","name":""}`, 3}},
 		},
 		"csv, no line break at the end": {
-			in: "id,name\n7,Ann", want: []row{{key: "7", payload: `{"id":"7","name":"Ann"}`, line: 2}},
+			in: "id,name\n7,Ann", want: []row{{"7", `{"id":"7","name":"Ann"}`, 2}},
 		},
 		"csv, byte order mark and CRLF": {
-			in: "\uFEFFid,name\r\n7,Ann\r\n", want: []row{{key: "7", payload: `{"id":"7","name":"Ann"}`, line: 2}},
+			in: "\uFEFFid,name\r\n7,Ann\r\n", want: []row{{"7", `{"id":"7","name":"Ann"}`, 2}},
 		},
 		"csv, quotes, line breaks and escapes": {
 			in: "id,\"na\"\"me\"\n\n7,\"a,\"\"b\"\"\r\nc\td\\\"\n8,<é>\x01\n",
 			want: []row{
-				{key: "7", payload: `{"id":"7","na\"me":"a,\"b\"\nc\td\\"}`, line: 3},
-				{key: "8", payload: `{"id":"8","na\"me":"<é>\u0001"}`, line: 5},
+				{"7", `{"id":"7","na\"me":"a,\"b\"\nc\td\\"}`, 3},
+				{"8", `{"id":"8","na\"me":"<é>\u0001"}`, 5},
 			},
 		},
-		"csv, numbers stay strings": {in: "id,n\n007,1e3\n", want: []row{{key: "007", payload: `{"id":"007","n":"1e3"}`, line: 2}}},
-		"csv, one column":           {in: "id\n1\n\"\"\"\"\n", want: []row{{key: "1", payload: `{"id":"1"}`, line: 2}, {key: `"`, payload: `{"id":"\""}`, line: 3}}},
+		"csv, numbers stay strings": {in: "id,n\n007,1e3\n", want: []row{{"007", `{"id":"007","n":"1e3"}`, 2}}},
+		"csv, one column":           {in: "id\n1\n\"\"\"\"\n", want: []row{{"1", `{"id":"1"}`, 2}, {`"`, `{"id":"\""}`, 3}}},
 		"csv, key before id": {
-			in: "id,key\n1,a\n", want: []row{{key: "a", payload: `{"id":"1","key":"a"}`, line: 2}},
+			in: "id,key\n1,a\n", want: []row{{"a", `{"id":"1","key":"a"}`, 2}},
 		},
 		"csv, first column when nothing else is known": {
-			in: "nr,name\n1,a\n", want: []row{{key: "1", payload: `{"nr":"1","name":"a"}`, line: 2}},
+			in: "nr,name\n1,a\n", want: []row{{"1", `{"nr":"1","name":"a"}`, 2}},
 		},
 		"csv, key as configured": {
-			in: "id,name\n1,a\n", cfg: intake.Config{Key: "name"}, want: []row{{key: "a", payload: `{"id":"1","name":"a"}`, line: 2}},
+			in: "id,name\n1,a\n", cfg: intake.Config{Key: "name"}, want: []row{{"a", `{"id":"1","name":"a"}`, 2}},
 		},
-		"csv, semicolons found":   {in: "id;name\n1;a,b\n", want: []row{{key: "1", payload: `{"id":"1","name":"a,b"}`, line: 2}}},
-		"csv, tabs found":         {in: "id\t\"a;b;c\"\n1\ta\n", want: []row{{key: "1", payload: `{"id":"1","a;b;c":"a"}`, line: 2}}},
-		"csv, a comma goes first": {in: "id,a;b;c\n1,x\n", want: []row{{key: "1", payload: `{"id":"1","a;b;c":"x"}`, line: 2}}},
+		"csv, semicolons found":   {in: "id;name\n1;a,b\n", want: []row{{"1", `{"id":"1","name":"a,b"}`, 2}}},
+		"csv, tabs found":         {in: "id\t\"a;b;c\"\n1\ta\n", want: []row{{"1", `{"id":"1","a;b;c":"a"}`, 2}}},
+		"csv, a comma goes first": {in: "id,a;b;c\n1,x\n", want: []row{{"1", `{"id":"1","a;b;c":"x"}`, 2}}},
 		"csv, bars configured": {
-			in: "id|a,b\n1|x\n", cfg: intake.Config{Delimiter: '|'}, want: []row{{key: "1", payload: `{"id":"1","a,b":"x"}`, line: 2}},
+			in: "id|a,b\n1|x\n", cfg: intake.Config{Delimiter: '|'}, want: []row{{"1", `{"id":"1","a,b":"x"}`, 2}},
 		},
 		"csv, a header that looks like an archive": {
-			in: "PARTNER,BZh9\n1,2\n", want: []row{{key: "1", payload: `{"PARTNER":"1","BZh9":"2"}`, line: 2}},
+			in: "PARTNER,BZh9\n1,2\n", want: []row{{"1", `{"PARTNER":"1","BZh9":"2"}`, 2}},
 		},
 		"ndjson": {
 			in:   "{\"id\":7,\"n\":1.50}\n{\"id\":\"8\",\"n\":{\"a\":[1,2]}}\n",
-			want: []row{{key: "7", payload: `{"id":7,"n":1.50}`, line: 1}, {key: "8", payload: `{"id":"8","n":{"a":[1,2]}}`, line: 2}},
+			want: []row{{"7", `{"id":7,"n":1.50}`, 1}, {"8", `{"id":"8","n":{"a":[1,2]}}`, 2}},
 		},
 		"ndjson, spaces, blank lines, byte order mark, no end": {
 			in:   "\uFEFF\r\n  { \"id\" : 12345678901234567890 ,\t\"s\":\" a \\\" b \" } \r\n\n{\"id\":1}",
-			want: []row{{key: "12345678901234567890", payload: `{"id":12345678901234567890,"s":" a \" b "}`, line: 2}, {key: "1", payload: `{"id":1}`, line: 4}},
+			want: []row{{"12345678901234567890", `{"id":12345678901234567890,"s":" a \" b "}`, 2}, {"1", `{"id":1}`, 4}},
 		},
 		"ndjson, escapes are kept": {
 			in:   `{"\u0069d":"\u00e9","s":"\u00e9\ud83d\ude00\\u0000\/"}`,
-			want: []row{{key: "é", payload: `{"\u0069d":"\u00e9","s":"\u00e9\ud83d\ude00\\u0000\/"}`, line: 1}},
+			want: []row{{"é", `{"\u0069d":"\u00e9","s":"\u00e9\ud83d\ude00\\u0000\/"}`, 1}},
 		},
 		"ndjson, the first row decides on the key": {
 			in:   "{\"id\":1}\n{\"key\":\"k\",\"id\":2}\n",
-			want: []row{{key: "1", payload: `{"id":1}`, line: 1}, {key: "2", payload: `{"key":"k","id":2}`, line: 2}},
+			want: []row{{"1", `{"id":1}`, 1}, {"2", `{"key":"k","id":2}`, 2}},
 		},
 		"ndjson as configured, with another key": {
 			in:   `{"a":"1","b":"2"}`,
 			cfg:  intake.Config{Format: intake.NDJSON, Key: "b"},
-			want: []row{{key: "2", payload: `{"a":"1","b":"2"}`, line: 1}},
+			want: []row{{"2", `{"a":"1","b":"2"}`, 1}},
 		},
 	}
 	for name, test := range tests {

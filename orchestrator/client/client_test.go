@@ -128,7 +128,7 @@ func TestWhatFlowsMayPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cl := dial(t, client.DefaultURL, short, client.WithTransport(piped(t, pauses)))
-		started, err := cl.Start(t.Context(), client.RunSettings{}, &slowly{parts: []string{"id\n", "1\n", "2\n"}})
+		started, err := cl.Start(t.Context(), client.RunSettings{}, &slowly{[]string{"id\n", "1\n", "2\n"}})
 		if err != nil || started.Items != 2 {
 			t.Errorf("a slow upload: %+v, %v", started, err)
 		}

@@ -61,7 +61,7 @@ func changes(zone *time.Location, from, to time.Time) (found []change) {
 				after = middle
 			}
 		}
-		found = append(found, change{zone: zone, at: after})
+		found = append(found, change{zone, after})
 	}
 	return found
 }

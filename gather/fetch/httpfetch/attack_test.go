@@ -186,7 +186,7 @@ func TestRedirects(t *testing.T) {
 	stolen := make(chan seen, 10)
 	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		all := fmt.Sprint(r.Header)
-		stolen <- seen{headers: all, referer: r.Referer(), key: r.Header.Get("X-Item")}
+		stolen <- seen{all, r.Referer(), r.Header.Get("X-Item")}
 		if back := r.URL.Query().Get("back"); back != "" {
 			http.Redirect(w, r, back, http.StatusFound)
 		}

@@ -54,5 +54,5 @@ func startBrowser(t *testing.T) *browser {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("start the browser: %v", err)
 	}
-	return &browser{ctx: ctx}
+	return &browser{ctx}
 }
