@@ -9,7 +9,7 @@ import (
 // KindSummary is the conditions of a kind as one.
 type KindSummary struct {
 	Kind     Kind      `json:"kind"`
-	Title    string    `json:"title" example:"Failed items: 13 runs, 2914 items"`
+	Title    string    `json:"title" example:"Failed items: 13 runs, 2,914 items"`
 	Severity Severity  `json:"severity" enum:"info,warning,critical" doc:"the worst"`
 	Since    time.Time `json:"since" doc:"the first"`
 	Of       int64     `json:"of" doc:"how many runs, endpoints and so on"`
@@ -60,10 +60,19 @@ func kindsOf(conditions []Condition, more map[Kind]int64) (all []KindSummary) {
 	for i := range all {
 		k := &all[i]
 		title, of, counted := k.Kind.words()
-		k.Title = title + ": " + count(k.Of, of)
+		k.Title = title + ": " + many(k.Of, of)
 		if counted != "" {
-			k.Title += ", " + count(k.Count, counted)
+			k.Title += ", " + many(k.Count, counted)
 		}
 	}
 	return all
+}
+
+// many is count with the thousands of a large number set apart.
+func many(n int64, noun string) string {
+	number, rest, _ := strings.Cut(count(n, noun), " ")
+	for at := len(number) - 3; at > 0; at -= 3 {
+		number = number[:at] + "," + number[at:]
+	}
+	return number + " " + rest
 }
