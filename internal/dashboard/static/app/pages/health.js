@@ -101,7 +101,7 @@ function Line({ condition: c, marked, onAside, onDone }) {
       <${Menu} small label=${`More about ${inert(c.title, 80)}`} test="line-more" items=${[
         { label: "Put aside…", icon: "pause", role: "operator", test: "aside-one", onClick: () => onAside(name, c.title) },
         { label: "I see to it", icon: "check", role: "operator", test: "take-one", onClick: () => take(name, onDone) },
-        c.mark && !c.mark.whole && { label: "Take that back", icon: "close", role: "operator", test: "back-one", onClick: () => back(name, onDone) },
+        c.mark && !c.mark.whole && { label: "Take that back", icon: "cross", role: "operator", test: "back-one", onClick: () => back(name, onDone) },
       ].filter(Boolean)} /></span>
   </li>`;
 }

@@ -93,7 +93,7 @@ export function AsideDialog({ name, title, onDone, onClose }) {
   const footer = html`<${Button} onClick=${onClose}>Cancel<//>
     <${Button} kind="primary" role="operator" type="submit" form=${id} test="aside-go">Put aside<//>`;
   return html`<${Dialog} title="Put aside" onClose=${onClose} footer=${footer} test="aside-dialog">
-    <form id=${id} class="stack" onSubmit=${submit}>
+    <form id=${id} class="rerun" onSubmit=${submit}>
       <p><strong><bdi>${inert(title, 200)}</bdi></strong></p>
       <p class="muted">It does not count, and alerts do not tell it, until it gets worse or the time is up.</p>
       <${Field} label="How long"><${Select} value=${form.time} options=${times} test="aside-time" onChange=${(time) => setForm({ ...form, time })} /><//>
