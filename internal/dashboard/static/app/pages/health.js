@@ -120,16 +120,20 @@ function Mark({ mark: m }) {
   const by = html`<bdi>${inert(m.by, 60)}</bdi>`;
   const why = m.reason && html`: <bdi>${inert(m.reason, 500)}</bdi>`;
   const text = {
-    taken: html`${by} sees to it, since <${Time} at=${m.at} />`,
+    taken: html`${by} took it <${Time} at=${m.at} />, and sees to it`,
     worse: html`It has got worse since ${by} put it aside <${Time} at=${m.at} />${why}`,
-    aside: html`Put aside by ${by} <${Time} at=${m.at} />, ${m.until ? html`until <${Time} at=${m.until} />` : "for good"}${why}`,
+    aside: html`Put aside by ${by} <${Time} at=${m.at} />, ${m.until ? html`back <${Time} at=${m.until} />` : "for good"}${why}`,
   }[m.state];
   return html`<p class="condition-mark muted" data-test="mark" data-state=${m.state}>${text}</p>`;
 }
 
 // PutAside lists what does not count, by whom and until when; what was put aside together comes back together.
 function PutAside({ conditions, onDone }) {
-  const groups = Map.groupBy(conditions, (c) => c.mark?.whole ? c.kind : `${c.kind}/${c.subject}`);
+  const groups = new Map();
+  for (const c of conditions) {
+    const key = c.mark?.whole ? c.kind : `${c.kind}/${c.subject}`;
+    groups.set(key, [...(groups.get(key) ?? []), c]);
+  }
   return html`<section class="health-group" aria-label="Put aside" data-test="aside-list">
     <h2 class="health-head">Put aside <span class="muted">comes back when it gets worse, or its time is up</span></h2>
     <ul class="conditions">${[...groups].map(([key, of]) => html`<li class="condition tone-plain" key=${key} data-kind=${of[0].kind}>
