@@ -19,7 +19,14 @@ import (
 // Health is what a person must see to.
 type Health health.Report
 
-func (s *Server) registerHealth(api huma.API) {
+// healthOps are the operations about what people say of conditions.
+type healthOps struct {
+	store   healthstore.Store
+	watches []*health.Watch // the one that names everything first
+}
+
+func registerHealth(s *Server, api huma.API) {
+	o := &healthOps{healthstore.New(s.store), []*health.Watch{s.whole, s.health}}
 	report := get("health", "/health", "What a person must see to")
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
 		"severity, since when it has been so, and what helps. It answers with status 200 whatever it finds, also while " +
@@ -35,16 +42,16 @@ func (s *Server) registerHealth(api huma.API) {
 		Description: "It does not count in the status, stands in a list of its own, and alerts do not tell it, until it " +
 			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. What " +
 			"begins later is news, unless its subject was named.",
-	}), s.putAside)
+	}), o.putAside)
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "take-condition", Method: http.MethodPost, Path: "/health/take",
 		Summary:     "Say that you see to a condition, or to all of its kind that there are",
 		Description: "It counts and is told as before; others see who does. Whoever takes it later has it.",
-	}), s.takeCondition)
+	}), o.takeCondition)
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "bring-back", Method: http.MethodPost, Path: "/health/back",
 		Summary: "Take back what was said of a condition, or of all of its kind",
-	}), s.bringBack)
+	}), o.bringBack)
 	nodes := get("list-nodes", "/nodes", "The nodes, who leads, and what each holds")
 	register(s, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes,
 		error) {
@@ -85,7 +92,7 @@ type MarkedCondition struct {
 	Unchanged bool `json:"unchanged" doc:"nothing had been said of it: nothing was done"`
 }
 
-func (s *Server) putAside(ctx context.Context, in *struct {
+func (o *healthOps) putAside(ctx context.Context, in *struct {
 	Actor
 	Body AsideSettings
 },
@@ -95,7 +102,7 @@ func (s *Server) putAside(ctx context.Context, in *struct {
 	if err != nil {
 		return MarkedCondition{}, err
 	}
-	return s.mark(ctx, b.ConditionName, healthstore.NewMark{Actor: in.Name, For: life,
+	return o.mark(ctx, b.ConditionName, healthstore.NewMark{Actor: in.Name, For: life,
 		Mark: healthstore.Mark{State: healthstore.Aside, Reason: b.Reason}})
 }
 
@@ -120,8 +127,8 @@ type conditionInput struct {
 	Body ConditionName
 }
 
-func (s *Server) takeCondition(ctx context.Context, in *conditionInput) (MarkedCondition, error) {
-	return s.mark(ctx, in.Body, healthstore.NewMark{Actor: in.Name, Mark: healthstore.Mark{State: healthstore.Taken}})
+func (o *healthOps) takeCondition(ctx context.Context, in *conditionInput) (MarkedCondition, error) {
+	return o.mark(ctx, in.Body, healthstore.NewMark{Actor: in.Name, Mark: healthstore.Mark{State: healthstore.Taken}})
 }
 
 func (c *ConditionName) check(actor, reason string) error {
@@ -130,12 +137,12 @@ func (c *ConditionName) check(actor, reason string) error {
 }
 
 // mark says something of what holds, and how bad that is now.
-func (s *Server) mark(ctx context.Context, c ConditionName, m healthstore.NewMark) (MarkedCondition, error) {
+func (o *healthOps) mark(ctx context.Context, c ConditionName, m healthstore.NewMark) (MarkedCondition, error) {
 	if err := c.check(m.Actor, m.Reason); err != nil {
 		return MarkedCondition{}, err
 	}
 	key, holds := healthstore.ConditionKey(c), false
-	for _, watch := range []*health.Watch{s.whole, s.health} {
+	for _, watch := range o.watches {
 		report, err := watch.Report(ctx)
 		if err != nil {
 			return MarkedCondition{}, err
@@ -150,24 +157,29 @@ func (s *Server) mark(ctx context.Context, c ConditionName, m healthstore.NewMar
 		return MarkedCondition{}, seen(fmt.Errorf("condition %s of %q: %w", c.Kind, c.Subject, workqueue.ErrNotFound),
 			seeHealth)
 	}
-	defer s.lookAgain()
-	said, err := healthstore.New(s.store).PutMark(ctx, m)
+	defer o.lookAgain()
+	said, err := o.store.PutMark(ctx, m)
 	if err != nil {
 		return MarkedCondition{}, err
 	}
 	return MarkedCondition{ConditionName: c, State: string(said.State), By: said.By, At: &said.At, Until: said.Until}, nil
 }
 
-func (s *Server) bringBack(ctx context.Context, in *conditionInput) (MarkedCondition, error) {
+func (o *healthOps) bringBack(ctx context.Context, in *conditionInput) (MarkedCondition, error) {
 	if err := in.Body.check(in.Name, ""); err != nil {
 		return MarkedCondition{}, err
 	}
-	defer s.lookAgain()
-	found, err := healthstore.New(s.store).DropMarks(ctx, healthstore.ConditionKey(in.Body), in.Name)
+	defer o.lookAgain()
+	found, err := o.store.DropMarks(ctx, healthstore.ConditionKey(in.Body), in.Name)
 	return MarkedCondition{ConditionName: in.Body, State: "back", By: in.Name, Unchanged: !found}, err
 }
 
-func (s *Server) lookAgain() { s.whole.Again(); s.health.Again() }
+// lookAgain has whoever asks next see what was said.
+func (o *healthOps) lookAgain() {
+	for _, watch := range o.watches {
+		watch.Again()
+	}
+}
 
 // Watch looks after the system's health for a duty: what callers get, but whole.
 func (s *Server) Watch() *health.Watch { return s.whole }
