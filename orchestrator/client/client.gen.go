@@ -2036,7 +2036,7 @@ type KindDue struct {
 type KindSummary struct {
 	Kind string `json:"kind"`
 
-	// Title Examples: Failed items: 13 runs, 2914 items
+	// Title Examples: Failed items: 13 runs, 2,914 items
 	Title string `json:"title"`
 
 	// Severity the worst
@@ -6293,4 +6293,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of b172e67d0081ba179ca679fda0cb8f0d, is acd29aa63ee28fb6b1d4a7e4f8b8a59a028c9cdc0142361315e9a587c8c45edb.
+// Of 5d5365b2c5c8653c95ecddc103ab3c4a, is bd4bea8e84ddcaa122a0e3066ef06ad0e6e8af23f66dd02d924433010cbdc7ce.
