@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
@@ -14,6 +15,21 @@ func TestWhatPeopleMustDoByHand(t *testing.T) {
 	b.wantSoon([]string{"nodes"}, "NODE", "live", "leader")
 	b.want(b.tranche("nodes", "--json"), 0, `"nodes": [`)
 	b.want(b.tranche("health", "--json"), 0, `"conditions": `)
+	b.want(b.tranche("health", "aside", "failed_items", "--reason", "known"), 2, "--for")
+	b.want(b.tranche("health", "aside", "failed_items", "--for", "8h"), 2, "--reason")
+	b.want(b.tranche("health", "aside", "failed_items", "--for", "8h", "--reason", "known"), 1, "tranche health")
+	if _, err := testenv.Connect(t, b.database).Exec(t.Context(), `INSERT INTO dead_letter (id, msg_id, endpoint, cause)
+		VALUES (gen_random_uuid(), '1', 'lost', 'gave_up')`); err != nil {
+		t.Fatal(err)
+	}
+	b.wantSoon([]string{"health", "--json"}, `"kind": "dead_letters"`)
+	b.want(b.tranche("health", "take", "dead_letters", "lost"), 0, "dead_letters lost is taken by ")
+	b.want(b.tranche("health"), 0, "WARNING 1 dead letter of lost", "taken")
+	b.want(b.tranche("health", "aside", "dead_letters", "--for-good", "--reason", "of the test"), 0, "for good",
+		"tranche health back dead_letters")
+	b.want(b.tranche("health"), 0, "ok: nothing", "PUT ASIDE", "of the test")
+	b.want(b.tranche("health", "back", "dead_letters"), 0, "told as it was before")
+	b.want(b.tranche("health", "back", "dead_letters"), 0, "nothing was said of")
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "it"), 0, "started")
 	b.want(b.tranche("run", "items", "it", "--from", "1", "--limit", "1"), 0, "ORDINAL", "--after 1")
 	b.want(b.tranche("run", "items", "it", "--state", "odd"), 2, "--state")
@@ -25,15 +41,27 @@ func TestWhatPeopleMustDoByHand(t *testing.T) {
 func TestHealthReadsWell(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	h := &client.Health{Status: "critical", At: now, Counts: client.SeverityCounts{Critical: 1, Warning: 1},
+	until := now.Add(8 * time.Hour)
+	h := &client.Health{Status: "critical", At: now, Counts: client.SeverityCounts{Critical: 1, Warning: 2},
+		Kinds: []client.KindSummary{
+			{Kind: "leader_missing", Severity: "critical", Title: "Leader missing: 1 condition"},
+			{Kind: "failed_items", Severity: "warning", Title: "Failed items: 2 runs, 1,003 items", Since: now},
+		},
 		Conditions: []client.Condition{
-			{Severity: "critical", Title: "nobody leads", Subject: "tranche", Since: now.Add(-time.Minute),
-				Detail: "since the last \x1b[31mleader died", Remedy: "start a node"},
-			{Severity: "warning", Title: "items failed", Subject: "it", Since: now, Detail: "3 of them", Remedy: "see why"},
-		}}
+			{Kind: "leader_missing", Severity: "critical", Title: "nobody leads", Subject: "tranche",
+				Since: now.Add(-time.Minute), Detail: "since the last \x1b[31mleader died", Remedy: "start a node"},
+			{Kind: "failed_items", Severity: "warning", Title: "3 items failed: it", Subject: "it", Since: now,
+				Remedy: "see why", Mark: &client.Mark{State: "taken", By: "ann", At: now.Add(-time.Minute)}},
+			{Kind: "failed_items", Severity: "warning", Title: "1000 items failed: more", Subject: "more", Since: now,
+				Remedy: "see why", Mark: &client.Mark{State: "worse", By: "bob", At: now, Reason: "known"}},
+		},
+		Aside: []client.Condition{{Kind: "dead_letters", Title: "2 dead letters of e", Subject: "e",
+			Mark: &client.Mark{State: "aside", By: "eve", At: now, Until: &until, Reason: "until the release"}}},
+	}
 	text := healthText(h, 80)
-	for _, want := range []string{"critical: 1 critical, 1 warning, ", "CRITICAL nobody leads", "1m00s ago", `\x1b[31m`,
-		"start a node", "WARNING items failed"} {
+	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL nobody leads", "1m00s ago", `\x1b[31m`,
+		"start a node", "WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
+		"since it was put aside by bob", "PUT ASIDE", "dead_letters e", ": until the release"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

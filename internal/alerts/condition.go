@@ -24,6 +24,13 @@ type seen struct {
 	plan     string
 	of       []string // endpoints
 	happened bool
+	aside    bool // somebody has put it aside: it holds, and is not told
+}
+
+// twin is by what a condition of health and what is told of a run are the same.
+type twin struct {
+	kind    health.Kind
+	subject string
 }
 
 // facts is what a look has read.
@@ -39,9 +46,10 @@ type facts struct {
 
 // all are the conditions that hold.
 func (f *facts) all() (all []seen) {
-	for i := range f.report.Conditions {
-		c := f.report.Conditions[i]
-		s := seen{Condition: c, key: c.Subject}
+	aside := map[twin]bool{}
+	for _, c := range slices.Concat(f.report.Conditions, f.report.Aside) {
+		s := seen{Condition: c, key: c.Subject, aside: c.Mark != nil && c.Mark.State == storehealth.Aside}
+		aside[twin{c.Kind, c.Subject}] = s.aside
 		if run, err := uuid.Parse(c.Subject); err == nil {
 			label := f.labels[workqueue.RunID(run)]
 			s.plan, s.of = label.Plan, label.Endpoints
@@ -51,7 +59,10 @@ func (f *facts) all() (all []seen) {
 		all = append(all, s)
 	}
 	for i := range f.runs {
-		all = append(all, f.ofRun(&f.runs[i])...)
+		for _, c := range f.ofRun(&f.runs[i]) {
+			c.aside = aside[twin{c.Kind, c.Subject}]
+			all = append(all, c)
+		}
 	}
 	for i := range f.completed {
 		c := &f.completed[i]
@@ -99,10 +110,6 @@ func (f *facts) ofRun(r *alert.Run) (all []seen) {
 
 // told are the conditions that a rule tells of. What it tells of a run by itself it does not tell as health once more.
 func (s *Spec) told(rule *alert.Rule, all []seen) (told []seen) {
-	type twin struct {
-		kind    health.Kind
-		subject string
-	}
 	runs := map[twin]bool{}
 	for i := range all {
 		if s.tells(rule, &all[i]) {
@@ -125,7 +132,7 @@ func (s *Spec) toldCompletion(rule *alert.Rule, c *seen) bool {
 }
 
 func (s *Spec) tells(rule *alert.Rule, c *seen) bool {
-	if !s.isAbout(c) {
+	if c.aside || !s.isAbout(c) {
 		return false
 	}
 	if c.change != "" {
@@ -178,6 +185,17 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 		}
 		return known[[2]string{kind, subject}]
 	}
+}
+
+// putAside returns what tells whether somebody has put a condition aside.
+func putAside(all []seen) func(kind, subject string) bool {
+	aside := map[[2]string]bool{}
+	for i := range all {
+		if c := &all[i]; c.aside {
+			aside[[2]string{c.kind(), c.key}] = true
+		}
+	}
+	return func(kind, subject string) bool { return aside[[2]string{kind, subject}] }
 }
 
 // runPrefix stands before a change of runs that is a kind in the store.

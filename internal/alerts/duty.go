@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -170,8 +171,8 @@ func (d *Duty) gather(ctx context.Context, rules []alert.Rule, specs []*Spec) (f
 
 // runsOf are the runs that conditions are about.
 func runsOf(report *health.Report) (runs []workqueue.RunID) {
-	for i := range report.Conditions {
-		if id, err := uuid.Parse(report.Conditions[i].Subject); err == nil {
+	for _, c := range slices.Concat(report.Conditions, report.Aside) {
+		if id, err := uuid.Parse(c.Subject); err == nil {
 			runs = append(runs, workqueue.RunID(id))
 		}
 	}
@@ -255,7 +256,8 @@ func (d *Duty) note(
 		return 0, fmt.Errorf("alert %s: %w", rule.Name, err)
 	}
 	look := &alert.Look{Rule: *rule, Began: f.began, Conditions: rows, Wait: time.Duration(spec.Wait),
-		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began), Holds: spec.holds(all)}
+		Interval: time.Duration(spec.Interval), Quiet: spec.Quiet.At(f.began), Holds: spec.holds(all),
+		Aside: putAside(all)}
 	for _, kind := range f.report.Unseen {
 		look.Unseen = append(look.Unseen, string(kind))
 	}

@@ -138,7 +138,8 @@ func several(group string, n int64, first string) string {
 		{"run_" + string(RunCompleted), "runs have completed"}, {"run_" + string(RunPaused), "runs are paused"},
 		{"run_" + string(RunWaits), "runs wait for an approval"}, {"run_" + string(RunOverdue), "runs are overdue"},
 		{"run_" + string(RunWillMissTimes), "runs will miss their time"},
-		{string(health.RunHeld), "runs are held"}, {string(health.FailedItems), "runs have failed items"},
+		{string(health.RunHeld), "runs are held"}, {string(health.RunApproval), "runs wait for an approval"},
+		{string(health.FailedItems), "runs have failed items"},
 		{string(health.NoListeners), "endpoints have nobody who listens"},
 		{string(health.BreakerOpen), "endpoints fail most requests"},
 	} {

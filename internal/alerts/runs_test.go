@@ -265,3 +265,43 @@ func TestATestIsTriedOnce(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// What somebody has put aside is told by no alert, neither as health nor as a run, and not as over either; when it gets
+// worse it is told as what begins.
+func TestWhatIsPutAsideIsNotTold(t *testing.T) {
+	t.Parallel()
+	host := newReceiver(t)
+	b := setup(t)
+	b.operator("", host.URL)
+	b.apply("r", "when: {runs: [paused], health: warning}\n"+host.rule())
+	d, lease := b.duty(), b.lease()
+	run := b.run("mine", "p", "operator")
+	known, held := condition("known", health.Warning), condition("x", health.Info)
+	held.Kind, held.Subject = health.RunHeld, run.String()
+	b.says(known)
+	b.aside(held)
+	b.look(d, lease)
+	b.sendUntil(d, lease, "what is not put aside was told", func() bool { return host.count() >= 1 })
+	b.says()
+	b.aside(known, held)
+	b.look(d, lease)
+	b.send(d, lease)
+	b.says(known)
+	b.aside(held)
+	b.look(d, lease)
+	b.sendUntil(d, lease, "it was told again", func() bool { return host.count() >= 2 })
+	for _, m := range host.told(t) {
+		if m.Title != "Nobody listens on endpoint known" || m.Status != "begun" {
+			t.Errorf("it was told %s: %s", m.Status, m.Title)
+		}
+	}
+}
+
+func (b *bench) aside(conditions ...health.Condition) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range conditions {
+		conditions[i].Mark = &health.Mark{State: "aside", By: "ann"}
+	}
+	b.report.Aside = conditions
+}

@@ -122,7 +122,7 @@ func (b *bench) reported() *health.Report {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	report := b.report
-	report.Conditions = slices.Clone(b.report.Conditions)
+	report.Conditions, report.Aside = slices.Clone(b.report.Conditions), slices.Clone(b.report.Aside)
 	return &report
 }
 

@@ -250,7 +250,7 @@ func (s *Server) routes() http.Handler {
 	s.registerSession(v1)
 	s.registerTokens(v1)
 	s.registerSessions(v1)
-	s.registerHealth(v1)
+	registerHealth(s, v1)
 	s.registerLive(v1)
 	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })

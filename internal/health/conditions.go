@@ -11,7 +11,7 @@ import (
 
 // Held is the condition of a run that is held.
 func Held(r *health.HeldRun) Condition {
-	c := Condition{Kind: RunHeld, Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run), Detail: r.Detail}
+	c := Condition{Kind: heldKind(r.Hold), Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run), Detail: r.Detail}
 	name := runName(r.Run, r.Name, r.Plan)
 	switch r.Hold {
 	case control.HoldThreshold:
@@ -28,6 +28,13 @@ func Held(r *health.HeldRun) Condition {
 		c.Remedy = fmt.Sprintf("Go on with: `tranche run resume %s`", r.Run)
 	}
 	return dated(r.Since, c)
+}
+
+func heldKind(hold control.Hold) Kind {
+	if hold == control.HoldCanary {
+		return RunApproval
+	}
+	return RunHeld
 }
 
 // Unsealed is the condition of an open run that was not sealed in time, at a time of the database's clock.

@@ -6,6 +6,9 @@
 // health_condition, which keeps since when something has been so where nothing else tells it, over looks, servers and
 // restarts. When PostgreSQL or NATS is away that is a condition like any other, and what is known without it is said.
 //
+// What people have put aside, by workqueue/health, stands in a list of its own and counts for nothing until it is worse
+// than it was then; what somebody has taken says so.
+//
 // What a condition means and when it begins is decided by judge, of facts that were read before: it asks nobody. A
 // Watch is safe for concurrent use.
 package health

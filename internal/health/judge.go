@@ -35,7 +35,11 @@ func judge(f *facts) (all []Condition) {
 		all = append(all, f.collectors()...)
 		all = append(all, f.alerts()...)
 	}
-	return append(all, f.machine()...)
+	all = append(all, f.machine()...)
+	for i := range all {
+		all[i].Of, all[i].Count = max(all[i].Of, 1), max(all[i].Count, 1)
+	}
+	return all
 }
 
 // dated sets since when; kept conditions are dated later.

@@ -14,7 +14,7 @@ func (f *facts) collectors() (all []Condition) {
 	for i := range f.db.CollectorsParked {
 		c := &f.db.CollectorsParked[i]
 		all = append(all, dated(c.Since, Condition{
-			Kind: CollectorParked, Severity: Warning, Subject: c.Collector, Link: collectorsLink,
+			Kind: CollectorParked, Severity: Warning, Subject: c.Collector, Link: collectorsLink, Count: c.Ops,
 			Title: fmt.Sprintf("%s parked: collector %s", isAre(int(c.Ops), "operation"), c.Collector),
 			Detail: fmt.Sprintf("They failed too often, or for good, the first %s ago, and are not tried again by "+
 				"themselves.", ago(f.at.Sub(c.Since))),

@@ -1,6 +1,8 @@
 package health
 
 import (
+	"slices"
+
 	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
@@ -11,11 +13,11 @@ func (f *facts) quorum() []Condition {
 	if mute == nil {
 		return nil
 	}
-	return []Condition{dated(*mute.StalledSince, Condition{
+	return []Condition{unkept(dated(*mute.StalledSince, Condition{ // nodes that start anew know only since then
 		Kind: NATS, Severity: Critical, Subject: jetStream, Title: "JetStream does not answer", Link: "/nodes",
 		Detail: "Nothing is sent and recorded until it does. " + explain.StalledText(mute.StalledWhy) + ".",
 		Remedy: "See that more than half of the NATS servers run and reach each other; nothing has to be done here then",
-	})}
+	}))}
 }
 
 // jetStream is the subject of a condition of NATS that is about all nodes.
@@ -34,4 +36,11 @@ func (f *facts) stalled() (first *health.NodeHealth) {
 		}
 	}
 	return first
+}
+
+// answered reports whether the streams answer a node that would know by now if they did not.
+func (f *facts) answered() bool {
+	return slices.ContainsFunc(f.db.Nodes, func(n health.NodeHealth) bool {
+		return n.Alive && !n.Away && n.StalledSince == nil && f.at.Sub(n.StartedAt) > settledAfter
+	})
 }

@@ -1,6 +1,10 @@
 package health
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/tranchehq/tranche/workqueue/control"
+)
 
 // runs judges what wants somebody for one run.
 func (f *facts) runs() []Condition {
@@ -30,7 +34,7 @@ func (f *facts) failed() (all []Condition) {
 		r := &f.db.Failed[i]
 		runs, items = r.Runs-int64(i)-1, r.Items-r.Failed
 		all = append(all, dated(r.FinishedAt, Condition{
-			Kind: FailedItems, Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run) + "/errors",
+			Kind: FailedItems, Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run) + "/errors", Count: r.Failed,
 			Title: fmt.Sprintf("%s failed: %s", count(r.Failed, "item"), runName(r.Run, r.Name, r.Plan)),
 			Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again, or accepted them.",
 				ago(f.at.Sub(r.FinishedAt))),
@@ -44,6 +48,7 @@ func (f *facts) failed() (all []Condition) {
 	if runs > 0 {
 		all = append(all, dated(f.db.Failed[len(f.db.Failed)-1].FinishedAt, Condition{
 			Kind: FailedItems, Severity: Warning, Subject: "older runs", Link: "/runs?state=completed",
+			Of: runs, Count: items,
 			Title:  fmt.Sprintf("%s failed in %s before those", count(items, "item"), count(runs, "more run")),
 			Detail: "They completed within the last two weeks, and nobody has run their failed items again, or accepted them.",
 			Remedy: "List them: `tranche run list --state completed`",
@@ -54,11 +59,24 @@ func (f *facts) failed() (all []Condition) {
 
 func (f *facts) held() (all []Condition) {
 	for i := range f.db.Held {
-		c := Held(&f.db.Held[i])
-		if r := &f.db.Held[i]; r.Runs > int64(len(f.db.Held)) {
-			c.Detail += fmt.Sprintf(" %s are held for this reason.", count(r.Runs, "run"))
-		}
-		all = append(all, c)
+		all = append(all, Held(&f.db.Held[i]))
 	}
 	return all
+}
+
+// more is how many conditions of a kind are known and not listed.
+func (f *facts) more() map[Kind]int64 {
+	if f.db == nil {
+		return nil
+	}
+	runs, more := map[control.Hold]int64{}, map[Kind]int64{}
+	for i := range f.db.Held {
+		r := &f.db.Held[i]
+		runs[r.Hold] = r.Runs
+		more[heldKind(r.Hold)]--
+	}
+	for hold, n := range runs {
+		more[heldKind(hold)] += n
+	}
+	return more
 }

@@ -116,7 +116,7 @@ func (f *facts) leftovers() (all []Condition) {
 	for i := range f.db.Letters {
 		l := &f.db.Letters[i]
 		all = append(all, dated(l.Since, Condition{
-			Kind: DeadLetters, Severity: Warning, Subject: l.Endpoint,
+			Kind: DeadLetters, Severity: Warning, Subject: l.Endpoint, Count: l.Letters,
 			Link:   "/dead-letters?endpoint=" + url.QueryEscape(l.Endpoint),
 			Title:  fmt.Sprintf("%s of %s", count(l.Letters, "dead letter"), l.Endpoint),
 			Detail: fmt.Sprintf("No service could deal with them. The oldest came %s ago.", ago(f.at.Sub(l.Since))),
@@ -128,6 +128,7 @@ func (f *facts) leftovers() (all []Condition) {
 		q := &f.db.Strays[i]
 		all = append(all, dated(q.First, Condition{
 			Kind: Quarantined, Severity: Warning, Subject: q.Reason, Link: "/dead-letters?tab=quarantine",
+			Count: q.Messages,
 			Title: fmt.Sprintf("%s could not be taken: %s", count(q.Messages, "message"), q.Reason),
 			Detail: fmt.Sprintf("Within the last day, the last one %s ago. Their items are tried again.",
 				ago(f.at.Sub(q.Last))),

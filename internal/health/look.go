@@ -45,7 +45,11 @@ func (w *Watch) look(ctx context.Context) *Report {
 	f := w.gather(ctx)
 	conditions := judge(f)
 	w.date(ctx, f, conditions)
-	r := newReport(f.at, conditions)
+	if f.db != nil {
+		w.marks = f.db.Marks
+	}
+	open, aside := divide(w.marks, conditions)
+	r := newReport(f.at, open, aside, f.more())
 	r.Unseen, r.Blind = f.unseen(), f.db == nil
 	if f.db != nil {
 		r.Cut = f.cut(w.limits.Listed)
@@ -67,7 +71,8 @@ func (f *facts) cut(listed int) (kinds []Kind) {
 		kind Kind
 		cut  bool
 	}{
-		{FailedItems, len(db.Failed) >= listed}, {RunHeld, len(db.Held) >= listed}, {RunOverdue, len(db.Overdue) >= listed},
+		{FailedItems, len(db.Failed) >= listed}, {RunHeld, len(db.Held) >= listed}, {RunApproval, len(db.Held) >= listed},
+		{RunOverdue, len(db.Overdue) >= listed},
 		{OldestWaiting, db.IdleCut || len(db.Untaken) >= listed}, {StaleSlices, len(db.Stale) >= listed},
 		{BreakerOpen, len(db.Open) >= listed}, {TokenExpiring, len(db.Tokens) >= listed},
 		{DeadLetters, len(db.Letters) >= listed || letters >= health.MaxCounted},

@@ -67,7 +67,7 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	if _, err := start.New(w.store).Load(t.Context(), request("bills"), items(20)); err != nil {
 		t.Fatal(err)
 	}
-	w.appears(health.NoListeners, "bills", health.Critical)
+	unheard := w.appears(health.NoListeners, "bills", health.Critical)
 	mute := map[string]any{"seconds": 60, "why": "stream TRANCHE_WORK: no answer"}
 	beat(one, mute)
 	w.appears(health.NoListeners, "bills", health.Critical) // the other one says nothing of it
@@ -80,6 +80,23 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	w.goes(health.NoListeners, "bills")
 	beat(other, nil)
 	w.goes(health.NATS, "JetStream")
+	if again := w.appears(health.NoListeners, "bills", health.Critical); !again.Since.Equal(unheard.Since) {
+		t.Errorf("nobody listens since %s, and before JetStream was silent it was since %s", again.Since, unheard.Since)
+	}
+	// A node that starts anew knows of the silence only since then, and says nothing of it at first.
+	for _, session := range []workqueue.SessionID{one, other} {
+		beat(session, map[string]any{"seconds": 1, "why": "stream TRANCHE_WORK: no answer"})
+	}
+	if again := w.appears(health.NATS, "JetStream", health.Critical); !again.Since.Equal(c.Since) {
+		t.Errorf("silent since %s, and after a restart since %s", c.Since, again.Since)
+	}
+	beat(other, nil)
+	w.exec(`UPDATE node_session SET started_at = started_at - interval '1 minute'`)
+	w.goes(health.NATS, "JetStream")
+	beat(other, mute)
+	if again := w.appears(health.NATS, "JetStream", health.Critical); again.Since.Equal(c.Since) {
+		t.Error("what is over is not forgotten")
+	}
 }
 
 func TestANodeThatCannotReachNATS(t *testing.T) {

@@ -42,7 +42,8 @@ const (
 	Disk          Kind = "disk"
 	// StreamSettings is that the streams are not as they are set.
 	StreamSettings Kind = "stream_settings"
-	RunHeld        Kind = "run_held"
+	RunHeld        Kind = "run_held"     // by its threshold, or by somebody
+	RunApproval    Kind = "run_approval" // its canary waits for somebody
 	RunOverdue     Kind = "run_overdue"
 	// RunWillBeLate and RunCompleted stand in alerts only.
 	RunWillBeLate Kind = "run_will_be_late"
@@ -77,6 +78,9 @@ type Condition struct {
 	Since    time.Time `json:"since"`
 	Remedy   string    `json:"remedy" doc:"what helps; commands stand between backquotes"`
 	Link     string    `json:"link,omitempty" doc:"path of the dashboard's page about it"`
+	Count    int64     `json:"count" doc:"how many items, letters, messages or operations it is about; 1 of what is not counted"`
+	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it stands for: 1, but for those that are not listed one by one"`
+	Mark     *Mark     `json:"mark,omitempty" doc:"what somebody said of it; absent: nothing"`
 
 	unkept bool // nothing tells since when: it has to be kept
 }
@@ -96,8 +100,10 @@ type SeverityCounts struct {
 type Report struct {
 	Status     string         `json:"status" enum:"ok,warning,critical" doc:"the worst severity; what only informs is ok"`
 	At         time.Time      `json:"at" doc:"when this was so; a report is shared by all who ask within a few seconds"`
-	Counts     SeverityCounts `json:"counts"`
-	Conditions []Condition    `json:"conditions"`
+	Counts     SeverityCounts `json:"counts" doc:"of conditions; what is put aside does not count, here and in status"`
+	Conditions []Condition    `json:"conditions" doc:"what is to be seen to, the worst first"`
+	Aside      []Condition    `json:"aside" doc:"what somebody has put aside: it comes back when it gets worse, or the time is up"`
+	Kinds      []KindSummary  `json:"kinds" doc:"the kinds of conditions, the worst first"`
 
 	// Unseen are kinds of which there may be conditions that were not looked at: those of other servers, and what NATS
 	// did not tell. Blind says that PostgreSQL did not answer, so that next to nothing was looked at.
@@ -107,12 +113,16 @@ type Report struct {
 	Cut []Kind `json:"-"`
 }
 
-func newReport(at time.Time, conditions []Condition) *Report {
-	slices.SortFunc(conditions, func(a, b Condition) int {
-		return cmp.Or(cmp.Compare(b.Severity.weight(), a.Severity.weight()), a.Since.Compare(b.Since),
-			cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Subject, b.Subject))
-	})
-	r := &Report{Status: "ok", At: at, Conditions: append([]Condition{}, conditions...)}
+// newReport makes one of what is to be seen to and what is put aside. more is how many of a kind are not listed.
+func newReport(at time.Time, conditions, aside []Condition, more map[Kind]int64) *Report {
+	for _, list := range [][]Condition{conditions, aside} {
+		slices.SortFunc(list, func(a, b Condition) int {
+			return cmp.Or(cmp.Compare(b.Severity.weight(), a.Severity.weight()), a.Since.Compare(b.Since),
+				cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Subject, b.Subject))
+		})
+	}
+	r := &Report{Status: "ok", At: at, Conditions: append([]Condition{}, conditions...),
+		Aside: append([]Condition{}, aside...), Kinds: append([]KindSummary{}, kindsOf(conditions, more)...)}
 	for i := range conditions {
 		switch conditions[i].Severity {
 		case Critical:

@@ -80,7 +80,7 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	sampled.Canary = 3
 	canary := w.start(sampled, 30)
 	w.appears(health.RunHeld, over.String(), health.Warning, "too many items failed", "--max-failed")
-	w.appears(health.RunHeld, canary.String(), health.Warning, "sample", "tranche run approve "+canary.String())
+	w.appears(health.RunApproval, canary.String(), health.Warning, "sample", "tranche run approve "+canary.String())
 
 	if _, err := w.node.Approve(t.Context(), control.Control{Run: canary, Actor: "test"}); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	if _, err := w.node.Resume(t.Context(), control.Control{Run: over, Actor: "test"}, &more); err != nil {
 		t.Fatal(err)
 	}
-	w.goes(health.RunHeld, canary.String())
+	w.goes(health.RunApproval, canary.String())
 	w.goes(health.RunHeld, over.String())
 
 	idle := w.start(request("nowhere"), 1)
@@ -136,7 +136,11 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '61 minutes' WHERE id = $1`, run)
 	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '61 minutes'
 		WHERE run_id = $1`, run)
-	w.appears(health.OldestWaiting, run.String(), health.Critical)
+	first := w.appears(health.OldestWaiting, run.String(), health.Critical)
+	w.exec(`INSERT INTO audit_log (actor, action, run_id) VALUES ('ann', 'note', $1)`, run) // moves nothing
+	if again := w.appears(health.OldestWaiting, run.String(), health.Critical); !again.Since.Equal(first.Since) {
+		t.Errorf("since %s, and after a note since %s", first.Since, again.Since)
+	}
 
 	// A request is out, then it has come back: something happened.
 	claimed, err := dispatch.New(w.store).Claim(t.Context(), dispatch.ClaimRequest{Session: session, Run: run,

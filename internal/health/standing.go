@@ -20,8 +20,9 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 		return ctx.Err()
 	}
 	var endpoints []string
-	for i := range report.Conditions {
-		if c := &report.Conditions[i]; c.stops() == oneEndpoint {
+	all := slices.Concat(report.Conditions, report.Aside) // what is put aside stops runs all the same
+	for i := range all {
+		if c := &all[i]; c.stops() == oneEndpoint {
 			endpoints = append(endpoints, c.Subject)
 		}
 	}
@@ -31,7 +32,7 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	}
 	for i := range runs {
 		if r := &runs[i]; underWay(*r) {
-			r.Stands = standing(report, r, asks[r.ID])
+			r.Stands = standing(all, r, asks[r.ID])
 		}
 	}
 	return nil
@@ -40,9 +41,9 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 func underWay(r inspect.RunSummary) bool { return r.State == "running" && r.Hold == nil }
 
 // standing is the worst that stops a run.
-func standing(report *Report, r *inspect.RunSummary, asks []string) *inspect.Obstacle {
-	for i := range report.Conditions { // the worst first
-		c := &report.Conditions[i]
+func standing(all []Condition, r *inspect.RunSummary, asks []string) *inspect.Obstacle {
+	for i := range all {
+		c := &all[i]
 		var stops bool
 		switch c.stops() {
 		case everything:

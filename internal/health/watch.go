@@ -62,8 +62,13 @@ type Watch struct {
 	last   *Report
 	lastAt time.Time
 	flight chan struct{} // closed when the look under way ends; nil: none is
+	again  bool          // what is known, and what the look under way finds, is not news any more
 
-	seen map[health.ConditionKey]time.Time // since when, of what was kept; of the look under way alone
+	// Of the look under way alone: since when, of what was kept, and whether the table knows that; and what people said,
+	// for while there is no database.
+	seen    map[health.ConditionKey]time.Time
+	unsaved bool
+	marks   []health.Mark
 }
 
 // New returns a Watch, which looks when it is asked.
@@ -143,9 +148,19 @@ func (w *Watch) fly(ctx context.Context) {
 	found := w.look(ctx)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last, w.lastAt = found, time.Now()
+	if w.last, w.lastAt = found, time.Now(); w.again {
+		w.lastAt = time.Time{}
+	}
+	w.again = false
 	close(w.flight)
 	w.flight = nil
+}
+
+// Again has the next who asks wait for a new look: what people say of conditions has changed.
+func (w *Watch) Again() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lastAt, w.again = time.Time{}, w.flight != nil
 }
 
 // Wait returns when no look is under way, which takes seconds at the most.

@@ -65,6 +65,13 @@ const (
 	LetterStateWaiting  LetterState = "waiting"
 )
 
+// Defines values for MarkState.
+const (
+	MarkStateAside MarkState = "aside"
+	MarkStateTaken MarkState = "taken"
+	MarkStateWorse MarkState = "worse"
+)
+
 // Defines values for MessageState.
 const (
 	MessageStateDelivered MessageState = "delivered"
@@ -440,6 +447,26 @@ type AppliedSchedule struct {
 
 	// Warnings what may not be what was meant, or is not there yet
 	Warnings []string `json:"warnings"`
+}
+
+// AsideSettings defines model for AsideSettings.
+type AsideSettings struct {
+	// Kind Examples: failed_items
+	Kind string `json:"kind"`
+
+	// Subject absent: all of the kind
+	Subject string `json:"subject,omitempty"`
+
+	// For for how long
+	//
+	// Examples: 8h
+	For string `json:"for,omitempty"`
+
+	// ForGood instead of for: until it gets worse
+	ForGood bool `json:"for_good,omitempty"`
+
+	// Reason why, for whoever looks
+	Reason string `json:"reason"`
 }
 
 // Attempt defines model for Attempt.
@@ -927,6 +954,24 @@ type Condition struct {
 
 	// Link path of the dashboard's page about it
 	Link string `json:"link,omitempty"`
+
+	// Count how many items, letters, messages or operations it is about; 1 of what is not counted
+	Count int64 `json:"count"`
+
+	// Of how many runs, endpoints and so on it stands for: 1, but for those that are not listed one by one
+	Of int64 `json:"of"`
+
+	// Mark what somebody said of it; absent: nothing
+	Mark *Mark `json:"mark,omitempty"`
+}
+
+// ConditionName defines model for ConditionName.
+type ConditionName struct {
+	// Kind Examples: failed_items
+	Kind string `json:"kind"`
+
+	// Subject absent: all of the kind
+	Subject string `json:"subject,omitempty"`
 }
 
 // Content defines model for Content.
@@ -1856,9 +1901,19 @@ type Health struct {
 	Status string `json:"status"`
 
 	// At when this was so; a report is shared by all who ask within a few seconds
-	At         time.Time      `json:"at"`
-	Counts     SeverityCounts `json:"counts"`
-	Conditions []Condition    `json:"conditions"`
+	At time.Time `json:"at"`
+
+	// Counts of conditions; what is put aside does not count, here and in status
+	Counts SeverityCounts `json:"counts"`
+
+	// Conditions what is to be seen to, the worst first
+	Conditions []Condition `json:"conditions"`
+
+	// Aside what somebody has put aside: it comes back when it gets worse, or the time is up
+	Aside []Condition `json:"aside"`
+
+	// Kinds the kinds of conditions, the worst first
+	Kinds []KindSummary `json:"kinds"`
 }
 
 // HealthTopic defines model for HealthTopic.
@@ -2048,6 +2103,26 @@ type KindDue struct {
 	Newest *time.Time `json:"newest,omitempty"`
 }
 
+// KindSummary defines model for KindSummary.
+type KindSummary struct {
+	Kind string `json:"kind"`
+
+	// Title Examples: Failed items: 13 runs, 2,914 items
+	Title string `json:"title"`
+
+	// Severity the worst
+	Severity Severity `json:"severity"`
+
+	// Since the first
+	Since time.Time `json:"since"`
+
+	// Of how many runs, endpoints and so on
+	Of int64 `json:"of"`
+
+	// Count how many items, letters, messages or operations, added up
+	Count int64 `json:"count"`
+}
+
 // LeaderView defines model for LeaderView.
 type LeaderView struct {
 	Session string `json:"session"`
@@ -2159,6 +2234,46 @@ type LiveSlices struct {
 type LogIn struct {
 	// Token the secret of a token
 	Token string `json:"token"`
+}
+
+// Mark defines model for Mark.
+type Mark struct {
+	// State aside: it is put aside. taken: somebody sees to it. worse: it was put aside, and has got worse since
+	State MarkState `json:"state"`
+
+	// By who said so
+	By string    `json:"by"`
+	At time.Time `json:"at"`
+
+	// Until until when it is put aside; absent: for good
+	Until  *time.Time `json:"until,omitempty"`
+	Reason string     `json:"reason,omitempty"`
+
+	// Whole it was said of all of the kind that had begun by then
+	Whole bool `json:"whole,omitempty"`
+}
+
+// MarkState is a text; a newer server may know more values.
+type MarkState string
+
+// MarkedCondition defines model for MarkedCondition.
+type MarkedCondition struct {
+	// Kind Examples: failed_items
+	Kind string `json:"kind"`
+
+	// Subject absent: all of the kind
+	Subject string `json:"subject,omitempty"`
+
+	// State one of aside, taken, back
+	State string     `json:"state"`
+	By    string     `json:"by"`
+	At    *time.Time `json:"at,omitempty"`
+
+	// Until absent: for good
+	Until *time.Time `json:"until,omitempty"`
+
+	// Unchanged nothing had been said of it: nothing was done
+	Unchanged bool `json:"unchanged"`
 }
 
 // MessageState is a text; a newer server may know more values.
@@ -5213,6 +5328,45 @@ func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, err
 	return out, err
 }
 
+// PutAside: Put a condition aside, or all of its kind that there are.
+//
+// It does not count in the status, stands in a list of its own, and alerts do not tell it, until it gets worse (a
+// higher severity, or more items, letters, messages or operations), or its time is up. What begins later is news,
+// unless its subject was named.
+//
+// It is POST /health/aside, for role operator.
+func (c *Client) PutAside(ctx context.Context, body AsideSettings, options ...CallOption) (MarkedCondition, error) {
+	var out MarkedCondition
+	ask := request{operation: "put-aside", method: http.MethodPost, path: path("/health/aside")}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// BringBack: Take back what was said of a condition, or of all of its kind.
+//
+// It is POST /health/back, for role operator.
+func (c *Client) BringBack(ctx context.Context, body ConditionName, options ...CallOption) (MarkedCondition, error) {
+	var out MarkedCondition
+	ask := request{operation: "bring-back", method: http.MethodPost, path: path("/health/back")}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// TakeCondition: Say that you see to a condition, or to all of its kind that there are.
+//
+// It counts and is told as before; others see who does. Whoever takes it later has it.
+//
+// It is POST /health/take, for role operator.
+func (c *Client) TakeCondition(ctx context.Context, body ConditionName, options ...CallOption) (MarkedCondition, error) {
+	var out MarkedCondition
+	ask := request{operation: "take-condition", method: http.MethodPost, path: path("/health/take")}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // Info: What this server is.
 //
 // It is GET /info, for role viewer.
@@ -6239,4 +6393,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of bcccc56d6f63fbacb4d76a1ab592fa1f, is ebd1b8feec0791b0ef7ecbc0888212a5ffc84233582bebfc4620329d4d2a277c.
+// Of ffe21174d7a7615fda2b9d1ceb176247, is ba1632bb221b0a35a44a313f94f6c83254edc42d90bd5f941794b86f9f60452d.

@@ -33,6 +33,7 @@ type Facts struct {
 	Tokens   []EndingToken
 	Database DatabaseLoad
 	Kept     []KeptCondition
+	Marks    []Mark
 	Streams  *streams.StreamTrouble // nil: they are as they are set, or no node has been at it
 
 	SchedulesFailed []FailedSchedule

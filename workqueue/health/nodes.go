@@ -17,6 +17,7 @@ type NodeHealth struct {
 	Session      workqueue.SessionID
 	Host         string
 	PID          int
+	StartedAt    time.Time
 	BeatAt       time.Time
 	ExpiresAt    time.Time
 	Alive        bool
@@ -46,7 +47,7 @@ const (
 WITH held AS MATERIALIZED (
     SELECT session_id, count(*) AS slices, sum(bit_count(remaining))::bigint AS items
     FROM work_slice WHERE state = 'claimed' AND session_id IS NOT NULL GROUP BY 1)
-SELECT n.id, n.host, n.pid, n.heartbeat_at, n.expires_at, n.expires_at > clock_timestamp(),
+SELECT n.id, n.host, n.pid, n.started_at, n.heartbeat_at, n.expires_at, n.expires_at > clock_timestamp(),
     coalesce(n.stats -> 'nats' = 'false', false), ` + inspect.StalledSince + `, ` + inspect.StalledWhy + `,
     CASE jsonb_typeof(n.stats -> 'locals')
         WHEN 'array' THEN ARRAY(SELECT jsonb_array_elements_text(n.stats -> 'locals'))
@@ -87,6 +88,7 @@ func (f *Facts) queueNodes(b *pgx.Batch, l Limits) {
 
 func (f *Facts) queueDatabase(b *pgx.Batch, _ Limits) {
 	queueRows(b, &f.Kept, healthKept)
+	queueRows(b, &f.Marks, healthMarks)
 	b.Queue(healthDatabase).QueryRow(func(row pgx.Row) error {
 		d := &f.Database
 		return row.Scan(&d.Connections, &d.MaxConnections, &d.Bytes, &f.At)

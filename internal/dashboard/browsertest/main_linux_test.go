@@ -25,6 +25,7 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 		t.Run("pages are left", pagesAreLeft(b))
 		t.Run("many tabs", manyTabs(b))
 		t.Run("two runs compared", twoRunsCompared(b))
+		t.Run("health is an inbox", healthIsAnInbox(b))
 		t.Run("find and choose", findAndChoose(b))
 		t.Run("the map's address", theMapsAddress(b))
 		t.Run("what goes wrong is seen", watchersSee(b))

@@ -1,11 +1,12 @@
-// What a person must see to, the worst first, each with since when and what helps.
+// What a person must see to, the worst first: conditions of one kind are one card, with buttons for what helps.
 
-import { html, useEffect } from "../html.js";
-import { Badge, Button, ButtonLink, Card, ErrorBox, Icon, Page, Skeleton, Text, Time, useLoad } from "../ui.js";
+import { html, useEffect, useState } from "../html.js";
+import { Badge, Button, ButtonLink, Card, ErrorBox, Icon, Menu, Page, Skeleton, Text, Time, useLoad } from "../ui.js";
 import { go } from "../router.js";
 import { health } from "../live.js";
-import { inert, plural } from "../format.js";
+import { inert, num, plural } from "../format.js";
 import { Command } from "../parts/explain.js";
+import { Acts, AsideDialog, back, take } from "../parts/conditions.js";
 import { onEnter } from "../parts/enter.js";
 
 const words = {
@@ -13,68 +14,146 @@ const words = {
   warning: ["Warnings", "warn", "somebody has to see to it, and it can wait"],
   info: ["Good to know", "info", "somebody may have wanted it so"],
 };
+const few = 5; // conditions of a kind that are shown at first
 
 /** Health is the page /health. */
 export default function Health() {
   const { data, error, reload } = useLoad("/health", [], { every: 5 });
+  const [aside, setAside] = useState(null);
   const known = health.value;
   useEffect(() => {
     if (data && known && known.status !== data.status) reload(); // the stream knows something newer
   }, [known?.status]);
   const all = data?.conditions ?? [];
+  const kinds = data?.kinds ?? [];
+  const put = (name, title) => setAside({ name, title });
   return html`<${Page} title="Health" subtitle=${data && html`as of <${Time} at=${data.at} />`} test="health-page"
     actions=${html`<${Button} icon="reload" onClick=${reload} test="reload">Look again<//>`}>
     <${ErrorBox} error=${error} retry=${reload} />
     ${!data && !error && html`<${Card}><${Skeleton} lines=${6} /><//>`}
     ${data && html`<${Verdict} report=${data} />`}
     ${Object.entries(words).map(([severity, [title, tone, meaning]]) => {
-      const found = all.filter((c) => c.severity === severity);
+      const found = kinds.filter((k) => k.severity === severity);
       return found.length > 0 && html`<section class="health-group" key=${severity} aria-label=${title}>
         <h2 class="health-head">${title} <span class="muted">${meaning}</span></h2>
-        <ul class="conditions" data-rows>${found.map((c) => html`<${Condition} key=${`${c.kind}/${c.subject}`} condition=${c} tone=${tone} />`)}</ul>
+        <ul class="conditions" data-rows>${found.map((k) => html`<${Kind} key=${k.kind} kind=${k} conditions=${all.filter((c) => c.kind === k.kind)} tone=${tone} onAside=${put} onDone=${reload} />`)}</ul>
       </section>`;
     })}
+    ${data?.aside?.length > 0 && html`<${PutAside} conditions=${data.aside} onDone=${reload} />`}
+    ${aside && html`<${AsideDialog} ...${aside} onDone=${reload} onClose=${() => setAside(null)} />`}
   <//>`;
 }
 
 function Verdict({ report: r }) {
-  const count = (severity) => r.conditions.filter((c) => c.severity === severity).length;
-  const [critical, warning] = [count("critical"), count("warning")];
+  const { critical, warning } = r.counts;
   const tone = critical ? "bad" : warning ? "warn" : "ok";
   const title = critical
     ? `${plural(critical, "thing needs", "things need")} somebody now`
     : warning ? `${plural(warning, "thing wants", "things want")} to be seen to` : "All is well";
   const more = critical && warning ? `, and ${plural(warning, "warning")}` : "";
+  const aside = r.aside?.length ? ` ${plural(r.aside.length, "condition")} put aside.` : "";
   return html`<section class=${`verdict tone-${tone}`} role="status" data-test="verdict" data-status=${r.status}>
     <span class="verdict-mark"><${Icon} name=${tone === "ok" ? "check" : "warn"} size=${24} /></span>
     <div><p class="verdict-title">${title}${more}</p>
-    <p class="muted">${tone === "ok" ? "Runs, endpoints, nodes, streams and disks are as they should be." : "Each below, with since when it is so and what helps."}</p></div>
+    <p class="muted">${tone === "ok" ? "Runs, endpoints, nodes, streams and disks are as they should be." : "Each below, with since when it is so and what helps."}${aside}</p></div>
   </section>`;
 }
 
-function Condition({ condition: c, tone }) {
-  const inside = c.link?.startsWith("/") && !c.link.startsWith("//");
-  return html`<li class=${`condition tone-${tone}`} data-row=${`${c.kind}/${c.subject}`} data-test="condition" data-kind=${c.kind} tabindex="-1" onKeyDown=${onEnter(() => inside && go(c.link))}>
+// Kind is the conditions of a kind as one card; one alone is told whole, of several each has a line.
+function Kind({ kind: k, conditions, tone, onAside, onDone }) {
+  const [whole, setWhole] = useState(false);
+  const [c] = conditions;
+  if (!c) return null;
+  const several = conditions.length > 1;
+  const title = several ? k.title : c.title;
+  const name = several ? { kind: k.kind } : { kind: k.kind, subject: c.subject };
+  const marks = new Set(conditions.map((one) => JSON.stringify(one.mark)));
+  const mark = marks.size === 1 ? c.mark : undefined; // else each line has its own
+  return html`<li class=${`condition tone-${tone}`} data-row=${k.kind} data-test="condition" data-kind=${k.kind} tabindex="-1" onKeyDown=${onEnter(() => !several && inside(c) && go(c.link))}>
     <div class="condition-head">
-      <h3><bdi>${inert(c.title, 300)}</bdi></h3>
-      <${Badge} tone=${tone}>${inert(c.kind.replaceAll("_", " "), 40)}<//>
-      <span class="condition-since"><${Time} at=${c.since} mode="for" /></span>
+      <h3><bdi>${inert(title, 300)}</bdi></h3>
+      <${Badge} tone=${tone}>${inert(k.kind.replaceAll("_", " "), 40)}<//>
+      <span class="condition-since"><${Time} at=${k.since} mode="for" /></span>
     </div>
-    ${c.detail && html`<p class="condition-detail"><bdi>${inert(c.detail, 2000)}</bdi></p>`}
+    <${Mark} mark=${mark} />
+    ${!several && c.detail && html`<p class="condition-detail"><bdi>${inert(c.detail, 2000)}</bdi></p>`}
+    ${!several && c.subject && ![c.title, c.remedy].some((t) => t?.includes(c.subject)) && html`<p class="condition-subject muted"><${Text} max=${120}>${c.subject}<//></p>`}
+    ${several && html`<ul class="condition-list">${conditions.slice(0, whole ? conditions.length : few).map((one) => html`<${Line} key=${one.subject} condition=${one} marked=${!mark} onAside=${onAside} onDone=${onDone} />`)}</ul>`}
+    ${conditions.length > few && html`<${Button} small kind="ghost" onClick=${() => setWhole(!whole)} test="show-all">${whole ? "Show fewer" : `Show all ${num(conditions.length)}`}<//>`}
     <div class="condition-foot">
-      <${Remedy} text=${c.remedy} />
-      ${inside && html`<${ButtonLink} small icon="right" to=${c.link} test="condition-link">Look<//>`}
+      <${Acts} conditions=${conditions} onDone=${onDone} />
+      <${Words} name=${name} title=${title} mark=${mark} onAside=${onAside} onDone=${onDone} />
+      ${!several && inside(c) && html`<${ButtonLink} icon="right" to=${c.link} test="condition-link">Look<//>`}
     </div>
-    ${c.subject && ![c.title, c.remedy].some((t) => t?.includes(c.subject)) && html`<p class="condition-subject muted"><${Text} max=${120}>${c.subject}<//></p>`}
+    <${Remedy} text=${c.remedy} more=${several} />
   </li>`;
 }
 
-// Remedy is a text in which commands stand between backquotes.
-function Remedy({ text }) {
+const inside = (c) => c.link?.startsWith("/") && !c.link.startsWith("//");
+
+function Line({ condition: c, marked, onAside, onDone }) {
+  const name = { kind: c.kind, subject: c.subject };
+  return html`<li data-test="condition-line" data-subject=${c.subject}>
+    <span class="condition-line"><bdi>${inert(c.title, 200)}</bdi> <span class="muted"><${Time} at=${c.since} mode="for" /></span>
+      ${marked && html`<${Mark} mark=${c.mark} />`}</span>
+    <span class="condition-acts"><${Acts} conditions=${[c]} onDone=${onDone} small />
+      ${inside(c) && html`<${ButtonLink} small to=${c.link} label=${`Look at ${inert(c.title, 80)}`}>Look<//>`}
+      <${Menu} small label=${`More about ${inert(c.title, 80)}`} test="line-more" items=${[
+        { label: "Put aside…", icon: "pause", role: "operator", test: "aside-one", onClick: () => onAside(name, c.title) },
+        { label: "I see to it", icon: "check", role: "operator", test: "take-one", onClick: () => take(name, onDone) },
+        c.mark && !c.mark.whole && { label: "Take that back", icon: "cross", role: "operator", test: "back-one", onClick: () => back(name, onDone) },
+      ].filter(Boolean)} /></span>
+  </li>`;
+}
+
+// Words are the buttons by which people say something of conditions.
+function Words({ name, title, mark, onAside, onDone }) {
+  const about = mark?.whole ? { kind: name.kind } : name;
+  return html`<${Button} role="operator" test="aside" onClick=${() => onAside(name, title)}>Put aside…<//>
+    ${mark?.state === "taken"
+      ? html`<${Button} role="operator" test="back" onClick=${() => back(about, onDone)}>Give back<//>`
+      : html`<${Button} role="operator" test="take" onClick=${() => take(name, onDone)}>I see to it<//>`}`;
+}
+
+function Mark({ mark: m }) {
+  if (!m) return null;
+  const by = html`<bdi>${inert(m.by, 60)}</bdi>`;
+  const why = m.reason && html`: <bdi>${inert(m.reason, 500)}</bdi>`;
+  const text = {
+    taken: html`${by} took it <${Time} at=${m.at} />, and sees to it`,
+    worse: html`It has got worse since ${by} put it aside <${Time} at=${m.at} />${why}`,
+    aside: html`Put aside by ${by} <${Time} at=${m.at} />, ${m.until ? html`back <${Time} at=${m.until} />` : "for good"}${why}`,
+  }[m.state];
+  return html`<p class="condition-mark muted" data-test="mark" data-state=${m.state}>${text}</p>`;
+}
+
+// PutAside lists what does not count, by whom and until when; what was put aside together comes back together.
+function PutAside({ conditions, onDone }) {
+  const groups = new Map();
+  for (const c of conditions) {
+    const key = c.mark?.whole ? c.kind : `${c.kind}/${c.subject}`;
+    groups.set(key, [...(groups.get(key) ?? []), c]);
+  }
+  return html`<section class="health-group" aria-label="Put aside" data-test="aside-list">
+    <h2 class="health-head">Put aside <span class="muted">comes back when it gets worse, or its time is up</span></h2>
+    <ul class="conditions">${[...groups].map(([key, of]) => html`<li class="condition tone-plain" key=${key} data-kind=${of[0].kind}>
+      <div class="condition-head"><h3><bdi>${inert(of[0].title, 300)}</bdi>${of.length > 1 && ` and ${num(of.length - 1)} more`}</h3>
+        <${Badge}>${inert(of[0].kind.replaceAll("_", " "), 40)}<//></div>
+      <${Mark} mark=${of[0].mark} />
+      <div class="condition-foot"><${Button} small role="operator" test="back" onClick=${() =>
+        back({ kind: of[0].kind, ...(of[0].mark?.whole ? {} : { subject: of[0].subject }) }, onDone)}>Bring back<//></div>
+    </li>`)}</ul>
+  </section>`;
+}
+
+// Remedy is a text in which commands stand between backquotes: they are for a terminal, and stand behind the buttons.
+function Remedy({ text, more }) {
   const parts = (text ?? "").split("`");
-  return html`<div class="remedy">${parts.map((part, i) => {
+  const said = html`<div class="remedy">${parts.map((part, i) => {
     if (i % 2 === 1) return html`<${Command} key=${i} text=${part} />`;
-    const said = part.replace(/^[;,.\s]+/, "").trim();
-    return said && html`<span key=${i}><bdi>${inert(i > 0 ? said[0].toUpperCase() + said.slice(1) : said, 1000)}</bdi></span>`;
+    const plain = part.replace(/^[;,.\s]+/, "").trim();
+    return plain && html`<span key=${i}><bdi>${inert(i > 0 ? plain[0].toUpperCase() + plain.slice(1) : plain, 1000)}</bdi></span>`;
   })}</div>`;
+  if (parts.length === 1) return said;
+  return html`<details class="terminal"><summary>In a terminal${more ? ", of the first" : ""}</summary>${said}</details>`;
 }

@@ -1,0 +1,105 @@
+// What a button can do about conditions of health, by their kind, and what people say of them: aside, taken, back.
+
+import { html, useId, useState } from "../html.js";
+import { api, segment } from "../api.js";
+import { Button, Dialog, ErrorBox, Field, Select, confirm, toast } from "../ui.js";
+import { inert, num, plural } from "../format.js";
+
+const run = (verb) => (c) => `/runs/${segment(c.subject)}/${verb}`;
+const isRun = (c) => /^[0-9a-f-]{36}$/.test(c.subject);
+
+/**
+ * acts are the buttons of each kind: what is asked of the API for a condition, and what a person is told before. can
+ * leaves out conditions that it cannot be done about.
+ */
+const acts = {
+  failed_items: [{ label: "Run again", icon: "repeat", path: run("rerun"), body: () => ({ failed: true }), can: isRun, did: "runs again",
+    says: "All items that failed are tried again. To try a sample first, look at the run." }],
+  run_held: [{ label: "Go on", icon: "play", path: run("resume"), body: (c) => c.severity === "info" ? {} : { max_failed: "none" }, did: "goes on",
+    says: "Where too many items failed, going on lifts the limit." }],
+  run_approval: [{ label: "Approve", icon: "check", path: run("approve"), did: "is approved", says: "All items that were held back are sent." }],
+  run_overdue: [{ label: "Seal", icon: "check", path: run("seal"), did: "is sealed", says: "No more items can be added then, and it can complete." }],
+  dead_letters: [{ label: "Requeue", icon: "repeat", path: () => "/dead-letters/requeue", body: (c) => ({ endpoint: c.subject }), did: "is requeued",
+    says: "The letters go to their endpoints again, as new requests. Should they die again, those are other letters." }],
+  collector_parked: [{ label: "Try again", icon: "repeat", path: (c) => `/collectors/${segment(c.subject)}/requeue`, body: () => ({ all: true }),
+    did: "is tried again", says: "All operations that are parked are flushed again." }],
+  schedule_failing: [{ label: "Start now", icon: "play", path: (c) => `/schedules/${segment(c.subject)}/run-now`, did: "is started",
+    says: "A run is started as at a due time." }],
+};
+
+/** Acts are the buttons for some conditions of a kind. */
+export function Acts({ conditions, onDone, small = false }) {
+  return (acts[conditions[0].kind] ?? []).map((act) => {
+    const about = conditions.filter(act.can ?? (() => true));
+    return about.length > 0 && html`<${Button} key=${act.label} small=${small} kind=${small ? "" : "primary"} icon=${act.icon} role="operator"
+      test=${small ? "act" : "act-all"} onClick=${() => perform(act, about, onDone)}>${act.label}${about.length > 1 && ` all ${num(about.length)}`}<//>`;
+  });
+}
+
+async function perform(act, about, onDone) {
+  const wrong = [];
+  const done = await confirm({
+    title: `${act.label}${about.length > 1 ? ` all ${num(about.length)}` : ""}?`, action: act.label, test: "act-dialog",
+    body: html`<p><bdi>${inert(about.length > 1 ? plural(about.length, "condition") : about[0].title, 200)}</bdi></p><p>${act.says}</p>`,
+    act: async () => {
+      for (const c of about) {
+        try {
+          const answer = await api.post(act.path(c), act.body?.(c) ?? {});
+          if (answer?.refused_total > 0) wrong.push(`${c.subject}: ${num(answer.refused_total)} refused`);
+        } catch (err) {
+          if (about.length === 1) throw err;
+          wrong.push(`${c.title}: ${err.detail || err.message}`);
+        }
+      }
+    },
+  });
+  if (!done) return;
+  if (wrong.length > 0) toast(`${num(wrong.length)} of ${num(about.length)} not: ${inert(wrong[0], 200)}`, { tone: "bad" });
+  else toast(about.length === 1 ? `${inert(about[0].subject, 60)} ${act.did}` : `${num(about.length)} of ${num(about.length)} done`);
+  onDone();
+}
+
+/** said tells the API what is said of a condition, or without a subject of all of its kind. */
+async function said(verb, name, onDone) {
+  try {
+    await api.post("/health/" + verb, name);
+    onDone();
+  } catch (err) {
+    toast(err, { tone: "bad" });
+  }
+}
+
+export const take = (name, onDone) => said("take", name, onDone);
+export const back = (name, onDone) => said("back", name, onDone);
+
+const times = [["1h", "For an hour"], ["8h", "For 8 hours"], ["24h", "For a day"], ["168h", "For a week"], ["", "For good"]];
+
+/** AsideDialog puts a condition aside, or without a subject all of its kind. */
+export function AsideDialog({ name, title, onDone, onClose }) {
+  const [form, setForm] = useState({ time: "8h", reason: "" });
+  const [error, setError] = useState(null);
+  const id = useId();
+  const submit = async (e) => {
+    e.preventDefault();
+    const { time, reason } = form;
+    try {
+      await api.post("/health/aside", { ...name, ...(time ? { for: time } : { for_good: true }), reason });
+      onClose();
+      onDone();
+    } catch (err) {
+      setError(err);
+    }
+  };
+  const footer = html`<${Button} onClick=${onClose}>Cancel<//>
+    <${Button} kind="primary" role="operator" type="submit" form=${id} test="aside-go">Put aside<//>`;
+  return html`<${Dialog} title="Put aside" onClose=${onClose} footer=${footer} test="aside-dialog">
+    <form id=${id} class="rerun" onSubmit=${submit}>
+      <p><strong><bdi>${inert(title, 200)}</bdi></strong></p>
+      <p class="muted">It does not count, and alerts do not tell it, until it gets worse or the time is up.</p>
+      <${Field} label="How long"><${Select} value=${form.time} options=${times} test="aside-time" onChange=${(time) => setForm({ ...form, time })} /><//>
+      <${Field} label="Why"><input required maxlength="500" value=${form.reason} data-test="aside-reason"
+        onInput=${(e) => setForm({ ...form, reason: e.currentTarget.value })} /><//>
+      <${ErrorBox} error=${error} />
+    </form>
+  <//>`;
+}

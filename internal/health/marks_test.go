@@ -1,0 +1,162 @@
+package health_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testenv"
+	store "github.com/tranchehq/tranche/workqueue/health"
+)
+
+// letters has so many dead letters of an endpoint wait, the first since an hour.
+func (w *world) letters(endpoint string, n int) {
+	w.Helper()
+	w.exec(`DELETE FROM dead_letter WHERE endpoint = $1`, endpoint)
+	w.exec(`INSERT INTO dead_letter (id, msg_id, endpoint, cause, at)
+		SELECT gen_random_uuid(), $1 || n, $1, 'gave_up', now() - interval '1 hour' FROM generate_series(1, $2::int) n`,
+		endpoint, n)
+}
+
+// says notes what somebody says of a condition as it is now, or of all of its kind.
+func (w *world) says(state store.MarkState, kind health.Kind, subject string, life time.Duration) {
+	w.Helper()
+	m, holds := w.report(w.watch).Measure(store.ConditionKey{Kind: string(kind), Subject: subject})
+	if !holds {
+		w.Fatalf("there is no %s of %q", kind, subject)
+	}
+	m.State, m.Reason = state, "known"
+	if _, err := store.New(w.store).PutMark(w.Context(), store.NewMark{Mark: m, Actor: "ann", For: life}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// stands wants a condition to be told, with a mark or without one, or to be put aside.
+func (w *world) stands(kind health.Kind, subject string, want store.MarkState) *health.Report {
+	w.Helper()
+	r := w.report(w.watch)
+	for i, c := range slices.Concat(r.Conditions, r.Aside) {
+		if c.Kind != kind || c.Subject != subject {
+			continue
+		}
+		var state store.MarkState
+		if c.Mark != nil {
+			state = c.Mark.State
+		}
+		if aside := i >= len(r.Conditions); state != want || aside != (want == store.Aside) {
+			w.Errorf("%s of %s is %q, in the list of what is put aside: %t; want %q", kind, subject, state, aside, want)
+		}
+		return r
+	}
+	w.Errorf("there is no %s of %s", kind, subject)
+	return r
+}
+
+// What is put aside does not count until there is more of it, or it is worse, or the time is up.
+func TestWhatIsPutAsideComesBack(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	w.calms()
+	w.letters("a", 3)
+	w.letters("b", 2)
+	r := w.stands(health.DeadLetters, "a", "")
+	if len(r.Kinds) != 1 || r.Kinds[0].Title != "Dead letters: 2 endpoints, 5 letters" {
+		t.Errorf("of their kind: %+v", r.Kinds)
+	}
+	w.says(store.Taken, health.DeadLetters, "a", 0)
+	if r := w.stands(health.DeadLetters, "a", store.Taken); r.Status != "warning" || r.Counts.Warning != 2 {
+		t.Errorf("when one is taken: %s %+v", r.Status, r.Counts)
+	}
+	w.says(store.Aside, health.DeadLetters, "a", 0)
+	if r := w.stands(health.DeadLetters, "a", store.Aside); r.Counts.Warning != 1 {
+		t.Errorf("when one is put aside: %+v", r.Counts)
+	}
+	w.letters("a", 2)
+	w.stands(health.DeadLetters, "a", store.Aside)
+	w.letters("a", 4)
+	w.stands(health.DeadLetters, "a", health.MarkWorse)
+
+	// Of all of a kind: what was said of one counts no more, and what begins later is news.
+	w.says(store.Aside, health.DeadLetters, "", time.Hour)
+	w.stands(health.DeadLetters, "a", store.Aside)
+	if r := w.stands(health.DeadLetters, "b", store.Aside); r.Status != "ok" || len(r.Conditions) != 0 {
+		t.Errorf("all is put aside: %s %+v", r.Status, r.Conditions)
+	}
+	w.letters("c", 1)
+	w.exec(`UPDATE dead_letter SET at = clock_timestamp() WHERE endpoint = 'c'`)
+	w.stands(health.DeadLetters, "c", "")
+	w.stands(health.DeadLetters, "a", store.Aside)
+	w.letters("b", 3)
+	w.stands(health.DeadLetters, "a", health.MarkWorse)
+	w.letters("b", 1)
+	w.exec(`UPDATE health_mark SET until = clock_timestamp()`)
+	w.stands(health.DeadLetters, "a", "")
+
+	// A breaker that no run uses only informs; with one it is worse.
+	w.exec(`INSERT INTO endpoint_pace (endpoint, breaker, breaker_reason, breaker_since, probe_at)
+		VALUES ('bills', 'open', 'down', now(), now() + interval '1 hour')`)
+	w.says(store.Aside, health.BreakerOpen, "bills", 0)
+	w.stands(health.BreakerOpen, "bills", store.Aside)
+	w.start(request("bills"), 1)
+	w.stands(health.BreakerOpen, "bills", health.MarkWorse)
+
+	var marks, audited int
+	if err := w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM health_mark),
+		(SELECT count(*) FROM audit_log WHERE action = 'health_aside' AND actor = 'ann')`).Scan(&marks, &audited); err != nil {
+		t.Fatal(err)
+	}
+	if marks != 1 || audited != 3 {
+		t.Errorf("%d marks and %d rows in the audit log; want 1, as those whose time is up go, and 3", marks, audited)
+	}
+	for _, want := range []bool{true, false} {
+		found, err := store.New(w.store).DropMarks(t.Context(), store.ConditionKey{Kind: "breaker_open"}, "ann")
+		if err != nil || found != want {
+			t.Errorf("taken back: %t, %v; want %t", found, err, want)
+		}
+	}
+	w.stands(health.BreakerOpen, "bills", "")
+}
+
+// Who changes what is said does not read what was so before.
+func TestAgainWaitsForANewLook(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	seldom, err := health.New(health.Config{Store: w.store, NC: w.nc, Host: "here", Every: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(seldom.Wait)
+	first := w.report(seldom)
+	if again := w.report(seldom); again != first {
+		t.Error("it looked again by itself")
+	}
+	seldom.Again()
+	if again := w.report(seldom); again == first {
+		t.Error("it did not look again")
+	}
+}
+
+// Since when something has been so outlives a restart, and is forgotten when it was over while the process that had seen
+// it stood still.
+func TestSinceOutlivesPauses(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
+	nc := testenv.Dial(t, "nats://"+toNATS.Addr(), nats.Timeout(time.Second))
+	watch := w.look(health.Config{NC: nc})
+	toNATS.Cut()
+	first := w.appearsTo(watch, health.NATS, "here", health.Critical)
+	again := w.appearsTo(w.look(health.Config{NC: nc}), health.NATS, "here", health.Critical)
+	if !again.Since.Equal(first.Since) {
+		t.Errorf("after a restart it is so since %s, and was since %s", again.Since, first.Since)
+	}
+	w.exec(`DELETE FROM health_condition`) // as another does who finds it gone
+	if again := w.appearsTo(watch, health.NATS, "here", health.Critical); !again.Since.After(first.Since) {
+		t.Errorf("it was over meanwhile, and is told to be so since %s", again.Since)
+	}
+}

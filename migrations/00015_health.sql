@@ -1,0 +1,33 @@
+-- +goose Up
+
+CREATE TABLE health_mark (
+    kind     text        NOT NULL,
+    subject  text        NOT NULL,
+    state    text        NOT NULL CHECK (state IN ('aside', 'taken')),
+    by       text        NOT NULL,
+    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    until    timestamptz,
+    reason   text        NOT NULL,
+    severity text        NOT NULL CHECK (severity IN ('info', 'warning', 'critical')),
+    count    bigint      NOT NULL CHECK (count >= 0),
+    PRIMARY KEY (kind, subject),
+    CHECK (state = 'aside' AND reason <> '' OR state = 'taken' AND until IS NULL)
+);
+COMMENT ON TABLE health_mark IS
+    'What people said of conditions of health: that they are put aside, or that somebody has taken them.';
+COMMENT ON COLUMN health_mark.kind IS 'What the condition is: a short code.';
+COMMENT ON COLUMN health_mark.subject IS
+    'Of what: an endpoint, a run, a node. Empty: all of the kind that had begun by then.';
+COMMENT ON COLUMN health_mark.state IS
+    'aside: it is not told of until it gets worse, or the time is up. taken: somebody sees to it.';
+COMMENT ON COLUMN health_mark.by IS 'Who said so.';
+COMMENT ON COLUMN health_mark.at IS 'When.';
+COMMENT ON COLUMN health_mark.until IS 'Until when it is put aside; NULL: for good.';
+COMMENT ON COLUMN health_mark.reason IS 'Why.';
+COMMENT ON COLUMN health_mark.severity IS 'How severe it was then; of all of a kind, the worst.';
+COMMENT ON COLUMN health_mark.count IS
+    'How many items, letters, messages or operations it was about then, 1 of what is not counted; the sum, of all of a '
+    'kind.';
+
+-- +goose Down
+DROP TABLE health_mark;
