@@ -117,6 +117,7 @@ func told(err error) (status int, found error) {
 		{as[*start.AddConflictError], http.StatusConflict},
 		{as[*start.ExpectError], http.StatusConflict},
 		{as[*inputError], http.StatusUnprocessableEntity},
+		{as[*inspect.GroupingError], http.StatusUnprocessableEntity},
 		{as[*gather.FieldError], http.StatusUnprocessableEntity},
 		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
 		{as[*start.ItemOrderError], http.StatusUnprocessableEntity},
