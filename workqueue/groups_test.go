@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/groups"
 )
 
 // Items are counted by what their payloads say, with where they are now; the map says of each where it belongs.
@@ -29,12 +29,12 @@ func TestGroupsByAFieldOfThePayload(t *testing.T) {
 		}
 		return nil
 	}))
-	store := inspect.New(b.store)
+	store := groups.New(b.store)
 	found, err := store.GroupsBy(t.Context(), run, "branch")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []inspect.PayloadGroup{
+	want := []groups.PayloadGroup{
 		{Value: new("north"), Items: 150, Done: 90, Failed: 10, InProgress: 50},
 		{Value: new("7"), Items: 50, InProgress: 50},
 		{Items: 9},
@@ -77,9 +77,9 @@ func TestGroupsAreBounded(t *testing.T) {
 	b := setup(t)
 	run := b.load(chunked(1000), 66_000)
 	b.exec(`UPDATE work_queue SET payload = '{"id": ' || ordinal || ', "half": ' || ordinal / 2 || '}' WHERE run_id = $1`, run)
-	store := inspect.New(b.store)
+	store := groups.New(b.store)
 	for range 2 {
-		var bad *inspect.GroupingError
+		var bad *groups.GroupingError
 		if _, err := store.GroupsBy(t.Context(), run, "id"); !errors.As(err, &bad) {
 			t.Errorf("by an id: %v", err)
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/groups"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -21,12 +22,15 @@ type groupsMapInput struct {
 	Blocks int    `query:"blocks" minimum:"1" maximum:"128" default:"128" doc:"how many blocks"`
 }
 
-func (s *Server) registerGroups(api huma.API) {
+// groupings answers what items have which value of a field.
+type groupings struct{ *Server }
+
+func (s groupings) register(api huma.API) {
 	op := broadIf(get("get-groups", "/runs/{run}/groups", "Items by the value of a field of their payloads"), "by")
 	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, and " +
 		"all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs of " +
 		"more than 16,777,216 items, and by fields of more than 65,535 different values, there are no groups."
-	register(s, api, op, s.getGroups)
+	register(s.Server, api, op, s.getGroups)
 	op = broad(get("get-groups-map", "/runs/{run}/groups/map", "The group of each item as a byte, for a picture of all"))
 	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of its " +
 		"value in the groups of /runs/{run}/groups, from 0 on, and 50 for the others."
@@ -34,32 +38,32 @@ func (s *Server) registerGroups(api huma.API) {
 	huma.Register(api, op, s.getGroupsMap)
 }
 
-func (s *Server) getGroups(ctx context.Context, in *groupsInput) (*inspect.PayloadGroups, error) {
+func (s groupings) getGroups(ctx context.Context, in *groupsInput) (*groups.PayloadGroups, error) {
 	id, err := s.groupedRun(ctx, in.Run, in.By)
 	if err != nil {
 		return nil, err
 	}
 	if in.By == "" {
-		return inspect.New(s.store).PayloadFields(ctx, id)
+		return groups.New(s.store).PayloadFields(ctx, id)
 	}
-	return inspect.New(s.store).GroupsBy(ctx, id, in.By)
+	return groups.New(s.store).GroupsBy(ctx, id, in.By)
 }
 
-func (s *Server) groupedRun(ctx context.Context, ref, by string) (id workqueue.RunID, err error) {
-	if err := checkText("by", by, inspect.MaxFieldName); err != nil {
+func (s groupings) groupedRun(ctx context.Context, ref, by string) (id workqueue.RunID, err error) {
+	if err := checkText("by", by, groups.MaxFieldName); err != nil {
 		return id, err
 	}
 	return inspect.New(s.store).Resolve(ctx, ref)
 }
 
-func (s *Server) getGroupsMap(ctx context.Context, in *groupsMapInput) (*huma.StreamResponse, error) {
+func (s groupings) getGroupsMap(ctx context.Context, in *groupsMapInput) (*huma.StreamResponse, error) {
 	look, cancel := context.WithTimeoutCause(ctx, s.config.LookTimeout, errTooSlow)
 	defer cancel()
 	id, err := s.groupedRun(look, in.Run, in.By)
 	if err != nil {
 		return nil, s.failure(look, err)
 	}
-	planes, err := inspect.New(s.store).GroupPlane(look, id, in.By, workqueue.Block(in.From), in.Blocks)
+	planes, err := groups.New(s.store).GroupPlane(look, id, in.By, workqueue.Block(in.From), in.Blocks)
 	if err != nil {
 		return nil, s.failure(look, err)
 	}

@@ -1,4 +1,4 @@
-package inspect
+package groups
 
 import (
 	"context"
@@ -11,8 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // MaxPayloadGroups bounds the values that are told apart. Items with others are in one group more, the last.
@@ -37,14 +36,14 @@ type PayloadGroup struct {
 	InProgress int64   `json:"in_progress" doc:"asked for, or to be tried again"`
 }
 
-func (g *PayloadGroup) add(state ItemState) {
+func (g *PayloadGroup) add(state inspect.ItemState) {
 	g.Items++
 	switch state {
-	case ItemDone:
+	case inspect.ItemDone:
 		g.Done++
-	case ItemFailed:
+	case inspect.ItemFailed:
 		g.Failed++
-	case ItemInFlight, ItemScheduled:
+	case inspect.ItemInFlight, inspect.ItemScheduled:
 		g.InProgress++
 	}
 }
@@ -59,25 +58,19 @@ const maxFields = 50
 // PayloadFields lists the fields by which the items of a run can be grouped, as the first of them have them, and how many
 // items there are. The error wraps ErrNotFound when there is no such run.
 func (s Store) PayloadFields(ctx context.Context, run workqueue.RunID) (*PayloadGroups, error) {
-	out := &PayloadGroups{Groups: []PayloadGroup{}}
-	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
-		if _, err := database.Kept[plane.GraphCache](s.db).Of(ctx, tx, run); err != nil {
-			return err
-		}
-		if err := tx.QueryRow(ctx, planeItems, run).Scan(&out.Items); err != nil {
-			return err
-		}
-		out.Fields, err = readFields(ctx, tx, run)
-		return err
-	})
+	items, err := inspect.New(s.db).ItemsOf(ctx, run, nil)
+	if err != nil {
+		return nil, err
+	}
+	fields, err := s.readFields(ctx, run)
 	if err != nil {
 		return nil, fmt.Errorf("find fields of the payloads of run %s: %w", run, err)
 	}
-	return out, nil
+	return &PayloadGroups{Items: items, Fields: fields, Groups: []PayloadGroup{}}, nil
 }
 
-func readFields(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]string, error) {
-	rows, err := tx.Query(ctx, firstPayloads, run)
+func (s Store) readFields(ctx context.Context, run workqueue.RunID) ([]string, error) {
+	rows, err := s.db.Pool.Query(ctx, firstPayloads, run)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +104,7 @@ func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) 
 	err = s.grouped(ctx, run, field, out.Items, func(f *fieldGroups) error {
 		rank, order := f.ranks()
 		groups := make([]PayloadGroup, MaxPayloadGroups+1)
-		err := s.db.Snapshot(ctx, func(tx pgx.Tx) error { return s.countGroups(ctx, tx, run, f.of[:out.Items], rank, groups) })
+		err := s.count(ctx, run, f.of[:out.Items], rank, groups)
 		for i, value := range order[:min(len(order), MaxPayloadGroups)] {
 			if value > 0 {
 				groups[i].Value = &f.values[value-1]
@@ -130,29 +123,16 @@ func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) 
 	return out, nil
 }
 
-// countGroups counts the states of items over all steps. of has the value of each item, and rank the group of a value.
-func (s Store) countGroups(ctx context.Context, tx pgx.Tx, run workqueue.RunID, of []uint16, rank []byte,
-	groups []PayloadGroup,
-) error {
-	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, tx, run)
-	if err != nil {
-		return err
-	}
-	view, err := g.View("")
-	if err != nil {
-		return err
-	}
+// count counts the states of items over all steps. of has the value of each item, and rank the group of a value.
+func (s Store) count(ctx context.Context, run workqueue.RunID, of []uint16, rank []byte, groups []PayloadGroup) error {
 	blocks := make([]workqueue.Block, (len(of)+bitfield.Size-1)/bitfield.Size)
 	for i := range blocks {
 		blocks[i] = workqueue.Block(i) //nolint:gosec // as many as a run has
 	}
-	room := make([]byte, bitfield.Size)
-	return eachColumn(ctx, tx, run, g, view.Reads, blocks, func(c *planeColumn) error {
-		here := of[int(c.block)*bitfield.Size:]
-		here = here[:min(c.size, len(here))]
-		c.states(view, room[:c.size])
-		for i, value := range here {
-			groups[rank[value]].add(room[i])
+	return inspect.New(s.db).States(ctx, run, []string{""}, blocks, func(b inspect.BlockStates) error {
+		here := of[int(b.Block)*bitfield.Size:]
+		for i, state := range b.States[0][:min(len(here), len(b.States[0]))] {
+			groups[rank[here[i]]].add(state)
 		}
 		return nil
 	})
@@ -161,16 +141,16 @@ func (s Store) countGroups(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 // GroupPlane says of each item of some blocks, in a byte, in which group of [Store.GroupsBy] it is; the others are in
 // group 50. It fails as that does.
 func (s Store) GroupPlane(ctx context.Context, run workqueue.RunID, field string, from workqueue.Block, blocks int,
-) (*Planes, error) {
+) (*inspect.Planes, error) {
 	known, err := s.PayloadFields(ctx, run)
 	if err != nil {
 		return nil, err
 	}
-	out := &Planes{Items: known.Items, Blocks: int((known.Items + bitfield.Size - 1) / bitfield.Size)}
+	out := &inspect.Planes{Items: known.Items, Blocks: int((known.Items + bitfield.Size - 1) / bitfield.Size)}
 	err = s.grouped(ctx, run, field, known.Items, func(f *fieldGroups) error {
 		rank, _ := f.ranks()
 		first := min(int64(from)*bitfield.Size, known.Items)
-		last := min(first+int64(min(blocks, MaxPlaneBlocks))*bitfield.Size, known.Items)
+		last := min(first+int64(min(blocks, inspect.MaxPlaneBlocks))*bitfield.Size, known.Items)
 		out.Bytes = make([]byte, last-first)
 		for i, value := range f.of[first:last] {
 			out.Bytes[i] = rank[value]
