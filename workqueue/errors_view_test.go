@@ -183,3 +183,64 @@ func TestMessageShape(t *testing.T) {
 		}
 	}
 }
+
+// The item's own key in its message is {key}, so that messages that differ in it only are one group, in lists and for
+// re-runs alike.
+func TestMessagesWithTheirKeys(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	long := strings.Repeat("k", 1200)
+	cases := []struct{ key, message, shape string }{
+		{"alice", "customer alice is not known", "customer {key} is not known"},
+		{"bob", "customer bob is not known", "customer {key} is not known"},
+		{"C-10", "C-10: no account of C-10", "{key}: no account of {key}"},
+		{"C-1", "C-10 is not C-1.", "C-# is not {key}."},
+		{"ali", "malice, alien and Ali", "malice, alien and Ali"},
+		{"mal", "malice of mal", "malice of {key}"},
+		{"Zo", "no Zoë here", "no Zoë here"},
+		{"Zoë", "no Zoë here", "no {key} here"},
+		{"a", "a customer a", "a customer a"},
+		{"1", "line 1 of 17", "line # of #"},
+		{"17", "line 1 of 17", "line # of #"},
+		{"2026-01-15", "on 2026-01-15 at noon", "on # at noon"},
+		{"4e252ff0-5ed7-4012-9840-dd840ba86513", "account 4e252ff0-5ed7-4012-9840-dd840ba86513", "account {key}"},
+		{"x.*y", "no x.*y, but xzzy", "no {key}, but xzzy"},
+		{"50%_off", "code 50%_off, not 50 off", "code {key}, not # off"},
+		{`a\1(b`, `at a\1(b|`, "at {key}|"},
+		{"(c|d)+", "(c|d)+ and dd", "{key} and dd"},
+		{"eve", `field "eve" and 'eve'`, "field {key} and {key}"},
+		{"dan", `said "that dan" then`, "said # then"},
+		{"aa", "aaaa aa", "aaaa {key}"},
+		{long, "no " + long[:20], "no " + long[:20]},
+		{"end", "the end", "the {key}"},
+		{"nothing", "", ""},
+	}
+	all := make([]string, len(cases))
+	for i, c := range cases {
+		all[i] = c.key
+	}
+	run := b.loadKeys(chunked(len(cases)), all...)
+	b.record(failing(b.one(run), "", func(o workqueue.Ordinal) *workqueue.SlotError {
+		return &workqueue.SlotError{Code: fmt.Sprintf("case %d", max(o, 1)), Message: cases[o].message}
+	}))
+	groups := map[string]inspect.ErrorGroup{}
+	for _, g := range b.errors(run).Groups {
+		groups[g.Code] = g
+	}
+	for i, c := range cases {
+		g := groups[fmt.Sprintf("case %d", max(i, 1))]
+		if g.Shape != c.shape || g.Examples[0].Message == "" && c.message != "" {
+			t.Errorf("%.40q in %.60q: got %.60q; want %.60q", c.key, c.message, g.Shape, c.shape)
+		}
+		want := int64(1)
+		if i < 2 {
+			want = 2
+		}
+		out, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{
+			Run: run, Select: redo.Selection{Groups: []string{g.ID}}, DryRun: true,
+		})
+		if err != nil || out.Items != want {
+			t.Errorf("%.40q: a re-run of its group takes %d items (%v); want %d", c.key, out.Items, err, want)
+		}
+	}
+}

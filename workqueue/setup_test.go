@@ -146,13 +146,18 @@ func names(n int) []string {
 
 func (b *bench) load(req start.LoadRequest, n int) workqueue.RunID {
 	b.Helper()
+	return b.loadKeys(req, names(n)...)
+}
+
+func (b *bench) loadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
+	b.Helper()
 	req.Session = b.session
-	loaded, err := start.New(b.store).Load(b.Context(), req, keys(names(n)...))
+	loaded, err := start.New(b.store).Load(b.Context(), req, keys(all...))
 	if err != nil {
 		b.Fatal(err)
 	}
-	if loaded.Items != int64(n) {
-		b.Fatalf("loaded %d items of %d", loaded.Items, n)
+	if loaded.Items != int64(len(all)) {
+		b.Fatalf("loaded %d items of %d", loaded.Items, len(all))
 	}
 	return loaded.Run
 }

@@ -78,6 +78,7 @@ type runCommands struct {
 	Watch   runWatch   `cmd:"" help:"Follow a run until it ends."`
 	Explain runExplain `cmd:"" help:"Why a run, or an item of it, is not done: whose turn it is, and what comes next."`
 	Report  runReport  `cmd:"" help:"The account of a run: counts, times, requests, digests; compared with another."`
+	Groups  runGroups  `cmd:"" help:"Items by the value of a field of their payloads."`
 	History runHistory `cmd:"" help:"What happened to a run: actions, notes, breakers, deploys, alerts."`
 	Note    runNote    `cmd:"" help:"Write a note of a run, for all who look at it."`
 	Errors  runErrors  `cmd:"" help:"What failed, in groups by error code and message."`

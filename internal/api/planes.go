@@ -42,10 +42,15 @@ func (s *Server) registerPlanes(api huma.API) {
 		"end at all; else it shows the step that is furthest. Attempts and latency are the highest of its steps, and the " +
 		"age is that of its latest move. To follow a run, open its events first, then ask for this, then apply what the " +
 		"events say."
+	op.Responses = planesResponses()
+	huma.Register(api, op, s.getPlanes)
+}
+
+func planesResponses() map[string]*huma.Response {
 	header := func(text string) *huma.Param {
 		return &huma.Param{Description: text, Schema: &huma.Schema{Type: huma.TypeInteger}}
 	}
-	op.Responses = map[string]*huma.Response{
+	return map[string]*huma.Response{
 		"200": {
 			Description: "The bytes; in gzip for who accepts it.",
 			Headers: map[string]*huma.Param{
@@ -57,7 +62,6 @@ func (s *Server) registerPlanes(api huma.API) {
 		},
 		"304": {Description: "They are those of the ETag in If-None-Match."},
 	}
-	huma.Register(api, op, s.getPlanes)
 }
 
 func (s *Server) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamResponse, error) {
@@ -67,6 +71,11 @@ func (s *Server) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamRe
 	if err != nil {
 		return nil, s.failure(look, err)
 	}
+	return planesAnswer(planes), nil
+}
+
+// planesAnswer answers with bytes for items.
+func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 	sum := sha256.Sum256(planes.Bytes)
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)
@@ -79,7 +88,7 @@ func (s *Server) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamRe
 		gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(planes.Bytes))
 		})).ServeHTTP(w, r)
-	}}, nil
+	}}
 }
 
 func (s *Server) readPlanes(ctx context.Context, in *planesInput) (*inspect.Planes, error) {

@@ -28,6 +28,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/groups"
 	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -117,6 +118,7 @@ func told(err error) (status int, found error) {
 		{as[*start.AddConflictError], http.StatusConflict},
 		{as[*start.ExpectError], http.StatusConflict},
 		{as[*inputError], http.StatusUnprocessableEntity},
+		{as[*groups.GroupingError], http.StatusUnprocessableEntity},
 		{as[*gather.FieldError], http.StatusUnprocessableEntity},
 		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
 		{as[*start.ItemOrderError], http.StatusUnprocessableEntity},

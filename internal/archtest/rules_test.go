@@ -261,6 +261,7 @@ func rooms(servers []string) map[string]rule {
 		{"alert", "session"},
 		// These only read.
 		{"inspect", "control start"},
+		{"groups", "inspect"},
 		{"explain", "control dispatch inspect settle streams"},
 		{"health", "control inspect schedule streams"},
 		{"report", "inspect pace"},

@@ -1561,7 +1561,7 @@ type ErrorGroup struct {
 	Optional bool   `json:"optional,omitempty"`
 	Code     string `json:"code"`
 
-	// Shape the messages, with # for numbers, ids and quoted text
+	// Shape the messages, with {key} for the key of the item, and # for numbers, ids and quoted text
 	Shape string `json:"shape"`
 	Count int64  `json:"count"`
 
@@ -2699,6 +2699,38 @@ type PastPace struct {
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
 	Reason string `json:"reason"`
+}
+
+// PayloadGroup defines model for PayloadGroup.
+type PayloadGroup struct {
+	// Value its first 200 characters; null where there is no such field, or null in it
+	Value *string `json:"value"`
+
+	// Values how many values, of the others
+	Values int   `json:"values,omitempty"`
+	Items  int64 `json:"items"`
+	Done   int64 `json:"done"`
+	Failed int64 `json:"failed"`
+
+	// InProgress asked for, or to be tried again
+	InProgress int64 `json:"in_progress"`
+}
+
+// PayloadGroups defines model for PayloadGroups.
+type PayloadGroups struct {
+	By string `json:"by,omitempty"`
+
+	// Items that the run has
+	Items int64 `json:"items"`
+
+	// Fields fields with a text, number, true, false or null in the payloads of the first items
+	Fields []string `json:"fields"`
+
+	// Groups the most frequent first, 50 at the most
+	Groups []PayloadGroup `json:"groups"`
+
+	// Others the items with other values
+	Others *PayloadGroup `json:"others,omitempty"`
 }
 
 // PlanList defines model for PlanList.
@@ -4760,6 +4792,24 @@ type ExportRunParams struct {
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 }
 
+// GetGroupsParams defines parameters for GetGroups.
+type GetGroupsParams struct {
+	// By a field of the payloads, at their top; absent: only the fields are listed
+	By string `form:"by,omitempty" json:"by,omitempty"`
+}
+
+// GetGroupsMapParams defines parameters for GetGroupsMap.
+type GetGroupsMapParams struct {
+	// By a field of the payloads, at their top
+	By string `form:"by" json:"by"`
+
+	// From the first block: ordinal 8192·from
+	From int `form:"from,omitempty" json:"from,omitempty"`
+
+	// Blocks how many blocks
+	Blocks int `form:"blocks,omitempty" json:"blocks,omitempty"`
+}
+
 // ListItemsParams defines parameters for ListItems.
 type ListItemsParams struct {
 	// From the first ordinal
@@ -5781,6 +5831,35 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	return c.stream(ctx, ask, options)
 }
 
+// GetGroups: Items by the value of a field of their payloads.
+//
+// How many items have each value and how they stand, over all steps: the 50 most frequent values, and all others
+// together. The first look at a field reads the payloads of all items; later ones do not. Of runs of more than
+// 16,777,216 items, and by fields of more than 65,535 different values, there are no groups.
+//
+// It is GET /runs/{run}/groups, for role viewer.
+func (c *Client) GetGroups(ctx context.Context, run string, params GetGroupsParams, options ...CallOption) (PayloadGroups, error) {
+	var out PayloadGroups
+	ask := request{operation: "get-groups", method: http.MethodGet, path: path("/runs/%s/groups", run)}
+	ask.add("by", params.By, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// GetGroupsMap: The group of each item as a byte, for a picture of all.
+//
+// One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of its value in the
+// groups of /runs/{run}/groups, from 0 on, and 50 for the others.
+//
+// It is GET /runs/{run}/groups/map, for role viewer.
+func (c *Client) GetGroupsMap(ctx context.Context, run string, params GetGroupsMapParams, options ...CallOption) (*Stream, error) {
+	ask := request{operation: "get-groups-map", method: http.MethodGet, path: path("/runs/%s/groups/map", run)}
+	ask.add("by", params.By, false)
+	ask.add("from", params.From, false)
+	ask.add("blocks", params.Blocks, false)
+	return c.stream(ctx, ask, options)
+}
+
 // GetHistory: What happened to a run.
 //
 // What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and closed, versions of
@@ -6393,4 +6472,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of ffe21174d7a7615fda2b9d1ceb176247, is ba1632bb221b0a35a44a313f94f6c83254edc42d90bd5f941794b86f9f60452d.
+// Of 5a22b714a0ef9806f9bbd99d945343c1, is aa5eb216a60cc7075359a634a0e0e8f2fbe4e1f07667257039d5291bab024e4b.

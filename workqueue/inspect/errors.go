@@ -51,7 +51,7 @@ type ErrorGroup struct {
 	Step     string     `json:"step"`
 	Optional bool       `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
 	Code     string     `json:"code"`
-	Shape    string     `json:"shape" doc:"the messages, with # for numbers, ids and quoted text"`
+	Shape    string     `json:"shape" doc:"the messages, with {key} for the key of the item, and # for numbers, ids and quoted text"`
 	Count    int64      `json:"count"`
 	Also     int64      `json:"also,omitempty" doc:"more such items, counted with a step before that failed them too"`
 	Accepted int64      `json:"accepted,omitempty" doc:"how many of count and also are accepted"`
@@ -80,15 +80,15 @@ type ErrorExample struct {
 // for item by item, and only in runs that have more than one: as an anti-join, over a run that was never analyzed, it
 // is quadratic. Whether a step before failed the item, too, is asked only of steps that are not the first. The shapes
 // are most of the work: they are made of each message once, and for them all digits are the same, which is why messages
-// that differ in their numbers only, and of which there are many, are the same before.
+// that differ in their numbers or keys only, and of which there are many, are the same before.
 const errorGroups = `
 WITH by_message AS MATERIALIZED (
-    SELECT c.step, c.error_code, c.error_message, c.slice_id, count(*) FILTER (WHERE NOT c.again) AS items,
+    SELECT c.step, c.error_code, c.keyed, c.slice_id, count(*) FILTER (WHERE NOT c.again) AS items,
         count(*) FILTER (WHERE c.again) AS also, count(*) FILTER (WHERE c.accepted) AS accepted,
         min(c.ordinal) AS first_ordinal, max(c.ordinal) AS last_ordinal
     FROM (
         SELECT p.step, p.error_code, p.slice_id, p.ordinal, get_bit(b.accepted, p.ordinal % 8192) = 1 AS accepted,
-            translate(left(coalesce(p.error_message, ''), 1000), '123456789', '000000000') AS error_message,
+            translate(` + plane.MessageKeyed + `, '123456789', '000000000') AS keyed,
             CASE WHEN p.step = 0 OR p.step = ANY ($6::smallint[]) THEN false
                 ELSE EXISTS (SELECT 1 FROM unnest($5::smallint[]) AS n (step)
                     JOIN work_block e ON e.run_id = p.run_id AND e.step = n.step AND e.block = p.ordinal / 8192
@@ -96,19 +96,20 @@ WITH by_message AS MATERIALIZED (
             END AS again
         FROM work_part p
         JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
+        LEFT JOIN work_queue q ON q.run_id = p.run_id AND q.ordinal = p.ordinal
         WHERE p.run_id = $1 AND p.error_code IS NOT NULL AND get_bit(b.failed, p.ordinal % 8192) = 1
             AND ((SELECT generation FROM batchrun WHERE id = $1) = 1
                 OR p.generation = (SELECT max(n.generation) FROM work_part n
                     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal))
     ) c
-    GROUP BY c.step, c.error_code, c.error_message, c.slice_id
+    GROUP BY c.step, c.error_code, c.keyed, c.slice_id
 ), shapes AS MATERIALIZED (
-    SELECT p.error_message, ` + plane.MessageShape + ` AS shape FROM (SELECT DISTINCT error_message FROM by_message) p
+    SELECT p.keyed, ` + plane.KeyedShape + ` AS shape FROM (SELECT DISTINCT keyed FROM by_message) p
 ), by_slice AS MATERIALIZED (
     SELECT m.step, m.error_code, h.shape, m.slice_id, sum(m.items) AS items, sum(m.also) AS also,
         sum(m.accepted) AS accepted,
         min(m.first_ordinal) AS first_ordinal, max(m.last_ordinal) AS last_ordinal
-    FROM by_message m JOIN shapes h USING (error_message)
+    FROM by_message m JOIN shapes h USING (keyed)
     GROUP BY m.step, m.error_code, h.shape, m.slice_id
 ), by_service AS (
     SELECT g.step, g.error_code, g.shape, coalesce(w.service, '') AS service, sum(g.items) AS items,
@@ -161,16 +162,16 @@ WITH wanted AS (
 ), ranked AS (
     SELECT f.*, row_number() OVER (PARTITION BY f.slice_id, f.id ORDER BY f.ordinal) AS place
     FROM slices s CROSS JOIN LATERAL (
-        SELECT p.slice_id, p.ordinal, p.error_message, ` + plane.MessageGroup + ` AS id FROM work_part p
+        SELECT p.slice_id, p.ordinal, q.item_key, p.error_message, ` + plane.MessageGroup + ` AS id
+        FROM work_part p JOIN work_queue q ON q.run_id = p.run_id AND q.ordinal = p.ordinal
         WHERE p.run_id = $1 AND p.step = s.step AND p.ordinal BETWEEN s.first AND s.last
             AND p.slice_id = s.slice_id AND p.error_code IS NOT NULL
         OFFSET 0
     ) f
 )
-SELECT w.nth, q.item_key, left(coalesce(r.error_message, ''), $8)
+SELECT w.nth, r.item_key, left(coalesce(r.error_message, ''), $8)
 FROM wanted w
 JOIN ranked r ON r.slice_id = w.slice_id AND r.id = w.id AND r.place <= $9
-JOIN work_queue q ON q.run_id = $1 AND q.ordinal = r.ordinal
 ORDER BY w.nth, r.ordinal`
 
 // Errors groups the items of a run that are failed now by step, error code and the shape of their messages. The error

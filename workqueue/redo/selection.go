@@ -114,7 +114,7 @@ SELECT p.step, p.ordinal FROM work_part p
 WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3) AND ` + newestPart
 
 	ordinalsOfGroups = `
-SELECT p.step, p.ordinal FROM work_part p
+SELECT p.step, p.ordinal FROM work_part p LEFT JOIN work_queue q ON q.run_id = p.run_id AND q.ordinal = p.ordinal
 WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL AND ` + plane.MessageGroup + ` = ANY($3)
   AND ` + newestPart
 )

@@ -28,6 +28,7 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 		t.Run("health is an inbox", healthIsAnInbox(b))
 		t.Run("find and choose", findAndChoose(b))
 		t.Run("the map's address", theMapsAddress(b))
+		t.Run("items in groups", itemsInGroups(b))
 		t.Run("what goes wrong is seen", watchersSee(b))
 	})
 }

@@ -1,15 +1,50 @@
 package plane
 
 const (
-	// MessageShape is an SQL expression on work_part p: the error message with a # for each thing that differs from item
-	// to item. These are, in this order: text in quotes, also when its end is missing, UUIDs, words with a letter after
-	// a digit, words of 7 hexadecimal digits or more, and numbers, dates, times and lists of them. Of messages that are
-	// longer than any person reads, the beginning counts. It is the same for views, selections and reports.
-	MessageShape = `left(regexp_replace(left(coalesce(p.error_message, ''), 1000),
+	// wordCharacter is what a key that stands as a part of a longer word has beside it, in a regular expression: of what is
+	// not ASCII all, for what a letter is depends on the database; and the mark of another key.
+	wordCharacter = `[\w\u0001\u0080-\U0010FFFF]`
+
+	// keyPlace is where the key stands in the message for the first time, and behindKey what stands behind it there.
+	keyPlace  = `strpos(p.error_message, q.item_key COLLATE "default")`
+	behindKey = `substr(p.error_message, ` + keyPlace + ` + char_length(q.item_key))`
+
+	// betweenWords is what most keys have beside them.
+	betweenWords = `' !#$%&()*+,-./:;<=>?@[\]^{|}~'`
+
+	// MessageKeyed is an SQL expression on work_part p and work_queue q: the beginning of the error message with {key} for
+	// the item's own key, where that is a word of its own or stands alone in quotes. Keys of one character, and of digits
+	// and punctuation only, stay: the first are words of any message, and the others are numbers, for which there is a #
+	// anyway. No key is ever read as a pattern: it is replaced by a character that messages lose, which one pattern for
+	// all finds, and what it does not find gets its key back. That is dear: a key that stands there once, between others
+	// than letters and quotes, is replaced without.
+	MessageKeyed = `CASE
+    WHEN p.error_message IS NULL OR ` + keyPlace + ` = 0 OR q.item_key !~ '..'
+        OR q.item_key !~ '[^[:digit:][:punct:][:space:]]'
+    THEN left(coalesce(p.error_message, ''), 1000)
+    WHEN strpos(` + betweenWords + `, substr(p.error_message, ` + keyPlace + ` - 1, 1)) > 0
+        AND strpos(` + betweenWords + `, left(` + behindKey + `, 1)) > 0
+        AND strpos(` + behindKey + `, q.item_key COLLATE "default") = 0
+    THEN left(overlay(p.error_message PLACING '{key}' FROM ` + keyPlace + ` FOR char_length(q.item_key)), 1000)
+    ELSE replace(regexp_replace(
+        replace(translate(left(p.error_message, 1000), chr(1), ''), q.item_key COLLATE "default", chr(1)),
+        '["''\u0060“«]\u0001["''\u0060”»]|(?<!` + wordCharacter + `)\u0001(?!` + wordCharacter + `)', '{key}', 'g'),
+        chr(1), q.item_key COLLATE "default") END`
+
+	// shape opens, and shaped closes, an SQL expression: a text with a # for each thing that differs from item to item.
+	// These are, in this order: text in quotes, also when its end is missing, UUIDs, words with a letter after a digit,
+	// words of 7 hexadecimal digits or more, and numbers, dates, times and lists of them.
+	shape  = `left(regexp_replace(left(`
+	shaped = `, 1000),
     '"[^"]*(?:"|$)|\u0060[^\u0060]*\u0060|“[^”]*”|«[^»]*»|\Y''[^'']*''\Y' ||
     '|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}' ||
     '|\m\w*[0-9][A-Za-z_]\w*\M|\m[0-9a-fA-F]{7,}\M|[0-9]+(?:(?:[.,:/-]|, )[0-9]+)*', '#', 'g'), 200)`
 
-	// MessageGroup is the id of a group of errors: of a step, a code and a shape.
-	MessageGroup = `left(md5(p.step || ':' || p.error_code || ':' || ` + MessageShape + `), 8)`
+	// KeyedShape is the shape of a message p.keyed that [MessageKeyed] made. Of messages that are longer than any person
+	// reads, the beginning counts.
+	KeyedShape = shape + `p.keyed` + shaped
+
+	// MessageGroup is the id of a group of errors: of a step, a code and a shape, on work_part p and work_queue q. It is
+	// the same for views, selections and reports.
+	MessageGroup = `left(md5(p.step || ':' || p.error_code || ':' || ` + shape + MessageKeyed + shaped + `), 8)`
 )

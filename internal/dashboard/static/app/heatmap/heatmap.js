@@ -24,9 +24,9 @@ const SETTLED = 500; // ms without a move, and one is somewhere
 /**
  * HeatMap shows a plane of a run. live: the run's stream (see run/live.js). onInspect(ordinal, item) is for a click,
  * onSelect(range) for a drag; place is where to begin,
- * and onPlace({view, cursor}) is told where one is then (see Surface); handle.current gets {surface, plane()} for whoever stands beside it.
+ * groups: {of, names}, when items stand in bands (see Surface); onPlace({view, cursor}) is told where one is then (see Surface); handle.current gets {surface, plane()} for whoever stands beside it.
  */
-export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, onRange, handle, selection, place, onPlace }) {
+export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, onRange, handle, selection, place, onPlace, groups = null }) {
   const frame = useRef(null);
   const refs = { map: useRef(null), over: useRef(null), small: useRef(null) };
   const surface = useRef(null);
@@ -73,7 +73,7 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
     const inspect = (ordinal) => calls.current.onInspect(ordinal, lookup.current.known.get(ordinal)?.item);
     const find = (backwards) => findNext(made, backwards, setSpoken);
     const ends = [
-      attach(canvases.over, made, { inspect, mode: () => modeNow.current }),
+      attach(canvases.over, made, { inspect, mode: () => (made.bands ? "move" : modeNow.current) }),
       attachKeys(canvases.over, made, { inspect, find, range: (r) => calls.current.onRange?.(r) }),
       onTheme(() => made.themed(readTheme(frame.current))),
       observe(frame.current, made),
@@ -118,12 +118,13 @@ export function HeatMap({ run, live, step, layer, onLayer, onInspect, onSelect, 
   }, [run.id, step, spec.name, live]);
 
   useEffect(() => surface.current.highlight(only), [only]);
+  useEffect(() => surface.current.group(groups), [groups]);
   useEffect(() => setOnly(new Set()), [spec.name]);
   useEffect(() => surface.current.select(selection, false), [selection?.[0], selection?.[1]]);
 
   const going = seen.items > 0 && seen.loaded < seen.items;
   return html`<div class="heatmap" data-test="heatmap" data-layer=${spec.name} data-step=${step}>
-    <${Tools} run=${run} layer=${spec} onLayer=${onLayer} mode=${mode} onMode=${setMode} seen=${seen}
+    <${Tools} run=${run} layer=${spec} onLayer=${onLayer} mode=${mode} onMode=${setMode} seen=${seen} grouped=${groups !== null}
       surface=${surface} />
     <${ErrorBox} error=${error} title="The map could not be loaded" retry=${() => surface.current.feed.load()} />
     <div class=${"map-frame mode-" + mode + (seen.zoomed ? " zoomed" : "")} ref=${frame}>

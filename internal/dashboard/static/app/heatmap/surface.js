@@ -1,10 +1,12 @@
 // The map as it is on the page: its canvases, what part is seen, what is marked. It draws once a frame at the most, and
 // only when something changed. It knows no API and no components: those tell it what to show, and hear what happens.
+import { Bands, drawBands } from "./bands.js";
 import { fit } from "./layout.js";
 import { drawFrame, drawOverlay } from "./overlay.js";
 import { LAYERS, bandOf, blends, colours, pixel, stateRank, valueRank } from "./palette.js";
 import { Pyramid } from "./pyramid.js";
 import { draw } from "./raster.js";
+import { UNLOADED } from "./store.js";
 import { Viewport } from "./viewport.js";
 
 const SMALL = { width: 168, height: 112 }; // of the small picture, at the most
@@ -24,6 +26,8 @@ export class Surface {
     this.layer = LAYERS.state;
     this.only = new Set();
     this.selection = null;
+    this.groups = null; // {of, names}: the map is in bands
+    this.bands = null;
     this.hover = -1;
     this.cursor = -1;
     this.focused = false;
@@ -39,11 +43,26 @@ export class Surface {
     this.plane = plane;
     this.layer = layer;
     plane.onChange = (from, to) => {
-      this.pyramid?.touch(from, to);
+      if (this.bands) for (const span of this.bands.update(from, to)) this.pyramid.touch(...span);
+      else this.pyramid?.touch(from, to);
       this.#schedule("map");
     };
-    if (other || !this.layout) this.#arrange();
+    if (other || !this.layout || this.groups) this.#arrange();
     else this.#summarise();
+  }
+
+  /** group shows items by groups, {of, names}: the group of each ordinal, and what the groups are called. null: in their order. */
+  group(groups) {
+    if (groups === this.groups) return;
+    this.groups = groups;
+    if (this.plane && this.layout) this.#arrange();
+  }
+
+  /** zoomToGroup shows a band as large as it gets. */
+  zoomToGroup(g) {
+    if (!this.bands) return;
+    this.view.zoomTo(this.bands.rectOf(g));
+    this.moved();
   }
 
   /** resized takes the size of the canvas, in pixels of the page. */
@@ -72,8 +91,9 @@ export class Surface {
     if (this.plane && this.layout) this.#summarise();
   }
 
-  /** select marks ordinals, both included; null marks none. */
+  /** select marks ordinals, both included; null marks none. In bands a range that is seen is none of ordinals: nobody selects one. */
   select(range, tell = true) {
+    if (tell && range && this.bands) return;
     this.selection = range && [Math.min(range[0], range[1]), Math.max(range[0], range[1])];
     this.#schedule("over");
     if (tell) this.on.select(this.selection);
@@ -151,9 +171,12 @@ export class Surface {
   }
 
   #arrange() {
-    const { layout, cell } = fit(this.plane.items, this.view.width, this.view.height);
+    const { width, height } = this.view;
+    this.bands = this.groups && this.plane.items > 0
+      ? new Bands(this.plane, this.groups.of, this.groups.names, width, height) : null;
+    const { layout, cell } = this.bands ? { layout: this.bands, cell: this.bands.cell } : fit(this.plane.items, width, height);
     this.layout = layout;
-    this.view.resize(this.view.width, this.view.height, layout, cell, this.ratio);
+    this.view.resize(width, height, layout, cell, this.ratio);
     this.#summarise();
     this.#arrive();
     this.on.view();
@@ -171,13 +194,14 @@ export class Surface {
   #summarise() {
     const rank = this.layer.name === "state" ? stateRank(this.only)
       : valueRank(this.only.size > 0 ? (v) => this.only.has(bandOf(this.layer, v)) : null);
-    this.pyramid = new Pyramid(this.layout, this.plane, rank);
+    this.pyramid = this.bands ? new Pyramid(this.bands.base, this.bands.shown, rank) : new Pyramid(this.layout, this.plane, rank);
     this.#colour();
   }
 
   #colour() {
     if (!this.theme) return;
     this.colours = colours(this.layer, this.theme, this.only);
+    if (this.bands) this.colours[UNLOADED] = pixel(this.theme.ground); // no item, most often
     this.blend = this.layer.name === "state" && this.only.size === 0 ? blends(this.colours) : null;
     this.#schedule("map");
   }
@@ -201,6 +225,7 @@ export class Surface {
       selection: this.selection, hover: this.hover, cursor: this.cursor, focused: this.focused,
       colourOf: (ordinal) => unpixel(this.colours[this.plane.data[ordinal]]),
     }, this.ratio);
+    if (this.bands) drawBands(this.over, this.view, this.bands, this.theme, this.ratio);
     this.frames.push(performance.now() - began);
     if (this.frames.length > 600) this.frames.shift();
     this.on.drawn();

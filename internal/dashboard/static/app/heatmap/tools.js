@@ -6,7 +6,7 @@ import { num } from "../format.js";
 import { HELP } from "./keys.js";
 import { LAYERS } from "./palette.js";
 
-export function Tools({ run, layer, onLayer, mode, onMode, seen, surface }) {
+export function Tools({ run, layer, onLayer, mode, onMode, seen, surface, grouped }) {
   const zoom = (factor) => {
     const s = surface.current;
     if (s.view.zoomAt(factor, s.view.width / 2, s.view.height / 2)) s.moved();
@@ -24,10 +24,10 @@ export function Tools({ run, layer, onLayer, mode, onMode, seen, surface }) {
     <${Find} run=${run} surface=${surface} />
     <span class="map-tools-gap"></span>
     <div class="segmented modes" role="group" aria-label="A drag">
-      <button type="button" aria-pressed=${String(mode === "select")} onClick=${() => onMode("select")}
-          data-test="mode-select"
-        title="A drag selects a range of items">Select</button>
-      <button type="button" aria-pressed=${String(mode === "move")} onClick=${() => onMode("move")}
+      <button type="button" aria-pressed=${String(mode === "select" && !grouped)} disabled=${grouped}
+          onClick=${() => onMode("select")} data-test="mode-select"
+        title=${grouped ? "In bands no range can be selected: its items are no range of the run" : "A drag selects a range of items"}>Select</button>
+      <button type="button" aria-pressed=${String(mode === "move" || grouped)} onClick=${() => onMode("move")}
           data-test="mode-move"
         title="A drag moves the map; also with the space bar or the middle button held">Move</button>
     </div>

@@ -12,6 +12,7 @@ import { RerunDialog } from "../parts/rerun.js";
 import { itemPath } from "../parts/itempath.js";
 import { Canary } from "../run/canary.js";
 import { Actions, Away, LiveBadge, Numbers, Reason, Warnings } from "../run/head.js";
+import { Groups, useGroups } from "../run/groups.js";
 import { useLive } from "../run/live.js";
 import { Pacing } from "../run/pacing.js";
 import { Report, ReportCard } from "../run/report.js";
@@ -22,7 +23,7 @@ import { Why, useWhy } from "../run/why.js";
 
 /**
  * The page /runs/{run}. What is shown stands in its query: step, layer, range (what is selected), view (the part of
- * the map) and at (the item that the cursor is on). Its stream is opened at once, beside the first
+ * the map), by (a field of the payloads: the map in bands) and at (the item that the cursor is on). Its stream is opened at once, beside the first
  * request: the map needs it open before it can load.
  */
 export default function RunPage({ params, query }) {
@@ -59,6 +60,7 @@ function Run({ run, live, state, database, query }) {
   const map = useRef(null);
   const mapCard = useRef(null);
   const why = useWhy(run);
+  const groups = useGroups(run, query.by ?? "");
 
   const known = step === "" || run.steps.some((s) => s.name === step);
   useEffect(() => { if (!known) setQuery({ step: "" }); }, [known]);
@@ -92,7 +94,13 @@ function Run({ run, live, state, database, query }) {
               onLayer=${(name) => setQuery({ layer: name === "state" ? "" : name })}
             onInspect=${inspect} onSelect=${setRange} onRange=${focusPanel} selection=${range}
                 handle=${map} place=${{ view: query.view ?? "", cursor: ordinalOf(query.at, run.items) }}
+            groups=${groups.map}
             onPlace=${({ view, cursor }) => setQuery({ view, at: cursor < 0 ? "" : cursor })} /><//></div>
+        <${Groups} groups=${groups} by=${query.by ?? ""} onBy=${(by) => setQuery({ by })}
+            onShow=${(g) => {
+              map.current?.surface.zoomToGroup(g);
+              mapCard.current?.scrollIntoView({ block: "nearest" });
+            }} />
         ${!why.first && html`<${Why} run=${run} why=${why} />`}
         <${Timeline} run=${run} step=${step} />
         <${Slices} run=${run} step=${step} onShow=${show} />
