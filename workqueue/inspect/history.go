@@ -42,7 +42,7 @@ SELECT * FROM (
     SELECT min(coalesce(w.ended_at, w.sent_at)), 'service', split_part(w.service, ' ', 1),
         coalesce(w.endpoint, st.endpoint), ''
     FROM work_slice w JOIN run_step st USING (run_id, step)
-    WHERE w.run_id = $1 AND w.service <> '' GROUP BY 3, 4
+    WHERE w.run_id = $1 AND w.service LIKE '%@%' GROUP BY 3, 4
     UNION ALL
     SELECT m.made_at, 'alert', m.alert, m.state, coalesce(m.body ->> 'title', '')
     FROM run, alert_message m

@@ -7,20 +7,21 @@ const HEIGHT = 150;
 
 /**
  * Chart draws series over time. times: seconds since 1970; series: [{label, values, colour (a property of the style
- * sheet), fill, unit(value)}]; scale: "linear" or "log". name says what it is, for those who do not see it.
+ * sheet), fill, unit(value)}]; scale: "linear" or "log"; span: where the axis begins and ends, for charts that share one.
+ * name says what it is, for those who do not see it.
  */
-export function Chart({ times, series, name, unit, scale = "linear", test }) {
+export function Chart({ times, series, span, name, unit, scale = "linear", test }) {
   const box = useRef(null);
   const plot = useRef(null);
   const data = [times, ...series.map((s) => s.values)];
   const shape = series.map((s) => s.label + s.colour + (s.fill ?? "")).join() + scale;
-  const latest = useRef({ series, unit, data });
-  latest.current = { series, unit, data };
+  const latest = useRef(null);
+  latest.current = { series, unit, data, span };
 
   useEffect(() => {
     const make = () => {
       plot.current?.destroy();
-      plot.current = new uPlot(options(box.current, latest.current, scale), latest.current.data, box.current);
+      plot.current = new uPlot(options(box.current, latest, scale), latest.current.data, box.current);
     };
     make();
     const off = onTheme(make);
@@ -56,14 +57,15 @@ function spoken(name, series, unit) {
   }).join("; ")}`;
 }
 
-function options(box, { series, unit }, scale) {
+function options(box, latest, scale) {
+  const { series, unit } = latest.current;
   const style = getComputedStyle(box);
   const read = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: read("--muted"), grid: { stroke: read("--line"), width: 1 }, ticks: { show: false }, font: `11px ${style.fontFamily}` };
   return {
     width: Math.max(120, box.clientWidth), height: HEIGHT, padding: [8, 18, 0, 0], legend: { show: false },
     cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-    scales: { x: { time: true }, y: scale === "log" ? { distr: 3, log: 10, range: logRange } : { range: (u, low, high) => [0, Math.max(high * 1.08, 1)] } },
+    scales: { x: { time: true, range: (u, low, high) => latest.current.span ?? [low, high] }, y: scale === "log" ? { distr: 3, log: 10, range: logRange } : { range: (u, low, high) => [0, Math.max(high * 1.08, 1)] } },
     axes: [
       { ...axis, size: 26, space: 64, values: [[3600, "{HH}:{mm}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"], [0.001, "{ss}.{fff}"]] },
       { ...axis, size: 52, space: 34, values: (u, ticks) => ticks.map((v) => (v === null ? "" : unit(v))) },
