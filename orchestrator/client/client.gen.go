@@ -2532,9 +2532,12 @@ type PlanSummary struct {
 	Steps []string `json:"steps"`
 
 	// Endpoints those of the steps, in order
-	Endpoints []string  `json:"endpoints"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
+	Endpoints []string `json:"endpoints"`
+
+	// Needs the steps that each of the steps needs, in order
+	Needs     [][]string `json:"needs"`
+	CreatedBy string     `json:"created_by"`
+	CreatedAt time.Time  `json:"created_at"`
 
 	// Runs runs that were started with it; in a list of plans, with any version
 	Runs int64 `json:"runs"`
@@ -2561,9 +2564,12 @@ type PlanView struct {
 	Steps []string `json:"steps"`
 
 	// Endpoints those of the steps, in order
-	Endpoints []string  `json:"endpoints"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
+	Endpoints []string `json:"endpoints"`
+
+	// Needs the steps that each of the steps needs, in order
+	Needs     [][]string `json:"needs"`
+	CreatedBy string     `json:"created_by"`
+	CreatedAt time.Time  `json:"created_at"`
 
 	// Runs runs that were started with it; in a list of plans, with any version
 	Runs int64 `json:"runs"`
@@ -2716,6 +2722,9 @@ type ReportDocument struct {
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
+
+	// Sampling its canary is under way, and tells nothing yet of the time to the end
+	Sampling bool `json:"sampling,omitempty"`
 
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
@@ -3161,6 +3170,9 @@ type RunDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// Sampling its canary is under way, and tells nothing yet of the time to the end
+	Sampling bool `json:"sampling,omitempty"`
+
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
 	Source    string    `json:"source,omitempty"`
@@ -3403,6 +3415,9 @@ type RunSummary struct {
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
+
+	// Sampling its canary is under way, and tells nothing yet of the time to the end
+	Sampling bool `json:"sampling,omitempty"`
 
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
@@ -6139,4 +6154,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 2afedaad0ef2da1dbb30a7cce4da507e, is 14b9f293e5817678f8dee642f2868574f3453f195379554c127ac0992ba6c60c.
+// Of ee7312cbc7b86e9ed6f254859b886691, is b84dd1527fc5e9f386fe9a6c6bbe3dbbfe615cc5906b3bb705ac77219217a147.
