@@ -32,7 +32,7 @@ export function values(scale, known, floor, top) {
     return { ticks: Array.from({ length: to - from + 1 }, (_, i) => 10 ** (from + i)).filter((_, i) => (to - from) < 5 || i % 2 === 0), y };
   }
   const most = Math.max(high * 1.08, 1);
-  const rough = most / 3.4;
+  const rough = most / 4.4;
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = size * [1, 2, 5, 10].find((n) => n * size >= rough);
   return { ticks: Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, i) => i * step), y: (v) => floor - v / most * (floor - top) };

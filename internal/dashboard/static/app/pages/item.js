@@ -4,7 +4,7 @@ import { html, useRef, useState } from "../html.js";
 import { Badge, Button, ButtonLink, Card, Empty, ErrorBox, Page, Select, Skeleton, StateBadge, Text, Time, useLoad, toast } from "../ui.js";
 import { go, setQuery } from "../router.js";
 import { api, segment, query as params } from "../api.js";
-import { duration, num } from "../format.js";
+import { duration, num, plural } from "../format.js";
 import { useKeys } from "../keys.js";
 import { at, parse } from "../parts/jsontext.js";
 import { JsonView } from "../parts/jsonview.js";
@@ -44,7 +44,7 @@ export default function Item({ params: { run: id }, query }) {
     title=${`Item ${query.key}`}
     heading=${html`<span class="item-key"><span class="muted">Item</span> <${Text} max=${160}>${query.key}<//></span>`}
     crumbs=${[["Runs", "/runs"], [name, `/runs/${segment(id)}`], ...(run.data?.failed > 0 ? [["Errors", `/runs/${segment(id)}/errors`]] : [])]}
-    subtitle=${item && html`ordinal ${num(item.ordinal)}${run.data && ` of ${num(run.data.items)}`}`}
+    subtitle=${item && html`#${num(item.ordinal)}${run.data && ` of ${plural(run.data.items, "item")}, counted from 0 in the order in which they came`}`}
     actions=${html`<span class="pair">
         <${Button} icon="left" label="Previous failed item" title="Previous failed item ([)" test="previous-failed" onClick=${() => walk(-1)} disabled=${!item} />
         <${Button} icon="right" label="Next failed item" title="Next failed item (])" test="next-failed" onClick=${() => walk(1)} disabled=${!item} />
@@ -139,7 +139,7 @@ function useWalk(run, item, items) {
 function Twins({ items, nth }) {
   return html`<div class="filterbar"><label class="inline">This key stands ${num(items.length)} times in the run:
     <${Select} value=${String(items[nth].ordinal)} label="Which of them" test="twins" onChange=${(ordinal) => setQuery({ ordinal })}
-      options=${items.map((i) => [String(i.ordinal), `ordinal ${num(i.ordinal)}, ${i.state}`])} /></label></div>`;
+      options=${items.map((i) => [String(i.ordinal), `#${num(i.ordinal)}, ${i.state}`])} /></label></div>`;
 }
 
 // Glance is the item in a few numbers.
