@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"go.uber.org/zap"
 
@@ -34,6 +35,7 @@ func TestImages(t *testing.T) {
 	run := s.yearEnd()
 	p := b.open(t, s.url)
 	p.do("be of one size", chromedp.EmulateViewport(1440, 1000))
+	command(p, emulation.SetScrollbarsHidden, emulation.SetScrollbarsHiddenParams{Hidden: true})
 	page := "/runs/" + run.String()
 	p.picture("run-dark", "dark", page, "main")
 	p.picture("timeline-light", "light", page, at("timeline"))
@@ -41,20 +43,16 @@ func TestImages(t *testing.T) {
 	p.picture("item-light", "light", page+"/item?key=40021", "main")
 }
 
-// picture writes the window, or a part of the page that is smaller.
+// picture writes the window, from a part of the page on.
 func (p *page) picture(name, theme, path, part string) {
 	p.Helper()
 	p.inTheme(theme)
 	p.visit(path)
 	p.until("it is whole", `document.querySelector('`+part+`') && !document.querySelector(".live-connecting")`)
-	action := chromedp.Action[[]byte](chromedp.CaptureScreenshot())
-	if part != "main" {
-		p.has("mark")
-		action = chromedp.Screenshot(chromedp.CSS(part), chromedp.NodeVisible)
-	}
+	p.run(`document.querySelector('` + part + `').scrollIntoView()`)
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	png, err := chromedp.Run(ctx, action)
+	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 	if err == nil {
 		err = os.WriteFile(filepath.Join(*images, name+".png"), png, 0o600)
 	}
