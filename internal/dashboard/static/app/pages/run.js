@@ -60,7 +60,7 @@ function Run({ run, live, state, database, query }) {
   const map = useRef(null);
   const mapCard = useRef(null);
   const why = useWhy(run);
-  const history = useLoad(`/runs/${segment(run.id)}/history`, [run.generation, run.state], { every: ended(run) ? 0 : 10 });
+  const history = useLoad(`/runs/${segment(run.id)}/history`, [run.generation, run.state], { every: ended(run) ? 0 : 30 });
 
   const known = step === "" || run.steps.some((s) => s.name === step);
   useEffect(() => { if (!known) setQuery({ step: "" }); }, [known]);
