@@ -120,6 +120,10 @@ fmt: ## format the code
 generate: ## write what follows from the API: docs/openapi.json, the table in docs/api.md, the Go client
 	$(GO) run ./internal/clientgen
 
+.PHONY: images
+images: ## take the pictures in docs/images, of a run that is always the same
+	$(GO) test ./internal/dashboard/browsertest -count=1 -run '^TestImages$$' -images "$(CURDIR)/docs/images"
+
 .PHONY: fuzz
 fuzz: ## run every fuzz test for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)

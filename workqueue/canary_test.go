@@ -63,7 +63,7 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	}
 	b.wantCanary(run, control.CanaryWaiting)
 	b.wantCanary(run, control.CanaryUndecided)
-	b.wantHold(run, fmt.Sprintf("canary by tranche: its sample has ended: %d of 10 items failed", failed))
+	b.wantHold(run, fmt.Sprintf("canary by tranche: its canary has ended: %d of 10 items failed", failed))
 	b.check()
 	_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
 	b.wantRefused(err, "tranche run approve "+run.String())
@@ -264,7 +264,7 @@ func TestCanaryDoesNotNeedTheAuditLog(t *testing.T) {
 	}
 	b.wantCanary(run, control.CanaryWaiting)
 	sample := even + odd - b.held(run)
-	b.wantHold(run, fmt.Sprintf("canary by tranche: its sample has ended: %d of %d items failed, more than may "+
+	b.wantHold(run, fmt.Sprintf("canary by tranche: its canary has ended: %d of %d items failed, more than may "+
 		"(none without --max-failed)", sample, sample))
 }
 

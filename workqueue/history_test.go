@@ -10,7 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/report"
 )
 
 func TestHistory(t *testing.T) {
@@ -41,7 +41,7 @@ func TestHistory(t *testing.T) {
 	b.finish(run)
 	b.exec(`UPDATE work_slice SET service = 'bills@1.2.0 ' || id WHERE run_id = $1`, run)
 
-	entries, err := inspect.New(b.store).History(t.Context(), run)
+	entries, err := report.New(b.store).History(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,13 +62,13 @@ func TestHistory(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%q, want\n%q", got, want)
 	}
-	if entries, err := inspect.New(b.store).History(t.Context(), before); err != nil || len(entries) < 1 {
+	if entries, err := report.New(b.store).History(t.Context(), before); err != nil || len(entries) < 1 {
 		t.Errorf("of another: %v, %v", entries, err)
 	}
 	for _, err := range []error{
 		ctl.Note(t.Context(), workqueue.RunID(uuid.New()), "of nothing", "bob"),
 		func() error {
-			_, err := inspect.New(b.store).History(t.Context(), workqueue.RunID(uuid.New()))
+			_, err := report.New(b.store).History(t.Context(), workqueue.RunID(uuid.New()))
 			return err
 		}(),
 	} {

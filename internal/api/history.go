@@ -8,11 +8,12 @@ import (
 
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/report"
 )
 
 // RunHistory is what happened to a run.
 type RunHistory struct {
-	Entries []inspect.HistoryEntry `json:"entries" nullable:"false" doc:"newest first, 500 at the most"`
+	Entries []report.HistoryEntry `json:"entries" nullable:"false" doc:"newest first, 500 at the most"`
 }
 
 // RunNote is what somebody has to say of a run.
@@ -20,23 +21,26 @@ type RunNote struct {
 	Text string `json:"text" minLength:"1" maxLength:"2000"`
 }
 
-func (s *Server) registerHistory(api huma.API) {
-	history := broad(get("get-history", "/runs/{run}/history", "What happened to a run"))
-	history.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
+// histories answers what happened to runs.
+type histories struct{ *Server }
+
+func (h histories) register(api huma.API) {
+	op := broad(get("get-history", "/runs/{run}/history", "What happened to a run"))
+	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
 		"closed, versions of services that first answered, and alerts that were told of it."
-	register(s, api, history, s.getHistory)
-	register(s, api, byOperator(huma.Operation{
+	register(h.Server, api, op, h.get)
+	register(h.Server, api, byOperator(huma.Operation{
 		OperationID: "note-run", Method: http.MethodPost, Path: "/runs/{run}/notes", Summary: "Write a note of a run",
 		Description: "For all who look at the run. It stands in the audit log, as its entry's reason.",
-	}), s.noteRun)
+	}), h.note)
 }
 
-func (s *Server) getHistory(ctx context.Context, in *runInput) (RunHistory, error) {
-	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
+func (h histories) get(ctx context.Context, in *runInput) (RunHistory, error) {
+	id, err := inspect.New(h.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return RunHistory{}, err
 	}
-	entries, err := inspect.New(s.store).History(ctx, id)
+	entries, err := report.New(h.store).History(ctx, id)
 	return RunHistory{entries}, err
 }
 
@@ -46,17 +50,17 @@ type noteInput struct {
 	Body RunNote
 }
 
-func (s *Server) noteRun(ctx context.Context, in *noteInput) (RunHistory, error) {
-	if err := s.mayChange(in.Name); err != nil {
+func (h histories) note(ctx context.Context, in *noteInput) (RunHistory, error) {
+	if err := h.mayChange(in.Name); err != nil {
 		return RunHistory{}, err
 	}
-	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
+	id, err := inspect.New(h.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return RunHistory{}, err
 	}
-	if err := controlstore.New(s.store).Note(ctx, id, in.Body.Text, in.Name); err != nil {
+	if err := controlstore.New(h.store).Note(ctx, id, in.Body.Text, in.Name); err != nil {
 		return RunHistory{}, err
 	}
-	entries, err := inspect.New(s.store).History(ctx, id)
+	entries, err := report.New(h.store).History(ctx, id)
 	return RunHistory{entries}, err
 }

@@ -9,7 +9,7 @@ func (s *Server) registerLive(api huma.API) {
 	s.registerEvents(api)
 	s.registerTopics(api)
 	s.registerTimeline(api)
-	s.registerHistory(api)
+	histories{s}.register(api)
 	s.registerSlices(api)
 	s.registerItemsList(api)
 }

@@ -13,6 +13,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,6 +124,25 @@ func TestPolicyIsExact(t *testing.T) {
 	}
 }
 
+// maxCompressed is what a browser has to fetch to have seen every page.
+const maxCompressed = 250_000
+
+func TestTheDashboardIsSmall(t *testing.T) {
+	t.Parallel()
+	h := handler(t, dashboard.Config{})
+	at := filesAt(t, ask(h, http.MethodGet, "/").Body.String())
+	all := ask(h, http.MethodGet, "/", "Accept-Encoding", "gzip").Body.Len()
+	for name := range staticFiles(t) {
+		if slices.Contains([]string{".js", ".css", ".svg"}, path.Ext(name)) {
+			all += ask(h, http.MethodGet, at+name, "Accept-Encoding", "gzip").Body.Len()
+		}
+	}
+	t.Logf("%d bytes, compressed", all)
+	if all > maxCompressed {
+		t.Errorf("the files are %d bytes compressed, want %d at the most", all, maxCompressed)
+	}
+}
+
 // What the policy forbids must not be there: it would break the page without a word.
 func TestDocumentHasNothingInline(t *testing.T) {
 	t.Parallel()
@@ -140,7 +160,7 @@ func TestDocumentHasNothingInline(t *testing.T) {
 	if err := json.Unmarshal([]byte(importMap.FindStringSubmatch(document)[1]), &parsed); err != nil {
 		t.Fatalf("the import map: %v", err)
 	}
-	if len(parsed.Imports) < 6 {
+	if len(parsed.Imports) < 5 {
 		t.Errorf("the import map has %v", parsed.Imports)
 	}
 }

@@ -101,7 +101,7 @@ func complete(document, at string, contents map[string][]byte) string {
 	for name := range contents {
 		folder := path.Dir(name)
 		if path.Ext(name) == ".js" && slices.Contains([]string{"app", "app/ui", "vendor"}, folder) &&
-			!slices.Contains([]string{"app/theme-first.js", "app/streamworker.js", "vendor/uplot.js"}, name) {
+			!slices.Contains([]string{"app/theme-first.js", "app/streamworker.js"}, name) {
 			names = append(names, name)
 		}
 	}

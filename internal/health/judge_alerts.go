@@ -14,7 +14,7 @@ func (f *facts) alerts() (all []Condition) {
 			Title: "Nobody hears of alert " + a.Alert,
 			Detail: fmt.Sprintf("Its receiver could not be told anything for %s, at %s; %s. The last: %s.",
 				ago(f.at.Sub(a.Since)), count(a.Failures, "attempt"), isAre(int(a.Waiting), "message")+" waiting", a.Reason),
-			Remedy: fmt.Sprintf("See to what it says, then try: `tranche alert test %s`", a.Alert),
+			Remedy: fmt.Sprintf("Mend that, then try it: `tranche alert test %s`", a.Alert),
 		}))
 	}
 	return all

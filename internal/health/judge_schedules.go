@@ -20,7 +20,7 @@ func (f *facts) schedules() (all []Condition) {
 			Kind: ScheduleFailing, Severity: Warning, Subject: s.Schedule, Link: "/schedules",
 			Title:  fmt.Sprintf("Schedule %s %s", s.Schedule, what),
 			Detail: fmt.Sprintf("That of %s has no run: %s", moment(s.Due), s.Reason),
-			Remedy: fmt.Sprintf("See to what it says, then start it: `tranche schedule run-now %s`; the next due time that "+
+			Remedy: fmt.Sprintf("Mend that, then start it: `tranche schedule run-now %s`; the next due time that "+
 				"goes well ends this, too", s.Schedule),
 		}))
 	}
@@ -49,7 +49,7 @@ func (f *facts) stuck(s *health.StuckSchedule) Condition {
 		case s.Reason != "":
 			c.Detail += " The last that was heard: " + s.Reason
 		}
-		c.Remedy = fmt.Sprintf("See to what it says; it is tried again by itself: `tranche schedule fires %s`", s.Schedule)
+		c.Remedy = fmt.Sprintf("It is tried again by itself; mend what it says if it says anything. What became of it: `tranche schedule fires %s`", s.Schedule)
 	}
 	return dated(s.Since, c)
 }

@@ -2750,9 +2750,12 @@ type PlanSummary struct {
 	Steps []string `json:"steps"`
 
 	// Endpoints those of the steps, in order
-	Endpoints []string  `json:"endpoints"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
+	Endpoints []string `json:"endpoints"`
+
+	// Needs the steps that each of the steps needs, in order
+	Needs     [][]string `json:"needs"`
+	CreatedBy string     `json:"created_by"`
+	CreatedAt time.Time  `json:"created_at"`
 
 	// Runs runs that were started with it; in a list of plans, with any version
 	Runs int64 `json:"runs"`
@@ -2779,9 +2782,12 @@ type PlanView struct {
 	Steps []string `json:"steps"`
 
 	// Endpoints those of the steps, in order
-	Endpoints []string  `json:"endpoints"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
+	Endpoints []string `json:"endpoints"`
+
+	// Needs the steps that each of the steps needs, in order
+	Needs     [][]string `json:"needs"`
+	CreatedBy string     `json:"created_by"`
+	CreatedAt time.Time  `json:"created_at"`
 
 	// Runs runs that were started with it; in a list of plans, with any version
 	Runs int64 `json:"runs"`
@@ -2937,6 +2943,9 @@ type ReportDocument struct {
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
+
+	// Sampling its canary is under way, and tells nothing yet of the time to the end
+	Sampling bool `json:"sampling,omitempty"`
 
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
@@ -3385,6 +3394,9 @@ type RunDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// Sampling its canary is under way, and tells nothing yet of the time to the end
+	Sampling bool `json:"sampling,omitempty"`
+
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
 	Source    string    `json:"source,omitempty"`
@@ -3630,6 +3642,9 @@ type RunSummary struct {
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
+
+	// Sampling its canary is under way, and tells nothing yet of the time to the end
+	Sampling bool `json:"sampling,omitempty"`
 
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
@@ -6472,4 +6487,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 5a22b714a0ef9806f9bbd99d945343c1, is aa5eb216a60cc7075359a634a0e0e8f2fbe4e1f07667257039d5291bab024e4b.
+// Of 797e3a8a0d84e5f5298744e15c759a26, is 6c89df3f3cefbfeb0cdf1835209ae09d855f91865dbfafcb835005a8d22f73e4.

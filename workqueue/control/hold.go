@@ -22,7 +22,7 @@ type Hold string
 const (
 	HoldOperator  Hold = "operator"  // somebody paused it
 	HoldThreshold Hold = "threshold" // more of its items failed than may
-	HoldCanary    Hold = "canary"    // its sample has ended, and somebody has to approve
+	HoldCanary    Hold = "canary"    // its canary has ended, and somebody has to approve
 )
 
 // RunHold is a run as far as holds go. Its row is locked.

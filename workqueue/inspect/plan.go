@@ -17,14 +17,15 @@ import (
 
 // PlanSummary is a plan on record as a list shows it: in its newest version, or one of its versions.
 type PlanSummary struct {
-	Name      string    `json:"name"`
-	Version   int       `json:"version"`
-	Steps     []string  `json:"steps" nullable:"false" doc:"their names, in order"`
-	Endpoints []string  `json:"endpoints" nullable:"false" doc:"those of the steps, in order"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
-	Runs      int64     `json:"runs" doc:"runs that were started with it; in a list of plans, with any version"`
-	Running   int64     `json:"running" doc:"of those, the ones that have not ended"`
+	Name      string     `json:"name"`
+	Version   int        `json:"version"`
+	Steps     []string   `json:"steps" nullable:"false" doc:"their names, in order"`
+	Endpoints []string   `json:"endpoints" nullable:"false" doc:"those of the steps, in order"`
+	Needs     [][]string `json:"needs" nullable:"false" doc:"the steps that each of the steps needs, in order"`
+	CreatedBy string     `json:"created_by"`
+	CreatedAt time.Time  `json:"created_at"`
+	Runs      int64      `json:"runs" doc:"runs that were started with it; in a list of plans, with any version"`
+	Running   int64      `json:"running" doc:"of those, the ones that have not ended"`
 }
 
 // PlanView is one version of a plan, whole.
@@ -53,6 +54,8 @@ const (
 	planColumns = `p.name, p.version,
     ARRAY(SELECT coalesce(s->>'name', '') FROM jsonb_array_elements(p.spec->'steps') s),
     ARRAY(SELECT coalesce(s->>'endpoint', '') FROM jsonb_array_elements(p.spec->'steps') s),
+    (SELECT coalesce(jsonb_agg(coalesce(s.value->'needs', '[]') ORDER BY s.ordinality), '[]')
+     FROM jsonb_array_elements(p.spec->'steps') WITH ORDINALITY s),
     p.created_by, p.created_at, coalesce(u.runs, 0), coalesce(u.running, 0)`
 
 	// The primary key gives the newest version of each name; runs are counted in one pass over all of them.
@@ -149,7 +152,7 @@ func (s Store) Plan(ctx context.Context, name string, version int) (*PlanView, e
 // scanPlan reads planColumns and what follows them.
 func scanPlan(row pgx.CollectableRow, more ...any) (PlanSummary, error) {
 	var p PlanSummary
-	err := row.Scan(append([]any{&p.Name, &p.Version, &p.Steps, &p.Endpoints, &p.CreatedBy, &p.CreatedAt, &p.Runs,
-		&p.Running}, more...)...)
+	err := row.Scan(append([]any{&p.Name, &p.Version, &p.Steps, &p.Endpoints, &p.Needs, &p.CreatedBy, &p.CreatedAt,
+		&p.Runs, &p.Running}, more...)...)
 	return p, err
 }

@@ -34,6 +34,7 @@ type RunSummary struct {
 	Accepted   int64                `json:"accepted,omitempty" doc:"of the failed ones: their failures are accepted"`
 	StepCount  int                  `json:"step_count"`
 	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
+	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is under way, and tells nothing yet of the time to the end"`
 	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
 	Source     string               `json:"source,omitempty"`
 	CreatedBy  string               `json:"created_by,omitempty"`
@@ -135,7 +136,7 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     CASE WHEN r.state = 'completed' THEN 1
         ELSE coalesce(counts.parts / nullif(greatest(counts.all_parts, r.items * steps.n), 0), 0) END::float8,
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at IS NOT NULL,
-    r.on_overdue
+    r.on_overdue, coalesce(r.canary_state, '') = 'sampling'
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -326,7 +327,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 	err := row.Scan(&r.ID, &r.Name, &r.Plan, &r.Version, &hold.Kind, &hold.Detail, &since, &hold.By, &r.State,
 		&r.Generation, &r.Priority, &r.Items, &r.Skipped, &r.Done,
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt, &r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
-		&open.SealBy, &open.Overdue, &open.OnOverdue)
+		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling)
 	if isOpen {
 		r.Open = &open
 	}

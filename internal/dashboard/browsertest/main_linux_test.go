@@ -29,6 +29,9 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 		t.Run("find and choose", findAndChoose(b))
 		t.Run("the map's address", theMapsAddress(b))
 		t.Run("items in groups", itemsInGroups(b))
+		t.Run("what happened", whatHappened(b))
+		t.Run("parallel steps", parallelSteps(b))
+		t.Run("the focus follows", focusFollows(b))
 		t.Run("what goes wrong is seen", watchersSee(b))
 	})
 }

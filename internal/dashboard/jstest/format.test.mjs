@@ -10,3 +10,21 @@ test("settings are written like other durations", () => {
     assert.equal(setting(text), want, text);
   }
 });
+
+test("lines of a chart are round, few and inside", async () => {
+  const { seconds, timeLabel, values } = await import("../static/app/charts/ticks.js");
+  for (const length of [1, 7, 95, 3000, 90000, 4e7]) {
+    const span = [1795514400.3, 1795514400.3 + length];
+    const { step, all } = seconds(span, 8);
+    assert.ok(all.length <= 9 && (all.length >= 2 || length > 1e7), `${length}: ${all.length} lines`);
+    assert.ok(all.every((t) => t >= span[0] && t <= span[1]));
+    assert.equal(new Set(all.map((t) => timeLabel(t, step))).size, all.length);
+  }
+  const rate = values("linear", [0, 28_700], 100, 0);
+  assert.deepEqual(rate.ticks, [0, 10_000, 20_000, 30_000]);
+  assert.equal(rate.y(0), 100);
+  assert.deepEqual(values("linear", [], 100, 0).ticks, [0, 0.5, 1]);
+  const late = values("log", [3, 900], 100, 0);
+  assert.deepEqual(late.ticks, [1, 10, 100, 1000]);
+  assert.deepEqual([late.y(0), late.y(1), late.y(1000)], [100, 100, 0]);
+});

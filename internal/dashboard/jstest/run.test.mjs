@@ -12,6 +12,7 @@ register("data:text/javascript," + encodeURIComponent(`
     if (/\\/html\\.js$/.test(name)) return none(names);
     if (/\\/ui\\.js$/.test(name)) return none(ui);
     if (/\\/api\\.js$/.test(name)) return none(["query", "segment"]) + "export const api = {}; export const BASE = '';";
+    if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link"]);
     if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot"]);
     if (/(\\/chart\\.js|\\/explain\\.js)$/.test(name)) return none(["Chart", "Explanation"]);
     return null;
@@ -20,9 +21,11 @@ register("data:text/javascript," + encodeURIComponent(`
     const text = source(name);
     return text === null ? next(name, context) : { url: "data:text/javascript," + encodeURIComponent(text), shortCircuit: true };
   }`));
-const { columns } = await import("../static/app/run/steps.js");
+const { columns, placed, stepsOf } = await import("../static/app/parts/stepgraph.js");
 const { parse, shown } = await import("../static/app/run/pacing.js");
 const { latency, middles, sum, throughput } = await import("../static/app/charts/timeline.js");
+const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.js");
+const { by, headline } = await import("../static/app/charts/happened.js");
 const { movement } = await import("../static/app/run/why.js");
 const { outcome } = await import("../static/app/run/canary.js");
 
@@ -35,6 +38,57 @@ test("each step stands behind all that it needs", () => {
   ];
   assert.deepEqual(names(columns(steps)), [["accounts", "transactions", "branches"], ["statement"], ["mail"]]);
   assert.deepEqual(names(columns([{ name: "only" }])), [["only"]]);
+});
+
+test("a graph of steps has what goes side by side in one column, centred", () => {
+  const { boxes, width, height } = placed(stepsOf({ steps: ["a", "b", "both"], needs: [[], [], ["a", "b"]] }));
+  const [a, b, both] = boxes;
+  assert.equal(a.x, b.x);
+  assert.ok(both.x > a.x && both.y === (a.y + b.y) / 2 && width > both.x && height > b.y);
+  assert.deepEqual(names(columns(stepsOf({ steps: ["a", "b"], needs: undefined }))), [["a", "b"]]);
+});
+
+const second = (n) => new Date(Date.UTC(2026, 10, 22, 10, 0, n)).toISOString();
+const at = (n) => Date.parse(second(n)) / 1000;
+
+test("what lasted is a band, from its beginning to its end", () => {
+  const entries = [ // newest first, as the server has them
+    { at: second(50), kind: "action", what: "pause", who: "bob" },
+    { at: second(40), kind: "breaker", what: "closed", who: "mail" },
+    { at: second(30), kind: "breaker", what: "open", who: "mail" },
+    { at: second(20), kind: "action", what: "resume", who: "ann" },
+    { at: second(10), kind: "action", what: "pause", who: "ann" },
+    { at: second(5), kind: "breaker", what: "closed", who: "other" }, // it opened before all of this
+  ];
+  assert.deepEqual(bands(entries, [at(0), at(60)]), [
+    { lane: "paused", from: at(10), to: at(20) }, { lane: "breaker of mail", from: at(30), to: at(40) },
+    { lane: "paused", from: at(50), to: at(60) },
+  ]);
+  assert.deepEqual(marks(entries, [at(0), at(60)]), []);
+});
+
+test("what happened at once is one mark, and what was before the axis none", () => {
+  const entry = (n, kind, what) => ({ at: second(n), kind, what, who: "ann" });
+  const found = marks([entry(30, "event", "completed"), entry(11, "service", "bills@1"), entry(10, "action", "start"), entry(1, "note", "note")],
+    [at(10), at(110)]);
+  assert.deepEqual(found.map((m) => m.entries.map((e) => e.what)), [["start", "bills@1"], ["completed"]]);
+});
+
+test("a step lasts from its first request that ended to its last", () => {
+  const timeline = { from: second(0), bucket_seconds: 10, steps: [
+    { step: "a", done: [0, 1, 0, 0], requests: [0, 1, 1, 0] }, { step: "b", done: [0, 0, 0, 0], requests: [0, 0, 0, 0] },
+  ] };
+  assert.deepEqual(axis(timeline), [at(0), at(40)]);
+  assert.deepEqual(spans(timeline), [{ lane: "a", step: 0, from: at(10), to: at(30) }]);
+});
+
+test("what happened is told in words, and by whom where it was a person", () => {
+  assert.equal(headline({ kind: "service", what: "bills@1.2.0", who: "statement" }), "bills@1.2.0 first answered at statement");
+  assert.equal(headline({ kind: "event", what: "completed", who: "tranche", text: "generation 2" }), "Completed, generation 2");
+  assert.equal(headline({ kind: "action", what: "new_thing", who: "ann" }), "new thing");
+  assert.equal(headline({ kind: "note", what: "note", who: "\u202eann" }), "Note");
+  assert.equal(by({ kind: "action", what: "pause", who: "tranche" }), "");
+  assert.equal(by({ kind: "note", what: "note", who: "ann" }), "ann");
 });
 
 test("settings are read as people write them", () => {

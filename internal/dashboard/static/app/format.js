@@ -85,6 +85,12 @@ export function clock(time, { date = "auto", now = new Date() } = {}) {
   return date === true || (date === "auto" && !today) ? day + " " + at : at;
 }
 
+// servedBy is who answered: a service with its version, or a node that asked by itself ("node 1.4 host").
+export function servedBy(text) {
+  const [what, version, ...host] = String(text ?? "").split(" ");
+  return what === "node" && host.length > 0 ? `a node (${version}) on ${host.join(" ")}` : what;
+}
+
 // shortId is the end of an id: ids made in the same minute begin alike.
 export const shortId = (id) => (id ? String(id).slice(-8) : "–");
 

@@ -1,98 +1,65 @@
-// A chart over time, drawn by uPlot, in the colours of the page.
-import { html, useEffect, useRef } from "../html.js";
-import uPlot from "uplot";
-import { onTheme } from "../heatmap/theme.js";
+// A chart over time, in the colours of the page.
+import { html, useEffect, useRef, useState } from "../html.js";
+import { seconds, timeLabel, values } from "./ticks.js";
 
 const HEIGHT = 150;
+const EDGE = { top: 8, right: 18, bottom: 26, left: 52 }; // around what is drawn into, as .lanes in style/run.css knows
+const FLOOR = HEIGHT - EDGE.bottom;
 
 /**
  * Chart draws series over time. times: seconds since 1970; series: [{label, values, colour (a property of the style
- * sheet), fill, unit(value)}]; scale: "linear" or "log". name says what it is, for those who do not see it.
+ * sheet), fill}], null where there is none; scale: "linear" or "log"; span: where the axis begins and ends, for charts
+ * that share one. name says what it is, for those who do not see it.
  */
-export function Chart({ times, series, name, unit, scale = "linear", test }) {
+export function Chart({ times, series, span = [times[0], times.at(-1)], name, unit, scale = "linear", test }) {
   const box = useRef(null);
-  const plot = useRef(null);
-  const data = [times, ...series.map((s) => s.values)];
-  const shape = series.map((s) => s.label + s.colour + (s.fill ?? "")).join() + scale;
-  const latest = useRef({ series, unit, data });
-  latest.current = { series, unit, data };
-
+  const [width, setWidth] = useState(600);
+  const [cursor, setCursor] = useState(null); // the number of the time under the pointer
   useEffect(() => {
-    const make = () => {
-      plot.current?.destroy();
-      plot.current = new uPlot(options(box.current, latest.current, scale), latest.current.data, box.current);
-    };
-    make();
-    const off = onTheme(make);
-    const observer = new ResizeObserver(() => plot.current?.setSize({ width: box.current.clientWidth, height: HEIGHT }));
+    const observer = new ResizeObserver(() => setWidth(Math.max(160, box.current.clientWidth)));
     observer.observe(box.current);
-    return () => {
-      off();
-      observer.disconnect();
-      plot.current?.destroy();
-      plot.current = null;
-    };
-  }, [shape]);
-  useEffect(() => { plot.current?.setData(data); }, [times, ...series.map((s) => s.values)]);
-
+    return () => observer.disconnect();
+  }, []);
+  const right = width - EDGE.right;
+  const x = (t) => EDGE.left + (t - span[0]) / (span[1] - span[0] || 1) * (right - EDGE.left);
+  const known = series.flatMap((s) => s.values).filter((v) => v !== null && v !== undefined);
+  const { ticks, y } = values(scale, known, FLOOR, EDGE.top);
+  const point = (e) => {
+    const t = span[0] + (e.clientX - box.current.getBoundingClientRect().left - EDGE.left) / (right - EDGE.left) * (span[1] - span[0]);
+    setCursor(times.reduce((best, at, i) => (Math.abs(at - t) < Math.abs(times[best] - t) ? i : best), 0));
+  };
+  const at = cursor !== null && cursor < times.length ? cursor : null;
+  const shown = (s) => unit(at === null ? last(s.values) : s.values[at]);
+  const { step, all } = seconds(span, (right - EDGE.left) / 84);
   return html`<figure class="chart" data-test=${test}>
     <figcaption><span class="chart-name">${name}</span><span class="chart-legend">${series.map((s) => html`<span
         key=${s.label}>
-      <i class="swatch line" style=${{ background: `var(${s.colour})` }}></i>${s.label} <b
-          class="num">${unit(last(s.values))}</b></span>`)}</span></figcaption>
-    <div class="chart-box" ref=${box} role="img" aria-label=${spoken(name, series, unit)}></div>
+      <i class="swatch line" style=${{ background: `var(${s.colour})` }}></i>${s.label} <b class="num">${shown(s)}</b></span>`)}</span></figcaption>
+    <div class="chart-box" ref=${box} role="img" aria-label=${spoken(name, series, unit)} onPointerMove=${point} onPointerLeave=${() => setCursor(null)}>
+      <svg width=${width} height=${HEIGHT}>
+        ${ticks.map((v) => html`<line key=${v} x1=${EDGE.left} x2=${right} y1=${y(v)} y2=${y(v)} /><text class="chart-y" x=${EDGE.left - 7} y=${y(v)}>${unit(v)}</text>`)}
+        ${all.map((t) => html`<line key=${t} x1=${x(t)} x2=${x(t)} y1=${EDGE.top} y2=${FLOOR} />${
+          x(t) < width - 26 && html`<text class="chart-x" x=${x(t)} y=${HEIGHT - 8}>${timeLabel(t, step)}</text>`}`)}
+        ${series.filter((s) => s.fill).map((s) => html`<path key=${s.label} d=${filled(times, s.values, x, y)} style=${{ fill: `var(${s.colour})`, opacity: 0.16 }} />`)}
+        ${series.map((s) => html`<path key=${s.label} d=${line(times, s.values, x, y)} style=${{ stroke: `var(${s.colour})` }} />`)}
+        ${at !== null && html`<line class="chart-cursor" x1=${x(times[at])} x2=${x(times[at])} y1=${EDGE.top} y2=${FLOOR} />`}
+      </svg></div>
   </figure>`;
 }
 
-function last(values) {
-  for (let i = values.length - 1; i >= 0; i--) if (values[i] !== null && values[i] !== undefined) return values[i];
-  return null;
+// line goes over what is not known.
+function line(times, all, x, y) {
+  const points = times.map((t, i) => [t, all[i]]).filter(([, v]) => v !== null && v !== undefined);
+  return points.map(([t, v], i) => `${i ? "L" : "M"}${x(t).toFixed(1)},${y(v).toFixed(1)}`).join("");
 }
+
+const filled = (times, all, x, y) => (times.length ? `${line(times, all, x, y)}L${x(times.at(-1)).toFixed(1)},${FLOOR}L${x(times[0]).toFixed(1)},${FLOOR}Z` : "");
+
+const last = (all) => all.findLast((v) => v !== null && v !== undefined) ?? null;
 
 function spoken(name, series, unit) {
   return `${name}: ${series.map((s) => {
     const known = s.values.filter((v) => v !== null);
     return known.length === 0 ? `${s.label} nothing yet` : `${s.label} now ${unit(last(s.values))}, at most ${unit(Math.max(...known))}`;
   }).join("; ")}`;
-}
-
-function options(box, { series, unit }, scale) {
-  const style = getComputedStyle(box);
-  const read = (name) => style.getPropertyValue(name).trim();
-  const axis = { stroke: read("--muted"), grid: { stroke: read("--line"), width: 1 }, ticks: { show: false }, font: `11px ${style.fontFamily}` };
-  return {
-    width: Math.max(120, box.clientWidth), height: HEIGHT, padding: [8, 18, 0, 0], legend: { show: false },
-    cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-    scales: { x: { time: true }, y: scale === "log" ? { distr: 3, log: 10, range: logRange } : { range: (u, low, high) => [0, Math.max(high * 1.08, 1)] } },
-    axes: [
-      { ...axis, size: 26, space: 64, values: [[3600, "{HH}:{mm}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"], [0.001, "{ss}.{fff}"]] },
-      { ...axis, size: 52, space: 34, values: (u, ticks) => ticks.map((v) => (v === null ? "" : unit(v))) },
-    ],
-    series: [{}, ...series.map((s) => ({
-      label: s.label, stroke: read(s.colour), width: 1.75, spanGaps: true, points: { show: false },
-      fill: s.fill ? faded(read(s.colour)) : undefined, paths: s.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-    }))],
-    hooks: { setCursor: [(u) => tell(u, unit)] },
-  };
-}
-
-function logRange(u, low, high) {
-  if (!(high > 0)) return [1, 100];
-  return [Math.max(0.1, 10 ** Math.floor(Math.log10(Math.max(low, 0.1)))), 10 ** Math.ceil(Math.log10(high * 1.01))];
-}
-
-// tell shows the values under the pointer above the chart.
-function tell(u, unit) {
-  const spans = u.root.closest(".chart").querySelectorAll(".chart-legend b");
-  const at = u.cursor.idx;
-  u.series.slice(1).forEach((s, i) => {
-    const values = u.data[i + 1];
-    const value = at === null || at === undefined ? last(values) : values[at];
-    if (spans[i]) spans[i].textContent = unit(value);
-  });
-}
-
-// faded is a colour with little of it, whatever its notation.
-function faded(colour) {
-  return `color-mix(in srgb, ${colour} 16%, transparent)`;
 }

@@ -1,9 +1,11 @@
-// Throughput and latency of a run over time.
+// How a run has gone: throughput and latency over time, and what happened, on one axis.
 import { html, useMemo } from "../html.js";
-import { Card, Empty, ErrorBox, Skeleton, useLoad } from "../ui.js";
+import { Card, Empty, ErrorBox, Select, Skeleton, useLoad } from "../ui.js";
 import { query, segment } from "../api.js";
 import { duration, inert, short } from "../format.js";
+import { setQuery } from "../router.js";
 import { Chart } from "./chart.js";
+import { Lanes, axis } from "./lanes.js";
 
 const BUCKETS = 120; // at the most; each has two seconds or more, or single requests would make it a comb
 const EVERY = 3; // seconds, while the run runs
@@ -46,19 +48,26 @@ const quantum = (n) => (n < 30 ? 10 * Math.ceil(n / 10) : 30 * Math.ceil(n / 30)
 const rate = (v) => (v === null || v === undefined ? "–" : `${short(v < 100 ? Math.round(v * 10) / 10 : Math.round(v))}/s`);
 const time = (v) => (v === null || v === undefined ? "–" : duration(v / 1000));
 
-export function Timeline({ run, step }) {
+/** Timeline is of the present generation, or (time is "all") from the start of the run. entries: its history. */
+export function Timeline({ run, step, time: of = "", entries }) {
   const live = run.state === "running" || run.state === "loading";
-  const buckets = Math.max(10, Math.min(BUCKETS, Math.floor(run.seconds / 2)));
-  const { data, error, reload } = useLoad(`/runs/${segment(run.id)}/timeline${query({ step, buckets: live ? quantum(buckets) : buckets })}`, [run.generation, run.state], { every: live ? EVERY : 0 });
-  const drawn = useMemo(() => data && { times: middles(data), through: throughput(data), late: latency(data), some: data.steps.some((s) => s.done.length > 0) }, [data]);
+  const all = of === "all" && run.generation > 1;
+  const buckets = all ? BUCKETS : Math.max(10, Math.min(BUCKETS, Math.floor(run.seconds / 2)));
+  const path = `/runs/${segment(run.id)}/timeline${query({ step, buckets: live ? quantum(buckets) : buckets, all: all ? "true" : "" })}`;
+  const { data, error, reload } = useLoad(path, [run.generation, run.state], { every: live ? EVERY : 0 });
+  const drawn = useMemo(() => data && { times: middles(data), through: throughput(data), late: latency(data), span: axis(data),
+    some: data.steps.some((s) => s.done.length > 0) }, [data]);
   const several = data?.steps.length > 1;
-  return html`<${Card} label="Throughput and latency" test="timeline" class="timeline">
+  const choice = run.generation > 1 && html`<${Select} label="Time" value=${all ? "all" : ""} test="timeline-time"
+    options=${[["", "Since it was last run again"], ["all", "From its start"]]} onChange=${(time) => setQuery({ time })} />`;
+  return html`<${Card} title="Timeline" test="timeline" class="timeline" actions=${choice}>
     <${ErrorBox} error=${error} retry=${reload} />
     ${!drawn && !error && html`<${Skeleton} height="320px" />`}
     ${drawn && !drawn.some && html`<${Empty} title="Nothing has been answered yet" />`}
-    ${drawn?.some && html`<${Chart} name="Items a second" times=${drawn.times} series=${drawn.through} unit=${rate}
-        test="throughput" />
+    ${drawn?.some && html`<div class="timeline-axis"><${Chart} name="Items a second" times=${drawn.times} series=${drawn.through}
+        span=${drawn.span} unit=${rate} test="throughput" />
+      <${Lanes} timeline=${data} entries=${entries} /></div>
       <${Chart} name=${several ? "Latency of requests, p99" : "Latency of requests"} times=${drawn.times}
-          series=${drawn.late} unit=${time} scale="log" test="latency" />`}
+          series=${drawn.late} span=${drawn.span} unit=${time} scale="log" test="latency" />`}
   <//>`;
 }

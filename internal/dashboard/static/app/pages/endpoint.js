@@ -27,7 +27,7 @@ export default function EndpointPage({ query: { name = "" } }) {
   const waits = why.data?.groups?.length > 0; // then its explanation is long
   const changes = e && html`<${Changes} changes=${e.changes ?? []} />`;
   return html`<${Page} title=${name || "Endpoint"} crumbs=${[["Endpoints", "/endpoints"]]} actions=${e && html`<${EndpointState} endpoint=${e} />`}
-    subtitle=${e && html`${e.kind === "endpoint" ? "" : `${e.kind}, `}${plural(e.runs, "running run")}${services(e.listeners).map(([s, v, n]) => html`, ${n > 1 && `${n}× `}<${Text} max=${40}>${s}<//> <${Text} max=${30}>${v}<//>`)}`} test="endpoint-page">
+    subtitle=${e && html`${e.kind === "endpoint" ? "" : `${e.kind}, `}${e.runs === 0 ? "no run uses it" : plural(e.runs, "run") + (e.runs === 1 ? " uses it" : " use it")}${services(e.listeners).map(([s, v, n]) => html`, ${n > 1 && `${n}× `}<${Text} max=${40}>${s}<//> <${Text} max=${30}>${v}<//>`)}`} test="endpoint-page">
     <${ErrorBox} error=${found.error} retry=${found.reload} />
     ${found.error?.status === 404 && html`<${Card}><${Empty} icon="endpoints" title="Nobody listens here, and no running run uses it"><p>As soon as a service or a run does, this page fills by itself.</p><//><//>`}
     ${!name && html`<${Card}><${Empty} title="Which endpoint?" /><//>`}

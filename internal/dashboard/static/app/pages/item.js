@@ -4,7 +4,7 @@ import { html, useRef, useState } from "../html.js";
 import { Badge, Button, ButtonLink, Card, Empty, ErrorBox, Page, Select, Skeleton, StateBadge, Text, Time, useLoad, toast } from "../ui.js";
 import { go, setQuery } from "../router.js";
 import { api, segment, query as params } from "../api.js";
-import { duration, num } from "../format.js";
+import { duration, num, plural, servedBy } from "../format.js";
 import { useKeys } from "../keys.js";
 import { at, parse } from "../parts/jsontext.js";
 import { JsonView } from "../parts/jsonview.js";
@@ -15,6 +15,7 @@ import { ResetDialog } from "../parts/reset.js";
 import { AcceptDialog } from "../parts/accept.js";
 import { nextFailed } from "../parts/neighbours.js";
 import { itemPath } from "../parts/itempath.js";
+import { columns } from "../parts/stepgraph.js";
 
 const moving = 2; // seconds between two looks while something is to come, and
 const still = 20; // while nothing is
@@ -45,7 +46,7 @@ export default function Item({ params: { run: id }, query }) {
     title=${`Item ${query.key}`}
     heading=${html`<span class="item-key"><span class="muted">Item</span> <${Text} max=${160}>${query.key}<//></span>`}
     crumbs=${[["Runs", "/runs"], [name, `/runs/${segment(id)}`], ...(run.data?.failed > 0 ? [["Errors", `/runs/${segment(id)}/errors`]] : [])]}
-    subtitle=${item && html`ordinal ${num(item.ordinal)}${run.data && ` of ${num(run.data.items)}`}`}
+    subtitle=${item && html`#${num(item.ordinal)}${run.data && ` of ${plural(run.data.items, "item")}, counted from 0`}`}
     actions=${html`<span class="pair">
         <${Button} icon="left" label="Previous failed item" title="Previous failed item ([)" test="previous-failed" onClick=${() => walk(-1)} disabled=${!item} />
         <${Button} icon="right" label="Next failed item" title="Next failed item (])" test="next-failed" onClick=${() => walk(1)} disabled=${!item} />
@@ -142,7 +143,7 @@ function useWalk(run, item, items) {
 function Twins({ items, nth }) {
   return html`<div class="filterbar"><label class="inline">This key stands ${num(items.length)} times in the run:
     <${Select} value=${String(items[nth].ordinal)} label="Which of them" test="twins" onChange=${(ordinal) => setQuery({ ordinal })}
-      options=${items.map((i) => [String(i.ordinal), `ordinal ${num(i.ordinal)}, ${i.state}`])} /></label></div>`;
+      options=${items.map((i) => [String(i.ordinal), `#${num(i.ordinal)}, ${i.state}`])} /></label></div>`;
 }
 
 // Glance is the item in a few numbers.
@@ -151,7 +152,7 @@ function Glance({ item }) {
   const first = attempts.map((a) => a.created_at).sort()[0];
   const last = item.steps.map((s) => s.recorded_at).filter(Boolean).sort().at(-1);
   const generations = Math.max(0, ...item.steps.map((s) => s.generation ?? 0), ...attempts.map((a) => a.generation));
-  const services = [...new Set(item.steps.map((s) => s.service?.split(" ")[0]).filter(Boolean))];
+  const services = [...new Set(item.steps.map((s) => s.service && servedBy(s.service)).filter(Boolean))];
   const tones = { done: "ok", failed: "bad" };
   return html`<${Card} title="At a glance" test="glance" actions=${html`<${Badge} tone=${tones[item.state] ?? "busy"} test="item-state">${item.state}<//>`}>
     <dl class="facts">
@@ -164,16 +165,14 @@ function Glance({ item }) {
   <//>`;
 }
 
-// Path is the steps in a line, with where the item is in each.
+// Path is the steps in a line, with where the item is in each. What goes side by side stands one below the other.
 function Path({ steps }) {
   return html`<nav class="item-path" aria-label="Steps of the item"><ol>
-    ${steps.map(
-      (s) => html`<li key=${s.name}>
-        <a href=${`#step-${s.step}`} onClick=${(e) => {
+    ${columns(steps).map((column, i) => html`<li key=${i}>${column.map(
+      (s) => html`<a key=${s.name} href=${`#step-${s.step}`} onClick=${(e) => {
           e.preventDefault();
           document.getElementById(`step-${s.step}`)?.closest("section").scrollIntoView({ block: "start" });
-        }}><${Text} max=${30}>${s.name}<//> <${StateBadge} state=${itemStates(s)} /></a>
-      </li>`,
-    )}
+        }}><${Text} max=${30}>${s.name}<//> <${StateBadge} state=${itemStates(s)} /></a>`,
+    )}</li>`)}
   </ol></nav>`;
 }

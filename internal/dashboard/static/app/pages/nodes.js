@@ -36,8 +36,8 @@ const held = (n) => (n.slices?.claimed ?? 0) + (n.slices?.sent ?? 0);
 function headline(here, leader) {
   const out = here.reduce((sum, n) => sum + held(n), 0);
   const leads = here.find((n) => n.leader);
-  const parts = [plural(here.length, "node"), `${plural(out, "request")} out`];
-  if (leader && leads) parts.push(`${inert(leads.host, 40)} leads, epoch ${num(leader.epoch)}`);
+  const parts = [plural(here.length, "node"), `${out === 0 ? "no request" : plural(out, "request")} under way`];
+  if (leader && leads) parts.push(`${inert(leads.host, 40)} leads`);
   return parts.join(", ");
 }
 
@@ -50,7 +50,7 @@ function Node({ node: n, leader }) {
       <div><dt>up since</dt><dd><${Time} at=${n.started_at} /></dd></div>
       <div><dt>version</dt><dd><${Text} max=${60}>${n.version}<//></dd></div>
       <div><dt>session</dt><dd><code>${n.session}</code></dd></div>
-      ${n.leader && leader && html`<div><dt>lease</dt><dd>epoch ${num(leader.epoch)}, until <${Time} at=${leader.expires_at} mode="clock" /></dd></div>`}
+      ${n.leader && leader && html`<div><dt title="The right to lead; an epoch is one leader's time">lease</dt><dd>epoch ${num(leader.epoch)}, until <${Time} at=${leader.expires_at} mode="clock" /></dd></div>`}
     </dl>
     <dl class="tiles small">
       <div class="tile"><dt>Requests claimed</dt><dd class="num">${num(n.slices?.claimed ?? 0)}</dd></div>

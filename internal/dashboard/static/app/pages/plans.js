@@ -7,6 +7,7 @@ import { Link, setQuery } from "../router.js";
 import { api, segment } from "../api.js";
 import { inert, num, plural } from "../format.js";
 import { can } from "../session.js";
+import { StepChain, StepGraph, stepsOf } from "../parts/stepgraph.js";
 import { Editor, Source, template } from "../plans/source.js";
 
 export default function Plans({ query }) {
@@ -41,8 +42,7 @@ const at = (p) => "/plans?name=" + encodeURIComponent(p.name);
 const columns = [
   { key: "name", title: "Plan", class: "runs-name", render: (p) => html`<${Link} to=${at(p)}><${Text} max=${80}>${p.name}<//><//>` },
   { key: "version", title: "Version", align: "right", render: (p) => num(p.version) },
-  { key: "steps", title: "Steps", render: (p) => html`<ol class="start-chain">${p.steps.map((s) =>
-    html`<li key=${s}><${Text} max=${30}>${s}<//></li>`)}</ol>` },
+  { key: "steps", title: "Steps", render: (p) => html`<${StepChain} steps=${stepsOf(p)}/>` },
   { key: "runs", title: "Runs", align: "right", render: (p) => html`<span class="num">${num(p.runs)}${p.running > 0 &&
     html`<span class="under is-info">${num(p.running)} running</span>`}</span>` },
   { key: "created_by", title: "By", hide: "narrow", render: (p) => html`<${Text} max=${40}>${p.created_by}<//>` },
@@ -103,8 +103,9 @@ function Plan({ name, version, editing, onApplied, reload }) {
           onChange=${(v) => setQuery({ version: v })} options=${all.map((v) => [String(v.version), `Version ${v.version}`])}/>`}
         <${Copy} text=${p.source} label="Copy the source"/>`}><${Source} text=${p.source}/><//>
       <div class="column">
-        <${Card} title="Steps"><ol class="plan-steps">${p.steps.map((s, i) => html`<li key=${s}><span class="plan-number">${i + 1}</span>
-          <div class="grow"><strong><${Text} max=${60}>${s}<//></strong>${p.endpoints?.[i] && html`<span class="under">asks ${" "}<${Link} to=${"/endpoint?name=" + encodeURIComponent(p.endpoints[i])}><${Text} max=${60}>${p.endpoints[i]}<//><//></span>`}</div></li>`)}</ol><//>
+        <${Card} title="Steps">${p.steps.length > 1 && html`<${StepGraph} steps=${stepsOf(p)}/>`}<ol class="plan-steps">${p.steps.map((s, i) => html`<li key=${s}><span class="plan-number">${i + 1}</span>
+          <div class="grow"><strong><${Text} max=${60}>${s}<//></strong>${p.endpoints?.[i] && html`<span class="under">asks ${" "}<${Link} to=${"/endpoint?name=" + encodeURIComponent(p.endpoints[i])}><${Text} max=${60}>${p.endpoints[i]}<//><//></span>`}${
+            p.needs?.[i]?.length > 0 && html`<span class="under">after ${inert(p.needs[i].join(", "), 200)}</span>`}</div></li>`)}</ol><//>
         <${Card} title="Versions" flush><${ErrorBox} error=${versions.error}/><ul class="plan-versions" data-rows>${all.map((v) => html`<li key=${v.version}
           data-row=${v.version}><a href=${`/plans?name=${encodeURIComponent(name)}&version=${v.version}`} aria-current=${v.version === p.version ? "true" : undefined}
             onClick=${(e) => { e.preventDefault(); setQuery({ version: String(v.version) }); }}>

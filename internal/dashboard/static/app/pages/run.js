@@ -1,7 +1,7 @@
 // The page of a run: the heat-map of its items, and beside it all that says how it goes and lets one act on it.
 import { html, useCallback, useEffect, useRef, useState } from "../html.js";
 import { api, segment } from "../api.js";
-import { Card, Copy, ErrorBox, Page, Skeleton, StateBadge, Text, Time } from "../ui.js";
+import { Card, Copy, ErrorBox, Page, Skeleton, StateBadge, Text, Time, useLoad } from "../ui.js";
 import { useKeys } from "../keys.js";
 import { go, setQuery } from "../router.js";
 import { percent, shortId } from "../format.js";
@@ -11,8 +11,9 @@ import { LAYERS } from "../heatmap/palette.js";
 import { RerunDialog } from "../parts/rerun.js";
 import { itemPath } from "../parts/itempath.js";
 import { Canary } from "../run/canary.js";
-import { Actions, Away, LiveBadge, Numbers, Reason, Warnings } from "../run/head.js";
+import { Actions, Away, LiveBadge, Numbers, Reason, Warnings, ended } from "../run/head.js";
 import { Groups, useGroups } from "../run/groups.js";
+import { History } from "../run/history.js";
 import { useLive } from "../run/live.js";
 import { Pacing } from "../run/pacing.js";
 import { Report, ReportCard } from "../run/report.js";
@@ -22,8 +23,9 @@ import { Steps } from "../run/steps.js";
 import { Why, useWhy } from "../run/why.js";
 
 /**
- * The page /runs/{run}. What is shown stands in its query: step, layer, range (what is selected), view (the part of
- * the map), by (a field of the payloads: the map in bands) and at (the item that the cursor is on). Its stream is opened at once, beside the first
+ * The page /runs/{run}. What is shown stands in its query: step, layer, range (what is selected), time (of the timeline),
+ * view (the part of the map), by (a field of the payloads: the map in bands) and at (the item that the cursor is on).
+ * Its stream is opened at once, beside the first
  * request: the map needs it open before it can load.
  */
 export default function RunPage({ params, query }) {
@@ -61,6 +63,7 @@ function Run({ run, live, state, database, query }) {
   const mapCard = useRef(null);
   const why = useWhy(run);
   const groups = useGroups(run, query.by ?? "");
+  const history = useLoad(`/runs/${segment(run.id)}/history`, [run.generation, run.state], { every: ended(run) ? 0 : 30 });
 
   const known = step === "" || run.steps.some((s) => s.name === step);
   useEffect(() => { if (!known) setQuery({ step: "" }); }, [known]);
@@ -102,7 +105,8 @@ function Run({ run, live, state, database, query }) {
               mapCard.current?.scrollIntoView({ block: "nearest" });
             }} />
         ${!why.first && html`<${Why} run=${run} why=${why} />`}
-        <${Timeline} run=${run} step=${step} />
+        <${Timeline} run=${run} step=${step} time=${query.time} entries=${history.data?.entries ?? []} />
+        <${History} run=${run} history=${history} />
         <${Slices} run=${run} step=${step} onShow=${show} />
       </div>
       <aside class="run-side" aria-label="About the run">

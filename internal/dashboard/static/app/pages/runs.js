@@ -119,7 +119,7 @@ function List({ runs, pace, reset, chosen, onChoose }) {
     { key: "name", title: "Run", class: "runs-name", render: (r) => html`
       <${Link} to=${"/runs/" + r.id} data-test="run-link"><${Text} max=${90}>${r.name || r.plan}<//><//>
       <span class="under"><${Text} max=${50}>${r.plan}${r.plan_version ? "@" + r.plan_version : ""}<//> · ${
-        shortId(r.id)}${r.generation > 1 ? html` · <span title="How often it was run">${r.generation}. time</span>` : ""}</span>` },
+        shortId(r.id)}${r.generation > 1 ? html` · <span title=${"Run again: " + plural(r.generation - 1, "time")}>generation ${r.generation}</span>` : ""}</span>` },
     { key: "state", title: "State", class: "runs-state", render: (r) => html`<${StateBadge} state=${r.state}
       failed=${open(r)}/><${Reason} run=${r} pace=${pace.of(r)}/>` },
     { key: "progress", title: "Progress", class: "runs-progress", render: (r) => html`<div class="bar">
@@ -133,7 +133,8 @@ function List({ runs, pace, reset, chosen, onChoose }) {
       return rate === undefined ? html`<span class="muted">–</span>` : html`<${Num} value=${Math.round(rate)}/>`;
     } },
     { key: "eta", title: "Time", label: "Time", align: "right", class: "nowrap", render: (r) => html`<${Took} run=${r} pace=${pace.of(r)}/>` },
-    { key: "created_at", title: "Started", align: "right", hide: "narrow", class: "nowrap", render: (r) => html`<${Time} at=${r.created_at}/>` },
+    { key: "created_at", title: "Started", align: "right", hide: "narrow", class: "nowrap", render: (r) => html`<${Time} at=${r.created_at}/>${
+      r.generation > 1 && r.started_at && html`<span class="under">again <${Time} at=${r.started_at}/></span>`}` },
     { key: "menu", srTitle: "Actions", label: "", align: "right", class: "runs-menu", render: (r) => html`<${Menu} small kind="ghost"
       label=${"Actions for " + (r.name || shortId(r.id))} items=${actionsOf(r)} test="run-menu"/>` },
   ];
@@ -164,7 +165,8 @@ function Reason({ run, pace }) {
 
 function Took({ run, pace }) {
   if (run.finished_at) {
-    return html`<span title="It took"><${Duration} seconds=${(new Date(run.finished_at) - new Date(run.started_at || run.created_at)) / 1000}/></span>`;
+    return html`<span title=${run.generation > 1 ? "The last generation took" : "It took"}><${Duration}
+      seconds=${(new Date(run.finished_at) - new Date(run.started_at || run.created_at)) / 1000}/></span>`;
   }
   if (pace.eta !== undefined) return html`<span title="To the end, at this rate">${duration(pace.eta)} left</span>`;
   return html`<span class="muted">–</span>`;

@@ -7,6 +7,7 @@ import { go, Link } from "../router.js";
 import { newKey } from "../api.js";
 import { can } from "../session.js";
 import { inert, percent } from "../format.js";
+import { StepChain, stepsOf } from "../parts/stepgraph.js";
 import { upload } from "../upload.js";
 import { blank, care, more, nameFrom, pacing, path, placeOf, typeOf } from "../start/settings.js";
 import { DropZone, Preview, Rows, usePreview } from "../start/items.js";
@@ -113,7 +114,7 @@ export default function Start({ query }) {
             onChange=${(v) => set({ on_duplicate: v })} options=${[["", "is an error"], ["skip", "is left out"], ["allow", "is allowed"]]}/><//>
         </div>
         ${Number(form.canary) > 0 && html`<${Check} checked=${form.canary_auto} onChange=${(v) => set({ canary_auto: v })}
-          test="canary_auto">Go on by itself when no more of the sample failed than is allowed<//>`}
+          test="canary_auto">Go on by itself when no more of the canary failed than is allowed<//>`}
         <${Params} params=${form.params} onChange=${(params) => set({ params })} error=${wrong("params")}/>
         <details class="start-more" open=${more.some(([n]) => at === n) || undefined}><summary>Retries, time and priority</summary>
           <div class="fields">${more.map(input)}</div></details>
@@ -165,9 +166,8 @@ function EndpointChoice({ endpoints, value, onChange, error }) {
 
 // Chain shows the steps that an item goes through.
 function Chain({ plan, endpoint }) {
-  const steps = plan ? plan.steps : endpoint ? [endpoint] : [];
-  if (steps.length === 0) return null;
-  return html`<ol class="start-chain" aria-label="Steps">${steps.map((s) => html`<li key=${s}><${Text} max=${30}>${s}<//></li>`)}</ol>`;
+  if (!plan && !endpoint) return null;
+  return html`<${StepChain} steps=${plan ? stepsOf(plan) : [{ name: endpoint }]}/>`;
 }
 
 function Params({ params, onChange, error }) {

@@ -23,8 +23,8 @@ function List({ query: { owner = "", state = "", after = "" } }) {
   const list = useLoad("/trackers" + withQuery({ owner, state, after }), [], { every: 3 });
   const batches = list.data?.batches || [];
   const filtered = owner || state || after;
-  return html`<${Page} title="Trackers" test="trackers-page" subtitle="Batches of other systems' fan-outs: a bit for each item.">
-    <div class="filterbar"><${Search} value=${owner} label="Owner" placeholder="Owner, whole" onChange=${(v) => setQuery({ owner: v, after: "" })}/>
+  return html`<${Page} title="Trackers" test="trackers-page" subtitle="Whether all that another system has sent out is done">
+    <div class="filterbar"><${Search} value=${owner} label="Owner" placeholder="Exact name of the owner" onChange=${(v) => setQuery({ owner: v, after: "" })}/>
       <${Select} label="State" value=${state} options=${states} onChange=${(v) => setQuery({ state: v, after: "" })} test="state"/></div>
     <${ErrorBox} error=${list.error} retry=${list.reload}/>
     ${!list.data && !list.error && html`<${Card}><${Skeleton} lines=${4}/><//>`}

@@ -3,28 +3,9 @@
 
 import { html } from "../html.js";
 import { Badge, Time } from "../ui.js";
-import { duration, inert, num, plural, shortId } from "../format.js";
+import { duration, inert, num, plural, servedBy, shortId } from "../format.js";
+import { causes } from "./causes.js";
 import { Long } from "./jsonview.js";
-
-// Why a slice was made, in words; as package workqueue says it.
-const causes = {
-  cut: "first request",
-  retry: "the service asked to try again",
-  unanswered: "left out of the last reply",
-  failure: "its request failed as a whole",
-  deadline: "no reply came in time",
-  silence: "no reply came in time, by nobody's fault as far as is known",
-  session: "the node that had it is gone",
-  handback: "the node that had it stopped",
-  pipe: "a stream was lost",
-  split: "the request was too large",
-  bisect: "half of a request that failed as a whole",
-  exhausted: "delivered again and again without an answer",
-  unreadable: "the reply could not be read",
-  breaker: "failed while the endpoint was known to be down",
-  throttled: "the service had too much",
-  probe: "sent to see whether the endpoint is up again",
-};
 
 const tones = { done: "ok", failed: "bad", retried: "warn", lost: "warn", open: "busy" };
 
@@ -86,7 +67,7 @@ function Attempt({ attempt: a, from, to, now }) {
       <${Time} at=${a.sent_at ?? a.created_at} mode="clock" />
       <span>${causes[a.cause] ?? inert(a.cause)}</span>
       <span>${plural(a.items, "item")} in the request</span>
-      ${a.service && html`<bdi class="attempt-service">${inert(a.service)}</bdi>`}
+      ${a.service && html`<bdi class="attempt-service">${inert(servedBy(a.service))}</bdi>`}
       <code title=${a.slice}>${shortId(a.slice)}</code>
       ${a.outcome === "open" && a.deadline && html`<span>deadline <${Time} at=${a.deadline} mode="clock" /></span>`}
     </p>

@@ -25,7 +25,7 @@ export function Controls({ endpoint: e, set, audit = [] }) {
       <${Control}
         name="Rate" field="rate" value=${e.rate_limit} most=${1e9} unit="items a second, over all runs" decimals
         now=${e.rate_limit > 0 ? `at most ${rate(e.rate_limit)}` : "no limit"}
-        why=${html`${e.rate_limit > 0 && html`<${Author} entry=${by("rate")} />; `}${e.pace?.rate ? `nodes found that it takes ${rate(e.pace.rate)}` : "it never said that it was too much"}`}
+        why=${html`${e.rate_limit > 0 && html`<${Author} entry=${by("rate")} />; `}${e.pace?.rate ? `nodes found that it takes ${rate(e.pace.rate)}` : "no service said that it has too much"}`}
         none="0 is no limit" set=${set} />
       <div class="control">
         <h3>Size of requests</h3>
@@ -53,7 +53,7 @@ function ownConcurrency(e) {
   return own.length === 1 ? `${num(own[0])} in each instance` : `${num(own[0])} to ${num(own[own.length - 1])} in each instance`;
 }
 
-const learned = (p) => (p ? `nodes have ${num(p.requests_out)} out, and found ${num(p.in_flight)} to be good` : "nodes have not had to find a pace");
+const learned = (p) => (p ? `${num(p.requests_out)} under way; nodes found that it takes ${num(p.in_flight)}` : "nodes have not had to find a pace");
 
 // Author is who set something, and when.
 function Author({ entry }) {

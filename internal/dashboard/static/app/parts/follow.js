@@ -55,7 +55,7 @@ export function Follow({ run: id, started, select, before, onClose }) {
         <div><dt>still at it</dt><dd>${num(Math.max(run.items - run.done - run.failed, run.settling ?? 0))}</dd></div>
       </dl>
       ${waits && html`<p class=${bad ? "bad-text" : ""} data-test="verdict">${sample
-        ? verdict(sample, sample.why) : "The sample has ended."} The others wait for you.</p>`}
+        ? verdict(sample, sample.why) : "The canary has ended."} The others wait for you.</p>`}
     </div>`}
     <${ErrorBox} error=${error} />
     <div class="dialog-buttons">

@@ -3,7 +3,7 @@
 import { html } from "../html.js";
 import { Badge, Button, Card, Copy, StateBadge, Text, Time, now } from "../ui.js";
 import { query, segment } from "../api.js";
-import { bytes, inert, plural } from "../format.js";
+import { bytes, inert, plural, servedBy } from "../format.js";
 import { Attempts } from "./attempts.js";
 import { Long } from "./jsonview.js";
 import { Preview } from "./preview.js";
@@ -80,7 +80,7 @@ function Origin({ step: s }) {
     ${s.recorded_at && html`<span><${Time} at=${s.recorded_at} mode="clock" /></span>`}
     ${s.size > 0 && html`<span>${bytes(s.size)}</span>`}
     ${s.sha256 && html`<span>sha256 <code title=${s.sha256}>${s.sha256.slice(0, 12)}</code><${Copy} text=${s.sha256} label="Copy the digest" /></span>`}
-    ${s.service && html`<span>by <${Text} max=${60}>${s.service}<//></span>`}
+    ${s.service && html`<span>by <${Text} max=${60}>${servedBy(s.service)}<//></span>`}
   </p>`;
 }
 
@@ -94,7 +94,7 @@ function Earlier({ parts }) {
           ${p.recorded_at && html` <${Time} at=${p.recorded_at} mode="clock" />`}
           ${p.error
             ? html`<span class="earlier-error"><code>${inert(p.error.code, 100)}</code> <${Long} text=${p.error.message} most=${200} /></span>`
-            : html`<span>${bytes(p.size ?? 0)}${p.sha256 && html`, sha256 <code title=${p.sha256}>${p.sha256.slice(0, 12)}</code>`}</span>`}
+            : html`<span>${p.size > 0 ? bytes(p.size) : "no result"}${p.sha256 && html`, sha256 <code title=${p.sha256}>${p.sha256.slice(0, 12)}</code>`}</span>`}
         </li>`,
       )}
     </ol>

@@ -69,12 +69,12 @@ export function RerunDialog({ run, select, items, what, group, onClose }) {
     <form class="rerun" id=${id} onSubmit=${submit}>
       <p class="rerun-what"><strong>${plural(items, "item")}</strong> of <${Text} max=${60}>${run.name || run.plan}<//>: ${what}</p>
       <fieldset class="rerun-canary">
-        <legend class="sr">A sample first</legend>
-        <${Check} checked=${form.canaryOn} onChange=${(on) => put("canaryOn", on)} test="canary">A sample first<//>
+        <legend class="sr">Canary</legend>
+        <${Check} checked=${form.canaryOn} onChange=${(on) => put("canaryOn", on)} test="canary">A canary first: a few items go before the others<//>
         ${form.canaryOn &&
         html`<div class="rerun-sub">
-          <label class="inline">of <input type="number" min="1" max=${items} required value=${form.canary} onInput=${typed("canary")} aria-label="items of the sample" data-test="canary-items" /> items; the others wait until you approve</label>
-          <${Check} checked=${form.auto} onChange=${(on) => put("auto", on)}>or they follow by themselves, when no more of the sample fail than ${run.max_failed ? html`<${Text} max=${20}>${run.max_failed}<//>` : "the run"} allows<//>
+          <label class="inline">of <input type="number" min="1" max=${items} required value=${form.canary} onInput=${typed("canary")} aria-label="items of the canary" data-test="canary-items" /> items; the others wait until you approve</label>
+          <${Check} checked=${form.auto} onChange=${(on) => put("auto", on)}>or they follow by themselves, when no more of the canary fail than ${run.max_failed ? html`<${Text} max=${20}>${run.max_failed}<//>` : "the run"} allows<//>
         </div>`}
       </fieldset>
       <div class="rerun-grid">
@@ -128,7 +128,7 @@ function settings(form) {
 const size = (text) => (text === "auto" ? text : Number(text));
 
 function said(a) {
-  const held = a.held > 0 ? `; ${num(a.items - a.held)} of them first, and ${num(a.held)} held back until the sample has passed` : "";
+  const held = a.held > 0 ? `; ${num(a.items - a.held)} of them first, and ${num(a.held)} held back until the canary has passed` : "";
   return `Dry run: ${plural(a.items, "item")} would run again as generation ${a.generation}, in ${plural(a.slices, "request")}${held}. Nothing was changed.`;
 }
 

@@ -43,7 +43,7 @@ export function ResetDialog({ run, step, itemKey, twins = 1, onClose }) {
     <${Button} kind="primary" icon="reload" role="operator" type="submit" form=${id} value="reset" busy=${busy === "reset"} test="reset-go">Reset<//>`;
   return html`<${Dialog} title=${html`Reset step <${Text} max=${40}>${step.name}<//>`} onClose=${onClose} footer=${footer} test="reset-dialog">
     <form id=${id} class="rerun" onSubmit=${submit}>
-      <p>The part of <strong><${Text} max=${60}>${itemKey}<//></strong> is taken back and made again, under the run's next generation; what was there stays as history.
+      <p>The part of <strong><${Text} max=${60}>${itemKey}<//></strong>, which is what this step made of it, is taken back and made again, in the run's next generation: the next time that some of it runs. What was there stays as history.
       Steps after it wait, and are done again where the part changes.${twins > 1 && html` The key stands ${twins} times: all of these items are meant.`}</p>
       <${Check} checked=${cascade} test="cascade" onChange=${(on) => {
         setCascade(on);

@@ -3,7 +3,7 @@ import { inert, num } from "../format.js";
 
 /**
  * causes sorts the groups of errors there are now: while the others wait, what is failed in a group that ran again is of
- * the sample, and so is a group that was not there before. before are all groups then, select what ran again. Returns
+ * the canary, and so is a group that was not there before. before are all groups then, select what ran again. Returns
  * {same, other}, or null where that cannot be known.
  */
 export function causes(before, select, now) {
@@ -17,9 +17,9 @@ export function causes(before, select, now) {
 export function verdict({ done, failed }, why = null, again = true) {
   const all = done + failed;
   if (all === 0) return "";
-  if (failed === 0) return all === 1 ? "The item of the sample is done." : `All ${num(all)} of the sample are done.`;
-  const many = failed < all ? `${num(failed)} of the ${num(all)} of the sample failed`
-    : all === 1 ? "The item of the sample failed" : `All ${num(all)} of the sample failed`;
+  if (failed === 0) return all === 1 ? "The item of the canary is done." : `All ${num(all)} of the canary are done.`;
+  const many = failed < all ? `${num(failed)} of the ${num(all)} of the canary failed`
+    : all === 1 ? "The item of the canary failed" : `All ${num(all)} of the canary failed`;
   const first = many + (again ? " again" : "");
   if (!why || why.same.length + why.other.length === 0) return first + ".";
   if (why.other.length === 0) return `${first}, for the same cause as before: ${names(why.same)}.`;

@@ -32,11 +32,11 @@ export function Canary({ run }) {
   const bad = found?.failed > 0;
   return html`<${Card} title="Canary" class=${"canary " + (waits ? "waits" : "")} test="canary">
     <p>${waits
-      ? html`<strong>${found && verdict(found, null, again) || `The sample of ${plural(run.canary.items, "item")} has ended.`}</strong> ${plural(held, "item waits", "items wait")} for your word.`
-      : html`A sample of ${plural(run.canary.items, "item")} goes first; the others ${run.canary.auto ? "follow by themselves when it goes well" : "wait until you approve"}.`}</p>
+      ? html`<strong>${found && verdict(found, null, again) || `The canary of ${plural(run.canary.items, "item")} has ended.`}</strong> ${plural(held, "item waits", "items wait")} for your word.`
+      : html`A canary of ${plural(run.canary.items, "item")}, spread over all, goes first; the others ${run.canary.auto ? "follow by themselves when it goes well" : "wait until you approve"}.`}</p>
     ${found && html`<div class="canary-result">
       <${Progress} done=${found.done} failed=${found.failed}
-          total=${Math.max(run.canary.items, found.done + found.failed)} label="The sample" />
+          total=${Math.max(run.canary.items, found.done + found.failed)} label="The canary" />
       <p data-test="canary-result"><b class=${bad ? "" : "ok-text"}>${num(found.done)} done</b>, <b
           class=${bad ? "bad-text" : ""}>${num(found.failed)} failed</b>
         ${found.done + found.failed > 0 && html`<span

@@ -126,11 +126,11 @@ export function Numbers({ run }) {
     <dl class="run-facts">
       ${fact("Failed", num(run.failed), failedShare(run), run.failed > (run.accepted ?? 0) ? "bad" : "", "failed")}
       ${fact(run.state === "cancelled" ? "No outcome" : "Left", short(left), run.settling > 0 && `${short(run.settling)} settling`, "", "left")}
-      ${fact("Rate", html`${short(rateOf(run))}<small>/s</small>`, ended(run) ? "on average" : run.steps.length > 1 && "parts of all steps", "", "rate")}
+      ${rateOf(run) !== null && fact("Rate", html`${short(rateOf(run))}<small>/s</small>`, ended(run) ? "on average" : run.steps.length > 1 && "parts of all steps", "", "rate")}
       ${fact(ended(run) ? "Took" : "ETA", ended(run) ? duration(run.seconds) : run.eta_seconds !== undefined ? duration(run.eta_seconds) : "–",
-        !ended(run) && run.started_at && html`after <${Elapsed} run=${run} />`, "", "eta")}
+        ended(run) ? run.generation > 1 && "run again" : run.started_at && html`after <${Elapsed} run=${run} />`, "", "eta")}
       ${!ended(run) && fact("In flight", short(inFlight), "requests", "", "inflight")}
-      ${run.generation > 1 && fact("Generation", run.generation, "of re-runs", "", "generation")}
+      ${run.generation > 1 && fact("Generation", run.generation, `run again ${run.generation === 2 ? "once" : `${num(run.generation - 1)} times`}`, "", "generation")}
     </dl>
   </section>`;
 }

@@ -2,7 +2,8 @@
 import { html } from "../html.js";
 import { Button, ButtonLink, Card, Dialog, ErrorBox, Skeleton, Text, Time, useLoad } from "../ui.js";
 import { BASE, segment } from "../api.js";
-import { bytes, duration, inert, num, percent, plural } from "../format.js";
+import { bytes, duration, inert, num, percent, plural, servedBy } from "../format.js";
+import { causes } from "../parts/causes.js";
 import { ended } from "./head.js";
 
 export function Report({ run, onClose }) {
@@ -27,7 +28,7 @@ export function Report({ run, onClose }) {
 
 function Summary({ run, r }) {
   const facts = [
-    ["Took", duration(r.seconds)], r.paused_seconds >= 0.5 && ["of it paused", duration(r.paused_seconds)],
+    [run.generation > 1 ? "Took in all" : "Took", duration(r.seconds)], r.paused_seconds >= 0.5 && ["of it paused", duration(r.paused_seconds)],
     r.loading_seconds > 0 && ["Loading", duration(r.loading_seconds)], ["Items a second", num(Math.round(r.rate))],
     ["in the best ten seconds", num(Math.round(r.best_rate))], ["Requests", num(r.requests.count)],
     ["items in one", num(r.requests.mean_items)], ["half took no longer than", duration(r.requests.p50_seconds)],
@@ -58,7 +59,7 @@ function grid(title, heads, rows) {
 function Steps({ steps }) {
   return grid("Steps", ["Step", "Done", "Failed", "Left out", "Requests", "p50", "p99", "Results"], steps.map((s) => [
     html`<${Text}
-        max=${40}>${s.name}<//>`, num(s.done), num(s.failed), num(s.skipped), num(s.requests), duration(s.p50_seconds), duration(s.p99_seconds), bytes(s.result_bytes)]));
+        max=${40}>${s.name}<//>`, num(s.done), num(s.failed), num(s.skipped), num(s.requests), duration(s.p50_seconds), duration(s.p99_seconds), s.result_bytes > 0 ? bytes(s.result_bytes) : "–"]));
 }
 
 function Generations({ all }) {
@@ -68,14 +69,14 @@ function Generations({ all }) {
 }
 
 function Causes({ all }) {
-  return grid("Why requests were sent", ["Cause", "Requests", "Items"], all.map((c) => [inert(c.cause.replaceAll("_", " ")), num(c.requests), num(c.items)]));
+  return grid("Why requests were sent", ["Cause", "Requests", "Items"], all.map((c) => [causes[c.cause] ?? inert(c.cause.replaceAll("_", " ")), num(c.requests), num(c.items)]));
 }
 
 function Workers({ title, all }) {
   if (!all?.length) return null;
   return grid(title, ["Name", "Requests", "Items", "For an item", "p99 of a request"], all.map((w) => [
     html`<${Text}
-        max=${60}>${w.name}<//>`, num(w.requests), num(w.items), tiny(w.seconds_per_item), duration(w.p99_seconds)]));
+        max=${60}>${servedBy(w.name)}<//>`, num(w.requests), num(w.items), tiny(w.seconds_per_item), duration(w.p99_seconds)]));
 }
 
 // A report reads every request and every item with an error: of a large run it is made when somebody asks for it.
@@ -98,7 +99,7 @@ export function ReportCard({ run, onOpen }) {
     <${ErrorBox} error=${error} />
     ${!r && !error && html`<${Skeleton} lines=${4} />`}
     ${r && html`<dl class="kv report-kv">
-      <dt>Took</dt><dd>${duration(r.seconds)}${r.paused_seconds >= 0.5 && html` <span
+      <dt>${run.generation > 1 ? "Took in all" : "Took"}</dt><dd>${duration(r.seconds)}${r.paused_seconds >= 0.5 && html` <span
           class="muted">(${duration(r.paused_seconds)} paused)</span>`}</dd>
       <dt>Best ten seconds</dt><dd>${num(Math.round(r.best_rate))} items/s</dd>
       <dt>Requests</dt><dd>${num(r.requests.count)} <span
@@ -106,7 +107,7 @@ export function ReportCard({ run, onOpen }) {
       <dt>Each took</dt><dd>${duration(r.requests.p50_seconds)} <span
           class="muted">(p99 ${duration(r.requests.p99_seconds)})</span></dd>
       ${r.requests.tried_again > 0 && html`<dt>Tried again</dt><dd>${plural(r.requests.tried_again, "item")}</dd>`}
-      ${slowest && html`<dt>Slowest service</dt><dd><${Text} max=${28}>${slowest.name}<//> <span
+      ${slowest && html`<dt>Slowest service</dt><dd><${Text} max=${40}>${servedBy(slowest.name)}<//> <span
           class="muted">${tiny(slowest.seconds_per_item)} an item</span></dd>`}
     </dl>`}
   <//>`;

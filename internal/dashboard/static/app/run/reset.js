@@ -35,7 +35,7 @@ export function ResetDialog({ run, step, range, onClose }) {
     <${Button} kind="danger" icon="reload" role="operator" disabled=${!tried || tried.items === 0} onClick=${go}
         test="reset-go">${tried ? `Reset ${plural(tried.items, "part")}` : "Reset"}<//>`;
   return html`<${Dialog} title="Reset a part" onClose=${onClose} footer=${footer} test="reset-dialog">
-    <p>The results of a step are taken back for ${plural(range[1] - range[0] + 1, "item")} (#${num(range[0])} to #${num(range[1])}), and made again. Steps after it follow where a part changes.</p>
+    <p>A part is what one step made of one item. Those of a step are taken back for ${plural(range[1] - range[0] + 1, "item")} (#${num(range[0])} to #${num(range[1])}), and made again. Steps after it follow where a part changes.</p>
     ${several && html`<${Field} label="Step"><${Select} value=${chosen} options=${run.steps.map((s) => s.name)}
         onChange=${setChosen} test="reset-step" /><//>
       <${Check} checked=${cascade} onChange=${setCascade}

@@ -3,7 +3,8 @@ import { html, useEffect, useState } from "../html.js";
 import { query, segment } from "../api.js";
 import { Badge, Button, Card, Empty, ErrorBox, Skeleton, Table, Text, Time, now, useLoad } from "../ui.js";
 import { Link } from "../router.js";
-import { duration, inert, num, plural } from "../format.js";
+import { duration, inert, num, plural, servedBy } from "../format.js";
+import { causes } from "../parts/causes.js";
 import { itemPath } from "../parts/itempath.js";
 import { BLOCK } from "../heatmap/store.js";
 import { ended } from "./head.js";
@@ -72,13 +73,13 @@ function cells(run, onShow) {
     { key: "until", title: "Until", align: "right", render: (s) => html`<${Until} slice=${s} />` },
     { key: "attempt", title: "Attempt", align: "right", render: (s) => html`<span
         class="num">${s.attempt}</span>${s.cause && s.cause !== "first" && s.cause !== "cut" &&
-      html` <span class="muted"><${Text} max=${24}>${String(s.cause).replaceAll("_", " ")}<//></span>`}` },
+      html` <span class="muted"><${Text} max=${60}>${causes[s.cause] ?? String(s.cause).replaceAll("_", " ")}<//></span>`}` },
   ].filter(Boolean);
 }
 
 function Holder({ slice: s }) {
   if (s.state === "scheduled") return html`<span class="muted">nobody, until its time</span>`;
-  if (s.service) return html`<${Text} max=${40}>${s.service}<//>`;
+  if (s.service) return html`<${Text} max=${40}>${servedBy(s.service)}<//>`;
   if (!s.node) return html`<span class="muted">–</span>`;
   const words = s.state === "claimed" ? "node " : s.handed_at ? "a service, for " : "the queue, from ";
   return html`<span><span class="muted">${words}</span><${Text} max=${30}>${s.node.host}<//> <span

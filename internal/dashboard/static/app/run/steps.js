@@ -2,28 +2,7 @@
 import { html } from "../html.js";
 import { Badge, Progress, Text } from "../ui.js";
 import { inert, num, percent, plural, short } from "../format.js";
-
-/** ranks puts each step into a column after all that it needs. */
-export function ranks(steps) {
-  const rank = new Map();
-  const of = (step) => {
-    if (rank.has(step.name)) return rank.get(step.name);
-    rank.set(step.name, 0); // a circle cannot be in a plan; if it were, it would end here
-    const needs = steps.filter((s) => step.needs?.includes(s.name));
-    rank.set(step.name, needs.length === 0 ? 0 : 1 + Math.max(...needs.map(of)));
-    return rank.get(step.name);
-  };
-  steps.forEach(of);
-  return rank;
-}
-
-/** columns is the steps by rank, in the order of the plan. */
-export function columns(steps) {
-  const rank = ranks(steps);
-  const out = [];
-  for (const s of steps) (out[rank.get(s.name)] ??= []).push(s);
-  return out;
-}
+import { columns } from "../parts/stepgraph.js";
 
 /** Steps draws the graph. value: the step that is shown, empty for all. */
 export function Steps({ run, value, onChange }) {

@@ -1,6 +1,6 @@
 // How fast runs go, worked out from what the list says of them over time: a summary has progress, but no rate.
 
-const window = 20000; // ms that a rate is taken over
+const window = 10000; // ms that a rate is taken over, as the server does for a run
 const close = 400;   // ms between two notes at the least
 const least = 1500;   // ms before there is one
 
@@ -33,8 +33,8 @@ export class Pace {
     if (this.total.length > 90) this.total.shift();
   }
 
-  // of is {rate, eta, still}: items answered a second at all steps, seconds to the end at that rate, and for how many
-  // seconds nothing moved. What is not known is undefined.
+  // of is {rate, eta, still}: items answered a second at all steps, seconds to the end at that rate (not of a canary), and for
+  // how many seconds nothing moved. What is not known is undefined.
   of(run) {
     if (run.state !== "running") return {};
     const notes = this.seen.get(run.id);
@@ -44,6 +44,6 @@ export class Pace {
     if (to - from < least) return {};
     const rate = (now - before) / ((to - from) / 1000);
     const left = (1 - run.progress) * run.items * run.step_count;
-    return { rate, eta: rate > 0 ? left / rate : undefined, still: rate > 0 ? 0 : (to - from) / 1000 };
+    return { rate, eta: rate > 0 && !run.sampling ? left / rate : undefined, still: rate > 0 ? 0 : (to - from) / 1000 };
   }
 }

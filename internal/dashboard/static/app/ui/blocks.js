@@ -1,20 +1,35 @@
-import { html, useEffect } from "../html.js";
+import { html, useEffect, useRef } from "../html.js";
 import { Icon } from "./icons.js";
 import { Button } from "./buttons.js";
 import { inert } from "../format.js";
+
+let at = location.pathname + location.search;
+let moved = false; // before, the focus is where the browser has put it
+
+// arrive gives the heading of another page the focus, which has it read out. Who is in the page already stays there, and
+// so does who is beside it, when the page has only found what it shows.
+function arrive(heading) {
+  const here = location.pathname + location.search;
+  const focus = document.activeElement;
+  moved ||= here !== at;
+  if (here !== at ? !focus?.closest("#main") : moved && focus === document.body) heading.focus({ preventScroll: true });
+  at = here;
+}
 
 // Page is the frame of each page: its heading, what is beside it, and what it has.
 // crumbs: [[label, path], …] before the title. subtitle: a line below it. actions: at the right.
 export function Page({ title, tab, heading, crumbs = [], subtitle, actions, children, test }) {
   const plain = inert(title);
   const name = tab ? inert(tab) : plain ? plain + " · Tranche" : "Tranche";
+  const top = useRef(null);
   useEffect(() => { document.title = name; }, [name]);
+  useEffect(() => arrive(top.current), []);
   return html`<div class="page" data-test=${test}>
     <header class="page-head">
       <div class="page-title">
         ${crumbs.length > 0 && html`<nav class="crumbs" aria-label="Breadcrumb">${crumbs.map(([label, path]) =>
           html`<a href=${path} data-link><bdi>${inert(label, 60)}</bdi></a>`)}</nav>`}
-        <h1 tabindex="-1">${heading ?? html`<bdi>${plain}</bdi>`}</h1>
+        <h1 tabindex="-1" ref=${top}>${heading ?? html`<bdi>${plain}</bdi>`}</h1>
         ${subtitle && html`<p class="subtitle">${subtitle}</p>`}
       </div>
       ${actions && html`<div class="page-actions">${actions}</div>`}

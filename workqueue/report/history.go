@@ -1,4 +1,4 @@
-package inspect
+package report
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // maxHistory bounds a history: the newest entries.
@@ -42,7 +43,7 @@ SELECT * FROM (
     SELECT min(coalesce(w.ended_at, w.sent_at)), 'service', split_part(w.service, ' ', 1),
         coalesce(w.endpoint, st.endpoint), ''
     FROM work_slice w JOIN run_step st USING (run_id, step)
-    WHERE w.run_id = $1 AND w.service <> '' GROUP BY 3, 4
+    WHERE w.run_id = $1 AND w.service LIKE '%@%' GROUP BY 3, 4
     UNION ALL
     SELECT m.made_at, 'alert', m.alert, m.state, coalesce(m.body ->> 'title', '')
     FROM run, alert_message m
@@ -55,7 +56,7 @@ LIMIT $2`
 // History returns what happened to a run, newest first. The error wraps ErrNotFound when there is no such run.
 func (s Store) History(ctx context.Context, run workqueue.RunID) (all []HistoryEntry, err error) {
 	err = s.db.Snapshot(ctx, func(tx pgx.Tx) error {
-		if _, err := ReadSummary(ctx, tx, run); err != nil {
+		if _, err := inspect.ReadSummary(ctx, tx, run); err != nil {
 			return err
 		}
 		rows, err := tx.Query(ctx, runHistory, run, maxHistory, workqueue.Engine)

@@ -1,0 +1,29 @@
+// What happened to a run, in words.
+import { inert } from "../format.js";
+
+const actions = {
+  start: "Started", open: "Opened for items", add: "Items added", seal: "Sealed: no more items come", rerun: "Run again",
+  reset: "Part of a step taken back", set: "Settings changed", pause: "Paused", resume: "Resumed", approve: "Canary approved",
+  cancel: "Cancelled",
+};
+const events = { completed: "Completed", overdue: "Overdue: not sealed in time", rewound: "The database went back in time" };
+const breakers = { open: "Breaker opened", closed: "Breaker closed" };
+
+/** headline says what an entry of a history is about. */
+export function headline(e) {
+  switch (e.kind) {
+    case "note": return "Note";
+    case "action": return actions[e.what] ?? inert(e.what.replaceAll("_", " "), 60);
+    case "event": return [events[e.what] ?? inert(e.what, 60), inert(e.text, 60)].filter(Boolean).join(", ");
+    case "breaker": return `${breakers[e.what] ?? "Breaker " + inert(e.what, 40)} at ${inert(e.who, 60)}`;
+    case "service": return `${inert(e.what, 80)} first answered at ${inert(e.who, 60)}`;
+    case "alert": return `Alert ${inert(e.what, 60)}`;
+    default: return inert(`${e.kind} ${e.what}`, 80);
+  }
+}
+
+/** by is who did it, where that is a person. */
+export const by = (e) => (["action", "note"].includes(e.kind) && e.who !== "tranche" ? e.who : "");
+
+/** more is what there is to say beyond the headline. */
+export const more = (e) => (e.kind === "event" ? "" : e.text ?? "");

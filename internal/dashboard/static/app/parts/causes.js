@@ -1,0 +1,19 @@
+// Why a slice was made, in words; as package workqueue says it.
+export const causes = {
+  cut: "first request",
+  retry: "the service asked to try again",
+  unanswered: "left out of the last reply",
+  failure: "its request failed as a whole",
+  deadline: "no reply came in time",
+  silence: "no reply came in time, by nobody's fault as far as is known",
+  session: "the node that had it is gone",
+  handback: "the node that had it stopped",
+  pipe: "a stream was lost",
+  split: "the request was too large",
+  bisect: "half of a request that failed as a whole",
+  exhausted: "delivered again and again without an answer",
+  unreadable: "the reply could not be read",
+  breaker: "failed while the endpoint was known to be down",
+  throttled: "the service had too much",
+  probe: "sent to see whether the endpoint is up again",
+};
