@@ -54,7 +54,7 @@ func rules() map[string]rule {
 			},
 			tests: servers,
 		},
-		"internal/connections": {own: []string{"workqueue"}, tests: servers},
+		"internal/connections": {own: []string{"workqueue", "gather/strictyaml"}, tests: servers},
 		// The SDK stands on what nodes and others who speak the protocol use, too: messages, and JetStream.
 		"endpoints": {
 			own: []string{"endpoints/wire", "endpoints/stream", "bitfield", "internal/pull", "internal/datadir"}, tests: servers,
