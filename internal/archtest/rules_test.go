@@ -119,7 +119,7 @@ func rules() map[string]rule {
 		"internal/testenv":      {own: []string{"internal/embedded", "internal/testenv/leak", "migrations"}},
 		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
-		"internal/conformance": {own: append([]string{"internal/embedded"}, sdk...), tests: servers},
+		"internal/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
 			own:   []string{"orchestrator", "endpoints/wire", "endpoints/oteltrace"},
