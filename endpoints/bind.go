@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"go.uber.org/zap"
 )
 
@@ -29,7 +30,8 @@ const (
 // It creates the consumer when it may. Its error is ctx's, or says that the connection is closed for good.
 func (p *puller) bind(ctx context.Context) error {
 	told := map[string]time.Time{} // when the log last had a reason
-	for pause := firstBind; ctx.Err() == nil; pause = min(2*pause, longestBind) {
+	pauses := backoff.Doubling{First: firstBind, Longest: longestBind}
+	for ctx.Err() == nil {
 		asked := time.Now()
 		consumer, err := p.tryBind(ctx)
 		if err == nil {
@@ -59,7 +61,7 @@ func (p *puller) bind(ctx context.Context) error {
 				p.log.Warn(reason, zap.Error(err))
 			}
 		}
-		if stream.Wait(ctx, pause) != nil {
+		if pauses.Wait(ctx) != nil {
 			break
 		}
 	}

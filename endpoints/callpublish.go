@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
@@ -118,7 +119,8 @@ func (c *call) publish(ctx context.Context, msg *nats.Msg) error {
 	}
 	var last error // that says more than that time is over
 	begun := time.Now()
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	pauses := backoff.Doubling{First: firstPause, Longest: longestPause}
+	for {
 		err := c.try(ctx, msg)
 		if err == nil || errors.Is(ctx.Err(), context.Canceled) { // the call has ended
 			return nil
@@ -129,7 +131,7 @@ func (c *call) publish(ctx context.Context, msg *nats.Msg) error {
 		switch {
 		case stream.Denied(err):
 			return fmt.Errorf("call endpoint %s: %w", c.endpoint, err)
-		case !mayBeTaken(err, time.Since(begun)) || stream.Wait(ctx, pause) != nil:
+		case !mayBeTaken(err, time.Since(begun)) || pauses.Wait(ctx) != nil:
 			return &RequestError{Endpoint: c.endpoint, Stream: wire.StreamWork, Err: last}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nuid"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // Parts of a suspended chunk beside its state, whose parts are numbers.
@@ -99,7 +100,7 @@ func (s *flowStore) read(ctx context.Context, id wire.FlowID) (*stored, error) {
 		if !mayAppear(err) || attempt == len(lag) {
 			return found, err
 		}
-		if err := stream.Wait(ctx, lag[attempt]); err != nil {
+		if err := backoff.Sleep(ctx, lag[attempt]); err != nil {
 			return nil, err
 		}
 	}

@@ -12,8 +12,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
-	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // stageReply is one message of a reply to a question, and which request it answers.
@@ -73,7 +73,7 @@ func (g *gathering) take(ctx context.Context, name string, reply stageReply, msg
 		whole, err := g.note(ctx, part, msg)
 		switch {
 		case errors.Is(err, errOtherWriter):
-			if err := stream.Wait(ctx, conflictPause(conflict)); err != nil {
+			if err := backoff.Sleep(ctx, conflictPause(conflict)); err != nil {
 				return nil, err
 			}
 		case err != nil:
@@ -289,7 +289,7 @@ func (g *gathering) parked(ctx context.Context, name string) (*nats.Msg, error) 
 		if !mayAppear(err) || attempt == len(lag) {
 			return msg, torn(err)
 		}
-		if err := stream.Wait(ctx, lag[attempt]); err != nil {
+		if err := backoff.Sleep(ctx, lag[attempt]); err != nil {
 			return nil, err
 		}
 	}

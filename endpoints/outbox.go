@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -50,12 +51,13 @@ func (o *outbox) publish(ctx context.Context, msg *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, replyPatience)
 	defer cancel()
 	begun := time.Now()
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	pauses := backoff.Doubling{First: firstPause, Longest: longestPause}
+	for {
 		err := o.try(ctx, msg)
 		if err == nil {
 			return nil
 		}
-		if hopeless(err) || stream.Denied(err) && time.Since(begun) > deniedPatience || stream.Wait(ctx, pause) != nil {
+		if hopeless(err) || stream.Denied(err) && time.Since(begun) > deniedPatience || pauses.Wait(ctx) != nil {
 			return fmt.Errorf("publish reply %s: %w", msg.Subject, err)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nuid"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
@@ -108,7 +109,7 @@ func (p *Producer) message(lines [][]byte, first int) (body []byte, next int) {
 // send asks nodes until one has stored a message, or refused it for good. When its time is over it tells why the last
 // try failed that came to its end: the time may be over in the middle of one, which says nothing.
 func (p *Producer) send(ctx context.Context, body []byte) (wire.Collected, error) {
-	pause := firstCollectPause
+	pauses := backoff.Doubling{First: firstCollectPause, Longest: longestCollectPause}
 	var reason error
 	for {
 		done, err := p.ask(ctx, body)
@@ -119,12 +120,9 @@ func (p *Producer) send(ctx context.Context, body []byte) (wire.Collected, error
 		if reason == nil || ctx.Err() == nil {
 			reason = err
 		}
-		select {
-		case <-ctx.Done():
+		if pauses.Wait(ctx) != nil {
 			return wire.Collected{}, &wire.UnstoredError{Collector: p.collector, Err: errors.Join(context.Cause(ctx), reason)}
-		case <-time.After(pause):
 		}
-		pause = min(2*pause, longestCollectPause)
 	}
 }
 

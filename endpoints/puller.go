@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/pull"
 )
 
@@ -109,7 +110,7 @@ func (p *puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 		}
 		if stream.Denied(err) {
 			p.life.set(wire.StateWaiting, err.Error())
-			_ = stream.Wait(ctx, deniedPatience)
+			_ = backoff.Sleep(ctx, deniedPatience)
 		}
 		if ctx.Err() == nil {
 			p.log.Debug("fetching ended; binding again", zap.Error(err))
@@ -128,7 +129,7 @@ func (p *puller) rest(ctx context.Context, err error) {
 	if p.failures == failuresToTell {
 		p.log.Warn("the server ends every pull; if this goes on, look at the consumer's limits", zap.Error(err))
 	}
-	_ = stream.Wait(ctx, min(firstBind<<min(p.failures-failuresToRest, 8), longestBind))
+	_ = backoff.Sleep(ctx, backoff.Nth(firstBind, longestBind, p.failures-failuresToRest+1))
 }
 
 // recovered notes that a pull has brought something, or lives.

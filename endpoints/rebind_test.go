@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -33,7 +34,7 @@ func underLoad(b *bundle) (answered *atomic.Int64) {
 	b.t.Cleanup(func() { cancel(); <-done })
 	go func() {
 		defer close(done)
-		for stream.Wait(ctx, 2*time.Millisecond) == nil {
+		for backoff.Sleep(ctx, 2*time.Millisecond) == nil {
 			_, msg := b.request("square", numbers(1))
 			attempt, stop := context.WithTimeout(ctx, 200*time.Millisecond)
 			_, _ = b.js.PublishMsg(attempt, msg) // the stream may be gone: that is what is tested

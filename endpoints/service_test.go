@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 type number struct {
@@ -363,7 +364,7 @@ func TestSlowWorkIsNotDeliveredTwice(t *testing.T) {
 	var calls atomic.Int32
 	check(t, HandleEach(svc, "slow", func(ctx context.Context, _ number) (square, error) {
 		calls.Add(1)
-		return square{}, stream.Wait(ctx, 4*time.Second)
+		return square{}, backoff.Sleep(ctx, 4*time.Second)
 	}))
 	b.run(svc)
 	if w := b.reply("slow", numbers(1)); w.answered != 1 || w.messages != 1 {
@@ -525,7 +526,7 @@ func TestInstancesShareTheWork(t *testing.T) {
 			for _, item := range chunk.Items() {
 				item.Reply(square{})
 			}
-			return stream.Wait(ctx, 5*time.Millisecond)
+			return backoff.Sleep(ctx, 5*time.Millisecond)
 		}, Concurrency(2)))
 		b.run(svc)
 	}

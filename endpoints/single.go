@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"go.uber.org/zap"
 )
 
@@ -24,10 +25,7 @@ const (
 // retryDelay is how long a request rests that has been tried so often: twice as long each time, more or less, so that
 // those that failed together do not come back together.
 func retryDelay(tries int) time.Duration {
-	d := longestRetry
-	if tries < 6 { // 2^5 seconds are over the longest
-		d = firstRetry << max(tries-1, 0)
-	}
+	d := backoff.Nth(firstRetry, longestRetry, tries)
 	return min(time.Duration(float64(d)*(0.75+rand.Float64()/2)), longestRetry)
 }
 

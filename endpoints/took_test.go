@@ -2,7 +2,7 @@ package endpoints
 
 import (
 	"context"
-	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"testing"
 	"time"
 )
@@ -14,14 +14,14 @@ func TestRepliesSayHowLongTheServiceWorked(t *testing.T) {
 	const nap = 150 * time.Millisecond
 	svc := b.service()
 	check(t, HandleList(svc, "list", func(ctx context.Context, chunk *Chunk[number, square]) error {
-		_ = stream.Wait(ctx, nap)
+		_ = backoff.Sleep(ctx, nap)
 		for _, item := range chunk.Items() {
 			item.Reply(square{})
 		}
 		return nil
 	}, Concurrency(1)))
 	check(t, HandleEach(svc, "each", func(ctx context.Context, _ number) (square, error) {
-		_ = stream.Wait(ctx, nap)
+		_ = backoff.Sleep(ctx, nap)
 		return square{}, nil
 	}, Concurrency(1)))
 	toList := To[number, square]("list")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/pull"
 )
 
@@ -24,7 +25,7 @@ func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 	_, err := b.nc.Subscribe("lost.pulls", func(msg *nats.Msg) {
 		beat := &nats.Msg{Subject: msg.Reply, Header: nats.Header{"Status": {"100"}, "Description": {"Idle Heartbeat"}}}
 		go func() {
-			for stream.Wait(ctx, pull.Heartbeat/2) == nil {
+			for backoff.Sleep(ctx, pull.Heartbeat/2) == nil {
 				_ = b.nc.PublishMsg(beat)
 			}
 		}()

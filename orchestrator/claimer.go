@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
@@ -92,7 +93,7 @@ func (c *claimer) run(ctx context.Context) {
 			poll = n.cfg.Poll
 			continue
 		}
-		if len(c.elsewhere) > 0 && !sleep(ctx, elsewherePause) {
+		if len(c.elsewhere) > 0 && backoff.Sleep(ctx, elsewherePause) != nil {
 			return
 		}
 		idle := jitter(poll)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/pull"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -29,7 +30,7 @@ func (n *Node) collect(ctx, draining context.Context) {
 		if err := n.collectBound(ctx, draining); err != nil && ctx.Err() == nil {
 			n.log.Warn("collect dead letters", zap.Error(err))
 		}
-		sleep(ctx, collectPause)
+		_ = backoff.Sleep(ctx, collectPause)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -227,7 +228,7 @@ func (c *collector) limit(ctx context.Context, timeout time.Duration) (timed con
 	c.ctx, c.limited = ctx, timeout
 	begun := time.Now()
 	go func() {
-		for left := timeout; left > 0 && sleep(timed, left); left = timeout + c.waited() - time.Since(begun) {
+		for left := timeout; left > 0 && backoff.Sleep(timed, left) == nil; left = timeout + c.waited() - time.Since(begun) {
 		}
 		cancel(timeOverError{timeout}) // or it has ended before
 	}()

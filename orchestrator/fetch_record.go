@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -96,7 +97,8 @@ func (f *fetching) queued(first fetchResult) []fetchResult {
 // is in it fails.
 func (f *fetching) recordBatch(ctx context.Context, batch []fetchResult) {
 	n := f.node
-	for pause := recordAgain; ; pause = min(2*pause, recordAgainMax) {
+	again := backoff.Doubling{First: recordAgain, Longest: recordAgainMax}
+	for {
 		batch = f.ours(batch)
 		if len(batch) == 0 {
 			return
@@ -126,7 +128,7 @@ func (f *fetching) recordBatch(ctx context.Context, batch []fetchResult) {
 		}
 		n.log.Warn("cannot record what was fetched; trying again", zap.Int("chunks", len(batch)), zap.Error(err))
 		n.stats.recordedAgain.Add(1)
-		if !sleep(ctx, pause) {
+		if again.Wait(ctx) != nil {
 			return // the slices go back with the session
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -335,33 +336,21 @@ func (n *Node) warn(what string, err error, pause time.Duration) error {
 func (n *Node) insist(ctx context.Context, what string, f func(context.Context) error,
 	tell func(what string, err error, pause time.Duration) error,
 ) error {
-	pause := 100 * time.Millisecond
+	pauses := backoff.Doubling{First: 100 * time.Millisecond, Longest: 5 * time.Second}
 	for {
 		err := f(ctx)
 		if err == nil {
 			return nil
 		}
+		pause := pauses.Next()
 		if ctx.Err() == nil {
 			if end := tell(what, err, pause); end != nil {
 				return end
 			}
 		}
-		if !sleep(ctx, pause) {
+		if backoff.Sleep(ctx, pause) != nil {
 			return fmt.Errorf("%s: %w", what, errors.Join(context.Cause(ctx), err))
 		}
-		pause = min(2*pause, 5*time.Second)
-	}
-}
-
-// sleep waits, and reports false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

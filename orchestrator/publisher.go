@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -315,7 +316,7 @@ func (n *Node) confirmOne(ctx context.Context, batch []workqueue.Sent, p publica
 			pause = 0
 		}
 		for again := errors.New("not sent"); again != nil; {
-			if !sleep(ctx, pause) || time.Since(p.claimed) > dispatch.DefaultClaimTTL/2 {
+			if backoff.Sleep(ctx, pause) != nil || time.Since(p.claimed) > dispatch.DefaultClaimTTL/2 {
 				p.published(err)
 				n.giveUpClaim(ctx, p.assignment)
 				return batch

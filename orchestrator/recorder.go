@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -65,7 +66,7 @@ func (n *Node) record(ctx context.Context, replies <-chan fetched) {
 		n.recordBatch(ctx, batch)
 		full := len(batch) == n.cfg.RecordBatch || size >= recordBytes
 		if slow := time.Since(begun) - quickCommit; slow > 0 && !full {
-			sleep(ctx, min(slow, gatherTime)) // the more there is to do, the more of it goes into a commit
+			_ = backoff.Sleep(ctx, min(slow, gatherTime)) // the more there is to do, the more of it goes into a commit
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/pull"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -41,7 +42,7 @@ func (n *Node) feed(ctx context.Context, replies lanes[fetched]) {
 			}
 			n.Look()
 		}
-		sleep(ctx, rebindPause)
+		_ = backoff.Sleep(ctx, rebindPause)
 	}
 }
 

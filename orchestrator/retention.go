@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue"
 	retentionstore "github.com/tranchehq/tranche/workqueue/retention"
 )
@@ -139,7 +140,7 @@ func (r *retention) measure(ctx context.Context, _ *retentionstore.Retention) er
 			}
 			batch = 2 // as after a success with one
 		}
-		if !sleep(ctx, max(took, retentionPause)) {
+		if backoff.Sleep(ctx, max(took, retentionPause)) != nil {
 			return context.Cause(ctx)
 		}
 	}
@@ -261,7 +262,7 @@ func (r *retention) piece(ctx context.Context, do func(span int64) error) error 
 		default:
 			r.span = nextSpan(r.span, took)
 		}
-		if !sleep(ctx, max(took, retentionPause)) {
+		if backoff.Sleep(ctx, max(took, retentionPause)) != nil {
 			return context.Cause(ctx)
 		}
 		if err == nil {

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -114,7 +115,7 @@ func (n *Node) tellDiffering(set *streams.StreamSettings) {
 type refusal struct {
 	revision int64
 	until    time.Time
-	pause    time.Duration
+	pauses   backoff.Doubling
 }
 
 // tendingStreams is the duty that makes the streams as they are set. What it does in JetStream, which knows of no
@@ -139,12 +140,11 @@ func (n *Node) tendingStreams() func(context.Context, workqueue.Lease) (time.Dur
 		switch {
 		case refused(err):
 			if last.revision != set.Revision {
-				last = refusal{revision: set.Revision, pause: refusedFirst}
+				last = refusal{revision: set.Revision, pauses: backoff.Doubling{First: refusedFirst, Longest: refusedPause}}
 				n.log.Error("the streams cannot be made as they are set; see: tranche streams", zap.Error(err))
 			}
-			last.until = time.Now().Add(last.pause)
-			pause := last.pause
-			last.pause = min(2*last.pause, refusedPause)
+			pause := last.pauses.Next()
+			last.until = time.Now().Add(pause)
 			return n.cfg.ReconcileInterval, streams.New(n.store).StreamsRefused(ctx, lease, &set, err.Error(), pause)
 		case err != nil:
 			return n.cfg.ReconcileInterval, err

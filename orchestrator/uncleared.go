@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -53,7 +54,7 @@ func (n *Node) noteUncleared(err error) {
 
 // keepClear calls clearUncleared once in a beat of the lease.
 func (n *Node) keepClear(ctx context.Context) {
-	for sleep(ctx, n.beatOfLease()) {
+	for backoff.Sleep(ctx, n.beatOfLease()) == nil {
 		n.clearUncleared(ctx)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/pace"
@@ -73,7 +74,7 @@ func (n *Node) keepWatch(ctx context.Context) {
 		case <-n.watch.come:
 		}
 		n.lookAt(ctx, n.watch.take())
-		if !sleep(ctx, watchPause) {
+		if backoff.Sleep(ctx, watchPause) != nil {
 			return
 		}
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,77 +8,51 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
+
+	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
 const maxConfig = 1 << 20
 
-// setting is one line of a config file.
-type setting struct {
-	value string
-	line  int
-}
-
 // configFile gives the flags of serve values from a YAML file of flag names. The command line wins over the
 // environment, and that over the file.
-type configFile struct{ settings map[string]setting }
+type configFile struct{ settings map[string]strictyaml.Value }
 
 // readConfig implements kong.ConfigurationLoader.
 func readConfig(r io.Reader) (kong.Resolver, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxConfig))
+	text, err := io.ReadAll(io.LimitReader(r, maxConfig+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the config file: %w", err)
 	}
-	file, err := parser.ParseBytes(text, 0)
+	name := ""
+	if file, ok := r.(*os.File); ok {
+		name = file.Name()
+	}
+	doc, err := strictyaml.OpenSecret("config file", name, text, maxConfig) // the URL of a database holds a password
 	if err != nil {
-		return nil, brokenConfig(err)
+		return nil, err
 	}
-	config := &configFile{settings: map[string]setting{}}
-	for _, doc := range file.Docs {
-		if err := config.add(doc.Body); err != nil {
-			return nil, err
-		}
-	}
-	return config, nil
+	config := &configFile{settings: map[string]strictyaml.Value{}}
+	return config, doc.Root.Entries("settings, like listen: 127.0.0.1:8480", config.add)
 }
 
-// brokenConfig says an error of the YAML reader in one line.
-func brokenConfig(err error) error {
-	var broken yaml.Error
-	if errors.As(err, &broken) && broken.GetToken() != nil {
-		return fmt.Errorf("config file, line %d: %s", broken.GetToken().Position.Line, broken.GetMessage())
+func (c *configFile) add(name string, v strictyaml.Value) error {
+	name = strings.ReplaceAll(name, "_", "-")
+	if _, ok := oneValue(v); !ok {
+		return v.Wrong("one value")
 	}
-	return fmt.Errorf("config file: %w", err)
-}
-
-func (c *configFile) add(body ast.Node) error {
-	var pairs []*ast.MappingValueNode
-	switch node := body.(type) {
-	case nil, *ast.CommentGroupNode:
-		return nil
-	case *ast.MappingNode:
-		pairs = node.Values
-	case *ast.MappingValueNode:
-		pairs = []*ast.MappingValueNode{node}
-	default:
-		return fmt.Errorf("config file, line %d: this is not a setting, like listen: 127.0.0.1:8480",
-			body.GetToken().Position.Line)
+	if _, twice := c.settings[name]; twice {
+		return v.Fail("%s stands twice", name)
 	}
-	for _, pair := range pairs {
-		line := pair.Key.GetToken().Position.Line
-		name := strings.ReplaceAll(pair.Key.GetToken().Value, "_", "-")
-		value, ok := pair.Value.(ast.ScalarNode)
-		if !ok {
-			return fmt.Errorf("config file, line %d: %s takes one value", line, name)
-		}
-		if before, ok := c.settings[name]; ok {
-			return fmt.Errorf("config file, line %d: %s stands on line %d already", line, name, before.line)
-		}
-		c.settings[name] = setting{value: fmt.Sprint(value.GetValue()), line: line}
-	}
+	c.settings[name] = v
 	return nil
+}
+
+func oneValue(v strictyaml.Value) (text string, ok bool) {
+	if text, ok = v.Block(); ok {
+		return text, true
+	}
+	return v.Plain()
 }
 
 // Validate refuses names that serve has no flag for.
@@ -96,10 +69,9 @@ func (c *configFile) Validate(app *kong.Application) error {
 		}
 	}
 	slices.Sort(known)
-	for name, s := range c.settings {
+	for name, v := range c.settings {
 		if !slices.Contains(known, name) {
-			return fmt.Errorf("config file, line %d: there is no setting %q; the settings are %s", s.line, name,
-				strings.Join(known, ", "))
+			return v.Fail("there is no such setting; the settings are %s", strings.Join(known, ", "))
 		}
 	}
 	return nil
@@ -107,7 +79,7 @@ func (c *configFile) Validate(app *kong.Application) error {
 
 // Resolve implements kong.Resolver.
 func (c *configFile) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
-	s, ok := c.settings[flag.Name]
+	v, ok := c.settings[flag.Name]
 	if !ok || parent.Command == nil || parent.Command.Name != "serve" {
 		return nil, nil //nolint:nilnil // kong's way to say that there is no value
 	}
@@ -116,5 +88,6 @@ func (c *configFile) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag
 			return nil, nil //nolint:nilnil // the environment wins
 		}
 	}
-	return s.value, nil
+	text, _ := oneValue(v)
+	return text, nil
 }

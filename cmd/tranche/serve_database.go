@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -117,7 +118,8 @@ func (w databaseWait) knock(ctx context.Context, config *pgx.ConnConfig) error {
 // until tries until it succeeds, what went wrong is wrong for good, or the patience is used up. A try that has begun is
 // not cut short: a migration may take as long as it needs. All else of a try bounds itself.
 func (w databaseWait) until(ctx context.Context, try func(context.Context) error) error {
-	begun, said, pause := time.Now(), "", knockFirst
+	begun, said := time.Now(), ""
+	pauses := backoff.Doubling{First: knockFirst, Longest: knockPause}
 	for {
 		err := try(ctx)
 		if ctx.Err() != nil {
@@ -139,11 +141,8 @@ func (w databaseWait) until(ctx context.Context, try func(context.Context) error
 				zap.String("database", w.at), zap.Error(err))
 			said = why
 		}
-		select {
-		case <-ctx.Done():
+		if backoff.Sleep(ctx, min(pauses.Next(), w.patience-waited)) != nil {
 			return context.Cause(ctx)
-		case <-time.After(min(pause, w.patience-waited)):
 		}
-		pause = min(2*pause, knockPause)
 	}
 }

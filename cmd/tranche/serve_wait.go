@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -48,7 +49,7 @@ type startWait struct {
 	kind  string
 	since time.Time
 	next  time.Time // when it is said again
-	gap   time.Duration
+	gaps  backoff.Doubling
 }
 
 // hear has the wait told why NATS cannot be connected to.
@@ -75,13 +76,14 @@ func (w *startWait) waits(what string, err error) error {
 	defer w.mu.Unlock()
 	now := w.now()
 	if o.kind != w.kind {
-		w.kind, w.since, w.next, w.gap = o.kind, now, now, saidFirst
+		w.kind, w.since, w.next = o.kind, now, now
+		w.gaps = backoff.Doubling{First: saidFirst, Longest: saidPause}
 	}
 	if o.end != "" && now.Sub(w.since) >= o.patience && (!o.first || w.unset()) {
 		return errors.New(o.end)
 	}
 	if !now.Before(w.next) {
-		w.next, w.gap = now.Add(w.gap), min(2*w.gap, saidPause)
+		w.next = now.Add(w.gaps.Next())
 		w.say(o.waiting)
 	}
 	return nil

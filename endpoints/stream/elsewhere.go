@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/pull"
 )
 
@@ -45,7 +46,7 @@ type elsewhere struct {
 	question string    // a subject on which JetStream tells of something of ours, and that this user may ask
 	looking  bool
 	next     time.Time // the next round comes no sooner
-	pause    time.Duration
+	round    int       // by which the pause after it grows
 }
 
 // Note takes how a question to JetStream ended, for which certain subjects are needed.
@@ -62,7 +63,7 @@ func (e *elsewhere) Note(nc *nats.Conn, subjects []string, err error) {
 	}
 	switch now := time.Now(); {
 	case err == nil:
-		e.since, e.pause = time.Time{}, firstElsewhere
+		e.since, e.round = time.Time{}, 1
 	case !Unanswered(err):
 	case !nc.IsConnected():
 		e.since = time.Time{}
@@ -100,12 +101,12 @@ func (e *elsewhere) looked(found bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.looking = false
-	e.pause = min(2*max(e.pause, firstElsewhere/2), longestElsewhere)
-	e.next = time.Now().Add(e.pause)
+	e.round++
+	e.next = time.Now().Add(backoff.Nth(firstElsewhere, longestElsewhere, e.round))
 	if !found || e.since.IsZero() {
 		return false
 	}
-	e.since, e.pause = time.Time{}, firstElsewhere
+	e.since, e.round = time.Time{}, 1
 	return true
 }
 

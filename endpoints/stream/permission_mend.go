@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
@@ -20,7 +22,7 @@ const (
 // Run logs what NATS denies, once, and until ctx ends sees to it that subscriptions which were denied are made again
 // once they are granted. A server does not do so by itself when its permissions are reloaded.
 func (p *Permissions) Run(ctx context.Context, log *zap.Logger) {
-	for Wait(ctx, mendInterval) == nil {
+	for backoff.Sleep(ctx, mendInterval) == nil {
 		p.tell(log)
 		for _, subject := range p.standing() {
 			if p.mend(ctx, subject) {
@@ -100,16 +102,4 @@ func (p *Permissions) hears(ctx context.Context) error {
 		return nil
 	}
 	return deaf
-}
-
-// Wait returns after d, or sooner, with its error, when ctx ends.
-func Wait(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

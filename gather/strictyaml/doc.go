@@ -5,9 +5,11 @@
 // documents, deep nesting, control characters, huge input. A [Value] is then taken apart by [Value.Fields],
 // [Value.Entries] and [Value.List], and put into variables by the readers [Text], [Number], [Duration] and others. JSON
 // is YAML, and may stand there instead.
+// [OpenSecret] is for files in which passwords stand, or may stand by mistake: its errors quote nothing.
 //
 // Guarantees: a number is decimal digits, a text is not a number, a field stands once and is one that is known. Every
-// error is an [*Error]: with the line, the column and the source line, and made safe to print.
+// error is an [*Error]: with the line, the column and, but for secrets, the source line, and made safe to
+// print.
 //
 // Not its job: what values mean, and which go together.
 //

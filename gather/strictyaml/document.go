@@ -23,15 +23,33 @@ type Document struct {
 	Root Value
 
 	kind, name string
+	secret     bool // errors quote nothing
 	lines      []string
 	places     map[string]*token.Position
 }
 
 // Open reads a text of at most limit bytes. The kind, like collector, and the name are what errors call it.
 func Open(kind, name string, text []byte, limit int) (*Document, error) {
-	d := &Document{kind: kind, name: name, places: map[string]*token.Position{}}
+	d, err := open(&Document{kind: kind, name: name}, text, limit)
+	if err == nil && d.Root.node == nil {
+		err = d.whole("it is empty")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// OpenSecret is [Open] for a text that may hold passwords, even where none belong: errors quote names of fields that
+// look like such, and nothing else of it. It may be empty, and then has no fields.
+func OpenSecret(kind, name string, text []byte, limit int) (*Document, error) {
+	return open(&Document{kind: kind, name: name, secret: true}, text, limit)
+}
+
+func open(d *Document, text []byte, limit int) (*Document, error) {
+	d.places = map[string]*token.Position{}
 	if len(text) > limit {
-		return nil, d.whole("it has %d bytes; a %s has at most %d", len(text), kind, limit)
+		return nil, d.whole("it has %d bytes; a %s has at most %d", len(text), d.kind, limit)
 	}
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // some editors put it there
 	d.lines = strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n")
@@ -42,7 +60,10 @@ func Open(kind, name string, text []byte, limit int) (*Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.Root = Value{of: d, node: root, at: root.GetToken().Position}
+	d.Root = Value{of: d, node: root}
+	if root != nil {
+		d.Root.at = root.GetToken().Position
+	}
 	return d, nil
 }
 
@@ -81,13 +102,17 @@ func (d *Document) checkText() error {
 	return nil
 }
 
-// parse returns the one node that the text consists of.
+// parse returns the one node that the text consists of; nil when there is nothing in it.
 func (d *Document) parse(text string) (ast.Node, error) {
 	tokens := lexer.Tokenize(text)
 	if err := d.checkTokens(tokens); err != nil {
 		return nil, err
 	}
-	file, err := parser.Parse(tokens, 0)
+	var options []parser.Option
+	if d.secret { // the parser would quote the name
+		options = append(options, parser.AllowDuplicateMapKey())
+	}
+	file, err := parser.Parse(tokens, 0, options...)
 	if err != nil {
 		return nil, d.syntax(err)
 	}
@@ -101,9 +126,6 @@ func (d *Document) parse(text string) (ast.Node, error) {
 		default:
 			root = doc.Body
 		}
-	}
-	if root == nil {
-		return nil, d.whole("it is empty")
 	}
 	return root, nil
 }
@@ -125,6 +147,9 @@ func (d *Document) checkTokens(tokens token.Tokens) error {
 		case token.MergeKeyType:
 			return d.fail(t.Position, "merge keys are not allowed; write the fields out")
 		case token.TagType, token.DirectiveType, token.MappingKeyType:
+			if d.secret {
+				return d.fail(t.Position, "tags, directives and marks of keys are not allowed; write the value out")
+			}
 			return d.fail(t.Position, "%.40q is not allowed here", t.Value)
 		case token.MappingStartType, token.SequenceStartType:
 			flow++
@@ -146,7 +171,7 @@ func (d *Document) whole(format string, args ...any) error {
 
 func (d *Document) fail(at *token.Position, format string, args ...any) error {
 	e := &Error{Kind: d.kind, Name: d.name, Line: at.Line, Column: at.Column, Problem: fmt.Sprintf(format, args...)}
-	if at.Line >= 1 && at.Line <= len(d.lines) {
+	if !d.secret && at.Line >= 1 && at.Line <= len(d.lines) {
 		e.Source = d.lines[at.Line-1]
 	}
 	return e
@@ -154,8 +179,12 @@ func (d *Document) fail(at *token.Position, format string, args ...any) error {
 
 // syntax turns the parser's error into one with our own source line.
 func (d *Document) syntax(err error) error {
+	const secret = "this is not YAML; look for a wrong indent or a missing quote"
 	var positioned yaml.Error
-	if !errors.As(err, &positioned) || positioned.GetToken() == nil {
+	switch known := errors.As(err, &positioned) && positioned.GetToken() != nil; {
+	case !known && d.secret:
+		return d.whole(secret)
+	case !known:
 		return d.whole("%v", err)
 	}
 	at := positioned.GetToken().Position
@@ -166,6 +195,9 @@ func (d *Document) syntax(err error) error {
 			return d.fail(&token.Position{Line: at.Line, Column: tab + 1},
 				"a tab; YAML is indented with spaces, so put spaces in its place")
 		}
+	}
+	if d.secret {
+		return d.fail(at, secret)
 	}
 	return d.fail(at, "%s", positioned.GetMessage())
 }

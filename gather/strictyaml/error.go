@@ -12,7 +12,7 @@ type Error struct {
 	Name    string // what the caller calls it; may be empty
 	Line    int    // from 1; 0 when the text as a whole is at fault
 	Column  int    // from 1, in characters
-	Source  string // the line, as it stands there
+	Source  string // the line, as it stands there; empty when it is not to be shown
 	Problem string // what is wrong, with the field when it is known
 }
 
@@ -22,10 +22,13 @@ func (e *Error) Error() string {
 	if e.Line == 0 {
 		return fmt.Sprintf("%s: %s", input, e.Problem)
 	}
+	place := fmt.Sprintf("%s:%d:%d: %s", input, e.Line, e.Column, e.Problem)
+	if e.Source == "" {
+		return place
+	}
 	margin := fmt.Sprintf("%5d | ", e.Line)
 	before, shown := e.window()
-	return fmt.Sprintf("%s:%d:%d: %s\n%s%s\n%*s^", input, e.Line, e.Column, e.Problem,
-		margin, shown, len(margin)+before, "")
+	return fmt.Sprintf("%s\n%s%s\n%*s^", place, margin, shown, len(margin)+before, "")
 }
 
 // sourceWidth is how much of a source line an error shows.

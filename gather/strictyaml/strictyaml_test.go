@@ -139,3 +139,37 @@ func TestOpenSaysWhereItIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// A text that may hold passwords is quoted nowhere, and may be empty.
+func TestOpenSecretQuotesNothing(t *testing.T) {
+	t.Parallel()
+	const canary = "CANARY"
+	for text, want := range map[string]string{
+		"":                                  "",
+		"# " + canary:                       "",
+		"name: " + canary:                   "",
+		"size: " + canary:                   "form f.yaml:1:7: size: want a whole number within 1 to 10; this is a text",
+		"size: 11":                          "f.yaml:1:7: size: want a whole number within 1 to 10; this is a number",
+		"name: x\nnme: " + canary:           "f.yaml:2:1: nme: there is no such field; there are name, size",
+		"name: x\nname: " + canary:          "f.yaml:2:1: name stands twice",
+		"{\"" + canary + " b\": x}":         "f.yaml:1:2: want fields: name, size; what stands here is no such name",
+		"name: !" + canary + " x":           "f.yaml:1:7: tags, directives and marks of keys are not allowed",
+		"name: '" + canary:                  "f.yaml:1:7: this is not YAML",
+		canary:                              "f.yaml:1:1: want fields: name, size; this is a text",
+		strings.Repeat(canary, 100) + ": x": "it has 603 bytes; a form has at most 200",
+	} {
+		var name string
+		var size int
+		doc, err := strictyaml.OpenSecret("form", "f.yaml", []byte(text), 200)
+		if err == nil {
+			err = doc.Root.Fields(
+				strictyaml.Field{Name: "name", Read: strictyaml.Text(&name)},
+				strictyaml.Field{Name: "size", Read: strictyaml.Number(&size, 1, 10)},
+			)
+		}
+		if (want == "") != (err == nil) || err != nil && (!strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), canary) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%q gives %v; want …%s…", text, err, want)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package strictyaml
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml/ast"
@@ -60,7 +61,10 @@ func (v Value) Fields(fields ...Field) error {
 	known := strings.Join(names, ", ")
 	return v.entries("fields: "+known, func(key *token.Token, plain bool, field Value) error {
 		read := byName[key.Value]
-		if !plain || read == nil {
+		switch {
+		case v.of.secret && read == nil:
+			return field.failAt(key.Position, "there is no such field; there are %s", known)
+		case !plain || read == nil:
 			return v.of.fail(key.Position, "unknown field %.60q; there are %s", key.Value, known)
 		}
 		return read(field)
@@ -77,15 +81,24 @@ func (v Value) Entries(want string, read func(name string, v Value) error) error
 	})
 }
 
+// plainName is what may be quoted of a key in a text with secrets: what is meant as a value may stand there by mistake.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_.:\[\]-]{1,64}$`)
+
 func (v Value) entries(want string, read func(key *token.Token, plain bool, v Value) error) error {
 	node, ok := v.node.(ast.MapNode)
-	if !ok {
+	switch {
+	case v.node == nil: // a text with nothing in it
+		return nil
+	case !ok:
 		return v.Wrong(want)
 	}
 	seen := map[string]bool{}
 	for entries := node.MapRange(); entries.Next(); {
 		key := entries.Key().GetToken()
 		_, plain := entries.Key().(*ast.StringNode)
+		if v.of.secret && !plainName.MatchString(key.Value) {
+			return v.failAt(key.Position, "want %s; what stands here is no such name", want)
+		}
 		if seen[key.Value] {
 			return v.of.fail(key.Position, "%s stands twice", v.under(fmt.Sprintf("%.60s", key.Value)))
 		}
@@ -166,15 +179,31 @@ func (v Value) Number() (digits string, ok bool) {
 
 // Kind says what a value is, for those who do not speak YAML.
 func (v Value) Kind() string {
+	if v.of.secret {
+		return v.kind()
+	}
 	switch n := v.node.(type) {
+	case *ast.StringNode:
+		return fmt.Sprintf("the text %.40q", n.Value)
+	case *ast.BoolNode, *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		return n.GetToken().Value
+	}
+	return v.kind()
+}
+
+// kind is [Value.Kind] without the value.
+func (v Value) kind() string {
+	switch v.node.(type) {
 	case *ast.NullNode:
 		return "nothing"
 	case *ast.StringNode:
-		return fmt.Sprintf("the text %.40q", n.Value)
+		return "a text"
 	case *ast.LiteralNode:
 		return "a block of text"
-	case *ast.BoolNode, *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
-		return n.GetToken().Value
+	case *ast.BoolNode:
+		return "true or false"
+	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		return "a number"
 	case *ast.SequenceNode:
 		return "a list"
 	case ast.MapNode:

@@ -88,7 +88,11 @@ func check(rules map[string]rule, imports []imported) []string {
 	return slices.Compact(problems)
 }
 
+// find returns the rule of a package; that of its own goes before one of a tree.
 func find(rules map[string]rule, pkg string) (rule, bool) {
+	if own, ok := rules[pkg]; ok {
+		return own, true
+	}
 	for pattern, rule := range rules {
 		if matches(pattern, pkg) {
 			return rule, true

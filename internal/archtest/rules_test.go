@@ -18,7 +18,7 @@ func rules() map[string]rule {
 	servers := []string{"internal/testenv", "internal/embedded", "migrations"}
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
 	sdk := []string{"endpoints", "endpoints/wire", "endpoints/stream"}
-	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault"}
+	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault", "internal/backoff"}
 	all := map[string]rule{
 		"bitfield":        {others: []string{}},
 		"bitfield/pgbits": {own: []string{"bitfield"}, tests: servers, others: []string{"github.com/jackc/pgx/v5"}},
@@ -51,16 +51,19 @@ func rules() map[string]rule {
 		"gather/fetch/...": {
 			own: []string{
 				"gather", "gather/template", "gather/fetch", "endpoints/wire", "internal/connections", "workqueue",
+				"internal/backoff",
 			},
 			tests: servers,
 		},
-		"internal/connections": {own: []string{"workqueue"}, tests: servers},
+		"internal/connections": {own: []string{"workqueue", "gather/strictyaml"}, tests: servers},
 		// The SDK stands on what nodes and others who speak the protocol use, too: messages, and JetStream.
 		"endpoints": {
-			own: []string{"endpoints/wire", "endpoints/stream", "bitfield", "internal/pull", "internal/datadir"}, tests: servers,
+			own: []string{
+				"endpoints/wire", "endpoints/stream", "bitfield", "internal/pull", "internal/datadir", "internal/backoff",
+			}, tests: servers,
 		},
 		"endpoints/wire":   {own: []string{"bitfield"}},
-		"endpoints/stream": {own: []string{"endpoints/wire", "internal/pull"}, tests: servers},
+		"endpoints/stream": {own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers},
 		// Where servers of this machine are found.
 		"internal/datadir": {others: []string{}},
 		// Messages of a consumer, whatever they mean.
@@ -90,9 +93,9 @@ func rules() map[string]rule {
 			}, store...),
 			tests: append([]string{"internal/connections"}, servers...),
 		},
-		// The client is for everybody's programs: it brings nothing along.
+		// The client is for everybody's programs: it brings nothing along but the standard library.
 		"orchestrator/client": {
-			own: []string{}, others: []string{}, tests: append([]string{"internal/api/...", "orchestrator", "endpoints",
+			own: []string{"internal/backoff"}, others: []string{}, tests: append([]string{"internal/api/...", "orchestrator", "endpoints",
 				"workqueue/..."}, servers...),
 		},
 		// It writes the description of the API, and the client that is generated from it.
@@ -109,13 +112,14 @@ func rules() map[string]rule {
 		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
 
 		"internal/archtest":     {others: []string{}},
+		"internal/backoff":      {others: []string{}},
 		"internal/fault":        {others: []string{}},
 		"internal/intake":       {tests: servers},
-		"internal/embedded":     {tests: []string{"internal/testenv", "internal/testenv/leak"}},
+		"internal/embedded":     {own: []string{"internal/backoff"}, tests: []string{"internal/testenv", "internal/testenv/leak"}},
 		"internal/testenv":      {own: []string{"internal/embedded", "internal/testenv/leak", "migrations"}},
 		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
-		"internal/conformance": {own: append([]string{"internal/embedded"}, sdk...), tests: servers},
+		"internal/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
 			own:   []string{"orchestrator", "endpoints/wire", "endpoints/oteltrace"},
@@ -144,7 +148,7 @@ func rules() map[string]rule {
 			}, servers...),
 		},
 		// Attempts at receivers by HTTP, whatever they are told.
-		"internal/webhook": {own: []string{"internal/connections", "gather/fetch/httpfetch"}},
+		"internal/webhook": {own: []string{"internal/connections", "gather/fetch/httpfetch", "internal/backoff"}},
 		// Who is told what a person must see to.
 		"internal/alerts": {
 			own: append([]string{
@@ -188,7 +192,7 @@ func rules() map[string]rule {
 		"internal/access/natsaccess": {own: []string{"endpoints/wire"}, tests: append(sdk, servers...)},
 		// Services to test against: what the nodes make of them is seen from outside.
 		"internal/misbehave": {
-			own:   []string{"endpoints", "endpoints/wire"},
+			own:   []string{"endpoints", "endpoints/wire", "internal/backoff"},
 			tests: append([]string{"orchestrator", "endpoints/stream", "workqueue/..."}, servers...),
 		},
 		// Whole processes: the test binary is a node or a service itself.
@@ -201,6 +205,7 @@ func rules() map[string]rule {
 		"internal/demo/...": {
 			own: []string{
 				"endpoints", "examples/...", "orchestrator/client", "internal/demo/...", "internal/datadir", "internal/embedded",
+				"internal/backoff",
 			},
 			tests: servers,
 		},
@@ -233,7 +238,7 @@ func rules() map[string]rule {
 func rooms(servers []string) map[string]rule {
 	const root, internal = "workqueue", "workqueue/internal/"
 	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane",
-		root + "/throttling", root + "/order", "bitfield/...", "internal/fault"}
+		root + "/throttling", root + "/order", "bitfield/...", "internal/fault", "internal/backoff"}
 	all := map[string]rule{
 		root: {
 			own: []string{"bitfield", root + "/order"}, tests: append([]string{root + "/...", "bitfield/..."}, servers...),
@@ -243,7 +248,7 @@ func rooms(servers []string) map[string]rule {
 		internal + "plane": {
 			own: []string{root, root + "/throttling", internal + "pg", "bitfield/..."}, tests: servers,
 		},
-		root + "/database": {own: []string{internal + "pg"}, tests: servers},
+		root + "/database": {own: []string{internal + "pg", "internal/backoff"}, tests: servers},
 	}
 	for _, room := range []struct{ name, needs string }{
 		{"session", ""}, {"outbox", ""}, {"plan", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
@@ -72,7 +73,7 @@ func (n *node) makeReplicated(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		rest(ctx, electionPause)
+		_ = backoff.Sleep(ctx, electionPause)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 func lifeChecks() []check {
@@ -193,7 +194,7 @@ func checkMadeAnew(ctx context.Context, n *node) error {
 	if err := n.remakeStreams(ctx); err != nil {
 		return err
 	}
-	rest(ctx, 250*time.Millisecond) // what a service knows of the consumer may be 100 ms old
+	_ = backoff.Sleep(ctx, 250*time.Millisecond) // what a service knows of the consumer may be 100 ms old
 	made := n.mark()
 	r := n.sample(1)
 	if err := n.ask(ctx, r); err != nil {
@@ -205,7 +206,7 @@ func checkMadeAnew(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	rest(ctx, grace) // an acknowledgement would follow the reply
+	_ = backoff.Sleep(ctx, grace) // an acknowledgement would follow the reply
 	return n.onlyNew(ctx, made)
 }
 

@@ -198,13 +198,3 @@ func poll(ctx context.Context, within time.Duration, done func() (bool, error), 
 		}
 	}
 }
-
-// rest waits for a time in which something must not happen.
-func rest(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}

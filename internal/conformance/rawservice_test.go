@@ -22,6 +22,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // flaw is one thing that a rawService does wrong.
@@ -80,7 +81,7 @@ func (s *rawService) serve(ctx context.Context) error {
 		if gone && s.has(bindsOnce) {
 			break
 		}
-		rest(ctx, 50*time.Millisecond)
+		_ = backoff.Sleep(ctx, 50*time.Millisecond)
 	}
 	<-ctx.Done()
 	if !s.has(endsAtOnce) {
@@ -153,7 +154,7 @@ func (s *rawService) take(msg jetstream.Msg, made time.Time) {
 // beat sends signs of life for what is held.
 func (s *rawService) beat(ctx context.Context) {
 	for ctx.Err() == nil {
-		rest(ctx, ownAckWait/4)
+		_ = backoff.Sleep(ctx, ownAckWait/4)
 		s.mu.Lock()
 		for _, d := range s.held {
 			if !s.has(noSigns) && s.current(d) {
@@ -376,7 +377,7 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 		case "":
 			r.fail(ordinal, slotError{Code: "unknown_order", Message: "there is none"})
 		case "slow":
-			rest(context.Background(), time.Duration(in.MS)*time.Millisecond)
+			_ = backoff.Sleep(context.Background(), time.Duration(in.MS)*time.Millisecond)
 			r.result(ordinal, `{}`)
 		case "fail-chunk":
 			return &slotError{in.Code, in.Message, in.Retry}
@@ -499,7 +500,7 @@ func (s *rawService) publish(msg *nats.Msg) error {
 		if err == nil || errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) {
 			return err
 		}
-		rest(context.Background(), 50*time.Millisecond)
+		_ = backoff.Sleep(context.Background(), 50*time.Millisecond)
 	}
 	return err
 }

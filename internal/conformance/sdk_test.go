@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -62,7 +63,7 @@ func obey(ctx context.Context, chunk *endpoints.Chunk[instruction, any]) error {
 				item.Reply(json.RawMessage(part.Data))
 			}
 		case "slow":
-			rest(ctx, time.Duration(in.MS)*time.Millisecond)
+			_ = backoff.Sleep(ctx, time.Duration(in.MS)*time.Millisecond)
 			item.Reply(map[string]int{"slept": in.MS})
 		case "fail-chunk":
 			if in.Retry {

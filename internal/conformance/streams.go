@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // maxDeliver is that of the page: what has been delivered so often is left to the nodes.
@@ -68,7 +69,7 @@ func (n *node) checkUnused(ctx context.Context) error {
 			return errors.New("a node reads the replies on this server, and would take the suite's; stop it, or leave " +
 				"--nats out and give the command that starts the service")
 		}
-		rest(ctx, 25*time.Millisecond)
+		_ = backoff.Sleep(ctx, 25*time.Millisecond)
 	}
 	for stream, subject := range n.subjects() {
 		held, err := n.held(ctx, stream, subject)

@@ -1,7 +1,6 @@
 package connections
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -11,6 +10,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 const maxFile = 1 << 20
@@ -23,7 +25,7 @@ type Connections struct {
 	SMTP    *SMTP // nil: no mail is sent
 }
 
-// Load reads a file. An error is an *Error, or says why the file cannot be read.
+// Load reads a file. An error is a *[strictyaml.Error], or says why the file cannot be read.
 func Load(path string) (*Connections, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -39,36 +41,50 @@ func Load(path string) (*Connections, error) {
 
 // Parse reads the text of a file of that path, beside which the files stand that it names.
 func Parse(path string, text []byte) (*Connections, error) {
-	r := &reader{file: path, directory: filepath.Dir(path)}
+	doc, err := strictyaml.OpenSecret("connections", path, text, maxFile)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{directory: filepath.Dir(path)}
 	c := &Connections{Sources: map[string]*Source{}, Secrets: map[string]*Secret{}}
-	if len(text) > maxFile {
-		return nil, r.fail(value{}, "it has more than %d bytes", maxFile)
-	}
-	root, ok, err := r.document(bytes.TrimPrefix(text, []byte("\ufeff"))) // some editors put it there
-	if err != nil || !ok {
-		return c, err
-	}
-	err = r.mapping(root, []field{
-		{"sources", named(r, "sources", c.Sources, r.readSource)},
-		{"secrets", named(r, "secrets", c.Secrets, r.readSecret)},
-		{"http", func(v value) error { return r.readHTTP(v, &c.HTTP) }},
-		{"smtp", func(v value) error { return r.readSMTP(v, &c.SMTP) }},
-	})
+	err = doc.Root.Fields([]strictyaml.Field{
+		{Name: "sources", Read: named("sources", c.Sources, r.readSource)},
+		{Name: "secrets", Read: named("secrets", c.Secrets, r.readSecret)},
+		{Name: "http", Read: func(v strictyaml.Value) error { return r.readHTTP(v, &c.HTTP) }},
+		{Name: "smtp", Read: func(v strictyaml.Value) error { return r.readSMTP(v, &c.SMTP) }},
+	}...)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
+// reader reads what names files beside the file itself.
+type reader struct{ directory string }
+
+// size reads a number of bytes within bounds.
+func size(into *int, least, most int) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		var n workqueue.Bytes
+		text, _ := v.Plain()
+		if err := n.UnmarshalText([]byte(text)); err != nil || int(n) < least || int(n) > most {
+			return v.Fail("want a size like 512KiB or 16MiB, within %v to %v", workqueue.Bytes(least), workqueue.Bytes(most))
+		}
+		*into = int(n)
+		return nil
+	}
+}
+
 // names are what sources and secrets may be called.
 var names = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // named reads a group of things with names of the operator's.
-func named[T any](r *reader, what string, into map[string]T, read func(string, value) (T, error)) func(value) error {
-	return func(v value) error {
-		return r.entries(v, what+" by their names", func(name string, v value) error {
+func named[T any](what string, into map[string]T, read func(string, strictyaml.Value) (T, error),
+) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		return v.Entries(what+" by their names", func(name string, v strictyaml.Value) error {
 			if !names.MatchString(name) {
-				return r.fail(v, "want a name of up to 64 of A-Z a-z 0-9 _ -")
+				return v.Fail("want a name of up to 64 of A-Z a-z 0-9 _ -")
 			}
 			made, err := read(name, v)
 			into[name] = made

@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+
+	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
 // What HTTP allows unless the file says otherwise.
@@ -52,20 +54,21 @@ func (h *HTTP) Host(u *url.URL) *Host {
 	return h.Hosts[targetOf(u).host]
 }
 
-func (r *reader) readHTTP(v value, h *HTTP) error {
-	return r.mapping(v, []field{
-		{"allow_private", func(v value) error {
-			return r.list(v, "addresses", func(v value) error { return r.network(v, &h.AllowPrivate) })
+func (r *reader) readHTTP(v strictyaml.Value, h *HTTP) error {
+	return v.Fields([]strictyaml.Field{
+		{Name: "allow_private", Read: func(v strictyaml.Value) error {
+			return v.List(func(v strictyaml.Value) error { return network(v, &h.AllowPrivate) })
 		}},
-		{"proxy", func(v value) error { return r.proxy(v, h) }},
-		{"max_response", r.size(&h.MaxResponse, 1<<10, maxMaxResponse)},
-		{"max_connections", r.number(&h.MaxConnections, 10_000)},
-		{"hosts", func(v value) error {
+		{Name: "proxy", Read: func(v strictyaml.Value) error { return proxy(v, h) }},
+		{Name: "max_response", Read: size(&h.MaxResponse, 1<<10, maxMaxResponse)},
+		{Name: "max_connections", Read: strictyaml.Number(&h.MaxConnections, 1, 10_000)},
+		{Name: "hosts", Read: func(v strictyaml.Value) error {
 			h.Hosts = map[string]*Host{}
-			return r.entries(v, "hosts, like api.bank.example or api.bank.example:8443", func(name string, v value) error {
+			const want = "hosts, like api.bank.example or api.bank.example:8443"
+			return v.Entries(want, func(name string, v strictyaml.Value) error {
 				targets, ok := parseTargets(name)
 				if !ok {
-					return r.fail(v, "want a host like api.bank.example, with a port if need be")
+					return v.Fail("want a host like api.bank.example, with a port if need be")
 				}
 				host, err := r.readHost(v)
 				if u := (&url.URL{Scheme: "https", Host: name}); u.Port() == "" {
@@ -77,17 +80,17 @@ func (r *reader) readHTTP(v value, h *HTTP) error {
 				return err
 			})
 		}},
-	})
+	}...)
 }
 
-func (r *reader) network(v value, into *[]Network) error {
+func network(v strictyaml.Value, into *[]Network) error {
 	var text string
-	if err := r.text(&text, "an address")(v); err != nil {
+	if err := strictyaml.Text(&text)(v); err != nil {
 		return err
 	}
 	n, ok := parseNetwork(text)
 	if !ok {
-		return r.fail(v, "want an address like 127.0.0.1, one with a port like 127.0.0.1:8081, or a range like 10.0.0.0/8")
+		return v.Fail("want an address like 127.0.0.1, one with a port like 127.0.0.1:8081, or a range like 10.0.0.0/8")
 	}
 	*into = append(*into, n)
 	return nil
@@ -110,33 +113,33 @@ func parseNetwork(text string) (Network, bool) {
 	return Network{netip.PrefixFrom(address, address.BitLen()), port}, true
 }
 
-func (r *reader) proxy(v value, h *HTTP) error {
+func proxy(v strictyaml.Value, h *HTTP) error {
 	var text string
-	if err := r.text(&text, "the URL of a proxy")(v); err != nil {
+	if err := strictyaml.Text(&text)(v); err != nil {
 		return err
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https" {
-		return r.fail(v, "want a URL like http://proxy.bank.example:3128, without a password")
+		return v.Fail("want a URL like http://proxy.bank.example:3128, without a password")
 	}
 	h.Proxy = u
 	return nil
 }
 
-func (r *reader) readHost(v value) (*Host, error) {
+func (r *reader) readHost(v strictyaml.Value) (*Host, error) {
 	h := &Host{}
 	var ca, cert, key string
-	err := r.mapping(v, []field{
-		{"ca", r.text(&ca, "a file of certificates")},
-		{"cert", r.text(&cert, "a file with the client's certificate")},
-		{"key", r.text(&key, "a file with the client's key")},
-		{"max_connections", r.number(&h.MaxConnections, 10_000)},
-	})
+	err := v.Fields([]strictyaml.Field{
+		{Name: "ca", Read: strictyaml.Text(&ca)},
+		{Name: "cert", Read: strictyaml.Text(&cert)},
+		{Name: "key", Read: strictyaml.Text(&key)},
+		{Name: "max_connections", Read: strictyaml.Number(&h.MaxConnections, 1, 10_000)},
+	}...)
 	if err != nil {
 		return nil, err
 	}
 	if (cert == "") != (key == "") {
-		return nil, r.fail(v, "cert and key go together")
+		return nil, v.Fail("cert and key go together")
 	}
 	if ca != "" {
 		if h.RootCAs, err = r.authorities(v, ca); err != nil {
@@ -146,7 +149,7 @@ func (r *reader) readHost(v value) (*Host, error) {
 	if cert != "" {
 		pair, err := tls.LoadX509KeyPair(r.beside(cert), r.beside(key))
 		if err != nil {
-			return nil, r.fail(v, "cert and key: %v", err)
+			return nil, v.Fail("cert and key: %v", err)
 		}
 		h.Certificates = []tls.Certificate{pair}
 	}
@@ -154,14 +157,14 @@ func (r *reader) readHost(v value) (*Host, error) {
 }
 
 // authorities reads a file of certificates.
-func (r *reader) authorities(v value, file string) (*x509.CertPool, error) {
+func (r *reader) authorities(v strictyaml.Value, file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(r.beside(file))
 	if err != nil {
-		return nil, r.fail(v, "ca: %v", err)
+		return nil, v.Fail("ca: %v", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, r.fail(v, "ca: there is no certificate in %s", strconv.Quote(r.beside(file)))
+		return nil, v.Fail("ca: there is no certificate in %s", strconv.Quote(r.beside(file)))
 	}
 	return pool, nil
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
 const (
@@ -30,24 +32,32 @@ type origin struct {
 }
 
 // fields are the fields by which an origin is given.
-func (o *origin) fields(r *reader) []field {
-	return []field{
-		{"env", r.text(&o.env, "the name of an environment variable")},
-		{"file", func(v value) error {
-			err := r.text(&o.file, "the name of a file")(v)
+func (o *origin) fields(r *reader) []strictyaml.Field {
+	return []strictyaml.Field{
+		{Name: "env", Read: strictyaml.Text(&o.env)},
+		{Name: "file", Read: func(v strictyaml.Value) error {
+			err := strictyaml.Text(&o.file)(v)
 			o.file = r.beside(o.file)
 			return err
 		}},
 	}
 }
 
+// elsewhere reads a value that says where the text stands.
+func (o *origin) elsewhere(r *reader, v strictyaml.Value) error {
+	if _, itself := v.Text(); itself {
+		return v.Fail("the text itself does not belong here; say where it stands, like {env: VARIABLE} or {file: FILE}")
+	}
+	return v.Fields(o.fields(r)...)
+}
+
 // check reads the text for the first time.
-func (o *origin) check(r *reader, v value) error {
+func (o *origin) check(v strictyaml.Value) error {
 	if (o.env == "") == (o.file == "") {
-		return r.fail(v, "say where it stands: either env: VARIABLE or file: FILE")
+		return v.Fail("say where it stands: either env: VARIABLE or file: FILE")
 	}
 	if _, err := o.read(); err != nil {
-		return r.fail(v, "%v", err)
+		return v.Fail("%v", err)
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
 // Secret is a text that requests may carry to some hosts.
@@ -46,33 +48,37 @@ func targetOf(u *url.URL) target {
 
 // readSecret reads a secret. Without a scheme a host is asked by https; a secret in plain text on the network has to be
 // wanted, or it goes no further than this machine.
-func (r *reader) readSecret(name string, v value) (*Secret, error) {
+func (r *reader) readSecret(name string, v strictyaml.Value) (*Secret, error) {
 	s := &Secret{Name: name}
-	var hosts []string
 	at := v
-	err := r.mapping(v, append(s.from.fields(r), field{"hosts", func(v value) error {
+	err := v.Fields(append(s.from.fields(r), strictyaml.Field{Name: "hosts", Read: func(v strictyaml.Value) error {
 		at = v
-		return r.texts(&hosts, "hosts like api.bank.example")(v)
-	}}))
+		return v.List(s.readHost)
+	}})...)
 	if err == nil {
-		err = s.from.check(r, v)
+		err = s.from.check(v)
+	}
+	if err == nil && len(s.hosts) == 0 {
+		err = at.Fail("say which hosts it may be sent to, like hosts: [api.bank.example]")
 	}
 	if err != nil {
 		return nil, err
 	}
-	if len(hosts) == 0 {
-		return nil, r.fail(at, "say which hosts it may be sent to, like hosts: [api.bank.example]")
-	}
-	for i, host := range hosts {
-		targets, ok := parseTargets(host)
-		if !ok {
-			at.path = fmt.Sprintf("%s.hosts[%d]", v.path, i)
-			return nil, r.fail(at, "want a host like api.bank.example, with a port if need be, or one with its scheme like "+
-				"http://127.0.0.1:8081")
-		}
-		s.hosts = append(s.hosts, targets...)
-	}
 	return s, nil
+}
+
+func (s *Secret) readHost(v strictyaml.Value) error {
+	var host string
+	if err := strictyaml.Text(&host)(v); err != nil {
+		return err
+	}
+	targets, ok := parseTargets(host)
+	if !ok {
+		return v.Fail("want a host like api.bank.example, with a port if need be, or one with its scheme like " +
+			"http://127.0.0.1:8081")
+	}
+	s.hosts = append(s.hosts, targets...)
+	return nil
 }
 
 func parseTargets(text string) (targets []target, ok bool) {

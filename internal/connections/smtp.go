@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
 // TLS of an SMTP server.
@@ -48,39 +50,36 @@ func (s *SMTP) Allows(address string) bool {
 	})
 }
 
-func (r *reader) readSMTP(v value, into **SMTP) error {
+func (r *reader) readSMTP(v strictyaml.Value, into **SMTP) error {
 	s := &SMTP{TLS: SMTPStartTLS}
 	var server, ca string
 	password := v
-	err := r.mapping(v, []field{
-		{"server", r.text(&server, "a host with its port, like mail.bank.example:587")},
-		{"from", r.text(&s.From, "an address, like tranche@bank.example")},
-		{"username", r.text(&s.Username, "a name")},
-		{"password", func(v value) error {
+	err := v.Fields([]strictyaml.Field{
+		{Name: "server", Read: strictyaml.Text(&server)},
+		{Name: "from", Read: strictyaml.Text(&s.From)},
+		{Name: "username", Read: strictyaml.Text(&s.Username)},
+		{Name: "password", Read: func(v strictyaml.Value) error {
 			password = v
-			if kind(v.node) == "a text" {
-				return r.fail(v, "the text itself does not belong here; say where it stands, like {env: VARIABLE} or {file: FILE}")
-			}
-			return r.mapping(v, s.from.fields(r))
+			return s.from.elsewhere(r, v)
 		}},
-		{"tls", func(v value) error { return r.smtpTLS(v, s) }},
-		{"ca", r.text(&ca, "a file of certificates")},
-		{"recipients", r.texts(&s.Recipients, "domains like bank.example")},
-	})
+		{Name: "tls", Read: strictyaml.OneOf(&s.TLS, SMTPStartTLS, SMTPTLS, SMTPPlain)},
+		{Name: "ca", Read: strictyaml.Text(&ca)},
+		{Name: "recipients", Read: strictyaml.Texts(&s.Recipients)},
+	}...)
 	if err != nil {
 		return err
 	}
-	if err := r.smtpServer(v, s, server); err != nil {
+	if err := smtpServer(v, s, server); err != nil {
 		return err
 	}
-	given := password.path != v.path
+	given := v.Given("password")
 	switch {
 	case given != (s.Username != ""):
-		return r.fail(v, "username and password go together")
+		return v.Fail("username and password go together")
 	case given && s.TLS == SMTPPlain && s.Host != "localhost" && !net.ParseIP(s.Host).IsLoopback():
-		return r.fail(v, "tls: a password is not sent in plain text to another machine")
+		return v.Fail("tls: a password is not sent in plain text to another machine")
 	case given:
-		if err := s.from.check(r, password); err != nil {
+		if err := s.from.check(password); err != nil {
 			return err
 		}
 	}
@@ -93,25 +92,15 @@ func (r *reader) readSMTP(v value, into **SMTP) error {
 	return nil
 }
 
-func (r *reader) smtpTLS(v value, s *SMTP) error {
-	if err := r.text(&s.TLS, "starttls, tls or none")(v); err != nil {
-		return err
-	}
-	if !slices.Contains([]string{SMTPStartTLS, SMTPTLS, SMTPPlain}, s.TLS) {
-		return r.fail(v, "want starttls, tls or none")
-	}
-	return nil
-}
-
-func (r *reader) smtpServer(v value, s *SMTP, server string) error {
+func smtpServer(v strictyaml.Value, s *SMTP, server string) error {
 	host, port, err := net.SplitHostPort(server)
 	number, bad := strconv.ParseUint(port, 10, 16)
 	if err != nil || bad != nil || host == "" || number == 0 {
-		return r.fail(v, "server: want a host with its port, like mail.bank.example:587")
+		return v.Fail("server: want a host with its port, like mail.bank.example:587")
 	}
 	s.Host, s.Port = host, int(number)
 	if _, err := mail.ParseAddress(s.From); err != nil {
-		return r.fail(v, "from: want an address, like tranche@bank.example")
+		return v.Fail("from: want an address, like tranche@bank.example")
 	}
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/gather/strictyaml"
 )
 
 const (
@@ -38,35 +40,32 @@ type Source struct {
 var errNoDSN = errors.New("it is no connection string of PostgreSQL; want one like " +
 	"postgres://USER:PASSWORD@HOST/DATABASE")
 
-func (r *reader) readSource(name string, v value) (*Source, error) {
+func (r *reader) readSource(name string, v strictyaml.Value) (*Source, error) {
 	s := &Source{Name: name, MaxConnections: DefaultSourceConnections}
 	at := v
-	err := r.mapping(v, []field{
-		{"dsn", func(v value) error {
+	err := v.Fields([]strictyaml.Field{
+		{Name: "dsn", Read: func(v strictyaml.Value) error {
 			at = v
-			if kind(v.node) == "a text" {
-				return r.fail(v, "the text itself does not belong here; say where it stands, like {env: VARIABLE} or {file: FILE}")
-			}
-			return r.mapping(v, s.from.fields(r))
+			return s.from.elsewhere(r, v)
 		}},
-		{"max_connections", r.number(&s.MaxConnections, 1000)},
-		{"max_rows", r.number(&s.MaxRows, 1_000_000_000)},
-		{"max_bytes", r.size(&s.MaxBytes, 1<<10, 1<<40)},
-		{"max_time", r.duration(&s.MaxTime, time.Millisecond, maxSourceTime)},
-		{"through_pooler", r.truth(&s.ThroughPooler)},
-		{"allow_superuser", r.truth(&s.AllowSuperuser)},
-	})
+		{Name: "max_connections", Read: strictyaml.Number(&s.MaxConnections, 1, 1000)},
+		{Name: "max_rows", Read: strictyaml.Number(&s.MaxRows, 1, 1_000_000_000)},
+		{Name: "max_bytes", Read: size(&s.MaxBytes, 1<<10, 1<<40)},
+		{Name: "max_time", Read: strictyaml.Duration(&s.MaxTime, time.Millisecond, maxSourceTime)},
+		{Name: "through_pooler", Read: strictyaml.Truth(&s.ThroughPooler)},
+		{Name: "allow_superuser", Read: strictyaml.Truth(&s.AllowSuperuser)},
+	}...)
 	if err != nil {
 		return nil, err
 	}
-	if at.path == v.path {
-		return nil, r.fail(v, "it has no dsn; say where one stands, like dsn: {env: VARIABLE}")
+	if !v.Given("dsn") {
+		return nil, v.Fail("it has no dsn; say where one stands, like dsn: {env: VARIABLE}")
 	}
-	if err := s.from.check(r, at); err != nil {
+	if err := s.from.check(at); err != nil {
 		return nil, err
 	}
 	if _, err := s.config(); err != nil {
-		return nil, r.fail(at, "%v", err)
+		return nil, at.Fail("%v", err)
 	}
 	return s, nil
 }

@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
@@ -115,19 +117,8 @@ func (sh *shell) awaitService(ctx context.Context, service *child, endpoint stri
 			return service.failure()
 		default:
 		}
-		if err := errors.Join(err, pause(ctx, askEvery)); err != nil {
+		if err := errors.Join(err, backoff.Sleep(ctx, askEvery)); err != nil {
 			return fmt.Errorf("wait for %s (its log: %s): %w", service.name, service.log, err)
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

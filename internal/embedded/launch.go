@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
@@ -50,7 +52,7 @@ func (p *Postgres) mend(ctx context.Context, proc *process, at address, attempt 
 	switch {
 	case strings.Contains(said, "pre-existing shared memory block"):
 		// Backends of a server that was killed are still on their way out.
-		return sleep(ctx, 200*time.Millisecond)
+		return backoff.Sleep(ctx, 200*time.Millisecond) == nil
 	case at.socketDir == "" && strings.Contains(said, "could not bind") && attempt < portAttempts:
 		port, err := freePort(ctx)
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/testenv/leak"
 )
 
@@ -127,7 +128,7 @@ func eventually(t *testing.T, within time.Duration, what string, holds func() bo
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	for !holds() {
-		if !sleep(ctx, 10*time.Millisecond) {
+		if backoff.Sleep(ctx, 10*time.Millisecond) != nil {
 			t.Fatalf("not within %s: %s", within, what)
 		}
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // storePoll is how often the store is looked at. A loss has to be seen twice, for the server itself moves directories
@@ -54,7 +56,7 @@ func (n *NATS) watch(ctx context.Context) {
 	defer close(n.watched)
 	var before string
 	var revived time.Time
-	for sleep(ctx, storePoll) {
+	for backoff.Sleep(ctx, storePoll) == nil {
 		now := n.damage()
 		if now == disabled && time.Since(revived) < disabledPause {
 			continue
@@ -125,13 +127,15 @@ func (n *NATS) hasStream(name string) bool {
 // revive starts a new server at the same address, however often it takes.
 func (n *NATS) revive(ctx context.Context, why string) {
 	n.config.Log.Warn("restarting the NATS server", zap.String("because", why), zap.String("store", n.config.StoreDir))
-	for pause := firstPause; ; pause = min(2*pause, longPause) {
+	pauses := backoff.Doubling{First: firstPause, Longest: longPause}
+	for {
 		err := n.renew(ctx)
 		if err == nil {
 			return
 		}
+		pause := pauses.Next()
 		n.config.Log.Error("the NATS server did not start again", zap.Error(err), zap.Duration("next_try_in", pause))
-		if !sleep(ctx, pause) {
+		if backoff.Sleep(ctx, pause) != nil {
 			return
 		}
 	}

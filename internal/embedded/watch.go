@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
@@ -15,7 +17,7 @@ const (
 // watch starts the server again when it has ended by itself, until ctx ends.
 func (p *Postgres) watch(ctx context.Context) {
 	defer close(p.watched)
-	pause := firstPause
+	pauses := backoff.Doubling{First: firstPause, Longest: longPause}
 	for {
 		proc := p.proc // only this goroutine replaces it
 		select {
@@ -28,13 +30,12 @@ func (p *Postgres) watch(ctx context.Context) {
 			return
 		}
 		if time.Since(proc.started) > longPause {
-			pause = firstPause
+			pauses.Reset()
 		}
-		for {
-			if !sleep(ctx, pause) {
+		for pause := pauses.Next(); ; {
+			if backoff.Sleep(ctx, pause) != nil {
 				return
 			}
-			pause = min(2*pause, longPause)
 			err := p.relaunch(ctx)
 			if err == nil {
 				break
@@ -42,6 +43,7 @@ func (p *Postgres) watch(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
+			pause = pauses.Next()
 			p.config.Log.Error("PostgreSQL did not start again", zap.Error(err), zap.Duration("next_try_in", pause))
 		}
 	}
@@ -51,16 +53,4 @@ func (p *Postgres) relaunch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.StartTimeout)
 	defer cancel()
 	return p.launch(ctx)
-}
-
-// sleep reports false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -25,8 +25,9 @@
 // MiB. That also holds for a quote that is never closed. A decompression bomb is given up at Config.MaxRatio. Whatever
 // comes out can be stored in PostgreSQL: text and keys hold no NUL, not even as an escape.
 //
-// Parquet is read by code of this package, since nothing of it can be believed: libraries allocate what a file claims.
-// Here a value is decoded when it is needed, and what is held is a page of each column, within bounds.
+// Parquet is read by code of this package, since nothing of it can be believed. parquet-go, which writes exports,
+// inflates a page as far as it goes, whatever its header says, and no bound around it reaches there: a test has such a
+// file. Here a value is decoded when it is needed, and what is held is a page of each column, within bounds.
 //
 // The first error ends the stream. A *RowError names the line (a *RecordError the row or message), the field and the
 // remedy; an *InputError speaks of the input as a whole; anything else is an error of the reader below.

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // LiarConfig says who lies, how, and when.
@@ -58,12 +59,12 @@ func (l *Liar) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		consumer, err := l.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(l.cfg.Endpoint))
 		if err != nil {
-			pause(ctx, liarWait)
+			_ = backoff.Sleep(ctx, liarWait)
 			continue
 		}
 		batch, err := consumer.Fetch(liarFetch, jetstream.FetchMaxWait(liarWait))
 		if err != nil {
-			pause(ctx, liarWait)
+			_ = backoff.Sleep(ctx, liarWait)
 			continue
 		}
 		for msg := range batch.Messages() {
@@ -73,15 +74,6 @@ func (l *Liar) Run(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {

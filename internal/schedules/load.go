@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
@@ -73,16 +73,6 @@ func (d *Duty) afterFailure(claim *schedulestore.FireClaim, spec *schedule.Spec,
 	case claim.Attempt >= spec.StartAttempts:
 		return schedulestore.FireEnd{State: schedulestore.FireFailed, Reason: reason}
 	}
-	return schedulestore.FireEnd{State: schedulestore.FireWaiting, Again: backoff(claim.Attempt), Reason: reason}
-}
-
-// backoff is how long to wait after an attempt.
-func backoff(attempt int) time.Duration {
-	wait := startBackoff
-	for range attempt - 1 {
-		if wait *= 2; wait >= maxStartBackoff {
-			return maxStartBackoff
-		}
-	}
-	return wait
+	return schedulestore.FireEnd{State: schedulestore.FireWaiting, Again: backoff.Nth(startBackoff, maxStartBackoff, claim.Attempt),
+		Reason: reason}
 }

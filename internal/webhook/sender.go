@@ -17,6 +17,7 @@ import (
 	"unicode"
 
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/connections"
 )
 
@@ -180,10 +181,7 @@ type Retry struct {
 // In is how long to wait after so many attempts that failed: doubled each time, and up to a fifth more, so that what
 // failed together does not come back together. A receiver may want least, up to the longest.
 func (r Retry) In(attempts int, least time.Duration) time.Duration {
-	pause := r.Longest
-	if doublings := max(attempts, 1) - 1; doublings < 10 {
-		pause = min(r.First<<doublings, r.Longest)
-	}
+	pause := backoff.Nth(r.First, r.Longest, attempts)
 	pause += rand.N(pause/5 + 1)
 	return max(pause, min(least, r.Longest))
 }

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const lastEventID = "Last-Event-Id"
@@ -48,7 +50,7 @@ func (e *Event) Decode(into any) error {
 // with an error is a first connection that cannot be made, and an answer that says no for good.
 func (c *Client) events(ctx context.Context, ask request, options []CallOption) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		f := follower{client: c, ask: ask, options: options, backoff: eventsBackoff}
+		f := follower{client: c, ask: ask, options: options, pauses: backoff.Doubling{First: eventsBackoff, Longest: eventsMost}}
 		for ctx.Err() == nil {
 			err := f.once(ctx, func(e Event) bool { return yield(e, nil) })
 			switch {
@@ -75,7 +77,7 @@ type follower struct {
 	options []CallOption
 	last    string // id of the last event
 	met     bool   // a connection has been made
-	backoff time.Duration
+	pauses  backoff.Doubling
 	server  time.Duration // what the server wants instead
 }
 
@@ -86,7 +88,8 @@ func (f *follower) once(ctx context.Context, take func(Event) bool) error {
 	if err != nil {
 		return err
 	}
-	f.met, f.backoff = true, eventsBackoff
+	f.met = true
+	f.pauses.Reset()
 	quiet := time.AfterFunc(eventsSilence, func() { _ = stream.Close() })
 	defer func() { quiet.Stop(); _ = stream.Close() }()
 	lines := bufio.NewScanner(&heard{stream, quiet})
@@ -145,21 +148,12 @@ func (f *follower) worthAgain(err error) bool {
 
 // rest waits before the next connection, longer each time that none can be made.
 func (f *follower) rest(ctx context.Context, err error) bool {
-	pause := f.backoff
-	if f.server > 0 {
-		pause = max(pause, f.server)
-	}
+	pause := max(f.pauses.Next(), f.server)
 	if no, ok := errors.AsType[*ProblemError](err); ok {
 		pause = max(pause, no.RetryAfter)
 	}
-	f.backoff = min(2*f.backoff, eventsMost)
 	pause += rand.N(pause/2 + 1) // so that not all come at once
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(pause):
-		return true
-	}
+	return backoff.Sleep(ctx, pause) == nil
 }
 
 // heard starts the clock anew with everything that comes.

@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // How often a run is looked at that is waited for.
@@ -26,15 +28,14 @@ func (r *RunDocument) Ended() bool { return r.State == RunCompleted || r.State =
 // Wait looks at a run until it has ended: all its items have an outcome, or it was cancelled. A run that is paused has
 // not; whoever does not want to wait for an operator gives a context with an end.
 func (c *Client) Wait(ctx context.Context, run string, options ...CallOption) (RunDocument, error) {
-	for pause := waitFirst; ; pause = min(2*pause, waitMost) {
+	pauses := backoff.Doubling{First: waitFirst, Longest: waitMost}
+	for {
 		found, err := c.GetRun(ctx, run, options...)
 		if err != nil || found.Ended() {
 			return found, err
 		}
-		select {
-		case <-ctx.Done():
-			return found, ctx.Err()
-		case <-time.After(pause):
+		if err := pauses.Wait(ctx); err != nil {
+			return found, err
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -41,7 +42,7 @@ func (s *DB) InTxWithin(ctx context.Context, limit time.Duration,
 		if err == nil || attempt == maxTxAttempts || !retryable(err) {
 			return err
 		}
-		if !pg.Sleep(ctx, time.Duration(rand.Int64N(int64(attempt)*int64(5*time.Millisecond)))) {
+		if backoff.Sleep(ctx, rand.N(time.Duration(attempt)*5*time.Millisecond)) != nil {
 			return fmt.Errorf("retry transaction: %w", context.Cause(ctx))
 		}
 	}

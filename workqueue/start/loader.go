@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
@@ -69,7 +70,7 @@ func (l *loader) undo(ctx context.Context, failed error) error {
 		case tries == undoTries || clearing.Err() != nil:
 			return &workqueue.UnclearedError{Run: l.run, Cause: errors.Join(failed, err)}
 		}
-		pg.Sleep(clearing, undoPause) // the next try says when there is no more time
+		_ = backoff.Sleep(clearing, undoPause) // the next try says when there is no more time
 	}
 }
 

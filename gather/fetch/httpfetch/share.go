@@ -2,7 +2,6 @@ package httpfetch
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/time/rate"
@@ -68,15 +67,3 @@ func (s *share) enter(ctx context.Context) bool {
 }
 
 func (s *share) leave() { <-s.turns }
-
-// pause waits, and reports whether the context went on.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

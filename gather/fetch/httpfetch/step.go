@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/template"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // step does the chunks of steps that have the same settings.
@@ -81,7 +82,7 @@ func (s *step) patiently(ctx context.Context, share *share, values *template.Val
 		if !throttled || rest <= 0 && !out.later || rest > shortRest || tries == maxPauses {
 			return out, true
 		}
-		if !pause(ctx, rest) {
+		if backoff.Sleep(ctx, rest) != nil {
 			return outcome{}, false
 		}
 	}

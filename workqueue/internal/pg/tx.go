@@ -4,21 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
-
-// Sleep waits, and reports false when ctx ended first.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
 
 // Later has a statement done in a transaction without waiting for it: it travels with the next one, or with the COMMIT,
 // and comes before it. It is for what needs no look at what came of it, since nothing tells: what PostgreSQL refuses

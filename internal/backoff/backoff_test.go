@@ -1,0 +1,61 @@
+package backoff_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/backoff"
+)
+
+func TestDoubling(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ first, longest time.Duration }{
+		{10, 70}, {10, 80}, {10, 10}, {20, 10}, {10, 1}, {3, 1000}, {1, math.MaxInt64},
+	} {
+		d := backoff.Doubling{First: test.first, Longest: test.longest}
+		want := min(test.first, test.longest)
+		for n := 1; n < 80; n++ {
+			got := d.Next()
+			if got != want || got != backoff.Nth(test.first, test.longest, n) {
+				t.Fatalf("%d to %d: pause %d is %d, want %d", test.first, test.longest, n, got, want)
+			}
+			if want > test.longest-want {
+				want = test.longest
+			} else {
+				want *= 2
+			}
+		}
+		d.Reset()
+		if got := d.Next(); got != min(test.first, test.longest) {
+			t.Errorf("%d to %d: begins anew with %d", test.first, test.longest, got)
+		}
+	}
+}
+
+func TestNthTakesAnyNumber(t *testing.T) {
+	t.Parallel()
+	var got []time.Duration
+	for _, n := range []int{-1, 0, 1, 2, 3, 4, math.MaxInt} {
+		got = append(got, backoff.Nth(time.Second, 5*time.Second, n)/time.Second)
+	}
+	if want := []time.Duration{1, 1, 1, 2, 4, 5, 5}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestWaitEnds(t *testing.T) {
+	t.Parallel()
+	d := backoff.Doubling{First: time.Nanosecond, Longest: time.Hour}
+	if err := d.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := backoff.Sleep(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the context's end: %v", err)
+	}
+}
