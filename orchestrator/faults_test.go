@@ -272,7 +272,7 @@ func TestRunSurvivesPartitions(t *testing.T) {
 	}{
 		"database cut":     {database: (*testenv.Proxy).Cut},
 		"database stalled": {database: stall()},
-		"database mute":    {database: stall(testenv.Down)},
+		"database silent":  {database: stall(testenv.Down)},
 		"NATS cut":         {pipe: (*testenv.Proxy).Cut},
 		"NATS stalled":     {pipe: stall()},
 		"everything cut":   {database: (*testenv.Proxy).Cut, pipe: (*testenv.Proxy).Cut},

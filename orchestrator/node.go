@@ -63,7 +63,7 @@ type Node struct {
 	unmoved   time.Time    // when no service had moved at many endpoints; noteHandedOut's
 	differing sync.Once    // what the program says of the streams has been compared
 	suspects  suspects
-	mute      stalling
+	stalled   stalling
 	reach     reach
 	endpoints endpointSet
 	pending   *semaphore.Weighted // bytes of requests that JetStream has not acknowledged

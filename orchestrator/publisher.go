@@ -34,7 +34,7 @@ const (
 	postponement = time.Second
 )
 
-// readTimeout bounds a read from PostgreSQL: a connection that has gone mute is given up after it.
+// readTimeout bounds a read from PostgreSQL: a connection that has gone silent is given up after it.
 const readTimeout = 15 * time.Second
 
 // CodeItemTooLarge is the error code of an item that fits in no request.

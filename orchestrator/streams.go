@@ -90,7 +90,7 @@ func (n *Node) createAs(ctx context.Context, v *streams.StreamValues) (stream.St
 	}
 	asked := time.Now()
 	states, err := stream.Create(ctx, n.js, cfg)
-	n.mute.note(asked, err)
+	n.stalled.note(asked, err)
 	if v.Replicas == 0 && cfg.Replicas > stream.DefaultReplicas && stream.NotClustered(err) {
 		name := n.nc.ConnectedClusterName()
 		n.single.name.Store(&name)

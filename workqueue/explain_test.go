@@ -328,7 +328,7 @@ func TestExplain(t *testing.T) {
 				run := b.load(request(), 7)
 				b.one(run)
 				if err := session.New(b.store).Heartbeat(b.Context(), b.session, time.Minute,
-					map[string]any{"nats": true, "mute": map[string]any{"seconds": 60, "why": "stream X: no answer"}}); err != nil {
+					map[string]any{"nats": true, "stalled": map[string]any{"seconds": 60, "why": "stream X: no answer"}}); err != nil {
 					b.Fatal(err)
 				}
 				return run

@@ -57,10 +57,10 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	one, other := w.session(), w.session()
-	beat := func(session workqueue.SessionID, mute any) {
+	beat := func(session workqueue.SessionID, stalled any) {
 		t.Helper()
 		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
-			map[string]any{"nats": true, "mute": mute}); err != nil {
+			map[string]any{"nats": true, "stalled": stalled}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -68,10 +68,10 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.appears(health.NoListeners, "bills", health.Critical)
-	mute := map[string]any{"seconds": 60, "why": "stream TRANCHE_WORK: no answer"}
-	beat(one, mute)
+	stalled := map[string]any{"seconds": 60, "why": "stream TRANCHE_WORK: no answer"}
+	beat(one, stalled)
 	w.appears(health.NoListeners, "bills", health.Critical) // the other one says nothing of it
-	beat(other, mute)
+	beat(other, stalled)
 	c := w.appears(health.NATS, "JetStream", health.Critical, "JetStream does not answer", "TRANCHE_WORK: no answer",
 		"half of the NATS servers")
 	if age := w.report(w.watch).At.Sub(c.Since); age < time.Minute || age > time.Minute+soon {
