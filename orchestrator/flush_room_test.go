@@ -11,7 +11,7 @@ import (
 
 // A service that says nothing has many flushes under way: other collectors are flushed on the same node all the same,
 // those with many keys, too.
-func TestAMuteServiceLeavesRoomForOthers(t *testing.T) {
+func TestASilentServiceLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	release := make(chan struct{})

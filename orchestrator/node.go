@@ -57,7 +57,7 @@ type Node struct {
 	duties     []*duty
 	stands     workqueue.SessionID // which has said its precedence; lead's alone
 
-	pipe      streamsState
+	streams   streamsState
 	mark      session.Mark // the furthest that the database is known to have come; watchDatabase's
 	single    single       // of the server
 	unmoved   time.Time    // when no service had moved at many endpoints; noteHandedOut's
@@ -104,7 +104,7 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	n.fetching = newFetching(n)
 	n.flushing = newFlushing(n)
 	n.endpoints.known = map[string]bool{}
-	n.pipe.changed = make(chan struct{})
+	n.streams.changed = make(chan struct{})
 	n.watch.come = make(chan struct{}, 1)
 	n.fresh = newFreshEvents()
 	n.recorder.Ask = n.whenMade(wire.StreamReply, wire.RecorderConsumer)

@@ -84,7 +84,7 @@ func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 	for i, w := range waiting {
 		names[i] = w.Endpoint
 	}
-	epoch, _ := n.pipe.now()
+	epoch, _ := n.streams.now()
 	queues := n.queuesOf(ctx, names)
 	var failed error
 	var at []settle.Handed
@@ -126,7 +126,7 @@ type sorted struct {
 func (n *Node) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
 	s := sorted{doubted: map[workqueue.SliceID]bool{}}
 	looking := n.lookForRequests(ctx)
-	well := n.pipe.wellFor(n.nc.Stats().Reconnects)
+	well := n.streams.wellFor(n.nc.Stats().Reconnects)
 	for _, o := range overdue {
 		if o.StreamSeq == 0 {
 			s.gone = append(s.gone, o.ID)

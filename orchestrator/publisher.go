@@ -348,7 +348,7 @@ const republishPause = 200 * time.Millisecond
 var errStreamsChanged = errors.New("a new epoch of the streams has begun")
 
 func (n *Node) await(ctx context.Context, p *publication) (*jetstream.PubAck, error) {
-	epoch, changed := n.pipe.now()
+	epoch, changed := n.streams.now()
 	if epoch > p.epoch {
 		select {
 		case ack := <-p.future.Ok():

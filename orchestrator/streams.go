@@ -211,6 +211,6 @@ func refused(err error) bool {
 
 // Keeps reports whether a stream has what nothing else has. The others are replaced when they cannot serve.
 func Keeps(stream string) bool {
-	carries := pipeStreams()
+	carries := sliceStreams()
 	return !slices.Contains(carries[:], stream)
 }

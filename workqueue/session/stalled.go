@@ -31,7 +31,7 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> p
     AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype = 'relation'
         AND l.database = a.datid AND l.mode <> 'AccessShareLock' AND l.relation IN ('batchrun'::regclass,
             'run_step'::regclass, 'work_block'::regclass, 'work_slice'::regclass, 'work_lane'::regclass,
-            'collector'::regclass, 'collector_key'::regclass, 'endpoint_pace'::regclass, 'pipe'::regclass,
+            'collector'::regclass, 'collector_key'::regclass, 'endpoint_pace'::regclass, 'stream_epoch'::regclass,
             'tracker_batch'::regclass, 'tracker_group'::regclass, 'tracker_service'::regclass))`
 
 // endStalled ends one, unless it has gone on to another statement meanwhile, or the lease has passed on.
