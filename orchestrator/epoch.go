@@ -210,7 +210,7 @@ func (n *Node) lookAtStreams(ctx context.Context) error {
 		return err
 	}
 	for of, name := range map[string]string{
-		wire.StreamReply: wire.RecorderConsumer, wire.StreamDead: wire.CollectorConsumer,
+		wire.StreamReply: wire.RecorderConsumer, wire.StreamDead: wire.DeadLetterConsumer,
 	} {
 		if consumer, err := n.js.Consumer(ctx, of, name); err == nil {
 			if err := stream.MendConsumer(ctx, n.js, consumer.CachedInfo()); err != nil {

@@ -19,8 +19,8 @@ type swept struct{ dead, lost, standing, late int }
 func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	var s swept
 	err := n.sweep(ctx, lease, &s)
-	signal(n.publish) // events that a dead node left behind
-	signal(n.letters) // and letters
+	signal(n.publish)  // events that a dead node left behind
+	signal(n.requeued) // and letters
 	n.stats.released.Add(int64(s.dead + s.lost))
 	if s.dead+s.lost+s.late+s.standing > 0 {
 		n.log.Info("swept", zap.Int("dead_session", s.dead), zap.Int("lost_stream", s.lost), zap.Int("overdue", s.late),

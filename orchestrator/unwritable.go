@@ -293,7 +293,7 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 
 // lettersLeft reports whether dead letters lie in their stream that no node has taken in yet.
 func (n *Node) lettersLeft(ctx context.Context) (bool, error) {
-	consumer, err := n.js.Consumer(ctx, wire.StreamDead, wire.CollectorConsumer)
+	consumer, err := n.js.Consumer(ctx, wire.StreamDead, wire.DeadLetterConsumer)
 	if err != nil {
 		return true, fmt.Errorf("look for dead letters: %w", err)
 	}
