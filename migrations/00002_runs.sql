@@ -321,7 +321,7 @@ CREATE TABLE work_slice (
     session_id    uuid,
     service       text,
     answered      integer,
-    pipe_epoch    bigint,
+    stream_epoch    bigint,
     stream_seq    bigint,
     error_code    text,
     error_message text,
@@ -376,7 +376,7 @@ COMMENT ON COLUMN work_slice.parent IS 'The slice that it was made from; null: n
 COMMENT ON COLUMN work_slice.session_id IS 'The node that claimed it (node_session.id).';
 COMMENT ON COLUMN work_slice.service IS 'Who answered: name, version and instance; null: nobody has.';
 COMMENT ON COLUMN work_slice.answered IS 'Slots that were sent in all, as the final reply says; null: none has come.';
-COMMENT ON COLUMN work_slice.pipe_epoch IS 'Epoch of the streams (pipe.epoch) in which it was sent.';
+COMMENT ON COLUMN work_slice.stream_epoch IS 'Epoch of the streams (stream_epoch.epoch) in which it was sent.';
 COMMENT ON COLUMN work_slice.stream_seq IS 'Its sequence in the work stream; null: not sent.';
 COMMENT ON COLUMN work_slice.error_code IS
     'What was wrong with the chunk as a whole; null: nothing. Errors of single items are in work_part and work_error.';

@@ -6,9 +6,9 @@ CREATE TABLE run_order (
     stop   boolean NOT NULL DEFAULT false
 );
 COMMENT ON TABLE run_order IS
-    'Runs whose items go in lines, those of the same value one after the other. A run that is not here has no lines.';
+    'Runs whose items go in lanes, those of the same value one after the other. A run that is not here has no lanes.';
 COMMENT ON COLUMN run_order.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN run_order.rule IS 'By what they are put in lines: by, values, partitions.';
+COMMENT ON COLUMN run_order.rule IS 'By what they are put in lanes: by, values, partitions.';
 COMMENT ON COLUMN run_order.stop IS 'What follows an item that failed is ended, and not tried.';
 
 CREATE TABLE work_order (
@@ -18,12 +18,12 @@ CREATE TABLE work_order (
     PRIMARY KEY (run_id, ordinal)
 );
 CREATE INDEX work_order_lane ON work_order (run_id, lane, ordinal);
-COMMENT ON TABLE work_order IS 'Which line an item stands in. Written with the items.';
+COMMENT ON TABLE work_order IS 'Which lane an item stands in. Written with the items.';
 COMMENT ON COLUMN work_order.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_order.ordinal IS 'The item (work_queue.ordinal).';
-COMMENT ON COLUMN work_order.lane IS 'The line: a number that the value of the item has.';
+COMMENT ON COLUMN work_order.lane IS 'The lane: a number that the value of the item has.';
 
--- Its lock is that of the line: who makes an item of it ready, or has one wait, holds it. The items that wait are held
+-- Its lock is that of the lane: who makes an item of it ready, or has one wait, holds it. The items that wait are held
 -- back (work_block.held).
 CREATE TABLE work_lane (
     run_id     uuid    NOT NULL,
@@ -38,13 +38,13 @@ CREATE TABLE work_lane (
     CONSTRAINT work_lane_due CHECK (NOT due OR (stopped_by IS NOT NULL AND low IS NOT NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX work_lane_due ON work_lane (run_id, lane) WHERE due;
-COMMENT ON TABLE work_lane IS 'Lines of runs in order, from the time at which an item of them can be worked on.';
+COMMENT ON TABLE work_lane IS 'Lanes of runs in order, from the time at which an item of them can be worked on.';
 COMMENT ON COLUMN work_lane.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN work_lane.lane IS 'The line (work_order.lane).';
+COMMENT ON COLUMN work_lane.lane IS 'The lane (work_order.lane).';
 COMMENT ON COLUMN work_lane.head IS 'The one item that is worked on (work_queue.ordinal); null: none.';
 COMMENT ON COLUMN work_lane.low IS 'The first item that waits, when that is not behind the head; null otherwise.';
 COMMENT ON COLUMN work_lane.stopped_by IS 'The item that failed, and nothing follows it; null: none.';
-COMMENT ON COLUMN work_lane.due IS 'The line was stopped, and items of it wait for their end.';
+COMMENT ON COLUMN work_lane.due IS 'The lane was stopped, and items of it wait for their end.';
 
 -- A node of before would record items of such runs and let nobody follow them.
 -- +goose StatementBegin

@@ -1,6 +1,6 @@
 -- +goose Up
 
-CREATE TABLE pipe (
+CREATE TABLE stream_epoch (
     name          text        PRIMARY KEY,
     epoch         bigint      NOT NULL,
     work_created  timestamptz NOT NULL,
@@ -8,14 +8,14 @@ CREATE TABLE pipe (
     stage_created timestamptz,
     flow_created  timestamptz
 );
-COMMENT ON TABLE pipe IS
+COMMENT ON TABLE stream_epoch IS
     'Which incarnation of the JetStream streams is in use. One row; what was sent in an earlier epoch is issued again.';
-COMMENT ON COLUMN pipe.name IS 'Always pipe.';
-COMMENT ON COLUMN pipe.epoch IS 'One more each time that a stream was made anew, or has lost messages.';
-COMMENT ON COLUMN pipe.work_created IS 'When the stream of requests was made.';
-COMMENT ON COLUMN pipe.reply_created IS 'When the stream of replies was made.';
-COMMENT ON COLUMN pipe.stage_created IS 'When the stream of stages was made; null: nobody has looked.';
-COMMENT ON COLUMN pipe.flow_created IS 'When the stream of states of flows was made; null: nobody has looked.';
+COMMENT ON COLUMN stream_epoch.name IS 'Always streams.';
+COMMENT ON COLUMN stream_epoch.epoch IS 'One more each time that a stream was made anew, or has lost messages.';
+COMMENT ON COLUMN stream_epoch.work_created IS 'When the stream of requests was made.';
+COMMENT ON COLUMN stream_epoch.reply_created IS 'When the stream of replies was made.';
+COMMENT ON COLUMN stream_epoch.stage_created IS 'When the stream of stages was made; null: nobody has looked.';
+COMMENT ON COLUMN stream_epoch.flow_created IS 'When the stream of states of flows was made; null: nobody has looked.';
 
 -- One row, once a node has started; nodes read it, and the one that leads brings it to JetStream.
 CREATE TABLE stream_setting (
@@ -77,4 +77,4 @@ COMMENT ON COLUMN stream_fault.detail IS
     'What the server said when it was to take a message into a new stream; empty: it took it.';
 
 -- +goose Down
-DROP TABLE stream_fault, stream_setting, pipe;
+DROP TABLE stream_fault, stream_setting, stream_epoch;

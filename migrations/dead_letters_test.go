@@ -33,8 +33,8 @@ func TestDeadLettersGuardTheirStates(t *testing.T) {
 		"setting": {[]string{`INSERT INTO endpoint_setting (endpoint, concurrency) VALUES ('e', 1024)`}, ""},
 		"setting, out of range": {[]string{`INSERT INTO endpoint_setting (endpoint, concurrency) VALUES ('e', 1025)`},
 			"endpoint_setting_concurrency_check"},
-		"pipe of the version before": {[]string{
-			`INSERT INTO pipe (name, epoch, work_created, reply_created) VALUES ('pipe', 1, now(), now())`}, ""},
+		"streams of the version before": {[]string{
+			`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 1, now(), now())`}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -48,7 +48,7 @@ const (
 
 	// connectTimeout is how long an address may take to make a connection, unless the URL says so.
 	connectTimeout = 5 * time.Second
-	// lookTimeout bounds a look at what the database has: a server that has gone mute would hold it for ever. What is
+	// lookTimeout bounds a look at what the database has: a server that has gone silent would hold it for ever. What is
 	// applied may take as long as it needs.
 	lookTimeout = 30 * time.Second
 )

@@ -126,7 +126,7 @@ func (n *Node) recheck(ctx context.Context, runs []workqueue.RunID) {
 func (n *Node) Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error) {
 	requeue, err := deadletter.New(n.store).Requeue(ctx, sel, actor)
 	if err == nil {
-		signal(n.letters)
+		signal(n.requeued)
 	}
 	return requeue, err
 }

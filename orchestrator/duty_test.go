@@ -268,7 +268,7 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 	if d := views["quick"]; d.Runs != 4 || d.Failing || d.EndedAt == nil {
 		t.Errorf("%+v", d)
 	}
-	for _, own := range []string{"sweep", "care", "pace", "retention"} {
+	for _, own := range []string{"sweep", "reconcile", "pace", "retention"} {
 		if views[own].Runs == 0 {
 			t.Errorf("duty %s has not run", own)
 		}

@@ -17,12 +17,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
-// pipeStreams are the streams that carry slices: what one of them loses is issued again.
-func pipeStreams() [4]string {
+// sliceStreams are the streams that carry slices: what one of them loses is issued again.
+func sliceStreams() [4]string {
 	return [...]string{wire.StreamWork, wire.StreamReply, wire.StreamStage, wire.StreamFlow}
 }
 
-// sequences are the last ones of pipeStreams.
+// sequences are the last ones of sliceStreams.
 type sequences [4]uint64
 
 // streamsState is what the node knows of the streams.
@@ -126,7 +126,7 @@ func (s *endpointSet) add(epoch int64, endpoint string) {
 // ensureEndpoint sees to it that the endpoint's durable consumer exists, and returns the epoch in which it does. One
 // that cannot be made keeps no other endpoint waiting.
 func (n *Node) ensureEndpoint(ctx context.Context, endpoint string) (int64, error) {
-	epoch, _ := n.pipe.now()
+	epoch, _ := n.streams.now()
 	if n.endpoints.has(epoch, endpoint) {
 		return epoch, nil
 	}
@@ -171,7 +171,7 @@ func (n *Node) watchEpoch(ctx context.Context) {
 			continue // whose end has been told
 		}
 		err := n.lookAtEpoch(ctx)
-		n.pipe.looked(err == nil, n.nc.Stats().Reconnects)
+		n.streams.looked(err == nil, n.nc.Stats().Reconnects)
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("look at the streams", zap.Error(err))
 		}
@@ -198,19 +198,19 @@ func (n *Node) lookAtStreams(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pipe, advanced, err := streams.New(n.store).ObserveStreams(ctx, streams.Created{Work: states.WorkCreated,
+	current, advanced, err := streams.New(n.store).ObserveStreams(ctx, streams.Created{Work: states.WorkCreated,
 		Reply: states.ReplyCreated, Stage: states.StageCreated, Flow: states.FlowCreated})
 	if err != nil {
 		return err
 	}
 	if advanced {
-		n.log.Info("new streams", zap.Int64("epoch", pipe.Epoch))
+		n.log.Info("new streams", zap.Int64("epoch", current.Epoch))
 	}
-	if err := n.enter(ctx, pipe); err != nil {
+	if err := n.enter(ctx, current); err != nil {
 		return err
 	}
 	for of, name := range map[string]string{
-		wire.StreamReply: wire.RecorderConsumer, wire.StreamDead: wire.CollectorConsumer,
+		wire.StreamReply: wire.RecorderConsumer, wire.StreamDead: wire.DeadLetterConsumer,
 	} {
 		if consumer, err := n.js.Consumer(ctx, of, name); err == nil {
 			if err := stream.MendConsumer(ctx, n.js, consumer.CachedInfo()); err != nil {
@@ -218,39 +218,39 @@ func (n *Node) lookAtStreams(ctx context.Context) error {
 			}
 		}
 	}
-	return n.lookForRewind(ctx, pipe)
+	return n.lookForRewind(ctx, current)
 }
 
 // enter takes over the epoch that PostgreSQL knows, when it is a later one.
-func (n *Node) enter(ctx context.Context, pipe streams.Epoch) error {
-	if epoch, _ := n.pipe.now(); pipe.Epoch <= epoch {
+func (n *Node) enter(ctx context.Context, current streams.Epoch) error {
+	if epoch, _ := n.streams.now(); current.Epoch <= epoch {
 		return nil
 	}
-	sent, err := streams.New(n.store).LastSent(ctx, pipe.Epoch)
+	sent, err := streams.New(n.store).LastSent(ctx, current.Epoch)
 	if err != nil {
 		return err
 	}
-	n.pipe.advance(pipe.Epoch, uint64(sent))
+	n.streams.advance(current.Epoch, uint64(sent))
 	n.wakeOwnDuty(dutySweep)
 	n.Wake()
 	return nil
 }
 
 // lookForRewind notices a server that came back without the last messages it had acknowledged.
-func (n *Node) lookForRewind(ctx context.Context, pipe streams.Epoch) error {
+func (n *Node) lookForRewind(ctx context.Context, current streams.Epoch) error {
 	var seqs sequences
-	for i, name := range pipeStreams() {
+	for i, name := range sliceStreams() {
 		stream, err := n.js.Stream(ctx, name)
 		if err != nil {
 			return fmt.Errorf("look at stream %s: %w", name, err)
 		}
 		seqs[i] = stream.CachedInfo().State.LastSeq
 	}
-	if !n.pipe.rewound(seqs) {
+	if !n.streams.rewound(seqs) {
 		return nil
 	}
-	n.log.Warn("a stream lost acknowledged messages; issuing again what was sent", zap.Int64("epoch", pipe.Epoch))
-	if err := streams.New(n.store).AdvanceStreams(ctx, pipe.Epoch); err != nil {
+	n.log.Warn("a stream lost acknowledged messages; issuing again what was sent", zap.Int64("epoch", current.Epoch))
+	if err := streams.New(n.store).AdvanceStreams(ctx, current.Epoch); err != nil {
 		return err
 	}
 	n.Look()

@@ -160,7 +160,7 @@ func (n *Node) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamM
 func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter deadletter.DeadLetter, tell func(context.Context) error) {
 	endpoint := strings.TrimPrefix(msg.Subject, wire.WorkSubject(""))
-	letter = exhaustedLetter(endpoint, x, msg)
+	letter = exhaustedDeadLetter(endpoint, x, msg)
 	meta, err := wire.ReadMeta(msg.Header)
 	if err != nil {
 		letter.Message = fmt.Sprintf("%s; %v", letter.Message, err)
@@ -177,7 +177,7 @@ func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 func (n *Node) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter deadletter.DeadLetter, tell func(context.Context) error) {
 	endpoint := stageConsumer(msg.Subject)
-	letter = exhaustedLetter(endpoint, x, msg)
+	letter = exhaustedDeadLetter(endpoint, x, msg)
 	letter.Message += ", a reply on its way back into a flow (" + msg.Subject + ")"
 	letter.State = deadletter.LetterReissued
 	meta, err := wire.ReadMeta(msg.Header)

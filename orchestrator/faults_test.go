@@ -91,7 +91,7 @@ func (b *bundle) join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orche
 // epoch returns the epoch of the streams.
 func (b *bundle) epoch(t *testing.T) (epoch int64) {
 	t.Helper()
-	if err := b.pool.QueryRow(t.Context(), `SELECT epoch FROM pipe`).Scan(&epoch); err != nil {
+	if err := b.pool.QueryRow(t.Context(), `SELECT epoch FROM stream_epoch`).Scan(&epoch); err != nil {
 		t.Fatal(err)
 	}
 	return epoch
@@ -268,14 +268,14 @@ func (b *bundle) through(t *testing.T) (*database.DB, *testenv.Proxy) {
 func TestRunSurvivesPartitions(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		database, pipe func(*testenv.Proxy)
+		database, streams func(*testenv.Proxy)
 	}{
 		"database cut":     {database: (*testenv.Proxy).Cut},
 		"database stalled": {database: stall()},
-		"database mute":    {database: stall(testenv.Down)},
-		"NATS cut":         {pipe: (*testenv.Proxy).Cut},
-		"NATS stalled":     {pipe: stall()},
-		"everything cut":   {database: (*testenv.Proxy).Cut, pipe: (*testenv.Proxy).Cut},
+		"database silent":  {database: stall(testenv.Down)},
+		"NATS cut":         {streams: (*testenv.Proxy).Cut},
+		"NATS stalled":     {streams: stall()},
+		"everything cut":   {database: (*testenv.Proxy).Cut, streams: (*testenv.Proxy).Cut},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -304,8 +304,8 @@ func TestRunSurvivesPartitions(t *testing.T) {
 			if tc.database != nil {
 				tc.database(toDatabase)
 			}
-			if tc.pipe != nil {
-				tc.pipe(toNATS)
+			if tc.streams != nil {
+				tc.streams(toNATS)
 			}
 			close(l.gate)
 			if tc.database != nil {

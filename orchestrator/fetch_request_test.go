@@ -131,7 +131,7 @@ func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var swallowed atomic.Int64
-	mute, err := b.nc.QueueSubscribe(wire.DirectSubject("statement"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
+	silent, err := b.nc.QueueSubscribe(wire.DirectSubject("statement"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	req.Steps[0].Timeout = 10 * time.Minute
 	run := b.start(t, req, 1000)
 	until(t, "all is on its way", func() bool { return swallowed.Load() == 10 })
-	if err := mute.Unsubscribe(); err != nil {
+	if err := silent.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
 	l := newLedger(0)

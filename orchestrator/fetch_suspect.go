@@ -50,7 +50,7 @@ func (f *fetching) killsNodes(ctx context.Context, job *fetchJob) (bool, error) 
 
 // turn waits until a slice may begin, and notes that a suspect does. leave ends it.
 func (f *fetching) turn(ctx context.Context, job *fetchJob) (leave func(), err error) {
-	leave, err = f.solitude.begin(ctx, job.suspect())
+	leave, err = f.isolation.begin(ctx, job.suspect())
 	if err != nil || !job.suspect() {
 		return leave, err
 	}

@@ -41,7 +41,7 @@ type fetching struct {
 	node      *Node
 	locals    map[string]fetch.Fetcher
 	calls     *directCalls
-	solitude  *isolation
+	isolation *isolation
 	reading   *semaphore.Weighted // chunks that are being read
 	inputs    *semaphore.Weighted // bytes
 	held      *semaphore.Weighted // bytes
@@ -75,7 +75,7 @@ func (j *fetchJob) left() {
 
 func newFetching(n *Node) *fetching {
 	return &fetching{
-		node: n, locals: n.cfg.Locals, calls: newDirectCalls(n), solitude: newIsolation(),
+		node: n, locals: n.cfg.Locals, calls: newDirectCalls(n), isolation: newIsolation(),
 		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),
 		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult, n.cfg.RecordBatch),
 		allHanded: make(chan struct{}),

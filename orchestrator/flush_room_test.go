@@ -11,11 +11,11 @@ import (
 
 // A service that says nothing has many flushes under way: other collectors are flushed on the same node all the same,
 // those with many keys, too.
-func TestAMuteServiceLeavesRoomForOthers(t *testing.T) {
+func TestASilentServiceLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	release := make(chan struct{})
-	b.serve(t, "mute", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+	b.serve(t, "silent", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
 		select {
 		case <-release:
 		case <-ctx.Done():
@@ -24,17 +24,17 @@ func TestAMuteServiceLeavesRoomForOthers(t *testing.T) {
 		return echo(ctx, chunk)
 	}, endpoints.Concurrency(128))
 	b.serve(t, "fine", echo, endpoints.Concurrency(4))
-	b.gather(t, "mute", func(s *collector.CollectorSpec) {
+	b.gather(t, "silent", func(s *collector.CollectorSpec) {
 		s.MinSize, s.InFlight, s.Timeout = 1, 1024, collector.Span(10*time.Minute)
 	})
 	b.gather(t, "fine", nil)
-	b.addOps(t, "mute", 0, 2*collector.NodeFlushes, 2*collector.NodeFlushes)
-	b.await(t, "the mute service is waited for as often as may be", `SELECT count(*) >= 96 FROM collector_key
+	b.addOps(t, "silent", 0, 2*collector.NodeFlushes, 2*collector.NodeFlushes)
+	b.await(t, "the silent service is waited for as often as may be", `SELECT count(*) >= 96 FROM collector_key
 		WHERE flush IS NOT NULL`)
 	b.addOps(t, "fine", 1000, 3*collector.NodeFlushes, 30)
 	b.await(t, "others are flushed", `SELECT NOT EXISTS (SELECT FROM collector_op o JOIN collector c ON c.id = o.collector
 		WHERE c.name = 'fine')`)
-	b.await(t, "nothing came of the mute service meanwhile", `SELECT count(*) = 256 FROM collector_op`)
+	b.await(t, "nothing came of the silent service meanwhile", `SELECT count(*) = 256 FROM collector_op`)
 	close(release)
 	b.await(t, "everything is flushed", noOps)
 }

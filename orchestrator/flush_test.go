@@ -272,14 +272,14 @@ func TestFlushesSurviveARestartOfNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var swallowed atomic.Int64
-	mute, err := b.nc.QueueSubscribe(wire.DirectSubject("away"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
+	silent, err := b.nc.QueueSubscribe(wire.DirectSubject("away"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.gather(t, "away", func(s *collectorstore.CollectorSpec) { s.Timeout = collectorstore.Span(10 * time.Minute) })
 	b.addOps(t, "away", 0, 6, 3)
 	until(t, "all is on its way", func() bool { return swallowed.Load() == 3 })
-	if err := mute.Unsubscribe(); err != nil {
+	if err := silent.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.ns.Restart(t.Context()); err != nil {

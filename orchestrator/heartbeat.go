@@ -15,15 +15,15 @@ import (
 // pulse is what a node says of itself with each heartbeat.
 type pulse struct {
 	Stats
-	NATS   bool            `json:"nats"`           // it is connected; explanations read it
-	Mute   *stalledStreams `json:"mute,omitempty"` // it is, and the streams do not answer; likewise
-	Locals []string        `json:"locals"`         // its functions for steps of kind local; likewise
+	NATS    bool            `json:"nats"`              // it is connected; explanations read it
+	Stalled *stalledStreams `json:"stalled,omitempty"` // it is, and the streams do not answer; likewise
+	Locals  []string        `json:"locals"`            // its functions for steps of kind local; likewise
 	// Duties are there while it leads; the view of the nodes reads them.
 	Duties []inspect.DutyPulse `json:"duties,omitempty"`
 }
 
 func (n *Node) pulse() pulse {
-	return pulse{n.Stats(), n.nc.IsConnected(), n.mute.pulse(), n.Locals(), n.Leading().pulses()}
+	return pulse{n.Stats(), n.nc.IsConnected(), n.stalled.pulse(), n.Locals(), n.Leading().pulses()}
 }
 
 // beat keeps the session alive. A node that finds its session gone (it was asleep, or cut off) opens a new one: the

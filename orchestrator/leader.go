@@ -20,10 +20,10 @@ const (
 
 // The duties that every node has. Those of Config.Duties come beside them.
 const (
-	dutySweep     = "sweep" // issues again what cannot come to an end by itself
-	dutyStalled   = "mute"  // ends transactions of processes that have stopped in the middle of them
-	dutyReconcile = "care"  // looks after endpoints and their consumers
-	dutyPace      = "pace"  // decides how fast endpoints are asked
+	dutySweep     = "sweep"     // issues again what cannot come to an end by itself
+	dutyStalled   = "stalled"   // ends transactions of processes that have stopped in the middle of them
+	dutyReconcile = "reconcile" // looks after endpoints and their consumers
+	dutyPace      = "pace"      // decides how fast endpoints are asked
 	// dutyWritable sees to it that the streams take messages.
 	dutyWritable = "writable"
 	dutyLost     = "lost" // issues again what was lost in a stream that looks whole
@@ -31,7 +31,7 @@ const (
 
 func (n *Node) ownDuties() []Duty {
 	return []Duty{{dutySweep, n.sweeping}, {dutyStalled, n.endingStalled}, {dutyClear, n.clearing},
-		{dutyReconcile, n.caring()}, {DutyStreams, n.tendingStreams()}, {dutyWritable, n.tryingStreams()},
+		{dutyReconcile, n.reconciling()}, {DutyStreams, n.tendingStreams()}, {dutyWritable, n.tryingStreams()},
 		{dutyLost, n.findingLost()}, {dutyPace, n.pacing()}, {DutyRetention, n.retaining},
 		{dutyCollectors, n.tendingCollectors}}
 }

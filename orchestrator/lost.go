@@ -70,7 +70,7 @@ func (n *Node) findingLost() func(context.Context, workqueue.Lease) (time.Durati
 		if !n.nc.IsConnected() {
 			return lostEvery, nil
 		}
-		if epoch, _ := n.pipe.now(); lease != s.lease || epoch != s.epoch {
+		if epoch, _ := n.streams.now(); lease != s.lease || epoch != s.epoch {
 			*s = lostSweep{node: n, lease: lease, epoch: epoch, marks: map[workqueue.SliceID]*lostMark{}}
 		}
 		lost, err := s.round(ctx)

@@ -52,31 +52,31 @@ type Node struct {
 	elections  chan struct{} // look for the lease
 	publish    chan struct{} // events wait to be published
 	unrecorded chan struct{} // a reply could not be recorded
-	letters    chan struct{} // requeued letters wait to be sent
+	requeued   chan struct{} // requeued dead letters wait to be sent
 	exhausted  chan exhaustion
 	lease      atomic.Pointer[workqueue.Lease] // nil while this node does not lead
 	duties     []*duty
 	stands     workqueue.SessionID // which has said its precedence; lead's alone
 
-	pipe      streamsState
-	mark      session.Mark // the furthest that the database is known to have come; watchDatabase's
-	single    single       // of the server
-	unmoved   time.Time    // when no service had moved at many endpoints; noteHandedOut's
-	differing sync.Once    // what the program says of the streams has been compared
-	suspects  suspects
-	mute      stalling
-	reach     reach
-	endpoints endpointSet
-	pending   *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
-	recorder  stream.Incarnation  // of the reply consumer
-	settling  settle.Store        // which has the meter told
-	collector stream.Incarnation  // of the consumer of dead letters
-	uncleared runSet              // failed loads of which something may be left
-	watch     watchlist           // what commits gave reason to look at
-	alarms    alarms              // when slices come due that it has scheduled
-	fresh     *freshEvents        // that it has just committed
-	fetching  *fetching           // what it works on itself
-	flushing  *flushing           // what it does for collectors
+	streams    streamsState
+	mark       session.Mark // the furthest that the database is known to have come; watchDatabase's
+	single     single       // of the server
+	unmoved    time.Time    // when no service had moved at many endpoints; noteHandedOut's
+	differing  sync.Once    // what the program says of the streams has been compared
+	suspects   suspects
+	stalled    stalling
+	reach      reach
+	endpoints  endpointSet
+	pending    *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
+	recorder   stream.Incarnation  // of the reply consumer
+	settling   settle.Store        // which has the meter told
+	deadReader stream.Incarnation  // of the consumer of dead letters
+	uncleared  runSet              // failed loads of which something may be left
+	watch      watchlist           // what commits gave reason to look at
+	alarms     alarms              // when slices come due that it has scheduled
+	fresh      *freshEvents        // that it has just committed
+	fetching   *fetching           // what it works on itself
+	flushing   *flushing           // what it does for collectors
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -93,7 +93,7 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	n := &Node{
 		cfg: cfg, log: cfg.Log, store: store, nc: nc, js: js, ready: make(chan struct{}),
 		wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), elections: make(chan struct{}, 1),
-		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), letters: make(chan struct{}, 1),
+		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), requeued: make(chan struct{}, 1),
 		exhausted: make(chan exhaustion, advisoryRoom), pending: semaphore.NewWeighted(maxPendingBytes),
 		settling: settle.New(store).Counting(cfg.Meter.Settled),
 	}
@@ -105,11 +105,11 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	n.fetching = newFetching(n)
 	n.flushing = newFlushing(n)
 	n.endpoints.known = map[string]bool{}
-	n.pipe.changed = make(chan struct{})
+	n.streams.changed = make(chan struct{})
 	n.watch.come = make(chan struct{}, 1)
 	n.fresh = newFreshEvents()
 	n.recorder.Ask = n.whenMade(wire.StreamReply, wire.RecorderConsumer)
-	n.collector.Ask = n.whenMade(wire.StreamDead, wire.CollectorConsumer)
+	n.deadReader.Ask = n.whenMade(wire.StreamDead, wire.DeadLetterConsumer)
 	return n, nil
 }
 
@@ -275,8 +275,8 @@ func (n *Node) work(ctx context.Context) {
 	loops.Go(func() { n.lead(ctx) })
 	loops.Go(func() { n.publishEvents(ctx) })
 	loops.Go(func() { n.publishFresh(ctx) })
-	loops.Go(func() { n.publishLetters(ctx) })
-	loops.Go(func() { n.collect(ctx, draining) })
+	loops.Go(func() { n.publishDeadLetters(ctx) })
+	loops.Go(func() { n.readDeadLetters(ctx, draining) })
 	loops.Go(func() { n.removeExhausted(ctx) })
 	loops.Go(func() { n.keepClear(ctx) })
 	loops.Go(func() { n.keepWatch(ctx) })

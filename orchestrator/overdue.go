@@ -25,7 +25,7 @@ const (
 // service: one that still lies in the stream waits for its endpoint, not for its items, and gets a new deadline. Of one
 // that was acknowledged the reply was lost. One that a service keeps without an answer counts as a failed attempt, if
 // there is reason to blame its items ([settle.Store.Blamed]); its request is taken out of the stream so that nobody
-// works on it in vain. While JetStream is mute its time is over all the same, at no cost. What else cannot be told now
+// works on it in vain. While JetStream is silent its time is over all the same, at no cost. What else cannot be told now
 // is left to the next sweep.
 func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
 	overdue, err := n.settling.OverdueSlices(ctx, overdueBatch)
@@ -84,7 +84,7 @@ func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 	for i, w := range waiting {
 		names[i] = w.Endpoint
 	}
-	epoch, _ := n.pipe.now()
+	epoch, _ := n.streams.now()
 	queues := n.queuesOf(ctx, names)
 	var failed error
 	var at []settle.Handed
@@ -126,7 +126,7 @@ type sorted struct {
 func (n *Node) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
 	s := sorted{doubted: map[workqueue.SliceID]bool{}}
 	looking := n.lookForRequests(ctx)
-	well := n.pipe.wellFor(n.nc.Stats().Reconnects)
+	well := n.streams.wellFor(n.nc.Stats().Reconnects)
 	for _, o := range overdue {
 		if o.StreamSeq == 0 {
 			s.gone = append(s.gone, o.ID)
@@ -134,7 +134,7 @@ func (n *Node) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted
 		}
 		switch found := looking.request(ctx, o); {
 		case found == unknown && o.Handed && looking.stream == nil:
-			// Whatever became of it, its time is over; and nobody is to blame while JetStream is mute.
+			// Whatever became of it, its time is over; and nobody is to blame while JetStream is silent.
 			s.silent = append(s.silent, o.ID)
 			s.doubted[o.ID] = true
 		case found == unknown:

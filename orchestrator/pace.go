@@ -196,7 +196,7 @@ func (n *Node) queues(ctx context.Context, of []pace.PacedEndpoint) map[string]*
 const fewQueues = 8
 
 // queuesOf asks JetStream for the consumers of endpoints. Those that are missing are nil in it, those of which nothing
-// is known in time are not in it. A cluster in which one consumer is mute brings no list: then each is asked for by
+// is known in time are not in it. A cluster in which one consumer is silent brings no list: then each is asked for by
 // itself.
 func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstream.ConsumerInfo {
 	of := map[string]*jetstream.ConsumerInfo{}

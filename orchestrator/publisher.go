@@ -35,7 +35,7 @@ const (
 	postponement = time.Second
 )
 
-// readTimeout bounds a read from PostgreSQL: a connection that has gone mute is given up after it.
+// readTimeout bounds a read from PostgreSQL: a connection that has gone silent is given up after it.
 const readTimeout = 15 * time.Second
 
 // CodeItemTooLarge is the error code of an item that fits in no request.
@@ -349,7 +349,7 @@ const republishPause = 200 * time.Millisecond
 var errStreamsChanged = errors.New("a new epoch of the streams has begun")
 
 func (n *Node) await(ctx context.Context, p *publication) (*jetstream.PubAck, error) {
-	epoch, changed := n.pipe.now()
+	epoch, changed := n.streams.now()
 	if epoch > p.epoch {
 		select {
 		case ack := <-p.future.Ok():

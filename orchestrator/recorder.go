@@ -203,7 +203,7 @@ func (n *Node) noteGivenUp(ctx context.Context, r *reading) error {
 	timed, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	run, _ := uuid.Parse(r.msg.Headers().Get(wire.HeaderRun)) // the reply was understood: it says
-	isNew, err := deadletter.New(n.store).Bury(timed, givenUpLetter(&r.answer, run))
+	isNew, err := deadletter.New(n.store).Bury(timed, givenUpDeadLetter(&r.answer, run))
 	if isNew {
 		n.stats.buried.Add(1)
 		n.cfg.Meter.Happened(EventDead, r.answer.Endpoint, 1)

@@ -49,7 +49,7 @@ func (n *Node) feed(ctx context.Context, replies lanes[fetched]) {
 // readReplies binds to the reply consumer and feeds the recorders until ctx ends or the streams change. What was read
 // ahead is then left to another node, which may have it at once.
 func (n *Node) readReplies(ctx context.Context, replies lanes[fetched]) error {
-	_, changed := n.pipe.now()
+	_, changed := n.streams.now()
 	made, err := n.bind(ctx, &n.recorder, stream.EnsureRecorder)
 	if err != nil {
 		return err

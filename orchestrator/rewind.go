@@ -83,7 +83,7 @@ func (n *Node) lookAtDatabase(ctx context.Context) error {
 // passGap has all that is out issued again, since the database knows less of it than was so.
 func (n *Node) passGap(ctx context.Context, have session.Mark) error {
 	known := have.Later(n.mark)
-	epoch, _ := n.pipe.now()
+	epoch, _ := n.streams.now()
 	known.Epoch = max(known.Epoch, epoch)
 	gap, err := session.New(n.store).PassGap(ctx, known)
 	if err != nil {

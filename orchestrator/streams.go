@@ -91,7 +91,7 @@ func (n *Node) createAs(ctx context.Context, v *streams.StreamValues) (stream.St
 	}
 	asked := time.Now()
 	states, err := stream.Create(ctx, n.js, cfg)
-	n.mute.note(asked, err)
+	n.stalled.note(asked, err)
 	if v.Replicas == 0 && cfg.Replicas > stream.DefaultReplicas && stream.NotClustered(err) {
 		name := n.nc.ConnectedClusterName()
 		n.single.name.Store(&name)
@@ -211,6 +211,6 @@ func refused(err error) bool {
 
 // Keeps reports whether a stream has what nothing else has. The others are replaced when they cannot serve.
 func Keeps(stream string) bool {
-	carries := pipeStreams()
+	carries := sliceStreams()
 	return !slices.Contains(carries[:], stream)
 }

@@ -19,8 +19,8 @@ type swept struct{ dead, lost, standing, late int }
 func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	var s swept
 	err := n.sweep(ctx, lease, &s)
-	signal(n.publish) // events that a dead node left behind
-	signal(n.letters) // and letters
+	signal(n.publish)  // events that a dead node left behind
+	signal(n.requeued) // and letters
 	n.stats.released.Add(int64(s.dead + s.lost))
 	if s.dead+s.lost+s.late+s.standing > 0 {
 		n.log.Info("swept", zap.Int("dead_session", s.dead), zap.Int("lost_stream", s.lost), zap.Int("overdue", s.late),
@@ -35,9 +35,9 @@ func (n *Node) sweeping(ctx context.Context, lease workqueue.Lease) (time.Durati
 func (n *Node) endingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
 	defer cancel()
-	mute, err := session.New(n.store).EndStalledClients(timed, lease)
-	if mute > 0 {
-		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", mute))
+	stalled, err := session.New(n.store).EndStalledClients(timed, lease)
+	if stalled > 0 {
+		n.log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", stalled))
 	}
 	return 0, err
 }
@@ -64,7 +64,7 @@ func (n *Node) sweep(ctx context.Context, lease workqueue.Lease, s *swept) error
 			_, err := request.New(n.store).SweepRequests(ctx, lease)
 			return err
 		},
-		// What asks NATS comes last: when that is mute, it takes all of its time.
+		// What asks NATS comes last: when that is silent, it takes all of its time.
 		func(ctx context.Context) error { return n.noteHandedOut(ctx, lease) },
 		count(&s.late, n.sweepOverdue),
 	} {

@@ -121,7 +121,7 @@ func TestALoadThatTakesLongToClearKeepsNoSweep(t *testing.T) {
 	until(t, "the request has timed out", func() bool { return b.node.Stats().Expired > 0 })
 }
 
-// JetStream is mute: what is known without it goes on.
+// JetStream is silent: what is known without it goes on.
 func TestWhoIsLateIsKnownWithoutJetStream(t *testing.T) {
 	t.Parallel()
 	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})

@@ -37,7 +37,7 @@ const (
 
 // ourStreams are all of them; of the last two PostgreSQL does not know what is in them.
 func ourStreams() []string {
-	carry := pipeStreams()
+	carry := sliceStreams()
 	return append(carry[:], wire.StreamDead, wire.StreamEvent)
 }
 
@@ -134,7 +134,7 @@ func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	moved, carry := c.node.pipe.sequences(), pipeStreams()
+	moved, carry := c.node.streams.sequences(), sliceStreams()
 	for i, name := range carry {
 		if moved[i] != c.last[name] {
 			c.last[name], c.heard[name] = moved[i], time.Now()
@@ -293,7 +293,7 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 
 // lettersLeft reports whether dead letters lie in their stream that no node has taken in yet.
 func (n *Node) lettersLeft(ctx context.Context) (bool, error) {
-	consumer, err := n.js.Consumer(ctx, wire.StreamDead, wire.CollectorConsumer)
+	consumer, err := n.js.Consumer(ctx, wire.StreamDead, wire.DeadLetterConsumer)
 	if err != nil {
 		return true, fmt.Errorf("look for dead letters: %w", err)
 	}

@@ -32,7 +32,7 @@ func TestComing(t *testing.T) {
 		"a file of the URL":       {unreadable, ""},
 		"no socket yet":           {noSocket, "is not there"},
 		"no address yet":          {noName, "db.invalid"},
-		"mute":                    {fmt.Errorf("ping: %w", context.DeadlineExceeded), "does not answer"},
+		"silent":                  {fmt.Errorf("ping: %w", context.DeadlineExceeded), "does not answer"},
 		"lost in a migration":     {fmt.Errorf("apply 00001: %w", syscall.ECONNRESET), "is not there"},
 		"no right to a socket":    {&os.SyscallError{Syscall: "connect", Err: syscall.EACCES}, ""},
 		"an error of a migration": {&pgconn.PgError{Code: "42P07"}, ""},

@@ -107,14 +107,14 @@ func TestFurtherStreamsAreLearnt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	now := time.Now()
-	b.exec(`INSERT INTO pipe (name, epoch, work_created, reply_created) VALUES ('pipe', 7, $1, $1)`,
+	b.exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 7, $1, $1)`,
 		now.UTC().Truncate(time.Microsecond))
 	seen := streams.Created{Work: now, Reply: now, Stage: now, Flow: now}
 	observe := func(epoch int64, advances bool) {
 		t.Helper()
-		pipe, advanced, err := streams.New(b.store).ObserveStreams(t.Context(), seen)
-		if err != nil || pipe.Epoch != epoch || advanced != advances {
-			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", pipe.Epoch, advanced, err, epoch, advances)
+		current, advanced, err := streams.New(b.store).ObserveStreams(t.Context(), seen)
+		if err != nil || current.Epoch != epoch || advanced != advances {
+			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", current.Epoch, advanced, err, epoch, advances)
 		}
 	}
 	observe(7, false)

@@ -328,7 +328,7 @@ func TestExplain(t *testing.T) {
 				run := b.load(request(), 7)
 				b.one(run)
 				if err := session.New(b.store).Heartbeat(b.Context(), b.session, time.Minute,
-					map[string]any{"nats": true, "mute": map[string]any{"seconds": 60, "why": "stream X: no answer"}}); err != nil {
+					map[string]any{"nats": true, "stalled": map[string]any{"seconds": 60, "why": "stream X: no answer"}}); err != nil {
 					b.Fatal(err)
 				}
 				return run
@@ -442,7 +442,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(request(), 4)
 				b.send(b.one(run))
-				b.exec(`INSERT INTO pipe (name, epoch, work_created, reply_created) VALUES ('pipe', 2, now(), now())`)
+				b.exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 2, now(), now())`)
 				return run
 			},
 			want: []told{{state: "sent", reason: explain.ReasonStreamLost, owner: node, items: 4}}, says: "streams",

@@ -80,12 +80,12 @@ func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
 
 func (m *machine) nextEpoch(t *rapid.T) int64 {
 	now := time.Now()
-	pipe, _, err := streams.New(m.store).ObserveStreams(m.Context(), streams.Created{Work: now, Reply: now, Stage: now,
+	current, _, err := streams.New(m.store).ObserveStreams(m.Context(), streams.Created{Work: now, Reply: now, Stage: now,
 		Flow: now})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pipe.Epoch
+	return current.Epoch
 }
 
 func (m *machine) Claim(t *rapid.T) {
@@ -276,7 +276,7 @@ func (m *machine) Die(t *rapid.T) {
 	}
 }
 
-func (m *machine) LosePipe(t *rapid.T) {
+func (m *machine) LoseStreams(t *rapid.T) {
 	m.epoch = m.nextEpoch(t)
 	if _, err := settle.New(m.store).ReleaseLostStreams(m.Context(), m.lease); err != nil {
 		t.Fatal(err)
@@ -476,7 +476,7 @@ func (m *machine) end(t *rapid.T) {
 	if !m.cancelled {
 		m.letGo(t)
 		m.Die(t)
-		m.LosePipe(t)
+		m.LoseStreams(t)
 		for m.finishAll(); m.count(isHeldBack) > 0; m.finishAll() {
 			m.letSampleGo(t)
 		}

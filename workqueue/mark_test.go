@@ -43,7 +43,7 @@ func TestGapIsPassedOnce(t *testing.T) {
 	out := b.claim(run, 2)
 	b.send(out[0])
 	b.record(faulty(out[1], workqueue.SlotError{Code: "flaky", Retry: true})) // waits for its time
-	b.exec(`INSERT INTO pipe (name, epoch, work_created, reply_created) VALUES ('pipe', 3, now(), now())`)
+	b.exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 3, now(), now())`)
 	known.Epoch = 7
 	waiting := b.number(`SELECT count(*) FROM work_slice WHERE state = 'scheduled'`)
 	var before uuid.UUID

@@ -84,16 +84,16 @@ func TestEndOfASessionHandsBackAtOnce(t *testing.T) {
 	}
 }
 
-func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
+func TestLostStreamsAreIssuedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	lease := b.lead()
 	work := time.Now()
 	observe := func(work, reply time.Time, epoch int64, advances bool) {
 		t.Helper()
-		pipe, advanced, err := streams.New(b.store).ObserveStreams(t.Context(), streams.Created{Work: work, Reply: reply})
-		if err != nil || pipe.Epoch != epoch || advanced != advances {
-			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", pipe.Epoch, advanced, err, epoch, advances)
+		current, advanced, err := streams.New(b.store).ObserveStreams(t.Context(), streams.Created{Work: work, Reply: reply})
+		if err != nil || current.Epoch != epoch || advanced != advances {
+			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", current.Epoch, advanced, err, epoch, advances)
 		}
 	}
 	observe(work, work, 1, true)
@@ -133,7 +133,7 @@ func TestLostPipeIsIssuedAgainAtOnce(t *testing.T) {
 }
 
 // Many nodes see the same new streams: one of them opens the epoch.
-func TestPipeEpochGrowsOnce(t *testing.T) {
+func TestStreamEpochGrowsOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	now := time.Now()
@@ -144,11 +144,11 @@ func TestPipeEpochGrowsOnce(t *testing.T) {
 		for range 8 {
 			wg.Go(func() {
 				seen := streams.Created{Work: now, Reply: now, Stage: now, Flow: now.Add(time.Duration(epoch) * time.Second)}
-				pipe, advanced, err := streams.New(b.store).ObserveStreams(t.Context(), seen)
+				current, advanced, err := streams.New(b.store).ObserveStreams(t.Context(), seen)
 				mu.Lock()
 				defer mu.Unlock()
-				if err != nil || pipe.Epoch != epoch {
-					t.Errorf("epoch %d, %v; want %d", pipe.Epoch, err, epoch)
+				if err != nil || current.Epoch != epoch {
+					t.Errorf("epoch %d, %v; want %d", current.Epoch, err, epoch)
 				}
 				if advanced {
 					advances++
@@ -264,7 +264,7 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 				l)
 			return err
 		},
-		"lost pipe": func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseLostStreams(ctx, l); return err },
+		"lost streams": func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseLostStreams(ctx, l); return err },
 		"expire": func(l workqueue.Lease) error {
 			_, err := settle.New(b.store).Expire(ctx, l, ids(claimed[0]))
 			return err

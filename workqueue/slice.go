@@ -17,7 +17,7 @@ const (
 	CauseSilence    Cause = "silence"    // no reply came in time, and nothing says that it was because of the items
 	CauseSession    Cause = "session"    // the node that had claimed it is gone
 	CauseHandBack   Cause = "handback"   // the node that had claimed it stopped in good order
-	CauseStreams    Cause = "pipe"       // a stream was lost or recreated, and the request or its reply with it
+	CauseStreams    Cause = "streams"    // a stream was lost or recreated, and the request or its reply with it
 	CauseLost       Cause = "lost"       // the request was acknowledged, and no reply to it is there
 	CauseSplit      Cause = "split"      // the request would have been larger than the server takes
 	CauseBisect     Cause = "bisect"     // half of a chunk that failed as a whole

@@ -17,7 +17,7 @@ import (
 
 // A process that was stopped in the middle of a COPY holds its slice's lock, and no time-out of PostgreSQL's ends it.
 // The leader does, and then issues the slice again.
-func TestAClientThatWentMuteInACopy(t *testing.T) {
+func TestAClientThatStalledInACopy(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	store, release, err := database.Open(t.Context(), url, database.PoolConfig{})

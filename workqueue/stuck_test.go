@@ -63,7 +63,7 @@ func TestRecordWaitsForTheOtherMessagesOfAReply(t *testing.T) {
 }
 
 // More slices than one transaction takes were lost with the streams: all of them are issued again, in several.
-func TestLostPipeOfManySlices(t *testing.T) {
+func TestLostStreamsOfManySlices(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	lease := b.lead()

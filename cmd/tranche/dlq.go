@@ -45,7 +45,7 @@ func (l *dlqList) Run(ctx context.Context, term *console) error {
 	if len(page.Letters) == 0 {
 		return term.printf("no dead letters\n")
 	}
-	if err := term.printf("%s", lettersText(page.Letters, term.room())); err != nil {
+	if err := term.printf("%s", deadLettersText(page.Letters, term.room())); err != nil {
 		return err
 	}
 	if page.Next != nil {
@@ -54,7 +54,7 @@ func (l *dlqList) Run(ctx context.Context, term *console) error {
 	return nil
 }
 
-func lettersText(letters []client.DeadLetter, room int) string {
+func deadLettersText(letters []client.DeadLetter, room int) string {
 	t := table{room: room}
 	if narrow(room) {
 		t.row("LETTER", "ENDPOINT", "CAUSE", "STATE", "DIED")
@@ -64,7 +64,7 @@ func lettersText(letters []client.DeadLetter, room int) string {
 	for i := range letters {
 		l := &letters[i]
 		cells := []string{
-			shortLetter(l.ID), inert(l.Endpoint), short(inert(l.Cause), 32), string(l.State), moment(l.At)[5:16],
+			shortDeadLetter(l.ID), inert(l.Endpoint), short(inert(l.Cause), 32), string(l.State), moment(l.At)[5:16],
 		}
 		if narrow(room) {
 			cells[1], cells[2] = short(cells[1], 14), short(cells[2], 19)
@@ -76,11 +76,11 @@ func lettersText(letters []client.DeadLetter, room int) string {
 	return t.String()
 }
 
-// shortLetter is the time in an id, and its count within that: letters come in bursts.
-func shortLetter(id string) string { return id[:min(len(id), 18)] }
+// shortDeadLetter is the time in an id, and its count within that: dead letters come in bursts.
+func shortDeadLetter(id string) string { return id[:min(len(id), 18)] }
 
 type dlqShow struct {
-	ID   string `arg:"" name:"letter" help:"An id, or a piece of one."`
+	ID   string `arg:"" name:"dead-letter" help:"An id, or a piece of one."`
 	Full bool   `help:"All of the body, however large."`
 }
 
@@ -97,13 +97,13 @@ func (l *dlqShow) Run(ctx context.Context, term *console) error {
 	if term.json {
 		return term.sent()
 	}
-	return term.printf("%s%s%s%s", letterHead(&letter), headersText(letter.Headers),
+	return term.printf("%s%s%s%s", deadLetterHead(&letter), headersText(letter.Headers),
 		contentText(&letter.Body, l.Full), whatToDo(&letter))
 }
 
-func letterHead(l *client.DeadLetterDocument) string {
+func deadLetterHead(l *client.DeadLetterDocument) string {
 	t := table{}
-	t.row("letter", l.ID)
+	t.row("dead letter", l.ID)
 	t.row("endpoint", inert(l.Endpoint))
 	t.row("state", fmt.Sprintf("%s since %s", l.State, moment(l.ChangedAt)))
 	t.row("cause", inert(l.Cause))
@@ -138,7 +138,7 @@ func letterHead(l *client.DeadLetterDocument) string {
 }
 
 func whatToDo(l *client.DeadLetterDocument) string {
-	id := shortLetter(l.ID)
+	id := shortDeadLetter(l.ID)
 	switch l.State {
 	case client.LetterStateWaiting:
 		return fmt.Sprintf("\nsend it again:  tranche dlq requeue %s\ngive it up:     tranche dlq drop %s\n", id, id)
@@ -149,15 +149,15 @@ func whatToDo(l *client.DeadLetterDocument) string {
 	}
 }
 
-// letterChoice is the letters that a command is about.
-type letterChoice struct {
-	IDs      []string `arg:"" optional:"" name:"letter" help:"Ids, or the beginnings of ids."`
+// deadLetterChoice is the dead letters that a command is about.
+type deadLetterChoice struct {
+	IDs      []string `arg:"" optional:"" name:"dead-letter" help:"Ids, or the beginnings of ids."`
 	Endpoint string   `help:"All that wait of this endpoint." placeholder:"NAME"`
 	All      bool     `help:"All that wait."`
 }
 
 // check refuses a choice that is none, or two: what is meant has to be spelled out.
-func (c *letterChoice) check() error {
+func (c *deadLetterChoice) check() error {
 	chosen := 0
 	for _, set := range []bool{len(c.IDs) > 0, c.Endpoint != "", c.All} {
 		if set {
@@ -166,7 +166,7 @@ func (c *letterChoice) check() error {
 	}
 	switch chosen {
 	case 0:
-		return errors.New("say which letters: their ids, --endpoint NAME or --all")
+		return errors.New("say which dead letters: their ids, --endpoint NAME or --all")
 	case 1:
 		return nil
 	default:
@@ -175,7 +175,7 @@ func (c *letterChoice) check() error {
 }
 
 type dlqRequeue struct {
-	letterChoice
+	deadLetterChoice
 	Force bool `help:"Also those that have been requeued three times and died each time."`
 }
 
@@ -209,13 +209,13 @@ func requeuedText(done *client.Requeue) string {
 		return "no dead letter waits\n"
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s requeued", letters(done.Requeued))
+	fmt.Fprintf(&text, "%s requeued", deadLetters(done.Requeued))
 	if done.RefusedTotal > 0 {
 		fmt.Fprintf(&text, ", %s refused", count(int64(done.RefusedTotal)))
 	}
 	text.WriteString("\n")
 	for _, refused := range done.Refused {
-		fmt.Fprintf(&text, "  %s: %s\n", shortLetter(refused.ID), inert(refused.Reason))
+		fmt.Fprintf(&text, "  %s: %s\n", shortDeadLetter(refused.ID), inert(refused.Reason))
 	}
 	if more := done.RefusedTotal - len(done.Refused); more > 0 {
 		fmt.Fprintf(&text, "  and %s more\n", count(int64(more)))
@@ -223,14 +223,14 @@ func requeuedText(done *client.Requeue) string {
 	return text.String()
 }
 
-func letters(n int) string {
+func deadLetters(n int) string {
 	if n == 1 {
-		return "1 letter"
+		return "1 dead letter"
 	}
-	return count(int64(n)) + " letters"
+	return count(int64(n)) + " dead letters"
 }
 
-type dlqDrop struct{ letterChoice }
+type dlqDrop struct{ deadLetterChoice }
 
 // Validate is called by kong.
 func (d *dlqDrop) Validate() error { return d.check() }
@@ -249,5 +249,5 @@ func (d *dlqDrop) Run(ctx context.Context, term *console) error {
 	if term.json {
 		return term.sent()
 	}
-	return term.printf("%s dropped\n", letters(done.Dropped))
+	return term.printf("%s dropped\n", deadLetters(done.Dropped))
 }

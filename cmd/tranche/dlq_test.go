@@ -59,14 +59,14 @@ func TestDeadLettersByHand(t *testing.T) {
 		"tranche dlq requeue "+mail[0].String()[:18])
 	b.want(b.tranche("dlq", "show", loop.String()), 0, `\x1b[31mtext`)
 
-	b.want(b.tranche("dlq", "requeue", mail[0].String()[:18]), 0, "1 letter requeued")
-	b.want(b.tranche("dlq", "requeue", mail[0].String()), 1, "0 letters requeued, 1 refused", "already")
+	b.want(b.tranche("dlq", "requeue", mail[0].String()[:18]), 0, "1 dead letter requeued")
+	b.want(b.tranche("dlq", "requeue", mail[0].String()), 1, "0 dead letters requeued, 1 refused", "already")
 	b.want(b.tranche("dlq", "drop", mail[0].String()), 1, "it is requeued")
-	b.want(b.tranche("dlq", "requeue", "--endpoint", "mail"), 0, "2 letters requeued")
+	b.want(b.tranche("dlq", "requeue", "--endpoint", "mail"), 0, "2 dead letters requeued")
 	b.want(b.tranche("dlq", "requeue", "--all"), 1, "1 refused", "mend the service")
-	b.want(b.tranche("dlq", "requeue", "--all", "--force"), 0, "1 letter requeued")
+	b.want(b.tranche("dlq", "requeue", "--all", "--force"), 0, "1 dead letter requeued")
 	b.buried("mail", 1, deadletter.DeadLetter{})
-	b.want(b.tranche("dlq", "drop", "--all"), 0, "1 letter dropped")
+	b.want(b.tranche("dlq", "drop", "--all"), 0, "1 dead letter dropped")
 	b.want(b.tranche("dlq", "list", "--state", "requeued"), 0, "mail", "loop")
 
 	for _, op := range []string{"requeue", "drop"} {
@@ -162,7 +162,7 @@ func TestARequeuedLetterIsServed(t *testing.T) {
 			wire.HeaderSlice: {uuid.NewString()}, wire.HeaderRun: {uuid.NewString()},
 			wire.HeaderStep: {"0"}, wire.HeaderAttempt: {"1"}, wire.HeaderGeneration: {"1"},
 		}})
-	b.want(b.tranche("dlq", "requeue", "--all"), 0, "1 letter requeued")
+	b.want(b.tranche("dlq", "requeue", "--all"), 0, "1 dead letter requeued")
 	got := -1
 	eventually(t, "it is served", func() bool {
 		select {

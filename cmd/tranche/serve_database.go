@@ -93,7 +93,7 @@ type databaseWait struct {
 	log      *zap.Logger
 }
 
-// knock looks whether PostgreSQL takes connections, and does not wait long for one that has gone mute. Each of the
+// knock looks whether PostgreSQL takes connections, and does not wait long for one that has gone silent. Each of the
 // addresses has a time of its own: one that never answers must not keep the next from being tried.
 func (w databaseWait) knock(ctx context.Context, config *pgx.ConnConfig) error {
 	config = config.Copy()

@@ -174,16 +174,16 @@ func TestWhatAStartWaitsFor(t *testing.T) {
 	}
 }
 
-// One of several hosts that takes a connection and stays mute does not keep the next from being tried.
+// One of several hosts that takes a connection and stays silent does not keep the next from being tried.
 func TestEachHostHasATimeOfItsOwn(t *testing.T) {
 	t.Parallel()
-	mute, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = mute.Close() })
+	t.Cleanup(func() { _ = silent.Close() })
 	live := script(t, false)
-	config, err := pgx.ParseConfig("postgres://u:p@" + mute.Addr().String() + "," + live.Addr().String() +
+	config, err := pgx.ParseConfig("postgres://u:p@" + silent.Addr().String() + "," + live.Addr().String() +
 		"/x?sslmode=disable&connect_timeout=3600")
 	if err != nil {
 		t.Fatal(err)

@@ -133,7 +133,7 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 	}
 }
 
-// A PostgreSQL that has gone mute does not hold a stop up beyond its grace. What is left is said.
+// A PostgreSQL that has gone silent does not hold a stop up beyond its grace. What is left is said.
 func TestAStopIsBounded(t *testing.T) {
 	t.Parallel()
 	const grace = time.Second

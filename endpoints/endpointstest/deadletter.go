@@ -15,13 +15,13 @@ func (k *Kit) DeadLetter() wire.DeadLetter {
 	k.t.Helper()
 	ctx, cancel := k.own()
 	defer cancel()
-	collector, err := stream.EnsureCollector(ctx, k.js)
+	reader, err := stream.EnsureDeadLetterReader(ctx, k.js)
 	if err != nil {
 		k.t.Fatalf("endpointstest: %v", err)
 	}
 	waiting, stop := context.WithTimeout(k.ctx, k.patience)
 	defer stop()
-	msg, err := collector.Next(jetstream.FetchContext(waiting))
+	msg, err := reader.Next(jetstream.FetchContext(waiting))
 	if err != nil {
 		k.t.Fatalf("endpointstest: in %s there was no dead letter: %v", k.patience, err)
 	}

@@ -83,10 +83,10 @@ func EnsureRecorder(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	return ensureReader(ctx, js, wire.StreamReply, wire.RecorderConsumer, wire.ReplyPrefix+"*")
 }
 
-// EnsureCollector creates the durable consumer through which nodes read dead letters, or brings it to date, and returns
+// EnsureDeadLetterReader creates the durable consumer through which nodes read dead letters, or brings it to date, and returns
 // it.
-func EnsureCollector(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
-	return ensureReader(ctx, js, wire.StreamDead, wire.CollectorConsumer, wire.DeadPrefix+"*")
+func EnsureDeadLetterReader(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+	return ensureReader(ctx, js, wire.StreamDead, wire.DeadLetterConsumer, wire.DeadPrefix+"*")
 }
 
 func ensureReader(

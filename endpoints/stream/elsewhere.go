@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// elsewherePatience is how long JetStream may be mute over a connection that stands, until it is asked at the other
+	// elsewherePatience is how long JetStream may be silent over a connection that stands, until it is asked at the other
 	// servers of the cluster: the one at hand may be cut off from them, and they have elected leaders without it.
 	elsewherePatience = 4 * time.Second
 	// firstElsewhere and longestElsewhere are the pauses between two such rounds, doubled from one to the other.
@@ -37,7 +37,7 @@ var errElsewhere = errors.New("JetStream does not answer over this connection, a
 // errStale is the answer of a leader that has lost the others.
 var errStale = errors.New("the leader has not heard of the other servers for seconds")
 
-// elsewhere takes a connection to another server when JetStream is mute over it and answers there. The connection
+// elsewhere takes a connection to another server when JetStream is silent over it and answers there. The connection
 // itself would stay: its server answers its pings. While nobody leads it leaves things as they are, lest it go from the
 // servers that are about to elect a leader to the one that is cut off.
 type elsewhere struct {

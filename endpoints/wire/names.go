@@ -18,11 +18,11 @@ const (
 	StreamDead  = "TRANCHE_DEAD"  // dead letters on their way to a node
 )
 
-// RecorderConsumer is the durable consumer through which all nodes together read replies, CollectorConsumer the one
+// RecorderConsumer is the durable consumer through which all nodes together read replies, DeadLetterConsumer the one
 // through which they read dead letters.
 const (
 	RecorderConsumer  = "recorder"
-	CollectorConsumer = "collector"
+	DeadLetterConsumer = "deadletters"
 )
 
 // DatabaseMark is where nodes keep, in StreamFlow, how far their database has come. No endpoint has such a name.

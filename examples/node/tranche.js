@@ -67,7 +67,7 @@ class Service {
   }
 
   // elsewhere takes the connection to another server if JetStream answers a question there: the one at hand may be cut
-  // off from its cluster. While nobody answers it stays: in an election everybody is mute.
+  // off from its cluster. While nobody answers it stays: in an election everybody is silent.
   async elsewhere(question) {
     if (Date.now() - (this.looked ?? 0) < ROUND) return false; // another endpoint has looked
     this.looked = Date.now();

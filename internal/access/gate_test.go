@@ -24,7 +24,7 @@ func keep(t *testing.T, store *wqdatabase.DB, name, secret string) {
 	}
 }
 
-// Who cannot be checked any more, because PostgreSQL has gone mute, is ended too: it may have been revoked.
+// Who cannot be checked any more, because PostgreSQL has gone silent, is ended too: it may have been revoked.
 func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	t.Parallel()
 	database := testenv.Database(t)

@@ -27,8 +27,8 @@ func (s *strained) StandingCredentials(ctx context.Context, hashes [][]byte, _ t
 	return hashes, s.answer(ctx)
 }
 
-// mute answers nothing.
-func mute(ctx context.Context) error {
+// silent answers nothing.
+func silent(ctx context.Context) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -66,7 +66,7 @@ func admit(t *testing.T, ago time.Duration, answer func(context.Context) error) 
 func TestNobodyGoesOnUncheckedForTooLong(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(context.Context) error{
-		"mute":    mute,
+		"silent":  silent,
 		"refuses": func(context.Context) error { return errors.New("it is away") },
 	} {
 		for ago := time.Duration(0); ago < access.RevocationTime; ago += 50 * time.Millisecond {
@@ -105,7 +105,7 @@ func TestALateRequestGoesOn(t *testing.T) {
 func TestOneAnswerThatDoesNotComeEndsNothing(t *testing.T) {
 	t.Parallel()
 	for name, once := range map[string]func(context.Context) error{
-		"mute": mute, "halted": halted(2500 * time.Millisecond),
+		"silent": silent, "halted": halted(2500 * time.Millisecond),
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			asked := 0

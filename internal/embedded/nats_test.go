@@ -162,7 +162,7 @@ func TestNATSLocksItsStore(t *testing.T) {
 	mustSay(t, err, store)
 }
 
-// revivalLimit is what a run may lose when its pipe is deleted.
+// revivalLimit is what a run may lose when its streams are deleted.
 const revivalLimit = 10 * time.Second
 
 func TestNATSComesBackFromADeletedStore(t *testing.T) {

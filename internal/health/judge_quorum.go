@@ -9,13 +9,13 @@ import (
 
 // quorum tells of streams that do not answer any node that reaches NATS.
 func (f *facts) quorum() []Condition {
-	mute := f.stalled()
-	if mute == nil {
+	stalled := f.stalled()
+	if stalled == nil {
 		return nil
 	}
-	return []Condition{unkept(dated(*mute.StalledSince, Condition{ // nodes that start anew know only since then
+	return []Condition{unkept(dated(*stalled.StalledSince, Condition{ // nodes that start anew know only since then
 		Kind: NATS, Severity: Critical, Subject: jetStream, Title: "JetStream does not answer", Link: "/nodes",
-		Detail: "Nothing is sent and recorded until it does. " + explain.StalledText(mute.StalledWhy) + ".",
+		Detail: "Nothing is sent and recorded until it does. " + explain.StalledText(stalled.StalledWhy) + ".",
 		Remedy: "See that more than half of the NATS servers run and reach each other; nothing has to be done here then",
 	}))}
 }

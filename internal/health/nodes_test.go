@@ -57,10 +57,10 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	one, other := w.session(), w.session()
-	beat := func(session workqueue.SessionID, mute any) {
+	beat := func(session workqueue.SessionID, stalled any) {
 		t.Helper()
 		if err := sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
-			map[string]any{"nats": true, "mute": mute}); err != nil {
+			map[string]any{"nats": true, "stalled": stalled}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -68,10 +68,10 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 		t.Fatal(err)
 	}
 	unheard := w.appears(health.NoListeners, "bills", health.Critical)
-	mute := map[string]any{"seconds": 60, "why": "stream TRANCHE_WORK: no answer"}
-	beat(one, mute)
+	stalled := map[string]any{"seconds": 60, "why": "stream TRANCHE_WORK: no answer"}
+	beat(one, stalled)
 	w.appears(health.NoListeners, "bills", health.Critical) // the other one says nothing of it
-	beat(other, mute)
+	beat(other, stalled)
 	c := w.appears(health.NATS, "JetStream", health.Critical, "JetStream does not answer", "TRANCHE_WORK: no answer",
 		"half of the NATS servers")
 	if age := w.report(w.watch).At.Sub(c.Since); age < time.Minute || age > time.Minute+soon {
@@ -93,7 +93,7 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	beat(other, nil)
 	w.exec(`UPDATE node_session SET started_at = started_at - interval '1 minute'`)
 	w.goes(health.NATS, "JetStream")
-	beat(other, mute)
+	beat(other, stalled)
 	if again := w.appears(health.NATS, "JetStream", health.Critical); again.Since.Equal(c.Since) {
 		t.Error("what is over is not forgotten")
 	}

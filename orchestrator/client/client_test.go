@@ -31,8 +31,8 @@ func dial(t *testing.T, at string, timeout time.Duration, options ...client.Opti
 	return cl
 }
 
-// mute takes connections and says nothing.
-func mute(t *testing.T) string {
+// silent takes connections and says nothing.
+func silent(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,7 +65,7 @@ func (rows) Read(p []byte) (int, error) { return copy(p, strings.Repeat("1\n", l
 // Whatever is asked of a server that takes the connection and never answers, it ends, and says where that was.
 func TestASilentServerIsGivenUp(t *testing.T) {
 	t.Parallel()
-	at := mute(t)
+	at := silent(t)
 	cl := dial(t, at, short)
 	for name, ask := range map[string]func(context.Context) error{
 		"look": func(ctx context.Context) error {

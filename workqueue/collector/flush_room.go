@@ -11,7 +11,7 @@ import (
 const (
 	// NodeFlushes is how many keys a node flushes at once, of all collectors.
 	NodeFlushes = 128
-	// keptFlushes is how many of them are kept for collectors that have few under way: a service that is mute has all
+	// keptFlushes is how many of them are kept for collectors that have few under way: a service that is silent has all
 	// that its collectors may take, each for as long as a flush may take.
 	keptFlushes = NodeFlushes / 4
 	// fewFlushes is up to how many keys a collector may have under way that uses what is kept.

@@ -31,7 +31,7 @@ const (
 UPDATE work_slice
 SET state = 'cancelled', ended_at = clock_timestamp(), error_code = 'cancelled', error_message = 'the run was cancelled'
 WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent')
-RETURNING id, coalesce(stream_seq, 0), coalesce(pipe_epoch, 0)`
+RETURNING id, coalesce(stream_seq, 0), coalesce(stream_epoch, 0)`
 
 	// forgetBlocks takes what is ready out of the index in which nodes look for work. The blocks are locked in order
 	// before, after the slices.

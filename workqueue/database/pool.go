@@ -140,7 +140,7 @@ func (c PoolConfig) settings() map[string]string {
 	}
 }
 
-// ping is how [Open] sees that PostgreSQL answers: one that took a connection and has gone mute must not hold it up.
+// ping is how [Open] sees that PostgreSQL answers: one that took a connection and has gone silent must not hold it up.
 func ping(ctx context.Context, conn *pgxpool.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, firstAnswer)
 	defer cancel()

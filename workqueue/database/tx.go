@@ -17,7 +17,7 @@ import (
 const (
 	// maxTxAttempts bounds how often a transaction that met a deadlock or a serialization failure is run again.
 	maxTxAttempts = 8
-	// TxTimeout bounds one attempt. A connection that has gone mute is given up after it.
+	// TxTimeout bounds one attempt. A connection that has gone silent is given up after it.
 	TxTimeout = 15 * time.Second
 	// OperatorTimeout bounds a re-run or a cancel, which may touch every block of a large run.
 	OperatorTimeout = 2 * time.Minute

@@ -33,15 +33,15 @@ type Reason string
 
 // Reasons. Those that need a look at NATS are given by package api.
 const (
-	ReasonOperator    Reason = "paused"     // by an operator
-	ReasonThreshold   Reason = "threshold"  // too many items failed
-	ReasonCanary      Reason = "canary"     // the sample is over and somebody has to approve
-	ReasonSampling    Reason = "sampling"   // held back while the sample runs
-	ReasonNoNode      Reason = "no_node"    // no node is alive
-	ReasonNATSAway    Reason = "nats_away"  // the node cannot reach NATS
-	ReasonUnwritable  Reason = "disk_full"  // JetStream's store cannot be written, for that or another reason
-	ReasonNATSStalled Reason = "nats_mute"  // it can, and the streams do not answer: no quorum, or no leader
-	ReasonSettingUp   Reason = "setting_up" // the node has no streams yet
+	ReasonOperator    Reason = "paused"       // by an operator
+	ReasonThreshold   Reason = "threshold"    // too many items failed
+	ReasonCanary      Reason = "canary"       // the sample is over and somebody has to approve
+	ReasonSampling    Reason = "sampling"     // held back while the sample runs
+	ReasonNoNode      Reason = "no_node"      // no node is alive
+	ReasonNATSAway    Reason = "nats_away"    // the node cannot reach NATS
+	ReasonUnwritable  Reason = "disk_full"    // JetStream's store cannot be written, for that or another reason
+	ReasonNATSStalled Reason = "nats_stalled" // it can, and the streams do not answer: no quorum, or no leader
+	ReasonSettingUp   Reason = "setting_up"   // the node has no streams yet
 	ReasonBreaker     Reason = "breaker_open"
 	ReasonProbing     Reason = "probing" // the breaker is open and a probe is out
 	ReasonStepLimit   Reason = "step_limit"

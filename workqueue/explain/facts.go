@@ -227,7 +227,7 @@ FROM (
         CASE WHEN s.state = 'scheduled' AND s.error_code = '` + settle.CodePostponed +
 	`' THEN coalesce(s.error_message, '')
             ELSE '' END AS unsent,
-        s.state = 'sent' AND s.pipe_epoch < (SELECT epoch FROM pipe WHERE name = 'pipe') AS lost,
+        s.state = 'sent' AND s.stream_epoch < (SELECT epoch FROM stream_epoch WHERE name = 'streams') AS lost,
         s.deadline <= $4 AND (s.state = 'claimed' OR s.state = 'sent' AND s.handed_at IS NOT NULL) AS late
     FROM work_slice s
     WHERE s.run_id = ANY ($1) AND s.state IN ('scheduled', 'claimed', 'sent')

@@ -22,7 +22,7 @@ type sessionFacts struct {
 	endedAt   *time.Time
 	alive     bool
 	away      bool      // it said that it cannot reach NATS
-	mute      Stalled   // it said that it does, and that the streams do not answer
+	stalled   Stalled   // it said that it does, and that the streams do not answer
 	locals    *[]string // the local functions that it said it has; nil: it has not said
 }
 
@@ -54,7 +54,7 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	sessions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*sessionFacts, error) {
 		s := &sessionFacts{}
 		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away,
-			&s.mute.Since, &s.mute.Why, &s.locals)
+			&s.stalled.Since, &s.stalled.Why, &s.locals)
 	})
 	if err != nil {
 		return fmt.Errorf("read the nodes: %w", err)

@@ -19,10 +19,10 @@ func (f *facts) stalled() (first *Stalled) {
 	for _, s := range f.alive {
 		switch {
 		case s.away:
-		case s.mute.Since == nil:
+		case s.stalled.Since == nil:
 			return nil
-		case first == nil || s.mute.Since.Before(*first.Since):
-			first = &s.mute
+		case first == nil || s.stalled.Since.Before(*first.Since):
+			first = &s.stalled
 		}
 	}
 	return first
@@ -31,14 +31,14 @@ func (f *facts) stalled() (first *Stalled) {
 // withoutQuorum makes a group wait for NATS, if that is what it waits for whoever's turn it would be otherwise: while
 // the streams do not answer, neither nodes nor services can do anything about items that go through them.
 func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
-	mute := f.stalled()
+	stalled := f.stalled()
 	turn := []Owner{OwnerNode, OwnerService}
-	if mute == nil || st.kind != workqueue.KindEndpoint || !slices.Contains(turn, g.Owner) && g.Reason != ReasonPostponed {
+	if stalled == nil || st.kind != workqueue.KindEndpoint || !slices.Contains(turn, g.Owner) && g.Reason != ReasonPostponed {
 		return
 	}
 	g.Reason, g.Owner, g.Who, g.When = ReasonNATSStalled, OwnerNATS, "the NATS servers", nil
-	g.Since, g.by = mute.Since, nil
-	g.Why = StalledText(mute.Why)
+	g.Since, g.by = stalled.Since, nil
+	g.Why = StalledText(stalled.Why)
 	g.Next = "they go on within seconds of the servers having elected leaders; what is in the streams stays there"
 	g.Advice = []Advice{QuorumAdvice()}
 }

@@ -29,6 +29,6 @@ func (s Store) NodesFor(ctx context.Context, key string) (nodes []string, err er
 
 // What a heartbeat says of it. The node tells for how long, since its clock need not be the database's.
 const (
-	StalledSince = `heartbeat_at - make_interval(secs => (stats -> 'mute' ->> 'seconds')::float8)`
-	StalledWhy   = `coalesce(stats -> 'mute' ->> 'why', '')`
+	StalledSince = `heartbeat_at - make_interval(secs => (stats -> 'stalled' ->> 'seconds')::float8)`
+	StalledWhy   = `coalesce(stats -> 'stalled' ->> 'why', '')`
 )

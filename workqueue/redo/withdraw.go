@@ -29,7 +29,7 @@ WHERE s.run_id = $1 AND s.step = ANY($2::smallint[]) AND s.state IN ('scheduled'
     AND (s.remaining & u.mask) <> B'0'::bit(8192) AND NOT s.id = ANY($5::uuid[])`
 
 	lockLiveOf = `
-SELECT s.id, coalesce(s.stream_seq, 0), coalesce(s.pipe_epoch, 0), s.step, s.block, s.remaining` + liveOf + `
+SELECT s.id, coalesce(s.stream_seq, 0), coalesce(s.stream_epoch, 0), s.step, s.block, s.remaining` + liveOf + `
 ORDER BY s.id FOR NO KEY UPDATE OF s`
 
 	moreLiveOf = `SELECT EXISTS (SELECT` + liveOf + `)`

@@ -37,7 +37,7 @@ WHERE run_id = $1 AND ` + plane.AskedAt + ` IS NOT NULL
 GROUP BY cause ORDER BY count(*) DESC, cause`
 
 const lostSlices = `
-SELECT count(*) FILTER (WHERE error_code IN ('pipe', 'unsent', 'lost')),
+SELECT count(*) FILTER (WHERE error_code IN ('streams', 'unsent', 'lost')),
     count(*) FILTER (WHERE error_code IN ('session', 'handback'))
 FROM work_slice WHERE run_id = $1 AND state = 'expired'`
 

@@ -121,7 +121,7 @@ func (k RetentionKind) statements() retained {
 }
 
 // retentionReadTimeout bounds a look for what is past the limits of a kind, which may read all there is of it. A
-// connection that has gone mute is given up after it.
+// connection that has gone silent is given up after it.
 const retentionReadTimeout = 5 * time.Minute
 
 // RetentionDue is what of a kind is past its limits.

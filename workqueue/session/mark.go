@@ -36,7 +36,7 @@ func (m Mark) Later(other Mark) Mark {
 }
 
 const (
-	markColumns = `m.lineage, m.beat, m.timeline, coalesce((SELECT epoch FROM pipe WHERE name = 'pipe'), 0), m.at,
+	markColumns = `m.lineage, m.beat, m.timeline, coalesce((SELECT epoch FROM stream_epoch WHERE name = 'streams'), 0), m.at,
     t.now <> 0 AND m.timeline <> 0 AND m.timeline <> t.now`
 
 	readMark = `
@@ -89,7 +89,7 @@ UPDATE database_mark SET beat = greatest(beat, $1) + 1, at = clock_timestamp(),
 WHERE name = 'mark'`
 
 	// passEpoch begins an epoch that no node has been in: what was sent before it is issued again.
-	passEpoch = `UPDATE pipe SET epoch = greatest(epoch, $1) + 1 WHERE name = 'pipe'`
+	passEpoch = `UPDATE stream_epoch SET epoch = greatest(epoch, $1) + 1 WHERE name = 'streams'`
 
 	// endSessions ends those of another time. Their nodes begin new ones; what they had claimed is issued again.
 	endSessions = `

@@ -31,7 +31,7 @@ WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> p
     AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.locktype = 'relation'
         AND l.database = a.datid AND l.mode <> 'AccessShareLock' AND l.relation IN ('batchrun'::regclass,
             'run_step'::regclass, 'work_block'::regclass, 'work_slice'::regclass, 'work_lane'::regclass,
-            'collector'::regclass, 'collector_key'::regclass, 'endpoint_pace'::regclass, 'pipe'::regclass,
+            'collector'::regclass, 'collector_key'::regclass, 'endpoint_pace'::regclass, 'stream_epoch'::regclass,
             'tracker_batch'::regclass, 'tracker_group'::regclass, 'tracker_service'::regclass))`
 
 // endStalled ends one, unless it has gone on to another statement meanwhile, or the lease has passed on.
@@ -80,20 +80,20 @@ func (w *stalledWatch) overdue(clients []stalledClient, now time.Time) (stuck []
 func (s Store) EndStalledClients(ctx context.Context, lease workqueue.Lease) (int, error) {
 	rows, err := s.db.Sessions.Query(ctx, stalledClients)
 	if err != nil {
-		return 0, fmt.Errorf("look for clients that have gone mute: %w", err)
+		return 0, fmt.Errorf("look for stalled clients: %w", err)
 	}
 	clients, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c stalledClient, err error) {
 		err = row.Scan(&c.pid, &c.since, &c.bytes)
 		return c, err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("look for clients that have gone mute: %w", err)
+		return 0, fmt.Errorf("look for stalled clients: %w", err)
 	}
 	ended := 0
 	for _, c := range database.Kept[stalledWatch](s.db).overdue(clients, time.Now()) {
 		tag, err := s.db.Sessions.Exec(ctx, endStalled, c.pid, c.since, ledger.LeaseName, lease.Session, lease.Epoch)
 		if err != nil {
-			return ended, fmt.Errorf("end the connection %d of a client that has gone mute: %w", c.pid, err)
+			return ended, fmt.Errorf("end the connection %d of a stalled client: %w", c.pid, err)
 		}
 		ended += int(tag.RowsAffected())
 	}

@@ -39,7 +39,7 @@ ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 	// Sent through an incarnation of the streams that is gone.
 	slicesOfLostStreams = heldColumns + `
-WHERE s.state = 'sent' AND s.pipe_epoch < (SELECT epoch FROM pipe WHERE name = 'pipe')
+WHERE s.state = 'sent' AND s.stream_epoch < (SELECT epoch FROM stream_epoch WHERE name = 'streams')
 ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
 	// SlicesOfRun locks what is left of the slices of a run.

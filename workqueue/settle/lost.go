@@ -23,7 +23,7 @@ type Unanswered struct {
 
 // mayBeLost is true of slices that were sent in an epoch and may be found lost: no message of their reply was put
 // aside, for then there is a reply, and they did not come to this maxLosses times in a row.
-const mayBeLost = `s.state = 'sent' AND s.pipe_epoch = $2
+const mayBeLost = `s.state = 'sent' AND s.stream_epoch = $2
     AND NOT EXISTS (SELECT FROM quarantine q WHERE q.run_id = s.run_id AND q.slice_id = s.id)
     AND (s.cause <> '` + string(workqueue.CauseLost) + `' OR (
         WITH RECURSIVE back AS (

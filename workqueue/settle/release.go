@@ -94,7 +94,7 @@ func (s Store) ReleaseDeadSessions(ctx context.Context, lease workqueue.Lease) (
 // ReleaseLostStreams issues again what was sent through streams that are gone. It returns how many slices that were,
 // also when ctx ended before the last of them. Leader work.
 func (s Store) ReleaseLostStreams(ctx context.Context, lease workqueue.Lease) (int, error) {
-	return s.sweep(ctx, lease, slicesOfLostStreams, workqueue.CauseStreams, workqueue.SlotError{Code: "pipe",
+	return s.sweep(ctx, lease, slicesOfLostStreams, workqueue.CauseStreams, workqueue.SlotError{Code: "streams",
 		Message: "the stream that carried the request or its reply was lost"})
 }
 
@@ -123,9 +123,9 @@ const sliceEndpoint = `coalesce(s.endpoint,
     (SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step))`
 
 const unhanded = `
-SELECT ` + sliceEndpoint + `, s.pipe_epoch, min(s.stream_seq)
+SELECT ` + sliceEndpoint + `, s.stream_epoch, min(s.stream_seq)
 FROM work_slice s
-WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq IS NOT NULL AND s.pipe_epoch IS NOT NULL
+WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq IS NOT NULL AND s.stream_epoch IS NOT NULL
 GROUP BY 1, 2`
 
 // Unhanded returns the requests that wait for services.
@@ -147,7 +147,7 @@ WITH handed AS MATERIALIZED (
     SELECT s.id, st.slice_timeout
     FROM work_slice s JOIN run_step st USING (run_id, step)
     JOIN unnest($1::text[], $2::bigint[]) AS u (endpoint, up_to) ON u.endpoint = coalesce(s.endpoint, st.endpoint)
-    WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq <= u.up_to AND s.pipe_epoch = $3
+    WHERE s.state = 'sent' AND s.handed_at IS NULL AND s.stream_seq <= u.up_to AND s.stream_epoch = $3
     ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)
 UPDATE work_slice s SET handed_at = clock_timestamp(), deadline = clock_timestamp() + handed.slice_timeout
 FROM handed WHERE s.id = handed.id AND s.state = 'sent'`
@@ -193,7 +193,7 @@ type Overdue struct {
 const noticedWithin = 10 * time.Second
 
 const overdue = `
-SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.pipe_epoch, 0),
+SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.stream_epoch, 0),
        s.handed_at IS NOT NULL,
        CASE WHEN s.handed_at IS NULL THEN interval '0'
             ELSE least(clock_timestamp() - s.handed_at + $3, clock_timestamp() - s.created_at) END, s.attempt >= $2

@@ -34,13 +34,13 @@ func (c Created) args() []any {
 // learnStreams fills in what a version that did not know of these streams has left open: that they are seen for the
 // first time does not mean that they were lost.
 const learnStreams = `
-UPDATE pipe SET stage_created = coalesce(stage_created, $1), flow_created = coalesce(flow_created, $2)
-WHERE name = 'pipe' AND (stage_created IS NULL OR flow_created IS NULL)`
+UPDATE stream_epoch SET stage_created = coalesce(stage_created, $1), flow_created = coalesce(flow_created, $2)
+WHERE name = 'streams' AND (stage_created IS NULL OR flow_created IS NULL)`
 
 // observeStreams stores the streams' creation times; the epoch grows if they are not those known.
 const observeStreams = `
-INSERT INTO pipe AS p (name, epoch, work_created, reply_created, stage_created, flow_created)
-VALUES ('pipe', 1, $1, $2, $3, $4)
+INSERT INTO stream_epoch AS p (name, epoch, work_created, reply_created, stage_created, flow_created)
+VALUES ('streams', 1, $1, $2, $3, $4)
 ON CONFLICT (name) DO UPDATE
 SET epoch = p.epoch + 1, work_created = excluded.work_created, reply_created = excluded.reply_created,
     stage_created = excluded.stage_created, flow_created = excluded.flow_created
@@ -48,19 +48,19 @@ WHERE (p.work_created, p.reply_created, p.stage_created, p.flow_created) IS DIST
     (excluded.work_created, excluded.reply_created, excluded.stage_created, excluded.flow_created)`
 
 const readEpoch = `
-SELECT epoch, work_created, reply_created, stage_created, flow_created FROM pipe WHERE name = 'pipe'`
+SELECT epoch, work_created, reply_created, stage_created, flow_created FROM stream_epoch WHERE name = 'streams'`
 
 // readSameEpoch finds it only if the streams are those known, and locks nothing: every node looks twice a second.
 const readSameEpoch = readEpoch + ` AND (work_created, reply_created, stage_created, flow_created) = ($1, $2, $3, $4)`
 
 // ObserveStreams tells the store when the streams that a node sees were created, and returns what holds from then on.
 // advanced says that this very call found them changed.
-func (s Store) ObserveStreams(ctx context.Context, seen Created) (pipe Epoch, advanced bool, err error) {
+func (s Store) ObserveStreams(ctx context.Context, seen Created) (current Epoch, advanced bool, err error) {
 	times := seen.args()
-	err = s.db.Pool.QueryRow(ctx, readSameEpoch, times...).Scan(&pipe.Epoch, &pipe.Work, &pipe.Reply, &pipe.Stage,
-		&pipe.Flow)
+	err = s.db.Pool.QueryRow(ctx, readSameEpoch, times...).Scan(&current.Epoch, &current.Work, &current.Reply, &current.Stage,
+		&current.Flow)
 	if !errors.Is(err, pgx.ErrNoRows) {
-		return pipe, false, wrapObserve(err)
+		return current, false, wrapObserve(err)
 	}
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		batch := &pgx.Batch{}
@@ -70,11 +70,11 @@ func (s Store) ObserveStreams(ctx context.Context, seen Created) (pipe Epoch, ad
 			return nil
 		})
 		batch.Queue(readEpoch).QueryRow(func(row pgx.Row) error {
-			return row.Scan(&pipe.Epoch, &pipe.Work, &pipe.Reply, &pipe.Stage, &pipe.Flow)
+			return row.Scan(&current.Epoch, &current.Work, &current.Reply, &current.Stage, &current.Flow)
 		})
 		return tx.SendBatch(ctx, batch).Close()
 	})
-	return pipe, advanced, wrapObserve(err)
+	return current, advanced, wrapObserve(err)
 }
 
 func wrapObserve(err error) error {
@@ -87,7 +87,7 @@ func wrapObserve(err error) error {
 // AdvanceStreams opens a new epoch although the streams bear the same creation times: messages that the server had
 // acknowledged are gone from them.
 func (s Store) AdvanceStreams(ctx context.Context, from int64) error {
-	_, err := s.db.Pool.Exec(ctx, `UPDATE pipe SET epoch = epoch + 1 WHERE name = 'pipe' AND epoch = $1`, from)
+	_, err := s.db.Pool.Exec(ctx, `UPDATE stream_epoch SET epoch = epoch + 1 WHERE name = 'streams' AND epoch = $1`, from)
 	if err != nil {
 		return fmt.Errorf("advance the epoch of the streams: %w", err)
 	}
@@ -95,7 +95,7 @@ func (s Store) AdvanceStreams(ctx context.Context, from int64) error {
 }
 
 const lastSent = `
-SELECT coalesce(max(stream_seq), 0) FROM work_slice WHERE state = 'sent' AND pipe_epoch = $1`
+SELECT coalesce(max(stream_seq), 0) FROM work_slice WHERE state = 'sent' AND stream_epoch = $1`
 
 // LastSent returns the highest place in the work stream of a slice that was sent in the epoch and is out still, or 0.
 func (s Store) LastSent(ctx context.Context, epoch int64) (seq int64, err error) {

@@ -110,7 +110,7 @@ func (s *System) ask(r, callee *role, endpoint string) {
 func (s *System) view(own *Account, all []*role) {
 	nodes := s.Accounts[0]
 	consumers := []string{wire.StreamReply + "." + wire.RecorderConsumer,
-		wire.StreamDead + "." + wire.CollectorConsumer}
+		wire.StreamDead + "." + wire.DeadLetterConsumer}
 	for _, r := range all {
 		for _, endpoint := range r.serves {
 			consumers = append(consumers, wire.StreamWork+"."+wire.ConsumerName(endpoint))

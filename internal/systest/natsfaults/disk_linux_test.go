@@ -70,7 +70,7 @@ func TestTheDiskWasFullForAMoment(t *testing.T) {
 	room := time.Now()
 	w.wantSound(run, items)
 	w.wantUnblamed(run)
-	if n := w.number(`SELECT epoch FROM pipe`); n < 2 {
+	if n := w.number(`SELECT epoch FROM stream_epoch`); n < 2 {
 		t.Error("no stream was replaced")
 	}
 	t.Logf("complete %s after there was room: %v", time.Since(room), w.causes(run))

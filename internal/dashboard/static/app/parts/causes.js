@@ -8,7 +8,7 @@ export const causes = {
   silence: "no reply came in time, by nobody's fault as far as is known",
   session: "the node that had it is gone",
   handback: "the node that had it stopped",
-  pipe: "a stream was lost",
+  streams: "a stream was lost",
   split: "the request was too large",
   bisect: "half of a request that failed as a whole",
   exhausted: "delivered again and again without an answer",

@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	// collectAhead bounds the dead letters that a node fetches ahead.
-	collectAhead = 8
-	// collectPause is the least time between two bindings of the collector.
-	collectPause = time.Second
+	// deadLettersAhead bounds the dead letters that a node fetches ahead.
+	deadLettersAhead = 8
+	// deadLettersPause is the least time between two bindings of the consumer.
+	deadLettersPause = time.Second
 )
 
-// collect takes dead letters into PostgreSQL until ctx ends, and binds again whenever the stream or its consumer is
+// readDeadLetters takes dead letters into PostgreSQL until ctx ends, and binds again whenever the stream or its consumer is
 // lost.
-func (n *Node) collect(ctx, draining context.Context) {
+func (n *Node) readDeadLetters(ctx, draining context.Context) {
 	for ctx.Err() == nil {
-		if err := n.collectBound(ctx, draining); err != nil && ctx.Err() == nil {
-			n.log.Warn("collect dead letters", zap.Error(err))
+		if err := n.readDeadLettersBound(ctx, draining); err != nil && ctx.Err() == nil {
+			n.log.Warn("read dead letters", zap.Error(err))
 		}
-		_ = backoff.Sleep(ctx, collectPause)
+		_ = backoff.Sleep(ctx, deadLettersPause)
 	}
 }
 
-// collectBound binds to the collector and takes dead letters in until ctx ends or the binding is lost. What was fetched
+// readDeadLettersBound binds to the consumer and takes dead letters in until ctx ends or the binding is lost. What was fetched
 // ahead is taken in, too, unless PostgreSQL cannot be reached.
-func (n *Node) collectBound(ctx, draining context.Context) error {
-	made, err := n.bind(ctx, &n.collector, stream.EnsureCollector)
+func (n *Node) readDeadLettersBound(ctx, draining context.Context) error {
+	made, err := n.bind(ctx, &n.deadReader, stream.EnsureDeadLetterReader)
 	if err != nil {
 		return err
 	}
@@ -45,14 +45,14 @@ func (n *Node) collectBound(ctx, draining context.Context) error {
 	defer unbind()
 	var failed error
 	err = pull.Read(bound, pull.Source{
-		JS: n.js, Stream: wire.StreamDead, Consumer: wire.CollectorConsumer, Made: made,
-		Messages: collectAhead, Bytes: max(recordBytes, 2*int(n.nc.MaxPayload())),
+		JS: n.js, Stream: wire.StreamDead, Consumer: wire.DeadLetterConsumer, Made: made,
+		Messages: deadLettersAhead, Bytes: max(recordBytes, 2*int(n.nc.MaxPayload())),
 	}, func(msg jetstream.Msg) {
 		if failed == nil {
-			failed = n.collectOne(draining, msg, made)
+			failed = n.buryDeadLetter(draining, msg, made)
 		}
 		if failed != nil {
-			n.giveBackLetter(msg, made)
+			n.giveBackDeadLetter(msg, made)
 			unbind()
 		}
 	})
@@ -63,16 +63,16 @@ func (n *Node) collectBound(ctx, draining context.Context) error {
 	return err
 }
 
-// collectOne buries a letter and acknowledges it. A letter that PostgreSQL refuses for what is in it is kept without
+// buryDeadLetter buries a dead letter and acknowledges it. One that PostgreSQL refuses for what is in it is kept without
 // its contents, so that it does not come again for ever.
-func (n *Node) collectOne(ctx context.Context, msg jetstream.Msg, made time.Time) error {
+func (n *Node) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made time.Time) error {
 	if stream.IsProbe(msg.Subject()) {
-		n.settleOf(&n.collector, fetched{msg, made}, jetstream.Msg.Ack)
+		n.settleOf(&n.deadReader, fetched{msg, made}, jetstream.Msg.Ack)
 		return nil
 	}
 	timed, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	letter := collected(msg)
+	letter := deadLetterIn(msg)
 	isNew, err := deadletter.New(n.store).Bury(timed, letter)
 	if workqueue.Refused(err) {
 		bare := deadletter.DeadLetter{MsgID: letter.MsgID, Endpoint: letter.Endpoint, Cause: causeUnreadable,
@@ -88,10 +88,10 @@ func (n *Node) collectOne(ctx context.Context, msg jetstream.Msg, made time.Time
 		n.log.Warn("dead letter", zap.String("endpoint", letter.Endpoint), zap.String("cause", letter.Cause),
 			zap.String("message", letter.Message), zap.String("service", letter.Service))
 	}
-	n.settleOf(&n.collector, fetched{msg, made}, jetstream.Msg.Ack) // after the commit: a crash in between brings it again
+	n.settleOf(&n.deadReader, fetched{msg, made}, jetstream.Msg.Ack) // after the commit: a crash in between brings it again
 	return nil
 }
 
-func (n *Node) giveBackLetter(msg jetstream.Msg, made time.Time) {
-	n.settleOf(&n.collector, fetched{msg, made}, giveBack)
+func (n *Node) giveBackDeadLetter(msg jetstream.Msg, made time.Time) {
+	n.settleOf(&n.deadReader, fetched{msg, made}, giveBack)
 }

@@ -16,23 +16,23 @@ import (
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
-// letterBatch bounds the requeued letters of one reading.
-const letterBatch = 100
+// deadLetterBatch bounds the requeued dead letters of one reading.
+const deadLetterBatch = 100
 
-// publishLetters sends requeued letters to their endpoints, whenever told to, until ctx ends. A letter is published
+// publishDeadLetters sends requeued dead letters to their endpoints, whenever told to, until ctx ends. One is published
 // under an id of its own for each time that it is requeued, so that two nodes that publish the same one store it once.
 //
 // Once it is in the stream it is a request like any other of a single item: should JetStream lose it, nobody issues it
 // again.
-func (n *Node) publishLetters(ctx context.Context) {
+func (n *Node) publishDeadLetters(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-n.letters:
+		case <-n.requeued:
 		}
 		if err := n.publishUnsent(ctx); err != nil && ctx.Err() == nil {
-			n.log.Warn("send requeued letters; the leader will see to it again", zap.Error(err))
+			n.log.Warn("send requeued dead letters; the leader will see to it again", zap.Error(err))
 		}
 	}
 }
@@ -43,7 +43,7 @@ func (n *Node) publishUnsent(ctx context.Context) (failed error) {
 	skip := []string{}
 	for {
 		reading, cancel := context.WithTimeout(ctx, readTimeout)
-		letters, err := deadletter.New(n.store).UnsentLetters(reading, letterBatch, skip...)
+		letters, err := deadletter.New(n.store).UnsentLetters(reading, deadLetterBatch, skip...)
 		cancel()
 		if err != nil || len(letters) == 0 {
 			return errors.Join(failed, err)
@@ -54,12 +54,12 @@ func (n *Node) publishUnsent(ctx context.Context) (failed error) {
 			if slices.Contains(skip, l.Endpoint) {
 				continue
 			}
-			err := n.publishLetter(ctx, l)
+			err := n.publishDeadLetter(ctx, l)
 			switch {
 			case err == nil:
 				sent = append(sent, l.ID)
 			case unsendable(err):
-				n.log.Warn("a requeued letter cannot be sent", zap.Stringer("letter", l.ID), zap.Error(err))
+				n.log.Warn("a requeued dead letter cannot be sent", zap.Stringer("dead_letter", l.ID), zap.Error(err))
 				if err := deadletter.New(n.store).LetterUnsendable(ctx, l.ID, err.Error()); err != nil {
 					return err
 				}
@@ -80,7 +80,7 @@ func unsendable(err error) bool {
 	return name || errors.Is(err, nats.ErrMaxPayload)
 }
 
-func (n *Node) publishLetter(ctx context.Context, l *deadletter.UnsentLetter) error {
+func (n *Node) publishDeadLetter(ctx context.Context, l *deadletter.UnsentLetter) error {
 	if _, err := n.ensureEndpoint(ctx, l.Endpoint); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (n *Node) publishLetter(ctx context.Context, l *deadletter.UnsentLetter) er
 	return err
 }
 
-// requeued is the request of a letter, to be sent again: as it came, without what JetStream and the letter's end have
+// requeued is the request of a dead letter, to be sent again: as it came, without what JetStream and the letter's end have
 // put on it.
 func requeued(l *deadletter.UnsentLetter) *nats.Msg {
 	msg := &nats.Msg{Subject: wire.WorkSubject(l.Endpoint), Header: nats.Header{}, Data: l.Body}

@@ -13,7 +13,7 @@ import (
 
 // A database that says nothing has the leader's looks at schedules end, and those at what their runs start with: a duty
 // that hangs would start nothing, and its node would go on leading.
-func TestLooksAtSchedulesEndWhenPostgresIsMute(t *testing.T) {
+func TestLooksAtSchedulesEndWhenPostgresIsSilent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	tx, err := b.pool.Begin(t.Context())

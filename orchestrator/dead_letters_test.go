@@ -183,7 +183,7 @@ func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
 	b.publish(t, dead(t, uuid.New()))
 	js := b.js(t)
 	until(t, "the letter was tried", func() bool {
-		consumer, err := js.Consumer(t.Context(), wire.StreamDead, wire.CollectorConsumer)
+		consumer, err := js.Consumer(t.Context(), wire.StreamDead, wire.DeadLetterConsumer)
 		return err == nil && consumer.CachedInfo().Delivered.Consumer > 0
 	})
 	if _, err := b.pool.Exec(t.Context(), `ALTER TABLE away RENAME TO dead_letter`); err != nil {

@@ -17,11 +17,11 @@ import (
 // causeUnreadable is the cause of a dead letter that does not even say which endpoint it was for.
 const causeUnreadable = "unreadable"
 
-// collected is a message from the stream of dead letters, as the store keeps it. Whatever it is, it becomes a letter: a
+// deadLetterIn is a message from the stream of dead letters, as the store keeps it. Whatever it is, it becomes a dead letter: a
 // message that cannot be understood is for a person to look at, and must not come again for ever.
-func collected(msg jetstream.Msg) deadletter.DeadLetter {
+func deadLetterIn(msg jetstream.Msg) deadletter.DeadLetter {
 	d, err := wire.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
-	letter := letterOf(&d)
+	letter := deadLetterOf(&d)
 	if err != nil {
 		letter.Endpoint, letter.Cause = "", causeUnreadable // it can be sent nowhere
 		letter.Message = fmt.Sprintf("%v; its cause was %s: %s", err, d.Cause, d.Message)
@@ -29,8 +29,8 @@ func collected(msg jetstream.Msg) deadletter.DeadLetter {
 	return letter
 }
 
-// letterOf is a dead letter as the store keeps it.
-func letterOf(d *wire.DeadLetter) deadletter.DeadLetter {
+// deadLetterOf is a dead letter as the store keeps it.
+func deadLetterOf(d *wire.DeadLetter) deadletter.DeadLetter {
 	letter := deadletter.DeadLetter{
 		MsgID: d.MsgID, Endpoint: d.Endpoint, Cause: d.Cause, Message: d.Message, Mode: string(d.Mode),
 		Run: known[workqueue.RunID](d.Run), Slice: known[workqueue.SliceID](d.Slice),
@@ -44,10 +44,10 @@ func letterOf(d *wire.DeadLetter) deadletter.DeadLetter {
 	return letter
 }
 
-// exhaustedLetter is a message that was delivered too often, as the store keeps it.
-func exhaustedLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg) deadletter.DeadLetter {
+// exhaustedDeadLetter is a message that was delivered too often, as the store keeps it.
+func exhaustedDeadLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg) deadletter.DeadLetter {
 	d, _ := wire.ParseDeadLetter(wire.DeadSubject(endpoint), msg.Header, msg.Data) // the endpoint is known
-	letter := letterOf(&d)
+	letter := deadLetterOf(&d)
 	letter.MsgID = wire.DeadMsgID(msg.Header)
 	if letter.MsgID == "" { // its place stands for it
 		letter.MsgID = fmt.Sprintf("dead.%s.%d.%d", x.Stream, msg.Sequence, msg.Time.UnixNano())
@@ -60,9 +60,9 @@ func exhaustedLetter(endpoint string, x exhaustion, msg *jetstream.RawStreamMsg)
 	return letter
 }
 
-// givenUpLetter is a slice that a service has given up after too many deliveries. It has the id that a node gives it
+// givenUpDeadLetter is a slice that a service has given up after too many deliveries. It has the id that a node gives it
 // when it is the one to give the request up. The request is gone by now.
-func givenUpLetter(a *settle.Answer, run uuid.UUID) deadletter.DeadLetter {
+func givenUpDeadLetter(a *settle.Answer, run uuid.UUID) deadletter.DeadLetter {
 	request := nats.Header{wire.HeaderMsgID: {a.Slice.String()}}
 	return deadletter.DeadLetter{
 		MsgID: wire.DeadMsgID(request), Endpoint: a.Endpoint, Cause: a.Failure.Code, Message: a.Failure.Message,
