@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 

@@ -6,8 +6,9 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Chunk is what one call of a HandleList handler works on. It is safe for concurrent use, and must not be used after

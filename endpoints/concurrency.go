@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"sync"
 
+	"go.uber.org/zap"
+
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"go.uber.org/zap"
 )
 
 // setting decides how many slots an endpoint has: as many as operators say, for as long as they say anything, then what

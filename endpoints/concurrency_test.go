@@ -2,11 +2,12 @@ package endpoints
 
 import (
 	"context"
-	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // set does what a node does for an operator.

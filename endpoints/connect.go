@@ -11,8 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/synadia-io/orbit.go/natscontext"
-	"github.com/tranchehq/tranche/endpoints/stream"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
 )
 
 const (

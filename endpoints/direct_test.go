@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 

@@ -5,8 +5,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // eachWork calls a HandleEach handler. Workers go through the items, each in a slot that it keeps. One is added

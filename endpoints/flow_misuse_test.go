@@ -3,12 +3,13 @@ package endpoints
 import (
 	"context"
 	"fmt"
-	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // TestTargetsOfOneName has a package mix up the names of its targets, and ask with and without KeepErrors.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 

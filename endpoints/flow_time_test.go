@@ -2,9 +2,10 @@ package endpoints
 
 import (
 	"context"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // waitsInTheEnd asks once, and then answers one item and outlasts its time.

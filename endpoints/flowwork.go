@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // flowWork takes a chunk through as many stages as need no answer from elsewhere. It takes one slot.

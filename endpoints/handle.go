@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"fmt"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"bytes"
 	"fmt"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 

@@ -3,8 +3,9 @@ package endpoints
 import (
 	"context"
 
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // suspicious reports whether a request may have killed those who had it before: it comes for the third time, or is a

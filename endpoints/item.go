@@ -3,8 +3,9 @@ package endpoints
 import (
 	"context"
 	"fmt"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"maps"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // ItemInfo identifies an item and the attempt at it.

@@ -1,9 +1,10 @@
 package endpoints
 
 import (
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"sync"
 	"sync/atomic"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // life is what a puller is doing, for those who ask.

@@ -3,8 +3,9 @@ package endpoints
 import (
 	"context"
 
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // listWork calls a HandleList handler. It takes one slot.

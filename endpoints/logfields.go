@@ -2,8 +2,9 @@ package endpoints
 
 import (
 	"github.com/nats-io/nats.go"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // logFields is what every line of the log about a chunk says: the run and the slice, and for what a flow asks also the

@@ -8,9 +8,10 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func TestLogFields(t *testing.T) {

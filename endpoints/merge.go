@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // merge puts the replies into the items of the stage that they lead to. An item whose question has no answer, or an

@@ -3,9 +3,10 @@ package endpoints
 import (
 	"errors"
 	"fmt"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"slices"
 	"time"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Defaults of the options.

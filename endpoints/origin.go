@@ -2,8 +2,9 @@ package endpoints
 
 import (
 	"fmt"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"time"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // origin is where a request came from, and where word goes of what became of it.

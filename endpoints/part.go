@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"fmt"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 

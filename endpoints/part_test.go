@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func TestPartOf(t *testing.T) {

@@ -2,10 +2,11 @@ package endpoints
 
 import (
 	"context"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // A service that can fetch and not reply listens; its status says what it misses, until it has it.

@@ -5,9 +5,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"go.uber.org/zap"
 )
 
 // consumerMade asks the server for the consumer and returns when it was made.

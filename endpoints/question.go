@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 

@@ -1,8 +1,9 @@
 package endpoints
 
 import (
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"sync"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // maxRecent bounds each of the two generations of what recent remembers.

@@ -4,9 +4,10 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // endpointServer serves one endpoint: it has requests fetched and handles each.

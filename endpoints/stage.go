@@ -8,6 +8,7 @@ import (
 	"reflect"
 
 	"github.com/go-json-experiment/json"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 

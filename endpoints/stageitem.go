@@ -3,8 +3,9 @@ package endpoints
 import (
 	"fmt"
 
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // StageItem is one item in a stage of a flow. It has to be answered, to ask (with a Target) or to go on (Next): an item

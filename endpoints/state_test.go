@@ -1,9 +1,10 @@
 package endpoints
 
 import (
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"strings"
 	"testing"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 func goodState() *suspended {

@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // EndpointStats is what one instance has done for an endpoint since Run, and what it is doing.

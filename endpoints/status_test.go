@@ -1,9 +1,10 @@
 package endpoints
 
 import (
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // listed waits for the one listener of endpoint square to be as it should.

@@ -10,8 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // suspend leaves the chunk in the stream and sends the requests that it waits for. The failure it returns speaks for

@@ -8,8 +8,9 @@ import (
 	"reflect"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Target is an endpoint that flows ask: with a Query for an item, to be answered with an Answer in the next stage. It

@@ -2,9 +2,10 @@ package endpoints
 
 import (
 	"context"
-	"github.com/tranchehq/tranche/internal/backoff"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // A service says how long it worked: without the time that the chunk waited its turn, and in a flow over all stages.

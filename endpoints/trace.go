@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 

@@ -2,9 +2,10 @@ package endpoints
 
 import (
 	"context"
+	"testing"
+
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"testing"
 )
 
 const someParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

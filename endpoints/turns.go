@@ -2,8 +2,9 @@ package endpoints
 
 import (
 	"context"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"sync"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // turns has those who would change the same chunk here take turns: each change reads what the one before has written,

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
+
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 

@@ -21,7 +21,7 @@ const (
 // RecorderConsumer is the durable consumer through which all nodes together read replies, DeadLetterConsumer the one
 // through which they read dead letters.
 const (
-	RecorderConsumer  = "recorder"
+	RecorderConsumer   = "recorder"
 	DeadLetterConsumer = "deadletters"
 )
 
