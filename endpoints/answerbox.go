@@ -72,7 +72,8 @@ func (b *answerBox) receive(msg *nats.Msg) {
 	}
 	reply, err := wire.ReceiveReply(b.endpoint, msg.Header, msg.Data, wire.Limits{})
 	if err != nil {
-		b.end(&BadReplyError{Endpoint: b.endpoint, Service: wire.OneLine(wire.Cut(msg.Header.Get(wire.HeaderService), wire.MaxServiceName)),
+		b.end(&BadReplyError{Endpoint: b.endpoint, Service: wire.OneLine(wire.Cut(msg.Header.Get(wire.HeaderService),
+			wire.MaxServiceName)),
 			Err: err})
 		return
 	}

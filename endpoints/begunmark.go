@@ -65,7 +65,8 @@ func (m begunMark) write(ctx context.Context, n int) {
 	if n == 0 {
 		ttl = endedTTL
 	}
-	msg := &nats.Msg{Subject: m.subject, Header: nats.Header{wire.HeaderTTL: {ttl}}, Data: strconv.AppendInt(nil, int64(n), 10)}
+	msg := &nats.Msg{Subject: m.subject, Header: nats.Header{wire.HeaderTTL: {ttl}},
+		Data: strconv.AppendInt(nil, int64(n), 10)}
 	if err := m.out.try(ctx, msg); err != nil {
 		m.log.Debug("a suspect cannot be marked; its deliveries are counted all the same", zap.Error(err))
 	}

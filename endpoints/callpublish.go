@@ -76,7 +76,8 @@ func (c *call) cut(
 		key, in := item(n)
 		payload.Reset()
 		if err := encodeQuery(payload, in); err != nil {
-			c.box.fail(n, wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the question to %s cannot be written: %v", c.endpoint, err),
+			c.box.fail(n, wire.NewSlotError(wire.CodeBadQuery,
+				fmt.Sprintf("the question to %s cannot be written: %v", c.endpoint, err),
 				false))
 			continue
 		}
@@ -86,9 +87,10 @@ func (c *call) cut(
 		if b.Len() > 0 {
 			break
 		}
-		c.box.fail(n, wire.NewSlotError(wire.CodeQueryTooLarge, fmt.Sprintf("the question to %s takes %d bytes, which does not fit a "+
-			"message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is", c.endpoint,
-			payload.Len()), false))
+		c.box.fail(n, wire.NewSlotError(wire.CodeQueryTooLarge,
+			fmt.Sprintf("the question to %s takes %d bytes, which does not fit a "+
+				"message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is", c.endpoint,
+				payload.Len()), false))
 	}
 	if b.Len() == 0 {
 		return nil, meta.Slice, n

@@ -92,8 +92,9 @@ func (c *call) introduce(from *job, mode wire.Mode, o callOptions) error {
 		return fmt.Errorf("CallerName: %w", err)
 	}
 	if c.meta.Stack.Depth() > wire.MaxStack {
-		return wire.NewSlotError(wire.CodeStackTooDeep, fmt.Sprintf("more than %d endpoints would wait for one another; is there a "+
-			"circle? %s", wire.MaxStack, c.meta.Stack), false)
+		return wire.NewSlotError(wire.CodeStackTooDeep,
+			fmt.Sprintf("more than %d endpoints would wait for one another; is there a "+
+				"circle? %s", wire.MaxStack, c.meta.Stack), false)
 	}
 	c.meta.ReplyTo = wire.Return{Asker: caller, Callee: c.endpoint, Call: nuid.Next()}
 	return nil

@@ -37,7 +37,8 @@ func TestConsumerThatLosesWhatItDeliversIsRefused(t *testing.T) {
 		Durable: "square", AckPolicy: jetstream.AckNonePolicy,
 	})
 	check(t, err)
-	if _, err := stream.EnsureDurable(b.ctx, b.js, wire.StreamEvent, stream.ConsumerConfig("square", wire.EventSubject(">"))); err == nil {
+	if _, err := stream.EnsureDurable(b.ctx, b.js, wire.StreamEvent,
+		stream.ConsumerConfig("square", wire.EventSubject(">"))); err == nil {
 		t.Error("a consumer that acknowledges nothing is taken")
 	}
 }

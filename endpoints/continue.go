@@ -96,7 +96,8 @@ func (c *continuation) read() error {
 	c.id, request = wire.SplitSlice(reply.Slice)
 	c.reply = stageReply{reply, request}
 	if request != to.Request {
-		return wire.About(reply.Meta, wire.Malformed(wire.ReasonHeader, "%s is of request %d, and the subject of request %d", wire.HeaderSlice,
+		return wire.About(reply.Meta, wire.Malformed(wire.ReasonHeader,
+			"%s is of request %d, and the subject of request %d", wire.HeaderSlice,
 			request, to.Request))
 	}
 	c.log = c.log.With(append(logFields(reply.Meta), zap.Stringer("flow", c.id), zap.Int("stage", to.Stage))...)
@@ -292,6 +293,7 @@ func (c *continuation) changed(why error) error {
 		return nil
 	}
 	c.log.Warn("no instance can take a suspended chunk on; it goes back as failed", zap.Error(why))
-	return c.giveUp(wire.NewSlotError(wire.CodeFlowChanged, fmt.Sprintf("flow %s has changed since the chunk was suspended: %v",
-		c.flow.server.name, why), true))
+	return c.giveUp(wire.NewSlotError(wire.CodeFlowChanged,
+		fmt.Sprintf("flow %s has changed since the chunk was suspended: %v",
+			c.flow.server.name, why), true))
 }

@@ -88,8 +88,9 @@ func (d *direct) take(msg *nats.Msg) {
 	size := int64(len(msg.Data))
 	if d.held.Load() >= int64(max(leastDirect, directShare*e.slots.len())) ||
 		d.bytes.Load() > 0 && d.bytes.Load()+size > directBytes {
-		d.refuse(to, msg, wire.NewSlotError(wire.CodeOverloaded, fmt.Sprintf("the service has %d requests for endpoint %s waiting; "+
-			"try again later, start more instances, or raise its concurrency", d.held.Load(), e.name), true))
+		d.refuse(to, msg, wire.NewSlotError(wire.CodeOverloaded,
+			fmt.Sprintf("the service has %d requests for endpoint %s waiting; "+
+				"try again later, start more instances, or raise its concurrency", d.held.Load(), e.name), true))
 		return
 	}
 	d.mu.Lock()

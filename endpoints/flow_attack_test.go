@@ -262,7 +262,8 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 	} {
 		meta := b.ask("flow", numbers(1))
 		request := b.requestFor("double")
-		state, err := stream.GetLastMsgForSubject(b.ctx, wire.FlowPrefix+"flow."+wire.NewFlowID(meta, "flow", 0).String()+".0")
+		state, err := stream.GetLastMsgForSubject(b.ctx, wire.FlowPrefix+"flow."+wire.NewFlowID(meta, "flow",
+			0).String()+".0")
 		check(t, err)
 		hide(state)
 		sought := b.logged.FilterMessageSnippet("looked for again").Len()

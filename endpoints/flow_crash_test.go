@@ -76,7 +76,8 @@ func checkJoined(t *testing.T, what string, w *whole, items int) {
 // shortAckWait makes the consumers of a flow with an AckWait that tests can wait for.
 func (b *bundle) shortAckWait(endpoint string) {
 	b.t.Helper()
-	subjects := map[string]string{wire.StreamWork: wire.WorkSubject(endpoint), wire.StreamStage: wire.StageSubjects(endpoint)}
+	subjects := map[string]string{wire.StreamWork: wire.WorkSubject(endpoint),
+		wire.StreamStage: wire.StageSubjects(endpoint)}
 	for name, subject := range subjects {
 		config := stream.ConsumerConfig(wire.ConsumerName(endpoint), subject)
 		config.AckWait = 250 * time.Millisecond

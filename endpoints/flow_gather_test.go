@@ -52,7 +52,8 @@ func (b *bundle) requestFor(endpoint string) jetstream.Msg {
 // part makes one message of a reply. A final below 0 means that it is not the last one.
 func part(request jetstream.Msg, final int, slots ...string) *nats.Msg {
 	h := nats.Header{}
-	for _, name := range []string{wire.HeaderVersion, wire.HeaderRun, wire.HeaderSlice, wire.HeaderStep, wire.HeaderAttempt, wire.HeaderGeneration,
+	for _, name := range []string{wire.HeaderVersion, wire.HeaderRun, wire.HeaderSlice, wire.HeaderStep,
+		wire.HeaderAttempt, wire.HeaderGeneration,
 		wire.HeaderMode} {
 		h.Set(name, request.Headers().Get(name))
 	}

@@ -557,7 +557,8 @@ func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
 	b.run(svc)
 	w := b.reply("self", numbers(2))
 	e := w.slots[0].Err
-	if e == nil || e.Code != wire.CodeStackTooDeep || e.Retry || !strings.Contains(e.Message, strings.Repeat("self:1,", 15)) {
+	if e == nil || e.Code != wire.CodeStackTooDeep || e.Retry ||
+		!strings.Contains(e.Message, strings.Repeat("self:1,", 15)) {
 		t.Errorf("slot 0: %v", e)
 	}
 

@@ -34,7 +34,8 @@ func TestAStageThatOutlastsItsTime(t *testing.T) {
 	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(3*time.Second)))
 	b.run(svc)
 	w := b.reply("flow", numbers(3))
-	if w.answered != 1 || w.slots[0].Err != nil || w.failure == nil || w.failure.Code != wire.CodeTimeout || !w.failure.Retry {
+	if w.answered != 1 || w.slots[0].Err != nil || w.failure == nil || w.failure.Code != wire.CodeTimeout ||
+		!w.failure.Retry {
 		t.Errorf("answered %d, slots %v, failure %v", w.answered, w.slots, w.failure)
 	}
 	b.nothingLeft()
@@ -49,7 +50,10 @@ func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
 	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(5*time.Second)))
 	b.run(svc)
 	b.ask("flow", numbers(3))
-	eventually(t, "the chunk is suspended", func() bool { return b.left(wire.StreamFlow) > 0 && b.left(wire.StreamWork) == 1 })
+	eventually(t, "the chunk is suspended", func() bool {
+		return b.left(wire.StreamFlow) > 0 &&
+			b.left(wire.StreamWork) == 1
+	})
 	b.nothingLeft()
 	if replies := b.drainReplies(); len(replies) > 0 {
 		t.Errorf("%d replies", len(replies))

@@ -28,7 +28,8 @@ type flowWork struct {
 }
 
 // run implements work. What is sent between stages needs no slot.
-func (w *flowWork) run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *wire.SlotError, begun bool) {
+func (w *flowWork) run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *wire.SlotError,
+	begun bool) {
 	failure, begun = w.runStages(ctx, slots, stopping)
 	if w.leave == nil {
 		return failure, begun
@@ -142,8 +143,9 @@ func (w *flowWork) deepEnough(item *flowItem) bool {
 	if stack.Depth() < wire.MaxStack {
 		return true
 	}
-	item.giveUp(wire.NewSlotError(wire.CodeStackTooDeep, fmt.Sprintf("%d endpoints wait for one another already, and flow %s would "+
-		"be one more; is there a circle? %s", stack.Depth(), w.flow.server.name, stack), false))
+	item.giveUp(wire.NewSlotError(wire.CodeStackTooDeep,
+		fmt.Sprintf("%d endpoints wait for one another already, and flow %s would "+
+			"be one more; is there a circle? %s", stack.Depth(), w.flow.server.name, stack), false))
 	return false
 }
 

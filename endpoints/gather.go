@@ -252,7 +252,8 @@ func (g *gathering) park(ctx context.Context, name string, msg *nats.Msg) error 
 // isParkedHeader tells what a reply says from what JetStream was told to do with it.
 func isParkedHeader(name string) bool {
 	switch name {
-	case wire.HeaderVersion, wire.HeaderRun, wire.HeaderStep, wire.HeaderSlice, wire.HeaderAttempt, wire.HeaderGeneration, wire.HeaderMode, wire.HeaderFinal,
+	case wire.HeaderVersion, wire.HeaderRun, wire.HeaderStep, wire.HeaderSlice, wire.HeaderAttempt,
+		wire.HeaderGeneration, wire.HeaderMode, wire.HeaderFinal,
 		wire.HeaderService, wire.HeaderError, wire.HeaderErrorCode, wire.HeaderEncoding, wire.HeaderContentType:
 		return true
 	default:

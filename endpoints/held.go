@@ -57,8 +57,9 @@ func (a *answers) stash() {
 	h.bytes += a.buf.Len()
 	a.buf, a.here = nil, 0
 	if h.bytes > MaxHeld {
-		h.over = wire.NewSlotError(wire.CodeHeldTooLarge, fmt.Sprintf("the answers to the chunk take over %d MiB, which is the most "+
-			"that a wrapper such as a transaction holds; use smaller chunks for the endpoint", MaxHeld>>20), false)
+		h.over = wire.NewSlotError(wire.CodeHeldTooLarge,
+			fmt.Sprintf("the answers to the chunk take over %d MiB, which is the most "+
+				"that a wrapper such as a transaction holds; use smaller chunks for the endpoint", MaxHeld>>20), false)
 		a.giveUp(h.over)
 	}
 }

@@ -36,7 +36,8 @@ func (j *job) isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 	if times >= maxBegun {
 		j.log.Warn("a request was begun alone twice and never finished; it goes back as failed")
 		j.spent = true
-		return nil, wire.NewSlotError(wire.CodeDeliveries, "the chunk was begun alone twice, and its service died", true), true
+		return nil, wire.NewSlotError(wire.CodeDeliveries, "the chunk was begun alone twice, and its service died",
+			true), true
 	}
 	stay, ok := j.service.suspects.enter(j.request.Root, true, stopping)
 	if !ok {

@@ -55,7 +55,8 @@ func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []
 	e.stats.came(uint64(from.delivered()))
 	request, err := wire.ParseRequest(h, body, e.service.limits)
 	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.name {
-		err = wire.Malformed(wire.ReasonHeader, "%s names endpoint %s; this is %s", wire.HeaderReplyTo, request.ReplyTo.Callee, e.name)
+		err = wire.Malformed(wire.ReasonHeader, "%s names endpoint %s; this is %s", wire.HeaderReplyTo,
+			request.ReplyTo.Callee, e.name)
 		request = nil // to answer there would be to speak for another endpoint
 	}
 	if request == nil {
@@ -68,7 +69,8 @@ func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []
 		e.refuseBody(j, err)
 	case from.delivered() > request.Deliveries:
 		j.log.Warn("a request was delivered many times and never answered; it goes back as failed")
-		e.giveUp(j, wire.NewSlotError(wire.CodeDeliveries, "the chunk was delivered many times and never answered", true), nil)
+		e.giveUp(j, wire.NewSlotError(wire.CodeDeliveries, "the chunk was delivered many times and never answered",
+			true), nil)
 	default:
 		if e.serve(scope, j) {
 			return len(request.Items), time.Since(j.started)
@@ -88,7 +90,8 @@ func (e *endpointServer) refuse(scope scope, from origin, h nats.Header, body []
 	}
 	log.Error("a request cannot be read, and does not say whom to tell", zap.Error(err))
 	// Whatever its mode: nobody else would ever know of it.
-	if !from.persisted() || e.bury(scope.sending, from, h, body, wire.NewSlotError(wire.CodeBadRequest, err.Error(), false), log) {
+	if !from.persisted() || e.bury(scope.sending, from, h, body, wire.NewSlotError(wire.CodeBadRequest, err.Error(),
+		false), log) {
 		from.terminate(err)
 	}
 }

@@ -52,7 +52,8 @@ func TestLinesAboutChunksSayWhich(t *testing.T) {
 	b.run(svc)
 	each, list := b.ask("each", numbers(1)), b.ask("list", numbers(1))
 	b.collect(2)
-	b.publish(&nats.Msg{Subject: wire.WorkSubject("list"), Header: nats.Header{wire.HeaderRun: {"some run"}, wire.HeaderVersion: {"1"}}})
+	b.publish(&nats.Msg{Subject: wire.WorkSubject("list"), Header: nats.Header{wire.HeaderRun: {"some run"},
+		wire.HeaderVersion: {"1"}}})
 	eventually(t, "the unreadable request is told", func() bool {
 		return b.logged.FilterMessageSnippet("whom to tell").Len() == 1
 	})

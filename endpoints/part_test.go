@@ -13,7 +13,8 @@ import (
 
 func TestPartOf(t *testing.T) {
 	t.Parallel()
-	info := ItemInfo{parts: wire.Parts{{Name: "json", Part: wire.Part{Data: []byte(`{"n":7}`)}}, {Name: "png", Part: wire.Part{Data: []byte{9}, ContentType: "image/png"}}}}
+	info := ItemInfo{parts: wire.Parts{{Name: "json", Part: wire.Part{Data: []byte(`{"n":7}`)}},
+		{Name: "png", Part: wire.Part{Data: []byte{9}, ContentType: "image/png"}}}}
 	type number struct {
 		N int `json:"n"`
 	}
@@ -24,7 +25,8 @@ func TestPartOf(t *testing.T) {
 		t.Errorf("a part that is not there: %+v, %v, %v", n, there, err)
 	}
 	for name, want := range map[string]wire.Binary{
-		"json": {ContentType: "application/json", Data: []byte(`{"n":7}`)}, "png": {ContentType: "image/png", Data: []byte{9}},
+		"json": {ContentType: "application/json", Data: []byte(`{"n":7}`)}, "png": {ContentType: "image/png",
+			Data: []byte{9}},
 	} {
 		if b, there, err := PartOf[wire.Binary](info, name); !reflect.DeepEqual(b, want) || !there || err != nil {
 			t.Errorf("%+v, %v, %v", b, there, err)

@@ -81,8 +81,9 @@ func (p *Producer) Add(ctx context.Context, ops ...wire.Operation) (wire.Collect
 	for first := 0; first < len(lines); {
 		body, next := p.message(lines, first)
 		if most := int(p.nc.MaxPayload()); most > 0 && len(body) > most {
-			return sum, &wire.CollectError{Collector: p.collector, Code: wire.CollectTooLarge, Message: fmt.Sprintf("operation %d has %d bytes, and the NATS "+
-				"server takes at most %d; add it over HTTP, or send what it is about by reference", first+1, len(body), most)}
+			return sum, &wire.CollectError{Collector: p.collector, Code: wire.CollectTooLarge,
+				Message: fmt.Sprintf("operation %d has %d bytes, and the NATS "+
+					"server takes at most %d; add it over HTTP, or send what it is about by reference", first+1, len(body), most)}
 		}
 		done, err := p.send(ctx, body)
 		if err != nil {
@@ -114,7 +115,8 @@ func (p *Producer) send(ctx context.Context, body []byte) (wire.Collected, error
 	var reason error
 	for {
 		done, err := p.ask(ctx, body)
-		if refused, ok := errors.AsType[*wire.CollectError](err); err == nil || stream.Denied(err) || ok && !refused.Temporary() ||
+		if refused, ok := errors.AsType[*wire.CollectError](err); err == nil || stream.Denied(err) || ok &&
+			!refused.Temporary() ||
 			errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) {
 			return done, err
 		}
@@ -142,7 +144,8 @@ func (p *Producer) ask(ctx context.Context, body []byte) (wire.Collected, error)
 	}, msg.Subject)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return wire.Collected{}, &wire.CollectError{Collector: p.collector, Code: wire.CollectUnavailable, Message: "no node listens for " + msg.Subject}
+		return wire.Collected{}, &wire.CollectError{Collector: p.collector, Code: wire.CollectUnavailable,
+			Message: "no node listens for " + msg.Subject}
 	case err != nil:
 		return wire.Collected{}, fmt.Errorf("add to collector %s: %w", p.collector, err)
 	}

@@ -125,7 +125,8 @@ func (p *puller) rest(ctx context.Context, err error) {
 	if p.failures < failuresToRest {
 		return
 	}
-	p.life.set(wire.StateWaiting, fmt.Sprintf("the server ends every pull of consumer %s: %v", wire.ConsumerName(p.endpoint), err))
+	p.life.set(wire.StateWaiting, fmt.Sprintf("the server ends every pull of consumer %s: %v",
+		wire.ConsumerName(p.endpoint), err))
 	if p.failures == failuresToTell {
 		p.log.Warn("the server ends every pull; if this goes on, look at the consumer's limits", zap.Error(err))
 	}

@@ -68,7 +68,8 @@ func (q *questioner) begin() *wire.SlotError {
 	if params := q.work.job.request.Params; len(params) > 0 {
 		var err error
 		if q.params, err = json.Marshal(params, json.Deterministic(true)); err != nil {
-			return wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the parameters of the run cannot be passed on: %v", err), false)
+			return wire.NewSlotError(wire.CodeBadQuery,
+				fmt.Sprintf("the parameters of the run cannot be passed on: %v", err), false)
 		}
 	}
 	q.trace = nats.Header{}
@@ -111,8 +112,9 @@ func (q *questioner) add(item *flowItem, query []byte) bool {
 func (q *questioner) open(asked *asked) *wire.SlotError {
 	q.close(asked)
 	if len(q.made) == wire.MaxRequests {
-		return wire.NewSlotError(wire.CodeQueryTooLarge, fmt.Sprintf("stage %d would make more than %d requests for one chunk",
-			q.work.stage, wire.MaxRequests), false)
+		return wire.NewSlotError(wire.CodeQueryTooLarge,
+			fmt.Sprintf("stage %d would make more than %d requests for one chunk",
+				q.work.stage, wire.MaxRequests), false)
 	}
 	q.now = wire.NewRequestBuilder(asked.endpoint, q.meta(asked), q.limit)
 	q.now.Body = slices.Grow(q.now.Body, min(asked.queries.Len()+len(asked.items)*itemOverhead+len(q.params), q.limit))
@@ -124,8 +126,9 @@ func (q *questioner) open(asked *asked) *wire.SlotError {
 func (q *questioner) meta(asked *asked) wire.Meta {
 	w, m := q.work, q.work.job.request.Meta
 	next := w.stage + 1
-	return wire.Meta{Run: m.Run, Slice: q.flow.Slice(len(q.made)), Step: m.Step, Attempt: m.Attempt, Generation: m.Generation,
-		Mode: m.Mode, Root: m.Root, Origin: m.Origin, Deliveries: m.Deliveries,
+	return wire.Meta{Run: m.Run, Slice: q.flow.Slice(len(q.made)), Step: m.Step, Attempt: m.Attempt,
+		Generation: m.Generation,
+		Mode:       m.Mode, Root: m.Root, Origin: m.Origin, Deliveries: m.Deliveries,
 		Stack:   m.Stack.PushAs(w.flow.server.name, next, asked.label()),
 		ReplyTo: wire.Return{Asker: w.flow.server.name, Callee: asked.endpoint, Stage: next, Request: len(q.made)}}
 }
@@ -142,9 +145,10 @@ func (q *questioner) close(asked *asked) {
 }
 
 func (q *questioner) tooLarge(asked *asked, item *flowItem, size int) {
-	item.giveUp(wire.NewSlotError(wire.CodeQueryTooLarge, fmt.Sprintf("the question to %s takes %d bytes, which does not fit "+
-		"a message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is",
-		asked.name, size), false))
+	item.giveUp(wire.NewSlotError(wire.CodeQueryTooLarge,
+		fmt.Sprintf("the question to %s takes %d bytes, which does not fit "+
+			"a message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is",
+			asked.name, size), false))
 }
 
 // label is what tells two targets of one endpoint apart.

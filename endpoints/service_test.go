@@ -150,9 +150,13 @@ func TestErrorsAndPanicsOfItems(t *testing.T) {
 		1: {Code: wire.CodeHandlerError, Message: "plain", Retry: false},
 		2: {Code: "locked", Message: "read account: locked: row 7", Retry: true},
 		3: {Code: "unknown", Message: "nobody", Retry: false},
-		5: {Code: wire.CodeBadPayload, Message: "the payload does not fit endpoints.number at /n: a JSON string does not fit Go type int", Retry: false},
+		5: {
+			Code:    wire.CodeBadPayload,
+			Message: "the payload does not fit endpoints.number at /n: a JSON string does not fit Go type int",
+		},
 		6: {Code: wire.CodeBadPayload,
-			Message: "the payload does not fit endpoints.number at its root: a JSON array does not fit Go type endpoints.number", Retry: false},
+			Message: "the payload does not fit endpoints.number at its root: a JSON array does not fit Go type endpoints.number",
+		},
 	}
 	for i, e := range want {
 		if got := w.slots[i].Err; got == nil || *got != e {
@@ -170,8 +174,10 @@ func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
 		end  func() error
 		want wire.SlotError
 	}{
-		"panic": {func() error { panic("boom") }, wire.SlotError{Code: wire.CodePanic, Message: "the handler panicked: boom", Retry: true}},
-		"error": {func() error { return errors.New("no database") }, wire.SlotError{Code: wire.CodeHandlerError, Message: "no database", Retry: true}},
+		"panic": {func() error { panic("boom") }, wire.SlotError{Code: wire.CodePanic,
+			Message: "the handler panicked: boom", Retry: true}},
+		"error": {func() error { return errors.New("no database") },
+			wire.SlotError{Code: wire.CodeHandlerError, Message: "no database", Retry: true}},
 		"fail": {func() error { return fmt.Errorf("open: %w", Fail("gone", "for good")) },
 			wire.SlotError{Code: "gone", Message: "open: gone: for good", Retry: false}},
 		"retry": {func() error { return Retry("db", "down") }, wire.SlotError{Code: "db", Message: "down", Retry: true}},
@@ -305,7 +311,8 @@ func TestResultsOfEveryKind(t *testing.T) {
 	pdf := []byte("%PDF-1.7\x00\xff")
 	check(t, HandleEach(svc, "kinds", func(_ context.Context, in number) (any, error) {
 		return []any{
-			wire.Binary{ContentType: "application/pdf", Data: pdf}, &wire.Binary{Data: pdf}, nil, moody{}, moody{bad: true}, make(chan int),
+			wire.Binary{ContentType: "application/pdf",
+				Data: pdf}, &wire.Binary{Data: pdf}, nil, moody{}, moody{bad: true}, make(chan int),
 			wire.Binary{ContentType: "no\nsuch"}, "<&\u2028>",
 		}[in.N], nil
 	}, Concurrency(1), Compress(1)))

@@ -110,8 +110,9 @@ func (e *endpointServer) bury(
 	ctx context.Context, from origin, h nats.Header, body []byte, fault *wire.SlotError, log *zap.Logger,
 ) bool {
 	svc := e.service
-	letter := wire.NewDeadLetter(e.name, h, body, wire.Obituary{Cause: fault, Deliveries: from.delivered(), Service: svc.identity,
-		At: time.Now(), ID: from.letterID()}, int(svc.nc.MaxPayload()))
+	letter := wire.NewDeadLetter(e.name, h, body, wire.Obituary{Cause: fault, Deliveries: from.delivered(),
+		Service: svc.identity,
+		At:      time.Now(), ID: from.letterID()}, int(svc.nc.MaxPayload()))
 	log = log.With(zap.String("cause", fault.Code), zap.Int("deliveries", from.delivered()))
 	ctx, cancel := context.WithTimeout(ctx, buryPatience)
 	defer cancel()

@@ -135,7 +135,8 @@ func TestSingleRequestThatDies(t *testing.T) {
 			}
 			letter := b.letters(1)[0]
 			if letter.Cause != tc.want.code || letter.Slice != meta.Slice || letter.Run != meta.Run || letter.Items != 1 ||
-				letter.Mode != wire.ModeSingle || letter.Endpoint != "work" || !strings.HasPrefix(letter.Service, "tester@1.2.3 ") ||
+				letter.Mode != wire.ModeSingle || letter.Endpoint != "work" ||
+				!strings.HasPrefix(letter.Service, "tester@1.2.3 ") ||
 				letter.Deliveries != max(int(tc.want.tries), 1) || !strings.Contains(letter.Message, tc.want.message) ||
 				time.Since(letter.At) > patience || !strings.Contains(string(letter.Body), tc.payload) {
 				t.Errorf("%+v", letter)
@@ -160,7 +161,8 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 		}
 	}))
 	b.run(svc)
-	for n, want := range []wire.SlotError{{Code: wire.CodeHandlerError, Message: "no database", Retry: true}, {Code: "gone", Message: "for good", Retry: false},
+	for n, want := range []wire.SlotError{{Code: wire.CodeHandlerError, Message: "no database", Retry: true},
+		{Code: "gone", Message: "for good", Retry: false},
 		{Code: wire.CodeUnanswered, Message: "the handler left the item out", Retry: true}} {
 		meta := b.askSingle("list", strings.Replace(`{"n":N}`, "N", string(rune('0'+n)), 1), 1)
 		if w := b.collect(1)[meta.Slice]; w.failure == nil || *w.failure != want {

@@ -172,7 +172,8 @@ func (i *flowItem) hasNext() bool {
 	if w.stage+1 < w.flow.stages {
 		return true
 	}
-	i.giveUp(wire.NewSlotError(wire.CodeNoNextStage, fmt.Sprintf("stage %d is the last one of flow %s, and the item asks or goes "+
-		"on in it", w.stage, w.flow.server.name), false))
+	i.giveUp(wire.NewSlotError(wire.CodeNoNextStage,
+		fmt.Sprintf("stage %d is the last one of flow %s, and the item asks or goes "+
+			"on in it", w.stage, w.flow.server.name), false))
 	return false
 }

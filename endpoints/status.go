@@ -149,7 +149,8 @@ func (s *Service) announce() (unlist func(), err error) {
 	}
 	listed, err := micro.AddService(s.nc, micro.Config{
 		Name: s.config.Name, Version: s.config.Version, Description: "serves Tranche endpoints",
-		Metadata: map[string]string{wire.MetaProtocol: wire.ProtocolVersion, wire.MetaHost: s.host, wire.MetaInstance: s.instance},
+		Metadata: map[string]string{wire.MetaProtocol: wire.ProtocolVersion, wire.MetaHost: s.host,
+			wire.MetaInstance: s.instance},
 		StatsHandler: func(at *micro.Endpoint) any {
 			if e := byName[at.Name]; e != nil {
 				return e.status()

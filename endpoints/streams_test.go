@@ -63,7 +63,8 @@ func TestEnsureStreamsRefusesAnotherKind(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamReply))
-	_, err := b.js.CreateStream(b.ctx, jetstream.StreamConfig{Name: wire.StreamReply, Subjects: []string{"tranche.reply.*"}})
+	_, err := b.js.CreateStream(b.ctx, jetstream.StreamConfig{Name: wire.StreamReply,
+		Subjects: []string{"tranche.reply.*"}})
 	check(t, err)
 	_, err = stream.Ensure(b.ctx, b.js, stream.Config{})
 	var conflict *stream.ConflictError

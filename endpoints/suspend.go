@@ -36,8 +36,9 @@ func (w *flowWork) suspend(questions []question) *wire.SlotError {
 		if isFull(err) {
 			// A later stage keeps its state until the next one's is stored. If all waited for room, there would never be any.
 			a.unfinished = false
-			return wire.NewSlotError(wire.CodeFlowFull, "stream "+wire.StreamFlow+" has no room for the chunk; suspend fewer at a time, keep "+
-				"smaller states, or give the stream more bytes", true)
+			return wire.NewSlotError(wire.CodeFlowFull,
+				"stream "+wire.StreamFlow+" has no room for the chunk; suspend fewer at a time, keep "+
+					"smaller states, or give the stream more bytes", true)
 		}
 		a.broken(err)
 		return nil
@@ -74,8 +75,9 @@ func (w *flowWork) state(questions []question) (body []byte, failure *wire.SlotE
 
 // tooMuchState is not retryable: a node then takes the chunk apart at once, until its pieces fit.
 func (w *flowWork) tooMuch(what string) *wire.SlotError {
-	return wire.NewSlotError(wire.CodeStateTooLarge, fmt.Sprintf("%s, and a flow keeps at most %d bytes between stages; keep less, "+
-		"use smaller chunks, or store the data elsewhere and keep where it is", what, w.flow.most), false)
+	return wire.NewSlotError(wire.CodeStateTooLarge,
+		fmt.Sprintf("%s, and a flow keeps at most %d bytes between stages; keep less, "+
+			"use smaller chunks, or store the data elsewhere and keep where it is", what, w.flow.most), false)
 }
 
 // snapshot collects what the next stage needs. Items that alone are too much are failed. Called with answers.mu held.

@@ -62,8 +62,9 @@ func (t Target[Query, Answer]) Ask(item Flowing, query Query) {
 		return
 	}
 	if before := i.asksOf(t.name); before != nil && before.endpoint != t.endpoint {
-		i.giveUp(wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the item asks both endpoint %s and endpoint %s under the name %s; "+
-			"give one target another name, by As", before.endpoint, t.endpoint, t.name), false))
+		i.giveUp(wire.NewSlotError(wire.CodeBadQuery,
+			fmt.Sprintf("the item asks both endpoint %s and endpoint %s under the name %s; "+
+				"give one target another name, by As", before.endpoint, t.endpoint, t.name), false))
 		return
 	} else if before != nil {
 		i.work.job.log.Warn("an item asked a target twice in one stage; the first question stands",
@@ -74,7 +75,8 @@ func (t Target[Query, Answer]) Ask(item Flowing, query Query) {
 	start := asked.queries.Len()
 	if err := encodeQuery(&asked.queries, &query); err != nil {
 		asked.queries.Truncate(start)
-		i.giveUp(wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the question to %s cannot be written: %v", t.name, err), false))
+		i.giveUp(wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the question to %s cannot be written: %v", t.name,
+			err), false))
 		return
 	}
 	asked.items = append(asked.items, askedItem{i, start, asked.queries.Len()})

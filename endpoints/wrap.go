@@ -203,7 +203,8 @@ func (a *answers) write(slot wire.Slot) {
 		a.buf.Write(slot.Data)
 	} else if err := wire.AppendBinary(a.buf, &wire.Binary{ContentType: slot.ContentType, Data: slot.Data}); err != nil {
 		a.rollback()
-		a.fault(slot.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+		a.fault(slot.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v",
+			err), false))
 		return
 	}
 	a.end(slot.Ordinal)

@@ -17,8 +17,8 @@ import (
 // causeUnreadable is the cause of a dead letter that does not even say which endpoint it was for.
 const causeUnreadable = "unreadable"
 
-// deadLetterIn is a message from the stream of dead letters, as the store keeps it. Whatever it is, it becomes a dead letter: a
-// message that cannot be understood is for a person to look at, and must not come again for ever.
+// deadLetterIn is a message from the stream of dead letters, as the store keeps it. Whatever it is, it becomes a dead
+// letter: a message that cannot be understood is for a person to look at, and must not come again for ever.
 func deadLetterIn(msg jetstream.Msg) deadletter.DeadLetter {
 	d, err := wire.ParseDeadLetter(msg.Subject(), msg.Headers(), msg.Data())
 	letter := deadLetterOf(&d)
@@ -60,8 +60,8 @@ func exhaustedDeadLetter(endpoint string, x exhaustion, msg *jetstream.RawStream
 	return letter
 }
 
-// givenUpDeadLetter is a slice that a service has given up after too many deliveries. It has the id that a node gives it
-// when it is the one to give the request up. The request is gone by now.
+// givenUpDeadLetter is a slice that a service has given up after too many deliveries. It has the id that a node gives
+// it when it is the one to give the request up. The request is gone by now.
 func givenUpDeadLetter(a *settle.Answer, run uuid.UUID) deadletter.DeadLetter {
 	request := nats.Header{wire.HeaderMsgID: {a.Slice.String()}}
 	return deadletter.DeadLetter{

@@ -23,8 +23,8 @@ const (
 	deadLettersPause = time.Second
 )
 
-// readDeadLetters takes dead letters into PostgreSQL until ctx ends, and binds again whenever the stream or its consumer is
-// lost.
+// readDeadLetters takes dead letters into PostgreSQL until ctx ends, and binds again whenever the stream or its
+// consumer is lost.
 func (n *Node) readDeadLetters(ctx, draining context.Context) {
 	for ctx.Err() == nil {
 		if err := n.readDeadLettersBound(ctx, draining); err != nil && ctx.Err() == nil {
@@ -34,8 +34,8 @@ func (n *Node) readDeadLetters(ctx, draining context.Context) {
 	}
 }
 
-// readDeadLettersBound binds to the consumer and takes dead letters in until ctx ends or the binding is lost. What was fetched
-// ahead is taken in, too, unless PostgreSQL cannot be reached.
+// readDeadLettersBound binds to the consumer and takes dead letters in until ctx ends or the binding is lost. What was
+// fetched ahead is taken in, too, unless PostgreSQL cannot be reached.
 func (n *Node) readDeadLettersBound(ctx, draining context.Context) error {
 	made, err := n.bind(ctx, &n.deadReader, stream.EnsureDeadLetterReader)
 	if err != nil {
@@ -63,8 +63,8 @@ func (n *Node) readDeadLettersBound(ctx, draining context.Context) error {
 	return err
 }
 
-// buryDeadLetter buries a dead letter and acknowledges it. One that PostgreSQL refuses for what is in it is kept without
-// its contents, so that it does not come again for ever.
+// buryDeadLetter buries a dead letter and acknowledges it. One that PostgreSQL refuses for what is in it is kept
+// without its contents, so that it does not come again for ever.
 func (n *Node) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made time.Time) error {
 	if stream.IsProbe(msg.Subject()) {
 		n.settleOf(&n.deadReader, fetched{msg, made}, jetstream.Msg.Ack)
@@ -88,7 +88,8 @@ func (n *Node) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made time.
 		n.log.Warn("dead letter", zap.String("endpoint", letter.Endpoint), zap.String("cause", letter.Cause),
 			zap.String("message", letter.Message), zap.String("service", letter.Service))
 	}
-	n.settleOf(&n.deadReader, fetched{msg, made}, jetstream.Msg.Ack) // after the commit: a crash in between brings it again
+	n.settleOf(&n.deadReader, fetched{msg, made},
+		jetstream.Msg.Ack) // after the commit: a crash in between brings it again
 	return nil
 }
 

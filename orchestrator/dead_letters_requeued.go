@@ -90,8 +90,8 @@ func (n *Node) publishDeadLetter(ctx context.Context, l *deadletter.UnsentLetter
 	return err
 }
 
-// requeued is the request of a dead letter, to be sent again: as it came, without what JetStream and the letter's end have
-// put on it.
+// requeued is the request of a dead letter, to be sent again: as it came, without what JetStream and the letter's end
+// have put on it.
 func requeued(l *deadletter.UnsentLetter) *nats.Msg {
 	msg := &nats.Msg{Subject: wire.WorkSubject(l.Endpoint), Header: nats.Header{}, Data: l.Body}
 	for name, values := range l.Headers {

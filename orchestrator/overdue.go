@@ -25,8 +25,8 @@ const (
 // service: one that still lies in the stream waits for its endpoint, not for its items, and gets a new deadline. Of one
 // that was acknowledged the reply was lost. One that a service keeps without an answer counts as a failed attempt, if
 // there is reason to blame its items ([settle.Store.Blamed]); its request is taken out of the stream so that nobody
-// works on it in vain. While JetStream is silent its time is over all the same, at no cost. What else cannot be told now
-// is left to the next sweep.
+// works on it in vain. While JetStream is silent its time is over all the same, at no cost. What else cannot be told
+// now is left to the next sweep.
 func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
 	overdue, err := n.settling.OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {

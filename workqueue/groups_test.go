@@ -76,7 +76,8 @@ func TestGroupsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(chunked(1000), 66_000)
-	b.exec(`UPDATE work_queue SET payload = '{"id": ' || ordinal || ', "half": ' || ordinal / 2 || '}' WHERE run_id = $1`, run)
+	b.exec(`UPDATE work_queue SET payload = '{"id": ' || ordinal || ', "half": ' || ordinal / 2 || '}'
+		WHERE run_id = $1`, run)
 	store := groups.New(b.store)
 	for range 2 {
 		var bad *groups.GroupingError

@@ -56,7 +56,8 @@ func TestHistory(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		"action pause ann lunch", "action resume ann ", "action start test ", "alert ops waiting held",
-		"breaker open " + endpoint + " 9 of 10 failed", "event completed tranche generation 1", "note note bob the bank\ufffd called",
+		"breaker open " + endpoint + " 9 of 10 failed", "event completed tranche generation 1",
+		"note note bob the bank\ufffd called",
 		"service bills@1.2.0 " + endpoint + " ",
 	}
 	if !slices.Equal(got, want) {

@@ -264,7 +264,11 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 				l)
 			return err
 		},
-		"lost streams": func(l workqueue.Lease) error { _, err := settle.New(b.store).ReleaseLostStreams(ctx, l); return err },
+		"lost streams": func(l workqueue.Lease) error {
+			_, err := settle.New(b.store).ReleaseLostStreams(ctx,
+				l)
+			return err
+		},
 		"expire": func(l workqueue.Lease) error {
 			_, err := settle.New(b.store).Expire(ctx, l, ids(claimed[0]))
 			return err

@@ -61,7 +61,10 @@ func (a *healthAside) Run(ctx context.Context, term *console) error {
 	if !a.ForGood {
 		set.For = a.For.String()
 	}
-	return a.say(term, func(cl *client.Client) (client.MarkedCondition, error) { return cl.PutAside(ctx, set, term.keep()) })
+	return a.say(term, func(cl *client.Client) (client.MarkedCondition, error) {
+		return cl.PutAside(ctx, set,
+			term.keep())
+	})
 }
 
 type healthTake struct{ conditionArgs }

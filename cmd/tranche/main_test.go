@@ -348,10 +348,13 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		"bind by env":  {1, "add --auth on", []string{"TRANCHE_LISTEN=0.0.0.0:0"}, nil},
 		"bind by file": {1, "add --auth on", nil, []string{"--config", config("# ours\nlisten: 0.0.0.0:0\n")}},
 		"unknown key": {
-			2, "tranche.yaml:2:8: lisen: there is no such setting; the settings are ", nil, []string{"--config", config("grace: 1s\nlisen: x\n")},
+			2, "tranche.yaml:2:8: lisen: there is no such setting; the settings are ", nil, []string{"--config",
+				config("grace: 1s\nlisen: x\n")},
 		},
-		"doubled key":     {2, "tranche.yaml:2:1: grace stands twice", nil, []string{"--config", config("grace: 1s\ngrace: 2s\n")}},
-		"key with a list": {2, "tranche.yaml:1:9: listen: want one value; this is a list", nil, []string{"--config", config("listen: [a]\n")}},
+		"doubled key": {2, "tranche.yaml:2:1: grace stands twice", nil,
+			[]string{"--config", config("grace: 1s\ngrace: 2s\n")}},
+		"key with a list": {2, "tranche.yaml:1:9: listen: want one value; this is a list", nil,
+			[]string{"--config", config("listen: [a]\n")}},
 		"two spellings": {
 			2, "tranche.yaml:2:11: data_dir: data-dir stands twice", nil,
 			[]string{"--config", config("data-dir: a\ndata_dir: b\n")},

@@ -113,9 +113,11 @@ func acceptText(done *client.Accepted) string {
 	text := fmt.Sprintf("run %s: %s %s %s\n", done.Run, itemCount(done.Items), what,
 		failedText(done.Failed, done.Accepted))
 	if len(done.Steps) > 1 {
+		var t table
 		for _, st := range done.Steps {
-			text += fmt.Sprintf("  %s  %s\n", inert(st.Step), count(st.Items))
+			t.row("  "+inert(st.Step), count(st.Items))
 		}
+		text += t.String()
 	}
 	if done.DryRun {
 		return "dry run: " + text + "nothing was changed\n"

@@ -15,7 +15,8 @@ func TestServeReadsConnections(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "connections.yaml")
 	for text, want := range map[string]string{
 		"http: {allow_private: [127.0.0.1]}": "",
-		"http:\n  allow_privat: [127.0.0.1]": path + ":2:3: http.allow_privat: there is no such field; there are allow_private",
+		"http:\n  allow_privat: [127.0.0.1]": path +
+			":2:3: http.allow_privat: there is no such field; there are allow_private",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

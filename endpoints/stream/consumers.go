@@ -84,8 +84,8 @@ func EnsureRecorder(ctx context.Context, js jetstream.JetStream) (jetstream.Cons
 	return ensureReader(ctx, js, wire.StreamReply, wire.RecorderConsumer, wire.ReplyPrefix+"*")
 }
 
-// EnsureDeadLetterReader creates the durable consumer through which nodes read dead letters, or brings it to date, and returns
-// it.
+// EnsureDeadLetterReader creates the durable consumer through which nodes read dead letters, or brings it to date, and
+// returns it.
 func EnsureDeadLetterReader(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	return ensureReader(ctx, js, wire.StreamDead, wire.DeadLetterConsumer, wire.DeadPrefix+"*")
 }

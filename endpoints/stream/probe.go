@@ -63,7 +63,8 @@ func Probe(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, stream st
 	subject := probeSubject(stream)
 	var ack *jetstream.PubAck
 	err = During(timed, nc, func(ctx context.Context) (err error) {
-		ack, err = js.PublishMsg(ctx, &nats.Msg{Subject: subject, Header: nats.Header{wire.HeaderVersion: {wire.ProtocolVersion}}},
+		ack, err = js.PublishMsg(ctx, &nats.Msg{Subject: subject,
+			Header: nats.Header{wire.HeaderVersion: {wire.ProtocolVersion}}},
 			jetstream.WithExpectStream(stream), jetstream.WithRetryAttempts(0))
 		return err
 	}, subject)

@@ -179,11 +179,11 @@ func (d *Document) fail(at *token.Position, format string, args ...any) error {
 
 // syntax turns the parser's error into one with our own source line.
 func (d *Document) syntax(err error) error {
-	const secret = "this is not YAML; look for a wrong indent or a missing quote"
+	const unquoted = "this is not YAML; look for a wrong indent or a missing quote"
 	var positioned yaml.Error
 	switch known := errors.As(err, &positioned) && positioned.GetToken() != nil; {
 	case !known && d.secret:
-		return d.whole(secret)
+		return d.whole(unquoted)
 	case !known:
 		return d.whole("%v", err)
 	}
@@ -197,7 +197,7 @@ func (d *Document) syntax(err error) error {
 		}
 	}
 	if d.secret {
-		return d.fail(at, secret)
+		return d.fail(at, unquoted)
 	}
 	return d.fail(at, "%s", positioned.GetMessage())
 }

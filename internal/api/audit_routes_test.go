@@ -59,6 +59,8 @@ func mutations() []mutation {
 		{"POST /runs/{run}/notes", "/runs/it/notes", `{"text":"seen"}`, "note", ``, `"reason": "seen"`},
 		{"POST /runs/{run}/accept", "/runs/it/accept", `{"failed":true,"reason":"seen"}`, "accept", `"accepted": 0`,
 			`"accepted": 1`},
+		{"POST /runs/{run}/accept", "/runs/it/accept", `{"failed":true,"withdraw":true}`, "accept_withdraw",
+			`"accepted": 1`, `"accepted": 0`},
 		{"POST /runs/{run}/rerun", "/runs/it/rerun", `{"keys":["2","3"],"canary":1}`, "rerun", `"generation": 1`,
 			`"generation": 2`},
 		{"POST /runs/{run}/reset", "/runs/it/reset", `{"all":true}`, "reset", `"generation": 2`, `"generation": 3`},

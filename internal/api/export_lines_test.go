@@ -83,7 +83,8 @@ func TestExportToParquet(t *testing.T) {
 	if r := rows[1]; !bytes.Equal(r.ResultBytes, []byte{0, 1}) || r.Result != nil || *r.ContentType != "image/png" {
 		t.Errorf("%+v", r)
 	}
-	if r := rows[3]; r.State != "failed" || *r.ErrorCode != "BAD" || *r.ErrorMessage != "@no" || r.Result != nil || !r.Accepted {
+	if r := rows[3]; r.State != "failed" || *r.ErrorCode != "BAD" || *r.ErrorMessage != "@no" || r.Result != nil ||
+		!r.Accepted {
 		t.Errorf("%+v", r)
 	}
 	if r := rows[4]; r.State != "missing" || r.Ordinal != 4 || r.Step != nil || r.ErrorCode != nil {

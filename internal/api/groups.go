@@ -26,14 +26,14 @@ type groupsMapInput struct {
 type groupings struct{ *Server }
 
 func (s groupings) register(api huma.API) {
-	op := broadIf(get("get-groups", "/runs/{run}/groups", "Items by the value of a field of their payloads"), "by")
-	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, and " +
-		"all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs of " +
-		"more than 16,777,216 items, and by fields of more than 65,535 different values, there are no groups."
+	op := broad(get("get-groups", "/runs/{run}/groups", "Items by the value of a field of their payloads"))
+	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
+		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
+		"of more than 16,777,216 items, and by fields of more than 65,535 different values, there are no groups."
 	register(s.Server, api, op, s.getGroups)
 	op = broad(get("get-groups-map", "/runs/{run}/groups/map", "The group of each item as a byte, for a picture of all"))
-	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of its " +
-		"value in the groups of /runs/{run}/groups, from 0 on, and 50 for the others."
+	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
+		"its value in the groups of /runs/{run}/groups, from 0 on, and 50 for the others."
 	op.Responses = planesResponses()
 	huma.Register(api, op, s.getGroupsMap)
 }

@@ -27,12 +27,12 @@ func TestGroups(t *testing.T) {
 	at := api.Prefix + "/runs/last/groups"
 	var found groups.PayloadGroups
 	_, text = b.ask(http.MethodGet, at, nil)
-	if err := json.Unmarshal([]byte(text), &found); err != nil || fmt.Sprint(found.Fields) != "[branch id]" ||
+	if err := json.Unmarshal(text, &found); err != nil || fmt.Sprint(found.Fields) != "[branch id]" ||
 		len(found.Groups) != 0 {
 		t.Errorf("the fields are %s, %v", text, err)
 	}
 	_, text = b.ask(http.MethodGet, at+"?by=branch", nil)
-	if err := json.Unmarshal([]byte(text), &found); err != nil || len(found.Groups) != 3 || found.Others != nil ||
+	if err := json.Unmarshal(text, &found); err != nil || len(found.Groups) != 3 || found.Others != nil ||
 		*found.Groups[0].Value != "b0" || found.Groups[0].Items != 6000 || found.Groups[2].Items != 1500 {
 		t.Errorf("the groups are %s, %v", text, err)
 	}

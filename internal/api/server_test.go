@@ -471,6 +471,9 @@ func TestGETsChangeNothing(t *testing.T) {
 			if strings.HasSuffix(path, "/comparison") {
 				path += "?against=last"
 			}
+			if strings.HasSuffix(path, "/groups/map") {
+				path += "?by=id"
+			}
 			want := http.StatusOK
 			if strings.HasSuffix(path, "/result") {
 				want = http.StatusNotFound // nothing has been answered yet

@@ -110,8 +110,8 @@ type eventSource interface {
 	Next(ctx context.Context) ([]live.Event, error)
 }
 
-// sendEvents writes events until the caller is gone, may look no longer, or the server stops. Who asks with HEAD waits for
-// none of them.
+// sendEvents writes events until the caller is gone, may look no longer, or the server stops. Who asks with HEAD waits
+// for none of them.
 func sendEvents(r *http.Request, w http.ResponseWriter, source eventSource) {
 	out, err := beginEvents(w)
 	for err == nil && r.Method != http.MethodHead {

@@ -95,7 +95,8 @@ func rules() map[string]rule {
 		},
 		// The client is for everybody's programs: it brings nothing along but the standard library.
 		"orchestrator/client": {
-			own: []string{"internal/backoff"}, others: []string{}, tests: append([]string{"internal/api/...", "orchestrator", "endpoints",
+			own: []string{"internal/backoff"}, others: []string{}, tests: append([]string{"internal/api/...",
+				"orchestrator", "endpoints",
 				"workqueue/..."}, servers...),
 		},
 		// It writes the description of the API, and the client that is generated from it.
@@ -111,11 +112,12 @@ func rules() map[string]rule {
 		// By what items follow each other: for plans, and for whoever keeps lines.
 		"workqueue/order": {others: []string{"github.com/go-json-experiment/json"}},
 
-		"internal/archtest":     {others: []string{}},
-		"internal/backoff":      {others: []string{}},
-		"internal/fault":        {others: []string{}},
-		"internal/intake":       {tests: servers},
-		"internal/embedded":     {own: []string{"internal/backoff"}, tests: []string{"internal/testenv", "internal/testenv/leak"}},
+		"internal/archtest": {others: []string{}},
+		"internal/backoff":  {others: []string{}},
+		"internal/fault":    {others: []string{}},
+		"internal/intake":   {tests: servers},
+		"internal/embedded": {own: []string{"internal/backoff"},
+			tests: []string{"internal/testenv", "internal/testenv/leak"}},
 		"internal/testenv":      {own: []string{"internal/embedded", "internal/testenv/leak", "migrations"}},
 		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.

@@ -29,7 +29,8 @@
 // Plans name sources and secrets and never contain them, so whoever writes plans needs to know neither. Files that are
 // named stand beside the file itself unless their path is absolute.
 //
-// Guarantees: an error names the file, the line, the column and the field, and quotes nothing of a value, which may be a password
+// Guarantees: an error names the file, the line, the column and the field, and quotes nothing of a value, which may be
+// a password
 // in the wrong place. A secret is given out for the hosts that it is meant for only. Secrets and passwords that stand
 // in files are read again, so that they can be changed while a node runs.
 //

@@ -118,8 +118,8 @@ func eyes() map[string][3]colour {
 	}
 }
 
-// The nine states of items must be told apart by everybody. The distance is that of Oklab, where 0.02 can just be seen side by
-// side.
+// The nine states of items must be told apart by everybody. The distance is that of Oklab, where 0.02 can just be seen
+// side by side.
 func TestStatesAreToldApart(t *testing.T) {
 	t.Parallel()
 	const least = 0.11
@@ -143,8 +143,8 @@ func TestStatesAreToldApart(t *testing.T) {
 	}
 }
 
-// What must be told apart at a glance, of whatever size, has three times the brightness of the other, whatever cones one
-// has: what failed or is held against what is done, and what is over against what is to come.
+// What must be told apart at a glance, of whatever size, has three times the brightness of the other, whatever cones
+// one has: what failed or is held against what is done, and what is over against what is to come.
 func TestStatesStandOut(t *testing.T) {
 	t.Parallel()
 	const waiting, held, ready, done, failed = 0, 1, 2, 5, 6

@@ -11,7 +11,8 @@ import (
 
 // Held is the condition of a run that is held.
 func Held(r *health.HeldRun) Condition {
-	c := Condition{Kind: heldKind(r.Hold), Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run), Detail: r.Detail}
+	c := Condition{Kind: heldKind(r.Hold), Severity: Warning, Subject: r.Run.String(), Link: runLink(r.Run),
+		Detail: r.Detail}
 	name := runName(r.Run, r.Name, r.Plan)
 	switch r.Hold {
 	case control.HoldThreshold:

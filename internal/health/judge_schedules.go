@@ -49,7 +49,8 @@ func (f *facts) stuck(s *health.StuckSchedule) Condition {
 		case s.Reason != "":
 			c.Detail += " The last that was heard: " + s.Reason
 		}
-		c.Remedy = fmt.Sprintf("It is tried again by itself; mend what it says if it says anything. What became of it: `tranche schedule fires %s`", s.Schedule)
+		c.Remedy = fmt.Sprintf("It is tried again by itself; mend what it says if it says anything. "+
+			"What became of it: `tranche schedule fires %s`", s.Schedule)
 	}
 	return dated(s.Since, c)
 }

@@ -16,7 +16,8 @@ type KindSummary struct {
 	Count    int64     `json:"count" doc:"how many items, letters, messages or operations, added up"`
 }
 
-// words are of kinds of which there may be many: what the kind is called, what conditions are about, and what they count.
+// words are of kinds of which there may be many: what the kind is called, what conditions are about, and what they
+// count.
 func (k Kind) words() (title, of, counted string) {
 	for _, w := range []struct {
 		kind               Kind

@@ -11,7 +11,7 @@ const MarkWorse health.MarkState = "worse"
 
 // Mark is what somebody said of a condition.
 type Mark struct {
-	State  health.MarkState `json:"state" enum:"aside,taken,worse" doc:"aside: it is put aside. taken: somebody sees to it. worse: it was put aside, and has got worse since"`
+	State  health.MarkState `json:"state" enum:"aside,taken,worse" doc:"worse: it was put aside, and got worse"`
 	By     string           `json:"by" doc:"who said so"`
 	At     time.Time        `json:"at"`
 	Until  *time.Time       `json:"until,omitempty" doc:"until when it is put aside; absent: for good"`
@@ -56,7 +56,8 @@ func divide(marks []health.Mark, all []Condition) (open, aside []Condition) {
 	return open, aside
 }
 
-// covers reports whether a mark is about a condition: what has begun since is news, unless it was put aside by its name.
+// covers reports whether a mark is about a condition: what has begun since is news, unless it was put aside by its
+// name.
 func covers(m *health.Mark, c *Condition) bool {
 	return m.State == health.Aside && m.Subject != "" || !c.Since.After(m.At)
 }
@@ -72,8 +73,8 @@ func measure(about []*Condition) (worst Severity, count int64) {
 	return worst, count
 }
 
-// Measure is a mark that knows how bad a condition is, or without a subject all of a kind. There is none of what does not
-// hold.
+// Measure is a mark that knows how bad a condition is, or without a subject all of a kind. There is none of what does
+// not hold.
 func (r *Report) Measure(key health.ConditionKey) (m health.Mark, holds bool) {
 	var about []*Condition
 	for _, list := range [][]Condition{r.Conditions, r.Aside} {

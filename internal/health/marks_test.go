@@ -107,7 +107,8 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 
 	var marks, audited int
 	if err := w.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM health_mark),
-		(SELECT count(*) FROM audit_log WHERE action = 'health_aside' AND actor = 'ann')`).Scan(&marks, &audited); err != nil {
+		(SELECT count(*) FROM audit_log WHERE action = 'health_aside' AND actor = 'ann')`,
+	).Scan(&marks, &audited); err != nil {
 		t.Fatal(err)
 	}
 	if marks != 1 || audited != 3 {
@@ -141,8 +142,8 @@ func TestAgainWaitsForANewLook(t *testing.T) {
 	}
 }
 
-// Since when something has been so outlives a restart, and is forgotten when it was over while the process that had seen
-// it stood still.
+// Since when something has been so outlives a restart, and is forgotten when it was over while the process that had
+// seen it stood still.
 func TestSinceOutlivesPauses(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -78,8 +78,8 @@ type Condition struct {
 	Since    time.Time `json:"since"`
 	Remedy   string    `json:"remedy" doc:"what helps; commands stand between backquotes"`
 	Link     string    `json:"link,omitempty" doc:"path of the dashboard's page about it"`
-	Count    int64     `json:"count" doc:"how many items, letters, messages or operations it is about; 1 of what is not counted"`
-	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it stands for: 1, but for those that are not listed one by one"`
+	Count    int64     `json:"count" doc:"how many items, dead letters, messages or operations it is about, or 1"`
+	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it stands for, mostly 1"`
 	Mark     *Mark     `json:"mark,omitempty" doc:"what somebody said of it; absent: nothing"`
 
 	unkept bool // nothing tells since when: it has to be kept
@@ -102,7 +102,7 @@ type Report struct {
 	At         time.Time      `json:"at" doc:"when this was so; a report is shared by all who ask within a few seconds"`
 	Counts     SeverityCounts `json:"counts" doc:"of conditions; what is put aside does not count, here and in status"`
 	Conditions []Condition    `json:"conditions" doc:"what is to be seen to, the worst first"`
-	Aside      []Condition    `json:"aside" doc:"what somebody has put aside: it comes back when it gets worse, or the time is up"`
+	Aside      []Condition    `json:"aside" doc:"what is put aside, until it gets worse or the time is up"`
 	Kinds      []KindSummary  `json:"kinds" doc:"the kinds of conditions, the worst first"`
 
 	// Unseen are kinds of which there may be conditions that were not looked at: those of other servers, and what NATS

@@ -50,11 +50,13 @@ func TestParquetGoInflatesWhatAPageDoesNotSay(t *testing.T) {
 		_ = r.Close()
 	})
 	if library < inside {
-		t.Errorf("parquet-go allocates %d bytes for a page that says it has %d: look again whether it can be used", library, said)
+		t.Errorf("parquet-go allocates %d bytes for a page that says it has %d: look again whether it can be used",
+			library, said)
 	}
 	var err error
 	ours := allocated(func() { _, err = readParquet(data, intake.Config{}) })
-	t.Logf("a file of %d bytes: parquet-go allocates %d KiB, this package %d KiB: %v", len(data), library>>10, ours>>10, err)
+	t.Logf("a file of %d bytes: parquet-go allocates %d KiB, this package %d KiB: %v", len(data), library>>10,
+		ours>>10, err)
 	if err == nil || errors.Is(err, io.EOF) || ours > inside/4 {
 		t.Errorf("%d bytes were allocated, %v", ours, err)
 	}

@@ -73,6 +73,7 @@ func (d *Duty) afterFailure(claim *schedulestore.FireClaim, spec *schedule.Spec,
 	case claim.Attempt >= spec.StartAttempts:
 		return schedulestore.FireEnd{State: schedulestore.FireFailed, Reason: reason}
 	}
-	return schedulestore.FireEnd{State: schedulestore.FireWaiting, Again: backoff.Nth(startBackoff, maxStartBackoff, claim.Attempt),
+	return schedulestore.FireEnd{State: schedulestore.FireWaiting,
+		Again:  backoff.Nth(startBackoff, maxStartBackoff, claim.Attempt),
 		Reason: reason}
 }

@@ -955,10 +955,10 @@ type Condition struct {
 	// Link path of the dashboard's page about it
 	Link string `json:"link,omitempty"`
 
-	// Count how many items, letters, messages or operations it is about; 1 of what is not counted
+	// Count how many items, dead letters, messages or operations it is about, or 1
 	Count int64 `json:"count"`
 
-	// Of how many runs, endpoints and so on it stands for: 1, but for those that are not listed one by one
+	// Of how many runs, endpoints and so on it stands for, mostly 1
 	Of int64 `json:"of"`
 
 	// Mark what somebody said of it; absent: nothing
@@ -1561,7 +1561,7 @@ type ErrorGroup struct {
 	Optional bool   `json:"optional,omitempty"`
 	Code     string `json:"code"`
 
-	// Shape the messages, with {key} for the key of the item, and # for numbers, ids and quoted text
+	// Shape the messages, with {key} for the item's key, # for numbers, ids, quotes
 	Shape string `json:"shape"`
 	Count int64  `json:"count"`
 
@@ -1909,7 +1909,7 @@ type Health struct {
 	// Conditions what is to be seen to, the worst first
 	Conditions []Condition `json:"conditions"`
 
-	// Aside what somebody has put aside: it comes back when it gets worse, or the time is up
+	// Aside what is put aside, until it gets worse or the time is up
 	Aside []Condition `json:"aside"`
 
 	// Kinds the kinds of conditions, the worst first
@@ -1938,7 +1938,7 @@ type Hello struct {
 type HistoryEntry struct {
 	At time.Time `json:"at"`
 
-	// Kind service: the first answer of a version; one of action, note, event, breaker, service, alert
+	// Kind service: a version's first answer; one of action, note, event, breaker, service, alert
 	Kind string `json:"kind"`
 
 	// What the action, event, state of the breaker, service with its version, or alert
@@ -2238,7 +2238,7 @@ type LogIn struct {
 
 // Mark defines model for Mark.
 type Mark struct {
-	// State aside: it is put aside. taken: somebody sees to it. worse: it was put aside, and has got worse since
+	// State worse: it was put aside, and got worse
 	State MarkState `json:"state"`
 
 	// By who said so
@@ -2723,7 +2723,7 @@ type PayloadGroups struct {
 	// Items that the run has
 	Items int64 `json:"items"`
 
-	// Fields fields with a text, number, true, false or null in the payloads of the first items
+	// Fields of the first items' payloads, with no object or array
 	Fields []string `json:"fields"`
 
 	// Groups the most frequent first, 50 at the most
@@ -2944,7 +2944,7 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
-	// Sampling its canary is under way, and tells nothing yet of the time to the end
+	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
 	// Open while it takes items, before it is sealed
@@ -3394,7 +3394,7 @@ type RunDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
-	// Sampling its canary is under way, and tells nothing yet of the time to the end
+	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
 	// Open while it takes items, before it is sealed
@@ -3422,7 +3422,7 @@ type RunDocument struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds time to the end at this rate; not before a canary has passed
+	// ETASeconds to the end at this rate, once the canary passed
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// MaxFailed how many failed items pause it, like 500 or 1%
@@ -3643,7 +3643,7 @@ type RunSummary struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
-	// Sampling its canary is under way, and tells nothing yet of the time to the end
+	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
 	// Open while it takes items, before it is sealed
@@ -6487,4 +6487,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 797e3a8a0d84e5f5298744e15c759a26, is 6c89df3f3cefbfeb0cdf1835209ae09d855f91865dbfafcb835005a8d22f73e4.
+// Of c168752f6804f3c77aeec67b4f3a6a83, is 8882420d8047d61a1cf22bb5e5e70e1b6ad97472c29067c5b0c26c46db3673ab.

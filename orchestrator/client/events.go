@@ -50,7 +50,8 @@ func (e *Event) Decode(into any) error {
 // with an error is a first connection that cannot be made, and an answer that says no for good.
 func (c *Client) events(ctx context.Context, ask request, options []CallOption) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		f := follower{client: c, ask: ask, options: options, pauses: backoff.Doubling{First: eventsBackoff, Longest: eventsMost}}
+		f := follower{client: c, ask: ask, options: options,
+			pauses: backoff.Doubling{First: eventsBackoff, Longest: eventsMost}}
 		for ctx.Err() == nil {
 			err := f.once(ctx, func(e Event) bool { return yield(e, nil) })
 			switch {

@@ -293,8 +293,14 @@ func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 	for _, k := range kept {
 		delete(before, k)
 	}
-	var over, gone columns
-	for k, old := range before { // those that were not seen
+	over, gone := l.unseen(before)
+	l.write(b, now, &fresh, &other, over, gone)
+}
+
+// unseen tells what is over from what ends without a word, of what was noted before and is not seen any more.
+func (l *Look) unseen(before map[key]*noted) (over, gone *columns) {
+	over, gone = &columns{}, &columns{}
+	for k, old := range before {
 		c := &Condition{Kind: k.kind, Subject: k.subject}
 		switch {
 		case l.Aside != nil && l.Aside(k.kind, k.subject):
@@ -306,7 +312,7 @@ func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 			over.add(c)
 		}
 	}
-	l.write(b, now, &fresh, &other, &over, &gone)
+	return over, gone
 }
 
 // distinct are the look's conditions, of those with one key the worst.

@@ -80,8 +80,8 @@ const (
 	ReasonStray       Reason = "inconsistent" // a fault of ours
 )
 
-// Amiss reports whether items would not wait for it if all were well: no service is at work on them, no node is about to
-// send them, and it is not their turn yet that they wait for.
+// Amiss reports whether items would not wait for it if all were well: no service is at work on them, no node is about
+// to send them, and it is not their turn yet that they wait for.
 func (r Reason) Amiss() bool {
 	switch r {
 	case ReasonSampling, ReasonSettingUp, ReasonStepLimit, ReasonBudget, ReasonAdaptive, ReasonPriority, ReasonShare,

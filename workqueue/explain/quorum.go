@@ -33,7 +33,8 @@ func (f *facts) stalled() (first *Stalled) {
 func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
 	stalled := f.stalled()
 	turn := []Owner{OwnerNode, OwnerService}
-	if stalled == nil || st.kind != workqueue.KindEndpoint || !slices.Contains(turn, g.Owner) && g.Reason != ReasonPostponed {
+	if stalled == nil || st.kind != workqueue.KindEndpoint || !slices.Contains(turn, g.Owner) &&
+		g.Reason != ReasonPostponed {
 		return
 	}
 	g.Reason, g.Owner, g.Who, g.When = ReasonNATSStalled, OwnerNATS, "the NATS servers", nil

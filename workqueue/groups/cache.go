@@ -130,7 +130,7 @@ func (f *fieldGroups) place(value *string) (uint16, error) {
 		}
 		f.values = append(f.values, *value)
 		f.counts = append(f.counts, 0)
-		place = uint16(len(f.values)) //nolint:gosec // bounded above
+		place = uint16(len(f.values))
 		f.index[*value] = place
 	}
 	return place, nil
@@ -140,7 +140,7 @@ func (f *fieldGroups) place(value *string) (uint16, error) {
 func (f *fieldGroups) ranks() (rank []byte, order []uint16) {
 	for value, count := range f.counts {
 		if count > 0 {
-			order = append(order, uint16(value)) //nolint:gosec // bounded
+			order = append(order, uint16(value))
 		}
 	}
 	text := func(value uint16) string {
@@ -154,7 +154,7 @@ func (f *fieldGroups) ranks() (rank []byte, order []uint16) {
 	})
 	rank = make([]byte, len(f.counts))
 	for i, value := range order {
-		rank[value] = byte(min(i, MaxPayloadGroups)) //nolint:gosec // bounded
+		rank[value] = byte(min(i, MaxPayloadGroups))
 	}
 	return rank, order
 }

@@ -21,7 +21,7 @@ const MaxPayloadGroups = 50
 type PayloadGroups struct {
 	By     string         `json:"by,omitempty"`
 	Items  int64          `json:"items" doc:"that the run has"`
-	Fields []string       `json:"fields" nullable:"false" doc:"fields with a text, number, true, false or null in the payloads of the first items"`
+	Fields []string       `json:"fields" nullable:"false" doc:"of the first items' payloads, with no object or array"`
 	Groups []PayloadGroup `json:"groups" nullable:"false" doc:"the most frequent first, 50 at the most"`
 	Others *PayloadGroup  `json:"others,omitempty" doc:"the items with other values"`
 }
@@ -55,8 +55,8 @@ SELECT payload FROM work_queue WHERE run_id = $1 AND ordinal < 20 AND octet_leng
 // maxFields bounds the fields that are offered.
 const maxFields = 50
 
-// PayloadFields lists the fields by which the items of a run can be grouped, as the first of them have them, and how many
-// items there are. The error wraps ErrNotFound when there is no such run.
+// PayloadFields lists the fields by which the items of a run can be grouped, as the first of them have them, and how
+// many items there are. The error wraps ErrNotFound when there is no such run.
 func (s Store) PayloadFields(ctx context.Context, run workqueue.RunID) (*PayloadGroups, error) {
 	items, err := inspect.New(s.db).ItemsOf(ctx, run, nil)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s Store) readFields(ctx context.Context, run workqueue.RunID) ([]string, e
 	_, err = pgx.ForEachRow(rows, []any{&payload}, func() error {
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(payload, &fields) != nil {
-			return nil // no object has no fields
+			return nil //nolint:nilerr // what is no object has no fields
 		}
 		for name, value := range fields {
 			if name != "" && len(name) <= MaxFieldName && value[0] != '{' && value[0] != '[' {
@@ -93,7 +93,8 @@ func (s Store) readFields(ctx context.Context, run workqueue.RunID) ([]string, e
 }
 
 // GroupsBy counts the items of a run, as they are at one moment, by the value of a field of their payloads: all their
-// planes are read by one statement. The first look at a field reads the payloads, too: they are never written again. The
+// planes are read by one statement. The first look at a field reads the payloads, too: they are never written again.
+// The
 // error wraps ErrNotFound when there is no such run, and is a *GroupingError when it cannot be grouped by the field.
 func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) (*PayloadGroups, error) {
 	out, err := s.PayloadFields(ctx, run)
@@ -127,7 +128,7 @@ func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) 
 func (s Store) count(ctx context.Context, run workqueue.RunID, of []uint16, rank []byte, groups []PayloadGroup) error {
 	blocks := make([]workqueue.Block, (len(of)+bitfield.Size-1)/bitfield.Size)
 	for i := range blocks {
-		blocks[i] = workqueue.Block(i) //nolint:gosec // as many as a run has
+		blocks[i] = workqueue.Block(i)
 	}
 	return inspect.New(s.db).States(ctx, run, []string{""}, blocks, func(b inspect.BlockStates) error {
 		here := of[int(b.Block)*bitfield.Size:]

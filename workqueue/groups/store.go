@@ -1,8 +1,9 @@
-// Package groups counts the items of a run by what a field of their payloads says, and tells which item has which value.
+// Package groups counts the items of a run by what a field of their payloads says, and tells which item has which
+// value.
 //
-// Payloads are read once for each run and field, page by page, and which item has which value is kept in memory, for the
-// fields that were looked at last: payloads are never written again. Where items are is read anew at each look. It writes
-// nothing, and any number may use it at once.
+// Payloads are read once for each run and field, page by page, and which item has which value is kept in memory, for
+// the fields that were looked at last: payloads are never written again. Where items are is read anew at each look. It
+// writes nothing, and any number may use it at once.
 package groups
 
 import "github.com/tranchehq/tranche/workqueue/database"

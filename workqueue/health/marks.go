@@ -85,8 +85,8 @@ func (s Store) PutMark(ctx context.Context, m NewMark) (Mark, error) {
 	return m.Mark, nil
 }
 
-// DropMarks takes back what was said of a condition; without a subject, of all of its kind. It reports whether there was
-// anything.
+// DropMarks takes back what was said of a condition; without a subject, of all of its kind. It reports whether there
+// was anything.
 func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (found bool, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		was, err := dropped(ctx, tx, key)

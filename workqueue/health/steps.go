@@ -28,7 +28,8 @@ type WaitingRun struct {
 // healthSteps returns the endpoints that running runs have work for, and the oldest steps of which nothing is out.
 // batchrun_active finds the runs, work_slice_live what is out of them or due, and work_block_ready, asked once for each
 // step, whether any block has ready items. Of the oldest idle steps only, the last thing that happened is looked up: an
-// operator's action in audit_log_run, of which a note moves nothing, and what became of slices in work_slice_block, from
+// operator's action in audit_log_run, of which a note moves nothing, and what became of slices in work_slice_block,
+// from
 // its end and no further back than some thousand, since blocks are cut in order. A step whose endpoint is known to be
 // down waits for that.
 const healthSteps = `

@@ -51,7 +51,7 @@ type ErrorGroup struct {
 	Step     string     `json:"step"`
 	Optional bool       `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
 	Code     string     `json:"code"`
-	Shape    string     `json:"shape" doc:"the messages, with {key} for the key of the item, and # for numbers, ids and quoted text"`
+	Shape    string     `json:"shape" doc:"the messages, with {key} for the item's key, # for numbers, ids, quotes"`
 	Count    int64      `json:"count"`
 	Also     int64      `json:"also,omitempty" doc:"more such items, counted with a step before that failed them too"`
 	Accepted int64      `json:"accepted,omitempty" doc:"how many of count and also are accepted"`
@@ -138,7 +138,8 @@ WITH by_message AS MATERIALIZED (
     LIMIT $2
 )
 SELECT left(md5(g.step || ':' || g.error_code || ':' || g.shape), 8), g.step, s.name, g.optional, g.error_code, g.shape,
-    g.items, g.also, g.accepted, g.first, g.last, coalesce(g.services, '{}'), coalesce(g.counts, '{}'), t.slices, t.firsts, t.lasts,
+    g.items, g.also, g.accepted, g.first, g.last, coalesce(g.services, '{}'), coalesce(g.counts,
+	'{}'), t.slices, t.firsts, t.lasts,
     g.all_groups, g.all_items, g.all_optional
 FROM grouped g
 JOIN beginnings t USING (step, error_code, shape)

@@ -32,9 +32,10 @@ SELECT id FROM batchrun WHERE position($1 IN replace(id::text, '-', '')) > 0
 ORDER BY id DESC
 LIMIT $2`
 
-// Resolve finds the run that a person means by ref: LastRun, an id, a name, the beginning of an id, or else any piece of
-// one (MinPrefix digits or more, hyphens optional). It returns an AmbiguousError with the newest matches when several runs fit, and an error
-// that wraps ErrNotFound when none does, a GoneError when it was deleted.
+// Resolve finds the run that a person means by ref: LastRun, an id, a name, the beginning of an id, or else any piece
+// of
+// one (MinPrefix digits or more, hyphens optional). It returns an AmbiguousError with the newest matches when several
+// runs fit, and an error that wraps ErrNotFound when none does, a GoneError when it was deleted.
 func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error) {
 	ids, err := s.matches(ctx, strings.TrimSpace(ref))
 	switch {

@@ -34,7 +34,7 @@ type RunSummary struct {
 	Accepted   int64                `json:"accepted,omitempty" doc:"of the failed ones: their failures are accepted"`
 	StepCount  int                  `json:"step_count"`
 	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
-	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is under way, and tells nothing yet of the time to the end"`
+	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is under way, which tells no time left"`
 	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
 	Source     string               `json:"source,omitempty"`
 	CreatedBy  string               `json:"created_by,omitempty"`
@@ -81,7 +81,7 @@ type RunView struct {
 	SealedAt       *time.Time        `json:"sealed_at,omitempty"`
 	Seconds        float64           `json:"seconds" doc:"how long the current generation has run, or ran"`
 	Rate           float64           `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
-	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"time to the end at this rate; not before a canary has passed"`
+	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"to the end at this rate, once the canary passed"`
 	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
 	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`
 	Canary         *CanaryView       `json:"canary,omitempty" doc:"the items that run before all others"`
@@ -326,7 +326,8 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 	var since *time.Time
 	err := row.Scan(&r.ID, &r.Name, &r.Plan, &r.Version, &hold.Kind, &hold.Detail, &since, &hold.By, &r.State,
 		&r.Generation, &r.Priority, &r.Items, &r.Skipped, &r.Done,
-		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt, &r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
+		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
+		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling)
 	if isOpen {
 		r.Open = &open

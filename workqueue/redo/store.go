@@ -1,5 +1,5 @@
-// Package redo has parts of runs done again: a reset or a re-run of any items at any steps. What failed and is not to be
-// done again is accepted here, too: it is chosen in the same ways.
+// Package redo has parts of runs done again: a reset or a re-run of any items at any steps. What failed and is not to
+// be done again is accepted here, too: it is chosen in the same ways.
 package redo
 
 import "github.com/tranchehq/tranche/workqueue/database"

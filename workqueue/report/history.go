@@ -17,14 +17,14 @@ const maxHistory = 500
 // HistoryEntry is one thing that happened to a run, or beside it.
 type HistoryEntry struct {
 	At   time.Time `json:"at"`
-	Kind string    `json:"kind" enum:"action,note,event,breaker,service,alert" doc:"service: the first answer of a version"`
+	Kind string    `json:"kind" enum:"action,note,event,breaker,service,alert" doc:"service: a version's first answer"`
 	What string    `json:"what" doc:"the action, event, state of the breaker, service with its version, or alert"`
 	Who  string    `json:"who" doc:"who did it, or the endpoint that it is about"`
 	Text string    `json:"text,omitempty" doc:"the note, the reason, or the title of the alert"`
 }
 
-// The audit log and events by their indexes of runs, breakers by endpoint_change_endpoint, services by the slices of the
-// run. Of messages of alerts there are few, and retention keeps it so.
+// The audit log and events by their indexes of runs, breakers by endpoint_change_endpoint, services by the slices of
+// the run. Of messages of alerts there are few, and retention keeps it so.
 const runHistory = `
 WITH run AS MATERIALIZED (
     SELECT created_at, coalesce(finished_at, clock_timestamp()) AS until FROM batchrun WHERE id = $1)

@@ -36,7 +36,8 @@ func (m Mark) Later(other Mark) Mark {
 }
 
 const (
-	markColumns = `m.lineage, m.beat, m.timeline, coalesce((SELECT epoch FROM stream_epoch WHERE name = 'streams'), 0), m.at,
+	markColumns = `m.lineage, m.beat, m.timeline, coalesce((SELECT epoch FROM stream_epoch WHERE name = 'streams'), 0),
+		m.at,
     t.now <> 0 AND m.timeline <> 0 AND m.timeline <> t.now`
 
 	readMark = `

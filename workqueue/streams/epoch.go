@@ -57,7 +57,8 @@ const readSameEpoch = readEpoch + ` AND (work_created, reply_created, stage_crea
 // advanced says that this very call found them changed.
 func (s Store) ObserveStreams(ctx context.Context, seen Created) (current Epoch, advanced bool, err error) {
 	times := seen.args()
-	err = s.db.Pool.QueryRow(ctx, readSameEpoch, times...).Scan(&current.Epoch, &current.Work, &current.Reply, &current.Stage,
+	err = s.db.Pool.QueryRow(ctx, readSameEpoch, times...).Scan(&current.Epoch, &current.Work, &current.Reply,
+		&current.Stage,
 		&current.Flow)
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return current, false, wrapObserve(err)

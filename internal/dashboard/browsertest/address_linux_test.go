@@ -19,7 +19,8 @@ func theMapsAddress(b *browser) func(*testing.T) {
 		p.click("find")
 		p.fill("find", "#4321")
 		p.press("\r")
-		p.until("the address has it", `/view=[0-9.]+_[0-9.]+_[0-9.]+/.test(location.search) && location.search.includes("at=4321")`)
+		p.until("the address has it",
+			`/view=[0-9.]+_[0-9.]+_[0-9.]+/.test(location.search) && location.search.includes("at=4321")`)
 		address := eval[string](p, `location.pathname + location.search`)
 		if !strings.Contains(address, "range=100-199") {
 			t.Errorf("the address is %s", address)

@@ -16,12 +16,14 @@ func whatHappened(b *browser) func(*testing.T) {
 		s.ended(run)
 		p := b.open(t, s.url)
 		p.visit("/runs/" + run.String())
-		for _, said := range []string{"Started by test", "billing@1.0.0 first answered at statement", "Completed, generation 1"} {
+		for _, said := range []string{"Started by test", "billing@1.0.0 first answered at statement",
+			"Completed, generation 1"} {
 			p.says("history-list", said)
 		}
 		p.until("marks on the axis", `document.querySelectorAll('`+at("mark")+`').length > 0`)
 		p.until("marks where the chart draws", `[...document.querySelectorAll('`+at("mark")+`')].every((e) => {
-			const mark = e.getBoundingClientRect(), chart = document.querySelector('`+at("throughput")+` svg').getBoundingClientRect();
+			const mark = e.getBoundingClientRect();
+			const chart = document.querySelector('`+at("throughput")+` svg').getBoundingClientRect();
 			return mark.left >= chart.left && mark.right <= chart.right; })`)
 		p.fill("note", "the bank called <b>twice</b>")
 		p.press(kb.Enter)
@@ -59,7 +61,8 @@ func parallelSteps(b *browser) func(*testing.T) {
 		p.visit("/plans?name=gathering")
 		p.has("step-graph")
 		p.until("a graph", `(() => {
-			const [accounts, movements, statement] = [...document.querySelectorAll('`+at("graph-step")+`')].map((e) => e.getBoundingClientRect());
+			const [accounts, movements, statement] = [...document.querySelectorAll('`+at("graph-step")+`')]
+				.map((e) => e.getBoundingClientRect());
 			return accounts.left === movements.left && accounts.bottom < movements.top && statement.left > accounts.right &&
 				document.querySelectorAll('`+at("step-graph")+` path').length === 2; })()`)
 		p.accessible("light")
@@ -93,6 +96,7 @@ func focusFollows(b *browser) func(*testing.T) {
 		p.click("run-link")
 		at("October")
 		p.press(kb.Tab)
-		p.until("Tab goes on from there", `document.activeElement?.closest("#main") && document.activeElement.tagName !== "H1"`)
+		p.until("Tab goes on from there",
+			`document.activeElement?.closest("#main") && document.activeElement.tagName !== "H1"`)
 	}
 }

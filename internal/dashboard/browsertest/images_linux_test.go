@@ -95,11 +95,13 @@ func (s *stack) yearEnd() workqueue.RunID {
 		return strconv.Itoa(i), fmt.Sprintf(`{"name":"Person %d"}`, i)
 	})
 	ctl := control.New(s.store)
-	if _, err := ctl.Pause(s.Context(), control.Control{Run: run, Actor: "ann", Reason: "the bank closes its books"}); err != nil {
+	if _, err := ctl.Pause(s.Context(), control.Control{Run: run, Actor: "ann",
+		Reason: "the bank closes its books"}); err != nil {
 		s.Fatal(err)
 	}
 	s.keep(svc.Run)
-	if err := ctl.Note(s.Context(), run, "Branch 40 moves tonight: its accounts may fail, and are run again.", "bob"); err != nil {
+	if err := ctl.Note(s.Context(), run, "Branch 40 moves tonight: its accounts may fail, and are run again.",
+		"bob"); err != nil {
 		s.Fatal(err)
 	}
 	if _, err := ctl.Resume(s.Context(), control.Control{Run: run, Actor: "ann"}, nil); err != nil {

@@ -26,7 +26,8 @@ func keyboard(b *browser) func(*testing.T) {
 		p.has("help-dialog")
 		p.press(kb.Escape)
 		p.lacks("help-dialog")
-		places := map[string]string{"e": "endpoints", "n": "nodes", "h": "health", "d": "letters", "a": "audit", "s": "schedules",
+		places := map[string]string{"e": "endpoints", "n": "nodes", "h": "health", "d": "letters", "a": "audit",
+			"s": "schedules",
 			"c": "collectors", "k": "trackers", "p": "plans", "l": "alerts"}
 		for key, page := range places {
 			p.chord("g", key)

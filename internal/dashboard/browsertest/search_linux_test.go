@@ -21,7 +21,8 @@ func findAndChoose(b *browser) func(*testing.T) {
 			p.Helper()
 			p.do("Ctrl K", chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
 			p.fill("search-text", text)
-			p.until("it is found", `document.querySelector('[role=option][aria-selected=true]')?.innerText.includes("`+found+`")`)
+			p.until("it is found",
+				`document.querySelector('[role=option][aria-selected=true]')?.innerText.includes("`+found+`")`)
 			p.press(kb.Enter)
 			p.lacks("search")
 		}

@@ -1,8 +1,8 @@
 package plane
 
 const (
-	// wordCharacter is what a key that stands as a part of a longer word has beside it, in a regular expression: of what is
-	// not ASCII all, for what a letter is depends on the database; and the mark of another key.
+	// wordCharacter is what a key that stands as a part of a longer word has beside it, in a regular expression: of
+	// what is not ASCII all, for what a letter is depends on the database; and the mark of another key.
 	wordCharacter = `[\w\u0001\u0080-\U0010FFFF]`
 
 	// keyPlace is where the key stands in the message for the first time, and behindKey what stands behind it there.
