@@ -28,9 +28,8 @@
 //
 // A request that was delivered again and again is run alone in its process, and given up when the process does not
 // survive that: it goes back to whoever asked as [wire.CodeDeliveries]. A request of [wire.ModeSingle] whose error its
-// handler
-// did not decide is kept as a [wire.DeadLetter]. When NATS restarts, or its streams vanish, a running service finds its
-// way back by itself; so it does when a permission that was missing ([PermissionError]) is granted.
+// handler did not decide is kept as a [wire.DeadLetter]. When NATS restarts, or its streams vanish, a running service
+// finds its way back by itself; so it does when a permission that was missing ([PermissionError]) is granted.
 //
 // What comes from strangers (requests, replies, states of flows, dead letters) is read with bounds on depth, count and
 // decompressed size, and never panics the reader. A [wire.MalformedError] says what is wrong with a message.

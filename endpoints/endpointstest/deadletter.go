@@ -10,7 +10,7 @@ import (
 )
 
 // DeadLetter returns the next dead letter, of any endpoint, as soon as there is one, and takes it off the stream. It
-// ends the test when none comes. Services write dead letters for requests of endpoints.ModeSingle only.
+// ends the test when none comes. Services write dead letters for requests of [wire.ModeSingle] only.
 func (k *Kit) DeadLetter() wire.DeadLetter {
 	k.t.Helper()
 	ctx, cancel := k.own()
