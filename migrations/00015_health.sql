@@ -17,17 +17,16 @@ COMMENT ON TABLE health_mark IS
     'What people said of conditions of health: that they are put aside, or that somebody has taken them.';
 COMMENT ON COLUMN health_mark.kind IS 'What the condition is: a short code.';
 COMMENT ON COLUMN health_mark.subject IS
-    'Of what: an endpoint, a run, a node. Empty: all of the kind that had begun by then.';
+    'Of what: an endpoint, a run, a node.';
 COMMENT ON COLUMN health_mark.state IS
     'aside: it is not told of until it gets worse, or the time is up. taken: somebody sees to it.';
 COMMENT ON COLUMN health_mark.by IS 'Who said so.';
 COMMENT ON COLUMN health_mark.at IS 'When.';
 COMMENT ON COLUMN health_mark.until IS 'Until when it is put aside; NULL: for good.';
 COMMENT ON COLUMN health_mark.reason IS 'Why.';
-COMMENT ON COLUMN health_mark.severity IS 'How severe it was then; of all of a kind, the worst.';
+COMMENT ON COLUMN health_mark.severity IS 'How severe it was then.';
 COMMENT ON COLUMN health_mark.count IS
-    'How many items, letters, messages or operations it was about then, 1 of what is not counted; the sum, of all of a '
-    'kind.';
+    'How many items, letters, messages or operations it was about then, 1 of what is not counted.';
 
 -- +goose Down
 DROP TABLE health_mark;

@@ -193,7 +193,18 @@ func TestRerunTakesAcceptanceAway(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run, even, odd := b.damaged(600)
+	b.accept(run, redo.Selection{Codes: []string{"even"}}, "r")
+	tried, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true, Actor: "ann",
+		Select: redo.Selection{Failed: true}})
+	if err != nil || tried.Items != int64(odd) {
+		t.Errorf("of all that failed %d would be run again, %v; want %d, which are not accepted", tried.Items, err, odd)
+	}
 	b.accept(run, redo.Selection{Failed: true}, "r")
+	_, err = redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+		Select: redo.Selection{Failed: true}})
+	if nothing := (*redo.NothingToRerunError)(nil); !errors.As(err, &nothing) {
+		t.Errorf("when all is accepted: %v", err)
+	}
 	b.again(redo.RerunRequest{Run: run, Select: redo.Selection{Codes: []string{"odd"}}})
 	b.wantAccepted(run, int64(even), int64(even))
 	b.check()

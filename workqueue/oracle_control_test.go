@@ -112,7 +112,7 @@ func (o *oracle) judgeThreshold() bool {
 func (o *oracle) final(sel redo.Selection) (all []int) {
 	for i := range o.items {
 		failed, done := o.items[i].place == isFailed, o.items[i].place == isDone
-		if sel.Failed && failed || i < len(sel.Keys) && (failed || done) {
+		if sel.Failed && failed && !o.items[i].accepted || i < len(sel.Keys) && (failed || done) {
 			all = append(all, i)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/report"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -161,7 +162,7 @@ func TestTimelineCountsEveryItemOnce(t *testing.T) {
 	b.finish(run)
 	tell := func(all bool, done, failed, requests int64) {
 		t.Helper()
-		tl, err := inspect.New(b.store).Timeline(t.Context(), inspect.TimelineRequest{Run: run, Buckets: 5, All: all})
+		tl, err := report.New(b.store).Timeline(t.Context(), report.TimelineRequest{Run: run, Buckets: 5, All: all})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -151,7 +151,7 @@ func whatToDo(l *client.DeadLetterDocument) string {
 
 // deadLetterChoice is the dead letters that a command is about.
 type deadLetterChoice struct {
-	IDs      []string `arg:"" optional:"" name:"dead-letter" help:"Ids, or the beginnings of ids."`
+	IDs      []string `arg:"" optional:"" name:"dead-letter" help:"Ids, or pieces of them."`
 	Endpoint string   `help:"All that wait of this endpoint." placeholder:"NAME"`
 	All      bool     `help:"All that wait."`
 }

@@ -13,7 +13,7 @@ import (
 
 type runList struct {
 	Limit    int      `default:"20" help:"How many." placeholder:"N"`
-	Search   string   `help:"Only runs with these words in their name, plan, source or who started them, or whose id begins so." placeholder:"WORDS"`
+	Search   string   `help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
 	State    []string `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
 	Plan     string   `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
 	Endpoint string   `help:"Only runs with a step that asks this endpoint." placeholder:"NAME"`

@@ -40,8 +40,9 @@ func registerHealth(s *Server, api huma.API) {
 		OperationID: "put-aside", Method: http.MethodPost, Path: "/health/aside",
 		Summary: "Put a condition aside, or all of its kind that there are",
 		Description: "It does not count in the status, stands in a list of its own, and alerts do not tell it, until it " +
-			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. What " +
-			"begins later is news, unless its subject was named.",
+			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. Of all " +
+			"of a kind each is put aside by itself, and what begins later is news; so is something critical that " +
+			"was over and begins once more.",
 	}), o.putAside)
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "take-condition", Method: http.MethodPost, Path: "/health/take",
@@ -103,7 +104,7 @@ func (o *healthOps) putAside(ctx context.Context, in *struct {
 		return MarkedCondition{}, err
 	}
 	return o.mark(ctx, b.ConditionName, healthstore.NewMark{Actor: in.Name, For: life,
-		Mark: healthstore.Mark{State: healthstore.Aside, Reason: b.Reason}})
+		State: healthstore.Aside, Reason: b.Reason})
 }
 
 // life is for how long it is put aside; 0: for good.
@@ -128,7 +129,7 @@ type conditionInput struct {
 }
 
 func (o *healthOps) takeCondition(ctx context.Context, in *conditionInput) (MarkedCondition, error) {
-	return o.mark(ctx, in.Body, healthstore.NewMark{Actor: in.Name, Mark: healthstore.Mark{State: healthstore.Taken}})
+	return o.mark(ctx, in.Body, healthstore.NewMark{Actor: in.Name, State: healthstore.Taken})
 }
 
 func (c *ConditionName) check(actor, reason string) error {
@@ -141,28 +142,26 @@ func (o *healthOps) mark(ctx context.Context, c ConditionName, m healthstore.New
 	if err := c.check(m.Actor, m.Reason); err != nil {
 		return MarkedCondition{}, err
 	}
-	key, holds := healthstore.ConditionKey(c), false
+	m.Kind = c.Kind
 	for _, watch := range o.watches {
 		report, err := watch.Report(ctx)
 		if err != nil {
 			return MarkedCondition{}, err
 		}
-		var now healthstore.Mark
-		if now, holds = report.Measure(key); holds {
-			m.ConditionKey, m.Severity, m.Count = key, now.Severity, now.Count
+		if m.About = report.Measure(healthstore.ConditionKey(c)); len(m.About) > 0 {
 			break
 		}
 	}
-	if !holds {
+	if len(m.About) == 0 {
 		return MarkedCondition{}, seen(fmt.Errorf("condition %s of %q: %w", c.Kind, c.Subject, workqueue.ErrNotFound),
 			seeHealth)
 	}
 	defer o.lookAgain()
-	said, err := o.store.PutMark(ctx, m)
+	at, until, err := o.store.PutMark(ctx, m)
 	if err != nil {
 		return MarkedCondition{}, err
 	}
-	return MarkedCondition{ConditionName: c, State: string(said.State), By: said.By, At: &said.At, Until: said.Until}, nil
+	return MarkedCondition{ConditionName: c, State: string(m.State), By: m.Actor, At: &at, Until: until}, nil
 }
 
 func (o *healthOps) bringBack(ctx context.Context, in *conditionInput) (MarkedCondition, error) {

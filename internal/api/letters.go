@@ -23,7 +23,7 @@ type DeadLetterDocument struct {
 // LetterSelection says which dead letters are meant: exactly one of IDs, Endpoint and All is set. The last two mean
 // those that wait.
 type LetterSelection struct {
-	IDs      []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" doc:"ids, or the beginnings of ids"`
+	IDs      []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" doc:"ids, or pieces of them"`
 	Endpoint string   `json:"endpoint,omitempty" doc:"all that wait of this endpoint"`
 	All      bool     `json:"all,omitempty" doc:"all that wait"`
 }

@@ -31,9 +31,9 @@ import (
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/report"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -177,7 +177,7 @@ type Server struct {
 	topics    *live.Topics
 	streams   streams
 	trackers  *trackers.Service
-	timelines recent[inspect.TimelineRequest, *inspect.Timeline]
+	timelines recent[report.TimelineRequest, *report.Timeline]
 	producers *producers.Producers
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/report"
 )
 
 type timelineInput struct {
@@ -23,13 +24,13 @@ func (s *Server) registerTimeline(api huma.API) {
 	register(s, api, op, s.getTimeline)
 }
 
-func (s *Server) getTimeline(ctx context.Context, in *timelineInput) (*inspect.Timeline, error) {
+func (s *Server) getTimeline(ctx context.Context, in *timelineInput) (*report.Timeline, error) {
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, err
 	}
-	req := inspect.TimelineRequest{Run: id, Step: in.Step, Buckets: in.Buckets, All: in.All}
+	req := report.TimelineRequest{Run: id, Step: in.Step, Buckets: in.Buckets, All: in.All}
 	timeline, err := s.timelines.get(ctx, req, timelineAge,
-		func() (*inspect.Timeline, error) { return inspect.New(s.store).Timeline(ctx, req) })
+		func() (*report.Timeline, error) { return report.New(s.store).Timeline(ctx, req) })
 	return timeline, seen(err, "tranche run show "+id.String())
 }

@@ -14,6 +14,7 @@ type facts struct {
 	at     time.Time     // the database's clock, or ours without it
 	db     *health.Facts // nil: it does not answer
 	dbErr  error
+	listed int  // how many each of its lists has at the most
 	nats   bool // connected
 	fills  []fill
 	filled bool // it is known how full the streams are
@@ -52,7 +53,7 @@ func (w *Watch) look(ctx context.Context) *Report {
 	r := newReport(f.at, open, aside, f.more())
 	r.Unseen, r.Blind = f.unseen(), f.db == nil
 	if f.db != nil {
-		r.Cut = f.cut(w.limits.Listed)
+		r.Cut = f.cut(f.listed)
 	}
 	return r
 }
@@ -91,8 +92,8 @@ func (f *facts) cut(listed int) (kinds []Kind) {
 
 // unseen are the kinds of which a look may have missed conditions.
 func (f *facts) unseen() []Kind {
-	kinds := []Kind{NATS, Disk, Shortage} // of other servers
-	if !f.asked {
+	kinds := []Kind{NATS, Disk, Shortage}              // of other servers
+	if !f.asked || f.db != nil && f.stalled() != nil { // then nothing is said of them
 		kinds = append(kinds, NoListeners)
 	}
 	if !f.filled {
@@ -108,7 +109,11 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	func() {
 		asking, cancel := context.WithTimeout(ctx, w.databaseTimeout())
 		defer cancel()
-		f.db, f.dbErr = health.New(w.cfg.Store).Health(asking, w.limits)
+		// What was put aside at the last look takes nobody's place in the lists.
+		limits := w.limits
+		limits.Listed += min(len(w.marks), wholeListed)
+		f.listed = limits.Listed
+		f.db, f.dbErr = health.New(w.cfg.Store).Health(asking, limits)
 	}()
 	if f.db != nil {
 		f.at = f.db.At

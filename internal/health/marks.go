@@ -16,74 +16,50 @@ type Mark struct {
 	At     time.Time        `json:"at"`
 	Until  *time.Time       `json:"until,omitempty" doc:"until when it is put aside; absent: for good"`
 	Reason string           `json:"reason,omitempty"`
-	Whole  bool             `json:"whole,omitempty" doc:"it was said of all of the kind that had begun by then"`
 }
 
-// divide parts what is to be seen to from what somebody has put aside, by what was said of one, or else of its kind.
+// divide parts what is to be seen to from what somebody has put aside.
 func divide(marks []health.Mark, all []Condition) (open, aside []Condition) {
 	said := make(map[health.ConditionKey]*health.Mark, len(marks))
 	for i := range marks {
 		said[marks[i].ConditionKey] = &marks[i]
 	}
-	of := map[*health.Mark][]*Condition{}
 	for i := range all {
 		c := &all[i]
-		m := said[c.key()]
-		if m == nil {
-			m = said[health.ConditionKey{Kind: string(c.Kind)}]
+		if m := said[c.key()]; m != nil && covers(m, c) {
+			c.Mark = &Mark{m.State, m.By, m.At, m.Until, m.Reason}
+			if m.State == health.Aside && (c.Count > m.Count || !Severity(m.Severity).Least(c.Severity)) {
+				c.Mark.State = MarkWorse
+			}
 		}
-		if m != nil && covers(m, c) {
-			of[m] = append(of[m], c)
-		}
-	}
-	for m, about := range of {
-		state := m.State
-		if worst, count := measure(about); state == health.Aside &&
-			(count > m.Count || !Severity(m.Severity).Least(worst)) {
-			state = MarkWorse
-		}
-		for _, c := range about {
-			c.Mark = &Mark{state, m.By, m.At, m.Until, m.Reason, m.Subject == ""}
-		}
-	}
-	for i := range all {
-		if all[i].Mark != nil && all[i].Mark.State == health.Aside {
-			aside = append(aside, all[i])
+		if c.Mark != nil && c.Mark.State == health.Aside {
+			aside = append(aside, *c)
 		} else {
-			open = append(open, all[i])
+			open = append(open, *c)
 		}
 	}
 	return open, aside
 }
 
-// covers reports whether a mark is about a condition: what has begun since is news, unless it was put aside by its
-// name.
+// covers reports whether a mark is about a condition. What somebody has taken, and what is critical, is news when it was
+// over and begins once more.
 func covers(m *health.Mark, c *Condition) bool {
-	return m.State == health.Aside && m.Subject != "" || !c.Since.After(m.At)
+	return m.State == health.Aside && c.Severity != Critical || !c.Since.After(m.At)
 }
 
-// measure is how bad conditions are: the worst severity, and what they count.
-func measure(about []*Condition) (worst Severity, count int64) {
-	worst = Info
-	for _, c := range about {
-		if count += c.Count; c.Severity.Least(worst) {
-			worst = c.Severity
-		}
+// Measure says how bad a condition is, or without a subject all of a kind that are not put aside. There is nothing of
+// what does not hold.
+func (r *Report) Measure(key health.ConditionKey) (about []health.Measured) {
+	lists := [][]Condition{r.Conditions, r.Aside}
+	if key.Subject == "" {
+		lists = lists[:1]
 	}
-	return worst, count
-}
-
-// Measure is a mark that knows how bad a condition is, or without a subject all of a kind. There is none of what does
-// not hold.
-func (r *Report) Measure(key health.ConditionKey) (m health.Mark, holds bool) {
-	var about []*Condition
-	for _, list := range [][]Condition{r.Conditions, r.Aside} {
+	for _, list := range lists {
 		for i := range list {
 			if c := &list[i]; string(c.Kind) == key.Kind && (key.Subject == "" || c.Subject == key.Subject) {
-				about = append(about, c)
+				about = append(about, health.Measured{Subject: c.Subject, Severity: string(c.Severity), Count: c.Count})
 			}
 		}
 	}
-	worst, count := measure(about)
-	return health.Mark{ConditionKey: key, Severity: string(worst), Count: count}, len(about) > 0
+	return about
 }

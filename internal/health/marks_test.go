@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
 	store "github.com/tranchehq/tranche/workqueue/health"
@@ -25,12 +27,14 @@ func (w *world) letters(endpoint string, n int) {
 // says notes what somebody says of a condition as it is now, or of all of its kind.
 func (w *world) says(state store.MarkState, kind health.Kind, subject string, life time.Duration) {
 	w.Helper()
-	m, holds := w.report(w.watch).Measure(store.ConditionKey{Kind: string(kind), Subject: subject})
-	if !holds {
+	w.watch.Again()
+	about := w.report(w.watch).Measure(store.ConditionKey{Kind: string(kind), Subject: subject})
+	if len(about) == 0 {
 		w.Fatalf("there is no %s of %q", kind, subject)
 	}
-	m.State, m.Reason = state, "known"
-	if _, err := store.New(w.store).PutMark(w.Context(), store.NewMark{Mark: m, Actor: "ann", For: life}); err != nil {
+	_, _, err := store.New(w.store).PutMark(w.Context(), store.NewMark{Kind: string(kind), About: about, State: state,
+		Reason: "known", Actor: "ann", For: life})
+	if err != nil {
 		w.Fatal(err)
 	}
 }
@@ -38,6 +42,7 @@ func (w *world) says(state store.MarkState, kind health.Kind, subject string, li
 // stands wants a condition to be told, with a mark or without one, or to be put aside.
 func (w *world) stands(kind health.Kind, subject string, want store.MarkState) *health.Report {
 	w.Helper()
+	w.watch.Again() // on a busy machine an older report would do
 	r := w.report(w.watch)
 	for i, c := range slices.Concat(r.Conditions, r.Aside) {
 		if c.Kind != kind || c.Subject != subject {
@@ -81,7 +86,7 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.letters("a", 4)
 	w.stands(health.DeadLetters, "a", health.MarkWorse)
 
-	// Of all of a kind: what was said of one counts no more, and what begins later is news.
+	// All of a kind: each comes back when it gets worse itself, and what begins later is news.
 	w.says(store.Aside, health.DeadLetters, "", time.Hour)
 	w.stands(health.DeadLetters, "a", store.Aside)
 	if r := w.stands(health.DeadLetters, "b", store.Aside); r.Status != "ok" || len(r.Conditions) != 0 {
@@ -92,7 +97,8 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.stands(health.DeadLetters, "c", "")
 	w.stands(health.DeadLetters, "a", store.Aside)
 	w.letters("b", 3)
-	w.stands(health.DeadLetters, "a", health.MarkWorse)
+	w.stands(health.DeadLetters, "b", health.MarkWorse)
+	w.stands(health.DeadLetters, "a", store.Aside)
 	w.letters("b", 1)
 	w.exec(`UPDATE health_mark SET until = clock_timestamp()`)
 	w.stands(health.DeadLetters, "a", "")
@@ -121,6 +127,36 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 		}
 	}
 	w.stands(health.BreakerOpen, "bills", "")
+}
+
+// What is put aside takes no place in the lists, and what is said of all of a kind leaves it alone.
+func TestWhatIsPutAsideHidesNothing(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	w.calms()
+	for n := range store.DefaultListed {
+		w.letters(fmt.Sprintf("e%02d", n), 1)
+	}
+	w.says(store.Aside, health.DeadLetters, "", 0)
+	w.stands(health.DeadLetters, "e00", store.Aside)
+	w.letters("more", 1)
+	w.stands(health.DeadLetters, "more", "")
+	w.says(store.Taken, health.DeadLetters, "", 0)
+	w.stands(health.DeadLetters, "more", store.Taken)
+	w.stands(health.DeadLetters, "e00", store.Aside)
+
+	// What is critical is news when it begins once more.
+	w.start(request("bills"), 1)
+	w.appears(health.NoListeners, "bills", health.Critical)
+	w.says(store.Aside, health.NoListeners, "bills", 0)
+	w.stands(health.NoListeners, "bills", store.Aside)
+	stop := w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
+	w.goes(health.NoListeners, "bills")
+	stop()
+	w.start(request("bills"), 1)
+	w.appears(health.NoListeners, "bills", health.Critical)
+	w.stands(health.NoListeners, "bills", "")
 }
 
 // Who changes what is said does not read what was so before.

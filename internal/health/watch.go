@@ -100,9 +100,18 @@ func New(cfg Config) (*Watch, error) {
 // that, one that takes long is not waited for, and what was found before is returned. Do not change it. The error is
 // that ctx ended.
 func (w *Watch) Report(ctx context.Context) (*Report, error) {
+	found, again, err := w.report(ctx)
+	if again { // that look may have begun before
+		found, _, err = w.report(ctx)
+	}
+	return found, err
+}
+
+// report is Report. again says that Again was called while the look was under way.
+func (w *Watch) report(ctx context.Context) (found *Report, again bool, err error) {
 	older, flight := w.begin(ctx)
 	if flight == nil {
-		return older, nil
+		return older, false, nil
 	}
 	var late <-chan time.Time
 	if older != nil {
@@ -114,11 +123,11 @@ func (w *Watch) Report(ctx context.Context) (*Report, error) {
 	case <-flight:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return w.last, nil
+		return w.last, w.lastAt.IsZero(), nil
 	case <-late:
-		return older, nil
+		return older, false, nil
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, false, context.Cause(ctx)
 	}
 }
 

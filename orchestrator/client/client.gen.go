@@ -2150,7 +2150,7 @@ type LeftRun struct {
 
 // LetterSelection defines model for LetterSelection.
 type LetterSelection struct {
-	// IDs ids, or the beginnings of ids
+	// IDs ids, or pieces of them
 	IDs []string `json:"ids,omitempty"`
 
 	// Endpoint all that wait of this endpoint
@@ -2248,9 +2248,6 @@ type Mark struct {
 	// Until until when it is put aside; absent: for good
 	Until  *time.Time `json:"until,omitempty"`
 	Reason string     `json:"reason,omitempty"`
-
-	// Whole it was said of all of the kind that had begun by then
-	Whole bool `json:"whole,omitempty"`
 }
 
 // MarkState is a text; a newer server may know more values.
@@ -3047,7 +3044,7 @@ type Requeue struct {
 
 // RequeueSettings defines model for RequeueSettings.
 type RequeueSettings struct {
-	// IDs ids, or the beginnings of ids
+	// IDs ids, or pieces of them
 	IDs []string `json:"ids,omitempty"`
 
 	// Endpoint all that wait of this endpoint
@@ -5396,8 +5393,8 @@ func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, err
 // PutAside: Put a condition aside, or all of its kind that there are.
 //
 // It does not count in the status, stands in a list of its own, and alerts do not tell it, until it gets worse (a
-// higher severity, or more items, letters, messages or operations), or its time is up. What begins later is news,
-// unless its subject was named.
+// higher severity, or more items, letters, messages or operations), or its time is up. Of all of a kind each is put
+// aside by itself, and what begins later is news; so is something critical that was over and begins once more.
 //
 // It is POST /health/aside, for role operator.
 func (c *Client) PutAside(ctx context.Context, body AsideSettings, options ...CallOption) (MarkedCondition, error) {
@@ -6487,4 +6484,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of c168752f6804f3c77aeec67b4f3a6a83, is 8882420d8047d61a1cf22bb5e5e70e1b6ad97472c29067c5b0c26c46db3673ab.
+// Of f78eeaaca38f9affa9df09ff4508c3cd, is 7d3344743dbbfa9ca4cba004c2f3edb22a4e1a6f4483af1d05da1b8262a277d6.

@@ -26,7 +26,7 @@ const (
 // DeadSelection says which dead letters are meant. Exactly one of Refs, Endpoint and All is set. Endpoint and All mean
 // those that wait.
 type DeadSelection struct {
-	Refs     []string // ids, or beginnings of ids
+	Refs     []string // ids, or pieces of them
 	Endpoint string
 	All      bool
 	Force    bool // requeue those too that have been requeued MaxRequeues times

@@ -44,6 +44,7 @@ type fieldGroups struct {
 	values []string
 	index  map[string]uint16
 	counts []int64 // by what of says
+	wrong  error   // a GroupingError: it has too many values, and is not read again
 }
 
 func (c *groupsCache) of(run workqueue.RunID, field string) *fieldGroups {
@@ -59,8 +60,12 @@ func (c *groupsCache) of(run workqueue.RunID, field string) *fieldGroups {
 		run: run, field: field, turn: make(chan struct{}, 1), index: map[string]uint16{}, counts: make([]int64, 1),
 	}
 	f.turn <- struct{}{}
+	// One that is being read stays: who reads it would have to begin anew.
 	if c.entries = append(c.entries, f); len(c.entries) > maxGroupings {
-		c.entries = slices.Delete(c.entries, 0, 1)
+		rests := func(f *fieldGroups) bool { return len(f.turn) > 0 }
+		if at := slices.IndexFunc(c.entries[:len(c.entries)-1], rests); at >= 0 {
+			c.entries = slices.Delete(c.entries, at, at+1)
+		}
 	}
 	return f
 }
@@ -78,6 +83,9 @@ func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, i
 		defer func() { f.turn <- struct{}{} }()
 	case <-ctx.Done():
 		return fmt.Errorf("wait for others who look at them: %w", context.Cause(ctx))
+	}
+	if f.wrong != nil {
+		return f.wrong
 	}
 	for int64(len(f.of)) < items { // what was read stays, should the time not be enough for all
 		if err := f.read(ctx, s.db, items); err != nil {
@@ -125,8 +133,10 @@ func (f *fieldGroups) place(value *string) (uint16, error) {
 	place, known := f.index[*value]
 	if !known {
 		if len(f.values) == maxFieldValues {
-			return 0, &GroupingError{fmt.Sprintf("field %.60q has more than %d different values; choose one that has fewer",
+			f.wrong = &GroupingError{fmt.Sprintf("field %.60q has more than %d different values; choose one that has fewer",
 				f.field, maxFieldValues)}
+			f.values, f.index, f.of = nil, nil, nil
+			return 0, f.wrong
 		}
 		f.values = append(f.values, *value)
 		f.counts = append(f.counts, 0)

@@ -1,7 +1,6 @@
 package health
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -21,7 +20,7 @@ const (
 	Taken MarkState = "taken" // somebody sees to it
 )
 
-// Mark is what somebody said of a condition; without a subject, of all of its kind that had begun by then.
+// Mark is what somebody said of a condition.
 type Mark struct {
 	ConditionKey
 
@@ -30,16 +29,25 @@ type Mark struct {
 	At       time.Time
 	Until    *time.Time // nil: for good
 	Reason   string
-	Severity string // when it was said; the worst, of all of a kind
-	Count    int64  // the same; the sum
+	Severity string // when it was said
+	Count    int64  // the same
 }
 
-// NewMark is what is to be said of a condition. By, At and Until of its mark come from Actor, the clock and For.
+// NewMark is what is to be said of conditions of a kind, as bad as they are now.
 type NewMark struct {
-	Mark
+	Kind   string
+	About  []Measured
+	State  MarkState
+	Reason string
+	Actor  string
+	For    time.Duration // zero: for good
+}
 
-	Actor string
-	For   time.Duration // zero: for good
+// Measured is how bad a condition is.
+type Measured struct {
+	Subject  string
+	Severity string
+	Count    int64
 }
 
 const (
@@ -47,64 +55,78 @@ const (
 SELECT kind, subject, state, by, at, until, reason, severity, count FROM health_mark
 WHERE until IS NULL OR until > clock_timestamp()`
 
-	// What is said of all of a kind takes the place of what was said of one of them. Rows whose time is up go, too.
+	// Of all subjects when there are none. Rows whose time is up go, too.
 	dropMarks = `
-DELETE FROM health_mark WHERE kind = $1 AND ($2 IN (subject, '')) OR until <= clock_timestamp()
-RETURNING kind = $1 AND $2 IN (subject, ''), subject, state, by, until, reason`
+DELETE FROM health_mark WHERE kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)) OR until <= clock_timestamp()
+RETURNING kind = $1 AND ($2::text[] IS NULL OR subject = ANY($2)), subject, state, by, until, reason`
 
-	// Somebody else may have said something since the row was deleted: the later word holds.
-	putMark = `
-INSERT INTO health_mark AS m (kind, subject, state, by, until, reason, severity, count)
-VALUES ($1, $2, $3, $4, clock_timestamp() + nullif($5::interval, '0'), $6, $7, $8)
+	// Somebody else may have said something since the rows were deleted: the later word holds. What is said at once has
+	// one time.
+	putMarks = `
+INSERT INTO health_mark AS m (kind, subject, state, by, at, until, reason, severity, count)
+SELECT $1, u.subject, $3, $4, now(), now() + nullif($5::interval, '0'), $6, u.severity, u.count
+FROM unnest($2::text[], $7::text[], $8::bigint[]) AS u (subject, severity, count)
+ORDER BY u.subject
 ON CONFLICT (kind, subject) DO UPDATE SET state = excluded.state, by = excluded.by, at = excluded.at,
     until = excluded.until, reason = excluded.reason, severity = excluded.severity, count = excluded.count
 RETURNING at, until`
 )
 
-// PutMark notes what somebody says of a condition, and returns it as it stands.
-func (s Store) PutMark(ctx context.Context, m NewMark) (Mark, error) {
-	m.By, m.Reason = pg.Plain(m.Actor), pg.Plain(m.Reason)
-	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		was, err := dropped(ctx, tx, m.ConditionKey)
+// PutMark notes what somebody says of conditions, and returns since when and until when it holds.
+func (s Store) PutMark(ctx context.Context, m NewMark) (at time.Time, until *time.Time, err error) {
+	subjects, severities, counts := make([]string, len(m.About)), make([]string, len(m.About)), make([]int64, len(m.About))
+	for i, a := range m.About {
+		subjects[i], severities[i], counts[i] = a.Subject, a.Severity, a.Count
+	}
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		was, err := dropped(ctx, tx, m.Kind, subjects)
 		if err != nil {
 			return err
 		}
-		err = tx.QueryRow(ctx, putMark, m.Kind, m.Subject, m.State, m.By, m.For, m.Reason, m.Severity, m.Count).
-			Scan(&m.At, &m.Until)
+		rows, err := tx.Query(ctx, putMarks, m.Kind, subjects, m.State, pg.Plain(m.Actor), m.For, pg.Plain(m.Reason),
+			severities, counts)
 		if err != nil {
+			return err
+		}
+		if _, err = pgx.ForEachRow(rows, []any{&at, &until}, func() error { return nil }); err != nil {
 			return err
 		}
 		verb := map[MarkState]string{Aside: "health_aside", Taken: "health_take"}[m.State]
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: m.Actor, Name: verb, Subject: m.audited(), Before: was,
-			After: map[string]any{"state": m.State, "until": m.Until, "reason": m.Reason, "severity": m.Severity,
-				"count": m.Count}})
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: m.Actor, Name: verb, Subject: audited(m.Kind, subjects),
+			Before: was, After: map[string]any{"state": m.State, "until": until, "reason": pg.Plain(m.Reason),
+				"subjects": len(subjects)}})
 	})
 	if err != nil {
-		return Mark{}, fmt.Errorf("mark condition %s: %w", m.audited(), err)
+		return at, until, fmt.Errorf("mark condition %s: %w", audited(m.Kind, subjects), err)
 	}
-	return m.Mark, nil
+	return at, until, nil
 }
 
 // DropMarks takes back what was said of a condition; without a subject, of all of its kind. It reports whether there
 // was anything.
 func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (found bool, err error) {
+	var subjects []string
+	if key.Subject != "" {
+		subjects = []string{key.Subject}
+	}
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		was, err := dropped(ctx, tx, key)
+		was, err := dropped(ctx, tx, key.Kind, subjects)
 		if found = was != nil; !found || err != nil {
 			return err
 		}
-		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "health_back", Subject: key.audited(),
-			Before: was})
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "health_back",
+			Subject: audited(key.Kind, subjects),
+			Before:  was})
 	})
 	if err != nil {
-		return false, fmt.Errorf("take back what was said of condition %s: %w", key.audited(), err)
+		return false, fmt.Errorf("take back what was said of condition %s: %w", audited(key.Kind, subjects), err)
 	}
 	return found, nil
 }
 
 // dropped deletes marks, and returns what they said, by their subjects; nil: there were none.
-func dropped(ctx context.Context, tx pgx.Tx, key ConditionKey) (was map[string]any, err error) {
-	rows, err := tx.Query(ctx, dropMarks, key.Kind, key.Subject)
+func dropped(ctx context.Context, tx pgx.Tx, kind string, subjects []string) (was map[string]any, err error) {
+	rows, err := tx.Query(ctx, dropMarks, kind, subjects)
 	if err != nil {
 		return nil, err
 	}
@@ -115,17 +137,17 @@ func dropped(ctx context.Context, tx pgx.Tx, key ConditionKey) (was map[string]a
 			was = map[string]any{}
 		}
 		if ours {
-			was[cmp.Or(m.Subject, "all")] = map[string]any{"state": m.State, "by": m.By, "until": m.Until, "reason": m.Reason}
+			was[m.Subject] = map[string]any{"state": m.State, "by": m.By, "until": m.Until, "reason": m.Reason}
 		}
 		return nil
 	})
 	return was, err
 }
 
-// audited is the subject of an action about a condition.
-func (k ConditionKey) audited() string {
-	if k.Subject == "" {
-		return k.Kind
+// audited is the subject of an action about conditions of a kind.
+func audited(kind string, subjects []string) string {
+	if len(subjects) != 1 {
+		return kind
 	}
-	return k.Kind + " " + k.Subject
+	return kind + " " + subjects[0]
 }

@@ -53,6 +53,7 @@ func (s Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
 	}
 	var out Rerun
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
+		req.Select.unaccepted = true
 		r := &rerun{RerunRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, canary: req.Canary}}
 		err := r.do(ctx, database.Kept[plane.GraphCache](s.db))
 		out = r.out

@@ -22,11 +22,13 @@ import (
 type Selection struct {
 	Step   string   // the step's name; empty: the only one, or what failed at any of them
 	All    bool     // every item; of a reset only
-	Failed bool     // all that failed
+	Failed bool     // all that failed; of a re-run, but for failures that are accepted
 	Keys   []string // these, whether they failed or succeeded; of several steps without a Step, those that failed
 	Codes  []string // those that failed with one of these codes
 	Groups []string // those that failed with a message of one of these groups: see [inspect.Store.Errors]
 	Ranges []Range  // of ordinals: as Keys, when nothing else is set
+
+	unaccepted bool // of a re-run
 }
 
 // named reports whether items are named, whatever their outcome.
@@ -57,7 +59,7 @@ type NothingToRerunError struct {
 }
 
 func (e *NothingToRerunError) Error() string {
-	what := "no item of it has failed"
+	what := "no item of it has failed, or all that did are accepted"
 	switch {
 	case len(e.Why) > 0:
 		what = strings.Join(e.Why, ", and ")
@@ -160,7 +162,7 @@ func (sel *Selection) look(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 ) (found map[workqueue.Step]blockMasks, err error) {
 	switch {
 	case sel.Failed:
-		return findFailed(ctx, tx, run, steps)
+		return findFailed(ctx, tx, run, steps, sel.unaccepted)
 	case len(sel.Codes) > 0:
 		return findErrors(ctx, tx, ordinalsOfCodes, run, steps, sel.Codes)
 	case len(sel.Groups) > 0:
@@ -190,13 +192,13 @@ func everyItem(items int64) blockMasks {
 
 // failedPlanes reads, without a lock, where items have failed.
 const failedPlanes = `
-SELECT step, block, failed FROM work_block
+SELECT step, block, CASE WHEN $3 THEN failed & ~coalesce(accepted, B'0'::bit(8192)) ELSE failed END FROM work_block
 WHERE run_id = $1 AND step = ANY($2) AND failed <> B'0'::bit(8192)`
 
 func findFailed(
-	ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
+	ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, unaccepted bool,
 ) (map[workqueue.Step]blockMasks, error) {
-	rows, err := tx.Query(ctx, failedPlanes, run, steps)
+	rows, err := tx.Query(ctx, failedPlanes, run, steps, unaccepted)
 	if err != nil {
 		return nil, fmt.Errorf("find failed items: %w", err)
 	}

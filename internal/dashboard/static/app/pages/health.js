@@ -101,17 +101,16 @@ function Line({ condition: c, marked, onAside, onDone }) {
       <${Menu} small label=${`More about ${inert(c.title, 80)}`} test="line-more" items=${[
         { label: "Put aside…", icon: "pause", role: "operator", test: "aside-one", onClick: () => onAside(name, c.title) },
         { label: "I see to it", icon: "check", role: "operator", test: "take-one", onClick: () => take(name, onDone) },
-        c.mark && !c.mark.whole && { label: "Take that back", icon: "cross", role: "operator", test: "back-one", onClick: () => back(name, onDone) },
+        c.mark && { label: "Take that back", icon: "cross", role: "operator", test: "back-one", onClick: () => back(name, onDone) },
       ].filter(Boolean)} /></span>
   </li>`;
 }
 
 // Words are the buttons by which people say something of conditions.
 function Words({ name, title, mark, onAside, onDone }) {
-  const about = mark?.whole ? { kind: name.kind } : name;
   return html`<${Button} role="operator" test="aside" onClick=${() => onAside(name, title)}>Put aside…<//>
     ${mark?.state === "taken"
-      ? html`<${Button} role="operator" test="back" onClick=${() => back(about, onDone)}>Give back<//>`
+      ? html`<${Button} role="operator" test="back" onClick=${() => back(name, onDone)}>Give back<//>`
       : html`<${Button} role="operator" test="take" onClick=${() => take(name, onDone)}>I see to it<//>`}`;
 }
 
@@ -131,7 +130,7 @@ function Mark({ mark: m }) {
 function PutAside({ conditions, onDone }) {
   const groups = new Map();
   for (const c of conditions) {
-    const key = c.mark?.whole ? c.kind : `${c.kind}/${c.subject}`;
+    const key = `${c.kind}/${c.mark?.by}/${c.mark?.at}`;
     groups.set(key, [...(groups.get(key) ?? []), c]);
   }
   return html`<section class="health-group" aria-label="Put aside" data-test="aside-list">
@@ -141,7 +140,7 @@ function PutAside({ conditions, onDone }) {
         <${Badge}>${inert(of[0].kind.replaceAll("_", " "), 40)}<//></div>
       <${Mark} mark=${of[0].mark} />
       <div class="condition-foot"><${Button} small role="operator" test="back" onClick=${() =>
-        back({ kind: of[0].kind, ...(of[0].mark?.whole ? {} : { subject: of[0].subject }) }, onDone)}>Bring back<//></div>
+        back(of.map((c) => ({ kind: c.kind, subject: c.subject })), onDone)}>Bring back<//></div>
     </li>`)}</ul>
   </section>`;
 }

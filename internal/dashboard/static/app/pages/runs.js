@@ -195,7 +195,7 @@ function Spark({ values }) {
 
 // First is what somebody sees who has just begun.
 function First() {
-  const at = location.origin === "http://127.0.0.1:8080" ? "" : " --url " + location.origin;
+  const at = location.origin === "http://127.0.0.1:8480" ? "" : " --url " + location.origin;
   const lines = [
     ["See which services listen", `tranche endpoints${at}`],
     ["Start a run over a file", `tranche run start --endpoint NAME --items customers.csv${at}`],

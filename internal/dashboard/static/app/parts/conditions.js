@@ -60,9 +60,9 @@ async function perform(act, about, onDone) {
 }
 
 /** said tells the API what is said of a condition, or without a subject of all of its kind. */
-async function said(verb, name, onDone) {
+async function said(verb, names, onDone) {
   try {
-    await api.post("/health/" + verb, name);
+    for (const name of [names].flat()) await api.post("/health/" + verb, name);
     onDone();
   } catch (err) {
     toast(err, { tone: "bad" });

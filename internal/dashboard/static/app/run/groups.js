@@ -36,8 +36,10 @@ async function readMap(path, by, { signal }) {
   for (let from = 0, blocks = 1; from < blocks; from += PIECE) {
     const answer = await api.raw(`${path}/map${query({ by, from: String(from), blocks: PIECE })}`, { signal });
     const items = Number(answer.headers.get("Tranche-Items"));
-    blocks = Number(answer.headers.get("Tranche-Blocks"));
-    if (from === 0) bytes = new Uint8Array(items).fill(255);
+    if (from === 0) { // of an open run there may be more by the next piece
+      blocks = Number(answer.headers.get("Tranche-Blocks"));
+      bytes = new Uint8Array(items).fill(255);
+    }
     bytes.set(new Uint8Array(await answer.arrayBuffer()).subarray(0, bytes.length - from * BLOCK), from * BLOCK);
   }
   return { by, bytes };
