@@ -70,6 +70,20 @@ func fromAFileToItsEnd(b *browser) func(*testing.T) {
 		p.until("two groups", `document.querySelectorAll('`+at("group")+`').length === 2`)
 		p.says("group", "no_address")
 		p.says("group", "blocked")
+
+		// A sample that fails again says why, and the first thing that it offers is not to let the others go.
+		p.click("rerun-failed")
+		p.has("rerun-dialog")
+		p.click("canary")
+		p.fill("canary-items", "2")
+		p.click("rerun-go")
+		p.says("verdict", "failed again, for the same cause as before")
+		p.until("what failed is the first button",
+			`document.querySelector('`+at("follow")+` .dialog-buttons').firstElementChild.dataset.test === "see-errors"`)
+		p.click("approve")
+		s.ended(runID(t, run))
+
+		p.visit("/runs/" + run + "/errors")
 		service.well.Store(true)
 		p.click("rerun-failed")
 		p.has("rerun-dialog")
