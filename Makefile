@@ -73,6 +73,7 @@ proof: proof-deps race ## set up what is missing, then run what is slow by natur
 	$(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$($(GO) list $(PROOF_PKG) | grep -E '$(PROOF)')
 
 .PHONY: race
+race: export GORACE = suppressions=$(CURDIR)/scripts/race.supp
 race: proof-deps ## run the tests for people under the race detector
 	@set -e; $(PICK); long=$$(pick '$(TEST_LONG)'); alone=$$(pick '$(TEST_ALONE)'); \
 	others=$$(echo "$$all" | grep -vE '$(TEST_LONG)|$(TEST_PLAIN)|$(TEST_ALONE)' || true); \
