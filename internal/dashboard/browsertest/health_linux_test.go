@@ -45,6 +45,7 @@ func healthIsAnInbox(b *browser) func(*testing.T) {
 		p.accessible("dark, many of a kind")
 		p.asPhone()
 		p.fits("a phone", 390)
+		p.until("the navigation has made way", `document.getElementById("side").getBoundingClientRect().right <= 0`)
 
 		service.well.Store(true)
 		p.click("act-all")

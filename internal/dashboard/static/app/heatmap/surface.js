@@ -58,10 +58,11 @@ export class Surface {
     if (this.plane && this.layout) this.#arrange();
   }
 
-  /** zoomToGroup shows a band as large as it gets. */
+  /** zoomToGroup shows a band as high as it gets, from its beginning on: a band is as wide as the map. */
   zoomToGroup(g) {
     if (!this.bands) return;
-    this.view.zoomTo(this.bands.rectOf(g));
+    const { x, y, w, h } = this.bands.rectOf(g);
+    this.view.zoomTo({ x, y, h, w: Math.min(w, h * this.view.width / this.view.height) });
     this.moved();
   }
 
