@@ -41,8 +41,8 @@ func divide(marks []health.Mark, all []Condition) (open, aside []Condition) {
 	return open, aside
 }
 
-// covers reports whether a mark is about a condition. What somebody has taken, and what is critical, is news when it was
-// over and begins once more.
+// covers reports whether a mark is about a condition. What somebody has taken, and what is critical, is news when it
+// was over and begins once more.
 func covers(m *health.Mark, c *Condition) bool {
 	return m.State == health.Aside && c.Severity != Critical || !c.Since.After(m.At)
 }

@@ -29,8 +29,8 @@ type WaitingRun struct {
 // batchrun_active finds the runs, work_slice_live what is out of them or due, and work_block_ready, asked once for each
 // step, whether any block has ready items. Of the oldest idle steps only, the last thing that happened is looked up: an
 // operator's action in audit_log_run, of which notes and acceptances move nothing, and what became of slices in
-// work_slice_block, from its end and no further back than some thousand, since blocks are cut in order. A step whose endpoint is known to be
-// down waits for that.
+// work_slice_block, from its end and no further back than some thousand, since blocks are cut in order. A step
+// whose endpoint is known to be down waits for that.
 const healthSteps = `
 WITH live AS MATERIALIZED (
     SELECT run_id, step, count(*) FILTER (WHERE state <> 'scheduled') AS out,
@@ -54,7 +54,8 @@ idle AS MATERIALIZED (
     ORDER BY started_at, id, step LIMIT $2),
 dated AS (
     SELECT i.*, greatest(i.started_at,
-        (SELECT max(a.at) FROM audit_log a WHERE a.run_id = i.id AND a.action NOT IN ('note', 'accept', 'accept_withdraw')),
+        (SELECT max(a.at) FROM audit_log a
+            WHERE a.run_id = i.id AND a.action NOT IN ('note', 'accept', 'accept_withdraw')),
         (SELECT max(greatest(w.created_at, w.ended_at)) FROM (
             SELECT s.created_at, s.ended_at FROM work_slice s
             WHERE s.run_id = i.id AND s.step = i.step ORDER BY s.block DESC LIMIT 2000) w)) AS since
