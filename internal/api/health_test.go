@@ -30,7 +30,8 @@ func TestWhatIsSaidOfConditions(t *testing.T) {
 	}
 	b.want("/health/aside", `{"kind":"dead_letters","subject":"lost","reason":"known","for":"8h"}`, 200, `"until"`)
 	b.told(0, 1)
-	b.want("/health/take", `{"kind":"dead_letters"}`, 200, `"taken"`)
+	b.want("/health/take", `{"kind":"dead_letters"}`, 404, "tranche health") // of all of a kind only those in the open
+	b.want("/health/take", `{"kind":"dead_letters","subject":"lost"}`, 200, `"taken"`)
 	b.told(1, 0)
 	b.want("/health/back", `{"kind":"dead_letters"}`, 200, `"unchanged":false`)
 	b.want("/health/back", `{"kind":"dead_letters"}`, 200, `"unchanged":true`)
