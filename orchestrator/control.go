@@ -113,6 +113,9 @@ func (n *Node) recheck(ctx context.Context, runs []workqueue.RunID) {
 	for _, run := range runs[:min(len(runs), maxRechecked)] {
 		_, err := control.New(n.store).CheckThreshold(ctx, run)
 		if err == nil {
+			_, err = control.New(n.store).CheckGuard(ctx, run)
+		}
+		if err == nil {
 			_, err = control.New(n.store).CheckCanary(ctx, run)
 		}
 		if err != nil {

@@ -54,7 +54,7 @@ type oracle struct {
 }
 
 func newOracle(items int) oracle {
-	return oracle{items: make([]item, items), generation: 1, at: endpoint}
+	return oracle{items: make([]item, items), generation: 1, at: endpoint, holding: holding{failing: map[string]int{}}}
 }
 
 func (o *oracle) inFlight() int {
@@ -142,6 +142,13 @@ func (o *oracle) fault(h *held, set bitfield.Set, hopeless, singled, exhausted b
 	switch {
 	case alone && (hopeless || h.Failures+1 >= maxAttempts):
 		o.put(h, set, item{place: isFailed})
+		code := ""
+		if hopeless {
+			code = h.failure.Code
+		}
+		for range set.Count() {
+			o.outcome(code)
+		}
 	case alone || !hopeless && !exhausted && !tried:
 		o.schedule(h, set, h.Failures+1)
 	default:
@@ -162,6 +169,7 @@ func (o *oracle) take(answers []settle.Answer, spared []workqueue.SliceID) []set
 		}
 	}
 	o.sync()
+	o.judgeGuard()
 	return verdicts
 }
 
@@ -197,10 +205,12 @@ func (o *oracle) takeOne(a *settle.Answer) (v settle.Verdict) {
 		switch {
 		case slot.Err == nil:
 			o.items[slot.Ordinal] = item{place: isDone}
+			o.outcome("")
 		case slot.Err.Retry:
 			h.retry.Add(bit)
 		default:
 			o.items[slot.Ordinal] = item{place: isFailed}
+			o.outcome(slot.Err.Code)
 		}
 	}
 	return v
@@ -217,6 +227,9 @@ func (o *oracle) close(h *held, spared bool) {
 		o.schedule(h, h.retry, h.Failures+1)
 	default:
 		o.put(h, h.retry, item{place: isFailed})
+		for range h.retry.Count() {
+			o.outcome("")
+		}
 	}
 	switch {
 	case h.remaining.Empty():

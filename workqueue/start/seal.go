@@ -56,6 +56,9 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if !l.whole || !l.paced() {
 		batch.Queue(pace.MakePaces, l.run)
 	}
+	if l.items >= int64(l.req.Guard.Failures) {
+		l.req.queueGuards(batch, l.run)
+	}
 	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
 		return err
 	}
@@ -75,6 +78,17 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		err = l.req.Sealing(ctx, tx, l.run)
 	}
 	return err
+}
+
+// makeGuards has the first outcomes of the steps looked at that may fail items.
+const makeGuards = `
+INSERT INTO run_guard (run_id, step, failures, within)
+SELECT run_id, step, $2, $3 FROM run_step WHERE run_id = $1 AND NOT optional`
+
+func (r *LoadRequest) queueGuards(batch *pgx.Batch, run workqueue.RunID) {
+	if r.Guard != (workqueue.GuardRule{}) {
+		batch.Queue(makeGuards, run, r.Guard.Failures, r.Guard.Within)
+	}
 }
 
 // paced reports whether the endpoints of all steps had their paces before. Should a database that went back in time
@@ -118,6 +132,7 @@ func (l *loader) settings() map[string]any {
 	d.Add("skipped", int64(0), l.skipped)
 	d.Add("priority", 0, l.req.Priority)
 	d.Add("max_failed", "", l.req.MaxFailed)
+	d.Add("guard", workqueue.GuardOff, l.req.Guard.String())
 	d.Add("canary", 0, l.req.Canary)
 	d.Add("canary_auto", false, l.req.CanaryAuto)
 	if o := l.req.Order; o != nil {
