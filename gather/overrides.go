@@ -15,6 +15,7 @@ import (
 type Overrides struct {
 	Priority   *int    `json:"priority,omitempty" doc:"runs with a greater number go first" example:"10" placeholder:"N"`
 	MaxFailed  *string `json:"max_failed,omitempty" doc:"pause when more items fail: a number like 500, or 1%; or none" example:"1%" placeholder:"N|P%"`
+	Guard      *string `json:"guard,omitempty" doc:"pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off" example:"50/100" placeholder:"N/M|off"`
 	Canary     *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none" example:"100" placeholder:"N"`
 	CanaryAuto *bool   `json:"canary_auto,omitempty" doc:"let the others go by itself when no more of the sample failed than max_failed allows" example:"true" negatable:""`
 
@@ -34,6 +35,11 @@ func (o *Overrides) Validate() error {
 	if o.MaxFailed != nil {
 		if _, err := workqueue.ParseMaxFailed(*o.MaxFailed); err != nil {
 			return fieldError("max_failed", "%v; this is %.40q", err, *o.MaxFailed)
+		}
+	}
+	if o.Guard != nil {
+		if _, err := workqueue.CanonicalGuard(*o.Guard); err != nil {
+			return fieldError("guard", "%v; this is %.40q", err, *o.Guard)
 		}
 	}
 	plan := Single("any")
@@ -130,7 +136,10 @@ func (o *Overrides) layOrder(plan *Plan) {
 func (o *Overrides) lay(plan *Plan) {
 	set(&plan.Priority, o.Priority)
 	if o.MaxFailed != nil {
-		plan.MaxFailed = canonicalMaxFailed(*o.MaxFailed)
+		plan.MaxFailed = canonical(*o.MaxFailed, workqueue.ParseMaxFailed)
+	}
+	if o.Guard != nil {
+		plan.Guard = canonical(*o.Guard, workqueue.CanonicalGuard)
 	}
 	if o.Canary != nil {
 		plan.Canary = *o.Canary
@@ -158,10 +167,10 @@ func set[T any](setting, value *T) {
 	}
 }
 
-// canonicalMaxFailed returns the form that plans keep; what has none stays as it is, for Validate to refuse.
-func canonicalMaxFailed(text string) string {
-	if canonical, err := workqueue.ParseMaxFailed(text); err == nil {
-		return canonical
+// canonical returns the form that plans keep; what has none stays as it is, for Validate to refuse.
+func canonical(text string, parse func(string) (string, error)) string {
+	if form, err := parse(text); err == nil {
+		return form
 	}
 	return text
 }

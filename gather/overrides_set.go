@@ -70,6 +70,7 @@ func (o *Overrides) settings() []setting {
 	return append([]setting{
 		{"priority", reading(&o.Priority, workqueue.WholeNumber)},
 		{"max_failed", reading(&o.MaxFailed, workqueue.ParseMaxFailed)},
+		{"guard", reading(&o.Guard, workqueue.CanonicalGuard)},
 		{"canary", reading(&o.Canary, workqueue.WholeNumber)},
 		{"canary_auto", reading(&o.CanaryAuto, readTruth)},
 		{"order_by", reading(&o.OrderBy, readOrderBy)},

@@ -51,6 +51,8 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 		`{"priority":0}`:          func(p *gather.Plan, _ *gather.Step) { p.Priority = 0 },
 		`{"max_failed":"none"}`:   func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "" },
 		`{"max_failed":"2.0%"}`:   func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "2%" },
+		`{"guard":"off"}`:         func(p *gather.Plan, _ *gather.Step) { p.Guard = "off" },
+		`{"guard":"050/100"}`:     func(p *gather.Plan, _ *gather.Step) { p.Guard = "50/100" },
 		`{"canary":0}`:            func(p *gather.Plan, _ *gather.Step) { p.Canary, p.CanaryAuto = 0, false },
 		`{"canary":5}`:            func(p *gather.Plan, _ *gather.Step) { p.Canary = 5 },
 		`{"canary_auto":false}`:   func(p *gather.Plan, _ *gather.Step) { p.CanaryAuto = false },
@@ -88,6 +90,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"chunk":"auto","timeout":"1s"}`:    "", // the time is cut
 		`{"canary_auto":true}`:               "canary_auto: there is no canary",
 		`{"max_failed":"some"}`:              `max_failed: want a number of items`,
+		`{"guard":"10/5"}`:                   `guard: want failures of so many first outcomes`,
 		`{"canary":1000001}`:                 "canary: 1000001",
 		`{"priority":99999999999}`:           "priority: 99999999999",
 		`{"retry_codes":["A","A"]}`:          `retry_codes: "A" stands twice`,
@@ -115,7 +118,7 @@ func TestSetOverrides(t *testing.T) {
 	t.Parallel()
 	var got gather.Overrides
 	texts := map[string]string{
-		"priority": "-2", "max_failed": "1.0%", "canary": "100", "canary_auto": "true", "chunk": "auto",
+		"priority": "-2", "max_failed": "1.0%", "guard": "5/9", "canary": "100", "canary_auto": "true", "chunk": "auto",
 		"order_by": "customer.id", "partitions": "8", "on_failure": "stop",
 		"chunk_bytes": "512KiB", "chunk_time": "5s", "in_flight": "64", "rate": "0.5", "max_attempts": "4",
 		"timeout": "1m", "retry_backoff": "0s", "max_backoff": "2m", "retry_codes": "BUSY", "never_retry": "GONE",
@@ -126,7 +129,7 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	var want gather.Overrides
-	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","canary":100,"canary_auto":true,"chunk":"auto",
+	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","guard":"5/9","canary":100,"canary_auto":true,"chunk":"auto",
 		"order_by":"customer.id","partitions":8,"on_failure":"stop",
 		"chunk_bytes":524288,"chunk_time":"5s","in_flight":64,"rate":0.5,"max_attempts":4,"timeout":"1m",
 		"retry_backoff":"0s","max_backoff":"2m","retry_codes":["BUSY"],"never_retry":["GONE"]}`), &want)
@@ -139,7 +142,7 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	for field, text := range map[string]string{
-		"chunk": "many", "rate": "1_000", "canary_auto": "yes", "timeout": "5", "chunk_bytes": "1KB", "max_failed": "few",
+		"chunk": "many", "rate": "1_000", "canary_auto": "yes", "timeout": "5", "chunk_bytes": "1KB", "max_failed": "few", "guard": "5",
 		"retry_codes": "", "priority": "1.5", "colour": "red", "order_by": "a..b", "partitions": "x", "on_failure": "halt",
 	} {
 		var wrong *gather.FieldError

@@ -15,6 +15,7 @@ const MaxPlanBytes = 64 << 10
 //	name: year-end
 //	priority: 10             # runs with a greater number go first
 //	max_failed: 1%           # or 500 (items): more failures pause the run
+//	guard: 200/400           # or off: so many failures of the first outcomes of a step pause the run
 //	canary: 100              # a spread sample goes first
 //	canary_auto: true        # and releases the others when it stays within max_failed
 //	order_by: customer       # items of the same value go one after the other; without a canary

@@ -23,6 +23,7 @@ type Plan struct {
 	Name       string // 1 to 64 of A-Z a-z 0-9 . _ -
 	Priority   int    // runs with a greater number go first
 	MaxFailed  string // failures at which the run pauses: more than "500", or than "1%" of the items; "": never
+	Guard      string // first failures of a step that hold the run, like "200/400", or "off"; "": workqueue.DefaultGuard
 	Canary     int    // items of a spread sample that goes first, up to 1,000,000; 0: none
 	CanaryAuto bool   // a sample within MaxFailed releases the others; else somebody has to
 	Steps      []Step
@@ -45,7 +46,14 @@ type Step struct {
 	Inputs   []string // what it sees: "item", and steps of Needs; nil: the item and all of Needs
 	Optional bool     // steps that need it go on without its part
 	Barrier  bool     // it begins when its needs have ended for all items
+	Approval string   // and, with a barrier, when somebody has approved it: ApproveAnyone or ApproveOther; "": by itself
 }
+
+// Who may let a step with a barrier begin.
+const (
+	ApproveAnyone = workqueue.ApproveAnyone
+	ApproveOther  = workqueue.ApproveOther
+)
 
 // Single returns the plan of one step that sends every item to one endpoint, with the defaults. The plan and its step
 // are named after the endpoint. Validate says whether that is a name.

@@ -1,6 +1,7 @@
 package gather
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
@@ -13,6 +14,7 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 		{Name: "name", Read: text(&plan.Name)},
 		{Name: "priority", Read: number(&plan.Priority)},
 		{Name: "max_failed", Read: failures(&plan.MaxFailed)},
+		{Name: "guard", Read: guard(&plan.Guard)},
 		{Name: "canary", Read: number(&plan.Canary)},
 		{Name: "canary_auto", Read: strictyaml.Truth(&plan.CanaryAuto)},
 		{Name: "order_by", Read: text(&plan.Order.By)},
@@ -43,7 +45,8 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 		{Name: "needs", Read: texts(&step.Needs)},
 		{Name: "inputs", Read: inputs(&step.Inputs)},
 		{Name: "optional", Read: strictyaml.Truth(&step.Optional)},
-		{Name: "barrier", Read: strictyaml.Truth(&step.Barrier)},
+		{Name: "barrier", Read: readBarrier(&step)},
+		{Name: "approve_by", Read: text(&step.Approval)},
 	}
 	for name, field := range over.Fields() {
 		fields = append(fields, strictyaml.Field{Name: name, Read: settingOf(field)})
@@ -63,6 +66,21 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 		step.Name = step.ownName()
 	}
 	return step, err
+}
+
+// readBarrier reads true, false or approve, which is approve_by: anyone unless that says else, before or after it.
+func readBarrier(step *Step) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		if said, ok := v.Plain(); ok && said == string(barrierApprove) {
+			step.Barrier = true
+			step.Approval = cmp.Or(step.Approval, ApproveAnyone)
+			return nil
+		}
+		if strictyaml.Truth(&step.Barrier)(v) != nil {
+			return v.Wrong("true, false or approve")
+		}
+		return nil
+	}
 }
 
 // partitions reads a number of which 0, when it stands there, is not the same as not said.

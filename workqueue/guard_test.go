@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -184,51 +185,41 @@ func TestGuardOfSteps(t *testing.T) {
 	b.check()
 }
 
-// Recorders that commit side by side count every outcome once: with one failure less than is enough nothing is held,
-// whatever their order, and with that one the run is.
+// Recorders that commit side by side, each in a block of its own, count every outcome once: with one failure less than
+// is enough nothing is held, whatever their order, and with that one the run is.
 func TestGuardIsExactAmongRecorders(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const failures, within = 60, 120
-	for _, held := range []bool{false, true} {
-		req := guarded(1, failures, within)
-		req.Steps[0].InFlight = within
-		run := b.load(req, within)
-		slices := b.claim(run, within)
-		if len(slices) != within {
-			t.Fatalf("%d slices", len(slices))
-		}
+	const blocks, each, failures = 6, 20, 60
+	for _, enough := range []bool{false, true} {
+		run := b.load(guarded(bitfield.Size, failures, blocks*each), blocks*bitfield.Size)
 		fail := failures - 1
-		if held {
+		if enough {
 			fail++
 		}
 		var wait sync.WaitGroup
-		errs := make(chan error, within)
-		for i, s := range slices {
-			a := whole(s)
-			if i%2 == 0 && i/2 < fail {
-				a = faulty(s, badPayload)
-			} else if i == within-1 {
-				continue // or the run would be over
-			}
+		for k, s := range b.claim(run, blocks) {
 			wait.Go(func() {
-				if _, err := settle.New(b.store).Record(t.Context(), []settle.Answer{a}); err != nil {
-					errs <- err
+				for i := range each {
+					a := answer(s, s.Block.Ordinal(i))
+					if a.Answered = -1; k+i*blocks < fail {
+						a.Slots[0].Result, a.Slots[0].Err = nil, &badPayload
+					}
+					if _, err := settle.New(b.store).Record(t.Context(), []settle.Answer{a}); err != nil {
+						t.Error(err)
+					}
 				}
 			})
 		}
 		wait.Wait()
-		close(errs)
-		for err := range errs {
-			t.Error(err)
-		}
 		var hold string
-		if err := b.pool.QueryRow(t.Context(), `SELECT coalesce(hold, '') || hold_detail FROM batchrun WHERE id = $1`,
-			run).Scan(&hold); err != nil {
+		err := b.pool.QueryRow(t.Context(), `SELECT coalesce(hold, '') || hold_detail FROM batchrun WHERE id = $1`, run).
+			Scan(&hold)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasPrefix(hold, fmt.Sprintf("guard%d of the first", failures)) != held {
-			t.Errorf("with %d failures of %d the hold is %q", fail, within, hold)
+		if strings.HasPrefix(hold, fmt.Sprintf("guard%d of the first", failures)) != enough || b.guards(run) != 0 {
+			t.Errorf("with %d failures the hold is %q, and %d guards are left", fail, hold, b.guards(run))
 		}
 	}
 }
