@@ -228,11 +228,11 @@ func TestJSONIsStable(t *testing.T) {
 func everything() *gather.Plan {
 	return &gather.Plan{Name: "p", Priority: -3, MaxFailed: "0.5%", Guard: "5/9", Canary: 100, CanaryAuto: true,
 		Steps: []gather.Step{{
-		Name: "a", Endpoint: "b", Needs: []string{"c"}, StepSettings: workqueue.StepSettings{Chunk: 2000, ChunkAuto: true,
-			ChunkBytes: 512 << 10, ChunkTime: time.Second, InFlight: 256, InFlightAuto: true, Rate: 0.5, MaxAttempts: 4,
-			Timeout: time.Minute, RetryBackoff: time.Second, MaxBackoff: time.Minute, RetryCodes: []string{"BUSY"},
-			NeverRetry: []string{"GONE"}},
-	}}}
+			Name: "a", Endpoint: "b", Needs: []string{"c"}, StepSettings: workqueue.StepSettings{Chunk: 2000, ChunkAuto: true,
+				ChunkBytes: 512 << 10, ChunkTime: time.Second, InFlight: 256, InFlightAuto: true, Rate: 0.5, MaxAttempts: 4,
+				Timeout: time.Minute, RetryBackoff: time.Second, MaxBackoff: time.Minute, RetryCodes: []string{"BUSY"},
+				NeverRetry: []string{"GONE"}},
+		}}}
 }
 
 func TestJSONRefusesWhatItDoesNotKnow(t *testing.T) {

@@ -135,8 +135,16 @@ CREATE TABLE run_step (
     barrier        boolean          NOT NULL DEFAULT false,
     barrier_passed boolean          NOT NULL DEFAULT false,
     config         jsonb,
+    approval       text             CHECK (approval IN ('anyone', 'other')),
+    gate_since     timestamptz,
+    gate_shut_at   timestamptz,
+    approved_at    timestamptz,
+    approved_by    text             NOT NULL DEFAULT '',
     PRIMARY KEY (run_id, step),
     UNIQUE (run_id, name),
+    -- Nothing passes a gate that nobody has approved.
+    CONSTRAINT run_step_approved CHECK (approval IS NULL OR barrier_passed = (approved_at IS NOT NULL)),
+    CONSTRAINT run_step_gate CHECK (gate_since IS NULL OR (approval IS NOT NULL AND NOT barrier_passed)),
     CONSTRAINT run_step_kind CHECK (kind IN ('endpoint', 'request', 'http', 'sql', 'local'))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX run_step_barrier ON run_step (run_id) WHERE barrier AND NOT barrier_passed;
@@ -175,6 +183,14 @@ COMMENT ON COLUMN run_step.input_item IS 'A request carries the payload of the i
 COMMENT ON COLUMN run_step.optional IS 'What needs this step goes on when it has failed.';
 COMMENT ON COLUMN run_step.barrier IS 'It begins for no item before what it needs has ended for all of them.';
 COMMENT ON COLUMN run_step.barrier_passed IS 'The barrier has been passed.';
+COMMENT ON COLUMN run_step.approval IS
+    'Who has to approve before it passes its barrier: anyone, or other (not who started the run); null: nobody.';
+COMMENT ON COLUMN run_step.gate_since IS
+    'Since when it waits for that, all that it needs having ended; null: it does not.';
+COMMENT ON COLUMN run_step.gate_shut_at IS
+    'When it was shut again, because what it needs is made anew; null: never.';
+COMMENT ON COLUMN run_step.approved_at IS 'When it was approved; null: it is not.';
+COMMENT ON COLUMN run_step.approved_by IS 'By whom; empty: it is not.';
 COMMENT ON COLUMN run_step.config IS 'Settings of the kind: a URL, a query and the like.';
 
 -- Written once, by COPY, never updated. The key index is unique for runs that refuse duplicates: there twin is 0, in

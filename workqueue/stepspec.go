@@ -24,8 +24,15 @@ type StepSpec struct {
 	NoItem   bool            // its requests do not carry the items' payloads
 	Optional bool            // what needs it goes on without it
 	Barrier  bool            // nothing of it begins before its needs have ended for all items
+	Approval string          // and, with a barrier, before somebody approves: ApproveAnyone or ApproveOther; empty: by itself
 	Config   json.RawMessage // the kind's own settings; nil: none
 }
+
+// Who may let a step begin that waits for an approval.
+const (
+	ApproveAnyone = "anyone" // whoever may change runs
+	ApproveOther  = "other"  // but not who started the run
+)
 
 // Validate checks what of the step, the i-th, concerns other steps.
 func (st *StepSpec) Validate(i int) error {
@@ -39,6 +46,9 @@ func (st *StepSpec) Validate(i int) error {
 	}
 	if st.Barrier && len(st.Needs) == 0 {
 		return fmt.Errorf("step %d (%s) has a barrier, and needs no step that it could wait for", i, st.Name)
+	}
+	if st.Approval != "" && !st.Barrier {
+		return fmt.Errorf("step %d (%s) waits for an approval, and has no barrier", i, st.Name)
 	}
 	for n, input := range st.Inputs {
 		if !slices.Contains(st.Needs, input) || slices.Contains(st.Inputs[:n], input) {

@@ -133,6 +133,10 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (st
 	if err != nil {
 		return start.LoadRequest{}, fmt.Errorf("write plan %s: %w", plan.Name, err)
 	}
+	guard, err := workqueue.ParseGuard(plan.Guard)
+	if err != nil {
+		return start.LoadRequest{}, fmt.Errorf("plan %s: guard: %w", plan.Name, err)
+	}
 	steps, err := stepSpecs(plan.Ordered())
 	if err != nil {
 		return start.LoadRequest{}, err
@@ -143,7 +147,7 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (st
 	}
 	return start.LoadRequest{
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params,
-		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
+		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Guard: guard, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
 		Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
 		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(), Order: orderOf(plan),
 	}, nil

@@ -21,7 +21,7 @@ type Run struct {
 	Endpoints []string
 	Items     int64
 
-	Hold       string // operator, threshold or canary; empty: it is not held
+	Hold       string // operator, threshold, guard or canary; empty: it is not held
 	HoldDetail string
 	HeldAt     *time.Time
 	HeldBy     string

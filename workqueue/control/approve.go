@@ -80,6 +80,11 @@ func (s Store) approve(ctx context.Context, c Control) (items int64, err error) 
 		if err != nil {
 			return err
 		}
+		if r.state == "running" && r.Canary != "sampling" && r.Canary != "waiting" {
+			if err := waitsAtGates(ctx, tx, c.Run); err != nil {
+				return err
+			}
+		}
 		if err := r.mayApprove(); err != nil {
 			return err
 		}

@@ -35,6 +35,7 @@ type Reason string
 const (
 	ReasonOperator    Reason = "paused"       // by an operator
 	ReasonThreshold   Reason = "threshold"    // too many items failed
+	ReasonGuard       Reason = "guard"        // its first outcomes plainly failed
 	ReasonCanary      Reason = "canary"       // the sample is over and somebody has to approve
 	ReasonSampling    Reason = "sampling"     // held back while the sample runs
 	ReasonNoNode      Reason = "no_node"      // no node is alive

@@ -83,6 +83,7 @@ type RunView struct {
 	Rate           float64           `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
 	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"to the end at this rate, once the canary passed"`
 	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
+	Guard          string            `json:"guard" doc:"first outcomes of a step that pause it when they fail, like 200/400; or off"`
 	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`
 	Canary         *CanaryView       `json:"canary,omitempty" doc:"the items that run before all others"`
 	Order          *OrderView        `json:"order,omitempty" doc:"items of the same value go one after the other"`
@@ -176,7 +177,7 @@ SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, clock_timestamp()
     (SELECT count(*) FROM quarantine q WHERE q.run_id = batchrun.id),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'waiting'),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'reissued'),
-    max_failed, failed_limit, canary, canary_auto, coalesce(canary_state, ''),
+    max_failed, guard, failed_limit, canary, canary_auto, coalesce(canary_state, ''),
     CASE WHEN state = 'completed' THEN 0 ELSE coalesce((SELECT sum(bit_count(o.failed & ~o.settled))
         FROM (SELECT * FROM batchrun WHERE id = $1) r CROSS JOIN LATERAL (` + plane.OutcomePlanes +
 	`) o), 0) END::bigint
@@ -258,7 +259,7 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		var canary CanaryView
 		err = tx.QueryRow(ctx, runExtras, id).Scan(&view.IdempotencyKey, &view.Spec, &view.Params, &view.SealedAt,
 			&view.At, &view.Seconds, &view.Quarantined, &view.DeadLetters, &view.GivenUp, &view.MaxFailed,
-			&view.FailedLimit, &canary.Items, &canary.Auto, &canary.State, &view.Settling)
+			&view.Guard, &view.FailedLimit, &canary.Items, &canary.Auto, &canary.State, &view.Settling)
 		if err != nil {
 			return err
 		}

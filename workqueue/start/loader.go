@@ -256,9 +256,10 @@ FROM (SELECT CASE WHEN $15::bigint IS NOT NULL THEN clock_timestamp() END AS now
 
 func insertStep() string {
 	return `
-INSERT INTO run_step (run_id, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config,
+INSERT INTO run_step (run_id, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config, approval,
     ` + plane.SettingColumns() + `)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, ` + plane.SettingParameters(12) + `)`
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, ''), ` +
+		plane.SettingParameters(13) + `)`
 }
 
 func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
@@ -278,7 +279,7 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	for i, st := range r.Steps {
 		batch.Queue(insertStep(), append([]any{l.run, i, st.Name, st.EffectiveKind(), st.Endpoint,
 			workqueue.Smallints(st.Needs), workqueue.Smallints(st.Inputs), !st.NoItem, st.Optional,
-			st.Barrier && len(st.Needs) > 0, st.Config}, plane.SettingValues(&st.StepSettings)...)...)
+			st.Barrier && len(st.Needs) > 0, st.Config, st.Approval}, plane.SettingValues(&st.StepSettings)...)...)
 	}
 	if err := pg.Leave(ctx, tx, batch); err != nil {
 		return fmt.Errorf("insert run: %w", err)
