@@ -73,6 +73,7 @@ const (
 	ReasonQuarantine  Reason = "reply_quarantined"
 	ReasonNeeds       Reason = "needs_step"
 	ReasonBarrier     Reason = "barrier"  // the step begins when others have ended for all items
+	ReasonGate        Reason = "approval" // it has, and somebody has to approve
 	ReasonNoLocal     Reason = "no_local" // no node has the local function
 	ReasonFetching    Reason = "fetching" // a node is at it itself
 	ReasonLine        Reason = "in_line"  // behind another item of the same line

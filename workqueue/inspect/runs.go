@@ -35,6 +35,7 @@ type RunSummary struct {
 	StepCount  int                  `json:"step_count"`
 	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
 	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is under way, which tells no time left"`
+	Approval   []string             `json:"approval,omitempty" doc:"steps that wait for somebody to approve them"`
 	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
 	Source     string               `json:"source,omitempty"`
 	CreatedBy  string               `json:"created_by,omitempty"`
@@ -53,7 +54,7 @@ type Obstacle struct {
 
 // HoldView says why nothing is claimed of a run. What is under way is recorded all the same.
 type HoldView struct {
-	Kind   control.Hold `json:"kind" enum:"operator,threshold,canary"`
+	Kind   control.Hold `json:"kind" enum:"operator,threshold,guard,canary"`
 	Detail string       `json:"detail,omitempty"`
 	Since  time.Time    `json:"since"`
 	By     string       `json:"by,omitempty" doc:"who paused it; tranche when it paused itself"`
@@ -137,7 +138,9 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     CASE WHEN r.state = 'completed' THEN 1
         ELSE coalesce(counts.parts / nullif(greatest(counts.all_parts, r.items * steps.n), 0), 0) END::float8,
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at IS NOT NULL,
-    r.on_overdue, coalesce(r.canary_state, '') = 'sampling'
+    r.on_overdue, coalesce(r.canary_state, '') = 'sampling',
+    CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
+        WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -275,7 +278,13 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		if err != nil {
 			return err
 		}
-		view.Steps, err = pgx.CollectRows(rows, scanStepView)
+		if view.Steps, err = pgx.CollectRows(rows, scanStepView); err != nil {
+			return err
+		}
+		gates, err := control.Gates(ctx, tx, id)
+		for i := range gates {
+			view.Steps[gates[i].Step].Gate = &gates[i]
+		}
 		return err
 	})
 	if err != nil {
@@ -329,7 +338,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Generation, &r.Priority, &r.Items, &r.Skipped, &r.Done,
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
-		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling)
+		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval)
 	if isOpen {
 		r.Open = &open
 	}
