@@ -79,6 +79,15 @@ func (n *Node) Approve(ctx context.Context, c control.Control) (control.Controll
 	return approved, err
 }
 
+// ApproveStep lets a step begin that waits for it. See [control.Store.ApproveStep].
+func (n *Node) ApproveStep(ctx context.Context, c control.Control, step string) (control.Controlled, error) {
+	approved, err := control.New(n.store).ApproveStep(ctx, c, step)
+	if err == nil {
+		n.spread()
+	}
+	return approved, err
+}
+
 // SetRun changes settings of a run. See [control.Store.SetRun].
 func (n *Node) SetRun(ctx context.Context, c control.RunChange) (control.RunChanged, error) {
 	changed, err := control.New(n.store).SetRun(ctx, c)

@@ -27,6 +27,7 @@ import (
 	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/groups"
 	"github.com/tranchehq/tranche/workqueue/identity"
@@ -136,6 +137,8 @@ func told(err error) (status int, found error) {
 		{as[*identity.AmbiguousTokenError], http.StatusConflict},
 		{as[*identity.RevokedTokenError], http.StatusConflict},
 		{as[*workqueue.StateError], http.StatusConflict},
+		{as[*controlstore.FourEyesError], http.StatusForbidden},
+		{as[*controlstore.NoGateError], http.StatusNotFound},
 		{as[*inspect.GoneError], http.StatusGone},
 		{as[*redo.NothingToRerunError], http.StatusConflict},
 		{as[*redo.NothingToResetError], http.StatusConflict},

@@ -41,9 +41,17 @@ const (
 	FormatParquet Format = "parquet"
 )
 
+// Defines values for GateState.
+const (
+	GateStateApproved GateState = "approved"
+	GateStateShut     GateState = "shut"
+	GateStateWaiting  GateState = "waiting"
+)
+
 // Defines values for Hold.
 const (
 	HoldCanary    Hold = "canary"
+	HoldGuard     Hold = "guard"
 	HoldOperator  Hold = "operator"
 	HoldThreshold Hold = "threshold"
 )
@@ -447,6 +455,15 @@ type AppliedSchedule struct {
 
 	// Warnings what may not be what was meant, or is not there yet
 	Warnings []string `json:"warnings"`
+}
+
+// ApproveSettings defines model for ApproveSettings.
+type ApproveSettings struct {
+	// Reason why, for whoever looks at the run and for the audit log
+	Reason string `json:"reason,omitempty"`
+
+	// Step let this step begin, which waits for it; absent: what a canary holds back
+	Step string `json:"step,omitempty"`
 }
 
 // AsideSettings defines model for AsideSettings.
@@ -1389,6 +1406,16 @@ type EarlierPart struct {
 	Error      *ItemError `json:"error,omitempty"`
 }
 
+// EarlierRun defines model for EarlierRun.
+type EarlierRun struct {
+	Run        string    `json:"run"`
+	Name       string    `json:"name,omitempty"`
+	FinishedAt time.Time `json:"finished_at"`
+	Items      int64     `json:"items"`
+	Done       int64     `json:"done"`
+	Failed     int64     `json:"failed"`
+}
+
 // Endpoint defines model for Endpoint.
 type Endpoint struct {
 	// Name or what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION
@@ -1789,6 +1816,93 @@ type Firing struct {
 
 // Format is a text; a newer server may know more values.
 type Format string
+
+// Gate defines model for Gate.
+type Gate struct {
+	Run  string `json:"run"`
+	Step string `json:"step"`
+
+	// State shut: what it needs has not ended
+	State GateState `json:"state"`
+
+	// ApproveBy other: not by whoever started the run; one of anyone, other
+	ApproveBy string `json:"approve_by"`
+
+	// StartedBy who started the run
+	StartedBy string `json:"started_by"`
+
+	// Since when it began to wait for somebody
+	Since      *time.Time `json:"since,omitempty"`
+	ApprovedBy string     `json:"approved_by,omitempty"`
+	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+}
+
+// GateDocument defines model for GateDocument.
+type GateDocument struct {
+	Run  string `json:"run"`
+	Step string `json:"step"`
+
+	// State shut: what it needs has not ended
+	State GateState `json:"state"`
+
+	// ApproveBy other: not by whoever started the run; one of anyone, other
+	ApproveBy string `json:"approve_by"`
+
+	// StartedBy who started the run
+	StartedBy string `json:"started_by"`
+
+	// Since when it began to wait for somebody
+	Since      *time.Time `json:"since,omitempty"`
+	ApprovedBy string     `json:"approved_by,omitempty"`
+	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+
+	// Items those that go on
+	Items int64 `json:"items"`
+
+	// LeftOut those that do not: a step before has failed for them
+	LeftOut int64 `json:"left_out"`
+
+	// Before the steps that it needs, and how they ended
+	Before []GateStep `json:"before"`
+
+	// Sample some items that go on, others each time
+	Sample []GateItem `json:"sample"`
+
+	// Earlier the run of the same plan that completed last before this one was made
+	Earlier *EarlierRun `json:"earlier,omitempty"`
+
+	// Refused why who asks may not approve it now
+	Refused string `json:"refused,omitempty"`
+}
+
+// GateItem defines model for GateItem.
+type GateItem struct {
+	Ordinal int32  `json:"ordinal"`
+	Key     string `json:"key"`
+
+	// Results to be had from GET /runs/{run}/items/{key}/result
+	Results []GateResult `json:"results"`
+}
+
+// GateResult defines model for GateResult.
+type GateResult struct {
+	Step string `json:"step"`
+
+	// ContentType absent: application/json
+	ContentType string `json:"content_type,omitempty"`
+	Bytes       int64  `json:"bytes"`
+}
+
+// GateState is a text; a newer server may know more values.
+type GateState string
+
+// GateStep defines model for GateStep.
+type GateStep struct {
+	Step    string `json:"step"`
+	Done    int64  `json:"done"`
+	Failed  int64  `json:"failed"`
+	Skipped int64  `json:"skipped"`
+}
 
 // GenerationReport defines model for GenerationReport.
 type GenerationReport struct {
@@ -2500,6 +2614,11 @@ type OpenSettings struct {
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
+	// Guard pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off
+	//
+	// Examples: 50/100
+	Guard *string `json:"guard,omitempty"`
+
 	// Canary items of a spread sample that goes first; 0: none
 	//
 	// Examples: 100
@@ -2943,6 +3062,9 @@ type ReportDocument struct {
 
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
+
+	// Approval steps that wait for somebody to approve them
+	Approval []string `json:"approval,omitempty"`
 
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
@@ -3394,6 +3516,9 @@ type RunDocument struct {
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
+	// Approval steps that wait for somebody to approve them
+	Approval []string `json:"approval,omitempty"`
+
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
 	Source    string    `json:"source,omitempty"`
@@ -3424,6 +3549,9 @@ type RunDocument struct {
 
 	// MaxFailed how many failed items pause it, like 500 or 1%
 	MaxFailed string `json:"max_failed,omitempty"`
+
+	// Guard first outcomes of a step that pause it when they fail, like 200/400; or off
+	Guard string `json:"guard"`
 
 	// FailedLimit the same in items, once all items are there
 	FailedLimit *int64 `json:"failed_limit,omitempty"`
@@ -3523,6 +3651,11 @@ type RunSettings struct {
 	//
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
+
+	// Guard pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off
+	//
+	// Examples: 50/100
+	Guard *string `json:"guard,omitempty"`
 
 	// Canary items of a spread sample that goes first; 0: none
 	//
@@ -3642,6 +3775,9 @@ type RunSummary struct {
 
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
+
+	// Approval steps that wait for somebody to approve them
+	Approval []string `json:"approval,omitempty"`
 
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
@@ -4157,6 +4293,9 @@ type StepView struct {
 	Barrier       bool `json:"barrier,omitempty"`
 	BarrierPassed bool `json:"barrier_passed,omitempty"`
 
+	// Gate with a barrier that somebody has to approve
+	Gate *Gate `json:"gate,omitempty"`
+
 	// State waiting: for other steps; one of waiting, running, completed
 	State string `json:"state"`
 
@@ -4662,6 +4801,9 @@ type StartRunParams struct {
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	MaxFailed string `form:"max_failed,omitempty" json:"max_failed,omitempty"`
 
+	// Guard pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off
+	Guard string `form:"guard,omitempty" json:"guard,omitempty"`
+
 	// Canary items of a spread sample that goes first; 0: none
 	Canary string `form:"canary,omitempty" json:"canary,omitempty"`
 
@@ -4804,6 +4946,15 @@ type ExportRunParams struct {
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 }
 
+// GetGateParams defines parameters for GetGate.
+type GetGateParams struct {
+	// Step absent: the one that waits, or the only one that has a gate
+	Step string `form:"step,omitempty" json:"step,omitempty"`
+
+	// Sample so many items, by chance
+	Sample *int `form:"sample,omitempty" json:"sample,omitempty"`
+}
+
 // GetGroupsParams defines parameters for GetGroups.
 type GetGroupsParams struct {
 	// By a field of the payloads, at their top; absent: only the fields are listed
@@ -4889,6 +5040,9 @@ type GetPlanesParams struct {
 type ReportRunParams struct {
 	// Against an earlier run to compare with: an id, a piece of one, or a name
 	Against string `form:"against,omitempty" json:"against,omitempty"`
+
+	// Before with against: compare what stands before this step
+	Before string `form:"before,omitempty" json:"before,omitempty"`
 
 	// Digests false leaves the digests out: they read every item
 	Digests bool `form:"digests,omitempty" json:"digests,omitempty"`
@@ -5632,6 +5786,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask := request{operation: "start-run", method: http.MethodPost, path: path("/runs")}
 	ask.add("priority", params.Priority, true)
 	ask.add("max_failed", params.MaxFailed, true)
+	ask.add("guard", params.Guard, true)
 	ask.add("canary", params.Canary, true)
 	ask.add("canary_auto", params.CanaryAuto, true)
 	ask.add("order_by", params.OrderBy, true)
@@ -5668,7 +5823,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	return c.stream(ctx, ask, options)
 }
 
-// ApproveAllRuns: Approve every run that waits.
+// ApproveAllRuns: Approve every run whose canary waits.
 //
 // It is POST /runs/approve, for role operator.
 func (c *Client) ApproveAllRuns(ctx context.Context, body ControlAll, options ...CallOption) (Controlled, error) {
@@ -5750,10 +5905,13 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 	return out, err
 }
 
-// ApproveRun: Let the items go that a canary held back.
+// ApproveRun: Let the items go that a canary held back, or a step begin.
+//
+// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: other, who
+// started the run is refused with 403.
 //
 // It is POST /runs/{run}/approve, for role operator.
-func (c *Client) ApproveRun(ctx context.Context, run string, body ControlSettings, options ...CallOption) (Controlled, error) {
+func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
 	var out Controlled
 	ask := request{operation: "approve-run", method: http.MethodPost, path: path("/runs/%s/approve", run)}
 	ask.document = body
@@ -5841,6 +5999,18 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	ask.add("raw", params.Raw, false)
 	ask.add("state", params.State, true)
 	return c.stream(ctx, ask, options)
+}
+
+// GetGate: What waits for somebody between two steps of a run.
+//
+// It is GET /runs/{run}/gate, for role viewer.
+func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, options ...CallOption) (GateDocument, error) {
+	var out GateDocument
+	ask := request{operation: "get-gate", method: http.MethodGet, path: path("/runs/%s/gate", run)}
+	ask.add("step", params.Step, false)
+	ask.add("sample", params.Sample, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
 }
 
 // GetGroups: Items by the value of a field of their payloads.
@@ -6007,6 +6177,7 @@ func (c *Client) ReportRun(ctx context.Context, run string, params ReportRunPara
 	var out ReportDocument
 	ask := request{operation: "report-run", method: http.MethodGet, path: path("/runs/%s/report", run)}
 	ask.add("against", params.Against, false)
+	ask.add("before", params.Before, false)
 	ask.add("digests", params.Digests, false)
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
@@ -6484,4 +6655,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of f78eeaaca38f9affa9df09ff4508c3cd, is 7d3344743dbbfa9ca4cba004c2f3edb22a4e1a6f4483af1d05da1b8262a277d6.
+// Of d77225402ae0394c7f68eb9d5b06719a, is 0a4913d51600012e1d8917934df7d01bf5769241ec5eb44fa4cfe1b82fd2c6d7.
