@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 
@@ -208,12 +207,4 @@ func (d *collectorDelete) Run(ctx context.Context, term *console) error {
 			plural(gone.Ops, "operation"), count(gone.Parked))
 	}
 	return term.printf("collector %s is deleted\n", inert(gone.Name))
-}
-
-// plural is a number of things.
-func plural(n int64, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%s %ss", count(n), noun)
 }

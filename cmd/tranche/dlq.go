@@ -20,13 +20,6 @@ type dlqList struct {
 // Validate is called by kong.
 func (l *dlqList) Validate() error { return listLimit(l.Limit, deadletter.MaxLetters) }
 
-func listLimit(limit, most int) error {
-	if limit < 1 || limit > most {
-		return fmt.Errorf("--limit is %d; it must lie between 1 and %d", limit, most)
-	}
-	return nil
-}
-
 // Run lists dead letters.
 func (l *dlqList) Run(ctx context.Context, term *console) error {
 	cl, err := term.client()

@@ -1,6 +1,8 @@
 package main
 
-import "context"
+import (
+	"context"
+)
 
 type endpointsExplain struct {
 	Name string `arg:"" help:"The endpoint's name."`

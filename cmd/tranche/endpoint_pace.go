@@ -62,10 +62,3 @@ func changesText(changes []client.PastPace, room int) string {
 	}
 	return "\n" + t.String()
 }
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return short(inert(s), 12)
-}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -79,30 +78,6 @@ func listeners(all []client.Listener) string {
 		}
 	}
 	return fmt.Sprintf("%d: %s", len(all), strings.Join(kinds, ", "))
-}
-
-// rate writes items a second.
-func rate(perSecond float64) string {
-	if perSecond <= 0 {
-		return "-"
-	}
-	return pace(perSecond) + "/s"
-}
-
-// perItem writes the time that one item takes.
-func perItem(millis float64) string {
-	switch d := time.Duration(millis * float64(time.Millisecond)); {
-	case d <= 0:
-		return "-"
-	case d < time.Millisecond:
-		return fmt.Sprintf("%dµs", max(d.Microseconds(), 1))
-	case d < 10*time.Millisecond:
-		return fmt.Sprintf("%.1fms", millis)
-	case d < time.Second:
-		return fmt.Sprintf("%dms", d.Milliseconds())
-	default:
-		return span(d)
-	}
 }
 
 type endpointsShow struct {

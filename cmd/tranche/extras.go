@@ -61,12 +61,6 @@ func (d *demoStory) coloured(term *console) bool {
 	return d.Color == "always" || d.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminalOut(term)
 }
 
-// isTerminalOut reports whether a person looks at standard output.
-func isTerminalOut(term *console) bool {
-	_, ok := term.out.(*inertWriter)
-	return ok
-}
-
 // demoAmount is a number, or all.
 type demoAmount int
 

@@ -12,10 +12,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -23,17 +21,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/orchestrator/client"
-)
-
-// version is set at build time by -ldflags.
-var version = ""
-
-// Exit codes.
-const (
-	exitOK     = 0
-	exitOther  = 1
-	exitUsage  = 2
-	exitFailed = 3
 )
 
 // commands is the command line.
@@ -67,63 +54,6 @@ type commands struct {
 	Version     versionCommand     `cmd:"" help:"Print the version."`
 	extras
 }
-
-type runCommands struct {
-	Start   runStart   `cmd:"" help:"Load items and run a plan, or a single endpoint, over them."`
-	Open    runOpen    `cmd:"" help:"Open a run that gets items later, by add, until it is sealed."`
-	Add     runAdd     `cmd:"" help:"Add items to an open run."`
-	Seal    runSeal    `cmd:"" help:"End the adding of items to an open run."`
-	List    runList    `cmd:"" help:"List runs, newest first."`
-	Show    runShow    `cmd:"" help:"Everything about a run."`
-	Watch   runWatch   `cmd:"" help:"Follow a run until it ends."`
-	Explain runExplain `cmd:"" help:"Why a run, or an item of it, is not done: whose turn it is, and what comes next."`
-	Report  runReport  `cmd:"" help:"The account of a run: counts, times, requests, digests; compared with another."`
-	Groups  runGroups  `cmd:"" help:"Items by the value of a field of their payloads."`
-	History runHistory `cmd:"" help:"What happened to a run: actions, notes, breakers, deploys, alerts."`
-	Note    runNote    `cmd:"" help:"Write a note of a run, for all who look at it."`
-	Errors  runErrors  `cmd:"" help:"What failed, in groups by error code and message."`
-	Items   runItems   `cmd:"" help:"List items in their order, with where each is."`
-	Slices  runSlices  `cmd:"" help:"List requests that are under way, and who holds them."`
-	Item    runItem    `cmd:"" help:"One item: its state, result or error, and every attempt."`
-	Export  runExport  `cmd:"" help:"Write all items with their outcomes."`
-	Rerun   runRerun   `cmd:"" help:"Run items again."`
-	Reset   runReset   `cmd:"" help:"Take the parts of a step back, to be made again; what depends on them follows."`
-	Accept  runAccept  `cmd:"" help:"Accept failures, with a reason: they stay failed, and the health is quiet about them."`
-	Set     runSet     `cmd:"" help:"Change settings of a run while it runs."`
-	Pause   runPause   `cmd:"" help:"Send nothing more of a run, or of all runs, until it is resumed."`
-	Resume  runResume  `cmd:"" help:"Go on with a paused run, or all of them."`
-	Approve runApprove `cmd:"" help:"Let the items go that a canary held back."`
-	Cancel  runCancel  `cmd:"" help:"Stop a run, or all runs, for good; what is recorded stays."`
-}
-
-type endpointCommands struct {
-	List    endpointsList    `cmd:"" default:"1" help:"List endpoints: backlog, rate, time for an item, errors, listeners."`
-	Show    endpointsShow    `cmd:"" help:"One endpoint, with each instance that listens on it."`
-	Explain endpointsExplain `cmd:"" help:"Why an endpoint does not move."`
-	Set     endpointsSet     `cmd:"" help:"Change an endpoint's concurrency, budget or rate while its services run."`
-}
-
-type dlqCommands struct {
-	List    dlqList    `cmd:"" help:"List dead letters, newest first."`
-	Show    dlqShow    `cmd:"" help:"A dead letter: its cause, its headers and its body."`
-	Requeue dlqRequeue `cmd:"" help:"Send dead letters to their endpoints again."`
-	Drop    dlqDrop    `cmd:"" help:"Give dead letters up; their bodies are deleted."`
-}
-
-type quarantineCommands struct {
-	List quarantineList `cmd:"" help:"List messages that could not be taken, newest first."`
-	Show quarantineShow `cmd:"" help:"A message that could not be taken: why, its headers and its body."`
-}
-
-// usageError is a mistake on the command line.
-type usageError struct{ text string }
-
-func (e *usageError) Error() string { return e.text }
-
-// exitError ends the program with a code and without a message: everything has been said.
-type exitError struct{ code int }
-
-func (e *exitError) Error() string { return fmt.Sprintf("exit %d", e.code) }
 
 func main() {
 	os.Exit(run(untilSignal(), os.Args[1:], newConsole(os.Stdin, os.Stdout, os.Stderr)))
@@ -181,92 +111,4 @@ func helpFor(_ *kong.Context, err error) string {
 		}
 	}
 	return line + " --help"
-}
-
-// console is the world of a command.
-type console struct {
-	in       io.Reader
-	out, err io.Writer
-	columns  int // of the output
-	url      string
-	timeout  time.Duration // 0: what the operations take
-	json     bool
-	token    tokenFlags
-	answer   []byte // the last that was kept
-}
-
-// newConsole returns a console whose output is inert where a person looks at it, whatever the commands print.
-func newConsole(in io.Reader, out, err *os.File) *console {
-	c := &console{in: in, out: out, err: err, columns: width(out)}
-	if isTerminal(out) {
-		c.out = &inertWriter{to: out}
-	}
-	return c
-}
-
-// fail says what went wrong, if anything did, and returns the exit code.
-func (c *console) fail(err error) int {
-	var exit *exitError
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.As(err, &exit):
-		return exit.code
-	case errors.Is(err, context.Canceled):
-		c.note("stopped")
-		return exitOther
-	}
-	text := err.Error()
-	if _, ok := errors.AsType[*client.SilentError](err); ok {
-		text += " with --timeout"
-	}
-	_, _ = fmt.Fprintln(c.err, "tranche: "+inertText(text)) // nowhere else to say it
-	if _, ok := errors.AsType[*usageError](err); ok {
-		return exitUsage
-	}
-	return exitOther
-}
-
-// note says something to the person that is no part of the output.
-func (c *console) note(format string, args ...any) {
-	_, _ = fmt.Fprintln(c.err, "tranche: "+inertText(fmt.Sprintf(format, args...))) // nowhere else to say it
-}
-
-func (c *console) client() (*client.Client, error) {
-	if c.timeout < 0 {
-		return nil, &usageError{fmt.Sprintf("--timeout is %s; it must be positive", c.timeout)}
-	}
-	secret, err := c.token.secret(c)
-	if err != nil {
-		return nil, err
-	}
-	if secret != "" {
-		warnOfPlainHTTP(c, c.url)
-	}
-	cl, err := client.New(c.url, client.WithActor(osUser()), client.WithTimeout(c.timeout),
-		client.WithToken(secret))
-	if err != nil {
-		return nil, &usageError{"--url: " + err.Error()}
-	}
-	return cl, nil
-}
-
-type versionCommand struct{}
-
-// Run prints the version.
-func (versionCommand) Run(term *console) error {
-	if term.json {
-		return term.document(map[string]string{"version": versionText()})
-	}
-	return term.printf("tranche %s\n", versionText())
-}
-
-func versionText() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	return "dev"
 }

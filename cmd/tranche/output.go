@@ -188,3 +188,16 @@ func (t *table) String() string {
 	}
 	return b.String()
 }
+
+// isTerminalOut reports whether a person looks at standard output.
+func isTerminalOut(term *console) bool {
+	_, ok := term.out.(*inertWriter)
+	return ok
+}
+
+func listLimit(limit, most int) error {
+	if limit < 1 || limit > most {
+		return fmt.Errorf("--limit is %d; it must lie between 1 and %d", limit, most)
+	}
+	return nil
+}

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // PROOF: who may do what, 8.
@@ -66,23 +64,6 @@ func TestCountAndSpan(t *testing.T) {
 	}
 }
 
-func TestBarFitsTheTerminal(t *testing.T) {
-	t.Parallel()
-	var run client.RunDocument
-	run.State, run.Items, run.Done, run.Failed, run.Rate = "running", 1_000_000, 999_998, 1, 123_456
-	eta := 3725.0
-	run.ETASeconds = &eta
-	for _, columns := range []int{20, 60, 80, 100, 200} {
-		line := barLine(run, columns)
-		if n := len([]rune(line)); n >= columns {
-			t.Errorf("%d characters on %d columns: %s", n, columns, line)
-		}
-		if columns >= 100 && !strings.Contains(line, " 99%") {
-			t.Errorf("before the end it is not 99%%: %s", line)
-		}
-	}
-}
-
 func TestTableAligns(t *testing.T) {
 	t.Parallel()
 	table := table{right: map[int]bool{1: true}}
@@ -90,14 +71,6 @@ func TestTableAligns(t *testing.T) {
 	table.row("ä", "1,000", "")
 	if got, want := table.String(), "NAME      N  LAST\nä     1,000\n"; got != want {
 		t.Errorf("got %q; want %q", got, want)
-	}
-}
-
-func TestRedactedLeavesOutPasswords(t *testing.T) {
-	t.Parallel()
-	got := redacted("nats://user:canary@one:4222,tok@two", "")
-	if got != "nats://one:4222,nats://two" {
-		t.Errorf("got %q", got)
 	}
 }
 

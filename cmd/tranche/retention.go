@@ -60,29 +60,9 @@ func retentionText(list *client.RetentionList, room int) string {
 	return text + "\n" + going.String()
 }
 
-func limitText(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}
-
 func countOrNone(n int64) string {
 	if n == 0 {
 		return ""
-	}
-	return count(n)
-}
-
-// sizeOrNone writes a size with the largest unit that divides it.
-func sizeOrNone(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	for i, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
-		if size := int64(1) << (10 * (4 - i)); n%size == 0 {
-			return strconv.FormatInt(n/size, 10) + unit
-		}
 	}
 	return count(n)
 }

@@ -248,13 +248,6 @@ func reportDigests(r *client.ReportDocument) string {
 	return text
 }
 
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return inert(s)
-}
-
 // reportAgainst tells what differs from an earlier run.
 func reportAgainst(r *client.ReportDocument) string {
 	a := r.Against

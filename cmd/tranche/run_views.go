@@ -92,9 +92,6 @@ func openText(open *client.OpenView) string {
 	}
 }
 
-// shortID is the time in an id, to the millisecond: enough to name a run.
-func shortID(id string) string { return id[:min(len(id), 13)] }
-
 type runShow struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }

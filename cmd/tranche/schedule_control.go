@@ -90,9 +90,6 @@ func (r *scheduleRunNow) Validate() error {
 	return nil
 }
 
-// lookAgain is the pause between two looks at what became of a wish.
-const lookAgain = 200 * time.Millisecond
-
 // Run asks for a run and says what became of it.
 func (r *scheduleRunNow) Run(ctx context.Context, term *console) error {
 	cl, err := term.client()

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"go.uber.org/zap"
 
@@ -95,18 +94,4 @@ func (s *serveCommand) whereTokensAre(p *parts) string {
 		parsed.RawQuery = query.Encode()
 	}
 	return "--database " + shellWord(parsed.String())
-}
-
-// shellWord is a text as a shell takes it for one word.
-func shellWord(text string) string {
-	for _, r := range text {
-		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !plain && r != '/' && r != '.' && r != '-' && r != '_' && r != ':' {
-			return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-		}
-	}
-	if text == "" {
-		return "''"
-	}
-	return text
 }

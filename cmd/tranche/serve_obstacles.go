@@ -134,8 +134,6 @@ func (w *startWait) conflict(err error) (obstacle, bool) {
 	return obstacle{}, false
 }
 
-func gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
-
 // databaseRemedy adds to what PostgreSQL says for good what can be done about it.
 func databaseRemedy(err error) error {
 	remedy, why := "", ""

@@ -24,7 +24,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/orchestrator/client"
 	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -252,43 +251,6 @@ func TestADemoThatNobodyReads(t *testing.T) {
 	}
 }
 
-func TestByteSize(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]byteSize{
-		"1": 1, "5KiB": 5 << 10, "64MiB": 64 << 20, "2 GiB": 2 << 30, "3TiB": 3 << 40,
-	} {
-		var b byteSize
-		if err := b.UnmarshalText([]byte(text)); err != nil || b != want {
-			t.Errorf("%q is %d, %v; want %d", text, b, err, want)
-		}
-	}
-	for _, text := range []string{"", "0", "-1", "GiB", "1GB", "9999999999TiB", "1.5GiB"} {
-		var b byteSize
-		if err := b.UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("%q is taken for %d", text, b)
-		}
-	}
-}
-
-// The last state of the bar stays, on a line of its own.
-func TestTheBarStays(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	p := &progress{term: &console{err: &out}, live: true}
-	p.end()
-	if out.Len() > 0 {
-		t.Errorf("a bar that was never shown became %q", out.String())
-	}
-	var run client.RunDocument
-	run.State, run.Items, run.Done = "completed", 3, 3
-	p.show(run)
-	p.end()
-	last := out.String()[strings.LastIndex(out.String(), "\r"):]
-	if !strings.Contains(last, "100%") || !strings.HasSuffix(last, "completed\n") {
-		t.Errorf("at the end there is %q", last)
-	}
-}
-
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -300,5 +262,13 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		case <-limit:
 			t.Fatalf("never: %s", what)
 		}
+	}
+}
+
+func TestRedactedLeavesOutPasswords(t *testing.T) {
+	t.Parallel()
+	got := redacted("nats://user:canary@one:4222,tok@two", "")
+	if got != "nats://one:4222,nats://two" {
+		t.Errorf("got %q", got)
 	}
 }

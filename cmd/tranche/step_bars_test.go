@@ -44,3 +44,20 @@ func TestBarsAreDrawnOverThoseBefore(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+func TestBarFitsTheTerminal(t *testing.T) {
+	t.Parallel()
+	var run client.RunDocument
+	run.State, run.Items, run.Done, run.Failed, run.Rate = "running", 1_000_000, 999_998, 1, 123_456
+	eta := 3725.0
+	run.ETASeconds = &eta
+	for _, columns := range []int{20, 60, 80, 100, 200} {
+		line := barLine(run, columns)
+		if n := len([]rune(line)); n >= columns {
+			t.Errorf("%d characters on %d columns: %s", n, columns, line)
+		}
+		if columns >= 100 && !strings.Contains(line, " 99%") {
+			t.Errorf("before the end it is not 99%%: %s", line)
+		}
+	}
+}

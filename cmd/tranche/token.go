@@ -195,13 +195,6 @@ func (t *tokenList) Run(ctx context.Context, term *console) (err error) {
 	return term.printf("%s", text.String())
 }
 
-func momentOrNever(at *time.Time) string {
-	if at == nil {
-		return "never"
-	}
-	return moment(*at)
-}
-
 type tokenRevoke struct {
 	Token string `arg:"" help:"An id, the beginning of one, or the name of the only such token."`
 	tokenPlace

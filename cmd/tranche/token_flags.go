@@ -72,3 +72,17 @@ func warnOfPlainHTTP(term *console, server string) {
 		term.note("warning: the token goes to %s unencrypted; use https", parsed.Host)
 	}
 }
+
+// shellWord is a text as a shell takes it for one word.
+func shellWord(text string) string {
+	for _, r := range text {
+		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !plain && r != '/' && r != '.' && r != '-' && r != '_' && r != ':' {
+			return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+		}
+	}
+	if text == "" {
+		return "''"
+	}
+	return text
+}

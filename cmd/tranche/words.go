@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"reflect"
+	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
@@ -46,4 +48,85 @@ func isEmptyText(v reflect.Value) bool {
 		v = v.Elem()
 	}
 	return v.Kind() == reflect.String && v.Len() == 0
+}
+
+// shortID is the time in an id, to the millisecond: enough to name a run.
+func shortID(id string) string { return id[:min(len(id), 13)] }
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return inert(s)
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return short(inert(s), 12)
+}
+
+// rate writes items a second.
+func rate(perSecond float64) string {
+	if perSecond <= 0 {
+		return "-"
+	}
+	return pace(perSecond) + "/s"
+}
+
+// perItem writes the time that one item takes.
+func perItem(millis float64) string {
+	switch d := time.Duration(millis * float64(time.Millisecond)); {
+	case d <= 0:
+		return "-"
+	case d < time.Millisecond:
+		return fmt.Sprintf("%dµs", max(d.Microseconds(), 1))
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1fms", millis)
+	case d < time.Second:
+		return fmt.Sprintf("%dms", d.Milliseconds())
+	default:
+		return span(d)
+	}
+}
+
+// plural is a number of things.
+func plural(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%s %ss", count(n), noun)
+}
+
+// lookAgain is the pause between two looks at what became of a wish.
+const lookAgain = 200 * time.Millisecond
+
+func gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
+
+func limitText(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// sizeOrNone writes a size with the largest unit that divides it.
+func sizeOrNone(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	for i, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
+		if size := int64(1) << (10 * (4 - i)); n%size == 0 {
+			return strconv.FormatInt(n/size, 10) + unit
+		}
+	}
+	return count(n)
+}
+
+func momentOrNever(at *time.Time) string {
+	if at == nil {
+		return "never"
+	}
+	return moment(*at)
 }
