@@ -20,6 +20,15 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/cli/admin"
+	"github.com/tranchehq/tranche/internal/cli/alerts"
+	"github.com/tranchehq/tranche/internal/cli/collectors"
+	"github.com/tranchehq/tranche/internal/cli/endpoints"
+	"github.com/tranchehq/tranche/internal/cli/plans"
+	"github.com/tranchehq/tranche/internal/cli/runs"
+	"github.com/tranchehq/tranche/internal/cli/schedules"
+	"github.com/tranchehq/tranche/internal/cli/trackers"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
@@ -28,35 +37,35 @@ type commands struct {
 	URL     string        `default:"${url}" env:"TRANCHE_URL" help:"The server to talk to." placeholder:"URL"`
 	Timeout time.Duration `env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
 	JSON    bool          `name:"json" help:"Print JSON and nothing else on standard output."`
-	tokenFlags
+	cli.TokenFlags
 
-	Serve       serveCommand       `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
-	Run         runCommands        `cmd:"" help:"Start, watch, repair and export runs."`
-	Plan        planCommands       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
-	Schedule    scheduleCommands   `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
-	Alert       alertCommands      `cmd:"" help:"Alerts: who is told what a person must see to."`
-	Collector   collectorCommands  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
-	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
-	Tracker     trackerCommands    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
-	DLQ         dlqCommands        `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
-	Quarantine  quarantineCommands `cmd:"" help:"Messages that could not be taken."`
-	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
-	Session     sessionCommands    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
-	Retention   retentionCommands  `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
-	Streams     streamCommands     `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
-	Nodes       nodesCommand       `cmd:"" help:"Nodes: who leads, and what each holds."`
-	Health      healthCommands     `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
-	Audit       auditCommand       `cmd:"" help:"What operators did: who, what, when, before and after."`
-	NATS        natsCommands       `cmd:"" name:"nats" help:"What a NATS server has to know of who takes part."`
-	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
-	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
-	Doctor      doctorCommand      `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
-	Version     versionCommand     `cmd:"" help:"Print the version."`
+	Serve       serveCommand          `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
+	Run         runs.Commands         `cmd:"" help:"Start, watch, repair and export runs."`
+	Plan        plans.Commands        `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
+	Schedule    schedules.Commands    `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
+	Alert       alerts.Commands       `cmd:"" help:"Alerts: who is told what a person must see to."`
+	Collector   collectors.Commands   `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
+	Endpoints   endpoints.Commands    `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
+	Tracker     trackers.Commands     `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
+	DLQ         endpoints.DeadLetters `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
+	Quarantine  endpoints.Quarantine  `cmd:"" help:"Messages that could not be taken."`
+	Token       admin.Tokens          `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
+	Session     admin.Sessions        `cmd:"" help:"Sessions: who is logged in to the dashboard."`
+	Retention   admin.Retention       `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
+	Streams     admin.Streams         `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
+	Nodes       admin.Nodes           `cmd:"" help:"Nodes: who leads, and what each holds."`
+	Health      admin.Health          `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
+	Audit       admin.Audit           `cmd:"" help:"What operators did: who, what, when, before and after."`
+	NATS        admin.NATS            `cmd:"" name:"nats" help:"What a NATS server has to know of who takes part."`
+	Migrate     admin.Migrate         `cmd:"" help:"Bring a database to this version's schema."`
+	Conformance admin.Conformance     `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
+	Doctor      admin.Doctor          `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
+	Version     versionCommand        `cmd:"" help:"Print the version."`
 	extras
 }
 
 func main() {
-	os.Exit(run(untilSignal(), os.Args[1:], newConsole(os.Stdin, os.Stdout, os.Stderr)))
+	os.Exit(run(untilSignal(), os.Args[1:], cli.NewConsole(os.Stdin, os.Stdout, os.Stderr)))
 }
 
 // untilSignal returns a context that ends with the first signal that asks the process to end. By then a second one
@@ -73,32 +82,32 @@ func untilSignal() context.Context {
 	return ctx
 }
 
-func run(ctx context.Context, args []string, term *console) int {
-	var cli commands
-	parser, err := kong.New(&cli,
+func run(ctx context.Context, args []string, term *cli.Console) int {
+	var line commands
+	parser, err := kong.New(&line,
 		kong.Name("tranche"), kong.Description("One job for very many entities, in chunks, over NATS and PostgreSQL."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.Configuration(readConfig), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen},
-		kong.Writers(term.out, term.err), kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Writers(term.Out, term.Err), kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err == nil {
-		err = sayHelp(parser.Model)
+		err = runs.SayHelp(parser.Model)
 	}
 	if err != nil {
-		return term.fail(fmt.Errorf("command line: %w", err))
+		return term.Fail(fmt.Errorf("command line: %w", err))
 	}
-	if err := refuseBytes(args); err != nil {
-		return term.fail(err)
+	if err := cli.RefuseBytes(args); err != nil {
+		return term.Fail(err)
 	}
 	chosen, err := parser.Parse(args)
 	if err != nil {
-		return term.fail(&usageError{err.Error() + "; see: " + helpFor(chosen, err)})
+		return term.Fail(cli.Usage(err.Error() + "; see: " + helpFor(chosen, err)))
 	}
-	if err := refuseEmpty(chosen); err != nil {
-		return term.fail(err)
+	if err := cli.RefuseEmpty(chosen); err != nil {
+		return term.Fail(err)
 	}
-	term.url, term.timeout, term.json, term.token = cli.URL, cli.Timeout, cli.JSON, cli.tokenFlags
-	return term.fail(chosen.Run(term))
+	term.URL, term.Timeout, term.JSON, term.Token = line.URL, line.Timeout, line.JSON, line.TokenFlags
+	return term.Fail(chosen.Run(term))
 }
 
 // helpFor names the help of the command that was meant.

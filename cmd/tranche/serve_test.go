@@ -23,6 +23,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testenv"
 	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
 )
@@ -65,8 +66,8 @@ func launch(t *testing.T, wait bool, args ...string) *server {
 	return s
 }
 
-// end sends SIGTERM and returns how long the stop took, without the time in which the machine stood still.
-func (s *server) end(t *testing.T) (took time.Duration, err error) {
+// End sends SIGTERM and returns how long the stop took, without the time in which the machine stood still.
+func (s *server) End(t *testing.T) (took time.Duration, err error) {
 	t.Helper()
 	w := testenv.NewWatch(t)
 	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
@@ -120,7 +121,7 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 	if conns < 2 || conns > atMost {
 		t.Errorf("serve has %d connections that bound their waits; want 2 to %d", conns, atMost)
 	}
-	took, err := s.end(t)
+	took, err := s.End(t)
 	if err != nil || took > grace+slack {
 		t.Errorf("the stop took %s, %v; want %s: %s", took, err, grace, s.log.String())
 	}
@@ -146,7 +147,7 @@ func TestAStopIsBounded(t *testing.T) {
 		Path: direct.Database, RawQuery: "sslmode=disable"}
 	s := launch(t, true, "--database", through.String(), "--nats", testenv.NATS(t).URL(), "--grace", grace.String())
 	proxy.Stall(testenv.Up, testenv.Down)
-	took, err := s.end(t)
+	took, err := s.End(t)
 	if took > grace+slack {
 		t.Errorf("the stop took %s; want %s", took, grace)
 	}
@@ -184,7 +185,7 @@ func TestServeWithoutNATS(t *testing.T) {
 			t.Errorf("%s: %d %s, %v; want %d", path, answer.StatusCode, text, err, want)
 		}
 	}
-	if took, err := s.end(t); err != nil || took > grace/2 {
+	if took, err := s.End(t); err != nil || took > grace/2 {
 		t.Errorf("the stop took %s, %v: %s", took, err, s.log.String())
 	}
 }
@@ -212,7 +213,7 @@ func TestSettingsOfStreams(t *testing.T) {
 			t.Errorf("stream %s has room for %d bytes; want %d", name, got, want)
 		}
 	}
-	if _, err := s.end(t); err != nil {
+	if _, err := s.End(t); err != nil {
 		t.Errorf("serve ended with %v: %s", err, s.log.String())
 	}
 }
@@ -243,7 +244,7 @@ func TestADemoThatNobodyReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = out.Close() // as head does
-	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != exitOther {
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != cli.ExitOther {
 		t.Errorf("the demo ended with %v; want exit code 1: %s", err, log.String())
 	}
 	if left, err := os.ReadDir(filepath.Join(place, "servers")); !os.IsNotExist(err) {

@@ -1,6 +1,10 @@
 package main
 
-import "runtime/debug"
+import (
+	"runtime/debug"
+
+	"github.com/tranchehq/tranche/internal/cli"
+)
 
 // version is set at build time by -ldflags.
 var version = ""
@@ -8,11 +12,11 @@ var version = ""
 type versionCommand struct{}
 
 // Run prints the version.
-func (versionCommand) Run(term *console) error {
-	if term.json {
-		return term.document(map[string]string{"version": versionText()})
+func (versionCommand) Run(term *cli.Console) error {
+	if term.JSON {
+		return term.Document(map[string]string{"version": versionText()})
 	}
-	return term.printf("tranche %s\n", versionText())
+	return term.Printf("tranche %s\n", versionText())
 }
 
 func versionText() string {
