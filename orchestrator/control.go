@@ -70,19 +70,10 @@ func (n *Node) Resume(ctx context.Context, c control.Control, maxFailed *string)
 	return resumed, err
 }
 
-// Approve lets all items of runs go that wait for it. See [control.Store.Approve].
+// Approve lets all items of runs go that wait for it, or a step begin. See [control.Store.Approve].
 func (n *Node) Approve(ctx context.Context, c control.Control) (control.Controlled, error) {
 	approved, err := control.New(n.store).Approve(ctx, c)
 	if len(approved.Runs) > 0 {
-		n.spread()
-	}
-	return approved, err
-}
-
-// ApproveStep lets a step begin that waits for it. See [control.Store.ApproveStep].
-func (n *Node) ApproveStep(ctx context.Context, c control.Control, step string) (control.Controlled, error) {
-	approved, err := control.New(n.store).ApproveStep(ctx, c, step)
-	if err == nil {
 		n.spread()
 	}
 	return approved, err

@@ -27,7 +27,8 @@ func (b *bench) checkBarriers(run workqueue.RunID, want int) {
 }
 
 func (b *bench) approveStep(run workqueue.RunID, actor, step string) (control.Controlled, error) {
-	return control.New(b.store).ApproveStep(b.Context(), control.Control{Run: run, Actor: actor, Reason: "looks good"}, step)
+	return control.New(b.store).Approve(b.Context(),
+		control.Control{Run: run, Actor: actor, Reason: "looks good", Step: step})
 }
 
 func TestGateBetweenSteps(t *testing.T) {

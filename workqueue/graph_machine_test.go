@@ -203,8 +203,8 @@ func (g *composing) Approve(t *rapid.T) {
 		waits := g.number(`SELECT count(*) FROM run_step WHERE run_id = $1 AND name = $2 AND gate_since IS NOT NULL`,
 			g.run, spec.Name) == 1
 		state, _ := g.state(g.run)
-		c := control.Control{Run: g.run, Actor: "ann"}
-		_, err := control.New(g.store).ApproveStep(g.Context(), c, spec.Name)
+		c := control.Control{Run: g.run, Actor: "ann", Step: spec.Name}
+		_, err := control.New(g.store).Approve(g.Context(), c)
 		if (err == nil) != (waits && state == "running") {
 			t.Fatalf("approve %+v: %v; it waits: %v", spec, err, waits)
 		}

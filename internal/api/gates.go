@@ -8,6 +8,7 @@ import (
 
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/gate"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -19,7 +20,7 @@ type ApproveSettings struct {
 
 // GateDocument is a gate as somebody sees it who may have to approve it.
 type GateDocument struct {
-	inspect.GateView
+	gate.GateView
 	Refused string `json:"refused,omitempty" doc:"why who asks may not approve it now"`
 }
 
@@ -52,7 +53,7 @@ func (g *gateOps) show(ctx context.Context, in *gateInput) (GateDocument, error)
 	if err != nil {
 		return GateDocument{}, err
 	}
-	view, err := inspect.New(g.store).Gate(ctx, id, in.Step, in.Sample)
+	view, err := gate.New(g.store).View(ctx, id, in.Step, in.Sample)
 	if err != nil {
 		return GateDocument{}, err
 	}
@@ -74,11 +75,9 @@ func (g *gateOps) approve(ctx context.Context, in *approveInput) (Controlled, er
 	if in.Body != nil {
 		body = *in.Body
 	}
-	do := g.engine.Approve
-	if body.Step != "" {
-		do = func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
-			return g.engine.ApproveStep(ctx, c, body.Step)
-		}
-	}
-	return g.control(ctx, "approve", in.Run, in.Name, &body.ControlSettings, do)
+	return g.control(ctx, "approve", in.Run, in.Name, &body.ControlSettings,
+		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
+			c.Step = body.Step
+			return g.engine.Approve(ctx, c)
+		})
 }

@@ -69,7 +69,6 @@ type Engine interface {
 	Pause(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
 	Resume(ctx context.Context, c controlstore.Control, maxFailed *string) (controlstore.Controlled, error)
 	Approve(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
-	ApproveStep(ctx context.Context, c controlstore.Control, step string) (controlstore.Controlled, error)
 	Cancel(ctx context.Context, c controlstore.Control) (controlstore.Cancelled, error)
 	Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error)
 	CollectorEngine

@@ -286,6 +286,7 @@ func rooms(servers []string) map[string]rule {
 		// These only read.
 		{"inspect", "control start"},
 		{"groups", "inspect"},
+		{"gate", "control"},
 		{"explain", "control dispatch inspect settle streams"},
 		{"health", "control inspect schedule streams"},
 		{"report", "inspect pace"},

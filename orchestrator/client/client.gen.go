@@ -2174,6 +2174,9 @@ type ItemStep struct {
 
 	// Attempts every slice that held the item, oldest first
 	Attempts []Attempt `json:"attempts"`
+
+	// WaitsForApproval all that its step needs has ended, and somebody has to approve
+	WaitsForApproval bool `json:"waits_for_approval,omitempty"`
 }
 
 // ItemView defines model for ItemView.
@@ -6655,4 +6658,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of d77225402ae0394c7f68eb9d5b06719a, is 0a4913d51600012e1d8917934df7d01bf5769241ec5eb44fa4cfe1b82fd2c6d7.
+// Of b2d9a5f279634d7ccdeefc750a0cfc89, is d6de55afe1812036cd08b9dfc472ac68871bdf4ef1285ffb380572edc764fdd5.

@@ -141,13 +141,10 @@ WHERE run_id = $1 AND step = $2 AND approval IS NOT NULL AND gate_since IS NOT N
 SELECT coalesce(sum(bit_count(ready)), 0)::bigint FROM work_block WHERE run_id = $1 AND step = $2`
 )
 
-// ApproveStep lets a step of a run begin that waits for it: what it needs has ended for all items, and somebody has
+// approveStep lets a step of a run begin that waits for it: what it needs has ended for all items, and somebody has
 // looked. The error is a *FourEyesError when that has to be somebody else, and a *NoGateError when there is no such
 // gate. Items of Controlled is how many go on.
-func (s Store) ApproveStep(ctx context.Context, c Control, step string) (out Controlled, err error) {
-	if err := c.validate(); err != nil {
-		return out, fmt.Errorf("approve: %w", err)
-	}
+func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err error) {
 	if c.All {
 		return out, &workqueue.SettingError{Detail: "a step is approved of one run at a time; name the run"}
 	}
@@ -164,7 +161,7 @@ func (s Store) ApproveStep(ctx context.Context, c Control, step string) (out Con
 		if err != nil {
 			return err
 		}
-		gate, err := GateOf(c.Run, gates, step)
+		gate, err := GateOf(c.Run, gates, c.Step)
 		if err != nil {
 			return err
 		}
@@ -175,7 +172,7 @@ func (s Store) ApproveStep(ctx context.Context, c Control, step string) (out Con
 		if err := gate.Refused(c.Actor); err != nil {
 			return err
 		}
-		out.Items, err = gate.pass(ctx, tx, r.Generation, &c)
+		out.Items, err = gate.pass(ctx, tx, r.Generation, c)
 		return err
 	})
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 // Control is an operator's wish about one run, or about every run that is under way.
 type Control struct {
 	Run    workqueue.RunID
-	All    bool // then Run is zero
+	All    bool   // then Run is zero
+	Step   string // of Approve: the step that may begin; empty: what a canary holds back
 	Reason string
 	Actor  string
 }

@@ -24,7 +24,7 @@ type runStart struct {
 	IdempotencyKey string            `help:"Starting again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
 	DryRun         bool              `help:"Start nothing; read and check everything, and say what would be started."`
-	Wait           bool              `help:"Watch until the run ends; exit 3 when items failed."`
+	waitFlags
 	itemFlags
 	runSettings
 }
@@ -37,8 +37,8 @@ func (r *runStart) Validate() error {
 	case r.Plan != "" && r.Endpoint != "":
 		return errors.New("give either a plan or --endpoint, not both")
 	}
-	if r.DryRun && r.Wait {
-		return errors.New("--dry-run starts nothing that --wait could wait for; give one of both")
+	if err := r.check(r.DryRun); err != nil {
+		return err
 	}
 	if err := r.validate(r.Format); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (r *runStart) Run(ctx context.Context, term *cli.Console) error {
 			return err
 		}
 	}
-	return watch(ctx, term, cl, started.Run)
+	return watch(ctx, term, cl, started.Run, &r.watchFlags)
 }
 
 // send starts the run, or tries to, with the items if they come from here.

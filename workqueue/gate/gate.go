@@ -1,4 +1,4 @@
-package inspect
+package gate
 
 import (
 	"context"
@@ -93,9 +93,9 @@ WHERE r.id = $1 AND EXISTS (SELECT FROM run_step st WHERE st.run_id = e.id AND s
 ORDER BY e.id DESC LIMIT 1`
 )
 
-// Gate shows what waits for somebody at a step, with a sample of so many items. Without a name it is the gate that
+// View shows what waits for somebody at a step, with a sample of so many items. Without a name it is the gate that
 // waits, or the only one. The error wraps ErrNotFound when there is no such run, or is a *control.NoGateError.
-func (s Store) Gate(ctx context.Context, run workqueue.RunID, step string, sample int) (*GateView, error) {
+func (s Store) View(ctx context.Context, run workqueue.RunID, step string, sample int) (*GateView, error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, run)
 	if err != nil {
 		return nil, fmt.Errorf("view a gate of run %s: %w", run, err)
