@@ -4632,6 +4632,9 @@ type ListRunsParams struct {
 	// State only runs in one of these
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
+	// Result only completed runs: with failures that nobody accepted, or without; one of failed, ok
+	Result string `form:"result,omitempty" json:"result,omitempty"`
+
 	// Before only runs older than this id
 	Before string `form:"before,omitempty" json:"before,omitempty"`
 
@@ -5608,6 +5611,7 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 	var out RunList
 	ask := request{operation: "list-runs", method: http.MethodGet, path: path("/runs")}
 	ask.add("state", params.State, false)
+	ask.add("result", params.Result, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
 	ask.add("q", params.Q, false)
@@ -6484,4 +6488,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of f78eeaaca38f9affa9df09ff4508c3cd, is 7d3344743dbbfa9ca4cba004c2f3edb22a4e1a6f4483af1d05da1b8262a277d6.
+// Of 2e03926e08b00292cdf96f25c63bea49, is f40f5ec713cae03b312718667ee6049f1d841fed96fbc02a2db0456b8460c14e.
