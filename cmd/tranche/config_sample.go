@@ -15,8 +15,8 @@ type configCommand struct{}
 // Run prints it.
 func (configCommand) Run(line *kong.Context, term *cli.Console) error {
 	var b strings.Builder
-	b.WriteString("# tranche.yaml: the settings of tranche serve, for --config tranche.yaml. What is commented out has its\n" +
-		"# default. A flag wins over its variable, and that over this file.\n")
+	b.WriteString("# tranche.yaml: the settings of tranche serve, for --config tranche.yaml. What is commented out\n" +
+		"# has its default. A flag wins over its variable, and that over this file.\n")
 	for _, flag := range serveFlags(line.Model) {
 		if flag.Hidden {
 			continue

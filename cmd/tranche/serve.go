@@ -97,8 +97,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	end := newEnding(ctx, s.Grace)
 	p := &parts{}
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
-	p.wait = s.startWait(term, p, trouble)
-	p.wait.from = s.natsFrom(line)
+	p.wait = s.startWait(term, p, trouble, s.natsFrom(line))
 	if err := s.assemble(ctx, p, log); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			term.Note("stopped before it had begun")
@@ -150,8 +149,8 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	return s.work(ctx, term, p, node, server, end)
 }
 
-func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *troubles) *startWait {
-	return &startWait{now: time.Now, trouble: trouble, nc: func() *nats.Conn { return p.nc },
+func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *troubles, from string) *startWait {
+	return &startWait{from: from, now: time.Now, trouble: trouble, nc: func() *nats.Conn { return p.nc },
 		store: func() *database.DB { return p.store }, say: func(what string) {
 			term.Note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
 		}}
