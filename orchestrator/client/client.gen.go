@@ -4774,6 +4774,9 @@ type ListRunsParams struct {
 	// State only runs in one of these
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
+	// Result only completed runs: with failures that nobody accepted, or without; one of failed, ok
+	Result string `form:"result,omitempty" json:"result,omitempty"`
+
 	// Before only runs older than this id
 	Before string `form:"before,omitempty" json:"before,omitempty"`
 
@@ -5765,6 +5768,7 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 	var out RunList
 	ask := request{operation: "list-runs", method: http.MethodGet, path: path("/runs")}
 	ask.add("state", params.State, false)
+	ask.add("result", params.Result, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
 	ask.add("q", params.Q, false)
@@ -6658,4 +6662,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of b2d9a5f279634d7ccdeefc750a0cfc89, is d6de55afe1812036cd08b9dfc472ac68871bdf4ef1285ffb380572edc764fdd5.
+// Of 6fdd7d189e941775f193bbefd64c4ed4, is e54f2a2334eaba17b1f6f1543d0919d7356226c43a6693555d877b8c6eb69199.
