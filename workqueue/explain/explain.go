@@ -307,14 +307,15 @@ func (e *Explanation) check(run *runFacts) error {
 // heldBack reports whether a group says that the run is held.
 func (e *Explanation) heldBack() bool {
 	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
-		return g.Reason == ReasonOperator || g.Reason == ReasonThreshold || g.Reason == ReasonCanary
+		return g.Reason == ReasonOperator || g.Reason == ReasonThreshold || g.Reason == ReasonGuard ||
+			g.Reason == ReasonCanary
 	})
 }
 
 // heldForFailures reports whether a group tells already how to see what failed.
 func (e *Explanation) heldForFailures() bool {
 	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
-		return g.Reason == ReasonThreshold || g.Reason == ReasonCanary
+		return g.Reason == ReasonThreshold || g.Reason == ReasonGuard || g.Reason == ReasonCanary
 	})
 }
 

@@ -67,7 +67,7 @@ function approve(run, gate) {
   return confirm({
     title: `Let step ${inert(gate.step, 60)} begin?`, action: "Let it begin", test: "gate-dialog",
     body: html`<p>${plural(gate.items, "item goes", "items go")} on, and what is sent cannot be taken back.</p>
-      <${Field} label="Why" hint="For the audit log"><input maxlength="500" ref=${why} /><//>`,
+      <${Field} label="Why" hint="For the audit log"><input maxlength="500" ref=${why} data-test="gate-reason" /><//>`,
     act: async () => {
       const answer = await api.post(`/runs/${segment(run.id)}/approve`, { step: gate.step, reason: why.current?.value ?? "" });
       toast(`${plural(answer.items, "item")} go on`);
