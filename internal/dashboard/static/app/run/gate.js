@@ -48,8 +48,8 @@ function Differences({ run, gate, compared }) {
       ${num(earlier.failed)} failures:</p>
     <${ErrorBox} error=${compared.error} />
     ${!found && !compared.error && html`<${Skeleton} lines=${2} />`}
-    ${found && html`<ul class="gate-steps" data-test="gate-changes">${found.map((c) => html`<li key=${c.change}>${inert(c.change.replaceAll("_", " "))}:
-        <b>${num(c.items)}</b></li>`)}</ul>`}`;
+    ${found && html`<ul class="gate-steps" data-test="gate-changes">${found.map((c) => html`<li
+        key=${c.change}>${inert(c.change.replaceAll("_", " "))}: <b>${num(c.items)}</b></li>`)}</ul>`}`;
 }
 
 function Sample({ run, items }) {
