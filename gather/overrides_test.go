@@ -52,7 +52,7 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 		`{"max_failed":"none"}`:   func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "" },
 		`{"max_failed":"2.0%"}`:   func(p *gather.Plan, _ *gather.Step) { p.MaxFailed = "2%" },
 		`{"guard":"off"}`:         func(p *gather.Plan, _ *gather.Step) { p.Guard = "off" },
-		`{"guard":"050/100"}`:     func(p *gather.Plan, _ *gather.Step) { p.Guard = "50/100" },
+		`{"guard":"50/100"}`:      func(p *gather.Plan, _ *gather.Step) { p.Guard = "50/100" },
 		`{"canary":0}`:            func(p *gather.Plan, _ *gather.Step) { p.Canary, p.CanaryAuto = 0, false },
 		`{"canary":5}`:            func(p *gather.Plan, _ *gather.Step) { p.Canary = 5 },
 		`{"canary_auto":false}`:   func(p *gather.Plan, _ *gather.Step) { p.CanaryAuto = false },
