@@ -129,7 +129,8 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	var want gather.Overrides
-	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","guard":"5/9","canary":100,"canary_auto":true,"chunk":"auto",
+	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","guard":"5/9","canary":100,"canary_auto":true,
+		"chunk":"auto",
 		"order_by":"customer.id","partitions":8,"on_failure":"stop",
 		"chunk_bytes":524288,"chunk_time":"5s","in_flight":64,"rate":0.5,"max_attempts":4,"timeout":"1m",
 		"retry_backoff":"0s","max_backoff":"2m","retry_codes":["BUSY"],"never_retry":["GONE"]}`), &want)
@@ -142,7 +143,8 @@ func TestSetOverrides(t *testing.T) {
 		}
 	}
 	for field, text := range map[string]string{
-		"chunk": "many", "rate": "1_000", "canary_auto": "yes", "timeout": "5", "chunk_bytes": "1KB", "max_failed": "few", "guard": "5",
+		"chunk": "many", "rate": "1_000", "canary_auto": "yes", "timeout": "5", "chunk_bytes": "1KB", "max_failed": "few",
+		"guard":       "5",
 		"retry_codes": "", "priority": "1.5", "colour": "red", "order_by": "a..b", "partitions": "x", "on_failure": "halt",
 	} {
 		var wrong *gather.FieldError

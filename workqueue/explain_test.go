@@ -185,7 +185,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.load(planned(need("compose"), gate(workqueue.ApproveOther, need("send", 0))), 10)
 				b.recordStep(run, 0)
-				b.checkBarriers(run, 0)
+				b.checkBarriers(run)
 				return run
 			},
 			want: []told{{state: "ready", reason: explain.ReasonGate, owner: operator, items: 10}},

@@ -19,10 +19,11 @@ func gate(by string, s workqueue.StepSpec) workqueue.StepSpec {
 	return s
 }
 
-func (b *bench) checkBarriers(run workqueue.RunID, want int) {
+// checkBarriers has gates begin to wait; none passes by itself.
+func (b *bench) checkBarriers(run workqueue.RunID) {
 	b.Helper()
-	if passed, err := dispatch.New(b.store).CheckBarriers(b.Context(), run); err != nil || len(passed) != want {
-		b.Errorf("the barriers of %v passed, %v; want %d", passed, err, want)
+	if passed, err := dispatch.New(b.store).CheckBarriers(b.Context(), run); err != nil || len(passed) > 0 {
+		b.Errorf("the barriers of %v passed, %v", passed, err)
 	}
 }
 
@@ -38,8 +39,8 @@ func TestGateBetweenSteps(t *testing.T) {
 	_, err := b.approveStep(run, "ann", "send")
 	b.wantRefused(err, "not there yet", "tranche run explain")
 	b.recordStep(run, 0, 4)
-	b.checkBarriers(run, 0) // it begins to wait
-	b.checkBarriers(run, 0)
+	b.checkBarriers(run) // it begins to wait
+	b.checkBarriers(run)
 	if waiting, err := dispatch.New(b.store).WaitingBarriers(t.Context()); err != nil || len(waiting) > 0 {
 		t.Errorf("%v wait for a node to look, %v", waiting, err)
 	}
@@ -78,7 +79,7 @@ func TestGateIsShutAgain(t *testing.T) {
 	b := setup(t)
 	run := b.load(planned(need("compose"), gate(workqueue.ApproveAnyone, need("send", 0))), 10)
 	b.recordStep(run, 0)
-	b.checkBarriers(run, 0)
+	b.checkBarriers(run)
 	for range 2 { // while it waits, and when it has been approved
 		_, err := redo.New(b.store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "ann", Cascade: true,
 			Select: redo.Selection{Step: "compose", Keys: []string{"C1", "C2"}}})
@@ -91,7 +92,7 @@ func TestGateIsShutAgain(t *testing.T) {
 			t.Fatalf("%d items went through the gate that was shut", n)
 		}
 		b.recordStep(run, 0)
-		b.checkBarriers(run, 0)
+		b.checkBarriers(run)
 		b.check()
 		if _, err := b.approveStep(run, "bob", "send"); err != nil {
 			t.Fatal(err)
@@ -107,7 +108,7 @@ func TestFourEyes(t *testing.T) {
 	b := setup(t)
 	run := b.load(planned(need("compose"), gate(workqueue.ApproveOther, need("send", 0))), 10)
 	b.recordStep(run, 0)
-	b.checkBarriers(run, 0)
+	b.checkBarriers(run)
 	var eyes *control.FourEyesError
 	if _, err := b.approveStep(run, "test", "send"); !errors.As(err, &eyes) || eyes.Actor != "test" {
 		t.Errorf("who started it approves: %v", err)
@@ -123,7 +124,7 @@ func TestNothingPassesAGateUnseen(t *testing.T) {
 	b := setup(t)
 	run := b.load(planned(need("compose"), gate(workqueue.ApproveAnyone, need("send", 0))), 10)
 	b.recordStep(run, 0)
-	b.checkBarriers(run, 0)
+	b.checkBarriers(run)
 	_, err := b.pool.Exec(t.Context(), `UPDATE run_step SET barrier_passed = true, gate_since = NULL
 		WHERE run_id = $1 AND step = 1`, run)
 	if err == nil || !strings.Contains(err.Error(), "run_step_approved") {

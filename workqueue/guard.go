@@ -11,7 +11,7 @@ type GuardRule struct{ Failures, Within int }
 
 // DefaultGuard is the rule of plans that do not say. A run with fewer items than Failures is never held by it: all of
 // them are out before anybody could look.
-var DefaultGuard = GuardRule{Failures: 200, Within: 400}
+func DefaultGuard() GuardRule { return GuardRule{Failures: 200, Within: 400} }
 
 // maxGuarded bounds the outcomes that a guard looks at: recorders take turns until they are over.
 const maxGuarded = 10_000
@@ -27,7 +27,7 @@ var ErrGuard = fmt.Errorf("want failures of so many first outcomes, like 200/400
 func ParseGuard(text string) (GuardRule, error) {
 	switch text {
 	case "":
-		return DefaultGuard, nil
+		return DefaultGuard(), nil
 	case GuardOff:
 		return GuardRule{}, nil
 	}

@@ -24,7 +24,7 @@ type StepSpec struct {
 	NoItem   bool            // its requests do not carry the items' payloads
 	Optional bool            // what needs it goes on without it
 	Barrier  bool            // nothing of it begins before its needs have ended for all items
-	Approval string          // and, with a barrier, before somebody approves: ApproveAnyone or ApproveOther; empty: by itself
+	Approval string          // with a barrier: nor before somebody approves, ApproveAnyone or ApproveOther
 	Config   json.RawMessage // the kind's own settings; nil: none
 }
 

@@ -459,7 +459,7 @@ func TestWatchEndsAlone(t *testing.T) {
 	if err := watch.Wait(); err == nil || watch.ProcessState.ExitCode() != cli.ExitInterrupted {
 		t.Errorf("the watch ended with %v; want exit code 130", err)
 	}
-	if text := said.String(); !strings.Contains(text, "the run goes on on the server; look again with: tranche run watch ") {
+	if text := said.String(); !strings.Contains(text, "it goes on on the server; go on with: tranche run watch ") {
 		t.Errorf("the watch said %q", text)
 	}
 	b.echo(nil)

@@ -37,7 +37,8 @@ func TestAWaitEndsWhenNobodyComes(t *testing.T) {
 	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-", "--guard", "9/3"), cli.ExitUsage,
 		"--guard: want failures of so many first outcomes")
 	b.want(b.tranche("run", "watch", "wrong", "--max-wait", "-1s"), cli.ExitUsage, "--max-wait")
-	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", "x", "--on-hold", "wait"), cli.ExitUsage, "--wait too")
+	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", "x", "--on-hold", "wait"), cli.ExitUsage,
+		"--wait too")
 	b.want(b.tranche("doctor"), 0, "hold")
 }
 
@@ -57,7 +58,8 @@ func TestAGateOnTheCommandLine(t *testing.T) {
 		b.want(b.pipe(rows, "run", "start", plan, "--items", "-", "--name", name, "--wait"), cli.ExitHeld,
 			"step send waits for somebody, other than "+cli.OSUser()+", to approve it")
 		look := b.tranche("run", "approve", name, "--step", "send", "--dry-run")
-		b.want(look, 0, "2 go on, 1 are left out", "compose: 2 done, 1 failed", "anybody but "+cli.OSUser(), "sample  1  compose: JSON")
+		b.want(look, 0, "2 go on, 1 are left out", "compose: 2 done, 1 failed", "anybody but "+cli.OSUser(),
+			"sample  1  compose: JSON")
 		if name == "2026" {
 			b.want(look, 0, "against run", "unchanged      2", "still failing  1")
 		}
@@ -69,7 +71,8 @@ func TestAGateOnTheCommandLine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if done, err := cl.ApproveRun(t.Context(), name, client.ApproveSettings{Step: "send"}); err != nil || done.Items != 2 {
+		done, err := cl.ApproveRun(t.Context(), name, client.ApproveSettings{Step: "send"})
+		if err != nil || done.Items != 2 {
 			t.Errorf("approved: %+v, %v", done, err)
 		}
 		b.want(b.tranche("run", "watch", name), cli.ExitFailed, "2 of 3 items done")

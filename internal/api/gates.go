@@ -15,7 +15,7 @@ import (
 // ApproveSettings goes with the approval of one run.
 type ApproveSettings struct {
 	ControlSettings
-	Step string `json:"step,omitempty" maxLength:"64" doc:"let this step begin, which waits for it; absent: what a canary holds back"`
+	Step string `json:"step,omitempty" maxLength:"64" doc:"let this step begin, which waits; absent: the canary is meant"`
 }
 
 // GateDocument is a gate as somebody sees it who may have to approve it.

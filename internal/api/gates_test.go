@@ -70,7 +70,8 @@ func TestFourEyesAtAGate(t *testing.T) {
 		ask(200, ann, http.MethodGet, "/runs/"+name+"/gate", "", `"state":"waiting"`, `"refused":"ann started`)
 		ask(200, bob, http.MethodGet, "/runs/"+name+"/gate?step=send&sample=2", "", `"items":3`, `"left_out":0`,
 			`"results":[{"step":"compose","bytes":`)
-		ask(200, bob, http.MethodGet, "/runs/"+name, "", `"approval":["send"]`, "step send waits for somebody, other than ann")
+		ask(200, bob, http.MethodGet, "/runs/"+name, "", `"approval":["send"]`,
+			"step send waits for somebody, other than ann")
 		ask(404, bob, http.MethodGet, "/runs/"+name+"/gate?step=compose", "", "these do: send")
 		ask(409, bob, http.MethodPost, "/runs/"+name+"/approve", `{}`, "--step send")
 		ask(200, bob, http.MethodPost, "/runs/"+name+"/approve", `{"step":"send","reason":"fine"}`, `"items":3`)

@@ -462,7 +462,7 @@ type ApproveSettings struct {
 	// Reason why, for whoever looks at the run and for the audit log
 	Reason string `json:"reason,omitempty"`
 
-	// Step let this step begin, which waits for it; absent: what a canary holds back
+	// Step let this step begin, which waits; absent: the canary is meant
 	Step string `json:"step,omitempty"`
 }
 
@@ -1868,7 +1868,7 @@ type GateDocument struct {
 	// Sample some items that go on, others each time
 	Sample []GateItem `json:"sample"`
 
-	// Earlier the run of the same plan that completed last before this one was made
+	// Earlier the run of the plan that completed last before this one was made
 	Earlier *EarlierRun `json:"earlier,omitempty"`
 
 	// Refused why who asks may not approve it now
@@ -2175,7 +2175,7 @@ type ItemStep struct {
 	// Attempts every slice that held the item, oldest first
 	Attempts []Attempt `json:"attempts"`
 
-	// WaitsForApproval all that its step needs has ended, and somebody has to approve
+	// WaitsForApproval what the step needs has ended, and somebody has to approve
 	WaitsForApproval bool `json:"waits_for_approval,omitempty"`
 }
 
@@ -3553,7 +3553,7 @@ type RunDocument struct {
 	// MaxFailed how many failed items pause it, like 500 or 1%
 	MaxFailed string `json:"max_failed,omitempty"`
 
-	// Guard first outcomes of a step that pause it when they fail, like 200/400; or off
+	// Guard first failures of a step that pause it, like 200/400; or off
 	Guard string `json:"guard"`
 
 	// FailedLimit the same in items, once all items are there
@@ -6662,4 +6662,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 6fdd7d189e941775f193bbefd64c4ed4, is e54f2a2334eaba17b1f6f1543d0919d7356226c43a6693555d877b8c6eb69199.
+// Of 9b6d4242812cea41f002b1399fe88865, is 7e623146354c99b04b0518fe91938a01d1ee3bdb757166cd929ed69e317cc438.

@@ -47,8 +47,8 @@ type FourEyesError struct {
 }
 
 func (e *FourEyesError) Error() string {
-	return fmt.Sprintf("%s started run %s, and its plan wants step %s approved by somebody else (approve_by: other)", e.Actor,
-		e.Run, e.Step)
+	return fmt.Sprintf("%s started run %s, and its plan wants step %s approved by somebody else (approve_by: other)",
+		e.Actor, e.Run, e.Step)
 }
 
 // Refused says why an actor may not approve now; nil when they may.
@@ -181,7 +181,9 @@ func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err
 	return out, nil
 }
 
-func (g *Gate) pass(ctx context.Context, tx pgx.Tx, generation workqueue.Generation, c *Control) (items int64, err error) {
+func (g *Gate) pass(
+	ctx context.Context, tx pgx.Tx, generation workqueue.Generation, c *Control,
+) (items int64, err error) {
 	if err := tx.QueryRow(ctx, readyAtStep, g.Run, g.Step).Scan(&items); err != nil {
 		return 0, fmt.Errorf("count the items of step %s: %w", g.Name, err)
 	}

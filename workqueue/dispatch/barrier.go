@@ -38,7 +38,8 @@ RETURNING st.step, st.barrier_passed`
 )
 
 // CheckBarriers lets the steps of a run begin that wait until what they need has ended for all items, when it has, and
-// returns them. One with a gate waits for somebody from then on: see control.Store.Approve. Any node may call it at any time. See [Store.WaitingBarriers].
+// returns them. One with a gate waits for somebody from then on: see control.Store.Approve. Any node may call it at any
+// time. See [Store.WaitingBarriers].
 func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed []workqueue.Step, err error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, run)
 	if err != nil {

@@ -31,8 +31,8 @@ SELECT run_id FROM runs WHERE run_id IS NOT NULL AND NOT EXISTS (SELECT FROM bat
 const doctorEvents = `
 SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id, generation HAVING count(*) > 1`
 
-// What is cut before an approval, or after the gate was shut again and before the next one. Retries of what was out when
-// it was shut are made all the same, and wait.
+// What is cut before an approval, or after the gate was shut again and before the next one. Retries of what was out
+// when it was shut are made all the same, and wait.
 const doctorGates = `
 SELECT st.run_id, st.step, count(*) FROM run_step st JOIN work_slice s USING (run_id, step)
 WHERE st.approval IS NOT NULL AND s.cause IN ('cut', 'probe')

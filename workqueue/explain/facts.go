@@ -111,7 +111,7 @@ type stepFacts struct {
 	barred       bool       // it has a barrier, and that has not been passed
 	gate         string     // who has to approve that: anyone or other; empty: nobody
 	gateSince    *time.Time // since when it waits for that
-	left         int64      // items without an outcome, those that nobody asked about included; only in runs with a barrier
+	left         int64      // items without an outcome, those that nobody asked about too; only in runs with a barrier
 
 	missing, ready, held  share
 	done, failed, skipped int64
@@ -161,7 +161,8 @@ func (f *facts) readSteps(
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stepFacts, error) {
 		s := &stepFacts{}
 		return s, row.Scan(&s.run, &s.step, &s.name, &s.endpoint, &s.inFlight, &s.inFlightAuto, &s.rate, &s.tokens,
-			&s.tokensAt, &s.maxAttempts, &s.live, &s.kind, &s.needs, &s.timeout, &s.optional, &s.barred, &s.gate, &s.gateSince, &s.left,
+			&s.tokensAt, &s.maxAttempts, &s.live, &s.kind, &s.needs, &s.timeout, &s.optional, &s.barred, &s.gate,
+			&s.gateSince, &s.left,
 			&s.missing.items, &s.missing.counted, &s.ready.items, &s.ready.counted, &s.held.items, &s.held.counted, &s.done,
 			&s.failed, &s.skipped)
 	})

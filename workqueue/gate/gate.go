@@ -24,7 +24,7 @@ type GateView struct {
 	LeftOut int64       `json:"left_out" doc:"those that do not: a step before has failed for them"`
 	Before  []GateStep  `json:"before" nullable:"false" doc:"the steps that it needs, and how they ended"`
 	Sample  []GateItem  `json:"sample" nullable:"false" doc:"some items that go on, others each time"`
-	Earlier *EarlierRun `json:"earlier,omitempty" doc:"the run of the same plan that completed last before this one was made"`
+	Earlier *EarlierRun `json:"earlier,omitempty" doc:"the run of the plan that completed last before this one was made"`
 }
 
 // GateStep is a step before a gate, as far as it has come.

@@ -1,5 +1,5 @@
-// Package gate shows gates: steps of runs that begin when somebody has looked and approved. What it shows is read in one
-// snapshot. Approving is control's. It is safe for concurrent use.
+// Package gate shows gates: steps of runs that begin when somebody has looked and approved. What it shows is read in
+// one snapshot. Approving is control's. It is safe for concurrent use.
 package gate
 
 import "github.com/tranchehq/tranche/workqueue/database"

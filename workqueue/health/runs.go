@@ -33,8 +33,8 @@ type HeldRun struct {
 	Runs   int64
 }
 
-// Gate stands for the hold of a run that is not held, and of which steps wait for somebody: Detail names them, and By is
-// who must not approve; empty: anybody may.
+// Gate stands for the hold of a run that is not held, and of which steps wait for somebody: Detail names them, and By
+// is who must not approve; empty: anybody may.
 const Gate control.Hold = "gate"
 
 // LateSeal is an open run that was not sealed in time.

@@ -51,7 +51,7 @@ type ItemStep struct {
 	Attempts    []Attempt            `json:"attempts" doc:"every slice that held the item, oldest first"`
 
 	needs    []workqueue.Step
-	Approval bool `json:"waits_for_approval,omitempty" doc:"all that its step needs has ended, and somebody has to approve"`
+	Approval bool `json:"waits_for_approval,omitempty" doc:"what the step needs has ended, and somebody has to approve"`
 
 	barrier bool // it has one, and it has not been passed
 }

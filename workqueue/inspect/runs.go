@@ -84,7 +84,7 @@ type RunView struct {
 	Rate           float64           `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
 	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"to the end at this rate, once the canary passed"`
 	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
-	Guard          string            `json:"guard" doc:"first outcomes of a step that pause it when they fail, like 200/400; or off"`
+	Guard          string            `json:"guard" doc:"first failures of a step that pause it, like 200/400; or off"`
 	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`
 	Canary         *CanaryView       `json:"canary,omitempty" doc:"the items that run before all others"`
 	Order          *OrderView        `json:"order,omitempty" doc:"items of the same value go one after the other"`

@@ -78,8 +78,8 @@ func (s Store) Compare(
 	return s.CompareBefore(ctx, here, there, "", yield)
 }
 
-// CompareBefore is Compare of what stands before a step of both runs: the results of the steps that it needs, for whoever
-// has to let it begin. The error is a *StepChoiceError when one of them has no such step, or it needs none.
+// CompareBefore is Compare of what stands before a step of both runs: the results of the steps that it needs, for
+// whoever has to let it begin. The error is a *StepChoiceError when one of them has no such step, or it needs none.
 func (s Store) CompareBefore(
 	ctx context.Context, here, there workqueue.RunID, step string, yield func(*Difference) error,
 ) (Comparison, error) {

@@ -248,7 +248,8 @@ func (l *loader) account(b *itemBatch) {
 const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
-     max_failed, guard, canary, canary_auto, items, failed_limit, canary_state, canary_generation, sealed_at, started_at)
+     max_failed, guard, canary, canary_auto, items, failed_limit, canary_state, canary_generation, sealed_at,
+     started_at)
 SELECT $1, nullif($2, ''), $3, $4, $5, CASE WHEN $15::bigint IS NULL THEN 'loading' ELSE 'running' END, $6, $7, $8,
     nullif($9, ''), $10, nullif($11, 0), $12, $18, $13, $14, coalesce($15::bigint, 0), $16::bigint,
     CASE WHEN $17::bool THEN 'sampling' END, CASE WHEN $17 THEN 1 END, t.now, t.now
@@ -256,8 +257,8 @@ FROM (SELECT CASE WHEN $15::bigint IS NOT NULL THEN clock_timestamp() END AS now
 
 func insertStep() string {
 	return `
-INSERT INTO run_step (run_id, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config, approval,
-    ` + plane.SettingColumns() + `)
+INSERT INTO run_step (run_id, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config,
+    approval, ` + plane.SettingColumns() + `)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, ''), ` +
 		plane.SettingParameters(13) + `)`
 }

@@ -163,7 +163,7 @@ func runRules(t *cli.Table, run *client.RunDocument) {
 	if run.MaxFailed != "" {
 		t.Row("max failed", maxFailedText(run))
 	}
-	if run.Guard != workqueue.DefaultGuard.String() {
+	if run.Guard != workqueue.DefaultGuard().String() {
 		t.Row("guard", cli.Inert(run.Guard))
 	}
 	if run.Canary != nil {

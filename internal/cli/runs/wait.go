@@ -79,6 +79,8 @@ func waits(run *client.RunDocument) bool {
 	return true
 }
 
+const goOn = "go on with: tranche run watch "
+
 // left says why the watch ended before the run did, and how to go on; the exit code tells scripts.
 func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) error {
 	id := cli.ShortID(run.ID)
@@ -92,14 +94,13 @@ func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) 
 		for _, warning := range run.Warnings {
 			term.Note("%s", warning)
 		}
-		term.Note("it waits for somebody, so the watch ends here (--on-hold wait stays); go on with: tranche run watch %s", id)
+		term.Note("it waits for somebody, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
 		return cli.Exit(cli.ExitHeld)
 	case errors.Is(why, errMaxWait):
-		term.Note("the run has not ended within --max-wait %s; it goes on on the server; go on with: tranche run watch %s",
-			w.MaxWait, id)
+		term.Note("the run has not ended within --max-wait %s; it goes on on the server; %s%s", w.MaxWait, goOn, id)
 		return cli.Exit(cli.ExitMaxWait)
 	default:
-		term.Note("the run goes on on the server; look again with: tranche run watch %s", id)
+		term.Note("the run is not ended by this: it goes on on the server; %s%s", goOn, id)
 		return cli.Exit(cli.ExitInterrupted)
 	}
 }

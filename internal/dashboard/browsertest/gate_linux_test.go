@@ -48,7 +48,8 @@ func aGate(b *browser) func(*testing.T) {
 			s.ended(run)
 			p.lacks("gate")
 		}
-		if n := s.number(`SELECT count(*) FROM audit_log WHERE action = 'approve' AND detail->>'reason' = 'looks good'`); n != 2 {
+		n := s.number(`SELECT count(*) FROM audit_log WHERE action = 'approve' AND detail->>'reason' = 'looks good'`)
+		if n != 2 {
 			t.Errorf("%d approvals say why", n)
 		}
 	}
