@@ -4794,7 +4794,7 @@ type ExplainRunParams struct {
 
 // ExportRunParams defines parameters for ExportRun.
 type ExportRunParams struct {
-	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet
+	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet, xlsx
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
 	// Step whose parts are the results; absent: the only step that no other needs
@@ -4805,6 +4805,15 @@ type ExportRunParams struct {
 
 	// State done, failed or missing; may stand more than once; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
+
+	// With payload: what items carry, too
+	With []string `form:"with,omitempty" json:"with,omitempty"`
+
+	// Flat a column for each field of payloads and of results, whose names begin with result.; what is said of items stands in columns whose names begin with tranche.
+	Flat bool `form:"flat,omitempty" json:"flat,omitempty"`
+
+	// Columns only these columns, in this order
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
 }
 
 // GetGroupsParams defines parameters for GetGroups.
@@ -5832,10 +5841,12 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 
 // ExportRun: All items with their outcomes, in order.
 //
-// A stream with constant memory. CSV has the columns key, state, result, error_code and error_message; a cell that a
-// spreadsheet would take for a formula gets an apostrophe in front, unless raw is set. Results that are no text are
-// in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet they are bytes.
-// Of a run with several steps the results are those of one. A stream that does not end properly is not whole.
+// A stream with constant memory. CSV has the columns key, state, result, error_code, error_message and accepted; a
+// cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
+// never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
+// that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
+// Parquet they are bytes. Of a run with several steps the results are those of one. A stream that does not end
+// properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -5844,6 +5855,9 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	ask.add("step", params.Step, false)
 	ask.add("raw", params.Raw, false)
 	ask.add("state", params.State, true)
+	ask.add("with", params.With, true)
+	ask.add("flat", params.Flat, false)
+	ask.add("columns", params.Columns, true)
 	return c.stream(ctx, ask, options)
 }
 
@@ -6488,4 +6502,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 2e03926e08b00292cdf96f25c63bea49, is f40f5ec713cae03b312718667ee6049f1d841fed96fbc02a2db0456b8460c14e.
+// Of 3ccb0259bba352b69a89fc36ad844cd3, is 630e159d994f6ed59b8f80f9ce351a1e501ad6e8754824b1cc020f259a87de8a.
