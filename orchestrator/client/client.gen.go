@@ -2941,6 +2941,9 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
@@ -3391,6 +3394,12 @@ type RunDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// Rate items answered a second at all steps, over the last ten seconds
+	Rate float64 `json:"rate"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
@@ -3415,12 +3424,6 @@ type RunDocument struct {
 
 	// Seconds how long the current generation has run, or ran
 	Seconds float64 `json:"seconds"`
-
-	// Rate items answered a second at all steps, over the last ten seconds
-	Rate float64 `json:"rate"`
-
-	// ETASeconds to the end at this rate, once the canary passed
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// MaxFailed how many failed items pause it, like 500 or 1%
 	MaxFailed string `json:"max_failed,omitempty"`
@@ -3639,6 +3642,12 @@ type RunSummary struct {
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
+
+	// Rate items answered a second at all steps, over the last ten seconds
+	Rate float64 `json:"rate"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
@@ -6484,4 +6493,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of f78eeaaca38f9affa9df09ff4508c3cd, is 7d3344743dbbfa9ca4cba004c2f3edb22a4e1a6f4483af1d05da1b8262a277d6.
+// Of c5b80a910cb1a391eb9853aff1efc758, is 3fa3bc9954d82fc8bef0267b5d2476db88800c35e3936faba907db89655c6f56.
