@@ -4641,6 +4641,9 @@ type ListRunsParams struct {
 	// State only runs in one of these
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
+	// Result only completed runs: with failures that nobody accepted, or without; one of failed, ok
+	Result string `form:"result,omitempty" json:"result,omitempty"`
+
 	// Before only runs older than this id
 	Before string `form:"before,omitempty" json:"before,omitempty"`
 
@@ -5617,6 +5620,7 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 	var out RunList
 	ask := request{operation: "list-runs", method: http.MethodGet, path: path("/runs")}
 	ask.add("state", params.State, false)
+	ask.add("result", params.Result, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
 	ask.add("q", params.Q, false)
@@ -6493,4 +6497,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of c5b80a910cb1a391eb9853aff1efc758, is 3fa3bc9954d82fc8bef0267b5d2476db88800c35e3936faba907db89655c6f56.
+// Of 0cdff59db685afee295da90c39bfc7b6, is 9603c97928b64e2e34aba91785ad661a2a8ccf9317858c489f67c26a7fc249ce.

@@ -105,6 +105,7 @@ type CanaryView struct {
 type RunFilter struct {
 	States   []string        // none: every state
 	Words    []string        // each in the name, the plan, the source or who started it, in any case, or how the id begins
+	Result   string          // failed: only completed runs with failures that nobody accepted; ok: without; empty: all
 	Plan     string          // only runs of this plan
 	Version  int             // of the plan; 0: any
 	Endpoint string          // only runs with a step that asks this
@@ -162,6 +163,7 @@ WITH chosen AS MATERIALIZED (
                 AND NOT starts_with(r.id::text, lower(w.word))
                 AND (length(w.word) < 4 OR position(lower(w.word) IN r.id::text) = 0))
         AND ($9 = '' OR EXISTS (SELECT 1 FROM run_step st WHERE st.run_id = r.id AND st.endpoint = $9))
+        AND ($10 = '' OR r.state = 'completed' AND (r.failed > r.accepted) = ($10 = 'failed'))
     ORDER BY r.id DESC
     LIMIT $3
 )` + runSummaries + `
@@ -195,7 +197,7 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 	}
 	limit := min(f.Limit, MaxRuns)
 	rows, err := s.db.Pool.Query(ctx, listRuns, f.States, unlessZero(f.Before), limit+1, f.Plan, f.Version,
-		unlessZero(f.Since), unlessZero(f.Until), append([]string{}, f.Words...), f.Endpoint)
+		unlessZero(f.Since), unlessZero(f.Until), append([]string{}, f.Words...), f.Endpoint, f.Result)
 	if err == nil {
 		runs, err = pgx.CollectRows(rows, scanSummary)
 	}
