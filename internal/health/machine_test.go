@@ -50,7 +50,8 @@ func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 	w.goesFrom(watch, health.NATS, "here")
 }
 
-// What only a server itself can see stands in the report of each: it can be put aside there, by whoever asks another one.
+// What only a server itself can see stands in the report of each: it can be put aside through
+// any of them.
 func TestWhatAnotherServerSeesOfItself(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -82,16 +82,7 @@ func (w *Watch) watchMarks(ctx context.Context, f *facts, conditions []Condition
 		if c == nil && (slices.Contains(cut, Kind(m.Kind)) || f.db == nil) {
 			continue // it may be there
 		}
-		note := health.SeenMark{Mark: *m, Seen: c != nil, Worse: c != nil && m.WorseAt == nil && worse(m, c),
-			Forget: c == nil && m.SeenAt.Before(f.at.Add(-forgetMarkAfter))}
-		over := c == nil && m.WorseAt != nil && f.looked(m.ConditionKey)
-		switch {
-		case note.Worse:
-			m.WorseAt = &f.at
-		case over:
-			m.WorseAt = nil
-		}
-		if note.Worse || over || note.Forget || c != nil && m.SeenAt.Before(f.at.Add(-markSeenEvery)) {
+		if note, isNews := f.watchMark(m, c); isNews {
 			news = append(news, note)
 		}
 	}
@@ -101,6 +92,24 @@ func (w *Watch) watchMarks(ctx context.Context, f *facts, conditions []Condition
 	if err := health.New(w.cfg.Store).NoteMarks(ctx, news, f.at); err != nil {
 		w.cfg.Log.Debug("note what became of what people have seen to", zap.Error(err))
 	}
+}
+
+// watchMark holds a mark against the condition that it is about, if there is one, and says what of it is to be kept.
+func (f *facts) watchMark(m *health.Mark, c *Condition) (note health.SeenMark, news bool) {
+	note.Mark = *m
+	if c == nil {
+		over := m.WorseAt != nil && f.looked(m.ConditionKey)
+		if over {
+			m.WorseAt = nil
+		}
+		note.Forget = m.SeenAt.Before(f.at.Add(-forgetMarkAfter))
+		return note, over || note.Forget
+	}
+	note.Seen = true
+	if note.Worse = m.WorseAt == nil && worse(m, c); note.Worse {
+		m.WorseAt = &f.at
+	}
+	return note, note.Worse || m.SeenAt.Before(f.at.Add(-markSeenEvery))
 }
 
 // Measure says how bad a condition is, or without a subject all of a kind that are not put aside. There is nothing of

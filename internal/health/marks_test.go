@@ -129,8 +129,8 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.stands(health.BreakerOpen, "bills", "")
 }
 
-// What got worse than it was when it was put aside, and better, and worse again, is told of all the while, until somebody
-// puts it aside anew or it is over: alerts would tell each turn.
+// What got worse than it was when it was put aside, and better, and worse again, is told of all the while, until
+// somebody puts it aside anew or it is over: alerts would tell each turn.
 func TestWhatGotWorseStaysSo(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

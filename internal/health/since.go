@@ -49,11 +49,7 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
 			c.Since = f.at
 		}
 		seen[c.key()] = c.Since
-		if !known || before.SeenAt.Before(f.at.Add(-seenEvery)) || f.ownOnly(c.key()) && c.told(before.Said) {
-			row := health.KeptCondition{ConditionKey: c.key(), Since: c.Since}
-			if f.ownOnly(c.key()) {
-				row.Said, _ = json.Marshal(c) // of texts, numbers and times
-			}
+		if row, news := f.keep(c, before); news || !known {
 			there = append(there, row)
 		}
 	}
@@ -65,6 +61,17 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
 	if w.unsaved = err != nil; w.unsaved {
 		w.cfg.Log.Debug("keep since when something has been so", zap.Error(err))
 	}
+}
+
+// keep makes the row of a condition, and reports whether the one that there was is too old.
+func (f *facts) keep(c *Condition, before health.KeptCondition) (row health.KeptCondition, news bool) {
+	row = health.KeptCondition{ConditionKey: c.key(), Since: c.Since}
+	news = before.SeenAt.Before(f.at.Add(-seenEvery))
+	if f.ownOnly(c.key()) {
+		row.Said, _ = json.Marshal(c) // of texts, numbers and times
+		news = news || c.told(before.Said)
+	}
+	return row, news
 }
 
 // ownOnly reports whether no other server can see a condition of this one's.

@@ -90,7 +90,8 @@ func (l *listener) secrets(t *testing.T) (path string) {
 	dir := t.TempDir()
 	path = filepath.Join(dir, "connections.yaml")
 	for name, text := range map[string]string{
-		path:                            fmt.Sprintf("secrets:\n  hooks: {file: hooks.key, hosts: [%q]}\nhttp: {allow_private: [127.0.0.1]}\n", l.URL),
+		path: fmt.Sprintf("secrets:\n  hooks: {file: hooks.key, hosts: [%q]}\nhttp: {allow_private: [127.0.0.1]}\n",
+			l.URL),
 		filepath.Join(dir, "hooks.key"): "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {

@@ -78,8 +78,8 @@ RETURNING at, until`
 	// what that look has seen. Rows are locked in the order of the key.
 	noteMarks = `
 UPDATE health_mark m SET seen_at = CASE WHEN f.seen THEN clock_timestamp() ELSE m.seen_at END,
-    worse_at = CASE WHEN f.worse THEN coalesce(m.worse_at, clock_timestamp()) WHEN m.worse_at < $6 AND NOT f.seen THEN NULL
-        ELSE m.worse_at END
+    worse_at = CASE WHEN f.worse THEN coalesce(m.worse_at, clock_timestamp()) WHEN m.worse_at < $6 AND NOT f.seen
+        THEN NULL ELSE m.worse_at END
 FROM (SELECT u.* FROM health_mark h
       JOIN unnest($1::text[], $2::text[], $3::timestamptz[], $4::boolean[], $5::boolean[])
           AS u (kind, subject, at, seen, worse) USING (kind, subject)

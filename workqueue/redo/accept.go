@@ -241,8 +241,8 @@ func (a *acceptance) versions(ctx context.Context, blocks []workqueue.Block) (ma
 	return found, nil
 }
 
-// chooseAgain leaves out, of blocks that have changed before they were locked, what has failed otherwise meanwhile. What
-// has not failed any more is left out by the marking itself.
+// chooseAgain leaves out, of blocks that have changed before they were locked, what has failed otherwise meanwhile.
+// What has not failed any more is left out by the marking itself.
 func (a *acceptance) chooseAgain(ctx context.Context, before map[partOfRun]string) error {
 	now, err := a.versions(ctx, a.blocks)
 	if err != nil {
