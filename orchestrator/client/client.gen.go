@@ -2941,6 +2941,9 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
@@ -3391,6 +3394,12 @@ type RunDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// Rate items answered a second at all steps, over the last ten seconds
+	Rate float64 `json:"rate"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
@@ -3415,12 +3424,6 @@ type RunDocument struct {
 
 	// Seconds how long the current generation has run, or ran
 	Seconds float64 `json:"seconds"`
-
-	// Rate items answered a second at all steps, over the last ten seconds
-	Rate float64 `json:"rate"`
-
-	// ETASeconds to the end at this rate, once the canary passed
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// MaxFailed how many failed items pause it, like 500 or 1%
 	MaxFailed string `json:"max_failed,omitempty"`
@@ -3639,6 +3642,12 @@ type RunSummary struct {
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
+
+	// Rate items answered a second at all steps, over the last ten seconds
+	Rate float64 `json:"rate"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
@@ -6502,4 +6511,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 3ccb0259bba352b69a89fc36ad844cd3, is 630e159d994f6ed59b8f80f9ce351a1e501ad6e8754824b1cc020f259a87de8a.
+// Of b1ce7e2b8b183e9922e8eddc7867ab77, is d42049cb335858e9cd66ecd28f0813505bc156f715ad9013e535c4b8cde46697.
