@@ -4641,7 +4641,7 @@ type ListRunsParams struct {
 	// State only runs in one of these
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
-	// Result only completed runs: with failures that nobody accepted, or without; one of failed, ok
+	// Result only completed runs, with failures that nobody accepted or none; one of failed, ok
 	Result string `form:"result,omitempty" json:"result,omitempty"`
 
 	// Before only runs older than this id
@@ -4818,7 +4818,7 @@ type ExportRunParams struct {
 	// With payload: what items carry, too
 	With []string `form:"with,omitempty" json:"with,omitempty"`
 
-	// Flat a column for each field of payloads and of results, whose names begin with result.; what is said of items stands in columns whose names begin with tranche.
+	// Flat a column for each field of payloads and results, with result. before
 	Flat bool `form:"flat,omitempty" json:"flat,omitempty"`
 
 	// Columns only these columns, in this order
@@ -6511,4 +6511,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of b1ce7e2b8b183e9922e8eddc7867ab77, is d42049cb335858e9cd66ecd28f0813505bc156f715ad9013e535c4b8cde46697.
+// Of a73000079c536affdf0249c577da0edb, is d4cfb407549f827297d1e866433c7f68ed25949b4dc478e54531209127cf0c7b.
