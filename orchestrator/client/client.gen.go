@@ -3063,6 +3063,9 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
@@ -3516,6 +3519,12 @@ type RunDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// Rate items answered a second at all steps, over the last ten seconds
+	Rate float64 `json:"rate"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
@@ -3543,12 +3552,6 @@ type RunDocument struct {
 
 	// Seconds how long the current generation has run, or ran
 	Seconds float64 `json:"seconds"`
-
-	// Rate items answered a second at all steps, over the last ten seconds
-	Rate float64 `json:"rate"`
-
-	// ETASeconds to the end at this rate, once the canary passed
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// MaxFailed how many failed items pause it, like 500 or 1%
 	MaxFailed string `json:"max_failed,omitempty"`
@@ -3775,6 +3778,12 @@ type RunSummary struct {
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
+
+	// Rate items answered a second at all steps, over the last ten seconds
+	Rate float64 `json:"rate"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
@@ -4774,7 +4783,7 @@ type ListRunsParams struct {
 	// State only runs in one of these
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
-	// Result only completed runs: with failures that nobody accepted, or without; one of failed, ok
+	// Result only completed runs, with failures that nobody accepted or none; one of failed, ok
 	Result string `form:"result,omitempty" json:"result,omitempty"`
 
 	// Before only runs older than this id
@@ -4939,7 +4948,7 @@ type ExplainRunParams struct {
 
 // ExportRunParams defines parameters for ExportRun.
 type ExportRunParams struct {
-	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet
+	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet, xlsx
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
 	// Step whose parts are the results; absent: the only step that no other needs
@@ -4950,6 +4959,15 @@ type ExportRunParams struct {
 
 	// State done, failed or missing; may stand more than once; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
+
+	// With payload: what items carry, too
+	With []string `form:"with,omitempty" json:"with,omitempty"`
+
+	// Flat a column for each field of payloads and results, with result. before
+	Flat bool `form:"flat,omitempty" json:"flat,omitempty"`
+
+	// Columns only these columns, in this order
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
 }
 
 // GetGateParams defines parameters for GetGate.
@@ -5993,10 +6011,12 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 
 // ExportRun: All items with their outcomes, in order.
 //
-// A stream with constant memory. CSV has the columns key, state, result, error_code and error_message; a cell that a
-// spreadsheet would take for a formula gets an apostrophe in front, unless raw is set. Results that are no text are
-// in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet they are bytes.
-// Of a run with several steps the results are those of one. A stream that does not end properly is not whole.
+// A stream with constant memory. CSV has the columns key, state, result, error_code, error_message and accepted; a
+// cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
+// never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
+// that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
+// Parquet they are bytes. Of a run with several steps the results are those of one. A stream that does not end
+// properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6005,6 +6025,9 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	ask.add("step", params.Step, false)
 	ask.add("raw", params.Raw, false)
 	ask.add("state", params.State, true)
+	ask.add("with", params.With, true)
+	ask.add("flat", params.Flat, false)
+	ask.add("columns", params.Columns, true)
 	return c.stream(ctx, ask, options)
 }
 
@@ -6662,4 +6685,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 9b6d4242812cea41f002b1399fe88865, is 7e623146354c99b04b0518fe91938a01d1ee3bdb757166cd929ed69e317cc438.
+// Of bf248b9b6dd8fb3d131d7214d56c28fe, is 0e13a3d09faba153114e904945309f3eeba23f56525056ec474315226e85545c.
