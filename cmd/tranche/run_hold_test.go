@@ -26,7 +26,7 @@ func TestAWaitEndsWhenNobodyComes(t *testing.T) {
 		"let it go on with: tranche run resume", "go on with: tranche run watch")
 	b.want(b.tranche("run", "show", "wrong"), 0, "paused (guard) by tranche")
 	b.want(b.tranche("run", "explain", "wrong"), 0, "its first outcomes plainly failed")
-	b.want(b.tranche("health"), 0, "run_guard", "its first outcomes plainly failed")
+	b.wantSoon([]string{"health"}, "run_guard", "its first outcomes plainly failed")
 	b.want(b.tranche("run", "watch", "wrong", "--on-hold", "wait", "--max-wait", "1s"), cli.ExitMaxWait,
 		"has not ended within --max-wait 1s")
 	b.want(b.tranche("run", "resume", "--all"), 0, "no run was resumed", "paused by its guard")
