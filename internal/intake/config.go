@@ -3,6 +3,8 @@ package intake
 import (
 	"cmp"
 	"fmt"
+
+	"github.com/tranchehq/tranche/gather/itemschema"
 )
 
 // Format is the way rows are written.
@@ -55,6 +57,10 @@ type Config struct {
 	// MaxDepth limits how deep a row of NDJSON is nested, its own object included. Zero: DefaultMaxDepth, which is also
 	// what services take.
 	MaxDepth int
+	// Schema is what items must look like; nil: anything. What does not fit ends the stream, with an *InvalidError that
+	// has the first MaxPlaces places of all that comes, or, with TakeInvalid, is an Item with Invalid set.
+	Schema      *itemschema.Schema
+	TakeInvalid bool
 	// Spool keeps Parquet files while they are read, for they have to be read from their end. Nil: Parquet is refused.
 	Spool *Spool
 }

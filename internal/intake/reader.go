@@ -19,11 +19,14 @@ type Item struct {
 	Payload []byte
 	// Line is the 1-based line of the input, after decompression, where the row starts.
 	Line int
+	// Invalid says in what the payload does not fit Config.Schema; empty when it does, or when nobody takes what does not.
+	Invalid string
 }
 
 // Reader yields the rows of one input in order.
 type Reader struct {
 	rows   rows
+	check  *schemaCheck // nil: anything fits
 	format Format
 	unit   string // what Item.Line counts; empty: lines
 	close  func() error
@@ -49,6 +52,22 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	rows, err := openRows(r, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return rows.with(cfg), nil
+}
+
+// with adds what is done with rows of any format.
+func (r *Reader) with(cfg Config) *Reader {
+	if cfg.Schema != nil {
+		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid}
+	}
+	return r
+}
+
+func openRows(r io.Reader, cfg Config) (*Reader, error) {
 	plain, err := decompress(r, cfg)
 	if err != nil {
 		return nil, err
@@ -117,6 +136,19 @@ func (r *Reader) Next(item *Item) error {
 	if r.err != nil {
 		return r.err
 	}
+	err := r.row(item)
+	if err == nil && r.check != nil {
+		err = r.check.take(r, item)
+	}
+	if err != nil {
+		r.err = err
+		return err
+	}
+	return nil
+}
+
+// row reads a row, whether it fits a schema or not.
+func (r *Reader) row(item *Item) error {
 	err := r.rows.next(item)
 	if err == nil {
 		err = r.checkKey(item)
@@ -124,12 +156,10 @@ func (r *Reader) Next(item *Item) error {
 	if errors.Is(err, io.EOF) && r.count == 0 {
 		err = noRows(r.format)
 	}
-	if err != nil {
-		r.err = err
-		return err
+	if err == nil {
+		r.count++
 	}
-	r.count++
-	return nil
+	return err
 }
 
 func (r *Reader) checkKey(item *Item) error {

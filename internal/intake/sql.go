@@ -100,7 +100,7 @@ func OpenSQL(ctx context.Context, source SQLSource, query string, cfg Config) (*
 	if err := q.open(); err != nil {
 		return nil, errors.Join(q.explain(err), q.close())
 	}
-	return &Reader{rows: q, format: SQL, unit: "row", close: q.close}, nil
+	return (&Reader{rows: q, format: SQL, unit: "row", close: q.close}).with(cfg), nil
 }
 
 func (q *sqlReader) keyName() string { return q.names[q.key] }
