@@ -1,6 +1,7 @@
 package gather
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -21,6 +22,9 @@ type Overrides struct {
 	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one after the other, in their order" example:"customer.id" placeholder:"FIELD"`
 	Partitions *int    `json:"partitions,omitempty" doc:"with an order: values share so many lines, by their hash; 0: each has its own" example:"64" placeholder:"N"`
 	OnFailure  *string `json:"on_failure,omitempty" doc:"with an order: continue, or stop, and what follows a failed item is not tried" example:"stop" placeholder:"WHAT"`
+
+	Schema  json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema that the items must fit" kong:"-"`
+	Invalid *string         `json:"invalid,omitempty" doc:"what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them" example:"fail" placeholder:"WHAT"`
 
 	workqueue.StepOverrides // of every step
 
@@ -50,6 +54,9 @@ func (o *Overrides) Validate() error {
 		if _, err := ParseOnFailure(*o.OnFailure); err != nil {
 			return fieldError("on_failure", "%v; this is %.40q", err, *o.OnFailure)
 		}
+	}
+	if err := plan.Items.check(""); err != nil {
+		return err
 	}
 	if err := checkOverrides("", &o.StepOverrides); err != nil {
 		return err
@@ -96,8 +103,12 @@ func (o *Overrides) Over(plan *Plan) (*Plan, error) {
 	return out, nil
 }
 
-// byName calls a step in the name of a field as the overrides of single steps do; the only step needs no name.
+// byName calls a step in the name of a field as the overrides of single steps do; the only step needs no name. Items
+// have no part of their own.
 func (p *Plan) byName(field string) string {
+	if name, of := strings.CutPrefix(field, "items."); of {
+		return name
+	}
 	for i := range p.Steps {
 		rest, found := strings.CutPrefix(field, stepField(i)+".")
 		switch {
@@ -138,6 +149,7 @@ func (o *Overrides) lay(plan *Plan) {
 	}
 	set(&plan.CanaryAuto, o.CanaryAuto)
 	o.layOrder(plan)
+	o.layItems(plan)
 	for i := range plan.Steps {
 		s := &plan.Steps[i]
 		s.StepSettings = s.StepSettings.Over(&o.StepOverrides)
