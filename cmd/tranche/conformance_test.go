@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/conformance"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
@@ -55,12 +56,12 @@ func TestARunOverANodeService(t *testing.T) {
 		}
 		fmt.Fprintf(&rows, "ACC-%d,%d\n", i, balance)
 	}
-	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "node-interest", "--items", "-", "--wait"), exitFailed,
+	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "node-interest", "--items", "-", "--wait"), cli.ExitFailed,
 		"9,990 of 10,000 items done, 10 failed")
-	b.want(b.tranche("run", "errors", "last"), exitOK, "overdrawn", "ACC-1007", "the balance is -5.00")
+	b.want(b.tranche("run", "errors", "last"), cli.ExitOK, "overdrawn", "ACC-1007", "the balance is -5.00")
 	checkInterest(t, b.tranche("run", "export", "last").out, count)
 
-	b.want(b.tranche("endpoints", "set", "node-interest", "--concurrency", "9"), exitOK, "9 chunks at once")
+	b.want(b.tranche("endpoints", "set", "node-interest", "--concurrency", "9"), cli.ExitOK, "9 chunks at once")
 	eventually(t, "the service obeys the operator", func() bool {
 		return strings.Contains(b.tranche("endpoints", "show", "node-interest").out, "0/9")
 	})
@@ -91,16 +92,16 @@ func TestConformanceCommand(t *testing.T) {
 	t.Parallel()
 	b := &bench{T: t}
 	list := runProgram(t, nil, "", "conformance", "--list")
-	b.want(list, exitOK, conformance.Names()...)
-	b.want(runProgram(t, nil, "", "conformance"), exitUsage, "--endpoint is missing")
-	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x"), exitOther, "-- COMMAND")
+	b.want(list, cli.ExitOK, conformance.Names()...)
+	b.want(runProgram(t, nil, "", "conformance"), cli.ExitUsage, "--endpoint is missing")
+	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x"), cli.ExitOther, "-- COMMAND")
 	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x", "--", "sh", "-c", "echo no such luck; exit 7"),
-		exitOther, "before it listened on x", "no such luck")
+		cli.ExitOther, "before it listened on x", "no such luck")
 	bad := filepath.Join(t.TempDir(), "items")
 	if err := os.WriteFile(bad, []byte("{}\n\n{\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x", "--items", bad, "--", "true"), exitOther,
+	b.want(runProgram(t, nil, "", "conformance", "--endpoint", "x", "--items", bad, "--", "true"), cli.ExitOther,
 		"line 3 of")
 }
 
@@ -109,7 +110,7 @@ func TestConformanceAsTheNode(t *testing.T) {
 	t.Parallel()
 	b := &bench{T: t}
 	dir := t.TempDir()
-	b.want(runProgram(t, nil, "", "nats", "config", "--service", "echo=echo", "--out", dir), exitOK, "node.nk")
+	b.want(runProgram(t, nil, "", "nats", "config", "--service", "echo=echo", "--out", dir), cli.ExitOK, "node.nk")
 	conf, err := os.ReadFile(filepath.Join(dir, "server.conf"))
 	if err != nil {
 		t.Fatal(err)
@@ -144,9 +145,9 @@ func TestConformanceAsTheNode(t *testing.T) {
 	defer func() { cancel(); ended() }()
 	eventually(t, "it listens", func() bool { return service.Stats()[0].State == wire.StateListening })
 	arguments := []string{"conformance", "--endpoint", "echo", "--only", "list", "--nats", server.URL()}
-	b.want(runProgram(t, nil, "", arguments...), exitOther, "Authorization")
+	b.want(runProgram(t, nil, "", arguments...), cli.ExitOther, "Authorization")
 	env := []string{"NATS_NKEY=" + filepath.Join(dir, "node.nk")}
-	b.want(runProgram(t, env, "", arguments...), exitOK, "ok       list", "1 passed, 0 failed")
+	b.want(runProgram(t, env, "", arguments...), cli.ExitOK, "ok       list", "1 passed, 0 failed")
 }
 
 // TestConformanceTells runs a few checks that pass, fail and are left out.
@@ -157,7 +158,7 @@ func TestConformanceTells(t *testing.T) {
 	arguments := []string{"conformance", "--endpoint", "node-interest", "--only", "list", "--only", "binary", "--"}
 	service := []string{"node", program}
 	r := runProgram(t, nil, "", append(arguments, service...)...)
-	b.want(r, exitOK, "ok       list", "left out binary", "1 passed, 0 failed, 1 left out")
+	b.want(r, cli.ExitOK, "ok       list", "left out binary", "1 passed, 0 failed, 1 left out")
 
 	message := filepath.Join(filepath.Dir(program), "message.js")
 	source, err := os.ReadFile(message)
@@ -170,11 +171,11 @@ func TestConformanceTells(t *testing.T) {
 	}
 	arguments = []string{"conformance", "--endpoint", "node-interest", "--only", "final", "--"}
 	r = runProgram(t, nil, "", append(arguments, service...)...)
-	b.want(r, exitOther, "FAIL     final", `got:      Tranche-Final "51"`, "docs/protocol.md, Several messages",
+	b.want(r, cli.ExitOther, "FAIL     final", `got:      Tranche-Final "51"`, "docs/protocol.md, Several messages",
 		"1 failed")
 	var report conformance.Report
 	r = runProgram(t, nil, "", append(append([]string{"--json"}, arguments...), service...)...)
-	if err := json.Unmarshal([]byte(r.out), &report); err != nil || r.code != exitOther ||
+	if err := json.Unmarshal([]byte(r.out), &report); err != nil || r.code != cli.ExitOther ||
 		report.Count(conformance.Failed) != 1 {
 		t.Errorf("got exit code %d (%v) and %s", r.code, err, r.out)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/demo"
 )
 
@@ -30,10 +31,10 @@ type demoStory struct {
 }
 
 // Run tells the story. With --json it goes to standard error, and the outcome to standard output.
-func (d *demoStory) Run(ctx context.Context, term *console) error {
+func (d *demoStory) Run(ctx context.Context, term *cli.Console) error {
 	var out io.Writer // nil: the process's own, so that what the demo runs sees the terminal
-	if term.json {
-		out = term.err
+	if term.JSON {
+		out = term.Err
 	}
 	// When its reader has read enough, as head has, a write fails instead of ending the process, and the servers stop.
 	// Ignored, the signal would be ignored by the children too.
@@ -41,30 +42,24 @@ func (d *demoStory) Run(ctx context.Context, term *console) error {
 	began := time.Now()
 	err := demo.Run(ctx, demo.Config{
 		Accounts: d.Accounts, PDFs: int(d.PDFs), Dir: d.Dir, Keep: d.Keep, Enter: d.person(term), Out: out,
-		Color: !term.json && d.coloured(term),
+		Color: !term.JSON && d.coloured(term),
 	})
-	if err == nil && term.json {
-		err = term.document(map[string]any{"equal": true, "seconds": time.Since(began).Seconds()})
+	if err == nil && term.JSON {
+		err = term.Document(map[string]any{"equal": true, "seconds": time.Since(began).Seconds()})
 	}
 	return err
 }
 
 // person returns what to read from when somebody sits at a terminal, who may want to look around at the end.
-func (d *demoStory) person(term *console) io.Reader {
-	if term.json || !isTerminalOut(term) || !isTerminal(os.Stdin) {
+func (d *demoStory) person(term *cli.Console) io.Reader {
+	if term.JSON || !cli.IsTerminalOut(term) || !cli.IsTerminal(os.Stdin) {
 		return nil
 	}
 	return os.Stdin
 }
 
-func (d *demoStory) coloured(term *console) bool {
-	return d.Color == "always" || d.Color == "auto" && os.Getenv("NO_COLOR") == "" && isTerminalOut(term)
-}
-
-// isTerminalOut reports whether a person looks at standard output.
-func isTerminalOut(term *console) bool {
-	_, ok := term.out.(*inertWriter)
-	return ok
+func (d *demoStory) coloured(term *cli.Console) bool {
+	return d.Color == "always" || d.Color == "auto" && os.Getenv("NO_COLOR") == "" && cli.IsTerminalOut(term)
 }
 
 // demoAmount is a number, or all.
@@ -89,7 +84,7 @@ type demoService struct {
 }
 
 // Run serves until a signal.
-func (s *demoService) Run(ctx context.Context, term *console) error {
+func (s *demoService) Run(ctx context.Context, term *cli.Console) error {
 	config := zap.NewProductionConfig()
 	config.OutputPaths = []string{"stderr"}
 	log, err := config.Build()
@@ -97,5 +92,5 @@ func (s *demoService) Run(ctx context.Context, term *console) error {
 		return err
 	}
 	defer func() { _ = log.Sync() }() // fails on terminals
-	return demo.RunService(ctx, demo.ServiceConfig{Name: s.Name, Out: term.out, Log: log})
+	return demo.RunService(ctx, demo.ServiceConfig{Name: s.Name, Out: term.Out, Log: log})
 }

@@ -1,14 +1,9 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-
-	"github.com/tranchehq/tranche/orchestrator/client"
-	"github.com/tranchehq/tranche/workqueue"
 )
 
 func TestControlOfRuns(t *testing.T) {
@@ -61,45 +56,5 @@ func TestControlOfRuns(t *testing.T) {
 		{"rerun", "it", "--keys", "no-such-file"}, {"accept", "it", "--failed"}, {"accept", "it", "--reason", "r"},
 	} {
 		b.want(b.tranche(append([]string{"run"}, args...)...), 2)
-	}
-}
-
-func TestRerunSaysWhoLetsTheOthersGo(t *testing.T) {
-	t.Parallel()
-	again := &client.Rerun{Run: workqueue.NewRunID().String(), Items: 10, Held: 8, Generation: 2}
-	if text := rerunText(again, false); !strings.Contains(text, "When the first have ended: tranche run approve") {
-		t.Errorf("with a canary that waits: %s", text)
-	}
-	text := rerunText(again, true)
-	if !strings.Contains(text, "They follow by themselves, unless more of the first fail") {
-		t.Errorf("with one that goes on by itself: %s", text)
-	}
-}
-
-func TestReadKeys(t *testing.T) {
-	t.Parallel()
-	var many strings.Builder
-	for i := range 250_000 {
-		fmt.Fprintln(&many, i)
-	}
-	parts, err := readKeys("-", strings.NewReader(many.String()))
-	if err != nil || len(parts) != 3 || len(parts[0]) != maxKeysOfRequest || len(parts[2]) != 50_000 ||
-		parts[2][49_999] != "249999" {
-		t.Errorf("%d parts, %v", len(parts), err)
-	}
-	parts, err = readKeys("-", strings.NewReader("\ufeffa\r\n\r\n b \nc"))
-	if err != nil || len(parts) != 1 || strings.Join(parts[0], "|") != "a| b |c" {
-		t.Errorf("%q, %v", parts, err)
-	}
-	wide := strings.Repeat(strings.Repeat("x", 1000)+"\n", 10_000)
-	if parts, err = readKeys("-", strings.NewReader(wide)); err != nil || len(parts) != 2 {
-		t.Errorf("%d parts of long keys, %v", len(parts), err)
-	}
-	for text, want := range map[string]string{
-		"": "no key", "\n\r\n": "no key", strings.Repeat("x", 1<<17): "line 1 is longer", "a\n\xff\n": "line 2 is not UTF-8",
-	} {
-		if _, err := readKeys("-", strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.10q: %v; want %q", text, err, want)
-		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -79,7 +80,7 @@ func (s *serveCommand) Validate() error {
 }
 
 // Run serves until a signal.
-func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
+func (s *serveCommand) Run(ctx context.Context, term *cli.Console) (err error) {
 	log, err := s.logger()
 	if err != nil {
 		return err
@@ -93,7 +94,7 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	p.wait = s.startWait(term, p, trouble)
 	if err := s.assemble(ctx, p, log); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			term.note("stopped before it had begun")
+			term.Note("stopped before it had begun")
 			return nil
 		}
 		return err
@@ -142,17 +143,17 @@ func (s *serveCommand) Run(ctx context.Context, term *console) (err error) {
 	return s.work(ctx, term, p, node, server, end)
 }
 
-func (s *serveCommand) startWait(term *console, p *parts, trouble *troubles) *startWait {
+func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *troubles) *startWait {
 	return &startWait{now: time.Now, trouble: trouble, nc: func() *nats.Conn { return p.nc },
 		store: func() *database.DB { return p.store }, say: func(what string) {
-			term.note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
+			term.Note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
 		}}
 }
 
 // work runs the node and the API. The API is there from the start, and says what is missing. At the end it stops first:
 // an upload is over before the session that it depends on.
 func (s *serveCommand) work(
-	ctx context.Context, term *console, p *parts, node *orchestrator.Node, server *api.Server, end *ending,
+	ctx context.Context, term *cli.Console, p *parts, node *orchestrator.Node, server *api.Server, end *ending,
 ) error {
 	p.metrics.Bind(metrics.Sources{Node: node, Store: p.store, NC: p.nc})
 	group, ctx := errgroup.WithContext(ctx)
@@ -168,7 +169,7 @@ func (s *serveCommand) work(
 }
 
 // greet says where everything is, once it is there.
-func (s *serveCommand) greet(ctx context.Context, term *console, p *parts, node *orchestrator.Node) error {
+func (s *serveCommand) greet(ctx context.Context, term *cli.Console, p *parts, node *orchestrator.Node) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -200,30 +201,30 @@ func (s *serveCommand) logger() (*zap.Logger, error) {
 }
 
 // welcome says where everything is, and what to do next.
-func (s *serveCommand) welcome(term *console, p *parts) error {
+func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 	where := s.at(p)
-	if term.json {
-		return term.document(map[string]string{
+	if term.JSON {
+		return term.Document(map[string]string{
 			"api": where, "database": p.database, "nats": p.natsURL, "data": p.directory, "version": versionText(),
 			"metrics": p.metricsURL(where),
 		})
 	}
-	t := table{}
-	t.row("  dashboard", where)
-	t.row("  API", where+api.Prefix)
-	t.row("  NATS", p.natsURL)
+	t := cli.Table{}
+	t.Row("  dashboard", where)
+	t.Row("  API", where+api.Prefix)
+	t.Row("  NATS", p.natsURL)
 	if p.private {
-		t.row("", "for services of other users, or not in Go: set NATS_URL to what is in "+p.natsFile())
+		t.Row("", "for services of other users, or not in Go: set NATS_URL to what is in "+p.natsFile())
 	}
-	t.row("  PostgreSQL", p.database)
+	t.Row("  PostgreSQL", p.database)
 	if s.Database == "" || s.NATS == "" && s.NATSContext == "" {
-		t.row("  data", p.directory)
+		t.Row("  data", p.directory)
 	}
 	at := ""
 	if where != "http://"+api.DefaultListen {
 		at = " --url " + where
 	}
-	return term.printf("tranche %s is ready\n\n%s\nConnect a service to NATS, see it with: tranche endpoints%s\n"+
+	return term.Printf("tranche %s is ready\n\n%s\nConnect a service to NATS, see it with: tranche endpoints%s\n"+
 		"Then start a run:  tranche run start --endpoint NAME --items FILE%s\nStop with Ctrl-C.\n",
 		versionText(), t.String(), at, at)
 }

@@ -5,12 +5,12 @@ import (
 	"net"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -64,7 +64,7 @@ func (s *serveCommand) at(p *parts) string {
 }
 
 // askForToken tells how to make the first token, when nobody could log in yet.
-func (s *serveCommand) askForToken(ctx context.Context, term *console, p *parts) {
+func (s *serveCommand) askForToken(ctx context.Context, term *cli.Console, p *parts) {
 	if s.Auth != "on" || s.OIDCIssuer != "" { // people log in elsewhere
 		return
 	}
@@ -72,15 +72,15 @@ func (s *serveCommand) askForToken(ctx context.Context, term *console, p *parts)
 	if err != nil || found {
 		return
 	}
-	term.note("nobody can log in yet; make the first token with:\n\n  tranche token create %s --name %s --role admin\n",
-		s.whereTokensAre(p), shellWord(osUser()))
+	term.Note("nobody can log in yet; make the first token with:\n\n  tranche token create %s --name %s --role admin\n",
+		s.whereTokensAre(p), cli.ShellWord(cli.OSUser()))
 }
 
 // whereTokensAre is the flag by which a command of this machine finds the same database. Passwords are left out: the
 // line ends up in logs.
 func (s *serveCommand) whereTokensAre(p *parts) string {
 	if s.Database == "" {
-		return "--data-dir " + shellWord(p.directory)
+		return "--data-dir " + cli.ShellWord(p.directory)
 	}
 	parsed, err := url.Parse(s.Database)
 	if err != nil || parsed.Scheme == "" {
@@ -94,19 +94,5 @@ func (s *serveCommand) whereTokensAre(p *parts) string {
 		query.Set("password", "PASSWORD")
 		parsed.RawQuery = query.Encode()
 	}
-	return "--database " + shellWord(parsed.String())
-}
-
-// shellWord is a text as a shell takes it for one word.
-func shellWord(text string) string {
-	for _, r := range text {
-		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !plain && r != '/' && r != '.' && r != '-' && r != '_' && r != ':' {
-			return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-		}
-	}
-	if text == "" {
-		return "''"
-	}
-	return text
+	return "--database " + cli.ShellWord(parsed.String())
 }

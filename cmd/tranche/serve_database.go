@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -134,10 +135,10 @@ func (w databaseWait) until(ctx context.Context, try func(context.Context) error
 		case err == nil || !coming || w.patience <= 0:
 			return err
 		case waited >= w.patience:
-			return fmt.Errorf("PostgreSQL %s, and was waited for %s (--database-wait): %w", why, span(w.patience), err)
+			return fmt.Errorf("PostgreSQL %s, and was waited for %s (--database-wait): %w", why, cli.Span(w.patience), err)
 		}
 		if why != said {
-			w.log.Warn("PostgreSQL "+why+"; waiting for it, up to "+span(w.patience)+" in all",
+			w.log.Warn("PostgreSQL "+why+"; waiting for it, up to "+cli.Span(w.patience)+" in all",
 				zap.String("database", w.at), zap.Error(err))
 			said = why
 		}

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -29,7 +30,7 @@ func TestServeWaitsForPostgreSQL(t *testing.T) {
 	})
 	cluster.Start(t)
 	s.ready(t)
-	if _, err := s.end(t); err != nil {
+	if _, err := s.End(t); err != nil {
 		t.Errorf("serve ended with %v: %s", err, s.log.String())
 	}
 }
@@ -41,12 +42,12 @@ func TestServeDoesNotWaitForEver(t *testing.T) {
 	s := launch(t, false, "--database", nowhere, "--database-wait", "200ms")
 	const says = "127.0.0.1:1/x: PostgreSQL is not there, and was waited for 0.2s (--database-wait)"
 	err := s.Wait()
-	if err == nil || s.ProcessState.ExitCode() != exitOther || !strings.Contains(s.log.String(), says) {
+	if err == nil || s.ProcessState.ExitCode() != cli.ExitOther || !strings.Contains(s.log.String(), says) {
 		t.Errorf("it ended with %v: %s", err, s.log.String())
 	}
 	s = launch(t, false, "--database", nowhere)
 	eventually(t, "serve waits", func() bool { return strings.Contains(s.log.String(), "up to 2m00s in all") })
-	if _, err := s.end(t); err != nil || !strings.Contains(s.log.String(), "stopped before it had begun") {
+	if _, err := s.End(t); err != nil || !strings.Contains(s.log.String(), "stopped before it had begun") {
 		t.Errorf("it was stopped, and ended with %v: %s", err, s.log.String())
 	}
 }

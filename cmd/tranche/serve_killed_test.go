@@ -47,7 +47,7 @@ func alone(t *testing.T) (s *server, postmaster string) {
 }
 
 // runs reports whether the process is there and is not merely waiting to be collected.
-func runs(pid string) bool {
+func isRunning(pid string) bool {
 	text, err := os.ReadFile(filepath.Join("/proc", pid, "cmdline"))
 	return err == nil && len(text) > 0
 }
@@ -59,14 +59,14 @@ func TestAKilledServeTakesItsPostgreSQLAlong(t *testing.T) {
 		return // other kernels cannot; the next start finds the server, as TestServeAlone shows
 	}
 	s, postmaster := alone(t)
-	if n, err := strconv.Atoi(postmaster); err != nil || n <= 1 || !runs(postmaster) {
+	if n, err := strconv.Atoi(postmaster); err != nil || n <= 1 || !isRunning(postmaster) {
 		t.Fatalf("process %q is not its PostgreSQL", postmaster)
 	}
 	if err := s.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = s.Wait() // killed
-	eventually(t, "PostgreSQL ends", func() bool { return !runs(postmaster) })
+	eventually(t, "PostgreSQL ends", func() bool { return !isRunning(postmaster) })
 }
 
 // A second signal is heeded at once, and leaves nothing running either.
@@ -91,7 +91,7 @@ func TestASecondSignalEndsAtOnce(t *testing.T) {
 	if status, ok := s.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() {
 		t.Errorf("serve ended with %s; want it cut off by the signal", s.ProcessState)
 	}
-	eventually(t, "PostgreSQL ends", func() bool { return !runs(postmaster) })
+	eventually(t, "PostgreSQL ends", func() bool { return !isRunning(postmaster) })
 }
 
 func answers(ctx context.Context, where string) bool {

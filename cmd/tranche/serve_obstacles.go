@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator"
 )
 
@@ -105,7 +106,7 @@ func (w *startWait) byJetStream(err error) (o obstacle, ok bool) {
 		o = obstacle{kind: "room", first: true, end: fmt.Sprintf("JetStream of %s has no room for the streams (%v): "+
 			"together they need %s (%d bytes) on each server that keeps them; raise max_file_store there, or the limit of the "+
 			"account, or give the streams less with --work-max-bytes, --reply-max-bytes and the others", here, err,
-			gibibytes(w.needs()), w.needs())}
+			cli.Gibibytes(w.needs()), w.needs())}
 	case stream.TooFewServers(err):
 		o = obstacle{kind: "servers", first: true, patience: peersPatience, end: fmt.Sprintf("%s has too few servers for "+
 			"the copies that each stream is to have (%v); start the others, or say with --stream-replicas 1 that one copy is "+
@@ -133,8 +134,6 @@ func (w *startWait) conflict(err error) (obstacle, bool) {
 	}
 	return obstacle{}, false
 }
-
-func gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
 
 // databaseRemedy adds to what PostgreSQL says for good what can be done about it.
 func databaseRemedy(err error) error {

@@ -23,8 +23,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/orchestrator/client"
 	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -66,8 +66,8 @@ func launch(t *testing.T, wait bool, args ...string) *server {
 	return s
 }
 
-// end sends SIGTERM and returns how long the stop took, without the time in which the machine stood still.
-func (s *server) end(t *testing.T) (took time.Duration, err error) {
+// End sends SIGTERM and returns how long the stop took, without the time in which the machine stood still.
+func (s *server) End(t *testing.T) (took time.Duration, err error) {
 	t.Helper()
 	w := testenv.NewWatch(t)
 	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
@@ -121,7 +121,7 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 	if conns < 2 || conns > atMost {
 		t.Errorf("serve has %d connections that bound their waits; want 2 to %d", conns, atMost)
 	}
-	took, err := s.end(t)
+	took, err := s.End(t)
 	if err != nil || took > grace+slack {
 		t.Errorf("the stop took %s, %v; want %s: %s", took, err, grace, s.log.String())
 	}
@@ -147,7 +147,7 @@ func TestAStopIsBounded(t *testing.T) {
 		Path: direct.Database, RawQuery: "sslmode=disable"}
 	s := launch(t, true, "--database", through.String(), "--nats", testenv.NATS(t).URL(), "--grace", grace.String())
 	proxy.Stall(testenv.Up, testenv.Down)
-	took, err := s.end(t)
+	took, err := s.End(t)
 	if took > grace+slack {
 		t.Errorf("the stop took %s; want %s", took, grace)
 	}
@@ -185,7 +185,7 @@ func TestServeWithoutNATS(t *testing.T) {
 			t.Errorf("%s: %d %s, %v; want %d", path, answer.StatusCode, text, err, want)
 		}
 	}
-	if took, err := s.end(t); err != nil || took > grace/2 {
+	if took, err := s.End(t); err != nil || took > grace/2 {
 		t.Errorf("the stop took %s, %v: %s", took, err, s.log.String())
 	}
 }
@@ -213,7 +213,7 @@ func TestSettingsOfStreams(t *testing.T) {
 			t.Errorf("stream %s has room for %d bytes; want %d", name, got, want)
 		}
 	}
-	if _, err := s.end(t); err != nil {
+	if _, err := s.End(t); err != nil {
 		t.Errorf("serve ended with %v: %s", err, s.log.String())
 	}
 }
@@ -244,48 +244,11 @@ func TestADemoThatNobodyReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = out.Close() // as head does
-	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != exitOther {
+	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() != cli.ExitOther {
 		t.Errorf("the demo ended with %v; want exit code 1: %s", err, log.String())
 	}
 	if left, err := os.ReadDir(filepath.Join(place, "servers")); !os.IsNotExist(err) {
 		t.Errorf("the demo left %v, %v: %s", left, err, log.String())
-	}
-}
-
-func TestByteSize(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]byteSize{
-		"1": 1, "5KiB": 5 << 10, "64MiB": 64 << 20, "2 GiB": 2 << 30, "3TiB": 3 << 40,
-	} {
-		var b byteSize
-		if err := b.UnmarshalText([]byte(text)); err != nil || b != want {
-			t.Errorf("%q is %d, %v; want %d", text, b, err, want)
-		}
-	}
-	for _, text := range []string{"", "0", "-1", "GiB", "1GB", "9999999999TiB", "1.5GiB"} {
-		var b byteSize
-		if err := b.UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("%q is taken for %d", text, b)
-		}
-	}
-}
-
-// The last state of the bar stays, on a line of its own.
-func TestTheBarStays(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	p := &progress{term: &console{err: &out}, live: true}
-	p.end()
-	if out.Len() > 0 {
-		t.Errorf("a bar that was never shown became %q", out.String())
-	}
-	var run client.RunDocument
-	run.State, run.Items, run.Done = "completed", 3, 3
-	p.show(run)
-	p.end()
-	last := out.String()[strings.LastIndex(out.String(), "\r"):]
-	if !strings.Contains(last, "100%") || !strings.HasSuffix(last, "completed\n") {
-		t.Errorf("at the end there is %q", last)
 	}
 }
 
@@ -300,5 +263,13 @@ func eventually(t *testing.T, what string, holds func() bool) {
 		case <-limit:
 			t.Fatalf("never: %s", what)
 		}
+	}
+}
+
+func TestRedactedLeavesOutPasswords(t *testing.T) {
+	t.Parallel()
+	got := redacted("nats://user:canary@one:4222,tok@two", "")
+	if got != "nats://one:4222,nats://two" {
+		t.Errorf("got %q", got)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -37,7 +38,7 @@ func TestServeSendsSpans(t *testing.T) {
 		}
 		return sent == 1
 	})
-	if _, err := s.end(t); err != nil {
+	if _, err := s.End(t); err != nil {
 		t.Errorf("serve ended with %v: %s", err, s.log.String())
 	}
 	if batches.Load() == 0 {
@@ -56,7 +57,7 @@ func TestWrongTracingSettings(t *testing.T) {
 		{[]string{"--trace-ratio", "NaN"}, "--trace-ratio is NaN"},
 	} {
 		got := runProgram(t, nil, "", append([]string{"serve"}, test.args...)...)
-		if got.code != exitUsage || !strings.Contains(got.err, test.want) {
+		if got.code != cli.ExitUsage || !strings.Contains(got.err, test.want) {
 			t.Errorf("%v: %+v", test.args, got)
 		}
 	}

@@ -21,8 +21,8 @@ func (t *troubles) watch() zap.Option {
 	return zap.WrapCore(func(to zapcore.Core) zapcore.Core { return zapcore.NewTee(to, &troubleCore{of: t}) })
 }
 
-// note remembers one.
-func (t *troubles) note(what string, err error) {
+// Note remembers one.
+func (t *troubles) Note(what string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = api.Trouble{What: what, Err: err, At: time.Now()}
@@ -59,7 +59,7 @@ func (c *troubleCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 		if !ok || fields[i].Type != zapcore.ErrorType {
 			continue
 		}
-		c.of.note(entry.Message, err)
+		c.of.Note(entry.Message, err)
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func TestServeNamesAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "it goes on by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
-	if took, err := s.end(t); err != nil || took > soon {
+	if took, err := s.End(t); err != nil || took > soon {
 		t.Errorf("serve took %s to end, %v: %s", took, err, s.log.String())
 	}
 }

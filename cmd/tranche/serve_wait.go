@@ -70,7 +70,7 @@ func (w *startWait) hear() nats.Option {
 
 // waits is [orchestrator.Config.Waits].
 func (w *startWait) waits(what string, err error) error {
-	w.trouble.note("cannot "+what, err)
+	w.trouble.Note("cannot "+what, err)
 	o := w.judge(err)
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -90,7 +91,7 @@ func ends(t *testing.T, args []string, says ...string) {
 	s := launch(t, false, args...)
 	err := s.Wait()
 	text := s.log.String()
-	if err == nil || s.ProcessState.ExitCode() != exitOther {
+	if err == nil || s.ProcessState.ExitCode() != cli.ExitOther {
 		t.Errorf("it ended with %v: %s", err, text)
 	}
 	last := text[strings.LastIndex(strings.TrimRight(text, "\n"), "\n")+1:]
@@ -121,7 +122,7 @@ func TestTheNextFirstStart(t *testing.T) {
 	s := launch(t, true, "--database", database, "--nats", url, "--stream-replicas", "1", "--work-max-bytes", "7MiB")
 	b := &bench{T: t, url: s.where["api"]}
 	b.want(b.tranche("streams"), 0, "replicas 1", "requests 7MiB")
-	if _, err := s.end(t); err != nil {
+	if _, err := s.End(t); err != nil {
 		t.Error(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -30,12 +31,12 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 		_ = cmd.Run() // its code is looked at
 		return out.String(), says.String(), cmd.ProcessState.ExitCode()
 	}
-	if _, says, code := do(nil, "run", "list"); code != exitOther || !strings.Contains(says, "--token-file") {
+	if _, says, code := do(nil, "run", "list"); code != cli.ExitOther || !strings.Contains(says, "--token-file") {
 		t.Errorf("without a token: exit %d: %s", code, says)
 	}
 	out, says, code := do(nil, "token", "create", "--database", database, "--name", "ann", "--role", "admin")
 	secret := strings.TrimSpace(out)
-	if code != exitOK || !access.WellFormed(secret) || strings.Contains(says, secret) {
+	if code != cli.ExitOK || !access.WellFormed(secret) || strings.Contains(says, secret) {
 		t.Fatalf("the first token: exit %d, %q: %s", code, out, says)
 	}
 	file := filepath.Join(t.TempDir(), "token")
@@ -43,7 +44,7 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, says, code = do(nil, "--token-file", file, "run", "list")
-	if code != exitOK || !strings.Contains(says, "chmod 600") {
+	if code != cli.ExitOK || !strings.Contains(says, "chmod 600") {
 		t.Errorf("with a file that others can read: exit %d: %s", code, says)
 	}
 	if err := os.Chmod(file, 0o600); err != nil {
@@ -58,15 +59,16 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 		CreatedBy string `json:"created_by"`
 		ExpiresAt string `json:"expires_at"`
 	}
-	if err := json.Unmarshal([]byte(out), &vic); err != nil || code != exitOK || vic.CreatedBy != "ann" ||
+	if err := json.Unmarshal([]byte(out), &vic); err != nil || code != cli.ExitOK || vic.CreatedBy != "ann" ||
 		vic.Role != "viewer" || vic.ExpiresAt == "" {
 		t.Fatalf("a token through the API: exit %d, %v: %s%s", code, err, out, says)
 	}
 	asVic := []string{"TRANCHE_TOKEN=" + vic.Secret}
-	if _, says, code := do(asVic, "run", "list"); code != exitOK || says != "" {
+	if _, says, code := do(asVic, "run", "list"); code != cli.ExitOK || says != "" {
 		t.Errorf("a viewer looks: exit %d: %s", code, says)
 	}
-	if _, says, code := do(asVic, "run", "pause", "--all"); code != exitOther || !strings.Contains(says, "role operator") {
+	if _, says, code := do(asVic, "run", "pause", "--all"); code != cli.ExitOther ||
+		!strings.Contains(says, "role operator") {
 		t.Errorf("a viewer pauses: exit %d: %s", code, says)
 	}
 	if out, _, _ := do(asAnn, "token", "list"); !strings.Contains(out, "vic") || strings.Contains(out, vic.Secret[3:]) {
@@ -80,16 +82,16 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 		t.Errorf("the sessions are %s", out)
 	}
 	for _, place := range [][]string{nil, {"--database", database}} {
-		want := map[bool]int{true: exitOK, false: exitOther}[place == nil]
+		want := map[bool]int{true: cli.ExitOK, false: cli.ExitOther}[place == nil]
 		out, says, code := do(asAnn, append([]string{"session", "revoke", "vic"}, place...)...)
 		if code != want || !strings.Contains(out+says, "vic") {
 			t.Errorf("ending sessions %v: exit %d: %s%s", place, code, out, says)
 		}
 	}
-	if _, says, code := do(asAnn, "token", "revoke", vic.ID[:8]); code != exitOK {
+	if _, says, code := do(asAnn, "token", "revoke", vic.ID[:8]); code != cli.ExitOK {
 		t.Errorf("revoking: exit %d: %s", code, says)
 	}
-	if _, says, code := do(asVic, "run", "list"); code != exitOther || !strings.Contains(says, "revoked") {
+	if _, says, code := do(asVic, "run", "list"); code != cli.ExitOther || !strings.Contains(says, "revoked") {
 		t.Errorf("with a revoked token: exit %d: %s", code, says)
 	}
 	for _, wrong := range [][]string{
@@ -101,19 +103,19 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 		{"token", "create", "--name", "x", "--role", "viewer", "--expires-in", "-1h"},
 		{"token", "list", "--database", database, "--data-dir", t.TempDir()},
 	} {
-		if _, says, code := do(nil, wrong...); code != exitUsage || strings.Contains(says, secret[:30]) {
+		if _, says, code := do(nil, wrong...); code != cli.ExitUsage || strings.Contains(says, secret[:30]) {
 			t.Errorf("%q: exit %d: %s", wrong[:2], code, says)
 		}
 	}
 	nowhere := filepath.Join(t.TempDir(), "mistyped")
 	_, says, code = do(nil, "token", "list", "--data-dir", nowhere)
-	if code != exitOther || !strings.Contains(says, nowhere) {
+	if code != cli.ExitOther || !strings.Contains(says, nowhere) {
 		t.Errorf("a directory without a database: exit %d: %s", code, says)
 	}
 	if _, err := os.Stat(nowhere); err == nil {
 		t.Error("the mistyped directory was made")
 	}
-	if _, err := s.end(t); err != nil {
+	if _, err := s.End(t); err != nil {
 		t.Error(err)
 	}
 	if strings.Contains(s.log.String(), secret[3:]) || strings.Contains(s.log.String(), vic.Secret[3:]) {

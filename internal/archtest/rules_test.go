@@ -217,7 +217,7 @@ func rules() map[string]rule {
 
 		"cmd/...": {
 			own: append([]string{
-				"cmd/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...", "internal/intake",
+				"internal/cli/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...", "internal/intake",
 				"internal/embedded", "internal/datadir", "internal/conformance", "internal/dashboard", "internal/tracing",
 				"internal/metrics",
 				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
@@ -235,6 +235,23 @@ func rules() map[string]rule {
 		},
 	}
 	maps.Copy(all, rooms(servers))
+	maps.Copy(all, commands(servers, store))
+	return all
+}
+
+// commands are the rules of the command line: what all commands share, and a room for each noun, which knows no other
+// room. They are clients of the API; only those that see to the system itself open a database.
+func commands(servers, store []string) map[string]rule {
+	const shared = "internal/cli"
+	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "internal/api", "workqueue/..."}
+	all := map[string]rule{shared: {own: own, tests: servers}}
+	for _, noun := range []string{"runs", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts"} {
+		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield", "endpoints/wire",
+			"orchestrator/schedule"}, own...),
+			tests: servers}
+	}
+	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "internal/conformance",
+		"endpoints/wire", "internal/datadir", "internal/embedded"}, own, store), tests: servers}
 	return all
 }
 

@@ -1,0 +1,145 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/conformance"
+)
+
+// Conformance checks a service against the protocol.
+type Conformance struct {
+	Endpoint string   `help:"The endpoint to check." placeholder:"NAME"`
+	NATS     string   `name:"nats" help:"The service runs already, on this server; NATS_NKEY, NATS_CREDS or NATS_USER say who asks." placeholder:"URL"`
+	Items    string   `help:"JSON lines of payloads that the endpoint understands; {} unless given." placeholder:"FILE"`
+	Only     []string `help:"Run this check only; may be repeated." placeholder:"CHECK"`
+	List     bool     `help:"List the checks and end."`
+	Command  []string `arg:"" optional:"" passthrough:"" help:"Starts the service, after --. It gets NATS_URL."`
+}
+
+// Run checks a service and says what came of each check. It fails with exitOther when one failed.
+func (c *Conformance) Run(ctx context.Context, term *cli.Console) error {
+	if c.List {
+		return listChecks(term)
+	}
+	if c.Endpoint == "" {
+		return cli.Usage("--endpoint is missing; see: tranche conformance --help")
+	}
+	items, err := readPayloads(c.Items)
+	if err != nil {
+		return err
+	}
+	config := conformance.Config{
+		Endpoint: c.Endpoint, URL: c.NATS, Command: withoutDashes(c.Command), Items: items, Only: c.Only,
+	}
+	if !term.JSON {
+		config.Each = func(r conformance.Result) error { return term.Printf("%s", resultText(r)) }
+	}
+	report, err := conformance.Run(ctx, config)
+	if err != nil {
+		return err
+	}
+	return endConformance(term, report)
+}
+
+// withoutDashes drops the -- in front of a command.
+func withoutDashes(command []string) []string {
+	if len(command) > 0 && command[0] == "--" {
+		return command[1:]
+	}
+	return command
+}
+
+func listChecks(term *cli.Console) error {
+	if term.JSON {
+		return term.Document(conformance.Checks())
+	}
+	for _, c := range conformance.Checks() {
+		if err := term.Printf("%-17s %s (%s)\n", c.Name, c.About, c.Section); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readPayloads reads a file of JSON lines.
+func readPayloads(file string) ([]json.RawMessage, error) {
+	if file == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(filepath.Clean(file))
+	if err != nil {
+		return nil, fmt.Errorf("read --items: %w", err)
+	}
+	var items []json.RawMessage
+	for n, line := range bytes.Split(data, []byte("\n")) {
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 {
+			continue
+		}
+		if !json.Valid(line) {
+			return nil, fmt.Errorf("read --items: line %d of %s is not JSON", n+1, file)
+		}
+		items = append(items, line)
+	}
+	return items, nil
+}
+
+func resultText(r conformance.Result) string {
+	text := fmt.Sprintf("%-8s %-17s %s\n", r.Outcome, r.Check, r.About)
+	if r.Outcome == conformance.Failed {
+		text += fmt.Sprintf("         expected: %s\n         got:      %s\n         see:      docs/protocol.md, %s\n",
+			cli.Inert(r.Expected), cli.Inert(r.Got), r.Section)
+	}
+	return text
+}
+
+// endConformance prints the summary, or the document, and sets the exit code.
+func endConformance(term *cli.Console, report *conformance.Report) error {
+	var err error
+	if term.JSON {
+		err = term.Document(report)
+	} else {
+		err = term.Printf("%s", summaryText(report))
+	}
+	if err == nil && report.Count(conformance.Failed) > 0 {
+		err = cli.Exit(cli.ExitOther)
+	}
+	return err
+}
+
+func summaryText(report *conformance.Report) string {
+	text := fmt.Sprintf("\n%d passed, %d failed, %d left out\n", report.Count(conformance.Passed),
+		report.Count(conformance.Failed), report.Count(conformance.LeftOut))
+	text += strings.Join(leftOut(report), "")
+	if report.Output != "" {
+		text += "\nThe service wrote, at the end:\n" + cli.InertText(report.Output) + "\n"
+	}
+	return text
+}
+
+// leftOut is a line for each reason for which checks were left out.
+func leftOut(report *conformance.Report) []string {
+	names := map[string][]string{}
+	var reasons []string
+	for _, r := range report.Results {
+		if r.Outcome != conformance.LeftOut {
+			continue
+		}
+		if names[r.Reason] == nil {
+			reasons = append(reasons, r.Reason)
+		}
+		names[r.Reason] = append(names[r.Reason], r.Check)
+	}
+	var lines []string
+	for _, reason := range reasons {
+		lines = append(lines, fmt.Sprintf("Left out were %s: %s.\n", strings.Join(names[reason], ", "), reason))
+	}
+	return lines
+}

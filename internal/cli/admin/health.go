@@ -1,0 +1,198 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/health"
+)
+
+// Health is what a person must see to, and what is said of it.
+type Health struct {
+	Show  healthShow  `cmd:"" default:"1" help:"What a person must do, and what helps."`
+	Aside healthAside `cmd:"" help:"Put a condition aside, or all of its kind: it does not count and alerts do not tell it, until it gets worse or the time is up."`
+	Take  healthTake  `cmd:"" help:"Say that you see to a condition, or to all of its kind."`
+	Back  healthBack  `cmd:"" help:"Take back what was said of a condition, or of all of its kind."`
+}
+
+type healthShow struct{}
+
+// Run says what a person must do. A condition that is critical is a failure of its own kind.
+func (healthShow) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	found, err := cl.Health(ctx, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		err = term.Sent()
+	} else {
+		err = term.Printf("%s", healthText(&found, term.Room()))
+	}
+	if err == nil && found.Counts.Critical > 0 {
+		err = cli.Exit(cli.ExitFailed)
+	}
+	return err
+}
+
+// conditionArgs name a condition, or all of a kind.
+type conditionArgs struct {
+	Kind    string `arg:"" help:"As tranche health names it, like failed_items."`
+	Subject string `arg:"" optional:"" help:"Of what, as tranche health says; all of the kind when it is left out."`
+}
+
+type healthAside struct {
+	conditionArgs
+
+	For     time.Duration `help:"For how long, like 8h." xor:"until" required:""`
+	ForGood bool          `help:"Until it gets worse." xor:"until" required:""`
+	Reason  string        `help:"Why, for whoever looks." required:""`
+}
+
+// Run puts a condition aside.
+func (a *healthAside) Run(ctx context.Context, term *cli.Console) error {
+	set := client.AsideSettings{Kind: a.Kind, Subject: a.Subject, ForGood: a.ForGood, Reason: a.Reason}
+	if !a.ForGood {
+		set.For = a.For.String()
+	}
+	return a.say(term, func(cl *client.Client) (client.MarkedCondition, error) {
+		return cl.PutAside(ctx, set,
+			term.Keep())
+	})
+}
+
+type healthTake struct{ conditionArgs }
+
+// Run says who sees to a condition.
+func (a *healthTake) Run(ctx context.Context, term *cli.Console) error {
+	return a.say(term, func(cl *client.Client) (client.MarkedCondition, error) {
+		return cl.TakeCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep())
+	})
+}
+
+type healthBack struct{ conditionArgs }
+
+// Run takes back what was said of a condition.
+func (a *healthBack) Run(ctx context.Context, term *cli.Console) error {
+	return a.say(term, func(cl *client.Client) (client.MarkedCondition, error) {
+		return cl.BringBack(ctx, client.ConditionName(a.conditionArgs), term.Keep())
+	})
+}
+
+func (a *conditionArgs) say(term *cli.Console, ask func(*client.Client) (client.MarkedCondition, error)) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	said, err := ask(cl)
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	what := cli.Inert(strings.TrimSpace(said.Kind + " " + said.Subject))
+	switch {
+	case said.Unchanged:
+		return term.Printf("nothing was said of %s\n", what)
+	case said.State == string(health.Aside):
+		return term.Printf("%s is put aside by %s%s; take that back with: tranche health back %s\n", what, cli.Inert(said.By),
+			untilText(said.Until), what)
+	case said.State == string(health.Taken):
+		return term.Printf("%s is taken by %s\n", what, cli.Inert(said.By))
+	default:
+		return term.Printf("%s is told as it was before\n", what)
+	}
+}
+
+func untilText(until *time.Time) string {
+	if until == nil {
+		return " for good"
+	}
+	return " until " + cli.Moment(*until)
+}
+
+// healthText is the conditions by their kinds, the worst first, each with its remedy; and what is put aside.
+func healthText(h *client.Health, room int) string {
+	t := &cli.Prose{Columns: cli.ExplainWidth(room), Now: h.At}
+	if len(h.Conditions) == 0 {
+		t.Paragraph("", "ok: nothing is to be done, as of "+cli.Moment(h.At))
+	} else {
+		t.Paragraph("", fmt.Sprintf("%s: %s, as of %s", cli.Inert(h.Status), countsText(&h.Counts), cli.Moment(h.At)))
+	}
+	for i := range h.Kinds {
+		k := &h.Kinds[i]
+		of := slices.DeleteFunc(slices.Clone(h.Conditions), func(c client.Condition) bool { return c.Kind != k.Kind })
+		if len(of) > 1 {
+			t.B.WriteString("\n")
+			t.Paragraph("", strings.ToUpper(string(k.Severity))+" "+cli.Inert(k.Title))
+			t.Field("kind", cli.Inert(k.Kind))
+			t.Field("since", t.Ago(k.Since))
+		}
+		for j := range of {
+			tellCondition(t, &of[j], len(of) > 1)
+		}
+	}
+	if len(h.Aside) > 0 {
+		t.B.WriteString("\n")
+		t.Paragraph("", "PUT ASIDE")
+	}
+	for i := range h.Aside {
+		c := &h.Aside[i]
+		t.Paragraph("", cli.Inert(c.Title))
+		t.Field("of", cli.Inert(c.Kind+" "+c.Subject))
+		tellMark(t, c.Mark)
+	}
+	return t.B.String()
+}
+
+// tellCondition tells one, shorter when it is one of several of its kind.
+func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
+	if several {
+		t.Paragraph("", cli.Inert(c.Title))
+	} else {
+		t.B.WriteString("\n")
+		t.Paragraph("", strings.ToUpper(string(c.Severity))+" "+cli.Inert(c.Title))
+		t.Field("kind", cli.Inert(c.Kind))
+		t.Field("since", t.Ago(c.Since))
+		t.Field("detail", cli.Inert(c.Detail))
+	}
+	t.Field("of", cli.Inert(c.Subject))
+	tellMark(t, c.Mark)
+	t.Field("remedy", cli.Inert(c.Remedy))
+}
+
+// tellMark tells what somebody said of a condition.
+func tellMark(t *cli.Prose, m *client.Mark) {
+	if m == nil {
+		return
+	}
+	text := "by " + cli.Inert(m.By) + ", " + t.Ago(m.At)
+	if m.Reason != "" {
+		text += ": " + cli.Inert(m.Reason)
+	}
+	switch m.State {
+	case client.MarkState(health.Taken):
+		t.Field("taken", text)
+	case client.MarkState(health.Aside):
+		t.Field("aside", strings.TrimSpace(untilText(m.Until))+", "+text)
+	default:
+		t.Field("worse", "since it was put aside "+text)
+	}
+}
+
+func countsText(n *client.SeverityCounts) string {
+	warnings := "warnings"
+	if n.Warning == 1 {
+		warnings = "warning"
+	}
+	return fmt.Sprintf("%d critical, %d %s, %d for information", n.Critical, n.Warning, warnings, n.Info)
+}

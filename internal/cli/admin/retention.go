@@ -1,0 +1,242 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+// Retention is for how long what is kept.
+type Retention struct {
+	Show retentionShow `cmd:"" default:"1" help:"For how long what is kept, and what is being deleted."`
+	Set  retentionSet  `cmd:"" help:"Set the limits of a kind."`
+	Run  retentionRun  `cmd:"" help:"Delete what is past its limits now, instead of within ten minutes."`
+}
+
+type retentionShow struct{}
+
+// Run shows the limits.
+func (retentionShow) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	list, err := cl.ShowRetention(ctx, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	return term.Printf("%s", retentionText(&list, term.Room()))
+}
+
+func retentionText(list *client.RetentionList, room int) string {
+	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true}, Room: room}
+	t.Row("KIND", "AGE", "COUNT", "BYTES", "DELETED", "LAST", "SET BY")
+	for i := range list.Kinds {
+		k := &list.Kinds[i]
+		last := "-"
+		if k.LastAt != nil {
+			last = fmt.Sprintf("%s (%s)", cli.Moment(*k.LastAt), cli.Count(k.LastDeleted))
+		}
+		t.Row(k.Kind, cli.LimitText(k.Age), cli.LimitText(countOrNone(k.MaxCount)), cli.LimitText(cli.SizeOrNone(k.MaxBytes)),
+			cli.Count(k.Deleted), last, cli.LimitText(cli.Short(cli.Inert(k.ChangedBy), 24)))
+	}
+	text := t.String() + "a kind without limits is kept for good\n"
+	if len(list.Going) == 0 {
+		return text
+	}
+	going := cli.Table{Right: map[int]bool{2: true, 4: true}, Room: room}
+	going.Row("DELETING", "PLAN", "ITEMS", "SINCE", "ROWS", "PAST")
+	for i := range list.Going {
+		g := &list.Going[i]
+		going.Row(cli.ShortID(g.Run), cli.Short(cli.Inert(g.Plan), 24), cli.Count(g.Items), cli.Moment(g.DeletedAt),
+			cli.Count(g.Rows), cli.Inert(g.Why))
+	}
+	return text + "\n" + going.String()
+}
+
+func countOrNone(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return cli.Count(n)
+}
+
+type retentionSet struct {
+	Kind     string  `arg:"" help:"runs, events, audit, quarantine, dead_letters, sessions or schedule_fires."`
+	Age      *string `help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
+	MaxCount *string `help:"Keep so many, the newest; or off." placeholder:"N"`
+	MaxBytes *string `help:"Keep so much, roughly, of the newest: 50GiB; or off." placeholder:"SIZE"`
+	KeepAll  bool    `help:"Keep everything: all limits off."`
+}
+
+// Validate is called by kong.
+func (r *retentionSet) Validate() error {
+	given := r.Age != nil || r.MaxCount != nil || r.MaxBytes != nil
+	switch {
+	case !given && !r.KeepAll:
+		return cli.Usage("give --age, --max-count or --max-bytes: a limit, or off; or --keep-all")
+	case given && r.KeepAll:
+		return cli.Usage("--keep-all takes all limits away; leave it out, or --age, --max-count and --max-bytes")
+	}
+	_, _, err := r.numbers()
+	return err
+}
+
+// numbers reads what is given of the count and the bytes; off is 0.
+func (r *retentionSet) numbers() (most, bytes int64, err error) {
+	if r.MaxCount != nil && *r.MaxCount != off {
+		if most, err = strconv.ParseInt(*r.MaxCount, 10, 64); err != nil || most < 1 {
+			return 0, 0, cli.Usage(fmt.Sprintf("--max-count is %q; give a number of 1 or more, or off", *r.MaxCount))
+		}
+	}
+	if r.MaxBytes != nil && *r.MaxBytes != off {
+		var size cli.ByteSize
+		if err := size.UnmarshalText([]byte(*r.MaxBytes)); err != nil {
+			return 0, 0, cli.Usage("--max-bytes: " + err.Error() + "; or off")
+		}
+		bytes = int64(size)
+	}
+	return most, bytes, nil
+}
+
+// off takes a limit away.
+const off = "off"
+
+// Run sets the limits that are given; the others stay.
+func (r *retentionSet) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	list, err := cl.ShowRetention(ctx)
+	if err != nil {
+		return err
+	}
+	var set client.RetentionSettings // of a kind that is not known here, the server says what there are
+	for _, k := range list.Kinds {
+		if k.Kind == r.Kind {
+			set = client.RetentionSettings{Age: k.Age, MaxCount: k.MaxCount, MaxBytes: k.MaxBytes}
+		}
+	}
+	if err := r.change(&set); err != nil {
+		return err
+	}
+	now, err := cl.SetRetention(ctx, r.Kind, set, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	return term.Printf("%s\n", keptText(&now))
+}
+
+func (r *retentionSet) change(set *client.RetentionSettings) error {
+	most, bytes, err := r.numbers()
+	if err != nil {
+		return err
+	}
+	if r.KeepAll {
+		*set = client.RetentionSettings{}
+	}
+	if r.Age != nil {
+		if set.Age = *r.Age; set.Age == off {
+			set.Age = ""
+		}
+	}
+	if r.MaxCount != nil {
+		set.MaxCount = most
+	}
+	if r.MaxBytes != nil {
+		set.MaxBytes = bytes
+	}
+	set.KeepAll = set.Age == "" && set.MaxCount == 0 && set.MaxBytes == 0 // all that there were are off by now
+	return nil
+}
+
+// keptText says what is kept of a kind.
+func keptText(k *client.RetentionKind) string {
+	var limits []string
+	if k.Age != "" {
+		limits = append(limits, "for "+k.Age)
+	}
+	if k.MaxCount != 0 {
+		limits = append(limits, "no more than the newest "+cli.Count(k.MaxCount))
+	}
+	if k.MaxBytes != 0 {
+		limits = append(limits, "up to "+cli.SizeOrNone(k.MaxBytes))
+	}
+	if len(limits) == 0 {
+		return k.Kind + " are kept for good"
+	}
+	return k.Kind + " are kept " + strings.Join(limits, ", ") + "; see what would go with: tranche retention run --dry-run"
+}
+
+type retentionRun struct {
+	DryRun bool `help:"Change nothing, and say what would go."`
+}
+
+// Run has what is past its limits deleted, or says what that would be.
+func (r *retentionRun) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	due, err := cl.RunRetention(ctx, client.RetentionRun{DryRun: r.DryRun}, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	if err := term.Printf("%s", dueText(&due, term.Room())); err != nil {
+		return err
+	}
+	past := slices.ContainsFunc(due.Kinds, func(d client.KindDue) bool { return d.Count > 0 })
+	if past && !r.DryRun {
+		term.Note("the node that leads deletes them now, in small pieces; see tranche retention show")
+	}
+	return nil
+}
+
+func dueText(due *client.RetentionDue, room int) string {
+	t := cli.Table{Right: map[int]bool{1: true, 2: true}, Room: room}
+	t.Row("KIND", "PAST", "BYTES", "ENDED BEFORE", "OLDEST", "NEWEST")
+	past := false
+	for i := range due.Kinds {
+		d := &due.Kinds[i]
+		if d.Count == 0 {
+			continue
+		}
+		past = true
+		t.Row(d.Kind, cli.Count(d.Count), roughly(d.Bytes), when(d.Before), when(d.Oldest), when(d.Newest))
+	}
+	if !past {
+		return "nothing is past its limits\n"
+	}
+	return t.String()
+}
+
+// roughly writes a size that is an estimate. Runs that were not measured yet have none.
+func roughly(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return "~" + cli.Count(bytes)
+}
+
+func when(at *time.Time) string {
+	if at == nil {
+		return "-"
+	}
+	return cli.Moment(*at)
+}

@@ -1,0 +1,192 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+// Streams are settings and figures of the JetStream streams.
+type Streams struct {
+	Show streamsShow `cmd:"" default:"1" help:"What is set for the streams, what they have, and why that differs."`
+	Set  streamsSet  `cmd:"" help:"Set their replicas and room, for all nodes; what is not named stays."`
+}
+
+type streamsShow struct{}
+
+// Run shows the streams.
+func (streamsShow) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	streams, err := cl.ShowStreams(ctx, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	return term.Printf("%s", streamsText(&streams, term.Room()))
+}
+
+type streamsSet struct {
+	Replicas   *streamReplicas `help:"Copies of each stream: 1, 3, 5 or auto (3 in a cluster, else 1)." placeholder:"N"`
+	WorkBytes  *streamSize     `help:"Room for requests, or default." placeholder:"SIZE"`
+	ReplyBytes *streamSize     `help:"Room for replies, or default." placeholder:"SIZE"`
+	EventBytes *streamSize     `help:"Room for events, or default." placeholder:"SIZE"`
+	StageBytes *streamSize     `help:"Room for replies on their way back into flows, or default." placeholder:"SIZE"`
+	FlowBytes  *streamSize     `help:"Room for the state of flows that wait, or default." placeholder:"SIZE"`
+	DeadBytes  *streamSize     `help:"Room for dead letters that no node has taken in, or default." placeholder:"SIZE"`
+	EventAge   *eventAge       `help:"For how long events stay, as 168h or 14d, or default." placeholder:"TIME"`
+}
+
+// Validate is called by kong.
+func (s *streamsSet) Validate() error {
+	if *s == (streamsSet{}) {
+		return cli.Usage("say what to set: --replicas, --work-bytes, --reply-bytes, --event-bytes, --stage-bytes, " +
+			"--flow-bytes, --dead-bytes or --event-age")
+	}
+	return nil
+}
+
+// usual takes a setting back to what it is when nobody says anything.
+const usual = "default"
+
+// streamReplicas is a number of copies, or 0 for auto.
+type streamReplicas int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (r *streamReplicas) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "auto", usual:
+		*r = 0
+		return nil
+	case "1", "3", "5":
+		*r = streamReplicas(text[0] - '0')
+		return nil
+	}
+	return fmt.Errorf("%.100q is not 1, 3, 5 or auto", text)
+}
+
+// streamSize is a number of bytes, or 0 for the default.
+type streamSize int64
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *streamSize) UnmarshalText(text []byte) error {
+	if string(text) == usual {
+		*s = 0
+		return nil
+	}
+	var size cli.ByteSize
+	err := size.UnmarshalText(text)
+	*s = streamSize(size)
+	return err
+}
+
+// eventAge is a time, or 0 for the default.
+type eventAge time.Duration
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (a *eventAge) UnmarshalText(text []byte) error {
+	if string(text) == usual {
+		*a = 0
+		return nil
+	}
+	if days, ok := strings.CutSuffix(string(text), "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil && n > 0 {
+			*a = eventAge(time.Duration(n) * 24 * time.Hour)
+			return nil
+		}
+	}
+	age, err := time.ParseDuration(string(text))
+	if err != nil || age <= 0 {
+		return fmt.Errorf("%.100q is not a time like 168h or 14d, or default", text)
+	}
+	*a = eventAge(age)
+	return nil
+}
+
+// Run changes the settings.
+func (s *streamsSet) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	change := client.StreamChanges{Replicas: (*int)(s.Replicas), WorkBytes: (*int64)(s.WorkBytes),
+		ReplyBytes: (*int64)(s.ReplyBytes), EventBytes: (*int64)(s.EventBytes), StageBytes: (*int64)(s.StageBytes),
+		FlowBytes: (*int64)(s.FlowBytes), DeadBytes: (*int64)(s.DeadBytes), EventAge: (*client.Duration)(s.EventAge)}
+	now, err := cl.SetStreams(ctx, change, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	if err := term.Printf("%s\n", streamsWanted(&now)); err != nil {
+		return err
+	}
+	term.Note("the node that leads brings it to JetStream within seconds; see tranche streams")
+	return nil
+}
+
+// streamsWanted says what is set.
+func streamsWanted(s *client.Streams) string {
+	replicas := cli.Count(int64(s.Replicas))
+	if s.Auto {
+		replicas = "auto"
+		if s.Replicas > 0 {
+			replicas += fmt.Sprintf(" (%d here)", s.Replicas)
+		}
+	}
+	size := cli.SizeOrNone
+	return fmt.Sprintf("set: replicas %s; room for requests %s, replies %s, stages %s, flows %s, events %s (for %s), "+
+		"dead letters %s; %s in all on each server that keeps them", replicas, size(s.WorkBytes), size(s.ReplyBytes),
+		size(s.StageBytes), size(s.FlowBytes), size(s.EventBytes), cli.ShortTime(s.EventAge.String()), size(s.DeadBytes),
+		cli.Gibibytes(s.Bytes))
+}
+
+func streamsText(s *client.Streams, room int) string {
+	text := streamsWanted(s) + "\n"
+	if s.ChangedBy != "" {
+		text += fmt.Sprintf("by %s at %s; ", cli.Inert(s.ChangedBy), cli.Moment(s.ChangedAt))
+	}
+	switch {
+	case s.Trouble != nil:
+		text += fmt.Sprintf("not brought about since %s, tried %s times: %s\n", cli.Moment(s.Trouble.Since),
+			cli.Count(int64(s.Trouble.Tries)), cli.Inert(s.Trouble.Error))
+		if s.Trouble.NextTry != nil {
+			text += "tried again at " + cli.Moment(*s.Trouble.NextTry) + ", and at once when it is changed\n"
+		}
+	case !s.Applied:
+		text += "not brought about yet: the node that leads does it within seconds\n"
+	default:
+		text += "brought about at " + cli.MomentOrNever(s.AppliedAt) + "\n"
+	}
+	if s.Unknown != "" {
+		return text + "what the streams have is not known: " + cli.Inert(s.Unknown) + "\n"
+	}
+	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true}, Room: room}
+	t.Row("STREAM", "REPLICAS", "ROOM", "BYTES", "MESSAGES", "LEADER", "DIFFERS")
+	for i := range s.Streams {
+		v := &s.Streams[i]
+		if v.Missing {
+			t.Row(v.Name, "-", "-", "-", "-", "-", "there is none; nodes make it")
+			continue
+		}
+		differs := v.Differs
+		if len(v.Behind) > 0 {
+			differs = append(differs, "copies not there or behind: "+strings.Join(v.Behind, ", "))
+		}
+		t.Row(v.Name, cli.Count(int64(v.Replicas)), cli.LimitText(cli.SizeOrNone(max(v.MaxBytes, 0))),
+			cli.Count(int64(v.Bytes)),
+			cli.Count(int64(v.Messages)), cli.LimitText(cli.Inert(v.Leader)), cli.LimitText(cli.Inert(strings.Join(differs,
+				"; "))))
+	}
+	return "" + text + "\n" + t.String()
+}

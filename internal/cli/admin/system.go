@@ -1,0 +1,108 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+)
+
+// Doctor checks the invariants of a database.
+type Doctor struct {
+	Database      string `help:"Check this database directly instead of asking a server." placeholder:"URL"`
+	ThroughPooler bool   `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
+}
+
+// Run checks the invariants.
+func (d *Doctor) Run(ctx context.Context, term *cli.Console) error {
+	report, err := d.examine(ctx, term)
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		err = term.Sent()
+	} else {
+		err = term.Printf("%s", reportText(&report))
+	}
+	if err == nil && report.Found > 0 {
+		err = cli.Exit(cli.ExitOther)
+	}
+	return err
+}
+
+func (d *Doctor) examine(ctx context.Context, term *cli.Console) (client.Report, error) {
+	if d.Database == "" {
+		cl, err := term.Client()
+		if err != nil {
+			return client.Report{}, err
+		}
+		return cl.Doctor(ctx, term.Keep())
+	}
+	if _, err := pgxpool.ParseConfig(d.Database); err != nil {
+		return client.Report{}, cli.Usage("--database: " + err.Error())
+	}
+	store, release, err := database.Open(ctx, d.Database, database.PoolConfig{ThroughPooler: d.ThroughPooler})
+	if err != nil {
+		return client.Report{}, err
+	}
+	defer release()
+	found, err := doctor.New(store).Doctor(ctx)
+	if err != nil {
+		return client.Report{}, err
+	}
+	return asSent[client.Report](term, found)
+}
+
+// asSent makes the document that a server would send of what this process found itself, and keeps it as one.
+func asSent[T any](term *cli.Console, found any) (document T, err error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(found); err != nil {
+		return document, fmt.Errorf("write what was found: %w", err)
+	}
+	term.Answer = bytes.TrimSpace(text.Bytes())
+	return document, json.Unmarshal(term.Answer, &document)
+}
+
+// violationText says where an invariant does not hold.
+func violationText(v *client.Violation) string {
+	place := ""
+	if v.Run != nil {
+		place += " run " + *v.Run
+	}
+	if v.Step != nil {
+		place += fmt.Sprintf(" step %d", *v.Step)
+	}
+	if v.Block != nil {
+		place += fmt.Sprintf(" block %d", *v.Block)
+	}
+	line := fmt.Sprintf("%s%s: %s (%d)", v.Invariant, place, v.What, v.Count)
+	if len(v.Ordinals) > 0 {
+		line += fmt.Sprintf(" items %v", v.Ordinals)
+		if v.Count > int64(len(v.Ordinals)) {
+			line += "…"
+		}
+	}
+	return line
+}
+
+func reportText(r *client.Report) string {
+	text := fmt.Sprintf("looked at %s runs, %s items, %s slices, %s parts in %s\n", cli.Count(int64(r.Runs)),
+		cli.Count(r.Items),
+		cli.Count(r.Slices), cli.Count(r.Parts), cli.Span(cli.Seconds(r.Seconds)))
+	if r.Found == 0 {
+		return text + "I1, I2, I3, I6, I7, I10, O1 and C1 hold\n"
+	}
+	for _, v := range r.Violations {
+		text += cli.Inert(violationText(&v)) + "\n"
+	}
+	return text + fmt.Sprintf("%s violations\n", cli.Count(int64(r.Found)))
+}

@@ -1,0 +1,2 @@
+// Package alerts has the commands about alerts.
+package alerts

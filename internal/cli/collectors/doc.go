@@ -1,0 +1,2 @@
+// Package collectors has the commands about collectors.
+package collectors

@@ -1,0 +1,217 @@
+package endpoints
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+type endpointsList struct{}
+
+// Run lists endpoints.
+func (endpointsList) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	list, err := cl.ListEndpoints(ctx, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	return term.Printf("%s", endpointsText(list, term.Room()))
+}
+
+func endpointsText(list client.EndpointList, room int) string {
+	if len(list.Endpoints) == 0 {
+		return "no service listens and no run waits for one\n"
+	}
+	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true}, Room: room}
+	t.Row("ENDPOINT", "READY", "BACKLOG", "RATE", "P50", "P99", "ERRORS", "LISTENERS")
+	for i := range list.Endpoints {
+		e := &list.Endpoints[i]
+		name, who := cli.Inert(e.Name), doers(e)
+		if e.Pace != nil && e.Pace.Breaker == client.BreakerStateOpen {
+			who += ", breaker open"
+		}
+		if cli.Narrow(room) {
+			name, who = cli.Short(name, 20), strings.Replace(who, doers(e), strconv.Itoa(len(e.Listeners)+len(e.Nodes)), 1)
+		}
+		t.Row(name, cli.Count(e.Ready), cli.Count(int64(e.Backlog)), cli.Rate(e.Rate), cli.PerItem(e.P50Millis),
+			cli.PerItem(e.P99Millis),
+			cli.Count(e.Errors), who)
+	}
+	return t.String()
+}
+
+// doers says who does the work: instances of services, or nodes.
+func doers(e *client.Endpoint) string {
+	switch kind, _ := workqueue.TargetKind(e.Name); {
+	case kind == workqueue.KindEndpoint:
+		return listeners(e.Listeners)
+	case len(e.Nodes) == 0:
+		return "no node"
+	case len(e.Nodes) == 1:
+		return cli.Inert(e.Nodes[0])
+	default:
+		return fmt.Sprintf("%d nodes", len(e.Nodes))
+	}
+}
+
+// listeners says how many there are, of which services.
+func listeners(all []client.Listener) string {
+	if len(all) == 0 {
+		return "none"
+	}
+	var kinds []string
+	for i := range all {
+		kind := cli.Inert(all[i].Service + " " + all[i].Version)
+		if !slices.Contains(kinds, kind) {
+			kinds = append(kinds, kind)
+		}
+	}
+	return fmt.Sprintf("%d: %s", len(all), strings.Join(kinds, ", "))
+}
+
+type endpointsShow struct {
+	Name string `arg:"" help:"The endpoint's name."`
+}
+
+// Run shows an endpoint.
+func (e *endpointsShow) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	found, err := cl.GetEndpoint(ctx, e.Name, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	return term.Printf("%s%s%s", endpointHead(&found), instancesOf(&found, term.Room()),
+		changesText(found.Changes, term.Room()))
+}
+
+func endpointHead(e *client.Endpoint) string {
+	t := cli.Table{}
+	kind, _ := workqueue.TargetKind(e.Name)
+	t.Row("endpoint", cli.Inert(e.Name))
+	if services := services(e.Listeners); len(services) > 0 {
+		t.Row("service", strings.Join(services, ", "))
+	}
+	waiting := ""
+	if e.Waiting > 0 {
+		waiting = fmt.Sprintf(", %s wait for other steps or are held", cli.Count(e.Waiting))
+	}
+	t.Row("runs", fmt.Sprintf("%d: %s items ready, %s in flight, %s to be tried again%s", e.Runs, cli.Count(e.Ready),
+		cli.Count(e.InFlight), cli.Count(e.Scheduled), waiting))
+	if kind != workqueue.KindEndpoint {
+		t.Row("done by", doers(e))
+		paceRows(&t, e)
+		return t.String()
+	}
+	t.Row("requests", fmt.Sprintf("%s waiting, %s taken", cli.Count(int64(e.Backlog)), cli.Count(int64(e.Processing))))
+	concurrency := "left to the services"
+	if e.Concurrency > 0 {
+		concurrency = fmt.Sprintf("%d for each instance, set by an operator", e.Concurrency)
+	}
+	t.Row("concurrency", concurrency)
+	paceRows(&t, e)
+	t.Row("rate", cli.Rate(e.Rate))
+	t.Row("one item", fmt.Sprintf("p50 %s, p99 %s", cli.PerItem(e.P50Millis), cli.PerItem(e.P99Millis)))
+	t.Row("answered", fmt.Sprintf("%s items, %s of them with an error", cli.Count(e.Items), cli.Count(e.Errors)))
+	return t.String()
+}
+
+// services are the names of those who listen.
+func services(all []client.Listener) []string {
+	var names []string
+	for i := range all {
+		if name := cli.Inert(all[i].Service); !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// instancesOf lists who does the work.
+func instancesOf(e *client.Endpoint, room int) string {
+	if kind, _ := workqueue.TargetKind(e.Name); kind == workqueue.KindEndpoint {
+		return instancesText(e.Listeners, room)
+	}
+	if len(e.Nodes) == 0 {
+		return "\nno node that is alive does this\n"
+	}
+	var text strings.Builder
+	for _, node := range e.Nodes {
+		text.WriteString("\n" + cli.Inert(node))
+	}
+	return text.String() + "\n"
+}
+
+func instancesText(all []client.Listener, room int) string {
+	if len(all) == 0 {
+		return "\nnobody listens\n"
+	}
+	t := cli.Table{Right: map[int]bool{3: true, 4: true, 5: true, 6: true, 7: true}, Room: room}
+	t.Row("INSTANCE", "VERSION", "HEALTH", "BUSY", "RATE", "P50", "P99", "ERRORS", "HOST")
+	several := len(services(all)) > 1
+	var notes strings.Builder
+	for i := range all {
+		l := &all[i]
+		health, busy := l.State, strconv.Itoa(l.InFlight)
+		if health == "" {
+			health = "-"
+		}
+		if l.Concurrency > 0 {
+			busy = fmt.Sprintf("%d/%d", l.InFlight, l.Concurrency)
+		}
+		version := cli.Short(cli.Inert(l.Version), 16)
+		if several {
+			version = cli.Short(cli.Inert(l.Service), 16) + " " + version
+		}
+		t.Row(cli.Short(cli.Inert(l.Instance), 8), version, health, busy, cli.Rate(l.Rate), cli.PerItem(l.P50Millis),
+			cli.PerItem(l.P99Millis),
+			cli.Count(l.Errors), cli.Inert(l.Host))
+		notes.WriteString(instanceNotes(l))
+	}
+	return "\n" + t.String() + notes.String()
+}
+
+// instanceNotes says what stands out of an instance, in lines of their own.
+func instanceNotes(l *client.Listener) string {
+	var notes []string
+	switch {
+	case l.Reason == "":
+	case l.State == string(wire.StateWaiting):
+		notes = append(notes, "waits: "+cli.Inert(l.Reason))
+	default: // it listens, and something is denied to it
+		notes = append(notes, cli.Inert(l.Reason))
+	}
+	for _, n := range []struct {
+		count int64
+		what  string
+	}{
+		{l.Redelivered, "requests came again"}, {l.GivenUp, "given up"}, {l.Dead, "dead-lettered"},
+		{l.Rebinds, "times its consumer was lost"},
+	} {
+		if n.count > 0 {
+			notes = append(notes, cli.Count(n.count)+" "+n.what)
+		}
+	}
+	if len(notes) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("  %s: %s\n", cli.Short(cli.Inert(l.Instance), 8), strings.Join(notes, ", "))
+}

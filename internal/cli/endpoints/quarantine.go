@@ -1,0 +1,98 @@
+package endpoints
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+)
+
+type quarantineList struct {
+	Of    string `name:"run" help:"Only those about this run: an id, a piece of one, a name, or last." placeholder:"RUN"`
+	After int64  `help:"Only those older than this one." placeholder:"NUMBER"`
+	Limit int    `default:"20" help:"How many." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (q *quarantineList) Validate() error { return cli.ListLimit(q.Limit, deadletter.MaxQuarantined) }
+
+// Run lists quarantined messages.
+func (q *quarantineList) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams{
+		Run: q.Of, After: q.After, Limit: q.Limit,
+	}, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	if len(page.Messages) == 0 {
+		return term.Printf("nothing is in quarantine\n")
+	}
+	if err := term.Printf("%s", quarantineText(page.Messages, term.Room())); err != nil {
+		return err
+	}
+	if page.Next != 0 {
+		term.Note("there are more; go on with --after %d", page.Next)
+	}
+	return nil
+}
+
+func quarantineText(messages []client.QuarantinedView, room int) string {
+	t := cli.Table{Right: map[int]bool{0: true}, Room: room}
+	t.Row("NUMBER", "TIME", "REASON", "RUN", "DETAIL")
+	for i := range messages {
+		m := &messages[i]
+		run := "-"
+		if m.Run != nil {
+			run = cli.ShortID(*m.Run)
+		}
+		t.Row(strconv.FormatInt(m.ID, 10), cli.Moment(m.At)[5:16], cli.Short(cli.Inert(m.Reason), 20), run,
+			cli.Inert(m.Detail))
+	}
+	return t.String()
+}
+
+type quarantineShow struct {
+	Number int64 `arg:"" help:"Its number in the list."`
+	Full   bool  `help:"All that is kept of the body: 64 KiB."`
+}
+
+// Run shows a quarantined message.
+func (q *quarantineShow) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	m, err := cl.GetQuarantined(ctx, q.Number, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	return term.Printf("%s%s%s", quarantinedHead(&m), cli.HeadersText(m.Headers), cli.ContentText(&m.Body, q.Full))
+}
+
+func quarantinedHead(m *client.QuarantinedDocument) string {
+	t := cli.Table{}
+	t.Row("number", strconv.FormatInt(m.ID, 10))
+	t.Row("time", cli.Moment(m.At))
+	t.Row("reason", cli.Inert(m.Reason))
+	t.Row("detail", cli.Short(cli.Inert(m.Detail), cli.MaxShown))
+	t.Row("subject", cli.Inert(m.Subject))
+	if m.Run != nil {
+		t.Row("run", *m.Run)
+	}
+	if m.Slice != nil {
+		t.Row("slice", *m.Slice)
+	}
+	return t.String()
+}

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Inert makes a text from outside safe to print on one line of a terminal: what could move the cursor, change colours
+// or turn the direction of writing is shown as an escape.
+func Inert(s string) string { return escape(s, "") }
+
+// InertText is inert for a text that may have lines and tabs.
+func InertText(s string) string { return escape(s, "\n\t") }
+
+// escape leaves printable characters and those in kept as they are.
+func escape(s, kept string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, size := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case unicode.IsPrint(r), strings.ContainsRune(kept, r):
+			b.WriteRune(r)
+		case r < utf8.RuneSelf:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default: // format characters, bidi overrides among them, and odd spaces
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		i += size
+	}
+	return b.String()
+}
+
+// inertWriter passes on lines and tabs, and everything else that is inert. A character may be cut between two writes.
+type inertWriter struct {
+	to   io.Writer
+	rest []byte
+}
+
+// Write implements io.Writer.
+func (w *inertWriter) Write(p []byte) (int, error) {
+	text := slices.Concat(w.rest, p)
+	whole := len(text)
+	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
+		if start := len(text) - back; utf8.RuneStart(text[start]) {
+			if !utf8.FullRune(text[start:]) {
+				whole = start
+			}
+			break
+		}
+	}
+	w.rest = text[whole:]
+	if _, err := io.WriteString(w.to, escape(string(text[:whole]), "\n\t")); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

@@ -1,0 +1,190 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// MaxShown bounds the characters of a payload or result on a terminal. --json has all of it.
+const MaxShown = 2000
+
+// ItemText tells of an item: its state, its result or error, and every attempt.
+func ItemText(item *client.ItemView) string {
+	t := Table{}
+	t.Row("key", Inert(item.Key))
+	t.Row("ordinal", fmt.Sprint(item.Ordinal))
+	t.Row("state", string(item.State))
+	t.Row("payload", Short(Inert(string(item.Payload)), MaxShown))
+	var text strings.Builder
+	text.WriteString(t.String())
+	for i := range item.Steps {
+		text.WriteString("\n" + stepText(&item.Steps[i]))
+	}
+	return text.String()
+}
+
+func stepText(step *client.ItemStep) string {
+	t := Table{}
+	t.Row("step", Inert(step.Name)+" on "+TargetText(step.Endpoint)+OptionalText(step.Optional))
+	t.Row("state", itemState(step))
+	switch {
+	case step.Error != nil:
+		t.Row("error", Inert(step.Error.Code)+": "+Short(Inert(step.Error.Message), MaxShown))
+	case len(step.ResultBytes) > 0:
+		t.Row("result", fmt.Sprintf("%s bytes of %s", Count(int64(len(step.ResultBytes))), Inert(step.ContentType)))
+	case len(step.Result) > 0:
+		t.Row("result", Short(Inert(string(step.Result)), MaxShown))
+	}
+	if a := step.Accepted; a != nil {
+		t.Row("accepted", Moment(a.At)+" by "+Inert(a.By)+": "+Inert(a.Reason))
+	}
+	if origin := partOrigin(step); origin != "" {
+		t.Row("part", origin)
+	}
+	for i := range step.Earlier {
+		t.Row("before", earlierText(&step.Earlier[i]))
+	}
+	switch {
+	case len(step.Attempts) > 0:
+	case step.State == "skipped":
+		return t.String()
+	default:
+		return t.String() + "no attempts yet\n"
+	}
+	a := Table{Right: map[int]bool{0: true, 4: true}}
+	a.Row("TRY", "SLICE", "WHY", "OUTCOME", "ITEMS", "SENT", "TOOK", "SERVICE")
+	for i := range step.Attempts {
+		at := &step.Attempts[i]
+		sent, took := "-", "-"
+		if at.SentAt != nil {
+			sent = at.SentAt.Local().Format("01-02 15:04:05")
+			if at.EndedAt != nil {
+				took = Span(at.EndedAt.Sub(*at.SentAt).Round(time.Millisecond))
+			}
+		}
+		slice := at.Slice[:min(len(at.Slice), 8)]
+		a.Row(fmt.Sprint(at.Attempt), slice, Inert(at.Cause), at.Outcome, Count(int64(at.Items)), sent, took,
+			Short(Inert(at.Service), 24))
+	}
+	return t.String() + "\n" + a.String() + attemptErrors(step.Attempts)
+}
+
+// attemptErrors says why attempts failed that were not the last, those in a row with the same error in one line.
+func attemptErrors(attempts []client.Attempt) string {
+	var b strings.Builder
+	for i := 0; i < len(attempts); {
+		first := &attempts[i]
+		last := first
+		for i++; i < len(attempts) && first.Error != nil && sameError(first, &attempts[i]); i++ {
+			last = &attempts[i]
+		}
+		if first.Error == nil || first.Outcome == "failed" {
+			continue
+		}
+		tries := fmt.Sprintf("try %d", first.Attempt)
+		if last != first {
+			tries = fmt.Sprintf("tries %d to %d", first.Attempt, last.Attempt)
+		}
+		fmt.Fprintf(&b, "  %s: %s: %s\n", tries, Inert(first.Error.Code), Short(Inert(first.Error.Message), 200))
+	}
+	return b.String()
+}
+
+func sameError(a, b *client.Attempt) bool {
+	return b.Error != nil && *a.Error == *b.Error && a.Generation == b.Generation && b.Outcome != "failed"
+}
+
+// itemState says where an item is in a step, and what keeps it there.
+func itemState(step *client.ItemStep) string {
+	state := strings.ReplaceAll(step.State, "_", " ")
+	switch {
+	case step.State == "skipped":
+		state = "left out"
+		if len(step.LeftOutBy) > 0 {
+			state += ": " + stepNames(step.LeftOutBy) + " failed"
+		}
+	case step.State == "waiting" && len(step.WaitsFor) > 0:
+		state += " for " + stepNames(step.WaitsFor)
+	case len(step.WaitsFor) > 0:
+		state += ", at the barrier: " + stepNames(step.WaitsFor) + " has to end for all items"
+	case step.Stale:
+		state += "; what it was made from is being made again"
+	}
+	return state
+}
+
+// stepNames names steps.
+func stepNames(names []string) string {
+	if len(names) == 1 {
+		return "step " + Inert(names[0])
+	}
+	return "steps " + Inert(strings.Join(names, ", "))
+}
+
+// OptionalText says that a step may fail without harm.
+func OptionalText(optional bool) string {
+	if optional {
+		return " (optional)"
+	}
+	return ""
+}
+
+// partOrigin says what a part is and where it came from.
+func partOrigin(step *client.ItemStep) string {
+	if step.Generation == 0 {
+		return ""
+	}
+	parts := []string{fmt.Sprintf("generation %d", step.Generation)}
+	if step.SHA256 != "" {
+		parts = append(parts, bytesText(step.Size), "sha256 "+shortHash(step.SHA256))
+	}
+	if step.RecordedAt != nil {
+		parts = append(parts, Moment(*step.RecordedAt))
+	}
+	if step.Service != "" {
+		parts = append(parts, "by "+Short(Inert(step.Service), 40))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// earlierText is a part that does not count any more.
+func earlierText(p *client.EarlierPart) string {
+	text := fmt.Sprintf("generation %d, ", p.Generation)
+	if p.Error != nil {
+		text += "failed with " + Inert(p.Error.Code)
+	} else {
+		text += bytesText(p.Size) + ", sha256 " + shortHash(p.SHA256)
+	}
+	if p.RecordedAt != nil {
+		text += ", " + Moment(*p.RecordedAt)
+	}
+	return text
+}
+
+func bytesText(n int) string {
+	if n == 1 {
+		return "1 byte"
+	}
+	return Count(int64(n)) + " bytes"
+}
+
+// shortHash is as much of a hash as people compare.
+func shortHash(hash string) string { return hash[:min(len(hash), 16)] }
+
+// TargetText is what a step asks, in words.
+func TargetText(key string) string {
+	switch kind, target := workqueue.TargetKind(key); kind {
+	case workqueue.KindHTTP:
+		return "HTTP service " + Inert(target)
+	case workqueue.KindSQL:
+		return "source " + Inert(target)
+	case workqueue.KindLocal:
+		return "local function " + Inert(target)
+	default:
+		return "endpoint " + Inert(target)
+	}
+}

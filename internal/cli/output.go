@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+// Document prints one JSON document.
+func (c *Console) Document(v any) error {
+	encoder := json.NewEncoder(c.Out)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(v); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return nil
+}
+
+// Keep has a request's answer kept as it was sent, for sent.
+func (c *Console) Keep() client.CallOption { return client.Raw(&c.Answer) }
+
+// Sent prints the answer that was kept last, as the server sent it: also what this program does not know.
+func (c *Console) Sent() error {
+	var out bytes.Buffer
+	if err := json.Indent(&out, c.Answer, "", "  "); err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	out.WriteByte('\n')
+	if _, err := c.Out.Write(out.Bytes()); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return nil
+}
+
+// Printf writes to the output.
+func (c *Console) Printf(format string, args ...any) error {
+	if _, err := fmt.Fprintf(c.Out, format, args...); err != nil {
+		return fmt.Errorf("write to standard output: %w", err)
+	}
+	return nil
+}
+
+// IsTerminal reports whether a person looks at w.
+func IsTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// Width is how many columns w has.
+func Width(w io.Writer) int {
+	if file, ok := w.(*os.File); ok {
+		if columns, _, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 {
+			return columns
+		}
+	}
+	return 80
+}
+
+// OSUser is who runs the command, for the audit log.
+func OSUser() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return os.Getenv("USER")
+}
+
+// Room is how many characters a line may have: on a terminal its columns, elsewhere 0 for any number.
+func (c *Console) Room() int {
+	if IsTerminalOut(c) {
+		return c.Columns
+	}
+	return 0
+}
+
+// Narrow is the room of a line that has no place for more than what matters most.
+func Narrow(room int) bool { return room > 0 && room < 100 }
+
+// Short cuts a text to a number of characters.
+func Short(s string, limit int) string {
+	runes := []rune(s)
+	if len(runes) <= limit {
+		return s
+	}
+	return string(runes[:max(limit-1, 0)]) + "…"
+}
+
+// Pace writes a number a second. What is slow is not nothing.
+func Pace(rate float64) string {
+	switch {
+	case rate > 0 && rate < 0.1:
+		return fmt.Sprintf("%.1g", rate)
+	case rate < 10:
+		return fmt.Sprintf("%.1f", rate)
+	default:
+		return Count(int64(min(rate, 1e18)))
+	}
+}
+
+// Count writes a number with separators: 1,234,567.
+func Count(n int64) string {
+	digits, first := strconv.FormatInt(n, 10), 0
+	if n < 0 {
+		first = len("-")
+	}
+	for i := len(digits) - 3; i > first; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// Span writes a duration as people say it: 0.8s, 12s, 3m05s, 2h10m.
+func Span(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	default:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+}
+
+// ShortTime leaves out of a setting what is zero: 1h, not 1h0m0s.
+func ShortTime(setting string) string {
+	if minutes, ok := strings.CutSuffix(setting, "m0s"); ok {
+		setting = minutes + "m"
+	}
+	if hours, ok := strings.CutSuffix(setting, "h0m"); ok {
+		setting = hours + "h"
+	}
+	return setting
+}
+
+// Seconds are a duration.
+func Seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// Moment writes a time as the reader's clock shows it.
+func Moment(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
+
+// Table is rows of cells, aligned in columns. The first row is the head.
+type Table struct {
+	Rows  [][]string
+	Right map[int]bool // columns of numbers
+	Room  int          // characters of a line; 0: as many as it takes
+}
+
+// Row adds a row.
+func (t *Table) Row(cells ...string) { t.Rows = append(t.Rows, cells) }
+
+// String lays the table out, two spaces between columns, no spaces at the ends of lines.
+func (t *Table) String() string {
+	var widths []int
+	for _, row := range t.Rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for _, row := range t.Rows {
+		var line strings.Builder
+		for i, cell := range row {
+			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if t.Right[i] {
+				cell, pad = pad+cell, ""
+			}
+			line.WriteString(cell + pad + "  ")
+		}
+		text := strings.TrimRight(line.String(), " ")
+		if t.Room > 0 {
+			text = Short(text, t.Room)
+		}
+		b.WriteString(text + "\n")
+	}
+	return b.String()
+}
+
+// IsTerminalOut reports whether a person looks at standard output.
+func IsTerminalOut(term *Console) bool {
+	_, ok := term.Out.(*inertWriter)
+	return ok
+}
+
+// ListLimit refuses a --limit outside of what a list may have.
+func ListLimit(limit, most int) error {
+	if limit < 1 || limit > most {
+		return fmt.Errorf("--limit is %d; it must lie between 1 and %d", limit, most)
+	}
+	return nil
+}

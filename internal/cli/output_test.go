@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+// PROOF: who may do what, 8.
+func TestInert(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"plain, äöü 漢字":     "plain, äöü 漢字",
+		"\x1b[31mred":       `\x1b[31mred`,
+		"a\rb\nc\td\x00":    `a\x0db\x0ac\x09d\x00`,
+		"\u202egnp.exe":     `\u202egnp.exe`,
+		"zero\u200bwidth":   `zero\u200bwidth`,
+		"c1 \u009b31m":      `c1 \u009b31m`,
+		"\xff\xfe":          `\xff\xfe`,
+		"isolate \u2066x":   `isolate \u2066x`,
+		"line\u2028break":   `line\u2028break`,
+		"del\x7f":           `del\x7f`,
+		"real \ufffd stays": "real \ufffd stays",
+	} {
+		if got := Inert(in); got != want {
+			t.Errorf("inert(%q) = %q; want %q", in, got, want)
+		}
+	}
+	if got := InertText("one\ntwo\x07"); got != "one\ntwo\\x07" {
+		t.Errorf("inertText kept or lost a line: %q", got)
+	}
+}
+
+func TestInertWriterKeepsCutCharacters(t *testing.T) {
+	t.Parallel()
+	const text = "ä漢😀\x1b[2J\u202e\tx\n"
+	var out strings.Builder
+	w := &inertWriter{to: &out}
+	for i := range len(text) {
+		if n, err := w.Write([]byte{text[i]}); n != 1 || err != nil {
+			t.Fatalf("wrote %d, %v", n, err)
+		}
+	}
+	if want := `ä漢😀\x1b[2J\u202e` + "\tx\n"; out.String() != want {
+		t.Errorf("got %q; want %q", out.String(), want)
+	}
+}
+
+func TestCountAndSpan(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000"} {
+		if got := Count(n); got != want {
+			t.Errorf("count(%d) = %q; want %q", n, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 800 * time.Millisecond: "0.8s", 12 * time.Second: "12s", 185 * time.Second: "3m05s",
+		130 * time.Minute: "2h10m",
+	} {
+		if got := Span(d); got != want {
+			t.Errorf("span(%s) = %q; want %q", d, got, want)
+		}
+	}
+}
+
+func TestTableAligns(t *testing.T) {
+	t.Parallel()
+	table := Table{Right: map[int]bool{1: true}}
+	table.Row("NAME", "N", "LAST")
+	table.Row("ä", "1,000", "")
+	if got, want := table.String(), "NAME      N  LAST\nä     1,000\n"; got != want {
+		t.Errorf("got %q; want %q", got, want)
+	}
+}
+
+func TestNumbersAreWritten(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int64]string{
+		0: "0", 999: "999", 1000: "1,000", -999: "-999", -1000: "-1,000", -1234567: "-1,234,567",
+		math.MaxInt64: "9,223,372,036,854,775,807", math.MinInt64: "-9,223,372,036,854,775,808",
+	} {
+		if got := Count(n); got != want {
+			t.Errorf("count(%d) = %s; want %s", n, got, want)
+		}
+	}
+	for n, want := range map[float64]string{
+		0: "0.0", 0.001: "0.001", 0.5: "0.5", 1234.5: "1,234", 1e308: "1,000,000,000,000,000,000",
+	} {
+		if got := Pace(n); got != want {
+			t.Errorf("pace(%v) = %s; want %s", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,2 @@
+// Package plans has the commands about plans on record.
+package plans

@@ -1,0 +1,124 @@
+package runs
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+type runErrors struct {
+	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	All bool   `help:"Every failed item instead of groups."`
+}
+
+// Run shows what failed.
+func (r *runErrors) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	if r.All {
+		stream, err := cl.FailedItems(ctx, r.Ref)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = stream.Close() }()
+		return cli.PrintLines(term, stream, errorLine)
+	}
+	groups, err := cl.ListErrors(ctx, r.Ref, client.ListErrorsParams{}, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	return term.Printf("%s", errorText(groups, term.Columns))
+}
+
+func errorText(found client.ErrorGroups, columns int) string {
+	if len(found.Groups) == 0 {
+		return "no failed items\n"
+	}
+	room := max(columns, 40)
+	var text strings.Builder
+	for i := range found.Groups {
+		text.WriteString(groupText(&found.Groups[i], room))
+	}
+	if found.MoreGroups > 0 {
+		fmt.Fprintf(&text, "and %s more groups of %s items; --all lists each item\n", cli.Count(found.MoreGroups),
+			cli.Count(found.MoreItems))
+	}
+	run := cli.ShortID(found.Run)
+	fmt.Fprintf(&text, "\nrun a group again with:  tranche run rerun %s --group %s\n", run, found.Groups[0].ID)
+	fmt.Fprintf(&text, "run all of them again:    tranche run rerun %s --failed\n", run)
+	fmt.Fprintf(&text, "accept a group:           tranche run accept %s --group %s --reason TEXT\n", run,
+		found.Groups[0].ID)
+	return text.String()
+}
+
+// groupText is a group with its examples, a line each.
+func groupText(g *client.ErrorGroup, room int) string {
+	var text strings.Builder
+	line := func(format string, args ...any) {
+		text.WriteString(cli.Short(fmt.Sprintf(format, args...), room) + "\n")
+	}
+	line("%s  %s  %s  %s", g.ID, cli.Count(g.Count+g.Also), cli.Short(cli.Inert(g.Code), 40), cli.Inert(g.Shape))
+	line("    %s", groupOrigin(g))
+	for _, e := range g.Examples {
+		line("    %s  %s", cli.Short(cli.Inert(e.Key), 30), cli.Inert(e.Message))
+	}
+	if more := g.Count + g.Also - int64(len(g.Examples)); more > 0 {
+		line("    and %s more", cli.Count(more))
+	}
+	if g.Also > 0 {
+		line("    %s of them are counted with a step before that failed them, too", cli.Count(g.Also))
+	}
+	return text.String()
+}
+
+// groupOrigin says where and when a group of errors came from.
+func groupOrigin(g *client.ErrorGroup) string {
+	origin := "step " + cli.Inert(g.Step)
+	if g.Optional {
+		origin += " (optional: the items went on without it)"
+	}
+	if g.First != nil && g.Last != nil {
+		origin += ", " + between(*g.First, *g.Last)
+	}
+	if len(g.Services) > 0 {
+		origin += ", by " + cli.Inert(strings.Join(g.Services, ", "))
+	}
+	switch g.Accepted {
+	case 0:
+	case g.Count + g.Also:
+		origin = "accepted; " + origin
+	default:
+		origin = cli.Count(g.Accepted) + " of them accepted; " + origin
+	}
+	return origin
+}
+
+// between names a time, or two and no date twice.
+func between(first, last time.Time) string {
+	from, to := cli.Moment(first), cli.Moment(last)
+	switch {
+	case from == to:
+		return from
+	case from[:10] == to[:10]:
+		return from + " to " + to[11:]
+	default:
+		return from + " to " + to
+	}
+}
+
+// errorLine is an item that failed; others have none.
+func errorLine(item *client.ExportedItem) string {
+	if item.Error == nil {
+		return ""
+	}
+	return fmt.Sprintf("%s\t%s\t%s", cli.Inert(item.Key), cli.Inert(item.Error.Code), cli.Inert(item.Error.Message))
+}

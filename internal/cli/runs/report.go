@@ -1,0 +1,294 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+type runReport struct {
+	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
+	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there or unchanged; may stand more than once." placeholder:"CHANGE"`
+	Digests bool     `default:"true" negatable:"" help:"Digests of the items and results; they read every item."`
+}
+
+// Validate is called by kong.
+func (r *runReport) Validate() error {
+	if len(r.List) > 0 && r.Against == "" {
+		return errors.New("--list lists keys of a comparison: say with what, by --against RUN")
+	}
+	return nil
+}
+
+// Run reports on a run.
+func (r *runReport) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	if len(r.List) > 0 {
+		return r.list(ctx, term, cl)
+	}
+	report, err := cl.ReportRun(ctx, r.Ref,
+		client.ReportRunParams{Against: r.Against, Digests: r.Digests}, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	text := reportHead(&report) + reportItems(&report, term.Room()) + reportSteps(&report, term.Room()) +
+		reportTime(&report) + reportRequests(&report) +
+		reportWorkers(&report, term.Room()) + reportDigests(&report) + reportAgainst(&report)
+	return term.Printf("%s", text)
+}
+
+// list prints each key that was asked for, as it is for JSON, a line of its own otherwise.
+func (r *runReport) list(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	stream, err := cl.CompareRuns(ctx, r.Ref, client.CompareRunsParams{Against: r.Against, Change: r.List})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stream.Close() }()
+	return cli.PrintLines(term, stream, func(d *client.Difference) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s", cli.Inert(d.Key), cli.Inert(d.Change), standingText(d.There),
+			standingText(d.Here))
+	})
+}
+
+func standingText(s *client.Standing) string {
+	switch {
+	case s == nil:
+		return "-"
+	case s.Step != "":
+		return cli.Inert(string(s.Outcome) + " " + s.ErrorCode + " in " + s.Step)
+	case s.ErrorCode != "":
+		return cli.Inert(string(s.Outcome) + " " + s.ErrorCode)
+	default:
+		return cli.Inert(string(s.Outcome))
+	}
+}
+
+func reportHead(r *client.ReportDocument) string {
+	t := cli.Table{}
+	t.Row("run", r.ID)
+	if r.Name != "" {
+		t.Row("name", cli.Inert(r.Name))
+	}
+	t.Row("plan", planText(r.Plan, r.PlanVersion))
+	if r.Source != "" {
+		t.Row("source", cli.Inert(r.Source))
+	}
+	started := cli.Moment(r.CreatedAt)
+	if r.CreatedBy != "" {
+		started += " by " + cli.Inert(r.CreatedBy)
+	}
+	t.Row("started", started)
+	state := r.State
+	if r.FinishedAt != nil {
+		state += " at " + cli.Moment(*r.FinishedAt)
+	}
+	t.Row("state", state)
+	return t.String()
+}
+
+// maxReportGroups bounds the groups of errors in a report that people read.
+const maxReportGroups = 10
+
+// reportItems counts the items so that the lines below the first add up to it.
+func reportItems(r *client.ReportDocument, room int) string {
+	t := cli.Table{Right: map[int]bool{1: true}, Room: room}
+	t.Row("items", cli.Count(r.Items))
+	t.Row("  done", cli.Count(r.Done))
+	accepted := ""
+	if r.Accepted > 0 {
+		accepted = "of which " + cli.Count(r.Accepted) + " accepted"
+	}
+	t.Row("  failed", cli.Count(r.Failed), accepted)
+	listed := int64(0)
+	for i := range r.Errors.Groups[:min(len(r.Errors.Groups), maxReportGroups)] {
+		g := &r.Errors.Groups[i]
+		if g.Optional || g.Count == 0 {
+			continue
+		}
+		listed += g.Count
+		t.Row("    "+g.ID, cli.Count(g.Count), cli.Short(cli.Inert(g.Code), 30)+"  "+cli.Inert(g.Shape))
+	}
+	if rest := r.Errors.Items - listed; rest > 0 {
+		t.Row("    others", cli.Count(rest), "see: tranche run errors "+cli.ShortID(r.ID))
+	}
+	for _, u := range r.Unprocessed {
+		t.Row("  "+strings.ReplaceAll(u.State, "_", " "), cli.Count(u.Items))
+	}
+	text := "\n" + t.String()
+	if r.Skipped > 0 {
+		text += fmt.Sprintf("%s duplicates were left out at intake and are no items\n", cli.Count(r.Skipped))
+	}
+	return text
+}
+
+// reportSteps accounts for each step, where there are several.
+func reportSteps(r *client.ReportDocument, room int) string {
+	if len(r.Steps) < 2 {
+		return ""
+	}
+	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}, Room: room}
+	t.Row("STEP", "DONE", "FAILED", "LEFT OUT", "MISSING", "REQUESTS", "ASKED", "P50", "P99", "ASKS")
+	for i := range r.Steps {
+		s := &r.Steps[i]
+		t.Row(cli.Short(cli.Inert(s.Name), 24), cli.Count(s.Done), cli.Count(s.Failed), cli.Count(s.Skipped),
+			cli.Count(s.Missing), cli.Count(s.Requests),
+			cli.Count(s.Asked), exactly(s.P50Seconds), exactly(s.P99Seconds),
+			cli.TargetText(s.Endpoint)+cli.OptionalText(s.Optional))
+	}
+	return "\n" + t.String()
+}
+
+func reportTime(r *client.ReportDocument) string {
+	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}}
+	t.Row("GENERATION", "WAITING", "WORKING", "PAUSED", "CLOSING", "IN ALL", "DONE", "FAILED", "ITEMS/S", "ENDED")
+	for i := range r.Generations {
+		g := &r.Generations[i]
+		ended := g.Ended
+		if g.EndedAt == nil {
+			ended = "goes on"
+		}
+		t.Row(fmt.Sprint(g.Generation), exactly(g.WaitingSeconds), exactly(g.WorkingSeconds), exactly(g.PausedSeconds),
+			exactly(g.ClosingSeconds), exactly(g.Seconds), cli.Count(g.Done), cli.Count(g.Failed), cli.Pace(g.Rate), ended)
+	}
+	loaded := "to load"
+	if r.Open != nil {
+		loaded = "open so far"
+	}
+	return fmt.Sprintf("\ntime: %s %s, then %s, %s of it paused; %s items/s, best %s\n", exactly(r.LoadingSeconds), loaded,
+		exactly(r.Seconds), exactly(r.PausedSeconds), cli.Pace(r.Rate), cli.Pace(r.BestRate)) + t.String()
+}
+
+// exactly writes a time of which milliseconds matter.
+func exactly(s float64) string {
+	d := cli.Seconds(s)
+	if d > 0 && d < time.Second {
+		return fmt.Sprintf("%.0fms", max(float64(d)/float64(time.Millisecond), 1))
+	}
+	return cli.Span(d)
+}
+
+func reportRequests(r *client.ReportDocument) string {
+	q := &r.Requests
+	var text strings.Builder
+	fmt.Fprintf(&text, "\nrequests: %s of %.1f items on average; half took %s or less, 99%% took %s or less\n",
+		cli.Count(q.Count), q.MeanItems, exactly(q.P50Seconds), exactly(q.P99Seconds))
+	t := cli.Table{Right: map[int]bool{1: true, 2: true}}
+	for _, c := range q.ByCause {
+		t.Row("  "+cli.Inert(c.Cause), cli.Count(c.Requests), cli.Count(c.Items)+" items")
+	}
+	text.WriteString(t.String())
+	fmt.Fprintf(&text, "  %s items were asked for more than once, %s requests were retries\n", cli.Count(q.TriedAgain),
+		cli.Count(q.Retries))
+	if q.LostToStreams+q.LostToNodes > 0 {
+		fmt.Fprintf(&text, "  %s were lost with a stream, %s with a node, and issued again\n", cli.Count(q.LostToStreams),
+			cli.Count(q.LostToNodes))
+	}
+	text.WriteString(reportBisections(&r.Bisections))
+	return text.String()
+}
+
+// reportBisections tells what was found out about chunks that failed as a whole.
+func reportBisections(b *client.Bisections) string {
+	if len(b.Kinds) == 0 {
+		return ""
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "  chunks that failed as a whole took %s requests more; %s items of them failed alone\n",
+		cli.Count(int64(b.Slices)), cli.Count(int64(b.Culprits)))
+	for _, kind := range slices.Sorted(maps.Keys(b.Kinds)) {
+		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(cli.Inert(kind), "_", " "), cli.Count(int64(b.Kinds[kind])))
+	}
+	return text.String()
+}
+
+func reportWorkers(r *client.ReportDocument, room int) string {
+	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true}, Room: room}
+	for _, list := range []struct {
+		title   string
+		workers []client.WorkerReport
+	}{{"SLOWEST SERVICES", r.Services}, {"ENDPOINTS", r.Endpoints}} {
+		if len(list.workers) == 0 {
+			continue
+		}
+		t.Row(list.title, "REQUESTS", "ITEMS", "TIME/ITEM", "P99")
+		for i := range list.workers {
+			w := &list.workers[i]
+			t.Row(cli.Short(cli.Inert(w.Name), 40), cli.Count(w.Requests), cli.Count(w.Items),
+				cli.PerItem(1000*w.SecondsPerItem),
+				exactly(w.P99Seconds))
+		}
+	}
+	if len(t.Rows) == 0 {
+		return ""
+	}
+	return "\n" + t.String()
+}
+
+func reportDigests(r *client.ReportDocument) string {
+	if r.Digests == nil {
+		return ""
+	}
+	t := cli.Table{}
+	t.Row("sha256 of items", cli.OrDash(r.Digests.Items))
+	t.Row("sha256 of results", cli.OrDash(r.Digests.Results))
+	text := "\n" + t.String()
+	if r.Digests.Note != "" {
+		text += cli.Inert(r.Digests.Note) + "\n"
+	}
+	return text
+}
+
+// reportAgainst tells what differs from an earlier run.
+func reportAgainst(r *client.ReportDocument) string {
+	a := r.Against
+	if a == nil {
+		return ""
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "\nagainst run %s\n", a.Against)
+	if r.Digests != nil && a.Digests != nil {
+		fmt.Fprintf(&text, "  list of items: %s; results: %s\n", sameness(r.Digests.Items, a.Digests.Items),
+			sameness(r.Digests.Results, a.Digests.Results))
+	}
+	if a.Note != "" {
+		fmt.Fprintf(&text, "  %s\n", cli.Inert(a.Note))
+	}
+	for i := range a.Changes {
+		c := &a.Changes[i]
+		fmt.Fprintf(&text, "  %-13s  %s\n", strings.ReplaceAll(cli.Inert(c.Change), "_", " "), cli.Count(c.Items))
+		for j := range c.Examples {
+			d := &c.Examples[j]
+			fmt.Fprintf(&text, "      %s  %s → %s\n", cli.Short(cli.Inert(d.Key), 40), cli.Short(standingText(d.There), 30),
+				cli.Short(standingText(d.Here), 30))
+		}
+	}
+	fmt.Fprintf(&text, "every key: tranche run report %s --against %s --list CHANGE\n", cli.ShortID(r.ID),
+		cli.ShortID(a.Against))
+	return text.String()
+}
+
+// sameness compares two digests.
+func sameness(here, there string) string {
+	switch {
+	case here == "" || there == "":
+		return "not yet comparable"
+	case here == there:
+		return "the same"
+	default:
+		return "different"
+	}
+}

@@ -1,0 +1,237 @@
+package runs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+type runList struct {
+	Limit    int          `default:"20" help:"How many." placeholder:"N"`
+	Search   string       `help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
+	State    []string     `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
+	Plan     string       `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
+	Endpoint string       `help:"Only runs with a step that asks this endpoint." placeholder:"NAME"`
+	Since    cli.PastTime `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+}
+
+// Validate is called by kong.
+func (r *runList) Validate() error {
+	if r.Limit < 1 || r.Limit > inspect.MaxRuns {
+		return fmt.Errorf("--limit is %d; it must lie between 1 and %d", r.Limit, inspect.MaxRuns)
+	}
+	return nil
+}
+
+// filtered reports whether runs are left out.
+func (r *runList) filtered() bool {
+	return r.Search+r.Plan+r.Endpoint != "" || len(r.State) > 0 || !r.Since.IsZero()
+}
+
+// Run lists runs.
+func (r *runList) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	asked := client.ListRunsParams{Limit: r.Limit, Q: r.Search, State: r.State, Plan: r.Plan, Endpoint: r.Endpoint,
+		Since: r.Since.Time}
+	list, err := cl.ListRuns(ctx, asked, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	if len(list.Runs) == 0 && r.filtered() {
+		return term.Printf("no run fits; all are in: tranche run list\n")
+	}
+	if len(list.Runs) == 0 {
+		return term.Printf("no runs yet; start one with: tranche run start --endpoint NAME --items FILE\n")
+	}
+	t := cli.Table{Right: map[int]bool{3: true, 4: true, 5: true, 6: true}}
+	t.Row("RUN", "NAME", "STATE", "ITEMS", "DONE", "FAILED", "", "STARTED")
+	var stand []string
+	for i := range list.Runs {
+		run := &list.Runs[i]
+		name := run.Name
+		if name == "" {
+			name = "(" + run.Plan + ")"
+		}
+		t.Row(cli.ShortID(run.ID), cli.Short(cli.Inert(name), 20), run.State+openText(run.Open), cli.Count(run.Items),
+			cli.Count(run.Done), cli.Count(run.Failed), percent(run.Progress), cli.Moment(run.CreatedAt)[5:16])
+		if run.Stands != nil {
+			stand = append(stand, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(run.ID), cli.Inert(run.Stands.Text),
+				cli.Moment(run.Stands.Since)))
+		}
+	}
+	text := t.String()
+	if len(stand) > 0 {
+		text += "\nThese stand:\n" + strings.Join(stand, "\n") + "\n"
+	}
+	return term.Printf("%s", text)
+}
+
+// percent never says 100 before the end.
+func percent(share float64) string { return fmt.Sprintf("%d%%", int(share*100)) }
+
+// openText marks a run that takes items.
+func openText(open *client.OpenView) string {
+	switch {
+	case open == nil:
+		return ""
+	case open.Overdue:
+		return " (open, overdue)"
+	default:
+		return " (open)"
+	}
+}
+
+type runShow struct {
+	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+}
+
+// Run shows a run.
+func (r *runShow) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	run, err := cl.GetRun(ctx, r.Ref, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	return term.Printf("%s%s", runHead(&run), runSteps(&run))
+}
+
+func runHead(run *client.RunDocument) string {
+	t := cli.Table{}
+	t.Row("run", run.ID)
+	if run.Name != "" {
+		t.Row("name", cli.Inert(run.Name))
+	}
+	t.Row("plan", planText(run.Plan, run.PlanVersion))
+	state := run.State + openText(run.Open)
+	if run.Hold != nil {
+		state += heldText(run.Hold, run.At)
+	}
+	if run.Generation > 1 {
+		state += fmt.Sprintf(", generation %d", run.Generation)
+	}
+	t.Row("state", state)
+	t.Row("items", fmt.Sprintf("%s: %s done, %s, %s to go", cli.Count(run.Items), cli.Count(run.Done),
+		failedText(run.Failed, run.Accepted), cli.Count(run.Items-run.Done-run.Failed)))
+	if run.Settling > 0 {
+		t.Row("", fmt.Sprintf("%s of the failed ones are still on their way through other steps", cli.Count(run.Settling)))
+	}
+	if run.Open != nil && run.Open.SealBy != nil {
+		t.Row("open", "until "+cli.Moment(*run.Open.SealBy)+", then: "+run.Open.OnOverdue)
+	}
+	if len(run.Steps) > 1 {
+		t.Row("progress", percent(run.Progress)+" of all parts")
+	}
+	if run.Skipped > 0 {
+		t.Row("skipped", cli.Count(run.Skipped)+" duplicates at intake")
+	}
+	runRules(&t, run)
+	if run.Source != "" {
+		t.Row("source", cli.Inert(run.Source))
+	}
+	runTimes(&t, run)
+	for _, name := range slices.Sorted(maps.Keys(run.Params)) {
+		t.Row("param", cli.Inert(name+"="+run.Params[name]))
+	}
+	for _, w := range run.Warnings {
+		t.Row("warning", cli.Inert(w))
+	}
+	return t.String()
+}
+
+// runRules writes what a run goes by beyond its plan, as far as it was given.
+func runRules(t *cli.Table, run *client.RunDocument) {
+	if run.MaxFailed != "" {
+		t.Row("max failed", maxFailedText(run))
+	}
+	if run.Canary != nil {
+		t.Row("canary", canaryText(run.Canary))
+	}
+	if run.Order != nil {
+		t.Row("order", orderText(run.Order))
+	}
+	if run.Priority != 0 {
+		t.Row("priority", fmt.Sprint(run.Priority))
+	}
+}
+
+// planText is a plan with the version that the run started with.
+func planText(name string, version int) string {
+	if version == 0 {
+		return cli.Inert(name)
+	}
+	return fmt.Sprintf("%s, version %d", cli.Inert(name), version)
+}
+
+// runTimes adds when the run began, how long it took so far, and how fast it goes.
+func runTimes(t *cli.Table, run *client.RunDocument) {
+	started := cli.Moment(run.CreatedAt)
+	if run.CreatedBy != "" {
+		started += " by " + cli.Inert(run.CreatedBy)
+	}
+	t.Row("started", started)
+	took := cli.Span(cli.Seconds(run.Seconds))
+	if run.FinishedAt != nil {
+		took += ", until " + cli.Moment(*run.FinishedAt)
+	}
+	t.Row("took", took)
+	if run.Rate > 0 {
+		eta := ""
+		if run.ETASeconds != nil {
+			eta = ", " + cli.Span(cli.Seconds(*run.ETASeconds)) + " to go"
+		}
+		unit := " items/s"
+		if len(run.Steps) > 1 {
+			unit = perSecondOf(*run)
+		}
+		t.Row("rate", cli.Pace(run.Rate)+unit+eta)
+	}
+}
+
+type runItem struct {
+	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Key string `arg:"" help:"The item's key."`
+}
+
+// Run shows an item.
+func (r *runItem) Run(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{}, term.Keep())
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	for i := range found.Items {
+		if i > 0 {
+			if err := term.Printf("\n"); err != nil {
+				return err
+			}
+		}
+		if err := term.Printf("%s", cli.ItemText(&found.Items[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}

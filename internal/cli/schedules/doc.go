@@ -1,0 +1,2 @@
+// Package schedules has the commands about schedules.
+package schedules

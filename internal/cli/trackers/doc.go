@@ -1,0 +1,2 @@
+// Package trackers has the commands about tracker batches.
+package trackers
