@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -62,9 +64,14 @@ func (f *ItemSource) validate(set *RunSettings) error {
 }
 
 // rowsOf opens what the items of a start come from. The caller closes it.
-func (s *Server) rowsOf(r *http.Request, settings *RunSettings, items io.Reader) (*intake.Reader, error) {
+func (s *Server) rowsOf(r *http.Request, settings *RunSettings, look *gather.Items, items io.Reader,
+) (*intake.Reader, error) {
+	config, err := s.intakeConfig(r.Context(), settings.Format, settings.Key, look)
+	if err != nil {
+		return nil, err
+	}
 	if !settings.elsewhere() {
-		return intake.Open(wholeItems{items, r.Body}, s.intakeConfig(r.Context(), settings.Format, settings.Key))
+		return intake.Open(wholeItems{items, r.Body}, config)
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
@@ -72,9 +79,9 @@ func (s *Server) rowsOf(r *http.Request, settings *RunSettings, items io.Reader)
 		}
 	}
 	if settings.SQL != "" {
-		return s.openSQL(r.Context(), settings)
+		return s.openSQL(r.Context(), settings, config)
 	}
-	return s.openStream(r.Context(), settings)
+	return s.openStream(r.Context(), settings, config)
 }
 
 // spoolOf keeps what comes with a request. Where nobody says who they are, there is no bound of each user.
@@ -89,15 +96,23 @@ func newSpoolRoom(dir string) *intake.SpoolRoom {
 	return intake.NewSpoolRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
 }
 
-func (s *Server) intakeConfig(ctx context.Context, format, key string) intake.Config {
+// intakeConfig is how items are read, of which a plan says what they must look like. The plan is valid.
+func (s *Server) intakeConfig(ctx context.Context, format, key string, look *gather.Items) (intake.Config, error) {
 	spool := s.spoolOf(ctx)
-	return intake.Config{
+	config := intake.Config{
 		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: wire.DefaultMaxDepth,
-		Spool: &spool,
+		Spool: &spool, TakeInvalid: look.Invalid == gather.InvalidFail,
 	}
+	if len(look.Schema) > 0 {
+		var err error
+		if config.Schema, err = itemschema.Compile(look.Schema); err != nil {
+			return config, fmt.Errorf("read the schema of the items: %w", err)
+		}
+	}
+	return config, nil
 }
 
-func (s *Server) openSQL(ctx context.Context, settings *RunSettings) (*intake.Reader, error) {
+func (s *Server) openSQL(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
 	if s.config.Connections == nil {
 		return nil, unknownSource(settings.SQLSource)
 	}
@@ -123,10 +138,10 @@ func (s *Server) openSQL(ctx context.Context, settings *RunSettings) (*intake.Re
 			}
 			return conn, nil
 		},
-	}, settings.SQL, s.intakeConfig(ctx, "", settings.Key))
+	}, settings.SQL, config)
 }
 
-func (s *Server) openStream(ctx context.Context, settings *RunSettings) (*intake.Reader, error) {
+func (s *Server) openStream(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
 	js, err := jetstream.New(s.nc)
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", settings.Stream, err)
@@ -134,7 +149,7 @@ func (s *Server) openStream(ctx context.Context, settings *RunSettings) (*intake
 	return intake.OpenStream(ctx, js, intake.StreamSource{
 		Name: settings.Stream, Subject: settings.StreamSubject, From: settings.StreamFrom,
 		MaxMessage: s.nc.MaxPayload(),
-	}, s.intakeConfig(ctx, "", settings.Key))
+	}, config)
 }
 
 // loadItems makes a source of items for the store of rows that were read.

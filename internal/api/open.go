@@ -13,8 +13,10 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -127,7 +129,7 @@ func (s *Server) openRun(ctx context.Context, in *openInput) (Opened, error) {
 				cut(set.SealWithin, maxEchoed))}
 		}
 	}
-	if open.LoadRequest, err = s.request(ctx, set.RunSettings, in.Name); err != nil {
+	if open.LoadRequest, _, err = s.request(ctx, set.RunSettings, in.Name); err != nil {
 		return Opened{}, err
 	}
 	opened, err := s.engine.OpenRun(ctx, open)
@@ -199,7 +201,15 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
-	add := adding{config: s.intakeConfig(ctx, in.Format, in.Key), kept: kept}
+	look, err := itemsOf(ctx, s.store, id)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	config, err := s.intakeConfig(ctx, in.Format, in.Key, look)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	add := adding{config: config, kept: kept}
 	defer func() { _ = errors.Join(add.close(), kept.Close()) }() // what was read has been read
 	digest := sha256.Sum256(fmt.Appendf(nil, "%x\x00%s\x00%s", kept.Digest, in.Key, in.Format))
 	if err := add.open(); err != nil {
@@ -213,6 +223,19 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	}
 	return AddedItems{Run: id, First: int(added.First), Items: added.Items, Skipped: added.Skipped, Total: added.Total,
 		Existing: added.Existing, Key: add.rows.Key()}, nil
+}
+
+// itemsOf is what the plan that a run was opened with says of its items.
+func itemsOf(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather.Items, error) {
+	spec, err := start.New(db).Spec(ctx, run)
+	if err != nil {
+		return nil, err
+	}
+	plan := &gather.Plan{}
+	if err := json.Unmarshal(spec, plan); err != nil {
+		return nil, fmt.Errorf("run %s: %w", run, err)
+	}
+	return &plan.Items, nil
 }
 
 // adding reads the items of an add from the start, as often as they are asked for.

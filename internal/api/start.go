@@ -182,11 +182,11 @@ func (s *Server) intend(r *http.Request, in *startInput) (*intent, error) {
 		return nil, &inputError{"idempotency_key: keys that begin with " + schedule.ScheduleKeys +
 			" are those of schedules; choose another one"}
 	}
-	req, err := s.request(r.Context(), settings, in.Actor.Name)
+	req, look, err := s.request(r.Context(), settings, in.Actor.Name)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.rowsOf(r, &settings, items)
+	rows, err := s.rowsOf(r, &settings, look, items)
 	if err != nil {
 		return nil, err
 	}

@@ -193,6 +193,23 @@ func (s Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, e
 	return out, nil
 }
 
+const specOfRun = `SELECT spec FROM batchrun WHERE id = $1`
+
+// Spec returns the plan that a run was started with, as it was given. The error wraps ErrNotFound when there is no such
+// run.
+func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMessage, err error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	err = s.db.Pool.QueryRow(ctx, specOfRun, run).Scan(&spec)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = workqueue.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the plan of run %s: %w", run, err)
+	}
+	return spec, nil
+}
+
 const planByIdempotencyKey = `
 SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1`
 
