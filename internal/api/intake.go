@@ -70,6 +70,7 @@ func (s *Server) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 	if err != nil {
 		return nil, err
 	}
+	config.Source = settings.Source
 	if !settings.elsewhere() {
 		return intake.Open(wholeItems{items, r.Body}, config)
 	}

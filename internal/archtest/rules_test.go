@@ -243,7 +243,8 @@ func rules() map[string]rule {
 // room. They are clients of the API; only those that see to the system itself open a database.
 func commands(servers, store []string) map[string]rule {
 	const shared = "internal/cli"
-	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "internal/api", "workqueue/..."}
+	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
+		"internal/intake", "internal/api", "workqueue/..."}
 	all := map[string]rule{shared: {own: own, tests: servers}}
 	for _, noun := range []string{"runs", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts"} {
 		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield", "endpoints/wire",

@@ -57,6 +57,8 @@ type Config struct {
 	// MaxDepth limits how deep a row of NDJSON is nested, its own object included. Zero: DefaultMaxDepth, which is also
 	// what services take.
 	MaxDepth int
+	// Source is what errors about many items call the input; empty: nothing.
+	Source string
 	// Schema is what items must look like; nil: anything. What does not fit ends the stream, with an *InvalidError that
 	// has the first MaxPlaces places of all that comes, or, with TakeInvalid, is an Item with Invalid set.
 	Schema      *itemschema.Schema

@@ -18,6 +18,7 @@ const maxInvalid = 1000
 
 // InvalidError is returned for items that do not fit the schema that they must.
 type InvalidError struct {
+	Source string         // what the input is called; may be empty
 	Places []InvalidPlace // the first ones, in the order of the input
 	More   bool           // nobody looked further
 }
@@ -46,6 +47,9 @@ func (p *InvalidPlace) What() string {
 
 func (e *InvalidError) Error() string {
 	var b strings.Builder
+	if e.Source != "" {
+		b.WriteString(e.Source + ": ")
+	}
 	items := map[int]bool{}
 	for i := range e.Places {
 		items[e.Places[i].Line] = true
@@ -69,6 +73,7 @@ func (e *InvalidError) Error() string {
 type schemaCheck struct {
 	checker *itemschema.Checker
 	lenient bool
+	source  string
 }
 
 // take checks a row. Where what does not fit is refused, the first such row has the others read, too: all that is to be
@@ -83,7 +88,7 @@ func (c *schemaCheck) take(r *Reader, item *Item) error {
 		item.Invalid = describe(faults)
 		return nil
 	}
-	bad := &InvalidError{}
+	bad := &InvalidError{Source: c.source}
 	for {
 		for _, f := range faults {
 			if len(bad.Places) == MaxPlaces {

@@ -62,7 +62,7 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 // with adds what is done with rows of any format.
 func (r *Reader) with(cfg Config) *Reader {
 	if cfg.Schema != nil {
-		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid}
+		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid, source: cfg.Source}
 	}
 	return r
 }

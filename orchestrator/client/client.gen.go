@@ -2525,6 +2525,14 @@ type OpenSettings struct {
 	// Examples: stop
 	OnFailure *string `json:"on_failure,omitempty"`
 
+	// Schema a JSON Schema that the items must fit
+	Schema json.RawMessage `json:"schema,omitempty"`
+
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	//
+	// Examples: fail
+	Invalid *string `json:"invalid,omitempty"`
+
 	// Chunk items in a request, 1 to 8192, or auto
 	//
 	// Examples: 500, auto
@@ -2817,8 +2825,11 @@ type Preview struct {
 	Rows []PreviewRow `json:"rows"`
 
 	// Read rows of which nothing is amiss in what was sent
-	Read     int      `json:"read"`
-	Warnings []string `json:"warnings"`
+	Read int `json:"read"`
+
+	// Schema a JSON Schema that the rows of which nothing is amiss fit, as a proposal
+	Schema   json.RawMessage `json:"schema"`
+	Warnings []string        `json:"warnings"`
 }
 
 // PreviewRow defines model for PreviewRow.
@@ -3548,6 +3559,14 @@ type RunSettings struct {
 	//
 	// Examples: stop
 	OnFailure *string `json:"on_failure,omitempty"`
+
+	// Schema a JSON Schema that the items must fit
+	Schema json.RawMessage `json:"schema,omitempty"`
+
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	//
+	// Examples: fail
+	Invalid *string `json:"invalid,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
 	//
@@ -4677,6 +4696,12 @@ type StartRunParams struct {
 	// OnFailure with an order: continue, or stop, and what follows a failed item is not tried
 	OnFailure string `form:"on_failure,omitempty" json:"on_failure,omitempty"`
 
+	// Schema a JSON Schema that the items must fit
+	Schema string `form:"schema,omitempty" json:"schema,omitempty"`
+
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	Invalid string `form:"invalid,omitempty" json:"invalid,omitempty"`
+
 	// Chunk items in a request, 1 to 8192, or auto
 	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
 
@@ -5637,6 +5662,8 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("order_by", params.OrderBy, true)
 	ask.add("partitions", params.Partitions, true)
 	ask.add("on_failure", params.OnFailure, true)
+	ask.add("schema", params.Schema, true)
+	ask.add("invalid", params.Invalid, true)
 	ask.add("chunk", params.Chunk, true)
 	ask.add("chunk_bytes", params.ChunkBytes, true)
 	ask.add("chunk_time", params.ChunkTime, true)
@@ -6484,4 +6511,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of f78eeaaca38f9affa9df09ff4508c3cd, is 7d3344743dbbfa9ca4cba004c2f3edb22a4e1a6f4483af1d05da1b8262a277d6.
+// Of eb0b2e9d44cc9e38906cc9783fb1d21f, is c4d23f611155077b6f9888513e3361b9ff69501b160ff9fc421e980a79c9ee74.
