@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
@@ -61,6 +62,23 @@ func (f *ItemSource) validate(set *RunSettings) error {
 		return &inputError{"format is about items in the body; leave it out with sql and stream"}
 	}
 	return nil
+}
+
+// startContent is what tells a start from others with the same idempotency key. What a query or a stream yields may be
+// other items when it is asked again, after an answer that was lost; what was asked is the same.
+func startContent(set *RunSettings) *start.Content {
+	said := map[string]string{"on_duplicate": cmp.Or(set.OnDuplicate, string(start.DuplicateError))}
+	for name, value := range map[string]string{
+		"sql": set.SQL, "sql_source": set.SQLSource, "stream": set.Stream, "stream_subject": set.StreamSubject,
+	} {
+		if value != "" {
+			said[name] = value
+		}
+	}
+	if set.StreamFrom != 0 {
+		said["stream_from"] = strconv.FormatUint(set.StreamFrom, 10)
+	}
+	return &start.Content{Said: said, Items: !set.elsewhere()}
 }
 
 // rowsOf opens what the items of a start come from. The caller closes it.

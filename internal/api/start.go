@@ -190,7 +190,7 @@ func (s *Server) intend(r *http.Request, in *startInput) (*intent, error) {
 	if err != nil {
 		return nil, err
 	}
-	req.Unit = rows.Unit()
+	req.Unit, req.Content = rows.Unit(), startContent(&settings)
 	return &intent{req, rows}, nil
 }
 

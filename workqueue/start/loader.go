@@ -29,9 +29,10 @@ type loader struct {
 	items   int64
 	skipped int64
 	sizes   []int64 // payload bytes of each block
-	unsure  bool    // whether the run's row was committed
-	whole   bool    // all of it is one transaction
-	counted bool    // and it was known before how many items there are
+	digest  *itemDigest
+	unsure  bool // whether the run's row was committed
+	whole   bool // all of it is one transaction
+	counted bool // and it was known before how many items there are
 }
 
 func (l *loader) load(ctx context.Context) (Loaded, error) {
@@ -110,6 +111,9 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 			return b, err
 		}
 		b.add(&item, lane)
+		if l.digest != nil {
+			l.digest.add(&item)
+		}
 	}
 	return b, nil
 }

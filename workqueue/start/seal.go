@@ -59,6 +59,9 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
 		return err
 	}
+	if content := l.content(); content != nil {
+		batch.Queue(keepContent, l.run, content)
+	}
 	if err := pg.Leave(ctx, tx, batch); err != nil {
 		return fmt.Errorf("seal run %s: %w", l.run, err)
 	}

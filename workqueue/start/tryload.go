@@ -53,16 +53,17 @@ func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next fu
 	if err := req.validate(); err != nil {
 		return Tried{}, err
 	}
-	if known, err := s.byIdempotencyKey(ctx, req); err != nil || known.Existing {
-		return Tried{Loaded: known}, err
-	}
 	t := &trial{loader: loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next}, keys: newKeyLog(dir)}
+	t.digestItems()
+	if known, err := s.byIdempotencyKey(ctx, &t.loader); err != nil || known.Existing {
+		return Tried{Loaded: known}, errors.Join(err, t.keys.close())
+	}
 	err := errors.Join(t.read(), t.keys.close())
 	if err == nil {
 		err = t.rehearse(ctx)
 	}
 	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") { // another load with the key was faster
-		known, err := s.byIdempotencyKey(ctx, req)
+		known, err := s.byIdempotencyKey(ctx, &t.loader)
 		return Tried{Loaded: known}, err
 	}
 	if err != nil {

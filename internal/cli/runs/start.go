@@ -23,7 +23,7 @@ type runStart struct {
 	Format         string            `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
 	Param          map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
 	Name           string            `help:"A name to find the run by." placeholder:"TEXT"`
-	IdempotencyKey string            `help:"Starting again with the same key gives the run that is there." placeholder:"K"`
+	IdempotencyKey string            `help:"Starting the same again with the same key gives the run that is there; other content is refused." placeholder:"K"`
 	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
 	Schema         string            `help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
 	DryRun         bool              `help:"Start nothing; read and check everything, and say what would be started."`
