@@ -95,6 +95,12 @@ func (p *Plan) checkItems() error {
 		return fieldError("items.invalid", "it does not go with order_by: an item that is not worked on would be passed by "+
 			"those behind it; have such items refused, or leave order_by out")
 	}
+	for i := range p.Steps {
+		if p.Items.Invalid != "" && p.Steps[i].Optional {
+			return fieldError("items.invalid", "it does not go with optional steps, like %s: what needs them would be asked "+
+				"about items that do not fit; have such items refused, or leave optional out", p.Steps[i].Name)
+		}
+	}
 	return nil
 }
 

@@ -178,7 +178,7 @@ func loadItems(rows *intake.Reader) func(*start.LoadItem) error {
 		if err := rows.Next(&row); err != nil {
 			return err
 		}
-		item.Key, item.Payload, item.Line = row.Key, row.Payload, row.Line
+		item.Key, item.Payload, item.Line, item.Invalid = row.Key, row.Payload, row.Line, row.Invalid
 		return nil
 	}
 }

@@ -71,3 +71,36 @@ func TestPreviewProposesASchema(t *testing.T) {
 		`"schema":{"type":"object","required":["id","balance"],"properties":{"id":{"minLength":1,"type":"string"},`+
 			`"balance":{"pattern":"^-?[0-9]+$","type":"string"}}}`)
 }
+
+func TestInvalidItemsFailAlone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const items = "id,balance\nC-1,1\nC-2,x\nC-3,\n"
+	settings := `{"endpoint":"echo","name":"it","invalid":"fail","schema":` + schemaOfAccounts + `}`
+	status, text := b.startWith(settings, items)
+	if status != 201 || !strings.Contains(text, `"items":3`) || !strings.Contains(text, `"invalid":2`) {
+		t.Fatalf("%d %s", status, text)
+	}
+	if n := b.counted(`SELECT sum(bit_count(ready)) FROM work_block`); n != 1 {
+		t.Errorf("%d items are asked for", n)
+	}
+	b.says(409, "/runs/it/rerun", `{"codes":["invalid"]}`, "2 items are invalid")
+	_, errors := b.ask("GET", "/api/v1/runs/it/errors", nil)
+	if !strings.Contains(string(errors), `"code":"invalid"`) || !strings.Contains(string(errors), "does not match pattern") {
+		t.Errorf("%s", errors)
+	}
+	_, item := b.ask("GET", "/api/v1/runs/it/items/C-3", nil)
+	if !strings.Contains(string(item), `"state":"failed"`) || !strings.Contains(string(item), `"invalid"`) {
+		t.Errorf("%s", item)
+	}
+	for _, c := range []struct{ settings, want string }{
+		{`{"endpoint":"echo","invalid":"fail"}`, "there is no schema"},
+		{`{"endpoint":"echo","invalid":"fail","schema":{},"order_by":"id"}`, "does not go with order_by"},
+		{`{"endpoint":"echo","schema":{"type":3}}`, "it is no JSON Schema"},
+	} {
+		if status, text := b.startWith(c.settings, items); status != 422 || !strings.Contains(text, c.want) {
+			t.Errorf("%s: %d %s", c.settings, status, text)
+		}
+	}
+	b.want("/runs/open", settings, 422, "is for runs that are started with all their items")
+}

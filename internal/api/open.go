@@ -129,8 +129,13 @@ func (s *Server) openRun(ctx context.Context, in *openInput) (Opened, error) {
 				cut(set.SealWithin, maxEchoed))}
 		}
 	}
-	if open.LoadRequest, _, err = s.request(ctx, set.RunSettings, in.Name); err != nil {
+	var look *gather.Items
+	if open.LoadRequest, look, err = s.request(ctx, set.RunSettings, in.Name); err != nil {
 		return Opened{}, err
+	}
+	if look.Invalid != "" {
+		return Opened{}, &inputError{"invalid: " + look.Invalid + " is for runs that are started with all their items; what " +
+			"does not fit the schema of an open run is refused with its add: leave it out"}
 	}
 	opened, err := s.engine.OpenRun(ctx, open)
 	if err != nil {

@@ -117,6 +117,7 @@ func told(err error) (status int, found error) {
 		{as[*intake.NoRoomError], http.StatusServiceUnavailable},
 		{as[*intake.TooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*start.AddTooLargeError], http.StatusRequestEntityTooLarge},
+		{as[*start.TooManyInvalidError], http.StatusUnprocessableEntity},
 		{as[*start.ContentError], http.StatusConflict},
 		{as[*start.AddConflictError], http.StatusConflict},
 		{as[*start.ExpectError], http.StatusConflict},

@@ -46,6 +46,7 @@ type Started struct {
 	PlanVersion int             `json:"plan_version,omitempty" doc:"of a plan on record"`
 	Items       int64           `json:"items"`
 	Skipped     int64           `json:"skipped"`
+	Invalid     int64           `json:"invalid,omitempty" doc:"of the items, those that do not fit the schema: they have failed"`
 	Existing    bool            `json:"existing"`
 	Key         string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
 	Warnings    []string        `json:"warnings"`
@@ -156,7 +157,7 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 	}
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
-		Skipped: loaded.Skipped, Existing: loaded.Existing, Key: intent.rows.Key(),
+		Skipped: loaded.Skipped, Invalid: loaded.Invalid, Existing: loaded.Existing, Key: intent.rows.Key(),
 		Warnings: s.unheard(r.Context(), servicesOf(req.Steps)),
 	}, nil
 }

@@ -1308,6 +1308,9 @@ type DryRun struct {
 	// Skipped duplicates that would be left out
 	Skipped int64 `json:"skipped"`
 
+	// Invalid of the items, those that would fail at once: they do not fit the schema
+	Invalid int64 `json:"invalid,omitempty"`
+
 	// Bytes of the items' payloads
 	Bytes int64 `json:"bytes"`
 
@@ -3956,7 +3959,10 @@ type Started struct {
 	PlanVersion int   `json:"plan_version,omitempty"`
 	Items       int64 `json:"items"`
 	Skipped     int64 `json:"skipped"`
-	Existing    bool  `json:"existing"`
+
+	// Invalid of the items, those that do not fit the schema: they have failed
+	Invalid  int64 `json:"invalid,omitempty"`
+	Existing bool  `json:"existing"`
 
 	// Key the column or field that the keys came from
 	Key      string   `json:"key,omitempty"`
@@ -6511,4 +6517,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of eb0b2e9d44cc9e38906cc9783fb1d21f, is c4d23f611155077b6f9888513e3361b9ff69501b160ff9fc421e980a79c9ee74.
+// Of 204dd13adb02d889434b803e589081f8, is 6980d2a3093da7cfecc88a62be7390f6a9fa314117a76dbe9f558f960c076572.

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // OnDuplicate says what intake does with an item whose key the run already has.
@@ -56,6 +57,7 @@ type LoadItem struct {
 	Key     string
 	Payload []byte // a JSON value in UTF-8 without NUL
 	Line    int    // where it stands in its source, for errors; 0 when it has no line
+	Invalid string // it fails with CodeInvalid and this reason, and nobody is asked about it; of loads without an order
 }
 
 // Loaded is the outcome of a load.
@@ -63,7 +65,10 @@ type Loaded struct {
 	Run      workqueue.RunID
 	Items    int64
 	Skipped  int64 // duplicates left out
+	Invalid  int64 // of the items, those that have failed already
 	Existing bool  // the idempotency key was known: this is the run that was made with it
+
+	Completions []settle.Completion // of the run, when none of its items is left to be worked on
 }
 
 // maxItems is the largest number of items in a run: ordinals are 31 bits, and whole blocks.

@@ -129,7 +129,7 @@ func (t *trial) settle(items int64) error {
 		return twins.first
 	}
 	t.skipped, t.items = twins.items, items-twins.items
-	t.out.Items, t.out.Skipped = t.items, t.skipped
+	t.out.Items, t.out.Skipped, t.out.Invalid = t.items, t.skipped, int64(t.refused)
 	t.out.Bytes -= twins.bytes
 	for rest := t.items; rest > 0; rest -= bitfield.Size { // which payloads stand in a block is of no matter here
 		t.sizes = append(t.sizes, t.out.Bytes*min(rest, bitfield.Size)/t.items)

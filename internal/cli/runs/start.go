@@ -165,6 +165,9 @@ func (r *runStart) report(term *cli.Console, s client.Started) error {
 	if s.Skipped > 0 {
 		skipped = fmt.Sprintf(" (%s duplicates skipped)", cli.Count(s.Skipped))
 	}
+	if s.Invalid > 0 {
+		skipped += fmt.Sprintf(" (%s invalid, which have failed: tranche run errors %s)", cli.Count(s.Invalid), s.Run)
+	}
 	plan := cli.Inert(s.Plan)
 	if s.PlanVersion > 0 {
 		plan = fmt.Sprintf("%s@%d", plan, s.PlanVersion)
