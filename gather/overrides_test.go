@@ -87,6 +87,12 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"chunk_time":"1s"}`:                           "chunk_time: it goes with chunk: auto only",
 		`{"chunk":"auto","timeout":"1s"}`:               "", // the time is cut
 		`{"invalid":"fail"}`:                            "invalid: there is no schema",
+		`{"encoding":"ebcdic"}`:                         "encoding: want one of utf-8",
+		`{"rename":["a"]}`:                              "rename: want NAME=VALUE",
+		`{"rename":["a=c","b=c"]}`:                      `rename: two columns are renamed to "c"`,
+		`{"types":["a=date"]}`:                          "types: a: want one of number, text, bool, json",
+		`{"columns":["a","a"]}`:                         `columns: "a" stands twice`,
+		`{"desc":true}`:                                 "desc: it is about the order of items",
 		`{"invalid":"x"}`:                               "invalid: want refuse or fail",
 		`{"schema":{"type":"x"}}`:                       "schema: it is no JSON Schema",
 		`{"schema":{},"invalid":"fail"}`:                "",
@@ -122,7 +128,8 @@ func TestSetOverrides(t *testing.T) {
 	texts := map[string]string{
 		"priority": "-2", "max_failed": "1.0%", "canary": "100", "canary_auto": "true", "chunk": "auto",
 		"order_by": "customer.id", "partitions": "8", "on_failure": "stop",
-		"schema": `{"type":"object"}`, "invalid": "fail",
+		"schema": `{"type":"object"}`, "invalid": "fail", "encoding": "latin1", "no_header": "true", "columns": "a",
+		"rename": "a=b", "types": "b=number", "sort": "b", "desc": "true",
 		"chunk_bytes": "512KiB", "chunk_time": "5s", "in_flight": "64", "rate": "0.5", "max_attempts": "4",
 		"timeout": "1m", "retry_backoff": "0s", "max_backoff": "2m", "retry_codes": "BUSY", "never_retry": "GONE",
 	}
@@ -134,7 +141,8 @@ func TestSetOverrides(t *testing.T) {
 	var want gather.Overrides
 	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","canary":100,"canary_auto":true,"chunk":"auto",
 		"order_by":"customer.id","partitions":8,"on_failure":"stop",
-		"schema":{"type":"object"},"invalid":"fail",
+		"schema":{"type":"object"},"invalid":"fail","encoding":"latin-1","no_header":true,"columns":["a"],
+		"rename":["a=b"],"types":["b=number"],"sort":"b","desc":true,
 		"chunk_bytes":524288,"chunk_time":"5s","in_flight":64,"rate":0.5,"max_attempts":4,"timeout":"1m",
 		"retry_backoff":"0s","max_backoff":"2m","retry_codes":["BUSY"],"never_retry":["GONE"]}`), &want)
 	if err != nil || !reflect.DeepEqual(got, want) {

@@ -342,7 +342,9 @@ func (n *node) field(text []byte, at, i int) (f *field, after int, known bool) {
 	return f, after, true
 }
 
-// skip returns where the value ends that begins at some place of valid JSON.
+// ValueEnd returns where the value ends that begins at some place of valid JSON.
+func ValueEnd(text []byte, at int) int { return skip(text, at) }
+
 func skip(text []byte, at int) int {
 	if at >= len(text) {
 		return at

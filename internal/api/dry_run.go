@@ -67,7 +67,7 @@ func (s *Server) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	if out.Steps, err = s.drySteps(r.Context(), req.Steps, &tried); err != nil {
 		return DryRun{}, err
 	}
-	out.Warnings = s.unheard(r.Context(), servicesOf(req.Steps))
+	out.Warnings = append(s.unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...)
 	return out, nil
 }
 

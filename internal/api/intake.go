@@ -121,6 +121,8 @@ func (s *Server) intakeConfig(ctx context.Context, format, key string, look *gat
 	config := intake.Config{
 		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: wire.DefaultMaxDepth,
 		Spool: &spool, TakeInvalid: look.Invalid == gather.InvalidFail,
+		Encoding: look.Encoding, NoHeader: look.NoHeader, Columns: look.Columns, Rename: look.Rename, Types: look.Types,
+		Sort: look.Sort, Desc: look.Desc,
 	}
 	if len(look.Schema) > 0 {
 		var err error

@@ -158,7 +158,7 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
 		Skipped: loaded.Skipped, Invalid: loaded.Invalid, Existing: loaded.Existing, Key: intent.rows.Key(),
-		Warnings: s.unheard(r.Context(), servicesOf(req.Steps)),
+		Warnings: append(s.unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...),
 	}, nil
 }
 
