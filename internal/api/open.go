@@ -51,6 +51,7 @@ type AddedItems struct {
 	Total    int64           `json:"total" doc:"items of the run"`
 	Existing bool            `json:"existing" doc:"the idempotency key was used before, for the same items"`
 	Key      string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
+	Warnings []string        `json:"warnings,omitempty" doc:"what was found out about the input"`
 }
 
 // SealSettings goes with a seal.
@@ -178,6 +179,7 @@ type addInput struct {
 	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
 	Key            string `query:"key" doc:"the column or field that is the item's key"`
 	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	ShapeQuery
 
 	body io.Reader
 }
@@ -207,6 +209,9 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 		return out, err
 	}
 	look, err := itemsOf(ctx, s.store, id)
+	if err == nil {
+		look, err = in.over(look)
+	}
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
 	}
@@ -216,7 +221,11 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	}
 	add := adding{config: config, kept: kept}
 	defer func() { _ = errors.Join(add.close(), kept.Close()) }() // what was read has been read
-	digest := sha256.Sum256(fmt.Appendf(nil, "%x\x00%s\x00%s", kept.Digest, in.Key, in.Format))
+	shape, err := json.Marshal(in.ShapeQuery)
+	if err != nil {
+		return out, fmt.Errorf("write how items are read: %w", err)
+	}
+	digest := sha256.Sum256(fmt.Appendf(nil, "%x\x00%s\x00%s\x00%s", kept.Digest, in.Key, in.Format, shape))
 	if err := add.open(); err != nil {
 		return out, err
 	}
@@ -227,7 +236,7 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 		return out, err
 	}
 	return AddedItems{Run: id, First: int(added.First), Items: added.Items, Skipped: added.Skipped, Total: added.Total,
-		Existing: added.Existing, Key: add.rows.Key()}, nil
+		Existing: added.Existing, Key: add.rows.Key(), Warnings: add.rows.Notes()}, nil
 }
 
 // itemsOf is what the plan that a run was opened with says of its items.

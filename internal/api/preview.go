@@ -53,9 +53,10 @@ multipart/form-data. It is read as a start reads it, and refused with the same p
 stand twice are a warning only, since the settings of a start say what is done with them.`
 
 type previewInput struct {
-	Format    string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
-	Key       string `query:"key" doc:"the column or field that is the item's key"`
-	Truncated bool   `query:"truncated" doc:"the file goes on: its last row may be cut, and is left out"`
+	Format string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Key    string `query:"key" doc:"the column or field that is the item's key"`
+	ShapeQuery
+	Truncated bool `query:"truncated" doc:"the file goes on: its last row may be cut, and is left out"`
 
 	kind string
 	body io.Reader
@@ -91,7 +92,11 @@ func (s *Server) previewItems(ctx context.Context, in *previewInput) (Preview, e
 	if err != nil {
 		return Preview{}, err
 	}
-	config, err := s.intakeConfig(ctx, in.Format, in.Key, &gather.Items{})
+	look, err := in.over(&gather.Items{})
+	if err != nil {
+		return Preview{}, err
+	}
+	config, err := s.intakeConfig(ctx, in.Format, in.Key, look)
 	if err != nil {
 		return Preview{}, err
 	}
@@ -196,6 +201,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("%d rows have a key that stood before", twins.items))
 	}
 	out.Schema = guess.Schema()
+	out.Warnings = append(out.Warnings, rows.Notes()...)
 	out.nameKey(rows.Key(), key)
 	return out, nil
 }
@@ -203,7 +209,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 // nameKey says where the keys come from, and warns when that was a guess.
 func (p *Preview) nameKey(found, wanted string) {
 	p.KeyColumn = found
-	if wanted == "" && p.Format != intake.NDJSON && p.KeyColumn != "key" && p.KeyColumn != "id" {
+	if wanted == "" && p.KeyColumn != "key" && p.KeyColumn != "id" {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("the keys are taken from the first column, %q, as there is none "+
 			"called key or id", cut(p.KeyColumn, maxEchoed)))
 	}

@@ -116,6 +116,11 @@ func (c Config) validate() error {
 	if c.Sort != "" && c.Spool == nil {
 		return errors.New("intake: Sort needs a Spool")
 	}
+	for name, kind := range c.Types {
+		if !slices.Contains(Types(), kind) {
+			return fmt.Errorf("intake: Types has %q for %q; use one of %s", kind, name, strings.Join(Types(), ", "))
+		}
+	}
 	switch {
 	case c.MaxFieldBytes < 1:
 		return fmt.Errorf("intake: MaxFieldBytes is %d; it must be 1 or more", c.MaxFieldBytes)

@@ -226,6 +226,9 @@ type AddedItems struct {
 
 	// Key the column or field that the keys came from
 	Key string `json:"key,omitempty"`
+
+	// Warnings what was found out about the input
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // AddedOperations defines model for AddedOperations.
@@ -2531,6 +2534,41 @@ type OpenSettings struct {
 	// Schema a JSON Schema that the items must fit
 	Schema json.RawMessage `json:"schema,omitempty"`
 
+	// Encoding of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	//
+	// Examples: windows-1252
+	Encoding *string `json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	//
+	// Examples: true
+	NoHeader *bool `json:"no_header,omitempty"`
+
+	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
+	//
+	// Examples: ["id"]
+	Columns []string `json:"columns,omitempty"`
+
+	// Rename another name for a column or field
+	//
+	// Examples: ["kontonr=id"]
+	Rename []string `json:"rename,omitempty"`
+
+	// Types what a field becomes: number, text, bool or json
+	//
+	// Examples: ["balance=number"]
+	Types []string `json:"types,omitempty"`
+
+	// Sort the field that the items are ordered by, whatever their order in the input
+	//
+	// Examples: balance
+	Sort *string `json:"sort,omitempty"`
+
+	// Desc with sort: the greatest first
+	//
+	// Examples: true
+	Desc *bool `json:"desc,omitempty"`
+
 	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
 	//
 	// Examples: fail
@@ -3565,6 +3603,41 @@ type RunSettings struct {
 
 	// Schema a JSON Schema that the items must fit
 	Schema json.RawMessage `json:"schema,omitempty"`
+
+	// Encoding of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	//
+	// Examples: windows-1252
+	Encoding *string `json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	//
+	// Examples: true
+	NoHeader *bool `json:"no_header,omitempty"`
+
+	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
+	//
+	// Examples: ["id"]
+	Columns []string `json:"columns,omitempty"`
+
+	// Rename another name for a column or field
+	//
+	// Examples: ["kontonr=id"]
+	Rename []string `json:"rename,omitempty"`
+
+	// Types what a field becomes: number, text, bool or json
+	//
+	// Examples: ["balance=number"]
+	Types []string `json:"types,omitempty"`
+
+	// Sort the field that the items are ordered by, whatever their order in the input
+	//
+	// Examples: balance
+	Sort *string `json:"sort,omitempty"`
+
+	// Desc with sort: the greatest first
+	//
+	// Examples: true
+	Desc *bool `json:"desc,omitempty"`
 
 	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
 	//
@@ -4612,6 +4685,21 @@ type PreviewItemsParams struct {
 	// Key the column or field that is the item's key
 	Key string `form:"key,omitempty" json:"key,omitempty"`
 
+	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row
+	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field, like kontonr=id
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes, like balance=number: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
+
 	// Truncated the file goes on: its last row may be cut, and is left out
 	Truncated bool `form:"truncated,omitempty" json:"truncated,omitempty"`
 }
@@ -4704,6 +4792,27 @@ type StartRunParams struct {
 
 	// Schema a JSON Schema that the items must fit
 	Schema string `form:"schema,omitempty" json:"schema,omitempty"`
+
+	// Encoding of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	NoHeader string `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
+
+	// Sort the field that the items are ordered by, whatever their order in the input
+	Sort string `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Desc with sort: the greatest first
+	Desc string `form:"desc,omitempty" json:"desc,omitempty"`
 
 	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
 	Invalid string `form:"invalid,omitempty" json:"invalid,omitempty"`
@@ -4884,6 +4993,21 @@ type AddItemsParams struct {
 
 	// Format recognised when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
+
+	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row
+	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field, like kontonr=id
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes, like balance=number: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
 }
 
 // GetItemParams defines parameters for GetItem.
@@ -5482,6 +5606,11 @@ func (c *Client) PreviewItems(ctx context.Context, params PreviewItemsParams, co
 	ask := request{operation: "preview-items", method: http.MethodPost, path: path("/items/preview")}
 	ask.add("format", params.Format, false)
 	ask.add("key", params.Key, false)
+	ask.add("encoding", params.Encoding, false)
+	ask.add("no_header", params.NoHeader, false)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
 	ask.add("truncated", params.Truncated, false)
 	ask.contentType, ask.body = contentType, body
 	err := c.exchange(ctx, ask, &out, options)
@@ -5669,6 +5798,13 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("partitions", params.Partitions, true)
 	ask.add("on_failure", params.OnFailure, true)
 	ask.add("schema", params.Schema, true)
+	ask.add("encoding", params.Encoding, true)
+	ask.add("no_header", params.NoHeader, true)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
+	ask.add("sort", params.Sort, true)
+	ask.add("desc", params.Desc, true)
 	ask.add("invalid", params.Invalid, true)
 	ask.add("chunk", params.Chunk, true)
 	ask.add("chunk_bytes", params.ChunkBytes, true)
@@ -5950,6 +6086,11 @@ func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams
 	ask.add("idempotency_key", params.IdempotencyKey, false)
 	ask.add("key", params.Key, false)
 	ask.add("format", params.Format, false)
+	ask.add("encoding", params.Encoding, false)
+	ask.add("no_header", params.NoHeader, false)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
 	ask.contentType, ask.body = contentType, body
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
@@ -6517,4 +6658,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 204dd13adb02d889434b803e589081f8, is 6980d2a3093da7cfecc88a62be7390f6a9fa314117a76dbe9f558f960c076572.
+// Of 83614319c9cbf095b300620419e87000, is 7cc1f4692e352c5c1826a8a23a9e65a67c1ba140d7ac20543da07e919f98b3ff.

@@ -16,7 +16,14 @@ type planInfer struct {
 	Items  string `required:"" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	Key    string `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
 	Format string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
-	Rows   int    `default:"10000" help:"How many rows are looked at." placeholder:"N"`
+
+	Encoding string            `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be." placeholder:"NAME"`
+	NoHeader bool              `help:"CSV begins with its first row."`
+	Columns  []string          `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
+	Rename   map[string]string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
+	Types    map[string]string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
+
+	Rows int `default:"10000" help:"How many rows are looked at." placeholder:"N"`
 }
 
 // Validate is called by kong.
@@ -29,7 +36,8 @@ func (p *planInfer) Run(term *cli.Console) error {
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &intake.Spool{}})
+	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &intake.Spool{},
+		Encoding: p.Encoding, NoHeader: p.NoHeader, Columns: p.Columns, Rename: p.Rename, Types: p.Types})
 	if err != nil {
 		return cli.Usage(fmt.Sprintf("--items %s: %v", p.Items, err))
 	}
@@ -37,6 +45,9 @@ func (p *planInfer) Run(term *cli.Console) error {
 	guess, read, err := guessOf(rows, p.Rows)
 	if err != nil {
 		return cli.Usage(fmt.Sprintf("--items %s: %v", p.Items, err))
+	}
+	for _, note := range rows.Notes() {
+		term.Note("%s", note)
 	}
 	var text bytes.Buffer
 	if err := json.Indent(&text, guess.Schema(), "", "  "); err != nil {
