@@ -130,7 +130,8 @@ func (i *Items) checkReading(prefix string) error {
 		names[name] = true
 	}
 	if n := len(i.Columns) + len(i.Rename) + len(i.Types); n > maxColumns {
-		return fieldError(prefix+"columns", "%d columns are named, with rename and types; at most %d are allowed", n, maxColumns)
+		return fieldError(prefix+"columns", "%d columns are named, with rename and types; at most %d are allowed", n,
+			maxColumns)
 	}
 	called := map[string]bool{}
 	for _, old := range slices.Sorted(maps.Keys(i.Rename)) {
@@ -148,7 +149,8 @@ func (i *Items) checkReading(prefix string) error {
 			return err
 		}
 		if !slices.Contains(types(), i.Types[name]) {
-			return fieldError(prefix+"types", "%.40s: want one of %s; this is %.40q", name, strings.Join(types(), ", "), i.Types[name])
+			return fieldError(prefix+"types", "%.40s: want one of %s; this is %.40q", name, strings.Join(types(), ", "),
+				i.Types[name])
 		}
 	}
 	if i.Sort != "" {

@@ -272,8 +272,7 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 			further.Content = &start.Content{Said: map[string]string{"on_duplicate": "skip"}, Items: true}
 			refused(`on_duplicate ("error" then, "skip" now)`, further, keys(names(n)...))
 			tried, err := start.New(b.store).TryLoad(t.Context(), further, t.TempDir(), keys(names(n)...))
-			var other *start.ContentError
-			if !errors.As(err, &other) {
+			if _, refused := errors.AsType[*start.ContentError](err); !refused {
 				t.Errorf("tried: %+v, %v", tried, err)
 			}
 			b.check()

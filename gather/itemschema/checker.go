@@ -175,9 +175,13 @@ func (n *node) ofObjects(s *jsonschema.Schema) {
 	if odd && n.takes(anObject) {
 		n.slow = true
 	}
-	if n.slow {
-		return
+	if !n.slow {
+		n.ofFields(s)
 	}
+}
+
+// ofFields reads what fields objects have.
+func (n *node) ofFields(s *jsonschema.Schema) {
 	n.fields, n.others.node = map[string]*field{}, &node{any: true}
 	for name, schema := range s.Properties {
 		n.fields[name] = &field{node: newNode(schema)}
@@ -227,15 +231,23 @@ func (n *node) fits(text []byte, at int) (end int, fits bool) {
 			return at, false
 		}
 		return n.fitsObject(text, at+1)
-	case c == '[':
-		return skip(text, at), n.takes(anArray) && n.enum == nil
-	case c == 't', c == 'f':
-		return skip(text, at), n.takes(aBoolean) && n.enum == nil
-	case c == 'n':
-		return skip(text, at), n.takes(aNull) && n.enum == nil
 	default:
 		end = skip(text, at)
-		return end, n.enum == nil && n.fitsNumber(text[at:end])
+		return end, n.enum == nil && n.fitsOther(text[at:end])
+	}
+}
+
+// fitsOther is about values that are neither texts nor objects.
+func (n *node) fitsOther(value []byte) bool {
+	switch value[0] {
+	case '[':
+		return n.takes(anArray)
+	case 't', 'f':
+		return n.takes(aBoolean)
+	case 'n':
+		return n.takes(aNull)
+	default:
+		return n.fitsNumber(value)
 	}
 }
 
@@ -256,18 +268,22 @@ func (n *node) fitsText(quoted []byte, escaped bool) bool {
 		}
 		plain = n.text
 	}
+	return n.fitsLength(plain) && n.fitsForm(plain)
+}
+
+func (n *node) fitsLength(text []byte) bool {
 	if n.least > 1 || n.most >= 0 {
-		if length := utf8.RuneCount(plain); length < n.least || n.most >= 0 && length > n.most {
-			return false
-		}
+		length := utf8.RuneCount(text)
+		return length >= n.least && (n.most < 0 || length <= n.most)
 	}
-	if n.least == 1 && len(plain) == 0 {
-		return false
-	}
+	return n.least == 0 || len(text) > 0
+}
+
+func (n *node) fitsForm(text []byte) bool {
 	if n.pattern == nil && n.format == nil {
 		return true
 	}
-	said := string(plain)
+	said := string(text)
 	return (n.pattern == nil || n.pattern.MatchString(said)) && (n.format == nil || n.format.Validate(said) == nil)
 }
 

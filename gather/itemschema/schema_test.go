@@ -1,7 +1,6 @@
 package itemschema_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ const accounts = `{"type":"object","required":["id","balance"],"properties":{
 	"address":{"type":"object","required":["city"],"properties":{"city":{"type":"string"}},"additionalProperties":false},
 	"tags":{"type":"array","items":{"type":"string"}}}}`
 
+//nolint:lll // a row is a line
 func TestCheckSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	schema, err := itemschema.Compile([]byte(accounts))
@@ -109,6 +109,8 @@ func TestGuessFitsWhatItWasMadeOf(t *testing.T) {
 }
 
 // FuzzCheck holds what is known to fit without the library against the library.
+//
+//nolint:lll // as above
 func FuzzCheck(f *testing.F) {
 	values := []string{`"C-1"`, `"1.00"`, `1`, `-0`, `1.0`, `1e2`, `null`, `true`, `"a\"b"`, `"é"`, `"giro"`, `[]`, `["a",1]`,
 		`{"city":"Oslo"}`, `{"city":1,"x":{}}`, `"2024-02-29"`, `""`, `999.9999999999999999999`, `1000`}
@@ -141,7 +143,7 @@ func FuzzCheck(f *testing.F) {
 				continue
 			}
 			seen = append(seen, name)
-			fields = append(fields, fmt.Sprintf(`"%s":%s`, name, values[int(choice[i+1])%len(values)]))
+			fields = append(fields, `"`+name+`":`+values[int(choice[i+1])%len(values)])
 			for n := range fields { // checkers remember the order of fields
 				item := []byte("{" + strings.Join(fields[n:], ",") + "}")
 				if quick, full := checker.Check(item), schema.CheckInFull(item); (quick == nil) != (full == nil) {

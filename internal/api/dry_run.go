@@ -21,7 +21,7 @@ type DryRun struct {
 	Existing    *workqueue.RunID `json:"existing,omitempty" doc:"the run that the idempotency key has started"`
 	Items       int64            `json:"items"`
 	Skipped     int64            `json:"skipped" doc:"duplicates that would be left out"`
-	Invalid     int64            `json:"invalid,omitempty" doc:"of the items, those that would fail at once: they do not fit the schema"`
+	Invalid     int64            `json:"invalid,omitempty" doc:"items that would fail at once: they do not fit the schema"`
 	Bytes       int64            `json:"bytes" doc:"of the items' payloads"`
 	Held        int64            `json:"held,omitempty" doc:"items that would wait for the canary"`
 	Key         string           `json:"key,omitempty" doc:"the column or field that the keys come from"`
@@ -57,7 +57,8 @@ func (s *Server) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 		return DryRun{}, err
 	}
 	out := DryRun{DryRun: true, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: tried.Items,
-		Skipped: tried.Skipped, Invalid: tried.Invalid, Bytes: tried.Bytes, Held: tried.Held, Key: intent.rows.Key(), First: []PreviewRow{}}
+		Skipped: tried.Skipped, Invalid: tried.Invalid, Bytes: tried.Bytes, Held: tried.Held,
+		Key: intent.rows.Key(), First: []PreviewRow{}}
 	if tried.Existing {
 		out.Existing = &tried.Run
 	}

@@ -240,7 +240,7 @@ func TestRunKeyWithOtherContentIsRefused(t *testing.T) {
 	b := setup(t)
 	const path = "/runs?endpoint=echo&idempotency_key=k"
 	b.want(path, "id,a\n1,x\n2,y\n", 201, `"existing":false`)
-	b.want(path, `{"id":"1","a":"x"}`+"\n"+`{"id":"2","a":"y"}`, 200, `"existing":true`) // the same items, in another format
+	b.want(path, `{"id":"1","a":"x"}`+"\n"+`{"id":"2","a":"y"}`, 200, `"existing":true`)
 	b.want(path, "id,a\n1,x\n2,z\n", 409, "with other content: the items (as many, 2,")
 	b.want(path, "id,a\n1,x\n", 409, "the items (2 then, 1 now)")
 	b.want(path+"&dry_run=true", "id,a\n1,x\n", 409, "the items (2 then, 1 now)")

@@ -135,8 +135,8 @@ func (s *Server) openRun(ctx context.Context, in *openInput) (Opened, error) {
 		return Opened{}, err
 	}
 	if look.Invalid != "" {
-		return Opened{}, &inputError{"invalid: " + look.Invalid + " is for runs that are started with all their items; what " +
-			"does not fit the schema of an open run is refused with its add: leave it out"}
+		return Opened{}, &inputError{"invalid: " + look.Invalid + " is for runs that are started with all their items; " +
+			"what does not fit the schema of an open run is refused with its add: leave it out"}
 	}
 	opened, err := s.engine.OpenRun(ctx, open)
 	if err != nil {

@@ -37,7 +37,7 @@ type Preview struct {
 	KeyColumn string          `json:"key_column" doc:"that the items' keys come from"`
 	Rows      []PreviewRow    `json:"rows" nullable:"false" doc:"the first ones, 20 at the most"`
 	Read      int             `json:"read" doc:"rows of which nothing is amiss in what was sent"`
-	Schema    json.RawMessage `json:"schema" doc:"a JSON Schema that the rows of which nothing is amiss fit, as a proposal"`
+	Schema    json.RawMessage `json:"schema" doc:"a JSON Schema that these rows fit, as a proposal"`
 	Warnings  []string        `json:"warnings" nullable:"false"`
 }
 

@@ -2,7 +2,7 @@ package api
 
 import "github.com/tranchehq/tranche/gather"
 
-// ShapeQuery is how the items of one upload are read, where that is not of a start: as the settings of a run of the same
+// ShapeQuery is how the items of one upload are read, where that is not of a start: as the settings of a run of these
 // names.
 type ShapeQuery struct {
 	Encoding string   `query:"encoding" doc:"of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be"`

@@ -13,8 +13,8 @@ func TestItemsAreReadAsIsSaid(t *testing.T) {
 	want := []string{`8 {"id":"8","saldo":900}`, `7 {"id":"7","saldo":12.50}`}
 	query := url.Values{"encoding": {"latin1"}, "columns": {"kontonr", "saldo"}, "rename": {"kontonr=id"},
 		"types": {"saldo=number"}, "sort": {"saldo"}, "desc": {"true"}}
-	const settings = `"encoding":"latin1","columns":["kontonr","saldo"],"rename":["kontonr=id"],"types":["saldo=number"],` +
-		`"sort":"saldo","desc":true`
+	const settings = `"encoding":"latin1","columns":["kontonr","saldo"],"rename":["kontonr=id"],` +
+		`"types":["saldo=number"],"sort":"saldo","desc":true`
 	const plan = "items: {encoding: latin1, columns: [kontonr, saldo], rename: {kontonr: id}, types: {saldo: number}, " +
 		"sort: saldo, desc: true}\nsteps: [{endpoint: echo}]\n"
 	for name, start := range map[string]func(b *bench){
@@ -68,7 +68,8 @@ func TestReadingThatIsRefusedSaysHow(t *testing.T) {
 	b.want("/runs?endpoint=echo&types=a", "id\n1\n", 422, "types: want NAME=VALUE")
 	b.want("/runs?endpoint=echo&columns=nme", "id\n1\n", 422, `no column or field \"nme\"`)
 	b.want("/runs?endpoint=echo&desc=true", "id\n1\n", 422, "desc: it is about the order of items")
-	b.want("/runs?endpoint=echo&name=marked", "\xff\xfei\x00d\x00\n\x00\x31\x00", 201, "was read as UTF-16, as its byte order mark")
+	b.want("/runs?endpoint=echo&name=marked", "\xff\xfei\x00d\x00\n\x00\x31\x00", 201,
+		"was read as UTF-16, as its byte order mark")
 	b.want("/items/preview?no_header=true&columns=nr&columns=name", "7,Ann\n", 200, `"columns":["nr","name"]`,
 		`the keys are taken from the first column, \"nr\"`)
 }

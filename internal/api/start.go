@@ -46,7 +46,7 @@ type Started struct {
 	PlanVersion int             `json:"plan_version,omitempty" doc:"of a plan on record"`
 	Items       int64           `json:"items"`
 	Skipped     int64           `json:"skipped"`
-	Invalid     int64           `json:"invalid,omitempty" doc:"of the items, those that do not fit the schema: they have failed"`
+	Invalid     int64           `json:"invalid,omitempty" doc:"items that do not fit the schema: they have failed"`
 	Existing    bool            `json:"existing"`
 	Key         string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
 	Warnings    []string        `json:"warnings"`

@@ -110,16 +110,8 @@ func (c Config) validate() error {
 	default:
 		return fmt.Errorf("intake: Delimiter %q cannot be used; use a comma, semicolon, tab or bar", c.Delimiter)
 	}
-	if c.Encoding != "" && !slices.Contains(Encodings(), c.Encoding) {
-		return fmt.Errorf("intake: Encoding %q is not known; use one of %s", c.Encoding, strings.Join(Encodings(), ", "))
-	}
-	if c.Sort != "" && c.Spool == nil {
-		return errors.New("intake: Sort needs a Spool")
-	}
-	for name, kind := range c.Types {
-		if !slices.Contains(Types(), kind) {
-			return fmt.Errorf("intake: Types has %q for %q; use one of %s", kind, name, strings.Join(Types(), ", "))
-		}
+	if err := c.validateShape(); err != nil {
+		return err
 	}
 	switch {
 	case c.MaxFieldBytes < 1:
@@ -132,6 +124,21 @@ func (c Config) validate() error {
 		return fmt.Errorf("intake: MaxRatio is %d; it must be 1 or more", c.MaxRatio)
 	case c.MaxDepth < 1:
 		return fmt.Errorf("intake: MaxDepth is %d; it must be 1 or more", c.MaxDepth)
+	}
+	return nil
+}
+
+func (c Config) validateShape() error {
+	if c.Encoding != "" && !slices.Contains(Encodings(), c.Encoding) {
+		return fmt.Errorf("intake: Encoding %q is not known; use one of %s", c.Encoding, strings.Join(Encodings(), ", "))
+	}
+	if c.Sort != "" && c.Spool == nil {
+		return errors.New("intake: Sort needs a Spool")
+	}
+	for name, kind := range c.Types {
+		if !slices.Contains(Types(), kind) {
+			return fmt.Errorf("intake: Types has %q for %q; use one of %s", kind, name, strings.Join(Types(), ", "))
+		}
 	}
 	return nil
 }

@@ -79,7 +79,8 @@ func (c *csvReader) takeFirst(item *Item) error {
 			return c.errorAt(c.row, "%s", badByte(field, bad))
 		}
 	}
-	item.Key, item.Payload = string(first[c.key]), append(payload, '}')
+	payload = append(payload, '}')
+	item.Key, item.Payload = string(first[c.key]), payload
 	return nil
 }
 

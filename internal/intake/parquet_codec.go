@@ -67,8 +67,8 @@ func unpackLZ4(data []byte, n int) ([]byte, error) {
 	return out, nil
 }
 
-// unpackHadoop unpacks the codec that was called LZ4 before LZ4_RAW: blocks, each behind its two sizes, as Hadoop frames
-// them; or, of writers that did not know of that, one bare block.
+// unpackHadoop unpacks the codec that was called LZ4 before LZ4_RAW: blocks, each behind its two sizes, as Hadoop
+// frames them; or, of writers that did not know of that, one bare block.
 func unpackHadoop(data []byte, n int) ([]byte, error) {
 	out := make([]byte, 0, n)
 	for rest := data; ; {

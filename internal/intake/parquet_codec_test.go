@@ -11,8 +11,8 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
-// The codec that was called LZ4 before LZ4_RAW is read as Hadoop writes it, and as others understood it. No library that
-// is here writes it.
+// The codec that was called LZ4 before LZ4_RAW is read as Hadoop writes it, and as others understood it. No library
+// that is here writes it.
 func TestParquetLZ4OfBefore(t *testing.T) {
 	t.Parallel()
 	text := []byte(strings.Repeat("statement ", 1000))

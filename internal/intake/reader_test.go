@@ -135,8 +135,8 @@ func TestGoodInput(t *testing.T) {
 }
 
 // notUTF8 is what is to be done about it.
-const notUTF8 = "it may be windows-1252: if it is, say so by encoding=windows-1252 (--encoding windows-1252), else save " +
-	"the input as UTF-8"
+const notUTF8 = "it may be windows-1252: if it is, say so by encoding=windows-1252 (--encoding windows-1252), else " +
+	"save the input as UTF-8"
 
 func TestBadInput(t *testing.T) {
 	t.Parallel()

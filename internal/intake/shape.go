@@ -2,6 +2,7 @@ package intake
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -71,8 +72,37 @@ func newShaper(cfg Config) *shaper {
 		return nil
 	}
 	s := &shaper{cfg: cfg, fields: map[string]*shaped{}, keep: kept == nil, depth: cfg.withDefaults().MaxDepth}
+	old := s.rename(kept)
+	for _, name := range kept {
+		s.named(name, name)
+	}
+	for name, kind := range cfg.Types {
+		from := cmp.Or(old[name], name)
+		s.named(from, name).kind = kind
+	}
+	for name, f := range s.fields {
+		f.drop = kept != nil && !slices.Contains(kept, name)
+		f.prefix, _ = appendString(nil, []byte(f.called))
+		f.prefix = append(f.prefix, ':')
+		if f.seen {
+			s.seen++
+		}
+	}
+	return s
+}
+
+// named is the entry of a field, which is made when there is none.
+func (s *shaper) named(name, called string) *shaped {
+	if s.fields[name] == nil {
+		s.fields[name] = &shaped{called: called}
+	}
+	return s.fields[name]
+}
+
+// rename makes entries of what is renamed, and of what has such a name already. It returns the old names by the new.
+func (s *shaper) rename(kept []string) map[string]string {
 	old := map[string]string{}
-	for from, to := range cfg.Rename {
+	for from, to := range s.cfg.Rename {
 		old[to] = from
 		s.fields[from] = &shaped{called: to}
 	}
@@ -81,34 +111,7 @@ func newShaper(cfg Config) *shaper {
 			s.fields[to] = &shaped{taken: from, called: to, seen: true}
 		}
 	}
-	for _, name := range kept {
-		if s.fields[name] == nil {
-			s.fields[name] = &shaped{called: name}
-		}
-	}
-	for name, kind := range cfg.Types {
-		from := name
-		if was, renamed := old[name]; renamed {
-			from = was
-		}
-		if s.fields[from] == nil {
-			s.fields[from] = &shaped{called: name}
-		}
-		s.fields[from].kind = kind
-	}
-	if kept != nil {
-		for name, f := range s.fields {
-			f.drop = !slices.Contains(kept, name)
-		}
-	}
-	for _, f := range s.fields {
-		quoted, _ := appendString(nil, []byte(f.called))
-		f.prefix = append(quoted, ':')
-		if f.seen {
-			s.seen++
-		}
-	}
-	return s
+	return old
 }
 
 // called is the name that a column has in payloads.
@@ -149,41 +152,47 @@ func (s *shaper) missing() error {
 }
 
 func (s *shaper) row(r *Reader, item *Item) error {
-	text, out := item.Payload, append(s.out[:0], '{')
+	text := item.Payload
+	s.out = append(s.out[:0], '{')
 	for at := 1; at < len(text) && text[at] == '"'; {
 		after := itemschema.ValueEnd(text, at)
 		end := itemschema.ValueEnd(text, after+1)
-		name, value := text[at:after], text[after+1:end]
-		f, err := s.field(name)
-		switch {
-		case err != nil:
-			return r.wrong(item, string(name), err.Error())
-		case f == nil && !s.keep || f != nil && f.drop:
-		case f != nil && f.taken != "":
-			return r.wrong(item, f.called, fmt.Sprintf("%s is renamed to this name, which another has; rename it, too, or say "+
-				"which columns are kept", quote(f.taken)))
-		default:
-			if len(out) > 1 {
-				out = append(out, ',')
-			}
-			if f == nil {
-				out = append(append(append(out, name...), ':'), value...)
-				break
-			}
-			out = append(out, f.prefix...)
-			if out, err = convert(out, value, f.kind, s.depth-1); err != nil {
-				return r.wrong(item, f.called, err.Error())
-			}
+		f, err := s.field(text[at:after])
+		if err != nil {
+			return r.wrong(item, string(text[at:after]), err.Error())
 		}
-		if f != nil && !f.seen {
-			f.seen = true
-			s.seen++
+		if err := s.add(f, text[at:after], text[after+1:end]); err != nil {
+			return r.wrong(item, f.called, err.Error())
 		}
 		at = end + 1
 	}
-	s.out = append(out, '}')
+	s.out = append(s.out, '}')
 	item.Payload = append(item.Payload[:0], s.out...)
 	return nil
+}
+
+// add puts a field into the payload, or leaves it out.
+func (s *shaper) add(f *shaped, name, value []byte) (err error) {
+	if f != nil && !f.seen {
+		f.seen = true
+		s.seen++
+	}
+	switch {
+	case f == nil && !s.keep || f != nil && f.drop:
+		return nil
+	case f != nil && f.taken != "":
+		return fmt.Errorf("%s is renamed to this name, which another has; rename it, too, or say which columns are kept",
+			quote(f.taken))
+	}
+	if len(s.out) > 1 {
+		s.out = append(s.out, ',')
+	}
+	if f == nil {
+		s.out = append(append(append(s.out, name...), ':'), value...)
+		return nil
+	}
+	s.out, err = convert(append(s.out, f.prefix...), value, f.kind, s.depth-1)
+	return err
 }
 
 func (s *shaper) field(quoted []byte) (*shaped, error) {

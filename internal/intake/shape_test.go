@@ -36,6 +36,7 @@ func linesOf(in string, cfg intake.Config) (string, *intake.Reader, error) {
 	}
 }
 
+//nolint:lll // a row is a line
 func TestShapes(t *testing.T) {
 	t.Parallel()
 	csv, json := "nr,name,n,ok,doc\n7,Ann, 1.50 ,yes,\"[1, 2]\"\n8,Bo,,,\n", `{"nr":7,"name":"Ann","x":{"a":"}"}}`+"\n"+`{"nr":8,"\u006eame":"Bo"}`
@@ -77,6 +78,7 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+//nolint:lll // as above
 func TestEncodings(t *testing.T) {
 	t.Parallel()
 	const text, want = "id,name\n1,Jürgen\n", `2 1 {"id":"1","name":"Jürgen"}`
@@ -148,7 +150,8 @@ func TestSortInAFile(t *testing.T) {
 		fmt.Fprintf(&in, "%d,%d,%s\n", i, random.IntN(1000), fill)
 	}
 	dir := t.TempDir()
-	r, err := intake.Open(strings.NewReader(in.String()), intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{Dir: dir}})
+	cfg := intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{Dir: dir}}
+	r, err := intake.Open(strings.NewReader(in.String()), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -215,7 +215,8 @@ func (s *sorter) openParts() error {
 	s.rows = nil
 	s.merging.sorter = s
 	for i, p := range s.parts {
-		open := &openPart{number: i, from: bufio.NewReaderSize(io.NewSectionReader(s.file, p.begin, p.end-p.begin), sortBuffer)}
+		section := io.NewSectionReader(s.file, p.begin, p.end-p.begin)
+		open := &openPart{number: i, from: bufio.NewReaderSize(section, sortBuffer)}
 		if err := open.read(s); err != nil {
 			return err
 		}

@@ -93,7 +93,8 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 		r.end()
 		return nil, err
 	}
-	return (&Reader{rows: r, format: Stream, unit: "message", close: func() error { r.end(); return nil }}).with(given), nil
+	out := &Reader{rows: r, format: Stream, unit: "message", close: func() error { r.end(); return nil }}
+	return out.with(given), nil
 }
 
 // check refuses names that are none before the server sees them: it closes the connection, which is the node's only

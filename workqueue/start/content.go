@@ -42,8 +42,8 @@ type ContentError struct {
 }
 
 func (e *ContentError) Error() string {
-	return fmt.Sprintf("idempotency key %.80q has started run %s with other content: %s. Nothing was started; use a key of "+
-		"its own for each run", e.Key, e.Run, strings.Join(e.Other, "; "))
+	return fmt.Sprintf("idempotency key %.80q has started run %s with other content: %s. Nothing was started; use a key "+
+		"of its own for each run", e.Key, e.Run, strings.Join(e.Other, "; "))
 }
 
 // itemDigest is of the items that a load has read.
@@ -93,8 +93,8 @@ func (l *loader) compare(ctx context.Context, known Loaded) (Loaded, error) {
 	var items int64
 	err := l.store.Pool.QueryRow(ctx, contentOfRun, known.Run).Scan(&spec, &params, &kept, &items)
 	if errors.Is(err, pgx.ErrNoRows) { // it was removed just now
-		return Loaded{}, fmt.Errorf("load run: run %s, which idempotency key %q had started, was removed just now: %w; start "+
-			"again", known.Run, l.req.IdempotencyKey, workqueue.ErrNotFound)
+		return Loaded{}, fmt.Errorf("load run: run %s, which idempotency key %q had started, was removed just now: %w; "+
+			"start again", known.Run, l.req.IdempotencyKey, workqueue.ErrNotFound)
 	}
 	if err != nil {
 		return Loaded{}, fmt.Errorf("look up idempotency key %q: %w", l.req.IdempotencyKey, err)
