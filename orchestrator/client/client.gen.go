@@ -1311,7 +1311,7 @@ type DryRun struct {
 	// Skipped duplicates that would be left out
 	Skipped int64 `json:"skipped"`
 
-	// Invalid of the items, those that would fail at once: they do not fit the schema
+	// Invalid items that would fail at once: they do not fit the schema
 	Invalid int64 `json:"invalid,omitempty"`
 
 	// Bytes of the items' payloads
@@ -2868,7 +2868,7 @@ type Preview struct {
 	// Read rows of which nothing is amiss in what was sent
 	Read int `json:"read"`
 
-	// Schema a JSON Schema that the rows of which nothing is amiss fit, as a proposal
+	// Schema a JSON Schema that these rows fit, as a proposal
 	Schema   json.RawMessage `json:"schema"`
 	Warnings []string        `json:"warnings"`
 }
@@ -2992,6 +2992,9 @@ type ReportDocument struct {
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
@@ -3443,6 +3446,12 @@ type RunDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// Rate items answered a second at all steps, over the last ten seconds
+	Rate float64 `json:"rate"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
@@ -3467,12 +3476,6 @@ type RunDocument struct {
 
 	// Seconds how long the current generation has run, or ran
 	Seconds float64 `json:"seconds"`
-
-	// Rate items answered a second at all steps, over the last ten seconds
-	Rate float64 `json:"rate"`
-
-	// ETASeconds to the end at this rate, once the canary passed
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// MaxFailed how many failed items pause it, like 500 or 1%
 	MaxFailed string `json:"max_failed,omitempty"`
@@ -3734,6 +3737,12 @@ type RunSummary struct {
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
+
+	// Rate items answered a second at all steps, over the last ten seconds
+	Rate float64 `json:"rate"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
@@ -4033,7 +4042,7 @@ type Started struct {
 	Items       int64 `json:"items"`
 	Skipped     int64 `json:"skipped"`
 
-	// Invalid of the items, those that do not fit the schema: they have failed
+	// Invalid items that do not fit the schema: they have failed
 	Invalid  int64 `json:"invalid,omitempty"`
 	Existing bool  `json:"existing"`
 
@@ -4745,6 +4754,9 @@ type ListRunsParams struct {
 	// State only runs in one of these
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
+	// Result only completed runs, with failures that nobody accepted or none; one of failed, ok
+	Result string `form:"result,omitempty" json:"result,omitempty"`
+
 	// Before only runs older than this id
 	Before string `form:"before,omitempty" json:"before,omitempty"`
 
@@ -4931,7 +4943,7 @@ type ExplainRunParams struct {
 
 // ExportRunParams defines parameters for ExportRun.
 type ExportRunParams struct {
-	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet
+	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet, xlsx
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
 	// Step whose parts are the results; absent: the only step that no other needs
@@ -4942,6 +4954,15 @@ type ExportRunParams struct {
 
 	// State done, failed or missing; may stand more than once; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
+
+	// With payload: what items carry, too
+	With []string `form:"with,omitempty" json:"with,omitempty"`
+
+	// Flat a column for each field of payloads and results, with result. before
+	Flat bool `form:"flat,omitempty" json:"flat,omitempty"`
+
+	// Columns only these columns, in this order
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
 }
 
 // GetGroupsParams defines parameters for GetGroups.
@@ -5768,6 +5789,7 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 	var out RunList
 	ask := request{operation: "list-runs", method: http.MethodGet, path: path("/runs")}
 	ask.add("state", params.State, false)
+	ask.add("result", params.Result, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
 	ask.add("q", params.Q, false)
@@ -5997,10 +6019,12 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 
 // ExportRun: All items with their outcomes, in order.
 //
-// A stream with constant memory. CSV has the columns key, state, result, error_code and error_message; a cell that a
-// spreadsheet would take for a formula gets an apostrophe in front, unless raw is set. Results that are no text are
-// in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet they are bytes.
-// Of a run with several steps the results are those of one. A stream that does not end properly is not whole.
+// A stream with constant memory. CSV has the columns key, state, result, error_code, error_message and accepted; a
+// cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
+// never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
+// that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
+// Parquet they are bytes. Of a run with several steps the results are those of one. A stream that does not end
+// properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6009,6 +6033,9 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	ask.add("step", params.Step, false)
 	ask.add("raw", params.Raw, false)
 	ask.add("state", params.State, true)
+	ask.add("with", params.With, true)
+	ask.add("flat", params.Flat, false)
+	ask.add("columns", params.Columns, true)
 	return c.stream(ctx, ask, options)
 }
 
@@ -6658,4 +6685,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 83614319c9cbf095b300620419e87000, is 7cc1f4692e352c5c1826a8a23a9e65a67c1ba140d7ac20543da07e919f98b3ff.
+// Of 3faf79b782a4ef15c4c83327e27db528, is 82f33082e67d9177ececd1ec0a13866b1176b0483d5e6addb78821ea6a7b828d.

@@ -73,6 +73,7 @@ func (r *runOpen) Run(ctx context.Context, term *cli.Console) error {
 type runAdd struct {
 	Ref            string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	File           string `arg:"" optional:"" default:"-" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
+	Items          string `help:"The same, as run start has it." placeholder:"FILE"`
 	Key            string `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
 	Format         string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
 	IdempotencyKey string `help:"Adding the same items again with the same key changes nothing." placeholder:"K"`
@@ -82,6 +83,18 @@ type runAdd struct {
 	Columns  []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
 	Rename   []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
 	Types    []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
+}
+
+// Validate is called by kong.
+func (r *runAdd) Validate() error {
+	if r.Items == "" {
+		return nil
+	}
+	if r.File != "-" {
+		return errors.New("the items are named twice: after the run, and by --items")
+	}
+	r.File = r.Items
+	return nil
 }
 
 // Run adds items.
