@@ -62,6 +62,9 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
 		return err
 	}
+	if content := l.content(); content != nil {
+		batch.Queue(keepContent, l.run, content)
+	}
 	if err := pg.Leave(ctx, tx, batch); err != nil {
 		return fmt.Errorf("seal run %s: %w", l.run, err)
 	}
@@ -74,6 +77,9 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	err = ledger.AddEvent(ctx, tx, l.run, 1, workqueue.EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
+	if err == nil {
+		err = l.failInvalid(ctx, tx)
+	}
 	if err == nil && l.req.Sealing != nil {
 		err = l.req.Sealing(ctx, tx, l.run)
 	}
@@ -130,6 +136,7 @@ func (l *loader) settings() map[string]any {
 	var d ledger.Difference
 	d.Add("version", 0, l.req.PlanVersion)
 	d.Add("skipped", int64(0), l.skipped)
+	d.Add("invalid", 0, len(l.invalid))
 	d.Add("priority", 0, l.req.Priority)
 	d.Add("max_failed", "", l.req.MaxFailed)
 	d.Add("guard", workqueue.GuardOff, l.req.Guard.String())
