@@ -92,15 +92,15 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 	}
 }
 
-// A run that is there already is told before its items are sent again in full, and the connection is not reset.
-func TestAReplayDoesNotNeedTheItems(t *testing.T) {
+// Other items under the same key are refused, however many there are, and the connection is not reset.
+func TestAReplayWithOtherItemsIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 30 * time.Second})
 	b.start("idempotency_key=k")
 	code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&idempotency_key=k",
 		strings.NewReader(three+strings.Repeat("9,nobody reads this\n", 1<<20)))
-	if code != http.StatusOK {
+	if code != http.StatusConflict || !strings.Contains(string(text), "with other content: the items") {
 		t.Errorf("a replay: %d %s", code, text)
 	}
 }

@@ -32,7 +32,8 @@ type gateOps struct {
 }
 
 func (g *gateOps) register(s *Server, api huma.API) {
-	register(s, api, get("get-gate", "/runs/{run}/gate", "What waits for somebody between two steps of a run"), g.show)
+	show := get("get-gate", "/runs/{run}/gate", "What waits for somebody between two steps of a run")
+	register(s, api, heavy(show), g.show)
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
 		Summary: "Let the items go that a canary held back, or a step begin",

@@ -242,7 +242,7 @@ func TestTheWayOfARun(t *testing.T) {
 	}
 	_, text = b.ask(http.MethodGet, api.Prefix+"/runs/last/export?format=csv", nil)
 	want := "key,state,result,error_code,error_message,accepted\n" +
-		"'=1,done,\"{\"\"ok\"\":true}\",,,\n2,failed,,'=BAD,no\tgood,\n3,done,\"{\"\"ok\"\":true}\",,,\n"
+		"=1,done,\"{\"\"ok\"\":true}\",,,\n2,failed,,'=BAD,no\tgood,\n3,done,\"{\"\"ok\"\":true}\",,,\n"
 	if string(text) != want {
 		t.Errorf("CSV is %q; want %q", text, want)
 	}

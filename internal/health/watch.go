@@ -62,6 +62,7 @@ type Watch struct {
 	last   *Report
 	lastAt time.Time
 	flight chan struct{} // closed when the look under way ends; nil: none is
+	giveUp func()        // ends the look under way
 	again  bool          // what is known, and what the look under way finds, is not news any more
 
 	// Of the look under way alone: since when, of what was kept, and whether the table knows that; and what people said,
@@ -154,6 +155,9 @@ func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{
 func (w *Watch) fly(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, w.databaseTimeout()+restTimeout)
 	defer cancel()
+	w.mu.Lock()
+	w.giveUp = cancel
+	w.mu.Unlock()
 	found := w.look(ctx)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -169,6 +173,13 @@ func (w *Watch) fly(ctx context.Context) {
 func (w *Watch) Run(ctx context.Context) {
 	tick := time.NewTicker(seenEvery)
 	defer tick.Stop()
+	defer func() { // a look that takes long is not waited for when the server stops
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.giveUp != nil {
+			w.giveUp()
+		}
+	}()
 	for {
 		if _, err := w.Report(ctx); err != nil {
 			return // ctx has ended
