@@ -41,8 +41,10 @@ func (d *Duty) Send(ctx context.Context, lease workqueue.Lease) (again time.Dura
 	look := time.NewTicker(sendLook)
 	defer look.Stop()
 	for {
-		if err == nil && ctx.Err() == nil {
-			err = d.begin(ctx, lease, under, ended)
+		if ctx.Err() == nil { // what could not be claimed is claimed at the next look, however long one hangs
+			if failed := d.begin(ctx, lease, under, ended); err == nil {
+				err = failed
+			}
 		}
 		if len(under) == 0 {
 			return sendLook, err
