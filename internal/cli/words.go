@@ -61,14 +61,6 @@ func OrDash(s string) string {
 	return Inert(s)
 }
 
-// Dash is a short text, or a dash for none.
-func Dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return Inert(s)
-}
-
 // Rate writes items a second.
 func Rate(perSecond float64) string {
 	if perSecond <= 0 {

@@ -57,8 +57,8 @@ func changesText(changes []client.PastPace, room int) string {
 	t.Row("CHANGED", "WHAT", "FROM", "TO", "WHY")
 	for i := range changes {
 		c := &changes[i]
-		t.Row(cli.Moment(c.At), strings.ReplaceAll(c.What, "_", " "), cli.Dash(c.Before),
-			cli.Dash(c.After),
+		t.Row(cli.Moment(c.At), strings.ReplaceAll(c.What, "_", " "), cli.OrDash(c.Before),
+			cli.OrDash(c.After),
 			cli.Inert(c.Reason))
 	}
 	return "\n" + t.String()

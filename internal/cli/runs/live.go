@@ -65,7 +65,7 @@ func slicesText(page *client.LiveSlices, room int) string {
 		}
 		t.Row(s.ID[:min(len(s.ID), 8)], cli.Inert(s.Step), s.State, cli.Count(int64(s.Remaining)),
 			fmt.Sprint(s.Attempt),
-			cli.Inert(s.Cause), cli.Inert(s.FirstKey), node, cli.Dash(s.Service), until)
+			cli.Inert(s.Cause), cli.Inert(s.FirstKey), node, cli.OrDash(s.Service), until)
 	}
 	return head + t.String()
 }
