@@ -21,6 +21,17 @@ type ItemView struct {
 	State   workqueue.Outcome `json:"state" enum:"done,failed,missing"`
 	Payload json.RawMessage   `json:"payload"`
 	Steps   []ItemStep        `json:"steps"`
+
+	EarlierPayloads []EarlierPayload `json:"earlier_payloads,omitempty" doc:"that were corrected, the newest first"`
+}
+
+// EarlierPayload is what an item carried until it was corrected.
+type EarlierPayload struct {
+	Generation workqueue.Generation `json:"generation" doc:"of the correction: what is older was made of this payload"`
+	Payload    json.RawMessage      `json:"payload"`
+	At         time.Time            `json:"at" doc:"when it was corrected"`
+	Actor      string               `json:"actor" doc:"by whom"`
+	Reason     string               `json:"reason,omitempty"`
 }
 
 // ItemStep is one item in one step.
@@ -126,6 +137,12 @@ SELECT p.step, p.generation, coalesce(w.ended_at, w.sent_at), coalesce(w.service
 FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id
 WHERE p.run_id = $1 AND p.step = ANY ($3) AND p.ordinal = $2
 ORDER BY p.step, p.generation DESC`
+
+// By primary keys.
+const itemCorrections = `
+SELECT w.generation, w.payload, c.at, c.actor, c.reason
+FROM work_correction w JOIN run_correction c USING (run_id, generation)
+WHERE w.run_id = $1 AND w.ordinal = $2 ORDER BY w.generation DESC`
 
 // work_slice_block finds the slices; work_error and work_part are read by primary key.
 const itemAttempts = `
@@ -233,6 +250,18 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	}
 	for i := range item.Steps {
 		item.Steps[i].Accepted = accepted[item.Steps[i].Step]
+	}
+	if rows, err = tx.Query(ctx, itemCorrections, id, item.Ordinal); err != nil {
+		return err
+	}
+	item.EarlierPayloads, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e EarlierPayload, err error) {
+		var payload string
+		err = row.Scan(&e.Generation, &payload, &e.At, &e.Actor, &e.Reason)
+		e.Payload = json.RawMessage(payload)
+		return e, err
+	})
+	if err != nil {
+		return err
 	}
 	if rows, err = tx.Query(ctx, itemAttempts, id, block, bit, item.Ordinal, numbers); err != nil {
 		return err

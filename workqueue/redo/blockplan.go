@@ -106,7 +106,7 @@ func (r *redo) decide(c *blockPlan) {
 			m.up = m.up.Or(c.moves[need].up).Or(c.moves[need].reset)
 		}
 		outcome := p.Done.Or(p.Failed)
-		m.reset = c.wanted[s].And(r.takes(p, &c.live[s]))
+		m.reset = c.wanted[s].And(r.takes(s, p, &c.live[s]))
 		after := m.up.AndNot(m.reset)
 		if r.again {
 			m.again = after.And(outcome)
@@ -126,8 +126,11 @@ func (r *redo) decide(c *blockPlan) {
 }
 
 // takes is the items whose outcome, or request, at a step can be taken back.
-func (r *redo) takes(p *plane.Planes, live *bitfield.Set) bitfield.Set {
+func (r *redo) takes(s workqueue.Step, p *plane.Planes, live *bitfield.Set) bitfield.Set {
 	items := p.Failed
+	if r.blind[s] {
+		return items
+	}
 	if r.take.done {
 		items = items.Or(p.Done)
 	}

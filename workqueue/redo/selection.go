@@ -84,15 +84,29 @@ func (e *NothingToRerunError) Error() string {
 type UnknownKeysError struct {
 	Run  workqueue.RunID
 	Keys []string
+
+	more int // that are not among them
+}
+
+// shownKeys is how many unknown keys are named.
+const shownKeys = 20
+
+// note adds a key.
+func (e *UnknownKeysError) note(key string) {
+	if len(e.Keys) == shownKeys {
+		e.more++
+		return
+	}
+	e.Keys = append(e.Keys, key)
 }
 
 func (e *UnknownKeysError) Error() string {
-	shown := make([]string, min(len(e.Keys), 5))
+	shown := make([]string, min(len(e.Keys), shownKeys))
 	for i := range shown {
 		shown[i] = strconv.Quote(e.Keys[i])
 	}
 	more := ""
-	if n := len(e.Keys) - len(shown); n > 0 {
+	if n := len(e.Keys) - len(shown) + e.more; n > 0 {
 		more = fmt.Sprintf(" and %s more", control.Grouped(int64(n)))
 	}
 	return fmt.Sprintf("run %s has no item with key %s%s", e.Run, strings.Join(shown, ", "), more)
