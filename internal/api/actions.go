@@ -77,6 +77,7 @@ func (s *Server) registerActions(api huma.API) {
 	}}}
 	s.registerReset(api)
 	(&acceptances{s.store, s.mayChange}).register(s, api)
+	(&corrections{s}).register(api)
 	s.registerControl(api)
 	s.registerSet(api)
 }

@@ -19,6 +19,15 @@ func ItemText(item *client.ItemView) string {
 	t.Row("ordinal", fmt.Sprint(item.Ordinal))
 	t.Row("state", string(item.State))
 	t.Row("payload", Short(Inert(string(item.Payload)), MaxShown))
+	for i := range item.EarlierPayloads {
+		e := &item.EarlierPayloads[i]
+		why := ""
+		if e.Reason != "" {
+			why = ": " + Inert(e.Reason)
+		}
+		t.Row(fmt.Sprintf("until generation %d", e.Generation), Short(Inert(string(e.Payload)), MaxShown),
+			"corrected by "+Inert(e.Actor)+" at "+Moment(e.At)+why)
+	}
 	var text strings.Builder
 	text.WriteString(t.String())
 	for i := range item.Steps {

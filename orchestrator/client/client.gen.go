@@ -1057,6 +1057,69 @@ type ControlledSchedule struct {
 	Waiting int64 `json:"waiting"`
 }
 
+// Corrected defines model for Corrected.
+type Corrected struct {
+	Run string `json:"run"`
+
+	// DryRun nothing was changed
+	DryRun  bool `json:"dry_run"`
+	Cascade bool `json:"cascade"`
+
+	// Items that have another payload now
+	Items int64 `json:"items"`
+
+	// Same that were given the payload they have; they are left as they are
+	Same int64 `json:"same"`
+
+	// Begun of items, those that are done again; nobody had begun with the others
+	Begun int64 `json:"begun"`
+
+	// Examples the first keys of items
+	Examples []string `json:"examples"`
+
+	// Generation that the correction opens
+	Generation int32 `json:"generation"`
+
+	// Steps what becomes of the items at each step
+	Steps []StepReset `json:"steps"`
+
+	// Paused why the run is paused, and stays so
+	Paused string `json:"paused,omitempty"`
+
+	// Key the column or field that the keys came from
+	Key string `json:"key,omitempty"`
+}
+
+// CorrectedReport defines model for CorrectedReport.
+type CorrectedReport struct {
+	// Items that have another payload than they came with
+	Items int64 `json:"items"`
+
+	// Made results that were made since, of corrected data
+	Made int64 `json:"made"`
+
+	// Kept results of before: no part changed that the step sees
+	Kept       int64 `json:"kept"`
+	Failed     int64 `json:"failed"`
+	Unfinished int64 `json:"unfinished"`
+
+	// Times oldest first
+	Times []Correction `json:"times"`
+}
+
+// Correction defines model for Correction.
+type Correction struct {
+	// Generation that it opened
+	Generation int32     `json:"generation"`
+	At         time.Time `json:"at"`
+	Actor      string    `json:"actor"`
+	Reason     string    `json:"reason,omitempty"`
+
+	// Cascade later steps were redone in any case
+	Cascade bool  `json:"cascade"`
+	Items   int64 `json:"items"`
+}
+
 // CreatedToken defines model for CreatedToken.
 type CreatedToken struct {
 	ID string `json:"id"`
@@ -1387,6 +1450,20 @@ type EarlierPart struct {
 	Size       int        `json:"size,omitempty"`
 	SHA256     string     `json:"sha256,omitempty"`
 	Error      *ItemError `json:"error,omitempty"`
+}
+
+// EarlierPayload defines model for EarlierPayload.
+type EarlierPayload struct {
+	// Generation of the correction: what is older was made of this payload
+	Generation int32           `json:"generation"`
+	Payload    json.RawMessage `json:"payload"`
+
+	// At when it was corrected
+	At time.Time `json:"at"`
+
+	// Actor by whom
+	Actor  string `json:"actor"`
+	Reason string `json:"reason,omitempty"`
 }
 
 // Endpoint defines model for Endpoint.
@@ -1798,7 +1875,7 @@ type GenerationReport struct {
 	// EndedAt absent while it goes on
 	EndedAt *time.Time `json:"ended_at,omitempty"`
 
-	// Ended rerun: by the next; one of completed, cancelled, rerun, reset
+	// Ended rerun: by the next; one of completed, cancelled, rerun, reset, corrected
 	Ended   string  `json:"ended,omitempty"`
 	Seconds float64 `json:"seconds"`
 
@@ -1972,6 +2049,21 @@ type Info struct {
 	Parts   map[string]string `json:"parts"`
 }
 
+// ItemCorrection defines model for ItemCorrection.
+type ItemCorrection struct {
+	// Payload a JSON object, whole
+	Payload json.RawMessage `json:"payload"`
+
+	// Cascade redo the steps after in any case, not only where a part changes
+	Cascade bool `json:"cascade,omitempty"`
+
+	// DryRun change nothing, and say what would be done
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Reason why, for the audit log
+	Reason string `json:"reason,omitempty"`
+}
+
 // ItemError defines model for ItemError.
 type ItemError struct {
 	Code    string `json:"code"`
@@ -2069,6 +2161,9 @@ type ItemView struct {
 	State   Outcome         `json:"state"`
 	Payload json.RawMessage `json:"payload"`
 	Steps   []ItemStep      `json:"steps"`
+
+	// EarlierPayloads that were corrected, the newest first
+	EarlierPayloads []EarlierPayload `json:"earlier_payloads,omitempty"`
 }
 
 // KeyItems defines model for KeyItems.
@@ -2983,6 +3078,9 @@ type ReportDocument struct {
 	BestRate    float64            `json:"best_rate"`
 	Generations []GenerationReport `json:"generations"`
 	Requests    RequestReport      `json:"requests"`
+
+	// Corrected what was made of corrected payloads
+	Corrected *CorrectedReport `json:"corrected,omitempty"`
 
 	// Bisections of chunks that failed as a whole
 	Bisections Bisections `json:"bisections"`
@@ -4768,6 +4866,24 @@ type CompareRunsParams struct {
 	Change []string `form:"change,omitempty" json:"change,omitempty"`
 }
 
+// CorrectParams defines parameters for Correct.
+type CorrectParams struct {
+	// Key the column or field that is the item's key
+	Key string `form:"key,omitempty" json:"key,omitempty"`
+
+	// Format recognised when absent; one of csv, ndjson, parquet
+	Format string `form:"format,omitempty" json:"format,omitempty"`
+
+	// Cascade redo the steps after in any case, not only where a part changes
+	Cascade bool `form:"cascade,omitempty" json:"cascade,omitempty"`
+
+	// DryRun change nothing, and say what would be done
+	DryRun bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// Reason why, for the audit log
+	Reason string `form:"reason,omitempty" json:"reason,omitempty"`
+}
+
 // ListErrorsParams defines parameters for ListErrors.
 type ListErrorsParams struct {
 	// All every failed item, as a stream in NDJSON
@@ -5784,6 +5900,27 @@ func (c *Client) CompareRuns(ctx context.Context, run string, params CompareRuns
 	return c.stream(ctx, ask, options)
 }
 
+// Correct: Correct the data of items.
+//
+// The body is items as those of a start, up to 256 MiB and 1,000,000 of them, whose payloads take the place of those
+// that the run has for their keys: all of them or none. A run that has completed opens again. What was made of the
+// items at steps that see payloads is taken back and done again, requests that are out included; what the steps after
+// had made of it is redone where a part changes that they see, or in any case with cascade.
+//
+// It is POST /runs/{run}/correct, for role operator.
+func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, contentType string, body io.Reader, options ...CallOption) (Corrected, error) {
+	var out Corrected
+	ask := request{operation: "correct", method: http.MethodPost, path: path("/runs/%s/correct", run)}
+	ask.add("key", params.Key, false)
+	ask.add("format", params.Format, false)
+	ask.add("cascade", params.Cascade, false)
+	ask.add("dry_run", params.DryRun, false)
+	ask.add("reason", params.Reason, false)
+	ask.contentType, ask.body = contentType, body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // ListErrors: What failed: groups with examples, or each item.
 //
 // It is GET /runs/{run}/errors, for role viewer.
@@ -5929,6 +6066,19 @@ func (c *Client) GetItem(ctx context.Context, run string, key string, params Get
 	var out KeyItems
 	ask := request{operation: "get-item", method: http.MethodGet, path: path("/runs/%s/items/%s", run, key)}
 	ask.add("after", params.After, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// CorrectItem: Correct the data of one item.
+//
+// As correct does, with one payload as it stands.
+//
+// It is PUT /runs/{run}/items/{key}/payload, for role operator.
+func (c *Client) CorrectItem(ctx context.Context, run string, key string, body ItemCorrection, options ...CallOption) (Corrected, error) {
+	var out Corrected
+	ask := request{operation: "correct-item", method: http.MethodPut, path: path("/runs/%s/items/%s/payload", run, key)}
+	ask.document = body
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
 }
@@ -6484,4 +6634,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of f78eeaaca38f9affa9df09ff4508c3cd, is 7d3344743dbbfa9ca4cba004c2f3edb22a4e1a6f4483af1d05da1b8262a277d6.
+// Of 1abfe1ae6bcc1a21bb6821da6d5544ef, is 349af01ff706905fc72ff650424859732b7f3906af27495a8980e8b55054e9ac.

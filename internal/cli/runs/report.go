@@ -45,7 +45,8 @@ func (r *runReport) Run(ctx context.Context, term *cli.Console) error {
 	if term.JSON {
 		return term.Sent()
 	}
-	text := reportHead(&report) + reportItems(&report, term.Room()) + reportSteps(&report, term.Room()) +
+	text := reportHead(&report) + reportItems(&report, term.Room()) + reportCorrected(report.Corrected) +
+		reportSteps(&report, term.Room()) +
 		reportTime(&report) + reportRequests(&report) +
 		reportWorkers(&report, term.Room()) + reportDigests(&report) + reportAgainst(&report)
 	return term.Printf("%s", text)
@@ -133,6 +134,22 @@ func reportItems(r *client.ReportDocument, room int) string {
 		text += fmt.Sprintf("%s duplicates were left out at intake and are no items\n", cli.Count(r.Skipped))
 	}
 	return text
+}
+
+// reportCorrected tells which results were made of corrected data.
+func reportCorrected(c *client.CorrectedReport) string {
+	if c == nil {
+		return ""
+	}
+	text := fmt.Sprintf("\ncorrected: %s; %s results made of corrected data, %s kept, %s failed, %s unfinished\n",
+		itemCount(c.Items), cli.Count(c.Made), cli.Count(c.Kept), cli.Count(c.Failed), cli.Count(c.Unfinished))
+	var t cli.Table
+	for i := range c.Times {
+		one := &c.Times[i]
+		t.Row(fmt.Sprintf("  generation %d", one.Generation), itemCount(one.Items), "by "+cli.Inert(one.Actor),
+			cli.Moment(one.At), cli.Inert(one.Reason))
+	}
+	return text + t.String()
 }
 
 // reportSteps accounts for each step, where there are several.

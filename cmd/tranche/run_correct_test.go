@@ -1,0 +1,14 @@
+package main
+
+// correcting corrects an item of the run "it", which has completed, and sees what it was.
+func (b *bench) correcting() {
+	b.Helper()
+	const file = "id,fixed\n1,yes\n"
+	correct := []string{"run", "correct", "it", "--items", "-", "--reason", "it was wrong"}
+	b.want(b.pipe(file, append(correct, "--dry-run")...), 0, "dry run", "1 item corrected", "nothing was changed")
+	b.want(b.pipe(file, append(correct, "--wait")...), 0, "has 1 item corrected, as generation 3", "3 of 3 items done")
+	b.want(b.pipe(file, correct...), 1, "just as given")
+	b.want(b.pipe("id\nnobody\n", correct...), 1, `"nobody"`)
+	b.want(b.tranche("run", "item", "it", "1"), 0, `"fixed":"yes"`, "until generation 3", "it was wrong")
+	b.want(b.tranche("run", "report", "it"), 0, "corrected: 1 item; 1 results made of corrected data", "it was wrong")
+}
