@@ -60,7 +60,7 @@ func (c *corrections) register(api huma.API) {
 			"application/vnd.apache.parquet": {Schema: item},
 		}}
 	register(c.s, api, byOperator(huma.Operation{
-		OperationID: "correct-item", Method: http.MethodPut, Path: "/runs/{run}/items/{key}/payload",
+		OperationID: "correct-item", Method: http.MethodPost, Path: "/runs/{run}/items/{key}/correct",
 		Summary:     "Correct the data of one item",
 		Description: "As correct does, with one payload as it stands.",
 	}), c.correctItem)

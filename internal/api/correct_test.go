@@ -26,11 +26,11 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 	b.answer(run, "", all)
 	put := func(status int, key, body string, parts ...string) {
 		t.Helper()
-		code, text := b.ask(http.MethodPut, api.Prefix+"/runs/c/items/"+key+"/payload", strings.NewReader(body),
+		code, text := b.ask(http.MethodPost, api.Prefix+"/runs/c/items/"+key+"/correct", strings.NewReader(body),
 			"Content-Type", "application/json", api.ActorHeader, "ann")
 		for _, part := range append(parts, "") {
 			if code != status || !strings.Contains(string(text), part) {
-				t.Errorf("PUT %s: %d %s; want %d and %s", body, code, text, status, part)
+				t.Errorf("POST %s: %d %s; want %d and %s", body, code, text, status, part)
 			}
 		}
 	}

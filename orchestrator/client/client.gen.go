@@ -6074,10 +6074,10 @@ func (c *Client) GetItem(ctx context.Context, run string, key string, params Get
 //
 // As correct does, with one payload as it stands.
 //
-// It is PUT /runs/{run}/items/{key}/payload, for role operator.
+// It is POST /runs/{run}/items/{key}/correct, for role operator.
 func (c *Client) CorrectItem(ctx context.Context, run string, key string, body ItemCorrection, options ...CallOption) (Corrected, error) {
 	var out Corrected
-	ask := request{operation: "correct-item", method: http.MethodPut, path: path("/runs/%s/items/%s/payload", run, key)}
+	ask := request{operation: "correct-item", method: http.MethodPost, path: path("/runs/%s/items/%s/correct", run, key)}
 	ask.document = body
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
@@ -6634,4 +6634,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 1abfe1ae6bcc1a21bb6821da6d5544ef, is 349af01ff706905fc72ff650424859732b7f3906af27495a8980e8b55054e9ac.
+// Of 4725f360f4df89314fd6ed5215ac9bc9, is 3cff53b685124c0e2c6922a1400d9d800ade6fbf1a19ff9083d96e8a56e6e15c.
