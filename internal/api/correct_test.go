@@ -50,3 +50,27 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 		}
 	}
 }
+
+// Items are chosen by evidence, in bodies and in the query of an export.
+func TestEvidenceInBodiesAndQueries(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.start("name=v").Run
+	b.answer(run, "", func(workqueue.Ordinal) []byte { return []byte(`{"n":1}`) })
+	b.says(200, "/runs/v/rerun", `{"service":"test","where":"$.name == \"bob\"","dry_run":true}`, `"items":1`, `"examples":["2"]`)
+	b.says(200, "/runs/v/reset", `{"where_result":"$.n > 0","since":"2020-01-01T00:00:00Z","dry_run":true}`, `"items":3`)
+	b.says(200, "/runs/v/reset", `{"keys":["2","3"],"where":"$.name == \"bob\"","dry_run":true}`, `"items":1`)
+	b.says(409, "/runs/v/rerun", `{"service":"other"}`, "the evidence is true of nothing")
+	b.says(409, "/runs/v/accept", `{"states":["failed"],"reason":"r"}`, "nothing to accept")
+	b.says(422, "/runs/v/rerun", `{"where":"$.a = 1"}`, "no path of SQL/JSON")
+	b.says(422, "/runs/v/rerun", `{"since":"yesterday"}`, "RFC 3339")
+	b.says(422, "/runs/v/rerun", `{"states":["late"]}`, "done or failed")
+	b.says(422, "/runs/v/rerun", `{}`, "choose one of", "or evidence: states, service")
+	if _, text := b.get("/runs/v/export?service=test&where=" + "%24.name%20%3D%3D%20%22cy%22"); strings.Count(text, "\n") != 1 ||
+		!strings.Contains(text, `"key":"3"`) {
+		t.Errorf("the export: %s", text)
+	}
+	if head, text := b.get("/runs/v/export?where=%24.a%20%3D%201"); head.code != 422 {
+		t.Errorf("an export by what is no path: %d %s", head.code, text)
+	}
+}

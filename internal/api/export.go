@@ -49,6 +49,7 @@ type exportInput struct {
 	Step   string   `query:"step" doc:"whose parts are the results; absent: the only step that no other needs"`
 	Raw    bool     `query:"raw" doc:"CSV without the apostrophes that defuse formulas"`
 	State  []string `query:"state,explode" doc:"done, failed or missing; may stand more than once; absent: all"`
+	EvidenceQuery
 }
 
 type errorsInput struct {
@@ -72,7 +73,8 @@ func (s *Server) registerExport(api huma.API) {
 		if err != nil {
 			return nil, s.failure(ctx, err)
 		}
-		return s.exportStream(ctx, inspect.ExportRequest{Run: id, Step: in.Step, States: states}, in.Format, in.Raw)
+		return s.exportStream(ctx, inspect.ExportRequest{Run: id, Step: in.Step, States: states,
+			Select: in.selection()}, in.Format, in.Raw)
 	})
 	failures := heavyIf("all",
 		get("list-errors", "/runs/{run}/errors", "What failed: groups with examples, or each item"))

@@ -140,8 +140,11 @@ func (r *rerunReader) member(name string) (err error) {
 	case "reason":
 		r.set.Reason, err = r.text(name, maxReasonBytes)
 	default:
+		if known, err := r.evidence(name, &r.set.Evidence); known {
+			return err
+		}
 		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
-			"step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", cut(name, maxEchoed))}
+			evidenceMembers+", step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", cut(name, maxEchoed))}
 	}
 	return err
 }

@@ -151,6 +151,31 @@ type AcceptSettings struct {
 	// Examples: [[0,99]]
 	Ranges []string `json:"ranges,omitempty"`
 
+	// States done or failed, at the step
+	States []string `json:"states,omitempty"`
+
+	// Service who made it: name, name@version, or with the instance
+	//
+	// Examples: statements@2.1.0
+	Service string `json:"service,omitempty"`
+
+	// Since recorded then or later
+	Since *time.Time `json:"since,omitempty"`
+
+	// Until recorded before
+	Until *time.Time `json:"until,omitempty"`
+
+	// Where a path of SQL/JSON that holds for the payload
+	//
+	// Examples: $.branch == "12"
+	Where string `json:"where,omitempty"`
+
+	// WhereResult or for the result
+	WhereResult string `json:"where_result,omitempty"`
+
+	// Corrected only items whose payload was corrected
+	Corrected bool `json:"corrected,omitempty"`
+
 	// Withdraw accept them no more
 	Withdraw bool `json:"withdraw,omitempty"`
 
@@ -180,6 +205,9 @@ type Accepted struct {
 
 	// Items of which a failure was accepted, or is no more
 	Items int64 `json:"items"`
+
+	// Examples the first ten keys of items
+	Examples []string `json:"examples"`
 
 	// Steps how many that were at which step
 	Steps []StepAccepted `json:"steps"`
@@ -3175,9 +3203,12 @@ type Rerun struct {
 	Held int64 `json:"held"`
 
 	// Slices by the chunk of the moment; more for large payloads
-	Slices     int64 `json:"slices"`
-	Blocks     int   `json:"blocks"`
-	Generation int32 `json:"generation"`
+	Slices int64 `json:"slices"`
+	Blocks int   `json:"blocks"`
+
+	// Examples the first ten keys
+	Examples   []string `json:"examples"`
+	Generation int32    `json:"generation"`
 
 	// Paused why the run is paused, and stays so
 	Paused   string   `json:"paused,omitempty"`
@@ -3208,6 +3239,31 @@ type RerunSettings struct {
 	//
 	// Examples: [[0,99]]
 	Ranges []string `json:"ranges,omitempty"`
+
+	// States done or failed, at the step
+	States []string `json:"states,omitempty"`
+
+	// Service who made it: name, name@version, or with the instance
+	//
+	// Examples: statements@2.1.0
+	Service string `json:"service,omitempty"`
+
+	// Since recorded then or later
+	Since *time.Time `json:"since,omitempty"`
+
+	// Until recorded before
+	Until *time.Time `json:"until,omitempty"`
+
+	// Where a path of SQL/JSON that holds for the payload
+	//
+	// Examples: $.branch == "12"
+	Where string `json:"where,omitempty"`
+
+	// WhereResult or for the result
+	WhereResult string `json:"where_result,omitempty"`
+
+	// Corrected only items whose payload was corrected
+	Corrected bool `json:"corrected,omitempty"`
 
 	// Chunk new size of slices, 1 to 8192, or auto; 0 keeps it
 	//
@@ -3241,11 +3297,14 @@ type Reset struct {
 	Step string `json:"step"`
 
 	// DryRun nothing was changed
-	DryRun     bool  `json:"dry_run"`
-	Cascade    bool  `json:"cascade"`
-	Items      int64 `json:"items"`
-	Blocks     int   `json:"blocks"`
-	Generation int32 `json:"generation"`
+	DryRun  bool  `json:"dry_run"`
+	Cascade bool  `json:"cascade"`
+	Items   int64 `json:"items"`
+	Blocks  int   `json:"blocks"`
+
+	// Examples the first ten keys
+	Examples   []string `json:"examples"`
+	Generation int32    `json:"generation"`
 
 	// Steps the one that was reset, and those after it
 	Steps []StepReset `json:"steps"`
@@ -3276,6 +3335,31 @@ type ResetSettings struct {
 	//
 	// Examples: [[0,99]]
 	Ranges []string `json:"ranges,omitempty"`
+
+	// States done or failed, at the step
+	States []string `json:"states,omitempty"`
+
+	// Service who made it: name, name@version, or with the instance
+	//
+	// Examples: statements@2.1.0
+	Service string `json:"service,omitempty"`
+
+	// Since recorded then or later
+	Since *time.Time `json:"since,omitempty"`
+
+	// Until recorded before
+	Until *time.Time `json:"until,omitempty"`
+
+	// Where a path of SQL/JSON that holds for the payload
+	//
+	// Examples: $.branch == "12"
+	Where string `json:"where,omitempty"`
+
+	// WhereResult or for the result
+	WhereResult string `json:"where_result,omitempty"`
+
+	// Corrected only items whose payload was corrected
+	Corrected bool `json:"corrected,omitempty"`
 
 	// Cascade redo the steps after in any case, not only where a part changes
 	Cascade bool `json:"cascade,omitempty"`
@@ -4918,6 +5002,33 @@ type ExportRunParams struct {
 
 	// State done, failed or missing; may stand more than once; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
+
+	// Key only items with this key; may stand more than once
+	Key []string `form:"key,omitempty" json:"key,omitempty"`
+
+	// Code only items that failed with this code; may stand more than once
+	Code []string `form:"code,omitempty" json:"code,omitempty"`
+
+	// Group only items that failed with a message of this group; may stand more than once
+	Group []string `form:"group,omitempty" json:"group,omitempty"`
+
+	// Service only what it made: name, name@version, or with the instance
+	Service string `form:"service,omitempty" json:"service,omitempty"`
+
+	// Since only what was recorded then or later
+	Since time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until only what was recorded before
+	Until time.Time `form:"until,omitempty" json:"until,omitempty"`
+
+	// Where only items for whose payload a path of SQL/JSON holds
+	Where string `form:"where,omitempty" json:"where,omitempty"`
+
+	// WhereResult or for whose result
+	WhereResult string `form:"where_result,omitempty" json:"where_result,omitempty"`
+
+	// Corrected only items whose payload was corrected
+	Corrected bool `form:"corrected,omitempty" json:"corrected,omitempty"`
 }
 
 // GetGroupsParams defines parameters for GetGroups.
@@ -5977,6 +6088,15 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	ask.add("step", params.Step, false)
 	ask.add("raw", params.Raw, false)
 	ask.add("state", params.State, true)
+	ask.add("key", params.Key, true)
+	ask.add("code", params.Code, true)
+	ask.add("group", params.Group, true)
+	ask.add("service", params.Service, false)
+	ask.add("since", params.Since, false)
+	ask.add("until", params.Until, false)
+	ask.add("where", params.Where, false)
+	ask.add("where_result", params.WhereResult, false)
+	ask.add("corrected", params.Corrected, false)
 	return c.stream(ctx, ask, options)
 }
 
@@ -6634,4 +6754,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 4725f360f4df89314fd6ed5215ac9bc9, is 3cff53b685124c0e2c6922a1400d9d800ade6fbf1a19ff9083d96e8a56e6e15c.
+// Of 38a43c4899b112e0e442091b035c121b, is e25a12d8a122c57e2af9ddf1f9fc33ab55bf1029f257410fef17ac0b134c0779.

@@ -34,6 +34,7 @@ type Reset struct {
 	Blocks     int
 	Generation workqueue.Generation
 	Steps      []StepReset  // the one that was reset, and those after it, in their order
+	Examples   []string     // the first keys of Items
 	Notes      []string     // what was selected and left as it is, and why
 	Hold       control.Hold // the run is held: nothing is done again until it is resumed or approved
 	HoldDetail string
@@ -67,7 +68,7 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	var out Reset
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		r := &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
-			take: scope{done: len(req.Select.Codes) == 0, live: len(req.Select.Codes) == 0}}}
+			take: scope{done: len(req.Select.Codes) == 0, live: len(req.Select.Codes) == 0 && !req.Select.ofParts()}}}
 		err := r.do(ctx, database.Kept[plane.GraphCache](s.db))
 		out = r.out
 		return err
@@ -137,6 +138,9 @@ func (r *reset) do(ctx context.Context, graphs *plane.GraphCache) error {
 		return &NothingToResetError{r.run, step.Name, r.Select, r.notes()}
 	}
 	r.tell()
+	if r.out.Examples, err = r.examples(ctx, r.taken()); err != nil {
+		return err
+	}
 	return r.finish(ctx)
 }
 
@@ -175,6 +179,7 @@ func (r *reset) finish(ctx context.Context) error {
 	detail := map[string]any{"items": r.out.Items, "generation": run.Generation, "step": r.out.Step,
 		"cascade": r.Cascade, "all": r.Select.All, "keys": len(r.Select.Keys), "codes": r.Select.Codes}
 	r.Select.auditRanges(detail)
+	r.Select.audit(detail)
 	if r.Reason != "" {
 		detail["reason"] = pg.Plain(r.Reason)
 	}

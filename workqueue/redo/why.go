@@ -108,6 +108,8 @@ func (e *NothingToResetError) Error() string {
 	why := strings.Join(e.Why, ", and ")
 	switch {
 	case why != "":
+	case !e.Select.empty():
+		why = "the evidence is true of no item that could be reset"
 	case len(e.Select.Codes) > 0:
 		why = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ")
 	default:
