@@ -70,7 +70,7 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 		!strings.Contains(text, `"key":"3"`) {
 		t.Errorf("the export: %s", text)
 	}
-	if head, text := b.get("/runs/v/export?where=%24.a%20%3D%201"); head.code != 422 {
-		t.Errorf("an export by what is no path: %d %s", head.code, text)
+	if head, text := b.get("/runs/v/export?where=%24.a%20%3D%201"); head.StatusCode != 422 {
+		t.Errorf("an export by what is no path: %d %s", head.StatusCode, text)
 	}
 }

@@ -15,13 +15,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// ResetSettings says of which items the part of a step is taken back, by one of All, Keys, Codes and
-// Ranges, and how. Beside Codes, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it takes 16 MiB at most.
+// ResetSettings says of which items the part of a step is taken back, by one of All, Keys, Codes, Groups and
+// Ranges, and how. Beside Codes and Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it takes 16 MiB at most.
 type ResetSettings struct {
 	Step  string   `json:"step,omitempty" maxLength:"64" doc:"the step; may be absent where there is only one"`
 	All   bool     `json:"all,omitempty" doc:"all items"`
 	Keys  []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items"`
 	Codes []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
+
+	Groups []string `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
 
 	Ranges OrdinalRanges `json:"ranges,omitempty"`
 	Evidence
@@ -65,8 +67,8 @@ func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	if err != nil {
 		return Reset{}, err
 	}
-	err = chooseItems("all, keys, codes and ranges", set.given(), len(set.Ranges) > 0,
-		len(set.Keys) > 0 || set.All, len(set.Codes) > 0)
+	err = chooseItems("all, keys, codes, groups and ranges", set.given(), len(set.Ranges) > 0,
+		len(set.Keys) > 0 || set.All, len(set.Codes) > 0, len(set.Groups) > 0)
 	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
 		return Reset{}, err
 	}
@@ -76,7 +78,7 @@ func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	}
 	done, err := s.engine.Reset(ctx, redo.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
 		Cascade: set.Cascade, DryRun: set.DryRun,
-		Select: redo.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes,
+		Select: redo.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes, Groups: set.Groups,
 			Ranges: set.Ranges.ranges(), Evidence: set.evidence()}})
 	if err != nil {
 		return Reset{}, seen(err, "tranche run show "+id.String())
@@ -117,6 +119,8 @@ func (r *resetReader) member(name string) (err error) {
 		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
 	case "codes":
 		r.set.Codes, err = r.codes(name)
+	case "groups":
+		r.set.Groups, err = r.codes(name)
 	case "ranges":
 		r.set.Ranges, err = r.ranges(name)
 	case "step":
@@ -127,7 +131,7 @@ func (r *resetReader) member(name string) (err error) {
 		if known, err := r.evidence(name, &r.set.Evidence); known {
 			return err
 		}
-		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, ranges, "+
+		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, groups, ranges, "+
 			evidenceMembers+", cascade, dry_run and reason", cut(name, maxEchoed))}
 	}
 	return err

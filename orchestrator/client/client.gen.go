@@ -3331,6 +3331,9 @@ type ResetSettings struct {
 	// Codes items that failed with such a code
 	Codes []string `json:"codes,omitempty"`
 
+	// Groups items that failed with such a message
+	Groups []string `json:"groups,omitempty"`
+
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
 	//
 	// Examples: [[0,99]]
@@ -6754,4 +6757,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 38a43c4899b112e0e442091b035c121b, is e25a12d8a122c57e2af9ddf1f9fc33ab55bf1029f257410fef17ac0b134c0779.
+// Of 97ef6e13a03d8e03f0d0d5caa5f7f7d3, is f515fb47c1186705f43f3ea77bd1fe908e9dedc960d23b05ecc62fbb693cf2b2.

@@ -74,37 +74,34 @@ func (e *Evidence) audit(detail map[string]any) {
 	}
 }
 
-// holds is an SQL condition: a path holds for a text of JSON when the first thing that it yields is there, and is
-// neither false nor null. So it may be a predicate, a filter, or the name of a field. JSON may have escapes that a text
-// of PostgreSQL cannot.
-func holds(path, text string) string {
-	return `(CASE WHEN ` + path + `::text = '' THEN true ELSE coalesce(jsonb_path_query_first(
-        (CASE WHEN strpos(` + text + `, '\u') = 0 THEN ` + text + `
-         ELSE regexp_replace(` + text + `, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::jsonb,
-        ` + path + `::text::jsonpath, '{}', true) NOT IN ('false', 'null'), false) END)`
-}
+const (
+	// pathHolds is an SQL condition on d, a text of JSON and a path: it holds when the first thing that the path yields is
+	// there, and is neither false nor null. So the path may be a predicate, a filter, or the name of a field. JSON may have
+	// escapes that a text of PostgreSQL cannot.
+	pathHolds = `coalesce(jsonb_path_query_first(
+        (CASE WHEN strpos(d.json, '\u') = 0 THEN d.json
+         ELSE regexp_replace(d.json, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::jsonb,
+        d.path::jsonpath, '{}', true) NOT IN ('false', 'null'), false)`
 
-// itemsWhere is a walk along work_queue's primary key.
-func itemsWhere() string {
-	return `
-SELECT ordinal FROM work_queue q
-WHERE run_id = $1 AND ` + holds("$2", "q.payload") + `
+	// itemsWhere is a walk along work_queue's primary key.
+	itemsWhere = `
+SELECT q.ordinal FROM work_queue q CROSS JOIN LATERAL (SELECT q.payload AS json, $2::text AS path) d
+WHERE q.run_id = $1 AND CASE WHEN $2 = '' THEN true ELSE ` + pathHolds + ` END
     AND (NOT $3 OR EXISTS (SELECT FROM work_correction c WHERE c.run_id = $1 AND c.ordinal = q.ordinal))`
-}
 
-// partsWhere reads the parts of some steps, the newest of each item, with the slices that they came in. A result that
-// is no JSON fits no path.
-func partsWhere() string {
-	return `
+	// partsWhere reads the parts of some steps, the newest of each item, with the slices that they came in. A result that
+	// is no JSON fits no path.
+	partsWhere = `
 SELECT p.step, p.ordinal FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id
+CROSS JOIN LATERAL (SELECT convert_from(p.result, 'UTF8') AS json, $6::text AS path) d
 WHERE p.run_id = $1 AND p.step = ANY ($2) AND ` + newestPart + `
     AND ($3::text = '' OR w.service = $3 OR starts_with(w.service, $3 || ' ') OR starts_with(w.service, $3 || '@'))
     AND ($4::timestamptz IS NULL OR coalesce(w.ended_at, w.sent_at) >= $4)
     AND ($5::timestamptz IS NULL OR coalesce(w.ended_at, w.sent_at) < $5)
     AND ($7 OR p.error_code IS NOT NULL) AND ($8 OR p.error_code IS NULL)
-    AND CASE WHEN $6::text = '' THEN true WHEN p.error_code IS NOT NULL OR p.content_type IS NOT NULL THEN false
-        ELSE ` + holds("$6", "convert_from(p.result, 'UTF8')") + ` END`
-}
+    AND CASE WHEN $6 = '' THEN true WHEN p.error_code IS NOT NULL OR p.content_type IS NOT NULL THEN false
+        ELSE ` + pathHolds + ` END`
+)
 
 // narrow leaves the items of a selection that the evidence is true of, at each step.
 func (e *Evidence) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
@@ -114,7 +111,7 @@ func (e *Evidence) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, s
 		return nil, err
 	}
 	if e.ofItems() {
-		rows, err := tx.Query(ctx, itemsWhere(), run, e.Where, e.Corrected)
+		rows, err := tx.Query(ctx, itemsWhere, run, e.Where, e.Corrected)
 		if err != nil {
 			return nil, e.explain("find items", err)
 		}
@@ -132,7 +129,7 @@ func (e *Evidence) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, s
 	}
 	done := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeDone)
 	failed := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeFailed)
-	rows, err := tx.Query(ctx, partsWhere(), run, steps, e.Service, timeOrNull(e.Since), timeOrNull(e.Until), e.WhereResult,
+	rows, err := tx.Query(ctx, partsWhere, run, steps, e.Service, timeOrNull(e.Since), timeOrNull(e.Until), e.WhereResult,
 		done, failed)
 	if err != nil {
 		return nil, e.explain("find parts", err)

@@ -67,8 +67,9 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	}
 	var out Reset
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
+		failed := len(req.Select.Codes)+len(req.Select.Groups) > 0
 		r := &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
-			take: scope{done: len(req.Select.Codes) == 0, live: len(req.Select.Codes) == 0 && !req.Select.ofParts()}}}
+			take: scope{done: !failed, live: !failed && !req.Select.ofParts()}}}
 		err := r.do(ctx, database.Kept[plane.GraphCache](s.db))
 		out = r.out
 		return err
@@ -80,7 +81,7 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 }
 
 func (req *ResetRequest) validate() error {
-	if req.Select.Failed || len(req.Select.Groups) > 0 {
+	if req.Select.Failed {
 		return errors.New("choose all items, or keys, or error codes; what failed is run again by a re-run")
 	}
 	return cmp.Or(checkReason(req.Reason), req.Select.validate())
@@ -177,7 +178,8 @@ func (r *reset) finish(ctx context.Context) error {
 	}
 	r.out.Generation, r.out.Hold, r.out.HoldDetail = run.Generation, run.Hold, run.Detail
 	detail := map[string]any{"items": r.out.Items, "generation": run.Generation, "step": r.out.Step,
-		"cascade": r.Cascade, "all": r.Select.All, "keys": len(r.Select.Keys), "codes": r.Select.Codes}
+		"cascade": r.Cascade, "all": r.Select.All, "keys": len(r.Select.Keys), "codes": r.Select.Codes,
+		"groups": r.Select.Groups}
 	r.Select.auditRanges(detail)
 	r.Select.audit(detail)
 	if r.Reason != "" {

@@ -93,16 +93,3 @@ func correctText(done *client.Corrected) string {
 	}
 	return b.String()
 }
-
-// keysText names the first keys of so many items.
-func keysText(keys []string, of int64) string {
-	shown := make([]string, len(keys))
-	for i, k := range keys {
-		shown[i] = cli.Short(cli.Inert(k), 40)
-	}
-	text := strings.Join(shown, ", ")
-	if more := of - int64(len(keys)); more > 0 {
-		text += fmt.Sprintf(" and %s more", cli.Count(more))
-	}
-	return text
-}

@@ -25,6 +25,7 @@ type runExport struct {
 	Index  string `enum:"ndjson,csv" default:"ndjson" help:"With --dir, the format of the index." placeholder:"FORMAT"`
 	Resume bool   `help:"With --dir, go on with an export that broke off: files that are there and right are kept."`
 	exportKeys
+	evidence
 }
 
 // Validate is called by kong.
@@ -32,8 +33,10 @@ func (r *runExport) Validate() error {
 	switch {
 	case r.Dir == "" && r.Resume:
 		return errors.New("--resume goes with --dir")
-	case r.Dir == "" && (len(r.Key) > 0 || r.Keys != ""):
-		return errors.New("--key and --keys go with --dir")
+	case r.Dir == "" && r.Keys != "":
+		return errors.New("--keys goes with --dir")
+	case r.Dir != "" && (len(r.Code)+len(r.Group) > 0 || r.evidence != evidence{}):
+		return errors.New("--dir writes the results of keys, or of all that is done; it does not go with evidence")
 	case r.Dir != "" && (len(r.State) > 0 || r.Format != "ndjson"):
 		return errors.New("--dir writes the results of what is done; --format and --state do not go with it")
 	case r.Raw && r.Format != "csv" && r.Index != "csv":
@@ -59,7 +62,8 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console) error {
 		return cli.Usage("Parquet is nothing to read on a terminal; give --out FILE")
 	}
 	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportRunParams{Format: r.Format, Step: r.Step, State: r.State,
-		Raw: r.Raw})
+		Raw: r.Raw, Key: r.Key, Code: r.Code, Group: r.Group, Service: r.Service, Since: r.Since.Time, Until: r.Until.Time,
+		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected})
 	if err != nil {
 		return err
 	}
