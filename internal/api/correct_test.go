@@ -51,6 +51,55 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 	}
 }
 
+// A run carries on what an earlier one failed, some of it with other data; both are linked, counted and compared as one.
+func TestCarryOnAnEarlierRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.start("name=first&param=year%3D2026").Run
+	b.says(409, "/runs?from_run=first", "", "carry on", "wait until it has ended")
+	b.answer(first, "", func(o workqueue.Ordinal) []byte {
+		if o == 0 {
+			return []byte("1")
+		}
+		return nil
+	})
+	b.says(422, "/runs?from_run=first", "id,name\n2,x\n9,y\n", "not among those taken", `\"9\"`)
+	b.says(422, "/runs?from_run=first&from_state=late", "", "failed, missing or cancelled")
+	b.says(422, "/runs?from_run=first&from_state=missing", "", "no items in these states")
+	b.says(201, "/runs?from_run=first&from_state=failed&name=second", "id,name\n2,BOB\n", `"items":2`, `"plan":"echo"`)
+	var second workqueue.RunID
+	if err := b.pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 'second'`).Scan(&second); err != nil {
+		t.Fatal(err)
+	}
+	b.answer(second, "", func(o workqueue.Ordinal) []byte {
+		if o == 0 {
+			return []byte("1")
+		}
+		return nil
+	})
+	for path, want := range map[string]string{
+		"/runs/second":         `"from_run":"` + first.String(),
+		"/runs/first":          `"carried_on":["` + second.String(),
+		"/runs?limit=2":        `"from_run":"` + first.String(),
+		"/runs/second/items/2": `"name":"BOB"`,
+		"/runs/second/items/3": `"name":"cy"`,
+		"/runs/second/report":  `"together":{"runs":["` + first.String() + `"],"items":3,"done":2,"failed":1,"missing":0}`,
+		"/runs/second/report?against=first": `"against":{"against":"` + first.String() + `","changes":[` +
+			`{"change":"newly_failing","items":0,"examples":[]},{"change":"newly_fixed","items":1,`,
+	} {
+		if _, text := b.get(path); !strings.Contains(text, want) {
+			t.Errorf("%s does not say %s: %s", path, want, text)
+		}
+	}
+	if _, text := b.get("/runs/second/comparison?against=first"); strings.Count(text, "\n") != 3 ||
+		!strings.Contains(text, `"change":"unchanged"`) || !strings.Contains(text, `"change":"still_failing"`) {
+		t.Errorf("the comparison: %s", text)
+	}
+	if _, text := b.get("/runs/second"); !strings.Contains(text, `"year":"2026"`) {
+		t.Errorf("the parameters are lost: %s", text)
+	}
+}
+
 // Items are chosen by evidence, in bodies and in the query of an export.
 func TestEvidenceInBodiesAndQueries(t *testing.T) {
 	t.Parallel()

@@ -30,6 +30,9 @@ type ItemSource struct {
 	Stream        string `json:"stream,omitempty" doc:"a JetStream stream whose messages are the items, instead of a body"`
 	StreamSubject string `json:"stream_subject,omitempty" doc:"only messages of this subject, which may have wildcards"`
 	StreamFrom    uint64 `json:"stream_from,omitempty" doc:"only messages from this sequence on"`
+
+	FromRun    string   `json:"from_run,omitempty" doc:"an earlier run to carry on, with items of it; a body corrects some"`
+	FromStates []string `json:"from_states,omitempty" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"` //nolint:lll // a tag
 }
 
 // ItemSourceQuery is ItemSource in a query.
@@ -39,13 +42,21 @@ type ItemSourceQuery struct {
 	Stream        string `query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`
 	StreamSubject string `query:"stream_subject" doc:"only messages of this subject, which may have wildcards"`
 	StreamFrom    uint64 `query:"stream_from" doc:"only messages from this sequence on"`
+
+	FromRun    string   `query:"from_run" doc:"an earlier run to carry on, with items of it; a body corrects some of them"`
+	FromStates []string `query:"from_state,explode" doc:"which items: failed, missing, cancelled; absent: all these"`
 }
 
 // elsewhere reports whether the items are not in the body.
-func (f *ItemSource) elsewhere() bool { return f.SQL != "" || f.Stream != "" }
+func (f *ItemSource) elsewhere() bool { return f.SQL != "" || f.Stream != "" || f.FromRun != "" }
 
 func (f *ItemSource) validate(set *RunSettings) error {
+	if f.FromRun != "" {
+		return f.validateCarried()
+	}
 	switch {
+	case len(f.FromStates) > 0:
+		return &inputError{"from_state says which items of an earlier run; give from_run too"}
 	case f.SQL != "" && f.Stream != "":
 		return &inputError{"give either sql or stream: the items come from one place"}
 	case (f.SQL == "") != (f.SQLSource == ""):
@@ -65,6 +76,9 @@ func (f *ItemSource) validate(set *RunSettings) error {
 func (s *Server) rowsOf(r *http.Request, settings *RunSettings, items io.Reader) (*intake.Reader, error) {
 	if !settings.elsewhere() {
 		return intake.Open(wholeItems{items, r.Body}, s.intakeConfig(r.Context(), settings.Format, settings.Key))
+	}
+	if settings.FromRun != "" {
+		return s.carried(r.Context(), settings, items, r.Body)
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {

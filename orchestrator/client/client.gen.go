@@ -286,6 +286,9 @@ type Against struct {
 	// Note what to keep in mind about these numbers
 	Note string `json:"note,omitempty"`
 
+	// CarriedOn earlier runs that count as one with this run
+	CarriedOn []string `json:"carried_on,omitempty"`
+
 	// Digests of the earlier run
 	Digests *Digests `json:"digests,omitempty"`
 }
@@ -2613,6 +2616,12 @@ type OpenSettings struct {
 	// StreamFrom only messages from this sequence on
 	StreamFrom uint64 `json:"stream_from,omitempty"`
 
+	// FromRun an earlier run to carry on, with items of it; a body corrects some
+	FromRun string `json:"from_run,omitempty"`
+
+	// FromStates which items: failed, missing, cancelled; absent: all these
+	FromStates []string `json:"from_states,omitempty"`
+
 	// Priority runs with a greater number go first
 	//
 	// Examples: 10
@@ -3077,6 +3086,12 @@ type ReportDocument struct {
 	StartedAt  *time.Time `json:"started_at,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
+	// FromRun the earlier run that it carries on
+	FromRun *string `json:"from_run,omitempty"`
+
+	// CarriedOn by these runs, which took items of it
+	CarriedOn []string `json:"carried_on,omitempty"`
+
 	// Stands why it does not go on although it is running; in lists
 	Stands *Obstacle `json:"stands,omitempty"`
 
@@ -3106,6 +3121,9 @@ type ReportDocument struct {
 	BestRate    float64            `json:"best_rate"`
 	Generations []GenerationReport `json:"generations"`
 	Requests    RequestReport      `json:"requests"`
+
+	// Together with the runs that it carries on, as one
+	Together *Together `json:"together,omitempty"`
 
 	// Corrected what was made of corrected payloads
 	Corrected *CorrectedReport `json:"corrected,omitempty"`
@@ -3589,6 +3607,12 @@ type RunDocument struct {
 	StartedAt  *time.Time `json:"started_at,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
+	// FromRun the earlier run that it carries on
+	FromRun *string `json:"from_run,omitempty"`
+
+	// CarriedOn by these runs, which took items of it
+	CarriedOn []string `json:"carried_on,omitempty"`
+
 	// Stands why it does not go on although it is running; in lists
 	Stands         *Obstacle `json:"stands,omitempty"`
 	IdempotencyKey string    `json:"idempotency_key,omitempty"`
@@ -3698,6 +3722,12 @@ type RunSettings struct {
 
 	// StreamFrom only messages from this sequence on
 	StreamFrom uint64 `json:"stream_from,omitempty"`
+
+	// FromRun an earlier run to carry on, with items of it; a body corrects some
+	FromRun string `json:"from_run,omitempty"`
+
+	// FromStates which items: failed, missing, cancelled; absent: all these
+	FromStates []string `json:"from_states,omitempty"`
 
 	// Priority runs with a greater number go first
 	//
@@ -3837,6 +3867,12 @@ type RunSummary struct {
 	// StartedAt of the current generation
 	StartedAt  *time.Time `json:"started_at,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// FromRun the earlier run that it carries on
+	FromRun *string `json:"from_run,omitempty"`
+
+	// CarriedOn by these runs, which took items of it
+	CarriedOn []string `json:"carried_on,omitempty"`
 
 	// Stands why it does not go on although it is running; in lists
 	Stands *Obstacle `json:"stands,omitempty"`
@@ -4495,6 +4531,16 @@ type Timeline struct {
 	Steps         []StepTimeline `json:"steps"`
 }
 
+// Together defines model for Together.
+type Together struct {
+	// Runs the earlier runs, the latest first
+	Runs    []string `json:"runs"`
+	Items   int64    `json:"items"`
+	Done    int64    `json:"done"`
+	Failed  int64    `json:"failed"`
+	Missing int64    `json:"missing"`
+}
+
 // TokenList defines model for TokenList.
 type TokenList struct {
 	Tokens []TokenView `json:"tokens"`
@@ -4936,6 +4982,12 @@ type StartRunParams struct {
 
 	// StreamFrom only messages from this sequence on
 	StreamFrom int64 `form:"stream_from,omitempty" json:"stream_from,omitempty"`
+
+	// FromRun an earlier run to carry on, with items of it; a body corrects some of them
+	FromRun string `form:"from_run,omitempty" json:"from_run,omitempty"`
+
+	// FromState which items: failed, missing, cancelled; absent: all these
+	FromState []string `form:"from_state,omitempty" json:"from_state,omitempty"`
 
 	// Set a setting of one step, like compose.chunk=50; any number
 	Set []string `form:"set,omitempty" json:"set,omitempty"`
@@ -5892,6 +5944,8 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("stream", params.Stream, false)
 	ask.add("stream_subject", params.StreamSubject, false)
 	ask.add("stream_from", params.StreamFrom, false)
+	ask.add("from_run", params.FromRun, false)
+	ask.add("from_state", params.FromState, true)
 	ask.add("set", params.Set, true)
 	ask.add("dry_run", params.DryRun, false)
 	ask.contentType, ask.body = contentType, body
@@ -6757,4 +6811,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 97ef6e13a03d8e03f0d0d5caa5f7f7d3, is f515fb47c1186705f43f3ea77bd1fe908e9dedc960d23b05ecc62fbb693cf2b2.
+// Of dbac47dc348a984f7d87a5209a581c3a, is 52123de2af38a28c8cdf68b84b8eaedf3383b4ac536f7c69d625f6c830dd07ed.

@@ -41,7 +41,11 @@ type RunSummary struct {
 	CreatedAt  time.Time            `json:"created_at"`
 	StartedAt  *time.Time           `json:"started_at,omitempty" doc:"of the current generation"`
 	FinishedAt *time.Time           `json:"finished_at,omitempty"`
-	Stands     *Obstacle            `json:"stands,omitempty" doc:"why it does not go on although it is running; in lists"`
+
+	FromRun   *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it carries on"`
+	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
+
+	Stands *Obstacle `json:"stands,omitempty" doc:"why it does not go on although it is running; in lists"`
 }
 
 // Obstacle says what a run waits for that somebody has to see to.
@@ -136,7 +140,8 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     CASE WHEN r.state = 'completed' THEN 1
         ELSE coalesce(counts.parts / nullif(greatest(counts.all_parts, r.items * steps.n), 0), 0) END::float8,
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at IS NOT NULL,
-    r.on_overdue, coalesce(r.canary_state, '') = 'sampling'
+    r.on_overdue, coalesce(r.canary_state, '') = 'sampling', r.from_run,
+    ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id)
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -328,7 +333,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Generation, &r.Priority, &r.Items, &r.Skipped, &r.Done,
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
-		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling)
+		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.FromRun, &r.CarriedOn)
 	if isOpen {
 		r.Open = &open
 	}

@@ -43,6 +43,7 @@ type LoadRequest struct {
 	MaxFailed      string              // how many failed items hold the run: "", "500" or "1%"
 	Canary         int                 // items that are tried before all others; 0: none
 	CanaryAuto     bool                // go on without an operator when no more of them failed than MaxFailed allows
+	FromRun        workqueue.RunID     // that it carries on; zero: none
 	Order          *workqueue.RunOrder // items of the same value go one after the other; nil: all of them side by side
 
 	// Sealing is the last that is done in the transaction that sets the run going; an error undoes it. See

@@ -117,6 +117,9 @@ func (l *loader) settings() map[string]any {
 	d.Add("version", 0, l.req.PlanVersion)
 	d.Add("skipped", int64(0), l.skipped)
 	d.Add("priority", 0, l.req.Priority)
+	if l.req.FromRun != (workqueue.RunID{}) {
+		d.Add("from_run", "", l.req.FromRun.String())
+	}
 	d.Add("max_failed", "", l.req.MaxFailed)
 	d.Add("canary", 0, l.req.Canary)
 	d.Add("canary_auto", false, l.req.CanaryAuto)

@@ -45,7 +45,8 @@ func (r *runReport) Run(ctx context.Context, term *cli.Console) error {
 	if term.JSON {
 		return term.Sent()
 	}
-	text := reportHead(&report) + reportItems(&report, term.Room()) + reportCorrected(report.Corrected) +
+	text := reportHead(&report) + reportItems(&report, term.Room()) + reportTogether(report.Together) + reportCorrected(report.Corrected) +
+
 		reportSteps(&report, term.Room()) +
 		reportTime(&report) + reportRequests(&report) +
 		reportWorkers(&report, term.Room()) + reportDigests(&report) + reportAgainst(&report)
@@ -85,6 +86,9 @@ func reportHead(r *client.ReportDocument) string {
 		t.Row("name", cli.Inert(r.Name))
 	}
 	t.Row("plan", planText(r.Plan, r.PlanVersion))
+	for _, link := range linksText(r.FromRun, r.CarriedOn) {
+		t.Row(link[0], link[1])
+	}
 	if r.Source != "" {
 		t.Row("source", cli.Inert(r.Source))
 	}
@@ -134,6 +138,15 @@ func reportItems(r *client.ReportDocument, room int) string {
 		text += fmt.Sprintf("%s duplicates were left out at intake and are no items\n", cli.Count(r.Skipped))
 	}
 	return text
+}
+
+// reportTogether counts a run as one with those that it carries on.
+func reportTogether(g *client.Together) string {
+	if g == nil {
+		return ""
+	}
+	return fmt.Sprintf("as one with run %s: %s, %s done, %s failed, %s missing\n", strings.Join(g.Runs, ", "),
+		itemCount(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.Missing))
 }
 
 // reportCorrected tells which results were made of corrected data.
@@ -280,6 +293,9 @@ func reportAgainst(r *client.ReportDocument) string {
 	if r.Digests != nil && a.Digests != nil {
 		fmt.Fprintf(&text, "  list of items: %s; results: %s\n", sameness(r.Digests.Items, a.Digests.Items),
 			sameness(r.Digests.Results, a.Digests.Results))
+	}
+	if len(a.CarriedOn) > 0 {
+		fmt.Fprintf(&text, "  this run counts as one with %s, which it carries on\n", strings.Join(a.CarriedOn, ", "))
 	}
 	if a.Note != "" {
 		fmt.Fprintf(&text, "  %s\n", cli.Inert(a.Note))
