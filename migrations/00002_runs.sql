@@ -38,10 +38,11 @@ CREATE TABLE batchrun (
     on_overdue        text        NOT NULL DEFAULT 'report' CHECK (on_overdue IN ('report', 'seal', 'cancel')),
     on_duplicate      text        NOT NULL DEFAULT 'error' CHECK (on_duplicate IN ('error', 'skip', 'allow')),
     accepted          bigint      NOT NULL DEFAULT 0,
-    from_run          uuid        CHECK (from_run <> id),
+    from_run          uuid,
     -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
     CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)),
+    CONSTRAINT batchrun_from CHECK (from_run <> id),
     CONSTRAINT batchrun_accepted CHECK (accepted BETWEEN 0 AND coalesce(failed, 0))
 );
 CREATE INDEX batchrun_active ON batchrun (priority DESC, id) WHERE state IN ('loading', 'running');

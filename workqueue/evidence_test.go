@@ -11,8 +11,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// released is a completed run of 12 items in 3 chunks: the first two were made by release 2.0.9, the last by 2.1.0, which
-// failed item 11. Payloads have a branch, results say whether the ordinal is even.
+// released is a completed run of 12 items in 3 chunks: the first two were made by release 2.0.9, the last by 2.1.0,
+// which failed item 11. Payloads have a branch, results say whether the ordinal is even.
 func (b *bench) released() workqueue.RunID {
 	b.Helper()
 	run := b.load(chunked(4), 12)
@@ -49,20 +49,24 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 		sel  redo.Selection
 		want string
 	}{
-		"a release":           {redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}, "[C8 C9 C10 C11]"},
-		"a service":           {redo.Selection{Evidence: redo.Evidence{Service: "statements"}}, "12"},
-		"an instance":         {redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0 two"}}, "[C8 C9 C10 C11]"},
-		"half a version":      {redo.Selection{Evidence: redo.Evidence{Service: "statements@2"}}, "none"},
-		"an hour":             {redo.Selection{Evidence: redo.Evidence{Since: at(13), Until: at(14)}}, "[C4 C5 C6 C7]"},
-		"a payload":           {redo.Selection{Evidence: redo.Evidence{Where: `$.branch == "2"`}}, "[C2 C5 C8 C11]"},
-		"a filter":            {redo.Selection{Evidence: redo.Evidence{Where: `$ ? (@.branch == "2")`}}, "[C2 C5 C8 C11]"},
-		"a result":            {redo.Selection{Evidence: redo.Evidence{WhereResult: `$.even`}}, "[C0 C2 C4 C6 C8 C10]"},
-		"a result of release": {redo.Selection{Evidence: redo.Evidence{WhereResult: `$.even == true`, Service: "statements@2.1.0"}}, "[C8 C10]"},
-		"keys of a branch":    {redo.Selection{Keys: []string{"C1", "C2"}, Evidence: redo.Evidence{Where: `$.branch == "2"`}}, "[C2]"},
-		"codes of a release":  {redo.Selection{Codes: []string{"late"}, Evidence: redo.Evidence{Service: "statements@2.1.0"}}, "[C11]"},
-		"failures of before":  {redo.Selection{Failed: true, Evidence: redo.Evidence{Until: at(14)}}, "none"},
-		"ranges":              {redo.Selection{Ranges: []redo.Range{{From: 0, To: 5}}, Evidence: redo.Evidence{Where: `$.branch == "2"`}}, "[C2 C5]"},
-		"states":              {redo.Selection{Evidence: redo.Evidence{States: []workqueue.Outcome{"failed"}}}, "[C11]"},
+		"a release":      {redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}, "[C8 C9 C10 C11]"},
+		"a service":      {redo.Selection{Evidence: redo.Evidence{Service: "statements"}}, "12"},
+		"an instance":    {redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0 two"}}, "[C8 C9 C10 C11]"},
+		"half a version": {redo.Selection{Evidence: redo.Evidence{Service: "statements@2"}}, "none"},
+		"an hour":        {redo.Selection{Evidence: redo.Evidence{Since: at(13), Until: at(14)}}, "[C4 C5 C6 C7]"},
+		"a payload":      {redo.Selection{Evidence: redo.Evidence{Where: `$.branch == "2"`}}, "[C2 C5 C8 C11]"},
+		"a filter":       {redo.Selection{Evidence: redo.Evidence{Where: `$ ? (@.branch == "2")`}}, "[C2 C5 C8 C11]"},
+		"a result":       {redo.Selection{Evidence: redo.Evidence{WhereResult: `$.even`}}, "[C0 C2 C4 C6 C8 C10]"},
+		"a result of release": {redo.Selection{Evidence: redo.Evidence{WhereResult: `$.even == true`,
+			Service: "statements@2.1.0"}}, "[C8 C10]"},
+		"keys of a branch": {redo.Selection{Keys: []string{"C1", "C2"},
+			Evidence: redo.Evidence{Where: `$.branch == "2"`}}, "[C2]"},
+		"codes of a release": {redo.Selection{Codes: []string{"late"},
+			Evidence: redo.Evidence{Service: "statements@2.1.0"}}, "[C11]"},
+		"failures of before": {redo.Selection{Failed: true, Evidence: redo.Evidence{Until: at(14)}}, "none"},
+		"ranges": {redo.Selection{Ranges: []redo.Range{{From: 0, To: 5}},
+			Evidence: redo.Evidence{Where: `$.branch == "2"`}}, "[C2 C5]"},
+		"states": {redo.Selection{Evidence: redo.Evidence{States: []workqueue.Outcome{"failed"}}}, "[C11]"},
 	} {
 		rerun, err := store.Rerun(t.Context(), redo.RerunRequest{Run: run, Select: c.sel, DryRun: true, Actor: "test"})
 		got := fmt.Sprint(rerun.Examples)
@@ -87,7 +91,8 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 		}
 		var keys []string
 		err = export.Each(t.Context(), func(item *inspect.ExportedItem) error { keys = append(keys, item.Key); return nil })
-		if got := fmt.Sprint(keys); err != nil || got != c.want && (c.want != "none" || len(keys) > 0) && fmt.Sprint(len(keys)) != c.want {
+		if got := fmt.Sprint(keys); err != nil || got != c.want && (c.want != "none" || len(keys) > 0) &&
+			fmt.Sprint(len(keys)) != c.want {
 			t.Errorf("%s: an export is of %s, %v; want %s", name, got, err, c.want)
 		}
 	}

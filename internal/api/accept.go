@@ -15,7 +15,8 @@ import (
 )
 
 // AcceptSettings says which failures are accepted, by one of Failed, Keys, Codes, Groups and Ranges. Beside
-// Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it takes 16 MiB at most.
+// Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it takes
+// 16 MiB at most.
 type AcceptSettings struct {
 	Step   string   `json:"step,omitempty" maxLength:"64" doc:"failures of this step; absent: of every step"`
 	Failed bool     `json:"failed,omitempty" doc:"all items that failed"`
@@ -83,7 +84,8 @@ func (a *acceptances) accept(ctx context.Context, in *rerunInput) (Accepted, err
 	if err != nil {
 		return Accepted{}, seen(err, "tranche run errors "+id.String())
 	}
-	return Accepted{Run: id, DryRun: set.DryRun, Withdraw: r.withdraw, Items: done.Items, Examples: done.Examples, Steps: done.Steps,
+	return Accepted{Run: id, DryRun: set.DryRun, Withdraw: r.withdraw, Items: done.Items, Examples: done.Examples,
+		Steps:  done.Steps,
 		Failed: done.Failed, Accepted: done.Accepted}, nil
 }
 

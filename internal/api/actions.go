@@ -30,7 +30,8 @@ type Actor struct {
 }
 
 // RerunSettings says which items to run again, by one of Failed, Keys, Codes, Groups and Ranges, and how.
-// Beside Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it takes 16 MiB at most.
+// Beside Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
+// takes 16 MiB at most.
 type RerunSettings struct {
 	Step   string   `json:"step,omitempty" maxLength:"64" doc:"of this step; absent: what failed at any step"`
 	Failed bool     `json:"failed,omitempty" doc:"all items that failed"`

@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/report"
 )
 
 // Bounds of what corrects items on their way from an earlier run: it is held in memory.
@@ -46,18 +47,22 @@ func (f *ItemSource) states() (all []workqueue.Outcome) {
 	return all
 }
 
-// carry resolves the run that settings carry on. Its plan and parameters are those of the new run, where others are not
+// carrying takes items of earlier runs.
+type carrying struct{ s *Server }
+
+// plan resolves the run that settings carry on. Its plan and parameters are those of the new run, where others are not
 // given.
-func (s *Server) carry(ctx context.Context, set *RunSettings) (run workqueue.RunID, plan *gather.Plan, version int, err error) {
+func (c carrying) plan(ctx context.Context, set *RunSettings,
+) (run workqueue.RunID, plan *gather.Plan, version int, err error) {
 	if set.FromRun == "" {
 		return run, nil, 0, nil
 	}
-	id, err := inspect.New(s.store).Resolve(ctx, set.FromRun)
+	id, err := inspect.New(c.s.store).Resolve(ctx, set.FromRun)
 	if err != nil {
 		return run, nil, 0, err
 	}
 	set.FromRun = id.String()
-	view, err := inspect.New(s.store).Run(ctx, id)
+	view, err := inspect.New(c.s.store).Run(ctx, id)
 	if err != nil {
 		return run, nil, 0, err
 	}
@@ -77,17 +82,17 @@ func (s *Server) carry(ctx context.Context, set *RunSettings) (run workqueue.Run
 	return id, plan, view.Version, nil
 }
 
-// carried reads items of an earlier run, with the payloads of a body laid over them.
-func (s *Server) carried(ctx context.Context, set *RunSettings, items, body io.Reader) (*intake.Reader, error) {
-	id, err := inspect.New(s.store).Resolve(ctx, set.FromRun)
+// items reads those of an earlier run, with the payloads of a body laid over them.
+func (c carrying) items(ctx context.Context, set *RunSettings, items, body io.Reader) (*intake.Reader, error) {
+	id, err := inspect.New(c.s.store).Resolve(ctx, set.FromRun)
 	if err != nil {
 		return nil, err
 	}
-	from, err := inspect.New(s.store).NewCarried(ctx, id, set.states())
+	from, err := report.New(c.s.store).NewCarried(ctx, id, set.states())
 	if err != nil {
 		return nil, err
 	}
-	fixes, key, err := s.fixes(ctx, set, items, body)
+	fixes, key, err := c.fixes(ctx, set, items, body)
 	if err != nil {
 		return nil, err
 	}
@@ -118,12 +123,13 @@ func notCarried(id workqueue.RunID, fixes map[string]string) error {
 	if n := len(keys) - len(shown); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return &inputError{fmt.Sprintf("what corrects items has keys that are not among those taken from run %s: %s%s; nothing "+
-		"was started, leave them out", id, strings.Join(shown, ", "), more)}
+	return &inputError{fmt.Sprintf("what corrects items has keys that are not among those taken from run %s: %s%s; "+
+		"nothing was started, leave them out", id, strings.Join(shown, ", "), more)}
 }
 
 // fixes reads payloads by key, if there are any.
-func (s *Server) fixes(ctx context.Context, set *RunSettings, items, body io.Reader) (map[string]string, string, error) {
+func (c carrying) fixes(ctx context.Context, set *RunSettings, items, body io.Reader,
+) (fixes map[string]string, key string, err error) {
 	if items == nil {
 		return nil, "", nil
 	}
@@ -131,12 +137,13 @@ func (s *Server) fixes(ctx context.Context, set *RunSettings, items, body io.Rea
 	if _, err := whole.Peek(1); errors.Is(err, io.EOF) {
 		return nil, "", nil
 	}
-	rows, err := intake.Open(whole, s.intakeConfig(ctx, set.Format, set.Key))
+	rows, err := intake.Open(whole, c.s.intakeConfig(ctx, set.Format, set.Key))
 	if err != nil {
 		return nil, "", err
 	}
 	defer func() { _ = rows.Close() }() // what was read has been read
-	fixes, size := map[string]string{}, 0
+	size := 0
+	fixes = map[string]string{}
 	var row intake.Item
 	for {
 		err := rows.Next(&row)

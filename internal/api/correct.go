@@ -24,7 +24,7 @@ type Corrected struct {
 	Cascade    bool                 `json:"cascade"`
 	Items      int64                `json:"items" doc:"that have another payload now"`
 	Same       int64                `json:"same" doc:"that were given the payload they have; they are left as they are"`
-	Begun      int64                `json:"begun" doc:"of items, those that are done again; nobody had begun with the others"`
+	Begun      int64                `json:"begun" doc:"of items, those that are done again; the others were not begun"`
 	Examples   []string             `json:"examples" nullable:"false" doc:"the first keys of items"`
 	Generation workqueue.Generation `json:"generation" doc:"that the correction opens"`
 	Steps      []redo.StepReset     `json:"steps" nullable:"false" doc:"what becomes of the items at each step"`
@@ -35,7 +35,7 @@ type Corrected struct {
 // ItemCorrection is another payload for one item.
 type ItemCorrection struct {
 	Payload json.RawMessage `json:"payload" doc:"a JSON object, whole"`
-	Cascade bool            `json:"cascade,omitempty" doc:"redo the steps after in any case, not only where a part changes"`
+	Cascade bool            `json:"cascade,omitempty" doc:"redo the steps after in any case, not only on change"`
 	DryRun  bool            `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
 	Reason  string          `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
@@ -161,6 +161,7 @@ func (c *corrections) do(ctx context.Context, req *redo.CorrectRequest) (Correct
 		return Corrected{}, seen(err, "tranche run items "+req.Run.String())
 	}
 	return Corrected{Run: req.Run, DryRun: req.DryRun, Cascade: req.Cascade, Items: done.Items, Same: done.Same,
-		Begun: done.Begun, Examples: done.Examples, Generation: done.Generation, Steps: append([]redo.StepReset{}, done.Steps...),
+		Begun: done.Begun, Examples: done.Examples, Generation: done.Generation,
+		Steps:  append([]redo.StepReset{}, done.Steps...),
 		Paused: pausedText(done.Hold, done.HoldDetail)}, nil
 }

@@ -51,7 +51,8 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 	}
 }
 
-// A run carries on what an earlier one failed, some of it with other data; both are linked, counted and compared as one.
+// A run carries on what an earlier one failed, some of it with other data; both are linked, counted and
+// compared as one.
 func TestCarryOnAnEarlierRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -106,7 +107,8 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 	b := setup(t)
 	run := b.start("name=v").Run
 	b.answer(run, "", func(workqueue.Ordinal) []byte { return []byte(`{"n":1}`) })
-	b.says(200, "/runs/v/rerun", `{"service":"test","where":"$.name == \"bob\"","dry_run":true}`, `"items":1`, `"examples":["2"]`)
+	b.says(200, "/runs/v/rerun", `{"service":"test","where":"$.name == \"bob\"","dry_run":true}`, `"items":1`,
+		`"examples":["2"]`)
 	b.says(200, "/runs/v/reset", `{"where_result":"$.n > 0","since":"2020-01-01T00:00:00Z","dry_run":true}`, `"items":3`)
 	b.says(200, "/runs/v/reset", `{"keys":["2","3"],"where":"$.name == \"bob\"","dry_run":true}`, `"items":1`)
 	b.says(409, "/runs/v/rerun", `{"service":"other"}`, "the evidence is true of nothing")
@@ -115,11 +117,12 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 	b.says(422, "/runs/v/rerun", `{"since":"yesterday"}`, "RFC 3339")
 	b.says(422, "/runs/v/rerun", `{"states":["late"]}`, "done or failed")
 	b.says(422, "/runs/v/rerun", `{}`, "choose one of", "or evidence: states, service")
-	if _, text := b.get("/runs/v/export?service=test&where=" + "%24.name%20%3D%3D%20%22cy%22"); strings.Count(text, "\n") != 1 ||
+	_, text := b.get("/runs/v/export?service=test&where=" + "%24.name%20%3D%3D%20%22cy%22")
+	if strings.Count(text, "\n") != 1 ||
 		!strings.Contains(text, `"key":"3"`) {
 		t.Errorf("the export: %s", text)
 	}
-	if head, text := b.get("/runs/v/export?where=%24.a%20%3D%201"); head.StatusCode != 422 {
+	if head, text := b.get("/runs/v/export?where=%24.a%20%3D%201"); head.StatusCode != http.StatusUnprocessableEntity {
 		t.Errorf("an export by what is no path: %d %s", head.StatusCode, text)
 	}
 }

@@ -31,7 +31,7 @@ type ItemSource struct {
 	StreamSubject string `json:"stream_subject,omitempty" doc:"only messages of this subject, which may have wildcards"`
 	StreamFrom    uint64 `json:"stream_from,omitempty" doc:"only messages from this sequence on"`
 
-	FromRun    string   `json:"from_run,omitempty" doc:"an earlier run to carry on, with items of it; a body corrects some"`
+	FromRun    string   `json:"from_run,omitempty" doc:"an earlier run to carry on; a body corrects items of it"`
 	FromStates []string `json:"from_states,omitempty" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"` //nolint:lll // a tag
 }
 
@@ -78,7 +78,7 @@ func (s *Server) rowsOf(r *http.Request, settings *RunSettings, items io.Reader)
 		return intake.Open(wholeItems{items, r.Body}, s.intakeConfig(r.Context(), settings.Format, settings.Key))
 	}
 	if settings.FromRun != "" {
-		return s.carried(r.Context(), settings, items, r.Body)
+		return carrying{s}.items(r.Context(), settings, items, r.Body)
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {

@@ -16,7 +16,8 @@ import (
 )
 
 // ResetSettings says of which items the part of a step is taken back, by one of All, Keys, Codes, Groups and
-// Ranges, and how. Beside Codes and Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it takes 16 MiB at most.
+// Ranges, and how. Beside Codes and Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
+// takes 16 MiB at most.
 type ResetSettings struct {
 	Step  string   `json:"step,omitempty" maxLength:"64" doc:"the step; may be absent where there is only one"`
 	All   bool     `json:"all,omitempty" doc:"all items"`
@@ -84,7 +85,8 @@ func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 		return Reset{}, seen(err, "tranche run show "+id.String())
 	}
 	out := Reset{Run: id, Step: done.Step, DryRun: set.DryRun, Cascade: set.Cascade, Items: done.Items,
-		Blocks: done.Blocks, Examples: done.Examples, Generation: done.Generation, Steps: done.Steps, Notes: append([]string{}, done.Notes...),
+		Blocks: done.Blocks, Examples: done.Examples, Generation: done.Generation, Steps: done.Steps,
+		Notes:  append([]string{}, done.Notes...),
 		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}
 	if view, err := inspect.New(s.store).Run(ctx, id); err == nil { // it is done either way; the warnings are extra
 		out.Warnings = s.warnings(ctx, view)

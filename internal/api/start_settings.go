@@ -122,7 +122,7 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (st
 	if err := set.validate(); err != nil {
 		return start.LoadRequest{}, err
 	}
-	from, plan, version, err := s.carry(ctx, &set)
+	from, plan, version, err := carrying{s}.plan(ctx, &set)
 	if err == nil && plan == nil {
 		plan, version, err = s.planOf(ctx, &set)
 	}

@@ -1102,7 +1102,7 @@ type Corrected struct {
 	// Same that were given the payload they have; they are left as they are
 	Same int64 `json:"same"`
 
-	// Begun of items, those that are done again; nobody had begun with the others
+	// Begun of items, those that are done again; the others were not begun
 	Begun int64 `json:"begun"`
 
 	// Examples the first keys of items
@@ -2085,7 +2085,7 @@ type ItemCorrection struct {
 	// Payload a JSON object, whole
 	Payload json.RawMessage `json:"payload"`
 
-	// Cascade redo the steps after in any case, not only where a part changes
+	// Cascade redo the steps after in any case, not only on change
 	Cascade bool `json:"cascade,omitempty"`
 
 	// DryRun change nothing, and say what would be done
@@ -2616,7 +2616,7 @@ type OpenSettings struct {
 	// StreamFrom only messages from this sequence on
 	StreamFrom uint64 `json:"stream_from,omitempty"`
 
-	// FromRun an earlier run to carry on, with items of it; a body corrects some
+	// FromRun an earlier run to carry on; a body corrects items of it
 	FromRun string `json:"from_run,omitempty"`
 
 	// FromStates which items: failed, missing, cancelled; absent: all these
@@ -3723,7 +3723,7 @@ type RunSettings struct {
 	// StreamFrom only messages from this sequence on
 	StreamFrom uint64 `json:"stream_from,omitempty"`
 
-	// FromRun an earlier run to carry on, with items of it; a body corrects some
+	// FromRun an earlier run to carry on; a body corrects items of it
 	FromRun string `json:"from_run,omitempty"`
 
 	// FromStates which items: failed, missing, cancelled; absent: all these
@@ -6811,4 +6811,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of dbac47dc348a984f7d87a5209a581c3a, is 52123de2af38a28c8cdf68b84b8eaedf3383b4ac536f7c69d625f6c830dd07ed.
+// Of 5ea3381eff00fece80219254cfa28db8, is 47d89ba50a03074a2c980c59e7c52cef375ee3ba1512773e81a55e516eaa6fb5.

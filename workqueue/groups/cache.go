@@ -101,7 +101,8 @@ func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, i
 
 // fieldValue is what a payload says. JSON may have escapes that a text of PostgreSQL cannot.
 const fieldValue = `left((CASE WHEN strpos(payload, '\u') = 0 THEN payload
-    ELSE regexp_replace(payload, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::json ->> $2::text, 200)`
+    ELSE regexp_replace(payload, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::json
+    ->> $2::text, 200)`
 
 // payloadValues is a range of work_queue's primary key.
 const payloadValues = `

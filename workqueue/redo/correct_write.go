@@ -216,7 +216,8 @@ func (c *correction) laneRule(ctx context.Context) (*order.Rule, error) {
 
 // keepLanes refuses payloads by which items would stand in other lines than they do: what was done in its turn there
 // would have been done out of turn.
-func (c *correction) keepLanes(ctx context.Context, rule *order.Rule, b *correctBatch, items []workqueue.Ordinal) error {
+func (c *correction) keepLanes(ctx context.Context, rule *order.Rule, b *correctBatch, items []workqueue.Ordinal,
+) error {
 	rows, err := c.tx.Query(ctx, lanesOf, c.run, items)
 	if err != nil {
 		return fmt.Errorf("read the lines of items: %w", err)

@@ -45,7 +45,8 @@ func (e *Evidence) validate() error {
 	}
 	for name, text := range map[string]string{"service": e.Service, "where": e.Where, "where_result": e.WhereResult} {
 		if !pg.Storable(text) {
-			return &workqueue.SettingError{Detail: name + " is not text that PostgreSQL takes: leave out NUL and what is not UTF-8"}
+			return &workqueue.SettingError{Detail: name +
+				" is not text that PostgreSQL takes: leave out NUL and what is not UTF-8"}
 		}
 	}
 	if !e.Since.IsZero() && !e.Until.IsZero() && !e.Since.Before(e.Until) {
@@ -76,8 +77,8 @@ func (e *Evidence) audit(detail map[string]any) {
 
 const (
 	// pathHolds is an SQL condition on d, a text of JSON and a path: it holds when the first thing that the path yields is
-	// there, and is neither false nor null. So the path may be a predicate, a filter, or the name of a field. JSON may have
-	// escapes that a text of PostgreSQL cannot.
+	// there, and is neither false nor null. So the path may be a predicate, a filter, or the name of a field. JSON may
+	// have escapes that a text of PostgreSQL cannot.
 	pathHolds = `coalesce(jsonb_path_query_first(
         (CASE WHEN strpos(d.json, '\u') = 0 THEN d.json
          ELSE regexp_replace(d.json, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::jsonb,
@@ -239,5 +240,6 @@ func (sel Selection) Items(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 
 // Empty reports whether nothing is selected by it.
 func (sel *Selection) Empty() bool {
-	return !sel.All && !sel.Failed && len(sel.Keys)+len(sel.Codes)+len(sel.Groups)+len(sel.Ranges) == 0 && sel.Evidence.empty()
+	return !sel.All && !sel.Failed && len(sel.Keys)+len(sel.Codes)+len(sel.Groups)+len(sel.Ranges) == 0 &&
+		sel.Evidence.empty()
 }

@@ -172,7 +172,8 @@ func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 }
 
 // findRanged is find without the evidence.
-func (sel *Selection) findRanged(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
+func (sel *Selection) findRanged(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64,
+	steps []workqueue.Step,
 ) (found map[workqueue.Step]blockMasks, err error) {
 	if len(sel.Ranges) == 0 {
 		return sel.look(ctx, tx, run, items, steps)

@@ -13,7 +13,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// chainedRun is a run and those that it carries on, the newest first, read as one: what a later run has of a key counts.
+// chainedRun is a run and those that it carries on, the newest first, read as one: what a later run has of a key
+// counts.
 type chainedRun struct{ runs []*keyedRun }
 
 // By primary keys. A run carries on an earlier one, so there is an end.
@@ -94,8 +95,8 @@ func (c *chainedRun) earlier() (ids []workqueue.RunID) {
 	return ids
 }
 
-// Together is a run and those that it carries on, counted as one: an item of an earlier run that a later one took counts
-// as it stands there.
+// Together is a run and those that it carries on, counted as one: an item of an earlier run that a later one took
+// counts as it stands there.
 type Together struct {
 	Runs    []workqueue.RunID `json:"runs" doc:"the earlier runs, the latest first"`
 	Items   int64             `json:"items"`

@@ -10,7 +10,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// CorrectedReport is what became of the items whose payloads were corrected. Items is Made, Kept, Failed and Unfinished.
+// CorrectedReport is what became of the items whose payloads were corrected. Items is Made, Kept, Failed and
+// Unfinished.
 type CorrectedReport struct {
 	Items      int64        `json:"items" doc:"that have another payload than they came with"`
 	Made       int64        `json:"made" doc:"results that were made since, of corrected data"`
@@ -46,7 +47,8 @@ WITH fixed AS (
 SELECT count(*), count(*) FILTER (WHERE i.done AND i.made),
     count(*) FILTER (WHERE i.done AND NOT i.made), count(*) FILTER (WHERE i.failed)
 FROM fixed f JOIN planes p ON p.block = f.ordinal >> 13
-CROSS JOIN LATERAL (SELECT get_bit(p.done, f.ordinal & 8191) = 1 AS done, get_bit(p.failed, f.ordinal & 8191) = 1 AS failed,
+CROSS JOIN LATERAL (SELECT get_bit(p.done, f.ordinal & 8191) = 1 AS done,
+    get_bit(p.failed, f.ordinal & 8191) = 1 AS failed,
     EXISTS (SELECT FROM work_part w WHERE w.run_id = $1 AND w.ordinal = f.ordinal AND w.generation >= f.since
         AND w.step IN (SELECT s.step FROM run_step s WHERE s.run_id = $1 AND NOT EXISTS (
             SELECT FROM run_step t WHERE t.run_id = $1 AND s.step = ANY (t.needs)))) AS made) i`

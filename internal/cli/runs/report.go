@@ -45,7 +45,8 @@ func (r *runReport) Run(ctx context.Context, term *cli.Console) error {
 	if term.JSON {
 		return term.Sent()
 	}
-	text := reportHead(&report) + reportItems(&report, term.Room()) + reportTogether(report.Together) + reportCorrected(report.Corrected) +
+	text := reportHead(&report) + reportItems(&report, term.Room()) +
+		reportTogether(report.Together) + reportCorrected(report.Corrected) +
 
 		reportSteps(&report, term.Room()) +
 		reportTime(&report) + reportRequests(&report) +

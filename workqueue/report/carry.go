@@ -1,4 +1,4 @@
-package inspect
+package report
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -40,7 +41,7 @@ WHERE r.id = $1 ORDER BY o.block`
 func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []workqueue.Outcome) (*Carried, error) {
 	c := &Carried{db: s.db, run: id}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
-		run, err := ReadSummary(ctx, tx, id)
+		run, err := inspect.ReadSummary(ctx, tx, id)
 		if err != nil {
 			return err
 		}
