@@ -115,6 +115,7 @@ CREATE TABLE health_condition (
     subject text        NOT NULL,
     since   timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    said    jsonb,
     PRIMARY KEY (kind, subject)
 );
 COMMENT ON TABLE health_condition IS
@@ -124,6 +125,8 @@ COMMENT ON COLUMN health_condition.kind IS 'What it is: a short code.';
 COMMENT ON COLUMN health_condition.subject IS 'Of what: an endpoint, a run, a node.';
 COMMENT ON COLUMN health_condition.since IS 'Since when.';
 COMMENT ON COLUMN health_condition.seen_at IS 'When it was last seen to be so.';
+COMMENT ON COLUMN health_condition.said IS
+    'What a server says of itself that no other one can see; NULL: each sees it for itself.';
 
 -- +goose Down
 DROP TABLE health_condition, endpoint_change, endpoint_pace, endpoint_setting, plan;

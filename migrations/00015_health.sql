@@ -10,6 +10,8 @@ CREATE TABLE health_mark (
     reason   text        NOT NULL,
     severity text        NOT NULL CHECK (severity IN ('info', 'warning', 'critical')),
     count    bigint      NOT NULL CHECK (count >= 0),
+    worse_at timestamptz,
+    seen_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (kind, subject),
     CHECK (state = 'aside' AND reason <> '' OR state = 'taken' AND until IS NULL)
 );
@@ -27,6 +29,10 @@ COMMENT ON COLUMN health_mark.reason IS 'Why.';
 COMMENT ON COLUMN health_mark.severity IS 'How severe it was then.';
 COMMENT ON COLUMN health_mark.count IS
     'How many items, letters, messages or operations it was about then, 1 of what is not counted.';
+COMMENT ON COLUMN health_mark.worse_at IS
+    'Since when what is put aside is worse than it was then: it is told of until it is over; NULL: it has not got worse.';
+COMMENT ON COLUMN health_mark.seen_at IS
+    'When the condition was last seen, within a day. What nobody has seen for 90 days is forgotten.';
 
 -- +goose Down
 DROP TABLE health_mark;

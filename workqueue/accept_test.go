@@ -320,3 +320,68 @@ func TestAcceptWhileTheRunCompletes(t *testing.T) {
 	b.wantAccepted(run, bitfield.Size, bitfield.Size)
 	b.check()
 }
+
+// Looking for what is to be accepted, which takes long in a large run, holds up nobody; what changes before the locks
+// are there is seen under them: who is not failed any more, and who has failed otherwise, is not accepted.
+func TestAcceptFindsBeforeItLocks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 24)
+	out := b.claim(run, plenty)
+	b.record(faulty(out[0], workqueue.SlotError{Code: "bad", Message: "m"}))
+	size := int64(out[0].Mask.Count())
+	reading, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reading.Rollback(context.Background()) }() // in vain after the commit
+	step, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = step.Rollback(context.Background()) }() // as above
+	if _, err := reading.Exec(t.Context(), `LOCK TABLE work_part IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var accepted redo.Accepted
+	wg.Go(func() { accepted = b.accept(run, redo.Selection{Codes: []string{"bad"}}, "r") })
+	waits := func(lock string) func() bool {
+		return func() bool {
+			return b.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+				AND wait_event_type = 'Lock' AND wait_event = $1`, lock) == 1
+		}
+	}
+	b.until("it looks for the items", waits("relation"))
+	if _, err := step.Exec(t.Context(), `SELECT FROM run_step WHERE run_id = $1 FOR UPDATE NOWAIT`, run); err != nil {
+		t.Fatalf("while it looks, nobody has the steps: %v", err)
+	}
+	if err := reading.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.until("it waits for the steps", func() bool { return waits("transactionid")() || waits("tuple")() })
+	b.record(faulty(out[1], workqueue.SlotError{Code: "bad", Message: "m"})) // in the same block: it came too late
+	for _, change := range []string{
+		`UPDATE work_part SET error_code = 'other' WHERE run_id = $1 AND error_code = 'bad' AND ordinal =
+			(SELECT min(ordinal) FROM work_part WHERE run_id = $1)`,
+		`UPDATE work_block SET ready = ready WHERE run_id = $1`,
+	} {
+		if _, err := step.Exec(t.Context(), change, run); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := step.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if want := size - 1; accepted.Items != want {
+		t.Errorf("%d items are accepted; want %d: those that were found, but for who failed otherwise", accepted.Items, want)
+	}
+	if n := b.number(`SELECT count(*) FROM work_part p JOIN work_block k USING (run_id, step) WHERE run_id = $1
+		AND p.error_code = 'other' AND k.block = p.ordinal / 8192 AND get_bit(k.accepted, p.ordinal % 8192) = 1`,
+		run); n != 0 {
+		t.Error("an item was accepted that failed otherwise")
+	}
+	b.finish(run)
+	b.check()
+}

@@ -94,6 +94,10 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	lease := b.lead()
 	other, run := b.ended(30, time.Hour), b.ended(30, time.Hour)
 	before, had := b.inTables(other), b.inTables(run)
+	for _, id := range []workqueue.RunID{other, run} {
+		b.exec(`INSERT INTO health_mark (kind, subject, state, by, reason, severity, count)
+			VALUES ('failed_items', '` + id.String() + `', 'aside', 'ann', 'known', 'warning', 1)`)
+	}
 	for _, table := range []string{"work_part", "work_error", "work_slice", "quarantine", "dead_letter", "run_event"} {
 		if had[table] == 0 {
 			t.Errorf("the run has nothing in %s: %v", table, had)
@@ -102,7 +106,12 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	if !b.deleteRun(lease, run) {
 		t.Fatal("it was not deleted")
 	}
-	_, err := inspect.New(b.store).Resolve(t.Context(), run.String())
+	var marked string
+	err := b.pool.QueryRow(t.Context(), `SELECT string_agg(subject, ' ') FROM health_mark`).Scan(&marked)
+	if err != nil || marked != other.String() {
+		t.Errorf("what was said of conditions is left of: %s, %v; want that of run %s", marked, err, other)
+	}
+	_, err = inspect.New(b.store).Resolve(t.Context(), run.String())
 	if gone, ok := errors.AsType[*inspect.GoneError](err); !ok || gone.Run.Run != run ||
 		!errors.Is(err, workqueue.ErrNotFound) || !strings.Contains(err.Error(), "was deleted at") {
 		t.Errorf("a deleted run is told as %v", err)

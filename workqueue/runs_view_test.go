@@ -1,6 +1,7 @@
 package workqueue_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -96,5 +97,32 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 	if paces, err = inspect.New(b.store).Paces(t.Context()); err != nil || paces[0].ChunkCap != nil ||
 		paces[0].ProbeAt != nil {
 		t.Errorf("what is over still counts: %+v, %v", paces, err)
+	}
+}
+
+// A list says how fast a run goes as the run itself does.
+func TestAListSaysHowFastRunsGo(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(request(), 24)
+	still := b.load(request(), 24)
+	out := b.claim(run, plenty)
+	b.record(whole(out[0]))
+	b.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '1 hour'`) // the last 10 s count
+	one, err := inspect.New(b.store).Run(t.Context(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := inspect.New(b.store).Runs(t.Context(), inspect.RunFilter{})
+	if err != nil || len(list) != 2 || list[0].ID != still {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if got := list[1]; got.Rate == 0 || got.Rate != one.Rate || got.ETASeconds == nil || one.ETASeconds == nil ||
+		math.Abs(*got.ETASeconds-*one.ETASeconds) > 0.001 {
+		t.Errorf("the list says %v items a second and %v s; the run says %v and %v", got.Rate, got.ETASeconds, one.Rate,
+			one.ETASeconds)
+	}
+	if got := list[0]; got.Rate != 0 || got.ETASeconds != nil {
+		t.Errorf("of a run that does nothing it says %v items a second, %v", got.Rate, got.ETASeconds)
 	}
 }

@@ -58,15 +58,8 @@ func oneValue(v strictyaml.Value) (text string, ok bool) {
 // Validate refuses names that serve has no flag for.
 func (c *configFile) Validate(app *kong.Application) error {
 	var known []string
-	for _, node := range app.Children {
-		if node.Name != "serve" {
-			continue
-		}
-		for _, flag := range node.Flags {
-			if flag.Name != "config" {
-				known = append(known, flag.Name)
-			}
-		}
+	for _, flag := range serveFlags(app) {
+		known = append(known, flag.Name)
 	}
 	slices.Sort(known)
 	for name, v := range c.settings {

@@ -14,10 +14,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/cli"
@@ -62,6 +64,11 @@ type commands struct {
 	Doctor      admin.Doctor          `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
 	Version     versionCommand        `cmd:"" help:"Print the version."`
 	extras
+
+	Config      configCommand     `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
+	Help        helpCommand       `cmd:"" help:"Explain a command: tranche help run start."`
+	Completion  completionCommand `cmd:"" help:"Print what makes a shell complete commands and flags."`
+	VersionFlag kong.VersionFlag  `name:"version" help:"Print the version."`
 }
 
 func main() {
@@ -87,7 +94,8 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	parser, err := kong.New(&line,
 		kong.Name("tranche"), kong.Description("One job for very many entities, in chunks, over NATS and PostgreSQL."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Configuration(readConfig), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen},
+		kong.Configuration(readConfig), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
+			"version": "tranche " + versionText()},
 		kong.Writers(term.Out, term.Err), kong.BindTo(ctx, (*context.Context)(nil)),
 	)
 	if err == nil {
@@ -96,9 +104,12 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	if err != nil {
 		return term.Fail(fmt.Errorf("command line: %w", err))
 	}
+	kongcompletion.Register(parser)
+	term.JSON = slices.Contains(args, "--json") // for what is wrong with the line itself
 	if err := cli.RefuseBytes(args); err != nil {
 		return term.Fail(err)
 	}
+	args = helpArgs(args)
 	chosen, err := parser.Parse(args)
 	if err != nil {
 		return term.Fail(cli.Usage(err.Error() + "; see: " + helpFor(chosen, err)))

@@ -34,6 +34,8 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "rerun", "it", "--failed", "--dry-run"), 0, "dry run",
 		"1 items again", "1 requests over 1 blocks",
 		"nothing was changed")
+	b.want(b.tranche("run", "list", "--result", "failed"), 0, " it ")
+	b.want(b.tranche("run", "list", "--result", "ok"), 0, "no run fits")
 	b.accepting()
 	file := filepath.Join(t.TempDir(), "keys")
 	if err := os.WriteFile(file, []byte("1\r\n\n2\n"), 0o600); err != nil {

@@ -25,6 +25,15 @@ func TestItemsThatComeLater(t *testing.T) {
 	b.want(b.pipe("id\n1\n2\n", "run", "add", "later", "--idempotency-key", "a"), 0, "2 items added", "it has 2 now")
 	b.want(b.pipe("id\n1\n2\n", "run", "add", "later", "--idempotency-key", "a"), 0, "nothing changed")
 	b.want(b.pipe("id\n2\n", "run", "add", "later"), 1, `line 2: key "2" is the key of item 2 already`)
+	odd := filepath.Join(t.TempDir(), "odd.ndjson")
+	if err := os.WriteFile(odd, []byte(`{"key":"a\u0001b"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.want(b.tranche("run", "open", "--endpoint", "echo", "--name", "odd"), 0)
+	b.want(b.tranche("run", "add", "odd", "--items", odd), 0, "1 items added")
+	b.want(b.tranche("run", "add", "odd", odd, "--items", odd), 2, "named twice")
+	b.want(b.tranche("run", "items", "odd"), 0, `a\x01b`)
+	b.want(b.tranche("run", "item", "odd", `a\x01b`), 0, `a\x01b`)
 	b.want(b.tranche("run", "seal", "later", "--expect", "3"), 1, "has 2 items, and 3 were expected")
 	b.want(b.tranche("run", "show", "later"), 0, "open")
 	b.want(b.tranche("run", "seal", "later", "--expect", "2"), 0, "sealed with 2 items")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -24,9 +25,9 @@ import (
 type serveCommand struct {
 	Config      kong.ConfigFlag `env:"TRANCHE_CONFIG" help:"A YAML file with any of these settings." placeholder:"FILE"`
 	Database    string          `env:"TRANCHE_DATABASE" help:"The PostgreSQL to use instead of a private one." placeholder:"URL"`
-	NATS        string          `name:"nats" env:"TRANCHE_NATS,NATS_URL" help:"The NATS to use instead of an embedded one." placeholder:"URL"`
-	NATSCreds   string          `name:"nats-creds" env:"TRANCHE_NATS_CREDS,NATS_CREDS" help:"Credentials file for --nats." placeholder:"FILE"`
-	NATSContext string          `name:"nats-context" env:"TRANCHE_NATS_CONTEXT,NATS_CONTEXT" help:"A context of the nats tool, instead of --nats." placeholder:"NAME"`
+	NATS        string          `name:"nats" env:"TRANCHE_NATS" help:"The NATS to use instead of an embedded one." placeholder:"URL"`
+	NATSCreds   string          `name:"nats-creds" env:"TRANCHE_NATS_CREDS" help:"Credentials file for --nats." placeholder:"FILE"`
+	NATSContext string          `name:"nats-context" env:"TRANCHE_NATS_CONTEXT" help:"A context of the nats tool, instead of --nats." placeholder:"NAME"`
 	Connections string          `env:"TRANCHE_CONNECTIONS" help:"A YAML file of what plans may reach: sources, secrets, private addresses." placeholder:"FILE"`
 	DataDir     string          `env:"TRANCHE_DATA_DIR" help:"Where the private PostgreSQL and NATS keep their files." placeholder:"DIR"`
 	Listen      string          `env:"TRANCHE_LISTEN" default:"${listen}" help:"Address of the API (${default})." placeholder:"ADDR"`
@@ -51,6 +52,7 @@ type serveCommand struct {
 	scheduleFlags
 	metricsFlags
 	alertFlags
+	pulseFlags
 }
 
 // minConnections keeps a node from waiting for itself: it loads, publishes and records at once.
@@ -73,6 +75,9 @@ func (s *serveCommand) Validate() error {
 	if err := s.checkStreams(); err != nil {
 		return err
 	}
+	if err := s.validatePulse(); err != nil {
+		return err
+	}
 	if err := s.validateMetrics(); err != nil {
 		return err
 	}
@@ -80,18 +85,19 @@ func (s *serveCommand) Validate() error {
 }
 
 // Run serves until a signal.
-func (s *serveCommand) Run(ctx context.Context, term *cli.Console) (err error) {
+func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Console) (err error) {
 	log, err := s.logger()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = log.Sync() }() // fails on terminals
+	s.speak(term, log)
 	trouble := &troubles{}
 	log = log.WithOptions(trouble.watch())
 	end := newEnding(ctx, s.Grace)
 	p := &parts{}
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
-	p.wait = s.startWait(term, p, trouble)
+	p.wait = s.startWait(term, p, trouble, s.natsFrom(line))
 	if err := s.assemble(ctx, p, log); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			term.Note("stopped before it had begun")
@@ -106,10 +112,10 @@ func (s *serveCommand) Run(ctx context.Context, term *cli.Console) (err error) {
 	if err := s.addDuties(p, log); err != nil {
 		return err
 	}
-	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
+	node, err := orchestrator.New(p.store, p.nc, s.pulseFlags.set(orchestrator.Config{
 		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.waits, Tracer: tracer,
 		Meter: p.metrics, Fetchers: p.fetchers, Duties: p.duties, Precedence: 1,
-	})
+	}))
 	if err != nil {
 		return err
 	}
@@ -143,8 +149,8 @@ func (s *serveCommand) Run(ctx context.Context, term *cli.Console) (err error) {
 	return s.work(ctx, term, p, node, server, end)
 }
 
-func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *troubles) *startWait {
-	return &startWait{now: time.Now, trouble: trouble, nc: func() *nats.Conn { return p.nc },
+func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *troubles, from string) *startWait {
+	return &startWait{from: from, now: time.Now, trouble: trouble, nc: func() *nats.Conn { return p.nc },
 		store: func() *database.DB { return p.store }, say: func(what string) {
 			term.Note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
 		}}
@@ -179,6 +185,16 @@ func (s *serveCommand) greet(ctx context.Context, term *cli.Console, p *parts, n
 	}
 }
 
+// speak has everything that is said be lines of JSON when the log is, and says what may have been meant for serve.
+func (s *serveCommand) speak(term *cli.Console, log *zap.Logger) {
+	if s.LogFormat == "json" {
+		term.Say = func(text string) { log.Info(text) }
+	}
+	if os.Getenv("NATS_URL") != "" && s.NATS+s.NATSContext == "" {
+		log.Info("NATS_URL is set, and only services read it: serve is told of a NATS server by --nats or TRANCHE_NATS")
+	}
+}
+
 func (s *serveCommand) logger() (*zap.Logger, error) {
 	config := zap.NewProductionConfig()
 	if s.LogFormat == "console" {
@@ -208,6 +224,11 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 			"api": where, "database": p.database, "nats": p.natsURL, "data": p.directory, "version": versionText(),
 			"metrics": p.metricsURL(where),
 		})
+	}
+	if term.Say != nil {
+		term.Say(fmt.Sprintf("tranche %s is ready: dashboard and API at %s, NATS at %s, PostgreSQL at %s", versionText(),
+			where, p.natsURL, p.database))
+		return nil
 	}
 	t := cli.Table{}
 	t.Row("  dashboard", where)

@@ -20,17 +20,17 @@ import (
 
 // unconnected says why there is no connection to NATS. Names that are not known may be those of servers to come.
 func (w *startWait) unconnected(err error) obstacle {
-	o := obstacle{kind: "away", waiting: fmt.Sprintf("NATS, which does not answer at %s (--nats)", w.at)}
+	o := obstacle{kind: "away", waiting: fmt.Sprintf("NATS, which does not answer at %s", w.where())}
 	if err != nil {
 		o.waiting += ": " + err.Error()
 	}
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		o.kind = "name " + dns.Name
-		o.waiting = fmt.Sprintf("NATS at %s (--nats): the name %s is not known yet (%v)", w.at, dns.Name, err)
+		o.waiting = fmt.Sprintf("NATS at %s: the name %s is not known yet (%v)", w.where(), dns.Name, err)
 	}
 	end := func(kind, problem, remedy string) obstacle {
-		return obstacle{kind: kind, waiting: "NATS at " + w.at + " (--nats), " + problem, patience: refusedPatience,
-			end: fmt.Sprintf("NATS at %s (--nats) %s; %s", w.at, problem, remedy)}
+		return obstacle{kind: kind, waiting: "NATS at " + w.where() + ", " + problem, patience: refusedPatience,
+			end: fmt.Sprintf("NATS at %s %s; %s", w.where(), problem, remedy)}
 	}
 	switch said := ""; {
 	case refusedUser(err):

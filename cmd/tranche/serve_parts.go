@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/nats-io/nats.go"
 	"github.com/synadia-io/orbit.go/natscontext"
 	"go.uber.org/zap"
@@ -106,11 +107,36 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	return s.openNATS(ctx, p, log)
 }
 
+// natsFrom is what names the NATS server: a flag, a variable or the config file; empty: nothing does.
+func (s *serveCommand) natsFrom(line *kong.Context) string {
+	flag, env := "nats", "TRANCHE_NATS"
+	switch {
+	case s.NATS == "" && s.NATSContext == "":
+		return ""
+	case s.NATS == "":
+		flag, env = "nats-context", "TRANCHE_NATS_CONTEXT"
+	}
+	for _, at := range line.Path {
+		switch {
+		case at.Flag == nil || at.Flag.Name != flag:
+		case at.Resolved:
+			return flag + " in the config file"
+		default:
+			return "--" + flag
+		}
+	}
+	return env
+}
+
 func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) (err error) {
 	if err := checkScheme("--nats", s.NATS, "nats", "tls", "ws", "wss"); err != nil {
 		return err
 	}
 	options := []nats.Option{nats.Name("tranche serve"), endpoints.LogTo(log.Named("nats")), p.wait.hear()}
+	if s.NATS+s.NATSContext != "" {
+		p.natsURL = redacted(s.NATS, s.NATSContext)
+	}
+	p.wait.at = p.natsURL
 	switch {
 	case s.NATS != "":
 		p.nc, err = endpoints.Connect(append(options, at(s.NATS), s.credentials())...)
@@ -131,16 +157,14 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 			return err
 		}
 		p.undo = append(p.undo, private.Stop)
-		p.nc, err = endpoints.Connect(append(options, at(private.URL()), private.Login())...)
+		options = append(append(endpoints.Options(), options...), private.Login()) // whatever the environment says
+		p.nc, err = nats.Connect(private.URL(), options...)
 		p.natsURL, p.private = private.URL(), true
 	}
 	if err != nil {
-		return fmt.Errorf("--nats: %w", err)
+		return fmt.Errorf("NATS at %s: %w", p.wait.where(), err)
 	}
 	p.undo = append(p.undo, func(context.Context) error { p.nc.Close(); return nil })
-	if p.natsURL == "" {
-		p.natsURL = redacted(s.NATS, s.NATSContext)
-	}
 	p.wait.at = p.natsURL
 	return nil
 }

@@ -38,6 +38,7 @@ type obstacle struct {
 // startWait tells what a start waits for, and ends it when that does not mend itself.
 type startWait struct {
 	at      string // of NATS
+	from    string // what says so; empty: it is the private one
 	nc      func() *nats.Conn
 	store   func() *database.DB
 	say     func(what string)
@@ -66,6 +67,14 @@ func (w *startWait) hear() nats.Option {
 		}
 		return nil
 	}
+}
+
+// where is NATS, and who says so.
+func (w *startWait) where() string {
+	if w.from == "" {
+		return w.at
+	}
+	return w.at + " (" + w.from + ")"
 }
 
 // waits is [orchestrator.Config.Waits].

@@ -108,9 +108,9 @@ func ends(t *testing.T, args []string, says ...string) {
 func TestAStartRefusesOtherURLs(t *testing.T) {
 	t.Parallel()
 	database := testenv.Database(t)
-	ends(t, []string{"--database", database, "--nats", "http://127.0.0.1:4222"}, `begins with "http://"`, "nats://",
+	ends(t, []string{"--database", database, "--nats", "http://127.0.0.1:4222"}, `begins with \"http://\"`, "nats://",
 		"--nats")
-	ends(t, []string{"--database", "mysql://u:wrong@127.0.0.1/x"}, `begins with "mysql://"`, "postgres://", "--database")
+	ends(t, []string{"--database", "mysql://u:wrong@127.0.0.1/x"}, `begins with \"mysql://\"`, "postgres://", "--database")
 	ends(t, []string{"--database", strings.Replace(database, "://", "://nobody_of_this_name:wrong@", 1)}, "--database")
 }
 

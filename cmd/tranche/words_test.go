@@ -26,5 +26,10 @@ func TestWordsThatSayNothingAreRefused(t *testing.T) {
 	try("from 0.001 to 10000000, or none", "endpoints", "set", "e", "--rate", "1e308")
 	try("versions are not deleted one by one", "plan", "delete", "year-end@1")
 	try("is empty; it must be YAML", "plan", "apply", "-")
+	try(`{"error":"<run> is empty`, "run", "show", "", "--json")
+	try(`"exit":2}`, "run", "--json", "shwo")
+	b.want(runProgram(t, nil, "", "help", "run", "list"), 0, "Usage: tranche run list", "--result")
+	b.want(runProgram(t, nil, "", "--version"), 0, "tranche ")
+	b.want(runProgram(t, nil, "", "completion", "zsh"), 0, "bashcompinit", " tranche")
 	try("is a directory", "plan", "apply", t.TempDir())
 }

@@ -19,7 +19,7 @@ func (s *Server) tellResting(groups []explain.MissingGroup, alone bool, at time.
 			continue
 		}
 		g.Why += "; the service has asked this node to leave it alone (Retry-After) until " +
-			until.UTC().Format(time.TimeOnly)
+			until.UTC().Format("2006-01-02 15:04:05 UTC")
 		if alone {
 			g.Reason, g.Owner = explain.ReasonThrottled, explain.OwnerTimer
 			g.Who, g.When = "the pause for a service that has too much to do", &until

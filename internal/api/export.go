@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"reflect"
@@ -21,9 +22,12 @@ import (
 const (
 	formatCSV     = "csv"
 	formatParquet = "parquet"
+	formatXLSX    = "xlsx"
+	formatNDJSON  = "ndjson"
 	mimeNDJSON    = "application/x-ndjson"
 	mimeCSV       = "text/csv; charset=utf-8"
 	mimeParquet   = "application/vnd.apache.parquet"
+	mimeXLSX      = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 	exportBuffer = 64 << 10
 )
@@ -40,16 +44,21 @@ type ExportedItem struct {
 	ResultBytes []byte             `json:"result_bytes,omitempty"`
 	ContentType string             `json:"content_type,omitempty"`
 	Error       *inspect.ItemError `json:"error,omitempty"`
+	Payload     json.RawMessage    `json:"payload,omitempty" doc:"what it carries, when it was asked for"`
 	Accepted    bool               `json:"accepted,omitempty" doc:"its failures are accepted"`
 }
 
 type exportInput struct {
 	RunPath
-	Format string   `query:"format" enum:"ndjson,csv,parquet" default:"ndjson"`
+	Format string   `query:"format" enum:"ndjson,csv,parquet,xlsx" default:"ndjson"`
 	Step   string   `query:"step" doc:"whose parts are the results; absent: the only step that no other needs"`
 	Raw    bool     `query:"raw" doc:"CSV without the apostrophes that defuse formulas"`
 	State  []string `query:"state,explode" doc:"done, failed or missing; may stand more than once; absent: all"`
 	EvidenceQuery
+
+	With    []string `query:"with,explode" enum:"payload" doc:"payload: what items carry, too"`
+	Flat    bool     `query:"flat" doc:"a column for each field of payloads and results, with result. before"`
+	Columns []string `query:"columns,explode" maxItems:"2000" doc:"only these columns, in this order"`
 }
 
 type errorsInput struct {
@@ -59,9 +68,11 @@ type errorsInput struct {
 
 func (s *Server) registerExport(api huma.API) {
 	export := heavy(get("export-run", "/runs/{run}/export", "All items with their outcomes, in order"))
-	export.Description = "A stream with constant memory. CSV has the columns key, state, result, error_code and " +
-		"error_message; a cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is " +
-		"set. Results that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their " +
+	export.Description = "A stream with constant memory. CSV has the columns key, state, result, error_code, " +
+		"error_message and accepted; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
+		"unless raw is set; keys and numbers never do. XLSX has the same columns. For a flat table all items are read " +
+		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
+		"as result_bytes with their " +
 		"content_type; in Parquet they are bytes. Of a run with several steps the results are those of one. A stream " +
 		"that does not end properly is not whole."
 	huma.Register(api, export, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
@@ -73,8 +84,10 @@ func (s *Server) registerExport(api huma.API) {
 		if err != nil {
 			return nil, s.failure(ctx, err)
 		}
+		shape := exportShape{payload: len(in.With) > 0, flat: in.Flat, columns: in.Columns}
 		return s.exportStream(ctx, inspect.ExportRequest{Run: id, Step: in.Step, States: states,
-			Select: in.selection()}, in.Format, in.Raw)
+			Payload: shape.payload, Select: in.selection()},
+			in.Format, in.Raw, shape)
 	})
 	failures := heavyIf("all",
 		get("list-errors", "/runs/{run}/errors", "What failed: groups with examples, or each item"))
@@ -94,7 +107,8 @@ func (s *Server) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamR
 	}
 	if in.All {
 		failed := []workqueue.Outcome{workqueue.OutcomeFailed}
-		return s.exportStream(ctx, inspect.ExportRequest{Run: id, States: failed}, "ndjson", false)
+		return s.exportStream(ctx, inspect.ExportRequest{Run: id, States: failed}, formatNDJSON, false,
+			exportShape{})
 	}
 	found, err := inspect.New(s.store).Errors(ctx, id)
 	if err != nil {
@@ -121,18 +135,27 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 
 // exportStream finds the export, so that what it cannot be is told before it begins.
 func (s *Server) exportStream(
-	ctx context.Context, req inspect.ExportRequest, format string, raw bool,
+	ctx context.Context, req inspect.ExportRequest, format string, raw bool, shape exportShape,
 ) (*huma.StreamResponse, error) {
 	export, err := inspect.New(s.store).NewExport(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		err = &inputError{"step: " + choice.Error()}
+	}
+	if err == nil && format == formatXLSX && export.Items() > xlsxRows {
+		err = &inputError{fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
+			"parquet", export.Items(), xlsxRows)}
+	}
+	var table *exportTable
+	if err == nil {
+		table, err = tableOf(ctx, export, shape)
 	}
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)
-		s.export(w, r, export, format, raw)
+		s.export(w, r, export, exportForm{format: format, raw: raw, table: table,
+			asIs: !shape.flat && len(shape.columns) == 0})
 	}}, nil
 }
 
@@ -142,24 +165,46 @@ type exportWriter interface {
 	finish() error
 }
 
-// export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
-func (s *Server) export(w http.ResponseWriter, r *http.Request, export *inspect.Export, format string, raw bool) {
-	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
-	var out exportWriter
-	switch format {
-	case formatCSV:
-		w.Header().Set("Content-Type", mimeCSV)
-		out = newCSVExport(buffer, raw)
-	case formatParquet:
-		w.Header().Set("Content-Type", mimeParquet)
-		out = newParquetExport(buffer)
+// exportForm is how an export is written.
+type exportForm struct {
+	format string
+	raw    bool
+	table  *exportTable
+	asIs   bool // items, not a table of columns that were chosen
+}
+
+// writer begins an export.
+func (f *exportForm) writer(out *bufio.Writer, dir string) (mime string, w exportWriter, err error) {
+	switch {
+	case f.format == formatCSV:
+		return mimeCSV, newCSVExport(out, f.table, f.raw), nil
+	case f.format == formatXLSX:
+		w, err = newXLSXExport(out, f.table, dir)
+		return mimeXLSX, w, err
+	case f.format == formatParquet && f.asIs:
+		return mimeParquet, newParquetExport(out), nil
+	case f.format == formatParquet:
+		return mimeParquet, newParquetTable(out, f.table), nil
+	case f.asIs:
+		return mimeNDJSON, newNDJSONExport(out), nil
 	default:
-		w.Header().Set("Content-Type", mimeNDJSON)
-		out = newNDJSONExport(buffer)
+		return mimeNDJSON, newObjectExport(out, f.table), nil
 	}
-	err := export.Each(r.Context(), out.line)
+}
+
+// export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
+func (s *Server) export(w http.ResponseWriter, r *http.Request, export *inspect.Export, form exportForm) {
+	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
+	mime, out, err := form.writer(buffer, s.config.SpoolDir)
+	w.Header().Set("Content-Type", mime)
+	if err == nil {
+		err = export.Each(r.Context(), out.line)
+	}
 	if err == nil {
 		err = out.finish()
+	}
+	if closer, ok := out.(interface{ close() error }); ok {
+		err = errors.Join(err, closer.close())
 	}
 	if err == nil {
 		err = buffer.Flush()

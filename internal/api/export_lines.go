@@ -2,10 +2,10 @@ package api
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/base64"
 	"encoding/csv"
 	"encoding/json"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -25,7 +25,7 @@ func newNDJSONExport(out *bufio.Writer) *ndjsonExport {
 func (e *ndjsonExport) line(item *inspect.ExportedItem) error {
 	line := ExportedItem{
 		Ordinal: item.Ordinal, Key: item.Key, State: item.State, Step: item.Step, ContentType: item.ContentType,
-		Accepted: item.Accepted,
+		Accepted: item.Accepted, Payload: item.Payload,
 	}
 	switch {
 	case item.State == workqueue.OutcomeFailed:
@@ -40,16 +40,59 @@ func (e *ndjsonExport) line(item *inspect.ExportedItem) error {
 
 func (e *ndjsonExport) finish() error { return nil }
 
+// objectExport writes the columns of a table as the members of a JSON object a line.
+type objectExport struct {
+	out   *bufio.Writer
+	table *exportTable
+	names [][]byte
+}
+
+func newObjectExport(out *bufio.Writer, table *exportTable) *objectExport {
+	e := &objectExport{out: out, table: table}
+	for _, name := range table.names() {
+		quoted, _ := json.Marshal(name) // a string
+		e.names = append(e.names, quoted)
+	}
+	return e
+}
+
+func (e *objectExport) line(item *inspect.ExportedItem) error {
+	row, err := e.table.row(item)
+	if err != nil {
+		return err
+	}
+	line, first := []byte{'{'}, true
+	for i, column := range e.table.columns {
+		cell := column.cell(row)
+		if !cell.here {
+			continue
+		}
+		if !first {
+			line = append(line, ',')
+		}
+		first = false
+		line = append(append(line, e.names[i]...), ':')
+		if cell.raw == nil {
+			cell.raw, _ = json.Marshal(cell.text) // a string
+		}
+		line = append(line, cell.raw...)
+	}
+	_, err = e.out.Write(append(line, '}', '\n'))
+	return err
+}
+
+func (e *objectExport) finish() error { return nil }
+
 // csvExport writes a table with a heading.
 type csvExport struct {
 	rows    *csv.Writer
+	table   *exportTable
 	started bool
 	raw     bool // cells as they are
-	compact bytes.Buffer
 }
 
-func newCSVExport(out *bufio.Writer, raw bool) *csvExport {
-	return &csvExport{rows: csv.NewWriter(out), raw: raw}
+func newCSVExport(out *bufio.Writer, table *exportTable, raw bool) *csvExport {
+	return &csvExport{rows: csv.NewWriter(out), table: table, raw: raw}
 }
 
 func (e *csvExport) begin() error {
@@ -57,19 +100,25 @@ func (e *csvExport) begin() error {
 		return nil
 	}
 	e.started = true
-	return e.rows.Write([]string{"key", "state", "result", "error_code", "error_message", "accepted"})
+	return e.rows.Write(e.table.names())
 }
 
 func (e *csvExport) line(item *inspect.ExportedItem) error {
 	if err := e.begin(); err != nil {
 		return err
 	}
-	accepted := ""
-	if item.Accepted {
-		accepted = "true"
+	row, err := e.table.row(item)
+	if err != nil {
+		return err
 	}
-	return e.rows.Write([]string{e.cell(item.Key), string(item.State), e.cell(e.result(item)), e.cell(item.ErrorCode),
-		e.cell(item.ErrorMessage), accepted})
+	cells := make([]string, len(e.table.columns))
+	for i, column := range e.table.columns {
+		cell := column.cell(row)
+		if cells[i] = cell.text; !e.raw && !cell.key {
+			cells[i] = Defuse(cell.text)
+		}
+	}
+	return e.rows.Write(cells)
 }
 
 func (e *csvExport) finish() error {
@@ -80,34 +129,36 @@ func (e *csvExport) finish() error {
 	return e.rows.Error()
 }
 
-// result is JSON in one line, text as it is, and anything else in base64.
-func (e *csvExport) result(item *inspect.ExportedItem) string {
-	e.compact.Reset()
-	switch {
-	case item.ContentType == "" && json.Compact(&e.compact, item.Result) == nil:
-		return e.compact.String()
-	case item.ContentType == "" || strings.HasPrefix(item.ContentType, "text/") && utf8.Valid(item.Result):
+// resultText is text as it is, and anything else in base64.
+func resultText(item *inspect.ExportedItem) string {
+	if item.ContentType == "" || strings.HasPrefix(item.ContentType, "text/") && utf8.Valid(item.Result) {
 		return string(item.Result)
-	default:
-		return base64.StdEncoding.EncodeToString(item.Result)
 	}
+	return base64.StdEncoding.EncodeToString(item.Result)
 }
 
-func (e *csvExport) cell(text string) string {
-	if e.raw {
-		return text
-	}
-	return Defuse(text)
-}
+// plainNumber is what spreadsheets read as a number, and never as a formula.
+var plainNumber = regexp.MustCompile(`^[+-]?[0-9]+([.,][0-9]+)?([eE][+-]?[0-9]+)?$`)
 
-// Defuse puts an apostrophe before what a spreadsheet would run as a formula, or what would cut a cell short.
+// Defuse puts an apostrophe before what a spreadsheet would run as a formula, or what would cut a cell short; and
+// before what looks as if that had been done. So [Armed] can take it back.
 func Defuse(cell string) string {
-	if cell == "" {
-		return cell
-	}
-	first, _ := utf8.DecodeRuneInString(cell)
-	if strings.ContainsRune("=+-@\t\r\n＝＋－＠", first) || strings.IndexByte(cell, 0) >= 0 {
+	if isFormula(cell) || strings.HasPrefix(cell, "'") && isFormula(strings.TrimLeft(cell, "'")) {
 		return "'" + cell
 	}
 	return cell
+}
+
+// Armed takes back what Defuse did.
+func Armed(cell string) string {
+	if rest, ok := strings.CutPrefix(cell, "'"); ok && isFormula(strings.TrimLeft(rest, "'")) {
+		return rest
+	}
+	return cell
+}
+
+func isFormula(cell string) bool {
+	first, _ := utf8.DecodeRuneInString(cell)
+	return cell != "" && strings.ContainsRune("=+-@\t\r\n＝＋－＠", first) && !plainNumber.MatchString(cell) ||
+		strings.IndexByte(cell, 0) >= 0
 }

@@ -29,6 +29,7 @@ type parquetRow struct {
 	ErrorCode    *string `parquet:"error_code,optional,dict"`
 	ErrorMessage *string `parquet:"error_message,optional"`
 	Accepted     bool    `parquet:"accepted"`
+	Payload      *string `parquet:"payload,optional"` // JSON, when it was asked for
 }
 
 // parquetExport writes a Parquet file, a row group at a time.
@@ -47,7 +48,7 @@ func newParquetExport(out *bufio.Writer) *parquetExport {
 func (e *parquetExport) line(item *inspect.ExportedItem) error {
 	e.row[0] = parquetRow{Ordinal: int32(item.Ordinal), Key: item.Key, State: string(item.State),
 		Step: unlessEmpty(item.Step), ContentType: unlessEmpty(item.ContentType), ErrorCode: unlessEmpty(item.ErrorCode),
-		ErrorMessage: unlessEmpty(item.ErrorMessage), Accepted: item.Accepted}
+		ErrorMessage: unlessEmpty(item.ErrorMessage), Accepted: item.Accepted, Payload: unlessEmpty(string(item.Payload))}
 	switch {
 	case item.State != workqueue.OutcomeDone:
 	case item.ContentType == "" && json.Valid(item.Result):
@@ -60,7 +61,7 @@ func (e *parquetExport) line(item *inspect.ExportedItem) error {
 		return err
 	}
 	e.count++
-	e.held += len(item.Result) + len(item.Key) + len(item.ErrorMessage)
+	e.held += len(item.Result) + len(item.Key) + len(item.ErrorMessage) + len(item.Payload)
 	if e.held < parquetGroup && e.count < parquetRows {
 		return nil
 	}
@@ -69,6 +70,56 @@ func (e *parquetExport) line(item *inspect.ExportedItem) error {
 }
 
 func (e *parquetExport) finish() error { return e.rows.Close() }
+
+// parquetTable writes the columns of a table as optional texts.
+type parquetTable struct {
+	rows        *parquet.GenericWriter[any]
+	table       *exportTable
+	at          []int // of each of our columns: which it is of the file's, which are sorted by their names
+	held, count int
+}
+
+func newParquetTable(out *bufio.Writer, table *exportTable) *parquetTable {
+	group := parquet.Group{}
+	for _, name := range table.names() {
+		group[name] = parquet.Optional(parquet.String())
+	}
+	schema := parquet.NewSchema("items", group)
+	e := &parquetTable{table: table, rows: parquet.NewGenericWriter[any](out, schema,
+		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
+	for _, name := range table.names() {
+		leaf, _ := schema.Lookup(name) // it was just put in
+		e.at = append(e.at, leaf.ColumnIndex)
+	}
+	return e
+}
+
+func (e *parquetTable) line(item *inspect.ExportedItem) error {
+	row, err := e.table.row(item)
+	if err != nil {
+		return err
+	}
+	values := make(parquet.Row, len(e.table.columns))
+	for i, column := range e.table.columns {
+		cell := column.cell(row)
+		value, defined := parquet.NullValue(), 0
+		if cell.here {
+			value, defined = parquet.ByteArrayValue([]byte(cell.text)), 1
+			e.held += len(cell.text)
+		}
+		values[e.at[i]] = value.Level(0, defined, e.at[i])
+	}
+	if _, err := e.rows.WriteRows([]parquet.Row{values}); err != nil {
+		return err
+	}
+	if e.count++; e.held < parquetGroup && e.count < parquetRows {
+		return nil
+	}
+	e.held, e.count = 0, 0
+	return e.rows.Flush()
+}
+
+func (e *parquetTable) finish() error { return e.rows.Close() }
 
 func unlessEmpty(text string) *string {
 	if text == "" {

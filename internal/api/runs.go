@@ -90,6 +90,7 @@ func (s *Server) registerRuns(api huma.API) {
 
 type listInput struct {
 	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these"`
+	Result string   `query:"result" enum:"failed,ok" doc:"only completed runs, with failures that nobody accepted or none"`
 	Before string   `query:"before" doc:"only runs older than this id"`
 	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
 
@@ -109,7 +110,7 @@ const (
 // filter is what is asked for.
 func (in *listInput) filter() (inspect.RunFilter, error) {
 	filter := inspect.RunFilter{States: in.State, Limit: in.Limit, Words: strings.Fields(in.Search), Plan: in.Plan,
-		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until}
+		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until, Result: in.Result}
 	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint}} {
 		if err := checkText(t.field, t.value, maxSearch+maxTarget); err != nil {
 			return filter, err

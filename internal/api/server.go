@@ -374,6 +374,9 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
+	var looking sync.WaitGroup
+	looking.Go(func() { s.health.Run(ctx) })
+	defer looking.Wait()
 	select {
 	case err := <-served:
 		return err

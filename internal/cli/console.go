@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -45,6 +46,9 @@ type Console struct {
 	JSON     bool
 	Token    TokenFlags
 	Answer   []byte // the last that was kept
+
+	// Say takes what is said to the person, line by line; nil: it is written to Err.
+	Say func(text string)
 }
 
 // NewConsole returns a console whose output is inert where a person looks at it, whatever the commands print.
@@ -68,20 +72,44 @@ func (c *Console) Fail(err error) int {
 		c.Note("stopped")
 		return ExitOther
 	}
-	text := err.Error()
+	text, code := err.Error(), ExitOther
 	if _, ok := errors.AsType[*client.SilentError](err); ok {
 		text += " with --timeout"
 	}
-	_, _ = fmt.Fprintln(c.Err, "tranche: "+InertText(text)) // nowhere else to say it
 	if _, ok := errors.AsType[*usageError](err); ok {
-		return ExitUsage
+		code = ExitUsage
 	}
-	return ExitOther
+	if c.JSON || c.Say != nil {
+		c.failJSON(err, text, code)
+	} else {
+		_, _ = fmt.Fprintln(c.Err, "tranche: "+InertText(text)) // nowhere else to say it
+	}
+	return code
+}
+
+// failJSON says what went wrong to a program: with what the server answered, if it was the server.
+func (c *Console) failJSON(err error, text string, code int) {
+	said := struct {
+		Error   string          `json:"error"`
+		Exit    int             `json:"exit"`
+		Problem *client.Problem `json:"problem,omitempty"`
+	}{Error: text, Exit: code}
+	if problem, ok := errors.AsType[*client.ProblemError](err); ok {
+		said.Problem = &problem.Problem
+	}
+	encoder := json.NewEncoder(c.Err)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(said) // nowhere else to say it
 }
 
 // Note says something to the person that is no part of the output.
 func (c *Console) Note(format string, args ...any) {
-	_, _ = fmt.Fprintln(c.Err, "tranche: "+InertText(fmt.Sprintf(format, args...))) // nowhere else to say it
+	text := fmt.Sprintf(format, args...)
+	if c.Say != nil {
+		c.Say(text)
+		return
+	}
+	_, _ = fmt.Fprintln(c.Err, "tranche: "+InertText(text)) // nowhere else to say it
 }
 
 // Client returns a client of the API, as the flags say.

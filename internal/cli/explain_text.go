@@ -39,7 +39,7 @@ func ExplanationText(e *client.Explanation, room int) string {
 		t.Field("note", Inert(note))
 	}
 	for i := range e.Of {
-		t.B.WriteString("\n" + ItemText(&e.Of[i]))
+		t.B.WriteString("\n" + ItemText(&e.Of[i], room))
 	}
 	return t.B.String()
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -34,6 +35,30 @@ func escape(s, kept string) string {
 		i += size
 	}
 	return b.String()
+}
+
+// Unescaped takes back what Inert did to a text; false: there is no escape in it. What stands for itself and what is an
+// escape cannot be told apart: try the text itself first.
+func Unescaped(s string) (text string, escaped bool) {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		digits := 0
+		if rest := s[i:]; strings.HasPrefix(rest, `\x`) {
+			digits = 2
+		} else if strings.HasPrefix(rest, `\u`) {
+			digits = 4
+		}
+		if end := i + 2 + digits; digits > 0 && end <= len(s) {
+			if n, err := strconv.ParseUint(s[i+2:end], 16, 32); err == nil {
+				b.WriteRune(rune(n))
+				i, escaped = end, true
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+		i++
+	}
+	return b.String(), escaped
 }
 
 // inertWriter passes on lines and tabs, and everything else that is inert. A character may be cut between two writes.

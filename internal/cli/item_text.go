@@ -9,44 +9,41 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// MaxShown bounds the characters of a payload or result on a terminal. --json has all of it.
-const MaxShown = 2000
-
 // ItemText tells of an item: its state, its result or error, and every attempt.
-func ItemText(item *client.ItemView) string {
+func ItemText(item *client.ItemView, room int) string {
 	t := Table{}
 	t.Row("key", Inert(item.Key))
 	t.Row("ordinal", fmt.Sprint(item.Ordinal))
 	t.Row("state", string(item.State))
-	t.Row("payload", Short(Inert(string(item.Payload)), MaxShown))
+	t.Row("payload", Shown(Inert(string(item.Payload)), room))
 	for i := range item.EarlierPayloads {
 		e := &item.EarlierPayloads[i]
 		why := ""
 		if e.Reason != "" {
 			why = ": " + Inert(e.Reason)
 		}
-		t.Row(fmt.Sprintf("until generation %d", e.Generation), Short(Inert(string(e.Payload)), MaxShown),
+		t.Row(fmt.Sprintf("until generation %d", e.Generation), Shown(Inert(string(e.Payload)), room),
 			"corrected by "+Inert(e.Actor)+" at "+Moment(e.At)+why)
 	}
 	var text strings.Builder
 	text.WriteString(t.String())
 	for i := range item.Steps {
-		text.WriteString("\n" + stepText(&item.Steps[i]))
+		text.WriteString("\n" + stepText(&item.Steps[i], room))
 	}
 	return text.String()
 }
 
-func stepText(step *client.ItemStep) string {
+func stepText(step *client.ItemStep, room int) string {
 	t := Table{}
 	t.Row("step", Inert(step.Name)+" on "+TargetText(step.Endpoint)+OptionalText(step.Optional))
 	t.Row("state", itemState(step))
 	switch {
 	case step.Error != nil:
-		t.Row("error", Inert(step.Error.Code)+": "+Short(Inert(step.Error.Message), MaxShown))
+		t.Row("error", Inert(step.Error.Code)+": "+Shown(Inert(step.Error.Message), room))
 	case len(step.ResultBytes) > 0:
 		t.Row("result", fmt.Sprintf("%s bytes of %s", Count(int64(len(step.ResultBytes))), Inert(step.ContentType)))
 	case len(step.Result) > 0:
-		t.Row("result", Short(Inert(string(step.Result)), MaxShown))
+		t.Row("result", Shown(Inert(string(step.Result)), room))
 	}
 	if a := step.Accepted; a != nil {
 		t.Row("accepted", Moment(a.At)+" by "+Inert(a.By)+": "+Inert(a.Reason))
@@ -64,20 +61,20 @@ func stepText(step *client.ItemStep) string {
 	default:
 		return t.String() + "no attempts yet\n"
 	}
-	a := Table{Right: map[int]bool{0: true, 4: true}}
+	a := Table{Room: room, Right: map[int]bool{0: true, 4: true}}
 	a.Row("TRY", "SLICE", "WHY", "OUTCOME", "ITEMS", "SENT", "TOOK", "SERVICE")
 	for i := range step.Attempts {
 		at := &step.Attempts[i]
 		sent, took := "-", "-"
 		if at.SentAt != nil {
-			sent = at.SentAt.Local().Format("01-02 15:04:05")
+			sent = Moment(*at.SentAt)
 			if at.EndedAt != nil {
 				took = Span(at.EndedAt.Sub(*at.SentAt).Round(time.Millisecond))
 			}
 		}
 		slice := at.Slice[:min(len(at.Slice), 8)]
 		a.Row(fmt.Sprint(at.Attempt), slice, Inert(at.Cause), at.Outcome, Count(int64(at.Items)), sent, took,
-			Short(Inert(at.Service), 24))
+			Inert(at.Service))
 	}
 	return t.String() + "\n" + a.String() + attemptErrors(step.Attempts)
 }
@@ -98,7 +95,7 @@ func attemptErrors(attempts []client.Attempt) string {
 		if last != first {
 			tries = fmt.Sprintf("tries %d to %d", first.Attempt, last.Attempt)
 		}
-		fmt.Fprintf(&b, "  %s: %s: %s\n", tries, Inert(first.Error.Code), Short(Inert(first.Error.Message), 200))
+		fmt.Fprintf(&b, "  %s: %s: %s\n", tries, Inert(first.Error.Code), Inert(first.Error.Message))
 	}
 	return b.String()
 }
@@ -155,7 +152,7 @@ func partOrigin(step *client.ItemStep) string {
 		parts = append(parts, Moment(*step.RecordedAt))
 	}
 	if step.Service != "" {
-		parts = append(parts, "by "+Short(Inert(step.Service), 40))
+		parts = append(parts, "by "+Inert(step.Service))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -13,19 +13,19 @@ import (
 )
 
 // HeadersText shows the headers of a message, by name.
-func HeadersText(headers map[string][]string) string {
+func HeadersText(headers map[string][]string, room int) string {
 	if len(headers) == 0 {
 		return ""
 	}
 	t := Table{}
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
-		t.Row("  "+Inert(name), Short(Inert(strings.Join(headers[name], ", ")), MaxShown))
+		t.Row("  "+Inert(name), Shown(Inert(strings.Join(headers[name], ", ")), room))
 	}
 	return "\nheaders\n" + t.String()
 }
 
-// ContentText shows the body of a message, on a screen and a half unless all of it is asked for.
-func ContentText(c *client.Content, full bool) string {
+// ContentText shows the body of a message, on a terminal a screen and a half unless all of it is asked for.
+func ContentText(c *client.Content, room int, full bool) string {
 	head := fmt.Sprintf("\nbody, %s bytes", Count(int64(c.Size)))
 	if c.Unpacked != "" {
 		head += " unpacked from " + Inert(c.Unpacked)
@@ -45,8 +45,8 @@ func ContentText(c *client.Content, full bool) string {
 	}
 	text = InertText(text)
 	cut := c.Truncated
-	if !full && len([]rune(text)) > MaxShown {
-		text, cut = Short(text, MaxShown), true
+	if shown := Shown(text, room); !full && shown != text {
+		text, cut = shown, true
 	}
 	if cut {
 		text += "\n(there is more: --full shows all of it)"

@@ -61,6 +61,9 @@ func IsTerminal(w io.Writer) bool {
 // Width is how many columns w has.
 func Width(w io.Writer) int {
 	if file, ok := w.(*os.File); ok {
+		if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && columns > 0 {
+			return columns
+		}
 		if columns, _, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 {
 			return columns
 		}
@@ -94,6 +97,17 @@ func Short(s string, limit int) string {
 		return s
 	}
 	return string(runes[:max(limit-1, 0)]) + "…"
+}
+
+// maxShown bounds the characters of a payload or result on a terminal. --json has all of it.
+const maxShown = 2000
+
+// Shown is a text from outside as long as a terminal has it; where there is any number of characters it is whole.
+func Shown(s string, room int) string {
+	if room == 0 {
+		return s
+	}
+	return Short(s, maxShown)
 }
 
 // Pace writes a number a second. What is slow is not nothing.
@@ -150,15 +164,24 @@ func ShortTime(setting string) string {
 // Seconds are a duration.
 func Seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Moment writes a time as the reader's clock shows it.
-func Moment(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
+// Moment writes a time as the reader's clock shows it, with the date unless it is today.
+func Moment(t time.Time) string {
+	t = t.Local()
+	if t.Format(time.DateOnly) == time.Now().Format(time.DateOnly) {
+		return t.Format("15:04:05 MST")
+	}
+	return t.Format("2006-01-02 15:04:05 MST")
+}
 
 // Table is rows of cells, aligned in columns. The first row is the head.
 type Table struct {
 	Rows  [][]string
-	Right map[int]bool // columns of numbers
+	Right map[int]bool // columns of numbers, which are never cut
 	Room  int          // characters of a line; 0: as many as it takes
 }
+
+// minCell is how many characters are left of a cell that is cut, at the least.
+const minCell = 12
 
 // Row adds a row.
 func (t *Table) Row(cells ...string) { t.Rows = append(t.Rows, cells) }
@@ -174,10 +197,12 @@ func (t *Table) String() string {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
+	t.fit(widths)
 	var b strings.Builder
 	for _, row := range t.Rows {
 		var line strings.Builder
 		for i, cell := range row {
+			cell = Short(cell, widths[i])
 			pad := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
 			if t.Right[i] {
 				cell, pad = pad+cell, ""
@@ -191,6 +216,36 @@ func (t *Table) String() string {
 		b.WriteString(text + "\n")
 	}
 	return b.String()
+}
+
+// fit makes columns of text narrower, the widest first, until a line has room.
+func (t *Table) fit(widths []int) {
+	const gap = 2
+	line := -gap
+	for _, w := range widths {
+		line += w + gap
+	}
+	for t.Room > 0 && line > t.Room {
+		widest, next := -1, minCell
+		for i, w := range widths {
+			switch {
+			case t.Right[i] || w <= minCell:
+			case widest < 0 || w > widths[widest]:
+				if widest >= 0 {
+					next = widths[widest]
+				}
+				widest = i
+			default:
+				next = max(next, w)
+			}
+		}
+		if widest < 0 {
+			return
+		}
+		less := min(line-t.Room, max(widths[widest]-next, 1))
+		widths[widest] -= less
+		line -= less
+	}
 }
 
 // IsTerminalOut reports whether a person looks at standard output.

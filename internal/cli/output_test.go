@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 // PROOF: who may do what, 8.
@@ -71,6 +72,46 @@ func TestTableAligns(t *testing.T) {
 	table.Row("ä", "1,000", "")
 	if got, want := table.String(), "NAME      N  LAST\nä     1,000\n"; got != want {
 		t.Errorf("got %q; want %q", got, want)
+	}
+}
+
+// A terminal has a table within its columns: text gives way, numbers do not. Elsewhere nothing is cut.
+func TestTableFits(t *testing.T) {
+	t.Parallel()
+	table := Table{Right: map[int]bool{1: true}}
+	long, name := strings.Repeat("m", 300), strings.Repeat("n", 30)
+	table.Row("NAME", "N", "MESSAGE", "AT")
+	table.Row(name, "1,000,000,000", long, "12:00:00 UTC")
+	if got := table.String(); !strings.Contains(got, long) || !strings.Contains(got, name) {
+		t.Errorf("it is cut where there is room: %q", got)
+	}
+	for _, room := range []int{40, 60, 80, 120} {
+		table.Room = room
+		for line := range strings.Lines(table.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > room {
+				t.Errorf("%d characters in a line of %d: %q", n, room, line)
+			}
+		}
+	}
+	table.Room = 80
+	if got := table.String(); !strings.Contains(got, "1,000,000,000") || !strings.Contains(got, "12:00:00 UTC") {
+		t.Errorf("what is short is cut: %q", got)
+	}
+}
+
+// What a list shows of a key is found again.
+func TestEscapesAreTakenBack(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"plain", "a\x1b[31m", "\u202eb", "tab\there", "ä\x00"} {
+		shown := Inert(key)
+		if got, escaped := Unescaped(shown); got != key || escaped != (shown != key) {
+			t.Errorf("%q is shown as %s, and read as %q, %v", key, shown, got, escaped)
+		}
+	}
+	for _, text := range []string{`a\xZZ`, `\x1`, `\`, `\u12`} {
+		if got, escaped := Unescaped(text); got != text || escaped {
+			t.Errorf("%s: %q, %v", text, got, escaped)
+		}
 	}
 }
 

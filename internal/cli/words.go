@@ -66,7 +66,7 @@ func Dash(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return Short(Inert(s), 12)
+	return Inert(s)
 }
 
 // Rate writes items a second.

@@ -140,6 +140,28 @@ func TestRedact(t *testing.T) {
 	}
 }
 
+// A short secret is hidden as a word; of words that contain it nothing would be left.
+func TestShortSecretsAreWords(t *testing.T) {
+	t.Parallel()
+	for _, test := range [][2]string{
+		{"bank", "[x]"}, {"bank:bank@bank", "[x]:[x]@[x]"}, {"bank_prod, banks and embank", "bank_prod, banks and embank"},
+		{"bankbank bank", "bankbank [x]"}, {"the bank.", "the [x]."}, {"ébank", "ébank"}, {`"bank"`, `"[x]"`},
+	} {
+		if got := hide(test[0], "bank", "[x]"); got != test[1] {
+			t.Errorf("%s: %s; want %s", test[0], got, test[1])
+		}
+	}
+	if got := hide("xxlong-secretxx", "long-secret", "[x]"); got != "xx[x]xx" {
+		t.Error(got)
+	}
+	if got := hide("a-?-b ?-", "-?", "[x]"); got != "a[x]-b ?-" {
+		t.Error(got)
+	}
+	if got := hide("text", "", "[x]"); got != "text" {
+		t.Error(got)
+	}
+}
+
 // A secret in a file can be changed while it is in use, and the old one is still kept out of errors.
 func TestSecretsAreReadAgain(t *testing.T) {
 	t.Parallel()

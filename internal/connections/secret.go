@@ -122,7 +122,7 @@ func (c *Connections) Redact(text string) string {
 	// The longest first: nothing stays of one that begins with another.
 	slices.SortFunc(forms, func(a, b form) int { return cmp.Compare(len(b.text), len(a.text)) })
 	for _, f := range forms {
-		text = strings.ReplaceAll(text, f.text, "[secret "+f.name+"]")
+		text = hide(text, f.text, "[secret "+f.name+"]")
 	}
 	return text
 }

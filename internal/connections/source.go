@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -177,9 +176,9 @@ func (s *Source) Explain(err error) string {
 
 func (s *Source) redact(text string) string {
 	for _, dsn := range s.from.all() {
-		text = strings.ReplaceAll(text, dsn, "[dsn]")
-		if cfg, err := pgconn.ParseConfig(dsn); err == nil && cfg.Password != "" {
-			text = strings.ReplaceAll(text, cfg.Password, "[password]")
+		text = hide(text, dsn, "[dsn]")
+		if cfg, err := pgconn.ParseConfig(dsn); err == nil {
+			text = hide(text, cfg.Password, "[password]")
 		}
 	}
 	return text

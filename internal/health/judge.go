@@ -34,6 +34,7 @@ func judge(f *facts) (all []Condition) {
 		all = append(all, f.schedules()...)
 		all = append(all, f.collectors()...)
 		all = append(all, f.alerts()...)
+		all = append(all, f.others()...)
 	}
 	all = append(all, f.machine()...)
 	for i := range all {

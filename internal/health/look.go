@@ -49,6 +49,7 @@ func (w *Watch) look(ctx context.Context) *Report {
 	if f.db != nil {
 		w.marks = f.db.Marks
 	}
+	w.watchMarks(ctx, f, conditions)
 	open, aside := divide(w.marks, conditions)
 	r := newReport(f.at, open, aside, f.more())
 	r.Unseen, r.Blind = f.unseen(), f.db == nil

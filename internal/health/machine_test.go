@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/database"
+	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
 // Whatever is away, there is a report, which says so; and since when, when it is there again.
@@ -46,6 +48,42 @@ func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 	toNATS.Heal()
 	w.goesFrom(watch, health.Database, "here")
 	w.goesFrom(watch, health.NATS, "here")
+}
+
+// What only a server itself can see stands in the report of each: it can be put aside through
+// any of them.
+func TestWhatAnotherServerSeesOfItself(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	w.calms()
+	var short atomic.Pointer[[]string]
+	short.Store(&[]string{"the disk of the database is full"})
+	there := w.look(health.Config{Host: "there", Short: func() []string { return *short.Load() }})
+	own := w.appearsTo(there, health.Shortage, "there", health.Critical, "is full")
+	other := w.appears(health.Shortage, "there", health.Critical, "is full")
+	if !own.Since.Equal(other.Since) || own.Title != other.Title || own.Remedy != other.Remedy {
+		t.Errorf("it says of itself\n%+v, and another one says\n%+v", own, other)
+	}
+	w.says(store.Aside, health.Shortage, "there", 0)
+	w.stands(health.Shortage, "there", store.Aside)
+	if r := w.report(there); len(r.Conditions) != 0 || len(r.Aside) != 1 {
+		t.Errorf("it was put aside at another one, and here there is %+v, aside %+v", r.Conditions, r.Aside)
+	}
+	// Of who says nothing for long it is not known whether it is so still, and what was said of it stays.
+	w.exec(`UPDATE health_condition SET seen_at = seen_at - interval '3 minutes'`)
+	if r := w.report(w.watch); len(r.Conditions)+len(r.Aside) != 0 {
+		t.Errorf("3 minutes later there is %+v, aside %+v", r.Conditions, r.Aside)
+	}
+	w.report(there)
+	w.stands(health.Shortage, "there", store.Aside)
+	short.Store(&[]string{})
+	if r := w.report(there); len(r.Conditions)+len(r.Aside) != 0 {
+		t.Errorf("it is over, and there is %+v, aside %+v", r.Conditions, r.Aside)
+	}
+	if r := w.report(w.watch); len(r.Conditions)+len(r.Aside) != 0 {
+		t.Errorf("it is over, and another one says %+v, aside %+v", r.Conditions, r.Aside)
+	}
 }
 
 // through is a store that reaches the database through a proxy.

@@ -129,6 +129,61 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.stands(health.BreakerOpen, "bills", "")
 }
 
+// What got worse than it was when it was put aside, and better, and worse again, is told of all the while, until
+// somebody puts it aside anew or it is over: alerts would tell each turn.
+func TestWhatGotWorseStaysSo(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	w.calms()
+	w.letters("a", 3)
+	w.says(store.Aside, health.DeadLetters, "a", 0)
+	for _, n := range []int{4, 3, 2, 5, 1} {
+		w.letters("a", n)
+		w.stands(health.DeadLetters, "a", health.MarkWorse)
+	}
+	if again := w.look(health.Config{}); !slices.ContainsFunc(w.report(again).Conditions, func(c health.Condition) bool {
+		return c.Subject == "a" && c.Mark != nil && c.Mark.State == health.MarkWorse
+	}) {
+		t.Error("another server does not know that it got worse")
+	}
+	w.says(store.Aside, health.DeadLetters, "a", 0)
+	w.stands(health.DeadLetters, "a", store.Aside)
+	w.letters("a", 2)
+	w.stands(health.DeadLetters, "a", health.MarkWorse)
+	w.letters("a", 0)
+	w.watch.Again()
+	w.goes(health.DeadLetters, "a")
+	w.letters("a", 1)
+	w.stands(health.DeadLetters, "a", store.Aside)
+}
+
+// What was said of something that nobody has seen for a season is forgotten, and what was said of what is still there,
+// or was there lately, is not.
+func TestMarksOfLongAgoAreForgotten(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	w.calms()
+	for _, endpoint := range []string{"there", "gone", "lately"} {
+		w.letters(endpoint, 1)
+	}
+	w.says(store.Aside, health.DeadLetters, "", 0)
+	w.letters("gone", 0)
+	w.letters("lately", 0)
+	w.exec(`UPDATE health_mark SET seen_at = clock_timestamp() - interval '91 days' WHERE subject <> 'lately'`)
+	w.exec(`UPDATE health_mark SET seen_at = clock_timestamp() - interval '89 days' WHERE subject = 'lately'`)
+	w.stands(health.DeadLetters, "there", store.Aside)
+	var left string
+	if err := w.pool.QueryRow(t.Context(), `SELECT string_agg(subject || CASE WHEN seen_at > clock_timestamp() -
+		interval '1 minute' THEN ' seen' ELSE '' END, ', ' ORDER BY subject) FROM health_mark`).Scan(&left); err != nil {
+		t.Fatal(err)
+	}
+	if left != "lately, there seen" {
+		t.Errorf("what was said is left of: %s", left)
+	}
+}
+
 // What is put aside takes no place in the lists, and what is said of all of a kind leaves it alone.
 func TestWhatIsPutAsideHidesNothing(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"go.uber.org/zap"
@@ -16,6 +17,8 @@ const (
 	settledAfter = 15 * time.Second
 	// forgetAfter is when what another server has said of itself is forgotten.
 	forgetAfter = 24 * time.Hour
+	// saidFor is how long what another server has said of itself holds: it says it again twice a minute.
+	saidFor = 2 * time.Minute
 )
 
 // date says since when the conditions have been so, and keeps it for those of which nothing else tells it: in the
@@ -46,8 +49,8 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
 			c.Since = f.at
 		}
 		seen[c.key()] = c.Since
-		if !known || before.SeenAt.Before(f.at.Add(-seenEvery)) {
-			there = append(there, health.KeptCondition{ConditionKey: c.key(), Since: c.Since})
+		if row, news := f.keep(c, before); news || !known {
+			there = append(there, row)
 		}
 	}
 	w.seen, w.unsaved = seen, true
@@ -58,6 +61,44 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []Condition) {
 	if w.unsaved = err != nil; w.unsaved {
 		w.cfg.Log.Debug("keep since when something has been so", zap.Error(err))
 	}
+}
+
+// keep makes the row of a condition, and reports whether the one that there was is too old.
+func (f *facts) keep(c *Condition, before health.KeptCondition) (row health.KeptCondition, news bool) {
+	row = health.KeptCondition{ConditionKey: c.key(), Since: c.Since}
+	news = before.SeenAt.Before(f.at.Add(-seenEvery))
+	if f.ownOnly(c.key()) {
+		row.Said, _ = json.Marshal(c) // of texts, numbers and times
+		news = news || c.told(before.Said)
+	}
+	return row, news
+}
+
+// ownOnly reports whether no other server can see a condition of this one's.
+func (f *facts) ownOnly(k health.ConditionKey) bool {
+	return k.Subject == f.host && (Kind(k.Kind) == Disk || Kind(k.Kind) == Shortage)
+}
+
+// told reports whether others are to be told anew of a condition, of which they know what is kept.
+func (c *Condition) told(kept json.RawMessage) bool {
+	var known Condition
+	return json.Unmarshal(kept, &known) != nil || known.Severity != c.Severity
+}
+
+// others are what other servers have lately said of themselves.
+func (f *facts) others() (all []Condition) {
+	if f.db == nil {
+		return nil
+	}
+	for _, k := range f.db.Kept {
+		var c Condition
+		if k.Said == nil || k.Subject == f.host || k.SeenAt.Before(f.at.Add(-saidFor)) ||
+			json.Unmarshal(k.Said, &c) != nil {
+			continue
+		}
+		all = append(all, dated(k.Since, c))
+	}
+	return all
 }
 
 // gone are the kept conditions that are no more: not those that could not be looked at, nor those of other servers.

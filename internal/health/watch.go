@@ -165,6 +165,22 @@ func (w *Watch) fly(ctx context.Context) {
 	w.flight = nil
 }
 
+// Run looks twice a minute until ctx ends, also when nobody asks: others learn by it what this server sees of itself.
+func (w *Watch) Run(ctx context.Context) {
+	tick := time.NewTicker(seenEvery)
+	defer tick.Stop()
+	for {
+		if _, err := w.Report(ctx); err != nil {
+			return // ctx has ended
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Again has the next who asks wait for a new look: what people say of conditions has changed.
 func (w *Watch) Again() {
 	w.mu.Lock()

@@ -69,11 +69,12 @@ type server struct {
 }
 
 // serve starts a server and returns when it is ready. It is killed at the end of the test at the latest.
-func (o *office) serve() *server {
+func (o *office) serve(flags ...string) *server {
 	o.Helper()
 	p := &process{ended: make(chan struct{})}
-	p.cmd = exec.Command(o.binary, "--json", "serve", "--database", o.url, "--nats", o.ns.URL(), "--listen", "127.0.0.1:0",
-		"--data-dir", o.TempDir(), "--log-level", "warn")
+	args := []string{"--json", "serve", "--database", o.url, "--nats", o.ns.URL(), "--listen", "127.0.0.1:0",
+		"--data-dir", o.TempDir(), "--log-level", "warn"}
+	p.cmd = exec.Command(o.binary, append(args, flags...)...)
 	p.cmd.Env, p.cmd.Stderr = plainEnv(), p
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {

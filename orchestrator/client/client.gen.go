@@ -3073,6 +3073,9 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
@@ -3594,6 +3597,12 @@ type RunDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
+	// Rate items answered a second at all steps, over the last ten seconds
+	Rate float64 `json:"rate"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
+
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
@@ -3624,12 +3633,6 @@ type RunDocument struct {
 
 	// Seconds how long the current generation has run, or ran
 	Seconds float64 `json:"seconds"`
-
-	// Rate items answered a second at all steps, over the last ten seconds
-	Rate float64 `json:"rate"`
-
-	// ETASeconds to the end at this rate, once the canary passed
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// MaxFailed how many failed items pause it, like 500 or 1%
 	MaxFailed string `json:"max_failed,omitempty"`
@@ -3854,6 +3857,12 @@ type RunSummary struct {
 
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
+
+	// Rate items answered a second at all steps, over the last ten seconds
+	Rate float64 `json:"rate"`
+
+	// ETASeconds to the end at this rate, once the canary passed
+	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
@@ -4863,6 +4872,9 @@ type ListRunsParams struct {
 	// State only runs in one of these
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
+	// Result only completed runs, with failures that nobody accepted or none; one of failed, ok
+	Result string `form:"result,omitempty" json:"result,omitempty"`
+
 	// Before only runs older than this id
 	Before string `form:"before,omitempty" json:"before,omitempty"`
 
@@ -5046,7 +5058,7 @@ type ExplainRunParams struct {
 
 // ExportRunParams defines parameters for ExportRun.
 type ExportRunParams struct {
-	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet
+	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet, xlsx
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
 	// Step whose parts are the results; absent: the only step that no other needs
@@ -5084,6 +5096,15 @@ type ExportRunParams struct {
 
 	// Corrected only items whose payload was corrected
 	Corrected bool `form:"corrected,omitempty" json:"corrected,omitempty"`
+
+	// With payload: what items carry, too
+	With []string `form:"with,omitempty" json:"with,omitempty"`
+
+	// Flat a column for each field of payloads and results, with result. before
+	Flat bool `form:"flat,omitempty" json:"flat,omitempty"`
+
+	// Columns only these columns, in this order
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
 }
 
 // GetGroupsParams defines parameters for GetGroups.
@@ -5890,6 +5911,7 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 	var out RunList
 	ask := request{operation: "list-runs", method: http.MethodGet, path: path("/runs")}
 	ask.add("state", params.State, false)
+	ask.add("result", params.Result, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
 	ask.add("q", params.Q, false)
@@ -6133,10 +6155,12 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 
 // ExportRun: All items with their outcomes, in order.
 //
-// A stream with constant memory. CSV has the columns key, state, result, error_code and error_message; a cell that a
-// spreadsheet would take for a formula gets an apostrophe in front, unless raw is set. Results that are no text are
-// in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet they are bytes.
-// Of a run with several steps the results are those of one. A stream that does not end properly is not whole.
+// A stream with constant memory. CSV has the columns key, state, result, error_code, error_message and accepted; a
+// cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
+// never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
+// that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
+// Parquet they are bytes. Of a run with several steps the results are those of one. A stream that does not end
+// properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6154,6 +6178,9 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	ask.add("where", params.Where, false)
 	ask.add("where_result", params.WhereResult, false)
 	ask.add("corrected", params.Corrected, false)
+	ask.add("with", params.With, true)
+	ask.add("flat", params.Flat, false)
+	ask.add("columns", params.Columns, true)
 	return c.stream(ctx, ask, options)
 }
 
@@ -6811,4 +6838,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 5ea3381eff00fece80219254cfa28db8, is 47d89ba50a03074a2c980c59e7c52cef375ee3ba1512773e81a55e516eaa6fb5.
+// Of 2b1063a12b10d151cbae2588537230ed, is d1be7fd0d91cd6883692c297c39f05a29c0c2fd2efdc704f04e8293be797916f.

@@ -43,12 +43,14 @@ type StepSettings struct {
 	workqueue.StepSettings
 }
 
-// lockSettings has the steps take their turn among claims, re-runs and cancels by its lock.
-func lockSettings() string {
+func readSettings() string {
 	return `
 SELECT step, name, kind, endpoint, ` + plane.SettingsToRead("") + `
-FROM run_step WHERE run_id = $1 ORDER BY step FOR NO KEY UPDATE`
+FROM run_step WHERE run_id = $1 ORDER BY step`
 }
+
+// lockSettings has the steps take their turn among claims, re-runs and cancels by its lock.
+func lockSettings() string { return readSettings() + ` FOR NO KEY UPDATE` }
 
 func writeSettings() string {
 	return `
@@ -88,15 +90,24 @@ func (e *UnknownStepError) Unwrap() error { return workqueue.ErrNotFound }
 
 // LockSteps locks all steps of a run and returns them.
 func LockSteps(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]StepSettings, error) {
-	rows, err := tx.Query(ctx, lockSettings(), run)
+	return stepsOf(ctx, tx, lockSettings(), run)
+}
+
+// ReadSteps returns all steps of a run.
+func ReadSteps(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]StepSettings, error) {
+	return stepsOf(ctx, tx, readSettings(), run)
+}
+
+func stepsOf(ctx context.Context, tx pgx.Tx, statement string, run workqueue.RunID) ([]StepSettings, error) {
+	rows, err := tx.Query(ctx, statement, run)
 	if err != nil {
-		return nil, fmt.Errorf("lock the steps of run %s: %w", run, err)
+		return nil, fmt.Errorf("read the steps of run %s: %w", run, err)
 	}
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s StepSettings, err error) {
 		return s, row.Scan(append([]any{&s.Step, &s.Name, &s.kind, &s.Endpoint}, plane.SettingTargets(&s.StepSettings)...)...)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("lock the steps of run %s: %w", run, err)
+		return nil, fmt.Errorf("read the steps of run %s: %w", run, err)
 	}
 	if len(steps) == 0 {
 		return nil, fmt.Errorf("run %s: %w", run, workqueue.ErrNotFound)

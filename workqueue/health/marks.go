@@ -29,8 +29,10 @@ type Mark struct {
 	At       time.Time
 	Until    *time.Time // nil: for good
 	Reason   string
-	Severity string // when it was said
-	Count    int64  // the same
+	Severity string     // when it was said
+	Count    int64      // the same
+	WorseAt  *time.Time // since when what is put aside is worse than it was then; nil: it has not got worse
+	SeenAt   time.Time  // when the condition was last seen, within a day
 }
 
 // NewMark is what is to be said of conditions of a kind, as bad as they are now.
@@ -52,7 +54,7 @@ type Measured struct {
 
 const (
 	healthMarks = `
-SELECT kind, subject, state, by, at, until, reason, severity, count FROM health_mark
+SELECT kind, subject, state, by, at, until, reason, severity, count, worse_at, seen_at FROM health_mark
 WHERE until IS NULL OR until > clock_timestamp()`
 
 	// Of all subjects when there are none. Rows whose time is up go, too.
@@ -68,9 +70,73 @@ SELECT $1, u.subject, $3, $4, now(), now() + nullif($5::interval, '0'), $6, u.se
 FROM unnest($2::text[], $7::text[], $8::bigint[]) AS u (subject, severity, count)
 ORDER BY u.subject
 ON CONFLICT (kind, subject) DO UPDATE SET state = excluded.state, by = excluded.by, at = excluded.at,
-    until = excluded.until, reason = excluded.reason, severity = excluded.severity, count = excluded.count
+    until = excluded.until, reason = excluded.reason, severity = excluded.severity, count = excluded.count,
+    worse_at = NULL, seen_at = excluded.seen_at
 RETURNING at, until`
+
+	// Of what somebody has said anew meanwhile nothing is noted, and what got worse after a look had begun is not over by
+	// what that look has seen. Rows are locked in the order of the key.
+	noteMarks = `
+UPDATE health_mark m SET seen_at = CASE WHEN f.seen THEN clock_timestamp() ELSE m.seen_at END,
+    worse_at = CASE WHEN f.worse THEN coalesce(m.worse_at, clock_timestamp()) WHEN m.worse_at < $6 AND NOT f.seen
+        THEN NULL ELSE m.worse_at END
+FROM (SELECT u.* FROM health_mark h
+      JOIN unnest($1::text[], $2::text[], $3::timestamptz[], $4::boolean[], $5::boolean[])
+          AS u (kind, subject, at, seen, worse) USING (kind, subject)
+      WHERE h.at = u.at ORDER BY 1, 2 FOR UPDATE OF h) f
+WHERE m.kind = f.kind AND m.subject = f.subject`
+
+	forgetMarks = `
+DELETE FROM health_mark m USING (
+    SELECT h.kind, h.subject FROM health_mark h JOIN unnest($1::text[], $2::text[], $3::timestamptz[])
+        AS u (kind, subject, at) USING (kind, subject)
+    WHERE h.at = u.at ORDER BY 1, 2 FOR UPDATE OF h) f
+WHERE m.kind = f.kind AND m.subject = f.subject`
 )
+
+// SeenMark is what a look has seen of what a mark is about.
+type SeenMark struct {
+	Mark
+
+	Seen   bool // it is there
+	Worse  bool // it is put aside, and is worse than it was then
+	Forget bool // it was not there for long, and what was said of it goes
+}
+
+// NoteMarks notes what a look, begun at a time of the database's clock, has seen of what marks are about: that it is
+// there, that it is worse than when it was put aside, or that it is over.
+func (s Store) NoteMarks(ctx context.Context, marks []SeenMark, begun time.Time) error {
+	var noted, forgotten markColumns
+	for i := range marks {
+		if marks[i].Forget {
+			forgotten.add(&marks[i])
+		} else {
+			noted.add(&marks[i])
+		}
+	}
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, noteMarks, noted.kinds, noted.subjects, noted.at, noted.seen, noted.worse, begun)
+		if err == nil {
+			_, err = tx.Exec(ctx, forgetMarks, forgotten.kinds, forgotten.subjects, forgotten.at)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note what became of %d conditions: %w", len(marks), err)
+	}
+	return nil
+}
+
+type markColumns struct {
+	kinds, subjects []string
+	at              []time.Time
+	seen, worse     []bool
+}
+
+func (c *markColumns) add(m *SeenMark) {
+	c.kinds, c.subjects, c.at = append(c.kinds, m.Kind), append(c.subjects, m.Subject), append(c.at, m.At)
+	c.seen, c.worse = append(c.seen, m.Seen), append(c.worse, m.Worse)
+}
 
 // PutMark notes what somebody says of conditions, and returns since when and until when it holds.
 func (s Store) PutMark(ctx context.Context, m NewMark) (at time.Time, until *time.Time, err error) {

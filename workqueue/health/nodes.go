@@ -68,7 +68,7 @@ SELECT (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint,
     pg_database_size(current_database()), clock_timestamp()`
 
 	// A few rows.
-	healthKept = `SELECT kind, subject, since, seen_at FROM health_condition`
+	healthKept = `SELECT kind, subject, since, seen_at, said FROM health_condition`
 )
 
 func (f *Facts) queueNodes(b *pgx.Batch, l Limits) {

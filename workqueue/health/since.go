@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -17,16 +18,18 @@ type KeptCondition struct {
 	ConditionKey
 
 	Since  time.Time
-	SeenAt time.Time // within a minute, while somebody looks
+	SeenAt time.Time       // within a minute, while somebody looks
+	Said   json.RawMessage // what a server says of itself that no other one can see; nil: each sees it for itself
 }
 
 const (
 	// Whoever saw it first has said since when. Rows are locked in the order of the key.
 	keepConditions = `
-INSERT INTO health_condition AS h (kind, subject, since)
-SELECT kind, subject, since FROM unnest($1::text[], $2::text[], $3::timestamptz[]) AS f (kind, subject, since)
+INSERT INTO health_condition AS h (kind, subject, since, said)
+SELECT kind, subject, since, said
+FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::jsonb[]) AS f (kind, subject, since, said)
 ORDER BY 1, 2
-ON CONFLICT (kind, subject) DO UPDATE SET seen_at = clock_timestamp()`
+ON CONFLICT (kind, subject) DO UPDATE SET seen_at = clock_timestamp(), said = excluded.said`
 
 	// What somebody else has seen since this look began stays. The lock order is that of the keeping.
 	forgetConditions = `
@@ -45,12 +48,13 @@ func (s Store) KeepConditions(ctx context.Context, there []KeptCondition, gone [
 	}
 	var since []time.Time
 	var keys []ConditionKey
+	var said []json.RawMessage
 	for _, c := range there {
-		keys, since = append(keys, c.ConditionKey), append(since, c.Since)
+		keys, since, said = append(keys, c.ConditionKey), append(since, c.Since), append(said, c.Said)
 	}
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		kinds, subjects := conditionColumns(keys)
-		if _, err := tx.Exec(ctx, keepConditions, kinds, subjects, since); err != nil {
+		if _, err := tx.Exec(ctx, keepConditions, kinds, subjects, since, said); err != nil {
 			return err
 		}
 		kinds, subjects = conditionColumns(gone)

@@ -27,7 +27,8 @@ type ExportedItem struct {
 	ContentType  string // empty means JSON
 	ErrorCode    string
 	ErrorMessage string
-	Accepted     bool // each of its failures is
+	Accepted     bool   // each of its failures is
+	Payload      []byte // JSON, when it was asked for; valid until yield returns
 }
 
 // ExportRequest says which items of a run are exported, and whose parts.
@@ -38,6 +39,8 @@ type ExportRequest struct {
 	Step   string
 	States []workqueue.Outcome // only items in one of them; none: all
 	Select redo.Selection      // only these items; empty: all. Parts are those of the steps that are exported
+	// Payload has items come with what they carry.
+	Payload bool
 }
 
 // Export is an export that has been found to be possible.
@@ -52,6 +55,7 @@ type Export struct {
 	result   int    // which of them is exported, or plane.NoStep
 	states   []workqueue.Outcome
 	chosen   map[workqueue.Block]*bitfield.Set // only these items; nil: all
+	payload  bool
 }
 
 const exportRun = `SELECT items FROM batchrun WHERE id = $1`
@@ -59,7 +63,7 @@ const exportRun = `SELECT items FROM batchrun WHERE id = $1`
 // NewExport returns the export of a run. Without a step, failed items can be exported of any run: those of all steps.
 // The error wraps ErrNotFound when there is no such run, or is a *StepChoiceError.
 func (s Store) NewExport(ctx context.Context, req ExportRequest) (*Export, error) {
-	e := &Export{store: s.db, run: req.Run, states: req.States, result: plane.NoStep}
+	e := &Export{store: s.db, run: req.Run, states: req.States, payload: req.Payload, result: plane.NoStep}
 	err := s.db.Pool.QueryRow(ctx, exportRun, req.Run).Scan(&e.items)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = workqueue.ErrNotFound
@@ -114,6 +118,9 @@ func (e *Export) choose(g *plane.Graph, name string) error {
 	}
 	return nil
 }
+
+// Items is how many items the run has.
+func (e *Export) Items() int64 { return e.items }
 
 // Step is the name of the step whose parts are exported; "" when none is.
 func (e *Export) Step() string { return e.step }

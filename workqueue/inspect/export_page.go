@@ -58,6 +58,21 @@ CROSS JOIN LATERAL (
 ) AS q
 ORDER BY q.ordinal`
 
+// The same with payloads, of which as many bytes are read as the page still has room for, like parts.
+const exportCarried = `
+SELECT ordinal, item_key, payload, upto
+FROM (
+    SELECT q.*, sum(octet_length(q.payload)) OVER (ORDER BY q.ordinal ROWS UNBOUNDED PRECEDING) AS upto
+    FROM unnest($2::integer[], $3::integer[]) AS wanted (first, last)
+    CROSS JOIN LATERAL (
+        SELECT ordinal, item_key, payload FROM work_queue
+        WHERE run_id = $1 AND ordinal BETWEEN wanted.first AND wanted.last
+        OFFSET 0 -- keeps it a walk of its own
+    ) AS q
+) AS sized
+WHERE upto - octet_length(payload) < $4
+ORDER BY ordinal`
+
 // exportPages reads the pages of one export. The memory of a page is used again for the next.
 type exportPages struct {
 	*Export
@@ -92,6 +107,9 @@ func (p *exportPages) read(
 			if err := p.readParts(ctx, tx, i, &next); err != nil {
 				return err
 			}
+		}
+		if p.payload {
+			return p.readCarried(ctx, tx, &next)
 		}
 		return p.readKeys(ctx, tx)
 	})
@@ -264,6 +282,31 @@ func (p *exportPages) readKeys(ctx context.Context, tx pgx.Tx) error {
 		p.page[i].Key = key
 		return nil
 	})
+	return err
+}
+
+// readCarried is readKeys with payloads. When they are more than a page may hold, the page ends earlier.
+func (p *exportPages) readCarried(ctx context.Context, tx pgx.Tx, next *workqueue.Ordinal) error {
+	first, last := ranges(p.ordinals)
+	rows, err := tx.Query(ctx, exportCarried, p.run, first, last, max(p.room, 1))
+	if err != nil {
+		return err
+	}
+	var ordinal workqueue.Ordinal
+	var key string
+	var payload pgtype.DriverBytes
+	var upto int64
+	i := 0
+	_, err = pgx.ForEachRow(rows, []any{&ordinal, &key, &payload, &upto}, func() error {
+		for p.ordinals[i] < ordinal {
+			i++
+		}
+		p.page[i].Key, p.page[i].Payload = key, p.results.Keep(payload)
+		return nil
+	})
+	if err == nil && ordinal != p.ordinals[len(p.ordinals)-1] {
+		p.cut(i+1, next)
+	}
 	return err
 }
 

@@ -34,6 +34,8 @@ type RunSummary struct {
 	Accepted   int64                `json:"accepted,omitempty" doc:"of the failed ones: their failures are accepted"`
 	StepCount  int                  `json:"step_count"`
 	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
+	Rate       float64              `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
+	ETASeconds *float64             `json:"eta_seconds,omitempty" doc:"to the end at this rate, once the canary passed"`
 	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is under way, which tells no time left"`
 	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
 	Source     string               `json:"source,omitempty"`
@@ -84,8 +86,6 @@ type RunView struct {
 	Params         map[string]string `json:"params"`
 	SealedAt       *time.Time        `json:"sealed_at,omitempty"`
 	Seconds        float64           `json:"seconds" doc:"how long the current generation has run, or ran"`
-	Rate           float64           `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
-	ETASeconds     *float64          `json:"eta_seconds,omitempty" doc:"to the end at this rate, once the canary passed"`
 	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
 	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`
 	Canary         *CanaryView       `json:"canary,omitempty" doc:"the items that run before all others"`
@@ -109,6 +109,7 @@ type CanaryView struct {
 type RunFilter struct {
 	States   []string        // none: every state
 	Words    []string        // each in the name, the plan, the source or who started it, in any case, or how the id begins
+	Result   string          // failed: only completed runs with failures that nobody accepted; ok: without; empty: all
 	Plan     string          // only runs of this plan
 	Version  int             // of the plan; 0: any
 	Endpoint string          // only runs with a step that asks this
@@ -167,6 +168,7 @@ WITH chosen AS MATERIALIZED (
                 AND NOT starts_with(r.id::text, lower(w.word))
                 AND (length(w.word) < 4 OR position(lower(w.word) IN r.id::text) = 0))
         AND ($9 = '' OR EXISTS (SELECT 1 FROM run_step st WHERE st.run_id = r.id AND st.endpoint = $9))
+        AND ($10 = '' OR r.state = 'completed' AND (r.failed > r.accepted) = ($10 = 'failed'))
     ORDER BY r.id DESC
     LIMIT $3
 )` + runSummaries + `
@@ -200,15 +202,72 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 	}
 	limit := min(f.Limit, MaxRuns)
 	rows, err := s.db.Pool.Query(ctx, listRuns, f.States, unlessZero(f.Before), limit+1, f.Plan, f.Version,
-		unlessZero(f.Since), unlessZero(f.Until), append([]string{}, f.Words...), f.Endpoint)
+		unlessZero(f.Since), unlessZero(f.Until), append([]string{}, f.Words...), f.Endpoint, f.Result)
 	if err == nil {
 		runs, err = pgx.CollectRows(rows, scanSummary)
+	}
+	if err == nil {
+		err = s.pace(ctx, runs)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("list runs: %w", err)
 	}
 	return runs[:min(len(runs), limit)], len(runs) > limit, nil
 }
+
+// What ended lately at the endpoints of the runs, by work_slice_ended.
+const answeredLately = `
+SELECT r.id, extract(epoch FROM clock_timestamp() - r.started_at)::float8, coalesce(sum(w.items), 0)::bigint
+FROM batchrun r
+LEFT JOIN (
+    SELECT w.run_id, w.ended_at, bit_count(w.mask) AS items
+    FROM (SELECT DISTINCT endpoint FROM run_step WHERE run_id = ANY ($1)) e
+    JOIN work_slice w ON w.endpoint = e.endpoint AND w.ended_at > clock_timestamp() - $2::interval
+    WHERE w.state = 'recorded' AND w.run_id = ANY ($1)
+) w ON w.run_id = r.id AND w.ended_at > r.started_at
+WHERE r.id = ANY ($1) AND r.started_at < clock_timestamp()
+GROUP BY r.id, r.started_at`
+
+// pace says of the runs of a list that are under way how fast they go.
+func (s Store) pace(ctx context.Context, runs []RunSummary) error {
+	var ids []workqueue.RunID
+	by := map[workqueue.RunID]*RunSummary{}
+	for i := range runs {
+		if r := &runs[i]; r.State == "running" {
+			ids, by[r.ID] = append(ids, r.ID), r
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	rows, err := s.db.Pool.Query(ctx, answeredLately, ids, rateWindow)
+	if err != nil {
+		return err
+	}
+	var id workqueue.RunID
+	var seconds float64
+	var answered int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &seconds, &answered}, func() error {
+		r := by[id]
+		left := (1 - r.Progress) * float64(r.Items) * float64(r.StepCount)
+		r.goes(answered, seconds, left, !r.Sampling)
+		return nil
+	})
+	return err
+}
+
+// goes sets the rate and the time to go. A generation younger than the window is measured over its own age. What a
+// sample does says little of how fast all others will go.
+func (r *RunSummary) goes(answered int64, seconds, left float64, whole bool) {
+	r.Rate = float64(answered) / ratedOver(seconds)
+	if r.Rate > 0 && whole {
+		eta := left / r.Rate
+		r.ETASeconds = &eta
+	}
+}
+
+// ratedOver is how many seconds a rate is taken over.
+func ratedOver(seconds float64) float64 { return max(min(seconds, rateWindow.Seconds()), 0.1) }
 
 const runsThatAsk = `
 SELECT st.run_id, st.endpoint FROM run_step st
@@ -289,25 +348,19 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 	return view, nil
 }
 
-// estimate derives the rate and the time to go. A generation younger than the window is measured over its own age.
+// estimate derives the rates and the time to go.
 func (v *RunView) estimate() {
 	if v.State != "running" || v.Seconds <= 0 {
 		return
 	}
-	window := max(min(v.Seconds, rateWindow.Seconds()), 0.1)
 	var answered, left int64
 	for i := range v.Steps {
 		st := &v.Steps[i]
 		answered += st.AnsweredRecently
 		left += st.Items - st.Settled()
-		st.Rate = float64(st.AnsweredRecently) / window
+		st.Rate = float64(st.AnsweredRecently) / ratedOver(v.Seconds)
 	}
-	v.Rate = float64(answered) / window
-	// What a sample does says little of how fast all others will go.
-	if v.Rate > 0 && (v.Canary == nil || v.Canary.State == "passed") {
-		eta := float64(left) / v.Rate
-		v.ETASeconds = &eta
-	}
+	v.goes(answered, v.Seconds, float64(left), v.Canary == nil || v.Canary.State == "passed")
 }
 
 // ReadSummary reads a run.

@@ -92,7 +92,8 @@ func (req *AcceptRequest) validate() error {
 	return checkReason(req.Reason)
 }
 
-// acceptance is one under way. It locks the steps, blocks, the tracker's batch and the run.
+// acceptance is one under way. It finds the items first, and then locks the steps, blocks, the tracker's batch and the
+// run.
 type acceptance struct {
 	*AcceptRequest
 	redo
@@ -145,28 +146,15 @@ FROM batchrun r CROSS JOIN LATERAL (` + plane.OutcomePlanes + `) o WHERE r.id = 
 )
 
 func (a *acceptance) do(ctx context.Context, graphs *plane.GraphCache) error {
-	if err := a.begin(ctx, graphs); err != nil {
+	versions, err := a.choose(ctx, graphs)
+	if err != nil {
 		return err
 	}
-	if _, err := a.readState(ctx); err != nil {
+	if err := a.lock(ctx); err != nil {
 		return err
 	}
-	a.named = everyStep(a.steps)
-	if a.Select.Step != "" {
-		step, err := control.StepNamed(a.steps, a.run, a.Select.Step)
-		if err != nil {
-			return err
-		}
-		a.named = []workqueue.Step{step.Step}
-	}
-	if err := a.find(ctx); err != nil {
+	if err := a.chooseAgain(ctx, versions); err != nil {
 		return err
-	}
-	if _, err := a.tx.Exec(ctx, lockRedoBlocks, a.run, a.named, a.blocks); err != nil {
-		return fmt.Errorf("lock %d blocks: %w", len(a.blocks), err)
-	}
-	if _, err := a.tx.Exec(ctx, lockBatch, a.run); err != nil {
-		return fmt.Errorf("lock the tracker of run %s: %w", a.run, err)
 	}
 	_, before, err := a.count(ctx)
 	if err != nil {
@@ -179,6 +167,114 @@ func (a *acceptance) do(ctx context.Context, graphs *plane.GraphCache) error {
 		return err
 	}
 	return a.finish(ctx, before)
+}
+
+// choose looks for the items, and locks nothing: of a large run that takes seconds, in which claims go on. It returns
+// the versions that the blocks had before.
+func (a *acceptance) choose(ctx context.Context, graphs *plane.GraphCache) (versions map[partOfRun]string, err error) {
+	if a.steps, err = control.ReadSteps(ctx, a.tx, a.run); err != nil {
+		return nil, err
+	}
+	if a.graph, err = graphs.Of(ctx, a.tx, a.run); err != nil {
+		return nil, err
+	}
+	if _, err := a.readState(ctx); err != nil {
+		return nil, err
+	}
+	a.named = everyStep(a.steps)
+	if a.Select.Step != "" {
+		step, err := control.StepNamed(a.steps, a.run, a.Select.Step)
+		if err != nil {
+			return nil, err
+		}
+		a.named = []workqueue.Step{step.Step}
+	}
+	if versions, err = a.versions(ctx, nil); err != nil {
+		return nil, err
+	}
+	return versions, a.find(ctx)
+}
+
+// lock takes the steps, the blocks of what was found and the tracker's batch.
+func (a *acceptance) lock(ctx context.Context) error {
+	if _, err := control.LockSteps(ctx, a.tx, a.run); err != nil {
+		return err
+	}
+	if _, err := a.tx.Exec(ctx, lockRedoBlocks, a.run, a.named, a.blocks); err != nil {
+		return fmt.Errorf("lock %d blocks: %w", len(a.blocks), err)
+	}
+	if _, err := a.tx.Exec(ctx, lockBatch, a.run); err != nil {
+		return fmt.Errorf("lock the tracker of run %s: %w", a.run, err)
+	}
+	return nil
+}
+
+// partOfRun is a block of a step.
+type partOfRun struct {
+	step  workqueue.Step
+	block workqueue.Block
+}
+
+// A row has another version whenever it was changed.
+const versionsOfBlocks = `
+SELECT step, block, xmin::text FROM work_block
+WHERE run_id = $1 AND step = ANY($2) AND ($3::int[] IS NULL OR block = ANY($3))`
+
+// versions reads the versions of blocks, or of all; none when it does not matter what becomes of an item that failed,
+// as long as it has failed.
+func (a *acceptance) versions(ctx context.Context, blocks []workqueue.Block) (map[partOfRun]string, error) {
+	found := map[partOfRun]string{}
+	if !a.Select.byError() {
+		return found, nil
+	}
+	rows, err := a.tx.Query(ctx, versionsOfBlocks, a.run, a.named, blocks)
+	if err == nil {
+		var part partOfRun
+		var version string
+		_, err = pgx.ForEachRow(rows, []any{&part.step, &part.block, &version}, func() error {
+			found[part] = version
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the versions of the blocks of run %s: %w", a.run, err)
+	}
+	return found, nil
+}
+
+// chooseAgain leaves out, of blocks that have changed before they were locked, what has failed otherwise meanwhile.
+// What has not failed any more is left out by the marking itself.
+func (a *acceptance) chooseAgain(ctx context.Context, before map[partOfRun]string) error {
+	now, err := a.versions(ctx, a.blocks)
+	if err != nil {
+		return err
+	}
+	changed := map[workqueue.Block]bool{}
+	for part, version := range now {
+		if before[part] != version {
+			changed[part.block] = true
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+	found, err := a.Select.findErrors(ctx, a.tx, a.run, a.named, plane.Sorted(changed))
+	if err != nil {
+		return err
+	}
+	for _, s := range a.named {
+		for b, mask := range a.wanted[s] {
+			switch still := found[s][b]; {
+			case !changed[b]:
+			case still == nil:
+				delete(a.wanted[s], b)
+			default:
+				left := mask.And(*still)
+				a.wanted[s][b] = &left
+			}
+		}
+	}
+	return nil
 }
 
 // count counts the failed items of the run, and the accepted ones of them.

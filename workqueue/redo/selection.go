@@ -141,12 +141,13 @@ SELECT item_key, ordinal FROM work_queue WHERE run_id = $1 AND item_key = ANY($2
 
 	ordinalsOfCodes = `
 SELECT p.step, p.ordinal FROM work_part p
-WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3) AND ` + newestPart
+WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3)
+  AND ($4::int[] IS NULL OR p.ordinal / 8192 = ANY($4)) AND ` + newestPart
 
 	ordinalsOfGroups = `
 SELECT p.step, p.ordinal FROM work_part p LEFT JOIN work_queue q ON q.run_id = p.run_id AND q.ordinal = p.ordinal
-WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL AND ` + plane.MessageGroup + ` = ANY($3)
-  AND ` + newestPart
+WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL
+  AND ($4::int[] IS NULL OR p.ordinal / 8192 = ANY($4)) AND ` + plane.MessageGroup + ` = ANY($3) AND ` + newestPart
 )
 
 // blockMasks is items, by block.
@@ -202,10 +203,8 @@ func (sel *Selection) look(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 	switch {
 	case sel.Failed:
 		return findFailed(ctx, tx, run, steps, sel.unaccepted)
-	case len(sel.Codes) > 0:
-		return findErrors(ctx, tx, ordinalsOfCodes, run, steps, sel.Codes)
-	case len(sel.Groups) > 0:
-		return findErrors(ctx, tx, ordinalsOfGroups, run, steps, sel.Groups)
+	case sel.byError():
+		return sel.findErrors(ctx, tx, run, steps, nil)
 	}
 	masks := everyItem(items)
 	if !sel.All && len(sel.Keys) > 0 {
@@ -263,10 +262,18 @@ func masksOf(found map[workqueue.Step]blockMasks, step workqueue.Step) blockMask
 	return found[step]
 }
 
-func findErrors(ctx context.Context, tx pgx.Tx, statement string, run workqueue.RunID, steps []workqueue.Step,
-	by []string,
+// byError reports whether items are chosen by what was said of their failures.
+func (sel *Selection) byError() bool { return len(sel.Codes)+len(sel.Groups) > 0 }
+
+// findErrors finds them, in some blocks; nil: in all.
+func (sel *Selection) findErrors(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
+	blocks []workqueue.Block,
 ) (map[workqueue.Step]blockMasks, error) {
-	rows, err := tx.Query(ctx, statement, run, steps, by)
+	statement, by := ordinalsOfCodes, sel.Codes
+	if len(sel.Groups) > 0 {
+		statement, by = ordinalsOfGroups, sel.Groups
+	}
+	rows, err := tx.Query(ctx, statement, run, steps, by, blocks)
 	if err != nil {
 		return nil, fmt.Errorf("find failed items: %w", err)
 	}

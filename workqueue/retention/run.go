@@ -70,7 +70,7 @@ ORDER BY r.finished_at, r.id LIMIT $2`
 WITH free AS MATERIALIZED (SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE SKIP LOCKED)
 SELECT count(*), (SELECT count(*) FROM run_step WHERE run_id = $1) FROM free`
 
-	// An event that was not published yet names the run.
+	// An event that was not published yet names the run. What people said of its conditions goes with it.
 	takeRun = `
 WITH free AS MATERIALIZED (SELECT id FROM batchrun WHERE id = $1 FOR UPDATE SKIP LOCKED),
 taken AS (
@@ -78,7 +78,8 @@ taken AS (
     WHERE r.id = free.id AND r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened)
         AND r.finished_at < $2 AND r.finished_at < clock_timestamp() - $4::interval
         AND NOT EXISTS (SELECT FROM run_event e WHERE e.run_id = r.id AND e.published_at IS NULL)
-    RETURNING r.*)
+    RETURNING r.*),
+marks AS (DELETE FROM health_mark m USING taken t WHERE m.subject = t.id::text)
 INSERT INTO retention_run (run_id, name, plan, items, steps, generation, finished_at, why)
 SELECT t.id, coalesce(t.name, ''), t.plan, t.items, $5, t.generation, t.finished_at, $3 FROM taken t
 RETURNING name, plan, items, generation, finished_at`

@@ -63,7 +63,7 @@ func auditText(entries []client.AuditEntry, room int) string {
 	t.Row(head...)
 	for i := range entries {
 		e := &entries[i]
-		row := []string{strconv.FormatInt(e.ID, 10), cli.Moment(e.At), cli.Short(cli.Inert(e.Actor), 20), cli.Inert(e.Action),
+		row := []string{strconv.FormatInt(e.ID, 10), cli.Moment(e.At), cli.Inert(e.Actor), cli.Inert(e.Action),
 			auditObject(e), auditChange(e)}
 		t.Row(row[:len(head)]...)
 	}
@@ -95,7 +95,7 @@ func auditObject(e *client.AuditEntry) string {
 	case e.Run != nil:
 		return cli.ShortID(*e.Run)
 	case e.Subject != "":
-		return cli.Short(cli.Inert(e.Subject), 24)
+		return cli.Inert(e.Subject)
 	default:
 		return "-"
 	}
@@ -141,7 +141,6 @@ const nothing = "none"
 
 // auditValue writes a value as people read it.
 func auditValue(doc json.RawMessage) string {
-	const most = 80
 	switch text := string(bytes.TrimSpace(doc)); text {
 	case "", "null", `""`, "[]", "{}":
 		return nothing
@@ -152,8 +151,8 @@ func auditValue(doc json.RawMessage) string {
 	default:
 		var s string
 		if json.Unmarshal(doc, &s) == nil {
-			return cli.Short(cli.Inert(s), most)
+			return cli.Inert(s)
 		}
-		return cli.Short(cli.Inert(text), most)
+		return cli.Inert(text)
 	}
 }

@@ -19,7 +19,7 @@ func TestAuditChange(t *testing.T) {
 		{"", "", `{"items":3,"failed":true,"keys":0,"codes":null,"force":false}`, "failed yes, items 3"},
 		{`{"auto":true}`, `{"auto":false}`, `{"codes":["A","B"]}`, `auto yes → no, codes ["A","B"]`},
 		{`{"\u001b[31m":"a"}`, `{"\u001b[31m":"\u001b[1m"}`, `"odd"`, `\x1b[31m a → \x1b[1m`},
-		{"", "", `{"long":"` + strings.Repeat("x", 500) + `"}`, "long " + strings.Repeat("x", 79) + "…"},
+		{"", "", `{"long":"` + strings.Repeat("x", 500) + `"}`, "long " + strings.Repeat("x", 500)},
 		{`{"hold":null}`, `{"hold":"operator","by":"ann","detail":"lunch"}`,
 			`{"reason":"lunch","by":"ann","hold":"operator"}`, "detail none → lunch, hold none → operator"},
 		{`{"generation":1}`, `{"generation":2}`, `{"generation":2,"items":3}`, "generation 1 → 2, items 3"},

@@ -47,8 +47,8 @@ func nodesText(found *client.Nodes, room int) string {
 			heard = max(found.At.Sub(*n.EndedAt), 0)
 		}
 		t.Row(cli.ShortID(n.Session), state, cli.Span(heard.Round(100*time.Millisecond))+" ago", cli.Count(n.Slices.Claimed),
-			cli.Count(n.Slices.Sent), cli.Count(n.Items), fmt.Sprintf("%s:%d", cli.Short(cli.Inert(n.Host), 24), n.PID),
-			cli.Short(cli.Inert(n.Version), 16), nodeRuns(n.Runs))
+			cli.Count(n.Slices.Sent), cli.Count(n.Items), fmt.Sprintf("%s:%d", cli.Inert(n.Host), n.PID),
+			cli.Inert(n.Version), nodeRuns(n.Runs))
 	}
 	text := t.String()
 	if found.Leader == nil {
@@ -61,7 +61,7 @@ func nodesText(found *client.Nodes, room int) string {
 func leaderText(found *client.Nodes, room int) string {
 	lead := found.Leader
 	text := fmt.Sprintf("\n%s leads since %s (%s), epoch %d\n", cli.ShortID(lead.Session),
-		lead.Since.Local().Format(time.DateTime), cli.Span(max(found.At.Sub(lead.Since), 0)), lead.Epoch)
+		cli.Moment(lead.Since), cli.Span(max(found.At.Sub(lead.Since), 0)), lead.Epoch)
 	if len(found.Duties) == 0 {
 		return text
 	}
@@ -103,7 +103,7 @@ func nodeRuns(runs []client.NodeRun) string {
 		if name == "" {
 			name = cli.ShortID(runs[i].ID)
 		}
-		names = append(names, cli.Short(cli.Inert(name), 20))
+		names = append(names, cli.Inert(name))
 	}
 	if len(names) == 0 {
 		return "-"

@@ -47,7 +47,7 @@ func retentionText(list *client.RetentionList, room int) string {
 			last = fmt.Sprintf("%s (%s)", cli.Moment(*k.LastAt), cli.Count(k.LastDeleted))
 		}
 		t.Row(k.Kind, cli.LimitText(k.Age), cli.LimitText(countOrNone(k.MaxCount)), cli.LimitText(cli.SizeOrNone(k.MaxBytes)),
-			cli.Count(k.Deleted), last, cli.LimitText(cli.Short(cli.Inert(k.ChangedBy), 24)))
+			cli.Count(k.Deleted), last, cli.LimitText(cli.Inert(k.ChangedBy)))
 	}
 	text := t.String() + "a kind without limits is kept for good\n"
 	if len(list.Going) == 0 {
@@ -57,7 +57,7 @@ func retentionText(list *client.RetentionList, room int) string {
 	going.Row("DELETING", "PLAN", "ITEMS", "SINCE", "ROWS", "PAST")
 	for i := range list.Going {
 		g := &list.Going[i]
-		going.Row(cli.ShortID(g.Run), cli.Short(cli.Inert(g.Plan), 24), cli.Count(g.Items), cli.Moment(g.DeletedAt),
+		going.Row(cli.ShortID(g.Run), cli.Inert(g.Plan), cli.Count(g.Items), cli.Moment(g.DeletedAt),
 			cli.Count(g.Rows), cli.Inert(g.Why))
 	}
 	return text + "\n" + going.String()

@@ -118,7 +118,7 @@ func (l *alertList) Run(ctx context.Context, term *cli.Console) error {
 			trouble, _, _ = strings.Cut(a.Error, "\n")
 		}
 		t.Row(cli.Inert(a.Name), a.State, cli.Inert(of), by, cli.Count(a.Holding), cli.Count(a.Waiting), told,
-			cli.Short(cli.Inert(trouble), 200))
+			cli.Inert(trouble))
 	}
 	text := t.String()
 	if list.Next != "" {

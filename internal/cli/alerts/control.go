@@ -43,7 +43,7 @@ func (m *alertMessages) Run(ctx context.Context, term *cli.Console) error {
 		said := alerts.Message{}
 		_ = json.Unmarshal(told.Body, &said) // without a title, at worst
 		t.Row(cli.Moment(told.MadeAt), string(told.State), fmt.Sprint(told.Attempts), told.Severity,
-			cli.Short(cli.Inert(said.Title), 200), cli.Short(cli.Inert(cli.OrDash(told.Error)), 200))
+			cli.Inert(said.Title), cli.Inert(cli.OrDash(told.Error)))
 	}
 	text := t.String()
 	if list.Next != nil {

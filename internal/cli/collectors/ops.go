@@ -133,7 +133,7 @@ func (o *collectorOps) Run(ctx context.Context, term *cli.Console) error {
 		return term.Printf("no operations\n")
 	case o.ID != "":
 		for i := range page.Ops {
-			if err := term.Printf("%s", opText(&page.Ops[i])); err != nil {
+			if err := term.Printf("%s", opText(&page.Ops[i], term.Room())); err != nil {
 				return err
 			}
 		}
@@ -161,14 +161,14 @@ func opsText(ops []client.OpView, room int) string {
 		if o.Message != "" {
 			problem += ": " + cli.Inert(o.Message)
 		}
-		t.Row(strconv.FormatInt(o.Number, 10), cli.Short(cli.Inert(o.ID), 36), cli.Short(cli.Inert(o.Key), 30), state,
-			strconv.Itoa(o.Attempts), cli.Moment(o.AddedAt)[5:], cli.Short(problem, 120))
+		t.Row(strconv.FormatInt(o.Number, 10), cli.Inert(o.ID), cli.Inert(o.Key), state,
+			strconv.Itoa(o.Attempts), cli.Moment(o.AddedAt), problem)
 	}
 	return t.String()
 }
 
 // opText is all about one operation.
-func opText(o *client.OpView) string {
+func opText(o *client.OpView, room int) string {
 	t := cli.Table{}
 	t.Row("operation", cli.Inert(o.ID))
 	t.Row("number", strconv.FormatInt(o.Number, 10))
@@ -184,12 +184,12 @@ func opText(o *client.OpView) string {
 	t.Row("added", cli.Moment(o.AddedAt))
 	t.Row("tries", strconv.Itoa(o.Attempts))
 	if o.Code != "" {
-		t.Row("last error", cli.Short(cli.Inert(o.Code+": "+o.Message), cli.MaxShown))
+		t.Row("last error", cli.Shown(cli.Inert(o.Code+": "+o.Message), room))
 	}
 	if o.FailedFirst != nil && o.FailedLast != nil {
 		t.Row("failed", fmt.Sprintf("first %s, last %s", cli.Moment(*o.FailedFirst), cli.Moment(*o.FailedLast)))
 	}
-	return fmt.Sprintf("%s\n%s\n", t.String(), cli.Short(cli.InertText(string(o.Payload)), cli.MaxShown))
+	return fmt.Sprintf("%s\n%s\n", t.String(), cli.Shown(cli.InertText(string(o.Payload)), room))
 }
 
 // opChoice is the operations that a command is about.

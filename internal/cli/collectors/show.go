@@ -63,7 +63,7 @@ func collectorHead(c *client.CollectorView) string {
 		case by.Partitions > 0:
 			key += fmt.Sprintf(", spread over %d", by.Partitions)
 		case len(by.Values) > 0:
-			key += ", one of " + cli.Short(cli.Inert(strings.Join(by.Values, ", ")), 60)
+			key += ", one of " + cli.Inert(strings.Join(by.Values, ", "))
 		}
 		t.Row("key", key)
 	}

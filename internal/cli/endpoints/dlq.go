@@ -58,12 +58,9 @@ func deadLettersText(letters []client.DeadLetter, room int) string {
 	for i := range letters {
 		l := &letters[i]
 		cells := []string{
-			shortDeadLetter(l.ID), cli.Inert(l.Endpoint), cli.Short(cli.Inert(l.Cause),
-				32), string(l.State), cli.Moment(l.At)[5:16],
+			shortDeadLetter(l.ID), cli.Inert(l.Endpoint), cli.Inert(l.Cause), string(l.State), cli.Moment(l.At),
 		}
-		if cli.Narrow(room) {
-			cells[1], cells[2] = cli.Short(cells[1], 14), cli.Short(cells[2], 19)
-		} else {
+		if !cli.Narrow(room) {
 			cells = append(cells, cli.Inert(l.Message))
 		}
 		t.Row(cells...)
@@ -92,11 +89,11 @@ func (l *dlqShow) Run(ctx context.Context, term *cli.Console) error {
 	if term.JSON {
 		return term.Sent()
 	}
-	return term.Printf("%s%s%s%s", deadLetterHead(&letter), cli.HeadersText(letter.Headers),
-		cli.ContentText(&letter.Body, l.Full), whatToDo(&letter))
+	return term.Printf("%s%s%s%s", deadLetterHead(&letter, term.Room()), cli.HeadersText(letter.Headers, term.Room()),
+		cli.ContentText(&letter.Body, term.Room(), l.Full), whatToDo(&letter))
 }
 
-func deadLetterHead(l *client.DeadLetterDocument) string {
+func deadLetterHead(l *client.DeadLetterDocument, room int) string {
 	t := cli.Table{}
 	t.Row("dead letter", l.ID)
 	t.Row("endpoint", cli.Inert(l.Endpoint))
@@ -107,7 +104,7 @@ func deadLetterHead(l *client.DeadLetterDocument) string {
 			t.Row(name, cli.Inert(value))
 		}
 	}
-	optional("message", cli.Short(l.Message, cli.MaxShown))
+	optional("message", cli.Shown(l.Message, room))
 	optional("mode", l.Mode)
 	if l.Run != nil {
 		t.Row("run", *l.Run)

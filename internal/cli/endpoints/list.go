@@ -44,7 +44,7 @@ func endpointsText(list client.EndpointList, room int) string {
 			who += ", breaker open"
 		}
 		if cli.Narrow(room) {
-			name, who = cli.Short(name, 20), strings.Replace(who, doers(e), strconv.Itoa(len(e.Listeners)+len(e.Nodes)), 1)
+			who = strings.Replace(who, doers(e), strconv.Itoa(len(e.Listeners)+len(e.Nodes)), 1)
 		}
 		t.Row(name, cli.Count(e.Ready), cli.Count(int64(e.Backlog)), cli.Rate(e.Rate), cli.PerItem(e.P50Millis),
 			cli.PerItem(e.P99Millis),
@@ -177,11 +177,11 @@ func instancesText(all []client.Listener, room int) string {
 		if l.Concurrency > 0 {
 			busy = fmt.Sprintf("%d/%d", l.InFlight, l.Concurrency)
 		}
-		version := cli.Short(cli.Inert(l.Version), 16)
+		version := cli.Inert(l.Version)
 		if several {
-			version = cli.Short(cli.Inert(l.Service), 16) + " " + version
+			version = cli.Inert(l.Service) + " " + version
 		}
-		t.Row(cli.Short(cli.Inert(l.Instance), 8), version, health, busy, cli.Rate(l.Rate), cli.PerItem(l.P50Millis),
+		t.Row(cli.Inert(l.Instance), version, health, busy, cli.Rate(l.Rate), cli.PerItem(l.P50Millis),
 			cli.PerItem(l.P99Millis),
 			cli.Count(l.Errors), cli.Inert(l.Host))
 		notes.WriteString(instanceNotes(l))
@@ -213,5 +213,5 @@ func instanceNotes(l *client.Listener) string {
 	if len(notes) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("  %s: %s\n", cli.Short(cli.Inert(l.Instance), 8), strings.Join(notes, ", "))
+	return fmt.Sprintf("  %s: %s\n", cli.Inert(l.Instance), strings.Join(notes, ", "))
 }

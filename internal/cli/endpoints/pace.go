@@ -3,7 +3,6 @@ package endpoints
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -58,7 +57,7 @@ func changesText(changes []client.PastPace, room int) string {
 	t.Row("CHANGED", "WHAT", "FROM", "TO", "WHY")
 	for i := range changes {
 		c := &changes[i]
-		t.Row(c.At.Local().Format(time.DateTime)[5:], strings.ReplaceAll(c.What, "_", " "), cli.Dash(c.Before),
+		t.Row(cli.Moment(c.At), strings.ReplaceAll(c.What, "_", " "), cli.Dash(c.Before),
 			cli.Dash(c.After),
 			cli.Inert(c.Reason))
 	}

@@ -54,7 +54,7 @@ func quarantineText(messages []client.QuarantinedView, room int) string {
 		if m.Run != nil {
 			run = cli.ShortID(*m.Run)
 		}
-		t.Row(strconv.FormatInt(m.ID, 10), cli.Moment(m.At)[5:16], cli.Short(cli.Inert(m.Reason), 20), run,
+		t.Row(strconv.FormatInt(m.ID, 10), cli.Moment(m.At), cli.Inert(m.Reason), run,
 			cli.Inert(m.Detail))
 	}
 	return t.String()
@@ -78,15 +78,16 @@ func (q *quarantineShow) Run(ctx context.Context, term *cli.Console) error {
 	if term.JSON {
 		return term.Sent()
 	}
-	return term.Printf("%s%s%s", quarantinedHead(&m), cli.HeadersText(m.Headers), cli.ContentText(&m.Body, q.Full))
+	return term.Printf("%s%s%s", quarantinedHead(&m, term.Room()), cli.HeadersText(m.Headers, term.Room()),
+		cli.ContentText(&m.Body, term.Room(), q.Full))
 }
 
-func quarantinedHead(m *client.QuarantinedDocument) string {
+func quarantinedHead(m *client.QuarantinedDocument, room int) string {
 	t := cli.Table{}
 	t.Row("number", strconv.FormatInt(m.ID, 10))
 	t.Row("time", cli.Moment(m.At))
 	t.Row("reason", cli.Inert(m.Reason))
-	t.Row("detail", cli.Short(cli.Inert(m.Detail), cli.MaxShown))
+	t.Row("detail", cli.Shown(cli.Inert(m.Detail), room))
 	t.Row("subject", cli.Inert(m.Subject))
 	if m.Run != nil {
 		t.Row("run", *m.Run)

@@ -98,7 +98,7 @@ func plansText(plans []client.PlanSummary, more bool, room int) string {
 		if p.Running > 0 {
 			runs += fmt.Sprintf(" (%s running)", cli.Count(p.Running))
 		}
-		t.Row(cli.Inert(p.Name), strconv.Itoa(p.Version), cli.Short(stepsText(p), 40), runs, cli.Moment(p.CreatedAt),
+		t.Row(cli.Inert(p.Name), strconv.Itoa(p.Version), stepsText(p), runs, cli.Moment(p.CreatedAt),
 			cli.Inert(p.CreatedBy))
 	}
 	text := t.String()

@@ -36,14 +36,13 @@ func (r *runErrors) Run(ctx context.Context, term *cli.Console) error {
 	if term.JSON {
 		return term.Sent()
 	}
-	return term.Printf("%s", errorText(groups, term.Columns))
+	return term.Printf("%s", errorText(groups, term.Room()))
 }
 
-func errorText(found client.ErrorGroups, columns int) string {
+func errorText(found client.ErrorGroups, room int) string {
 	if len(found.Groups) == 0 {
 		return "no failed items\n"
 	}
-	room := max(columns, 40)
 	var text strings.Builder
 	for i := range found.Groups {
 		text.WriteString(groupText(&found.Groups[i], room))
@@ -64,12 +63,16 @@ func errorText(found client.ErrorGroups, columns int) string {
 func groupText(g *client.ErrorGroup, room int) string {
 	var text strings.Builder
 	line := func(format string, args ...any) {
-		text.WriteString(cli.Short(fmt.Sprintf(format, args...), room) + "\n")
+		said := fmt.Sprintf(format, args...)
+		if room > 0 {
+			said = cli.Short(said, max(room, 40))
+		}
+		text.WriteString(said + "\n")
 	}
-	line("%s  %s  %s  %s", g.ID, cli.Count(g.Count+g.Also), cli.Short(cli.Inert(g.Code), 40), cli.Inert(g.Shape))
+	line("%s  %s  %s  %s", g.ID, cli.Count(g.Count+g.Also), cli.Inert(g.Code), cli.Inert(g.Shape))
 	line("    %s", groupOrigin(g))
 	for _, e := range g.Examples {
-		line("    %s  %s", cli.Short(cli.Inert(e.Key), 30), cli.Inert(e.Message))
+		line("    %s  %s", cli.Inert(e.Key), cli.Inert(e.Message))
 	}
 	if more := g.Count + g.Also - int64(len(g.Examples)); more > 0 {
 		line("    and %s more", cli.Count(more))

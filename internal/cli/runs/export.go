@@ -13,12 +13,15 @@ import (
 )
 
 type runExport struct {
-	Ref    string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	Format string   `enum:"ndjson,csv,parquet" default:"ndjson" help:"ndjson, csv or parquet." placeholder:"FORMAT"`
-	Step   string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
-	State  []string `enum:"done,failed,missing" help:"Only items in this state; may stand more than once." placeholder:"STATE"`
-	Raw    bool     `help:"Write CSV cells as they are, also those that a spreadsheet would run as formulas."`
-	Out    string   `short:"o" xor:"to" help:"The file to write; standard output when absent." placeholder:"FILE"`
+	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Format  string   `enum:"ndjson,csv,parquet,xlsx" default:"ndjson" help:"ndjson, csv, parquet or xlsx." placeholder:"FORMAT"`
+	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
+	State   []string `enum:"done,failed,missing" help:"Only items in this state; may stand more than once." placeholder:"STATE"`
+	With    []string `enum:"payload" help:"payload: what items carry, too." placeholder:"WHAT"`
+	Flat    bool     `help:"A column for each field of payloads and results, with --with payload for the payloads."`
+	Columns []string `help:"Only these columns, in this order; with --flat any of its columns." placeholder:"A,B"`
+	Raw     bool     `help:"Write CSV cells as they are, also those that a spreadsheet would run as formulas."`
+	Out     string   `short:"o" xor:"to" help:"The file to write; standard output when absent." placeholder:"FILE"`
 
 	Dir    string `xor:"to" help:"Write each result to a file of its own in this new directory, with an index." placeholder:"DIR"`
 	Name   string `default:"{key}.{ext}" help:"With --dir, the names of the files, with {key}, {ordinal}, {step}, {ext} and {shard} (a number for each 1000 items)." placeholder:"TEMPLATE"`
@@ -37,8 +40,9 @@ func (r *runExport) Validate() error {
 		return errors.New("--keys goes with --dir")
 	case r.Dir != "" && (len(r.Code)+len(r.Group) > 0 || r.evidence != evidence{}):
 		return errors.New("--dir writes the results of keys, or of all that is done; it does not go with evidence")
-	case r.Dir != "" && (len(r.State) > 0 || r.Format != "ndjson"):
-		return errors.New("--dir writes the results of what is done; --format and --state do not go with it")
+	case r.Dir != "" && (len(r.State)+len(r.With)+len(r.Columns) > 0 || r.Flat || r.Format != "ndjson"):
+		return errors.New("--dir writes the results of what is done; --format, --state, --with, --flat and --columns " +
+			"do not go with it")
 	case r.Raw && r.Format != "csv" && r.Index != "csv":
 		return errors.New("--raw goes with --format csv, or --dir with --index csv")
 	}
@@ -58,12 +62,12 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console) error {
 	if term.JSON && r.Format != "ndjson" {
 		return cli.Usage("--json and --format " + r.Format + " exclude each other")
 	}
-	if r.Format == "parquet" && (r.Out == "" || r.Out == "-") && cli.IsTerminalOut(term) {
-		return cli.Usage("Parquet is nothing to read on a terminal; give --out FILE")
+	if (r.Format == "parquet" || r.Format == "xlsx") && (r.Out == "" || r.Out == "-") && cli.IsTerminalOut(term) {
+		return cli.Usage(r.Format + " is nothing to read on a terminal; give --out FILE")
 	}
 	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportRunParams{Format: r.Format, Step: r.Step, State: r.State,
 		Raw: r.Raw, Key: r.Key, Code: r.Code, Group: r.Group, Service: r.Service, Since: r.Since.Time, Until: r.Until.Time,
-		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected})
+		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected, With: r.With, Flat: r.Flat, Columns: r.Columns})
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func groupsText(found *client.PayloadGroups) string {
 	for i := range found.Groups {
 		name := "(none)"
 		if value := found.Groups[i].Value; value != nil {
-			name = cli.Short(cli.Inert(*value), 40)
+			name = cli.Inert(*value)
 		}
 		row(name, &found.Groups[i])
 	}

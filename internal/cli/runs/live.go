@@ -56,16 +56,16 @@ func slicesText(page *client.LiveSlices, room int) string {
 		s := &page.Slices[i]
 		node, until := "-", "-"
 		if s.Node != nil {
-			node = fmt.Sprintf("%s:%d", cli.Short(cli.Inert(s.Node.Host), 20), s.Node.PID)
+			node = fmt.Sprintf("%s:%d", cli.Inert(s.Node.Host), s.Node.PID)
 		}
 		if s.Deadline != nil {
-			until = cli.Moment(*s.Deadline)[11:]
+			until = cli.Moment(*s.Deadline)
 		} else if s.NotBefore != nil {
-			until = "not before " + cli.Moment(*s.NotBefore)[11:]
+			until = "not before " + cli.Moment(*s.NotBefore)
 		}
-		t.Row(s.ID[:min(len(s.ID), 8)], cli.Short(cli.Inert(s.Step), 20), s.State, cli.Count(int64(s.Remaining)),
+		t.Row(s.ID[:min(len(s.ID), 8)], cli.Inert(s.Step), s.State, cli.Count(int64(s.Remaining)),
 			fmt.Sprint(s.Attempt),
-			cli.Inert(s.Cause), cli.Short(cli.Inert(s.FirstKey), 20), node, cli.Dash(s.Service), until)
+			cli.Inert(s.Cause), cli.Inert(s.FirstKey), node, cli.Dash(s.Service), until)
 	}
 	return head + t.String()
 }
@@ -122,7 +122,7 @@ func itemsText(items []client.ItemRow, room int) string {
 		if item.Accepted {
 			state += " (accepted)"
 		}
-		t.Row(fmt.Sprint(item.Ordinal), cli.Short(cli.Inert(item.Key), 40), state, fmt.Sprint(item.Attempts), problem)
+		t.Row(fmt.Sprint(item.Ordinal), cli.Inert(item.Key), state, fmt.Sprint(item.Attempts), problem)
 	}
 	return t.String()
 }

@@ -73,9 +73,22 @@ func (r *runOpen) Run(ctx context.Context, term *cli.Console) error {
 type runAdd struct {
 	Ref            string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	File           string `arg:"" optional:"" default:"-" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
+	Items          string `help:"The same, as run start has it." placeholder:"FILE"`
 	Key            string `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
 	Format         string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
 	IdempotencyKey string `help:"Adding the same items again with the same key changes nothing." placeholder:"K"`
+}
+
+// Validate is called by kong.
+func (r *runAdd) Validate() error {
+	if r.Items == "" {
+		return nil
+	}
+	if r.File != "-" {
+		return errors.New("the items are named twice: after the run, and by --items")
+	}
+	r.File = r.Items
+	return nil
 }
 
 // Run adds items.

@@ -126,7 +126,7 @@ func reportItems(r *client.ReportDocument, room int) string {
 			continue
 		}
 		listed += g.Count
-		t.Row("    "+g.ID, cli.Count(g.Count), cli.Short(cli.Inert(g.Code), 30)+"  "+cli.Inert(g.Shape))
+		t.Row("    "+g.ID, cli.Count(g.Count), cli.Inert(g.Code)+"  "+cli.Inert(g.Shape))
 	}
 	if rest := r.Errors.Items - listed; rest > 0 {
 		t.Row("    others", cli.Count(rest), "see: tranche run errors "+cli.ShortID(r.ID))
@@ -175,7 +175,7 @@ func reportSteps(r *client.ReportDocument, room int) string {
 	t.Row("STEP", "DONE", "FAILED", "LEFT OUT", "MISSING", "REQUESTS", "ASKED", "P50", "P99", "ASKS")
 	for i := range r.Steps {
 		s := &r.Steps[i]
-		t.Row(cli.Short(cli.Inert(s.Name), 24), cli.Count(s.Done), cli.Count(s.Failed), cli.Count(s.Skipped),
+		t.Row(cli.Inert(s.Name), cli.Count(s.Done), cli.Count(s.Failed), cli.Count(s.Skipped),
 			cli.Count(s.Missing), cli.Count(s.Requests),
 			cli.Count(s.Asked), exactly(s.P50Seconds), exactly(s.P99Seconds),
 			cli.TargetText(s.Endpoint)+cli.OptionalText(s.Optional))
@@ -258,7 +258,7 @@ func reportWorkers(r *client.ReportDocument, room int) string {
 		t.Row(list.title, "REQUESTS", "ITEMS", "TIME/ITEM", "P99")
 		for i := range list.workers {
 			w := &list.workers[i]
-			t.Row(cli.Short(cli.Inert(w.Name), 40), cli.Count(w.Requests), cli.Count(w.Items),
+			t.Row(cli.Inert(w.Name), cli.Count(w.Requests), cli.Count(w.Items),
 				cli.PerItem(1000*w.SecondsPerItem),
 				exactly(w.P99Seconds))
 		}
@@ -306,8 +306,8 @@ func reportAgainst(r *client.ReportDocument) string {
 		fmt.Fprintf(&text, "  %-13s  %s\n", strings.ReplaceAll(cli.Inert(c.Change), "_", " "), cli.Count(c.Items))
 		for j := range c.Examples {
 			d := &c.Examples[j]
-			fmt.Fprintf(&text, "      %s  %s → %s\n", cli.Short(cli.Inert(d.Key), 40), cli.Short(standingText(d.There), 30),
-				cli.Short(standingText(d.Here), 30))
+			fmt.Fprintf(&text, "      %s  %s → %s\n", cli.Inert(d.Key), standingText(d.There),
+				standingText(d.Here))
 		}
 	}
 	fmt.Fprintf(&text, "every key: tranche run report %s --against %s --list CHANGE\n", cli.ShortID(r.ID),

@@ -21,7 +21,7 @@ func runSteps(run *client.RunDocument) string {
 	var graph cli.Table
 	for i := range run.Steps {
 		s := &run.Steps[i]
-		cells := []string{cli.Short(cli.Inert(s.Name), 24), cli.Count(s.Waiting), cli.Count(s.Ready), cli.Count(s.InFlight),
+		cells := []string{cli.Inert(s.Name), cli.Count(s.Waiting), cli.Count(s.Ready), cli.Count(s.InFlight),
 			cli.Count(s.Scheduled),
 			cli.Count(s.Done), cli.Count(s.Failed)}
 		if several {
@@ -29,12 +29,12 @@ func runSteps(run *client.RunDocument) string {
 		}
 		t.Row(cells...)
 		if several || s.Kind != client.KindEndpoint {
-			graph.Row("  "+cli.Short(cli.Inert(s.Name), 24), relationText(s))
+			graph.Row("  "+cli.Inert(s.Name), relationText(s))
 		}
 		for i, line := range settingsText(s) {
 			name := ""
 			if i == 0 {
-				name = cli.Short(cli.Inert(s.Name), 24)
+				name = cli.Inert(s.Name)
 			}
 			settings.Row("  "+name, line)
 		}
@@ -90,7 +90,7 @@ func stepsLine(run client.RunDocument) string {
 	parts := make([]string, len(run.Steps))
 	for i := range run.Steps {
 		s := &run.Steps[i]
-		parts[i] = fmt.Sprintf("%s %s", cli.Short(cli.Inert(s.Name), 16), percent(s.Progress))
+		parts[i] = fmt.Sprintf("%s %s", cli.Inert(s.Name), percent(s.Progress))
 	}
 	return strings.Join(parts, ", ")
 }

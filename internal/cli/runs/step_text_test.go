@@ -48,7 +48,7 @@ func TestAnItemOfSeveralStepsReadsWell(t *testing.T) {
 				ContentType: "image/png", ResultBytes: []byte("123456789012"), Stale: true},
 			{Name: "statement", Endpoint: "local:pdf", State: "skipped", LeftOutBy: []string{"accounts"}},
 			{Name: "index", Endpoint: "sql:ledger", State: "waiting", WaitsFor: []string{"statement", "logo"}},
-		}})
+		}}, 0)
 	for _, want := range []string{
 		"generation 1, 1,200 bytes, sha256 abababababababab\n", "left out: step accounts failed", "by bank",
 		"12 bytes of image/png", "being made again", "waiting for steps statement, logo", "source ledger", "NO_SUCH: none",

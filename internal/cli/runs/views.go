@@ -16,6 +16,7 @@ type runList struct {
 	Limit    int          `default:"20" help:"How many." placeholder:"N"`
 	Search   string       `help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
 	State    []string     `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
+	Result   string       `enum:",failed,ok" default:"" help:"Only completed runs: with failures that nobody accepted (failed), or without (ok)." placeholder:"RESULT"`
 	Plan     string       `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
 	Endpoint string       `help:"Only runs with a step that asks this endpoint." placeholder:"NAME"`
 	Since    cli.PastTime `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
@@ -31,7 +32,7 @@ func (r *runList) Validate() error {
 
 // filtered reports whether runs are left out.
 func (r *runList) filtered() bool {
-	return r.Search+r.Plan+r.Endpoint != "" || len(r.State) > 0 || !r.Since.IsZero()
+	return r.Search+r.Plan+r.Endpoint+r.Result != "" || len(r.State) > 0 || !r.Since.IsZero()
 }
 
 // Run lists runs.
@@ -41,7 +42,7 @@ func (r *runList) Run(ctx context.Context, term *cli.Console) error {
 		return err
 	}
 	asked := client.ListRunsParams{Limit: r.Limit, Q: r.Search, State: r.State, Plan: r.Plan, Endpoint: r.Endpoint,
-		Since: r.Since.Time}
+		Result: r.Result, Since: r.Since.Time}
 	list, err := cl.ListRuns(ctx, asked, term.Keep())
 	if err != nil {
 		return err
@@ -64,8 +65,8 @@ func (r *runList) Run(ctx context.Context, term *cli.Console) error {
 		if name == "" {
 			name = "(" + run.Plan + ")"
 		}
-		t.Row(cli.ShortID(run.ID), cli.Short(cli.Inert(name), 20), run.State+openText(run.Open), cli.Count(run.Items),
-			cli.Count(run.Done), cli.Count(run.Failed), percent(run.Progress), cli.Moment(run.CreatedAt)[5:16])
+		t.Row(cli.ShortID(run.ID), cli.Inert(name), run.State+openText(run.Open), cli.Count(run.Items),
+			cli.Count(run.Done), cli.Count(run.Failed), percent(run.Progress), cli.Moment(run.CreatedAt))
 		if run.Stands != nil {
 			stand = append(stand, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(run.ID), cli.Inert(run.Stands.Text),
 				cli.Moment(run.Stands.Since)))
@@ -220,6 +221,12 @@ func (r *runItem) Run(ctx context.Context, term *cli.Console) error {
 		return err
 	}
 	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{}, term.Keep())
+	if key, escaped := cli.Unescaped(r.Key); err != nil && escaped {
+		// Perhaps the key was taken from a list, where control characters are written as escapes.
+		if other, otherErr := cl.GetItem(ctx, r.Ref, key, client.GetItemParams{}, term.Keep()); otherErr == nil {
+			found, err = other, nil
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -232,7 +239,7 @@ func (r *runItem) Run(ctx context.Context, term *cli.Console) error {
 				return err
 			}
 		}
-		if err := term.Printf("%s", cli.ItemText(&found.Items[i])); err != nil {
+		if err := term.Printf("%s", cli.ItemText(&found.Items[i], term.Room())); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,7 @@ func (f *scheduleFires) Run(ctx context.Context, term *cli.Console) error {
 	for i := range list.Fires {
 		fire := &list.Fires[i]
 		t.Row(cli.Moment(fire.DueAt), string(fire.Kind), string(fire.State), shortRun(fire.Run), cli.OrDash(fire.RunState),
-			cli.Short(cli.Inert(whyFire(fire, time.Now())), 200))
+			cli.Inert(whyFire(fire, time.Now())))
 	}
 	text := t.String()
 	if list.Next != nil {

@@ -16,10 +16,12 @@ func TestWhyOfFires(t *testing.T) {
 		"":                      {State: "due", StartAt: due},
 		"asked by ann":          {State: "due", StartAt: due, AskedBy: "ann"},
 		"the plan is not there": {State: "due", StartAt: due, Reason: "the plan is not there"},
-		"starts 2026-05-05 22:00:00 (window or jitter)":      {State: "due", StartAt: at},
-		"its window is shut; not before 2026-05-05 22:00:00": {State: "due", StartAt: at, Reason: "its window is shut"},
-		"being loaded since 2026-05-05 22:00:00":             {State: "starting", StartAt: due, BeganAt: &at, Attempts: 1},
-		"being loaded since 2026-05-05 22:00:00, attempt 3":  {State: "starting", StartAt: due, BeganAt: &at, Attempts: 3},
+		"starts 2026-05-05 22:00:00 UTC (window or jitter)":      {State: "due", StartAt: at},
+		"its window is shut; not before 2026-05-05 22:00:00 UTC": {State: "due", StartAt: at, Reason: "its window is shut"},
+		"being loaded since 2026-05-05 22:00:00 UTC": {
+			State: "starting", StartAt: due, BeganAt: &at, Attempts: 1},
+		"being loaded since 2026-05-05 22:00:00 UTC, attempt 3": {
+			State: "starting", StartAt: due, BeganAt: &at, Attempts: 3},
 		"late: paused": {State: "started", StartAt: at, BeganAt: &at, Late: "paused"},
 	} {
 		fire.DueAt = due

@@ -224,9 +224,9 @@ func (l *trackerList) Run(ctx context.Context, term *cli.Console) error {
 	t.Row("BATCH", "OWNER", "KEY", "STATE", "ITEMS", "OPEN GROUPS", "ACTIVE")
 	for i := range page.Batches {
 		b := &page.Batches[i]
-		t.Row(cli.Inert(b.ID), cli.Short(cli.Inert(b.Owner), 20), cli.Short(cli.Inert(b.Key), 20), cli.Inert(b.State),
+		t.Row(cli.Inert(b.ID), cli.Inert(b.Owner), cli.Inert(b.Key), cli.Inert(b.State),
 			cli.Count(b.Items),
-			cli.Count(int64(b.OpenGroups)), cli.Moment(b.ActiveAt)[5:16])
+			cli.Count(int64(b.OpenGroups)), cli.Moment(b.ActiveAt))
 	}
 	if err := term.Printf("%s", t.String()); err != nil {
 		return err

@@ -10,11 +10,11 @@ import { query as parameters } from "../api.js";
 import { duration, num, percent, plural, shortId, short } from "../format.js";
 import { liveRuns } from "../live.js";
 import { session } from "../session.js";
-import { Pace } from "../runs/pace.js";
 import { actionsOf, all, cancelSeveral, several } from "../runs/actions.js";
 
 const states = ["running", "paused", "loading", "completed", "cancelled"];
 const pageSize = 50;
+const settled = 15000; // ms that a run may take to begin
 
 export default function Runs({ query }) {
   const { state = "", q = "", before = "" } = query;
@@ -24,14 +24,15 @@ export default function Runs({ query }) {
   const plain = !state && !q && !before;
   const { data, error, loading, reload } = useLoad("/runs" + parameters(filter), [], { every: live ? 5 : 2 });
   const [chosen, setChosen] = useState(new Set());
-  const pace = useRef(new Pace()).current;
+  const rates = useRef([]).current; // items a second of all runs, newest last
   const [, redraw] = useState(0);
 
   const runs = useMemo(() => merge(data?.runs, live, plain), [data, live]);
   const known = live ? live.runs : runs; // for the account of all: no filter is on what the stream brings
   useEffect(() => {
     if (!known) return;
-    pace.take(known, Date.now());
+    rates.push(known.reduce((sum, run) => sum + (run.state === "running" ? run.rate : 0), 0));
+    if (rates.length > 90) rates.shift();
     redraw((n) => n + 1);
   }, [runs, live]);
 
@@ -45,7 +46,7 @@ export default function Runs({ query }) {
         { label: "Resume all…", icon: "play", role: "operator", test: "resume-all", onClick: () => all("resume") },
       ]}/>`}
       <${Start}/>`}>
-    ${!none && runs && html`<${Summary} runs=${known || runs} pace=${pace}/>`}
+    ${!none && runs && html`<${Summary} runs=${known || runs} rates=${rates}/>`}
     ${!none && html`<div class="filters">
       <div class="segments" role="group" aria-label="State">${["", ...states].map((s) => html`<button type="button" key=${s}
         aria-pressed=${String(state === s)} data-test=${"state-" + (s || "all")} onClick=${() => change({ state: s })}>${
@@ -57,7 +58,7 @@ export default function Runs({ query }) {
     ${!runs && !error && html`<${Card}><${Skeleton} lines=${6}/><//>`}
     ${none && html`<${First}/>`}
     <${Bulk} runs=${(runs || []).filter((r) => chosen.has(r.id))} onNone=${() => setChosen(new Set())}/>
-    ${runs && !none && html`<${Card} flush label="Runs"><${List} runs=${runs} pace=${pace} chosen=${chosen} onChoose=${setChosen} reset=${() =>
+    ${runs && !none && html`<${Card} flush label="Runs"><${List} runs=${runs} chosen=${chosen} onChoose=${setChosen} reset=${() =>
       change({ state: "", q: "" })}/><//>`}
     ${data && (before || data.next) && html`<nav class="pager" aria-label="Pages">
       ${before && html`<${Button} small onClick=${() => change({ before: "" })} icon="left" test="newest">Newest<//>`}
@@ -107,7 +108,7 @@ function Bulk({ runs, onNone }) {
     <${Button} small kind="ghost" onClick=${onNone}>Choose none<//></div>`;
 }
 
-function List({ runs, pace, reset, chosen, onChoose }) {
+function List({ runs, reset, chosen, onChoose }) {
   const toggle = (id) => onChoose((was) => {
     const next = new Set(was);
     if (!next.delete(id)) next.add(id);
@@ -121,18 +122,16 @@ function List({ runs, pace, reset, chosen, onChoose }) {
       <span class="under"><${Text} max=${50}>${r.plan}${r.plan_version ? "@" + r.plan_version : ""}<//> · ${
         shortId(r.id)}${r.generation > 1 ? html` · <span title=${"Run again: " + plural(r.generation - 1, "time")}>generation ${r.generation}</span>` : ""}</span>` },
     { key: "state", title: "State", class: "runs-state", render: (r) => html`<${StateBadge} state=${r.state}
-      failed=${open(r)}/><${Reason} run=${r} pace=${pace.of(r)}/>` },
+      failed=${open(r)}/><${Reason} run=${r}/>` },
     { key: "progress", title: "Progress", class: "runs-progress", render: (r) => html`<div class="bar">
       <${Progress} done=${r.done} failed=${r.failed} total=${r.items} share=${r.progress} state=${r.state}
         label=${"Progress of " + (r.name || r.plan)}/>
       <span class="under"><b>${percent(r.progress)}</b> ${num(r.done + r.failed)} of ${num(r.items)}</span></div>` },
     { key: "failed", title: "Failed", align: "right", render: (r) => (r.failed > 0
       ? html`<${Link} to=${`/runs/${r.id}/errors`} class=${open(r) > 0 ? "is-bad num" : "num"}>${num(r.failed)}<//>` : html`<span class="muted">0</span>`) },
-    { key: "rate", title: "Items/s", align: "right", hide: "narrow", render: (r) => {
-      const { rate } = pace.of(r);
-      return rate === undefined ? html`<span class="muted">–</span>` : html`<${Num} value=${Math.round(rate)}/>`;
-    } },
-    { key: "eta", title: "Time", label: "Time", align: "right", class: "nowrap", render: (r) => html`<${Took} run=${r} pace=${pace.of(r)}/>` },
+    { key: "rate", title: "Items/s", align: "right", hide: "narrow", render: (r) => (r.state === "running"
+      ? html`<${Num} value=${Math.round(r.rate)}/>` : html`<span class="muted">–</span>`) },
+    { key: "eta", title: "Time", label: "Time", align: "right", class: "nowrap", render: (r) => html`<${Took} run=${r}/>` },
     { key: "created_at", title: "Started", align: "right", hide: "narrow", class: "nowrap", render: (r) => html`<${Time} at=${r.created_at}/>${
       r.generation > 1 && r.started_at && html`<span class="under">again <${Time} at=${r.started_at}/></span>`}` },
     { key: "menu", srTitle: "Actions", label: "", align: "right", class: "runs-menu", render: (r) => html`<${Menu} small kind="ghost"
@@ -144,7 +143,7 @@ function List({ runs, pace, reset, chosen, onChoose }) {
 }
 
 // Reason says why a run is as it is, where the state alone does not.
-function Reason({ run, pace }) {
+function Reason({ run }) {
   if (run.hold) {
     const what = { operator: run.hold.by ? `by ${run.hold.by}` : "by an operator", threshold: "too many failed",
       canary: "canary waits for approval" }[run.hold.kind] || run.hold.kind;
@@ -156,30 +155,30 @@ function Reason({ run, pace }) {
       at=${run.stands.since} mode="for"/></span>`;
   }
   if (run.open) return html`<span class="under">open: takes items${run.open.overdue ? ", overdue" : ""}</span>`;
-  if (run.state === "running" && pace.still > 5) {
+  if (run.state === "running" && run.rate === 0 && Date.now() - new Date(run.started_at) > settled) {
     return html`<span class="under is-warn">nothing moves: <${Link} to=${`/runs/${run.id}`}>see why<//></span>`;
   }
   if (run.state === "completed" && run.failed > 0) return html`<span class="under">${open(run) > 0 ? "with failures" : "failures accepted"}</span>`;
   return null;
 }
 
-function Took({ run, pace }) {
+function Took({ run }) {
   if (run.finished_at) {
     return html`<span title=${run.generation > 1 ? "The last generation took" : "It took"}><${Duration}
       seconds=${(new Date(run.finished_at) - new Date(run.started_at || run.created_at)) / 1000}/></span>`;
   }
-  if (pace.eta !== undefined) return html`<span title="To the end, at this rate">${duration(pace.eta)} left</span>`;
+  if (run.eta_seconds !== undefined) return html`<span title="To the end, at this rate">${duration(run.eta_seconds)} left</span>`;
   return html`<span class="muted">–</span>`;
 }
 
-function Summary({ runs, pace }) {
+function Summary({ runs, rates }) {
   const count = (state) => runs.filter((r) => r.state === state).length;
-  const rate = pace.total[pace.total.length - 1]; // unknown at first
+  const rate = rates[rates.length - 1]; // unknown at first
   const paused = count("paused");
   const failed = runs.filter((r) => r.state !== "cancelled").reduce((n, r) => n + r.failed, 0);
   return html`<div class="runs-tiles" data-test="summary">
     <div class="runs-tile"><span>Running</span><b>${num(count("running") + count("loading"))}</b></div>
-    <div class="runs-tile wide"><span>Items per second</span><b>${rate === undefined ? "–" : short(Math.round(rate))}</b><${Spark} values=${pace.total}/></div>
+    <div class="runs-tile wide"><span>Items per second</span><b>${rate === undefined ? "–" : short(Math.round(rate))}</b><${Spark} values=${rates}/></div>
     <div class="runs-tile"><span>Paused</span><b class=${paused ? "is-warn" : ""}>${num(paused)}</b></div>
     <div class="runs-tile"><span>Failed items</span><b class=${failed ? "is-bad" : ""}>${short(failed)}</b></div>
   </div>`;
