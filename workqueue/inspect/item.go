@@ -254,12 +254,7 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	if rows, err = tx.Query(ctx, itemCorrections, id, item.Ordinal); err != nil {
 		return err
 	}
-	item.EarlierPayloads, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e EarlierPayload, err error) {
-		var payload string
-		err = row.Scan(&e.Generation, &payload, &e.At, &e.Actor, &e.Reason)
-		e.Payload = json.RawMessage(payload)
-		return e, err
-	})
+	item.EarlierPayloads, err = pgx.CollectRows(rows, pgx.RowToStructByPos[EarlierPayload])
 	if err != nil {
 		return err
 	}
