@@ -71,7 +71,8 @@ type Standing struct {
 const changeExamples = 5
 
 // Compare holds a run against an earlier one, each as one with those that it carries on, and calls yield, unless it is
-// nil, for every key of both, in the order of the keys. What it is given is valid until it returns. Memory is constant: pages of 4096 keys. 1M items against 1M
+// nil, for every key of both, in the order of the keys. What it is given is valid until it returns. Memory is constant:
+// pages of 4096 keys. 1M items against 1M
 // take some 15 s when their keys come in any order, and less when they come sorted. An error from yield ends it and is
 // wrapped. The error wraps ErrNotFound when there is no such run.
 func (s Store) Compare(
