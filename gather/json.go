@@ -2,6 +2,7 @@ package gather
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,12 +18,14 @@ type planJSON struct {
 	Name       string     `json:"name"`
 	Priority   int        `json:"priority,omitempty"`
 	MaxFailed  string     `json:"max_failed,omitempty"`
+	Guard      string     `json:"guard,omitempty"`
 	Canary     int        `json:"canary,omitempty"`
 	CanaryAuto bool       `json:"canary_auto,omitempty"`
 	OrderBy    string     `json:"order_by,omitempty"`
 	Values     []string   `json:"values,omitempty"`
 	Partitions int        `json:"partitions,omitempty"`
 	OnFailure  string     `json:"on_failure,omitempty"`
+	Items      *Items     `json:"items,omitempty"`
 	Steps      []stepJSON `json:"steps"`
 }
 
@@ -37,20 +40,24 @@ type stepJSON struct {
 	Local    string   `json:"local,omitempty"`
 	Inputs   []string `json:"inputs,omitzero"` // none is not the same as not said
 	Optional bool     `json:"optional,omitempty"`
-	Barrier  bool     `json:"barrier,omitempty"`
+	Barrier  barrier  `json:"barrier,omitempty"`
+	Approval string   `json:"approve_by,omitempty"`
 }
 
 // MarshalJSON writes the form in which a run keeps its plan. Every setting is written, so that a later version with
 // other defaults runs the plan as it was.
 func (p Plan) MarshalJSON() ([]byte, error) {
-	out := planJSON{Name: p.Name, Priority: p.Priority, MaxFailed: p.MaxFailed, Canary: p.Canary,
+	out := planJSON{Name: p.Name, Priority: p.Priority, MaxFailed: p.MaxFailed, Guard: p.Guard, Canary: p.Canary,
 		CanaryAuto: p.CanaryAuto, OrderBy: p.Order.By, Values: p.Order.Values, Partitions: p.Order.Partitions,
 		OnFailure: p.OnFailure, Steps: make([]stepJSON, len(p.Steps))}
+	if p.Items.given() {
+		out.Items = &p.Items
+	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		out.Steps[i] = stepJSON{Name: s.Name, Endpoint: s.Endpoint, Needs: s.Needs, SettingsView: s.View(),
 			Request: s.Request, HTTP: s.HTTP, SQL: s.SQL, Local: s.Local, Inputs: s.Inputs, Optional: s.Optional,
-			Barrier: s.Barrier}
+			Barrier: barrierOf(s), Approval: s.Approval}
 	}
 	return json.Marshal(out)
 }
@@ -67,14 +74,62 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("read plan: something follows it")
 	}
-	*p = Plan{Name: in.Name, Priority: in.Priority, MaxFailed: in.MaxFailed, Canary: in.Canary,
+	*p = Plan{Name: in.Name, Priority: in.Priority, MaxFailed: in.MaxFailed, Guard: in.Guard, Canary: in.Canary,
 		CanaryAuto: in.CanaryAuto, Steps: make([]Step, len(in.Steps)), OnFailure: in.OnFailure,
 		Order: order.Rule{By: in.OrderBy, Values: in.Values, Partitions: in.Partitions}}
+	if in.Items != nil {
+		p.Items = *in.Items
+	}
 	for i := range in.Steps {
 		s := &in.Steps[i]
 		p.Steps[i] = Step{Name: s.Name, Endpoint: s.Endpoint, Needs: s.Needs, StepSettings: s.Settings(),
 			Request: s.Request, HTTP: s.HTTP, SQL: s.SQL, Local: s.Local, Inputs: s.Inputs, Optional: s.Optional,
-			Barrier: s.Barrier}
+			Barrier: s.Barrier != "", Approval: s.Approval}
+		if s.Barrier == barrierApprove {
+			p.Steps[i].Approval = cmp.Or(s.Approval, ApproveAnyone)
+		}
+	}
+	return nil
+}
+
+// barrier is how a step begins for all items at once: by itself, or when somebody approves. As JSON and YAML it is true
+// or "approve".
+type barrier string
+
+const (
+	barrierPasses  barrier = "true"
+	barrierApprove barrier = "approve"
+)
+
+func barrierOf(s *Step) barrier {
+	switch {
+	case s.Approval != "":
+		return barrierApprove
+	case s.Barrier:
+		return barrierPasses
+	}
+	return ""
+}
+
+// MarshalJSON writes true or "approve".
+func (b barrier) MarshalJSON() ([]byte, error) {
+	if b == barrierApprove {
+		return json.Marshal(string(b))
+	}
+	return json.Marshal(b == barrierPasses)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (b *barrier) UnmarshalJSON(text []byte) error {
+	switch string(text) {
+	case "true":
+		*b = barrierPasses
+	case "false":
+		*b = ""
+	case `"approve"`:
+		*b = barrierApprove
+	default:
+		return fmt.Errorf("barrier is %.40s; it is true, false or approve", text)
 	}
 	return nil
 }

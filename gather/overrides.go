@@ -1,6 +1,7 @@
 package gather
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -15,12 +16,24 @@ import (
 type Overrides struct {
 	Priority   *int    `json:"priority,omitempty" doc:"runs with a greater number go first" example:"10" placeholder:"N"`
 	MaxFailed  *string `json:"max_failed,omitempty" doc:"pause when more items fail: a number like 500, or 1%; or none" example:"1%" placeholder:"N|P%"`
+	Guard      *string `json:"guard,omitempty" doc:"pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off" example:"50/100" placeholder:"N/M|off"`
 	Canary     *int    `json:"canary,omitempty" doc:"items of a spread sample that goes first; 0: none" example:"100" placeholder:"N"`
 	CanaryAuto *bool   `json:"canary_auto,omitempty" doc:"let the others go by itself when no more of the sample failed than max_failed allows" example:"true" negatable:""`
 
 	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one after the other, in their order" example:"customer.id" placeholder:"FIELD"`
 	Partitions *int    `json:"partitions,omitempty" doc:"with an order: values share so many lines, by their hash; 0: each has its own" example:"64" placeholder:"N"`
 	OnFailure  *string `json:"on_failure,omitempty" doc:"with an order: continue, or stop, and what follows a failed item is not tried" example:"stop" placeholder:"WHAT"`
+
+	Schema   json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema that the items must fit" kong:"-"`
+	Encoding *string         `json:"encoding,omitempty" doc:"of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be" example:"windows-1252" placeholder:"NAME"`
+	NoHeader *bool           `json:"no_header,omitempty" doc:"CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on" example:"true" negatable:""`
+	Columns  []string        `json:"columns,omitempty" doc:"a column or field to keep, by its name in the input; without a header the names of all columns" example:"id" placeholder:"NAME"`
+	Rename   []string        `json:"rename,omitempty" doc:"another name for a column or field" example:"kontonr=id" placeholder:"OLD=NEW"`
+	Types    []string        `json:"types,omitempty" doc:"what a field becomes: number, text, bool or json" example:"balance=number" placeholder:"FIELD=TYPE"`
+	Sort     *string         `json:"sort,omitempty" doc:"the field that the items are ordered by, whatever their order in the input" example:"balance" placeholder:"FIELD"`
+	Desc     *bool           `json:"desc,omitempty" doc:"with sort: the greatest first" example:"true" negatable:""`
+
+	Invalid *string `json:"invalid,omitempty" doc:"what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them" example:"fail" placeholder:"WHAT"`
 
 	workqueue.StepOverrides // of every step
 
@@ -34,6 +47,11 @@ func (o *Overrides) Validate() error {
 	if o.MaxFailed != nil {
 		if _, err := workqueue.ParseMaxFailed(*o.MaxFailed); err != nil {
 			return fieldError("max_failed", "%v; this is %.40q", err, *o.MaxFailed)
+		}
+	}
+	if o.Guard != nil {
+		if _, err := workqueue.CanonicalGuard(*o.Guard); err != nil {
+			return fieldError("guard", "%v; this is %.40q", err, *o.Guard)
 		}
 	}
 	plan := Single("any")
@@ -50,6 +68,12 @@ func (o *Overrides) Validate() error {
 		if _, err := ParseOnFailure(*o.OnFailure); err != nil {
 			return fieldError("on_failure", "%v; this is %.40q", err, *o.OnFailure)
 		}
+	}
+	if err := o.checkPairs(); err != nil {
+		return err
+	}
+	if err := plan.Items.check(""); err != nil {
+		return err
 	}
 	if err := checkOverrides("", &o.StepOverrides); err != nil {
 		return err
@@ -96,8 +120,12 @@ func (o *Overrides) Over(plan *Plan) (*Plan, error) {
 	return out, nil
 }
 
-// byName calls a step in the name of a field as the overrides of single steps do; the only step needs no name.
+// byName calls a step in the name of a field as the overrides of single steps do; the only step needs no name. Items
+// have no part of their own.
 func (p *Plan) byName(field string) string {
+	if name, of := strings.CutPrefix(field, "items."); of {
+		return name
+	}
 	for i := range p.Steps {
 		rest, found := strings.CutPrefix(field, stepField(i)+".")
 		switch {
@@ -130,7 +158,10 @@ func (o *Overrides) layOrder(plan *Plan) {
 func (o *Overrides) lay(plan *Plan) {
 	set(&plan.Priority, o.Priority)
 	if o.MaxFailed != nil {
-		plan.MaxFailed = canonicalMaxFailed(*o.MaxFailed)
+		plan.MaxFailed = canonicalText(*o.MaxFailed, workqueue.ParseMaxFailed)
+	}
+	if o.Guard != nil {
+		plan.Guard = canonicalText(*o.Guard, workqueue.CanonicalGuard)
 	}
 	if o.Canary != nil {
 		plan.Canary = *o.Canary
@@ -138,6 +169,7 @@ func (o *Overrides) lay(plan *Plan) {
 	}
 	set(&plan.CanaryAuto, o.CanaryAuto)
 	o.layOrder(plan)
+	o.layItems(plan)
 	for i := range plan.Steps {
 		s := &plan.Steps[i]
 		s.StepSettings = s.StepSettings.Over(&o.StepOverrides)
@@ -158,10 +190,10 @@ func set[T any](setting, value *T) {
 	}
 }
 
-// canonicalMaxFailed returns the form that plans keep; what has none stays as it is, for Validate to refuse.
-func canonicalMaxFailed(text string) string {
-	if canonical, err := workqueue.ParseMaxFailed(text); err == nil {
-		return canonical
+// canonicalText returns the form that plans keep; what has none stays as it is, for Validate to refuse.
+func canonicalText(text string, parse func(string) (string, error)) string {
+	if form, err := parse(text); err == nil {
+		return form
 	}
 	return text
 }

@@ -67,15 +67,16 @@ type setting struct {
 }
 
 func (o *Overrides) settings() []setting {
-	return append([]setting{
+	return slices.Concat([]setting{
 		{"priority", reading(&o.Priority, workqueue.WholeNumber)},
 		{"max_failed", reading(&o.MaxFailed, workqueue.ParseMaxFailed)},
+		{"guard", reading(&o.Guard, workqueue.CanonicalGuard)},
 		{"canary", reading(&o.Canary, workqueue.WholeNumber)},
 		{"canary_auto", reading(&o.CanaryAuto, readTruth)},
 		{"order_by", reading(&o.OrderBy, readOrderBy)},
 		{"partitions", reading(&o.Partitions, workqueue.WholeNumber)},
 		{"on_failure", reading(&o.OnFailure, ParseOnFailure)},
-	}, stepSettings(&o.StepOverrides)...)
+	}, o.itemSettings(), stepSettings(&o.StepOverrides))
 }
 
 // stepSettings reads each setting of a step by the type of its field.

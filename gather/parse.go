@@ -15,11 +15,15 @@ const MaxPlanBytes = 64 << 10
 //	name: year-end
 //	priority: 10             # runs with a greater number go first
 //	max_failed: 1%           # or 500 (items): more failures pause the run
+//	guard: 200/400           # or off: so many failures of the first outcomes of a step pause the run
 //	canary: 100              # a spread sample goes first
 //	canary_auto: true        # and releases the others when it stays within max_failed
 //	order_by: customer       # items of the same value go one after the other; without a canary
 //	partitions: 64           # values share so many lines; or values: [a, b], the only ones there may be
 //	on_failure: stop         # what follows an item that failed is not tried; or continue
+//	items:
+//	  schema: {type: object, required: [id]}  # a JSON Schema that each item must fit
+//	  invalid: fail          # those that do not have failed; or refuse, and there is no run
 //	steps:
 //	  - name: statement      # the endpoint's name when left out
 //	    endpoint: statement

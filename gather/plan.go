@@ -23,12 +23,15 @@ type Plan struct {
 	Name       string // 1 to 64 of A-Z a-z 0-9 . _ -
 	Priority   int    // runs with a greater number go first
 	MaxFailed  string // failures at which the run pauses: more than "500", or than "1%" of the items; "": never
+	Guard      string // first failures of a step that hold the run, like "200/400", or "off"; "": workqueue.DefaultGuard
 	Canary     int    // items of a spread sample that goes first, up to 1,000,000; 0: none
 	CanaryAuto bool   // a sample within MaxFailed releases the others; else somebody has to
 	Steps      []Step
 
 	Order     order.Rule // items of the same value are worked on one after the other; zero: all side by side
 	OnFailure string     // FailureStop, or "": what follows an item that failed is worked on all the same
+
+	Items Items // what they must look like
 }
 
 // Step is one piece of work per item. Exactly one of Endpoint, Request, HTTP, SQL and Local says how it is done.
@@ -45,7 +48,14 @@ type Step struct {
 	Inputs   []string // what it sees: "item", and steps of Needs; nil: the item and all of Needs
 	Optional bool     // steps that need it go on without its part
 	Barrier  bool     // it begins when its needs have ended for all items
+	Approval string   // and, with a barrier, when somebody has approved it: ApproveAnyone or ApproveOther; "": by itself
 }
+
+// Who may let a step with a barrier begin.
+const (
+	ApproveAnyone = workqueue.ApproveAnyone
+	ApproveOther  = workqueue.ApproveOther
+)
 
 // Single returns the plan of one step that sends every item to one endpoint, with the defaults. The plan and its step
 // are named after the endpoint. Validate says whether that is a name.
@@ -118,7 +128,7 @@ func (s *Step) ownName() string {
 func (p *Plan) clone() *Plan {
 	out := *p
 	out.Order.Values = slices.Clone(p.Order.Values)
-	out.Steps = slices.Clone(p.Steps)
+	out.Steps, out.Items = slices.Clone(p.Steps), p.Items.clone()
 	for i := range out.Steps {
 		s := &out.Steps[i]
 		s.StepSettings, s.Needs, s.Inputs = s.Clone(), slices.Clone(s.Needs), slices.Clone(s.Inputs)

@@ -1,6 +1,7 @@
 package gather
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
@@ -13,12 +14,14 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 		{Name: "name", Read: text(&plan.Name)},
 		{Name: "priority", Read: number(&plan.Priority)},
 		{Name: "max_failed", Read: failures(&plan.MaxFailed)},
+		{Name: "guard", Read: guard(&plan.Guard)},
 		{Name: "canary", Read: number(&plan.Canary)},
 		{Name: "canary_auto", Read: strictyaml.Truth(&plan.CanaryAuto)},
 		{Name: "order_by", Read: text(&plan.Order.By)},
 		{Name: "values", Read: strictyaml.SomeTexts(&plan.Order.Values)},
 		{Name: "partitions", Read: partitions(&plan.Order.Partitions)},
-		{Name: "on_failure", Read: onFailure(&plan.OnFailure)},
+		{Name: "on_failure", Read: canonical(&plan.OnFailure, ParseOnFailure)},
+		{Name: "items", Read: readItems(&plan.Items)},
 		{Name: "steps", Read: func(v strictyaml.Value) error {
 			return v.List(func(v strictyaml.Value) error {
 				step, err := readStep(doc, v)
@@ -43,7 +46,8 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 		{Name: "needs", Read: texts(&step.Needs)},
 		{Name: "inputs", Read: inputs(&step.Inputs)},
 		{Name: "optional", Read: strictyaml.Truth(&step.Optional)},
-		{Name: "barrier", Read: strictyaml.Truth(&step.Barrier)},
+		{Name: "barrier", Read: readBarrier(&step)},
+		{Name: "approve_by", Read: text(&step.Approval)},
 	}
 	for name, field := range over.Fields() {
 		fields = append(fields, strictyaml.Field{Name: name, Read: settingOf(field)})
@@ -65,23 +69,27 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 	return step, err
 }
 
+// readBarrier reads true, false or approve, which is approve_by: anyone unless that says else, before or after it.
+func readBarrier(step *Step) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		if said, ok := v.Plain(); ok && said == string(barrierApprove) {
+			step.Barrier = true
+			step.Approval = cmp.Or(step.Approval, ApproveAnyone)
+			return nil
+		}
+		if strictyaml.Truth(&step.Barrier)(v) != nil {
+			return v.Wrong("true, false or approve")
+		}
+		return nil
+	}
+}
+
 // partitions reads a number of which 0, when it stands there, is not the same as not said.
 func partitions(into *int) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		err := number(into)(v)
 		if err == nil && *into == 0 {
 			err = v.Fail("0; it is 1 to %d, or left out", order.MaxPartitions)
-		}
-		return err
-	}
-}
-
-// onFailure reads what is done after a failure.
-func onFailure(into *string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		err := text(into)(v)
-		if canonical, wrong := ParseOnFailure(*into); err == nil && wrong == nil {
-			*into = canonical
 		}
 		return err
 	}

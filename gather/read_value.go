@@ -123,6 +123,19 @@ func failures(into *string) func(strictyaml.Value) error {
 	}
 }
 
+func guard(into *string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) (err error) {
+		said, ok := v.Plain()
+		if ok {
+			*into, err = workqueue.CanonicalGuard(said)
+		}
+		if !ok || err != nil {
+			return wrong(v, workqueue.ErrGuard)
+		}
+		return nil
+	}
+}
+
 func duration(into *time.Duration) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		said, ok := v.Text()

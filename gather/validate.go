@@ -42,6 +42,9 @@ func (p *Plan) Validate() error {
 	if err := p.checkOrder(); err != nil {
 		return err
 	}
+	if err := p.checkItems(); err != nil {
+		return err
+	}
 	return p.checkSteps()
 }
 
@@ -77,6 +80,9 @@ func (p *Plan) validateValues() error {
 	}
 	if canonical, err := workqueue.ParseMaxFailed(p.MaxFailed); err != nil || canonical != p.MaxFailed {
 		return fieldError("max_failed", "%.40q: %v", p.MaxFailed, workqueue.ErrMaxFailed)
+	}
+	if rule, err := workqueue.ParseGuard(p.Guard); err != nil || p.Guard != "" && rule.String() != p.Guard {
+		return fieldError("guard", "%.40q: %v", p.Guard, workqueue.ErrGuard)
 	}
 	if p.Canary < 0 || p.Canary > MaxCanary {
 		return fieldError("canary", "%d is not within 0 to %d", p.Canary, MaxCanary)

@@ -90,6 +90,19 @@ func (s *Step) checkInputs(prefix string) error {
 	if s.Barrier && len(s.Needs) == 0 {
 		return fieldError(prefix+"barrier", "there is nothing that it could wait for; name steps in needs, or leave it out")
 	}
+	return s.checkApproval(prefix + "approve_by")
+}
+
+func (s *Step) checkApproval(field string) error {
+	switch {
+	case s.Approval == "":
+		return nil
+	case !s.Barrier:
+		return fieldError(field, "it goes with barrier: approve only")
+	case s.Approval != ApproveAnyone && s.Approval != ApproveOther:
+		return fieldError(field, "%.40q; it is %s, or %s: not by whoever started the run", s.Approval, ApproveAnyone,
+			ApproveOther)
+	}
 	return nil
 }
 

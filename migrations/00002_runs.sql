@@ -22,11 +22,12 @@ CREATE TABLE batchrun (
     sealed_at         timestamptz,
     started_at        timestamptz,
     finished_at       timestamptz,
-    hold              text        CHECK (hold IN ('operator', 'threshold', 'canary')),
+    hold              text        CHECK (hold IN ('operator', 'threshold', 'guard', 'canary')),
     hold_detail       text        NOT NULL DEFAULT '',
     held_at           timestamptz,
     held_by           text        NOT NULL DEFAULT '',
     max_failed        text        NOT NULL DEFAULT '',
+    guard             text        NOT NULL DEFAULT 'off',
     failed_limit      bigint      CHECK (failed_limit >= 0),
     canary            integer     NOT NULL DEFAULT 0 CHECK (canary >= 0),
     canary_auto       boolean     NOT NULL DEFAULT false,
@@ -85,14 +86,16 @@ COMMENT ON COLUMN batchrun.sealed_at IS 'When it had all of its items; null: mor
 COMMENT ON COLUMN batchrun.started_at IS 'When its present generation began.';
 COMMENT ON COLUMN batchrun.finished_at IS 'When it was completed or cancelled, in this generation; null: not yet.';
 COMMENT ON COLUMN batchrun.hold IS
-    'Why it is paused, so that nothing more is claimed of it: operator, threshold (too many items failed) or canary '
-    '(its sample waits for approval); null: it is not.';
+    'Why it is paused, so that nothing more is claimed of it: operator, threshold (too many items failed), guard '
+    '(its first outcomes plainly failed) or canary (its sample waits for approval); null: it is not.';
 COMMENT ON COLUMN batchrun.hold_detail IS 'Why it is paused, in words.';
 COMMENT ON COLUMN batchrun.held_at IS 'Since when it is paused.';
 COMMENT ON COLUMN batchrun.held_by IS 'Who paused it.';
 COMMENT ON COLUMN batchrun.max_failed IS
     'How many items may fail before it pauses, as it was given: a number, a percentage, or empty for no limit.';
 COMMENT ON COLUMN batchrun.failed_limit IS 'The same in items; null: no limit, or not known before the seal.';
+COMMENT ON COLUMN batchrun.guard IS
+    'How many of its first outcomes at a step hold it when they fail with one code for good, like 200/400; or off.';
 COMMENT ON COLUMN batchrun.canary IS 'How many items go first, as a sample, while the others are held back; 0: none.';
 COMMENT ON COLUMN batchrun.canary_auto IS 'A sample that did well lets the others go without anybody''s approval.';
 COMMENT ON COLUMN batchrun.canary_state IS 'sampling, waiting (for approval) or passed; null: there is no canary.';
@@ -138,8 +141,16 @@ CREATE TABLE run_step (
     barrier        boolean          NOT NULL DEFAULT false,
     barrier_passed boolean          NOT NULL DEFAULT false,
     config         jsonb,
+    approval       text             CHECK (approval IN ('anyone', 'other')),
+    gate_since     timestamptz,
+    gate_shut_at   timestamptz,
+    approved_at    timestamptz,
+    approved_by    text             NOT NULL DEFAULT '',
     PRIMARY KEY (run_id, step),
     UNIQUE (run_id, name),
+    -- Nothing passes a gate that nobody has approved.
+    CONSTRAINT run_step_approved CHECK (approval IS NULL OR barrier_passed = (approved_at IS NOT NULL)),
+    CONSTRAINT run_step_gate CHECK (gate_since IS NULL OR (approval IS NOT NULL AND NOT barrier_passed)),
     CONSTRAINT run_step_kind CHECK (kind IN ('endpoint', 'request', 'http', 'sql', 'local'))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX run_step_barrier ON run_step (run_id) WHERE barrier AND NOT barrier_passed;
@@ -178,6 +189,14 @@ COMMENT ON COLUMN run_step.input_item IS 'A request carries the payload of the i
 COMMENT ON COLUMN run_step.optional IS 'What needs this step goes on when it has failed.';
 COMMENT ON COLUMN run_step.barrier IS 'It begins for no item before what it needs has ended for all of them.';
 COMMENT ON COLUMN run_step.barrier_passed IS 'The barrier has been passed.';
+COMMENT ON COLUMN run_step.approval IS
+    'Who has to approve before it passes its barrier: anyone, or other (not who started the run); null: nobody.';
+COMMENT ON COLUMN run_step.gate_since IS
+    'Since when it waits for that, all that it needs having ended; null: it does not.';
+COMMENT ON COLUMN run_step.gate_shut_at IS
+    'When it was shut again, because what it needs is made anew; null: never.';
+COMMENT ON COLUMN run_step.approved_at IS 'When it was approved; null: it is not.';
+COMMENT ON COLUMN run_step.approved_by IS 'By whom; empty: it is not.';
 COMMENT ON COLUMN run_step.config IS 'Settings of the kind: a URL, a query and the like.';
 
 -- Written once, by COPY; a correction alone updates payloads (work_correction). The key index is unique for runs that refuse duplicates: there twin is 0, in

@@ -2,6 +2,7 @@ package orchestrator
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -21,6 +22,7 @@ func (n *Node) Start(ctx context.Context, req start.LoadRequest, next func(*star
 	loaded, err := start.New(n.store).Load(ctx, req, counted(n.cfg.Meter, next))
 	n.noteUncleared(err)
 	if err == nil {
+		n.announce(loaded.Completions, time.Time{})
 		n.spread()
 	}
 	return loaded, err
@@ -70,7 +72,7 @@ func (n *Node) Resume(ctx context.Context, c control.Control, maxFailed *string)
 	return resumed, err
 }
 
-// Approve lets all items of runs go that wait for it. See [control.Store.Approve].
+// Approve lets all items of runs go that wait for it, or a step begin. See [control.Store.Approve].
 func (n *Node) Approve(ctx context.Context, c control.Control) (control.Controlled, error) {
 	approved, err := control.New(n.store).Approve(ctx, c)
 	if len(approved.Runs) > 0 {
@@ -112,6 +114,9 @@ const maxRechecked = 100
 func (n *Node) recheck(ctx context.Context, runs []workqueue.RunID) {
 	for _, run := range runs[:min(len(runs), maxRechecked)] {
 		_, err := control.New(n.store).CheckThreshold(ctx, run)
+		if err == nil {
+			_, err = control.New(n.store).CheckGuard(ctx, run)
+		}
 		if err == nil {
 			_, err = control.New(n.store).CheckCanary(ctx, run)
 		}

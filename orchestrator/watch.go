@@ -173,6 +173,9 @@ func (n *Node) sweepHolds(ctx context.Context) error {
 		if d.Threshold {
 			_, err = control.New(n.store).CheckThreshold(ctx, d.Run)
 		}
+		if d.Guard {
+			_, err = control.New(n.store).CheckGuard(ctx, d.Run)
+		}
 		if d.Canary && err == nil {
 			_, err = control.New(n.store).CheckCanary(ctx, d.Run)
 		}

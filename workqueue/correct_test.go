@@ -272,3 +272,27 @@ func TestACorrectionLeavesItemsInTheirLines(t *testing.T) {
 	b.wantState(run, "completed", 2)
 	b.check()
 }
+
+// What was invalid at intake is asked about once its data is right, at each step.
+func TestInvalidItemsAreMended(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadInvalid(planned(need("a"), need("b"), need("c", 0, 1)), everyThird(keys(names(6)...))).Run
+	for step := range workqueue.Step(3) {
+		b.recordStep(run, step)
+	}
+	b.wantState(run, "completed", 1)
+	b.wantCounts(run, 4, 2)
+	if out := b.correct(run, `{"balance":"1"}`, "C3"); out.Begun != 1 {
+		t.Fatalf("corrected %+v", out)
+	}
+	b.check()
+	for step := range workqueue.Step(3) {
+		if got := b.recordStep(run, step); got != 1 {
+			t.Errorf("step %d was asked about %d items; want 1", step, got)
+		}
+	}
+	b.wantState(run, "completed", 2)
+	b.wantCounts(run, 5, 1)
+	b.check()
+}

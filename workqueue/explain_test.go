@@ -172,6 +172,25 @@ func TestExplain(t *testing.T) {
 			want: []told{{state: "ready", reason: explain.ReasonThreshold, owner: operator,
 				items: 6}}, says: "4 of 10 items failed; the limit is 1",
 		},
+		"guard": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(guarded(4, 4, 8), 10)
+				b.record(faulty(b.one(run), final))
+				return run
+			},
+			want: []told{{state: "ready", reason: explain.ReasonGuard, owner: operator, items: 6}},
+			says: "4 of the first 4 outcomes of step only failed with BAD",
+		},
+		"gate": {
+			make: func(b *bench) workqueue.RunID {
+				run := b.load(planned(need("compose"), gate(workqueue.ApproveOther, need("send", 0))), 10)
+				b.recordStep(run, 0)
+				b.checkBarriers(run)
+				return run
+			},
+			want: []told{{state: "ready", reason: explain.ReasonGate, owner: operator, items: 10}},
+			says: "--step send",
+		},
 		"sampling": {
 			make: func(b *bench) workqueue.RunID { return b.sampled(8) },
 			want: []told{{state: "held", reason: explain.ReasonSampling, owner: node, items: 6},

@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -55,6 +56,9 @@ func newComposing(t *rapid.T, b *bench) *composing {
 		spec.Chunk, spec.MaxAttempts = rapid.IntRange(1, 9).Draw(t, "chunk"), 100
 		spec.Optional = rapid.IntRange(0, 2).Draw(t, "optional") == 0
 		spec.Barrier = len(spec.Needs) > 0 && rapid.IntRange(0, 4).Draw(t, "barrier") == 0
+		if spec.Barrier && rapid.Bool().Draw(t, "gate") {
+			spec.Approval = rapid.SampledFrom([]string{workqueue.ApproveAnyone, workqueue.ApproveOther}).Draw(t, "by")
+		}
 		spec.NoItem = rapid.Bool().Draw(t, "no item")
 		g.steps, g.versions = append(g.steps, spec), append(g.versions, make([]int, g.items))
 	}
@@ -193,6 +197,20 @@ func (g *composing) Reset(t *rapid.T) {
 	}
 }
 
+// Approve lets the steps begin that wait for somebody, and no other.
+func (g *composing) Approve(t *rapid.T) {
+	for _, spec := range g.steps {
+		waits := g.number(`SELECT count(*) FROM run_step WHERE run_id = $1 AND name = $2 AND gate_since IS NOT NULL`,
+			g.run, spec.Name) == 1
+		state, _ := g.state(g.run)
+		c := control.Control{Run: g.run, Actor: "ann", Step: spec.Name}
+		_, err := control.New(g.store).Approve(g.Context(), c)
+		if (err == nil) != (waits && state == "running") {
+			t.Fatalf("approve %+v: %v; it waits: %v", spec, err, waits)
+		}
+	}
+}
+
 // Check asks the doctor now and then.
 func (g *composing) Check(t *rapid.T) {
 	if g.moves++; g.moves%5 == 0 {
@@ -224,6 +242,9 @@ func (g *composing) end(t *rapid.T) {
 			}
 			g.flying = nil
 		}
+		taken += g.number(`SELECT count(*) FROM run_step WHERE run_id = $1 AND gate_since IS NOT NULL
+			AND EXISTS (SELECT FROM batchrun WHERE id = $1 AND state = 'running')`, g.run)
+		g.Approve(t)
 	}
 	g.examine(t)
 	if state, _ := g.state(g.run); state != "completed" {

@@ -2,6 +2,7 @@ package workqueue_test
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"pgregory.net/rapid"
@@ -109,6 +110,16 @@ func (m *machine) CheckThreshold(t *rapid.T) {
 	}
 	if want := m.judgeThreshold(); held != want {
 		t.Fatalf("held for its threshold: %v; want %v", held, want)
+	}
+}
+
+func (m *machine) CheckGuard(t *rapid.T) {
+	held, err := control.New(m.store).CheckGuard(m.Context(), m.run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := m.holdForGuard(); held != want {
+		t.Fatalf("held for its guard: %v; want %v: %s", held, want, m.dump(m.run))
 	}
 }
 
@@ -246,7 +257,9 @@ func (m *machine) letGo(t *rapid.T) {
 		t.Fatal(err)
 	}
 	m.setLimit(none)
-	if m.pausedBy == control.HoldOperator || m.pausedBy == control.HoldThreshold {
+	m.guard, m.tripped = workqueue.GuardRule{}, false
+	m.exec(`DELETE FROM run_guard WHERE run_id = $1`, m.run)
+	if slices.Contains([]control.Hold{control.HoldOperator, control.HoldThreshold, control.HoldGuard}, m.pausedBy) {
 		m.Resume(t)
 	}
 }

@@ -56,6 +56,8 @@ func newMachine(t *rapid.T, b *bench) *machine {
 	req.Canary, req.CanaryAuto = rapid.SampledFrom([]int{0, 0, 1, size/3 + 1, size}).Draw(t, "canary"), true
 	req.CanaryAuto = req.Canary > 0 && rapid.Bool().Draw(t, "goes on by itself")
 	req.MaxFailed = rapid.SampledFrom([]string{"", "0", "2", "20%"}).Draw(t, "max failed")
+	req.Guard = rapid.SampledFrom([]workqueue.GuardRule{{}, {Failures: 1, Within: 3}, {Failures: 5, Within: 10},
+		{Failures: 500, Within: 2000}}).Draw(t, "guard")
 	m.calm(t)
 	b.session = b.open()
 	m.run = b.load(req, size)
@@ -63,6 +65,9 @@ func newMachine(t *rapid.T, b *bench) *machine {
 	m.epoch = m.nextEpoch(t)
 	m.oracle = newOracle(size)
 	m.setLimit(req.MaxFailed)
+	if size >= req.Guard.Failures {
+		m.guard = req.Guard
+	}
 	if req.Canary > 0 && req.Canary < size {
 		m.sample(req.Canary, req.CanaryAuto)
 	}
@@ -248,6 +253,7 @@ func (m *machine) Expire(t *rapid.T) {
 			h.state = "expired"
 		}
 	}
+	m.judgeGuard()
 	if n != want {
 		t.Fatalf("%d slices expired; want %d", n, want)
 	}

@@ -16,6 +16,42 @@ type holding struct {
 	canarySince int // generation
 	limited     bool
 	failedLimit int64
+	guard       workqueue.GuardRule // zero: it is over
+	seen        int                 // outcomes under the guard
+	failing     map[string]int      // and failures that would not pass, by code
+	tripped     bool                // it waits for another hold to end
+}
+
+// outcome is seen by the guard: with the code of a failure that would not pass, or none.
+func (o *oracle) outcome(code string) {
+	o.seen++
+	if code != "" {
+		o.failing[code]++
+	}
+}
+
+// judgeGuard decides on the first outcomes, once those of a transaction are all counted.
+func (o *oracle) judgeGuard() {
+	trips := false
+	for _, n := range o.failing {
+		trips = trips || o.guard.Trips(n, o.seen)
+	}
+	switch {
+	case o.guard == workqueue.GuardRule{} || o.tripped:
+	case trips && !o.completed():
+		o.tripped = true
+		o.holdForGuard()
+	case trips || o.seen >= o.guard.Within:
+		o.guard = workqueue.GuardRule{}
+	}
+}
+
+func (o *oracle) holdForGuard() bool {
+	if !o.tripped || o.over() || o.pausedBy != "" {
+		return false
+	}
+	o.pausedBy, o.guard, o.tripped = control.HoldGuard, workqueue.GuardRule{}, false
+	return true
 }
 
 func (o *oracle) setLimit(maxFailed string) {
@@ -126,6 +162,9 @@ func (o *oracle) reset(again []int, req *redo.RerunRequest) (heldBack int) {
 		o.items[i] = item{}
 	}
 	o.generation++
+	if o.tripped { // who runs items again has seen how they failed
+		o.guard, o.tripped = workqueue.GuardRule{}, false
+	}
 	if req.Canary > 0 {
 		heldBack = o.holdBack(again, req.Canary)
 	}

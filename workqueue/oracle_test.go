@@ -58,7 +58,8 @@ type oracle struct {
 }
 
 func newOracle(items int) oracle {
-	return oracle{items: make([]item, items), generation: 1, at: endpoint, data: make(data, items)}
+	return oracle{items: make([]item, items), generation: 1, at: endpoint, data: make(data, items),
+		holding: holding{failing: map[string]int{}}}
 }
 
 func (o *oracle) inFlight() int {
@@ -146,6 +147,13 @@ func (o *oracle) fault(h *held, set bitfield.Set, hopeless, singled, exhausted b
 	switch {
 	case alone && (hopeless || h.Failures+1 >= maxAttempts):
 		o.put(h, set, item{place: isFailed})
+		code := ""
+		if hopeless {
+			code = h.failure.Code
+		}
+		for range set.Count() {
+			o.outcome(code)
+		}
 	case alone || !hopeless && !exhausted && !tried:
 		o.schedule(h, set, h.Failures+1)
 	default:
@@ -166,6 +174,7 @@ func (o *oracle) take(answers []settle.Answer, spared []workqueue.SliceID) []set
 		}
 	}
 	o.sync()
+	o.judgeGuard()
 	return verdicts
 }
 
@@ -201,10 +210,12 @@ func (o *oracle) takeOne(a *settle.Answer) (v settle.Verdict) {
 		switch {
 		case slot.Err == nil:
 			o.items[slot.Ordinal] = item{place: isDone}
+			o.outcome("")
 		case slot.Err.Retry:
 			h.retry.Add(bit)
 		default:
 			o.items[slot.Ordinal] = item{place: isFailed}
+			o.outcome(slot.Err.Code)
 		}
 	}
 	return v
@@ -221,6 +232,9 @@ func (o *oracle) close(h *held, spared bool) {
 		o.schedule(h, h.retry, h.Failures+1)
 	default:
 		o.put(h, h.retry, item{place: isFailed})
+		for range h.retry.Count() {
+			o.outcome("")
+		}
 	}
 	switch {
 	case h.remaining.Empty():

@@ -24,8 +24,15 @@ type StepSpec struct {
 	NoItem   bool            // its requests do not carry the items' payloads
 	Optional bool            // what needs it goes on without it
 	Barrier  bool            // nothing of it begins before its needs have ended for all items
+	Approval string          // with a barrier: nor before somebody approves, ApproveAnyone or ApproveOther
 	Config   json.RawMessage // the kind's own settings; nil: none
 }
+
+// Who may let a step begin that waits for an approval.
+const (
+	ApproveAnyone = "anyone" // whoever may change runs
+	ApproveOther  = "other"  // but not who started the run
+)
 
 // Validate checks what of the step, the i-th, concerns other steps.
 func (st *StepSpec) Validate(i int) error {
@@ -39,6 +46,9 @@ func (st *StepSpec) Validate(i int) error {
 	}
 	if st.Barrier && len(st.Needs) == 0 {
 		return fmt.Errorf("step %d (%s) has a barrier, and needs no step that it could wait for", i, st.Name)
+	}
+	if st.Approval != "" && !st.Barrier {
+		return fmt.Errorf("step %d (%s) waits for an approval, and has no barrier", i, st.Name)
 	}
 	for n, input := range st.Inputs {
 		if !slices.Contains(st.Needs, input) || slices.Contains(st.Inputs[:n], input) {
@@ -78,6 +88,9 @@ const CodeComma = ", "
 
 // DefaultAutoChunk is the size of automatic chunks before anything was learned of their endpoint.
 const DefaultAutoChunk = 500
+
+// CodeInvalid is the error code of items that do not fit the schema of their run. Nobody is asked about them.
+const CodeInvalid = "invalid"
 
 // CodeStopped is the error code of items that nobody has tried, because one of the same lane failed before them.
 const CodeStopped = "ORDER_STOPPED"

@@ -5,7 +5,9 @@
 // decided in the packages below.
 //
 // Exit codes: 0 when all went well, and a run that was waited for has no failed item; 3 when it has, and when tranche
-// health finds something critical; 2 for a command line that cannot be understood; 1 for everything else.
+// health finds something critical; 4 when it is held, or waits for an approval, and nobody may come (--on-hold), and 5
+// when it did not end within --max-wait; 130 when the wait was broken off by Ctrl-C; 2 for a command line that cannot
+// be understood; 1 for everything else.
 package main
 
 import (

@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -455,10 +456,10 @@ func TestWatchEndsAlone(t *testing.T) {
 	if err := watch.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
-	if err := watch.Wait(); err == nil || watch.ProcessState.ExitCode() != 1 {
-		t.Errorf("the watch ended with %v; want exit code 1", err)
+	if err := watch.Wait(); err == nil || watch.ProcessState.ExitCode() != cli.ExitInterrupted {
+		t.Errorf("the watch ended with %v; want exit code 130", err)
 	}
-	if text := said.String(); !strings.Contains(text, "the run goes on") {
+	if text := said.String(); !strings.Contains(text, "it goes on on the server; go on with: tranche run watch ") {
 		t.Errorf("the watch said %q", text)
 	}
 	b.echo(nil)

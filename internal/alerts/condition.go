@@ -91,6 +91,10 @@ func (f *facts) ofRun(r *alert.Run) (all []seen) {
 		add(change, health.Held(&storehealth.HeldRun{Run: r.ID, Name: r.Name, Plan: r.Plan, Hold: control.Hold(r.Hold),
 			Detail: r.HoldDetail, Since: *r.HeldAt, By: r.HeldBy}))
 	}
+	if r.GateSince != nil {
+		add(RunWaits, health.Held(&storehealth.HeldRun{Run: r.ID, Name: r.Name, Plan: r.Plan,
+			Hold: storehealth.Gate, Detail: r.Gate, Since: *r.GateSince, By: r.NotBy}))
+	}
 	if r.SealBy != nil {
 		add(RunOverdue, health.Unsealed(&storehealth.LateSeal{Run: r.ID, Name: r.Name, Plan: r.Plan, SealBy: *r.SealBy,
 			Items: r.Items}, f.began))

@@ -139,6 +139,8 @@ func several(group string, n int64, first string) string {
 		{"run_" + string(RunWaits), "runs wait for an approval"}, {"run_" + string(RunOverdue), "runs are overdue"},
 		{"run_" + string(RunWillMissTimes), "runs will miss their time"},
 		{string(health.RunHeld), "runs are held"}, {string(health.RunApproval), "runs wait for an approval"},
+		{string(health.RunGuard), "runs are held by their guards"},
+		{string(health.RunGate), "runs wait at a gate for an approval"},
 		{string(health.FailedItems), "runs have failed items"},
 		{string(health.NoListeners), "endpoints have nobody who listens"},
 		{string(health.BreakerOpen), "endpoints fail most requests"},

@@ -83,7 +83,8 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 }
 
 // items reads those of an earlier run, with the payloads of a body laid over them.
-func (c carrying) items(ctx context.Context, set *RunSettings, items, body io.Reader) (*intake.Reader, error) {
+func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Config, items, body io.Reader,
+) (*intake.Reader, error) {
 	id, err := inspect.New(c.s.store).Resolve(ctx, set.FromRun)
 	if err != nil {
 		return nil, err
@@ -92,11 +93,11 @@ func (c carrying) items(ctx context.Context, set *RunSettings, items, body io.Re
 	if err != nil {
 		return nil, err
 	}
-	fixes, key, err := c.fixes(ctx, set, items, body)
+	fixes, key, err := c.fixes(*config, items, body)
 	if err != nil {
 		return nil, err
 	}
-	return intake.Carry(key, func(item *intake.Item) error {
+	return intake.Carry(key, *config, func(item *intake.Item) error {
 		key, payload, err := from.Next(ctx)
 		switch {
 		case errors.Is(err, io.EOF) && len(fixes) > 0:
@@ -128,7 +129,7 @@ func notCarried(id workqueue.RunID, fixes map[string]string) error {
 }
 
 // fixes reads payloads by key, if there are any.
-func (c carrying) fixes(ctx context.Context, set *RunSettings, items, body io.Reader,
+func (c carrying) fixes(config intake.Config, items, body io.Reader,
 ) (fixes map[string]string, key string, err error) {
 	if items == nil {
 		return nil, "", nil
@@ -137,7 +138,8 @@ func (c carrying) fixes(ctx context.Context, set *RunSettings, items, body io.Re
 	if _, err := whole.Peek(1); errors.Is(err, io.EOF) {
 		return nil, "", nil
 	}
-	rows, err := intake.Open(whole, c.s.intakeConfig(ctx, set.Format, set.Key))
+	config.TakeInvalid, config.Sort, config.Source = false, "", "" // what corrects has to be right
+	rows, err := intake.Open(whole, config)
 	if err != nil {
 		return nil, "", err
 	}

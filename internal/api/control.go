@@ -53,7 +53,6 @@ func (s *Server) registerControl(api huma.API) {
 		do                 control
 	}{
 		{"pause", "Pause a run: nothing more of it is sent", "Pause every run", s.engine.Pause},
-		{"approve", "Let the items go that a canary held back", "Approve every run that waits", s.engine.Approve},
 		{"cancel", "Cancel a run", "Cancel every run", s.cancelled},
 	}
 	for _, a := range all {
@@ -64,6 +63,9 @@ func (s *Server) registerControl(api huma.API) {
 		})
 		s.registerAll(api, a.action, a.every, a.do)
 	}
+	gates := &gateOps{store: s.store, engine: s.engine, control: s.control}
+	gates.register(s, api)
+	s.registerAll(api, "approve", "Approve every run whose canary waits", s.engine.Approve)
 	register(s, api, byOperator(huma.Operation{
 		OperationID: "resume-run", Method: http.MethodPost, Path: "/runs/{run}/resume", Summary: "Resume a run",
 	}), s.resume)

@@ -83,7 +83,7 @@ func (s *Server) setRun(ctx context.Context, in *setRunInput) (ChangedRun, error
 func pausedText(hold controlstore.Hold, detail string) string {
 	text := map[controlstore.Hold]string{
 		controlstore.HoldOperator: "by an operator", controlstore.HoldThreshold: "for its threshold",
-		controlstore.HoldCanary: "until its canary is approved",
+		controlstore.HoldGuard: "by its guard", controlstore.HoldCanary: "until its canary is approved",
 	}[hold]
 	if text != "" && detail != "" {
 		text += ": " + detail

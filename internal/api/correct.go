@@ -74,6 +74,7 @@ type correctInput struct {
 	Cascade bool   `query:"cascade" doc:"redo the steps after in any case, not only where a part changes"`
 	DryRun  bool   `query:"dry_run" doc:"change nothing, and say what would be done"`
 	Reason  string `query:"reason" doc:"why, for the audit log"`
+	ShapeQuery
 
 	body io.Reader
 }
@@ -99,7 +100,11 @@ func (c *corrections) correct(ctx context.Context, in *correctInput) (out Correc
 	if err != nil {
 		return out, err
 	}
-	given := adding{config: c.s.intakeConfig(ctx, in.Format, in.Key), kept: kept}
+	config, err := c.config(ctx, id, &in.ShapeQuery, in.Format, in.Key)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	given := adding{config: config, kept: kept}
 	defer func() { _ = errors.Join(given.close(), kept.Close()) }() // what was read has been read
 	if err := given.open(); err != nil {
 		return out, err
@@ -135,7 +140,11 @@ func (c *corrections) correctItem(ctx context.Context, in *correctItemInput) (Co
 	if err != nil {
 		return Corrected{}, err
 	}
-	payload, err := intake.Object(in.Body.Payload, c.s.intakeConfig(ctx, "", ""))
+	config, err := c.config(ctx, id, &ShapeQuery{}, "", "")
+	if err != nil {
+		return Corrected{}, err
+	}
+	payload, err := intake.Object(in.Body.Payload, config)
 	if err != nil {
 		return Corrected{}, &inputError{"payload: " + strings.TrimPrefix(err.Error(), "line 1: ")}
 	}
@@ -154,9 +163,27 @@ func (c *corrections) correctItem(ctx context.Context, in *correctItemInput) (Co
 		}})
 }
 
-// do corrects. Whatever comes goes through here: what a plan says of its items is to be checked in what Items yields.
+// config is how what corrects the items of a run is read: as its plan says. What does not fit the schema is refused,
+// whatever the plan does with such items.
+func (c *corrections) config(ctx context.Context, run workqueue.RunID, shape *ShapeQuery, format, key string,
+) (intake.Config, error) {
+	look, err := itemsOf(ctx, c.s.store, run)
+	if err == nil {
+		look, err = shape.over(look)
+	}
+	if err != nil {
+		return intake.Config{}, err
+	}
+	config, err := c.s.intakeConfig(ctx, format, key, look)
+	config.TakeInvalid, config.Sort = false, ""
+	return config, err
+}
+
 func (c *corrections) do(ctx context.Context, req *redo.CorrectRequest) (Corrected, error) {
 	done, err := c.s.engine.Correct(ctx, *req)
+	if invalid, ok := errors.AsType[*intake.InvalidError](err); ok {
+		invalid.Mended = true
+	}
 	if err != nil {
 		return Corrected{}, seen(err, "tranche run items "+req.Run.String())
 	}

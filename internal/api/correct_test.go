@@ -51,6 +51,28 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 	}
 }
 
+// What corrects items has to fit the schema of the run, and mends what did not.
+func TestCorrectionsFitTheSchema(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	plan := "items:\n  invalid: fail\n  schema:\n    type: object\n    required: [name]\n    properties:\n" +
+		"      name: {type: string, minLength: 2}\nsteps:\n  - {name: echo, endpoint: echo}\n"
+	b.says(200, "/plans?name=s", plan)
+	b.says(201, "/runs?plan_ref=s&name=s", "id,name\n1,ann\n2,b\n", `"invalid":1`)
+	var run workqueue.RunID
+	if err := b.pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 's'`).Scan(&run); err != nil {
+		t.Fatal(err)
+	}
+	b.answer(run, "", func(workqueue.Ordinal) []byte { return []byte("1") })
+	b.says(422, "/runs/s/correct", "id,name\n2,c\n", "Nothing was corrected")
+	b.says(422, "/runs/s/items/2/correct", `{"payload":{"id":"2","name":"c"}}`, "payload: ", "name")
+	b.says(200, "/runs/s/items/2/correct", `{"payload":{"id":"2","name":"bob"}}`, `"begun":1`)
+	b.answer(run, "", func(workqueue.Ordinal) []byte { return []byte("1") })
+	if _, text := b.get("/runs/s"); !strings.Contains(text, `"done":2,"failed":0`) {
+		t.Errorf("the run: %s", text)
+	}
+}
+
 // A run carries on what an earlier one failed, some of it with other data; both are linked, counted and
 // compared as one.
 func TestCarryOnAnEarlierRun(t *testing.T) {

@@ -33,7 +33,7 @@ func bodyExamples() map[string]any {
 		"pause-all-runs":       all,
 		"resume-run":           fields{"max_failed": "2%"},
 		"resume-all-runs":      all,
-		"approve-run":          fields{"reason": "looked at the statements of the sample"},
+		"approve-run":          fields{"step": "send", "reason": "looked at the statements of the sample"},
 		"approve-all-runs":     all,
 		"cancel-run":           fields{"reason": "started with last year's file"},
 		"cancel-all-runs":      all,

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -57,6 +58,7 @@ func (s *Server) registerReport(api huma.API) {
 type reportInput struct {
 	RunPath
 	Against string `query:"against" doc:"an earlier run to compare with: an id, a piece of one, or a name"`
+	Before  string `query:"before" maxLength:"64" doc:"with against: compare what stands before this step"`
 	Digests bool   `query:"digests" default:"true" doc:"false leaves the digests out: they read every item"`
 }
 
@@ -83,7 +85,7 @@ func (s *Server) reportRun(ctx context.Context, in *reportInput) (ReportDocument
 	if in.Against == "" {
 		return out, nil
 	}
-	out.Against, err = s.against(ctx, id, against, in.Digests)
+	out.Against, err = s.against(ctx, id, against, in)
 	return out, err
 }
 
@@ -92,13 +94,16 @@ func (s *Server) digests(ctx context.Context, id workqueue.RunID) (*reportstore.
 	return &digests, err
 }
 
-func (s *Server) against(ctx context.Context, here, there workqueue.RunID, digests bool) (*Against, error) {
-	found, err := reportstore.New(s.store).Compare(ctx, here, there, nil)
+func (s *Server) against(ctx context.Context, here, there workqueue.RunID, in *reportInput) (*Against, error) {
+	found, err := reportstore.New(s.store).CompareBefore(ctx, here, there, in.Before, nil)
+	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
+		return nil, &inputError{"before: " + choice.Error()}
+	}
 	if err != nil {
 		return nil, err
 	}
 	out := &Against{Comparison: found}
-	if digests {
+	if in.Digests {
 		out.Digests, err = s.digests(ctx, there)
 	}
 	return out, err

@@ -18,8 +18,15 @@ import (
 // answer records a result of each item of a run, by ordinal; nil fails it.
 func (b *bench) answer(run workqueue.RunID, contentType string, result func(workqueue.Ordinal) []byte) {
 	b.Helper()
+	b.answerStep(run, 0, contentType, result)
+}
+
+func (b *bench) answerStep(
+	run workqueue.RunID, step workqueue.Step, contentType string, result func(workqueue.Ordinal) []byte,
+) {
+	b.Helper()
 	claimed, err := dispatch.New(b.store).Claim(b.Context(), dispatch.ClaimRequest{Session: b.engine.session, Run: run,
-		MaxSlices: 100, MaxBytes: 1 << 20})
+		Step: step, MaxSlices: 100, MaxBytes: 1 << 20})
 	if err != nil {
 		b.Fatal(err)
 	}

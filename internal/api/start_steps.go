@@ -22,7 +22,7 @@ func stepSpecs(plan *gather.Plan) ([]workqueue.StepSpec, error) {
 			Name: step.Name, Endpoint: step.PaceKey(), StepSettings: step.StepSettings,
 			Kind: workqueue.Kind(step.Kind()), Needs: numbersOf(plan, step.Needs),
 			Inputs: numbersOf(plan, step.InputParts()), NoItem: !step.SeesItem(), Optional: step.Optional,
-			Barrier: step.Barrier, Config: config,
+			Barrier: step.Barrier, Approval: step.Approval, Config: config,
 		}
 	}
 	return steps, nil

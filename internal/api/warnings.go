@@ -57,6 +57,8 @@ func (s *Server) obstacles(ctx context.Context, run *inspect.RunView) []string {
 	for i := range run.Steps {
 		st := &run.Steps[i]
 		switch {
+		case st.Gate != nil && st.Gate.State == controlstore.GateWaiting:
+			warnings = append(warnings, gateWarning(st.Gate))
 		case st.Settled() >= st.Items:
 		case st.Kind == workqueue.KindLocal:
 			warnings = append(warnings, s.unknownLocal(ctx, st)...)
@@ -65,6 +67,16 @@ func (s *Server) obstacles(ctx context.Context, run *inspect.RunView) []string {
 		}
 	}
 	return append(warnings, s.unheard(ctx, names)...)
+}
+
+// gateWarning says whose turn it is at a step that waits for somebody.
+func gateWarning(g *controlstore.Gate) string {
+	but := ""
+	if g.ApproveBy == workqueue.ApproveOther {
+		but = ", other than " + g.StartedBy + ","
+	}
+	return fmt.Sprintf("step %s waits for somebody%s to approve it; look first with: tranche run approve %s --step %s "+
+		"--dry-run", g.Name, but, g.Run, g.Name)
 }
 
 // unknownLocal warns of a step whose function no node has.

@@ -18,6 +18,12 @@ const (
 	ExitOther  = 1
 	ExitUsage  = 2
 	ExitFailed = 3
+	// ExitHeld is that a run that was waited for waits for somebody, and nobody may come.
+	ExitHeld = 4
+	// ExitMaxWait is that it did not end in time.
+	ExitMaxWait = 5
+	// ExitInterrupted is that somebody broke the wait off.
+	ExitInterrupted = 130
 )
 
 // usageError is a mistake on the command line.

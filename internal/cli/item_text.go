@@ -113,6 +113,8 @@ func itemState(step *client.ItemStep) string {
 		if len(step.LeftOutBy) > 0 {
 			state += ": " + stepNames(step.LeftOutBy) + " failed"
 		}
+	case step.WaitsForApproval:
+		state += ", until somebody approves the step"
 	case step.State == "waiting" && len(step.WaitsFor) > 0:
 		state += " for " + stepNames(step.WaitsFor)
 	case len(step.WaitsFor) > 0:

@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -19,10 +20,16 @@ func Held(r *health.HeldRun) Condition {
 		c.Title = "Paused, too many items failed: " + name
 		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on and allow more: "+
 			"`tranche run resume %s --max-failed N`", r.Run, r.Run)
+	case control.HoldGuard:
+		c.Title = "Paused, its first outcomes plainly failed: " + name
+		c.Remedy = fmt.Sprintf("See why: `tranche run errors %s`; then go on: `tranche run resume %s`, or not: "+
+			"`tranche run cancel %s`", r.Run, r.Run, r.Run)
 	case control.HoldCanary:
 		c.Title = "Waits for an approval of its sample: " + name
 		c.Remedy = fmt.Sprintf("Look at the sample: `tranche run show %s`; then let the rest go: `tranche run approve %s`",
 			r.Run, r.Run)
+	case health.Gate:
+		c = gate(c, r, name)
 	default:
 		c.Severity = Info
 		c.Title = "Paused by " + r.By + ": " + name
@@ -31,11 +38,33 @@ func Held(r *health.HeldRun) Condition {
 	return dated(r.Since, c)
 }
 
-func heldKind(hold control.Hold) Kind {
-	if hold == control.HoldCanary {
-		return RunApproval
+// gate is the condition of a run of which steps wait for somebody.
+func gate(c Condition, r *health.HeldRun, name string) Condition {
+	steps, step := "Step "+r.Detail+" waits", r.Detail
+	if strings.Contains(step, ", ") {
+		steps, step = "Steps "+r.Detail+" wait", "NAME"
 	}
-	return RunHeld
+	c.Title = steps + " for an approval: " + name
+	c.Detail = "All that comes before has ended, and nothing goes on before somebody has looked."
+	if r.By != "" {
+		c.Detail += " That must not be " + r.By + ", who started the run."
+	}
+	c.Remedy = fmt.Sprintf("Look at the sample: `tranche run approve %s --step %s --dry-run`; then let it begin: "+
+		"`tranche run approve %[1]s --step %[2]s`", r.Run, step)
+	return c
+}
+
+func heldKind(hold control.Hold) Kind {
+	switch hold {
+	case control.HoldCanary:
+		return RunApproval
+	case control.HoldGuard:
+		return RunGuard
+	case health.Gate:
+		return RunGate
+	default:
+		return RunHeld
+	}
 }
 
 // Unsealed is the condition of an open run that was not sealed in time, at a time of the database's clock.

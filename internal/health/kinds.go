@@ -24,6 +24,7 @@ func (k Kind) words() (title, of, counted string) {
 		title, of, counted string
 	}{
 		{FailedItems, "Failed items", "run", "item"}, {RunHeld, "Paused", "run", ""},
+		{RunGuard, "Paused, first outcomes failed", "run", ""}, {RunGate, "At a gate, waiting for an approval", "run", ""},
 		{RunApproval, "Waiting for an approval", "run", ""}, {RunOverdue, "Not sealed in time", "run", ""},
 		{StaleSlices, "Past the deadline", "run", ""}, {NoListeners, "Nobody listens", "endpoint", ""},
 		{BreakerOpen, "Most requests fail", "endpoint", ""}, {DeadLetters, "Dead letters", "endpoint", "letter"},

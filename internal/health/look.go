@@ -74,6 +74,7 @@ func (f *facts) cut(listed int) (kinds []Kind) {
 		cut  bool
 	}{
 		{FailedItems, len(db.Failed) >= listed}, {RunHeld, len(db.Held) >= listed}, {RunApproval, len(db.Held) >= listed},
+		{RunGuard, len(db.Held) >= listed}, {RunGate, len(db.Held) >= listed},
 		{RunOverdue, len(db.Overdue) >= listed},
 		{OldestWaiting, db.IdleCut || len(db.Untaken) >= listed}, {StaleSlices, len(db.Stale) >= listed},
 		{BreakerOpen, len(db.Open) >= listed}, {TokenExpiring, len(db.Tokens) >= listed},

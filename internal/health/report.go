@@ -44,6 +44,8 @@ const (
 	StreamSettings Kind = "stream_settings"
 	RunHeld        Kind = "run_held"     // by its threshold, or by somebody
 	RunApproval    Kind = "run_approval" // its canary waits for somebody
+	RunGuard       Kind = "run_guard"    // by its guard: its first outcomes plainly failed
+	RunGate        Kind = "run_gate"     // a step of it waits for somebody
 	RunOverdue     Kind = "run_overdue"
 	// RunWillBeLate and RunCompleted stand in alerts only.
 	RunWillBeLate Kind = "run_will_be_late"

@@ -99,6 +99,36 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	w.appears(health.RunHeld, idle.String(), health.Info, "Paused by Ann", "lunch", "tranche run resume")
 }
 
+// A guard, and a gate: somebody has to look, and the health says who may not.
+func TestGuardsAndGatesWantADecision(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Fail("no_address", "there is none") })
+	w.serve("letters", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
+
+	guarded := request("bills")
+	guarded.Guard, guarded.Steps[0].InFlight = workqueue.GuardRule{Failures: 10, Within: 20}, 1
+	bad := w.start(guarded, 100)
+	gated := request("letters")
+	send := gated.Steps[0]
+	send.Name, send.Needs, send.Barrier, send.Approval = "send", []int{0}, true, workqueue.ApproveOther
+	gated.Steps = append(gated.Steps, send)
+	waiting := w.start(gated, 30)
+	w.appears(health.RunGuard, bad.String(), health.Warning, "first outcomes", "no_address", "tranche run errors")
+	w.appears(health.RunGate, waiting.String(), health.Warning, "Step send waits", "must not be test",
+		"--step send --dry-run")
+
+	if _, err := w.node.Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.node.Approve(t.Context(), control.Control{Run: waiting, Actor: "ann", Step: "send"}); err != nil {
+		t.Fatal(err)
+	}
+	w.goes(health.RunGuard, bad.String())
+	w.goes(health.RunGate, waiting.String())
+}
+
 func TestAnOpenRunIsOverdue(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

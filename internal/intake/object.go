@@ -7,7 +7,8 @@ import (
 )
 
 // Object checks a payload that came alone, as a row of NDJSON without a key would be, and returns it as it is stored:
-// one compact JSON object. Of the limits those of a row hold.
+// one compact JSON object. Of the limits those of a row hold, and so does
+// the schema.
 func Object(text []byte, cfg Config) ([]byte, error) {
 	cfg.MaxFieldBytes = cmp.Or(cfg.MaxFieldBytes, DefaultMaxFieldBytes)
 	n := newNDJSON(&lineReader{number: 1}, cfg)
@@ -21,6 +22,11 @@ func Object(text []byte, cfg Config) ([]byte, error) {
 	}
 	if _, err := n.check(line); err != nil {
 		return nil, err
+	}
+	if cfg.Schema != nil {
+		if faults := cfg.Schema.NewChecker().Check(line); faults != nil {
+			return nil, &InputError{Reason: describe(faults)}
+		}
 	}
 	return line, nil
 }

@@ -71,7 +71,7 @@ func newSystem(m *Metrics, every time.Duration) *system {
 		"Conditions that a person must see to, as tranche health and its page have them; 20 of a kind at the most.",
 		"kind", "severity")
 	s.runs = c.gauge("tranche_runs", "Runs under way: state is loading, running or held.", "state")
-	s.held = c.gauge("tranche_runs_held", "Runs that are held: reason is operator, threshold or canary.", "reason")
+	s.held = c.gauge("tranche_runs_held", "Runs that are held: reason is operator, threshold, guard or canary.", "reason")
 	s.oldestRun = c.gauge("tranche_run_oldest_unfinished_seconds", "Age of the oldest run under way; 0: there is none.")
 	s.overdue = c.gauge("tranche_runs_overdue", "Open runs that were not sealed in time.")
 	s.describeWork(c)

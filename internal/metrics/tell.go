@@ -22,7 +22,8 @@ func (s *system) tellConditions(to chan<- prometheus.Metric, all []health.Condit
 func (s *system) tellRuns(to chan<- prometheus.Metric, r *measure.Reading) {
 	states := map[string]int64{"loading": 0, "running": 0, "held": 0}
 	holds := map[string]int64{}
-	for _, hold := range []control.Hold{control.HoldOperator, control.HoldThreshold, control.HoldCanary} {
+	for _, hold := range []control.Hold{control.HoldOperator, control.HoldThreshold, control.HoldGuard,
+		control.HoldCanary} {
 		holds[string(hold)] = 0
 	}
 	oldest := 0.0

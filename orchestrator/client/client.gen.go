@@ -41,9 +41,17 @@ const (
 	FormatParquet Format = "parquet"
 )
 
+// Defines values for GateState.
+const (
+	GateStateApproved GateState = "approved"
+	GateStateShut     GateState = "shut"
+	GateStateWaiting  GateState = "waiting"
+)
+
 // Defines values for Hold.
 const (
 	HoldCanary    Hold = "canary"
+	HoldGuard     Hold = "guard"
 	HoldOperator  Hold = "operator"
 	HoldThreshold Hold = "threshold"
 )
@@ -254,6 +262,9 @@ type AddedItems struct {
 
 	// Key the column or field that the keys came from
 	Key string `json:"key,omitempty"`
+
+	// Warnings what was found out about the input
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // AddedOperations defines model for AddedOperations.
@@ -478,6 +489,15 @@ type AppliedSchedule struct {
 
 	// Warnings what may not be what was meant, or is not there yet
 	Warnings []string `json:"warnings"`
+}
+
+// ApproveSettings defines model for ApproveSettings.
+type ApproveSettings struct {
+	// Reason why, for whoever looks at the run and for the audit log
+	Reason string `json:"reason,omitempty"`
+
+	// Step let this step begin, which waits; absent: the canary is meant
+	Step string `json:"step,omitempty"`
 }
 
 // AsideSettings defines model for AsideSettings.
@@ -1402,6 +1422,9 @@ type DryRun struct {
 	// Skipped duplicates that would be left out
 	Skipped int64 `json:"skipped"`
 
+	// Invalid items that would fail at once: they do not fit the schema
+	Invalid int64 `json:"invalid,omitempty"`
+
 	// Bytes of the items' payloads
 	Bytes int64 `json:"bytes"`
 
@@ -1495,6 +1518,16 @@ type EarlierPayload struct {
 	// Actor by whom
 	Actor  string `json:"actor"`
 	Reason string `json:"reason,omitempty"`
+}
+
+// EarlierRun defines model for EarlierRun.
+type EarlierRun struct {
+	Run        string    `json:"run"`
+	Name       string    `json:"name,omitempty"`
+	FinishedAt time.Time `json:"finished_at"`
+	Items      int64     `json:"items"`
+	Done       int64     `json:"done"`
+	Failed     int64     `json:"failed"`
 }
 
 // Endpoint defines model for Endpoint.
@@ -1898,6 +1931,93 @@ type Firing struct {
 // Format is a text; a newer server may know more values.
 type Format string
 
+// Gate defines model for Gate.
+type Gate struct {
+	Run  string `json:"run"`
+	Step string `json:"step"`
+
+	// State shut: what it needs has not ended
+	State GateState `json:"state"`
+
+	// ApproveBy other: not by whoever started the run; one of anyone, other
+	ApproveBy string `json:"approve_by"`
+
+	// StartedBy who started the run
+	StartedBy string `json:"started_by"`
+
+	// Since when it began to wait for somebody
+	Since      *time.Time `json:"since,omitempty"`
+	ApprovedBy string     `json:"approved_by,omitempty"`
+	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+}
+
+// GateDocument defines model for GateDocument.
+type GateDocument struct {
+	Run  string `json:"run"`
+	Step string `json:"step"`
+
+	// State shut: what it needs has not ended
+	State GateState `json:"state"`
+
+	// ApproveBy other: not by whoever started the run; one of anyone, other
+	ApproveBy string `json:"approve_by"`
+
+	// StartedBy who started the run
+	StartedBy string `json:"started_by"`
+
+	// Since when it began to wait for somebody
+	Since      *time.Time `json:"since,omitempty"`
+	ApprovedBy string     `json:"approved_by,omitempty"`
+	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+
+	// Items those that go on
+	Items int64 `json:"items"`
+
+	// LeftOut those that do not: a step before has failed for them
+	LeftOut int64 `json:"left_out"`
+
+	// Before the steps that it needs, and how they ended
+	Before []GateStep `json:"before"`
+
+	// Sample some items that go on, others each time
+	Sample []GateItem `json:"sample"`
+
+	// Earlier the run of the plan that completed last before this one was made
+	Earlier *EarlierRun `json:"earlier,omitempty"`
+
+	// Refused why who asks may not approve it now
+	Refused string `json:"refused,omitempty"`
+}
+
+// GateItem defines model for GateItem.
+type GateItem struct {
+	Ordinal int32  `json:"ordinal"`
+	Key     string `json:"key"`
+
+	// Results to be had from GET /runs/{run}/items/{key}/result
+	Results []GateResult `json:"results"`
+}
+
+// GateResult defines model for GateResult.
+type GateResult struct {
+	Step string `json:"step"`
+
+	// ContentType absent: application/json
+	ContentType string `json:"content_type,omitempty"`
+	Bytes       int64  `json:"bytes"`
+}
+
+// GateState is a text; a newer server may know more values.
+type GateState string
+
+// GateStep defines model for GateStep.
+type GateStep struct {
+	Step    string `json:"step"`
+	Done    int64  `json:"done"`
+	Failed  int64  `json:"failed"`
+	Skipped int64  `json:"skipped"`
+}
+
 // GenerationReport defines model for GenerationReport.
 type GenerationReport struct {
 	Generation int32     `json:"generation"`
@@ -2183,6 +2303,9 @@ type ItemStep struct {
 
 	// Attempts every slice that held the item, oldest first
 	Attempts []Attempt `json:"attempts"`
+
+	// WaitsForApproval what the step needs has ended, and somebody has to approve
+	WaitsForApproval bool `json:"waits_for_approval,omitempty"`
 }
 
 // ItemView defines model for ItemView.
@@ -2632,6 +2755,11 @@ type OpenSettings struct {
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
+	// Guard pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off
+	//
+	// Examples: 50/100
+	Guard *string `json:"guard,omitempty"`
+
 	// Canary items of a spread sample that goes first; 0: none
 	//
 	// Examples: 100
@@ -2656,6 +2784,49 @@ type OpenSettings struct {
 	//
 	// Examples: stop
 	OnFailure *string `json:"on_failure,omitempty"`
+
+	// Schema a JSON Schema that the items must fit
+	Schema json.RawMessage `json:"schema,omitempty"`
+
+	// Encoding of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	//
+	// Examples: windows-1252
+	Encoding *string `json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	//
+	// Examples: true
+	NoHeader *bool `json:"no_header,omitempty"`
+
+	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
+	//
+	// Examples: ["id"]
+	Columns []string `json:"columns,omitempty"`
+
+	// Rename another name for a column or field
+	//
+	// Examples: ["kontonr=id"]
+	Rename []string `json:"rename,omitempty"`
+
+	// Types what a field becomes: number, text, bool or json
+	//
+	// Examples: ["balance=number"]
+	Types []string `json:"types,omitempty"`
+
+	// Sort the field that the items are ordered by, whatever their order in the input
+	//
+	// Examples: balance
+	Sort *string `json:"sort,omitempty"`
+
+	// Desc with sort: the greatest first
+	//
+	// Examples: true
+	Desc *bool `json:"desc,omitempty"`
+
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	//
+	// Examples: fail
+	Invalid *string `json:"invalid,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
 	//
@@ -2949,8 +3120,11 @@ type Preview struct {
 	Rows []PreviewRow `json:"rows"`
 
 	// Read rows of which nothing is amiss in what was sent
-	Read     int      `json:"read"`
-	Warnings []string `json:"warnings"`
+	Read int `json:"read"`
+
+	// Schema a JSON Schema that these rows fit, as a proposal
+	Schema   json.RawMessage `json:"schema"`
+	Warnings []string        `json:"warnings"`
 }
 
 // PreviewRow defines model for PreviewRow.
@@ -3078,6 +3252,9 @@ type ReportDocument struct {
 
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
+
+	// Approval steps that wait for somebody to approve them
+	Approval []string `json:"approval,omitempty"`
 
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
@@ -3606,6 +3783,9 @@ type RunDocument struct {
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
 
+	// Approval steps that wait for somebody to approve them
+	Approval []string `json:"approval,omitempty"`
+
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
 	Source    string    `json:"source,omitempty"`
@@ -3636,6 +3816,9 @@ type RunDocument struct {
 
 	// MaxFailed how many failed items pause it, like 500 or 1%
 	MaxFailed string `json:"max_failed,omitempty"`
+
+	// Guard first failures of a step that pause it, like 200/400; or off
+	Guard string `json:"guard"`
 
 	// FailedLimit the same in items, once all items are there
 	FailedLimit *int64 `json:"failed_limit,omitempty"`
@@ -3742,6 +3925,11 @@ type RunSettings struct {
 	// Examples: 1%
 	MaxFailed *string `json:"max_failed,omitempty"`
 
+	// Guard pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off
+	//
+	// Examples: 50/100
+	Guard *string `json:"guard,omitempty"`
+
 	// Canary items of a spread sample that goes first; 0: none
 	//
 	// Examples: 100
@@ -3766,6 +3954,49 @@ type RunSettings struct {
 	//
 	// Examples: stop
 	OnFailure *string `json:"on_failure,omitempty"`
+
+	// Schema a JSON Schema that the items must fit
+	Schema json.RawMessage `json:"schema,omitempty"`
+
+	// Encoding of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	//
+	// Examples: windows-1252
+	Encoding *string `json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	//
+	// Examples: true
+	NoHeader *bool `json:"no_header,omitempty"`
+
+	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
+	//
+	// Examples: ["id"]
+	Columns []string `json:"columns,omitempty"`
+
+	// Rename another name for a column or field
+	//
+	// Examples: ["kontonr=id"]
+	Rename []string `json:"rename,omitempty"`
+
+	// Types what a field becomes: number, text, bool or json
+	//
+	// Examples: ["balance=number"]
+	Types []string `json:"types,omitempty"`
+
+	// Sort the field that the items are ordered by, whatever their order in the input
+	//
+	// Examples: balance
+	Sort *string `json:"sort,omitempty"`
+
+	// Desc with sort: the greatest first
+	//
+	// Examples: true
+	Desc *bool `json:"desc,omitempty"`
+
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	//
+	// Examples: fail
+	Invalid *string `json:"invalid,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
 	//
@@ -3866,6 +4097,9 @@ type RunSummary struct {
 
 	// Sampling its canary is under way, which tells no time left
 	Sampling bool `json:"sampling,omitempty"`
+
+	// Approval steps that wait for somebody to approve them
+	Approval []string `json:"approval,omitempty"`
 
 	// Open while it takes items, before it is sealed
 	Open      *OpenView `json:"open,omitempty"`
@@ -4167,7 +4401,10 @@ type Started struct {
 	PlanVersion int   `json:"plan_version,omitempty"`
 	Items       int64 `json:"items"`
 	Skipped     int64 `json:"skipped"`
-	Existing    bool  `json:"existing"`
+
+	// Invalid items that do not fit the schema: they have failed
+	Invalid  int64 `json:"invalid,omitempty"`
+	Existing bool  `json:"existing"`
 
 	// Key the column or field that the keys came from
 	Key      string   `json:"key,omitempty"`
@@ -4386,6 +4623,9 @@ type StepView struct {
 	// Barrier it begins when its needs have ended for all items
 	Barrier       bool `json:"barrier,omitempty"`
 	BarrierPassed bool `json:"barrier_passed,omitempty"`
+
+	// Gate with a barrier that somebody has to approve
+	Gate *Gate `json:"gate,omitempty"`
 
 	// State waiting: for other steps; one of waiting, running, completed
 	State string `json:"state"`
@@ -4827,6 +5067,21 @@ type PreviewItemsParams struct {
 	// Key the column or field that is the item's key
 	Key string `form:"key,omitempty" json:"key,omitempty"`
 
+	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row
+	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field, like kontonr=id
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes, like balance=number: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
+
 	// Truncated the file goes on: its last row may be cut, and is left out
 	Truncated bool `form:"truncated,omitempty" json:"truncated,omitempty"`
 }
@@ -4905,6 +5160,9 @@ type StartRunParams struct {
 	// MaxFailed pause when more items fail: a number like 500, or 1%; or none
 	MaxFailed string `form:"max_failed,omitempty" json:"max_failed,omitempty"`
 
+	// Guard pause when, of the first outcomes of a step, so many fail with one code for good: 200/400 unless it says else; or off
+	Guard string `form:"guard,omitempty" json:"guard,omitempty"`
+
 	// Canary items of a spread sample that goes first; 0: none
 	Canary string `form:"canary,omitempty" json:"canary,omitempty"`
 
@@ -4919,6 +5177,33 @@ type StartRunParams struct {
 
 	// OnFailure with an order: continue, or stop, and what follows a failed item is not tried
 	OnFailure string `form:"on_failure,omitempty" json:"on_failure,omitempty"`
+
+	// Schema a JSON Schema that the items must fit
+	Schema string `form:"schema,omitempty" json:"schema,omitempty"`
+
+	// Encoding of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	NoHeader string `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
+
+	// Sort the field that the items are ordered by, whatever their order in the input
+	Sort string `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Desc with sort: the greatest first
+	Desc string `form:"desc,omitempty" json:"desc,omitempty"`
+
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	Invalid string `form:"invalid,omitempty" json:"invalid,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
 	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
@@ -5033,6 +5318,21 @@ type CorrectParams struct {
 
 	// Reason why, for the audit log
 	Reason string `form:"reason,omitempty" json:"reason,omitempty"`
+
+	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row
+	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field, like kontonr=id
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes, like balance=number: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
 }
 
 // ListErrorsParams defines parameters for ListErrors.
@@ -5107,6 +5407,15 @@ type ExportRunParams struct {
 	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
 }
 
+// GetGateParams defines parameters for GetGate.
+type GetGateParams struct {
+	// Step absent: the one that waits, or the only one that has a gate
+	Step string `form:"step,omitempty" json:"step,omitempty"`
+
+	// Sample so many items, by chance
+	Sample *int `form:"sample,omitempty" json:"sample,omitempty"`
+}
+
 // GetGroupsParams defines parameters for GetGroups.
 type GetGroupsParams struct {
 	// By a field of the payloads, at their top; absent: only the fields are listed
@@ -5156,6 +5465,21 @@ type AddItemsParams struct {
 
 	// Format recognised when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
+
+	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row
+	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field, like kontonr=id
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes, like balance=number: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
 }
 
 // GetItemParams defines parameters for GetItem.
@@ -5192,6 +5516,9 @@ type GetPlanesParams struct {
 type ReportRunParams struct {
 	// Against an earlier run to compare with: an id, a piece of one, or a name
 	Against string `form:"against,omitempty" json:"against,omitempty"`
+
+	// Before with against: compare what stands before this step
+	Before string `form:"before,omitempty" json:"before,omitempty"`
 
 	// Digests false leaves the digests out: they read every item
 	Digests bool `form:"digests,omitempty" json:"digests,omitempty"`
@@ -5754,6 +6081,11 @@ func (c *Client) PreviewItems(ctx context.Context, params PreviewItemsParams, co
 	ask := request{operation: "preview-items", method: http.MethodPost, path: path("/items/preview")}
 	ask.add("format", params.Format, false)
 	ask.add("key", params.Key, false)
+	ask.add("encoding", params.Encoding, false)
+	ask.add("no_header", params.NoHeader, false)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
 	ask.add("truncated", params.Truncated, false)
 	ask.contentType, ask.body = contentType, body
 	err := c.exchange(ctx, ask, &out, options)
@@ -5936,11 +6268,21 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask := request{operation: "start-run", method: http.MethodPost, path: path("/runs")}
 	ask.add("priority", params.Priority, true)
 	ask.add("max_failed", params.MaxFailed, true)
+	ask.add("guard", params.Guard, true)
 	ask.add("canary", params.Canary, true)
 	ask.add("canary_auto", params.CanaryAuto, true)
 	ask.add("order_by", params.OrderBy, true)
 	ask.add("partitions", params.Partitions, true)
 	ask.add("on_failure", params.OnFailure, true)
+	ask.add("schema", params.Schema, true)
+	ask.add("encoding", params.Encoding, true)
+	ask.add("no_header", params.NoHeader, true)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
+	ask.add("sort", params.Sort, true)
+	ask.add("desc", params.Desc, true)
+	ask.add("invalid", params.Invalid, true)
 	ask.add("chunk", params.Chunk, true)
 	ask.add("chunk_bytes", params.ChunkBytes, true)
 	ask.add("chunk_time", params.ChunkTime, true)
@@ -5974,7 +6316,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	return c.stream(ctx, ask, options)
 }
 
-// ApproveAllRuns: Approve every run that waits.
+// ApproveAllRuns: Approve every run whose canary waits.
 //
 // It is POST /runs/approve, for role operator.
 func (c *Client) ApproveAllRuns(ctx context.Context, body ControlAll, options ...CallOption) (Controlled, error) {
@@ -6056,10 +6398,13 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 	return out, err
 }
 
-// ApproveRun: Let the items go that a canary held back.
+// ApproveRun: Let the items go that a canary held back, or a step begin.
+//
+// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: other, who
+// started the run is refused with 403.
 //
 // It is POST /runs/{run}/approve, for role operator.
-func (c *Client) ApproveRun(ctx context.Context, run string, body ControlSettings, options ...CallOption) (Controlled, error) {
+func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
 	var out Controlled
 	ask := request{operation: "approve-run", method: http.MethodPost, path: path("/runs/%s/approve", run)}
 	ask.document = body
@@ -6106,6 +6451,11 @@ func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, 
 	ask.add("cascade", params.Cascade, false)
 	ask.add("dry_run", params.DryRun, false)
 	ask.add("reason", params.Reason, false)
+	ask.add("encoding", params.Encoding, false)
+	ask.add("no_header", params.NoHeader, false)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
 	ask.contentType, ask.body = contentType, body
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
@@ -6184,6 +6534,18 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	return c.stream(ctx, ask, options)
 }
 
+// GetGate: What waits for somebody between two steps of a run.
+//
+// It is GET /runs/{run}/gate, for role viewer.
+func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, options ...CallOption) (GateDocument, error) {
+	var out GateDocument
+	ask := request{operation: "get-gate", method: http.MethodGet, path: path("/runs/%s/gate", run)}
+	ask.add("step", params.Step, false)
+	ask.add("sample", params.Sample, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // GetGroups: Items by the value of a field of their payloads.
 //
 // How many items have each value and how they stand, over all steps: the 50 most frequent values, and all others
@@ -6258,6 +6620,11 @@ func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams
 	ask.add("idempotency_key", params.IdempotencyKey, false)
 	ask.add("key", params.Key, false)
 	ask.add("format", params.Format, false)
+	ask.add("encoding", params.Encoding, false)
+	ask.add("no_header", params.NoHeader, false)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
 	ask.contentType, ask.body = contentType, body
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
@@ -6361,6 +6728,7 @@ func (c *Client) ReportRun(ctx context.Context, run string, params ReportRunPara
 	var out ReportDocument
 	ask := request{operation: "report-run", method: http.MethodGet, path: path("/runs/%s/report", run)}
 	ask.add("against", params.Against, false)
+	ask.add("before", params.Before, false)
 	ask.add("digests", params.Digests, false)
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
@@ -6838,4 +7206,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 2b1063a12b10d151cbae2588537230ed, is d1be7fd0d91cd6883692c297c39f05a29c0c2fd2efdc704f04e8293be797916f.
+// Of 69455130ecb6dde9a6dd9cd58a929635, is 313fd79c2eb5e4b567338f591ecbcb56dc89200c35773bfbf3523410712d945d.

@@ -21,10 +21,13 @@ type Run struct {
 	Endpoints []string
 	Items     int64
 
-	Hold       string // operator, threshold or canary; empty: it is not held
+	Hold       string // operator, threshold, guard or canary; empty: it is not held
 	HoldDetail string
 	HeldAt     *time.Time
 	HeldBy     string
+	Gate       string // steps that wait for somebody to approve them; empty: none
+	GateSince  *time.Time
+	NotBy      string     // who must not
 	SealBy     *time.Time // of one that should have been sealed by now
 	Schedule   string     // of one that should end in time
 	DoneBy     *time.Time
@@ -50,12 +53,18 @@ const (
 	activeRuns = `
 SELECT r.id, coalesce(r.name, ''), r.plan, array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id),
     r.items, coalesce(r.hold, ''), left(r.hold_detail, 500), r.held_at, r.held_by,
+    coalesce(g.name, ''), g.gate_since, CASE WHEN g.other THEN r.created_by ELSE '' END,
     CASE WHEN r.opened AND r.sealed_at IS NULL AND r.seal_by <= clock_timestamp() THEN r.seal_by END,
     coalesce(f.schedule, ''), f.done_by, coalesce(f.late, '')
 FROM batchrun r LEFT JOIN LATERAL (
     SELECT schedule, done_by, late FROM schedule_fire f
     WHERE f.run_id = r.id AND f.state = 'started' AND f.done_by IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f ON true
-WHERE r.state = 'running' AND (r.hold IS NOT NULL OR f.done_by IS NOT NULL
+LEFT JOIN LATERAL (
+    SELECT string_agg(st.name, ', ' ORDER BY st.step) AS name, min(st.gate_since) AS gate_since,
+        bool_or(st.approval = 'other') AS other
+    FROM run_step st
+    WHERE st.run_id = r.id AND st.barrier AND NOT st.barrier_passed AND st.gate_since IS NOT NULL) g ON true
+WHERE r.state = 'running' AND (r.hold IS NOT NULL OR g.name IS NOT NULL OR f.done_by IS NOT NULL
     OR (r.opened AND r.sealed_at IS NULL AND r.seal_by <= clock_timestamp()))
 ORDER BY r.id LIMIT $1`
 

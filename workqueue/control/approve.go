@@ -40,10 +40,13 @@ const (
 SELECT id FROM batchrun WHERE state = 'running' AND canary_state = 'waiting' ORDER BY id`
 )
 
-// Approve lets all items of runs go whose samples have ended and wait for it.
+// Approve lets all items of runs go whose samples have ended and wait for it, or a step begin: see approveStep.
 func (s Store) Approve(ctx context.Context, c Control) (out Controlled, err error) {
 	if err := c.validate(); err != nil {
 		return out, fmt.Errorf("approve: %w", err)
+	}
+	if c.Step != "" {
+		return s.approveStep(ctx, &c)
 	}
 	runs := []workqueue.RunID{c.Run}
 	if c.All {
@@ -79,6 +82,11 @@ func (s Store) approve(ctx context.Context, c Control) (items int64, err error) 
 		r, err := readHold(ctx, tx, c.Run)
 		if err != nil {
 			return err
+		}
+		if r.state == "running" && r.Canary != "sampling" && r.Canary != "waiting" {
+			if err := waitsAtGates(ctx, tx, c.Run); err != nil {
+				return err
+			}
 		}
 		if err := r.mayApprove(); err != nil {
 			return err

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // Hold says why nothing is claimed of a run. What is under way is recorded all the same, and may complete the run.
@@ -20,9 +21,10 @@ type Hold string
 
 // The reasons of a hold.
 const (
-	HoldOperator  Hold = "operator"  // somebody paused it
-	HoldThreshold Hold = "threshold" // more of its items failed than may
-	HoldCanary    Hold = "canary"    // its canary has ended, and somebody has to approve
+	HoldOperator  Hold = "operator"       // somebody paused it
+	HoldThreshold Hold = "threshold"      // more of its items failed than may
+	HoldCanary    Hold = "canary"         // its canary has ended, and somebody has to approve
+	HoldGuard     Hold = settle.HoldGuard // its first outcomes plainly failed
 )
 
 // RunHold is a run as far as holds go. Its row is locked.

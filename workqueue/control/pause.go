@@ -14,7 +14,8 @@ import (
 // Control is an operator's wish about one run, or about every run that is under way.
 type Control struct {
 	Run    workqueue.RunID
-	All    bool // then Run is zero
+	All    bool   // then Run is zero
+	Step   string // of Approve: the step that may begin; empty: what a canary holds back
 	Reason string
 	Actor  string
 }
@@ -197,7 +198,7 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 				return err
 			}
 		}
-		chosen, err := c.sort(runs, (*RunHold).mayResume, &out)
+		chosen, err := c.sort(runs, c.mayResume, &out)
 		if err != nil {
 			return err
 		}
@@ -226,6 +227,15 @@ func (r *RunHold) prepare(ctx context.Context, tx pgx.Tx, actor string, maxFaile
 		return fmt.Errorf("count failed items of run %s: %w", r.id, err)
 	}
 	return nil
+}
+
+// mayResume leaves a run that its guard holds to somebody who names it.
+func (c *Control) mayResume(r *RunHold) error {
+	if c.All && r.Hold == HoldGuard {
+		return &workqueue.StateError{Run: r.id, State: "paused by its guard: " + r.Detail, Op: "resume",
+			Fix: fmt.Sprintf("see why, and let it go on with: tranche run resume %s", r.id)}
+	}
+	return r.mayResume()
 }
 
 func (r *RunHold) mayResume() error {

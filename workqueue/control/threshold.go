@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -65,21 +66,34 @@ func (s Store) CheckThreshold(ctx context.Context, run workqueue.RunID) (held bo
 	return held, nil
 }
 
-// DueHold is a run that Store.CheckThreshold or Store.CheckCanary would act on.
+// CheckGuard holds a run of which a guard decided while it was held for something else, and reports whether it did.
+func (s Store) CheckGuard(ctx context.Context, run workqueue.RunID) (held bool, err error) {
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		held, err = settle.HoldForGuard(ctx, tx, run)
+		return err
+	})
+	return held, err
+}
+
+// DueHold is a run that Store.CheckThreshold, Store.CheckGuard or Store.CheckCanary would act on.
 type DueHold struct {
 	Run       workqueue.RunID
 	Threshold bool // more items failed than may
 	Canary    bool // the sample has ended
+	Guard     bool // its first outcomes failed
 }
 
-// The runs under way that have a limit or a sample, by batchrun_limited.
+// The runs under way that have a limit or a sample, by batchrun_limited, and the few of which a guard has decided.
 const dueHolds = `
-SELECT due.id, due.threshold, due.canary FROM (
+SELECT due.id, due.threshold, due.canary, false FROM (
     SELECT r.id, coalesce(r.failed_limit < (` + failedItems + `), false) AS threshold,
            r.canary_state IS NOT DISTINCT FROM 'sampling' AND ` + sampleEnded + ` AS canary
     FROM batchrun r
     WHERE r.state = 'running' AND r.hold IS NULL AND (r.failed_limit IS NOT NULL OR r.canary_state = 'sampling')) due
-WHERE due.threshold OR due.canary`
+WHERE due.threshold OR due.canary
+UNION ALL
+SELECT r.id, false, false, true FROM batchrun r
+WHERE r.state = 'running' AND r.hold IS NULL AND r.id IN (SELECT g.run_id FROM run_guard g WHERE g.tripped IS NOT NULL)`
 
 // DueHolds returns the runs whose thresholds are passed or whose samples have ended, for whoever sees to it that
 // nothing is overlooked: the checks that nodes make by themselves may be lost with them.

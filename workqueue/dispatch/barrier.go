@@ -16,7 +16,7 @@ const (
 	// it has. $2 and $3 are the steps with barriers and, for each, those that it needs, directly or not. The blocks of
 	// those are read until one is found that has not ended.
 	barrierDue = `
-st.barrier AND NOT st.barrier_passed AND r.state = 'running' AND r.sealed_at IS NOT NULL
+st.barrier AND NOT st.barrier_passed AND st.gate_since IS NULL AND r.state = 'running' AND r.sealed_at IS NOT NULL
 AND NOT EXISTS (
     SELECT FROM unnest($2::smallint[], $3::smallint[]) AS u (step, need)
     JOIN work_block b ON b.run_id = st.run_id AND b.step = u.need
@@ -31,12 +31,15 @@ SELECT EXISTS (SELECT FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE
 	// they waited. With the steps held, no item of the run can lose its outcome: only a re-run takes one away, and it
 	// holds the steps.
 	passBarriers = `
-UPDATE run_step st SET barrier_passed = true FROM batchrun r WHERE r.id = $1 AND st.run_id = $1 AND ` + barrierDue + `
-RETURNING st.step`
+UPDATE run_step st SET barrier_passed = st.approval IS NULL,
+    gate_since = CASE WHEN st.approval IS NOT NULL THEN clock_timestamp() END
+FROM batchrun r WHERE r.id = $1 AND st.run_id = $1 AND ` + barrierDue + `
+RETURNING st.step, st.barrier_passed`
 )
 
 // CheckBarriers lets the steps of a run begin that wait until what they need has ended for all items, when it has, and
-// returns them. Any node may call it at any time. See [Store.WaitingBarriers].
+// returns them. One with a gate waits for somebody from then on: see control.Store.Approve. Any node may call it at any
+// time. See [Store.WaitingBarriers].
 func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed []workqueue.Step, err error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, run)
 	if err != nil {
@@ -60,7 +63,14 @@ func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed [
 		}
 		rows, err := tx.Query(ctx, passBarriers, run, steps, needs)
 		if err == nil {
-			passed, err = pgx.CollectRows(rows, pgx.RowTo[workqueue.Step])
+			var step workqueue.Step
+			var passes bool
+			_, err = pgx.ForEachRow(rows, []any{&step, &passes}, func() error {
+				if passes {
+					passed = append(passed, step)
+				}
+				return nil
+			})
 		}
 		return err
 	})
@@ -75,7 +85,7 @@ func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed [
 const waitingBarriers = `
 SELECT r.id FROM batchrun r
 WHERE r.state = 'running' AND EXISTS (
-    SELECT FROM run_step st WHERE st.run_id = r.id AND st.barrier AND NOT st.barrier_passed)
+    SELECT FROM run_step st WHERE st.run_id = r.id AND st.barrier AND NOT st.barrier_passed AND st.gate_since IS NULL)
 ORDER BY r.id`
 
 // WaitingBarriers returns the runs of which a step waits until what it needs has ended for all items, for whoever sees

@@ -22,6 +22,7 @@ const (
 	TruthsAgree   Invariant = "I6"  // bits = parts = tracker
 	AskedFor      Invariant = "I7"  // every part was asked for by a slice that held its item
 	OneCompletion Invariant = "I10" // one completion event for each completed generation
+	Approved      Invariant = "I11" // of a step with a gate nothing was asked for before somebody approved
 )
 
 const (

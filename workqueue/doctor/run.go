@@ -31,6 +31,15 @@ SELECT run_id FROM runs WHERE run_id IS NOT NULL AND NOT EXISTS (SELECT FROM bat
 const doctorEvents = `
 SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id, generation HAVING count(*) > 1`
 
+// What is cut before an approval, or after the gate was shut again and before the next one. Retries of what was out
+// when it was shut are made all the same, and wait.
+const doctorGates = `
+SELECT st.run_id, st.step, count(*) FROM run_step st JOIN work_slice s USING (run_id, step)
+WHERE st.approval IS NOT NULL AND s.cause IN ('cut', 'probe')
+  AND s.created_at > coalesce(st.gate_shut_at, '-infinity')
+  AND (st.approved_at IS NULL OR s.created_at < st.approved_at)
+GROUP BY st.run_id, st.step`
+
 // The counts read work_queue and work_part by their primary keys, index only where the visibility map allows.
 const doctorRuns = `
 SELECT r.id, r.state, r.generation, r.items, coalesce(r.done, 0), coalesce(r.failed, 0), r.accepted,
@@ -108,6 +117,25 @@ func (d *doctor) database(ctx context.Context) error {
 	_, err = pgx.ForEachRow(rows, []any{&run, &count}, func() error {
 		id := run
 		d.found(OneCompletion, place{run: &id}, count, "completion events of one generation")
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return d.gates(ctx)
+}
+
+func (d *doctor) gates(ctx context.Context) error {
+	rows, err := d.tx.Query(ctx, doctorGates)
+	if err != nil {
+		return err
+	}
+	var run workqueue.RunID
+	var step workqueue.Step
+	var count int64
+	_, err = pgx.ForEachRow(rows, []any{&run, &step, &count}, func() error {
+		id, at := run, step
+		d.found(Approved, place{run: &id, step: &at}, count, "requests of a step that nobody had approved")
 		return nil
 	})
 	return err

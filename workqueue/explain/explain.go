@@ -35,6 +35,7 @@ type Reason string
 const (
 	ReasonOperator    Reason = "paused"       // by an operator
 	ReasonThreshold   Reason = "threshold"    // too many items failed
+	ReasonGuard       Reason = "guard"        // its first outcomes plainly failed
 	ReasonCanary      Reason = "canary"       // the sample is over and somebody has to approve
 	ReasonSampling    Reason = "sampling"     // held back while the sample runs
 	ReasonNoNode      Reason = "no_node"      // no node is alive
@@ -72,6 +73,7 @@ const (
 	ReasonQuarantine  Reason = "reply_quarantined"
 	ReasonNeeds       Reason = "needs_step"
 	ReasonBarrier     Reason = "barrier"  // the step begins when others have ended for all items
+	ReasonGate        Reason = "approval" // it has, and somebody has to approve
 	ReasonNoLocal     Reason = "no_local" // no node has the local function
 	ReasonFetching    Reason = "fetching" // a node is at it itself
 	ReasonLane        Reason = "in_lane"  // behind another item of the same lane
@@ -305,14 +307,15 @@ func (e *Explanation) check(run *runFacts) error {
 // heldBack reports whether a group says that the run is held.
 func (e *Explanation) heldBack() bool {
 	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
-		return g.Reason == ReasonOperator || g.Reason == ReasonThreshold || g.Reason == ReasonCanary
+		return g.Reason == ReasonOperator || g.Reason == ReasonThreshold || g.Reason == ReasonGuard ||
+			g.Reason == ReasonCanary
 	})
 }
 
 // heldForFailures reports whether a group tells already how to see what failed.
 func (e *Explanation) heldForFailures() bool {
 	return slices.ContainsFunc(e.Groups, func(g MissingGroup) bool {
-		return g.Reason == ReasonThreshold || g.Reason == ReasonCanary
+		return g.Reason == ReasonThreshold || g.Reason == ReasonGuard || g.Reason == ReasonCanary
 	})
 }
 

@@ -108,8 +108,10 @@ type stepFacts struct {
 	needs        []workqueue.Step
 	timeout      time.Duration
 	optional     bool
-	barred       bool  // it has a barrier, and that has not been passed
-	left         int64 // items without an outcome, those that nobody asked about included; only in runs with a barrier
+	barred       bool       // it has a barrier, and that has not been passed
+	gate         string     // who has to approve that: anyone or other; empty: nobody
+	gateSince    *time.Time // since when it waits for that
+	left         int64      // items without an outcome, those that nobody asked about too; only in runs with a barrier
 
 	missing, ready, held  share
 	done, failed, skipped int64
@@ -131,6 +133,7 @@ SELECT st.run_id, st.step, st.name, st.endpoint, st.in_flight, st.in_flight_auto
     (SELECT count(*) FROM work_slice s
      WHERE s.run_id = st.run_id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
     st.kind, st.needs, st.slice_timeout, st.optional, st.barrier AND NOT st.barrier_passed,
+    coalesce(st.approval, ''), st.gate_since,
     CASE WHEN EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = st.run_id AND n.barrier AND NOT n.barrier_passed) THEN
         (SELECT coalesce(sum(b.size - bit_count(` + plane.SettledBits + `)), 0) FROM work_block b
          WHERE b.run_id = st.run_id AND b.step = st.step) ELSE 0 END::bigint,
@@ -158,7 +161,8 @@ func (f *facts) readSteps(
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stepFacts, error) {
 		s := &stepFacts{}
 		return s, row.Scan(&s.run, &s.step, &s.name, &s.endpoint, &s.inFlight, &s.inFlightAuto, &s.rate, &s.tokens,
-			&s.tokensAt, &s.maxAttempts, &s.live, &s.kind, &s.needs, &s.timeout, &s.optional, &s.barred, &s.left,
+			&s.tokensAt, &s.maxAttempts, &s.live, &s.kind, &s.needs, &s.timeout, &s.optional, &s.barred, &s.gate,
+			&s.gateSince, &s.left,
 			&s.missing.items, &s.missing.counted, &s.ready.items, &s.ready.counted, &s.held.items, &s.held.counted, &s.done,
 			&s.failed, &s.skipped)
 	})

@@ -128,6 +128,15 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 			{"run what failed again, and resume the run then", "tranche run rerun " + id + " --failed"},
 			{"or go on and let more fail; N is the new limit", "tranche run resume " + id + " --max-failed N"},
 		}
+	case control.HoldGuard:
+		g.Reason, g.Why = ReasonGuard, "the run was paused because its first outcomes plainly failed"+detail
+		g.Advice = []Advice{
+			{"see why items failed", "tranche run errors " + id},
+			{"when the service is mended, run what failed again, and resume the run then",
+				"tranche run rerun " + id + " --failed"},
+			{"go on as it is; it is not asked again", "tranche run resume " + id},
+			{"or give the run up, when the items themselves are wrong", "tranche run cancel " + id},
+		}
 	case control.HoldCanary:
 		g.Reason, g.Who = ReasonCanary, "whoever may approve the run"
 		g.Why = "its canary waits for somebody to approve" + detail

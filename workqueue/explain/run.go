@@ -42,6 +42,7 @@ type runFacts struct {
 	settled             int64 // items that every step has an outcome for
 	unplaced            int64 // items of an open run whose block is not there yet
 	open                bool
+	createdBy           string
 	sealBy, overdueAt   *time.Time
 	onOverdue           string
 	ordered             bool     // its items stand in lines
@@ -69,7 +70,7 @@ SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.sta
     r.items, coalesce(c.done, 0)::bigint, coalesce(c.failed, 0)::bigint, coalesce(c.settled, 0)::bigint,
     greatest(r.items - coalesce(c.size, 0), 0)::bigint,
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at, r.on_overdue,
-    EXISTS (SELECT 1 FROM run_order o WHERE o.run_id = r.id)
+    EXISTS (SELECT 1 FROM run_order o WHERE o.run_id = r.id), r.created_by
 FROM batchrun r
 LEFT JOIN LATERAL (
     SELECT sum(bit_count(o.settled & ~o.failed)) AS done, sum(bit_count(o.failed)) AS failed,
@@ -99,7 +100,8 @@ func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) 
 		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.createdAt, &r.sealedAt, &r.startedAt,
 			&r.finishedAt, &r.hold, &r.holdDetail, &r.heldAt, &r.heldBy, &r.canary, &r.canaryAuto, &r.canaryState,
 			&r.failedLimit, &r.maxFailed, &r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed,
-			&r.settled, &r.unplaced, &r.open, &r.sealBy, &r.overdueAt, &r.onOverdue, &r.ordered)
+			&r.settled, &r.unplaced, &r.open, &r.sealBy, &r.overdueAt, &r.onOverdue, &r.ordered,
+			&r.createdBy)
 	})
 	if err != nil {
 		return fmt.Errorf("read runs: %w", err)
@@ -146,7 +148,7 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 // actionText says who did what to a run, an operator or the run itself.
 func actionText(actor, action string, hold control.Hold) string {
 	switch {
-	case hold == control.HoldThreshold || hold == control.HoldCanary:
+	case hold == control.HoldThreshold || hold == control.HoldGuard || hold == control.HoldCanary:
 		return "its " + string(hold) + " paused the run"
 	case actor == workqueue.Engine && action == "approve":
 		return "its canary passed, and the other items were let go"

@@ -227,7 +227,10 @@ func (f *facts) needsGroup(r *runFacts, st *stepFacts, needs stepSet, items shar
 	g.needs, g.Reason, g.Owner, g.Who, g.Since = needs, ReasonNeeds, OwnerStep, stepsText(names), r.startedAt
 	g.Why = fmt.Sprintf("step %s needs what %s is to bring for them", st.name, stepsText(names))
 	g.Next = "an item is made ready in the transaction that records the last part that it needs"
-	if st.barred {
+	switch {
+	case st.barred && st.gate != "":
+		g.Next += ", and goes on when somebody has approved the step"
+	case st.barred:
 		g.Next += ", and goes on when the step's barrier is passed"
 	}
 	return g
@@ -243,6 +246,10 @@ func stepsText(names []string) string {
 
 // barrierGroup explains items that could go on if their step did not wait for all the others.
 func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
+	if st.gateSince != nil {
+		f.gateGroup(r, st, g)
+		return
+	}
 	var names, counts []string
 	for _, other := range r.steps {
 		if left := other.left + r.unplaced; left > 0 && r.before(st).has(other.step) {
@@ -254,9 +261,29 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 	g.Why = fmt.Sprintf("step %s has a barrier: it begins when what it needs has ended for all items, and these are left"+
 		": %s", st.name, strings.Join(counts, ", "))
 	g.Next = "they go on when the last of those has its outcome"
+	if st.gate != "" {
+		g.Next = "when the last of those has its outcome, somebody has to approve the step"
+	}
 	if len(names) == 0 {
 		g.Why = "step " + st.name + " has a barrier, and what it waited for has ended"
 		f.swept(g, "the barrier is passed, and they may be claimed")
+	}
+}
+
+// gateGroup explains items whose step waits for a person.
+func (f *facts) gateGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
+	id := r.id.String()
+	g.Reason, g.Owner, g.Who, g.Since, g.When = ReasonGate, OwnerOperator, "whoever may approve the run", st.gateSince, nil
+	if st.gate == workqueue.ApproveOther && r.createdBy != "" {
+		g.Who += ", but not " + r.createdBy + ", who started it"
+	}
+	g.Why = "step " + st.name + " waits for somebody to approve it: what it needs has ended for all items"
+	g.Next = "they stay where they are until somebody approves"
+	g.Advice = []Advice{
+		{"look at a sample, and what is different from the run before", "tranche run approve " + id + " --step " + st.name +
+			" --dry-run"},
+		{"let the step begin", "tranche run approve " + id + " --step " + st.name},
+		{"or give the run up", "tranche run cancel " + id},
 	}
 }
 

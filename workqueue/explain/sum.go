@@ -157,6 +157,7 @@ func headlines(to, name string) map[Reason]string {
 	return map[Reason]string{
 		ReasonOperator:   "paused: waiting for somebody to resume the run",
 		ReasonThreshold:  "paused because too many items failed: waiting for an operator",
+		ReasonGuard:      "paused because the first outcomes plainly failed: waiting for an operator",
 		ReasonCanary:     "waiting for somebody to approve the canary",
 		ReasonSampling:   "held back until the canary's sample is over",
 		ReasonNoNode:     "waiting for a node: none is alive",
@@ -192,6 +193,7 @@ func headlines(to, name string) map[Reason]string {
 		ReasonQuarantine: "with " + to + ", a reply of which could not be taken",
 		ReasonNeeds:      "waiting for other steps",
 		ReasonBarrier:    "waiting at a barrier, until other steps have ended for all items",
+		ReasonGate:       "waiting for somebody to approve the step",
 		ReasonNoLocal:    "waiting for a node that has " + to,
 		ReasonFetching:   "being fetched: nodes are asking " + to,
 		ReasonLane:       "waiting in their lane for items before them",

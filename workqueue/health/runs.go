@@ -33,6 +33,10 @@ type HeldRun struct {
 	Runs   int64
 }
 
+// Gate stands for the hold of a run that is not held, and of which steps wait for somebody: Detail names them, and By
+// is who must not approve; empty: anybody may.
+const Gate control.Hold = "gate"
+
 // LateSeal is an open run that was not sealed in time.
 type LateSeal struct {
 	Run    workqueue.RunID
@@ -51,12 +55,19 @@ FROM batchrun
 WHERE state = 'completed' AND failed > accepted AND finished_at > clock_timestamp() - $1::interval
 ORDER BY id DESC LIMIT $2`
 
-	// batchrun_active; a few of each reason.
+	// batchrun_active, and run_step_barrier for the steps that wait; a few of each reason.
 	healthHeld = `
 SELECT id, name, plan, hold, hold_detail, held_at, held_by, runs FROM (
-    SELECT id, coalesce(name, '') AS name, plan, hold, hold_detail, held_at, held_by,
+    SELECT id, name, plan, hold, hold_detail, held_at, held_by,
         count(*) OVER (PARTITION BY hold) AS runs, row_number() OVER (PARTITION BY hold ORDER BY held_at, id) AS n
-    FROM batchrun WHERE state = 'running' AND hold IS NOT NULL) h
+    FROM (
+        SELECT id, coalesce(name, '') AS name, plan, hold, hold_detail, held_at, held_by
+        FROM batchrun WHERE state = 'running' AND hold IS NOT NULL
+        UNION ALL
+        SELECT r.id, coalesce(r.name, ''), r.plan, 'gate', string_agg(st.name, ', ' ORDER BY st.step),
+            min(st.gate_since), CASE WHEN bool_or(st.approval = 'other') THEN r.created_by ELSE '' END
+        FROM batchrun r JOIN run_step st ON st.run_id = r.id AND st.barrier AND NOT st.barrier_passed
+        WHERE r.state = 'running' AND st.gate_since IS NOT NULL GROUP BY r.id) w) h
 WHERE n <= $1 ORDER BY held_at, id`
 
 	// batchrun_active.

@@ -61,7 +61,9 @@ type ItemStep struct {
 	Earlier     []EarlierPart        `json:"earlier,omitempty" doc:"what earlier generations had here, the newest first"`
 	Attempts    []Attempt            `json:"attempts" doc:"every slice that held the item, oldest first"`
 
-	needs   []workqueue.Step
+	needs    []workqueue.Step
+	Approval bool `json:"waits_for_approval,omitempty" doc:"what the step needs has ended, and somebody has to approve"`
+
 	barrier bool // it has one, and it has not been passed
 }
 
@@ -112,7 +114,7 @@ ORDER BY ordinal LIMIT $3`
 // have no block yet.
 const itemSteps = `
 SELECT s.step, s.name, s.kind, s.endpoint, s.optional, ` + NeedNames + `, s.needs,
-    s.barrier AND NOT s.barrier_passed,
+    s.barrier AND NOT s.barrier_passed, s.gate_since IS NOT NULL,
     CASE WHEN get_bit(b.done, $3) = 1 THEN 'done'
         WHEN get_bit(b.failed, $3) = 1 THEN 'failed'
         WHEN get_bit(b.skipped, $3) = 1 THEN 'skipped'
@@ -267,7 +269,7 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 func scanItemStep(row pgx.CollectableRow) (ItemStep, error) {
 	step := ItemStep{Attempts: []Attempt{}}
 	err := row.Scan(&step.Step, &step.Name, &step.Kind, &step.Endpoint, &step.Optional, &step.Needs, &step.needs,
-		&step.barrier, &step.State)
+		&step.barrier, &step.Approval, &step.State)
 	return step, err
 }
 

@@ -42,7 +42,8 @@ func relate(steps []ItemStep) {
 				s.behind(n)
 			}
 		}
-		if s.barrier && !s.Settled() && len(s.WaitsFor) == 0 {
+		s.Approval = s.Approval && !s.Settled()
+		if s.barrier && !s.Approval && !s.Settled() && len(s.WaitsFor) == 0 {
 			s.WaitsFor = s.Needs // of other items
 		}
 	}

@@ -37,6 +37,7 @@ type RunSummary struct {
 	Rate       float64              `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
 	ETASeconds *float64             `json:"eta_seconds,omitempty" doc:"to the end at this rate, once the canary passed"`
 	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is under way, which tells no time left"`
+	Approval   []string             `json:"approval,omitempty" doc:"steps that wait for somebody to approve them"`
 	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
 	Source     string               `json:"source,omitempty"`
 	CreatedBy  string               `json:"created_by,omitempty"`
@@ -59,7 +60,7 @@ type Obstacle struct {
 
 // HoldView says why nothing is claimed of a run. What is under way is recorded all the same.
 type HoldView struct {
-	Kind   control.Hold `json:"kind" enum:"operator,threshold,canary"`
+	Kind   control.Hold `json:"kind" enum:"operator,threshold,guard,canary"`
 	Detail string       `json:"detail,omitempty"`
 	Since  time.Time    `json:"since"`
 	By     string       `json:"by,omitempty" doc:"who paused it; tranche when it paused itself"`
@@ -87,6 +88,7 @@ type RunView struct {
 	SealedAt       *time.Time        `json:"sealed_at,omitempty"`
 	Seconds        float64           `json:"seconds" doc:"how long the current generation has run, or ran"`
 	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
+	Guard          string            `json:"guard" doc:"first failures of a step that pause it, like 200/400; or off"`
 	FailedLimit    *int64            `json:"failed_limit,omitempty" doc:"the same in items, once all items are there"`
 	Canary         *CanaryView       `json:"canary,omitempty" doc:"the items that run before all others"`
 	Order          *OrderView        `json:"order,omitempty" doc:"items of the same value go one after the other"`
@@ -141,8 +143,10 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     CASE WHEN r.state = 'completed' THEN 1
         ELSE coalesce(counts.parts / nullif(greatest(counts.all_parts, r.items * steps.n), 0), 0) END::float8,
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at IS NOT NULL,
-    r.on_overdue, coalesce(r.canary_state, '') = 'sampling', r.from_run,
-    ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id)
+    r.on_overdue, coalesce(r.canary_state, '') = 'sampling',
+    CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
+        WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
+    r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id)
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -183,7 +187,7 @@ SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, clock_timestamp()
     (SELECT count(*) FROM quarantine q WHERE q.run_id = batchrun.id),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'waiting'),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'reissued'),
-    max_failed, failed_limit, canary, canary_auto, coalesce(canary_state, ''),
+    max_failed, guard, failed_limit, canary, canary_auto, coalesce(canary_state, ''),
     CASE WHEN state = 'completed' THEN 0 ELSE coalesce((SELECT sum(bit_count(o.failed & ~o.settled))
         FROM (SELECT * FROM batchrun WHERE id = $1) r CROSS JOIN LATERAL (` + plane.OutcomePlanes +
 	`) o), 0) END::bigint
@@ -322,7 +326,7 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		var canary CanaryView
 		err = tx.QueryRow(ctx, runExtras, id).Scan(&view.IdempotencyKey, &view.Spec, &view.Params, &view.SealedAt,
 			&view.At, &view.Seconds, &view.Quarantined, &view.DeadLetters, &view.GivenUp, &view.MaxFailed,
-			&view.FailedLimit, &canary.Items, &canary.Auto, &canary.State, &view.Settling)
+			&view.Guard, &view.FailedLimit, &canary.Items, &canary.Auto, &canary.State, &view.Settling)
 		if err != nil {
 			return err
 		}
@@ -338,7 +342,13 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		if err != nil {
 			return err
 		}
-		view.Steps, err = pgx.CollectRows(rows, scanStepView)
+		if view.Steps, err = pgx.CollectRows(rows, scanStepView); err != nil {
+			return err
+		}
+		gates, err := control.Gates(ctx, tx, id)
+		for i := range gates {
+			view.Steps[gates[i].Step].Gate = &gates[i]
+		}
 		return err
 	})
 	if err != nil {
@@ -386,7 +396,8 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Generation, &r.Priority, &r.Items, &r.Skipped, &r.Done,
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
-		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.FromRun, &r.CarriedOn)
+		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
+		&r.CarriedOn)
 	if isOpen {
 		r.Open = &open
 	}

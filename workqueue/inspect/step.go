@@ -4,6 +4,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -20,6 +21,7 @@ type StepView struct {
 	Optional      bool           `json:"optional,omitempty" doc:"what needs it goes on without its part"`
 	Barrier       bool           `json:"barrier,omitempty" doc:"it begins when its needs have ended for all items"`
 	BarrierPassed bool           `json:"barrier_passed,omitempty"`
+	Gate          *control.Gate  `json:"gate,omitempty" doc:"with a barrier that somebody has to approve"`
 	State         string         `json:"state" enum:"waiting,running,completed" doc:"waiting: for other steps"`
 	Progress      float64        `json:"progress" doc:"0 to 1"`
 	Rate          float64        `json:"rate" doc:"items answered a second, over the last ten seconds"`

@@ -23,6 +23,7 @@ type blockPlan struct {
 	slices []*liveSlice
 	moves  []stepMoves
 	wanted []bitfield.Set // by step
+	never  []bitfield.Set // by step: invalid, of which nothing is done again
 }
 
 // stepMoves is what becomes of the items of a block at one step.
@@ -42,7 +43,7 @@ type stepMoves struct {
 // redoPlanes reads what is locked.
 const redoPlanes = `
 SELECT step, block, size, payload_bytes, ready, coalesce(held, B'0'::bit(8192)), done, failed,
-       coalesce(skipped, B'0'::bit(8192))
+       coalesce(skipped, B'0'::bit(8192)), coalesce(invalid, B'0'::bit(8192))
 FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3) ORDER BY block, step`
 
 // readColumns reads some of the blocks, decides what becomes of them, and hands them on in order.
@@ -56,15 +57,16 @@ func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func
 	var size int
 	var bytes int64
 	var p plane.Planes
+	var invalid bitfield.Set
 	var all []*blockPlan
 	to := []any{&step, &block, &size, &bytes, pgbits.Into(&p.Ready), pgbits.Into(&p.Held), pgbits.Into(&p.Done),
-		pgbits.Into(&p.Failed), pgbits.Into(&p.Skipped)}
+		pgbits.Into(&p.Failed), pgbits.Into(&p.Skipped), pgbits.Into(&invalid)}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		if len(all) == 0 || all[len(all)-1].block != block {
 			all = append(all, r.newBlockPlan(block, size))
 		}
 		c := all[len(all)-1]
-		c.at[step], c.bytes[step], c.there[step] = p, bytes, true
+		c.at[step], c.bytes[step], c.there[step], c.never[step] = p, bytes, true, invalid
 		return nil
 	})
 	if err != nil {
@@ -82,7 +84,8 @@ func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func
 func (r *redo) newBlockPlan(block workqueue.Block, size int) *blockPlan {
 	n := len(r.steps)
 	c := &blockPlan{block: block, size: size, bytes: make([]int64, n), at: make([]plane.Planes, n), there: make([]bool, n),
-		live: make([]bitfield.Set, n), slices: r.live[block], moves: make([]stepMoves, n), wanted: make([]bitfield.Set, n)}
+		live: make([]bitfield.Set, n), slices: r.live[block], moves: make([]stepMoves, n), wanted: make([]bitfield.Set, n),
+		never: make([]bitfield.Set, n)}
 	for _, s := range c.slices {
 		c.live[s.step] = c.live[s.step].Or(s.remaining)
 	}
@@ -107,6 +110,9 @@ func (r *redo) decide(c *blockPlan) {
 		}
 		outcome := p.Done.Or(p.Failed)
 		m.reset = c.wanted[s].And(r.takes(s, p, &c.live[s]))
+		if !r.mended {
+			m.reset = m.reset.AndNot(c.never[s])
+		}
 		after := m.up.AndNot(m.reset)
 		if r.again {
 			m.again = after.And(outcome)
@@ -201,13 +207,15 @@ func (w *redoWrite) add(c *blockPlan) {
 }
 
 // redoBlocks moves bits; the condition that chose those with an outcome stands again. What the results of a block take
-// is scaled to those that are left. A failure that is taken back is accepted no more.
+// is scaled to those that are left. A failure that is taken back is accepted, or
+// invalid, no more.
 const redoBlocks = `
 UPDATE work_block b
 SET ready = (b.ready & ~u.gone) | u.ready, done = b.done & ~u.gone, failed = b.failed & ~u.gone,
     held = nullif((coalesce(b.held, B'0'::bit(8192)) & ~u.gone) | u.held, B'0'::bit(8192)),
     skipped = nullif(coalesce(b.skipped, B'0'::bit(8192)) & ~u.gone, B'0'::bit(8192)),
     accepted = nullif(b.accepted & ~u.gone, B'0'::bit(8192)),
+    invalid = nullif(b.invalid & ~u.gone, B'0'::bit(8192)),
     result_bytes = CASE WHEN (b.done & u.gone) = B'0'::bit(8192) THEN b.result_bytes
                         ELSE b.result_bytes * bit_count(b.done & ~u.gone) / bit_count(b.done) END
 FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[], $6::bit(8192)[], $7::bit(8192)[])

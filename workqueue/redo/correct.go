@@ -84,7 +84,7 @@ func (s Store) Correct(ctx context.Context, req CorrectRequest) (Corrected, erro
 	var out Corrected
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		c := &correction{CorrectRequest: &req, redo: redo{tx: tx, run: req.Run, again: req.Cascade,
-			take: scope{done: true, live: true}}}
+			mended: true, take: scope{done: true, live: true}}}
 		err := c.do(ctx, database.Kept[plane.GraphCache](s.db))
 		out = c.out
 		return err

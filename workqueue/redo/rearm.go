@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // The row is locked, and what becomes of its hold and its canary is computed from it.
@@ -36,6 +37,9 @@ func (r *redo) rearm(ctx context.Context, c *newCanary, d *ledger.Difference) (*
 		if _, err := tracker.Rearm(ctx, r.tx, uuid.UUID(r.run), r.moved); err != nil {
 			return nil, err
 		}
+	}
+	if err := settle.AnswerGuard(ctx, r.tx, r.run); err != nil {
+		return nil, fmt.Errorf("end the guards of run %s: %w", r.run, err)
 	}
 	runs, err := control.LockHolds(ctx, r.tx, &control.Control{Run: r.run}, "")
 	if err != nil {

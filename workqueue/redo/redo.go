@@ -25,6 +25,7 @@ type redo struct {
 	run    workqueue.RunID
 	sel    *Selection
 	take   scope
+	mended bool                    // what is invalid is so no more
 	blind  map[workqueue.Step]bool // of these only what failed is taken, whatever take says
 	again  bool                    // what the steps after have made of the items is redone in any case
 	canary int                     // items of a sample that go first; 0: all
@@ -67,6 +68,7 @@ type stepSum struct {
 	leftOut   int64 // of a step after: left out still
 
 	pending int64                    // wanted of a named step, and to be done anyway
+	invalid int64                    // wanted, and not fit for the schema of the run
 	out     int64                    // wanted, and out at a service
 	waits   map[workqueue.Step]int64 // wanted, and waiting for a step
 	causes  map[workqueue.Step]int64 // wanted, and left out because a step failed
@@ -293,4 +295,6 @@ func (r *redo) shutBarriers(ctx context.Context) error {
 }
 
 const shutBarriers = `
-UPDATE run_step SET barrier_passed = false WHERE run_id = $1 AND step = ANY($2) AND barrier AND barrier_passed`
+UPDATE run_step SET barrier_passed = false, gate_since = NULL, approved_at = NULL, approved_by = '',
+    gate_shut_at = CASE WHEN approval IS NOT NULL THEN clock_timestamp() END
+WHERE run_id = $1 AND step = ANY($2) AND barrier AND (barrier_passed OR gate_since IS NOT NULL)`

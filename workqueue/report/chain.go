@@ -26,8 +26,8 @@ WITH RECURSIVE up (id, from_run, n) AS (
 )
 SELECT id FROM up ORDER BY n`
 
-// chain finds the runs that are one with a run, and begins to read them.
-func (s Store) chain(ctx context.Context, id workqueue.RunID) (*chainedRun, error) {
+// chain finds the runs that are one with a run, and begins to read them, as they stand before a step; "": at the end.
+func (s Store) chain(ctx context.Context, id workqueue.RunID, before string) (*chainedRun, error) {
 	rows, err := s.db.Pool.Query(ctx, chainOf, id)
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", id, err)
@@ -41,7 +41,7 @@ func (s Store) chain(ctx context.Context, id workqueue.RunID) (*chainedRun, erro
 	}
 	c := &chainedRun{}
 	for _, id := range ids {
-		r := &keyedRun{store: s.db, run: id}
+		r := &keyedRun{store: s.db, run: id, before: before}
 		if err := r.begin(ctx); err != nil {
 			return nil, fmt.Errorf("run %s: %w", id, err)
 		}

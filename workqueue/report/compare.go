@@ -78,12 +78,20 @@ const changeExamples = 5
 func (s Store) Compare(
 	ctx context.Context, here, there workqueue.RunID, yield func(*Difference) error,
 ) (Comparison, error) {
+	return s.CompareBefore(ctx, here, there, "", yield)
+}
+
+// CompareBefore is Compare of what stands before a step of both runs: the results of the steps that it needs, for
+// whoever has to let it begin. The error is a *StepChoiceError when one of them has no such step, or it needs none.
+func (s Store) CompareBefore(
+	ctx context.Context, here, there workqueue.RunID, step string, yield func(*Difference) error,
+) (Comparison, error) {
 	c := comparing{counts: map[Change]*ChangeCount{}, yield: yield}
-	left, err := s.chain(ctx, here)
+	left, err := s.chain(ctx, here, step)
 	if err != nil {
 		return Comparison{}, fmt.Errorf("compare run %s with %s: %w", here, there, err)
 	}
-	right, err := s.chain(ctx, there)
+	right, err := s.chain(ctx, there, step)
 	if err != nil {
 		return Comparison{}, fmt.Errorf("compare run %s with %s: %w", here, there, err)
 	}
@@ -102,7 +110,7 @@ func (s Store) Compare(
 		}
 		out.Changes = append(out.Changes, *n)
 	}
-	if left.state() != "completed" || right.state() != "completed" {
+	if step == "" && (left.state() != "completed" || right.state() != "completed") {
 		out.Note = fmt.Sprintf("compared as they stand: this run is %s, the other is %s", left.state(), right.state())
 	}
 	out.CarriedOn = left.earlier()
@@ -222,7 +230,7 @@ func (r *keyedRun) begin(ctx context.Context) error {
 	if r.state == "loading" {
 		return &workqueue.StateError{Run: r.run, State: r.state, Op: "compare", Fix: "wait until it has loaded"}
 	}
-	if r.steps, err = New(r.store).readOutcomeSteps(ctx, r.run); err != nil {
+	if r.steps, err = New(r.store).readOutcomeSteps(ctx, r.run, r.before); err != nil {
 		return err
 	}
 	return r.readPlanes(ctx)

@@ -15,6 +15,7 @@ import (
 type keyedRun struct {
 	store  *database.DB
 	run    workqueue.RunID
+	before string // the step that ends what is compared; empty: all
 	state  string
 	steps  plane.OutcomeSteps
 	blocks []plane.BlockOutcomes // by number

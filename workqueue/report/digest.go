@@ -57,7 +57,7 @@ func (s Store) digests(ctx context.Context, id workqueue.RunID) (Digests, error)
 		return Digests{}, err
 	}
 	var err error
-	if d.steps, err = s.readOutcomeSteps(ctx, id); err != nil {
+	if d.steps, err = s.readOutcomeSteps(ctx, id, ""); err != nil {
 		return Digests{}, err
 	}
 	d.values = make([][]byte, len(d.steps.Results))

@@ -10,7 +10,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-func (s Store) readOutcomeSteps(ctx context.Context, run workqueue.RunID) (plane.OutcomeSteps, error) {
+// readOutcomeSteps reads the steps of a run; with a name those that this one needs, however far around.
+func (s Store) readOutcomeSteps(ctx context.Context, run workqueue.RunID, before string) (plane.OutcomeSteps, error) {
 	rows, err := s.db.Pool.Query(ctx, plane.ReadStepsOfRun, run)
 	if err != nil {
 		return plane.OutcomeSteps{}, err
@@ -26,6 +27,34 @@ func (s Store) readOutcomeSteps(ctx context.Context, run workqueue.RunID) (plane
 		all = append(all, slices.Clone(needs))
 		return nil
 	})
+	if err == nil && before != "" {
+		all, err = upTo(&out, all, before)
+	}
 	out.Results = plane.ResultSteps(out.All, all)
 	return out, err
+}
+
+// upTo leaves the steps that one needs, and returns the needs of these.
+func upTo(out *plane.OutcomeSteps, needs [][]workqueue.Step, before string) ([][]workqueue.Step, error) {
+	at := slices.Index(out.Names, before)
+	if at < 0 || len(needs[at]) == 0 {
+		return nil, &workqueue.StepChoiceError{Step: before, Steps: out.Names}
+	}
+	wanted := slices.Clone(needs[at])
+	var kept plane.OutcomeSteps
+	var of [][]workqueue.Step
+	for i := at - 1; i >= 0; i-- { // a step needs steps before it
+		if !slices.Contains(wanted, out.All[i]) {
+			continue
+		}
+		wanted = append(wanted, needs[i]...)
+		kept.All, kept.Names = append(kept.All, out.All[i]), append(kept.Names, out.Names[i])
+		kept.Optional, of = append(kept.Optional, out.Optional[i]), append(of, needs[i])
+	}
+	slices.Reverse(kept.All)
+	slices.Reverse(kept.Names)
+	slices.Reverse(kept.Optional)
+	slices.Reverse(of)
+	*out = kept
+	return of, nil
 }

@@ -205,8 +205,10 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 			ended = append(ended, workqueue.RunID(of.Batch))
 		}
 	}
-	var err error
-	s.finished, err = Complete(ctx, tx, ended...)
+	err := s.guardSteps(ctx, tx, ended)
+	if err == nil {
+		s.finished, err = Complete(ctx, tx, ended...)
+	}
 	return err
 }
 

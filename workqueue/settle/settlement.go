@@ -34,6 +34,7 @@ type settlement struct {
 	barriers []workqueue.RunID                // of which a step may have what it waited for
 	unlocked bool                             // items became ready
 	settled  []Settled                        // one for each endpoint
+	guarded  map[guardedStep]*outcomes        // of steps whose first outcomes are looked at
 }
 
 type sliceUpdate struct {
@@ -66,7 +67,7 @@ func newSettlement(parts *pg.CopyRows, graphs *plane.GraphCache) *settlement {
 	s := &settlement{parts: parts, outcomes: map[plane.BlockID]*plane.Outcome{}, graphs: graphs,
 		joint: map[plane.BlockID]*joint{}, final: map[plane.BlockID]bitfield.Set{},
 		ordered: map[workqueue.RunID]*plane.Graph{},
-		lanes:   map[workqueue.RunID][]*LaneRow{}}
+		lanes:   map[workqueue.RunID][]*LaneRow{}, guarded: map[guardedStep]*outcomes{}}
 	s.parts.Reset()
 	s.errors.Reset()
 	return s
@@ -97,6 +98,7 @@ func (s *settlement) done(h *plane.HeldSlice, bit int, result []byte, contentTyp
 	o := s.outcomeOf(h)
 	o.Done.Add(bit)
 	s.of(h.Endpoint).Done++
+	s.watch(h, "")
 	o.Bytes += int64(len(result))
 }
 
@@ -110,6 +112,10 @@ func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	h.Remaining.Remove(bit)
 	s.outcomeOf(h).Failed.Add(bit)
 	s.of(h.Endpoint).Failed++
+	if h.Policy.Retries(e) {
+		e.Code = "" // it was tried often enough
+	}
+	s.watch(h, e.Code)
 }
 
 // copyParts and part go together.

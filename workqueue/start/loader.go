@@ -17,10 +17,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // loader is one load under way.
 type loader struct {
+	invalid     []invalidItem
+	refused     int    // invalid items that were read
+	first       string // why the first of them is
+	completions []settle.Completion
+
 	store   *database.DB
 	req     LoadRequest
 	run     workqueue.RunID
@@ -29,9 +35,10 @@ type loader struct {
 	items   int64
 	skipped int64
 	sizes   []int64 // payload bytes of each block
-	unsure  bool    // whether the run's row was committed
-	whole   bool    // all of it is one transaction
-	counted bool    // and it was known before how many items there are
+	digest  *itemDigest
+	unsure  bool // whether the run's row was committed
+	whole   bool // all of it is one transaction
+	counted bool // and it was known before how many items there are
 }
 
 func (l *loader) load(ctx context.Context) (Loaded, error) {
@@ -50,7 +57,8 @@ func (l *loader) load(ctx context.Context) (Loaded, error) {
 	if err != nil {
 		return Loaded{}, err
 	}
-	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped}, nil
+	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped, Invalid: int64(len(l.invalid)),
+		Completions: l.completions}, nil
 }
 
 // undo takes back what a load that failed has written. A commit whose answer was lost may have succeeded: when the run
@@ -98,18 +106,26 @@ func (l *loader) begin(ctx context.Context, limit time.Duration, f func(context.
 func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 	var item LoadItem
 	for !b.full() {
-		item.Line = 0
+		item.Line, item.Invalid = 0, ""
 		if err := l.next(&item); err != nil {
 			return b, err
 		}
 		if b.base+len(b.rows) >= maxItems {
 			return b, fmt.Errorf("more than %d items; split them over several runs", maxItems)
 		}
+		if item.Invalid != "" {
+			if err := l.reject(&item); err != nil {
+				return b, err
+			}
+		}
 		lane, err := l.lane(&item, b.base+len(b.rows))
 		if err != nil {
 			return b, err
 		}
 		b.add(&item, lane)
+		if l.digest != nil {
+			l.digest.add(&item)
+		}
 	}
 	return b, nil
 }
@@ -118,7 +134,7 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 	l.whole = true
 	err := l.begin(ctx, database.LoadTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		l.items, l.skipped, l.sizes, l.lines = 0, 0, nil, lineIndex{}
+		l.items, l.skipped, l.sizes, l.lines, l.invalid, l.completions = 0, 0, nil, lineIndex{}, nil, nil
 		if l.counted = l.req.OnDuplicate != DuplicateSkip; l.counted {
 			l.account(b)
 		}
@@ -239,6 +255,9 @@ func (l *loader) account(b *itemBatch) {
 		}
 		l.sizes[block] += int64(row.end - row.mid)
 		l.lines.add(int(l.items), b.rows[i].line)
+		if row.invalid != "" {
+			l.invalid = append(l.invalid, invalidItem{int(l.items), row.invalid})
+		}
 		l.items++
 	}
 	l.skipped += b.skipped
@@ -248,19 +267,20 @@ func (l *loader) account(b *itemBatch) {
 const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
-     max_failed, canary, canary_auto, items, failed_limit, canary_state, canary_generation, sealed_at, started_at,
-     from_run)
+     max_failed, guard, canary, canary_auto, items, failed_limit, canary_state, canary_generation, sealed_at,
+     started_at, from_run)
 SELECT $1, nullif($2, ''), $3, $4, $5, CASE WHEN $15::bigint IS NULL THEN 'loading' ELSE 'running' END, $6, $7, $8,
-    nullif($9, ''), $10, nullif($11, 0), $12, $13, $14, coalesce($15::bigint, 0), $16::bigint,
+    nullif($9, ''), $10, nullif($11, 0), $12, $18, $13, $14, coalesce($15::bigint, 0), $16::bigint,
     CASE WHEN $17::bool THEN 'sampling' END, CASE WHEN $17 THEN 1 END, t.now, t.now,
-    nullif($18, '00000000-0000-0000-0000-000000000000'::uuid)
+    nullif($19, '00000000-0000-0000-0000-000000000000'::uuid)
 FROM (SELECT CASE WHEN $15::bigint IS NOT NULL THEN clock_timestamp() END AS now) t`
 
 func insertStep() string {
 	return `
 INSERT INTO run_step (run_id, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config,
-    ` + plane.SettingColumns() + `)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, ` + plane.SettingParameters(12) + `)`
+    approval, ` + plane.SettingColumns() + `)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, ''), ` +
+		plane.SettingParameters(13) + `)`
 }
 
 func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
@@ -276,11 +296,11 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	batch := &pgx.Batch{}
 	batch.Queue(insertRun, l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
 		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAuto, items, failedLimit,
-		l.counted && l.sampled(), r.FromRun)
+		l.counted && l.sampled(), r.Guard.String(), r.FromRun)
 	for i, st := range r.Steps {
 		batch.Queue(insertStep(), append([]any{l.run, i, st.Name, st.EffectiveKind(), st.Endpoint,
 			workqueue.Smallints(st.Needs), workqueue.Smallints(st.Inputs), !st.NoItem, st.Optional,
-			st.Barrier && len(st.Needs) > 0, st.Config}, plane.SettingValues(&st.StepSettings)...)...)
+			st.Barrier && len(st.Needs) > 0, st.Config, st.Approval}, plane.SettingValues(&st.StepSettings)...)...)
 	}
 	if err := pg.Leave(ctx, tx, batch); err != nil {
 		return fmt.Errorf("insert run: %w", err)

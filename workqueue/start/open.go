@@ -117,8 +117,11 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 	if err := l.insertRun(ctx, tx); err != nil {
 		return out, err
 	}
-	if _, err := tx.Exec(ctx, pace.MakePaces, l.run); err != nil {
-		return out, fmt.Errorf("keep the paces of its endpoints: %w", err)
+	batch := &pgx.Batch{}
+	batch.Queue(pace.MakePaces, l.run)
+	req.queueGuards(batch, l.run)
+	if err := pg.Leave(ctx, tx, batch); err != nil {
+		return out, fmt.Errorf("keep the paces of its endpoints, and guard its steps: %w", err)
 	}
 	if err := tracker.Open(ctx, tx, uuid.UUID(l.run), "run"); err != nil {
 		return out, err

@@ -56,8 +56,14 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if !l.whole || !l.paced() {
 		batch.Queue(pace.MakePaces, l.run)
 	}
+	if l.items >= int64(l.req.Guard.Failures) {
+		l.req.queueGuards(batch, l.run)
+	}
 	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
 		return err
+	}
+	if content := l.content(); content != nil {
+		batch.Queue(keepContent, l.run, content)
 	}
 	if err := pg.Leave(ctx, tx, batch); err != nil {
 		return fmt.Errorf("seal run %s: %w", l.run, err)
@@ -71,10 +77,24 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	err = ledger.AddEvent(ctx, tx, l.run, 1, workqueue.EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
+	if err == nil {
+		err = l.failInvalid(ctx, tx)
+	}
 	if err == nil && l.req.Sealing != nil {
 		err = l.req.Sealing(ctx, tx, l.run)
 	}
 	return err
+}
+
+// makeGuards has the first outcomes of the steps looked at that may fail items.
+const makeGuards = `
+INSERT INTO run_guard (run_id, step, failures, within)
+SELECT run_id, step, $2, $3 FROM run_step WHERE run_id = $1 AND NOT optional`
+
+func (r *LoadRequest) queueGuards(batch *pgx.Batch, run workqueue.RunID) {
+	if r.Guard != (workqueue.GuardRule{}) {
+		batch.Queue(makeGuards, run, r.Guard.Failures, r.Guard.Within)
+	}
 }
 
 // paced reports whether the endpoints of all steps had their paces before. Should a database that went back in time
@@ -116,11 +136,13 @@ func (l *loader) settings() map[string]any {
 	var d ledger.Difference
 	d.Add("version", 0, l.req.PlanVersion)
 	d.Add("skipped", int64(0), l.skipped)
+	d.Add("invalid", 0, len(l.invalid))
 	d.Add("priority", 0, l.req.Priority)
 	if l.req.FromRun != (workqueue.RunID{}) {
 		d.Add("from_run", "", l.req.FromRun.String())
 	}
 	d.Add("max_failed", "", l.req.MaxFailed)
+	d.Add("guard", workqueue.GuardOff, l.req.Guard.String())
 	d.Add("canary", 0, l.req.Canary)
 	d.Add("canary_auto", false, l.req.CanaryAuto)
 	if o := l.req.Order; o != nil {

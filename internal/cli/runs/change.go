@@ -24,7 +24,7 @@ type runRerun struct {
 	CanaryAuto bool                `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
 	Reason     string              `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun     bool                `help:"Change nothing; say how many items and requests it would be."`
-	Wait       bool                `help:"Watch until the run ends; exit 3 when items failed."`
+	waitFlags
 }
 
 // Validate is called by kong.
@@ -32,14 +32,12 @@ func (r *runRerun) Validate() error {
 	switch {
 	case !r.Failed && r.none():
 		return errors.New("say which items: --failed, " + chooseOf)
-	case r.DryRun && r.Wait:
-		return errors.New("give either --dry-run or --wait: a dry run sets nothing going that could be waited for")
 	case r.Canary < 0:
 		return fmt.Errorf("--canary is %d; it must be 1 or more", r.Canary)
 	case r.CanaryAuto && r.Canary == 0:
 		return errors.New("--canary-auto needs --canary N")
 	}
-	return cmp.Or(sizingWithin("--chunk", r.Chunk, bitfield.Size),
+	return cmp.Or(r.check(r.DryRun), sizingWithin("--chunk", r.Chunk, bitfield.Size),
 		sizingWithin("--in-flight", r.InFlight, workqueue.MaxInFlight))
 }
 
@@ -81,7 +79,7 @@ func (r *runRerun) Run(ctx context.Context, term *cli.Console) error {
 	if !r.Wait {
 		return nil
 	}
-	return watch(ctx, term, cl, again.Run)
+	return watch(ctx, term, cl, again.Run, &r.watchFlags)
 }
 
 func (r *runRerun) settings(keys []string, dry bool) client.RerunSettings {

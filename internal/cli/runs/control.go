@@ -156,22 +156,6 @@ func (r *runResume) Run(ctx context.Context, term *cli.Console) error {
 	})
 }
 
-type runApprove struct{ whichRuns }
-
-// Run approves canaries.
-func (r *runApprove) Run(ctx context.Context, term *cli.Console) error {
-	return r.do(ctx, term, "approve", func(
-		ctx context.Context, cl *client.Client, keep client.CallOption,
-	) (client.Controlled, error) {
-		return cl.ApproveRun(ctx, r.Ref, r.settings(), keep)
-	}, func(done *client.Controlled) string {
-		if len(done.Runs) == 0 {
-			return "no run waits for approval"
-		}
-		return fmt.Sprintf("%s approved: %s items that were held back are let go", runsText(done), cli.Count(done.Items))
-	})
-}
-
 type runCancel struct{ whichRuns }
 
 // Run cancels runs.

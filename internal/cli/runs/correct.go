@@ -2,7 +2,6 @@ package runs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -18,15 +17,18 @@ type runCorrect struct {
 	Cascade   bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
 	Reason    string `help:"Why, for the audit log and for whoever looks at the items." placeholder:"TEXT"`
 	DryRun    bool   `help:"Change nothing; say what would be done."`
-	Wait      bool   `help:"Watch until the run ends; exit 3 when items failed."`
+	waitFlags
+
+	Encoding string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be. This and what follows: as the plan says, when absent." placeholder:"NAME"`
+	NoHeader bool     `help:"CSV begins with its first row."`
+	Columns  []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
+	Rename   []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
+	Types    []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
 }
 
 // Validate is called by kong.
 func (r *runCorrect) Validate() error {
-	if r.DryRun && r.Wait {
-		return errors.New("give either --dry-run or --wait: a dry run sets nothing going that could be waited for")
-	}
-	return nil
+	return r.check(r.DryRun)
 }
 
 // Run corrects items.
@@ -42,7 +44,7 @@ func (r *runCorrect) Run(ctx context.Context, term *cli.Console) error {
 	defer func() { _ = items.Close() }()
 	upload := &cli.Upload{From: items, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
 	params := client.CorrectParams{Key: r.KeyColumn, Format: r.Format, Cascade: r.Cascade, DryRun: r.DryRun,
-		Reason: r.Reason}
+		Reason: r.Reason, Encoding: r.Encoding, NoHeader: r.NoHeader, Columns: r.Columns, Rename: r.Rename, Types: r.Types}
 	done, err := cl.Correct(ctx, r.Ref, params, "application/octet-stream", upload, term.Keep())
 	upload.End()
 	switch {
@@ -60,7 +62,7 @@ func (r *runCorrect) Run(ctx context.Context, term *cli.Console) error {
 	if !r.Wait {
 		return nil
 	}
-	return watch(ctx, term, cl, done.Run)
+	return watch(ctx, term, cl, done.Run, &r.watchFlags)
 }
 
 // correctText says what was corrected, or would be, and what comes of it.

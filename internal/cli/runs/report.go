@@ -16,6 +16,7 @@ import (
 type runReport struct {
 	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
+	Before  string   `help:"With --against: compare what stands before this step, for whoever has to approve it." placeholder:"STEP"`
 	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there or unchanged; may stand more than once." placeholder:"CHANGE"`
 	Digests bool     `default:"true" negatable:"" help:"Digests of the items and results; they read every item."`
 }
@@ -24,6 +25,9 @@ type runReport struct {
 func (r *runReport) Validate() error {
 	if len(r.List) > 0 && r.Against == "" {
 		return errors.New("--list lists keys of a comparison: say with what, by --against RUN")
+	}
+	if r.Before != "" && (r.Against == "" || len(r.List) > 0) {
+		return errors.New("--before goes with --against RUN, and without --list")
 	}
 	return nil
 }
@@ -38,7 +42,7 @@ func (r *runReport) Run(ctx context.Context, term *cli.Console) error {
 		return r.list(ctx, term, cl)
 	}
 	report, err := cl.ReportRun(ctx, r.Ref,
-		client.ReportRunParams{Against: r.Against, Digests: r.Digests}, term.Keep())
+		client.ReportRunParams{Against: r.Against, Before: r.Before, Digests: r.Digests}, term.Keep())
 	if err != nil {
 		return err
 	}

@@ -19,18 +19,15 @@ type runReset struct {
 	Cascade bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
 	Reason  string `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun  bool   `help:"Change nothing; say what would be done."`
-	Wait    bool   `help:"Watch until the run ends; exit 3 when items failed."`
+	waitFlags
 }
 
 // Validate is called by kong.
 func (r *runReset) Validate() error {
-	switch {
-	case !r.All && r.none():
+	if !r.All && r.none() {
 		return errors.New("say of which items: --all, " + chooseOf)
-	case r.DryRun && r.Wait:
-		return errors.New("give either --dry-run or --wait: a dry run sets nothing going that could be waited for")
 	}
-	return nil
+	return r.check(r.DryRun)
 }
 
 // Run takes parts of a step back.
@@ -59,7 +56,7 @@ func (r *runReset) Run(ctx context.Context, term *cli.Console) error {
 	if !r.Wait {
 		return nil
 	}
-	return watch(ctx, term, cl, done.Run)
+	return watch(ctx, term, cl, done.Run, &r.watchFlags)
 }
 
 func (r *runReset) settings(keys []string, dry bool) client.ResetSettings {

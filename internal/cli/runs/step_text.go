@@ -59,6 +59,12 @@ func relationText(s *client.StepView) string {
 		parts = append(parts, sees)
 	}
 	switch {
+	case s.Gate != nil && s.Gate.State == "approved":
+		parts = append(parts, "approved by "+cli.Inert(s.Gate.ApprovedBy))
+	case s.Gate != nil && s.Gate.State == "waiting":
+		parts = append(parts, "waits for somebody to approve it")
+	case s.Gate != nil:
+		parts = append(parts, "waits until they have all, and somebody approves")
 	case s.Barrier && s.BarrierPassed:
 		parts = append(parts, "barrier passed")
 	case s.Barrier:

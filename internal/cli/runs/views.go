@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -164,6 +165,9 @@ func runHead(run *client.RunDocument) string {
 func runRules(t *cli.Table, run *client.RunDocument) {
 	if run.MaxFailed != "" {
 		t.Row("max failed", maxFailedText(run))
+	}
+	if run.Guard != workqueue.DefaultGuard().String() {
+		t.Row("guard", cli.Inert(run.Guard))
 	}
 	if run.Canary != nil {
 		t.Row("canary", canaryText(run.Canary))

@@ -21,7 +21,11 @@ const (
 
 type runWatch struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	watchFlags
 }
+
+// Validate is called by kong.
+func (r *runWatch) Validate() error { return r.check() }
 
 // Run follows a run.
 func (r *runWatch) Run(ctx context.Context, term *cli.Console) error {
@@ -29,22 +33,22 @@ func (r *runWatch) Run(ctx context.Context, term *cli.Console) error {
 	if err != nil {
 		return err
 	}
-	return watch(ctx, term, cl, r.Ref)
+	return watch(ctx, term, cl, r.Ref, &r.watchFlags)
 }
 
 // watch follows a run until it ends and then says how. Ending the watch does not end the run.
-func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string) error {
+func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string, w *watchFlags) error {
+	ctx, cancel := w.bounded(ctx)
+	defer cancel()
 	first, err := cl.GetRun(ctx, ref, term.Keep())
 	if err != nil {
 		return err
 	}
-	id := first.ID
 	progress := newProgress(term)
-	run, err := follow(ctx, term, cl, first, progress)
+	run, err := follow(ctx, term, cl, first, progress, w.stays(term))
 	progress.End()
-	if errors.Is(err, context.Canceled) {
-		term.Note("the run goes on; look again with: tranche run watch %s", cli.ShortID(id))
-		return cli.Exit(cli.ExitOther)
+	if errors.Is(err, errHeld) || errors.Is(err, errMaxWait) || errors.Is(err, context.Canceled) {
+		return left(term, &run, w, err)
 	}
 	if err != nil {
 		return err
@@ -53,7 +57,7 @@ func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string
 }
 
 func follow(
-	ctx context.Context, term *cli.Console, cl *client.Client, run client.RunDocument, progress *progress,
+	ctx context.Context, term *cli.Console, cl *client.Client, run client.RunDocument, progress *progress, stays bool,
 ) (client.RunDocument, error) {
 	pause := watchFirst
 	tick := time.NewTimer(pause)
@@ -64,9 +68,12 @@ func follow(
 		if run.Ended() {
 			return run, nil
 		}
+		if !stays && waits(&run) {
+			return run, errHeld
+		}
 		select {
 		case <-ctx.Done():
-			return run, ctx.Err()
+			return run, context.Cause(ctx)
 		case <-tick.C:
 			pause = min(2*pause, watchPoll)
 			tick.Reset(pause)
@@ -76,7 +83,7 @@ func follow(
 		case err == nil:
 			run, seen = next, time.Now()
 		case ctx.Err() != nil:
-			return run, ctx.Err()
+			return run, context.Cause(ctx)
 		case time.Since(seen) > patience || !passing(err):
 			return run, err
 		}

@@ -22,6 +22,7 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 		t.Run("a part is made again", aPartIsMadeAgain(b))
 		t.Run("why nothing starts", whyNothingStarts(b))
 		t.Run("a run that stands", aRunThatStands(b))
+		t.Run("a gate", aGate(b))
 		t.Run("a list that says why", aListThatSaysWhy(b))
 		t.Run("roles", roles(b))
 		t.Run("the server is restarted", serverRestarts(b))

@@ -15,6 +15,7 @@ type HeldSlice struct {
 	Failure   *workqueue.SlotError // what an earlier message of the reply said of the chunk as a whole
 	Took      float64              // seconds that the service worked on it; 0: it did not say
 	Policy    Policy
+	Guarded   bool // the first outcomes of its step are looked at
 }
 
 // Live reports whether an answer may come to the slice.

@@ -12,6 +12,7 @@ import { RerunDialog } from "../parts/rerun.js";
 import { itemPath } from "../parts/itempath.js";
 import { Canary } from "../run/canary.js";
 import { Actions, Away, LiveBadge, Numbers, Reason, Warnings, ended } from "../run/head.js";
+import { Gates } from "../run/gate.js";
 import { Groups, useGroups } from "../run/groups.js";
 import { History } from "../run/history.js";
 import { useLive } from "../run/live.js";
@@ -113,6 +114,7 @@ function Run({ run, live, state, database, query }) {
         ${range && html`<${Selection} run=${run} step=${step} range=${range}
             plane=${layer === "state" ? map.current?.plane() : null}
           onClose=${() => setRange(null)} onZoom=${() => map.current.surface.zoomToRange(range)} />`}
+        <${Gates} run=${run} />
         <${Canary} run=${run} />
         <${ReportCard} run=${run} onOpen=${() => setDialog("report")} />
         <${Pacing} run=${run} step=${step} onStep=${setStep} />

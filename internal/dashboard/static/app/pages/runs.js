@@ -146,9 +146,12 @@ function List({ runs, reset, chosen, onChoose }) {
 function Reason({ run }) {
   if (run.hold) {
     const what = { operator: run.hold.by ? `by ${run.hold.by}` : "by an operator", threshold: "too many failed",
-      canary: "canary waits for approval" }[run.hold.kind] || run.hold.kind;
+      guard: "its first outcomes plainly failed", canary: "canary waits for approval" }[run.hold.kind] || run.hold.kind;
     return html`<span class="under" title=${run.hold.detail}><${Text} max=${70}>${what}${
       run.hold.kind === "operator" && run.hold.detail ? ": " + run.hold.detail : ""}<//></span>`;
+  }
+  if (run.approval?.length > 0 && run.state === "running") {
+    return html`<span class="under is-warn" data-test="waits-approval">step <${Text} max=${60}>${run.approval.join(", ")}<//> waits for an approval</span>`;
   }
   if (run.stands) {
     return html`<span class="under is-warn" data-test="stands"><${Text} max=${160}>${run.stands.text}<//> · <${Time}

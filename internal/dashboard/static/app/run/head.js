@@ -8,7 +8,8 @@ import { duration, inert, num, percent, plural, short } from "../format.js";
 /** ended says whether a run moves no more by itself. */
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
 
-const holds = { operator: "Paused by an operator", threshold: "Paused: too many items failed", canary: "Waits until its canary is approved" };
+const holds = { operator: "Paused by an operator", threshold: "Paused: too many items failed",
+  guard: "Paused: its first outcomes plainly failed", canary: "Waits until its canary is approved" };
 
 /** Reason says in a sentence why a run is in its state, where that is not plain. */
 export function Reason({ run }) {

@@ -39,7 +39,7 @@ function StepCard({ step: s, steps, chosen, onClick }) {
       data-step=${s.name} data-test=${"step-" + s.name} onClick=${onClick} title=${about(s)}>
     <span class="step-head"><strong><${Text} max=${40}>${s.name}<//></strong>
       ${s.optional && html`<${Badge}>optional<//>`}${s.barrier && html`<${Badge}
-          tone=${s.barrier_passed ? "ok" : "warn"}>${s.barrier_passed ? "barrier passed" : "barrier"}<//>`}
+          tone=${s.barrier_passed ? "ok" : "warn"}>${barrier(s)}<//>`}
       <span class="step-facts">${s.failed > 0 && html`<span
           class="bad-text">${short(s.failed)} failed</span>`}${s.rate > 0 && html`<span
           class="muted">${short(Math.round(s.rate))}/s</span>`}
@@ -47,6 +47,12 @@ function StepCard({ step: s, steps, chosen, onClick }) {
     <${Progress} done=${s.done} failed=${s.failed + s.skipped} total=${s.items}
         label=${`Progress of ${inert(s.name, 40)}`} />
   </button>`;
+}
+
+// barrier says where a step is that begins for all items at once.
+function barrier(s) {
+  if (s.gate) return { approved: "approved", waiting: "waits for an approval" }[s.gate.state] ?? "gate";
+  return s.barrier_passed ? "barrier passed" : "barrier";
 }
 
 // about is what a step asks, and which steps it needs.

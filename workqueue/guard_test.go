@@ -1,0 +1,268 @@
+package workqueue_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+var badPayload = workqueue.SlotError{Code: "bad_payload", Message: "balance is a number"}
+
+func guarded(chunk, failures, within int) start.LoadRequest {
+	req := chunked(chunk)
+	req.Steps[0].InFlight = 100
+	req.Guard = workqueue.GuardRule{Failures: failures, Within: within}
+	return req
+}
+
+func (b *bench) guards(run workqueue.RunID) int {
+	b.Helper()
+	return b.number(`SELECT count(*) FROM run_guard WHERE run_id = $1`, run)
+}
+
+func TestGuardHoldsARunWhoseFirstOutcomesFail(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(guarded(4, 10, 20), 100)
+	b.record(whole(b.one(run)), faulty(b.one(run), badPayload))
+	b.record(faulty(b.one(run), badPayload))
+	b.wantHold(run, "")
+	late := b.one(run)
+	b.record(faulty(b.one(run), badPayload))
+	b.wantHold(run, "guard by tranche: 12 of the first 16 outcomes of step only failed with bad_payload, "+
+		"which would not pass (guard 10/20)")
+	if n := len(b.claim(run, plenty)); n != 0 {
+		t.Errorf("%d slices of a held run were claimed", n)
+	}
+	if got := b.actions(run); !slices.Equal(got, []string{"start by test", "pause by tranche"}) {
+		t.Errorf("audited: %q", got)
+	}
+	if got := b.events(run); !slices.Equal(got, []string{"started", "paused"}) {
+		t.Errorf("events: %q", got)
+	}
+	b.record(faulty(late, badPayload)) // what was out comes in all the same
+	b.resume(run)
+	b.record(faulty(b.one(run), badPayload), faulty(b.one(run), badPayload), faulty(b.one(run), badPayload))
+	b.wantHold(run, "") // it has asked
+	b.finish(run)
+	b.wantState(run, "completed", 1)
+	b.check()
+}
+
+func TestGuardLetsOthersGo(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	retry, other := badPayload, badPayload
+	retry.Retry, other.Code = true, "missing"
+	for name, c := range map[string]struct {
+		req     start.LoadRequest
+		answers func(run workqueue.RunID) []settle.Answer
+		watched int
+	}{
+		"few failures": {guarded(4, 10, 20), func(run workqueue.RunID) []settle.Answer {
+			return []settle.Answer{faulty(b.one(run), badPayload), faulty(b.one(run), badPayload), whole(b.one(run)),
+				whole(b.one(run)), whole(b.one(run)), whole(b.one(run)), faulty(b.one(run), badPayload)}
+		}, 0},
+		"of several codes": {guarded(4, 10, 20), func(run workqueue.RunID) []settle.Answer {
+			return []settle.Answer{faulty(b.one(run), badPayload), faulty(b.one(run), badPayload),
+				faulty(b.one(run), other), faulty(b.one(run), other)}
+		}, 1},
+		"that may pass": {func() start.LoadRequest {
+			req := guarded(4, 10, 20)
+			req.Steps[0].MaxAttempts = 1
+			return req
+		}(), func(run workqueue.RunID) []settle.Answer {
+			return []settle.Answer{faulty(b.one(run), retry), faulty(b.one(run), retry), faulty(b.one(run), retry),
+				whole(b.one(run))}
+		}, 1},
+		"a small part of very many at once": {guarded(100, 10, 20), func(run workqueue.RunID) []settle.Answer {
+			a := whole(b.one(run))
+			for i := range 40 {
+				a.Slots[i].Result, a.Slots[i].Err = nil, &badPayload
+			}
+			return []settle.Answer{a}
+		}, 0},
+		"a run that is over with it": {guarded(10, 10, 20), func(run workqueue.RunID) []settle.Answer {
+			b.record(whole(b.one(run)), whole(b.one(run)), whole(b.one(run)))
+			return nil
+		}, 0},
+	} {
+		run := b.load(c.req, 100)
+		if answers := c.answers(run); len(answers) > 0 {
+			b.record(answers...)
+		}
+		b.wantHold(run, "")
+		if n := b.guards(run); n != c.watched {
+			t.Errorf("%s: %d guards are left; want %d", name, n, c.watched)
+		}
+	}
+	run := b.load(guarded(10, 10, 20), 10)
+	b.record(faulty(b.one(run), badPayload))
+	b.wantState(run, "completed", 1)
+	b.wantHold(run, "")
+	if run := b.load(guarded(4, 10, 20), 9); b.guards(run) != 0 {
+		t.Error("a run is guarded that has not that many items")
+	}
+	b.check()
+}
+
+// A guard that decides while the run is held for something else waits for its turn, unless somebody runs items again.
+func TestGuardWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	trip := func() workqueue.RunID {
+		run := b.load(guarded(10, 10, 20), 100)
+		s := b.one(run)
+		b.pauseRun(run)
+		b.record(faulty(s, badPayload))
+		b.wantHold(run, "operator by ann: the service is sick")
+		b.resume(run)
+		return run
+	}
+	run := trip()
+	due, err := control.New(b.store).DueHolds(t.Context())
+	if err != nil || len(due) != 1 || due[0] != (control.DueHold{Run: run, Guard: true}) {
+		t.Errorf("due: %+v, %v", due, err)
+	}
+	for _, want := range []bool{true, false} {
+		if held, err := control.New(b.store).CheckGuard(t.Context(), run); err != nil || held != want {
+			t.Errorf("held: %v, %v; want %v", held, err, want)
+		}
+	}
+	b.wantHold(run, "guard by tranche: 10 of the first 10 outcomes of step only failed with bad_payload, "+
+		"which would not pass (guard 10/20)")
+	run = trip()
+	b.rerun(run, redo.Selection{Failed: true})
+	if held, err := control.New(b.store).CheckGuard(t.Context(), run); err != nil || held {
+		t.Errorf("held after a re-run: %v, %v", held, err)
+	}
+}
+
+// Each step has its own first outcomes, and an optional one none that count.
+func TestGuardOfSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := guarded(10, 10, 20)
+	first, second := req.Steps[0], req.Steps[0]
+	second.Name, second.Needs, second.Endpoint = "compose", []int{0}, "compose"
+	third := second
+	third.Name, third.Optional = "portrait", true
+	req.Steps = []workqueue.StepSpec{first, second, third}
+	run := b.load(req, 100)
+	if n := b.guards(run); n != 2 {
+		t.Errorf("%d steps are guarded; want 2", n)
+	}
+	for range 3 {
+		b.record(whole(b.one(run)))
+	}
+	if n := b.guards(run); n != 1 {
+		t.Errorf("%d steps are guarded when one has had its first outcomes; want 1", n)
+	}
+	for _, step := range []workqueue.Step{2, 1} { // the optional one first
+		b.wantHold(run, "")
+		claim := b.claimRequest(run, 2)
+		claim.Step = step
+		out, err := dispatch.New(b.store).Claim(t.Context(), claim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range out.Slices {
+			b.record(faulty(s, badPayload))
+		}
+	}
+	b.wantHold(run, "guard by tranche: 10 of the first 10 outcomes of step compose failed with bad_payload, "+
+		"which would not pass (guard 10/20)")
+	b.check()
+}
+
+// Recorders that commit side by side, each in a block of its own, count every outcome once: with one failure less than
+// is enough nothing is held, whatever their order, and with that one the run is.
+func TestGuardIsExactAmongRecorders(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const blocks, each, failures = 6, 20, 60
+	for _, enough := range []bool{false, true} {
+		run := b.load(guarded(bitfield.Size, failures, blocks*each), blocks*bitfield.Size)
+		fail := failures - 1
+		if enough {
+			fail++
+		}
+		var wait sync.WaitGroup
+		for k, s := range b.claim(run, blocks) {
+			wait.Go(func() {
+				for i := range each {
+					a := answer(s, s.Block.Ordinal(i))
+					if a.Answered = -1; k+i*blocks < fail {
+						a.Slots[0].Result, a.Slots[0].Err = nil, &badPayload
+					}
+					if _, err := settle.New(b.store).Record(t.Context(), []settle.Answer{a}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wait.Wait()
+		var hold string
+		err := b.pool.QueryRow(t.Context(), `SELECT coalesce(hold, '') || hold_detail FROM batchrun WHERE id = $1`, run).
+			Scan(&hold)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(hold, fmt.Sprintf("guard%d of the first", failures)) != enough || b.guards(run) != 0 {
+			t.Errorf("with %d failures the hold is %q, and %d guards are left", fail, hold, b.guards(run))
+		}
+	}
+}
+
+func TestParseGuard(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"": "200/400", "off": "off", "5/10": "5/10", "10000/10000": "10000/10000"} {
+		if got, err := workqueue.ParseGuard(text); err != nil || got.String() != want {
+			t.Errorf("%q is %v, %v; want %s", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"no", "0/10", "10", "11/10", "5/10001", "-1/4", "1/2/3", "5 / 10", "200%"} {
+		if got, err := workqueue.ParseGuard(text); err == nil {
+			t.Errorf("%q is taken for %v", text, got)
+		}
+	}
+}
+
+// A recorder that dies in its COMMIT has counted its outcomes and held the run, or done neither; the reply comes again,
+// and is counted once.
+func TestGuardWhoseCommitIsInDoubt(t *testing.T) {
+	t.Parallel()
+	for name, fate := range map[string]fate{"it was committed": answerLost, "it was not": commitLost} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := &mishap{mark: "SET hold = 'guard'", fate: fate}
+			b := setupMishap(t, m)
+			run := b.load(guarded(4, 8, 16), 100)
+			b.record(faulty(b.one(run), badPayload))
+			last := faulty(b.one(run), badPayload)
+			_, err := settle.New(b.store).Record(t.Context(), []settle.Answer{last})
+			if !m.befell() {
+				t.Fatalf("nothing went wrong: %v", err)
+			}
+			if err != nil { // its message was not acknowledged
+				b.record(last)
+			}
+			b.wantHold(run, "guard by tranche: 8 of the first 8 outcomes of step only failed with bad_payload, "+
+				"which would not pass (guard 8/16)")
+			if got := b.actions(run); !slices.Equal(got, []string{"start by test", "pause by tranche"}) || b.guards(run) != 0 {
+				t.Errorf("audited: %q; %d guards are left", got, b.guards(run))
+			}
+			b.check()
+		})
+	}
+}
