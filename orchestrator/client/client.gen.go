@@ -2316,7 +2316,7 @@ type ItemView struct {
 	Payload json.RawMessage `json:"payload"`
 	Steps   []ItemStep      `json:"steps"`
 
-	// EarlierPayloads that were corrected, the newest first
+	// EarlierPayloads before it was corrected, newest first
 	EarlierPayloads []EarlierPayload `json:"earlier_payloads,omitempty"`
 }
 
@@ -7206,4 +7206,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 69455130ecb6dde9a6dd9cd58a929635, is 313fd79c2eb5e4b567338f591ecbcb56dc89200c35773bfbf3523410712d945d.
+// Of 4145679ab89639119959ec17407659da, is c5c26b4876e6568be690296cd2c1893a3cfcf7df0c8d904e6cad25524630b86a.

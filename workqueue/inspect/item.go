@@ -22,16 +22,7 @@ type ItemView struct {
 	Payload json.RawMessage   `json:"payload"`
 	Steps   []ItemStep        `json:"steps"`
 
-	EarlierPayloads []EarlierPayload `json:"earlier_payloads,omitempty" doc:"that were corrected, the newest first"`
-}
-
-// EarlierPayload is what an item carried until it was corrected.
-type EarlierPayload struct {
-	Generation workqueue.Generation `json:"generation" doc:"of the correction: what is older was made of this payload"`
-	Payload    json.RawMessage      `json:"payload"`
-	At         time.Time            `json:"at" doc:"when it was corrected"`
-	Actor      string               `json:"actor" doc:"by whom"`
-	Reason     string               `json:"reason,omitempty"`
+	EarlierPayloads []control.EarlierPayload `json:"earlier_payloads,omitempty" doc:"before it was corrected, newest first"`
 }
 
 // ItemStep is one item in one step.
@@ -140,12 +131,6 @@ FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id
 WHERE p.run_id = $1 AND p.step = ANY ($3) AND p.ordinal = $2
 ORDER BY p.step, p.generation DESC`
 
-// By primary keys.
-const itemCorrections = `
-SELECT w.generation, w.payload, c.at, c.actor, c.reason
-FROM work_correction w JOIN run_correction c USING (run_id, generation)
-WHERE w.run_id = $1 AND w.ordinal = $2 ORDER BY w.generation DESC`
-
 // work_slice_block finds the slices; work_error and work_part are read by primary key.
 const itemAttempts = `
 SELECT w.step, w.id, w.generation, w.attempt, w.cause, w.state, bit_count(w.mask)::integer, coalesce(w.service, ''),
@@ -253,11 +238,7 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	for i := range item.Steps {
 		item.Steps[i].Accepted = accepted[item.Steps[i].Step]
 	}
-	if rows, err = tx.Query(ctx, itemCorrections, id, item.Ordinal); err != nil {
-		return err
-	}
-	item.EarlierPayloads, err = pgx.CollectRows(rows, pgx.RowToStructByPos[EarlierPayload])
-	if err != nil {
+	if item.EarlierPayloads, err = control.EarlierPayloads(ctx, tx, id, item.Ordinal); err != nil {
 		return err
 	}
 	if rows, err = tx.Query(ctx, itemAttempts, id, block, bit, item.Ordinal, numbers); err != nil {
