@@ -38,8 +38,8 @@ func (e *NotReadyError) Error() string {
 	return text
 }
 
-// Ready returns nil while every endpoint of the service listens, and a *NotReadyError otherwise: for the readiness probe
-// of Kubernetes. A service that waits for NATS or for a node is not ready, and not ill: it needs no restart.
+// Ready returns nil while every endpoint of the service listens, and a *NotReadyError otherwise: for the readiness
+// probe of Kubernetes. A service that waits for NATS or for a node is not ready, and not ill: it needs no restart.
 func (s *Service) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,7 @@
 package gather
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -69,13 +70,7 @@ func (o *Overrides) Validate() error {
 			return fieldError("on_failure", "%v; this is %.40q", err, *o.OnFailure)
 		}
 	}
-	if err := o.checkPairs(); err != nil {
-		return err
-	}
-	if err := plan.Items.check(""); err != nil {
-		return err
-	}
-	if err := checkOverrides("", &o.StepOverrides); err != nil {
+	if err := cmp.Or(o.checkPairs(), plan.Items.check(""), checkOverrides("", &o.StepOverrides)); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Steps)) {

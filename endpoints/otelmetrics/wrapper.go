@@ -8,8 +8,8 @@
 //
 // # Guarantees
 //
-// There is one series for each endpoint and outcome: no runs, keys or messages are in attributes. The wrapper changes no
-// answer.
+// There is one series for each endpoint and outcome: no runs, keys or messages are in attributes. The wrapper changes
+// no answer.
 //
 // # Not its job
 //

@@ -218,7 +218,8 @@ func rules() map[string]rule {
 
 		"cmd/...": {
 			own: append([]string{
-				"internal/cli/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...", "internal/intake",
+				"internal/cli/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...",
+				"internal/intake",
 				"internal/embedded", "internal/datadir", "internal/conformance", "internal/dashboard", "internal/tracing",
 				"internal/metrics",
 				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
@@ -248,7 +249,8 @@ func commands(servers, store []string) map[string]rule {
 		"internal/intake", "internal/api", "workqueue/..."}
 	all := map[string]rule{shared: {own: own, tests: servers}}
 	for _, noun := range []string{"runs", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts"} {
-		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield", "endpoints/wire",
+		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield",
+			"endpoints/wire",
 			"orchestrator/schedule"}, own...),
 			tests: servers}
 	}

@@ -13,7 +13,8 @@ import (
 // waiting lists the trees whose durations stand in docs/waits.md.
 func waiting() []string {
 	return []string{
-		"orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/alerts", "internal/api", "internal/cli",
+		"orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/alerts", "internal/api",
+		"internal/cli",
 		"internal/connections", "internal/embedded", "internal/health", "internal/intake", "internal/live",
 		"internal/metrics", "internal/producers", "internal/pull", "internal/schedules", "internal/trackers",
 		"internal/responder", "internal/webhook", "migrations", "cmd",
