@@ -40,7 +40,7 @@ type ItemCorrection struct {
 	Reason  string          `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
-const correctDescription = `The body is items as those of a start, up to 256 MiB and 1,000,000 of them, whose payloads
+const correctDescription = `The body is items as those of a start, up to 256 MiB and 500,000 of them, whose payloads
 take the place of those that the run has for their keys: all of them or none. A run that has completed opens again.
 What was made of the items at steps that see payloads is taken back and done again, requests that are out included;
 what the steps after had made of it is redone where a part changes that they see, or in any case with cascade.`

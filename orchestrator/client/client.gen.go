@@ -6437,7 +6437,7 @@ func (c *Client) CompareRuns(ctx context.Context, run string, params CompareRuns
 
 // Correct: Correct the data of items.
 //
-// The body is items as those of a start, up to 256 MiB and 1,000,000 of them, whose payloads take the place of those
+// The body is items as those of a start, up to 256 MiB and 500,000 of them, whose payloads take the place of those
 // that the run has for their keys: all of them or none. A run that has completed opens again. What was made of the
 // items at steps that see payloads is taken back and done again, requests that are out included; what the steps after
 // had made of it is redone where a part changes that they see, or in any case with cascade.
@@ -7206,4 +7206,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 4145679ab89639119959ec17407659da, is c5c26b4876e6568be690296cd2c1893a3cfcf7df0c8d904e6cad25524630b86a.
+// Of aba69fba4b30ab5b4681a7d96dd558c5, is 2af888b201f4fef37eadf2652c045b2d1856d963a6b65b6ce445edbc07d7c18c.

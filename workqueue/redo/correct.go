@@ -16,7 +16,7 @@ import (
 
 // Bounds of one correction: it is one transaction.
 const (
-	MaxCorrections     = 1_000_000
+	MaxCorrections     = 500_000
 	MaxCorrectionBytes = 256 << 20 // of keys and payloads
 )
 
