@@ -39,9 +39,11 @@ CREATE TABLE batchrun (
     on_overdue        text        NOT NULL DEFAULT 'report' CHECK (on_overdue IN ('report', 'seal', 'cancel')),
     on_duplicate      text        NOT NULL DEFAULT 'error' CHECK (on_duplicate IN ('error', 'skip', 'allow')),
     accepted          bigint      NOT NULL DEFAULT 0,
+    from_run          uuid,
     -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
     CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)),
+    CONSTRAINT batchrun_from CHECK (from_run <> id),
     CONSTRAINT batchrun_accepted CHECK (accepted BETWEEN 0 AND coalesce(failed, 0))
 );
 CREATE INDEX batchrun_active ON batchrun (priority DESC, id) WHERE state IN ('loading', 'running');
@@ -54,6 +56,8 @@ CREATE INDEX batchrun_failed ON batchrun (id) WHERE state = 'completed' AND fail
 -- What the leader looks at every second, among thousands of runs.
 CREATE INDEX batchrun_limited ON batchrun (id)
     WHERE state = 'running' AND hold IS NULL AND (failed_limit IS NOT NULL OR canary_state = 'sampling');
+-- Which runs carry a run on.
+CREATE INDEX batchrun_from ON batchrun (from_run, id) WHERE from_run IS NOT NULL;
 COMMENT ON TABLE batchrun IS 'A batch run: one execution of a plan over a set of items.';
 COMMENT ON COLUMN batchrun.id IS 'The run; also the id of its batch in tracker_batch. Later runs have greater ids.';
 COMMENT ON COLUMN batchrun.name IS 'What people call it (run start --name); null: nothing.';
@@ -103,6 +107,8 @@ COMMENT ON COLUMN batchrun.overdue_at IS 'When it was reported that it was not s
 COMMENT ON COLUMN batchrun.on_overdue IS 'What is done then: report, seal or cancel.';
 COMMENT ON COLUMN batchrun.on_duplicate IS
     'What becomes of a key that comes again: error (it is refused), skip or allow.';
+COMMENT ON COLUMN batchrun.from_run IS
+    'The earlier run that it carries on: its items are some of that one''s (run start --from); null: none.';
 COMMENT ON COLUMN batchrun.accepted IS 'Of the failed items those whose failures are all accepted; 0: not completed.';
 
 -- No foreign key refers to batchrun: a run's row is deleted first, and its steps last. Until then they keep out who
@@ -193,7 +199,7 @@ COMMENT ON COLUMN run_step.approved_at IS 'When it was approved; null: it is not
 COMMENT ON COLUMN run_step.approved_by IS 'By whom; empty: it is not.';
 COMMENT ON COLUMN run_step.config IS 'Settings of the kind: a URL, a query and the like.';
 
--- Written once, by COPY, never updated. The key index is unique for runs that refuse duplicates: there twin is 0, in
+-- Written once, by COPY; a correction alone updates payloads (work_correction). The key index is unique for runs that refuse duplicates: there twin is 0, in
 -- runs that allow them it is the ordinal. What is deleted in bulk is to be vacuumed before a fifth of a large table is
 -- dead.
 CREATE TABLE work_queue (
@@ -206,13 +212,14 @@ CREATE TABLE work_queue (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, twin);
 COMMENT ON TABLE work_queue IS
-    'The work queue: the items of all runs. Written once; where an item is, is a bit in work_block, and run_item '
-    'says it in words.';
+    'The work queue: the items of all runs. Written once, but for payloads that are corrected; where an item is, is a '
+    'bit in work_block, and run_item says it in words.';
 COMMENT ON COLUMN work_queue.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_queue.ordinal IS 'Number of the item in its run, from 0 on.';
 COMMENT ON COLUMN work_queue.twin IS '0; in runs that allow a key to come again the ordinal.';
 COMMENT ON COLUMN work_queue.item_key IS 'Key of the item: the caller''s own id of it.';
-COMMENT ON COLUMN work_queue.payload IS 'What the item carries: JSON, as it goes on the wire.';
+COMMENT ON COLUMN work_queue.payload IS
+    'What the item carries: JSON, as it goes on the wire. Those it had before are in work_correction.';
 
 -- PLAIN storage keeps the planes in the row, the fill factor leaves room for heap-only updates. has_ready changes
 -- seldom, so its index costs little.

@@ -152,3 +152,14 @@ func (n *Node) SetEndpoint(ctx context.Context, set pace.EndpointSetting, actor 
 	}
 	return nil
 }
+
+// Correct gives items other payloads, and takes requests with the former ones out of the stream. See
+// [redo.Store.Correct].
+func (n *Node) Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error) {
+	corrected, err := redo.New(n.store).Correct(ctx, req)
+	if err == nil && !req.DryRun {
+		n.removeRequests(ctx, corrected.Requests)
+		n.spread()
+	}
+	return corrected, err
+}

@@ -86,7 +86,7 @@ func (n *Node) serve(ctx context.Context, d *duty, lease workqueue.Lease) {
 	for {
 		again := n.perform(ctx, d, lease)
 		if again <= 0 {
-			again = n.beatOfLease()
+			again = n.cfg.beatOfLease()
 		}
 		next := time.NewTimer(again)
 		select {

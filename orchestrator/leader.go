@@ -37,7 +37,7 @@ func (n *Node) ownDuties() []Duty {
 }
 
 // beatOfLease is the time between two prolongings.
-func (n *Node) beatOfLease() time.Duration { return n.cfg.LeaseTTL / 4 }
+func (c *Config) beatOfLease() time.Duration { return c.LeaseTTL / 4 }
 
 // term is a time in which this node leads.
 type term struct {
@@ -90,14 +90,14 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 		if ctx.Err() == nil {
 			n.log.Warn("lead", zap.Error(err))
 		}
-		return had, n.beatOfLease() // the fuse knows how long for
+		return had, n.cfg.beatOfLease() // the fuse knows how long for
 	}
 	left := n.cfg.LeaseTTL - time.Since(asked)
 	if had != nil && had.lease == lease && had.fuse.Reset(left) {
-		return had, n.beatOfLease()
+		return had, n.cfg.beatOfLease()
 	}
 	n.endTerm(had)
-	return n.beginTerm(ctx, lease, left, duties), n.beatOfLease()
+	return n.beginTerm(ctx, lease, left, duties), n.cfg.beatOfLease()
 }
 
 // stand has the node's session compete for the lease, with its precedence.
@@ -128,10 +128,10 @@ func (n *Node) withdraw(ctx context.Context) {
 func (n *Node) leaveTo(ctx context.Context, had *term, held *sessionstore.HeldError) time.Duration {
 	if !held.Outranked {
 		n.endTerm(had)
-		return min(n.beatOfLease(), held.Left+leaseSlack)
+		return min(n.cfg.beatOfLease(), held.Left+leaseSlack)
 	}
 	n.stepDown(ctx, had)
-	return n.beatOfLease()
+	return n.cfg.beatOfLease()
 }
 
 // leaseSlack is how long after the end of another's lease it is tried for.

@@ -54,7 +54,7 @@ func (n *Node) noteUncleared(err error) {
 
 // keepClear calls clearUncleared once in a beat of the lease.
 func (n *Node) keepClear(ctx context.Context) {
-	for backoff.Sleep(ctx, n.beatOfLease()) == nil {
+	for backoff.Sleep(ctx, n.cfg.beatOfLease()) == nil {
 		n.clearUncleared(ctx)
 	}
 }

@@ -58,6 +58,10 @@ func TestAcceptByCodeThenAll(t *testing.T) {
 	b := setup(t)
 	run, even, odd := b.damaged(20_000)
 	out := b.accept(run, redo.Selection{Codes: []string{"even"}}, "closed years ago")
+	if n := len(out.Examples); n != redo.Examples {
+		t.Errorf("%d examples", n)
+	}
+	out.Examples = nil
 	want := redo.Accepted{Items: int64(even), Steps: []redo.StepAccepted{{Step: "only", Items: int64(even)}},
 		Failed: int64(even + odd), Accepted: int64(even)}
 	if !reflect.DeepEqual(out, want) {

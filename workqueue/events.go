@@ -16,13 +16,14 @@ const (
 	EventCompleted EventKind = "completed" // once per generation
 	EventCancelled EventKind = "cancelled"
 	EventRerun     EventKind = "rerun"
-	EventReset     EventKind = "reset"    // parts of a step were taken back
-	EventPaused    EventKind = "paused"   // the payload says why
-	EventResumed   EventKind = "resumed"  // by an operator
-	EventApproved  EventKind = "approved" // the canary: all items may go
-	EventSealed    EventKind = "sealed"   // an open run has all its items
-	EventOverdue   EventKind = "overdue"  // an open run was not sealed in time
-	EventRewound   EventKind = "rewound"  // the database went back in time: what it had confirmed of the run is lost
+	EventReset     EventKind = "reset"     // parts of a step were taken back
+	EventCorrected EventKind = "corrected" // items were given other payloads
+	EventPaused    EventKind = "paused"    // the payload says why
+	EventResumed   EventKind = "resumed"   // by an operator
+	EventApproved  EventKind = "approved"  // the canary: all items may go
+	EventSealed    EventKind = "sealed"    // an open run has all its items
+	EventOverdue   EventKind = "overdue"   // an open run was not sealed in time
+	EventRewound   EventKind = "rewound"   // the database went back in time: what it had confirmed of the run is lost
 
 	// EventGap is of no run: the database went back in time, or another server took it over.
 	EventGap EventKind = "database.gap"

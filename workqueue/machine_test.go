@@ -2,6 +2,7 @@ package workqueue_test
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -28,7 +29,7 @@ const maxAttempts = 3 // of the machine's runs
 
 // machine drives a run on the real store and an oracle of it through the same operations: claims, sends, replies of all
 // sorts, lost nodes and streams, deadlines, holds, thresholds, canaries, breakers, new settings, re-runs, elsewhere and
-// here, and a cancel. Whatever was claimed once may be answered at any time later.
+// here, corrections, and a cancel. Whatever was claimed once may be answered at any time later.
 type machine struct {
 	*bench
 	oracle
@@ -345,6 +346,62 @@ func (m *machine) Rerun(t *rapid.T) {
 	}
 }
 
+// Correct gives items other payloads, wherever they are.
+func (m *machine) Correct(t *rapid.T) {
+	from := rapid.IntRange(0, len(m.items)-1).Draw(t, "from")
+	to := rapid.IntRange(from, len(m.items)-1).Draw(t, "to")
+	all := names(len(m.items))[from : to+1]
+	payload := fmt.Sprintf(`{"g":%d}`, m.generation+1)
+	out, err := redo.New(m.store).Correct(m.Context(), redo.CorrectRequest{Run: m.run, Actor: "test",
+		DryRun: rapid.IntRange(0, 4).Draw(t, "dry") == 0, Items: corrections(payload, all...)})
+	if m.cancelled {
+		if _, refused := errors.AsType[*workqueue.StateError](err); !refused {
+			t.Fatalf("correct: %v", err)
+		}
+		return
+	}
+	if err != nil || int(out.Generation) != m.generation+1 || out.Items != int64(len(all)) {
+		t.Fatalf("correct %d items: %+v, %v", len(all), out, err)
+	}
+	if _, generation := m.state(m.run); generation == m.generation {
+		return // it was a dry run
+	}
+	items := make([]int, len(all))
+	for i := range items {
+		items[i] = from + i
+	}
+	if begun := m.amend(items); out.Begun != int64(begun) || out.Hold != m.pausedBy {
+		t.Fatalf("correct: %+v; want %d items that somebody had begun with, and hold %q", out, begun, m.pausedBy)
+	}
+}
+
+// wantData holds payloads against the oracle, and checks that every outcome that counts was made of the newest.
+func (m *machine) wantData(t *rapid.T) {
+	want := make([]string, len(m.items))
+	for i, g := range m.data {
+		want[i] = "{}"
+		if g > 0 {
+			want[i] = fmt.Sprintf(`{"g":%d}`, g)
+		}
+	}
+	var got []string
+	err := m.pool.QueryRow(m.Context(), `SELECT array_agg(payload ORDER BY ordinal) FROM work_queue WHERE run_id = $1`,
+		m.run).Scan(&got)
+	if err != nil || !slices.Equal(got, want) {
+		t.Fatalf("the payloads are %v, %v; want %v", got, err, want)
+	}
+	stale := m.number(`SELECT count(*) FROM work_block b
+		JOIN work_correction c ON c.run_id = b.run_id AND c.ordinal >> 13 = b.block
+		JOIN work_part p ON p.run_id = b.run_id AND p.step = b.step AND p.ordinal = c.ordinal
+		JOIN work_slice s ON s.id = p.slice_id
+		WHERE b.run_id = $1 AND get_bit(b.done | b.failed, c.ordinal & 8191) = 1 AND s.generation < c.generation
+			AND p.generation = (SELECT max(n.generation) FROM work_part n
+				WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)`, m.run)
+	if stale != 0 {
+		t.Fatalf("%d outcomes were made of data that was corrected since", stale)
+	}
+}
+
 // Accept accepts failures, of this run in any state, or withdraws that.
 func (m *machine) Accept(t *rapid.T) {
 	sel := redo.Selection{Failed: true}
@@ -407,6 +464,7 @@ func (m *machine) Check(t *rapid.T) {
 		t.Fatalf("the run is %s in generation %d; want %s in %d", state, generation, want, m.generation)
 	}
 	m.wantHolds(t)
+	m.wantData(t)
 	if events := m.completions(m.run); !slices.Equal(events, m.finished) {
 		t.Fatalf("completion events of generations %v; want %v", events, m.finished)
 	}

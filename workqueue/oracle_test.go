@@ -29,6 +29,9 @@ type item struct {
 	accepted bool // of a failed one
 }
 
+// data is which payload an item has, by the number of the generation that its last correction opened.
+type data []int
+
 // held is a slice that was claimed at some time.
 type held struct {
 	workqueue.Slice
@@ -50,11 +53,13 @@ type oracle struct {
 	finished   []int // generations whose completion was told
 	cancelled  bool
 	at         string // the endpoint of new requests
+	data       data
 	holding
 }
 
 func newOracle(items int) oracle {
-	return oracle{items: make([]item, items), generation: 1, at: endpoint, holding: holding{failing: map[string]int{}}}
+	return oracle{items: make([]item, items), generation: 1, at: endpoint, data: make(data, items),
+		holding: holding{failing: map[string]int{}}}
 }
 
 func (o *oracle) inFlight() int {
@@ -243,6 +248,35 @@ func (o *oracle) close(h *held, spared bool) {
 		o.fault(h, h.remaining, false, true, false)
 	}
 	h.state = "recorded"
+}
+
+// amend gives items other data: what was made of the former is worth nothing, and nor is what is being made of it.
+func (o *oracle) amend(items []int) (begun int) {
+	completed := o.completed()
+	o.generation++
+	for _, i := range items {
+		o.data[i] = o.generation
+		switch o.items[i].place {
+		case isReady, isHeldBack:
+			continue
+		case isHeld:
+			for _, h := range o.all {
+				block, bit := workqueue.Ordinal(i).Block()
+				if !h.live() || h.Block != block || !h.remaining.Has(bit) {
+					continue
+				}
+				if h.remaining.Remove(bit); h.remaining.Empty() {
+					h.state = "cancelled"
+				}
+			}
+		}
+		o.items[i] = item{}
+		begun++
+	}
+	if completed {
+		o.pausedBy = ""
+	}
+	return begun
 }
 
 // complete notes a completion when there is one to tell.

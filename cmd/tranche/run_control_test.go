@@ -45,6 +45,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "rerun", "it", "--keys", file, "--wait"), 0, "2 items again, as generation 2",
 		"3 of 3 items done")
 	b.want(b.pipe("1\nnobody\n", "run", "rerun", "it", "--keys", "-"), 1, `"nobody"`)
+	b.correcting()
 	b.want(b.tranche("run", "rerun", "it", "--key", "1", "--key", "2", "--canary", "1"), 0,
 		"1 of them run first; 1 are held",
 		"tranche run approve")

@@ -57,7 +57,7 @@ func TestItemsThatComeLater(t *testing.T) {
 	for want, args := range map[string][]string{
 		"by one of --items FILE":        {"--items", "x", "--stream", "y"},
 		"--sql and --source":            {"--sql", "SELECT 1"},
-		"give --stream too":             {"--items", "x", "--from", "3"},
+		"give --stream too":             {"--items", "x", "--from-seq", "3"},
 		"--format goes with --items":    {"--parquet", "x", "--format", "csv"},
 		"--items FILE, --parquet FILE,": {},
 	} {

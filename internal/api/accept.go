@@ -14,8 +14,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// AcceptSettings says which failures are accepted, by exactly one of Failed, Keys, Codes, Groups and Ranges. Beside
-// Failed, Codes or Groups, Ranges narrow them. As JSON it takes 16 MiB at most.
+// AcceptSettings says which failures are accepted, by one of Failed, Keys, Codes, Groups and Ranges. Beside
+// Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it takes
+// 16 MiB at most.
 type AcceptSettings struct {
 	Step   string   `json:"step,omitempty" maxLength:"64" doc:"failures of this step; absent: of every step"`
 	Failed bool     `json:"failed,omitempty" doc:"all items that failed"`
@@ -24,6 +25,7 @@ type AcceptSettings struct {
 	Groups []string `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
 
 	Ranges OrdinalRanges `json:"ranges,omitempty"`
+	Evidence
 
 	Withdraw bool   `json:"withdraw,omitempty" doc:"accept them no more"`
 	DryRun   bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
@@ -36,6 +38,7 @@ type Accepted struct {
 	DryRun   bool                `json:"dry_run" doc:"nothing was changed"`
 	Withdraw bool                `json:"withdraw" doc:"they are accepted no more"`
 	Items    int64               `json:"items" doc:"of which a failure was accepted, or is no more"`
+	Examples []string            `json:"examples" nullable:"false" doc:"the first ten keys of items"`
 	Steps    []redo.StepAccepted `json:"steps" nullable:"false" doc:"how many that were at which step"`
 	Failed   int64               `json:"failed" doc:"failed items of the run"`
 	Accepted int64               `json:"accepted" doc:"of those: their failures are all accepted now"`
@@ -67,8 +70,8 @@ func (a *acceptances) accept(ctx context.Context, in *rerunInput) (Accepted, err
 		return Accepted{}, err
 	}
 	set := &r.set
-	err := chooseItems("failed, keys, codes, groups and ranges", len(set.Ranges) > 0, len(set.Keys) > 0, set.Failed,
-		len(set.Codes) > 0, len(set.Groups) > 0)
+	err := chooseItems("failed, keys, codes, groups and ranges", set.given(), len(set.Ranges) > 0, len(set.Keys) > 0,
+		set.Failed, len(set.Codes) > 0, len(set.Groups) > 0)
 	if err := cmp.Or(err, a.mayChange(in.Name)); err != nil {
 		return Accepted{}, err
 	}
@@ -81,7 +84,8 @@ func (a *acceptances) accept(ctx context.Context, in *rerunInput) (Accepted, err
 	if err != nil {
 		return Accepted{}, seen(err, "tranche run errors "+id.String())
 	}
-	return Accepted{Run: id, DryRun: set.DryRun, Withdraw: r.withdraw, Items: done.Items, Steps: done.Steps,
+	return Accepted{Run: id, DryRun: set.DryRun, Withdraw: r.withdraw, Items: done.Items, Examples: done.Examples,
+		Steps:  done.Steps,
 		Failed: done.Failed, Accepted: done.Accepted}, nil
 }
 
@@ -99,8 +103,11 @@ func (r *acceptReader) member(name string) (err error) {
 	case "failed", "keys", "codes", "groups", "ranges", "step", "dry_run", "reason":
 		err = r.rerunReader.member(name)
 	default:
+		if known, err := r.evidence(name, &r.set.Evidence); known {
+			return err
+		}
 		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
-			"step, withdraw, dry_run and reason", cut(name, maxEchoed))}
+			evidenceMembers+", step, withdraw, dry_run and reason", cut(name, maxEchoed))}
 	}
 	return err
 }

@@ -29,8 +29,9 @@ type Actor struct {
 	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"who asks, for the audit log"`
 }
 
-// RerunSettings says which items to run again, by exactly one of Failed, Keys, Codes, Groups and Ranges, and how.
-// Beside Failed, Codes or Groups, Ranges narrow them. As JSON it takes 16 MiB at most.
+// RerunSettings says which items to run again, by one of Failed, Keys, Codes, Groups and Ranges, and how.
+// Beside Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
+// takes 16 MiB at most.
 type RerunSettings struct {
 	Step   string   `json:"step,omitempty" maxLength:"64" doc:"of this step; absent: what failed at any step"`
 	Failed bool     `json:"failed,omitempty" doc:"all items that failed"`
@@ -39,6 +40,7 @@ type RerunSettings struct {
 	Groups []string `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
 
 	Ranges OrdinalRanges `json:"ranges,omitempty"`
+	Evidence
 
 	Chunk      Sizing `json:"chunk,omitzero" doc:"new size of slices, 1 to 8192, or auto; 0 keeps it"`
 	InFlight   Sizing `json:"in_flight,omitzero" doc:"new limit of slices, 1 to 10000, or auto; 0 keeps it"`
@@ -58,6 +60,7 @@ type Rerun struct {
 	Held       int64                `json:"held" doc:"of the items, those that wait for the canary"`
 	Slices     int64                `json:"slices" doc:"by the chunk of the moment; more for large payloads"`
 	Blocks     int                  `json:"blocks"`
+	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
 	Generation workqueue.Generation `json:"generation"`
 	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
 	Warnings   []string             `json:"warnings"`
@@ -77,6 +80,7 @@ func (s *Server) registerActions(api huma.API) {
 	}}}
 	s.registerReset(api)
 	(&acceptances{s.store, s.mayChange}).register(s, api)
+	(&corrections{s}).register(api)
 	s.registerControl(api)
 	s.registerSet(api)
 }
@@ -99,8 +103,8 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	if err != nil {
 		return Rerun{}, err
 	}
-	err = chooseItems("failed, keys, codes, groups and ranges", len(set.Ranges) > 0, len(set.Keys) > 0, set.Failed,
-		len(set.Codes) > 0, len(set.Groups) > 0)
+	err = chooseItems("failed, keys, codes, groups and ranges", set.given(), len(set.Ranges) > 0, len(set.Keys) > 0,
+		set.Failed, len(set.Codes) > 0, len(set.Groups) > 0)
 	if err == nil && set.Endpoint != "" {
 		err = checkEndpoint(set.Endpoint)
 	}
@@ -117,7 +121,7 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	}
 	out := Rerun{Run: id, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
 		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),
-		Warnings: []string{}, Steps: done.Steps}
+		Examples: done.Examples, Warnings: []string{}, Steps: done.Steps}
 	if view, err := inspect.New(s.store).Run(ctx, id); err == nil { // it runs either way; the warnings are extra
 		out.Warnings = s.warnings(ctx, view)
 	}
@@ -128,7 +132,7 @@ func (set *RerunSettings) request(run workqueue.RunID, actor string) redo.RerunR
 	req := redo.RerunRequest{
 		Run: run, Actor: actor, Reason: set.Reason, Canary: set.Canary, CanaryAuto: set.CanaryAuto, DryRun: set.DryRun,
 		Select: redo.Selection{Step: set.Step, Failed: set.Failed, Keys: set.Keys, Codes: set.Codes,
-			Groups: set.Groups, Ranges: set.Ranges.ranges()},
+			Groups: set.Groups, Ranges: set.Ranges.ranges(), Evidence: set.evidence()},
 	}
 	req.Settings.Chunk, req.Settings.InFlight = set.Chunk.given(), set.InFlight.given()
 	req.Settings.Endpoint = set.Endpoint
@@ -136,11 +140,14 @@ func (set *RerunSettings) request(run workqueue.RunID, actor string) redo.RerunR
 }
 
 // chooseItems is chooseOne for items: ranges may also stand beside the other ways, but not beside keys.
-func chooseItems(ways string, ranges, keys bool, others ...bool) error {
+func chooseItems(ways string, evidence, ranges, keys bool, others ...bool) error {
+	if evidence && !ranges && !keys && !slices.Contains(others, true) {
+		return nil
+	}
 	if ranges && !keys && slices.Contains(others, true) {
 		ranges = false
 	}
-	return chooseOne(ways, append(others, ranges, keys)...)
+	return chooseOne(ways+", or evidence: "+evidenceMembers, append(others, ranges, keys)...)
 }
 
 // chooseOne refuses a selection of which not exactly one way is used.

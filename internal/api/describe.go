@@ -172,6 +172,7 @@ func tagOf(op *huma.Operation) string {
 	words := strings.Split(strings.Trim(op.Path, "/"), "/")
 	byLast := map[string]string{
 		"items": "items", "errors": "items", "export": "items", "rerun": "items", "reset": "items", "accept": "items",
+		"correct": "items",
 		"preview": "items", "{key}": "items", "result": "items", "planes": "live", "events": "live", "timeline": "live",
 		"slices": "live",
 	}

@@ -54,6 +54,7 @@ type exportInput struct {
 	Step   string   `query:"step" doc:"whose parts are the results; absent: the only step that no other needs"`
 	Raw    bool     `query:"raw" doc:"CSV without the apostrophes that defuse formulas"`
 	State  []string `query:"state,explode" doc:"done, failed or missing; may stand more than once; absent: all"`
+	EvidenceQuery
 
 	With    []string `query:"with,explode" enum:"payload" doc:"payload: what items carry, too"`
 	Flat    bool     `query:"flat" doc:"a column for each field of payloads and results, with result. before"`
@@ -84,7 +85,8 @@ func (s *Server) registerExport(api huma.API) {
 			return nil, s.failure(ctx, err)
 		}
 		shape := exportShape{payload: len(in.With) > 0, flat: in.Flat, columns: in.Columns}
-		return s.exportStream(ctx, inspect.ExportRequest{Run: id, Step: in.Step, States: states, Payload: shape.payload},
+		return s.exportStream(ctx, inspect.ExportRequest{Run: id, Step: in.Step, States: states,
+			Payload: shape.payload, Select: in.selection()},
 			in.Format, in.Raw, shape)
 	})
 	failures := heavyIf("all",

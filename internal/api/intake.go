@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
@@ -33,6 +34,9 @@ type ItemSource struct {
 	Stream        string `json:"stream,omitempty" doc:"a JetStream stream whose messages are the items, instead of a body"`
 	StreamSubject string `json:"stream_subject,omitempty" doc:"only messages of this subject, which may have wildcards"`
 	StreamFrom    uint64 `json:"stream_from,omitempty" doc:"only messages from this sequence on"`
+
+	FromRun    string   `json:"from_run,omitempty" doc:"an earlier run to carry on; a body corrects items of it"`
+	FromStates []string `json:"from_states,omitempty" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"` //nolint:lll // a tag
 }
 
 // ItemSourceQuery is ItemSource in a query.
@@ -42,13 +46,21 @@ type ItemSourceQuery struct {
 	Stream        string `query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`
 	StreamSubject string `query:"stream_subject" doc:"only messages of this subject, which may have wildcards"`
 	StreamFrom    uint64 `query:"stream_from" doc:"only messages from this sequence on"`
+
+	FromRun    string   `query:"from_run" doc:"an earlier run to carry on, with items of it; a body corrects some of them"`
+	FromStates []string `query:"from_state,explode" doc:"which items: failed, missing, cancelled; absent: all these"`
 }
 
 // elsewhere reports whether the items are not in the body.
-func (f *ItemSource) elsewhere() bool { return f.SQL != "" || f.Stream != "" }
+func (f *ItemSource) elsewhere() bool { return f.SQL != "" || f.Stream != "" || f.FromRun != "" }
 
 func (f *ItemSource) validate(set *RunSettings) error {
+	if f.FromRun != "" {
+		return f.validateCarried()
+	}
 	switch {
+	case len(f.FromStates) > 0:
+		return &inputError{"from_state says which items of an earlier run; give from_run too"}
 	case f.SQL != "" && f.Stream != "":
 		return &inputError{"give either sql or stream: the items come from one place"}
 	case (f.SQL == "") != (f.SQLSource == ""):
@@ -70,6 +82,7 @@ func startContent(set *RunSettings) *start.Content {
 	said := map[string]string{"on_duplicate": cmp.Or(set.OnDuplicate, string(start.DuplicateError))}
 	for name, value := range map[string]string{
 		"sql": set.SQL, "sql_source": set.SQLSource, "stream": set.Stream, "stream_subject": set.StreamSubject,
+		"from_run": set.FromRun, "from_states": strings.Join(set.FromStates, ","),
 	} {
 		if value != "" {
 			said[name] = value
@@ -91,6 +104,9 @@ func (s *Server) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 	config.Source = settings.Source
 	if !settings.elsewhere() {
 		return intake.Open(wholeItems{items, r.Body}, config)
+	}
+	if settings.FromRun != "" {
+		return carrying{s}.items(r.Context(), settings, &config, items, r.Body)
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {

@@ -266,13 +266,19 @@ func (a *adding) open() (err error) {
 }
 
 func (a *adding) items() (func(*start.LoadItem) error, error) {
+	if err := a.again(); err != nil {
+		return nil, err
+	}
+	return loadItems(a.rows), nil
+}
+
+// again begins anew, if some of it has been read.
+func (a *adding) again() (err error) {
 	if a.used {
-		if err := errors.Join(a.close(), a.open()); err != nil {
-			return nil, err
-		}
+		err = errors.Join(a.close(), a.open())
 	}
 	a.used = true
-	return loadItems(a.rows), nil
+	return err
 }
 
 func (a *adding) close() error {

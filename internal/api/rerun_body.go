@@ -140,10 +140,18 @@ func (r *rerunReader) member(name string) (err error) {
 	case "reason":
 		r.set.Reason, err = r.text(name, maxReasonBytes)
 	default:
-		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
-			"step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", cut(name, maxEchoed))}
+		err = r.other(name)
 	}
 	return err
+}
+
+// other reads evidence, and refuses what a re-run does not have.
+func (r *rerunReader) other(name string) error {
+	if known, err := r.evidence(name, &r.set.Evidence); known {
+		return err
+	}
+	return &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
+		evidenceMembers+", step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", cut(name, maxEchoed))}
 }
 
 func (r *bodyReader) boolean(field string) (bool, error) {

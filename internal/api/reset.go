@@ -15,15 +15,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// ResetSettings says of which items the part of a step is taken back, by exactly one of All, Keys, Codes and
-// Ranges, and how. Beside Codes, Ranges narrow them. As JSON it takes 16 MiB at most.
+// ResetSettings says of which items the part of a step is taken back, by one of All, Keys, Codes, Groups and
+// Ranges, and how. Beside Codes and Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
+// takes 16 MiB at most.
 type ResetSettings struct {
 	Step  string   `json:"step,omitempty" maxLength:"64" doc:"the step; may be absent where there is only one"`
 	All   bool     `json:"all,omitempty" doc:"all items"`
 	Keys  []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items"`
 	Codes []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
 
+	Groups []string `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
+
 	Ranges OrdinalRanges `json:"ranges,omitempty"`
+	Evidence
 
 	Cascade bool   `json:"cascade,omitempty" doc:"redo the steps after in any case, not only where a part changes"`
 	DryRun  bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
@@ -38,6 +42,7 @@ type Reset struct {
 	Cascade    bool                 `json:"cascade"`
 	Items      int64                `json:"items"`
 	Blocks     int                  `json:"blocks"`
+	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
 	Generation workqueue.Generation `json:"generation"`
 	Steps      []redo.StepReset     `json:"steps" doc:"the one that was reset, and those after it"`
 	Notes      []string             `json:"notes" doc:"what was selected and left as it is, and why"`
@@ -63,7 +68,8 @@ func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	if err != nil {
 		return Reset{}, err
 	}
-	err = chooseItems("all, keys, codes and ranges", len(set.Ranges) > 0, len(set.Keys) > 0 || set.All, len(set.Codes) > 0)
+	err = chooseItems("all, keys, codes, groups and ranges", set.given(), len(set.Ranges) > 0,
+		len(set.Keys) > 0 || set.All, len(set.Codes) > 0, len(set.Groups) > 0)
 	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
 		return Reset{}, err
 	}
@@ -73,13 +79,14 @@ func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	}
 	done, err := s.engine.Reset(ctx, redo.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
 		Cascade: set.Cascade, DryRun: set.DryRun,
-		Select: redo.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes,
-			Ranges: set.Ranges.ranges()}})
+		Select: redo.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes, Groups: set.Groups,
+			Ranges: set.Ranges.ranges(), Evidence: set.evidence()}})
 	if err != nil {
 		return Reset{}, seen(err, "tranche run show "+id.String())
 	}
 	out := Reset{Run: id, Step: done.Step, DryRun: set.DryRun, Cascade: set.Cascade, Items: done.Items,
-		Blocks: done.Blocks, Generation: done.Generation, Steps: done.Steps, Notes: append([]string{}, done.Notes...),
+		Blocks: done.Blocks, Examples: done.Examples, Generation: done.Generation, Steps: done.Steps,
+		Notes:  append([]string{}, done.Notes...),
 		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}
 	if view, err := inspect.New(s.store).Run(ctx, id); err == nil { // it is done either way; the warnings are extra
 		out.Warnings = s.warnings(ctx, view)
@@ -114,6 +121,8 @@ func (r *resetReader) member(name string) (err error) {
 		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
 	case "codes":
 		r.set.Codes, err = r.codes(name)
+	case "groups":
+		r.set.Groups, err = r.codes(name)
 	case "ranges":
 		r.set.Ranges, err = r.ranges(name)
 	case "step":
@@ -121,8 +130,11 @@ func (r *resetReader) member(name string) (err error) {
 	case "reason":
 		r.set.Reason, err = r.text(name, maxReasonBytes)
 	default:
-		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, ranges, "+
-			"cascade, dry_run and reason", cut(name, maxEchoed))}
+		if known, err := r.evidence(name, &r.set.Evidence); known {
+			return err
+		}
+		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, groups, ranges, "+
+			evidenceMembers+", cascade, dry_run and reason", cut(name, maxEchoed))}
 	}
 	return err
 }

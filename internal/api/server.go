@@ -65,6 +65,7 @@ type Engine interface {
 	SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error)
 	Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error)
 	Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error)
+	Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error)
 	SetRun(ctx context.Context, c controlstore.RunChange) (controlstore.RunChanged, error)
 	Pause(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
 	Resume(ctx context.Context, c controlstore.Control, maxFailed *string) (controlstore.Controlled, error)

@@ -122,7 +122,10 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (st
 	if err := set.validate(); err != nil {
 		return start.LoadRequest{}, nil, err
 	}
-	plan, version, err := s.planOf(ctx, &set)
+	from, plan, version, err := carrying{s}.plan(ctx, &set)
+	if err == nil && plan == nil {
+		plan, version, err = s.planOf(ctx, &set)
+	}
 	if err != nil {
 		return start.LoadRequest{}, nil, err
 	}
@@ -149,7 +152,7 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (st
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params,
 		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Guard: guard, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
 		Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
-		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(), Order: orderOf(plan),
+		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(), Order: orderOf(plan), FromRun: from,
 	}, &plan.Items, nil
 }
 

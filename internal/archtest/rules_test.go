@@ -291,7 +291,7 @@ func rooms(servers []string) map[string]rule {
 		{"schedule", "pace plan session start"},
 		{"alert", "session"},
 		// These only read.
-		{"inspect", "control start"},
+		{"inspect", "control redo start"},
 		{"groups", "inspect"},
 		{"gate", "control"},
 		{"explain", "control dispatch inspect settle streams"},

@@ -16,6 +16,15 @@ func ItemText(item *client.ItemView, room int) string {
 	t.Row("ordinal", fmt.Sprint(item.Ordinal))
 	t.Row("state", string(item.State))
 	t.Row("payload", Shown(Inert(string(item.Payload)), room))
+	for i := range item.EarlierPayloads {
+		e := &item.EarlierPayloads[i]
+		why := ""
+		if e.Reason != "" {
+			why = ": " + Inert(e.Reason)
+		}
+		t.Row(fmt.Sprintf("until generation %d", e.Generation), Shown(Inert(string(e.Payload)), room),
+			"corrected by "+Inert(e.Actor)+" at "+Moment(e.At)+why)
+	}
 	var text strings.Builder
 	text.WriteString(t.String())
 	for i := range item.Steps {

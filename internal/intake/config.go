@@ -22,6 +22,7 @@ const (
 
 	SQL    Format = "sql"    // of a query, see OpenSQL
 	Stream Format = "stream" // of a JetStream stream, see OpenStream
+	Run    Format = "run"    // of an earlier run, see Carry
 )
 
 // Limits that hold where Config leaves a zero.

@@ -21,6 +21,7 @@ type InvalidError struct {
 	Source string         // what the input is called; may be empty
 	Places []InvalidPlace // the first ones, in the order of the input
 	More   bool           // nobody looked further
+	Mended bool           // they were to correct others
 }
 
 // InvalidPlace is one thing that is wrong with one item.
@@ -64,6 +65,10 @@ func (e *InvalidError) Error() string {
 	}
 	for i := range e.Places {
 		fmt.Fprintf(&b, "\n%s, %s", e.Places[i].Where(), e.Places[i].What())
+	}
+	if e.Mended {
+		b.WriteString("\nNothing was corrected. Mend the items")
+		return b.String()
 	}
 	b.WriteString("\nNothing was started. Mend the items or the schema, or have such items fail alone: invalid=fail")
 	return b.String()

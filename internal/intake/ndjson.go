@@ -71,14 +71,18 @@ func (n *ndjsonReader) nextLine() ([]byte, error) {
 		if line = bytes.Trim(line, " \t\r"); len(line) == 0 {
 			continue
 		}
-		if at := bytes.IndexByte(line, 0); at >= 0 {
-			return nil, n.errorAt("", "%s", badByte(line, at))
-		}
-		if !utf8.Valid(line) {
-			return nil, n.errorAt("", "%s", badByte(line, invalidAt(line)))
-		}
-		return line, nil
+		return line, n.checkBytes(line)
 	}
+}
+
+func (n *ndjsonReader) checkBytes(line []byte) error {
+	if at := bytes.IndexByte(line, 0); at >= 0 {
+		return n.errorAt("", "%s", badByte(line, at))
+	}
+	if !utf8.Valid(line) {
+		return n.errorAt("", "%s", badByte(line, invalidAt(line)))
+	}
+	return nil
 }
 
 // check walks through the object once: it must be valid JSON, within the limits, and have the key.

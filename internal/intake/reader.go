@@ -234,6 +234,8 @@ func noRows(format Format) error {
 		return &InputError{Reason: "the Parquet file has no rows; give at least one", Err: ErrNoRows}
 	case SQL:
 		return &InputError{Reason: "the query found no rows; a run needs at least one", Err: ErrNoRows}
+	case Run:
+		return &InputError{Reason: "the earlier run has no items in these states; a run needs at least one", Err: ErrNoRows}
 	case Stream:
 		return &InputError{Reason: "the stream has no messages to read; a run needs at least one", Err: ErrNoRows}
 	}

@@ -159,6 +159,31 @@ type AcceptSettings struct {
 	// Examples: [[0,99]]
 	Ranges []string `json:"ranges,omitempty"`
 
+	// States done or failed, at the step
+	States []string `json:"states,omitempty"`
+
+	// Service who made it: name, name@version, or with the instance
+	//
+	// Examples: statements@2.1.0
+	Service string `json:"service,omitempty"`
+
+	// Since recorded then or later
+	Since *time.Time `json:"since,omitempty"`
+
+	// Until recorded before
+	Until *time.Time `json:"until,omitempty"`
+
+	// Where a path of SQL/JSON that holds for the payload
+	//
+	// Examples: $.branch == "12"
+	Where string `json:"where,omitempty"`
+
+	// WhereResult or for the result
+	WhereResult string `json:"where_result,omitempty"`
+
+	// Corrected only items whose payload was corrected
+	Corrected bool `json:"corrected,omitempty"`
+
 	// Withdraw accept them no more
 	Withdraw bool `json:"withdraw,omitempty"`
 
@@ -188,6 +213,9 @@ type Accepted struct {
 
 	// Items of which a failure was accepted, or is no more
 	Items int64 `json:"items"`
+
+	// Examples the first ten keys of items
+	Examples []string `json:"examples"`
 
 	// Steps how many that were at which step
 	Steps []StepAccepted `json:"steps"`
@@ -268,6 +296,9 @@ type Against struct {
 
 	// Note what to keep in mind about these numbers
 	Note string `json:"note,omitempty"`
+
+	// CarriedOn earlier runs that count as one with this run
+	CarriedOn []string `json:"carried_on,omitempty"`
 
 	// Digests of the earlier run
 	Digests *Digests `json:"digests,omitempty"`
@@ -1077,6 +1108,69 @@ type ControlledSchedule struct {
 	Waiting int64 `json:"waiting"`
 }
 
+// Corrected defines model for Corrected.
+type Corrected struct {
+	Run string `json:"run"`
+
+	// DryRun nothing was changed
+	DryRun  bool `json:"dry_run"`
+	Cascade bool `json:"cascade"`
+
+	// Items that have another payload now
+	Items int64 `json:"items"`
+
+	// Same that were given the payload they have; they are left as they are
+	Same int64 `json:"same"`
+
+	// Begun of items, those that are done again; the others were not begun
+	Begun int64 `json:"begun"`
+
+	// Examples the first keys of items
+	Examples []string `json:"examples"`
+
+	// Generation that the correction opens
+	Generation int32 `json:"generation"`
+
+	// Steps what becomes of the items at each step
+	Steps []StepReset `json:"steps"`
+
+	// Paused why the run is paused, and stays so
+	Paused string `json:"paused,omitempty"`
+
+	// Key the column or field that the keys came from
+	Key string `json:"key,omitempty"`
+}
+
+// CorrectedReport defines model for CorrectedReport.
+type CorrectedReport struct {
+	// Items that have another payload than they came with
+	Items int64 `json:"items"`
+
+	// Made results that were made since, of corrected data
+	Made int64 `json:"made"`
+
+	// Kept results of before: no part changed that the step sees
+	Kept       int64 `json:"kept"`
+	Failed     int64 `json:"failed"`
+	Unfinished int64 `json:"unfinished"`
+
+	// Times oldest first
+	Times []Correction `json:"times"`
+}
+
+// Correction defines model for Correction.
+type Correction struct {
+	// Generation that it opened
+	Generation int32     `json:"generation"`
+	At         time.Time `json:"at"`
+	Actor      string    `json:"actor"`
+	Reason     string    `json:"reason,omitempty"`
+
+	// Cascade later steps were redone in any case
+	Cascade bool  `json:"cascade"`
+	Items   int64 `json:"items"`
+}
+
 // CreatedToken defines model for CreatedToken.
 type CreatedToken struct {
 	ID string `json:"id"`
@@ -1410,6 +1504,20 @@ type EarlierPart struct {
 	Size       int        `json:"size,omitempty"`
 	SHA256     string     `json:"sha256,omitempty"`
 	Error      *ItemError `json:"error,omitempty"`
+}
+
+// EarlierPayload defines model for EarlierPayload.
+type EarlierPayload struct {
+	// Generation of the correction: what is older was made of this payload
+	Generation int32           `json:"generation"`
+	Payload    json.RawMessage `json:"payload"`
+
+	// At when it was corrected
+	At time.Time `json:"at"`
+
+	// Actor by whom
+	Actor  string `json:"actor"`
+	Reason string `json:"reason,omitempty"`
 }
 
 // EarlierRun defines model for EarlierRun.
@@ -1918,7 +2026,7 @@ type GenerationReport struct {
 	// EndedAt absent while it goes on
 	EndedAt *time.Time `json:"ended_at,omitempty"`
 
-	// Ended rerun: by the next; one of completed, cancelled, rerun, reset
+	// Ended rerun: by the next; one of completed, cancelled, rerun, reset, corrected
 	Ended   string  `json:"ended,omitempty"`
 	Seconds float64 `json:"seconds"`
 
@@ -2092,6 +2200,21 @@ type Info struct {
 	Parts   map[string]string `json:"parts"`
 }
 
+// ItemCorrection defines model for ItemCorrection.
+type ItemCorrection struct {
+	// Payload a JSON object, whole
+	Payload json.RawMessage `json:"payload"`
+
+	// Cascade redo the steps after in any case, not only on change
+	Cascade bool `json:"cascade,omitempty"`
+
+	// DryRun change nothing, and say what would be done
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Reason why, for the audit log
+	Reason string `json:"reason,omitempty"`
+}
+
 // ItemError defines model for ItemError.
 type ItemError struct {
 	Code    string `json:"code"`
@@ -2192,6 +2315,9 @@ type ItemView struct {
 	State   Outcome         `json:"state"`
 	Payload json.RawMessage `json:"payload"`
 	Steps   []ItemStep      `json:"steps"`
+
+	// EarlierPayloads before it was corrected, newest first
+	EarlierPayloads []EarlierPayload `json:"earlier_payloads,omitempty"`
 }
 
 // KeyItems defines model for KeyItems.
@@ -2612,6 +2738,12 @@ type OpenSettings struct {
 
 	// StreamFrom only messages from this sequence on
 	StreamFrom uint64 `json:"stream_from,omitempty"`
+
+	// FromRun an earlier run to carry on; a body corrects items of it
+	FromRun string `json:"from_run,omitempty"`
+
+	// FromStates which items: failed, missing, cancelled; absent: all these
+	FromStates []string `json:"from_states,omitempty"`
 
 	// Priority runs with a greater number go first
 	//
@@ -3134,6 +3266,12 @@ type ReportDocument struct {
 	StartedAt  *time.Time `json:"started_at,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
+	// FromRun the earlier run that it carries on
+	FromRun *string `json:"from_run,omitempty"`
+
+	// CarriedOn by these runs, which took items of it
+	CarriedOn []string `json:"carried_on,omitempty"`
+
 	// Stands why it does not go on although it is running; in lists
 	Stands *Obstacle `json:"stands,omitempty"`
 
@@ -3163,6 +3301,12 @@ type ReportDocument struct {
 	BestRate    float64            `json:"best_rate"`
 	Generations []GenerationReport `json:"generations"`
 	Requests    RequestReport      `json:"requests"`
+
+	// Together with the runs that it carries on, as one
+	Together *Together `json:"together,omitempty"`
+
+	// Corrected what was made of corrected payloads
+	Corrected *CorrectedReport `json:"corrected,omitempty"`
 
 	// Bisections of chunks that failed as a whole
 	Bisections Bisections `json:"bisections"`
@@ -3257,9 +3401,12 @@ type Rerun struct {
 	Held int64 `json:"held"`
 
 	// Slices by the chunk of the moment; more for large payloads
-	Slices     int64 `json:"slices"`
-	Blocks     int   `json:"blocks"`
-	Generation int32 `json:"generation"`
+	Slices int64 `json:"slices"`
+	Blocks int   `json:"blocks"`
+
+	// Examples the first ten keys
+	Examples   []string `json:"examples"`
+	Generation int32    `json:"generation"`
 
 	// Paused why the run is paused, and stays so
 	Paused   string   `json:"paused,omitempty"`
@@ -3290,6 +3437,31 @@ type RerunSettings struct {
 	//
 	// Examples: [[0,99]]
 	Ranges []string `json:"ranges,omitempty"`
+
+	// States done or failed, at the step
+	States []string `json:"states,omitempty"`
+
+	// Service who made it: name, name@version, or with the instance
+	//
+	// Examples: statements@2.1.0
+	Service string `json:"service,omitempty"`
+
+	// Since recorded then or later
+	Since *time.Time `json:"since,omitempty"`
+
+	// Until recorded before
+	Until *time.Time `json:"until,omitempty"`
+
+	// Where a path of SQL/JSON that holds for the payload
+	//
+	// Examples: $.branch == "12"
+	Where string `json:"where,omitempty"`
+
+	// WhereResult or for the result
+	WhereResult string `json:"where_result,omitempty"`
+
+	// Corrected only items whose payload was corrected
+	Corrected bool `json:"corrected,omitempty"`
 
 	// Chunk new size of slices, 1 to 8192, or auto; 0 keeps it
 	//
@@ -3323,11 +3495,14 @@ type Reset struct {
 	Step string `json:"step"`
 
 	// DryRun nothing was changed
-	DryRun     bool  `json:"dry_run"`
-	Cascade    bool  `json:"cascade"`
-	Items      int64 `json:"items"`
-	Blocks     int   `json:"blocks"`
-	Generation int32 `json:"generation"`
+	DryRun  bool  `json:"dry_run"`
+	Cascade bool  `json:"cascade"`
+	Items   int64 `json:"items"`
+	Blocks  int   `json:"blocks"`
+
+	// Examples the first ten keys
+	Examples   []string `json:"examples"`
+	Generation int32    `json:"generation"`
 
 	// Steps the one that was reset, and those after it
 	Steps []StepReset `json:"steps"`
@@ -3354,10 +3529,38 @@ type ResetSettings struct {
 	// Codes items that failed with such a code
 	Codes []string `json:"codes,omitempty"`
 
+	// Groups items that failed with such a message
+	Groups []string `json:"groups,omitempty"`
+
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
 	//
 	// Examples: [[0,99]]
 	Ranges []string `json:"ranges,omitempty"`
+
+	// States done or failed, at the step
+	States []string `json:"states,omitempty"`
+
+	// Service who made it: name, name@version, or with the instance
+	//
+	// Examples: statements@2.1.0
+	Service string `json:"service,omitempty"`
+
+	// Since recorded then or later
+	Since *time.Time `json:"since,omitempty"`
+
+	// Until recorded before
+	Until *time.Time `json:"until,omitempty"`
+
+	// Where a path of SQL/JSON that holds for the payload
+	//
+	// Examples: $.branch == "12"
+	Where string `json:"where,omitempty"`
+
+	// WhereResult or for the result
+	WhereResult string `json:"where_result,omitempty"`
+
+	// Corrected only items whose payload was corrected
+	Corrected bool `json:"corrected,omitempty"`
 
 	// Cascade redo the steps after in any case, not only where a part changes
 	Cascade bool `json:"cascade,omitempty"`
@@ -3593,6 +3796,12 @@ type RunDocument struct {
 	StartedAt  *time.Time `json:"started_at,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
+	// FromRun the earlier run that it carries on
+	FromRun *string `json:"from_run,omitempty"`
+
+	// CarriedOn by these runs, which took items of it
+	CarriedOn []string `json:"carried_on,omitempty"`
+
 	// Stands why it does not go on although it is running; in lists
 	Stands         *Obstacle `json:"stands,omitempty"`
 	IdempotencyKey string    `json:"idempotency_key,omitempty"`
@@ -3699,6 +3908,12 @@ type RunSettings struct {
 
 	// StreamFrom only messages from this sequence on
 	StreamFrom uint64 `json:"stream_from,omitempty"`
+
+	// FromRun an earlier run to carry on; a body corrects items of it
+	FromRun string `json:"from_run,omitempty"`
+
+	// FromStates which items: failed, missing, cancelled; absent: all these
+	FromStates []string `json:"from_states,omitempty"`
 
 	// Priority runs with a greater number go first
 	//
@@ -3895,6 +4110,12 @@ type RunSummary struct {
 	// StartedAt of the current generation
 	StartedAt  *time.Time `json:"started_at,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
+
+	// FromRun the earlier run that it carries on
+	FromRun *string `json:"from_run,omitempty"`
+
+	// CarriedOn by these runs, which took items of it
+	CarriedOn []string `json:"carried_on,omitempty"`
 
 	// Stands why it does not go on although it is running; in lists
 	Stands *Obstacle `json:"stands,omitempty"`
@@ -4559,6 +4780,16 @@ type Timeline struct {
 	Steps         []StepTimeline `json:"steps"`
 }
 
+// Together defines model for Together.
+type Together struct {
+	// Runs the earlier runs, the latest first
+	Runs    []string `json:"runs"`
+	Items   int64    `json:"items"`
+	Done    int64    `json:"done"`
+	Failed  int64    `json:"failed"`
+	Missing int64    `json:"missing"`
+}
+
 // TokenList defines model for TokenList.
 type TokenList struct {
 	Tokens []TokenView `json:"tokens"`
@@ -5049,6 +5280,12 @@ type StartRunParams struct {
 	// StreamFrom only messages from this sequence on
 	StreamFrom int64 `form:"stream_from,omitempty" json:"stream_from,omitempty"`
 
+	// FromRun an earlier run to carry on, with items of it; a body corrects some of them
+	FromRun string `form:"from_run,omitempty" json:"from_run,omitempty"`
+
+	// FromState which items: failed, missing, cancelled; absent: all these
+	FromState []string `form:"from_state,omitempty" json:"from_state,omitempty"`
+
 	// Set a setting of one step, like compose.chunk=50; any number
 	Set []string `form:"set,omitempty" json:"set,omitempty"`
 
@@ -5063,6 +5300,39 @@ type CompareRunsParams struct {
 
 	// Change only keys with this change; may stand more than once; absent: all
 	Change []string `form:"change,omitempty" json:"change,omitempty"`
+}
+
+// CorrectParams defines parameters for Correct.
+type CorrectParams struct {
+	// Key the column or field that is the item's key
+	Key string `form:"key,omitempty" json:"key,omitempty"`
+
+	// Format recognised when absent; one of csv, ndjson, parquet
+	Format string `form:"format,omitempty" json:"format,omitempty"`
+
+	// Cascade redo the steps after in any case, not only where a part changes
+	Cascade bool `form:"cascade,omitempty" json:"cascade,omitempty"`
+
+	// DryRun change nothing, and say what would be done
+	DryRun bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+
+	// Reason why, for the audit log
+	Reason string `form:"reason,omitempty" json:"reason,omitempty"`
+
+	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row
+	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field, like kontonr=id
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes, like balance=number: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
 }
 
 // ListErrorsParams defines parameters for ListErrors.
@@ -5099,6 +5369,33 @@ type ExportRunParams struct {
 
 	// State done, failed or missing; may stand more than once; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
+
+	// Key only items with this key; may stand more than once
+	Key []string `form:"key,omitempty" json:"key,omitempty"`
+
+	// Code only items that failed with this code; may stand more than once
+	Code []string `form:"code,omitempty" json:"code,omitempty"`
+
+	// Group only items that failed with a message of this group; may stand more than once
+	Group []string `form:"group,omitempty" json:"group,omitempty"`
+
+	// Service only what it made: name, name@version, or with the instance
+	Service string `form:"service,omitempty" json:"service,omitempty"`
+
+	// Since only what was recorded then or later
+	Since time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Until only what was recorded before
+	Until time.Time `form:"until,omitempty" json:"until,omitempty"`
+
+	// Where only items for whose payload a path of SQL/JSON holds
+	Where string `form:"where,omitempty" json:"where,omitempty"`
+
+	// WhereResult or for whose result
+	WhereResult string `form:"where_result,omitempty" json:"where_result,omitempty"`
+
+	// Corrected only items whose payload was corrected
+	Corrected bool `form:"corrected,omitempty" json:"corrected,omitempty"`
 
 	// With payload: what items carry, too
 	With []string `form:"with,omitempty" json:"with,omitempty"`
@@ -6011,6 +6308,8 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("stream", params.Stream, false)
 	ask.add("stream_subject", params.StreamSubject, false)
 	ask.add("stream_from", params.StreamFrom, false)
+	ask.add("from_run", params.FromRun, false)
+	ask.add("from_state", params.FromState, true)
 	ask.add("set", params.Set, true)
 	ask.add("dry_run", params.DryRun, false)
 	ask.contentType, ask.body = contentType, body
@@ -6136,6 +6435,32 @@ func (c *Client) CompareRuns(ctx context.Context, run string, params CompareRuns
 	return c.stream(ctx, ask, options)
 }
 
+// Correct: Correct the data of items.
+//
+// The body is items as those of a start, up to 256 MiB and 500,000 of them, whose payloads take the place of those
+// that the run has for their keys: all of them or none. A run that has completed opens again. What was made of the
+// items at steps that see payloads is taken back and done again, requests that are out included; what the steps after
+// had made of it is redone where a part changes that they see, or in any case with cascade.
+//
+// It is POST /runs/{run}/correct, for role operator.
+func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, contentType string, body io.Reader, options ...CallOption) (Corrected, error) {
+	var out Corrected
+	ask := request{operation: "correct", method: http.MethodPost, path: path("/runs/%s/correct", run)}
+	ask.add("key", params.Key, false)
+	ask.add("format", params.Format, false)
+	ask.add("cascade", params.Cascade, false)
+	ask.add("dry_run", params.DryRun, false)
+	ask.add("reason", params.Reason, false)
+	ask.add("encoding", params.Encoding, false)
+	ask.add("no_header", params.NoHeader, false)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
+	ask.contentType, ask.body = contentType, body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // ListErrors: What failed: groups with examples, or each item.
 //
 // It is GET /runs/{run}/errors, for role viewer.
@@ -6194,6 +6519,15 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 	ask.add("step", params.Step, false)
 	ask.add("raw", params.Raw, false)
 	ask.add("state", params.State, true)
+	ask.add("key", params.Key, true)
+	ask.add("code", params.Code, true)
+	ask.add("group", params.Group, true)
+	ask.add("service", params.Service, false)
+	ask.add("since", params.Since, false)
+	ask.add("until", params.Until, false)
+	ask.add("where", params.Where, false)
+	ask.add("where_result", params.WhereResult, false)
+	ask.add("corrected", params.Corrected, false)
 	ask.add("with", params.With, true)
 	ask.add("flat", params.Flat, false)
 	ask.add("columns", params.Columns, true)
@@ -6303,6 +6637,19 @@ func (c *Client) GetItem(ctx context.Context, run string, key string, params Get
 	var out KeyItems
 	ask := request{operation: "get-item", method: http.MethodGet, path: path("/runs/%s/items/%s", run, key)}
 	ask.add("after", params.After, false)
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
+// CorrectItem: Correct the data of one item.
+//
+// As correct does, with one payload as it stands.
+//
+// It is POST /runs/{run}/items/{key}/correct, for role operator.
+func (c *Client) CorrectItem(ctx context.Context, run string, key string, body ItemCorrection, options ...CallOption) (Corrected, error) {
+	var out Corrected
+	ask := request{operation: "correct-item", method: http.MethodPost, path: path("/runs/%s/items/%s/correct", run, key)}
+	ask.document = body
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
 }
@@ -6859,4 +7206,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of e56b9299e5e86039691cde9b63e8b757, is 986f0be25f68392427eef80dcebe9b42eee2f858dd1b94cfeb86c0a73fc6cac1.
+// Of aba69fba4b30ab5b4681a7d96dd558c5, is 2af888b201f4fef37eadf2652c045b2d1856d963a6b65b6ce445edbc07d7c18c.

@@ -28,8 +28,8 @@ type GroupingError struct{ Why string }
 
 func (e *GroupingError) Error() string { return e.Why }
 
-// groupsCache keeps, for the fields that were looked at last, which items have which value. Payloads are written once:
-// only items that come later are read later.
+// groupsCache keeps, for the fields that were looked at last, which items have which value. Only items that come later,
+// or are corrected, are read later.
 type groupsCache struct {
 	mu      sync.Mutex
 	entries []*fieldGroups // the one that was looked at last is the last
@@ -43,8 +43,9 @@ type fieldGroups struct {
 	of     []uint16      // by ordinal: 0 for none, else 1 + the place in values
 	values []string
 	index  map[string]uint16
-	counts []int64 // by what of says
-	wrong  error   // a GroupingError: it has too many values, and is not read again
+	counts []int64              // by what of says
+	known  workqueue.Generation // of the last correction that is in of
+	wrong  error                // a GroupingError: it has too many values, and is not read again
 }
 
 func (c *groupsCache) of(run workqueue.RunID, field string) *fieldGroups {
@@ -87,6 +88,9 @@ func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, i
 	if f.wrong != nil {
 		return f.wrong
 	}
+	if err := f.correct(ctx, s.db); err != nil {
+		return err
+	}
 	for int64(len(f.of)) < items { // what was read stays, should the time not be enough for all
 		if err := f.read(ctx, s.db, items); err != nil {
 			return err
@@ -95,11 +99,59 @@ func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, i
 	return do(f)
 }
 
-// payloadValues is a range of work_queue's primary key. JSON may have escapes that a text of PostgreSQL cannot.
+// fieldValue is what a payload says. JSON may have escapes that a text of PostgreSQL cannot.
+const fieldValue = `left((CASE WHEN strpos(payload, '\u') = 0 THEN payload
+    ELSE regexp_replace(payload, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::json
+    ->> $2::text, 200)`
+
+// payloadValues is a range of work_queue's primary key.
 const payloadValues = `
-SELECT ordinal, left((CASE WHEN strpos(payload, '\u') = 0 THEN payload
-    ELSE regexp_replace(payload, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::json ->> $2::text, 200)
-FROM work_queue WHERE run_id = $1 AND ordinal >= $3 AND ordinal < $4`
+SELECT ordinal, ` + fieldValue + ` FROM work_queue WHERE run_id = $1 AND ordinal >= $3 AND ordinal < $4`
+
+const (
+	lastCorrection = `SELECT coalesce(max(generation), 0) FROM run_correction WHERE run_id = $1`
+
+	// correctedValues is of items that were corrected since, among those that were read.
+	correctedValues = `
+SELECT ordinal, ` + fieldValue + ` FROM work_queue
+WHERE run_id = $1 AND ordinal < $4
+    AND ordinal IN (SELECT ordinal FROM work_correction WHERE run_id = $1 AND generation > $3)`
+)
+
+// correct reads what was corrected since it was read. The last correction is looked for before any item is read: one
+// that comes meanwhile may be read twice, and never missed.
+func (f *fieldGroups) correct(ctx context.Context, db *database.DB) error {
+	var last workqueue.Generation
+	if err := db.Pool.QueryRow(ctx, lastCorrection, f.run).Scan(&last); err != nil {
+		return err
+	}
+	if last == f.known {
+		return nil
+	}
+	if len(f.of) > 0 {
+		rows, err := db.Pool.Query(ctx, correctedValues, f.run, f.field, f.known, len(f.of))
+		if err != nil {
+			return err
+		}
+		var ordinal int
+		var value *string
+		_, err = pgx.ForEachRow(rows, []any{&ordinal, &value}, func() error {
+			place, err := f.place(value)
+			if err != nil {
+				return err
+			}
+			f.counts[f.of[ordinal]]--
+			f.of[ordinal] = place
+			f.counts[place]++
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	f.known = last
+	return nil
+}
 
 // read reads a page more.
 func (f *fieldGroups) read(ctx context.Context, db *database.DB, items int64) error {

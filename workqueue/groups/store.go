@@ -2,7 +2,7 @@
 // value.
 //
 // Payloads are read once for each run and field, page by page, and which item has which value is kept in memory, for
-// the fields that were looked at last: payloads are never written again. Where items are is read anew at each look. It
+// the fields that were looked at last; what is corrected is read again. Where items are is read anew at each look. It
 // writes nothing, and any number may use it at once.
 package groups
 

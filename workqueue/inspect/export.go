@@ -8,10 +8,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // ExportedItem is one item with its outcome. Result, of the step that is exported, is set when it is done; Step,
@@ -36,6 +38,7 @@ type ExportRequest struct {
 	// when that step has done it, failed when that step has failed it or a step that it needs, and missing otherwise.
 	Step   string
 	States []workqueue.Outcome // only items in one of them; none: all
+	Select redo.Selection      // only these items; empty: all. Parts are those of the steps that are exported
 	// Payload has items come with what they carry.
 	Payload bool
 }
@@ -51,6 +54,7 @@ type Export struct {
 	optional []bool // of steps that the exported one goes on without
 	result   int    // which of them is exported, or plane.NoStep
 	states   []workqueue.Outcome
+	chosen   map[workqueue.Block]*bitfield.Set // only these items; nil: all
 	payload  bool
 }
 
@@ -70,6 +74,12 @@ func (s Store) NewExport(ctx context.Context, req ExportRequest) (*Export, error
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, req.Run)
 	if err == nil {
 		err = e.choose(g, req.Step)
+	}
+	if err == nil && !req.Select.Empty() {
+		err = s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
+			e.chosen, err = req.Select.Items(ctx, tx, req.Run, e.items, e.steps)
+			return err
+		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("export run %s: %w", req.Run, err)

@@ -150,6 +150,13 @@ func (p *exportPages) choose(
 	p.results.Empty()
 	p.room = exportBytes
 	chosen := p.wanted(done, failed, size).AndNot(bitfield.Full(first))
+	if p.chosen != nil {
+		of := p.chosen[block]
+		if of == nil {
+			of = &bitfield.Set{}
+		}
+		chosen = chosen.And(*of)
+	}
 	for bit := range chosen.All() {
 		if len(p.page) == exportItems {
 			return block.Ordinal(bit), nil

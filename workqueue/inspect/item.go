@@ -21,6 +21,8 @@ type ItemView struct {
 	State   workqueue.Outcome `json:"state" enum:"done,failed,missing"`
 	Payload json.RawMessage   `json:"payload"`
 	Steps   []ItemStep        `json:"steps"`
+
+	EarlierPayloads []control.EarlierPayload `json:"earlier_payloads,omitempty" doc:"before it was corrected, newest first"`
 }
 
 // ItemStep is one item in one step.
@@ -235,6 +237,9 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	}
 	for i := range item.Steps {
 		item.Steps[i].Accepted = accepted[item.Steps[i].Step]
+	}
+	if item.EarlierPayloads, err = control.EarlierPayloads(ctx, tx, id, item.Ordinal); err != nil {
+		return err
 	}
 	if rows, err = tx.Query(ctx, itemAttempts, id, block, bit, item.Ordinal, numbers); err != nil {
 		return err

@@ -44,7 +44,11 @@ type RunSummary struct {
 	CreatedAt  time.Time            `json:"created_at"`
 	StartedAt  *time.Time           `json:"started_at,omitempty" doc:"of the current generation"`
 	FinishedAt *time.Time           `json:"finished_at,omitempty"`
-	Stands     *Obstacle            `json:"stands,omitempty" doc:"why it does not go on although it is running; in lists"`
+
+	FromRun   *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it carries on"`
+	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
+
+	Stands *Obstacle `json:"stands,omitempty" doc:"why it does not go on although it is running; in lists"`
 }
 
 // Obstacle says what a run waits for that somebody has to see to.
@@ -141,7 +145,8 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at IS NOT NULL,
     r.on_overdue, coalesce(r.canary_state, '') = 'sampling',
     CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
-        WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END
+        WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
+    r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id)
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -391,7 +396,8 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Generation, &r.Priority, &r.Items, &r.Skipped, &r.Done,
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
-		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval)
+		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
+		&r.CarriedOn)
 	if isOpen {
 		r.Open = &open
 	}

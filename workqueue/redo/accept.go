@@ -33,6 +33,7 @@ type AcceptRequest struct {
 type Accepted struct {
 	Items    int64          // of which a failure was accepted, or is no more
 	Steps    []StepAccepted // where, in their order
+	Examples []string       // the first keys of Items
 	Failed   int64          // failed items of the run,
 	Accepted int64          // and those of them whose failures are all accepted now
 }
@@ -318,8 +319,15 @@ func (a *acceptance) mark(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("mark failures of run %s: %w", a.run, err)
 	}
-	for _, items := range byBlock {
+	taken := blockMasks{}
+	for block, items := range byBlock {
 		a.out.Items += int64(items.Count())
+		if !items.Empty() {
+			taken[block] = &items
+		}
+	}
+	if a.out.Examples, err = a.examples(ctx, taken); err != nil {
+		return err
 	}
 	for s, n := range byStep {
 		if n > 0 {
@@ -344,6 +352,7 @@ func (a *acceptance) finish(ctx context.Context, before int64) error {
 	detail := map[string]any{"items": a.out.Items, "failed": a.Select.Failed, "codes": a.Select.Codes,
 		"groups": a.Select.Groups, "keys": len(a.Select.Keys), "step": a.Select.Step}
 	a.Select.auditRanges(detail)
+	a.Select.audit(detail)
 	if a.Reason != "" {
 		detail["reason"] = pg.Plain(a.Reason)
 	}

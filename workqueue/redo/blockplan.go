@@ -109,7 +109,10 @@ func (r *redo) decide(c *blockPlan) {
 			m.up = m.up.Or(c.moves[need].up).Or(c.moves[need].reset)
 		}
 		outcome := p.Done.Or(p.Failed)
-		m.reset = c.wanted[s].And(r.takes(p, &c.live[s])).AndNot(c.never[s])
+		m.reset = c.wanted[s].And(r.takes(s, p, &c.live[s]))
+		if !r.mended {
+			m.reset = m.reset.AndNot(c.never[s])
+		}
 		after := m.up.AndNot(m.reset)
 		if r.again {
 			m.again = after.And(outcome)
@@ -129,8 +132,11 @@ func (r *redo) decide(c *blockPlan) {
 }
 
 // takes is the items whose outcome, or request, at a step can be taken back.
-func (r *redo) takes(p *plane.Planes, live *bitfield.Set) bitfield.Set {
+func (r *redo) takes(s workqueue.Step, p *plane.Planes, live *bitfield.Set) bitfield.Set {
 	items := p.Failed
+	if r.blind[s] {
+		return items
+	}
 	if r.take.done {
 		items = items.Or(p.Done)
 	}
@@ -201,13 +207,15 @@ func (w *redoWrite) add(c *blockPlan) {
 }
 
 // redoBlocks moves bits; the condition that chose those with an outcome stands again. What the results of a block take
-// is scaled to those that are left. A failure that is taken back is accepted no more.
+// is scaled to those that are left. A failure that is taken back is accepted, or
+// invalid, no more.
 const redoBlocks = `
 UPDATE work_block b
 SET ready = (b.ready & ~u.gone) | u.ready, done = b.done & ~u.gone, failed = b.failed & ~u.gone,
     held = nullif((coalesce(b.held, B'0'::bit(8192)) & ~u.gone) | u.held, B'0'::bit(8192)),
     skipped = nullif(coalesce(b.skipped, B'0'::bit(8192)) & ~u.gone, B'0'::bit(8192)),
     accepted = nullif(b.accepted & ~u.gone, B'0'::bit(8192)),
+    invalid = nullif(b.invalid & ~u.gone, B'0'::bit(8192)),
     result_bytes = CASE WHEN (b.done & u.gone) = B'0'::bit(8192) THEN b.result_bytes
                         ELSE b.result_bytes * bit_count(b.done & ~u.gone) / bit_count(b.done) END
 FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[], $6::bit(8192)[], $7::bit(8192)[])

@@ -33,8 +33,10 @@ type newCanary struct {
 // rearm opens the next generation: the tracker first, the run's row last, as the order of locks wants it. It returns
 // the run as it is then.
 func (r *redo) rearm(ctx context.Context, c *newCanary, d *ledger.Difference) (*control.RunHold, error) {
-	if _, err := tracker.Rearm(ctx, r.tx, uuid.UUID(r.run), r.moved); err != nil {
-		return nil, err
+	if len(r.moved) > 0 { // else the run is under way, and what was corrected is to be done anyway
+		if _, err := tracker.Rearm(ctx, r.tx, uuid.UUID(r.run), r.moved); err != nil {
+			return nil, err
+		}
 	}
 	if err := settle.AnswerGuard(ctx, r.tx, r.run); err != nil {
 		return nil, fmt.Errorf("end the guards of run %s: %w", r.run, err)

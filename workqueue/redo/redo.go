@@ -25,8 +25,10 @@ type redo struct {
 	run    workqueue.RunID
 	sel    *Selection
 	take   scope
-	again  bool // what the steps after have made of the items is redone in any case
-	canary int  // items of a sample that go first; 0: all
+	mended bool                    // what is invalid is so no more
+	blind  map[workqueue.Step]bool // of these only what failed is taken, whatever take says
+	again  bool                    // what the steps after have made of the items is redone in any case
+	canary int                     // items of a sample that go first; 0: all
 
 	graph      *plane.Graph
 	steps      []control.StepSettings
@@ -117,6 +119,13 @@ func (r *redo) find(ctx context.Context) error {
 		return err
 	}
 	r.wanted = wanted
+	r.reach()
+	return nil
+}
+
+// reach finds the blocks and steps that are about the wanted items.
+func (r *redo) reach() {
+	wanted := r.wanted
 	r.named = slices.DeleteFunc(slices.Clone(r.named), func(s workqueue.Step) bool { return len(wanted[s]) == 0 })
 	seen := map[workqueue.Block]bool{}
 	family := map[workqueue.Step]bool{0: true} // the first step's block is the gate of all its steps
@@ -135,7 +144,6 @@ func (r *redo) find(ctx context.Context) error {
 		}
 	}
 	r.blocks, r.family = plane.Sorted(seen), plane.Sorted(family)
-	return nil
 }
 
 // lockRedoBlocks takes the blocks in the order of everybody. What is in them is read afterwards, part by part.

@@ -40,6 +40,7 @@ type Rerun struct {
 	Steps      []StepReset  // of a run of several steps: those that run items again, and those after them
 	Hold       control.Hold // the run is held: its items wait until it is resumed or approved
 	HoldDetail string
+	Examples   []string         // the first keys of Items
 	Requests   []workqueue.Sent // of steps after, withdrawn as a whole, that may still lie in the work stream
 }
 
@@ -100,7 +101,7 @@ func (r *rerun) do(ctx context.Context, graphs *plane.GraphCache) error {
 		return err
 	}
 	some := r.Select.Step == "" && !r.graph.Single() // of any step, what failed there
-	r.take.done = r.Select.named() && !some
+	r.take.done = r.Select.named() && !some || r.Select.ofParts() && !r.Select.Failed
 	r.named = []workqueue.Step{step.Step}
 	if some {
 		r.named = everyStep(r.steps)
@@ -121,6 +122,9 @@ func (r *rerun) do(ctx context.Context, graphs *plane.GraphCache) error {
 		return r.nothing(some)
 	}
 	r.tell()
+	if r.out.Examples, err = r.examples(ctx, r.taken()); err != nil {
+		return err
+	}
 	return r.finish(ctx)
 }
 
@@ -215,6 +219,7 @@ func (r *rerun) finish(ctx context.Context) error {
 	detail := map[string]any{"items": r.out.Items, "generation": r.out.Generation, "failed": r.Select.Failed,
 		"codes": r.Select.Codes, "groups": r.Select.Groups, "keys": len(r.Select.Keys), "step": r.out.Step}
 	r.Select.auditRanges(detail)
+	r.Select.audit(detail)
 	if r.Reason != "" {
 		detail["reason"] = pg.Plain(r.Reason)
 	}

@@ -34,6 +34,7 @@ type Reset struct {
 	Blocks     int
 	Generation workqueue.Generation
 	Steps      []StepReset  // the one that was reset, and those after it, in their order
+	Examples   []string     // the first keys of Items
 	Notes      []string     // what was selected and left as it is, and why
 	Hold       control.Hold // the run is held: nothing is done again until it is resumed or approved
 	HoldDetail string
@@ -66,8 +67,9 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	}
 	var out Reset
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
+		failed := len(req.Select.Codes)+len(req.Select.Groups) > 0
 		r := &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
-			take: scope{done: len(req.Select.Codes) == 0, live: len(req.Select.Codes) == 0}}}
+			take: scope{done: !failed, live: !failed && !req.Select.ofParts()}}}
 		err := r.do(ctx, database.Kept[plane.GraphCache](s.db))
 		out = r.out
 		return err
@@ -79,7 +81,7 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 }
 
 func (req *ResetRequest) validate() error {
-	if req.Select.Failed || len(req.Select.Groups) > 0 {
+	if req.Select.Failed {
 		return errors.New("choose all items, or keys, or error codes; what failed is run again by a re-run")
 	}
 	return cmp.Or(checkReason(req.Reason), req.Select.validate())
@@ -137,6 +139,9 @@ func (r *reset) do(ctx context.Context, graphs *plane.GraphCache) error {
 		return &NothingToResetError{r.run, step.Name, r.Select, r.notes()}
 	}
 	r.tell()
+	if r.out.Examples, err = r.examples(ctx, r.taken()); err != nil {
+		return err
+	}
 	return r.finish(ctx)
 }
 
@@ -173,8 +178,10 @@ func (r *reset) finish(ctx context.Context) error {
 	}
 	r.out.Generation, r.out.Hold, r.out.HoldDetail = run.Generation, run.Hold, run.Detail
 	detail := map[string]any{"items": r.out.Items, "generation": run.Generation, "step": r.out.Step,
-		"cascade": r.Cascade, "all": r.Select.All, "keys": len(r.Select.Keys), "codes": r.Select.Codes}
+		"cascade": r.Cascade, "all": r.Select.All, "keys": len(r.Select.Keys), "codes": r.Select.Codes,
+		"groups": r.Select.Groups}
 	r.Select.auditRanges(detail)
+	r.Select.audit(detail)
 	if r.Reason != "" {
 		detail["reason"] = pg.Plain(r.Reason)
 	}

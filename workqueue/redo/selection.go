@@ -17,8 +17,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Selection says which items of one step of a run are meant. Exactly one of All, Failed, Keys, Codes, Groups and Ranges
-// is set; beside Failed, Codes and Groups, Ranges narrow them.
+// Selection says which items of one step of a run are meant. At most one of All, Failed, Keys, Codes, Groups and Ranges
+// is set; beside Failed, Codes and Groups, Ranges narrow them. Evidence narrows them all, and may stand alone.
 type Selection struct {
 	Step   string   // the step's name; empty: the only one, or what failed at any of them
 	All    bool     // every item; of a reset only
@@ -28,12 +28,20 @@ type Selection struct {
 	Groups []string // those that failed with a message of one of these groups: see [inspect.Store.Errors]
 	Ranges []Range  // of ordinals: as Keys, when nothing else is set
 
+	Evidence
+
 	unaccepted bool // of a re-run
 }
 
 // named reports whether items are named, whatever their outcome.
 func (sel *Selection) named() bool {
-	return len(sel.Keys) > 0 || len(sel.Ranges) > 0 && !sel.Failed && len(sel.Codes)+len(sel.Groups) == 0
+	return len(sel.Keys) > 0 || len(sel.Ranges) > 0 && !sel.Failed && len(sel.Codes)+len(sel.Groups) == 0 ||
+		sel.alone() && !sel.ofParts()
+}
+
+// alone reports whether there is nothing but evidence.
+func (sel *Selection) alone() bool {
+	return !sel.All && !sel.Failed && len(sel.Keys)+len(sel.Codes)+len(sel.Groups)+len(sel.Ranges) == 0
 }
 
 func (sel *Selection) validate() error {
@@ -44,10 +52,11 @@ func (sel *Selection) validate() error {
 		}
 	}
 	ranged := len(sel.Ranges) > 0
-	if n > 1 || n == 0 && !ranged || ranged && (sel.All || len(sel.Keys) > 0) {
-		return errors.New("choose either all failed items, or keys, or error codes, or groups of messages, or ranges")
+	if n > 1 || n == 0 && !ranged && sel.empty() || ranged && (sel.All || len(sel.Keys) > 0) {
+		return errors.New("choose either all failed items, or keys, or error codes, or groups of messages, or ranges, " +
+			"or evidence")
 	}
-	return nil
+	return sel.Evidence.validate()
 }
 
 // NothingToRerunError is returned when a selection holds no item whose outcome is final.
@@ -61,6 +70,11 @@ type NothingToRerunError struct {
 func (e *NothingToRerunError) Error() string {
 	what := "no item of it has failed, or all that did are accepted"
 	switch {
+	case !e.Select.empty():
+		what = "the evidence is true of nothing that could be done again"
+		if len(e.Why) > 0 {
+			what += ": " + strings.Join(e.Why, ", and ")
+		}
 	case len(e.Why) > 0:
 		what = strings.Join(e.Why, ", and ")
 	case e.Select.named() && e.failed:
@@ -84,15 +98,29 @@ func (e *NothingToRerunError) Error() string {
 type UnknownKeysError struct {
 	Run  workqueue.RunID
 	Keys []string
+
+	more int // that are not among them
+}
+
+// shownKeys is how many unknown keys are named.
+const shownKeys = 20
+
+// note adds a key.
+func (e *UnknownKeysError) note(key string) {
+	if len(e.Keys) == shownKeys {
+		e.more++
+		return
+	}
+	e.Keys = append(e.Keys, key)
 }
 
 func (e *UnknownKeysError) Error() string {
-	shown := make([]string, min(len(e.Keys), 5))
+	shown := make([]string, min(len(e.Keys), shownKeys))
 	for i := range shown {
 		shown[i] = strconv.Quote(e.Keys[i])
 	}
 	more := ""
-	if n := len(e.Keys) - len(shown); n > 0 {
+	if n := len(e.Keys) - len(shown) + e.more; n > 0 {
 		more = fmt.Sprintf(" and %s more", control.Grouped(int64(n)))
 	}
 	return fmt.Sprintf("run %s has no item with key %s%s", e.Run, strings.Join(shown, ", "), more)
@@ -137,6 +165,17 @@ func (m blockMasks) add(o workqueue.Ordinal) {
 // decided under locks. items is how many the run has.
 func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
 ) (found map[workqueue.Step]blockMasks, err error) {
+	found, err = sel.findRanged(ctx, tx, run, items, steps)
+	if err != nil || sel.empty() {
+		return found, err
+	}
+	return sel.narrow(ctx, tx, run, steps, found)
+}
+
+// findRanged is find without the evidence.
+func (sel *Selection) findRanged(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64,
+	steps []workqueue.Step,
+) (found map[workqueue.Step]blockMasks, err error) {
 	if len(sel.Ranges) == 0 {
 		return sel.look(ctx, tx, run, items, steps)
 	}
@@ -168,7 +207,7 @@ func (sel *Selection) look(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 		return sel.findErrors(ctx, tx, run, steps, nil)
 	}
 	masks := everyItem(items)
-	if !sel.All {
+	if !sel.All && len(sel.Keys) > 0 {
 		if masks, err = findKeys(ctx, tx, run, sel.Keys); err != nil {
 			return nil, err
 		}

@@ -75,8 +75,8 @@ func (r *redo) notes() (notes []string) {
 			}
 		}
 		say(sum.pending, " to be done at step %s anyway", name)
-		say(sum.invalid, " invalid: what does not fit the schema of the run is asked of nobody; start a run with that data "+
-			"corrected")
+		say(sum.invalid, " invalid: what does not fit the schema of the run is asked of nobody; correct that data: "+
+			"tranche run correct %s --items FILE", r.run)
 		if !r.take.live {
 			say(sum.out, " out at step %s", name)
 		}
@@ -112,6 +112,8 @@ func (e *NothingToResetError) Error() string {
 	why := strings.Join(e.Why, ", and ")
 	switch {
 	case why != "":
+	case !e.Select.empty():
+		why = "the evidence is true of no item that could be reset"
 	case len(e.Select.Codes) > 0:
 		why = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ")
 	default:

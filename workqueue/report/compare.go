@@ -41,6 +41,8 @@ type Comparison struct {
 	Against workqueue.RunID `json:"against"`
 	Changes []ChangeCount   `json:"changes" doc:"each of the kinds, with 0 too"`
 	Note    string          `json:"note,omitempty" doc:"what to keep in mind about these numbers"`
+
+	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"earlier runs that count as one with this run"`
 }
 
 // ChangeCount is the items with one kind of change.
@@ -68,8 +70,9 @@ type Standing struct {
 // changeExamples is how many examples a comparison has of each change.
 const changeExamples = 5
 
-// Compare holds a run against an earlier one and calls yield, unless it is nil, for every key of both, in the order of
-// the keys. What it is given is valid until it returns. Memory is constant: pages of 4096 keys. 1M items against 1M
+// Compare holds a run against an earlier one, each as one with those that it carries on, and calls yield, unless it is
+// nil, for every key of both, in the order of the keys. What it is given is valid until it returns. Memory is constant:
+// pages of 4096 keys. 1M items against 1M
 // take some 15 s when their keys come in any order, and less when they come sorted. An error from yield ends it and is
 // wrapped. The error wraps ErrNotFound when there is no such run.
 func (s Store) Compare(
@@ -84,17 +87,17 @@ func (s Store) CompareBefore(
 	ctx context.Context, here, there workqueue.RunID, step string, yield func(*Difference) error,
 ) (Comparison, error) {
 	c := comparing{counts: map[Change]*ChangeCount{}, yield: yield}
-	left := &keyedRun{store: s.db, run: here, before: step}
-	right := &keyedRun{store: s.db, run: there, before: step}
-	for _, r := range []*keyedRun{left, right} {
-		if err := r.begin(ctx); err != nil {
-			return Comparison{}, fmt.Errorf("compare run %s with %s: run %s: %w", here, there, r.run, err)
-		}
+	left, err := s.chain(ctx, here, step)
+	if err != nil {
+		return Comparison{}, fmt.Errorf("compare run %s with %s: %w", here, there, err)
+	}
+	right, err := s.chain(ctx, there, step)
+	if err != nil {
+		return Comparison{}, fmt.Errorf("compare run %s with %s: %w", here, there, err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	for _, r := range []*keyedRun{left, right} {
-		group.Go(func() error { return r.read(ctx) })
-	}
+	left.read(ctx, group)
+	right.read(ctx, group)
 	group.Go(func() error { return c.merge(left, right) })
 	if err := group.Wait(); err != nil {
 		return Comparison{}, fmt.Errorf("compare run %s with %s: %w", here, there, err)
@@ -107,9 +110,10 @@ func (s Store) CompareBefore(
 		}
 		out.Changes = append(out.Changes, *n)
 	}
-	if step == "" && (left.state != "completed" || right.state != "completed") {
-		out.Note = fmt.Sprintf("compared as they stand: this run is %s, the other is %s", left.state, right.state)
+	if step == "" && (left.state() != "completed" || right.state() != "completed") {
+		out.Note = fmt.Sprintf("compared as they stand: this run is %s, the other is %s", left.state(), right.state())
 	}
+	out.CarriedOn = left.earlier()
 	return out, nil
 }
 
@@ -120,7 +124,7 @@ type comparing struct {
 }
 
 // merge walks along both runs in the order of their keys.
-func (c *comparing) merge(left, right *keyedRun) error {
+func (c *comparing) merge(left, right *chainedRun) error {
 	for {
 		here, err := left.peek()
 		if err != nil {

@@ -75,6 +75,8 @@ func (s Store) digests(ctx context.Context, id workqueue.RunID) (Digests, error)
 		return Digests{}, err
 	}
 	switch {
+	case was.generation != d.generation: // items may have been corrected
+		return Digests{Note: "the run was set going again while it was read; ask again"}, nil
 	case was.state == "running":
 		out.Note = "the run is not complete: its results have a digest once it is"
 	case was != d.digestedRun:

@@ -28,6 +28,8 @@ type RunReport struct {
 	BestRate       float64            `json:"best_rate" doc:"items answered a second, in the best ten seconds"`
 	Generations    []GenerationReport `json:"generations"`
 	Requests       RequestReport      `json:"requests"`
+	Together       *Together          `json:"together,omitempty" doc:"with the runs that it carries on, as one"`
+	Corrected      *CorrectedReport   `json:"corrected,omitempty" doc:"what was made of corrected payloads"`
 	Bisections     pace.Bisections    `json:"bisections" doc:"of chunks that failed as a whole"`
 	Services       []WorkerReport     `json:"services" doc:"the slowest ten by time for an item"`
 	Endpoints      []WorkerReport     `json:"endpoints" doc:"the slowest ten by time for an item"`
@@ -93,6 +95,12 @@ func (r *RunReport) readWork(ctx context.Context, tx pgx.Tx) error {
 		}
 	}
 	if r.Bisections, err = pace.ReadBisections(ctx, tx, r.ID, reportedRoots); err != nil {
+		return err
+	}
+	if r.Corrected, err = readCorrected(ctx, tx, r.ID); err != nil {
+		return err
+	}
+	if r.Together, err = readTogether(ctx, tx, &r.RunSummary); err != nil {
 		return err
 	}
 	if r.Generations, err = readGenerations(ctx, tx, r, life); err != nil {

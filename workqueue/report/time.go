@@ -16,7 +16,7 @@ type GenerationReport struct {
 	StartedAt  time.Time            `json:"started_at"`
 	EndedAt    *time.Time           `json:"ended_at,omitempty" doc:"absent while it goes on"`
 
-	Ended string `json:"ended,omitempty" enum:"completed,cancelled,rerun,reset" doc:"rerun: by the next"`
+	Ended string `json:"ended,omitempty" enum:"completed,cancelled,rerun,reset,corrected" doc:"rerun: by the next"`
 
 	Seconds        float64 `json:"seconds"`
 	WaitingSeconds float64 `json:"waiting_seconds" doc:"until the first request was sent"`
@@ -172,7 +172,7 @@ func (s *history) tell(kind workqueue.EventKind, g workqueue.Generation, at time
 		}
 	case workqueue.EventResumed, workqueue.EventApproved:
 		s.free(at)
-	case workqueue.EventRerun, workqueue.EventReset:
+	case workqueue.EventRerun, workqueue.EventReset, workqueue.EventCorrected:
 		s.end(at, string(kind))
 		s.acts = append(s.acts, act{generation: g, span: span{from: at}})
 	case workqueue.EventCompleted, workqueue.EventCancelled:

@@ -33,6 +33,9 @@ DELETE FROM work_block WHERE run_id = $1 AND step = $2 AND block >= $3 AND block
 	deleteRunItems = `
 DELETE FROM work_queue WHERE run_id = $1 AND $2::int = 0 AND ordinal >= $3 AND ordinal < $4`
 
+	deleteRunCorrected = `
+DELETE FROM work_correction WHERE run_id = $1 AND $2::int = 0 AND ordinal >= $3 AND ordinal < $4`
+
 	deleteRunLanes = `
 DELETE FROM work_order WHERE run_id = $1 AND $2::int = 0 AND ordinal >= $3 AND ordinal < $4`
 
@@ -53,6 +56,10 @@ DELETE FROM run_event WHERE id = ANY (ARRAY(SELECT id FROM run_event WHERE run_i
 
 	deleteRunAdds = `
 DELETE FROM run_add WHERE run_id = $1 AND key = ANY (ARRAY(SELECT key FROM run_add WHERE run_id = $1 LIMIT $2))`
+
+	deleteRunCorrections = `
+DELETE FROM run_correction
+WHERE run_id = $1 AND generation = ANY (ARRAY(SELECT generation FROM run_correction WHERE run_id = $1 LIMIT $2))`
 
 	deleteRunLines = `
 DELETE FROM work_lane WHERE run_id = $1 AND lane = ANY (ARRAY(SELECT lane FROM work_lane WHERE run_id = $1 LIMIT $2))`
@@ -75,10 +82,11 @@ type stage struct {
 func stages() []stage {
 	return []stage{
 		{deleteRunParts, 1, true}, {deleteRunErrors, 1, true}, {deleteRunSlices, bitfield.Size, true},
-		{deleteRunBlocks, bitfield.Size, true}, {deleteRunItems, 1, false}, {deleteRunLanes, 1, false},
+		{deleteRunBlocks, bitfield.Size, true}, {deleteRunItems, 1, false}, {deleteRunCorrected, 1, false},
+		{deleteRunLanes, 1, false},
 		{deleteRunGroups, bitfield.Size, false}, {deleteRunLines, 0, false},
 		{deleteRunQuarantine, 0, false}, {deleteRunLetters, 0, false}, {deleteRunEvents, 0, false},
-		{deleteRunAdds, 0, false}, {deleteRunTracker, 0, false}, {deleteRunSteps, 0, false},
+		{deleteRunAdds, 0, false}, {deleteRunCorrections, 0, false}, {deleteRunTracker, 0, false}, {deleteRunSteps, 0, false},
 	}
 }
 

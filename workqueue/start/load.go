@@ -45,6 +45,7 @@ type LoadRequest struct {
 	Canary         int                 // items that are tried before all others; 0: none
 	Guard          workqueue.GuardRule // of the first outcomes of each step, when they hold the run; zero: never
 	CanaryAuto     bool                // go on without an operator when no more of them failed than MaxFailed allows
+	FromRun        workqueue.RunID     // that it carries on; zero: none
 	Content        *Content            // what an idempotency key stands for; nil: that is in the key
 	Order          *workqueue.RunOrder // items of the same value go one after the other; nil: all of them side by side
 

@@ -268,10 +268,11 @@ const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
      max_failed, guard, canary, canary_auto, items, failed_limit, canary_state, canary_generation, sealed_at,
-     started_at)
+     started_at, from_run)
 SELECT $1, nullif($2, ''), $3, $4, $5, CASE WHEN $15::bigint IS NULL THEN 'loading' ELSE 'running' END, $6, $7, $8,
     nullif($9, ''), $10, nullif($11, 0), $12, $18, $13, $14, coalesce($15::bigint, 0), $16::bigint,
-    CASE WHEN $17::bool THEN 'sampling' END, CASE WHEN $17 THEN 1 END, t.now, t.now
+    CASE WHEN $17::bool THEN 'sampling' END, CASE WHEN $17 THEN 1 END, t.now, t.now,
+    nullif($19, '00000000-0000-0000-0000-000000000000'::uuid)
 FROM (SELECT CASE WHEN $15::bigint IS NOT NULL THEN clock_timestamp() END AS now) t`
 
 func insertStep() string {
@@ -295,7 +296,7 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	batch := &pgx.Batch{}
 	batch.Queue(insertRun, l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
 		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAuto, items, failedLimit,
-		l.counted && l.sampled(), r.Guard.String())
+		l.counted && l.sampled(), r.Guard.String(), r.FromRun)
 	for i, st := range r.Steps {
 		batch.Queue(insertStep(), append([]any{l.run, i, st.Name, st.EffectiveKind(), st.Endpoint,
 			workqueue.Smallints(st.Needs), workqueue.Smallints(st.Inputs), !st.NoItem, st.Optional,

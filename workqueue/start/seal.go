@@ -138,6 +138,9 @@ func (l *loader) settings() map[string]any {
 	d.Add("skipped", int64(0), l.skipped)
 	d.Add("invalid", 0, len(l.invalid))
 	d.Add("priority", 0, l.req.Priority)
+	if l.req.FromRun != (workqueue.RunID{}) {
+		d.Add("from_run", "", l.req.FromRun.String())
+	}
 	d.Add("max_failed", "", l.req.MaxFailed)
 	d.Add("guard", workqueue.GuardOff, l.req.Guard.String())
 	d.Add("canary", 0, l.req.Canary)

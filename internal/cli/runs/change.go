@@ -13,12 +13,9 @@ import (
 )
 
 type runRerun struct {
-	Ref        string              `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	Failed     bool                `xor:"which" help:"All items that failed."`
-	Key        []string            `xor:"which" sep:"none" help:"This item, whether it failed or not; may stand more than once." placeholder:"K"`
-	Keys       string              `xor:"which" help:"The items of a file with a key a line; - is standard input." placeholder:"FILE"`
-	Code       []string            `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
-	Group      []string            `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
+	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Failed bool   `xor:"which" help:"All items that failed."`
+	chosen
 	Step       string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
 	Chunk      *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
 	InFlight   *workqueue.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
@@ -33,8 +30,8 @@ type runRerun struct {
 // Validate is called by kong.
 func (r *runRerun) Validate() error {
 	switch {
-	case !r.Failed && len(r.Key) == 0 && r.Keys == "" && len(r.Code) == 0 && len(r.Group) == 0:
-		return errors.New("say which items: --failed, --key K or --code C, --group G, --keys FILE")
+	case !r.Failed && r.none():
+		return errors.New("say which items: --failed, " + chooseOf)
 	case r.Canary < 0:
 		return fmt.Errorf("--canary is %d; it must be 1 or more", r.Canary)
 	case r.CanaryAuto && r.Canary == 0:
@@ -58,26 +55,24 @@ func (r *runRerun) Run(ctx context.Context, term *cli.Console) error {
 	if err != nil {
 		return err
 	}
-	var again client.Rerun
-	if r.Keys == "" {
-		again, err = cl.Rerun(ctx, r.Ref, r.settings(), term.Keep())
-	} else {
-		again, err = r.byFile(ctx, term, cl)
+	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were set going", each: true,
+		items: func(again *client.Rerun) int64 { return again.Items },
+		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Rerun, error) {
+			return cl.Rerun(ctx, r.Ref, r.settings(keys, dry), options...)
+		}}
+	if r.Canary > 0 {
+		rerun.once = "--canary"
 	}
+	again, err := rerun.do(ctx, term)
 	if err != nil {
 		return err
 	}
 	for _, w := range again.Warnings {
 		term.Note("warning: %s", w)
 	}
-	if term.JSON && !r.Wait && r.Keys == "" {
-		return term.Sent()
-	}
-	if term.JSON && !r.Wait {
-		return term.Document(again) // the sum of several
-	}
-	if !term.JSON {
-		if err := term.Printf("%s", rerunText(&again, r.CanaryAuto)); err != nil {
+	if !term.JSON || !r.Wait {
+		err := rerun.tell(term, &again, func(again *client.Rerun) string { return rerunText(again, r.CanaryAuto) })
+		if err != nil {
 			return err
 		}
 	}
@@ -87,10 +82,11 @@ func (r *runRerun) Run(ctx context.Context, term *cli.Console) error {
 	return watch(ctx, term, cl, again.Run, &r.watchFlags)
 }
 
-func (r *runRerun) settings() client.RerunSettings {
+func (r *runRerun) settings(keys []string, dry bool) client.RerunSettings {
 	set := client.RerunSettings{
-		Failed: r.Failed, Keys: r.Key, Codes: r.Code, Groups: r.Group, Step: r.Step, Endpoint: r.Endpoint,
-		Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: r.DryRun, Reason: r.Reason,
+		Failed: r.Failed, Keys: keys, Codes: r.Code, Groups: r.Group, Step: r.Step, Endpoint: r.Endpoint,
+		Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service,
+		Since: pointTo(r.Since), Until: pointTo(r.Until), Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected,
 	}
 	if r.Chunk != nil {
 		set.Chunk = client.Sizing(*r.Chunk)
@@ -110,7 +106,7 @@ func rerunText(again *client.Rerun, canaryAuto bool) string {
 			text += fmt.Sprintf("%s of them first, and %s held back until the canary has passed\n",
 				cli.Count(again.Items-again.Held), cli.Count(again.Held))
 		}
-		return text + resetSteps(again.Steps) + "nothing was changed\n"
+		return text + resetSteps(again.Steps) + firstKeys(true, again.Examples, again.Items) + "nothing was changed\n"
 	}
 	text := fmt.Sprintf("run %s runs %s items again, as generation %d\n", again.Run, cli.Count(again.Items),
 		again.Generation)
@@ -127,43 +123,11 @@ func rerunText(again *client.Rerun, canaryAuto bool) string {
 	return text
 }
 
-// byFile runs the items of a key file again. A file with more keys than a request may have goes in several requests, a
-// generation each; all of them are tried before the first one changes anything.
-func (r *runRerun) byFile(ctx context.Context, term *cli.Console, cl *client.Client) (client.Rerun, error) {
-	parts, err := cli.ReadKeys(r.Keys, term.In)
-	if err != nil {
-		return client.Rerun{}, err
-	}
-	if len(parts) > 1 && r.Canary > 0 {
-		return client.Rerun{}, cli.Usage(fmt.Sprintf("--keys %s has more than %s keys, which go in several requests, and "+
-			"--canary is for one: run a smaller file first instead", r.Keys, cli.Count(cli.MaxKeysOfRequest)))
-	}
-	if len(parts) > 1 && !r.DryRun {
-		if _, err := r.each(ctx, cl, parts, true); err != nil {
-			return client.Rerun{}, err
-		}
-		term.Note("%s has keys for %d requests; each is a generation", r.Keys, len(parts))
-	}
-	return r.each(ctx, cl, parts, r.DryRun)
-}
-
-// each sends the parts and adds up what they did; the warnings are those of the last.
-func (r *runRerun) each(ctx context.Context, cl *client.Client, parts [][]string, dry bool) (client.Rerun, error) {
-	var sum client.Rerun
-	for i, keys := range parts {
-		set := r.settings()
-		set.Keys, set.DryRun = keys, dry
-		one, err := cl.Rerun(ctx, r.Ref, set)
-		if err != nil && i > 0 && !dry {
-			return sum, fmt.Errorf("request %d of %d, after %s items were set going: %w", i+1, len(parts), cli.Count(sum.Items),
-				err)
-		}
-		if err != nil {
-			return sum, err
-		}
-		one.Items, one.Slices, one.Blocks = one.Items+sum.Items, one.Slices+sum.Slices, one.Blocks+sum.Blocks
-		one.Steps = addSteps(sum.Steps, one.Steps)
-		sum = one
-	}
-	return sum, nil
+// addReruns is what two re-runs did, one after the other; the warnings are those of the second.
+func addReruns(sum, one *client.Rerun) client.Rerun {
+	both := *one
+	both.Items, both.Slices, both.Blocks = sum.Items+one.Items, sum.Slices+one.Slices, sum.Blocks+one.Blocks
+	both.Steps = addSteps(sum.Steps, one.Steps)
+	both.Examples = sum.Examples
+	return both
 }

@@ -21,6 +21,7 @@ type Commands struct {
 	Export  runExport  `cmd:"" help:"Write all items with their outcomes."`
 	Rerun   runRerun   `cmd:"" help:"Run items again."`
 	Reset   runReset   `cmd:"" help:"Take the parts of a step back, to be made again; what depends on them follows."`
+	Correct runCorrect `cmd:"" help:"Give items other data, and have them done again."`
 	Accept  runAccept  `cmd:"" help:"Accept failures, with a reason: they stay failed, and the health is quiet about them."`
 	Set     runSet     `cmd:"" help:"Change settings of a run while it runs."`
 	Pause   runPause   `cmd:"" help:"Send nothing more of a run, or of all runs, until it is resumed."`

@@ -28,6 +28,7 @@ type runExport struct {
 	Index  string `enum:"ndjson,csv" default:"ndjson" help:"With --dir, the format of the index." placeholder:"FORMAT"`
 	Resume bool   `help:"With --dir, go on with an export that broke off: files that are there and right are kept."`
 	exportKeys
+	evidence
 }
 
 // Validate is called by kong.
@@ -35,8 +36,10 @@ func (r *runExport) Validate() error {
 	switch {
 	case r.Dir == "" && r.Resume:
 		return errors.New("--resume goes with --dir")
-	case r.Dir == "" && (len(r.Key) > 0 || r.Keys != ""):
-		return errors.New("--key and --keys go with --dir")
+	case r.Dir == "" && r.Keys != "":
+		return errors.New("--keys goes with --dir")
+	case r.Dir != "" && (len(r.Code)+len(r.Group) > 0 || r.evidence != evidence{}):
+		return errors.New("--dir writes the results of keys, or of all that is done; it does not go with evidence")
 	case r.Dir != "" && (len(r.State)+len(r.With)+len(r.Columns) > 0 || r.Flat || r.Format != "ndjson"):
 		return errors.New("--dir writes the results of what is done; --format, --state, --with, --flat and --columns " +
 			"do not go with it")
@@ -63,7 +66,8 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console) error {
 		return cli.Usage(r.Format + " is nothing to read on a terminal; give --out FILE")
 	}
 	stream, err := cl.ExportRun(ctx, r.Ref, client.ExportRunParams{Format: r.Format, Step: r.Step, State: r.State,
-		Raw: r.Raw, With: r.With, Flat: r.Flat, Columns: r.Columns})
+		Raw: r.Raw, Key: r.Key, Code: r.Code, Group: r.Group, Service: r.Service, Since: r.Since.Time, Until: r.Until.Time,
+		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected, With: r.With, Flat: r.Flat, Columns: r.Columns})
 	if err != nil {
 		return err
 	}

@@ -11,8 +11,10 @@ import (
 
 // exportKeys picks items for an export of files.
 type exportKeys struct {
-	Key  []string `xor:"which" sep:"none" help:"With --dir, only of this item; may stand more than once." placeholder:"K"`
-	Keys string   `xor:"which" help:"With --dir, only of the items of a file with a key a line; - is standard input." placeholder:"FILE"`
+	Key   []string `xor:"which" sep:"none" help:"Only this item; may stand more than once." placeholder:"K"`
+	Code  []string `xor:"which" sep:"none" help:"Only items that failed with this code; may stand more than once." placeholder:"C"`
+	Group []string `xor:"which" sep:"none" help:"Only items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
+	Keys  string   `xor:"which" help:"With --dir, only of the items of a file with a key a line; - is standard input." placeholder:"FILE"`
 }
 
 // wanted are the keys; nil means all.

@@ -178,14 +178,18 @@ type itemFlags struct {
 	Source  string `help:"Where to ask the query: a source of serve --connections." placeholder:"NAME"`
 	Stream  string `help:"A JetStream stream whose messages are the items, up to the last that it has now." placeholder:"NAME"`
 	Subject string `help:"Of the stream, only messages of this subject; may have wildcards." placeholder:"SUBJECT"`
-	From    uint64 `help:"Of the stream, only messages from this sequence on." placeholder:"SEQ"`
+	FromSeq uint64 `help:"Of the stream, only messages from this sequence on." placeholder:"SEQ"`
+
+	From    string   `help:"Carry an earlier run on, with items of it, by its plan and parameters unless others are given." placeholder:"RUN"`
+	State   []string `enum:"failed,missing,cancelled" help:"With --from, which items: failed, missing or cancelled; may stand more than once. Default: all these." placeholder:"STATE"`
+	Correct string   `help:"With --from, a file with other data for some of the items; - is standard input." placeholder:"FILE"`
 
 	later bool // there are none yet
 }
 
 func (f *itemFlags) validate(format string) error {
 	given := 0
-	for _, where := range []string{f.Items, f.Parquet, f.SQL, f.Stream} {
+	for _, where := range []string{f.Items, f.Parquet, f.SQL, f.Stream, f.From} {
 		if where != "" {
 			given++
 		}
@@ -194,14 +198,16 @@ func (f *itemFlags) validate(format string) error {
 	case f.later:
 		return nil
 	case given != 1:
-		return errors.New("say where the items come from, by one of --items FILE, --parquet FILE, --sql QUERY and " +
-			"--stream NAME")
+		return errors.New("say where the items come from, by one of --items FILE, --parquet FILE, --sql QUERY, " +
+			"--stream NAME and --from RUN")
+	case f.From == "" && (len(f.State) > 0 || f.Correct != ""):
+		return errors.New("--state and --correct are about items of an earlier run; give --from RUN too")
 	case (f.SQL == "") != (f.Source == ""):
 		return errors.New("--sql and --source go together: a query, and the source to ask")
-	case f.Stream == "" && (f.Subject != "" || f.From != 0):
-		return errors.New("--subject and --from say which messages of a stream; give --stream too")
-	case f.Items == "" && format != "":
-		return errors.New("--format goes with --items only")
+	case f.Stream == "" && (f.Subject != "" || f.FromSeq != 0):
+		return errors.New("--subject and --from-seq say which messages of a stream; give --stream too")
+	case f.Items+f.Correct == "" && format != "":
+		return errors.New("--format goes with --items and --correct only")
 	}
 	return nil
 }
@@ -211,7 +217,7 @@ func (f *itemFlags) file() string {
 	if f.Parquet != "" {
 		return f.Parquet
 	}
-	return f.Items
+	return f.Items + f.Correct // never both
 }
 
 // given is the flag by which the file was given.
@@ -219,13 +225,18 @@ func (f *itemFlags) given() string {
 	if f.Parquet != "" {
 		return "--parquet"
 	}
+	if f.Correct != "" {
+		return "--correct"
+	}
 	return "--items"
 }
 
 // fill says in the settings of a run where its items come from.
 func (f *itemFlags) fill(s *client.RunSettings) {
-	s.SQL, s.SQLSource, s.Stream, s.StreamSubject, s.StreamFrom = f.SQL, f.Source, f.Stream, f.Subject, f.From
+	s.SQL, s.SQLSource, s.Stream, s.StreamSubject, s.StreamFrom = f.SQL, f.Source, f.Stream, f.Subject, f.FromSeq
+	s.FromRun, s.FromStates = f.From, f.State
 	switch file := f.file(); {
+	case f.From != "": // the server says which run that is
 	case f.SQL != "":
 		s.Source = "source " + f.Source
 	case f.Stream != "":

@@ -49,7 +49,10 @@ func (r *runReport) Run(ctx context.Context, term *cli.Console) error {
 	if term.JSON {
 		return term.Sent()
 	}
-	text := reportHead(&report) + reportItems(&report, term.Room()) + reportSteps(&report, term.Room()) +
+	text := reportHead(&report) + reportItems(&report, term.Room()) +
+		reportTogether(report.Together) + reportCorrected(report.Corrected) +
+
+		reportSteps(&report, term.Room()) +
 		reportTime(&report) + reportRequests(&report) +
 		reportWorkers(&report, term.Room()) + reportDigests(&report) + reportAgainst(&report)
 	return term.Printf("%s", text)
@@ -88,6 +91,9 @@ func reportHead(r *client.ReportDocument) string {
 		t.Row("name", cli.Inert(r.Name))
 	}
 	t.Row("plan", planText(r.Plan, r.PlanVersion))
+	for _, link := range linksText(r.FromRun, r.CarriedOn) {
+		t.Row(link[0], link[1])
+	}
 	if r.Source != "" {
 		t.Row("source", cli.Inert(r.Source))
 	}
@@ -137,6 +143,31 @@ func reportItems(r *client.ReportDocument, room int) string {
 		text += fmt.Sprintf("%s duplicates were left out at intake and are no items\n", cli.Count(r.Skipped))
 	}
 	return text
+}
+
+// reportTogether counts a run as one with those that it carries on.
+func reportTogether(g *client.Together) string {
+	if g == nil {
+		return ""
+	}
+	return fmt.Sprintf("as one with run %s: %s, %s done, %s failed, %s missing\n", strings.Join(g.Runs, ", "),
+		itemCount(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.Missing))
+}
+
+// reportCorrected tells which results were made of corrected data.
+func reportCorrected(c *client.CorrectedReport) string {
+	if c == nil {
+		return ""
+	}
+	text := fmt.Sprintf("\ncorrected: %s; %s results made of corrected data, %s kept, %s failed, %s unfinished\n",
+		itemCount(c.Items), cli.Count(c.Made), cli.Count(c.Kept), cli.Count(c.Failed), cli.Count(c.Unfinished))
+	var t cli.Table
+	for i := range c.Times {
+		one := &c.Times[i]
+		t.Row(fmt.Sprintf("  generation %d", one.Generation), itemCount(one.Items), "by "+cli.Inert(one.Actor),
+			cli.Moment(one.At), cli.Inert(one.Reason))
+	}
+	return text + t.String()
 }
 
 // reportSteps accounts for each step, where there are several.
@@ -267,6 +298,9 @@ func reportAgainst(r *client.ReportDocument) string {
 	if r.Digests != nil && a.Digests != nil {
 		fmt.Fprintf(&text, "  list of items: %s; results: %s\n", sameness(r.Digests.Items, a.Digests.Items),
 			sameness(r.Digests.Results, a.Digests.Results))
+	}
+	if len(a.CarriedOn) > 0 {
+		fmt.Fprintf(&text, "  this run counts as one with %s, which it carries on\n", strings.Join(a.CarriedOn, ", "))
 	}
 	if a.Note != "" {
 		fmt.Fprintf(&text, "  %s\n", cli.Inert(a.Note))

@@ -12,22 +12,20 @@ import (
 )
 
 type runReset struct {
-	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	Step    string   `help:"The step whose parts are taken back; may be left out when there is only one." placeholder:"NAME"`
-	All     bool     `xor:"which" help:"Of all items."`
-	Key     []string `xor:"which" sep:"none" help:"Of this item; may stand more than once." placeholder:"K"`
-	Keys    string   `xor:"which" help:"Of the items of a file with a key a line; - is standard input." placeholder:"FILE"`
-	Code    []string `xor:"which" sep:"none" help:"Of the items that failed at the step with this code; may stand more than once." placeholder:"C"`
-	Cascade bool     `help:"Redo the steps after in any case, not only where a part that they see has changed."`
-	Reason  string   `help:"Why, for the audit log." placeholder:"TEXT"`
-	DryRun  bool     `help:"Change nothing; say what would be done."`
+	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Step string `help:"The step whose parts are taken back; may be left out when there is only one." placeholder:"NAME"`
+	All  bool   `xor:"which" help:"Of all items."`
+	chosen
+	Cascade bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
+	Reason  string `help:"Why, for the audit log." placeholder:"TEXT"`
+	DryRun  bool   `help:"Change nothing; say what would be done."`
 	waitFlags
 }
 
 // Validate is called by kong.
 func (r *runReset) Validate() error {
-	if !r.All && len(r.Key) == 0 && r.Keys == "" && len(r.Code) == 0 {
-		return errors.New("say of which items: --key K, --keys FILE, --code C or --all")
+	if !r.All && r.none() {
+		return errors.New("say of which items: --all, " + chooseOf)
 	}
 	return r.check(r.DryRun)
 }
@@ -38,26 +36,20 @@ func (r *runReset) Run(ctx context.Context, term *cli.Console) error {
 	if err != nil {
 		return err
 	}
-	var done client.Reset
-	if r.Keys == "" {
-		done, err = cl.Reset(ctx, r.Ref, r.settings(), term.Keep())
-	} else {
-		done, err = r.byFile(ctx, term, cl)
-	}
+	reset := redoing[client.Reset]{chosen: &r.chosen, dry: r.DryRun, add: addResets, did: "were reset", each: true,
+		items: func(done *client.Reset) int64 { return done.Items },
+		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Reset, error) {
+			return cl.Reset(ctx, r.Ref, r.settings(keys, dry), options...)
+		}}
+	done, err := reset.do(ctx, term)
 	if err != nil {
 		return err
 	}
 	for _, w := range done.Warnings {
 		term.Note("warning: %s", w)
 	}
-	if term.JSON && !r.Wait && r.Keys == "" {
-		return term.Sent()
-	}
-	if term.JSON && !r.Wait {
-		return term.Document(done) // the sum of several
-	}
-	if !term.JSON {
-		if err := term.Printf("%s", resetText(&done)); err != nil {
+	if !term.JSON || !r.Wait {
+		if err := reset.tell(term, &done, resetText); err != nil {
 			return err
 		}
 	}
@@ -67,48 +59,16 @@ func (r *runReset) Run(ctx context.Context, term *cli.Console) error {
 	return watch(ctx, term, cl, done.Run, &r.watchFlags)
 }
 
-func (r *runReset) settings() client.ResetSettings {
-	return client.ResetSettings{Step: r.Step, All: r.All, Keys: r.Key, Codes: r.Code, Cascade: r.Cascade, DryRun: r.DryRun,
-		Reason: r.Reason}
-}
-
-// byFile resets the items of a key file. A file with more keys than a request may have goes in several requests, a
-// generation each; all of them are tried before the first one changes anything.
-func (r *runReset) byFile(ctx context.Context, term *cli.Console, cl *client.Client) (client.Reset, error) {
-	parts, err := cli.ReadKeys(r.Keys, term.In)
-	if err != nil {
-		return client.Reset{}, err
-	}
-	if len(parts) > 1 && !r.DryRun {
-		if _, err := r.each(ctx, cl, parts, true); err != nil {
-			return client.Reset{}, err
-		}
-		term.Note("%s has keys for %d requests; each is a generation", r.Keys, len(parts))
-	}
-	return r.each(ctx, cl, parts, r.DryRun)
-}
-
-// each sends the parts and adds up what they did.
-func (r *runReset) each(ctx context.Context, cl *client.Client, parts [][]string, dry bool) (client.Reset, error) {
-	var sum client.Reset
-	for i, keys := range parts {
-		set := r.settings()
-		set.Keys, set.DryRun = keys, dry
-		one, err := cl.Reset(ctx, r.Ref, set)
-		if err != nil && i > 0 && !dry {
-			return sum, fmt.Errorf("request %d of %d, after %s items were reset: %w", i+1, len(parts), cli.Count(sum.Items), err)
-		}
-		if err != nil {
-			return sum, err
-		}
-		sum = addResets(&sum, &one)
-	}
-	return sum, nil
+func (r *runReset) settings(keys []string, dry bool) client.ResetSettings {
+	return client.ResetSettings{Step: r.Step, All: r.All, Keys: keys, Codes: r.Code, Groups: r.Group, Cascade: r.Cascade,
+		DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service, Since: pointTo(r.Since), Until: pointTo(r.Until),
+		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected}
 }
 
 // addResets is what two resets of a run did, one after the other; the warnings are those of the second.
 func addResets(a, b *client.Reset) client.Reset {
 	sum := *b
+	sum.Examples = a.Examples
 	sum.Items, sum.Blocks = a.Items+b.Items, a.Blocks+b.Blocks
 	sum.Notes = slices.Concat(a.Notes, b.Notes)
 	sum.Steps = addSteps(a.Steps, b.Steps)
@@ -147,7 +107,7 @@ func resetText(done *client.Reset) string {
 	}
 	switch {
 	case done.DryRun:
-		b.WriteString("nothing was changed\n")
+		b.WriteString(firstKeys(true, done.Examples, done.Items) + "nothing was changed\n")
 	case done.Paused != "":
 		fmt.Fprintf(&b, "the run is paused (%s): nothing is done again until it is resumed: tranche run resume %s\n",
 			cli.Inert(done.Paused), done.Run)

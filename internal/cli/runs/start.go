@@ -35,7 +35,7 @@ type runStart struct {
 // Validate is called by kong.
 func (r *runStart) Validate() error {
 	switch {
-	case r.Plan == "" && r.Endpoint == "":
+	case r.Plan == "" && r.Endpoint == "" && r.From == "":
 		return errors.New("give a plan file, the name of a plan on record, or --endpoint NAME")
 	case r.Plan != "" && r.Endpoint != "":
 		return errors.New("give either a plan or --endpoint, not both")
@@ -172,6 +172,9 @@ func (r *runStart) report(term *cli.Console, s client.Started) error {
 	if s.PlanVersion > 0 {
 		plan = fmt.Sprintf("%s@%d", plan, s.PlanVersion)
 	}
-	return term.Printf("run %s started: plan %s, %s items%s, keys from %s\n", s.Run, plan, cli.Count(s.Items), skipped,
-		cli.Inert(s.Key))
+	keys := ""
+	if s.Key != "" {
+		keys = ", keys from " + cli.Inert(s.Key)
+	}
+	return term.Printf("run %s started: plan %s, %s items%s%s\n", s.Run, plan, cli.Count(s.Items), skipped, keys)
 }

@@ -145,6 +145,9 @@ func runHead(run *client.RunDocument) string {
 		t.Row("skipped", cli.Count(run.Skipped)+" duplicates at intake")
 	}
 	runRules(&t, run)
+	for _, link := range linksText(run.FromRun, run.CarriedOn) {
+		t.Row(link[0], link[1])
+	}
 	if run.Source != "" {
 		t.Row("source", cli.Inert(run.Source))
 	}

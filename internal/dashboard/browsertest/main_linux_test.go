@@ -18,6 +18,7 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 		t.Run("keyboard", keyboard(b))
 		t.Run("from a file to its end", fromAFileToItsEnd(b))
 		t.Run("failures are accepted", failuresAreAccepted(b))
+		t.Run("data is corrected", dataIsCorrected(b))
 		t.Run("a part is made again", aPartIsMadeAgain(b))
 		t.Run("why nothing starts", whyNothingStarts(b))
 		t.Run("a run that stands", aRunThatStands(b))

@@ -15,7 +15,7 @@ import { onEnter } from "../parts/enter.js";
 
 const spans = [["", "At any time"], ["1", "Last hour"], ["24", "Last day"], ["168", "Last week"], ["720", "Last 30 days"]];
 const actions = [
-  "start", "open", "add", "seal", "rerun", "reset", "accept", "accept_withdraw", "set", "pause", "resume", "approve", "cancel", "note", "delete",
+  "start", "open", "add", "seal", "rerun", "reset", "correct", "accept", "accept_withdraw", "set", "pause", "resume", "approve", "cancel", "note", "delete",
   "endpoint_set", "streams_set", "plan_apply", "plan_delete", "schedule_apply", "schedule_pause", "schedule_resume",
   "schedule_run_now", "schedule_delete", "collector_apply", "collector_pause", "collector_resume", "collector_drain",
   "collector_requeue", "collector_drop", "collector_delete", "tracker_open", "tracker_seal", "tracker_delete",

@@ -6,12 +6,13 @@ import { go, setQuery } from "../router.js";
 import { api, segment, query as params } from "../api.js";
 import { duration, num, plural, servedBy } from "../format.js";
 import { useKeys } from "../keys.js";
-import { at, parse } from "../parts/jsontext.js";
+import { at, parse, write } from "../parts/jsontext.js";
 import { JsonView } from "../parts/jsonview.js";
 import { Explanation } from "../parts/explain.js";
 import { ItemStep, itemStates } from "../parts/itemstep.js";
 import { RerunDialog } from "../parts/rerun.js";
 import { ResetDialog } from "../parts/reset.js";
+import { CorrectDialog } from "../parts/correct.js";
 import { AcceptDialog } from "../parts/accept.js";
 import { nextFailed } from "../parts/neighbours.js";
 import { itemPath } from "../parts/itempath.js";
@@ -78,10 +79,18 @@ export default function Item({ params: { run: id }, query }) {
       </div>
       <aside class="item-side" aria-label="The item">
         <${Glance} item=${item} />
-        <${Card} title="Payload" test="payload"><${JsonView} node=${at(found.data.tree, "items", nth, "payload")} label="payload" /><//>
+        <${Card} title="Payload" test="payload" actions=${html`<${Button} small icon="file" role="operator" disabled=${items.length > 1} title=${items.length > 1 ? "Several items have this key, and which one is meant cannot be told" : undefined} test="correct-item" onClick=${() =>
+          setDialog({ correct: write(at(found.data.tree, "items", nth, "payload")) })}>Correct the data…<//>`}><${JsonView} node=${at(found.data.tree, "items", nth, "payload")} label="payload" /><//>
+        ${item.earlier_payloads?.length > 0 && html`<${Card} title="Before it was corrected" test="earlier-payloads">
+          ${item.earlier_payloads.map((e, i) => html`<div key=${e.generation}>
+            <p class="muted">until generation ${num(e.generation)}, <${Time} at=${e.at} /> by <${Text} max=${60}>${e.actor}<//>${e.reason && html`: <${Text} max=${200}>${e.reason}<//>`}</p>
+            <${JsonView} node=${at(found.data.tree, "items", nth, "earlier_payloads", i, "payload")} label=${`payload until generation ${e.generation}`} />
+          </div>`)}
+        <//>`}
       </aside>
     </div>`}
     ${dialog?.rerun && html`<${RerunDialog} run=${run.data} select=${{ keys: [query.key] }} items=${Math.max(items.length, 1)} what=${html`item <${Text} max=${60}>${query.key}<//>`} onClose=${close} />`}
+    ${dialog?.correct && html`<${CorrectDialog} run=${run.data?.id ?? id} itemKey=${query.key} payload=${dialog.correct} onClose=${close} />`}
     ${dialog?.reset && html`<${ResetDialog} run=${run.data?.id ?? id} step=${dialog.reset} itemKey=${query.key} twins=${items.length} onClose=${close} />`}
     ${dialog?.accept && run.data && html`<${AcceptDialog} run=${run.data} select=${{ keys: [query.key], step: dialog.accept.name }} items=${Math.max(items.length, 1)} withdraw=${Boolean(dialog.accept.accepted)} what=${html`item <${Text} max=${60}>${query.key}<//>`} onClose=${close} />`}
   <//>`;

@@ -1,0 +1,78 @@
+// The dialog that gives an item other data, with which it is done again.
+
+import { html, useId, useState } from "../html.js";
+import { api, segment } from "../api.js";
+import { Button, Check, Dialog, ErrorBox, Field, Text } from "../ui.js";
+import { parse } from "./jsontext.js";
+import { Follow } from "./follow.js";
+import { StepResets } from "./stepresets.js";
+
+/** problem is what keeps a text from being a payload; empty: nothing. */
+export function problem(text) {
+  try {
+    return parse(text).kind === "object" ? "" : "The payload must be a JSON object: {…}";
+  } catch (err) {
+    return err.message;
+  }
+}
+
+/** CorrectDialog edits the payload of a key, given as JSON text. It is sent as it is written: numbers keep their digits. */
+export function CorrectDialog({ run, itemKey, payload, onClose }) {
+  const [text, setText] = useState(payload);
+  const [cascade, setCascade] = useState(false);
+  const [reason, setReason] = useState("");
+  const [tried, setTried] = useState(null);
+  const [done, setDone] = useState(null);
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState("");
+  const id = useId();
+  const wrong = problem(text);
+  const submit = async (e) => {
+    e.preventDefault();
+    if (wrong) return;
+    const dry = e.submitter?.value === "dry";
+    setBusy(dry ? "dry" : "correct");
+    setError(null);
+    try {
+      const rest = JSON.stringify({ cascade, dry_run: dry, ...(reason ? { reason } : {}) });
+      const body = `{"payload":${text},${rest.slice(1)}`;
+      const answer = await api.post(`/runs/${segment(run)}/items/${segment(itemKey)}/correct`, body, { type: "application/json" });
+      if (dry) setTried(answer);
+      else setDone(answer);
+    } catch (err) {
+      setError(err);
+    } finally {
+      setBusy("");
+    }
+  };
+  if (done) {
+    return html`<${Dialog} title="Corrected" onClose=${onClose} test="correct-follow">
+      ${done.begun > 0 ? html`<${StepResets} steps=${done.steps} />` : html`<p>Nobody had begun with the item: it will be done with the new data.</p>`}
+      <${Follow} run=${run} started=${done} onClose=${onClose} />
+    <//>`;
+  }
+  const footer = html`<${Button} onClick=${onClose}>Cancel<//>
+    <${Button} type="submit" form=${id} value="dry" disabled=${Boolean(wrong)} busy=${busy === "dry"} test="dry-run">Dry run<//>
+    <${Button} kind="primary" icon="file" role="operator" type="submit" form=${id} value="correct" disabled=${Boolean(wrong)} busy=${busy === "correct"} test="correct-go">Correct<//>`;
+  return html`<${Dialog} title=${html`Correct the data of <${Text} max=${40}>${itemKey}<//>`} onClose=${onClose} footer=${footer} test="correct-dialog">
+    <form id=${id} class="rerun" onSubmit=${submit}>
+      <p>The item is done again with this data, in the run's next generation. What was made of the former is taken back; the data stays known.</p>
+      <${Field} label="Payload" error=${wrong}><textarea class="code" rows="12" spellcheck="false" aria-invalid=${wrong ? "true" : undefined} data-test="correct-payload" value=${text} onInput=${(e) => {
+        setText(e.currentTarget.value);
+        setTried(null);
+      }} /><//>
+      <${Check} checked=${cascade} test="cascade" onChange=${(on) => {
+        setCascade(on);
+        setTried(null);
+      }}>Redo the steps after in any case, not only where a part changes<//>
+      <${Field} label="Reason" hint="for the audit log, and for who looks at the item"><input value=${reason} maxlength="500" autocomplete="off" data-test="reason" onInput=${(e) => setReason(e.currentTarget.value)} /><//>
+      <${ErrorBox} error=${error} />
+      <div aria-live="polite">
+        ${tried && html`<div class="tried" data-test="tried">
+          <p>Dry run: the item would be corrected, as generation ${tried.generation}. Nothing was changed.</p>
+          <${StepResets} steps=${tried.steps} />
+        </div>`}
+      </div>
+    </form>
+  <//>`;
+}

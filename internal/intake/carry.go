@@ -1,0 +1,20 @@
+package intake
+
+// carriedRows are items that come whole from elsewhere.
+type carriedRows struct {
+	key string
+	get func(*Item) error
+}
+
+func (c *carriedRows) next(item *Item) error { return c.get(item) }
+func (c *carriedRows) keyName() string       { return c.key }
+
+// Carry reads items that were taken in before, and are whole: get fills one, or returns io.EOF. key names where keys
+// come from, if that is known. Of cfg the schema holds.
+func Carry(key string, cfg Config, get func(*Item) error) *Reader {
+	r := &Reader{rows: &carriedRows{key, get}, format: Run, unit: "item"}
+	if cfg.Schema != nil {
+		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid, source: cfg.Source}
+	}
+	return r
+}

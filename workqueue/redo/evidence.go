@@ -1,0 +1,245 @@
+package redo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// Evidence narrows a selection by what is known of items and of what was made of them; alone it selects. What is empty
+// does not narrow. Parts are the newest of their items, as recorded.
+type Evidence struct {
+	States      []workqueue.Outcome // done or failed: whether the part is a result or an error
+	Service     string              // who made it, as "name", "name@version" or "name@version instance"
+	Since       time.Time           // recorded then or later
+	Until       time.Time           // recorded before
+	Where       string              // a path of SQL/JSON that holds for the payload: `$.branch == "12"`
+	WhereResult string              // or for the result, where that is JSON
+	Corrected   bool                // the item's payload was corrected
+}
+
+// ofParts reports whether it is about what was made of items.
+func (e *Evidence) ofParts() bool {
+	return len(e.States) > 0 || e.Service != "" || !e.Since.IsZero() || !e.Until.IsZero() || e.WhereResult != ""
+}
+
+func (e *Evidence) ofItems() bool { return e.Where != "" || e.Corrected }
+
+func (e *Evidence) empty() bool { return !e.ofParts() && !e.ofItems() }
+
+func (e *Evidence) validate() error {
+	for _, s := range e.States {
+		if s != workqueue.OutcomeDone && s != workqueue.OutcomeFailed {
+			return &workqueue.SettingError{Detail: fmt.Sprintf("state %.40q: it must be done or failed", s)}
+		}
+	}
+	for name, text := range map[string]string{"service": e.Service, "where": e.Where, "where_result": e.WhereResult} {
+		if !pg.Storable(text) {
+			return &workqueue.SettingError{Detail: name +
+				" is not text that PostgreSQL takes: leave out NUL and what is not UTF-8"}
+		}
+	}
+	if !e.Since.IsZero() && !e.Until.IsZero() && !e.Since.Before(e.Until) {
+		return &workqueue.SettingError{Detail: "since is not before until; between them nothing was recorded"}
+	}
+	return nil
+}
+
+// audit tells the audit log of it.
+func (e *Evidence) audit(detail map[string]any) {
+	for name, text := range map[string]string{"service": e.Service, "where": e.Where, "where_result": e.WhereResult} {
+		if text != "" {
+			detail[name] = pg.Plain(text)
+		}
+	}
+	for name, at := range map[string]time.Time{"since": e.Since, "until": e.Until} {
+		if !at.IsZero() {
+			detail[name] = at
+		}
+	}
+	if len(e.States) > 0 {
+		detail["states"] = e.States
+	}
+	if e.Corrected {
+		detail["corrected"] = true
+	}
+}
+
+const (
+	// pathHolds is an SQL condition on d, a text of JSON and a path: it holds when the first thing that the path yields is
+	// there, and is neither false nor null. So the path may be a predicate, a filter, or the name of a field. JSON may
+	// have escapes that a text of PostgreSQL cannot.
+	pathHolds = `coalesce(jsonb_path_query_first(
+        (CASE WHEN strpos(d.json, '\u') = 0 THEN d.json
+         ELSE regexp_replace(d.json, '\\u(0000|[dD][89a-fA-F][0-9a-fA-F]{2})', '\\ufffd', 'g') END)::jsonb,
+        d.path::jsonpath, '{}', true) NOT IN ('false', 'null'), false)`
+
+	// itemsWhere is a walk along work_queue's primary key.
+	itemsWhere = `
+SELECT q.ordinal FROM work_queue q CROSS JOIN LATERAL (SELECT q.payload AS json, $2::text AS path) d
+WHERE q.run_id = $1 AND CASE WHEN $2 = '' THEN true ELSE ` + pathHolds + ` END
+    AND (NOT $3 OR EXISTS (SELECT FROM work_correction c WHERE c.run_id = $1 AND c.ordinal = q.ordinal))`
+
+	// partsWhere reads the parts of some steps, the newest of each item, with the slices that they came in. A result that
+	// is no JSON fits no path.
+	partsWhere = `
+SELECT p.step, p.ordinal FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id
+CROSS JOIN LATERAL (SELECT convert_from(p.result, 'UTF8') AS json, $6::text AS path) d
+WHERE p.run_id = $1 AND p.step = ANY ($2) AND ` + newestPart + `
+    AND ($3::text = '' OR w.service = $3 OR starts_with(w.service, $3 || ' ') OR starts_with(w.service, $3 || '@'))
+    AND ($4::timestamptz IS NULL OR coalesce(w.ended_at, w.sent_at) >= $4)
+    AND ($5::timestamptz IS NULL OR coalesce(w.ended_at, w.sent_at) < $5)
+    AND ($7 OR p.error_code IS NOT NULL) AND ($8 OR p.error_code IS NULL)
+    AND CASE WHEN $6 = '' THEN true WHEN p.error_code IS NOT NULL OR p.content_type IS NOT NULL THEN false
+        ELSE ` + pathHolds + ` END`
+)
+
+// narrow leaves the items of a selection that the evidence is true of, at each step.
+func (e *Evidence) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
+	found map[workqueue.Step]blockMasks,
+) (map[workqueue.Step]blockMasks, error) {
+	if err := e.checkPaths(ctx, tx); err != nil {
+		return nil, err
+	}
+	if e.ofItems() {
+		rows, err := tx.Query(ctx, itemsWhere, run, e.Where, e.Corrected)
+		if err != nil {
+			return nil, e.explain("find items", err)
+		}
+		masks := blockMasks{}
+		var o workqueue.Ordinal
+		if _, err := pgx.ForEachRow(rows, []any{&o}, func() error { masks.add(o); return nil }); err != nil {
+			return nil, e.explain("find items", err)
+		}
+		for s := range found {
+			found[s] = found[s].and(masks)
+		}
+	}
+	if !e.ofParts() {
+		return found, nil
+	}
+	done := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeDone)
+	failed := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeFailed)
+	rows, err := tx.Query(ctx, partsWhere, run, steps, e.Service, timeOrNull(e.Since), timeOrNull(e.Until), e.WhereResult,
+		done, failed)
+	if err != nil {
+		return nil, e.explain("find parts", err)
+	}
+	made := map[workqueue.Step]blockMasks{}
+	var s workqueue.Step
+	var o workqueue.Ordinal
+	if _, err := pgx.ForEachRow(rows, []any{&s, &o}, func() error { masksOf(made, s).add(o); return nil }); err != nil {
+		return nil, e.explain("find parts", err)
+	}
+	for s := range found {
+		found[s] = found[s].and(made[s])
+	}
+	return found, nil
+}
+
+func timeOrNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// checkPaths tells what is wrong with a path before it meets data.
+func (e *Evidence) checkPaths(ctx context.Context, tx pgx.Tx) error {
+	for _, p := range []struct{ name, path string }{{"where", e.Where}, {"where_result", e.WhereResult}} {
+		if p.path == "" {
+			continue
+		}
+		_, err := tx.Exec(ctx, `SELECT $1::text::jsonpath`, p.path)
+		if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code[:2] != "57" {
+			return &workqueue.SettingError{Detail: fmt.Sprintf(
+				`%s is %.200q, which is no path of SQL/JSON: %s; write one like $.branch == "12"`, p.name, p.path, said.Message)}
+		}
+		if err != nil {
+			return fmt.Errorf("check %s: %w", p.name, err)
+		}
+	}
+	return nil
+}
+
+// explain tells of data that PostgreSQL cannot look into: its numbers have bounds that JSON does not have.
+func (e *Evidence) explain(op string, err error) error {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code[:2] == "22" {
+		return &workqueue.SettingError{Detail: "where and where_result: PostgreSQL cannot look into some of the data: " +
+			said.Message + "; choose by other evidence, or by keys"}
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+const keysOfItems = `
+SELECT item_key FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2) ORDER BY ordinal`
+
+// examples are the keys of the first items of some.
+func (r *redo) examples(ctx context.Context, items blockMasks) ([]string, error) {
+	blocks := slices.Sorted(maps.Keys(items))
+	var first []workqueue.Ordinal
+	for _, b := range blocks {
+		for bit := range items[b].All() {
+			if len(first) < Examples {
+				first = append(first, b.Ordinal(bit))
+			}
+		}
+	}
+	rows, err := r.tx.Query(ctx, keysOfItems, r.run, first)
+	if err != nil {
+		return nil, fmt.Errorf("read keys: %w", err)
+	}
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("read keys: %w", err)
+	}
+	return keys, nil
+}
+
+// taken are the items that were taken back.
+func (r *redo) taken() blockMasks {
+	items := blockMasks{}
+	for i := range r.moved {
+		items[workqueue.Block(r.moved[i].Group)] = &r.moved[i].Mask
+	}
+	return items
+}
+
+// Items finds the items of a selection, whichever of some steps it is that selects them, for who reads.
+func (sel Selection) Items(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
+) (map[workqueue.Block]*bitfield.Set, error) {
+	if err := sel.validate(); err != nil {
+		return nil, &workqueue.SettingError{Detail: err.Error()}
+	}
+	found, err := sel.find(ctx, tx, run, items, steps)
+	if err != nil {
+		return nil, err
+	}
+	all := blockMasks{}
+	for _, masks := range found {
+		for b, mask := range masks {
+			both := *mask
+			if all[b] != nil {
+				both = both.Or(*all[b])
+			}
+			all[b] = &both
+		}
+	}
+	return all, nil
+}
+
+// Empty reports whether nothing is selected by it.
+func (sel *Selection) Empty() bool {
+	return !sel.All && !sel.Failed && len(sel.Keys)+len(sel.Codes)+len(sel.Groups)+len(sel.Ranges) == 0 &&
+		sel.Evidence.empty()
+}
