@@ -77,6 +77,7 @@ func (s *Server) registerActions(api huma.API) {
 	}}}
 	s.registerReset(api)
 	(&acceptances{s.store, s.mayChange}).register(s, api)
+	(&deletions{s.store, s.mayChange, s.wakeRetention}).register(s, api)
 	s.registerControl(api)
 	s.registerSet(api)
 }

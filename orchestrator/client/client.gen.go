@@ -1196,6 +1196,15 @@ type DeadLetterPage struct {
 	Next *string `json:"next,omitempty"`
 }
 
+// DeleteSettings defines model for DeleteSettings.
+type DeleteSettings struct {
+	// DryRun change nothing, and say what would go
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Reason why, for whoever asks for the run and for the audit log
+	Reason string `json:"reason,omitempty"`
+}
+
 // DeletedCollector defines model for DeletedCollector.
 type DeletedCollector struct {
 	Name string `json:"name"`
@@ -1831,8 +1840,11 @@ type GoneRun struct {
 	// DeletedAt from when on nobody found it
 	DeletedAt time.Time `json:"deleted_at"`
 
-	// Why the limits that it was past
+	// Why the limits that it was past, or the reason that was given
 	Why string `json:"why"`
+
+	// By who deleted it; absent: it was past the limits
+	By string `json:"by,omitempty"`
 
 	// Rows that were deleted of it so far
 	Rows int64 `json:"rows"`
@@ -3356,6 +3368,35 @@ type RunChanges struct {
 
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
+}
+
+// RunDeleted defines model for RunDeleted.
+type RunDeleted struct {
+	Run string `json:"run"`
+
+	// DryRun nothing was changed
+	DryRun bool   `json:"dry_run"`
+	Name   string `json:"name,omitempty"`
+	Plan   string `json:"plan"`
+
+	// State one of completed, cancelled
+	State      string    `json:"state"`
+	FinishedAt time.Time `json:"finished_at"`
+	Items      int64     `json:"items"`
+
+	// Failed of the items
+	Failed int64 `json:"failed"`
+	Steps  int   `json:"steps"`
+
+	// Bytes of all its rows, roughly
+	Bytes       int64 `json:"bytes"`
+	DeadLetters int64 `json:"dead_letters"`
+
+	// WaitingLetters dead letters that wait for somebody; they go too
+	WaitingLetters int64 `json:"waiting_letters"`
+
+	// Quarantine messages in quarantine
+	Quarantine int64 `json:"quarantine"`
 }
 
 // RunDocument defines model for RunDocument.
@@ -5806,6 +5847,21 @@ func (c *Client) CompareRuns(ctx context.Context, run string, params CompareRuns
 	return c.stream(ctx, ask, options)
 }
 
+// DeleteRun: Delete a finished run.
+//
+// From then on nobody finds it; whoever asks for it by its id is told 410. The node that leads deletes its rows in
+// small pieces, for which the answer does not wait. A run that is under way, or ended less than a minute ago, is
+// refused.
+//
+// It is POST /runs/{run}/delete, for role admin.
+func (c *Client) DeleteRun(ctx context.Context, run string, body DeleteSettings, options ...CallOption) (RunDeleted, error) {
+	var out RunDeleted
+	ask := request{operation: "delete-run", method: http.MethodPost, path: path("/runs/%s/delete", run)}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // ListErrors: What failed: groups with examples, or each item.
 //
 // It is GET /runs/{run}/errors, for role viewer.
@@ -6511,4 +6567,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of b1ce7e2b8b183e9922e8eddc7867ab77, is d42049cb335858e9cd66ecd28f0813505bc156f715ad9013e535c4b8cde46697.
+// Of ddea18895515bded1dacfbbd00265b62, is 2a82902cbdf607e3e6256890723a8940ae2adae8a4c0c332be96cd7aac20ba11.
