@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -54,10 +55,10 @@ func Options() []nats.Option {
 // who says nothing of a user, and connects to that server as the same user, is let in by it.
 //
 // It does not fail when no server is there, or one that refuses this user: it goes on trying, for ever, as it does
-// after a loss. An error means that something in the environment cannot be used. Pass LogTo to hear of losses,
-// refusals and denied permissions; without it nats.go writes errors to standard error.
+// after a loss. An error means that something in the environment cannot be used. Losses, refusals
+// and denied permissions are said on standard error, or to the log that LogTo names.
 func Connect(opts ...nats.Option) (*nats.Conn, error) {
-	all := append(append(Options(), nats.Name(filepath.Base(os.Args[0]))), fromEnvironment()...)
+	all := append(append(Options(), nats.Name(filepath.Base(os.Args[0])), LogTo(speaker())), fromEnvironment()...)
 	all = append(all, opts...)
 	if name := os.Getenv("NATS_CONTEXT"); name != "" && os.Getenv("NATS_URL") == "" {
 		nc, _, err := natscontext.Connect(name, all...)
@@ -112,11 +113,15 @@ func nkey(file string) nats.Option {
 // LogTo has a connection tell log what happens to it, denied permissions among that.
 func LogTo(log *zap.Logger) nats.Option {
 	return func(o *nats.Options) error {
-		refused := &refusals{log: log}
+		refused, away := &refusals{log: log}, &unreached{log: log}
 		o.ReconnectErrCB = func(nc *nats.Conn, err error) { // the only one to hear of it before there was a connection
-			if !nc.IsClosed() {
-				refused.tell(err)
+			if !nc.IsClosed() && !refused.tell(err) {
+				away.tell(nc, err)
 			}
+		}
+		o.ConnectedCB = func(nc *nats.Conn) {
+			away.forget()
+			log.Info("connected to NATS", zap.String("server", nc.ConnectedUrlRedacted()))
 		}
 		o.AsyncErrorCB = func(nc *nats.Conn, _ *nats.Subscription, err error) {
 			if refused.tell(err) {
@@ -139,10 +144,41 @@ func LogTo(log *zap.Logger) nats.Option {
 		}
 		o.ReconnectedCB = func(nc *nats.Conn) {
 			refused.forget()
+			away.forget()
 			log.Info("connected to NATS again", zap.String("server", nc.ConnectedUrlRedacted()))
 		}
 		return nil
 	}
+}
+
+// unreached logs that no server can be reached, once in a while.
+type unreached struct {
+	log *zap.Logger
+
+	mu   sync.Mutex
+	told time.Time
+}
+
+func (u *unreached) tell(nc *nats.Conn, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if time.Since(u.told) < sameRefusal {
+		return
+	}
+	u.told = time.Now()
+	var servers []string
+	for _, server := range nc.Servers() {
+		if parsed, err := url.Parse(server); err == nil {
+			servers = append(servers, parsed.Redacted())
+		}
+	}
+	u.log.Warn("NATS cannot be reached; trying until it can", zap.Strings("servers", servers), zap.Error(err))
+}
+
+func (u *unreached) forget() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.told = time.Time{}
 }
 
 // sameRefusal is how long a server that refuses a user over and over is not logged again.

@@ -39,7 +39,8 @@ type Config struct {
 	Name string
 	// Version is a semantic version such as 1.4.0. Default 0.0.0.
 	Version string
-	// Log takes what goes wrong and what is waited for. It never sees a payload. nil means none.
+	// Log takes what goes wrong, what is waited for, and what becomes of the service. It never sees a payload. nil: that
+	// is said on standard error, a line each; zap.NewNop() says nothing.
 	Log *zap.Logger
 	// DrainTimeout is how long running chunks may go on once Run's context has ended. Default 25 s.
 	DrainTimeout time.Duration
@@ -53,7 +54,7 @@ func (c Config) withDefaults() Config {
 	c.Version = cmp.Or(c.Version, DefaultVersion)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 	if c.Log == nil {
-		c.Log = zap.NewNop()
+		c.Log = speaker()
 	}
 	c.Limits = c.Limits.WithDefaults()
 	return c
@@ -181,11 +182,22 @@ func (s *Service) Run(ctx context.Context) error {
 	go func() { done <- group.Wait() }()
 	<-serving.Done()
 	unlist()
+	s.config.Log.Info("draining: no more chunks are taken, those at work may end", zap.Int("chunks", s.atWork()),
+		zap.Duration("within", s.config.DrainTimeout))
 	err = s.drain(done, func() { stopWork(wire.ErrShutdown) }, stopSend)
 	// Acknowledgements are not waited for one by one. An error here means that there is no server: it will deliver
 	// again, which does no harm.
 	_ = s.nc.FlushTimeout(time.Second)
+	s.config.Log.Info("gone", zap.Int("chunks left behind", s.atWork()))
 	return err
+}
+
+// atWork is how many chunks handlers work on.
+func (s *Service) atWork() (chunks int) {
+	for _, e := range s.endpoints {
+		chunks += e.held()
+	}
+	return chunks
 }
 
 func (s *Service) start() error {

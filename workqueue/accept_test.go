@@ -317,8 +317,8 @@ func TestAcceptWhileTheRunCompletes(t *testing.T) {
 	b.check()
 }
 
-// Looking for what is to be accepted, which takes long in a large run, holds up nobody; what changes before the locks are
-// there is seen under them: who is not failed any more, and who has failed otherwise, is not accepted.
+// Looking for what is to be accepted, which takes long in a large run, holds up nobody; what changes before the locks
+// are there is seen under them: who is not failed any more, and who has failed otherwise, is not accepted.
 func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -374,7 +374,8 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 		t.Errorf("%d items are accepted; want %d: those that were found, but for who failed otherwise", accepted.Items, want)
 	}
 	if n := b.number(`SELECT count(*) FROM work_part p JOIN work_block k USING (run_id, step) WHERE run_id = $1
-		AND p.error_code = 'other' AND k.block = p.ordinal / 8192 AND get_bit(k.accepted, p.ordinal % 8192) = 1`, run); n != 0 {
+		AND p.error_code = 'other' AND k.block = p.ordinal / 8192 AND get_bit(k.accepted, p.ordinal % 8192) = 1`,
+		run); n != 0 {
 		t.Error("an item was accepted that failed otherwise")
 	}
 	b.finish(run)

@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// ledger is what the services of a run have seen, and knows nothing of planes or lines: which items they were handed,
+// ledger is what the services of a run have seen, and knows nothing of planes or lanes: which items they were handed,
 // in which order. It judges each hand-out by the tracker, which says what is not final yet.
 type ledger struct {
 	values []string // by ordinal
@@ -226,7 +226,7 @@ func (o *ordering) again() {
 	}
 }
 
-// readTurns notes whose turn it is in lines that somebody was at when items before were taken back: of several steps,
+// readTurns notes whose turn it is in lanes that somebody was at when items before were taken back: of several steps,
 // services do not see whether an item is between two of them.
 func (o *ordering) readTurns() {
 	rows, err := o.pool.Query(o.Context(), `SELECT head FROM work_lane WHERE run_id = $1 AND head IS NOT NULL`, o.run)
@@ -259,7 +259,7 @@ func (o *ordering) act() {
 	}
 }
 
-// end works off what is left, and wants the run to complete without anybody finding a line that stands.
+// end works off what is left, and wants the run to complete without anybody finding a lane that stands.
 func (o *ordering) end() {
 	o.held = nil
 	o.expire(o.session)
@@ -286,7 +286,7 @@ func (o *ordering) end() {
 		}
 		if !moved {
 			n, err := redo.New(o.store).HealLines(o.Context(), o.lead())
-			o.Fatalf("the run stands; %d lines could be moved on, %v: %s", n, err, o.dump(o.run))
+			o.Fatalf("the run stands; %d lanes could be moved on, %v: %s", n, err, o.dump(o.run))
 		}
 	}
 	o.Fatal("the run does not end")
@@ -331,7 +331,7 @@ func TestServicesSeeEachValueInOrder(t *testing.T) {
 	}
 }
 
-// wasStopped reports whether an item has ended because another of its line failed.
+// wasStopped reports whether an item has ended because another of its lane failed.
 func (o *ordering) wasStopped(item workqueue.Ordinal) bool {
 	return o.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND ordinal = $2 AND error_code = $3`, o.run, item,
 		workqueue.CodeStopped) > 0
@@ -356,13 +356,13 @@ func newOrdering(t *testing.T, steps []workqueue.StepSpec, stop bool) *ordering 
 	return o
 }
 
-// The ledger, and the doctor, see a line of which somebody lets two go.
+// The ledger, and the doctor, see a lane of which somebody lets two go.
 func TestTheLedgerSeesTwoOfAValue(t *testing.T) {
 	t.Parallel()
 	o := newOrdering(t, []workqueue.StepSpec{need("s0")}, false)
 	o.exec(`UPDATE work_block SET ready = ready | held, held = NULL WHERE run_id = $1`, o.run)
 	report, err := doctor.New(o.store).Doctor(t.Context())
-	if err != nil || report.Found == 0 || report.Violations[0].Invariant != doctor.OneOfALine {
+	if err != nil || report.Found == 0 || report.Violations[0].Invariant != doctor.OneOfALane {
 		t.Errorf("the doctor found %v, %v", report.Violations, err)
 	}
 	for range 20 {

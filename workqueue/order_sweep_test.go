@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// The leader ends what waits in stopped lines of every run, although it cannot for one.
+// The leader ends what waits in stopped lanes of every run, although it cannot for one.
 func TestARunWhoseStoppedLinesCannotBeEndedKeepsNoOther(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -38,22 +38,22 @@ func TestARunWhoseStoppedLinesCannotBeEndedKeepsNoOther(t *testing.T) {
 	b.check()
 }
 
-// stand takes the heads of a run's lines away from where they can be claimed: it is at rest, and its lines have heads.
+// stand takes the heads of a run's lanes away from where they can be claimed: it is at rest, and its lanes have heads.
 func (b *bench) stand(run workqueue.RunID) {
 	b.Helper()
 	b.exec(`UPDATE work_block SET ready = B'0'::bit(8192) WHERE run_id = $1`, run)
 }
 
-// A run at rest whose lines need no help keeps neither the runs after it nor, however many lines it has, those of its
-// lines that do need it.
+// A run at rest whose lanes need no help keeps neither the runs after it nor, however many lanes it has, those of its
+// lanes that do need it.
 func TestLinesThatStandAreFoundBehindOthersThatDoNot(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.stand(b.loadLines(request(), "a", "a"))
 
-	const lines = 2500
+	const lanes = 2500
 	var values []string
-	for i := range lines {
+	for i := range lanes {
 		values = append(values, fmt.Sprint(i), fmt.Sprint(i))
 	}
 	many := b.loadLines(request(), values...)
@@ -66,7 +66,7 @@ func TestLinesThatStandAreFoundBehindOthersThatDoNot(t *testing.T) {
 	b.exec(`UPDATE work_lane SET head = NULL WHERE run_id = $1`, last)
 
 	if n, err := redo.New(b.store).HealLines(t.Context(), b.lead()); n != 4 || err != nil {
-		t.Fatalf("moved on %d lines, %v; want 3 and 1", n, err)
+		t.Fatalf("moved on %d lanes, %v; want 3 and 1", n, err)
 	}
 	b.wantClaims(last, 0, 1)
 }

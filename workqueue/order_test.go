@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// byValue puts items in lines by the field v of their payload.
+// byValue puts items in lanes by the field v of their payload.
 func byValue(stop bool) *workqueue.RunOrder {
 	return &workqueue.RunOrder{Rule: order.Rule{By: "v"}, Stop: stop}
 }
@@ -104,7 +104,7 @@ func TestAFailureStopsItsLineOnly(t *testing.T) {
 	b.wantCounts(run, 2, 3)
 	b.check()
 	n := b.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code = $2
-		AND error_message = 'item "C0" of the same line failed before it'`, run, workqueue.CodeStopped)
+		AND error_message = 'item "C0" of the same lane failed before it'`, run, workqueue.CodeStopped)
 	if n != 2 {
 		t.Errorf("%d items say that they were stopped; want 2", n)
 	}
@@ -142,7 +142,7 @@ func TestTheNextItemWaitsForAllSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.check()
-	b.wantClaims(run, 0, 1, 2) // the head of line a is under way at the other step, so it stays the head
+	b.wantClaims(run, 0, 1, 2) // the head of lane a is under way at the other step, so it stays the head
 }
 
 func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
@@ -162,7 +162,7 @@ func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
 	}
 	b.wantState(run, "completed", 2)
 
-	// All of them at once, with one under way: it is called back, and the line begins at its beginning.
+	// All of them at once, with one under way: it is called back, and the lane begins at its beginning.
 	b.rerun(run, redo.Selection{Ranges: []redo.Range{{From: 0, To: 3}}})
 	late := b.wantClaims(run, 0, 0)
 	b.record(whole(late[0]))
@@ -234,24 +234,24 @@ func TestWhatDoesNotGoWithAnOrderIsRefused(t *testing.T) {
 	b.wantRefused(err, "order_by", "canary")
 }
 
-// A line that nobody moved on stands until the leader sees that nothing else is left.
+// A lane that nobody moved on stands until the leader sees that nothing else is left.
 func TestALostFollowerIsFound(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(request(), "a", "a", "b", "b")
 	b.record(whole(b.wantClaims(run, 0, 0, 2)[0]))
 	if n, err := redo.New(b.store).HealLines(t.Context(), b.lead()); n != 0 || err != nil {
-		t.Fatalf("moved on %d lines of a run that goes on, %v", n, err)
+		t.Fatalf("moved on %d lanes of a run that goes on, %v", n, err)
 	}
-	// As if a node had recorded the heads that knows of no lines.
+	// As if a node had recorded the heads that knows of no lanes.
 	b.exec(`UPDATE work_block SET held = ready, ready = B'0'::bit(8192) WHERE run_id = $1`, run)
 	b.exec(`UPDATE work_lane SET head = head - 1 WHERE run_id = $1`, run)
 	report, err := doctor.New(b.store).Doctor(t.Context())
-	if err != nil || report.Found == 0 || report.Violations[0].Invariant != doctor.OneOfALine {
+	if err != nil || report.Found == 0 || report.Violations[0].Invariant != doctor.OneOfALane {
 		t.Errorf("the doctor found %v, %v", report.Violations, err)
 	}
 	if n, err := redo.New(b.store).HealLines(t.Context(), b.lead()); n != 2 || err != nil {
-		t.Fatalf("moved on %d lines, %v; want 2", n, err)
+		t.Fatalf("moved on %d lanes, %v; want 2", n, err)
 	}
 	b.check()
 	b.record(whole(b.wantClaims(run, 0, 1, 3)[0]))
@@ -259,7 +259,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 	b.check()
 }
 
-// Whether items are added before or after the last one of their line is recorded, somebody sees the other.
+// Whether items are added before or after the last one of their lane is recorded, somebody sees the other.
 func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 	t.Parallel()
 	for _, adderFirst := range []bool{true, false} {
@@ -292,9 +292,9 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 			}
 			release := b.holdRows(`SELECT 1 FROM work_lane WHERE run_id = $1 AND head = 7 FOR UPDATE`, run)
 			go first()
-			b.until("the first waits for the line", func() bool { return b.waiters() == 1 })
+			b.until("the first waits for the lane", func() bool { return b.waiters() == 1 })
 			go second()
-			b.until("the second waits for the line", func() bool { return b.waiters() == 2 })
+			b.until("the second waits for the lane", func() bool { return b.waiters() == 2 })
 			release()
 			for range 2 {
 				if err := <-ends; err != nil {
@@ -330,10 +330,10 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 	}
 	found := false
 	for _, g := range e.Groups {
-		found = found || g.Reason == explain.ReasonLine && g.Items == 2 && g.State == "held"
+		found = found || g.Reason == explain.ReasonLane && g.Items == 2 && g.State == "held"
 	}
 	if !found {
-		t.Errorf("no group of two items that stand in line: %+v", e.Groups)
+		t.Errorf("no group of two items that wait in their lane: %+v", e.Groups)
 	}
 	e, err = explain.New(b.store).ExplainKey(t.Context(), run, "C2")
 	if err != nil || len(e.Groups) != 1 || !strings.Contains(e.Groups[0].Why, `"C0"`) {
@@ -345,7 +345,7 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 	}
 }
 
-// A load of several batches that fails is taken back with its lines.
+// A load of several batches that fails is taken back with its lanes.
 func TestALoadWithLinesIsTakenBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -56,7 +56,7 @@ type exportInput struct {
 	State  []string `query:"state,explode" doc:"done, failed or missing; may stand more than once; absent: all"`
 
 	With    []string `query:"with,explode" enum:"payload" doc:"payload: what items carry, too"`
-	Flat    bool     `query:"flat" doc:"a column for each field of payloads and of results, whose names begin with result.; what is said of items stands in columns whose names begin with tranche."`
+	Flat    bool     `query:"flat" doc:"a column for each field of payloads and results, with result. before"`
 	Columns []string `query:"columns,explode" maxItems:"2000" doc:"only these columns, in this order"`
 }
 
@@ -70,7 +70,8 @@ func (s *Server) registerExport(api huma.API) {
 	export.Description = "A stream with constant memory. CSV has the columns key, state, result, error_code, " +
 		"error_message and accepted; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
 		"unless raw is set; keys and numbers never do. XLSX has the same columns. For a flat table all items are read " +
-		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their " +
+		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
+		"as result_bytes with their " +
 		"content_type; in Parquet they are bytes. Of a run with several steps the results are those of one. A stream " +
 		"that does not end properly is not whole."
 	huma.Register(api, export, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
@@ -139,8 +140,8 @@ func (s *Server) exportStream(
 		err = &inputError{"step: " + choice.Error()}
 	}
 	if err == nil && format == formatXLSX && export.Items() > xlsxRows {
-		err = &inputError{fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or parquet",
-			export.Items(), xlsxRows)}
+		err = &inputError{fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
+			"parquet", export.Items(), xlsxRows)}
 	}
 	var table *exportTable
 	if err == nil {
@@ -151,7 +152,8 @@ func (s *Server) exportStream(
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)
-		s.export(w, r, export, exportForm{format: format, raw: raw, table: table, asIs: !shape.flat && len(shape.columns) == 0})
+		s.export(w, r, export, exportForm{format: format, raw: raw, table: table,
+			asIs: !shape.flat && len(shape.columns) == 0})
 	}}, nil
 }
 

@@ -140,8 +140,8 @@ func resultText(item *inspect.ExportedItem) string {
 // plainNumber is what spreadsheets read as a number, and never as a formula.
 var plainNumber = regexp.MustCompile(`^[+-]?[0-9]+([.,][0-9]+)?([eE][+-]?[0-9]+)?$`)
 
-// Defuse puts an apostrophe before what a spreadsheet would run as a formula, or what would cut a cell short; and before
-// what looks as if that had been done. So [Armed] can take it back.
+// Defuse puts an apostrophe before what a spreadsheet would run as a formula, or what would cut a cell short; and
+// before what looks as if that had been done. So [Armed] can take it back.
 func Defuse(cell string) string {
 	if isFormula(cell) || strings.HasPrefix(cell, "'") && isFormula(strings.TrimLeft(cell, "'")) {
 		return "'" + cell

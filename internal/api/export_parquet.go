@@ -73,7 +73,7 @@ func (e *parquetExport) finish() error { return e.rows.Close() }
 
 // parquetTable writes the columns of a table as optional texts.
 type parquetTable struct {
-	rows        *parquet.Writer
+	rows        *parquet.GenericWriter[any]
 	table       *exportTable
 	at          []int // of each of our columns: which it is of the file's, which are sorted by their names
 	held, count int
@@ -85,7 +85,7 @@ func newParquetTable(out *bufio.Writer, table *exportTable) *parquetTable {
 		group[name] = parquet.Optional(parquet.String())
 	}
 	schema := parquet.NewSchema("items", group)
-	e := &parquetTable{table: table, rows: parquet.NewWriter(out, schema,
+	e := &parquetTable{table: table, rows: parquet.NewGenericWriter[any](out, schema,
 		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
 	for _, name := range table.names() {
 		leaf, _ := schema.Lookup(name) // it was just put in

@@ -19,8 +19,8 @@ const (
 	xlsxDigits = 15        // that a number of a spreadsheet keeps
 )
 
-// xlsxExport writes a workbook with one sheet. Cells are texts and numbers, never formulas. What is written so far is in
-// a file.
+// xlsxExport writes a workbook with one sheet. Cells are texts and numbers, never formulas. What is written so far is
+// in a file.
 type xlsxExport struct {
 	out   *bufio.Writer
 	table *exportTable

@@ -90,7 +90,7 @@ func (s *Server) registerRuns(api huma.API) {
 
 type listInput struct {
 	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these"`
-	Result string   `query:"result" enum:"failed,ok" doc:"only completed runs: with failures that nobody accepted, or without"`
+	Result string   `query:"result" enum:"failed,ok" doc:"only completed runs, with failures that nobody accepted or none"`
 	Before string   `query:"before" doc:"only runs older than this id"`
 	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
 

@@ -72,6 +72,7 @@ func rules() map[string]rule {
 		"endpoints/endpointstest": {own: append([]string{"internal/embedded"}, sdk...), tests: servers},
 		"endpoints/pginbox":       {own: []string{"endpoints", "endpoints/wire"}, tests: kit},
 		"endpoints/oteltrace":     {own: []string{"endpoints", "endpoints/wire"}, tests: kit},
+		"endpoints/otelmetrics":   {own: []string{"endpoints"}, tests: kit},
 		// A client of the tracker service, and what goes to and fro.
 		"endpoints/fanout": {own: []string{"bitfield"}, tests: servers},
 		"orchestrator": {

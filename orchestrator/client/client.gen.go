@@ -4682,7 +4682,7 @@ type ListRunsParams struct {
 	// State only runs in one of these
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
-	// Result only completed runs: with failures that nobody accepted, or without; one of failed, ok
+	// Result only completed runs, with failures that nobody accepted or none; one of failed, ok
 	Result string `form:"result,omitempty" json:"result,omitempty"`
 
 	// Before only runs older than this id
@@ -4859,7 +4859,7 @@ type ExportRunParams struct {
 	// With payload: what items carry, too
 	With []string `form:"with,omitempty" json:"with,omitempty"`
 
-	// Flat a column for each field of payloads and of results, whose names begin with result.; what is said of items stands in columns whose names begin with tranche.
+	// Flat a column for each field of payloads and results, with result. before
 	Flat bool `form:"flat,omitempty" json:"flat,omitempty"`
 
 	// Columns only these columns, in this order
@@ -6567,4 +6567,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of ddea18895515bded1dacfbbd00265b62, is 2a82902cbdf607e3e6256890723a8940ae2adae8a4c0c332be96cd7aac20ba11.
+// Of 6f4111167cac4d36c11011e11545875c, is 212ce343511f31e611201aad028f6dc15e74c7b18223071f5ad2ffa9724d1a34.

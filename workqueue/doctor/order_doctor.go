@@ -9,16 +9,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// OneOfALine says that of the items of a line at most one is worked on, and that one is when any waits.
-const OneOfALine Invariant = "O1"
+// OneOfALane says that of the items of a lane at most one is worked on, and that one is when any waits.
+const OneOfALane Invariant = "O1"
 
-// doctorLanes goes over the lines of a run: the head with the line that it really stands in. Primary keys of both.
+// doctorLanes goes over the lanes of a run: the head with the lane that it really stands in. Primary keys of both.
 const doctorLanes = `
 SELECT l.head, o.lane IS NOT DISTINCT FROM l.lane, l.due
 FROM work_lane l LEFT JOIN work_order o ON o.run_id = l.run_id AND o.ordinal = l.head
 WHERE l.run_id = $1`
 
-// waitingWithout are items that wait in lines which have no head, and wait for no end.
+// waitingWithout are items that wait in lanes which have no head, and wait for no end.
 const waitingWithout = `
 SELECT o.ordinal FROM work_block b
 CROSS JOIN LATERAL generate_series(b.block * 8192, b.block * 8192 + b.size - 1) AS i (ordinal)
@@ -28,9 +28,9 @@ WHERE b.run_id = $1 AND b.held IS NOT NULL AND get_bit(b.held, i.ordinal % 8192)
   AND (l.lane IS NULL OR l.head IS NULL AND NOT l.due)
 ORDER BY 1 LIMIT 1000`
 
-// lines checks the lines of a run against what is under way: the items that are neither final nor held back are the
-// heads of lines, one of each.
-func (d *doctor) lines(ctx context.Context, r *doctorRun, active map[workqueue.Block]bitfield.Set) error {
+// lanes checks the lanes of a run against what is under way: the items that are neither final nor held back are the
+// heads of lanes, one of each.
+func (d *doctor) lanes(ctx context.Context, r *doctorRun, active map[workqueue.Block]bitfield.Set) error {
 	if !r.graph.Ordered || r.state == "cancelled" {
 		return nil
 	}
@@ -63,21 +63,21 @@ func (d *doctor) lines(ctx context.Context, r *doctorRun, active map[workqueue.B
 		return err
 	}
 	if stray > 0 {
-		d.found(OneOfALine, place{run: &r.id}, stray, "heads of lines that stand in another line")
+		d.found(OneOfALane, place{run: &r.id}, stray, "heads of lanes that stand in another lane")
 	}
 	if idle > 0 {
-		d.found(OneOfALine, place{run: &r.id}, idle, "heads of lines that are final, or held back themselves")
+		d.found(OneOfALane, place{run: &r.id}, idle, "heads of lanes that are final, or held back themselves")
 	}
 	for block, mask := range active {
-		d.bits(OneOfALine, place{run: &r.id, block: &block}, mask.AndNot(heads[block]),
-			"worked on, and not the heads of their lines")
+		d.bits(OneOfALane, place{run: &r.id, block: &block}, mask.AndNot(heads[block]),
+			"worked on, and not the heads of their lanes")
 	}
 	if rows, err = d.tx.Query(ctx, waitingWithout, r.id); err != nil {
 		return err
 	}
 	lost, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Ordinal])
 	if err == nil && len(lost) > 0 {
-		d.found(OneOfALine, place{run: &r.id}, int64(len(lost)), "waiting in lines in which nothing is worked on", lost...)
+		d.found(OneOfALane, place{run: &r.id}, int64(len(lost)), "waiting in lanes in which nothing is worked on", lost...)
 	}
 	return err
 }

@@ -180,7 +180,7 @@ func (d *doctor) run(ctx context.Context, r *doctorRun) error {
 	}
 	d.steps(r, totals)
 	d.totals(r, totals)
-	return d.lines(ctx, r, totals.active)
+	return d.lanes(ctx, r, totals.active)
 }
 
 func (d *doctor) blocks(ctx context.Context, r *doctorRun) ([]stepBlock, error) {

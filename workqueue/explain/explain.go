@@ -74,7 +74,7 @@ const (
 	ReasonBarrier     Reason = "barrier"  // the step begins when others have ended for all items
 	ReasonNoLocal     Reason = "no_local" // no node has the local function
 	ReasonFetching    Reason = "fetching" // a node is at it itself
-	ReasonLine        Reason = "in_line"  // behind another item of the same line
+	ReasonLane        Reason = "in_lane"  // behind another item of the same lane
 	ReasonUnplaced    Reason = "open_run" // of an open run, and their block is not full yet
 	ReasonCancelled   Reason = "cancelled"
 	ReasonStray       Reason = "inconsistent" // a fault of ours
@@ -86,7 +86,7 @@ func (r Reason) Amiss() bool {
 	switch r {
 	case ReasonSampling, ReasonSettingUp, ReasonStepLimit, ReasonBudget, ReasonAdaptive, ReasonPriority, ReasonShare,
 		ReasonRate, ReasonNext, ReasonBackoff, ReasonThrottled, ReasonPublishing, ReasonQueued, ReasonBusy, ReasonWorking,
-		ReasonPartly, ReasonNeeds, ReasonBarrier, ReasonFetching, ReasonLine, ReasonUnplaced:
+		ReasonPartly, ReasonNeeds, ReasonBarrier, ReasonFetching, ReasonLane, ReasonUnplaced:
 		return false
 	default:
 		return true

@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// aheadOf has the items that are worked on in the lines of some others. Primary keys.
+// aheadOf has the items that are worked on in the lanes of some others. Primary keys.
 const aheadOf = `
 SELECT DISTINCT q.item_key, l.head FROM work_order o
 JOIN work_lane l ON l.run_id = o.run_id AND l.lane = o.lane
@@ -48,11 +48,11 @@ func (f *facts) readAhead(
 	return nil
 }
 
-// lineGroup explains items that wait for those before them in their lines.
+// lineGroup explains items that wait for those before them in their lanes.
 func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {
 	g := f.group(r, st, st.endpoint, "held", st.held)
 	g.Since = r.startedAt
-	const why = "items of the same line are worked on one after the other, and these wait for one before them"
+	const why = "items of the same lane are worked on one after the other, and these wait for one before them"
 	switch {
 	case r.hold != "":
 		f.holdGroup(r, &g)
@@ -63,11 +63,11 @@ func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {
 		f.noNode(&g)
 		return g
 	}
-	g.Reason, g.Owner, g.Who, g.Why = ReasonLine, OwnerStep, "the items before them", why
+	g.Reason, g.Owner, g.Who, g.Why = ReasonLane, OwnerStep, "the items before them", why
 	g.Next = "an item is made ready in the transaction that records the last outcome of the one before it"
 	if len(r.ahead) > 0 {
 		key := r.ahead[0]
-		g.Who, g.Why = fmt.Sprintf("item %.80q", key), fmt.Sprintf("it waits for item %.80q of the same line, the one that "+
+		g.Who, g.Why = fmt.Sprintf("item %.80q", key), fmt.Sprintf("it waits for item %.80q of the same lane, the one that "+
 			"is worked on", key)
 		g.Advice = []Advice{{"see what that item waits for",
 			"tranche run explain " + r.id.String() + " --item " + shellQuote(key)}}

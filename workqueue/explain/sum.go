@@ -194,7 +194,7 @@ func headlines(to, name string) map[Reason]string {
 		ReasonBarrier:    "waiting at a barrier, until other steps have ended for all items",
 		ReasonNoLocal:    "waiting for a node that has " + to,
 		ReasonFetching:   "being fetched: nodes are asking " + to,
-		ReasonLine:       "waiting in line for items before them",
+		ReasonLane:       "waiting in their lane for items before them",
 		ReasonUnplaced:   "waiting for more items, or for the run to be sealed",
 		ReasonCancelled:  "left without an outcome when the run was cancelled",
 	}

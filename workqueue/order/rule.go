@@ -1,7 +1,7 @@
-// Package order knows by what items are put in lines: the rule that a plan or a collector gives with order_by, the
-// value that an item has for it, and the line that a value stands in.
+// Package order knows by what items are put in lanes: the rule that a plan or a collector gives with order_by, the
+// value that an item has for it, and the lane that a value stands in.
 //
-// Items of one line are worked on strictly one after the other; what keeps them so is not this package's job. It has no
+// Items of one lane are worked on strictly one after the other; what keeps them so is not this package's job. It has no
 // state, reads nothing but what it is given, and is safe for concurrent use.
 package order
 
@@ -29,7 +29,7 @@ const (
 type Rule struct {
 	By         string   `json:"by"`                   // a field of the payload, with dots in a path; or Key
 	Values     []string `json:"values,omitempty"`     // the only values there may be; none: any
-	Partitions int      `json:"partitions,omitempty"` // values share so many lines, by their hash; 0: each has its own
+	Partitions int      `json:"partitions,omitempty"` // values share so many lanes, by their hash; 0: each has its own
 }
 
 // SettingError says what is wrong with a rule.
@@ -56,11 +56,11 @@ func (r *Rule) Validate() error {
 	case r.Partitions < 0 || r.Partitions > MaxPartitions:
 		return settingError("partitions", "%d; it is 1 to %d, or left out", r.Partitions, MaxPartitions)
 	case r.Partitions > 0 && len(r.Values) > 0:
-		return settingError("partitions", "it does not go with values: give a fixed list, or a number of lines that all "+
+		return settingError("partitions", "it does not go with values: give a fixed list, or a number of lanes that all "+
 			"values share")
 	case len(r.Values) > MaxValues:
 		return settingError("values", "%d values; at most %d can be listed, and with partitions any number shares "+
-			"lines", len(r.Values), MaxValues)
+			"lanes", len(r.Values), MaxValues)
 	}
 	for i, v := range r.Values {
 		field := fmt.Sprintf("values[%d]", i)
@@ -117,7 +117,7 @@ func listed(values []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(values[:most], ", "), len(values)-most)
 }
 
-// Lane is the line that a value stands in. It is the same everywhere and for ever. Two values share one when their
+// Lane is the lane that a value stands in. It is the same everywhere and for ever. Two values share one when their
 // 64-bit hashes are the same, which is of no harm, or, with partitions, when their partitions are.
 func (r *Rule) Lane(value string) int64 {
 	if r.Partitions > 0 {

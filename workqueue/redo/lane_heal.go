@@ -16,12 +16,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// healedLanes bounds the lines that one transaction puts right.
+// healedLanes bounds the lanes that one transaction puts right.
 const healedLanes = 1000
 
 const (
-	// runAtRest looks, behind a run, for one in which items wait in line and nothing moves that they could wait for:
-	// nothing is ready, nothing is in a slice, and nothing waits for its end in a line that was stopped.
+	// runAtRest looks, behind a run, for one in which items wait in lane and nothing moves that they could wait for:
+	// nothing is ready, nothing is in a slice, and nothing waits for its end in a lane that was stopped.
 	// work_block_ready, work_slice_live and work_lane_due tell of most runs that they are not it, each looked up by
 	// itself: no plan compares all runs with all slices.
 	runAtRest = `
@@ -34,7 +34,7 @@ WHERE r.id > $1 AND r.state = 'running'
   AND (SELECT true FROM work_block b WHERE b.run_id = r.id AND b.held IS NOT NULL LIMIT 1)
 ORDER BY r.id LIMIT 1`
 
-	// waitingInLanes is one item of each line in which some wait, from behind a line on.
+	// waitingInLanes is one item of each lane in which some wait, from behind a lane on.
 	waitingInLanes = `
 SELECT o.lane, min(o.ordinal)
 FROM work_order o JOIN work_block b ON b.run_id = o.run_id AND b.block = o.ordinal / 8192
@@ -47,13 +47,13 @@ SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal) JOIN tracker_group g
     ON g.batch_id = $1 AND g.grp = u.ordinal / 8192 AND get_bit(g.pending, u.ordinal % 8192) = 1`
 )
 
-// HealLines moves on lines that nobody has moved on: their heads are final, or they have none, and items wait in them
+// HealLines moves on lanes that nobody has moved on: their heads are final, or they have none, and items wait in them
 // all the same. Recording a head and making the next item ready are one transaction, so it should find none; what would
-// be lost otherwise, though, is a run that never ends. It returns how many lines it moved on. A run at rest for other
-// reasons, or whose lines cannot be moved on, keeps no other from it. Leader work.
+// be lost otherwise, though, is a run that never ends. It returns how many lanes it moved on. A run at rest for other
+// reasons, or whose lanes cannot be moved on, keeps no other from it. Leader work.
 func (s Store) HealLines(ctx context.Context, lease workqueue.Lease) (int, error) {
 	var at lanePlace
-	return settle.New(s.db).OverRuns(ctx, "move on lines that stand", func(after workqueue.RunID) (p settle.Progress,
+	return settle.New(s.db).OverRuns(ctx, "move on lanes that stand", func(after workqueue.RunID) (p settle.Progress,
 		err error) {
 		var next lanePlace
 		err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -66,13 +66,13 @@ func (s Store) HealLines(ctx context.Context, lease workqueue.Lease) (int, error
 	})
 }
 
-// lanePlace is how far the lines of a run have been looked at.
+// lanePlace is how far the lanes of a run have been looked at.
 type lanePlace struct {
 	run  workqueue.RunID
 	lane int64
 }
 
-// healLines looks at the next few lines of a run. There is more to look at as long as it moved none on: a run in which
+// healLines looks at the next few lanes of a run. There is more to look at as long as it moved none on: a run in which
 // something moves again is not at rest.
 func (s Store) healLines(
 	ctx context.Context, tx pgx.Tx, after workqueue.RunID, at *lanePlace,
@@ -82,7 +82,7 @@ func (s Store) healLines(
 		return p, nil
 	}
 	if err != nil {
-		return p, fmt.Errorf("look for runs whose lines stand: %w", err)
+		return p, fmt.Errorf("look for runs whose lanes stand: %w", err)
 	}
 	if at.run != p.Run {
 		*at = lanePlace{p.Run, math.MinInt64}
@@ -93,7 +93,7 @@ func (s Store) healLines(
 	}
 	items, err := at.waiting(ctx, tx)
 	if err != nil {
-		return p, fmt.Errorf("look for lines that stand: %w", err)
+		return p, fmt.Errorf("look for lanes that stand: %w", err)
 	}
 	lanes, err := settle.ReadLanes(ctx, tx, p.Run, items)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s Store) healLines(
 	return p, followIn(ctx, tx, p.Run, g, lanes)
 }
 
-// waiting returns an item of each of the next lines in which some wait, and goes behind them.
+// waiting returns an item of each of the next lanes in which some wait, and goes behind them.
 func (at *lanePlace) waiting(ctx context.Context, tx pgx.Tx) ([]workqueue.Ordinal, error) {
 	rows, err := tx.Query(ctx, waitingInLanes, at.run, at.lane, healedLanes)
 	if err != nil {
@@ -118,7 +118,7 @@ func (at *lanePlace) waiting(ctx context.Context, tx pgx.Tx) ([]workqueue.Ordina
 	})
 }
 
-// headless are the lines, under their locks, of which no item is worked on, and should be.
+// headless are the lanes, under their locks, of which no item is worked on, and should be.
 func headless(ctx context.Context, tx pgx.Tx, run workqueue.RunID, lanes []*settle.LaneRow) ([]*settle.LaneRow, error) {
 	var heads []workqueue.Ordinal
 	for _, l := range lanes {
@@ -128,11 +128,11 @@ func headless(ctx context.Context, tx pgx.Tx, run workqueue.RunID, lanes []*sett
 	}
 	rows, err := tx.Query(ctx, pendingOf, run, heads)
 	if err != nil {
-		return nil, fmt.Errorf("look whether heads of lines are final: %w", err)
+		return nil, fmt.Errorf("look whether heads of lanes are final: %w", err)
 	}
 	pending, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Ordinal])
 	if err != nil {
-		return nil, fmt.Errorf("look whether heads of lines are final: %w", err)
+		return nil, fmt.Errorf("look whether heads of lanes are final: %w", err)
 	}
 	at := make(map[workqueue.Ordinal]bool, len(pending))
 	for _, p := range pending {
@@ -144,7 +144,7 @@ func headless(ctx context.Context, tx pgx.Tx, run workqueue.RunID, lanes []*sett
 	}), nil
 }
 
-// followIn makes ready who is first in lines that have no head, wherever in the line that is.
+// followIn makes ready who is first in lanes that have no head, wherever in the lane that is.
 func followIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Graph, lanes []*settle.LaneRow) error {
 	if len(lanes) == 0 {
 		return nil

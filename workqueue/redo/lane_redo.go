@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// lockLanes locks the lines of all items that are wanted, after the slices and before the blocks, and returns the
+// lockLanes locks the lanes of all items that are wanted, after the slices and before the blocks, and returns the
 // blocks of those who stand in front in them and may not be wanted themselves.
 func (r *redo) lockLanes(ctx context.Context) ([]workqueue.Block, error) {
 	if !r.graph.Ordered {
@@ -46,9 +46,9 @@ func (r *redo) lockLanes(ctx context.Context) ([]workqueue.Block, error) {
 	return more, nil
 }
 
-// waitInLine has everything wait that a column would make ready: who of a line goes first is found out when all of them
+// waitInLane has everything wait that a column would make ready: who of a lane goes first is found out when all of them
 // stand there.
-func (c *blockPlan) waitInLine() {
+func (c *blockPlan) waitInLane() {
 	for s := range c.moves {
 		m := &c.moves[s]
 		m.held, m.ready = m.held.Or(m.ready), bitfield.Set{}
@@ -85,7 +85,7 @@ FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, bits)
 WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND (b.ready & u.bits) = u.bits`
 )
 
-// giveWay has the heads of lines wait again that nobody has begun with, and before which something was taken back.
+// giveWay has the heads of lanes wait again that nobody has begun with, and before which something was taken back.
 func (r *redo) giveWay(ctx context.Context, lanes []*redoneLane) error {
 	byHead := map[workqueue.Ordinal]*redoneLane{}
 	var heads []workqueue.Ordinal
@@ -100,7 +100,7 @@ func (r *redo) giveWay(ctx context.Context, lanes []*redoneLane) error {
 	}
 	rows, err := r.tx.Query(ctx, notBegun, r.run, heads, r.graph.Numbers())
 	if err != nil {
-		return fmt.Errorf("look for heads of lines that give way: %w", err)
+		return fmt.Errorf("look for heads of lanes that give way: %w", err)
 	}
 	var idle settle.LaneMoves
 	var item settle.Follower
@@ -110,7 +110,7 @@ func (r *redo) giveWay(ctx context.Context, lanes []*redoneLane) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("look for heads of lines that give way: %w", err)
+		return fmt.Errorf("look for heads of lanes that give way: %w", err)
 	}
 	if len(idle.Released) == 0 {
 		return nil
@@ -121,19 +121,19 @@ func (r *redo) giveWay(ctx context.Context, lanes []*redoneLane) error {
 		err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), len(blocks), workqueue.ErrFence)
 	}
 	if err != nil {
-		return fmt.Errorf("have heads of lines give way: %w", err)
+		return fmt.Errorf("have heads of lanes give way: %w", err)
 	}
 	return nil
 }
 
-// redoneLane is what was taken back of one line.
+// redoneLane is what was taken back of one lane.
 type redoneLane struct {
 	*settle.LaneRow
 	first workqueue.Ordinal // of the items that were
 	head  bool              // the head is one of them
 }
 
-// lineUp sees to the lines of what was taken back: one with an item that somebody has begun with keeps it as its head,
+// lineUp sees to the lanes of what was taken back: one with an item that somebody has begun with keeps it as its head,
 // and what stands before that is next; in any other the first item becomes ready.
 func (r *redo) lineUp(ctx context.Context) error {
 	if len(r.lanes) == 0 || len(r.moved) == 0 {
@@ -177,7 +177,7 @@ func (r *redo) lineUp(ctx context.Context) error {
 	return moved.Send(ctx, r.tx, r.run)
 }
 
-// redone sums up, line by line, what was taken back. A head that was, and is nowhere under way, is none any more.
+// redone sums up, lane by lane, what was taken back. A head that was, and is nowhere under way, is none any more.
 func (r *redo) redone(ctx context.Context) ([]*redoneLane, error) {
 	taken := map[workqueue.Block]bitfield.Set{}
 	for i := range r.moved {

@@ -194,7 +194,7 @@ func (r *redo) move(ctx context.Context) error {
 				r.held += c.holdBack(sample, &place)
 			}
 			if r.graph.Ordered {
-				c.waitInLine()
+				c.waitInLane()
 			}
 			r.account(c)
 			w.add(c)

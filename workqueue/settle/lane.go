@@ -16,13 +16,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// LaneRow is a line of a run under its lock, as found by one of its items.
+// LaneRow is a lane of a run under its lock, as found by one of its items.
 type LaneRow struct {
 	Item workqueue.Ordinal
 	Lane int64
 	Head *workqueue.Ordinal // the item that is worked on
 	Low  *workqueue.Ordinal // the first that waits, when that is before the head or there is no head
-	Stop *workqueue.Ordinal // the item that stopped the line
+	Stop *workqueue.Ordinal // the item that stopped the lane
 
 	next *Follower // who waits first
 }
@@ -34,7 +34,7 @@ type Follower struct {
 }
 
 const (
-	// lockLanes locks the lines that items stand in, in the order of lanes as everywhere: after slices and before blocks.
+	// lockLanes locks the lanes that items stand in, in the order of lanes as everywhere: after slices and before blocks.
 	// Primary keys of work_order and work_lane. SELECT around an array, here and below, hides how long it is: of a run
 	// that was loaded a moment ago the planner knows nothing, and for thousands of items it would go over all there are.
 	lockLanes = `
@@ -42,8 +42,8 @@ SELECT o.ordinal, o.lane, l.head, l.low, l.stopped_by FROM work_order o JOIN wor
 WHERE o.run_id = $1 AND o.ordinal = ANY ((SELECT $2::int[])::int[])
 ORDER BY o.lane, o.ordinal FOR NO KEY UPDATE OF l`
 
-	// nextHeld finds the first item of each line $2, from ordinal $3 on, that is held back. It is a statement of its own
-	// after the locks, so that it sees what they waited for: nobody else moves items of these lines into the held planes
+	// nextHeld finds the first item of each lane $2, from ordinal $3 on, that is held back. It is a statement of its own
+	// after the locks, so that it sees what they waited for: nobody else moves items of these lanes into the held planes
 	// or out of them, so that they can be read without a lock. work_order_lane, and the blocks' primary key.
 	nextHeld = `
 SELECT u.lane, n.ordinal, n.steps
@@ -60,19 +60,19 @@ FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[])) AS u (lane, first) CROSS 
 func ReadLanes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []workqueue.Ordinal) ([]*LaneRow, error) {
 	rows, err := tx.Query(ctx, lockLanes, run, items)
 	if err != nil {
-		return nil, fmt.Errorf("lock lines of run %s: %w", run, err)
+		return nil, fmt.Errorf("lock lanes of run %s: %w", run, err)
 	}
 	lanes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*LaneRow, error) {
 		l := &LaneRow{}
 		return l, row.Scan(&l.Item, &l.Lane, &l.Head, &l.Low, &l.Stop)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("lock lines of run %s: %w", run, err)
+		return nil, fmt.Errorf("lock lanes of run %s: %w", run, err)
 	}
 	return lanes, nil
 }
 
-// FindNext looks up who waits first in each line, from an ordinal on.
+// FindNext looks up who waits first in each lane, from an ordinal on.
 func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Graph, lanes []*LaneRow,
 	from func(*LaneRow) workqueue.Ordinal,
 ) error {
@@ -85,7 +85,7 @@ func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Grap
 	}
 	rows, err := tx.Query(ctx, nextHeld, run, ids, first, g.Numbers())
 	if err != nil {
-		return fmt.Errorf("look for who is next in the lines of run %s: %w", run, err)
+		return fmt.Errorf("look for who is next in the lanes of run %s: %w", run, err)
 	}
 	var lane int64
 	var next Follower
@@ -94,12 +94,12 @@ func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Grap
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("look for who is next in the lines of run %s: %w", run, err)
+		return fmt.Errorf("look for who is next in the lanes of run %s: %w", run, err)
 	}
 	return nil
 }
 
-// queueUp locks the lines of the items with outcomes, of runs that have lines, and finds out who is next in each. The
+// queueUp locks the lanes of the items with outcomes, of runs that have lanes, and finds out who is next in each. The
 // blocks of these are locked with the others.
 func (s *settlement) queueUp(ctx context.Context, tx pgx.Tx) error {
 	if len(s.ordered) == 0 {
@@ -124,7 +124,7 @@ func (s *settlement) queueUp(ctx context.Context, tx pgx.Tx) error {
 		if err != nil {
 			return err
 		}
-		// A line whose head is another item has its own successor to come.
+		// A lane whose head is another item has its own successor to come.
 		lanes = slices.DeleteFunc(lanes, func(l *LaneRow) bool { return l.Head == nil || *l.Head != l.Item })
 		err = FindNext(ctx, tx, run, s.ordered[run], lanes, func(l *LaneRow) workqueue.Ordinal {
 			if l.Low != nil {
@@ -156,8 +156,8 @@ func (s *settlement) followed() (rows []plane.BlockID) {
 	return rows
 }
 
-// advance moves on the lines whose heads are final now: those who are next become ready, or, when the run is to stop a
-// line at a failure, the line is marked.
+// advance moves on the lanes whose heads are final now: those who are next become ready, or, when the run is to stop a
+// lane at a failure, the lane is marked.
 func (s *settlement) advance(batch *pgx.Batch) {
 	for run, lanes := range s.lanes {
 		stops := s.ordered[run].Stops
@@ -193,7 +193,7 @@ func (s *settlement) hasFailed(gate plane.BlockID, bit int) bool {
 	return false
 }
 
-// LaneMoves is what becomes of lines of one run, as the statements take it.
+// LaneMoves is what becomes of lanes of one run, as the statements take it.
 type LaneMoves struct {
 	lanes             []int64
 	heads, lows, stop []*workqueue.Ordinal
@@ -206,7 +206,7 @@ func (m *LaneMoves) Set(lane int64, head, low, stop *workqueue.Ordinal) {
 	m.lows, m.stop = append(m.lows, low), append(m.stop, stop)
 }
 
-// Follow makes the next item of a line its head, if there is one. Those that wait now stand behind it.
+// Follow makes the next item of a lane its head, if there is one. Those that wait now stand behind it.
 func (m *LaneMoves) Follow(l *LaneRow) {
 	if l.next == nil {
 		m.Set(l.Lane, nil, nil, nil)
@@ -216,7 +216,7 @@ func (m *LaneMoves) Follow(l *LaneRow) {
 	m.Release(l.next)
 }
 
-// halt ends a line: what waits in it is for [Store.EndStopped].
+// halt ends a lane: what waits in it is for [Store.EndStopped].
 func (m *LaneMoves) halt(l *LaneRow) {
 	var low *workqueue.Ordinal
 	if l.next != nil {
@@ -246,7 +246,7 @@ UPDATE work_block b SET ready = b.ready | u.bits, held = nullif(b.held & ~u.bits
 FROM unnest($2::smallint[], $3::int[], $4::bit(8192)[]) AS u (step, block, bits)
 WHERE b.run_id = $1 AND b.step = u.step AND b.block = u.block AND (b.held & u.bits) = u.bits`
 
-	// moveLanes writes where locked lines stand.
+	// moveLanes writes where locked lanes stand.
 	moveLanes = `
 UPDATE work_lane l SET head = u.head, low = u.low, stopped_by = u.stop, due = u.stop IS NOT NULL AND u.low IS NOT NULL
 FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[]), (SELECT $4::int[]), (SELECT $5::int[]))
@@ -277,7 +277,7 @@ func (m *LaneMoves) queue(batch *pgx.Batch, run workqueue.RunID) {
 		batch.Queue(releaseFollowers, run, steps, blocks, pgbits.Slice(bits)).Exec(expect("next items", len(blocks)))
 	}
 	if len(m.lanes) > 0 {
-		batch.Queue(moveLanes, run, m.lanes, m.heads, m.lows, m.stop).Exec(expect("lines", len(m.lanes)))
+		batch.Queue(moveLanes, run, m.lanes, m.heads, m.lows, m.stop).Exec(expect("lanes", len(m.lanes)))
 	}
 }
 
@@ -291,12 +291,12 @@ func (m *LaneMoves) Send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) er
 	batch.Queue(lockBlocks, plane.Columns(rows)...)
 	m.queue(batch, run)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("move on lines of run %s: %w", run, err)
+		return fmt.Errorf("move on lanes of run %s: %w", run, err)
 	}
 	return nil
 }
 
-// Again lets a line go on whose head was taken back, if it has one.
+// Again lets a lane go on whose head was taken back, if it has one.
 func (m *LaneMoves) Again(l *LaneRow) {
 	if l.Head == nil {
 		m.Follow(l)

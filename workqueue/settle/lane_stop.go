@@ -16,26 +16,26 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Bounds of one transaction that ends what waits in stopped lines.
+// Bounds of one transaction that ends what waits in stopped lanes.
 const (
 	stoppedLanes = 500
 	stoppedItems = 5000
 )
 
 const (
-	// runWithStopped goes over the runs under way that have lines, behind one of them; work_lane_due.
+	// runWithStopped goes over the runs under way that have lanes, behind one of them; work_lane_due.
 	runWithStopped = `
 SELECT r.id, r.generation FROM batchrun r JOIN run_order o ON o.run_id = r.id
 WHERE r.id > $1 AND r.state = 'running' AND EXISTS (SELECT FROM work_lane l WHERE l.run_id = r.id AND l.due)
 ORDER BY r.id LIMIT 1`
 
-	// lockStopped locks lines in the order of lanes, and looks up who stopped them.
+	// lockStopped locks lanes in the order of lanes, and looks up who stopped them.
 	lockStopped = `
 SELECT l.lane, l.low, l.stopped_by,
     (SELECT q.item_key FROM work_queue q WHERE q.run_id = $1 AND q.ordinal = l.stopped_by)
 FROM work_lane l WHERE l.run_id = $1 AND l.due ORDER BY l.lane LIMIT $2 FOR NO KEY UPDATE`
 
-	// heldInLanes is nextHeld for more than one item of each line.
+	// heldInLanes is nextHeld for more than one item of each lane.
 	heldInLanes = `
 SELECT u.lane, n.ordinal, n.steps
 FROM unnest($2::bigint[], $3::int[]) AS u (lane, first) CROSS JOIN LATERAL (
@@ -58,7 +58,7 @@ WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block AND (b.held 
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, root, error_code,
                         error_message, error_retry, ended_at)
 SELECT u.id, $1, u.step, u.block, $2, u.mask, B'0'::bit(8192), 'cancelled', 1, 'cut', u.id, $3,
-       'an item of the same line failed before these', false, clock_timestamp()
+       'an item of the same lane failed before these', false, clock_timestamp()
 FROM unnest($4::uuid[], $5::smallint[], $6::int[], $7::bit(8192)[]) AS u (id, step, block, mask)`
 )
 
@@ -71,12 +71,12 @@ func (s *settlement) unheldArgs() []any {
 	return append(plane.Columns(rows), pgbits.Slice(bits))
 }
 
-// EndStopped ends the items that wait in lines which an item that failed has stopped: they fail with
+// EndStopped ends the items that wait in lanes which an item that failed has stopped: they fail with
 // [workqueue.CodeStopped], without having been tried. It returns how many there were, also when ctx ended before the
-// last of them: each transaction takes a bounded number. A run whose lines cannot be ended keeps no other from it.
+// last of them: each transaction takes a bounded number. A run whose lanes cannot be ended keeps no other from it.
 // Leader work.
 func (s Store) EndStopped(ctx context.Context, lease workqueue.Lease) (int, error) {
-	return s.OverRuns(ctx, "end what waits in stopped lines", func(after workqueue.RunID) (p Progress, err error) {
+	return s.OverRuns(ctx, "end what waits in stopped lanes", func(after workqueue.RunID) (p Progress, err error) {
 		err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
 			p, err = s.endStopped(ctx, tx, after)
 			return err
@@ -138,7 +138,7 @@ func (s Store) endStopped(ctx context.Context, tx pgx.Tx, after workqueue.RunID)
 		return p, nil
 	}
 	if err != nil {
-		return p, fmt.Errorf("look for stopped lines: %w", err)
+		return p, fmt.Errorf("look for stopped lanes: %w", err)
 	}
 	p.Run = st.run
 	if st.graph, err = database.Kept[plane.GraphCache](s.db).Of(ctx, tx, st.run); err != nil {
@@ -155,14 +155,14 @@ func (s Store) endStopped(ctx context.Context, tx pgx.Tx, after workqueue.RunID)
 func (st *stopping) lock(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, lockStopped, st.run, stoppedLanes)
 	if err != nil {
-		return fmt.Errorf("lock stopped lines: %w", err)
+		return fmt.Errorf("lock stopped lanes: %w", err)
 	}
 	st.lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stoppedLane, error) {
 		l := &stoppedLane{}
 		return l, row.Scan(&l.lane, &l.low, &l.stop, &l.key)
 	})
 	if err != nil {
-		return fmt.Errorf("lock stopped lines: %w", err)
+		return fmt.Errorf("lock stopped lanes: %w", err)
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
 	}
 	rows, err := tx.Query(ctx, heldInLanes, st.run, lanes, low, st.graph.Numbers(), each)
 	if err != nil {
-		return 0, fmt.Errorf("look for items of stopped lines: %w", err)
+		return 0, fmt.Errorf("look for items of stopped lanes: %w", err)
 	}
 	var lane int64
 	var item Follower
@@ -188,13 +188,13 @@ func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
 		return nil
 	})
 	if err != nil {
-		return 0, fmt.Errorf("look for items of stopped lines: %w", err)
+		return 0, fmt.Errorf("look for items of stopped lanes: %w", err)
 	}
 	if err := st.insert(ctx, tx); err != nil {
 		return 0, err
 	}
 	if err := st.set.apply(ctx, tx); err != nil {
-		return 0, fmt.Errorf("end %d items of stopped lines: %w", total, err)
+		return 0, fmt.Errorf("end %d items of stopped lanes: %w", total, err)
 	}
 	var moved LaneMoves
 	for _, l := range st.lanes {
@@ -207,7 +207,7 @@ func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
 	batch := &pgx.Batch{}
 	moved.queue(batch, st.run)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return 0, fmt.Errorf("note the end of stopped lines: %w", err)
+		return 0, fmt.Errorf("note the end of stopped lanes: %w", err)
 	}
 	return total, nil
 }
@@ -218,9 +218,9 @@ func (st *stopping) fail(l *stoppedLane, item *Follower) {
 	l.items++
 	l.low = item.Item + 1
 	block, bit := item.Item.Block()
-	message := "an item of the same line failed before it"
+	message := "an item of the same lane failed before it"
 	if l.key != nil {
-		message = fmt.Sprintf("item %.80q of the same line failed before it", *l.key)
+		message = fmt.Sprintf("item %.80q of the same lane failed before it", *l.key)
 	}
 	for _, step := range item.Steps {
 		id := plane.BlockID{Run: st.run, Step: step, Block: block}
@@ -251,7 +251,7 @@ func (st *stopping) insert(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, insertStopped, st.run, st.generation, workqueue.CodeStopped, ids, steps, blocks,
 		pgbits.Slice(masks))
 	if err != nil {
-		return fmt.Errorf("insert %d slices of stopped lines: %w", len(ids), err)
+		return fmt.Errorf("insert %d slices of stopped lanes: %w", len(ids), err)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ type itemBatch struct {
 // itemRow is an item in the arena: the key from start to mid, the payload from mid to end.
 type itemRow struct {
 	start, mid, end, line int
-	lane                  int64 // the line that it stands in, if the run has lines
+	lane                  int64 // that it stands in, if the run has lanes
 }
 
 func (b *itemBatch) reset(base int) {

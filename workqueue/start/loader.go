@@ -307,7 +307,7 @@ SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
 WHERE speaks < $1 AND ended_at IS NULL AND expires_at > clock_timestamp() ORDER BY started_at LIMIT 1`
 
 // refuseOldNodes keeps a run from starting while a node is at work that would take its steps for requests and complete
-// it with the first of them, or let nobody follow an item of a line.
+// it with the first of them, or let nobody follow an item of a lane.
 func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) error {
 	var node string
 	err := tx.QueryRow(ctx, oldNodes, speaks).Scan(&node)

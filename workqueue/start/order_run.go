@@ -60,7 +60,7 @@ func (r *LoadRequest) checkOrder() error {
 	return nil
 }
 
-// lane is the line that an item on its way in stands in; 0 in a run without lines.
+// lane is the lane that an item on its way in stands in; 0 in a run without lanes.
 func (l *loader) lane(item *LoadItem, ordinal int) (int64, error) {
 	if l.req.Order == nil {
 		return 0, nil

@@ -38,8 +38,8 @@ func (r *runExport) Validate() error {
 	case r.Dir == "" && (len(r.Key) > 0 || r.Keys != ""):
 		return errors.New("--key and --keys go with --dir")
 	case r.Dir != "" && (len(r.State)+len(r.With)+len(r.Columns) > 0 || r.Flat || r.Format != "ndjson"):
-		return errors.New("--dir writes the results of what is done; --format, --state, --with, --flat and --columns do not " +
-			"go with it")
+		return errors.New("--dir writes the results of what is done; --format, --state, --with, --flat and --columns " +
+			"do not go with it")
 	case r.Raw && r.Format != "csv" && r.Index != "csv":
 		return errors.New("--raw goes with --format csv, or --dir with --index csv")
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// orderText says how the items of a run are put in lines.
+// orderText says how the items of a run are put in lanes.
 func orderText(o *client.OrderView) string {
 	text := "by " + cli.Inert(o.By)
 	switch {
@@ -17,9 +17,9 @@ func orderText(o *client.OrderView) string {
 	case len(o.Values) > 0:
 		text += ", with these values: " + cli.Inert(strings.Join(o.Values, ", "))
 	}
-	text += "; one after the other in each line"
+	text += "; one after the other in each lane"
 	if o.OnFailure == "stop" {
-		text += ", and a failure stops the line"
+		text += ", and a failure stops the lane"
 	}
 	return text
 }
