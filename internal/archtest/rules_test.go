@@ -287,7 +287,7 @@ func rooms(servers []string) map[string]rule {
 		// These only read.
 		{"inspect", "control start"},
 		{"groups", "inspect"},
-		{"explain", "control dispatch inspect settle streams"},
+		{"explain", "control dispatch inspect settle start streams"},
 		{"health", "control inspect schedule streams"},
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},

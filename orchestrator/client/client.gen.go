@@ -2596,7 +2596,7 @@ type OpenSettings struct {
 	// Examples: 6h
 	SealWithin string `json:"seal_within,omitempty"`
 
-	// OnOverdue what then, beside reporting it: report (nothing), seal or cancel
+	// OnOverdue beside reporting it: report (ends when idle 7 days), seal, cancel
 	OnOverdue string `json:"on_overdue,omitempty"`
 }
 
@@ -6567,4 +6567,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 6f4111167cac4d36c11011e11545875c, is 212ce343511f31e611201aad028f6dc15e74c7b18223071f5ad2ffa9724d1a34.
+// Of e7923049495e32752558ddc6993be381, is 6fd0dedeab3c34b4b6f57bfc8ddd3450d7acbdc32625afe0e142332b80c5567e.
