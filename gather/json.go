@@ -23,6 +23,7 @@ type planJSON struct {
 	Values     []string   `json:"values,omitempty"`
 	Partitions int        `json:"partitions,omitempty"`
 	OnFailure  string     `json:"on_failure,omitempty"`
+	Items      *Items     `json:"items,omitempty"`
 	Steps      []stepJSON `json:"steps"`
 }
 
@@ -46,6 +47,9 @@ func (p Plan) MarshalJSON() ([]byte, error) {
 	out := planJSON{Name: p.Name, Priority: p.Priority, MaxFailed: p.MaxFailed, Canary: p.Canary,
 		CanaryAuto: p.CanaryAuto, OrderBy: p.Order.By, Values: p.Order.Values, Partitions: p.Order.Partitions,
 		OnFailure: p.OnFailure, Steps: make([]stepJSON, len(p.Steps))}
+	if p.Items.given() {
+		out.Items = &p.Items
+	}
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		out.Steps[i] = stepJSON{Name: s.Name, Endpoint: s.Endpoint, Needs: s.Needs, SettingsView: s.View(),
@@ -70,6 +74,9 @@ func (p *Plan) UnmarshalJSON(b []byte) error {
 	*p = Plan{Name: in.Name, Priority: in.Priority, MaxFailed: in.MaxFailed, Canary: in.Canary,
 		CanaryAuto: in.CanaryAuto, Steps: make([]Step, len(in.Steps)), OnFailure: in.OnFailure,
 		Order: order.Rule{By: in.OrderBy, Values: in.Values, Partitions: in.Partitions}}
+	if in.Items != nil {
+		p.Items = *in.Items
+	}
 	for i := range in.Steps {
 		s := &in.Steps[i]
 		p.Steps[i] = Step{Name: s.Name, Endpoint: s.Endpoint, Needs: s.Needs, StepSettings: s.Settings(),

@@ -1,6 +1,7 @@
 package gather
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -21,6 +22,17 @@ type Overrides struct {
 	OrderBy    *string `json:"order_by,omitempty" doc:"items of the same value of this field go one after the other, in their order" example:"customer.id" placeholder:"FIELD"`
 	Partitions *int    `json:"partitions,omitempty" doc:"with an order: values share so many lines, by their hash; 0: each has its own" example:"64" placeholder:"N"`
 	OnFailure  *string `json:"on_failure,omitempty" doc:"with an order: continue, or stop, and what follows a failed item is not tried" example:"stop" placeholder:"WHAT"`
+
+	Schema   json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema that the items must fit" kong:"-"`
+	Encoding *string         `json:"encoding,omitempty" doc:"of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be" example:"windows-1252" placeholder:"NAME"`
+	NoHeader *bool           `json:"no_header,omitempty" doc:"CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on" example:"true" negatable:""`
+	Columns  []string        `json:"columns,omitempty" doc:"a column or field to keep, by its name in the input; without a header the names of all columns" example:"id" placeholder:"NAME"`
+	Rename   []string        `json:"rename,omitempty" doc:"another name for a column or field" example:"kontonr=id" placeholder:"OLD=NEW"`
+	Types    []string        `json:"types,omitempty" doc:"what a field becomes: number, text, bool or json" example:"balance=number" placeholder:"FIELD=TYPE"`
+	Sort     *string         `json:"sort,omitempty" doc:"the field that the items are ordered by, whatever their order in the input" example:"balance" placeholder:"FIELD"`
+	Desc     *bool           `json:"desc,omitempty" doc:"with sort: the greatest first" example:"true" negatable:""`
+
+	Invalid *string `json:"invalid,omitempty" doc:"what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them" example:"fail" placeholder:"WHAT"`
 
 	workqueue.StepOverrides // of every step
 
@@ -50,6 +62,12 @@ func (o *Overrides) Validate() error {
 		if _, err := ParseOnFailure(*o.OnFailure); err != nil {
 			return fieldError("on_failure", "%v; this is %.40q", err, *o.OnFailure)
 		}
+	}
+	if err := o.checkPairs(); err != nil {
+		return err
+	}
+	if err := plan.Items.check(""); err != nil {
+		return err
 	}
 	if err := checkOverrides("", &o.StepOverrides); err != nil {
 		return err
@@ -96,8 +114,12 @@ func (o *Overrides) Over(plan *Plan) (*Plan, error) {
 	return out, nil
 }
 
-// byName calls a step in the name of a field as the overrides of single steps do; the only step needs no name.
+// byName calls a step in the name of a field as the overrides of single steps do; the only step needs no name. Items
+// have no part of their own.
 func (p *Plan) byName(field string) string {
+	if name, of := strings.CutPrefix(field, "items."); of {
+		return name
+	}
 	for i := range p.Steps {
 		rest, found := strings.CutPrefix(field, stepField(i)+".")
 		switch {
@@ -138,6 +160,7 @@ func (o *Overrides) lay(plan *Plan) {
 	}
 	set(&plan.CanaryAuto, o.CanaryAuto)
 	o.layOrder(plan)
+	o.layItems(plan)
 	for i := range plan.Steps {
 		s := &plan.Steps[i]
 		s.StepSettings = s.StepSettings.Over(&o.StepOverrides)

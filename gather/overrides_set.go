@@ -67,7 +67,7 @@ type setting struct {
 }
 
 func (o *Overrides) settings() []setting {
-	return append([]setting{
+	return slices.Concat([]setting{
 		{"priority", reading(&o.Priority, workqueue.WholeNumber)},
 		{"max_failed", reading(&o.MaxFailed, workqueue.ParseMaxFailed)},
 		{"canary", reading(&o.Canary, workqueue.WholeNumber)},
@@ -75,7 +75,7 @@ func (o *Overrides) settings() []setting {
 		{"order_by", reading(&o.OrderBy, readOrderBy)},
 		{"partitions", reading(&o.Partitions, workqueue.WholeNumber)},
 		{"on_failure", reading(&o.OnFailure, ParseOnFailure)},
-	}, stepSettings(&o.StepOverrides)...)
+	}, o.itemSettings(), stepSettings(&o.StepOverrides))
 }
 
 // stepSettings reads each setting of a step by the type of its field.

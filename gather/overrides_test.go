@@ -78,21 +78,32 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 func TestOverridesNameTheField(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{"chunk":0}`:                        "chunk: 0 is not within 1 to 8192",
-		`{"in_flight":10001}`:                "in_flight: 10001 is not within 1 to 10000",
-		`{"max_attempts":0}`:                 "max_attempts: 0 is not",
-		`{"rate":-1}`:                        "rate: -1 is not",
-		`{"timeout":"0s"}`:                   "timeout: 0s is not",
-		`{"chunk_bytes":1}`:                  "chunk_bytes: 1 is not within 1KiB to 64MiB",
-		`{"chunk_time":"1s"}`:                "chunk_time: it goes with chunk: auto only",
-		`{"chunk":"auto","timeout":"1s"}`:    "", // the time is cut
-		`{"canary_auto":true}`:               "canary_auto: there is no canary",
-		`{"max_failed":"some"}`:              `max_failed: want a number of items`,
-		`{"canary":1000001}`:                 "canary: 1000001",
-		`{"priority":99999999999}`:           "priority: 99999999999",
-		`{"retry_codes":["A","A"]}`:          `retry_codes: "A" stands twice`,
-		`{"max_backoff":"1ms"}`:              "max_backoff: 1ms is shorter",
-		`{"chunk":"auto","chunk_time":"1h"}`: "chunk_time: 1h0m0s is longer than the timeout",
+		`{"chunk":0}`:                                   "chunk: 0 is not within 1 to 8192",
+		`{"in_flight":10001}`:                           "in_flight: 10001 is not within 1 to 10000",
+		`{"max_attempts":0}`:                            "max_attempts: 0 is not",
+		`{"rate":-1}`:                                   "rate: -1 is not",
+		`{"timeout":"0s"}`:                              "timeout: 0s is not",
+		`{"chunk_bytes":1}`:                             "chunk_bytes: 1 is not within 1KiB to 64MiB",
+		`{"chunk_time":"1s"}`:                           "chunk_time: it goes with chunk: auto only",
+		`{"chunk":"auto","timeout":"1s"}`:               "", // the time is cut
+		`{"invalid":"fail"}`:                            "invalid: there is no schema",
+		`{"encoding":"ebcdic"}`:                         "encoding: want one of utf-8",
+		`{"rename":["a"]}`:                              "rename: want NAME=VALUE",
+		`{"rename":["a=c","b=c"]}`:                      `rename: two columns are renamed to "c"`,
+		`{"types":["a=date"]}`:                          "types: a: want one of number, text, bool, json",
+		`{"columns":["a","a"]}`:                         `columns: "a" stands twice`,
+		`{"desc":true}`:                                 "desc: it is about the order of items",
+		`{"invalid":"x"}`:                               "invalid: want refuse or fail",
+		`{"schema":{"type":"x"}}`:                       "schema: it is no JSON Schema",
+		`{"schema":{},"invalid":"fail"}`:                "",
+		`{"schema":{},"invalid":"fail","order_by":"a"}`: "invalid: it does not go with order_by",
+		`{"canary_auto":true}`:                          "canary_auto: there is no canary",
+		`{"max_failed":"some"}`:                         `max_failed: want a number of items`,
+		`{"canary":1000001}`:                            "canary: 1000001",
+		`{"priority":99999999999}`:                      "priority: 99999999999",
+		`{"retry_codes":["A","A"]}`:                     `retry_codes: "A" stands twice`,
+		`{"max_backoff":"1ms"}`:                         "max_backoff: 1ms is shorter",
+		`{"chunk":"auto","chunk_time":"1h"}`:            "chunk_time: 1h0m0s is longer than the timeout",
 	} {
 		var over gather.Overrides
 		if err := json.Unmarshal([]byte(text), &over); err != nil {
@@ -117,6 +128,8 @@ func TestSetOverrides(t *testing.T) {
 	texts := map[string]string{
 		"priority": "-2", "max_failed": "1.0%", "canary": "100", "canary_auto": "true", "chunk": "auto",
 		"order_by": "customer.id", "partitions": "8", "on_failure": "stop",
+		"schema": `{"type":"object"}`, "invalid": "fail", "encoding": "latin1", "no_header": "true", "columns": "a",
+		"rename": "a=b", "types": "b=number", "sort": "b", "desc": "true",
 		"chunk_bytes": "512KiB", "chunk_time": "5s", "in_flight": "64", "rate": "0.5", "max_attempts": "4",
 		"timeout": "1m", "retry_backoff": "0s", "max_backoff": "2m", "retry_codes": "BUSY", "never_retry": "GONE",
 	}
@@ -128,6 +141,8 @@ func TestSetOverrides(t *testing.T) {
 	var want gather.Overrides
 	err := json.Unmarshal([]byte(`{"priority":-2,"max_failed":"1%","canary":100,"canary_auto":true,"chunk":"auto",
 		"order_by":"customer.id","partitions":8,"on_failure":"stop",
+		"schema":{"type":"object"},"invalid":"fail","encoding":"latin-1","no_header":true,"columns":["a"],
+		"rename":["a=b"],"types":["b=number"],"sort":"b","desc":true,
 		"chunk_bytes":524288,"chunk_time":"5s","in_flight":64,"rate":0.5,"max_attempts":4,"timeout":"1m",
 		"retry_backoff":"0s","max_backoff":"2m","retry_codes":["BUSY"],"never_retry":["GONE"]}`), &want)
 	if err != nil || !reflect.DeepEqual(got, want) {

@@ -20,6 +20,9 @@ const MaxPlanBytes = 64 << 10
 //	order_by: customer       # items of the same value go one after the other; without a canary
 //	partitions: 64           # values share so many lines; or values: [a, b], the only ones there may be
 //	on_failure: stop         # what follows an item that failed is not tried; or continue
+//	items:
+//	  schema: {type: object, required: [id]}  # a JSON Schema that each item must fit
+//	  invalid: fail          # those that do not have failed; or refuse, and there is no run
 //	steps:
 //	  - name: statement      # the endpoint's name when left out
 //	    endpoint: statement

@@ -166,7 +166,8 @@ func TestParseFillsInDefaults(t *testing.T) {
 
 func TestParseErrorsNameThePlace(t *testing.T) {
 	t.Parallel()
-	const fields = "name, priority, max_failed, canary, canary_auto, order_by, values, partitions, on_failure, steps"
+	const fields = "name, priority, max_failed, canary, canary_auto, order_by, values, partitions, on_failure, items, " +
+		"steps"
 	for _, tc := range []struct{ text, want string }{
 		{"", "0:0: it is empty"},
 		{"# only a comment\n", "0:0: it is empty"},

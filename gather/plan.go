@@ -29,6 +29,8 @@ type Plan struct {
 
 	Order     order.Rule // items of the same value are worked on one after the other; zero: all side by side
 	OnFailure string     // FailureStop, or "": what follows an item that failed is worked on all the same
+
+	Items Items // what they must look like
 }
 
 // Step is one piece of work per item. Exactly one of Endpoint, Request, HTTP, SQL and Local says how it is done.
@@ -118,7 +120,7 @@ func (s *Step) ownName() string {
 func (p *Plan) clone() *Plan {
 	out := *p
 	out.Order.Values = slices.Clone(p.Order.Values)
-	out.Steps = slices.Clone(p.Steps)
+	out.Steps, out.Items = slices.Clone(p.Steps), p.Items.clone()
 	for i := range out.Steps {
 		s := &out.Steps[i]
 		s.StepSettings, s.Needs, s.Inputs = s.Clone(), slices.Clone(s.Needs), slices.Clone(s.Inputs)

@@ -18,7 +18,8 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 		{Name: "order_by", Read: text(&plan.Order.By)},
 		{Name: "values", Read: strictyaml.SomeTexts(&plan.Order.Values)},
 		{Name: "partitions", Read: partitions(&plan.Order.Partitions)},
-		{Name: "on_failure", Read: onFailure(&plan.OnFailure)},
+		{Name: "on_failure", Read: canonical(&plan.OnFailure, ParseOnFailure)},
+		{Name: "items", Read: readItems(&plan.Items)},
 		{Name: "steps", Read: func(v strictyaml.Value) error {
 			return v.List(func(v strictyaml.Value) error {
 				step, err := readStep(doc, v)
@@ -71,17 +72,6 @@ func partitions(into *int) func(strictyaml.Value) error {
 		err := number(into)(v)
 		if err == nil && *into == 0 {
 			err = v.Fail("0; it is 1 to %d, or left out", order.MaxPartitions)
-		}
-		return err
-	}
-}
-
-// onFailure reads what is done after a failure.
-func onFailure(into *string) func(strictyaml.Value) error {
-	return func(v strictyaml.Value) error {
-		err := text(into)(v)
-		if canonical, wrong := ParseOnFailure(*into); err == nil && wrong == nil {
-			*into = canonical
 		}
 		return err
 	}

@@ -42,6 +42,9 @@ func (p *Plan) Validate() error {
 	if err := p.checkOrder(); err != nil {
 		return err
 	}
+	if err := p.checkItems(); err != nil {
+		return err
+	}
 	return p.checkSteps()
 }
 

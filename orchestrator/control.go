@@ -2,6 +2,7 @@ package orchestrator
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -21,6 +22,7 @@ func (n *Node) Start(ctx context.Context, req start.LoadRequest, next func(*star
 	loaded, err := start.New(n.store).Load(ctx, req, counted(n.cfg.Meter, next))
 	n.noteUncleared(err)
 	if err == nil {
+		n.announce(loaded.Completions, time.Time{})
 		n.spread()
 	}
 	return loaded, err

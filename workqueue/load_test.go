@@ -229,11 +229,55 @@ func TestLoadIsIdempotentByKey(t *testing.T) {
 		t.Errorf("a later call got %+v, %v", again, err)
 	}
 	req.Spec = []byte(`{"chunk":5}`)
-	var state *workqueue.StateError
-	if _, err := b.tryLoad(req, keys("a")); !errors.As(err, &state) || !strings.Contains(err.Error(), "year-end-2026") {
-		t.Errorf("the key with other settings: %v; want a StateError that names it", err)
+	var other *start.ContentError
+	if _, err := b.tryLoad(req, keys("a")); !errors.As(err, &other) || !strings.Contains(err.Error(), "year-end-2026") ||
+		!strings.Contains(err.Error(), "the plan's chunk (4 then, 5 now)") {
+		t.Errorf("the key with other settings: %v; want a ContentError that names it", err)
 	}
 	b.check()
+}
+
+// What was read of a load is kept with its key: the key with anything else is refused, however many blocks it has.
+func TestIdempotencyKeyWithOtherContent(t *testing.T) {
+	t.Parallel()
+	for name, n := range map[string]int{"in one transaction": 50, "in parts": several} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			req := request()
+			req.IdempotencyKey, req.Params = "k", map[string]string{"year": "2026"}
+			req.Content = &start.Content{Said: map[string]string{"on_duplicate": "error"}, Items: true}
+			first, err := b.tryLoad(req, keys(names(n)...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again, err := b.tryLoad(req, keys(names(n)...)); err != nil || !again.Existing || again.Run != first.Run {
+				t.Errorf("the same again: %+v, %v", again, err)
+			}
+			swapped := names(n)
+			swapped[0], swapped[1] = swapped[1], swapped[0]
+			refused := func(what string, req start.LoadRequest, keys func(*start.LoadItem) error) {
+				var other *start.ContentError
+				_, err := b.tryLoad(req, keys)
+				if !errors.As(err, &other) || !strings.Contains(err.Error(), what) || other.Run != first.Run {
+					t.Errorf("want %q: %v", what, err)
+				}
+			}
+			refused("other keys, payloads or in another order", req, keys(swapped...))
+			refused("then, ", req, keys(names(n+1)...))
+			further := req
+			further.Params = map[string]string{"year": "2027"}
+			refused(`parameter year ("2026" then, "2027" now)`, further, keys(names(n)...))
+			further = req
+			further.Content = &start.Content{Said: map[string]string{"on_duplicate": "skip"}, Items: true}
+			refused(`on_duplicate ("error" then, "skip" now)`, further, keys(names(n)...))
+			tried, err := start.New(b.store).TryLoad(t.Context(), further, t.TempDir(), keys(names(n)...))
+			if _, refused := errors.AsType[*start.ContentError](err); !refused {
+				t.Errorf("tried: %+v, %v", tried, err)
+			}
+			b.check()
+		})
+	}
 }
 
 // A load that failed gives its idempotency key free.

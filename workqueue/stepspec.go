@@ -79,6 +79,9 @@ const CodeComma = ", "
 // DefaultAutoChunk is the size of automatic chunks before anything was learned of their endpoint.
 const DefaultAutoChunk = 500
 
+// CodeInvalid is the error code of items that do not fit the schema of their run. Nobody is asked about them.
+const CodeInvalid = "invalid"
+
 // CodeStopped is the error code of items that nobody has tried, because one of the same lane failed before them.
 const CodeStopped = "ORDER_STOPPED"
 

@@ -21,6 +21,7 @@ type DryRun struct {
 	Existing    *workqueue.RunID `json:"existing,omitempty" doc:"the run that the idempotency key has started"`
 	Items       int64            `json:"items"`
 	Skipped     int64            `json:"skipped" doc:"duplicates that would be left out"`
+	Invalid     int64            `json:"invalid,omitempty" doc:"items that would fail at once: they do not fit the schema"`
 	Bytes       int64            `json:"bytes" doc:"of the items' payloads"`
 	Held        int64            `json:"held,omitempty" doc:"items that would wait for the canary"`
 	Key         string           `json:"key,omitempty" doc:"the column or field that the keys come from"`
@@ -56,7 +57,8 @@ func (s *Server) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 		return DryRun{}, err
 	}
 	out := DryRun{DryRun: true, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: tried.Items,
-		Skipped: tried.Skipped, Bytes: tried.Bytes, Held: tried.Held, Key: intent.rows.Key(), First: []PreviewRow{}}
+		Skipped: tried.Skipped, Invalid: tried.Invalid, Bytes: tried.Bytes, Held: tried.Held,
+		Key: intent.rows.Key(), First: []PreviewRow{}}
 	if tried.Existing {
 		out.Existing = &tried.Run
 	}
@@ -66,7 +68,7 @@ func (s *Server) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	if out.Steps, err = s.drySteps(r.Context(), req.Steps, &tried); err != nil {
 		return DryRun{}, err
 	}
-	out.Warnings = s.unheard(r.Context(), servicesOf(req.Steps))
+	out.Warnings = append(s.unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...)
 	return out, nil
 }
 

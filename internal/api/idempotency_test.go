@@ -233,3 +233,20 @@ func TestAKeyIsNotLookedAtWithoutALogin(t *testing.T) {
 		}
 	}
 }
+
+// The key of a run with other items, or asked for otherwise, is a conflict that says in what.
+func TestRunKeyWithOtherContentIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const path = "/runs?endpoint=echo&idempotency_key=k"
+	b.want(path, "id,a\n1,x\n2,y\n", 201, `"existing":false`)
+	b.want(path, `{"id":"1","a":"x"}`+"\n"+`{"id":"2","a":"y"}`, 200, `"existing":true`)
+	b.want(path, "id,a\n1,x\n2,z\n", 409, "with other content: the items (as many, 2,")
+	b.want(path, "id,a\n1,x\n", 409, "the items (2 then, 1 now)")
+	b.want(path+"&dry_run=true", "id,a\n1,x\n", 409, "the items (2 then, 1 now)")
+	b.want(path+"&on_duplicate=skip", "id,a\n1,x\n2,y\n", 409, `on_duplicate (\"error\" then, \"skip\" now)`)
+	b.want(path+"&chunk=7", "id,a\n1,x\n2,y\n", 409, "the plan's steps.echo.chunk (500 then, 7 now)")
+	if n := b.counted(`SELECT count(*) FROM batchrun`); n != 1 {
+		t.Errorf("%d runs", n)
+	}
+}

@@ -8,11 +8,14 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -61,10 +64,33 @@ func (f *ItemSource) validate(set *RunSettings) error {
 	return nil
 }
 
+// startContent is what tells a start from others with the same idempotency key. What a query or a stream yields may be
+// other items when it is asked again, after an answer that was lost; what was asked is the same.
+func startContent(set *RunSettings) *start.Content {
+	said := map[string]string{"on_duplicate": cmp.Or(set.OnDuplicate, string(start.DuplicateError))}
+	for name, value := range map[string]string{
+		"sql": set.SQL, "sql_source": set.SQLSource, "stream": set.Stream, "stream_subject": set.StreamSubject,
+	} {
+		if value != "" {
+			said[name] = value
+		}
+	}
+	if set.StreamFrom != 0 {
+		said["stream_from"] = strconv.FormatUint(set.StreamFrom, 10)
+	}
+	return &start.Content{Said: said, Items: !set.elsewhere()}
+}
+
 // rowsOf opens what the items of a start come from. The caller closes it.
-func (s *Server) rowsOf(r *http.Request, settings *RunSettings, items io.Reader) (*intake.Reader, error) {
+func (s *Server) rowsOf(r *http.Request, settings *RunSettings, look *gather.Items, items io.Reader,
+) (*intake.Reader, error) {
+	config, err := s.intakeConfig(r.Context(), settings.Format, settings.Key, look)
+	if err != nil {
+		return nil, err
+	}
+	config.Source = settings.Source
 	if !settings.elsewhere() {
-		return intake.Open(wholeItems{items, r.Body}, s.intakeConfig(r.Context(), settings.Format, settings.Key))
+		return intake.Open(wholeItems{items, r.Body}, config)
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
@@ -72,9 +98,9 @@ func (s *Server) rowsOf(r *http.Request, settings *RunSettings, items io.Reader)
 		}
 	}
 	if settings.SQL != "" {
-		return s.openSQL(r.Context(), settings)
+		return s.openSQL(r.Context(), settings, config)
 	}
-	return s.openStream(r.Context(), settings)
+	return s.openStream(r.Context(), settings, config)
 }
 
 // spoolOf keeps what comes with a request. Where nobody says who they are, there is no bound of each user.
@@ -89,15 +115,25 @@ func newSpoolRoom(dir string) *intake.SpoolRoom {
 	return intake.NewSpoolRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
 }
 
-func (s *Server) intakeConfig(ctx context.Context, format, key string) intake.Config {
+// intakeConfig is how items are read, of which a plan says what they must look like. The plan is valid.
+func (s *Server) intakeConfig(ctx context.Context, format, key string, look *gather.Items) (intake.Config, error) {
 	spool := s.spoolOf(ctx)
-	return intake.Config{
+	config := intake.Config{
 		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: wire.DefaultMaxDepth,
-		Spool: &spool,
+		Spool: &spool, TakeInvalid: look.Invalid == gather.InvalidFail,
+		Encoding: look.Encoding, NoHeader: look.NoHeader, Columns: look.Columns, Rename: look.Rename, Types: look.Types,
+		Sort: look.Sort, Desc: look.Desc,
 	}
+	if len(look.Schema) > 0 {
+		var err error
+		if config.Schema, err = itemschema.Compile(look.Schema); err != nil {
+			return config, fmt.Errorf("read the schema of the items: %w", err)
+		}
+	}
+	return config, nil
 }
 
-func (s *Server) openSQL(ctx context.Context, settings *RunSettings) (*intake.Reader, error) {
+func (s *Server) openSQL(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
 	if s.config.Connections == nil {
 		return nil, unknownSource(settings.SQLSource)
 	}
@@ -123,10 +159,10 @@ func (s *Server) openSQL(ctx context.Context, settings *RunSettings) (*intake.Re
 			}
 			return conn, nil
 		},
-	}, settings.SQL, s.intakeConfig(ctx, "", settings.Key))
+	}, settings.SQL, config)
 }
 
-func (s *Server) openStream(ctx context.Context, settings *RunSettings) (*intake.Reader, error) {
+func (s *Server) openStream(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
 	js, err := jetstream.New(s.nc)
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", settings.Stream, err)
@@ -134,7 +170,7 @@ func (s *Server) openStream(ctx context.Context, settings *RunSettings) (*intake
 	return intake.OpenStream(ctx, js, intake.StreamSource{
 		Name: settings.Stream, Subject: settings.StreamSubject, From: settings.StreamFrom,
 		MaxMessage: s.nc.MaxPayload(),
-	}, s.intakeConfig(ctx, "", settings.Key))
+	}, config)
 }
 
 // loadItems makes a source of items for the store of rows that were read.
@@ -144,7 +180,7 @@ func loadItems(rows *intake.Reader) func(*start.LoadItem) error {
 		if err := rows.Next(&row); err != nil {
 			return err
 		}
-		item.Key, item.Payload, item.Line = row.Key, row.Payload, row.Line
+		item.Key, item.Payload, item.Line, item.Invalid = row.Key, row.Payload, row.Line, row.Invalid
 		return nil
 	}
 }

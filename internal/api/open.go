@@ -13,8 +13,10 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -49,6 +51,7 @@ type AddedItems struct {
 	Total    int64           `json:"total" doc:"items of the run"`
 	Existing bool            `json:"existing" doc:"the idempotency key was used before, for the same items"`
 	Key      string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
+	Warnings []string        `json:"warnings,omitempty" doc:"what was found out about the input"`
 }
 
 // SealSettings goes with a seal.
@@ -127,8 +130,13 @@ func (s *Server) openRun(ctx context.Context, in *openInput) (Opened, error) {
 				cut(set.SealWithin, maxEchoed))}
 		}
 	}
-	if open.LoadRequest, err = s.request(ctx, set.RunSettings, in.Name); err != nil {
+	var look *gather.Items
+	if open.LoadRequest, look, err = s.request(ctx, set.RunSettings, in.Name); err != nil {
 		return Opened{}, err
+	}
+	if look.Invalid != "" {
+		return Opened{}, &inputError{"invalid: " + look.Invalid + " is for runs that are started with all their items; " +
+			"what does not fit the schema of an open run is refused with its add: leave it out"}
 	}
 	opened, err := s.engine.OpenRun(ctx, open)
 	if err != nil {
@@ -171,6 +179,7 @@ type addInput struct {
 	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
 	Key            string `query:"key" doc:"the column or field that is the item's key"`
 	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	ShapeQuery
 
 	body io.Reader
 }
@@ -199,9 +208,24 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
-	add := adding{config: s.intakeConfig(ctx, in.Format, in.Key), kept: kept}
+	look, err := itemsOf(ctx, s.store, id)
+	if err == nil {
+		look, err = in.over(look)
+	}
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	config, err := s.intakeConfig(ctx, in.Format, in.Key, look)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	add := adding{config: config, kept: kept}
 	defer func() { _ = errors.Join(add.close(), kept.Close()) }() // what was read has been read
-	digest := sha256.Sum256(fmt.Appendf(nil, "%x\x00%s\x00%s", kept.Digest, in.Key, in.Format))
+	shape, err := json.Marshal(in.ShapeQuery)
+	if err != nil {
+		return out, fmt.Errorf("write how items are read: %w", err)
+	}
+	digest := sha256.Sum256(fmt.Appendf(nil, "%x\x00%s\x00%s\x00%s", kept.Digest, in.Key, in.Format, shape))
 	if err := add.open(); err != nil {
 		return out, err
 	}
@@ -212,7 +236,20 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 		return out, err
 	}
 	return AddedItems{Run: id, First: int(added.First), Items: added.Items, Skipped: added.Skipped, Total: added.Total,
-		Existing: added.Existing, Key: add.rows.Key()}, nil
+		Existing: added.Existing, Key: add.rows.Key(), Warnings: add.rows.Notes()}, nil
+}
+
+// itemsOf is what the plan that a run was opened with says of its items.
+func itemsOf(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather.Items, error) {
+	spec, err := start.New(db).Spec(ctx, run)
+	if err != nil {
+		return nil, err
+	}
+	plan := &gather.Plan{}
+	if err := json.Unmarshal(spec, plan); err != nil {
+		return nil, fmt.Errorf("run %s: %w", run, err)
+	}
+	return &plan.Items, nil
 }
 
 // adding reads the items of an add from the start, as often as they are asked for.

@@ -16,6 +16,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
@@ -30,12 +32,13 @@ const (
 
 // Preview is the beginning of what would be the items of a run.
 type Preview struct {
-	Format    intake.Format `json:"format" enum:"csv,ndjson,parquet" doc:"that it was read as"`
-	Columns   []string      `json:"columns" nullable:"false" doc:"columns or fields, in their order"`
-	KeyColumn string        `json:"key_column" doc:"that the items' keys come from"`
-	Rows      []PreviewRow  `json:"rows" nullable:"false" doc:"the first ones, 20 at the most"`
-	Read      int           `json:"read" doc:"rows of which nothing is amiss in what was sent"`
-	Warnings  []string      `json:"warnings" nullable:"false"`
+	Format    intake.Format   `json:"format" enum:"csv,ndjson,parquet" doc:"that it was read as"`
+	Columns   []string        `json:"columns" nullable:"false" doc:"columns or fields, in their order"`
+	KeyColumn string          `json:"key_column" doc:"that the items' keys come from"`
+	Rows      []PreviewRow    `json:"rows" nullable:"false" doc:"the first ones, 20 at the most"`
+	Read      int             `json:"read" doc:"rows of which nothing is amiss in what was sent"`
+	Schema    json.RawMessage `json:"schema" doc:"a JSON Schema that these rows fit, as a proposal"`
+	Warnings  []string        `json:"warnings" nullable:"false"`
 }
 
 // PreviewRow is one item.
@@ -50,9 +53,10 @@ multipart/form-data. It is read as a start reads it, and refused with the same p
 stand twice are a warning only, since the settings of a start say what is done with them.`
 
 type previewInput struct {
-	Format    string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
-	Key       string `query:"key" doc:"the column or field that is the item's key"`
-	Truncated bool   `query:"truncated" doc:"the file goes on: its last row may be cut, and is left out"`
+	Format string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Key    string `query:"key" doc:"the column or field that is the item's key"`
+	ShapeQuery
+	Truncated bool `query:"truncated" doc:"the file goes on: its last row may be cut, and is left out"`
 
 	kind string
 	body io.Reader
@@ -88,7 +92,15 @@ func (s *Server) previewItems(ctx context.Context, in *previewInput) (Preview, e
 	if err != nil {
 		return Preview{}, err
 	}
-	rows, err := intake.Open(items, s.intakeConfig(ctx, in.Format, in.Key))
+	look, err := in.over(&gather.Items{})
+	if err != nil {
+		return Preview{}, err
+	}
+	config, err := s.intakeConfig(ctx, in.Format, in.Key, look)
+	if err != nil {
+		return Preview{}, err
+	}
+	rows, err := intake.Open(items, config)
 	if err != nil {
 		return Preview{}, explainCut(err)
 	}
@@ -155,6 +167,7 @@ func (b *previewBody) Read(p []byte) (int, error) {
 func preview(rows *intake.Reader, key string) (Preview, error) {
 	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []PreviewRow{}, Warnings: []string{}}
 	twins := previewTwins{first: map[string]int{}}
+	var guess itemschema.Guess
 	unit := rows.Unit()
 	if unit == "" {
 		unit = "line"
@@ -173,6 +186,9 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 			break
 		}
 		out.Read++
+		if err := guess.Add(item.Payload); err != nil {
+			return Preview{}, fmt.Errorf("look at row %d: %w", out.Read, err)
+		}
 		if twins.add(&item) && twins.items == 1 {
 			out.Warnings = append(out.Warnings, twins.warning(&item, unit))
 		}
@@ -184,6 +200,8 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 	if twins.items > 1 {
 		out.Warnings = append(out.Warnings, fmt.Sprintf("%d rows have a key that stood before", twins.items))
 	}
+	out.Schema = guess.Schema()
+	out.Warnings = append(out.Warnings, rows.Notes()...)
 	out.nameKey(rows.Key(), key)
 	return out, nil
 }
@@ -191,7 +209,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 // nameKey says where the keys come from, and warns when that was a guess.
 func (p *Preview) nameKey(found, wanted string) {
 	p.KeyColumn = found
-	if wanted == "" && p.Format != intake.NDJSON && p.KeyColumn != "key" && p.KeyColumn != "id" {
+	if wanted == "" && p.KeyColumn != "key" && p.KeyColumn != "id" {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("the keys are taken from the first column, %q, as there is none "+
 			"called key or id", cut(p.KeyColumn, maxEchoed)))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -110,11 +111,14 @@ func told(err error) (status int, found error) {
 	}{
 		{as[*intake.RowError], http.StatusUnprocessableEntity},
 		{as[*intake.InputError], http.StatusUnprocessableEntity},
+		{as[*intake.InvalidError], http.StatusUnprocessableEntity},
 		{as[*intake.RecordError], http.StatusUnprocessableEntity},
 		{as[*intake.QueryError], http.StatusUnprocessableEntity},
 		{as[*intake.NoRoomError], http.StatusServiceUnavailable},
 		{as[*intake.TooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*start.AddTooLargeError], http.StatusRequestEntityTooLarge},
+		{as[*start.TooManyInvalidError], http.StatusUnprocessableEntity},
+		{as[*start.ContentError], http.StatusConflict},
 		{as[*start.AddConflictError], http.StatusConflict},
 		{as[*start.ExpectError], http.StatusConflict},
 		{as[*inputError], http.StatusUnprocessableEntity},
@@ -226,6 +230,15 @@ func fromNATS(err error) bool {
 func places(err error) []*huma.ErrorDetail {
 	if row, ok := errors.AsType[*intake.RowError](err); ok {
 		return []*huma.ErrorDetail{{Message: row.Reason, Location: "items.line", Value: row.Line}}
+	}
+	if bad, ok := errors.AsType[*intake.InvalidError](err); ok {
+		var all []*huma.ErrorDetail
+		for i := range bad.Places {
+			p := &bad.Places[i]
+			all = append(all, &huma.ErrorDetail{Message: fmt.Sprintf("key %q, %s", cut(p.Key, maxEchoed), p.What()),
+				Location: "items." + p.Unit, Value: p.Line})
+		}
+		return all
 	}
 	if record, ok := errors.AsType[*intake.RecordError](err); ok {
 		return []*huma.ErrorDetail{{Message: record.Reason, Location: "items." + record.Unit, Value: record.Number}}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
@@ -42,12 +43,12 @@ func (s *Server) StartFire(ctx context.Context, job schedules.Job) (schedules.St
 		return out, err
 	}
 	set := settingsOfFire(job.Spec, &resolved, job.Claim.FireKey)
-	req, err := s.request(ctx, set, "schedule "+job.Claim.Schedule)
+	req, look, err := s.request(ctx, set, "schedule "+job.Claim.Schedule)
 	if err != nil {
 		return out, err
 	}
 	schedulestore.OfFire(&req, job.Claim)
-	rows, body, err := s.openFire(ctx, &set, &resolved.Items)
+	rows, body, err := s.openFire(ctx, &set, &resolved.Items, look)
 	if err != nil {
 		return out, err
 	}
@@ -71,11 +72,15 @@ func (s *Server) StartFire(ctx context.Context, job schedules.Job) (schedules.St
 }
 
 // openFire opens what the items come from. The caller closes both.
-func (s *Server) openFire(ctx context.Context, set *RunSettings, items *schedule.Items) (
+func (s *Server) openFire(ctx context.Context, set *RunSettings, items *schedule.Items, look *gather.Items) (
 	rows *intake.Reader, body io.Closer, err error,
 ) {
+	config, err := s.intakeConfig(ctx, items.Format, items.Key, look)
+	if err != nil {
+		return nil, nil, err
+	}
 	if items.SQL != nil {
-		rows, err = s.openSQL(ctx, set)
+		rows, err = s.openSQL(ctx, set, config)
 		return rows, io.NopCloser(nil), err
 	}
 	var from io.ReadCloser
@@ -87,7 +92,7 @@ func (s *Server) openFire(ctx context.Context, set *RunSettings, items *schedule
 	if err != nil {
 		return nil, nil, err
 	}
-	rows, err = intake.Open(from, s.intakeConfig(ctx, items.Format, items.Key))
+	rows, err = intake.Open(from, config)
 	if errors.Is(err, intake.ErrNoRows) {
 		err = &schedules.NoItemsError{Source: set.Source}
 	}

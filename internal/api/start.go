@@ -46,6 +46,7 @@ type Started struct {
 	PlanVersion int             `json:"plan_version,omitempty" doc:"of a plan on record"`
 	Items       int64           `json:"items"`
 	Skipped     int64           `json:"skipped"`
+	Invalid     int64           `json:"invalid,omitempty" doc:"items that do not fit the schema: they have failed"`
 	Existing    bool            `json:"existing"`
 	Key         string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
 	Warnings    []string        `json:"warnings"`
@@ -156,8 +157,8 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 	}
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
-		Skipped: loaded.Skipped, Existing: loaded.Existing, Key: intent.rows.Key(),
-		Warnings: s.unheard(r.Context(), servicesOf(req.Steps)),
+		Skipped: loaded.Skipped, Invalid: loaded.Invalid, Existing: loaded.Existing, Key: intent.rows.Key(),
+		Warnings: append(s.unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...),
 	}, nil
 }
 
@@ -182,15 +183,15 @@ func (s *Server) intend(r *http.Request, in *startInput) (*intent, error) {
 		return nil, &inputError{"idempotency_key: keys that begin with " + schedule.ScheduleKeys +
 			" are those of schedules; choose another one"}
 	}
-	req, err := s.request(r.Context(), settings, in.Actor.Name)
+	req, look, err := s.request(r.Context(), settings, in.Actor.Name)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.rowsOf(r, &settings, items)
+	rows, err := s.rowsOf(r, &settings, look, items)
 	if err != nil {
 		return nil, err
 	}
-	req.Unit = rows.Unit()
+	req.Unit, req.Content = rows.Unit(), startContent(&settings)
 	return &intent{req, rows}, nil
 }
 

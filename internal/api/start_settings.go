@@ -67,7 +67,7 @@ func overridesQuery() (params []*huma.Param) {
 		if example := field.Tag.Get("example"); example != "" {
 			p.Example = example
 		}
-		if field.Type.Kind() == reflect.Slice {
+		if field.Type.Kind() == reflect.Slice && field.Type.Elem().Kind() == reflect.String {
 			explode := true
 			p.Explode, p.Schema = &explode, &huma.Schema{Type: huma.TypeArray, Nullable: true,
 				Items: &huma.Schema{Type: huma.TypeString}, Description: p.Description}
@@ -117,25 +117,25 @@ func badSetting(err error) error {
 	return err
 }
 
-// request checks the settings and makes a load of them.
-func (s *Server) request(ctx context.Context, set RunSettings, actor string) (start.LoadRequest, error) {
+// request checks the settings and makes a load of them. It also returns how the items are to be read.
+func (s *Server) request(ctx context.Context, set RunSettings, actor string) (start.LoadRequest, *gather.Items, error) {
 	if err := set.validate(); err != nil {
-		return start.LoadRequest{}, err
+		return start.LoadRequest{}, nil, err
 	}
 	plan, version, err := s.planOf(ctx, &set)
 	if err != nil {
-		return start.LoadRequest{}, err
+		return start.LoadRequest{}, nil, err
 	}
 	if plan, err = set.Over(plan); err != nil {
-		return start.LoadRequest{}, badSetting(err)
+		return start.LoadRequest{}, nil, badSetting(err)
 	}
 	spec, err := json.Marshal(plan)
 	if err != nil {
-		return start.LoadRequest{}, fmt.Errorf("write plan %s: %w", plan.Name, err)
+		return start.LoadRequest{}, nil, fmt.Errorf("write plan %s: %w", plan.Name, err)
 	}
 	steps, err := stepSpecs(plan.Ordered())
 	if err != nil {
-		return start.LoadRequest{}, err
+		return start.LoadRequest{}, nil, err
 	}
 	params := maps.Clone(set.Params)
 	if params == nil {
@@ -146,7 +146,7 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (st
 		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
 		Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
 		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(), Order: orderOf(plan),
-	}, nil
+	}, &plan.Items, nil
 }
 
 // planOf reads the plan, takes it from the record with its version, or makes the one of the endpoint.

@@ -34,9 +34,12 @@ func rules() map[string]rule {
 		"migrations": {tests: append([]string{"workqueue/..."}, servers...)},
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
 		"gather": {
-			own: append([]string{"gather/template", "gather/strictyaml", "endpoints/wire"}, store...), tests: servers,
+			own:   append([]string{"gather/template", "gather/strictyaml", "gather/itemschema", "endpoints/wire"}, store...),
+			tests: servers,
 		},
 		"gather/template": {},
+		// What items must look like: for plans, and for whoever reads items.
+		"gather/itemschema": {},
 		// YAML that people write, with the place of what is wrong in it.
 		"gather/strictyaml": {},
 		"gather/collector": {
@@ -116,7 +119,7 @@ func rules() map[string]rule {
 		"internal/archtest": {others: []string{}},
 		"internal/backoff":  {others: []string{}},
 		"internal/fault":    {others: []string{}},
-		"internal/intake":   {tests: servers},
+		"internal/intake":   {own: []string{"gather/itemschema"}, tests: servers},
 		"internal/embedded": {own: []string{"internal/backoff"},
 			tests: []string{"internal/testenv", "internal/testenv/leak"}},
 		"internal/testenv":      {own: []string{"internal/embedded", "internal/testenv/leak", "migrations"}},
@@ -183,7 +186,7 @@ func rules() map[string]rule {
 			own: append([]string{
 				"internal/health", "internal/live", "orchestrator", "gather", "endpoints/wire", "endpoints/stream",
 				"internal/access", "internal/intake",
-				"internal/connections", "gather/strictyaml", "gather/collector", "internal/producers",
+				"internal/connections", "gather/strictyaml", "gather/itemschema", "gather/collector", "internal/producers",
 				"internal/trackers", "endpoints/fanout", "internal/api/...", "internal/schedules", "orchestrator/schedule",
 				"internal/alerts",
 			}, store...),
@@ -241,7 +244,8 @@ func rules() map[string]rule {
 // room. They are clients of the API; only those that see to the system itself open a database.
 func commands(servers, store []string) map[string]rule {
 	const shared = "internal/cli"
-	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "internal/api", "workqueue/..."}
+	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
+		"internal/intake", "internal/api", "workqueue/..."}
 	all := map[string]rule{shared: {own: own, tests: servers}}
 	for _, noun := range []string{"runs", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts"} {
 		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield", "endpoints/wire",

@@ -7,6 +7,7 @@ import (
 	"io"
 	"testing"
 
+	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
@@ -22,6 +23,10 @@ func BenchmarkRead(b *testing.B) {
 		fmt.Fprintf(&quoted, "\"CUST-%07d\",\"Ann \"\"Example\"\"\",\"Mosjøen\",\"%d.25\"\n", i, i)
 		fmt.Fprintf(&json, `{"id":"CUST-%07d","name":"Ann Example","city":"Oslo","balance":%d.25}`+"\n", i, i)
 	}
+	schema, err := itemschema.Compile([]byte(benchSchema))
+	if err != nil {
+		b.Fatal(err)
+	}
 	inputs := []struct {
 		name string
 		data []byte
@@ -33,7 +38,16 @@ func BenchmarkRead(b *testing.B) {
 		b.Run(input.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if rows := drain(b, bytes.NewReader(input.data)); rows != benchRows {
+				if rows := drain(b, bytes.NewReader(input.data), intake.Config{}); rows != benchRows {
+					b.Fatalf("%d rows", rows)
+				}
+			}
+			b.ReportMetric(benchRows*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+		})
+		b.Run(input.name+"-schema", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if rows := drain(b, bytes.NewReader(input.data), intake.Config{Schema: schema}); rows != benchRows {
 					b.Fatalf("%d rows", rows)
 				}
 			}
@@ -42,9 +56,14 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-func drain(b *testing.B, in io.Reader) int {
+// benchSchema is one as plan infer writes it.
+const benchSchema = `{"type":"object","required":["id","name","city","balance"],"properties":{
+	"id":{"type":"string","minLength":1},"name":{"type":"string","minLength":1},"city":{"type":"string","minLength":1},
+	"balance":{"type":["string","number"]}}}`
+
+func drain(b *testing.B, in io.Reader, cfg intake.Config) int {
 	b.Helper()
-	r, err := intake.Open(in, intake.Config{})
+	r, err := intake.Open(in, cfg)
 	if err != nil {
 		b.Fatal(err)
 	}

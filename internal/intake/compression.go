@@ -128,7 +128,7 @@ func refuseForeign(start []byte) error {
 	case at("PK\x03\x04"):
 		reason = "the input is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV (UTF-8)"
 	case at("\xff\xfe"), at("\xfe\xff"):
-		reason = "the input is UTF-16; save it as UTF-8"
+		reason = "the input is UTF-16, and not what its encoding was said to be; leave that out"
 	case at("\x1f\x8b"), at("\x28\xb5\x2f\xfd"):
 		reason = "the input is compressed twice; unpack it once"
 	case at("BZh") && bytes.HasSuffix(start, []byte("1AY&SY")):

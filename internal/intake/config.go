@@ -2,7 +2,12 @@ package intake
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tranchehq/tranche/gather/itemschema"
 )
 
 // Format is the way rows are written.
@@ -37,8 +42,8 @@ const MaxKeyBytes = 512
 type Config struct {
 	// Format of the rows, after decompression.
 	Format Format
-	// Key names the column or field that holds an item's key. Empty: "key" if there is one, else "id", else, in CSV, the
-	// first column. In NDJSON the first row decides for all.
+	// Key names the column or field that holds an item's key, as it is called in the payload. Empty: "key" if there is
+	// one, else "id", else the first column or field. Of objects the first row decides for all.
 	Key string
 	// Delimiter between CSV fields: comma, semicolon, tab or bar. Zero: comma if the header line has one, else the one
 	// of the others that stands there most often.
@@ -55,6 +60,29 @@ type Config struct {
 	// MaxDepth limits how deep a row of NDJSON is nested, its own object included. Zero: DefaultMaxDepth, which is also
 	// what services take.
 	MaxDepth int
+	// Encoding of a text, one of Encodings. Empty: UTF-8, or UTF-16 with a byte order mark.
+	Encoding string
+	// NoHeader says that CSV begins with its first row. Its columns are called as in Columns, or column1, column2 and
+	// so on.
+	NoHeader bool
+	// Columns are the columns or fields that are kept, as the input calls them; nil: all. With NoHeader they are the names
+	// of all columns.
+	Columns []string
+	// Rename has other names for columns or fields, by the names that the input has.
+	Rename map[string]string
+	// Types says what the values of fields become, by the names in the payload: number, text, bool or json. Of what is not
+	// text already a number or a truth stays one, and an empty text that becomes anything but a text is null.
+	Types map[string]string
+	// Sort is the field by whose value the items are ordered, whatever their order in the input; Desc has the greatest
+	// first. Numbers, also in texts, come before other texts, and what is missing or empty comes last. It needs a Spool.
+	Sort string
+	Desc bool
+	// Source is what errors about many items call the input; empty: nothing.
+	Source string
+	// Schema is what items must look like; nil: anything. What does not fit ends the stream, with an *InvalidError that
+	// has the first MaxPlaces places of all that comes, or, with TakeInvalid, is an Item with Invalid set.
+	Schema      *itemschema.Schema
+	TakeInvalid bool
 	// Spool keeps Parquet files while they are read, for they have to be read from their end. Nil: Parquet is refused.
 	Spool *Spool
 }
@@ -82,6 +110,9 @@ func (c Config) validate() error {
 	default:
 		return fmt.Errorf("intake: Delimiter %q cannot be used; use a comma, semicolon, tab or bar", c.Delimiter)
 	}
+	if err := c.validateShape(); err != nil {
+		return err
+	}
 	switch {
 	case c.MaxFieldBytes < 1:
 		return fmt.Errorf("intake: MaxFieldBytes is %d; it must be 1 or more", c.MaxFieldBytes)
@@ -93,6 +124,21 @@ func (c Config) validate() error {
 		return fmt.Errorf("intake: MaxRatio is %d; it must be 1 or more", c.MaxRatio)
 	case c.MaxDepth < 1:
 		return fmt.Errorf("intake: MaxDepth is %d; it must be 1 or more", c.MaxDepth)
+	}
+	return nil
+}
+
+func (c Config) validateShape() error {
+	if c.Encoding != "" && !slices.Contains(Encodings(), c.Encoding) {
+		return fmt.Errorf("intake: Encoding %q is not known; use one of %s", c.Encoding, strings.Join(Encodings(), ", "))
+	}
+	if c.Sort != "" && c.Spool == nil {
+		return errors.New("intake: Sort needs a Spool")
+	}
+	for name, kind := range c.Types {
+		if !slices.Contains(Types(), kind) {
+			return fmt.Errorf("intake: Types has %q for %q; use one of %s", kind, name, strings.Join(Types(), ", "))
+		}
 	}
 	return nil
 }

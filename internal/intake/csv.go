@@ -15,6 +15,7 @@ type csvReader struct {
 	names     []string
 	prefixes  [][]byte // what stands before each value: {"id": and then ,"name":
 	key       int
+	first     [][]byte // the first row, where it is no header and has not been taken yet
 
 	// The row being read.
 	row   int    // the line it starts on
@@ -28,6 +29,9 @@ type csvReader struct {
 func (c *csvReader) keyName() string { return c.names[c.key] }
 
 func (c *csvReader) next(item *Item) error {
+	if c.first != nil {
+		return c.takeFirst(item)
+	}
 	if err := c.startRow(); err != nil {
 		return err
 	}
@@ -56,6 +60,27 @@ func (c *csvReader) next(item *Item) error {
 	}
 	payload = append(payload, '}')
 	item.Payload = payload
+	return nil
+}
+
+// takeFirst makes an item of the first row of an input without a header.
+func (c *csvReader) takeFirst(item *Item) error {
+	first := c.first
+	c.first = nil
+	if c.index = len(first); c.index != len(c.names) {
+		return c.wrongCount()
+	}
+	item.Line = c.row
+	payload := item.Payload[:0]
+	for i, field := range first {
+		var bad int
+		if payload, bad = appendString(append(payload, c.prefixes[i]...), field); bad >= 0 {
+			c.index = i
+			return c.errorAt(c.row, "%s", badByte(field, bad))
+		}
+	}
+	payload = append(payload, '}')
+	item.Key, item.Payload = string(first[c.key]), payload
 	return nil
 }
 

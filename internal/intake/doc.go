@@ -19,11 +19,14 @@
 //     PostgreSQL writes them.
 //   - A stream: each message is an object as a line of NDJSON is, see OpenStream.
 //
+// Then fields are left out, renamed and converted, and the payload is held against a schema, as far as Config says so.
+//
 // # What it guarantees
 //
 // Memory does not grow with the input: it is bounded by Config.MaxRowBytes and, for compressed input, by a window of 32
-// MiB. That also holds for a quote that is never closed. A decompression bomb is given up at Config.MaxRatio. Whatever
-// comes out can be stored in PostgreSQL: text and keys hold no NUL, not even as an escape.
+// MiB, and where rows are sorted by 32 MiB of them. That also holds for a quote that is never closed. A decompression
+// bomb is given up at Config.MaxRatio. Whatever comes out can be stored in PostgreSQL: text and keys hold no NUL, not
+// even as an escape.
 //
 // Parquet is read by code of this package, since nothing of it can be believed. parquet-go, which writes exports,
 // inflates a page as far as it goes, whatever its header says, and no bound around it reaches there: a test has such a

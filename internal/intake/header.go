@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +23,12 @@ func newCSV(lines *lineReader, cfg Config) (*csvReader, error) {
 	if c.delimiter = byte(cfg.Delimiter); c.delimiter == 0 {
 		c.delimiter = sniffDelimiter(c.rest)
 	}
-	names, err := c.header()
+	var names []string
+	if cfg.NoHeader {
+		names, err = c.noHeader(cfg.Columns)
+	} else {
+		names, err = c.header()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -52,6 +58,25 @@ func (c *csvReader) header() ([]string, error) {
 		}
 		seen[name] = true
 		names = append(names, name)
+	}
+	return names, nil
+}
+
+// noHeader takes the first row, and has names for the columns.
+func (c *csvReader) noHeader(given []string) (names []string, err error) {
+	c.first = [][]byte{}
+	for more := true; more; c.index++ {
+		var field []byte
+		if field, more, err = c.field(); err != nil {
+			return nil, err
+		}
+		c.first = append(c.first, bytes.Clone(field))
+	}
+	if given != nil {
+		return given, nil
+	}
+	for i := range c.first {
+		names = append(names, fmt.Sprintf("column%d", i+1))
 	}
 	return names, nil
 }

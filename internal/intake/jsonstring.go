@@ -57,5 +57,7 @@ func badByte(text []byte, offset int) string {
 	if text[offset] == 0 {
 		return fmt.Sprintf("byte %d is NUL, which PostgreSQL cannot store in a text; remove it", offset+1)
 	}
-	return fmt.Sprintf("byte %d (0x%02x) is not valid UTF-8; save the input as UTF-8", offset+1, text[offset])
+	guess := guessEncoding(text[offset])
+	return fmt.Sprintf("byte %d (0x%02x) is not valid UTF-8; it may be %s: if it is, say so by encoding=%s (--encoding "+
+		"%s), else save the input as UTF-8", offset+1, text[offset], guess, guess, guess)
 }

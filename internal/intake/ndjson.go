@@ -192,7 +192,11 @@ func (n *ndjsonReader) chooseKey(line []byte) error {
 			return nil
 		}
 	}
-	return n.noKey(`"key" or "id"`, line)
+	if len(names) == 0 {
+		return n.noKey(`"key" or "id"`, line)
+	}
+	n.setKey(names[0])
+	return nil
 }
 
 // fields lists the names of an object.

@@ -3,6 +3,7 @@ package intake
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -19,11 +20,17 @@ type Item struct {
 	Payload []byte
 	// Line is the 1-based line of the input, after decompression, where the row starts.
 	Line int
+	// Invalid says in what the payload does not fit Config.Schema; empty when it does, or when nobody takes what does not.
+	Invalid string
 }
 
 // Reader yields the rows of one input in order.
 type Reader struct {
 	rows   rows
+	shape  *shaper      // nil: rows are as they are
+	check  *schemaCheck // nil: anything fits
+	sorter *sorter      // nil: rows come in their order
+	notes  []string
 	format Format
 	unit   string // what Item.Line counts; empty: lines
 	close  func() error
@@ -49,6 +56,26 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	rows, err := openRows(r, cfg.raw())
+	if err != nil {
+		return nil, err
+	}
+	return rows.with(cfg), nil
+}
+
+// with adds what is done with rows of any format.
+func (r *Reader) with(cfg Config) *Reader {
+	r.shape = newShaper(cfg)
+	if cfg.Sort != "" {
+		r.sorter = newSorter(cfg)
+	}
+	if cfg.Schema != nil {
+		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid, source: cfg.Source}
+	}
+	return r
+}
+
+func openRows(r io.Reader, cfg Config) (*Reader, error) {
 	plain, err := decompress(r, cfg)
 	if err != nil {
 		return nil, err
@@ -58,19 +85,27 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 			return keepParquet(plain, cfg)
 		}
 	}
+	plain, note, err := decode(plain, cfg.Encoding)
+	if err != nil {
+		return nil, err
+	}
 	format, err := recognise(plain, cfg.Format)
 	if err != nil {
 		return nil, err
 	}
+	var notes []string
+	if note != "" {
+		notes = append(notes, note)
+	}
 	lines := &lineReader{src: plain, limit: cfg.MaxRowBytes}
 	if format == NDJSON {
-		return &Reader{rows: newNDJSON(lines, cfg), format: format}, nil
+		return &Reader{rows: newNDJSON(lines, cfg), format: format, notes: notes}, nil
 	}
 	rows, err := newCSV(lines, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{rows: rows, format: format}, nil
+	return &Reader{rows: rows, format: format, notes: notes}, nil
 }
 
 const parquetMagic = "PAR1"
@@ -100,16 +135,26 @@ func (r *Reader) Unit() string { return r.unit }
 // Close gives up what the reader holds beside the input that it was given: a file of its own, a connection. It may be
 // called twice.
 func (r *Reader) Close() error {
-	if r.close == nil {
-		return nil
-	}
 	free := r.close
 	r.close = nil
-	return free()
+	var err error
+	if r.sorter != nil {
+		err = r.sorter.close()
+	}
+	if free != nil {
+		err = errors.Join(free(), err)
+	}
+	return err
 }
 
 // Key names the column or field that the keys come from. In NDJSON without Config.Key it is empty before the first row.
-func (r *Reader) Key() string { return r.rows.keyName() }
+func (r *Reader) Key() string {
+	name := r.rows.keyName()
+	if r.shape != nil {
+		name = r.shape.called(name)
+	}
+	return name
+}
 
 // Next reads the next row into item. It returns io.EOF after the last one, and an *InputError that wraps ErrNoRows if
 // there was none. Once it has returned an error it returns the same again.
@@ -117,19 +162,45 @@ func (r *Reader) Next(item *Item) error {
 	if r.err != nil {
 		return r.err
 	}
+	next := r.checked
+	if r.sorter != nil {
+		next = func(item *Item) error { return r.sorter.next(r.checked, item) }
+	}
+	if err := next(item); err != nil {
+		r.err = err
+		return err
+	}
+	return nil
+}
+
+// checked reads a row and holds it against the schema, if there is one.
+func (r *Reader) checked(item *Item) error {
+	err := r.row(item)
+	if err == nil && r.check != nil {
+		err = r.check.take(r, item)
+	}
+	return err
+}
+
+// Notes says what was found out about the input that people may want to know. It grows until the first row is read.
+func (r *Reader) Notes() []string { return r.notes }
+
+// row reads a row, whether it fits a schema or not.
+func (r *Reader) row(item *Item) error {
 	err := r.rows.next(item)
 	if err == nil {
 		err = r.checkKey(item)
 	}
+	if r.shape != nil && (err == nil || errors.Is(err, io.EOF) && r.count > 0) {
+		err = cmp.Or(r.shape.take(r, item, err != nil), err)
+	}
 	if errors.Is(err, io.EOF) && r.count == 0 {
 		err = noRows(r.format)
 	}
-	if err != nil {
-		r.err = err
-		return err
+	if err == nil {
+		r.count++
 	}
-	r.count++
-	return nil
+	return err
 }
 
 func (r *Reader) checkKey(item *Item) error {
@@ -144,10 +215,15 @@ func (r *Reader) checkKey(item *Item) error {
 	default:
 		return nil
 	}
+	return r.wrong(item, r.Key(), reason)
+}
+
+// wrong is an error about a field of a row.
+func (r *Reader) wrong(item *Item, field, reason string) error {
 	if r.unit != "" {
-		return &RecordError{r.unit, item.Line, r.Key(), reason}
+		return &RecordError{r.unit, item.Line, field, reason}
 	}
-	return &RowError{item.Line, r.Key(), reason}
+	return &RowError{item.Line, field, reason}
 }
 
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }

@@ -134,6 +134,10 @@ func TestGoodInput(t *testing.T) {
 	}
 }
 
+// notUTF8 is what is to be done about it.
+const notUTF8 = "it may be windows-1252: if it is, say so by encoding=windows-1252 (--encoding windows-1252), else " +
+	"save the input as UTF-8"
+
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	small := intake.Config{MaxFieldBytes: 10, MaxRowBytes: 30}
@@ -170,7 +174,7 @@ func TestBadInput(t *testing.T) {
 			"PK\x03\x04rest", intake.Config{},
 			"the input is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV (UTF-8)",
 		},
-		"UTF-16": {"\xff\xfei\x00d\x00", intake.Config{}, "the input is UTF-16; save it as UTF-8"},
+		"UTF-16": {"\xff\xfei\x00d\x00", intake.Config{}, "the input has a header line but no rows; add at least one"},
 		"bzip2": {
 			"BZh91AY&SYrest", intake.Config{},
 			"the input is bzip2, which is not read; unpack it, or use gzip or zstd",
@@ -205,7 +209,7 @@ func TestBadInput(t *testing.T) {
 		},
 		"a bad name": {
 			"id,\xe9\n1,2\n", intake.Config{},
-			"line 1: column 2 of the header: byte 1 (0xe9) is not valid UTF-8; save the input as UTF-8",
+			"line 1: column 2 of the header: byte 1 (0xe9) is not valid UTF-8; " + notUTF8,
 		},
 		"a NUL in a name": {
 			"id,a\x00\n1,2\n", intake.Config{},
@@ -230,7 +234,7 @@ func TestBadInput(t *testing.T) {
 		},
 		"invalid UTF-8": {
 			"id,a\n1,\"x\ny\xff\"\n", intake.Config{},
-			`line 3, field "a": byte 4 (0xff) is not valid UTF-8; save the input as UTF-8`,
+			`line 3, field "a": byte 4 (0xff) is not valid UTF-8; ` + notUTF8,
 		},
 		"NUL": {
 			"id,a\n1,x\x00\n", intake.Config{},
@@ -316,15 +320,15 @@ func TestBadInput(t *testing.T) {
 		},
 		"JSON in Latin-1": {
 			"{\"id\":1,\"a\":\"\xe9\"}\n", intake.Config{},
-			`line 1: byte 14 (0xe9) is not valid UTF-8; save the input as UTF-8`,
+			`line 1: byte 14 (0xe9) is not valid UTF-8; ` + notUTF8,
 		},
 		"half a surrogate": {
 			`{"id":1,"a":"\ud800"}`, intake.Config{},
 			`line 1, field "a": not valid JSON at byte 14: invalid surrogate pair ` + "`\\ud800\"}`" + ` in string`,
 		},
-		"no usual key": {
-			"{\"nr\":1,\"b\":2}\n", intake.Config{},
-			`line 1: no field "key" or "id" for the key; the fields are "nr", "b"`,
+		"a key that is none": {
+			"{\"nr\":[1],\"b\":2}\n", intake.Config{},
+			`line 1, field "nr": the key is an array; it must be a string or a whole number`,
 		},
 		"an empty object": {"{}\n", intake.Config{}, `line 1: the object is empty; it needs a field for the key`},
 		"a row without key": {

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -37,6 +38,7 @@ type Spooled struct {
 	room  *SpoolRoom
 	user  string
 	taken int64
+	most  int64 // bytes that may be written; 0: whoever writes knows
 }
 
 // spoolStep is how much room is taken at once.
@@ -44,6 +46,9 @@ const spoolStep = 1 << 20
 
 // Write adds to the file, as far as there is room.
 func (k *Spooled) Write(p []byte) (int, error) {
+	if k.most > 0 && k.Size+int64(len(p)) > k.most {
+		return 0, &TooLargeError{k.most}
+	}
 	for k.Size+int64(len(p)) > k.taken {
 		if err := k.room.take(spoolStep, k.user); err != nil {
 			return 0, err
@@ -65,10 +70,7 @@ func (e *TooLargeError) Error() string {
 
 // Keep reads r to its end. The caller closes what it returns.
 func (s Spool) Keep(r io.Reader) (*Spooled, error) {
-	most := s.Max
-	if most == 0 {
-		most = DefaultSpoolBytes
-	}
+	most := s.most()
 	hash := sha256.New()
 	limited := io.TeeReader(io.LimitReader(r, most+1), hash)
 	var head bytes.Buffer
@@ -92,6 +94,18 @@ func (s Spool) Keep(r io.Reader) (*Spooled, error) {
 	hash.Sum(kept.Digest[:0])
 	return kept, nil
 }
+
+// Begin makes an empty file, for what is written to it. The caller closes what it returns.
+func (s Spool) Begin() (*Spooled, error) {
+	file, err := s.create()
+	if err != nil {
+		return nil, err
+	}
+	s.Room.begin()
+	return &Spooled{room: s.Room, user: s.User, most: s.most(), file: file}, nil
+}
+
+func (s Spool) most() int64 { return cmp.Or(s.Max, DefaultSpoolBytes) }
 
 // create makes a file and takes its name away at once.
 func (s Spool) create() (*os.File, error) {

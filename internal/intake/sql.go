@@ -88,7 +88,8 @@ SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true)
 // OpenSQL asks a query, in a read-only transaction, and reads its rows as items. Names of columns become fields.
 // Memory is bounded by one row. The errors are those of Next, *QueryError and those of the connection.
 func OpenSQL(ctx context.Context, source SQLSource, query string, cfg Config) (*Reader, error) {
-	cfg = cfg.withDefaults()
+	given := cfg
+	cfg = cfg.withDefaults().raw()
 	source.MaxRows = cmp.Or(source.MaxRows, DefaultSQLRows)
 	source.MaxBytes = cmp.Or(source.MaxBytes, DefaultSQLBytes)
 	source.MaxTime = cmp.Or(source.MaxTime, DefaultSQLTime)
@@ -100,7 +101,7 @@ func OpenSQL(ctx context.Context, source SQLSource, query string, cfg Config) (*
 	if err := q.open(); err != nil {
 		return nil, errors.Join(q.explain(err), q.close())
 	}
-	return &Reader{rows: q, format: SQL, unit: "row", close: q.close}, nil
+	return (&Reader{rows: q, format: SQL, unit: "row", close: q.close}).with(given), nil
 }
 
 func (q *sqlReader) keyName() string { return q.names[q.key] }

@@ -68,7 +68,8 @@ type message struct {
 // in the header Tranche-Key or in a field. Nothing is consumed. What is removed from the stream before it was read is
 // an error at the end: a run of fewer items than there were is never made.
 func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource, cfg Config) (*Reader, error) {
-	cfg = cfg.withDefaults()
+	given := cfg
+	cfg = cfg.withDefaults().raw()
 	if err := source.check(); err != nil {
 		return nil, err
 	}
@@ -92,7 +93,8 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 		r.end()
 		return nil, err
 	}
-	return &Reader{rows: r, format: Stream, unit: "message", close: func() error { r.end(); return nil }}, nil
+	out := &Reader{rows: r, format: Stream, unit: "message", close: func() error { r.end(); return nil }}
+	return out.with(given), nil
 }
 
 // check refuses names that are none before the server sees them: it closes the connection, which is the node's only

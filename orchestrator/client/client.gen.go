@@ -226,6 +226,9 @@ type AddedItems struct {
 
 	// Key the column or field that the keys came from
 	Key string `json:"key,omitempty"`
+
+	// Warnings what was found out about the input
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // AddedOperations defines model for AddedOperations.
@@ -1316,6 +1319,9 @@ type DryRun struct {
 
 	// Skipped duplicates that would be left out
 	Skipped int64 `json:"skipped"`
+
+	// Invalid items that would fail at once: they do not fit the schema
+	Invalid int64 `json:"invalid,omitempty"`
 
 	// Bytes of the items' payloads
 	Bytes int64 `json:"bytes"`
@@ -2537,6 +2543,49 @@ type OpenSettings struct {
 	// Examples: stop
 	OnFailure *string `json:"on_failure,omitempty"`
 
+	// Schema a JSON Schema that the items must fit
+	Schema json.RawMessage `json:"schema,omitempty"`
+
+	// Encoding of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	//
+	// Examples: windows-1252
+	Encoding *string `json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	//
+	// Examples: true
+	NoHeader *bool `json:"no_header,omitempty"`
+
+	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
+	//
+	// Examples: ["id"]
+	Columns []string `json:"columns,omitempty"`
+
+	// Rename another name for a column or field
+	//
+	// Examples: ["kontonr=id"]
+	Rename []string `json:"rename,omitempty"`
+
+	// Types what a field becomes: number, text, bool or json
+	//
+	// Examples: ["balance=number"]
+	Types []string `json:"types,omitempty"`
+
+	// Sort the field that the items are ordered by, whatever their order in the input
+	//
+	// Examples: balance
+	Sort *string `json:"sort,omitempty"`
+
+	// Desc with sort: the greatest first
+	//
+	// Examples: true
+	Desc *bool `json:"desc,omitempty"`
+
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	//
+	// Examples: fail
+	Invalid *string `json:"invalid,omitempty"`
+
 	// Chunk items in a request, 1 to 8192, or auto
 	//
 	// Examples: 500, auto
@@ -2829,8 +2878,11 @@ type Preview struct {
 	Rows []PreviewRow `json:"rows"`
 
 	// Read rows of which nothing is amiss in what was sent
-	Read     int      `json:"read"`
-	Warnings []string `json:"warnings"`
+	Read int `json:"read"`
+
+	// Schema a JSON Schema that these rows fit, as a proposal
+	Schema   json.RawMessage `json:"schema"`
+	Warnings []string        `json:"warnings"`
 }
 
 // PreviewRow defines model for PreviewRow.
@@ -3593,6 +3645,49 @@ type RunSettings struct {
 	// Examples: stop
 	OnFailure *string `json:"on_failure,omitempty"`
 
+	// Schema a JSON Schema that the items must fit
+	Schema json.RawMessage `json:"schema,omitempty"`
+
+	// Encoding of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	//
+	// Examples: windows-1252
+	Encoding *string `json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	//
+	// Examples: true
+	NoHeader *bool `json:"no_header,omitempty"`
+
+	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
+	//
+	// Examples: ["id"]
+	Columns []string `json:"columns,omitempty"`
+
+	// Rename another name for a column or field
+	//
+	// Examples: ["kontonr=id"]
+	Rename []string `json:"rename,omitempty"`
+
+	// Types what a field becomes: number, text, bool or json
+	//
+	// Examples: ["balance=number"]
+	Types []string `json:"types,omitempty"`
+
+	// Sort the field that the items are ordered by, whatever their order in the input
+	//
+	// Examples: balance
+	Sort *string `json:"sort,omitempty"`
+
+	// Desc with sort: the greatest first
+	//
+	// Examples: true
+	Desc *bool `json:"desc,omitempty"`
+
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	//
+	// Examples: fail
+	Invalid *string `json:"invalid,omitempty"`
+
 	// Chunk items in a request, 1 to 8192, or auto
 	//
 	// Examples: 500, auto
@@ -3987,7 +4082,10 @@ type Started struct {
 	PlanVersion int   `json:"plan_version,omitempty"`
 	Items       int64 `json:"items"`
 	Skipped     int64 `json:"skipped"`
-	Existing    bool  `json:"existing"`
+
+	// Invalid items that do not fit the schema: they have failed
+	Invalid  int64 `json:"invalid,omitempty"`
+	Existing bool  `json:"existing"`
 
 	// Key the column or field that the keys came from
 	Key      string   `json:"key,omitempty"`
@@ -4637,6 +4735,21 @@ type PreviewItemsParams struct {
 	// Key the column or field that is the item's key
 	Key string `form:"key,omitempty" json:"key,omitempty"`
 
+	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row
+	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field, like kontonr=id
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes, like balance=number: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
+
 	// Truncated the file goes on: its last row may be cut, and is left out
 	Truncated bool `form:"truncated,omitempty" json:"truncated,omitempty"`
 }
@@ -4729,6 +4842,33 @@ type StartRunParams struct {
 
 	// OnFailure with an order: continue, or stop, and what follows a failed item is not tried
 	OnFailure string `form:"on_failure,omitempty" json:"on_failure,omitempty"`
+
+	// Schema a JSON Schema that the items must fit
+	Schema string `form:"schema,omitempty" json:"schema,omitempty"`
+
+	// Encoding of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
+	NoHeader string `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
+
+	// Sort the field that the items are ordered by, whatever their order in the input
+	Sort string `form:"sort,omitempty" json:"sort,omitempty"`
+
+	// Desc with sort: the greatest first
+	Desc string `form:"desc,omitempty" json:"desc,omitempty"`
+
+	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
+	Invalid string `form:"invalid,omitempty" json:"invalid,omitempty"`
 
 	// Chunk items in a request, 1 to 8192, or auto
 	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
@@ -4915,6 +5055,21 @@ type AddItemsParams struct {
 
 	// Format recognised when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
+
+	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
+	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
+
+	// NoHeader CSV begins with its first row
+	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Columns a column or field to keep; without a header the names of all columns
+	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
+
+	// Rename another name for a column or field, like kontonr=id
+	Rename []string `form:"rename,omitempty" json:"rename,omitempty"`
+
+	// Types what a field becomes, like balance=number: number, text, bool or json
+	Types []string `form:"types,omitempty" json:"types,omitempty"`
 }
 
 // GetItemParams defines parameters for GetItem.
@@ -5513,6 +5668,11 @@ func (c *Client) PreviewItems(ctx context.Context, params PreviewItemsParams, co
 	ask := request{operation: "preview-items", method: http.MethodPost, path: path("/items/preview")}
 	ask.add("format", params.Format, false)
 	ask.add("key", params.Key, false)
+	ask.add("encoding", params.Encoding, false)
+	ask.add("no_header", params.NoHeader, false)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
 	ask.add("truncated", params.Truncated, false)
 	ask.contentType, ask.body = contentType, body
 	err := c.exchange(ctx, ask, &out, options)
@@ -5700,6 +5860,15 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("order_by", params.OrderBy, true)
 	ask.add("partitions", params.Partitions, true)
 	ask.add("on_failure", params.OnFailure, true)
+	ask.add("schema", params.Schema, true)
+	ask.add("encoding", params.Encoding, true)
+	ask.add("no_header", params.NoHeader, true)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
+	ask.add("sort", params.Sort, true)
+	ask.add("desc", params.Desc, true)
+	ask.add("invalid", params.Invalid, true)
 	ask.add("chunk", params.Chunk, true)
 	ask.add("chunk_bytes", params.ChunkBytes, true)
 	ask.add("chunk_time", params.ChunkTime, true)
@@ -6000,6 +6169,11 @@ func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams
 	ask.add("idempotency_key", params.IdempotencyKey, false)
 	ask.add("key", params.Key, false)
 	ask.add("format", params.Format, false)
+	ask.add("encoding", params.Encoding, false)
+	ask.add("no_header", params.NoHeader, false)
+	ask.add("columns", params.Columns, true)
+	ask.add("rename", params.Rename, true)
+	ask.add("types", params.Types, true)
 	ask.contentType, ask.body = contentType, body
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
@@ -6567,4 +6741,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of e7923049495e32752558ddc6993be381, is 6fd0dedeab3c34b4b6f57bfc8ddd3450d7acbdc32625afe0e142332b80c5567e.
+// Of 528d9e251bf7efa130d67be24b7d4737, is d2f1a03635fc17ffc3259215bdf28dc0cf21cfdf436c5409656548fd4bbf5392.

@@ -120,7 +120,7 @@ func (s *Spec) readSettings(v strictyaml.Value) error {
 					return set(v, func(text string) error { return s.Settings.SetStep(step + "." + name + "=" + text) })
 				})
 			})
-		case "retry_codes", "never_retry":
+		case "retry_codes", "never_retry", "columns", "rename", "types":
 			return v.List(func(v strictyaml.Value) error {
 				return set(v, func(text string) error { return s.Settings.Set(name, text) })
 			})

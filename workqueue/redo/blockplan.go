@@ -23,6 +23,7 @@ type blockPlan struct {
 	slices []*liveSlice
 	moves  []stepMoves
 	wanted []bitfield.Set // by step
+	never  []bitfield.Set // by step: invalid, of which nothing is done again
 }
 
 // stepMoves is what becomes of the items of a block at one step.
@@ -42,7 +43,7 @@ type stepMoves struct {
 // redoPlanes reads what is locked.
 const redoPlanes = `
 SELECT step, block, size, payload_bytes, ready, coalesce(held, B'0'::bit(8192)), done, failed,
-       coalesce(skipped, B'0'::bit(8192))
+       coalesce(skipped, B'0'::bit(8192)), coalesce(invalid, B'0'::bit(8192))
 FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3) ORDER BY block, step`
 
 // readColumns reads some of the blocks, decides what becomes of them, and hands them on in order.
@@ -56,15 +57,16 @@ func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func
 	var size int
 	var bytes int64
 	var p plane.Planes
+	var invalid bitfield.Set
 	var all []*blockPlan
 	to := []any{&step, &block, &size, &bytes, pgbits.Into(&p.Ready), pgbits.Into(&p.Held), pgbits.Into(&p.Done),
-		pgbits.Into(&p.Failed), pgbits.Into(&p.Skipped)}
+		pgbits.Into(&p.Failed), pgbits.Into(&p.Skipped), pgbits.Into(&invalid)}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		if len(all) == 0 || all[len(all)-1].block != block {
 			all = append(all, r.newBlockPlan(block, size))
 		}
 		c := all[len(all)-1]
-		c.at[step], c.bytes[step], c.there[step] = p, bytes, true
+		c.at[step], c.bytes[step], c.there[step], c.never[step] = p, bytes, true, invalid
 		return nil
 	})
 	if err != nil {
@@ -82,7 +84,8 @@ func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func
 func (r *redo) newBlockPlan(block workqueue.Block, size int) *blockPlan {
 	n := len(r.steps)
 	c := &blockPlan{block: block, size: size, bytes: make([]int64, n), at: make([]plane.Planes, n), there: make([]bool, n),
-		live: make([]bitfield.Set, n), slices: r.live[block], moves: make([]stepMoves, n), wanted: make([]bitfield.Set, n)}
+		live: make([]bitfield.Set, n), slices: r.live[block], moves: make([]stepMoves, n), wanted: make([]bitfield.Set, n),
+		never: make([]bitfield.Set, n)}
 	for _, s := range c.slices {
 		c.live[s.step] = c.live[s.step].Or(s.remaining)
 	}
@@ -106,7 +109,7 @@ func (r *redo) decide(c *blockPlan) {
 			m.up = m.up.Or(c.moves[need].up).Or(c.moves[need].reset)
 		}
 		outcome := p.Done.Or(p.Failed)
-		m.reset = c.wanted[s].And(r.takes(p, &c.live[s]))
+		m.reset = c.wanted[s].And(r.takes(p, &c.live[s])).AndNot(c.never[s])
 		after := m.up.AndNot(m.reset)
 		if r.again {
 			m.again = after.And(outcome)

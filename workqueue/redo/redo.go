@@ -66,6 +66,7 @@ type stepSum struct {
 	leftOut   int64 // of a step after: left out still
 
 	pending int64                    // wanted of a named step, and to be done anyway
+	invalid int64                    // wanted, and not fit for the schema of the run
 	out     int64                    // wanted, and out at a service
 	waits   map[workqueue.Step]int64 // wanted, and waiting for a step
 	causes  map[workqueue.Step]int64 // wanted, and left out because a step failed

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -143,9 +144,14 @@ func (r *rerun) mayRerun(ctx context.Context) error {
 	return err
 }
 
+// invalid reports whether items were wanted that are never done again.
+func (r *rerun) invalid() bool {
+	return slices.ContainsFunc(r.sums, func(sum stepSum) bool { return sum.invalid > 0 })
+}
+
 func (r *rerun) nothing(some bool) error {
 	e := &NothingToRerunError{Run: r.run, Select: r.Select, failed: some}
-	if !r.graph.Single() && !some {
+	if !r.graph.Single() && !some || r.invalid() {
 		e.Why = r.notes()
 	}
 	return e

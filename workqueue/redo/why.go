@@ -21,6 +21,8 @@ func (r *redo) explain(c *blockPlan, s workqueue.Step, sum *stepSum) {
 	pending, out := rest.And(p.Ready.Or(p.Held)), rest.And(c.live[s])
 	sum.pending += int64(pending.Count())
 	sum.out += int64(out.Count())
+	invalid := rest.And(c.never[s])
+	sum.invalid += int64(invalid.Count())
 	if sum.waits == nil {
 		sum.waits, sum.causes = map[workqueue.Step]int64{}, map[workqueue.Step]int64{}
 	}
@@ -73,6 +75,8 @@ func (r *redo) notes() (notes []string) {
 			}
 		}
 		say(sum.pending, " to be done at step %s anyway", name)
+		say(sum.invalid, " invalid: what does not fit the schema of the run is asked of nobody; start a run with that data "+
+			"corrected")
 		if !r.take.live {
 			say(sum.out, " out at step %s", name)
 		}

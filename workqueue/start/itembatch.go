@@ -27,7 +27,8 @@ type itemBatch struct {
 // itemRow is an item in the arena: the key from start to mid, the payload from mid to end.
 type itemRow struct {
 	start, mid, end, line int
-	lane                  int64 // that it stands in, if the run has lanes
+	lane                  int64  // that it stands in, if the run has lanes
+	invalid               string // why it has failed already; empty: it has not
 }
 
 func (b *itemBatch) reset(base int) {
@@ -37,7 +38,7 @@ func (b *itemBatch) reset(base int) {
 func (b *itemBatch) full() bool { return len(b.rows) >= batchRows || len(b.arena) >= batchBytes }
 
 func (b *itemBatch) add(item *LoadItem, lane int64) {
-	row := itemRow{start: len(b.arena), line: item.Line, lane: lane}
+	row := itemRow{start: len(b.arena), line: item.Line, lane: lane, invalid: item.Invalid}
 	b.arena = append(b.arena, item.Key...)
 	row.mid = len(b.arena)
 	b.arena = append(b.arena, item.Payload...)

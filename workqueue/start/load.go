@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // OnDuplicate says what intake does with an item whose key the run already has.
@@ -43,6 +44,7 @@ type LoadRequest struct {
 	MaxFailed      string              // how many failed items hold the run: "", "500" or "1%"
 	Canary         int                 // items that are tried before all others; 0: none
 	CanaryAuto     bool                // go on without an operator when no more of them failed than MaxFailed allows
+	Content        *Content            // what an idempotency key stands for; nil: that is in the key
 	Order          *workqueue.RunOrder // items of the same value go one after the other; nil: all of them side by side
 
 	// Sealing is the last that is done in the transaction that sets the run going; an error undoes it. See
@@ -55,6 +57,7 @@ type LoadItem struct {
 	Key     string
 	Payload []byte // a JSON value in UTF-8 without NUL
 	Line    int    // where it stands in its source, for errors; 0 when it has no line
+	Invalid string // it fails with CodeInvalid and this reason, and nobody is asked about it; of loads without an order
 }
 
 // Loaded is the outcome of a load.
@@ -62,7 +65,10 @@ type Loaded struct {
 	Run      workqueue.RunID
 	Items    int64
 	Skipped  int64 // duplicates left out
+	Invalid  int64 // of the items, those that have failed already
 	Existing bool  // the idempotency key was known: this is the run that was made with it
+
+	Completions []settle.Completion // of the run, when none of its items is left to be worked on
 }
 
 // maxItems is the largest number of items in a run: ordinals are 31 bits, and whole blocks.
@@ -78,13 +84,14 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 	if err := req.validate(); err != nil {
 		return Loaded{}, err
 	}
-	if known, err := s.byIdempotencyKey(ctx, req); err != nil || known.Existing {
+	l := &loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next}
+	l.digestItems()
+	if known, err := s.byIdempotencyKey(ctx, l); err != nil || known.Existing {
 		return known, err
 	}
-	l := &loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next}
 	out, err := l.load(ctx)
 	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") { // another load with the key was faster
-		known, err := s.byIdempotencyKey(ctx, req)
+		known, err := s.byIdempotencyKey(ctx, l)
 		if err == nil && !known.Existing {
 			err = fmt.Errorf("load run: another load with idempotency key %q failed just now; start again",
 				req.IdempotencyKey)
@@ -160,20 +167,19 @@ func validateParams(params map[string]string) error {
 }
 
 const runByIdempotencyKey = `
-SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened, plan, spec = $2 AND params = $3
-FROM batchrun WHERE idempotency_key = $1`
+SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened FROM batchrun WHERE idempotency_key = $1`
 
-func (s Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, error) {
+func (s Store) byIdempotencyKey(ctx context.Context, l *loader) (Loaded, error) {
+	req := &l.req
 	if req.IdempotencyKey == "" {
 		return Loaded{}, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout) // a leader that starts runs has no time limit
+	asking, cancel := context.WithTimeout(ctx, database.TxTimeout) // a leader that starts runs has no time limit
 	defer cancel()
 	out := Loaded{Existing: true}
-	var plan string
-	var unsealed, opened, same bool
-	err := s.db.Pool.QueryRow(ctx, runByIdempotencyKey, req.IdempotencyKey, req.spec(), req.params()).
-		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &opened, &plan, &same)
+	var unsealed, opened bool
+	err := s.db.Pool.QueryRow(asking, runByIdempotencyKey, req.IdempotencyKey).
+		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &opened)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return Loaded{}, nil
@@ -186,11 +192,25 @@ func (s Store) byIdempotencyKey(ctx context.Context, req LoadRequest) (Loaded, e
 	case opened:
 		return Loaded{}, &workqueue.StateError{Run: out.Run, State: "a run that was opened",
 			Op: fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey), Fix: "use another key for another run"}
-	case !same:
-		return Loaded{}, &workqueue.StateError{Run: out.Run, State: "of plan " + plan + " with other settings",
-			Op: fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey), Fix: "use another key for another run"}
 	}
-	return out, nil
+	return l.compare(asking, out)
+}
+
+const specOfRun = `SELECT spec FROM batchrun WHERE id = $1`
+
+// Spec returns the plan that a run was started with, as it was given. The error wraps ErrNotFound when there is no such
+// run.
+func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMessage, err error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	err = s.db.Pool.QueryRow(ctx, specOfRun, run).Scan(&spec)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = workqueue.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the plan of run %s: %w", run, err)
+	}
+	return spec, nil
 }
 
 const planByIdempotencyKey = `

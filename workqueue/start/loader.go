@@ -17,10 +17,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // loader is one load under way.
 type loader struct {
+	invalid     []invalidItem
+	refused     int    // invalid items that were read
+	first       string // why the first of them is
+	completions []settle.Completion
+
 	store   *database.DB
 	req     LoadRequest
 	run     workqueue.RunID
@@ -29,9 +35,10 @@ type loader struct {
 	items   int64
 	skipped int64
 	sizes   []int64 // payload bytes of each block
-	unsure  bool    // whether the run's row was committed
-	whole   bool    // all of it is one transaction
-	counted bool    // and it was known before how many items there are
+	digest  *itemDigest
+	unsure  bool // whether the run's row was committed
+	whole   bool // all of it is one transaction
+	counted bool // and it was known before how many items there are
 }
 
 func (l *loader) load(ctx context.Context) (Loaded, error) {
@@ -50,7 +57,8 @@ func (l *loader) load(ctx context.Context) (Loaded, error) {
 	if err != nil {
 		return Loaded{}, err
 	}
-	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped}, nil
+	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped, Invalid: int64(len(l.invalid)),
+		Completions: l.completions}, nil
 }
 
 // undo takes back what a load that failed has written. A commit whose answer was lost may have succeeded: when the run
@@ -98,18 +106,26 @@ func (l *loader) begin(ctx context.Context, limit time.Duration, f func(context.
 func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 	var item LoadItem
 	for !b.full() {
-		item.Line = 0
+		item.Line, item.Invalid = 0, ""
 		if err := l.next(&item); err != nil {
 			return b, err
 		}
 		if b.base+len(b.rows) >= maxItems {
 			return b, fmt.Errorf("more than %d items; split them over several runs", maxItems)
 		}
+		if item.Invalid != "" {
+			if err := l.reject(&item); err != nil {
+				return b, err
+			}
+		}
 		lane, err := l.lane(&item, b.base+len(b.rows))
 		if err != nil {
 			return b, err
 		}
 		b.add(&item, lane)
+		if l.digest != nil {
+			l.digest.add(&item)
+		}
 	}
 	return b, nil
 }
@@ -118,7 +134,7 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 	l.whole = true
 	err := l.begin(ctx, database.LoadTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		l.items, l.skipped, l.sizes, l.lines = 0, 0, nil, lineIndex{}
+		l.items, l.skipped, l.sizes, l.lines, l.invalid, l.completions = 0, 0, nil, lineIndex{}, nil, nil
 		if l.counted = l.req.OnDuplicate != DuplicateSkip; l.counted {
 			l.account(b)
 		}
@@ -239,6 +255,9 @@ func (l *loader) account(b *itemBatch) {
 		}
 		l.sizes[block] += int64(row.end - row.mid)
 		l.lines.add(int(l.items), b.rows[i].line)
+		if row.invalid != "" {
+			l.invalid = append(l.invalid, invalidItem{int(l.items), row.invalid})
+		}
 		l.items++
 	}
 	l.skipped += b.skipped

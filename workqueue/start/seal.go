@@ -59,6 +59,9 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
 		return err
 	}
+	if content := l.content(); content != nil {
+		batch.Queue(keepContent, l.run, content)
+	}
 	if err := pg.Leave(ctx, tx, batch); err != nil {
 		return fmt.Errorf("seal run %s: %w", l.run, err)
 	}
@@ -71,6 +74,9 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	err = ledger.AddEvent(ctx, tx, l.run, 1, workqueue.EventStarted, map[string]any{"plan": l.req.Plan, "items": l.items})
+	if err == nil {
+		err = l.failInvalid(ctx, tx)
+	}
 	if err == nil && l.req.Sealing != nil {
 		err = l.req.Sealing(ctx, tx, l.run)
 	}
@@ -116,6 +122,7 @@ func (l *loader) settings() map[string]any {
 	var d ledger.Difference
 	d.Add("version", 0, l.req.PlanVersion)
 	d.Add("skipped", int64(0), l.skipped)
+	d.Add("invalid", 0, len(l.invalid))
 	d.Add("priority", 0, l.req.Priority)
 	d.Add("max_failed", "", l.req.MaxFailed)
 	d.Add("canary", 0, l.req.Canary)

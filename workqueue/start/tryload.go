@@ -53,16 +53,17 @@ func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next fu
 	if err := req.validate(); err != nil {
 		return Tried{}, err
 	}
-	if known, err := s.byIdempotencyKey(ctx, req); err != nil || known.Existing {
-		return Tried{Loaded: known}, err
-	}
 	t := &trial{loader: loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next}, keys: newKeyLog(dir)}
+	t.digestItems()
+	if known, err := s.byIdempotencyKey(ctx, &t.loader); err != nil || known.Existing {
+		return Tried{Loaded: known}, errors.Join(err, t.keys.close())
+	}
 	err := errors.Join(t.read(), t.keys.close())
 	if err == nil {
 		err = t.rehearse(ctx)
 	}
 	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") { // another load with the key was faster
-		known, err := s.byIdempotencyKey(ctx, req)
+		known, err := s.byIdempotencyKey(ctx, &t.loader)
 		return Tried{Loaded: known}, err
 	}
 	if err != nil {
@@ -128,7 +129,7 @@ func (t *trial) settle(items int64) error {
 		return twins.first
 	}
 	t.skipped, t.items = twins.items, items-twins.items
-	t.out.Items, t.out.Skipped = t.items, t.skipped
+	t.out.Items, t.out.Skipped, t.out.Invalid = t.items, t.skipped, int64(t.refused)
 	t.out.Bytes -= twins.bytes
 	for rest := t.items; rest > 0; rest -= bitfield.Size { // which payloads stand in a block is of no matter here
 		t.sizes = append(t.sizes, t.out.Bytes*min(rest, bitfield.Size)/t.items)

@@ -16,6 +16,7 @@ type Commands struct {
 	Apply  planApply  `cmd:"" help:"Put a plan on record: the next version of its name, unless nothing has changed."`
 	List   planList   `cmd:"" help:"List plans on record, or the versions of one."`
 	Show   planShow   `cmd:"" help:"A plan as it was applied."`
+	Infer  planInfer  `cmd:"" help:"Propose a JSON Schema of items, from the first rows of a file."`
 	Delete planDelete `cmd:"" help:"Take a plan off the record; runs keep what they started with."`
 }
 

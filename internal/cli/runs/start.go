@@ -3,6 +3,7 @@ package runs
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
@@ -21,8 +23,9 @@ type runStart struct {
 	Format         string            `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
 	Param          map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
 	Name           string            `help:"A name to find the run by." placeholder:"TEXT"`
-	IdempotencyKey string            `help:"Starting again with the same key gives the run that is there." placeholder:"K"`
+	IdempotencyKey string            `help:"Starting the same again with the same key gives the run that is there; other content is refused." placeholder:"K"`
 	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
+	Schema         string            `help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
 	DryRun         bool              `help:"Start nothing; read and check everything, and say what would be started."`
 	Wait           bool              `help:"Watch until the run ends; exit 3 when items failed."`
 	itemFlags
@@ -116,7 +119,22 @@ func (r *runStart) settings() (plan cli.PlanFile, settings client.RunSettings, e
 		settings.PlanRef = r.Plan
 	}
 	over, err := r.overrides()
+	if err == nil && r.Schema != "" {
+		over.Schema, err = readSchema(r.Schema)
+	}
 	return plan, settings, cmp.Or(err, layOver(&settings, &over))
+}
+
+// readSchema reads the file of a schema.
+func readSchema(name string) (json.RawMessage, error) {
+	file, err := cli.ReadText("--schema", name, strings.NewReader(""), itemschema.MaxBytes)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := itemschema.Compile([]byte(file.Text)); err != nil {
+		return nil, cli.Usage(fmt.Sprintf("--schema %s: %v", name, err))
+	}
+	return json.RawMessage(file.Text), nil
 }
 
 // Explain says what is wrong with the plan, if that is why the server refused the run.
@@ -146,6 +164,9 @@ func (r *runStart) report(term *cli.Console, s client.Started) error {
 	skipped := ""
 	if s.Skipped > 0 {
 		skipped = fmt.Sprintf(" (%s duplicates skipped)", cli.Count(s.Skipped))
+	}
+	if s.Invalid > 0 {
+		skipped += fmt.Sprintf(" (%s invalid, which have failed: tranche run errors %s)", cli.Count(s.Invalid), s.Run)
 	}
 	plan := cli.Inert(s.Plan)
 	if s.PlanVersion > 0 {

@@ -1,0 +1,318 @@
+package gather
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/gather/strictyaml"
+)
+
+// What becomes of items that do not fit the schema.
+const (
+	InvalidFail   = "fail"   // they have failed, with code invalid, and nobody is asked about them
+	InvalidRefuse = "refuse" // nothing is started: the default, which plans keep as ""
+)
+
+// Items is what the items of a plan's runs must look like.
+type Items struct {
+	Schema  json.RawMessage `json:"schema,omitempty"`  // a JSON Schema; nil: anything
+	Invalid string          `json:"invalid,omitempty"` // InvalidFail, or ""
+
+	Encoding string            `json:"encoding,omitempty"`  // of texts; empty: UTF-8, or as a byte order mark says
+	NoHeader bool              `json:"no_header,omitempty"` // CSV begins with its first row
+	Columns  []string          `json:"columns,omitempty"`   // that are kept; without a header the names of all
+	Rename   map[string]string `json:"rename,omitempty"`    // new names by old ones
+	Types    map[string]string `json:"types,omitempty"`     // what fields become: number, text, bool or json
+	Sort     string            `json:"sort,omitempty"`      // the field that they are ordered by
+	Desc     bool              `json:"desc,omitempty"`      // with Sort: the greatest first
+}
+
+// given reports whether anything is said.
+func (i *Items) given() bool {
+	return len(i.Schema) > 0 || i.Invalid != "" || i.Encoding != "" || i.NoHeader || len(i.Columns) > 0 ||
+		len(i.Rename) > 0 || len(i.Types) > 0 || i.Sort != "" || i.Desc
+}
+
+func (i *Items) clone() Items {
+	out := *i
+	out.Schema, out.Columns = bytes.Clone(i.Schema), slices.Clone(i.Columns)
+	out.Rename, out.Types = maps.Clone(i.Rename), maps.Clone(i.Types)
+	return out
+}
+
+func encodings() []string {
+	return []string{"utf-8", "latin-1", "windows-1252", "utf-16", "utf-16le", "utf-16be"}
+}
+
+func types() []string { return []string{"number", "text", "bool", "json"} }
+
+// maxColumns bounds lists of columns.
+const maxColumns = 10_000
+
+var errInvalid = fmt.Errorf("want %s or %s", InvalidRefuse, InvalidFail)
+
+// parseInvalid reads what becomes of invalid items, and returns the form in which plans keep it.
+func parseInvalid(text string) (string, error) {
+	switch text {
+	case "", InvalidRefuse:
+		return "", nil
+	case InvalidFail:
+		return text, nil
+	}
+	return "", errInvalid
+}
+
+func readItems(into *Items) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		return v.Fields(
+			strictyaml.Field{Name: "schema", Read: strictyaml.JSON(&into.Schema)},
+			strictyaml.Field{Name: "invalid", Read: canonical(&into.Invalid, parseInvalid)},
+			strictyaml.Field{Name: "encoding", Read: canonical(&into.Encoding, parseEncoding)},
+			strictyaml.Field{Name: "no_header", Read: strictyaml.Truth(&into.NoHeader)},
+			strictyaml.Field{Name: "columns", Read: texts(&into.Columns)},
+			strictyaml.Field{Name: "rename", Read: pairs(&into.Rename, "new names by old ones, like kontonr: id")},
+			strictyaml.Field{Name: "types", Read: pairs(&into.Types, "types of fields, like balance: number")},
+			strictyaml.Field{Name: "sort", Read: text(&into.Sort)},
+			strictyaml.Field{Name: "desc", Read: strictyaml.Truth(&into.Desc)},
+		)
+	}
+}
+
+// parseEncoding reads the name of an encoding, and returns the form in which plans keep it.
+func parseEncoding(name string) (string, error) {
+	word := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+	for also, is := range map[string]string{"utf8": "utf-8", "latin1": "latin-1", "iso-8859-1": "latin-1",
+		"cp1252": "windows-1252", "utf16": "utf-16"} {
+		if word == also {
+			word = is
+		}
+	}
+	if word == "" || slices.Contains(encodings(), word) {
+		return word, nil
+	}
+	return "", fmt.Errorf("want one of %s", strings.Join(encodings(), ", "))
+}
+
+// pairs reads texts by names.
+func pairs(into *map[string]string, want string) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		*into = map[string]string{}
+		return v.Entries(want, func(name string, v strictyaml.Value) error {
+			var said string
+			err := text(&said)(v)
+			(*into)[name] = said
+			return err
+		})
+	}
+}
+
+// checkReading looks at how items are read.
+func (i *Items) checkReading(prefix string) error {
+	if word, err := parseEncoding(i.Encoding); err != nil || word != i.Encoding {
+		return fieldError(prefix+"encoding", "want one of %s; this is %.40q", strings.Join(encodings(), ", "), i.Encoding)
+	}
+	names := map[string]bool{}
+	for _, name := range i.Columns {
+		if err := checkColumn(prefix+"columns", name); err != nil {
+			return err
+		}
+		if names[name] {
+			return fieldError(prefix+"columns", "%.40q stands twice", name)
+		}
+		names[name] = true
+	}
+	if n := len(i.Columns) + len(i.Rename) + len(i.Types); n > maxColumns {
+		return fieldError(prefix+"columns", "%d columns are named, with rename and types; at most %d are allowed", n,
+			maxColumns)
+	}
+	called := map[string]bool{}
+	for _, old := range slices.Sorted(maps.Keys(i.Rename)) {
+		err := cmp.Or(checkColumn(prefix+"rename", old), checkColumn(prefix+"rename", i.Rename[old]))
+		if err == nil && called[i.Rename[old]] {
+			err = fieldError(prefix+"rename", "two columns are renamed to %.40q", i.Rename[old])
+		}
+		if err != nil {
+			return err
+		}
+		called[i.Rename[old]] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(i.Types)) {
+		if err := checkColumn(prefix+"types", name); err != nil {
+			return err
+		}
+		if !slices.Contains(types(), i.Types[name]) {
+			return fieldError(prefix+"types", "%.40s: want one of %s; this is %.40q", name, strings.Join(types(), ", "),
+				i.Types[name])
+		}
+	}
+	if i.Sort != "" {
+		return checkColumn(prefix+"sort", i.Sort)
+	}
+	return nil
+}
+
+// checkColumn says why a text cannot be the name of a column.
+func checkColumn(field, name string) error {
+	const most = 512
+	if name == "" || len(name) > most || !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 {
+		return fieldError(field, "%.40q is no name of a column: want 1 to %d bytes of text", name, most)
+	}
+	return nil
+}
+
+// canonical reads a word of which there are several forms. What is none stays as it is, for Validate to refuse.
+func canonical(into *string, parse func(string) (string, error)) func(strictyaml.Value) error {
+	return func(v strictyaml.Value) error {
+		err := text(into)(v)
+		if said, wrong := parse(*into); err == nil && wrong == nil {
+			*into = said
+		}
+		return err
+	}
+}
+
+// checkItems looks at each setting of the items by itself, and at what goes together. Errors name the settings with a
+// prefix.
+func (i *Items) check(prefix string) error {
+	if err := i.checkReading(prefix); err != nil {
+		return err
+	}
+	if i.Invalid != "" && i.Invalid != InvalidFail {
+		return fieldError(prefix+"invalid", "%v; this is %.40q", errInvalid, i.Invalid)
+	}
+	if len(i.Schema) > 0 {
+		_, err := itemschema.Compile(i.Schema)
+		if bad, ok := errors.AsType[*itemschema.Error](err); ok {
+			return fieldError(prefix+"schema", "%s", bad.Reason)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkItems looks at the plan's items, and at what does not go with them.
+func (p *Plan) checkItems() error {
+	if err := p.Items.check("items."); err != nil {
+		return err
+	}
+	if p.Items.Desc && p.Items.Sort == "" {
+		return fieldError("items.desc", "it is about the order of items, which have none; set items.sort, or leave this out")
+	}
+	switch {
+	case p.Items.Invalid == "":
+	case len(p.Items.Schema) == 0:
+		return fieldError("items.invalid", "there is no schema that items could not fit; set items.schema, or leave this out")
+	case p.Order.Set():
+		return fieldError("items.invalid", "it does not go with order_by: an item that is not worked on would be passed by "+
+			"those behind it; have such items refused, or leave order_by out")
+	}
+	for i := range p.Steps {
+		if p.Items.Invalid != "" && p.Steps[i].Optional {
+			return fieldError("items.invalid", "it does not go with optional steps, like %s: what needs them would be asked "+
+				"about items that do not fit; have such items refused, or leave optional out", p.Steps[i].Name)
+		}
+	}
+	return nil
+}
+
+// layItems lays what one run says of its items over what the plan says.
+func (o *Overrides) layItems(plan *Plan) {
+	if len(o.Schema) > 0 {
+		plan.Items.Schema = o.Schema
+	}
+	set(&plan.Items.NoHeader, o.NoHeader)
+	set(&plan.Items.Sort, o.Sort)
+	set(&plan.Items.Desc, o.Desc)
+	if o.Encoding != nil {
+		plan.Items.Encoding = *o.Encoding
+		if said, err := parseEncoding(*o.Encoding); err == nil {
+			plan.Items.Encoding = said
+		}
+	}
+	if len(o.Columns) > 0 {
+		plan.Items.Columns = o.Columns
+	}
+	if len(o.Rename) > 0 {
+		plan.Items.Rename = byName(o.Rename)
+	}
+	if len(o.Types) > 0 {
+		plan.Items.Types = byName(o.Types)
+	}
+	if o.Invalid != nil {
+		plan.Items.Invalid = *o.Invalid
+		if said, err := parseInvalid(*o.Invalid); err == nil {
+			plan.Items.Invalid = said
+		}
+	}
+}
+
+// byName reads NAME=VALUE; what has another form is found by checkPairs.
+func byName(texts []string) map[string]string {
+	all := map[string]string{}
+	for _, text := range texts {
+		name, value, _ := strings.Cut(text, "=")
+		all[name] = value
+	}
+	return all
+}
+
+var errNoPair = errors.New("want NAME=VALUE")
+
+// checkPairs finds settings of items that are no pairs.
+func (o *Overrides) checkPairs() error {
+	for field, texts := range map[string][]string{"rename": o.Rename, "types": o.Types} {
+		seen := map[string]bool{}
+		for _, text := range texts {
+			name, _, found := strings.Cut(text, "=")
+			if !found || name == "" || seen[name] {
+				return fieldError(field, "%v, each name once; this is %.40q", errNoPair, text)
+			}
+			seen[name] = true
+		}
+	}
+	return nil
+}
+
+// itemSettings are those of an Overrides.
+func (o *Overrides) itemSettings() []setting {
+	return []setting{
+		{"schema", o.readSchema},
+		{"invalid", reading(&o.Invalid, parseInvalidWord)},
+		{"encoding", reading(&o.Encoding, parseEncoding)},
+		{"no_header", reading(&o.NoHeader, readTruth)},
+		{"columns", adding(&o.Columns)},
+		{"rename", adding(&o.Rename)},
+		{"types", adding(&o.Types)},
+		{"sort", reading(&o.Sort, readAny)},
+		{"desc", reading(&o.Desc, readTruth)},
+	}
+}
+
+func (o *Overrides) readSchema(text string) error {
+	if o.Schema != nil {
+		return errTwice
+	}
+	if !json.Valid([]byte(text)) {
+		return errors.New("want a JSON Schema")
+	}
+	o.Schema = json.RawMessage(text)
+	return nil
+}
+
+// parseInvalidWord keeps a default that was said: it is laid over a plan that says otherwise.
+func parseInvalidWord(text string) (string, error) {
+	_, err := parseInvalid(text)
+	return text, err
+}
+
+func readAny(text string) (string, error) { return text, nil }

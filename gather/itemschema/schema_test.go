@@ -1,0 +1,155 @@
+package itemschema_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/gather/itemschema"
+)
+
+const accounts = `{"type":"object","required":["id","balance"],"properties":{
+	"id":{"type":"string","minLength":3,"maxLength":6},"balance":{"type":"string","pattern":"^-?[0-9]+\\.[0-9]{2}$"},
+	"kind":{"enum":["giro","savings",7]},"limit":{"type":["integer","null"],"minimum":0,"exclusiveMaximum":1000},
+	"opened":{"type":"string","format":"date"},
+	"address":{"type":"object","required":["city"],"properties":{"city":{"type":"string"}},"additionalProperties":false},
+	"tags":{"type":"array","items":{"type":"string"}}}}`
+
+//nolint:lll // a row is a line
+func TestCheckSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	schema, err := itemschema.Compile([]byte(accounts))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]string{
+		`{"id":"C-1","balance":"1.00"}`: "",
+		`{"id":"C-1","balance":"1.00","kind":"giro","limit":999,"opened":"2024-02-29","more":[1,{}]}`: "",
+		`{"id":"C-1","balance":"1.00","limit":null,"kind":7,"tags":["a"],"address":{"city":"Oslo"}}`:  "",
+		`{"id":"C-1","balance":"1.00","limit":0}`:                                                     "",
+		`{"id":"C-1","balance":"1.00","limit":5.0}`:                                                   "",
+		`{"id":"C\u002d1","balance":"1.00"}`:                                                          "",
+		`{"i\u0064":"C-1","balance":"1.00"}`:                                                          "",
+		`{"id":"C-1","saldo":"1.00"}`:                                                                 "balance: it is missing",
+		`{"id":"C-1","balance":1.00}`:                                                                 "balance: got number, want string",
+		`{"id":"C-1","balance":"1"}`:                                                                  "balance: '1' does not match pattern",
+		`{"id":"C-1","balance":"1.00","limit":1000}`:                                                  "limit: exclusiveMaximum",
+		`{"id":"C-1","balance":"1.00","limit":-1}`:                                                    "limit: minimum: got -1, want 0",
+		`{"id":"C-1","balance":"1.00","limit":1.5}`:                                                   "limit: got number, want null or integer",
+		`{"id":"C-1","balance":"1.00","limit":1e999999}`:                                              "has too many digits",
+		`{"id":"C-1","balance":"1.00","kind":"gold"}`:                                                 "kind: value must be one of",
+		`{"id":"C-1","balance":"1.00","opened":"2023-02-29"}`:                                         "opened: '2023-02-29' is not valid date",
+		`{"id":"C-1","balance":"1.00","address":{"city":"Oslo","zip":1}}`:                             "address.zip: the schema has no such field",
+		`{"id":"C-1","balance":"1.00","address":{}}`:                                                  "address.city: it is missing",
+		`{"id":"C-1","balance":"1.00","tags":["a",1]}`:                                                "tags.1: got number, want string",
+		`{"id":"C","balance":"1.00"}`:                                                                 "id: minLength: got 1, want 3",
+		`{}`:                                                                                          "balance: it is missing; id: it is missing",
+	}
+	checker := schema.NewChecker()
+	for item, want := range tests {
+		var got []string
+		for _, fault := range checker.Check([]byte(item)) {
+			got = append(got, fault.String())
+		}
+		if all := strings.Join(got, "; "); (all == "") != (want == "") || !strings.Contains(all, want) {
+			t.Errorf("%s: got %q, want %q", item, all, want)
+		}
+	}
+}
+
+func TestCompileRefuses(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"type":`:                          "not valid JSON",
+		`true`:                              "want an object",
+		`{"type":"strin"}`:                  "it is no JSON Schema: type",
+		`{"$ref":"file:///etc/passwd"}`:     "may not leave the schema",
+		`{"$ref":"https://example.org/s"}`:  "may not leave the schema",
+		`{"pattern":"("}`:                   "it is no JSON Schema",
+		strings.Repeat(" ", 64<<10) + "{}":  "at most 65536",
+		`{"$schema":"https://example.org"}`: "may not leave the schema",
+	} {
+		if _, err := itemschema.Compile([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60s: got %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestGuessFitsWhatItWasMadeOf(t *testing.T) {
+	t.Parallel()
+	items := []string{
+		`{"id":"C-1","balance":"1.00","n":1,"on":"2024-01-31","note":"","at":"2024-01-31T10:00:00Z"}`,
+		`{"id":"C-2","balance":"-20","n":2.5,"on":"2024-02-29","note":"x","x":null,"list":[1]}`,
+	}
+	var guess itemschema.Guess
+	for _, item := range items {
+		if err := guess.Add([]byte(item)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = `{"type":"object","required":["id","balance","n","on","note"],"properties":{` +
+		`"id":{"minLength":1,"type":"string"},"balance":{"pattern":"^-?[0-9]+(\\.[0-9]+)?$","type":"string"},` +
+		`"n":{"type":"number"},"on":{"format":"date","type":"string"},"note":{"type":"string"},` +
+		`"at":{"format":"date-time","type":"string"},"x":{"type":"null"},"list":{"type":"array"}}}`
+	if got := string(guess.Schema()); got != want {
+		t.Errorf("got %s", got)
+	}
+	schema, err := itemschema.Compile(guess.Schema())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range items {
+		if faults := schema.NewChecker().Check([]byte(item)); faults != nil {
+			t.Errorf("%s: %v", item, faults)
+		}
+	}
+	if faults := schema.NewChecker().Check([]byte(`{"id":"C-3","saldo":"3"}`)); len(faults) == 0 {
+		t.Error("a renamed column fits")
+	}
+}
+
+// FuzzCheck holds what is known to fit without the library against the library.
+//
+//nolint:lll // as above
+func FuzzCheck(f *testing.F) {
+	values := []string{`"C-1"`, `"1.00"`, `1`, `-0`, `1.0`, `1e2`, `null`, `true`, `"a\"b"`, `"é"`, `"giro"`, `[]`, `["a",1]`,
+		`{"city":"Oslo"}`, `{"city":1,"x":{}}`, `"2024-02-29"`, `""`, `999.9999999999999999999`, `1000`}
+	schemas := []string{accounts, `{"additionalProperties":{"type":"string"}}`, `{"properties":{"a":{"enum":["a\"b","é"]}}}`,
+		`{"properties":{"a":{"maximum":1000,"minimum":1},"b":{"const":1},"c":{"anyOf":[{"type":"null"},{"minLength":2}]}}}`,
+		`{"required":["a"],"properties":{"a":false}}`, `{"additionalProperties":false,"properties":{"a":{},"b":true}}`,
+		`{"$schema":"http://json-schema.org/draft-04/schema#","properties":{"a":{"minimum":1,"exclusiveMinimum":true}}}`,
+		`{"properties":{"a":{"$ref":"#/$defs/t"}},"$defs":{"t":{"type":"integer"}}}`, `{"patternProperties":{"^a":{"type":"null"}}}`}
+	names := []string{"a", "b", "c", "id", "balance", "kind", "limit", "address", "opened", `i\u0064`}
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6})
+	for s := range schemas {
+		for v := range values {
+			f.Add([]byte{byte(s), 0, byte(v), 1, byte(v + 1), 3, 0, 4, 1, 6, byte(v)})
+		}
+	}
+	f.Fuzz(func(t *testing.T, choice []byte) {
+		if len(choice) == 0 {
+			return
+		}
+		text := schemas[int(choice[0])%len(schemas)]
+		schema, err := itemschema.Compile([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		checker := schema.NewChecker()
+		var fields, seen []string
+		for i := 1; i+1 < len(choice); i += 2 {
+			name := names[int(choice[i])%len(names)]
+			if slices.Contains(seen, name) || name == `i\u0064` && slices.Contains(seen, "id") {
+				continue
+			}
+			seen = append(seen, name)
+			fields = append(fields, `"`+name+`":`+values[int(choice[i+1])%len(values)])
+			for n := range fields { // checkers remember the order of fields
+				item := []byte("{" + strings.Join(fields[n:], ",") + "}")
+				if quick, full := checker.Check(item), schema.CheckInFull(item); (quick == nil) != (full == nil) {
+					t.Fatalf("%s: %s: quick says %v, the library %v", text, item, quick, full)
+				}
+			}
+		}
+	})
+}

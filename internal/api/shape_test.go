@@ -1,0 +1,75 @@
+package api_test
+
+import (
+	"net/url"
+	"slices"
+	"testing"
+)
+
+// How items are read is said in the query, in settings, in a plan, and for an add.
+func TestItemsAreReadAsIsSaid(t *testing.T) {
+	t.Parallel()
+	latin := "kontonr;saldo;x\n7;12.50;J\xfcrgen\n8;900;\n"
+	want := []string{`8 {"id":"8","saldo":900}`, `7 {"id":"7","saldo":12.50}`}
+	query := url.Values{"encoding": {"latin1"}, "columns": {"kontonr", "saldo"}, "rename": {"kontonr=id"},
+		"types": {"saldo=number"}, "sort": {"saldo"}, "desc": {"true"}}
+	const settings = `"encoding":"latin1","columns":["kontonr","saldo"],"rename":["kontonr=id"],` +
+		`"types":["saldo=number"],"sort":"saldo","desc":true`
+	const plan = "items: {encoding: latin1, columns: [kontonr, saldo], rename: {kontonr: id}, types: {saldo: number}, " +
+		"sort: saldo, desc: true}\nsteps: [{endpoint: echo}]\n"
+	for name, start := range map[string]func(b *bench){
+		"query":    func(b *bench) { b.want("/runs?endpoint=echo&"+query.Encode(), latin, 201, `"key":"id"`) },
+		"settings": func(b *bench) { b.multi(201, `{"endpoint":"echo",`+settings+`}`, latin) },
+		"plan": func(b *bench) {
+			b.want("/plans?name=p", plan, 200)
+			b.want("/runs?plan_ref=p", latin, 201, `"key":"id"`)
+		},
+		"plan and query": func(b *bench) {
+			b.want("/plans?name=p", plan, 200)
+			b.want("/runs?plan_ref=p&desc=false&sort=x&columns=kontonr&columns=saldo&columns=x&rename=kontonr%3Did&rename=x%3Dy",
+				latin, 422, `no item has a field \"x\"`)
+			b.want("/runs?plan_ref=p", latin, 201)
+		},
+		"open": func(b *bench) {
+			b.want("/runs/open", `{"endpoint":"echo","name":"o",`+settings+`}`, 200)
+			b.want("/runs/o/items", latin, 200, `"items":2`, `"key":"id"`)
+		},
+		"add": func(b *bench) {
+			b.want("/runs/open", `{"endpoint":"echo","name":"o","sort":"saldo","desc":true}`, 200)
+			query := url.Values{"encoding": {"latin1"}, "columns": {"kontonr", "saldo"}, "rename": {"kontonr=id"},
+				"types": {"saldo=number"}}
+			b.want("/runs/o/items?"+query.Encode(), latin, 200, `"items":2`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			start(b)
+			if got := b.payloads(); !slices.Equal(got, want) {
+				t.Errorf("got %q", got)
+			}
+		})
+	}
+}
+
+// multi is a start whose settings come with the items.
+func (b *bench) multi(want int, settings, items string) {
+	b.Helper()
+	if status, text := b.startWith(settings, items); status != want {
+		b.Errorf("%d %s", status, text)
+	}
+}
+
+func TestReadingThatIsRefusedSaysHow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.want("/runs?endpoint=echo", "id,a\n1,J\xfcrgen\n", 422, "it may be windows-1252", "encoding=windows-1252")
+	b.want("/runs?endpoint=echo&encoding=ebcdic", "id\n1\n", 422, "encoding: want one of utf-8")
+	b.want("/runs?endpoint=echo&types=a", "id\n1\n", 422, "types: want NAME=VALUE")
+	b.want("/runs?endpoint=echo&columns=nme", "id\n1\n", 422, `no column or field \"nme\"`)
+	b.want("/runs?endpoint=echo&desc=true", "id\n1\n", 422, "desc: it is about the order of items")
+	b.want("/runs?endpoint=echo&name=marked", "\xff\xfei\x00d\x00\n\x00\x31\x00", 201,
+		"was read as UTF-16, as its byte order mark")
+	b.want("/items/preview?no_header=true&columns=nr&columns=name", "7,Ann\n", 200, `"columns":["nr","name"]`,
+		`the keys are taken from the first column, \"nr\"`)
+}

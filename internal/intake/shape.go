@@ -1,0 +1,286 @@
+package intake
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/gather/itemschema"
+)
+
+// What a value may become, see Config.Types.
+const (
+	TypeNumber = "number"
+	TypeText   = "text"
+	TypeBool   = "bool"
+	TypeJSON   = "json"
+)
+
+// Types lists the values of Config.Types.
+func Types() []string { return []string{TypeNumber, TypeText, TypeBool, TypeJSON} }
+
+// raw is how the rows are read before they are shaped: with the key's name in the input.
+func (c Config) raw() Config {
+	keys := []string{c.Key}
+	if c.Key == "" {
+		keys = usualKeys()
+	}
+	for _, key := range keys {
+		for _, old := range slices.Sorted(maps.Keys(c.Rename)) {
+			if c.Rename[old] == key {
+				c.Key = old
+				return c
+			}
+		}
+	}
+	return c
+}
+
+// shaper leaves out, renames and converts fields of payloads.
+type shaper struct {
+	cfg    Config
+	fields map[string]*shaped // by the names in the input
+	keep   bool               // also what has no entry
+
+	seen  int // entries that were
+	depth int
+	out   []byte
+}
+
+// shaped is what becomes of a field.
+type shaped struct {
+	drop   bool
+	taken  string // another field is renamed to its name
+	prefix []byte // the name that it gets, and a colon
+	called string
+	kind   string // empty: it stays as it is
+	seen   bool
+}
+
+func newShaper(cfg Config) *shaper {
+	kept := cfg.Columns
+	if cfg.NoHeader {
+		kept = nil // they are all there is
+	}
+	if kept == nil && len(cfg.Rename) == 0 && len(cfg.Types) == 0 {
+		return nil
+	}
+	s := &shaper{cfg: cfg, fields: map[string]*shaped{}, keep: kept == nil, depth: cfg.withDefaults().MaxDepth}
+	old := s.rename(kept)
+	for _, name := range kept {
+		s.named(name, name)
+	}
+	for name, kind := range cfg.Types {
+		from := cmp.Or(old[name], name)
+		s.named(from, name).kind = kind
+	}
+	for name, f := range s.fields {
+		f.drop = kept != nil && !slices.Contains(kept, name)
+		f.prefix, _ = appendString(nil, []byte(f.called))
+		f.prefix = append(f.prefix, ':')
+		if f.seen {
+			s.seen++
+		}
+	}
+	return s
+}
+
+// named is the entry of a field, which is made when there is none.
+func (s *shaper) named(name, called string) *shaped {
+	if s.fields[name] == nil {
+		s.fields[name] = &shaped{called: called}
+	}
+	return s.fields[name]
+}
+
+// rename makes entries of what is renamed, and of what has such a name already. It returns the old names by the new.
+func (s *shaper) rename(kept []string) map[string]string {
+	old := map[string]string{}
+	for from, to := range s.cfg.Rename {
+		old[to] = from
+		s.fields[from] = &shaped{called: to}
+	}
+	for to, from := range old {
+		if s.fields[to] == nil && kept == nil {
+			s.fields[to] = &shaped{taken: from, called: to, seen: true}
+		}
+	}
+	return old
+}
+
+// called is the name that a column has in payloads.
+func (s *shaper) called(name string) string {
+	if to, renamed := s.cfg.Rename[name]; renamed {
+		return to
+	}
+	return name
+}
+
+// take shapes a row, or looks at the end whether all fields that were named have been there.
+func (s *shaper) take(r *Reader, item *Item, end bool) error {
+	objects := r.format == NDJSON || r.format == Stream
+	if end {
+		return s.missing()
+	}
+	if err := s.row(r, item); err != nil {
+		return err
+	}
+	if !objects {
+		return s.missing()
+	}
+	return nil
+}
+
+// missing names a field that was to be kept, renamed or converted, and is not there.
+func (s *shaper) missing() error {
+	if s.seen == len(s.fields) {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.fields)) {
+		if !s.fields[name].seen {
+			return &InputError{Reason: fmt.Sprintf("there is no column or field %s that could be kept, renamed or converted; "+
+				"columns and the left side of rename have the names of the input, types those of the payload", quote(name))}
+		}
+	}
+	return nil
+}
+
+func (s *shaper) row(r *Reader, item *Item) error {
+	text := item.Payload
+	s.out = append(s.out[:0], '{')
+	for at := 1; at < len(text) && text[at] == '"'; {
+		after := itemschema.ValueEnd(text, at)
+		end := itemschema.ValueEnd(text, after+1)
+		f, err := s.field(text[at:after])
+		if err != nil {
+			return r.wrong(item, string(text[at:after]), err.Error())
+		}
+		if err := s.add(f, text[at:after], text[after+1:end]); err != nil {
+			return r.wrong(item, f.called, err.Error())
+		}
+		at = end + 1
+	}
+	s.out = append(s.out, '}')
+	item.Payload = append(item.Payload[:0], s.out...)
+	return nil
+}
+
+// add puts a field into the payload, or leaves it out.
+func (s *shaper) add(f *shaped, name, value []byte) (err error) {
+	if f != nil && !f.seen {
+		f.seen = true
+		s.seen++
+	}
+	switch {
+	case f == nil && !s.keep || f != nil && f.drop:
+		return nil
+	case f != nil && f.taken != "":
+		return fmt.Errorf("%s is renamed to this name, which another has; rename it, too, or say which columns are kept",
+			quote(f.taken))
+	}
+	if len(s.out) > 1 {
+		s.out = append(s.out, ',')
+	}
+	if f == nil {
+		s.out = append(append(append(s.out, name...), ':'), value...)
+		return nil
+	}
+	s.out, err = convert(append(s.out, f.prefix...), value, f.kind, s.depth-1)
+	return err
+}
+
+func (s *shaper) field(quoted []byte) (*shaped, error) {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return s.fields[string(quoted[1:len(quoted)-1])], nil
+	}
+	plain, err := jsontext.AppendUnquote(nil, quoted)
+	if err != nil {
+		return nil, fmt.Errorf("its name is no text: %w", err)
+	}
+	return s.fields[string(plain)], nil
+}
+
+// convert appends a value as one of a kind.
+func convert(dst, value []byte, kind string, depth int) ([]byte, error) {
+	text := value[0] == '"'
+	var said string
+	if text && kind != "" && kind != TypeText {
+		plain, err := jsontext.AppendUnquote(nil, value)
+		if err != nil {
+			return nil, fmt.Errorf("it is no text: %w", err)
+		}
+		if said = strings.TrimSpace(string(plain)); said == "" {
+			return append(dst, "null"...), nil
+		}
+	}
+	null := value[0] == 'n'
+	switch kind {
+	case TypeText:
+		if text || null {
+			return append(dst, value...), nil
+		}
+		quoted, bad := appendString(dst, value)
+		if bad >= 0 {
+			return nil, fmt.Errorf("%s", badByte(value, bad))
+		}
+		return quoted, nil
+	case TypeNumber:
+		return convertNumber(dst, value, said, text, null)
+	case TypeBool:
+		return convertBool(dst, value, said, text, null)
+	case TypeJSON:
+		if text {
+			return convertJSON(dst, said, depth)
+		}
+	}
+	return append(dst, value...), nil
+}
+
+func convertNumber(dst, value []byte, said string, text, null bool) ([]byte, error) {
+	switch {
+	case null || !text && jsontext.Value(value).Kind() == '0':
+		return append(dst, value...), nil
+	case !text:
+		return nil, fmt.Errorf("it is to be a number, and is %s", kindName(jsontext.Value(value).Kind()))
+	}
+	if c := said[0]; c != '-' && (c < '0' || c > '9') || !json.Valid([]byte(said)) {
+		return nil, fmt.Errorf("%s is not written as a number, like -12.50; write it without spaces, groups, and zeros or a "+
+			"plus in front, or leave it a text", quote(said))
+	}
+	return append(dst, said...), nil
+}
+
+func convertBool(dst, value []byte, said string, text, null bool) ([]byte, error) {
+	switch kind := jsontext.Value(value).Kind(); {
+	case null || kind == 't' || kind == 'f':
+		return append(dst, value...), nil
+	case !text:
+		said = string(value)
+	}
+	switch strings.ToLower(said) {
+	case "true", "t", "yes", "1":
+		return append(dst, "true"...), nil
+	case "false", "f", "no", "0":
+		return append(dst, "false"...), nil
+	}
+	return nil, fmt.Errorf("%s is neither true nor false; write true, yes or 1, or false, no or 0", quote(said))
+}
+
+func convertJSON(dst []byte, said string, depth int) ([]byte, error) {
+	value := jsontext.Value(said)
+	switch {
+	case !value.IsValid():
+		return nil, fmt.Errorf("%s is not JSON, or a name stands twice in it; mend it, or leave it a text", quote(said))
+	case hasEscapedNUL(value):
+		return nil, fmt.Errorf(`it holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`)
+	case deeper(value, depth):
+		return nil, fmt.Errorf("it is nested deeper than services take; flatten it, or leave it a text")
+	}
+	return appendCompact(dst, value), nil
+}

@@ -1,0 +1,188 @@
+package intake_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/text/encoding/charmap"
+	"golang.org/x/text/encoding/unicode"
+
+	"github.com/tranchehq/tranche/internal/intake"
+)
+
+// linesOf returns the items as key and payload, or the error.
+func linesOf(in string, cfg intake.Config) (string, *intake.Reader, error) {
+	r, err := intake.Open(strings.NewReader(in), cfg)
+	if err != nil {
+		return "", nil, err
+	}
+	defer func() { _ = r.Close() }()
+	var out strings.Builder
+	var item intake.Item
+	for {
+		err := r.Next(&item)
+		if errors.Is(err, io.EOF) {
+			return strings.TrimSpace(out.String()), r, nil
+		}
+		if err != nil {
+			return out.String(), r, err
+		}
+		fmt.Fprintf(&out, "%d %s %s\n", item.Line, item.Key, item.Payload)
+	}
+}
+
+//nolint:lll // a row is a line
+func TestShapes(t *testing.T) {
+	t.Parallel()
+	csv, json := "nr,name,n,ok,doc\n7,Ann, 1.50 ,yes,\"[1, 2]\"\n8,Bo,,,\n", `{"nr":7,"name":"Ann","x":{"a":"}"}}`+"\n"+`{"nr":8,"\u006eame":"Bo"}`
+	for name, test := range map[string]struct {
+		in   string
+		cfg  intake.Config
+		want string
+	}{
+		"columns":      {csv, intake.Config{Columns: []string{"name", "n"}}, "2 7 {\"name\":\"Ann\",\"n\":\" 1.50 \"}\n3 8 {\"name\":\"Bo\",\"n\":\"\"}"},
+		"rename":       {csv, intake.Config{Columns: []string{"nr"}, Rename: map[string]string{"nr": "id"}}, "2 7 {\"id\":\"7\"}\n3 8 {\"id\":\"8\"}"},
+		"renamed key":  {"a,b\n1,2\n", intake.Config{Rename: map[string]string{"b": "id"}}, `2 2 {"a":"1","id":"2"}`},
+		"swapped":      {"a,b\n1,2\n", intake.Config{Rename: map[string]string{"a": "b", "b": "a"}, Key: "a"}, `2 2 {"b":"1","a":"2"}`},
+		"types":        {csv, intake.Config{Columns: []string{"n", "ok", "doc"}, Types: map[string]string{"n": "number", "ok": "bool", "doc": "json"}}, "2 7 {\"n\":1.50,\"ok\":true,\"doc\":[1,2]}\n3 8 {\"n\":null,\"ok\":null,\"doc\":null}"},
+		"objects":      {json, intake.Config{Types: map[string]string{"nr": "text"}}, `1 7 {"nr":"7","name":"Ann","x":{"a":"}"}}` + "\n" + `2 8 {"nr":"8","\u006eame":"Bo"}`},
+		"some objects": {json, intake.Config{Columns: []string{"x", "name"}, Rename: map[string]string{"name": "n"}}, `1 7 {"n":"Ann","x":{"a":"}"}}` + "\n" + `2 8 {"n":"Bo"}`},
+		"no header":    {"7;Ann\n8;\"B\no\"\n", intake.Config{NoHeader: true}, `1 7 {"column1":"7","column2":"Ann"}` + "\n" + `2 8 {"column1":"8","column2":"B\no"}`},
+		"own names":    {"7,Ann\n8,Bo\n", intake.Config{NoHeader: true, Columns: []string{"nr", "id"}}, `1 Ann {"nr":"7","id":"Ann"}` + "\n" + `2 Bo {"nr":"8","id":"Bo"}`},
+		"first field":  {`{"acct":"A","x":1}`, intake.Config{}, `1 A {"acct":"A","x":1}`},
+
+		"no such column":   {csv, intake.Config{Columns: []string{"nme"}}, `! there is no column or field "nme"`},
+		"never there":      {json, intake.Config{Rename: map[string]string{"y": "z"}}, `! there is no column or field "y"`},
+		"collision":        {csv, intake.Config{Rename: map[string]string{"nr": "name"}}, `! line 2, field "name": "nr" is renamed to this name`},
+		"no number":        {"id,n\n1,007\n", intake.Config{Types: map[string]string{"n": "number"}}, `! line 2, field "n": "007" is not written as a number`},
+		"no truth":         {"id,n\n1,maybe\n", intake.Config{Types: map[string]string{"n": "bool"}}, `! line 2, field "n": "maybe" is neither true nor false`},
+		"no JSON":          {"id,n\n1,{\n", intake.Config{Types: map[string]string{"n": "json"}}, `! line 2, field "n": "{" is not JSON`},
+		"too few names":    {"7,Ann\n", intake.Config{NoHeader: true, Columns: []string{"id"}}, `! line 1: 2 fields, the header has 1`},
+		"unknown encoding": {csv, intake.Config{Encoding: "x"}, `! intake: Encoding "x" is not known`},
+	} {
+		got, _, err := linesOf(test.in, test.cfg)
+		if want, bad := strings.CutPrefix(test.want, "! "); bad {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %q, %v; want %q", name, got, err, want)
+			}
+			continue
+		}
+		if err != nil || got != test.want {
+			t.Errorf("%s: got\n%s\n%v\nwant\n%s", name, got, err, test.want)
+		}
+	}
+}
+
+//nolint:lll // as above
+func TestEncodings(t *testing.T) {
+	t.Parallel()
+	const text, want = "id,name\n1,Jürgen\n", `2 1 {"id":"1","name":"Jürgen"}`
+	little, err := unicode.UTF16(unicode.LittleEndian, unicode.UseBOM).NewEncoder().String(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare, err := unicode.UTF16(unicode.BigEndian, unicode.IgnoreBOM).NewEncoder().String(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	latin, err := charmap.ISO8859_1.NewEncoder().String(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct{ in, encoding, want, note string }{
+		"marked":          {little, "", want, "as its byte order mark says"},
+		"named":           {little, "utf-16", want, ""},
+		"bare":            {bare, "utf-16be", want, ""},
+		"latin":           {latin, "latin-1", want, ""},
+		"windows":         {latin, "windows-1252", want, ""},
+		"UTF-8":           {text, "utf-8", want, ""},
+		"bare, not said":  {bare, "", "! looks like UTF-16 without a byte order mark; if it is, say so: encoding=utf-16be", ""},
+		"latin, not said": {latin, "", "! line 2, field \"name\": byte 2 (0xfc) is not valid UTF-8; it may be windows-1252", ""},
+		"wrong":           {"id\n\x81\n", "windows-1252", "! something in it stands for no character", ""},
+		"cut":             {bare[:len(bare)-1], "utf-16be", "! something in it stands for no character", ""},
+	} {
+		got, r, err := linesOf(test.in, intake.Config{Encoding: test.encoding})
+		if want, bad := strings.CutPrefix(test.want, "! "); bad {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: got %q, %v; want %q", name, got, err, want)
+			}
+			continue
+		}
+		if err != nil || got != test.want || !strings.Contains(strings.Join(r.Notes(), ""), test.note) {
+			t.Errorf("%s: got %q, %v, %v; want %q, %q", name, got, err, r, test.want, test.note)
+		}
+	}
+}
+
+func TestSort(t *testing.T) {
+	t.Parallel()
+	const in = "id,n\na,10\nb,9\nc,\nd,x\ne,-1.5\nf,9\n"
+	for desc, want := range map[bool]string{false: "e b f a d c", true: "d a b f e c"} {
+		got, _, err := linesOf(in, intake.Config{Sort: "n", Desc: desc, Spool: &intake.Spool{}})
+		var keys []string
+		for line := range strings.Lines(got) {
+			keys = append(keys, strings.Fields(line)[1])
+		}
+		if err != nil || strings.Join(keys, " ") != want {
+			t.Errorf("desc %t: got %s, %v; want %s", desc, strings.Join(keys, " "), err, want)
+		}
+	}
+	if _, _, err := linesOf(in, intake.Config{Sort: "m", Spool: &intake.Spool{}}); err == nil ||
+		!strings.Contains(err.Error(), `no item has a field "m"`) {
+		t.Errorf("an unknown field: %v", err)
+	}
+}
+
+// More than fits in memory is sorted in a file, in the order in which memory would have had it, and within the bounds
+// of what may be kept.
+func TestSortInAFile(t *testing.T) {
+	t.Parallel()
+	const rows = 60_000
+	var in strings.Builder
+	in.WriteString("id,n,fill\n")
+	random, fill := rand.New(rand.NewPCG(1, 2)), strings.Repeat("x", 1500)
+	for i := range rows {
+		fmt.Fprintf(&in, "%d,%d,%s\n", i, random.IntN(1000), fill)
+	}
+	dir := t.TempDir()
+	cfg := intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{Dir: dir}}
+	r, err := intake.Open(strings.NewReader(in.String()), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var item intake.Item
+	last, lastID, seen := 1000, -1, 0
+	for ; ; seen++ {
+		if err := r.Next(&item); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		var id, n int
+		if _, err := fmt.Sscanf(string(item.Payload), `{"id":"%d","n":"%d"`, &id, &n); err != nil {
+			t.Fatal(err)
+		}
+		if n > last || n == last && id < lastID || item.Line != id+2 {
+			t.Fatalf("row %d of line %d, with %d, comes after %d with %d", id, item.Line, n, lastID, last)
+		}
+		last, lastID = n, id
+	}
+	if seen != rows {
+		t.Errorf("%d rows of %d", seen, rows)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	_, _, err = linesOf(in.String(), intake.Config{Sort: "n", Spool: &intake.Spool{Dir: dir, Max: 8 << 20}})
+	if large, ok := errors.AsType[*intake.TooLargeError](err); !ok {
+		t.Errorf("got %v, %v; want a TooLargeError", large, err)
+	}
+}

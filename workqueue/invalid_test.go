@@ -1,0 +1,166 @@
+package workqueue_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// everyThird has every third item not fit its schema.
+func everyThird(next func(*start.LoadItem) error) func(*start.LoadItem) error {
+	i := 0
+	return func(item *start.LoadItem) error {
+		if err := next(item); err != nil {
+			return err
+		}
+		if i%3 == 0 {
+			item.Invalid = "balance: it is missing"
+		}
+		i++
+		return nil
+	}
+}
+
+func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) error) start.Loaded {
+	b.Helper()
+	req.Session = b.session
+	loaded, err := start.New(b.store).Load(b.Context(), req, next)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return loaded
+}
+
+// Items that do not fit are failed from the start, nobody is asked about them, and a re-run leaves them alone.
+func TestInvalidItemsAreAskedOfNobody(t *testing.T) {
+	t.Parallel()
+	for name, n := range map[string]int{"in one transaction": 60, "in parts": several} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			invalid := (n + 2) / 3
+			req := planned(need("a"), need("b"), need("c", 0, 1))
+			for i := range req.Steps {
+				req.Steps[i].Chunk = 500
+			}
+			loaded := b.loadInvalid(req, everyThird(keys(names(n)...)))
+			run := loaded.Run
+			if loaded.Invalid != int64(invalid) || loaded.Items != int64(n) {
+				t.Errorf("loaded %+v; want %d invalid", loaded, invalid)
+			}
+			b.wantAt(run, 0, stepTally{ready: n - invalid, failed: invalid})
+			b.wantAt(run, 1, stepTally{ready: n - invalid, failed: invalid})
+			b.wantAt(run, 2, stepTally{waiting: n - invalid, skipped: invalid})
+			b.check()
+			for step := range workqueue.Step(2) {
+				if got := b.recordStep(run, step, 1); got != n-invalid {
+					t.Errorf("step %d was asked about %d items; want %d", step, got, n-invalid)
+				}
+			}
+			b.recordStep(run, 2)
+			b.wantState(run, "completed", 1)
+			b.wantCounts(run, int64(n-invalid-1), int64(invalid+1))
+			b.wantCompletions(run, 1)
+			b.check()
+			again := b.rerun(run, redo.Selection{Failed: true})
+			if again.Items != 1 {
+				t.Errorf("%d items run again; want the one that fits", again.Items)
+			}
+			for step := range workqueue.Step(3) {
+				b.recordStep(run, step)
+			}
+			b.wantState(run, "completed", 2)
+			b.wantCounts(run, int64(n-invalid), int64(invalid))
+			for what, sel := range map[string]redo.Selection{
+				"all that failed": {Failed: true}, "their code": {Codes: []string{workqueue.CodeInvalid}},
+				"their keys": {Step: "a", Keys: []string{"C0", "C3"}},
+			} {
+				_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"})
+				var nothing *redo.NothingToRerunError
+				if !errors.As(err, &nothing) || !strings.Contains(err.Error(), "invalid: what does not fit the schema") {
+					t.Errorf("re-run of %s: %v", what, err)
+				}
+			}
+			reset, err := redo.New(b.store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+				Select: redo.Selection{Step: "a", All: true}})
+			if err != nil || reset.Items != int64(n-invalid) {
+				t.Errorf("reset %+v, %v; want all but the invalid ones", reset, err)
+			}
+			b.wantAt(run, 0, stepTally{ready: n - invalid, failed: invalid})
+			b.check()
+		})
+	}
+}
+
+// A run of which nothing fits has ended with its seal, whatever its size.
+func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
+	t.Parallel()
+	for name, n := range map[string]int{"in one transaction": 60, "in parts": several} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			next := keys(names(n)...)
+			loaded := b.loadInvalid(request(), func(item *start.LoadItem) error {
+				err := next(item)
+				item.Invalid = "x"
+				return err
+			})
+			b.wantState(loaded.Run, "completed", 1)
+			b.wantCounts(loaded.Run, 0, int64(n))
+			b.wantCompletions(loaded.Run, 1)
+			if len(loaded.Completions) != 1 {
+				t.Errorf("completions %+v", loaded.Completions)
+			}
+			b.check()
+		})
+	}
+}
+
+// A canary's sample, and duplicates that are left out, do not change who is invalid.
+func TestInvalidItemsBesideCanaryAndDuplicates(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := request()
+	req.Canary, req.OnDuplicate = 10, start.DuplicateSkip
+	all := names(60)
+	twice := append(append([]string{}, all[:30]...), all...)
+	invalid := map[string]bool{"C7": true, "C40": true, "C59": true}
+	next := keys(twice...)
+	loaded := b.loadInvalid(req, func(item *start.LoadItem) error {
+		err := next(item)
+		if err == nil && invalid[item.Key] {
+			item.Invalid = "x"
+		}
+		return err
+	})
+	if loaded.Items != 60 || loaded.Skipped != 30 || loaded.Invalid != 3 {
+		t.Errorf("%+v", loaded)
+	}
+	if n := b.number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+		WHERE p.error_code = 'invalid' AND q.item_key IN ('C7', 'C40', 'C59')`); n != 3 {
+		t.Errorf("%d parts of the items that are invalid", n)
+	}
+	b.check()
+}
+
+func TestTooManyInvalidItemsAreRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	i := 0
+	req := request()
+	req.Session = b.session
+	_, err := start.New(b.store).Load(t.Context(), req, func(item *start.LoadItem) error {
+		item.Key, item.Payload, item.Invalid = fmt.Sprint("C", i), []byte(`{}`), "y"
+		i++
+		return nil
+	})
+	var many *start.TooManyInvalidError
+	if !errors.As(err, &many) || b.number(`SELECT count(*) FROM batchrun`) != 0 {
+		t.Errorf("got %v", err)
+	}
+}

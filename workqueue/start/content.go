@@ -1,0 +1,224 @@
+package start
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+)
+
+// Content is what a load is of, beside its plan and its parameters: the same idempotency key with another content is
+// another load.
+type Content struct {
+	Said  map[string]string // what was asked for, by the names that people know
+	Items bool              // its items count, too: they do not where each reading may find others
+}
+
+// keptContent is the form in which a run keeps it (batchrun.content).
+type keptContent struct {
+	Said  map[string]string `json:"said,omitempty"`
+	Items string            `json:"items,omitempty"` // digest of keys and payloads, in their order
+}
+
+// ContentError is returned for a load whose idempotency key was used before, for a load of other content.
+type ContentError struct {
+	Run   workqueue.RunID
+	Key   string
+	Other []string // what differs
+}
+
+func (e *ContentError) Error() string {
+	return fmt.Sprintf("idempotency key %.80q has started run %s with other content: %s. Nothing was started; use a key "+
+		"of its own for each run", e.Key, e.Run, strings.Join(e.Other, "; "))
+}
+
+// itemDigest is of the items that a load has read.
+type itemDigest struct {
+	sum   hash.Hash
+	items int64
+}
+
+func (d *itemDigest) add(item *LoadItem) {
+	var sizes [16]byte
+	binary.BigEndian.PutUint64(sizes[:8], uint64(len(item.Key)))
+	binary.BigEndian.PutUint64(sizes[8:], uint64(len(item.Payload)))
+	_, _ = d.sum.Write(sizes[:]) // a hash takes everything
+	_, _ = io.WriteString(d.sum, item.Key)
+	_, _ = d.sum.Write(item.Payload)
+	d.items++
+}
+
+// digestItems begins a digest where it will be asked for.
+func (l *loader) digestItems() {
+	if l.req.IdempotencyKey != "" && l.req.Content != nil && l.req.Content.Items {
+		l.digest = &itemDigest{sum: sha256.New()}
+	}
+}
+
+// content is what the run keeps, once all items were read; nil when nothing is to be compared.
+func (l *loader) content() *keptContent {
+	if l.req.IdempotencyKey == "" || l.req.Content == nil {
+		return nil
+	}
+	kept := &keptContent{Said: l.req.Content.Said}
+	if l.digest != nil {
+		kept.Items = hex.EncodeToString(l.digest.sum.Sum(nil))
+	}
+	return kept
+}
+
+const keepContent = `UPDATE batchrun SET content = $2 WHERE id = $1`
+
+const contentOfRun = `SELECT spec, params, content, items + skipped FROM batchrun WHERE id = $1`
+
+// compare holds a load against the run that its key has started. What it has not read of its items yet, it reads.
+func (l *loader) compare(ctx context.Context, known Loaded) (Loaded, error) {
+	var spec json.RawMessage
+	params := map[string]string{}
+	var kept *keptContent
+	var items int64
+	err := l.store.Pool.QueryRow(ctx, contentOfRun, known.Run).Scan(&spec, &params, &kept, &items)
+	if errors.Is(err, pgx.ErrNoRows) { // it was removed just now
+		return Loaded{}, fmt.Errorf("load run: run %s, which idempotency key %q had started, was removed just now: %w; "+
+			"start again", known.Run, l.req.IdempotencyKey, workqueue.ErrNotFound)
+	}
+	if err != nil {
+		return Loaded{}, fmt.Errorf("look up idempotency key %q: %w", l.req.IdempotencyKey, err)
+	}
+	other := append(differentPlans(spec, l.req.spec()), differentTexts("parameter ", params, l.req.params())...)
+	if kept != nil && l.req.Content != nil {
+		other = append(other, differentTexts("", kept.Said, l.req.Content.Said)...)
+	}
+	if len(other) == 0 && kept != nil && kept.Items != "" && l.digest != nil {
+		if err := l.readOn(); err != nil {
+			return Loaded{}, fmt.Errorf("load run: %w", err)
+		}
+		if l.content().Items != kept.Items {
+			other = append(other, differentItems(items, l.digest.items))
+		}
+	}
+	if len(other) > 0 {
+		return Loaded{}, &ContentError{Run: known.Run, Key: l.req.IdempotencyKey, Other: other}
+	}
+	return known, nil
+}
+
+// readOn reads what is left of the items, for their digest.
+func (l *loader) readOn() error {
+	for b := (&itemBatch{}); ; b.reset(0) {
+		if _, err := l.fill(b); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+func differentItems(then, now int64) string {
+	if then == now {
+		return fmt.Sprintf("the items (as many, %s, with other keys, payloads or in another order)", control.Grouped(now))
+	}
+	return fmt.Sprintf("the items (%s then, %s now)", control.Grouped(then), control.Grouped(now))
+}
+
+// differentTexts names what two maps do not have in common.
+func differentTexts(what string, then, now map[string]string) (other []string) {
+	names := maps.Clone(then)
+	if names == nil {
+		names = map[string]string{}
+	}
+	maps.Copy(names, now)
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		was, had := then[name]
+		is, has := now[name]
+		switch {
+		case had && has && was == is:
+		case !had:
+			other = append(other, fmt.Sprintf("%s%.40s (none then, %.40q now)", what, name, is))
+		case !has:
+			other = append(other, fmt.Sprintf("%s%.40s (%.40q then, none now)", what, name, was))
+		default:
+			other = append(other, fmt.Sprintf("%s%.40s (%.40q then, %.40q now)", what, name, was, is))
+		}
+	}
+	return few(other)
+}
+
+// maxDifferences bounds what is said of one kind.
+const maxDifferences = 5
+
+func few(all []string) []string {
+	if more := len(all) - maxDifferences; more > 0 {
+		all = append(all[:maxDifferences:maxDifferences], fmt.Sprintf("%d more", more))
+	}
+	return all
+}
+
+// differentPlans names the settings in which two plans differ.
+func differentPlans(then, now json.RawMessage) []string {
+	was, is := settingsByPath(then), settingsByPath(now)
+	var other []string
+	names := maps.Clone(was)
+	maps.Copy(names, is)
+	for _, path := range slices.Sorted(maps.Keys(names)) {
+		said := func(all map[string]string) string {
+			if value, given := all[path]; given {
+				return fmt.Sprintf("%.40s", value)
+			}
+			return "none"
+		}
+		if was[path] != is[path] {
+			other = append(other, fmt.Sprintf("the plan's %.60s (%s then, %s now)", path, said(was), said(is)))
+		}
+	}
+	return few(other)
+}
+
+// settingsByPath is the JSON of a plan as values by their places; what has a name in a list is called by it.
+func settingsByPath(text json.RawMessage) map[string]string {
+	all := map[string]string{}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	var tree any
+	if dec.Decode(&tree) == nil {
+		flatten("", tree, all)
+	}
+	return all
+}
+
+func flatten(path string, tree any, all map[string]string) {
+	under := func(name string) string { return strings.TrimPrefix(path+"."+name, ".") }
+	switch v := tree.(type) {
+	case map[string]any:
+		for name, value := range v {
+			flatten(under(name), value, all)
+		}
+	case []any:
+		for i, value := range v {
+			name := fmt.Sprint(i)
+			if object, ok := value.(map[string]any); ok {
+				if said, ok := object["name"].(string); ok {
+					name = said
+				}
+			}
+			flatten(under(name), value, all)
+		}
+	default:
+		text, _ := json.Marshal(v) // of a scalar that was read
+		all[path] = string(text)
+	}
+}
