@@ -32,8 +32,9 @@ const (
 	MaxSealWithin     = 366 * 24 * time.Hour
 )
 
-// AbandonedAfter is how long an open run that is overdue, and that nobody paused, waits for somebody to do anything with
-// it: to add items, to change it, or to write a note. Then it is cancelled, whatever it was opened for.
+// AbandonedAfter is how long an open run that is overdue, and that nobody paused, waits for somebody to do anything
+// with it: to add items, to change it, or to write a note. Then it is cancelled, also when it was opened with
+// OverdueReport.
 const AbandonedAfter = 7 * 24 * time.Hour
 
 // OpenRequest describes a run that gets its items later, by [Store.Add].

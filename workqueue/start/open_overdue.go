@@ -43,8 +43,8 @@ ORDER BY id`
 )
 
 // ReportOverdue notes which open runs were not sealed in time, each once, with an event; and returns them together with
-// those that were noted before and are still to be sealed or cancelled, also for being abandoned. Leader work: whoever calls it seals or cancels
-// them as they say.
+// those that were noted before and are still to be sealed or cancelled, also for being abandoned. Leader work: whoever
+// calls it seals or cancels them as they say.
 func (s Store) ReportOverdue(ctx context.Context, lease workqueue.Lease) ([]OverdueRun, error) {
 	var out []OverdueRun
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
