@@ -2,6 +2,7 @@ package orchestrator
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -68,7 +69,10 @@ func (n *Node) sweepUnsealed(ctx context.Context, lease workqueue.Lease) error {
 }
 
 func (n *Node) endUnsealed(ctx context.Context, o *start.OverdueRun) (err error) {
-	const reason = "it was not sealed in time"
+	reason := "it was not sealed in time"
+	if o.Abandoned {
+		reason += fmt.Sprintf(", and nobody did anything with it for %d days", start.AbandonedAfter/(24*time.Hour))
+	}
 	switch o.OnOverdue {
 	case start.OverdueSeal:
 		_, err = n.SealRun(ctx, start.SealRequest{Run: o.Run, Actor: workqueue.Engine, Reason: reason})

@@ -65,7 +65,10 @@ func (c *mishapConn) Write(p []byte) (int, error) {
 	if m.conn == c { // nothing gets through any more
 		return len(p), nil
 	}
-	if m.conn != nil && bytes.Contains(p, []byte(lookOfClear)) {
+	if m.conn != nil && cancels(p) { // nothing that is about the connection gets through either
+		return 0, errReset
+	}
+	if m.conn != nil && bytes.Contains(p, []byte(lookOfClear)) && bytes.Contains(p, execute) {
 		if m.looks++; m.looks == 2 && m.fate == commitLate {
 			m.conn.arrive()
 		}
@@ -86,9 +89,17 @@ func (c *mishapConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// execute is the message that has a statement done, rather than described.
+var execute = []byte("E\x00\x00\x00\x09\x00")
+
+// cancels recognises the request by which pgx, once it has given up a connection, cancels the statement that runs there:
+// one that came together with the late commit would undo it.
+func cancels(p []byte) bool {
+	return bytes.HasPrefix(p, []byte("\x00\x00\x00\x10\x04\xd2\x16\x2e"))
+}
+
 // commits tells a flush that has a COMMIT done, alone or behind other statements, from one that asks what it is like.
 func commits(p []byte) bool {
-	execute := []byte("E\x00\x00\x00\x09\x00")
 	return bytes.Contains(p, []byte("commit\x00")) && (p[0] == 'Q' || bytes.Contains(p, execute))
 }
 

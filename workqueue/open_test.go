@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
@@ -354,6 +355,31 @@ func TestOverdueRuns(t *testing.T) {
 			b.add(run, names(1)) // it takes items all the same
 			b.seal(run)
 		}
+	}
+	b.check()
+}
+
+// An open run ends when it is overdue and nobody has done anything with it for a week; what keeps it keeps only that.
+func TestAnAbandonedOpenRunEnds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.lead()
+	left, added, paused, fresh := b.openRun(nil), b.openRun(nil), b.openRun(nil), b.openRun(nil)
+	b.pauseRun(paused)
+	b.exec(`UPDATE batchrun SET seal_by = clock_timestamp()`)
+	if due, err := start.New(b.store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 4 {
+		t.Fatal(due, err)
+	}
+	b.exec(`UPDATE batchrun SET overdue_at = overdue_at - interval '8 days' WHERE id <> $1`, fresh)
+	if due, err := start.New(b.store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 0 {
+		t.Errorf("%+v, %v; all were opened just now", due, err)
+	}
+	testenv.Rewrite(t, b.pool, `UPDATE audit_log SET at = at - interval '8 days'`)
+	b.add(added, names(1))
+	due, err := start.New(b.store).ReportOverdue(t.Context(), lease)
+	if err != nil || len(due) != 1 || due[0].Run != left || !due[0].Abandoned || due[0].Reported ||
+		due[0].OnOverdue != start.OverdueCancel {
+		t.Errorf("%+v, %v; want run %s alone, to be cancelled", due, err, left)
 	}
 	b.check()
 }

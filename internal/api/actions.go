@@ -81,6 +81,7 @@ func (s *Server) registerActions(api huma.API) {
 	s.registerReset(api)
 	(&acceptances{s.store, s.mayChange}).register(s, api)
 	(&corrections{s}).register(api)
+	(&deletions{s.store, s.mayChange, s.wakeRetention}).register(s, api)
 	s.registerControl(api)
 	s.registerSet(api)
 }

@@ -10,7 +10,7 @@ import (
 func TestEveryActionIsOffered(t *testing.T) {
 	t.Parallel()
 	// The leader's, by the limits of what is kept and by what a provider of identities says; and what was not let happen.
-	actions := map[string]bool{"delete": true, "session_end": true, "login_failed": true}
+	actions := map[string]bool{"session_end": true, "login_failed": true}
 	for _, m := range mutations() {
 		actions[m.action] = true
 	}

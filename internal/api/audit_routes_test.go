@@ -66,6 +66,8 @@ func mutations() []mutation {
 		{"POST /runs/{run}/reset", "/runs/it/reset", `{"all":true}`, "reset", `"generation": 2`, `"generation": 3`},
 		{"POST /runs/{run}/cancel", "/runs/new/cancel", `{}`, "cancel", `"running"`, `"cancelled"`},
 		{"POST /runs/cancel", "/runs/cancel", `{"all":true}`, "cancel", `"running"`, `"cancelled"`},
+		{"POST /runs/{run}/delete", "/runs/old/delete", `{"reason":"a rehearsal"}`, "delete", `"name": "old"`,
+			`"reason": "a rehearsal"`},
 		{"POST /endpoints/{name}/settings", "/endpoints/echo/settings", `{"rate":5}`, "endpoint_set", `"rate": 0`,
 			`"rate": 5`},
 		{"POST /health/take", "/health/take", `{"kind":"dead_letters","subject":"lost"}`, "health_take", ``,
@@ -118,6 +120,9 @@ func mutations() []mutation {
 func TestEveryMutationIsAudited(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	old := b.start("name=old").Run
+	b.finish(old)
+	b.longAgo(old)
 	b.finish(b.start("name=it").Run)
 	for _, name := range []string{"canary", "another"} {
 		run := b.start("canary=1&name=" + name).Run

@@ -37,6 +37,7 @@ func bodyExamples() map[string]any {
 		"approve-all-runs":     all,
 		"cancel-run":           fields{"reason": "started with last year's file"},
 		"cancel-all-runs":      all,
+		"delete-run":           fields{"reason": "a rehearsal", "dry_run": true},
 		"seal-run":             fields{"expect": 1000000},
 		"set-run":              fields{"step": "accounts", "chunk": "auto", "in_flight": 16, "rate": 2000, "timeout": "5m"},
 		"open-run":             fields{"plan_ref": "year-end", "name": "2026", "seal_within": "6h", "on_overdue": "report"},

@@ -28,7 +28,7 @@ const maxAddBody = 256 << 20
 type OpenSettings struct {
 	RunSettings
 	SealWithin string `json:"seal_within,omitempty" doc:"overdue if not sealed by then; 24h when absent" example:"6h"`
-	OnOverdue  string `json:"on_overdue,omitempty" doc:"what then, beside reporting it: report (nothing), seal or cancel"`
+	OnOverdue  string `json:"on_overdue,omitempty" doc:"beside reporting it: report (ends when idle 7 days), seal, cancel"`
 }
 
 // Opened is a run that takes items, or, when Existing, the one that the idempotency key had opened before.

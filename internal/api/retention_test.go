@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
@@ -27,19 +28,24 @@ func (b *bench) retain(method, path, body string, status int, out any) string {
 	return string(text)
 }
 
+// longAgo has a run ended three hours ago, and everybody told.
+func (b *bench) longAgo(run workqueue.RunID) {
+	b.Helper()
+	for _, sql := range []string{`UPDATE batchrun SET finished_at = finished_at - interval '3 hours' WHERE id = $1`,
+		`UPDATE run_event SET published_at = at WHERE run_id = $1`} {
+		if _, err := b.pool.Exec(b.Context(), sql, run); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // Limits are set and shown; what they would delete is told; and a run that they have deleted is told as one.
 func TestRetention(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	old := b.start("name=old").Run
 	b.finish(old)
-	_, err := b.pool.Exec(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '3 hours'`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.pool.Exec(t.Context(), `UPDATE run_event SET published_at = at`); err != nil {
-		t.Fatal(err)
-	}
+	b.longAgo(old)
 	b.finish(b.start("name=new").Run)
 
 	var list api.RetentionList
@@ -107,5 +113,37 @@ func TestRetention(t *testing.T) {
 	text = b.retain(http.MethodGet, "/runs", "", 200, nil)
 	if strings.Contains(text, old.String()) {
 		t.Errorf("it is in the list: %s", text)
+	}
+}
+
+// A run is deleted by hand as foretold, and the deletion goes on at once; one that is needed is refused.
+func TestDeletionOfARun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.start("name=old").Run
+	path := "/runs/" + run.String() + "/delete"
+	if text := b.retain(http.MethodPost, path, `{}`, 409, nil); !strings.Contains(text, "tranche run cancel") {
+		t.Errorf("one that is under way: %s", text)
+	}
+	b.finish(run)
+	if text := b.retain(http.MethodPost, path, `{}`, 409, nil); !strings.Contains(text, "try again in") {
+		t.Errorf("one that has just ended: %s", text)
+	}
+	b.longAgo(run)
+	var gone api.RunDeleted
+	b.retain(http.MethodPost, path, `{"dry_run":true}`, 200, &gone)
+	if !gone.DryRun || gone.Run != run || gone.Name != "old" || gone.Items != 3 {
+		t.Errorf("%+v", gone)
+	}
+	b.retain(http.MethodGet, "/runs/old", "", 200, nil)
+	b.retain(http.MethodPost, path, `{"reason":"`+strings.Repeat("x", 501)+`"}`, 422, nil)
+	b.retain(http.MethodPost, "/runs/old/delete", `{"reason":"a rehearsal"}`, 200, &gone)
+	if gone.DryRun {
+		t.Errorf("%+v", gone)
+	}
+	for path, body := range map[string]string{path: `{}`, "/runs/" + run.String() + "/rerun": `{"failed":true}`} {
+		if text := b.retain(http.MethodPost, path, body, 410, nil); !strings.Contains(text, "a rehearsal") {
+			t.Errorf("%s: %s", path, text)
+		}
 	}
 }

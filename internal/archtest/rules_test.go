@@ -294,7 +294,7 @@ func rooms(servers []string) map[string]rule {
 		{"inspect", "control redo start"},
 		{"groups", "inspect"},
 		{"gate", "control"},
-		{"explain", "control dispatch inspect settle streams"},
+		{"explain", "control dispatch inspect settle start streams"},
 		{"health", "control inspect schedule streams"},
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},

@@ -1310,6 +1310,15 @@ type DeadLetterPage struct {
 	Next *string `json:"next,omitempty"`
 }
 
+// DeleteSettings defines model for DeleteSettings.
+type DeleteSettings struct {
+	// DryRun change nothing, and say what would go
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Reason why, for whoever asks for the run and for the audit log
+	Reason string `json:"reason,omitempty"`
+}
+
 // DeletedCollector defines model for DeletedCollector.
 type DeletedCollector struct {
 	Name string `json:"name"`
@@ -2059,8 +2068,11 @@ type GoneRun struct {
 	// DeletedAt from when on nobody found it
 	DeletedAt time.Time `json:"deleted_at"`
 
-	// Why the limits that it was past
+	// Why the limits that it was past, or the reason that was given
 	Why string `json:"why"`
+
+	// By who deleted it; absent: it was past the limits
+	By string `json:"by,omitempty"`
 
 	// Rows that were deleted of it so far
 	Rows int64 `json:"rows"`
@@ -2887,7 +2899,7 @@ type OpenSettings struct {
 	// Examples: 6h
 	SealWithin string `json:"seal_within,omitempty"`
 
-	// OnOverdue what then, beside reporting it: report (nothing), seal or cancel
+	// OnOverdue beside reporting it: report (ends when idle 7 days), seal, cancel
 	OnOverdue string `json:"on_overdue,omitempty"`
 }
 
@@ -3736,6 +3748,35 @@ type RunChanges struct {
 
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
+}
+
+// RunDeleted defines model for RunDeleted.
+type RunDeleted struct {
+	Run string `json:"run"`
+
+	// DryRun nothing was changed
+	DryRun bool   `json:"dry_run"`
+	Name   string `json:"name,omitempty"`
+	Plan   string `json:"plan"`
+
+	// State one of completed, cancelled
+	State      string    `json:"state"`
+	FinishedAt time.Time `json:"finished_at"`
+	Items      int64     `json:"items"`
+
+	// Failed of the items
+	Failed int64 `json:"failed"`
+	Steps  int   `json:"steps"`
+
+	// Bytes of all its rows, roughly
+	Bytes       int64 `json:"bytes"`
+	DeadLetters int64 `json:"dead_letters"`
+
+	// WaitingLetters dead letters that wait for somebody; they go too
+	WaitingLetters int64 `json:"waiting_letters"`
+
+	// Quarantine messages in quarantine
+	Quarantine int64 `json:"quarantine"`
 }
 
 // RunDocument defines model for RunDocument.
@@ -6461,6 +6502,21 @@ func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, 
 	return out, err
 }
 
+// DeleteRun: Delete a finished run.
+//
+// From then on nobody finds it; whoever asks for it by its id is told 410. The node that leads deletes its rows in
+// small pieces, for which the answer does not wait. A run that is under way, or ended less than a minute ago, is
+// refused.
+//
+// It is POST /runs/{run}/delete, for role admin.
+func (c *Client) DeleteRun(ctx context.Context, run string, body DeleteSettings, options ...CallOption) (RunDeleted, error) {
+	var out RunDeleted
+	ask := request{operation: "delete-run", method: http.MethodPost, path: path("/runs/%s/delete", run)}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // ListErrors: What failed: groups with examples, or each item.
 //
 // It is GET /runs/{run}/errors, for role viewer.
@@ -7206,4 +7262,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of aba69fba4b30ab5b4681a7d96dd558c5, is 2af888b201f4fef37eadf2652c045b2d1856d963a6b65b6ce445edbc07d7c18c.
+// Of 9943c2e90958f1f918daa20446eb5810, is 9e70a81d857c67e5204546ddbe3b1493c1574ea63a395ca4fce2b1779a56d376.

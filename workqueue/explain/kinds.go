@@ -3,8 +3,10 @@ package explain
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // targetText is what is asked, in words.
@@ -97,8 +99,13 @@ func (r *runFacts) openNote() string {
 	note := "the run is open: it takes items, and does not end before it is sealed"
 	switch {
 	case r.overdueAt != nil:
-		return fmt.Sprintf("%s; it should have been by %s, which was reported at %s: tranche run seal %s, or cancel it",
+		note = fmt.Sprintf("%s; it should have been by %s, which was reported at %s: tranche run seal %s, or cancel it",
 			note, clock(*r.sealBy), clock(*r.overdueAt), r.id)
+		if r.onOverdue == string(start.OverdueReport) {
+			note += fmt.Sprintf("; it is cancelled when nobody does anything with it for %d days",
+				start.AbandonedAfter/(24*time.Hour))
+		}
+		return note
 	case r.sealBy != nil:
 		return fmt.Sprintf("%s, by %s (then: %s)", note, clock(*r.sealBy), r.onOverdue)
 	default:

@@ -20,13 +20,14 @@ type GoneRun struct {
 	Items      int64           `json:"items"`
 	FinishedAt time.Time       `json:"finished_at"`
 	DeletedAt  time.Time       `json:"deleted_at" doc:"from when on nobody found it"`
-	Why        string          `json:"why" doc:"the limits that it was past"`
+	Why        string          `json:"why" doc:"the limits that it was past, or the reason that was given"`
+	By         string          `json:"by,omitempty" doc:"who deleted it; absent: it was past the limits"`
 	Rows       int64           `json:"rows" doc:"that were deleted of it so far"`
 	GoneAt     *time.Time      `json:"gone_at,omitempty" doc:"when nothing was left of it; absent while there is"`
 }
 
 // GoneFields are those of a [GoneRun].
-const GoneFields = `run_id, name, plan, items, finished_at, deleted_at, why, deleted, gone_at`
+const GoneFields = `run_id, name, plan, items, finished_at, deleted_at, why, deleted_by, deleted, gone_at`
 
 const goneInRange = `
 SELECT ` + GoneFields + ` FROM retention_run WHERE run_id BETWEEN $1 AND $2 ORDER BY run_id DESC LIMIT 2`
@@ -52,6 +53,13 @@ type GoneError struct {
 }
 
 func (e *GoneError) Error() string {
+	if e.Run.By != "" {
+		text := fmt.Sprintf("run %s was deleted at %s by %s", e.Run.Run, e.Run.DeletedAt.UTC().Format(time.RFC3339), e.Run.By)
+		if e.Run.Why != "" {
+			text += ": " + e.Run.Why
+		}
+		return text
+	}
 	return fmt.Sprintf("run %s was deleted at %s: it had ended at %s, and finished runs are kept by %s", e.Run.Run,
 		e.Run.DeletedAt.UTC().Format(time.RFC3339), e.Run.FinishedAt.UTC().Format(time.RFC3339), e.Run.Why)
 }

@@ -76,12 +76,13 @@ WITH free AS MATERIALIZED (SELECT id FROM batchrun WHERE id = $1 FOR UPDATE SKIP
 taken AS (
     DELETE FROM batchrun r USING free
     WHERE r.id = free.id AND r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened)
-        AND r.finished_at < $2 AND r.finished_at < clock_timestamp() - $4::interval
+        AND r.finished_at < coalesce($2::timestamptz, 'infinity')
+        AND r.finished_at < clock_timestamp() - $4::interval
         AND NOT EXISTS (SELECT FROM run_event e WHERE e.run_id = r.id AND e.published_at IS NULL)
     RETURNING r.*),
 marks AS (DELETE FROM health_mark m USING taken t WHERE m.subject = t.id::text)
-INSERT INTO retention_run (run_id, name, plan, items, steps, generation, finished_at, why)
-SELECT t.id, coalesce(t.name, ''), t.plan, t.items, $5, t.generation, t.finished_at, $3 FROM taken t
+INSERT INTO retention_run (run_id, name, plan, items, steps, generation, finished_at, why, deleted_by)
+SELECT t.id, coalesce(t.name, ''), t.plan, t.items, $5, t.generation, t.finished_at, $3, $6 FROM taken t
 RETURNING name, plan, items, generation, finished_at`
 )
 
@@ -166,20 +167,30 @@ func takeToDelete(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before ti
 	if err := tx.QueryRow(ctx, lockStepsToDelete, run).Scan(&free, &steps); err != nil || free < steps {
 		return false, err
 	}
+	taken, err := takeRunRow(ctx, tx, run, &before, why, "", steps)
+	if err != nil || taken == nil {
+		return false, err
+	}
+	return true, ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "delete", Run: run,
+		Before: taken, Detail: map[string]any{"why": why}})
+}
+
+// takeRunRow moves a run's row from batchrun to retention_run, and returns what it was; nil when it may not go.
+func takeRunRow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before *time.Time, why, by string, steps int,
+) (map[string]any, error) {
 	var name, plan string
 	var items int64
 	var gen workqueue.Generation
 	var finished time.Time
-	err := tx.QueryRow(ctx, takeRun, run, before, why, retentionSettle, steps).Scan(&name, &plan, &items, &gen, &finished)
+	err := tx.QueryRow(ctx, takeRun, run, before, why, retentionSettle, steps, by).
+		Scan(&name, &plan, &items, &gen, &finished)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	return true, ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "delete", Run: run,
-		Before: map[string]any{"name": name, "plan": plan, "items": items, "generation": gen, "finished_at": finished},
-		Detail: map[string]any{"why": why}})
+	return map[string]any{"name": name, "plan": plan, "items": items, "generation": gen, "finished_at": finished}, nil
 }
 
 const (

@@ -21,7 +21,7 @@ type OnOverdue string
 
 // What to do with overdue runs.
 const (
-	OverdueReport OnOverdue = "report" // no more than that: it stays open until somebody seals or cancels it
+	OverdueReport OnOverdue = "report" // no more than that, for AbandonedAfter: see there
 	OverdueSeal   OnOverdue = "seal"
 	OverdueCancel OnOverdue = "cancel"
 )
@@ -31,6 +31,11 @@ const (
 	DefaultSealWithin = 24 * time.Hour
 	MaxSealWithin     = 366 * 24 * time.Hour
 )
+
+// AbandonedAfter is how long an open run that is overdue, and that nobody paused, waits for somebody to do anything
+// with it: to add items, to change it, or to write a note. Then it is cancelled, also when it was opened with
+// OverdueReport.
+const AbandonedAfter = 7 * 24 * time.Hour
 
 // OpenRequest describes a run that gets its items later, by [Store.Add].
 type OpenRequest struct {

@@ -17,8 +17,9 @@ type OverdueRun struct {
 	Run       workqueue.RunID
 	SealBy    time.Time
 	Items     int64
-	OnOverdue OnOverdue
-	Reported  bool // just now, and not before
+	OnOverdue OnOverdue // what is to be done now
+	Reported  bool      // just now, and not before
+	Abandoned bool      // nobody has done anything with it for [AbandonedAfter]
 }
 
 const (
@@ -29,16 +30,21 @@ WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NULL
   AND seal_by <= (SELECT clock_timestamp())
 RETURNING id, seal_by, items, on_overdue, generation`
 
-	// What a leader has reported and not brought to its end.
+	// What a leader has reported and not brought to its end. All that is done with a run stands in the audit log, of
+	// which nothing goes while the run is under way.
 	leftOverdue = `
-SELECT id, seal_by, items, on_overdue FROM batchrun
-WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NOT NULL AND on_overdue <> 'report'
+SELECT id, seal_by, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END, on_overdue = 'report'
+FROM batchrun
+WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NOT NULL
+  AND (on_overdue <> 'report' OR hold IS NULL AND overdue_at < clock_timestamp() - $1::interval
+       AND NOT EXISTS (SELECT FROM audit_log a
+                       WHERE a.run_id = batchrun.id AND a.at >= clock_timestamp() - $1::interval))
 ORDER BY id`
 )
 
 // ReportOverdue notes which open runs were not sealed in time, each once, with an event; and returns them together with
-// those that were noted before and are still to be sealed or cancelled. Leader work: whoever calls it seals or cancels
-// them as they say.
+// those that were noted before and are still to be sealed or cancelled, also for being abandoned. Leader work: whoever
+// calls it seals or cancels them as they say.
 func (s Store) ReportOverdue(ctx context.Context, lease workqueue.Lease) ([]OverdueRun, error) {
 	var out []OverdueRun
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -76,11 +82,11 @@ func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
 			return nil, err
 		}
 	}
-	if rows, err = tx.Query(ctx, leftOverdue); err != nil {
+	if rows, err = tx.Query(ctx, leftOverdue, AbandonedAfter); err != nil {
 		return nil, err
 	}
 	o = OverdueRun{}
-	_, err = pgx.ForEachRow(rows, []any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue, &o.Abandoned}, func() error {
 		if !known[o.Run] {
 			out = append(out, o)
 		}

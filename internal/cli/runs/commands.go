@@ -28,4 +28,5 @@ type Commands struct {
 	Resume  runResume  `cmd:"" help:"Go on with a paused run, or all of them."`
 	Approve runApprove `cmd:"" help:"Let the items go that a canary held back."`
 	Cancel  runCancel  `cmd:"" help:"Stop a run, or all runs, for good; what is recorded stays."`
+	Delete  runDelete  `cmd:"" help:"Delete a finished run, with all that there is of it but the audit log."`
 }
