@@ -18,8 +18,10 @@ const stopGrace = 5 * time.Second
 
 // Exit codes of tranche that the demo expects.
 const (
-	exitOK     = 0
-	exitFailed = 3 // the run has failed items
+	exitOK      = 0
+	exitRefused = 1 // the input is refused
+	exitFailed  = 3 // the run has failed items
+	exitHeld    = 4 // the run waits for somebody
 )
 
 // shell runs commands of tranche in the demo's directory, as the person would type them.
