@@ -76,6 +76,9 @@ func TestEndpoints(t *testing.T) {
 			"2": "broken_movement: 1 of 2 movements without an amount",
 			"3": `{"year":2025,"months":[{},{},{},{},{},{},{},{},{},{},{},{}]}`, "seven": wire.CodeBadPayload,
 		}},
+		{bank.MailEndpoint, serveMail, map[string]string{
+			"1": "no_statement: there is no part of a step statement to post", "seven": wire.CodeBadPayload,
+		}},
 	} {
 		t.Run(test.endpoint, func(t *testing.T) {
 			t.Parallel()
@@ -96,6 +99,10 @@ func TestEndpoints(t *testing.T) {
 			}
 		})
 	}
+}
+
+func serveMail(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, log *zap.Logger) error {
+	return bank.ServeMail(ctx, nc, db, "statement", log)
 }
 
 // ask sends a request as a node does and returns the answers by key.
