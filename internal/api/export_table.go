@@ -253,6 +253,9 @@ func (t *exportTable) choose(wanted []string) error {
 			return &inputError{fmt.Sprintf("columns: there is no column %s; there are %s", strconv.Quote(cut(name, maxEchoed)),
 				cut(strings.Join(names, ", "), 20*maxEchoed))}
 		}
+		if slices.Contains(wanted[:i], name) { // a Parquet file has each once, and an object, too
+			return &inputError{fmt.Sprintf("columns: %s stands twice; name each once", strconv.Quote(cut(name, maxEchoed)))}
+		}
 		chosen[i] = t.columns[at]
 	}
 	t.columns, t.payload, t.result = chosen, nil, nil

@@ -45,6 +45,15 @@ func flatItems() []*inspect.ExportedItem {
 	}
 }
 
+// A column that is named twice would be one in a Parquet file, and two members of one name in an object.
+func TestColumnsAreNamedOnce(t *testing.T) {
+	t.Parallel()
+	err := flatTable().choose([]string{"name", "balance", "name"})
+	if err == nil || !strings.Contains(err.Error(), `"name" stands twice`) {
+		t.Error(err)
+	}
+}
+
 // A flat table has a column for each field, whatever it is called.
 func TestFlatExport(t *testing.T) {
 	t.Parallel()
