@@ -76,15 +76,22 @@ func (s Store) NewExport(ctx context.Context, req ExportRequest) (*Export, error
 		err = e.choose(g, req.Step)
 	}
 	if err == nil && !req.Select.Empty() {
-		err = s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
-			e.chosen, err = req.Select.Items(ctx, tx, req.Run, e.items, e.steps)
-			return err
-		})
+		err = s.selectItems(ctx, e, &req.Select)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("export run %s: %w", req.Run, err)
 	}
 	return e, nil
+}
+
+// selectItems finds the items of a selection: in one snapshot, and no longer than who changes something may take for it.
+func (s Store) selectItems(ctx context.Context, e *Export, sel *redo.Selection) error {
+	ctx, cancel := context.WithTimeout(ctx, database.OperatorTimeout)
+	defer cancel()
+	return s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
+		e.chosen, err = sel.Items(ctx, tx, e.run, e.items, e.steps)
+		return err
+	})
 }
 
 // choose finds the step that is exported, and those whose failures are its items'.
