@@ -3,9 +3,13 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/xuri/excelize/v2"
@@ -51,6 +55,45 @@ func TestColumnsAreNamedOnce(t *testing.T) {
 	err := flatTable().choose([]string{"name", "balance", "name"})
 	if err == nil || !strings.Contains(err.Error(), `"name" stands twice`) {
 		t.Error(err)
+	}
+}
+
+// A large workbook is in a file, also where nothing was kept before; what a killed process left there goes.
+func TestALargeWorkbookIsInAFile(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "spool")
+	files := func() []string {
+		all, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	for range 2 {
+		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		item := inspect.ExportedItem{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing}
+		for range excelize.StreamChunkSize / len(item.Key) {
+			if err := e.line(&item); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(files()); n != 1 {
+			t.Fatalf("there are %d files; want 1", n)
+		}
+		if err := errors.Join(e.finish(), e.close()); err != nil || len(files()) != 0 {
+			t.Fatalf("there are %q at the end, %v", files(), err)
+		}
+		left := filepath.Join(dir, "excelize-left")
+		if err := os.WriteFile(left, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		yesterday := time.Now().Add(-25 * time.Hour)
+		if err := os.Chtimes(left, yesterday, yesterday); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
