@@ -97,6 +97,30 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 	}
 }
 
+// What is held of a table does not grow with its columns: empty cells take room, too.
+func TestWideTablesHaveSmallerRowGroups(t *testing.T) {
+	t.Parallel()
+	if few, many := groupRows(10), groupRows(2*maxFields); few != parquetRows || many*2*maxFields > parquetCells {
+		t.Errorf("row groups have %d and %d rows", few, many)
+	}
+	var out bytes.Buffer
+	w := bufio.NewWriter(&out)
+	e := newParquetTable(w, flatTable())
+	e.most = 2
+	for _, item := range flatItems() {
+		if err := e.line(item); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(e.finish(), w.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	file, err := parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	if err != nil || len(file.RowGroups()) != 2 {
+		t.Errorf("the file has %d row groups, %v; want 2", len(file.RowGroups()), err)
+	}
+}
+
 // A flat table has a column for each field, whatever it is called.
 func TestFlatExport(t *testing.T) {
 	t.Parallel()
