@@ -50,8 +50,8 @@ type acceptances struct {
 	mayChange func(actor string) error
 }
 
-func (a *acceptances) register(s *Server, api huma.API) {
-	register(s, api, streamed(byOperator(huma.Operation{
+func (a *acceptances) register(k *Kernel, api huma.API) {
+	register(k, api, streamed(byOperator(huma.Operation{
 		OperationID: "accept", Method: http.MethodPost, Path: "/runs/{run}/accept", Summary: "Accept failures",
 		Description: "They stay failed and are shown as accepted, and the health is quiet about them. What is run again, " +
 			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests.",

@@ -20,8 +20,8 @@ import (
 func TestARouteWithoutARoleIsClosed(t *testing.T) {
 	t.Parallel()
 	mux := newRouteMux()
-	v1 := humago.NewWithPrefix(mux, Prefix, huma.DefaultConfig("a test", "1"))
-	s := &Server{log: zap.NewNop(), mux: mux, heavy: access.NewSlots(1, 1), broad: access.NewSlots(1, 1)}
+	v1 := humago.NewWithPrefix(mux, prefix, huma.DefaultConfig("a test", "1"))
+	s := &Kernel{log: zap.NewNop(), mux: mux, heavy: access.NewSlots(1, 1), broad: access.NewSlots(1, 1)}
 	touched := false
 	touch := func() { touched = true }
 	for _, op := range []huma.Operation{
@@ -51,7 +51,7 @@ func TestTooManyHeavyRequestsAreSentAway(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
 	mux.HandleFunc("GET /heavy", func(http.ResponseWriter, *http.Request) { begun <- struct{}{}; <-end })
 	mux.routes = map[string]Route{"GET /heavy": {Pattern: "GET /heavy", Role: access.Viewer, heavy: true}}
-	s := &Server{log: zap.NewNop(), mux: mux, heavy: access.NewSlots(2, 2)}
+	s := &Kernel{log: zap.NewNop(), mux: mux, heavy: access.NewSlots(2, 2)}
 	ask := func() *httptest.ResponseRecorder {
 		answer := httptest.NewRecorder()
 		s.authorised(answer, httptest.NewRequest(http.MethodGet, "/heavy", nil))

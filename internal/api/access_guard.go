@@ -34,9 +34,9 @@ const (
 )
 
 // slotsOf are those of a server. Where nobody says who they are, all are one.
-func slotsOf(config Config, all int) *access.Slots {
+func slotsOf(gate *access.Gate, all int) *access.Slots {
 	all = max(all, 1)
-	if config.Access == nil {
+	if gate == nil {
 		return access.NewSlots(all, all)
 	}
 	return access.NewSlots(max(all/2, 1), all)
@@ -54,9 +54,9 @@ type deniedError struct {
 func (e *deniedError) Error() string { return e.detail }
 
 // authorised lets a request in whose maker may do what it asks for. What says nowhere who may do it, nobody may.
-func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
+func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 	route := s.mux.route(r)
-	noteRoute(w, route.Pattern, s.config.Access == nil)
+	noteRoute(w, route.Pattern, s.access == nil)
 	if err := checkSite(r); err != nil {
 		s.deny(w, r, err)
 		return
@@ -70,17 +70,17 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 		streamBody(r)
 	}
 	user := ""
-	if s.config.Access != nil && route.anonymous {
+	if s.access != nil && route.anonymous {
 		r.Header.Del(ActorHeader) // nobody was asked who they are
 	}
-	if s.config.Access != nil && !route.anonymous {
+	if s.access != nil && !route.anonymous {
 		who, err := s.permitted(r, route.Role)
 		if err != nil {
 			s.deny(w, r, err)
 			return
 		}
 		if who != nil {
-			ctx, done := s.config.Access.Admit(r.Context(), *who)
+			ctx, done := s.access.Admit(r.Context(), *who)
 			defer done()
 			allow := refuseBody(ctx, r)
 			defer allow()
@@ -116,7 +116,7 @@ func (s *Server) authorised(w http.ResponseWriter, r *http.Request) {
 }
 
 // takeSlot takes what a request needs that reads much, and counts one of a stranger's.
-func (s *Server) takeSlot(
+func (s *Kernel) takeSlot(
 	w http.ResponseWriter, r *http.Request, route *Route, user string,
 ) (giveBack func(), err error) {
 	if err := s.countStranger(w, r); err != nil {
@@ -163,7 +163,7 @@ func madeBy(ctx context.Context, r *http.Request, who *access.Principal) *http.R
 }
 
 // permitted returns who asks, when they may; nil for nobody, where nobody is needed.
-func (s *Server) permitted(r *http.Request, needed access.Role) (*access.Principal, error) {
+func (s *Kernel) permitted(r *http.Request, needed access.Role) (*access.Principal, error) {
 	who, err := s.whoAsks(r)
 	switch {
 	case err == nil:
@@ -185,17 +185,17 @@ func (s *Server) permitted(r *http.Request, needed access.Role) (*access.Princip
 }
 
 // whoAsks finds out who makes a request: by its token, or else by its cookie.
-func (s *Server) whoAsks(r *http.Request) (access.Principal, error) {
+func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, secret, _ := strings.Cut(header, " ")
 		if !strings.EqualFold(scheme, "Bearer") {
 			return access.Principal{}, &deniedError{http.StatusUnauthorized,
 				"the header Authorization must be Bearer and a token"}
 		}
-		return s.config.Access.Token(r.Context(), s.callerAddress(r), strings.TrimSpace(secret))
+		return s.access.Token(r.Context(), s.callerAddress(r), strings.TrimSpace(secret))
 	}
 	if cookie, err := r.Cookie(s.cookieName()); err == nil && cookie.Value != "" {
-		return s.config.Access.Session(r.Context(), s.callerAddress(r), cookie.Value)
+		return s.access.Session(r.Context(), s.callerAddress(r), cookie.Value)
 	}
 	return access.Principal{}, access.ErrNobody
 }
@@ -235,7 +235,7 @@ func checkCookieUse(r *http.Request, who *access.Principal) error {
 }
 
 // deny answers a request that was not let in.
-func (s *Server) deny(w http.ResponseWriter, r *http.Request, err error) {
+func (s *Kernel) deny(w http.ResponseWriter, r *http.Request, err error) {
 	p := s.problem(r.Context(), err)
 	if r.ContentLength != 0 {
 		w.Header().Set("Connection", "close") // the server would wait for the rest of the body else
@@ -304,7 +304,7 @@ const howToLogIn = "send a token in the header Authorization: Bearer (--token-fi
 
 // callerAddress is where a request comes from. A proxy of ours says so in the last part of X-Forwarded-For; those
 // before it are whatever the caller sent. When it cannot be read, it is the proxy's own.
-func (s *Server) callerAddress(r *http.Request) netip.Addr {
+func (s *Kernel) callerAddress(r *http.Request) netip.Addr {
 	if chain := r.Header.Values("X-Forwarded-For"); s.config.BehindProxy && len(chain) > 0 {
 		last := chain[len(chain)-1]
 		if address, ok := addressIn(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])); ok {
@@ -322,4 +322,18 @@ func addressIn(text string) (netip.Addr, bool) {
 	}
 	address, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"))
 	return address, err == nil
+}
+
+// Names of the cookie of a browser that has logged in. With TLS it has the prefix by which browsers take it from this
+// very host only.
+const (
+	sessionCookie       = "tranche_session"
+	secureSessionCookie = "__Host-" + sessionCookie
+)
+
+func (s *Kernel) cookieName() string {
+	if s.config.SecureCookies {
+		return secureSessionCookie
+	}
+	return sessionCookie
 }

@@ -55,7 +55,7 @@ func plainRoutes() []Route {
 	}
 	for _, described := range []string{"openapi.json", "openapi.yaml", "openapi-3.0.json", "openapi-3.0.yaml",
 		"schemas/{schema}"} {
-		routes = append(routes, Route{Pattern: "GET " + Prefix + "/" + described, Role: access.Viewer})
+		routes = append(routes, Route{Pattern: "GET " + prefix + "/" + described, Role: access.Viewer})
 	}
 	return routes
 }
@@ -74,7 +74,7 @@ func (m *routeMux) assign(described *huma.OpenAPI) {
 			heavyIf, _ := op.Metadata[metaHeavyIf].(string)
 			broadIf, _ := op.Metadata[metaBroadIf].([]string)
 			known = append(known, Route{
-				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: isSet(op, metaHeavy),
+				Pattern: op.Method + " " + prefix + path, Role: role, heavy: isSet(op, metaHeavy),
 				heavyIf: heavyIf, broad: isSet(op, metaBroad), broadIf: broadIf, credentials: isSet(op, metaCredent),
 				streamed: isSet(op, metaStreamed), held: isSet(op, metaHeld),
 				unstored: isSet(op, metaUnstored), bulk: bulk,
@@ -97,10 +97,13 @@ func (m *routeMux) route(r *http.Request) Route {
 	return m.routes[pattern]
 }
 
-func belowPrefix(path string) bool { return path == Prefix || strings.HasPrefix(path, Prefix+"/") }
+func belowPrefix(path string) bool { return path == prefix || strings.HasPrefix(path, prefix+"/") }
+
+// Bounded reports whether few of the requests of a route are under way at once.
+func (r *Route) Bounded() bool { return r.heavy || r.broad || r.held }
 
 // Routes lists every way into the server.
-func (s *Server) Routes() []Route {
+func (s *Kernel) Routes() []Route {
 	routes := make([]Route, 0, len(s.mux.routes))
 	for _, r := range s.mux.routes {
 		routes = append(routes, r)

@@ -9,25 +9,12 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
-
-// ActorHeader names who asks for a change, for the audit log. Without authentication it is taken as said.
-const ActorHeader = "Tranche-Actor"
-
-// Anonymous is the actor of a change without the header.
-const Anonymous = access.Anonymous
-
-// maxActorBytes bounds what the audit log is told.
-const maxActorBytes = 800 // 200 characters
-
-// Actor is who asks.
-type Actor struct {
-	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"who asks, for the audit log"`
-}
 
 // RerunSettings says which items to run again, by one of Failed, Keys, Codes, Groups and Ranges, and how.
 // Beside Failed, Codes or Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
@@ -68,8 +55,40 @@ type Rerun struct {
 	Steps []redo.StepReset `json:"steps,omitempty" doc:"of a run of several steps, what becomes of them"`
 }
 
-func (s *Server) registerActions(api huma.API) {
-	register(s, api, streamed(byOperator(huma.Operation{
+// changeEngine has things done again, or done otherwise.
+type changeEngine interface {
+	Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error)
+	Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error)
+	Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error)
+	controlEngine
+}
+
+// controlEngine says how runs go on.
+type controlEngine interface {
+	SetRun(ctx context.Context, c controlstore.RunChange) (controlstore.RunChanged, error)
+	Pause(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
+	Resume(ctx context.Context, c controlstore.Control, maxFailed *string) (controlstore.Controlled, error)
+	Approve(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
+	Cancel(ctx context.Context, c controlstore.Control) (controlstore.Cancelled, error)
+}
+
+// changeRoutes change runs that there are.
+type changeRoutes struct {
+	*Kernel
+
+	runs   *runRoutes
+	starts *startRoutes
+	engine changeEngine
+}
+
+// newChanges returns the routes that change runs.
+func newChanges(k *Kernel, runs *runRoutes, starts *startRoutes, engine changeEngine) *changeRoutes {
+	return &changeRoutes{Kernel: k, runs: runs, starts: starts, engine: engine}
+}
+
+// Register adds the routes.
+func (s *changeRoutes) Register(api huma.API) {
+	register(s.Kernel, api, streamed(byOperator(huma.Operation{
 		OperationID: "rerun", Method: http.MethodPost, Path: "/runs/{run}/rerun", Summary: "Run items again",
 		Description: "The body is 16 MiB at most; more keys go in several requests.",
 	})), s.rerun)
@@ -79,9 +98,9 @@ func (s *Server) registerActions(api huma.API) {
 		Schema: schemaOf[RerunSettings](api),
 	}}}
 	s.registerReset(api)
-	(&acceptances{s.store, s.mayChange}).register(s, api)
+	(&acceptances{s.store, s.mayChange}).register(s.Kernel, api)
 	(&corrections{s}).register(api)
-	(&deletions{s.store, s.mayChange, s.wakeRetention}).register(s, api)
+	(&deletions{s.store, s.mayChange, func() { s.wake(orchestrator.DutyRetention) }}).register(s.Kernel, api)
 	s.registerControl(api)
 	s.registerSet(api)
 }
@@ -99,7 +118,7 @@ func (in *rerunInput) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
+func (s *changeRoutes) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	set, err := readRerun(in.body)
 	if err != nil {
 		return Rerun{}, err
@@ -124,7 +143,7 @@ func (s *Server) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),
 		Examples: done.Examples, Warnings: []string{}, Steps: done.Steps}
 	if view, err := inspect.New(s.store).Run(ctx, id); err == nil { // it runs either way; the warnings are extra
-		out.Warnings = s.warnings(ctx, view)
+		out.Warnings = s.runs.Warnings(ctx, view)
 	}
 	return out, nil
 }
@@ -149,18 +168,4 @@ func chooseItems(ways string, evidence, ranges, keys bool, others ...bool) error
 		ranges = false
 	}
 	return chooseOne(ways+", or evidence: "+evidenceMembers, append(others, ranges, keys)...)
-}
-
-// chooseOne refuses a selection of which not exactly one way is used.
-func chooseOne(ways string, used ...bool) error {
-	chosen := 0
-	for _, u := range used {
-		if u {
-			chosen++
-		}
-	}
-	if chosen != 1 {
-		return &inputError{"choose one of " + ways}
-	}
-	return nil
 }

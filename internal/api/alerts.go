@@ -50,45 +50,48 @@ const applyAlertDescription = `The body is an alert in YAML, or in JSON. Its nam
 What is the same as before changes nothing. What was told stays told, and messages that wait go to the receiver of the
 new text. A receiver that this server could not reach by its operator's file is refused.`
 
-// alertOps are the operations about alerts.
-type alertOps struct {
+// alertRoutes keep alerts.
+type alertRoutes struct {
+	*Kernel
+
 	store     alertstore.Store
 	receivers *alerts.Receivers // nil: this server tells nobody anything
-	wake      func(duty string)
 }
 
-func registerAlerts(s *Server, api huma.API) {
-	o := &alertOps{store: alertstore.New(s.store), receivers: s.config.Alerts, wake: s.config.WakeDuty}
-	if o.wake == nil {
-		o.wake = func(string) {}
-	}
-	register(s, api, get("list-alerts", "/alerts", "List alerts by name, with whom they could not tell"), o.list)
-	register(s, api, byOperator(huma.Operation{
+// newAlerts returns the routes of alerts. Without receivers alerts cannot be applied.
+func newAlerts(k *Kernel, receivers *alerts.Receivers) *alertRoutes {
+	return &alertRoutes{Kernel: k, store: alertstore.New(k.store), receivers: receivers}
+}
+
+// Register adds the routes.
+func (o *alertRoutes) Register(api huma.API) {
+	register(o.Kernel, api, get("list-alerts", "/alerts", "List alerts by name, with whom they could not tell"), o.list)
+	register(o.Kernel, api, byOperator(huma.Operation{
 		OperationID: "apply-alert", Method: http.MethodPost, Path: "/alerts",
 		Summary: "Put an alert on record, or change it", Description: applyAlertDescription, MaxBodyBytes: maxAlertBody,
 	}), o.apply)
-	register(s, api, get("get-alert", "/alerts/{name}", "An alert, whole"), o.get)
-	register(s, api, get("list-alert-messages", "/alerts/{name}/messages", "What an alert has told, newest first"),
+	register(o.Kernel, api, get("get-alert", "/alerts/{name}", "An alert, whole"), o.get)
+	register(o.Kernel, api, get("list-alert-messages", "/alerts/{name}/messages", "What an alert has told, newest first"),
 		o.messages)
-	register(s, api, byOperator(huma.Operation{
+	register(o.Kernel, api, byOperator(huma.Operation{
 		OperationID: "test-alert", Method: http.MethodPost, Path: "/alerts/{name}/test",
 		Summary: "Have an alert tell its receiver that this is a test",
 		Description: "The leader sends it, also for a paused alert, and tries once; the list of messages says what " +
 			"became of it. A pause after attempts that failed is over.",
 		DefaultStatus: http.StatusAccepted,
 	}), o.test)
-	register(s, api, byOperator(huma.Operation{
+	register(o.Kernel, api, byOperator(huma.Operation{
 		OperationID: "pause-alert", Method: http.MethodPost, Path: "/alerts/{name}/pause",
 		Summary:     "Let an alert tell nothing until it is resumed",
 		Description: "Messages that were not delivered yet wait.",
 	}), o.set(alertstore.StatePaused))
-	register(s, api, byOperator(huma.Operation{
+	register(o.Kernel, api, byOperator(huma.Operation{
 		OperationID: "resume-alert", Method: http.MethodPost, Path: "/alerts/{name}/resume",
 		Summary: "End the pause of an alert",
 		Description: "It tells what holds then and was not told, and what is over. What only happened meanwhile, like a " +
 			"completion, it does not tell.",
 	}), o.set(alertstore.StateActive))
-	register(s, api, byOperator(huma.Operation{
+	register(o.Kernel, api, byOperator(huma.Operation{
 		OperationID: "delete-alert", Method: http.MethodDelete, Path: "/alerts/{name}",
 		Summary:     "Take an alert off the record",
 		Description: "Messages that were not delivered are dropped. Applied again, it has the next version.",
@@ -101,7 +104,7 @@ type alertTextInput struct {
 	RawBody []byte `contentType:"application/yaml"`
 }
 
-func (o *alertOps) apply(ctx context.Context, in *alertTextInput) (alertstore.AppliedAlert, error) {
+func (o *alertRoutes) apply(ctx context.Context, in *alertTextInput) (alertstore.AppliedAlert, error) {
 	none := alertstore.AppliedAlert{}
 	err := cmp.Or(checkText("header "+ActorHeader, in.Actor.Name, maxActorBytes), checkText("name", in.Name, maxNameBytes))
 	if err != nil {
@@ -127,7 +130,7 @@ func (o *alertOps) apply(ctx context.Context, in *alertTextInput) (alertstore.Ap
 	return applied, err
 }
 
-func (o *alertOps) list(ctx context.Context, in *struct {
+func (o *alertRoutes) list(ctx context.Context, in *struct {
 	After string `query:"after" doc:"only alerts whose name follows this one"`
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
 },
@@ -143,12 +146,12 @@ func (o *alertOps) list(ctx context.Context, in *struct {
 	return out, nil
 }
 
-func (o *alertOps) get(ctx context.Context, in *AlertPath) (*alertstore.AlertView, error) {
+func (o *alertRoutes) get(ctx context.Context, in *AlertPath) (*alertstore.AlertView, error) {
 	view, err := o.store.Alert(ctx, in.Alert)
 	return view, seen(err, seeAlerts)
 }
 
-func (o *alertOps) messages(ctx context.Context, in *struct {
+func (o *alertRoutes) messages(ctx context.Context, in *struct {
 	AlertPath
 	Before time.Time `query:"before" doc:"only messages that were made before"`
 	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"`
@@ -178,7 +181,7 @@ func (in *alertActionInput) check() error {
 	return checkText("header "+ActorHeader, in.Name, maxActorBytes)
 }
 
-func (o *alertOps) test(ctx context.Context, in *alertActionInput) (out TestedAlert, err error) {
+func (o *alertRoutes) test(ctx context.Context, in *alertActionInput) (out TestedAlert, err error) {
 	if err := in.check(); err != nil {
 		return out, err
 	}
@@ -196,7 +199,7 @@ func (o *alertOps) test(ctx context.Context, in *alertActionInput) (out TestedAl
 	return out, seen(err, seeAlerts)
 }
 
-func (o *alertOps) set(state string) func(context.Context, *alertActionInput) (alertstore.ControlledAlert, error) {
+func (o *alertRoutes) set(state string) func(context.Context, *alertActionInput) (alertstore.ControlledAlert, error) {
 	return func(ctx context.Context, in *alertActionInput) (alertstore.ControlledAlert, error) {
 		if err := in.check(); err != nil {
 			return alertstore.ControlledAlert{}, err
@@ -207,7 +210,7 @@ func (o *alertOps) set(state string) func(context.Context, *alertActionInput) (a
 	}
 }
 
-func (o *alertOps) remove(ctx context.Context, in *alertActionInput) (alertstore.ControlledAlert, error) {
+func (o *alertRoutes) remove(ctx context.Context, in *alertActionInput) (alertstore.ControlledAlert, error) {
 	if err := in.check(); err != nil {
 		return alertstore.ControlledAlert{}, err
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-func (s *Server) registerAudit(api huma.API) {
+func (s *adminRoutes) registerAudit(api huma.API) {
 	list := broad(get("list-audit", "/audit", "What operators did, newest first: who, what, before and after"))
-	register(s, api, list, s.listAudit)
+	register(s.Kernel, api, list, s.listAudit)
 }
 
 type auditInput struct {
@@ -23,7 +23,7 @@ type auditInput struct {
 	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (s *Server) listAudit(ctx context.Context, in *auditInput) (inspect.AuditPage, error) {
+func (s *adminRoutes) listAudit(ctx context.Context, in *auditInput) (inspect.AuditPage, error) {
 	filter := inspect.AuditFilter{
 		Actor: in.Actor, Action: in.Action, Since: in.Since, Before: in.Before, Limit: in.Limit,
 	}

@@ -48,7 +48,7 @@ func (f *ItemSource) states() (all []workqueue.Outcome) {
 }
 
 // carrying takes items of earlier runs.
-type carrying struct{ s *Server }
+type carrying struct{ s *startRoutes }
 
 // plan resolves the run that settings carry on. Its plan and parameters are those of the new run, where others are not
 // given.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/collector"
+	"github.com/tranchehq/tranche/internal/producers"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -40,16 +41,43 @@ const applyCollectorDescription = `The body is a collector in YAML, or in JSON. 
 it. What is the same as before changes nothing. Changes hold from the next flush on. When order_by, values or partitions
 change, what waits goes under its old keys before anything that is added from then on.`
 
-func (s *Server) registerCollectors(api huma.API) {
-	register(s, api, get("list-collectors", "/collectors", "List collectors by name, with what waits in each"),
+// collectorEngine is what a node does for collectors: changes after which something may have to be flushed at once.
+type collectorEngine interface {
+	producers.Adder
+	ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (collectorstore.AppliedCollector, error)
+	ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error)
+	DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error)
+	RequeueOps(ctx context.Context, name string, sel collectorstore.OpsSelection, actor string) (int64, error)
+}
+
+// collectorRoutes keep collectors, and take operations for them.
+type collectorRoutes struct {
+	*Kernel
+
+	engine    collectorEngine
+	producers *producers.Producers
+}
+
+// newCollectors returns the routes of collectors. Without producers they have some of their own, which share no commits
+// with others.
+func newCollectors(k *Kernel, engine collectorEngine, takers *producers.Producers) *collectorRoutes {
+	if takers == nil {
+		takers = producers.New(collectorstore.New(k.store), engine, k.log)
+	}
+	return &collectorRoutes{k, engine, takers}
+}
+
+// Register adds the routes.
+func (s *collectorRoutes) Register(api huma.API) {
+	register(s.Kernel, api, get("list-collectors", "/collectors", "List collectors by name, with what waits in each"),
 		s.listCollectors)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "apply-collector", Method: http.MethodPost, Path: "/collectors", Summary: "Make or change a collector",
 		Description: applyCollectorDescription, MaxBodyBytes: maxCollectorBody,
 	}), s.applyCollector)
-	register(s, api, get("get-collector", "/collectors/{name}",
+	register(s.Kernel, api, get("get-collector", "/collectors/{name}",
 		"A collector: its settings, what waits in it, and what keeps that waiting"), s.getCollector)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "delete-collector", Method: http.MethodDelete, Path: "/collectors/{name}", Summary: "Delete a collector",
 		Description: "One with operations is refused, unless force is set: then they are lost.",
 	}), s.deleteCollector)
@@ -57,21 +85,21 @@ func (s *Server) registerCollectors(api huma.API) {
 	s.registerCollectorControl(api)
 }
 
-func (s *Server) registerCollectorControl(api huma.API) {
-	register(s, api, byOperator(huma.Operation{
+func (s *collectorRoutes) registerCollectorControl(api huma.API) {
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "pause-collector", Method: http.MethodPost, Path: "/collectors/{name}/pause",
 		Summary:     "Flush nothing more of a collector until it is resumed",
 		Description: "It goes on taking operations, and flushes that are under way come to their end.",
 	}), func(ctx context.Context, in *collectorInput) (CollectorSwitched, error) {
 		return s.switchCollector(ctx, in, collectorstore.CollectorPaused, collectorstore.New(s.store).PauseCollector)
 	})
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "resume-collector", Method: http.MethodPost, Path: "/collectors/{name}/resume",
 		Summary: "Go on with a paused collector",
 	}), func(ctx context.Context, in *collectorInput) (CollectorSwitched, error) {
 		return s.switchCollector(ctx, in, collectorstore.CollectorActive, s.engine.ResumeCollector)
 	})
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "drain-collector", Method: http.MethodPost, Path: "/collectors/{name}/drain",
 		Summary: "Flush all that waits now, whatever min_size and max_age say",
 		Description: "What failed keeps its backoff, and rates and limits hold. What is added later waits as " +
@@ -79,7 +107,7 @@ func (s *Server) registerCollectorControl(api huma.API) {
 	}), s.drainCollector)
 }
 
-func (s *Server) listCollectors(ctx context.Context, _ *struct{}) (CollectorList, error) {
+func (s *collectorRoutes) listCollectors(ctx context.Context, _ *struct{}) (CollectorList, error) {
 	all, err := collectorstore.New(s.store).Collectors(ctx)
 	if all == nil {
 		all = []collectorstore.CollectorView{}
@@ -93,7 +121,7 @@ type applyCollectorInput struct {
 	RawBody []byte `contentType:"application/yaml"`
 }
 
-func (s *Server) applyCollector(ctx context.Context, in *applyCollectorInput) (collectorstore.AppliedCollector, error) {
+func (s *collectorRoutes) applyCollector(ctx context.Context, in *applyCollectorInput) (collectorstore.AppliedCollector, error) {
 	none := collectorstore.AppliedCollector{}
 	err := cmp.Or(checkText("header "+ActorHeader, in.Actor.Name, maxActorBytes), checkText("name", in.Name, maxNameBytes))
 	if err != nil {
@@ -107,7 +135,7 @@ func (s *Server) applyCollector(ctx context.Context, in *applyCollectorInput) (c
 	return s.engine.ApplyCollector(ctx, text, in.Actor.Name)
 }
 
-func (s *Server) getCollector(ctx context.Context, in *CollectorPath) (collectorstore.CollectorView, error) {
+func (s *collectorRoutes) getCollector(ctx context.Context, in *CollectorPath) (collectorstore.CollectorView, error) {
 	view, err := collectorstore.New(s.store).Collector(ctx, in.Collector)
 	if err != nil {
 		return view, seen(err, seeCollectors)
@@ -122,7 +150,7 @@ func (s *Server) getCollector(ctx context.Context, in *CollectorPath) (collector
 }
 
 // whoIsAway says what the database does not know: whether there is anybody who takes a flush.
-func (s *Server) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
+func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
 	if !s.nc.IsConnected() {
 		return []collectorstore.CollectorReason{{Code: "nats_away",
 			Text: "this node cannot reach NATS; it connects again by " +
@@ -142,7 +170,7 @@ type deleteCollectorInput struct {
 	Force bool `query:"force" doc:"also with operations, which are lost then"`
 }
 
-func (s *Server) deleteCollector(
+func (s *collectorRoutes) deleteCollector(
 	ctx context.Context, in *deleteCollectorInput,
 ) (collectorstore.DeletedCollector, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
@@ -157,7 +185,7 @@ type collectorInput struct {
 	Actor
 }
 
-func (s *Server) switchCollector(
+func (s *collectorRoutes) switchCollector(
 	ctx context.Context, in *collectorInput, to string, do func(context.Context, string, string) (bool, error),
 ) (CollectorSwitched, error) {
 	out := CollectorSwitched{Name: in.Collector, State: to}
@@ -168,7 +196,7 @@ func (s *Server) switchCollector(
 	return out, seen(err, seeCollectors)
 }
 
-func (s *Server) drainCollector(ctx context.Context, in *collectorInput) (collectorstore.Drained, error) {
+func (s *collectorRoutes) drainCollector(ctx context.Context, in *collectorInput) (collectorstore.Drained, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return collectorstore.Drained{}, err
 	}

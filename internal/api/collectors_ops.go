@@ -8,7 +8,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -56,22 +55,22 @@ MiB at once. An id that was added before, in the time for which the collector re
 and not added again: so a request whose answer was lost can be sent again. Adds are not in the audit log, since there
 are too many.`
 
-func (s *Server) registerOperations(api huma.API) {
-	register(s, api, streamed(byOperator(huma.Operation{
+func (s *collectorRoutes) registerOperations(api huma.API) {
+	register(s.Kernel, api, streamed(byOperator(huma.Operation{
 		OperationID: "add-operations", Method: http.MethodPost, Path: "/collectors/{name}/ops",
 		Summary: "Add operations to a collector", Description: addOperationsDescription,
 	})), s.addOperations)
 	lines := &huma.Schema{Type: huma.TypeString, Format: "binary"}
 	api.OpenAPI().Paths["/collectors/{name}/ops"].Post.RequestBody = &huma.RequestBody{Required: true,
 		Content: map[string]*huma.MediaType{mimeNDJSON: {Schema: lines}}}
-	register(s, api, held(get("list-operations", "/collectors/{name}/ops",
+	register(s.Kernel, api, held(get("list-operations", "/collectors/{name}/ops",
 		"List the operations of a collector, in the order in which they were added")), s.listOperations)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "requeue-operations", Method: http.MethodPost, Path: "/collectors/{name}/requeue",
 		Summary:     "Have operations tried again that are parked, or wait for their next try",
 		Description: "They have all their attempts again, and go with the next flush of their keys.",
 	}), s.requeueOperations)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "drop-operations", Method: http.MethodPost, Path: "/collectors/{name}/drop",
 		Summary:     "Give operations up",
 		Description: "They are deleted. Those of a flush that is under way may have been done.",
@@ -92,7 +91,7 @@ func (in *addOperationsInput) Resolve(ctx huma.Context) []error {
 }
 
 // addOperations needs nothing of the node: operations wait in PostgreSQL.
-func (s *Server) addOperations(ctx context.Context, in *addOperationsInput) (AddedOperations, error) {
+func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsInput) (AddedOperations, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return AddedOperations{}, err
 	}
@@ -127,7 +126,7 @@ type listOperationsInput struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (s *Server) listOperations(ctx context.Context, in *listOperationsInput) (OperationPage, error) {
+func (s *collectorRoutes) listOperations(ctx context.Context, in *listOperationsInput) (OperationPage, error) {
 	for field, value := range map[string]string{"key": in.Key, "id": in.ID, "code": in.Code} {
 		if err := checkText(field, value, collector.MaxOpKey); err != nil {
 			return OperationPage{}, err
@@ -153,7 +152,7 @@ type requeueOperationsInput struct {
 	Body OperationChoice
 }
 
-func (s *Server) requeueOperations(ctx context.Context, in *requeueOperationsInput) (RequeuedOperations, error) {
+func (s *collectorRoutes) requeueOperations(ctx context.Context, in *requeueOperationsInput) (RequeuedOperations, error) {
 	sel, err := in.Body.selection(in.Name)
 	if err != nil {
 		return RequeuedOperations{}, err
@@ -168,7 +167,7 @@ type dropOperationsInput struct {
 	Body DropChoice
 }
 
-func (s *Server) dropOperations(ctx context.Context, in *dropOperationsInput) (DroppedOperations, error) {
+func (s *collectorRoutes) dropOperations(ctx context.Context, in *dropOperationsInput) (DroppedOperations, error) {
 	sel, err := in.Body.selection(in.Name)
 	if err != nil {
 		return DroppedOperations{}, err
@@ -196,16 +195,4 @@ func (c *OperationChoice) selection(actor string) (collector.OpsSelection, error
 		err = errors.Join(err, checkText("keys", key, collector.MaxOpKey))
 	}
 	return sel, err
-}
-
-// operationPlace points at the operation that is meant.
-func operationPlace(err error) []*huma.ErrorDetail {
-	op, ok := errors.AsType[*producers.OpError](err)
-	switch {
-	case !ok || op.Number == 0 && op.Line == 0:
-		return nil
-	case op.Line == 0:
-		return []*huma.ErrorDetail{{Message: op.Problem, Location: "operations.number", Value: op.Number}}
-	}
-	return []*huma.ErrorDetail{{Message: op.Problem, Location: "operations.line", Value: op.Line}}
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+// mimeNDJSON is the type of streams of objects.
+const mimeNDJSON = "application/x-ndjson"
+
 const (
 	maxContent  = 64 << 10 // of a body, unless all of it is asked for
 	maxUnpacked = 16 << 20 // what services read at the most

@@ -47,7 +47,7 @@ type LeftRun struct {
 // control is an operation of the engine on one run or all.
 type control func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
 
-func (s *Server) registerControl(api huma.API) {
+func (s *changeRoutes) registerControl(api huma.API) {
 	all := []struct {
 		action, one, every string
 		do                 control
@@ -56,7 +56,7 @@ func (s *Server) registerControl(api huma.API) {
 		{"cancel", "Cancel a run", "Cancel every run", s.cancelled},
 	}
 	for _, a := range all {
-		register(s, api, byOperator(huma.Operation{
+		register(s.Kernel, api, byOperator(huma.Operation{
 			OperationID: a.action + "-run", Method: http.MethodPost, Path: "/runs/{run}/" + a.action, Summary: a.one,
 		}), func(ctx context.Context, in *controlInput) (Controlled, error) {
 			return s.control(ctx, a.action, in.Run, in.Name, in.Body, a.do)
@@ -64,9 +64,9 @@ func (s *Server) registerControl(api huma.API) {
 		s.registerAll(api, a.action, a.every, a.do)
 	}
 	gates := &gateOps{store: s.store, engine: s.engine, control: s.control}
-	gates.register(s, api)
+	gates.register(s.Kernel, api)
 	s.registerAll(api, "approve", "Approve every run whose canary waits", s.engine.Approve)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "resume-run", Method: http.MethodPost, Path: "/runs/{run}/resume", Summary: "Resume a run",
 	}), s.resume)
 	s.registerAll(api, "resume", "Resume every run that was paused",
@@ -75,8 +75,8 @@ func (s *Server) registerControl(api huma.API) {
 		})
 }
 
-func (s *Server) registerAll(api huma.API, action, summary string, do control) {
-	register(s, api, byOperator(huma.Operation{
+func (s *changeRoutes) registerAll(api huma.API, action, summary string, do control) {
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: action + "-all-runs", Method: http.MethodPost, Path: "/runs/" + action, Summary: summary,
 	}), func(ctx context.Context, in *controlAllInput) (Controlled, error) {
 		if err := s.mayChange(in.Name); err != nil {
@@ -104,7 +104,7 @@ type resumeInput struct {
 	Body *ResumeSettings
 }
 
-func (s *Server) resume(ctx context.Context, in *resumeInput) (Controlled, error) {
+func (s *changeRoutes) resume(ctx context.Context, in *resumeInput) (Controlled, error) {
 	var body ResumeSettings
 	if in.Body != nil {
 		body = *in.Body
@@ -119,7 +119,7 @@ func (s *Server) resume(ctx context.Context, in *resumeInput) (Controlled, error
 		})
 }
 
-func (s *Server) control(ctx context.Context, action, ref, actor string, body *ControlSettings, do control,
+func (s *changeRoutes) control(ctx context.Context, action, ref, actor string, body *ControlSettings, do control,
 ) (Controlled, error) {
 	if err := s.mayChange(actor); err != nil {
 		return Controlled{}, err
@@ -136,7 +136,7 @@ func (s *Server) control(ctx context.Context, action, ref, actor string, body *C
 	return controlled(action, &id, done), err
 }
 
-func (s *Server) cancelled(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
+func (s *changeRoutes) cancelled(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 	done, err := s.engine.Cancel(ctx, c)
 	return done.Controlled, err
 }

@@ -55,14 +55,14 @@ type setRunInput struct {
 	Body RunChanges
 }
 
-func (s *Server) registerSet(api huma.API) {
-	register(s, api, byOperator(huma.Operation{
+func (s *changeRoutes) registerSet(api huma.API) {
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "set-run", Method: http.MethodPost, Path: "/runs/{run}/settings",
 		Summary: "Change settings of a run while it runs",
 	}), s.setRun)
 }
 
-func (s *Server) setRun(ctx context.Context, in *setRunInput) (ChangedRun, error) {
+func (s *changeRoutes) setRun(ctx context.Context, in *setRunInput) (ChangedRun, error) {
 	change, err := in.Body.change()
 	if err := cmp.Or(err, s.mayChange(in.Name)); err != nil {
 		return ChangedRun{}, err

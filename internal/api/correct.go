@@ -46,10 +46,10 @@ What was made of the items at steps that see payloads is taken back and done aga
 what the steps after had made of it is redone where a part changes that they see, or in any case with cascade.`
 
 // corrections gives items other payloads.
-type corrections struct{ s *Server }
+type corrections struct{ s *changeRoutes }
 
 func (c *corrections) register(api huma.API) {
-	register(c.s, api, streamed(byOperator(huma.Operation{
+	register(c.s.Kernel, api, streamed(byOperator(huma.Operation{
 		OperationID: "correct", Method: http.MethodPost, Path: "/runs/{run}/correct", Summary: "Correct the data of items",
 		Description: correctDescription,
 	})), c.correct)
@@ -59,7 +59,7 @@ func (c *corrections) register(api huma.API) {
 			"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
 			"application/vnd.apache.parquet": {Schema: item},
 		}}
-	register(c.s, api, byOperator(huma.Operation{
+	register(c.s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "correct-item", Method: http.MethodPost, Path: "/runs/{run}/items/{key}/correct",
 		Summary:     "Correct the data of one item",
 		Description: "As correct does, with one payload as it stands.",
@@ -94,7 +94,7 @@ func (c *corrections) correct(ctx context.Context, in *correctInput) (out Correc
 	if err != nil {
 		return out, err
 	}
-	spool := c.s.spoolOf(ctx)
+	spool := c.s.starts.SpoolOf(ctx)
 	spool.Max = maxAddBody
 	kept, err := spool.Keep(wholeItems{in.body, in.body})
 	if err != nil {
@@ -174,7 +174,7 @@ func (c *corrections) config(ctx context.Context, run workqueue.RunID, shape *Sh
 	if err != nil {
 		return intake.Config{}, err
 	}
-	config, err := c.s.intakeConfig(ctx, format, key, look)
+	config, err := c.s.starts.IntakeConfig(ctx, format, key, look)
 	config.TakeInvalid, config.Sort = false, ""
 	return config, err
 }

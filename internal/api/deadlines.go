@@ -22,7 +22,7 @@ const (
 
 // timed bounds the silence of a caller: while a body is read, and whenever an answer is written. In between a request
 // may work as long as it needs to: a deadline that passed then would end it, or lose its answer.
-func (s *Server) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
+func (s *Kernel) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
 	control := http.NewResponseController(w)
 	body := &timedBody{body: r.Body, control: control, silence: s.config.ReadTimeout, whole: r.Body == http.NoBody,
 		drain: drainTimeout, until: time.Now().Add(s.config.ReadTimeout)}

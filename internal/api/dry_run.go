@@ -45,7 +45,7 @@ type DryRunStep struct {
 }
 
 // dryRun does what load does, and stores nothing.
-func (s *Server) dryRun(r *http.Request, in *startInput) (DryRun, error) {
+func (s *startRoutes) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	intent, err := s.intend(r, in)
 	if err != nil {
 		return DryRun{}, err
@@ -68,11 +68,11 @@ func (s *Server) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	if out.Steps, err = s.drySteps(r.Context(), req.Steps, &tried); err != nil {
 		return DryRun{}, err
 	}
-	out.Warnings = append(s.unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...)
+	out.Warnings = append(s.runs.Unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...)
 	return out, nil
 }
 
-func (s *Server) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried *start.Tried) (
+func (s *startRoutes) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried *start.Tried) (
 	[]DryRunStep, error,
 ) {
 	listeners := map[string]int{}
@@ -118,7 +118,7 @@ func oneByOne(spec *workqueue.StepSpec) bool {
 	return spec.Kind == workqueue.KindHTTP && json.Unmarshal(spec.Config, &settings) == nil && !settings.Many
 }
 
-func (s *Server) answerDryRun(w http.ResponseWriter, r *http.Request, in *startInput) {
+func (s *startRoutes) answerDryRun(w http.ResponseWriter, r *http.Request, in *startInput) {
 	found, err := s.dryRun(r, in)
 	if err != nil {
 		sendProblem(w, s.problem(r.Context(), err))

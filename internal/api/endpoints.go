@@ -17,6 +17,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -95,11 +96,38 @@ type EndpointPath struct {
 	Endpoint string `path:"name" doc:"an endpoint's name"`
 }
 
-func (s *Server) registerEndpoints(api huma.API) {
-	register(s, api, get("list-endpoints", "/endpoints", "Who listens, and the work there is"), s.listEndpoints)
-	register(s, api, get("get-endpoint", "/endpoints/{name}", "Who listens on an endpoint, and the work there is"),
+// endpointEngine is what a node does about endpoints that its work must know at once.
+type endpointEngine interface {
+	Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error)
+	ChangeEndpoint(
+		ctx context.Context, change pace.EndpointChange, actor string,
+	) (pace.EndpointSetting, error)
+}
+
+// endpointRoutes show endpoints and set them, and what could not be delivered.
+type endpointRoutes struct {
+	*Kernel
+
+	engine endpointEngine
+}
+
+// newEndpoints returns the routes of endpoints.
+func newEndpoints(k *Kernel, engine endpointEngine) *endpointRoutes {
+	return &endpointRoutes{k, engine}
+}
+
+// Register adds the routes.
+func (s *endpointRoutes) Register(api huma.API) {
+	s.registerEndpoints(api)
+	s.registerLetters(api)
+	s.registerQuarantine(api)
+}
+
+func (s *endpointRoutes) registerEndpoints(api huma.API) {
+	register(s.Kernel, api, get("list-endpoints", "/endpoints", "Who listens, and the work there is"), s.listEndpoints)
+	register(s.Kernel, api, get("get-endpoint", "/endpoints/{name}", "Who listens on an endpoint, and the work there is"),
 		s.getEndpoint)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "set-endpoint", Method: http.MethodPost, Path: "/endpoints/{name}/settings",
 		Summary: "Set an endpoint's concurrency, budget or rate, or close its breaker, while its services run",
 		Description: "Limits hold at once, on every node; instances take their concurrency over within seconds. The " +
@@ -107,7 +135,7 @@ func (s *Server) registerEndpoints(api huma.API) {
 	}), s.setEndpoint)
 }
 
-func (s *Server) listEndpoints(ctx context.Context, _ *struct{}) (EndpointList, error) {
+func (s *endpointRoutes) listEndpoints(ctx context.Context, _ *struct{}) (EndpointList, error) {
 	found, err := s.endpoints(ctx)
 	if err != nil {
 		return EndpointList{}, err
@@ -123,7 +151,7 @@ func (s *Server) listEndpoints(ctx context.Context, _ *struct{}) (EndpointList, 
 	return list, nil
 }
 
-func (s *Server) getEndpoint(ctx context.Context, in *EndpointPath) (Endpoint, error) {
+func (s *endpointRoutes) getEndpoint(ctx context.Context, in *EndpointPath) (Endpoint, error) {
 	if err := checkTarget(in.Endpoint); err != nil {
 		return Endpoint{}, err
 	}
@@ -142,7 +170,7 @@ func (s *Server) getEndpoint(ctx context.Context, in *EndpointPath) (Endpoint, e
 }
 
 // unused is what no running run asks: there may be nodes for it all the same.
-func (s *Server) unused(ctx context.Context, name string) (Endpoint, error) {
+func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, error) {
 	kind, _ := workqueue.TargetKind(name)
 	if kind == workqueue.KindEndpoint {
 		return Endpoint{}, seen(fmt.Errorf("nobody listens on endpoint %q, and no running run uses it: %w", name,
@@ -173,7 +201,7 @@ func checkTarget(name string) error {
 const maxTarget = 300
 
 // doers adds who does the work: services, with what waits for them, or nodes.
-func (s *Server) doers(ctx context.Context, e *Endpoint) (err error) {
+func (s *endpointRoutes) doers(ctx context.Context, e *Endpoint) (err error) {
 	if workqueue.Kind(e.Kind) == workqueue.KindEndpoint || workqueue.Kind(e.Kind) == workqueue.KindRequest {
 		return s.backlog(ctx, e)
 	}
@@ -190,7 +218,7 @@ type setEndpointInput struct {
 	Body EndpointSettings
 }
 
-func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.EndpointSetting, error) {
+func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.EndpointSetting, error) {
 	change := pace.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
 		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, CallRate: in.Body.CallRate,
 		ClearChunkCap: in.Body.ChunkCap != nil, CloseBreaker: in.Body.Breaker != nil}
@@ -205,7 +233,7 @@ func (s *Server) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.En
 }
 
 // endpoints gathers by name what runs, operators and services say; backlogs are missing.
-func (s *Server) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
+func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, error) {
 	loads, err := inspect.New(s.store).EndpointLoads(ctx)
 	if err != nil {
 		return nil, err
@@ -293,7 +321,7 @@ func (e *Endpoint) add(l *wire.Listener) {
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // backlog asks JetStream. An endpoint without a consumer has had no request yet.
-func (s *Server) backlog(ctx context.Context, e *Endpoint) error {
+func (s *endpointRoutes) backlog(ctx context.Context, e *Endpoint) error {
 	js, err := jetstream.New(s.nc)
 	if err != nil {
 		return fmt.Errorf("look at the backlog of %s: %w", e.Name, err)
@@ -307,5 +335,12 @@ func (s *Server) backlog(ctx context.Context, e *Endpoint) error {
 	}
 	info := consumer.CachedInfo() // just fetched
 	e.Backlog, e.Processing = info.NumPending, info.NumAckPending
+	return nil
+}
+
+func checkEndpoint(name string) error {
+	if err := wire.ValidateName(name); err != nil {
+		return &inputError{"endpoint: " + cut(err.Error(), 3*maxEchoed)}
+	}
 	return nil
 }

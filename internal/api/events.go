@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"reflect"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -41,10 +40,8 @@ func stopping(err error) error {
 	return err
 }
 
-func typeOfValue(v any) reflect.Type { return reflect.TypeOf(v) }
-
 // watchRuns makes what runs are followed with.
-func (s *Server) watchRuns() (err error) {
+func (s *runRoutes) watchRuns() (err error) {
 	s.hubs, err = live.New(inspect.New(s.store), live.Config{
 		Log: s.log,
 		Document: func(ctx context.Context, id workqueue.RunID) ([]byte, error) {
@@ -60,13 +57,13 @@ func (s *Server) watchRuns() (err error) {
 	return err
 }
 
-// closeStreams ends all streams of events, which go on for ever else.
-func (s *Server) closeStreams() {
+// Close ends all streams of events, which go on for ever else.
+func (s *runRoutes) Close() {
 	s.hubs.Close()
 	s.topics.Close()
 }
 
-func (s *Server) registerEvents(api huma.API) {
+func (s *runRoutes) registerEvents(api huma.API) {
 	op := get("watch-run", "/runs/{run}/events", "Follow a run")
 	op.Description = "A stream of server-sent events. It goes on after the run has ended, for it may be run again. To " +
 		"follow the items, open it with planes=true, then read the planes, then apply all changes that came since it was " +
@@ -84,7 +81,7 @@ func (s *Server) registerEvents(api huma.API) {
 	huma.Register(api, op, s.watchRun)
 }
 
-func (s *Server) watchRun(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
+func (s *runRoutes) watchRun(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
 	leave, err := s.streams.enter(asker(ctx))
 	if err != nil {
 		return nil, s.failure(ctx, err)
@@ -102,8 +99,8 @@ func (s *Server) watchRun(ctx context.Context, in *runEventsInput) (*huma.Stream
 	}}, nil
 }
 
-func (s *Server) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.config.LookTimeout, errTooSlow)
+func (s *runRoutes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher, error) {
+	ctx, cancel := s.looking(ctx)
 	defer cancel()
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {

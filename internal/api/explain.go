@@ -12,15 +12,15 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-func (s *Server) registerExplain(api huma.API) {
+func (s *runRoutes) registerExplain(api huma.API) {
 	run := broad(get("explain-run", "/runs/{run}/explain", "Why a run is not done"))
 	run.Description = "The missing items in groups that add up, all as of one moment: how many, where they are, whose " +
 		"turn it is, since when, what will happen next, and what an operator could do. With item, the same for the " +
 		"items of one key, with every attempt."
-	register(s, api, run, s.explainRun)
+	register(s.Kernel, api, run, s.explainRun)
 	endpoint := broad(get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint does not move"))
 	endpoint.Description = "The items of running runs that wait for the endpoint, in groups that add up."
-	register(s, api, endpoint, s.explainEndpoint)
+	register(s.Kernel, api, endpoint, s.explainEndpoint)
 }
 
 type explainInput struct {
@@ -28,7 +28,7 @@ type explainInput struct {
 	Item string `query:"item" doc:"the key of an item"`
 }
 
-func (s *Server) explainRun(ctx context.Context, in *explainInput) (explain.Explanation, error) {
+func (s *runRoutes) explainRun(ctx context.Context, in *explainInput) (explain.Explanation, error) {
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return explain.Explanation{}, err
@@ -52,7 +52,7 @@ func (s *Server) explainRun(ctx context.Context, in *explainInput) (explain.Expl
 	return *e, nil
 }
 
-func (s *Server) explainEndpoint(ctx context.Context, in *EndpointPath) (explain.EndpointExplanation, error) {
+func (s *runRoutes) explainEndpoint(ctx context.Context, in *EndpointPath) (explain.EndpointExplanation, error) {
 	if err := checkTarget(in.Endpoint); err != nil {
 		return explain.EndpointExplanation{}, err
 	}

@@ -8,7 +8,7 @@ import (
 
 // tellResting refines groups that are about to be claimed, when they are of a service that has asked this node to leave
 // it alone. Only this node knows: another may not have been told.
-func (s *Server) tellResting(groups []explain.MissingGroup, alone bool, at time.Time) {
+func (s *runRoutes) tellResting(groups []explain.MissingGroup, alone bool, at time.Time) {
 	if s.config.RestsUntil == nil {
 		return
 	}

@@ -13,7 +13,7 @@ func TestExplainAServiceThatIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	until := now.Add(time.Minute)
-	s := &Server{config: Config{RestsUntil: func(key string) time.Time {
+	s := &runRoutes{config: runConfig{RestsUntil: func(key string) time.Time {
 		return map[string]time.Time{"http:a": until, "http:b": now.Add(-time.Second)}[key]
 	}}}
 	for _, alone := range []bool{true, false} {

@@ -36,12 +36,12 @@ type consumerSeen struct {
 }
 
 // lookAtServices asks who listens on the endpoints, and JetStream what waits for them.
-func (s *Server) lookAtServices(ctx context.Context, names []string, nodes int, asOf time.Time) *servicesSeen {
-	seen := &servicesSeen{asOf: asOf, session: s.engine.Session(), alone: nodes <= 1, connected: s.nc.IsConnected(),
+func (s *runRoutes) lookAtServices(ctx context.Context, names []string, nodes int, asOf time.Time) *servicesSeen {
+	seen := &servicesSeen{asOf: asOf, session: s.node.Session(), alone: nodes <= 1, connected: s.nc.IsConnected(),
 		listeners: map[string][]wire.Listener{}, consumers: map[string]consumerSeen{},
 		unheard: map[string][]unheardAsk{}}
 	select {
-	case <-s.engine.Ready():
+	case <-s.node.Ready():
 		seen.ready = true
 	default:
 	}
@@ -65,7 +65,7 @@ func (s *Server) lookAtServices(ctx context.Context, names []string, nodes int, 
 	return seen
 }
 
-func (s *Server) lookAtConsumers(ctx context.Context, names []string) map[string]consumerSeen {
+func (s *runRoutes) lookAtConsumers(ctx context.Context, names []string) map[string]consumerSeen {
 	all := map[string]consumerSeen{}
 	js, err := jetstream.New(s.nc)
 	if err != nil {

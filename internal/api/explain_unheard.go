@@ -21,7 +21,7 @@ const maxUnheard = 20
 
 // lookForUnheard finds requests of flows to endpoints on which nobody listens. The last request to each such endpoint
 // tells who asked. What cannot be looked at now is left out: it only adds to an explanation.
-func (s *Server) lookForUnheard(
+func (s *runRoutes) lookForUnheard(
 	ctx context.Context, flows []string, listeners map[string][]wire.Listener,
 ) map[string][]unheardAsk {
 	found := map[string][]unheardAsk{}

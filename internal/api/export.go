@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"reflect"
 	"strconv"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -24,15 +23,12 @@ const (
 	formatParquet = "parquet"
 	formatXLSX    = "xlsx"
 	formatNDJSON  = "ndjson"
-	mimeNDJSON    = "application/x-ndjson"
 	mimeCSV       = "text/csv; charset=utf-8"
 	mimeParquet   = "application/vnd.apache.parquet"
 	mimeXLSX      = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 	exportBuffer = 64 << 10
 )
-
-func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
 
 // ExportedItem is one line of an export in NDJSON.
 type ExportedItem struct {
@@ -66,7 +62,23 @@ type errorsInput struct {
 	All bool `query:"all" doc:"every failed item, as a stream in NDJSON"`
 }
 
-func (s *Server) registerExport(api huma.API) {
+// exportRoutes stream what has become of runs.
+type exportRoutes struct {
+	*Kernel
+
+	spoolDir string // where tables are kept that cannot be written as they come; empty: with other temporary files
+}
+
+// newExports returns the routes that stream what has become of runs.
+func newExports(k *Kernel, spoolDir string) *exportRoutes { return &exportRoutes{k, spoolDir} }
+
+// Register adds the routes.
+func (s *exportRoutes) Register(api huma.API) {
+	s.registerExport(api)
+	s.registerReport(api)
+}
+
+func (s *exportRoutes) registerExport(api huma.API) {
 	export := heavy(get("export-run", "/runs/{run}/export", "All items with their outcomes, in order"))
 	export.Description = "A stream with constant memory. CSV has the columns key, state, result, error_code, " +
 		"error_message and accepted; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
@@ -100,7 +112,7 @@ func (s *Server) registerExport(api huma.API) {
 	huma.Register(api, failures, s.listErrors)
 }
 
-func (s *Server) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamResponse, error) {
+func (s *exportRoutes) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamResponse, error) {
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, s.failure(ctx, err)
@@ -134,7 +146,7 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 }
 
 // exportStream finds the export, so that what it cannot be is told before it begins.
-func (s *Server) exportStream(
+func (s *exportRoutes) exportStream(
 	ctx context.Context, req inspect.ExportRequest, format string, raw bool, shape exportShape,
 ) (*huma.StreamResponse, error) {
 	export, err := inspect.New(s.store).NewExport(ctx, req)
@@ -193,9 +205,9 @@ func (f *exportForm) writer(out *bufio.Writer, dir string) (mime string, w expor
 }
 
 // export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
-func (s *Server) export(w http.ResponseWriter, r *http.Request, export *inspect.Export, form exportForm) {
+func (s *exportRoutes) export(w http.ResponseWriter, r *http.Request, export *inspect.Export, form exportForm) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
-	mime, out, err := form.writer(buffer, s.config.SpoolDir)
+	mime, out, err := form.writer(buffer, s.spoolDir)
 	w.Header().Set("Content-Type", mime)
 	if err == nil {
 		err = export.Each(r.Context(), out.line)

@@ -27,14 +27,14 @@ type GateDocument struct {
 // gateOps shows gates and lets steps begin.
 type gateOps struct {
 	store   *database.DB
-	engine  Engine
+	engine  changeEngine
 	control func(ctx context.Context, action, ref, actor string, body *ControlSettings, do control) (Controlled, error)
 }
 
-func (g *gateOps) register(s *Server, api huma.API) {
+func (g *gateOps) register(k *Kernel, api huma.API) {
 	show := get("get-gate", "/runs/{run}/gate", "What waits for somebody between two steps of a run")
-	register(s, api, heavy(show), g.show)
-	register(s, api, byOperator(huma.Operation{
+	register(k, api, heavy(show), g.show)
+	register(k, api, byOperator(huma.Operation{
 		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
 		Summary: "Let the items go that a canary held back, or a step begin",
 		Description: "With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: " +

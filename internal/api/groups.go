@@ -23,14 +23,14 @@ type groupsMapInput struct {
 }
 
 // groupings answers what items have which value of a field.
-type groupings struct{ *Server }
+type groupings struct{ *runRoutes }
 
 func (s groupings) register(api huma.API) {
 	op := broad(get("get-groups", "/runs/{run}/groups", "Items by the value of a field of their payloads"))
 	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
 		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
 		"of more than 16,777,216 items, and by fields of more than 65,535 different values, there are no groups."
-	register(s.Server, api, op, s.getGroups)
+	register(s.Kernel, api, op, s.getGroups)
 	op = broad(get("get-groups-map", "/runs/{run}/groups/map", "The group of each item as a byte, for a picture of all"))
 	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
 		"its value in the groups of /runs/{run}/groups, from 0 on, and 50 for the others."
@@ -57,7 +57,7 @@ func (s groupings) groupedRun(ctx context.Context, ref, by string) (id workqueue
 }
 
 func (s groupings) getGroupsMap(ctx context.Context, in *groupsMapInput) (*huma.StreamResponse, error) {
-	look, cancel := context.WithTimeoutCause(ctx, s.config.LookTimeout, errTooSlow)
+	look, cancel := s.looking(ctx)
 	defer cancel()
 	id, err := s.groupedRun(look, in.Run, in.By)
 	if err != nil {

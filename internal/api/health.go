@@ -25,18 +25,18 @@ type healthOps struct {
 	watches []*health.Watch // the one that names everything first
 }
 
-func registerHealth(s *Server, api huma.API) {
-	o := &healthOps{healthstore.New(s.store), []*health.Watch{s.whole, s.health}}
+func (s *adminRoutes) registerHealth(api huma.API) {
+	o := &healthOps{healthstore.New(s.store), []*health.Watch{s.config.Whole, s.config.Health}}
 	report := get("health", "/health", "What a person must see to")
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
 		"severity, since when it has been so, and what helps. It answers with status 200 whatever it finds, also while " +
 		"PostgreSQL or NATS is away: that is a condition then. Programs that route requests ask /readyz instead. However " +
 		"many ask, it is looked at most every few seconds."
-	register(s, api, report, func(ctx context.Context, _ *struct{}) (*Health, error) {
-		found, err := s.health.Report(ctx)
+	register(s.Kernel, api, report, func(ctx context.Context, _ *struct{}) (*Health, error) {
+		found, err := s.config.Health.Report(ctx)
 		return (*Health)(found), err
 	})
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "put-aside", Method: http.MethodPost, Path: "/health/aside",
 		Summary: "Put a condition aside, or all of its kind that there are",
 		Description: "It does not count in the status, stands in a list of its own, and alerts do not tell it, until it " +
@@ -44,17 +44,17 @@ func registerHealth(s *Server, api huma.API) {
 			"of a kind each is put aside by itself, and what begins later is news; so is something critical that " +
 			"was over and begins once more.",
 	}), o.putAside)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "take-condition", Method: http.MethodPost, Path: "/health/take",
 		Summary:     "Say that you see to a condition, or to all of its kind that there are",
 		Description: "It counts and is told as before; others see who does. Whoever takes it later has it.",
 	}), o.takeCondition)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "bring-back", Method: http.MethodPost, Path: "/health/back",
 		Summary: "Take back what was said of a condition, or of all of its kind",
 	}), o.bringBack)
 	nodes := get("list-nodes", "/nodes", "The nodes, who leads, and what each holds")
-	register(s, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes,
+	register(s.Kernel, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes,
 		error) {
 		return inspect.New(s.store).Nodes(ctx)
 	})
@@ -178,15 +178,4 @@ func (o *healthOps) lookAgain() {
 	for _, watch := range o.watches {
 		watch.Again()
 	}
-}
-
-// Watch looks after the system's health for a duty: what callers get, but whole.
-func (s *Server) Watch() *health.Watch { return s.whole }
-
-// watchHealth makes what looks after the system's health.
-func watchHealth(s *Server, whole bool) (*health.Watch, error) {
-	return health.New(health.Config{
-		Log: s.log, Store: s.store, NC: s.nc, DataDir: s.config.DataDir,
-		StoresStreams: s.config.StoresStreams, Short: s.short, Whole: whole,
-	})
 }

@@ -22,14 +22,14 @@ type RunNote struct {
 }
 
 // histories answers what happened to runs.
-type histories struct{ *Server }
+type histories struct{ *runRoutes }
 
 func (h histories) register(api huma.API) {
 	op := broad(get("get-history", "/runs/{run}/history", "What happened to a run"))
 	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
 		"closed, versions of services that first answered, and alerts that were told of it."
-	register(h.Server, api, op, h.get)
-	register(h.Server, api, byOperator(huma.Operation{
+	register(h.Kernel, api, op, h.get)
+	register(h.Kernel, api, byOperator(huma.Operation{
 		OperationID: "note-run", Method: http.MethodPost, Path: "/runs/{run}/notes", Summary: "Write a note of a run",
 		Description: "For all who look at the run. It stands in the audit log, as its entry's reason.",
 	}), h.note)

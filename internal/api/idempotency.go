@@ -61,7 +61,7 @@ func (u *underWay) leave(key workqueue.RequestKey) {
 // idempotent lets requests that name a key have their effect once: the answer of the first is given to all that are the
 // same. Only what was done is kept; a request that was refused may be sent again, with the same key.
 // An answer that holds a secret is not kept: the key is not looked at.
-func (s *Server) idempotent(next http.Handler, w http.ResponseWriter, r *http.Request, unstored bool) {
+func (s *Kernel) idempotent(next http.Handler, w http.ResponseWriter, r *http.Request, unstored bool) {
 	keys := r.Header.Values(IdempotencyHeader)
 	if len(keys) == 0 || unstored || r.Method == http.MethodGet || r.Method == http.MethodHead {
 		next.ServeHTTP(w, r)
@@ -103,11 +103,11 @@ func refuseUnderWay(w http.ResponseWriter) {
 }
 
 // once carries a request out, or gives the answer of an earlier one that was the same.
-func (s *Server) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
+func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
 	body := newPrintedBody(r)
 	claim, known, err := request.New(s.store).ClaimRequest(r.Context(), key, r.Method+" "+cut(r.URL.Path, maxDetail),
 		body.head,
-		s.engine.Session())
+		s.node.Session())
 	switch {
 	case err != nil:
 		sendProblem(w, s.problem(r.Context(), err))
@@ -131,7 +131,7 @@ func (s *Server) once(next http.Handler, w http.ResponseWriter, r *http.Request,
 }
 
 // settleRequest keeps the answer of what was done, before it is sent: who has it may repeat the request at once.
-func (s *Server) settleRequest(ctx context.Context, claim *workqueue.RequestClaim, body *printedBody, kept *keptWriter,
+func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClaim, body *printedBody, kept *keptWriter,
 	ended bool,
 ) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepPatience)
@@ -148,7 +148,7 @@ func (s *Server) settleRequest(ctx context.Context, claim *workqueue.RequestClai
 }
 
 // repeat answers a request whose key was used before.
-func (s *Server) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *request.KeptRequest) {
+func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *request.KeptRequest) {
 	operation := r.Method + " " + cut(r.URL.Path, maxDetail)
 	same := known.Operation == operation
 	if same {
@@ -186,7 +186,7 @@ func replay(w http.ResponseWriter, answer *request.Answer) {
 
 // tellCarriedOut answers a request that was carried out and whose answer is lost: the node died in between. Of a start,
 // the run says all that the answer would have said.
-func (s *Server) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *request.KeptRequest) {
+func (s *Kernel) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *request.KeptRequest) {
 	what := "its effects are in: tranche audit"
 	if done := known.CarriedOut; done != nil {
 		if done.Action == "start" && done.Run != nil {
@@ -205,17 +205,16 @@ func (s *Server) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *r
 		"nothing is done again; "+what)
 }
 
-func (s *Server) answerStarted(w http.ResponseWriter, r *http.Request, run workqueue.RunID) {
+func (s *Kernel) answerStarted(w http.ResponseWriter, r *http.Request, run workqueue.RunID) {
 	view, err := inspect.New(s.store).Run(r.Context(), run)
 	if err != nil {
 		sendProblem(w, s.problem(r.Context(), err))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set(locationHeader, Prefix+"/runs/"+run.String())
+	w.Header().Set(locationHeader, prefix+"/runs/"+run.String())
 	w.Header().Set(ReplayedHeader, "true")
-	_ = json.NewEncoder(w).Encode(Started{Run: run, Name: view.Name, Plan: view.Plan, PlanVersion: view.Version,
-		Items: view.Items, Skipped: view.Skipped, Existing: true, Warnings: []string{}}) // as above
+	_ = json.NewEncoder(w).Encode(s.config.Started(view)) // as above
 }
 
 // sortedQuery is a query in one form, whatever the order of its members.

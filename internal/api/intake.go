@@ -23,6 +23,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
+// maxSpooled is how many bytes uploads may take on the disk, all together, if half of what is free is not less.
+const maxSpooled = 16 << 30
+
 // maxQueryBytes bounds the text of a query that yields items.
 const maxQueryBytes = 64 << 10
 
@@ -95,9 +98,9 @@ func startContent(set *RunSettings) *start.Content {
 }
 
 // rowsOf opens what the items of a start come from. The caller closes it.
-func (s *Server) rowsOf(r *http.Request, settings *RunSettings, look *gather.Items, items io.Reader,
+func (s *startRoutes) rowsOf(r *http.Request, settings *RunSettings, look *gather.Items, items io.Reader,
 ) (*intake.Reader, error) {
-	config, err := s.intakeConfig(r.Context(), settings.Format, settings.Key, look)
+	config, err := s.IntakeConfig(r.Context(), settings.Format, settings.Key, look)
 	if err != nil {
 		return nil, err
 	}
@@ -119,8 +122,8 @@ func (s *Server) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 	return s.openStream(r.Context(), settings, config)
 }
 
-// spoolOf keeps what comes with a request. Where nobody says who they are, there is no bound of each user.
-func (s *Server) spoolOf(ctx context.Context) intake.Spool {
+// SpoolOf keeps what comes with a request. Where nobody says who they are, there is no bound of each user.
+func (s *startRoutes) SpoolOf(ctx context.Context) intake.Spool {
 	who, _ := access.From(ctx)
 	return intake.Spool{Dir: s.config.SpoolDir, Room: s.spool, User: who.Name}
 }
@@ -131,9 +134,9 @@ func newSpoolRoom(dir string) *intake.SpoolRoom {
 	return intake.NewSpoolRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
 }
 
-// intakeConfig is how items are read, of which a plan says what they must look like. The plan is valid.
-func (s *Server) intakeConfig(ctx context.Context, format, key string, look *gather.Items) (intake.Config, error) {
-	spool := s.spoolOf(ctx)
+// IntakeConfig is how items are read, of which a plan says what they must look like. The plan is valid.
+func (s *startRoutes) IntakeConfig(ctx context.Context, format, key string, look *gather.Items) (intake.Config, error) {
+	spool := s.SpoolOf(ctx)
 	config := intake.Config{
 		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: wire.DefaultMaxDepth,
 		Spool: &spool, TakeInvalid: look.Invalid == gather.InvalidFail,
@@ -149,7 +152,7 @@ func (s *Server) intakeConfig(ctx context.Context, format, key string, look *gat
 	return config, nil
 }
 
-func (s *Server) openSQL(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
+func (s *startRoutes) openSQL(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
 	if s.config.Connections == nil {
 		return nil, unknownSource(settings.SQLSource)
 	}
@@ -178,7 +181,7 @@ func (s *Server) openSQL(ctx context.Context, settings *RunSettings, config inta
 	}, settings.SQL, config)
 }
 
-func (s *Server) openStream(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
+func (s *startRoutes) openStream(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
 	js, err := jetstream.New(s.nc)
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", settings.Stream, err)
@@ -199,4 +202,10 @@ func loadItems(rows *intake.Reader) func(*start.LoadItem) error {
 		item.Key, item.Payload, item.Line, item.Invalid = row.Key, row.Payload, row.Line, row.Invalid
 		return nil
 	}
+}
+
+// unknownSource says that this server knows no sources.
+func unknownSource(name string) error {
+	return &inputError{fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
+		"that says which there are", cut(name, maxEchoed))}
 }

@@ -31,14 +31,14 @@ func (in *itemsInput) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-func (s *Server) registerItemsList(api huma.API) {
+func (s *runRoutes) registerItemsList(api huma.API) {
 	op := broad(get("list-items", "/runs/{run}/items", "Items of a range, in order"))
 	op.Description = "The items from one ordinal to another, with their states as in the planes. An item's whole story " +
 		"is at /runs/{run}/items/{key}."
-	register(s, api, op, s.listItems)
+	register(s.Kernel, api, op, s.listItems)
 }
 
-func (s *Server) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRows, error) {
+func (s *runRoutes) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRows, error) {
 	if in.To < in.From {
 		return nil, &inputError{"to lies before from; both are ordinals, and both are included"}
 	}

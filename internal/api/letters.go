@@ -40,16 +40,16 @@ type Dropped struct {
 	Dropped int `json:"dropped"`
 }
 
-func (s *Server) registerLetters(api huma.API) {
-	register(s, api, get("list-dead-letters", "/dead-letters", "List dead letters, newest first"), s.listLetters)
-	register(s, api, held(get("get-dead-letter", "/dead-letters/{id}", "A dead letter with its headers and body")),
+func (s *endpointRoutes) registerLetters(api huma.API) {
+	register(s.Kernel, api, get("list-dead-letters", "/dead-letters", "List dead letters, newest first"), s.listLetters)
+	register(s.Kernel, api, held(get("get-dead-letter", "/dead-letters/{id}", "A dead letter with its headers and body")),
 		s.getLetter)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "requeue-dead-letters", Method: http.MethodPost, Path: "/dead-letters/requeue",
 		Summary:     "Send dead letters to their endpoints again",
 		Description: "What is refused is listed with its reason, and the others go.",
 	}), s.requeueLetters)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "drop-dead-letters", Method: http.MethodPost, Path: "/dead-letters/drop",
 		Summary: "Give dead letters up, and their bodies with them",
 	}), s.dropLetters)
@@ -62,7 +62,7 @@ type listLettersInput struct {
 	Limit    int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (s *Server) listLetters(ctx context.Context, in *listLettersInput) (deadletter.DeadLetterPage, error) {
+func (s *endpointRoutes) listLetters(ctx context.Context, in *listLettersInput) (deadletter.DeadLetterPage, error) {
 	filter := deadletter.DeadFilter{Endpoint: in.Endpoint, State: deadletter.LetterState(in.State), Limit: in.Limit}
 	if in.After != "" {
 		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
@@ -82,7 +82,7 @@ type letterInput struct {
 	WholeBody
 }
 
-func (s *Server) getLetter(ctx context.Context, in *letterInput) (DeadLetterDocument, error) {
+func (s *endpointRoutes) getLetter(ctx context.Context, in *letterInput) (DeadLetterDocument, error) {
 	letter, err := deadletter.New(s.store).DeadLetter(ctx, in.ID)
 	if err != nil {
 		return DeadLetterDocument{}, seen(err, seeLetters)
@@ -107,7 +107,7 @@ type requeueInput struct {
 	Body RequeueSettings
 }
 
-func (s *Server) requeueLetters(ctx context.Context, in *requeueInput) (deadletter.Requeue, error) {
+func (s *endpointRoutes) requeueLetters(ctx context.Context, in *requeueInput) (deadletter.Requeue, error) {
 	sel, err := s.selection(in.Body.LetterSelection, in.Name)
 	if err != nil {
 		return deadletter.Requeue{}, err
@@ -122,7 +122,7 @@ type dropInput struct {
 	Body LetterSelection
 }
 
-func (s *Server) dropLetters(ctx context.Context, in *dropInput) (Dropped, error) {
+func (s *endpointRoutes) dropLetters(ctx context.Context, in *dropInput) (Dropped, error) {
 	sel, err := s.selection(in.Body, in.Name)
 	if err != nil {
 		return Dropped{}, err
@@ -132,7 +132,7 @@ func (s *Server) dropLetters(ctx context.Context, in *dropInput) (Dropped, error
 }
 
 // selection checks a selection, and whether this caller may change anything.
-func (s *Server) selection(set LetterSelection, actor string) (deadletter.DeadSelection, error) {
+func (s *endpointRoutes) selection(set LetterSelection, actor string) (deadletter.DeadSelection, error) {
 	sel := deadletter.DeadSelection{Refs: set.IDs, Endpoint: set.Endpoint, All: set.All}
 	if err := chooseOne("ids, endpoint and all", len(set.IDs) > 0, set.Endpoint != "", set.All); err != nil {
 		return sel, err
@@ -143,11 +143,4 @@ func (s *Server) selection(set LetterSelection, actor string) (deadletter.DeadSe
 		}
 	}
 	return sel, s.mayChange(actor)
-}
-
-func checkEndpoint(name string) error {
-	if err := wire.ValidateName(name); err != nil {
-		return &inputError{"endpoint: " + cut(err.Error(), 3*maxEchoed)}
-	}
-	return nil
 }

@@ -3,7 +3,7 @@ package api
 import "github.com/danielgtaylor/huma/v2"
 
 // registerLive is what a page shows while a run goes on.
-func (s *Server) registerLive(api huma.API) {
+func (s *runRoutes) registerLive(api huma.API) {
 	s.registerPlanes(api)
 	groupings{s}.register(api)
 	s.registerEvents(api)

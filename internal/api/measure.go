@@ -28,6 +28,6 @@ func noteRole(w http.ResponseWriter, role access.Role) {
 }
 
 // measure tells of a request that has ended.
-func (t *timedWriter) measure(to Metrics) {
+func (t *timedWriter) measure(to Meter) {
 	to.Asked(cmp.Or(t.route, noRoute), string(cmp.Or(t.role, access.None)), cmp.Or(t.status, http.StatusOK))
 }

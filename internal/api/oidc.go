@@ -29,17 +29,17 @@ const (
 const maxAttempts = 4
 
 // hasOIDC reports whether there is a login by a provider of identities.
-func (s *Server) hasOIDC() bool { return s.config.Access != nil && s.config.OIDC != nil }
+func (s *adminRoutes) hasOIDC() bool { return s.access != nil && s.config.OIDC != nil }
 
-func (s *Server) registerOIDC(mux *routeMux) {
+func (s *adminRoutes) registerOIDC(mux *routeMux) {
 	if s.hasOIDC() {
 		mux.HandleFunc("GET "+OIDCLogin, s.beginOIDC)
 		mux.HandleFunc("GET "+OIDCCallback, s.endOIDC)
 	}
 }
 
-func (s *Server) beginOIDC(w http.ResponseWriter, r *http.Request) {
-	if err := s.config.Access.TryProvider(s.callerAddress(r)); err != nil {
+func (s *adminRoutes) beginOIDC(w http.ResponseWriter, r *http.Request) {
+	if err := s.access.TryProvider(s.callerAddress(r)); err != nil {
 		s.deny(w, r, err)
 		return
 	}
@@ -69,26 +69,26 @@ func ownPage(path string) string {
 
 // endOIDC begins the session. It is the one GET that changes something, and does so only for the browser in which the
 // login began, and once. Who did not begin a login here costs no more than the look at his cookie.
-func (s *Server) endOIDC(w http.ResponseWriter, r *http.Request) {
+func (s *adminRoutes) endOIDC(w http.ResponseWriter, r *http.Request) {
 	from, query := s.callerAddress(r), r.URL.Query()
 	name := s.attemptName(query.Get("state"))
 	login, err := s.config.OIDC.Unseal(cookieIn(r, name), query.Get("state"))
 	if err != nil {
-		s.deny(w, r, cmp.Or(s.config.Access.RefuseWayBack(from, err), err))
+		s.deny(w, r, cmp.Or(s.access.RefuseWayBack(from, err), err))
 		return
 	}
-	if err := s.config.Access.TryWayBack(from); err != nil {
+	if err := s.access.TryWayBack(from); err != nil {
 		s.deny(w, r, err)
 		return
 	}
 	http.SetCookie(w, s.attemptCookie(name, "", -1))
 	who, err := s.vouched(r, &login)
 	if err != nil {
-		s.config.Access.FailedProvider(from, err)
+		s.access.FailedProvider(from, err)
 		s.denyOIDC(w, r, err)
 		return
 	}
-	secret, principal, err := s.config.Access.LogInAs(r.Context(), who)
+	secret, principal, err := s.access.LogInAs(r.Context(), who)
 	if err != nil {
 		s.deny(w, r, err)
 		return
@@ -99,7 +99,7 @@ func (s *Server) endOIDC(w http.ResponseWriter, r *http.Request) {
 }
 
 // vouched asks the provider for whom it vouches.
-func (s *Server) vouched(r *http.Request, login *access.Attempt) (access.Identity, error) {
+func (s *adminRoutes) vouched(r *http.Request, login *access.Attempt) (access.Identity, error) {
 	query := r.URL.Query()
 	if says := query.Get("error"); says != "" {
 		return access.Identity{}, &access.DeniedError{Why: "the provider of identities says " + cut(says, maxEchoed)}
@@ -108,12 +108,12 @@ func (s *Server) vouched(r *http.Request, login *access.Attempt) (access.Identit
 }
 
 // attemptName is the name of the cookie of a login under way.
-func (s *Server) attemptName(state string) string {
+func (s *adminRoutes) attemptName(state string) string {
 	hash := access.HashOf(state)
 	return s.attemptPrefix() + hex.EncodeToString(hash[:8])
 }
 
-func (s *Server) attemptPrefix() string {
+func (s *adminRoutes) attemptPrefix() string {
 	if s.config.SecureCookies {
 		return secureAttemptCookie
 	}
@@ -122,7 +122,7 @@ func (s *Server) attemptPrefix() string {
 
 // giveUpOldest makes room in the browser for another login under way. Browsers send cookies in the order in which they
 // got them (RFC 6265, 5.4).
-func (s *Server) giveUpOldest(w http.ResponseWriter, r *http.Request) {
+func (s *adminRoutes) giveUpOldest(w http.ResponseWriter, r *http.Request) {
 	var names []string
 	for _, c := range r.Cookies() {
 		if strings.HasPrefix(c.Name, s.attemptPrefix()) {
@@ -145,7 +145,7 @@ func cookieIn(r *http.Request, name string) string {
 }
 
 // denyOIDC logs what went wrong at the provider: the person who logs in cannot mend it.
-func (s *Server) denyOIDC(w http.ResponseWriter, r *http.Request, err error) {
+func (s *adminRoutes) denyOIDC(w http.ResponseWriter, r *http.Request, err error) {
 	if bad, ok := errors.AsType[*access.ProviderError](err); ok && r.Context().Err() == nil {
 		why := access.Redact(bad.Err.Error())
 		s.log.Warn("the provider of identities does not answer as it should", zap.String("error", why))
@@ -154,7 +154,7 @@ func (s *Server) denyOIDC(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // attemptCookie is Lax: the provider's page leads back here, which Strict would not count as ours.
-func (s *Server) attemptCookie(name, value string, seconds int) *http.Cookie {
+func (s *adminRoutes) attemptCookie(name, value string, seconds int) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // it is Secure where there is TLS
 		Name: name, Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies, MaxAge: seconds,
 		SameSite: http.SameSiteLaxMode,

@@ -78,8 +78,8 @@ are added all or not at all. The same idempotency_key with the same body is answ
 it is a conflict.
 What is done with a key that the run has already was said when it was opened.`
 
-func (s *Server) registerOpen(api huma.API) {
-	register(s, api, byOperator(huma.Operation{
+func (s *startRoutes) registerOpen(api huma.API) {
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "open-run", Method: http.MethodPost, Path: "/runs/open", Summary: "Open a run that gets items later",
 		Description: openDescription,
 	}), s.openRun)
@@ -87,7 +87,7 @@ func (s *Server) registerOpen(api huma.API) {
 	api.OpenAPI().Paths["/runs/open"].Post.RequestBody = &huma.RequestBody{
 		Required: true, Content: map[string]*huma.MediaType{"application/json": {Schema: settings}},
 	}
-	register(s, api, streamed(byOperator(huma.Operation{
+	register(s.Kernel, api, streamed(byOperator(huma.Operation{
 		OperationID: "add-items", Method: http.MethodPost, Path: "/runs/{run}/items", Summary: "Add items to an open run",
 		Description: addDescription,
 	})), s.addItems)
@@ -97,7 +97,7 @@ func (s *Server) registerOpen(api huma.API) {
 			"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
 			"application/vnd.apache.parquet": {Schema: item},
 		}}
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "seal-run", Method: http.MethodPost, Path: "/runs/{run}/seal",
 		Summary: "End the adding of items to an open run",
 	}), s.sealRun)
@@ -115,7 +115,7 @@ func (in *openInput) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-func (s *Server) openRun(ctx context.Context, in *openInput) (Opened, error) {
+func (s *startRoutes) openRun(ctx context.Context, in *openInput) (Opened, error) {
 	if err := s.mayChange(in.Name); err != nil {
 		return Opened{}, err
 	}
@@ -143,7 +143,7 @@ func (s *Server) openRun(ctx context.Context, in *openInput) (Opened, error) {
 		return Opened{}, err
 	}
 	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion, SealBy: opened.SealBy,
-		Existing: opened.Existing, Warnings: s.unheard(ctx, servicesOf(open.Steps))}, nil
+		Existing: opened.Existing, Warnings: s.runs.Unheard(ctx, servicesOf(open.Steps))}, nil
 }
 
 func readOpen(body io.Reader) (OpenSettings, error) {
@@ -191,7 +191,7 @@ func (in *addInput) Resolve(ctx huma.Context) []error {
 }
 
 // addItems keeps the body first: a transaction is not to wait for a sender, and may have to read it twice.
-func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, err error) {
+func (s *startRoutes) addItems(ctx context.Context, in *addInput) (out AddedItems, err error) {
 	if err := s.mayChange(in.Name); err != nil {
 		return out, err
 	}
@@ -202,7 +202,7 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
-	spool := s.spoolOf(ctx)
+	spool := s.SpoolOf(ctx)
 	spool.Max = maxAddBody
 	kept, err := spool.Keep(wholeItems{in.body, in.body})
 	if err != nil {
@@ -215,7 +215,7 @@ func (s *Server) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
 	}
-	config, err := s.intakeConfig(ctx, in.Format, in.Key, look)
+	config, err := s.IntakeConfig(ctx, in.Format, in.Key, look)
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
 	}
@@ -294,7 +294,7 @@ type sealInput struct {
 	Body *SealSettings
 }
 
-func (s *Server) sealRun(ctx context.Context, in *sealInput) (SealedRun, error) {
+func (s *startRoutes) sealRun(ctx context.Context, in *sealInput) (SealedRun, error) {
 	if err := s.mayChange(in.Name); err != nil {
 		return SealedRun{}, err
 	}

@@ -27,7 +27,7 @@ type planesInput struct {
 	Blocks int    `query:"blocks" minimum:"1" maximum:"128" default:"128" doc:"how many blocks"`
 }
 
-func (s *Server) registerPlanes(api huma.API) {
+func (s *runRoutes) registerPlanes(api huma.API) {
 	op := broad(get("get-planes", "/runs/{run}/planes", "Items as bytes, for a picture of all of them"))
 	op.Description = "One byte for each item, in the order of their ordinals, from that of the first block on; a block " +
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
@@ -64,8 +64,8 @@ func planesResponses() map[string]*huma.Response {
 	}
 }
 
-func (s *Server) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamResponse, error) {
-	look, cancel := context.WithTimeoutCause(ctx, s.config.LookTimeout, errTooSlow)
+func (s *runRoutes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamResponse, error) {
+	look, cancel := s.looking(ctx)
 	defer cancel()
 	planes, err := s.readPlanes(look, in)
 	if err != nil {
@@ -91,7 +91,7 @@ func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 	}}
 }
 
-func (s *Server) readPlanes(ctx context.Context, in *planesInput) (*inspect.Planes, error) {
+func (s *runRoutes) readPlanes(ctx context.Context, in *planesInput) (*inspect.Planes, error) {
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -45,22 +47,29 @@ the same as the newest version changes nothing; anything else becomes the next v
 plan as it was read, nothing is applied when somebody has applied another version meanwhile (412).
 Versions never change, and runs keep the one that they started with.`
 
-func (s *Server) registerPlans(api huma.API) {
-	register(s, api, get("list-plans", "/plans", "List plans on record by name, each in its newest version"), s.listPlans)
-	register(s, api, byOperator(huma.Operation{
+// planRoutes keep plans on record.
+type planRoutes struct{ *Kernel }
+
+// newPlans returns the routes of plans.
+func newPlans(k *Kernel) *planRoutes { return &planRoutes{k} }
+
+// Register adds the routes.
+func (s *planRoutes) Register(api huma.API) {
+	register(s.Kernel, api, get("list-plans", "/plans", "List plans on record by name, each in its newest version"), s.listPlans)
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "apply-plan", Method: http.MethodPost, Path: "/plans", Summary: "Put a plan on record",
 		Description: applyDescription, MaxBodyBytes: maxPlanBody,
 	}), s.applyPlan)
-	registerTagged(s, api, get("get-plan", "/plans/{name}", "The newest version of a plan"), s.getPlan,
+	registerTagged(s.Kernel, api, get("get-plan", "/plans/{name}", "The newest version of a plan"), s.getPlan,
 		func(in *planInput) *Known { return &in.Known }, planTag)
-	register(s, api, byAdmin(huma.Operation{
+	register(s.Kernel, api, byAdmin(huma.Operation{
 		OperationID: "delete-plan", Method: http.MethodDelete, Path: "/plans/{name}",
 		Summary:     "Take a plan off the record, in all its versions",
 		Description: "Runs keep what they started with. Applied again, the plan has the next version.",
 	}), s.deletePlan)
-	register(s, api, get("list-plan-versions", "/plans/{name}/versions", "List the versions of a plan, newest first"),
+	register(s.Kernel, api, get("list-plan-versions", "/plans/{name}/versions", "List the versions of a plan, newest first"),
 		s.listPlanVersions)
-	register(s, api, get("get-plan-version", "/plans/{name}/versions/{version}", "One version of a plan"),
+	register(s.Kernel, api, get("get-plan-version", "/plans/{name}/versions/{version}", "One version of a plan"),
 		s.getPlanVersion)
 }
 
@@ -71,7 +80,7 @@ type applyInput struct {
 	RawBody []byte `contentType:"application/yaml"`
 }
 
-func (s *Server) applyPlan(ctx context.Context, in *applyInput) (planstore.AppliedPlan, error) {
+func (s *planRoutes) applyPlan(ctx context.Context, in *applyInput) (planstore.AppliedPlan, error) {
 	none := planstore.AppliedPlan{}
 	err := cmp.Or(checkText("header "+ActorHeader, in.Actor.Name, maxActorBytes), checkText("name", in.Name, maxNameBytes))
 	if err != nil {
@@ -103,7 +112,7 @@ type listPlansInput struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
 }
 
-func (s *Server) listPlans(ctx context.Context, in *listPlansInput) (PlanList, error) {
+func (s *planRoutes) listPlans(ctx context.Context, in *listPlansInput) (PlanList, error) {
 	plans, more, err := inspect.New(s.store).Plans(ctx, inspect.PlanFilter{After: in.After, Limit: in.Limit})
 	if err != nil {
 		return PlanList{}, seen(err, seePlans)
@@ -120,7 +129,7 @@ type planInput struct {
 	Known
 }
 
-func (s *Server) getPlan(ctx context.Context, in *planInput) (*inspect.PlanView, error) {
+func (s *planRoutes) getPlan(ctx context.Context, in *planInput) (*inspect.PlanView, error) {
 	view, err := inspect.New(s.store).Plan(ctx, in.Plan, 0)
 	return view, seen(err, seePlans)
 }
@@ -130,7 +139,7 @@ type planVersionInput struct {
 	Version int `path:"version" minimum:"1" maximum:"2147483647"`
 }
 
-func (s *Server) getPlanVersion(ctx context.Context, in *planVersionInput) (*inspect.PlanView, error) {
+func (s *planRoutes) getPlanVersion(ctx context.Context, in *planVersionInput) (*inspect.PlanView, error) {
 	view, err := inspect.New(s.store).Plan(ctx, in.Plan, in.Version)
 	return view, seen(err, seePlans)
 }
@@ -141,7 +150,7 @@ type planVersionsInput struct {
 	Limit  int `query:"limit" minimum:"1" maximum:"500" default:"100"`
 }
 
-func (s *Server) listPlanVersions(ctx context.Context, in *planVersionsInput) (PlanVersions, error) {
+func (s *planRoutes) listPlanVersions(ctx context.Context, in *planVersionsInput) (PlanVersions, error) {
 	versions, more, err := inspect.New(s.store).Plans(ctx, inspect.PlanFilter{Name: in.Plan, Before: in.Before,
 		Limit: in.Limit})
 	if err != nil {
@@ -159,10 +168,27 @@ type deletePlanInput struct {
 	Actor
 }
 
-func (s *Server) deletePlan(ctx context.Context, in *deletePlanInput) (planstore.DeletedPlan, error) {
+func (s *planRoutes) deletePlan(ctx context.Context, in *deletePlanInput) (planstore.DeletedPlan, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return planstore.DeletedPlan{}, err
 	}
 	gone, err := planstore.New(s.store).DeletePlan(ctx, in.Plan, in.Name)
 	return gone, seen(err, seePlans)
+}
+
+// planTag begins with the version, which is what an apply goes by: runs that were started since change nothing that it
+// could undo.
+func planTag(plan **inspect.PlanView) (string, error) {
+	sum, err := printOf(*plan)
+	return fmt.Sprintf(`"%d-%s"`, (*plan).Version, sum), err
+}
+
+// planTagVersion is the version in the tag of a plan.
+func planTagVersion(tag string) (int, error) {
+	number, _, _ := strings.Cut(strings.Trim(strings.TrimSpace(tag), `"`), "-")
+	version, err := strconv.Atoi(number)
+	if err != nil || version < 1 || version > maxPlanVersion {
+		return 0, &inputError{"If-Match is not the ETag of a plan; give the one that GET /plans/{name} had"}
+	}
+	return version, nil
 }

@@ -68,8 +68,8 @@ func (in *previewInput) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-func (s *Server) registerPreview(api huma.API) {
-	register(s, api, streamed(byOperator(huma.Operation{
+func (s *startRoutes) registerPreview(api huma.API) {
+	register(s.Kernel, api, streamed(byOperator(huma.Operation{
 		OperationID: "preview-items", Method: http.MethodPost, Path: "/items/preview",
 		Summary: "Show how the first rows of a file would be read", Description: previewDescription,
 	})), s.previewItems)
@@ -84,7 +84,7 @@ func (s *Server) registerPreview(api huma.API) {
 		}}
 }
 
-func (s *Server) previewItems(ctx context.Context, in *previewInput) (Preview, error) {
+func (s *startRoutes) previewItems(ctx context.Context, in *previewInput) (Preview, error) {
 	if err := checkText("key", in.Key, intake.MaxKeyBytes); err != nil {
 		return Preview{}, err
 	}
@@ -96,7 +96,7 @@ func (s *Server) previewItems(ctx context.Context, in *previewInput) (Preview, e
 	if err != nil {
 		return Preview{}, err
 	}
-	config, err := s.intakeConfig(ctx, in.Format, in.Key, look)
+	config, err := s.IntakeConfig(ctx, in.Format, in.Key, look)
 	if err != nil {
 		return Preview{}, err
 	}

@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -63,7 +61,7 @@ func seen(err error, see string) error {
 
 // problem turns an error into the answer that a caller gets. What is not the caller's doing is logged here and told
 // without its inner parts.
-func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
+func (s *Kernel) problem(ctx context.Context, err error) *huma.ErrorModel {
 	if revoked := access.Recheck(ctx); revoked != nil {
 		err = revoked
 	}
@@ -85,7 +83,7 @@ func (s *Server) problem(ctx context.Context, err error) *huma.ErrorModel {
 }
 
 // failure is what an operation returns for an error: its problem, with the headers that belong to it.
-func (s *Server) failure(ctx context.Context, err error) error {
+func (s *Kernel) failure(ctx context.Context, err error) error {
 	p := s.problem(ctx, err)
 	return huma.ErrorWithHeaders(p, problemHeaders(p, err))
 }
@@ -170,7 +168,7 @@ func as[T error](err error) error {
 	return nil
 }
 
-func (s *Server) status(err error) int {
+func (s *Kernel) status(err error) int {
 	if status, _ := accessProblem(err); status != 0 {
 		return status
 	}
@@ -187,7 +185,7 @@ func (s *Server) status(err error) int {
 	}
 }
 
-func (s *Server) detail(err error) string {
+func (s *Kernel) detail(err error) string {
 	if _, detail := accessProblem(err); detail != "" {
 		return detail
 	}
@@ -232,48 +230,6 @@ func fromNATS(err error) bool {
 	return false
 }
 
-// places points at the parts of the input that are meant.
-func places(err error) []*huma.ErrorDetail {
-	if row, ok := errors.AsType[*intake.RowError](err); ok {
-		return []*huma.ErrorDetail{{Message: row.Reason, Location: "items.line", Value: row.Line}}
-	}
-	if bad, ok := errors.AsType[*intake.InvalidError](err); ok {
-		var all []*huma.ErrorDetail
-		for i := range bad.Places {
-			p := &bad.Places[i]
-			all = append(all, &huma.ErrorDetail{Message: fmt.Sprintf("key %q, %s", cut(p.Key, maxEchoed), p.What()),
-				Location: "items." + p.Unit, Value: p.Line})
-		}
-		return all
-	}
-	if record, ok := errors.AsType[*intake.RecordError](err); ok {
-		return []*huma.ErrorDetail{{Message: record.Reason, Location: "items." + record.Unit, Value: record.Number}}
-	}
-	if twice, ok := errors.AsType[*workqueue.DuplicateKeyError](err); ok {
-		return []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: twice.SecondLine}}
-	}
-	if item, ok := errors.AsType[*start.ItemOrderError](err); ok {
-		return []*huma.ErrorDetail{{Message: item.Problem, Location: "items.line", Value: item.Line}}
-	}
-	if ambiguous, ok := errors.AsType[*workqueue.AmbiguousError](err); ok {
-		var all []*huma.ErrorDetail
-		for _, id := range ambiguous.Matches {
-			all = append(all, &huma.ErrorDetail{Message: "one of the runs that fit", Location: "path.run", Value: id})
-		}
-		return all
-	}
-	return slices.Concat(yamlPlace(err), operationPlace(err))
-}
-
-// yamlPlace points into what was sent as YAML.
-func yamlPlace(err error) []*huma.ErrorDetail {
-	bad, ok := errors.AsType[*strictyaml.Error](err)
-	if !ok || bad.Line == 0 {
-		return nil
-	}
-	return []*huma.ErrorDetail{{Message: bad.Problem, Location: bad.Kind + ".line", Value: bad.Line}}
-}
-
 // writeProblem answers outside of an operation.
 func writeProblem(w http.ResponseWriter, status int, detail string) {
 	sendProblem(w, &huma.ErrorModel{Status: status, Title: http.StatusText(status), Detail: detail})
@@ -284,3 +240,8 @@ func sendProblem(w http.ResponseWriter, p *huma.ErrorModel) {
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(bounded(p)) // the caller is gone when this fails
 }
+
+// tooLargeError is about a body that is not read to its end.
+type tooLargeError struct{ detail string }
+
+func (e *tooLargeError) Error() string { return e.detail }

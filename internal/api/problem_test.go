@@ -36,7 +36,7 @@ func TestProblemsThatPassSayWhenToAskAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			mux := http.NewServeMux()
-			s := &Server{log: zap.NewNop(), config: Config{LookTimeout: time.Minute}}
+			s := &Kernel{log: zap.NewNop(), config: kernelConfig{LookTimeout: time.Minute}}
 			api := humago.New(mux, huma.DefaultConfig("a test", "1"))
 			register(s, api, huma.Operation{OperationID: "ask", Method: http.MethodPost, Path: "/ask"},
 				func(context.Context, *struct{}) (string, error) { return "", tc.err })

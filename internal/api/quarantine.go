@@ -20,10 +20,10 @@ type QuarantinedDocument struct {
 	Body Content `json:"body" doc:"of its first 64 KiB, which is what is kept"`
 }
 
-func (s *Server) registerQuarantine(api huma.API) {
-	register(s, api, get("list-quarantined", "/quarantine", "List messages that could not be taken, newest first"),
+func (s *endpointRoutes) registerQuarantine(api huma.API) {
+	register(s.Kernel, api, get("list-quarantined", "/quarantine", "List messages that could not be taken, newest first"),
 		s.listQuarantined)
-	register(s, api, get("get-quarantined", "/quarantine/{id}", "A message that could not be taken"), s.getQuarantined)
+	register(s.Kernel, api, get("get-quarantined", "/quarantine/{id}", "A message that could not be taken"), s.getQuarantined)
 }
 
 type listQuarantinedInput struct {
@@ -32,7 +32,7 @@ type listQuarantinedInput struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
-func (s *Server) listQuarantined(ctx context.Context, in *listQuarantinedInput) (deadletter.QuarantinePage, error) {
+func (s *endpointRoutes) listQuarantined(ctx context.Context, in *listQuarantinedInput) (deadletter.QuarantinePage, error) {
 	filter := deadletter.QuarantineFilter{Limit: in.Limit, After: in.After}
 	if in.Run != "" {
 		id, err := inspect.New(s.store).Resolve(ctx, in.Run)
@@ -55,7 +55,7 @@ type quarantinedInput struct {
 	ID int64 `path:"id" minimum:"1"`
 }
 
-func (s *Server) getQuarantined(ctx context.Context, in *quarantinedInput) (QuarantinedDocument, error) {
+func (s *endpointRoutes) getQuarantined(ctx context.Context, in *quarantinedInput) (QuarantinedDocument, error) {
 	view, err := deadletter.New(s.store).QuarantinedMessage(ctx, in.ID)
 	if err != nil {
 		return QuarantinedDocument{}, seen(err, seeQuarantine)

@@ -27,7 +27,7 @@ var (
 )
 
 // mayChange reports why this caller cannot start or change anything: a node that is not ready keeps no session alive.
-func (s *Server) mayChange(actor string) error {
+func (s *Kernel) mayChange(actor string) error {
 	if err := checkText("header "+ActorHeader, actor, maxActorBytes); err != nil {
 		return err
 	}
@@ -43,9 +43,9 @@ func (s *Server) mayChange(actor string) error {
 	return errNotReady
 }
 
-func (s *Server) isReady() bool {
+func (s *Kernel) isReady() bool {
 	select {
-	case <-s.engine.Ready():
+	case <-s.node.Ready():
 		return true
 	default:
 		return false
@@ -53,7 +53,7 @@ func (s *Server) isReady() bool {
 }
 
 // ready says all that is missing.
-func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+func (s *Kernel) ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
 	defer cancel()
 	var missing []string
@@ -64,13 +64,13 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		missing = append(missing, "NATS is not connected")
 	}
 	switch {
-	case s.engine.Session() == workqueue.SessionID{}:
+	case s.node.Session() == workqueue.SessionID{}:
 		missing = append(missing, s.unready("the node has no session yet"))
 	case !s.isReady():
 		missing = append(missing, s.unready("the node has not set up its streams yet"))
 	}
 	missing = append(missing, s.short()...)
-	if _, known := access.From(r.Context()); len(missing) > 0 && s.config.Access != nil && !known {
+	if _, known := access.From(r.Context()); len(missing) > 0 && s.access != nil && !known {
 		missing = []string{"it is not ready; its log says why, and so does this page to who is logged in"}
 	}
 	if len(missing) > 0 {
@@ -82,7 +82,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 
 // away returns what an error says about PostgreSQL or NATS being away, or out of something; nil when it is about
 // something else.
-func (s *Server) away(err error) *awayError {
+func (s *Kernel) away(err error) *awayError {
 	if found, ok := errors.AsType[*awayError](err); ok {
 		return found
 	}

@@ -38,11 +38,11 @@ type Against struct {
 	Digests *reportstore.Digests `json:"digests,omitempty" doc:"of the earlier run"`
 }
 
-func (s *Server) registerReport(api huma.API) {
+func (s *exportRoutes) registerReport(api huma.API) {
 	report := heavy(get("report-run", "/runs/{run}/report", "The account of a run: counts, times, requests, digests"))
 	report.Description = "Its counts add up to the number of items. Digests read every item and result; they are " +
 		"defined in docs/reports.md. With against, the run is compared with an earlier one, key by key."
-	registerWithin(s, api, report, reportTimeout, s.reportRun)
+	registerWithin(s.Kernel, api, report, reportTimeout, s.reportRun)
 	compare := heavy(get("compare-runs", "/runs/{run}/comparison", "Every key of two runs, and how its outcome differs"))
 	compare.Description = "A stream in the order of the keys, in constant memory. One that does not end properly is not " +
 		"whole."
@@ -62,7 +62,7 @@ type reportInput struct {
 	Digests bool   `query:"digests" default:"true" doc:"false leaves the digests out: they read every item"`
 }
 
-func (s *Server) reportRun(ctx context.Context, in *reportInput) (ReportDocument, error) {
+func (s *exportRoutes) reportRun(ctx context.Context, in *reportInput) (ReportDocument, error) {
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return ReportDocument{}, err
@@ -89,12 +89,12 @@ func (s *Server) reportRun(ctx context.Context, in *reportInput) (ReportDocument
 	return out, err
 }
 
-func (s *Server) digests(ctx context.Context, id workqueue.RunID) (*reportstore.Digests, error) {
+func (s *exportRoutes) digests(ctx context.Context, id workqueue.RunID) (*reportstore.Digests, error) {
 	digests, err := reportstore.New(s.store).Digests(ctx, id)
 	return &digests, err
 }
 
-func (s *Server) against(ctx context.Context, here, there workqueue.RunID, in *reportInput) (*Against, error) {
+func (s *exportRoutes) against(ctx context.Context, here, there workqueue.RunID, in *reportInput) (*Against, error) {
 	found, err := reportstore.New(s.store).CompareBefore(ctx, here, there, in.Before, nil)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		return nil, &inputError{"before: " + choice.Error()}
@@ -115,7 +115,7 @@ type compareInput struct {
 	Change  []string `query:"change,explode" doc:"only keys with this change; may stand more than once; absent: all"`
 }
 
-func (s *Server) compareRuns(ctx context.Context, in *compareInput) (*huma.StreamResponse, error) {
+func (s *exportRoutes) compareRuns(ctx context.Context, in *compareInput) (*huma.StreamResponse, error) {
 	wanted, err := changes(in.Change)
 	if err != nil {
 		return nil, s.failure(ctx, err)
@@ -159,7 +159,7 @@ func listed(all []reportstore.Change) string {
 }
 
 // streamComparison is like export: once the first bytes are out, a failure can only be told by breaking the connection.
-func (s *Server) streamComparison(
+func (s *exportRoutes) streamComparison(
 	w http.ResponseWriter, r *http.Request, here, there workqueue.RunID, wanted []reportstore.Change,
 ) {
 	w.Header().Set("Content-Type", mimeNDJSON)

@@ -22,10 +22,7 @@ const (
 	maxRerunBody  = 16 << 20
 	maxRerunKeys  = 100_000
 	maxRerunCodes = 1000
-	maxCodeBytes  = 200
-
-	maxStepName    = 64
-	maxReasonBytes = 2000 // 500 characters
+	maxStepName   = 64
 )
 
 // bodyReader reads a selection of items token by token: what it costs is bounded by the limits, whatever is sent.
@@ -80,11 +77,6 @@ func readRerun(body io.Reader) (RerunSettings, error) {
 	err := r.readBody(body, r.member)
 	return r.set, err
 }
-
-// tooLargeError is about a body that is not read to its end.
-type tooLargeError struct{ detail string }
-
-func (e *tooLargeError) Error() string { return e.detail }
 
 func (r *bodyReader) object(member func(name string) error) error {
 	if kind := r.dec.PeekKind(); kind != '{' && kind != 0 {

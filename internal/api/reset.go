@@ -50,8 +50,8 @@ type Reset struct {
 	Warnings   []string             `json:"warnings"`
 }
 
-func (s *Server) registerReset(api huma.API) {
-	register(s, api, byOperator(huma.Operation{
+func (s *changeRoutes) registerReset(api huma.API) {
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "reset", Method: http.MethodPost, Path: "/runs/{run}/reset",
 		Summary:     "Take the parts of a step back, to be made again",
 		Description: "The body is 16 MiB at most; more keys go in several requests.",
@@ -63,7 +63,7 @@ func (s *Server) registerReset(api huma.API) {
 	}}}
 }
 
-func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
+func (s *changeRoutes) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	set, err := readReset(in.body)
 	if err != nil {
 		return Reset{}, err
@@ -89,7 +89,7 @@ func (s *Server) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 		Notes:  append([]string{}, done.Notes...),
 		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}
 	if view, err := inspect.New(s.store).Run(ctx, id); err == nil { // it is done either way; the warnings are extra
-		out.Warnings = s.warnings(ctx, view)
+		out.Warnings = s.runs.Warnings(ctx, view)
 	}
 	return out, nil
 }

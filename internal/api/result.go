@@ -30,7 +30,7 @@ browser saves them. Their content type is told only when it is one in which noth
 application/octet-stream, and Tranche-Content-Type says what the service called it. The ETag is the SHA-256; ranges of
 bytes can be asked for.`
 
-func (s *Server) registerResult(api huma.API) {
+func (s *runRoutes) registerResult(api huma.API) {
 	op := held(get("get-result", "/runs/{run}/items/{key}/result", "What a step made of an item, as it is"))
 	op.Description = resultDescription
 	op.Responses = map[string]*huma.Response{"200": {
@@ -40,7 +40,7 @@ func (s *Server) registerResult(api huma.API) {
 		}},
 	}}
 	huma.Register(api, op, func(ctx context.Context, in *resultInput) (*huma.StreamResponse, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, s.config.LookTimeout, errTooSlow)
+		ctx, cancel := s.looking(ctx)
 		defer cancel()
 		found, err := s.result(ctx, in)
 		if err != nil {
@@ -53,7 +53,7 @@ func (s *Server) registerResult(api huma.API) {
 	})
 }
 
-func (s *Server) result(ctx context.Context, in *resultInput) (inspect.Result, error) {
+func (s *runRoutes) result(ctx context.Context, in *resultInput) (inspect.Result, error) {
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return inspect.Result{}, err

@@ -78,19 +78,19 @@ const (
 disappear from lists when their turn comes, and then their rows go in small pieces.`
 )
 
-func (s *Server) registerRetention(api huma.API) {
-	register(s, api, get("show-retention", "/retention", "For how long what is kept"), s.showRetention)
-	register(s, api, byAdmin(huma.Operation{
+func (s *adminRoutes) registerRetention(api huma.API) {
+	register(s.Kernel, api, get("show-retention", "/retention", "For how long what is kept"), s.showRetention)
+	register(s.Kernel, api, byAdmin(huma.Operation{
 		OperationID: "set-retention", Method: http.MethodPut, Path: "/retention/{kind}",
 		Summary: "Set for how long things of a kind are kept", Description: setRetentionText,
 	}), s.setRetention)
-	register(s, api, byAdmin(huma.Operation{
+	register(s.Kernel, api, byAdmin(huma.Operation{
 		OperationID: "run-retention", Method: http.MethodPost, Path: "/retention/run",
 		Summary: "Delete what is past its limits now", Description: runRetentionText,
 	}), s.runRetention)
 }
 
-func (s *Server) showRetention(ctx context.Context, _ *struct{}) (RetentionList, error) {
+func (s *adminRoutes) showRetention(ctx context.Context, _ *struct{}) (RetentionList, error) {
 	all, err := retention.New(s.store).Retention(ctx)
 	if err != nil {
 		return RetentionList{}, err
@@ -125,7 +125,7 @@ type setRetentionInput struct {
 	Body RetentionSettings
 }
 
-func (s *Server) setRetention(ctx context.Context, in *setRetentionInput) (RetentionKind, error) {
+func (s *adminRoutes) setRetention(ctx context.Context, in *setRetentionInput) (RetentionKind, error) {
 	limits, err := in.Body.limits()
 	err = cmp.Or(checkText("header "+ActorHeader, in.Name, maxActorBytes), err)
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *Server) setRetention(ctx context.Context, in *setRetentionInput) (Reten
 	if err != nil {
 		return RetentionKind{}, seen(err, seeRetention)
 	}
-	s.wakeRetention()
+	s.wake(orchestrator.DutyRetention) // else it does within ten minutes
 	return retentionKind(&set), nil
 }
 
@@ -197,7 +197,7 @@ type runRetentionInput struct {
 	Body RetentionRun
 }
 
-func (s *Server) runRetention(ctx context.Context, in *runRetentionInput) (RetentionDue, error) {
+func (s *adminRoutes) runRetention(ctx context.Context, in *runRetentionInput) (RetentionDue, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return RetentionDue{}, err
 	}
@@ -209,7 +209,7 @@ func (s *Server) runRetention(ctx context.Context, in *runRetentionInput) (Reten
 		return RetentionDue{}, err
 	}
 	if !in.Body.DryRun {
-		s.wakeRetention()
+		s.wake(orchestrator.DutyRetention) // else it does within ten minutes
 	}
 	out := RetentionDue{DryRun: in.Body.DryRun, Kinds: make([]KindDue, len(due))}
 	for i, d := range due {
@@ -217,11 +217,4 @@ func (s *Server) runRetention(ctx context.Context, in *runRetentionInput) (Reten
 			Newest: d.Newest}
 	}
 	return out, nil
-}
-
-// wakeRetention has the node that leads look at once; else it does within ten minutes.
-func (s *Server) wakeRetention() {
-	if s.config.WakeDuty != nil {
-		s.config.WakeDuty(orchestrator.DutyRetention)
-	}
 }

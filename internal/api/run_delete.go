@@ -32,8 +32,8 @@ type deletions struct {
 	wake      func() // has the node that leads begin
 }
 
-func (d *deletions) register(s *Server, api huma.API) {
-	register(s, api, byAdmin(huma.Operation{
+func (d *deletions) register(k *Kernel, api huma.API) {
+	register(k, api, byAdmin(huma.Operation{
 		OperationID: "delete-run", Method: http.MethodPost, Path: "/runs/{run}/delete", Summary: "Delete a finished run",
 		Description: "From then on nobody finds it; whoever asks for it by its id is told 410. The node that leads " +
 			"deletes its rows in small pieces, for which the answer does not wait. A run that is under way, or ended " +

@@ -3,21 +3,18 @@ package api
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/report"
 )
-
-// RunPath is the run that an operation is about.
-type RunPath struct {
-	Run string `path:"run" doc:"an id, a piece of one (4 digits or more), a name, or last" example:"last"`
-}
 
 // RunList is the answer to a list.
 type RunList struct {
@@ -44,45 +41,41 @@ type KeyItems struct {
 	Next  *workqueue.Ordinal `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// answer is an answer with a JSON body.
-type answer[T any] struct{ Body T }
-
-// register adds an operation whose errors are the package's. What only looks has to be done in time.
-func register[In, Out any](
-	s *Server, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
-) {
-	registerWithin(s, api, op, s.config.LookTimeout, handle)
+// runConfig is what the routes of runs need beside the kernel.
+type runConfig struct {
+	// Health says of runs in a list what is amiss.
+	Health *health.Watch
+	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
+	RestsUntil func(paceKey string) time.Time
 }
 
-func registerWithin[In, Out any](
-	s *Server, api huma.API, op huma.Operation, limit time.Duration,
-	handle func(ctx context.Context, in *In) (Out, error),
-) {
-	op.BodyReadTimeout = -1 // timedBody sees to it
-	huma.Register(api, op, func(ctx context.Context, in *In) (*answer[Out], error) {
-		if op.Method == http.MethodGet {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeoutCause(ctx, limit, errTooSlow)
-			defer cancel()
-		}
-		out, err := handle(ctx, in)
-		if err != nil {
-			return nil, s.failure(ctx, err)
-		}
-		return &answer[Out]{Body: out}, nil
-	})
+// runRoutes show runs, and follow them.
+type runRoutes struct {
+	*Kernel
+
+	config    runConfig
+	hubs      *live.Hubs // of the runs that are followed
+	topics    *live.Topics
+	timelines recent[report.TimelineRequest, *report.Timeline]
 }
 
-// get is an operation that only looks: every viewer may do it.
-func get(id, path, summary string) huma.Operation {
-	return byViewer(huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Summary: summary})
+// newRuns returns the routes that show runs.
+func newRuns(k *Kernel, config runConfig) (*runRoutes, error) {
+	s := &runRoutes{Kernel: k, config: config}
+	return s, s.watchRuns()
 }
 
-func (s *Server) registerRuns(api huma.API) {
-	register(s, api, broadIf(get("list-runs", "/runs", "List runs, newest first"), "q", "endpoint"), s.listRuns)
-	registerTagged(s, api, get("get-run", "/runs/{run}", "Everything about a run"), s.getRun,
+// Register adds the routes.
+func (s *runRoutes) Register(api huma.API) {
+	s.registerRuns(api)
+	s.registerLive(api)
+}
+
+func (s *runRoutes) registerRuns(api huma.API) {
+	register(s.Kernel, api, broadIf(get("list-runs", "/runs", "List runs, newest first"), "q", "endpoint"), s.listRuns)
+	registerTagged(s.Kernel, api, get("get-run", "/runs/{run}", "Everything about a run"), s.getRun,
 		func(in *runInput) *Known { return &in.Known }, runTag)
-	registerTagged(s, api, held(get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt")), s.getItem,
+	registerTagged(s.Kernel, api, held(get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt")), s.getItem,
 		func(in *itemInput) *Known { return &in.Known }, itemsTag)
 	s.registerExplain(api)
 	s.registerResult(api)
@@ -139,7 +132,7 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 	return filter, nil
 }
 
-func (s *Server) listRuns(ctx context.Context, in *listInput) (RunList, error) {
+func (s *runRoutes) listRuns(ctx context.Context, in *listInput) (RunList, error) {
 	filter, err := in.filter()
 	if err != nil {
 		return RunList{}, err
@@ -148,7 +141,7 @@ func (s *Server) listRuns(ctx context.Context, in *listInput) (RunList, error) {
 	if err != nil {
 		return RunList{}, err
 	}
-	if err := s.health.Stand(ctx, runs); err != nil {
+	if err := s.config.Health.Stand(ctx, runs); err != nil {
 		return RunList{}, err
 	}
 	list := RunList{Runs: runs}
@@ -163,7 +156,7 @@ type runInput struct {
 	Known
 }
 
-func (s *Server) getRun(ctx context.Context, in *runInput) (RunDocument, error) {
+func (s *runRoutes) getRun(ctx context.Context, in *runInput) (RunDocument, error) {
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return RunDocument{}, err
@@ -171,12 +164,12 @@ func (s *Server) getRun(ctx context.Context, in *runInput) (RunDocument, error) 
 	return s.runDocument(ctx, id)
 }
 
-func (s *Server) runDocument(ctx context.Context, id workqueue.RunID) (RunDocument, error) {
+func (s *runRoutes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocument, error) {
 	view, err := inspect.New(s.store).Run(ctx, id)
 	if err != nil {
 		return RunDocument{}, err
 	}
-	return RunDocument{RunView: *view, Warnings: s.warnings(ctx, view)}, nil
+	return RunDocument{RunView: *view, Warnings: s.Warnings(ctx, view)}, nil
 }
 
 type itemInput struct {
@@ -186,7 +179,7 @@ type itemInput struct {
 	After int32  `query:"after" minimum:"-1" maximum:"2147483647" default:"-1" doc:"value of next of the page before"`
 }
 
-func (s *Server) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
+func (s *runRoutes) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return KeyItems{}, err

@@ -10,8 +10,10 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 const (
@@ -58,40 +60,68 @@ const applyScheduleDescription = `The body is a schedule in YAML, or in JSON. It
 it. What is the same as before changes nothing. A plan that is not on record, or a source that this server does not
 know, is a warning: it may be there when the time comes.`
 
-func (s *Server) registerSchedules(api huma.API) {
-	register(s, api, get("list-schedules", "/schedules", "List schedules by name"), s.listSchedules)
-	register(s, api, byOperator(huma.Operation{
+// scheduleEngine starts what is due.
+type scheduleEngine interface {
+	Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error)
+}
+
+// scheduleConfig is what the routes of schedules need beside the kernel.
+type scheduleConfig struct {
+	// Connections are the sources that items may be queried from; nil: none.
+	Connections *connections.Connections
+	// Schedules is where schedules take items from, beside these sources.
+	Schedules Schedules
+}
+
+// scheduleRoutes keep schedules, and start what is due of them.
+type scheduleRoutes struct {
+	*Kernel
+
+	starts *startRoutes
+	engine scheduleEngine
+	config scheduleConfig
+}
+
+// newSchedules returns the routes of schedules.
+func newSchedules(k *Kernel, starts *startRoutes, engine scheduleEngine, config scheduleConfig) *scheduleRoutes {
+	return &scheduleRoutes{k, starts, engine, config}
+}
+
+// Register adds the routes.
+func (s *scheduleRoutes) Register(api huma.API) {
+	register(s.Kernel, api, get("list-schedules", "/schedules", "List schedules by name"), s.listSchedules)
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "apply-schedule", Method: http.MethodPost, Path: "/schedules",
 		Summary: "Put a schedule on record, or change it", Description: applyScheduleDescription,
 		MaxBodyBytes: maxScheduleBody,
 	}), s.applySchedule)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "preview-schedule", Method: http.MethodPost, Path: "/schedules/preview",
 		Summary:     "Show when a schedule would be due, without putting it on record",
 		Description: "The body is checked as with apply-schedule.", MaxBodyBytes: maxScheduleBody,
 	}), s.previewSchedule)
-	register(s, api, get("get-schedule", "/schedules/{name}", "A schedule, whole"), s.getSchedule)
-	register(s, api, get("list-schedule-times", "/schedules/{name}/next", "When a schedule is due next"), s.scheduleTimes)
-	register(s, api, get("list-fires", "/schedules/{name}/fires",
+	register(s.Kernel, api, get("get-schedule", "/schedules/{name}", "A schedule, whole"), s.getSchedule)
+	register(s.Kernel, api, get("list-schedule-times", "/schedules/{name}/next", "When a schedule is due next"), s.scheduleTimes)
+	register(s.Kernel, api, get("list-fires", "/schedules/{name}/fires",
 		"What became of a schedule's due times, newest first"), s.listFires)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "run-schedule-now", Method: http.MethodPost, Path: "/schedules/{name}/run-now",
 		Summary:       "Have a schedule start a run at once",
 		Description:   "The leader starts it, beside the due times and also of a paused schedule; its overlap policy holds.",
 		DefaultStatus: http.StatusAccepted,
 	}), s.runScheduleNow)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "pause-schedule", Method: http.MethodPost, Path: "/schedules/{name}/pause",
 		Summary: "Let a schedule start nothing until it is resumed",
 		Description: "Due times that come meanwhile are left out, and do not count as missed. Runs go on, and run-now " +
 			"does as it says.",
 	}), s.pauseSchedule)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "resume-schedule", Method: http.MethodPost, Path: "/schedules/{name}/resume",
 		Summary:     "End the pause of a schedule",
 		Description: "It goes on with the first due time after now, and with what had been waiting to be started.",
 	}), s.resumeSchedule)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "delete-schedule", Method: http.MethodDelete, Path: "/schedules/{name}",
 		Summary:     "Take a schedule off the record",
 		Description: "Runs go on, and the list of what it did stays. Applied again, it has the next version.",
@@ -131,7 +161,7 @@ func (in *scheduleTextInput) parse() (*schedule.Spec, error) {
 	return schedule.Parse(in.Name, in.RawBody)
 }
 
-func (s *Server) applySchedule(ctx context.Context, in *scheduleTextInput) (AppliedSchedule, error) {
+func (s *scheduleRoutes) applySchedule(ctx context.Context, in *scheduleTextInput) (AppliedSchedule, error) {
 	spec, err := in.parse()
 	if err != nil {
 		return AppliedSchedule{}, err
@@ -158,7 +188,7 @@ type previewScheduleInput struct {
 	RawBody []byte `contentType:"application/yaml"`
 }
 
-func (s *Server) previewSchedule(ctx context.Context, in *previewScheduleInput) (ScheduleTimes, error) {
+func (s *scheduleRoutes) previewSchedule(ctx context.Context, in *previewScheduleInput) (ScheduleTimes, error) {
 	text := &scheduleTextInput{in.Actor, cmp.Or(in.Name, "schedule"), in.RawBody}
 	spec, err := text.parse()
 	if err != nil {
@@ -171,7 +201,7 @@ func (s *Server) previewSchedule(ctx context.Context, in *previewScheduleInput) 
 	return s.timesOf(ctx, spec, in.Count, warnings)
 }
 
-func (s *Server) timesOf(
+func (s *scheduleRoutes) timesOf(
 	ctx context.Context, spec *schedule.Spec, count int, warnings []string,
 ) (ScheduleTimes, error) {
 	now, err := schedulestore.New(s.store).DatabaseTime(ctx)
@@ -182,7 +212,7 @@ func (s *Server) timesOf(
 		Times: spec.Preview(now, count)}, nil
 }
 
-func (s *Server) scheduleTimes(ctx context.Context, in *struct {
+func (s *scheduleRoutes) scheduleTimes(ctx context.Context, in *struct {
 	SchedulePath
 	Count int `query:"count" minimum:"1" maximum:"1000" default:"20" doc:"how many due times"`
 },
@@ -202,7 +232,7 @@ func (s *Server) scheduleTimes(ctx context.Context, in *struct {
 	return out, err
 }
 
-func (s *Server) listSchedules(ctx context.Context, in *struct {
+func (s *scheduleRoutes) listSchedules(ctx context.Context, in *struct {
 	After string `query:"after" doc:"only schedules whose name follows this one"`
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
 },
@@ -218,12 +248,12 @@ func (s *Server) listSchedules(ctx context.Context, in *struct {
 	return out, nil
 }
 
-func (s *Server) getSchedule(ctx context.Context, in *SchedulePath) (*schedulestore.ScheduleView, error) {
+func (s *scheduleRoutes) getSchedule(ctx context.Context, in *SchedulePath) (*schedulestore.ScheduleView, error) {
 	view, err := schedulestore.New(s.store).Schedule(ctx, in.Schedule)
 	return view, seen(err, seeSchedules)
 }
 
-func (s *Server) listFires(ctx context.Context, in *struct {
+func (s *scheduleRoutes) listFires(ctx context.Context, in *struct {
 	SchedulePath
 	State string `query:"state" enum:"due,queued,starting,started,skipped,missed,failed" doc:"only those in this state"`
 
@@ -253,7 +283,7 @@ func (in *scheduleActionInput) check() error {
 	return checkText("header "+ActorHeader, in.Name, maxActorBytes)
 }
 
-func (s *Server) runScheduleNow(ctx context.Context, in *scheduleActionInput) (schedulestore.Fire, error) {
+func (s *scheduleRoutes) runScheduleNow(ctx context.Context, in *scheduleActionInput) (schedulestore.Fire, error) {
 	if err := in.check(); err != nil {
 		return schedulestore.Fire{}, err
 	}
@@ -262,7 +292,7 @@ func (s *Server) runScheduleNow(ctx context.Context, in *scheduleActionInput) (s
 	return fire, seen(err, seeSchedules)
 }
 
-func (s *Server) pauseSchedule(ctx context.Context, in *scheduleActionInput) (schedulestore.ControlledSchedule, error) {
+func (s *scheduleRoutes) pauseSchedule(ctx context.Context, in *scheduleActionInput) (schedulestore.ControlledSchedule, error) {
 	if err := in.check(); err != nil {
 		return schedulestore.ControlledSchedule{}, err
 	}
@@ -270,7 +300,7 @@ func (s *Server) pauseSchedule(ctx context.Context, in *scheduleActionInput) (sc
 	return out, seen(err, seeSchedules)
 }
 
-func (s *Server) resumeSchedule(
+func (s *scheduleRoutes) resumeSchedule(
 	ctx context.Context, in *scheduleActionInput,
 ) (schedulestore.ControlledSchedule, error) {
 	if err := in.check(); err != nil {
@@ -281,7 +311,7 @@ func (s *Server) resumeSchedule(
 	return out, seen(err, seeSchedules)
 }
 
-func (s *Server) deleteSchedule(
+func (s *scheduleRoutes) deleteSchedule(
 	ctx context.Context, in *scheduleActionInput,
 ) (schedulestore.ControlledSchedule, error) {
 	if err := in.check(); err != nil {

@@ -27,7 +27,7 @@ type Schedules struct {
 	Wake func()
 }
 
-func (s *Server) wakeSchedules() {
+func (s *scheduleRoutes) wakeSchedules() {
 	if s.config.Schedules.Wake != nil {
 		s.config.Schedules.Wake()
 	}
@@ -35,7 +35,7 @@ func (s *Server) wakeSchedules() {
 
 // checkSchedule looks at what a schedule speaks of: what can never be is an error at its place in the text, and what is
 // not there now a warning.
-func (s *Server) checkSchedule(ctx context.Context, spec *schedule.Spec, in *scheduleTextInput) ([]string, error) {
+func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec, in *scheduleTextInput) ([]string, error) {
 	now, err := schedulestore.New(s.store).DatabaseTime(ctx)
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (s *Server) checkSchedule(ctx context.Context, spec *schedule.Spec, in *sch
 }
 
 // checkSchedulePlan looks whether the plan is there and takes the settings.
-func (s *Server) checkSchedulePlan(
+func (s *scheduleRoutes) checkSchedulePlan(
 	ctx context.Context, spec *schedule.Spec, at func(field, problem string) error,
 ) (warnings []string, err error) {
 	set := RunSettings{Endpoint: spec.Endpoint, PlanRef: spec.Plan}
@@ -73,7 +73,7 @@ func (s *Server) checkSchedulePlan(
 			return nil, at("plan", err.Error())
 		}
 	}
-	plan, _, err := s.planOf(ctx, &set)
+	plan, _, err := s.starts.planOf(ctx, &set)
 	if errors.Is(err, workqueue.ErrNotFound) {
 		return []string{fmt.Sprintf("plan: %s is not on record; put it there before the schedule is due: "+
 			"tranche plan apply FILE", spec.Plan)}, nil
@@ -92,7 +92,7 @@ func (s *Server) checkSchedulePlan(
 }
 
 // checkScheduleItems looks whether this server could read the items now. Other nodes may have other files.
-func (s *Server) checkScheduleItems(
+func (s *scheduleRoutes) checkScheduleItems(
 	items *schedule.Items, due time.Time, at func(field, problem string) error,
 ) (warnings []string, err error) {
 	switch {

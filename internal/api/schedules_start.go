@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 
@@ -36,14 +35,14 @@ func settingsOfFire(spec *schedule.Spec, r *schedule.Resolved, key schedulestore
 }
 
 // StartFire implements schedules.Starter: what a person's start does, for a fire of a schedule.
-func (s *Server) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
+func (s *scheduleRoutes) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
 	out := schedules.Started{}
 	resolved, err := job.Spec.Resolve(job.Claim.Due)
 	if err != nil {
 		return out, err
 	}
 	set := settingsOfFire(job.Spec, &resolved, job.Claim.FireKey)
-	req, look, err := s.request(ctx, set, "schedule "+job.Claim.Schedule)
+	req, look, err := s.starts.request(ctx, set, "schedule "+job.Claim.Schedule)
 	if err != nil {
 		return out, err
 	}
@@ -72,15 +71,15 @@ func (s *Server) StartFire(ctx context.Context, job schedules.Job) (schedules.St
 }
 
 // openFire opens what the items come from. The caller closes both.
-func (s *Server) openFire(ctx context.Context, set *RunSettings, items *schedule.Items, look *gather.Items) (
+func (s *scheduleRoutes) openFire(ctx context.Context, set *RunSettings, items *schedule.Items, look *gather.Items) (
 	rows *intake.Reader, body io.Closer, err error,
 ) {
-	config, err := s.intakeConfig(ctx, items.Format, items.Key, look)
+	config, err := s.starts.IntakeConfig(ctx, items.Format, items.Key, look)
 	if err != nil {
 		return nil, nil, err
 	}
 	if items.SQL != nil {
-		rows, err = s.openSQL(ctx, set, config)
+		rows, err = s.starts.openSQL(ctx, set, config)
 		return rows, io.NopCloser(nil), err
 	}
 	var from io.ReadCloser
@@ -104,7 +103,7 @@ func (s *Server) openFire(ctx context.Context, set *RunSettings, items *schedule
 
 // Permanent implements schedules.Starter: what a person would be told to put right stays wrong, but for what may come
 // later, like a plan or a file.
-func (s *Server) Permanent(err error) bool {
+func (s *scheduleRoutes) Permanent(err error) bool {
 	if source, ok := errors.AsType[*schedules.SourceError](err); ok {
 		return !source.Passes
 	}
@@ -116,10 +115,4 @@ func (s *Server) Permanent(err error) bool {
 	}
 	status, found := told(err)
 	return found != nil && status == http.StatusUnprocessableEntity
-}
-
-// unknownSource says that this server knows no sources.
-func unknownSource(name string) error {
-	return &inputError{fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
-		"that says which there are", cut(name, maxEchoed))}
 }

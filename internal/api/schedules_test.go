@@ -150,9 +150,9 @@ type clockwork struct {
 }
 
 func (c *clockwork) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
-	return c.server.StartFire(ctx, job)
+	return c.server.Starter().StartFire(ctx, job)
 }
-func (c *clockwork) Permanent(err error) bool { return c.server.Permanent(err) }
+func (c *clockwork) Permanent(err error) bool { return c.server.Starter().Permanent(err) }
 func (c *clockwork) WakeDuty(name string)     { c.node.Load().WakeDuty(name) }
 func (c *clockwork) Pause(ctx context.Context, in control.Control) (control.Controlled, error) {
 	return c.node.Load().Pause(ctx, in)

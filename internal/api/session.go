@@ -11,13 +11,6 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 )
 
-// Names of the cookie of a browser that has logged in. With TLS it has the prefix by which browsers take it from this
-// very host only.
-const (
-	sessionCookie       = "tranche_session"
-	secureSessionCookie = "__Host-" + sessionCookie
-)
-
 // SessionDocument says who asks.
 type SessionDocument struct {
 	Authenticated bool        `json:"authenticated"`
@@ -34,9 +27,9 @@ type LogIn struct {
 	Token string `json:"token" maxLength:"200" doc:"the secret of a token" format:"password"`
 }
 
-func (s *Server) registerSession(api huma.API) {
+func (s *adminRoutes) registerSession(api huma.API) {
 	look := byAnyone(get("get-session", "/session", "Who asks, and whether they are logged in"))
-	register(s, api, look, s.getSession)
+	register(s.Kernel, api, look, s.getSession)
 	huma.Register(api, unstored(byAnyone(huma.Operation{
 		OperationID: "log-in", Method: http.MethodPost, Path: "/session", Summary: "Log a browser in, by a token",
 		Description:  "Sets a cookie that only this server's pages can use. Throttled: 429 says when to try again.",
@@ -47,12 +40,12 @@ func (s *Server) registerSession(api huma.API) {
 	})), s.logOut)
 }
 
-func (s *Server) getSession(ctx context.Context, _ *struct{}) (SessionDocument, error) {
+func (s *adminRoutes) getSession(ctx context.Context, _ *struct{}) (SessionDocument, error) {
 	return s.sessionOf(ctx), nil
 }
 
-func (s *Server) sessionOf(ctx context.Context) SessionDocument {
-	if s.config.Access == nil {
+func (s *adminRoutes) sessionOf(ctx context.Context) SessionDocument {
+	if s.access == nil {
 		return SessionDocument{Authenticated: true, Auth: "off", User: Anonymous, Role: access.Admin}
 	}
 	who, ok := access.From(ctx)
@@ -62,11 +55,11 @@ func (s *Server) sessionOf(ctx context.Context) SessionDocument {
 	return s.sessionFor(&who)
 }
 
-func (s *Server) nobody() SessionDocument {
+func (s *adminRoutes) nobody() SessionDocument {
 	return SessionDocument{Auth: "on", OIDC: s.hasOIDC(), Role: access.None}
 }
 
-func (s *Server) sessionFor(who *access.Principal) SessionDocument {
+func (s *adminRoutes) sessionFor(who *access.Principal) SessionDocument {
 	return SessionDocument{Authenticated: true, Auth: "on", OIDC: s.hasOIDC(), User: who.Name, Role: who.Role,
 		ByProvider: who.Session && who.Token == nil, ExpiresAt: who.ExpiresAt}
 }
@@ -97,11 +90,11 @@ const (
 )
 
 // tryLogIn counts a login before anything is read of it: who may not try has nothing to wait for.
-func (s *Server) tryLogIn(hc huma.Context, next func(huma.Context)) {
+func (s *adminRoutes) tryLogIn(hc huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(hc)
 	hurryBody(r, logInTime)
-	if s.config.Access != nil {
-		if err := s.config.Access.TryLogIn(s.callerAddress(r)); err != nil {
+	if s.access != nil {
+		if err := s.access.TryLogIn(s.callerAddress(r)); err != nil {
 			s.deny(w, r, err)
 			return
 		}
@@ -109,23 +102,23 @@ func (s *Server) tryLogIn(hc huma.Context, next func(huma.Context)) {
 	next(hc)
 }
 
-func (s *Server) logIn(ctx context.Context, in *logInInput) (*sessionAnswer, error) {
-	if s.config.Access == nil {
+func (s *adminRoutes) logIn(ctx context.Context, in *logInInput) (*sessionAnswer, error) {
+	if s.access == nil {
 		return nil, s.failure(ctx, errNoAuth)
 	}
-	cookie, who, err := s.config.Access.LogIn(ctx, s.callerAddress(in.request), in.Body.Token)
+	cookie, who, err := s.access.LogIn(ctx, s.callerAddress(in.request), in.Body.Token)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
 	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie(cookie, who.ExpiresAt)}, Body: s.sessionFor(&who)}, nil
 }
 
-func (s *Server) logOut(ctx context.Context, _ *struct{ Actor }) (*sessionAnswer, error) {
-	if s.config.Access == nil {
+func (s *adminRoutes) logOut(ctx context.Context, _ *struct{ Actor }) (*sessionAnswer, error) {
+	if s.access == nil {
 		return nil, s.failure(ctx, errNoAuth)
 	}
 	if who, ok := access.From(ctx); ok {
-		if err := s.config.Access.LogOut(ctx, who); err != nil {
+		if err := s.access.LogOut(ctx, who); err != nil {
 			return nil, s.failure(ctx, err)
 		}
 	}
@@ -136,15 +129,8 @@ func (s *Server) logOut(ctx context.Context, _ *struct{ Actor }) (*sessionAnswer
 var errNoAuth = &deniedError{http.StatusConflict,
 	"this server asks nobody who they are: it was started without --auth on"}
 
-func (s *Server) cookieName() string {
-	if s.config.SecureCookies {
-		return secureSessionCookie
-	}
-	return sessionCookie
-}
-
 // cookie is for this server's pages only: no script reads it, and no other site's page makes a browser send it.
-func (s *Server) cookie(value string, until *time.Time) http.Cookie {
+func (s *adminRoutes) cookie(value string, until *time.Time) http.Cookie {
 	c := http.Cookie{ //nolint:gosec // it is Secure where there is TLS
 		Name: s.cookieName(), Value: value, Path: "/", HttpOnly: true, Secure: s.config.SecureCookies,
 		SameSite: http.SameSiteStrictMode,

@@ -27,10 +27,10 @@ type RevokedSessions struct {
 	Sessions int64  `json:"sessions" doc:"how many have ended"`
 }
 
-func (s *Server) registerSessions(api huma.API) {
+func (s *adminRoutes) registerSessions(api huma.API) {
 	list := get("list-sessions", "/sessions", "List who is logged in by a browser, the latest first")
-	register(s, api, aboutCredentials(byAdmin(list)), s.listSessions)
-	register(s, api, aboutCredentials(byAdmin(huma.Operation{
+	register(s.Kernel, api, aboutCredentials(byAdmin(list)), s.listSessions)
+	register(s.Kernel, api, aboutCredentials(byAdmin(huma.Operation{
 		OperationID: "revoke-sessions", Method: http.MethodPost, Path: "/sessions/revoke",
 		Summary: "End all sessions of a user",
 		Description: "Within 5 seconds, on all nodes. Who still has a token, or an account at the provider of identities " +
@@ -38,7 +38,7 @@ func (s *Server) registerSessions(api huma.API) {
 	})), s.revokeSessions)
 }
 
-func (s *Server) listSessions(ctx context.Context, _ *struct{}) (SessionList, error) {
+func (s *adminRoutes) listSessions(ctx context.Context, _ *struct{}) (SessionList, error) {
 	all, err := identity.New(s.store).WebSessions(ctx)
 	return SessionList{Sessions: all}, err
 }
@@ -48,13 +48,13 @@ type revokeSessionsInput struct {
 	Body RevokeSessions
 }
 
-func (s *Server) revokeSessions(ctx context.Context, in *revokeSessionsInput) (RevokedSessions, error) {
+func (s *adminRoutes) revokeSessions(ctx context.Context, in *revokeSessionsInput) (RevokedSessions, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return RevokedSessions{}, err
 	}
 	ended, err := identity.New(s.store).RevokeWebSessions(ctx, in.Body.User, in.Name)
-	if err == nil && s.config.Access != nil {
-		s.config.Access.Forget()
+	if err == nil && s.access != nil {
+		s.access.Forget()
 	}
 	return RevokedSessions{User: in.Body.User, Sessions: ended}, seen(err, seeSessions)
 }

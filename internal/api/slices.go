@@ -15,16 +15,16 @@ type slicesInput struct {
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-func (s *Server) registerSlices(api huma.API) {
+func (s *runRoutes) registerSlices(api huma.API) {
 	op := broad(get("list-slices", "/runs/{run}/slices",
 		"Requests that are out or wait for their time, and who holds them"))
 	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
 		"itself; sent: it is with a service, or on its way; scheduled: it waits to be tried again. They come by their ids, " +
 		"which say nothing."
-	register(s, api, op, s.listSlices)
+	register(s.Kernel, api, op, s.listSlices)
 }
 
-func (s *Server) listSlices(ctx context.Context, in *slicesInput) (*inspect.LiveSlices, error) {
+func (s *runRoutes) listSlices(ctx context.Context, in *slicesInput) (*inspect.LiveSlices, error) {
 	filter := inspect.LiveFilter{States: in.State, Limit: in.Limit}
 	if in.After != "" {
 		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {

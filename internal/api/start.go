@@ -17,8 +17,10 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/schedule"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -33,7 +35,6 @@ const (
 	maxSettings     = 1 << 20
 	maxDecompressed = 1 << 40
 
-	maxNameBytes        = 200
 	maxSourceBytes      = 500
 	maxIdempotencyBytes = 500
 )
@@ -50,6 +51,12 @@ type Started struct {
 	Existing    bool            `json:"existing"`
 	Key         string          `json:"key,omitempty" doc:"the column or field that the keys came from"`
 	Warnings    []string        `json:"warnings"`
+}
+
+// StartedOf is what the start of a run answers that had begun before.
+func StartedOf(run *inspect.RunView) any {
+	return Started{Run: run.ID, Name: run.Name, Plan: run.Plan, PlanVersion: run.Version, Items: run.Items,
+		Skipped: run.Skipped, Existing: true, Warnings: []string{}}
 }
 
 type startInput struct {
@@ -90,7 +97,44 @@ plan in YAML, and plan_name), and items. What is run is one of endpoint, plan an
 have too are laid over it, for this run. Either way items stream in. After an error there is no run. With dry_run=true
 all is read and checked the same way, and nothing is stored.`
 
-func (s *Server) registerStart(api huma.API) {
+// startEngine starts runs, and takes their items.
+type startEngine interface {
+	Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error)
+	OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened, error)
+	Add(ctx context.Context, req start.AddRequest) (start.Added, error)
+	SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error)
+}
+
+// startConfig is what the routes of starts need beside the kernel.
+type startConfig struct {
+	// Connections are the sources that items may be queried from; nil: none.
+	Connections *connections.Connections
+	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
+	SpoolDir string
+}
+
+// startRoutes start runs, and give them items.
+type startRoutes struct {
+	*Kernel
+
+	runs   *runRoutes
+	engine startEngine
+	config startConfig
+	spool  *intake.SpoolRoom
+}
+
+// newStarts returns the routes that start runs.
+func newStarts(k *Kernel, runs *runRoutes, engine startEngine, config startConfig) *startRoutes {
+	return &startRoutes{Kernel: k, runs: runs, engine: engine, config: config, spool: newSpoolRoom(config.SpoolDir)}
+}
+
+// Register adds the routes.
+func (s *startRoutes) Register(api huma.API) {
+	s.registerStart(api)
+	s.registerOpen(api)
+}
+
+func (s *startRoutes) registerStart(api huma.API) {
 	s.registerPreview(api)
 	huma.Register(api, streamed(byOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
@@ -124,7 +168,7 @@ func (s *Server) registerStart(api huma.API) {
 	}}
 }
 
-func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
+func (s *startRoutes) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 	if in.DryRun {
 		s.answerDryRun(w, r, in)
 		return
@@ -135,7 +179,7 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Location", Prefix+"/runs/"+started.Run.String())
+	w.Header().Set("Location", prefix+"/runs/"+started.Run.String())
 	code := http.StatusCreated
 	if started.Existing {
 		code = http.StatusOK
@@ -144,7 +188,7 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 	_ = sendJSON(w, started) // a caller that is gone can ask by its idempotency key
 }
 
-func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
+func (s *startRoutes) load(r *http.Request, in *startInput) (Started, error) {
 	intent, err := s.intend(r, in)
 	if err != nil {
 		return Started{}, err
@@ -158,7 +202,7 @@ func (s *Server) load(r *http.Request, in *startInput) (Started, error) {
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
 		Skipped: loaded.Skipped, Invalid: loaded.Invalid, Existing: loaded.Existing, Key: intent.rows.Key(),
-		Warnings: append(s.unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...),
+		Warnings: append(s.runs.Unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...),
 	}, nil
 }
 
@@ -171,7 +215,7 @@ type intent struct {
 func (i *intent) close() { _ = i.rows.Close() } // what was read has been read
 
 // intend checks a start, whether it is meant or only tried.
-func (s *Server) intend(r *http.Request, in *startInput) (*intent, error) {
+func (s *startRoutes) intend(r *http.Request, in *startInput) (*intent, error) {
 	if err := s.mayChange(in.Actor.Name); err != nil {
 		return nil, err
 	}

@@ -118,7 +118,7 @@ func badSetting(err error) error {
 }
 
 // request checks the settings and makes a load of them. It also returns how the items are to be read.
-func (s *Server) request(ctx context.Context, set RunSettings, actor string) (start.LoadRequest, *gather.Items, error) {
+func (s *startRoutes) request(ctx context.Context, set RunSettings, actor string) (start.LoadRequest, *gather.Items, error) {
 	if err := set.validate(); err != nil {
 		return start.LoadRequest{}, nil, err
 	}
@@ -152,12 +152,12 @@ func (s *Server) request(ctx context.Context, set RunSettings, actor string) (st
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params,
 		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Guard: guard, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
 		Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
-		IdempotencyKey: set.IdempotencyKey, Session: s.engine.Session(), Order: orderOf(plan), FromRun: from,
+		IdempotencyKey: set.IdempotencyKey, Session: s.node.Session(), Order: orderOf(plan), FromRun: from,
 	}, &plan.Items, nil
 }
 
 // planOf reads the plan, takes it from the record with its version, or makes the one of the endpoint.
-func (s *Server) planOf(ctx context.Context, set *RunSettings) (plan *gather.Plan, version int, err error) {
+func (s *startRoutes) planOf(ctx context.Context, set *RunSettings) (plan *gather.Plan, version int, err error) {
 	chosen := 0
 	for _, way := range []string{set.Endpoint, set.Plan, set.PlanRef} {
 		if way != "" {
@@ -189,7 +189,7 @@ func problemOf(err error) string {
 
 // planOnRecord returns the plan that ref names: NAME@VERSION, or NAME, which is the newest version. A start that is
 // repeated with its idempotency key means the version that it had the first time.
-func (s *Server) planOnRecord(ctx context.Context, ref, key string) (*gather.Plan, int, error) {
+func (s *startRoutes) planOnRecord(ctx context.Context, ref, key string) (*gather.Plan, int, error) {
 	name, version, err := parsePlanRef(ref)
 	if err != nil {
 		return nil, 0, err

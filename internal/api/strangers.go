@@ -14,9 +14,9 @@ const maxStrangers = 512
 
 // countStranger counts a request, until it has ended, unless it is known who makes it. It returns a BusyError when too
 // many come from there already. Where nobody says who they are, none is a stranger.
-func (s *Server) countStranger(w http.ResponseWriter, r *http.Request) error {
+func (s *Kernel) countStranger(w http.ResponseWriter, r *http.Request) error {
 	timed, ok := w.(*timedWriter)
-	if s.config.Access == nil || !ok || timed.known || timed.leave != nil || isProbe(r) {
+	if s.access == nil || !ok || timed.known || timed.leave != nil || isProbe(r) {
 		return nil
 	}
 	leave, err := s.strangers.Take(access.NetworkOf(s.callerAddress(r)).String())

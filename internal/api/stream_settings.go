@@ -78,10 +78,10 @@ type changeStreamsInput struct {
 	Body StreamChanges
 }
 
-func (s *Server) registerStreamSettings(api huma.API) {
-	register(s, api, get("show-streams", "/streams", "What is set for the JetStream streams, and what they have"),
+func (s *adminRoutes) registerStreamSettings(api huma.API) {
+	register(s.Kernel, api, get("show-streams", "/streams", "What is set for the JetStream streams, and what they have"),
 		s.showStreams)
-	register(s, api, byAdmin(huma.Operation{
+	register(s.Kernel, api, byAdmin(huma.Operation{
 		OperationID: "set-streams", Method: http.MethodPost, Path: "/streams/settings",
 		Summary: "Set replicas and room of the JetStream streams, for all nodes",
 		Description: "The node that leads brings them to JetStream within seconds. What JetStream refuses stays wanted, is " +
@@ -89,7 +89,7 @@ func (s *Server) registerStreamSettings(api huma.API) {
 	}), s.setStreams)
 }
 
-func (s *Server) showStreams(ctx context.Context, _ *struct{}) (Streams, error) {
+func (s *adminRoutes) showStreams(ctx context.Context, _ *struct{}) (Streams, error) {
 	set, err := streamsstore.New(s.store).StreamsSet(ctx)
 	if err != nil {
 		return Streams{}, err
@@ -98,7 +98,7 @@ func (s *Server) showStreams(ctx context.Context, _ *struct{}) (Streams, error) 
 	return view, nil
 }
 
-func (s *Server) setStreams(ctx context.Context, in *changeStreamsInput) (Streams, error) {
+func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (Streams, error) {
 	if in.Body == (StreamChanges{}) {
 		return Streams{}, &inputError{"give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
 			"dead_bytes or event_age"}
@@ -122,15 +122,13 @@ func (s *Server) setStreams(ctx context.Context, in *changeStreamsInput) (Stream
 	if set, err = streamsstore.New(s.store).ChangeStreams(ctx, change, in.Name); err != nil {
 		return Streams{}, seen(err, "tranche streams")
 	}
-	if s.config.WakeDuty != nil {
-		s.config.WakeDuty(orchestrator.DutyStreams)
-	}
+	s.wake(orchestrator.DutyStreams)
 	view, _ := s.streamsAre(ctx, set)
 	return view, nil
 }
 
 // streamsAre lays what the streams have beside what is set, and says what would be lost by making them so.
-func (s *Server) streamsAre(ctx context.Context, set streamsstore.StreamSettings) (view Streams, loses string) {
+func (s *adminRoutes) streamsAre(ctx context.Context, set streamsstore.StreamSettings) (view Streams, loses string) {
 	cfg := orchestrator.StreamConfig(&set.StreamValues)
 	view = Streams{Auto: set.Replicas == 0, Replicas: set.Replicas, WorkBytes: cfg.WorkMaxBytes,
 		ReplyBytes: cfg.ReplyMaxBytes, StageBytes: cfg.StageMaxBytes, FlowBytes: cfg.FlowMaxBytes,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 
@@ -161,3 +162,5 @@ func eventStream(doc string, events ...*huma.Schema) map[string]*huma.Response {
 		}}}},
 	}
 }
+
+func typeOfValue(v any) reflect.Type { return reflect.TypeOf(v) }

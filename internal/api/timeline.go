@@ -16,15 +16,15 @@ type timelineInput struct {
 	All     bool   `query:"all" doc:"from the start of the run, and not only of its present generation"`
 }
 
-func (s *Server) registerTimeline(api huma.API) {
+func (s *runRoutes) registerTimeline(api huma.API) {
 	op := broad(get("get-timeline", "/runs/{run}/timeline", "How a run has gone, for charts"))
 	op.Description = "Items that were done and that failed, requests and how long they took, in equal lengths of time, " +
 		"from the start of the present generation until now or the end of the run. Items count where their last request " +
 		"of the generation ended. It may be two seconds old."
-	register(s, api, op, s.getTimeline)
+	register(s.Kernel, api, op, s.getTimeline)
 }
 
-func (s *Server) getTimeline(ctx context.Context, in *timelineInput) (*report.Timeline, error) {
+func (s *runRoutes) getTimeline(ctx context.Context, in *timelineInput) (*report.Timeline, error) {
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {
 		return nil, err

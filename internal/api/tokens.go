@@ -38,21 +38,21 @@ type CreatedToken struct {
 	Secret string `json:"secret" doc:"shown this once" format:"password"`
 }
 
-func (s *Server) registerTokens(api huma.API) {
+func (s *adminRoutes) registerTokens(api huma.API) {
 	list := get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
-	register(s, api, aboutCredentials(byAdmin(list)), s.listTokens)
-	register(s, api, unstored(aboutCredentials(byAdmin(huma.Operation{
+	register(s.Kernel, api, aboutCredentials(byAdmin(list)), s.listTokens)
+	register(s.Kernel, api, unstored(aboutCredentials(byAdmin(huma.Operation{
 		OperationID: "create-token", Method: http.MethodPost, Path: "/tokens", Summary: "Make a token",
 		Description: "The answer holds its secret, which is kept nowhere: there is no other way to learn it.",
 	}))), s.createToken)
-	register(s, api, aboutCredentials(byAdmin(huma.Operation{
+	register(s.Kernel, api, aboutCredentials(byAdmin(huma.Operation{
 		OperationID: "revoke-token", Method: http.MethodPost, Path: "/tokens/{id}/revoke", Summary: "Revoke a token",
 		Description: "It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. " +
 			"Requests of its that are under way are broken off, streams too.",
 	})), s.revokeToken)
 }
 
-func (s *Server) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {
+func (s *adminRoutes) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {
 	all, err := identity.New(s.store).Tokens(ctx)
 	return TokenList{Tokens: all}, err
 }
@@ -62,7 +62,7 @@ type createTokenInput struct {
 	Body TokenSettings
 }
 
-func (s *Server) createToken(ctx context.Context, in *createTokenInput) (CreatedToken, error) {
+func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (CreatedToken, error) {
 	none := CreatedToken{}
 	life, err := in.Body.Life()
 	err = cmp.Or(CheckTokenName(in.Body.Name), err, checkText("header "+ActorHeader, in.Name, maxActorBytes))
@@ -113,13 +113,13 @@ type revokeTokenInput struct {
 	ID string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
 }
 
-func (s *Server) revokeToken(ctx context.Context, in *revokeTokenInput) (identity.TokenView, error) {
+func (s *adminRoutes) revokeToken(ctx context.Context, in *revokeTokenInput) (identity.TokenView, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return identity.TokenView{}, err
 	}
 	gone, err := identity.New(s.store).RevokeToken(ctx, in.ID, in.Name)
-	if err == nil && s.config.Access != nil {
-		s.config.Access.Forget()
+	if err == nil && s.access != nil {
+		s.access.Forget()
 	}
 	return gone, seen(err, seeTokens)
 }

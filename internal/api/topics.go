@@ -33,7 +33,7 @@ type topicsInput struct {
 	Topic []string `query:"topic,explode" enum:"runs,health" required:"true" doc:"may stand more than once"`
 }
 
-func (s *Server) registerTopics(api huma.API) {
+func (s *runRoutes) registerTopics(api huma.API) {
 	op := get("watch", "/events", "Follow the list of runs, or the system's health")
 	op.Description = "A stream of server-sent events: each topic at once, and again whenever it has changed, at most " +
 		"once a second. Every event is whole, so there is nothing to resume. A comment comes at least every 15 seconds."
@@ -44,12 +44,12 @@ func (s *Server) registerTopics(api huma.API) {
 	huma.Register(api, op, s.watchTopics)
 }
 
-func (s *Server) newTopics() *live.Topics {
+func (s *runRoutes) newTopics() *live.Topics {
 	return live.NewTopics(s.log, s.detail,
 		live.Topic{Name: topicRuns, Look: s.lookAtRuns}, live.Topic{Name: topicHealth, Look: s.lookAtHealth})
 }
 
-func (s *Server) watchTopics(ctx context.Context, in *topicsInput) (*huma.StreamResponse, error) {
+func (s *runRoutes) watchTopics(ctx context.Context, in *topicsInput) (*huma.StreamResponse, error) {
 	leave, err := s.streams.enter(asker(ctx))
 	if err != nil {
 		return nil, s.failure(ctx, err)
@@ -68,7 +68,7 @@ func (s *Server) watchTopics(ctx context.Context, in *topicsInput) (*huma.Stream
 }
 
 // lookAtRuns lists the newest runs, and older ones that have not ended.
-func (s *Server) lookAtRuns(ctx context.Context) ([]byte, error) {
+func (s *runRoutes) lookAtRuns(ctx context.Context) ([]byte, error) {
 	runs, err := inspect.New(s.store).Runs(ctx, inspect.RunFilter{})
 	if err != nil {
 		return nil, err
@@ -82,14 +82,14 @@ func (s *Server) lookAtRuns(ctx context.Context) ([]byte, error) {
 		}
 		runs = slices.Concat(runs, older)
 	}
-	if err := s.health.Stand(ctx, runs); err != nil {
+	if err := s.config.Health.Stand(ctx, runs); err != nil {
 		return nil, err
 	}
 	return json.Marshal(RunsTopic{runs})
 }
 
-func (s *Server) lookAtHealth(ctx context.Context) ([]byte, error) {
-	report, err := s.health.Report(ctx)
+func (s *runRoutes) lookAtHealth(ctx context.Context) ([]byte, error) {
+	report, err := s.config.Health.Report(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/trackers"
 	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
@@ -21,9 +22,6 @@ const (
 	// maxTrackerBody is that for what names no items.
 	maxTrackerBody = 64 << 10
 )
-
-// problemOfTracker stands before the code in the type of a problem.
-const problemOfTracker = "urn:tranche:tracker:"
 
 // TrackerPath is the batch that an operation is about.
 type TrackerPath struct {
@@ -48,32 +46,49 @@ in one call, all or none. What was acknowledged before stays as it was: sending 
 items have failed for good. Calls that come at the same time share a transaction. They are not in the audit log: there
 may be thousands a second.`
 
-func (s *Server) registerTrackers(api huma.API) {
-	register(s, api, get("list-trackers", "/trackers", "List tracker batches, newest first"), s.listTrackers)
+// trackerRoutes are the tracker service by HTTP.
+type trackerRoutes struct {
+	*Kernel
+
+	trackers *trackers.Service
+}
+
+// newTrackers returns the routes of trackers. Without a service they have one of their own.
+func newTrackers(k *Kernel, service *trackers.Service, sources *connections.Connections) (*trackerRoutes, error) {
+	if service != nil {
+		return &trackerRoutes{k, service}, nil
+	}
+	service, err := trackers.New(trackerstore.New(k.store), trackers.Config{Connections: sources, Log: k.log})
+	return &trackerRoutes{k, service}, err
+}
+
+// Register adds the routes.
+func (s *trackerRoutes) Register(api huma.API) {
+	register(s.Kernel, api, get("list-trackers", "/trackers", "List tracker batches, newest first"), s.listTrackers)
 	s.registerOpenTracker(api)
-	register(s, api, get("get-tracker", "/trackers/{id}", "A tracker batch: its counts and its webhook"), s.getTracker)
-	register(s, api, get("list-tracker-groups", "/trackers/{id}/groups", "List the groups of a batch in their order"),
+	register(s.Kernel, api, get("get-tracker", "/trackers/{id}", "A tracker batch: its counts and its webhook"), s.getTracker)
+	register(s.Kernel, api, get("list-tracker-groups", "/trackers/{id}/groups", "List the groups of a batch in their order"),
 		s.listTrackerGroups)
-	register(s, api, get("list-tracker-missing", "/trackers/{id}/missing", "List what is pending of a batch, as ranges"),
+	register(s.Kernel, api, get("list-tracker-missing", "/trackers/{id}/missing", "List what is pending of a batch, as ranges"),
 		s.listTrackerMissing)
-	register(s, api, byOperator(bulky(huma.Operation{
+	register(s.Kernel, api, byOperator(bulky(huma.Operation{
 		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
 		Summary: "Add items to an open batch", Description: addGroupsDescription, SkipValidateBody: true,
 	}, maxTrackerBody)), s.addTrackerItems)
-	register(s, api, byOperator(bulky(huma.Operation{
+	register(s.Kernel, api, byOperator(bulky(huma.Operation{
 		OperationID: "ack-tracker-items", Method: http.MethodPost, Path: "/trackers/ack",
 		Summary: "Acknowledge items of any batches", Description: ackDescription, SkipValidateBody: true,
 	}, maxAckBody)), s.ackTrackerItems)
-	register(s, api, byOperator(bulky(huma.Operation{
+	register(s.Kernel, api, byOperator(bulky(huma.Operation{
 		OperationID: "ack-tracker", Method: http.MethodPost, Path: "/trackers/{id}/ack",
 		Summary: "Acknowledge items of one batch", Description: ackDescription, SkipValidateBody: true,
 	}, maxAckBody)), s.ackTracker)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "seal-tracker", Method: http.MethodPost, Path: "/trackers/{id}/seal",
 		Summary:     "Say that a batch gets no more items",
 		Description: "With nothing pending the batch is complete, and this call is told so. It may be made again.",
 	}), s.sealTracker)
-	register(s, api, byOperator(huma.Operation{
+	register(s.Kernel, api, byOperator(huma.Operation{
 		OperationID: "delete-tracker", Method: http.MethodDelete, Path: "/trackers/{id}",
 		Summary:     "Delete a batch, whatever its state",
 		Description: "No event is published and no webhook sent. Its ids are those of no batch from then on.",
@@ -87,15 +102,15 @@ type listTrackersInput struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-func (s *Server) listTrackers(ctx context.Context, in *listTrackersInput) (fanout.BatchPage, error) {
+func (s *trackerRoutes) listTrackers(ctx context.Context, in *listTrackersInput) (fanout.BatchPage, error) {
 	which := fanout.ListRequest{Owner: in.Owner, State: in.State, After: in.After, Limit: in.Limit}
 	return s.trackers.List(ctx, which, s.visibility(ctx))
 }
 
 // visibility is how much of webhooks the one who asks sees: viewers are not told their paths.
-func (s *Server) visibility(ctx context.Context) trackers.Visibility {
+func (s *trackerRoutes) visibility(ctx context.Context) trackers.Visibility {
 	who, _ := access.From(ctx)
-	return trackers.Visibility(s.config.Access == nil || who.Role.Allows(access.Operator))
+	return trackers.Visibility(s.access == nil || who.Role.Allows(access.Operator))
 }
 
 type openTrackerInput struct {
@@ -109,7 +124,7 @@ type openTrackerAnswer struct {
 }
 
 // registerOpenTracker tells a batch that is new from one that was there by the status, too.
-func (s *Server) registerOpenTracker(api huma.API) {
+func (s *trackerRoutes) registerOpenTracker(api huma.API) {
 	op := byOperator(bulky(huma.Operation{
 		OperationID: "open-tracker", Method: http.MethodPost, Path: "/trackers", Summary: "Open a tracker batch",
 		Description: trackerDescription, DefaultStatus: http.StatusCreated, BodyReadTimeout: -1,
@@ -127,16 +142,7 @@ func (s *Server) registerOpenTracker(api huma.API) {
 	})
 }
 
-// keepTrackers makes the tracker service, unless there is one already.
-func (s *Server) keepTrackers() (err error) {
-	if s.trackers == nil {
-		s.trackers, err = trackers.New(trackerstore.New(s.store), trackers.Config{Connections: s.config.Connections,
-			Log: s.log})
-	}
-	return err
-}
-
-func (s *Server) openTracker(ctx context.Context, in *openTrackerInput) (fanout.BatchOpened, error) {
+func (s *trackerRoutes) openTracker(ctx context.Context, in *openTrackerInput) (fanout.BatchOpened, error) {
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return fanout.BatchOpened{}, err
 	}
@@ -148,7 +154,7 @@ type getTrackerInput struct {
 	Missing int `query:"missing" minimum:"0" maximum:"10000" doc:"so many ranges of what is pending, too"`
 }
 
-func (s *Server) getTracker(ctx context.Context, in *getTrackerInput) (fanout.BatchView, error) {
+func (s *trackerRoutes) getTracker(ctx context.Context, in *getTrackerInput) (fanout.BatchView, error) {
 	id, err := in.batch()
 	if err != nil {
 		return fanout.BatchView{}, err
@@ -162,7 +168,7 @@ type trackerGroupsInput struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-func (s *Server) listTrackerGroups(ctx context.Context, in *trackerGroupsInput) (fanout.GroupPage, error) {
+func (s *trackerRoutes) listTrackerGroups(ctx context.Context, in *trackerGroupsInput) (fanout.GroupPage, error) {
 	id, err := in.batch()
 	if err != nil {
 		return fanout.GroupPage{}, err
@@ -176,7 +182,7 @@ type trackerMissingInput struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"10000" default:"1000"`
 }
 
-func (s *Server) listTrackerMissing(ctx context.Context, in *trackerMissingInput) (fanout.MissingPage, error) {
+func (s *trackerRoutes) listTrackerMissing(ctx context.Context, in *trackerMissingInput) (fanout.MissingPage, error) {
 	id, err := in.batch()
 	if err != nil {
 		return fanout.MissingPage{}, err
@@ -189,7 +195,7 @@ type addTrackerInput struct {
 	Body ownBody[fanout.GroupSettings]
 }
 
-func (s *Server) addTrackerItems(ctx context.Context, in *addTrackerInput) (fanout.GroupsAdded, error) {
+func (s *trackerRoutes) addTrackerItems(ctx context.Context, in *addTrackerInput) (fanout.GroupsAdded, error) {
 	id, bad := in.batch()
 	if err := cmp.Or(bad, in.Body.bad); err != nil {
 		return fanout.GroupsAdded{}, err
@@ -219,7 +225,7 @@ type ackItemsInput struct {
 	Body ownBody[fanout.Acknowledgement]
 }
 
-func (s *Server) ackTrackerItems(ctx context.Context, in *ackItemsInput) (fanout.BatchesAcked, error) {
+func (s *trackerRoutes) ackTrackerItems(ctx context.Context, in *ackItemsInput) (fanout.BatchesAcked, error) {
 	if in.Body.bad != nil {
 		return fanout.BatchesAcked{}, in.Body.bad
 	}
@@ -231,7 +237,7 @@ type ackTrackerInput struct {
 	Body ownBody[fanout.Acknowledgement]
 }
 
-func (s *Server) ackTracker(ctx context.Context, in *ackTrackerInput) (fanout.BatchesAcked, error) {
+func (s *trackerRoutes) ackTracker(ctx context.Context, in *ackTrackerInput) (fanout.BatchesAcked, error) {
 	id, bad := in.batch()
 	if err := cmp.Or(bad, in.Body.bad); err != nil {
 		return fanout.BatchesAcked{}, err
@@ -251,7 +257,7 @@ func (in *trackerInput) check() (uuid.UUID, error) {
 	return in.batch()
 }
 
-func (s *Server) sealTracker(ctx context.Context, in *trackerInput) (fanout.BatchSealed, error) {
+func (s *trackerRoutes) sealTracker(ctx context.Context, in *trackerInput) (fanout.BatchSealed, error) {
 	id, err := in.check()
 	if err != nil {
 		return fanout.BatchSealed{}, err
@@ -259,26 +265,10 @@ func (s *Server) sealTracker(ctx context.Context, in *trackerInput) (fanout.Batc
 	return s.trackers.Seal(ctx, id, in.Name)
 }
 
-func (s *Server) deleteTracker(ctx context.Context, in *trackerInput) (fanout.BatchDeleted, error) {
+func (s *trackerRoutes) deleteTracker(ctx context.Context, in *trackerInput) (fanout.BatchDeleted, error) {
 	id, err := in.check()
 	if err != nil {
 		return fanout.BatchDeleted{}, err
 	}
 	return s.trackers.Delete(ctx, id, in.Name)
-}
-
-// trackerPlace points at the text that an error of the tracker service is about.
-func trackerPlace(bad *fanout.Error) []*huma.ErrorDetail {
-	if bad.Place == "" {
-		return nil
-	}
-	detail := &huma.ErrorDetail{Message: bad.Message, Location: "body." + bad.Place}
-	switch bad.Place {
-	case "after", "limit", "missing", "state": // no body has such members
-		detail.Location = "query." + bad.Place
-	}
-	if bad.Value != "" {
-		detail.Value = bad.Value
-	}
-	return []*huma.ErrorDetail{detail}
 }

@@ -30,7 +30,7 @@ const (
 )
 
 // shortage says what an error has found used up, and what helps; empty when it speaks of something else.
-func (s *Server) shortage(err error) string {
+func (s *Kernel) shortage(err error) string {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch said.Code {
 		case pgDiskFull:
@@ -50,7 +50,7 @@ func (s *Server) shortage(err error) string {
 	return ""
 }
 
-func (s *Server) need() string {
+func (s *Kernel) need() string {
 	if s.config.StreamBytes == nil {
 		return ""
 	}
@@ -59,7 +59,7 @@ func (s *Server) need() string {
 }
 
 // trouble is what keeps the node from its work at the moment, as far as it is known.
-func (s *Server) trouble() (Trouble, bool) {
+func (s *Kernel) trouble() (Trouble, bool) {
 	if s.config.Trouble == nil {
 		return Trouble{}, false
 	}
@@ -68,7 +68,7 @@ func (s *Server) trouble() (Trouble, bool) {
 }
 
 // short lists what is used up, by what the node last met.
-func (s *Server) short() []string {
+func (s *Kernel) short() []string {
 	if t, ok := s.trouble(); ok {
 		if found := s.shortage(t.Err); found != "" {
 			return []string{found}
@@ -78,7 +78,7 @@ func (s *Server) short() []string {
 }
 
 // unready says why a node that has not begun does not.
-func (s *Server) unready(what string) string {
+func (s *Kernel) unready(what string) string {
 	if t, ok := s.trouble(); ok && s.shortage(t.Err) == "" && !errors.Is(t.Err, context.Canceled) {
 		return fmt.Sprintf("%s (%s: %s)", what, t.What, cut(t.Err.Error(), 3*maxEchoed))
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// warnings says what keeps a running run from going on, and what has gone astray of any run.
-func (s *Server) warnings(ctx context.Context, run *inspect.RunView) []string {
+// Warnings says what keeps a running run from going on, and what has gone astray of any run.
+func (s *runRoutes) Warnings(ctx context.Context, run *inspect.RunView) []string {
 	return append(s.obstacles(ctx, run), strays(run)...)
 }
 
@@ -38,7 +38,7 @@ func strays(run *inspect.RunView) []string {
 }
 
 // obstacles says what keeps a running run from going on.
-func (s *Server) obstacles(ctx context.Context, run *inspect.RunView) []string {
+func (s *runRoutes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 	if run.Hold != nil && run.State == "paused" {
 		return []string{heldWarning(run)}
 	}
@@ -66,7 +66,7 @@ func (s *Server) obstacles(ctx context.Context, run *inspect.RunView) []string {
 			names = append(names, st.Endpoint)
 		}
 	}
-	return append(warnings, s.unheard(ctx, names)...)
+	return append(warnings, s.Unheard(ctx, names)...)
 }
 
 // gateWarning says whose turn it is at a step that waits for somebody.
@@ -80,7 +80,7 @@ func gateWarning(g *controlstore.Gate) string {
 }
 
 // unknownLocal warns of a step whose function no node has.
-func (s *Server) unknownLocal(ctx context.Context, st *inspect.StepView) []string {
+func (s *runRoutes) unknownLocal(ctx context.Context, st *inspect.StepView) []string {
 	nodes, err := inspect.New(s.store).NodesFor(ctx, st.Endpoint)
 	if err != nil || len(nodes) > 0 {
 		return nil // what cannot be told is no warning
@@ -104,8 +104,8 @@ func heldWarning(run *inspect.RunView) string {
 
 const noNATSWarning = "NATS does not answer, so nothing is sent to services at the moment"
 
-// unheard warns of endpoints that no service listens on.
-func (s *Server) unheard(ctx context.Context, names []string) []string {
+// Unheard warns of endpoints that no service listens on.
+func (s *runRoutes) Unheard(ctx context.Context, names []string) []string {
 	warnings := []string{}
 	if len(names) > 0 && !s.nc.IsConnected() {
 		return append(warnings, noNATSWarning)
@@ -131,7 +131,7 @@ func (s *Server) unheard(ctx context.Context, names []string) []string {
 
 // pulled reports whether somebody takes requests for an endpoint right now. It is much quicker than to ask who listens,
 // but a service that pauses between two pulls goes unseen.
-func (s *Server) pulled(ctx context.Context, name string) bool {
+func (s *runRoutes) pulled(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, listenWait)
 	defer cancel()
 	js, err := jetstream.New(s.nc)

@@ -1,0 +1,43 @@
+package api
+
+import "github.com/tranchehq/tranche/internal/access"
+
+// RunPath is the run that an operation is about.
+type RunPath struct {
+	Run string `path:"run" doc:"an id, a piece of one (4 digits or more), a name, or last" example:"last"`
+}
+
+// ActorHeader names who asks for a change, for the audit log. Without authentication it is taken as said.
+const ActorHeader = "Tranche-Actor"
+
+// Anonymous is the actor of a change without the header.
+const Anonymous = access.Anonymous
+
+// Bounds of texts of requests, in bytes.
+const (
+	maxNameBytes   = 200
+	maxCodeBytes   = 200
+	maxReasonBytes = 2000 // 500 characters
+)
+
+// maxActorBytes bounds what the audit log is told.
+const maxActorBytes = 800 // 200 characters
+
+// Actor is who asks.
+type Actor struct {
+	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"who asks, for the audit log"`
+}
+
+// chooseOne refuses a selection of which not exactly one way is used.
+func chooseOne(ways string, used ...bool) error {
+	chosen := 0
+	for _, u := range used {
+		if u {
+			chosen++
+		}
+	}
+	if chosen != 1 {
+		return &inputError{"choose one of " + ways}
+	}
+	return nil
+}
