@@ -106,8 +106,8 @@ func (r *acceptReader) member(name string) (err error) {
 		if known, err := r.evidence(name, &r.set.Evidence); known {
 			return err
 		}
-		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
-			evidenceMembers+", step, withdraw, dry_run and reason", cut(name, maxEchoed))}
+		err = badInput(fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
+			evidenceMembers+", step, withdraw, dry_run and reason", cut(name, maxEchoed)))
 	}
 	return err
 }

@@ -53,6 +53,9 @@ type deniedError struct {
 
 func (e *deniedError) Error() string { return e.detail }
 
+// denied is an error about what somebody may not do.
+func denied(status int, detail string) error { return &deniedError{status, detail} }
+
 // authorised lets a request in whose maker may do what it asks for. What says nowhere who may do it, nobody may.
 func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 	route := s.mux.route(r)

@@ -111,3 +111,18 @@ func (s *Kernel) Routes() []Route {
 	slices.SortFunc(routes, func(a, b Route) int { return strings.Compare(a.Pattern, b.Pattern) })
 	return routes
 }
+
+func describedOf(item *huma.PathItem) (all []*huma.Operation) {
+	for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Delete, item.Patch} {
+		if op != nil {
+			all = append(all, op)
+		}
+	}
+	return all
+}
+
+// Where a login by a provider of identities begins, and where the provider sends browsers back to.
+const (
+	OIDCLogin    = "/auth/oidc/login"
+	OIDCCallback = "/auth/oidc/callback"
+)

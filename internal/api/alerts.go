@@ -115,7 +115,7 @@ func (o *alertRoutes) apply(ctx context.Context, in *alertTextInput) (alertstore
 		return none, err
 	}
 	if o.receivers == nil {
-		return none, &inputError{"this server tells nobody anything: alerts are sent by tranche serve"}
+		return none, badInput("this server tells nobody anything: alerts are sent by tranche serve")
 	}
 	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
 		return none, alerts.Locate(in.Name, in.RawBody, bad.Field, bad.Why)

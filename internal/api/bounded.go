@@ -76,12 +76,12 @@ func checkText(field, value string, most int) error {
 	const fix = "; leave that out"
 	switch {
 	case !utf8.ValidString(value):
-		return &inputError{fmt.Sprintf("%s is not valid UTF-8: %q%s", field, cut(value, maxEchoed), fix)}
+		return badInput(fmt.Sprintf("%s is not valid UTF-8: %q%s", field, cut(value, maxEchoed), fix))
 	case strings.IndexByte(value, 0) >= 0:
-		return &inputError{fmt.Sprintf("%s holds a NUL, which PostgreSQL cannot store: %q%s", field, cut(value, maxEchoed),
-			fix)}
+		return badInput(fmt.Sprintf("%s holds a NUL, which PostgreSQL cannot store: %q%s", field, cut(value, maxEchoed),
+			fix))
 	case len(value) > most:
-		return &inputError{fmt.Sprintf("%s has %d bytes, and at most %d are allowed; shorten it", field, len(value), most)}
+		return badInput(fmt.Sprintf("%s has %d bytes, and at most %d are allowed; shorten it", field, len(value), most))
 	default:
 		return nil
 	}

@@ -26,11 +26,11 @@ const (
 
 func (f *ItemSource) validateCarried() error {
 	if f.SQL != "" || f.Stream != "" {
-		return &inputError{"give one of from_run, sql and stream: the items come from one place"}
+		return badInput("give one of from_run, sql and stream: the items come from one place")
 	}
 	for _, s := range f.FromStates {
 		if !slices.Contains([]string{"failed", "missing", "cancelled"}, s) {
-			return &inputError{fmt.Sprintf("from_state is %q; it must be failed, missing or cancelled", cut(s, maxEchoed))}
+			return badInput(fmt.Sprintf("from_state is %q; it must be failed, missing or cancelled", cut(s, maxEchoed)))
 		}
 	}
 	return nil
@@ -124,8 +124,8 @@ func notCarried(id workqueue.RunID, fixes map[string]string) error {
 	if n := len(keys) - len(shown); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return &inputError{fmt.Sprintf("what corrects items has keys that are not among those taken from run %s: %s%s; "+
-		"nothing was started, leave them out", id, strings.Join(shown, ", "), more)}
+	return badInput(fmt.Sprintf("what corrects items has keys that are not among those taken from run %s: %s%s; "+
+		"nothing was started, leave them out", id, strings.Join(shown, ", "), more))
 }
 
 // fixes reads payloads by key, if there are any.
@@ -156,12 +156,12 @@ func (c carrying) fixes(config intake.Config, items, body io.Reader,
 			return nil, "", err
 		}
 		if _, twice := fixes[row.Key]; twice {
-			return nil, "", &inputError{fmt.Sprintf("what corrects items has key %.80q twice; give each item once", row.Key)}
+			return nil, "", badInput(fmt.Sprintf("what corrects items has key %.80q twice; give each item once", row.Key))
 		}
 		fixes[row.Key] = string(row.Payload)
 		if size += len(row.Key) + len(row.Payload); len(fixes) > maxCarriedFixes || size > maxCarriedFixesSize {
-			return nil, "", &tooLargeError{fmt.Sprintf("more than %d items or %d MiB correct items of the earlier run; start "+
-				"without them, and correct the new run: tranche run correct", maxCarriedFixes, maxCarriedFixesSize>>20)}
+			return nil, "", tooLarge(fmt.Sprintf("more than %d items or %d MiB correct items of the earlier run; start "+
+				"without them, and correct the new run: tranche run correct", maxCarriedFixes, maxCarriedFixesSize>>20))
 		}
 	}
 }

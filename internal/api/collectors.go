@@ -151,12 +151,12 @@ func (s *collectorRoutes) getCollector(ctx context.Context, in *CollectorPath) (
 
 // whoIsAway says what the database does not know: whether there is anybody who takes a flush.
 func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
-	if !s.nc.IsConnected() {
+	if !s.NC.IsConnected() {
 		return []collectorstore.CollectorReason{{Code: "nats_away",
 			Text: "this node cannot reach NATS; it connects again by " +
 				"itself as soon as NATS answers"}}
 	}
-	listeners, err := wire.Discover(ctx, s.nc, listenWait)
+	listeners, err := wire.Discover(ctx, s.NC, listenWait)
 	if err != nil || slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == endpoint }) {
 		return nil
 	}

@@ -110,9 +110,9 @@ func (w wholeOps) Read(p []byte) (int, error) {
 	case err == nil || errors.Is(err, io.EOF):
 		return n, err
 	case slow:
-		return n, &inputError{"the body: " + how + "; nothing was added, send it again"}
+		return n, badInput("the body: " + how + "; nothing was added, send it again")
 	default:
-		return n, &inputError{"the body breaks off before its end; nothing was added, send it again"}
+		return n, badInput("the body breaks off before its end; nothing was added, send it again")
 	}
 }
 
@@ -183,9 +183,9 @@ func (c *OperationChoice) selection(actor string) (collector.OpsSelection, error
 	narrowed := len(c.IDs) > 0 || len(c.Keys) > 0 || c.Code != ""
 	switch {
 	case c.All && narrowed:
-		return sel, &inputError{"all stands beside ids, keys or code; give all, or what narrows it"}
+		return sel, badInput("all stands beside ids, keys or code; give all, or what narrows it")
 	case !c.All && !narrowed:
-		return sel, &inputError{"say which operations: ids, keys, code, or all"}
+		return sel, badInput("say which operations: ids, keys, code, or all")
 	}
 	err := errors.Join(checkText("header "+ActorHeader, actor, maxActorBytes), checkText("code", c.Code, maxCodeBytes))
 	for _, id := range c.IDs {

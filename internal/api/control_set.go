@@ -110,11 +110,11 @@ func maxFailed(text *string) (*string, error) {
 		return nil, nil //nolint:nilnil // nothing was given
 	}
 	if *text == "" { // more likely a slip than the wish to have no threshold
-		return nil, &inputError{"max_failed is empty; none takes the threshold away"}
+		return nil, badInput("max_failed is empty; none takes the threshold away")
 	}
 	limit, err := workqueue.ParseMaxFailed(*text)
 	if err != nil {
-		return nil, &inputError{fmt.Sprintf("max_failed is %q: %v", cut(*text, maxEchoed), err)}
+		return nil, badInput(fmt.Sprintf("max_failed is %q: %v", cut(*text, maxEchoed), err))
 	}
 	return &limit, nil
 }

@@ -96,7 +96,7 @@ func (c *corrections) correct(ctx context.Context, in *correctInput) (out Correc
 	}
 	spool := c.s.starts.SpoolOf(ctx)
 	spool.Max = maxAddBody
-	kept, err := spool.Keep(wholeItems{in.body, in.body})
+	kept, err := spool.Keep(whole(in.body, in.body))
 	if err != nil {
 		return out, err
 	}
@@ -146,7 +146,7 @@ func (c *corrections) correctItem(ctx context.Context, in *correctItemInput) (Co
 	}
 	payload, err := intake.Object(in.Body.Payload, config)
 	if err != nil {
-		return Corrected{}, &inputError{"payload: " + strings.TrimPrefix(err.Error(), "line 1: ")}
+		return Corrected{}, badInput("payload: " + strings.TrimPrefix(err.Error(), "line 1: "))
 	}
 	set := &in.Body
 	return c.do(ctx, &redo.CorrectRequest{Run: id, Actor: in.Name, Reason: set.Reason, Cascade: set.Cascade,

@@ -24,11 +24,11 @@ const (
 // may work as long as it needs to: a deadline that passed then would end it, or lose its answer.
 func (s *Kernel) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
 	control := http.NewResponseController(w)
-	body := &timedBody{body: r.Body, control: control, silence: s.config.ReadTimeout, whole: r.Body == http.NoBody,
-		drain: drainTimeout, until: time.Now().Add(s.config.ReadTimeout)}
+	body := &timedBody{body: r.Body, control: control, silence: s.silence, whole: r.Body == http.NoBody,
+		drain: drainTimeout, until: time.Now().Add(s.silence)}
 	timed := *r
 	timed.Body = body
-	return &timedWriter{ResponseWriter: w, body: body, control: control, silence: s.config.ReadTimeout}, &timed
+	return &timedWriter{ResponseWriter: w, body: body, control: control, silence: s.silence}, &timed
 }
 
 // deadlineStep is how seldom a deadline is moved.

@@ -45,15 +45,6 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	return doc
 }
 
-func describedOf(item *huma.PathItem) (all []*huma.Operation) {
-	for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Delete, item.Patch} {
-		if op != nil {
-			all = append(all, op)
-		}
-	}
-	return all
-}
-
 func describeOperation(op *huma.Operation) {
 	op.Tags = []string{tagOf(op)}
 	role, _ := op.Metadata[metaRole].(access.Role)

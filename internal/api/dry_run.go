@@ -76,8 +76,8 @@ func (s *startRoutes) drySteps(ctx context.Context, specs []workqueue.StepSpec, 
 	[]DryRunStep, error,
 ) {
 	listeners := map[string]int{}
-	if len(servicesOf(specs)) > 0 && s.nc.IsConnected() {
-		found, err := wire.Discover(ctx, s.nc, listenWait)
+	if len(servicesOf(specs)) > 0 && s.NC.IsConnected() {
+		found, err := wire.Discover(ctx, s.NC, listenWait)
 		if err != nil {
 			return nil, err
 		}

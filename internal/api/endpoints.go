@@ -191,8 +191,8 @@ func checkTarget(name string) error {
 		return checkEndpoint(name)
 	}
 	if target == "" || len(target) > maxTarget || strings.ContainsFunc(target, unicode.IsControl) {
-		return &inputError{"endpoint: give " + string(kind) + ": and its name, of 1 to " + strconv.Itoa(maxTarget) +
-			" characters, as tranche endpoints lists it"}
+		return badInput("endpoint: give " + string(kind) + ": and its name, of 1 to " + strconv.Itoa(maxTarget) +
+			" characters, as tranche endpoints lists it")
 	}
 	return nil
 }
@@ -226,8 +226,8 @@ func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) 
 		return pace.EndpointSetting{}, err
 	}
 	if in.Body == (EndpointSettings{}) {
-		return pace.EndpointSetting{}, &inputError{
-			"give concurrency, max_in_flight, rate, call_rate, chunk_cap or breaker"}
+		return pace.EndpointSetting{}, badInput(
+			"give concurrency, max_in_flight, rate, call_rate, chunk_cap or breaker")
 	}
 	return s.engine.ChangeEndpoint(ctx, change, in.Name)
 }
@@ -246,10 +246,10 @@ func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, e
 	if err != nil {
 		return nil, err
 	}
-	if !s.nc.IsConnected() {
+	if !s.NC.IsConnected() {
 		return nil, errNoNATS
 	}
-	listeners, err := wire.Discover(ctx, s.nc, listenWait)
+	listeners, err := wire.Discover(ctx, s.NC, listenWait)
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +322,7 @@ func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisec
 
 // backlog asks JetStream. An endpoint without a consumer has had no request yet.
 func (s *endpointRoutes) backlog(ctx context.Context, e *Endpoint) error {
-	js, err := jetstream.New(s.nc)
+	js, err := jetstream.New(s.NC)
 	if err != nil {
 		return fmt.Errorf("look at the backlog of %s: %w", e.Name, err)
 	}
@@ -340,7 +340,7 @@ func (s *endpointRoutes) backlog(ctx context.Context, e *Endpoint) error {
 
 func checkEndpoint(name string) error {
 	if err := wire.ValidateName(name); err != nil {
-		return &inputError{"endpoint: " + cut(err.Error(), 3*maxEchoed)}
+		return badInput("endpoint: " + cut(err.Error(), 3*maxEchoed))
 	}
 	return nil
 }

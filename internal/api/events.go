@@ -35,7 +35,7 @@ func asker(ctx context.Context) string {
 // stopping says of an error that it is about the server.
 func stopping(err error) error {
 	if errors.Is(err, live.ErrClosed) {
-		return &awayError{"this tranche serve is stopping; ask again soon"}
+		return away("this tranche serve is stopping; ask again soon")
 	}
 	return err
 }
@@ -110,14 +110,14 @@ func (s *runRoutes) watcher(ctx context.Context, in *runEventsInput) (*live.Watc
 	if in.Planes {
 		views = unique(in.Step)
 	} else if len(in.Step) > 0 {
-		return nil, &inputError{"step chooses whose items are followed, so it needs planes=true"}
+		return nil, badInput("step chooses whose items are followed, so it needs planes=true")
 	}
 	if len(views) > maxViews {
-		return nil, &inputError{"a stream follows up to 32 steps; open several"}
+		return nil, badInput("a stream follows up to 32 steps; open several")
 	}
 	watcher, err := s.hubs.Watch(ctx, id, views, in.Last)
 	if errors.Is(err, live.ErrTooMuch) {
-		err = &tooManyError{err.Error()}
+		err = tooMany(err.Error())
 	}
 	return watcher, seen(stopping(err), "tranche run show "+id.String())
 }

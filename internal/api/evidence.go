@@ -73,8 +73,8 @@ func (r *bodyReader) time(field string) (*time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return nil, &inputError{fmt.Sprintf("%s is %q; give a time as in RFC 3339, like 2026-11-24T20:15:00Z", field,
-			cut(text, maxEchoed))}
+		return nil, badInput(fmt.Sprintf("%s is %q; give a time as in RFC 3339, like 2026-11-24T20:15:00Z", field,
+			cut(text, maxEchoed)))
 	}
 	return &at, nil
 }

@@ -37,7 +37,7 @@ type consumerSeen struct {
 
 // lookAtServices asks who listens on the endpoints, and JetStream what waits for them.
 func (s *runRoutes) lookAtServices(ctx context.Context, names []string, nodes int, asOf time.Time) *servicesSeen {
-	seen := &servicesSeen{asOf: asOf, session: s.node.Session(), alone: nodes <= 1, connected: s.nc.IsConnected(),
+	seen := &servicesSeen{asOf: asOf, session: s.node.Session(), alone: nodes <= 1, connected: s.NC.IsConnected(),
 		listeners: map[string][]wire.Listener{}, consumers: map[string]consumerSeen{},
 		unheard: map[string][]unheardAsk{}}
 	select {
@@ -53,7 +53,7 @@ func (s *runRoutes) lookAtServices(ctx context.Context, names []string, nodes in
 	defer cancel()
 	consumers := make(chan map[string]consumerSeen, 1)
 	go func() { consumers <- s.lookAtConsumers(looking, names) }()
-	listeners, err := wire.Discover(ctx, s.nc, listenWait)
+	listeners, err := wire.Discover(ctx, s.NC, listenWait)
 	seen.asked = err == nil
 	seen.consumers = <-consumers
 	for _, l := range listeners {
@@ -67,7 +67,7 @@ func (s *runRoutes) lookAtServices(ctx context.Context, names []string, nodes in
 
 func (s *runRoutes) lookAtConsumers(ctx context.Context, names []string) map[string]consumerSeen {
 	all := map[string]consumerSeen{}
-	js, err := jetstream.New(s.nc)
+	js, err := jetstream.New(s.NC)
 	if err != nil {
 		return all
 	}

@@ -27,7 +27,7 @@ func (s *runRoutes) lookForUnheard(
 	found := map[string][]unheardAsk{}
 	ctx, cancel := context.WithTimeout(ctx, listenWait)
 	defer cancel()
-	js, err := jetstream.New(s.nc)
+	js, err := jetstream.New(s.NC)
 	if err != nil {
 		return found
 	}

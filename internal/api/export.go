@@ -139,7 +139,7 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 		case workqueue.OutcomeDone, workqueue.OutcomeFailed, workqueue.OutcomeMissing:
 			all = append(all, o)
 		default:
-			return nil, &inputError{"state " + strconv.Quote(cut(state, maxEchoed)) + " is not done, failed or missing"}
+			return nil, badInput("state " + strconv.Quote(cut(state, maxEchoed)) + " is not done, failed or missing")
 		}
 	}
 	return all, nil
@@ -151,11 +151,11 @@ func (s *exportRoutes) exportStream(
 ) (*huma.StreamResponse, error) {
 	export, err := inspect.New(s.store).NewExport(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
-		err = &inputError{"step: " + choice.Error()}
+		err = badInput("step: " + choice.Error())
 	}
 	if err == nil && format == formatXLSX && export.Items() > xlsxRows {
-		err = &inputError{fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
-			"parquet", export.Items(), xlsxRows)}
+		err = badInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
+			"parquet", export.Items(), xlsxRows))
 	}
 	var table *exportTable
 	if err == nil {

@@ -180,8 +180,8 @@ func (f *fieldNames) meet(fields map[string]json.RawMessage, doc []byte) error {
 	}
 	f.names = append(f.names, news...)
 	if len(f.names) > maxFields {
-		return &inputError{fmt.Sprintf("the items have more than %d fields, too many for columns; export them without flat",
-			maxFields)}
+		return badInput(fmt.Sprintf("the items have more than %d fields, too many for columns; export them without flat",
+			maxFields))
 	}
 	return nil
 }
@@ -250,8 +250,8 @@ func (t *exportTable) choose(wanted []string) error {
 	for i, name := range wanted {
 		at := slices.Index(names, name)
 		if at < 0 {
-			return &inputError{fmt.Sprintf("columns: there is no column %s; there are %s", strconv.Quote(cut(name, maxEchoed)),
-				cut(strings.Join(names, ", "), 20*maxEchoed))}
+			return badInput(fmt.Sprintf("columns: there is no column %s; there are %s", strconv.Quote(cut(name, maxEchoed)),
+				cut(strings.Join(names, ", "), 20*maxEchoed)))
 		}
 		chosen[i] = t.columns[at]
 	}

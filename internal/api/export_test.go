@@ -9,7 +9,7 @@ import (
 )
 
 // LetStall has bodies go on for so long that stand still.
-func (s *Server) LetStall(d time.Duration) { s.kernel.config.ReadTimeout = d }
+func (s *Server) LetStall(d time.Duration) { s.kernel.silence = d }
 
 // LetEnd gives requests that were broken off so long to end.
 func (s *Server) LetEnd(d time.Duration) { s.cut = d }
@@ -24,4 +24,4 @@ func (s *Server) LetStrangers(most int) { s.kernel.strangers = access.NewSlots(m
 const MaxAttempts = maxAttempts
 
 // LetSpool has uploads take so many bytes of the disk.
-func (s *Server) LetSpool(most int64) { s.schedules.starts.spool = intake.NewSpoolRoom(most, nil) }
+func (s *Server) LetSpool(most int64) { s.starts.spool = intake.NewSpoolRoom(most, nil) }

@@ -110,15 +110,15 @@ func (o *healthOps) putAside(ctx context.Context, in *struct {
 // life is for how long it is put aside; 0: for good.
 func (a *AsideSettings) life() (time.Duration, error) {
 	if a.ForGood == (a.For != "") {
-		return 0, &inputError{"give either for, like 8h, or for_good"}
+		return 0, badInput("give either for, like 8h, or for_good")
 	}
 	if a.ForGood {
 		return 0, nil
 	}
 	life, err := time.ParseDuration(a.For)
 	if err != nil || life < time.Minute || life > maxAside {
-		return 0, &inputError{fmt.Sprintf("for is %s; write it like 8h or 30m, between 1m and %s",
-			strconv.Quote(cut(a.For, maxEchoed)), maxAside)}
+		return 0, badInput(fmt.Sprintf("for is %s; write it like 8h or 30m, between 1m and %s",
+			strconv.Quote(cut(a.For, maxEchoed)), maxAside))
 	}
 	return life, nil
 }

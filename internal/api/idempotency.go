@@ -86,12 +86,12 @@ func (s *Kernel) idempotent(next http.Handler, w http.ResponseWriter, r *http.Re
 
 func checkRequestKey(keys []string, user string) error {
 	if len(keys) > 1 {
-		return &inputError{"the header " + IdempotencyHeader + " stands more than once; send one"}
+		return badInput("the header " + IdempotencyHeader + " stands more than once; send one")
 	}
 	odd := func(c rune) bool { return c < '!' || c > '~' }
 	if key := keys[0]; key == "" || len(key) > maxRequestKey || strings.ContainsFunc(key, odd) {
-		return &inputError{fmt.Sprintf("the header %s must have 1 to %d characters, of ASCII and without spaces, like a UUID",
-			IdempotencyHeader, maxRequestKey)}
+		return badInput(fmt.Sprintf("the header %s must have 1 to %d characters, of ASCII and without spaces, like a UUID",
+			IdempotencyHeader, maxRequestKey))
 	}
 	return checkText("header "+ActorHeader, user, maxActorBytes)
 }
@@ -154,7 +154,7 @@ func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBod
 	if same {
 		var err error
 		if same, err = body.matches(known.Fingerprint); err != nil {
-			sendProblem(w, s.problem(r.Context(), &inputError{"the body breaks off before its end; send it again"}))
+			sendProblem(w, s.problem(r.Context(), badInput("the body breaks off before its end; send it again")))
 			return
 		}
 	}

@@ -37,7 +37,7 @@ func chooseOne(ways string, used ...bool) error {
 		}
 	}
 	if chosen != 1 {
-		return &inputError{"choose one of " + ways}
+		return badInput("choose one of " + ways)
 	}
 	return nil
 }

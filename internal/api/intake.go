@@ -63,18 +63,18 @@ func (f *ItemSource) validate(set *RunSettings) error {
 	}
 	switch {
 	case len(f.FromStates) > 0:
-		return &inputError{"from_state says which items of an earlier run; give from_run too"}
+		return badInput("from_state says which items of an earlier run; give from_run too")
 	case f.SQL != "" && f.Stream != "":
-		return &inputError{"give either sql or stream: the items come from one place"}
+		return badInput("give either sql or stream: the items come from one place")
 	case (f.SQL == "") != (f.SQLSource == ""):
-		return &inputError{"sql and sql_source go together: a query, and the name of the source to ask"}
+		return badInput("sql and sql_source go together: a query, and the name of the source to ask")
 	case f.Stream == "" && (f.StreamSubject != "" || f.StreamFrom != 0):
-		return &inputError{"stream_subject and stream_from say which messages of a stream; give stream too"}
+		return badInput("stream_subject and stream_from say which messages of a stream; give stream too")
 	case len(f.SQL) > maxQueryBytes:
-		return &inputError{fmt.Sprintf("sql has %d bytes, and at most %d are allowed; make a view of it", len(f.SQL),
-			maxQueryBytes)}
+		return badInput(fmt.Sprintf("sql has %d bytes, and at most %d are allowed; make a view of it", len(f.SQL),
+			maxQueryBytes))
 	case f.elsewhere() && set.Format != "":
-		return &inputError{"format is about items in the body; leave it out with sql and stream"}
+		return badInput("format is about items in the body; leave it out with sql and stream")
 	}
 	return nil
 }
@@ -113,7 +113,7 @@ func (s *startRoutes) rowsOf(r *http.Request, settings *RunSettings, look *gathe
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
-			return nil, &inputError{"there are items in the body, and a query or a stream to take them from; send one of both"}
+			return nil, badInput("there are items in the body, and a query or a stream to take them from; send one of both")
 		}
 	}
 	if settings.SQL != "" {
@@ -158,7 +158,7 @@ func (s *startRoutes) openSQL(ctx context.Context, settings *RunSettings, config
 	}
 	source, err := s.config.Connections.Source(settings.SQLSource)
 	if err != nil {
-		return nil, &inputError{err.Error()}
+		return nil, badInput(err.Error())
 	}
 	return intake.OpenSQL(ctx, intake.SQLSource{
 		Name: source.Name, Explain: source.Explain,
@@ -182,13 +182,13 @@ func (s *startRoutes) openSQL(ctx context.Context, settings *RunSettings, config
 }
 
 func (s *startRoutes) openStream(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
-	js, err := jetstream.New(s.nc)
+	js, err := jetstream.New(s.NC)
 	if err != nil {
 		return nil, fmt.Errorf("read stream %s: %w", settings.Stream, err)
 	}
 	return intake.OpenStream(ctx, js, intake.StreamSource{
 		Name: settings.Stream, Subject: settings.StreamSubject, From: settings.StreamFrom,
-		MaxMessage: s.nc.MaxPayload(),
+		MaxMessage: s.NC.MaxPayload(),
 	}, config)
 }
 
@@ -206,6 +206,6 @@ func loadItems(rows *intake.Reader) func(*start.LoadItem) error {
 
 // unknownSource says that this server knows no sources.
 func unknownSource(name string) error {
-	return &inputError{fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
-		"that says which there are", cut(name, maxEchoed))}
+	return badInput(fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
+		"that says which there are", cut(name, maxEchoed)))
 }

@@ -40,7 +40,7 @@ func (s *runRoutes) registerItemsList(api huma.API) {
 
 func (s *runRoutes) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRows, error) {
 	if in.To < in.From {
-		return nil, &inputError{"to lies before from; both are ordinals, and both are included"}
+		return nil, badInput("to lies before from; both are ordinals, and both are included")
 	}
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)
 	if err != nil {

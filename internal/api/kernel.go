@@ -58,11 +58,12 @@ type kernelConfig struct {
 type Kernel struct {
 	store  *database.DB
 	node   Node
-	nc     *nats.Conn
+	NC     *nats.Conn
 	log    *zap.Logger
 	access *access.Gate // nil: everybody is an admin
 
 	config    kernelConfig
+	silence   time.Duration // how long a caller may go without sending, or taking, a byte
 	mux       *routeMux
 	heavy     *access.Slots // of requests that read whole runs,
 	broad     *access.Slots // and of those that read much of one at once
@@ -77,7 +78,7 @@ type Kernel struct {
 // newKernel returns the kernel of a server.
 func newKernel(store *database.DB, node Node, nc *nats.Conn, config kernelConfig) *Kernel {
 	return &Kernel{
-		store: store, node: node, nc: nc, log: config.Log, access: config.Access, config: config,
+		store: store, node: node, NC: nc, log: config.Log, access: config.Access, config: config, silence: config.ReadTimeout,
 		heavy: slotsOf(config.Access, config.Connections/heavyShare),
 		broad: slotsOf(config.Access, config.Connections/broadShare),
 		held:  slotsOf(config.Access, maxHeld), strangers: access.NewSlots(maxStrangers, math.MaxInt), bulk: newBulkRoom(),

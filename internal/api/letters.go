@@ -66,8 +66,8 @@ func (s *endpointRoutes) listLetters(ctx context.Context, in *listLettersInput) 
 	filter := deadletter.DeadFilter{Endpoint: in.Endpoint, State: deadletter.LetterState(in.State), Limit: in.Limit}
 	if in.After != "" {
 		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
-			return deadletter.DeadLetterPage{}, &inputError{
-				"after is not the id of a dead letter; use the value of next of the page before"}
+			return deadletter.DeadLetterPage{}, badInput(
+				"after is not the id of a dead letter; use the value of next of the page before")
 		}
 	}
 	page, err := deadletter.New(s.store).DeadLetters(ctx, filter)

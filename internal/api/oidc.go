@@ -12,12 +12,6 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 )
 
-// Where a login by a provider of identities begins, and where the provider sends browsers back to.
-const (
-	OIDCLogin    = "/auth/oidc/login"
-	OIDCCallback = "/auth/oidc/callback"
-)
-
 // Names of the cookies of logins under way begin so; a hash of the login's state follows, so that each has its own.
 const (
 	attemptCookie       = "tranche_login_"

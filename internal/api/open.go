@@ -126,8 +126,8 @@ func (s *startRoutes) openRun(ctx context.Context, in *openInput) (Opened, error
 	open := start.OpenRequest{OnOverdue: start.OnOverdue(set.OnOverdue)}
 	if set.SealWithin != "" {
 		if open.SealWithin, err = time.ParseDuration(set.SealWithin); err != nil || open.SealWithin <= 0 {
-			return Opened{}, &inputError{fmt.Sprintf("seal_within is %q; want a time like 6h or 90m",
-				cut(set.SealWithin, maxEchoed))}
+			return Opened{}, badInput(fmt.Sprintf("seal_within is %q; want a time like 6h or 90m",
+				cut(set.SealWithin, maxEchoed)))
 		}
 	}
 	var look *gather.Items
@@ -135,8 +135,8 @@ func (s *startRoutes) openRun(ctx context.Context, in *openInput) (Opened, error
 		return Opened{}, err
 	}
 	if look.Invalid != "" {
-		return Opened{}, &inputError{"invalid: " + look.Invalid + " is for runs that are started with all their items; " +
-			"what does not fit the schema of an open run is refused with its add: leave it out"}
+		return Opened{}, badInput("invalid: " + look.Invalid + " is for runs that are started with all their items; " +
+			"what does not fit the schema of an open run is refused with its add: leave it out")
 	}
 	opened, err := s.engine.OpenRun(ctx, open)
 	if err != nil {
@@ -152,23 +152,23 @@ func readOpen(body io.Reader) (OpenSettings, error) {
 	how, slow := cameTooSlowly(err)
 	switch {
 	case slow:
-		return set, &inputError{"the body: " + how + "; nothing was opened, send it again"}
+		return set, badInput("the body: " + how + "; nothing was opened, send it again")
 	case err != nil:
-		return set, &inputError{"the body breaks off before its end; nothing was opened, send it again"}
+		return set, badInput("the body breaks off before its end; nothing was opened, send it again")
 	case len(text) > maxSettings:
-		return set, &tooLargeError{fmt.Sprintf("the body is larger than %d MiB", maxSettings>>20)}
+		return set, tooLarge(fmt.Sprintf("the body is larger than %d MiB", maxSettings>>20))
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&set); err != nil {
-		return set, &inputError{"the body: " + cut(err.Error(), 2*maxEchoed) +
-			"; it must be one JSON object with the settings"}
+		return set, badInput("the body: " + cut(err.Error(), 2*maxEchoed) +
+			"; it must be one JSON object with the settings")
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return set, &inputError{"more text after the JSON object of the body; send one object"}
+		return set, badInput("more text after the JSON object of the body; send one object")
 	}
 	if set.Key != "" || set.Format != "" || set.elsewhere() {
-		return set, &inputError{"key, format, sql and stream are about items; an open run gets them later, by adds"}
+		return set, badInput("key, format, sql and stream are about items; an open run gets them later, by adds")
 	}
 	return set, nil
 }

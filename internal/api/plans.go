@@ -102,7 +102,7 @@ func (s *planRoutes) applyPlan(ctx context.Context, in *applyInput) (planstore.A
 	}
 	applied, err := planstore.New(s.store).ApplyPlan(ctx, text, in.Actor.Name)
 	if moved, ok := errors.AsType[*planstore.MovedError](err); ok {
-		err = &deniedError{http.StatusPreconditionFailed, moved.Error()}
+		err = denied(http.StatusPreconditionFailed, moved.Error())
 	}
 	return applied, err
 }
@@ -188,7 +188,7 @@ func planTagVersion(tag string) (int, error) {
 	number, _, _ := strings.Cut(strings.Trim(strings.TrimSpace(tag), `"`), "-")
 	version, err := strconv.Atoi(number)
 	if err != nil || version < 1 || version > maxPlanVersion {
-		return 0, &inputError{"If-Match is not the ETag of a plan; give the one that GET /plans/{name} had"}
+		return 0, badInput("If-Match is not the ETag of a plan; give the one that GET /plans/{name} had")
 	}
 	return version, nil
 }

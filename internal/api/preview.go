@@ -132,7 +132,7 @@ func (in *previewInput) items() (io.Reader, error) {
 		parts := multipart.NewReader(bounded, params["boundary"])
 		part, err := parts.NextPart()
 		if err != nil || part.FormName() != PartItems {
-			return nil, &inputError{"the multipart body needs one part, called items: the beginning of the file"}
+			return nil, badInput("the multipart body needs one part, called items: the beginning of the file")
 		}
 		from = part
 	}
@@ -142,7 +142,7 @@ func (in *previewInput) items() (io.Reader, error) {
 	}
 	whole := bufio.NewReader(items)
 	if start, _ := whole.Peek(len(parquetMagic)); string(start) == parquetMagic {
-		return nil, &inputError{"a Parquet file says at its end what is in it, so it can only be previewed whole"}
+		return nil, badInput("a Parquet file says at its end what is in it, so it can only be previewed whole")
 	}
 	return cutItems{whole}, nil
 }
@@ -157,8 +157,8 @@ type previewBody struct {
 func (b *previewBody) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	if b.left -= n; b.left < 0 {
-		return 0, &tooLargeError{fmt.Sprintf("more than %d KiB came; send that much of the file, with truncated=true",
-			maxPreview>>10)}
+		return 0, tooLarge(fmt.Sprintf("more than %d KiB came; send that much of the file, with truncated=true",
+			maxPreview>>10))
 	}
 	return n, err
 }
@@ -262,7 +262,7 @@ func explainCut(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errCut):
-		return &inputError{"what was sent ends before the first row does; send more of the file, up to 256 KiB"}
+		return badInput("what was sent ends before the first row does; send more of the file, up to 256 KiB")
 	default:
 		return err
 	}

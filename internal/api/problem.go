@@ -42,6 +42,9 @@ type inputError struct{ detail string }
 
 func (e *inputError) Error() string { return e.detail }
 
+// badInput is an error about what the caller sent, for which it is told what is wrong, where, and what helps.
+func badInput(detail string) error { return &inputError{detail} }
+
 // lostError is about something that is not there, and says where to see what is.
 type lostError struct {
 	error
@@ -245,3 +248,6 @@ func sendProblem(w http.ResponseWriter, p *huma.ErrorModel) {
 type tooLargeError struct{ detail string }
 
 func (e *tooLargeError) Error() string { return e.detail }
+
+// tooLarge is an error about a body that is.
+func tooLarge(detail string) error { return &tooLargeError{detail} }

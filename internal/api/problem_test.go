@@ -27,11 +27,11 @@ func TestProblemsThatPassSayWhenToAskAgain(t *testing.T) {
 		again  bool
 	}{
 		"operations": {fmt.Errorf("add: %w", &producers.OverloadedError{}), http.StatusTooManyRequests, true},
-		"streams":    {&tooManyError{"many streams"}, http.StatusTooManyRequests, true},
+		"streams":    {tooMany("many streams"), http.StatusTooManyRequests, true},
 		"trackers":   {&fanout.Error{Code: fanout.CodeBusy, Message: "busy"}, http.StatusServiceUnavailable, true},
 		"requests":   {&access.BusyError{}, http.StatusTooManyRequests, true},
 		"nothing":    {workqueue.ErrNotFound, http.StatusNotFound, false},
-		"input":      {&inputError{"that is wrong"}, http.StatusUnprocessableEntity, false},
+		"input":      {badInput("that is wrong"), http.StatusUnprocessableEntity, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

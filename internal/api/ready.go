@@ -20,10 +20,13 @@ type awayError struct{ detail string }
 
 func (e *awayError) Error() string { return e.detail }
 
+// away is an error about something that is not there at the moment.
+func away(detail string) *awayError { return &awayError{detail} }
+
 var (
-	errNoNATS   = &awayError{"NATS is not connected; the node tries to reach it, see --nats; try again soon"}
-	errNotReady = &awayError{"the node has not started yet: it waits for PostgreSQL or JetStream; /readyz says more"}
-	errTooSlow  = &awayError{"PostgreSQL or NATS has not answered in time; try again soon"}
+	errNoNATS   = away("NATS is not connected; the node tries to reach it, see --nats; try again soon")
+	errNotReady = away("the node has not started yet: it waits for PostgreSQL or JetStream; /readyz says more")
+	errTooSlow  = away("PostgreSQL or NATS has not answered in time; try again soon")
 )
 
 // mayChange reports why this caller cannot start or change anything: a node that is not ready keeps no session alive.
@@ -34,11 +37,11 @@ func (s *Kernel) mayChange(actor string) error {
 	switch {
 	case s.isReady():
 		return nil
-	case !s.nc.IsConnected():
+	case !s.NC.IsConnected():
 		return errNoNATS
 	}
 	if short := s.short(); len(short) > 0 {
-		return &awayError{"the node has not started yet: " + short[0]}
+		return away("the node has not started yet: " + short[0])
 	}
 	return errNotReady
 }
@@ -60,7 +63,7 @@ func (s *Kernel) ready(w http.ResponseWriter, r *http.Request) {
 	if inspect.New(s.store).Ping(ctx) != nil {
 		missing = append(missing, "PostgreSQL does not answer")
 	}
-	if !s.nc.IsConnected() {
+	if !s.NC.IsConnected() {
 		missing = append(missing, "NATS is not connected")
 	}
 	switch {
@@ -87,15 +90,15 @@ func (s *Kernel) away(err error) *awayError {
 		return found
 	}
 	if found := s.shortage(err); found != "" {
-		return &awayError{found}
+		return away(found)
 	}
 	switch {
 	case errors.Is(err, workqueue.ErrSessionLost):
-		return &awayError{"this node had lost touch with PostgreSQL and lost its session; try again in a few seconds"}
+		return away("this node had lost touch with PostgreSQL and lost its session; try again in a few seconds")
 	case fromNATS(err):
 		return errNoNATS
 	case fromPostgres(err):
-		return &awayError{"PostgreSQL does not answer at the moment; try again soon"}
+		return away("PostgreSQL does not answer at the moment; try again soon")
 	default:
 		return nil
 	}

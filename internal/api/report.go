@@ -97,7 +97,7 @@ func (s *exportRoutes) digests(ctx context.Context, id workqueue.RunID) (*report
 func (s *exportRoutes) against(ctx context.Context, here, there workqueue.RunID, in *reportInput) (*Against, error) {
 	found, err := reportstore.New(s.store).CompareBefore(ctx, here, there, in.Before, nil)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
-		return nil, &inputError{"before: " + choice.Error()}
+		return nil, badInput("before: " + choice.Error())
 	}
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func changes(names []string) ([]reportstore.Change, error) {
 	var wanted []reportstore.Change
 	for _, name := range names {
 		if !slices.Contains(all, reportstore.Change(name)) {
-			return nil, &inputError{"change " + strconv.Quote(cut(name, maxEchoed)) + " is none; use one of " + listed(all)}
+			return nil, badInput("change " + strconv.Quote(cut(name, maxEchoed)) + " is none; use one of " + listed(all))
 		}
 		wanted = append(wanted, reportstore.Change(name))
 	}

@@ -38,8 +38,8 @@ func (r *bodyReader) readBody(body io.Reader, member func(name string) error) er
 	r.dec = jsontext.NewDecoder(limited)
 	err := r.object(member)
 	if limited.N <= 0 {
-		err = &tooLargeError{fmt.Sprintf("the body is larger than %d MiB; %s in several requests", maxRerunBody>>20,
-			r.again)}
+		err = tooLarge(fmt.Sprintf("the body is larger than %d MiB; %s in several requests", maxRerunBody>>20,
+			r.again))
 	}
 	return err
 }
@@ -80,7 +80,7 @@ func readRerun(body io.Reader) (RerunSettings, error) {
 
 func (r *bodyReader) object(member func(name string) error) error {
 	if kind := r.dec.PeekKind(); kind != '{' && kind != 0 {
-		return &inputError{"the body must be a JSON object, like " + r.example}
+		return badInput("the body must be a JSON object, like " + r.example)
 	}
 	if _, err := r.dec.ReadToken(); err != nil {
 		return r.broken(err)
@@ -98,7 +98,7 @@ func (r *bodyReader) object(member func(name string) error) error {
 		return r.broken(err)
 	}
 	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) { // the end has to be read: see timedBody
-		return &inputError{"more text after the JSON object of the body; send one object"}
+		return badInput("more text after the JSON object of the body; send one object")
 	}
 	return nil
 }
@@ -142,8 +142,8 @@ func (r *rerunReader) other(name string) error {
 	if known, err := r.evidence(name, &r.set.Evidence); known {
 		return err
 	}
-	return &inputError{fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
-		evidenceMembers+", step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", cut(name, maxEchoed))}
+	return badInput(fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
+		evidenceMembers+", step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", cut(name, maxEchoed)))
 }
 
 func (r *bodyReader) boolean(field string) (bool, error) {
@@ -195,8 +195,8 @@ func (r *bodyReader) number(field string, most int) (int, error) {
 	text := token.String()
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > most {
-		return 0, &inputError{fmt.Sprintf("%s is %s; it must be a whole number from 0, which keeps it as it is, to %d", field,
-			cut(text, maxEchoed), most)}
+		return 0, badInput(fmt.Sprintf("%s is %s; it must be a whole number from 0, which keeps it as it is, to %d", field,
+			cut(text, maxEchoed), most))
 	}
 	return n, nil
 }
@@ -215,7 +215,7 @@ func (r *bodyReader) texts(field string, most, bytes int) ([]string, error) {
 			return nil, r.broken(err)
 		}
 		if len(all) == most {
-			return nil, &inputError{fmt.Sprintf("there are more than %d %s; %s in several requests", most, field, r.again)}
+			return nil, badInput(fmt.Sprintf("there are more than %d %s; %s in several requests", most, field, r.again))
 		}
 		text := token.String()
 		if err := checkText(fmt.Sprintf("%s[%d]", field, len(all)), text, bytes); err != nil {
@@ -236,20 +236,20 @@ func (r *bodyReader) ranges(field string) (OrdinalRanges, error) {
 	var all OrdinalRanges
 	err := r.array(field, "an array of pairs of ordinals, like [[0,99],[500,500]]", func(i int) error {
 		if i == redo.MaxRanges {
-			return &inputError{fmt.Sprintf("there are more than %d %s; %s in several requests", i, field, r.again)}
+			return badInput(fmt.Sprintf("there are more than %d %s; %s in several requests", i, field, r.again))
 		}
 		at := fmt.Sprintf("%s[%d]", field, i)
 		var ends []int
 		err := r.array(at, pair, func(i int) error {
 			n, err := r.ordinal(at)
 			if err == nil && i > 1 {
-				err = &inputError{at + " must be " + pair}
+				err = badInput(at + " must be " + pair)
 			}
 			ends = append(ends, n)
 			return err
 		})
 		if err == nil && len(ends) != 2 {
-			err = &inputError{at + " must be " + pair}
+			err = badInput(at + " must be " + pair)
 		}
 		if err == nil {
 			all = append(all, [2]int{ends[0], ends[1]})
@@ -286,8 +286,8 @@ func (r *bodyReader) ordinal(field string) (int, error) {
 	}
 	n, err := strconv.ParseInt(token.String(), 10, 32)
 	if err != nil || n < 0 {
-		return 0, &inputError{fmt.Sprintf("%s holds %s, which is no ordinal: those are whole numbers from 0", field,
-			cut(token.String(), maxEchoed))}
+		return 0, badInput(fmt.Sprintf("%s holds %s, which is no ordinal: those are whole numbers from 0", field,
+			cut(token.String(), maxEchoed)))
 	}
 	return int(n), nil
 }
@@ -296,8 +296,8 @@ func (r *bodyReader) ordinal(field string) (int, error) {
 func (r *bodyReader) codes(field string) ([]string, error) {
 	all, err := r.texts(field, maxRerunCodes, maxCodeBytes)
 	if at := slices.Index(all, ""); err == nil && at >= 0 {
-		err = &inputError{fmt.Sprintf("%s[%d] is empty; tranche run errors lists the codes and groups that there are", field,
-			at)}
+		err = badInput(fmt.Sprintf("%s[%d] is empty; tranche run errors lists the codes and groups that there are", field,
+			at))
 	}
 	return all, err
 }
@@ -308,7 +308,7 @@ func (r *bodyReader) wrong(field, wanted string) error {
 		_, err := r.dec.ReadToken()
 		return r.broken(err)
 	}
-	return &inputError{field + " must be " + wanted}
+	return badInput(field + " must be " + wanted)
 }
 
 // broken turns an error of the decoder into one about the body.
@@ -319,11 +319,11 @@ func (r *bodyReader) broken(err error) error {
 	case err == nil:
 		return nil
 	case slow:
-		return &inputError{"the body: " + how + "; nothing was changed, send it again"}
+		return badInput("the body: " + how + "; nothing was changed, send it again")
 	case errors.As(err, &syntax):
-		return &inputError{fmt.Sprintf("the body is not valid JSON at byte %d: %v", syntax.ByteOffset+1, syntax.Err)}
+		return badInput(fmt.Sprintf("the body is not valid JSON at byte %d: %v", syntax.ByteOffset+1, syntax.Err))
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return &inputError{"the body breaks off before its end; it must be a JSON object, like " + r.example}
+		return badInput("the body breaks off before its end; it must be a JSON object, like " + r.example)
 	default:
 		return fmt.Errorf("read the body: %w", err)
 	}

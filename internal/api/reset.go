@@ -133,8 +133,8 @@ func (r *resetReader) member(name string) (err error) {
 		if known, err := r.evidence(name, &r.set.Evidence); known {
 			return err
 		}
-		err = &inputError{fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, groups, ranges, "+
-			evidenceMembers+", cascade, dry_run and reason", cut(name, maxEchoed))}
+		err = badInput(fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, groups, ranges, "+
+			evidenceMembers+", cascade, dry_run and reason", cut(name, maxEchoed)))
 	}
 	return err
 }

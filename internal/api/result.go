@@ -65,10 +65,10 @@ func (s *runRoutes) result(ctx context.Context, in *resultInput) (inspect.Result
 	}
 	found, err := inspect.New(s.store).Result(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
-		return found, &inputError{"step: " + choice.Error()}
+		return found, badInput("step: " + choice.Error())
 	}
 	if twins, ok := errors.AsType[*inspect.TwinsError](err); ok {
-		return found, &inputError{"ordinal: " + twins.Error()}
+		return found, badInput("ordinal: " + twins.Error())
 	}
 	return found, seen(err, "tranche run item "+id.String()+" KEY")
 }

@@ -156,18 +156,18 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 	}
 	switch {
 	case l.None() && !r.KeepAll:
-		return l, &inputError{`there is no limit, and everything would be kept for good; give age, max_count or max_bytes, ` +
-			`or "keep_all": true if that is what is meant`}
+		return l, badInput(`there is no limit, and everything would be kept for good; give age, max_count or max_bytes, ` +
+			`or "keep_all": true if that is what is meant`)
 	case r.KeepAll && !l.None():
-		return l, &inputError{"keep_all is true, and there is a limit beside it (" + l.String() + "); leave one of them out"}
+		return l, badInput("keep_all is true, and there is a limit beside it (" + l.String() + "); leave one of them out")
 	}
 	return l, nil
 }
 
 // readAge reads 90d, 36h or 1d12h.
 func readAge(text string) (time.Duration, error) {
-	wrong := &inputError{"age is " + strconv.Quote(cut(text, maxEchoed)) +
-		"; write it like 90d, 36h or 1d12h, up to 36600d"}
+	wrong := badInput("age is " + strconv.Quote(cut(text, maxEchoed)) +
+		"; write it like 90d, 36h or 1d12h, up to 36600d")
 	days, rest, found := strings.Cut(text, "d")
 	var age time.Duration
 	if !found {

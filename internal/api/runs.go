@@ -110,23 +110,23 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 		}
 	}
 	if len(in.Search) > maxSearch || len(filter.Words) > maxWords {
-		return filter, &inputError{fmt.Sprintf("q has %d words in %d bytes; give %d words in %d bytes at most",
-			len(filter.Words), len(in.Search), maxWords, maxSearch)}
+		return filter, badInput(fmt.Sprintf("q has %d words in %d bytes; give %d words in %d bytes at most",
+			len(filter.Words), len(in.Search), maxWords, maxSearch))
 	}
 	if name, number, versioned := strings.Cut(in.Plan, "@"); versioned {
 		version, err := strconv.Atoi(number)
 		if err != nil || version < 1 || version > maxPlanVersion {
-			return filter, &inputError{fmt.Sprintf("plan: %q is no version; versions count from 1, like %s@1",
-				cut(number, maxEchoed), cut(name, maxEchoed))}
+			return filter, badInput(fmt.Sprintf("plan: %q is no version; versions count from 1, like %s@1",
+				cut(number, maxEchoed), cut(name, maxEchoed)))
 		}
 		filter.Plan, filter.Version = name, version
 	}
 	if !in.Since.IsZero() && !in.Until.IsZero() && !in.Since.Before(in.Until) {
-		return filter, &inputError{"since is not before until; give the earlier time first"}
+		return filter, badInput("since is not before until; give the earlier time first")
 	}
 	if in.Before != "" {
 		if err := filter.Before.UnmarshalText([]byte(in.Before)); err != nil {
-			return filter, &inputError{"before is not the id of a run; use the value of next of the page before"}
+			return filter, badInput("before is not the id of a run; use the value of next of the page before")
 		}
 	}
 	return filter, nil

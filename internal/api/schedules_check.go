@@ -52,7 +52,7 @@ func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec,
 	}
 	resolved, err := spec.Resolve(due)
 	if err != nil {
-		return nil, &inputError{err.Error()}
+		return nil, badInput(err.Error())
 	}
 	set := settingsOfFire(spec, &resolved, schedulestore.FireKey{Schedule: spec.Name, Due: due,
 		Kind: schedulestore.FireDue})
@@ -79,7 +79,7 @@ func (s *scheduleRoutes) checkSchedulePlan(
 			"tranche plan apply FILE", spec.Plan)}, nil
 	}
 	if bad, ok := errors.AsType[*inputError](err); ok {
-		return nil, at(map[bool]string{true: "plan", false: "endpoint"}[spec.Plan != ""], bad.detail)
+		return nil, at(map[bool]string{true: "plan", false: "endpoint"}[spec.Plan != ""], bad.Error())
 	}
 	if err != nil {
 		return nil, err

@@ -120,6 +120,7 @@ type Server struct {
 	kernel    *Kernel
 	rooms     []room
 	runs      *runRoutes
+	starts    *startRoutes
 	schedules *scheduleRoutes
 	admin     *adminRoutes
 	log       *zap.Logger
@@ -182,16 +183,16 @@ func (s *Server) furnish(engine Engine) (err error) {
 	if s.runs, err = newRuns(k, runConfig{Health: s.health, RestsUntil: c.RestsUntil}); err != nil {
 		return err
 	}
-	starting := newStarts(k, s.runs, engine, startConfig{Connections: c.Connections, SpoolDir: c.SpoolDir})
+	s.starts = newStarts(k, s.runs, engine, startConfig{Connections: c.Connections, SpoolDir: c.SpoolDir})
 	tracking, err := newTrackers(k, c.Trackers, c.Connections)
 	if err != nil {
 		return err
 	}
-	s.schedules = newSchedules(k, starting, engine, scheduleConfig{Connections: c.Connections, Schedules: c.Schedules})
+	s.schedules = newSchedules(k, s.starts, engine, scheduleConfig{Connections: c.Connections, Schedules: c.Schedules})
 	s.admin = newAdmin(k, adminConfig{Version: c.Version, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
 		Health: s.health, Whole: s.whole})
 	s.rooms = []room{
-		s.runs, starting, newExports(k, c.SpoolDir), newChanges(k, s.runs, starting, engine), newEndpoints(k, engine),
+		s.runs, s.starts, newExports(k, c.SpoolDir), newChanges(k, s.runs, s.starts, engine), newEndpoints(k, engine),
 		newPlans(k), newCollectors(k, engine, c.Producers), tracking, s.schedules, newAlerts(k, c.Alerts), s.admin,
 	}
 	return nil

@@ -126,8 +126,8 @@ func (s *adminRoutes) logOut(ctx context.Context, _ *struct{ Actor }) (*sessionA
 	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie("", &long)}, Body: s.nobody()}, nil
 }
 
-var errNoAuth = &deniedError{http.StatusConflict,
-	"this server asks nobody who they are: it was started without --auth on"}
+var errNoAuth = denied(http.StatusConflict,
+	"this server asks nobody who they are: it was started without --auth on")
 
 // cookie is for this server's pages only: no script reads it, and no other site's page makes a browser send it.
 func (s *adminRoutes) cookie(value string, until *time.Time) http.Cookie {

@@ -28,7 +28,7 @@ func (s *runRoutes) listSlices(ctx context.Context, in *slicesInput) (*inspect.L
 	filter := inspect.LiveFilter{States: in.State, Limit: in.Limit}
 	if in.After != "" {
 		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
-			return nil, &inputError{"after is not the id of a slice; use the value of next of the page before"}
+			return nil, badInput("after is not the id of a slice; use the value of next of the page before")
 		}
 	}
 	id, err := inspect.New(s.store).Resolve(ctx, in.Run)

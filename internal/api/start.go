@@ -224,8 +224,8 @@ func (s *startRoutes) intend(r *http.Request, in *startInput) (*intent, error) {
 		return nil, err
 	}
 	if strings.HasPrefix(settings.IdempotencyKey, schedule.ScheduleKeys) {
-		return nil, &inputError{"idempotency_key: keys that begin with " + schedule.ScheduleKeys +
-			" are those of schedules; choose another one"}
+		return nil, badInput("idempotency_key: keys that begin with " + schedule.ScheduleKeys +
+			" are those of schedules; choose another one")
 	}
 	req, look, err := s.request(r.Context(), settings, in.Actor.Name)
 	if err != nil {
@@ -255,8 +255,8 @@ func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error)
 	decoder := json.NewDecoder(io.LimitReader(part, maxSettings))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&settings); err != nil {
-		return settings, nil, &inputError{"part run: " + cut(err.Error(), 2*maxEchoed) +
-			"; it must be one JSON object with the settings"}
+		return settings, nil, badInput("part run: " + cut(err.Error(), 2*maxEchoed) +
+			"; it must be one JSON object with the settings")
 	}
 	items, err := parts.NextPart()
 	if errors.Is(err, io.EOF) && settings.elsewhere() {
@@ -277,12 +277,15 @@ func namedPart(parts *multipart.Reader, name string) (io.Reader, error) {
 }
 
 func missingPart(name string) error {
-	return &inputError{"the multipart body needs the parts run and items, in this order; " + name + " is missing"}
+	return badInput("the multipart body needs the parts run and items, in this order; " + name + " is missing")
 }
 
 // wholeItems makes a break in the stream the sender's fault, and never the end of the items. Its end is the end of the
 // body, whatever a sender lets follow.
 type wholeItems struct{ from, body io.Reader }
+
+// whole is the items that come from a body, or a part of it.
+func whole(from, body io.Reader) io.Reader { return wholeItems{from, body} }
 
 // Read implements io.Reader.
 func (w wholeItems) Read(p []byte) (int, error) {
@@ -293,10 +296,10 @@ func (w wholeItems) Read(p []byte) (int, error) {
 			body.ended()
 		}
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		err = &inputError{"the items break off before their end; nothing was started, send them again"}
+		err = badInput("the items break off before their end; nothing was started, send them again")
 	default:
 		if how, slow := cameTooSlowly(err); slow {
-			err = &inputError{"the body with the items: " + how + "; nothing was started, send them again"}
+			err = badInput("the body with the items: " + how + "; nothing was started, send them again")
 		}
 	}
 	return n, err

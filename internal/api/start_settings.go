@@ -87,7 +87,7 @@ func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 	for _, p := range in.Param {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok || name == "" {
-			return settings, &inputError{fmt.Sprintf("param %q is not name=value", cut(p, maxEchoed))}
+			return settings, badInput(fmt.Sprintf("param %q is not name=value", cut(p, maxEchoed)))
 		}
 		settings.Params[name] = value
 	}
@@ -112,7 +112,7 @@ func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 // badSetting makes an error about a setting of a run, not of its plan, one that a caller gets.
 func badSetting(err error) error {
 	if field, ok := errors.AsType[*gather.FieldError](err); ok {
-		return &inputError{field.Field + ": " + field.Problem}
+		return badInput(field.Field + ": " + field.Problem)
 	}
 	return err
 }
@@ -166,7 +166,7 @@ func (s *startRoutes) planOf(ctx context.Context, set *RunSettings) (plan *gathe
 	}
 	switch {
 	case chosen != 1:
-		return nil, 0, &inputError{"give either an endpoint or a plan: one of endpoint, plan (in YAML) and plan_ref"}
+		return nil, 0, badInput("give either an endpoint or a plan: one of endpoint, plan (in YAML) and plan_ref")
 	case set.Plan != "":
 		plan, err = gather.Parse(cmp.Or(set.PlanName, "plan"), []byte(set.Plan))
 		return plan, 0, err
@@ -209,8 +209,8 @@ func (s *startRoutes) planOnRecord(ctx context.Context, ref, key string) (*gathe
 	}
 	plan := &gather.Plan{}
 	if err := json.Unmarshal(view.Spec, plan); err != nil {
-		return nil, 0, &inputError{fmt.Sprintf("plan %s@%d is not one that this version of tranche can run: %v; use the "+
-			"version that it was applied with, or apply it again", name, view.Version, err)}
+		return nil, 0, badInput(fmt.Sprintf("plan %s@%d is not one that this version of tranche can run: %v; use the "+
+			"version that it was applied with, or apply it again", name, view.Version, err))
 	}
 	return plan, view.Version, nil
 }
@@ -218,22 +218,22 @@ func (s *startRoutes) planOnRecord(ctx context.Context, ref, key string) (*gathe
 func parsePlanRef(ref string) (name string, version int, err error) {
 	name, number, versioned := strings.Cut(ref, "@")
 	if err := gather.CheckName(name); err != nil {
-		return "", 0, &inputError{fmt.Sprintf("plan_ref: %s", problemOf(err))}
+		return "", 0, badInput(fmt.Sprintf("plan_ref: %s", problemOf(err)))
 	}
 	if !versioned {
 		return name, 0, nil
 	}
 	version, err = strconv.Atoi(number)
 	if err != nil || version < 1 || version > maxPlanVersion {
-		return "", 0, &inputError{fmt.Sprintf("plan_ref: %q is no version; versions count from 1, like %s@1",
-			cut(number, maxEchoed), name)}
+		return "", 0, badInput(fmt.Sprintf("plan_ref: %q is no version; versions count from 1, like %s@1",
+			cut(number, maxEchoed), name))
 	}
 	return name, version, nil
 }
 
 func (set *RunSettings) validate() error {
 	if set.Name == inspect.LastRun {
-		return &inputError{`a run cannot be called "last", which always means the newest; choose another name`}
+		return badInput(`a run cannot be called "last", which always means the newest; choose another name`)
 	}
 	for _, t := range []struct {
 		field, value string
@@ -249,8 +249,8 @@ func (set *RunSettings) validate() error {
 	switch start.OnDuplicate(set.OnDuplicate) {
 	case "", start.DuplicateError, start.DuplicateSkip, start.DuplicateAllow:
 	default:
-		return &inputError{fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow",
-			cut(set.OnDuplicate, maxEchoed))}
+		return badInput(fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow",
+			cut(set.OnDuplicate, maxEchoed)))
 	}
 	if err := set.ItemSource.validate(set); err != nil {
 		return err
@@ -259,6 +259,6 @@ func (set *RunSettings) validate() error {
 	case intake.Recognise, intake.CSV, intake.NDJSON, intake.Parquet:
 		return badSetting(set.Overrides.Validate())
 	default:
-		return &inputError{fmt.Sprintf("format is %q; it must be csv, ndjson or parquet", cut(set.Format, maxEchoed))}
+		return badInput(fmt.Sprintf("format is %q; it must be csv, ndjson or parquet", cut(set.Format, maxEchoed)))
 	}
 }

@@ -100,8 +100,8 @@ func (s *adminRoutes) showStreams(ctx context.Context, _ *struct{}) (Streams, er
 
 func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (Streams, error) {
 	if in.Body == (StreamChanges{}) {
-		return Streams{}, &inputError{"give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
-			"dead_bytes or event_age"}
+		return Streams{}, badInput("give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
+			"dead_bytes or event_age")
 	}
 	if err := checkText("header "+ActorHeader, in.Name, maxActorBytes); err != nil {
 		return Streams{}, err
@@ -138,18 +138,18 @@ func (s *adminRoutes) streamsAre(ctx context.Context, set streamsstore.StreamSet
 	if set.Trouble != "" {
 		view.Trouble = &StreamTrouble{Error: set.Trouble, Since: *set.Since, Tries: set.Tries, NextTry: set.NextTry}
 	}
-	if !s.nc.IsConnected() {
-		view.Unknown = errNoNATS.detail
+	if !s.NC.IsConnected() {
+		view.Unknown = errNoNATS.Error()
 		return view, ""
 	}
-	view.Cluster = s.nc.ConnectedClusterName()
+	view.Cluster = s.NC.ConnectedClusterName()
 	if view.Auto {
-		cfg.Replicas, cfg.MoreReplicas = stream.UsualReplicas(s.nc), true
+		cfg.Replicas, cfg.MoreReplicas = stream.UsualReplicas(s.NC), true
 		view.Replicas = cfg.Replicas
 	}
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
-	js, err := jetstream.New(s.nc)
+	js, err := jetstream.New(s.NC)
 	var states []stream.State
 	if err == nil {
 		states, err = stream.Read(ctx, js, cfg)

@@ -38,17 +38,20 @@ type tooManyError struct{ detail string }
 
 func (e *tooManyError) Error() string { return e.detail }
 
+// tooMany is an error about more than there may be.
+func tooMany(detail string) error { return &tooManyError{detail} }
+
 // enter counts one in; leave is to be called when it ends.
 func (s *streams) enter(user string) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.all >= maxStreams:
-		return nil, &tooManyError{fmt.Sprintf("%d streams of events are open on this server, and more may not be; try again "+
-			"later", maxStreams)}
+		return nil, tooMany(fmt.Sprintf("%d streams of events are open on this server, and more may not be; try again "+
+			"later", maxStreams))
 	case s.byUser[user] >= maxStreamsPerUser:
-		return nil, &tooManyError{fmt.Sprintf("%s has %d streams of events open, and more may not be; close some", user,
-			maxStreamsPerUser)}
+		return nil, tooMany(fmt.Sprintf("%s has %d streams of events open, and more may not be; close some", user,
+			maxStreamsPerUser))
 	}
 	if s.byUser == nil {
 		s.byUser = map[string]int{}

@@ -70,7 +70,7 @@ func (s *adminRoutes) registerSystem(api huma.API) {
 
 func (s *adminRoutes) info(context.Context, *struct{}) (Info, error) {
 	info := Info{
-		Version: s.config.Version, Session: s.node.Session(), NATS: s.nc.ConnectedUrlRedacted(),
+		Version: s.config.Version, Session: s.node.Session(), NATS: s.NC.ConnectedUrlRedacted(),
 		Parts: map[string]string{},
 	}
 	maps.Copy(info.Parts, s.config.Info)

@@ -82,7 +82,7 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 // CheckTokenName refuses names that would mislead whoever reads the audit log.
 func CheckTokenName(name string) error {
 	if err := access.CheckName(name); err != nil {
-		return &inputError{"name: " + cut(err.Error(), 2*maxEchoed)}
+		return badInput("name: " + cut(err.Error(), 2*maxEchoed))
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func (t *TokenSettings) Life() (time.Duration, error) {
 	}
 	life, err := time.ParseDuration(t.ExpiresIn)
 	if err != nil {
-		return 0, &inputError{"expires_in is " + strconv.Quote(cut(t.ExpiresIn, maxEchoed)) + "; write it like 720h or 30m"}
+		return 0, badInput("expires_in is " + strconv.Quote(cut(t.ExpiresIn, maxEchoed)) + "; write it like 720h or 30m")
 	}
 	return life, CheckTokenLife(life)
 }
@@ -102,8 +102,8 @@ func (t *TokenSettings) Life() (time.Duration, error) {
 // CheckTokenLife refuses a life that no token can have.
 func CheckTokenLife(life time.Duration) error {
 	if life < time.Second || life > maxTokenLife {
-		return &inputError{fmt.Sprintf("expires_in is %s; it must be between 1s and %s (ten years); leave it out for a "+
-			"token that is good until it is revoked", life, maxTokenLife)}
+		return badInput(fmt.Sprintf("expires_in is %s; it must be between 1s and %s (ten years); leave it out for a "+
+			"token that is good until it is revoked", life, maxTokenLife))
 	}
 	return nil
 }

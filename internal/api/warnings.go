@@ -107,14 +107,14 @@ const noNATSWarning = "NATS does not answer, so nothing is sent to services at t
 // Unheard warns of endpoints that no service listens on.
 func (s *runRoutes) Unheard(ctx context.Context, names []string) []string {
 	warnings := []string{}
-	if len(names) > 0 && !s.nc.IsConnected() {
+	if len(names) > 0 && !s.NC.IsConnected() {
 		return append(warnings, noNATSWarning)
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.pulled(ctx, name) })
 	if len(names) == 0 {
 		return warnings
 	}
-	listeners, err := wire.Discover(ctx, s.nc, listenWait)
+	listeners, err := wire.Discover(ctx, s.NC, listenWait)
 	if err != nil {
 		return append(warnings, noNATSWarning)
 	}
@@ -134,7 +134,7 @@ func (s *runRoutes) Unheard(ctx context.Context, names []string) []string {
 func (s *runRoutes) pulled(ctx context.Context, name string) bool {
 	ctx, cancel := context.WithTimeout(ctx, listenWait)
 	defer cancel()
-	js, err := jetstream.New(s.nc)
+	js, err := jetstream.New(s.NC)
 	if err != nil {
 		return false
 	}
