@@ -39,9 +39,9 @@ type kernelConfig struct {
 	// SecureCookies says that browsers come by TLS, and BehindProxy that a proxy of ours is what connects to this server.
 	SecureCookies, BehindProxy bool
 
-	Meter       Meter                  // nil: nobody measures
-	Trouble     func() (Trouble, bool) // the last thing that went wrong in the node; nil: nothing is known
-	StreamBytes func() int64           // what the streams take on each server that keeps them; nil: it is not known
+	Meter       Meter                      // nil: nobody measures
+	Trouble     func() (troubleSeen, bool) // the last thing that went wrong in the node; nil: nothing is known
+	StreamBytes func() int64               // what the streams take on each server that keeps them; nil: it is not known
 
 	ReadTimeout time.Duration // how long a caller may go without sending, or taking, a byte
 	LookTimeout time.Duration // bounds the work for a GET

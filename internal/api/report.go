@@ -116,7 +116,7 @@ type compareInput struct {
 }
 
 func (s *exportRoutes) compareRuns(ctx context.Context, in *compareInput) (*huma.StreamResponse, error) {
-	wanted, err := changes(in.Change)
+	wanted, err := changesOf(in.Change)
 	if err != nil {
 		return nil, s.failure(ctx, err)
 	}
@@ -134,8 +134,8 @@ func (s *exportRoutes) compareRuns(ctx context.Context, in *compareInput) (*huma
 	}}, nil
 }
 
-// changes reads the names of changes; none means all.
-func changes(names []string) ([]reportstore.Change, error) {
+// changesOf reads the names of changes; none means all.
+func changesOf(names []string) ([]reportstore.Change, error) {
 	all := reportstore.Changes()
 	if len(names) == 0 {
 		return all, nil

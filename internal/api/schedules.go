@@ -70,7 +70,7 @@ type scheduleConfig struct {
 	// Connections are the sources that items may be queried from; nil: none.
 	Connections *connections.Connections
 	// Schedules is where schedules take items from, beside these sources.
-	Schedules Schedules
+	Schedules scheduleSources
 }
 
 // scheduleRoutes keep schedules, and start what is due of them.

@@ -15,8 +15,8 @@ import (
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
-// Schedules is what schedules take items from, beside the sources of the connections.
-type Schedules struct {
+// scheduleSources is what schedules take items from, beside the sources of the connections.
+type scheduleSources struct {
 	// Files is the directory of their files; nil: there is none.
 	Files *schedules.Files
 	// Web takes items from URLs; nil: none are taken.

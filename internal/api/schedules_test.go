@@ -19,7 +19,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/internal/schedules"
+	scheduling "github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -149,7 +149,7 @@ type clockwork struct {
 	stop   func()
 }
 
-func (c *clockwork) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
+func (c *clockwork) StartFire(ctx context.Context, job scheduling.Job) (scheduling.Started, error) {
 	return c.server.Starter().StartFire(ctx, job)
 }
 func (c *clockwork) Permanent(err error) bool { return c.server.Starter().Permanent(err) }
@@ -162,11 +162,11 @@ func (c *clockwork) Cancel(ctx context.Context, in control.Control) (control.Can
 	return c.node.Load().Cancel(ctx, in)
 }
 
-func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *schedules.Files) *clockwork {
+func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *scheduling.Files) *clockwork {
 	t.Helper()
 	c := &clockwork{}
 	log := zaptest.NewLogger(t)
-	duty, err := schedules.New(store, c, c, schedules.Config{Log: log})
+	duty, err := scheduling.New(store, c, c, scheduling.Config{Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *
 	}
 	c.node.Store(node)
 	c.server, err = api.New(store, node, nc, api.Config{Version: "test", Schedules: api.Schedules{
-		Files: files, Wake: func() { node.WakeDuty(schedules.DutyName) },
+		Files: files, Wake: func() { node.WakeDuty(scheduling.DutyName) },
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +209,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(three), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	files, err := schedules.OpenFiles(dir)
+	files, err := scheduling.OpenFiles(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), past); err != nil {
 		t.Fatal(err)
 	}
-	first.node.Load().WakeDuty(schedules.DutyName)
+	first.node.Load().WakeDuty(scheduling.DutyName)
 	look := func() (ended, ahead int) {
 		t.Helper()
 		err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM batchrun WHERE state = 'completed'),

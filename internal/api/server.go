@@ -16,12 +16,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/alerts"
+	alerting "github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/producers"
-	"github.com/tranchehq/tranche/internal/schedules"
-	"github.com/tranchehq/tranche/internal/trackers"
+	scheduling "github.com/tranchehq/tranche/internal/schedules"
+	tracking "github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -58,6 +58,12 @@ type Metrics interface {
 	Watch(report func(context.Context) (*health.Report, error))
 }
 
+// Trouble is the last thing that went wrong in the node.
+type Trouble = troubleSeen
+
+// Schedules is where schedules take items from, beside the sources of the connections.
+type Schedules = scheduleSources
+
 // Config is what a Server needs beside its node.
 type Config struct {
 	Log     *zap.Logger // nil: none
@@ -66,14 +72,14 @@ type Config struct {
 	Info    map[string]string // where things are, for people
 
 	// Trackers is the tracker service, shared with those who ask it over NATS; nil: one of the server's own.
-	Trackers *trackers.Service
+	Trackers *tracking.Service
 
 	// Connections are the sources that items may be queried from; nil: none.
 	Connections *connections.Connections
 	// Schedules is where schedules take items from, beside these sources.
 	Schedules Schedules
 	// Alerts reach those who are told; nil: alerts cannot be applied.
-	Alerts *alerts.Receivers
+	Alerts *alerting.Receivers
 	// Producers take operations for collectors; nil: the server's own, which share no commits with others.
 	Producers *producers.Producers
 	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
@@ -184,7 +190,7 @@ func (s *Server) furnish(engine Engine) (err error) {
 		return err
 	}
 	s.starts = newStarts(k, s.runs, engine, startConfig{Connections: c.Connections, SpoolDir: c.SpoolDir})
-	tracking, err := newTrackers(k, c.Trackers, c.Connections)
+	byTrackers, err := newTrackers(k, c.Trackers, c.Connections)
 	if err != nil {
 		return err
 	}
@@ -193,7 +199,7 @@ func (s *Server) furnish(engine Engine) (err error) {
 		Health: s.health, Whole: s.whole})
 	s.rooms = []room{
 		s.runs, s.starts, newExports(k, c.SpoolDir), newChanges(k, s.runs, s.starts, engine), newEndpoints(k, engine),
-		newPlans(k), newCollectors(k, engine, c.Producers), tracking, s.schedules, newAlerts(k, c.Alerts), s.admin,
+		newPlans(k), newCollectors(k, engine, c.Producers), byTrackers, s.schedules, newAlerts(k, c.Alerts), s.admin,
 	}
 	return nil
 }
@@ -205,7 +211,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 func (s *Server) Routes() []Route { return s.kernel.Routes() }
 
 // Starter starts the runs of schedules.
-func (s *Server) Starter() schedules.Starter { return s.schedules }
+func (s *Server) Starter() scheduling.Starter { return s.schedules }
 
 // Watch looks after the system's health for a duty: what callers get, but whole.
 func (s *Server) Watch() *health.Watch { return s.whole }

@@ -37,18 +37,18 @@ import (
 )
 
 type (
-	starts     = start.Store
-	redos      = redo.Store
-	controls   = control.Store
-	collectors = collector.Store
+	startStore     = start.Store
+	redoStore      = redo.Store
+	controlStore   = control.Store
+	collectorStore = collector.Store
 )
 
 // storeEngine is a node that only writes: nothing is sent to services.
 type storeEngine struct {
-	starts
-	redos
-	controls
-	collectors
+	startStore
+	redoStore
+	controlStore
+	collectorStore
 	db      *database.DB
 	session workqueue.SessionID
 	ready   chan struct{} // closed
@@ -105,8 +105,8 @@ func setup(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine := storeEngine{starts: start.New(store), redos: redo.New(store), controls: control.New(store),
-		collectors: collector.New(store), db: store, session: session, ready: make(chan struct{}), asked: new(atomic.Int32)}
+	engine := storeEngine{startStore: start.New(store), redoStore: redo.New(store), controlStore: control.New(store),
+		collectorStore: collector.New(store), db: store, session: session, ready: make(chan struct{}), asked: new(atomic.Int32)}
 	close(engine.ready)
 	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
 		Version: "test", Alerts: tellers(t),

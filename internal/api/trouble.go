@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Trouble is the last thing that went wrong in the node.
-type Trouble struct {
+// troubleSeen is the last thing that went wrong in the node.
+type troubleSeen struct {
 	What string
 	Err  error
 	At   time.Time
@@ -59,9 +59,9 @@ func (s *Kernel) need() string {
 }
 
 // trouble is what keeps the node from its work at the moment, as far as it is known.
-func (s *Kernel) trouble() (Trouble, bool) {
+func (s *Kernel) trouble() (troubleSeen, bool) {
 	if s.config.Trouble == nil {
-		return Trouble{}, false
+		return troubleSeen{}, false
 	}
 	t, ok := s.config.Trouble()
 	return t, ok && time.Since(t.At) < troubleLasts
