@@ -3,15 +3,17 @@ package api
 import (
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/internal/api/changes"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // aliases are the types that the document describes as others, since in JSON they take more than text.
 func aliases(registry huma.Registry) {
-	registry.RegisterTypeAlias(typeOf[workqueue.Adaptive](), typeOf[Sizing]())
-	registry.RegisterTypeAlias(typeOf[workqueue.Bytes](), typeOf[byteSize]())
-	registry.RegisterTypeAlias(typeOf[collector.Span](), typeOf[spanText]())
+	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Adaptive](), kernel.TypeOf[changes.Sizing]())
+	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Bytes](), kernel.TypeOf[byteSize]())
+	registry.RegisterTypeAlias(kernel.TypeOf[collector.Span](), kernel.TypeOf[spanText]())
 }
 
 // spanText tells huma of workqueue.Span.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/identity"
@@ -164,7 +165,7 @@ func (b *bench) mutate(method string, m mutation, secret string) {
 		"POST /runs/{run}/items"}, m.op) {
 		kind = "text/plain"
 	}
-	headers := []string{"Content-Type", kind, api.ActorHeader, "mallory", "Authorization", "Bearer " + secret}
+	headers := []string{"Content-Type", kind, kernel.ActorHeader, "mallory", "Authorization", "Bearer " + secret}
 	if m.op == "DELETE /session" {
 		headers = append(b.logIn(secret).headers(), "Sec-Fetch-Site", "same-origin")
 	}

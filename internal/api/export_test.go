@@ -5,11 +5,12 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
 // LetStall has bodies go on for so long that stand still.
-func (s *Server) LetStall(d time.Duration) { s.kernel.silence = d }
+func (s *Server) LetStall(d time.Duration) { s.kernel.Silence = d }
 
 // LetEnd gives requests that were broken off so long to end.
 func (s *Server) LetEnd(d time.Duration) { s.cut = d }
@@ -18,10 +19,10 @@ func (s *Server) LetEnd(d time.Duration) { s.cut = d }
 const MaxIdleEach = maxIdleEach
 
 // LetStrangers has so many requests of an address be under way of which nobody knows who makes them.
-func (s *Server) LetStrangers(most int) { s.kernel.strangers = access.NewSlots(most, math.MaxInt) }
+func (s *Server) LetStrangers(most int) { s.kernel.Strangers = access.NewSlots(most, math.MaxInt) }
 
 // MaxAttempts is how many logins a browser may have under way.
-const MaxAttempts = maxAttempts
+const MaxAttempts = admin.MaxAttempts
 
 // LetSpool has uploads take so many bytes of the disk.
-func (s *Server) LetSpool(most int64) { s.starts.spool = intake.NewSpoolRoom(most, nil) }
+func (s *Server) LetSpool(most int64) { s.starts.Spool = intake.NewSpoolRoom(most, nil) }

@@ -17,6 +17,18 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	alerting "github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/api/admin"
+	"github.com/tranchehq/tranche/internal/api/alerts"
+	"github.com/tranchehq/tranche/internal/api/changes"
+	"github.com/tranchehq/tranche/internal/api/collectors"
+	"github.com/tranchehq/tranche/internal/api/endpoints"
+	"github.com/tranchehq/tranche/internal/api/exports"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/plans"
+	"github.com/tranchehq/tranche/internal/api/runs"
+	"github.com/tranchehq/tranche/internal/api/schedules"
+	"github.com/tranchehq/tranche/internal/api/starts"
+	"github.com/tranchehq/tranche/internal/api/trackers"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/producers"
@@ -26,7 +38,7 @@ import (
 )
 
 // Prefix stands before the path of every operation but the health checks.
-const Prefix = prefix
+const Prefix = kernel.Prefix
 
 const (
 	headerTimeout = 10 * time.Second
@@ -43,26 +55,26 @@ const (
 
 // Engine is the node as the API needs it.
 type Engine interface {
-	Node
-	startEngine
-	changeEngine
-	collectorEngine
-	endpointEngine
+	kernel.Node
+	starts.Engine
+	changes.Engine
+	collectors.Engine
+	endpoints.Engine
 }
 
 // Metrics measures requests, and tells what is measured of the node.
 type Metrics interface {
 	http.Handler
-	Meter
+	kernel.Meter
 	// Watch is told, once, how to find out what a person must see to.
 	Watch(report func(context.Context) (*health.Report, error))
 }
 
 // Trouble is the last thing that went wrong in the node.
-type Trouble = troubleSeen
+type Trouble = kernel.Trouble
 
 // Schedules is where schedules take items from, beside the sources of the connections.
-type Schedules = scheduleSources
+type Schedules = schedules.Sources
 
 // Config is what a Server needs beside its node.
 type Config struct {
@@ -123,12 +135,12 @@ type Config struct {
 
 // Server is the API on a store, a node and a NATS connection. It closes none of them.
 type Server struct {
-	kernel    *Kernel
+	kernel    *kernel.Kernel
 	rooms     []room
-	runs      *runRoutes
-	starts    *startRoutes
-	schedules *scheduleRoutes
-	admin     *adminRoutes
+	runs      *runs.Routes
+	starts    *starts.Routes
+	schedules *schedules.Routes
+	admin     *admin.Routes
 	log       *zap.Logger
 	config    Config
 	handler   http.Handler
@@ -154,7 +166,7 @@ func New(store *database.DB, engine Engine, nc *nats.Conn, config Config) (*Serv
 	config.ReadTimeout = cmp.Or(config.ReadTimeout, DefaultReadTimeout)
 	config.LookTimeout = cmp.Or(config.LookTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
-	k := newKernel(store, engine, nc, config.kernel(store.Connections()))
+	k := kernel.New(store, engine, nc, config.kernel(store.Connections()))
 	s := &Server{kernel: k, log: config.Log, config: config, cut: cutTimeout}
 	var err error
 	if s.health, err = watchHealth(k, &config, store, nc, false); err != nil {
@@ -171,11 +183,11 @@ func New(store *database.DB, engine Engine, nc *nats.Conn, config Config) (*Serv
 }
 
 // kernel is what of it the kernel needs.
-func (c *Config) kernel(connections int) kernelConfig {
-	config := kernelConfig{
+func (c *Config) kernel(connections int) kernel.Config {
+	config := kernel.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies, BehindProxy: c.BehindProxy,
 		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, LookTimeout: c.LookTimeout,
-		WakeDuty: c.WakeDuty, Started: StartedOf, Connections: connections,
+		WakeDuty: c.WakeDuty, Started: starts.StartedOf, Connections: connections,
 	}
 	if c.Metrics != nil {
 		config.Meter = c.Metrics
@@ -186,20 +198,20 @@ func (c *Config) kernel(connections int) kernelConfig {
 // furnish makes the rooms.
 func (s *Server) furnish(engine Engine) (err error) {
 	k, c := s.kernel, &s.config
-	if s.runs, err = newRuns(k, runConfig{Health: s.health, RestsUntil: c.RestsUntil}); err != nil {
+	if s.runs, err = runs.New(k, runs.Config{Health: s.health, RestsUntil: c.RestsUntil}); err != nil {
 		return err
 	}
-	s.starts = newStarts(k, s.runs, engine, startConfig{Connections: c.Connections, SpoolDir: c.SpoolDir})
-	byTrackers, err := newTrackers(k, c.Trackers, c.Connections)
+	s.starts = starts.New(k, s.runs, engine, starts.Config{Connections: c.Connections, SpoolDir: c.SpoolDir})
+	byTrackers, err := trackers.New(k, c.Trackers, c.Connections)
 	if err != nil {
 		return err
 	}
-	s.schedules = newSchedules(k, s.starts, engine, scheduleConfig{Connections: c.Connections, Schedules: c.Schedules})
-	s.admin = newAdmin(k, adminConfig{Version: c.Version, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
+	s.schedules = schedules.New(k, s.starts, engine, schedules.Config{Connections: c.Connections, Schedules: c.Schedules})
+	s.admin = admin.New(k, admin.Config{Version: c.Version, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
 		Health: s.health, Whole: s.whole})
 	s.rooms = []room{
-		s.runs, s.starts, newExports(k, c.SpoolDir), newChanges(k, s.runs, s.starts, engine), newEndpoints(k, engine),
-		newPlans(k), newCollectors(k, engine, c.Producers), byTrackers, s.schedules, newAlerts(k, c.Alerts), s.admin,
+		s.runs, s.starts, exports.New(k, c.SpoolDir), changes.New(k, s.runs, s.starts, engine), endpoints.New(k, engine),
+		plans.New(k), collectors.New(k, engine, c.Producers), byTrackers, s.schedules, alerts.New(k, c.Alerts), s.admin,
 	}
 	return nil
 }
@@ -208,7 +220,7 @@ func (s *Server) furnish(engine Engine) (err error) {
 func (s *Server) Handler() http.Handler { return s.handler }
 
 // Routes lists every way into the server.
-func (s *Server) Routes() []Route { return s.kernel.Routes() }
+func (s *Server) Routes() []kernel.Route { return s.kernel.Routes() }
 
 // Starter starts the runs of schedules.
 func (s *Server) Starter() scheduling.Starter { return s.schedules }
@@ -217,19 +229,19 @@ func (s *Server) Starter() scheduling.Starter { return s.schedules }
 func (s *Server) Watch() *health.Watch { return s.whole }
 
 // watchHealth makes what looks after the system's health.
-func watchHealth(k *Kernel, config *Config, store *database.DB, nc *nats.Conn, whole bool) (*health.Watch, error) {
+func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.Conn, whole bool) (*health.Watch, error) {
 	return health.New(health.Config{
 		Log: config.Log, Store: store, NC: nc, DataDir: config.DataDir,
-		StoresStreams: config.StoresStreams, Short: k.short, Whole: whole,
+		StoresStreams: config.StoresStreams, Short: k.Short, Whole: whole,
 	})
 }
 
 func (s *Server) routes() http.Handler {
-	mux := newRouteMux()
+	mux := kernel.NewRouteMux()
 	settings := huma.DefaultConfig("Tranche", APIVersion)
 	settings.CreateHooks = nil // no $schema members in the answers
 	settings.DocsPath = ""     // its page would load scripts from elsewhere
-	settings.Transformers = append(settings.Transformers, boundProblems)
+	settings.Transformers = append(settings.Transformers, kernel.BoundProblems)
 	settings.RejectUnknownQueryParameters = true
 	settings.Servers = []*huma.Server{{URL: Prefix}}
 	v1 := humago.NewWithPrefix(mux, Prefix, settings)
@@ -239,27 +251,27 @@ func (s *Server) routes() http.Handler {
 	}
 	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
-	mux.HandleFunc("GET /readyz", s.kernel.ready)
+	mux.HandleFunc("GET /readyz", s.kernel.Ready)
 	if s.config.Metrics != nil {
 		mux.HandleFunc("GET /metrics", s.config.Metrics.ServeHTTP)
 		s.config.Metrics.Watch(s.health.Report)
 	}
-	s.admin.registerOIDC(mux)
-	mux.HandleFunc(everywhere, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
-	mux.assign(s.document)
-	return s.kernel.guard(mux)
+	s.admin.RegisterOIDC(mux)
+	mux.HandleFunc(kernel.Everywhere, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
+	mux.Assign(s.document)
+	return s.kernel.Guard(mux)
 }
 
 // elsewhere leads what no route takes on to the dashboard; below Prefix there is none.
 func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
-	if wrongMethod(mux, w, r) {
+	if kernel.WrongMethod(mux, w, r) {
 		return
 	}
 	if s.config.Dashboard != nil && !strings.HasPrefix(r.URL.Path, Prefix+"/") {
 		s.config.Dashboard.ServeHTTP(w, r)
 		return
 	}
-	writeProblem(w, http.StatusNotFound, "there is nothing at "+cut(r.URL.Path, maxEchoed)+"; the API is described at "+
+	kernel.WriteProblem(w, http.StatusNotFound, "there is nothing at "+kernel.Cut(r.URL.Path, kernel.MaxEchoed)+"; the API is described at "+
 		Prefix+"/openapi.json")
 }
 
@@ -297,7 +309,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests that did not end in time are broken off", zap.Duration("grace", grace))
 		cut()
-		err = errors.Join(server.Close(), s.kernel.awaitRequests(max(s.cut, grace/2)))
+		err = errors.Join(server.Close(), s.kernel.AwaitRequests(max(s.cut, grace/2)))
 	}
 	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
 		err = errors.Join(err, end)

@@ -21,6 +21,9 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/runs"
+	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
@@ -182,10 +185,10 @@ func (b *bench) refused(status int, detail, method, path string, body io.Reader,
 	return p
 }
 
-func (b *bench) start(query string) api.Started {
+func (b *bench) start(query string) starts.Started {
 	b.Helper()
 	code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&"+query, strings.NewReader(three))
-	var out api.Started
+	var out starts.Started
 	if err := json.Unmarshal(text, &out); err != nil || code > 201 {
 		b.Fatalf("start: %d %s", code, text)
 	}
@@ -232,12 +235,12 @@ func TestTheWayOfARun(t *testing.T) {
 	b.finish(started.Run)
 
 	_, text := b.ask(http.MethodGet, api.Prefix+"/runs/first", nil)
-	var run api.RunDocument
+	var run runs.RunDocument
 	if err := json.Unmarshal(text, &run); err != nil {
 		t.Fatal(err)
 	}
 	if run.State != "completed" || run.Done != 2 || run.Failed != 1 || run.Params["year"] != "2026" ||
-		run.CreatedBy != api.Anonymous || run.Steps[0].Settings.Chunk != 2 {
+		run.CreatedBy != kernel.Anonymous || run.Steps[0].Settings.Chunk != 2 {
 		t.Errorf("the run is %s", text)
 	}
 	_, text = b.ask(http.MethodGet, api.Prefix+"/runs/last/export?format=csv", nil)
@@ -263,7 +266,7 @@ func TestTheWayOfARun(t *testing.T) {
 		t.Errorf("item: %s", text)
 	}
 	code, text := b.ask(http.MethodPost, api.Prefix+"/runs/last/rerun", strings.NewReader(`{"failed":true,"chunk":1}`),
-		"Content-Type", "application/json", api.ActorHeader, "ann")
+		"Content-Type", "application/json", kernel.ActorHeader, "ann")
 	if code != http.StatusOK || !strings.Contains(string(text), `"generation":2`) {
 		t.Errorf("rerun: %s", text)
 	}
@@ -505,7 +508,7 @@ func TestListsArePaged(t *testing.T) {
 	var got []string
 	for next := ""; ; {
 		_, text := b.ask(http.MethodGet, api.Prefix+"/runs?limit=2&before="+next, nil)
-		var list api.RunList
+		var list runs.RunList
 		if err := json.Unmarshal(text, &list); err != nil {
 			t.Fatal(err)
 		}
