@@ -92,7 +92,8 @@ func exampleOf(kind, operation string, examples map[string]any) any {
 	case exports.MimeParquet:
 		return exampleParquet
 	case "multipart/form-data":
-		return map[string]any{starts.PartRun: map[string]any{"endpoint": "accounts", "name": "2026"}, starts.PartItems: exampleCSV}
+		return map[string]any{starts.PartRun: map[string]any{"endpoint": "accounts", "name": "2026"},
+			starts.PartItems: exampleCSV}
 	default:
 		return examples[operation]
 	}

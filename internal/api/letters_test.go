@@ -160,7 +160,8 @@ func TestBodiesAreShown(t *testing.T) {
 		"binary": {deadletter.DeadLetter{Body: []byte("a\xff")}, "", func(c kernel.Content) bool {
 			return string(c.Base64) == "a\xff"
 		}},
-		"NUL":   {deadletter.DeadLetter{Body: []byte("a\x00")}, "", func(c kernel.Content) bool { return len(c.Base64) == 2 }},
+		"NUL": {deadletter.DeadLetter{Body: []byte("a\x00")}, "",
+			func(c kernel.Content) bool { return len(c.Base64) == 2 }},
 		"empty": {deadletter.DeadLetter{}, "", func(c kernel.Content) bool { return c.Size == 0 && c.JSON == nil }},
 		"packed": {
 			deadletter.DeadLetter{Body: packer.EncodeAll([]byte(`{"a":1}`), nil), Headers: packed}, "",
@@ -240,7 +241,8 @@ func TestEndpointSettings(t *testing.T) {
 	if e := read[endpoints.Endpoint](b, "/endpoints/mail"); e.Concurrency != 7 || len(e.Listeners) != 0 {
 		t.Errorf("the endpoint is %+v", e)
 	}
-	if list := read[endpoints.EndpointList](b, "/endpoints"); len(list.Endpoints) != 1 || list.Endpoints[0].Name != "mail" {
+	if list := read[endpoints.EndpointList](b, "/endpoints"); len(list.Endpoints) != 1 ||
+		list.Endpoints[0].Name != "mail" {
 		t.Errorf("the endpoints are %+v", list)
 	}
 	change[pace.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":0}`)

@@ -229,7 +229,8 @@ func (s *Server) Starter() scheduling.Starter { return s.schedules }
 func (s *Server) Watch() *health.Watch { return s.whole }
 
 // watchHealth makes what looks after the system's health.
-func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.Conn, whole bool) (*health.Watch, error) {
+func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.Conn, whole bool) (*health.Watch,
+	error) {
 	return health.New(health.Config{
 		Log: config.Log, Store: store, NC: nc, DataDir: config.DataDir,
 		StoresStreams: config.StoresStreams, Short: k.Short, Whole: whole,
@@ -271,7 +272,8 @@ func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Re
 		s.config.Dashboard.ServeHTTP(w, r)
 		return
 	}
-	kernel.WriteProblem(w, http.StatusNotFound, "there is nothing at "+kernel.Cut(r.URL.Path, kernel.MaxEchoed)+"; the API is described at "+
+	kernel.WriteProblem(w, http.StatusNotFound, "there is nothing at "+kernel.Cut(r.URL.Path,
+		kernel.MaxEchoed)+"; the API is described at "+
 		Prefix+"/openapi.json")
 }
 

@@ -109,7 +109,8 @@ func setup(t *testing.T) *bench {
 		t.Fatal(err)
 	}
 	engine := storeEngine{startStore: start.New(store), redoStore: redo.New(store), controlStore: control.New(store),
-		collectorStore: collector.New(store), db: store, session: session, ready: make(chan struct{}), asked: new(atomic.Int32)}
+		collectorStore: collector.New(store), db: store, session: session, ready: make(chan struct{}),
+		asked: new(atomic.Int32)}
 	close(engine.ready)
 	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
 		Version: "test", Alerts: tellers(t),

@@ -11,7 +11,8 @@ import (
 )
 
 func (s *Routes) registerAudit(api huma.API) {
-	list := kernel.Broad(kernel.Get("list-audit", "/audit", "What operators did, newest first: who, what, before and after"))
+	list := kernel.Broad(kernel.Get("list-audit", "/audit",
+		"What operators did, newest first: who, what, before and after"))
 	kernel.Register(s.Kernel, api, list, s.listAudit)
 }
 

@@ -134,8 +134,10 @@ func (o *healthOps) takeCondition(ctx context.Context, in *conditionInput) (Mark
 }
 
 func (c *ConditionName) check(actor, reason string) error {
-	return cmp.Or(kernel.CheckText("header "+kernel.ActorHeader, actor, kernel.MaxActorBytes), kernel.CheckText("kind", c.Kind, kernel.MaxNameBytes),
-		kernel.CheckText("subject", c.Subject, kernel.MaxReasonBytes), kernel.CheckText("reason", reason, kernel.MaxReasonBytes))
+	return cmp.Or(kernel.CheckText("header "+kernel.ActorHeader, actor, kernel.MaxActorBytes), kernel.CheckText("kind",
+		c.Kind, kernel.MaxNameBytes),
+		kernel.CheckText("subject", c.Subject, kernel.MaxReasonBytes), kernel.CheckText("reason", reason,
+			kernel.MaxReasonBytes))
 }
 
 // mark says something of what holds, and how bad that is now.

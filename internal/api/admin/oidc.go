@@ -26,6 +26,7 @@ const MaxAttempts = 4
 // hasOIDC reports whether there is a login by a provider of identities.
 func (s *Routes) hasOIDC() bool { return s.Access != nil && s.config.OIDC != nil }
 
+// RegisterOIDC adds the routes of a login by a provider of identities, which are no operations.
 func (s *Routes) RegisterOIDC(mux *kernel.RouteMux) {
 	if s.hasOIDC() {
 		mux.HandleFunc("GET "+kernel.OIDCLogin, s.beginOIDC)
@@ -97,7 +98,8 @@ func (s *Routes) endOIDC(w http.ResponseWriter, r *http.Request) {
 func (s *Routes) vouched(r *http.Request, login *access.Attempt) (access.Identity, error) {
 	query := r.URL.Query()
 	if says := query.Get("error"); says != "" {
-		return access.Identity{}, &access.DeniedError{Why: "the provider of identities says " + kernel.Cut(says, kernel.MaxEchoed)}
+		return access.Identity{}, &access.DeniedError{Why: "the provider of identities says " +
+			kernel.Cut(says, kernel.MaxEchoed)}
 	}
 	return s.config.OIDC.Finish(r.Context(), login, query.Get("code"))
 }

@@ -80,7 +80,8 @@ disappear from lists when their turn comes, and then their rows go in small piec
 )
 
 func (s *Routes) registerRetention(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("show-retention", "/retention", "For how long what is kept"), s.showRetention)
+	kernel.Register(s.Kernel, api, kernel.Get("show-retention", "/retention", "For how long what is kept"),
+		s.showRetention)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
 		OperationID: "set-retention", Method: http.MethodPut, Path: "/retention/{kind}",
 		Summary: "Set for how long things of a kind are kept", Description: setRetentionText,
@@ -128,7 +129,7 @@ type setRetentionInput struct {
 
 func (s *Routes) setRetention(ctx context.Context, in *setRetentionInput) (RetentionKind, error) {
 	limits, err := in.Body.limits()
-	err = cmp.Or(kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes), err)
+	err = cmp.Or(in.Actor.Check(), err)
 	if err != nil {
 		return RetentionKind{}, err
 	}
@@ -160,7 +161,8 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 		return l, kernel.BadInput(`there is no limit, and everything would be kept for good; give age, max_count or max_bytes, ` +
 			`or "keep_all": true if that is what is meant`)
 	case r.KeepAll && !l.None():
-		return l, kernel.BadInput("keep_all is true, and there is a limit beside it (" + l.String() + "); leave one of them out")
+		return l, kernel.BadInput("keep_all is true, and there is a limit beside it (" + l.String() +
+			"); leave one of them out")
 	}
 	return l, nil
 }
@@ -199,7 +201,7 @@ type runRetentionInput struct {
 }
 
 func (s *Routes) runRetention(ctx context.Context, in *runRetentionInput) (RetentionDue, error) {
-	if err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes); err != nil {
+	if err := in.Actor.Check(); err != nil {
 		return RetentionDue{}, err
 	}
 	due, err := retention.New(s.Store).RetentionDue(ctx)

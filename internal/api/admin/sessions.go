@@ -50,7 +50,7 @@ type revokeSessionsInput struct {
 }
 
 func (s *Routes) revokeSessions(ctx context.Context, in *revokeSessionsInput) (RevokedSessions, error) {
-	if err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes); err != nil {
+	if err := in.Actor.Check(); err != nil {
 		return RevokedSessions{}, err
 	}
 	ended, err := identity.New(s.Store).RevokeWebSessions(ctx, in.Body.User, in.Name)

@@ -80,7 +80,8 @@ type changeStreamsInput struct {
 }
 
 func (s *Routes) registerStreamSettings(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("show-streams", "/streams", "What is set for the JetStream streams, and what they have"),
+	kernel.Register(s.Kernel, api, kernel.Get("show-streams", "/streams",
+		"What is set for the JetStream streams, and what they have"),
 		s.showStreams)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
 		OperationID: "set-streams", Method: http.MethodPost, Path: "/streams/settings",
@@ -104,7 +105,7 @@ func (s *Routes) setStreams(ctx context.Context, in *changeStreamsInput) (Stream
 		return Streams{}, kernel.BadInput("give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
 			"dead_bytes or event_age")
 	}
-	if err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes); err != nil {
+	if err := in.Actor.Check(); err != nil {
 		return Streams{}, err
 	}
 	b := in.Body

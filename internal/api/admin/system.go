@@ -64,7 +64,8 @@ func (s *Routes) Register(api huma.API) {
 func (s *Routes) registerSystem(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("info", "/info", "What this server is"), s.info)
 	check := kernel.Heavy(kernel.Get("doctor", "/doctor", "Check the invariants over the whole database"))
-	kernel.RegisterWithin(s.Kernel, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (doctor.Report, error) {
+	kernel.RegisterWithin(s.Kernel, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (doctor.Report,
+		error) {
 		return doctor.New(s.Store).Doctor(ctx)
 	})
 }

@@ -66,7 +66,7 @@ type createTokenInput struct {
 func (s *Routes) createToken(ctx context.Context, in *createTokenInput) (CreatedToken, error) {
 	none := CreatedToken{}
 	life, err := in.Body.Life()
-	err = cmp.Or(CheckTokenName(in.Body.Name), err, kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes))
+	err = cmp.Or(CheckTokenName(in.Body.Name), err, in.Actor.Check())
 	if err != nil {
 		return none, err
 	}
@@ -95,7 +95,8 @@ func (t *TokenSettings) Life() (time.Duration, error) {
 	}
 	life, err := time.ParseDuration(t.ExpiresIn)
 	if err != nil {
-		return 0, kernel.BadInput("expires_in is " + strconv.Quote(kernel.Cut(t.ExpiresIn, kernel.MaxEchoed)) + "; write it like 720h or 30m")
+		return 0, kernel.BadInput("expires_in is " + strconv.Quote(kernel.Cut(t.ExpiresIn, kernel.MaxEchoed)) +
+			"; write it like 720h or 30m")
 	}
 	return life, CheckTokenLife(life)
 }
@@ -115,7 +116,7 @@ type revokeTokenInput struct {
 }
 
 func (s *Routes) revokeToken(ctx context.Context, in *revokeTokenInput) (identity.TokenView, error) {
-	if err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes); err != nil {
+	if err := in.Actor.Check(); err != nil {
 		return identity.TokenView{}, err
 	}
 	gone, err := identity.New(s.Store).RevokeToken(ctx, in.ID, in.Name)

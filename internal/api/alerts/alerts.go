@@ -66,13 +66,15 @@ func New(k *kernel.Kernel, receivers *alerts.Receivers) *Routes {
 
 // Register adds the routes.
 func (o *Routes) Register(api huma.API) {
-	kernel.Register(o.Kernel, api, kernel.Get("list-alerts", "/alerts", "List alerts by name, with whom they could not tell"), o.list)
+	kernel.Register(o.Kernel, api, kernel.Get("list-alerts", "/alerts",
+		"List alerts by name, with whom they could not tell"), o.list)
 	kernel.Register(o.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "apply-alert", Method: http.MethodPost, Path: "/alerts",
 		Summary: "Put an alert on record, or change it", Description: applyAlertDescription, MaxBodyBytes: maxAlertBody,
 	}), o.apply)
 	kernel.Register(o.Kernel, api, kernel.Get("get-alert", "/alerts/{name}", "An alert, whole"), o.get)
-	kernel.Register(o.Kernel, api, kernel.Get("list-alert-messages", "/alerts/{name}/messages", "What an alert has told, newest first"),
+	kernel.Register(o.Kernel, api, kernel.Get("list-alert-messages", "/alerts/{name}/messages",
+		"What an alert has told, newest first"),
 		o.messages)
 	kernel.Register(o.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "test-alert", Method: http.MethodPost, Path: "/alerts/{name}/test",
@@ -107,7 +109,7 @@ type alertTextInput struct {
 
 func (o *Routes) apply(ctx context.Context, in *alertTextInput) (alertstore.AppliedAlert, error) {
 	none := alertstore.AppliedAlert{}
-	err := cmp.Or(kernel.CheckText("header "+kernel.ActorHeader, in.Actor.Name, kernel.MaxActorBytes), kernel.CheckText("name", in.Name, kernel.MaxNameBytes))
+	err := cmp.Or(in.Actor.Check(), kernel.CheckText("name", in.Name, kernel.MaxNameBytes))
 	if err != nil {
 		return none, err
 	}
@@ -179,7 +181,7 @@ type alertActionInput struct {
 }
 
 func (in *alertActionInput) check() error {
-	return kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes)
+	return in.Actor.Check()
 }
 
 func (o *Routes) test(ctx context.Context, in *alertActionInput) (out TestedAlert, err error) {

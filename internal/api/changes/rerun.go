@@ -152,6 +152,7 @@ func (s *Routes) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	return out, nil
 }
 
+// Request is what the store is asked for.
 func (set *RerunSettings) Request(run workqueue.RunID, actor string) redo.RerunRequest {
 	req := redo.RerunRequest{
 		Run: run, Actor: actor, Reason: set.Reason, Canary: set.Canary, CanaryAuto: set.CanaryAuto, DryRun: set.DryRun,

@@ -144,7 +144,8 @@ func (r *rerunReader) other(name string) error {
 		return err
 	}
 	return kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
-		evidenceMembers+", step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", kernel.Cut(name, kernel.MaxEchoed)))
+		evidenceMembers+", step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", kernel.Cut(name,
+		kernel.MaxEchoed)))
 }
 
 func (r *bodyReader) boolean(field string) (bool, error) {
@@ -196,7 +197,8 @@ func (r *bodyReader) number(field string, most int) (int, error) {
 	text := token.String()
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > most {
-		return 0, kernel.BadInput(fmt.Sprintf("%s is %s; it must be a whole number from 0, which keeps it as it is, to %d", field,
+		return 0, kernel.BadInput(fmt.Sprintf("%s is %s; it must be a whole number from 0, which keeps it as it is, to %d",
+			field,
 			kernel.Cut(text, kernel.MaxEchoed), most))
 	}
 	return n, nil
@@ -297,7 +299,8 @@ func (r *bodyReader) ordinal(field string) (int, error) {
 func (r *bodyReader) codes(field string) ([]string, error) {
 	all, err := r.texts(field, maxRerunCodes, kernel.MaxCodeBytes)
 	if at := slices.Index(all, ""); err == nil && at >= 0 {
-		err = kernel.BadInput(fmt.Sprintf("%s[%d] is empty; tranche run errors lists the codes and groups that there are", field,
+		err = kernel.BadInput(fmt.Sprintf("%s[%d] is empty; tranche run errors lists the codes and groups that there are",
+			field,
 			at))
 	}
 	return all, err

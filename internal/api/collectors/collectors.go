@@ -71,7 +71,8 @@ func New(k *kernel.Kernel, engine Engine, takers *producers.Producers) *Routes {
 
 // Register adds the routes.
 func (s *Routes) Register(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-collectors", "/collectors", "List collectors by name, with what waits in each"),
+	kernel.Register(s.Kernel, api, kernel.Get("list-collectors", "/collectors",
+		"List collectors by name, with what waits in each"),
 		s.listCollectors)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "apply-collector", Method: http.MethodPost, Path: "/collectors", Summary: "Make or change a collector",
@@ -125,7 +126,7 @@ type applyCollectorInput struct {
 
 func (s *Routes) applyCollector(ctx context.Context, in *applyCollectorInput) (collectorstore.AppliedCollector, error) {
 	none := collectorstore.AppliedCollector{}
-	err := cmp.Or(kernel.CheckText("header "+kernel.ActorHeader, in.Actor.Name, kernel.MaxActorBytes), kernel.CheckText("name", in.Name, kernel.MaxNameBytes))
+	err := cmp.Or(in.Actor.Check(), kernel.CheckText("name", in.Name, kernel.MaxNameBytes))
 	if err != nil {
 		return none, err
 	}
@@ -175,7 +176,7 @@ type deleteCollectorInput struct {
 func (s *Routes) deleteCollector(
 	ctx context.Context, in *deleteCollectorInput,
 ) (collectorstore.DeletedCollector, error) {
-	if err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes); err != nil {
+	if err := in.Actor.Check(); err != nil {
 		return collectorstore.DeletedCollector{}, err
 	}
 	gone, err := collectorstore.New(s.Store).DeleteCollector(ctx, in.Collector, in.Force, in.Name)
@@ -191,7 +192,7 @@ func (s *Routes) switchCollector(
 	ctx context.Context, in *collectorInput, to string, do func(context.Context, string, string) (bool, error),
 ) (CollectorSwitched, error) {
 	out := CollectorSwitched{Name: in.Collector, State: to}
-	err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes)
+	err := in.Actor.Check()
 	if err == nil {
 		out.Changed, err = do(ctx, in.Collector, in.Name)
 	}
@@ -199,7 +200,7 @@ func (s *Routes) switchCollector(
 }
 
 func (s *Routes) drainCollector(ctx context.Context, in *collectorInput) (collectorstore.Drained, error) {
-	if err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes); err != nil {
+	if err := in.Actor.Check(); err != nil {
 		return collectorstore.Drained{}, err
 	}
 	out, err := s.engine.DrainCollector(ctx, in.Collector, in.Name)

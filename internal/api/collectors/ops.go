@@ -93,7 +93,7 @@ func (in *addOperationsInput) Resolve(ctx huma.Context) []error {
 
 // addOperations needs nothing of the node: operations wait in PostgreSQL.
 func (s *Routes) addOperations(ctx context.Context, in *addOperationsInput) (AddedOperations, error) {
-	if err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes); err != nil {
+	if err := in.Actor.Check(); err != nil {
 		return AddedOperations{}, err
 	}
 	added, err := s.producers.AddFrom(ctx, in.Collector, wholeOps{in.body})
@@ -188,7 +188,8 @@ func (c *OperationChoice) Selection(actor string) (collector.OpsSelection, error
 	case !c.All && !narrowed:
 		return sel, kernel.BadInput("say which operations: ids, keys, code, or all")
 	}
-	err := errors.Join(kernel.CheckText("header "+kernel.ActorHeader, actor, kernel.MaxActorBytes), kernel.CheckText("code", c.Code, kernel.MaxCodeBytes))
+	err := errors.Join(kernel.CheckText("header "+kernel.ActorHeader, actor, kernel.MaxActorBytes),
+		kernel.CheckText("code", c.Code, kernel.MaxCodeBytes))
 	for _, id := range c.IDs {
 		err = errors.Join(err, kernel.CheckText("ids", id, collector.MaxOpID))
 	}

@@ -125,8 +125,10 @@ func (s *Routes) Register(api huma.API) {
 }
 
 func (s *Routes) registerEndpoints(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-endpoints", "/endpoints", "Who listens, and the work there is"), s.listEndpoints)
-	kernel.Register(s.Kernel, api, kernel.Get("get-endpoint", "/endpoints/{name}", "Who listens on an endpoint, and the work there is"),
+	kernel.Register(s.Kernel, api, kernel.Get("list-endpoints", "/endpoints", "Who listens, and the work there is"),
+		s.listEndpoints)
+	kernel.Register(s.Kernel, api, kernel.Get("get-endpoint", "/endpoints/{name}",
+		"Who listens on an endpoint, and the work there is"),
 		s.getEndpoint)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "set-endpoint", Method: http.MethodPost, Path: "/endpoints/{name}/settings",
@@ -339,6 +341,7 @@ func (s *Routes) backlog(ctx context.Context, e *Endpoint) error {
 	return nil
 }
 
+// CheckEndpoint refuses what no endpoint can be called.
 func CheckEndpoint(name string) error {
 	if err := wire.ValidateName(name); err != nil {
 		return kernel.BadInput("endpoint: " + kernel.Cut(err.Error(), 3*kernel.MaxEchoed))

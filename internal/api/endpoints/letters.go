@@ -42,8 +42,10 @@ type Dropped struct {
 }
 
 func (s *Routes) registerLetters(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-dead-letters", "/dead-letters", "List dead letters, newest first"), s.listLetters)
-	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("get-dead-letter", "/dead-letters/{id}", "A dead letter with its headers and body")),
+	kernel.Register(s.Kernel, api, kernel.Get("list-dead-letters", "/dead-letters", "List dead letters, newest first"),
+		s.listLetters)
+	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("get-dead-letter", "/dead-letters/{id}",
+		"A dead letter with its headers and body")),
 		s.getLetter)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "requeue-dead-letters", Method: http.MethodPost, Path: "/dead-letters/requeue",

@@ -22,9 +22,11 @@ type QuarantinedDocument struct {
 }
 
 func (s *Routes) registerQuarantine(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-quarantined", "/quarantine", "List messages that could not be taken, newest first"),
+	kernel.Register(s.Kernel, api, kernel.Get("list-quarantined", "/quarantine",
+		"List messages that could not be taken, newest first"),
 		s.listQuarantined)
-	kernel.Register(s.Kernel, api, kernel.Get("get-quarantined", "/quarantine/{id}", "A message that could not be taken"), s.getQuarantined)
+	kernel.Register(s.Kernel, api, kernel.Get("get-quarantined", "/quarantine/{id}", "A message that could not be taken"),
+		s.getQuarantined)
 }
 
 type listQuarantinedInput struct {

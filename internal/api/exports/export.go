@@ -27,8 +27,9 @@ const (
 	formatXLSX    = "xlsx"
 	formatNDJSON  = "ndjson"
 	mimeCSV       = "text/csv; charset=utf-8"
-	MimeParquet   = "application/vnd.apache.parquet"
-	mimeXLSX      = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+	// MimeParquet is the type of Parquet files.
+	MimeParquet = "application/vnd.apache.parquet"
+	mimeXLSX    = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 	exportBuffer = 64 << 10
 )
@@ -142,7 +143,8 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 		case workqueue.OutcomeDone, workqueue.OutcomeFailed, workqueue.OutcomeMissing:
 			all = append(all, o)
 		default:
-			return nil, kernel.BadInput("state " + strconv.Quote(kernel.Cut(state, kernel.MaxEchoed)) + " is not done, failed or missing")
+			return nil, kernel.BadInput("state " + strconv.Quote(kernel.Cut(state, kernel.MaxEchoed)) +
+				" is not done, failed or missing")
 		}
 	}
 	return all, nil

@@ -40,11 +40,13 @@ type Against struct {
 }
 
 func (s *Routes) registerReport(api huma.API) {
-	report := kernel.Heavy(kernel.Get("report-run", "/runs/{run}/report", "The account of a run: counts, times, requests, digests"))
+	report := kernel.Heavy(kernel.Get("report-run", "/runs/{run}/report",
+		"The account of a run: counts, times, requests, digests"))
 	report.Description = "Its counts add up to the number of items. Digests read every item and result; they are " +
 		"defined in docs/reports.md. With against, the run is compared with an earlier one, key by key."
 	kernel.RegisterWithin(s.Kernel, api, report, reportTimeout, s.reportRun)
-	compare := kernel.Heavy(kernel.Get("compare-runs", "/runs/{run}/comparison", "Every key of two runs, and how its outcome differs"))
+	compare := kernel.Heavy(kernel.Get("compare-runs", "/runs/{run}/comparison",
+		"Every key of two runs, and how its outcome differs"))
 	compare.Description = "A stream in the order of the keys, in constant memory. One that does not end properly is not " +
 		"whole."
 	compare.Responses = map[string]*huma.Response{"200": {
@@ -144,7 +146,8 @@ func changesOf(names []string) ([]reportstore.Change, error) {
 	var wanted []reportstore.Change
 	for _, name := range names {
 		if !slices.Contains(all, reportstore.Change(name)) {
-			return nil, kernel.BadInput("change " + strconv.Quote(kernel.Cut(name, kernel.MaxEchoed)) + " is none; use one of " + listed(all))
+			return nil, kernel.BadInput("change " + strconv.Quote(kernel.Cut(name, kernel.MaxEchoed)) + " is none; use one of " +
+				listed(all))
 		}
 		wanted = append(wanted, reportstore.Change(name))
 	}

@@ -251,7 +251,8 @@ func (t *exportTable) choose(wanted []string) error {
 	for i, name := range wanted {
 		at := slices.Index(names, name)
 		if at < 0 {
-			return kernel.BadInput(fmt.Sprintf("columns: there is no column %s; there are %s", strconv.Quote(kernel.Cut(name, kernel.MaxEchoed)),
+			return kernel.BadInput(fmt.Sprintf("columns: there is no column %s; there are %s", strconv.Quote(kernel.Cut(name,
+				kernel.MaxEchoed)),
 				kernel.Cut(strings.Join(names, ", "), 20*kernel.MaxEchoed)))
 		}
 		chosen[i] = t.columns[at]

@@ -334,6 +334,7 @@ const (
 	secureSessionCookie = "__Host-" + sessionCookie
 )
 
+// CookieName is that of the cookie of a browser that has logged in.
 func (s *Kernel) CookieName() string {
 	if s.config.SecureCookies {
 		return secureSessionCookie

@@ -28,6 +28,9 @@ type Actor struct {
 	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"who asks, for the audit log"`
 }
 
+// Check refuses a name that the audit log cannot keep.
+func (a *Actor) Check() error { return CheckText("header "+ActorHeader, a.Name, MaxActorBytes) }
+
 // ChooseOne refuses a selection of which not exactly one way is used.
 func ChooseOne(ways string, used ...bool) error {
 	chosen := 0

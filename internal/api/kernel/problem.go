@@ -35,6 +35,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
+// ProblemType is the type of answers that say no.
 const ProblemType = "application/problem+json"
 
 // InputError is an error about what the caller sent.
@@ -188,6 +189,7 @@ func (s *Kernel) status(err error) int {
 	}
 }
 
+// Detail is what a caller is told of an error.
 func (s *Kernel) Detail(err error) string {
 	if _, detail := accessProblem(err); detail != "" {
 		return detail
@@ -238,6 +240,7 @@ func WriteProblem(w http.ResponseWriter, status int, detail string) {
 	SendProblem(w, &huma.ErrorModel{Status: status, Title: http.StatusText(status), Detail: detail})
 }
 
+// SendProblem answers with a problem outside of an operation.
 func SendProblem(w http.ResponseWriter, p *huma.ErrorModel) {
 	w.Header().Set("Content-Type", ProblemType)
 	w.WriteHeader(p.Status)

@@ -24,6 +24,7 @@ func (e *awayError) Error() string { return e.detail }
 func Away(detail string) *awayError { return &awayError{detail} }
 
 var (
+	// ErrNoNATS is told of what needs NATS while it is away.
 	ErrNoNATS   = Away("NATS is not connected; the node tries to reach it, see --nats; try again soon")
 	errNotReady = Away("the node has not started yet: it waits for PostgreSQL or JetStream; /readyz says more")
 	errTooSlow  = Away("PostgreSQL or NATS has not answered in time; try again soon")

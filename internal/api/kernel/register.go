@@ -18,6 +18,7 @@ func Register[In, Out any](
 	RegisterWithin(k, api, op, k.config.LookTimeout, handle)
 }
 
+// RegisterWithin is Register with a bound of its own for what only looks.
 func RegisterWithin[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, limit time.Duration,
 	handle func(ctx context.Context, in *In) (Out, error),

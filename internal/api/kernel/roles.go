@@ -63,6 +63,7 @@ func Streamed(op huma.Operation) huma.Operation { return noted(op, metaStreamed,
 // Unstored says that the answer of an operation holds a secret.
 func Unstored(op huma.Operation) huma.Operation { return noted(op, metaUnstored, true) }
 
+// IsSet reports whether an operation was marked so.
 func IsSet(op *huma.Operation, name string) bool {
 	set, _ := op.Metadata[name].(bool)
 	return set

@@ -35,6 +35,7 @@ type RouteMux struct {
 	routes   map[string]Route
 }
 
+// NewRouteMux returns a mux without routes.
 func NewRouteMux() *RouteMux { return &RouteMux{ServeMux: http.NewServeMux()} }
 
 // HandleFunc adds a route.
@@ -112,6 +113,7 @@ func (s *Kernel) Routes() []Route {
 	return routes
 }
 
+// DescribedOf lists the operations of a path.
 func DescribedOf(item *huma.PathItem) (all []*huma.Operation) {
 	for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Delete, item.Patch} {
 		if op != nil {

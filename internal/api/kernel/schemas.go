@@ -20,4 +20,5 @@ func SendJSON(w io.Writer, document any) error {
 	return encoder.Encode(document)
 }
 
+// TypeOf is reflect.TypeFor, for schemas.
 func TypeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	maxPlanBody    = 1 << 20 // a plan is smaller; this is what is read to say so
+	maxPlanBody = 1 << 20 // a plan is smaller; this is what is read to say so
+	// MaxPlanVersion is the largest that there can be.
 	MaxPlanVersion = math.MaxInt32
 	SeePlans       = "tranche plan list"
 )
@@ -56,21 +57,25 @@ func New(k *kernel.Kernel) *Routes { return &Routes{k} }
 
 // Register adds the routes.
 func (s *Routes) Register(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-plans", "/plans", "List plans on record by name, each in its newest version"), s.listPlans)
+	kernel.Register(s.Kernel, api, kernel.Get("list-plans", "/plans",
+		"List plans on record by name, each in its newest version"), s.listPlans)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "apply-plan", Method: http.MethodPost, Path: "/plans", Summary: "Put a plan on record",
 		Description: applyDescription, MaxBodyBytes: maxPlanBody,
 	}), s.applyPlan)
-	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-plan", "/plans/{name}", "The newest version of a plan"), s.getPlan,
+	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-plan", "/plans/{name}", "The newest version of a plan"),
+		s.getPlan,
 		func(in *planInput) *kernel.Known { return &in.Known }, planTag)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
 		OperationID: "delete-plan", Method: http.MethodDelete, Path: "/plans/{name}",
 		Summary:     "Take a plan off the record, in all its versions",
 		Description: "Runs keep what they started with. Applied again, the plan has the next version.",
 	}), s.deletePlan)
-	kernel.Register(s.Kernel, api, kernel.Get("list-plan-versions", "/plans/{name}/versions", "List the versions of a plan, newest first"),
+	kernel.Register(s.Kernel, api, kernel.Get("list-plan-versions", "/plans/{name}/versions",
+		"List the versions of a plan, newest first"),
 		s.listPlanVersions)
-	kernel.Register(s.Kernel, api, kernel.Get("get-plan-version", "/plans/{name}/versions/{version}", "One version of a plan"),
+	kernel.Register(s.Kernel, api, kernel.Get("get-plan-version", "/plans/{name}/versions/{version}",
+		"One version of a plan"),
 		s.getPlanVersion)
 }
 
@@ -83,7 +88,7 @@ type applyInput struct {
 
 func (s *Routes) applyPlan(ctx context.Context, in *applyInput) (planstore.AppliedPlan, error) {
 	none := planstore.AppliedPlan{}
-	err := cmp.Or(kernel.CheckText("header "+kernel.ActorHeader, in.Actor.Name, kernel.MaxActorBytes), kernel.CheckText("name", in.Name, kernel.MaxNameBytes))
+	err := cmp.Or(in.Actor.Check(), kernel.CheckText("name", in.Name, kernel.MaxNameBytes))
 	if err != nil {
 		return none, err
 	}
@@ -170,7 +175,7 @@ type deletePlanInput struct {
 }
 
 func (s *Routes) deletePlan(ctx context.Context, in *deletePlanInput) (planstore.DeletedPlan, error) {
-	if err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes); err != nil {
+	if err := in.Actor.Check(); err != nil {
 		return planstore.DeletedPlan{}, err
 	}
 	gone, err := planstore.New(s.Store).DeletePlan(ctx, in.Plan, in.Name)

@@ -78,7 +78,8 @@ func (s *Routes) registerEvents(api huma.API) {
 		kernel.Described(api, live.EventDelta, "What has changed, with planes=true.", live.Delta{}),
 		kernel.Described(api, live.EventResync, "Read the planes again: not all that was missed is known.", empty),
 		kernel.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}),
-		kernel.Described(api, live.EventEnd, "The run has ended, and all was told. A re-run goes on with other events.", empty))
+		kernel.Described(api, live.EventEnd, "The run has ended, and all was told. A re-run goes on with other events.",
+			empty))
 	huma.Register(api, op, s.watchRun)
 }
 

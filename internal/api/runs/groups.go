@@ -32,7 +32,8 @@ func (s groupings) register(api huma.API) {
 		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
 		"of more than 16,777,216 items, and by fields of more than 65,535 different values, there are no groups."
 	kernel.Register(s.Kernel, api, op, s.getGroups)
-	op = kernel.Broad(kernel.Get("get-groups-map", "/runs/{run}/groups/map", "The group of each item as a byte, for a picture of all"))
+	op = kernel.Broad(kernel.Get("get-groups-map", "/runs/{run}/groups/map",
+		"The group of each item as a byte, for a picture of all"))
 	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
 		"its value in the groups of /runs/{run}/groups, from 0 on, and 50 for the others."
 	op.Responses = planesResponses()

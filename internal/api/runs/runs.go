@@ -75,10 +75,12 @@ func (s *Routes) Register(api huma.API) {
 }
 
 func (s *Routes) registerRuns(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.BroadIf(kernel.Get("list-runs", "/runs", "List runs, newest first"), "q", "endpoint"), s.listRuns)
+	kernel.Register(s.Kernel, api, kernel.BroadIf(kernel.Get("list-runs", "/runs", "List runs, newest first"), "q",
+		"endpoint"), s.listRuns)
 	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun,
 		func(in *runInput) *kernel.Known { return &in.Known }, runTag)
-	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}", "An item, with every attempt")), s.getItem,
+	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}",
+		"An item, with every attempt")), s.getItem,
 		func(in *itemInput) *kernel.Known { return &in.Known }, itemsTag)
 	s.registerExplain(api)
 	s.registerResult(api)

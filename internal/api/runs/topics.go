@@ -19,8 +19,8 @@ const (
 	topicHealth = "health"
 )
 
-// RunsTopic is the data of the event runs.
-type RunsTopic struct {
+// RunsTopic is the data of the event runs. The name is that of its schema.
+type RunsTopic struct { //nolint:revive // as above
 	Runs []inspect.RunSummary `json:"runs" doc:"the newest 50, and all that have not ended, up to 500; newest first"`
 }
 

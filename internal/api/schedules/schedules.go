@@ -103,7 +103,8 @@ func (s *Routes) Register(api huma.API) {
 		Description: "The body is checked as with apply-schedule.", MaxBodyBytes: maxScheduleBody,
 	}), s.previewSchedule)
 	kernel.Register(s.Kernel, api, kernel.Get("get-schedule", "/schedules/{name}", "A schedule, whole"), s.getSchedule)
-	kernel.Register(s.Kernel, api, kernel.Get("list-schedule-times", "/schedules/{name}/next", "When a schedule is due next"), s.scheduleTimes)
+	kernel.Register(s.Kernel, api, kernel.Get("list-schedule-times", "/schedules/{name}/next",
+		"When a schedule is due next"), s.scheduleTimes)
 	kernel.Register(s.Kernel, api, kernel.Get("list-fires", "/schedules/{name}/fires",
 		"What became of a schedule's due times, newest first"), s.listFires)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
@@ -156,7 +157,7 @@ type scheduleTextInput struct {
 }
 
 func (in *scheduleTextInput) parse() (*schedule.Spec, error) {
-	err := cmp.Or(kernel.CheckText("header "+kernel.ActorHeader, in.Actor.Name, kernel.MaxActorBytes), kernel.CheckText("name", in.Name, kernel.MaxNameBytes))
+	err := cmp.Or(in.Actor.Check(), kernel.CheckText("name", in.Name, kernel.MaxNameBytes))
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +283,7 @@ type scheduleActionInput struct {
 }
 
 func (in *scheduleActionInput) check() error {
-	return kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes)
+	return in.Actor.Check()
 }
 
 func (s *Routes) runScheduleNow(ctx context.Context, in *scheduleActionInput) (schedulestore.Fire, error) {

@@ -31,7 +31,8 @@ func (f *ItemSource) validateCarried() error {
 	}
 	for _, s := range f.FromStates {
 		if !slices.Contains([]string{"failed", "missing", "cancelled"}, s) {
-			return kernel.BadInput(fmt.Sprintf("from_state is %q; it must be failed, missing or cancelled", kernel.Cut(s, kernel.MaxEchoed)))
+			return kernel.BadInput(fmt.Sprintf("from_state is %q; it must be failed, missing or cancelled",
+				kernel.Cut(s, kernel.MaxEchoed)))
 		}
 	}
 	return nil

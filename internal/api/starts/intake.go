@@ -58,6 +58,7 @@ type ItemSourceQuery struct {
 // elsewhere reports whether the items are not in the body.
 func (f *ItemSource) elsewhere() bool { return f.SQL != "" || f.Stream != "" || f.FromRun != "" }
 
+// Validate refuses what does not go together.
 func (f *ItemSource) Validate(set *RunSettings) error {
 	if f.FromRun != "" {
 		return f.validateCarried()
@@ -153,6 +154,7 @@ func (s *Routes) IntakeConfig(ctx context.Context, format, key string, look *gat
 	return config, nil
 }
 
+// OpenSQL asks a source for items. The caller closes it.
 func (s *Routes) OpenSQL(ctx context.Context, settings *RunSettings, config intake.Config) (*intake.Reader, error) {
 	if s.config.Connections == nil {
 		return nil, UnknownSource(settings.SQLSource)

@@ -261,6 +261,7 @@ type Adding struct {
 	used   bool
 }
 
+// Open begins to read.
 func (a *Adding) Open() (err error) {
 	a.Rows, err = intake.Open(a.Kept.Reader(), a.Config)
 	return err
@@ -282,6 +283,7 @@ func (a *Adding) Again() (err error) {
 	return err
 }
 
+// Close ends it.
 func (a *Adding) Close() error {
 	if a.Rows == nil {
 		return nil

@@ -217,6 +217,7 @@ func (s *Routes) planOnRecord(ctx context.Context, ref, key string) (*gather.Pla
 	return plan, view.Version, nil
 }
 
+// ParsePlanRef takes NAME@VERSION, or NAME, which is version 0: the newest, apart.
 func ParsePlanRef(ref string) (name string, version int, err error) {
 	name, number, versioned := strings.Cut(ref, "@")
 	if err := gather.CheckName(name); err != nil {
@@ -233,6 +234,7 @@ func ParsePlanRef(ref string) (name string, version int, err error) {
 	return name, version, nil
 }
 
+// Validate refuses settings that nothing can be started with.
 func (set *RunSettings) Validate() error {
 	if set.Name == inspect.LastRun {
 		return kernel.BadInput(`a run cannot be called "last", which always means the newest; choose another name`)
@@ -241,7 +243,8 @@ func (set *RunSettings) Validate() error {
 		field, value string
 		most         int
 	}{
-		{"name", set.Name, kernel.MaxNameBytes}, {"source", set.Source, MaxSourceBytes}, {"plan_name", set.PlanName, kernel.MaxNameBytes},
+		{"name", set.Name, kernel.MaxNameBytes}, {"source", set.Source, MaxSourceBytes},
+		{"plan_name", set.PlanName, kernel.MaxNameBytes},
 		{"idempotency_key", set.IdempotencyKey, maxIdempotencyBytes}, {"key", set.Key, intake.MaxKeyBytes},
 	} {
 		if err := kernel.CheckText(t.field, t.value, t.most); err != nil {
@@ -261,6 +264,7 @@ func (set *RunSettings) Validate() error {
 	case intake.Recognise, intake.CSV, intake.NDJSON, intake.Parquet:
 		return BadSetting(set.Overrides.Validate())
 	default:
-		return kernel.BadInput(fmt.Sprintf("format is %q; it must be csv, ndjson or parquet", kernel.Cut(set.Format, kernel.MaxEchoed)))
+		return kernel.BadInput(fmt.Sprintf("format is %q; it must be csv, ndjson or parquet",
+			kernel.Cut(set.Format, kernel.MaxEchoed)))
 	}
 }

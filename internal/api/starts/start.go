@@ -37,6 +37,7 @@ const (
 	maxSettings     = 1 << 20
 	maxDecompressed = 1 << 40
 
+	// MaxSourceBytes is what the name of where items come from may take.
 	MaxSourceBytes      = 500
 	maxIdempotencyBytes = 500
 )
@@ -293,7 +294,7 @@ func Whole(from, body io.Reader) io.Reader { return wholeItems{from, body} }
 func (w wholeItems) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
 	switch {
-	case err == io.EOF:
+	case errors.Is(err, io.EOF):
 		if body, ok := w.body.(interface{ ended() }); ok {
 			body.ended()
 		}

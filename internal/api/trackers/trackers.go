@@ -65,12 +65,16 @@ func New(k *kernel.Kernel, service *trackers.Service, sources *connections.Conne
 
 // Register adds the routes.
 func (s *Routes) Register(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-trackers", "/trackers", "List tracker batches, newest first"), s.listTrackers)
+	kernel.Register(s.Kernel, api, kernel.Get("list-trackers", "/trackers", "List tracker batches, newest first"),
+		s.listTrackers)
 	s.registerOpenTracker(api)
-	kernel.Register(s.Kernel, api, kernel.Get("get-tracker", "/trackers/{id}", "A tracker batch: its counts and its webhook"), s.getTracker)
-	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-groups", "/trackers/{id}/groups", "List the groups of a batch in their order"),
+	kernel.Register(s.Kernel, api, kernel.Get("get-tracker", "/trackers/{id}",
+		"A tracker batch: its counts and its webhook"), s.getTracker)
+	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-groups", "/trackers/{id}/groups",
+		"List the groups of a batch in their order"),
 		s.listTrackerGroups)
-	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-missing", "/trackers/{id}/missing", "List what is pending of a batch, as ranges"),
+	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-missing", "/trackers/{id}/missing",
+		"List what is pending of a batch, as ranges"),
 		s.listTrackerMissing)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(kernel.Bulky(huma.Operation{
 		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
@@ -144,7 +148,7 @@ func (s *Routes) registerOpenTracker(api huma.API) {
 }
 
 func (s *Routes) openTracker(ctx context.Context, in *openTrackerInput) (fanout.BatchOpened, error) {
-	if err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes); err != nil {
+	if err := in.Actor.Check(); err != nil {
 		return fanout.BatchOpened{}, err
 	}
 	return s.trackers.Open(ctx, in.Body, in.Name)
@@ -252,7 +256,7 @@ type trackerInput struct {
 }
 
 func (in *trackerInput) check() (uuid.UUID, error) {
-	if err := kernel.CheckText("header "+kernel.ActorHeader, in.Name, kernel.MaxActorBytes); err != nil {
+	if err := in.Actor.Check(); err != nil {
 		return uuid.UUID{}, err
 	}
 	return in.batch()
