@@ -39,7 +39,7 @@ INSERT INTO branch VALUES (7, 'Quay', 'Quay Street 1', 'Harbour', '007');
 CREATE TABLE customer (account int, branch int, adviser text);
 INSERT INTO customer VALUES (1, 7, 'Eva'), (2, 991, 'Eva')`
 
-func database(t *testing.T) *pgxpool.Pool {
+func database(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	db := testenv.Pool(t)
 	for _, sql := range []string{tables, bank.CreateLedger} {
@@ -248,7 +248,7 @@ func TestLedgerLosesNothing(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
