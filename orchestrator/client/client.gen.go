@@ -2300,6 +2300,9 @@ type ItemStep struct {
 	ResultBytes []byte `json:"result_bytes,omitempty"`
 	ContentType string `json:"content_type,omitempty"`
 
+	// Large it did not fit a message, and is to be had by itself
+	Large bool `json:"large,omitempty"`
+
 	// Size bytes of the result
 	Size int `json:"size,omitempty"`
 
@@ -6565,8 +6568,9 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
 // never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
 // that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
-// Parquet they are bytes. Of a run with several steps the results are those of one. A stream that does not end
-// properly is not whole.
+// Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as result_bytes; elsewhere stands a
+// JSON object with its bytes and sha256. Of a run with several steps the results are those of one. A stream that does
+// not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -7262,4 +7266,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 9943c2e90958f1f918daa20446eb5810, is 9e70a81d857c67e5204546ddbe3b1493c1574ea63a395ca4fce2b1779a56d376.
+// Of 678eddd4b8828471357bf0416593b51b, is 28687c30a5ebf16a241b170fa11670bfd2e297a5a8d7d65fb3b0410ccdd3f074.
