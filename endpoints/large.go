@@ -24,8 +24,8 @@ func (a *answers) large(ordinal int, contentType string, data []byte) {
 	switch {
 	case !toNode:
 		a.fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
-			"the result has %d bytes and does not fit a message of %d; only the result of a run's step may be larger, not "+
-				"what a flow or a caller asks for: raise the NATS server's max_payload (16 MiB count), or store the result "+
+			"the result has %d bytes and does not fit a message of %d; only a run's step of kind endpoint takes larger ones, "+
+				"not a flow or a caller: raise the NATS server's max_payload (16 MiB count), or store the result "+
 				"elsewhere and reply with where it is", len(data), a.limit), false))
 	case len(data) > wire.MaxResult:
 		a.fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
