@@ -89,10 +89,9 @@ JOIN work_slice s ON s.id = u.slice
 ORDER BY u.id
 ON CONFLICT (id) DO UPDATE SET pieces = excluded.pieces`
 
-	addPieces = `
-INSERT INTO work_piece (large_id, piece, bytes)
-SELECT u.id, u.piece, u.bytes FROM unnest($1::uuid[], $2::int[], $3::bytea[]) AS u (id, piece, bytes)
-ON CONFLICT DO NOTHING`
+	// One for each: an array of them would be put together in memory twice more.
+	addPiece = `
+INSERT INTO work_piece (large_id, piece, bytes) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`
 
 	// A range of work_piece's primary key for each. The length of what is in TOAST is known without reading it.
 	countPieces = `
@@ -180,22 +179,22 @@ func keep(pieces []Piece, taken []Taken) (k kept) {
 // write keeps the pieces, and finds out which results are complete with them.
 func (k kept) write(ctx context.Context, tx pgx.Tx, pieces []Piece, taken []Taken) error {
 	last := map[uuid.UUID]int{} // the last piece of each result
-	all := make([]uuid.UUID, len(k))
-	numbers, data := make([]int32, len(k)), make([][]byte, len(k))
+	ids := make([]uuid.UUID, len(k))
+	batch := &pgx.Batch{}
 	for n, i := range k {
 		last[taken[i].ID] = i
-		all[n], numbers[n], data[n] = taken[i].ID, int32(pieces[i].Number), pieces[i].Data
+		ids[n] = taken[i].ID
+		batch.Queue(addPiece, taken[i].ID, pieces[i].Number, pieces[i].Data)
 	}
-	firsts := slices.Clone(all)
-	slices.SortFunc(firsts, func(a, b uuid.UUID) int { return strings.Compare(string(a[:]), string(b[:])) })
-	firsts = slices.Compact(firsts)
-	if _, err := tx.Exec(ctx, openLarge, claims(firsts, last, pieces)...); err != nil {
+	slices.SortFunc(ids, func(a, b uuid.UUID) int { return strings.Compare(string(a[:]), string(b[:])) })
+	ids = slices.Compact(ids)
+	if _, err := tx.Exec(ctx, openLarge, claims(ids, last, pieces)...); err != nil {
 		return err
 	}
-	if _, err := tx.Exec(ctx, addPieces, all, numbers, data); err != nil {
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, countPieces, firsts)
+	rows, err := tx.Query(ctx, countPieces, ids)
 	if err != nil {
 		return err
 	}
