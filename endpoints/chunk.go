@@ -81,8 +81,8 @@ func (c *Chunk[In, Out]) Flush() {
 }
 
 // Reply answers the item with a result. One that is too large for a message, of up to wire.MaxResult bytes, goes in
-// pieces. A result that cannot be written as JSON, or is larger, becomes an error slot. Only the first answer to an item
-// counts.
+// pieces. A result that cannot be written as JSON, or is larger, becomes an error slot. Only the first answer to an
+// item counts.
 func (i *Item[In, Out]) Reply(result Out) {
 	a := &i.chunk.job.answers
 	a.mu.Lock()

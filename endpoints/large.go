@@ -46,8 +46,8 @@ func (a *answers) large(ordinal int, contentType string, data []byte) {
 
 func (a *answers) pieceSize() int { return max(min(a.limit, wire.DefaultPiece), 1) }
 
-// shipLarge sends the pieces of a result. It returns once all of them are on their way, or the reply is broken. The data
-// may be changed afterwards: no more of it is copied at once than the outbox has room for.
+// shipLarge sends the pieces of a result. It returns once all of them are on their way, or the reply is broken. The
+// data may be changed afterwards: no more of it is copied at once than the outbox has room for.
 func (a *answers) shipLarge(r *largeResult) {
 	size := a.pieceSize()
 	whole := wire.Whole{Ordinal: r.ordinal, Pieces: (len(r.data) + size - 1) / size, Bytes: int64(len(r.data)),

@@ -76,8 +76,8 @@ func (i *flowItem) answer(target string) (slot wire.Slot, asked bool) {
 }
 
 // Reply answers the item with a result, and ends its way. A result that cannot be written as JSON, or is too large (as
-// for Item.Reply), becomes an error slot. Only the first answer to an item counts; what the item has asked for in this stage
-// is not asked.
+// for Item.Reply), becomes an error slot. Only the first answer to an item counts; what the item has asked for in this
+// stage is not asked.
 func (i *StageItem[In, Out, State, Shared]) Reply(result Out) {
 	a := &i.core.work.job.answers
 	a.mu.Lock()

@@ -20,8 +20,8 @@ var (
 )
 
 // The results of a run are many times what the heap may hold: of the node, the service and the server together, all of
-// which are in this process. They are read again as an export reads them. It runs alone, since it measures the memory of
-// all. For ten thousand PDFs of 2 MB, 20 GB in PostgreSQL:
+// which are in this process. They are read again as an export reads them. It runs alone, since it measures the memory
+// of all. For ten thousand PDFs of 2 MB, 20 GB in PostgreSQL:
 //
 //	go test ./orchestrator -run TestLargeResultsTakeBoundedMemory -timeout 2h -v -large.items 10000
 func TestLargeResultsTakeBoundedMemory(t *testing.T) {
@@ -65,7 +65,7 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	}
 	used := peak()
 	mb := float64(*manyLarge) * float64(*manyBytes) / 1e6
-	t.Logf("%d results of %d bytes: recorded in %s (%.0f MB/s, %.0f a second), read in %s (%.0f MB/s); at most %d MiB of heap",
+	t.Logf("%d results of %d bytes: recorded in %s (%.0f MB/s, %.0f a second), read in %s (%.0f MB/s); %d MiB of heap",
 		*manyLarge, *manyBytes, recorded.Round(time.Millisecond), mb/recorded.Seconds(),
 		float64(*manyLarge)/recorded.Seconds(), time.Since(begun).Round(time.Millisecond),
 		mb/time.Since(begun).Seconds(), used>>20)

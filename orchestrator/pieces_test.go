@@ -133,10 +133,10 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 	f, slices := b.forge(t, 10, 10)
 	slice := slices[0].ID
 	data := pattern(10_000)
-	swap := func(old, new string) func([]*nats.Msg) []*nats.Msg {
+	swap := func(what, by string) func([]*nats.Msg) []*nats.Msg {
 		return func(msgs []*nats.Msg) []*nats.Msg {
 			for _, m := range msgs {
-				m.Header[wire.HeaderPiece][0] = strings.Replace(m.Header[wire.HeaderPiece][0], old, new, 1)
+				m.Header[wire.HeaderPiece][0] = strings.Replace(m.Header[wire.HeaderPiece][0], what, by, 1)
 			}
 			return msgs
 		}

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/results"
 	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -143,6 +145,13 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 		if rest, err := io.ReadAll(r); err != nil || !slices.Equal(rest, data[from:]) {
 			t.Errorf("from %d: %d bytes, %v", from, len(rest), err)
 		}
+	}
+	b.check()
+	b.exec(`DELETE FROM work_piece WHERE piece = 2`)
+	report, err := doctor.New(b.store).Doctor(t.Context())
+	if err != nil || len(report.Violations) != 1 || report.Violations[0].Invariant != doctor.TruthsAgree ||
+		!strings.Contains(report.Violations[0].What, "pieces are missing") {
+		t.Errorf("of a piece that is gone the doctor says %+v, %v", report.Violations, err)
 	}
 	b.exec(`UPDATE run_event SET published_at = clock_timestamp() WHERE run_id = $1`, run)
 	b.exec(`UPDATE batchrun SET finished_at = clock_timestamp() - interval '1 hour' WHERE id = $1`, run)

@@ -14,8 +14,8 @@ type partial struct {
 	left   int
 }
 
-// Add takes a piece, which may come again and in any order, and returns the slot that it completes, once; nil when there
-// is none yet. The pieces of a result that is not what they say of it are an error.
+// Add takes a piece, which may come again and in any order, and returns the slot that it completes, once; nil when
+// there is none yet. The pieces of a result that is not what they say of it are an error.
 func (a *Assembly) Add(p *Piece) (*Slot, error) {
 	of := a.open[p.Whole]
 	if of == nil {

@@ -51,8 +51,8 @@ func (w *Whole) Header(number int) string {
 
 // ParsePiece reads a piece from StreamReply. Data aliases body. The error is always a *MalformedError.
 //
-// It checks the shape only. Whether the item was asked for, and whether what the piece says of the whole is true, is for
-// the caller to see.
+// It checks the shape only. Whether the item was asked for, and whether what the piece says of the whole is true, is
+// for the caller to see.
 func ParsePiece(subject string, h nats.Header, body []byte) (*Piece, error) {
 	meta, err := ParseMeta(h)
 	if err == nil {

@@ -12,7 +12,8 @@ import (
 func outsizeChecks() []check {
 	return []check{
 		{"big", "more than max_payload is sent in several messages", "Sizes", needContract, checkBig},
-		{"pieces", "one result that fits no message comes in pieces, or is an error slot", "Sizes", needContract, checkPieces},
+		{"pieces", "one result that fits no message comes in pieces, or is an error slot", "Results in pieces", needContract,
+			checkPieces},
 		{"too-large", "one result of over 64 MiB becomes an error slot", "Sizes", needContract, checkTooLarge},
 	}
 }
@@ -65,7 +66,8 @@ func checkPieces(ctx context.Context, n *node) error {
 		}
 	}
 	if s := slots[1]; !noPieces(s) && string(s.D) != `"`+strings.Repeat("x", text)+`"` {
-		return differs(fmt.Sprintf("the text of %d bytes as application/json, or the error result_too_large", text+2), "%s", s)
+		return differs(fmt.Sprintf("the text of %d bytes as application/json, or the error result_too_large", text+2),
+			"%s", s)
 	}
 	want := make([]byte, size)
 	for i := range want {

@@ -68,8 +68,8 @@ type Taken struct {
 }
 
 const (
-	// Slices are found by their key, what is open of them by work_large_open. Nothing is locked: a slice that ends meanwhile
-	// leaves what is swept up, and recording fences it again.
+	// Slices are found by their key, what is open of them by work_large_open. Nothing is locked: a slice that ends
+	// meanwhile leaves what is swept up, and recording fences it again.
 	fencePieces = `
 SELECT u.n, s.state IN ('claimed', 'sent'), coalesce(s.endpoint, st.endpoint),
     s.block = u.ordinal >> 13 AND get_bit(s.mask, u.ordinal & 8191) = 1, get_bit(s.remaining, u.ordinal & 8191) = 1,
