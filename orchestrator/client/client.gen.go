@@ -3262,7 +3262,7 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -3821,7 +3821,7 @@ type RunDocument struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -4136,7 +4136,7 @@ type RunSummary struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -7266,4 +7266,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 678eddd4b8828471357bf0416593b51b, is 28687c30a5ebf16a241b170fa11670bfd2e297a5a8d7d65fb3b0410ccdd3f074.
+// Of b7cc18ba84fb7753ba4c05620088974f, is 697e93133ff2bdace7e120bdaca4213fe0bc4f55cc4127ef6327cda38d97da8f.
