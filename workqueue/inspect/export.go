@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -25,10 +26,18 @@ type ExportedItem struct {
 	Step         string
 	Result       []byte // valid until yield returns
 	ContentType  string // empty means JSON
+	Large        *LargeResult
 	ErrorCode    string
 	ErrorMessage string
 	Accepted     bool   // each of its failures is
 	Payload      []byte // JSON, when it was asked for; valid until yield returns
+}
+
+// LargeResult is a result that did not fit a message. Package results has it; in its place stands a JSON object with its
+// bytes and its SHA-256.
+type LargeResult struct {
+	ID          uuid.UUID
+	ContentType string
 }
 
 // ExportRequest says which items of a run are exported, and whose parts.
