@@ -36,68 +36,6 @@ func expected(pattern string) access.Role {
 	}
 }
 
-// ownOrigin stands for the origin of the server, whose port changes.
-const ownOrigin = "own origin"
-
-// credential is a way to say who one is, and the role that comes of it; None where it must come to nothing.
-type credential struct {
-	headers []string
-	role    access.Role
-	reads   access.Role // what it may do when nothing is changed, if that is another role
-}
-
-// credentials are all kinds of them.
-func (b *lockedBench) credentials() map[string]credential {
-	b.Helper()
-	bearer := func(secret string) []string { return []string{"Authorization", "Bearer " + secret} }
-	kinds := map[string]credential{
-		"nobody":        {role: access.None},
-		"expired":       {headers: bearer(b.token("old", access.Admin, -1).secret), role: access.None},
-		"unknown":       {headers: bearer(access.NewSecret()), role: access.None},
-		"garbage":       {headers: bearer("tr_garbage' OR 1=1 --"), role: access.None},
-		"empty":         {headers: []string{"Authorization", "Bearer "}, role: access.None},
-		"basic":         {headers: []string{"Authorization", "Basic YWRtaW46YWRtaW4="}, role: access.None},
-		"false cookie":  {headers: []string{"Cookie", "tranche_session=" + access.NewSecret()}, role: access.None},
-		"actor's claim": {headers: []string{kernel.ActorHeader, "ann"}, role: access.None},
-	}
-	gone := b.token("gone", access.Admin, 0)
-	wasThere := b.logIn(gone.secret).headers()
-	if _, err := identity.New(b.store).RevokeToken(b.Context(), gone.ID.String(), "the test"); err != nil {
-		b.Fatal(err)
-	}
-	kinds["revoked"] = credential{headers: bearer(gone.secret), role: access.None}
-	kinds["cookie of a revoked token"] = credential{headers: append(wasThere, "Sec-Fetch-Site", "same-origin"),
-		role: access.None}
-	for _, role := range access.Roles() {
-		secret := b.token("the "+string(role), role, time.Hour).secret
-		cookie := b.logIn(secret).headers()
-		kinds[string(role)] = credential{headers: bearer(secret), role: role}
-		kinds["cookie of "+string(role)] = credential{
-			headers: slices.Concat(cookie, []string{"Sec-Fetch-Site", "same-origin"}), role: role}
-		kinds["cookie of "+string(role)+", old browser"] = credential{
-			headers: slices.Concat(cookie, []string{"Origin", ownOrigin}), role: role}
-		kinds["cookie of "+string(role)+", no browser"] = credential{headers: cookie, role: access.None, reads: role}
-		kinds["cookie of "+string(role)+", foreign origin"] = credential{
-			headers: slices.Concat(cookie, []string{"Origin", "https://evil.example"}), role: access.None, reads: role}
-		kinds["cookie of "+string(role)+", foreign page"] = credential{
-			headers: slices.Concat(cookie, []string{"Sec-Fetch-Site", "cross-site"}), role: access.None}
-		kinds["cookie of "+string(role)+", other port"] = credential{
-			headers: slices.Concat(cookie, []string{"Sec-Fetch-Site", "same-site"}), role: access.None}
-	}
-	return kinds
-}
-
-// concrete puts something into the path of a route.
-func concrete(pattern string) (method, path string) {
-	method, path, ok := strings.Cut(pattern, " ")
-	if !ok {
-		method, path = http.MethodGet, pattern
-	}
-	path = strings.NewReplacer("{run}", "it", "{key}", "1", "{version}", "1", "{id}", "9999", "{name}", "nothing",
-		"{schema}", "Run.json").Replace(path)
-	return method, path
-}
-
 // PROOF: who may do what, 2 and 3.
 // Who may do what: every way into the server, with every kind of credential. A route that is new is in it by itself,
 // and fails it until it says which role it needs.
@@ -105,8 +43,8 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start("name=it")
-	routes := b.routes()
-	kinds := b.locked().credentials()
+	routes := routesOf(b)
+	kinds := credentialsOf(b.locked())
 	b.locked() // one that remembers nobody
 	allowed := 0
 	for _, route := range routes {
@@ -117,71 +55,12 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 			continue // open to all; logging out would end the sessions of the others
 		}
 		for name, kind := range kinds {
-			allowed += b.knock(route, name, kind)
+			allowed += knock(b, route, name, kind)
 		}
 	}
 	if len(routes) < 50 || allowed < 300 {
 		t.Errorf("%d routes let %d requests in; the matrix looks in the wrong place", len(routes), allowed)
 	}
-}
-
-// knock tries one field of the matrix, and returns 1 when it was let in.
-func (b *bench) knock(route kernel.Route, name string, kind credential) int {
-	b.Helper()
-	method, path := concrete(route.Pattern)
-	changes := method != http.MethodGet
-	role := kind.role
-	if !changes && kind.reads != "" {
-		role = kind.reads
-	}
-	headers := slices.Clone(kind.headers)
-	if i := slices.Index(headers, ownOrigin); i >= 0 {
-		headers[i] = b.url
-	}
-	answer := b.send(method, path, "", headers...)
-	if answer.StatusCode == http.StatusServiceUnavailable { // a lookup was given up, on a machine that halted
-		answer = b.send(method, path, "", headers...)
-	}
-	in := answer.StatusCode != http.StatusUnauthorized && answer.StatusCode != http.StatusForbidden
-	if in != role.Allows(route.Role) {
-		b.Errorf("%s with %s: %d; want it let in: %v", route.Pattern, name, answer.StatusCode, !in)
-	}
-	challenge := answer.Header.Get("WWW-Authenticate")
-	if answer.StatusCode == http.StatusUnauthorized && !strings.HasPrefix(challenge, "Bearer") {
-		b.Errorf("%s with %s: 401 without a challenge", route.Pattern, name)
-	}
-	if answer.StatusCode >= http.StatusInternalServerError {
-		b.Errorf("%s with %s: %d", route.Pattern, name, answer.StatusCode)
-	}
-	if in {
-		return 1
-	}
-	return 0
-}
-
-// routes lists all routes of the server, and holds them against its description.
-func (b *bench) routes() []kernel.Route {
-	b.Helper()
-	routes := b.server.Routes()
-	patterns := map[string]bool{}
-	for _, r := range routes {
-		patterns[r.Pattern] = true
-	}
-	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
-	var described struct {
-		Paths map[string]map[string]any `json:"paths"`
-	}
-	if err := json.Unmarshal(text, &described); err != nil {
-		b.Fatal(err)
-	}
-	for path, methods := range described.Paths {
-		for method := range maps.Keys(methods) {
-			if pattern := strings.ToUpper(method) + " " + api.Prefix + path; !patterns[pattern] {
-				b.Errorf("%s is described and no route", pattern)
-			}
-		}
-	}
-	return routes
 }
 
 // A refusal says what is missing, and where to get it; never more.
@@ -290,3 +169,124 @@ func TestSecretsStayInTheirPlace(t *testing.T) {
 		}
 	}
 }
+
+// credential is a way to say who one is, and the role that comes of it; None where it must come to nothing.
+type credential struct {
+	headers []string
+	role    access.Role
+	reads   access.Role // what it may do when nothing is changed, if that is another role
+}
+
+// credentialsOf are all kinds of them.
+func credentialsOf(b *lockedBench) map[string]credential {
+	b.Helper()
+	bearer := func(secret string) []string { return []string{"Authorization", "Bearer " + secret} }
+	kinds := map[string]credential{
+		"nobody":        {role: access.None},
+		"expired":       {headers: bearer(b.token("old", access.Admin, -1).secret), role: access.None},
+		"unknown":       {headers: bearer(access.NewSecret()), role: access.None},
+		"garbage":       {headers: bearer("tr_garbage' OR 1=1 --"), role: access.None},
+		"empty":         {headers: []string{"Authorization", "Bearer "}, role: access.None},
+		"basic":         {headers: []string{"Authorization", "Basic YWRtaW46YWRtaW4="}, role: access.None},
+		"false cookie":  {headers: []string{"Cookie", "tranche_session=" + access.NewSecret()}, role: access.None},
+		"actor's claim": {headers: []string{kernel.ActorHeader, "ann"}, role: access.None},
+	}
+	gone := b.token("gone", access.Admin, 0)
+	wasThere := b.logIn(gone.secret).headers()
+	if _, err := identity.New(b.store).RevokeToken(b.Context(), gone.ID.String(), "the test"); err != nil {
+		b.Fatal(err)
+	}
+	kinds["revoked"] = credential{headers: bearer(gone.secret), role: access.None}
+	kinds["cookie of a revoked token"] = credential{headers: append(wasThere, "Sec-Fetch-Site", "same-origin"),
+		role: access.None}
+	for _, role := range access.Roles() {
+		secret := b.token("the "+string(role), role, time.Hour).secret
+		cookie := b.logIn(secret).headers()
+		kinds[string(role)] = credential{headers: bearer(secret), role: role}
+		kinds["cookie of "+string(role)] = credential{
+			headers: slices.Concat(cookie, []string{"Sec-Fetch-Site", "same-origin"}), role: role}
+		kinds["cookie of "+string(role)+", old browser"] = credential{
+			headers: slices.Concat(cookie, []string{"Origin", ownOrigin}), role: role}
+		kinds["cookie of "+string(role)+", no browser"] = credential{headers: cookie, role: access.None, reads: role}
+		kinds["cookie of "+string(role)+", foreign origin"] = credential{
+			headers: slices.Concat(cookie, []string{"Origin", "https://evil.example"}), role: access.None, reads: role}
+		kinds["cookie of "+string(role)+", foreign page"] = credential{
+			headers: slices.Concat(cookie, []string{"Sec-Fetch-Site", "cross-site"}), role: access.None}
+		kinds["cookie of "+string(role)+", other port"] = credential{
+			headers: slices.Concat(cookie, []string{"Sec-Fetch-Site", "same-site"}), role: access.None}
+	}
+	return kinds
+}
+
+// knock tries one field of the matrix, and returns 1 when it was let in.
+func knock(b *bench, route kernel.Route, name string, kind credential) int {
+	b.Helper()
+	method, path := concrete(route.Pattern)
+	changes := method != http.MethodGet
+	role := kind.role
+	if !changes && kind.reads != "" {
+		role = kind.reads
+	}
+	headers := slices.Clone(kind.headers)
+	if i := slices.Index(headers, ownOrigin); i >= 0 {
+		headers[i] = b.url
+	}
+	answer := b.send(method, path, "", headers...)
+	if answer.StatusCode == http.StatusServiceUnavailable { // a lookup was given up, on a machine that halted
+		answer = b.send(method, path, "", headers...)
+	}
+	in := answer.StatusCode != http.StatusUnauthorized && answer.StatusCode != http.StatusForbidden
+	if in != role.Allows(route.Role) {
+		b.Errorf("%s with %s: %d; want it let in: %v", route.Pattern, name, answer.StatusCode, !in)
+	}
+	challenge := answer.Header.Get("WWW-Authenticate")
+	if answer.StatusCode == http.StatusUnauthorized && !strings.HasPrefix(challenge, "Bearer") {
+		b.Errorf("%s with %s: 401 without a challenge", route.Pattern, name)
+	}
+	if answer.StatusCode >= http.StatusInternalServerError {
+		b.Errorf("%s with %s: %d", route.Pattern, name, answer.StatusCode)
+	}
+	if in {
+		return 1
+	}
+	return 0
+}
+
+// routesOf lists all routes of the server, and holds them against its description.
+func routesOf(b *bench) []kernel.Route {
+	b.Helper()
+	routes := b.server.Routes()
+	patterns := map[string]bool{}
+	for _, r := range routes {
+		patterns[r.Pattern] = true
+	}
+	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
+	var described struct {
+		Paths map[string]map[string]any `json:"paths"`
+	}
+	if err := json.Unmarshal(text, &described); err != nil {
+		b.Fatal(err)
+	}
+	for path, methods := range described.Paths {
+		for method := range maps.Keys(methods) {
+			if pattern := strings.ToUpper(method) + " " + api.Prefix + path; !patterns[pattern] {
+				b.Errorf("%s is described and no route", pattern)
+			}
+		}
+	}
+	return routes
+}
+
+// concrete puts something into the path of a route.
+func concrete(pattern string) (method, path string) {
+	method, path, ok := strings.Cut(pattern, " ")
+	if !ok {
+		method, path = http.MethodGet, pattern
+	}
+	path = strings.NewReplacer("{run}", "it", "{key}", "1", "{version}", "1", "{id}", "9999", "{name}", "nothing",
+		"{schema}", "Run.json").Replace(path)
+	return method, path
+}
+
+// ownOrigin stands for the origin of the server, whose port changes.
+const ownOrigin = "own origin"

@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
@@ -16,38 +15,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
-
-// openStream opens a stream of events, and sends how long it lasted from the moment that is sent to it.
-func (b *bench) openStream(at string, header ...string) (opened bool, ended <-chan time.Time) {
-	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, at+api.Prefix+"/runs/it/events", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	answer, err := http.DefaultTransport.RoundTrip(req) //nolint:bodyclose // it is, when the stream has ended
-	if err != nil {
-		b.Fatal(err)
-	}
-	if answer.StatusCode != http.StatusOK {
-		b.Logf("%s answers %s", at, answer.Status)
-		_ = answer.Body.Close()
-		return false, nil
-	}
-	lines := bufio.NewReader(answer.Body)
-	if _, err := lines.ReadString('\n'); err != nil { // the first event
-		b.Fatal(err)
-	}
-	end := make(chan time.Time, 1)
-	go func() {
-		defer func() { _ = answer.Body.Close() }()
-		_, _ = io.Copy(io.Discard, lines)
-		end <- time.Now()
-	}()
-	return true, end
-}
 
 // PROOF: who may do what, 4 and 7.
 // A revoked token is of no use within five seconds: on the node that was told and on another, for new requests and for

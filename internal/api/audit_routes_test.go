@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
@@ -18,14 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
-
-// mutation is a use of an operation that changes something, and the audit row that it must leave. What begins or ends
-// with it has nothing before or after.
-type mutation struct {
-	op, path, body string // the path with what its parameters mean here
-	action         string
-	before, after  string // a part of what the row says was there, and is there now
-}
 
 // secretHere stands for the secret of the token that the test has.
 const secretHere = "SECRET"
@@ -153,16 +144,24 @@ func TestEveryMutationIsAudited(t *testing.T) {
 		covered[m.op] = true
 		method, _, _ := strings.Cut(m.op, " ")
 		m.body = strings.ReplaceAll(m.body, secretHere, secret)
-		b.mutate(method, m, secret)
+		mutate(b, method, m, secret)
 	}
-	for _, op := range b.mutatingOperations("Authorization", "Bearer "+secret) {
+	for _, op := range mutatingOperations(b, "Authorization", "Bearer "+secret) {
 		if !covered[op] && !slices.Contains(unaudited(), op) {
 			t.Errorf("%s is in no test of the audit log; add it to mutations", op)
 		}
 	}
 }
 
-func (b *bench) mutate(method string, m mutation, secret string) {
+// mutation is a use of an operation that changes something, and the audit row that it must leave. What begins or ends
+// with it has nothing before or after.
+type mutation struct {
+	op, path, body string // the path with what its parameters mean here
+	action         string
+	before, after  string // a part of what the row says was there, and is there now
+}
+
+func mutate(b *bench, method string, m mutation, secret string) {
 	b.Helper()
 	kind := "application/json"
 	if slices.Contains([]string{"POST /plans", "POST /schedules", "POST /collectors", "POST /runs",
@@ -173,10 +172,10 @@ func (b *bench) mutate(method string, m mutation, secret string) {
 	if m.op == "DELETE /session" {
 		headers = append(b.logIn(secret).headers(), "Sec-Fetch-Site", "same-origin")
 	}
-	last := b.lastAudit()
+	last := lastAudit(b)
 	wrong := m.path + map[bool]string{true: "&", false: "?"}[strings.Contains(m.path, "?")] + "wrong=1"
 	if code, text := b.ask(method, api.Prefix+wrong, strings.NewReader("\x00"), headers...); code < 400 ||
-		b.lastAudit() != last {
+		lastAudit(b) != last {
 		b.Errorf("%s %s, made wrong on purpose: %d %s; want a refusal without an audit row", method, m.path, code, text)
 	}
 	code, text := b.ask(method, api.Prefix+m.path, strings.NewReader(m.body), headers...)
@@ -204,7 +203,7 @@ func (b *bench) mutate(method string, m mutation, secret string) {
 	}
 }
 
-func (b *bench) lastAudit() (id int64) {
+func lastAudit(b *bench) (id int64) {
 	b.Helper()
 	if err := b.pool.QueryRow(b.Context(), `SELECT coalesce(max(id), 0) FROM audit_log`).Scan(&id); err != nil {
 		b.Fatal(err)
@@ -212,11 +211,8 @@ func (b *bench) lastAudit() (id int64) {
 	return id
 }
 
-// keepsNothing tells operations that read what they are sent, and change nothing.
-func keepsNothing(path string) bool { return path == "/items/preview" || path == "/schedules/preview" }
-
 // mutatingOperations are those of the description that are not GETs, like "POST /runs".
-func (b *bench) mutatingOperations(header ...string) (all []string) {
+func mutatingOperations(b *bench, header ...string) (all []string) {
 	b.Helper()
 	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil, header...)
 	var described struct {
@@ -237,3 +233,6 @@ func (b *bench) mutatingOperations(header ...string) (all []string) {
 	}
 	return all
 }
+
+// keepsNothing tells operations that read what they are sent, and change nothing.
+func keepsNothing(path string) bool { return path == "/items/preview" || path == "/schedules/preview" }

@@ -1,8 +1,6 @@
 package api_test
 
 import (
-	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,26 +9,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/api"
 )
-
-// stalled begins a request with a body, and sends no more of that than the begin.
-func (b *bench) stalled(path, size, begin string) net.Conn {
-	b.Helper()
-	host := strings.TrimPrefix(b.url, "http://")
-	c, err := net.Dial("tcp", host)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = c.Close() })
-	kind := "Content-Type: application/json\r\n"
-	if strings.Contains(size, "Content-Type") {
-		kind = ""
-	}
-	if _, err := io.WriteString(c, "POST "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+
-		"\r\n"+kind+size+"\r\n\r\n"+begin); err != nil {
-		b.Fatal(err)
-	}
-	return c
-}
 
 // PROOF: who may do what, 19.
 // Bodies that are held as a whole are held together up to a bound. What they say of their length takes no room, what

@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -9,62 +8,10 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/collectors"
-	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 const collectorNotify = "name: notify # customers\nendpoint: echo\nmin_size: 3\nmax_age: 1h\n"
-
-// collect makes a collector.
-func (b *bench) collect(text string) (out collector.AppliedCollector) {
-	b.Helper()
-	b.post("/collectors?name=named", text, &out)
-	return out
-}
-
-// post sends a text, and reads the answer.
-func (b *bench) post(path, text string, out any) {
-	b.Helper()
-	code, answer := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type",
-		contentTypeOf(text), kernel.ActorHeader, "ann")
-	if err := json.Unmarshal(answer, out); err != nil || code != http.StatusOK {
-		b.Fatalf("POST %s: %d %s, %v", path, code, answer, err)
-	}
-}
-
-func contentTypeOf(text string) string {
-	if strings.HasPrefix(text, "{") {
-		return "application/json"
-	}
-	return "application/yaml"
-}
-
-// park has the operations of a key parked, as after their last try.
-func (b *bench) park(collector, key, code string) {
-	b.Helper()
-	for _, sql := range []string{
-		`UPDATE collector_op SET parked_at = clock_timestamp(), attempts = 5, error_code = $3, error_message = 'no' ||
-		chr(27) || '[2J', not_before = clock_timestamp(), failed_first = clock_timestamp(), failed_last = clock_timestamp()
-		WHERE key = $2 AND collector = (SELECT id FROM collector WHERE name = $1)`,
-		`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL
-		WHERE key = $2 AND $3 <> '' AND collector = (SELECT id FROM collector WHERE name = $1)`,
-	} {
-		if tag, err := b.pool.Exec(b.Context(), sql, collector, key, code); err != nil || tag.RowsAffected() == 0 {
-			b.Fatal(tag, err)
-		}
-	}
-}
-
-// parking makes a collector of that name with two operations that are parked, of keys a and b.
-func (b *bench) parking() {
-	b.Helper()
-	b.collect("name: parking\nendpoint: echo\n")
-	var added collectors.AddedOperations
-	for _, key := range []string{"a", "b"} {
-		b.post("/collectors/parking/ops", `{"id":"`+key+`1","key":"`+key+`","payload":1}`, &added)
-		b.park("parking", key, "GONE")
-	}
-}
 
 func TestTheWayOfACollector(t *testing.T) {
 	t.Parallel()

@@ -2,18 +2,14 @@ package api_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/collectors"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/workqueue/collector"
@@ -73,44 +69,6 @@ func TestOperationsReachTheirService(t *testing.T) {
 	e.change(http.MethodPost, "/collectors/ledger/requeue", `{"ids":["op-13"]}`, nil)
 	e.untilCollected("ledger", func(c *collector.CollectorView) bool { return c.Keys == 0 })
 	service.check(t, 30, 13, 3)
-}
-
-// change sends something, and reads the answer into out, unless that is nil.
-func (e *engine) change(method, path, text string, out any) {
-	e.Helper()
-	req, err := http.NewRequestWithContext(e.Context(), method, e.url+api.Prefix+path, strings.NewReader(text))
-	if err != nil {
-		e.Fatal(err)
-	}
-	req.Header.Set("Content-Type", contentTypeOf(text))
-	answer, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		e.Fatal(err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	body, err := io.ReadAll(answer.Body)
-	if err == nil && out != nil {
-		err = json.Unmarshal(body, out)
-	}
-	if err != nil || answer.StatusCode != http.StatusOK {
-		e.Fatalf("%s %s: %d %s, %v", method, path, answer.StatusCode, body, err)
-	}
-}
-
-// untilCollected polls a collector until it is as wanted.
-func (e *engine) untilCollected(name string, is func(*collector.CollectorView) bool) *collector.CollectorView {
-	e.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		var view collector.CollectorView
-		e.get("/collectors/"+name, &view)
-		if is(&view) {
-			return &view
-		}
-		if time.Now().After(deadline) {
-			e.Fatalf("it does not come about: %+v", view)
-		}
-		wait(e.Context(), 20*time.Millisecond)
-	}
 }
 
 // booking is a service that cannot do one number.

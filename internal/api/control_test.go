@@ -1,28 +1,9 @@
 package api_test
 
 import (
-	"net/http"
 	"strings"
 	"testing"
-
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
 )
-
-// says posts a body and wants an answer that holds all the parts.
-func (b *bench) says(status int, path, body string, parts ...string) {
-	b.Helper()
-	code, text := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
-		kernel.ActorHeader, "ann")
-	if code != status {
-		b.Errorf("POST %s: %d %s; want %d", path, code, text, status)
-	}
-	for _, part := range parts {
-		if !strings.Contains(string(text), part) {
-			b.Errorf("POST %s does not say %s: %s", path, part, text)
-		}
-	}
-}
 
 func TestControl(t *testing.T) {
 	t.Parallel()

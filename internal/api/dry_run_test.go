@@ -17,30 +17,6 @@ import (
 	"github.com/tranchehq/tranche/internal/api/starts"
 )
 
-// asked is the status and the problem of an answer, without what only a run that was made can tell.
-func (b *bench) asked(path, body string, header ...string) (int, string, []byte) {
-	b.Helper()
-	code, text := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), header...)
-	var p problem
-	if code >= 400 && json.Unmarshal(text, &p) != nil {
-		b.Fatalf("%s: %s", path, text)
-	}
-	return code, p.Detail, text
-}
-
-// stored counts what a dry run must not leave behind.
-func (b *bench) stored() (n int) {
-	b.Helper()
-	err := b.pool.QueryRow(b.Context(), `SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_queue)
-		+ (SELECT count(*) FROM run_step) + (SELECT count(*) FROM work_block) + (SELECT count(*) FROM audit_log)
-		+ (SELECT count(*) FROM tracker_batch) + (SELECT count(*) FROM endpoint_pace)
-		+ (SELECT count(*) FROM run_event)`).Scan(&n)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
 func parquetFile(t *testing.T, ids ...string) string {
 	t.Helper()
 	type row struct {

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/explain"
@@ -107,42 +105,5 @@ func TestExplanationsAddUpUnderChaos(t *testing.T) {
 	t.Logf("%d explanations, %v", asked, reasons)
 	if asked < 20 || len(reasons) < 5 {
 		t.Errorf("%d explanations saw only %v", asked, reasons)
-	}
-}
-
-// throughTheAPI asks for all explanations there are, as people do.
-func (e *engine) throughTheAPI(run workqueue.RunID) {
-	e.Helper()
-	e.explain(run, "")
-	e.explain(run, "C17")
-	var endpoint explain.EndpointExplanation
-	e.get("/endpoints/count/explain", &endpoint)
-	e.answersAll(endpoint.Groups, endpoint.Missing)
-}
-
-// anotherNode runs for a moment, and is then forgotten by its session as if it had been killed.
-func (e *engine) anotherNode(ctx context.Context) {
-	nc := e.conn()
-	node, err := orchestrator.New(e.store, nc, orchestrator.Config{Version: "test", Host: "there", Grace: time.Second,
-		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
-	if err != nil {
-		e.Error(err)
-		return
-	}
-	stop := e.keep(node.Run)
-	wait(ctx, time.Second)
-	_, err = e.pool.Exec(context.WithoutCancel(ctx),
-		`UPDATE node_session SET expires_at = clock_timestamp() WHERE id = $1`, node.Session())
-	if err != nil {
-		e.Error(err)
-	}
-	nc.Close()
-	stop()
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }

@@ -1,12 +1,8 @@
 package api_test
 
 import (
-	"encoding/json"
-	"net/http"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
@@ -37,28 +33,4 @@ func TestWhatIsSaidOfConditions(t *testing.T) {
 	b.want("/health/back", `{"kind":"dead_letters"}`, 200, `"unchanged":false`)
 	b.want("/health/back", `{"kind":"dead_letters"}`, 200, `"unchanged":true`)
 	b.told(1, 0)
-}
-
-// told wants so many dead letters' conditions to be told, and to be put aside.
-func (b *bench) told(open, aside int) {
-	b.Helper()
-	code, text := b.ask(http.MethodGet, api.Prefix+"/health", nil)
-	var h admin.Health
-	if err := json.Unmarshal(text, &h); err != nil || code != http.StatusOK {
-		b.Fatalf("%d %s", code, text)
-	}
-	var found [2]int
-	for i := range h.Conditions {
-		if h.Conditions[i].Kind == "dead_letters" {
-			found[0]++
-		}
-	}
-	for i := range h.Aside {
-		if h.Aside[i].Kind == "dead_letters" {
-			found[1]++
-		}
-	}
-	if found != [2]int{open, aside} {
-		b.Errorf("%v are told and put aside; want %d and %d: %s", found, open, aside, text)
-	}
 }

@@ -20,49 +20,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// sendKeyed posts with an idempotency key.
-func (b *bench) sendKeyed(key, path string, body io.Reader, header ...string) (gotten, string) {
-	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+api.Prefix+path, body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	req.Header.Set(kernel.IdempotencyHeader, key)
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	answer, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return gotten{answer.StatusCode, answer.Header}, string(text)
-}
-
-// sent fails the test unless the answer is as it should be.
-func (b *bench) sent(status int, replayed bool, want, key, path, body string, header ...string) string {
-	b.Helper()
-	answer, text := b.sendKeyed(key, path, strings.NewReader(body), header...)
-	if answer.StatusCode != status || !strings.Contains(text, want) ||
-		(answer.Header.Get(kernel.ReplayedHeader) == "true") != replayed {
-		b.Errorf("%s %s: %d %v %s; want %d, replayed %t, %s", key, path, answer.StatusCode, answer.Header, text, status,
-			replayed, want)
-	}
-	return text
-}
-
-func (b *bench) counted(statement string, args ...any) (n int) {
-	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), statement, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
 func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -2,10 +2,7 @@ package api_test
 
 import (
 	"fmt"
-	"net/http/httptest"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,57 +10,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
-
-// withSource makes the bench one whose node knows a source called ledger, and runs statements in it.
-func (b *bench) withSource(limits string, statements ...string) {
-	b.Helper()
-	dsn := testenv.EmptyDatabase(b)
-	pool := testenv.Connect(b, dsn)
-	for _, s := range statements {
-		if _, err := pool.Exec(b.Context(), s); err != nil {
-			b.Fatal(err)
-		}
-	}
-	dir := b.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "dsn"), []byte(dsn), 0o600); err != nil {
-		b.Fatal(err)
-	}
-	text := "sources: {ledger: {dsn: {file: dsn}, allow_superuser: true" + limits + "}}"
-	known, err := connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.serveWith(testenv.Conn(b, testenv.NATS(b)), api.Config{Connections: known})
-}
-
-func (b *bench) serveWith(nc *nats.Conn, config api.Config) {
-	b.Helper()
-	server, err := api.New(b.store, b.engine, nc, config)
-	if err != nil {
-		b.Fatal(err)
-	}
-	web := httptest.NewServer(server.Handler())
-	b.Cleanup(web.Close)
-	b.url = web.URL
-}
 
 // query starts a run of a query's rows.
 func query(text string) string {
 	return "/runs?" + url.Values{"endpoint": {"echo"}, "sql": {text}, "sql_source": {"ledger"}}.Encode()
-}
-
-// payloads are the items of the only run.
-func (b *bench) payloads() (all []string) {
-	b.Helper()
-	err := b.pool.QueryRow(b.Context(),
-		`SELECT coalesce(array_agg(item_key || ' ' || payload ORDER BY ordinal), '{}') FROM work_queue`).Scan(&all)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return all
 }
 
 func TestStartFromAQuery(t *testing.T) {

@@ -9,15 +9,6 @@ import (
 const schemaOfAccounts = `{"type":"object","required":["id","balance"],"properties":{` +
 	`"balance":{"type":"string","pattern":"^[0-9]+$"}}}`
 
-// startWith is a start whose settings come with the items.
-func (b *bench) startWith(settings, items string) (int, string) {
-	b.Helper()
-	const begin = "--x\r\nContent-Disposition: form-data; name="
-	body := begin + "run\r\n\r\n" + settings + "\r\n" + begin + "items\r\n\r\n" + items + "\r\n--x--\r\n"
-	status, _, text := b.asked("/runs", body, "Content-Type", "multipart/form-data; boundary=x")
-	return status, string(text)
-}
-
 func TestItemsThatDoNotFitAreRefusedTogether(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

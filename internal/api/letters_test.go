@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -18,59 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
-
-// bury stores a dead letter and returns its id.
-func (b *bench) bury(endpoint string, letter deadletter.DeadLetter) workqueue.LetterID {
-	b.Helper()
-	letter.MsgID, letter.Endpoint = uuid.NewString(), endpoint
-	if letter.Cause == "" {
-		letter.Cause = "handler_error"
-	}
-	if isNew, err := deadletter.New(b.store).Bury(b.Context(), letter); err != nil || !isNew {
-		b.Fatal(isNew, err)
-	}
-	page, err := deadletter.New(b.store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1})
-	if err != nil || len(page.Letters) != 1 {
-		b.Fatal(page, err)
-	}
-	return page.Letters[0].ID
-}
-
-// stray quarantines a message and returns its id.
-func (b *bench) stray(q deadletter.Quarantined) int64 {
-	b.Helper()
-	if err := deadletter.New(b.store).Quarantine(b.Context(), q); err != nil {
-		b.Fatal(err)
-	}
-	page, err := deadletter.New(b.store).QuarantinedMessages(b.Context(), deadletter.QuarantineFilter{Limit: 1})
-	if err != nil || len(page.Messages) != 1 {
-		b.Fatal(page, err)
-	}
-	return page.Messages[0].ID
-}
-
-// read asks for a document.
-func read[T any](b *bench, path string) T {
-	b.Helper()
-	code, text := b.ask(http.MethodGet, api.Prefix+path, nil)
-	var out T
-	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
-		b.Fatalf("GET %s: %d %s", path, code, text)
-	}
-	return out
-}
-
-// change posts a document.
-func change[T any](b *bench, path, body string) T {
-	b.Helper()
-	code, text := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
-		kernel.ActorHeader, "ann")
-	var out T
-	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
-		b.Fatalf("POST %s: %d %s", path, code, text)
-	}
-	return out
-}
 
 func TestTheWayOfADeadLetter(t *testing.T) {
 	t.Parallel()

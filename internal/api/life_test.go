@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -24,11 +23,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
-)
-
-const (
-	silence  = 150 * time.Millisecond // of which a sender's end comes
-	patience = time.Second            // with callers that are not silent, but may be as slow as the machine
 )
 
 // slowEngine takes several times as long as a caller may be silent, and fails when its context ends.
@@ -64,18 +58,6 @@ func (e slowEngine) Start(
 			return start.Loaded{}, err
 		}
 	}
-}
-
-// Over makes the bench one with another engine and settings.
-func (b *bench) Over(engine api.Engine, nc *nats.Conn, config api.Config) {
-	b.Helper()
-	server, err := api.New(b.store, engine, nc, config)
-	if err != nil {
-		b.Fatal(err)
-	}
-	web := httptest.NewServer(server.Handler())
-	b.Cleanup(web.Close)
-	b.server, b.url = server, web.URL
 }
 
 // Deadlines are about what a caller sends. Work that takes longer than them succeeds.
@@ -259,32 +241,5 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	}
 	if n := b.runs(); n != 0 {
 		t.Errorf("when the API has stopped, %d runs are loading", n)
-	}
-}
-
-func (b *bench) runs() (n int) {
-	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), `SELECT count(*) FROM batchrun`).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	within(t, 20*time.Second, what, holds)
-}
-
-func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	over := time.After(limit)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-over:
-			t.Fatalf("never: %s", what)
-		}
 	}
 }

@@ -1,33 +1,12 @@
 package api_test
 
 import (
-	"context"
 	"net/http"
-	"strconv"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/health"
 )
-
-// measured hands on what it is told, while there is room for it.
-type measured struct{ asked chan string }
-
-func newMeasured() *measured { return &measured{make(chan string, 100)} }
-
-func (*measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	_, _ = w.Write([]byte("tranche_up 1\n"))
-}
-
-func (*measured) Watch(func(context.Context) (*health.Report, error)) {}
-
-func (m *measured) Asked(route, role string, code int) {
-	select {
-	case m.asked <- route + " " + role + " " + strconv.Itoa(code):
-	default:
-	}
-}
 
 // Requests are told apart by the pattern of their route, and by who asked; /metrics is for who may look.
 func TestRequestsAreMeasured(t *testing.T) {

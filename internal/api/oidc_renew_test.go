@@ -13,21 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/identity"
 )
-
-// logInBy logs somebody in whom the provider vouches for.
-func (b *bench) logInBy(p *provider) []string {
-	b.Helper()
-	back, cookie := b.begin(p, "/")
-	answer := b.send(http.MethodGet, back, "", cookie...)
-	browser := cookieOf(answer, "tranche_session")
-	if browser == nil {
-		b.Fatalf("the login is answered %d", answer.StatusCode)
-	}
-	return browser
-}
 
 // PROOF: who may do what, 19.
 // Whatever comes back from no login of ours leaves nothing behind that could be full: who
@@ -126,25 +112,6 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 				t.Errorf("there are %d rows about its end", rows)
 			}
 		})
-	}
-}
-
-// renew has the leader's duty done once.
-func (b *bench) renew() {
-	b.Helper()
-	renewer, err := access.NewRenewer(b.oidc, identity.New(b.store), nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if _, err := renewer.Run(b.Context(), workqueue.Lease{}); err != nil {
-		b.Logf("renewing: %v", err)
-	}
-}
-
-func (b *bench) exec(sql string) {
-	b.Helper()
-	if _, err := b.pool.Exec(b.Context(), sql); err != nil {
-		b.Fatal(err)
 	}
 }
 

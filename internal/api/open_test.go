@@ -1,39 +1,8 @@
 package api_test
 
 import (
-	"encoding/json"
-	"net/http"
-	"strings"
 	"testing"
-
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/starts"
 )
-
-// Open opens a run of the endpoint echo.
-func (b *bench) Open(settings string) (opened starts.Opened) {
-	b.Helper()
-	code, text := b.ask(http.MethodPost, api.Prefix+"/runs/open", strings.NewReader(settings))
-	if err := json.Unmarshal(text, &opened); err != nil || code != http.StatusOK {
-		b.Fatalf("open: %d %s", code, text)
-	}
-	return opened
-}
-
-// want sends a POST and wants a status and texts in the answer.
-func (b *bench) want(path, body string, status int, parts ...string) []byte {
-	b.Helper()
-	code, text := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(body))
-	if code != status {
-		b.Errorf("POST %s: %d %s; want %d", path, code, text, status)
-	}
-	for _, part := range parts {
-		if !strings.Contains(string(text), part) {
-			b.Errorf("POST %s: %s; want %s in it", path, text, part)
-		}
-	}
-	return text
-}
 
 func TestOpenAddAndSeal(t *testing.T) {
 	t.Parallel()
@@ -80,12 +49,4 @@ func TestOpeningIsRefused(t *testing.T) {
 	if n := b.number(`SELECT count(*) FROM batchrun`); n != 0 {
 		t.Errorf("%d runs were opened", n)
 	}
-}
-
-func (b *bench) number(query string, args ...any) (n int) {
-	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), query, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
 }

@@ -18,39 +18,6 @@ import (
 	planstore "github.com/tranchehq/tranche/workqueue/plan"
 )
 
-// apply puts a plan on record.
-func (b *bench) apply(plan, query string) planstore.AppliedPlan {
-	b.Helper()
-	code, text := b.ask(http.MethodPost, api.Prefix+"/plans?"+query, strings.NewReader(plan),
-		"Content-Type", "application/yaml", kernel.ActorHeader, "ann")
-	var out planstore.AppliedPlan
-	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
-		b.Fatalf("apply: %d %s", code, text)
-	}
-	return out
-}
-
-// read gets a document.
-func (b *bench) read(path string, out any) {
-	b.Helper()
-	code, text := b.ask(http.MethodGet, api.Prefix+path, nil)
-	if err := json.Unmarshal(text, out); err != nil || code != http.StatusOK {
-		b.Fatalf("GET %s: %d %s", path, code, text)
-	}
-}
-
-const yearEnd = `name: year-end
-priority: 7
-max_failed: 1.0%
-canary: 2
-steps:
-- name: make
-  endpoint: echo
-  chunk: 100 # a query each
-  rate: 1000
-  retry_codes: [BUSY]
-`
-
 func TestPlansOnRecord(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -115,14 +82,6 @@ func TestABadPlanIsNotPutOnRecord(t *testing.T) {
 	if n := b.count(`SELECT count(*) FROM plan`); n != 0 {
 		t.Errorf("%d plans are on record", n)
 	}
-}
-
-func (b *bench) count(sql string) (n int) {
-	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), sql).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
 }
 
 // A run keeps the version that it started with, and what is laid over it.

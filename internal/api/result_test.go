@@ -3,75 +3,14 @@ package api_test
 import (
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
-
-// answer records a result of each item of a run, by ordinal; nil fails it.
-func (b *bench) answer(run workqueue.RunID, contentType string, result func(workqueue.Ordinal) []byte) {
-	b.Helper()
-	b.answerStep(run, 0, contentType, result)
-}
-
-func (b *bench) answerStep(
-	run workqueue.RunID, step workqueue.Step, contentType string, result func(workqueue.Ordinal) []byte,
-) {
-	b.Helper()
-	claimed, err := dispatch.New(b.store).Claim(b.Context(), dispatch.ClaimRequest{Session: b.engine.session, Run: run,
-		Step: step, MaxSlices: 100, MaxBytes: 1 << 20})
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, s := range claimed.Slices {
-		answer := settle.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
-		for bit := range s.Mask.All() {
-			slot := settle.Slot{Ordinal: s.Block.Ordinal(bit), ContentType: contentType}
-			if slot.Result = result(slot.Ordinal); slot.Result == nil {
-				slot.ContentType, slot.Err = "", &workqueue.SlotError{Code: "E", Message: "no"}
-			}
-			answer.Slots = append(answer.Slots, slot)
-		}
-		if _, err := settle.New(b.store).Record(b.Context(), []settle.Answer{answer}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// gotten is an answer without its body.
-type gotten struct {
-	StatusCode int
-	Header     http.Header
-}
-
-// get asks and hands the whole answer back.
-func (b *bench) get(path string, header ...string) (gotten, string) {
-	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+api.Prefix+path, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	answer, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return gotten{answer.StatusCode, answer.Header}, string(text)
-}
 
 // PROOF: who may do what, 8.
 // Whatever a service has made, its bytes come as a file to be saved, in which nothing runs.

@@ -1,45 +1,16 @@
 package api_test
 
 import (
-	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/internal/api/changes"
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
-
-// retain asks for something about retention, and reads the answer.
-func (b *bench) retain(method, path, body string, status int, out any) string {
-	b.Helper()
-	code, text := b.ask(method, api.Prefix+path, strings.NewReader(body))
-	if code != status {
-		b.Fatalf("%s %s: %d %s; want %d", method, path, code, text, status)
-	}
-	if out != nil {
-		if err := json.Unmarshal(text, out); err != nil {
-			b.Fatal(err)
-		}
-	}
-	return string(text)
-}
-
-// longAgo has a run ended three hours ago, and everybody told.
-func (b *bench) longAgo(run workqueue.RunID) {
-	b.Helper()
-	for _, sql := range []string{`UPDATE batchrun SET finished_at = finished_at - interval '3 hours' WHERE id = $1`,
-		`UPDATE run_event SET published_at = at WHERE run_id = $1`} {
-		if _, err := b.pool.Exec(b.Context(), sql, run); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
 
 // Limits are set and shown; what they would delete is told; and a run that they have deleted is told as one.
 func TestRetention(t *testing.T) {

@@ -18,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/schedules"
 	"github.com/tranchehq/tranche/internal/embedded"
 	scheduling "github.com/tranchehq/tranche/internal/schedules"
@@ -30,16 +29,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/schedule"
 )
-
-const nightly = "cron: 30 2 * * *\nzone: Europe/Berlin\nplan: year-end\nparams: {year: \"{due.year}\"}\n" +
-	"items: {file: \"{due.date}/customers.csv\"}\n"
-
-func (b *bench) schedule(path, text string) (int, string) {
-	b.Helper()
-	code, body := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type", "application/yaml",
-		kernel.ActorHeader, "ann")
-	return code, string(body)
-}
 
 func TestTheWayOfASchedule(t *testing.T) {
 	t.Parallel()

@@ -52,14 +52,6 @@ func TestItemsAreReadAsIsSaid(t *testing.T) {
 	}
 }
 
-// multi is a start whose settings come with the items.
-func (b *bench) multi(want int, settings, items string) {
-	b.Helper()
-	if status, text := b.startWith(settings, items); status != want {
-		b.Errorf("%d %s", status, text)
-	}
-}
-
 func TestReadingThatIsRefusedSaysHow(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -2,35 +2,13 @@ package api_test
 
 import (
 	"bytes"
-	"io"
 	"net"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/workqueue"
 )
-
-// unread asks for something, and takes as little of the answer as there is to take.
-func (b *bench) unread(path, secret string) net.Conn {
-	b.Helper()
-	host := strings.TrimPrefix(b.url, "http://")
-	conn, err := net.Dial("tcp", host)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = conn.Close() })
-	if tcp, ok := conn.(*net.TCPConn); !ok || tcp.SetReadBuffer(4096) != nil {
-		b.Fatal("the buffer of the connection stays as it is")
-	}
-	if _, err := io.WriteString(conn, "GET "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+"\r\nAuthorization: Bearer "+
-		secret+"\r\n\r\n"); err != nil {
-		b.Fatal(err)
-	}
-	return conn
-}
 
 // PROOF: who may do what, 19.
 // Of large answers one viewer who takes none of them has a few under way, and so in memory, however often he asks, and

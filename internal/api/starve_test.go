@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -19,39 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
-
-// lock keeps everybody from reading a table until it is undone: whoever does holds a connection for as long.
-func (b *bench) lock(table string) (undo func()) {
-	b.Helper()
-	tx, err := testenv.Connect(b, b.pool.Config().ConnString()).Begin(b.Context())
-	if err == nil {
-		_, err = tx.Exec(b.Context(), `LOCK TABLE `+pgx.Identifier{table}.Sanitize()+` IN ACCESS EXCLUSIVE MODE`)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	return func() { _ = tx.Rollback(context.WithoutCancel(b.Context())) } // it is over at the end of the test in any case
-}
-
-// crowd asks for something many times at once, and sends what is answered.
-func (b *bench) crowd(many int, path, secret string) <-chan *head {
-	answers := make(chan *head, many)
-	for range many {
-		go func() {
-			req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+path, http.NoBody)
-			if err != nil {
-				b.Error(err)
-				return
-			}
-			req.Header.Set("Authorization", "Bearer "+secret)
-			if answer, err := http.DefaultTransport.RoundTrip(req); err == nil {
-				_ = answer.Body.Close() // what is not read is broken off
-				answers <- &head{answer.StatusCode, answer.Header, nil}
-			}
-		}()
-	}
-	return answers
-}
 
 // PROOF: who may do what, 19.
 // However often a viewer asks for all of a run, most are told to come back, and there are
@@ -162,26 +127,6 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	for range cap(answers) {
 		if answer := <-answers; answer.StatusCode != http.StatusUnauthorized {
 			t.Errorf("a request of the token that was revoked is answered %d", answer.StatusCode)
-		}
-	}
-}
-
-// until asks the database until it says yes.
-func (b *bench) until(what, sql string, args ...any) {
-	b.Helper()
-	deadline, tick := time.After(30*time.Second), time.NewTicker(20*time.Millisecond)
-	defer tick.Stop()
-	for yes := false; ; {
-		if err := b.pool.QueryRow(b.Context(), sql, args...).Scan(&yes); err != nil {
-			b.Fatal(err)
-		}
-		if yes {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			b.Fatalf("waited in vain until %s", what)
 		}
 	}
 }

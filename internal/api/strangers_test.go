@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bufio"
 	"net"
 	"net/http"
 	"strings"
@@ -11,19 +10,6 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 )
-
-// answered waits for the answer that comes on a connection, and leaves its body there.
-func (b *bench) answered(conn net.Conn) *head {
-	b.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		b.Fatal(err)
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // that would read all of it
-	if err != nil {
-		b.Fatalf("nobody answers: %v", err)
-	}
-	return &head{answer.StatusCode, answer.Header, nil}
-}
 
 const unsentLogIn = "Content-Type: application/json\r\nContent-Length: 100"
 

@@ -2,33 +2,14 @@ package api_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
 )
-
-// tracked asks the tracker service and reads what it answers.
-func (b *bench) tracked(method, path, body string, status int, into any) {
-	b.Helper()
-	code, text := b.ask(method, api.Prefix+"/trackers"+path, strings.NewReader(body), "Content-Type", "application/json",
-		kernel.ActorHeader, "ann")
-	if code != status {
-		b.Fatalf("%s %s: %d %s; want %d", method, path, code, text, status)
-	}
-	if into != nil {
-		if err := json.Unmarshal(text, into); err != nil {
-			b.Fatalf("%s %s: %v in %s", method, path, err, text)
-		}
-	}
-}
 
 // The whole way of a batch over HTTP.
 func TestTrackers(t *testing.T) {
@@ -85,29 +66,6 @@ func TestTrackers(t *testing.T) {
 	}
 	b.tracked(http.MethodDelete, at, "", http.StatusOK, nil)
 	b.tracked(http.MethodGet, at, "", http.StatusNotFound, nil)
-}
-
-// ackTwice acknowledges the last seven items, each by two callers at the same time: one call is told of the end.
-func (b *bench) ackTwice(batch string) {
-	b.Helper()
-	var told, newly atomic.Int64
-	var all sync.WaitGroup
-	for i := range 14 {
-		all.Go(func() {
-			var acked fanout.BatchesAcked
-			code, text, err := b.tryAsk(http.MethodPost, api.Prefix+"/trackers/ack",
-				strings.NewReader(fmt.Sprintf(`{"ids":["%s:1:%d"]}`, batch, 1+i/2)), "Content-Type", "application/json")
-			if err != nil || code != http.StatusOK || json.Unmarshal(text, &acked) != nil {
-				b.Errorf("%d %s, %v", code, text, err)
-			}
-			newly.Add(acked.Newly)
-			told.Add(int64(len(acked.CompletedBatches)))
-		})
-	}
-	all.Wait()
-	if told.Load() != 1 || newly.Load() != 7 {
-		b.Errorf("%d calls were told of the end, and %d items were new", told.Load(), newly.Load())
-	}
 }
 
 // A problem of the tracker service has a code in its type, and points at the text that is wrong.

@@ -1,10 +1,7 @@
 package api_test
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -13,42 +10,6 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 )
-
-// trickle sends a body in pieces, one after each pause, and returns the answer. The sender goes on until there is one.
-func (b *bench) trickle(path, header, body string, piece int, pause time.Duration) (status int, text string) {
-	b.Helper()
-	conn := b.stalled(path, header+fmt.Sprintf("Content-Length: %d", len(body)), "")
-	answered := make(chan struct{})
-	go func() {
-		tick := time.NewTicker(pause)
-		defer tick.Stop()
-		for rest := body; rest != ""; {
-			select {
-			case <-tick.C:
-			case <-answered:
-				return
-			}
-			n := min(piece, len(rest))
-			if _, err := io.WriteString(conn, rest[:n]); err != nil {
-				return
-			}
-			rest = rest[n:]
-		}
-	}()
-	defer close(answered)
-	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
-		b.Fatal(err)
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it waits for the connection's end
-	if err != nil {
-		b.Fatalf("%s: nobody answers: %v", path, err)
-	}
-	var read json.RawMessage
-	if err := json.NewDecoder(answer.Body).Decode(&read); err != nil { // what follows comes when the body is given up
-		b.Errorf("%s: the answer %d breaks off after %q: %v", path, answer.StatusCode, read, err)
-	}
-	return answer.StatusCode, string(read)
-}
 
 // PROOF: who may do what, 19.
 // A body that trickles in is not waited for, although its sender is never silent; one that is
