@@ -17,6 +17,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/control"
@@ -26,13 +27,13 @@ import (
 )
 
 // slowEngine takes several times as long as a caller may be silent, and fails when its context ends.
-type slowEngine struct{ storeEngine }
+type slowEngine struct{ apitest.StoreEngine }
 
 func (slowEngine) work(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return errors.New("the context of the work ended")
-	case <-time.After(3 * patience):
+	case <-time.After(3 * apitest.Patience):
 		return nil
 	}
 }
@@ -63,15 +64,15 @@ func (e slowEngine) Start(
 // Deadlines are about what a caller sends. Work that takes longer than them succeeds.
 func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
-	b.Over(slowEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: patience})
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	b.Over(slowEngine{b.Engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Patience})
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
-		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + three + "\r\n--x--\r\n"
+		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + apitest.Three + "\r\n--x--\r\n"
 	for name, c := range map[string]struct{ path, kind, body string }{
 		"cancel":    {"/runs/last/cancel", "", ""},
 		"rerun":     {"/runs/last/rerun", "application/json", `{"failed":true}`},
-		"start":     {"/runs?endpoint=echo", "text/csv", three},
+		"start":     {"/runs?endpoint=echo", "text/csv", apitest.Three},
 		"multipart": {"/runs", "multipart/form-data; boundary=x", multi},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 				if chunked {
 					body = io.MultiReader(body)
 				}
-				code, text := b.ask(http.MethodPost, api.Prefix+c.path, body, "Content-Type", c.kind)
+				code, text := b.Ask(http.MethodPost, api.Prefix+c.path, body, "Content-Type", c.kind)
 				if code >= 300 {
 					t.Errorf("chunked %v: %d %s", chunked, code, text)
 				}
@@ -93,20 +94,20 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 // A sender that goes silent is not waited for.
 func TestASilentSenderIsGivenUp(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.Over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: silence})
+	b := apitest.Setup(t)
+	b.Over(b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Silence})
 	stalled, feed := io.Pipe()
 	go func() { _, _ = feed.Write([]byte("id,name\n1,a\n")) }() // and no more
 	defer func() { _ = feed.Close() }()
-	b.refused(422, "nothing more came", http.MethodPost, api.Prefix+"/runs?endpoint=echo", stalled)
+	b.Refused(422, "nothing more came", http.MethodPost, api.Prefix+"/runs?endpoint=echo", stalled)
 }
 
 func TestWhatIsAwayIsNamed(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
-	unready := b.engine
-	unready.ready = make(chan struct{})
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	unready := b.Engine
+	unready.Begun = make(chan struct{})
 	nowhere, err := endpoints.Connect(func(o *nats.Options) error {
 		o.Servers = []string{"nats://127.0.0.1:1"}
 		return nil
@@ -116,33 +117,33 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 	}
 	t.Cleanup(nowhere.Close)
 	b.Over(unready, nowhere, api.Config{})
-	b.refused(503, "NATS is not connected", http.MethodGet, "/readyz", nil)
-	b.refused(503, "NATS is not connected", http.MethodGet, api.Prefix+"/endpoints", nil)
-	b.refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(three))
-	b.refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
-	if code, text := b.ask(http.MethodGet, api.Prefix+"/runs/last", nil); code != 200 || // PostgreSQL is there
+	b.Refused(503, "NATS is not connected", http.MethodGet, "/readyz", nil)
+	b.Refused(503, "NATS is not connected", http.MethodGet, api.Prefix+"/endpoints", nil)
+	b.Refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(apitest.Three))
+	b.Refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
+	if code, text := b.Ask(http.MethodGet, api.Prefix+"/runs/last", nil); code != 200 || // PostgreSQL is there
 		!strings.Contains(string(text), "NATS does not answer") {
 		t.Errorf("a run without NATS: %d %s", code, text)
 	}
 	b.Over(unready, testenv.Conn(t, testenv.NATS(t)), api.Config{})
-	b.refused(503, "streams", http.MethodGet, "/readyz", nil)
-	b.refused(503, "has not started", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
+	b.Refused(503, "streams", http.MethodGet, "/readyz", nil)
+	b.Refused(503, "has not started", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
 
-	b.Over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{LookTimeout: time.Nanosecond})
-	b.refused(503, "PostgreSQL", http.MethodGet, api.Prefix+"/runs/last", nil)
+	b.Over(b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{LookTimeout: time.Nanosecond})
+	b.Refused(503, "PostgreSQL", http.MethodGet, api.Prefix+"/runs/last", nil)
 
 	server := testenv.Postgres(t)
-	b.store = database.New(testenv.Connect(t, server.URL()))
-	b.Over(b.engine, nowhere, api.Config{})
+	b.Store = database.New(testenv.Connect(t, server.URL()))
+	b.Over(b.Engine, nowhere, api.Config{})
 	server.Stop(t)
-	p := b.refused(503, "PostgreSQL does not answer", http.MethodGet, "/readyz", nil)
+	p := b.Refused(503, "PostgreSQL does not answer", http.MethodGet, "/readyz", nil)
 	if !strings.Contains(p.Detail, "NATS is not connected") {
 		t.Errorf("only one of two is named: %s", p.Detail)
 	}
-	b.refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last", nil)
-	b.refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last/export", nil)
+	b.Refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last", nil)
+	b.Refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last/export", nil)
 	server.Start(t)
-	if code, text := b.ask(http.MethodGet, api.Prefix+"/runs", nil); code != 200 {
+	if code, text := b.Ask(http.MethodGet, api.Prefix+"/runs", nil); code != 200 {
 		t.Errorf("with PostgreSQL back: %d %s", code, text)
 	}
 }
@@ -150,10 +151,10 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 // What is used up is named, with what helps, while nodes meet it.
 func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
-	unready := b.engine
-	unready.ready = make(chan struct{})
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	unready := b.Engine
+	unready.Begun = make(chan struct{})
 	full := fmt.Errorf("record: %w", &pgconn.PgError{Code: "53100", Message: "could not extend file"})
 	tight := fmt.Errorf("make stream: %w", &jetstream.APIError{
 		Code: 500, ErrorCode: 10047, Description: "insufficient storage resources available",
@@ -165,33 +166,33 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 		b.Over(engine, testenv.Conn(t, testenv.NATS(t)),
 			api.Config{StreamBytes: func() int64 { return 5 << 30 }, Trouble: last})
 	}
-	warnings := func() string { return strings.Join(read[runs.RunDocument](b, "/runs/it").Warnings, "; ") }
-	with(b.engine, full, 0)
-	b.refused(503, "no room left on its disk (could not extend file)", http.MethodGet, "/readyz", nil)
+	warnings := func() string { return strings.Join(apitest.Read[runs.RunDocument](b, "/runs/it").Warnings, "; ") }
+	with(b.Engine, full, 0)
+	b.Refused(503, "no room left on its disk (could not extend file)", http.MethodGet, "/readyz", nil)
 	if text := warnings(); !strings.Contains(text, "no room left on its disk") {
 		t.Errorf("the run warns of %s", text)
 	}
 	with(unready, tight, 0)
-	b.refused(503, "together they need 5.0 GiB", http.MethodGet, "/readyz", nil)
-	b.refused(503, "JetStream has no room", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
+	b.Refused(503, "together they need 5.0 GiB", http.MethodGet, "/readyz", nil)
+	b.Refused(503, "JetStream has no room", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
 	with(unready, errors.New("a reason of another kind"), 0)
-	b.refused(503, "it went wrong: a reason of another kind", http.MethodGet, "/readyz", nil)
+	b.Refused(503, "it went wrong: a reason of another kind", http.MethodGet, "/readyz", nil)
 	for _, passed := range []func(){
-		func() { with(b.engine, full, time.Minute) }, func() { with(b.engine, errors.New("once"), 0) },
+		func() { with(b.Engine, full, time.Minute) }, func() { with(b.Engine, errors.New("once"), 0) },
 	} {
 		passed()
-		if code, text := b.ask(http.MethodGet, "/readyz", nil); code != http.StatusOK {
+		if code, text := b.Ask(http.MethodGet, "/readyz", nil); code != http.StatusOK {
 			t.Errorf("what has passed is held against it: %d %s", code, text)
 		}
 	}
 
 	// A change that PostgreSQL refuses for that reason says so too.
-	b.Over(fullEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{})
-	b.refused(503, "no room left on its disk", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
+	b.Over(fullEngine{b.Engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.Refused(503, "no room left on its disk", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
 }
 
 // fullEngine has a PostgreSQL without room.
-type fullEngine struct{ storeEngine }
+type fullEngine struct{ apitest.StoreEngine }
 
 func (fullEngine) Cancel(context.Context, control.Control) (control.Cancelled, error) {
 	return control.Cancelled{}, &pgconn.PgError{Code: "53100", Message: "could not extend file"}
@@ -200,8 +201,8 @@ func (fullEngine) Cancel(context.Context, control.Control) (control.Cancelled, e
 // A stop waits for an upload no longer than its grace, and when Serve returns the upload has ended.
 func TestServeCutsOffAnUpload(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	server, err := api.New(b.store, b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b := apitest.Setup(t)
+	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +214,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx, listener, silence) }()
+	go func() { served <- server.Serve(ctx, listener, apitest.Silence) }()
 
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String())
 	if err != nil {
@@ -229,7 +230,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the upload is under way", func() bool { return b.runs() == 1 })
+	apitest.Eventually(t, "the upload is under way", func() bool { return b.Runs() == 1 })
 	stop()
 	select {
 	case err := <-served:
@@ -239,7 +240,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("serve does not end")
 	}
-	if n := b.runs(); n != 0 {
+	if n := b.Runs(); n != 0 {
 		t.Errorf("when the API has stopped, %d runs are loading", n)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -74,13 +75,13 @@ func TestListenKeepsStrangersAway(t *testing.T) {
 // By TLS, with HTTP/2 and without: uploads, answers that come before their end, exports, streams, and a stop.
 func TestServeByTLS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	gate, err := access.New(identity.New(b.store), access.Config{})
+	b := apitest.Setup(t)
+	gate, err := access.New(identity.New(b.Store), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := api.Config{Access: gate, SecureCookies: true}
-	server, err := api.New(b.store, b.engine, testenv.Conn(t, testenv.NATS(t)), config)
+	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,10 +99,10 @@ func TestServeByTLS(t *testing.T) {
 	}
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(text)
-	secret := b.token("ann", access.Operator, 0).secret
+	secret := b.Token("ann", access.Operator, 0).Secret
 	for name, major := range map[string]int{"http/1.1": 1, "h2": 2} {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}, ForceAttemptHTTP2: major == 2}
-		b.useTLS(transport, "https://"+listener.Addr().String(), name, major, secret)
+		b.UseTLS(transport, "https://"+listener.Addr().String(), name, major, secret)
 		transport.CloseIdleConnections()
 	}
 	stop()

@@ -6,14 +6,15 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 )
 
 // Requests are told apart by the pattern of their route, and by who asked; /metrics is for who may look.
 func TestRequestsAreMeasured(t *testing.T) {
 	t.Parallel()
-	m := newMeasured()
-	b := setup(t).lockedWith(api.Config{Metrics: m}, access.Config{})
-	viewer := []string{"Authorization", "Bearer " + b.token("v", access.Viewer, 0).secret}
+	m := apitest.NewMeasured()
+	b := apitest.Setup(t).LockedWith(api.Config{Metrics: m}, access.Config{})
+	viewer := []string{"Authorization", "Bearer " + b.Token("v", access.Viewer, 0).Secret}
 	for _, ask := range []struct {
 		path    string
 		headers []string
@@ -27,7 +28,7 @@ func TestRequestsAreMeasured(t *testing.T) {
 		{path: "/healthz", host: "evil.example", want: "(none) none 403"},
 		{path: "/no/such/" + b.Name(), want: "/ none 404"},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+ask.path, nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL+ask.path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +41,7 @@ func TestRequestsAreMeasured(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = answer.Body.Close()
-		if got := <-m.asked; got != ask.want {
+		if got := <-m.Requests; got != ask.want {
 			t.Errorf("%s %s: %s; want %s", ask.host, ask.path, got, ask.want)
 		}
 	}

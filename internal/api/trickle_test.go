@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 )
 
 // PROOF: who may do what, 19.
@@ -16,8 +17,8 @@ import (
 // read as it comes may take as long as it likes when it comes.
 func TestABodyThatTricklesIsEnded(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
+	b := apitest.Setup(t)
+	b.Start("name=it")
 	const patience, pause = 400 * time.Millisecond, 40 * time.Millisecond
 	const csv = "Content-Type: text/csv\r\n"
 	many := "id,name\n"
@@ -35,13 +36,13 @@ func TestABodyThatTricklesIsEnded(t *testing.T) {
 		"/trackers":           "",
 		"/runs/it/settings":   "",
 	} {
-		b.server.LetStall(patience)
+		b.Server.LetStall(patience)
 		kind, body := "", "{"+strings.Repeat(" ", 5000)+"}"
 		if strings.HasPrefix(path, "/runs?") || path == "/items/preview" {
 			kind, body = csv, many
 		}
 		began := time.Now()
-		status, text := b.trickle(path, kind, body, 1, pause)
+		status, text := b.Trickle(path, kind, body, 1, pause)
 		if status < 400 || !strings.Contains(text, says) {
 			t.Errorf("%s: a trickle is answered %d %s, after %s", path, status, text, time.Since(began))
 		}
@@ -50,12 +51,12 @@ func TestABodyThatTricklesIsEnded(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	status, text := b.trickle("/runs?endpoint=echo&name=long", csv, many, 1000, pause)
+	status, text := b.Trickle("/runs?endpoint=echo&name=long", csv, many, 1000, pause)
 	if status != http.StatusCreated || time.Since(began) < 2*patience {
 		t.Errorf("a long body is answered %d %s after %s", status, text, time.Since(began))
 	}
-	b.lockedWith(api.Config{ReadTimeout: patience}, access.Config{})
-	if status, text := b.trickle("/session", "", `{"token":"`+strings.Repeat("x", 5000), 1, pause); status < 400 {
+	b.LockedWith(api.Config{ReadTimeout: patience}, access.Config{})
+	if status, text := b.Trickle("/session", "", `{"token":"`+strings.Repeat("x", 5000), 1, pause); status < 400 {
 		t.Errorf("nobody's trickle is answered %d %s", status, text)
 	}
 }

@@ -263,6 +263,8 @@ func api(servers, store []string) map[string]rule {
 	all := map[string]rule{
 		root:             {own: append([]string{root + "/..."}, own...), tests: tests},
 		root + "/kernel": {own: own, tests: tests},
+		// What tests share; it is linked by nothing else.
+		root + "/apitest": {own: slices.Concat([]string{root, root + "/..."}, own, tests)},
 	}
 	for _, room := range []struct{ name, needs string }{
 		{"admin", ""}, {"alerts", ""}, {"endpoints", ""}, {"plans", ""}, {"trackers", ""},
