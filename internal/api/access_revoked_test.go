@@ -26,7 +26,8 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	admin := b.Token("ann", access.Admin, 0)
-	ends := map[string]apitest.MadeToken{"revoked": b.Token("vic", access.Viewer, 0), "expiring": b.Token("eve", access.Viewer, 0)}
+	ends := map[string]apitest.MadeToken{"revoked": b.Token("vic", access.Viewer, 0), "expiring": b.Token("eve",
+		access.Viewer, 0)}
 	stays := b.Token("sue", access.Viewer, 0)
 	var nodes []string
 	for range 2 {

@@ -75,7 +75,8 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	if _, err := sender.Write([]byte("id\n1\n")); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Eventually(t, "the request is under way", func() bool { return b.Counted(`SELECT count(*) FROM api_request`) > 0 })
+	apitest.Eventually(t, "the request is under way",
+		func() bool { return b.Counted(`SELECT count(*) FROM api_request`) > 0 })
 	answer, text := b.SendKeyed("k", "/runs?endpoint=echo", strings.NewReader("id\n1\n2\n"))
 	if answer.StatusCode != http.StatusConflict || answer.Header.Get("Retry-After") == "" ||
 		!strings.Contains(text, "under way") {
@@ -107,7 +108,8 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 		}
 	}
 	var started starts.Started
-	if err := json.Unmarshal([]byte(b.Sent(201, false, "", "start", "/runs?endpoint=echo", apitest.Three)), &started); err != nil {
+	if err := json.Unmarshal([]byte(b.Sent(201, false, "", "start", "/runs?endpoint=echo", apitest.Three)),
+		&started); err != nil {
 		t.Fatal(err)
 	}
 	dead("start", "carried_out")

@@ -119,7 +119,8 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 	b.Over(unready, nowhere, api.Config{})
 	b.Refused(503, "NATS is not connected", http.MethodGet, "/readyz", nil)
 	b.Refused(503, "NATS is not connected", http.MethodGet, api.Prefix+"/endpoints", nil)
-	b.Refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(apitest.Three))
+	b.Refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs?endpoint=echo",
+		strings.NewReader(apitest.Three))
 	b.Refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
 	if code, text := b.Ask(http.MethodGet, api.Prefix+"/runs/last", nil); code != 200 || // PostgreSQL is there
 		!strings.Contains(string(text), "NATS does not answer") {

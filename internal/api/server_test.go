@@ -97,7 +97,8 @@ func TestStartByMultipart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, text := send(`{"plan":`+string(plan)+`}`, apitest.Three); code != 201 || !strings.Contains(text, `"items":3`) {
+	if code, text := send(`{"plan":`+string(plan)+`}`, apitest.Three); code != 201 || !strings.Contains(text,
+		`"items":3`) {
 		t.Errorf("a good plan: %d %s", code, text)
 	}
 	if code, text := send(`{"plan":"steps: 3"}`, apitest.Three); code != 422 || !strings.Contains(text, "plan") {

@@ -86,7 +86,8 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 		"the group is gone":      {func(p *apitest.Provider) { p.Claims = nil }, false},
 		"userinfo: it is gone":   {func(p *apitest.Provider) { p.Claims, p.Bare = nil, true }, false},
 		"another role":           {func(p *apitest.Provider) { p.Claims = map[string]any{"groups": "ops"} }, false},
-		"another name":           {func(p *apitest.Provider) { p.Claims = map[string]any{"groups": "staff", "sub": "1"} }, false},
+		"another name": {func(p *apitest.Provider) { p.Claims = map[string]any{"groups": "staff", "sub": "1"} },
+			false},
 		"logged out there":       {func(p *apitest.Provider) { clear(p.Renewals) }, false},
 		"the key is another now": {func(p *apitest.Provider) { p.Key, p.Other = p.Other, p.Key }, true},
 	} {

@@ -51,8 +51,10 @@ type StoreEngine struct {
 	Asked *atomic.Int32 // for what has to reach services
 }
 
+// Session implements kernel.Node.
 func (e StoreEngine) Session() workqueue.SessionID { return e.ID }
 
+// Requeue implements endpoints.Engine.
 func (e StoreEngine) Requeue(
 	ctx context.Context, sel deadletter.DeadSelection, actor string,
 ) (deadletter.Requeue, error) {
@@ -60,6 +62,7 @@ func (e StoreEngine) Requeue(
 	return deadletter.New(e.db).Requeue(ctx, sel, actor)
 }
 
+// ChangeEndpoint implements endpoints.Engine.
 func (e StoreEngine) ChangeEndpoint(
 	ctx context.Context, change pace.EndpointChange, actor string,
 ) (pace.EndpointSetting, error) {
@@ -67,6 +70,7 @@ func (e StoreEngine) ChangeEndpoint(
 	return pace.New(e.db).ChangeEndpoint(ctx, change, actor)
 }
 
+// AddOps implements producers.Adder.
 func (e StoreEngine) AddOps(
 	ctx context.Context, name string, version int, batches [][]collector.Op,
 ) ([]collector.AddedOps, error) {
@@ -74,14 +78,17 @@ func (e StoreEngine) AddOps(
 	return out, err
 }
 
+// Ready implements kernel.Node.
 func (e StoreEngine) Ready() <-chan struct{} { return e.Begun }
 
+// Start implements starts.Engine.
 func (e StoreEngine) Start(
 	ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
 ) (start.Loaded, error) {
 	return e.Load(ctx, req, next)
 }
 
+// Bench is a server on a database of its own, and who asks it.
 type Bench struct {
 	*testing.T
 	Pool   *pgxpool.Pool
@@ -92,6 +99,7 @@ type Bench struct {
 	Oidc   *access.OIDC // nil: nobody logs in by a provider
 }
 
+// Setup makes one whose node only writes.
 func Setup(t *testing.T) *Bench {
 	t.Helper()
 	pool := testenv.Pool(t)
@@ -116,6 +124,7 @@ func Setup(t *testing.T) *Bench {
 	return &Bench{T: t, Pool: pool, Store: store, Engine: engine, Server: server, URL: web.URL}
 }
 
+// Problem is an answer that says no.
 type Problem struct {
 	Status int    `json:"status"`
 	Title  string `json:"title"`
@@ -168,6 +177,7 @@ func (b *Bench) TryAsk(method, path string, body io.Reader, header ...string) (i
 	return answer.StatusCode, text, nil
 }
 
+// Refused asks for what is answered no, and returns the problem.
 func (b *Bench) Refused(status int, detail, method, path string, body io.Reader, header ...string) Problem {
 	b.Helper()
 	code, text := b.Ask(method, path, body, header...)
@@ -179,6 +189,7 @@ func (b *Bench) Refused(status int, detail, method, path string, body io.Reader,
 	return p
 }
 
+// Start starts a run of Three.
 func (b *Bench) Start(query string) starts.Started {
 	b.Helper()
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&"+query, strings.NewReader(Three))
@@ -213,6 +224,7 @@ func (b *Bench) Finish(run workqueue.RunID) {
 	}
 }
 
+// Three is three items.
 const Three = "id,name\n=1,ann\n2,bob\n3,cy\n"
 
 // Peek opens a stream, which has no end, and reads what it begins with.

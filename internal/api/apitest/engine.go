@@ -41,6 +41,7 @@ type Engine struct {
 	url   string
 }
 
+// SetupEngine makes one with a node, on NATS of its own.
 func SetupEngine(t *testing.T) *Engine {
 	t.Helper()
 	pool, ns := testenv.Pool(t), testenv.NATS(t)
@@ -88,6 +89,7 @@ func (e *Engine) Conn() *nats.Conn {
 	return testenv.Dial(e.T, e.Ns.URL(), nats.RetryOnFailedConnect(true))
 }
 
+// Number is an item of a run that Engine.Load starts.
 type Number struct {
 	N int `json:"n"`
 }
@@ -131,8 +133,10 @@ func (e *Engine) Serve(add func(*endpoints.Service) error) (*nats.Conn, func()) 
 	return nc, e.Keep(svc.Run)
 }
 
+// Numbers is a chunk of them.
 type Numbers = endpoints.Chunk[Number, Number]
 
+// Reply answers each with what it was asked.
 func Reply(_ context.Context, chunk *Numbers) error {
 	for _, item := range chunk.Items() {
 		item.Reply(item.In)
@@ -140,6 +144,7 @@ func Reply(_ context.Context, chunk *Numbers) error {
 	return nil
 }
 
+// Get reads a path.
 func (e *Engine) Get(path string, out any) {
 	e.Helper()
 	answer, err := http.Get(e.url + api.Prefix + path)
@@ -166,6 +171,7 @@ func (e *Engine) Explain(run workqueue.RunID, key string) explain.Explanation {
 	return out
 }
 
+// AnswersAll wants groups that add up and say whose turn it is.
 func (e *Engine) AnswersAll(groups []explain.MissingGroup, missing int64) {
 	e.Helper()
 	var sum int64
@@ -203,6 +209,7 @@ func (e *Engine) Until(run workqueue.RunID, state string, reason explain.Reason)
 	return explain.MissingGroup{}
 }
 
+// WantOwner wants a group to be somebody's, and to say so.
 func (e *Engine) WantOwner(g explain.MissingGroup, owner explain.Owner, says ...string) {
 	e.Helper()
 	text := fmt.Sprintln(g.Who, g.Why, g.Next, g.Advice)
@@ -243,6 +250,7 @@ func (e *Engine) AnotherNode(ctx context.Context) {
 	stop()
 }
 
+// Wait ends after d, or with ctx.
 func Wait(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

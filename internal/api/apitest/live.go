@@ -23,6 +23,7 @@ type Sse struct {
 	Last  string
 }
 
+// Follow opens a stream of events.
 func (b *Bench) Follow(path string, header ...string) *Sse {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)

@@ -20,6 +20,7 @@ func (b *Bench) Identified(p *Provider, config access.OIDCConfig) *LockedBench {
 	return b.IdentifiedWith(p, config, access.Config{Throttle: many})
 }
 
+// IdentifiedWith is Identified for an access of one's own.
 func (b *Bench) IdentifiedWith(p *Provider, config access.OIDCConfig, how access.Config) *LockedBench {
 	b.Helper()
 	config.Issuer, config.ClientID, config.ClientSecret = p.URL, "tranche", "s3cret"
@@ -110,6 +111,7 @@ func (b *Bench) Renew() {
 	}
 }
 
+// Exec carries out a statement.
 func (b *Bench) Exec(sql string) {
 	b.Helper()
 	if _, err := b.Pool.Exec(b.Context(), sql); err != nil {

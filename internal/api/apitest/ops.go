@@ -97,6 +97,7 @@ func Change[T any](b *Bench, path, body string) T {
 	return out
 }
 
+// Schedule applies a schedule.
 func (b *Bench) Schedule(path, text string) (int, string) {
 	b.Helper()
 	code, body := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type", "application/yaml",
@@ -159,6 +160,7 @@ func (b *Bench) Post(path, text string, out any) {
 	}
 }
 
+// ContentTypeOf is the type that a text looks like.
 func ContentTypeOf(text string) string {
 	if strings.HasPrefix(text, "{") {
 		return "application/json"
@@ -193,6 +195,7 @@ func (b *Bench) Parking() {
 	}
 }
 
+// YearEnd is a plan.
 const YearEnd = `name: year-end
 priority: 7
 max_failed: 1.0%
@@ -205,5 +208,6 @@ steps:
   retry_codes: [BUSY]
 `
 
+// Nightly is a schedule.
 const Nightly = "cron: 30 2 * * *\nzone: Europe/Berlin\nplan: year-end\nparams: {year: \"{due.year}\"}\n" +
 	"items: {file: \"{due.date}/customers.csv\"}\n"

@@ -34,6 +34,7 @@ func (b *Bench) Locked() *LockedBench {
 	return b.LockedWith(api.Config{}, access.Config{})
 }
 
+// LockedWith is Locked with settings of one's own.
 func (b *Bench) LockedWith(config api.Config, how access.Config) *LockedBench {
 	b.Helper()
 	core, seen := observer.New(zap.DebugLevel)
@@ -81,6 +82,7 @@ type browser struct{ Cookie *http.Cookie }
 
 func (w browser) Headers() []string { return []string{"Cookie", w.Cookie.Name + "=" + w.Cookie.Value} }
 
+// LogIn logs a browser in by the secret of a token.
 func (b *Bench) LogIn(secret string) browser {
 	b.Helper()
 	answer := b.Send(http.MethodPost, api.Prefix+"/session", `{"token":"`+secret+`"}`, "Content-Type", "application/json")
@@ -118,6 +120,7 @@ func (b *Bench) Send(method, path, body string, header ...string) *Head {
 	return &Head{answer.StatusCode, answer.Header, answer.Cookies()}
 }
 
+// Session is the session of who asks, or of the node.
 func (b *Bench) Session(header ...string) (doc admin.SessionDocument) {
 	b.Helper()
 	code, text := b.Ask(http.MethodGet, api.Prefix+"/session", nil, header...)
@@ -162,6 +165,7 @@ func (b *Bench) OpenStream(at string, header ...string) (opened bool, ended <-ch
 // measured hands on what it is told, while there is room for it.
 type measured struct{ Requests chan string }
 
+// NewMeasured returns metrics that tell of each request.
 func NewMeasured() *measured { return &measured{make(chan string, 100)} }
 
 func (*measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {

@@ -37,6 +37,7 @@ type Provider struct {
 	Bare      bool                  // with them comes no id_token
 }
 
+// NewProvider starts a provider of identities.
 func NewProvider(t *testing.T) *Provider {
 	t.Helper()
 	p := &Provider{T: t, codes: map[string]url.Values{}, Renewals: map[string]url.Values{}}
@@ -82,6 +83,7 @@ func (p *Provider) SaysOf(claims map[string]any, sign func(header, claims map[st
 	p.Claims, p.sign = claims, sign
 }
 
+// GoAway has it answer no more, or again.
 func (p *Provider) GoAway(away bool) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()
@@ -184,6 +186,7 @@ func (p *Provider) vouch(w http.ResponseWriter, asked url.Values, signed bool) {
 	p.say(w, http.StatusOK, answer)
 }
 
+// Signed signs claims.
 func (p *Provider) Signed(key *rsa.PrivateKey, header, claims map[string]any) string {
 	text := p.Unsigned(header, claims)
 	sum := sha256.Sum256([]byte(text))
@@ -194,6 +197,7 @@ func (p *Provider) Signed(key *rsa.PrivateKey, header, claims map[string]any) st
 	return text + "." + Encoded(signature)
 }
 
+// Unsigned says that nothing signs them.
 func (p *Provider) Unsigned(header, claims map[string]any) string {
 	var parts [2]string
 	for i, part := range []any{header, claims} {
@@ -206,4 +210,5 @@ func (p *Provider) Unsigned(header, claims map[string]any) string {
 	return parts[0] + "." + parts[1]
 }
 
+// Encoded is bytes as they stand in a token.
 func Encoded(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }

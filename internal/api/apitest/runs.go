@@ -47,6 +47,7 @@ func (b *Bench) Want(path, body string, status int, parts ...string) []byte {
 	return text
 }
 
+// Number is what a query for one number says.
 func (b *Bench) Number(query string, args ...any) (n int) {
 	b.Helper()
 	if err := b.Pool.QueryRow(b.Context(), query, args...).Scan(&n); err != nil {
@@ -61,6 +62,7 @@ func (b *Bench) Answer(run workqueue.RunID, contentType string, result func(work
 	b.AnswerStep(run, 0, contentType, result)
 }
 
+// AnswerStep answers the items of a step.
 func (b *Bench) AnswerStep(
 	run workqueue.RunID, step workqueue.Step, contentType string, result func(workqueue.Ordinal) []byte,
 ) {
@@ -85,14 +87,14 @@ func (b *Bench) AnswerStep(
 	}
 }
 
-// gotten is an answer without its body.
-type gotten struct {
+// Gotten is an answer without its body.
+type Gotten struct {
 	StatusCode int
 	Header     http.Header
 }
 
 // Get asks and hands the whole answer back.
-func (b *Bench) Get(path string, header ...string) (gotten, string) {
+func (b *Bench) Get(path string, header ...string) (Gotten, string) {
 	b.Helper()
 	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.URL+api.Prefix+path, nil)
 	if err != nil {
@@ -110,7 +112,7 @@ func (b *Bench) Get(path string, header ...string) (gotten, string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return gotten{answer.StatusCode, answer.Header}, string(text)
+	return Gotten{answer.StatusCode, answer.Header}, string(text)
 }
 
 // Says posts a body and wants an answer that holds all the parts.
@@ -174,6 +176,7 @@ func (b *Bench) WithSource(limits string, statements ...string) {
 	b.ServeWith(testenv.Conn(b, testenv.NATS(b)), api.Config{Connections: known})
 }
 
+// ServeWith serves anew with a configuration of one's own.
 func (b *Bench) ServeWith(nc *nats.Conn, config api.Config) {
 	b.Helper()
 	server, err := api.New(b.Store, b.Engine, nc, config)
@@ -226,6 +229,7 @@ func (b *Bench) Read(path string, out any) {
 	}
 }
 
+// Count counts rows.
 func (b *Bench) Count(sql string) (n int) {
 	b.Helper()
 	if err := b.Pool.QueryRow(b.Context(), sql).Scan(&n); err != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 // SendKeyed posts with an idempotency key.
-func (b *Bench) SendKeyed(key, path string, body io.Reader, header ...string) (gotten, string) {
+func (b *Bench) SendKeyed(key, path string, body io.Reader, header ...string) (Gotten, string) {
 	b.Helper()
 	req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.URL+api.Prefix+path, body)
 	if err != nil {
@@ -41,7 +41,7 @@ func (b *Bench) SendKeyed(key, path string, body io.Reader, header ...string) (g
 	if err != nil {
 		b.Fatal(err)
 	}
-	return gotten{answer.StatusCode, answer.Header}, string(text)
+	return Gotten{answer.StatusCode, answer.Header}, string(text)
 }
 
 // Sent fails the test unless the answer is as it should be.
@@ -56,6 +56,7 @@ func (b *Bench) Sent(status int, replayed bool, want, key, path, body string, he
 	return text
 }
 
+// Counted counts rows.
 func (b *Bench) Counted(statement string, args ...any) (n int) {
 	b.Helper()
 	if err := b.Pool.QueryRow(b.Context(), statement, args...).Scan(&n); err != nil {
@@ -154,6 +155,7 @@ func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duratio
 }
 
 const (
+	// Silence is what a caller may be silent where Over serves.
 	Silence  = 150 * time.Millisecond // of which a sender's end comes
 	Patience = time.Second            // with callers that are not silent, but may be as slow as the machine
 )
@@ -170,6 +172,7 @@ func (b *Bench) Over(engine api.Engine, nc *nats.Conn, config api.Config) {
 	b.Server, b.URL = server, web.URL
 }
 
+// Runs counts the runs.
 func (b *Bench) Runs() (n int) {
 	b.Helper()
 	if err := b.Pool.QueryRow(b.Context(), `SELECT count(*) FROM batchrun`).Scan(&n); err != nil {
@@ -178,11 +181,13 @@ func (b *Bench) Runs() (n int) {
 	return n
 }
 
+// Eventually waits until something holds.
 func Eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	Within(t, 20*time.Second, what, holds)
 }
 
+// Within is Eventually with a bound of one's own.
 func Within(t *testing.T, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	over := time.After(limit)
@@ -217,6 +222,7 @@ func (b *Bench) Stalled(path, size, begin string) net.Conn {
 	return c
 }
 
+// UseTLS asks by TLS, with a version of HTTP.
 func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, secret string) {
 	b.Helper()
 	ask := func(method, path, kind string, body io.Reader) (int, string) {

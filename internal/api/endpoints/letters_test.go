@@ -43,7 +43,8 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	if len(listed) != 5 || listed[0] != ids[4] || listed[4] != ids[0] {
 		t.Errorf("listed %v; want %v, newest first", listed, ids)
 	}
-	if page := apitest.Read[deadletter.DeadLetterPage](b, "/dead-letters?endpoint=mail&state=waiting"); len(page.Letters) != 2 {
+	if page := apitest.Read[deadletter.DeadLetterPage](b,
+		"/dead-letters?endpoint=mail&state=waiting"); len(page.Letters) != 2 {
 		t.Errorf("of mail there are %d", len(page.Letters))
 	}
 	one := apitest.Read[endpoints.DeadLetterDocument](b, "/dead-letters/"+ids[3].String())
@@ -147,10 +148,12 @@ func TestQuarantineIsShown(t *testing.T) {
 		Reason: "json", Detail: "byte 3", Subject: "tranche.reply.echo", Run: uuid.UUID(run), Body: []byte("{{"),
 		Headers: map[string][]string{"A": {"b"}},
 	})
-	if page := apitest.Read[deadletter.QuarantinePage](b, "/quarantine?limit=1"); len(page.Messages) != 1 || page.Next != id {
+	if page := apitest.Read[deadletter.QuarantinePage](b, "/quarantine?limit=1"); len(page.Messages) != 1 ||
+		page.Next != id {
 		t.Errorf("the first page is %+v", page)
 	}
-	if page := apitest.Read[deadletter.QuarantinePage](b, fmt.Sprintf("/quarantine?after=%d", id)); len(page.Messages) != 1 ||
+	if page := apitest.Read[deadletter.QuarantinePage](b, fmt.Sprintf("/quarantine?after=%d",
+		id)); len(page.Messages) != 1 ||
 		page.Messages[0].Reason != "other" {
 		t.Errorf("the second page is %+v", page)
 	}

@@ -50,7 +50,8 @@ func TestPlansOnRecord(t *testing.T) {
 	}
 	var plan inspect.PlanView
 	b.Read("/plans/year-end/versions/1", &plan)
-	if plan.Source != apitest.YearEnd || plan.Version != 1 || plan.Newest != 2 || !strings.Contains(string(plan.Spec), `"1%"`) {
+	if plan.Source != apitest.YearEnd || plan.Version != 1 || plan.Newest != 2 || !strings.Contains(string(plan.Spec),
+		`"1%"`) {
 		t.Errorf("version 1: %+v", plan)
 	}
 	code, text := b.Ask(http.MethodDelete, api.Prefix+"/plans/year-end", nil, kernel.ActorHeader, "bob")
@@ -157,7 +158,8 @@ func TestMistakesInSettingsAreNamed(t *testing.T) {
 	}
 	b.Refused(404, `plan "nope": not found; see tranche plan list`, http.MethodPost, api.Prefix+"/runs?plan_ref=nope",
 		strings.NewReader(apitest.Three))
-	b.Refused(404, "whose newest is 1", http.MethodPost, api.Prefix+"/runs?plan_ref=year-end@2", strings.NewReader(apitest.Three))
+	b.Refused(404, "whose newest is 1", http.MethodPost, api.Prefix+"/runs?plan_ref=year-end@2",
+		strings.NewReader(apitest.Three))
 	if n := b.Count(`SELECT count(*) FROM batchrun`); n != 0 {
 		t.Errorf("mistakes left %d runs", n)
 	}

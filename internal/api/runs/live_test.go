@@ -130,7 +130,8 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, listener, time.Minute) }()
-	other := &apitest.Bench{T: t, Pool: b.Pool, Store: b.Store, Engine: b.Engine, URL: "http://" + listener.Addr().String()}
+	other := &apitest.Bench{T: t, Pool: b.Pool, Store: b.Store, Engine: b.Engine,
+		URL: "http://" + listener.Addr().String()}
 	s, topics := other.Follow("/runs/last/events?planes=true"), other.Follow("/events?topic=runs")
 	s.Next("run")
 	topics.Next("runs")

@@ -51,7 +51,8 @@ func TestTheWayOfASchedule(t *testing.T) {
 		t.Errorf("next are %+v", times)
 	}
 	var preview schedules.ScheduleTimes
-	if _, text = b.Schedule("/schedules/preview?count=2", apitest.Nightly); json.Unmarshal([]byte(text), &preview) != nil ||
+	if _, text = b.Schedule("/schedules/preview?count=2", apitest.Nightly); json.Unmarshal([]byte(text),
+		&preview) != nil ||
 		len(preview.Times) != 2 || !preview.Times[0].Due.Equal(times.Times[0].Due) {
 		t.Errorf("preview: %s", text)
 	}

@@ -13,7 +13,8 @@ func TestOpenAddAndSeal(t *testing.T) {
 	if run.Run.String() == "" || run.SealBy.IsZero() || run.Existing || run.Plan != "echo" {
 		t.Errorf("opened: %+v", run)
 	}
-	b.Want("/runs/it/items?idempotency_key=a", apitest.Three, 200, `"items":3`, `"first":0`, `"total":3`, `"existing":false`)
+	b.Want("/runs/it/items?idempotency_key=a", apitest.Three, 200, `"items":3`, `"first":0`, `"total":3`,
+		`"existing":false`)
 	b.Want("/runs/it/items?idempotency_key=a", apitest.Three, 200, `"items":3`, `"total":3`, `"existing":true`)
 	b.Want("/runs/it/items?idempotency_key=a", apitest.Three+"9\n", 409, "idempotency key")
 	b.Want("/runs/it/items", "id\n7\n8\n7\n", 422, `line 4: key \"7\" stands on line 2`)
