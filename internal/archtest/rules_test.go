@@ -249,8 +249,8 @@ func commands(servers, store []string) map[string]rule {
 	return all
 }
 
-// api are the rules of the HTTP API: the kernel, which knows no room; a room for each noun, which may need the kernel and
-// those that stand above it here; and the server, which makes all of them and is made by nobody below.
+// api are the rules of the HTTP API: the kernel, which knows no room; a room for each noun, which may need the kernel
+// and those that stand above it here; and the server, which makes all of them.
 func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
 	own := append([]string{

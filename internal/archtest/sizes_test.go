@@ -103,7 +103,7 @@ func tooLarge(pkg string, s size) (problems []string) {
 		}{{s.files, apiFiles, "files"}, {s.lines, apiLines, "lines"}} {
 			if limit.has > limit.most {
 				problems = append(problems, fmt.Sprintf("%s has %d %s, more than %d: give the operations on one noun a package "+
-					"in internal/api, by the names that internal/cli and docs/api.md have; what all rooms need is internal/api/kernel's",
+					"in internal/api, by the names that internal/cli has; what all rooms need is internal/api/kernel's",
 					pkg, limit.has, limit.of, limit.most))
 			}
 		}

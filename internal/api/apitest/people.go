@@ -77,19 +77,20 @@ func (b *Bench) Token(name string, role access.Role, life time.Duration) MadeTok
 	return MadeToken{made, secret}
 }
 
-// browser is somebody who has logged in.
-type browser struct{ Cookie *http.Cookie }
+// Browser is somebody who has logged in.
+type Browser struct{ Cookie *http.Cookie }
 
-func (w browser) Headers() []string { return []string{"Cookie", w.Cookie.Name + "=" + w.Cookie.Value} }
+// Headers are what it sends.
+func (w Browser) Headers() []string { return []string{"Cookie", w.Cookie.Name + "=" + w.Cookie.Value} }
 
 // LogIn logs a browser in by the secret of a token.
-func (b *Bench) LogIn(secret string) browser {
+func (b *Bench) LogIn(secret string) Browser {
 	b.Helper()
 	answer := b.Send(http.MethodPost, api.Prefix+"/session", `{"token":"`+secret+`"}`, "Content-Type", "application/json")
 	if answer.StatusCode != http.StatusOK || len(answer.Cookies()) != 1 {
 		b.Fatalf("the login was answered with %d and %v", answer.StatusCode, answer.Cookies())
 	}
-	return browser{answer.Cookies()[0]}
+	return Browser{answer.Cookies()[0]}
 }
 
 // Head is an answer without its body.
@@ -162,19 +163,19 @@ func (b *Bench) OpenStream(at string, header ...string) (opened bool, ended <-ch
 	return true, end
 }
 
-// measured hands on what it is told, while there is room for it.
-type measured struct{ Requests chan string }
+// Measured hands on what it is told, while there is room for it.
+type Measured struct{ Requests chan string }
 
 // NewMeasured returns metrics that tell of each request.
-func NewMeasured() *measured { return &measured{make(chan string, 100)} }
+func NewMeasured() *Measured { return &Measured{make(chan string, 100)} }
 
-func (*measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (*Measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("tranche_up 1\n"))
 }
 
-func (*measured) Watch(func(context.Context) (*health.Report, error)) {}
+func (*Measured) Watch(func(context.Context) (*health.Report, error)) {}
 
-func (m *measured) Asked(route, role string, code int) {
+func (m *Measured) Asked(route, role string, code int) {
 	select {
 	case m.Requests <- route + " " + role + " " + strconv.Itoa(code):
 	default:

@@ -156,8 +156,9 @@ func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duratio
 
 const (
 	// Silence is what a caller may be silent where Over serves.
-	Silence  = 150 * time.Millisecond // of which a sender's end comes
-	Patience = time.Second            // with callers that are not silent, but may be as slow as the machine
+	Silence = 150 * time.Millisecond // of which a sender's end comes
+	// Patience is had with callers.
+	Patience = time.Second // with callers that are not silent, but may be as slow as the machine
 )
 
 // Over makes the bench one with another engine and settings.

@@ -17,7 +17,7 @@ func TestTheCommandsOfThePage(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=pause-me")
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "api.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "api.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

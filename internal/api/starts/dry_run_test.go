@@ -195,7 +195,8 @@ func TestPreviews(t *testing.T) {
 	show(200, `only the first 100000 rows were looked at`, "", packed(t, "id\n"+strings.Repeat("100000\n", 100_001)))
 	part := many(40_000, "")[:256<<10]
 	show(200, fmt.Sprintf(`"read":%d`, strings.Count(part, "\n")-1), "truncated=true", part)
-	show(200, `"read":3`, "", "--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+apitest.Three+"\r\n--x--\r\n",
+	show(200, `"read":3`, "", "--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+apitest.Three+
+		"\r\n--x--\r\n",
 		"Content-Type", "multipart/form-data; boundary=x")
 	show(422, "one part, called items", "", "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{}\r\n--x--\r\n",
 		"Content-Type", "multipart/form-data; boundary=x")
