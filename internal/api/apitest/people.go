@@ -169,12 +169,15 @@ type Measured struct{ Requests chan string }
 // NewMeasured returns metrics that tell of each request.
 func NewMeasured() *Measured { return &Measured{make(chan string, 100)} }
 
+// ServeHTTP implements http.Handler.
 func (*Measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("tranche_up 1\n"))
 }
 
+// Watch implements api.Metrics.
 func (*Measured) Watch(func(context.Context) (*health.Report, error)) {}
 
+// Asked implements kernel.Meter.
 func (m *Measured) Asked(route, role string, code int) {
 	select {
 	case m.Requests <- route + " " + role + " " + strconv.Itoa(code):
