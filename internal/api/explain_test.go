@@ -23,6 +23,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -59,7 +60,7 @@ func setupEngine(t *testing.T) *engine {
 	case <-time.After(time.Minute):
 		t.Fatal("the node did not get ready")
 	}
-	server, err := api.New(e.store, node, nc, api.Config{Version: "test"})
+	server, err := api.New(e.store, node, nc, api.Config{Build: buildinfo.Info{Version: "test"}})
 	if err != nil {
 		t.Fatal(err)
 	}

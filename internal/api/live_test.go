@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
@@ -208,7 +209,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	b := setup(t)
 	b.start("chunk=2")
 	server, err := api.New(b.store, b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
-		Version: "test", ReadTimeout: patience,
+		Build: buildinfo.Info{Version: "test"}, ReadTimeout: patience,
 	})
 	if err != nil {
 		t.Fatal(err)

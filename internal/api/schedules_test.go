@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -178,7 +179,7 @@ func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *
 		t.Fatal(err)
 	}
 	c.node.Store(node)
-	c.server, err = api.New(store, node, nc, api.Config{Version: "test", Schedules: api.Schedules{
+	c.server, err = api.New(store, node, nc, api.Config{Build: buildinfo.Info{Version: "test"}, Schedules: api.Schedules{
 		Files: files, Wake: func() { node.WakeDuty(schedules.DutyName) },
 	}})
 	if err != nil {

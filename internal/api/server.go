@@ -20,6 +20,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -98,10 +99,10 @@ type Metrics interface {
 
 // Config is what a Server needs beside its node.
 type Config struct {
-	Log     *zap.Logger // nil: none
-	Hosts   []string    // allowed in the Host header beside the loopback names, without a port
-	Version string
-	Info    map[string]string // where things are, for people
+	Log   *zap.Logger // nil: none
+	Hosts []string    // allowed in the Host header beside the loopback names, without a port
+	Build buildinfo.Info
+	Info  map[string]string // where things are, for people
 
 	// Trackers is the tracker service, shared with those who ask it over NATS; nil: one of the server's own.
 	Trackers *trackers.Service

@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
@@ -109,7 +110,7 @@ func setup(t *testing.T) *bench {
 		collectors: collector.New(store), db: store, session: session, ready: make(chan struct{}), asked: new(atomic.Int32)}
 	close(engine.ready)
 	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
-		Version: "test", Alerts: tellers(t),
+		Build: buildinfo.Info{Version: "test"}, Alerts: tellers(t),
 	})
 	if err != nil {
 		t.Fatal(err)

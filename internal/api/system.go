@@ -13,6 +13,8 @@ import (
 // Info says what this server is and where its parts are.
 type Info struct {
 	Version string              `json:"version"`
+	Commit  string              `json:"commit,omitempty" doc:"of the source"`
+	Date    string              `json:"date,omitempty" doc:"of the commit"`
 	Session workqueue.SessionID `json:"session"`
 	NATS    string              `json:"nats"`
 	Parts   map[string]string   `json:"parts"`
@@ -28,8 +30,8 @@ func (s *Server) registerSystem(api huma.API) {
 
 func (s *Server) info(context.Context, *struct{}) (Info, error) {
 	info := Info{
-		Version: s.config.Version, Session: s.engine.Session(), NATS: s.nc.ConnectedUrlRedacted(),
-		Parts: map[string]string{},
+		Version: s.config.Build.Version, Commit: s.config.Build.Commit, Date: s.config.Build.Date,
+		Session: s.engine.Session(), NATS: s.nc.ConnectedUrlRedacted(), Parts: map[string]string{},
 	}
 	maps.Copy(info.Parts, s.config.Info)
 	return info, nil

@@ -2206,7 +2206,13 @@ type HoldView struct {
 
 // Info defines model for Info.
 type Info struct {
-	Version string            `json:"version"`
+	Version string `json:"version"`
+
+	// Commit of the source
+	Commit string `json:"commit,omitempty"`
+
+	// Date of the commit
+	Date    string            `json:"date,omitempty"`
 	Session string            `json:"session"`
 	NATS    string            `json:"nats"`
 	Parts   map[string]string `json:"parts"`
@@ -7262,4 +7268,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 9943c2e90958f1f918daa20446eb5810, is 9e70a81d857c67e5204546ddbe3b1493c1574ea63a395ca4fce2b1779a56d376.
+// Of 8a1e5098a48f6f90c50b8d6efc9748cf, is 54a2e72de44ce6b0b204ca2c9c81a828692c0aad7a0f11a65b6e8d9a8e030d07.
