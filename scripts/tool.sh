@@ -6,16 +6,19 @@ set -euo pipefail
 
 package=${1%@*}
 version=${1#*@}
-name=$(basename "$package")
-[[ ! $name =~ ^v[0-9]+$ ]] || name=$(basename "$(dirname "$package")")
+name=$package
+while [[ ${name##*/} == cmd || ${name##*/} =~ ^v[0-9]+$ ]]; do name=${name%/*}; done
+name=${name##*/}
 cd "$(dirname "$0")/.."
 tools=$PWD/.tools
 tool=$tools/$name-$version
 
 if [[ ! -x $tool ]]; then
     mkdir -p "$tools"
+    building=$(mktemp -d "$tools/building.XXXX")
+    trap 'rm -rf "$building"' EXIT
     echo "Building $name $version into .tools; this takes a few minutes, once." >&2
-    GOBIN=$tools/building CGO_ENABLED=0 go install "$1" >&2
-    mv "$tools/building/$name" "$tool"
+    env -u GOFLAGS -u GOOS -u GOARCH GOBIN="$building" CGO_ENABLED=0 go install "$1" >&2
+    mv "$building"/* "$tool"
 fi
 echo "$tool"
