@@ -38,7 +38,7 @@ func (m *manCommand) Run(line *kong.Context, term *cli.Console) error {
 }
 
 // pageName is tranche, or tranche-run.
-func pageName(n *kong.Node) string { return strings.ReplaceAll(n.Path(), " ", "-") }
+func pageName(n *kong.Node) string { return strings.ReplaceAll(n.FullPath(), " ", "-") }
 
 // manPage is the page of a command, in the macros of man(7). What is below it is in it; the page of the whole only
 // lists the others.

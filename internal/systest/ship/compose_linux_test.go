@@ -38,8 +38,6 @@ func compose(t *testing.T) map[string]composeService {
 	t.Helper()
 	cmd := command(t.Context(), tool(t, composeGo), "-format", "json", "compose.yaml")
 	cmd.Dir = filepath.Join(root, "deploy", "compose")
-	// What docker compose reads by itself, its parser alone does not.
-	cmd.Env = append(os.Environ(), strings.Fields(read(t, filepath.Join(cmd.Dir, ".env")))...)
 	var file struct {
 		Services map[string]composeService `json:"services"`
 	}

@@ -125,7 +125,7 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 		return e.command(t.Context(), "healthcheck", "run", "tranche").Run() == nil
 	})
 	e.start(t, "interest", &interest, at, "--detach")
-	token := e.run(t, "exec", "tranche", "tranche", "token", "create", "--name", "me", "--role", "admin")
+	token := e.run(t, "exec", "tranche", "/usr/bin/tranche", "token", "create", "--database", "env", "--name", "me", "--role", "admin")
 	client := func(args ...string) string {
 		cmd := command(t.Context(), "dist/image/"+runtime.GOARCH+"/tranche", args...)
 		cmd.Env = append(os.Environ(), "TRANCHE_URL=http://127.0.0.1:"+port, "TRANCHE_TOKEN="+lastWord(token))
@@ -158,7 +158,7 @@ func (e *engine) checkStop(t *testing.T, name string) {
 		t.Errorf("%s ended with %s:\n%s", name, code, e.run(t, "logs", name))
 	}
 	// What is mounted has to have a place.
-	for line := range strings.Lines(e.run(t, "diff", "--format", "{{.}}", name)) {
+	for line := range strings.Lines(e.run(t, "diff", name)) {
 		if word := strings.TrimSpace(line); !mounted(word) {
 			t.Errorf("%s has written outside of its volume: %s", name, word)
 		}
