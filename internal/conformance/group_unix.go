@@ -10,7 +10,7 @@ import (
 // group gives the command a process group of its own.
 func group(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// signal reaches the whole group.
-func signal(cmd *exec.Cmd, s syscall.Signal) {
+// send reaches the whole group.
+func send(cmd *exec.Cmd, s syscall.Signal) {
 	_ = syscall.Kill(-cmd.Process.Pid, s) // it may have ended, which is as good
 }

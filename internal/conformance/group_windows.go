@@ -8,7 +8,7 @@ import (
 // group leaves the command as it is: Windows has no groups of processes that are signalled together.
 func group(*exec.Cmd) {}
 
-// signal ends the command. Windows has no way to ask it to end.
-func signal(cmd *exec.Cmd, _ syscall.Signal) {
+// send ends the command. Windows has no way to ask it to end.
+func send(cmd *exec.Cmd, _ syscall.Signal) {
 	_ = cmd.Process.Kill() // it may have ended, which is as good
 }

@@ -59,8 +59,8 @@ func commandStarter(command []string) starter {
 	}
 }
 
-func (p *process) terminate()              { signal(p.cmd, syscall.SIGTERM) }
-func (p *process) kill()                   { signal(p.cmd, syscall.SIGKILL) }
+func (p *process) terminate()              { send(p.cmd, syscall.SIGTERM) }
+func (p *process) kill()                   { send(p.cmd, syscall.SIGKILL) }
 func (p *process) exited() <-chan struct{} { return p.done }
 func (p *process) output() string          { return p.said.String() }
 
