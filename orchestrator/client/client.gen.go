@@ -3265,7 +3265,7 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -3824,7 +3824,7 @@ type RunDocument struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -4139,7 +4139,7 @@ type RunSummary struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -7268,4 +7268,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 8a1e5098a48f6f90c50b8d6efc9748cf, is 54a2e72de44ce6b0b204ca2c9c81a828692c0aad7a0f11a65b6e8d9a8e030d07.
+// Of 73d62aa23694f1b7c378f04e22ff16cf, is dbd60d47c881f10900b53a636ec82db357712c858c6c8be797e32c613e0b024a.
