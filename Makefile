@@ -104,7 +104,8 @@ image: ## build the images tranche:TAG and tranche-interest:TAG, for amd64 and a
 
 .PHONY: release-snapshot
 release-snapshot: ## make what a release would have, into dist, for all systems, and publish nothing
-	tool=$$(scripts/tool.sh $(GORELEASER)) && $$tool release --snapshot --clean
+	tool=$$(scripts/tool.sh $(GORELEASER)) && COMMIT=$$(git rev-parse HEAD) \
+	DATE=$$(TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd) $$tool release --snapshot --clean
 
 .PHONY: release
 release: ## make a draft release of the tag that is checked out; GITHUB_TOKEN says who does

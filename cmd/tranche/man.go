@@ -61,6 +61,9 @@ func manPage(app *kong.Application, n *kong.Node) string {
 		return b.String()
 	}
 	leaves := n.Leaves(true)
+	if len(n.Children) == 0 {
+		leaves = []*kong.Node{n}
+	}
 	for _, leaf := range leaves {
 		fmt.Fprintf(&b, "%s\n.br\n", roff(leaf.Summary()))
 	}

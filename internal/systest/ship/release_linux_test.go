@@ -17,7 +17,7 @@ const goreleaser = "github.com/goreleaser/goreleaser/v2@v2.15.1"
 func release(t *testing.T) string {
 	t.Helper()
 	cmd := command(t.Context(), tool(t, goreleaser), "release", "--snapshot", "--clean")
-	cmd.Env = append(os.Environ(), "RELEASE_ONE=1")
+	cmd.Env = append(append(os.Environ(), "RELEASE_ONE=1"), version...)
 	run(t, cmd)
 	return absolute(t, "dist")
 }
