@@ -18,7 +18,7 @@ type manCommand struct {
 
 // Run writes them.
 func (m *manCommand) Run(line *kong.Context, term *cli.Console) error {
-	if err := os.MkdirAll(m.Dir, 0o755); err != nil {
+	if err := os.MkdirAll(m.Dir, 0o755); err != nil { //nolint:gosec // for everybody
 		return fmt.Errorf("man pages: %w", err)
 	}
 	pages := []*kong.Node{line.Model.Node}
@@ -46,7 +46,8 @@ func manPage(app *kong.Application, n *kong.Node) string {
 	var b strings.Builder
 	title := strings.ToUpper(pageName(n))
 	fmt.Fprintf(&b, ".TH %s 1 \"%s\" \"tranche %s\" \"Tranche\"\n", roff(title), build().Date, roff(build().Version))
-	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n.SH SYNOPSIS\n", roff(pageName(n)), roff(lowerFirst(strings.TrimSuffix(n.Help, "."))))
+	what := lowerFirst(strings.TrimSuffix(n.Help, "."))
+	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n.SH SYNOPSIS\n", roff(pageName(n)), roff(what))
 	if n.Type == kong.ApplicationNode {
 		fmt.Fprintf(&b, "\\fBtranche\\fR \\fICOMMAND\\fR [\\fIFLAGS\\fR]\n")
 		b.WriteString(".SH COMMANDS\n")

@@ -6,7 +6,7 @@ import (
 )
 
 // What the linker is told of a release, and by make build, with -X.
-var version, commit, date string
+var version, commit, date string //nolint:gochecknoglobals // the linker sets nothing else
 
 type versionCommand struct{}
 

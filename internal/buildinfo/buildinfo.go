@@ -1,7 +1,8 @@
 // Package buildinfo says which version of Tranche a program has in it: the one that a release was given when it was
 // linked, else what Go has written down about the module, be it the program's own or one that it depends on.
 //
-// It reads the program itself and nothing else, and never fails: what is not known is empty, and the version then "dev".
+// It reads the program itself and nothing else, and never fails: what is not known is empty, and the version then is
+// "dev".
 package buildinfo
 
 import (

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -38,7 +39,7 @@ func clearOrphan(ctx context.Context, cluster string, log *zap.Logger) error {
 	}
 	log.Warn("stopping a PostgreSQL server that was left running", zap.Int("pid", pid), zap.String("dir", cluster))
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
-		if err := kill(pid, sig); err != nil && err != syscall.ESRCH {
+		if err := kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("stop the PostgreSQL server left running as process %d: %w", pid, err)
 		}
 		if gone, err := awaitGone(ctx, pid, cluster); gone || err != nil {

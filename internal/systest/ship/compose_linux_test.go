@@ -91,7 +91,9 @@ func TestComposeConfigurations(t *testing.T) {
 		t.Errorf("nats.conf makes a server %s of %d routes, JetStream %v in %s", options.ServerName, len(options.Routes),
 			options.JetStream, options.StoreDir)
 	}
-	for name, file := range map[string]string{"prometheus.yml": "compose/prometheus.yml", "rules.yml": "prometheus/rules.yml"} {
+	for name, file := range map[string]string{
+		"prometheus.yml": "compose/prometheus.yml", "rules.yml": "prometheus/rules.yml",
+	} {
 		text := strings.ReplaceAll(read(t, filepath.Join(root, "deploy", file)), "/etc/prometheus/", "")
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,7 +55,7 @@ func containers(t *testing.T) *engine {
 }
 
 func (e *engine) command(ctx context.Context, args ...string) *exec.Cmd {
-	return command(ctx, e.program, append(e.flags[:len(e.flags):len(e.flags)], args...)...)
+	return command(ctx, e.program, slices.Concat(e.flags, args)...)
 }
 
 func (e *engine) run(t *testing.T, args ...string) string {
@@ -116,7 +117,8 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 		"postgres://tranche_app:app@postgres:5432/tranche",
 		"postgres://"+app+":"+app+"@"+testenv.NewProxy(t, target).Addr()+parsed.Path+"?sslmode=disable",
 		"nats://nats:4222", ns.URL(), "tranche_app", app, "0.0.0.0:9480", "127.0.0.1:0")
-	where := []string{"--detach", "--env", "TRANCHE_LISTEN=0.0.0.0:" + port, "--env", "TRANCHE_URL=http://127.0.0.1:" + port}
+	where := []string{"--detach", "--env", "TRANCHE_LISTEN=0.0.0.0:" + port,
+		"--env", "TRANCHE_URL=http://127.0.0.1:" + port}
 
 	migrate, serve, interest := services["migrate"], services["tranche"], services["interest"]
 	e.start(t, "migrate", &migrate, at)
@@ -125,7 +127,8 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 		return e.command(t.Context(), "healthcheck", "run", "tranche").Run() == nil
 	})
 	e.start(t, "interest", &interest, at, "--detach")
-	token := e.run(t, "exec", "tranche", "/usr/bin/tranche", "token", "create", "--database", "env", "--name", "me", "--role", "admin")
+	token := e.run(t, "exec", "tranche", "/usr/bin/tranche", "token", "create", "--database", "env", "--name", "me",
+		"--role", "admin")
 	client := func(args ...string) string {
 		cmd := command(t.Context(), "dist/image/"+runtime.GOARCH+"/tranche", args...)
 		cmd.Env = append(os.Environ(), "TRANCHE_URL=http://127.0.0.1:"+port, "TRANCHE_TOKEN="+lastWord(token))

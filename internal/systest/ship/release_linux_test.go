@@ -28,10 +28,7 @@ func TestRelease(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, string){
 		"checksums": checkSums, "archive": checkArchive, "sbom": checkSBOM, "package": checkPackage,
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, dist)
-		})
+		t.Run(name, func(t *testing.T) { test(t, dist) })
 	}
 }
 
@@ -46,6 +43,7 @@ func one(t *testing.T, dir, pattern string) string {
 }
 
 func checkSums(t *testing.T, dist string) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "checksums.txt")
 	cmd.Dir = dist
 	if out := run(t, cmd); strings.Count(out, ": OK") < 3 {
@@ -55,14 +53,17 @@ func checkSums(t *testing.T, dist string) {
 
 // The archive has a program that says its version, completions that a shell takes, and man pages.
 func checkArchive(t *testing.T, dist string) {
+	t.Helper()
 	dir := t.TempDir()
 	run(t, command(t.Context(), "tar", "-xzf", one(t, dist, "tranche_*_linux_amd64.tar.gz"), "-C", dir))
 	said := run(t, command(t.Context(), filepath.Join(dir, "tranche"), "version", "--json"))
 	var is struct{ Version, Commit, Date string }
-	if json.Unmarshal([]byte(said), &is) != nil || !strings.HasPrefix(is.Version, "v") || len(is.Commit) != 40 || is.Date == "" {
+	if err := json.Unmarshal([]byte(said), &is); err != nil || !strings.HasPrefix(is.Version, "v") ||
+		len(is.Commit) != 40 || is.Date == "" {
 		t.Errorf("the program says of itself: %s", said)
 	}
-	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "completions/_tranche", "completions/tranche.fish"} {
+	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "completions/_tranche",
+		"completions/tranche.fish"} {
 		if read(t, filepath.Join(dir, name)) == "" {
 			t.Errorf("%s is empty", name)
 		}
@@ -83,6 +84,7 @@ func checkArchive(t *testing.T, dist string) {
 
 // The bill of materials is of the program: it has what go.mod has.
 func checkSBOM(t *testing.T, dist string) {
+	t.Helper()
 	var bill struct {
 		Format     string `json:"bomFormat"`
 		Components []struct{ Name, Version string }
@@ -104,6 +106,7 @@ const mostExposed = 2.0
 // dpkg installs the package, makes its user, keeps its secrets secret, and takes all of it away again but the
 // configuration, which goes by --purge. systemd takes the unit, and finds it well locked up.
 func checkPackage(t *testing.T, dist string) {
+	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates", "etc", "usr/lib/systemd", "lib/systemd"} {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
@@ -111,7 +114,7 @@ func checkPackage(t *testing.T, dist string) {
 		}
 	}
 	for name, text := range map[string]string{"var/lib/dpkg/status": "", "etc/passwd": "", "etc/group": ""} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // a root's
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -159,7 +162,8 @@ func checkUnit(t *testing.T, dir string) {
 	if out, err := verify.CombinedOutput(); err != nil || strings.Contains(string(out), "tranche.service:") {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	said := run(t, command(t.Context(), analyze, "--root="+dir, "--offline=true", "--no-pager", "security", "tranche.service"))
+	said := run(t, command(t.Context(), analyze, "--root="+dir, "--offline=true", "--no-pager", "security",
+		"tranche.service"))
 	found := regexp.MustCompile(`exposure level for tranche.service: ([0-9.]+)`).FindStringSubmatch(said)
 	if found == nil {
 		t.Fatalf("systemd-analyze security says no level:\n%s", said)
