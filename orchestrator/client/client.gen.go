@@ -2306,6 +2306,9 @@ type ItemStep struct {
 	ResultBytes []byte `json:"result_bytes,omitempty"`
 	ContentType string `json:"content_type,omitempty"`
 
+	// Large it did not fit a message, and is to be had by itself
+	Large bool `json:"large,omitempty"`
+
 	// Size bytes of the result
 	Size int `json:"size,omitempty"`
 
@@ -6571,8 +6574,9 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
 // never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
 // that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
-// Parquet they are bytes. Of a run with several steps the results are those of one. A stream that does not end
-// properly is not whole.
+// Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as result_bytes; elsewhere stands a
+// JSON object with its bytes and sha256. Of a run with several steps the results are those of one. A stream that does
+// not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -7268,4 +7272,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 73d62aa23694f1b7c378f04e22ff16cf, is dbd60d47c881f10900b53a636ec82db357712c858c6c8be797e32c613e0b024a.
+// Of db5b7656a32d21708b3e2cf7e7c2d1ee, is 9dcdf2f8697bcf515cadfb3216adcacc736b7a00494c5825e5df5279a780a785.
