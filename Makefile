@@ -41,7 +41,12 @@ MATRIX_SKIP := Machine|Oracle|Random|Deadlock|Mutants|UnknownBatch|OutOfReach
 BENCH_FLAGS ?=
 DEMO_FLAGS  ?=
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+# The programs of Go's that releases are made and charts are checked with; scripts/tool.sh builds them into .tools.
+GORELEASER := github.com/goreleaser/goreleaser/v2@v2.15.1
+HELM       := helm.sh/helm/v3/cmd/helm@v3.22.0
+# What images are called: tranche:$(TAG).
+TAG        ?= dev
+
 # The version comes by -ldflags. Go's own stamp would fail in a checkout that belongs to another user.
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -buildvcs=false
 
@@ -49,7 +54,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -buildvcs=false
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Settings: PKG=./workqueue PROOF_PKG=./internal/systest/… TEST_FLAGS='-run TestX -v' TIMEOUT=15m TEST_P=2 FUZZTIME=10s"
 	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--pdfs all' PG=18 MATRIX='14 18'"
@@ -91,7 +96,29 @@ matrix: ## run store, migrations and bitfield on PostgreSQL 14, 15, 16, 17 and 1
 
 .PHONY: build
 build: ## build bin/tranche
-	$(GO) build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/tranche ./cmd/tranche
+	scripts/build.sh bin/tranche
+
+.PHONY: image
+image: ## build the images tranche:TAG and tranche-interest:TAG, for amd64 and arm64 (podman or docker)
+	scripts/image.sh $(TAG)
+
+.PHONY: release-snapshot
+release-snapshot: ## make what a release would have, into dist, for all systems, and publish nothing
+	tool=$$(scripts/tool.sh $(GORELEASER)) && COMMIT=$$(git rev-parse HEAD) \
+	DATE=$$(TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd) $$tool release --snapshot --clean
+
+.PHONY: release
+release: ## make a draft release of the tag that is checked out; GITHUB_TOKEN says who does
+	tool=$$(scripts/tool.sh $(GORELEASER)) && $$tool release --clean
+
+.PHONY: chart
+chart: ## write what the chart makes of deploy/helm/testdata, for the test to compare with
+	@set -e; tool=$$(scripts/tool.sh $(HELM)); cd deploy/helm; for v in least all; do \
+	$$tool template batch tranche --kube-version 1.31.0 --namespace jobs --values testdata/$$v.yaml >testdata/$$v.golden.yaml; done
+
+.PHONY: vuln
+vuln: ## look for known vulnerabilities, where their database can be reached
+	scripts/vuln.sh
 
 .PHONY: bench
 bench: postgres build ## measure against the floor and River (BENCH_FLAGS)
@@ -136,7 +163,7 @@ deps: ## install PostgreSQL, Node.js and Python where they are missing
 # What only the proofs need.
 .PHONY: proof-deps
 proof-deps: deps
-	@scripts/deps.sh cc chromium pgbouncer prometheus
+	@scripts/deps.sh cc chromium pgbouncer prometheus ship
 
 # The part of deps that the binary itself needs.
 .PHONY: postgres
@@ -145,4 +172,4 @@ postgres:
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin .tools coverage.out
+	rm -rf bin dist dist-files .tools coverage.out

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 )
 
 // EndpointStats is what one instance has done for an endpoint since Run, and what it is doing.
@@ -150,7 +151,7 @@ func (s *Service) announce() (unlist func(), err error) {
 	listed, err := micro.AddService(s.nc, micro.Config{
 		Name: s.config.Name, Version: s.config.Version, Description: "serves Tranche endpoints",
 		Metadata: map[string]string{wire.MetaProtocol: wire.ProtocolVersion, wire.MetaHost: s.host,
-			wire.MetaInstance: s.instance},
+			wire.MetaInstance: s.instance, wire.MetaSDK: "tranche-go " + buildinfo.Read().String()},
 		StatsHandler: func(at *micro.Endpoint) any {
 			if e := byName[at.Name]; e != nil {
 				return e.status()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing: deps.sh [make] [postgres] [cc] [node] [python] [chromium] [pgbouncer] [prometheus]
+# Installs what is missing: deps.sh [make] [postgres] [cc] [node] [python] [chromium] [pgbouncer] [prometheus] [ship]
 #
 #   make      make, for a CI machine that has none
 #   postgres  the server's programs and pgbench; no cluster is created and none has to run
@@ -8,6 +8,7 @@
 #   python    Python 3, for the service in examples/python and its test
 #   pgbouncer PgBouncer, for the tests of internal/systest/pooler; it need not run
 #   prometheus Prometheus and promtool, for the tests of internal/systest/metrics; it need not run
+#   ship      podman with runc, amtool, systemd-analyze and man, for the tests of internal/systest/ship
 #   chromium  Chromium or Chrome, for the tests of the dashboard; one that is not in PATH is named by CHROMIUM or CHROME
 #
 # What is there already is left alone. Without apt-get it says what to install, and fails.
@@ -48,7 +49,9 @@ have() {
             command -v google-chrome >/dev/null || command -v google-chrome-stable >/dev/null || command -v chrome >/dev/null ;;
         pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
         prometheus) command -v prometheus >/dev/null && command -v promtool >/dev/null ;;
-        *) echo "deps.sh: $1 is not known; use make, postgres, cc, node, python, chromium, pgbouncer or prometheus" >&2 && exit 2 ;;
+        ship) command -v podman >/dev/null && command -v runc >/dev/null && command -v amtool >/dev/null &&
+            command -v systemd-analyze >/dev/null && command -v man >/dev/null ;;
+        *) echo "deps.sh: $1 is not known; use make, postgres, cc, node, python, chromium, pgbouncer, prometheus or ship" >&2 && exit 2 ;;
     esac
 }
 
@@ -128,6 +131,10 @@ Install Prometheus, with promtool; it need not run:
 Both programs must be in PATH.
 END
     fi
+    if [[ " $* " == *" ship "* ]]; then
+        echo "Install podman with runc, Alertmanager's amtool, systemd-analyze and man:" >&2
+        echo "  Debian, Ubuntu   sudo apt-get install podman runc prometheus-alertmanager systemd man-db" >&2
+    fi
     if [[ " $* " == *" make "* ]]; then
         echo "Install GNU make." >&2
     fi
@@ -166,6 +173,7 @@ for want in "${missing[@]}"; do
         python) packages+=(python3) ;;
         pgbouncer) packages+=(pgbouncer) ;;
         prometheus) packages+=(prometheus) ;;
+        ship) packages+=(podman runc prometheus-alertmanager systemd man-db) ;;
         # A Node.js from elsewhere may bring npm along and conflict with Debian's.
         node) packages+=(nodejs) && { command -v npm >/dev/null || packages+=(npm); } ;;
     esac

@@ -34,3 +34,15 @@ func TestWhatPeopleMustDoByHand(t *testing.T) {
 	b.want(b.tranche("run", "slices", "it"), 0, "scheduled", "sent")
 	b.want(b.tranche("run", "slices", "nope"), 1, "tranche run list")
 }
+
+// A container's health check asks this, without a token.
+func TestHealthReady(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.want(b.tranche("health", "ready"), 0, "ready")
+	b.want(b.tranche("health", "ready", "--json"), 0, `"ready": true`)
+	b.want(runProgram(t, []string{"TRANCHE_URL=http://127.0.0.1:1"}, "", "health", "ready"), 1,
+		"ask http://127.0.0.1:1/readyz")
+	b.want(runProgram(t, nil, "", "token", "create", "--database", "env", "--name", "me", "--role", "viewer"), 2,
+		"TRANCHE_DATABASE is not set")
+}

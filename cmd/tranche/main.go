@@ -70,6 +70,7 @@ type commands struct {
 	Config      configCommand     `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
 	Help        helpCommand       `cmd:"" help:"Explain a command: tranche help run start."`
 	Completion  completionCommand `cmd:"" help:"Print what makes a shell complete commands and flags."`
+	Man         manCommand        `cmd:"" hidden:"" help:"Write the man pages."`
 	VersionFlag kong.VersionFlag  `name:"version" help:"Print the version."`
 }
 

@@ -132,7 +132,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 		return err
 	}
 	config, err := s.guarded(p.reach(api.Config{
-		Log: log, Hosts: s.AllowHost, Version: versionText(),
+		Log: log, Hosts: s.AllowHost, Build: build(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: p.wait.needs, SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard: pages, Trackers: service, Producers: taking,

@@ -37,7 +37,7 @@ func (f *metricsFlags) validateMetrics() error {
 
 // openMetrics makes what measures the node. It can be asked from here on, and has more to tell once it is bound.
 func (f *metricsFlags) openMetrics(ctx context.Context, p *parts, log *zap.Logger) (err error) {
-	p.metrics, err = metrics.New(metrics.Config{Log: log, Version: versionText()})
+	p.metrics, err = metrics.New(metrics.Config{Log: log, Build: build()})
 	if err != nil {
 		return err
 	}

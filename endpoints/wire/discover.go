@@ -142,6 +142,7 @@ const (
 	MetaProtocol = "tranche"
 	MetaHost     = "host"
 	MetaInstance = "instance"
+	MetaSDK      = "sdk" // what the service is made with, and its version; for people
 )
 
 // State is what an instance does about an endpoint.

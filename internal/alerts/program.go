@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/webhook"
@@ -57,8 +56,7 @@ func (r *Receivers) tellProgram(ctx context.Context, name string, m *Message) we
 		"TRANCHE_ALERT_TITLE=" + strings.ReplaceAll(m.Title, "\x00", ""), "TRANCHE_ALERT_LINK=" + m.Link,
 	}
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	withDescendants(cmd)
 	cmd.WaitDelay = afterKill
 	err = cmd.Run()
 	switch ended := cmd.ProcessState; {

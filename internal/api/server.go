@@ -29,6 +29,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/schedules"
 	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/api/trackers"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/producers"
@@ -78,10 +79,10 @@ type Schedules = schedules.Sources
 
 // Config is what a Server needs beside its node.
 type Config struct {
-	Log     *zap.Logger // nil: none
-	Hosts   []string    // allowed in the Host header beside the loopback names, without a port
-	Version string
-	Info    map[string]string // where things are, for people
+	Log   *zap.Logger // nil: none
+	Hosts []string    // allowed in the Host header beside the loopback names, without a port
+	Build buildinfo.Info
+	Info  map[string]string // where things are, for people
 
 	// Trackers is the tracker service, shared with those who ask it over NATS; nil: one of the server's own.
 	Trackers *tracking.Service
@@ -207,7 +208,7 @@ func (s *Server) furnish(engine Engine) (err error) {
 		return err
 	}
 	s.schedules = schedules.New(k, s.starts, engine, schedules.Config{Connections: c.Connections, Schedules: c.Schedules})
-	s.admin = admin.New(k, admin.Config{Version: c.Version, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
+	s.admin = admin.New(k, admin.Config{Build: c.Build, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
 		Health: s.health, Whole: s.whole})
 	s.rooms = []room{
 		s.runs, s.starts, exports.New(k, c.SpoolDir), changes.New(k, s.runs, s.starts, engine), endpoints.New(k, engine),

@@ -63,12 +63,15 @@ func rules() map[string]rule {
 		"endpoints": {
 			own: []string{
 				"endpoints/wire", "endpoints/stream", "bitfield", "internal/pull", "internal/datadir", "internal/backoff",
+				"internal/buildinfo",
 			}, tests: servers,
 		},
 		"endpoints/wire":   {own: []string{"bitfield"}},
 		"endpoints/stream": {own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers},
 		// Where servers of this machine are found.
 		"internal/datadir": {others: []string{}},
+		// Which version this is.
+		"internal/buildinfo": {others: []string{}},
 		// Messages of a consumer, whatever they mean.
 		"internal/pull": {own: []string{}, tests: servers},
 		// What services may use beside the SDK. The SDK imports none of it.
@@ -87,7 +90,7 @@ func rules() map[string]rule {
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
 			own: []string{"orchestrator", "gather/fetch", "internal/access", "internal/api", "internal/dashboard",
-				"internal/metrics", "workqueue/database", "workqueue/identity"},
+				"internal/buildinfo", "internal/metrics", "workqueue/database", "workqueue/identity"},
 			tests: append([]string{"orchestrator/client", "endpoints"}, servers...),
 		},
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
@@ -134,7 +137,7 @@ func rules() map[string]rule {
 		// What is measured of a node: it implements interfaces of the orchestrator's and the API's, which link no
 		// Prometheus.
 		"internal/metrics": {
-			own:   append([]string{"orchestrator", "internal/health"}, store...),
+			own:   append([]string{"orchestrator", "internal/health", "internal/buildinfo"}, store...),
 			tests: append([]string{"endpoints", "internal/api", "internal/tracing", "internal/access"}, servers...),
 		},
 		// It judges what the store and NATS say; the API and streams show it.
@@ -210,7 +213,7 @@ func rules() map[string]rule {
 				"internal/cli/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...",
 				"internal/intake",
 				"internal/embedded", "internal/datadir", "internal/conformance", "internal/dashboard", "internal/tracing",
-				"internal/metrics",
+				"internal/metrics", "internal/buildinfo",
 				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
 				"internal/producers", "internal/trackers", "endpoints", "endpoints/wire", "endpoints/stream",
 				"internal/schedules", "orchestrator/schedule", "internal/alerts", "internal/health",
@@ -255,7 +258,8 @@ func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
 	own := append([]string{
 		"internal/health", "internal/live", "orchestrator", "gather", "endpoints/wire", "endpoints/stream",
-		"internal/access", "internal/intake", "internal/connections", "gather/strictyaml", "gather/itemschema",
+		"internal/access", "internal/buildinfo", "internal/intake", "internal/connections", "gather/strictyaml",
+		"gather/itemschema",
 		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "internal/schedules",
 		"orchestrator/schedule", "internal/alerts",
 	}, store...)

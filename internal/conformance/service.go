@@ -46,7 +46,7 @@ func commandStarter(command []string) starter {
 		p := &process{cmd: cmd, done: make(chan struct{})}
 		cmd.Stdout, cmd.Stderr = &p.said, &p.said
 		// A group of its own: a Ctrl-C is the suite's, and what the command starts ends with it.
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		group(cmd)
 		cmd.WaitDelay = time.Second
 		if err := cmd.Start(); err != nil {
 			return nil, fmt.Errorf("start the service: %w", err)
@@ -59,12 +59,8 @@ func commandStarter(command []string) starter {
 	}
 }
 
-func (p *process) signal(s syscall.Signal) {
-	_ = syscall.Kill(-p.cmd.Process.Pid, s) // it may have ended, which is as good
-}
-
-func (p *process) terminate()              { p.signal(syscall.SIGTERM) }
-func (p *process) kill()                   { p.signal(syscall.SIGKILL) }
+func (p *process) terminate()              { send(p.cmd, syscall.SIGTERM) }
+func (p *process) kill()                   { send(p.cmd, syscall.SIGKILL) }
 func (p *process) exited() <-chan struct{} { return p.done }
 func (p *process) output() string          { return p.said.String() }
 

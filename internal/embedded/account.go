@@ -1,3 +1,5 @@
+//go:build unix
+
 package embedded
 
 import (
@@ -83,3 +85,15 @@ func (a account) mayEnter(info os.FileInfo) bool {
 		return mode&0o001 != 0
 	}
 }
+
+// ownerOf is the user that a file belongs to.
+func ownerOf(info os.FileInfo) (uid int, ok bool) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return int(st.Uid), true
+}
+
+// kill sends a signal to a process that is not our child; signal 0 asks whether it is there.
+func kill(pid int, sig syscall.Signal) error { return syscall.Kill(pid, sig) }

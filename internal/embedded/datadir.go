@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 )
 
 // layout names what stands in a PostgreSQL data directory of ours. The directory itself may hold other things too and
@@ -72,8 +71,8 @@ func (l layout) checkAccess(a account) error {
 	if err != nil {
 		return fmt.Errorf("data directory %s: %w", l.dir, err)
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != a.uid {
-		owner := userName(int(st.Uid))
+	if uid, ok := ownerOf(info); ok && uid != a.uid {
+		owner := userName(uid)
 		return refused(l.cluster, fmt.Sprintf("it belongs to %s; run as %s", owner, owner))
 	}
 	return nil

@@ -16,5 +16,6 @@
 // Tranche relies on it.
 //
 // It is not the package's job to set up, tune or watch servers that somebody else runs. Its types are safe for
-// concurrent use. Unix only.
+// concurrent use. On Windows only NATS is started; [StartPostgres] is
+// [ErrNotOnWindows] there.
 package embedded

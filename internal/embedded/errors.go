@@ -13,6 +13,10 @@ var ErrNoBinaries = errors.New(`no PostgreSQL server programs (initdb, postgres;
   macOS:           brew install postgresql@16
 or use a server that runs already: --database URL`)
 
+// ErrNotOnWindows is returned for a private PostgreSQL there.
+var ErrNotOnWindows = errors.New("a private PostgreSQL is not started on Windows; use a server that runs already: " +
+	"--database URL")
+
 // LockedError is returned when another process works in the directory.
 type LockedError struct {
 	Dir string

@@ -7,7 +7,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 // dirLock marks a directory as ours until it is released or this process ends, however it ends. The file stays: to
@@ -22,8 +21,8 @@ func lockDir(dir, path string) (*dirLock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
+	err = lockFile(f)
+	if errors.Is(err, errTaken) {
 		err = &LockedError{Dir: dir, PID: readPID(f)}
 	} else if err == nil {
 		err = writePID(f)
@@ -37,7 +36,7 @@ func lockDir(dir, path string) (*dirLock, error) {
 // release unlocks by hand: a child that is being forked right now still has the open file, and closing ours would not
 // do.
 func (l *dirLock) release() error {
-	return errors.Join(syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN), l.file.Close())
+	return errors.Join(unlockFile(l.file), l.file.Close())
 }
 
 func readPID(f *os.File) int {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,7 +31,7 @@ func clearOrphan(ctx context.Context, cluster string, log *zap.Logger) error {
 	if !servesCluster(ctx, pid, cluster) {
 		// The number may have passed to another process since, and PostgreSQL would take that one for a server. Where
 		// it is free the file stays: with it PostgreSQL finds memory still in use by backends that outlived theirs.
-		if syscall.Kill(pid, 0) == nil {
+		if kill(pid, 0) == nil {
 			log.Info("removing a stale postmaster.pid", zap.String("file", pidFile), zap.Int("pid", pid))
 			return os.Remove(pidFile)
 		}
@@ -38,7 +39,7 @@ func clearOrphan(ctx context.Context, cluster string, log *zap.Logger) error {
 	}
 	log.Warn("stopping a PostgreSQL server that was left running", zap.Int("pid", pid), zap.String("dir", cluster))
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT} {
-		if err := syscall.Kill(pid, sig); err != nil && err != syscall.ESRCH {
+		if err := kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("stop the PostgreSQL server left running as process %d: %w", pid, err)
 		}
 		if gone, err := awaitGone(ctx, pid, cluster); gone || err != nil {

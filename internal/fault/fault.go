@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 )
 
 // The points, in the order in which the work of one slice passes them.
@@ -41,8 +40,8 @@ type Points struct {
 }
 
 type point struct {
-	signal syscall.Signal
-	left   atomic.Int64 // passes until it fires
+	stop bool         // instead of being killed
+	left atomic.Int64 // passes until it fires
 }
 
 // Parse reads "name=action@n" pairs separated by commas, such as "record.committed=kill@3". The action is kill
@@ -66,10 +65,8 @@ func Parse(spec string) (*Points, error) {
 			return nil, fmt.Errorf("fault %q: the pass after @ must be a number from 1", pair)
 		case !slices.Contains(names(), name):
 			return nil, fmt.Errorf("fault %q: no such point; there are %s", pair, strings.Join(names(), ", "))
-		case action == "kill":
-			armed.signal = syscall.SIGKILL
-		case action == "stop":
-			armed.signal = syscall.SIGSTOP
+		case action == "kill", action == "stop":
+			armed.stop = action == "stop"
 		default:
 			return nil, fmt.Errorf("fault %q: the action must be kill or stop", pair)
 		}
@@ -89,6 +86,6 @@ func (p *Points) Hit(name string) {
 		return
 	}
 	fmt.Fprintf(os.Stderr, "fault fired: %s\n", name)
-	_ = syscall.Kill(os.Getpid(), armed.signal) // nothing to be done if a process may not signal itself
-	select {}                                   // a kill is on its way; after a stop the process stays here
+	armed.fire()
+	select {} // a kill is on its way; after a stop the process stays here
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -36,8 +37,8 @@ const (
 
 // Config sets a Metrics up. A zero field means its default.
 type Config struct {
-	Log     *zap.Logger // nil: none
-	Version string
+	Log   *zap.Logger // nil: none
+	Build buildinfo.Info
 	// Registerer gets everything, instead of a registry with the process's and Go's own metrics beside it.
 	Registerer prometheus.Registerer
 	Endpoints  int           // that are told apart, and as many collectors
@@ -75,7 +76,7 @@ func New(config Config) (*Metrics, error) {
 	}
 	most := cmp.Or(config.Endpoints, DefaultEndpoints)
 	m.endpoints, m.collectors = newNames(most), newNames(most)
-	own := []prometheus.Collector{newBuild(&m.catalog, config.Version)}
+	own := []prometheus.Collector{newBuild(&m.catalog, config.Build)}
 	own = append(own, m.events()...)
 	own = append(own, newNode(m), newSystem(m, cmp.Or(config.Every, DefaultEvery)))
 	to := config.Registerer

@@ -16,6 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -186,7 +187,7 @@ func sum(all map[string]*dto.MetricFamily, name string, labels ...string) (sum f
 // A run is measured from its intake to its completion, and nothing says which it was.
 func TestARunIsMeasured(t *testing.T) {
 	t.Parallel()
-	b := setup(t, metrics.Config{Version: "1.2.3", Every: time.Nanosecond})
+	b := setup(t, metrics.Config{Build: buildinfo.Info{Version: "1.2.3", Commit: "abc"}, Every: time.Nanosecond})
 	b.serve("statement")
 	run := b.run("statement", 200)
 	b.completed(run)
@@ -218,7 +219,7 @@ func TestARunIsMeasured(t *testing.T) {
 		{"tranche_nodes", []string{"state", "alive"}, 1},
 		{"tranche_nats_connected", nil, 1},
 		{"tranche_endpoint_breaker_open", nil, 0},
-		{"tranche_build_info", []string{"version", "1.2.3"}, 1},
+		{"tranche_build_info", []string{"version", "1.2.3", "commit", "abc"}, 1},
 		{"tranche_health_conditions", []string{"kind", "no_listeners"}, 1},
 	} {
 		if got := sum(all, want.name, want.labels...); got != want.value {

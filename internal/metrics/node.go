@@ -7,6 +7,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -25,11 +26,13 @@ type Sources struct {
 func (m *Metrics) Bind(s Sources) { m.sources.Store(&s) }
 
 // newBuild tells what runs.
-func newBuild(c *catalog, version string) prometheus.Collector {
-	const name, help = "tranche_build_info", "1, with the version of the program and of Go."
-	c.note(typeGauge, name, help, []string{"version", "go_version"})
+func newBuild(c *catalog, build buildinfo.Info) prometheus.Collector {
+	const name = "tranche_build_info"
+	const help = "1, with the version, the commit and its date of the program, and the version of Go."
+	c.note(typeGauge, name, help, []string{"version", "commit", "date", "go_version"})
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help,
-		ConstLabels: prometheus.Labels{"version": version, "go_version": runtime.Version()},
+		ConstLabels: prometheus.Labels{"version": build.Version, "commit": build.Commit, "date": build.Date,
+			"go_version": runtime.Version()},
 	}, func() float64 { return 1 })
 }
 

@@ -2206,7 +2206,13 @@ type HoldView struct {
 
 // Info defines model for Info.
 type Info struct {
-	Version string            `json:"version"`
+	Version string `json:"version"`
+
+	// Commit of the source
+	Commit string `json:"commit,omitempty"`
+
+	// Date of the commit
+	Date    string            `json:"date,omitempty"`
 	Session string            `json:"session"`
 	NATS    string            `json:"nats"`
 	Parts   map[string]string `json:"parts"`
@@ -7266,4 +7272,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of b7cc18ba84fb7753ba4c05620088974f, is 697e93133ff2bdace7e120bdaca4213fe0bc4f55cc4127ef6327cda38d97da8f.
+// Of db5b7656a32d21708b3e2cf7e7c2d1ee, is 9dcdf2f8697bcf515cadfb3216adcacc736b7a00494c5825e5df5279a780a785.

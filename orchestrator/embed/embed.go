@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -100,7 +101,7 @@ func Open(ctx context.Context, config Config) (*Node, error) {
 
 func (n *Node) open(ctx context.Context) error {
 	config := n.config
-	measured, err := metrics.New(metrics.Config{Log: config.Log, Version: config.Version, Registerer: config.Metrics})
+	measured, err := metrics.New(metrics.Config{Log: config.Log, Build: n.build(), Registerer: config.Metrics})
 	if err != nil {
 		return fmt.Errorf("embed: Config.Metrics: %w", err)
 	}
@@ -118,6 +119,11 @@ func (n *Node) open(ctx context.Context) error {
 	return n.openAPI(ctx, config.API, measured)
 }
 
+// build is the version of the program, and without one that of Tranche in it.
+func (n *Node) build() buildinfo.Info {
+	return buildinfo.Linked(n.config.Version, "", "")
+}
+
 func (n *Node) openAPI(ctx context.Context, config *APIConfig, measured *metrics.Metrics) (err error) {
 	log := n.config.Log
 	guarded := api.Exposure{Auth: !config.Anonymous, TLSCert: config.TLSCert, TLSKey: config.TLSKey,
@@ -125,7 +131,7 @@ func (n *Node) openAPI(ctx context.Context, config *APIConfig, measured *metrics
 	if n.listener, err = api.Listen(ctx, config.Listen, guarded); err != nil {
 		return err
 	}
-	settings := api.Config{Log: log, Version: n.config.Version, Hosts: config.Hosts, WakeDuty: n.node.WakeDuty,
+	settings := api.Config{Log: log, Build: n.build(), Hosts: config.Hosts, WakeDuty: n.node.WakeDuty,
 		SecureCookies: guarded.Encrypted(), BehindProxy: config.BehindProxy, Metrics: measured}
 	if settings.Dashboard, err = dashboard.Handler(dashboard.Config{}); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
@@ -17,6 +18,8 @@ import (
 // Info says what this server is and where its parts are.
 type Info struct {
 	Version string              `json:"version"`
+	Commit  string              `json:"commit,omitempty" doc:"of the source"`
+	Date    string              `json:"date,omitempty" doc:"of the commit"`
 	Session workqueue.SessionID `json:"session"`
 	NATS    string              `json:"nats"`
 	Parts   map[string]string   `json:"parts"`
@@ -27,8 +30,8 @@ const doctorTimeout = 10 * time.Minute
 
 // Config is what the routes of the system need beside the kernel.
 type Config struct {
-	Version string
-	Info    map[string]string // where things are, for people
+	Build buildinfo.Info
+	Info  map[string]string // where things are, for people
 
 	// OIDC lets people log in by a provider of identities; nil: there is none. It needs Access.
 	OIDC *access.OIDC
@@ -72,8 +75,8 @@ func (s *Routes) registerSystem(api huma.API) {
 
 func (s *Routes) info(context.Context, *struct{}) (Info, error) {
 	info := Info{
-		Version: s.config.Version, Session: s.Node.Session(), NATS: s.NC.ConnectedUrlRedacted(),
-		Parts: map[string]string{},
+		Version: s.config.Build.Version, Commit: s.config.Build.Commit, Date: s.config.Build.Date,
+		Session: s.Node.Session(), NATS: s.NC.ConnectedUrlRedacted(), Parts: map[string]string{},
 	}
 	maps.Copy(info.Parts, s.config.Info)
 	return info, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/starts"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
@@ -114,7 +115,7 @@ func Setup(t *testing.T) *Bench {
 		Asked: new(atomic.Int32)}
 	close(engine.Begun)
 	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
-		Version: "test", Alerts: tellers(t),
+		Build: buildinfo.Info{Version: "test"}, Alerts: tellers(t),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -59,7 +60,7 @@ func SetupEngine(t *testing.T) *Engine {
 	case <-time.After(time.Minute):
 		t.Fatal("the node did not get ready")
 	}
-	server, err := api.New(e.Store, node, nc, api.Config{Version: "test"})
+	server, err := api.New(e.Store, node, nc, api.Config{Build: buildinfo.Info{Version: "test"}})
 	if err != nil {
 		t.Fatal(err)
 	}

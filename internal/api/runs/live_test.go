@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -117,7 +118,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	b := apitest.Setup(t)
 	b.Start("chunk=2")
 	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
-		Version: "test", ReadTimeout: apitest.Patience,
+		Build: buildinfo.Info{Version: "test"}, ReadTimeout: apitest.Patience,
 	})
 	if err != nil {
 		t.Fatal(err)

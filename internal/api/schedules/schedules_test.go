@@ -20,6 +20,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/schedules"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/embedded"
 	scheduling "github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -171,7 +172,7 @@ func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *
 		t.Fatal(err)
 	}
 	c.node.Store(node)
-	c.server, err = api.New(store, node, nc, api.Config{Version: "test", Schedules: api.Schedules{
+	c.server, err = api.New(store, node, nc, api.Config{Build: buildinfo.Info{Version: "test"}, Schedules: api.Schedules{
 		Files: files, Wake: func() { node.WakeDuty(scheduling.DutyName) },
 	}})
 	if err != nil {

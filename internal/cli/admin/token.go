@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -27,7 +28,7 @@ type Tokens struct {
 
 // tokenPlace is where tokens and sessions are. The first one cannot be made through an API that needs one.
 type tokenPlace struct {
-	Database      string `xor:"place" help:"Straight in this database, instead of through a server." placeholder:"URL"`
+	Database      string `xor:"place" help:"Straight in this database, instead of through a server; env: in that of TRANCHE_DATABASE." placeholder:"URL"`
 	DataDir       string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
 	ThroughPooler bool   `env:"TRANCHE_THROUGH_POOLER" help:"--database is a pooler by transaction that does not make itself known as one."`
 }
@@ -46,6 +47,11 @@ func (p *tokenPlace) open(ctx context.Context, term *cli.Console) (keeper tokenK
 	err error) {
 	none := func() error { return nil }
 	url, stop := p.Database, none
+	if url == "env" { // in a container, where no shell puts it in
+		if url = os.Getenv("TRANCHE_DATABASE"); url == "" {
+			return nil, none, cli.Usage("--database env: TRANCHE_DATABASE is not set")
+		}
+	}
 	switch {
 	case p.DataDir != "":
 		if url, stop, err = privateDatabase(ctx, p.DataDir); err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -82,7 +83,7 @@ func (s *stack) serve() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	settings := api.Config{Version: "test", Dashboard: pages}
+	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages}
 	settings.Alerts, err = alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
 		Programs: map[string]string{"page": "/bin/true"}})
 	if err != nil {

@@ -1,0 +1,24 @@
+package embedded
+
+import (
+	"os"
+
+	"golang.org/x/sys/windows"
+)
+
+// errTaken says that another process has the lock.
+const errTaken = windows.ERROR_LOCK_VIOLATION
+
+// locked is a byte far behind what is written in the file, so that who finds it taken can read whose it is.
+var locked = windows.Overlapped{OffsetHigh: 1}
+
+func lockFile(f *os.File) error {
+	at := locked
+	return windows.LockFileEx(windows.Handle(f.Fd()),
+		windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at)
+}
+
+func unlockFile(f *os.File) error {
+	at := locked
+	return windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &at)
+}

@@ -1,0 +1,72 @@
+package ship
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// root is the repository.
+const root = "../../.."
+
+// command is a program that is started in the repository.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = root
+	return cmd
+}
+
+// run runs it, and returns what it said on standard output.
+func run(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, out, said.String())
+	}
+	return string(out)
+}
+
+// tool is a program of Go's, built into .tools.
+func tool(t *testing.T, module string) string {
+	t.Helper()
+	return strings.TrimSpace(run(t, command(t.Context(), "scripts/tool.sh", module)))
+}
+
+// installed finds a program of the machine's.
+func installed(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatalf("%v; install it: scripts/deps.sh ship prometheus", err)
+	}
+	return path
+}
+
+// absolute is a file of the repository for programs that start elsewhere.
+func absolute(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join(root, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

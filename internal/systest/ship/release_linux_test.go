@@ -1,0 +1,175 @@
+package ship
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const goreleaser = "github.com/goreleaser/goreleaser/v2@v2.15.1"
+
+// release makes what a release would have for this kind of machine, and returns where it is.
+func release(t *testing.T) string {
+	t.Helper()
+	cmd := command(t.Context(), tool(t, goreleaser), "release", "--snapshot", "--clean")
+	cmd.Env = append(append(os.Environ(), "RELEASE_ONE=1"), version...)
+	run(t, cmd)
+	return absolute(t, "dist")
+}
+
+// What a release has is whole, and each part of it is used.
+func TestRelease(t *testing.T) {
+	dist := release(t)
+	for name, test := range map[string]func(*testing.T, string){
+		"checksums": checkSums, "archive": checkArchive, "sbom": checkSBOM, "package": checkPackage,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, dist) })
+	}
+}
+
+// one is the file of a name.
+func one(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s in %s: %v, %v", pattern, dir, found, err)
+	}
+	return found[0]
+}
+
+func checkSums(t *testing.T, dist string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "checksums.txt")
+	cmd.Dir = dist
+	if out := run(t, cmd); strings.Count(out, ": OK") < 3 {
+		t.Errorf("checksums.txt names too little:\n%s", out)
+	}
+}
+
+// The archive has a program that says its version, completions that a shell takes, and man pages.
+func checkArchive(t *testing.T, dist string) {
+	t.Helper()
+	dir := t.TempDir()
+	run(t, command(t.Context(), "tar", "-xzf", one(t, dist, "tranche_*_linux_amd64.tar.gz"), "-C", dir))
+	said := run(t, command(t.Context(), filepath.Join(dir, "tranche"), "version", "--json"))
+	var is struct{ Version, Commit, Date string }
+	if err := json.Unmarshal([]byte(said), &is); err != nil || !strings.HasPrefix(is.Version, "v") ||
+		len(is.Commit) != 40 || is.Date == "" {
+		t.Errorf("the program says of itself: %s", said)
+	}
+	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md", "completions/_tranche",
+		"completions/tranche.fish"} {
+		if read(t, filepath.Join(dir, name)) == "" {
+			t.Errorf("%s is empty", name)
+		}
+	}
+	script := "source " + filepath.Join(dir, "completions", "tranche.bash") + " && complete -p tranche"
+	if out := run(t, command(t.Context(), "bash", "-c", script)); !strings.Contains(out, "tranche") {
+		t.Errorf("bash completes nothing: %q", out)
+	}
+	for page, want := range map[string]string{"tranche.1": "tranche-run(1)", "tranche-serve.1": "--stream-replicas"} {
+		cmd := command(t.Context(), installed(t, "man"), "--local-file", "--warnings", filepath.Join(dir, "man", page))
+		cmd.Env = append(os.Environ(), "MANWIDTH=200", "MAN_KEEP_FORMATTING=", "LC_ALL=C.UTF-8")
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), want) || strings.Contains(string(out), "warning:") {
+			t.Errorf("man %s: %v, without %s:\n%.2000s", page, err, want, out)
+		}
+	}
+}
+
+// The bill of materials is of the program: it has what go.mod has.
+func checkSBOM(t *testing.T, dist string) {
+	t.Helper()
+	var bill struct {
+		Format     string `json:"bomFormat"`
+		Components []struct{ Name, Version string }
+	}
+	if err := json.Unmarshal([]byte(read(t, one(t, dist, "*linux_amd64*.cdx.json"))), &bill); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range bill.Components {
+		if c.Name == "github.com/nats-io/nats.go" && c.Version != "" {
+			return
+		}
+	}
+	t.Errorf("a %s of %d components, without nats.go", bill.Format, len(bill.Components))
+}
+
+// mostExposed is what systemd may say of the unit, of 10.
+const mostExposed = 2.0
+
+// dpkg installs the package, makes its user, keeps its secrets secret, and takes all of it away again but the
+// configuration, which goes by --purge. systemd takes the unit, and finds it well locked up.
+func checkPackage(t *testing.T, dist string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates", "etc", "usr/lib/systemd", "lib/systemd"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{"var/lib/dpkg/status": "", "etc/passwd": "", "etc/group": ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dpkg := func(args ...string) {
+		t.Helper()
+		// The scripts run outside of the root, which has no shell, and what it depends on is not there.
+		run(t, command(t.Context(), "dpkg", append([]string{"--root=" + dir, "--force-script-chrootless",
+			"--force-depends"}, args...)...))
+	}
+	dpkg("--install", one(t, dist, "tranche_*_amd64.deb"))
+	if users := read(t, filepath.Join(dir, "etc/passwd")); !strings.Contains(users, "tranche:") {
+		t.Errorf("there is no user: %q", users)
+	}
+	info, err := os.Stat(filepath.Join(dir, "etc/tranche/tranche.env"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file for secrets: %v, %v", info, err)
+	}
+	for _, name := range []string{"etc/tranche/tranche.yaml", "usr/share/man/man1/tranche.1.gz",
+		"usr/share/bash-completion/completions/tranche", "usr/share/tranche/prometheus-rules.yml"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	run(t, command(t.Context(), filepath.Join(dir, "usr/bin/tranche"), "--version"))
+	checkUnit(t, dir)
+	dpkg("--remove", "tranche")
+	if _, err := os.Stat(filepath.Join(dir, "usr/bin/tranche")); err == nil {
+		t.Error("the program stays behind")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "etc/tranche/tranche.env")); err != nil {
+		t.Errorf("the configuration went with the program: %v", err)
+	}
+	dpkg("--purge", "tranche")
+	if left, err := filepath.Glob(filepath.Join(dir, "etc/tranche/*")); len(left) > 0 || err != nil {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// checkUnit asks systemd about the unit in a root, beside the machine's own units, which it leads to.
+func checkUnit(t *testing.T, dir string) {
+	t.Helper()
+	analyze := installed(t, "systemd-analyze")
+	run(t, command(t.Context(), "cp", "-rn", "/lib/systemd/system", filepath.Join(dir, "lib/systemd/")))
+	verify := command(t.Context(), analyze, "--root="+dir, "--man=no", "verify", "tranche.service")
+	if out, err := verify.CombinedOutput(); err != nil || strings.Contains(string(out), "tranche.service:") {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+	said := run(t, command(t.Context(), analyze, "--root="+dir, "--offline=true", "--no-pager", "security",
+		"tranche.service"))
+	found := regexp.MustCompile(`exposure level for tranche.service: ([0-9.]+)`).FindStringSubmatch(said)
+	if found == nil {
+		t.Fatalf("systemd-analyze security says no level:\n%s", said)
+	}
+	if level, err := strconv.ParseFloat(found[1], 64); err != nil || level >= mostExposed {
+		t.Errorf("the unit's exposure is %s; it must be under %v", found[1], mostExposed)
+	}
+	t.Logf("exposure %s", found[1])
+}

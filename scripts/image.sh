@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds the images, by podman or docker, whichever is there:
+#
+#   image.sh TAG [ARCH...]     # tranche:TAG and tranche-interest:TAG, for amd64 and arm64 unless told otherwise
+#
+# With several, podman makes a list of them (podman manifest push sends it all); docker wants buildx for that, and gets
+# one after the other as TAG-ARCH. PODMAN_FLAGS go before podman's own command.
+set -euo pipefail
+
+tag=$1
+shift
+[[ $# -gt 0 ]] || set -- amd64 arm64
+cd "$(dirname "$0")/.."
+context=$PWD/dist/image
+file=deploy/image/Dockerfile
+mkdir -p "$context/data"
+for arch in "$@"; do
+    mkdir -p "$context/$arch"
+    GOOS=linux GOARCH=$arch scripts/build.sh "$context/$arch/tranche"
+    GOOS=linux GOARCH=$arch scripts/build.sh "$context/$arch/interest" ./examples/interest
+done
+
+if ! command -v podman >/dev/null; then
+    for arch in "$@"; do
+        [[ $# -eq 1 ]] && name=$tag || name=$tag-$arch
+        docker build --platform "linux/$arch" --build-arg "TARGETARCH=$arch" --file "$file" --tag "tranche:$name" "$context"
+        docker build --platform "linux/$arch" --build-arg "TARGETARCH=$arch" --file "$file" --target interest \
+            --tag "tranche-interest:$name" "$context"
+    done
+    exit
+fi
+
+# A health check is a thing of Docker's format. By --timestamp the same files make the same image.
+read -ra podman <<<"podman ${PODMAN_FLAGS:-}"
+build=("${podman[@]}" build --quiet --isolation chroot --format docker --timestamp "$(git log -1 --format=%ct)" --file "$file")
+for target in "" interest; do
+    name=tranche${target:+-$target}
+    if [[ $# -eq 1 ]]; then
+        "${build[@]}" --platform "linux/$1" --build-arg "TARGETARCH=$1" ${target:+--target "$target"} --tag "$name:$tag" "$context"
+        continue
+    fi
+    "${podman[@]}" manifest rm "$name:$tag" 2>/dev/null || true
+    "${podman[@]}" manifest create "$name:$tag"
+    for arch in "$@"; do
+        "${build[@]}" --platform "linux/$arch" --build-arg "TARGETARCH=$arch" ${target:+--target "$target"} \
+            --tag "$name:$tag-$arch" "$context"
+        "${podman[@]}" manifest add "$name:$tag" "localhost/$name:$tag-$arch"
+    done
+done

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Prints the path of a program of Go's, in a version, and builds it into .tools first when it is not there:
+#
+#   tool.sh helm.sh/helm/v3/cmd/helm@v3.22.0
+set -euo pipefail
+
+package=${1%@*}
+version=${1#*@}
+name=$package
+while [[ ${name##*/} == cmd || ${name##*/} =~ ^v[0-9]+$ ]]; do name=${name%/*}; done
+name=${name##*/}
+cd "$(dirname "$0")/.."
+tools=$PWD/.tools
+tool=$tools/$name-$version
+
+if [[ ! -x $tool ]]; then
+    mkdir -p "$tools"
+    building=$(mktemp -d "$tools/building.XXXX")
+    trap 'rm -rf "$building"' EXIT
+    echo "Building $name $version into .tools; this takes a few minutes, once." >&2
+    env -u GOFLAGS -u GOOS -u GOARCH GOBIN="$building" CGO_ENABLED=0 go install "$1" >&2
+    mv "$building"/* "$tool"
+fi
+echo "$tool"
