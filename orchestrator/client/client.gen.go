@@ -2300,6 +2300,9 @@ type ItemStep struct {
 	ResultBytes []byte `json:"result_bytes,omitempty"`
 	ContentType string `json:"content_type,omitempty"`
 
+	// Large it did not fit a message, and is to be had by itself
+	Large bool `json:"large,omitempty"`
+
 	// Size bytes of the result
 	Size int `json:"size,omitempty"`
 
@@ -6565,8 +6568,9 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
 // never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
 // that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
-// Parquet they are bytes. Of a run with several steps the results are those of one. A stream that does not end
-// properly is not whole.
+// Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as result_bytes; elsewhere stands a
+// JSON object with its bytes and sha256. Of a run with several steps the results are those of one. A stream that does
+// not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -7262,4 +7266,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 4cc9b1feeaf26376225cdddebe184b1d, is 7887b58269fa87615c9cff8269fd71123892504c2a6a41f5253ebe723b40b2f3.
+// Of b7cc18ba84fb7753ba4c05620088974f, is 697e93133ff2bdace7e120bdaca4213fe0bc4f55cc4127ef6327cda38d97da8f.
