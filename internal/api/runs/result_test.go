@@ -8,14 +8,15 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/exports"
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/results"
 	"github.com/tranchehq/tranche/workqueue/settle"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // PROOF: who may do what, 8.
@@ -118,7 +119,7 @@ func TestLargeResults(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
-	claimed, err := dispatch.New(b.Store).Claim(t.Context(), dispatch.ClaimRequest{Session: b.Engine.Session(), Run: run,
+	claimed, err := dispatch.New(b.Store).Claim(t.Context(), dispatch.ClaimRequest{Session: b.Engine.ID, Run: run,
 		MaxSlices: 1, MaxBytes: 1 << 20})
 	if err != nil || len(claimed.Slices) != 1 {
 		t.Fatalf("%d slices, %v", len(claimed.Slices), err)
