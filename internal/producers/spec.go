@@ -1,6 +1,7 @@
 package producers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,15 @@ func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]co
 		if err != nil {
 			return nil, err
 		}
-		op.Key = key
+		fold, err := collector.Fold(spec, op.Key, op.Payload)
+		if bad, ok := errors.AsType[*order.ValueError](err); ok {
+			return nil, &OpError{Number: i + 1, Field: "payload",
+				Problem: fmt.Sprintf("fold by %s: %s", cmp.Or(bad.Field, order.Key), bad.Problem)}
+		}
+		if err != nil {
+			return nil, err
+		}
+		op.Key, op.Fold = key, fold
 	}
 	return ops, nil
 }

@@ -903,6 +903,12 @@ type CollectorSpec struct {
 	// OrderBy the key is a field of the payload; null: operations bring it
 	OrderBy *OpKeying `json:"order_by,omitempty"`
 
+	// Fold last or merge: operations of a key go as one; absent: one by one
+	Fold string `json:"fold,omitempty"`
+
+	// FoldBy those with the same value of this field; absent: of the same order_by, or key
+	FoldBy string `json:"fold_by,omitempty"`
+
 	// RetryCodes error codes that are tried again whatever the service says
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
@@ -2704,8 +2710,14 @@ type OpView struct {
 	FailedLast  *time.Time `json:"failed_last,omitempty"`
 
 	// NotBefore of its next try
-	NotBefore *time.Time      `json:"not_before,omitempty"`
-	Payload   json.RawMessage `json:"payload"`
+	NotBefore *time.Time `json:"not_before,omitempty"`
+
+	// Fold what it is folded by: with those of its key that have the same
+	Fold string `json:"fold,omitempty"`
+
+	// FoldedInto the id of the operation that it went with in its last try
+	FoldedInto string          `json:"folded_into,omitempty"`
+	Payload    json.RawMessage `json:"payload"`
 }
 
 // OpenSettings defines model for OpenSettings.
@@ -7262,4 +7274,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 9943c2e90958f1f918daa20446eb5810, is 9e70a81d857c67e5204546ddbe3b1493c1574ea63a395ca4fce2b1779a56d376.
+// Of 085392b417338c3323fc2bb7e3a96194, is 29b64c32bafa149fc615620a045984eb6267b0fde91936b0d085984d5dcefe4e.

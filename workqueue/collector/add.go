@@ -30,9 +30,10 @@ RETURNING op_id`
 
 	// insertOps numbers operations in the order in which they are given: defaults are made after the sort.
 	insertOps = `
-INSERT INTO collector_op (collector, numbering, key, op_id, payload, priority, added_at)
-SELECT $1, $2, o.key, o.id, o.payload, o.priority, $7
-FROM unnest($3::text[], $4::text[], $5::text[], $6::smallint[]) WITH ORDINALITY AS o (key, id, payload, priority, place)
+INSERT INTO collector_op (collector, numbering, key, op_id, payload, priority, fold, added_at)
+SELECT $1, $2, o.key, o.id, o.payload, o.priority, nullif(o.fold, ''), $8
+FROM unnest($3::text[], $4::text[], $5::text[], $6::smallint[], $7::text[])
+    WITH ORDINALITY AS o (key, id, payload, priority, fold, place)
 ORDER BY o.place`
 
 	// insertKeys comes last, so that the row of a hot key is held for no longer than the commit takes.
@@ -194,7 +195,7 @@ func (a *opsAdding) taken(o *Op, out *AddedOps) bool {
 }
 
 func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
-	var keys, ids, payloads []string
+	var keys, ids, payloads, folds []string
 	var priorities []int16
 	perKey := map[string]*keyCount{}
 	for b, batch := range a.batches {
@@ -211,7 +212,7 @@ func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
 				priority = int16(o.Priority)
 			}
 			keys, ids, priorities = append(keys, o.Key), append(ids, id), append(priorities, priority)
-			payloads = append(payloads, payloadText(o.Payload))
+			payloads, folds = append(payloads, payloadText(o.Payload)), append(folds, o.Fold)
 			count := perKey[o.Key]
 			if count == nil {
 				count = &keyCount{}
@@ -225,7 +226,7 @@ func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(insertOps, a.id, a.numbering, keys, ids, payloads, priorities, a.now)
+	batch.Queue(insertOps, a.id, a.numbering, keys, ids, payloads, priorities, folds, a.now)
 	names, fresh, priorities := countsOf(perKey)
 	batch.Queue(insertKeys, a.id, names, fresh, priorities, a.now).Query(a.seeNext)
 	return tx.SendBatch(ctx, batch).Close()

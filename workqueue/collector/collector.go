@@ -47,6 +47,12 @@ const (
 	OrderPriority = "priority" // the most urgent first, and as they were added among those
 )
 
+// How operations of a key are folded before a flush.
+const (
+	FoldLast  = "last"  // the last one goes, and stands for those before it
+	FoldMerge = "merge" // their payloads are merged, field by field
+)
+
 // Span is a time.Duration that is a text like "1m30s" in JSON.
 type Span time.Duration
 
@@ -86,6 +92,8 @@ type CollectorSpec struct {
 	Order      string    `json:"order" enum:"fifo,priority"`
 	Strict     bool      `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
 	OrderBy    *OpKeying `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
+	Fold       string    `json:"fold,omitempty" doc:"last or merge: operations of a key go as one; absent: one by one"`
+	FoldBy     string    `json:"fold_by,omitempty" doc:"those with the same value of this field; absent: of the same order_by, or key"`
 	RetryCodes []string  `json:"retry_codes,omitempty" doc:"error codes that are tried again whatever the service says"`
 	NeverRetry []string  `json:"never_retry,omitempty" doc:"and never"`
 }
@@ -147,7 +155,8 @@ type Op struct {
 	ID       string // empty: it gets one, and is taken however often it is added
 	Key      string
 	Payload  json.RawMessage
-	Priority int // 0 to MaxOpPriority; of no meaning when the order is fifo
+	Priority int    // 0 to MaxOpPriority; of no meaning when the order is fifo
+	Fold     string // what it is folded by, with others of its key; empty: it is not
 }
 
 // AddedOps is what became of operations that were added.
@@ -226,6 +235,8 @@ type OpView struct {
 	FailedFirst *time.Time      `json:"failed_first,omitempty"`
 	FailedLast  *time.Time      `json:"failed_last,omitempty"`
 	NotBefore   *time.Time      `json:"not_before,omitempty" doc:"of its next try"`
+	Fold        string          `json:"fold,omitempty" doc:"what it is folded by: with those of its key that have the same"`
+	FoldedInto  string          `json:"folded_into,omitempty" doc:"the id of the operation that it went with in its last try"`
 	Payload     json.RawMessage `json:"payload"`
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 type collectorShow struct {
@@ -67,6 +69,9 @@ func collectorHead(c *client.CollectorView) string {
 		}
 		t.Row("key", key)
 	}
+	if p.Fold != "" {
+		t.Row("folded", foldText(p))
+	}
 	t.Row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
 		cli.ShortTime(p.Backoff.String()), cli.ShortTime(p.MaxBackoff.String())))
 	if len(p.RetryCodes) > 0 {
@@ -81,6 +86,21 @@ func collectorHead(c *client.CollectorView) string {
 		t.Row("param", cli.Inert(name+"="+p.Params[name]))
 	}
 	return t.String()
+}
+
+// foldText says which operations go as one.
+func foldText(p *client.CollectorSpec) string {
+	by := "key"
+	switch {
+	case p.FoldBy != "":
+		by = "payload's " + cli.Inert(p.FoldBy)
+	case p.OrderBy != nil && p.OrderBy.Field != order.Key:
+		by = "payload's " + cli.Inert(p.OrderBy.Field)
+	}
+	if p.Fold == collector.FoldMerge {
+		return "those of the same " + by + " go as one, with their payloads merged"
+	}
+	return "those of the same " + by + " go as one, the last"
 }
 
 // collectorCounts is what it has.
