@@ -37,9 +37,9 @@ ORDER BY k.numbering, k.key FOR NO KEY UPDATE OF k`
 UPDATE collector_op o
 SET attempts = f.attempts, error_code = f.code, error_message = f.message, failed_last = t.now,
     failed_first = coalesce(o.failed_first, t.now), not_before = t.now + f.pause,
-    parked_at = CASE WHEN f.parked THEN t.now END, alone = o.alone OR f.alone, folded_into = nullif(f.into, '')
+    parked_at = CASE WHEN f.parked THEN t.now END, alone = o.alone OR f.alone, folded_into = nullif(f.head, '')
 FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::interval[], $6::bool[], $7::bool[], $8::text[])
-    AS f (seq, attempts, code, message, pause, parked, alone, into)
+    AS f (seq, attempts, code, message, pause, parked, alone, head)
 JOIN collector_op old ON old.seq = f.seq, (SELECT clock_timestamp() AS now) t
 WHERE o.seq = f.seq
 RETURNING o.seq, old.not_before IS NULL, f.parked`
