@@ -142,6 +142,14 @@ func TestBoundsOfFolding(t *testing.T) {
 		f.end.Ops, f.end.Slots = f.end.Ops[:1], f.end.Slots[:1]
 		c.record(f, nil)
 	}
+	spec.MaxSize = 10
+	c.apply(spec)
+	for _, by := range []string{"V", "W", "X", "Y"} {
+		c.addOps(collector.Op{ID: by + "1", Key: "k", Fold: by, Payload: fmt.Appendf(nil, `{"big":%s}`, half)})
+	}
+	c.update("Y2", "Z1")
+	c.record(c.one("V1", "W1", "X1"), nil) // Y1 has no room, and nothing passes it
+	c.record(c.one("Y2", "Z1"), nil)
 	many := make([]collector.Op, collector.MaxFlushSize+1)
 	for i := range many {
 		many[i] = collector.Op{ID: fmt.Sprint("M", i), Key: "k", Fold: "M", Payload: fmt.Appendf(nil, `{"n":%d}`, i)}
