@@ -44,20 +44,25 @@ func Fold(spec *collector.CollectorSpec, own string, payload []byte) (string, er
 	if spec.Fold == "" {
 		return "", nil
 	}
-	by, value := spec.FoldBy, own
+	value, err := valueOf(spec, spec.FoldBy, own, payload)
+	if err != nil {
+		return "", err
+	}
+	if value == "" || len(value) > collector.MaxOpKey {
+		return "", &order.ValueError{Field: spec.FoldBy, Problem: fmt.Sprintf("the value has %d bytes; what operations are "+
+			"folded by has 1 to %d", len(value), collector.MaxOpKey)}
+	}
+	return value, nil
+}
+
+// valueOf is the value of a field, or without one that of order_by, or the operation's own key.
+func valueOf(spec *collector.CollectorSpec, by, own string, payload []byte) (string, error) {
 	if by == "" && spec.OrderBy != nil {
 		by = spec.OrderBy.Field
 	}
-	if by != "" {
-		rule := order.Rule{By: by}
-		var err error
-		if value, err = rule.Value(own, payload); err != nil {
-			return "", err
-		}
+	if by == "" {
+		return own, nil
 	}
-	if value == "" || len(value) > collector.MaxOpKey {
-		return "", &order.ValueError{Field: by, Problem: fmt.Sprintf("the value has %d bytes; what operations are folded by "+
-			"has 1 to %d", len(value), collector.MaxOpKey)}
-	}
-	return value, nil
+	rule := order.Rule{By: by}
+	return rule.Value(own, payload)
 }

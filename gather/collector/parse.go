@@ -49,6 +49,9 @@ const errorKind = "collector"
 //	partitions: 64           # whose values share so many keys; or values: [eu, us]
 //	fold: last               # operations of a key go as one: the last, or their payloads merged (merge)
 //	fold_by: customer.id     # those with the same value of this field; without it, of that of order_by
+//	enrich:                  # what is stored instead of the payload
+//	  sql: {source: crm, query: "SELECT id, name FROM customer WHERE id = ANY($1)"}
+//	  payload: {change: "{item}", name: "{parts.sql.name}"}
 //	retry_codes: [BUSY]      # tried again, although the service says no
 //	never_retry: [GONE]      # not tried again, although the service says yes
 //
@@ -94,6 +97,7 @@ func fields(s *collector.CollectorSpec, keying *order.Rule) []strictyaml.Field {
 		{Name: "order_by", Read: strictyaml.Text(&keying.By)},
 		{Name: "values", Read: strictyaml.SomeTexts(&keying.Values)},
 		{Name: "partitions", Read: strictyaml.Number(&keying.Partitions, 1, order.MaxPartitions)},
+		{Name: "enrich", Read: enrichment(&s.Enrich)},
 		{Name: "fold", Read: strictyaml.OneOf(&s.Fold, collector.FoldLast, collector.FoldMerge)},
 		{Name: "fold_by", Read: strictyaml.Text(&s.FoldBy)},
 		{Name: "retry_codes", Read: codes(&s.RetryCodes)},
@@ -188,6 +192,9 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 		return err
 	}
 	if err := checkFold(doc, s); err != nil {
+		return err
+	}
+	if err := checkEnrichment(doc, s); err != nil {
 		return err
 	}
 	return checkPairs(doc, s)

@@ -103,8 +103,28 @@ func (s *Server) applyCollector(ctx context.Context, in *applyCollectorInput) (c
 	if err != nil {
 		return none, err
 	}
+	if err := s.checkSource(spec); err != nil {
+		return none, err
+	}
 	text := collectorstore.Text{Name: spec.Name, Spec: *spec, Source: string(in.RawBody)}
 	return s.engine.ApplyCollector(ctx, text, in.Actor.Name)
+}
+
+// checkSource refuses a query of a source that this node does not have: all that is added would be refused.
+func (s *Server) checkSource(spec *collectorstore.CollectorSpec) error {
+	query, err := collector.Query(spec.Enrich)
+	switch {
+	case err != nil || query == nil:
+		return err
+	case s.config.Connections == nil:
+		err = unknownSource(query.Source)
+	default:
+		_, err = s.config.Connections.Source(query.Source)
+	}
+	if err != nil {
+		return &inputError{"enrich.sql.source: " + err.Error()}
+	}
+	return nil
 }
 
 func (s *Server) getCollector(ctx context.Context, in *CollectorPath) (collectorstore.CollectorView, error) {

@@ -22,7 +22,7 @@ import (
 func TestOperationsReachTheirService(t *testing.T) {
 	t.Parallel()
 	e := setupEngine(t)
-	listener, err := producers.New(collector.New(e.store), e.node, nil).Listen(e.conn())
+	listener, err := producers.New(collector.New(e.store), e.node, nil, nil).Listen(e.conn())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -207,7 +207,7 @@ func New(store *database.DB, engine Engine, nc *nats.Conn, config Config) (*Serv
 		return nil, err
 	}
 	if s.producers = config.Producers; s.producers == nil {
-		s.producers = producers.New(collectorstore.New(store), engine, config.Log)
+		s.producers = producers.New(collectorstore.New(store), engine, nil, config.Log)
 	}
 	s.heavy, s.broad = slotsOf(config, store.Connections()/heavyShare), slotsOf(config, store.Connections()/broadShare)
 	s.held = slotsOf(config, maxHeld)

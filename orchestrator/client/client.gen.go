@@ -909,6 +909,9 @@ type CollectorSpec struct {
 	// FoldBy those with the same value of this field; absent: of the same order_by, or key
 	FoldBy string `json:"fold_by,omitempty"`
 
+	// Enrich what is stored instead of the payload that was sent
+	Enrich *Enrichment `json:"enrich,omitempty"`
+
 	// RetryCodes error codes that are tried again whatever the service says
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
@@ -1685,6 +1688,21 @@ type EndpointSettings struct {
 
 	// Breaker closes the breaker, and keeps it so for 10 minutes; one of closed
 	Breaker *string `json:"breaker,omitempty"`
+}
+
+// Enrichment defines model for Enrichment.
+type Enrichment struct {
+	// SQL a query of a source, with the settings of a step of kind sql
+	SQL json.RawMessage `json:"sql,omitempty"`
+
+	// By the field whose value is asked for; absent: order_by's, or the key
+	By string `json:"by,omitempty"`
+
+	// Optional what has no row is stored all the same, with null for it
+	Optional bool `json:"optional,omitempty"`
+
+	// Payload a template, with the payload in item and the row in parts.sql
+	Payload json.RawMessage `json:"payload"`
 }
 
 // ErrorDetail defines model for ErrorDetail.
@@ -7274,4 +7292,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 085392b417338c3323fc2bb7e3a96194, is 29b64c32bafa149fc615620a045984eb6267b0fde91936b0d085984d5dcefe4e.
+// Of 5a2e6a24659223c28b1e8fc2413463b0, is 54003a5cff58bee292c1c70dca8aab607c468e90233e01ffedefdc3ce897aa44.

@@ -158,7 +158,7 @@ func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	given := map[string]bool{}
 	for _, batch := range a.batches {
 		for i := range batch {
-			if batch[i].ID != "" {
+			if batch[i].ID != "" && !batch[i].Duplicate {
 				given[batch[i].ID] = true
 			}
 		}
@@ -178,8 +178,30 @@ func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// knownOps finds ids that the collector remembers, by the primary key.
+const knownOps = `
+SELECT s.op_id FROM collector c JOIN collector_seen s ON s.collector = c.id
+WHERE c.name = $1 AND c.state <> 'deleting' AND c.dedupe > interval '0' AND s.op_id = ANY ($2)`
+
+// KnownOps returns those of some ids that were added before, as far as the collector remembers.
+func (s Store) KnownOps(ctx context.Context, name string, ids []string) ([]string, error) {
+	rows, err := s.db.Pool.Query(ctx, knownOps, name, ids)
+	if err == nil {
+		var known []string
+		if known, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil {
+			return known, nil
+		}
+	}
+	return nil, fmt.Errorf("look for known operations of collector %s: %w", name, err)
+}
+
 // taken reports whether an operation is to be added. The second one of an id is none any more.
 func (a *opsAdding) taken(o *Op, out *AddedOps) bool {
+	if o.Duplicate {
+		out.Duplicates++
+		out.Known = append(out.Known, o.ID)
+		return false
+	}
 	if a.known == nil || o.ID == "" {
 		out.Added++
 		return true

@@ -89,13 +89,14 @@ type CollectorSpec struct {
 	Timeout     Span `json:"timeout" doc:"of a flush"`
 	Dedupe      Span `json:"dedupe" doc:"how long the id of an operation is remembered; 0s: not at all"`
 
-	Order      string    `json:"order" enum:"fifo,priority"`
-	Strict     bool      `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
-	OrderBy    *OpKeying `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
-	Fold       string    `json:"fold,omitempty" doc:"last or merge: operations of a key go as one; absent: one by one"`
-	FoldBy     string    `json:"fold_by,omitempty" doc:"those with the same value of this field; absent: of the same order_by, or key"`
-	RetryCodes []string  `json:"retry_codes,omitempty" doc:"error codes that are tried again whatever the service says"`
-	NeverRetry []string  `json:"never_retry,omitempty" doc:"and never"`
+	Order      string      `json:"order" enum:"fifo,priority"`
+	Strict     bool        `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
+	OrderBy    *OpKeying   `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
+	Fold       string      `json:"fold,omitempty" doc:"last or merge: operations of a key go as one; absent: one by one"`
+	FoldBy     string      `json:"fold_by,omitempty" doc:"those with the same value of this field; absent: of the same order_by, or key"`
+	Enrich     *Enrichment `json:"enrich,omitempty" doc:"what is stored instead of the payload that was sent"`
+	RetryCodes []string    `json:"retry_codes,omitempty" doc:"error codes that are tried again whatever the service says"`
+	NeverRetry []string    `json:"never_retry,omitempty" doc:"and never"`
 }
 
 // OpKeying says how the key of an operation follows from its payload.
@@ -103,6 +104,14 @@ type OpKeying struct {
 	Field      string   `json:"field"`
 	Values     []string `json:"values,omitempty" doc:"the only values that are taken"`
 	Partitions int      `json:"partitions,omitempty" doc:"values are spread over so many keys; 0: each is a key"`
+}
+
+// Enrichment says what is stored of an operation instead of the payload that was sent.
+type Enrichment struct {
+	SQL      json.RawMessage `json:"sql,omitempty" doc:"a query of a source, with the settings of a step of kind sql"`
+	By       string          `json:"by,omitempty" doc:"the field whose value is asked for; absent: order_by's, or the key"`
+	Optional bool            `json:"optional,omitempty" doc:"what has no row is stored all the same, with null for it"`
+	Payload  json.RawMessage `json:"payload" doc:"a template, with the payload in item and the row in parts.sql"`
 }
 
 // WithDefaults fills in what is not given. Dedupe is left alone: 0 means none.
@@ -155,8 +164,10 @@ type Op struct {
 	ID       string // empty: it gets one, and is taken however often it is added
 	Key      string
 	Payload  json.RawMessage
-	Priority int    // 0 to MaxOpPriority; of no meaning when the order is fifo
-	Fold     string // what it is folded by, with others of its key; empty: it is not
+	Priority int // 0 to MaxOpPriority; of no meaning when the order is fifo
+	// Duplicate says that its id was found to be known: it is counted, and not added.
+	Duplicate bool
+	Fold      string // what it is folded by, with others of its key; empty: it is not
 }
 
 // AddedOps is what became of operations that were added.
