@@ -297,6 +297,9 @@ type Against struct {
 	// Note what to keep in mind about these numbers
 	Note string `json:"note,omitempty"`
 
+	// Plans what the plans are, and what is compared; absent: they are the same
+	Plans *ComparedPlans `json:"plans,omitempty"`
+
 	// CarriedOn earlier runs that count as one with this run
 	CarriedOn []string `json:"carried_on,omitempty"`
 
@@ -815,7 +818,7 @@ type ChangeCount struct {
 	Change string `json:"change"`
 	Items  int64  `json:"items"`
 
-	// Examples the first five by key; none of what is unchanged
+	// Examples the first five by key; none of what is unchanged or not_compared
 	Examples []Difference `json:"examples"`
 }
 
@@ -995,6 +998,33 @@ type CollectorView struct {
 
 	// Why what keeps operations waiting; of one collector
 	Why []CollectorReason `json:"why,omitempty"`
+}
+
+// ComparedPlan defines model for ComparedPlan.
+type ComparedPlan struct {
+	Plan string `json:"plan"`
+
+	// Version absent: it is not on record
+	Version int      `json:"version,omitempty"`
+	Steps   []string `json:"steps"`
+}
+
+// ComparedPlans defines model for ComparedPlans.
+type ComparedPlans struct {
+	Here  ComparedPlan `json:"here"`
+	There ComparedPlan `json:"there"`
+
+	// Compared steps whose results are compared; none: see not_compared
+	Compared []string `json:"compared"`
+
+	// OnlyHere steps with results that are not compared: the earlier run has none
+	OnlyHere []string `json:"only_here,omitempty"`
+
+	// OnlyThere likewise, of the earlier run
+	OnlyThere []string `json:"only_there,omitempty"`
+
+	// SameSteps they ask the same by the same steps: the settings may differ
+	SameSteps bool `json:"same_steps"`
 }
 
 // Condition defines model for Condition.
@@ -7292,4 +7322,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 5a2e6a24659223c28b1e8fc2413463b0, is 54003a5cff58bee292c1c70dca8aab607c468e90233e01ffedefdc3ce897aa44.
+// Of 5c6a2d766429898e4f8ad7c761316163, is df78bfa4937b9e53bf2af209e4f2abb70c5025bdf700d7d3deb8cc84b7b17265.
