@@ -115,11 +115,38 @@ func TestFoldedFlushesThatComeToNothing(t *testing.T) {
 	if n := c.number(`SELECT count(*) FROM collector_op WHERE folded_into = 'B2'`); n != 1 {
 		t.Errorf("%d were folded into B2", n)
 	}
-	c.record(c.one("B2"), nil) // by itself, as it failed: B3 stands behind C
-	c.record(c.one("C2", "D1", "B3", "E1"), nil)
+	c.record(c.one("B3"), nil) // alone, with what came meanwhile
+	c.record(c.one("C2", "D1", "E1"), nil)
 	if n := c.number(`SELECT count(*) FROM collector_op`); n != 0 {
 		t.Errorf("%d operations are left", n)
 	}
+}
+
+// What a flush has sent may have been carried out although nobody has heard of it: what is sent after that stands for
+// the same, or more. Else a service that knows the newer one would do the older one, and leave the newer one out.
+func TestWhatStoodForOthersIsNotFollowedByThem(t *testing.T) {
+	t.Parallel()
+	spec := foldOps(collector.FoldLast)
+	spec.Backoff, spec.MaxBackoff = collector.Span(time.Hour), collector.Span(time.Hour)
+	c := collect(t, spec)
+	c.update("A1", "B1", "A2", "C1", "A3", "C2")
+	f := c.one("B1", "A3", "C2")
+	f.end.Failure = new(retried("deadline"))
+	c.recordAs(f)
+	c.wait()
+	f = c.one("A3") // of half as many, and not A1, which stands before B1
+	if len(f.end.Ops[0].Folded) != 2 {
+		t.Errorf("%d are folded into A3", len(f.end.Ops[0].Folded))
+	}
+	c.record(f, nil)
+	c.update("B2")
+	f = c.one("C2", "B2")
+	f.end.Replied, f.end.Failure = true, new(retried("deadline"))
+	f.end.Slots[1] = collector.FlushSlot{Came: true, Err: new(retried("later"))} // and nothing of C2
+	c.recordAs(f)
+	c.wait()
+	c.exec(`UPDATE collector_op SET not_before = 'infinity' WHERE fold = 'B'`)
+	c.record(c.one("C2"), nil) // C1 stands before B2, which waits for its next try, and C2 behind it
 }
 
 func TestBoundsOfFolding(t *testing.T) {
@@ -128,8 +155,8 @@ func TestBoundsOfFolding(t *testing.T) {
 	spec.MaxSize = 2
 	c := collect(t, spec)
 	c.update("A1", "B1", "A2", "C1", "B2")
-	c.record(c.one("B1", "A2"), nil) // C is a third, and B2 stands behind it
-	c.record(c.one("C1", "B2"), nil)
+	c.record(c.one("A2", "B2"), nil) // C is a third, and all of B goes
+	c.record(c.one("C1"), nil)
 	half := `"` + strings.Repeat("x", collector.MaxOpPayload/2) + `"`
 	for i := range 3 {
 		c.addOps(collector.Op{ID: fmt.Sprint("L", i), Key: "k", Fold: "L", Payload: fmt.Appendf(nil, `{"%d":%s}`, i, half)})

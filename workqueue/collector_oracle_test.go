@@ -24,6 +24,7 @@ type opsOracle struct {
 	keyOf    map[string]string
 	idOf     map[int64]string
 	into     map[string]string // what they were folded into
+	stood    map[string]string // what was sent last of those of a key that are folded into one
 	number   int
 	under    map[string]*flushOf // by key
 	late     []*flushOf          // their node was lost
@@ -104,6 +105,11 @@ func (o *opsOracle) checkFolded(f *flushOf) {
 	}
 	for i := range f.end.Ops {
 		op := &f.end.Ops[i]
+		of := o.keyOf[op.ID] + o.fold(int(op.ID[len(op.ID)-1]))
+		if before := o.stood[of]; o.folds && o.state[before] == opWaits && !sent[before] {
+			o.problem("%s goes after %s, which may have been carried out", op.ID, before)
+		}
+		o.stood[of] = op.ID
 		for seq, id := range o.idOf {
 			same := o.keyOf[id] == f.end.Flush.Key && (id[len(id)-1]-op.ID[len(op.ID)-1])%2 == 0
 			if o.folds && same && seq < op.Seq && o.state[id] == opWaits && !sent[id] {
@@ -316,7 +322,7 @@ func playOps(t *testing.T, seed uint64, fold string, forges bool) *opsOracle {
 	spec.MinSize, spec.MaxSize, spec.Fold, spec.Strict = 1, 4, fold, fold != ""
 	c := collect(t, spec)
 	o := &opsOracle{opsBench: c, rnd: rand.New(rand.NewPCG(seed, 7)), session: c.session, lease: c.lead(), forges: forges,
-		folds: fold != "", state: map[string]string{}, keyOf: map[string]string{}, idOf: map[int64]string{}, into: map[string]string{}, under: map[string]*flushOf{}}
+		folds: fold != "", state: map[string]string{}, keyOf: map[string]string{}, idOf: map[int64]string{}, into: map[string]string{}, stood: map[string]string{}, under: map[string]*flushOf{}}
 	moves := []func(){o.add, o.add, o.claim, o.claim, o.claim, o.end, o.end, o.end, o.lose, o.comeLate, o.comeLate,
 		o.operate}
 	for range 150 {

@@ -37,23 +37,30 @@ CROSS JOIN LATERAL (
 WHERE (o.bytes <= $5 OR o.n = 1) AND NOT coalesce(o.held, false)
 ORDER BY k.place, o.priority DESC, o.seq`
 
-	// foldedOps is flushOps for a collector that folds: the limit of a key is one of operations after that, which are the
-	// values of fold that there are among the first so many. It is strict, and of the order in which they were added.
+	// foldedOps is flushOps for a collector that folds: of each key the first operations, up to $6 and a number of bytes,
+	// as far as they are of the first so many values of fold. Those of a value go together, however few values fit: what
+	// stood for some of them once, and may have been carried out, is not followed by an older one. One in backoff holds
+	// those of its value that come after it; when it is the first of its key, the key is not due (collector_key.held_until).
 	foldedOps = `
 SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.alone, coalesce(o.fold, '')
 FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (numbering, key, size, place)
 CROSS JOIN LATERAL (
-    SELECT w.*, row_number() OVER line AS n, count(*) FILTER (WHERE w.first) OVER line AS folds,
-           sum(octet_length(w.payload) + octet_length(w.op_id) + 64) OVER line AS bytes,
-           bool_or(w.not_before > $7) OVER line AS held
+    SELECT v.*, min(v.nth) OVER (PARTITION BY v.fold, CASE WHEN v.fold IS NULL THEN v.seq END) AS rank
     FROM (
-        SELECT q.*, q.fold IS NULL OR row_number() OVER (PARTITION BY q.fold ORDER BY q.seq) = 1 AS first
+        SELECT w.*, row_number() OVER line AS n, count(*) FILTER (WHERE w.first) OVER line AS nth,
+               sum(octet_length(w.payload) + octet_length(w.op_id) + 64) OVER line AS bytes
         FROM (
-            SELECT q.seq, q.op_id, q.payload, q.attempts, q.alone, q.not_before, q.priority, q.fold FROM collector_op q
-            WHERE q.collector = $1 AND q.numbering = k.numbering AND q.key = k.key AND q.parked_at IS NULL
-            ORDER BY q.priority DESC, q.seq LIMIT $6) q) w
-    WINDOW line AS (ORDER BY w.priority DESC, w.seq)) o
-WHERE (o.bytes <= $5 OR o.n = 1) AND NOT coalesce(o.held, false) AND o.folds <= k.size
+            SELECT q.*, q.fold IS NULL OR row_number() OVER own = 1 AS first,
+                   CASE WHEN q.fold IS NULL THEN q.not_before > $7 ELSE bool_or(q.not_before > $7) OVER own END AS held
+            FROM (
+                SELECT q.seq, q.op_id, q.payload, q.attempts, q.alone, q.not_before, q.priority, q.fold FROM collector_op q
+                WHERE q.collector = $1 AND q.numbering = k.numbering AND q.key = k.key AND q.parked_at IS NULL
+                ORDER BY q.priority DESC, q.seq LIMIT $6) q
+            WINDOW own AS (PARTITION BY q.fold ORDER BY q.seq)) w
+        WHERE NOT coalesce(w.held, false)
+        WINDOW line AS (ORDER BY w.priority DESC, w.seq)) v
+    WHERE v.bytes <= $5 OR v.n = 1) o
+WHERE o.rank <= k.size
 ORDER BY k.place, o.priority DESC, o.seq`
 
 	// dueCollectors finds the active collectors with the time of their next key, by collector_key_due: in each numbering

@@ -14,8 +14,8 @@ const foldedBytes = 4
 const opBytes = 64
 
 // folding gathers the operations of a flush as they are read, and folds those of the same value into one, which stands
-// where the last of them does: what is sent is a part of the operations in their order, and nothing goes before what was
-// added before it. It stops at the first that has no room any more.
+// where the last of them does. It stops at the first that has no room any more. Read again, with others gone and others
+// come, what one stands for is the same or more.
 type folding struct {
 	how   string // empty: they are not folded
 	limit int    // of operations after that
@@ -116,7 +116,7 @@ func (f *folding) end() []FlushOp {
 			ops[i].Payload = merged.text()
 		}
 	}
-	if f.how != "" {
+	if f.how != "" && len(ops) > 0 && !ops[0].Alone { // one that goes alone does so when it has waited longest
 		slices.SortFunc(ops, func(a, b FlushOp) int { return cmp.Compare(a.Seq, b.Seq) })
 	}
 	return ops[:together(ops)]
