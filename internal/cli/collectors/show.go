@@ -2,6 +2,7 @@ package collectors
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,6 +73,9 @@ func collectorHead(c *client.CollectorView) string {
 	if p.Fold != "" {
 		t.Row("folded", foldText(p))
 	}
+	if p.Enrich != nil {
+		t.Row("stored", storedText(p.Enrich))
+	}
 	t.Row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
 		cli.ShortTime(p.Backoff.String()), cli.ShortTime(p.MaxBackoff.String())))
 	if len(p.RetryCodes) > 0 {
@@ -86,6 +90,17 @@ func collectorHead(c *client.CollectorView) string {
 		t.Row("param", cli.Inert(name+"="+p.Params[name]))
 	}
 	return t.String()
+}
+
+// storedText says what is stored instead of the payload.
+func storedText(e *client.Enrichment) string {
+	var query struct {
+		Source string `json:"source"`
+	}
+	if len(e.SQL) == 0 || json.Unmarshal(e.SQL, &query) != nil {
+		return cli.Inert(string(e.Payload))
+	}
+	return cli.Inert(string(e.Payload)) + ", with a row of source " + cli.Inert(query.Source)
 }
 
 // foldText says which operations go as one.
