@@ -322,7 +322,8 @@ func playOps(t *testing.T, seed uint64, fold string, forges bool) *opsOracle {
 	spec.MinSize, spec.MaxSize, spec.Fold, spec.Strict = 1, 4, fold, fold != ""
 	c := collect(t, spec)
 	o := &opsOracle{opsBench: c, rnd: rand.New(rand.NewPCG(seed, 7)), session: c.session, lease: c.lead(), forges: forges,
-		folds: fold != "", state: map[string]string{}, keyOf: map[string]string{}, idOf: map[int64]string{}, into: map[string]string{}, stood: map[string]string{}, under: map[string]*flushOf{}}
+		folds: fold != "", state: map[string]string{}, keyOf: map[string]string{}, idOf: map[int64]string{},
+		into: map[string]string{}, stood: map[string]string{}, under: map[string]*flushOf{}}
 	moves := []func(){o.add, o.add, o.claim, o.claim, o.claim, o.end, o.end, o.end, o.lose, o.comeLate, o.comeLate,
 		o.operate}
 	for range 150 {

@@ -58,7 +58,7 @@ func (v Variables) fielded(out *variable, rest string, dotted bool, at place) (k
 	switch out.root {
 	case "params", "secret":
 		out.of = rest
-		return rest != "" && !(v.Alone && out.root == "secret")
+		return rest != "" && (!v.Alone || out.root == "params")
 	case "item":
 		out.path = fields(rest)
 		return (v.Item || v.Any) && !v.Many && (rest != "" || !dotted && at == inText)

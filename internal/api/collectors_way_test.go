@@ -34,14 +34,14 @@ func TestOperationsReachTheirService(t *testing.T) {
 	service := &booking{done: map[int]int{}, bad: 13}
 	e.serve(func(s *endpoints.Service) error { return endpoints.HandleList(s, "book", service.handle) })
 
-	e.change(http.MethodPost, "/collectors?name=ledger", "endpoint: book\norder_by: account\nmin_size: 5\n"+
+	e.change("/collectors?name=ledger", "endpoint: book\norder_by: account\nmin_size: 5\n"+
 		"max_age: 100ms\nmax_attempts: 2\nbackoff: 50ms\nmax_backoff: 50ms\n", nil)
 	var lines strings.Builder
 	for n := range 20 {
 		fmt.Fprintf(&lines, `{"id":"op-%d","payload":{"account":"A-%d","n":%d}}`+"\n", n, n%3, n)
 	}
 	var added api.AddedOperations
-	e.change(http.MethodPost, "/collectors/ledger/ops", lines.String(), &added)
+	e.change("/collectors/ledger/ops", lines.String(), &added)
 	if added.Added != 20 {
 		t.Errorf("over HTTP: %+v", added)
 	}
@@ -69,15 +69,15 @@ func TestOperationsReachTheirService(t *testing.T) {
 		t.Errorf("parked: %+v", page)
 	}
 	service.repair()
-	e.change(http.MethodPost, "/collectors/ledger/requeue", `{"ids":["op-13"]}`, nil)
+	e.change("/collectors/ledger/requeue", `{"ids":["op-13"]}`, nil)
 	e.untilCollected("ledger", func(c *collector.CollectorView) bool { return c.Keys == 0 })
 	service.check(t, 30, 13, 3)
 }
 
-// change sends something, and reads the answer into out, unless that is nil.
-func (e *engine) change(method, path, text string, out any) {
+// change posts something, and reads the answer into out, unless that is nil.
+func (e *engine) change(path, text string, out any) {
 	e.Helper()
-	req, err := http.NewRequestWithContext(e.Context(), method, e.url+api.Prefix+path, strings.NewReader(text))
+	req, err := http.NewRequestWithContext(e.Context(), http.MethodPost, e.url+api.Prefix+path, strings.NewReader(text))
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func (e *engine) change(method, path, text string, out any) {
 		err = json.Unmarshal(body, out)
 	}
 	if err != nil || answer.StatusCode != http.StatusOK {
-		e.Fatalf("%s %s: %d %s, %v", method, path, answer.StatusCode, body, err)
+		e.Fatalf("%s: %d %s, %v", path, answer.StatusCode, body, err)
 	}
 }
 

@@ -70,9 +70,9 @@ func (b *bench) stored(name, id string) string {
 	return string(ops[0].Payload)
 }
 
-func (b *bench) add(name, text string) (collectorstore.AddedOps, error) {
+func (b *bench) add(text string) (collectorstore.AddedOps, error) {
 	b.Helper()
-	return b.it.AddFrom(b.Context(), name, strings.NewReader(text))
+	return b.it.AddFrom(b.Context(), "e", strings.NewReader(text))
 }
 
 const enriched = `endpoint: echo
@@ -89,7 +89,7 @@ func TestStoringAddsDataOnce(t *testing.T) {
 	b, from := withSource(t)
 	b.apply("e", enriched)
 	text := `{"id":"a","payload":{"customer":{"id":7},"n":1}} {"id":"b","payload":{"customer":{"id":100},"n":2}}`
-	if done, err := b.add("e", text); err != nil || done.Added != 2 {
+	if done, err := b.add(text); err != nil || done.Added != 2 {
 		t.Fatalf("added %+v, %v", done, err)
 	}
 	if got, want := b.stored("e", "a"), `{"change":{"customer":{"id":7},"n":1},"name":"Name 7","note":"1 of 2026",`+
@@ -100,10 +100,10 @@ func TestStoringAddsDataOnce(t *testing.T) {
 		t.Errorf("stored %s", got)
 	}
 	// What is known is not asked for again, and one that is new is.
-	if done, err := b.add("e", text); err != nil || done.Duplicates != 2 || from.asked.Load() != 1 {
+	if done, err := b.add(text); err != nil || done.Duplicates != 2 || from.asked.Load() != 1 {
 		t.Errorf("again: %+v, %v, asked %d times", done, err, from.asked.Load())
 	}
-	done, err := b.add("e", text+` {"id":"c","payload":{"customer":{"id":8},"n":3}}`)
+	done, err := b.add(text+` {"id":"c","payload":{"customer":{"id":8},"n":3}}`)
 	if err != nil || done.Added != 1 || done.Duplicates != 2 || from.asked.Load() != 2 || from.values.Load() != 3 {
 		t.Errorf("again with another: %+v, %v, asked %d times for %d", done, err, from.asked.Load(), from.values.Load())
 	}
@@ -117,7 +117,7 @@ func TestOneQueryForManyOperations(t *testing.T) {
 	for i := range 5000 {
 		fmt.Fprintf(&text, `{"payload":{"customer":{"id":%d},"n":%d}}`, i%2500, i)
 	}
-	if done, err := b.add("e", text.String()); err != nil || done.Added != 5000 {
+	if done, err := b.add(text.String()); err != nil || done.Added != 5000 {
 		t.Fatalf("added %+v, %v", done, err)
 	}
 	if from.asked.Load() != 3 || from.values.Load() != 2500 {
@@ -156,7 +156,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 			strings.Repeat("x", 150_000)+`"}}`, 100), "more than 32 MiB"},
 	} {
 		b.apply("e", "endpoint: echo\norder_by: customer.id\nenrich: "+test.enrich+"\n")
-		_, err := b.add("e", test.ops)
+		_, err := b.add(test.ops)
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %v; want …%s…", name, err, test.want)
 		}
@@ -169,7 +169,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 	}
 	b.apply("e", "endpoint: echo\norder_by: customer.id\nenrich: {sql: "+query+
 		", optional: true, payload: {x: \"{parts.sql.name}\"}}\n")
-	if _, err := b.add("e", `{"id":"a","payload":{"customer":{"id":9999}}}`); err != nil {
+	if _, err := b.add(`{"id":"a","payload":{"customer":{"id":9999}}}`); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.stored("e", "a"); got != `{"x":null}` {

@@ -93,7 +93,7 @@ type CollectorSpec struct {
 	Strict     bool        `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
 	OrderBy    *OpKeying   `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
 	Fold       string      `json:"fold,omitempty" doc:"last or merge: operations of a key go as one; absent: one by one"`
-	FoldBy     string      `json:"fold_by,omitempty" doc:"those with the same value of this field; absent: of the same order_by, or key"`
+	FoldBy     string      `json:"fold_by,omitempty" doc:"those with the same value of it; absent: of order_by, or key"`
 	Enrich     *Enrichment `json:"enrich,omitempty" doc:"what is stored instead of the payload that was sent"`
 	RetryCodes []string    `json:"retry_codes,omitempty" doc:"error codes that are tried again whatever the service says"`
 	NeverRetry []string    `json:"never_retry,omitempty" doc:"and never"`
@@ -246,8 +246,8 @@ type OpView struct {
 	FailedFirst *time.Time      `json:"failed_first,omitempty"`
 	FailedLast  *time.Time      `json:"failed_last,omitempty"`
 	NotBefore   *time.Time      `json:"not_before,omitempty" doc:"of its next try"`
-	Fold        string          `json:"fold,omitempty" doc:"what it is folded by: with those of its key that have the same"`
-	FoldedInto  string          `json:"folded_into,omitempty" doc:"the id of the operation that it went with in its last try"`
+	Fold        string          `json:"fold,omitempty" doc:"it may be folded with those of its key that have the same"`
+	FoldedInto  string          `json:"folded_into,omitempty" doc:"the id of the one that it went with in its last try"`
 	Payload     json.RawMessage `json:"payload"`
 }
 

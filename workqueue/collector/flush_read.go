@@ -40,7 +40,7 @@ ORDER BY k.place, o.priority DESC, o.seq`
 	// foldedOps is flushOps for a collector that folds: of each key the first operations, up to $6 and a number of bytes,
 	// as far as they are of the first so many values of fold. Those of a value go together, however few values fit: what
 	// stood for some of them once, and may have been carried out, is not followed by an older one. One in backoff holds
-	// those of its value that come after it; when it is the first of its key, the key is not due (collector_key.held_until).
+	// those of its value that come after it; when it is the first of its key, the key is not due (held_until).
 	foldedOps = `
 SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.alone, coalesce(o.fold, '')
 FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (numbering, key, size, place)
@@ -53,7 +53,8 @@ CROSS JOIN LATERAL (
             SELECT q.*, q.fold IS NULL OR row_number() OVER own = 1 AS first,
                    CASE WHEN q.fold IS NULL THEN q.not_before > $7 ELSE bool_or(q.not_before > $7) OVER own END AS held
             FROM (
-                SELECT q.seq, q.op_id, q.payload, q.attempts, q.alone, q.not_before, q.priority, q.fold FROM collector_op q
+                SELECT q.seq, q.op_id, q.payload, q.attempts, q.alone, q.not_before, q.priority, q.fold
+                FROM collector_op q
                 WHERE q.collector = $1 AND q.numbering = k.numbering AND q.key = k.key AND q.parked_at IS NULL
                 ORDER BY q.priority DESC, q.seq LIMIT $6) q
             WINDOW own AS (PARTITION BY q.fold ORDER BY q.seq)) w

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// foldedBytes is how many times the bytes of a flush are read for one that folds, at the most. Of these no more than the
-// bytes of a flush are held at once.
+// foldedBytes is how many times the bytes of a flush are read for one that folds, at the most. No more than the bytes
+// of a flush are held at once.
 const foldedBytes = 4
 
 // opBytes is what an operation takes beside its payload and id.

@@ -3,6 +3,7 @@ package collector
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"testing"
@@ -16,9 +17,7 @@ func applied(target, patch any) any {
 	}
 	out := map[string]any{}
 	if object, ok := target.(map[string]any); ok {
-		for name, value := range object {
-			out[name] = value
-		}
+		maps.Copy(out, object)
 	}
 	for name, value := range changes {
 		if value == nil {

@@ -43,7 +43,7 @@ type Comparison struct {
 	Against workqueue.RunID `json:"against"`
 	Changes []ChangeCount   `json:"changes" doc:"each of the kinds, with 0 too"`
 	Note    string          `json:"note,omitempty" doc:"what to keep in mind about these numbers"`
-	Plans   *ComparedPlans  `json:"plans,omitempty" doc:"what the plans are, and what is compared; absent: they are the same"`
+	Plans   *ComparedPlans  `json:"plans,omitempty" doc:"where they differ, and what is compared; absent: they are the same"`
 
 	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"earlier runs that count as one with this run"`
 }
@@ -229,7 +229,8 @@ func changeOf(here, there *keyedItem) Change {
 }
 
 const comparedRun = `
-SELECT state, plan, coalesce(plan_version, 0), ARRAY(SELECT name FROM run_step WHERE run_id = batchrun.id ORDER BY step),
+SELECT state, plan, coalesce(plan_version, 0),
+       ARRAY(SELECT name FROM run_step WHERE run_id = batchrun.id ORDER BY step),
        ARRAY(SELECT endpoint FROM run_step WHERE run_id = batchrun.id ORDER BY step)
 FROM batchrun WHERE id = $1`
 

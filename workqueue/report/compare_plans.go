@@ -13,9 +13,9 @@ import (
 type ComparedPlans struct {
 	Here      ComparedPlan `json:"here"`
 	There     ComparedPlan `json:"there"`
-	Compared  []string     `json:"compared" nullable:"false" doc:"steps whose results are compared; none: see not_compared"`
-	OnlyHere  []string     `json:"only_here,omitempty" doc:"steps with results that are not compared: the earlier run has none"`
-	OnlyThere []string     `json:"only_there,omitempty" doc:"likewise, of the earlier run"`
+	Compared  []string     `json:"compared" nullable:"false" doc:"steps whose results are; none: see not_compared"`
+	OnlyHere  []string     `json:"only_here,omitempty" doc:"steps whose results the earlier run has not"`
+	OnlyThere []string     `json:"only_there,omitempty" doc:"steps whose results only the earlier run has"`
 	SameSteps bool         `json:"same_steps" doc:"they ask the same by the same steps: the settings may differ"`
 }
 
@@ -85,5 +85,6 @@ func (p *ComparedPlans) note() string {
 		return text + "outcomes are compared, and the results of " + strings.Join(p.Compared, ", ") + ", not those of " +
 			strings.Join(slices.Concat(p.OnlyHere, p.OnlyThere), ", ")
 	}
-	return text + "outcomes are compared, and the results of " + strings.Join(p.Compared, ", ") + ", by the names of the steps"
+	return text + "outcomes are compared, and the results of " + strings.Join(p.Compared, ", ") +
+		", by the names of the steps"
 }
