@@ -91,8 +91,8 @@ var (
 	mediaType      = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]{0,62}/[a-z0-9][a-z0-9.+-]{0,126}$`)
 )
 
-// ValidateAlone checks the settings of a query that belongs to no plan: there are keys and parameters, and no items. What
-// it returns goes into JSON. The error is a *FieldError, whose field begins with prefix.
+// ValidateAlone checks the settings of a query that belongs to no plan: there are keys and parameters, and no items.
+// What it returns goes into JSON. The error is a *FieldError, whose field begins with prefix.
 func (q *SQL) ValidateAlone(prefix string) error {
 	switch {
 	case slices.Contains(queryParameter.FindAllString(queryComment.ReplaceAllString(q.Query, " "), -1), "$2"):

@@ -92,7 +92,7 @@ func (o *opsOracle) know() {
 	}
 }
 
-// checkFolded holds a flush that folds to what waits: of a value, everything before what goes goes with it.
+// checkFolded holds a flush that folds to what waits: of a value, all that stands before what is sent is sent with it.
 func (o *opsOracle) checkFolded(f *flushOf) {
 	sent := map[string]bool{}
 	for i := range f.end.Ops {

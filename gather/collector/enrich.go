@@ -88,8 +88,8 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 	return nil
 }
 
-// Asked returns what the query of an enrichment is asked for on behalf of an operation: the value of by, or else that of
-// order_by, or the operation's own key. The error is an *order.ValueError.
+// Asked returns what the query of an enrichment is asked for on behalf of an operation: the value of by, or else that
+// of order_by, or the operation's own key. The error is an *order.ValueError.
 func Asked(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
 	return valueOf(spec, spec.Enrich.By, own, payload)
 }

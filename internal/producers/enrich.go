@@ -37,8 +37,8 @@ type EnrichError struct {
 }
 
 func (e *EnrichError) Error() string {
-	return fmt.Sprintf("collector %s stores what a query adds, and that fails: %v; nothing was added, add them again later",
-		e.Collector, e.Err)
+	return fmt.Sprintf("collector %s stores what a query adds, and that fails: %v; nothing was added, add them again "+
+		"later", e.Collector, e.Err)
 }
 
 // Unwrap returns what is wrong with the query.
@@ -56,8 +56,8 @@ type enriching struct {
 }
 
 // enrich gives operations the payloads that their collector stores. Those whose ids are known are left alone, and
-// marked: nothing is asked for again. sent are the operations as they were sent. It returns how many bytes of the node's
-// room it has taken, which are to be given back, unless there is an error.
+// marked: nothing is asked for again. sent are the operations as they were sent. It returns how many bytes of the
+// node's room it has taken, which are to be given back, unless there is an error.
 func (p *Producers) enrich(ctx context.Context, name string, known *knownSpec, sent, ops []collectorstore.Op) (
 	held int, err error,
 ) {

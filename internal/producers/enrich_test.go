@@ -81,7 +81,8 @@ partitions: 4
 params: {year: 2026}
 enrich:
   sql: {source: crm, query: "SELECT id, name, more FROM customer WHERE id = ANY($1)"}
-  payload: {change: "{item}", name: "{parts.sql.name}", tier: "{parts.sql.more.tier}", note: "{item.n} of {params.year}"}
+  payload: {change: "{item}", name: "{parts.sql.name}", tier: "{parts.sql.more.tier}",
+    note: "{item.n} of {params.year}"}
 `
 
 func TestStoringAddsDataOnce(t *testing.T) {
@@ -103,7 +104,7 @@ func TestStoringAddsDataOnce(t *testing.T) {
 	if done, err := b.add(text); err != nil || done.Duplicates != 2 || from.asked.Load() != 1 {
 		t.Errorf("again: %+v, %v, asked %d times", done, err, from.asked.Load())
 	}
-	done, err := b.add(text+` {"id":"c","payload":{"customer":{"id":8},"n":3}}`)
+	done, err := b.add(text + ` {"id":"c","payload":{"customer":{"id":8},"n":3}}`)
 	if err != nil || done.Added != 1 || done.Duplicates != 2 || from.asked.Load() != 2 || from.values.Load() != 3 {
 		t.Errorf("again with another: %+v, %v, asked %d times for %d", done, err, from.asked.Load(), from.values.Load())
 	}

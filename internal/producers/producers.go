@@ -39,8 +39,8 @@ type Producers struct {
 	busy   sync.WaitGroup       // lanes at work
 }
 
-// New returns producers. Without queries, which may be nil, operations of collectors that have one are refused. A nil log
-// means none.
+// New returns producers. Without queries, which may be nil, operations of collectors that have one are refused. A nil
+// log means none.
 func New(definitions Definitions, adder Adder, queries Queries, log *zap.Logger) *Producers {
 	if log == nil {
 		log = zap.NewNop()

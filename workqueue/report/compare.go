@@ -43,7 +43,7 @@ type Comparison struct {
 	Against workqueue.RunID `json:"against"`
 	Changes []ChangeCount   `json:"changes" doc:"each of the kinds, with 0 too"`
 	Note    string          `json:"note,omitempty" doc:"what to keep in mind about these numbers"`
-	Plans   *ComparedPlans  `json:"plans,omitempty" doc:"where they differ, and what is compared; absent: they are the same"`
+	Plans   *ComparedPlans  `json:"plans,omitempty" doc:"what is compared of runs of other plans"`
 
 	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"earlier runs that count as one with this run"`
 }
