@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/collectors"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -50,7 +50,7 @@ enrich: {payload: {customer: "{item.customer.id}", set: "{item.set}"}}
 		fmt.Fprintf(&lines, `{"id":"op-%d","payload":{"customer":{"id":%d},"set":{"f%d":%d}}}`+"\n", n, n%4, n/4%3, n)
 	}
 	e.change("/collectors/crm/ops", lines.String(), nil)
-	var page api.OperationPage
+	var page collectors.OperationPage
 	e.get("/collectors/crm/ops?limit=1", &page)
 	if op := page.Ops[0]; op.Fold != "0" || op.Key != "0/1" || string(op.Payload) != `{"customer":0,"set":{"f0":0}}` {
 		t.Errorf("stored %+v, %s", op, op.Payload)
@@ -70,7 +70,7 @@ enrich: {payload: {customer: "{item.customer.id}", set: "{item.set}"}}
 			t.Errorf("parked: %+v", op)
 		}
 	}
-	var requeued api.RequeuedOperations
+	var requeued collectors.RequeuedOperations
 	e.change("/collectors/crm/requeue", `{"ids":["op-3"]}`, &requeued)
 	if requeued.Requeued != 10 {
 		t.Errorf("requeued %d; they go as one", requeued.Requeued)

@@ -297,7 +297,7 @@ type Against struct {
 	// Note what to keep in mind about these numbers
 	Note string `json:"note,omitempty"`
 
-	// Plans what the plans are, and what is compared; absent: they are the same
+	// Plans what is compared of runs of other plans
 	Plans *ComparedPlans `json:"plans,omitempty"`
 
 	// CarriedOn earlier runs that count as one with this run
@@ -909,7 +909,7 @@ type CollectorSpec struct {
 	// Fold last or merge: operations of a key go as one; absent: one by one
 	Fold string `json:"fold,omitempty"`
 
-	// FoldBy those with the same value of this field; absent: of the same order_by, or key
+	// FoldBy those with the same value of it; absent: of order_by, or key
 	FoldBy string `json:"fold_by,omitempty"`
 
 	// Enrich what is stored instead of the payload that was sent
@@ -1014,13 +1014,13 @@ type ComparedPlans struct {
 	Here  ComparedPlan `json:"here"`
 	There ComparedPlan `json:"there"`
 
-	// Compared steps whose results are compared; none: see not_compared
+	// Compared steps whose results are; none: see not_compared
 	Compared []string `json:"compared"`
 
-	// OnlyHere steps with results that are not compared: the earlier run has none
+	// OnlyHere steps whose results the earlier run has not
 	OnlyHere []string `json:"only_here,omitempty"`
 
-	// OnlyThere likewise, of the earlier run
+	// OnlyThere steps whose results only the earlier run has
 	OnlyThere []string `json:"only_there,omitempty"`
 
 	// SameSteps they ask the same by the same steps: the settings may differ
@@ -2760,10 +2760,10 @@ type OpView struct {
 	// NotBefore of its next try
 	NotBefore *time.Time `json:"not_before,omitempty"`
 
-	// Fold what it is folded by: with those of its key that have the same
+	// Fold it may be folded with those of its key that have the same
 	Fold string `json:"fold,omitempty"`
 
-	// FoldedInto the id of the operation that it went with in its last try
+	// FoldedInto the id of the one that it went with in its last try
 	FoldedInto string          `json:"folded_into,omitempty"`
 	Payload    json.RawMessage `json:"payload"`
 }
@@ -3319,7 +3319,7 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -3878,7 +3878,7 @@ type RunDocument struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -4193,7 +4193,7 @@ type RunSummary struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -7322,4 +7322,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 5c6a2d766429898e4f8ad7c761316163, is df78bfa4937b9e53bf2af209e4f2abb70c5025bdf700d7d3deb8cc84b7b17265.
+// Of 6cd233bd2fcbb1c50ce242905d164b1b, is c0b65fca76e207be528f3a0b9a6b9c343ded6b69f04012ee78630f83d2987d05.
