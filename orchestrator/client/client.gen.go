@@ -2354,6 +2354,9 @@ type ItemStep struct {
 	ResultBytes []byte `json:"result_bytes,omitempty"`
 	ContentType string `json:"content_type,omitempty"`
 
+	// Large it did not fit a message, and is to be had by itself
+	Large bool `json:"large,omitempty"`
+
 	// Size bytes of the result
 	Size int `json:"size,omitempty"`
 
@@ -6625,8 +6628,9 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
 // never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
 // that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
-// Parquet they are bytes. Of a run with several steps the results are those of one. A stream that does not end
-// properly is not whole.
+// Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as result_bytes; elsewhere stands a
+// JSON object with its bytes and sha256. Of a run with several steps the results are those of one. A stream that does
+// not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -7322,4 +7326,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 6cd233bd2fcbb1c50ce242905d164b1b, is c0b65fca76e207be528f3a0b9a6b9c343ded6b69f04012ee78630f83d2987d05.
+// Of 744b4027e39a43d8e0960e5d845adb69, is b8e6fb210944f74a51292736c3a8b251c230f32ab8f4ad7788cfc79de8d14584.
