@@ -91,6 +91,18 @@ var (
 	mediaType      = regexp.MustCompile(`^[a-z0-9][a-z0-9.+-]{0,62}/[a-z0-9][a-z0-9.+-]{0,126}$`)
 )
 
+// ValidateAlone checks the settings of a query that belongs to no plan: there are keys and parameters, and no items.
+// What it returns goes into JSON. The error is a *FieldError, whose field begins with prefix.
+func (q *SQL) ValidateAlone(prefix string) error {
+	switch {
+	case slices.Contains(queryParameter.FindAllString(queryComment.ReplaceAllString(q.Query, " "), -1), "$2"):
+		return fieldError(prefix+"query", "there is no $2 here; $1 has the keys, $3 the parameters")
+	case q.ContentType != "":
+		return fieldError(prefix+"content_type", "bytes have no place in JSON; leave it out")
+	}
+	return q.validate(&Step{}, prefix)
+}
+
 // validate checks the settings of the step, whose fields begin with prefix.
 func (q *SQL) validate(s *Step, prefix string) error {
 	if !sourceName.MatchString(q.Source) {

@@ -41,7 +41,7 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 		{Name: "endpoint", Read: text(&step.Endpoint)},
 		{Name: "request", Read: text(&step.Request)},
 		{Name: "http", Read: readHTTP(&step.HTTP)},
-		{Name: "sql", Read: readSQL(&step.SQL)},
+		{Name: "sql", Read: ReadSQL(&step.SQL)},
 		{Name: "local", Read: text(&step.Local)},
 		{Name: "needs", Read: texts(&step.Needs)},
 		{Name: "inputs", Read: inputs(&step.Inputs)},

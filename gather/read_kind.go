@@ -38,8 +38,8 @@ func readHTTP(into **HTTP) func(strictyaml.Value) error {
 	}
 }
 
-// readSQL reads a step's settings of kind sql.
-func readSQL(into **SQL) func(strictyaml.Value) error {
+// ReadSQL reads the settings of a query: those of a step of kind sql.
+func ReadSQL(into **SQL) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		q := defaultSQL()
 		*into = q

@@ -32,7 +32,7 @@ func (f *flushing) record(ctx context.Context) {
 
 // more adds what has ended by now, up to a flush of another collector, which it returns.
 func (f *flushing) more(ends []collectorstore.FlushEnd) (all []collectorstore.FlushEnd, next *collectorstore.FlushEnd) {
-	ops := len(ends[0].Ops)
+	ops := ends[0].Operations()
 	for len(ends) < collectorstore.NodeFlushes && ops < recordedOps {
 		select {
 		case e, open := <-f.ended:
@@ -42,7 +42,7 @@ func (f *flushing) more(ends []collectorstore.FlushEnd) (all []collectorstore.Fl
 			case e.Flush.Collector != ends[0].Flush.Collector:
 				return ends, &e
 			}
-			ends, ops = append(ends, e), ops+len(e.Ops)
+			ends, ops = append(ends, e), ops+e.Operations()
 		default:
 			return ends, nil
 		}

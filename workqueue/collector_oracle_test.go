@@ -18,9 +18,13 @@ type opsOracle struct {
 	rnd      *rand.Rand
 	session  workqueue.SessionID
 	lease    workqueue.Lease
+	folds    bool // operations of a key are folded, those of even numbers and those of odd ones
 	forges   bool // late flushes are recorded under the id of the one after them, as if there were no fence
 	state    map[string]string
 	keyOf    map[string]string
+	idOf     map[int64]string
+	into     map[string]string // what they were folded into
+	stood    map[string]string // what was sent last of those of a key that are folded into one
 	number   int
 	under    map[string]*flushOf // by key
 	late     []*flushOf          // their node was lost
@@ -54,14 +58,85 @@ func (o *opsOracle) add() {
 		if _, known := o.keyOf[id]; !known {
 			o.keyOf[id], o.state[id] = fmt.Sprint("k", o.rnd.IntN(4)), opWaits
 		}
-		ops = append(ops, collector.Op{ID: id, Key: o.keyOf[id]})
+		ops = append(ops, collector.Op{ID: id, Key: o.keyOf[id], Fold: o.fold(n)})
 	}
 	if out := o.addOps(ops...); out.Added != fresh || out.Added+out.Duplicates != len(ops) {
 		o.problem("added %+v of %d, of which %d are new", out, len(ops), fresh)
 	}
 }
 
+func (o *opsOracle) fold(number int) string {
+	if !o.folds {
+		return ""
+	}
+	return []string{"even", "odd"}[number%2]
+}
+
+// members are the ids of what an operation of a flush stands for, its own last.
+func (o *opsOracle) members(op *collector.FlushOp) []string {
+	ids := make([]string, 0, len(op.Folded)+1)
+	for _, seq := range op.Folded {
+		ids = append(ids, o.idOf[seq])
+	}
+	return append(ids, op.ID)
+}
+
+// know has the oracle know the ids of all operations by their numbers.
+func (o *opsOracle) know() {
+	ops, err := collector.New(o.store).Ops(o.Context(), "c", collector.OpsFilter{})
+	if err != nil {
+		o.Fatal(err)
+	}
+	for _, op := range ops {
+		o.idOf[op.Number] = op.ID
+	}
+}
+
+// checkFolded holds a flush that folds to what waits: of a value, all that stands before what is sent is sent with it.
+func (o *opsOracle) checkFolded(f *flushOf) {
+	sent := map[string]bool{}
+	for i := range f.end.Ops {
+		for _, id := range o.members(&f.end.Ops[i]) {
+			if sent[id] || o.state[id] != opWaits || o.keyOf[id] != f.end.Flush.Key {
+				o.problem("%s goes for %s, and is %s", id, f.end.Flush.Key, o.state[id])
+			}
+			sent[id] = true
+		}
+	}
+	for i := range f.end.Ops {
+		op := &f.end.Ops[i]
+		of := o.keyOf[op.ID] + o.fold(int(op.ID[len(op.ID)-1]))
+		if before := o.stood[of]; o.folds && o.state[before] == opWaits && !sent[before] {
+			o.problem("%s goes after %s, which may have been carried out", op.ID, before)
+		}
+		o.stood[of] = op.ID
+		for seq, id := range o.idOf {
+			same := o.keyOf[id] == f.end.Flush.Key && (id[len(id)-1]-op.ID[len(op.ID)-1])%2 == 0
+			if o.folds && same && seq < op.Seq && o.state[id] == opWaits && !sent[id] {
+				o.problem("%s does not go with %s", id, op.ID)
+			}
+		}
+	}
+}
+
+// together are those of some states that were folded into one in their last try with some of ids, and ids.
+func (o *opsOracle) together(ids []string, states ...string) (all []string) {
+	heads := slices.Clone(ids)
+	for _, id := range ids {
+		if o.into[id] != "" {
+			heads = append(heads, o.into[id])
+		}
+	}
+	for id, state := range o.state {
+		if slices.Contains(states, state) && (slices.Contains(heads, id) || slices.Contains(heads, o.into[id])) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
 func (o *opsOracle) claim() {
+	o.know()
 	o.wait()
 	for _, f := range o.claimAs(o.session, 1+o.rnd.IntN(4)) {
 		key := f.end.Flush.Key
@@ -69,6 +144,7 @@ func (o *opsOracle) claim() {
 			o.problem("key %s is flushed twice at once", key)
 		}
 		o.under[key] = f
+		o.checkFolded(f)
 		var last int64
 		for _, op := range f.end.Ops {
 			if op.Seq <= last {
@@ -107,18 +183,24 @@ func (o *opsOracle) end() {
 	for i, op := range f.end.Ops {
 		slot := &f.end.Slots[i]
 		slot.Came = true
+		members := o.members(&f.end.Ops[i])
 		switch last := op.Attempts+1 >= 2; o.rnd.IntN(6) {
 		case 0:
 			e := retried("later")
-			slot.Err, parks[op.ID] = &e, last
+			slot.Err = &e
+			o.park(parks, members, last)
 		case 1:
 			e := refused("bad")
-			slot.Err, parks[op.ID] = &e, true
+			slot.Err = &e
+			o.park(parks, members, true)
 		case 2:
-			slot.Came, parks[op.ID] = false, last // left out
+			slot.Came = false // left out
+			o.park(parks, members, last)
 		default:
-			if o.state[op.ID] != opGone {
-				o.state[op.ID] = opDone
+			for _, id := range members {
+				if o.state[id] != opGone {
+					o.state[id] = opDone
+				}
 			}
 		}
 	}
@@ -130,6 +212,15 @@ func (o *opsOracle) end() {
 	if got := o.recordAs(f); got.Stale {
 		o.problem("the flush of key %s is stale, and nobody else has it", key)
 	}
+}
+
+// park notes what failed as one.
+func (o *opsOracle) park(parks map[string]bool, members []string, parked bool) {
+	head := members[len(members)-1]
+	for _, id := range members {
+		parks[id], o.into[id] = parked, head
+	}
+	o.into[head] = ""
 }
 
 // lose has the node of all flushes be gone.
@@ -181,7 +272,7 @@ func (o *opsOracle) operate() {
 	case len(parked) > 0 && o.rnd.IntN(2) == 0:
 		ids := parked[:1+o.rnd.IntN(len(parked))]
 		n, err := collector.New(o.store).RequeueOps(o.Context(), "c", collector.OpsSelection{IDs: ids}, "ann")
-		if err != nil || n != int64(len(ids)) {
+		if ids = o.together(ids, opParked); err != nil || n != int64(len(ids)) {
 			o.problem("requeued %d of %d, %v", n, len(ids), err)
 		}
 		for _, id := range ids {
@@ -191,10 +282,13 @@ func (o *opsOracle) operate() {
 		id := waits[o.rnd.IntN(len(waits))]
 		n, err := collector.New(o.store).DropOps(o.Context(), "c", collector.OpsSelection{IDs: []string{id}, Waiting: true},
 			"ann")
-		if err != nil || n != 1 {
-			o.problem("dropped %d, %v", n, err)
+		gone := o.together([]string{id}, opWaits, opParked)
+		if err != nil || n != int64(len(gone)) {
+			o.problem("dropped %d of %d, %v", n, len(gone), err)
 		}
-		o.state[id] = opGone
+		for _, id := range gone {
+			o.state[id] = opGone
+		}
 	}
 	o.checkKeys()
 }
@@ -222,13 +316,14 @@ func (o *opsOracle) check() {
 	}
 }
 
-func playOps(t *testing.T, seed uint64, forges bool) *opsOracle {
+func playOps(t *testing.T, seed uint64, fold string, forges bool) *opsOracle {
 	t.Helper()
 	spec := gatherOps()
-	spec.MinSize, spec.MaxSize = 1, 4
+	spec.MinSize, spec.MaxSize, spec.Fold, spec.Strict = 1, 4, fold, fold != ""
 	c := collect(t, spec)
 	o := &opsOracle{opsBench: c, rnd: rand.New(rand.NewPCG(seed, 7)), session: c.session, lease: c.lead(), forges: forges,
-		state: map[string]string{}, keyOf: map[string]string{}, under: map[string]*flushOf{}}
+		folds: fold != "", state: map[string]string{}, keyOf: map[string]string{}, idOf: map[int64]string{},
+		into: map[string]string{}, stood: map[string]string{}, under: map[string]*flushOf{}}
 	moves := []func(){o.add, o.add, o.claim, o.claim, o.claim, o.end, o.end, o.end, o.lose, o.comeLate, o.comeLate,
 		o.operate}
 	for range 150 {
@@ -256,8 +351,8 @@ func playOps(t *testing.T, seed uint64, forges bool) *opsOracle {
 
 func TestCollectorsAgainstAnOracle(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(1) {
-		o := playOps(t, seed, false)
+	for seed, fold := range []string{"", collector.FoldLast, collector.FoldMerge} {
+		o := playOps(t, uint64(seed), fold, false)
 		for _, p := range o.problems {
 			t.Errorf("seed %d: %s", seed, p)
 		}
@@ -270,7 +365,7 @@ func TestCollectorsAgainstAnOracle(t *testing.T) {
 func TestTheOracleSeesThatThereIsNoFence(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(5) {
-		if o := playOps(t, seed, true); len(o.problems) > 0 {
+		if o := playOps(t, seed, "", true); len(o.problems) > 0 {
 			t.Log(o.problems[0])
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -63,7 +64,8 @@ func (b *bench) compare(here, there workqueue.RunID) (all []string, counts map[r
 	counts = map[report.Change]int64{}
 	for _, n := range c.Changes {
 		counts[n.Change] = n.Items
-		if want := min(n.Items, 5); n.Change != report.ChangeNone && int64(len(n.Examples)) != want {
+		told := n.Change != report.ChangeNone && n.Change != report.ChangeNotCompared
+		if want := min(n.Items, 5); told && int64(len(n.Examples)) != want {
 			b.Errorf("%d examples of %s; want %d", len(n.Examples), n.Change, want)
 		}
 	}
@@ -97,7 +99,7 @@ func TestCompare(t *testing.T) {
 	if !slices.Equal(all, want) {
 		t.Errorf("got\n%q; want\n%q", all, want)
 	}
-	if counts[report.ChangeNone] != 3 || counts[report.ChangeOnlyHere] != 2 || len(counts) != 8 {
+	if counts[report.ChangeNone] != 3 || counts[report.ChangeOnlyHere] != 2 || len(counts) != 9 {
 		t.Errorf("the counts are %v", counts)
 	}
 	if _, counts := b.compare(earlier, earlier); counts[report.ChangeNone] != 7 ||
@@ -173,5 +175,75 @@ func TestCompareBoundsItsExamples(t *testing.T) {
 	here, there := b.outcomes(list...), b.outcomes([2]string{"z", "1"})
 	if _, counts := b.compare(here, there); counts[report.ChangeOnlyHere] != 20 {
 		t.Errorf("the counts are %v", counts)
+	}
+}
+
+// stepsOf makes a run of steps that need nothing, in which each item's result is the step's name.
+func (b *bench) stepsOf(plan string, steps ...string) workqueue.RunID {
+	b.Helper()
+	var specs []workqueue.StepSpec
+	for _, name := range steps {
+		specs = append(specs, need(name))
+	}
+	req := planned(specs...)
+	req.Plan, req.Session = plan, b.session
+	loaded, err := start.New(b.store).Load(b.Context(), req, keys("a", "b", "c"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for step, name := range steps {
+		for _, s := range b.claimStep(loaded.Run, workqueue.Step(step), plenty).Slices {
+			a := whole(s)
+			for i := range a.Slots {
+				a.Slots[i].Result = []byte(name)
+			}
+			b.record(except(a, 2)) // c fails
+		}
+	}
+	return loaded.Run
+}
+
+// Runs of other plans are compared by what they have in common, and nothing counts as changed for the plan's sake.
+func TestCompareRunsOfOtherPlans(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	one, other := b.stepsOf("year-end", "statement"), b.stepsOf("quarter", "letter")
+	two, swapped := b.stepsOf("both", "letter", "statement"), b.stepsOf("both", "statement", "letter")
+	for _, test := range []struct {
+		here, there                workqueue.RunID
+		unchanged, apart           int64
+		compared, onlyHere, onlyTo []string
+		note                       string
+	}{
+		{one, one, 2, 0, nil, nil, nil, ""},
+		{one, other, 0, 2, []string{}, []string{"statement"}, []string{"letter"},
+			"the plans differ: this run is of year-end (statement), the other of quarter (letter); outcomes are compared, and " +
+				"no results"},
+		{one, two, 2, 0, []string{"statement"}, nil, []string{"letter"}, "the results of statement, not those of letter"},
+		{two, swapped, 2, 0, []string{"letter", "statement"}, nil, nil, "the results of letter, statement, by the names"},
+	} {
+		found, err := report.New(b.store).Compare(t.Context(), test.here, test.there, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := map[report.Change]int64{}
+		for _, n := range found.Changes {
+			counts[n.Change] = n.Items
+		}
+		if counts[report.ChangeNone] != test.unchanged || counts[report.ChangeNotCompared] != test.apart ||
+			counts[report.ChangeResult] != 0 || counts[report.ChangeStillFailing] != 1 {
+			t.Errorf("%q: %v", test.note, counts)
+		}
+		if found.Plans == nil {
+			if test.compared != nil || found.Note != "" {
+				t.Errorf("nothing is said of the plans: %q", found.Note)
+			}
+			continue
+		}
+		p := found.Plans
+		if !slices.Equal(p.Compared, test.compared) || !slices.Equal(p.OnlyHere, test.onlyHere) ||
+			!slices.Equal(p.OnlyThere, test.onlyTo) || !strings.Contains(found.Note, test.note) {
+			t.Errorf("%+v: %s", p, found.Note)
+		}
 	}
 }

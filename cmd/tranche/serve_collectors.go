@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -18,7 +19,8 @@ const answersPatience = 5 * time.Second
 // openCollectors takes operations for collectors over NATS. Those that were taken have their answers before the
 // connections are closed.
 func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.Logger) (*producers.Producers, error) {
-	taking := producers.New(collectorstore.New(p.store), node, log.Named("producers"))
+	taking := producers.New(collectorstore.New(p.store), node, p.fetchers[workqueue.KindSQL],
+		log.Named("producers"))
 	listener, err := taking.Listen(p.nc)
 	if err != nil {
 		return nil, err

@@ -36,3 +36,33 @@ func Key(spec *collector.CollectorSpec, own string, payload []byte) (string, err
 func OwnKey(spec *collector.CollectorSpec) bool {
 	return spec.OrderBy == nil || spec.OrderBy.Field == order.Key
 }
+
+// Fold returns what an operation is folded by, with those of its key that have the same: the value of fold_by, or else
+// that of order_by, or the operation's own key. It is empty when the collector does not fold. The error is an
+// *order.ValueError.
+func Fold(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
+	if spec.Fold == "" {
+		return "", nil
+	}
+	value, err := valueOf(spec, spec.FoldBy, own, payload)
+	if err != nil {
+		return "", err
+	}
+	if value == "" || len(value) > collector.MaxOpKey {
+		return "", &order.ValueError{Field: spec.FoldBy, Problem: fmt.Sprintf("the value has %d bytes; what operations are "+
+			"folded by has 1 to %d", len(value), collector.MaxOpKey)}
+	}
+	return value, nil
+}
+
+// valueOf is the value of a field, or without one that of order_by, or the operation's own key.
+func valueOf(spec *collector.CollectorSpec, by, own string, payload []byte) (string, error) {
+	if by == "" && spec.OrderBy != nil {
+		by = spec.OrderBy.Field
+	}
+	if by == "" {
+		return own, nil
+	}
+	rule := order.Rule{By: by}
+	return rule.Value(own, payload)
+}

@@ -47,6 +47,11 @@ const errorKind = "collector"
 //	strict: false            # true: a failed operation holds its key up
 //	order_by: customer.id    # the key is this field of the payload
 //	partitions: 64           # whose values share so many keys; or values: [eu, us]
+//	fold: last               # operations of a key go as one: the last, or their payloads merged (merge)
+//	fold_by: customer.id     # those with the same value of this field; without it, of that of order_by
+//	enrich:                  # what is stored instead of the payload
+//	  sql: {source: crm, query: "SELECT id, name FROM customer WHERE id = ANY($1)"}
+//	  payload: {change: "{item}", name: "{parts.sql.name}"}
 //	retry_codes: [BUSY]      # tried again, although the service says no
 //	never_retry: [GONE]      # not tried again, although the service says yes
 //
@@ -92,6 +97,9 @@ func fields(s *collector.CollectorSpec, keying *order.Rule) []strictyaml.Field {
 		{Name: "order_by", Read: strictyaml.Text(&keying.By)},
 		{Name: "values", Read: strictyaml.SomeTexts(&keying.Values)},
 		{Name: "partitions", Read: strictyaml.Number(&keying.Partitions, 1, order.MaxPartitions)},
+		{Name: "enrich", Read: enrichment(&s.Enrich)},
+		{Name: "fold", Read: strictyaml.OneOf(&s.Fold, collector.FoldLast, collector.FoldMerge)},
+		{Name: "fold_by", Read: strictyaml.Text(&s.FoldBy)},
 		{Name: "retry_codes", Read: codes(&s.RetryCodes)},
 		{Name: "never_retry", Read: codes(&s.NeverRetry)},
 	}
@@ -183,7 +191,39 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 	if err := checkKeying(doc, keying); err != nil {
 		return err
 	}
+	if err := checkFold(doc, s); err != nil {
+		return err
+	}
+	if err := checkEnrichment(doc, s); err != nil {
+		return err
+	}
 	return checkPairs(doc, s)
+}
+
+// checkFold has what folds be strict, in the order in which operations were added: else an update that failed would go
+// after one that came later.
+func checkFold(doc *strictyaml.Document, s *collector.CollectorSpec) error {
+	switch {
+	case s.Fold == "" && s.FoldBy != "":
+		return doc.Fail("fold_by", "there is no fold that it could be of; give fold: %s or fold: %s, or leave it out",
+			collector.FoldLast, collector.FoldMerge)
+	case s.Fold == "":
+		return nil
+	case s.Order == collector.OrderPriority:
+		return doc.Fail("fold", "it does not go with order: %s, by which older data could go after newer", s.Order)
+	case doc.Given("strict") && !s.Strict:
+		return doc.Fail("strict", "with fold it is always true: else an operation that failed would go after one that came "+
+			"later; leave it out")
+	}
+	s.Strict = true
+	if s.FoldBy == "" {
+		return nil
+	}
+	rule := order.Rule{By: s.FoldBy}
+	if wrong, ok := errors.AsType[*order.SettingError](rule.Validate()); ok {
+		return doc.Fail("fold_by", "%s", wrong.Problem)
+	}
+	return nil
 }
 
 func checkKeying(doc *strictyaml.Document, keying *order.Rule) error {

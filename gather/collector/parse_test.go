@@ -44,10 +44,17 @@ backoff: 2s
 max_backoff: 1h
 timeout: 90s
 dedupe: 0s
-order: priority
+order: fifo
 strict: true
 order_by: customer.id
 partitions: 8
+fold: merge
+fold_by: customer.name
+enrich:
+  sql: {source: crm, query: "SELECT id FROM c WHERE id = ANY($1)", timeout: 2s}
+  by: customer.no
+  optional: true
+  payload: {was: "{item}", row: "{parts.sql}"}
 retry_codes: [BUSY, net.down]
 never_retry: [GONE]
 `))
@@ -55,7 +62,10 @@ never_retry: [GONE]
 		Name: "crm", Endpoint: "crm-update", Params: map[string]string{"year": "2026", "mode": "x"}, MinSize: 5, MaxSize: 10,
 		MaxAge: collectorstore.Span(time.Minute), InFlight: 3, Rate: "50/m", MaxAttempts: 7,
 		Backoff: collectorstore.Span(2 * time.Second), MaxBackoff: collectorstore.Span(time.Hour),
-		Timeout: collectorstore.Span(90 * time.Second), Order: "priority", Strict: true,
+		Timeout: collectorstore.Span(90 * time.Second), Order: "fifo", Strict: true, Fold: "merge", FoldBy: "customer.name",
+		Enrich: &collectorstore.Enrichment{SQL: []byte(`{"source":"crm","query":"SELECT id FROM c WHERE id = ANY($1)",` +
+			`"rows":"one","timeout":"2s","max_rows":100000,"max_bytes":4194304}`), By: "customer.no", Optional: true,
+			Payload: []byte(`{"row":"{parts.sql}","was":"{item}"}`)},
 		OrderBy: &collectorstore.OpKeying{Field: "customer.id", Partitions: 8}, RetryCodes: []string{"BUSY", "net.down"},
 		NeverRetry: []string{"GONE"},
 	}
@@ -149,6 +159,34 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 			"params.a: want a value"},
 		{"endpoint: e\nparams: {a: " + strings.Repeat("x", 17000) + "}\n",
 			"1 parameters of 17008 bytes; at most 100, of 16 KiB"},
+		{"endpoint: e\nfold: first\n",
+			"fold: want one of last, merge"},
+		{"endpoint: e\nfold: last\norder: priority\n",
+			"f.yaml:2:7: fold: it does not go with order: priority"},
+		{"endpoint: e\nfold: last\nstrict: false\n",
+			"f.yaml:3:9: strict: with fold it is always true"},
+		{"endpoint: e\nfold_by: id\n",
+			"fold_by: there is no fold that it could be of"},
+		{"endpoint: e\nfold: last\nfold_by: a..b\n",
+			`f.yaml:3:10: fold_by: "a..b" is no field`},
+		{"endpoint: e\nenrich: {by: a}\n",
+			"enrich: payload is missing"},
+		{"endpoint: e\nenrich: {payload: \"{item}\", by: a}\n",
+			"enrich.by: there is no sql that asks for it"},
+		{"endpoint: e\nenrich: {payload: \"{item}\", optional: true}\n",
+			"enrich.optional: there is no sql"},
+		{"endpoint: e\nenrich: {payload: {x: \"{secret.a}\"}}\n",
+			"enrich.payload: x: there is no {secret.a} here; there are key, item.FIELD, params.NAME"},
+		{"endpoint: e\nenrich: {payload: \"{run}\"}\n",
+			"there is no {run} here"},
+		{"endpoint: e\nenrich: {payload: \"{parts.sql.x}\"}\n",
+			"there is no {parts.sql.x} here"},
+		{"endpoint: e\nenrich:\n  sql: {source: s, query: DELETE}\n  payload: \"{item}\"\n",
+			"f.yaml:3:27: enrich.sql.query: it only reads"},
+		{"endpoint: e\nenrich:\n  sql: {source: s, query: \"SELECT $1, $2\"}\n  payload: \"{item}\"\n",
+			"enrich.sql.query: there is no $2 here"},
+		{"endpoint: e\nenrich:\n  sql: {source: s, query: \"SELECT $1\", max_rows: 0}\n  payload: \"{item}\"\n",
+			"enrich.sql.max_rows: 0 is not within"},
 		{strings.Repeat("# x\n", 20_000),
 			"it has 80000 bytes; a collector has at most 65536"},
 	} {
@@ -188,6 +226,29 @@ func TestKey(t *testing.T) {
 		if (tc.refuse == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.refuse) ||
 			tc.want != "" && got != tc.want {
 			t.Errorf("%+v of %.40s: %q, %v; want %q, %q", tc.keying, tc.payload, got, err, tc.want, tc.refuse)
+		}
+	}
+}
+
+func TestFold(t *testing.T) {
+	t.Parallel()
+	by := &collectorstore.OpKeying{Field: "a", Partitions: 4}
+	for _, tc := range []struct {
+		spec            collectorstore.CollectorSpec
+		payload         string
+		want, wrongWith string
+	}{
+		{collectorstore.CollectorSpec{}, `{}`, "", ""},
+		{collectorstore.CollectorSpec{Fold: "last"}, `{}`, "own", ""},
+		{collectorstore.CollectorSpec{Fold: "last", OrderBy: by}, `{"a":7}`, "7", ""}, // and not its partition
+		{collectorstore.CollectorSpec{Fold: "last", OrderBy: by, FoldBy: "b"}, `{"a":7,"b":"x"}`, "x", ""},
+		{collectorstore.CollectorSpec{Fold: "last", FoldBy: "b"}, `{"a":7}`, "", `no field "b"`},
+		{collectorstore.CollectorSpec{Fold: "last", FoldBy: "b"}, `{"b":""}`, "", `field "b" is empty`},
+	} {
+		got, err := collector.Fold(&tc.spec, "own", []byte(tc.payload))
+		if got != tc.want || (tc.wrongWith == "") != (err == nil) || err != nil && !strings.Contains(err.Error(),
+			tc.wrongWith) {
+			t.Errorf("%+v of %s: %q, %v", tc.spec, tc.payload, got, err)
 		}
 	}
 }

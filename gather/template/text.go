@@ -111,7 +111,7 @@ func (t *Text) json(in *Values) (json.RawMessage, error) {
 		return nil, err
 	case there:
 		return quote(value)
-	case v.root == "parts" && in.Parts[v.of].Data == nil:
+	case v.root == "parts" && in.Parts[v.of].Data == nil, in.Nulls && v.null(in):
 		return json.RawMessage("null"), nil
 	}
 	return nil, v.fails("it has no value")

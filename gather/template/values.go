@@ -18,6 +18,7 @@ type Values struct {
 	Keys                []string
 	Items               [][]byte // JSON
 	Secret              func(name string) (string, error)
+	Nulls               bool // a null in a payload or part is a value where it stands by itself
 
 	item  any // decoded, once it is needed
 	parts map[string]any
@@ -152,6 +153,24 @@ func descend(value any, path []string) (any, bool) {
 		}
 	}
 	return value, value != nil
+}
+
+// null reports whether there is a null where the variable looks.
+func (v variable) null(in *Values) bool {
+	from := in.item
+	if v.root == "parts" {
+		from = in.parts[v.of]
+	}
+	if len(v.path) == 0 {
+		return false
+	}
+	last := len(v.path) - 1
+	if last > 0 {
+		from, _ = descend(from, v.path[:last])
+	}
+	object, ok := from.(map[string]any)
+	value, there := object[v.path[last]]
+	return ok && there && value == nil
 }
 
 // scalar writes a value as a text, or reports that it is none.

@@ -12,6 +12,7 @@ type Variables struct {
 	Many  bool     // the request is for a chunk: keys and items instead of those of one item
 	Item  bool     // there are payloads
 	Parts []string // there are parts of these steps
+	Alone bool     // it is about an operation by itself: there is no run, and there are no secrets
 	Any   bool     // what there is was checked before: payloads and parts of any step may be there
 }
 
@@ -57,7 +58,7 @@ func (v Variables) fielded(out *variable, rest string, dotted bool, at place) (k
 	switch out.root {
 	case "params", "secret":
 		out.of = rest
-		return rest != ""
+		return rest != "" && (!v.Alone || out.root == "params")
 	case "item":
 		out.path = fields(rest)
 		return (v.Item || v.Any) && !v.Many && (rest != "" || !dotted && at == inText)
@@ -74,9 +75,11 @@ func (v Variables) fielded(out *variable, rest string, dotted bool, at place) (k
 func (v Variables) plain(name string, at place) bool {
 	switch name {
 	case "run", "step", "generation":
-		return true
-	case "key", "ordinal":
+		return !v.Alone
+	case "key":
 		return !v.Many
+	case "ordinal":
+		return !v.Many && !v.Alone
 	case "keys":
 		return v.Many
 	case "items":
@@ -107,7 +110,9 @@ func (v Variables) known(at place) string {
 			names = append(names, "items")
 		}
 	} else {
-		names = append(names, "key", "ordinal")
+		if names = append(names, "key"); !v.Alone {
+			names = append(names, "ordinal")
+		}
 		if v.Item {
 			names = append(names, "item.FIELD")
 		}
@@ -115,7 +120,9 @@ func (v Variables) known(at place) string {
 			names = append(names, "parts."+step+".FIELD")
 		}
 	}
-	names = append(names, "params.NAME")
+	if names = append(names, "params.NAME"); v.Alone {
+		return strings.Join(names, ", ")
+	}
 	if at == inText {
 		names = append(names, "secret.NAME")
 	}

@@ -44,8 +44,8 @@ func rules() map[string]rule {
 		"gather/strictyaml": {},
 		"gather/collector": {
 			own: []string{
-				"gather/strictyaml", "workqueue", "workqueue/collector", "workqueue/pace", "workqueue/order",
-				"endpoints/wire",
+				"gather", "gather/template", "gather/strictyaml", "workqueue", "workqueue/collector", "workqueue/pace",
+				"workqueue/order", "endpoints/wire",
 			}, tests: servers,
 		},
 		// What fetches a chunk, beside endpoints: Go code of programs that embed a node may be such, so it knows no store.
@@ -167,8 +167,11 @@ func rules() map[string]rule {
 		},
 		// What collectors are given, over NATS and by the API.
 		"internal/producers": {
-			own:   append([]string{"gather/collector", "workqueue/order", "endpoints/wire", "internal/responder"}, store...),
-			tests: append([]string{"endpoints"}, servers...),
+			own: append([]string{
+				"gather/collector", "gather/template", "gather/fetch", "gather/fetch/sqlfetch", "workqueue/order",
+				"endpoints/wire", "internal/responder",
+			}, store...),
+			tests: append([]string{"endpoints", "internal/connections"}, servers...),
 		},
 		// Files for browsers, and nothing else: what they show they ask the API for.
 		"internal/dashboard": {others: []string{}},

@@ -101,6 +101,7 @@ func (p *Producers) told(err error) (wire.CollectCode, string) {
 	var full *OverloadedError
 	var setting *workqueue.SettingError
 	var moved *collectorstore.MovedError
+	var enrich *EnrichError
 	switch {
 	case errors.As(err, &op):
 		return wire.CollectInvalid, op.Error()
@@ -112,6 +113,8 @@ func (p *Producers) told(err error) (wire.CollectCode, string) {
 		return wire.CollectInvalid, setting.Error()
 	case errors.As(err, &moved):
 		return wire.CollectConflict, "the collector was changed meanwhile; add them again"
+	case errors.As(err, &enrich):
+		return wire.CollectUnavailable, enrich.Error()
 	case errors.Is(err, workqueue.ErrNotFound):
 		return wire.CollectUnknown, "there is no such collector; see tranche collector list"
 	}

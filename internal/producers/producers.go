@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -15,6 +16,7 @@ import (
 // Definitions says what collectors are like. The store does.
 type Definitions interface {
 	CollectorSpecOf(ctx context.Context, name string) (spec collectorstore.CollectorSpec, version int, err error)
+	KnownOps(ctx context.Context, name string, ids []string) ([]string, error)
 }
 
 // Adder adds operations in one transaction, and has them flushed in time. A node does.
@@ -26,22 +28,25 @@ type Adder interface {
 type Producers struct {
 	definitions Definitions
 	adder       Adder
+	queries     Queries // nil: there are no sources
 	log         *zap.Logger
 	room        room
 
-	mu    sync.Mutex
-	lanes map[string]*lane
-	specs map[string]knownSpec
-	busy  sync.WaitGroup // lanes at work
+	mu     sync.Mutex
+	lanes  map[string]*lane
+	specs  map[string]knownSpec
+	warned map[string]time.Time // by collectors, when the log said last that its query fails
+	busy   sync.WaitGroup       // lanes at work
 }
 
-// New returns producers. A nil log means none.
-func New(definitions Definitions, adder Adder, log *zap.Logger) *Producers {
+// New returns producers. Without queries, which may be nil, operations of collectors that have one are refused. A nil
+// log means none.
+func New(definitions Definitions, adder Adder, queries Queries, log *zap.Logger) *Producers {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	return &Producers{definitions: definitions, adder: adder, log: log, lanes: map[string]*lane{},
-		specs: map[string]knownSpec{}}
+	return &Producers{definitions: definitions, adder: adder, queries: queries, log: log, lanes: map[string]*lane{},
+		specs: map[string]knownSpec{}, warned: map[string]time.Time{}}
 }
 
 // AddFrom reads operations, see Read, and adds them: all of them, or none. The error is one of Read or Add, an
@@ -57,7 +62,7 @@ func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reade
 }
 
 // Add adds operations and returns once they are committed: all of them, or none. When ctx ends before, they may be
-// committed all the same. The error is an *OpError, or one of the Adder.
+// committed all the same. The error is an *OpError, an *EnrichError, an *OverloadedError, or one of the Adder.
 func (p *Producers) Add(
 	ctx context.Context, collector string, ops []collectorstore.Op,
 ) (collectorstore.AddedOps, error) {
@@ -82,14 +87,23 @@ func (p *Producers) add(ctx context.Context, collector string, ops []collectorst
 			break
 		}
 		var keyed []collectorstore.Op
-		if keyed, err = withKeys(&spec.spec, ops); err != nil {
+		var held int
+		if keyed, err = withKeys(&spec.spec, ops); err == nil {
+			held, err = p.enrich(ctx, collector, &spec, ops, keyed)
+		}
+		if err != nil && p.changed(ctx, collector, spec.version) {
+			continue
+		}
+		if err != nil {
 			break
 		}
 		var done collectorstore.AddedOps
 		var gone bool
-		if done, gone, err = p.await(ctx, collector, spec.version, keyed, release); gone {
+		all := func() { p.room.give(held); release() }
+		if done, gone, err = p.await(ctx, collector, spec.version, keyed, all); gone {
 			return done, err // the lane releases
 		}
+		p.room.give(held)
 		if moved, ok := errors.AsType[*collectorstore.MovedError](err); ok {
 			p.forget(collector, moved.Wanted)
 			continue

@@ -53,7 +53,7 @@ func setup(t *testing.T) *bench {
 	pool := testenv.Pool(t)
 	store := database.New(pool)
 	b := &bench{T: t, pool: pool, store: store, adder: &adder{store: store}}
-	b.it = producers.New(collectorstore.New(store), b.adder, nil)
+	b.it = producers.New(collectorstore.New(store), b.adder, nil, nil)
 	b.apply("c", "endpoint: echo\n")
 	return b
 }

@@ -23,6 +23,8 @@ func (r *room) take(n int) bool {
 	return true
 }
 
+func (r *room) give(n int) { r.held.Add(-int64(n)) }
+
 // body takes room for what is read of it. Its reader gives the room back by release, once nothing of it is held.
 type body struct {
 	from io.Reader
@@ -43,4 +45,4 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *body) release() { b.room.held.Add(-int64(b.had)) }
+func (b *body) release() { b.room.give(b.had) }

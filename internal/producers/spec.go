@@ -1,6 +1,7 @@
 package producers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather/collector"
+	"github.com/tranchehq/tranche/gather/template"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
@@ -23,6 +25,7 @@ const maxSpecs = 1000
 type knownSpec struct {
 	spec    collectorstore.CollectorSpec
 	version int
+	body    *template.Body // of its enrichment; nil: there is none
 	at      time.Time
 }
 
@@ -39,7 +42,12 @@ func (p *Producers) spec(ctx context.Context, name string) (knownSpec, error) {
 	if err != nil {
 		return knownSpec{}, err
 	}
-	known = knownSpec{spec, version, at}
+	known = knownSpec{spec: spec, version: version, at: at}
+	if spec.Enrich != nil {
+		if known.body, err = collector.Template(spec.Enrich); err != nil {
+			return knownSpec{}, fmt.Errorf("read what collector %s stores: %w", name, err)
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.specs) >= maxSpecs {
@@ -58,6 +66,13 @@ func (p *Producers) forget(name string, version int) {
 	}
 }
 
+// changed reports whether a collector is at another version than the one for which something was refused.
+func (p *Producers) changed(ctx context.Context, name string, version int) bool {
+	p.forget(name, version)
+	newest, err := p.spec(ctx, name)
+	return err == nil && newest.version != version
+}
+
 // withKeys checks operations, and gives them the keys that they belong to.
 func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]collectorstore.Op, error) {
 	ops = slices.Clone(ops) // they may have to be given other keys
@@ -74,7 +89,15 @@ func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]co
 		if err != nil {
 			return nil, err
 		}
-		op.Key = key
+		fold, err := collector.Fold(spec, op.Key, op.Payload)
+		if bad, ok := errors.AsType[*order.ValueError](err); ok {
+			return nil, &OpError{Number: i + 1, Field: "payload",
+				Problem: fmt.Sprintf("fold by %s: %s", cmp.Or(bad.Field, order.Key), bad.Problem)}
+		}
+		if err != nil {
+			return nil, err
+		}
+		op.Key, op.Fold = key, fold
 	}
 	return ops, nil
 }

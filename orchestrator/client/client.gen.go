@@ -297,6 +297,9 @@ type Against struct {
 	// Note what to keep in mind about these numbers
 	Note string `json:"note,omitempty"`
 
+	// Plans what is compared of runs of other plans
+	Plans *ComparedPlans `json:"plans,omitempty"`
+
 	// CarriedOn earlier runs that count as one with this run
 	CarriedOn []string `json:"carried_on,omitempty"`
 
@@ -815,7 +818,7 @@ type ChangeCount struct {
 	Change string `json:"change"`
 	Items  int64  `json:"items"`
 
-	// Examples the first five by key; none of what is unchanged
+	// Examples the first five by key; none of what is unchanged or not_compared
 	Examples []Difference `json:"examples"`
 }
 
@@ -903,6 +906,15 @@ type CollectorSpec struct {
 	// OrderBy the key is a field of the payload; null: operations bring it
 	OrderBy *OpKeying `json:"order_by,omitempty"`
 
+	// Fold last or merge: operations of a key go as one; absent: one by one
+	Fold string `json:"fold,omitempty"`
+
+	// FoldBy those with the same value of it; absent: of order_by, or key
+	FoldBy string `json:"fold_by,omitempty"`
+
+	// Enrich what is stored instead of the payload that was sent
+	Enrich *Enrichment `json:"enrich,omitempty"`
+
 	// RetryCodes error codes that are tried again whatever the service says
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
@@ -986,6 +998,33 @@ type CollectorView struct {
 
 	// Why what keeps operations waiting; of one collector
 	Why []CollectorReason `json:"why,omitempty"`
+}
+
+// ComparedPlan defines model for ComparedPlan.
+type ComparedPlan struct {
+	Plan string `json:"plan"`
+
+	// Version absent: it is not on record
+	Version int      `json:"version,omitempty"`
+	Steps   []string `json:"steps"`
+}
+
+// ComparedPlans defines model for ComparedPlans.
+type ComparedPlans struct {
+	Here  ComparedPlan `json:"here"`
+	There ComparedPlan `json:"there"`
+
+	// Compared steps whose results are; none: see not_compared
+	Compared []string `json:"compared"`
+
+	// OnlyHere steps whose results the earlier run has not
+	OnlyHere []string `json:"only_here,omitempty"`
+
+	// OnlyThere steps whose results only the earlier run has
+	OnlyThere []string `json:"only_there,omitempty"`
+
+	// SameSteps they ask the same by the same steps: the settings may differ
+	SameSteps bool `json:"same_steps"`
 }
 
 // Condition defines model for Condition.
@@ -1679,6 +1718,21 @@ type EndpointSettings struct {
 
 	// Breaker closes the breaker, and keeps it so for 10 minutes; one of closed
 	Breaker *string `json:"breaker,omitempty"`
+}
+
+// Enrichment defines model for Enrichment.
+type Enrichment struct {
+	// SQL a query of a source, with the settings of a step of kind sql
+	SQL json.RawMessage `json:"sql,omitempty"`
+
+	// By the field whose value is asked for; absent: order_by's, or the key
+	By string `json:"by,omitempty"`
+
+	// Optional what has no row is stored all the same, with null for it
+	Optional bool `json:"optional,omitempty"`
+
+	// Payload a template, with the payload in item and the row in parts.sql
+	Payload json.RawMessage `json:"payload"`
 }
 
 // ErrorDetail defines model for ErrorDetail.
@@ -2713,8 +2767,14 @@ type OpView struct {
 	FailedLast  *time.Time `json:"failed_last,omitempty"`
 
 	// NotBefore of its next try
-	NotBefore *time.Time      `json:"not_before,omitempty"`
-	Payload   json.RawMessage `json:"payload"`
+	NotBefore *time.Time `json:"not_before,omitempty"`
+
+	// Fold it may be folded with those of its key that have the same
+	Fold string `json:"fold,omitempty"`
+
+	// FoldedInto the id of the one that it went with in its last try
+	FoldedInto string          `json:"folded_into,omitempty"`
+	Payload    json.RawMessage `json:"payload"`
 }
 
 // OpenSettings defines model for OpenSettings.
@@ -7272,4 +7332,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of db5b7656a32d21708b3e2cf7e7c2d1ee, is 9dcdf2f8697bcf515cadfb3216adcacc736b7a00494c5825e5df5279a780a785.
+// Of ded8beb3e24cbd2f05ca459c259bc248, is 4835401dc18864e3b39f2dac7d7890243bcf2373bec37ae98e7920f91857226e.

@@ -30,9 +30,10 @@ RETURNING op_id`
 
 	// insertOps numbers operations in the order in which they are given: defaults are made after the sort.
 	insertOps = `
-INSERT INTO collector_op (collector, numbering, key, op_id, payload, priority, added_at)
-SELECT $1, $2, o.key, o.id, o.payload, o.priority, $7
-FROM unnest($3::text[], $4::text[], $5::text[], $6::smallint[]) WITH ORDINALITY AS o (key, id, payload, priority, place)
+INSERT INTO collector_op (collector, numbering, key, op_id, payload, priority, fold, added_at)
+SELECT $1, $2, o.key, o.id, o.payload, o.priority, nullif(o.fold, ''), $8
+FROM unnest($3::text[], $4::text[], $5::text[], $6::smallint[], $7::text[])
+    WITH ORDINALITY AS o (key, id, payload, priority, fold, place)
 ORDER BY o.place`
 
 	// insertKeys comes last, so that the row of a hot key is held for no longer than the commit takes.
@@ -157,7 +158,7 @@ func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	given := map[string]bool{}
 	for _, batch := range a.batches {
 		for i := range batch {
-			if batch[i].ID != "" {
+			if batch[i].ID != "" && !batch[i].Duplicate {
 				given[batch[i].ID] = true
 			}
 		}
@@ -177,8 +178,30 @@ func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// knownOps finds ids that the collector remembers, by the primary key.
+const knownOps = `
+SELECT s.op_id FROM collector c JOIN collector_seen s ON s.collector = c.id
+WHERE c.name = $1 AND c.state <> 'deleting' AND c.dedupe > interval '0' AND s.op_id = ANY ($2)`
+
+// KnownOps returns those of some ids that were added before, as far as the collector remembers.
+func (s Store) KnownOps(ctx context.Context, name string, ids []string) ([]string, error) {
+	rows, err := s.db.Pool.Query(ctx, knownOps, name, ids)
+	if err == nil {
+		var known []string
+		if known, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil {
+			return known, nil
+		}
+	}
+	return nil, fmt.Errorf("look for known operations of collector %s: %w", name, err)
+}
+
 // taken reports whether an operation is to be added. The second one of an id is none any more.
 func (a *opsAdding) taken(o *Op, out *AddedOps) bool {
+	if o.Duplicate {
+		out.Duplicates++
+		out.Known = append(out.Known, o.ID)
+		return false
+	}
 	if a.known == nil || o.ID == "" {
 		out.Added++
 		return true
@@ -194,7 +217,7 @@ func (a *opsAdding) taken(o *Op, out *AddedOps) bool {
 }
 
 func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
-	var keys, ids, payloads []string
+	var keys, ids, payloads, folds []string
 	var priorities []int16
 	perKey := map[string]*keyCount{}
 	for b, batch := range a.batches {
@@ -211,7 +234,7 @@ func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
 				priority = int16(o.Priority)
 			}
 			keys, ids, priorities = append(keys, o.Key), append(ids, id), append(priorities, priority)
-			payloads = append(payloads, payloadText(o.Payload))
+			payloads, folds = append(payloads, payloadText(o.Payload)), append(folds, o.Fold)
 			count := perKey[o.Key]
 			if count == nil {
 				count = &keyCount{}
@@ -225,7 +248,7 @@ func (a *opsAdding) insert(ctx context.Context, tx pgx.Tx) error {
 		return nil
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(insertOps, a.id, a.numbering, keys, ids, payloads, priorities, a.now)
+	batch.Queue(insertOps, a.id, a.numbering, keys, ids, payloads, priorities, folds, a.now)
 	names, fresh, priorities := countsOf(perKey)
 	batch.Queue(insertKeys, a.id, names, fresh, priorities, a.now).Query(a.seeNext)
 	return tx.SendBatch(ctx, batch).Close()

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -44,7 +45,7 @@ func (c *Text) validate() (rate float64, err error) {
 	if err := c.checkNumbers(); err != nil {
 		return 0, err
 	}
-	if err := c.checkKeying(); err != nil {
+	if err := cmp.Or(c.checkKeying(), c.checkFold()); err != nil {
 		return 0, err
 	}
 	return ParseCallRate(s.Rate)
@@ -102,6 +103,25 @@ func (c *Text) checkKeying() error {
 	return nil
 }
 
+// checkFold holds what is folded to an order in which newer data never goes before older.
+func (c *Text) checkFold() error {
+	s := &c.Spec
+	switch {
+	case s.Fold == "" && s.FoldBy != "":
+		return c.wrong("fold_by is %.80q, and fold is missing; give %s or %s", s.FoldBy, FoldLast, FoldMerge)
+	case s.Fold == "":
+		return nil
+	case s.Fold != FoldLast && s.Fold != FoldMerge:
+		return c.wrong("fold is %.40q; give %s or %s", s.Fold, FoldLast, FoldMerge)
+	case !pg.ValidText(s.FoldBy):
+		return c.wrong("fold_by is %.80q; name a field of the payload", s.FoldBy)
+	case !s.Strict || s.Order != OrderFIFO:
+		return c.wrong("fold goes with strict, and with order %s: else an older operation would go after a newer one",
+			OrderFIFO)
+	}
+	return nil
+}
+
 // validCollectorName takes what is one token of a NATS subject, and of a path.
 func validCollectorName(name string) bool {
 	for _, c := range []byte(name) {
@@ -129,6 +149,9 @@ func (o *Op) check() error {
 			len(o.Payload), MaxOpPayload)}
 	case len(o.Payload) > 0 && !jsontext.Value(o.Payload).IsValid():
 		return &workqueue.SettingError{Detail: fmt.Sprintf("the payload of operation %.60q is not JSON", o.ID)}
+	case len(o.Fold) > MaxOpKey || !pg.ValidText(o.Fold):
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"what operation %.60q is folded by, %.60q, is no UTF-8 without NUL of at most %d bytes", o.ID, o.Fold, MaxOpKey)}
 	case o.Priority < 0 || o.Priority > MaxOpPriority:
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
 			"the priority of operation %.60q is %d; give 0 to %d, the highest first", o.ID,

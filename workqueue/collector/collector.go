@@ -47,6 +47,12 @@ const (
 	OrderPriority = "priority" // the most urgent first, and as they were added among those
 )
 
+// How operations of a key are folded before a flush.
+const (
+	FoldLast  = "last"  // the last one goes, and stands for those before it
+	FoldMerge = "merge" // their payloads are merged, field by field
+)
+
 // Span is a time.Duration that is a text like "1m30s" in JSON.
 type Span time.Duration
 
@@ -83,11 +89,14 @@ type CollectorSpec struct {
 	Timeout     Span `json:"timeout" doc:"of a flush"`
 	Dedupe      Span `json:"dedupe" doc:"how long the id of an operation is remembered; 0s: not at all"`
 
-	Order      string    `json:"order" enum:"fifo,priority"`
-	Strict     bool      `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
-	OrderBy    *OpKeying `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
-	RetryCodes []string  `json:"retry_codes,omitempty" doc:"error codes that are tried again whatever the service says"`
-	NeverRetry []string  `json:"never_retry,omitempty" doc:"and never"`
+	Order      string      `json:"order" enum:"fifo,priority"`
+	Strict     bool        `json:"strict,omitempty" doc:"an operation that failed holds its key up"`
+	OrderBy    *OpKeying   `json:"order_by,omitempty" doc:"the key is a field of the payload; null: operations bring it"`
+	Fold       string      `json:"fold,omitempty" doc:"last or merge: operations of a key go as one; absent: one by one"`
+	FoldBy     string      `json:"fold_by,omitempty" doc:"those with the same value of it; absent: of order_by, or key"`
+	Enrich     *Enrichment `json:"enrich,omitempty" doc:"what is stored instead of the payload that was sent"`
+	RetryCodes []string    `json:"retry_codes,omitempty" doc:"error codes that are tried again whatever the service says"`
+	NeverRetry []string    `json:"never_retry,omitempty" doc:"and never"`
 }
 
 // OpKeying says how the key of an operation follows from its payload.
@@ -95,6 +104,14 @@ type OpKeying struct {
 	Field      string   `json:"field"`
 	Values     []string `json:"values,omitempty" doc:"the only values that are taken"`
 	Partitions int      `json:"partitions,omitempty" doc:"values are spread over so many keys; 0: each is a key"`
+}
+
+// Enrichment says what is stored of an operation instead of the payload that was sent.
+type Enrichment struct {
+	SQL      json.RawMessage `json:"sql,omitempty" doc:"a query of a source, with the settings of a step of kind sql"`
+	By       string          `json:"by,omitempty" doc:"the field whose value is asked for; absent: order_by's, or the key"`
+	Optional bool            `json:"optional,omitempty" doc:"what has no row is stored all the same, with null for it"`
+	Payload  json.RawMessage `json:"payload" doc:"a template, with the payload in item and the row in parts.sql"`
 }
 
 // WithDefaults fills in what is not given. Dedupe is left alone: 0 means none.
@@ -148,6 +165,9 @@ type Op struct {
 	Key      string
 	Payload  json.RawMessage
 	Priority int // 0 to MaxOpPriority; of no meaning when the order is fifo
+	// Duplicate says that its id was found to be known: it is counted, and not added.
+	Duplicate bool
+	Fold      string // what it is folded by, with others of its key; empty: it is not
 }
 
 // AddedOps is what became of operations that were added.
@@ -226,6 +246,8 @@ type OpView struct {
 	FailedFirst *time.Time      `json:"failed_first,omitempty"`
 	FailedLast  *time.Time      `json:"failed_last,omitempty"`
 	NotBefore   *time.Time      `json:"not_before,omitempty" doc:"of its next try"`
+	Fold        string          `json:"fold,omitempty" doc:"it may be folded with those of its key that have the same"`
+	FoldedInto  string          `json:"folded_into,omitempty" doc:"the id of the one that it went with in its last try"`
 	Payload     json.RawMessage `json:"payload"`
 }
 

@@ -37,9 +37,9 @@ ORDER BY k.numbering, k.key FOR NO KEY UPDATE OF k`
 UPDATE collector_op o
 SET attempts = f.attempts, error_code = f.code, error_message = f.message, failed_last = t.now,
     failed_first = coalesce(o.failed_first, t.now), not_before = t.now + f.pause,
-    parked_at = CASE WHEN f.parked THEN t.now END, alone = o.alone OR f.alone
-FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::interval[], $6::bool[], $7::bool[])
-    AS f (seq, attempts, code, message, pause, parked, alone)
+    parked_at = CASE WHEN f.parked THEN t.now END, alone = o.alone OR f.alone, folded_into = nullif(f.head, '')
+FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::interval[], $6::bool[], $7::bool[], $8::text[])
+    AS f (seq, attempts, code, message, pause, parked, alone, head)
 JOIN collector_op old ON old.seq = f.seq, (SELECT clock_timestamp() AS now) t
 WHERE o.seq = f.seq
 RETURNING o.seq, old.not_before IS NULL, f.parked`
@@ -166,7 +166,11 @@ func (r *flushRecording) ops(ctx context.Context, tx pgx.Tx) error {
 		}
 		for _, f := range r.verdicts[i].failed {
 			r.of[f.seq] = i
-			failed.add(f)
+			failed.add(f.seq, &f, "")
+			for _, seq := range f.folded {
+				r.of[seq] = i
+				failed.add(seq, &f, f.id)
+			}
 		}
 	}
 	batch := &pgx.Batch{}
@@ -175,7 +179,7 @@ func (r *flushRecording) ops(ctx context.Context, tx pgx.Tx) error {
 	}
 	if len(failed.seqs) > 0 {
 		batch.Queue(failOps, failed.seqs, failed.attempts, failed.codes, failed.messages, failed.pauses, failed.parked,
-			failed.alone).
+			failed.alone, failed.into).
 			Query(r.seeFailed)
 	}
 	if batch.Len() == 0 {
@@ -196,12 +200,13 @@ type failedOps struct {
 	pauses   []time.Duration
 	parked   []bool
 	alone    []bool
+	into     []string // what they were folded into
 }
 
-func (f *failedOps) add(o opFailure) {
-	f.seqs, f.attempts, f.codes = append(f.seqs, o.seq), append(f.attempts, int32(o.attempts)), append(f.codes, o.code)
+func (f *failedOps) add(seq int64, o *opFailure, into string) {
+	f.seqs, f.attempts, f.codes = append(f.seqs, seq), append(f.attempts, int32(o.attempts)), append(f.codes, o.code)
 	f.messages, f.pauses, f.parked = append(f.messages, o.message), append(f.pauses, o.pause), append(f.parked, o.parked)
-	f.alone = append(f.alone, o.alone)
+	f.alone, f.into = append(f.alone, o.alone), append(f.into, into)
 }
 
 func (r *flushRecording) seeDone(rows pgx.Rows) error {

@@ -50,6 +50,14 @@ type FlushEnd struct {
 	Refused bool // Failure is what it has said of the flush
 }
 
+// Operations is how many operations the flush has, with those that were folded into others.
+func (e *FlushEnd) Operations() (n int) {
+	for i := range e.Ops {
+		n += 1 + len(e.Ops[i].Folded)
+	}
+	return n
+}
+
 // opFailure is what becomes of an operation that failed.
 type opFailure struct {
 	seq      int64
@@ -59,6 +67,8 @@ type opFailure struct {
 	pause    time.Duration
 	code     string
 	message  string
+	folded   []int64 // what was folded into it fails with it
+	id       string
 }
 
 // health is what a flush says about the endpoint.
@@ -146,7 +156,7 @@ func (j *flushJudge) slots(end *FlushEnd, v *flushVerdict) (left []*FlushOp) {
 		op, slot := &end.Ops[i], end.Slots[i]
 		switch {
 		case slot.Came && slot.Err == nil:
-			v.done, v.dealt = append(v.done, op.Seq), true
+			v.done, v.dealt = append(append(v.done, op.Seq), op.Folded...), true
 		case slot.Came:
 			v.failed = append(v.failed, j.fail(op, *slot.Err, end.Flush.failures))
 			v.dealt = v.dealt || !j.Retries(*slot.Err)
@@ -172,7 +182,8 @@ func (j *flushJudge) grown(f *KeyFlush) int {
 
 // fail is what becomes of an operation that was failed by itself.
 func (j *flushJudge) fail(op *FlushOp, e workqueue.SlotError, before int) opFailure {
-	f := opFailure{seq: op.Seq, attempts: op.Attempts + 1, code: pg.Plain(e.Code), message: pg.Plain(e.Message)}
+	f := opFailure{seq: op.Seq, id: op.ID, folded: op.Folded, attempts: op.Attempts + 1, code: pg.Plain(e.Code),
+		message: pg.Plain(e.Message)}
 	switch {
 	case throttling.Is(e.Code) && j.Retries(e):
 		f.attempts = op.Attempts

@@ -23,7 +23,8 @@ SELECT o.seq, o.op_id, o.key, o.numbering,
        CASE WHEN o.parked_at IS NOT NULL THEN 'parked' WHEN o.not_before > clock_timestamp() THEN 'backoff'
             ELSE 'waiting' END,
        k.flush IS NOT NULL AND o.parked_at IS NULL, o.priority, o.attempts, o.error_code, o.error_message, o.added_at,
-       o.failed_first, o.failed_last, CASE WHEN o.parked_at IS NULL THEN o.not_before END, o.payload
+       o.failed_first, o.failed_last, CASE WHEN o.parked_at IS NULL THEN o.not_before END, coalesce(o.fold, ''),
+       coalesce(o.folded_into, ''), o.payload
 FROM collector_op o JOIN collector_key k USING (collector, numbering, key)
 WHERE o.collector = $1 AND o.seq > $2 AND ($3 = '' OR o.error_code = $3)`
 
@@ -77,7 +78,7 @@ func (s Store) Ops(ctx context.Context, name string, f OpsFilter) ([]OpView, err
 func scanOp(row pgx.CollectableRow) (v OpView, err error) {
 	var payload string
 	err = row.Scan(&v.Number, &v.ID, &v.Key, &v.Numbering, &v.State, &v.Flushing, &v.Priority, &v.Attempts, &v.Code,
-		&v.Message, &v.AddedAt, &v.FailedFirst, &v.FailedLast, &v.NotBefore, &payload)
+		&v.Message, &v.AddedAt, &v.FailedFirst, &v.FailedLast, &v.NotBefore, &v.Fold, &v.FoldedInto, &payload)
 	v.Payload = []byte(payload)
 	return v, err
 }

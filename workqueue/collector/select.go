@@ -26,9 +26,14 @@ WHERE o.collector = $1 AND o.seq > $2 AND ($3::text[] IS NULL OR o.key = ANY ($3
   AND o.parked_at IS NULL AND o.not_before > clock_timestamp() ORDER BY o.seq LIMIT $5`
 	waitingCandidates = opCandidates + ` AND o.parked_at IS NULL ORDER BY o.seq LIMIT $5`
 
-	// Ids are looked up, whatever has become of their operations.
-	namedCandidates = opCandidates + ` AND o.op_id = ANY ($6) AND (o.parked_at IS NOT NULL OR $7
-    OR $8 AND o.not_before > clock_timestamp()) ORDER BY o.seq LIMIT $5`
+	// Ids are looked up, whatever has become of their operations, with those that went as one in their last try.
+	namedCandidates = opCandidates + ` AND (o.op_id = ANY ($6) OR o.folded_into = ANY ($6))
+  AND (o.parked_at IS NOT NULL OR $7 OR $8 AND o.not_before > clock_timestamp()) ORDER BY o.seq LIMIT $5`
+
+	// foldedWith finds what operations were folded into, by collector_op_id.
+	foldedWith = `
+SELECT DISTINCT folded_into FROM collector_op
+WHERE collector = $1 AND op_id = ANY ($2) AND folded_into IS NOT NULL`
 
 	// lockKeysOf holds keys in the order of their primary key, before any of their operations is touched.
 	lockKeysOf = `
@@ -115,7 +120,8 @@ type opsChange struct {
 	drop   bool
 	passes []string // the statements that find candidates
 
-	id int32
+	id  int32
+	ids []string // those of sel, and of the operations that they were folded into
 }
 
 func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err error) {
@@ -132,6 +138,9 @@ func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err err
 	}
 	if len(c.sel.IDs) > 0 {
 		c.passes = []string{namedCandidates}
+		if c.ids, err = s.withFolded(ctx, c.id, c.sel.IDs); err != nil {
+			return 0, fmt.Errorf("%s operations of collector %s: %w", c.verb, c.name, err)
+		}
 	}
 	for _, pass := range c.passes {
 		n, err := s.changeAll(ctx, &c, pass)
@@ -141,6 +150,16 @@ func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err err
 		}
 	}
 	return total, nil
+}
+
+// withFolded adds the ids of the operations that those of ids were folded into.
+func (s Store) withFolded(ctx context.Context, id int32, ids []string) ([]string, error) {
+	rows, err := s.db.Pool.Query(ctx, foldedWith, id, ids)
+	if err != nil {
+		return nil, err
+	}
+	into, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return slices.Concat(ids, into), err
 }
 
 func (s Store) changeAll(ctx context.Context, c *opsChange, pass string) (total int64, err error) {
@@ -175,7 +194,7 @@ type foundOps struct {
 func (s Store) candidates(ctx context.Context, c *opsChange, pass string, after int64) (found foundOps, err error) {
 	args := []any{c.id, after, nilIfEmpty(c.sel.Keys), c.sel.Code, selectionBatch}
 	if len(c.sel.IDs) > 0 {
-		args = append(args, c.sel.IDs, c.drop && c.sel.Waiting, !c.drop)
+		args = append(args, c.ids, c.drop && c.sel.Waiting, !c.drop)
 	}
 	rows, err := s.db.Pool.Query(ctx, pass, args...)
 	if err == nil {

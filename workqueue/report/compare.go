@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
@@ -21,6 +22,7 @@ const (
 	ChangeNewlyFixed   Change = "newly_fixed"   // had failed, is done
 	ChangeResult       Change = "changed"       // done in both, with another result; of steps that no other one needs
 	ChangeNone         Change = "unchanged"     // done in both, with the same bytes as result
+	ChangeNotCompared  Change = "not_compared"  // done in both, by plans that have no step with a result in common
 	ChangeStillFailing Change = "still_failing" // failed in both, for whatever reason
 	ChangeUnfinished   Change = "unfinished"    // has no outcome yet in one of them
 	ChangeOnlyHere     Change = "only_here"     // the earlier run has no such key
@@ -31,7 +33,7 @@ const (
 func Changes() []Change {
 	return []Change{
 		ChangeNewlyFailing, ChangeNewlyFixed, ChangeResult, ChangeStillFailing, ChangeUnfinished, ChangeOnlyHere,
-		ChangeOnlyThere, ChangeNone,
+		ChangeOnlyThere, ChangeNotCompared, ChangeNone,
 	}
 }
 
@@ -41,6 +43,7 @@ type Comparison struct {
 	Against workqueue.RunID `json:"against"`
 	Changes []ChangeCount   `json:"changes" doc:"each of the kinds, with 0 too"`
 	Note    string          `json:"note,omitempty" doc:"what to keep in mind about these numbers"`
+	Plans   *ComparedPlans  `json:"plans,omitempty" doc:"what is compared of runs of other plans"`
 
 	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"earlier runs that count as one with this run"`
 }
@@ -49,7 +52,7 @@ type Comparison struct {
 type ChangeCount struct {
 	Change   Change       `json:"change" doc:"newly_failing, newly_fixed, changed and so on"`
 	Items    int64        `json:"items"`
-	Examples []Difference `json:"examples" doc:"the first five by key; none of what is unchanged"`
+	Examples []Difference `json:"examples" doc:"the first five by key; none of what is unchanged or not_compared"`
 }
 
 // Difference is one key in both runs.
@@ -95,6 +98,8 @@ func (s Store) CompareBefore(
 	if err != nil {
 		return Comparison{}, fmt.Errorf("compare run %s with %s: %w", here, there, err)
 	}
+	plans := alike(left, right)
+	c.outcomes = len(left.runs[0].compared) == 0
 	group, ctx := errgroup.WithContext(ctx)
 	left.read(ctx, group)
 	right.read(ctx, group)
@@ -102,7 +107,7 @@ func (s Store) CompareBefore(
 	if err := group.Wait(); err != nil {
 		return Comparison{}, fmt.Errorf("compare run %s with %s: %w", here, there, err)
 	}
-	out := Comparison{Against: there}
+	out := Comparison{Against: there, Plans: plans}
 	for _, change := range Changes() {
 		n := c.counts[change]
 		if n == nil {
@@ -110,8 +115,12 @@ func (s Store) CompareBefore(
 		}
 		out.Changes = append(out.Changes, *n)
 	}
+	if plans != nil {
+		out.Note = plans.note()
+	}
 	if step == "" && (left.state() != "completed" || right.state() != "completed") {
-		out.Note = fmt.Sprintf("compared as they stand: this run is %s, the other is %s", left.state(), right.state())
+		out.Note = strings.TrimPrefix(out.Note+"; ", "; ") + fmt.Sprintf(
+			"compared as they stand: this run is %s, the other is %s", left.state(), right.state())
 	}
 	out.CarriedOn = left.earlier()
 	return out, nil
@@ -119,8 +128,9 @@ func (s Store) CompareBefore(
 
 // comparing is a comparison under way.
 type comparing struct {
-	counts map[Change]*ChangeCount
-	yield  func(*Difference) error
+	counts   map[Change]*ChangeCount
+	yield    func(*Difference) error
+	outcomes bool // there are no results that could be compared
 }
 
 // merge walks along both runs in the order of their keys.
@@ -169,13 +179,16 @@ func keyOrder(here, there *keyedItem) int {
 
 func (c *comparing) take(here, there *keyedItem) error {
 	change := changeOf(here, there)
+	if c.outcomes && change == ChangeNone {
+		change = ChangeNotCompared
+	}
 	n := c.counts[change]
 	if n == nil {
 		n = &ChangeCount{Change: change, Examples: []Difference{}}
 		c.counts[change] = n
 	}
 	n.Items++
-	example := change != ChangeNone && len(n.Examples) < changeExamples
+	example := change != ChangeNone && change != ChangeNotCompared && len(n.Examples) < changeExamples
 	if !example && c.yield == nil {
 		return nil
 	}
@@ -215,12 +228,17 @@ func changeOf(here, there *keyedItem) Change {
 	}
 }
 
-const comparedRun = `SELECT state FROM batchrun WHERE id = $1`
+const comparedRun = `
+SELECT state, plan, coalesce(plan_version, 0),
+       ARRAY(SELECT name FROM run_step WHERE run_id = batchrun.id ORDER BY step),
+       ARRAY(SELECT endpoint FROM run_step WHERE run_id = batchrun.id ORDER BY step)
+FROM batchrun WHERE id = $1`
 
 // begin reads what is needed of a run before its keys: its planes, 2 KB for 8192 items and a step.
 func (r *keyedRun) begin(ctx context.Context) error {
 	r.pages, r.after = make(chan []keyedItem, 1), keyPlace{twin: -1}
-	err := r.store.Pool.QueryRow(ctx, comparedRun, r.run).Scan(&r.state)
+	err := r.store.Pool.QueryRow(ctx, comparedRun, r.run).Scan(&r.state, &r.plan.Plan, &r.plan.Version, &r.plan.Steps,
+		&r.plan.asks)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return workqueue.ErrNotFound
 	}

@@ -17,12 +17,15 @@ type keyedRun struct {
 	run    workqueue.RunID
 	before string // the step that ends what is compared; empty: all
 	state  string
+	plan   ComparedPlan
 	steps  plane.OutcomeSteps
-	blocks []plane.BlockOutcomes // by number
-	after  keyPlace              // the last key that was read
-	pages  chan []keyedItem
-	err    error       // why no more pages come; set before pages is closed
-	page   []keyedItem // what is left of the page at hand
+	// compared are the steps whose results are compared, in the same order in all runs.
+	compared []workqueue.Step
+	blocks   []plane.BlockOutcomes // by number
+	after    keyPlace              // the last key that was read
+	pages    chan []keyedItem
+	err      error       // why no more pages come; set before pages is closed
+	page     []keyedItem // what is left of the page at hand
 }
 
 // keyPlace is a place in the order of the keys of a run.
@@ -31,7 +34,7 @@ type keyPlace struct {
 	twin int
 }
 
-// keyedItem is one item. Its results stand for themselves by their digests, in the order of the steps.
+// keyedItem is one item. Its results stand for themselves by their digests, in the order of what is compared.
 type keyedItem struct {
 	key     []byte
 	outcome workqueue.Outcome
@@ -175,7 +178,7 @@ func (r *keyedRun) outcome(at workqueue.Ordinal) (outcome workqueue.Outcome, fai
 		}
 		return outcome, failed, r.steps.All[i : i+1]
 	case workqueue.OutcomeDone:
-		return outcome, "", r.steps.Results
+		return outcome, "", r.compared
 	default:
 		return outcome, "", nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/internal/api/endpoints"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/producers"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
@@ -58,15 +59,19 @@ type Routes struct {
 
 	engine    Engine
 	producers *producers.Producers
+	sources   *connections.Connections
 }
 
 // New returns the routes of collectors. Without producers they have some of their own, which share no commits
-// with others.
-func New(k *kernel.Kernel, engine Engine, takers *producers.Producers) *Routes {
+// with others. sources are those that collectors may query; nil: none.
+func New(k *kernel.Kernel, engine Engine, takers *producers.Producers, sources *connections.Connections) *Routes {
 	if takers == nil {
-		takers = producers.New(collectorstore.New(k.Store), engine, k.Log)
+		takers = producers.New(collectorstore.New(k.Store), engine, nil, k.Log)
 	}
-	return &Routes{k, engine, takers}
+	if sources == nil {
+		sources = &connections.Connections{}
+	}
+	return &Routes{k, engine, takers, sources}
 }
 
 // Register adds the routes.
@@ -134,8 +139,23 @@ func (s *Routes) applyCollector(ctx context.Context, in *applyCollectorInput) (c
 	if err != nil {
 		return none, err
 	}
+	if err := s.checkSource(spec); err != nil {
+		return none, err
+	}
 	text := collectorstore.Text{Name: spec.Name, Spec: *spec, Source: string(in.RawBody)}
 	return s.engine.ApplyCollector(ctx, text, in.Actor.Name)
+}
+
+// checkSource refuses a query of a source that this node does not have: all that is added would be refused.
+func (s *Routes) checkSource(spec *collectorstore.CollectorSpec) error {
+	query, err := collector.Query(spec.Enrich)
+	if err != nil || query == nil {
+		return err
+	}
+	if _, err = s.sources.Source(query.Source); err != nil {
+		return kernel.BadInput("enrich.sql.source: " + err.Error())
+	}
+	return nil
 }
 
 func (s *Routes) getCollector(ctx context.Context, in *CollectorPath) (collectorstore.CollectorView, error) {

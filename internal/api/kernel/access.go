@@ -261,7 +261,7 @@ func retryAfter(err error) int {
 		return busyRetry
 	}
 	if as[*producers.OverloadedError](err) != nil || as[*tooManyError](err) != nil ||
-		as[*intake.NoRoomError](err) != nil {
+		as[*intake.NoRoomError](err) != nil || as[*producers.EnrichError](err) != nil {
 		return busyRetry
 	}
 	return 0

@@ -135,6 +135,7 @@ func Told(err error) (status int, found error) {
 		{as[*producers.OpError], http.StatusUnprocessableEntity},
 		{as[*producers.TooManyError], http.StatusRequestEntityTooLarge},
 		{as[*producers.OverloadedError], http.StatusTooManyRequests},
+		{as[*producers.EnrichError], http.StatusServiceUnavailable},
 		{as[*collector.NotEmptyError], http.StatusConflict},
 		{as[*collector.MovedError], http.StatusConflict},
 		{as[*workqueue.AmbiguousError], http.StatusConflict},

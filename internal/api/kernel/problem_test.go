@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -27,6 +28,7 @@ func TestProblemsThatPassSayWhenToAskAgain(t *testing.T) {
 		again  bool
 	}{
 		"operations": {fmt.Errorf("add: %w", &producers.OverloadedError{}), http.StatusTooManyRequests, true},
+		"sources":    {fmt.Errorf("add: %w", &producers.EnrichError{Err: io.EOF}), http.StatusServiceUnavailable, true},
 		"streams":    {TooMany("many streams"), http.StatusTooManyRequests, true},
 		"trackers":   {&fanout.Error{Code: fanout.CodeBusy, Message: "busy"}, http.StatusServiceUnavailable, true},
 		"requests":   {&access.BusyError{}, http.StatusTooManyRequests, true},

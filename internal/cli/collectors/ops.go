@@ -157,6 +157,9 @@ func opsText(ops []client.OpView, room int) string {
 		if o.Flushing {
 			state += ", flushing"
 		}
+		if o.FoldedInto != "" {
+			state += ", with " + cli.Inert(o.FoldedInto)
+		}
 		problem := cli.Inert(o.Code)
 		if o.Message != "" {
 			problem += ": " + cli.Inert(o.Message)
@@ -181,6 +184,12 @@ func opText(o *client.OpView, room int) string {
 		state += "; its key is being flushed"
 	}
 	t.Row("state", state)
+	if o.Fold != "" {
+		t.Row("folded", "with those of its key that have "+cli.Inert(o.Fold))
+	}
+	if o.FoldedInto != "" {
+		t.Row("went with", cli.Inert(o.FoldedInto)+", into which it was folded in its last try")
+	}
 	t.Row("added", cli.Moment(o.AddedAt))
 	t.Row("tries", strconv.Itoa(o.Attempts))
 	if o.Code != "" {

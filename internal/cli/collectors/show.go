@@ -2,6 +2,7 @@ package collectors
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 type collectorShow struct {
@@ -67,6 +70,12 @@ func collectorHead(c *client.CollectorView) string {
 		}
 		t.Row("key", key)
 	}
+	if p.Fold != "" {
+		t.Row("folded", foldText(p))
+	}
+	if p.Enrich != nil {
+		t.Row("stored", storedText(p.Enrich))
+	}
 	t.Row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
 		cli.ShortTime(p.Backoff.String()), cli.ShortTime(p.MaxBackoff.String())))
 	if len(p.RetryCodes) > 0 {
@@ -81,6 +90,32 @@ func collectorHead(c *client.CollectorView) string {
 		t.Row("param", cli.Inert(name+"="+p.Params[name]))
 	}
 	return t.String()
+}
+
+// storedText says what is stored instead of the payload.
+func storedText(e *client.Enrichment) string {
+	var query struct {
+		Source string `json:"source"`
+	}
+	if len(e.SQL) == 0 || json.Unmarshal(e.SQL, &query) != nil {
+		return cli.Inert(string(e.Payload))
+	}
+	return cli.Inert(string(e.Payload)) + ", with a row of source " + cli.Inert(query.Source)
+}
+
+// foldText says which operations go as one.
+func foldText(p *client.CollectorSpec) string {
+	by := "key"
+	switch {
+	case p.FoldBy != "":
+		by = "payload's " + cli.Inert(p.FoldBy)
+	case p.OrderBy != nil && p.OrderBy.Field != order.Key:
+		by = "payload's " + cli.Inert(p.OrderBy.Field)
+	}
+	if p.Fold == collector.FoldMerge {
+		return "those of the same " + by + " go as one, with their payloads merged"
+	}
+	return "those of the same " + by + " go as one, the last"
 }
 
 // collectorCounts is what it has.

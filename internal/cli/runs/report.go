@@ -11,13 +11,14 @@ import (
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	reportstore "github.com/tranchehq/tranche/workqueue/report"
 )
 
 type runReport struct {
 	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
 	Before  string   `help:"With --against: compare what stands before this step, for whoever has to approve it." placeholder:"STEP"`
-	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there or unchanged; may stand more than once." placeholder:"CHANGE"`
+	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there, not_compared or unchanged; may stand more than once." placeholder:"CHANGE"`
 	Digests bool     `default:"true" negatable:"" help:"Digests of the items and results; they read every item."`
 }
 
@@ -307,6 +308,9 @@ func reportAgainst(r *client.ReportDocument) string {
 	}
 	for i := range a.Changes {
 		c := &a.Changes[i]
+		if c.Change == string(reportstore.ChangeNotCompared) && c.Items == 0 {
+			continue // the results are compared
+		}
 		fmt.Fprintf(&text, "  %-13s  %s\n", strings.ReplaceAll(cli.Inert(c.Change), "_", " "), cli.Count(c.Items))
 		for j := range c.Examples {
 			d := &c.Examples[j]

@@ -17,6 +17,7 @@ const words = {
   unfinished: ["Without an outcome", "warn", "in one of them"],
   only_here: ["Only in this run", "info", "the other has no such key"],
   only_there: ["Only in the other run", "info", "this one has no such key"],
+  not_compared: ["Not compared", "info", "done in both, by other steps"],
   unchanged: ["The same", "ok", "done in both, with the same bytes"],
 };
 const shown = 8; // differences of a result

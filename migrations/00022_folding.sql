@@ -1,0 +1,16 @@
+-- +goose NO TRANSACTION
+-- Each statement may be run again, when one after it has failed.
+
+-- +goose Up
+
+ALTER TABLE collector_op ADD COLUMN IF NOT EXISTS fold text COLLATE "C",
+    ADD COLUMN IF NOT EXISTS folded_into text COLLATE "C";
+DROP INDEX CONCURRENTLY IF EXISTS collector_op_folded;
+CREATE INDEX CONCURRENTLY collector_op_folded ON collector_op (collector, folded_into) WHERE folded_into IS NOT NULL;
+COMMENT ON COLUMN collector_op.fold IS
+    'Operations of a key with the same value here may be folded into one before a flush; null: this one is not.';
+COMMENT ON COLUMN collector_op.folded_into IS
+    'The id of the operation that it was folded into in its last try; null: it went by itself, or was not tried.';
+
+-- +goose Down
+ALTER TABLE collector_op DROP COLUMN IF EXISTS fold, DROP COLUMN IF EXISTS folded_into;

@@ -1,0 +1,123 @@
+package collector
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// foldedBytes is how many times the bytes of a flush are read for one that folds, at the most. No more than the bytes
+// of a flush are held at once.
+const foldedBytes = 4
+
+// opBytes is what an operation takes beside its payload and id.
+const opBytes = 64
+
+// folding gathers the operations of a flush as they are read, and folds those of the same value into one, which stands
+// where the last of them does. It stops at the first that has no room any more. Read again, with others gone and others
+// come, what one stands for is the same or more.
+type folding struct {
+	how   string // empty: they are not folded
+	limit int    // of operations after that
+	bytes int64  // likewise
+
+	ops    []foldedOp
+	latest map[string]int // by what they are folded by, where the one stands that takes more
+	held   int64
+	full   bool
+}
+
+// foldedOp is an operation with those that were folded into it.
+type foldedOp struct {
+	FlushOp
+	merged *patch // its payload once another was merged into it
+}
+
+func (o *foldedOp) size() int64 {
+	size := len(o.Payload)
+	if o.merged != nil {
+		size = o.merged.size
+	}
+	return int64(size + len(o.ID) + opBytes)
+}
+
+// take takes the operation that comes next.
+func (f *folding) take(op *FlushOp, by string) error {
+	if f.full {
+		return nil
+	}
+	if i, there := f.latest[by]; there {
+		joined, err := f.join(&f.ops[i], op)
+		if joined || f.full || err != nil {
+			return err
+		}
+	}
+	add := foldedOp{FlushOp: *op}
+	if len(f.ops) == f.limit || f.how != "" && len(f.ops) > 0 && f.held+add.size() > f.bytes {
+		f.full = true
+		return nil
+	}
+	f.ops, f.held = append(f.ops, add), f.held+add.size()
+	if by != "" {
+		if f.latest == nil {
+			f.latest = map[string]int{}
+		}
+		f.latest[by] = len(f.ops) - 1
+	}
+	return nil
+}
+
+// join folds what was taken before into an operation that follows it, unless they cannot be one.
+func (f *folding) join(o *foldedOp, op *FlushOp) (joined bool, err error) {
+	var next *patch
+	more := len(op.Payload) - len(o.Payload)
+	if f.how == FoldMerge {
+		var ok bool
+		if next, more, ok, err = o.takes(op); !ok {
+			return false, err
+		}
+	}
+	if more += len(op.ID) - len(o.ID); more > 0 && f.held+int64(more) > f.bytes {
+		f.full = true
+		return false, nil
+	}
+	f.held += int64(more)
+	if next != nil {
+		o.merged.merge(next)
+	} else {
+		o.Payload = op.Payload
+	}
+	o.Folded = append(o.Folded, o.Seq)
+	o.Seq, o.ID, o.Attempts, o.Alone = op.Seq, op.ID, max(o.Attempts, op.Attempts), o.Alone || op.Alone
+	return true, nil
+}
+
+// takes reports whether the payload of another can be merged into it, and how many bytes more that takes.
+func (o *foldedOp) takes(op *FlushOp) (next *patch, more int, ok bool, err error) {
+	if o.merged == nil {
+		if o.merged, err = parsePatch(o.Payload); err != nil {
+			return nil, 0, false, fmt.Errorf("read the payload of operation %s: %w", o.ID, err)
+		}
+		o.Payload = nil
+	}
+	if next, err = parsePatch(op.Payload); err != nil {
+		return nil, 0, false, fmt.Errorf("read the payload of operation %s: %w", op.ID, err)
+	}
+	more, ok = o.merged.takes(next)
+	return next, more, ok && o.merged.size+more <= MaxOpPayload, nil
+}
+
+// end returns what goes in one flush, in order.
+func (f *folding) end() []FlushOp {
+	ops := make([]FlushOp, len(f.ops))
+	for i := range f.ops {
+		ops[i] = f.ops[i].FlushOp
+		if merged := f.ops[i].merged; merged != nil {
+			ops[i].Payload = merged.text()
+		}
+	}
+	if f.how != "" && len(ops) > 0 && !ops[0].Alone { // one that goes alone does so when it has waited longest
+		slices.SortFunc(ops, func(a, b FlushOp) int { return cmp.Compare(a.Seq, b.Seq) })
+	}
+	return ops[:together(ops)]
+}
