@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/exports"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -214,7 +215,7 @@ func TestLargeResults(t *testing.T) {
 	}
 	_, body = b.get("/runs/large/export?format=ndjson")
 	lines := strings.Split(body, "\n")
-	var line api.ExportedItem
+	var line exports.ExportedItem
 	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || string(line.ResultBytes) != data ||
 		line.ContentType != "application/pdf" || line.Key != "a" || len(lines) != 3 ||
 		!strings.Contains(lines[1], `"result":{"small":1}`) {
