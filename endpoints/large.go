@@ -11,6 +11,10 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
+// pieceRoom is how much room in the outbox a piece takes for each of its bytes: 4 MiB of pieces are out at once. What a
+// slow server does not acknowledge in time is sent again, which makes it no faster.
+const pieceRoom = 4
+
 // largeResult is a result that goes in pieces.
 type largeResult struct {
 	ordinal     int
@@ -57,11 +61,11 @@ func (a *answers) shipLarge(r *largeResult) {
 	}
 	for n := 1; n <= whole.Pieces && a.err == nil; n++ {
 		data := r.data[(n-1)*size : min(n*size, len(r.data))]
-		if err := a.out.reserve(a.ctx, len(data)); err != nil {
+		if err := a.out.reserve(a.ctx, pieceRoom*len(data)); err != nil {
 			a.broken(err)
 			return
 		}
-		a.post(a.piece(&whole, n, bytes.Clone(data)), len(data), nil)
+		a.post(a.piece(&whole, n, bytes.Clone(data)), pieceRoom*len(data), nil)
 	}
 }
 

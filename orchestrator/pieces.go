@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/results"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -47,7 +46,6 @@ func (n pieceTaker) take(ctx context.Context, pieces []piece) (complete []readin
 		n.refuse(ctx, pieces, err)
 		return nil
 	}
-	n.cfg.Faults.Hit(fault.PiecesKept)
 	for i := range pieces {
 		p := &pieces[i]
 		answer, err := n.judge(ctx, p, &taken[i])

@@ -255,7 +255,7 @@ func TestAServiceKilledBetweenPieces(t *testing.T) {
 	id := b.start(t, request("statement"), 1)
 	<-killed
 	stop()
-	<-ended
+	t.Logf("the service ended with %v", <-ended)
 	if err := heard.Unsubscribe(); err != nil {
 		t.Fatal(err)
 	}

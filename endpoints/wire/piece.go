@@ -95,6 +95,11 @@ func (p *Piece) parse(h nats.Header) error {
 	}
 	p.Ordinal, p.Number, p.Pieces, p.Bytes = int(numbers[0]), int(numbers[1]), int(numbers[2]), numbers[3]
 	p.SHA256 = [32]byte(sum)
+	return p.check(h)
+}
+
+// check holds what was read to its bounds.
+func (p *Piece) check(h nats.Header) error {
 	if p.ContentType = h.Get(HeaderContentType); p.ContentType == "" {
 		p.ContentType = DefaultBinaryType
 	}
