@@ -3,6 +3,8 @@ package api
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -93,10 +95,11 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 	if err != nil {
 		return nil, err
 	}
-	fixes, key, err := c.fixes(*config, items, body)
+	fixes, key, err := c.fixes(ctx, id, set, *config, items, body)
 	if err != nil {
 		return nil, err
 	}
+	set.corrections = digestOf(fixes)
 	return intake.Carry(key, *config, func(item *intake.Item) error {
 		key, payload, err := from.Next(ctx)
 		switch {
@@ -114,6 +117,18 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 	}), nil
 }
 
+// digestOf tells corrections from others, in whatever order and format they came.
+func digestOf(fixes map[string]string) string {
+	if len(fixes) == 0 {
+		return ""
+	}
+	sum := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(fixes)) {
+		_, _ = fmt.Fprintf(sum, "%q%q", key, fixes[key]) // a hash takes everything
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
 func notCarried(id workqueue.RunID, fixes map[string]string) error {
 	keys := slices.Sorted(maps.Keys(fixes))
 	shown := make([]string, min(len(keys), 20))
@@ -129,7 +144,8 @@ func notCarried(id workqueue.RunID, fixes map[string]string) error {
 }
 
 // fixes reads payloads by key, if there are any.
-func (c carrying) fixes(config intake.Config, items, body io.Reader,
+func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSettings, config intake.Config,
+	items, body io.Reader,
 ) (fixes map[string]string, key string, err error) {
 	if items == nil {
 		return nil, "", nil
@@ -139,6 +155,11 @@ func (c carrying) fixes(config intake.Config, items, body io.Reader,
 		return nil, "", nil
 	}
 	config.TakeInvalid, config.Sort, config.Source = false, "", "" // what corrects has to be right
+	said, err := set.Over(gather.Single("any"))
+	if err != nil {
+		return nil, "", badSetting(err)
+	}
+	config.Export = exportOf(ctx, c.s.store, id, config, &said.Items)
 	rows, err := intake.Open(whole, config)
 	if err != nil {
 		return nil, "", err

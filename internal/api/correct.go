@@ -11,10 +11,13 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/report"
 )
 
 // Corrected is what a correction did, or would do.
@@ -176,7 +179,22 @@ func (c *corrections) config(ctx context.Context, run workqueue.RunID, shape *Sh
 	}
 	config, err := c.s.intakeConfig(ctx, format, key, look)
 	config.TakeInvalid, config.Sort = false, ""
+	if err != nil {
+		return config, err
+	}
+	said, err := shape.over(&gather.Items{})
+	config.Export = exportOf(ctx, c.s.store, run, config, said)
 	return config, err
+}
+
+// exportOf is how an export of a run is read that people give back: its columns have the names that payloads have, and of
+// what is done with them only what is said beside it holds, not what the plan says.
+func exportOf(ctx context.Context, store *database.DB, run workqueue.RunID, config intake.Config, said *gather.Items,
+) *intake.Export {
+	config.Encoding, config.NoHeader, config.Columns, config.Rename = said.Encoding, said.NoHeader, said.Columns, said.Rename
+	return &intake.Export{Config: config, Payloads: func(keys []string) (map[string]string, error) {
+		return report.New(store).Payloads(ctx, run, keys)
+	}}
 }
 
 func (c *corrections) do(ctx context.Context, req *redo.CorrectRequest) (Corrected, error) {

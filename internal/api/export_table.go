@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -21,7 +22,7 @@ type exportShape struct {
 }
 
 // ours stands before the names of our own columns in a flat table: a payload may have a field of any name.
-const ours = "tranche."
+const ours = intake.ExportPrefix
 
 // maxFields bounds the columns of a flat table.
 const maxFields = 2000
@@ -138,7 +139,7 @@ func flatColumns(payload, result []string) []exportColumn {
 		add(c)
 	}
 	for _, name := range result {
-		add(exportColumn{"result." + name, func(r *exportRow) exportCell { return fieldCell(r.result, name) }})
+		add(exportColumn{intake.ExportResult + name, func(r *exportRow) exportCell { return fieldCell(r.result, name) }})
 	}
 	add(exportColumn{ours + "result", func(r *exportRow) exportCell { // what has no fields
 		if r.result != nil {

@@ -134,8 +134,9 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 			{"see why items failed", "tranche run errors " + id},
 			{"when the service is mended, run what failed again, and resume the run then",
 				"tranche run rerun " + id + " --failed"},
+			{"when the items' data is wrong, correct that", "tranche run correct " + id + " --items FILE"},
 			{"go on as it is; it is not asked again", "tranche run resume " + id},
-			{"or give the run up, when the items themselves are wrong", "tranche run cancel " + id},
+			{"or give the run up", "tranche run cancel " + id},
 		}
 	case control.HoldCanary:
 		g.Reason, g.Who = ReasonCanary, "whoever may approve the run"
