@@ -82,6 +82,7 @@ func (s *Server) registerActions(api huma.API) {
 	(&acceptances{s.store, s.mayChange}).register(s, api)
 	(&corrections{s}).register(api)
 	(&deletions{s.store, s.mayChange, s.wakeRetention}).register(s, api)
+	(&erasures{s.store, s.mayChange}).register(s, api)
 	s.registerControl(api)
 	s.registerSet(api)
 }

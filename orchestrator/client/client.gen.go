@@ -1681,6 +1681,64 @@ type EndpointSettings struct {
 	Breaker *string `json:"breaker,omitempty"`
 }
 
+// EraseSettings defines model for EraseSettings.
+type EraseSettings struct {
+	// Key the key of items and of operations of collectors
+	Key string `json:"key"`
+
+	// Run out of this run only: an id, a piece of one, a name, or last
+	Run string `json:"run,omitempty"`
+
+	// DryRun change nothing, and say what would be erased
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Reason why, for the audit log; do not name the key in it
+	Reason string `json:"reason,omitempty"`
+}
+
+// Erased defines model for Erased.
+type Erased struct {
+	// Items of runs: their keys and payloads
+	Items int64 `json:"items"`
+
+	// EarlierPayloads that items had until they were corrected
+	EarlierPayloads int64 `json:"earlier_payloads"`
+
+	// Results results, and messages of errors that were final
+	Results int64 `json:"results"`
+
+	// Errors messages of errors that were tried again, and of chunks
+	Errors int64 `json:"errors"`
+
+	// DeadLetters their bodies; those that waited are dropped
+	DeadLetters int64 `json:"dead_letters"`
+
+	// Quarantine messages in quarantine
+	Quarantine int64 `json:"quarantine"`
+
+	// Operations parked operations of collectors
+	Operations int64 `json:"operations"`
+
+	// Texts events, alerts, answers and the like, in which the key stood
+	Texts int64 `json:"texts"`
+}
+
+// ErasedKey defines model for ErasedKey.
+type ErasedKey struct {
+	// DryRun nothing was changed
+	DryRun bool `json:"dry_run"`
+
+	// Marker stands where the key stood
+	Marker string `json:"marker"`
+
+	// Runs that had the key
+	Runs   []string `json:"runs"`
+	Erased Erased   `json:"erased"`
+
+	// Unreached what is not reached, for people
+	Unreached []string `json:"unreached"`
+}
+
 // ErrorDetail defines model for ErrorDetail.
 type ErrorDetail struct {
 	// Message Error message text
@@ -6034,6 +6092,21 @@ func (c *Client) SetEndpoint(ctx context.Context, name string, body EndpointSett
 	return out, err
 }
 
+// Erase: Erase what is kept of a key.
+//
+// Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, and a marker
+// takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while something is still
+// done with the key. What was broken off is finished by asking again.
+//
+// It is POST /erase, for role admin.
+func (c *Client) Erase(ctx context.Context, body EraseSettings, options ...CallOption) (ErasedKey, error) {
+	var out ErasedKey
+	ask := request{operation: "erase", method: http.MethodPost, path: path("/erase")}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // Watch: Follow the list of runs, or the system's health.
 //
 // A stream of server-sent events: each topic at once, and again whenever it has changed, at most once a second. Every
@@ -7262,4 +7335,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 9943c2e90958f1f918daa20446eb5810, is 9e70a81d857c67e5204546ddbe3b1493c1574ea63a395ca4fce2b1779a56d376.
+// Of d5cddc11e947fc3b16fca8fd5c27d79c, is 07a15d46deb80346a0ebe04b8b3113a3503e720ff028f6e55d187b175cf57c4e.
