@@ -67,4 +67,10 @@ func TestAnExportIsGivenBack(t *testing.T) {
 	b.want(b.tranche("run", "item", "it", "1"), 0, givenBack)
 	b.want(b.tranche("run", "item", "it", "2"), 0, `{"id":"2","name":"bob","n":7,"note":"'+49 30"}`)
 	b.want(b.tranche("run", "item", "it", "+49"), 0, `{"id":"+49","name":"cy","n":null,"note":""}`)
+	b.wantSoon([]string{"erase", "--key", "+49", "--dry-run"}, "dry run, would be erased, out of 2 runs", "not reached")
+	b.want(b.tranche("erase", "--key", "+49"), 2, "say --yes")
+	b.want(b.tranche("erase", "--key", "+49", "--yes"), 0, "erased, out of 2 runs", "stands where the key stood")
+	b.want(b.tranche("run", "item", "it", "+49"), 1, "no item")
+	b.want(b.tranche("audit", "--action", "erase"), 0, "PBKDF2")
+	b.want(b.tranche("doctor"), 0)
 }

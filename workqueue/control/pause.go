@@ -24,7 +24,9 @@ type Control struct {
 type Controlled struct {
 	Runs   []workqueue.RunID // that changed
 	Left   []Refusal         // of all runs, those that could not change; a single run is refused by an error
-	Items  int64             // of Pause: out at services; of Approve: released; of Cancel: without an outcome
+	// Items are, of Pause: out at services; of Approve: released; of Cancel: without an outcome; of Resume, of a run that
+	// was cancelled: likewise.
+	Items int64
 	Slices int64             // of Pause: requests out
 }
 
@@ -177,7 +179,7 @@ func (r *RunHold) paused() string {
 	return text
 }
 
-// Resume ends holds. A run that waits for its canary's approval is not resumed but approved; one of which more items
+// Resume ends holds, and has a run that was cancelled go on while it is there, in the next generation. A run that waits for its canary's approval is not resumed but approved; one of which more items
 // have failed than may is refused, since it would be held again at once. maxFailed, unless nil, is a new threshold, of
 // one run only; see [workqueue.FailedLimit].
 func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Controlled, err error) {
@@ -189,6 +191,9 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		out = Controlled{}
+		if revived, err := c.revive(ctx, tx, maxFailed, &out); err != nil || revived {
+			return err
+		}
 		runs, err := LockHolds(ctx, tx, &c, lockRunsHeld)
 		if err != nil {
 			return err

@@ -160,9 +160,11 @@ func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
 	switch r.state {
 	case "cancelled":
 		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "the run was cancelled", r.finishedAt
-		g.Why, g.Next = "the run was cancelled before they were answered", "nothing: what was recorded stays"
-		g.Advice = []Advice{{"get them, to start a new run of them",
-			"tranche run export " + r.id.String() + " --state missing"}}
+		g.Why, g.Next = "the run was cancelled before they were answered", "nothing, unless somebody has the run go on: what was recorded stays"
+		g.Advice = []Advice{
+			{"go on with the run", "tranche run resume " + r.id.String()},
+			{"or do them in a new run", "tranche run start --from " + r.id.String() + " --state cancelled"},
+		}
 	default:
 		g.Reason, g.Owner, g.Who, g.Since = ReasonStray, OwnerOperator, "whoever runs tranche", r.startedAt
 		g.Why = "they are in no plane and in no slice, which must not be"
