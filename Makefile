@@ -130,8 +130,8 @@ fuzz: ## run every fuzz test for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: deps
-deps: ## install PostgreSQL and Node.js where they are missing
-	@scripts/deps.sh postgres node
+deps: ## install PostgreSQL, Node.js and Python where they are missing
+	@scripts/deps.sh postgres node python
 
 # What only the proofs need.
 .PHONY: proof-deps

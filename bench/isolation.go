@@ -30,7 +30,7 @@ const (
 	poisonAttempts = 3   // likewise
 	isolateWithin  = 90 * time.Second
 
-	countExtra = `SELECT count(*)::float8 FROM work_slice WHERE run_id = $1 AND cause <> 'cut'`
+	countExtra = `SELECT count(*)::float8 FROM work_slice WHERE run_id = $1 AND cause <> 'ready'`
 	timeFailed = `SELECT coalesce(extract(epoch FROM max(ended_at) - min(ended_at)), 0)::float8 FROM work_slice
 		WHERE run_id = $1 AND error_code IS NOT NULL`
 )

@@ -396,7 +396,7 @@ COMMENT ON COLUMN work_slice.state IS
 COMMENT ON COLUMN work_slice.attempt IS 'How often these items were issued, for any cause, this time included.';
 COMMENT ON COLUMN work_slice.failures IS 'Of those, how often they themselves were at fault.';
 COMMENT ON COLUMN work_slice.cause IS
-    'Why it was made: cut (from ready items), retry, deadline, session (its node is gone), bisect (half of a chunk '
+    'Why it was made: ready (from ready items), retry, deadline, session (its node is gone), bisect (half of a chunk '
     'that failed) and others.';
 COMMENT ON COLUMN work_slice.parent IS 'The slice that it was made from; null: none.';
 COMMENT ON COLUMN work_slice.session_id IS 'The node that claimed it (node_session.id).';

@@ -29,7 +29,7 @@ const (
 	batch  = `INSERT INTO tracker_batch (id, owner, state) VALUES (` + id + `, 'o', 'open')`
 	insert = `INSERT INTO work_block (run_id, step, block, size, ready, done, failed) VALUES (` + id + `, 0, 0, `
 	cut    = `INSERT INTO work_slice (id, run_id, step, block, generation, state, attempt, cause, deadline, mask,
-		remaining) VALUES (gen_random_uuid(), ` + id + `, 0, 0, 1, 'claimed', 1, 'cut', `
+		remaining) VALUES (gen_random_uuid(), ` + id + `, 0, 0, 1, 'claimed', 1, 'ready', `
 	part = `INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, result, error_code) VALUES (` +
 		id + `, ` + id + `, 0, 1, 0, `
 	group = `INSERT INTO tracker_group VALUES (` + id + `, 0, `

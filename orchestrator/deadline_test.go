@@ -141,7 +141,7 @@ func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
 	if err != nil || code != "deadline" {
 		t.Errorf("it failed with %q, %v", code, err)
 	}
-	if n := b.number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause <> 'cut'`, id); n > 2*3+attempts {
+	if n := b.number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause <> 'ready'`, id); n > 2*3+attempts {
 		t.Errorf("%d extra slices; want at most %d: %s", n, 2*3+attempts, b.story(t, id))
 	}
 	b.check(t)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing: deps.sh [make] [postgres] [cc] [node] [chromium] [pgbouncer] [prometheus]
+# Installs what is missing: deps.sh [make] [postgres] [cc] [node] [python] [chromium] [pgbouncer] [prometheus]
 #
 #   make      make, for a CI machine that has none
 #   postgres  the server's programs and pgbench; no cluster is created and none has to run
 #   cc        a C compiler, which Go's race detector needs
 #   node      Node.js 18 or newer and npm, for the service in examples/node and its test
+#   python    Python 3, for the service in examples/python and its test
 #   pgbouncer PgBouncer, for the tests of internal/systest/pooler; it need not run
 #   prometheus Prometheus and promtool, for the tests of internal/systest/metrics; it need not run
 #   chromium  Chromium or Chrome, for the tests of the dashboard; one that is not in PATH is named by CHROMIUM or CHROME
@@ -42,11 +43,12 @@ have() {
         cc) [[ -n ${CC:-} ]] || command -v gcc >/dev/null || command -v clang >/dev/null ;;
         node) command -v npm >/dev/null && node_major=$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null) &&
             [[ $node_major -ge 18 ]] ;;
+        python) command -v python3 >/dev/null ;;
         chromium) [[ -n ${CHROMIUM:-}${CHROME:-} ]] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
             command -v google-chrome >/dev/null || command -v google-chrome-stable >/dev/null || command -v chrome >/dev/null ;;
         pgbouncer) command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] ;;
         prometheus) command -v prometheus >/dev/null && command -v promtool >/dev/null ;;
-        *) echo "deps.sh: $1 is not known; use make, postgres, cc, node, chromium, pgbouncer or prometheus" >&2 && exit 2 ;;
+        *) echo "deps.sh: $1 is not known; use make, postgres, cc, node, python, chromium, pgbouncer or prometheus" >&2 && exit 2 ;;
     esac
 }
 
@@ -91,6 +93,9 @@ Install Node.js 18 or newer with npm:
   macOS            brew install node
   elsewhere        https://nodejs.org/
 END
+    fi
+    if [[ " $* " == *" python "* ]]; then
+        echo "Install Python 3; it must be in PATH as python3." >&2
     fi
     if [[ " $* " == *" chromium "* ]]; then
         cat >&2 <<'END'
@@ -158,6 +163,7 @@ for want in "${missing[@]}"; do
         postgres) packages+=(postgresql) ;;
         cc) packages+=(gcc libc6-dev) ;;
         chromium) packages+=(chromium) ;;
+        python) packages+=(python3) ;;
         pgbouncer) packages+=(pgbouncer) ;;
         prometheus) packages+=(prometheus) ;;
         # A Node.js from elsewhere may bring npm along and conflict with Debian's.

@@ -20,7 +20,7 @@ func TestClaimCutsEvenly(t *testing.T) {
 	run := b.load(chunked(500), 4*455)
 	claimed := b.claim(run, plenty)
 	for _, s := range claimed {
-		if s.Mask.Count() != 455 || s.Attempt != 1 || s.Cause != workqueue.CauseCut || s.Generation != 1 {
+		if s.Mask.Count() != 455 || s.Attempt != 1 || s.Cause != workqueue.CauseReady || s.Generation != 1 {
 			t.Errorf("a slice of %d items, %+v; want 455", s.Mask.Count(), s.Cause)
 		}
 	}
@@ -102,7 +102,7 @@ func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
 	run := b.load(req, 8)
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))
 	rest := b.one(run)
-	if rest.Cause != workqueue.CauseCut || len(b.claim(run, plenty)) != 0 {
+	if rest.Cause != workqueue.CauseReady || len(b.claim(run, plenty)) != 0 {
 		t.Fatalf("a slice was handed out before its time: %s", b.dump(run))
 	}
 	b.record(whole(rest))

@@ -29,7 +29,7 @@ func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 	b.exec(`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
 			ended_at, deadline)
 		SELECT gen_random_uuid(), run_id, step, block, 1, B'1'::bit(8192), B'1'::bit(8192),
-			CASE WHEN block < 60 THEN 'sent' ELSE 'recorded' END, 1, 'cut', 'e' || step,
+			CASE WHEN block < 60 THEN 'sent' ELSE 'recorded' END, 1, 'ready', 'e' || step,
 			CASE WHEN block >= 60 THEN clock_timestamp() END, clock_timestamp() + interval '1 minute'
 		FROM work_block, generate_series(1, 5)`)
 	b.exec(`WITH small AS (

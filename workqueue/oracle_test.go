@@ -104,7 +104,7 @@ func (o *oracle) completed() bool { return o.count(isDone, isFailed) == len(o.it
 func (o *oracle) claimed(s workqueue.Slice) (wrong string) {
 	for _, i := range ordinals(s) {
 		was := o.items[i]
-		fresh := s.Cause == workqueue.CauseCut || s.Cause == workqueue.CauseProbe
+		fresh := s.Cause == workqueue.CauseReady || s.Cause == workqueue.CauseProbe
 		if was.place != isScheduled && (was.place != isReady || !fresh) || was.failures != s.Failures {
 			return fmt.Sprintf("item %d was claimed (%s, %d failures) when it was %+v", i, s.Cause, s.Failures, was)
 		}

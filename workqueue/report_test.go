@@ -70,7 +70,7 @@ func TestReportAddsUp(t *testing.T) {
 		t.Errorf("%v are missing in %+v", want, r)
 	}
 	if q := r.Requests; q.Count != 3 || q.Items != 12 || q.MeanItems != 4 || q.P50Seconds != 0.5 || q.TriedAgain != 0 ||
-		len(q.ByCause) != 1 || q.ByCause[0] != (report.CauseReport{Cause: "cut", Requests: 3, Items: 12}) {
+		len(q.ByCause) != 1 || q.ByCause[0] != (report.CauseReport{Cause: "ready", Requests: 3, Items: 12}) {
 		t.Errorf("the requests are %+v", q)
 	}
 	if len(r.Services) != 1 || r.Services[0].Name != "test" || r.Services[0].SecondsPerItem != 0.125 ||

@@ -69,7 +69,9 @@ func TestACancelledRunOfSeveralStepsGoesOn(t *testing.T) {
 	b := setup(t)
 	run := b.load(planned(need("a"), need("b", 0), need("c", 0, 1)), 12)
 	b.recordStep(run, 0)
-	b.one(run)
+	if len(b.claimStep(run, 1, 1).Slices) != 1 {
+		t.Fatal("nothing was claimed of the second step")
+	}
 	b.cancelRun(run)
 	if done, err := b.resumeCancelled(run); err != nil || done.Items != 12 {
 		t.Fatalf("resumed %+v, %v", done, err)

@@ -9,7 +9,7 @@ type Cause string
 
 // The causes of a slice.
 const (
-	CauseCut        Cause = "cut"        // from items that were ready
+	CauseReady      Cause = "ready"      // from items that were ready
 	CauseRetry      Cause = "retry"      // the service asked for these items to be tried again
 	CauseUnanswered Cause = "unanswered" // the final reply left these items out
 	CauseFailure    Cause = "failure"    // the service failed the chunk as a whole

@@ -67,6 +67,46 @@ func TestARunOverANodeService(t *testing.T) {
 	})
 }
 
+// TestARunOverAPythonService has the smallest service that docs/protocol.md begins with answer a whole run.
+func TestARunOverAPythonService(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Fatalf("%v: run scripts/deps.sh python, which says what to install where it cannot", err)
+	}
+	service := exec.CommandContext(t.Context(), python, "-u", filepath.Join("..", "..", "examples", "python", "service.py"))
+	service.Env = append(os.Environ(), "NATS_URL="+b.nats)
+	var said lockedBuffer
+	service.Stdout, service.Stderr = &said, &said
+	if err := service.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = service.Wait()
+		if said.String() != "" {
+			t.Errorf("the service says %s", said.String())
+		}
+	})
+	const count = 3_000
+	var rows strings.Builder
+	rows.WriteString("id,balance\n")
+	for i := range count {
+		balance := fmt.Sprint(i * 2)
+		switch i % 1000 {
+		case 7:
+			balance = "-5"
+		case 8:
+			balance = "nan"
+		}
+		fmt.Fprintf(&rows, "ACC-%d,%s\n", i, balance)
+	}
+	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "python-interest", "--items", "-", "--wait"), cli.ExitFailed,
+		"2,994 of 3,000 items done, 6 failed")
+	b.want(b.tranche("run", "errors", "last"), cli.ExitOK, "overdrawn", "the balance is -5.00", "bad_payload")
+	b.want(b.tranche("quarantine", "list"), cli.ExitOK, "nothing")
+}
+
 func checkInterest(t *testing.T, export string, count int) {
 	t.Helper()
 	seen := 0

@@ -80,7 +80,7 @@ func (a *demoAmount) UnmarshalText(text []byte) error {
 }
 
 type demoService struct {
-	Name string `arg:"" enum:"accounts,transactions,branches,statements" help:"accounts, transactions, branches, or statements: the node that composes them."`
+	Name string `arg:"" enum:"accounts,transactions,branches,statements,mail" help:"accounts, transactions, branches, or statements: the node that composes them."`
 }
 
 // Run serves until a signal.

@@ -232,7 +232,7 @@ func TestAPersonsDay(t *testing.T) {
 	b.want(b.tranche("run", "watch", "last"), 3, "100%")
 	b.want(b.tranche("run", "errors", "day"), 0, "NO_SUCH", `\x1b[31mcalled`)
 	b.want(b.tranche("run", "errors", "day", "--all"), 0, "2\tNO_SUCH\t")
-	b.want(b.tranche("run", "item", "day", "2"), 0, "failed", "NO_SUCH", "echo@1.0.0", "cut")
+	b.want(b.tranche("run", "item", "day", "2"), 0, "failed", "NO_SUCH", "echo@1.0.0", "ready")
 	b.wantSoon([]string{"endpoints"}, "echo 1.0.0")
 	b.want(b.tranche("doctor"), 0, "hold")
 	b.want(b.tranche("doctor", "--database", b.database), 0, "hold")

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 )
 
 // oidcFlags say who vouches for people that log in to the dashboard.
@@ -37,7 +37,7 @@ func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 		return nil, err
 	}
 	config := access.OIDCConfig{
-		Issuer: f.OIDCIssuer, ClientID: f.OIDCClientID, RedirectURL: public.JoinPath(api.OIDCCallback).String(),
+		Issuer: f.OIDCIssuer, ClientID: f.OIDCClientID, RedirectURL: public.JoinPath(kernel.OIDCCallback).String(),
 		Scopes: f.OIDCScopes, UserClaim: f.OIDCUserClaim, RoleClaim: f.OIDCRoleClaim, DefaultRole: access.Role(f.OIDCDefault),
 		Roles: map[string]access.Role{},
 	}

@@ -69,13 +69,13 @@ func (e *scheduleEngine) StartFire(ctx context.Context, job schedules.Job) (sche
 	if server == nil {
 		return schedules.Started{}, errNoServer
 	}
-	return server.StartFire(ctx, job)
+	return server.Starter().StartFire(ctx, job)
 }
 
 // Permanent implements schedules.Starter.
 func (e *scheduleEngine) Permanent(err error) bool {
 	server := e.server.Load()
-	return server != nil && server.Permanent(err)
+	return server != nil && server.Starter().Permanent(err)
 }
 
 // Pause implements schedules.Runs.

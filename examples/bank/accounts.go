@@ -16,6 +16,7 @@ import (
 const (
 	AccountsEndpoint     = "bank_accounts"
 	TransactionsEndpoint = "bank_transactions"
+	MailEndpoint         = "bank_mail"
 )
 
 // Customer is the payload of an item: a row of a CSV file with the column account.

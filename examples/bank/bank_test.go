@@ -39,7 +39,7 @@ INSERT INTO branch VALUES (7, 'Quay', 'Quay Street 1', 'Harbour', '007');
 CREATE TABLE customer (account int, branch int, adviser text);
 INSERT INTO customer VALUES (1, 7, 'Eva'), (2, 991, 'Eva')`
 
-func database(t *testing.T) *pgxpool.Pool {
+func database(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	db := testenv.Pool(t)
 	for _, sql := range []string{tables, bank.CreateLedger} {
@@ -76,6 +76,9 @@ func TestEndpoints(t *testing.T) {
 			"2": "broken_movement: 1 of 2 movements without an amount",
 			"3": `{"year":2025,"months":[{},{},{},{},{},{},{},{},{},{},{},{}]}`, "seven": wire.CodeBadPayload,
 		}},
+		{bank.MailEndpoint, serveMail, map[string]string{
+			"1": "no_statement: there is no part of a step statement to post", "seven": wire.CodeBadPayload,
+		}},
 	} {
 		t.Run(test.endpoint, func(t *testing.T) {
 			t.Parallel()
@@ -96,6 +99,10 @@ func TestEndpoints(t *testing.T) {
 			}
 		})
 	}
+}
+
+func serveMail(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, log *zap.Logger) error {
+	return bank.ServeMail(ctx, nc, db, "statement", log)
 }
 
 // ask sends a request as a node does and returns the answers by key.
@@ -241,7 +248,7 @@ func TestLedgerLosesNothing(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

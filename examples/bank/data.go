@@ -43,4 +43,5 @@ const (
 	CodeUnknownAccount = "unknown_account"
 	CodeNoBalance      = "no_balance"
 	CodeBrokenMovement = "broken_movement"
+	CodeNoStatement    = "no_statement"
 )

@@ -22,10 +22,14 @@ const (
 const (
 	CodeUnbalanced  = "unbalanced"
 	CodeMissingPart = "missing_part"
+	CodeUnknownForm = "unknown_form"
 )
 
-// PDFForm is the form, in an item's payload, that asks for a PDF. Any other gets JSON.
-const PDFForm = "pdf"
+// The forms that an item's payload may ask for.
+const (
+	PDFForm  = "pdf"
+	JSONForm = "json"
+)
 
 // Wish is what a statement needs of an item's payload.
 type Wish struct {
@@ -37,6 +41,9 @@ func Compose(_ context.Context, item *fetch.Item) (fetch.Part, error) {
 	var wish Wish
 	if err := item.Decode(&wish); err != nil {
 		return fetch.Part{}, err
+	}
+	if wish.Form != PDFForm && wish.Form != JSONForm {
+		return fetch.Part{}, endpoints.Fail(CodeUnknownForm, "the form is %q; there are pdf and json", wish.Form)
 	}
 	var p Parts
 	for step, into := range map[string]any{
@@ -54,7 +61,7 @@ func Compose(_ context.Context, item *fetch.Item) (fetch.Part, error) {
 	if err != nil {
 		return fetch.Part{}, endpoints.Fail(CodeUnbalanced, "%v", err)
 	}
-	if wish.Form != PDFForm {
+	if wish.Form == JSONForm {
 		return fetch.JSON(statement)
 	}
 	pdf, err := p.PDF()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -57,7 +58,7 @@ func (b *lockedBench) credentials() map[string]credential {
 		"empty":         {headers: []string{"Authorization", "Bearer "}, role: access.None},
 		"basic":         {headers: []string{"Authorization", "Basic YWRtaW46YWRtaW4="}, role: access.None},
 		"false cookie":  {headers: []string{"Cookie", "tranche_session=" + access.NewSecret()}, role: access.None},
-		"actor's claim": {headers: []string{api.ActorHeader, "ann"}, role: access.None},
+		"actor's claim": {headers: []string{kernel.ActorHeader, "ann"}, role: access.None},
 	}
 	gone := b.token("gone", access.Admin, 0)
 	wasThere := b.logIn(gone.secret).headers()
@@ -125,7 +126,7 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 }
 
 // knock tries one field of the matrix, and returns 1 when it was let in.
-func (b *bench) knock(route api.Route, name string, kind credential) int {
+func (b *bench) knock(route kernel.Route, name string, kind credential) int {
 	b.Helper()
 	method, path := concrete(route.Pattern)
 	changes := method != http.MethodGet
@@ -159,7 +160,7 @@ func (b *bench) knock(route api.Route, name string, kind credential) int {
 }
 
 // routes lists all routes of the server, and holds them against its description.
-func (b *bench) routes() []api.Route {
+func (b *bench) routes() []kernel.Route {
 	b.Helper()
 	routes := b.server.Routes()
 	patterns := map[string]bool{}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/admin"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -42,7 +44,7 @@ func (b *bench) lockedWith(config api.Config, how access.Config) *lockedBench {
 	if config.Metrics == nil {
 		config.Metrics = newMeasured()
 	}
-	b.over(b.engine, testenv.Conn(b, testenv.NATS(b)), config)
+	b.Over(b.engine, testenv.Conn(b, testenv.NATS(b)), config)
 	return &lockedBench{b, seen}
 }
 
@@ -113,7 +115,7 @@ func (b *bench) send(method, path, body string, header ...string) *head {
 	return &head{answer.StatusCode, answer.Header, answer.Cookies()}
 }
 
-func (b *bench) session(header ...string) (doc api.SessionDocument) {
+func (b *bench) session(header ...string) (doc admin.SessionDocument) {
 	b.Helper()
 	code, text := b.ask(http.MethodGet, api.Prefix+"/session", nil, header...)
 	if err := json.Unmarshal(text, &doc); err != nil || code != http.StatusOK {
@@ -152,7 +154,7 @@ func TestWithoutAuthEverybodyIsAnAdmin(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	doc := b.session("Authorization", "Bearer nonsense")
-	if !doc.Authenticated || doc.Auth != "off" || doc.Role != access.Admin || doc.User != api.Anonymous {
+	if !doc.Authenticated || doc.Auth != "off" || doc.Role != access.Admin || doc.User != kernel.Anonymous {
 		t.Errorf("the session is %+v", doc)
 	}
 	b.refused(http.StatusConflict, "--auth on", http.MethodPost, api.Prefix+"/session", strings.NewReader(`{"token":"x"}`),

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/identity"
@@ -64,6 +65,10 @@ func mutations() []mutation {
 		{"POST /runs/{run}/rerun", "/runs/it/rerun", `{"keys":["2","3"],"canary":1}`, "rerun", `"generation": 1`,
 			`"generation": 2`},
 		{"POST /runs/{run}/reset", "/runs/it/reset", `{"all":true}`, "reset", `"generation": 2`, `"generation": 3`},
+		{"POST /runs/{run}/correct", "/runs/it/correct", "id,name\n=1,anna\n", "correct", `"generation": 3`,
+			`"generation": 4`},
+		{"POST /runs/{run}/items/{key}/correct", "/runs/it/items/=1/correct", `{"payload":{"id":"=1","name":"annie"}}`,
+			"correct", `"generation": 4`, `"generation": 5`},
 		{"POST /runs/{run}/cancel", "/runs/new/cancel", `{}`, "cancel", `"running"`, `"cancelled"`},
 		{"POST /runs/cancel", "/runs/cancel", `{"all":true}`, "cancel", `"running"`, `"cancelled"`},
 		{"POST /erase", "/erase", `{"key":"nobody","reason":"article 17"}`, "erase", ``, `"reason": "article 17"`},
@@ -165,7 +170,7 @@ func (b *bench) mutate(method string, m mutation, secret string) {
 		"POST /runs/{run}/items"}, m.op) {
 		kind = "text/plain"
 	}
-	headers := []string{"Content-Type", kind, api.ActorHeader, "mallory", "Authorization", "Bearer " + secret}
+	headers := []string{"Content-Type", kind, kernel.ActorHeader, "mallory", "Authorization", "Bearer " + secret}
 	if m.op == "DELETE /session" {
 		headers = append(b.logIn(secret).headers(), "Sec-Fetch-Site", "same-origin")
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/collectors"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -24,7 +26,7 @@ func (b *bench) collect(text string) (out collector.AppliedCollector) {
 func (b *bench) post(path, text string, out any) {
 	b.Helper()
 	code, answer := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type",
-		contentTypeOf(text), api.ActorHeader, "ann")
+		contentTypeOf(text), kernel.ActorHeader, "ann")
 	if err := json.Unmarshal(answer, out); err != nil || code != http.StatusOK {
 		b.Fatalf("POST %s: %d %s, %v", path, code, answer, err)
 	}
@@ -57,7 +59,7 @@ func (b *bench) park(collector, key, code string) {
 func (b *bench) parking() {
 	b.Helper()
 	b.collect("name: parking\nendpoint: echo\n")
-	var added api.AddedOperations
+	var added collectors.AddedOperations
 	for _, key := range []string{"a", "b"} {
 		b.post("/collectors/parking/ops", `{"id":"`+key+`1","key":"`+key+`","payload":1}`, &added)
 		b.park("parking", key, "GONE")
@@ -77,7 +79,7 @@ func TestTheWayOfACollector(t *testing.T) {
 	if got := b.collect(strings.Replace(collectorNotify, "3", "4", 1)); got.Version != 2 || got.Renumbered || got.Created {
 		t.Errorf("another size: %+v", got)
 	}
-	var added api.AddedOperations
+	var added collectors.AddedOperations
 	b.post("/collectors/notify/ops",
 		`{"ops":[{"id":"1","key":"ann","payload":{"n": 1}},{"key":"bob","payload":"x"}]}`, &added)
 	if added.Added != 2 || added.Duplicates != 0 || added.Collector != "notify" {
@@ -95,17 +97,17 @@ func TestTheWayOfACollector(t *testing.T) {
 		view.Why[1].Until == nil {
 		t.Errorf("the collector is %+v", view)
 	}
-	var list api.CollectorList
+	var list collectors.CollectorList
 	b.read("/collectors", &list)
 	if len(list.Collectors) != 1 || list.Collectors[0].Waiting != 3 || list.Collectors[0].Source != "" {
 		t.Errorf("the list: %+v", list)
 	}
-	var page api.OperationPage
+	var page collectors.OperationPage
 	b.read("/collectors/notify/ops?limit=2", &page)
 	if len(page.Ops) != 2 || page.Next != page.Ops[1].Number || string(page.Ops[0].Payload) != `{"n":1}` {
 		t.Errorf("the first page: %+v", page)
 	}
-	var rest api.OperationPage
+	var rest collectors.OperationPage
 	b.read(fmt.Sprintf("/collectors/notify/ops?limit=2&after=%d", page.Next), &rest)
 	if len(rest.Ops) != 1 || rest.Next != 0 || rest.Ops[0].ID != "2" {
 		t.Errorf("the last page: %+v", rest)
@@ -116,20 +118,20 @@ func TestParkedOperationsAreLookedAfter(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.collect(collectorNotify)
-	var added api.AddedOperations
+	var added collectors.AddedOperations
 	for _, key := range []string{"a", "b", "c"} {
 		b.post("/collectors/notify/ops", `{"id":"`+key+`1","key":"`+key+`","payload":1}`, &added)
 	}
 	b.park("notify", "a", "GONE")
 	b.park("notify", "b", "BUSY")
-	var page api.OperationPage
+	var page collectors.OperationPage
 	b.read("/collectors/notify/ops?state=parked&code=BUSY", &page)
 	if len(page.Ops) != 1 || page.Ops[0].Key != "b" || page.Ops[0].Attempts != 5 {
 		t.Errorf("parked: %+v", page)
 	}
-	var requeued api.RequeuedOperations
+	var requeued collectors.RequeuedOperations
 	b.post("/collectors/notify/requeue", `{"code":"BUSY"}`, &requeued)
-	var dropped api.DroppedOperations
+	var dropped collectors.DroppedOperations
 	b.post("/collectors/notify/drop", `{"ids":["c1","nothing"]}`, &dropped)
 	if requeued.Requeued != 1 || dropped.Dropped != 0 { // c1 waits
 		t.Errorf("%+v, %+v", requeued, dropped)
@@ -143,7 +145,7 @@ func TestParkedOperationsAreLookedAfter(t *testing.T) {
 	if view.Parked != 1 || view.Waiting+view.Backoff != 1 {
 		t.Errorf("left: %+v", view)
 	}
-	var switched api.CollectorSwitched
+	var switched collectors.CollectorSwitched
 	b.post("/collectors/notify/pause", "", &switched)
 	b.post("/collectors/notify/pause", "", &switched)
 	var drained collector.Drained

@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/collectors"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
@@ -40,7 +41,7 @@ func TestOperationsReachTheirService(t *testing.T) {
 	for n := range 20 {
 		fmt.Fprintf(&lines, `{"id":"op-%d","payload":{"account":"A-%d","n":%d}}`+"\n", n, n%3, n)
 	}
-	var added api.AddedOperations
+	var added collectors.AddedOperations
 	e.change(http.MethodPost, "/collectors/ledger/ops", lines.String(), &added)
 	if added.Added != 20 {
 		t.Errorf("over HTTP: %+v", added)
@@ -63,7 +64,7 @@ func TestOperationsReachTheirService(t *testing.T) {
 		t.Errorf("with one operation that is parked: %+v", parked.Why)
 	}
 	service.check(t, 30, 13, 2)
-	var page api.OperationPage
+	var page collectors.OperationPage
 	e.get("/collectors/ledger/ops?state=parked", &page)
 	if len(page.Ops) != 1 || page.Ops[0].ID != "op-13" || page.Ops[0].Code != "UNLUCKY" || page.Ops[0].Attempts != 2 {
 		t.Errorf("parked: %+v", page)

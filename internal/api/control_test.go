@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 )
 
 // says posts a body and wants an answer that holds all the parts.
 func (b *bench) says(status int, path, body string, parts ...string) {
 	b.Helper()
 	code, text := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
-		api.ActorHeader, "ann")
+		kernel.ActorHeader, "ann")
 	if code != status {
 		b.Errorf("POST %s: %d %s; want %d", path, code, text, status)
 	}

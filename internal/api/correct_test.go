@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -27,7 +28,7 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 	put := func(status int, key, body string, parts ...string) {
 		t.Helper()
 		code, text := b.ask(http.MethodPost, api.Prefix+"/runs/c/items/"+key+"/correct", strings.NewReader(body),
-			"Content-Type", "application/json", api.ActorHeader, "ann")
+			"Content-Type", "application/json", kernel.ActorHeader, "ann")
 		for _, part := range append(parts, "") {
 			if code != status || !strings.Contains(string(text), part) {
 				t.Errorf("POST %s: %d %s; want %d and %s", body, code, text, status, part)

@@ -9,6 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 )
 
 const introduction = `All that Tranche does, for programs: its own command line and dashboard use nothing else.
@@ -36,7 +37,7 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	}
 	doc.Components.Responses = describedRefusals(doc.Components.Schemas)
 	for path, item := range doc.Paths {
-		for _, op := range describedOf(item) {
+		for _, op := range kernel.DescribedOf(item) {
 			op.Path = path
 			describeOperation(op)
 		}
@@ -45,18 +46,9 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	return doc
 }
 
-func describedOf(item *huma.PathItem) (all []*huma.Operation) {
-	for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Delete, item.Patch} {
-		if op != nil {
-			all = append(all, op)
-		}
-	}
-	return all
-}
-
 func describeOperation(op *huma.Operation) {
 	op.Tags = []string{tagOf(op)}
-	role, _ := op.Metadata[metaRole].(access.Role)
+	role, _ := op.Metadata[kernel.MetaRole].(access.Role)
 	op.Security = []map[string][]string{{schemeBearer: {}}, {schemeSession: {}}}
 	if role == access.None {
 		op.Security = []map[string][]string{} // explicitly nothing
@@ -71,7 +63,7 @@ func describeOperation(op *huma.Operation) {
 	}
 	for _, status := range refusals(op, role) {
 		code := strconv.Itoa(status)
-		if described := op.Responses[code]; described == nil || described.Content[problemType] != nil {
+		if described := op.Responses[code]; described == nil || described.Content[kernel.ProblemType] != nil {
 			op.Responses[code] = &huma.Response{Ref: "#/components/responses/" + nameOf(status)}
 		}
 	}
@@ -79,8 +71,8 @@ func describeOperation(op *huma.Operation) {
 
 // describedRefusals are the answers that say no, described once.
 func describedRefusals(registry huma.Registry) map[string]*huma.Response {
-	problem := map[string]*huma.MediaType{problemType: {
-		Schema: registry.Schema(typeOf[huma.ErrorModel](), true, ""),
+	problem := map[string]*huma.MediaType{kernel.ProblemType: {
+		Schema: registry.Schema(kernel.TypeOf[huma.ErrorModel](), true, ""),
 		Example: huma.ErrorModel{Status: http.StatusUnprocessableEntity, Title: "Unprocessable Entity",
 			Detail: "line 3: the key CUST-7 stands twice, first in line 2; see --on-duplicate",
 			Errors: []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: 3}}},
@@ -132,7 +124,7 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	if op.RequestBody != nil {
 		all = append(all, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge)
 	}
-	if role == access.None || isSet(op, metaHeavy) || changes || flows(op) {
+	if role == access.None || kernel.IsSet(op, kernel.MetaHeavy) || changes || flows(op) {
 		all = append(all, http.StatusTooManyRequests)
 	}
 	return all

@@ -4,6 +4,10 @@ import (
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/api/exports"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/starts"
 )
 
 // Examples of items, by the type of the body.
@@ -64,7 +68,7 @@ func bodyExamples() map[string]any {
 func describeExamples(doc *huma.OpenAPI) {
 	examples := bodyExamples()
 	for _, item := range doc.Paths {
-		for _, op := range describedOf(item) {
+		for _, op := range kernel.DescribedOf(item) {
 			for _, p := range op.Parameters {
 				describeParameter(p)
 			}
@@ -82,14 +86,15 @@ func exampleOf(kind, operation string, examples map[string]any) any {
 	switch kind {
 	case "text/csv", "application/octet-stream":
 		return exampleCSV
-	case mimeNDJSON:
+	case kernel.MimeNDJSON:
 		return exampleNDJSON
 	case "application/yaml":
 		return examplePlan
-	case mimeParquet:
+	case exports.MimeParquet:
 		return exampleParquet
 	case "multipart/form-data":
-		return map[string]any{PartRun: map[string]any{"endpoint": "accounts", "name": "2026"}, PartItems: exampleCSV}
+		return map[string]any{starts.PartRun: map[string]any{"endpoint": "accounts", "name": "2026"},
+			starts.PartItems: exampleCSV}
 	default:
 		return examples[operation]
 	}

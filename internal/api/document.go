@@ -3,6 +3,9 @@ package api
 import (
 	"github.com/danielgtaylor/huma/v2"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // APIVersion is the version of the API: the last part of Prefix, and that of its OpenAPI document. What clients may
@@ -11,7 +14,11 @@ const APIVersion = "v1"
 
 // Document returns the OpenAPI document that every server of this version serves. Who changes it is its owner.
 func Document() *huma.OpenAPI {
-	s := &Server{engine: struct{ Engine }{}, log: zap.NewNop()}
+	store, engine, config := database.New(nil), struct{ Engine }{}, Config{Log: zap.NewNop()}
+	s := &Server{kernel: kernel.New(store, engine, nil, config.kernel(0)), config: config}
+	if err := s.furnish(engine); err != nil {
+		panic(err) // a mistake in this package
+	}
 	s.routes()
 	return s.document
 }

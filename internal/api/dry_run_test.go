@@ -14,6 +14,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/starts"
 )
 
 // asked is the status and the problem of an answer, without what only a run that was made can tell.
@@ -142,8 +143,8 @@ func TestDryRunsAndStartsAgree(t *testing.T) {
 		if startCode != http.StatusCreated {
 			continue
 		}
-		var dry api.DryRun
-		var started api.Started
+		var dry starts.DryRun
+		var started starts.Started
 		if err := json.Unmarshal(text, &dry); err != nil {
 			t.Fatal(err)
 		}

@@ -96,7 +96,7 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 func TestAReplayWithOtherItemsIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 30 * time.Second})
+	b.Over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 30 * time.Second})
 	b.start("idempotency_key=k")
 	code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&idempotency_key=k",
 		strings.NewReader(three+strings.Repeat("9,nobody reads this\n", 1<<20)))

@@ -5,26 +5,24 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
 // LetStall has bodies go on for so long that stand still.
-func (s *Server) LetStall(d time.Duration) { s.config.ReadTimeout = d }
+func (s *Server) LetStall(d time.Duration) { s.kernel.Silence = d }
 
 // LetEnd gives requests that were broken off so long to end.
 func (s *Server) LetEnd(d time.Duration) { s.cut = d }
-
-// Bounded reports whether few of the requests of a route are under way at once.
-func (r *Route) Bounded() bool { return r.heavy || r.broad || r.held }
 
 // MaxIdleEach is how many idle connections an address may have.
 const MaxIdleEach = maxIdleEach
 
 // LetStrangers has so many requests of an address be under way of which nobody knows who makes them.
-func (s *Server) LetStrangers(most int) { s.strangers = access.NewSlots(most, math.MaxInt) }
+func (s *Server) LetStrangers(most int) { s.kernel.Strangers = access.NewSlots(most, math.MaxInt) }
 
 // MaxAttempts is how many logins a browser may have under way.
-const MaxAttempts = maxAttempts
+const MaxAttempts = admin.MaxAttempts
 
 // LetSpool has uploads take so many bytes of the disk.
-func (s *Server) LetSpool(most int64) { s.spool = intake.NewSpoolRoom(most, nil) }
+func (s *Server) LetSpool(most int64) { s.starts.Spool = intake.NewSpoolRoom(most, nil) }

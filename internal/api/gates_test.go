@@ -8,6 +8,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
@@ -29,7 +31,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 	ask := func(want int, who, method, path, body string, parts ...string) []byte {
 		t.Helper()
 		code, text := b.ask(method, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
-			"Authorization", who, api.ActorHeader, "bob")
+			"Authorization", who, kernel.ActorHeader, "bob")
 		if code != want {
 			t.Errorf("%s %s: %d %s; want %d", method, path, code, text, want)
 		}
@@ -49,7 +51,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 		}
 		code, text = b.ask(http.MethodPost, api.Prefix+"/runs?plan_ref=g&name="+name, strings.NewReader(three),
 			"Authorization", ann)
-		var run api.Started
+		var run starts.Started
 		if err := json.Unmarshal(text, &run); err != nil || code > 201 {
 			t.Fatalf("start: %d %s", code, text)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
@@ -42,7 +43,7 @@ func TestWhatIsSaidOfConditions(t *testing.T) {
 func (b *bench) told(open, aside int) {
 	b.Helper()
 	code, text := b.ask(http.MethodGet, api.Prefix+"/health", nil)
-	var h api.Health
+	var h admin.Health
 	if err := json.Unmarshal(text, &h); err != nil || code != http.StatusOK {
 		b.Fatalf("%d %s", code, text)
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/workqueue"
 	planstore "github.com/tranchehq/tranche/workqueue/plan"
 	"github.com/tranchehq/tranche/workqueue/request"
@@ -25,7 +27,7 @@ func (b *bench) sendKeyed(key, path string, body io.Reader, header ...string) (g
 	if err != nil {
 		b.Fatal(err)
 	}
-	req.Header.Set(api.IdempotencyHeader, key)
+	req.Header.Set(kernel.IdempotencyHeader, key)
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
@@ -46,7 +48,7 @@ func (b *bench) sent(status int, replayed bool, want, key, path, body string, he
 	b.Helper()
 	answer, text := b.sendKeyed(key, path, strings.NewReader(body), header...)
 	if answer.StatusCode != status || !strings.Contains(text, want) ||
-		(answer.Header.Get(api.ReplayedHeader) == "true") != replayed {
+		(answer.Header.Get(kernel.ReplayedHeader) == "true") != replayed {
 		b.Errorf("%s %s: %d %v %s; want %d, replayed %t, %s", key, path, answer.StatusCode, answer.Header, text, status,
 			replayed, want)
 	}
@@ -72,7 +74,7 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	b.sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=n", three[:len(three)-1])
 	b.sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=m", three)
 	b.sent(422, false, "for another request", "k1", "/runs/last/cancel", "")
-	b.sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", three, api.ActorHeader, "ann")
+	b.sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", three, kernel.ActorHeader, "ann")
 	b.sent(422, false, "endpoint", "k2", "/runs?endpoint=e+cho", three) // refused: the key is still free
 	b.sent(201, false, "", "k2", "/runs?endpoint=echo", three)
 	b.sent(200, false, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", three)
@@ -94,7 +96,7 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	b.sent(201, true, `"items":1`, "k5", "/runs", body, "Content-Type", kind)
 	b.sent(422, false, "for another request", "k5", "/runs", strings.Replace(body, "1\n", "2\n", 1), "Content-Type", kind)
 	for _, bad := range []string{"", "a b", strings.Repeat("x", 201), "é"} {
-		b.sent(422, false, api.IdempotencyHeader, bad, "/runs?endpoint=echo", three)
+		b.sent(422, false, kernel.IdempotencyHeader, bad, "/runs?endpoint=echo", three)
 	}
 	if n := b.counted(`SELECT count(*) FROM batchrun`); n != 4 {
 		t.Errorf("there are %d runs; want 4", n)
@@ -109,7 +111,7 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	t.Cleanup(func() { _ = sender.Close() })
 	done := make(chan string, 1)
 	go func() {
-		code, _, err := b.tryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo", body, api.IdempotencyHeader, "k")
+		code, _, err := b.tryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo", body, kernel.IdempotencyHeader, "k")
 		done <- fmt.Sprint(code, err)
 	}()
 	if _, err := sender.Write([]byte("id\n1\n")); err != nil {
@@ -146,7 +148,7 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var started api.Started
+	var started starts.Started
 	if err := json.Unmarshal([]byte(b.sent(201, false, "", "start", "/runs?endpoint=echo", three)), &started); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +229,7 @@ func TestAKeyIsNotLookedAtWithoutALogin(t *testing.T) {
 	ann := []string{"Authorization", "Bearer " + b.token("ann", access.Operator, 0).secret}
 	b.sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo", three, ann...)
 	for _, path := range []string{"/", "/runs", "/healthz", "/elsewhere"} {
-		answer := b.send(http.MethodPost, path, "", api.IdempotencyHeader, "k1", api.ActorHeader, "ann")
+		answer := b.send(http.MethodPost, path, "", kernel.IdempotencyHeader, "k1", kernel.ActorHeader, "ann")
 		if answer.StatusCode != http.StatusMethodNotAllowed && answer.StatusCode != http.StatusNotFound {
 			t.Errorf("POST %s with the key of another: %d; want 404 or 405", path, answer.StatusCode)
 		}

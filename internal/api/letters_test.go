@@ -11,6 +11,9 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/endpoints"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/pace"
@@ -61,7 +64,7 @@ func read[T any](b *bench, path string) T {
 func change[T any](b *bench, path, body string) T {
 	b.Helper()
 	code, text := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
-		api.ActorHeader, "ann")
+		kernel.ActorHeader, "ann")
 	var out T
 	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
 		b.Fatalf("POST %s: %d %s", path, code, text)
@@ -96,7 +99,7 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	if page := read[deadletter.DeadLetterPage](b, "/dead-letters?endpoint=mail&state=waiting"); len(page.Letters) != 2 {
 		t.Errorf("of mail there are %d", len(page.Letters))
 	}
-	one := read[api.DeadLetterDocument](b, "/dead-letters/"+ids[3].String())
+	one := read[endpoints.DeadLetterDocument](b, "/dead-letters/"+ids[3].String())
 	if string(one.Body.JSON) != `{"items":[{"i":3}]}` || one.Headers["Tranche-Mode"][0] != "single" ||
 		one.Stack != "statement:1" || one.State != deadletter.LetterWaiting || one.Body.Truncated {
 		t.Errorf("the letter is %+v", one)
@@ -112,7 +115,7 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 	}
 	b.refused(409, "it is requeued", http.MethodPost, api.Prefix+"/dead-letters/drop",
 		strings.NewReader(`{"ids":["`+ids[0].String()+`"]}`), "Content-Type", "application/json")
-	if got := change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`); got.Dropped != 2 {
+	if got := change[endpoints.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`); got.Dropped != 2 {
 		t.Errorf("dropped %d of mail; want 2", got.Dropped)
 	}
 	looping := b.bury("echo", deadletter.DeadLetter{Body: []byte("x"), Requeued: deadletter.MaxRequeues})
@@ -140,44 +143,45 @@ func TestBodiesAreShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := []byte(`"` + strings.Repeat("é", 50_000) + `"`)
-	show := func(letter deadletter.DeadLetter, query string) api.Content {
+	show := func(letter deadletter.DeadLetter, query string) kernel.Content {
 		t.Helper()
-		return read[api.DeadLetterDocument](b, "/dead-letters/"+b.bury("echo", letter).String()+query).Body
+		return read[endpoints.DeadLetterDocument](b, "/dead-letters/"+b.bury("echo", letter).String()+query).Body
 	}
 	packed := map[string][]string{"Content-Encoding": {"zstd"}}
 	for name, c := range map[string]struct {
 		letter deadletter.DeadLetter
 		query  string
-		ok     func(api.Content) bool
+		ok     func(kernel.Content) bool
 	}{
-		"json": {deadletter.DeadLetter{Body: []byte(`{"a":1}`)}, "", func(c api.Content) bool {
+		"json": {deadletter.DeadLetter{Body: []byte(`{"a":1}`)}, "", func(c kernel.Content) bool {
 			return string(c.JSON) == `{"a":1}` && c.Size == 7 && c.Text == "" && c.Base64 == nil
 		}},
-		"text": {deadletter.DeadLetter{Body: []byte("né")}, "", func(c api.Content) bool { return c.Text == "né" }},
-		"binary": {deadletter.DeadLetter{Body: []byte("a\xff")}, "", func(c api.Content) bool {
+		"text": {deadletter.DeadLetter{Body: []byte("né")}, "", func(c kernel.Content) bool { return c.Text == "né" }},
+		"binary": {deadletter.DeadLetter{Body: []byte("a\xff")}, "", func(c kernel.Content) bool {
 			return string(c.Base64) == "a\xff"
 		}},
-		"NUL":   {deadletter.DeadLetter{Body: []byte("a\x00")}, "", func(c api.Content) bool { return len(c.Base64) == 2 }},
-		"empty": {deadletter.DeadLetter{}, "", func(c api.Content) bool { return c.Size == 0 && c.JSON == nil }},
+		"NUL": {deadletter.DeadLetter{Body: []byte("a\x00")}, "",
+			func(c kernel.Content) bool { return len(c.Base64) == 2 }},
+		"empty": {deadletter.DeadLetter{}, "", func(c kernel.Content) bool { return c.Size == 0 && c.JSON == nil }},
 		"packed": {
 			deadletter.DeadLetter{Body: packer.EncodeAll([]byte(`{"a":1}`), nil), Headers: packed}, "",
-			func(c api.Content) bool { return string(c.JSON) == `{"a":1}` && c.Unpacked == "zstd" && c.Size == 7 },
+			func(c kernel.Content) bool { return string(c.JSON) == `{"a":1}` && c.Unpacked == "zstd" && c.Size == 7 },
 		},
 		"packed badly": {
 			deadletter.DeadLetter{Body: []byte("\x28\xb5\x2f\xfd"), Headers: packed}, "",
-			func(c api.Content) bool { return len(c.Base64) == 4 && c.Unpacked == "" },
+			func(c kernel.Content) bool { return len(c.Base64) == 4 && c.Unpacked == "" },
 		},
 		"a bomb": {
 			deadletter.DeadLetter{Body: packer.EncodeAll(make([]byte, 64<<20), nil), Headers: packed}, "",
-			func(c api.Content) bool { return c.Size < 64<<10 && c.Unpacked == "" },
+			func(c kernel.Content) bool { return c.Size < 64<<10 && c.Unpacked == "" },
 		},
-		"large": {deadletter.DeadLetter{Body: large}, "", func(c api.Content) bool {
+		"large": {deadletter.DeadLetter{Body: large}, "", func(c kernel.Content) bool {
 			return c.Truncated && c.Size == len(large) && len(c.Text) == 64<<10-1
 		}},
-		"large and whole": {deadletter.DeadLetter{Body: large}, "?full", func(c api.Content) bool {
+		"large and whole": {deadletter.DeadLetter{Body: large}, "?full", func(c kernel.Content) bool {
 			return !c.Truncated && string(c.JSON) == string(large)
 		}},
-		"large and whole, spelled out": {deadletter.DeadLetter{Body: large}, "?full=true", func(c api.Content) bool {
+		"large and whole, spelled out": {deadletter.DeadLetter{Body: large}, "?full=true", func(c kernel.Content) bool {
 			return !c.Truncated && string(c.JSON) == string(large)
 		}},
 	} {
@@ -207,7 +211,7 @@ func TestQuarantineIsShown(t *testing.T) {
 		page.Messages[0].ID != id {
 		t.Errorf("of the run there is %+v", page)
 	}
-	one := read[api.QuarantinedDocument](b, fmt.Sprintf("/quarantine/%d", id))
+	one := read[endpoints.QuarantinedDocument](b, fmt.Sprintf("/quarantine/%d", id))
 	if one.Body.Text != "{{" || one.Headers["A"][0] != "b" || one.Detail != "byte 3" {
 		t.Errorf("the message is %+v", one)
 	}
@@ -215,7 +219,7 @@ func TestQuarantineIsShown(t *testing.T) {
 		State: deadletter.LetterReissued}
 	b.bury("echo", waiting)
 	b.bury("echo", reissued)
-	doc := read[api.RunDocument](b, "/runs/it")
+	doc := read[runs.RunDocument](b, "/runs/it")
 	text := strings.Join(doc.Warnings, "\n")
 	for _, want := range []string{
 		"1 messages about it", "tranche quarantine list --run " + run.String(), "1 dead letters of it wait",
@@ -234,10 +238,11 @@ func TestEndpointSettings(t *testing.T) {
 	if set.Concurrency != 7 || set.ChangedBy != "ann" || b.engine.asked.Load() != 1 {
 		t.Errorf("set %+v, the engine was asked %d times", set, b.engine.asked.Load())
 	}
-	if e := read[api.Endpoint](b, "/endpoints/mail"); e.Concurrency != 7 || len(e.Listeners) != 0 {
+	if e := read[endpoints.Endpoint](b, "/endpoints/mail"); e.Concurrency != 7 || len(e.Listeners) != 0 {
 		t.Errorf("the endpoint is %+v", e)
 	}
-	if list := read[api.EndpointList](b, "/endpoints"); len(list.Endpoints) != 1 || list.Endpoints[0].Name != "mail" {
+	if list := read[endpoints.EndpointList](b, "/endpoints"); len(list.Endpoints) != 1 ||
+		list.Endpoints[0].Name != "mail" {
 		t.Errorf("the endpoints are %+v", list)
 	}
 	change[pace.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":0}`)
@@ -263,7 +268,7 @@ func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
 		post(422, "validation failed", path, `{"al":true}`)
 		post(404, seeLetters, path, `{"ids":["ffff"]}`)
 		post(404, seeLetters, path, `{"ids":["\u0000"]}`)
-		post(422, api.ActorHeader, path, `{"all":true}`, api.ActorHeader, "\xff")
+		post(422, kernel.ActorHeader, path, `{"all":true}`, kernel.ActorHeader, "\xff")
 	}
 	b.refused(404, seeLetters, http.MethodGet, api.Prefix+"/dead-letters/nope", nil)
 	b.refused(404, seeLetters, http.MethodGet, api.Prefix+"/dead-letters/%00", nil)
@@ -278,7 +283,7 @@ func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
 	post(422, "validation failed", "/endpoints/echo/settings", `{"concurrency":-1}`)
 	post(422, "give concurrency", "/endpoints/echo/settings", `{}`)
 	post(422, "validation failed", "/endpoints/echo/settings", `{"chunk_cap":5}`)
-	post(422, api.ActorHeader, "/endpoints/echo/settings", `{"concurrency":1}`, api.ActorHeader, "\xff")
+	post(422, kernel.ActorHeader, "/endpoints/echo/settings", `{"concurrency":1}`, kernel.ActorHeader, "\xff")
 	var n int
 	err := b.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM audit_log) + (SELECT count(*) FROM endpoint_setting)
 		+ (SELECT count(*) FROM dead_letter WHERE state <> 'waiting')`).Scan(&n)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -65,8 +66,8 @@ func (e slowEngine) Start(
 	}
 }
 
-// over makes the bench one with another engine and settings.
-func (b *bench) over(engine api.Engine, nc *nats.Conn, config api.Config) {
+// Over makes the bench one with another engine and settings.
+func (b *bench) Over(engine api.Engine, nc *nats.Conn, config api.Config) {
 	b.Helper()
 	server, err := api.New(b.store, engine, nc, config)
 	if err != nil {
@@ -82,7 +83,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.start("name=it")
-	b.over(slowEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: patience})
+	b.Over(slowEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: patience})
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + three + "\r\n--x--\r\n"
 	for name, c := range map[string]struct{ path, kind, body string }{
@@ -111,7 +112,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 func TestASilentSenderIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: silence})
+	b.Over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: silence})
 	stalled, feed := io.Pipe()
 	go func() { _, _ = feed.Write([]byte("id,name\n1,a\n")) }() // and no more
 	defer func() { _ = feed.Close() }()
@@ -132,7 +133,7 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nowhere.Close)
-	b.over(unready, nowhere, api.Config{})
+	b.Over(unready, nowhere, api.Config{})
 	b.refused(503, "NATS is not connected", http.MethodGet, "/readyz", nil)
 	b.refused(503, "NATS is not connected", http.MethodGet, api.Prefix+"/endpoints", nil)
 	b.refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(three))
@@ -141,16 +142,16 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 		!strings.Contains(string(text), "NATS does not answer") {
 		t.Errorf("a run without NATS: %d %s", code, text)
 	}
-	b.over(unready, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.Over(unready, testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	b.refused(503, "streams", http.MethodGet, "/readyz", nil)
 	b.refused(503, "has not started", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
 
-	b.over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{LookTimeout: time.Nanosecond})
+	b.Over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{LookTimeout: time.Nanosecond})
 	b.refused(503, "PostgreSQL", http.MethodGet, api.Prefix+"/runs/last", nil)
 
 	server := testenv.Postgres(t)
 	b.store = database.New(testenv.Connect(t, server.URL()))
-	b.over(b.engine, nowhere, api.Config{})
+	b.Over(b.engine, nowhere, api.Config{})
 	server.Stop(t)
 	p := b.refused(503, "PostgreSQL does not answer", http.MethodGet, "/readyz", nil)
 	if !strings.Contains(p.Detail, "NATS is not connected") {
@@ -179,10 +180,10 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 		last := func() (api.Trouble, bool) {
 			return api.Trouble{What: "it went wrong", Err: err, At: time.Now().Add(-ago)}, true
 		}
-		b.over(engine, testenv.Conn(t, testenv.NATS(t)),
+		b.Over(engine, testenv.Conn(t, testenv.NATS(t)),
 			api.Config{StreamBytes: func() int64 { return 5 << 30 }, Trouble: last})
 	}
-	warnings := func() string { return strings.Join(read[api.RunDocument](b, "/runs/it").Warnings, "; ") }
+	warnings := func() string { return strings.Join(read[runs.RunDocument](b, "/runs/it").Warnings, "; ") }
 	with(b.engine, full, 0)
 	b.refused(503, "no room left on its disk (could not extend file)", http.MethodGet, "/readyz", nil)
 	if text := warnings(); !strings.Contains(text, "no room left on its disk") {
@@ -203,7 +204,7 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	}
 
 	// A change that PostgreSQL refuses for that reason says so too.
-	b.over(fullEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.Over(fullEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	b.refused(503, "no room left on its disk", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
@@ -64,7 +65,7 @@ func TestOddRequestsAboutLetters(t *testing.T) {
 		if n := random.IntN(3); n > 0 && method == http.MethodGet {
 			path += "?" + queries[random.IntN(len(queries))] + "=" + url.QueryEscape(text())
 		}
-		code, answer := b.ask(method, api.Prefix+path, body, "Content-Type", "application/json", api.ActorHeader, "ann")
+		code, answer := b.ask(method, api.Prefix+path, body, "Content-Type", "application/json", kernel.ActorHeader, "ann")
 		if code >= 500 {
 			t.Errorf("%s %s with %.200q: %d %.300s", method, path, sent, code, answer)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 )
 
 // What PostgreSQL cannot store is refused by the name of its field, and nothing is written.
@@ -43,7 +44,7 @@ func TestOddParametersAreRefused(t *testing.T) {
 			"--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+three+"\r\n--x--\r\n"),
 		"Content-Type", "multipart/form-data; boundary=x")
 	b.refused(422, "header Tranche-Actor is not valid UTF-8", http.MethodPost, runs+"?endpoint=echo",
-		strings.NewReader(three), api.ActorHeader, "\xff")
+		strings.NewReader(three), kernel.ActorHeader, "\xff")
 	deep := `{"id":1,"d":` + strings.Repeat("[", 128) + strings.Repeat("]", 128) + "}\n"
 	b.refused(422, "line 1", http.MethodPost, runs+"?endpoint=echo", strings.NewReader(deep))
 
@@ -79,7 +80,7 @@ func TestOddParametersAreRefused(t *testing.T) {
 		"/last/rerun": `{"failed":true}`, "/last/cancel": `{"reason":"r"}`, "/last/pause": "", "/resume": `{"all":true}`,
 		"/last/settings": `{"priority":1}`,
 	} {
-		b.refused(422, api.ActorHeader, http.MethodPost, runs+path, strings.NewReader(body), api.ActorHeader, "a\xff")
+		b.refused(422, kernel.ActorHeader, http.MethodPost, runs+path, strings.NewReader(body), kernel.ActorHeader, "a\xff")
 	}
 	var n, generation int
 	err := b.pool.QueryRow(t.Context(), `SELECT count(*), max(generation) FROM batchrun`).Scan(&n, &generation)

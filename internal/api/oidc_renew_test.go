@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -49,7 +50,7 @@ func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 		if i%3 == 0 {
 			cookie = nil
 		}
-		answer := b.send(http.MethodGet, api.OIDCCallback+"?state="+state+"&code=x", "", cookie...)
+		answer := b.send(http.MethodGet, kernel.OIDCCallback+"?state="+state+"&code=x", "", cookie...)
 		switch {
 		case answer.StatusCode == http.StatusTooManyRequests && answer.Header.Get("Retry-After") != "":
 			throttled++

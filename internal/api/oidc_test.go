@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 )
 
 // identified makes the bench one where people log in at a provider, and programs by token.
@@ -24,7 +25,7 @@ func (b *bench) identified(p *provider, config access.OIDCConfig) *lockedBench {
 func (b *bench) identifiedWith(p *provider, config access.OIDCConfig, how access.Config) *lockedBench {
 	b.Helper()
 	config.Issuer, config.ClientID, config.ClientSecret = p.URL, "tranche", "s3cret"
-	config.RedirectURL = "https://tranche.example.com" + api.OIDCCallback
+	config.RedirectURL = "https://tranche.example.com" + kernel.OIDCCallback
 	login, err := access.NewOIDC(config)
 	if err != nil {
 		b.Fatal(err)
@@ -52,7 +53,7 @@ func (b *bench) begin(p *provider, next string) (back string, cookie []string) {
 // beginIn is begin in a browser that has logins under way already, whose cookies it keeps as browsers do.
 func (b *bench) beginIn(has *[]*http.Cookie, p *provider, next string) (back string, cookie []string) {
 	b.Helper()
-	page := b.send(http.MethodGet, api.OIDCLogin+"?next="+url.QueryEscape(next), "", sentBy(has)...)
+	page := b.send(http.MethodGet, kernel.OIDCLogin+"?next="+url.QueryEscape(next), "", sentBy(has)...)
 	keep(has, page)
 	to := page.Header.Get("Location")
 	cookie = cookieOf(page, "tranche_login")
@@ -60,7 +61,7 @@ func (b *bench) beginIn(has *[]*http.Cookie, p *provider, next string) (back str
 		b.Fatalf("a login begins with %d, %s, %v", page.StatusCode, to, page.Cookies())
 	}
 	code, state := p.agree(to)
-	return api.OIDCCallback + "?" + url.Values{"code": {code}, "state": {state}}.Encode(), cookie
+	return kernel.OIDCCallback + "?" + url.Values{"code": {code}, "state": {state}}.Encode(), cookie
 }
 
 // sentBy are the cookies that a browser sends.
@@ -227,7 +228,7 @@ func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
 		"a code made up":   {claims: staff, change: swap("code"), want: http.StatusUnauthorized},
 		"no at the page":   {claims: staff, change: swap("error"), want: http.StatusUnauthorized},
 		"no code, no state": {claims: staff, want: http.StatusUnauthorized,
-			change: func(string) string { return api.OIDCCallback }},
+			change: func(string) string { return kernel.OIDCCallback }},
 		"another's signature": {claims: staff, want: http.StatusUnauthorized,
 			sign: func(header, claims map[string]any) string { return p.signed(p.other, header, claims) }},
 		"the public key as a secret": {claims: staff, want: http.StatusUnauthorized,
@@ -278,14 +279,14 @@ func TestAProviderThatIsAway(t *testing.T) {
 	p.goAway(true)
 	b := setup(t).identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
 	token := []string{"Authorization", "Bearer " + b.token("ann", access.Viewer, 0).secret}
-	b.refused(http.StatusServiceUnavailable, "provider of identities", http.MethodGet, api.OIDCLogin, nil)
+	b.refused(http.StatusServiceUnavailable, "provider of identities", http.MethodGet, kernel.OIDCLogin, nil)
 	if code, text := b.ask(http.MethodGet, api.Prefix+"/runs", nil, token...); code != http.StatusOK {
 		t.Errorf("with a token: %d %s", code, text)
 	}
 	p.goAway(false)
 	deadline, tick := time.After(20*time.Second), time.NewTicker(50*time.Millisecond)
 	defer tick.Stop()
-	for b.send(http.MethodGet, api.OIDCLogin, "").StatusCode != http.StatusSeeOther {
+	for b.send(http.MethodGet, kernel.OIDCLogin, "").StatusCode != http.StatusSeeOther {
 		select {
 		case <-deadline:
 			t.Fatal("the login does not come back with the provider")

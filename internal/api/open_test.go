@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/starts"
 )
 
-// open opens a run of the endpoint echo.
-func (b *bench) open(settings string) (opened api.Opened) {
+// Open opens a run of the endpoint echo.
+func (b *bench) Open(settings string) (opened starts.Opened) {
 	b.Helper()
 	code, text := b.ask(http.MethodPost, api.Prefix+"/runs/open", strings.NewReader(settings))
 	if err := json.Unmarshal(text, &opened); err != nil || code != http.StatusOK {
@@ -37,7 +38,7 @@ func (b *bench) want(path, body string, status int, parts ...string) []byte {
 func TestOpenAddAndSeal(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.open(`{"endpoint":"echo","name":"it","seal_within":"6h"}`)
+	run := b.Open(`{"endpoint":"echo","name":"it","seal_within":"6h"}`)
 	if run.Run.String() == "" || run.SealBy.IsZero() || run.Existing || run.Plan != "echo" {
 		t.Errorf("opened: %+v", run)
 	}

@@ -9,6 +9,10 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/plans"
+	"github.com/tranchehq/tranche/internal/api/runs"
+	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	planstore "github.com/tranchehq/tranche/workqueue/plan"
@@ -18,7 +22,7 @@ import (
 func (b *bench) apply(plan, query string) planstore.AppliedPlan {
 	b.Helper()
 	code, text := b.ask(http.MethodPost, api.Prefix+"/plans?"+query, strings.NewReader(plan),
-		"Content-Type", "application/yaml", api.ActorHeader, "ann")
+		"Content-Type", "application/yaml", kernel.ActorHeader, "ann")
 	var out planstore.AppliedPlan
 	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
 		b.Fatalf("apply: %d %s", code, text)
@@ -62,7 +66,7 @@ func TestPlansOnRecord(t *testing.T) {
 	if got := b.apply(strings.Replace(yearEnd, "100", "200", 1), ""); got.Version != 2 || got.Previous != 1 {
 		t.Errorf("another chunk: %+v", got)
 	}
-	var list api.PlanList
+	var list plans.PlanList
 	b.read("/plans?limit=1", &list)
 	if len(list.Plans) != 1 || list.Plans[0].Name != "by-file" || list.Next != "by-file" {
 		t.Errorf("the first page: %+v", list)
@@ -71,7 +75,7 @@ func TestPlansOnRecord(t *testing.T) {
 	if len(list.Plans) != 1 || list.Plans[0].Name != "year-end" || list.Plans[0].Version != 2 {
 		t.Errorf("the second page: %+v", list)
 	}
-	var versions api.PlanVersions
+	var versions plans.PlanVersions
 	b.read("/plans/year-end/versions?limit=1", &versions)
 	if len(versions.Versions) != 1 || versions.Next != 2 {
 		t.Errorf("versions: %+v", versions)
@@ -81,7 +85,7 @@ func TestPlansOnRecord(t *testing.T) {
 	if plan.Source != yearEnd || plan.Version != 1 || plan.Newest != 2 || !strings.Contains(string(plan.Spec), `"1%"`) {
 		t.Errorf("version 1: %+v", plan)
 	}
-	code, text := b.ask(http.MethodDelete, api.Prefix+"/plans/year-end", nil, api.ActorHeader, "bob")
+	code, text := b.ask(http.MethodDelete, api.Prefix+"/plans/year-end", nil, kernel.ActorHeader, "bob")
 	if code != http.StatusOK || !strings.Contains(string(text), `"versions":2`) {
 		t.Errorf("delete: %d %s", code, text)
 	}
@@ -126,10 +130,10 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.apply(yearEnd, "")
-	run := func(query string) api.Started {
+	run := func(query string) starts.Started {
 		t.Helper()
 		code, text := b.ask(http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(three))
-		var out api.Started
+		var out starts.Started
 		if err := json.Unmarshal(text, &out); err != nil || code != http.StatusCreated {
 			t.Fatalf("start: %d %s", code, text)
 		}
@@ -163,7 +167,7 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 	if _, err := planstore.New(b.store).DeletePlan(t.Context(), "year-end", "bob"); err != nil {
 		t.Fatal(err)
 	}
-	var document api.RunDocument
+	var document runs.RunDocument
 	b.read("/runs/"+second.Run.String(), &document)
 	if spec := strings.ReplaceAll(string(document.Spec), " ", ""); !strings.Contains(spec, `"in_flight":9`) {
 		t.Errorf("the spec of the run: %s", document.Spec)
@@ -204,7 +208,7 @@ func TestARepeatedStartFindsItsRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.apply(yearEnd, "")
-	start := func(code int, query string) (out api.Started) {
+	start := func(code int, query string) (out starts.Started) {
 		t.Helper()
 		got, text := b.ask(http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(three))
 		if err := json.Unmarshal(text, &out); err != nil || got != code {

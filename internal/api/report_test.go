@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/exports"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/report"
@@ -17,7 +20,7 @@ func TestReports(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first := b.start("name=first&chunk=2")
-	running := read[api.ReportDocument](b, "/runs/first/report")
+	running := read[exports.ReportDocument](b, "/runs/first/report")
 	if running.Complete || running.Digests == nil || running.Digests.Items == "" || running.Digests.Results != "" ||
 		running.Digests.Note == "" || running.Unprocessed[0] != (report.Unprocessed{State: "ready", Items: 3}) {
 		t.Errorf("of a run under way: %+v", running)
@@ -31,7 +34,7 @@ func TestReports(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	r := read[api.ReportDocument](b, "/runs/second/report?against=first")
+	r := read[exports.ReportDocument](b, "/runs/second/report?against=first")
 	if !r.Complete || r.Done != 2 || r.Failed != 1 || r.Errors.Items != 1 || r.Errors.Groups[0].Code != "=BAD" {
 		t.Errorf("the report is %+v", r)
 	}
@@ -47,7 +50,7 @@ func TestReports(t *testing.T) {
 		counts[report.ChangeStillFailing] != 1 {
 		t.Errorf("the changes are %v", counts)
 	}
-	if plain := read[api.ReportDocument](b, "/runs/second/report?digests=false"); plain.Digests != nil {
+	if plain := read[exports.ReportDocument](b, "/runs/second/report?digests=false"); plain.Digests != nil {
 		t.Errorf("digests that nobody asked for: %+v", plain.Digests)
 	}
 
@@ -73,7 +76,7 @@ func TestErrorGroups(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.finish(b.start("name=first").Run)
-	found := read[api.ErrorGroups](b, "/runs/first/errors")
+	found := read[runs.ErrorGroups](b, "/runs/first/errors")
 	if found.Items != 1 || len(found.Groups) != 1 || len(found.Groups[0].ID) != 8 || found.Groups[0].Shape != "no\tgood" {
 		t.Errorf("the groups are %+v", found)
 	}
@@ -85,7 +88,7 @@ func TestAudit(t *testing.T) {
 	began := time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)
 	first, second := b.start("name=first"), b.start("name=second")
 	for _, name := range []string{"first", "second"} {
-		b.ask(http.MethodPost, api.Prefix+"/runs/"+name+"/cancel", nil, api.ActorHeader, "ann")
+		b.ask(http.MethodPost, api.Prefix+"/runs/"+name+"/cancel", nil, kernel.ActorHeader, "ann")
 	}
 	page := read[inspect.AuditPage](b, "/audit?limit=3")
 	if len(page.Entries) != 3 || page.Next == 0 || page.Entries[0].Action != "cancel" || page.Entries[0].Actor != "ann" ||

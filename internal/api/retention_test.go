@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/admin"
+	"github.com/tranchehq/tranche/internal/api/changes"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -48,13 +50,13 @@ func TestRetention(t *testing.T) {
 	b.longAgo(old)
 	b.finish(b.start("name=new").Run)
 
-	var list api.RetentionList
+	var list admin.RetentionList
 	b.retain(http.MethodGet, "/retention", "", 200, &list)
 	if len(list.Kinds) != len(retention.Kinds()) || list.Kinds[0].Age != "" || list.Kinds[1].Age != "90d" ||
 		!list.Kinds[0].KeepAll || list.Kinds[1].KeepAll {
 		t.Errorf("%+v", list.Kinds)
 	}
-	var set api.RetentionKind
+	var set admin.RetentionKind
 	b.retain(http.MethodPut, "/retention/runs", `{"age":"1h","max_bytes":1073741824}`, 200, &set)
 	if set.Age != "1h0m0s" || set.MaxBytes != 1<<30 || set.MaxCount != 0 || set.KeepAll || set.ChangedBy == "" {
 		t.Errorf("%+v", set)
@@ -75,7 +77,7 @@ func TestRetention(t *testing.T) {
 		t.Errorf("what was refused has changed the limits: %+v", k)
 	}
 	b.retain(http.MethodPut, "/retention/sessions", `{"keep_all":true}`, 200, nil)
-	list = api.RetentionList{}
+	list = admin.RetentionList{}
 	b.retain(http.MethodGet, "/retention", "", 200, &list)
 	if k := list.Kinds[5]; k.Kind != retention.RetainSessions || k.Age != "" || !k.KeepAll {
 		t.Errorf("%+v", k)
@@ -84,7 +86,7 @@ func TestRetention(t *testing.T) {
 	if !strings.Contains(text, "quarantine") {
 		t.Errorf("a kind that there is none of: %s", text)
 	}
-	var due api.RetentionDue
+	var due admin.RetentionDue
 	b.retain(http.MethodPost, "/retention/run", `{"dry_run":true}`, 200, &due)
 	if due.Kinds[0].Count != 1 || !due.DryRun || due.Kinds[2].Count != 0 {
 		t.Errorf("%+v", due)
@@ -130,7 +132,7 @@ func TestDeletionOfARun(t *testing.T) {
 		t.Errorf("one that has just ended: %s", text)
 	}
 	b.longAgo(run)
-	var gone api.RunDeleted
+	var gone changes.RunDeleted
 	b.retain(http.MethodPost, path, `{"dry_run":true}`, 200, &gone)
 	if !gone.DryRun || gone.Run != run || gone.Name != "old" || gone.Items != 3 {
 		t.Errorf("%+v", gone)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/runs"
 )
 
 // The list of runs is searched and filtered, and whatever is looked for means itself.
@@ -18,13 +20,13 @@ func TestRunsAreFound(t *testing.T) {
 	first := b.start("name=Year+End&source=bank.csv")
 	b.start("name=" + url.QueryEscape(`100%_done\'"<b>`))
 	if code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=other&name=Ünder", strings.NewReader(three),
-		api.ActorHeader, "ann"); code != 201 {
+		kernel.ActorHeader, "ann"); code != 201 {
 		t.Fatalf("%s", text)
 	}
 	found := func(query string) (names []string, next string) {
 		t.Helper()
 		code, text := b.ask(http.MethodGet, api.Prefix+"/runs?"+query, nil)
-		var list api.RunList
+		var list runs.RunList
 		if err := json.Unmarshal(text, &list); err != nil || code != 200 {
 			t.Fatalf("%s: %d %s", query, code, text)
 		}

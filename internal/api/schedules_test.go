@@ -18,8 +18,10 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/schedules"
 	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/internal/schedules"
+	scheduling "github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -35,7 +37,7 @@ const nightly = "cron: 30 2 * * *\nzone: Europe/Berlin\nplan: year-end\nparams: 
 func (b *bench) schedule(path, text string) (int, string) {
 	b.Helper()
 	code, body := b.ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type", "application/yaml",
-		api.ActorHeader, "ann")
+		kernel.ActorHeader, "ann")
 	return code, string(body)
 }
 
@@ -52,20 +54,20 @@ func TestTheWayOfASchedule(t *testing.T) {
 	if _, text = b.schedule("/schedules?name=night", nightly); !strings.Contains(text, `"unchanged":true`) {
 		t.Errorf("the same again: %s", text)
 	}
-	var times api.ScheduleTimes
+	var times schedules.ScheduleTimes
 	b.read("/schedules/night/next?count=3", &times)
 	if len(times.Times) != 3 || !strings.Contains(times.Times[0].Local, " 02:30 ") ||
 		!times.Times[0].Due.After(times.Now) {
 		t.Errorf("next are %+v", times)
 	}
-	var preview api.ScheduleTimes
+	var preview schedules.ScheduleTimes
 	if _, text = b.schedule("/schedules/preview?count=2", nightly); json.Unmarshal([]byte(text), &preview) != nil ||
 		len(preview.Times) != 2 || !preview.Times[0].Due.Equal(times.Times[0].Due) {
 		t.Errorf("preview: %s", text)
 	}
 	b.schedule("/schedules/night/run-now", "")
 	b.schedule("/schedules/night/pause", "")
-	var list api.ScheduleList
+	var list schedules.ScheduleList
 	b.read("/schedules", &list)
 	if len(list.Schedules) != 1 {
 		t.Fatalf("the list is %+v", list)
@@ -74,7 +76,7 @@ func TestTheWayOfASchedule(t *testing.T) {
 		s.Last == nil || s.Last.Kind != schedule.FireNow || s.Last.AskedBy != "ann" {
 		t.Errorf("the schedule is %+v, last %+v", s, s.Last)
 	}
-	var fires api.FireList
+	var fires schedules.FireList
 	b.read("/schedules/night/fires?state=due", &fires)
 	if len(fires.Fires) != 1 || fires.Fires[0].State != schedule.FireWaiting {
 		t.Errorf("fires are %+v", fires)
@@ -131,7 +133,7 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 			t.Errorf("%q: %d %s; want 422 %q", text, code, answer, want)
 		}
 	}
-	var list api.ScheduleList
+	var list schedules.ScheduleList
 	if b.read("/schedules", &list); len(list.Schedules) != 0 {
 		t.Errorf("a mistake is on record: %+v", list)
 	}
@@ -149,10 +151,10 @@ type clockwork struct {
 	stop   func()
 }
 
-func (c *clockwork) StartFire(ctx context.Context, job schedules.Job) (schedules.Started, error) {
-	return c.server.StartFire(ctx, job)
+func (c *clockwork) StartFire(ctx context.Context, job scheduling.Job) (scheduling.Started, error) {
+	return c.server.Starter().StartFire(ctx, job)
 }
-func (c *clockwork) Permanent(err error) bool { return c.server.Permanent(err) }
+func (c *clockwork) Permanent(err error) bool { return c.server.Starter().Permanent(err) }
 func (c *clockwork) WakeDuty(name string)     { c.node.Load().WakeDuty(name) }
 func (c *clockwork) Pause(ctx context.Context, in control.Control) (control.Controlled, error) {
 	return c.node.Load().Pause(ctx, in)
@@ -162,11 +164,11 @@ func (c *clockwork) Cancel(ctx context.Context, in control.Control) (control.Can
 	return c.node.Load().Cancel(ctx, in)
 }
 
-func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *schedules.Files) *clockwork {
+func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *scheduling.Files) *clockwork {
 	t.Helper()
 	c := &clockwork{}
 	log := zaptest.NewLogger(t)
-	duty, err := schedules.New(store, c, c, schedules.Config{Log: log})
+	duty, err := scheduling.New(store, c, c, scheduling.Config{Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +181,7 @@ func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *
 	}
 	c.node.Store(node)
 	c.server, err = api.New(store, node, nc, api.Config{Version: "test", Schedules: api.Schedules{
-		Files: files, Wake: func() { node.WakeDuty(schedules.DutyName) },
+		Files: files, Wake: func() { node.WakeDuty(scheduling.DutyName) },
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -209,7 +211,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(three), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	files, err := schedules.OpenFiles(dir)
+	files, err := scheduling.OpenFiles(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +237,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), past); err != nil {
 		t.Fatal(err)
 	}
-	first.node.Load().WakeDuty(schedules.DutyName)
+	first.node.Load().WakeDuty(scheduling.DutyName)
 	look := func() (ended, ahead int) {
 		t.Helper()
 		err := pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM batchrun WHERE state = 'completed'),
@@ -261,7 +263,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 		return ended >= 6 && ahead == 0
 	})
 
-	var fires api.FireList
+	var fires schedules.FireList
 	b.read("/schedules/often/fires?state=started", &fires)
 	runs := map[workqueue.RunID]bool{}
 	for _, f := range fires.Fires {

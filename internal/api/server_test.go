@@ -21,6 +21,9 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/runs"
+	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
@@ -37,18 +40,18 @@ import (
 )
 
 type (
-	starts     = start.Store
-	redos      = redo.Store
-	controls   = control.Store
-	collectors = collector.Store
+	startStore     = start.Store
+	redoStore      = redo.Store
+	controlStore   = control.Store
+	collectorStore = collector.Store
 )
 
 // storeEngine is a node that only writes: nothing is sent to services.
 type storeEngine struct {
-	starts
-	redos
-	controls
-	collectors
+	startStore
+	redoStore
+	controlStore
+	collectorStore
 	db      *database.DB
 	session workqueue.SessionID
 	ready   chan struct{} // closed
@@ -105,8 +108,9 @@ func setup(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine := storeEngine{starts: start.New(store), redos: redo.New(store), controls: control.New(store),
-		collectors: collector.New(store), db: store, session: session, ready: make(chan struct{}), asked: new(atomic.Int32)}
+	engine := storeEngine{startStore: start.New(store), redoStore: redo.New(store), controlStore: control.New(store),
+		collectorStore: collector.New(store), db: store, session: session, ready: make(chan struct{}),
+		asked: new(atomic.Int32)}
 	close(engine.ready)
 	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
 		Version: "test", Alerts: tellers(t),
@@ -182,10 +186,10 @@ func (b *bench) refused(status int, detail, method, path string, body io.Reader,
 	return p
 }
 
-func (b *bench) start(query string) api.Started {
+func (b *bench) start(query string) starts.Started {
 	b.Helper()
 	code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&"+query, strings.NewReader(three))
-	var out api.Started
+	var out starts.Started
 	if err := json.Unmarshal(text, &out); err != nil || code > 201 {
 		b.Fatalf("start: %d %s", code, text)
 	}
@@ -232,12 +236,12 @@ func TestTheWayOfARun(t *testing.T) {
 	b.finish(started.Run)
 
 	_, text := b.ask(http.MethodGet, api.Prefix+"/runs/first", nil)
-	var run api.RunDocument
+	var run runs.RunDocument
 	if err := json.Unmarshal(text, &run); err != nil {
 		t.Fatal(err)
 	}
 	if run.State != "completed" || run.Done != 2 || run.Failed != 1 || run.Params["year"] != "2026" ||
-		run.CreatedBy != api.Anonymous || run.Steps[0].Settings.Chunk != 2 {
+		run.CreatedBy != kernel.Anonymous || run.Steps[0].Settings.Chunk != 2 {
 		t.Errorf("the run is %s", text)
 	}
 	_, text = b.ask(http.MethodGet, api.Prefix+"/runs/last/export?format=csv", nil)
@@ -263,7 +267,7 @@ func TestTheWayOfARun(t *testing.T) {
 		t.Errorf("item: %s", text)
 	}
 	code, text := b.ask(http.MethodPost, api.Prefix+"/runs/last/rerun", strings.NewReader(`{"failed":true,"chunk":1}`),
-		"Content-Type", "application/json", api.ActorHeader, "ann")
+		"Content-Type", "application/json", kernel.ActorHeader, "ann")
 	if code != http.StatusOK || !strings.Contains(string(text), `"generation":2`) {
 		t.Errorf("rerun: %s", text)
 	}
@@ -368,8 +372,9 @@ func TestMistakesAreNamed(t *testing.T) {
 	again(422, "choose one", `{"failed":true,"keys":["2"]}`)
 	again(409, "nothing to re-run", `{"failed":true}`)
 	again(404, "no item with key", `{"keys":["nobody"]}`)
-	again(404, `no item with key "a", "b\"", "c", "d", "e" and 1 more; see tranche run show`,
-		`{"keys":["a","b\"","c","d","e","f"]}`)
+	again(404, `no item with key "a", "b\"", "c0", "c1"`, `{"keys":["a","b\"","c0","c1"]}`)
+	again(404, `"c8" and 1 more; see tranche run show`,
+		`{"keys":["a","b\"","c`+strings.Join(strings.Fields("0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18"), `","c`)+`"]}`)
 }
 
 // A large input with a mistake at its start is answered, not reset.
@@ -505,7 +510,7 @@ func TestListsArePaged(t *testing.T) {
 	var got []string
 	for next := ""; ; {
 		_, text := b.ask(http.MethodGet, api.Prefix+"/runs?limit=2&before="+next, nil)
-		var list api.RunList
+		var list runs.RunList
 		if err := json.Unmarshal(text, &list); err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 func TestUploadsOnDiskAreBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	opened := b.open(`{"endpoint":"echo","name":"open"}`)
+	opened := b.Open(`{"endpoint":"echo","name":"open"}`)
 	items := "id\n" + strings.Repeat(strings.Repeat("x", 99)+"\n", 40_000)
 	b.server.LetSpool(2 << 20)
 	path := "/runs/" + opened.Run.String() + "/items"
@@ -32,7 +32,7 @@ func TestUploadsOnDiskAreBounded(t *testing.T) {
 func TestOneUserHasHalfOfTheDisk(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	path := api.Prefix + "/runs/" + b.open(`{"endpoint":"echo","name":"open"}`).Run.String() + "/items"
+	path := api.Prefix + "/runs/" + b.Open(`{"endpoint":"echo","name":"open"}`).Run.String() + "/items"
 	b.locked()
 	b.server.LetSpool(4 << 20)
 	as := []string{"Authorization", "Bearer " + b.token("ann", access.Operator, 0).secret, "Content-Type", "text/csv"}

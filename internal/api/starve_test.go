@@ -138,7 +138,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.over(node, nc, api.Config{Access: gate})
+	b.Over(node, nc, api.Config{Access: gate})
 	admin := []string{"Authorization", "Bearer " + b.token("ann", access.Admin, 0).secret, "Idempotency-Key", "once"}
 	viewer := b.token("vic", access.Viewer, 0)
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
@@ -18,7 +18,7 @@ func TestStreamSettings(t *testing.T) {
 	if _, err := streams.New(b.store).StreamSettings(t.Context(), streams.StreamValues{}); err != nil {
 		t.Fatal(err)
 	}
-	var s api.Streams
+	var s admin.Streams
 	b.retain(http.MethodGet, "/streams", "", 200, &s)
 	if !s.Auto || s.Replicas != 1 || s.WorkBytes != stream.DefaultWorkMaxBytes || s.Applied || s.Unknown != "" ||
 		len(s.Streams) != 6 || s.Bytes != 4496293888 {

@@ -12,13 +12,14 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 )
 
 // tracked asks the tracker service and reads what it answers.
 func (b *bench) tracked(method, path, body string, status int, into any) {
 	b.Helper()
 	code, text := b.ask(method, api.Prefix+"/trackers"+path, strings.NewReader(body), "Content-Type", "application/json",
-		api.ActorHeader, "ann")
+		kernel.ActorHeader, "ann")
 	if code != status {
 		b.Fatalf("%s %s: %d %s; want %d", method, path, code, text, status)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -102,7 +103,7 @@ func setupFar(t *testing.T) *far {
 		t.Fatal(err)
 	}
 	f.node, f.nc = node, nc
-	f.over(node, nc, api.Config{})
+	f.Over(node, nc, api.Config{})
 	return f
 }
 
@@ -128,7 +129,7 @@ func (f *far) run(header ...string) time.Duration {
 	select {
 	case m := <-f.completed:
 		took := time.Since(began)
-		var started api.Started
+		var started starts.Started
 		if err := json.Unmarshal(text, &started); err != nil || !strings.Contains(string(m.Data), started.Run.String()) {
 			f.Fatalf("the event %s is not of run %s", m.Data, text)
 		}
@@ -183,7 +184,7 @@ func TestARunTakesFewRoundTrips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.over(f.node, f.nc, api.Config{Access: gate})
+	f.Over(f.node, f.nc, api.Config{Access: gate})
 	f.forget = gate.Forget // nobody has asked for a while
 	secret := f.token("ann", access.Operator, 0).secret
 	if n := f.trips("Authorization", "Bearer "+secret); n > maxTrips+1 {

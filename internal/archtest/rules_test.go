@@ -105,7 +105,7 @@ func rules() map[string]rule {
 		},
 		// It writes the description of the API, and the client that is generated from it.
 		"internal/clientgen": {
-			own:   []string{"internal/api", "gather", "workqueue", "workqueue/collector"},
+			own:   []string{"internal/api/...", "gather", "workqueue", "workqueue/collector"},
 			tests: append([]string{"orchestrator/client"}, servers...),
 		},
 		// It decides, and knows nothing of where what it is told comes from.
@@ -182,17 +182,6 @@ func rules() map[string]rule {
 			own:   []string{"workqueue", "workqueue/inspect", "bitfield"},
 			tests: append([]string{"bitfield/...", "workqueue/..."}, servers...),
 		},
-		"internal/api/...": {
-			own: append([]string{
-				"internal/health", "internal/live", "orchestrator", "gather", "endpoints/wire", "endpoints/stream",
-				"internal/access", "internal/intake",
-				"internal/connections", "gather/strictyaml", "gather/itemschema", "gather/collector", "internal/producers",
-				"internal/trackers", "endpoints/fanout", "internal/api/...", "internal/schedules", "orchestrator/schedule",
-				"internal/alerts",
-			}, store...),
-			tests: append([]string{"gather/fetch/httpfetch", "endpoints"}, servers...),
-		},
-
 		"internal/access": {own: []string{"workqueue", "workqueue/database", "workqueue/identity"}, tests: servers},
 		// Who may say what on NATS, as data.
 		"internal/access/natsaccess": {own: []string{"endpoints/wire"}, tests: append(sdk, servers...)},
@@ -238,6 +227,7 @@ func rules() map[string]rule {
 	}
 	maps.Copy(all, rooms(servers))
 	maps.Copy(all, commands(servers, store))
+	maps.Copy(all, api(servers, store))
 	return all
 }
 
@@ -246,7 +236,7 @@ func rules() map[string]rule {
 func commands(servers, store []string) map[string]rule {
 	const shared = "internal/cli"
 	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
-		"internal/intake", "internal/api", "workqueue/..."}
+		"internal/intake", "internal/api/...", "workqueue/..."}
 	all := map[string]rule{shared: {own: own, tests: servers}}
 	for _, noun := range []string{"runs", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts"} {
 		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield",
@@ -256,6 +246,39 @@ func commands(servers, store []string) map[string]rule {
 	}
 	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "internal/conformance",
 		"endpoints/wire", "internal/datadir", "internal/embedded"}, own, store), tests: servers}
+	return all
+}
+
+// api are the rules of the HTTP API: the kernel, which knows no room; a room for each noun, which may need the kernel and
+// those that stand above it here; and the server, which makes all of them and is made by nobody below.
+func api(servers, store []string) map[string]rule {
+	const root = "internal/api"
+	own := append([]string{
+		"internal/health", "internal/live", "orchestrator", "gather", "endpoints/wire", "endpoints/stream",
+		"internal/access", "internal/intake", "internal/connections", "gather/strictyaml", "gather/itemschema",
+		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "internal/schedules",
+		"orchestrator/schedule", "internal/alerts",
+	}, store...)
+	tests := append([]string{"gather/fetch/httpfetch", "endpoints", root + "/..."}, servers...)
+	all := map[string]rule{
+		root:             {own: append([]string{root + "/..."}, own...), tests: tests},
+		root + "/kernel": {own: own, tests: tests},
+	}
+	for _, room := range []struct{ name, needs string }{
+		{"admin", ""}, {"alerts", ""}, {"endpoints", ""}, {"plans", ""}, {"trackers", ""},
+		{"collectors", "endpoints"},
+		{"runs", "endpoints plans"},
+		{"starts", "endpoints plans runs"},
+		{"changes", "endpoints runs starts"},
+		{"exports", "changes runs"},
+		{"schedules", "starts"},
+	} {
+		r := rule{own: append([]string{root + "/kernel"}, own...), tests: tests}
+		for need := range strings.FieldsSeq(room.needs) {
+			r.own = append(r.own, root+"/"+need)
+		}
+		all[root+"/"+room.name] = r
+	}
 	return all
 }
 

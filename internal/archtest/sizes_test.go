@@ -27,26 +27,36 @@ const (
 	typeMethods = 60
 )
 
+// Limits of a room of the API.
+const (
+	apiFiles   = 25
+	apiLines   = 3500
+	apiMethods = 45
+)
+
 // largeTypes are those that are larger, with how many methods they may have. They may only shrink: what is new has a
 // type of its own, by what it is about.
 func largeTypes() map[string]int {
-	return map[string]int{"internal/api.Server": 229, "orchestrator.Node": 185}
+	return map[string]int{"orchestrator.Node": 185}
 }
 
 func TestRoomsStaySmall(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
-	rooms := 0
+	rooms, api := 0, 0
 	for pkg, s := range sizes(t, root) {
-		if strings.HasPrefix(pkg, "workqueue") {
+		switch {
+		case strings.HasPrefix(pkg, "workqueue"):
 			rooms++
+		case strings.HasPrefix(pkg, "internal/api"):
+			api++
 		}
 		for _, problem := range tooLarge(pkg, s) {
 			t.Error(problem)
 		}
 	}
-	if rooms < 20 {
-		t.Errorf("only %d rooms were found; the scan looks in the wrong place", rooms)
+	if rooms < 20 || api < 10 {
+		t.Errorf("only %d and %d rooms were found; the scan looks in the wrong place", rooms, api)
 	}
 }
 
@@ -57,6 +67,13 @@ func TestALargeRoomIsFound(t *testing.T) {
 		"61 methods": {methods: map[string]int{"Store": 61}},
 	} {
 		if got := strings.Join(tooLarge("workqueue/redo", s), "\n"); !strings.Contains(got, name) {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+	for name, s := range map[string]size{
+		"26 files": {files: 26}, "3501 lines": {lines: 3501}, "46 methods": {methods: map[string]int{"Server": 46}},
+	} {
+		if got := strings.Join(tooLarge("internal/api", s), "\n"); !strings.Contains(got, name) {
 			t.Errorf("%s: got %q", name, got)
 		}
 	}
@@ -78,10 +95,26 @@ func tooLarge(pkg string, s size) (problems []string) {
 			}
 		}
 	}
+	inAPI := strings.HasPrefix(pkg, "internal/api")
+	if inAPI {
+		for _, limit := range []struct {
+			has, most int
+			of        string
+		}{{s.files, apiFiles, "files"}, {s.lines, apiLines, "lines"}} {
+			if limit.has > limit.most {
+				problems = append(problems, fmt.Sprintf("%s has %d %s, more than %d: give the operations on one noun a package "+
+					"in internal/api, by the names that internal/cli and docs/api.md have; what all rooms need is internal/api/kernel's",
+					pkg, limit.has, limit.of, limit.most))
+			}
+		}
+	}
 	for name, methods := range s.methods {
 		most, known := largeTypes()[pkg+"."+name]
 		if !known {
 			most = typeMethods
+		}
+		if inAPI {
+			most = apiMethods
 		}
 		if methods > most {
 			problems = append(problems,

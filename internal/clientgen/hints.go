@@ -11,7 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/changes"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
@@ -106,7 +106,7 @@ func (h *hinter) goType(t reflect.Type, schema object) string {
 		return "[]byte"
 	case reflect.TypeFor[workqueue.Duration](), reflect.TypeFor[collector.Span]():
 		return "Duration"
-	case reflect.TypeFor[workqueue.Adaptive](), reflect.TypeFor[api.Sizing]():
+	case reflect.TypeFor[workqueue.Adaptive](), reflect.TypeFor[changes.Sizing]():
 		return "Sizing"
 	}
 	switch t.Kind() {

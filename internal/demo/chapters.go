@@ -22,23 +22,23 @@ const (
 	fiftyFile = "fifty.txt"
 )
 
-// copyItems are the items: the first accounts want paper.
-const copyItems = `COPY (SELECT id AS account, CASE WHEN id <= %d THEN 'pdf' ELSE 'json' END AS form FROM account ` +
-	`ORDER BY id) TO STDOUT CSV HEADER`
+const copyItems = `COPY (SELECT id AS account, CASE WHEN id = ANY ('{%s}') THEN '%s' WHEN id <= %d THEN 'pdf' ` +
+	`ELSE 'json' END AS form FROM account ORDER BY id) TO STDOUT CSV HEADER`
 
 // runAll runs all accounts and shows which failed.
 func (d *demo) runAll(ctx context.Context) error {
 	d.story.chapter(fmt.Sprintf("One run over all accounts: %s PDFs, the others as JSON", grouped(int64(d.config.PDFs))))
-	copyOut := fmt.Sprintf(copyItems, d.config.PDFs)
-	args := []string{planName, "--items", "-", "--key", "account", "--name", runName, "--wait"}
-	d.story.command("psql "+bankdata.Accounts+" -c \"COPY (SELECT id AS account, CASE WHEN id <= "+
-		fmt.Sprint(d.config.PDFs)+" …) …\" |", "tranche run start "+strings.Join(args, " "))
-	psql, err := d.bank.Program(ctx, bankdata.Accounts, "psql", "-X", "-q", "-c", copyOut)
+	args := []string{
+		planName, "--items", "-", "--key", "account", "--name", runName, "--wait", "--on-hold", "exit",
+	}
+	d.story.command("psql "+bankdata.Accounts+" -c 'COPY (SELECT id AS account, CASE … AS form FROM account) …' |",
+		"tranche run start "+strings.Join(args, " "))
+	psql, err := d.bank.Program(ctx, bankdata.Accounts, "psql", "-X", "-q", "-c", d.copyItems())
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := d.shell.piped(ctx, psql, exitFailed, append([]string{"run", "start"}, args...)...); err != nil {
+	if err := d.shell.piped(ctx, psql, exitHeld, append([]string{"run", "start"}, args...)...); err != nil {
 		return err
 	}
 	d.story.fact("from the bank's first row to the last statement", time.Since(began), d.config.Accounts)
@@ -86,7 +86,7 @@ func (d *demo) rerunFailed(ctx context.Context) error {
 	return d.redo(ctx, accounts, map[string]int64{
 		bankdata.Accounts: 1, bankdata.Transactions: 1, bankdata.Branches: 1, bankdata.Statements: 3,
 	}, func() error {
-		return d.shell.typed(ctx, exitOK, "run", "rerun", "last", "--failed", "--wait")
+		return d.shell.typed(ctx, exitHeld, "run", "rerun", "last", "--failed", "--wait", "--on-hold", "exit")
 	})
 }
 
@@ -107,8 +107,8 @@ func (d *demo) redoFifty(ctx context.Context) error {
 	}
 	d.story.say("A movement of each loses its amount. Their parts are nulled out, and nobody else's:")
 	err = d.redo(ctx, accounts, map[string]int64{bankdata.Transactions: fifty}, func() error {
-		return d.shell.typed(ctx, exitFailed, "run", "reset", "last", "--step", yearend.StepTransactions, "--keys", fiftyFile,
-			"--wait")
+		return d.shell.typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions, "--keys", fiftyFile,
+			"--wait", "--on-hold", "exit")
 	})
 	if err != nil {
 		return err
@@ -123,8 +123,8 @@ func (d *demo) redoFifty(ctx context.Context) error {
 	}
 	want := map[string]int64{bankdata.Transactions: fifty, bankdata.Statements: fifty}
 	err = d.redo(ctx, accounts, want, func() error {
-		return d.shell.typed(ctx, exitOK, "run", "reset", "last", "--step", yearend.StepTransactions,
-			"--code", bank.CodeBrokenMovement, "--wait")
+		return d.shell.typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions,
+			"--code", bank.CodeBrokenMovement, "--wait", "--on-hold", "exit")
 	})
 	if err != nil {
 		return err
@@ -164,6 +164,7 @@ func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64
 	for _, l := range []struct{ database, left string }{
 		{bankdata.Accounts, "accounts asked for"}, {bankdata.Transactions, "movements asked for"},
 		{bankdata.Branches, "branches asked for"}, {bankdata.Statements, "statements composed"},
+		{bankdata.Mail, "statements sent"},
 	} {
 		asked := since[l.database]
 		c := check{left: l.left, got: asked.Times, want: want[l.database], right: "wanted"}
@@ -182,12 +183,12 @@ func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64
 // prove exports the statements, reads the file back and compares them with the bank.
 func (d *demo) prove(ctx context.Context) error {
 	d.story.chapter("The proof: the exported statements, PDFs too, against the bank's own sums")
-	err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--dir", pdfsDir, "--name", "{key}.pdf",
-		"--keys", fiftyFile)
+	err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--dir", pdfsDir,
+		"--name", "{key}.pdf", "--keys", fiftyFile)
 	if err != nil {
 		return err
 	}
-	if err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--out", statementsFile); err != nil {
+	if err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--out", statementsFile); err != nil {
 		return err
 	}
 	file := d.dir.file(statementsFile)
@@ -199,7 +200,7 @@ func (d *demo) prove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	proof, err := prove(books, d.config.PDFs, file)
+	proof, err := prove(books, d.pdfs(), file)
 	if err != nil {
 		return err
 	}

@@ -48,7 +48,8 @@ func Run(ctx context.Context, config Config) (err error) {
 		err = errors.Join(err, d.stop(ctx))
 	}()
 	for _, chapter := range []func(context.Context) error{
-		d.open, d.makeBank, d.startProcesses, d.applyPlan, d.runAll, d.rerunFailed, d.redoFifty, d.prove, d.end,
+		d.open, d.makeBank, d.startProcesses, d.applyPlan, d.refuseFile, d.runAll, d.correctForms, d.rerunFailed,
+		d.redoFifty, d.send, d.prove, d.end,
 	} {
 		if err := chapter(ctx); err != nil {
 			return err

@@ -14,6 +14,8 @@ import (
 
 const (
 	planName        = "statements"
+	stepStatement   = "statement"
+	stepSend        = "send"
 	planFile        = "statements.yaml"
 	connectionsFile = "connections.yaml"
 	tokenFile       = "branch.token"
@@ -21,6 +23,11 @@ const (
 
 // planText is the plan that the person sees. The names of steps are those that the function knows.
 const planText = `name: {{.Plan}}
+items:
+  schema:
+    type: object
+    required: [account, form]
+    properties: {account: {type: string, pattern: "^[0-9]+$"}, form: {type: string}}
 steps:
 - {name: {{.StepAccounts}}, endpoint: {{.Accounts}}}
 - {name: {{.StepTransactions}}, request: {{.Transactions}}}
@@ -30,9 +37,13 @@ steps:
     url: "{{.Branches}}/customers/{key}/branch"
     headers: {Authorization: "Bearer {secret.branch-token}"}
     concurrency: 16
-- name: statement
+- name: {{.StepStatement}}
   needs: [{{.StepAccounts}}, {{.StepTransactions}}, {{.StepBranches}}]
   local: {{.Function}}
+- name: {{.StepSend}}
+  needs: [{{.StepStatement}}]
+  barrier: approve
+  endpoint: {{.Mail}}
 `
 
 // connectionsText says what plans may reach: the address is private, and the secret is for nobody else.
@@ -44,8 +55,9 @@ http:
 
 // placed is what differs from one demo to the next in these files.
 type placed struct {
-	Plan, Accounts, Transactions                 string // the plan's name, and the endpoints
+	Plan, Accounts, Transactions, Mail           string // the plan's name, and the endpoints
 	StepAccounts, StepTransactions, StepBranches string
+	StepStatement, StepSend                      string
 	Function                                     string
 	Branches, Address                            string // URL, and the same without the scheme
 	Token                                        string // file
@@ -55,7 +67,7 @@ func place(branches string) placed {
 	return placed{
 		Plan: planName, Accounts: bank.AccountsEndpoint, Transactions: bank.TransactionsEndpoint,
 		StepAccounts: yearend.StepAccounts, StepTransactions: yearend.StepTransactions,
-		StepBranches: yearend.StepBranches, Function: yearend.Function,
+		Mail: bank.MailEndpoint, StepBranches: yearend.StepBranches, StepStatement: stepStatement, StepSend: stepSend, Function: yearend.Function,
 		Branches: branches, Address: strings.TrimPrefix(branches, "http://"), Token: serversDir + "/" + tokenFile,
 	}
 }

@@ -64,6 +64,8 @@ func RunService(ctx context.Context, config ServiceConfig) error {
 		return bank.ServeAccounts(ctx, nc, db, config.Log)
 	case bankdata.Transactions:
 		return bank.ServeTransactions(ctx, nc, db, config.Log)
+	case bankdata.Mail:
+		return bank.ServeMail(ctx, nc, db, stepStatement, config.Log)
 	case bankdata.Statements:
 		return yearend.RunNode(ctx, yearend.NodeConfig{
 			Database: os.Getenv(databaseVariable), NATS: nc, Ledger: bank.NewLedger(db), Log: config.Log,

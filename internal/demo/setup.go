@@ -14,7 +14,7 @@ import (
 
 // makeBank fills the databases, and damages three accounts.
 func (d *demo) makeBank(ctx context.Context) (err error) {
-	d.story.chapter("A bank of three services, with a database each")
+	d.story.chapter("A bank of four services, with a database each")
 	began := time.Now()
 	d.story.command("pgbench " + strings.Join(d.bank.PgbenchArgs(), " ") + " " + bankdata.Accounts)
 	if err := d.story.during(func() error { return d.bank.MakeAccounts(ctx) }); err != nil {
@@ -55,6 +55,7 @@ func (d *demo) startProcesses(ctx context.Context) error {
 	for _, service := range []struct{ database, endpoint, how string }{
 		{bankdata.Accounts, bank.AccountsEndpoint, "answers chunks over JetStream"},
 		{bankdata.Transactions, bank.TransactionsEndpoint, "answers chunks over core NATS"},
+		{bankdata.Mail, bank.MailEndpoint, "posts what was composed"},
 	} {
 		if err := d.startEndpoint(ctx, service.database, service.endpoint, service.how); err != nil {
 			return err
@@ -161,7 +162,7 @@ func (d *demo) startComposer(ctx context.Context) error {
 
 // applyPlan shows the plan and puts it on record.
 func (d *demo) applyPlan(ctx context.Context) error {
-	d.story.chapter("The plan: gather from three services, then compose")
+	d.story.chapter("The plan: gather from three services, compose, and post what somebody has approved")
 	if err := d.story.file(d.dir.file(planFile)); err != nil {
 		return err
 	}

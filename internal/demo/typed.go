@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,8 +19,10 @@ const stopGrace = 5 * time.Second
 
 // Exit codes of tranche that the demo expects.
 const (
-	exitOK     = 0
-	exitFailed = 3 // the run has failed items
+	exitOK      = 0
+	exitRefused = 1 // the input is refused
+	exitFailed  = 3 // the run has failed items
+	exitHeld    = 4 // the run waits for somebody
 )
 
 // shell runs commands of tranche in the demo's directory, as the person would type them.
@@ -46,10 +49,21 @@ func gently(cmd *exec.Cmd) {
 
 // typed shows a command and runs it, with the person's terminal as its own. It must end with the exit code.
 func (sh *shell) typed(ctx context.Context, exit int, args ...string) error {
-	sh.story.command("tranche " + strings.Join(args, " "))
+	sh.story.command("tranche " + quoted(args))
 	cmd := sh.command(ctx, args...)
 	cmd.Stdout, cmd.Stderr = sh.out, sh.err
 	return expect(ctx, exit, "tranche "+strings.Join(args[:min(2, len(args))], " "), cmd.Run())
+}
+
+// quoted is how arguments are typed.
+func quoted(args []string) string {
+	typed := slices.Clone(args)
+	for i, arg := range typed {
+		if strings.ContainsAny(arg, " {") {
+			typed[i] = "'" + arg + "'"
+		}
+	}
+	return strings.Join(typed, " ")
 }
 
 // expect makes an error of what exec returned, unless it is the exit code.

@@ -88,7 +88,7 @@ func TestSlowInstance(t *testing.T) {
 	if few == 0 || few > many/5 {
 		t.Errorf("the slow instance got %d chunks, the others %d", few, many)
 	}
-	cut := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'cut'`, run)
+	cut := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'ready'`, run)
 	if few+many != cut || w.extra(run) != 0 {
 		t.Errorf("%d chunks were executed of %d; %d slices were made anew", few+many, cut, w.extra(run))
 	}

@@ -272,7 +272,7 @@ func (w *world) wantFired(ledger *Ledger, f Fault) {
 // extra is how many slices a run has had beyond those that its items were cut into.
 func (w *world) extra(run workqueue.RunID) int {
 	w.Helper()
-	return w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause <> 'cut'`, run)
+	return w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause <> 'ready'`, run)
 }
 
 // perPoison is how many slices more one poison item may cost in chunks of n: two for each halving, and its attempts.

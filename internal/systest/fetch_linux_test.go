@@ -120,7 +120,7 @@ func TestNodeThatFetchesIsKilledAnywhere(t *testing.T) {
 				if point != fault.ClaimBefore && point != fault.RecordCommitted && again == 0 {
 					t.Error("nothing of the dead node's came again")
 				}
-				other := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('cut', 'session') OR failures > 0`)
+				other := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('ready', 'session') OR failures > 0`)
 				if other != 0 {
 					t.Errorf("%d slices were made for another cause", other)
 				}

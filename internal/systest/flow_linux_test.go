@@ -178,7 +178,7 @@ func TestFlowWhoseServicesAreKilled(t *testing.T) {
 	}
 	extra := w.wantSound(run)
 	t.Logf("%d extra executions", extra)
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'cut'`); n != 0 {
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'ready'`); n != 0 {
 		t.Errorf("%d slices were made anew; want the same messages delivered again", n)
 	}
 }
@@ -246,7 +246,7 @@ func TestFlowWhoseServicesAreToldToEnd(t *testing.T) {
 	if extra := w.wantSound(run); extra != 0 {
 		t.Errorf("%d items were executed twice", extra)
 	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'cut'`); n != 0 {
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'ready'`); n != 0 {
 		t.Errorf("%d slices were made anew", n)
 	}
 }

@@ -55,7 +55,7 @@ func TestNodeThatGathersIsKilledAnywhere(t *testing.T) {
 			if n := w.number(`SELECT count(*) FROM work_part WHERE run_id = $1`, run); n != 4*w.items {
 				t.Errorf("%d parts; want one of each item and step", n)
 			}
-			if n := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('cut', 'session') OR failures > 0`); n != 0 {
+			if n := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('ready', 'session') OR failures > 0`); n != 0 {
 				t.Errorf("%d slices were made for another cause", n)
 			}
 		})

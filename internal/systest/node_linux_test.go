@@ -42,7 +42,7 @@ func TestNodeIsKilledAnywhere(t *testing.T) {
 			if reissues && again == 0 {
 				t.Error("nothing of the dead node's came again")
 			}
-			if other := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('cut', 'session')`); other != 0 {
+			if other := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('ready', 'session')`); other != 0 {
 				t.Errorf("%d slices were made for another cause", other)
 			}
 			if extra > again*chunk {
@@ -117,7 +117,7 @@ func TestNodeIsToldToEnd(t *testing.T) {
 	if extra := w.wantSound(run); extra != 0 {
 		t.Errorf("%d items were executed twice", extra)
 	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('cut', 'handback')`); n != 0 {
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause NOT IN ('ready', 'handback')`); n != 0 {
 		t.Errorf("%d slices were made for another cause", n)
 	}
 }
@@ -145,7 +145,7 @@ func TestServiceIsKilledInMidChunk(t *testing.T) {
 	if extra < 50 || extra > 50+chunk || len(again) == 0 || len(again) > 2 {
 		t.Errorf("%d executions too many, of slices %v; want the half chunk again", extra, again)
 	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'cut'`); n != 0 {
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'ready'`); n != 0 {
 		t.Errorf("%d slices were made anew; want the same request delivered again", n)
 	}
 }

@@ -1070,7 +1070,7 @@ type Controlled struct {
 	// Left of all runs, those that could not change
 	Left []LeftRun `json:"left"`
 
-	// Items paused: out at services; approved: let go; cancelled: without an outcome
+	// Items paused: out at services; approved: let go; cancelled, or resumed after it: without outcome
 	Items int64 `json:"items"`
 
 	// Slices paused: requests that are out; cancelled: requests called back
@@ -3317,7 +3317,7 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -3876,7 +3876,7 @@ type RunDocument struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -4191,7 +4191,7 @@ type RunSummary struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate, once the canary passed
+	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -7335,4 +7335,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of d5cddc11e947fc3b16fca8fd5c27d79c, is 07a15d46deb80346a0ebe04b8b3113a3503e720ff028f6e55d187b175cf57c4e.
+// Of ae041d0daf306241a6b3f226fe989bbd, is cf745860350b9fe493aa5d990991e4df70a340594bf17ef016c87ef76532c172.

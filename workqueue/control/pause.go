@@ -22,12 +22,12 @@ type Control struct {
 
 // Controlled is what came of it.
 type Controlled struct {
-	Runs   []workqueue.RunID // that changed
-	Left   []Refusal         // of all runs, those that could not change; a single run is refused by an error
+	Runs []workqueue.RunID // that changed
+	Left []Refusal         // of all runs, those that could not change; a single run is refused by an error
 	// Items are, of Pause: out at services; of Approve: released; of Cancel: without an outcome; of Resume, of a run that
 	// was cancelled: likewise.
-	Items int64
-	Slices int64             // of Pause: requests out
+	Items  int64
+	Slices int64 // of Pause: requests out
 }
 
 // Refusal is a run that an operation on all runs left as it is.

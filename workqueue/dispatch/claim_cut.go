@@ -110,7 +110,7 @@ func (c *claim) cut(blocks []readyBlock, n int) []workqueue.Slice {
 				break
 			}
 			taken = taken.Or(mask)
-			cuts = append(cuts, c.newSlice(b.block, mask, workqueue.CauseCut))
+			cuts = append(cuts, c.newSlice(b.block, mask, workqueue.CauseReady))
 			c.spend(mask.Count())
 		}
 		if taken.Empty() {

@@ -35,7 +35,7 @@ SELECT run_id, count(*) FROM run_event WHERE kind = 'completed' GROUP BY run_id,
 // when it was shut are made all the same, and wait.
 const doctorGates = `
 SELECT st.run_id, st.step, count(*) FROM run_step st JOIN work_slice s USING (run_id, step)
-WHERE st.approval IS NOT NULL AND s.cause IN ('cut', 'probe')
+WHERE st.approval IS NOT NULL AND s.cause IN ('ready', 'probe')
   AND s.created_at > coalesce(st.gate_shut_at, '-infinity')
   AND (st.approved_at IS NULL OR s.created_at < st.approved_at)
 GROUP BY st.run_id, st.step`

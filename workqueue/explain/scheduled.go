@@ -90,7 +90,7 @@ func (f *facts) pausing(st *stepFacts, s *sliceFacts, g *MissingGroup) {
 
 // postponed reports whether the slices wait because their requests could not be published.
 func (s *sliceFacts) postponed() bool {
-	return s.unsent != "" || s.cause == workqueue.CauseCut
+	return s.unsent != "" || s.cause == workqueue.CauseReady
 }
 
 // why says why slices are to be sent again.

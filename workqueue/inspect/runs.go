@@ -35,7 +35,7 @@ type RunSummary struct {
 	StepCount  int                  `json:"step_count"`
 	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
 	Rate       float64              `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
-	ETASeconds *float64             `json:"eta_seconds,omitempty" doc:"to the end at this rate, once the canary passed"`
+	ETASeconds *float64             `json:"eta_seconds,omitempty" doc:"to the end at this rate, once the canary passed; none while a step waits for an approval"`
 	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is under way, which tells no time left"`
 	Approval   []string             `json:"approval,omitempty" doc:"steps that wait for somebody to approve them"`
 	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
@@ -261,10 +261,10 @@ func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 }
 
 // goes sets the rate and the time to go. A generation younger than the window is measured over its own age. What a
-// sample does says little of how fast all others will go.
+// sample does says little of how fast all others will go, and nobody knows when somebody approves a step.
 func (r *RunSummary) goes(answered int64, seconds, left float64, whole bool) {
 	r.Rate = float64(answered) / ratedOver(seconds)
-	if r.Rate > 0 && whole {
+	if r.Rate > 0 && whole && len(r.Approval) == 0 {
 		eta := left / r.Rate
 		r.ETASeconds = &eta
 	}

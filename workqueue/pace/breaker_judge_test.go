@@ -112,7 +112,7 @@ func TestSpared(t *testing.T) {
 		probes int
 		want   bool
 	}{
-		"a chunk":                        {Blame{}, workqueue.CauseCut, 0, true},
+		"a chunk":                        {Blame{}, workqueue.CauseReady, 0, true},
 		"a known culprit":                {Blame{proven: true, Lone: 1}, workqueue.CauseFailure, 0, false},
 		"the first probe of an item":     {Blame{}, workqueue.CauseProbe, 100, true},
 		"an early probe":                 {Blame{Lone: 1}, workqueue.CauseProbe, PatientProbes - 1, true},

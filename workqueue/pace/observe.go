@@ -101,7 +101,7 @@ const pacedStep = `
 const endedSlices = `
 WITH ended AS MATERIALIZED (
     SELECT s.endpoint, s.run_id, s.step, s.id, coalesce(s.error_code, '') AS code, bit_count(s.mask) AS items, s.took,
-           CASE WHEN s.cause = 'cut' THEN extract(epoch FROM s.ended_at - s.created_at) END AS stay,
+           CASE WHEN s.cause = 'ready' THEN extract(epoch FROM s.ended_at - s.created_at) END AS stay,
            s.block * 8192 + position(B'1' IN s.mask) - 1 AS first, s.block * 8192 + 8191 AS last
     FROM work_slice s
     WHERE s.endpoint = ANY($1) AND s.ended_at > $2 AND s.ended_at <= $3

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
@@ -93,7 +93,7 @@ func (s *storedTokens) CreateToken(
 	ctx context.Context, set client.TokenSettings, _ ...client.CallOption,
 ) (none client.CreatedToken, err error) {
 	secret := access.NewSecret()
-	life, err := (&api.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
+	life, err := (&admin.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
 	if err != nil {
 		return none, err
 	}
@@ -103,7 +103,7 @@ func (s *storedTokens) CreateToken(
 	if err != nil {
 		return none, err
 	}
-	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret})
+	return asSent[client.CreatedToken](s.term, admin.CreatedToken{TokenView: made, Secret: secret})
 }
 
 func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (none client.TokenList, err error) {
@@ -111,7 +111,7 @@ func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (
 	if err != nil {
 		return none, err
 	}
-	return asSent[client.TokenList](s.term, api.TokenList{Tokens: all})
+	return asSent[client.TokenList](s.term, admin.TokenList{Tokens: all})
 }
 
 func (s *storedTokens) RevokeToken(
@@ -133,11 +133,11 @@ type tokenCreate struct {
 
 // Validate is called by kong.
 func (t *tokenCreate) Validate() error {
-	if err := api.CheckTokenName(t.Name); err != nil { // it names the field
+	if err := admin.CheckTokenName(t.Name); err != nil { // it names the field
 		return err
 	}
 	if t.ExpiresIn != 0 {
-		return api.CheckTokenLife(t.ExpiresIn)
+		return admin.CheckTokenLife(t.ExpiresIn)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -14,7 +15,7 @@ import (
 
 type runExport struct {
 	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	Format  string   `enum:"ndjson,csv,parquet,xlsx" default:"ndjson" help:"ndjson, csv, parquet or xlsx." placeholder:"FORMAT"`
+	Format  string   `enum:",ndjson,csv,parquet,xlsx" default:"" help:"ndjson, csv, parquet or xlsx. Default: by the end of the name in --out, else ndjson." placeholder:"FORMAT"`
 	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
 	State   []string `enum:"done,failed,missing" help:"Only items in this state; may stand more than once." placeholder:"STATE"`
 	With    []string `enum:"payload" help:"payload: what items carry, too." placeholder:"WHAT"`
@@ -33,6 +34,9 @@ type runExport struct {
 
 // Validate is called by kong.
 func (r *runExport) Validate() error {
+	if r.Format == "" {
+		r.Format = formatOf(r.Out)
+	}
 	switch {
 	case r.Dir == "" && r.Resume:
 		return errors.New("--resume goes with --dir")
@@ -48,6 +52,15 @@ func (r *runExport) Validate() error {
 	}
 	_, err := newFileNames(r.Name)
 	return err
+}
+
+// formatOf is the format of a file by its name.
+func formatOf(name string) string {
+	switch end := strings.ToLower(filepath.Ext(name)); end {
+	case ".csv", ".parquet", ".xlsx":
+		return end[1:]
+	}
+	return "ndjson"
 }
 
 // Run exports. A file appears under its name only when it is whole.

@@ -66,7 +66,8 @@ func (r *runList) Run(ctx context.Context, term *cli.Console) error {
 		if name == "" {
 			name = "(" + run.Plan + ")"
 		}
-		t.Row(cli.ShortID(run.ID), cli.Inert(name), run.State+openText(run.Open), cli.Count(run.Items),
+		t.Row(cli.ShortID(run.ID), cli.Inert(name), run.State+openText(run.Open)+approvalText(run.Approval),
+			cli.Count(run.Items),
 			cli.Count(run.Done), cli.Count(run.Failed), percent(run.Progress), cli.Moment(run.CreatedAt))
 		if run.Stands != nil {
 			stand = append(stand, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(run.ID), cli.Inert(run.Stands.Text),
@@ -93,6 +94,14 @@ func openText(open *client.OpenView) string {
 	default:
 		return " (open)"
 	}
+}
+
+// approvalText marks a run that waits for somebody.
+func approvalText(steps []string) string {
+	if len(steps) == 0 {
+		return ""
+	}
+	return " (to be approved)"
 }
 
 type runShow struct {

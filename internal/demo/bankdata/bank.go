@@ -12,16 +12,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The databases. Each service has its own; Statements has the ledger of those who compose.
+// The databases. Each service has its own; Statements has the ledger of those who compose,
+// Mail that of those who post.
 const (
 	Accounts     = "accounts"
 	Transactions = "transactions"
 	Branches     = "branches"
 	Statements   = "statements"
+	Mail         = "mail"
 )
 
 // Databases are all of them.
-func Databases() []string { return []string{Accounts, Transactions, Branches, Statements} }
+func Databases() []string { return []string{Accounts, Transactions, Branches, Statements, Mail} }
 
 // Config says where a bank is.
 type Config struct {

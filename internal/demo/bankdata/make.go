@@ -44,6 +44,7 @@ func (b *Bank) MakeYear(ctx context.Context) (movements int64, err error) {
 	group.Go(func() error { return b.fill(ctx2, Transactions, createMovements) })
 	group.Go(func() error { return b.fill(ctx2, Branches, createBranches) })
 	group.Go(func() error { return b.fill(ctx2, Statements, "") })
+	group.Go(func() error { return b.fill(ctx2, Mail, "") })
 	if err := group.Wait(); err != nil {
 		return 0, err
 	}

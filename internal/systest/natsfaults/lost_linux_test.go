@@ -93,7 +93,7 @@ func (w *world) wantLost(run workqueue.RunID, since time.Time) {
 	if causes["lost"] == 0 {
 		w.Error("nothing was issued again because it was lost")
 	}
-	if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause NOT IN ('cut', 'lost')`, run); n != 0 {
+	if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause NOT IN ('ready', 'lost')`, run); n != 0 {
 		w.Errorf("%d slices were made for another reason", n)
 	}
 	if n := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND failures > 0`, run); n != 0 {

@@ -18,7 +18,7 @@ func TestSucceedKeepsEveryItem(t *testing.T) {
 		workqueue.CauseDeadline, workqueue.CauseSession, workqueue.CauseHandBack, workqueue.CauseStreams,
 		workqueue.CauseExhausted, workqueue.CauseUnreadable, workqueue.CauseBreaker, workqueue.CauseThrottled,
 		workqueue.CauseSilence}
-	origins := slices.Concat(causes, []workqueue.Cause{workqueue.CauseCut, workqueue.CauseBisect, workqueue.CauseProbe})
+	origins := slices.Concat(causes, []workqueue.Cause{workqueue.CauseReady, workqueue.CauseBisect, workqueue.CauseProbe})
 	rapid.Check(t, func(t *rapid.T) {
 		p := Policy{MaxAttempts: rapid.IntRange(1, 5).Draw(t, "max attempts"), Backoff: time.Millisecond}
 		members := rapid.SliceOfNDistinct(rapid.IntRange(0, bitfield.Size-1), 1, 50, rapid.ID).Draw(t, "members")
@@ -77,7 +77,7 @@ func isolate(t interface{ Fatalf(string, ...any) }, p Policy, size int, poison b
 		Successor
 		origin workqueue.Cause
 	}
-	queue := []issued{{Successor{Mask: bitfield.Full(size), Attempt: 1}, workqueue.CauseCut}}
+	queue := []issued{{Successor{Mask: bitfield.Full(size), Attempt: 1}, workqueue.CauseReady}}
 	for len(queue) > 0 {
 		s := queue[0]
 		queue = queue[1:]
@@ -167,7 +167,7 @@ func TestSilenceCostsNobodyAnAttempt(t *testing.T) {
 	t.Parallel()
 	for _, attempts := range []int{1, 3} {
 		p := Policy{MaxAttempts: attempts}
-		queue := []Successor{{Mask: bitfield.Full(500), Attempt: 1, Cause: workqueue.CauseCut}}
+		queue := []Successor{{Mask: bitfield.Full(500), Attempt: 1, Cause: workqueue.CauseReady}}
 		whole, alone := 0, 0
 		for len(queue) > 0 {
 			s := queue[0]

@@ -1,6 +1,6 @@
 // Why a slice was made, in words; as package workqueue says it.
 export const causes = {
-  cut: "first request",
+  ready: "first request",
   retry: "the service asked to try again",
   unanswered: "left out of the last reply",
   failure: "its request failed as a whole",

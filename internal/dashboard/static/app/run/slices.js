@@ -72,7 +72,7 @@ function cells(run, onShow) {
         at=${s.handed_at ?? s.sent_at ?? s.created_at} />` },
     { key: "until", title: "Until", align: "right", render: (s) => html`<${Until} slice=${s} />` },
     { key: "attempt", title: "Attempt", align: "right", render: (s) => html`<span
-        class="num">${s.attempt}</span>${s.cause && s.cause !== "first" && s.cause !== "cut" &&
+        class="num">${s.attempt}</span>${s.cause && s.cause !== "ready" &&
       html` <span class="muted"><${Text} max=${60}>${causes[s.cause] ?? String(s.cause).replaceAll("_", " ")}<//></span>`}` },
   ].filter(Boolean);
 }

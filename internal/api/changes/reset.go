@@ -1,0 +1,141 @@
+package changes
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
+)
+
+// ResetSettings says of which items the part of a step is taken back, by one of All, Keys, Codes, Groups and
+// Ranges, and how. Beside Codes and Groups, Ranges narrow them; evidence narrows all, and may stand alone. As JSON it
+// takes 16 MiB at most.
+type ResetSettings struct {
+	Step  string   `json:"step,omitempty" maxLength:"64" doc:"the step; may be absent where there is only one"`
+	All   bool     `json:"all,omitempty" doc:"all items"`
+	Keys  []string `json:"keys,omitempty" maxItems:"100000" nullable:"false" doc:"these items"`
+	Codes []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
+
+	Groups []string `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
+
+	Ranges OrdinalRanges `json:"ranges,omitempty"`
+	Evidence
+
+	Cascade bool   `json:"cascade,omitempty" doc:"redo the steps after in any case, not only where a part changes"`
+	DryRun  bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Reason  string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+}
+
+// Reset is a reset that was done, or would be.
+type Reset struct {
+	Run        workqueue.RunID      `json:"run"`
+	Step       string               `json:"step"`
+	DryRun     bool                 `json:"dry_run" doc:"nothing was changed"`
+	Cascade    bool                 `json:"cascade"`
+	Items      int64                `json:"items"`
+	Blocks     int                  `json:"blocks"`
+	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
+	Generation workqueue.Generation `json:"generation"`
+	Steps      []redo.StepReset     `json:"steps" doc:"the one that was reset, and those after it"`
+	Notes      []string             `json:"notes" doc:"what was selected and left as it is, and why"`
+	Paused     string               `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+	Warnings   []string             `json:"warnings"`
+}
+
+func (s *Routes) registerReset(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "reset", Method: http.MethodPost, Path: "/runs/{run}/reset",
+		Summary:     "Take the parts of a step back, to be made again",
+		Description: "The body is 16 MiB at most; more keys go in several requests.",
+	}), s.reset)
+	// Only described, as that of a re-run.
+	described := api.OpenAPI().Paths["/runs/{run}/reset"].Post
+	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
+		Schema: kernel.SchemaOf[ResetSettings](api),
+	}}}
+}
+
+func (s *Routes) reset(ctx context.Context, in *rerunInput) (Reset, error) {
+	set, err := readReset(in.body)
+	if err != nil {
+		return Reset{}, err
+	}
+	err = chooseItems("all, keys, codes, groups and ranges", set.given(), len(set.Ranges) > 0,
+		len(set.Keys) > 0 || set.All, len(set.Codes) > 0, len(set.Groups) > 0)
+	if err := cmp.Or(err, s.MayChange(in.Name)); err != nil {
+		return Reset{}, err
+	}
+	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
+	if err != nil {
+		return Reset{}, err
+	}
+	done, err := s.engine.Reset(ctx, redo.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
+		Cascade: set.Cascade, DryRun: set.DryRun,
+		Select: redo.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes, Groups: set.Groups,
+			Ranges: set.Ranges.ranges(), Evidence: set.evidence()}})
+	if err != nil {
+		return Reset{}, kernel.Seen(err, "tranche run show "+id.String())
+	}
+	out := Reset{Run: id, Step: done.Step, DryRun: set.DryRun, Cascade: set.Cascade, Items: done.Items,
+		Blocks: done.Blocks, Examples: done.Examples, Generation: done.Generation, Steps: done.Steps,
+		Notes:  append([]string{}, done.Notes...),
+		Paused: pausedText(done.Hold, done.HoldDetail), Warnings: []string{}}
+	if view, err := inspect.New(s.Store).Run(ctx, id); err == nil { // it is done either way; the warnings are extra
+		out.Warnings = s.runs.Warnings(ctx, view)
+	}
+	return out, nil
+}
+
+// resetReader reads ResetSettings.
+type resetReader struct {
+	bodyReader
+
+	set ResetSettings
+}
+
+// readReset reads the body of a reset.
+func readReset(body io.Reader) (ResetSettings, error) {
+	r := &resetReader{bodyReader: bodyReader{again: "reset the items",
+		example: `{"step":"accounts","keys":["K-1"]}`}}
+	err := r.readBody(body, r.member)
+	return r.set, err
+}
+
+func (r *resetReader) member(name string) (err error) {
+	switch name {
+	case "all":
+		r.set.All, err = r.boolean(name)
+	case "cascade":
+		r.set.Cascade, err = r.boolean(name)
+	case "dry_run":
+		r.set.DryRun, err = r.boolean(name)
+	case "keys":
+		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
+	case "codes":
+		r.set.Codes, err = r.codes(name)
+	case "groups":
+		r.set.Groups, err = r.codes(name)
+	case "ranges":
+		r.set.Ranges, err = r.ranges(name)
+	case "step":
+		r.set.Step, err = r.text(name, maxStepName)
+	case "reason":
+		r.set.Reason, err = r.text(name, kernel.MaxReasonBytes)
+	default:
+		if known, err := r.evidence(name, &r.set.Evidence); known {
+			return err
+		}
+		err = kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, groups, ranges, "+
+			evidenceMembers+", cascade, dry_run and reason", kernel.Cut(name, kernel.MaxEchoed)))
+	}
+	return err
+}

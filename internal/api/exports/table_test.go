@@ -1,0 +1,106 @@
+package exports
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/xuri/excelize/v2"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+func flatTable() *exportTable {
+	return &exportTable{flat: true, columns: flatColumns([]string{"name", "result.n", "balance"}, []string{"n"})}
+}
+
+func flatItems() []*inspect.ExportedItem {
+	return []*inspect.ExportedItem{
+		{Key: "+49", State: workqueue.OutcomeDone, Payload: []byte(`{"name":"=Ann","result.n":[1, 2],"balance":12.50}`),
+			Result: []byte(`{"n":"x"}`)},
+		{Ordinal: 1, Key: "b", State: workqueue.OutcomeFailed, ErrorCode: "NO", ErrorMessage: "none",
+			Payload: []byte(`{"name":null,"balance":"7"}`)},
+		{Ordinal: 2, Key: "c", State: workqueue.OutcomeDone, Payload: []byte(`{}`), Result: []byte(`[1]`)},
+	}
+}
+
+// A flat table has a column for each field, whatever it is called.
+func TestFlatExport(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		format func(*bufio.Writer) exportWriter
+		want   string
+	}{
+		"csv": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, flatTable(), false) },
+			"tranche.key,name,result.n,balance,tranche.state,tranche.error_code,tranche.error_message,tranche.accepted," +
+				"result.n_,tranche.result\n" +
+				"+49,'=Ann,\"[1,2]\",12.50,done,,,,x,\nb,,,7,failed,NO,none,,,\nc,,,,done,,,,,[1]\n"},
+		"ndjson": {func(w *bufio.Writer) exportWriter { return newObjectExport(w, flatTable()) },
+			`{"tranche.key":"+49","name":"=Ann","result.n":[1, 2],"balance":12.50,"tranche.state":"done","result.n_":"x"}
+{"tranche.key":"b","balance":"7","tranche.state":"failed","tranche.error_code":"NO","tranche.error_message":"none"}
+{"tranche.key":"c","tranche.state":"done","tranche.result":[1]}
+`},
+	} {
+		if got := string(exportItems(t, flatItems(), c.format)); got != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want)
+		}
+	}
+	file := exportItems(t, flatItems(), func(w *bufio.Writer) exportWriter { return newParquetTable(w, flatTable()) })
+	rows, err := parquet.Read[struct {
+		Key     string  `parquet:"tranche.key,optional"`
+		Balance *string `parquet:"balance,optional"`
+		N       *string `parquet:"result.n_,optional"`
+	}](bytes.NewReader(file), int64(len(file)))
+	if err != nil || len(rows) != 3 || rows[0].Key != "+49" || *rows[0].Balance != "12.50" || *rows[0].N != "x" ||
+		rows[2].Balance != nil {
+		t.Errorf("%+v, %v", rows, err)
+	}
+}
+
+// A field that came after the columns were chosen is not left out without a word.
+func TestFieldsThatComeLater(t *testing.T) {
+	t.Parallel()
+	table := flatTable()
+	table.payload = map[string]bool{"name": true}
+	out := newCSVExport(bufio.NewWriter(io.Discard), table, false)
+	if err := out.line(flatItems()[0]); err == nil || !strings.Contains(err.Error(), "export again") {
+		t.Errorf("got %v", err)
+	}
+	if err := table.choose([]string{"balance", "nope"}); err == nil || !strings.Contains(err.Error(), `"nope"`) {
+		t.Errorf("got %v", err)
+	}
+	if err := table.choose([]string{"balance", "tranche.key"}); err != nil || len(table.names()) != 2 {
+		t.Errorf("got %v, %v", table.names(), err)
+	}
+}
+
+// A workbook has texts and numbers, and no formula.
+func TestExportToXLSX(t *testing.T) {
+	t.Parallel()
+	items := append(flatItems(), &inspect.ExportedItem{Key: "long", State: workqueue.OutcomeDone,
+		Payload: []byte(`{"name":"` + strings.Repeat("x", 40_000) + `","balance":12345678901234567890}`)})
+	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
+		out, err := newXLSXExport(w, flatTable(), t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	})
+	book, err := excelize.OpenReader(bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = book.Close() }()
+	rows, err := book.GetRows(xlsxSheet)
+	if err != nil || len(rows) != 5 || rows[1][0] != "+49" || rows[1][1] != "=Ann" || rows[1][3] != "12.5" ||
+		!strings.Contains(rows[4][1], "40000 characters") || rows[4][3] != "12345678901234567890" {
+		t.Errorf("%.200q, %v", rows, err)
+	}
+	if formula, err := book.GetCellFormula(xlsxSheet, "B2"); err != nil || formula != "" {
+		t.Errorf("there is a formula: %q, %v", formula, err)
+	}
+}

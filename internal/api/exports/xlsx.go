@@ -1,0 +1,84 @@
+package exports
+
+import (
+	"bufio"
+	"errors"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/xuri/excelize/v2"
+
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+const (
+	xlsxSheet = "items"
+	xlsxRows  = 1<<20 - 1 // beside the heading
+)
+
+// xlsxExport writes a workbook with one sheet. Cells are texts and numbers, never formulas. What is written so far is
+// in a file.
+type xlsxExport struct {
+	out   *bufio.Writer
+	table *exportTable
+	file  *excelize.File
+	sheet *excelize.StreamWriter
+	row   int
+}
+
+func newXLSXExport(out *bufio.Writer, table *exportTable, dir string) (*xlsxExport, error) {
+	file := excelize.NewFile(excelize.Options{TmpDir: dir})
+	if err := file.SetSheetName("Sheet1", xlsxSheet); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	sheet, err := file.NewStreamWriter(xlsxSheet)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	e := &xlsxExport{out: out, table: table, file: file, sheet: sheet}
+	heading := make([]any, len(table.columns))
+	for i, name := range table.names() {
+		heading[i] = name
+	}
+	if err := e.write(heading); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return e, nil
+}
+
+func (e *xlsxExport) write(cells []any) error {
+	e.row++
+	return e.sheet.SetRow("A"+strconv.Itoa(e.row), cells)
+}
+
+func (e *xlsxExport) line(item *inspect.ExportedItem) error {
+	row, err := e.table.row(item)
+	if err != nil {
+		return err
+	}
+	cells := make([]any, len(e.table.columns))
+	for i, column := range e.table.columns {
+		cell := column.cell(row)
+		switch n, err := strconv.ParseFloat(string(cell.raw), 64); {
+		case !cell.here:
+		case cell.isNumber() && err == nil && len(cell.raw) <= intake.XLSXDigits:
+			cells[i] = n
+		case utf8.RuneCountInString(cell.text) > intake.XLSXCell:
+			cells[i] = intake.XLSXTooLong(utf8.RuneCountInString(cell.text))
+		default:
+			cells[i] = cell.text
+		}
+	}
+	return e.write(cells)
+}
+
+func (e *xlsxExport) finish() error {
+	if err := e.sheet.Flush(); err != nil {
+		return err
+	}
+	return e.file.Write(e.out)
+}
+
+// Close removes the file that was written to.
+func (e *xlsxExport) Close() error { return e.file.Close() }

@@ -1,0 +1,80 @@
+package kernel
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/access"
+)
+
+// PROOF: who may do what, 2.
+// What does not say which role it needs is closed, to everybody and also where nobody has to log in: an operation, and
+// a route that is none.
+func TestARouteWithoutARoleIsClosed(t *testing.T) {
+	t.Parallel()
+	mux := NewRouteMux()
+	v1 := humago.NewWithPrefix(mux, Prefix, huma.DefaultConfig("a test", "1"))
+	s := &Kernel{Log: zap.NewNop(), mux: mux, heavy: access.NewSlots(1, 1), broad: access.NewSlots(1, 1)}
+	touched := false
+	touch := func() { touched = true }
+	for _, op := range []huma.Operation{
+		{OperationID: "new", Method: http.MethodGet, Path: "/new"},
+		{OperationID: "new-too", Method: http.MethodPost, Path: "/new", Metadata: map[string]any{MetaRole: "admin"}},
+		ByOperator(huma.Operation{OperationID: "hidden", Method: http.MethodPost, Path: "/hidden", Hidden: true}),
+	} {
+		Register(s, v1, op, func(context.Context, *struct{}) (string, error) { touch(); return "", nil })
+	}
+	mux.HandleFunc("GET /debug", func(http.ResponseWriter, *http.Request) { touch() })
+	mux.Assign(v1.OpenAPI())
+	for _, asked := range []string{
+		"GET /api/v1/new", "POST /api/v1/new", "POST /api/v1/hidden", "GET /debug", "HEAD /debug",
+	} {
+		method, path, _ := strings.Cut(asked, " ")
+		answer := httptest.NewRecorder()
+		s.authorised(answer, httptest.NewRequest(method, path, nil))
+		if answer.Code != http.StatusForbidden || touched {
+			t.Errorf("%s: %d %s; want 403", asked, answer.Code, answer.Body)
+		}
+	}
+}
+
+func TestTooManyHeavyRequestsAreSentAway(t *testing.T) {
+	t.Parallel()
+	mux := NewRouteMux()
+	begun, end := make(chan struct{}), make(chan struct{})
+	mux.HandleFunc("GET /heavy", func(http.ResponseWriter, *http.Request) { begun <- struct{}{}; <-end })
+	mux.routes = map[string]Route{"GET /heavy": {Pattern: "GET /heavy", Role: access.Viewer, heavy: true}}
+	s := &Kernel{Log: zap.NewNop(), mux: mux, heavy: access.NewSlots(2, 2)}
+	ask := func() *httptest.ResponseRecorder {
+		answer := httptest.NewRecorder()
+		s.authorised(answer, httptest.NewRequest(http.MethodGet, "/heavy", nil))
+		return answer
+	}
+	done := make(chan int, 2)
+	for range 2 {
+		go func() { done <- ask().Code }()
+		<-begun
+	}
+	answer := ask()
+	if answer.Code != http.StatusTooManyRequests || answer.Header().Get("Retry-After") == "" ||
+		!strings.Contains(answer.Body.String(), "2 requests") {
+		t.Errorf("the third is answered %d %s", answer.Code, answer.Body)
+	}
+	close(end)
+	for range 2 {
+		if code := <-done; code != http.StatusOK {
+			t.Errorf("one of the first two is answered %d", code)
+		}
+	}
+	go func() { <-begun }()
+	if answer := ask(); answer.Code != http.StatusOK {
+		t.Errorf("after the others have ended: %d %s", answer.Code, answer.Body)
+	}
+}

@@ -1,0 +1,226 @@
+package kernel
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/request"
+)
+
+// Headers of requests that may be sent again.
+const (
+	IdempotencyHeader = "Idempotency-Key"
+	ReplayedHeader    = "Idempotency-Replayed"
+)
+
+const (
+	maxRequestKey   = 200
+	maxKeptAnswer   = 64 << 10
+	underWayRetry   = "1"             // seconds
+	keepPatience    = 5 * time.Second // for PostgreSQL to take an answer that is to be kept
+	locationHeader  = "Location"
+	truncatedHeader = "Tranche-Not-Kept" // of an answer whose body was not kept; never sent
+)
+
+// underWay is the requests of this server that have named a key.
+type underWay struct {
+	mu   sync.Mutex
+	keys map[workqueue.RequestKey]bool
+}
+
+func (u *underWay) Enter(key workqueue.RequestKey) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.keys == nil {
+		u.keys = map[workqueue.RequestKey]bool{}
+	}
+	if u.keys[key] {
+		return false
+	}
+	u.keys[key] = true
+	return true
+}
+
+func (u *underWay) leave(key workqueue.RequestKey) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.keys, key)
+}
+
+// idempotent lets requests that name a key have their effect once: the answer of the first is given to all that are the
+// same. Only what was done is kept; a request that was refused may be sent again, with the same key.
+// An answer that holds a secret is not kept: the key is not looked at.
+func (s *Kernel) idempotent(next http.Handler, w http.ResponseWriter, r *http.Request, unstored bool) {
+	keys := r.Header.Values(IdempotencyHeader)
+	if len(keys) == 0 || unstored || r.Method == http.MethodGet || r.Method == http.MethodHead {
+		next.ServeHTTP(w, r)
+		return
+	}
+	user := r.Header.Get(ActorHeader)
+	if user == "" {
+		user = Anonymous
+	}
+	if err := checkRequestKey(keys, user); err != nil {
+		SendProblem(w, s.Problem(r.Context(), err))
+		return
+	}
+	key := workqueue.RequestKey{User: user, Key: keys[0]}
+	if !s.underWay.Enter(key) {
+		refuseUnderWay(w)
+		return
+	}
+	defer s.underWay.leave(key)
+	s.once(next, w, r, key)
+}
+
+func checkRequestKey(keys []string, user string) error {
+	if len(keys) > 1 {
+		return BadInput("the header " + IdempotencyHeader + " stands more than once; send one")
+	}
+	odd := func(c rune) bool { return c < '!' || c > '~' }
+	if key := keys[0]; key == "" || len(key) > maxRequestKey || strings.ContainsFunc(key, odd) {
+		return BadInput(fmt.Sprintf("the header %s must have 1 to %d characters, of ASCII and without spaces, like a UUID",
+			IdempotencyHeader, maxRequestKey))
+	}
+	return CheckText("header "+ActorHeader, user, MaxActorBytes)
+}
+
+func refuseUnderWay(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", underWayRetry)
+	WriteProblem(w, http.StatusConflict, "a request with this "+IdempotencyHeader+
+		" is under way; ask again with the same key for its answer")
+}
+
+// once carries a request out, or gives the answer of an earlier one that was the same.
+func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
+	body := newPrintedBody(r)
+	claim, known, err := request.New(s.Store).ClaimRequest(r.Context(), key, r.Method+" "+Cut(r.URL.Path, maxDetail),
+		body.head,
+		s.Node.Session())
+	switch {
+	case err != nil:
+		SendProblem(w, s.Problem(r.Context(), err))
+		return
+	case known != nil:
+		s.repeat(w, r, body, known)
+		return
+	}
+	kept := &keptWriter{to: w}
+	ended := false
+	defer func() { // after a panic, too: net/http's way to break an answer off
+		s.settleRequest(r.Context(), claim, body, kept, ended)
+		if ended {
+			kept.send()
+		}
+	}()
+	carried := r.WithContext(request.WithClaim(r.Context(), claim))
+	carried.Body = body
+	next.ServeHTTP(kept, carried)
+	ended = true
+}
+
+// settleRequest keeps the answer of what was done, before it is sent: who has it may repeat the request at once.
+func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClaim, body *printedBody, kept *keptWriter,
+	ended bool,
+) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepPatience)
+	defer cancel()
+	var err error
+	if ended && kept.status() < http.StatusMultipleChoices {
+		err = request.New(s.Store).AnswerRequest(ctx, claim, kept.answer(), body.fingerprint())
+	} else {
+		err = request.New(s.Store).DropRequest(ctx, claim)
+	}
+	if err != nil { // what was done says so itself, in its transaction
+		s.Log.Warn("keep what a request was answered", zap.Error(err))
+	}
+}
+
+// repeat answers a request whose key was used before.
+func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *request.KeptRequest) {
+	operation := r.Method + " " + Cut(r.URL.Path, maxDetail)
+	same := known.Operation == operation
+	if same {
+		var err error
+		if same, err = body.matches(known.Fingerprint); err != nil {
+			SendProblem(w, s.Problem(r.Context(), BadInput("the body breaks off before its end; send it again")))
+			return
+		}
+	}
+	switch {
+	case !same:
+		WriteProblem(w, http.StatusUnprocessableEntity, fmt.Sprintf("the %s was used at %s for another request (%s); use a "+
+			"new key for each request", IdempotencyHeader, known.At.UTC().Format(time.RFC3339),
+			Cut(known.Operation, MaxEchoed)))
+	case known.Answer != nil && known.Answer.Headers[truncatedHeader] == "":
+		replay(w, known.Answer)
+	case known.Answer == nil && known.CarriedOut == nil:
+		refuseUnderWay(w)
+	default:
+		s.tellCarriedOut(w, r, known)
+	}
+}
+
+func replay(w http.ResponseWriter, answer *request.Answer) {
+	for name, value := range answer.Headers {
+		w.Header().Set(name, value)
+	}
+	if answer.ContentType != "" {
+		w.Header().Set("Content-Type", answer.ContentType)
+	}
+	w.Header().Set(ReplayedHeader, "true")
+	w.WriteHeader(answer.Status)
+	_, _ = w.Write(answer.Body) //nolint:gosec // what was answered once, in its type; the caller is gone when this fails
+}
+
+// tellCarriedOut answers a request that was carried out and whose answer is lost: the node died in between. Of a start,
+// the run says all that the answer would have said.
+func (s *Kernel) tellCarriedOut(w http.ResponseWriter, r *http.Request, known *request.KeptRequest) {
+	what := "its effects are in: tranche audit"
+	if done := known.CarriedOut; done != nil {
+		if done.Action == "start" && done.Run != nil {
+			s.answerStarted(w, r, *done.Run)
+			return
+		}
+		what = "it did: " + done.Action
+		switch {
+		case done.Run != nil:
+			what += ", of run " + done.Run.String() + "; see: tranche audit --run " + done.Run.String()
+		case done.Subject != "":
+			what += ", of " + Cut(done.Subject, MaxEchoed) + "; see: tranche audit"
+		}
+	}
+	WriteProblem(w, http.StatusConflict, "the request was carried out, at least in part, and its answer was not kept; "+
+		"nothing is done again; "+what)
+}
+
+func (s *Kernel) answerStarted(w http.ResponseWriter, r *http.Request, run workqueue.RunID) {
+	view, err := inspect.New(s.Store).Run(r.Context(), run)
+	if err != nil {
+		SendProblem(w, s.Problem(r.Context(), err))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set(locationHeader, Prefix+"/runs/"+run.String())
+	w.Header().Set(ReplayedHeader, "true")
+	_ = json.NewEncoder(w).Encode(s.config.Started(view)) // as above
+}
+
+// sortedQuery is a query in one form, whatever the order of its members.
+func sortedQuery(query url.Values) string {
+	for _, values := range query {
+		slices.Sort(values)
+	}
+	return query.Encode()
+}

@@ -1,0 +1,258 @@
+package kernel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/internal/producers"
+	"github.com/tranchehq/tranche/internal/trackers"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/erasure"
+	"github.com/tranchehq/tranche/workqueue/groups"
+	"github.com/tranchehq/tranche/workqueue/identity"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// ProblemType is the type of answers that say no.
+const ProblemType = "application/problem+json"
+
+// InputError is an error about what the caller sent.
+type InputError struct{ detail string }
+
+func (e *InputError) Error() string { return e.detail }
+
+// BadInput is an error about what the caller sent, for which it is told what is wrong, where, and what helps.
+func BadInput(detail string) error { return &InputError{detail} }
+
+// lostError is about something that is not there, and says where to see what is.
+type lostError struct {
+	error
+
+	see string
+}
+
+func (e *lostError) Unwrap() error { return e.error }
+
+// Seen says where to look for what an error did not find.
+func Seen(err error, see string) error {
+	if errors.Is(err, workqueue.ErrNotFound) {
+		return &lostError{err, see}
+	}
+	return err
+}
+
+// Problem turns an error into the answer that a caller gets. What is not the caller's doing is logged here and told
+// without its inner parts.
+func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
+	if revoked := access.Recheck(ctx); revoked != nil {
+		err = revoked
+	}
+	p := &huma.ErrorModel{Status: s.status(err), Detail: s.Detail(err)}
+	p.Title = http.StatusText(p.Status)
+	p.Errors = places(err)
+	if bad, ok := errors.AsType[*fanout.Error](err); ok {
+		p.Type, p.Errors = problemOfTracker+string(bad.Code), trackerPlace(bad)
+	}
+	switch {
+	case p.Status < http.StatusInternalServerError || retryAfter(err) > 0: // that there is too much shows elsewhere
+	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTooSlow):
+		p.Status, p.Title = http.StatusServiceUnavailable, http.StatusText(http.StatusServiceUnavailable)
+		p.Detail = "the request was broken off"
+	default:
+		s.Log.Error("request failed", zap.Error(err))
+	}
+	return bounded(p)
+}
+
+// Failure is what an operation returns for an error: its problem, with the headers that belong to it.
+func (s *Kernel) Failure(ctx context.Context, err error) error {
+	p := s.Problem(ctx, err)
+	return huma.ErrorWithHeaders(p, problemHeaders(p, err))
+}
+
+func problemHeaders(p *huma.ErrorModel, err error) http.Header {
+	header := http.Header{}
+	if p.Status == http.StatusUnauthorized { // whatever else is wrong
+		header.Set("WWW-Authenticate", challenge)
+	} else if after := retryAfter(err); after > 0 {
+		header.Set("Retry-After", strconv.Itoa(after))
+	}
+	return header
+}
+
+// Told returns the error that is made for the caller, without the names of the operations around it, and its status;
+// nil for any other.
+func Told(err error) (status int, found error) {
+	if bad, ok := errors.AsType[*fanout.Error](err); ok {
+		return trackers.Status(bad.Code), bad
+	}
+	kinds := []struct {
+		find   func(error) error
+		status int
+	}{
+		{as[*intake.RowError], http.StatusUnprocessableEntity},
+		{as[*intake.InputError], http.StatusUnprocessableEntity},
+		{as[*intake.InvalidError], http.StatusUnprocessableEntity},
+		{as[*intake.RecordError], http.StatusUnprocessableEntity},
+		{as[*intake.QueryError], http.StatusUnprocessableEntity},
+		{as[*intake.NoRoomError], http.StatusServiceUnavailable},
+		{as[*intake.TooLargeError], http.StatusRequestEntityTooLarge},
+		{as[*start.AddTooLargeError], http.StatusRequestEntityTooLarge},
+		{as[*start.TooManyInvalidError], http.StatusUnprocessableEntity},
+		{as[*start.ContentError], http.StatusConflict},
+		{as[*start.AddConflictError], http.StatusConflict},
+		{as[*start.ExpectError], http.StatusConflict},
+		{as[*InputError], http.StatusUnprocessableEntity},
+		{as[*groups.GroupingError], http.StatusUnprocessableEntity},
+		{as[*gather.FieldError], http.StatusUnprocessableEntity},
+		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
+		{as[*start.ItemOrderError], http.StatusUnprocessableEntity},
+		{as[*workqueue.ParamsError], http.StatusUnprocessableEntity},
+		{as[*workqueue.SettingError], http.StatusUnprocessableEntity},
+		{as[*strictyaml.Error], http.StatusUnprocessableEntity},
+		{as[*producers.OpError], http.StatusUnprocessableEntity},
+		{as[*producers.TooManyError], http.StatusRequestEntityTooLarge},
+		{as[*producers.OverloadedError], http.StatusTooManyRequests},
+		{as[*collector.NotEmptyError], http.StatusConflict},
+		{as[*collector.MovedError], http.StatusConflict},
+		{as[*workqueue.AmbiguousError], http.StatusConflict},
+		{as[*deadletter.AmbiguousLetterError], http.StatusConflict},
+		{as[*deadletter.LetterStateError], http.StatusConflict},
+		{as[*identity.AmbiguousTokenError], http.StatusConflict},
+		{as[*identity.RevokedTokenError], http.StatusConflict},
+		{as[*workqueue.StateError], http.StatusConflict},
+		{as[*erasure.UnderWayError], http.StatusConflict},
+		{as[*controlstore.FourEyesError], http.StatusForbidden},
+		{as[*controlstore.NoGateError], http.StatusNotFound},
+		{as[*inspect.GoneError], http.StatusGone},
+		{as[*redo.NothingToRerunError], http.StatusConflict},
+		{as[*redo.NothingToResetError], http.StatusConflict},
+		{as[*redo.NothingToAcceptError], http.StatusConflict},
+		{as[*redo.NothingToCorrectError], http.StatusConflict},
+		{as[*redo.CorrectionError], http.StatusUnprocessableEntity},
+		{as[*redo.TooManyCorrectionsError], http.StatusRequestEntityTooLarge},
+		{as[*tooLargeError], http.StatusRequestEntityTooLarge},
+		{as[*http.MaxBytesError], http.StatusRequestEntityTooLarge},
+		{as[*tooManyError], http.StatusTooManyRequests},
+		{as[*live.OutageError], http.StatusServiceUnavailable},
+	}
+	for _, k := range kinds {
+		if found := k.find(err); found != nil {
+			return k.status, found
+		}
+	}
+	return 0, nil
+}
+
+func as[T error](err error) error {
+	if found, ok := errors.AsType[T](err); ok {
+		return found
+	}
+	return nil
+}
+
+func (s *Kernel) status(err error) int {
+	if status, _ := accessProblem(err); status != 0 {
+		return status
+	}
+	if status, found := Told(err); found != nil {
+		return status
+	}
+	switch {
+	case errors.Is(err, workqueue.ErrNotFound):
+		return http.StatusNotFound
+	case s.away(err) != nil:
+		return http.StatusServiceUnavailable
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// Detail is what a caller is told of an error.
+func (s *Kernel) Detail(err error) string {
+	if _, detail := accessProblem(err); detail != "" {
+		return detail
+	}
+	if _, found := Told(err); found != nil {
+		return found.Error()
+	}
+	switch s.status(err) {
+	case http.StatusNotFound:
+		see := "tranche run list"
+		if lost, ok := errors.AsType[*lostError](err); ok {
+			see = lost.see
+		}
+		return err.Error() + "; see " + see
+	case http.StatusServiceUnavailable:
+		return s.away(err).detail
+	default:
+		return "something went wrong inside; the log of this tranche serve says what"
+	}
+}
+
+// fromPostgres reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of
+// resources (53), or takes too long.
+func fromPostgres(err error) bool {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
+	}
+	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
+	_, cut := errors.AsType[net.Error](err) // time-outs of a context are among them
+	return cannotConnect || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+		errors.Is(err, net.ErrClosed)
+}
+
+func fromNATS(err error) bool {
+	for _, gone := range []error{
+		nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrDisconnected, nats.ErrNoResponders,
+		nats.ErrNoServers, nats.ErrTimeout, jetstream.ErrNoStreamResponse,
+	} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	return false
+}
+
+// WriteProblem answers outside of an operation.
+func WriteProblem(w http.ResponseWriter, status int, detail string) {
+	SendProblem(w, &huma.ErrorModel{Status: status, Title: http.StatusText(status), Detail: detail})
+}
+
+// SendProblem answers with a problem outside of an operation.
+func SendProblem(w http.ResponseWriter, p *huma.ErrorModel) {
+	w.Header().Set("Content-Type", ProblemType)
+	w.WriteHeader(p.Status)
+	_ = json.NewEncoder(w).Encode(bounded(p)) // the caller is gone when this fails
+}
+
+// tooLargeError is about a body that is not read to its end.
+type tooLargeError struct{ detail string }
+
+func (e *tooLargeError) Error() string { return e.detail }
+
+// TooLarge is an error about a body that is.
+func TooLarge(detail string) error { return &tooLargeError{detail} }

@@ -1,0 +1,130 @@
+package kernel
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/access"
+)
+
+// Route is one way into the server, and who may take it.
+type Route struct {
+	Pattern string      // as http.ServeMux has it
+	Role    access.Role // empty: it does not say who may, so nobody may
+
+	heavy       bool
+	heavyIf     string // a parameter; empty: none makes it heavy
+	broad       bool
+	broadIf     []string // parameters
+	held        bool     // its answer is held as a whole
+	credentials bool     // it is about who may do what
+	streamed    bool     // its body is read as it comes
+	bulk        int64    // bytes of a body that is held as a whole; 0: it is not
+	unstored    bool     // its answer holds a secret
+	anonymous   bool     // it does not matter who asks: nothing is looked up
+}
+
+// RouteMux is a mux that remembers its patterns.
+type RouteMux struct {
+	*http.ServeMux
+
+	patterns []string
+	routes   map[string]Route
+}
+
+// NewRouteMux returns a mux without routes.
+func NewRouteMux() *RouteMux { return &RouteMux{ServeMux: http.NewServeMux()} }
+
+// HandleFunc adds a route.
+func (m *RouteMux) HandleFunc(pattern string, handle func(http.ResponseWriter, *http.Request)) {
+	m.patterns = append(m.patterns, pattern)
+	m.ServeMux.HandleFunc(pattern, handle)
+}
+
+// plainRoutes are the routes that are no operations, and who may take them. One that does not stand here is closed.
+func plainRoutes() []Route {
+	routes := []Route{
+		{Pattern: "GET /healthz", Role: access.None, anonymous: true},
+		{Pattern: "GET /readyz", Role: access.None},
+		{Pattern: "GET /metrics", Role: access.Viewer},
+		{Pattern: "GET " + OIDCLogin, Role: access.None, anonymous: true},
+		{Pattern: "GET " + OIDCCallback, Role: access.None, anonymous: true},
+		{Pattern: Everywhere, Role: access.None, anonymous: true}, // pages; below Prefix there is nothing
+	}
+	for _, described := range []string{"openapi.json", "openapi.yaml", "openapi-3.0.json", "openapi-3.0.yaml",
+		"schemas/{schema}"} {
+		routes = append(routes, Route{Pattern: "GET " + Prefix + "/" + described, Role: access.Viewer})
+	}
+	return routes
+}
+
+// Assign gives each pattern its route, once all are there.
+func (m *RouteMux) Assign(described *huma.OpenAPI) {
+	m.routes = map[string]Route{}
+	for _, pattern := range m.patterns {
+		m.routes[pattern] = Route{Pattern: pattern}
+	}
+	known := plainRoutes()
+	for path, item := range described.Paths {
+		for _, op := range DescribedOf(item) {
+			role, _ := op.Metadata[MetaRole].(access.Role)
+			bulk, _ := op.Metadata[metaBulk].(int64)
+			heavyIf, _ := op.Metadata[metaHeavyIf].(string)
+			broadIf, _ := op.Metadata[metaBroadIf].([]string)
+			known = append(known, Route{
+				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: IsSet(op, MetaHeavy),
+				heavyIf: heavyIf, broad: IsSet(op, metaBroad), broadIf: broadIf, credentials: IsSet(op, metaCredent),
+				streamed: IsSet(op, metaStreamed), held: IsSet(op, metaHeld),
+				unstored: IsSet(op, metaUnstored), bulk: bulk,
+			})
+		}
+	}
+	for _, r := range known {
+		if _, ok := m.routes[r.Pattern]; ok {
+			m.routes[r.Pattern] = r
+		}
+	}
+}
+
+// route returns the route that a request takes.
+func (m *RouteMux) route(r *http.Request) Route {
+	_, pattern := m.Handler(r)
+	if pattern == Everywhere && belowPrefix(r.URL.Path) {
+		return Route{Pattern: pattern, Role: access.Viewer} // what is there, and what is not, is nobody's business
+	}
+	return m.routes[pattern]
+}
+
+func belowPrefix(path string) bool { return path == Prefix || strings.HasPrefix(path, Prefix+"/") }
+
+// Bounded reports whether few of the requests of a route are under way at once.
+func (r *Route) Bounded() bool { return r.heavy || r.broad || r.held }
+
+// Routes lists every way into the server.
+func (s *Kernel) Routes() []Route {
+	routes := make([]Route, 0, len(s.mux.routes))
+	for _, r := range s.mux.routes {
+		routes = append(routes, r)
+	}
+	slices.SortFunc(routes, func(a, b Route) int { return strings.Compare(a.Pattern, b.Pattern) })
+	return routes
+}
+
+// DescribedOf lists the operations of a path.
+func DescribedOf(item *huma.PathItem) (all []*huma.Operation) {
+	for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Delete, item.Patch} {
+		if op != nil {
+			all = append(all, op)
+		}
+	}
+	return all
+}
+
+// Where a login by a provider of identities begins, and where the provider sends browsers back to.
+const (
+	OIDCLogin    = "/auth/oidc/login"
+	OIDCCallback = "/auth/oidc/callback"
+)

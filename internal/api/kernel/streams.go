@@ -1,0 +1,169 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/live"
+)
+
+const (
+	mimeEvents = "text/event-stream"
+
+	// heartbeat is how often a stream says that it is there. It is also what finds out that nobody reads it.
+	heartbeat = 15 * time.Second
+	// streamRetry is how soon a browser is to come back.
+	streamRetry = time.Second
+
+	maxStreams        = 512
+	maxStreamsPerUser = 24
+)
+
+// streams counts the streams of events that are open.
+type streams struct {
+	mu     sync.Mutex
+	all    int
+	byUser map[string]int
+}
+
+// tooManyError is returned for a stream more than there may be.
+type tooManyError struct{ detail string }
+
+func (e *tooManyError) Error() string { return e.detail }
+
+// TooMany is an error about more than there may be.
+func TooMany(detail string) error { return &tooManyError{detail} }
+
+// Enter counts one in; leave is to be called when it ends.
+func (s *streams) Enter(user string) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.all >= maxStreams:
+		return nil, TooMany(fmt.Sprintf("%d streams of events are open on this server, and more may not be; try again "+
+			"later", maxStreams))
+	case s.byUser[user] >= maxStreamsPerUser:
+		return nil, TooMany(fmt.Sprintf("%s has %d streams of events open, and more may not be; close some", user,
+			maxStreamsPerUser))
+	}
+	if s.byUser == nil {
+		s.byUser = map[string]int{}
+	}
+	s.all++
+	s.byUser[user]++
+	return sync.OnceFunc(func() { s.leave(user) }), nil
+}
+
+func (s *streams) leave(user string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all--
+	if s.byUser[user]--; s.byUser[user] == 0 {
+		delete(s.byUser, user)
+	}
+}
+
+// eventWriter writes a stream of server-sent events.
+type eventWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+}
+
+func beginEvents(w http.ResponseWriter) (*eventWriter, error) {
+	w.Header().Set("Content-Type", mimeEvents)
+	w.Header().Set("X-Accel-Buffering", "no") // a proxy in between is not to wait for more
+	e := &eventWriter{w: w, control: http.NewResponseController(w)}
+	if _, err := fmt.Fprintf(w, "retry: %d\n\n", streamRetry.Milliseconds()); err != nil {
+		return nil, err
+	}
+	return e, e.control.Flush()
+}
+
+// send writes events, whose data has no line breaks: JSON has none.
+func (e *eventWriter) send(events []live.Event) error {
+	for i := range events {
+		event := &events[i]
+		if event.ID != "" {
+			if _, err := fmt.Fprintf(e.w, "id: %s\n", event.ID); err != nil {
+				return err
+			}
+		}
+		if _, err := fmt.Fprintf(e.w, "event: %s\ndata: %s\n\n", event.Name, event.Data); err != nil {
+			return err
+		}
+	}
+	return e.control.Flush()
+}
+
+func (e *eventWriter) beat() error {
+	if _, err := fmt.Fprint(e.w, ": still here\n\n"); err != nil {
+		return err
+	}
+	return e.control.Flush()
+}
+
+// eventSource yields what there is to tell, and waits for it.
+type eventSource interface {
+	Next(ctx context.Context) ([]live.Event, error)
+}
+
+// SendEvents writes events until the caller is gone, may look no longer, or the server stops. Who asks with HEAD waits
+// for none of them.
+func SendEvents(r *http.Request, w http.ResponseWriter, source eventSource) {
+	out, err := beginEvents(w)
+	for err == nil && r.Method != http.MethodHead {
+		err = pass(r.Context(), out, source)
+	}
+}
+
+// pass waits for the next events and sends them, or a sign of life in time.
+func pass(ctx context.Context, out *eventWriter, source eventSource) error {
+	wait, cancel := context.WithTimeout(ctx, heartbeat)
+	defer cancel()
+	events, err := source.Next(wait)
+	switch {
+	case err == nil:
+		return out.send(events)
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return out.beat()
+	default:
+		return err
+	}
+}
+
+// Described is the schema of one event of a stream.
+func Described(api huma.API, name, doc string, data any) *huma.Schema {
+	var schema *huma.Schema
+	switch d := data.(type) {
+	case *huma.Schema:
+		schema = d
+	default:
+		schema = api.OpenAPI().Components.Schemas.Schema(typeOfValue(d), true, name)
+	}
+	return &huma.Schema{
+		Type: huma.TypeObject, Description: doc, Required: []string{"event", "data"},
+		Properties: map[string]*huma.Schema{
+			"id":    {Type: huma.TypeString, Description: "to come back with, as Last-Event-ID"},
+			"event": {Type: huma.TypeString, Enum: []any{name}},
+			"data":  schema,
+		},
+	}
+}
+
+// EventStream describes the answer of an operation that is a stream.
+func EventStream(doc string, events ...*huma.Schema) map[string]*huma.Response {
+	return map[string]*huma.Response{
+		"200": {Description: doc, Content: map[string]*huma.MediaType{mimeEvents: {Schema: &huma.Schema{
+			Type: huma.TypeArray, Description: "Server-sent events; data is JSON.", Items: &huma.Schema{OneOf: events},
+		}}}},
+	}
+}
+
+func typeOfValue(v any) reflect.Type { return reflect.TypeOf(v) }

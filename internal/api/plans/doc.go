@@ -1,0 +1,2 @@
+// Package plans is the routes of plans on record.
+package plans

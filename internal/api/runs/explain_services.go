@@ -1,0 +1,228 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/api/endpoints"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
+)
+
+// servicesSeen is what services and consumers were seen to do, a moment after the snapshot of an explanation.
+type servicesSeen struct {
+	at        time.Time
+	asOf      time.Time           // of the explanation, by the database's clock
+	session   workqueue.SessionID // of this node
+	alone     bool                // no other node is alive
+	connected bool                // this node reaches NATS
+	ready     bool                // and has its streams
+	asked     bool                // services could be asked who listens
+	listeners map[string][]wire.Listener
+	consumers map[string]consumerSeen
+	unheard   map[string][]unheardAsk // by flow: what it asks and nobody answers
+}
+
+// consumerSeen is the consumer of an endpoint.
+type consumerSeen struct {
+	info    *jetstream.ConsumerInfo // nil: it could not be looked at
+	missing bool
+}
+
+// lookAtServices asks who listens on the endpoints, and JetStream what waits for them.
+func (s *Routes) lookAtServices(ctx context.Context, names []string, nodes int, asOf time.Time) *servicesSeen {
+	seen := &servicesSeen{asOf: asOf, session: s.Node.Session(), alone: nodes <= 1, connected: s.NC.IsConnected(),
+		listeners: map[string][]wire.Listener{}, consumers: map[string]consumerSeen{},
+		unheard: map[string][]unheardAsk{}}
+	select {
+	case <-s.Node.Ready():
+		seen.ready = true
+	default:
+	}
+	defer func() { seen.at = time.Now() }()
+	if !seen.connected {
+		return seen
+	}
+	looking, cancel := context.WithTimeout(ctx, endpoints.ListenWait)
+	defer cancel()
+	consumers := make(chan map[string]consumerSeen, 1)
+	go func() { consumers <- s.lookAtConsumers(looking, names) }()
+	listeners, err := wire.Discover(ctx, s.NC, endpoints.ListenWait)
+	seen.asked = err == nil
+	seen.consumers = <-consumers
+	for _, l := range listeners {
+		seen.listeners[l.Endpoint] = append(seen.listeners[l.Endpoint], l)
+	}
+	if flows := seen.flows(names); len(flows) > 0 && seen.asked {
+		seen.unheard = s.lookForUnheard(ctx, flows, seen.listeners)
+	}
+	return seen
+}
+
+func (s *Routes) lookAtConsumers(ctx context.Context, names []string) map[string]consumerSeen {
+	all := map[string]consumerSeen{}
+	js, err := jetstream.New(s.NC)
+	if err != nil {
+		return all
+	}
+	for _, name := range names {
+		consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(name))
+		switch {
+		case err == nil:
+			all[name] = consumerSeen{info: consumer.CachedInfo()} // just fetched
+		case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrStreamNotFound):
+			all[name] = consumerSeen{missing: true}
+		}
+	}
+	return all
+}
+
+// flows are those of the endpoints whose handlers are cut into stages.
+func (v *servicesSeen) flows(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return !slices.ContainsFunc(v.listeners[name], func(l wire.Listener) bool { return l.Stages > 0 })
+	})
+}
+
+// apply refines what the database says of groups by what services do.
+func (v *servicesSeen) apply(groups []explain.MissingGroup) {
+	for i := range groups {
+		g := &groups[i]
+		switch {
+		case !IsEndpoint(g.Endpoint) || g.Owner == explain.OwnerStep: // services do not come into it
+		case g.Owner == explain.OwnerNATS: // who listens can be told for certain when it is there again
+		case !v.connected:
+			v.away(g)
+		case g.State == "sent":
+			v.sent(g)
+		default:
+			v.unsent(g)
+		}
+	}
+}
+
+// away refines a group while this node cannot reach NATS.
+func (v *servicesSeen) away(g *explain.MissingGroup) {
+	const cannot = "this node cannot reach NATS"
+	if g.State == "sent" {
+		if v.alone && g.Owner != explain.OwnerOperator {
+			g.Why += "; " + cannot + ", so replies wait until it does, and who listens cannot be told"
+			g.Advice = append(g.Advice, explain.NATSAdvice())
+		}
+		return
+	}
+	mine := g.State == "claimed" && g.Session() == v.session
+	held := g.Owner == explain.OwnerOperator || g.Reason == explain.ReasonSampling
+	timed := g.Owner == explain.OwnerTimer && g.State == "scheduled"
+	if held || timed || !mine && !v.alone || g.State == "claimed" && !mine {
+		return
+	}
+	g.Reason, g.Owner, g.Who, g.When = explain.ReasonNATSAway, explain.OwnerNode, "this node", nil
+	g.Why = cannot + ", so nothing is sent at the moment"
+	g.Next = "it connects again by itself as soon as NATS answers, and they go on at once"
+	g.Advice = []explain.Advice{explain.NATSAdvice()}
+}
+
+// unsent refines a group that waits for a node or for requests that are out.
+func (v *servicesSeen) unsent(g *explain.MissingGroup) {
+	node := g.Owner == explain.OwnerNode && g.Reason != explain.ReasonSampling
+	if node && !v.ready && v.alone {
+		g.Reason, g.Who, g.When = explain.ReasonSettingUp, "this node", nil
+		g.Why = "it has no streams yet: it makes them as soon as NATS and PostgreSQL answer"
+		g.Next = "they go on at once when it has"
+		return
+	}
+	if g.Behind() {
+		v.behind(g)
+	}
+	if g.State == "scheduled" && g.Reason == explain.ReasonBackoff {
+		v.tellUnheard(g) // that may be why no reply came
+	}
+	if g.Owner != explain.OwnerService || !v.nobody(g.Endpoint) {
+		return
+	}
+	g.Reason, g.Owner, g.Who = explain.ReasonNoListener, explain.OwnerOperator, whoServes(g.Endpoint)
+	g.Why = "nobody listens on endpoint " + g.Endpoint + ": " + g.Why
+	g.Next = "they are sent when a service listens and answers the requests that are out"
+	g.Advice = append([]explain.Advice{startAdvice(g.Endpoint)}, g.Advice...)
+}
+
+// behind refines a group that waits for requests that are out: how long its own take, and that more of them would only
+// wait in the stream.
+func (v *servicesSeen) behind(g *explain.MissingGroup) {
+	if info := v.consumers[g.Endpoint].info; info != nil && info.NumPending > 0 && able(v.listeners[g.Endpoint]) > 0 {
+		g.Why += "; more of them would only wait in the stream, as the services have all that they can do at once"
+		g.Advice = []explain.Advice{moreAdvice(g.Endpoint)}
+	}
+	if rate := v.rate(g.Endpoint); rate > 0 {
+		g.Next += fmt.Sprintf("; at %s items a second, as over the last minute, these take another %s", perSecond(rate),
+			takes(g, rate).Round(time.Second))
+	}
+}
+
+// takes is how long a group takes at a rate.
+func takes(g *explain.MissingGroup, rate float64) time.Duration {
+	return time.Duration(float64(g.Items) / rate * float64(time.Second))
+}
+
+func moreAdvice(endpoint string) explain.Advice {
+	return explain.Advice{Do: "start more instances, or let each do more at once",
+		Command: "tranche endpoints set " + endpoint + " --concurrency N"}
+}
+
+func whoServes(endpoint string) string { return "whoever runs the services of endpoint " + endpoint }
+
+func startAdvice(endpoint string) explain.Advice {
+	return explain.Advice{Do: "start a service that listens on endpoint " + endpoint +
+		"; it is there when this names it", Command: "tranche endpoints show " + endpoint}
+}
+
+// nobody reports whether it is known that nobody takes requests for an endpoint.
+func (v *servicesSeen) nobody(endpoint string) bool {
+	if !v.asked || len(v.listeners[endpoint]) > 0 {
+		return false
+	}
+	info := v.consumers[endpoint].info
+	return info == nil || info.NumWaiting == 0
+}
+
+// maxNamed bounds the instances that are named.
+const maxNamed = 3
+
+// listening says who listens on an endpoint.
+func (v *servicesSeen) listening(endpoint string) string {
+	there := v.listeners[endpoint]
+	switch {
+	case !v.connected || !v.asked:
+		return "the services of endpoint " + endpoint + "; who listens cannot be told now, since NATS does not answer"
+	case len(there) == 0 && v.nobody(endpoint):
+		return "nobody listens on endpoint " + endpoint
+	case len(there) == 0:
+		return "a service of endpoint " + endpoint + " that takes requests but does not say who it is"
+	}
+	var names []string
+	holds := 0
+	for i := range there {
+		l := &there[i]
+		holds += l.InFlight
+		if i < maxNamed {
+			name := l.Service + " " + kernel.Cut(l.Instance, 8)
+			if l.Host != "" {
+				name += " on " + l.Host
+			}
+			names = append(names, fmt.Sprintf("%s (holds %d)", name, l.InFlight))
+		}
+	}
+	if len(there) > maxNamed {
+		return fmt.Sprintf("%d instances, which hold %d requests: %s, …", len(there), holds, strings.Join(names, ", "))
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,133 @@
+package runs
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+type resultInput struct {
+	kernel.RunPath
+	Key     string `path:"key" doc:"the item's key"`
+	Step    string `query:"step" maxLength:"64" doc:"whose result; absent: of the only step that no other needs"`
+	Ordinal int32  `query:"ordinal" minimum:"-1" maximum:"2147483647" default:"-1" doc:"of several items with the key"`
+}
+
+const resultDescription = `The bytes as the service gave them, to be kept and not to be shown: whatever they are, a
+browser saves them. Their content type is told only when it is one in which nothing runs; others are
+application/octet-stream, and Tranche-Content-Type says what the service called it. The ETag is the SHA-256; ranges of
+bytes can be asked for.`
+
+func (s *Routes) registerResult(api huma.API) {
+	op := kernel.Held(kernel.Get("get-result", "/runs/{run}/items/{key}/result", "What a step made of an item, as it is"))
+	op.Description = resultDescription
+	op.Responses = map[string]*huma.Response{"200": {
+		Description: "The result.",
+		Content: map[string]*huma.MediaType{octets: {
+			Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"},
+		}},
+	}}
+	huma.Register(api, op, func(ctx context.Context, in *resultInput) (*huma.StreamResponse, error) {
+		ctx, cancel := s.Looking(ctx)
+		defer cancel()
+		found, err := s.result(ctx, in)
+		if err != nil {
+			return nil, s.Failure(ctx, err)
+		}
+		return &huma.StreamResponse{Body: func(hc huma.Context) {
+			r, w := humago.Unwrap(hc)
+			sendResult(w, r, in.Key, &found)
+		}}, nil
+	})
+}
+
+func (s *Routes) result(ctx context.Context, in *resultInput) (inspect.Result, error) {
+	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
+	if err != nil {
+		return inspect.Result{}, err
+	}
+	req := inspect.ResultRequest{Run: id, Step: in.Step, Key: in.Key}
+	if in.Ordinal >= 0 {
+		ordinal := workqueue.Ordinal(in.Ordinal)
+		req.Ordinal = &ordinal
+	}
+	found, err := inspect.New(s.Store).Result(ctx, req)
+	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
+		return found, kernel.BadInput("step: " + choice.Error())
+	}
+	if twins, ok := errors.AsType[*inspect.TwinsError](err); ok {
+		return found, kernel.BadInput("ordinal: " + twins.Error())
+	}
+	return found, kernel.Seen(err, "tranche run item "+id.String()+" KEY")
+}
+
+// octets is the content type of what is not to be believed.
+const octets = "application/octet-stream"
+
+// inertTypes are content types in which nothing runs, with the ends of file names that fit them.
+func inertTypes() map[string]string {
+	return map[string]string{
+		"application/json": ".json", "text/plain": ".txt", "text/csv": ".csv", "application/x-ndjson": ".ndjson",
+		"application/pdf": ".pdf", "image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif",
+		"image/webp": ".webp", "application/zip": ".zip", "application/vnd.apache.parquet": ".parquet",
+	}
+}
+
+// sendResult sends bytes that anybody may have made. The browser is to save them, and if it shows them all the same,
+// nothing in them runs or reaches anything.
+func sendResult(w http.ResponseWriter, r *http.Request, key string, found *inspect.Result) {
+	kind, _, err := mime.ParseMediaType(found.ContentType)
+	if found.ContentType == "" {
+		kind, err = "application/json", nil
+	}
+	extension, inert := inertTypes()[kind]
+	if err != nil || !inert {
+		kind, extension = octets, ".bin"
+	}
+	if strings.HasPrefix(kind, "text/") {
+		kind += "; charset=utf-8"
+	}
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	if kind == octets && found.ContentType != "" {
+		h.Set("Tranche-Content-Type", printable(found.ContentType))
+	}
+	name := map[string]string{"filename": fileName(key) + extension}
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", name))
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("ETag", `"`+hex.EncodeToString(found.SHA256[:])+`"`)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(found.Body))
+}
+
+// fileName is a key as it may stand in the name of a file on any system.
+func fileName(key string) string {
+	const most = 80
+	name := strings.Map(func(c rune) rune {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+			return c
+		}
+		return '_'
+	}, key)
+	return name[:min(len(name), most)]
+}
+
+// printable is a text as it may stand in a header.
+func printable(text string) string {
+	clean := slices.DeleteFunc([]byte(kernel.Cut(text, kernel.MaxEchoed)), func(c byte) bool { return c < ' ' || c > '~' })
+	return string(clean)
+}

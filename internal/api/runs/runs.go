@@ -1,0 +1,198 @@
+package runs
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/api/endpoints"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/plans"
+	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/report"
+)
+
+// RunList is the answer to a list.
+type RunList struct {
+	Runs []inspect.RunSummary `json:"runs"`
+	Next string               `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+}
+
+// RunDocument is a run with what a person should know about it.
+type RunDocument struct {
+	inspect.RunView
+	Warnings []string `json:"warnings"`
+}
+
+// ErrorGroups is the answer to a question for errors.
+type ErrorGroups struct {
+	Run workqueue.RunID `json:"run"`
+	inspect.Errors
+}
+
+// KeyItems is the items of one key: one, unless the run allows duplicates.
+type KeyItems struct {
+	Run   workqueue.RunID    `json:"run"`
+	Items []inspect.ItemView `json:"items" doc:"100 at the most"`
+	Next  *workqueue.Ordinal `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
+}
+
+// Config is what the routes of runs need beside the kernel.
+type Config struct {
+	// Health says of runs in a list what is amiss.
+	Health *health.Watch
+	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
+	RestsUntil func(paceKey string) time.Time
+}
+
+// Routes show runs, and follow them.
+type Routes struct {
+	*kernel.Kernel
+
+	config    Config
+	hubs      *live.Hubs // of the runs that are followed
+	topics    *live.Topics
+	timelines recent[report.TimelineRequest, *report.Timeline]
+}
+
+// New returns the routes that show runs.
+func New(k *kernel.Kernel, config Config) (*Routes, error) {
+	s := &Routes{Kernel: k, config: config}
+	return s, s.watchRuns()
+}
+
+// Register adds the routes.
+func (s *Routes) Register(api huma.API) {
+	s.registerRuns(api)
+	s.registerLive(api)
+}
+
+func (s *Routes) registerRuns(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.BroadIf(kernel.Get("list-runs", "/runs", "List runs, newest first"), "q",
+		"endpoint"), s.listRuns)
+	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun,
+		func(in *runInput) *kernel.Known { return &in.Known }, runTag)
+	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}",
+		"An item, with every attempt")), s.getItem,
+		func(in *itemInput) *kernel.Known { return &in.Known }, itemsTag)
+	s.registerExplain(api)
+	s.registerResult(api)
+}
+
+type listInput struct {
+	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these"`
+	Result string   `query:"result" enum:"failed,ok" doc:"only completed runs, with failures that nobody accepted or none"`
+	Before string   `query:"before" doc:"only runs older than this id"`
+	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
+
+	Search   string    `query:"q" doc:"words in the name, the plan, the source or who started it, or how the id begins"`
+	Plan     string    `query:"plan" maxLength:"200" doc:"only runs of this plan, like year-end, or year-end@3"`
+	Endpoint string    `query:"endpoint" maxLength:"320" doc:"only runs with a step that asks this"`
+	Since    time.Time `query:"since" doc:"only runs that were made then or later"`
+	Until    time.Time `query:"until" doc:"only runs that were made before"`
+}
+
+// Bounds of a search.
+const (
+	maxSearch = 200 // bytes
+	maxWords  = 10
+)
+
+// filter is what is asked for.
+func (in *listInput) filter() (inspect.RunFilter, error) {
+	filter := inspect.RunFilter{States: in.State, Limit: in.Limit, Words: strings.Fields(in.Search), Plan: in.Plan,
+		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until, Result: in.Result}
+	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint}} {
+		if err := kernel.CheckText(t.field, t.value, maxSearch+endpoints.MaxTarget); err != nil {
+			return filter, err
+		}
+	}
+	if len(in.Search) > maxSearch || len(filter.Words) > maxWords {
+		return filter, kernel.BadInput(fmt.Sprintf("q has %d words in %d bytes; give %d words in %d bytes at most",
+			len(filter.Words), len(in.Search), maxWords, maxSearch))
+	}
+	if name, number, versioned := strings.Cut(in.Plan, "@"); versioned {
+		version, err := strconv.Atoi(number)
+		if err != nil || version < 1 || version > plans.MaxPlanVersion {
+			return filter, kernel.BadInput(fmt.Sprintf("plan: %q is no version; versions count from 1, like %s@1",
+				kernel.Cut(number, kernel.MaxEchoed), kernel.Cut(name, kernel.MaxEchoed)))
+		}
+		filter.Plan, filter.Version = name, version
+	}
+	if !in.Since.IsZero() && !in.Until.IsZero() && !in.Since.Before(in.Until) {
+		return filter, kernel.BadInput("since is not before until; give the earlier time first")
+	}
+	if in.Before != "" {
+		if err := filter.Before.UnmarshalText([]byte(in.Before)); err != nil {
+			return filter, kernel.BadInput("before is not the id of a run; use the value of next of the page before")
+		}
+	}
+	return filter, nil
+}
+
+func (s *Routes) listRuns(ctx context.Context, in *listInput) (RunList, error) {
+	filter, err := in.filter()
+	if err != nil {
+		return RunList{}, err
+	}
+	runs, more, err := inspect.New(s.Store).RunsPage(ctx, filter)
+	if err != nil {
+		return RunList{}, err
+	}
+	if err := s.config.Health.Stand(ctx, runs); err != nil {
+		return RunList{}, err
+	}
+	list := RunList{Runs: runs}
+	if more {
+		list.Next = runs[len(runs)-1].ID.String()
+	}
+	return list, nil
+}
+
+type runInput struct {
+	kernel.RunPath
+	kernel.Known
+}
+
+func (s *Routes) getRun(ctx context.Context, in *runInput) (RunDocument, error) {
+	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
+	if err != nil {
+		return RunDocument{}, err
+	}
+	return s.runDocument(ctx, id)
+}
+
+func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocument, error) {
+	view, err := inspect.New(s.Store).Run(ctx, id)
+	if err != nil {
+		return RunDocument{}, err
+	}
+	return RunDocument{RunView: *view, Warnings: s.Warnings(ctx, view)}, nil
+}
+
+type itemInput struct {
+	kernel.RunPath
+	kernel.Known
+	Key   string `path:"key" doc:"the item's key"`
+	After int32  `query:"after" minimum:"-1" maximum:"2147483647" default:"-1" doc:"value of next of the page before"`
+}
+
+func (s *Routes) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
+	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
+	if err != nil {
+		return KeyItems{}, err
+	}
+	items, more, err := inspect.New(s.Store).ItemsAfter(ctx, id, in.Key, workqueue.Ordinal(in.After))
+	out := KeyItems{Run: id, Items: items}
+	if more {
+		out.Next = &items[len(items)-1].Ordinal
+	}
+	return out, err
+}

@@ -1,0 +1,148 @@
+package runs
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/api/endpoints"
+	"github.com/tranchehq/tranche/workqueue"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+)
+
+// Warnings says what keeps a running run from going on, and what has gone astray of any run.
+func (s *Routes) Warnings(ctx context.Context, run *inspect.RunView) []string {
+	return append(s.obstacles(ctx, run), strays(run)...)
+}
+
+// strays tells of messages about a run that ended elsewhere.
+func strays(run *inspect.RunView) []string {
+	var strays []string
+	if run.Quarantined > 0 {
+		strays = append(strays, fmt.Sprintf("%d messages about it could not be taken; see: %s --run %s",
+			run.Quarantined, endpoints.SeeQuarantine, run.ID))
+	}
+	if run.DeadLetters > 0 {
+		strays = append(strays, fmt.Sprintf("%d dead letters of it wait for somebody; see: %s", run.DeadLetters,
+			endpoints.SeeLetters))
+	}
+	if run.GivenUp > 0 {
+		strays = append(strays, fmt.Sprintf("%d requests of it were given up, and their items went on in smaller ones; "+
+			"see: %s", run.GivenUp, endpoints.SeeLetters))
+	}
+	return strays
+}
+
+// obstacles says what keeps a running run from going on.
+func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
+	if run.Hold != nil && run.State == "paused" {
+		return []string{heldWarning(run)}
+	}
+	if run.State != "running" {
+		return []string{}
+	}
+	if short := s.Short(); len(short) > 0 {
+		return short
+	}
+	names := []string{}
+	warnings := []string{}
+	if run.Open != nil && run.Open.Overdue {
+		warnings = append(warnings, fmt.Sprintf("it is open, and should have been sealed by %s; say that no more items "+
+			"come with: tranche run seal %s", run.Open.SealBy.UTC().Format(time.RFC3339), run.ID))
+	}
+	for i := range run.Steps {
+		st := &run.Steps[i]
+		switch {
+		case st.Gate != nil && st.Gate.State == controlstore.GateWaiting:
+			warnings = append(warnings, gateWarning(st.Gate))
+		case st.Settled() >= st.Items:
+		case st.Kind == workqueue.KindLocal:
+			warnings = append(warnings, s.unknownLocal(ctx, st)...)
+		case IsEndpoint(st.Endpoint):
+			names = append(names, st.Endpoint)
+		}
+	}
+	return append(warnings, s.Unheard(ctx, names)...)
+}
+
+// gateWarning says whose turn it is at a step that waits for somebody.
+func gateWarning(g *controlstore.Gate) string {
+	but := ""
+	if g.ApproveBy == workqueue.ApproveOther {
+		but = ", other than " + g.StartedBy + ","
+	}
+	return fmt.Sprintf("step %s waits for somebody%s to approve it; look first with: tranche run approve %s --step %s "+
+		"--dry-run", g.Name, but, g.Run, g.Name)
+}
+
+// unknownLocal warns of a step whose function no node has.
+func (s *Routes) unknownLocal(ctx context.Context, st *inspect.StepView) []string {
+	nodes, err := inspect.New(s.Store).NodesFor(ctx, st.Endpoint)
+	if err != nil || len(nodes) > 0 {
+		return nil // what cannot be told is no warning
+	}
+	_, function := workqueue.TargetKind(st.Endpoint)
+	return []string{fmt.Sprintf("no node has local function %s of step %s; the run goes on as soon as one does: start "+
+		"the program that has it", function, st.Name)}
+}
+
+// heldWarning says why nothing is claimed of a run, and what lets it go on.
+func heldWarning(run *inspect.RunView) string {
+	why := "it is paused"
+	if run.Hold.Detail != "" {
+		why += ": " + run.Hold.Detail
+	}
+	if run.Hold.Kind == controlstore.HoldCanary {
+		return fmt.Sprintf("%s; let the rest go with: tranche run approve %s", why, run.ID)
+	}
+	return fmt.Sprintf("%s; let it go on with: tranche run resume %s", why, run.ID)
+}
+
+const noNATSWarning = "NATS does not answer, so nothing is sent to services at the moment"
+
+// Unheard warns of endpoints that no service listens on.
+func (s *Routes) Unheard(ctx context.Context, names []string) []string {
+	warnings := []string{}
+	if len(names) > 0 && !s.NC.IsConnected() {
+		return append(warnings, noNATSWarning)
+	}
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.pulled(ctx, name) })
+	if len(names) == 0 {
+		return warnings
+	}
+	listeners, err := wire.Discover(ctx, s.NC, endpoints.ListenWait)
+	if err != nil {
+		return append(warnings, noNATSWarning)
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		heard := slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == name })
+		if !heard {
+			warnings = append(warnings, "no service listens on endpoint "+name+"; the run goes on as soon as one does: "+
+				"start it, or compare its name with those of: tranche endpoints")
+		}
+	}
+	return warnings
+}
+
+// pulled reports whether somebody takes requests for an endpoint right now. It is much quicker than to ask who listens,
+// but a service that pauses between two pulls goes unseen.
+func (s *Routes) pulled(ctx context.Context, name string) bool {
+	ctx, cancel := context.WithTimeout(ctx, endpoints.ListenWait)
+	defer cancel()
+	js, err := jetstream.New(s.NC)
+	if err != nil {
+		return false
+	}
+	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(name))
+	if err != nil {
+		return false // asking who listens will tell
+	}
+	info := consumer.CachedInfo() // just fetched
+	return info.NumWaiting > 0    // what is unacknowledged may be in the hands of a service that is dead
+}

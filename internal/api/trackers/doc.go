@@ -1,0 +1,2 @@
+// Package trackers is the tracker service by HTTP.
+package trackers
