@@ -17,8 +17,8 @@ const (
 	givenBack = `{"id":"1","name":"ann","n":12.50,"note":"=1+1","tags":["a"],"vip":true}`
 )
 
-// What failed goes to a department as a table, and comes back with a cell corrected, from a text or a workbook, into the
-// same run or into one that carries it on; all else is as it was.
+// What failed goes to a department as a table, and comes back with a cell corrected, from a text or a workbook, into
+// the same run or into one that carries it on; all else is as it was.
 func TestAnExportIsGivenBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -171,27 +171,31 @@ func (r *restored) cell(cell, have []byte) ([]byte, error) {
 	if r.csv {
 		armed = Armed(text)
 	}
-	if have != nil && (text == textOf(have) || armed == textOf(have) || text == tooLong(textOf(have))) {
+	if shown := textOf(have); have != nil && slices.Contains([]string{shown, Defuse(shown), tooLong(shown)}, text) {
 		return have, nil
 	}
 	if armed != text {
 		cell, _ = appendString(nil, []byte(armed)) // a piece of what is good
 	}
-	kind := ""
-	switch {
-	case have == nil:
-	case have[0] == '{', have[0] == '[':
-		kind = TypeJSON
-	case have[0] == 't', have[0] == 'f':
-		kind = TypeBool
-	case have[0] != '"' && have[0] != 'n':
-		kind = TypeNumber
-	}
-	value, err := convert(nil, cell, kind, DefaultMaxDepth-1)
+	value, err := convert(nil, cell, kindOf(have), DefaultMaxDepth-1)
 	if err == nil && (sameNumber(value, have) || bytes.Equal(value, have)) {
 		return have, nil
 	}
 	return value, err
+}
+
+// kindOf is what a text becomes that takes the place of a value; empty: it stays a text.
+func kindOf(have []byte) string {
+	switch {
+	case len(have) == 0, have[0] == '"', have[0] == 'n':
+		return ""
+	case have[0] == '{', have[0] == '[':
+		return TypeJSON
+	case have[0] == 't', have[0] == 'f':
+		return TypeBool
+	default:
+		return TypeNumber
+	}
 }
 
 // sameNumber reports whether two numbers are one, written differently. Longer ones a spreadsheet does not keep.

@@ -179,9 +179,10 @@ func (r *RunHold) paused() string {
 	return text
 }
 
-// Resume ends holds, and has a run that was cancelled go on while it is there, in the next generation. A run that waits for its canary's approval is not resumed but approved; one of which more items
-// have failed than may is refused, since it would be held again at once. maxFailed, unless nil, is a new threshold, of
-// one run only; see [workqueue.FailedLimit].
+// Resume ends holds, and has a run that was cancelled go on while it is there, in its next generation. A run that waits
+// for its canary's approval is not resumed but approved; one of which more items have failed than may is refused, since
+// it would be held again at once. maxFailed, unless nil, is a new threshold, of one run only; see
+// [workqueue.FailedLimit].
 func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Controlled, err error) {
 	if err := c.validate(); err != nil {
 		return out, fmt.Errorf("resume: %w", err)

@@ -57,7 +57,8 @@ type Erased struct {
 }
 
 func (e *Erased) add(o *Erased) {
-	e.Items, e.Payloads, e.Results, e.Errors = e.Items+o.Items, e.Payloads+o.Payloads, e.Results+o.Results, e.Errors+o.Errors
+	e.Items, e.Payloads = e.Items+o.Items, e.Payloads+o.Payloads
+	e.Results, e.Errors = e.Results+o.Results, e.Errors+o.Errors
 	e.DeadLetters, e.Quarantine = e.DeadLetters+o.DeadLetters, e.Quarantine+o.Quarantine
 	e.Operations, e.Texts = e.Operations+o.Operations, e.Texts+o.Texts
 }

@@ -14,7 +14,8 @@ const (
 	// By the key the view finds the block of an item, and looks at no other.
 	itemUnderWay = `
 SELECT EXISTS (SELECT FROM batchrun r JOIN run_item i ON i.run_id = r.id
-    WHERE r.id = $1 AND r.state IN ('loading', 'running') AND i.key = $2 AND i.state NOT IN ('done', 'failed', 'skipped'))`
+    WHERE r.id = $1 AND r.state IN ('loading', 'running') AND i.key = $2
+        AND i.state NOT IN ('done', 'failed', 'skipped'))`
 
 	// As everybody does who begins something with a run: its steps first.
 	lockSteps = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE`

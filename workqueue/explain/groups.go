@@ -160,7 +160,8 @@ func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
 	switch r.state {
 	case "cancelled":
 		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "the run was cancelled", r.finishedAt
-		g.Why, g.Next = "the run was cancelled before they were answered", "nothing, unless somebody has the run go on: what was recorded stays"
+		g.Why = "the run was cancelled before they were answered"
+		g.Next = "nothing, unless somebody has the run go on: what was recorded stays"
 		g.Advice = []Advice{
 			{"go on with the run", "tranche run resume " + r.id.String()},
 			{"or do them in a new run", "tranche run start --from " + r.id.String() + " --state cancelled"},
