@@ -3,7 +3,7 @@ package endpoints
 import (
 	"bytes"
 	"context"
-	"fmt"
+	"encoding/base64"
 	"maps"
 	"strconv"
 	"sync"
@@ -52,6 +52,7 @@ type answers struct {
 	mu     sync.Mutex
 	buf    *bytes.Buffer
 	slot   int // where the slot being written starts
+	value  int // where its result or error goes
 	here   int // slots in buf
 	total  int // slots in all messages
 	errors int // of those, with an error
@@ -87,19 +88,72 @@ func (a *answers) begin(ordinal int) {
 	b = strconv.AppendInt(b, int64(ordinal), 10)
 	b = append(b, ',')
 	a.buf.Write(b)
+	a.value = a.buf.Len()
+}
+
+// result writes the slot of an ordinal, or sends the result in pieces when it is too large for a message. result points
+// to a handler's Out. On an error nothing was written.
+func (a *answers) result(ordinal int, result any) error {
+	if b := wire.AsBinary(result); b != nil {
+		kind, err := b.TypeOf()
+		if err == nil {
+			a.binary(ordinal, kind, b.Data)
+		}
+		return err
+	}
+	a.begin(ordinal)
+	if err := wire.AppendResult(a.buf, result); err != nil {
+		a.rollback()
+		return err
+	}
+	if a.fits() {
+		a.commit()
+		return nil
+	}
+	written := a.buf.Bytes()
+	a.buf = bytes.NewBuffer(bytes.Clone(written[:a.slot])) // what was grown for the result is not kept
+	a.large(ordinal, "", bytes.TrimPrefix(written[a.value:], []byte(`"d":`)))
+	return nil
+}
+
+// binary is result for bytes of a content type.
+func (a *answers) binary(ordinal int, contentType string, data []byte) {
+	if base64.StdEncoding.EncodedLen(len(data)) < a.limit {
+		a.begin(ordinal)
+		wire.AppendBytes(a.buf, contentType, data)
+		if a.fits() {
+			a.commit()
+			return
+		}
+		a.rollback()
+	}
+	a.large(ordinal, contentType, data)
+}
+
+// json is result for JSON that is written already.
+func (a *answers) json(ordinal int, data []byte) {
+	a.begin(ordinal)
+	a.buf.WriteString(`"d":`)
+	a.buf.Write(data)
+	if a.fits() {
+		a.commit()
+		return
+	}
+	a.rollback()
+	a.large(ordinal, "", data)
 }
 
 // rollback takes back what was written since begin.
 func (a *answers) rollback() { a.buf.Truncate(a.slot) }
 
-// commit ends the slot, and reports false, having taken it back, when it is too large for a message of its own.
-func (a *answers) commit() (size int, ok bool) {
+// fits reports whether the slot that was written since begin fits a message of its own.
+func (a *answers) fits() bool {
+	return a.buf.Len()-a.slot+len(`}`)+len(replyOpen)+len(replyClose) <= a.limit
+}
+
+// commit ends a slot that fits.
+func (a *answers) commit() {
 	a.buf.WriteByte('}')
-	size = a.buf.Len() - a.slot
-	if size+len(replyOpen)+len(replyClose) > a.limit {
-		a.rollback()
-		return size, false
-	}
 	if a.buf.Len()+len(replyClose) > a.limit {
 		a.carry()
 	}
@@ -107,16 +161,6 @@ func (a *answers) commit() (size int, ok bool) {
 	a.total++
 	if a.buf.Len() >= a.flushAt {
 		a.flush()
-	}
-	return size, true
-}
-
-// end ends the slot of an ordinal, or puts an error in its place when it is too large.
-func (a *answers) end(ordinal int) {
-	if size, ok := a.commit(); !ok {
-		a.fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
-			"the result takes %d bytes, and a message holds %d; raise the NATS server's max_payload (16 MiB count) or store "+
-				"the result elsewhere and reply with where it is", size, a.limit), false))
 	}
 }
 
@@ -162,17 +206,24 @@ func (a *answers) ship(buf *bytes.Buffer) {
 		a.broken(err)
 		return
 	}
-	msg := a.message(buf.Bytes())
+	a.post(a.message(buf.Bytes()), buf.Len(), buf)
+}
+
+// post sends a message, in the background, for which there is room in the outbox. Its buffer, if any, is kept for the
+// next.
+func (a *answers) post(msg *nats.Msg, room int, buf *bytes.Buffer) {
 	a.sends.Go(func() {
 		err := a.out.publish(a.ctx, msg)
-		a.out.release(buf.Len())
+		a.out.release(room)
 		if err != nil {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.broken(err)
 			return
 		}
-		recycle(buf)
+		if buf != nil {
+			recycle(buf)
+		}
 	})
 }
 
@@ -186,14 +237,20 @@ func (a *answers) broken(err error) {
 // message wraps a body. Its Nats-Msg-Id is its own: derived from the slice, it would make the second message of a
 // reply, or the reply to a redelivered request, look like a duplicate.
 func (a *answers) message(body []byte) *nats.Msg {
-	msg := &nats.Msg{Subject: a.subject, Header: maps.Clone(a.header), Data: body}
-	msg.Header[wire.HeaderMsgID] = []string{uuid.NewString()}
+	msg := a.plain(body)
 	if a.squeeze > 0 && len(body) >= a.squeeze {
 		if small := wire.Compress(body); len(small) < len(body) {
 			msg.Data = small
 			msg.Header[wire.HeaderEncoding] = []string{wire.EncodingZstd}
 		}
 	}
+	return msg
+}
+
+// plain is message without compression.
+func (a *answers) plain(body []byte) *nats.Msg {
+	msg := &nats.Msg{Subject: a.subject, Header: maps.Clone(a.header), Data: body}
+	msg.Header[wire.HeaderMsgID] = []string{uuid.NewString()}
 	return msg
 }
 

@@ -80,8 +80,9 @@ func (c *Chunk[In, Out]) Flush() {
 	}
 }
 
-// Reply answers the item with a result. A result that cannot be written as JSON, or is too large for a message, becomes
-// an error slot. Only the first answer to an item counts.
+// Reply answers the item with a result. One that is too large for a message, of up to wire.MaxResult bytes, goes in
+// pieces. A result that cannot be written as JSON, or is larger, becomes an error slot. Only the first answer to an
+// item counts.
 func (i *Item[In, Out]) Reply(result Out) {
 	a := &i.chunk.job.answers
 	a.mu.Lock()
@@ -89,15 +90,10 @@ func (i *Item[In, Out]) Reply(result Out) {
 	if !i.claim() {
 		return
 	}
-	a.begin(i.Ordinal)
 	i.chunk.out = result // pointing there, and not to result, keeps result off the heap
-	err := wire.AppendResult(a.buf, &i.chunk.out)
-	if err != nil {
-		a.rollback()
+	if err := a.result(i.Ordinal, &i.chunk.out); err != nil {
 		a.fault(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
-		return
 	}
-	a.end(i.Ordinal)
 }
 
 // Fail answers the item with an error that trying again would not help. See the function Fail.

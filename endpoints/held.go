@@ -21,10 +21,11 @@ type held struct {
 	over   *wire.SlotError
 }
 
-// heldBody is a message that is not sent yet, without its end.
+// heldBody is a message that is not sent yet, without its end; or a result that will go in pieces.
 type heldBody struct {
-	buf  *bytes.Buffer
-	here int
+	buf   *bytes.Buffer // nil: large
+	here  int
+	large *largeResult
 }
 
 // mark is what had been answered when a Hold began.
@@ -53,9 +54,16 @@ func (a *answers) stash() {
 		a.buf, a.here = nil, 0
 		return
 	}
-	h.bodies = append(h.bodies, heldBody{a.buf, a.here})
-	h.bytes += a.buf.Len()
+	size := a.buf.Len()
+	h.bodies = append(h.bodies, heldBody{buf: a.buf, here: a.here})
 	a.buf, a.here = nil, 0
+	a.heldMore(size)
+}
+
+// heldMore counts what was put to what is held, and ends the handler when that is too much.
+func (a *answers) heldMore(size int) {
+	h := &a.held
+	h.bytes += size
 	if h.bytes > MaxHeld {
 		h.over = wire.NewSlotError(wire.CodeHeldTooLarge,
 			fmt.Sprintf("the answers to the chunk take over %d MiB, which is the most "+
@@ -91,7 +99,11 @@ func (a *answers) settle(n int, drop bool) {
 		bodies := h.bodies
 		h.bodies, h.bytes = nil, 0
 		for _, body := range bodies {
-			a.ship(body.buf)
+			if body.large != nil {
+				a.shipLarge(body.large)
+			} else {
+				a.ship(body.buf)
+			}
 		}
 	}
 }
@@ -100,7 +112,9 @@ func (a *answers) settle(n int, drop bool) {
 func (a *answers) forget(m mark) {
 	h := &a.held
 	for _, body := range h.bodies[m.bodies:] {
-		recycle(body.buf)
+		if body.buf != nil {
+			recycle(body.buf)
+		}
 	}
 	clear(h.bodies[m.bodies:])
 	h.bodies, h.bytes = h.bodies[:m.bodies], m.bytes
@@ -122,7 +136,9 @@ func (a *answers) heldSlots() (slots []wire.Slot, err error) {
 	last := h.marks[len(h.marks)-1]
 	slots = make([]wire.Slot, 0, a.total-last.total)
 	for _, body := range h.bodies[last.bodies:] {
-		if slots, err = appendSlots(slots, body.buf); err != nil {
+		if r := body.large; r != nil {
+			slots = append(slots, wire.Slot{Ordinal: r.ordinal, Data: r.data, ContentType: r.contentType})
+		} else if slots, err = appendSlots(slots, body.buf); err != nil {
 			return nil, err
 		}
 	}

@@ -39,6 +39,7 @@ type bundle struct {
 	js     jetstream.JetStream
 	log    *zap.Logger
 	logged *observer.ObservedLogs
+	pieces wire.Assembly
 }
 
 // setup starts a server of its own. Options may change its configuration.
@@ -263,9 +264,24 @@ func (b *bundle) collect(n int) map[uuid.UUID]*whole {
 	return found
 }
 
+// read reads a message. The last piece of a result is one with its slot, the others are messages without any.
+func (b *bundle) read(msg jetstream.Msg) (*wire.Reply, error) {
+	if !wire.IsPiece(msg.Headers()) {
+		return wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
+	}
+	p, err := wire.ParsePiece(msg.Subject(), msg.Headers(), msg.Data())
+	check(b.t, err)
+	slot, err := b.pieces.Add(p)
+	reply := &wire.Reply{Meta: p.Meta, Service: p.Service, Answered: -1}
+	if slot != nil {
+		reply.Slots = []wire.Slot{*slot}
+	}
+	return reply, err
+}
+
 func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 	b.t.Helper()
-	reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
+	reply, err := b.read(msg)
 	check(b.t, err)
 	w := found[reply.Slice]
 	if w == nil {

@@ -75,9 +75,9 @@ func (i *flowItem) answer(target string) (slot wire.Slot, asked bool) {
 	return wire.Slot{}, false
 }
 
-// Reply answers the item with a result, and ends its way. A result that cannot be written as JSON, or is too large for
-// a message, becomes an error slot. Only the first answer to an item counts; what the item has asked for in this stage
-// is not asked.
+// Reply answers the item with a result, and ends its way. A result that cannot be written as JSON, or is too large (as
+// for Item.Reply), becomes an error slot. Only the first answer to an item counts; what the item has asked for in this
+// stage is not asked.
 func (i *StageItem[In, Out, State, Shared]) Reply(result Out) {
 	a := &i.core.work.job.answers
 	a.mu.Lock()
@@ -85,14 +85,10 @@ func (i *StageItem[In, Out, State, Shared]) Reply(result Out) {
 	if !i.core.claim() {
 		return
 	}
-	a.begin(i.Ordinal)
 	i.stage.out = result // pointing there, and not to result, keeps result off the heap
-	if err := wire.AppendResult(a.buf, &i.stage.out); err != nil {
-		a.rollback()
+	if err := a.result(i.Ordinal, &i.stage.out); err != nil {
 		a.fail(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
-		return
 	}
-	a.end(i.Ordinal)
 }
 
 // Fail answers the item with an error that trying again would not help. See the function Fail.

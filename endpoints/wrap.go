@@ -197,17 +197,11 @@ func (a *answers) write(slot wire.Slot) {
 		a.fail(slot.Ordinal, wire.NewSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
 		return
 	}
-	a.begin(slot.Ordinal)
 	if slot.ContentType == "" {
-		a.buf.WriteString(`"d":`)
-		a.buf.Write(slot.Data)
-	} else if err := wire.AppendBinary(a.buf, &wire.Binary{ContentType: slot.ContentType, Data: slot.Data}); err != nil {
-		a.rollback()
-		a.fault(slot.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v",
-			err), false))
-		return
+		a.json(slot.Ordinal, slot.Data)
+	} else {
+		a.binary(slot.Ordinal, slot.ContentType, slot.Data)
 	}
-	a.end(slot.Ordinal)
 }
 
 // Hold keeps the answers that follow back until the wrapper has returned. When it returns nil they are sent; when it

@@ -144,6 +144,12 @@ func (i *Items) checkReading(prefix string) error {
 		}
 		called[i.Rename[old]] = true
 	}
+	for _, name := range i.Columns { // without columns it is the row that has both
+		if _, moved := i.Rename[name]; called[name] && !moved && !i.NoHeader {
+			return fieldError(prefix+"columns", "%.40q stands there, and another column is renamed to it; rename it, too, or "+
+				"leave it out", name)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(i.Types)) {
 		if err := checkColumn(prefix+"types", name); err != nil {
 			return err

@@ -136,7 +136,7 @@ func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
 	_, err := testenv.Connect(t, url).Exec(t.Context(), `DROP VIEW run_item;
-		INSERT INTO tranche_migration (version_id, is_applied) VALUES (20, true)`)
+		INSERT INTO tranche_migration (version_id, is_applied) VALUES (21, true)`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
 		"grant": migrations.Grant(t.Context(), url, "anybody"),
 	} {
 		former, ok := errors.AsType[*migrations.FormerSchemaError](err)
-		if !ok || former.Newest != 20 || !strings.Contains(err.Error(), "make the database anew") {
+		if !ok || former.Newest != 21 || !strings.Contains(err.Error(), "make the database anew") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

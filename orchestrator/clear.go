@@ -2,15 +2,18 @@ package orchestrator
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/results"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// dutyClear takes back loads whose node is gone. It is a duty of its own, since gigabytes of payloads take minutes.
+// dutyClear takes back loads whose node is gone, and what has come of large results that nobody will record. It is a
+// duty of its own, since gigabytes take minutes.
 const dutyClear = "clear"
 
 // clearing is that duty, at every beat of the lease.
@@ -19,5 +22,9 @@ func (n *Node) clearing(ctx context.Context, lease workqueue.Lease) (time.Durati
 	if len(cleared) > 0 {
 		n.log.Info("took back loads whose node is gone", zap.Int("loads", len(cleared)))
 	}
-	return 0, err
+	swept, failed := results.New(n.store).Sweep(ctx, lease)
+	if swept > 0 {
+		n.log.Info("deleted what had come of results that nobody will record", zap.Int("results", swept))
+	}
+	return 0, errors.Join(err, failed)
 }

@@ -24,10 +24,16 @@ func (f *fetching) read(ctx context.Context, job *fetchJob) (*fetch.Request, int
 		return nil, 0, err
 	}
 	defer f.reading.Release(1)
-	req, size, err := f.requestOf(ctx, job)
+	var large largeInputs
+	req, size, err := f.requestOf(ctx, job, &large)
+	if err == nil && !large.items.Empty() {
+		if err = large.refuse(ctx, f.node, job.assignment); err == nil {
+			err = errTaken // others are claimed anew
+		}
+	}
 	for err == nil && len(req.Items) < job.Mask.Count() {
 		if err = f.cut(ctx, job, len(req.Items)); err == nil {
-			req, size, err = f.requestOf(ctx, job)
+			req, size, err = f.requestOf(ctx, job, &large)
 		}
 	}
 	if err != nil {
@@ -60,8 +66,9 @@ func (f *fetching) cut(ctx context.Context, job *fetchJob, items int) error {
 	return nil
 }
 
-// requestOf reads the items of a slice and the parts that its step sees: the first ones, when all are too much.
-func (f *fetching) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request, int64, error) {
+// requestOf reads the items of a slice and the parts that its step sees: the first ones, when all are too much. Items
+// with parts that no step sees go to large instead.
+func (f *fetching) requestOf(ctx context.Context, job *fetchJob, large *largeInputs) (*fetch.Request, int64, error) {
 	req := &fetch.Request{Run: uuid.UUID(job.Run), Slice: uuid.UUID(job.ID), Step: job.work.Name,
 		StepNumber: int(job.Step), Attempt: job.Attempt, Generation: int(job.Generation), Rate: job.work.Rate,
 		Items: make([]fetch.Item, 0, job.Mask.Count())}
@@ -76,6 +83,9 @@ func (f *fetching) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request
 	want := dispatch.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Inputs: job.work.Inputs,
 		NoItem: job.work.NoItem}
 	err := dispatch.New(f.node.store).EachInput(ctx, want, func(in dispatch.Input) bool {
+		if large.take(&job.assignment, &in) {
+			return true
+		}
 		of := sizeOf(&in)
 		if size+of > fetchChunkLimit && len(req.Items) > 0 {
 			return false

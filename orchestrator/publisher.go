@@ -92,9 +92,13 @@ func (n *Node) publishOrPostpone(ctx context.Context, a assignment, published ch
 func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- publication) error {
 	request := wire.NewRequestBuilder(a.endpoint, n.metaOf(a), int(n.nc.MaxPayload()))
 	request.SetParams(a.params)
-	fits, err := n.addInputs(ctx, request, a)
+	var large largeInputs
+	fits, err := n.addInputs(ctx, request, a, &large)
 	if err != nil {
 		return err
+	}
+	if !large.items.Empty() {
+		return large.refuse(ctx, n, a)
 	}
 	if !fits {
 		return n.cut(ctx, a, request.Len(), published)
@@ -114,7 +118,9 @@ func (n *Node) publishOne(ctx context.Context, a assignment, published chan<- pu
 }
 
 // addInputs adds the items of a slice to its request, with the parts that the step sees, and reports whether all fit.
-func (n *Node) addInputs(ctx context.Context, request *wire.RequestBuilder, a assignment) (fits bool, err error) {
+// Items with parts that no step sees go to large instead.
+func (n *Node) addInputs(ctx context.Context, request *wire.RequestBuilder, a assignment, large *largeInputs,
+) (fits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.work.Inputs,
@@ -124,6 +130,9 @@ func (n *Node) addInputs(ctx context.Context, request *wire.RequestBuilder, a as
 		if len(want.Inputs) == 0 && !want.NoItem {
 			fits = request.Add(int(item.Ordinal), string(item.Key), item.Payload)
 			return fits
+		}
+		if large.take(&a, &item) {
+			return true
 		}
 		for i, part := range item.Parts {
 			if !part.Missing {

@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/results"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -82,10 +83,20 @@ type reading struct {
 func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 	read := make([]reading, 0, len(batch))
 	var unread []unreadable
+	var pieces []piece
 	size := 0
 	for _, msg := range batch {
 		if stream.IsProbe(msg.Subject()) {
 			n.settle(msg, jetstream.Msg.Ack)
+			continue
+		}
+		if wire.IsPiece(msg.Headers()) {
+			p, err := wire.ParsePiece(msg.Subject(), msg.Headers(), msg.Data())
+			if err != nil {
+				unread = append(unread, asUnreadable(msg, err))
+			} else {
+				pieces = append(pieces, piece{msg, p})
+			}
 			continue
 		}
 		reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), n.cfg.Limits)
@@ -99,7 +110,7 @@ func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 			read, size = read[:0], 0
 		}
 	}
-	if len(read) > 0 {
+	if read = append(read, (pieceTaker{n, results.New(n.store)}).take(ctx, pieces)...); len(read) > 0 {
 		n.recordRead(ctx, read)
 	}
 	for _, u := range unread { // after the others: they may be about the same slices, which end with this

@@ -113,7 +113,13 @@ func TestFourEyes(t *testing.T) {
 	if _, err := b.approveStep(run, "test", "send"); !errors.As(err, &eyes) || eyes.Actor != "test" {
 		t.Errorf("who started it approves: %v", err)
 	}
-	if _, err := b.approveStep(run, "ann", "send"); err != nil {
+	b.applySchedule("night", `{}`) // ann had it started at once
+	b.exec(`INSERT INTO schedule_fire (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
+		VALUES ('night', now(), 'now', 1, 'started', 'ann', now(), $1, now())`, run)
+	if _, err := b.approveStep(run, "ann", "send"); !errors.As(err, &eyes) || eyes.Actor != "ann" {
+		t.Errorf("who had it started approves: %v", err)
+	}
+	if _, err := b.approveStep(run, "bob", "send"); err != nil {
 		t.Error(err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -163,4 +164,42 @@ func TestTooManyInvalidItemsAreRefused(t *testing.T) {
 	if !errors.As(err, &many) || b.number(`SELECT count(*) FROM batchrun`) != 0 {
 		t.Errorf("got %v", err)
 	}
+}
+
+// What is invalid says nothing about how the sample of a canary does: nobody was asked about it.
+func TestInvalidItemsAreNoCanary(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, c := range map[string]struct {
+		sample int
+		want   control.CanaryVerdict
+		hold   string
+	}{
+		"some of the sample": {30, control.CanaryPassed, ""},
+		"all of it": {1, control.CanaryWaiting,
+			"canary by tranche: nobody was asked about any item of its canary"},
+	} {
+		req := chunked(10)
+		req.Canary, req.CanaryAuto = c.sample, true
+		run := b.loadInvalid(req, func() func(*start.LoadItem) error {
+			next, i := keys(names(90)...), 0
+			return func(item *start.LoadItem) error {
+				err := next(item)
+				if err == nil && (c.sample == 1 && i < 89 || i%3 == 0) {
+					item.Invalid = "balance: it is missing"
+				}
+				i++
+				return err
+			}
+		}()).Run
+		for _, s := range b.claim(run, plenty) {
+			b.record(whole(s))
+		}
+		b.wantCanary(run, c.want)
+		b.wantHold(run, c.hold)
+		if t.Failed() {
+			t.Fatal(name)
+		}
+	}
+	b.check()
 }

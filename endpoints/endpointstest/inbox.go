@@ -21,6 +21,7 @@ type inbox struct {
 	mu       sync.Mutex
 	open     map[answer]*Reply
 	expected map[answer]int // slots, once the final message is there
+	pieces   map[answer]*wire.Assembly
 	complete map[uuid.UUID][]*Reply
 	arrived  chan struct{} // closed and replaced whenever one is complete
 }
@@ -34,7 +35,7 @@ type answer struct {
 func newInbox(k *Kit) *inbox {
 	k.t.Helper()
 	b := &inbox{kit: k, open: map[answer]*Reply{}, expected: map[answer]int{}, complete: map[uuid.UUID][]*Reply{},
-		arrived: make(chan struct{})}
+		pieces: map[answer]*wire.Assembly{}, arrived: make(chan struct{})}
 	ctx, cancel := k.own()
 	defer cancel()
 	consumer, err := stream.EnsureRecorder(ctx, k.js)
@@ -64,7 +65,7 @@ func newInbox(k *Kit) *inbox {
 }
 
 func (b *inbox) take(msg jetstream.Msg) {
-	reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
+	reply, err := b.read(msg)
 	_ = msg.Ack() // lost with the server only, which ends with the test
 	if err != nil {
 		b.kit.t.Errorf("endpointstest: a reply on %s cannot be read: %v", msg.Subject(), err)
@@ -88,10 +89,32 @@ func (b *inbox) take(msg jetstream.Msg) {
 	}
 	delete(b.open, of)
 	delete(b.expected, of)
+	delete(b.pieces, of)
 	slices.SortFunc(whole.Slots, func(x, y wire.Slot) int { return cmp.Compare(x.Ordinal, y.Ordinal) })
 	b.complete[reply.Slice] = append(b.complete[reply.Slice], whole)
 	close(b.arrived)
 	b.arrived = make(chan struct{})
+}
+
+// read reads a message. The last piece of a result is one with its slot, the others are messages without any.
+func (b *inbox) read(msg jetstream.Msg) (*wire.Reply, error) {
+	if !wire.IsPiece(msg.Headers()) {
+		return wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
+	}
+	p, err := wire.ParsePiece(msg.Subject(), msg.Headers(), msg.Data())
+	if err != nil {
+		return nil, err
+	}
+	of := answer{p.Slice, p.Service}
+	if b.pieces[of] == nil { // whoever reads messages is alone with them
+		b.pieces[of] = &wire.Assembly{}
+	}
+	reply := &wire.Reply{Meta: p.Meta, Endpoint: p.Endpoint, Service: p.Service, Answered: -1}
+	slot, err := b.pieces[of].Add(p)
+	if slot != nil {
+		reply.Slots = []wire.Slot{*slot}
+	}
+	return reply, err
 }
 
 // next returns the first reply to a request that nobody has had yet.

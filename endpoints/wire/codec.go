@@ -39,39 +39,50 @@ func AppendResult(buf *bytes.Buffer, result any) (err error) {
 			err = fmt.Errorf("panic: %v", value)
 		}
 	}()
-	switch r := result.(type) {
-	case *Binary:
-		return AppendBinary(buf, r)
-	case **Binary:
-		if *r != nil {
-			return AppendBinary(buf, *r)
+	if b := AsBinary(result); b != nil {
+		kind, err := b.TypeOf()
+		if err == nil {
+			AppendBytes(buf, kind, b.Data)
 		}
-	case *any:
-		switch v := (*r).(type) {
-		case Binary:
-			return AppendBinary(buf, &v)
-		case *Binary:
-			if v != nil {
-				return AppendBinary(buf, v)
-			}
-		}
+		return err
 	}
 	buf.WriteString(`"d":`)
 	return json.MarshalWrite(buf, result)
 }
 
-// AppendBinary writes a result that is not JSON, as a slot has it.
-func AppendBinary(buf *bytes.Buffer, r *Binary) error {
-	contentType := r.ContentType
-	if contentType == "" {
-		contentType = DefaultBinaryType
+// AsBinary returns the result that is not JSON, if it is none. result points to a handler's Out.
+func AsBinary(result any) *Binary {
+	switch r := result.(type) {
+	case *Binary:
+		return r
+	case **Binary:
+		return *r
+	case *any:
+		switch v := (*r).(type) {
+		case Binary:
+			return &v
+		case *Binary:
+			return v
+		}
 	}
-	if !ValidContentType(contentType) {
-		return fmt.Errorf("content type %.80q is not one", contentType)
-	}
-	buf.Grow(base64.StdEncoding.EncodedLen(len(r.Data)) + len(contentType) + len(`"t":"","b":""}`))
-	buf.Write(appendEncoded(buf.AvailableBuffer(), contentType, r.Data))
 	return nil
+}
+
+// TypeOf returns the content type of a result that is not JSON.
+func (b *Binary) TypeOf() (string, error) {
+	if b.ContentType == "" {
+		return DefaultBinaryType, nil
+	}
+	if !ValidContentType(b.ContentType) {
+		return "", fmt.Errorf("content type %.80q is not one", b.ContentType)
+	}
+	return b.ContentType, nil
+}
+
+// AppendBytes writes a result that is not JSON, as a slot has it.
+func AppendBytes(buf *bytes.Buffer, contentType string, data []byte) {
+	buf.Grow(base64.StdEncoding.EncodedLen(len(data)) + len(contentType) + len(`"t":"","b":""}`))
+	buf.Write(appendEncoded(buf.AvailableBuffer(), contentType, data))
 }
 
 // appendEncoded writes "t":"image/png","b":"…".

@@ -7,7 +7,7 @@ const (
 	CodeBadPayload     = "bad_payload"         // the payload does not fit the handler's input; not retryable
 	CodeBadPart        = "bad_part"            // a part does not fit what the handler reads it as; not retryable
 	CodeBadResult      = "bad_result"          // the result cannot be written as JSON; not retryable
-	CodeResultTooLarge = "result_too_large"    // the result does not fit one message; not retryable
+	CodeResultTooLarge = "result_too_large"    // over MaxResult, or over a message for who is no node; not retryable
 	CodeBadRequest     = "bad_request"         // the request could not be read; not retryable
 	CodeTimeout        = "timeout"             // the handler did not end in time; retryable
 	CodeShutdown       = "shutdown"            // the service stopped before it got to the rest; retryable

@@ -20,6 +20,7 @@ const (
 	ReasonSlot     = "slot"     // a slot or an item is not of the described shape
 	ReasonStack    = "stack"    // too many endpoints wait for one another
 	ReasonFinal    = "final"    // Tranche-Final contradicts the body
+	ReasonPiece    = "piece"    // a piece of a result is not of the described shape
 )
 
 // MalformedError is returned for a message that cannot be understood. Nothing of it may be used.

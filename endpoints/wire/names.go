@@ -67,6 +67,8 @@ const (
 	HeaderMode       = "Tranche-Mode"
 	// HeaderFinal stands on the last message of a reply. Its value is the number of slots in all messages of the reply.
 	HeaderFinal = "Tranche-Final"
+	// HeaderPiece stands on a piece of a result that does not fit one message: see Whole.
+	HeaderPiece = "Tranche-Piece"
 	// HeaderService says who answered: "name@version instance".
 	HeaderService = "Tranche-Service"
 	// HeaderTook stands on the last message of a reply: for how many milliseconds the service worked on the chunk.

@@ -68,6 +68,9 @@ func ReceiveReply(endpoint string, h nats.Header, body []byte, limits Limits) (*
 func ParseReplyOf(endpoint string, h nats.Header, body []byte, limits Limits) (*Reply, error) {
 	limits = limits.WithDefaults()
 	meta, err := ParseMeta(h)
+	if err == nil && IsPiece(h) {
+		err = Malformed(ReasonPiece, "%s is there: only nodes take results in pieces", HeaderPiece)
+	}
 	if err != nil {
 		return nil, About(meta, err)
 	}

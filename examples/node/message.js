@@ -4,11 +4,14 @@
 
 const { Decompress } = require('fzstd');
 const { headers } = require('nats');
-const { randomUUID } = require('node:crypto');
+const { createHash, randomUUID } = require('node:crypto');
 
 const MAX_BODY = 16 * 1024 * 1024; // of a body, decompressed
 const MAX_ITEMS = 8192;
 const RESERVE = 1024; // of a message, for the headers that only some have
+const MAX_RESULT = 64 * 1024 * 1024; // of one that goes in pieces
+const PIECE = 512 * 1024;
+const AT_ONCE = 16; // pieces under way
 const REPEATED = ['Tranche-Version', 'Tranche-Run', 'Tranche-Slice', 'Tranche-Step', 'Tranche-Attempt',
   'Tranche-Generation', 'Tranche-Mode'];
 const DEFAULT_DELIVERIES = 5;
@@ -125,13 +128,26 @@ class Reply {
     this.total = 0;
     this.errors = 0;
     this.sent = [];
+    this.large = []; // results whose pieces are not all on their way
   }
 
-  // add takes the members of a slot beside "i".
+  // add takes the members of a slot beside "i"; b may be a Buffer. A result that does not fit a message goes in pieces: a
+  // promise says then when all of them are on their way.
   add(ordinal, members) {
-    let slot = Buffer.from(JSON.stringify({ i: ordinal, ...members }));
-    if (slot.length + 16 > this.limit) {
-      members = { e: new Failure('result_too_large', `the result takes ${slot.length} bytes; ${this.limit} fit`) };
+    const { b, t, d } = members;
+    const big = b !== undefined && b.length > this.limit;
+    const text = b === undefined ? members : { t, b: big ? '' : b.toString('base64') };
+    let slot = Buffer.from(JSON.stringify({ i: ordinal, ...text }));
+    if (big || slot.length + 16 > this.limit) {
+      const data = b ?? Buffer.from(JSON.stringify(d));
+      if (this.head.replyTo.startsWith('tranche.reply.') && data.length <= MAX_RESULT) {
+        this.total++;
+        const all = this.pieces(ordinal, b ? (t ?? 'application/octet-stream') : 'application/json', data);
+        this.large.push(all);
+        return all;
+      }
+      const most = `${MAX_RESULT} bytes are the most, and ${this.limit} for who is no node`;
+      members = { e: new Failure('result_too_large', `the result has ${data.length} bytes; ${most}`) };
       slot = Buffer.from(JSON.stringify({ i: ordinal, ...members }));
     }
     if (this.bytes + slot.length + 16 > this.limit) this.flush();
@@ -139,6 +155,19 @@ class Reply {
     this.bytes += slot.length + 1;
     this.total++;
     if (members.e) this.errors++;
+    return undefined;
+  }
+
+  // pieces sends a result in pieces, a few at a time: what is under way is not held twice.
+  async pieces(ordinal, type, data) {
+    const size = Math.min(PIECE, this.limit);
+    const count = Math.ceil(data.length / size);
+    const hash = createHash('sha256').update(data).digest('hex');
+    for (let n = 1; n <= count; n++) {
+      const fields = { 'Tranche-Piece': `${ordinal} ${n} ${count} ${data.length} ${hash}`, 'Content-Type': type };
+      const sent = this.post(fields, data.subarray((n - 1) * size, n * size));
+      if (n % AT_ONCE === 0) await sent.catch(() => {}); // finish looks at it
+    }
   }
 
   // flush sends what there is, without waiting for it to arrive.
@@ -153,6 +182,7 @@ class Reply {
 
   // finish sends the final message, and returns when all messages have arrived.
   async finish(failure) {
+    await Promise.all(this.large);
     const error = failure && JSON.stringify(failure);
     if (error && this.bytes + error.length + 32 > this.limit) this.flush();
     const fields = { 'Tranche-Final': String(this.total) };
@@ -167,17 +197,22 @@ class Reply {
   }
 
   publish(fields, error) {
-    const h = headers();
-    const all = [...this.head.repeated, ['Tranche-Service', this.service], ['Content-Type', 'application/json'],
-      ['Nats-Msg-Id', randomUUID()], ...Object.entries(fields)];
-    for (const [name, value] of all) h.set(name, value);
     const parts = this.slots.flatMap((slot, n) => (n ? [Buffer.from(','), slot] : [slot]));
     const body = [Buffer.from('{"slots":['), ...parts, Buffer.from(error ? `],"error":${error}}` : ']}')];
     this.slots = [];
     this.bytes = 0;
-    const sent = this.send(this.head.replyTo, h, Buffer.concat(body));
+    this.post(fields, Buffer.concat(body));
+  }
+
+  post(fields, body) {
+    const h = headers();
+    const all = [...this.head.repeated, ['Tranche-Service', this.service], ['Content-Type', 'application/json'],
+      ['Nats-Msg-Id', randomUUID()], ...Object.entries(fields)];
+    for (const [name, value] of all) h.set(name, value);
+    const sent = this.send(this.head.replyTo, h, body);
     sent.catch(() => {}); // finish looks at it; until then it is not an error that nobody sees to
     this.sent.push(sent);
+    return sent;
   }
 }
 

@@ -319,22 +319,24 @@ class Endpoint {
   }
 }
 
-// Chunk is what a handler works on. Of two answers to an item the first counts; an item without one is tried again.
+// Chunk is what a handler works on. Of two answers to an item the first counts; an item without one is tried again. A
+// result may have 64 MiB. What reply and bytes return can be awaited: then no more of large results is held than is
+// under way.
 class Chunk {
   constructor(head, { items, params }, reply) {
     Object.assign(this, { head, params, closed: false });
     const answered = new Set();
     const add = (ordinal, members) => {
-      if (this.closed || answered.has(ordinal)) return;
+      if (this.closed || answered.has(ordinal)) return undefined;
       answered.add(ordinal);
-      reply.add(ordinal, members);
+      return reply.add(ordinal, members);
     };
     this.items = items.map((item) => ({
       ...item,
       // the same for every attempt at the item, and another after a re-run
       idempotencyKey: `${head.run}/${head.step}/${item.ordinal}/${head.generation}`,
       reply: (result) => add(item.ordinal, { d: result === undefined ? null : result }),
-      bytes: (data, type) => add(item.ordinal, { t: type, b: Buffer.from(data).toString('base64') }),
+      bytes: (data, type) => add(item.ordinal, { t: type, b: Buffer.from(data) }),
       fail: (code, message) => add(item.ordinal, { e: new Failure(code, message) }),
       retry: (code, message) => add(item.ordinal, { e: new Failure(code, message, true) }),
     }));

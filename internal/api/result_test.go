@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/results"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -162,4 +164,67 @@ func TestResultsThatAreNotThere(t *testing.T) {
 		t.Fatalf("%s", text)
 	}
 	b.refused(404, "has no result", http.MethodGet, at+"a/result?ordinal=1", nil)
+}
+
+// A result that does not fit a message is sent piece by piece, by itself and in an export; elsewhere stands what it is.
+func TestLargeResults(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=large", strings.NewReader("id\na\nb\n"))
+	run, err := inspect.New(b.store).Resolve(t.Context(), "large")
+	if err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	claimed, err := dispatch.New(b.store).Claim(t.Context(), dispatch.ClaimRequest{Session: b.engine.session, Run: run,
+		MaxSlices: 1, MaxBytes: 1 << 20})
+	if err != nil || len(claimed.Slices) != 1 {
+		t.Fatalf("%d slices, %v", len(claimed.Slices), err)
+	}
+	s := claimed.Slices[0]
+	data := strings.Repeat("0123456789", 3000)
+	sum := sha256.Sum256([]byte(data))
+	var pieces []results.Piece
+	for n := range 3 {
+		pieces = append(pieces, results.Piece{Number: n + 1, Data: []byte(data[n*10_000 : (n+1)*10_000]),
+			Claim: results.Claim{Slice: s.ID, Endpoint: "echo", Ordinal: 0, Pieces: 3, Bytes: 30_000, SHA256: sum,
+				ContentType: "application/pdf"}})
+	}
+	taken, err := results.New(b.store).Take(t.Context(), pieces)
+	if err != nil || taken[2].Standing != results.Complete {
+		t.Fatalf("%+v, %v", taken, err)
+	}
+	if _, err := settle.New(b.store).Record(t.Context(), []settle.Answer{{Slice: s.ID, Endpoint: "echo", Answered: 2,
+		Slots: []settle.Slot{{Ordinal: 0, Result: results.Reference(30_000, sum), ContentType: "application/pdf",
+			Large: &settle.Large{ID: taken[2].ID, Bytes: 30_000}}, {Ordinal: 1, Result: []byte(`{"small":1}`)}}}}); err != nil {
+		t.Fatal(err)
+	}
+	answer, body := b.get("/runs/large/items/a/result")
+	if body != data || answer.Header.Get("Content-Type") != "application/pdf" ||
+		answer.Header.Get("ETag") != fmt.Sprintf(`"%x"`, sum) || answer.Header.Get("Content-Length") != "30000" {
+		t.Errorf("%v, %d bytes", answer.Header, len(body))
+	}
+	answer, body = b.get("/runs/large/items/a/result", "Range", "bytes=9998-10003")
+	if answer.StatusCode != http.StatusPartialContent || body != "890123" {
+		t.Errorf("a range over two pieces: %d, %q", answer.StatusCode, body)
+	}
+	_, body = b.get("/runs/large/items/a")
+	if !strings.Contains(body, `"content_type":"application/pdf","large":true,"size":30000,"sha256":"`+
+		fmt.Sprintf("%x", sum)) || strings.Contains(body, `"result":`) || strings.Contains(body, `"result_bytes"`) {
+		t.Errorf("the item is %s", body)
+	}
+	_, body = b.get("/runs/large/export?format=ndjson")
+	lines := strings.Split(body, "\n")
+	var line api.ExportedItem
+	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || string(line.ResultBytes) != data ||
+		line.ContentType != "application/pdf" || line.Key != "a" || len(lines) != 3 ||
+		!strings.Contains(lines[1], `"result":{"small":1}`) {
+		t.Errorf("exported as %.200s … (%v), then %s", lines[0], err, lines[1])
+	}
+	reference := `"{""bytes"":30000,""sha256"":""` + fmt.Sprintf("%x", sum) + `""}"`
+	if _, body = b.get("/runs/large/export?format=csv"); !strings.Contains(body, "a,done,"+reference+",") {
+		t.Errorf("in CSV: %s", body)
+	}
+	if _, body = b.get("/runs/large/export?format=ndjson&flat=true"); !strings.Contains(body, `"result.bytes":30000`) {
+		t.Errorf("flat: %s", body)
+	}
 }

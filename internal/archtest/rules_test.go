@@ -302,6 +302,7 @@ func rooms(servers []string) map[string]rule {
 	for _, room := range []struct{ name, needs string }{
 		{"session", ""}, {"outbox", ""}, {"plan", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},
 		{"request", "session"},
+		{"results", "session"},
 		{"streams", "session"},
 		{"tracker", "session"},
 		{"pace", "session"},

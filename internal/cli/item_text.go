@@ -40,6 +40,8 @@ func stepText(step *client.ItemStep, room int) string {
 	switch {
 	case step.Error != nil:
 		t.Row("error", Inert(step.Error.Code)+": "+Shown(Inert(step.Error.Message), room))
+	case step.Large:
+		t.Row("result", fmt.Sprintf("%s of %s, in pieces", bytesText(step.Size), Inert(step.ContentType)))
 	case len(step.ResultBytes) > 0:
 		t.Row("result", fmt.Sprintf("%s bytes of %s", Count(int64(len(step.ResultBytes))), Inert(step.ContentType)))
 	case len(step.Result) > 0:

@@ -20,6 +20,7 @@ type message struct {
 	header  nats.Header
 	data    []byte
 	slots   []slot
+	piece   *wire.Piece // nil: it is none
 	failure *slotError
 	final   int // -1 when the message does not say, or says no number
 }
@@ -46,6 +47,10 @@ func readMessage(msg *nats.Msg) *message {
 	m := &message{subject: msg.Subject, header: msg.Header, data: msg.Data, final: -1}
 	if n, err := strconv.Atoi(msg.Header.Get(wire.HeaderFinal)); err == nil {
 		m.final = n
+	}
+	if wire.IsPiece(msg.Header) {
+		m.piece, _ = wire.ParsePiece(msg.Subject, msg.Header, msg.Data) // "readable" says what is wrong with it
+		return m
 	}
 	body := msg.Data
 	if msg.Header.Get(wire.HeaderEncoding) == "zstd" {
@@ -82,12 +87,17 @@ func (a *answer) slots() map[int]slot {
 			}
 		}
 	}
+	for _, s := range a.pieces() {
+		if _, twice := found[*s.I]; !twice {
+			found[*s.I] = s
+		}
+	}
 	return found
 }
 
-// sent returns the number of slots in all messages.
+// sent returns the number of slots in all messages. A result in pieces is one.
 func (a *answer) sent() int {
-	n := 0
+	n := len(a.pieces())
 	for _, m := range a.messages {
 		n += len(m.slots)
 	}

@@ -45,6 +45,7 @@ const (
 	urlBase64         flaw = "writes the base64 of URLs"
 	neverSplits       flaw = "sends one message, whatever its size"
 	ownCode           flaw = "has its own code for what is too large"
+	wrongHash         flaw = "sends pieces of which the hash is another one"
 	noSigns           flaw = "sends no signs of life"
 	forgetsWork       flaw = "works on a redelivery beside the first"
 	bindsOnce         flaw = "does not look for the streams again"
@@ -96,7 +97,8 @@ func TestFlawsAreFound(t *testing.T) {
 		neverFlushes:      {"partial"},
 		urlBase64:         {"binary"},
 		neverSplits:       {"big"},
-		ownCode:           {"too-large"},
+		ownCode:           {"pieces", "too-large"},
+		wrongHash:         {"pieces"},
 		noSigns:           {"in-progress"},
 		bindsOnce:         {"streams-anew"},
 		trustsSequences:   {"made-anew"},

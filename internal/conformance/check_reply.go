@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -102,11 +103,20 @@ func checkReadable(ctx context.Context, n *node) error {
 		if m.failure != nil {
 			header[wire.HeaderFinal] = []string{strconv.Itoa(len(m.slots))}
 		}
-		if _, err := wire.ParseReply(m.subject, header, m.data, wire.Limits{}); err != nil {
+		if err := readable(m, header); err != nil {
 			return differs("messages that a node can read", "%v", err)
 		}
 	}
 	return nil
+}
+
+func readable(m *message, header nats.Header) (err error) {
+	if wire.IsPiece(header) {
+		_, err = wire.ParsePiece(m.subject, header, m.data)
+	} else {
+		_, err = wire.ParseReply(m.subject, header, m.data, wire.Limits{})
+	}
+	return err
 }
 
 func checkFinal(ctx context.Context, n *node) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -358,7 +359,7 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 			if s.has(urlBase64) {
 				encoding = base64.URLEncoding
 			}
-			r.add(fmt.Sprintf(`{"i":%d,"t":%q,"b":%q}`, ordinal, cmp.Or(in.Type, "application/octet-stream"),
+			r.one(ordinal, fmt.Sprintf(`{"i":%d,"t":%q,"b":%q}`, ordinal, cmp.Or(in.Type, "application/octet-stream"),
 				encoding.EncodeToString(counting(in.N))))
 		case "big":
 			r.result(ordinal, `"`+strings.Repeat("x", in.N)+`"`)
@@ -406,15 +407,27 @@ func (r *rawReply) result(ordinal int, result string) {
 	if r.service.has(twoOrdinals) {
 		name = fmt.Sprintf(`"i":%d,"i"`, ordinal)
 	}
-	r.add(fmt.Sprintf(`{%s:%d,"d":%s}`, name, ordinal, result))
-	if len(result) > int(r.service.nc.MaxPayload())-4096 {
-		r.slots, r.total, r.bytes = r.slots[:len(r.slots)-1], r.total-1, r.bytes-len(result)
-		code := "result_too_large"
-		if r.service.has(ownCode) {
-			code = "too_big"
-		}
-		r.fail(ordinal, slotError{Code: code, Message: "too large"})
+	r.one(ordinal, fmt.Sprintf(`{%s:%d,"d":%s}`, name, ordinal, result))
+}
+
+// one adds a slot, or what stands for one that fits no message.
+func (r *rawReply) one(ordinal int, slot string) {
+	if len(slot) <= int(r.service.nc.MaxPayload())-4096 {
+		r.add(slot)
+		return
 	}
+	if r.service.has(wrongHash) && len(slot) < wire.MaxResult {
+		r.flush()
+		whole := wire.Whole{Ordinal: ordinal, Pieces: 1, Bytes: 3, SHA256: sha256.Sum256([]byte("abc"))}
+		r.send(nats.Header{wire.HeaderPiece: {whole.Header(1)}}, nil)
+		r.total++
+		return
+	}
+	code := "result_too_large"
+	if r.service.has(ownCode) {
+		code = "too_big"
+	}
+	r.fail(ordinal, slotError{Code: code, Message: "too large"})
 }
 
 func (r *rawReply) fail(ordinal int, e slotError) {
@@ -481,6 +494,9 @@ func (r *rawReply) send(fields nats.Header, failure *slotError) {
 		msg.Data = append(append(msg.Data, `,"error":`...), text...)
 	}
 	msg.Data = append(msg.Data, '}')
+	if wire.IsPiece(fields) {
+		msg.Data = []byte("abd")
+	}
 	r.slots, r.bytes = nil, 0
 	r.sent++
 	if err := s.publish(msg); err != nil {

@@ -127,8 +127,8 @@ func needing(what need) []string {
 // fast lists the checks that cost little.
 func fast() []string {
 	slow := []string{
-		"zstd-bomb", "big", "stored-first", "in-progress", "delivered-twice", "consumer", "streams-anew", "made-anew",
-		"drain", "late",
+		"zstd-bomb", "big", "too-large", "stored-first", "in-progress", "delivered-twice", "consumer", "streams-anew",
+		"made-anew", "drain", "late",
 	}
 	return slices.DeleteFunc(Names(), func(name string) bool { return slices.Contains(slow, name) })
 }

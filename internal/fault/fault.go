@@ -23,6 +23,7 @@ const (
 	FetchBefore     = "fetch.before"     // a chunk's inputs are read, its own node is about to work on it
 	FetchDone       = "fetch.done"       // it has, and nothing of that is recorded
 	RecordBefore    = "record.before"    // replies are read, their transaction has not begun
+	PiecesKept      = "pieces.kept"      // pieces of large results are committed and not acknowledged, nor recorded
 	RecordCommitted = "record.committed" // after the commit, before the messages are acknowledged
 	ReplyAcked      = "reply.acked"      // after the messages are acknowledged
 	EventPublished  = "event.published"  // JetStream has the event of a completion, PostgreSQL does not know yet
@@ -30,8 +31,8 @@ const (
 
 // names is every point, for the error of a wrong one.
 func names() []string {
-	return []string{ClaimBefore, ClaimCommitted, PublishAcked, FetchBefore, FetchDone, RecordBefore, RecordCommitted,
-		ReplyAcked, EventPublished}
+	return []string{ClaimBefore, ClaimCommitted, PublishAcked, FetchBefore, FetchDone, RecordBefore, PiecesKept,
+		RecordCommitted, ReplyAcked, EventPublished}
 }
 
 // Points says what happens where.

@@ -10,9 +10,12 @@ func (c *carriedRows) next(item *Item) error { return c.get(item) }
 func (c *carriedRows) keyName() string       { return c.key }
 
 // Carry reads items that were taken in before, and are whole: get fills one, or returns io.EOF. key names where keys
-// come from, if that is known. Of cfg the schema holds.
+// come from, if that is known. Of cfg the schema and the order hold.
 func Carry(key string, cfg Config, get func(*Item) error) *Reader {
 	r := &Reader{rows: &carriedRows{key, get}, format: Run, unit: "item"}
+	if cfg.Sort != "" {
+		r.sorter = newSorter(cfg)
+	}
 	if cfg.Schema != nil {
 		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid, source: cfg.Source}
 	}

@@ -138,6 +138,27 @@ func TestSort(t *testing.T) {
 	}
 }
 
+// What an earlier run had is put in the order that is wanted, too.
+func TestSortWhatIsCarriedOn(t *testing.T) {
+	t.Parallel()
+	n := 0
+	r := intake.Carry("id", intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{}}, func(item *intake.Item) error {
+		if n++; n > 3 {
+			return io.EOF
+		}
+		item.Key, item.Payload = fmt.Sprint(n), fmt.Appendf(nil, `{"n":%d}`, n)
+		return nil
+	})
+	var keys string
+	var item intake.Item
+	for r.Next(&item) == nil {
+		keys += item.Key
+	}
+	if err := r.Close(); keys != "321" || err != nil {
+		t.Errorf("got %s, %v; want 321", keys, err)
+	}
+}
+
 // More than fits in memory is sorted in a file, in the order in which memory would have had it, and within the bounds
 // of what may be kept.
 func TestSortInAFile(t *testing.T) {

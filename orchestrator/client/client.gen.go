@@ -2358,6 +2358,9 @@ type ItemStep struct {
 	ResultBytes []byte `json:"result_bytes,omitempty"`
 	ContentType string `json:"content_type,omitempty"`
 
+	// Large it did not fit a message, and is to be had by itself
+	Large bool `json:"large,omitempty"`
+
 	// Size bytes of the result
 	Size int `json:"size,omitempty"`
 
@@ -6638,8 +6641,9 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
 // never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
 // that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
-// Parquet they are bytes. Of a run with several steps the results are those of one. A stream that does not end
-// properly is not whole.
+// Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as result_bytes; elsewhere stands a
+// JSON object with its bytes and sha256. Of a run with several steps the results are those of one. A stream that does
+// not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -7335,4 +7339,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of ae041d0daf306241a6b3f226fe989bbd, is cf745860350b9fe493aa5d990991e4df70a340594bf17ef016c87ef76532c172.
+// Of 1bfcb7b64ad15632ead5f8879e2f0681, is fa3eb7305a3ef30d6fae73f18c182daedf5714ada0b86c4398b7889b23c2b3ff.

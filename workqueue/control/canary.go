@@ -33,12 +33,13 @@ const (
 SELECT r.generation, r.items, r.max_failed, r.failed_limit, r.canary_auto FROM batchrun r
 WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.canary_state = 'sampling' AND ` + sampleEnded
 
-	// The sample is the items that were asked for since the canary began, at whatever step. One is lost when a step that
-	// is not optional has failed for it.
+	// The sample is the items that were asked for since the canary began, at whatever step; nobody was asked about what
+	// is invalid. One is lost when a step that is not optional has failed for it.
 	canarySample = `
 WITH asked AS (
     SELECT s.block, bit_or(s.mask) AS mask FROM work_slice s
     WHERE s.run_id = $1 AND s.generation >= (SELECT coalesce(r.canary_generation, 1) FROM batchrun r WHERE r.id = $1)
+        AND NOT (s.state = 'cancelled' AND s.error_code IS NOT DISTINCT FROM $2)
     GROUP BY s.block
 ), lost AS (
     SELECT b.block, bit_or(b.failed) AS failed FROM work_block b JOIN run_step o USING (run_id, step)
@@ -97,7 +98,7 @@ func (c *canary) read(ctx context.Context, db tracker.Querier, run workqueue.Run
 }
 
 func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
-	if err := tx.QueryRow(ctx, canarySample, c.id).Scan(&c.sample, &c.lost); err != nil {
+	if err := tx.QueryRow(ctx, canarySample, c.id, workqueue.CodeInvalid).Scan(&c.sample, &c.lost); err != nil {
 		return "", fmt.Errorf("count the sample: %w", err)
 	}
 	detail := fmt.Sprintf("its canary has ended: %s of %s items failed", Grouped(c.lost), Grouped(c.sample))
@@ -105,7 +106,10 @@ func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
 		_, err := c.release(ctx, tx, workqueue.Engine, detail)
 		return CanaryPassed, err
 	}
-	if c.auto {
+	switch {
+	case c.sample == 0:
+		detail = "nobody was asked about any item of its canary"
+	case c.auto:
 		detail += ", more than may (" + c.allowed() + ")"
 	}
 	return c.wait(ctx, tx, detail)
@@ -129,13 +133,14 @@ func (c *canary) wait(ctx context.Context, tx pgx.Tx, detail string) (CanaryVerd
 
 const canaryWaits = `UPDATE batchrun SET canary_state = 'waiting' WHERE id = $1`
 
-// good reports whether no greater part of the sample failed than may of all items.
+// good reports whether no greater part of the sample failed than may of all items. A sample of which all is invalid
+// tells nothing.
 func (c *canary) good() bool {
 	limit := int64(0)
 	if c.limit != nil {
 		limit = *c.limit
 	}
-	return c.lost*c.items <= limit*c.sample
+	return c.sample > 0 && c.lost*c.items <= limit*c.sample
 }
 
 func (c *canary) allowed() string {

@@ -67,10 +67,14 @@ func (g *Gate) Refused(actor string) error {
 	return nil
 }
 
+// StartedBy is who started a batchrun r: of a schedule that somebody had run at once, that person.
+const StartedBy = `coalesce((SELECT max(f.asked_by) FROM schedule_fire f
+        WHERE f.run_id = r.id AND f.kind = 'now' AND f.asked_by <> ''), r.created_by)`
+
 const readGates = `
 SELECT st.run_id, st.step, st.name,
     CASE WHEN st.barrier_passed THEN 'approved' WHEN st.gate_since IS NOT NULL THEN 'waiting' ELSE 'shut' END,
-    st.approval, r.created_by, st.gate_since, st.approved_by, st.approved_at
+    st.approval, ` + StartedBy + `, st.gate_since, st.approved_by, st.approved_at
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
 WHERE st.run_id = $1 AND st.approval IS NOT NULL ORDER BY st.step`
 

@@ -42,6 +42,7 @@ type PartInput struct {
 	Missing     bool // there is none, or it is an error: the step is optional
 	Data        []byte
 	ContentType string // empty means JSON
+	Large       int64  // bytes of one that did not fit a message and is kept apart: Data is a reference to it; 0: none such
 }
 
 const (
@@ -74,12 +75,13 @@ ORDER BY q.ordinal`
 const readInputs = `
 SELECT ordinal, CASE WHEN get_bit(coalesce((SELECT b.skipped FROM work_block b
                                             WHERE b.run_id = $1 AND b.step = $2 AND b.block = $6), B'0'::bit(8192)),
-                                  ordinal % 8192) = 0 THEN result END, coalesce(content_type, ''), upto
+                                  ordinal % 8192) = 0 THEN result END, coalesce(content_type, ''),
+    CASE WHEN large_id IS NULL THEN 0 ELSE (SELECT l.bytes FROM work_large l WHERE l.id = large_id) END, upto
 FROM (
     SELECT p.*, sum(p.size) OVER (ORDER BY p.ordinal ROWS UNBOUNDED PRECEDING) AS upto
     FROM unnest($3::integer[], $4::integer[]) AS wanted (first, last)
     CROSS JOIN LATERAL (
-        SELECT DISTINCT ON (ordinal) ordinal, result, content_type, coalesce(octet_length(result), 0) AS size
+        SELECT DISTINCT ON (ordinal) ordinal, result, content_type, coalesce(octet_length(result), 0) AS size, large_id
         FROM work_part
         WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN wanted.first AND wanted.last
         ORDER BY ordinal DESC, generation DESC
@@ -192,12 +194,13 @@ func (r *inputReader) readParts(rows pgx.Rows, n int) error {
 	r.parts[n] = parts
 	var ordinal workqueue.Ordinal
 	var result, contentType pgtype.DriverBytes
-	var upto int64
+	var upto, large int64
 	last := -1
-	_, err := pgx.ForEachRow(rows, []any{&ordinal, &result, &contentType, &upto}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&ordinal, &result, &contentType, &large, &upto}, func() error {
 		_, last = ordinal.Block()
 		if result != nil && r.now.Has(last) {
-			parts[last-r.begin] = PartInput{Data: r.bytes.Keep(result), ContentType: r.typeOf(contentType)}
+			parts[last-r.begin] = PartInput{Data: r.bytes.Keep(result), ContentType: r.typeOf(contentType),
+				Large: large}
 		}
 		return nil
 	})

@@ -16,9 +16,12 @@ const doctorSlices = `
 SELECT id, mask, remaining, state IN ('scheduled', 'claimed', 'sent')
 FROM work_slice WHERE run_id = $1 AND step = $2 AND block = $3`
 
-// A range of work_part's primary key, in its order.
+// A range of work_part's primary key, in its order. What is kept in pieces is looked for by keys.
 const doctorParts = `
-SELECT ordinal, generation, slice_id, error_code IS NOT NULL
+SELECT ordinal, generation, slice_id, error_code IS NOT NULL,
+    CASE WHEN large_id IS NULL THEN false ELSE NOT EXISTS (
+        SELECT FROM work_large l WHERE l.id = large_id AND l.recorded_at IS NOT NULL
+            AND l.pieces = (SELECT count(*) FROM work_piece c WHERE c.large_id = l.id)) END
 FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN $3 AND $4
 ORDER BY ordinal, generation`
 
@@ -166,6 +169,7 @@ type partsCheck struct {
 	doubled           bitfield.Set // I2
 	unaudited         bitfield.Set // I3
 	noSlice, notAsked bitfield.Set // I7
+	broken            bitfield.Set // I6: pieces of the result are missing
 }
 
 // partRow is one row of work_part, without its contents.
@@ -174,6 +178,7 @@ type partRow struct {
 	generation workqueue.Generation
 	slice      workqueue.SliceID
 	fault      bool
+	broken     bool
 }
 
 func (p *partsCheck) read(results pgx.BatchResults) error {
@@ -183,7 +188,8 @@ func (p *partsCheck) read(results pgx.BatchResults) error {
 	}
 	var part, before partRow
 	// The plain types behind the named ones: pgx has a quicker way for them, and there are many rows.
-	to := []any{(*int32)(&part.ordinal), (*int32)(&part.generation), (*[16]byte)(&part.slice), &part.fault}
+	to := []any{(*int32)(&part.ordinal), (*int32)(&part.generation), (*[16]byte)(&part.slice), &part.fault,
+		&part.broken}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		_, bit := part.ordinal.Block()
 		if p.count > 0 && part.ordinal == before.ordinal {
@@ -221,6 +227,9 @@ func (p *partsCheck) add(bit int, part partRow) {
 	} else {
 		p.result.Add(bit)
 	}
+	if part.broken {
+		p.broken.Add(bit)
+	}
 	mask, ok := p.masks[part.slice]
 	switch {
 	case !ok:
@@ -235,6 +244,7 @@ func (p *partsCheck) report(d *doctor, at place) {
 	d.bits(AuditedReset, at, p.unaudited, "a part that no longer counts, without a later re-run in the audit log")
 	d.bits(TruthsAgree, at, p.block.Done.AndNot(p.result), "done, and the newest part is not a result")
 	d.bits(TruthsAgree, at, p.block.Failed.AndNot(p.fault), "failed, and the newest part is not an error")
+	d.bits(TruthsAgree, at, p.broken, "a result of which pieces are missing")
 	d.bits(AskedFor, at, p.noSlice, "parts whose slice does not exist, or belongs to another block, step or run")
 	d.bits(AskedFor, at, p.notAsked, "parts of items that their slice did not hold")
 }

@@ -70,7 +70,7 @@ SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.sta
     r.items, coalesce(c.done, 0)::bigint, coalesce(c.failed, 0)::bigint, coalesce(c.settled, 0)::bigint,
     greatest(r.items - coalesce(c.size, 0), 0)::bigint,
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_by, r.overdue_at, r.on_overdue,
-    EXISTS (SELECT 1 FROM run_order o WHERE o.run_id = r.id), r.created_by
+    EXISTS (SELECT 1 FROM run_order o WHERE o.run_id = r.id), ` + control.StartedBy + `
 FROM batchrun r
 LEFT JOIN LATERAL (
     SELECT sum(bit_count(o.settled & ~o.failed)) AS done, sum(bit_count(o.failed)) AS failed,

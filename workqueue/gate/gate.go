@@ -77,10 +77,12 @@ WHERE st.run_id = $1 AND st.step = ANY ($2) GROUP BY st.step, st.name ORDER BY s
 
 	// Points of work_part's primary key, the newest generation of each.
 	gateResults = `
-SELECT u.ordinal, st.name, coalesce(p.content_type, ''), octet_length(p.result)::bigint
+SELECT u.ordinal, st.name, coalesce(p.content_type, ''),
+    CASE WHEN p.large_id IS NULL THEN octet_length(p.result)::bigint
+        ELSE (SELECT l.bytes FROM work_large l WHERE l.id = p.large_id) END
 FROM run_step g JOIN run_step st ON st.run_id = g.run_id AND st.step = ANY (g.needs)
 CROSS JOIN unnest($3::int[]) AS u (ordinal)
-CROSS JOIN LATERAL (SELECT result, content_type FROM work_part
+CROSS JOIN LATERAL (SELECT result, content_type, large_id FROM work_part
     WHERE run_id = g.run_id AND step = st.step AND ordinal = u.ordinal ORDER BY generation DESC LIMIT 1) p
 WHERE g.run_id = $1 AND g.step = $2 AND p.result IS NOT NULL
 ORDER BY u.ordinal, st.step`

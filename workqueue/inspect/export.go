@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -25,10 +26,18 @@ type ExportedItem struct {
 	Step         string
 	Result       []byte // valid until yield returns
 	ContentType  string // empty means JSON
+	Large        *LargeResult
 	ErrorCode    string
 	ErrorMessage string
 	Accepted     bool   // each of its failures is
 	Payload      []byte // JSON, when it was asked for; valid until yield returns
+}
+
+// LargeResult is a result that did not fit a message. Package results has it; in its place stands a JSON object with its
+// bytes and its SHA-256.
+type LargeResult struct {
+	ID          uuid.UUID
+	ContentType string
 }
 
 // ExportRequest says which items of a run are exported, and whose parts.
@@ -36,11 +45,10 @@ type ExportRequest struct {
 	Run workqueue.RunID
 	// Step is the name of the step whose parts are the results; "" is the only one that no other needs. An item is done
 	// when that step has done it, failed when that step has failed it or a step that it needs, and missing otherwise.
-	Step   string
-	States []workqueue.Outcome // only items in one of them; none: all
-	Select redo.Selection      // only these items; empty: all. Parts are those of the steps that are exported
-	// Payload has items come with what they carry.
-	Payload bool
+	Step    string
+	States  []workqueue.Outcome // only items in one of them; none: all
+	Select  redo.Selection      // only these items; empty: all. Parts are those of the steps that are exported
+	Payload bool                // items come with what they carry
 }
 
 // Export is an export that has been found to be possible.
@@ -48,7 +56,6 @@ type Export struct {
 	store    *database.DB
 	run      workqueue.RunID
 	items    int64
-	step     string
 	steps    []workqueue.Step // that tell of failures, in order; the one that is exported is among them
 	names    []string
 	optional []bool // of steps that the exported one goes on without
@@ -76,8 +83,10 @@ func (s Store) NewExport(ctx context.Context, req ExportRequest) (*Export, error
 		err = e.choose(g, req.Step)
 	}
 	if err == nil && !req.Select.Empty() {
-		err = s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
-			e.chosen, err = req.Select.Items(ctx, tx, req.Run, e.items, e.steps)
+		looking, cancel := context.WithTimeout(ctx, database.OperatorTimeout) // a path may take as long as it wants to
+		defer cancel()
+		err = s.db.Snapshot(looking, func(tx pgx.Tx) (err error) {
+			e.chosen, err = req.Select.Items(looking, tx, req.Run, e.items, e.steps)
 			return err
 		})
 	}
@@ -109,7 +118,7 @@ func (e *Export) choose(g *plane.Graph, name string) error {
 		switch {
 		case len(leaves) > 1: // whichever it was
 		case step == chosen:
-			e.result, e.step = len(e.steps), all[i]
+			e.result = len(e.steps)
 		case !slices.Contains(g.Before[chosen], step):
 			continue
 		}
@@ -121,9 +130,6 @@ func (e *Export) choose(g *plane.Graph, name string) error {
 
 // Items is how many items the run has.
 func (e *Export) Items() int64 { return e.items }
-
-// Step is the name of the step whose parts are exported; "" when none is.
-func (e *Export) Step() string { return e.step }
 
 // Each yields the items in the order of their ordinals. Memory is constant: pages of at most 1024 items and of 8 MiB
 // but for the item that fills it, each read at one moment. While yield runs, neither a connection nor a snapshot is

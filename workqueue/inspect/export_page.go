@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -32,12 +33,12 @@ WHERE run_id = $1 AND step = ANY ($2) AND block = $3 ORDER BY step`
 // bytes, which TOAST tells without reading them, only so many are fetched as a page may hold; upto tells whether that
 // was all.
 const exportParts = `
-SELECT ordinal, result, coalesce(content_type, ''), coalesce(error_code, ''), coalesce(error_message, ''), upto
+SELECT ordinal, result, coalesce(content_type, ''), coalesce(error_code, ''), coalesce(error_message, ''), large_id, upto
 FROM (
     SELECT p.*, sum(p.size) OVER (ORDER BY p.ordinal ROWS UNBOUNDED PRECEDING) AS upto
     FROM unnest($3::integer[], $4::integer[]) AS wanted (first, last)
     CROSS JOIN LATERAL (
-        SELECT DISTINCT ON (ordinal) ordinal, result, content_type, error_code, error_message,
+        SELECT DISTINCT ON (ordinal) ordinal, result, content_type, error_code, error_message, large_id,
             coalesce(octet_length(result), 0) + coalesce(octet_length(error_message), 0) AS size
         FROM work_part
         WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN wanted.first AND wanted.last
@@ -236,16 +237,20 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 		return err
 	}
 	var part ExportedItem
+	var large uuid.NullUUID
 	var result pgtype.DriverBytes
 	var upto int64
 	i := 0
-	to := []any{&part.Ordinal, &result, &part.ContentType, &part.ErrorCode, &part.ErrorMessage, &upto}
+	to := []any{&part.Ordinal, &result, &part.ContentType, &part.ErrorCode, &part.ErrorMessage, &large, &upto}
 	_, err = pgx.ForEachRow(rows, to, func() error {
 		for i < len(p.page) && p.ordinals[i] < part.Ordinal {
 			i++
 		}
 		item := &p.page[i]
 		item.ContentType, item.ErrorCode, item.ErrorMessage = part.ContentType, part.ErrorCode, part.ErrorMessage
+		if item.Large = nil; large.Valid {
+			item.Large, item.ContentType = &LargeResult{large.UUID, part.ContentType}, ""
+		}
 		if result != nil {
 			item.Result = p.results.Keep(result)
 		}

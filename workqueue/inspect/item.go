@@ -45,6 +45,7 @@ type ItemStep struct {
 	Result      json.RawMessage      `json:"result,omitempty" doc:"when it is JSON"`
 	ResultBytes []byte               `json:"result_bytes,omitempty" doc:"when it is something else"`
 	ContentType string               `json:"content_type,omitempty"`
+	Large       bool                 `json:"large,omitempty" doc:"it did not fit a message, and is to be had by itself"`
 	Size        int                  `json:"size,omitempty" doc:"bytes of the result"`
 	SHA256      string               `json:"sha256,omitempty" doc:"of the result, in hexadecimal"`
 	Error       *ItemError           `json:"error,omitempty"`
@@ -120,14 +121,15 @@ LEFT JOIN work_block b ON b.run_id = s.run_id AND b.step = s.step AND b.block = 
 WHERE s.run_id = $1
 ORDER BY s.step`
 
-// The parts of an item, the newest of each step with all of its result. Ranges of work_part's primary key, and the
-// slices by theirs.
+// The parts of an item, the newest of each step with all of its result, unless it is kept apart. Ranges of work_part's
+// primary key, and the slices and what is kept apart by theirs.
 const itemParts = `
 SELECT p.step, p.generation, coalesce(w.ended_at, w.sent_at), coalesce(w.service, ''),
     CASE WHEN p.generation = max(p.generation) OVER (PARTITION BY p.step) THEN p.result END,
-    coalesce(p.content_type, ''), coalesce(octet_length(p.result), 0), coalesce(encode(sha256(p.result), 'hex'), ''),
-    p.error_code, coalesce(p.error_message, '')
-FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id
+    coalesce(p.content_type, ''), coalesce(l.bytes, octet_length(p.result), 0)::integer,
+    coalesce(encode(CASE WHEN p.large_id IS NULL THEN sha256(p.result) ELSE l.sha256 END, 'hex'), ''),
+    p.large_id IS NOT NULL, p.error_code, coalesce(p.error_message, '')
+FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id LEFT JOIN work_large l ON l.id = p.large_id
 WHERE p.run_id = $1 AND p.step = ANY ($3) AND p.ordinal = $2
 ORDER BY p.step, p.generation DESC`
 

@@ -80,8 +80,8 @@ func addNew(to []string, names ...string) []string {
 func attachParts(rows pgx.Rows, steps []ItemStep) error {
 	var number workqueue.Step
 	var p itemPart
-	to := []any{&number, &p.Generation, &p.at, &p.service, &p.result, &p.contentType, &p.Size, &p.SHA256, &p.code,
-		&p.message}
+	to := []any{&number, &p.Generation, &p.at, &p.service, &p.result, &p.contentType, &p.Size, &p.SHA256, &p.large,
+		&p.code, &p.message}
 	_, err := pgx.ForEachRow(rows, to, func() error {
 		i := slices.IndexFunc(steps, func(s ItemStep) bool { return s.Step == number })
 		if i < 0 {
@@ -102,6 +102,7 @@ type itemPart struct {
 	service     string
 	result      []byte
 	contentType string
+	large       bool
 	code        *string
 	message     string
 }
@@ -119,9 +120,12 @@ func (s *ItemStep) take(p itemPart) {
 	}
 	s.Generation, s.RecordedAt, s.Service, s.Error = p.Generation, p.at, p.service, p.Error
 	s.Size, s.SHA256, s.ContentType = p.Size, p.SHA256, p.contentType
-	if p.contentType == "" && json.Valid(p.result) {
+	s.Large = p.large
+	switch {
+	case p.large: // what stands in its place tells nothing that is not told here
+	case p.contentType == "" && json.Valid(p.result):
 		s.Result = p.result
-	} else {
+	default:
 		s.ResultBytes = p.result
 	}
 }

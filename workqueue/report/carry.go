@@ -2,6 +2,7 @@ package report
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -20,6 +21,7 @@ import (
 type Carried struct {
 	db     *database.DB
 	run    workqueue.RunID
+	gen    workqueue.Generation
 	blocks []carriedBlock
 	page   []carriedItem
 }
@@ -49,6 +51,7 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 			return &workqueue.StateError{Run: id, State: run.State, Op: "carry on",
 				Fix: "wait until it has ended, or cancel it: tranche run cancel " + id.String()}
 		}
+		c.gen = run.Generation
 		rows, err := tx.Query(ctx, carriedPlanes, id)
 		if err != nil {
 			return err
@@ -85,11 +88,34 @@ SELECT item_key, payload FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2
 // carriedPage is how many items one statement reads.
 const carriedPage = 512
 
-// Next returns the next item, or io.EOF. An item that is gone is an error: the run was deleted meanwhile.
+const sameGeneration = `SELECT generation = $2 FROM batchrun WHERE id = $1`
+
+// end is io.EOF. Where the run was set going again meanwhile, some of what it yielded is done there, too, or is of
+// former data.
+func (c *Carried) end(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	var same bool
+	err := c.db.Pool.QueryRow(ctx, sameGeneration, c.run, c.gen).Scan(&same)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		err = errCarriedGone
+	case err == nil && !same:
+		err = &workqueue.StateError{Run: c.run, State: "set going again meanwhile", Op: "carry on",
+			Fix: "wait until it has ended, and start again"}
+	case err == nil:
+		return io.EOF
+	}
+	return fmt.Errorf("carry on run %s: %w", c.run, err)
+}
+
+var errCarriedGone = fmt.Errorf("items of it are gone: it was deleted meanwhile: %w", workqueue.ErrNotFound)
+
+// Next returns the next item, or io.EOF. A run that was deleted meanwhile, or set going again, is an error.
 func (c *Carried) Next(ctx context.Context) (key, payload string, err error) {
 	for len(c.page) == 0 {
 		if len(c.blocks) == 0 {
-			return "", "", io.EOF
+			return "", "", c.end(ctx)
 		}
 		if err := c.read(ctx); err != nil {
 			return "", "", fmt.Errorf("carry on run %s: %w", c.run, err)
@@ -120,7 +146,7 @@ func (c *Carried) read(ctx context.Context) error {
 		return i, row.Scan(&i.key, &i.payload)
 	})
 	if err == nil && len(c.page) != len(ordinals) {
-		err = fmt.Errorf("items of it are gone: it was deleted meanwhile: %w", workqueue.ErrNotFound)
+		err = errCarriedGone
 	}
 	return err
 }

@@ -105,7 +105,8 @@ type Together struct {
 	Missing int64             `json:"missing"`
 }
 
-// What of run $1 was not taken by run $2, whose keys are looked up in work_queue_key.
+// What of run $1 was not taken by run $2, whose keys are looked up in work_queue_key. Of a key that stands more than
+// once, the first here is the first there, as in a comparison.
 const leftBehind = `
 WITH planes AS (
     SELECT o.block, o.settled & ~o.failed AS done, o.failed
@@ -113,9 +114,10 @@ WITH planes AS (
 ), taken AS (
     SELECT count(*) AS items, count(*) FILTER (WHERE get_bit(p.done, a.ordinal & 8191) = 1) AS done,
         count(*) FILTER (WHERE get_bit(p.failed, a.ordinal & 8191) = 1) AS failed
-    FROM work_queue b JOIN work_queue a ON a.run_id = $1 AND a.item_key = b.item_key
+    FROM (SELECT item_key, count(*) AS n FROM work_queue WHERE run_id = $2 GROUP BY item_key) b
+    CROSS JOIN LATERAL (SELECT ordinal FROM work_queue
+        WHERE run_id = $1 AND item_key = b.item_key ORDER BY twin LIMIT b.n) a
     LEFT JOIN planes p ON p.block = a.ordinal >> 13
-    WHERE b.run_id = $2
 )
 SELECT r.items - t.items, coalesce((SELECT sum(bit_count(done)) FROM planes), 0)::bigint - t.done,
     coalesce((SELECT sum(bit_count(failed)) FROM planes), 0)::bigint - t.failed

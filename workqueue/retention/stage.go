@@ -21,6 +21,10 @@ const (
 	deleteRunParts = `
 DELETE FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
 
+	// By work_large_place. What they consist of goes with them.
+	deleteRunLarge = `
+DELETE FROM work_large WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
+
 	deleteRunErrors = `
 DELETE FROM work_error WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
 
@@ -81,7 +85,8 @@ type stage struct {
 
 func stages() []stage {
 	return []stage{
-		{deleteRunParts, 1, true}, {deleteRunErrors, 1, true}, {deleteRunSlices, bitfield.Size, true},
+		{deleteRunParts, 1, true}, {deleteRunLarge, 1, true}, {deleteRunErrors, 1, true},
+		{deleteRunSlices, bitfield.Size, true},
 		{deleteRunBlocks, bitfield.Size, true}, {deleteRunItems, 1, false}, {deleteRunCorrected, 1, false},
 		{deleteRunLanes, 1, false},
 		{deleteRunGroups, bitfield.Size, false}, {deleteRunLines, 0, false},

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -20,7 +21,14 @@ type Slot struct {
 	Ordinal     workqueue.Ordinal
 	Result      []byte
 	ContentType string               // empty: JSON
+	Large       *Large               // the result is kept apart, and Result refers to it; nil: Result is all of it
 	Err         *workqueue.SlotError // nil: Result counts
+}
+
+// Large is a result that is kept apart: see package results.
+type Large struct {
+	ID    uuid.UUID
+	Bytes int64
 }
 
 // Answer is one message of a reply.

@@ -25,6 +25,9 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 	if err := s.writeParts(ctx, tx); err != nil {
 		return fmt.Errorf("write %d parts: %w", s.parts.Rows, err)
 	}
+	if err := s.markLarge(ctx, tx); err != nil {
+		return err
+	}
 	if s.errors.Rows > 0 {
 		if err := s.errors.Send(ctx, tx, copyErrors); err != nil {
 			return fmt.Errorf("write %d failed attempts: %w", s.errors.Rows, err)
@@ -49,6 +52,27 @@ func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {
 	}
 	s.advance(batch)
 	return s.acknowledge(ctx, tx, batch)
+}
+
+// Rows of results that are kept apart are locked after the slices that they are answers in, and before what else is
+// settled; nobody who holds one of them waits for anything.
+const recordLarge = `
+WITH locked AS MATERIALIZED (SELECT id FROM work_large WHERE id = ANY ($1) ORDER BY id FOR UPDATE)
+UPDATE work_large l SET recorded_at = clock_timestamp() FROM locked WHERE l.id = locked.id AND l.recorded_at IS NULL`
+
+// markLarge says of results that are kept apart that they are those of their items.
+func (s *settlement) markLarge(ctx context.Context, tx pgx.Tx) error {
+	if len(s.large) == 0 {
+		return nil
+	}
+	tag, err := tx.Exec(ctx, recordLarge, s.large)
+	if err == nil && tag.RowsAffected() != int64(len(s.large)) {
+		err = fmt.Errorf("%d are there: %w", tag.RowsAffected(), workqueue.ErrFence)
+	}
+	if err != nil {
+		return fmt.Errorf("record %d results that are kept apart: %w", len(s.large), err)
+	}
+	return nil
 }
 
 // lockOrder returns the keys of blocks in the order in which their rows are locked.

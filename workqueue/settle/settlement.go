@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -35,6 +36,7 @@ type settlement struct {
 	unlocked bool                             // items became ready
 	settled  []Settled                        // one for each endpoint
 	guarded  map[guardedStep]*outcomes        // of steps whose first outcomes are looked at
+	large    []uuid.UUID                      // results that are kept apart
 }
 
 type sliceUpdate struct {
@@ -84,22 +86,30 @@ func (s *settlement) outcomeOf(h *plane.HeldSlice) *plane.Outcome {
 }
 
 // done accepts a result.
-func (s *settlement) done(h *plane.HeldSlice, bit int, result []byte, contentType string) {
+func (s *settlement) done(h *plane.HeldSlice, bit int, slot *Slot) {
 	s.part(h, bit)
-	s.parts.Bytes(result)
-	if contentType == "" {
+	s.parts.Bytes(slot.Result)
+	if slot.ContentType == "" {
 		s.parts.Null()
 	} else {
-		s.parts.Text(contentType)
+		s.parts.Text(slot.ContentType)
 	}
 	s.parts.Null()
 	s.parts.Null()
+	size := int64(len(slot.Result))
+	if slot.Large == nil {
+		s.parts.Null()
+	} else {
+		s.parts.UUID(slot.Large.ID)
+		s.large = append(s.large, slot.Large.ID)
+		size = slot.Large.Bytes
+	}
 	h.Remaining.Remove(bit)
 	o := s.outcomeOf(h)
 	o.Done.Add(bit)
 	s.of(h.Endpoint).Done++
 	s.watch(h, "")
-	o.Bytes += int64(len(result))
+	o.Bytes += size
 }
 
 // fail accepts an error as the item's final outcome.
@@ -109,6 +119,7 @@ func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	s.parts.Null()
 	s.parts.Text(pg.Plain(e.Code))
 	s.parts.Text(pg.Plain(e.Message))
+	s.parts.Null()
 	h.Remaining.Remove(bit)
 	s.outcomeOf(h).Failed.Add(bit)
 	s.of(h.Endpoint).Failed++
@@ -120,15 +131,15 @@ func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 
 // copyParts and part go together.
 const copyParts = `COPY work_part
-(run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message)
+(run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message, large_id)
 FROM STDIN (FORMAT binary)`
 
 // insertParts is copyParts for a few: it need not travel alone.
 const insertParts = `
 INSERT INTO work_part
-    (run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message)
+    (run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message, large_id)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::bytea[], $7::text[], $8::text[],
-                     $9::text[])`
+                     $9::text[], $10::uuid[])`
 
 // writeParts leaves a few parts to the next statement, and writes many at once.
 func (s *settlement) writeParts(ctx context.Context, tx pgx.Tx) error {
@@ -142,7 +153,7 @@ func (s *settlement) writeParts(ctx context.Context, tx pgx.Tx) error {
 }
 
 func (s *settlement) partArgs() []any {
-	rows := s.parts.Columns(9)
+	rows := s.parts.Columns(10)
 	n := len(rows[0])
 	runs, slices := make([]workqueue.RunID, n), make([]workqueue.SliceID, n)
 	ordinals, gens, steps := make([]int32, n), make([]int32, n), make([]int16, n)
@@ -151,7 +162,13 @@ func (s *settlement) partArgs() []any {
 		ordinals[i], gens[i] = int32(binary.BigEndian.Uint32(rows[2][i])), int32(binary.BigEndian.Uint32(rows[3][i]))
 		steps[i] = int16(binary.BigEndian.Uint16(rows[4][i]))
 	}
-	return []any{runs, slices, ordinals, gens, steps, rows[5], texts(rows[6]), texts(rows[7]), texts(rows[8])}
+	large := make([]uuid.NullUUID, n)
+	for i, id := range rows[9] {
+		if id != nil {
+			large[i] = uuid.NullUUID{UUID: uuid.UUID(id), Valid: true}
+		}
+	}
+	return []any{runs, slices, ordinals, gens, steps, rows[5], texts(rows[6]), texts(rows[7]), texts(rows[8]), large}
 }
 
 // texts are texts that may be NULL.
@@ -167,7 +184,7 @@ func texts(fields [][]byte) []*string {
 }
 
 func (s *settlement) part(h *plane.HeldSlice, bit int) {
-	s.parts.Row(9)
+	s.parts.Row(10)
 	s.parts.UUID(h.Run)
 	s.parts.UUID(h.ID)
 	s.parts.Int4(int32(h.Block.Ordinal(bit)))

@@ -65,7 +65,7 @@ func (t *tally) slot(set *settlement, slot *Slot, v *Verdict) {
 		v.Duplicates++
 	case slot.Err == nil:
 		v.Taken++
-		set.done(t.HeldSlice, bit, slot.Result, slot.ContentType)
+		set.done(t.HeldSlice, bit, slot)
 	case t.Policy.Retries(*slot.Err): // whether it may be tried again is known when all slots are
 		v.Taken++
 		t.retry.Add(bit)

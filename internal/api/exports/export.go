@@ -12,6 +12,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/api/changes"
@@ -19,6 +20,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/results"
 )
 
 const (
@@ -89,7 +91,8 @@ func (s *Routes) registerExport(api huma.API) {
 		"unless raw is set; keys and numbers never do. XLSX has the same columns. For a flat table all items are read " +
 		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
 		"as result_bytes with their " +
-		"content_type; in Parquet they are bytes. Of a run with several steps the results are those of one. A stream " +
+		"content_type; in Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as " +
+		"result_bytes; elsewhere stands a JSON object with its bytes and sha256. Of a run with several steps the results are those of one. A stream " +
 		"that does not end properly is not whole."
 	huma.Register(api, export, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 		states, err := outcomes(in.State)
@@ -188,6 +191,8 @@ type exportForm struct {
 	raw    bool
 	table  *exportTable
 	asIs   bool // items, not a table of columns that were chosen
+	// open reads a result that did not fit a message.
+	open func(uuid.UUID) (io.Reader, error)
 }
 
 // writer begins an export.
@@ -203,7 +208,7 @@ func (f *exportForm) writer(out *bufio.Writer, dir string) (mime string, w expor
 	case f.format == formatParquet:
 		return MimeParquet, newParquetTable(out, f.table), nil
 	case f.asIs:
-		return kernel.MimeNDJSON, newNDJSONExport(out), nil
+		return kernel.MimeNDJSON, newNDJSONExport(out, f.open), nil
 	default:
 		return kernel.MimeNDJSON, newObjectExport(out, f.table), nil
 	}
@@ -212,6 +217,7 @@ func (f *exportForm) writer(out *bufio.Writer, dir string) (mime string, w expor
 // export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
 func (s *Routes) export(w http.ResponseWriter, r *http.Request, export *inspect.Export, form exportForm) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
+	form.open = func(id uuid.UUID) (io.Reader, error) { return results.New(s.Store).Open(r.Context(), id) }
 	mime, out, err := form.writer(buffer, s.spoolDir)
 	w.Header().Set("Content-Type", mime)
 	if err == nil {

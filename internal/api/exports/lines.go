@@ -2,11 +2,15 @@ package exports
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/base64"
 	"encoding/csv"
 	"encoding/json"
+	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
@@ -14,12 +18,16 @@ import (
 )
 
 // ndjsonExport writes a JSON object a line.
-type ndjsonExport struct{ encoder *json.Encoder }
+type ndjsonExport struct {
+	out     *bufio.Writer
+	encoder *json.Encoder
+	open    func(uuid.UUID) (io.Reader, error) // results that did not fit a message
+}
 
-func newNDJSONExport(out *bufio.Writer) *ndjsonExport {
+func newNDJSONExport(out *bufio.Writer, open func(uuid.UUID) (io.Reader, error)) *ndjsonExport {
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
-	return &ndjsonExport{encoder}
+	return &ndjsonExport{out, encoder, open}
 }
 
 func (e *ndjsonExport) line(item *inspect.ExportedItem) error {
@@ -30,12 +38,40 @@ func (e *ndjsonExport) line(item *inspect.ExportedItem) error {
 	switch {
 	case item.State == workqueue.OutcomeFailed:
 		line.Error = &inspect.ItemError{Code: item.ErrorCode, Message: item.ErrorMessage}
+	case item.Large != nil:
+		line.ContentType = item.Large.ContentType
+		return e.large(&line, item.Large.ID)
 	case item.ContentType == "" && json.Valid(item.Result):
 		line.Result = item.Result
 	default:
 		line.ResultBytes = item.Result
 	}
 	return e.encoder.Encode(&line)
+}
+
+// large writes a line with a result of which no more than a piece is held at once.
+func (e *ndjsonExport) large(line *ExportedItem, id uuid.UUID) error {
+	result, err := e.open(id)
+	if err != nil {
+		return err
+	}
+	var begin bytes.Buffer
+	encoder := json.NewEncoder(&begin)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(line); err != nil {
+		return err
+	}
+	_, _ = e.out.Write(bytes.TrimSuffix(begin.Bytes(), []byte("}\n"))) // the writer remembers what went wrong
+	_, _ = e.out.WriteString(`,"result_bytes":"`)
+	encoded := base64.NewEncoder(base64.StdEncoding, e.out)
+	if _, err := io.Copy(encoded, result); err != nil {
+		return err
+	}
+	if err := encoded.Close(); err != nil {
+		return err
+	}
+	_, err = e.out.WriteString("\"}\n")
+	return err
 }
 
 func (e *ndjsonExport) finish() error { return nil }

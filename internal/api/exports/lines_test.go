@@ -62,7 +62,7 @@ func TestExportLines(t *testing.T) {
 		"raw": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, plain, true) },
 			"key,state,result,error_code,error_message,accepted\n=1+1,done,\"{\"\"a\"\":1}\",,,\nB,done,AAE=,,,\n" +
 				"C,done,-x,,,\nD,failed,,BAD,@no,true\nE,missing,,,,\n"},
-		"ndjson": {func(w *bufio.Writer) exportWriter { return newNDJSONExport(w) },
+		"ndjson": {func(w *bufio.Writer) exportWriter { return newNDJSONExport(w, nil) },
 			`{"ordinal":0,"key":"=1+1","state":"done","step":"s","result":{"a":1}}
 {"ordinal":1,"key":"B","state":"done","step":"s","result_bytes":"AAE=","content_type":"image/png"}
 {"ordinal":2,"key":"C","state":"done","step":"s","result_bytes":"LXg=","content_type":"text/plain"}

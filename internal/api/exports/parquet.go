@@ -15,6 +15,8 @@ const (
 	// parquetGroup and parquetRows bound what is held of a Parquet file before it is written: a row group.
 	parquetGroup = 16 << 20
 	parquetRows  = 64 << 10
+	// parquetCells does so where there are many columns: a cell takes some ten bytes there, also one that is empty.
+	parquetCells = 8 << 20
 )
 
 // parquetRow is a row of an export in Parquet. Its names are those of ExportedItem, and stable.
@@ -76,6 +78,7 @@ type parquetTable struct {
 	rows        *parquet.GenericWriter[any]
 	table       *exportTable
 	at          []int // of each of our columns: which it is of the file's, which are sorted by their names
+	most        int   // rows of a row group
 	held, count int
 }
 
@@ -85,7 +88,7 @@ func newParquetTable(out *bufio.Writer, table *exportTable) *parquetTable {
 		group[name] = parquet.Optional(parquet.String())
 	}
 	schema := parquet.NewSchema("items", group)
-	e := &parquetTable{table: table, rows: parquet.NewGenericWriter[any](out, schema,
+	e := &parquetTable{table: table, most: groupRows(len(table.columns)), rows: parquet.NewGenericWriter[any](out, schema,
 		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
 	for _, name := range table.names() {
 		leaf, _ := schema.Lookup(name) // it was just put in
@@ -93,6 +96,9 @@ func newParquetTable(out *bufio.Writer, table *exportTable) *parquetTable {
 	}
 	return e
 }
+
+// groupRows is how many rows of so many columns make a row group.
+func groupRows(columns int) int { return min(parquetRows, parquetCells/max(columns, 1)) }
 
 func (e *parquetTable) line(item *inspect.ExportedItem) error {
 	row, err := e.table.row(item)
@@ -112,7 +118,7 @@ func (e *parquetTable) line(item *inspect.ExportedItem) error {
 	if _, err := e.rows.WriteRows([]parquet.Row{values}); err != nil {
 		return err
 	}
-	if e.count++; e.held < parquetGroup && e.count < parquetRows {
+	if e.count++; e.held < parquetGroup && e.count < e.most {
 		return nil
 	}
 	e.held, e.count = 0, 0

@@ -256,6 +256,10 @@ func (t *exportTable) choose(wanted []string) error {
 				kernel.MaxEchoed)),
 				kernel.Cut(strings.Join(names, ", "), 20*kernel.MaxEchoed)))
 		}
+		if slices.Contains(wanted[:i], name) { // a Parquet file has each once, and an object, too
+			return kernel.BadInput(fmt.Sprintf("columns: %s stands twice; name each once", strconv.Quote(kernel.Cut(name,
+				kernel.MaxEchoed))))
+		}
 		chosen[i] = t.columns[at]
 	}
 	t.columns, t.payload, t.result = chosen, nil, nil

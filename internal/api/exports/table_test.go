@@ -3,9 +3,13 @@ package exports
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/xuri/excelize/v2"
@@ -25,6 +29,78 @@ func flatItems() []*inspect.ExportedItem {
 		{Ordinal: 1, Key: "b", State: workqueue.OutcomeFailed, ErrorCode: "NO", ErrorMessage: "none",
 			Payload: []byte(`{"name":null,"balance":"7"}`)},
 		{Ordinal: 2, Key: "c", State: workqueue.OutcomeDone, Payload: []byte(`{}`), Result: []byte(`[1]`)},
+	}
+}
+
+// A column that is named twice would be one in a Parquet file, and two members of one name in an object.
+func TestColumnsAreNamedOnce(t *testing.T) {
+	t.Parallel()
+	err := flatTable().choose([]string{"name", "balance", "name"})
+	if err == nil || !strings.Contains(err.Error(), `"name" stands twice`) {
+		t.Error(err)
+	}
+}
+
+// A large workbook is in a file, also where nothing was kept before; what a killed process left there goes.
+func TestALargeWorkbookIsInAFile(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "spool")
+	files := func() []string {
+		all, err := filepath.Glob(filepath.Join(dir, "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	for range 2 {
+		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		item := inspect.ExportedItem{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing}
+		for range excelize.StreamChunkSize / len(item.Key) {
+			if err := e.line(&item); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(files()); n != 1 {
+			t.Fatalf("there are %d files; want 1", n)
+		}
+		if err := errors.Join(e.finish(), e.Close()); err != nil || len(files()) != 0 {
+			t.Fatalf("there are %q at the end, %v", files(), err)
+		}
+		left := filepath.Join(dir, "excelize-left")
+		if err := os.WriteFile(left, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		yesterday := time.Now().Add(-25 * time.Hour)
+		if err := os.Chtimes(left, yesterday, yesterday); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What is held of a table does not grow with its columns: empty cells take room, too.
+func TestWideTablesHaveSmallerRowGroups(t *testing.T) {
+	t.Parallel()
+	if few, many := groupRows(10), groupRows(2*maxFields); few != parquetRows || many*2*maxFields > parquetCells {
+		t.Errorf("row groups have %d and %d rows", few, many)
+	}
+	var out bytes.Buffer
+	w := bufio.NewWriter(&out)
+	e := newParquetTable(w, flatTable())
+	e.most = 2
+	for _, item := range flatItems() {
+		if err := e.line(item); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(e.finish(), w.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	file, err := parquet.OpenFile(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	if err != nil || len(file.RowGroups()) != 2 {
+		t.Errorf("the file has %d row groups, %v; want 2", len(file.RowGroups()), err)
 	}
 }
 

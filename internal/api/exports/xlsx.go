@@ -3,7 +3,11 @@ package exports
 import (
 	"bufio"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/xuri/excelize/v2"
@@ -28,6 +32,9 @@ type xlsxExport struct {
 }
 
 func newXLSXExport(out *bufio.Writer, table *exportTable, dir string) (*xlsxExport, error) {
+	if err := makeRoom(dir); err != nil {
+		return nil, err
+	}
 	file := excelize.NewFile(excelize.Options{TmpDir: dir})
 	if err := file.SetSheetName("Sheet1", xlsxSheet); err != nil {
 		return nil, errors.Join(err, file.Close())
@@ -82,3 +89,21 @@ func (e *xlsxExport) finish() error {
 
 // Close removes the file that was written to.
 func (e *xlsxExport) Close() error { return e.file.Close() }
+
+// makeRoom makes the directory of the files: where there is none, the library keeps everything in memory, and says
+// nothing. What a process that was killed has left there goes.
+func makeRoom(dir string) error {
+	if dir == "" {
+		return nil // the system's, and the system's to tidy up
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("keep the workbook in a file: %w", err)
+	}
+	left, _ := filepath.Glob(filepath.Join(dir, "excelize-*")) // the pattern is one
+	for _, name := range left {
+		if info, err := os.Stat(name); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+			_ = os.Remove(name) // it is tried again with the next workbook
+		}
+	}
+	return nil
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"slices"
@@ -13,10 +14,12 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/results"
 )
 
 type resultInput struct {
@@ -49,26 +52,36 @@ func (s *Routes) registerResult(api huma.API) {
 		}
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			r, w := humago.Unwrap(hc)
-			sendResult(w, r, in.Key, &found)
+			if !found.Large.Valid {
+				sendResult(w, r, in.Key, &found, bytes.NewReader(found.Body))
+				return
+			}
+			body, err := results.New(s.Store).Open(r.Context(), found.Large.UUID)
+			if err != nil {
+				s.Log.Warn("open a large result", zap.Error(err))
+				http.Error(w, "the result cannot be read", http.StatusInternalServerError)
+				return
+			}
+			sendResult(w, r, in.Key, &found, body)
 		}}, nil
 	})
 }
 
-func (s *Routes) result(ctx context.Context, in *resultInput) (inspect.Result, error) {
+func (s *Routes) result(ctx context.Context, in *resultInput) (results.Result, error) {
 	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
 	if err != nil {
-		return inspect.Result{}, err
+		return results.Result{}, err
 	}
-	req := inspect.ResultRequest{Run: id, Step: in.Step, Key: in.Key}
+	req := results.Request{Run: id, Step: in.Step, Key: in.Key}
 	if in.Ordinal >= 0 {
 		ordinal := workqueue.Ordinal(in.Ordinal)
 		req.Ordinal = &ordinal
 	}
-	found, err := inspect.New(s.Store).Result(ctx, req)
+	found, err := results.New(s.Store).Result(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		return found, kernel.BadInput("step: " + choice.Error())
 	}
-	if twins, ok := errors.AsType[*inspect.TwinsError](err); ok {
+	if twins, ok := errors.AsType[*results.TwinsError](err); ok {
 		return found, kernel.BadInput("ordinal: " + twins.Error())
 	}
 	return found, kernel.Seen(err, "tranche run item "+id.String()+" KEY")
@@ -88,7 +101,7 @@ func inertTypes() map[string]string {
 
 // sendResult sends bytes that anybody may have made. The browser is to save them, and if it shows them all the same,
 // nothing in them runs or reaches anything.
-func sendResult(w http.ResponseWriter, r *http.Request, key string, found *inspect.Result) {
+func sendResult(w http.ResponseWriter, r *http.Request, key string, found *results.Result, body io.ReadSeeker) {
 	kind, _, err := mime.ParseMediaType(found.ContentType)
 	if found.ContentType == "" {
 		kind, err = "application/json", nil
@@ -110,7 +123,7 @@ func sendResult(w http.ResponseWriter, r *http.Request, key string, found *inspe
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("ETag", `"`+hex.EncodeToString(found.SHA256[:])+`"`)
-	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(found.Body))
+	http.ServeContent(w, r, "", time.Time{}, body)
 }
 
 // fileName is a key as it may stand in the name of a file on any system.

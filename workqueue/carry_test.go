@@ -1,0 +1,57 @@
+package workqueue_test
+
+import (
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/report"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// carry reads what a run has to carry on until it ends, and returns the keys and why it ended.
+func carry(b *bench, run workqueue.RunID, meanwhile func()) (keys []string, err error) {
+	b.Helper()
+	c, err := report.New(b.store).NewCarried(b.Context(), run, []workqueue.Outcome{workqueue.OutcomeFailed})
+	if err != nil {
+		b.Fatal(err)
+	}
+	meanwhile()
+	for {
+		key, _, err := c.Next(b.Context())
+		if err != nil {
+			return keys, err
+		}
+		keys = append(keys, key)
+	}
+}
+
+// A key that stands twice counts as often as it stands.
+func TestCarriedTwinsCountOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := chunked(10)
+	req.OnDuplicate = start.DuplicateAllow
+	first := b.loadKeys(req, "a", "a", "a", "b")
+	b.record(faulty(b.one(first), badPayload))
+	req.FromRun = first
+	second := b.loadKeys(req, "a", "a")
+	b.finish(second)
+	got := b.report(second).Together
+	if got == nil || got.Items != 4 || got.Done != 2 || got.Failed != 2 || got.Missing != 0 {
+		t.Errorf("together: %+v; want 4 items, 2 done and 2 failed", got)
+	}
+}
+
+// What is set going again, or deleted, while its items are read would be done twice, or be of former data.
+func TestARunThatIsSetGoingAgainIsNotCarriedOn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(10), 4)
+	b.record(faulty(b.one(run), badPayload))
+	if keys, err := carry(b, run, func() {}); len(keys) != 4 || err.Error() != "EOF" {
+		t.Errorf("%q, %v", keys, err)
+	}
+	_, err := carry(b, run, func() { b.rerun(run, redo.Selection{Failed: true}) })
+	b.wantSaid(err, "set going again meanwhile", "start again")
+}
