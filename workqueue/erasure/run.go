@@ -49,9 +49,14 @@ SELECT count(*) FROM items`
 UPDATE work_correction SET payload = $3 WHERE run_id = $1 AND ordinal = ANY ($2) AND payload <> $3`
 
 	eraseParts = `
-UPDATE work_part SET result = CASE WHEN result IS NOT NULL THEN 'null'::bytea END, content_type = NULL,
+UPDATE work_part SET result = CASE WHEN result IS NOT NULL THEN 'null'::bytea END, content_type = NULL, large_id = NULL,
     error_message = CASE WHEN error_code IS NOT NULL THEN 'erased' END
 WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1)) AND ordinal = ANY ($2)`
+
+	// With their pieces.
+	eraseLarge = `
+DELETE FROM work_large WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1))
+    AND ordinal = ANY ($2)`
 
 	eraseErrors = `
 UPDATE work_error SET error_message = 'erased'
@@ -135,6 +140,7 @@ func (e *erasure) runIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (do
 	if err := tx.QueryRow(ctx, eraseItems, run, items, e.marker, payload).Scan(&done.Items); err != nil {
 		return done, err
 	}
+	var large int64 // pieces of results, which count with them
 	count := func(into *int64, statement string, args ...any) {
 		tag, failed := tx.Exec(ctx, statement, args...)
 		*into += tag.RowsAffected()
@@ -147,6 +153,7 @@ func (e *erasure) runIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (do
 	}{
 		{&done.Payloads, eraseEarlier, []any{run, items, payload}},
 		{&done.Results, eraseParts, []any{run, items}},
+		{&large, eraseLarge, []any{run, items}},
 		{&done.Errors, eraseErrors, []any{run, items}},
 		{&done.Errors, eraseChunks, []any{slices}},
 		{&done.DeadLetters, eraseLettersOf, []any{run, slices}},
