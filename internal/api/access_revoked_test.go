@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"io"
@@ -13,41 +12,10 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
-
-// openStream opens a stream of events, and sends how long it lasted from the moment that is sent to it.
-func (b *bench) openStream(at string, header ...string) (opened bool, ended <-chan time.Time) {
-	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, at+api.Prefix+"/runs/it/events", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	answer, err := http.DefaultTransport.RoundTrip(req) //nolint:bodyclose // it is, when the stream has ended
-	if err != nil {
-		b.Fatal(err)
-	}
-	if answer.StatusCode != http.StatusOK {
-		b.Logf("%s answers %s", at, answer.Status)
-		_ = answer.Body.Close()
-		return false, nil
-	}
-	lines := bufio.NewReader(answer.Body)
-	if _, err := lines.ReadString('\n'); err != nil { // the first event
-		b.Fatal(err)
-	}
-	end := make(chan time.Time, 1)
-	go func() {
-		defer func() { _ = answer.Body.Close() }()
-		_, _ = io.Copy(io.Discard, lines)
-		end <- time.Now()
-	}()
-	return true, end
-}
 
 // PROOF: who may do what, 4 and 7.
 // A revoked token is of no use within five seconds: on the node that was told and on another, for new requests and for
@@ -55,25 +23,26 @@ func (b *bench) openStream(at string, header ...string) (opened bool, ended <-ch
 // Others go on.
 func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
-	admin := b.token("ann", access.Admin, 0)
-	ends := map[string]madeToken{"revoked": b.token("vic", access.Viewer, 0), "expiring": b.token("eve", access.Viewer, 0)}
-	stays := b.token("sue", access.Viewer, 0)
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	admin := b.Token("ann", access.Admin, 0)
+	ends := map[string]apitest.MadeToken{"revoked": b.Token("vic", access.Viewer, 0), "expiring": b.Token("eve",
+		access.Viewer, 0)}
+	stays := b.Token("sue", access.Viewer, 0)
 	var nodes []string
 	for range 2 {
-		b.locked()
-		nodes = append(nodes, b.url)
+		b.Locked()
+		nodes = append(nodes, b.URL)
 	}
 	begun := map[string]<-chan time.Time{}
-	ways := map[string][]string{"stays": {"Authorization", "Bearer " + stays.secret}}
+	ways := map[string][]string{"stays": {"Authorization", "Bearer " + stays.Secret}}
 	for name, token := range ends {
-		ways[name] = []string{"Authorization", "Bearer " + token.secret}
-		ways[name+", browser"] = b.logIn(token.secret).headers()
+		ways[name] = []string{"Authorization", "Bearer " + token.Secret}
+		ways[name+", browser"] = b.LogIn(token.Secret).Headers()
 	}
 	for _, node := range nodes {
 		for name, headers := range ways {
-			opened, ended := b.openStream(node, headers...)
+			opened, ended := b.OpenStream(node, headers...)
 			if !opened {
 				t.Fatalf("%s opened no stream", name)
 			}
@@ -81,12 +50,12 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 		}
 	}
 	before := time.Now()
-	code, text := b.ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, "Authorization", "Bearer "+admin.secret)
+	code, text := b.Ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, "Authorization", "Bearer "+admin.Secret)
 	if code != http.StatusOK {
 		t.Fatalf("revoking: %d %s", code, text)
 	}
 	const expire = `UPDATE api_token SET expires_at = clock_timestamp() WHERE name = 'eve'`
-	if _, err := b.pool.Exec(t.Context(), expire); err != nil {
+	if _, err := b.Pool.Exec(t.Context(), expire); err != nil {
 		t.Fatal(err)
 	}
 	limit := testenv.NewWatch(t).After(access.RevocationTime)
@@ -102,7 +71,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	}
 	for _, node := range nodes {
 		for name, headers := range ways {
-			if opened, _ := b.openStream(node, headers...); opened != (name == "stays") {
+			if opened, _ := b.OpenStream(node, headers...); opened != (name == "stays") {
 				t.Errorf("%s: a new stream was opened: %v", name, opened)
 			}
 		}
@@ -117,8 +86,8 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 // A change that is under way when its token is revoked is broken off, and leaves nothing.
 func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 	t.Parallel()
-	b := setup(t).locked()
-	token := b.token("ann", access.Operator, 0)
+	b := apitest.Setup(t).Locked()
+	token := b.Token("ann", access.Operator, 0)
 	items, feed := io.Pipe()
 	defer func() { _ = feed.Close() }()
 	type answered struct {
@@ -141,15 +110,15 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 		}
 	}()
 	go func() {
-		code, text, err := b.tryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=late", items, "Content-Type",
-			"text/csv", "Authorization", "Bearer "+token.secret)
+		code, text, err := b.TryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=late", items, "Content-Type",
+			"text/csv", "Authorization", "Bearer "+token.Secret)
 		answer <- answered{code, text, err}
 	}()
-	eventually(t, "the token is used", func() (used bool) {
+	apitest.Eventually(t, "the token is used", func() (used bool) {
 		const look = `SELECT last_used_at IS NOT NULL FROM api_token WHERE id = $1`
-		return b.pool.QueryRow(t.Context(), look, token.ID).Scan(&used) == nil && used
+		return b.Pool.QueryRow(t.Context(), look, token.ID).Scan(&used) == nil && used
 	})
-	if _, err := identity.New(b.store).RevokeToken(t.Context(), token.ID.String(), "the test"); err != nil {
+	if _, err := identity.New(b.Store).RevokeToken(t.Context(), token.ID.String(), "the test"); err != nil {
 		t.Fatal(err)
 	}
 	limit := testenv.NewWatch(t).After(access.RevocationTime + 2*time.Second) // its sender is heard out for a second
@@ -157,13 +126,13 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 	if !ok {
 		t.Fatal("the upload goes on")
 	}
-	var p problem
+	var p apitest.Problem
 	if err := json.Unmarshal(a.text, &p); err != nil || a.code != http.StatusUnauthorized {
 		t.Errorf("the upload was answered %d %s, %v", a.code, a.text, a.err)
 	}
 	_ = feed.CloseWithError(errors.New("enough"))
 	var runs int
-	if err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM batchrun`).Scan(&runs); err != nil || runs != 0 {
+	if err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM batchrun`).Scan(&runs); err != nil || runs != 0 {
 		t.Errorf("%d runs are left, %v", runs, err)
 	}
 }

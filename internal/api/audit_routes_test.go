@@ -12,20 +12,13 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
-
-// mutation is a use of an operation that changes something, and the audit row that it must leave. What begins or ends
-// with it has nothing before or after.
-type mutation struct {
-	op, path, body string // the path with what its parameters mean here
-	action         string
-	before, after  string // a part of what the row says was there, and is there now
-}
 
 // secretHere stands for the secret of the token that the test has.
 const secretHere = "SECRET"
@@ -46,9 +39,9 @@ func mutations() []mutation {
 	return []mutation{
 		{"POST /plans", "/plans?name=p", "steps: [{endpoint: echo}]", "plan_apply", ``, `"version": 1`},
 		{"DELETE /plans/{name}", "/plans/p", "", "plan_delete", `"version": 1`, ``},
-		{"POST /runs", "/runs?endpoint=echo&name=new", three, "start", ``, `"items": 3`},
+		{"POST /runs", "/runs?endpoint=echo&name=new", apitest.Three, "start", ``, `"items": 3`},
 		{"POST /runs/open", "/runs/open", `{"endpoint":"echo","name":"later"}`, "open", ``, `"plan": "echo"`},
-		{"POST /runs/{run}/items", "/runs/later/items", three, "add", `"items": 0`, `"items": 3`},
+		{"POST /runs/{run}/items", "/runs/later/items", apitest.Three, "add", `"items": 0`, `"items": 3`},
 		{"POST /runs/{run}/seal", "/runs/later/seal", `{"expect":3}`, "seal", `"sealed": false`, `"sealed": true`},
 		{"POST /runs/{run}/settings", "/runs/it/settings", `{"chunk":9}`, "set", `"chunk": "500"`, `"chunk": "9"`},
 		{"POST /runs/{run}/pause", "/runs/new/pause", `{}`, "pause", `"hold": null`, `"hold": "operator"`},
@@ -85,7 +78,7 @@ func mutations() []mutation {
 			`"waiting": 1`, `"requeued": 1`},
 		{"POST /dead-letters/drop", "/dead-letters/drop", `{"endpoint":"echo"}`, "dead_letter_drop", `"waiting": 1`,
 			`"dropped": 1`},
-		{"POST /schedules", "/schedules?name=s", nightly, "schedule_apply", ``, `"version": 1`},
+		{"POST /schedules", "/schedules?name=s", apitest.Nightly, "schedule_apply", ``, `"version": 1`},
 		{"POST /schedules/{name}/run-now", "/schedules/s/run-now", "", "schedule_run_now", ``, `"version": 1`},
 		{"POST /schedules/{name}/pause", "/schedules/s/pause", "", "schedule_pause", `"active"`, `"paused"`},
 		{"POST /schedules/{name}/resume", "/schedules/s/resume", "", "schedule_resume", `"paused"`, `"active"`},
@@ -125,45 +118,53 @@ func mutations() []mutation {
 // the token, whatever the client says. One that is refused leaves none.
 func TestEveryMutationIsAudited(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	old := b.start("name=old").Run
-	b.finish(old)
-	b.longAgo(old)
-	b.finish(b.start("name=it").Run)
+	b := apitest.Setup(t)
+	old := b.Start("name=old").Run
+	b.Finish(old)
+	b.LongAgo(old)
+	b.Finish(b.Start("name=it").Run)
 	for _, name := range []string{"canary", "another"} {
-		run := b.start("canary=1&name=" + name).Run
-		b.finish(run)
-		if verdict, err := control.New(b.store).CheckCanary(t.Context(), run); err != nil {
+		run := b.Start("canary=1&name=" + name).Run
+		b.Finish(run)
+		if verdict, err := control.New(b.Store).CheckCanary(t.Context(), run); err != nil {
 			t.Fatal(verdict, err)
 		}
 	}
-	b.bury("echo", deadletter.DeadLetter{Body: []byte(`{}`)})
-	b.bury("lost", deadletter.DeadLetter{Body: []byte(`{}`)})
-	b.parking()
-	if _, err := streams.New(b.store).StreamSettings(t.Context(), streams.StreamValues{}); err != nil {
+	b.Bury("echo", deadletter.DeadLetter{Body: []byte(`{}`)})
+	b.Bury("lost", deadletter.DeadLetter{Body: []byte(`{}`)})
+	b.Parking()
+	if _, err := streams.New(b.Store).StreamSettings(t.Context(), streams.StreamValues{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := identity.New(b.store).BeginWebSession(t.Context(), identity.NewWebSession{User: "guest", Role: "viewer",
+	_, err := identity.New(b.Store).BeginWebSession(t.Context(), identity.NewWebSession{User: "guest", Role: "viewer",
 		Life: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	covered := map[string]bool{}
-	secret := b.locked().token("ann", access.Admin, 0).secret
+	secret := b.Locked().Token("ann", access.Admin, 0).Secret
 	for _, m := range mutations() {
 		covered[m.op] = true
 		method, _, _ := strings.Cut(m.op, " ")
 		m.body = strings.ReplaceAll(m.body, secretHere, secret)
-		b.mutate(method, m, secret)
+		mutate(b, method, m, secret)
 	}
-	for _, op := range b.mutatingOperations("Authorization", "Bearer "+secret) {
+	for _, op := range mutatingOperations(b, "Authorization", "Bearer "+secret) {
 		if !covered[op] && !slices.Contains(unaudited(), op) {
 			t.Errorf("%s is in no test of the audit log; add it to mutations", op)
 		}
 	}
 }
 
-func (b *bench) mutate(method string, m mutation, secret string) {
+// mutation is a use of an operation that changes something, and the audit row that it must leave. What begins or ends
+// with it has nothing before or after.
+type mutation struct {
+	op, path, body string // the path with what its parameters mean here
+	action         string
+	before, after  string // a part of what the row says was there, and is there now
+}
+
+func mutate(b *apitest.Bench, method string, m mutation, secret string) {
 	b.Helper()
 	kind := "application/json"
 	if slices.Contains([]string{"POST /plans", "POST /schedules", "POST /collectors", "POST /runs",
@@ -172,20 +173,20 @@ func (b *bench) mutate(method string, m mutation, secret string) {
 	}
 	headers := []string{"Content-Type", kind, kernel.ActorHeader, "mallory", "Authorization", "Bearer " + secret}
 	if m.op == "DELETE /session" {
-		headers = append(b.logIn(secret).headers(), "Sec-Fetch-Site", "same-origin")
+		headers = append(b.LogIn(secret).Headers(), "Sec-Fetch-Site", "same-origin")
 	}
-	last := b.lastAudit()
+	last := lastAudit(b)
 	wrong := m.path + map[bool]string{true: "&", false: "?"}[strings.Contains(m.path, "?")] + "wrong=1"
-	if code, text := b.ask(method, api.Prefix+wrong, strings.NewReader("\x00"), headers...); code < 400 ||
-		b.lastAudit() != last {
+	if code, text := b.Ask(method, api.Prefix+wrong, strings.NewReader("\x00"), headers...); code < 400 ||
+		lastAudit(b) != last {
 		b.Errorf("%s %s, made wrong on purpose: %d %s; want a refusal without an audit row", method, m.path, code, text)
 	}
-	code, text := b.ask(method, api.Prefix+m.path, strings.NewReader(m.body), headers...)
+	code, text := b.Ask(method, api.Prefix+m.path, strings.NewReader(m.body), headers...)
 	if code >= 300 {
 		b.Errorf("%s: %d %s", m.op, code, text)
 		return
 	}
-	rows, err := b.pool.Query(b.Context(), `SELECT action, coalesce(before::text, ''), coalesce(after, detail)::text
+	rows, err := b.Pool.Query(b.Context(), `SELECT action, coalesce(before::text, ''), coalesce(after, detail)::text
 		FROM audit_log WHERE id > $1 AND actor = 'ann'`, last)
 	if err != nil {
 		b.Fatal(err)
@@ -205,21 +206,18 @@ func (b *bench) mutate(method string, m mutation, secret string) {
 	}
 }
 
-func (b *bench) lastAudit() (id int64) {
+func lastAudit(b *apitest.Bench) (id int64) {
 	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), `SELECT coalesce(max(id), 0) FROM audit_log`).Scan(&id); err != nil {
+	if err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(max(id), 0) FROM audit_log`).Scan(&id); err != nil {
 		b.Fatal(err)
 	}
 	return id
 }
 
-// keepsNothing tells operations that read what they are sent, and change nothing.
-func keepsNothing(path string) bool { return path == "/items/preview" || path == "/schedules/preview" }
-
 // mutatingOperations are those of the description that are not GETs, like "POST /runs".
-func (b *bench) mutatingOperations(header ...string) (all []string) {
+func mutatingOperations(b *apitest.Bench, header ...string) (all []string) {
 	b.Helper()
-	_, text := b.ask(http.MethodGet, api.Prefix+"/openapi.json", nil, header...)
+	_, text := b.Ask(http.MethodGet, api.Prefix+"/openapi.json", nil, header...)
 	var described struct {
 		Paths map[string]map[string]any `json:"paths"`
 	}
@@ -238,3 +236,6 @@ func (b *bench) mutatingOperations(header ...string) (all []string) {
 	}
 	return all
 }
+
+// keepsNothing tells operations that read what they are sent, and change nothing.
+func keepsNothing(path string) bool { return path == "/items/preview" || path == "/schedules/preview" }

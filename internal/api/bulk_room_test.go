@@ -1,8 +1,6 @@
 package api_test
 
 import (
-	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,27 +8,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 )
-
-// stalled begins a request with a body, and sends no more of that than the begin.
-func (b *bench) stalled(path, size, begin string) net.Conn {
-	b.Helper()
-	host := strings.TrimPrefix(b.url, "http://")
-	c, err := net.Dial("tcp", host)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = c.Close() })
-	kind := "Content-Type: application/json\r\n"
-	if strings.Contains(size, "Content-Type") {
-		kind = ""
-	}
-	if _, err := io.WriteString(c, "POST "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+
-		"\r\n"+kind+size+"\r\n\r\n"+begin); err != nil {
-		b.Fatal(err)
-	}
-	return c
-}
 
 // PROOF: who may do what, 19.
 // Bodies that are held as a whole are held together up to a bound. What they say of their length takes no room, what
@@ -38,25 +17,25 @@ func (b *bench) stalled(path, size, begin string) net.Conn {
 // gone.
 func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.server.LetStall(time.Hour)
+	b := apitest.Setup(t)
+	b.Server.LetStall(time.Hour)
 	var opened fanout.BatchOpened
-	b.tracked(http.MethodPost, "", `{"owner":"o"}`, http.StatusCreated, &opened)
-	b.tracked(http.MethodPost, "/"+opened.ID+"/groups", `{"items":9}`, http.StatusOK, nil)
-	ack := func() *head {
-		return b.send(http.MethodPost, api.Prefix+"/trackers/"+opened.ID+"/ack", `{"ranges":["0:0"]}`,
+	b.Tracked(http.MethodPost, "", `{"owner":"o"}`, http.StatusCreated, &opened)
+	b.Tracked(http.MethodPost, "/"+opened.ID+"/groups", `{"items":9}`, http.StatusOK, nil)
+	ack := func() *apitest.Head {
+		return b.Send(http.MethodPost, api.Prefix+"/trackers/"+opened.ID+"/ack", `{"ranges":["0:0"]}`,
 			"Content-Type", "application/json")
 	}
 	const most, length = 8 << 20, "Content-Length: 8388608"
 	for range 3 { // of which two would be as much as there is room for
-		b.stalled("/trackers/ack", length, "")
+		b.Stalled("/trackers/ack", length, "")
 	}
-	first := b.stalled("/trackers/ack", length, strings.Repeat(" ", most-1))
+	first := b.Stalled("/trackers/ack", length, strings.Repeat(" ", most-1))
 	if got := ack(); got.StatusCode != http.StatusOK {
 		t.Fatalf("beside a large request a small one is answered %d", got.StatusCode)
 	}
-	b.stalled("/trackers/"+opened.ID+"/ack", "Transfer-Encoding: chunked", "7fffff\r\n"+strings.Repeat(" ", most-1))
-	var full *head
+	b.Stalled("/trackers/"+opened.ID+"/ack", "Transfer-Encoding: chunked", "7fffff\r\n"+strings.Repeat(" ", most-1))
+	var full *apitest.Head
 	for deadline := time.Now().Add(20 * time.Second); full == nil || full.StatusCode == http.StatusOK; full = ack() {
 		if time.Now().After(deadline) {
 			t.Fatal("the room is never full")
@@ -65,11 +44,11 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	if full.StatusCode != http.StatusServiceUnavailable || full.Header.Get("Retry-After") == "" {
 		t.Errorf("when there is no room: %d %v", full.StatusCode, full.Header)
 	}
-	code, text := b.ask(http.MethodPost, api.Prefix+"/trackers", strings.NewReader(`{"owner":"o"}`))
+	code, text := b.Ask(http.MethodPost, api.Prefix+"/trackers", strings.NewReader(`{"owner":"o"}`))
 	if code != http.StatusServiceUnavailable || !strings.Contains(string(text), `urn:tranche:tracker:too_many_requests`) {
 		t.Errorf("when there is no room: %d %s", code, text)
 	}
-	if code, _ := b.ask(http.MethodGet, api.Prefix+"/trackers/"+opened.ID, nil); code != http.StatusOK {
+	if code, _ := b.Ask(http.MethodGet, api.Prefix+"/trackers/"+opened.ID, nil); code != http.StatusOK {
 		t.Errorf("who only looks is answered %d", code)
 	}
 	if err := first.Close(); err != nil {
@@ -85,9 +64,9 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 // A body that is too large, or that breaks off, is answered as any other is.
 func TestBulkyBodiesThatAreWrong(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := apitest.Setup(t)
 	for size, want := range map[int]int{8<<20 + 1: http.StatusRequestEntityTooLarge, 100: http.StatusUnprocessableEntity} {
-		code, text := b.ask(http.MethodPost, api.Prefix+"/trackers/ack", strings.NewReader(`{`+strings.Repeat(" ", size)))
+		code, text := b.Ask(http.MethodPost, api.Prefix+"/trackers/ack", strings.NewReader(`{`+strings.Repeat(" ", size)))
 		if code != want {
 			t.Errorf("%d bytes: %d %s; want %d", size, code, text, want)
 		}

@@ -7,27 +7,28 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 // What no route takes is the dashboard's, but for what is below the API's prefix.
 func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := apitest.Setup(t)
 	pages := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-cache")
 		_, _ = io.WriteString(w, "page "+r.URL.Path) // into memory
 	})
-	b.Over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{Dashboard: pages})
+	b.Over(b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{Dashboard: pages})
 	for _, at := range []string{"/", "/runs", "/api", "/static/x.js", "/healthz/more"} {
-		if code, text := b.ask(http.MethodGet, at, nil); code != http.StatusOK || string(text) != "page "+at {
+		if code, text := b.Ask(http.MethodGet, at, nil); code != http.StatusOK || string(text) != "page "+at {
 			t.Errorf("%s: %d %s", at, code, text)
 		}
 	}
-	b.refused(404, "openapi", http.MethodGet, api.Prefix+"/nowhere", nil)
-	b.refused(405, "takes GET", http.MethodPost, "/healthz", strings.NewReader("x"))
-	b.refused(405, "takes GET and DELETE, not PUT", http.MethodPut, api.Prefix+"/trackers/x", strings.NewReader("{}"))
-	if code, text := b.ask(http.MethodGet, "/healthz", nil); code != http.StatusOK || string(text) != "ok\n" {
+	b.Refused(404, "openapi", http.MethodGet, api.Prefix+"/nowhere", nil)
+	b.Refused(405, "takes GET", http.MethodPost, "/healthz", strings.NewReader("x"))
+	b.Refused(405, "takes GET and DELETE, not PUT", http.MethodPut, api.Prefix+"/trackers/x", strings.NewReader("{}"))
+	if code, text := b.Ask(http.MethodGet, "/healthz", nil); code != http.StatusOK || string(text) != "ok\n" {
 		t.Errorf("/healthz: %d %s", code, text)
 	}
 }

@@ -12,14 +12,15 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 // An answer that does not need the body comes before the body has ended: its sender may be waiting for just that.
 func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
+	b := apitest.Setup(t)
+	b.Start("name=it")
 	for name, c := range map[string]struct {
 		code                     int
 		method, path, kind, body string
@@ -46,7 +47,7 @@ func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 			defer func() { _ = sent.Close() }()
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
-			req, err := http.NewRequestWithContext(ctx, c.method, b.url+api.Prefix+c.path, sent)
+			req, err := http.NewRequestWithContext(ctx, c.method, b.URL+api.Prefix+c.path, sent)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,11 +72,11 @@ func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 // What is too large is answered, not reset, however much of it has been sent.
 func TestALargeBodyIsAnswered(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
+	b := apitest.Setup(t)
+	b.Start("name=it")
 	large := `{"reason":"` + strings.Repeat("x", 20<<20) + `"}`
 	for _, path := range []string{"/runs/it/pause", "/runs/it/settings", "/endpoints/echo/settings", "/plans"} {
-		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.url, "http://"))
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(b.URL, "http://"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,11 +96,11 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 // Other items under the same key are refused, however many there are, and the connection is not reset.
 func TestAReplayWithOtherItemsIsRefused(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.Over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 30 * time.Second})
-	b.start("idempotency_key=k")
-	code, text := b.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&idempotency_key=k",
-		strings.NewReader(three+strings.Repeat("9,nobody reads this\n", 1<<20)))
+	b := apitest.Setup(t)
+	b.Over(b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 30 * time.Second})
+	b.Start("idempotency_key=k")
+	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&idempotency_key=k",
+		strings.NewReader(apitest.Three+strings.Repeat("9,nobody reads this\n", 1<<20)))
 	if code != http.StatusConflict || !strings.Contains(string(text), "with other content: the items") {
 		t.Errorf("a replay: %d %s", code, text)
 	}

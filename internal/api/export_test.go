@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
@@ -20,9 +19,6 @@ const MaxIdleEach = maxIdleEach
 
 // LetStrangers has so many requests of an address be under way of which nobody knows who makes them.
 func (s *Server) LetStrangers(most int) { s.kernel.Strangers = access.NewSlots(most, math.MaxInt) }
-
-// MaxAttempts is how many logins a browser may have under way.
-const MaxAttempts = admin.MaxAttempts
 
 // LetSpool has uploads take so many bytes of the disk.
 func (s *Server) LetSpool(most int64) { s.starts.Spool = intake.NewSpoolRoom(most, nil) }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/workqueue"
@@ -20,68 +21,25 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// sendKeyed posts with an idempotency key.
-func (b *bench) sendKeyed(key, path string, body io.Reader, header ...string) (gotten, string) {
-	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.url+api.Prefix+path, body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	req.Header.Set(kernel.IdempotencyHeader, key)
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	answer, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return gotten{answer.StatusCode, answer.Header}, string(text)
-}
-
-// sent fails the test unless the answer is as it should be.
-func (b *bench) sent(status int, replayed bool, want, key, path, body string, header ...string) string {
-	b.Helper()
-	answer, text := b.sendKeyed(key, path, strings.NewReader(body), header...)
-	if answer.StatusCode != status || !strings.Contains(text, want) ||
-		(answer.Header.Get(kernel.ReplayedHeader) == "true") != replayed {
-		b.Errorf("%s %s: %d %v %s; want %d, replayed %t, %s", key, path, answer.StatusCode, answer.Header, text, status,
-			replayed, want)
-	}
-	return text
-}
-
-func (b *bench) counted(statement string, args ...any) (n int) {
-	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), statement, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
 func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	first := b.sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", three)
-	if again := b.sent(201, true, `"items":3`, "k1", "/runs?name=n&endpoint=echo", three); again != first {
+	b := apitest.Setup(t)
+	first := b.Sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", apitest.Three)
+	if again := b.Sent(201, true, `"items":3`, "k1", "/runs?name=n&endpoint=echo", apitest.Three); again != first {
 		t.Errorf("got %s; want %s", again, first)
 	}
-	b.sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=n", three+"4,d\n")
-	b.sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=n", three[:len(three)-1])
-	b.sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=m", three)
-	b.sent(422, false, "for another request", "k1", "/runs/last/cancel", "")
-	b.sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", three, kernel.ActorHeader, "ann")
-	b.sent(422, false, "endpoint", "k2", "/runs?endpoint=e+cho", three) // refused: the key is still free
-	b.sent(201, false, "", "k2", "/runs?endpoint=echo", three)
-	b.sent(200, false, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", three)
-	b.sent(200, true, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", three)
-	cancel := b.sent(200, false, `"cancel"`, "k4", "/runs/last/cancel", `{"reason":"x"}`,
+	b.Sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=n", apitest.Three+"4,d\n")
+	b.Sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=n", apitest.Three[:len(apitest.Three)-1])
+	b.Sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=m", apitest.Three)
+	b.Sent(422, false, "for another request", "k1", "/runs/last/cancel", "")
+	b.Sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", apitest.Three, kernel.ActorHeader, "ann")
+	b.Sent(422, false, "endpoint", "k2", "/runs?endpoint=e+cho", apitest.Three) // refused: the key is still free
+	b.Sent(201, false, "", "k2", "/runs?endpoint=echo", apitest.Three)
+	b.Sent(200, false, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", apitest.Three)
+	b.Sent(200, true, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", apitest.Three)
+	cancel := b.Sent(200, false, `"cancel"`, "k4", "/runs/last/cancel", `{"reason":"x"}`,
 		"Content-Type", "application/json")
-	if b.sent(200, true, "", "k4", "/runs/last/cancel", `{"reason":"x"}`, "Content-Type", "application/json") != cancel {
+	if b.Sent(200, true, "", "k4", "/runs/last/cancel", `{"reason":"x"}`, "Content-Type", "application/json") != cancel {
 		t.Error("the answer to a cancel is another the second time")
 	}
 	part := func(boundary string) (string, string) {
@@ -91,14 +49,14 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 		return body, "multipart/form-data; boundary=" + boundary
 	}
 	body, kind := part("one-boundary")
-	b.sent(201, false, `"items":1`, "k5", "/runs", body, "Content-Type", kind)
+	b.Sent(201, false, `"items":1`, "k5", "/runs", body, "Content-Type", kind)
 	body, kind = part("another-boundary")
-	b.sent(201, true, `"items":1`, "k5", "/runs", body, "Content-Type", kind)
-	b.sent(422, false, "for another request", "k5", "/runs", strings.Replace(body, "1\n", "2\n", 1), "Content-Type", kind)
+	b.Sent(201, true, `"items":1`, "k5", "/runs", body, "Content-Type", kind)
+	b.Sent(422, false, "for another request", "k5", "/runs", strings.Replace(body, "1\n", "2\n", 1), "Content-Type", kind)
 	for _, bad := range []string{"", "a b", strings.Repeat("x", 201), "é"} {
-		b.sent(422, false, kernel.IdempotencyHeader, bad, "/runs?endpoint=echo", three)
+		b.Sent(422, false, kernel.IdempotencyHeader, bad, "/runs?endpoint=echo", apitest.Three)
 	}
-	if n := b.counted(`SELECT count(*) FROM batchrun`); n != 4 {
+	if n := b.Counted(`SELECT count(*) FROM batchrun`); n != 4 {
 		t.Errorf("there are %d runs; want 4", n)
 	}
 }
@@ -106,19 +64,20 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 // While a request is under way, another with its key has to wait, and is told so.
 func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := apitest.Setup(t)
 	body, sender := io.Pipe()
 	t.Cleanup(func() { _ = sender.Close() })
 	done := make(chan string, 1)
 	go func() {
-		code, _, err := b.tryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo", body, kernel.IdempotencyHeader, "k")
+		code, _, err := b.TryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo", body, kernel.IdempotencyHeader, "k")
 		done <- fmt.Sprint(code, err)
 	}()
 	if _, err := sender.Write([]byte("id\n1\n")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the request is under way", func() bool { return b.counted(`SELECT count(*) FROM api_request`) > 0 })
-	answer, text := b.sendKeyed("k", "/runs?endpoint=echo", strings.NewReader("id\n1\n2\n"))
+	apitest.Eventually(t, "the request is under way",
+		func() bool { return b.Counted(`SELECT count(*) FROM api_request`) > 0 })
+	answer, text := b.SendKeyed("k", "/runs?endpoint=echo", strings.NewReader("id\n1\n2\n"))
 	if answer.StatusCode != http.StatusConflict || answer.Header.Get("Retry-After") == "" ||
 		!strings.Contains(text, "under way") {
 		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, text)
@@ -132,16 +91,16 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	if got := <-done; got != fmt.Sprint(201, error(nil)) {
 		t.Errorf("the first got %s", got)
 	}
-	b.sent(201, true, `"items":2`, "k", "/runs?endpoint=echo", "id\n1\n2\n")
+	b.Sent(201, true, `"items":2`, "k", "/runs?endpoint=echo", "id\n1\n2\n")
 }
 
 // A node may die at any point of a request. What it had committed is not done again, and what it had not is.
 func TestANodeThatDiesInARequest(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := apitest.Setup(t)
 	dead := func(key, carriedOut string) { // as a node leaves it that died before it could keep the answer
 		t.Helper()
-		_, err := b.pool.Exec(t.Context(), `UPDATE api_request SET status = NULL, body = NULL, headers = '{}',
+		_, err := b.Pool.Exec(t.Context(), `UPDATE api_request SET status = NULL, body = NULL, headers = '{}',
 			fingerprint = substring(fingerprint FOR 32), session_id = gen_random_uuid(),
 			carried_out = `+carriedOut+` WHERE key = $1`, key)
 		if err != nil {
@@ -149,28 +108,29 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 		}
 	}
 	var started starts.Started
-	if err := json.Unmarshal([]byte(b.sent(201, false, "", "start", "/runs?endpoint=echo", three)), &started); err != nil {
+	if err := json.Unmarshal([]byte(b.Sent(201, false, "", "start", "/runs?endpoint=echo", apitest.Three)),
+		&started); err != nil {
 		t.Fatal(err)
 	}
 	dead("start", "carried_out")
-	b.sent(200, true, `"run":"`+started.Run.String(), "start", "/runs?endpoint=echo", three)
-	b.sent(200, true, `"existing":true`, "start", "/runs?endpoint=echo", three)
+	b.Sent(200, true, `"run":"`+started.Run.String(), "start", "/runs?endpoint=echo", apitest.Three)
+	b.Sent(200, true, `"existing":true`, "start", "/runs?endpoint=echo", apitest.Three)
 
-	b.sent(200, false, "", "pause", "/runs/last/pause", "")
+	b.Sent(200, false, "", "pause", "/runs/last/pause", "")
 	dead("pause", "carried_out")
-	b.sent(409, false, "nothing is done again", "pause", "/runs/last/pause", "")
-	b.sent(200, false, "", "resume", "/runs/last/resume", "")
+	b.Sent(409, false, "nothing is done again", "pause", "/runs/last/pause", "")
+	b.Sent(200, false, "", "resume", "/runs/last/resume", "")
 	dead("resume", "carried_out")
-	b.sent(422, false, "another request", "resume", "/runs/last/pause", "")
+	b.Sent(422, false, "another request", "resume", "/runs/last/pause", "")
 
-	b.sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
-	if n := b.counted(`SELECT count(*) FROM api_request WHERE key = 'set' AND carried_out->>'action' = 'set'
+	b.Sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
+	if n := b.Counted(`SELECT count(*) FROM api_request WHERE key = 'set' AND carried_out->>'action' = 'set'
 		AND carried_out->>'run' = $1`, started.Run.String()); n != 1 {
 		t.Error("the change did not note that it was carried out")
 	}
 	dead("set", "NULL") // it had not come to its commit
-	b.sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
-	if n := b.counted(`SELECT count(*) FROM batchrun`); n != 1 {
+	b.Sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
+	if n := b.Counted(`SELECT count(*) FROM batchrun`); n != 1 {
 		t.Errorf("there are %d runs; want 1", n)
 	}
 }
@@ -178,46 +138,46 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 // A node that was thought dead commits nothing of a request that another has taken over.
 func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := apitest.Setup(t)
 	ctx := t.Context()
 	key := workqueue.RequestKey{User: "ann", Key: "k"}
-	zombie, _, err := request.New(b.store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
+	zombie, _, err := request.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	heir, known, err := request.New(b.store).ClaimRequest(ctx, key, "op", []byte("f"), b.engine.session)
+	heir, known, err := request.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), b.Engine.ID)
 	if err != nil || heir == nil {
 		t.Fatalf("%+v, %v", known, err)
 	}
-	other, _, err := request.New(b.store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
+	other, _, err := request.New(b.Store).ClaimRequest(ctx, key, "op", []byte("f"), workqueue.NewSessionID())
 	if other != nil || err != nil {
 		t.Errorf("a request that a live node is at was taken over: %v", err)
 	}
 	plan := planstore.Text{Name: "p", Spec: json.RawMessage(`{"steps":[]}`), Source: "x"}
-	_, err = planstore.New(b.store).ApplyPlan(request.WithClaim(ctx, zombie), plan, "ann")
-	if n := b.counted(`SELECT (SELECT count(*) FROM plan) + (SELECT count(*) FROM audit_log)`); n != 0 ||
+	_, err = planstore.New(b.Store).ApplyPlan(request.WithClaim(ctx, zombie), plan, "ann")
+	if n := b.Counted(`SELECT (SELECT count(*) FROM plan) + (SELECT count(*) FROM audit_log)`); n != 0 ||
 		!errors.Is(err, workqueue.ErrClaimLost) {
 		t.Errorf("the zombie's plan: %v, and %d rows", err, n)
 	}
-	if _, err := planstore.New(b.store).ApplyPlan(request.WithClaim(ctx, heir), plan, "ann"); err != nil {
+	if _, err := planstore.New(b.Store).ApplyPlan(request.WithClaim(ctx, heir), plan, "ann"); err != nil {
 		t.Error(err)
 	}
-	if err := request.New(b.store).DropRequest(ctx, heir); err != nil ||
-		b.counted(`SELECT count(*) FROM api_request`) != 1 {
+	if err := request.New(b.Store).DropRequest(ctx, heir); err != nil ||
+		b.Counted(`SELECT count(*) FROM api_request`) != 1 {
 		t.Errorf("what was carried out was forgotten: %v", err)
 	}
-	lease, err := session.New(b.store).Lead(ctx, b.engine.session, time.Minute)
+	lease, err := session.New(b.Store).Lead(ctx, b.Engine.ID, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := request.New(b.store).SweepRequests(ctx, lease); n != 0 || err != nil {
+	if n, err := request.New(b.Store).SweepRequests(ctx, lease); n != 0 || err != nil {
 		t.Errorf("a new request was swept: %d, %v", n, err)
 	}
-	if _, err := b.pool.Exec(ctx, `UPDATE api_request SET created_at = created_at - $1::interval`,
+	if _, err := b.Pool.Exec(ctx, `UPDATE api_request SET created_at = created_at - $1::interval`,
 		request.RequestKept+time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := request.New(b.store).SweepRequests(ctx, lease); n != 1 || err != nil {
+	if n, err := request.New(b.Store).SweepRequests(ctx, lease); n != 1 || err != nil {
 		t.Errorf("an old request was not swept: %d, %v", n, err)
 	}
 }
@@ -225,11 +185,11 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 // Who has not logged in learns nothing of the keys of others, and keeps nobody from theirs.
 func TestAKeyIsNotLookedAtWithoutALogin(t *testing.T) {
 	t.Parallel()
-	b := setup(t).locked()
-	ann := []string{"Authorization", "Bearer " + b.token("ann", access.Operator, 0).secret}
-	b.sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo", three, ann...)
+	b := apitest.Setup(t).Locked()
+	ann := []string{"Authorization", "Bearer " + b.Token("ann", access.Operator, 0).Secret}
+	b.Sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo", apitest.Three, ann...)
 	for _, path := range []string{"/", "/runs", "/healthz", "/elsewhere"} {
-		answer := b.send(http.MethodPost, path, "", kernel.IdempotencyHeader, "k1", kernel.ActorHeader, "ann")
+		answer := b.Send(http.MethodPost, path, "", kernel.IdempotencyHeader, "k1", kernel.ActorHeader, "ann")
 		if answer.StatusCode != http.StatusMethodNotAllowed && answer.StatusCode != http.StatusNotFound {
 			t.Errorf("POST %s with the key of another: %d; want 404 or 405", path, answer.StatusCode)
 		}
@@ -239,16 +199,16 @@ func TestAKeyIsNotLookedAtWithoutALogin(t *testing.T) {
 // The key of a run with other items, or asked for otherwise, is a conflict that says in what.
 func TestRunKeyWithOtherContentIsRefused(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := apitest.Setup(t)
 	const path = "/runs?endpoint=echo&idempotency_key=k"
-	b.want(path, "id,a\n1,x\n2,y\n", 201, `"existing":false`)
-	b.want(path, `{"id":"1","a":"x"}`+"\n"+`{"id":"2","a":"y"}`, 200, `"existing":true`)
-	b.want(path, "id,a\n1,x\n2,z\n", 409, "with other content: the items (as many, 2,")
-	b.want(path, "id,a\n1,x\n", 409, "the items (2 then, 1 now)")
-	b.want(path+"&dry_run=true", "id,a\n1,x\n", 409, "the items (2 then, 1 now)")
-	b.want(path+"&on_duplicate=skip", "id,a\n1,x\n2,y\n", 409, `on_duplicate (\"error\" then, \"skip\" now)`)
-	b.want(path+"&chunk=7", "id,a\n1,x\n2,y\n", 409, "the plan's steps.echo.chunk (500 then, 7 now)")
-	if n := b.counted(`SELECT count(*) FROM batchrun`); n != 1 {
+	b.Want(path, "id,a\n1,x\n2,y\n", 201, `"existing":false`)
+	b.Want(path, `{"id":"1","a":"x"}`+"\n"+`{"id":"2","a":"y"}`, 200, `"existing":true`)
+	b.Want(path, "id,a\n1,x\n2,z\n", 409, "with other content: the items (as many, 2,")
+	b.Want(path, "id,a\n1,x\n", 409, "the items (2 then, 1 now)")
+	b.Want(path+"&dry_run=true", "id,a\n1,x\n", 409, "the items (2 then, 1 now)")
+	b.Want(path+"&on_duplicate=skip", "id,a\n1,x\n2,y\n", 409, `on_duplicate (\"error\" then, \"skip\" now)`)
+	b.Want(path+"&chunk=7", "id,a\n1,x\n2,y\n", 409, "the plan's steps.echo.chunk (500 then, 7 now)")
+	if n := b.Counted(`SELECT count(*) FROM batchrun`); n != 1 {
 		t.Errorf("%d runs", n)
 	}
 }

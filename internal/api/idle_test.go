@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -20,9 +21,9 @@ import (
 // they are too many; those on which something is asked go on.
 func TestIdleConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
-	server, err := api.New(b.store, b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/control"
@@ -26,19 +26,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-const (
-	silence  = 150 * time.Millisecond // of which a sender's end comes
-	patience = time.Second            // with callers that are not silent, but may be as slow as the machine
-)
-
 // slowEngine takes several times as long as a caller may be silent, and fails when its context ends.
-type slowEngine struct{ storeEngine }
+type slowEngine struct{ apitest.StoreEngine }
 
 func (slowEngine) work(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return errors.New("the context of the work ended")
-	case <-time.After(3 * patience):
+	case <-time.After(3 * apitest.Patience):
 		return nil
 	}
 }
@@ -66,30 +61,18 @@ func (e slowEngine) Start(
 	}
 }
 
-// Over makes the bench one with another engine and settings.
-func (b *bench) Over(engine api.Engine, nc *nats.Conn, config api.Config) {
-	b.Helper()
-	server, err := api.New(b.store, engine, nc, config)
-	if err != nil {
-		b.Fatal(err)
-	}
-	web := httptest.NewServer(server.Handler())
-	b.Cleanup(web.Close)
-	b.server, b.url = server, web.URL
-}
-
 // Deadlines are about what a caller sends. Work that takes longer than them succeeds.
 func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
-	b.Over(slowEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: patience})
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	b.Over(slowEngine{b.Engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Patience})
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
-		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + three + "\r\n--x--\r\n"
+		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + apitest.Three + "\r\n--x--\r\n"
 	for name, c := range map[string]struct{ path, kind, body string }{
 		"cancel":    {"/runs/last/cancel", "", ""},
 		"rerun":     {"/runs/last/rerun", "application/json", `{"failed":true}`},
-		"start":     {"/runs?endpoint=echo", "text/csv", three},
+		"start":     {"/runs?endpoint=echo", "text/csv", apitest.Three},
 		"multipart": {"/runs", "multipart/form-data; boundary=x", multi},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +82,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 				if chunked {
 					body = io.MultiReader(body)
 				}
-				code, text := b.ask(http.MethodPost, api.Prefix+c.path, body, "Content-Type", c.kind)
+				code, text := b.Ask(http.MethodPost, api.Prefix+c.path, body, "Content-Type", c.kind)
 				if code >= 300 {
 					t.Errorf("chunked %v: %d %s", chunked, code, text)
 				}
@@ -111,20 +94,20 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 // A sender that goes silent is not waited for.
 func TestASilentSenderIsGivenUp(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.Over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: silence})
+	b := apitest.Setup(t)
+	b.Over(b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Silence})
 	stalled, feed := io.Pipe()
 	go func() { _, _ = feed.Write([]byte("id,name\n1,a\n")) }() // and no more
 	defer func() { _ = feed.Close() }()
-	b.refused(422, "nothing more came", http.MethodPost, api.Prefix+"/runs?endpoint=echo", stalled)
+	b.Refused(422, "nothing more came", http.MethodPost, api.Prefix+"/runs?endpoint=echo", stalled)
 }
 
 func TestWhatIsAwayIsNamed(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
-	unready := b.engine
-	unready.ready = make(chan struct{})
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	unready := b.Engine
+	unready.Begun = make(chan struct{})
 	nowhere, err := endpoints.Connect(func(o *nats.Options) error {
 		o.Servers = []string{"nats://127.0.0.1:1"}
 		return nil
@@ -134,33 +117,34 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 	}
 	t.Cleanup(nowhere.Close)
 	b.Over(unready, nowhere, api.Config{})
-	b.refused(503, "NATS is not connected", http.MethodGet, "/readyz", nil)
-	b.refused(503, "NATS is not connected", http.MethodGet, api.Prefix+"/endpoints", nil)
-	b.refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(three))
-	b.refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
-	if code, text := b.ask(http.MethodGet, api.Prefix+"/runs/last", nil); code != 200 || // PostgreSQL is there
+	b.Refused(503, "NATS is not connected", http.MethodGet, "/readyz", nil)
+	b.Refused(503, "NATS is not connected", http.MethodGet, api.Prefix+"/endpoints", nil)
+	b.Refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs?endpoint=echo",
+		strings.NewReader(apitest.Three))
+	b.Refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
+	if code, text := b.Ask(http.MethodGet, api.Prefix+"/runs/last", nil); code != 200 || // PostgreSQL is there
 		!strings.Contains(string(text), "NATS does not answer") {
 		t.Errorf("a run without NATS: %d %s", code, text)
 	}
 	b.Over(unready, testenv.Conn(t, testenv.NATS(t)), api.Config{})
-	b.refused(503, "streams", http.MethodGet, "/readyz", nil)
-	b.refused(503, "has not started", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
+	b.Refused(503, "streams", http.MethodGet, "/readyz", nil)
+	b.Refused(503, "has not started", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
 
-	b.Over(b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{LookTimeout: time.Nanosecond})
-	b.refused(503, "PostgreSQL", http.MethodGet, api.Prefix+"/runs/last", nil)
+	b.Over(b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{LookTimeout: time.Nanosecond})
+	b.Refused(503, "PostgreSQL", http.MethodGet, api.Prefix+"/runs/last", nil)
 
 	server := testenv.Postgres(t)
-	b.store = database.New(testenv.Connect(t, server.URL()))
-	b.Over(b.engine, nowhere, api.Config{})
+	b.Store = database.New(testenv.Connect(t, server.URL()))
+	b.Over(b.Engine, nowhere, api.Config{})
 	server.Stop(t)
-	p := b.refused(503, "PostgreSQL does not answer", http.MethodGet, "/readyz", nil)
+	p := b.Refused(503, "PostgreSQL does not answer", http.MethodGet, "/readyz", nil)
 	if !strings.Contains(p.Detail, "NATS is not connected") {
 		t.Errorf("only one of two is named: %s", p.Detail)
 	}
-	b.refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last", nil)
-	b.refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last/export", nil)
+	b.Refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last", nil)
+	b.Refused(503, "PostgreSQL does not answer", http.MethodGet, api.Prefix+"/runs/last/export", nil)
 	server.Start(t)
-	if code, text := b.ask(http.MethodGet, api.Prefix+"/runs", nil); code != 200 {
+	if code, text := b.Ask(http.MethodGet, api.Prefix+"/runs", nil); code != 200 {
 		t.Errorf("with PostgreSQL back: %d %s", code, text)
 	}
 }
@@ -168,10 +152,10 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 // What is used up is named, with what helps, while nodes meet it.
 func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
-	unready := b.engine
-	unready.ready = make(chan struct{})
+	b := apitest.Setup(t)
+	b.Start("name=it")
+	unready := b.Engine
+	unready.Begun = make(chan struct{})
 	full := fmt.Errorf("record: %w", &pgconn.PgError{Code: "53100", Message: "could not extend file"})
 	tight := fmt.Errorf("make stream: %w", &jetstream.APIError{
 		Code: 500, ErrorCode: 10047, Description: "insufficient storage resources available",
@@ -183,33 +167,33 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 		b.Over(engine, testenv.Conn(t, testenv.NATS(t)),
 			api.Config{StreamBytes: func() int64 { return 5 << 30 }, Trouble: last})
 	}
-	warnings := func() string { return strings.Join(read[runs.RunDocument](b, "/runs/it").Warnings, "; ") }
-	with(b.engine, full, 0)
-	b.refused(503, "no room left on its disk (could not extend file)", http.MethodGet, "/readyz", nil)
+	warnings := func() string { return strings.Join(apitest.Read[runs.RunDocument](b, "/runs/it").Warnings, "; ") }
+	with(b.Engine, full, 0)
+	b.Refused(503, "no room left on its disk (could not extend file)", http.MethodGet, "/readyz", nil)
 	if text := warnings(); !strings.Contains(text, "no room left on its disk") {
 		t.Errorf("the run warns of %s", text)
 	}
 	with(unready, tight, 0)
-	b.refused(503, "together they need 5.0 GiB", http.MethodGet, "/readyz", nil)
-	b.refused(503, "JetStream has no room", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
+	b.Refused(503, "together they need 5.0 GiB", http.MethodGet, "/readyz", nil)
+	b.Refused(503, "JetStream has no room", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
 	with(unready, errors.New("a reason of another kind"), 0)
-	b.refused(503, "it went wrong: a reason of another kind", http.MethodGet, "/readyz", nil)
+	b.Refused(503, "it went wrong: a reason of another kind", http.MethodGet, "/readyz", nil)
 	for _, passed := range []func(){
-		func() { with(b.engine, full, time.Minute) }, func() { with(b.engine, errors.New("once"), 0) },
+		func() { with(b.Engine, full, time.Minute) }, func() { with(b.Engine, errors.New("once"), 0) },
 	} {
 		passed()
-		if code, text := b.ask(http.MethodGet, "/readyz", nil); code != http.StatusOK {
+		if code, text := b.Ask(http.MethodGet, "/readyz", nil); code != http.StatusOK {
 			t.Errorf("what has passed is held against it: %d %s", code, text)
 		}
 	}
 
 	// A change that PostgreSQL refuses for that reason says so too.
-	b.Over(fullEngine{b.engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{})
-	b.refused(503, "no room left on its disk", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
+	b.Over(fullEngine{b.Engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.Refused(503, "no room left on its disk", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
 }
 
 // fullEngine has a PostgreSQL without room.
-type fullEngine struct{ storeEngine }
+type fullEngine struct{ apitest.StoreEngine }
 
 func (fullEngine) Cancel(context.Context, control.Control) (control.Cancelled, error) {
 	return control.Cancelled{}, &pgconn.PgError{Code: "53100", Message: "could not extend file"}
@@ -218,8 +202,8 @@ func (fullEngine) Cancel(context.Context, control.Control) (control.Cancelled, e
 // A stop waits for an upload no longer than its grace, and when Serve returns the upload has ended.
 func TestServeCutsOffAnUpload(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	server, err := api.New(b.store, b.engine, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b := apitest.Setup(t)
+	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +215,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx, listener, silence) }()
+	go func() { served <- server.Serve(ctx, listener, apitest.Silence) }()
 
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String())
 	if err != nil {
@@ -247,7 +231,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the upload is under way", func() bool { return b.runs() == 1 })
+	apitest.Eventually(t, "the upload is under way", func() bool { return b.Runs() == 1 })
 	stop()
 	select {
 	case err := <-served:
@@ -257,34 +241,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("serve does not end")
 	}
-	if n := b.runs(); n != 0 {
+	if n := b.Runs(); n != 0 {
 		t.Errorf("when the API has stopped, %d runs are loading", n)
-	}
-}
-
-func (b *bench) runs() (n int) {
-	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), `SELECT count(*) FROM batchrun`).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	within(t, 20*time.Second, what, holds)
-}
-
-func within(t *testing.T, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	over := time.After(limit)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-over:
-			t.Fatalf("never: %s", what)
-		}
 	}
 }

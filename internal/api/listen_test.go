@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -75,13 +75,13 @@ func TestListenKeepsStrangersAway(t *testing.T) {
 // By TLS, with HTTP/2 and without: uploads, answers that come before their end, exports, streams, and a stop.
 func TestServeByTLS(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	gate, err := access.New(identity.New(b.store), access.Config{})
+	b := apitest.Setup(t)
+	gate, err := access.New(identity.New(b.Store), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := api.Config{Access: gate, SecureCookies: true}
-	server, err := api.New(b.store, b.engine, testenv.Conn(t, testenv.NATS(t)), config)
+	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,55 +99,14 @@ func TestServeByTLS(t *testing.T) {
 	}
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(text)
-	secret := b.token("ann", access.Operator, 0).secret
+	secret := b.Token("ann", access.Operator, 0).Secret
 	for name, major := range map[string]int{"http/1.1": 1, "h2": 2} {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}, ForceAttemptHTTP2: major == 2}
-		b.useTLS(transport, "https://"+listener.Addr().String(), name, major, secret)
+		b.UseTLS(transport, "https://"+listener.Addr().String(), name, major, secret)
 		transport.CloseIdleConnections()
 	}
 	stop()
 	if err := <-stopped; err != nil {
 		t.Error(err)
-	}
-}
-
-func (b *bench) useTLS(transport *http.Transport, at, name string, major int, secret string) {
-	b.Helper()
-	ask := func(method, path, kind string, body io.Reader) (int, string) {
-		req, err := http.NewRequestWithContext(b.Context(), method, at+api.Prefix+path, body)
-		if err != nil {
-			b.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+secret)
-		req.Header.Set("Content-Type", kind)
-		answer, err := transport.RoundTrip(req)
-		if err != nil {
-			b.Fatalf("%s by %s: %v", path, name, err)
-		}
-		defer func() { _ = answer.Body.Close() }()
-		if answer.ProtoMajor != major {
-			b.Errorf("%s by %s came by %s", path, name, answer.Proto)
-		}
-		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			b.Errorf("%s by %s: %v", path, name, err)
-		}
-		return answer.StatusCode, string(text)
-	}
-	run := "of-" + strings.NewReplacer("/", "-", ".", "-").Replace(name)
-	items := strings.NewReader(three)
-	if code, text := ask(http.MethodPost, "/runs?endpoint=echo&name="+run, "text/csv", items); code != 201 {
-		b.Errorf("a start by %s: %d %s", name, code, text)
-	}
-	endless := io.MultiReader(strings.NewReader("id,name\n1,a\n1,b\n"), strings.NewReader(strings.Repeat("2,x\n", 1<<20)))
-	if code, text := ask(http.MethodPost, "/runs?endpoint=echo", "text/csv", endless); code != 422 {
-		b.Errorf("an upload with a mistake by %s: %d %s", name, code, text)
-	}
-	if code, text := ask(http.MethodGet, "/runs/"+run+"/export", "", nil); code != 200 || strings.Count(text, "\n") != 3 {
-		b.Errorf("an export by %s: %d %s", name, code, text)
-	}
-	body := strings.NewReader(`{"token":"` + secret + `"}`)
-	if code, text := ask(http.MethodPost, "/session", "application/json", body); code != 200 {
-		b.Errorf("a login by %s: %d %s", name, code, text)
 	}
 }

@@ -1,40 +1,20 @@
 package api_test
 
 import (
-	"context"
 	"net/http"
-	"strconv"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 )
-
-// measured hands on what it is told, while there is room for it.
-type measured struct{ asked chan string }
-
-func newMeasured() *measured { return &measured{make(chan string, 100)} }
-
-func (*measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	_, _ = w.Write([]byte("tranche_up 1\n"))
-}
-
-func (*measured) Watch(func(context.Context) (*health.Report, error)) {}
-
-func (m *measured) Asked(route, role string, code int) {
-	select {
-	case m.asked <- route + " " + role + " " + strconv.Itoa(code):
-	default:
-	}
-}
 
 // Requests are told apart by the pattern of their route, and by who asked; /metrics is for who may look.
 func TestRequestsAreMeasured(t *testing.T) {
 	t.Parallel()
-	m := newMeasured()
-	b := setup(t).lockedWith(api.Config{Metrics: m}, access.Config{})
-	viewer := []string{"Authorization", "Bearer " + b.token("v", access.Viewer, 0).secret}
+	m := apitest.NewMeasured()
+	b := apitest.Setup(t).LockedWith(api.Config{Metrics: m}, access.Config{})
+	viewer := []string{"Authorization", "Bearer " + b.Token("v", access.Viewer, 0).Secret}
 	for _, ask := range []struct {
 		path    string
 		headers []string
@@ -48,7 +28,7 @@ func TestRequestsAreMeasured(t *testing.T) {
 		{path: "/healthz", host: "evil.example", want: "(none) none 403"},
 		{path: "/no/such/" + b.Name(), want: "/ none 404"},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+ask.path, nil)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.URL+ask.path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +41,7 @@ func TestRequestsAreMeasured(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = answer.Body.Close()
-		if got := <-m.asked; got != ask.want {
+		if got := <-m.Requests; got != ask.want {
 			t.Errorf("%s %s: %s; want %s", ask.host, ask.path, got, ask.want)
 		}
 	}

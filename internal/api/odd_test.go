@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 )
 
 // What PostgreSQL cannot store is refused by the name of its field, and nothing is written.
 func TestOddParametersAreRefused(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := apitest.Setup(t)
 	const runs = api.Prefix + "/runs"
 	for query, detail := range map[string]string{
 		"priority=2147483648":                "priority: 2147483648",
@@ -35,21 +36,21 @@ func TestOddParametersAreRefused(t *testing.T) {
 		"key=%ff":        "key is not valid UTF-8",
 		"param=" + url.QueryEscape(strings.Repeat("é", 9000)): "is not name=value",
 	} {
-		b.refused(422, detail, http.MethodPost, runs+"?endpoint=echo&"+query, strings.NewReader(three))
+		b.Refused(422, detail, http.MethodPost, runs+"?endpoint=echo&"+query, strings.NewReader(apitest.Three))
 	}
-	b.refused(422, "priority: want a whole number", http.MethodPost,
-		runs+"?endpoint=echo&priority=99999999999999999999", strings.NewReader(three))
-	b.refused(422, "plan_name holds a NUL", http.MethodPost, runs, strings.NewReader(
+	b.Refused(422, "priority: want a whole number", http.MethodPost,
+		runs+"?endpoint=echo&priority=99999999999999999999", strings.NewReader(apitest.Three))
+	b.Refused(422, "plan_name holds a NUL", http.MethodPost, runs, strings.NewReader(
 		"--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\",\"plan_name\":\"\\u0000\"}\r\n"+
-			"--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+three+"\r\n--x--\r\n"),
+			"--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+apitest.Three+"\r\n--x--\r\n"),
 		"Content-Type", "multipart/form-data; boundary=x")
-	b.refused(422, "header Tranche-Actor is not valid UTF-8", http.MethodPost, runs+"?endpoint=echo",
-		strings.NewReader(three), kernel.ActorHeader, "\xff")
+	b.Refused(422, "header Tranche-Actor is not valid UTF-8", http.MethodPost, runs+"?endpoint=echo",
+		strings.NewReader(apitest.Three), kernel.ActorHeader, "\xff")
 	deep := `{"id":1,"d":` + strings.Repeat("[", 128) + strings.Repeat("]", 128) + "}\n"
-	b.refused(422, "line 1", http.MethodPost, runs+"?endpoint=echo", strings.NewReader(deep))
+	b.Refused(422, "line 1", http.MethodPost, runs+"?endpoint=echo", strings.NewReader(deep))
 
-	started := b.start("name=it")
-	b.finish(started.Run)
+	started := b.Start("name=it")
+	b.Finish(started.Run)
 	for _, c := range []struct {
 		status       int
 		detail, body string
@@ -74,16 +75,16 @@ func TestOddParametersAreRefused(t *testing.T) {
 		{422, "not valid JSON", `{"failed":true,"failed":true}`},
 		{413, "larger than 16 MiB", `{"keys":["` + strings.Repeat("k", 17<<20) + `"]}`},
 	} {
-		b.refused(c.status, c.detail, http.MethodPost, runs+"/last/rerun", strings.NewReader(c.body))
+		b.Refused(c.status, c.detail, http.MethodPost, runs+"/last/rerun", strings.NewReader(c.body))
 	}
 	for path, body := range map[string]string{
 		"/last/rerun": `{"failed":true}`, "/last/cancel": `{"reason":"r"}`, "/last/pause": "", "/resume": `{"all":true}`,
 		"/last/settings": `{"priority":1}`,
 	} {
-		b.refused(422, kernel.ActorHeader, http.MethodPost, runs+path, strings.NewReader(body), kernel.ActorHeader, "a\xff")
+		b.Refused(422, kernel.ActorHeader, http.MethodPost, runs+path, strings.NewReader(body), kernel.ActorHeader, "a\xff")
 	}
 	var n, generation int
-	err := b.pool.QueryRow(t.Context(), `SELECT count(*), max(generation) FROM batchrun`).Scan(&n, &generation)
+	err := b.Pool.QueryRow(t.Context(), `SELECT count(*), max(generation) FROM batchrun`).Scan(&n, &generation)
 	if err != nil || n != 1 || generation != 1 {
 		t.Errorf("there are %d runs of generation %d, %v; want the first as it was", n, generation, err)
 	}
@@ -92,8 +93,8 @@ func TestOddParametersAreRefused(t *testing.T) {
 // An answer that says no does not grow with what was asked.
 func TestErrorsRepeatLittle(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.start("name=it")
+	b := apitest.Setup(t)
+	b.Start("name=it")
 	long := strings.Repeat("x", 30_000)
 	const runs = api.Prefix + "/runs"
 	for _, c := range []struct{ method, path, body, kind string }{
@@ -104,9 +105,9 @@ func TestErrorsRepeatLittle(t *testing.T) {
 		{http.MethodGet, runs + "/last/items/" + long, "", ""},
 		{http.MethodGet, runs + "/last/export?state=" + long, "", ""},
 		{http.MethodGet, "/" + long, "", ""},
-		{http.MethodPost, runs + "?endpoint=" + long, three, ""},
-		{http.MethodPost, runs + "?endpoint=echo&format=" + long, three, ""},
-		{http.MethodPost, runs + "?endpoint=echo&param=" + long, three, ""},
+		{http.MethodPost, runs + "?endpoint=" + long, apitest.Three, ""},
+		{http.MethodPost, runs + "?endpoint=echo&format=" + long, apitest.Three, ""},
+		{http.MethodPost, runs + "?endpoint=echo&param=" + long, apitest.Three, ""},
 		{http.MethodPost, runs + "/last/rerun", `{"` + long + `":1}`, ""},
 		{http.MethodPost, runs + "/last/rerun", `{"keys":["` + long[:500] + `","` + long[:511] + `"]}`, ""},
 		{http.MethodPost, runs + "/last/rerun", `{"chunk":` + strings.Repeat("9", 30_000) + `}`, ""},
@@ -116,7 +117,7 @@ func TestErrorsRepeatLittle(t *testing.T) {
 			"multipart/form-data; boundary=x",
 		},
 	} {
-		code, text := b.ask(c.method, c.path, strings.NewReader(c.body), "Content-Type", c.kind)
+		code, text := b.Ask(c.method, c.path, strings.NewReader(c.body), "Content-Type", c.kind)
 		if code < 400 || code >= 500 || len(text) > 3000 {
 			t.Errorf("%s %.60s: %d with %d bytes: %.300s", c.method, c.path, code, len(text), text)
 		}
@@ -127,15 +128,15 @@ func TestErrorsRepeatLittle(t *testing.T) {
 //
 //nolint:paralleltest // see above
 func TestALargeSelectionIsCheap(t *testing.T) {
-	b := setup(t)
-	b.start("name=it")
+	b := apitest.Setup(t)
+	b.Start("name=it")
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	filler := bytes.Repeat([]byte(`"",`), 1<<20)
 	body := io.MultiReader(strings.NewReader(`{"keys":[`), bytes.NewReader(filler), bytes.NewReader(filler),
 		strings.NewReader(`""]}`))
-	b.refused(422, "more than 100000 keys", http.MethodPost, api.Prefix+"/runs/last/rerun", body)
+	b.Refused(422, "more than 100000 keys", http.MethodPost, api.Prefix+"/runs/last/rerun", body)
 	runtime.ReadMemStats(&after)
 	if spent := after.TotalAlloc - before.TotalAlloc; spent > 32<<20 {
 		t.Errorf("it took %d MB", spent>>20)

@@ -2,55 +2,34 @@ package api_test
 
 import (
 	"bytes"
-	"io"
 	"net"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/workqueue"
 )
-
-// unread asks for something, and takes as little of the answer as there is to take.
-func (b *bench) unread(path, secret string) net.Conn {
-	b.Helper()
-	host := strings.TrimPrefix(b.url, "http://")
-	conn, err := net.Dial("tcp", host)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = conn.Close() })
-	if tcp, ok := conn.(*net.TCPConn); !ok || tcp.SetReadBuffer(4096) != nil {
-		b.Fatal("the buffer of the connection stays as it is")
-	}
-	if _, err := io.WriteString(conn, "GET "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+"\r\nAuthorization: Bearer "+
-		secret+"\r\n\r\n"); err != nil {
-		b.Fatal(err)
-	}
-	return conn
-}
 
 // PROOF: who may do what, 19.
 // Of large answers one viewer who takes none of them has a few under way, and so in memory, however often he asks, and
 // an operator gets his own meanwhile.
 func TestSlowReadersOfLargeAnswers(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := apitest.Setup(t)
 	const many, each, size = 100, 4, 6 << 20
-	run := b.start("name=it").Run
-	b.answer(run, "text/plain", func(workqueue.Ordinal) []byte { return bytes.Repeat([]byte("x"), size) })
-	b.locked()
-	viewer := b.token("vic", access.Viewer, 0).secret
-	operator := []string{"Authorization", "Bearer " + b.token("ops", access.Operator, 0).secret}
+	run := b.Start("name=it").Run
+	b.Answer(run, "text/plain", func(workqueue.Ordinal) []byte { return bytes.Repeat([]byte("x"), size) })
+	b.Locked()
+	viewer := b.Token("vic", access.Viewer, 0).Secret
+	operator := []string{"Authorization", "Bearer " + b.Token("ops", access.Operator, 0).Secret}
 	conns := make([]net.Conn, many)
 	for i := range conns {
-		conns[i] = b.unread([]string{"/runs/it/items/2/result", "/runs/it/items/2"}[i%2], viewer)
+		conns[i] = b.Unread([]string{"/runs/it/items/2/result", "/runs/it/items/2"}[i%2], viewer)
 	}
 	codes := map[int]int{}
 	for _, conn := range conns {
-		answer := b.answered(conn)
+		answer := b.Answered(conn)
 		codes[answer.StatusCode]++
 		if answer.StatusCode == http.StatusTooManyRequests && answer.Header.Get("Retry-After") == "" {
 			t.Errorf("one too many is answered %v", answer.Header)
@@ -60,7 +39,7 @@ func TestSlowReadersOfLargeAnswers(t *testing.T) {
 		t.Errorf("%d slow readers are answered %v; want %d of them 200, and 429", many, codes, each)
 	}
 	for _, path := range []string{"/runs/it/items/3/result", "/runs/it/items/3", "/runs/it/errors", "/runs"} {
-		if answer, text := b.get(path, operator...); answer.StatusCode != http.StatusOK {
+		if answer, text := b.Get(path, operator...); answer.StatusCode != http.StatusOK {
 			t.Errorf("meanwhile an operator is answered %d %.200s for %s", answer.StatusCode, text, path)
 		}
 	}

@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -20,55 +19,22 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// lock keeps everybody from reading a table until it is undone: whoever does holds a connection for as long.
-func (b *bench) lock(table string) (undo func()) {
-	b.Helper()
-	tx, err := testenv.Connect(b, b.pool.Config().ConnString()).Begin(b.Context())
-	if err == nil {
-		_, err = tx.Exec(b.Context(), `LOCK TABLE `+pgx.Identifier{table}.Sanitize()+` IN ACCESS EXCLUSIVE MODE`)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	return func() { _ = tx.Rollback(context.WithoutCancel(b.Context())) } // it is over at the end of the test in any case
-}
-
-// crowd asks for something many times at once, and sends what is answered.
-func (b *bench) crowd(many int, path, secret string) <-chan *head {
-	answers := make(chan *head, many)
-	for range many {
-		go func() {
-			req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.url+path, http.NoBody)
-			if err != nil {
-				b.Error(err)
-				return
-			}
-			req.Header.Set("Authorization", "Bearer "+secret)
-			if answer, err := http.DefaultTransport.RoundTrip(req); err == nil {
-				_ = answer.Body.Close() // what is not read is broken off
-				answers <- &head{answer.StatusCode, answer.Header, nil}
-			}
-		}()
-	}
-	return answers
-}
-
 // PROOF: who may do what, 19.
 // However often a viewer asks for all of a run, most are told to come back, and there are
 // connections left for an operator.
 func TestReadersLeaveOperatorsRoom(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	run := b.start("name=it").Run
-	b.answer(run, "", func(workqueue.Ordinal) []byte { return nil })
+	b := apitest.Setup(t)
+	run := b.Start("name=it").Run
+	b.Answer(run, "", func(workqueue.Ordinal) []byte { return nil })
 	const many, each = 60, 4
 	for _, path := range []string{
 		"/runs/it/errors?all=true", "/runs/it/errors?all=T&x", "/runs/it/errors?all=1", "/runs/it/export", "/runs/it/report",
 		"/runs/it/errors?all", "/runs/it/errors", "/runs/it/explain", "/audit", "/runs?q=x;", "/runs?endpoint=x;y",
 	} {
-		b.locked()
-		viewer := b.token("vic", access.Viewer, 0)
-		operator := []string{"Authorization", "Bearer " + b.token("ops", access.Operator, 0).secret}
+		b.Locked()
+		viewer := b.Token("vic", access.Viewer, 0)
+		operator := []string{"Authorization", "Bearer " + b.Token("ops", access.Operator, 0).Secret}
 		table, meanwhile := "work_part", "/runs/it"
 		switch {
 		case strings.HasSuffix(path, "explain"):
@@ -78,8 +44,8 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 		case strings.HasPrefix(path, "/runs?"):
 			table, meanwhile = "batchrun", "/audit"
 		}
-		undo := b.lock(table)
-		answers := b.crowd(many, api.Prefix+path, viewer.secret)
+		undo := b.Lock(table)
+		answers := b.Crowd(many, api.Prefix+path, viewer.Secret)
 		over := testenv.NewWatch(t).After(20 * time.Second)
 		for i := range many - each {
 			answer, ok := testenv.ReceiveBefore(answers, over)
@@ -92,7 +58,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 				t.Errorf("%s is answered %d, %v; want 429", path, answer.StatusCode, answer.Header)
 			}
 		}
-		if code, text := b.ask(http.MethodGet, api.Prefix+meanwhile, nil, operator...); code != http.StatusOK {
+		if code, text := b.Ask(http.MethodGet, api.Prefix+meanwhile, nil, operator...); code != http.StatusOK {
 			t.Errorf("%s: meanwhile an operator gets %d %s", path, code, text)
 		}
 		undo()
@@ -103,7 +69,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 func TestWhatReadsARunIsBounded(t *testing.T) {
 	t.Parallel()
 	little := []string{"GET /api/v1/runs/{run}", "GET /api/v1/runs/{run}/events"}
-	routes := setup(t).server.Routes()
+	routes := apitest.Setup(t).Server.Routes()
 	for i := range routes {
 		route := &routes[i]
 		read := strings.HasPrefix(route.Pattern, "GET /api/v1/runs/{run}")
@@ -125,27 +91,27 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
-	b := &bench{T: t, pool: testenv.Connect(t, url), store: store}
+	b := &apitest.Bench{T: t, Pool: testenv.Connect(t, url), Store: store}
 	nc := testenv.Conn(t, testenv.NATS(t))
 	node, err := orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{T: t}
-	e.keep(node.Run)
+	e := &apitest.Engine{T: t}
+	e.Keep(node.Run)
 	<-node.Ready()
 	gate, err := access.New(identity.New(store), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Over(node, nc, api.Config{Access: gate})
-	admin := []string{"Authorization", "Bearer " + b.token("ann", access.Admin, 0).secret, "Idempotency-Key", "once"}
-	viewer := b.token("vic", access.Viewer, 0)
+	admin := []string{"Authorization", "Bearer " + b.Token("ann", access.Admin, 0).Secret, "Idempotency-Key", "once"}
+	viewer := b.Token("vic", access.Viewer, 0)
 
-	unlock := b.lock("plan")
+	unlock := b.Lock("plan")
 	defer unlock()
-	answers := b.crowd(60, api.Prefix+"/plans", viewer.secret)
-	b.until("all connections are taken", `SELECT count(*) = $1 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+	answers := b.Crowd(60, api.Prefix+"/plans", viewer.Secret)
+	b.Until("all connections are taken", `SELECT count(*) = $1 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 		WHERE l.relation = 'plan'::regclass AND NOT l.granted AND a.datname = current_database()`, conns)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -154,34 +120,14 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	}
 	const sweeps = `(SELECT (d->>'runs')::bigint FROM node_session, jsonb_array_elements(stats->'duties') d
 		WHERE d->>'name' = 'sweep')`
-	before := b.number("SELECT coalesce("+sweeps+", $1)", 0)
-	if code, text := b.ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, admin...); code != http.StatusOK {
+	before := b.Number("SELECT coalesce("+sweeps+", $1)", 0)
+	if code, text := b.Ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, admin...); code != http.StatusOK {
 		t.Fatalf("revoking: %d %s", code, text)
 	}
-	b.until("heartbeats and sweeps go on", `SELECT count(*) > 0 FROM node_session WHERE `+sweeps+` > $1`, before+1)
+	b.Until("heartbeats and sweeps go on", `SELECT count(*) > 0 FROM node_session WHERE `+sweeps+` > $1`, before+1)
 	for range cap(answers) {
 		if answer := <-answers; answer.StatusCode != http.StatusUnauthorized {
 			t.Errorf("a request of the token that was revoked is answered %d", answer.StatusCode)
-		}
-	}
-}
-
-// until asks the database until it says yes.
-func (b *bench) until(what, sql string, args ...any) {
-	b.Helper()
-	deadline, tick := time.After(30*time.Second), time.NewTicker(20*time.Millisecond)
-	defer tick.Stop()
-	for yes := false; ; {
-		if err := b.pool.QueryRow(b.Context(), sql, args...).Scan(&yes); err != nil {
-			b.Fatal(err)
-		}
-		if yes {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			b.Fatalf("waited in vain until %s", what)
 		}
 	}
 }

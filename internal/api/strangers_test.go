@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"bufio"
 	"net"
 	"net/http"
 	"strings"
@@ -10,20 +9,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 )
-
-// answered waits for the answer that comes on a connection, and leaves its body there.
-func (b *bench) answered(conn net.Conn) *head {
-	b.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
-		b.Fatal(err)
-	}
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // that would read all of it
-	if err != nil {
-		b.Fatalf("nobody answers: %v", err)
-	}
-	return &head{answer.StatusCode, answer.Header, nil}
-}
 
 const unsentLogIn = "Content-Type: application/json\r\nContent-Length: 100"
 
@@ -32,13 +19,13 @@ const unsentLogIn = "Content-Type: application/json\r\nContent-Length: 100"
 // senders are.
 func TestLoginsAreNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	b.lockedWith(api.Config{}, access.Config{Throttle: access.ThrottleConfig{Burst: 1, Every: time.Hour}})
+	b := apitest.Setup(t)
+	b.LockedWith(api.Config{}, access.Config{Throttle: access.ThrottleConfig{Burst: 1, Every: time.Hour}})
 	began := time.Now()
-	first, second := b.stalled("/session", unsentLogIn, `{"tok`), b.stalled("/session", unsentLogIn, "")
+	first, second := b.Stalled("/session", unsentLogIn, `{"tok`), b.Stalled("/session", unsentLogIn, "")
 	codes := map[int]bool{}
 	for _, conn := range []net.Conn{second, first} {
-		answer := b.answered(conn)
+		answer := b.Answered(conn)
 		codes[answer.StatusCode] = true
 		if answer.StatusCode == http.StatusTooManyRequests && answer.Header.Get("Retry-After") == "" {
 			t.Errorf("it is answered %v", answer.Header)
@@ -49,8 +36,8 @@ func TestLoginsAreNotWaitedFor(t *testing.T) {
 		t.Errorf("two logins of which nothing comes are answered %v after %s; want 429 and 408", codes, took)
 	}
 	large := `{"token":"` + strings.Repeat("x", 5000) + `"}`
-	b.lockedWith(api.Config{}, access.Config{})
-	answer := b.send(http.MethodPost, api.Prefix+"/session", large, "Content-Type", "application/json")
+	b.LockedWith(api.Config{}, access.Config{})
+	answer := b.Send(http.MethodPost, api.Prefix+"/session", large, "Content-Type", "application/json")
 	if answer.StatusCode != http.StatusRequestEntityTooLarge {
 		t.Errorf("a large login is answered %d", answer.StatusCode)
 	}
@@ -61,18 +48,18 @@ func TestLoginsAreNotWaitedFor(t *testing.T) {
 // addresses, nor those of who has a token.
 func TestStrangersAreBounded(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := apitest.Setup(t)
 	many := access.ThrottleConfig{Burst: 1000, TotalBurst: 1000}
-	b.lockedWith(api.Config{BehindProxy: true}, access.Config{Throttle: many})
+	b.LockedWith(api.Config{BehindProxy: true}, access.Config{Throttle: many})
 	const most = 4
-	b.server.LetStrangers(most)
+	b.Server.LetStrangers(most)
 	from := func(address string) string { return unsentLogIn + "\r\nX-Forwarded-For: " + address }
 	stalled := make([]net.Conn, most)
 	for i := range stalled {
-		stalled[i] = b.stalled("/session", from("192.0.2.1"), "")
+		stalled[i] = b.Stalled("/session", from("192.0.2.1"), "")
 	}
-	ask := func(path, address string, header ...string) *head {
-		return b.send(http.MethodGet, path, "", append(header, "X-Forwarded-For", address)...)
+	ask := func(path, address string, header ...string) *apitest.Head {
+		return b.Send(http.MethodGet, path, "", append(header, "X-Forwarded-For", address)...)
 	}
 	deadline, tick := time.After(20*time.Second), time.NewTicker(10*time.Millisecond)
 	defer tick.Stop()
@@ -87,7 +74,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	if full.Header.Get("Retry-After") == "" {
 		t.Errorf("who is one too many is answered %v", full.Header)
 	}
-	if answer := b.answered(b.stalled("/runs", from("192.0.2.1"), "")); answer.StatusCode != http.StatusUnauthorized {
+	if answer := b.Answered(b.Stalled("/runs", from("192.0.2.1"), "")); answer.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a start by nobody is answered %d", answer.StatusCode) // and the rest of it is not waited for
 	}
 	if answer := ask("/", "192.0.2.2"); answer.StatusCode != http.StatusNotFound {
@@ -98,7 +85,7 @@ func TestStrangersAreBounded(t *testing.T) {
 			t.Errorf("who looks at %s from there is answered %d", probe, answer.StatusCode)
 		}
 	}
-	token := "Bearer " + b.token("ann", access.Viewer, 0).secret
+	token := "Bearer " + b.Token("ann", access.Viewer, 0).Secret
 	if answer := ask(api.Prefix+"/runs", "192.0.2.1", "Authorization", token); answer.StatusCode != http.StatusOK {
 		t.Errorf("with a token: %d", answer.StatusCode)
 	}

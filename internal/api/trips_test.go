@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -40,7 +41,7 @@ const (
 
 // far is a whole server, with a node, whose database is a long way off, and a service.
 type far struct {
-	*bench
+	*apitest.Bench
 	proxy     *testenv.Proxy
 	asked     *asked
 	completed chan *nats.Msg
@@ -71,9 +72,9 @@ func setupFar(t *testing.T) *far {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	f.bench = &bench{T: t, pool: pool, store: database.New(pool)}
+	f.Bench = &apitest.Bench{T: t, Pool: pool, Store: database.New(pool)}
 	ns := testenv.NATS(t)
-	node, err := orchestrator.New(f.store, testenv.Conn(t, ns), orchestrator.Config{})
+	node, err := orchestrator.New(f.Store, testenv.Conn(t, ns), orchestrator.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,7 @@ func (f *far) run(header ...string) time.Duration {
 	f.forget()
 	f.asked.clear()
 	began := time.Now()
-	code, text := f.ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&key=id", strings.NewReader(items), header...)
+	code, text := f.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&key=id", strings.NewReader(items), header...)
 	if code != http.StatusCreated {
 		f.Fatalf("start: %d %s", code, text)
 	}
@@ -180,13 +181,13 @@ func TestARunTakesFewRoundTrips(t *testing.T) {
 		t.Errorf("a run of ten items takes %.1f round trips from its POST to its completion event; %d are allowed", n,
 			maxTrips)
 	}
-	gate, err := access.New(identity.New(f.store), access.Config{})
+	gate, err := access.New(identity.New(f.Store), access.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Over(f.node, f.nc, api.Config{Access: gate})
 	f.forget = gate.Forget // nobody has asked for a while
-	secret := f.token("ann", access.Operator, 0).secret
+	secret := f.Token("ann", access.Operator, 0).Secret
 	if n := f.trips("Authorization", "Bearer "+secret); n > maxTrips+1 {
 		t.Errorf("with a token it takes %.1f; one more is allowed, to look the token up", n)
 	}

@@ -2,7 +2,8 @@
 //
 //	cmd → internal/api → orchestrator → gather → workqueue → bitfield
 //
-// within internal/api from the server to the rooms and from these to the kernel, and endpoints, the SDK for services, stands aside and knows no store. The rules are in rules_test.go; a package
+// within internal/api from the server to the rooms and from these to the kernel; and endpoints, the SDK for services,
+// stands aside and knows no store. The rules are in rules_test.go; a package
 // without a rule fails the test, so that a new one gets its place on purpose.
 //
 // It also holds the named times of the code against the tables of docs/waits.md: a wait that nobody has written down,

@@ -249,8 +249,8 @@ func commands(servers, store []string) map[string]rule {
 	return all
 }
 
-// api are the rules of the HTTP API: the kernel, which knows no room; a room for each noun, which may need the kernel and
-// those that stand above it here; and the server, which makes all of them and is made by nobody below.
+// api are the rules of the HTTP API: the kernel, which knows no room; a room for each noun, which may need the kernel
+// and those that stand above it here; and the server, which makes all of them.
 func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
 	own := append([]string{
@@ -263,6 +263,8 @@ func api(servers, store []string) map[string]rule {
 	all := map[string]rule{
 		root:             {own: append([]string{root + "/..."}, own...), tests: tests},
 		root + "/kernel": {own: own, tests: tests},
+		// What tests share; it is linked by nothing else.
+		root + "/apitest": {own: slices.Concat([]string{root, root + "/..."}, own, tests)},
 	}
 	for _, room := range []struct{ name, needs string }{
 		{"admin", ""}, {"alerts", ""}, {"endpoints", ""}, {"plans", ""}, {"trackers", ""},

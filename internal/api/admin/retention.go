@@ -158,8 +158,8 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 	}
 	switch {
 	case l.None() && !r.KeepAll:
-		return l, kernel.BadInput(`there is no limit, and everything would be kept for good; give age, max_count or max_bytes, ` +
-			`or "keep_all": true if that is what is meant`)
+		return l, kernel.BadInput(`there is no limit, and everything would be kept for good; give age, max_count or ` +
+			`max_bytes, or "keep_all": true if that is what is meant`)
 	case r.KeepAll && !l.None():
 		return l, kernel.BadInput("keep_all is true, and there is a limit beside it (" + l.String() +
 			"); leave one of them out")

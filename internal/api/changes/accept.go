@@ -107,8 +107,8 @@ func (r *acceptReader) member(name string) (err error) {
 		if known, err := r.evidence(name, &r.set.Evidence); known {
 			return err
 		}
-		err = kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
-			evidenceMembers+", step, withdraw, dry_run and reason", kernel.Cut(name, kernel.MaxEchoed)))
+		err = kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, "+
+			"ranges, "+evidenceMembers+", step, withdraw, dry_run and reason", kernel.Cut(name, kernel.MaxEchoed)))
 	}
 	return err
 }

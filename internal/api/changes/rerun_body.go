@@ -143,9 +143,9 @@ func (r *rerunReader) other(name string) error {
 	if known, err := r.evidence(name, &r.set.Evidence); known {
 		return err
 	}
-	return kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, ranges, "+
-		evidenceMembers+", step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason", kernel.Cut(name,
-		kernel.MaxEchoed)))
+	return kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, "+
+		"ranges, "+evidenceMembers+", step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason",
+		kernel.Cut(name, kernel.MaxEchoed)))
 }
 
 func (r *bodyReader) boolean(field string) (bool, error) {

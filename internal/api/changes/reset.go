@@ -134,8 +134,8 @@ func (r *resetReader) member(name string) (err error) {
 		if known, err := r.evidence(name, &r.set.Evidence); known {
 			return err
 		}
-		err = kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, groups, ranges, "+
-			evidenceMembers+", cascade, dry_run and reason", kernel.Cut(name, kernel.MaxEchoed)))
+		err = kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, groups, "+
+			"ranges, "+evidenceMembers+", cascade, dry_run and reason", kernel.Cut(name, kernel.MaxEchoed)))
 	}
 	return err
 }

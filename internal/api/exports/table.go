@@ -182,7 +182,8 @@ func (f *fieldNames) meet(fields map[string]json.RawMessage, doc []byte) error {
 	}
 	f.names = append(f.names, news...)
 	if len(f.names) > maxFields {
-		return kernel.BadInput(fmt.Sprintf("the items have more than %d fields, too many for columns; export them without flat",
+		return kernel.BadInput(fmt.Sprintf("the items have more than %d fields, too many for columns; export them "+
+			"without flat",
 			maxFields))
 	}
 	return nil

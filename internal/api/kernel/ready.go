@@ -15,13 +15,13 @@ import (
 // PingTimeout is how long PostgreSQL has to say that it is there.
 const PingTimeout = 2 * time.Second
 
-// awayError is about something the API needs that is not there at the moment.
-type awayError struct{ detail string }
+// AwayError is about something the API needs that is not there at the moment.
+type AwayError struct{ detail string }
 
-func (e *awayError) Error() string { return e.detail }
+func (e *AwayError) Error() string { return e.detail }
 
 // Away is an error about something that is not there at the moment.
-func Away(detail string) *awayError { return &awayError{detail} }
+func Away(detail string) *AwayError { return &AwayError{detail} }
 
 var (
 	// ErrNoNATS is told of what needs NATS while it is away.
@@ -86,8 +86,8 @@ func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
 
 // away returns what an error says about PostgreSQL or NATS being away, or out of something; nil when it is about
 // something else.
-func (s *Kernel) away(err error) *awayError {
-	if found, ok := errors.AsType[*awayError](err); ok {
+func (s *Kernel) away(err error) *AwayError {
+	if found, ok := errors.AsType[*AwayError](err); ok {
 		return found
 	}
 	if found := s.shortage(err); found != "" {

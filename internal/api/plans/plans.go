@@ -23,7 +23,8 @@ const (
 	maxPlanBody = 1 << 20 // a plan is smaller; this is what is read to say so
 	// MaxPlanVersion is the largest that there can be.
 	MaxPlanVersion = math.MaxInt32
-	SeePlans       = "tranche plan list"
+	// SeePlans names the command that lists plans.
+	SeePlans = "tranche plan list"
 )
 
 // PlanPath is the plan on record that an operation is about.

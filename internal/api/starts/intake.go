@@ -116,7 +116,8 @@ func (s *Routes) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
-			return nil, kernel.BadInput("there are items in the body, and a query or a stream to take them from; send one of both")
+			return nil, kernel.BadInput("there are items in the body, and a query or a stream to take them from; " +
+				"send one of both")
 		}
 	}
 	if settings.SQL != "" {

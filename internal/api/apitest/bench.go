@@ -1,0 +1,258 @@
+package apitest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/starts"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+type (
+	startStore     = start.Store
+	redoStore      = redo.Store
+	controlStore   = control.Store
+	collectorStore = collector.Store
+)
+
+// StoreEngine is a node that only writes: nothing is sent to services.
+type StoreEngine struct {
+	startStore
+	redoStore
+	controlStore
+	collectorStore
+	db    *database.DB
+	ID    workqueue.SessionID
+	Begun chan struct{} // closed
+	Asked *atomic.Int32 // for what has to reach services
+}
+
+// Session implements kernel.Node.
+func (e StoreEngine) Session() workqueue.SessionID { return e.ID }
+
+// Requeue implements endpoints.Engine.
+func (e StoreEngine) Requeue(
+	ctx context.Context, sel deadletter.DeadSelection, actor string,
+) (deadletter.Requeue, error) {
+	e.Asked.Add(1)
+	return deadletter.New(e.db).Requeue(ctx, sel, actor)
+}
+
+// ChangeEndpoint implements endpoints.Engine.
+func (e StoreEngine) ChangeEndpoint(
+	ctx context.Context, change pace.EndpointChange, actor string,
+) (pace.EndpointSetting, error) {
+	e.Asked.Add(1)
+	return pace.New(e.db).ChangeEndpoint(ctx, change, actor)
+}
+
+// AddOps implements producers.Adder.
+func (e StoreEngine) AddOps(
+	ctx context.Context, name string, version int, batches [][]collector.Op,
+) ([]collector.AddedOps, error) {
+	out, _, err := collector.New(e.db).AddOps(ctx, name, version, batches)
+	return out, err
+}
+
+// Ready implements kernel.Node.
+func (e StoreEngine) Ready() <-chan struct{} { return e.Begun }
+
+// Start implements starts.Engine.
+func (e StoreEngine) Start(
+	ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
+) (start.Loaded, error) {
+	return e.Load(ctx, req, next)
+}
+
+// Bench is a server on a database of its own, and who asks it.
+type Bench struct {
+	*testing.T
+	Pool   *pgxpool.Pool
+	Store  *database.DB
+	Engine StoreEngine
+	Server *api.Server
+	URL    string
+	Oidc   *access.OIDC // nil: nobody logs in by a provider
+}
+
+// Setup makes one whose node only writes.
+func Setup(t *testing.T) *Bench {
+	t.Helper()
+	pool := testenv.Pool(t)
+	store := database.New(pool)
+	session, err := session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
+		time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine := StoreEngine{startStore: start.New(store), redoStore: redo.New(store), controlStore: control.New(store),
+		collectorStore: collector.New(store), db: store, ID: session, Begun: make(chan struct{}),
+		Asked: new(atomic.Int32)}
+	close(engine.Begun)
+	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
+		Version: "test", Alerts: tellers(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer(server.Handler())
+	t.Cleanup(web.Close)
+	return &Bench{T: t, Pool: pool, Store: store, Engine: engine, Server: server, URL: web.URL}
+}
+
+// Problem is an answer that says no.
+type Problem struct {
+	Status int    `json:"status"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+	Errors []struct {
+		Value any `json:"value"`
+	} `json:"errors"`
+}
+
+// Ask sends a request and reads the answer, which must be a problem when it says no.
+func (b *Bench) Ask(method, path string, body io.Reader, header ...string) (int, []byte) {
+	b.Helper()
+	code, text, err := b.TryAsk(method, path, body, header...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return code, text
+}
+
+// TryAsk does that in a goroutine that is not the test's.
+func (b *Bench) TryAsk(method, path string, body io.Reader, header ...string) (int, []byte, error) {
+	b.Helper()
+	req, err := http.NewRequestWithContext(b.Context(), method, b.URL+path, body)
+	if err != nil {
+		return 0, nil, err
+	}
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		}
+	}
+	answer, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return answer.StatusCode, text, err
+	}
+	var p Problem
+	if answer.StatusCode >= 400 {
+		kind := answer.Header.Get("Content-Type")
+		if kind != "application/problem+json" || json.Unmarshal(text, &p) != nil || p.Status != answer.StatusCode ||
+			p.Title == "" || p.Detail == "" {
+			b.Errorf("%s %s: %d is not a whole problem: %s %s", method, path, answer.StatusCode, kind, text)
+		}
+	}
+	return answer.StatusCode, text, nil
+}
+
+// Refused asks for what is answered no, and returns the problem.
+func (b *Bench) Refused(status int, detail, method, path string, body io.Reader, header ...string) Problem {
+	b.Helper()
+	code, text := b.Ask(method, path, body, header...)
+	var p Problem
+	_ = json.Unmarshal(text, &p) // ask has checked it
+	if code != status || !strings.Contains(p.Detail, detail) {
+		b.Errorf("%s %s: got %d %q; want %d %q", method, path, code, p.Detail, status, detail)
+	}
+	return p
+}
+
+// Start starts a run of Three.
+func (b *Bench) Start(query string) starts.Started {
+	b.Helper()
+	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&"+query, strings.NewReader(Three))
+	var out starts.Started
+	if err := json.Unmarshal(text, &out); err != nil || code > 201 {
+		b.Fatalf("start: %d %s", code, text)
+	}
+	return out
+}
+
+// Finish answers every item; those whose key begins with bad fail.
+func (b *Bench) Finish(run workqueue.RunID) {
+	b.Helper()
+	claimed, err := dispatch.New(b.Store).Claim(b.Context(), dispatch.ClaimRequest{
+		Session: b.Engine.ID, Run: run, MaxSlices: 1000, MaxBytes: 1 << 20,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, s := range claimed.Slices {
+		answer := settle.Answer{Slice: s.ID, Endpoint: "echo", Service: "test", Answered: s.Mask.Count()}
+		for bit := range s.Mask.All() {
+			slot := settle.Slot{Ordinal: s.Block.Ordinal(bit), Result: []byte(`{"ok":true}`)}
+			if slot.Ordinal == 1 {
+				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "=BAD", Message: "no\tgood"}
+			}
+			answer.Slots = append(answer.Slots, slot)
+		}
+		if _, err := settle.New(b.Store).Record(b.Context(), []settle.Answer{answer}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// Three is three items.
+const Three = "id,name\n=1,ann\n2,bob\n3,cy\n"
+
+// Peek opens a stream, which has no end, and reads what it begins with.
+func (b *Bench) Peek(path string) {
+	b.Helper()
+	ctx, leave := context.WithCancel(b.Context())
+	defer leave()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.URL+api.Prefix+path, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	answer, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if line, err := bufio.NewReader(answer.Body).ReadString('\n'); err != nil || answer.StatusCode != http.StatusOK {
+		b.Errorf("GET %s: %s, %q, %v", path, answer.Status, line, err)
+	}
+}
+
+// tellers lets alerts run one program.
+func tellers(t *testing.T) *alerts.Receivers {
+	t.Helper()
+	receivers, err := alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
+		Programs: map[string]string{"page": "/bin/true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return receivers
+}

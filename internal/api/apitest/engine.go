@@ -1,0 +1,297 @@
+package apitest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// Engine is a real node behind the API, with a NATS server and a database of its own.
+type Engine struct {
+	*testing.T
+	Pool  *pgxpool.Pool
+	Store *database.DB
+	Ns    *embedded.NATS
+	Node  *orchestrator.Node
+	url   string
+}
+
+// SetupEngine makes one with a node, on NATS of its own.
+func SetupEngine(t *testing.T) *Engine {
+	t.Helper()
+	pool, ns := testenv.Pool(t), testenv.NATS(t)
+	e := &Engine{T: t, Pool: pool, Store: database.New(pool), Ns: ns}
+	nc := testenv.Conn(t, ns)
+	node, err := orchestrator.New(e.Store, nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Node = node
+	e.Keep(node.Run)
+	select {
+	case <-node.Ready():
+	case <-time.After(time.Minute):
+		t.Fatal("the node did not get ready")
+	}
+	server, err := api.New(e.Store, node, nc, api.Config{Version: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	web := httptest.NewServer(server.Handler())
+	t.Cleanup(web.Close)
+	e.url = web.URL
+	return e
+}
+
+// Keep runs f until the end of the test, or until it is told to stop.
+func (e *Engine) Keep(f func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			e.Logf("ended: %v", err)
+		}
+	})
+	stop = func() { cancel(); wg.Wait() }
+	e.Cleanup(stop)
+	return stop
+}
+
+// Conn connects even while the server is being restarted.
+func (e *Engine) Conn() *nats.Conn {
+	e.Helper()
+	return testenv.Dial(e.T, e.Ns.URL(), nats.RetryOnFailedConnect(true))
+}
+
+// Number is an item of a run that Engine.Load starts.
+type Number struct {
+	N int `json:"n"`
+}
+
+// Load starts a run of numbers.
+func (e *Engine) Load(endpoint string, items int, change func(*workqueue.StepSpec)) workqueue.RunID {
+	e.Helper()
+	step := workqueue.StepSpec{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 10,
+		InFlight: 4, MaxAttempts: 3, Timeout: time.Minute, RetryBackoff: 10 * time.Millisecond}}
+	if change != nil {
+		change(&step)
+	}
+	i := 0
+	loaded, err := e.Node.Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+		Steps: []workqueue.StepSpec{step}},
+		func(item *start.LoadItem) error {
+			if i == items {
+				return io.EOF
+			}
+			item.Key, item.Payload = fmt.Sprint("C", i), fmt.Appendf(nil, `{"n":%d}`, i)
+			i++
+			return nil
+		})
+	if err != nil {
+		e.Fatal(err)
+	}
+	return loaded.Run
+}
+
+// Serve runs a service and returns its connection and what stops it in good order.
+func (e *Engine) Serve(add func(*endpoints.Service) error) (*nats.Conn, func()) {
+	e.Helper()
+	nc := e.Conn()
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "counter", Version: "1.0.0", Log: zap.NewNop()})
+	if err != nil {
+		e.Fatal(err)
+	}
+	if err := add(svc); err != nil {
+		e.Fatal(err)
+	}
+	return nc, e.Keep(svc.Run)
+}
+
+// Numbers is a chunk of them.
+type Numbers = endpoints.Chunk[Number, Number]
+
+// Reply answers each with what it was asked.
+func Reply(_ context.Context, chunk *Numbers) error {
+	for _, item := range chunk.Items() {
+		item.Reply(item.In)
+	}
+	return nil
+}
+
+// Get reads a path.
+func (e *Engine) Get(path string, out any) {
+	e.Helper()
+	answer, err := http.Get(e.url + api.Prefix + path)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || answer.StatusCode != http.StatusOK || json.Unmarshal(text, out) != nil {
+		e.Fatalf("GET %s: %d %s, %v", path, answer.StatusCode, text, err)
+	}
+}
+
+// Explain explains a run and checks that no question is left open.
+func (e *Engine) Explain(run workqueue.RunID, key string) explain.Explanation {
+	e.Helper()
+	var out explain.Explanation
+	query := ""
+	if key != "" {
+		query = "?item=" + url.QueryEscape(key)
+	}
+	e.Get("/runs/"+run.String()+"/explain"+query, &out)
+	e.AnswersAll(out.Groups, out.Missing)
+	return out
+}
+
+// AnswersAll wants groups that add up and say whose turn it is.
+func (e *Engine) AnswersAll(groups []explain.MissingGroup, missing int64) {
+	e.Helper()
+	var sum int64
+	for i := range groups {
+		g := &groups[i]
+		sum += g.Items
+		if g.Owner == "" || g.Who == "" || g.Why == "" || g.Next == "" || g.Reason == "" || g.Since == nil ||
+			g.Owner == explain.OwnerOperator && len(g.Advice) == 0 {
+			e.Errorf("the group leaves a question open: %+v", *g)
+		}
+		if strings.Contains(strings.ToLower(g.Who+g.Why+g.Next), "unknown") || g.Reason == explain.ReasonStray {
+			e.Errorf("the group says that it does not know: %+v", *g)
+		}
+	}
+	if sum != missing {
+		e.Errorf("the groups have %d items and %d are missing", sum, missing)
+	}
+}
+
+// Until explains a run until some group has the reason, and returns it.
+func (e *Engine) Until(run workqueue.RunID, state string, reason explain.Reason) explain.MissingGroup {
+	e.Helper()
+	var last explain.Explanation
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		last = e.Explain(run, "")
+		for _, g := range last.Groups {
+			if g.Reason == reason && g.State == state {
+				e.Logf("%s\n%s: %s\n%s\n%s", last.Summary, g.Owner, g.Who, g.Why, g.Next)
+				return g
+			}
+		}
+	}
+	text, _ := json.MarshalIndent(last, "", " ")
+	e.Fatalf("nothing is %s for %s: %s", state, reason, text)
+	return explain.MissingGroup{}
+}
+
+// WantOwner wants a group to be somebody's, and to say so.
+func (e *Engine) WantOwner(g explain.MissingGroup, owner explain.Owner, says ...string) {
+	e.Helper()
+	text := fmt.Sprintln(g.Who, g.Why, g.Next, g.Advice)
+	for _, want := range says {
+		if g.Owner != owner || !strings.Contains(text, want) {
+			e.Errorf("it is %s's turn, %s; want %s and %q", g.Owner, text, owner, want)
+		}
+	}
+}
+
+// ThroughTheAPI asks for all explanations there are, as people do.
+func (e *Engine) ThroughTheAPI(run workqueue.RunID) {
+	e.Helper()
+	e.Explain(run, "")
+	e.Explain(run, "C17")
+	var endpoint explain.EndpointExplanation
+	e.Get("/endpoints/count/explain", &endpoint)
+	e.AnswersAll(endpoint.Groups, endpoint.Missing)
+}
+
+// AnotherNode runs for a moment, and is then forgotten by its session as if it had been killed.
+func (e *Engine) AnotherNode(ctx context.Context) {
+	nc := e.Conn()
+	node, err := orchestrator.New(e.Store, nc, orchestrator.Config{Version: "test", Host: "there", Grace: time.Second,
+		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+	if err != nil {
+		e.Error(err)
+		return
+	}
+	stop := e.Keep(node.Run)
+	Wait(ctx, time.Second)
+	_, err = e.Pool.Exec(context.WithoutCancel(ctx),
+		`UPDATE node_session SET expires_at = clock_timestamp() WHERE id = $1`, node.Session())
+	if err != nil {
+		e.Error(err)
+	}
+	nc.Close()
+	stop()
+}
+
+// Wait ends after d, or with ctx.
+func Wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// Change sends something, and reads the answer into out, unless that is nil.
+func (e *Engine) Change(method, path, text string, out any) {
+	e.Helper()
+	req, err := http.NewRequestWithContext(e.Context(), method, e.url+api.Prefix+path, strings.NewReader(text))
+	if err != nil {
+		e.Fatal(err)
+	}
+	req.Header.Set("Content-Type", ContentTypeOf(text))
+	answer, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		e.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && out != nil {
+		err = json.Unmarshal(body, out)
+	}
+	if err != nil || answer.StatusCode != http.StatusOK {
+		e.Fatalf("%s %s: %d %s, %v", method, path, answer.StatusCode, body, err)
+	}
+}
+
+// UntilCollected polls a collector until it is as wanted.
+func (e *Engine) UntilCollected(name string, is func(*collector.CollectorView) bool) *collector.CollectorView {
+	e.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		var view collector.CollectorView
+		e.Get("/collectors/"+name, &view)
+		if is(&view) {
+			return &view
+		}
+		if time.Now().After(deadline) {
+			e.Fatalf("it does not come about: %+v", view)
+		}
+		Wait(e.Context(), 20*time.Millisecond)
+	}
+}

@@ -1,0 +1,213 @@
+package apitest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/admin"
+	"github.com/tranchehq/tranche/internal/api/collectors"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+)
+
+// Told wants so many dead letters' conditions to be told, and to be put aside.
+func (b *Bench) Told(open, aside int) {
+	b.Helper()
+	code, text := b.Ask(http.MethodGet, api.Prefix+"/health", nil)
+	var h admin.Health
+	if err := json.Unmarshal(text, &h); err != nil || code != http.StatusOK {
+		b.Fatalf("%d %s", code, text)
+	}
+	var found [2]int
+	for i := range h.Conditions {
+		if h.Conditions[i].Kind == "dead_letters" {
+			found[0]++
+		}
+	}
+	for i := range h.Aside {
+		if h.Aside[i].Kind == "dead_letters" {
+			found[1]++
+		}
+	}
+	if found != [2]int{open, aside} {
+		b.Errorf("%v are told and put aside; want %d and %d: %s", found, open, aside, text)
+	}
+}
+
+// Bury stores a dead letter and returns its id.
+func (b *Bench) Bury(endpoint string, letter deadletter.DeadLetter) workqueue.LetterID {
+	b.Helper()
+	letter.MsgID, letter.Endpoint = uuid.NewString(), endpoint
+	if letter.Cause == "" {
+		letter.Cause = "handler_error"
+	}
+	if isNew, err := deadletter.New(b.Store).Bury(b.Context(), letter); err != nil || !isNew {
+		b.Fatal(isNew, err)
+	}
+	page, err := deadletter.New(b.Store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1})
+	if err != nil || len(page.Letters) != 1 {
+		b.Fatal(page, err)
+	}
+	return page.Letters[0].ID
+}
+
+// Stray quarantines a message and returns its id.
+func (b *Bench) Stray(q deadletter.Quarantined) int64 {
+	b.Helper()
+	if err := deadletter.New(b.Store).Quarantine(b.Context(), q); err != nil {
+		b.Fatal(err)
+	}
+	page, err := deadletter.New(b.Store).QuarantinedMessages(b.Context(), deadletter.QuarantineFilter{Limit: 1})
+	if err != nil || len(page.Messages) != 1 {
+		b.Fatal(page, err)
+	}
+	return page.Messages[0].ID
+}
+
+// Read asks for a document.
+func Read[T any](b *Bench, path string) T {
+	b.Helper()
+	code, text := b.Ask(http.MethodGet, api.Prefix+path, nil)
+	var out T
+	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
+		b.Fatalf("GET %s: %d %s", path, code, text)
+	}
+	return out
+}
+
+// Change posts a document.
+func Change[T any](b *Bench, path, body string) T {
+	b.Helper()
+	code, text := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
+		kernel.ActorHeader, "ann")
+	var out T
+	if err := json.Unmarshal(text, &out); err != nil || code != http.StatusOK {
+		b.Fatalf("POST %s: %d %s", path, code, text)
+	}
+	return out
+}
+
+// Schedule applies a schedule.
+func (b *Bench) Schedule(path, text string) (int, string) {
+	b.Helper()
+	code, body := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type", "application/yaml",
+		kernel.ActorHeader, "ann")
+	return code, string(body)
+}
+
+// Tracked asks the tracker service and reads what it answers.
+func (b *Bench) Tracked(method, path, body string, status int, into any) {
+	b.Helper()
+	code, text := b.Ask(method, api.Prefix+"/trackers"+path, strings.NewReader(body), "Content-Type", "application/json",
+		kernel.ActorHeader, "ann")
+	if code != status {
+		b.Fatalf("%s %s: %d %s; want %d", method, path, code, text, status)
+	}
+	if into != nil {
+		if err := json.Unmarshal(text, into); err != nil {
+			b.Fatalf("%s %s: %v in %s", method, path, err, text)
+		}
+	}
+}
+
+// AckTwice acknowledges the last seven items, each by two callers at the same time: one call is told of the end.
+func (b *Bench) AckTwice(batch string) {
+	b.Helper()
+	var told, newly atomic.Int64
+	var all sync.WaitGroup
+	for i := range 14 {
+		all.Go(func() {
+			var acked fanout.BatchesAcked
+			code, text, err := b.TryAsk(http.MethodPost, api.Prefix+"/trackers/ack",
+				strings.NewReader(fmt.Sprintf(`{"ids":["%s:1:%d"]}`, batch, 1+i/2)), "Content-Type", "application/json")
+			if err != nil || code != http.StatusOK || json.Unmarshal(text, &acked) != nil {
+				b.Errorf("%d %s, %v", code, text, err)
+			}
+			newly.Add(acked.Newly)
+			told.Add(int64(len(acked.CompletedBatches)))
+		})
+	}
+	all.Wait()
+	if told.Load() != 1 || newly.Load() != 7 {
+		b.Errorf("%d calls were told of the end, and %d items were new", told.Load(), newly.Load())
+	}
+}
+
+// Collect makes a collector.
+func (b *Bench) Collect(text string) (out collector.AppliedCollector) {
+	b.Helper()
+	b.Post("/collectors?name=named", text, &out)
+	return out
+}
+
+// Post sends a text, and reads the answer.
+func (b *Bench) Post(path, text string, out any) {
+	b.Helper()
+	code, answer := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type",
+		ContentTypeOf(text), kernel.ActorHeader, "ann")
+	if err := json.Unmarshal(answer, out); err != nil || code != http.StatusOK {
+		b.Fatalf("POST %s: %d %s, %v", path, code, answer, err)
+	}
+}
+
+// ContentTypeOf is the type that a text looks like.
+func ContentTypeOf(text string) string {
+	if strings.HasPrefix(text, "{") {
+		return "application/json"
+	}
+	return "application/yaml"
+}
+
+// Park has the operations of a key parked, as after their last try.
+func (b *Bench) Park(collector, key, code string) {
+	b.Helper()
+	for _, sql := range []string{
+		`UPDATE collector_op SET parked_at = clock_timestamp(), attempts = 5, error_code = $3, error_message = 'no' ||
+		chr(27) || '[2J', not_before = clock_timestamp(), failed_first = clock_timestamp(), failed_last = clock_timestamp()
+		WHERE key = $2 AND collector = (SELECT id FROM collector WHERE name = $1)`,
+		`UPDATE collector_key SET parked = fresh, fresh = 0, oldest_at = NULL, due_at = NULL
+		WHERE key = $2 AND $3 <> '' AND collector = (SELECT id FROM collector WHERE name = $1)`,
+	} {
+		if tag, err := b.Pool.Exec(b.Context(), sql, collector, key, code); err != nil || tag.RowsAffected() == 0 {
+			b.Fatal(tag, err)
+		}
+	}
+}
+
+// Parking makes a collector of that name with two operations that are parked, of keys a and b.
+func (b *Bench) Parking() {
+	b.Helper()
+	b.Collect("name: parking\nendpoint: echo\n")
+	var added collectors.AddedOperations
+	for _, key := range []string{"a", "b"} {
+		b.Post("/collectors/parking/ops", `{"id":"`+key+`1","key":"`+key+`","payload":1}`, &added)
+		b.Park("parking", key, "GONE")
+	}
+}
+
+// YearEnd is a plan.
+const YearEnd = `name: year-end
+priority: 7
+max_failed: 1.0%
+canary: 2
+steps:
+- name: make
+  endpoint: echo
+  chunk: 100 # a query each
+  rate: 1000
+  retry_codes: [BUSY]
+`
+
+// Nightly is a schedule.
+const Nightly = "cron: 30 2 * * *\nzone: Europe/Berlin\nplan: year-end\nparams: {year: \"{due.year}\"}\n" +
+	"items: {file: \"{due.date}/customers.csv\"}\n"

@@ -1,0 +1,298 @@
+package apitest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// SendKeyed posts with an idempotency key.
+func (b *Bench) SendKeyed(key, path string, body io.Reader, header ...string) (Gotten, string) {
+	b.Helper()
+	req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.URL+api.Prefix+path, body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	req.Header.Set(kernel.IdempotencyHeader, key)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	answer, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return Gotten{answer.StatusCode, answer.Header}, string(text)
+}
+
+// Sent fails the test unless the answer is as it should be.
+func (b *Bench) Sent(status int, replayed bool, want, key, path, body string, header ...string) string {
+	b.Helper()
+	answer, text := b.SendKeyed(key, path, strings.NewReader(body), header...)
+	if answer.StatusCode != status || !strings.Contains(text, want) ||
+		(answer.Header.Get(kernel.ReplayedHeader) == "true") != replayed {
+		b.Errorf("%s %s: %d %v %s; want %d, replayed %t, %s", key, path, answer.StatusCode, answer.Header, text, status,
+			replayed, want)
+	}
+	return text
+}
+
+// Counted counts rows.
+func (b *Bench) Counted(statement string, args ...any) (n int) {
+	b.Helper()
+	if err := b.Pool.QueryRow(b.Context(), statement, args...).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// Lock keeps everybody from reading a table until it is undone: whoever does holds a connection for as long.
+func (b *Bench) Lock(table string) (undo func()) {
+	b.Helper()
+	tx, err := testenv.Connect(b, b.Pool.Config().ConnString()).Begin(b.Context())
+	if err == nil {
+		_, err = tx.Exec(b.Context(), `LOCK TABLE `+pgx.Identifier{table}.Sanitize()+` IN ACCESS EXCLUSIVE MODE`)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func() { _ = tx.Rollback(context.WithoutCancel(b.Context())) } // it is over at the end of the test in any case
+}
+
+// Crowd asks for something many times at once, and sends what is answered.
+func (b *Bench) Crowd(many int, path, secret string) <-chan *Head {
+	answers := make(chan *Head, many)
+	for range many {
+		go func() {
+			req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.URL+path, http.NoBody)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			req.Header.Set("Authorization", "Bearer "+secret)
+			if answer, err := http.DefaultTransport.RoundTrip(req); err == nil {
+				_ = answer.Body.Close() // what is not read is broken off
+				answers <- &Head{answer.StatusCode, answer.Header, nil}
+			}
+		}()
+	}
+	return answers
+}
+
+// Until asks the database until it says yes.
+func (b *Bench) Until(what, sql string, args ...any) {
+	b.Helper()
+	deadline, tick := time.After(30*time.Second), time.NewTicker(20*time.Millisecond)
+	defer tick.Stop()
+	for yes := false; ; {
+		if err := b.Pool.QueryRow(b.Context(), sql, args...).Scan(&yes); err != nil {
+			b.Fatal(err)
+		}
+		if yes {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			b.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// Trickle sends a body in pieces, one after each pause, and returns the answer. The sender goes on until there is one.
+func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duration) (status int, text string) {
+	b.Helper()
+	conn := b.Stalled(path, header+fmt.Sprintf("Content-Length: %d", len(body)), "")
+	answered := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
+		for rest := body; rest != ""; {
+			select {
+			case <-tick.C:
+			case <-answered:
+				return
+			}
+			n := min(piece, len(rest))
+			if _, err := io.WriteString(conn, rest[:n]); err != nil {
+				return
+			}
+			rest = rest[n:]
+		}
+	}()
+	defer close(answered)
+	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		b.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it waits for the connection's end
+	if err != nil {
+		b.Fatalf("%s: nobody answers: %v", path, err)
+	}
+	var read json.RawMessage
+	if err := json.NewDecoder(answer.Body).Decode(&read); err != nil { // what follows comes when the body is given up
+		b.Errorf("%s: the answer %d breaks off after %q: %v", path, answer.StatusCode, read, err)
+	}
+	return answer.StatusCode, string(read)
+}
+
+const (
+	// Silence is what a caller may be silent where Over serves.
+	Silence = 150 * time.Millisecond // of which a sender's end comes
+	// Patience is had with callers.
+	Patience = time.Second // with callers that are not silent, but may be as slow as the machine
+)
+
+// Over makes the bench one with another engine and settings.
+func (b *Bench) Over(engine api.Engine, nc *nats.Conn, config api.Config) {
+	b.Helper()
+	server, err := api.New(b.Store, engine, nc, config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	web := httptest.NewServer(server.Handler())
+	b.Cleanup(web.Close)
+	b.Server, b.URL = server, web.URL
+}
+
+// Runs counts the runs.
+func (b *Bench) Runs() (n int) {
+	b.Helper()
+	if err := b.Pool.QueryRow(b.Context(), `SELECT count(*) FROM batchrun`).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// Eventually waits until something holds.
+func Eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	Within(t, 20*time.Second, what, holds)
+}
+
+// Within is Eventually with a bound of one's own.
+func Within(t *testing.T, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	over := time.After(limit)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-over:
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// Stalled begins a request with a body, and sends no more of that than the begin.
+func (b *Bench) Stalled(path, size, begin string) net.Conn {
+	b.Helper()
+	host := strings.TrimPrefix(b.URL, "http://")
+	c, err := net.Dial("tcp", host)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = c.Close() })
+	kind := "Content-Type: application/json\r\n"
+	if strings.Contains(size, "Content-Type") {
+		kind = ""
+	}
+	if _, err := io.WriteString(c, "POST "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+
+		"\r\n"+kind+size+"\r\n\r\n"+begin); err != nil {
+		b.Fatal(err)
+	}
+	return c
+}
+
+// UseTLS asks by TLS, with a version of HTTP.
+func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, secret string) {
+	b.Helper()
+	ask := func(method, path, kind string, body io.Reader) (int, string) {
+		req, err := http.NewRequestWithContext(b.Context(), method, at+api.Prefix+path, body)
+		if err != nil {
+			b.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+secret)
+		req.Header.Set("Content-Type", kind)
+		answer, err := transport.RoundTrip(req)
+		if err != nil {
+			b.Fatalf("%s by %s: %v", path, name, err)
+		}
+		defer func() { _ = answer.Body.Close() }()
+		if answer.ProtoMajor != major {
+			b.Errorf("%s by %s came by %s", path, name, answer.Proto)
+		}
+		text, err := io.ReadAll(answer.Body)
+		if err != nil {
+			b.Errorf("%s by %s: %v", path, name, err)
+		}
+		return answer.StatusCode, string(text)
+	}
+	run := "of-" + strings.NewReplacer("/", "-", ".", "-").Replace(name)
+	items := strings.NewReader(Three)
+	if code, text := ask(http.MethodPost, "/runs?endpoint=echo&name="+run, "text/csv", items); code != 201 {
+		b.Errorf("a start by %s: %d %s", name, code, text)
+	}
+	endless := io.MultiReader(strings.NewReader("id,name\n1,a\n1,b\n"), strings.NewReader(strings.Repeat("2,x\n", 1<<20)))
+	if code, text := ask(http.MethodPost, "/runs?endpoint=echo", "text/csv", endless); code != 422 {
+		b.Errorf("an upload with a mistake by %s: %d %s", name, code, text)
+	}
+	if code, text := ask(http.MethodGet, "/runs/"+run+"/export", "", nil); code != 200 || strings.Count(text, "\n") != 3 {
+		b.Errorf("an export by %s: %d %s", name, code, text)
+	}
+	body := strings.NewReader(`{"token":"` + secret + `"}`)
+	if code, text := ask(http.MethodPost, "/session", "application/json", body); code != 200 {
+		b.Errorf("a login by %s: %d %s", name, code, text)
+	}
+}
+
+// Unread asks for something, and takes as little of the answer as there is to take.
+func (b *Bench) Unread(path, secret string) net.Conn {
+	b.Helper()
+	host := strings.TrimPrefix(b.URL, "http://")
+	conn, err := net.Dial("tcp", host)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = conn.Close() })
+	if tcp, ok := conn.(*net.TCPConn); !ok || tcp.SetReadBuffer(4096) != nil {
+		b.Fatal("the buffer of the connection stays as it is")
+	}
+	if _, err := io.WriteString(conn, "GET "+api.Prefix+path+" HTTP/1.1\r\nHost: "+host+"\r\nAuthorization: Bearer "+
+		secret+"\r\n\r\n"); err != nil {
+		b.Fatal(err)
+	}
+	return conn
+}
+
+// Answered waits for the answer that comes on a connection, and leaves its body there.
+func (b *Bench) Answered(conn net.Conn) *Head {
+	b.Helper()
+	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		b.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // that would read all of it
+	if err != nil {
+		b.Fatalf("nobody answers: %v", err)
+	}
+	return &Head{answer.StatusCode, answer.Header, nil}
+}

@@ -1,0 +1,55 @@
+package runs_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Who has a document already is told so, until it changes.
+func TestDocumentsAreKnownByTheirTags(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Apply(apitest.YearEnd, "")
+	run := b.Start("name=r").Run
+	for _, path := range []string{"/runs/r", "/runs/r/items/2", "/plans/year-end"} {
+		answer, _ := b.Get(path)
+		tag := answer.Header.Get("ETag")
+		if answer.StatusCode != http.StatusOK || tag == "" {
+			t.Fatalf("%s: %d, ETag %q", path, answer.StatusCode, tag)
+		}
+		answer, text := b.Get(path, "If-None-Match", `"x", `+tag)
+		if answer.StatusCode != http.StatusNotModified || text != "" {
+			t.Errorf("%s: %d %q; want 304", path, answer.StatusCode, text)
+		}
+		if answer, text := b.Get(path, "If-None-Match", `"x"`); answer.StatusCode != http.StatusOK || text == "" {
+			t.Errorf("%s: %d; want 200", path, answer.StatusCode)
+		}
+		if path != "/plans/year-end" {
+			b.Answer(run, "", func(workqueue.Ordinal) []byte { return []byte("1") })
+			if code, _ := b.Ask(http.MethodPost, api.Prefix+"/runs/r/reset", strings.NewReader(`{"keys":["2"]}`)); code != 200 {
+				t.Fatal(code)
+			}
+		}
+		if answer, _ := b.Get(path, "If-None-Match", tag); answer.StatusCode != http.StatusOK && path != "/plans/year-end" {
+			t.Errorf("%s: %d after a change; want 200", path, answer.StatusCode)
+		}
+	}
+	answer, _ := b.Get("/plans/year-end")
+	first := answer.Header.Get("ETag")
+	put := func(status int, want, tag, text string) {
+		t.Helper()
+		code, got := b.Ask(http.MethodPost, api.Prefix+"/plans", strings.NewReader(text), "If-Match", tag)
+		if code != status || !strings.Contains(string(got), want) {
+			t.Errorf("%d %s; want %d %s", code, got, status, want)
+		}
+	}
+	put(200, `"version":2`, first, apitest.YearEnd+"# more\n")
+	put(412, "newest version of plan year-end is 2", first, apitest.YearEnd+"# other\n")
+	put(422, "not the ETag of a plan", `W/"abc"`, apitest.YearEnd)
+	put(412, "not on record", first, "name: new\nsteps:\n  - {name: a, endpoint: echo}\n")
+}

@@ -1,0 +1,131 @@
+package runs_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/explain"
+)
+
+func TestExplainAnEndpointWithoutListeners(t *testing.T) {
+	t.Parallel()
+	e := apitest.SetupEngine(t)
+	run := e.Load("count", 100, nil)
+	e.WantOwner(e.Until(run, "sent", explain.ReasonNoListener), explain.OwnerOperator, "nobody listens",
+		"start a service that listens on endpoint count")
+	e.WantOwner(e.Until(run, "ready", explain.ReasonNoListener), explain.OwnerOperator, "4 of 4 are out")
+	if one := e.Explain(run, "C99"); one.Missing != 1 || !strings.Contains(one.Summary, "nobody listens") {
+		t.Errorf("an item is explained as %+v", one)
+	}
+	var whole explain.EndpointExplanation
+	e.Get("/endpoints/count/explain", &whole)
+	e.AnswersAll(whole.Groups, whole.Missing)
+	if whole.Missing != 100 || whole.Runs != 1 || !strings.Contains(whole.Listens, "nobody") {
+		t.Errorf("the endpoint is explained as %+v", whole)
+	}
+	e.Get("/endpoints/idle/explain", &whole)
+	if whole.Missing != 0 || !strings.Contains(whole.Summary, "nothing waits") {
+		t.Errorf("an endpoint that nobody uses is explained as %+v", whole)
+	}
+}
+
+func TestExplainServicesThatAreBusyAndGone(t *testing.T) {
+	t.Parallel()
+	e := apitest.SetupEngine(t)
+	release := make(chan struct{})
+	nc, _ := e.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleList(svc, "count", func(ctx context.Context, chunk *apitest.Numbers) error {
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+			return apitest.Reply(ctx, chunk)
+		}, endpoints.Concurrency(1))
+	})
+	run := e.Load("count", 1000, func(s *workqueue.StepSpec) { s.InFlight, s.Chunk = 100, 10 })
+	e.WantOwner(e.Until(run, "sent", explain.ReasonWorking), explain.OwnerService, "counter", "(holds ")
+	e.WantOwner(e.Until(run, "sent", explain.ReasonBusy), explain.OwnerService, "requests wait in the stream",
+		"they have answered nothing in the last minute")
+	nc.Close() // as if it had died
+	e.WantOwner(e.Until(run, "sent", explain.ReasonGone), explain.OwnerOperator, "nobody listens", "15s")
+	close(release)
+}
+
+func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
+	t.Parallel()
+	e := apitest.SetupEngine(t)
+	run := e.Load("count", 10, nil)
+	e.Until(run, "sent", explain.ReasonNoListener)
+	js, err := jetstream.New(testenv.Conn(t, e.Ns))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The leader ends the pause within a second, which is what the explanation says.
+	e.Keep(func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			_, err := js.PauseConsumer(ctx, wire.StreamWork, "count", time.Now().Add(time.Hour))
+			if err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+		return nil
+	})
+	e.WantOwner(e.Until(run, "sent", explain.ReasonSuspended), explain.OwnerNode, "paused the consumer", "resumes it")
+}
+
+type nothing struct{}
+
+func TestExplainAFlowThatAsksNobody(t *testing.T) {
+	t.Parallel()
+	e := apitest.SetupEngine(t)
+	type stage = endpoints.Stage[apitest.Number, apitest.Number, nothing, endpoints.None]
+	rates := endpoints.To[apitest.Number, apitest.Number]("rates")
+	e.Serve(func(svc *endpoints.Service) error {
+		return endpoints.HandleFlow(svc, "flow", []func(context.Context, *stage) error{
+			func(_ context.Context, s *stage) error {
+				for _, c := range s.Items() {
+					rates.Ask(c, c.In)
+				}
+				return nil
+			},
+			func(_ context.Context, s *stage) error {
+				for _, c := range s.Items() {
+					c.Reply(rates.Answer(c))
+				}
+				return nil
+			},
+		})
+	})
+	run := e.Load("flow", 10, nil)
+	e.WantOwner(e.Until(run, "sent", explain.ReasonNested), explain.OwnerOperator, "flow asks endpoint rates",
+		"start a service that listens on endpoint rates")
+}
+
+func TestExplainWithoutNATS(t *testing.T) {
+	t.Parallel()
+	e := apitest.SetupEngine(t)
+	sent := e.Load("count", 100, nil)
+	e.Until(sent, "sent", explain.ReasonNoListener)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := e.Ns.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	run := e.Load("count", 100, nil)
+	e.WantOwner(e.Until(run, "ready", explain.ReasonNATSAway), explain.OwnerNode, "cannot reach NATS",
+		"connects again by itself")
+	e.WantOwner(e.Until(sent, "sent", explain.ReasonQueued), explain.OwnerService, "replies wait until it does")
+}

@@ -1,0 +1,196 @@
+package runs_test
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+func TestAStreamLeadsThroughARun(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	started := b.Start("chunk=2")
+	s := b.Follow("/runs/last/events?planes=true")
+	hello := s.Next("hello")
+	if run := s.Next("run"); !strings.Contains(run, `"state":"running"`) || !strings.Contains(run, `"warnings"`) {
+		t.Errorf("the run is %s", run)
+	}
+	b.Finish(started.Run)
+	s.Lead([]byte{5, 6, 5})
+	if end := s.Next("end"); end != "{}" {
+		t.Errorf("end %s", end)
+	}
+	s.Close()
+	back := b.Follow("/runs/last/events?planes=true", "Last-Event-ID", s.Last)
+	if again := back.Next("hello"); again != strings.TrimSuffix(hello, "}")+`,"resumed":true}` {
+		t.Errorf("back at %s; before it was %s", again, hello)
+	}
+	stranger := b.Follow("/runs/last/events?planes=true", "Last-Event-ID", "elsewhere-7")
+	stranger.Next("resync")
+	runs := b.Follow("/events?topic=runs&topic=health")
+	if list := runs.Next("runs"); !strings.Contains(list, started.Run.String()) {
+		t.Errorf("runs %s", list)
+	}
+}
+
+// PROOF: who may do what, 7.
+func TestStreamsThatCannotBe(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Start("chunk=2")
+	at := api.Prefix + "/runs/last/"
+	b.Refused(404, "no step", http.MethodGet, at+"events?planes=true&step=nope", nil)
+	b.Refused(404, "no step", http.MethodGet, at+"planes?step=nope", nil)
+	b.Refused(422, "planes=true", http.MethodGet, at+"events?step=echo", nil)
+	b.Refused(422, "", http.MethodGet, at+"planes?layer=colour", nil)
+	b.Refused(422, "", http.MethodGet, at+"planes?blocks=129", nil)
+	b.Refused(422, "", http.MethodGet, api.Prefix+"/events?topic=weather", nil)
+	b.Refused(422, "to lies before from", http.MethodGet, at+"items?from=2&to=1", nil)
+	b.Refused(422, "validation failed", http.MethodGet, at+"items?from=4294967297", nil)
+	if _, text := b.Ask(http.MethodGet, at+"items?after=2147483647", nil); !strings.Contains(string(text), `"items":[]`) {
+		t.Errorf("behind the last ordinal there is: %s", text)
+	}
+	b.Refused(422, "id of a slice", http.MethodGet, at+"slices?after=x", nil)
+	var open []*apitest.Sse
+	for range 24 {
+		open = append(open, b.Follow("/runs/last/events"))
+	}
+	b.Refused(429, "close some", http.MethodGet, at+"events", nil)
+	b.Refused(429, "close some", http.MethodGet, api.Prefix+"/events?topic=runs", nil)
+	open[0].Close()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		code, _ := b.Head(at + "events")
+		if code == http.StatusOK {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a stream ended, and another may still not be: %d", code)
+		}
+	}
+}
+
+func TestPlanesAreZippedAndKept(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	items := "id\n" + strings.Repeat("x\n", 9000)
+	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&on_duplicate=allow", strings.NewReader(items))
+	if code != http.StatusCreated {
+		t.Fatalf("%d %s", code, text)
+	}
+	at := api.Prefix + "/runs/last/planes"
+	_, header := b.Head(at)
+	if header.Get("Tranche-Items") != "9000" || header.Get("Tranche-Blocks") != "2" {
+		t.Errorf("the head is %v", header)
+	}
+	if code, _ := b.Head(at, "If-None-Match", header.Get("ETag")); code != http.StatusNotModified {
+		t.Errorf("what is known is sent again: %d", code)
+	}
+	_, zipped := b.Ask(http.MethodGet, at, nil, "Accept-Encoding", "gzip")
+	r, err := gzip.NewReader(strings.NewReader(string(zipped)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	planes, err := io.ReadAll(r)
+	if err != nil || !slices.Equal(planes, slices.Repeat([]byte{2}, 9000)) || len(zipped) > 200 {
+		t.Errorf("%d bytes in %d, %v", len(planes), len(zipped), err)
+	}
+	_, last := b.Ask(http.MethodGet, at+"?from=1&layer=attempts", nil)
+	if len(last) != 9000-8192 {
+		t.Errorf("the last block has %d bytes", len(last))
+	}
+}
+
+// A stream outlives the patience with callers that take nothing, and ends when the server does.
+func TestStreamsEndWithTheServer(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Start("chunk=2")
+	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
+		Version: "test", ReadTimeout: apitest.Patience,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, listener, time.Minute) }()
+	other := &apitest.Bench{T: t, Pool: b.Pool, Store: b.Store, Engine: b.Engine,
+		URL: "http://" + listener.Addr().String()}
+	s, topics := other.Follow("/runs/last/events?planes=true"), other.Follow("/events?topic=runs")
+	s.Next("run")
+	topics.Next("runs")
+	<-time.After(3 * apitest.Patience)
+	run := b.Start("name=second&chunk=2").Run
+	if text := topics.Next("runs"); !strings.Contains(text, run.String()) {
+		t.Errorf("runs %s", text)
+	}
+	begun := time.Now()
+	stop()
+	for s.Lines.Scan() || topics.Lines.Scan() {
+	}
+	if err := <-served; err != nil || time.Since(begun) > 20*time.Second {
+		t.Errorf("the server ended with %v after %v", err, time.Since(begun))
+	}
+}
+
+// Who asks only for the head of a stream is not kept waiting, and keeps no stream.
+func TestTheHeadOfAStreamEnds(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Start("chunk=2")
+	for range 30 {
+		for _, path := range []string{"/runs/last/events?planes=true", "/events?topic=runs"} {
+			if head := b.Send(http.MethodHead, api.Prefix+path, ""); head.StatusCode != http.StatusOK {
+				t.Fatalf("HEAD %s: %d", path, head.StatusCode)
+			}
+		}
+	}
+}
+
+// The document describes streams and planes.
+func TestLiveIsDescribed(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	_, text := b.Ask(http.MethodGet, api.Prefix+"/openapi.json", nil)
+	var doc struct {
+		Paths map[string]map[string]struct {
+			Description string
+			Responses   map[string]struct {
+				Content map[string]json.RawMessage
+				Headers map[string]json.RawMessage
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &doc); err != nil {
+		t.Fatal(err)
+	}
+	for path, kind := range map[string]string{
+		"/runs/{run}/planes": "application/octet-stream", "/runs/{run}/events": "text/event-stream",
+		"/events": "text/event-stream", "/runs/{run}/timeline": "application/json",
+		"/runs/{run}/slices": "application/json", "/runs/{run}/items": "application/json",
+	} {
+		op := doc.Paths[path]["get"]
+		if op.Description == "" || op.Responses["200"].Content[kind] == nil {
+			t.Errorf("%s: %+v", path, op)
+		}
+	}
+	if doc.Paths["/runs/{run}/planes"]["get"].Responses["200"].Headers["Tranche-Items"] == nil {
+		t.Error("the headers of planes are not described")
+	}
+}

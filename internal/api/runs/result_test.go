@@ -1,0 +1,173 @@
+package runs_test
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/api/exports"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+// PROOF: who may do what, 8.
+// Whatever a service has made, its bytes come as a file to be saved, in which nothing runs.
+func TestResultsAreInert(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	const page = "<script>alert(1)</script>"
+	for name, c := range map[string]struct{ recorded, told, ext string }{
+		"html": {"text/html", "application/octet-stream", ".bin"},
+		"svg":  {"image/svg+xml", "application/octet-stream", ".bin"},
+		"odd":  {"text/html; charset=\"x", "application/octet-stream", ".bin"},
+		"text": {"text/plain; charset=utf-7", "text/plain; charset=utf-8", ".txt"},
+		"pdf":  {"application/pdf", "application/pdf", ".pdf"},
+		"up":   {"IMAGE/PNG", "image/png", ".png"},
+	} {
+		run := b.Start("name=" + name).Run
+		b.Answer(run, c.recorded, func(workqueue.Ordinal) []byte { return []byte(page) })
+		answer, text := b.Get("/runs/" + name + "/items/%3D1/result")
+		h := answer.Header
+		if answer.StatusCode != http.StatusOK || text != page || h.Get("Content-Type") != c.told ||
+			h.Get("Content-Disposition") != "attachment; filename=_1"+c.ext ||
+			h.Get("Content-Security-Policy") != "default-src 'none'; sandbox" ||
+			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" ||
+			h.Get("ETag") != fmt.Sprintf(`"%x"`, sha256.Sum256([]byte(page))) {
+			t.Errorf("%s: %d %v %s", name, answer.StatusCode, h, text)
+		}
+	}
+	tag := fmt.Sprintf(`"%x"`, sha256.Sum256([]byte(page)))
+	answer, text := b.Get("/runs/html/items/2/result", "If-None-Match", tag)
+	if answer.StatusCode != http.StatusNotModified || text != "" {
+		t.Errorf("known already: %d %q", answer.StatusCode, text)
+	}
+	answer, text = b.Get("/runs/html/items/2/result", "Range", "bytes=1-6", "If-Range", tag)
+	if answer.StatusCode != http.StatusPartialContent || text != "script" {
+		t.Errorf("a part of it: %d %q", answer.StatusCode, text)
+	}
+}
+
+// Items that share a key come page by page.
+func TestTwinsComeInPages(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
+		strings.NewReader("id\n"+strings.Repeat("a\n", 2*inspect.MaxTwins)))
+	if code != http.StatusCreated {
+		t.Fatalf("%s", text)
+	}
+	_, first := b.Get("/runs/twins/items/a")
+	_, last := b.Get("/runs/twins/items/a?after=99")
+	if !strings.Contains(first, `"next":99}`) || strings.Count(first, `"ordinal":`) != inspect.MaxTwins ||
+		strings.Contains(last, `"next"`) || !strings.Contains(last, `"ordinal":199,`) {
+		t.Errorf("%.200s … %.200s", first, last)
+	}
+}
+
+func TestResultsThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
+		strings.NewReader("id\na\na\nb\n../x\n"))
+	run, err := inspect.New(b.Store).Resolve(t.Context(), "twins")
+	if err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	at := api.Prefix + "/runs/twins/items/"
+	b.Refused(404, "step echo has no result for item", http.MethodGet, at+"b/result", nil)
+	b.Answer(run, "", func(o workqueue.Ordinal) []byte {
+		if o == 2 {
+			return nil
+		}
+		return fmt.Appendf(nil, `{"o":%d}`, o)
+	})
+	b.Refused(404, "step echo has no result for item", http.MethodGet, at+"b/result", nil)
+	b.Refused(404, "no item has this key", http.MethodGet, at+"c/result", nil)
+	b.Refused(404, "no item has this key", http.MethodGet, at+"a/result?ordinal=2", nil)
+	b.Refused(422, "name one by its ordinal: 0, 1", http.MethodGet, at+"a/result", nil)
+	b.Refused(422, "the run has no step", http.MethodGet, at+"a/result?step=nope", nil)
+	answer, body := b.Get("/runs/twins/items/a/result?ordinal=1&step=echo")
+	if answer.StatusCode != http.StatusOK || body != `{"o":1}` || answer.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, body)
+	}
+	if answer, body := b.Get("/runs/twins/items/..%2Fx/result"); answer.StatusCode != http.StatusOK || body != `{"o":3}` ||
+		answer.Header.Get("Content-Disposition") != "attachment; filename=___x.json" {
+		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, body)
+	}
+	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs/twins/reset", strings.NewReader(`{"keys":["a"]}`))
+	if code != http.StatusOK {
+		t.Fatalf("%s", text)
+	}
+	b.Refused(404, "has no result", http.MethodGet, at+"a/result?ordinal=1", nil)
+}
+
+// A result that does not fit a message is sent piece by piece, by itself and in an export; elsewhere stands what it is.
+func TestLargeResults(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=large", strings.NewReader("id\na\nb\n"))
+	run, err := inspect.New(b.Store).Resolve(t.Context(), "large")
+	if err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	claimed, err := dispatch.New(b.Store).Claim(t.Context(), dispatch.ClaimRequest{Session: b.Engine.Session(), Run: run,
+		MaxSlices: 1, MaxBytes: 1 << 20})
+	if err != nil || len(claimed.Slices) != 1 {
+		t.Fatalf("%d slices, %v", len(claimed.Slices), err)
+	}
+	s := claimed.Slices[0]
+	data := strings.Repeat("0123456789", 3000)
+	sum := sha256.Sum256([]byte(data))
+	var pieces []results.Piece
+	for n := range 3 {
+		pieces = append(pieces, results.Piece{Number: n + 1, Data: []byte(data[n*10_000 : (n+1)*10_000]),
+			Claim: results.Claim{Slice: s.ID, Endpoint: "echo", Ordinal: 0, Pieces: 3, Bytes: 30_000, SHA256: sum,
+				ContentType: "application/pdf"}})
+	}
+	taken, err := results.New(b.Store).Take(t.Context(), pieces)
+	if err != nil || taken[2].Standing != results.Complete {
+		t.Fatalf("%+v, %v", taken, err)
+	}
+	if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{{Slice: s.ID, Endpoint: "echo", Answered: 2,
+		Slots: []settle.Slot{{Ordinal: 0, Result: results.Reference(30_000, sum), ContentType: "application/pdf",
+			Large: &settle.Large{ID: taken[2].ID, Bytes: 30_000}}, {Ordinal: 1, Result: []byte(`{"small":1}`)}}}}); err != nil {
+		t.Fatal(err)
+	}
+	answer, body := b.Get("/runs/large/items/a/result")
+	if body != data || answer.Header.Get("Content-Type") != "application/pdf" ||
+		answer.Header.Get("ETag") != fmt.Sprintf(`"%x"`, sum) || answer.Header.Get("Content-Length") != "30000" {
+		t.Errorf("%v, %d bytes", answer.Header, len(body))
+	}
+	answer, body = b.Get("/runs/large/items/a/result", "Range", "bytes=9998-10003")
+	if answer.StatusCode != http.StatusPartialContent || body != "890123" {
+		t.Errorf("a range over two pieces: %d, %q", answer.StatusCode, body)
+	}
+	_, body = b.Get("/runs/large/items/a")
+	if !strings.Contains(body, `"content_type":"application/pdf","large":true,"size":30000,"sha256":"`+
+		fmt.Sprintf("%x", sum)) || strings.Contains(body, `"result":`) || strings.Contains(body, `"result_bytes"`) {
+		t.Errorf("the item is %s", body)
+	}
+	_, body = b.Get("/runs/large/export?format=ndjson")
+	lines := strings.Split(body, "\n")
+	var line exports.ExportedItem
+	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || string(line.ResultBytes) != data ||
+		line.ContentType != "application/pdf" || line.Key != "a" || len(lines) != 3 ||
+		!strings.Contains(lines[1], `"result":{"small":1}`) {
+		t.Errorf("exported as %.200s … (%v), then %s", lines[0], err, lines[1])
+	}
+	reference := `"{""bytes"":30000,""sha256"":""` + fmt.Sprintf("%x", sum) + `""}"`
+	if _, body = b.Get("/runs/large/export?format=csv"); !strings.Contains(body, "a,done,"+reference+",") {
+		t.Errorf("in CSV: %s", body)
+	}
+	if _, body = b.Get("/runs/large/export?format=ndjson&flat=true"); !strings.Contains(body, `"result.bytes":30000`) {
+		t.Errorf("flat: %s", body)
+	}
+}
