@@ -33,7 +33,7 @@ SELECT a.id, a.at, coalesce(pg_column_size(a.detail), 0) + coalesce(pg_column_si
 FROM audit_log a
 WHERE (a.action <> 'audit_expire' OR a.at < clock_timestamp() - interval '1 year')
     AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = a.run_id AND (r.state IN ('loading', 'running')
-        OR a.action IN ('rerun', 'reset', 'correct') AND a.detail ->> 'generation' = r.generation::text));
+        OR a.action IN ('rerun', 'reset', 'correct', 'resume') AND a.detail ->> 'generation' = r.generation::text));
 
 
 COMMENT ON VIEW audit_expendable IS 'What of the audit log may ever go.';

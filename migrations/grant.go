@@ -88,6 +88,8 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 		"GRANT SELECT ON " + within(schema, append([]string{"audit_expendable", itemView}, owned()...)) + to,
 		"GRANT INSERT (" + written + ") ON " + within(schema, []string{"audit_log"}) + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,
+		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_erase"}) +
+			"(text, text, uuid, bigint, integer)" + to,
 	} {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
 			return err

@@ -49,7 +49,9 @@ SELECT lower(p) || ' ' || name FROM unnest(string_to_array($1, ',')) name,
 WHERE (p = 'SELECT' OR name <> ALL (string_to_array($2, ','))) AND NOT has_table_privilege(name, p)
 UNION ALL SELECT 'insert audit_log' WHERE NOT has_column_privilege('audit_log', 'actor', 'INSERT')
 UNION ALL SELECT 'execute audit_expire'
-WHERE NOT has_function_privilege('audit_expire(timestamptz, integer)', 'EXECUTE')`
+WHERE NOT has_function_privilege('audit_expire(timestamptz, integer)', 'EXECUTE')
+UNION ALL SELECT 'execute audit_erase'
+WHERE NOT has_function_privilege('audit_erase(text, text, uuid, bigint, integer)', 'EXECUTE')`
 
 // NotReadyError says what a database lacks for a node.
 type NotReadyError struct {

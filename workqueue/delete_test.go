@@ -100,6 +100,11 @@ func TestARunThatIsNeededIsNotDeletedByHand(t *testing.T) {
 			b.exec(`UPDATE run_event SET published_at = NULL WHERE run_id = $1`, run)
 			return run
 		}},
+		{"; delete that one first: tranche run delete ", func() workqueue.RunID {
+			run := b.ended(9, time.Hour)
+			b.exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, run, b.ended(9, time.Hour))
+			return run
+		}},
 		{"it is a load that was given up", func() workqueue.RunID {
 			run := b.load(request(), 9)
 			b.exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`, run)

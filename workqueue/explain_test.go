@@ -144,7 +144,8 @@ func TestExplain(t *testing.T) {
 				}
 				return run
 			},
-			want: []told{{state: "waiting", reason: explain.ReasonCancelled, owner: nobody, items: 10}}, says: "--state missing",
+			want: []told{{state: "waiting", reason: explain.ReasonCancelled, owner: nobody, items: 10}},
+			says: "--state cancelled",
 		},
 		"paused": {
 			make: func(b *bench) workqueue.RunID {

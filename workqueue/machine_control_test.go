@@ -63,15 +63,24 @@ func (m *machine) Resume(t *rapid.T) {
 		maxFailed = &all
 	}
 	c := control.Control{Run: m.run, Actor: "test"}
-	_, err := control.New(m.store).Resume(m.Context(), c, maxFailed)
+	out, err := control.New(m.store).Resume(m.Context(), c, maxFailed)
 	limited := maxFailed == nil && m.limited && int64(m.count(isFailed)) > m.failedLimit
-	want := m.over() || m.pausedBy == "" || m.pausedBy == control.HoldCanary || limited
+	canary := m.pausedBy == control.HoldCanary
+	want := m.completed() || m.pausedBy != "" && !canary && limited
+	if !m.cancelled {
+		want = want || m.pausedBy == "" || canary
+	}
 	if m.refused(t, "resume", want, err) {
 		return
 	}
-	m.pausedBy = ""
-	if maxFailed != nil {
-		m.setLimit("100%")
+	if left := len(m.items) - m.count(isDone, isFailed); m.cancelled && out.Items != int64(left) {
+		t.Fatalf("a cancelled run goes on with %d items; want %d", out.Items, left)
+	}
+	if m.revive(); !canary {
+		m.pausedBy = ""
+		if maxFailed != nil {
+			m.setLimit("100%")
+		}
 	}
 }
 

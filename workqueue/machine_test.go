@@ -29,7 +29,7 @@ const maxAttempts = 3 // of the machine's runs
 
 // machine drives a run on the real store and an oracle of it through the same operations: claims, sends, replies of all
 // sorts, lost nodes and streams, deadlines, holds, thresholds, canaries, breakers, new settings, re-runs, elsewhere and
-// here, corrections, and a cancel. Whatever was claimed once may be answered at any time later.
+// here, corrections, a cancel, and what goes on after it. Whatever was claimed once may be answered at any time later.
 type machine struct {
 	*bench
 	oracle
@@ -434,7 +434,7 @@ func (m *machine) Accept(t *rapid.T) {
 
 func (m *machine) Cancel(t *rapid.T) {
 	if rapid.IntRange(0, 15).Draw(t, "seldom") != 0 {
-		return // it ends the story
+		return // hardly anything happens until it goes on
 	}
 	_, err := control.New(m.store).Cancel(m.Context(), control.Control{Run: m.run, Actor: "test"})
 	var state *workqueue.StateError

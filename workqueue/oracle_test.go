@@ -279,6 +279,14 @@ func (o *oracle) amend(items []int) (begun int) {
 	return begun
 }
 
+// revive has a run go on that was cancelled.
+func (o *oracle) revive() {
+	if o.cancelled {
+		o.cancelled = false
+		o.generation++
+	}
+}
+
 // complete notes a completion when there is one to tell.
 func (o *oracle) complete() bool {
 	if o.cancelled || !o.completed() || slices.Contains(o.finished, o.generation) {

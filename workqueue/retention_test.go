@@ -317,6 +317,19 @@ func TestRetentionLimits(t *testing.T) {
 		!slices.Equal(found, runs[1:3]) {
 		t.Errorf("%v, %v; want %v", found, err, runs[1:3])
 	}
+	// The run that carries another one on goes first; what is past the limits with it is due, and no more than that.
+	b.exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, runs[0], runs[1])
+	if found, err := retention.New(b.store).RunsPastLimits(ctx, *before, 10, nil); err != nil ||
+		!slices.Equal(found, runs[1:3]) {
+		t.Errorf("%v, %v; want those that no run carries on: %v", found, err, runs[1:3])
+	}
+	if n := due(retention.Limits{Age: &age}); n != 2 || b.deleteRun(lease, runs[0]) {
+		t.Errorf("%d runs are due; want both of a pair, the later one first", n)
+	}
+	b.exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, runs[1], runs[2])
+	if n := due(retention.Limits{Age: &age}); n != 0 {
+		t.Errorf("%d runs are due; want none that a later one carries on", n)
+	}
 	for _, wrong := range []retention.Limits{{Age: new(time.Duration)}, {Count: new(int64)}, {Bytes: &few}} {
 		if _, err := retention.New(b.store).SetRetention(ctx, retention.RetainRuns, wrong, "ann"); err == nil {
 			t.Errorf("%v was taken", wrong)

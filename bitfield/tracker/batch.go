@@ -96,6 +96,22 @@ func Cancel(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 	return checkState(ctx, tx, "cancel", id, "open or sealed", StateCancelled)
 }
 
+// reopenSQL locks the batch row.
+const reopenSQL = `
+UPDATE tracker_batch SET state = 'sealed', generation = generation + 1, active_at = clock_timestamp(),
+    sealed_at = coalesce(sealed_at, clock_timestamp())
+WHERE id = $1 AND state = 'cancelled' AND open_groups > 0`
+
+// Reopen takes the cancel of a batch back: what is pending in it stays so, in the next generation, and it is sealed,
+// whatever it was. A batch that is not cancelled, or that waits for no one, is a *StateError.
+func Reopen(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
+	tag, err := tx.Exec(ctx, reopenSQL, id)
+	if err != nil || tag.RowsAffected() > 0 {
+		return wrap("reopen", id, err)
+	}
+	return checkState(ctx, tx, "reopen", id, "cancelled, with items that are pending")
+}
+
 // getSQL takes no locks.
 const getSQL = `
 SELECT id, owner, state, generation, groups, open_groups, items, created_at, active_at, sealed_at, completed_at

@@ -55,6 +55,7 @@ type commands struct {
 	Quarantine  endpoints.Quarantine  `cmd:"" help:"Messages that could not be taken."`
 	Token       admin.Tokens          `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
 	Session     admin.Sessions        `cmd:"" help:"Sessions: who is logged in to the dashboard."`
+	Erase       admin.Erase           `cmd:"" help:"Erase what is kept of a person's key."`
 	Retention   admin.Retention       `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
 	Streams     admin.Streams         `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
 	Nodes       admin.Nodes           `cmd:"" help:"Nodes: who leads, and what each holds."`

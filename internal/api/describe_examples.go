@@ -41,6 +41,7 @@ func bodyExamples() map[string]any {
 		"approve-all-runs":     all,
 		"cancel-run":           fields{"reason": "started with last year's file"},
 		"cancel-all-runs":      all,
+		"erase":                fields{"key": "CUST-7", "reason": "article 17", "dry_run": true},
 		"delete-run":           fields{"reason": "a rehearsal", "dry_run": true},
 		"seal-run":             fields{"expect": 1000000},
 		"set-run":              fields{"step": "accounts", "chunk": "auto", "in_flight": 16, "rate": 2000, "timeout": "5m"},

@@ -331,6 +331,7 @@ func rooms(servers []string) map[string]rule {
 		{"health", "control inspect schedule streams"},
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
+		{"erasure", ""},
 		{"measure", ""},
 	} {
 		r := rule{own: slices.Clone(shared), tests: servers}

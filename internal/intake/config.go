@@ -84,6 +84,9 @@ type Config struct {
 	// has the first MaxPlaces places of all that comes, or, with TakeInvalid, is an Item with Invalid set.
 	Schema      *itemschema.Schema
 	TakeInvalid bool
+	// Export is how a flat export of a run is read, CSV or a workbook (XLSX) as well, that is given back; nil: as
+	// anything else, and workbooks are refused.
+	Export *Export
 	// Spool keeps Parquet files while they are read, for they have to be read from their end. Nil: Parquet is refused.
 	Spool *Spool
 }

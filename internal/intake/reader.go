@@ -56,9 +56,39 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	rows, err := openRows(r, cfg.raw())
+	plain, err := decompress(r, cfg)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Export != nil {
+		return openExport(plain, cfg)
+	}
+	rows, err := openRows(plain, cfg.raw())
+	if err != nil {
+		return nil, err
+	}
+	return rows.with(cfg), nil
+}
+
+// openExport opens what may be an export that is given back.
+func openExport(plain *bufio.Reader, cfg Config) (rows *Reader, err error) {
+	start, _ := plain.Peek(len(xlsxMagic)) // it may be shorter
+	back := givenBack(plain)
+	switch {
+	case back:
+		cfg = cfg.asExport()
+		rows, err = openRows(plain, cfg)
+	case string(start) == xlsxMagic && cfg.Spool != nil:
+		back = true
+		rows, cfg, err = keepXLSX(plain, cfg)
+	default:
+		rows, err = openRows(plain, cfg.raw())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if back {
+		rows.restore(cfg.Export)
 	}
 	return rows.with(cfg), nil
 }
@@ -75,11 +105,7 @@ func (r *Reader) with(cfg Config) *Reader {
 	return r
 }
 
-func openRows(r io.Reader, cfg Config) (*Reader, error) {
-	plain, err := decompress(r, cfg)
-	if err != nil {
-		return nil, err
-	}
+func openRows(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	if cfg.Spool != nil && (cfg.Format == Recognise || cfg.Format == Parquet) {
 		if start, _ := plain.Peek(len(parquetMagic)); string(start) == parquetMagic || cfg.Format == Parquet {
 			return keepParquet(plain, cfg)

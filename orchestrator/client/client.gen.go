@@ -1109,7 +1109,7 @@ type Controlled struct {
 	// Left of all runs, those that could not change
 	Left []LeftRun `json:"left"`
 
-	// Items paused: out at services; approved: let go; cancelled: without an outcome
+	// Items paused: out at services; approved: let go; cancelled, or resumed after it: without outcome
 	Items int64 `json:"items"`
 
 	// Slices paused: requests that are out; cancelled: requests called back
@@ -1733,6 +1733,64 @@ type Enrichment struct {
 
 	// Payload a template, with the payload in item and the row in parts.sql
 	Payload json.RawMessage `json:"payload"`
+}
+
+// EraseSettings defines model for EraseSettings.
+type EraseSettings struct {
+	// Key the key of items and of operations of collectors
+	Key string `json:"key"`
+
+	// Run out of this run only: an id, a piece of one, a name, or last
+	Run string `json:"run,omitempty"`
+
+	// DryRun change nothing, and say what would be erased
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Reason why, for the audit log; do not name the key in it
+	Reason string `json:"reason,omitempty"`
+}
+
+// Erased defines model for Erased.
+type Erased struct {
+	// Items of runs: their keys and payloads
+	Items int64 `json:"items"`
+
+	// EarlierPayloads that items had until they were corrected
+	EarlierPayloads int64 `json:"earlier_payloads"`
+
+	// Results results, and messages of errors that were final
+	Results int64 `json:"results"`
+
+	// Errors messages of errors that were tried again, and of chunks
+	Errors int64 `json:"errors"`
+
+	// DeadLetters their bodies; those that waited are dropped
+	DeadLetters int64 `json:"dead_letters"`
+
+	// Quarantine messages in quarantine
+	Quarantine int64 `json:"quarantine"`
+
+	// Operations parked operations of collectors
+	Operations int64 `json:"operations"`
+
+	// Texts events, alerts, answers and the like, in which the key stood
+	Texts int64 `json:"texts"`
+}
+
+// ErasedKey defines model for ErasedKey.
+type ErasedKey struct {
+	// DryRun nothing was changed
+	DryRun bool `json:"dry_run"`
+
+	// Marker stands where the key stood
+	Marker string `json:"marker"`
+
+	// Runs that had the key
+	Runs   []string `json:"runs"`
+	Erased Erased   `json:"erased"`
+
+	// Unreached what is not reached, for people
+	Unreached []string `json:"unreached"`
 }
 
 // ErrorDetail defines model for ErrorDetail.
@@ -6103,6 +6161,21 @@ func (c *Client) SetEndpoint(ctx context.Context, name string, body EndpointSett
 	return out, err
 }
 
+// Erase: Erase what is kept of a key.
+//
+// Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, and a marker
+// takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while something is still
+// done with the key. What was broken off is finished by asking again.
+//
+// It is POST /erase, for role admin.
+func (c *Client) Erase(ctx context.Context, body EraseSettings, options ...CallOption) (ErasedKey, error) {
+	var out ErasedKey
+	ask := request{operation: "erase", method: http.MethodPost, path: path("/erase")}
+	ask.document = body
+	err := c.exchange(ctx, ask, &out, options)
+	return out, err
+}
+
 // Watch: Follow the list of runs, or the system's health.
 //
 // A stream of server-sent events: each topic at once, and again whenever it has changed, at most once a second. Every
@@ -7332,4 +7405,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of ded8beb3e24cbd2f05ca459c259bc248, is 4835401dc18864e3b39f2dac7d7890243bcf2373bec37ae98e7920f91857226e.
+// Of 09479f3d54769bc82034788ce515c012, is 7485c19310c7f9b4ecf3f8a66d55b8ce60a7f59478ef5bd3850e7138c614a475.

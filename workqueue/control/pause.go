@@ -22,10 +22,12 @@ type Control struct {
 
 // Controlled is what came of it.
 type Controlled struct {
-	Runs   []workqueue.RunID // that changed
-	Left   []Refusal         // of all runs, those that could not change; a single run is refused by an error
-	Items  int64             // of Pause: out at services; of Approve: released; of Cancel: without an outcome
-	Slices int64             // of Pause: requests out
+	Runs []workqueue.RunID // that changed
+	Left []Refusal         // of all runs, those that could not change; a single run is refused by an error
+	// Items are, of Pause: out at services; of Approve: released; of Cancel: without an outcome; of Resume, of a run that
+	// was cancelled: likewise.
+	Items  int64
+	Slices int64 // of Pause: requests out
 }
 
 // Refusal is a run that an operation on all runs left as it is.
@@ -177,9 +179,10 @@ func (r *RunHold) paused() string {
 	return text
 }
 
-// Resume ends holds. A run that waits for its canary's approval is not resumed but approved; one of which more items
-// have failed than may is refused, since it would be held again at once. maxFailed, unless nil, is a new threshold, of
-// one run only; see [workqueue.FailedLimit].
+// Resume ends holds, and has a run that was cancelled go on while it is there, in its next generation. A run that waits
+// for its canary's approval is not resumed but approved; one of which more items have failed than may is refused, since
+// it would be held again at once. maxFailed, unless nil, is a new threshold, of one run only; see
+// [workqueue.FailedLimit].
 func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Controlled, err error) {
 	if err := c.validate(); err != nil {
 		return out, fmt.Errorf("resume: %w", err)
@@ -189,6 +192,9 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		out = Controlled{}
+		if revived, err := c.revive(ctx, tx, maxFailed, &out); err != nil || revived {
+			return err
+		}
 		runs, err := LockHolds(ctx, tx, &c, lockRunsHeld)
 		if err != nil {
 			return err

@@ -49,7 +49,7 @@ SELECT r.id, r.state, r.generation, r.items, coalesce(r.done, 0), coalesce(r.fai
     (SELECT count(*) FROM work_part p WHERE p.run_id = r.id),
     coalesce(t.state, ''), coalesce(t.open_groups, 0), r.opened,
     coalesce((SELECT max((a.detail->>'generation')::integer) FROM audit_log a
-        WHERE a.run_id = r.id AND a.action IN ('rerun', 'reset', 'correct')
+        WHERE a.run_id = r.id AND a.action IN ('rerun', 'reset', 'correct', 'resume')
             AND a.detail->>'generation' ~ '^[0-9]{1,9}$'), 0),
     (SELECT count(*) FROM run_event e WHERE e.run_id = r.id AND e.generation = r.generation AND e.kind = 'completed')
 FROM batchrun r LEFT JOIN tracker_batch t ON t.id = r.id

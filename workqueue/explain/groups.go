@@ -134,8 +134,9 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 			{"see why items failed", "tranche run errors " + id},
 			{"when the service is mended, run what failed again, and resume the run then",
 				"tranche run rerun " + id + " --failed"},
+			{"when the items' data is wrong, correct that", "tranche run correct " + id + " --items FILE"},
 			{"go on as it is; it is not asked again", "tranche run resume " + id},
-			{"or give the run up, when the items themselves are wrong", "tranche run cancel " + id},
+			{"or give the run up", "tranche run cancel " + id},
 		}
 	case control.HoldCanary:
 		g.Reason, g.Who = ReasonCanary, "whoever may approve the run"
@@ -159,9 +160,12 @@ func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
 	switch r.state {
 	case "cancelled":
 		g.Reason, g.Owner, g.Who, g.Since = ReasonCancelled, OwnerNobody, "the run was cancelled", r.finishedAt
-		g.Why, g.Next = "the run was cancelled before they were answered", "nothing: what was recorded stays"
-		g.Advice = []Advice{{"get them, to start a new run of them",
-			"tranche run export " + r.id.String() + " --state missing"}}
+		g.Why = "the run was cancelled before they were answered"
+		g.Next = "nothing, unless somebody has the run go on: what was recorded stays"
+		g.Advice = []Advice{
+			{"go on with the run", "tranche run resume " + r.id.String()},
+			{"or do them in a new run", "tranche run start --from " + r.id.String() + " --state cancelled"},
+		}
 	default:
 		g.Reason, g.Owner, g.Who, g.Since = ReasonStray, OwnerOperator, "whoever runs tranche", r.startedAt
 		g.Why = "they are in no plane and in no slice, which must not be"

@@ -239,17 +239,26 @@ func (r *runFacts) advice(e *Explanation) []Advice {
 	case e.Failed == 0:
 		return nil
 	case r.state == "completed" && e.Key != "":
-		return []Advice{{"run it again", fmt.Sprintf("tranche run rerun %s --key %s", r.id, shellQuote(e.Key))}}
+		return []Advice{
+			{"run it again", fmt.Sprintf("tranche run rerun %s --key %s", r.id, shellQuote(e.Key))},
+			correctAdvice(r.id),
+		}
 	case r.state == "completed":
 		return []Advice{
 			{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)},
 			{"run what failed again", fmt.Sprintf("tranche run rerun %s --failed", r.id)},
+			correctAdvice(r.id),
 		}
 	case r.state == "running" && !e.heldForFailures():
 		return []Advice{{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)}}
 	default:
 		return nil
 	}
+}
+
+// correctAdvice is for data that is wrong.
+func correctAdvice(run workqueue.RunID) Advice {
+	return Advice{"or, when its data is wrong, correct that", fmt.Sprintf("tranche run correct %s --items FILE", run)}
 }
 
 // loading explains a run that is not sealed: it has no items yet, and so no groups.

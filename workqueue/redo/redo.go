@@ -105,7 +105,8 @@ func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
 	case err != nil:
 		return false, err
 	case r.state == "cancelled":
-		return open, &workqueue.StateError{Run: r.run, State: r.state, Op: op, Fix: "start a new run"}
+		return open, &workqueue.StateError{Run: r.run, State: r.state, Op: op,
+			Fix: fmt.Sprintf("have it go on first: tranche run resume %s; or start a new run", r.run)}
 	case r.state == "loading":
 		return open, &workqueue.StateError{Run: r.run, State: r.state, Op: op, Fix: "wait until it has loaded"}
 	}

@@ -45,7 +45,8 @@ SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE`
 SELECT state, generation, coalesce(name, ''), plan, items, coalesce(failed, 0), hold IS NOT NULL,
     sealed_at IS NOT NULL OR opened, coalesce(finished_at, 'epoch'),
     coalesce(extract(epoch FROM finished_at + $2::interval - clock_timestamp()), 0)::float8,
-    EXISTS (SELECT FROM run_event e WHERE e.run_id = batchrun.id AND e.published_at IS NULL)
+    EXISTS (SELECT FROM run_event e WHERE e.run_id = batchrun.id AND e.published_at IS NULL),
+    (SELECT o.id FROM batchrun o WHERE o.from_run = batchrun.id ORDER BY o.id DESC LIMIT 1)
 FROM batchrun WHERE id = $1 FOR UPDATE`
 
 	// The counts go by indexes that begin with the run; the size is that of measureRuns.
@@ -107,8 +108,9 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 	out.Steps = int(steps.RowsAffected())
 	var held, whole, silent bool
 	var left float64
+	var later *workqueue.RunID
 	err = tx.QueryRow(ctx, lockRunForGood, req.Run, retentionSettle).Scan(&out.State, &gen, &out.Name, &out.Plan,
-		&out.Items, &out.Failed, &held, &whole, &out.FinishedAt, &left, &silent)
+		&out.Items, &out.Failed, &held, &whole, &out.FinishedAt, &left, &silent, &later)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return out, 0, fmt.Errorf("run %s: %w", req.Run, workqueue.ErrNotFound)
 	}
@@ -131,6 +133,9 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 	case silent:
 		refused.State += ", and an event about it is not published yet"
 		refused.Fix = "try again when NATS has taken it, in seconds; tranche nodes says what keeps it"
+	case later != nil:
+		refused.State = "carried on by run " + later.String() + ", whose report counts both as one"
+		refused.Fix = "delete that one first: tranche run delete " + later.String()
 	default:
 		return out, gen, nil
 	}

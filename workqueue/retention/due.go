@@ -21,6 +21,15 @@ const (
     FROM batchrun r LEFT JOIN retention_size z ON z.run_id = r.id
     WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened)`
 
+	// What carries a run on goes first.
+	carriedOnByDue = ` AND NOT EXISTS (
+        WITH RECURSIVE later (id) AS (
+            SELECT o.id FROM batchrun o WHERE o.from_run = r.id
+            UNION ALL
+            SELECT o.id FROM later JOIN batchrun o ON o.from_run = later.id)
+        SELECT FROM later JOIN batchrun o USING (id)
+        WHERE o.state NOT IN ('completed', 'cancelled') OR o.finished_at >= $1)`
+
 	// Reports read the events of runs under way, and doctor counts completions.
 	oldEvents = `
     SELECT e.ctid, e.id::text AS id, e.at, pg_column_size(e.payload) + 200 AS size FROM run_event e
@@ -86,7 +95,7 @@ FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
 	cutoffSessions   = cutoffHead + oldSessions + cutoffTail
 	cutoffFires      = cutoffHead + oldFires + cutoffTail
 
-	dueRuns       = dueHead + finishedRuns + dueTail
+	dueRuns       = dueHead + finishedRuns + carriedOnByDue + dueTail
 	dueEvents     = dueHead + oldEvents + dueTail
 	dueAudit      = dueHead + oldAudit + dueTail
 	dueQuarantine = dueHead + oldQuarantine + dueTail

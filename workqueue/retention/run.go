@@ -57,11 +57,13 @@ RETURNING bytes`
 	dropSizes = `
 DELETE FROM retention_size z WHERE NOT EXISTS (SELECT FROM batchrun r WHERE r.id = z.run_id)`
 
-	// The oldest. What follows says again what makes a run one that may go.
+	// The oldest, but a run only after those that carry it on, with which it is one to reports. What follows says again
+	// what makes a run one that may go.
 	runsPastLimits = `
 SELECT r.id FROM batchrun r
 WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened) AND r.finished_at < $1
     AND r.finished_at < clock_timestamp() - $3::interval AND r.id <> ALL ($4::uuid[])
+    AND NOT EXISTS (SELECT FROM batchrun o WHERE o.from_run = r.id)
 ORDER BY r.finished_at, r.id LIMIT $2`
 
 	// As everybody does who begins something with a run: its steps first. Whoever holds one of them is at work on it, and
@@ -79,6 +81,7 @@ taken AS (
         AND r.finished_at < coalesce($2::timestamptz, 'infinity')
         AND r.finished_at < clock_timestamp() - $4::interval
         AND NOT EXISTS (SELECT FROM run_event e WHERE e.run_id = r.id AND e.published_at IS NULL)
+        AND NOT EXISTS (SELECT FROM batchrun o WHERE o.from_run = r.id)
     RETURNING r.*),
 marks AS (DELETE FROM health_mark m USING taken t WHERE m.subject = t.id::text)
 INSERT INTO retention_run (run_id, name, plan, items, steps, generation, finished_at, why, deleted_by)

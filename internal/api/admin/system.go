@@ -56,6 +56,7 @@ func New(k *kernel.Kernel, config Config) *Routes { return &Routes{k, config} }
 func (s *Routes) Register(api huma.API) {
 	s.registerAudit(api)
 	s.registerRetention(api)
+	(&erasures{s.Store, s.MayChange}).register(s.Kernel, api)
 	s.registerStreamSettings(api)
 	s.registerSystem(api)
 	s.registerSession(api)

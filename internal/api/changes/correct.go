@@ -11,6 +11,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -178,6 +179,11 @@ func (c *corrections) config(ctx context.Context, run workqueue.RunID, shape *st
 	}
 	config, err := c.s.starts.IntakeConfig(ctx, format, key, look)
 	config.TakeInvalid, config.Sort = false, ""
+	if err != nil {
+		return config, err
+	}
+	said, err := shape.Over(&gather.Items{})
+	config.Export = starts.ExportOf(ctx, c.s.Store, run, config, said)
 	return config, err
 }
 

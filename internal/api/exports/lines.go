@@ -7,12 +7,12 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"io"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
 
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -151,7 +151,7 @@ func (e *csvExport) line(item *inspect.ExportedItem) error {
 	for i, column := range e.table.columns {
 		cell := column.cell(row)
 		if cells[i] = cell.text; !e.raw && !cell.key {
-			cells[i] = Defuse(cell.text)
+			cells[i] = intake.Defuse(cell.text)
 		}
 	}
 	return e.rows.Write(cells)
@@ -171,30 +171,4 @@ func resultText(item *inspect.ExportedItem) string {
 		return string(item.Result)
 	}
 	return base64.StdEncoding.EncodeToString(item.Result)
-}
-
-// plainNumber is what spreadsheets read as a number, and never as a formula.
-var plainNumber = regexp.MustCompile(`^[+-]?[0-9]+([.,][0-9]+)?([eE][+-]?[0-9]+)?$`)
-
-// Defuse puts an apostrophe before what a spreadsheet would run as a formula, or what would cut a cell short; and
-// before what looks as if that had been done. So [Armed] can take it back.
-func Defuse(cell string) string {
-	if isFormula(cell) || strings.HasPrefix(cell, "'") && isFormula(strings.TrimLeft(cell, "'")) {
-		return "'" + cell
-	}
-	return cell
-}
-
-// Armed takes back what Defuse did.
-func Armed(cell string) string {
-	if rest, ok := strings.CutPrefix(cell, "'"); ok && isFormula(strings.TrimLeft(rest, "'")) {
-		return rest
-	}
-	return cell
-}
-
-func isFormula(cell string) bool {
-	first, _ := utf8.DecodeRuneInString(cell)
-	return cell != "" && strings.ContainsRune("=+-@\t\r\n＝＋－＠", first) && !plainNumber.MatchString(cell) ||
-		strings.IndexByte(cell, 0) >= 0
 }

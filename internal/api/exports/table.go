@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -22,7 +23,7 @@ type exportShape struct {
 }
 
 // ours stands before the names of our own columns in a flat table: a payload may have a field of any name.
-const ours = "tranche."
+const ours = intake.ExportPrefix
 
 // maxFields bounds the columns of a flat table.
 const maxFields = 2000
@@ -139,7 +140,7 @@ func flatColumns(payload, result []string) []exportColumn {
 		add(c)
 	}
 	for _, name := range result {
-		add(exportColumn{"result." + name, func(r *exportRow) exportCell { return fieldCell(r.result, name) }})
+		add(exportColumn{intake.ExportResult + name, func(r *exportRow) exportCell { return fieldCell(r.result, name) }})
 	}
 	add(exportColumn{ours + "result", func(r *exportRow) exportCell { // what has no fields
 		if r.result != nil {

@@ -12,14 +12,13 @@ import (
 
 	"github.com/xuri/excelize/v2"
 
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 const (
-	xlsxSheet  = "items"
-	xlsxRows   = 1<<20 - 1 // beside the heading
-	xlsxCell   = 32767     // characters
-	xlsxDigits = 15        // that a number of a spreadsheet keeps
+	xlsxSheet = "items"
+	xlsxRows  = 1<<20 - 1 // beside the heading
 )
 
 // xlsxExport writes a workbook with one sheet. Cells are texts and numbers, never formulas. What is written so far is
@@ -70,11 +69,10 @@ func (e *xlsxExport) line(item *inspect.ExportedItem) error {
 		cell := column.cell(row)
 		switch n, err := strconv.ParseFloat(string(cell.raw), 64); {
 		case !cell.here:
-		case cell.isNumber() && err == nil && len(cell.raw) <= xlsxDigits:
+		case cell.isNumber() && err == nil && len(cell.raw) <= intake.XLSXDigits:
 			cells[i] = n
-		case utf8.RuneCountInString(cell.text) > xlsxCell:
-			cells[i] = fmt.Sprintf("(%d characters, more than a cell holds: export as ndjson, csv or parquet)",
-				utf8.RuneCountInString(cell.text))
+		case utf8.RuneCountInString(cell.text) > intake.XLSXCell:
+			cells[i] = intake.XLSXTooLong(utf8.RuneCountInString(cell.text))
 		default:
 			cells[i] = cell.text
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/erasure"
 	"github.com/tranchehq/tranche/workqueue/groups"
 	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -144,6 +145,7 @@ func Told(err error) (status int, found error) {
 		{as[*identity.AmbiguousTokenError], http.StatusConflict},
 		{as[*identity.RevokedTokenError], http.StatusConflict},
 		{as[*workqueue.StateError], http.StatusConflict},
+		{as[*erasure.UnderWayError], http.StatusConflict},
 		{as[*controlstore.FourEyesError], http.StatusForbidden},
 		{as[*controlstore.NoGateError], http.StatusNotFound},
 		{as[*inspect.GoneError], http.StatusGone},

@@ -3,6 +3,8 @@ package starts
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/report"
 )
@@ -95,10 +98,11 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 	if err != nil {
 		return nil, err
 	}
-	fixes, key, err := c.fixes(*config, items, body)
+	fixes, key, err := c.fixes(ctx, id, set, *config, items, body)
 	if err != nil {
 		return nil, err
 	}
+	set.corrections = digestOf(fixes)
 	return intake.Carry(key, *config, func(item *intake.Item) error {
 		key, payload, err := from.Next(ctx)
 		switch {
@@ -116,6 +120,18 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 	}), nil
 }
 
+// digestOf tells corrections from others, in whatever order and format they came.
+func digestOf(fixes map[string]string) string {
+	if len(fixes) == 0 {
+		return ""
+	}
+	sum := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(fixes)) {
+		_, _ = fmt.Fprintf(sum, "%q%q", key, fixes[key]) // a hash takes everything
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
 func notCarried(id workqueue.RunID, fixes map[string]string) error {
 	keys := slices.Sorted(maps.Keys(fixes))
 	shown := make([]string, min(len(keys), 20))
@@ -130,8 +146,20 @@ func notCarried(id workqueue.RunID, fixes map[string]string) error {
 		"nothing was started, leave them out", id, strings.Join(shown, ", "), more))
 }
 
+// ExportOf is how an export of a run is read that people give back: its columns have the names that payloads have, and
+// of what is done with them only what is said beside it holds, not what the plan says.
+func ExportOf(ctx context.Context, store *database.DB, run workqueue.RunID, config intake.Config, said *gather.Items,
+) *intake.Export {
+	config.Encoding, config.NoHeader = said.Encoding, said.NoHeader
+	config.Columns, config.Rename = said.Columns, said.Rename
+	return &intake.Export{Config: config, Payloads: func(keys []string) (map[string]string, error) {
+		return report.New(store).Payloads(ctx, run, keys)
+	}}
+}
+
 // fixes reads payloads by key, if there are any.
-func (c carrying) fixes(config intake.Config, items, body io.Reader,
+func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSettings, config intake.Config,
+	items, body io.Reader,
 ) (fixes map[string]string, key string, err error) {
 	if items == nil {
 		return nil, "", nil
@@ -141,6 +169,11 @@ func (c carrying) fixes(config intake.Config, items, body io.Reader,
 		return nil, "", nil
 	}
 	config.TakeInvalid, config.Sort, config.Source = false, "", "" // what corrects has to be right
+	said, err := set.Over(gather.Single("any"))
+	if err != nil {
+		return nil, "", BadSetting(err)
+	}
+	config.Export = ExportOf(ctx, c.s.Store, id, config, &said.Items)
 	rows, err := intake.Open(whole, config)
 	if err != nil {
 		return nil, "", err

@@ -88,6 +88,7 @@ func startContent(set *RunSettings) *start.Content {
 	for name, value := range map[string]string{
 		"sql": set.SQL, "sql_source": set.SQLSource, "stream": set.Stream, "stream_subject": set.StreamSubject,
 		"from_run": set.FromRun, "from_states": strings.Join(set.FromStates, ","),
+		"corrections": set.corrections,
 	} {
 		if value != "" {
 			said[name] = value

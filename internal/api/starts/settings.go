@@ -39,6 +39,8 @@ type RunSettings struct {
 	Source         string            `json:"source,omitempty" doc:"where the items come from, for people"`
 	ItemSource
 	gather.Overrides
+
+	corrections string // a digest of what corrects items of an earlier run; empty: nothing does
 }
 
 // StartQuery is RunSettings as the query of a start has them.

@@ -25,7 +25,7 @@ type Commands struct {
 	Accept  runAccept  `cmd:"" help:"Accept failures, with a reason: they stay failed, and the health is quiet about them."`
 	Set     runSet     `cmd:"" help:"Change settings of a run while it runs."`
 	Pause   runPause   `cmd:"" help:"Send nothing more of a run, or of all runs, until it is resumed."`
-	Resume  runResume  `cmd:"" help:"Go on with a paused run, or all of them."`
+	Resume  runResume  `cmd:"" help:"Go on with a paused run, or all of them; or with one that was cancelled."`
 	Approve runApprove `cmd:"" help:"Let the items go that a canary held back."`
 	Cancel  runCancel  `cmd:"" help:"Stop a run, or all runs, for good; what is recorded stays."`
 	Delete  runDelete  `cmd:"" help:"Delete a finished run, with all that there is of it but the audit log."`

@@ -152,6 +152,10 @@ func (r *runResume) Run(ctx context.Context, term *cli.Console) error {
 		if len(done.Runs) == 0 {
 			return "no run was resumed"
 		}
+		if done.Items > 0 {
+			return fmt.Sprintf("%s goes on, though it was cancelled: %s items had no outcome", runsText(done),
+				cli.Count(done.Items))
+		}
 		return runsText(done) + " resumed: " + theirs(done) + " items are sent to services again"
 	})
 }

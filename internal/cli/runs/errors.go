@@ -3,11 +3,13 @@ package runs
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 type runErrors struct {
@@ -52,8 +54,15 @@ func errorText(found client.ErrorGroups, room int) string {
 			cli.Count(found.MoreItems))
 	}
 	run := cli.ShortID(found.Run)
-	fmt.Fprintf(&text, "\nrun a group again with:  tranche run rerun %s --group %s\n", run, found.Groups[0].ID)
-	fmt.Fprintf(&text, "run all of them again:    tranche run rerun %s --failed\n", run)
+	text.WriteString("\n")
+	again := slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool { return g.Code != workqueue.CodeInvalid })
+	if again >= 0 {
+		fmt.Fprintf(&text, "run a group again with:  tranche run rerun %s --group %s\n", run, found.Groups[again].ID)
+		fmt.Fprintf(&text, "run all of them again:    tranche run rerun %s --failed\n", run)
+	}
+	fmt.Fprintf(&text, "correct their data:       tranche run export %s --state failed --flat --with payload "+
+		"--format xlsx -o failed.xlsx\n", run)
+	fmt.Fprintf(&text, "  and give it back:       tranche run correct %s --items failed.xlsx\n", run)
 	fmt.Fprintf(&text, "accept a group:           tranche run accept %s --group %s --reason TEXT\n", run,
 		found.Groups[0].ID)
 	return text.String()

@@ -15,8 +15,8 @@ import (
 	"path"
 	"strconv"
 
-	"github.com/tranchehq/tranche/internal/api/exports"
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
@@ -121,7 +121,7 @@ const (
 func (e *fileExport) indexName() string { return "index." + e.format }
 
 func (e *fileExport) begin(format string, raw bool) (err error) {
-	e.format, e.cell = format, exports.Defuse
+	e.format, e.cell = format, intake.Defuse
 	if raw {
 		e.cell = func(text string) string { return text }
 	}

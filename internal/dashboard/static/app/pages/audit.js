@@ -15,7 +15,7 @@ import { onEnter } from "../parts/enter.js";
 
 const spans = [["", "At any time"], ["1", "Last hour"], ["24", "Last day"], ["168", "Last week"], ["720", "Last 30 days"]];
 const actions = [
-  "start", "open", "add", "seal", "rerun", "reset", "correct", "accept", "accept_withdraw", "set", "pause", "resume", "approve", "cancel", "note", "delete",
+  "start", "open", "add", "seal", "rerun", "reset", "correct", "accept", "accept_withdraw", "set", "pause", "resume", "approve", "cancel", "note", "delete", "erase",
   "endpoint_set", "streams_set", "plan_apply", "plan_delete", "schedule_apply", "schedule_pause", "schedule_resume",
   "schedule_run_now", "schedule_delete", "collector_apply", "collector_pause", "collector_resume", "collector_drain",
   "collector_requeue", "collector_drop", "collector_delete", "tracker_open", "tracker_seal", "tracker_delete",
@@ -23,7 +23,7 @@ const actions = [
   "login", "login_failed", "logout", "session_revoke", "session_end",
 ];
 const tones = {
-  cancel: "bad", delete: "bad", dead_letter_drop: "bad", plan_delete: "bad", schedule_delete: "bad", collector_drop: "bad",
+  cancel: "bad", delete: "bad", erase: "bad", dead_letter_drop: "bad", plan_delete: "bad", schedule_delete: "bad", collector_drop: "bad",
   collector_delete: "bad", tracker_delete: "bad", alert_delete: "bad", token_revoke: "bad", session_revoke: "bad", session_end: "warn", login_failed: "warn", pause: "warn", schedule_pause: "warn",
   collector_pause: "warn", alert_pause: "warn", health_aside: "warn", reset: "warn", rerun: "info", start: "ok", resume: "ok", schedule_resume: "ok",
   collector_resume: "ok", alert_resume: "ok", approve: "ok",

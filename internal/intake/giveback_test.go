@@ -1,0 +1,68 @@
+package intake_test
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/intake"
+)
+
+// What a table has made of values is undone, what it does not show stays, and what was changed keeps its kind.
+func TestRowsOfAnExport(t *testing.T) {
+	t.Parallel()
+	const have = `{"id":"1","n":12.50,"s":"007","t":"=x","b":true,"o":{"a":[1]},"z":null,"e":""}`
+	for name, c := range map[string]struct{ in, want, wrong string }{
+		"as it was": {in: "tranche.key,id,n,s,t,b,o,z,e,tranche.state\n1,1,12.50,007,'=x,true,\"{\"\"a\"\":[1]}\",,,failed\n",
+			want: have},
+		"as a spreadsheet writes it": {in: "id;n;b;tranche.key\n1;12.5;TRUE;1\n", want: have},
+		"changed": {in: "tranche.key,n,s,t,b,o,z,e,new,result.r,tranche.x\n1,3,8,'=y,false,[],q,w,v,r,s\n",
+			want: `{"id":"1","n":3,"s":"8","t":"=y","b":false,"o":[],"z":"q","e":"w","new":"v"}`},
+		"a number that is none": {in: "tranche.key,n\n1,\"1,5\"\n", wrong: `line 2, field "n"`},
+		"objects": {in: `{"tranche.key":"1","n":4,"s":"9"}`,
+			want: strings.NewReplacer("12.50", "4", "007", "9").Replace(have)},
+		"a key that nobody has": {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
+		"no export":             {in: "id,n\n1,2\n", want: `{"m":"2"}`},
+		"a field of that name":  {in: "tranche.key,result.r\nr,2\n", want: `{"result.r":"2"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			plan := intake.Config{Columns: []string{"n"}, Rename: map[string]string{"n": "m"}, Key: "id"}
+			if name == "no export" {
+				plan.Key = "m"
+			}
+			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
+				return map[string]string{"1": have, "r": `{"result.r":"1"}`}, nil
+			}}
+			r, err := intake.Open(strings.NewReader(c.in), plan)
+			var item intake.Item
+			if err == nil {
+				err = r.Next(&item)
+			}
+			if c.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wrong) {
+					t.Fatalf("%v; want %s", err, c.wrong)
+				}
+				return
+			}
+			if err != nil || string(item.Payload) != c.want {
+				t.Fatalf("%s, %v; want %s", item.Payload, err, c.want)
+			}
+			if err := r.Next(&item); !errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// What only looks like a workbook is refused, and does no harm.
+func TestWorkbooksThatAreNone(t *testing.T) {
+	t.Parallel()
+	for _, in := range []string{"PK\x03\x04", "PK\x03\x04" + strings.Repeat("x", 1000)} {
+		_, err := intake.Open(strings.NewReader(in), intake.Config{Spool: &intake.Spool{}, Export: &intake.Export{}})
+		if err == nil || !strings.Contains(err.Error(), "save the sheet as CSV") {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+-- +goose Up
+
+-- A key that is very short stands in too many texts for something else.
+-- +goose StatementBegin
+CREATE FUNCTION erased_text(said text, key text, marker text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $f$
+    SELECT CASE WHEN said = key THEN marker
+        WHEN length(key) < 4 OR strpos(said, key) = 0 THEN said
+        ELSE regexp_replace(said, '(?<![[:alnum:]_])' || regexp_replace(key, '([^[:alnum:]_])', '\\\1', 'g')
+            || '(?![[:alnum:]_])', marker, 'g') END
+$f$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION erased_text(text, text, text) IS
+    'A text in which a marker stands for the key of an item, wherever that stands as a word; of one that is shorter than '
+    'four characters only as the whole text.';
+
+-- Functions with the rights of the owner name everything by its schema, so that no search_path leads them elsewhere.
+-- +goose StatementBegin
+DO $migration$
+BEGIN
+    EXECUTE format($outer$
+        CREATE FUNCTION erased_json(doc jsonb, key text, marker text) RETURNS jsonb
+        LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS
+        $body$
+        BEGIN
+            IF strpos(doc::text, btrim(to_json(key)::text, '"')) = 0 THEN
+                RETURN doc;
+            END IF;
+            CASE jsonb_typeof(doc)
+                WHEN 'string' THEN RETURN to_jsonb(%1$I.erased_text(doc #>> '{}', key, marker));
+                WHEN 'array' THEN
+                    RETURN coalesce((SELECT jsonb_agg(%1$I.erased_json(e.value, key, marker) ORDER BY e.n)
+                        FROM jsonb_array_elements(doc) WITH ORDINALITY AS e (value, n)), doc);
+                WHEN 'object' THEN
+                    RETURN coalesce((SELECT jsonb_object_agg(%1$I.erased_text(e.key, erased_json.key, marker),
+                        %1$I.erased_json(e.value, erased_json.key, marker)) FROM jsonb_each(doc) e), doc);
+                ELSE RETURN doc;
+            END CASE;
+        END
+        $body$
+        $outer$, current_schema());
+    EXECUTE format($outer$
+        -- audit_erase looks through rows of the audit log, up to a number of them after one, of one run or of all, and has
+        -- the marker stand for the key in what they say; who did what, and when, stays. It notes that it did, and returns
+        -- the last row that it looked at, null at the end.
+        CREATE FUNCTION audit_erase(secret text, marker text, run uuid, after bigint, most integer) RETURNS bigint
+        LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
+        $body$
+        DECLARE
+            upto bigint;
+            n    bigint;
+        BEGIN
+            IF marker !~ '^erased-[0-9a-f]{16}$' OR secret = '' THEN
+                RAISE insufficient_privilege USING MESSAGE = 'the marker is none, or there is no key';
+            END IF;
+            SELECT max(x.id) INTO upto FROM (
+                SELECT a.id FROM %1$I.audit_log a WHERE a.id > audit_erase.after AND (run IS NULL OR a.run_id = run)
+                ORDER BY a.id LIMIT most) x;
+            IF upto IS NULL THEN
+                RETURN NULL;
+            END IF;
+            PERFORM set_config('tranche.audit_erase', 'on', true);
+            UPDATE %1$I.audit_log a SET detail = %1$I.erased_json(a.detail, secret, marker),
+                before = %1$I.erased_json(a.before, secret, marker), after = %1$I.erased_json(a.after, secret, marker),
+                subject = %1$I.erased_text(a.subject, secret, marker)
+            WHERE a.id > audit_erase.after AND a.id <= upto AND (run IS NULL OR a.run_id = run)
+                AND (%1$I.erased_json(a.detail, secret, marker), %1$I.erased_json(a.before, secret, marker),
+                    %1$I.erased_json(a.after, secret, marker), %1$I.erased_text(a.subject, secret, marker))
+                IS DISTINCT FROM (a.detail, a.before, a.after, a.subject);
+            GET DIAGNOSTICS n = ROW_COUNT;
+            PERFORM set_config('tranche.audit_erase', '', true);
+            IF n > 0 THEN
+                INSERT INTO %1$I.audit_log (actor, action, subject, detail)
+                VALUES ('tranche', 'audit_erase', 'audit', jsonb_build_object('rows', n, 'marker', marker, 'role',
+                    session_user));
+            END IF;
+            RETURN upto;
+        END
+        $body$
+        $outer$, current_schema());
+    REVOKE ALL ON FUNCTION audit_erase(text, text, uuid, bigint, integer) FROM PUBLIC;
+END
+$migration$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION erased_json(jsonb, text, text) IS 'The same in all texts of a document.';
+COMMENT ON FUNCTION audit_erase(text, text, uuid, bigint, integer) IS
+    'Has a marker stand for the key of an item in rows of the audit log after one, a number of them at most, and notes '
+    'that it did. Returns the last row that it looked at; null: there is none.';
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION audit_guard() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+$body$
+BEGIN
+    IF (current_setting('tranche.audit_expire', true) = 'on' AND TG_OP = 'DELETE'
+        OR current_setting('tranche.audit_erase', true) = 'on' AND TG_OP = 'UPDATE') AND current_user =
+        (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) THEN
+        RETURN NULL;
+    END IF;
+    RAISE insufficient_privilege USING MESSAGE = format('%s of the audit log is refused: what it says stays', TG_OP),
+        HINT = 'Old rows go by: tranche retention set audit --age AGE; keys of persons by: tranche erase';
+END
+$body$;
+-- +goose StatementEnd
+
+-- +goose Down
+DROP FUNCTION audit_erase(text, text, uuid, bigint, integer), erased_json(jsonb, text, text),
+    erased_text(text, text, text);
+
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION audit_guard() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
+$body$
+BEGIN
+    IF current_setting('tranche.audit_expire', true) = 'on' AND TG_OP = 'DELETE' AND current_user =
+        (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) THEN
+        RETURN NULL;
+    END IF;
+    RAISE insufficient_privilege USING MESSAGE = format('%s of the audit log is refused: what it says stays', TG_OP),
+        HINT = 'Old rows go by: tranche retention set audit --age AGE';
+END
+$body$;
+-- +goose StatementEnd

@@ -1,0 +1,277 @@
+package workqueue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/erasure"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// secret stands in everything that is kept of a person.
+const (
+	person = "AHV-756.1"
+	secret = "Zgraggen"
+)
+
+func (b *bench) erase(req erasure.Request) erasure.Outcome {
+	b.Helper()
+	req.Key, req.Actor = person, "ann"
+	out, err := erasure.New(b.store).Erase(b.Context(), req)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return out
+}
+
+// personal is a run of which one item of four is the person's: with a payload, an error that was tried again, a failure
+// of its chunk, a result, a correction, dead letters and quarantined messages of it, and words about it.
+func (b *bench) personal() workqueue.RunID {
+	b.Helper()
+	req := request()
+	req.Session = b.session
+	i := 0
+	loaded, err := start.New(b.store).Load(b.Context(), req, func(item *start.LoadItem) error {
+		if i == 4 {
+			return io.EOF
+		}
+		item.Key, item.Payload = fmt.Sprint("C", i), []byte(`{}`)
+		if i == 1 {
+			item.Key, item.Payload = person, []byte(`{"name":"`+secret+`"}`)
+		}
+		i++
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	run := loaded.Run
+	later := faulty(b.one(run), workqueue.SlotError{Code: "LATER", Message: "not now", Retry: true})
+	later.Slots[1].Err = &workqueue.SlotError{Code: "LATER", Message: "not now for " + secret, Retry: true}
+	b.record(later)
+	s := b.one(run)
+	b.exec(`UPDATE work_slice SET error_code = 'BUSY', error_message = $2 WHERE id = $1`, s.ID, "chunk of "+secret)
+	a := whole(s)
+	a.Slots[1].Result = []byte(`{"hello":"` + secret + `"}`)
+	b.record(a)
+	b.correct(run, `{"name":"`+secret+` 2"}`, person)
+	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD", Message: "nobody is called " + secret}))
+	b.wantState(run, "completed", 2)
+	b.exec(`UPDATE run_correction SET reason = $2 WHERE run_id = $1`, run, "the address of "+person+" was wrong")
+	l := letter("l"+run.String(), "e")
+	l.Run, l.Slice, l.Body, l.Stack = &run, &s.ID, []byte(secret), secret
+	b.bury(l)
+	b.exec(`INSERT INTO quarantine (reason, detail, subject, run_id, slice_id, headers, body)
+		VALUES ('r', $3, 's', $1, $2, jsonb_build_object('X', $3::text), convert_to($3, 'UTF8'))`, run, s.ID, secret)
+	b.exec(`INSERT INTO run_event (id, run_id, generation, kind, payload)
+		VALUES (gen_random_uuid(), $1, 2, 'noted', jsonb_build_object('of', ARRAY[$2::text]))`, run, person)
+	if err := control.New(b.store).Note(b.Context(), run, "called because of "+person, "ann"); err != nil {
+		b.Fatal(err)
+	}
+	return run
+}
+
+// aside leaves traces that belong to no item of a run.
+func (b *bench) aside() {
+	b.Helper()
+	packed, err := zstd.NewWriter(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	body := []byte(`{"items":[{"key":"` + person + `","name":"` + secret + `"}]}`)
+	l := letter("alone", "e")
+	l.Body, l.Headers = packed.EncodeAll(body, nil), map[string][]string{"Tranche-Encoding": {"zstd"}}
+	b.bury(l, letter("other", "e"))
+	b.exec(`INSERT INTO quarantine (reason, detail, subject, body) VALUES ('r', 'd', 's', $1), ('r', 'd', 's', 'x')`, body)
+	b.exec(`INSERT INTO health_mark (kind, subject, state, by, reason, severity, count)
+		VALUES ('k', 's', 'aside', 'ann', $1, 'info', 1)`, "waits for "+person+".")
+	b.exec(`INSERT INTO api_request (user_name, key, operation, fingerprint, claim, session_id, status, content_type, body)
+		VALUES ('ann', 'k', 'correct', '', gen_random_uuid(), gen_random_uuid(), 200, 'application/json', $1)`,
+		[]byte(`{"examples":["`+person+`","AHV-756.12"]}`))
+	b.exec(`INSERT INTO alert (name, spec, source, created_by, changed_by, error)
+		VALUES ('a', '{}', '', 'ann', 'ann', 'about ' || $1)`, person)
+	b.exec(`INSERT INTO alert_message (id, alert, what, grp, severity, body)
+		VALUES (gen_random_uuid(), 'a', 'alert', 'g', 'info', jsonb_build_object('said', 'of ' || $1::text, $1::text, 1))`,
+		person)
+	b.exec(`INSERT INTO audit_log (actor, action, subject, detail)
+		VALUES ('ann', 'collector_drop', 'c', jsonb_build_object('keys', ARRAY[$1::text, 'C7']))`, person)
+}
+
+// everything is all that stands in all tables, as text.
+func (b *bench) everything() string {
+	b.Helper()
+	rows, err := b.pool.Query(b.Context(), `SELECT c.oid::regclass::text FROM pg_class c
+		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace ORDER BY 1`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var tables []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			b.Fatal(err)
+		}
+		tables = append(tables, name)
+	}
+	conn, err := b.pool.Acquire(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Release()
+	if _, err := conn.Exec(b.Context(), `SET bytea_output = 'escape'`); err != nil {
+		b.Fatal(err)
+	}
+	var all strings.Builder
+	for _, name := range tables {
+		fmt.Fprintf(&all, "TABLE %s\n", name)
+		if _, err := conn.Conn().PgConn().CopyTo(b.Context(), &all, "COPY "+name+" TO STDOUT"); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return all.String()
+}
+
+// traces are the lines of everything that have something of the person.
+func (b *bench) traces() (left []string) {
+	b.Helper()
+	table := ""
+	for line := range strings.Lines(b.everything()) {
+		if name, ok := strings.CutPrefix(line, "TABLE "); ok {
+			table = name
+		} else if strings.Contains(line, secret) || strings.Contains(strings.ReplaceAll(line, person+"2", ""), person) {
+			left = append(left, table+line)
+		}
+	}
+	return left
+}
+
+// Nothing that is kept has anything of the person, in no table, and the books are right as they were.
+func TestErase(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	b := c.bench
+	run, other := b.personal(), b.personal()
+	b.aside()
+	c.addOps(collector.Op{ID: "o1", Key: person, Payload: []byte(`{"name":"` + secret + `"}`)})
+	var busy *erasure.UnderWayError
+	_, err := erasure.New(b.store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
+	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "collector c has operations") {
+		t.Fatalf("while an operation waits: %v", err)
+	}
+	b.exec(`UPDATE collector_op SET parked_at = clock_timestamp(), error_code = 'X', error_message = $1`, secret)
+	b.exec(`UPDATE collector_key SET fresh = 0, parked = 1, due_at = NULL, oldest_at = NULL, failed_message = $1`, secret)
+	if n := len(b.traces()); n < 25 {
+		t.Fatalf("%d traces: %q", n, b.traces())
+	}
+
+	before := b.everything()
+	would := b.erase(erasure.Request{DryRun: true})
+	if after := b.everything(); after != before {
+		t.Error("a dry run has changed something")
+	}
+	did := b.erase(erasure.Request{Run: run})
+	if len(did.Runs) != 1 || did.Erased.Items != 1 || did.Erased.Results != 2 || did.Erased.Payloads != 1 ||
+		did.Erased.DeadLetters != 1 || did.Erased.Quarantine != 1 || did.Erased.Operations != 0 {
+		t.Errorf("out of one run: %+v", did)
+	}
+	for _, trace := range b.traces() {
+		if strings.Contains(trace, run.String()) {
+			t.Errorf("left of the run: %s", trace)
+		}
+	}
+	did = b.erase(erasure.Request{Reason: "article 17"})
+	if len(would.Runs) != 2 || would.Erased.Items != 2 || would.Erased.Operations != 1 || did.Erased.Operations != 1 ||
+		did.Erased.Items != 1 || would.Erased.Texts-did.Erased.Texts != 2 {
+		t.Errorf("would be erased: %+v; was: %+v", would, did)
+	}
+	if left := b.traces(); len(left) > 0 {
+		t.Errorf("left: %s", strings.Join(left, "\n"))
+	}
+	all := b.everything()
+	for _, kept := range []string{"AHV-756.12", "other", "called because of " + did.Marker, "article 17"} {
+		if !strings.Contains(all, kept) {
+			t.Errorf("%s is gone, too", kept)
+		}
+	}
+	for _, run := range []workqueue.RunID{run, other} {
+		b.wantTally(run, tally{done: 3, failed: 1})
+		if n := b.number(`SELECT count(*) FROM run_item WHERE run_id = $1 AND key LIKE 'erased-%' AND state = 'failed'
+			AND error_code = 'BAD'`, run); n != 1 {
+			t.Errorf("%d items have the marker", n)
+		}
+		if n := b.number(`SELECT payload_bytes FROM work_block WHERE run_id = $1`, run); n != 3*2+len(`{"erased":true}`) {
+			t.Errorf("the block has %d bytes of payloads", n)
+		}
+	}
+	if n := b.number(`SELECT count(*) FROM audit_log WHERE action = 'erase' AND detail ->> 'hash' LIKE
+		substr(detail ->> 'marker', 8) || '%' AND length(detail ->> 'salt') = 32`); n < 4 {
+		t.Errorf("%d rows of the audit log say so", n)
+	}
+	b.check()
+	if did := b.erase(erasure.Request{}); did.Erased != (erasure.Erased{}) || len(did.Runs) > 0 {
+		t.Errorf("the second time: %+v", did)
+	}
+}
+
+// An item that has no outcome yet keeps its run, and all others, from being touched; one that has does not, whatever
+// else the run is at.
+func TestEraseWhileRunsAreUnderWay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	done := b.personal()
+	run := b.loadKeys(chunked(1), person, "C1")
+	before := b.everything()
+	_, err := erasure.New(b.store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
+	if busy, ok := errors.AsType[*erasure.UnderWayError](err); !ok || len(busy.Runs) != 1 || busy.Runs[0] != run {
+		t.Fatalf("while the run is under way: %v", err)
+	}
+	if after := b.everything(); after != before {
+		t.Error("something was erased")
+	}
+	b.record(whole(b.one(run)))
+	if did := b.erase(erasure.Request{}); len(did.Runs) != 2 {
+		t.Errorf("erased %+v; want runs %s and %s", did, done, run)
+	}
+	b.record(whole(b.one(run)))
+	b.wantState(run, "completed", 1)
+	b.check()
+}
+
+// What was broken off between two pieces is finished by doing it again.
+func TestAnErasureThatWasBrokenOff(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, second := b.personal(), b.personal()
+	release := b.holdRows(`SELECT FROM run_step WHERE run_id = $1 FOR UPDATE`, second)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := erasure.New(b.store).Erase(ctx, erasure.Request{Key: person, Actor: "ann"})
+		ended <- err
+	}()
+	b.until("the first run is done with, and the second waits", func() bool { return b.waiters() == 1 })
+	stop()
+	if err := <-ended; err == nil {
+		t.Fatal("it was not broken off")
+	}
+	release()
+	if n := b.number(`SELECT count(*) FROM work_queue WHERE item_key LIKE 'erased-%' AND run_id = $1`, first); n != 1 {
+		t.Fatal("the first run was not done with")
+	}
+	if did := b.erase(erasure.Request{}); len(did.Runs) != 1 || did.Runs[0] != second {
+		t.Errorf("went on with %+v", did)
+	}
+	if left := b.traces(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	b.check()
+}

@@ -1,0 +1,216 @@
+// Package erasure takes what is kept of one item's key out of the database: of a person, who asked for it.
+//
+// A marker takes the place of the key, the same one in all that one call does, and what was kept of the item is gone:
+// payloads, results, messages of errors, letters, messages in quarantine, operations of collectors. Counts, states and
+// codes stay, so that the books are right.
+//
+// It works in pieces, each a transaction with a row in the audit log: one for each run, and some for what belongs to
+// none. What was broken off is finished by doing it again. What is under way is refused before anything is changed.
+//
+// It cannot reach what is not in the tables: messages in streams, backups, the log of PostgreSQL, exports, and what
+// services keep. [Unreached] says it for people.
+package erasure
+
+import (
+	"context"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+// Store is the database for who erases. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db} }
+
+// Request says whose traces are erased.
+type Request struct {
+	Key    string
+	Run    workqueue.RunID // out of this run only; zero: out of all that is kept
+	DryRun bool            // change nothing, and say what would be erased
+	Reason string          // for the audit log, in which the key must not stand
+	Actor  string
+}
+
+// Erased is what was erased, in rows.
+type Erased struct {
+	Items       int64 `json:"items" doc:"of runs: their keys and payloads"`
+	Payloads    int64 `json:"earlier_payloads" doc:"that items had until they were corrected"`
+	Results     int64 `json:"results" doc:"results, and messages of errors that were final"`
+	Errors      int64 `json:"errors" doc:"messages of errors that were tried again, and of chunks"`
+	DeadLetters int64 `json:"dead_letters" doc:"their bodies; those that waited are dropped"`
+	Quarantine  int64 `json:"quarantine" doc:"messages in quarantine"`
+	Operations  int64 `json:"operations" doc:"parked operations of collectors"`
+	Texts       int64 `json:"texts" doc:"events, alerts, answers and the like, in which the key stood"`
+}
+
+func (e *Erased) add(o *Erased) {
+	e.Items, e.Payloads = e.Items+o.Items, e.Payloads+o.Payloads
+	e.Results, e.Errors = e.Results+o.Results, e.Errors+o.Errors
+	e.DeadLetters, e.Quarantine = e.DeadLetters+o.DeadLetters, e.Quarantine+o.Quarantine
+	e.Operations, e.Texts = e.Operations+o.Operations, e.Texts+o.Texts
+}
+
+// Outcome is what an erasure did, or would do.
+type Outcome struct {
+	Marker string            // stands where the key stood
+	Runs   []workqueue.RunID // that had the key
+	Erased Erased
+}
+
+// UnderWayError is returned while something is still done with the key. Nothing was erased.
+type UnderWayError struct {
+	Runs       []workqueue.RunID // in which the item has no outcome yet
+	Collectors []string          // that still have to flush operations of it
+}
+
+func (e *UnderWayError) Error() string {
+	var why []string
+	for _, run := range e.Runs[:min(len(e.Runs), 3)] {
+		why = append(why, fmt.Sprintf("run %s is under way, and the item has no outcome there yet; wait for it, or end the "+
+			"run: tranche run cancel %s", run, run))
+	}
+	for _, name := range e.Collectors[:min(len(e.Collectors), 3)] {
+		why = append(why, fmt.Sprintf("collector %s has operations of it to flush; wait for them, or drop them: tranche "+
+			"collector ops drop %s --key KEY --waiting", name, name))
+	}
+	if more := len(e.Runs) + len(e.Collectors) - len(why); more > 0 {
+		why = append(why, fmt.Sprintf("and %d more", more))
+	}
+	return "nothing was erased, for something is still done with that key: " + strings.Join(why, "; ")
+}
+
+// Unreached is what no erasure reaches, for people.
+func Unreached() []string {
+	return []string{
+		"messages in JetStream's streams, until they were dealt with or are past the limits of their stream",
+		"what services, their own stores and those who were told by webhooks keep",
+		"exports, reports and results that were downloaded, and the files that items came from",
+		"backups, standbys that lag and the write-ahead log of the database; rows as they were, until vacuum has been there",
+		"logs, traces and metrics of nodes, proxies and the database, and what browsers have loaded",
+		"names and idempotency keys that callers gave to runs, adds, trackers and operations",
+	}
+}
+
+const (
+	hashRounds = 600_000 // some tenths of a second, on purpose: keys can be guessed
+	saltBytes  = 16
+)
+
+// mark makes the hash by which it can be shown later that a key was erased, by whoever knows it, and of its beginning
+// the marker.
+func mark(key string) (salt, hash, marker string, err error) {
+	random := make([]byte, saltBytes)
+	if _, err := rand.Read(random); err != nil {
+		return "", "", "", fmt.Errorf("make a salt: %w", err)
+	}
+	sum, err := pbkdf2.Key(sha256.New, key, random, hashRounds, sha256.Size)
+	if err != nil {
+		return "", "", "", fmt.Errorf("hash the key: %w", err)
+	}
+	hash = hex.EncodeToString(sum)
+	return hex.EncodeToString(random), hash, "erased-" + hash[:16], nil
+}
+
+// erasure is one under way.
+type erasure struct {
+	Request
+	db                 *database.DB
+	salt, hash, marker string
+}
+
+const (
+	// One probe of work_queue_key for each run.
+	runsWithKey = `
+SELECT r.id FROM batchrun r
+WHERE ($2::uuid IS NULL OR r.id = $2) AND EXISTS (SELECT FROM work_queue q WHERE q.run_id = r.id AND q.item_key = $1)
+ORDER BY r.id`
+
+	collectorsWithKey = `
+SELECT DISTINCT c.name FROM collector_key k JOIN collector c ON c.id = k.collector
+WHERE k.key = $1 AND (k.fresh + k.retrying > 0 OR k.flush IS NOT NULL) ORDER BY c.name`
+)
+
+// Erase erases what is kept of a key. A dry run does each piece and takes it back.
+func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) {
+	if !pg.ValidText(req.Key) || req.Key == "" {
+		return out, &workqueue.SettingError{Detail: "key: it is empty, or no text that can be stored"}
+	}
+	e := &erasure{Request: req, db: s.db}
+	if e.salt, e.hash, e.marker, err = mark(req.Key); err != nil {
+		return out, err
+	}
+	out.Marker = e.marker
+	if out.Runs, err = e.find(ctx); err != nil {
+		return out, fmt.Errorf("erase: %w", err)
+	}
+	for _, run := range out.Runs {
+		done, err := e.run(ctx, run)
+		if err != nil {
+			return out, fmt.Errorf("erase from run %s: %w", run, err)
+		}
+		out.Erased.add(&done)
+	}
+	done, err := e.beside(ctx)
+	out.Erased.add(&done)
+	if err != nil {
+		return out, fmt.Errorf("erase: %w", err)
+	}
+	return out, nil
+}
+
+// find returns the runs that have the key, and refuses what is under way.
+func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) {
+	var only *workqueue.RunID
+	if e.Run != (workqueue.RunID{}) {
+		only = &e.Run
+	}
+	if runs, err = plane.CollectRunIDs(e.db.Pool.Query(ctx, runsWithKey, e.Key, only)); err != nil {
+		return nil, err
+	}
+	var busy UnderWayError
+	for _, run := range runs {
+		live, err := underWay(ctx, e.db.Pool, run, e.Key)
+		if err != nil {
+			return nil, err
+		}
+		if live {
+			busy.Runs = append(busy.Runs, run)
+		}
+	}
+	if only == nil {
+		rows, err := e.db.Pool.Query(ctx, collectorsWithKey, e.Key)
+		if err == nil {
+			busy.Collectors, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if len(busy.Runs)+len(busy.Collectors) > 0 {
+		return nil, &busy
+	}
+	return runs, nil
+}
+
+// audit notes a piece, with a hash of the key and never the key.
+func (e *erasure) audit(ctx context.Context, tx pgx.Tx, run workqueue.RunID, done *Erased) error {
+	detail := map[string]any{"marker": e.marker, "salt": e.salt, "hash": e.hash, "erased": done,
+		"how": fmt.Sprintf("PBKDF2-HMAC-SHA-256, %d rounds", hashRounds)}
+	if e.Reason != "" {
+		detail["reason"] = pg.Plain(e.Reason)
+	}
+	return ledger.AuditChange(ctx, tx, ledger.Action{Actor: e.Actor, Name: "erase", Run: run, Detail: detail})
+}

@@ -1,0 +1,171 @@
+package erasure
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+const (
+	// By the key the view finds the block of an item, and looks at no other.
+	itemUnderWay = `
+SELECT EXISTS (SELECT FROM batchrun r JOIN run_item i ON i.run_id = r.id
+    WHERE r.id = $1 AND r.state IN ('loading', 'running') AND i.key = $2
+        AND i.state NOT IN ('done', 'failed', 'skipped'))`
+
+	// As everybody does who begins something with a run: its steps first.
+	lockSteps = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE`
+
+	lockItems = `
+SELECT ordinal FROM work_queue WHERE run_id = $1 AND item_key = $2 ORDER BY ordinal FOR UPDATE`
+
+	// Every slice that ever had one of the items, in the order in which they are locked.
+	lockSlices = `
+SELECT w.id FROM work_slice w
+WHERE w.run_id = $1 AND w.block = ANY (SELECT o >> 13 FROM unnest($2::int[]) o)
+    AND EXISTS (SELECT FROM unnest($2::int[]) o WHERE o >> 13 = w.block AND get_bit(w.mask, o & 8191) = 1)
+ORDER BY w.id FOR UPDATE`
+
+	// The blocks change, by which groups of errors are known to be out of date.
+	lockBlocks = `
+SELECT step FROM work_block WHERE run_id = $1 AND block = ANY (SELECT o >> 13 FROM unnest($2::int[]) o)
+ORDER BY step, block FOR UPDATE`
+
+	eraseItems = `
+WITH old AS (SELECT ordinal, octet_length(payload) AS bytes FROM work_queue WHERE run_id = $1 AND ordinal = ANY ($2)),
+items AS (
+    UPDATE work_queue SET item_key = $3, payload = $4 WHERE run_id = $1 AND ordinal = ANY ($2) RETURNING 1),
+sizes AS (
+    UPDATE work_block b SET payload_bytes = greatest(b.payload_bytes - s.bytes, 0)
+    FROM (SELECT ordinal >> 13 AS block, sum(bytes) - count(*) * octet_length($4) AS bytes FROM old GROUP BY 1) s
+    WHERE b.run_id = $1 AND b.block = s.block)
+SELECT count(*) FROM items`
+
+	eraseEarlier = `
+UPDATE work_correction SET payload = $3 WHERE run_id = $1 AND ordinal = ANY ($2) AND payload <> $3`
+
+	eraseParts = `
+UPDATE work_part SET result = CASE WHEN result IS NOT NULL THEN 'null'::bytea END, content_type = NULL, large_id = NULL,
+    error_message = CASE WHEN error_code IS NOT NULL THEN 'erased' END
+WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1)) AND ordinal = ANY ($2)`
+
+	// With their pieces.
+	eraseLarge = `
+DELETE FROM work_large WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1))
+    AND ordinal = ANY ($2)`
+
+	eraseErrors = `
+UPDATE work_error SET error_message = 'erased'
+WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1)) AND ordinal = ANY ($2)`
+
+	// What is said of a chunk may be about any of its items.
+	eraseChunks = `
+UPDATE work_slice SET error_message = 'erased' WHERE id = ANY ($1) AND error_message <> 'erased'`
+
+	eraseLettersOf = `
+UPDATE dead_letter SET ` + emptyLetter + `
+WHERE run_id = $1 AND (slice_id = ANY ($2) OR root_id = ANY ($2)) AND NOT (` + letterIsEmpty + `)`
+
+	eraseQuarantineOf = `
+UPDATE quarantine SET ` + emptyQuarantined + ` WHERE run_id = $1 AND slice_id = ANY ($2) AND octet_length(body) > 0`
+
+	// What people and the run itself said of the run.
+	eraseEventsOf = `
+UPDATE run_event SET payload = erased_json(payload, $2, $3)
+WHERE run_id = $1 AND payload <> erased_json(payload, $2, $3)`
+	eraseHoldOf = `
+UPDATE batchrun SET hold_detail = erased_text(hold_detail, $2, $3)
+WHERE id = $1 AND hold_detail <> erased_text(hold_detail, $2, $3)`
+	eraseCorrectionsOf = `
+UPDATE run_correction SET reason = erased_text(reason, $2, $3)
+WHERE run_id = $1 AND reason <> erased_text(reason, $2, $3)`
+	eraseAcceptancesOf = `
+UPDATE run_acceptance SET reason = erased_text(reason, $2, $3)
+WHERE run_id = $1 AND reason <> erased_text(reason, $2, $3)`
+)
+
+// payload is what an item carries that was erased: who is asked for it again can tell.
+const payload = `{"erased":true}`
+
+type queryer interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func underWay(ctx context.Context, db queryer, run workqueue.RunID, key string) (live bool, err error) {
+	err = db.QueryRow(ctx, itemUnderWay, run, key).Scan(&live)
+	return live, err
+}
+
+// run erases what a run has of the key, in one transaction: it is a handful of rows.
+func (e *erasure) run(ctx context.Context, run workqueue.RunID) (done Erased, err error) {
+	err = e.db.RedoOrTry(ctx, e.DryRun, func(ctx context.Context, tx pgx.Tx) (err error) {
+		done, err = e.runIn(ctx, tx, run)
+		return err
+	})
+	return done, err
+}
+
+func (e *erasure) runIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (done Erased, err error) {
+	if _, err := tx.Exec(ctx, lockSteps, run); err != nil {
+		return done, err
+	}
+	switch live, err := underWay(ctx, tx, run, e.Key); {
+	case err != nil:
+		return done, err
+	case live:
+		return done, &UnderWayError{Runs: []workqueue.RunID{run}}
+	}
+	rows, err := tx.Query(ctx, lockItems, run, e.Key)
+	if err != nil {
+		return done, err
+	}
+	items, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Ordinal])
+	if err != nil || len(items) == 0 {
+		return done, err
+	}
+	if rows, err = tx.Query(ctx, lockSlices, run, items); err != nil {
+		return done, err
+	}
+	slices, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	if err != nil {
+		return done, err
+	}
+	if _, err := tx.Exec(ctx, lockBlocks, run, items); err != nil {
+		return done, err
+	}
+	if err := tx.QueryRow(ctx, eraseItems, run, items, e.marker, payload).Scan(&done.Items); err != nil {
+		return done, err
+	}
+	var large int64 // pieces of results, which count with them
+	count := func(into *int64, statement string, args ...any) {
+		tag, failed := tx.Exec(ctx, statement, args...)
+		*into += tag.RowsAffected()
+		err = errors.Join(err, failed)
+	}
+	for _, of := range []struct {
+		into *int64
+		sql  string
+		args []any
+	}{
+		{&done.Payloads, eraseEarlier, []any{run, items, payload}},
+		{&done.Results, eraseParts, []any{run, items}},
+		{&large, eraseLarge, []any{run, items}},
+		{&done.Errors, eraseErrors, []any{run, items}},
+		{&done.Errors, eraseChunks, []any{slices}},
+		{&done.DeadLetters, eraseLettersOf, []any{run, slices}},
+		{&done.Quarantine, eraseQuarantineOf, []any{run, slices}},
+		{&done.Texts, eraseEventsOf, []any{run, e.Key, e.marker}},
+		{&done.Texts, eraseHoldOf, []any{run, e.Key, e.marker}},
+		{&done.Texts, eraseCorrectionsOf, []any{run, e.Key, e.marker}},
+		{&done.Texts, eraseAcceptancesOf, []any{run, e.Key, e.marker}},
+	} {
+		if count(of.into, of.sql, of.args...); err != nil {
+			return done, err
+		}
+	}
+	return done, e.audit(ctx, tx, run, &done)
+}
