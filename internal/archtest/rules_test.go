@@ -179,8 +179,8 @@ func rules() map[string]rule {
 		"internal/dashboard/browsertest": {
 			own: []string{},
 			tests: append([]string{
-				"internal/access", "internal/alerts", "internal/api", "internal/dashboard", "orchestrator", "endpoints",
-				"endpoints/stream", "workqueue/...",
+				"internal/access", "internal/alerts", "internal/api", "internal/buildinfo", "internal/dashboard",
+				"orchestrator", "endpoints", "endpoints/stream", "workqueue/...",
 			}, servers...),
 		},
 		// What runs are followed with; its source is an interface, of which the store is one.

@@ -34,16 +34,19 @@ WHERE CASE WHEN content_type LIKE 'application/%json%' THEN (headers, convert_fr
 }
 
 const (
-	// The keys are locked before their operations, in the order of their primary key.
+	// The keys are locked before their operations, in the order of their primary key. What is folded by the key stands in
+	// the key of a partition.
 	lockParked = `
-SELECT k.parked FROM collector_key k WHERE k.key = $1 ORDER BY k.collector, k.numbering FOR NO KEY UPDATE`
+SELECT k.parked FROM collector_key k WHERE k.key = $1 OR (k.collector, k.numbering, k.key) IN (
+    SELECT o.collector, o.numbering, o.key FROM collector_op o WHERE o.fold = $1)
+ORDER BY k.collector, k.numbering, k.key FOR NO KEY UPDATE`
 
 	// Up to a number of them, that of the collectors' own statements.
 	eraseParked = `
 WITH gone AS (
     DELETE FROM collector_op WHERE seq = ANY (ARRAY(
         SELECT o.seq FROM collector_key k JOIN collector_op o USING (collector, numbering, key)
-        WHERE k.key = $1 AND k.parked > 0 AND o.parked_at IS NOT NULL ORDER BY o.seq LIMIT 2000))
+        WHERE (k.key = $1 OR o.fold = $1) AND k.parked > 0 AND o.parked_at IS NOT NULL ORDER BY o.seq LIMIT 2000))
     RETURNING collector, numbering, key, op_id),
 seen AS (
     DELETE FROM collector_seen s USING gone g WHERE s.collector = g.collector AND s.op_id = g.op_id),
@@ -53,8 +56,8 @@ less AS (
     WHERE k.collector = g.collector AND k.numbering = g.numbering AND k.key = g.key)
 SELECT count(*) FROM gone`
 
-	dropEmptyKeys = `
-DELETE FROM collector_key WHERE key = $1 AND fresh = 0 AND retrying = 0 AND parked = 0 AND flush IS NULL`
+	// No key is without operations but those that have just lost them.
+	dropEmptyKeys = `DELETE FROM collector_key WHERE fresh = 0 AND retrying = 0 AND parked = 0 AND flush IS NULL`
 
 	eraseFailure = `
 UPDATE collector SET failure_message = erased_text(failure_message, $1, $2)
@@ -110,7 +113,7 @@ func (e *erasure) operations(ctx context.Context) (done Erased, err error) {
 			if err != nil || piece.Operations == 0 {
 				return err
 			}
-			if _, err := tx.Exec(ctx, dropEmptyKeys, e.Key); err != nil {
+			if _, err := tx.Exec(ctx, dropEmptyKeys); err != nil {
 				return err
 			}
 			return e.audit(ctx, tx, workqueue.RunID{}, &piece)

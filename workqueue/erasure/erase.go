@@ -140,7 +140,10 @@ ORDER BY r.id`
 
 	collectorsWithKey = `
 SELECT DISTINCT c.name FROM collector_key k JOIN collector c ON c.id = k.collector
-WHERE k.key = $1 AND (k.fresh + k.retrying > 0 OR k.flush IS NOT NULL) ORDER BY c.name`
+WHERE k.key = $1 AND (k.fresh + k.retrying > 0 OR k.flush IS NOT NULL)
+   OR EXISTS (SELECT FROM collector_op o WHERE (o.collector, o.numbering, o.key) = (k.collector, k.numbering, k.key)
+       AND o.fold = $1 AND o.parked_at IS NULL)
+ORDER BY c.name`
 )
 
 // Erase erases what is kept of a key. A dry run does each piece and takes it back.
