@@ -133,6 +133,26 @@ func (i *Items) checkReading(prefix string) error {
 		return fieldError(prefix+"columns", "%d columns are named, with rename and types; at most %d are allowed", n,
 			maxColumns)
 	}
+	if err := i.checkNames(prefix); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(i.Types)) {
+		if err := checkColumn(prefix+"types", name); err != nil {
+			return err
+		}
+		if !slices.Contains(types(), i.Types[name]) {
+			return fieldError(prefix+"types", "%.40s: want one of %s; this is %.40q", name, strings.Join(types(), ", "),
+				i.Types[name])
+		}
+	}
+	if i.Sort != "" {
+		return checkColumn(prefix+"sort", i.Sort)
+	}
+	return nil
+}
+
+// checkNames looks for two columns that would be called alike.
+func (i *Items) checkNames(prefix string) error {
 	called := map[string]bool{}
 	for _, old := range slices.Sorted(maps.Keys(i.Rename)) {
 		err := cmp.Or(checkColumn(prefix+"rename", old), checkColumn(prefix+"rename", i.Rename[old]))
@@ -149,18 +169,6 @@ func (i *Items) checkReading(prefix string) error {
 			return fieldError(prefix+"columns", "%.40q stands there, and another column is renamed to it; rename it, too, or "+
 				"leave it out", name)
 		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(i.Types)) {
-		if err := checkColumn(prefix+"types", name); err != nil {
-			return err
-		}
-		if !slices.Contains(types(), i.Types[name]) {
-			return fieldError(prefix+"types", "%.40s: want one of %s; this is %.40q", name, strings.Join(types(), ", "),
-				i.Types[name])
-		}
-	}
-	if i.Sort != "" {
-		return checkColumn(prefix+"sort", i.Sort)
 	}
 	return nil
 }

@@ -92,8 +92,8 @@ func (c *mishapConn) Write(p []byte) (int, error) {
 // execute is the message that has a statement done, rather than described.
 var execute = []byte("E\x00\x00\x00\x09\x00")
 
-// cancels recognises the request by which pgx, once it has given up a connection, cancels the statement that runs there:
-// one that came together with the late commit would undo it.
+// cancels recognises the request by which pgx, once it has given up a connection, cancels the statement that runs
+// there: one that came together with the late commit would undo it.
 func cancels(p []byte) bool {
 	return bytes.HasPrefix(p, []byte("\x00\x00\x00\x10\x04\xd2\x16\x2e"))
 }

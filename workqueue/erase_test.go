@@ -170,7 +170,8 @@ func TestErase(t *testing.T) {
 	// One that stands in a partition, and is folded by the person's key.
 	b.exec(`UPDATE collector_op SET fold = key, key = 'P' || key`)
 	b.exec(`UPDATE collector_key SET key = 'P' || key`)
-	if _, err = erasure.New(b.store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err, &busy) {
+	if _, err = erasure.New(b.store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err,
+		&busy) {
 		t.Fatalf("while one waits that is folded by it: %v", err)
 	}
 	c.addOps(collector.Op{ID: "o2", Key: person, Payload: []byte(`{"name":"` + secret + `"}`)})

@@ -42,8 +42,8 @@ func largeAnswer(s workqueue.Slice, p results.Piece, t results.Taken) settle.Ans
 		Large: &settle.Large{ID: t.ID, Bytes: p.Bytes}}}}
 }
 
-// Of the last two pieces that come at the same time, one sees both, however they meet. That a result is complete is said
-// again when a piece comes again, until it is recorded: a node may have died before it was.
+// Of the last two pieces that come at the same time, one sees both, however they meet. That a result is complete is
+// said again when a piece comes again, until it is recorded: a node may have died before it was.
 func TestTheLastPieceIsSeen(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -174,7 +174,8 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 
 func (b *bench) largeRows() (n int) {
 	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), `SELECT (SELECT count(*) FROM work_large) + (SELECT count(*) FROM work_piece)`).Scan(&n); err != nil {
+	if err := b.pool.QueryRow(b.Context(),
+		`SELECT (SELECT count(*) FROM work_large) + (SELECT count(*) FROM work_piece)`).Scan(&n); err != nil {
 		b.Fatal(err)
 	}
 	return n

@@ -75,7 +75,8 @@ func TestARunOverAPythonService(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: run scripts/deps.sh python, which says what to install where it cannot", err)
 	}
-	service := exec.CommandContext(t.Context(), python, "-u", filepath.Join("..", "..", "examples", "python", "service.py"))
+	service := exec.CommandContext(t.Context(), python, "-u", filepath.Join("..", "..", "examples", "python",
+		"service.py"))
 	service.Env = append(os.Environ(), "NATS_URL="+b.nats)
 	var said lockedBuffer
 	service.Stdout, service.Stderr = &said, &said
@@ -101,7 +102,8 @@ func TestARunOverAPythonService(t *testing.T) {
 		}
 		fmt.Fprintf(&rows, "ACC-%d,%s\n", i, balance)
 	}
-	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "python-interest", "--items", "-", "--wait"), cli.ExitFailed,
+	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "python-interest", "--items", "-", "--wait"),
+		cli.ExitFailed,
 		"2,994 of 3,000 items done, 6 failed")
 	b.want(b.tranche("run", "errors", "last"), cli.ExitOK, "overdrawn", "the balance is -5.00", "bad_payload")
 	b.want(b.tranche("quarantine", "list"), cli.ExitOK, "nothing")

@@ -315,7 +315,7 @@ func TestMistakes(t *testing.T) {
 	b.want(b.tranche("run", "show", "0"), 1, "no run has")
 	b.want(b.tranche("run", "item", "last", "nobody"), 1, "no item has this key")
 	b.want(b.tranche("run", "rerun", "last", "--failed"), 1, "nothing to re-run")
-	b.want(b.tranche("run", "rerun", "last"), 2, "--failed, --key K or --code C")
+	b.want(b.tranche("run", "rerun", "last"), 2, "--failed, --key K, --keys FILE, --code C")
 	b.want(b.tranche("run", "rerun", "last", "--failed", "--key", "1"), 2, "--failed")
 	b.want(b.tranche("run", "rerun", "last", "--failed", "--chunk", "0"), 2, "--chunk is 0")
 	b.want(b.tranche("run", "rerun", "last", "--failed", "--in-flight", "0"), 2, "--in-flight is 0")

@@ -19,7 +19,8 @@ func TestReportsByHand(t *testing.T) {
 	const evil = "id,name\n1,ann\n\x1b[31m2,bad\n3,bad\n"
 	start := []string{"run", "start", "--endpoint", "echo", "--items", "-", "--wait", "--name"}
 	b.want(b.pipe(evil, append(start, "first")...), 3, "2 failed")
-	b.want(b.tranche("run", "report", "first"), 0, "items", "NO_SUCH", "nobody is", "ready", "echo@1.0.0", "sha256 of items",
+	b.want(b.tranche("run", "report", "first"), 0, "items", "NO_SUCH", "nobody is", "ready", "echo@1.0.0",
+		"sha256 of items",
 		"completed", "SLOWEST SERVICES", "half took")
 	errs := b.tranche("run", "errors", "first")
 	b.want(errs, 0, `\x1b[31m2`, `\x1b[31mcalled`, "--group", "--failed", "by echo@1.0.0", "step echo")

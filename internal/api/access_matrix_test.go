@@ -29,7 +29,8 @@ func expected(pattern string) access.Role {
 		return access.Admin
 	case method == http.MethodGet:
 		return access.Viewer
-	case strings.HasPrefix(path, "/retention/"), path == "/runs/{run}/delete", path == "/erase", // what nobody can bring back
+	case strings.HasPrefix(path,
+		"/retention/"), path == "/runs/{run}/delete", path == "/erase", // what nobody can bring back
 		path == "/streams/settings": // it is about all runs, and the disks of NATS
 		return access.Admin
 	default:

@@ -212,7 +212,8 @@ func (s *Server) furnish(engine Engine) (err error) {
 		Health: s.health, Whole: s.whole})
 	s.rooms = []room{
 		s.runs, s.starts, exports.New(k, c.SpoolDir), changes.New(k, s.runs, s.starts, engine), endpoints.New(k, engine),
-		plans.New(k), collectors.New(k, engine, c.Producers, c.Connections), byTrackers, s.schedules, alerts.New(k, c.Alerts), s.admin,
+		plans.New(k), collectors.New(k, engine, c.Producers, c.Connections), byTrackers, s.schedules, alerts.New(k,
+			c.Alerts), s.admin,
 	}
 	return nil
 }

@@ -188,7 +188,8 @@ func (d *demo) prove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--out", statementsFile); err != nil {
+	if err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--out",
+		statementsFile); err != nil {
 		return err
 	}
 	file := d.dir.file(statementsFile)

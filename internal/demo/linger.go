@@ -45,7 +45,8 @@ func (d *demo) invite(ctx context.Context) error {
 	d.story.command(psql, `-c "`+mends+`"`)
 	d.story.say("and reset the part once more, there or here; sending it again wants a word again:")
 	d.story.command("export TRANCHE_URL=" + d.server.API)
-	d.story.command(fmt.Sprintf("tranche run reset last --step %s --key %d --wait --on-hold exit", bankdata.Branches, account))
+	d.story.command(fmt.Sprintf("tranche run reset last --step %s --key %d --wait --on-hold exit", bankdata.Branches,
+		account))
 	d.story.command("tranche run approve last --step " + stepSend)
 	return nil
 }

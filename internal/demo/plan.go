@@ -67,7 +67,8 @@ func place(branches string) placed {
 	return placed{
 		Plan: planName, Accounts: bank.AccountsEndpoint, Transactions: bank.TransactionsEndpoint,
 		StepAccounts: yearend.StepAccounts, StepTransactions: yearend.StepTransactions,
-		Mail: bank.MailEndpoint, StepBranches: yearend.StepBranches, StepStatement: stepStatement, StepSend: stepSend, Function: yearend.Function,
+		Mail: bank.MailEndpoint, StepBranches: yearend.StepBranches, StepStatement: stepStatement,
+		StepSend: stepSend, Function: yearend.Function,
 		Branches: branches, Address: strings.TrimPrefix(branches, "http://"), Token: serversDir + "/" + tokenFile,
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/tranchehq/tranche/examples/yearend"
 	"github.com/tranchehq/tranche/internal/demo/bankdata"
@@ -65,7 +66,7 @@ func (d *demo) pdfs() int {
 // correctForms has the department that knows the customers correct what it gave.
 func (d *demo) correctForms(ctx context.Context) error {
 	accounts := d.paper()
-	d.story.chapter(fmt.Sprintf("To the department that knows better: %s wrong forms, and back", grouped(int64(len(accounts)))))
+	d.story.chapter(grouped(int64(len(accounts))) + " wrong forms to the department that knows better, and back")
 	err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--state", "failed", "--code", yearend.CodeUnknownForm,
 		"--with", "payload", "--flat", "--columns", "account,form,tranche.error_message", "--out", failedFile)
 	if err != nil {
@@ -80,7 +81,7 @@ func (d *demo) correctForms(ctx context.Context) error {
 		d.story.say("  %s", line)
 	}
 	d.story.command(fmt.Sprintf("sed s/,%s,/,%s,/ %s > %s", paperForm, yearend.PDFForm, failedFile, correctedFile))
-	corrected := bytes.ReplaceAll(failed, []byte(","+paperForm+","), []byte(","+yearend.PDFForm+","))
+	corrected := bytes.ReplaceAll(failed, []byte(","+paperForm+","), []byte(","+yearend.PDFForm+",")) //nolint:gosec // the demo has just written it
 	if err := os.WriteFile(d.dir.file(correctedFile), corrected, 0o600); err != nil {
 		return fmt.Errorf("write the corrected items: %w", err)
 	}
@@ -115,12 +116,9 @@ func (d *demo) send(ctx context.Context) error {
 
 // copyItems are the items: the first accounts want a PDF, and one of a hundred still wants paper.
 func (d *demo) copyItems() string {
-	paper := ""
-	for i, account := range d.paper() {
-		if i > 0 {
-			paper += ","
-		}
-		paper += strconv.Itoa(int(account))
+	var paper []string
+	for _, account := range d.paper() {
+		paper = append(paper, strconv.Itoa(int(account)))
 	}
-	return fmt.Sprintf(copyItems, paper, paperForm, d.config.PDFs)
+	return fmt.Sprintf(copyItems, strings.Join(paper, ","), paperForm, d.config.PDFs)
 }

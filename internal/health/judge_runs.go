@@ -39,7 +39,8 @@ func (f *facts) failed() (all []Condition) {
 			Detail: fmt.Sprintf("The run completed %s ago, and nobody has run its failed items again, or accepted them.",
 				ago(f.at.Sub(r.FinishedAt))),
 			Remedy: fmt.Sprintf("See why: `tranche run errors %s`; then run them again: `tranche run rerun %s --failed`, "+
-				"correct their data where that is wrong: `tranche run correct %[1]s --items FILE`, or accept them: `tranche run accept %[1]s --failed --reason TEXT`", r.Run, r.Run),
+				"correct their data where that is wrong: `tranche run correct %[1]s --items FILE`, or accept them: "+
+				"`tranche run accept %[1]s --failed --reason TEXT`", r.Run, r.Run),
 		}))
 	}
 	for i := range f.db.Failed[:max(len(f.db.Failed)-1, 0)] {

@@ -1109,7 +1109,7 @@ type Controlled struct {
 	// Left of all runs, those that could not change
 	Left []LeftRun `json:"left"`
 
-	// Items paused: out at services; approved: let go; cancelled, or resumed after it: without outcome
+	// Items paused: out; approved: let go; cancelled, or resumed after: without outcome
 	Items int64 `json:"items"`
 
 	// Slices paused: requests that are out; cancelled: requests called back
@@ -2449,7 +2449,7 @@ type ItemView struct {
 	Payload json.RawMessage `json:"payload"`
 	Steps   []ItemStep      `json:"steps"`
 
-	// EarlierPayloads before it was corrected, newest first
+	// EarlierPayloads before corrections, newest first
 	EarlierPayloads []EarlierPayload `json:"earlier_payloads,omitempty"`
 }
 
@@ -3386,7 +3386,7 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
-	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
+	// ETASeconds to the end at this rate; none before the canary passed, or at a gate
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -3945,7 +3945,7 @@ type RunDocument struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
+	// ETASeconds to the end at this rate; none before the canary passed, or at a gate
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -4260,7 +4260,7 @@ type RunSummary struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate, once the canary passed; none while a step waits for an approval
+	// ETASeconds to the end at this rate; none before the canary passed, or at a gate
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -7405,4 +7405,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 09479f3d54769bc82034788ce515c012, is 7485c19310c7f9b4ecf3f8a66d55b8ce60a7f59478ef5bd3850e7138c614a475.
+// Of aca1be74f5c800dc13de39adaa1b696f, is afe3da6924534c5ba18cba6cc99fd582702f5f185449e0f0bff82feb65acdabf.

@@ -42,7 +42,7 @@ type PartInput struct {
 	Missing     bool // there is none, or it is an error: the step is optional
 	Data        []byte
 	ContentType string // empty means JSON
-	Large       int64  // bytes of one that did not fit a message and is kept apart: Data is a reference to it; 0: none such
+	Large       int64  // bytes of one that did not fit a message and is kept apart: Data is a reference; 0: none such
 }
 
 const (

@@ -33,8 +33,8 @@ type ExportedItem struct {
 	Payload      []byte // JSON, when it was asked for; valid until yield returns
 }
 
-// LargeResult is a result that did not fit a message. Package results has it; in its place stands a JSON object with its
-// bytes and its SHA-256.
+// LargeResult is a result that did not fit a message. Package results has it; in its place stands a JSON object with
+// its bytes and its SHA-256.
 type LargeResult struct {
 	ID          uuid.UUID
 	ContentType string

@@ -33,7 +33,8 @@ WHERE run_id = $1 AND step = ANY ($2) AND block = $3 ORDER BY step`
 // bytes, which TOAST tells without reading them, only so many are fetched as a page may hold; upto tells whether that
 // was all.
 const exportParts = `
-SELECT ordinal, result, coalesce(content_type, ''), coalesce(error_code, ''), coalesce(error_message, ''), large_id, upto
+SELECT ordinal, result, coalesce(content_type, ''), coalesce(error_code, ''), coalesce(error_message,
+	''), large_id, upto
 FROM (
     SELECT p.*, sum(p.size) OVER (ORDER BY p.ordinal ROWS UNBOUNDED PRECEDING) AS upto
     FROM unnest($3::integer[], $4::integer[]) AS wanted (first, last)

@@ -22,7 +22,7 @@ type ItemView struct {
 	Payload json.RawMessage   `json:"payload"`
 	Steps   []ItemStep        `json:"steps"`
 
-	EarlierPayloads []control.EarlierPayload `json:"earlier_payloads,omitempty" doc:"before it was corrected, newest first"`
+	EarlierPayloads []control.EarlierPayload `json:"earlier_payloads,omitempty" doc:"before corrections, newest first"`
 }
 
 // ItemStep is one item in one step.

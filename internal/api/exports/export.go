@@ -92,8 +92,8 @@ func (s *Routes) registerExport(api huma.API) {
 		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
 		"as result_bytes with their " +
 		"content_type; in Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as " +
-		"result_bytes; elsewhere stands a JSON object with its bytes and sha256. Of a run with several steps the results are " +
-		"those of one. A stream that does not end properly is not whole."
+		"result_bytes; elsewhere stands a JSON object with its bytes and sha256. Of a run with several steps the results " +
+		"are those of one. A stream that does not end properly is not whole."
 	huma.Register(api, export, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 		states, err := outcomes(in.State)
 		if err != nil {

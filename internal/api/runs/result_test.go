@@ -8,15 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api/exports"
-	"github.com/tranchehq/tranche/workqueue/dispatch"
-	"github.com/tranchehq/tranche/workqueue/results"
-	"github.com/tranchehq/tranche/workqueue/settle"
-
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/api/exports"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // PROOF: who may do what, 8.

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,9 +35,7 @@ type runExport struct {
 
 // Validate is called by kong.
 func (r *runExport) Validate() error {
-	if r.Format == "" {
-		r.Format = formatOf(r.Out)
-	}
+	r.Format = cmp.Or(r.Format, formatOf(r.Out))
 	switch {
 	case r.Dir == "" && r.Resume:
 		return errors.New("--resume goes with --dir")
