@@ -81,8 +81,8 @@ func (d *demo) correctForms(ctx context.Context) error {
 		d.story.say("  %s", line)
 	}
 	d.story.command(fmt.Sprintf("sed s/,%s,/,%s,/ %s > %s", paperForm, yearend.PDFForm, failedFile, correctedFile))
-	corrected := bytes.ReplaceAll(failed, []byte(","+paperForm+","), []byte(","+yearend.PDFForm+",")) //nolint:gosec // the demo has just written it
-	if err := os.WriteFile(d.dir.file(correctedFile), corrected, 0o600); err != nil {
+	corrected := bytes.ReplaceAll(failed, []byte(","+paperForm+","), []byte(","+yearend.PDFForm+","))
+	if err := os.WriteFile(d.dir.file(correctedFile), corrected, 0o600); err != nil { //nolint:gosec // in the demo's directory
 		return fmt.Errorf("write the corrected items: %w", err)
 	}
 	n := int64(len(accounts))
