@@ -189,7 +189,7 @@ func TestConformanceAsTheNode(t *testing.T) {
 	arguments := []string{"conformance", "--endpoint", "echo", "--only", "list", "--nats", server.URL()}
 	b.want(runProgram(t, nil, "", arguments...), cli.ExitOther, "Authorization")
 	env := []string{"NATS_NKEY=" + filepath.Join(dir, "node.nk")}
-	b.want(runProgram(t, env, "", arguments...), cli.ExitOK, "ok       list", "1 passed, 0 failed")
+	b.want(runProgram(t, env, "", arguments...), cli.ExitOK, "ok       must   list", "1 passed, 0 failed")
 }
 
 // TestConformanceTells runs a few checks that pass, fail and are left out.
@@ -197,10 +197,13 @@ func TestConformanceTells(t *testing.T) {
 	t.Parallel()
 	b := &bench{T: t}
 	program := testenv.NodeService(t, filepath.Join("..", "..", "examples", "node"))
-	arguments := []string{"conformance", "--endpoint", "node-interest", "--only", "list", "--only", "binary", "--"}
+	record := filepath.Join(t.TempDir(), "record")
+	arguments := []string{"conformance", "--endpoint", "node-interest", "--only", "list", "--only", "binary",
+		"--record", record, "--"}
 	service := []string{"node", program}
 	r := runProgram(t, nil, "", append(arguments, service...)...)
-	b.want(r, cli.ExitOK, "ok       list", "left out binary", "1 passed, 0 failed, 1 left out")
+	b.want(r, cli.ExitOK, "ok       must   list", "left out should binary", "1 passed, 0 failed, 1 left out")
+	checkRecord(t, record)
 
 	message := filepath.Join(filepath.Dir(program), "message.js")
 	source, err := os.ReadFile(message)
@@ -213,12 +216,34 @@ func TestConformanceTells(t *testing.T) {
 	}
 	arguments = []string{"conformance", "--endpoint", "node-interest", "--only", "final", "--"}
 	r = runProgram(t, nil, "", append(arguments, service...)...)
-	b.want(r, cli.ExitOther, "FAIL     final", `got:      Tranche-Final "51"`, "docs/protocol.md, Several messages",
+	b.want(r, cli.ExitOther, "FAIL     must   final", "users:    items that were left out", `got:      Tranche-Final "51"`, "docs/protocol.md, Several messages",
 		"1 failed")
 	var report conformance.Report
 	r = runProgram(t, nil, "", append(append([]string{"--json"}, arguments...), service...)...)
 	if err := json.Unmarshal([]byte(r.out), &report); err != nil || r.code != cli.ExitOther ||
 		report.Count(conformance.Failed) != 1 {
 		t.Errorf("got exit code %d (%v) and %s", r.code, err, r.out)
+	}
+}
+
+// checkRecord wants a pull, a request, a reply and an acknowledgement in it, each with the check that it is of.
+func checkRecord(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		var said struct{ Check, Subject string }
+		if err := json.Unmarshal([]byte(line), &said); err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+		for _, start := range []string{"$JS.API.CONSUMER.MSG.NEXT.", "tranche.work.", "tranche.reply.", "$JS.ACK."} {
+			seen[start] = seen[start] || said.Check == "list" && strings.HasPrefix(said.Subject, start)
+		}
+	}
+	if len(seen) != 4 || !seen["tranche.work."] || !seen["tranche.reply."] || !seen["$JS.ACK."] {
+		t.Errorf("of the check list the record has %v:\n%s", seen, text)
 	}
 }

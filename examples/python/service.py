@@ -84,37 +84,42 @@ class NATS:
                     return message  # it may be what was asked for
 
 
-def answer(data):
-    """Makes the body of a reply, and says how many slots it has."""
+def answer(headers, data):
+    """Makes the body of a reply, says how many slots it has, and what is to become of the request then."""
     try:
+        if "content-encoding" in headers:
+            raise ValueError("it is compressed")
         items, slots = json.loads(data)["items"], []
+        if not items or not all(isinstance(item["i"], int) and isinstance(item["k"], str) for item in items):
+            raise ValueError("an item without i and k, or none")
     except (KeyError, TypeError, ValueError) as err:
-        return json.dumps({"slots": [], "error": {"code": "bad_request", "message": repr(err)}}), 0
+        failure = {"code": "bad_request", "message": repr(err)}
+        return json.dumps({"slots": [], "error": failure}), 0, b"+TERM it cannot be read"
     for item in items:
         try:
             slot = json.dumps({"i": item["i"], **interest(item.get("d"))}, allow_nan=False)
         except (KeyError, TypeError, ValueError) as err:
             slot = json.dumps({"i": item["i"], "e": {"code": "bad_payload", "message": repr(err)}})
         slots.append(slot)
-    return '{"slots":[' + ",".join(slots) + "]}", len(slots)
+    return '{"slots":[' + ",".join(slots) + "]}", len(slots), b"+ACK"
 
 
 def respond(nats, headers, data):
     """Answers a request, and says what is to become of it."""
-    if headers.get("tranche-version") != "1" or "content-encoding" in headers:
+    if headers.get("tranche-version") != "1":
         return b'-NAK {"delay":10000000000}'  # for an instance that can read it
     to = headers.get("tranche-reply-to", f"tranche.reply.{ENDPOINT}")
     if "tranche-reply-to" in headers and not ELSEWHERE.fullmatch(to):
         return b"+TERM a reply to nobody"
-    body, slots = answer(data)
+    body, slots, then = answer(headers, data)
     reply = {f"Tranche-{name.title()}": headers[f"tranche-{name}"] for name in REPEATED if f"tranche-{name}" in headers}
     reply |= {"Nats-Msg-Id": uuid.uuid4(), "Tranche-Final": slots, "Tranche-Service": f"{ENDPOINT}@1.0.0 python"}
     if to.startswith("tranche.call."):
         nats.publish(to, body.encode(), headers=reply)  # somebody waits, and nobody stores it
-        return b"+ACK"
-    stored = nats.ask(to, body.encode(), reply)[4]
-    if "seq" in json.loads(stored or "{}"):
-        return b"+ACK"
+        return then
+    stored = json.loads(nats.ask(to, body.encode(), reply)[4] or "{}")
+    if "error" not in stored and stored.get("seq"):
+        return then
     return b'-NAK {"delay":2000000000}'  # the reply is stored nowhere: the request again, in two seconds
 
 

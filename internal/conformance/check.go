@@ -32,14 +32,20 @@ func differs(expected, format string, args ...any) error {
 	return &mismatch{expected, fmt.Sprintf(format, args...)}
 }
 
-// Check describes a check.
-type Check struct{ Name, About, Section string }
+// Check describes a check. Notice is what users notice of a service that fails it.
+type Check struct {
+	Name, About, Section string
+	Level                Level
+	Notice               string
+}
 
 // Checks lists all checks in the order in which they run.
 func Checks() []Check {
 	var list []Check
+	wanted := demands()
 	for _, c := range checks() {
-		list = append(list, Check{c.name, c.about, c.section})
+		d := wanted[c.name]
+		list = append(list, Check{c.name, c.about, c.section, d.level, d.notice})
 	}
 	return list
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -22,6 +23,8 @@ type Config struct {
 	Items []json.RawMessage
 	// Only are the names of the checks to run; empty means all.
 	Only []string
+	// Record, if set, is written what suite and service say to each other, as JSON lines.
+	Record io.Writer
 	// Each, if set, is called with every result as soon as there is one. Its error ends the Run.
 	Each func(Result) error
 

@@ -34,6 +34,7 @@ type node struct {
 	contract bool    // the endpoint obeys orders
 	ackWait  time.Duration
 	journal  *journal
+	recorder *recorder // nil: none
 	stopped  bool // the service has been told to stop
 	late     bool // the service has let a wait run out; the next ones are shorter
 	retains  bool // the service keeps parts of replies back until the end

@@ -1,6 +1,9 @@
 package conformance
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Outcome is what came of a check.
 type Outcome string
@@ -17,10 +20,12 @@ type Result struct {
 	Check   string  `json:"check"`
 	About   string  `json:"about"`
 	Section string  `json:"section"` // of docs/protocol.md
+	Level   Level   `json:"level"`
 	Outcome Outcome `json:"outcome"`
-	// Expected and Got are set on a failure, Reason when the check was left out.
+	// Expected, Got and Notice are set on a failure, Reason when the check was left out.
 	Expected string        `json:"expected,omitempty"`
 	Got      string        `json:"got,omitempty"`
+	Notice   string        `json:"notice,omitempty"` // what users notice
 	Reason   string        `json:"reason,omitempty"`
 	Took     time.Duration `json:"took_ns"`
 }
@@ -32,6 +37,17 @@ type Report struct {
 	Results  []Result `json:"results"`
 	// Output is the end of what the service's command wrote. It is set when a check failed.
 	Output string `json:"output,omitempty"`
+}
+
+// Wanting returns how many checks failed that are of the level, or of one before it.
+func (r *Report) Wanting(level Level) int {
+	n := 0
+	for _, result := range r.Results {
+		if result.Outcome == Failed && slices.Index(levels(), result.Level) <= slices.Index(levels(), level) {
+			n++
+		}
+	}
+	return n
 }
 
 // Count returns how many checks had the outcome.

@@ -46,7 +46,7 @@ func Run(ctx context.Context, config Config) (report *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer disconnect()
+	defer func() { err = errors.Join(err, disconnect()) }()
 	if err := n.prepare(ctx, url); err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func shown(servers string) string {
 }
 
 // connect connects and listens. The returned function ends both.
-func (n *node) connect(ctx context.Context, servers string) (disconnect func(), err error) {
+func (n *node) connect(ctx context.Context, servers string) (disconnect func() error, err error) {
 	dial := endpoints.Connect // as whom, the environment says
 	if n.private {
 		dial = func(opts ...nats.Option) (*nats.Conn, error) { return nats.Connect(servers, opts...) }
@@ -117,12 +117,26 @@ func (n *node) connect(ctx context.Context, servers string) (disconnect func(), 
 		return nil, err
 	}
 	listening, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var recorded <-chan struct{}
+	if n.config.Record != nil {
+		n.recorder = &recorder{out: n.config.Record}
+		if recorded, err = n.recorder.follow(listening, nc, n.config.Endpoint); err != nil {
+			stop()
+			nc.Close()
+			return nil, err
+		}
+	}
 	var listener sync.WaitGroup
 	listener.Go(func() { n.journal.listen(listening, came) })
-	return func() {
+	return func() error {
 		nc.Close()
 		stop()
 		listener.Wait()
+		if n.recorder == nil {
+			return nil
+		}
+		<-recorded
+		return n.recorder.err
 	}, nil
 }
 
@@ -184,7 +198,11 @@ func (n *node) obeys(ctx context.Context) bool {
 
 // run makes one check. Its error means that the suite itself cannot go on.
 func (n *node) run(ctx context.Context, c check) (Result, error) {
-	result := Result{Check: c.name, About: c.about, Section: c.section, Outcome: Passed}
+	wanted := demands()[c.name]
+	result := Result{Check: c.name, About: c.about, Section: c.section, Level: wanted.level, Outcome: Passed}
+	if n.recorder != nil {
+		n.recorder.check.Store(&c.name)
+	}
 	switch {
 	case c.needs&needContract != 0 && !n.contract:
 		result.Outcome, result.Reason = LeftOut, `the endpoint does not know the contract: {"do":"hello"} was not answered `+
@@ -201,6 +219,9 @@ func (n *node) run(ctx context.Context, c check) (Result, error) {
 	result.Took = time.Since(began)
 	if ctx.Err() != nil {
 		return result, context.Cause(ctx)
+	}
+	if err != nil {
+		result.Notice = wanted.notice
 	}
 	var found *mismatch
 	switch {

@@ -82,7 +82,8 @@ func (d *demo) correctForms(ctx context.Context) error {
 	}
 	d.story.command(fmt.Sprintf("sed s/,%s,/,%s,/ %s > %s", paperForm, yearend.PDFForm, failedFile, correctedFile))
 	corrected := bytes.ReplaceAll(failed, []byte(","+paperForm+","), []byte(","+yearend.PDFForm+","))
-	if err := os.WriteFile(d.dir.file(correctedFile), corrected, 0o600); err != nil { //nolint:gosec // in the demo's directory
+	path := d.dir.file(correctedFile)
+	if err := os.WriteFile(path, corrected, 0o600); err != nil { //nolint:gosec // it is in the demo's own directory
 		return fmt.Errorf("write the corrected items: %w", err)
 	}
 	n := int64(len(accounts))

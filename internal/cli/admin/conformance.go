@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +19,8 @@ type Conformance struct {
 	Endpoint string   `help:"The endpoint to check." placeholder:"NAME"`
 	NATS     string   `name:"nats" help:"The service runs already, on this server; NATS_NKEY, NATS_CREDS or NATS_USER say who asks." placeholder:"URL"`
 	Items    string   `help:"JSON lines of payloads that the endpoint understands; {} unless given." placeholder:"FILE"`
+	Level    string   `enum:"must,should,may" default:"should" help:"What must pass: must (others' work depends on it), should (users notice), or may." placeholder:"LEVEL"`
+	Record   string   `help:"Keep what suite and service say to each other, as JSON lines, in this new file." placeholder:"FILE"`
 	Only     []string `help:"Run this check only; may be repeated." placeholder:"CHECK"`
 	List     bool     `help:"List the checks and end."`
 	Command  []string `arg:"" optional:"" passthrough:"" help:"Starts the service, after --. It gets NATS_URL."`
@@ -41,11 +44,19 @@ func (c *Conformance) Run(ctx context.Context, term *cli.Console) error {
 	if !term.JSON {
 		config.Each = func(r conformance.Result) error { return term.Printf("%s", resultText(r)) }
 	}
+	closing := func() error { return nil }
+	if c.Record != "" {
+		file, err := os.OpenFile(filepath.Clean(c.Record), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return fmt.Errorf("--record: %w", err)
+		}
+		config.Record, closing = file, file.Close
+	}
 	report, err := conformance.Run(ctx, config)
-	if err != nil {
+	if err := errors.Join(err, closing()); err != nil {
 		return err
 	}
-	return endConformance(term, report)
+	return endConformance(term, report, conformance.Level(c.Level))
 }
 
 // withoutDashes drops the -- in front of a command.
@@ -61,7 +72,7 @@ func listChecks(term *cli.Console) error {
 		return term.Document(conformance.Checks())
 	}
 	for _, c := range conformance.Checks() {
-		if err := term.Printf("%-17s %s (%s)\n", c.Name, c.About, c.Section); err != nil {
+		if err := term.Printf("%-6s %-17s %s (%s)\n", c.Level, c.Name, c.About, c.Section); err != nil {
 			return err
 		}
 	}
@@ -92,31 +103,34 @@ func readPayloads(file string) ([]json.RawMessage, error) {
 }
 
 func resultText(r conformance.Result) string {
-	text := fmt.Sprintf("%-8s %-17s %s\n", r.Outcome, r.Check, r.About)
+	text := fmt.Sprintf("%-8s %-6s %-17s %s\n", r.Outcome, r.Level, r.Check, r.About)
 	if r.Outcome == conformance.Failed {
-		text += fmt.Sprintf("         expected: %s\n         got:      %s\n         see:      docs/protocol.md, %s\n",
-			cli.Inert(r.Expected), cli.Inert(r.Got), r.Section)
+		text += fmt.Sprintf("         expected: %s\n         got:      %s\n         users:    %s\n"+
+			"         see:      docs/protocol.md, %s\n", cli.Inert(r.Expected), cli.Inert(r.Got), r.Notice, r.Section)
 	}
 	return text
 }
 
 // endConformance prints the summary, or the document, and sets the exit code.
-func endConformance(term *cli.Console, report *conformance.Report) error {
+func endConformance(term *cli.Console, report *conformance.Report, level conformance.Level) error {
 	var err error
 	if term.JSON {
 		err = term.Document(report)
 	} else {
-		err = term.Printf("%s", summaryText(report))
+		err = term.Printf("%s", summaryText(report, level))
 	}
-	if err == nil && report.Count(conformance.Failed) > 0 {
+	if err == nil && report.Wanting(level) > 0 {
 		err = cli.Exit(cli.ExitOther)
 	}
 	return err
 }
 
-func summaryText(report *conformance.Report) string {
+func summaryText(report *conformance.Report, level conformance.Level) string {
 	text := fmt.Sprintf("\n%d passed, %d failed, %d left out\n", report.Count(conformance.Passed),
 		report.Count(conformance.Failed), report.Count(conformance.LeftOut))
+	if failed := report.Count(conformance.Failed); failed > report.Wanting(level) {
+		text += fmt.Sprintf("%d of the failed are not asked for at --level %s\n", failed-report.Wanting(level), level)
+	}
 	text += strings.Join(leftOut(report), "")
 	if report.Output != "" {
 		text += "\nThe service wrote, at the end:\n" + cli.InertText(report.Output) + "\n"
