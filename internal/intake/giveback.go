@@ -96,6 +96,11 @@ func (r *restored) fill() (err error) {
 // lay makes the payload of a row and of what the item has.
 func (r *restored) lay(item *Item, row []byte, base string) ([]byte, error) {
 	cells := fieldsOf(row)
+	if r.csv {
+		for i := range cells {
+			cells[i].name = armedName(cells[i].name)
+		}
+	}
 	r.out = append(r.out[:0], '{')
 	add := func(name, value []byte) {
 		if len(r.out) > 1 {
@@ -150,6 +155,17 @@ func plainName(quoted []byte) string {
 		return string(quoted)
 	}
 	return string(name)
+}
+
+// armedName is the name of a column as it was before it was defused.
+func armedName(quoted []byte) []byte {
+	name := plainName(quoted)
+	armed := Armed(name)
+	if armed == name {
+		return quoted
+	}
+	quoted, _ = appendString(nil, []byte(armed))
+	return quoted
 }
 
 // empty reports whether a cell says nothing of a field that the item does not have.

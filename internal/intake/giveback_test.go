@@ -22,9 +22,10 @@ func TestRowsOfAnExport(t *testing.T) {
 		"a number that is none": {in: "tranche.key,n\n1,\"1,5\"\n", wrong: `line 2, field "n"`},
 		"objects": {in: `{"tranche.key":"1","n":4,"s":"9"}`,
 			want: strings.NewReplacer("12.50", "4", "007", "9").Replace(have)},
-		"a key that nobody has": {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
-		"no export":             {in: "id,n\n1,2\n", want: `{"m":"2"}`},
-		"a field of that name":  {in: "tranche.key,result.r\nr,2\n", want: `{"result.r":"2"}`},
+		"a key that nobody has":        {in: "tranche.key,n\n7,1\n", want: `{"n":"1"}`},
+		"no export":                    {in: "id,n\n1,2\n", want: `{"m":"2"}`},
+		"a field of that name":         {in: "tranche.key,result.r\nr,2\n", want: `{"result.r":"2"}`},
+		"a heading that was a formula": {in: "tranche.key,'=f\nf,2\n", want: `{"=f":2}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -33,7 +34,7 @@ func TestRowsOfAnExport(t *testing.T) {
 				plan.Key = "m"
 			}
 			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
-				return map[string]string{"1": have, "r": `{"result.r":"1"}`}, nil
+				return map[string]string{"1": have, "r": `{"result.r":"1"}`, "f": `{"=f":1}`}, nil
 			}}
 			r, err := intake.Open(strings.NewReader(c.in), plan)
 			var item intake.Item

@@ -136,7 +136,13 @@ func (e *csvExport) begin() error {
 		return nil
 	}
 	e.started = true
-	return e.rows.Write(e.table.names())
+	names := e.table.names()
+	if !e.raw {
+		for i, name := range names {
+			names[i] = intake.Defuse(name)
+		}
+	}
+	return e.rows.Write(names)
 }
 
 func (e *csvExport) line(item *inspect.ExportedItem) error {
