@@ -187,7 +187,7 @@ func (r *restored) cell(cell, have []byte) ([]byte, error) {
 	if r.csv {
 		armed = Armed(text)
 	}
-	if shown := textOf(have); have != nil && slices.Contains([]string{shown, Defuse(shown), tooLong(shown)}, text) {
+	if shown := textOf(have); have != nil && slices.Contains([]string{shown, Defuse(shown), XLSXTooLong(shown)}, text) {
 		return have, nil
 	}
 	if armed != text {

@@ -67,3 +67,16 @@ func TestWorkbooksThatAreNone(t *testing.T) {
 		}
 	}
 }
+
+// A cell of a spreadsheet holds 32,767 units of UTF-16, of which an emoji takes two.
+func TestCellsOfASpreadsheet(t *testing.T) {
+	t.Parallel()
+	for text, long := range map[string]bool{
+		strings.Repeat("ü", 32_767): false, strings.Repeat("ü", 32_768): true,
+		strings.Repeat("😀", 16_383): false, strings.Repeat("😀", 16_384): true,
+	} {
+		if said := intake.XLSXTooLong(text); (said != "") != long {
+			t.Errorf("%.8s…, %d bytes: %q", text, len(text), said)
+		}
+	}
+}

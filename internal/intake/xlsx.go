@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/xuri/excelize/v2"
@@ -13,8 +14,7 @@ import (
 const (
 	// XLSXDigits is how many digits a number of a spreadsheet keeps.
 	XLSXDigits = 15
-	// XLSXCell is how many characters a cell holds.
-	XLSXCell = 32767
+	xlsxCell   = 32767 // characters that a cell holds
 
 	xlsxMagic    = "PK\x03\x04"
 	maxXLSX      = 64 << 20  // bytes of a workbook
@@ -22,17 +22,18 @@ const (
 	maxXLSXPart  = 16 << 20  // of one part in memory; larger ones go to files
 )
 
-// tooLong is what an export puts into a cell that does not hold the text. Empty: it does.
-func tooLong(text string) string {
-	if n := utf8.RuneCountInString(text); n > XLSXCell {
-		return XLSXTooLong(n)
+// XLSXTooLong is what an export puts into a cell that does not hold the text. Empty: it does. Spreadsheets count in
+// units of UTF-16.
+func XLSXTooLong(text string) string {
+	n := 0
+	for _, r := range text {
+		n += utf16.RuneLen(r)
 	}
-	return ""
-}
-
-// XLSXTooLong stands in a cell for a text of so many characters.
-func XLSXTooLong(n int) string {
-	return fmt.Sprintf("(%d characters, more than a cell holds: export as ndjson, csv or parquet)", n)
+	if n <= xlsxCell {
+		return ""
+	}
+	return fmt.Sprintf("(%d characters, more than a cell holds: export as ndjson, csv or parquet)",
+		utf8.RuneCountInString(text))
 }
 
 // xlsxRows reads the first sheet of a workbook that is an export: its first row has the names.

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/xuri/excelize/v2"
 
@@ -71,8 +70,8 @@ func (e *xlsxExport) line(item *inspect.ExportedItem) error {
 		case !cell.here:
 		case cell.isNumber() && err == nil && len(cell.raw) <= intake.XLSXDigits:
 			cells[i] = n
-		case utf8.RuneCountInString(cell.text) > intake.XLSXCell:
-			cells[i] = intake.XLSXTooLong(utf8.RuneCountInString(cell.text))
+		case intake.XLSXTooLong(cell.text) != "":
+			cells[i] = intake.XLSXTooLong(cell.text)
 		default:
 			cells[i] = cell.text
 		}
