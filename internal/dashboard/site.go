@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,6 +67,9 @@ func newSite(from fs.FS, changing bool) (*site, error) {
 	}
 	s := &site{files: map[string]*file{}}
 	for name, content := range contents {
+		if !changing && strings.HasPrefix(name, "app/") && path.Ext(name) == ".js" {
+			content = commentLine.ReplaceAll(content, nil)
+		}
 		s.files[at+name] = newFile(name, content, cache)
 	}
 	text := complete(string(document), at, contents)
@@ -78,6 +82,9 @@ func newSite(from fs.FS, changing bool) (*site, error) {
 	s.document = newFile(documentIn, []byte(text), askAgain)
 	return s, nil
 }
+
+// commentLine is a line of a program that is a comment. Browsers are sent empty ones, so that lines keep their numbers.
+var commentLine = regexp.MustCompile(`(?m)^[ \t]*// .*$`)
 
 func readAll(from fs.FS) (map[string][]byte, error) {
 	contents := map[string][]byte{}
