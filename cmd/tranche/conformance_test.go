@@ -216,7 +216,8 @@ func TestConformanceTells(t *testing.T) {
 	}
 	arguments = []string{"conformance", "--endpoint", "node-interest", "--only", "final", "--"}
 	r = runProgram(t, nil, "", append(arguments, service...)...)
-	b.want(r, cli.ExitOther, "FAIL     must   final", "users:    items that were left out", `got:      Tranche-Final "51"`, "docs/protocol.md, Several messages",
+	b.want(r, cli.ExitOther, "FAIL     must   final", "users:    items that were left out", `got:      Tranche-Final "51"`,
+		"docs/protocol.md, Several messages",
 		"1 failed")
 	var report conformance.Report
 	r = runProgram(t, nil, "", append(append([]string{"--json"}, arguments...), service...)...)

@@ -51,7 +51,7 @@ func checkLate(ctx context.Context, n *node) (err error) {
 	if err != nil {
 		return err
 	}
-	defer disconnect()
+	defer func() { _ = disconnect() }()
 	if err := other.makeReplicated(ctx); err != nil {
 		return err
 	}

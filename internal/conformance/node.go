@@ -35,9 +35,9 @@ type node struct {
 	ackWait  time.Duration
 	journal  *journal
 	recorder *recorder // nil: none
-	stopped  bool // the service has been told to stop
-	late     bool // the service has let a wait run out; the next ones are shorter
-	retains  bool // the service keeps parts of replies back until the end
+	stopped  bool      // the service has been told to stop
+	late     bool      // the service has let a wait run out; the next ones are shorter
+	retains  bool      // the service keeps parts of replies back until the end
 }
 
 // tap subscribes to all that the service of an endpoint sends, on one channel, so that the order is known.

@@ -2,21 +2,25 @@ package health
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // nodes judges who is there and who leads.
 func (f *facts) nodes() (all []Condition) {
-	alive := 0
+	alive, first := 0, f.at // and since when one has been there
 	for i := range f.db.Nodes {
 		n := &f.db.Nodes[i]
 		if n.Alive {
 			alive++
+			if n.StartedAt.Before(first) {
+				first = n.StartedAt
+			}
 		}
 		all = append(all, f.node(n)...)
 	}
-	return append(append(all, f.leader(alive)...), f.quorum()...)
+	return append(append(all, f.leader(alive, first)...), f.quorum()...)
 }
 
 func (f *facts) node(n *health.NodeHealth) (all []Condition) {
@@ -56,7 +60,7 @@ func (f *facts) node(n *health.NodeHealth) (all []Condition) {
 	return all
 }
 
-func (f *facts) leader(alive int) []Condition {
+func (f *facts) leader(alive int, first time.Time) []Condition {
 	c := Condition{
 		Kind: LeaderMissing, Severity: Critical, Subject: "leader", Title: "No node leads", Link: "/nodes",
 		Detail: fmt.Sprintf("%s alive. Without a leader, requests of dead nodes and past deadlines are not issued again.",
@@ -67,6 +71,8 @@ func (f *facts) leader(alive int) []Condition {
 		c.Remedy = "See what the nodes say in their logs: one of them should take the lead within seconds"
 	}
 	switch l := f.db.Leader; {
+	case l == nil && alive > 0 && f.at.Sub(first) <= leaderGrace: // the first node of all is about to
+		return nil
 	case l == nil:
 		return []Condition{unkept(c)}
 	case f.at.Sub(l.ExpiresAt) > leaderGrace:

@@ -1109,7 +1109,7 @@ type Controlled struct {
 	// Left of all runs, those that could not change
 	Left []LeftRun `json:"left"`
 
-	// Items paused: out; approved: let go; cancelled, or resumed after: without outcome
+	// Items paused: out; approved: let go; cancelled, resumed: without outcome
 	Items int64 `json:"items"`
 
 	// Slices paused: requests that are out; cancelled: requests called back
@@ -3386,7 +3386,7 @@ type ReportDocument struct {
 	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
 	Progress float64 `json:"progress"`
 
-	// ETASeconds to the end at this rate; none before the canary passed, or at a gate
+	// ETASeconds to the end; none in a canary, or at a gate
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -3945,7 +3945,7 @@ type RunDocument struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate; none before the canary passed, or at a gate
+	// ETASeconds to the end; none in a canary, or at a gate
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -4260,7 +4260,7 @@ type RunSummary struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end at this rate; none before the canary passed, or at a gate
+	// ETASeconds to the end; none in a canary, or at a gate
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -7405,4 +7405,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of aca1be74f5c800dc13de39adaa1b696f, is afe3da6924534c5ba18cba6cc99fd582702f5f185449e0f0bff82feb65acdabf.
+// Of 4cb20ecdf37252df9d4905284742a24c, is 48cbf60ae76fe00600e05382443c0265e7f7cf6e5efbe5c9320ebca82aa72fe2.

@@ -35,7 +35,7 @@ type Controlled struct {
 	Run    *workqueue.RunID  `json:"run,omitempty" doc:"when one run was meant"`
 	Runs   []workqueue.RunID `json:"runs" doc:"those that changed"`
 	Left   []LeftRun         `json:"left" doc:"of all runs, those that could not change"`
-	Items  int64             `json:"items" doc:"paused: out; approved: let go; cancelled, or resumed after: without outcome"`
+	Items  int64             `json:"items" doc:"paused: out; approved: let go; cancelled, resumed: without outcome"`
 	Slices int64             `json:"slices" doc:"paused: requests that are out; cancelled: requests called back"`
 }
 
