@@ -23,7 +23,7 @@ func release(t *testing.T) string {
 }
 
 // What a release has is whole, and each part of it is used.
-func TestRelease(t *testing.T) {
+func TestReleaseArtefacts(t *testing.T) {
 	dist := release(t)
 	for name, test := range map[string]func(*testing.T, string){
 		"checksums": checkSums, "archive": checkArchive, "sbom": checkSBOM, "package": checkPackage,
