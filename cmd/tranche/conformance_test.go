@@ -22,19 +22,25 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
+// program starts a service in another language. The test's context ends before its clean-up, which wants to see the
+// service end.
+func (b *bench) program(name string, args ...string) (service *exec.Cmd, said *lockedBuffer) {
+	b.Helper()
+	service, said = exec.CommandContext(context.WithoutCancel(b.Context()), name, args...), &lockedBuffer{}
+	service.Env = append(os.Environ(), "NATS_URL="+b.nats)
+	service.Stdout, service.Stderr = said, said
+	if err := service.Start(); err != nil {
+		b.Fatal(err)
+	}
+	return service, said
+}
+
 // TestARunOverANodeService has a service in another language, which was there first, answer a whole run.
 func TestARunOverANodeService(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	// The test's context ends before its clean-up, which wants to see the service end well.
 	program := testenv.NodeService(t, filepath.Join("..", "..", "examples", "node"))
-	service := exec.CommandContext(context.WithoutCancel(t.Context()), "node", program)
-	service.Env = append(os.Environ(), "NATS_URL="+b.nats)
-	var said lockedBuffer
-	service.Stdout, service.Stderr = &said, &said
-	if err := service.Start(); err != nil {
-		t.Fatal(err)
-	}
+	service, said := b.program("node", program)
 	t.Cleanup(func() {
 		_ = service.Process.Signal(syscall.SIGTERM) // it may have ended
 		if err := service.Wait(); err != nil {
@@ -75,15 +81,9 @@ func TestARunOverAPythonService(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: run scripts/deps.sh python, which says what to install where it cannot", err)
 	}
-	service := exec.CommandContext(t.Context(), python, "-u", filepath.Join("..", "..", "examples", "python",
-		"service.py"))
-	service.Env = append(os.Environ(), "NATS_URL="+b.nats)
-	var said lockedBuffer
-	service.Stdout, service.Stderr = &said, &said
-	if err := service.Start(); err != nil {
-		t.Fatal(err)
-	}
+	service, said := b.program(python, "-u", filepath.Join("..", "..", "examples", "python", "service.py"))
 	t.Cleanup(func() {
+		_ = service.Process.Kill() // it has no other end
 		_ = service.Wait()
 		if said.String() != "" {
 			t.Errorf("the service says %s", said.String())

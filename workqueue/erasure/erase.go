@@ -141,8 +141,8 @@ ORDER BY r.id`
 	collectorsWithKey = `
 SELECT DISTINCT c.name FROM collector_key k JOIN collector c ON c.id = k.collector
 WHERE k.key = $1 AND (k.fresh + k.retrying > 0 OR k.flush IS NOT NULL)
-   OR EXISTS (SELECT FROM collector_op o WHERE (o.collector, o.numbering, o.key) = (k.collector, k.numbering, k.key)
-       AND o.fold = $1 AND o.parked_at IS NULL)
+   OR (k.collector, k.numbering, k.key) IN (
+       SELECT o.collector, o.numbering, o.key FROM collector_op o WHERE o.fold = $1 AND o.parked_at IS NULL)
 ORDER BY c.name`
 )
 
