@@ -60,7 +60,7 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 			log: e.log, started: time.Now()}
 		e.prepare(ctx, &j.answers, request.Meta, wire.Trace{})
 		j.answers.limit = 1 << 20
-		if failure, begun := begin(j).run(ctx, newSlots(slots), nil); failure != nil || !begun {
+		if failure, begun := begin(j).run(ctx, newSlots(slots, 0), nil); failure != nil || !begun {
 			b.Fatal(failure)
 		}
 		if msg := j.answers.final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {

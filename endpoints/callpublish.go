@@ -102,8 +102,8 @@ func (c *call) cut(
 func (c *call) message(b *wire.RequestBuilder) *nats.Msg {
 	msg := b.Msg()
 	maps.Copy(msg.Header, c.trace)
+	msg.Subject = c.subject()
 	if c.js == nil {
-		msg.Subject = c.subject()
 		msg.Reply = c.meta.ReplyTo.String() // where the server says that nobody listens
 		return msg
 	}

@@ -34,6 +34,7 @@ type call struct {
 	trace    nats.Header
 	params   []byte
 	ttl      string
+	lane     bool // the endpoint reads what somebody waits for apart from chunks
 	box      *answerBox
 }
 
@@ -70,6 +71,7 @@ func newCall(ctx context.Context, nc *nats.Conn, endpoint string, mode wire.Mode
 	if c.js, err = jetstream.New(nc); err != nil {
 		return nil, fmt.Errorf("call endpoint %s: %w", endpoint, err)
 	}
+	c.lane = mode == wire.ModeSingle && stream.HasLane(ctx, nc, endpoint)
 	return c, nil
 }
 
@@ -153,6 +155,9 @@ func (c *call) watch(answersTo string, cancel context.CancelCauseFunc) (end func
 func (c *call) subject() string {
 	if c.js == nil {
 		return wire.DirectSubject(c.endpoint)
+	}
+	if c.lane {
+		return wire.WorkSubject(wire.LaneOf(c.endpoint))
 	}
 	return wire.WorkSubject(c.endpoint)
 }

@@ -73,7 +73,7 @@ func TestConcurrencyOfItemsChangesWithinAChunk(t *testing.T) {
 	b.ask("each", numbers(30))
 	used := func(n int64) {
 		t.Helper()
-		eventually(t, "so many are at work", func() bool { return svc.endpoints[0].slots.used.Load() == n })
+		eventually(t, "so many are at work", func() bool { return svc.endpoints[0].slots.used[laneChunks].Load() == n })
 	}
 	used(1)
 	check(t, svc.SetConcurrency("each", 4))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -11,13 +12,16 @@ import (
 )
 
 // eachWork calls a HandleEach handler. Workers go through the items, each in a slot that it keeps. One is added
-// whenever there is a free slot, and one leaves whenever there are more than there should be.
+// whenever there is a free slot, and one leaves whenever there are more than there should be, or
+// somebody waits who comes first.
 type eachWork[In, Out any] struct {
 	job       *job
 	chunk     *Chunk[In, Out]
 	handler   func(context.Context, In) (Out, error)
 	next      atomic.Int64
 	slots     *slots
+	lane      lane
+	since     time.Time     // when run took its slot
 	owned     bool          // run has a slot that no worker has taken over
 	exhausted chan struct{} // closed when no further worker is of use
 	once      sync.Once     // closes exhausted
@@ -26,13 +30,14 @@ type eachWork[In, Out any] struct {
 func (w *eachWork[In, Out]) run(
 	ctx context.Context, slots *slots, stopping <-chan struct{},
 ) (failure *wire.SlotError, begun bool) {
-	if !slots.take(stopping) {
+	w.lane = w.job.lane()
+	if !slots.take(w.lane, stopping) {
 		return nil, false
 	}
-	w.slots, w.owned = slots, true
+	w.slots, w.owned, w.since = slots, true, time.Now()
 	defer func() {
 		if w.owned { // a wrapper has not called the handler
-			slots.give()
+			slots.give(w.lane, w.since)
 		}
 	}()
 	end, failure, begun := w.job.isolate(ctx, stopping)
@@ -57,7 +62,7 @@ func (w *eachWork[In, Out]) handle(ctx context.Context) error {
 	for n := 1; ; n++ {
 		workers.Go(func() { w.drain(ctx, contexts, w.slots) })
 		// Each worker handles one item at least, so that as many as there are items are enough, whoever leaves.
-		if n >= len(w.chunk.items) || !w.slots.take(w.exhausted) {
+		if n >= len(w.chunk.items) || !w.slots.take(w.lane, w.exhausted) {
 			break
 		}
 	}
@@ -70,11 +75,11 @@ func (w *eachWork[In, Out]) handle(ctx context.Context) error {
 
 // drain handles items until none is left, ctx ends or the slot is to go, and gives the slot back.
 func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, slots *slots) {
-	yielded := false
+	yielded, since := false, time.Now()
 	defer func() { // also when a handler ends the goroutine
 		if !yielded {
 			w.once.Do(func() { close(w.exhausted) })
-			slots.give()
+			slots.give(w.lane, since)
 		}
 	}()
 	items := w.chunk.items
@@ -86,7 +91,7 @@ func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, s
 		contexts[n] = itemContext{Context: ctx, request: w.job.request, ordinal: items[n].Ordinal, key: items[n].Key,
 			parts: items[n].parts}
 		w.call(&contexts[n], items[n])
-		if yielded = slots.yield(); yielded {
+		if yielded = slots.yield(w.lane, since); yielded {
 			return
 		}
 	}

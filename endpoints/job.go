@@ -41,13 +41,16 @@ type job struct {
 	fault *wire.SlotError
 }
 
-// deal takes one request that is held all the way. It returns when the request has been dealt with.
-func (e *endpointServer) deal(scope scope, id requestID, msg jetstream.Msg) (items int, took time.Duration) {
-	meta, err := msg.Metadata()
-	if err != nil {
-		return 0, 0 // hold would have refused it
+// dealer returns what takes one request, which a puller holds, all the way. It returns when the request has been dealt
+// with.
+func (e *endpointServer) dealer(from *puller) func(scope, requestID, jetstream.Msg) (items int, took time.Duration) {
+	return func(scope scope, id requestID, msg jetstream.Msg) (items int, took time.Duration) {
+		meta, err := msg.Metadata()
+		if err != nil {
+			return 0, 0 // hold would have refused it
+		}
+		return e.accept(scope, queued{from, id, meta.NumDelivered}, msg.Headers(), msg.Data())
 	}
-	return e.accept(scope, queued{e.work, id, meta.NumDelivered}, msg.Headers(), msg.Data())
 }
 
 // accept takes a request, wherever it came from, all the way.

@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -41,10 +42,11 @@ func (w *listWork[In, Out]) handle(ctx context.Context) error {
 func (j *job) inSlot(
 	ctx context.Context, slots *slots, stopping <-chan struct{}, f func() *wire.SlotError,
 ) (failure *wire.SlotError, begun bool) {
-	if !slots.take(stopping) {
+	if !slots.take(j.lane(), stopping) {
 		return nil, false
 	}
-	defer slots.give()
+	since := time.Now()
+	defer func() { slots.give(j.lane(), since) }()
 	end, failure, begun := j.isolate(ctx, stopping)
 	if end == nil {
 		return failure, begun

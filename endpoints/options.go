@@ -22,6 +22,7 @@ type Option func(*options)
 
 type options struct {
 	concurrency int
+	reserve     int // negative: usualReserve
 	timeout     time.Duration
 	flushBytes  int
 	compress    int
@@ -33,6 +34,12 @@ type options struct {
 // instance. While handlers are quick, as many chunks again are fetched ahead, up to 8 MiB. Service.SetConcurrency
 // changes it while the service runs, and so do operators, whose word comes first.
 func Concurrency(n int) Option { return func(o *options) { o.concurrency = n } }
+
+// Reserve keeps n places for those who wait, beside those that Concurrency has for chunks: calls, and flows on behalf
+// of one. They come before chunks everywhere, but without a place of their own a call waits until a chunk, or an item of
+// HandleEach, has ended. Default: 1 where Concurrency is 4 or more, so that up to n more handlers run at once than it
+// says; else 0.
+func Reserve(n int) Option { return func(o *options) { o.reserve = n } }
 
 // Timeout is how long a chunk may take, by default 10 minutes. Then the handler's context ends, and what is not
 // answered by then is reported as to be tried again. The node's deadline for the slice should be longer.
@@ -47,13 +54,15 @@ func FlushBytes(n int) Option { return func(o *options) { o.flushBytes = n } }
 func Compress(n int) Option { return func(o *options) { o.compress = n } }
 
 func newOptions(concurrency int, list []Option) (options, error) {
-	o := options{concurrency: concurrency, timeout: DefaultTimeout, flushBytes: DefaultFlushBytes}
+	o := options{concurrency: concurrency, reserve: -1, timeout: DefaultTimeout, flushBytes: DefaultFlushBytes}
 	for _, set := range list {
 		set(&o)
 	}
 	switch {
 	case o.concurrency < 1 || o.concurrency > wire.MaxConcurrency:
 		return o, fmt.Errorf("Concurrency is %d; it must be 1 to %d", o.concurrency, wire.MaxConcurrency)
+	case o.reserve < -1 || o.reserve > wire.MaxConcurrency:
+		return o, fmt.Errorf("Reserve is %d; it must be 0 to %d", o.reserve, wire.MaxConcurrency)
 	case o.timeout <= 0:
 		return o, fmt.Errorf("Timeout is %s; it must be positive", o.timeout)
 	case o.flushBytes < 1:

@@ -26,7 +26,7 @@ func (p parcel) Headers() nats.Header { return p.header }
 func TestRoomBoundsWhatIsAhead(t *testing.T) {
 	t.Parallel()
 	const slots, size = 16, 1 << 20
-	r := newRoom(newSlots(slots), false)
+	r := newRoom(newSlots(slots, 0), false)
 	held := 0
 	for ; held < 10*slots; held++ {
 		n, bytes := r.want()
@@ -51,7 +51,7 @@ func TestRoomBoundsWhatIsAhead(t *testing.T) {
 
 func TestRoomCountsBytesOnce(t *testing.T) {
 	t.Parallel()
-	r := newRoom(newSlots(1), false)
+	r := newRoom(newSlots(1, 0), false)
 	id := requestID{sequence: 1}
 	if !r.hold(id, delivery{size: 10}) || r.hold(id, delivery{size: 30}) {
 		t.Error("a second delivery is not known for one")

@@ -23,6 +23,7 @@ type endpointServer struct {
 	setting *setting
 	stats   stats
 	work    *puller // of requests
+	calls   *puller // of those for which somebody waits
 	flow    *flow   // nil unless the endpoint has stages
 	direct  atomic.Pointer[direct]
 }
@@ -42,12 +43,13 @@ func (e *endpointServer) run(ctx context.Context, scope scope) error {
 	}
 	group.Go(func() error { return e.runDirect(ctx, scope) })
 	group.Go(func() error { return e.work.run(ctx, scope) })
+	group.Go(func() error { return e.calls.run(ctx, scope) })
 	return group.Wait()
 }
 
 // held returns how many messages are at work or wait their turn.
 func (e *endpointServer) held() int {
-	held := e.work.room.len() + e.heldDirect()
+	held := e.work.room.len() + e.calls.room.len() + e.heldDirect()
 	if e.flow != nil {
 		held += e.flow.replies.room.len()
 	}

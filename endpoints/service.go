@@ -125,14 +125,18 @@ func (s *Service) register(e *endpointServer) error {
 	e.service = s
 	e.options.wrap = slices.Concat(s.config.Wrap, e.options.wrap)
 	e.log = s.config.Log.With(zap.String("endpoint", e.name))
-	e.slots = newSlots(e.options.concurrency)
+	e.slots = newSlots(e.options.concurrency, e.options.reserve)
 	e.setting = &setting{slots: e.slots, option: e.options.concurrency, log: e.log}
 	e.work = s.newPuller(wire.StreamWork, e.name, newRoom(e.slots, e.byItem), e.log)
-	e.work.deal = e.deal
+	e.work.deal = e.dealer(e.work)
 	e.work.settings = e.setting.setOperator
 	e.work.ensure = func(ctx context.Context) error {
 		return stream.EnsureConsumer(ctx, s.outbox.js, e.name, stream.ConsumerSettings{})
 	}
+	e.calls = s.newPuller(wire.StreamWork, wire.LaneOf(e.name), newRoom(e.slots, false),
+		e.log.With(zap.Bool("calls", true)))
+	e.calls.deal = e.dealer(e.calls)
+	e.calls.ensure = func(ctx context.Context) error { return stream.EnsureLane(ctx, s.outbox.js, e.name) }
 	s.endpoints = append(s.endpoints, e)
 	return nil
 }

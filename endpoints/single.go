@@ -33,6 +33,16 @@ func retryDelay(tries int) time.Duration {
 // single reports whether the request is one for which somebody waits and which outlives this try.
 func (j *job) single() bool { return j.request.Mode == wire.ModeSingle && j.origin.persisted() }
 
+// lane says for whom the job is. Somebody waits for a single request, for the stages of a flow that one has begun, and
+// for what is asked over core NATS, unless a node asks it there, for a run.
+func (j *job) lane() lane {
+	asker := j.request.ReplyTo
+	if j.request.Mode == wire.ModeSingle || asker.Call != "" && !j.origin.persisted() && !wire.IsNode(asker.Asker) {
+		return laneCalls
+	}
+	return laneChunks
+}
+
 // verdict says what a try at a single request has come to.
 type verdict struct {
 	failure *wire.SlotError // what speaks for the items without an answer, if any

@@ -4,102 +4,195 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
-// slots bounds what an endpoint does at once. Whoever waits longest gets the next one. The size may change while slots
-// are taken: a larger one is of use at once, a smaller one as those who have a slot give it back.
+// lane says for whom a slot is taken.
+type lane int
+
+const (
+	laneChunks lane = iota // a chunk of a run, or of a flow in one
+	laneCalls              // somebody waits for the answer
+	lanes
+)
+
+const (
+	// callShare is the share of the slots' time that calls may take from chunks that wait, to one part for these.
+	callShare = 3
+	// longestDebt is how much time chunks may be owed before it is their turn, if one of them takes longer than that.
+	longestDebt = time.Second
+)
+
+// slots bounds what an endpoint does at once: as many chunks as it has slots, and some calls more. Of those who wait in
+// a lane the one who waits longest gets the next slot. Calls come before chunks, until they have had callShare times the
+// time of chunks while these waited. The size may change while slots are taken: a larger one is of use at once, a
+// smaller one as those who have a slot give it back.
 //
 // It is safe for concurrent use.
 type slots struct {
+	reserve int // for calls, beyond the size; negative: usualReserve
+
 	mu      sync.Mutex
-	size    atomic.Int64 // written with mu held
-	used    atomic.Int64 // likewise; above size for a while after the size was lowered
-	waiting []chan struct{}
-	resized []func() // called after each change, without mu
+	size    atomic.Int64        // written with mu held
+	used    [lanes]atomic.Int64 // likewise; above size for a while after the size was lowered
+	queued  [lanes]atomic.Int64 // len of waiting, likewise
+	waiting [lanes][]chan struct{}
+	since   [lanes]time.Time // when the first of those in waiting began to wait
+	owed    time.Duration    // to chunks, since calls have waited without a break
+	usual   time.Duration    // that a chunk has a slot, on average
+	resized []func()         // called after each change of the size, without mu
 }
 
-func newSlots(size int) *slots {
-	s := &slots{}
+// usualReserve is how many slots are kept for calls unless Reserve says otherwise.
+func usualReserve(size int) int {
+	if size >= 4 {
+		return 1
+	}
+	return 0
+}
+
+func newSlots(size, reserve int) *slots {
+	s := &slots{reserve: reserve}
 	s.size.Store(int64(size))
 	return s
 }
 
 // take waits for a slot. When there is one it is taken even while stop closes, so callers that find stop closed first
 // are refused.
-func (s *slots) take(stop <-chan struct{}) bool {
+func (s *slots) take(l lane, stop <-chan struct{}) bool {
 	select {
 	case <-stop:
 		return false
 	default:
 	}
-	turn := s.enter()
-	if turn == nil {
-		return true
-	}
+	turn := s.enter(l)
 	select {
 	case <-turn:
 		return true
 	case <-stop:
-		return !s.leave(turn)
+		return !s.leave(l, turn)
 	}
 }
 
-// enter takes a slot, or returns what will be closed once the caller has one.
-func (s *slots) enter() (turn chan struct{}) {
+// enter queues, and returns what is closed once the caller has a slot, which may be at once.
+func (s *slots) enter(l lane) (turn chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.used.Load() < s.size.Load() {
-		s.used.Add(1)
-		return nil
-	}
 	turn = make(chan struct{})
-	s.waiting = append(s.waiting, turn)
+	s.waiting[l] = append(s.waiting[l], turn)
+	s.admit()
 	return turn
 }
 
 // leave ends a wait. It returns false when the caller has a slot by now.
-func (s *slots) leave(turn chan struct{}) bool {
+func (s *slots) leave(l lane, turn chan struct{}) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.Index(s.waiting, turn)
+	i := slices.Index(s.waiting[l], turn)
 	if i < 0 {
 		return false
 	}
-	s.waiting = slices.Delete(s.waiting, i, i+1)
+	s.waiting[l] = slices.Delete(s.waiting[l], i, i+1)
+	s.count()
 	return true
 }
 
-// give gives a slot back.
-func (s *slots) give() {
+// give gives a slot back that was taken at since.
+func (s *slots) give(l lane, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.used.Add(-1)
+	s.release(l, since)
+}
+
+// release is give. Called with mu held.
+func (s *slots) release(l lane, since time.Time) {
+	if l == laneChunks {
+		s.usual += (time.Since(since) - s.usual) / 4
+	}
+	if len(s.waiting[laneCalls]) == 0 {
+		s.owed = 0
+	} else {
+		s.owed = s.owes(l, since)
+	}
+	s.used[l].Add(-1)
 	s.admit()
 }
 
-// yield gives a slot back when there are more taken than there should be, and reports whether it did. Work of many
-// parts calls it between them.
-func (s *slots) yield() bool {
-	if s.used.Load() <= s.size.Load() {
+// owes is what chunks will be owed when the slot is given back that a lane has had since then. Only the time counts in
+// which somebody of the other lane waited for it. Called with mu held.
+func (s *slots) owes(l lane, since time.Time) time.Duration {
+	other := s.since[1-l]
+	switch {
+	case other.IsZero():
+		return s.owed
+	case other.After(since):
+		since = other
+	}
+	if l == laneChunks {
+		return s.owed - time.Since(since)
+	}
+	return s.owed + time.Since(since)/callShare
+}
+
+// yield gives a slot back when there are more taken than there should be, or others come first, and reports whether it
+// did. Work of many parts calls it between them.
+func (s *slots) yield(l lane, since time.Time) bool {
+	if s.queued[1-l].Load() == 0 && s.used[laneChunks].Load() <= s.size.Load() {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.used.Load() <= s.size.Load() { // others were first
-		return false
+	chunksTurn := s.owes(l, since) >= s.bound()
+	excess := len(s.waiting[laneChunks]) > 0 && chunksTurn
+	if l == laneChunks {
+		excess = s.used[l].Load() > s.size.Load() || len(s.waiting[laneCalls]) > 0 && !chunksTurn
 	}
-	s.used.Add(-1)
-	return true
+	if excess {
+		s.release(l, since)
+	}
+	return excess
 }
+
+// bound is what chunks are owed when it is their turn. Called with mu held.
+func (s *slots) bound() time.Duration { return min(max(s.usual, time.Millisecond), longestDebt) }
 
 // admit gives free slots to those who wait. Called with mu held.
 func (s *slots) admit() {
-	n := 0
-	for ; n < len(s.waiting) && s.used.Load() < s.size.Load(); n++ {
-		s.used.Add(1)
-		close(s.waiting[n])
+	for {
+		l, free := s.next()
+		if !free {
+			break
+		}
+		s.used[l].Add(1)
+		close(s.waiting[l][0])
+		s.waiting[l] = slices.Delete(s.waiting[l], 0, 1)
 	}
-	s.waiting = slices.Delete(s.waiting, 0, n)
+	s.count()
+}
+
+// count brings to date what follows from who waits. Called with mu held.
+func (s *slots) count() {
+	for l := range s.waiting {
+		s.queued[l].Store(int64(len(s.waiting[l])))
+		switch {
+		case len(s.waiting[l]) == 0:
+			s.since[l] = time.Time{}
+		case s.since[l].IsZero():
+			s.since[l] = time.Now()
+		}
+	}
+}
+
+// next returns whose turn it is, if anybody's. Called with mu held.
+func (s *slots) next() (l lane, free bool) {
+	chunks, size := s.used[laneChunks].Load(), s.size.Load()
+	free = chunks+s.used[laneCalls].Load() < size+int64(s.kept())
+	chunk := free && chunks < size && len(s.waiting[laneChunks]) > 0
+	call := free && len(s.waiting[laneCalls]) > 0
+	if chunk && (!call || s.owed >= s.bound()) {
+		return laneChunks, true
+	}
+	return laneCalls, call
 }
 
 // resize changes how many slots there are.
@@ -114,8 +207,16 @@ func (s *slots) resize(size int) {
 	}
 }
 
-// len returns how many slots there are.
+// len returns how many slots there are for chunks.
 func (s *slots) len() int { return int(s.size.Load()) }
+
+// kept returns how many there are besides, for calls only.
+func (s *slots) kept() int {
+	if s.reserve >= 0 {
+		return s.reserve
+	}
+	return usualReserve(s.len())
+}
 
 // onResize has f called after each change of the size. f must not wait.
 func (s *slots) onResize(f func()) {

@@ -4,14 +4,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
-// queued returns how many wait for a slot.
-func (s *slots) queued() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.waiting)
-}
+// waiters returns how many wait for a slot.
+func (s *slots) waiters() int { return int(s.queued[laneChunks].Load() + s.queued[laneCalls].Load()) }
 
 // takers has n goroutines wait for a slot, and returns where each says that it has one.
 func takers(t *testing.T, s *slots, n int) <-chan struct{} {
@@ -20,21 +17,21 @@ func takers(t *testing.T, s *slots, n int) <-chan struct{} {
 	var all sync.WaitGroup
 	stop := make(chan struct{})
 	t.Cleanup(func() { close(stop); all.Wait() })
-	before := s.queued()
+	before := s.waiters()
 	for range n {
 		all.Go(func() {
-			if s.take(stop) {
+			if s.take(laneChunks, stop) {
 				got <- struct{}{}
 			}
 		})
 	}
-	eventually(t, "all have a slot or wait", func() bool { return s.queued()-before+len(got) == n })
+	eventually(t, "all have a slot or wait", func() bool { return s.waiters()-before+len(got) == n })
 	return got
 }
 
 func TestSlotsGrowAtOnce(t *testing.T) {
 	t.Parallel()
-	s := newSlots(1)
+	s := newSlots(1, 0)
 	got := takers(t, s, 3)
 	if len(got) != 1 {
 		t.Fatalf("%d of 1 slot are taken", len(got))
@@ -50,40 +47,40 @@ func TestSlotsGrowAtOnce(t *testing.T) {
 
 func TestSlotsShrinkAsWorkEnds(t *testing.T) {
 	t.Parallel()
-	s := newSlots(3)
+	s := newSlots(3, 0)
 	takers(t, s, 3)
 	got := takers(t, s, 1)
 	s.resize(1)
-	s.give()
-	if s.queued() != 1 {
+	s.give(laneChunks, time.Now())
+	if s.waiters() != 1 {
 		t.Fatal("a slot that is no more was taken")
 	}
-	if !s.yield() || s.yield() {
+	if !s.yield(laneChunks, time.Now()) || s.yield(laneChunks, time.Now()) {
 		t.Fatal("one of two had to yield")
 	}
-	s.give()
+	s.give(laneChunks, time.Now())
 	await(t, "slot", got)
-	if n := s.used.Load(); n != 1 {
+	if n := s.used[laneChunks].Load(); n != 1 {
 		t.Errorf("%d slots are taken", n)
 	}
 }
 
 func TestSlotsRefuseThoseWhoStop(t *testing.T) {
 	t.Parallel()
-	s := newSlots(1)
+	s := newSlots(1, 0)
 	stopped := make(chan struct{})
 	close(stopped)
-	if s.take(stopped) {
+	if s.take(laneChunks, stopped) {
 		t.Error("a free slot was taken after the end")
 	}
-	if !s.take(nil) {
+	if !s.take(laneChunks, nil) {
 		t.Fatal("no slot")
 	}
 	stop, refused := make(chan struct{}), make(chan bool)
-	go func() { refused <- !s.take(stop) }()
-	eventually(t, "it waits", func() bool { return s.queued() == 1 })
+	go func() { refused <- !s.take(laneChunks, stop) }()
+	eventually(t, "it waits", func() bool { return s.waiters() == 1 })
 	close(stop)
-	if !await(t, "end of the wait", refused) || s.queued() != 0 {
+	if !await(t, "end of the wait", refused) || s.waiters() != 0 {
 		t.Error("a slot was had that is not there")
 	}
 }
@@ -91,13 +88,13 @@ func TestSlotsRefuseThoseWhoStop(t *testing.T) {
 // TestSlotsAreNeverPassed changes the size all the time and counts what is at work.
 func TestSlotsAreNeverPassed(t *testing.T) {
 	t.Parallel()
-	s := newSlots(4)
+	s := newSlots(4, 0)
 	var busy, most atomic.Int64
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			for i := range 2000 {
-				if !s.take(nil) {
+				if !s.take(laneChunks, nil) {
 					t.Error("refused")
 					return
 				}
@@ -108,14 +105,14 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 					s.resize(1 + i/64%6)
 				}
 				busy.Add(-1)
-				if !s.yield() {
-					s.give()
+				if !s.yield(laneChunks, time.Now()) {
+					s.give(laneChunks, time.Now())
 				}
 			}
 		})
 	}
 	all.Wait()
-	if most.Load() > 6 || s.used.Load() != 0 || s.queued() != 0 {
-		t.Errorf("at most %d at once; %d taken, %d waiting at the end", most.Load(), s.used.Load(), s.queued())
+	if most.Load() > 6 || s.used[laneChunks].Load() != 0 || s.waiters() != 0 {
+		t.Errorf("at most %d at once; %d taken, %d waiting at the end", most.Load(), s.used[laneChunks].Load(), s.waiters())
 	}
 }

@@ -25,7 +25,9 @@ type EndpointStats struct {
 
 	InFlight    int // chunks held: at work, or waiting their turn
 	Concurrency int
-	Stages      int // of a flow; otherwise 0
+	// Lane says that calls are read apart from chunks.
+	Lane   bool
+	Stages int // of a flow; otherwise 0
 	// Stale counts replies to a flow whose chunk had gone on, Refused those that nobody waited for, or not from there.
 	Stale, Refused int64
 
@@ -84,7 +86,7 @@ func (e *endpointServer) snapshot() EndpointStats {
 	all := EndpointStats{
 		Endpoint: e.name, Chunks: e.stats.chunks.Load(), Items: e.stats.items.Load(), Errors: e.stats.errors.Load(),
 		Redelivered: e.stats.redelivered.Load(), GivenUp: e.stats.givenUp.Load(), Dead: e.stats.dead.Load(),
-		InFlight: e.held(), Concurrency: e.slots.len(), Rate: pace.rate, P50: pace.p50, P99: pace.p99,
+		InFlight: e.held(), Concurrency: e.slots.len(), Lane: e.lane(), Rate: pace.rate, P50: pace.p50, P99: pace.p99,
 	}
 	if e.flow != nil {
 		all.Stages, all.Stale, all.Refused = e.flow.stages, e.flow.stale.Load(), e.flow.refused.Load()
@@ -103,6 +105,12 @@ func (e *endpointServer) snapshot() EndpointStats {
 		all.Reason = e.service.outbox.perms.Reason(e.name)
 	}
 	return all
+}
+
+// lane reports whether calls are read apart from chunks. Until a node has made the consumer for them they come with these.
+func (e *endpointServer) lane() bool {
+	state, _ := e.calls.life.state()
+	return state == wire.StateListening
 }
 
 // pullers returns all that fetch for the endpoint.
@@ -124,6 +132,7 @@ type endpointStatus struct {
 	P50         int64      `json:"p50"`          // nanoseconds an item, in the last minute
 	P99         int64      `json:"p99"`
 	Concurrency int        `json:"concurrency"`
+	Lane        bool       `json:"lane"`
 	State       wire.State `json:"state"`
 	Reason      string     `json:"reason,omitempty"` // of StateWaiting, or what is denied
 	Redelivered int64      `json:"redelivered"`
@@ -137,7 +146,7 @@ func (e *endpointServer) status() endpointStatus {
 	all := e.snapshot()
 	return endpointStatus{Chunks: all.Chunks, Processed: all.Items, Errors: all.Errors, InFlight: all.InFlight,
 		Average: int64(all.AvgPerItem), Rate: all.Rate, P50: int64(all.P50), P99: int64(all.P99),
-		Concurrency: all.Concurrency, State: all.State, Reason: all.Reason, Redelivered: all.Redelivered,
+		Concurrency: all.Concurrency, Lane: all.Lane, State: all.State, Reason: all.Reason, Redelivered: all.Redelivered,
 		GivenUp: all.GivenUp, Dead: all.Dead, Stages: all.Stages, Rebinds: all.Rebinds}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -150,6 +151,9 @@ func (w *flowWork) send(ctx context.Context, body []byte, questions []question) 
 	group.SetLimit(publishers)
 	for n, q := range questions {
 		group.Go(func() error {
+			if w.job.lane() == laneCalls && stream.HasLane(ctx, f.store.nc, q.Endpoint) {
+				q.msg.Subject = wire.WorkSubject(wire.LaneOf(q.Endpoint))
+			}
 			if err := f.store.publish(ctx, q.msg); err != nil {
 				return fmt.Errorf("ask endpoint %s for flow %s: %w", q.Endpoint, f.server.name, err)
 			}

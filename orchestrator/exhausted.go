@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -159,7 +158,7 @@ func (n *Node) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamM
 // exhaustedRequest is a request that was delivered too often, as a letter, and what tells whoever asked.
 func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter deadletter.DeadLetter, tell func(context.Context) error) {
-	endpoint := strings.TrimPrefix(msg.Subject, wire.WorkSubject(""))
+	endpoint := endpointOf(workConsumer(msg.Subject))
 	letter = exhaustedDeadLetter(endpoint, x, msg)
 	meta, err := wire.ReadMeta(msg.Header)
 	if err != nil {

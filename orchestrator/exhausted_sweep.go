@@ -115,7 +115,7 @@ func consumers(ctx context.Context, stream jetstream.Stream, consumerOf func(sub
 	of := map[string]*jetstream.ConsumerInfo{}
 	list := stream.ListConsumers(ctx)
 	for info := range list.Info() {
-		if info.Config.Durable == info.Name && wire.ValidateName(info.Name) == nil &&
+		if info.Config.Durable == info.Name && wire.ValidateName(endpointOf(info.Name)) == nil &&
 			consumerOf(info.Config.FilterSubject) == info.Name {
 			of[info.Name] = info
 		}

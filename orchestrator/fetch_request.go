@@ -66,7 +66,7 @@ type directCall struct {
 }
 
 func newDirectCalls(n *Node) *directCalls {
-	return &directCalls{node: n, asker: "node-" + nuid.Next(), limit: n.cfg.ReplyBacklog,
+	return &directCalls{node: n, asker: wire.NodeAsker(nuid.Next()), limit: n.cfg.ReplyBacklog,
 		waiting: map[string]*directCall{}}
 }
 

@@ -70,6 +70,12 @@ func workConsumer(subject string) string {
 	return strings.TrimPrefix(subject, wire.WorkSubject(""))
 }
 
+// endpointOf returns the endpoint that a consumer of the work stream is for.
+func endpointOf(consumer string) string {
+	endpoint, _ := wire.EndpointOf(consumer)
+	return endpoint
+}
+
 func stageConsumer(subject string) string {
 	prefix, _ := strings.CutSuffix(wire.StageSubjects(""), ".>")
 	name, _, _ := strings.Cut(strings.TrimPrefix(subject, prefix), ".")
@@ -89,6 +95,10 @@ func (n *Node) ensureListeners(ctx context.Context, work, stage consumersOf) err
 		if l.Stages > 0 && !seen["flow "+l.Endpoint] && mayMake(stage, l.Endpoint) {
 			seen["flow "+l.Endpoint] = true
 			failed = errors.Join(failed, stream.EnsureStageConsumer(ctx, n.js, l.Endpoint))
+		}
+		if lane := wire.LaneOf(l.Endpoint); l.Lanes && !seen[lane] && mayMake(work, lane) {
+			seen[lane] = true
+			failed = errors.Join(failed, stream.EnsureLane(ctx, n.js, l.Endpoint))
 		}
 		if seen[l.Endpoint] || !mayMake(work, l.Endpoint) {
 			continue
@@ -111,7 +121,9 @@ func mayMake(of consumersOf, endpoint string) bool {
 // them so whenever it meets an endpoint, beside this one in a rolling upgrade too.
 func (n *Node) limitDeliveries(ctx context.Context, work, stage consumersOf) (failed error) {
 	for name, info := range work.consumers {
-		if info.Config.MaxDeliver != wire.MaxDeliver {
+		if endpoint, lane := wire.EndpointOf(name); lane && info.Config.MaxDeliver != wire.MaxDeliver {
+			failed = errors.Join(failed, stream.EnsureLane(ctx, n.js, endpoint))
+		} else if info.Config.MaxDeliver != wire.MaxDeliver {
 			n.endpoints.forget(name) // what was known of it holds no more
 			_, err := n.ensureEndpoint(ctx, name)
 			failed = errors.Join(failed, err)

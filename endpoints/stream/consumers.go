@@ -66,6 +66,20 @@ func EnsureConsumer(ctx context.Context, js jetstream.JetStream, endpoint string
 	return nil
 }
 
+// EnsureLane creates the durable consumer through which the instances of an endpoint read what somebody waits for, or
+// brings it to date.
+func EnsureLane(ctx context.Context, js jetstream.JetStream, endpoint string) error {
+	if err := wire.ValidateName(endpoint); err != nil {
+		return err
+	}
+	name := wire.LaneOf(endpoint)
+	config := ConsumerConfig(wire.ConsumerName(name), wire.WorkSubject(name))
+	if _, err := EnsureDurable(ctx, js, wire.StreamWork, config); err != nil {
+		return fmt.Errorf("ensure the lane of endpoint %s: %w", endpoint, err)
+	}
+	return nil
+}
+
 // EnsureStageConsumer creates the durable consumer through which the instances of a flow read the replies to what the
 // flow has asked, or brings it to date.
 func EnsureStageConsumer(ctx context.Context, js jetstream.JetStream, endpoint string) error {

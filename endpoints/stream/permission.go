@@ -30,6 +30,7 @@ type Permissions struct {
 	waiting map[*Watcher]bool
 
 	Elsewhere elsewhere
+	lanes     knownLanes
 }
 
 // denial is what was denied and not granted since.

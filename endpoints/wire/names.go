@@ -117,6 +117,28 @@ const (
 // WorkSubject is where the requests for an endpoint are published.
 func WorkSubject(endpoint string) string { return WorkPrefix + endpoint }
 
+// laneMark ends the name under which those who wait ask an endpoint. No endpoint's name has it.
+const laneMark = "+"
+
+// LaneOf is the name of the lane of an endpoint that is for those who wait: what [WorkSubject] and [ConsumerName] make of
+// it are the lane's.
+func LaneOf(endpoint string) string { return endpoint + laneMark }
+
+// EndpointOf returns the endpoint that a name is of, or of whose lane it is.
+func EndpointOf(name string) (endpoint string, lane bool) { return strings.CutSuffix(name, laneMark) }
+
+// nodeAsker is what the names begin with under which nodes ask over core NATS.
+const nodeAsker = "node-"
+
+// NodeAsker is the name under which a node asks over core NATS.
+func NodeAsker(id string) string { return nodeAsker + id }
+
+// IsNode reports whether an asker is a node.
+func IsNode(asker string) bool { return strings.HasPrefix(asker, nodeAsker) }
+
+// StatusSubject is where an instance of an endpoint answers with its status.
+func StatusSubject(endpoint string) string { return StatusPrefix + endpoint }
+
 // ReplySubject is where the replies of an endpoint are published.
 func ReplySubject(endpoint string) string { return ReplyPrefix + endpoint }
 

@@ -59,6 +59,7 @@ func accountOf(r *role) string { return NodeAccount + "-" + r.name }
 // serve gives a service what it needs for an endpoint, and the nodes what they need of it.
 func serve(nodes, own *Account, endpoint string) {
 	consume(nodes, own, wire.StreamWork, endpoint)
+	consume(nodes, own, wire.StreamWork, wire.LaneOf(endpoint))
 	own.request(nodes, wire.ReplySubject(endpoint), false, 0)
 	own.request(nodes, wire.DeadSubject(endpoint), false, 0)
 	state := "tranche.flow." + endpoint + ".>"
@@ -67,7 +68,7 @@ func serve(nodes, own *Account, endpoint string) {
 	own.request(nodes, "tranche.call.*.*."+endpoint, false, 0) // of nodes that ask over core NATS
 
 	nodes.request(own, wire.DirectSubject(endpoint), false, unanswered)
-	nodes.request(own, "tranche.status."+endpoint, true, 0)
+	nodes.request(own, wire.StatusSubject(endpoint), true, 0)
 	nodes.request(own, discovery, true, 0)
 }
 
@@ -92,13 +93,15 @@ const (
 func (s *System) ask(r, callee *role, endpoint string) {
 	nodes, own, other := s.Accounts[0], s.account(accountOf(r)), s.account(accountOf(callee))
 	own.request(nodes, wire.WorkSubject(endpoint), false, 0)
+	own.request(nodes, wire.WorkSubject(wire.LaneOf(endpoint)), false, 0)
 	if own != other {
+		own.request(other, wire.StatusSubject(endpoint), true, 0) // whether it has a lane
 		own.request(other, wire.DirectSubject(endpoint), false, unanswered)
 		for _, caller := range r.callers() {
 			other.request(own, "tranche.call."+caller+".*."+endpoint, false, 0)
 		}
 	} else {
-		own.User.Publish = append(own.User.Publish, wire.DirectSubject(endpoint))
+		own.User.Publish = append(own.User.Publish, wire.DirectSubject(endpoint), wire.StatusSubject(endpoint))
 	}
 	for _, flow := range r.serves {
 		consume(nodes, own, wire.StreamStage, flow)
@@ -113,7 +116,8 @@ func (s *System) view(own *Account, all []*role) {
 		wire.StreamDead + "." + wire.DeadLetterConsumer}
 	for _, r := range all {
 		for _, endpoint := range r.serves {
-			consumers = append(consumers, wire.StreamWork+"."+wire.ConsumerName(endpoint))
+			consumers = append(consumers, wire.StreamWork+"."+wire.ConsumerName(endpoint),
+				wire.StreamWork+"."+wire.ConsumerName(wire.LaneOf(endpoint)))
 			if len(r.asks) > 0 {
 				consumers = append(consumers, wire.StreamStage+"."+wire.ConsumerName(endpoint))
 			}

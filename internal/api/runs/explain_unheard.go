@@ -42,7 +42,7 @@ func (s *Routes) lookForUnheard(
 	}
 	looked := 0
 	for subject, requests := range info.State.Subjects {
-		name := strings.TrimPrefix(subject, wire.WorkSubject(""))
+		name, _ := wire.EndpointOf(strings.TrimPrefix(subject, wire.WorkSubject("")))
 		if len(listeners[name]) > 0 || slices.Contains(flows, name) {
 			continue
 		}
