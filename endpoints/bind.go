@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -40,7 +41,7 @@ func (p *puller) bind(ctx context.Context) error {
 			p.beat.Reset(min(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat), lookEvery))
 			p.see(consumer.CachedInfo())
 			if !p.bound || len(told) > 0 { // binding again and again is not news
-				p.log.Info("listening")
+				p.say(zap.InfoLevel, "listening")
 			}
 			if p.bound {
 				p.life.rebinds.Add(1)
@@ -59,14 +60,25 @@ func (p *puller) bind(ctx context.Context) error {
 			p.life.set(wire.StateWaiting, reason)
 			if time.Since(told[reason]) >= repeatLog {
 				told[reason] = time.Now()
-				p.log.Warn(reason, zap.Error(err))
+				p.say(zap.WarnLevel, reason, zap.Error(err))
 			}
+		}
+		if p.aside && stream.Denied(err) { // whoever gave the permissions may want it so
+			_ = backoff.Sleep(ctx, lookEvery)
 		}
 		if pauses.Wait(ctx) != nil {
 			break
 		}
 	}
 	return ctx.Err()
+}
+
+// say tells what becomes of the puller, unless another one of the endpoint does.
+func (p *puller) say(level zapcore.Level, what string, fields ...zap.Field) {
+	if p.aside {
+		level = zap.DebugLevel
+	}
+	p.log.Log(level, what, fields...)
 }
 
 // tryBind looks the consumer up rather than creating or updating it, so that a service needs no right to.

@@ -34,6 +34,10 @@ func plainService(endpoint string) (publish, subscribe []string) {
 			"$JS.API.CONSUMER.INFO.TRANCHE_WORK." + endpoint, "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK." + endpoint,
 			"$JS.API.CONSUMER.CREATE.TRANCHE_WORK." + endpoint + ".tranche.work." + endpoint,
 			"$JS.ACK.TRANCHE_WORK." + endpoint + ".*.*.*.*.*", "$JS.ACK.*.*.TRANCHE_WORK." + endpoint + ".*.*.*.*.>",
+			"$JS.API.CONSUMER.INFO.TRANCHE_WORK." + endpoint + "+",
+			"$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK." + endpoint + "+",
+			"$JS.API.CONSUMER.CREATE.TRANCHE_WORK." + endpoint + "+.tranche.work." + endpoint + "+",
+			"$JS.ACK.TRANCHE_WORK." + endpoint + "+.*.*.*.*.*", "$JS.ACK.*.*.TRANCHE_WORK." + endpoint + "+.*.*.*.*.>",
 			"tranche.reply." + endpoint, "_INBOX_all.>",
 		}, []string{
 			"_INBOX_svc.>", "$SRV.>", "tranche.status." + endpoint, wire.DirectSubject(endpoint),

@@ -42,6 +42,7 @@ type puller struct {
 	deal func(scope, requestID, jetstream.Msg) (items int, took time.Duration)
 
 	log      *zap.Logger
+	aside    bool // another puller of the endpoint says what this one waits for, too
 	room     *room
 	consumer stream.Incarnation
 	beat     *time.Ticker // at a third of the consumer's AckWait

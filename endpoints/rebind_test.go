@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -100,7 +101,8 @@ func TestServiceWaitsForTheStream(t *testing.T) {
 	t.Parallel()
 	b := setupWithoutStream(t)
 	eventually(t, "the wait is logged", func() bool {
-		return b.logged.FilterMessage("waiting for a Tranche node to create stream "+wire.StreamWork).Len() == 1
+		return b.logged.FilterMessage("waiting for a Tranche node to create stream "+wire.StreamWork).
+			FilterLevelExact(zap.WarnLevel).Len() == 1
 	})
 	b.streams()
 	if w := b.reply("square", numbers(2)); w.answered != 2 {

@@ -135,7 +135,7 @@ func (s *Service) register(e *endpointServer) error {
 	}
 	e.calls = s.newPuller(wire.StreamWork, wire.LaneOf(e.name), newRoom(e.slots, false),
 		e.log.With(zap.Bool("calls", true)))
-	e.calls.deal = e.dealer(e.calls)
+	e.calls.deal, e.calls.aside = e.dealer(e.calls), true
 	e.calls.ensure = func(ctx context.Context) error { return stream.EnsureLane(ctx, s.outbox.js, e.name) }
 	s.endpoints = append(s.endpoints, e)
 	return nil

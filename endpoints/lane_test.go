@@ -1,0 +1,212 @@
+package endpoints
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+func TestCallsComeBeforeChunks(t *testing.T) {
+	t.Parallel()
+	s := newSlots(1, 0)
+	if !s.take(laneChunks, nil) {
+		t.Fatal("no slot")
+	}
+	chunk := s.enter(laneChunks)
+	call := s.enter(laneCalls)
+	s.give(laneChunks, time.Now())
+	select {
+	case <-call:
+	default:
+		t.Fatal("the call that came later has no slot")
+	}
+	s.give(laneCalls, time.Now())
+	select {
+	case <-chunk:
+	default:
+		t.Fatal("the chunk has no slot, and nobody else wants it")
+	}
+}
+
+func TestAKeptSlotIsForCalls(t *testing.T) {
+	t.Parallel()
+	s := newSlots(2, 1)
+	for range 2 {
+		<-s.enter(laneChunks)
+	}
+	third := s.enter(laneChunks)
+	call := s.enter(laneCalls)
+	select {
+	case <-third:
+		t.Fatal("a chunk has the slot that is kept")
+	case <-call:
+	default:
+		t.Fatal("the slot that is kept is free, and a call waits")
+	}
+	if !s.leave(laneChunks, third) {
+		t.Error("it did not wait")
+	}
+	for size, want := range map[int]int{1: 0, 3: 0, 4: 1, 64: 1} {
+		if got := newSlots(size, -1).kept(); got != want {
+			t.Errorf("of %d slots %d are kept; want %d", size, got, want)
+		}
+	}
+}
+
+// TestWaitingCallsLeaveChunksTheirShare counts the time that each has a slot while both want all of it.
+func TestWaitingCallsLeaveChunksTheirShare(t *testing.T) {
+	t.Parallel()
+	s := newSlots(2, 0)
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	var had [lanes]atomic.Int64
+	want := func(l lane, n int, each time.Duration) {
+		for range n {
+			all.Go(func() {
+				for s.take(l, stop) {
+					since := time.Now()
+					_ = backoff.Sleep(context.Background(), each)
+					had[l].Add(int64(time.Since(since)))
+					s.give(l, since)
+				}
+			})
+		}
+	}
+	want(laneCalls, 50, time.Millisecond)
+	want(laneChunks, 4, 20*time.Millisecond)
+	eventually(t, "they have had two seconds", func() bool {
+		return had[laneCalls].Load()+had[laneChunks].Load() > int64(2*time.Second)
+	})
+	close(stop)
+	all.Wait()
+	share := float64(had[laneChunks].Load()) / float64(had[laneCalls].Load()+had[laneChunks].Load())
+	if share < 0.15 || share > 0.5 {
+		t.Errorf("chunks had %.2f of the time; want about a quarter", share)
+	}
+}
+
+// besideAChunk has a service of one place work on a backlog of chunks, each item of which takes a while, and returns
+// what its connection may call.
+func besideAChunk(t *testing.T, each bool, item time.Duration, chunks, items int, opts ...Option) (*bundle, *atomic.Int64) {
+	t.Helper()
+	b := setup(t)
+	svc := b.service()
+	done := &atomic.Int64{}
+	work := func() {
+		_ = backoff.Sleep(context.Background(), item)
+		done.Add(1)
+	}
+	if each {
+		check(t, HandleEach(svc, "busy", func(_ context.Context, in number) (square, error) {
+			work()
+			return square{in.N * in.N}, nil
+		}, opts...))
+	} else {
+		check(t, HandleList(svc, "busy", func(_ context.Context, c *Chunk[number, square]) error {
+			for _, i := range c.Items() {
+				work()
+				i.Reply(square{i.In.N * i.In.N})
+			}
+			return nil
+		}, opts...))
+	}
+	for range chunks {
+		b.ask("busy", numbers(items))
+	}
+	b.run(svc)
+	eventually(t, "it works", func() bool { return done.Load() > 0 })
+	eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, "busy") })
+	return b, done
+}
+
+// TestACallDoesNotWaitForTheQueue has far more chunks lie in the stream than are worked on while somebody calls.
+func TestACallDoesNotWaitForTheQueue(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		each bool
+		opts []Option
+		call []CallOption
+	}{
+		"of lists, with a place": {false, []Option{Concurrency(1), Reserve(1)}, nil},
+		"of lists, direct":       {false, []Option{Concurrency(1), Reserve(1)}, []CallOption{Direct()}},
+		"of lists, without":      {false, []Option{Concurrency(1)}, nil},
+		"item by item":           {true, []Option{Concurrency(1)}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const chunks, items = 200, 20 // 20 s of work
+			b, done := besideAChunk(t, tc.each, 5*time.Millisecond, chunks, items, tc.opts...)
+			var took []time.Duration
+			for n := range 20 {
+				w := testenv.NewWatch(t)
+				got, err := Call[number, square](b.ctx, b.nc, "busy", "k", number{n}, tc.call...)
+				if err != nil || got.Square != n*n {
+					t.Fatalf("called with %d: %+v, %v", n, got, err)
+				}
+				took = append(took, w.Ran())
+			}
+			if done.Load() > chunks*items/2 {
+				t.Fatal("the backlog is nearly over")
+			}
+			slices.Sort(took)
+			t.Logf("half took %s, the longest %s", took[10], took[19])
+			if took[10] > time.Second { // without a lane it would be the 20 s
+				t.Errorf("half of the calls took over %s; a chunk takes 100 ms", took[10])
+			}
+		})
+	}
+}
+
+// TestAThousandCallersDoNotStopABatch starves chunks as well as it can.
+func TestAThousandCallersDoNotStopABatch(t *testing.T) {
+	t.Parallel()
+	const chunks = 20
+	b, done := besideAChunk(t, false, time.Millisecond, chunks, 10, Concurrency(1))
+	ctx, cancel := context.WithCancel(b.ctx)
+	var callers sync.WaitGroup
+	var answered atomic.Int64
+	for range 1000 {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := Call[number, square](ctx, b.nc, "busy", "k", number{1}); err == nil {
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	b.collect(chunks)
+	cancel()
+	callers.Wait()
+	t.Logf("beside %d items of the batch %d calls were answered", chunks*10, answered.Load())
+	if n := done.Load(); n < chunks*10+answered.Load() {
+		t.Errorf("%d items were worked on", n)
+	}
+}
+
+// A service of another language reads no lane: calls come with the chunks.
+func TestACallToWhoHasNoLane(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	check(t, HandleEach(svc, "square", squares))
+	svc.endpoints[0].calls.ensure = func(context.Context) error { return context.DeadlineExceeded }
+	b.run(svc)
+	got, err := Call[number, square](b.ctx, b.nc, "square", "k", number{3})
+	if err != nil || got.Square != 9 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if stream.HasLane(b.ctx, b.nc, "square") || svc.Stats()[0].Lane {
+		t.Error("it says that it has a lane")
+	}
+	if _, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(wire.LaneOf("square"))); err == nil {
+		t.Error("there is a consumer")
+	}
+}
