@@ -80,6 +80,7 @@ type Controller struct {
 	epoch   epoch
 	start   beginning
 	turn    turn
+	tinies  tinies
 	memory  memory
 	changes []Change
 }
@@ -159,11 +160,16 @@ func (c *Controller) Step(s Sample) []Change {
 	}
 	c.recent[c.seen%recentSamples] = t
 	c.seen++
+	c.meet(&s)
+	small := c.tooSmall(&t, &s)
 	c.measure(&t, &s)
 	if s.InFlightAuto {
 		c.pace(&t, &s)
 	}
 	switch {
+	case s.InFlightAuto && c.fill(&s):
+	case small && t.failed == 0:
+		c.again()
 	case c.shrinkChunk(&s), s.InFlightAuto && (c.backOff() || c.shorten(&s) || c.regain(&s)):
 		// What follows of it is to be seen first.
 	case c.grow(&t, &s):

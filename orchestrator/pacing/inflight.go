@@ -50,6 +50,9 @@ type inFlightMemory struct {
 	CutAt  time.Time `json:"cut_at,omitzero"`
 	// Service is the time that services took for a request, in seconds, when a step had been judged.
 	Service float64 `json:"service,omitempty"`
+	// Places is how many requests services said they work on at once, Fewer that fewer were found to be better then.
+	Places int  `json:"places,omitempty"`
+	Fewer  bool `json:"fewer,omitempty"`
 
 	// Started says that the slow start is over.
 	Started bool `json:"started,omitempty"`
@@ -89,6 +92,15 @@ func (c *Controller) endTrial() {
 	c.memory.Chunk.Trial = trial{}
 }
 
+// abandon ends what is being tried because something else has come in between. A size that was not judged is taken back.
+func (c *Controller) abandon() {
+	before := c.memory.Chunk.Trial.From
+	c.endTrial()
+	if before > 0 {
+		c.setChunk(before, "what was tried was not finished")
+	}
+}
+
 // backOff cuts the limit by a third when many requests run out of time.
 func (c *Controller) backOff() bool {
 	m := &c.memory.InFlight
@@ -101,7 +113,7 @@ func (c *Controller) backOff() bool {
 	c.seen = 0
 	m.CutAt = c.now
 	m.Before = max(m.Before, c.set.InFlight)
-	c.endTrial()
+	c.abandon()
 	return c.setInFlight(c.set.InFlight*2/3, "%d of %d requests ran out of time", t.timedOut, all)
 }
 
@@ -112,7 +124,7 @@ func (c *Controller) regain(s *Sample) bool {
 		return false
 	}
 	t := c.lately(lookBack)
-	if c.set.InFlight >= m.Before || t.timedOut == 0 && c.now.Sub(m.CutAt) > time.Minute {
+	if c.set.InFlight >= m.Before || t.timedOut == 0 && t.requests >= fewRequests && c.now.Sub(m.CutAt) > time.Minute {
 		m.Before = 0
 		return false
 	}
@@ -126,9 +138,17 @@ func (c *Controller) regain(s *Sample) bool {
 
 // shorten takes away what only waits in the queue.
 func (c *Controller) shorten(s *Sample) bool {
+	m := &c.memory.InFlight
 	if c.epoch.stalled >= stalledFor && s.Live > s.InHands {
-		return c.shortenTo(s, float64(s.InHands), "no request was answered for %s, services hold %d and %d wait",
-			seconds(c.epoch.stalled), s.InHands, s.Queued)
+		// It is not what services can do, and is taken back when they answer again.
+		before, cut := m.Before, m.CutAt
+		m.Before, m.CutAt = max(m.Before, c.set.InFlight), c.now
+		if c.shortenTo(s, float64(s.InHands), "no request was answered for %s, services hold %d and %d wait",
+			seconds(c.epoch.stalled), s.InHands, s.Queued) {
+			return true
+		}
+		m.Before, m.CutAt = before, cut
+		return false
 	}
 	t := c.sinceChange()
 	wait, busy := t.wait(), t.busy()
@@ -213,7 +233,15 @@ func (c *Controller) judgeInFlight(e *epoch, s *Sample) {
 	got, took := e.sum.perSecond(e.sum.done), c.now.Sub(e.from)
 	m.Trial = trial{}
 	m.Service = tried.Service
+	if e.sum.timedOut > 0 { // it was not the step
+		c.setInFlight(tried.From, "%d requests ran out of time while %d at once were tried", e.sum.timedOut, here)
+		return
+	}
 	wanted := tried.Base * harmless
+	below := !tried.Up && here < s.Places && c.filled(s) > 0
+	if below {
+		wanted = tried.Base * (1 + betterBy) // places that services have stay idle for it
+	}
 	if tried.Up {
 		wanted = tried.Base * (1 + worthwhile*(float64(here)/float64(tried.From)-1))
 	}
@@ -225,6 +253,7 @@ func (c *Controller) judgeInFlight(e *epoch, s *Sample) {
 		} else {
 			m.Down.clear()
 			m.Plunge = got >= tried.Base*muchBetter
+			m.Fewer = here < s.Places
 		}
 		if c.now.After(m.CutAt.Add(time.Minute)) {
 			c.forgetSizes(tried.From)
@@ -239,6 +268,9 @@ func (c *Controller) judgeInFlight(e *epoch, s *Sample) {
 		m.Stride = 0
 	} else {
 		m.Down.fail(c.now, took, longHold)
+		if below {
+			m.Down.fail(c.now, longHold, longHold)
+		}
 		m.Plunge = false
 	}
 	c.setInFlight(tried.From, "%s items/s with %d, %s with %d", number(got), here, number(tried.Base), tried.From)
@@ -269,7 +301,9 @@ func (c *Controller) tryInFlight(e *epoch, s *Sample) bool {
 		m.Service = service
 	}
 	tried := false
-	for _, up := range []bool{!c.slow(), c.slow()} { // when requests take long, whether fewer are faster comes first
+	first := !c.slow() || e.sum.busy() < atWork*float64(s.Places) && s.Places <= credible
+	// When requests take long, whether fewer are faster comes first, unless services have places idle.
+	for _, up := range []bool{first, !first} {
 		side := m.Down
 		if up {
 			side = m.Up

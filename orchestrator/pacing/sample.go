@@ -14,6 +14,8 @@ type Sample struct {
 	// nobody could say.
 	Queued, InHands int
 	Known           bool
+	// Places are the requests that services say they work on at once, all together; 0: nobody says.
+	Places int
 	// Demand says that there is more to do than is under way.
 	Demand bool
 	// Ceiling bounds requests under way from outside the controller; 0: nothing does.

@@ -12,6 +12,7 @@ type simulation struct {
 	service serviceModel
 	rng     *rand.Rand
 	now     float64 // seconds
+	began   float64 // when its time began, by the controller's
 	events  events
 
 	set       Settings
@@ -29,6 +30,7 @@ type simulation struct {
 	chunkTime time.Duration
 	chunkAuto bool
 	demand    func(now float64) bool
+	single    func(now float64) bool // a canary: requests have one item
 
 	ended   map[endKey]*Ended
 	done    float64 // items, in all
@@ -67,6 +69,8 @@ type serviceModel struct {
 	down    func(now float64) bool
 	timeout float64
 	silent  bool // it does not say how long it worked
+	// hidden: nobody says how many requests services work on at once.
+	hidden bool
 }
 
 type instance struct {
@@ -121,6 +125,9 @@ func (s *simulation) claim() {
 		}
 		if s.left == 0 {
 			s.left = simBlock
+		}
+		if s.single != nil && s.single(s.now) {
+			size = 1
 		}
 		size = min(size, s.left) // requests do not go over the end of a block
 		s.left -= size
@@ -292,9 +299,12 @@ func (s *simulation) expire() {
 }
 
 func (s *simulation) sample() Sample {
-	sample := Sample{At: time.Unix(0, int64(s.now*1e9)), Window: time.Second, Live: s.live, Known: true,
+	sample := Sample{At: time.Unix(0, int64((s.began+s.now)*1e9)), Window: time.Second, Live: s.live, Known: true,
 		InFlightAuto: true,
 		Demand:       s.demands(), Queued: len(s.queue), ChunkAuto: s.chunkAuto, ChunkTime: s.chunkTime}
+	if !s.service.hidden {
+		sample.Places = len(s.instances) * s.service.concurrency
+	}
 	for _, in := range s.instances {
 		sample.InHands += in.busy + len(in.held)
 	}

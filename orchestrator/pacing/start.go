@@ -14,6 +14,10 @@ const (
 	startQuick = 125 * time.Millisecond
 	// startOld is the share of what ended in a sample that may be from before the last step.
 	startOld = 0.3
+	// startFalls is what is left of the throughput with twice as many requests where it may be fewer that are better, and
+	// startFewer how much more half as many must bring for the next half to be tried.
+	startFalls = 0.9
+	startFewer = 1.05
 )
 
 // beginning is the slow start of an endpoint of which nothing is known: it doubles while doubling pays.
@@ -21,6 +25,7 @@ type beginning struct {
 	from    int           // the limit before the last step; 0: there was none
 	sojourn time.Duration // of a request, before it
 	service time.Duration
+	down    bool  // the last step was one down
 	sum     tally // since what was under way at the step has ended
 }
 
@@ -41,14 +46,18 @@ func (c *Controller) grow(t *tally, s *Sample) bool {
 		b.sum = tally{}
 		return false
 	}
-	if b.from == 0 || float64(c.epoch.before) <= startOld*float64(t.requests) {
+	// After a step down what is from before it took longer by far.
+	if b.from == 0 || c.epoch.samples > 0 || !b.down && float64(c.epoch.before) <= startOld*float64(t.requests) {
 		b.sum.add(*t)
 	}
 	if n := c.limit(s); b.sum.requests < n || b.sum.sojourn() <= 0 {
 		return true
 	}
-	if b.from > 0 && !c.goesOn(b) {
-		m.Started = true
+	switch {
+	case b.down:
+		c.goesDown(b, s)
+		return true
+	case b.from > 0 && !c.goesOn(b, s):
 		return true
 	}
 	return c.double(b, s)
@@ -70,12 +79,24 @@ func (c *Controller) double(b *beginning, s *Sample) bool {
 	return true
 }
 
+// gain is by what the last step of the start has multiplied the throughput.
+func (c *Controller) gain(b *beginning) float64 {
+	return float64(c.set.InFlight) / float64(b.from) * b.sojourn.Seconds() / b.sum.sojourn().Seconds()
+}
+
 // goesOn judges the last step of the start. One that brought nothing, and made services slower or requests wait, is
-// taken back.
-func (c *Controller) goesOn(b *beginning) bool {
-	ratio := float64(c.set.InFlight) / float64(b.from)
-	gain := ratio * b.sojourn.Seconds() / b.sum.sojourn().Seconds()
+// taken back; where it even cost something, fewer than before it may be better still.
+func (c *Controller) goesOn(b *beginning, s *Sample) bool {
+	gain := c.gain(b)
+	c.memory.InFlight.Started = gain < startPays
 	slower := b.sum.service().Seconds() > startSlower*b.service.Seconds()
+	if before := *b; gain < startFalls && slower && before.from > 1 {
+		c.memory.InFlight.Started = false
+		c.memory.InFlight.Up.fail(c.now, 0, longHold)
+		c.halve(before.from, before.sojourn, before.service, "with %d a request takes %s, with %d it took %s; whether half "+
+			"of that is better", c.set.InFlight, seconds(b.sum.sojourn()), before.from, seconds(before.sojourn))
+		return false
+	}
 	if gain < startGain && (slower || b.sum.waited() > wantedWait) {
 		c.setInFlight(b.from, "with %d a request takes %s, with %d it took %s", c.set.InFlight,
 			seconds(b.sum.sojourn()), b.from, seconds(b.sojourn))
@@ -85,3 +106,26 @@ func (c *Controller) goesOn(b *beginning) bool {
 
 // waited is how long a request was under way without a service working on it.
 func (t *tally) waited() time.Duration { return max(0, t.sojourn()-t.service()) }
+
+// halve tries half of a limit with which requests were under way for so long.
+func (c *Controller) halve(from int, sojourn, service time.Duration, reason string, args ...any) {
+	c.setInFlight(from/2, reason, args...)
+	c.start = beginning{from: from, sojourn: sojourn, service: service, down: true}
+}
+
+// goesDown judges a step down of the start.
+func (c *Controller) goesDown(b *beginning, s *Sample) {
+	m, here, before, gain := &c.memory.InFlight, c.set.InFlight, *b, c.gain(b)
+	switch {
+	case gain >= startFewer && here > 1:
+		m.Fewer = here < s.Places
+		c.halve(here, before.sum.sojourn(), before.sum.service(), "a request takes %s, with %d it took %s; whether fewer "+
+			"are better still", seconds(before.sum.sojourn()), before.from, seconds(before.sojourn))
+		return
+	case gain < 1:
+		c.setInFlight(before.from, "with %d a request takes %s, with %d it took %s", here, seconds(before.sum.sojourn()),
+			before.from, seconds(before.sojourn))
+	}
+	m.Started = true
+	c.start = beginning{}
+}

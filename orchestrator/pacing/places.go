@@ -1,0 +1,93 @@
+package pacing
+
+import "time"
+
+const (
+	// credible is up to how many requests at once services are believed to work on because they say so. One that says
+	// more says that something else bounds it.
+	credible = 64
+	// spare is the part of the places beyond which requests are under way, so that no place waits for the next one.
+	spare = 4
+	// tiny is the part of the wanted size below which requests say nothing about those of that size: a canary's, or the
+	// last of a run. tinyFor is how long nothing is learned from them; should they go on, they are what there is.
+	tiny    = 10
+	tinyFor = 10 * time.Second
+)
+
+// filled is how many requests have to be under way for all places of services to be at work; 0: not known.
+func (c *Controller) filled(s *Sample) int {
+	if s.Places <= 0 || s.Places > credible {
+		return 0
+	}
+	return min(s.Places+(s.Places+spare-1)/spare, c.cfg.MaxInFlight)
+}
+
+// meet notes how many places services have. Where there are others than before, what was tried is void.
+func (c *Controller) meet(s *Sample) {
+	m := &c.memory.InFlight
+	if s.Places == 0 || s.Places == m.Places {
+		return
+	}
+	if m.Places > 0 {
+		m.Up.clear()
+		m.Down.clear()
+		c.memory.Chunk.Up.clear()
+		c.memory.Chunk.Down.clear()
+	}
+	m.Places, m.Fewer = s.Places, false
+}
+
+// fill has as many requests under way as services say they work on, while some of their places are idle and there is
+// more to do: unless fewer were found to be better, or something is amiss. What an outage or the end of a run has left
+// of the limit does not count.
+func (c *Controller) fill(s *Sample) bool {
+	m := &c.memory.InFlight
+	n := c.filled(s)
+	down := m.Trial.From > 0 && !m.Trial.Up || c.start.down
+	if n == 0 || c.set.InFlight >= n || m.Fewer || down || !s.Demand || s.Queued > 0 || s.InHands >= s.Places {
+		return false
+	}
+	if t := c.lately(lookBack); t.timedOut > 0 || t.refused > 0 || c.set.Rate > 0 || c.now.Sub(m.CutAt) < timeOutRest {
+		return false
+	}
+	c.abandon()
+	m.Before = 0
+	return c.setInFlight(n, "services say that they work on %d requests at once, they hold %d, and more waits", s.Places,
+		s.InHands)
+}
+
+// tinies knows since when requests have been tiny.
+type tinies struct {
+	since time.Time // zero: they are not
+	limit int       // what the limit was before something was learned from them; 0: nothing was
+}
+
+// tooSmall reports whether what was seen is of requests so small that they say nothing about those of the wanted size.
+func (c *Controller) tooSmall(t *tally, s *Sample) bool {
+	x := &c.tinies
+	size := c.size(s)
+	switch {
+	case t.requests == 0:
+		return !x.since.IsZero() && x.limit == 0
+	case t.items*tiny > t.requests*size:
+		if x.limit > 0 {
+			c.unlearn()
+		}
+		*x = tinies{}
+		return false
+	case x.since.IsZero():
+		x.since = c.now
+	case c.now.Sub(x.since) > tinyFor && x.limit == 0:
+		x.limit = c.set.InFlight
+	}
+	return x.limit == 0
+}
+
+// unlearn begins anew with what was in force before requests became tiny.
+func (c *Controller) unlearn() {
+	limit := c.tinies.limit
+	c.abandon()
+	c.memory.InFlight = inFlightMemory{Places: c.memory.InFlight.Places}
+	c.setInFlight(limit, "requests are large again; what small ones have taught is forgotten")
+	c.epoch = epoch{}
+}
