@@ -29,6 +29,8 @@ const (
 	sizeHold    = 2 * time.Minute
 	failHold    = 10 * time.Minute
 	longestHold = 2 * time.Hour
+	// shrunkRest is how long after a size was left time-outs of a smaller one say nothing while others are answered.
+	shrunkRest = 30 * time.Second
 )
 
 // chunkMemory is what is known about sizes of requests.
@@ -38,6 +40,10 @@ type chunkMemory struct {
 	// Ceiling is a size that was too much, until TooBig is free again; 0: none.
 	Ceiling int  `json:"ceiling,omitempty"`
 	TooBig  hold `json:"too_big"`
+	// Before is the size from which requests ran out of time while none of any size was answered: it may have been an
+	// outage. Probed says that it has been tried again since; 0: there is no such size.
+	Before int  `json:"before,omitempty"`
+	Probed bool `json:"probed,omitempty"`
 
 	Trial trial `json:"trial,omitzero"`
 }
@@ -95,14 +101,44 @@ func (c *Controller) shrinkChunk(s *Sample) bool {
 	if KindOf(code) == TimedOut && bad < 2 {
 		bad = 0 // it may have waited behind others
 	}
+	if KindOf(code) == TimedOut && good > 0 && c.now.Sub(c.shrunk) < shrunkRest {
+		bad = 0 // they may have waited behind those of the size that was left
+	}
 	if bad > 0 && float64(bad) >= manyTooBig*float64(bad+good) && c.size(s) > 1 {
 		m.Ceiling = c.size(s)
 		m.TooBig.Pause = min(max(failHold, 2*m.TooBig.Pause), longestHold)
 		m.TooBig.Until = c.now.Add(m.TooBig.Pause)
+		if t := c.lately(lookBack / 2); KindOf(code) == TimedOut && t.requests == 0 && !m.Probed {
+			m.Before = max(m.Before, c.set.Chunk, m.Trial.From)
+			if m.Trial.From > 0 && m.Trial.Up {
+				m.Before = m.Trial.From
+			}
+		}
 		c.endTrial()
+		c.shrunk = c.now
 		return c.setChunk(rungBelow(c.size(s)), "%d of %d requests of this size failed (%s)", bad, bad+good, code)
 	}
-	return c.keepTime(s)
+	return c.regainSize() || c.keepTime(s)
+}
+
+// regainSize goes back, once, to the size from which requests ran out of time, when smaller ones are answered again. If
+// it was the size, it is left at once.
+func (c *Controller) regainSize() bool {
+	m := &c.memory.Chunk
+	t := c.lately(lookBack)
+	if sized := c.epoch.sized.requests; sized < 2 || t.timedOut > 0 {
+		return false
+	}
+	m.Probed = m.Probed && m.Before > 0
+	before := m.Before
+	if before <= c.set.Chunk {
+		m.Before = 0
+		return false
+	}
+	m.Before, m.Ceiling, m.Probed = 0, 0, true
+	m.TooBig.clear()
+	c.endTrial()
+	return c.setChunk(before, "requests are answered again; nothing was while requests of %d ran out of time", before)
 }
 
 // keepTime takes the largest size that should stay within the wanted time, when the present one does not.

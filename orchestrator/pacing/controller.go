@@ -74,6 +74,7 @@ type Controller struct {
 	cfg     Config
 	now     time.Time // of the sample at hand
 	last    time.Time // of the sample before
+	began   time.Time // of the first sample since a pause
 	set     Settings
 	recent  [recentSamples]tally // the latest samples, as a ring
 	seen    int                  // samples since the beginning, or since a pause
@@ -81,6 +82,8 @@ type Controller struct {
 	start   beginning
 	turn    turn
 	tinies  tinies
+	shrunk  time.Time // when a size was left because requests ran out of time
+	fresh   bool      // nothing is known, not even what services say
 	memory  memory
 	changes []Change
 }
@@ -106,7 +109,7 @@ func New(cfg Config, set Settings, learned []byte) (*Controller, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	c := &Controller{cfg: cfg, set: set}
+	c := &Controller{cfg: cfg, set: set, fresh: set.InFlight == 0}
 	if json.Unmarshal(learned, &c.memory) != nil {
 		c.memory = memory{} // what cannot be read is learned again
 	}
@@ -154,6 +157,9 @@ func (c *Controller) Step(s Sample) []Change {
 	if s.Paused || s.At.Sub(c.last) > staleAfter {
 		c.forget()
 	}
+	if c.began.IsZero() {
+		c.began = s.At
+	}
 	c.last = s.At
 	if s.Paused || s.Window <= 0 {
 		return c.changes
@@ -161,6 +167,9 @@ func (c *Controller) Step(s Sample) []Change {
 	c.recent[c.seen%recentSamples] = t
 	c.seen++
 	c.meet(&s)
+	if c.guess(&s) {
+		return c.changes
+	}
 	small := c.tooSmall(&t, &s)
 	c.measure(&t, &s)
 	if s.InFlightAuto {
@@ -191,7 +200,7 @@ func (c *Controller) refuse(t *tally, s *Sample) {
 func (c *Controller) forget() {
 	const unfinished = "what was tried was not finished"
 	inFlight, chunk := c.memory.InFlight.Trial, c.memory.Chunk.Trial
-	c.seen = 0
+	c.seen, c.began = 0, time.Time{}
 	if c.start.from > 0 {
 		c.start, c.memory.InFlight.Started = beginning{}, true
 	}

@@ -187,6 +187,7 @@ func (c *Controller) explore(s *Sample) {
 	switch {
 	case c.memory.InFlight.Trial.From > 0:
 		c.exploreInFlight(s)
+	case c.memory.Chunk.Trial.From == 0 && c.idle(s) && c.exploreInFlight(s):
 	case c.memory.Chunk.Trial.From > 0 || c.turn == turnChunk && !c.slow():
 		if c.exploreChunk(s) || c.memory.Chunk.Trial.From > 0 {
 			c.turn = turnInFlight
@@ -290,6 +291,11 @@ func (m *inFlightMemory) follows(tried trial, here int, e *epoch) bool {
 	return got <= (1+ratio)/2
 }
 
+// idle reports whether services have places for more than they work on.
+func (c *Controller) idle(s *Sample) bool {
+	return c.filled(s) > 0 && c.epoch.complete && c.epoch.sum.busy() < atWork*float64(s.Places)
+}
+
 // tryInFlight begins a step up when services are all at work, or down when more at once may be what slows them.
 // It reports whether it did.
 func (c *Controller) tryInFlight(e *epoch, s *Sample) bool {
@@ -301,7 +307,7 @@ func (c *Controller) tryInFlight(e *epoch, s *Sample) bool {
 		m.Service = service
 	}
 	tried := false
-	first := !c.slow() || e.sum.busy() < atWork*float64(s.Places) && s.Places <= credible
+	first := !c.slow() || c.idle(s)
 	// When requests take long, whether fewer are faster comes first, unless services have places idle.
 	for _, up := range []bool{first, !first} {
 		side := m.Down
@@ -336,7 +342,8 @@ func (c *Controller) step(up bool, e *epoch, s *Sample) bool {
 		}
 	} else {
 		to := min(from-1, int(math.Round(float64(from)*m.strideDown())))
-		if to < 1 || !atWorkOn(e, from) ||
+		early := to < s.Places && c.filled(s) > 0 && c.now.Sub(c.began) < fewerAfter
+		if to < 1 || early || !atWorkOn(e, from) ||
 			!c.setInFlight(to, "a request takes %s; whether fewer at once are faster: %s items/s so far",
 				seconds(e.sum.service()), number(base)) {
 			return false

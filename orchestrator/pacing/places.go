@@ -12,6 +12,9 @@ const (
 	// last of a run. tinyFor is how long nothing is learned from them; should they go on, they are what there is.
 	tiny    = 10
 	tinyFor = 10 * time.Second
+	// fewerAfter is how long an endpoint is paced before it is tried whether fewer requests than services have places for
+	// are better: those places are idle meanwhile.
+	fewerAfter = time.Minute
 )
 
 // filled is how many requests have to be under way for all places of services to be at work; 0: not known.
@@ -35,6 +38,18 @@ func (c *Controller) meet(s *Sample) {
 		c.memory.Chunk.Down.clear()
 	}
 	m.Places, m.Fewer = s.Places, false
+}
+
+// guess begins an endpoint of which nothing is known with what its services say: each place works on one request, and has
+// the next one at hand.
+func (c *Controller) guess(s *Sample) bool {
+	n := 2 * s.Places
+	if !c.fresh || c.filled(s) == 0 || !s.InFlightAuto {
+		return false
+	}
+	c.fresh = false
+	return n < c.set.InFlight &&
+		c.setInFlight(n, "nothing is known yet, but services say that they work on %d requests at once", s.Places)
 }
 
 // fill has as many requests under way as services say they work on, while some of their places are idle and there is
