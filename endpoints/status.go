@@ -132,6 +132,7 @@ type endpointStatus struct {
 	P50         int64      `json:"p50"`          // nanoseconds an item, in the last minute
 	P99         int64      `json:"p99"`
 	Concurrency int        `json:"concurrency"`
+	Each        bool       `json:"each"` // concurrency is of items
 	Lane        bool       `json:"lane"`
 	State       wire.State `json:"state"`
 	Reason      string     `json:"reason,omitempty"` // of StateWaiting, or what is denied
@@ -146,7 +147,7 @@ func (e *endpointServer) status() endpointStatus {
 	all := e.snapshot()
 	return endpointStatus{Chunks: all.Chunks, Processed: all.Items, Errors: all.Errors, InFlight: all.InFlight,
 		Average: int64(all.AvgPerItem), Rate: all.Rate, P50: int64(all.P50), P99: int64(all.P99),
-		Concurrency: all.Concurrency, Lane: all.Lane, State: all.State, Reason: all.Reason, Redelivered: all.Redelivered,
+		Concurrency: all.Concurrency, Each: e.byItem, Lane: all.Lane, State: all.State, Reason: all.Reason, Redelivered: all.Redelivered,
 		GivenUp: all.GivenUp, Dead: all.Dead, Stages: all.Stages, Rebinds: all.Rebinds}
 }
 

@@ -89,6 +89,7 @@ func (n *Node) ensureListeners(ctx context.Context, work, stage consumersOf) err
 	if err != nil {
 		return err
 	}
+	n.places.heard(listeners)
 	var failed error
 	seen := map[string]bool{}
 	for _, l := range listeners {

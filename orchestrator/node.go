@@ -45,6 +45,7 @@ type Node struct {
 	stats   counters
 
 	wakes      chan struct{} // look for work
+	places     places        // of services
 	stirred    atomic.Bool   // there may be other work than there was; for the pacer
 	elsewhere  atomic.Bool   // there is work at endpoints of other nodes
 	freeing    atomic.Bool   // they will be told of room there

@@ -82,7 +82,9 @@ func (p *pacer) round(ctx context.Context) error {
 		paced, err := p.paced(e)
 		if err == nil {
 			seen[e.Endpoint] = paced
-			err = p.step(timed, paced, sampleOf(e, queues[e.Endpoint], o.Until, o.Until.Sub(o.Since)), e)
+			seen := sampleOf(e, queues[e.Endpoint], o.Until, o.Until.Sub(o.Since))
+			seen.Places = p.node.places.requests(e.Endpoint, max(1, paced.controller.Settings().Chunk))
+			err = p.step(timed, paced, seen, e)
 		}
 		failed = errors.Join(failed, err)
 	}

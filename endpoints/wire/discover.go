@@ -26,6 +26,7 @@ type Listener struct {
 	InFlight int           // chunks held: at work, or waiting their turn
 	// Concurrency is how many chunks or items are handled at once.
 	Concurrency int
+	Each        bool // it is items
 	// Lane says that it reads calls apart from chunks, Lanes that it would if the consumer were there.
 	Lane, Lanes bool
 	State       State
@@ -46,6 +47,7 @@ type heard struct {
 	P50         float64 `json:"p50"`
 	P99         float64 `json:"p99"`
 	Concurrency float64 `json:"concurrency"`
+	Each        bool    `json:"each"`
 	Lane        *bool   `json:"lane"`
 	State       State   `json:"state"`
 	Reason      string  `json:"reason"`
@@ -63,6 +65,7 @@ func (h heard) tell(l *Listener) {
 	l.Rate = max(h.Rate, 0)
 	l.P50, l.P99 = count[time.Duration](h.P50), count[time.Duration](h.P99)
 	l.InFlight, l.Concurrency, l.Stages = count[int](h.InFlight), count[int](h.Concurrency), count[int](h.Stages)
+	l.Each = h.Each
 	l.Lane, l.Lanes = h.Lane != nil && *h.Lane, h.Lane != nil
 	l.Redelivered, l.GivenUp = count[int64](h.Redelivered), count[int64](h.GivenUp)
 	l.Dead, l.Rebinds = count[int64](h.Dead), count[int64](h.Rebinds)

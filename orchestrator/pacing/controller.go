@@ -82,6 +82,7 @@ type Controller struct {
 	start   beginning
 	turn    turn
 	tinies  tinies
+	placed  int       // the size of requests when places were looked at
 	shrunk  time.Time // when a size was left because requests ran out of time
 	fresh   bool      // nothing is known, not even what services say
 	memory  memory

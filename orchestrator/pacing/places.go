@@ -28,10 +28,12 @@ func (c *Controller) filled(s *Sample) int {
 // meet notes how many places services have. Where there are others than before, what was tried is void.
 func (c *Controller) meet(s *Sample) {
 	m := &c.memory.InFlight
+	sized := c.placed == c.set.Chunk // of a service that works item by item the places go by the size of requests
+	c.placed = c.set.Chunk
 	if s.Places == 0 || s.Places == m.Places {
 		return
 	}
-	if m.Places > 0 {
+	if m.Places > 0 && sized {
 		m.Up.clear()
 		m.Down.clear()
 		c.memory.Chunk.Up.clear()

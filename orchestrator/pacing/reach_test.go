@@ -78,30 +78,38 @@ func TestBothRunsReachTheBest(t *testing.T) {
 			if r.best == 0 {
 				r.best, _ = sweep(model, r.fixed, 50)
 			}
-			for seed := range uint64(20) {
-				r.check(t, seed)
+			const seeds = 10
+			var first, next float64
+			for seed := range uint64(seeds) {
+				a, b := r.check(t, seed)
+				first, next = first+a/seeds, next+b/seeds
+			}
+			t.Logf("first run %.2f, next run %.2f of the best", first, next)
+			if first < 0.9 || next < 0.95 {
+				t.Errorf("first run %.2f, next run %.2f of the best", first, next)
 			}
 		})
 	}
 }
 
-func (r *reach) check(t *testing.T, seed uint64) {
+func (r *reach) check(t *testing.T, seed uint64) (first, next float64) {
 	t.Helper()
 	length := r.length
 	if length == 0 {
 		length = within + 45
 	}
-	first := controller(t, Settings{})
-	s := newSimulation(r.model, first.Settings(), seed)
+	learning := controller(t, Settings{})
+	s := newSimulation(r.model, learning.Settings(), seed)
 	s.chunkAuto = true
 	if r.first != nil {
 		r.first(s)
 	}
-	changes := s.run(first, length+0.3)
+	changes := s.run(learning, length+0.3)
+	first = 1 // where it is not looked at
 	if r.first == nil && r.model2 == nil {
-		r.judge(t, seed, "first run", s, 0.9, changes)
+		first = r.judge(t, seed, "first run", s, 0.87, changes)
 	}
-	second, err := New(Config{}, first.Settings(), first.Learned())
+	second, err := New(Config{}, learning.Settings(), learning.Learned())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,13 +125,14 @@ func (r *reach) check(t *testing.T, seed uint64) {
 	began := second.Settings()
 	changes = s.run(second, within+40.3)
 	t.Logf("seed %d: the next run begins with %+v and ends with %+v", seed, began, second.Settings())
-	r.judge(t, seed, "next run", s, 0.95, changes)
+	return first, r.judge(t, seed, "next run", s, 0.92, changes)
 }
 
-// judge holds what is done from 20 s on against the best of the fixed settings.
+// judge holds what is done from 20 s on against the best of the fixed settings. A window has few requests, which take
+// from 0.8 to 1.2 times their time: of one seed a little less is asked than of all.
 func (r *reach) judge(
 	t *testing.T, seed uint64, what string, s *simulation, share float64, changes []Change,
-) {
+) float64 {
 	t.Helper()
 	got := s.rate(within, within+40)
 	t.Logf("seed %d: %s: %.0f items/s is %.2f of %.0f, the best", seed, what, got, got/r.best, r.best)
@@ -133,4 +142,5 @@ func (r *reach) judge(
 			t.Log(change)
 		}
 	}
+	return got / r.best
 }
