@@ -33,6 +33,7 @@ type StepSettings struct {
 	MaxBackoff   time.Duration `bounds:"1ms 24h" column:",null"` // the longest such wait; 0: 5 minutes
 	RetryCodes   []string      // error codes that are tried again, whatever the service says
 	NeverRetry   []string      // error codes that never are
+	MaxResult    int           `bounds:"1 64MiB" zero:"leaves it at 64MiB" column:",null"` // bytes; more fails the item
 }
 
 // StepOverrides are settings of a step that are otherwise for one run, or from now on. What is nil stays as it is. The
@@ -49,6 +50,7 @@ type StepOverrides struct {
 	MaxBackoff   *Duration `json:"max_backoff,omitempty" doc:"the longest such wait (5m)" example:"5m" placeholder:"TIME"`
 	RetryCodes   []string  `json:"retry_codes,omitempty" nullable:"false" doc:"error codes that are tried again although the service says no; none: no code is (none)" name:"retry-code" sep:"none" placeholder:"CODE"`
 	NeverRetry   []string  `json:"never_retry,omitempty" nullable:"false" doc:"error codes that are not, although the service says yes; likewise (none)" sep:"none" placeholder:"CODE"`
+	MaxResult    *Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result; a larger one fails the item as result_too_large (64MiB)" placeholder:"SIZE"`
 }
 
 // SettingsView is StepSettings as JSON has them: in the answers of the API and in the plans of runs.
@@ -66,6 +68,7 @@ type SettingsView struct {
 	MaxBackoff   Duration `json:"max_backoff,omitempty" doc:"the longest such wait; absent: 5 minutes"`
 	RetryCodes   []string `json:"retry_codes,omitempty" doc:"error codes that are tried again"`
 	NeverRetry   []string `json:"never_retry,omitempty" doc:"error codes that never are"`
+	MaxResult    Bytes    `json:"max_result,omitempty" doc:"bytes of an item's result at most; absent: 64MiB"`
 }
 
 // What a step uses when nobody says otherwise. Of a chunk or a limit that is found, the number is the upper bound.

@@ -3018,6 +3018,11 @@ type OpenSettings struct {
 	// NeverRetry error codes that are not, although the service says yes; likewise (none)
 	NeverRetry []string `json:"never_retry,omitempty"`
 
+	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	//
+	// Examples: 65536, 512KiB
+	MaxResult *int `json:"max_result,omitempty"`
+
 	// Steps settings of single steps, by name
 	Steps map[string]*StepOverrides `json:"steps,omitempty"`
 
@@ -3873,6 +3878,11 @@ type RunChanges struct {
 	// NeverRetry error codes that are not, although the service says yes; likewise (none)
 	NeverRetry []string `json:"never_retry,omitempty"`
 
+	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	//
+	// Examples: 65536, 512KiB
+	MaxResult *int `json:"max_result,omitempty"`
+
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
 }
@@ -4217,6 +4227,11 @@ type RunSettings struct {
 	// NeverRetry error codes that are not, although the service says yes; likewise (none)
 	NeverRetry []string `json:"never_retry,omitempty"`
 
+	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	//
+	// Examples: 65536, 512KiB
+	MaxResult *int `json:"max_result,omitempty"`
+
 	// Steps settings of single steps, by name
 	Steps map[string]*StepOverrides `json:"steps,omitempty"`
 }
@@ -4493,6 +4508,11 @@ type SettingsView struct {
 
 	// NeverRetry error codes that never are
 	NeverRetry []string `json:"never_retry,omitempty"`
+
+	// MaxResult bytes of an item's result at most; absent: 64MiB
+	//
+	// Examples: 65536, 512KiB
+	MaxResult int `json:"max_result,omitempty"`
 }
 
 // Severity is a text; a newer server may know more values.
@@ -4648,6 +4668,11 @@ type StepOverrides struct {
 
 	// NeverRetry error codes that are not, although the service says yes; likewise (none)
 	NeverRetry []string `json:"never_retry,omitempty"`
+
+	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	//
+	// Examples: 65536, 512KiB
+	MaxResult *int `json:"max_result,omitempty"`
 }
 
 // StepReport defines model for StepReport.
@@ -5405,6 +5430,9 @@ type StartRunParams struct {
 
 	// NeverRetry error codes that are not, although the service says yes; likewise (none)
 	NeverRetry []string `form:"never_retry,omitempty" json:"never_retry,omitempty"`
+
+	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	MaxResult string `form:"max_result,omitempty" json:"max_result,omitempty"`
 
 	// Endpoint run this single endpoint instead of a plan
 	Endpoint string `form:"endpoint,omitempty" json:"endpoint,omitempty"`
@@ -6477,6 +6505,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("max_backoff", params.MaxBackoff, true)
 	ask.add("retry_codes", params.RetryCodes, true)
 	ask.add("never_retry", params.NeverRetry, true)
+	ask.add("max_result", params.MaxResult, true)
 	ask.add("endpoint", params.Endpoint, false)
 	ask.add("plan_ref", params.PlanRef, false)
 	ask.add("key", params.Key, false)
@@ -7405,4 +7434,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of de9ee70f18da244db634f3fe048c9c0c, is a0ccebb1035a9fd5765076c525b84e540dcfe63a39b28f1a48b5eb4c5385f4cb.
+// Of b9839cfeb4cc7649880a24058bf0fc3b, is 4a5ab6a61f5829d6358a3320bcad0da8de9e645b7474a499fc1f8c5efbc2ec4a.
