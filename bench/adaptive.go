@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -43,6 +44,8 @@ const (
 	learnAgain  = 2 * time.Second // the next run begins with what the first has found
 	autoWindow  = 4 * time.Second
 	beginWithin = 30 * time.Second
+	relearn     = 20 * time.Second // by when a run has to be near the best, whatever the one before it met
+	downFor     = 12 * time.Second
 	// What runs last at the least, at the best rate that there is.
 	sweepLasts = 6 * time.Second
 	autoLasts  = autoWindow + 3*time.Second // beside what it has to learn
@@ -56,12 +59,17 @@ type testCase struct {
 	inFlight    []int
 	chunk       int
 	otherChunks []int
-	attempts    int // of an item, with fixed settings
+	attempts    int           // of an item, with fixed settings
+	wide        int           // chunks that the service works on at once; 0: misbehavingWide
+	learn       time.Duration // that each automatic run has, when it is more than usual
+	flags       []string      // of the first automatic run
+	// upset happens at the end of the first automatic run, which is not measured then; change before the next.
+	upset, change func(ctx context.Context, l *lab, c *testCase) error
 }
 
 // items are so many that the service is busy for a while, however well it is asked.
 func (c *testCase) items(lasts time.Duration) int {
-	rate, _ := c.service.Load.Peak(bitfield.Size, misbehavingWide)
+	rate, _ := c.service.Load.Peak(bitfield.Size, cmp.Or(c.wide, misbehavingWide))
 	if t := c.service.Throttle; t != nil {
 		rate = min(rate, t.PerSecond)
 	}
@@ -94,17 +102,53 @@ func adaptiveCases() []testCase {
 	}
 }
 
+// relearnCases are of a plain service, whose first run ends badly, or says nothing.
+func relearnCases() []testCase {
+	plain := func(endpoint string) testCase {
+		return testCase{
+			service: misbehave.Config{Endpoint: endpoint, Concurrency: 4, Load: &misbehave.Load{
+				PerChunk: 20 * time.Millisecond, PerItem: 2 * time.Millisecond}},
+			inFlight: []int{2, 6, 12}, chunk: 500, otherChunks: []int{1000}, wide: 8, learn: relearn,
+		}
+	}
+	killed, canary, doubled := plain("killed"), plain("canary"), plain("doubled")
+	killed.name = "4 places; killed at the end of the first run"
+	killed.upset = func(ctx context.Context, l *lab, c *testCase) error {
+		last := l.others[len(l.others)-1]
+		if err := last.cmd.Process.Kill(); err != nil {
+			return fmt.Errorf("kill %s: %w", last.name, err)
+		}
+		if err := rest(ctx, downFor); err != nil {
+			return err
+		}
+		return l.misbehave(c.service, false)
+	}
+	canary.name = "4 places; the first run is a canary of 100"
+	canary.flags = []string{"--canary", "100"}
+	doubled.name = "4 places; as many again before the next run"
+	doubled.change = func(_ context.Context, l *lab, c *testCase) error { return l.misbehave(c.service, false) }
+	return []testCase{killed, canary, doubled}
+}
+
 func measureAdaptive(ctx context.Context, l *lab, rep *report) error {
-	for _, c := range adaptiveCases() {
+	for _, c := range append(adaptiveCases(), relearnCases()...) {
 		if err := l.misbehave(c.service, false); err != nil {
 			return err
 		}
 		a := adaptive{Service: c.name}
 		// The automatic runs come first: nothing is known of the endpoint then.
-		for _, learn := range []time.Duration{learnFirst, learnAgain} {
-			found, err := l.measureAuto(ctx, c, learn)
+		for i, learn := range []time.Duration{learnFirst, learnAgain} {
+			if i > 0 && c.change != nil {
+				if err := c.change(ctx, l, &c); err != nil {
+					return fmt.Errorf("%s: %w", c.name, err)
+				}
+			}
+			found, err := l.measureAuto(ctx, &c, max(learn, c.learn), i == 0)
 			if err != nil {
 				return fmt.Errorf("%s, automatic: %w", c.name, err)
+			}
+			if i == 0 && (c.change != nil || len(c.flags) > 0) {
+				found.Rate = 0 // it has another service, or nothing to do: not to be compared
 			}
 			a.Auto = append(a.Auto, found)
 		}
@@ -154,8 +198,13 @@ func (l *lab) sweep(ctx context.Context, c testCase, a *adaptive) error {
 }
 
 // measureAuto has the node find its way, and then measures.
-func (l *lab) measureAuto(ctx context.Context, c testCase, learn time.Duration) (found attempt, err error) {
+func (l *lab) measureAuto(
+	ctx context.Context, c *testCase, learn time.Duration, first bool,
+) (found attempt, err error) {
 	flags := []string{"--in-flight", "auto", "--chunk", "auto"}
+	if first {
+		flags = append(flags, c.flags...)
+	}
 	err = l.underWay(ctx, c.service.Endpoint, c.items(learn+autoLasts), flags, func(run string) error {
 		if err := rest(ctx, learn); err != nil {
 			return err
@@ -166,8 +215,12 @@ func (l *lab) measureAuto(ctx context.Context, c testCase, learn time.Duration) 
 		if found.Failed, err = l.number(ctx, countFailed, run); err != nil {
 			return err
 		}
-		return l.db.QueryRow(ctx, `SELECT in_flight, coalesce(chunk, 0), coalesce(rate, 0) FROM endpoint_pace
+		err := l.db.QueryRow(ctx, `SELECT in_flight, coalesce(chunk, 0), coalesce(rate, 0) FROM endpoint_pace
 			WHERE endpoint = $1`, c.service.Endpoint).Scan(&found.InFlight, &found.Chunk, &found.Limit)
+		if err != nil || !first || c.upset == nil {
+			return err
+		}
+		return c.upset(ctx, l, c)
 	})
 	return found, err
 }
@@ -203,7 +256,9 @@ func (r *report) adaptation() *table {
 		row := []string{a.Service, fmt.Sprintf("%d × %d", a.Best.InFlight, a.Best.Chunk), thousands(a.Best.Rate)}
 		failed := 0.0
 		for _, run := range a.Auto {
-			row = append(row, thousands(run.Rate), fmt.Sprintf("%.2f", run.Rate/a.Best.Rate))
+			if row = append(row, thousands(run.Rate), fmt.Sprintf("%.2f", run.Rate/a.Best.Rate)); run.Rate == 0 {
+				row[len(row)-2], row[len(row)-1] = "–", "–"
+			}
 			failed += run.Failed
 		}
 		last := a.Auto[len(a.Auto)-1]
