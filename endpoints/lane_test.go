@@ -95,7 +95,9 @@ func TestWaitingCallsLeaveChunksTheirShare(t *testing.T) {
 
 // besideAChunk has a service of one place work on a backlog of chunks, each item of which takes a while, and returns
 // what its connection may call.
-func besideAChunk(t *testing.T, each bool, item time.Duration, chunks, items int, opts ...Option) (*bundle, *atomic.Int64) {
+func besideAChunk(
+	t *testing.T, each bool, item time.Duration, chunks, items int, opts ...Option,
+) (*bundle, *atomic.Int64) {
 	t.Helper()
 	b := setup(t)
 	svc := b.service()

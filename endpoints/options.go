@@ -36,7 +36,7 @@ type options struct {
 func Concurrency(n int) Option { return func(o *options) { o.concurrency = n } }
 
 // Reserve keeps n places for those who wait, beside those that Concurrency has for chunks: calls, and flows on behalf
-// of one. They come before chunks everywhere, but without a place of their own a call waits until a chunk, or an item of
+// of one. They come before chunks everywhere, but without a place of their own they wait until a chunk, or an item of
 // HandleEach, has ended. Default: 1 where Concurrency is 4 or more, so that up to n more handlers run at once than it
 // says; else 0.
 func Reserve(n int) Option { return func(o *options) { o.reserve = n } }

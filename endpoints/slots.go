@@ -24,8 +24,8 @@ const (
 )
 
 // slots bounds what an endpoint does at once: as many chunks as it has slots, and some calls more. Of those who wait in
-// a lane the one who waits longest gets the next slot. Calls come before chunks, until they have had callShare times the
-// time of chunks while these waited. The size may change while slots are taken: a larger one is of use at once, a
+// a lane the one who waits longest gets the next slot. Calls come before chunks, until they have had callShare times as
+// much time as these, which waited. The size may change while slots are taken: a larger one is of use at once, a
 // smaller one as those who have a slot give it back.
 //
 // It is safe for concurrent use.

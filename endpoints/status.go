@@ -107,7 +107,8 @@ func (e *endpointServer) snapshot() EndpointStats {
 	return all
 }
 
-// lane reports whether calls are read apart from chunks. Until a node has made the consumer for them they come with these.
+// lane reports whether calls are read apart from chunks. Until a node has made the consumer for them they come with
+// these.
 func (e *endpointServer) lane() bool {
 	state, _ := e.calls.life.state()
 	return state == wire.StateListening
@@ -147,8 +148,9 @@ func (e *endpointServer) status() endpointStatus {
 	all := e.snapshot()
 	return endpointStatus{Chunks: all.Chunks, Processed: all.Items, Errors: all.Errors, InFlight: all.InFlight,
 		Average: int64(all.AvgPerItem), Rate: all.Rate, P50: int64(all.P50), P99: int64(all.P99),
-		Concurrency: all.Concurrency, Each: e.byItem, Lane: all.Lane, State: all.State, Reason: all.Reason, Redelivered: all.Redelivered,
-		GivenUp: all.GivenUp, Dead: all.Dead, Stages: all.Stages, Rebinds: all.Rebinds}
+		Concurrency: all.Concurrency, Each: e.byItem, Lane: all.Lane, State: all.State, Reason: all.Reason,
+		Redelivered: all.Redelivered,
+		GivenUp:     all.GivenUp, Dead: all.Dead, Stages: all.Stages, Rebinds: all.Rebinds}
 }
 
 // announce lists the service through NATS's own discovery ($SRV.PING, INFO, STATS), so that a node, or the nats tool,

@@ -6,8 +6,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// places knows how much services say they work on at once, as of the last look at who listens. It is safe for concurrent
-// use.
+// places knows how much services say they work on at once, as of the last look at who listens. It is safe for
+// concurrent use.
 type places struct {
 	mu sync.Mutex
 	of map[string][]wire.Listener

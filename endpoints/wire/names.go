@@ -120,8 +120,8 @@ func WorkSubject(endpoint string) string { return WorkPrefix + endpoint }
 // laneMark ends the name under which those who wait ask an endpoint. No endpoint's name has it.
 const laneMark = "+"
 
-// LaneOf is the name of the lane of an endpoint that is for those who wait: what [WorkSubject] and [ConsumerName] make of
-// it are the lane's.
+// LaneOf is the name of the lane of an endpoint that is for those who wait: what [WorkSubject] and [ConsumerName] make
+// of it are the lane's.
 func LaneOf(endpoint string) string { return endpoint + laneMark }
 
 // EndpointOf returns the endpoint that a name is of, or of whose lane it is.

@@ -165,6 +165,12 @@ func runService(ctx context.Context) error {
 	err = endpoints.HandleList(svc, "statement", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
 		mu.Lock()
 		defer mu.Unlock()
+		if c.Meta().Mode == wire.ModeSingle { // a call: the ledger is of the run
+			for _, item := range c.Items() {
+				item.Reply(statement{Of: item.In.ID})
+			}
+			return nil
+		}
 		for _, item := range c.Items() {
 			_, err := fmt.Fprintf(ledger, "%s %d %d\n", c.Meta().Slice, item.Ordinal, c.Meta().Generation)
 			if executed++; executed == die {

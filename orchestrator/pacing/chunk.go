@@ -84,8 +84,16 @@ func (c *Controller) shrinkChunk(s *Sample) bool {
 	if !s.ChunkAuto {
 		return false
 	}
-	m := &c.memory.Chunk
-	bad, good, code := 0, 0, ""
+	bad, good, code := c.ofThisSize(s)
+	if bad > 0 && float64(bad) >= manyTooBig*float64(bad+good) && c.size(s) > 1 {
+		return c.leaveSize(s, bad, bad+good, code)
+	}
+	return c.regainSize() || c.keepTime(s)
+}
+
+// ofThisSize returns how many requests of the size in force failed as too big, with which code, and how many were
+// answered.
+func (c *Controller) ofThisSize(s *Sample) (bad, good int, code string) {
 	for _, e := range s.Ended {
 		if e.Requests == 0 || !c.isSize(e.Items/e.Requests, s) {
 			continue
@@ -104,21 +112,24 @@ func (c *Controller) shrinkChunk(s *Sample) bool {
 	if KindOf(code) == TimedOut && good > 0 && c.now.Sub(c.shrunk) < shrunkRest {
 		bad = 0 // they may have waited behind those of the size that was left
 	}
-	if bad > 0 && float64(bad) >= manyTooBig*float64(bad+good) && c.size(s) > 1 {
-		m.Ceiling = c.size(s)
-		m.TooBig.Pause = min(max(failHold, 2*m.TooBig.Pause), longestHold)
-		m.TooBig.Until = c.now.Add(m.TooBig.Pause)
-		if t := c.lately(lookBack / 2); KindOf(code) == TimedOut && t.requests == 0 && !m.Probed {
-			m.Before = max(m.Before, c.set.Chunk, m.Trial.From)
-			if m.Trial.From > 0 && m.Trial.Up {
-				m.Before = m.Trial.From
-			}
+	return bad, good, code
+}
+
+// leaveSize goes a size down, because of requests that failed.
+func (c *Controller) leaveSize(s *Sample, bad, all int, code string) bool {
+	m := &c.memory.Chunk
+	m.Ceiling = c.size(s)
+	m.TooBig.Pause = min(max(failHold, 2*m.TooBig.Pause), longestHold)
+	m.TooBig.Until = c.now.Add(m.TooBig.Pause)
+	if t := c.lately(lookBack / 2); KindOf(code) == TimedOut && t.requests == 0 && !m.Probed {
+		m.Before = max(m.Before, c.set.Chunk, m.Trial.From)
+		if m.Trial.From > 0 && m.Trial.Up {
+			m.Before = m.Trial.From
 		}
-		c.endTrial()
-		c.shrunk = c.now
-		return c.setChunk(rungBelow(c.size(s)), "%d of %d requests of this size failed (%s)", bad, bad+good, code)
 	}
-	return c.regainSize() || c.keepTime(s)
+	c.endTrial()
+	c.shrunk = c.now
+	return c.setChunk(rungBelow(c.size(s)), "%d of %d requests of this size failed (%s)", bad, all, code)
 }
 
 // regainSize goes back, once, to the size from which requests ran out of time, when smaller ones are answered again. If

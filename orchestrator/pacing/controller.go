@@ -168,25 +168,29 @@ func (c *Controller) Step(s Sample) []Change {
 	c.recent[c.seen%recentSamples] = t
 	c.seen++
 	c.meet(&s)
-	if c.guess(&s) {
-		return c.changes
-	}
-	small := c.tooSmall(&t, &s)
-	c.measure(&t, &s)
-	if s.InFlightAuto {
-		c.pace(&t, &s)
-	}
-	switch {
-	case s.InFlightAuto && c.fill(&s):
-	case small && t.failed == 0:
-		c.again()
-	case c.shrinkChunk(&s), s.InFlightAuto && (c.backOff() || c.shorten(&s) || c.regain(&s)):
-		// What follows of it is to be seen first.
-	case c.grow(&t, &s):
-	default:
-		c.explore(&s)
+	if !c.guess(&s) {
+		c.decide(&t, &s)
 	}
 	return c.changes
+}
+
+// decide changes something, if there is reason to.
+func (c *Controller) decide(t *tally, s *Sample) {
+	small := c.tooSmall(t, s)
+	c.measure(t, s)
+	if s.InFlightAuto {
+		c.pace(t, s)
+	}
+	switch {
+	case s.InFlightAuto && c.fill(s):
+	case small && t.failed == 0:
+		c.again()
+	case c.shrinkChunk(s), s.InFlightAuto && (c.backOff() || c.shorten(s) || c.regain(s)):
+		// What follows of it is to be seen first.
+	case c.grow(t, s):
+	default:
+		c.explore(s)
+	}
 }
 
 // refuse learns from what was refused before nothing was sent any more. It may be why nothing is.

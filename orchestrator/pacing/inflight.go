@@ -92,7 +92,8 @@ func (c *Controller) endTrial() {
 	c.memory.Chunk.Trial = trial{}
 }
 
-// abandon ends what is being tried because something else has come in between. A size that was not judged is taken back.
+// abandon ends what is being tried because something else has come in between. A size that was not judged is taken
+// back.
 func (c *Controller) abandon() {
 	before := c.memory.Chunk.Trial.From
 	c.endTrial()

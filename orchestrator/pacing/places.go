@@ -42,8 +42,8 @@ func (c *Controller) meet(s *Sample) {
 	m.Places, m.Fewer = s.Places, false
 }
 
-// guess begins an endpoint of which nothing is known with what its services say: each place works on one request, and has
-// the next one at hand.
+// guess begins an endpoint of which nothing is known with what its services say: each place works on one request, and
+// has the next one at hand.
 func (c *Controller) guess(s *Sample) bool {
 	n := 2 * s.Places
 	if !c.fresh || c.filled(s) == 0 || !s.InFlightAuto {

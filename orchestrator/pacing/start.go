@@ -46,8 +46,7 @@ func (c *Controller) grow(t *tally, s *Sample) bool {
 		b.sum = tally{}
 		return false
 	}
-	// After a step down what is from before it took longer by far.
-	if b.from == 0 || c.epoch.samples > 0 || !b.down && float64(c.epoch.before) <= startOld*float64(t.requests) {
+	if b.counts(&c.epoch, t) {
 		b.sum.add(*t)
 	}
 	if n := c.limit(s); b.sum.requests < n || b.sum.sojourn() <= 0 {
@@ -57,7 +56,7 @@ func (c *Controller) grow(t *tally, s *Sample) bool {
 	case b.down:
 		c.goesDown(b, s)
 		return true
-	case b.from > 0 && !c.goesOn(b, s):
+	case b.from > 0 && !c.goesOn(b):
 		return true
 	}
 	return c.double(b, s)
@@ -79,6 +78,12 @@ func (c *Controller) double(b *beginning, s *Sample) bool {
 	return true
 }
 
+// counts reports whether what ended in a sample was begun after the last step. After a step down what is from before it
+// took longer by far.
+func (b *beginning) counts(e *epoch, t *tally) bool {
+	return b.from == 0 || e.samples > 0 || !b.down && float64(e.before) <= startOld*float64(t.requests)
+}
+
 // gain is by what the last step of the start has multiplied the throughput.
 func (c *Controller) gain(b *beginning) float64 {
 	return float64(c.set.InFlight) / float64(b.from) * b.sojourn.Seconds() / b.sum.sojourn().Seconds()
@@ -86,7 +91,7 @@ func (c *Controller) gain(b *beginning) float64 {
 
 // goesOn judges the last step of the start. One that brought nothing, and made services slower or requests wait, is
 // taken back; where it even cost something, fewer than before it may be better still.
-func (c *Controller) goesOn(b *beginning, s *Sample) bool {
+func (c *Controller) goesOn(b *beginning) bool {
 	gain := c.gain(b)
 	c.memory.InFlight.Started = gain < startPays
 	slower := b.sum.service().Seconds() > startSlower*b.service.Seconds()
