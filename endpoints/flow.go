@@ -107,11 +107,17 @@ type flow struct {
 	crash func(step string)
 }
 
+// repliesBeyond is how many replies are fetched beyond what is worked on. Those that somebody waits for come by the same
+// consumer as the others, and are begun first once they are here.
+const repliesBeyond = 16
+
 // attach sets up what needs a service.
 func (f *flow) attach(svc *Service) {
 	e := f.server
 	f.store = flowStore{nc: svc.nc, out: svc.outbox, endpoint: e.name, ttl: wire.TTLHeader(e.options.timeout)}
-	f.replies = svc.newPuller(wire.StreamStage, e.name, newRoom(e.slots, false), e.log.With(zap.Bool("stages", true)))
+	room := newRoom(e.slots, false)
+	room.beyond = repliesBeyond
+	f.replies = svc.newPuller(wire.StreamStage, e.name, room, e.log.With(zap.Bool("stages", true)))
 	f.replies.deal = f.deal
 	f.replies.ensure = func(ctx context.Context) error { return stream.EnsureStageConsumer(ctx, svc.outbox.js, e.name) }
 }

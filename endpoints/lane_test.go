@@ -193,6 +193,57 @@ func TestAThousandCallersDoNotStopABatch(t *testing.T) {
 	}
 }
 
+// A flow that somebody waits for goes before its chunks in each stage, and what it asks before those of its callee.
+func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	svc := b.service()
+	done := &atomic.Int64{}
+	work := func() { _ = backoff.Sleep(context.Background(), 100*time.Millisecond) }
+	leaf := To[number, square]("leaf")
+	check(t, HandleList(svc, "leaf", func(_ context.Context, c *Chunk[number, square]) error {
+		work()
+		for _, i := range c.Items() {
+			i.Reply(square{i.In.N * i.In.N})
+		}
+		return nil
+	}, Concurrency(1)))
+	type numbers4 = Stage[number, square, None, None]
+	check(t, HandleFlow(svc, "root", []func(context.Context, *numbers4) error{
+		func(_ context.Context, s *numbers4) error {
+			for _, i := range s.Items() {
+				leaf.Ask(i, i.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *numbers4) error {
+			work()
+			for _, i := range s.Items() {
+				i.Reply(leaf.Answer(i))
+			}
+			done.Add(1)
+			return nil
+		},
+	}, Concurrency(1)))
+	b.run(svc)
+	for _, endpoint := range []string{"root", "leaf"} {
+		eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, endpoint) })
+	}
+	const chunks = 60 // 6 s of work at each
+	for range chunks {
+		b.ask("root", numbers(2))
+	}
+	eventually(t, "it works", func() bool { return done.Load() > 0 })
+	for n := range 5 {
+		if got, err := Call[number, square](b.ctx, b.nc, "root", "k", number{n}); err != nil || got.Square != n*n {
+			t.Errorf("called with %d: %+v, %v", n, got, err)
+		}
+	}
+	if n := done.Load(); n > chunks*3/4 {
+		t.Errorf("%d of %d chunks were done before five calls were answered", n, chunks)
+	}
+}
+
 // A service of another language reads no lane: calls come with the chunks.
 func TestACallToWhoHasNoLane(t *testing.T) {
 	t.Parallel()

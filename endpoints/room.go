@@ -48,6 +48,7 @@ func sizeOf(msg jetstream.Msg) int {
 type room struct {
 	slots  *slots
 	byItem bool // a slot is for an item, not for a chunk
+	beyond int  // so many more are fetched in any case, as far as bytes allow: one of them may come first
 	freed  chan struct{}
 
 	mu    sync.Mutex
@@ -125,14 +126,17 @@ func (r *room) want() (n, bytes int) {
 	}
 	here := len(r.held) + r.late.messages
 	n, bytes = busy-here, aheadBytes
-	if r.took >= quick {
+	if r.took >= quick && r.beyond == 0 {
 		return n, bytes
 	}
 	if n < 0 { // what is ahead already, if all are alike
 		bytes -= (r.bytes + r.late.bytes) / here * -n
 	}
-	if bytes > 0 {
+	if bytes > 0 && r.took < quick {
 		n += busy
+	}
+	if bytes > 0 {
+		n += r.beyond
 	}
 	return n, bytes
 }

@@ -12,7 +12,6 @@ type reach struct {
 	fixed []Settings
 	// first changes what the first run meets, which is not judged then.
 	first  func(*simulation)
-	next   func(*simulation)
 	model2 *serviceModel // of the next run, when it is another
 	best   float64       // that there is; 0: what the fixed settings do
 	length float64       // of the first run; 0: 45 s
