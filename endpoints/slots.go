@@ -19,7 +19,8 @@ const (
 const (
 	// callShare is the share of the slots' time that calls may take from chunks that wait, to one part for these.
 	callShare = 3
-	// longestDebt is how much time chunks may be owed before it is their turn, if one of them takes longer than that.
+	// longestDebt is no wait: how much time chunks may be owed by calls before it is their turn, if one of them takes
+	// longer than that.
 	longestDebt = time.Second
 )
 

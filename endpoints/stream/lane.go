@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// laneKnown is how long it is taken for true that an endpoint reads calls apart from chunks, laneUnknown how long that
-	// it does not.
-	laneKnown   = 5 * time.Second
+	// laneKnown is no wait: how long it is taken for true that an endpoint reads calls apart from chunks.
+	laneKnown = 5 * time.Second
+	// laneUnknown is no wait: how long it is taken for true that an endpoint does not.
 	laneUnknown = time.Second
-	// laneTimeout bounds how long it is asked for.
+	// laneTimeout is how long a caller waits to hear whether an endpoint does; then the call goes where chunks go.
 	laneTimeout = 250 * time.Millisecond
 )
 

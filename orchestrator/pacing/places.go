@@ -9,8 +9,9 @@ const (
 	// spare is the part of the places beyond which requests are under way, so that no place waits for the next one.
 	spare = 4
 	// tiny is the part of the wanted size below which requests say nothing about those of that size: a canary's, or the
-	// last of a run. tinyFor is how long nothing is learned from them; should they go on, they are what there is.
-	tiny    = 10
+	// last of a run.
+	tiny = 10
+	// tinyFor is how long requests of less than a tenth of the wanted size teach nothing; should they go on, they are what there is.
 	tinyFor = 10 * time.Second
 	// fewerAfter is how long an endpoint is paced before it is tried whether fewer requests than services have places for
 	// are better: those places are idle meanwhile.
