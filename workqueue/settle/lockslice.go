@@ -22,8 +22,9 @@ SELECT s.id, s.run_id, s.step, s.block, s.generation, s.mask, s.attempt, s.failu
 FROM work_slice s JOIN run_step st USING (run_id, step)`
 
 const (
+	// The planner is not shown the ids: it would plan anew for each number of them.
 	slicesByID = heldColumns + `
-WHERE s.id = ANY($1)
+WHERE s.id = ANY(ARRAY(SELECT unnest($1::uuid[])))
 ORDER BY s.id FOR NO KEY UPDATE OF s`
 
 	// What a session had claimed and not yet sent. Sent slices outlive their node: any other records the reply.

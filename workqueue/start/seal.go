@@ -24,13 +24,13 @@ import (
 )
 
 // insertBlocks makes the blocks of every step. Items of a step that needs others wait: they are in no plane. Each run is
-// looked up by its key (LATERAL … OFFSET 0), whatever the planner thinks of the tables.
+// looked up by its key (LATERAL … OFFSET 0), whatever the planner thinks of the tables, and by a plan that is kept (LIMIT).
 const insertBlocks = `
 INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held, endpoint, turn, auto)
 SELECT u.run, st.step, u.block, u.size, u.bytes, CASE WHEN st.needs = '{}' THEN u.ready ELSE B'0'::bit(8192) END,
        CASE WHEN st.needs = '{}' THEN u.held END, st.endpoint, -st.priority, st.in_flight_auto
-FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::bit(8192)[], $6::bit(8192)[])
-     AS u (run, block, size, bytes, ready, held)
+FROM (SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::bit(8192)[], $6::bit(8192)[])
+          AS u (run, block, size, bytes, ready, held) LIMIT cardinality($1::uuid[])) u
 CROSS JOIN LATERAL (
     SELECT s.step, s.needs, s.endpoint, s.in_flight_auto, r.priority
     FROM run_step s JOIN batchrun r ON r.id = s.run_id WHERE s.run_id = u.run OFFSET 0) st`
