@@ -204,7 +204,7 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 	of := map[string]*jetstream.ConsumerInfo{}
 	if len(names) > fewQueues {
 		var err error
-		if of, err = n.allQueues(ctx); err != nil {
+		if of, err = n.queueList.all(ctx, n.js); err != nil {
 			n.log.Debug("ask for the queues of endpoints; asking for each", zap.Int("endpoints", len(names)), zap.Error(err))
 		}
 	}
@@ -238,14 +238,14 @@ type queueList struct {
 // queuesFor is for how long a list of queues is good: those who ask for it once a second, each for itself, share one.
 const queuesFor = 900 * time.Millisecond
 
-// allQueues lists the consumers of all endpoints. With an error it returns those that it has read.
-func (n *Node) allQueues(ctx context.Context) (map[string]*jetstream.ConsumerInfo, error) {
-	n.queueList.mu.Lock()
-	defer n.queueList.mu.Unlock()
-	if asked := time.Now(); asked.Sub(n.queueList.at) >= queuesFor {
+// all lists the consumers of all endpoints. With an error it returns those that it has read.
+func (l *queueList) all(ctx context.Context, js jetstream.JetStream) (map[string]*jetstream.ConsumerInfo, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if asked := time.Now(); asked.Sub(l.at) >= queuesFor {
 		ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 		defer cancel()
-		stream, err := n.js.Stream(ctx, wire.StreamWork)
+		stream, err := js.Stream(ctx, wire.StreamWork)
 		if err != nil {
 			return map[string]*jetstream.ConsumerInfo{}, err
 		}
@@ -253,7 +253,7 @@ func (n *Node) allQueues(ctx context.Context) (map[string]*jetstream.ConsumerInf
 		if err != nil {
 			return of, err
 		}
-		n.queueList.at, n.queueList.of = asked, of
+		l.at, l.of = asked, of
 	}
-	return maps.Clone(n.queueList.of), nil
+	return maps.Clone(l.of), nil
 }
