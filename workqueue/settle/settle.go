@@ -107,23 +107,20 @@ FROM unnest($1::uuid[], $2::uuid[], $3::smallint[], $4::int[], $5::int[], $6::bi
      AS u (id, run_id, step, block, generation, mask, state, attempt, failures, cause, parent, suspect, session_id,
            delay, timeout, root, endpoint)`
 
-// lockBlocks takes the blocks in order, in a statement of its own: the update after it then sees the newest planes. With
-// the LIMIT, which leaves nothing out, the planner expects few rows of any arrays, and keeps a plan that finds each row
-// by its key; without it, it would plan anew for arrays that are short.
+// lockBlocks takes the blocks in order, in a statement of its own: the update after it then sees the newest planes.
 const lockBlocks = `
 SELECT count(*) FROM (
     SELECT 1 FROM work_block b
-    JOIN (SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::int[]) AS u (run_id, step, block)
-          LIMIT cardinality($1::uuid[])) u USING (run_id, step, block)
+    JOIN unnest($1::uuid[], $2::smallint[], $3::int[]) AS u (run_id, step, block) USING (run_id, step, block)
     ORDER BY b.run_id, b.step, b.block FOR NO KEY UPDATE OF b) locked`
 
 // Bits that are ready or final already cannot have been in flight: the condition keeps a fault elsewhere from being
-// written over, and the row count tells. The LIMIT is that of lockBlocks.
+// written over, and the row count tells.
 const updateBlocks = `
 UPDATE work_block b
 SET done = b.done | u.done, failed = b.failed | u.failed
-FROM (SELECT * FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[])
-          AS u (run_id, step, block, done, failed) LIMIT cardinality($1::uuid[])) u
+FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192)[])
+     AS u (run_id, step, block, done, failed)
 WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block
   AND ((b.ready | b.done | b.failed) & (u.done | u.failed)) = B'0'::bit(8192)`
 
