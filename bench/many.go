@@ -26,6 +26,8 @@ type many struct {
 	Rate     float64            `json:"small_runs_rate"` // runs/s, from the first POST to the last event
 	Times    percentiles        `json:"small_times"`     // from the POST to the event
 	CPU      map[string]float64 `json:"cpu_seconds"`     // while they ran, large run included
+	Cost     map[string]float64 `json:"small_run_cpu"`   // ms of a small run with nothing beside it
+	AloneAt  float64            `json:"small_alone"`     // runs/s then
 	Idle     float64            `json:"idle_cores"`      // nodes and PostgreSQL, before there is anything
 	Waiting  float64            `json:"waiting_cores"`   // with so many runs waiting whose endpoints nobody serves
 	Unserved int                `json:"waiting_runs"`
@@ -39,6 +41,7 @@ const (
 	manyLook      = 10 * time.Second
 	manyLooks     = 5
 	manySettle    = 5 * time.Second
+	manyCost      = 3_000 // small runs at the most whose processor time is measured
 	manyWithin    = 10 * time.Minute
 	manyTick      = time.Second
 	unserved      = "unserved"
@@ -88,6 +91,9 @@ func (l *lab) measureMany(ctx context.Context, cfg config, m *many) (err error) 
 	if m.Idle, err = l.cores(ctx, m.Nodes); err != nil {
 		return err
 	}
+	if err := l.cost(ctx, events, m); err != nil {
+		return err
+	}
 	if err := l.besideLarge(ctx, cfg, events, m); err != nil {
 		return err
 	}
@@ -109,6 +115,31 @@ func (l *lab) measureMany(ctx context.Context, cfg config, m *many) (err error) 
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "many      idle %.2f%% of a core; with %d runs waiting %.2f%%\n", 100*m.Idle, m.Unserved, 100*m.Waiting)
+	return nil
+}
+
+// cost measures what small runs take of the processor with nothing beside them. Unlike times, that hardly depends on
+// what else is done on the machine.
+func (l *lab) cost(ctx context.Context, events *completions, m *many) error {
+	n := min(m.Runs, manyCost)
+	before, begun := l.cpu(), time.Now()
+	err := l.post(ctx, n, func(ctx context.Context, i int) error {
+		_, err := l.small(ctx, events, manyEndpoint(i%manyEndpoints))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	m.AloneAt, m.Cost = float64(n)/time.Since(begun).Seconds(), l.cpu()
+	var all float64
+	for name, was := range before {
+		m.Cost[name] = (m.Cost[name] - was) * 1000 / float64(n)
+		all += m.Cost[name]
+	}
+	m.Cost["all"] = all
+	fmt.Fprintf(os.Stderr, "many      %d nodes: small runs alone %.0f/s, %.2f ms of processor time each: nodes, with "+
+		"nats-server, %.2f, postgres %.2f, services %.2f, bench %.2f\n", m.Nodes, m.AloneAt, all, m.Cost["nodes"],
+		m.Cost["postgres"], m.Cost["services"], m.Cost["bench"])
 	return nil
 }
 

@@ -63,6 +63,7 @@ type Node struct {
 	mark       session.Mark // the furthest that the database is known to have come; watchDatabase's
 	single     single       // of the server
 	unmoved    time.Time    // when no service had moved at many endpoints; noteHandedOut's
+	queueList  queueList    // what several duties ask for
 	differing  sync.Once    // what the program says of the streams has been compared
 	suspects   suspects
 	stalled    stalling

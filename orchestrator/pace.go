@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -203,13 +205,8 @@ const fewQueues = 8
 func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstream.ConsumerInfo {
 	of := map[string]*jetstream.ConsumerInfo{}
 	if len(names) > fewQueues {
-		timed, cancel := context.WithTimeout(ctx, queueTimeout)
-		stream, err := n.js.Stream(timed, wire.StreamWork)
-		if err == nil {
-			of, err = consumers(timed, stream, workConsumer)
-		}
-		cancel()
-		if err != nil {
+		var err error
+		if of, err = n.queueList.all(ctx, n.js); err != nil {
 			n.log.Debug("ask for the queues of endpoints; asking for each", zap.Int("endpoints", len(names)), zap.Error(err))
 		}
 	}
@@ -231,4 +228,34 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 		}
 	}
 	return of
+}
+
+// queueList is the consumers of all endpoints as they were a moment ago.
+type queueList struct {
+	mu sync.Mutex
+	at time.Time
+	of map[string]*jetstream.ConsumerInfo
+}
+
+// queuesFor is for how long a list of queues is good: those who ask for it once a second, each for itself, share one.
+const queuesFor = 900 * time.Millisecond
+
+// all lists the consumers of all endpoints. With an error it returns those that it has read.
+func (l *queueList) all(ctx context.Context, js jetstream.JetStream) (map[string]*jetstream.ConsumerInfo, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if asked := time.Now(); asked.Sub(l.at) >= queuesFor {
+		ctx, cancel := context.WithTimeout(ctx, queueTimeout)
+		defer cancel()
+		stream, err := js.Stream(ctx, wire.StreamWork)
+		if err != nil {
+			return map[string]*jetstream.ConsumerInfo{}, err
+		}
+		of, err := consumers(ctx, stream, workConsumer)
+		if err != nil {
+			return of, err
+		}
+		l.at, l.of = asked, of
+	}
+	return maps.Clone(l.of), nil
 }

@@ -65,26 +65,31 @@ func checkSizes(op string, id uuid.UUID, sizes []int) ([]int32, error) {
 	return list, nil
 }
 
-// openSealedSQL makes a batch with all its groups. Nobody else knows of it, so there is nothing to wait for.
+// openSealedSQL makes batches with all their groups. Nobody else knows of them, so there is nothing to wait for.
 const openSealedSQL = `
 WITH batch AS (
     INSERT INTO tracker_batch (id, owner, state, groups, open_groups, items, sealed_at)
-    SELECT $1, $2, 'sealed', cardinality($3::integer[]), cardinality($3::integer[]), sum(size), clock_timestamp()
-    FROM unnest($3::integer[]) AS s(size)
-    RETURNING id
+    SELECT b.id, b.owner, 'sealed', b.groups, b.groups, b.items, clock_timestamp()
+    FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::bigint[]) AS b (id, owner, groups, items)
 )
 INSERT INTO tracker_group (batch_id, grp, size, pending)
-SELECT batch.id, s.place - 1, s.size, ~(~B'0'::bit(8192) >> s.size)
-FROM batch, unnest($3::integer[]) WITH ORDINALITY AS s(size, place)`
+SELECT g.batch, g.grp, g.size, ~(~B'0'::bit(8192) >> g.size)
+FROM unnest($5::uuid[], $6::integer[], $7::integer[]) AS g (batch, grp, size)`
 
 // QueueSealed is [Open], [AddGroups] and [Seal] in one statement of a caller's pgx.Batch, for a batch of which all is
-// known from the start. An id that is taken is an error of PostgreSQL's.
+// known from the start. An id that is taken is an error of PostgreSQL's. The statement's parameters are arrays: those of
+// several batches, one behind the other, make all of these.
 func QueueSealed(b *pgx.Batch, id uuid.UUID, owner string, sizes []int) error {
 	list, err := checkSizes("open", id, sizes)
-	if err == nil {
-		b.Queue(openSealedSQL, id, owner, list)
+	if err != nil {
+		return err
 	}
-	return err
+	of, places, items := make([]uuid.UUID, len(list)), make([]int32, len(list)), int64(0)
+	for i, size := range list {
+		of[i], places[i], items = id, int32(i), items+int64(size)
+	}
+	b.Queue(openSealedSQL, []uuid.UUID{id}, []string{owner}, []int{len(list)}, []int64{items}, of, places, list)
+	return nil
 }
 
 // missingSQL takes no locks. Its left join tells a batch with nothing pending (one row of NULLs) from no batch (none).

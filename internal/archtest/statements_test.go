@@ -118,7 +118,7 @@ func leaves(e ast.Expr, constants map[string]bool) (sql, variable bool) {
 		return false, !ast.IsExported(e.Sel.Name)
 	case *ast.CallExpr: // of columns that follow from the fields of a struct, with constant arguments
 		f, ok := e.Fun.(*ast.SelectorExpr)
-		columns := []string{"SettingsToRead", "SettingColumns", "SettingParameters"}
+		columns := []string{"SettingsToRead", "SettingColumns", "SettingParameters", "SettingArrays", "SettingElements"}
 		return false, !ok || !slices.Contains(columns, f.Sel.Name) ||
 			slices.ContainsFunc(e.Args, func(arg ast.Expr) bool { _, ok := arg.(*ast.BasicLit); return !ok })
 	default:

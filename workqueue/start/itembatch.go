@@ -3,10 +3,12 @@ package start
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -63,8 +65,8 @@ const (
 	// insertItems is for a few: it need not travel alone, as a COPY does.
 	insertItems = `
 INSERT INTO work_queue (run_id, ordinal, twin, item_key, payload)
-SELECT $1, u.ordinal, u.twin, u.key, u.payload
-FROM unnest($2::int[], $3::int[], $4::text[], $5::text[]) AS u (ordinal, twin, key, payload)`
+SELECT u.run, u.ordinal, u.twin, u.key, u.payload
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::text[], $5::text[]) AS u (run, ordinal, twin, key, payload)`
 )
 
 // put writes a batch into work_queue. With DuplicateSkip it first drops the items whose keys are known, and gives the
@@ -99,7 +101,8 @@ func (l *loader) insert(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 			twins[i] = ordinals[i]
 		}
 	}
-	return pg.Later(ctx, tx, insertItems, l.run, ordinals, twins, keys, payloads)
+	return pg.JoinOne(ctx, tx, insertItems, slices.Repeat([]workqueue.RunID{l.run}, len(b.rows)), ordinals, twins, keys,
+		payloads)
 }
 
 // refused says of an error that it was the key index which refused the batch, if it was.

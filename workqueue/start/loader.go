@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -134,22 +135,15 @@ func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 // loadAtOnce makes a small run in one transaction.
 func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 	l.whole = true
-	err := l.begin(ctx, database.LoadTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		l.items, l.skipped, l.sizes, l.lines, l.invalid, l.completions = 0, 0, nil, lineIndex{}, nil, nil
-		if l.counted = l.req.OnDuplicate != DuplicateSkip; l.counted {
-			l.account(b)
-		}
-		if err := l.insertRun(ctx, tx); err != nil {
-			return err
-		}
-		if err := l.put(ctx, tx, b); err != nil {
-			return err
-		}
-		if !l.counted {
-			l.account(b)
-		}
-		return l.seal(ctx, tx)
-	})
+	err := errApart
+	if l.asksNothing(ctx, b) {
+		err = database.Kept[companions](l.store).load(ctx, l, b)
+	}
+	if errors.Is(err, errApart) {
+		err = l.begin(ctx, database.LoadTimeout, func(ctx context.Context, tx pgx.Tx) error {
+			return l.makeWhole(ctx, tx, b)
+		})
+	}
 	if err != nil {
 		return b.refused(err)
 	}
@@ -157,6 +151,24 @@ func (l *loader) loadAtOnce(ctx context.Context, b *itemBatch) error {
 		database.Kept[knownPaces](l.store).Store(l.req.Steps[i].Endpoint, true)
 	}
 	return nil
+}
+
+// makeWhole makes the whole run in a transaction.
+func (l *loader) makeWhole(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
+	l.items, l.skipped, l.sizes, l.lines, l.invalid, l.completions = 0, 0, nil, lineIndex{}, nil, nil
+	if l.counted = l.req.OnDuplicate != DuplicateSkip; l.counted {
+		l.account(b)
+	}
+	if err := l.insertRun(ctx, tx); err != nil {
+		return err
+	}
+	if err := l.put(ctx, tx, b); err != nil {
+		return err
+	}
+	if !l.counted {
+		l.account(b)
+	}
+	return l.seal(ctx, tx)
 }
 
 // loadInParts makes a large run: the row first, then batches in transactions of their own over a few connections, then
@@ -264,25 +276,35 @@ func (l *loader) account(b *itemBatch) {
 	l.skipped += b.skipped
 }
 
-// insertRun makes a run that is loading or, when $15 says how many items it has, is under way as sealRun sets it.
+// insertRun makes runs that are loading or, when it is known how many items they have, under way as sealRun sets them.
 const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
      max_failed, guard, canary, canary_auto, items, failed_limit, canary_state, canary_generation, sealed_at,
      started_at, from_run)
-SELECT $1, nullif($2, ''), $3, $4, $5, CASE WHEN $15::bigint IS NULL THEN 'loading' ELSE 'running' END, $6, $7, $8,
-    nullif($9, ''), $10, nullif($11, 0), $12, $18, $13, $14, coalesce($15::bigint, 0), $16::bigint,
-    CASE WHEN $17::bool THEN 'sampling' END, CASE WHEN $17 THEN 1 END, t.now, t.now,
-    nullif($19, '00000000-0000-0000-0000-000000000000'::uuid)
-FROM (SELECT CASE WHEN $15::bigint IS NOT NULL THEN clock_timestamp() END AS now) t`
+SELECT u.id, nullif(u.name, ''), u.plan, u.spec, u.params, CASE WHEN u.items IS NULL THEN 'loading' ELSE 'running' END,
+    u.priority, u.source, u.created_by, nullif(u.idempotency_key, ''), u.session, nullif(u.version, 0), u.max_failed,
+    u.guard, u.canary, u.canary_auto, coalesce(u.items, 0), u.failed_limit, CASE WHEN u.sampled THEN 'sampling' END,
+    CASE WHEN u.sampled THEN 1 END, t.now, t.now, nullif(u.from_run, '00000000-0000-0000-0000-000000000000'::uuid)
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::integer[], $7::text[], $8::text[],
+    $9::text[], $10::uuid[], $11::integer[], $12::text[], $13::integer[], $14::boolean[], $15::bigint[],
+    $16::bigint[], $17::boolean[], $18::text[], $19::uuid[])
+    AS u (id, name, plan, spec, params, priority, source, created_by, idempotency_key, session, version, max_failed,
+        canary, canary_auto, items, failed_limit, sampled, guard, from_run)
+CROSS JOIN LATERAL (SELECT CASE WHEN u.items IS NOT NULL THEN clock_timestamp() END AS now) t`
 
-func insertStep() string {
+// insertStep makes steps of runs.
+var insertStep = sync.OnceValue(func() string {
 	return `
 INSERT INTO run_step (run_id, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config,
     approval, ` + plane.SettingColumns() + `)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, nullif($12, ''), ` +
-		plane.SettingParameters(13) + `)`
-}
+SELECT u.run, u.step, u.name, u.kind, u.endpoint, u.needs::smallint[], u.inputs::smallint[], u.input_item, u.optional,
+    u.barrier, u.config, nullif(u.approval, ''), ` + plane.SettingElements("u.") + `
+FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::boolean[],
+    $9::boolean[], $10::boolean[], $11::jsonb[], $12::text[], ` + plane.SettingArrays(13) + `)
+    AS u (run, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config, approval, ` +
+		plane.SettingColumns() + `)`
+})
 
 func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	r := &l.req
@@ -295,15 +317,15 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 		items = &l.items
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(insertRun, l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
+	batch.Queue(insertRun, pg.Row(l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
 		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAuto, items, failedLimit,
-		l.counted && l.sampled(), r.Guard.String(), r.FromRun)
+		l.counted && l.sampled(), r.Guard.String(), r.FromRun)...)
 	for i, st := range r.Steps {
-		batch.Queue(insertStep(), append([]any{l.run, i, st.Name, st.EffectiveKind(), st.Endpoint,
-			workqueue.Smallints(st.Needs), workqueue.Smallints(st.Inputs), !st.NoItem, st.Optional,
-			st.Barrier && len(st.Needs) > 0, st.Config, st.Approval}, plane.SettingValues(&st.StepSettings)...)...)
+		batch.Queue(insertStep(), append(pg.Row(l.run, i, st.Name, st.EffectiveKind(), st.Endpoint,
+			pg.ArrayText(st.Needs), pg.ArrayText(st.Inputs), !st.NoItem, st.Optional,
+			st.Barrier && len(st.Needs) > 0, st.Config, st.Approval), plane.SettingRow(&st.StepSettings)...)...)
 	}
-	if err := pg.Leave(ctx, tx, batch); err != nil {
+	if err := pg.Join(ctx, tx, batch); err != nil {
 		return fmt.Errorf("insert run: %w", err)
 	}
 	if r.Order != nil {

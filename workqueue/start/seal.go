@@ -3,6 +3,7 @@ package start
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -22,15 +23,17 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// insertBlocks makes the blocks of every step, from number $2. Items of a step that needs others wait: they are in no
-// plane.
+// insertBlocks makes the blocks of every step. Items of a step that needs others wait: they are in no plane. Each run is
+// looked up by its key (LATERAL … OFFSET 0), whatever the planner thinks of the tables, and by a plan that is kept (LIMIT).
 const insertBlocks = `
 INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held, endpoint, turn, auto)
-SELECT $1, st.step, $2 + u.n - 1, u.size, u.bytes, CASE WHEN st.needs = '{}' THEN u.ready ELSE B'0'::bit(8192) END,
-       CASE WHEN st.needs = '{}' THEN u.held END, st.endpoint, -r.priority, st.in_flight_auto
-FROM run_step st JOIN batchrun r ON r.id = st.run_id, unnest($3::int[], $4::bigint[], $5::bit(8192)[], $6::bit(8192)[])
-     WITH ORDINALITY AS u (size, bytes, ready, held, n)
-WHERE st.run_id = $1`
+SELECT u.run, st.step, u.block, u.size, u.bytes, CASE WHEN st.needs = '{}' THEN u.ready ELSE B'0'::bit(8192) END,
+       CASE WHEN st.needs = '{}' THEN u.held END, st.endpoint, -st.priority, st.in_flight_auto
+FROM (SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::bit(8192)[], $6::bit(8192)[])
+          AS u (run, block, size, bytes, ready, held) LIMIT cardinality($1::uuid[])) u
+CROSS JOIN LATERAL (
+    SELECT s.step, s.needs, s.endpoint, s.in_flight_auto, r.priority
+    FROM run_step s JOIN batchrun r ON r.id = s.run_id WHERE s.run_id = u.run OFFSET 0) st`
 
 const sealRun = `
 UPDATE batchrun
@@ -53,14 +56,18 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	batch := &pgx.Batch{}
+	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
+		return err
+	}
+	if err := pg.Join(ctx, tx, batch); err != nil {
+		return fmt.Errorf("seal run %s: %w", l.run, err)
+	}
+	batch = &pgx.Batch{}
 	if !l.whole || !l.paced() {
 		batch.Queue(pace.MakePaces, l.run)
 	}
 	if l.items >= int64(l.req.Guard.Failures) {
 		l.req.queueGuards(batch, l.run)
-	}
-	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
-		return err
 	}
 	if content := l.content(); content != nil {
 		batch.Queue(keepContent, l.run, content)
@@ -125,7 +132,13 @@ func inLine(sizes []int, heads []bitfield.Set) (ready []bitfield.Set, held []pgt
 func makeBlocks(ctx context.Context, tx pgx.Tx, run workqueue.RunID, first workqueue.Block, sizes []int, bytes []int64,
 	ready []bitfield.Set, held []pgtype.Bits,
 ) error {
-	if err := pg.Later(ctx, tx, insertBlocks, run, first, sizes, bytes, pgbits.Slice(ready), held); err != nil {
+	numbers := make([]workqueue.Block, len(sizes))
+	for i := range numbers {
+		numbers[i] = first + workqueue.Block(i)
+	}
+	err := pg.JoinOne(ctx, tx, insertBlocks, slices.Repeat([]workqueue.RunID{run}, len(sizes)), numbers, sizes, bytes,
+		pgbits.Slice(ready), held)
+	if err != nil {
 		return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
 	}
 	return nil

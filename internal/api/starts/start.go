@@ -124,6 +124,7 @@ type Routes struct {
 	engine Engine
 	config Config
 	Spool  *intake.SpoolRoom
+	heard  heard
 }
 
 // New returns the routes that start runs.
@@ -205,7 +206,7 @@ func (s *Routes) load(r *http.Request, in *startInput) (Started, error) {
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
 		Skipped: loaded.Skipped, Invalid: loaded.Invalid, Existing: loaded.Existing, Key: intent.rows.Key(),
-		Warnings: append(s.runs.Unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...),
+		Warnings: append(s.unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...),
 	}, nil
 }
 

@@ -24,7 +24,10 @@ type Action struct {
 
 const insertAudit = `
 INSERT INTO audit_log (actor, action, run_id, subject, detail, before, after)
-VALUES ($1, $2, nullif($3, '00000000-0000-0000-0000-000000000000'::uuid), $4, $5, $6, $7)`
+SELECT u.actor, u.action, nullif(u.run, '00000000-0000-0000-0000-000000000000'::uuid), u.subject, u.detail, u.before,
+    u.after
+FROM unnest($1::text[], $2::text[], $3::uuid[], $4::text[], $5::jsonb[], $6::jsonb[], $7::jsonb[])
+    AS u (actor, action, run, subject, detail, before, after)`
 
 // AuditChange notes an action in the transaction that carries it out, in the audit log and with the request for it.
 func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
@@ -41,7 +44,8 @@ func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
 	if docs[0] == nil {
 		docs[0] = []byte("{}")
 	}
-	err := pg.Later(ctx, tx, insertAudit, pg.Plain(a.Actor), a.Name, a.Run, pg.Plain(a.Subject), docs[0], docs[1], docs[2])
+	err := pg.JoinOne(ctx, tx, insertAudit,
+		pg.Row(pg.Plain(a.Actor), a.Name, a.Run, pg.Plain(a.Subject), docs[0], docs[1], docs[2])...)
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", a.Name, err)
 	}
@@ -84,6 +88,12 @@ WHERE user_name = $1 AND key = $2 AND claim = $3`
 
 // ClaimKey is the key of a [workqueue.RequestClaim] in a context.
 type ClaimKey struct{}
+
+// Claimed reports whether a change under the context is to be noted with the request that makes it.
+func Claimed(ctx context.Context) bool {
+	_, ok := ctx.Value(ClaimKey{}).(*workqueue.RequestClaim)
+	return ok
+}
 
 // NoteCarriedOut notes a change with the request that makes it, if it named a key. It comes last in a transaction.
 func NoteCarriedOut(ctx context.Context, tx pgx.Tx, done workqueue.CarriedOut) error {

@@ -15,7 +15,9 @@ import (
 
 const insertEvent = `
 INSERT INTO run_event (id, run_id, generation, kind, payload, at)
-VALUES ($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()))`
+SELECT u.id, u.run, u.generation, u.kind, u.payload, coalesce(u.at, clock_timestamp())
+FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::jsonb[], $6::timestamptz[])
+    AS u (id, run, generation, kind, payload, at)`
 
 // AddEvent adds an event of a run, to be published after the commit.
 func AddEvent(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind,
@@ -37,7 +39,7 @@ func AddEventAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workque
 		told = nil
 	}
 	if err == nil {
-		err = pg.Later(ctx, tx, insertEvent, e.ID, run, gen, string(kind), doc, told)
+		err = pg.JoinOne(ctx, tx, insertEvent, pg.Row(e.ID, run, gen, string(kind), doc, told)...)
 	}
 	if err != nil {
 		return e, fmt.Errorf("event %s of run %s: %w", kind, run, err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // settingColumn is where run_step keeps a setting.
@@ -78,6 +79,47 @@ func SettingParameters(first int) string {
 		list = append(list, value)
 	}
 	return strings.Join(list, ", ")
+}
+
+// SettingArrays are the parameters from $first on that [SettingRow] fills, for unnest. PostgreSQL has no arrays of
+// arrays: lists are arrays of their text.
+func SettingArrays(first int) string {
+	var list []string
+	for i, c := range settingColumns() {
+		if c.kind == "text[]" {
+			c.kind = "text"
+		}
+		list = append(list, fmt.Sprintf("$%d::%s[]", first+i, c.kind))
+	}
+	return strings.Join(list, ", ")
+}
+
+// SettingElements are the expressions for [SettingColumns], of what unnest has made of [SettingArrays], called by a
+// prefix like "u." and the names of the columns.
+func SettingElements(prefix string) string {
+	var list []string
+	for _, c := range settingColumns() {
+		switch value := prefix + c.name; {
+		case c.null:
+			list = append(list, fmt.Sprintf("nullif(%s, %s)", value, c.zero))
+		case c.kind == "text[]":
+			list = append(list, value+"::text[]")
+		default:
+			list = append(list, value)
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// SettingRow is the parameters of [SettingArrays], of one row.
+func SettingRow(s *workqueue.StepSettings) []any {
+	values := SettingValues(s)
+	for i, value := range values {
+		if list, ok := value.([]string); ok {
+			values[i] = pg.ArrayText(list)
+		}
+	}
+	return pg.Row(values...)
 }
 
 // SettingTargets are where a row of [SettingsToRead] is scanned to.
