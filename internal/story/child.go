@@ -73,6 +73,15 @@ func (c *Child) Failure() error {
 	return commandError(c.name, 0, c.err, tail(c.log)+"\n  its log: "+c.log)
 }
 
+// Kill ends the child as a crash does.
+func (c *Child) Kill() error {
+	if err := c.cmd.Process.Kill(); err != nil {
+		return fmt.Errorf("kill %s: %w", c.name, err)
+	}
+	<-c.exited
+	return nil
+}
+
 // Stop ends the child, if need be by force when ctx ends.
 func (c *Child) Stop(ctx context.Context) error {
 	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which is as good
