@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/tranchehq/tranche/internal/story"
 )
 
@@ -245,8 +247,31 @@ func (c *cluster) prove(ctx context.Context) error {
 	if err := c.shell.Typed(ctx, exitOK, "doctor"); err != nil {
 		return err
 	}
+	if err := c.size(ctx); err != nil {
+		return err
+	}
 	return c.askPrometheus(ctx)
 }
+
+// size says what the run takes up, as docs/operate/sizing.md has it.
+func (c *cluster) size(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, c.db.primary.URL())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var bytes, connections int64
+	if err := conn.QueryRow(ctx, sizes).Scan(&bytes, &connections); err != nil {
+		return fmt.Errorf("ask for sizes: %w", err)
+	}
+	c.story.Say("PostgreSQL keeps %d bytes for each item, of two steps, and has %d connections of three nodes.",
+		bytes/int64(c.config.Items), connections)
+	return nil
+}
+
+const sizes = `SELECT
+	(SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'work%')::bigint,
+	(SELECT count(*) FROM pg_stat_activity WHERE usename = 'tranche_app')`
 
 // table is the end.
 func (c *cluster) table(context.Context) error {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -82,3 +83,22 @@ func (c *Cluster) Target(t testing.TB) string {
 }
 
 func (c *Cluster) directory() string { return filepath.Join(c.config.DataDir, "cluster") }
+
+// DumpTo dumps the database, restores it as a new one on another cluster, and returns its URL.
+func (c *Cluster) DumpTo(t testing.TB, other *Cluster, database string) (url string) {
+	t.Helper()
+	if err := other.server.CreateDatabase(t.Context(), database); err != nil {
+		fatal(t, err)
+	}
+	url = other.server.URLFor(database)
+	file := filepath.Join(t.TempDir(), "dump")
+	for _, args := range [][]string{
+		{"pg_dump", "--format=custom", "--file=" + file, c.server.URL()}, {"pg_restore", "--dbname=" + url, file},
+	} {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(c.server.BinDir(), args[0]), args[1:]...)
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("test environment: %s: %v: %s", args[0], err, said)
+		}
+	}
+	return url
+}
