@@ -16,7 +16,7 @@ TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 TEST_PLAIN  := /internal/(conformance|intake|archtest|clientgen)$$|/orchestrator/schedule$$|/cmd/tranche$$
 # What is slow by nature, and is `make proof`: whole processes killed, clusters, other databases, a browser whose frames
 # are measured, the demo. Without the race detector, one package after the other.
-PROOF       := /internal/(systest|demo)(/|$$)|/internal/dashboard/browsertest$$
+PROOF       := /internal/(systest|demo|cluster)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
 TEST_LONG   := /orchestrator$$|/workqueue$$

@@ -60,8 +60,9 @@ func Run(ctx context.Context, config Config) (err error) {
 	}
 	c := &cluster{
 		config: config, story: story.New(config.Out, config.Color), began: time.Now(), password: rand.Text(),
-		net: fmt.Sprintf("127.%d.%d.", 10+mathrand.IntN(240), mathrand.IntN(250)), //nolint:gosec // no secret
+		net: fmt.Sprintf("127.%d.%d.", 10+mathrand.IntN(240), mathrand.IntN(250)),
 	}
+	c.progress.all = 2 * int64(config.Items)
 	defer func() {
 		if ctx.Err() != nil && err != nil { // what that broke is of no interest
 			err = ctx.Err()
@@ -224,14 +225,15 @@ func (c *cluster) letGo(ctx context.Context) error {
 	began := time.Now()
 	before, _ := c.progress.now()
 	for _, step := range []string{stepInterest, stepLetter} {
-		if err := c.shell.Typed(ctx, exitOK, "run", "set", "last", "--step", step, "--rate", "0", "--chunk", "500"); err != nil {
+		err := c.shell.Typed(ctx, exitOK, "run", "set", "last", "--step", step, "--rate", "0", "--chunk", "500")
+		if err != nil {
 			return err
 		}
 	}
 	if err := c.shell.Typed(ctx, exitOK, "run", "watch", "last"); err != nil {
 		return err
 	}
-	rest := c.outcomes() - before
+	rest := c.progress.all - before
 	c.story.Fact(story.Grouped(rest)+" outcomes, of both steps", time.Since(began), int(rest))
 	return nil
 }

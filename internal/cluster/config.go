@@ -37,9 +37,6 @@ type Config struct {
 	Color bool
 	// Out and Err are standard output and standard error. nil means the process's.
 	Out, Err io.Writer
-
-	// exported is called with the file of the results of a step before they are proved, by tests that tamper with it.
-	exported func(file string) error
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -67,9 +64,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Err == nil {
 		c.Err = os.Stderr
-	}
-	if c.exported == nil {
-		c.exported = func(string) error { return nil }
 	}
 	return c, nil
 }

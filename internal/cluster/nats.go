@@ -35,7 +35,8 @@ func (c *cluster) configureNATS(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.shell.Typed(ctx, exitOK, commands(strings.Replace(config, "--out nats", "--out servers/nats", 1))[0][1:]...); err != nil {
+	typed := commands(strings.Replace(config, "--out nats", "--out servers/nats", 1))[0]
+	if err := c.shell.Typed(ctx, exitOK, typed[1:]...); err != nil {
 		return err
 	}
 	part, err := c.deploy.block("# /etc/nats/nats.conf")

@@ -8,15 +8,18 @@ import (
 	"strings"
 )
 
+// What stands in the page for what is each reader's own.
+const (
+	pageNet     = "10.0.0."
+	pageMachine = "10.0.0.1" // the machine that its examples are for
+	pageName    = "nats-1"
+)
+
 var (
-	fenced    = regexp.MustCompile("(?ms)^```[a-z]*\n(.*?)^```$")
-	word      = regexp.MustCompile(`'[^']*'|\S+`)
-	comment   = regexp.MustCompile(`\s+#.*`)
-	keyFile   = regexp.MustCompile(`/etc/\w+/(\w+\.nk)`)
-	pageOwn   = "10.0.0.1" // the machine that the page writes its examples for
-	pageNet   = "10.0.0."
-	ownerWord = "OWNER"
-	appWord   = "APP"
+	fenced  = regexp.MustCompile("(?ms)^```[a-z]*\n(.*?)\n```$")
+	word    = regexp.MustCompile(`'[^']*'|\S+`)
+	comment = regexp.MustCompile(`\s+#.*`)
+	keyFile = regexp.MustCompile(`/etc/\w+/(\w+\.nk)`)
 )
 
 // page is a page of the documentation.
@@ -61,8 +64,8 @@ func commands(block string) (all [][]string) {
 
 // place puts this machine's addresses, paths and passwords in the place of the page's.
 func (c *cluster) place(text string) string {
-	text = strings.NewReplacer(pageNet, c.net, "tranche_owner:"+ownerWord, "tranche_owner:"+c.password,
-		"tranche_app:"+appWord, "tranche_app:"+c.password).Replace(text)
+	text = strings.NewReplacer(pageNet, c.net, "tranche_owner:OWNER", "tranche_owner:"+c.password,
+		"tranche_app:APP", "tranche_app:"+c.password).Replace(text)
 	return keyFile.ReplaceAllString(text, c.dir.Servers("nats", "$1"))
 }
 
@@ -71,8 +74,8 @@ func (c *cluster) own(text string, machine int) string {
 	var lines []string
 	for line := range strings.Lines(text) {
 		if strings.Count(line, pageNet) <= 1 {
-			line = strings.ReplaceAll(line, pageOwn, fmt.Sprint(pageNet, machine))
-			line = strings.ReplaceAll(line, "nats-1", fmt.Sprint("nats-", machine))
+			line = strings.ReplaceAll(line, pageMachine, fmt.Sprint(pageNet, machine))
+			line = strings.ReplaceAll(line, pageName, fmt.Sprint("nats-", machine))
 		}
 		lines = append(lines, line)
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ const outcomes = `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM tranche
 
 // progress is what is recorded of the run, as the database tells whoever asks now.
 type progress struct {
+	all     int64 // when the run is over
 	mu      sync.Mutex
 	count   int64
 	at      time.Time // when it last grew
@@ -86,6 +88,9 @@ func (p *progress) now() (count int64, longest time.Duration) {
 	return p.count, p.longest
 }
 
+// errOver is returned when there is nothing left to break.
+var errOver = errors.New("the run is over already, and nothing is proved")
+
 // settle waits until outcomes have come in each of so many seconds.
 func (p *progress) settle(ctx context.Context, steady int) error {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
@@ -96,6 +101,9 @@ func (p *progress) settle(ctx context.Context, steady int) error {
 			return fmt.Errorf("wait for the run to go on: %w", err)
 		}
 		count, _ := p.now()
+		if count >= p.all {
+			return errOver
+		}
 		if seconds++; count == before {
 			seconds = 0
 		}

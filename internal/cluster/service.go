@@ -51,7 +51,8 @@ func RunService(ctx context.Context, name string, log *zap.Logger) error {
 		return err
 	}
 	defer nc.Close()
-	file, err := os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	const mode = os.O_APPEND | os.O_CREATE | os.O_WRONLY
+	file, err := os.OpenFile(os.Getenv(ledgerVariable), mode, 0o600) //nolint:gosec // whoever starts it says where
 	if err != nil {
 		return fmt.Errorf("open the ledger of %s: %w", name, err)
 	}

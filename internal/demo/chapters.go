@@ -28,7 +28,8 @@ const copyItems = `COPY (SELECT id AS account, CASE WHEN id = ANY ('{%s}') THEN 
 
 // runAll runs all accounts and shows which failed.
 func (d *demo) runAll(ctx context.Context) error {
-	d.story.Chapter(fmt.Sprintf("One run over all accounts: %s PDFs, the others as JSON", story.Grouped(int64(d.config.PDFs))))
+	d.story.Chapter(fmt.Sprintf("One run over all accounts: %s PDFs, the others as JSON",
+		story.Grouped(int64(d.config.PDFs))))
 	args := []string{
 		planName, "--items", "-", "--key", "account", "--name", runName, "--wait", "--on-hold", "exit",
 	}
@@ -68,7 +69,8 @@ func (d *demo) tellRefusals(ctx context.Context) error {
 		return fmt.Errorf("understand the branches service: %w", err)
 	}
 	if said.Refused > 0 {
-		d.story.Say("The branches service turned %s requests away, with 429 and when to come back.", story.Grouped(said.Refused))
+		d.story.Say("The branches service turned %s requests away, with 429 and when to come back.",
+			story.Grouped(said.Refused))
 	}
 	return nil
 }
