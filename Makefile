@@ -157,7 +157,7 @@ fmt: ## format the code
 	tool=$$(scripts/golangci-lint.sh $(LINT_VERSION)) && $$tool fmt
 
 .PHONY: generate
-generate: ## write what follows from the API: docs/openapi.json, the table in docs/api.md, the Go client
+generate: ## write what follows from the code: docs/openapi.json, the tables in docs/api.md and docs/operations.md, the Go client
 	$(GO) run ./internal/clientgen
 
 .PHONY: images

@@ -1,6 +1,6 @@
 // Command clientgen makes what follows from the API's description: docs/openapi.json, which is the description; the
-// generated part of orchestrator/client, by oapi-codegen; and the table of operations in docs/api.md. Run it by
-// make generate. Its test holds all three against the server.
+// generated part of orchestrator/client, by oapi-codegen; the table of operations in docs/api.md; and that of a step's
+// settings in docs/operations.md. Run it by make generate. Its test holds all of them against the code.
 package main
 
 import (
@@ -22,7 +22,6 @@ const generator = "github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8
 const (
 	documentFile = "docs/openapi.json"
 	clientFile   = "orchestrator/client/client.gen.go"
-	pageFile     = "docs/api.md"
 )
 
 func main() {
@@ -40,8 +39,10 @@ func generate(root string) error {
 	if err := os.WriteFile(filepath.Join(root, documentFile), text, 0o644); err != nil { //nolint:gosec // for everybody
 		return err
 	}
-	if err := writeTable(filepath.Join(root, pageFile)); err != nil {
-		return err
+	for _, piece := range pages() {
+		if err := piece.write(root); err != nil {
+			return err
+		}
 	}
 	return generateClient(root)
 }

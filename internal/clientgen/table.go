@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,11 +15,18 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 )
 
-// The lines of the page between which the table stands.
-const (
-	tableBegin = "<!-- operations: written by make generate -->\n"
-	tableEnd   = "<!-- end of operations -->\n"
-)
+// made is a piece of a page between the lines that say so.
+type made struct {
+	page, what string
+	text       func() string
+}
+
+func pages() []made {
+	return []made{
+		{"docs/api.md", "operations", table},
+		{"docs/operations.md", "settings of a step", settings},
+	}
+}
 
 type operation struct {
 	method, path string
@@ -62,23 +70,25 @@ func table() string {
 	return b.String()
 }
 
-// withTable puts the table into the page.
-func withTable(page []byte) ([]byte, error) {
-	before, rest, ok := bytes.Cut(page, []byte(tableBegin))
-	_, after, closed := bytes.Cut(rest, []byte(tableEnd))
+// in puts the piece into its page.
+func (m made) in(page []byte) ([]byte, error) {
+	begin := fmt.Sprintf("<!-- %s: written by make generate -->\n", m.what)
+	end := fmt.Sprintf("<!-- end of %s -->\n", m.what)
+	before, rest, ok := bytes.Cut(page, []byte(begin))
+	_, after, closed := bytes.Cut(rest, []byte(end))
 	if !ok || !closed {
-		return nil, fmt.Errorf("%s has no place for the table of operations: the lines %q and %q", pageFile, tableBegin,
-			tableEnd)
+		return nil, fmt.Errorf("%s has no place for the table of %s: the lines %q and %q", m.page, m.what, begin, end)
 	}
-	return slices.Concat(before, []byte(tableBegin), []byte(table()), []byte(tableEnd), after), nil
+	return slices.Concat(before, []byte(begin), []byte(m.text()), []byte(end), after), nil
 }
 
-func writeTable(file string) error {
+func (m made) write(root string) error {
+	file := filepath.Join(root, m.page)
 	page, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	if page, err = withTable(page); err != nil {
+	if page, err = m.in(page); err != nil {
 		return err
 	}
 	return os.WriteFile(file, page, 0o644) //nolint:gosec // for everybody
