@@ -127,13 +127,13 @@ func TestWrongResultsAreFound(t *testing.T) {
 			makeAccount(n).interest(), n)
 	}
 	for name, test := range map[string]struct{ second, wrong string }{
-		"right":            {noted(1), ""},
-		"twice":            {noted(0), "C-0 is no item, or stands there twice"},
-		"unknown":          {noted(2), "C-2 is no item, or stands there twice"},
-		"failed":           {`{"key":"C-1","state":"failed"}`, "C-1 is failed"},
-		"not noted":        {strings.Replace(noted(1), "r1", "r3", 1), "C-1: no service has noted {Interest:1 Receipt:r3}"},
-		"of another":       {strings.Replace(noted(1), "r1", "r0", 1), "C-1: no service has noted {Interest:1 Receipt:r0}"},
-		"another amount":   {strings.Replace(noted(1), ":1,", ":2,", 1), "C-1: no service has noted {Interest:2 Receipt:r1}"},
+		"right":          {noted(1), ""},
+		"twice":          {noted(0), "C-0 is no item, or stands there twice"},
+		"unknown":        {noted(2), "C-2 is no item, or stands there twice"},
+		"failed":         {`{"key":"C-1","state":"failed"}`, "C-1 is failed"},
+		"not noted":      {strings.Replace(noted(1), "r1", "r3", 1), "C-1: no service has noted {Interest:1 Receipt:r3}"},
+		"of another":     {strings.Replace(noted(1), "r1", "r0", 1), "C-1: no service has noted {Interest:1 Receipt:r0}"},
+		"another amount": {strings.Replace(noted(1), ":1,", ":2,", 1), "C-1: no service has noted {Interest:2 Receipt:r1}"},
 		"the service errs": {
 			strings.NewReplacer(":1,", ":2,", "r1", "r2").Replace(noted(1)), "C-1: 2 is recorded, and 1 is right",
 		},

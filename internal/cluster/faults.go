@@ -64,22 +64,25 @@ func (c *cluster) killPrimary(ctx context.Context) error {
 }
 
 func (c *cluster) killNode(ctx context.Context) error {
-	dead, other, requests, err := c.leader(ctx)
+	now, err := c.awaitLeader(ctx, func(now leadership) bool { return now.requests > 0 })
 	if err != nil {
 		return err
 	}
-	c.story.Chapter(fmt.Sprintf("A node dies: %s, which leads and has %d requests out", dead.name, requests))
+	dead := now.leads
+	c.story.Chapter(fmt.Sprintf("A node dies: %s, which leads and has %d requests out", dead.name, now.requests))
 	c.story.Command(fmt.Sprintf("kill -9 %d", dead.PID()))
-	c.askAt(other)
-	err = c.underWay(ctx, dead.name+" killed, which led", func(context.Context) error { return dead.Kill() })
+	c.askAt(now.other)
+	err = c.underWay(ctx, dead.name+" killed, which led", func(ctx context.Context) error {
+		err := dead.Kill()
+		if err == nil {
+			now, err = c.awaitLeader(ctx, func(now leadership) bool { return now.leads != dead })
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	leads, _, _, err := c.leader(ctx)
-	if err != nil {
-		return err
-	}
-	c.story.Say("%s leads now, and what the dead one had out is with the others. It is started again.", leads.name)
+	c.story.Say("%s leads now, and what the dead one had out is with the others. It is started again.", now.leads.name)
 	return c.startNode(ctx, dead, c.config.Tranche)
 }
 

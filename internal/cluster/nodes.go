@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/story"
 )
 
@@ -91,20 +92,39 @@ type nodeList struct {
 	} `json:"nodes"`
 }
 
-// leader returns the node that leads, one to ask that does not, and how many requests the leader has out.
-func (c *cluster) leader(ctx context.Context) (leads, other *node, requests int64, err error) {
-	var list nodeList
-	if err := c.shell.Ask(ctx, &list, "nodes"); err != nil {
-		return nil, nil, 0, err
+// leadership is who leads, a node to ask that does not, and how many requests the leader has out.
+type leadership struct {
+	leads, other *node
+	requests     int64
+}
+
+// awaitLeader waits until the node that leads is the right one.
+func (c *cluster) awaitLeader(ctx context.Context, right func(leadership) bool) (leadership, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		var list nodeList
+		if err := c.shell.Ask(ctx, &list, "nodes"); err != nil {
+			return leadership{}, err
+		}
+		if now := c.leader(&list); now.leads != nil && right(now) {
+			return now, nil
+		}
+		if err := backoff.Sleep(ctx, askEvery); err != nil {
+			return leadership{}, fmt.Errorf("wait for a node to lead: %w", err)
+		}
 	}
+}
+
+func (c *cluster) leader(list *nodeList) (now leadership) {
 	for _, found := range list.Nodes {
 		for i, n := range c.nodes {
 			if found.Leader && found.PID == n.PID() {
-				return n, c.nodes[(i+1)%machines], found.Slices.Claimed + found.Slices.Sent, nil
+				now = leadership{n, c.nodes[(i+1)%machines], found.Slices.Claimed + found.Slices.Sent}
 			}
 		}
 	}
-	return nil, nil, 0, errors.New("no node leads")
+	return now
 }
 
 // versions checks that the nodes that are there are all of the next version.

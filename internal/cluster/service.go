@@ -25,8 +25,8 @@ const (
 	ledgerVariable  = "CLUSTER_LEDGER"
 	versionVariable = "CLUSTER_VERSION"
 
-	// working is how long a service has a chunk in hand, so that it dies with some.
-	working = 20 * time.Millisecond
+	// working is how long a service has a chunk in hand, so that it dies with some, and the node with requests out.
+	working = 100 * time.Millisecond
 )
 
 // account is an item.
