@@ -73,8 +73,10 @@ type SettingsView struct {
 
 // What a step uses when nobody says otherwise. Of a chunk or a limit that is found, the number is the upper bound.
 const (
-	DefaultChunkTime  = 5 * time.Second // of a chunk whose size is found
-	DefaultTimeout    = 12 * time.Minute
+	DefaultChunkTime = 5 * time.Second // of a chunk whose size is found
+	// A step's `timeout`.
+	DefaultTimeout = 12 * time.Minute
+	// `max_backoff`.
 	DefaultMaxBackoff = 5 * time.Minute
 )
 

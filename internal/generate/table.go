@@ -18,13 +18,14 @@ import (
 // made is a piece of a page between the lines that say so.
 type made struct {
 	page, what string
-	text       func() string
+	text       func(root string) (string, error)
 }
 
 func pages() []made {
 	return []made{
 		{"docs/api.md", "operations", table},
 		{"docs/operations.md", "settings of a step", settings},
+		{"docs/waits.md", "named times", waits},
 	}
 }
 
@@ -53,7 +54,7 @@ func operations() []operation {
 }
 
 // table lists all operations, by their tags.
-func table() string {
+func table(string) (string, error) {
 	var b strings.Builder
 	all := operations()
 	for _, tag := range api.Document().Tags {
@@ -67,11 +68,11 @@ func table() string {
 		}
 	}
 	b.WriteString("\n")
-	return b.String()
+	return b.String(), nil
 }
 
 // in puts the piece into its page.
-func (m made) in(page []byte) ([]byte, error) {
+func (m made) in(page []byte, root string) ([]byte, error) {
 	begin := fmt.Sprintf("<!-- %s: written by make generate -->\n", m.what)
 	end := fmt.Sprintf("<!-- end of %s -->\n", m.what)
 	before, rest, ok := bytes.Cut(page, []byte(begin))
@@ -79,7 +80,8 @@ func (m made) in(page []byte) ([]byte, error) {
 	if !ok || !closed {
 		return nil, fmt.Errorf("%s has no place for the table of %s: the lines %q and %q", m.page, m.what, begin, end)
 	}
-	return slices.Concat(before, []byte(begin), []byte(m.text()), []byte(end), after), nil
+	text, err := m.text(root)
+	return slices.Concat(before, []byte(begin), []byte(text), []byte(end), after), err
 }
 
 func (m made) write(root string) error {
@@ -88,7 +90,7 @@ func (m made) write(root string) error {
 	if err != nil {
 		return err
 	}
-	if page, err = m.in(page); err != nil {
+	if page, err = m.in(page, root); err != nil {
 		return err
 	}
 	return os.WriteFile(file, page, 0o644) //nolint:gosec // for everybody

@@ -36,7 +36,7 @@ func TestNothingIsStale(t *testing.T) {
 	}
 	for _, piece := range pages() {
 		page := read(t, piece.page)
-		if fresh, err := piece.in(page); err != nil || !bytes.Equal(fresh, page) {
+		if fresh, err := piece.in(page, root); err != nil || !bytes.Equal(fresh, page) {
 			t.Errorf("%s %v, %v", piece.page, errStale, err)
 		}
 	}

@@ -1,6 +1,7 @@
-// Command clientgen makes what follows from the API's description: docs/openapi.json, which is the description; the
-// generated part of orchestrator/client, by oapi-codegen; the table of operations in docs/api.md; and that of a step's
-// settings in docs/operations.md. Run it by make generate. Its test holds all of them against the code.
+// Command generate makes what follows from the API's description: docs/openapi.json, which is the description; the
+// generated part of orchestrator/client, by oapi-codegen; the table of operations in docs/api.md, that of a step's
+// settings in docs/operations.md, and those of named times in docs/waits.md. Run it by make generate. Its test holds all
+// of them against the code.
 package main
 
 import (
@@ -26,7 +27,7 @@ const (
 
 func main() {
 	if err := generate("."); err != nil {
-		fmt.Fprintln(os.Stderr, "clientgen:", err)
+		fmt.Fprintln(os.Stderr, "generate:", err)
 		os.Exit(1)
 	}
 }
@@ -70,7 +71,7 @@ func generateClient(root string) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "clientgen")
+	dir, err := os.MkdirTemp("", "generate")
 	if err != nil {
 		return err
 	}
@@ -85,7 +86,7 @@ func generateClient(root string) error {
 	}
 	//nolint:noctx // it ends by itself
 	run := exec.Command("go", "run", generator, "-config", "oapi-codegen.yaml", "-o", output, input)
-	run.Dir, run.Stderr, run.Stdout = filepath.Join(root, "internal", "clientgen"), os.Stderr, os.Stderr
+	run.Dir, run.Stderr, run.Stdout = filepath.Join(root, "internal", "generate"), os.Stderr, os.Stderr
 	run.Env = append(os.Environ(), "GOFLAGS=-mod=mod")
 	if err := run.Run(); err != nil {
 		return fmt.Errorf("run %s: %w", generator, err)

@@ -10,7 +10,7 @@ import (
 )
 
 // settings is the table of a step's settings. What holds without one stands in parentheses at the end of its words.
-func settings() string {
+func settings(string) (string, error) {
 	var b strings.Builder
 	b.WriteString("\n| plan | flag | default | meaning |\n|---|---|---|---|\n")
 	flags := maps.Collect(workqueue.Flags())
@@ -26,7 +26,7 @@ func settings() string {
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s%s |\n", name, flag, otherwise, words, bounds(setting.Tag))
 	}
 	b.WriteString("\n")
-	return b.String()
+	return b.String(), nil
 }
 
 func bounds(tag reflect.StructTag) string {
