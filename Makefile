@@ -16,7 +16,7 @@ TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 TEST_PLAIN  := /internal/(conformance|intake|archtest|generate)$$|/orchestrator/schedule$$|/cmd/tranche$$
 # What is slow by nature, and is `make proof`: whole processes killed, clusters, other databases, a browser whose frames
 # are measured, the demo. Without the race detector, one package after the other.
-PROOF       := /internal/(systest|demo)(/|$$)|/internal/dashboard/browsertest$$
+PROOF       := /internal/(systest|demo|cluster)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
 TEST_LONG   := /orchestrator$$|/workqueue$$
@@ -40,6 +40,7 @@ MATRIX_RUN  := ^Test(EveryStatementIsPrepared|StoreThroughAPooler|OldThings|ADel
 MATRIX_SKIP := Machine|Oracle|Random|Deadlock|Mutants|UnknownBatch|OutOfReach
 BENCH_FLAGS ?=
 DEMO_FLAGS  ?=
+CLUSTER_FLAGS ?=
 
 # The programs of Go's that releases are made and charts are checked with; scripts/tool.sh builds them into .tools.
 GORELEASER := github.com/goreleaser/goreleaser/v2@v2.15.1
@@ -57,11 +58,22 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  Settings: PKG=./workqueue PROOF_PKG=./internal/systest/… TEST_FLAGS='-run TestX -v' TIMEOUT=15m TEST_P=2 FUZZTIME=10s"
-	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--pdfs all' PG=18 MATRIX='14 18'"
+	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--pdfs all' CLUSTER_FLAGS='--items 20000' PG=18 MATRIX='14 18'"
 
 .PHONY: demo
 demo: postgres build ## set up what is missing, then make the year-end statements of a small bank
 	bin/tranche demo $(DEMO_FLAGS)
+
+.PHONY: cluster
+cluster: postgres cluster-programs ## set up what is missing, then run three machines of all of it on this one, and break them
+	bin/cluster $(CLUSTER_FLAGS)
+
+# What cluster shows: this version and, under another name, the next one, and the nats-server that tests are made with.
+.PHONY: cluster-programs
+cluster-programs: build
+	VERSION=$$(bin/tranche version --json | sed -n 's/.*"version": *"\([^"]*\)".*/\1/p')-next scripts/build.sh bin/tranche-next
+	scripts/build.sh bin/nats-server github.com/nats-io/nats-server/v2
+	scripts/build.sh bin/cluster ./cmd/cluster
 
 # The tests for people: all but the slow ones, without the race detector. What vet has looked at is not vetted once more
 # by each of the tests.

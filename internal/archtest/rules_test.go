@@ -205,12 +205,20 @@ func rules() map[string]rule {
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
 		"internal/demo/...": {
 			own: []string{
-				"endpoints", "examples/...", "orchestrator/client", "internal/demo/...", "internal/datadir", "internal/embedded",
+				"endpoints", "examples/...", "orchestrator/client", "internal/demo/...", "internal/story", "internal/embedded",
 				"internal/backoff",
 			},
 			tests: servers,
 		},
+		// What the demo and the cluster are told with.
+		"internal/story": {own: []string{"internal/datadir", "internal/backoff"}},
+		// As the demo, from outside; its services are the SDK's.
+		"internal/cluster": {
+			own:   []string{"endpoints", "internal/story", "internal/embedded", "internal/backoff"},
+			tests: servers,
+		},
 
+		"cmd/cluster": {own: []string{"internal/cluster"}},
 		"cmd/...": {
 			own: append([]string{
 				"internal/cli/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...",

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/examples/yearend"
 	"github.com/tranchehq/tranche/internal/demo/bankdata"
+	"github.com/tranchehq/tranche/internal/story"
 )
 
 const (
@@ -27,26 +28,27 @@ const copyItems = `COPY (SELECT id AS account, CASE WHEN id = ANY ('{%s}') THEN 
 
 // runAll runs all accounts and shows which failed.
 func (d *demo) runAll(ctx context.Context) error {
-	d.story.chapter(fmt.Sprintf("One run over all accounts: %s PDFs, the others as JSON", grouped(int64(d.config.PDFs))))
+	d.story.Chapter(fmt.Sprintf("One run over all accounts: %s PDFs, the others as JSON",
+		story.Grouped(int64(d.config.PDFs))))
 	args := []string{
 		planName, "--items", "-", "--key", "account", "--name", runName, "--wait", "--on-hold", "exit",
 	}
-	d.story.command("psql "+bankdata.Accounts+" -c 'COPY (SELECT id AS account, CASE … AS form FROM account) …' |",
+	d.story.Command("psql "+bankdata.Accounts+" -c 'COPY (SELECT id AS account, CASE … AS form FROM account) …' |",
 		"tranche run start "+strings.Join(args, " "))
 	psql, err := d.bank.Program(ctx, bankdata.Accounts, "psql", "-X", "-q", "-c", d.copyItems())
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	if err := d.shell.piped(ctx, psql, exitHeld, append([]string{"run", "start"}, args...)...); err != nil {
+	if err := d.shell.Piped(ctx, psql, exitHeld, append([]string{"run", "start"}, args...)...); err != nil {
 		return err
 	}
-	d.story.fact("from the bank's first row to the last statement", time.Since(began), d.config.Accounts)
+	d.story.Fact("from the bank's first row to the last statement", time.Since(began), d.config.Accounts)
 	if err := d.tellRefusals(ctx); err != nil {
 		return err
 	}
-	d.story.chapter("Which failed, and why")
-	return d.shell.typed(ctx, exitOK, "run", "errors", runName)
+	d.story.Chapter("Which failed, and why")
+	return d.shell.Typed(ctx, exitOK, "run", "errors", runName)
 }
 
 // tellRefusals says how often the branches service had too much.
@@ -67,18 +69,19 @@ func (d *demo) tellRefusals(ctx context.Context) error {
 		return fmt.Errorf("understand the branches service: %w", err)
 	}
 	if said.Refused > 0 {
-		d.story.say("The branches service turned %s requests away, with 429 and when to come back.", grouped(said.Refused))
+		d.story.Say("The branches service turned %s requests away, with 429 and when to come back.",
+			story.Grouped(said.Refused))
 	}
 	return nil
 }
 
 // rerunFailed repairs the bank and runs the three accounts again, each at the step where it failed.
 func (d *demo) rerunFailed(ctx context.Context) error {
-	d.story.chapter("The three repaired, and only those run again")
+	d.story.Chapter("The three repaired, and only those run again")
 	if err := d.bank.Repair(ctx, d.damage); err != nil {
 		return err
 	}
-	d.story.say("Put back by hand: the balance, the branch and the amount.")
+	d.story.Say("Put back by hand: the balance, the branch and the amount.")
 	var accounts []int32
 	for _, w := range d.damage.Wounds() {
 		accounts = append(accounts, w.Account)
@@ -86,51 +89,51 @@ func (d *demo) rerunFailed(ctx context.Context) error {
 	return d.redo(ctx, accounts, map[string]int64{
 		bankdata.Accounts: 1, bankdata.Transactions: 1, bankdata.Branches: 1, bankdata.Statements: 3,
 	}, func() error {
-		return d.shell.typed(ctx, exitHeld, "run", "rerun", "last", "--failed", "--wait", "--on-hold", "exit")
+		return d.shell.Typed(ctx, exitHeld, "run", "rerun", "last", "--failed", "--wait", "--on-hold", "exit")
 	})
 }
 
 // redoFifty breaks the movements of fifty accounts, has their parts taken back, and repairs them.
 func (d *demo) redoFifty(ctx context.Context) error {
-	d.story.chapter("A fault: fifty accounts' movements break, and are fetched again")
+	d.story.Chapter("A fault: fifty accounts' movements break, and are fetched again")
 	accounts := d.fifty()
 	var keys strings.Builder
 	for _, account := range accounts {
 		fmt.Fprintln(&keys, account)
 	}
-	if err := os.WriteFile(d.dir.file(fiftyFile), []byte(keys.String()), 0o600); err != nil {
+	if err := os.WriteFile(d.dir.File(fiftyFile), []byte(keys.String()), 0o600); err != nil {
 		return fmt.Errorf("write the fifty accounts down: %w", err)
 	}
 	lost, err := d.bank.LoseAmounts(ctx, accounts)
 	if err != nil {
 		return err
 	}
-	d.story.say("A movement of each loses its amount. Their parts are nulled out, and nobody else's:")
+	d.story.Say("A movement of each loses its amount. Their parts are nulled out, and nobody else's:")
 	err = d.redo(ctx, accounts, map[string]int64{bankdata.Transactions: fifty}, func() error {
-		return d.shell.typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions, "--keys", fiftyFile,
+		return d.shell.Typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions, "--keys", fiftyFile,
 			"--wait", "--on-hold", "exit")
 	})
 	if err != nil {
 		return err
 	}
-	d.story.say("\nThe holes:")
-	if err := d.shell.typed(ctx, exitOK, "run", "show", "last"); err != nil {
+	d.story.Say("\nThe holes:")
+	if err := d.shell.Typed(ctx, exitOK, "run", "show", "last"); err != nil {
 		return err
 	}
-	d.story.chapter("The fifty repaired: fetched again, composed again, and nothing else")
+	d.story.Chapter("The fifty repaired: fetched again, composed again, and nothing else")
 	if err := d.bank.FindAmounts(ctx, lost); err != nil {
 		return err
 	}
 	want := map[string]int64{bankdata.Transactions: fifty, bankdata.Statements: fifty}
 	err = d.redo(ctx, accounts, want, func() error {
-		return d.shell.typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions,
+		return d.shell.Typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions,
 			"--code", bank.CodeBrokenMovement, "--wait", "--on-hold", "exit")
 	})
 	if err != nil {
 		return err
 	}
-	d.story.say("\nOne of them, from all sides:")
-	return d.shell.typed(ctx, exitOK, "run", "item", "last", strconv.Itoa(int(accounts[1])))
+	d.story.Say("\nOne of them, from all sides:")
+	return d.shell.Typed(ctx, exitOK, "run", "item", "last", strconv.Itoa(int(accounts[1])))
 }
 
 // fifty are accounts with PDFs, if there are as many, far from each other.
@@ -160,21 +163,21 @@ func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64
 	if err != nil {
 		return err
 	}
-	d.story.say("By the ledgers of the services, which they write before they answer:")
+	d.story.Say("By the ledgers of the services, which they write before they answer:")
 	for _, l := range []struct{ database, left string }{
 		{bankdata.Accounts, "accounts asked for"}, {bankdata.Transactions, "movements asked for"},
 		{bankdata.Branches, "branches asked for"}, {bankdata.Statements, "statements composed"},
 		{bankdata.Mail, "statements sent"},
 	} {
 		asked := since[l.database]
-		c := check{left: l.left, got: asked.Times, want: want[l.database], right: "wanted"}
+		c := story.Check{Left: l.left, Got: asked.Times, Want: want[l.database], Right: "wanted"}
 		if asked.Accounts != asked.Times {
-			c.firstWrong = fmt.Sprintf("only %d different accounts", asked.Accounts)
+			c.FirstWrong = fmt.Sprintf("only %d different accounts", asked.Accounts)
 		}
 		if asked.Others > 0 {
-			c.firstWrong = fmt.Sprintf("%d for other accounts", asked.Others)
+			c.FirstWrong = fmt.Sprintf("%d for other accounts", asked.Others)
 		}
-		d.story.check(c)
+		d.story.Check(c)
 		d.again = append(d.again, c)
 	}
 	return nil
@@ -182,17 +185,17 @@ func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64
 
 // prove exports the statements, reads the file back and compares them with the bank.
 func (d *demo) prove(ctx context.Context) error {
-	d.story.chapter("The proof: the exported statements, PDFs too, against the bank's own sums")
-	err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--dir", pdfsDir,
+	d.story.Chapter("The proof: the exported statements, PDFs too, against the bank's own sums")
+	err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--dir", pdfsDir,
 		"--name", "{key}.pdf", "--keys", fiftyFile)
 	if err != nil {
 		return err
 	}
-	if err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--out",
+	if err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--step", stepStatement, "--out",
 		statementsFile); err != nil {
 		return err
 	}
-	file := d.dir.file(statementsFile)
+	file := d.dir.File(statementsFile)
 	if err := d.config.exported(file); err != nil {
 		return err
 	}
@@ -206,12 +209,12 @@ func (d *demo) prove(ctx context.Context) error {
 		return err
 	}
 	for _, c := range proof.checks {
-		d.story.check(c)
+		d.story.Check(c)
 	}
 	proof.checks = append(proof.checks, d.again...)
 	if err := proof.verdict(); err != nil {
 		return err
 	}
-	d.story.fact("Everything agrees.", time.Since(began), 0)
+	d.story.Fact("Everything agrees.", time.Since(began), 0)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/demo/bankdata"
 	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/story"
 )
 
 // stopTimeout bounds the end of the demo.
@@ -16,18 +17,32 @@ const stopTimeout = time.Minute
 
 const runName = "year-end"
 
+// What is left in the directory, beside the files of the chapters.
+const (
+	statementsFile = "statements.ndjson"
+	pdfsDir        = "pdfs"
+)
+
+// Exit codes of tranche that the demo expects.
+const (
+	exitOK      = 0
+	exitRefused = 1 // the input is refused
+	exitFailed  = 3 // the run has failed items
+	exitHeld    = 4 // the run waits for somebody
+)
+
 // demo is a demo under way.
 type demo struct {
 	config   Config
-	story    *story
-	dir      *workDir
+	story    *story.Story
+	dir      *story.Dir
 	postgres *embedded.Postgres
 	bank     *bankdata.Bank
-	shell    *shell
+	shell    *story.Shell
 	server   *server
 	branches string // URL
 	damage   *bankdata.Damage
-	again    []check // what was done again, by the ledgers
+	again    []story.Check // what was done again, by the ledgers
 	undo     []func(context.Context) error
 	began    time.Time
 }
@@ -39,8 +54,7 @@ func Run(ctx context.Context, config Config) (err error) {
 	if err != nil {
 		return err
 	}
-	story := &story{out: config.Out, color: config.Color, live: isTerminal(config.Out)}
-	d := &demo{config: config, began: time.Now(), story: story}
+	d := &demo{config: config, began: time.Now(), story: story.New(config.Out, config.Color)}
 	defer func() {
 		if ctx.Err() != nil && err != nil { // what that broke is of no interest
 			err = ctx.Err()
@@ -54,8 +68,8 @@ func Run(ctx context.Context, config Config) (err error) {
 		if err := chapter(ctx); err != nil {
 			return err
 		}
-		if d.story.err != nil {
-			return fmt.Errorf("write to standard output: %w", d.story.err)
+		if err := d.story.Err(); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -74,13 +88,14 @@ func (d *demo) stop(ctx context.Context) (err error) {
 func (d *demo) onStop(undo func(context.Context) error) { d.undo = append(d.undo, undo) }
 
 func (d *demo) open(ctx context.Context) (err error) {
-	if d.dir, err = openDir(d.config.Dir, d.config.now()); err != nil {
+	if d.dir, err = story.OpenDir(d.config.Dir, "demo", d.config.now(),
+		statementsFile, pdfsDir, planFile, connectionsFile, fiftyFile); err != nil {
 		return err
 	}
-	d.onStop(func(context.Context) error { return d.dir.close() })
-	d.story.title("Tranche demo: the year-end statements of a small bank")
+	d.onStop(func(context.Context) error { return d.dir.Close() })
+	d.story.Title("Tranche demo: the year-end statements of a small bank")
 	d.postgres, err = embedded.StartPostgres(ctx, embedded.PostgresConfig{
-		DataDir: d.dir.file(serversDir, "postgres"), Bound: true,
+		DataDir: d.dir.Servers("postgres"), Bound: true,
 	})
 	var access *embedded.AccessError
 	switch {
@@ -97,11 +112,11 @@ func (d *demo) open(ctx context.Context) (err error) {
 		}
 	}
 	d.bank = bankdata.New(bankdata.Config{
-		URL: d.postgres.URLFor, Programs: d.postgres.BinDir(), Environment: environment(), Accounts: d.config.Accounts,
+		URL: d.postgres.URLFor, Programs: d.postgres.BinDir(), Environment: story.Environment(), Accounts: d.config.Accounts,
 	})
-	d.shell = &shell{
-		program: d.config.Program, dir: d.dir.path, env: environment(),
-		out: d.config.Out, err: d.config.Err, story: d.story,
+	d.shell = &story.Shell{
+		Program: d.config.Program, Dir: d.dir.Path, Env: story.Environment(),
+		Out: d.config.Out, Err: d.config.Err, Story: d.story,
 	}
 	return nil
 }

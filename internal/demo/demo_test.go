@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/examples/yearend"
+	"github.com/tranchehq/tranche/internal/story"
 )
 
 const (
@@ -48,8 +49,8 @@ func demoCommand(t *testing.T, program, dir string) *exec.Cmd {
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, program, "demo", "--dir", dir, "--accounts", strconv.Itoa(demoAccounts), "--pdfs",
 		strconv.Itoa(demoPDFs))
-	cmd.Env = environment() // a bank or a server of the tester's must not matter
-	gently(cmd)
+	cmd.Env = story.Environment() // a bank or a server of the tester's must not matter
+	story.Gently(cmd)
 	return cmd
 }
 
@@ -177,7 +178,7 @@ func expectNothingLeft(t *testing.T, text, dir string) {
 			t.Errorf("process %d is still there (%v)", pid, err)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(dir, serversDir)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(dir, "servers")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the servers' data is still there (%v)", err)
 	}
 }

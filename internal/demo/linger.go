@@ -8,24 +8,25 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/demo/bankdata"
+	"github.com/tranchehq/tranche/internal/story"
 )
 
 // end says what is left, and keeps everything running when that is wanted.
 func (d *demo) end(ctx context.Context) error {
-	d.story.say("\nThe whole demo took %.0f s. The statements are in", time.Since(d.began).Seconds())
-	d.story.say("  %s", d.dir.path)
+	d.story.Say("\nThe whole demo took %.0f s. The statements are in", time.Since(d.began).Seconds())
+	d.story.Say("  %s", d.dir.Path)
 	if !d.config.Keep && d.config.Enter == nil {
-		d.story.say("The bank and the servers are gone now; tranche demo --keep leaves them running.")
+		d.story.Say("The bank and the servers are gone now; tranche demo --keep leaves them running.")
 		return nil
 	}
 	if err := d.invite(ctx); err != nil {
 		return err
 	}
 	if d.config.Keep {
-		d.story.say("Ctrl-C ends it all.")
+		d.story.Say("Ctrl-C ends it all.")
 		return d.linger(ctx, nil)
 	}
-	d.story.say("Enter ends it all.")
+	d.story.Say("Enter ends it all.")
 	return d.linger(ctx, enter(d.config.Enter))
 }
 
@@ -37,17 +38,17 @@ func (d *demo) invite(ctx context.Context) error {
 		return err
 	}
 	psql := fmt.Sprintf("psql '%s' \\", d.postgres.URLFor(bankdata.Branches))
-	d.story.chapter("Your turn: everything still runs")
-	d.story.say("The dashboard, where each account is a pixel:\n  %s", d.story.paint(bold, d.server.API))
-	d.story.say("Break account %d in another terminal:", account)
-	d.story.command(psql, `-c "`+breaks+`"`)
-	d.story.say("Find it on the run's page, by its key, and reset its part %s. Then mend it,", bankdata.Branches)
-	d.story.command(psql, `-c "`+mends+`"`)
-	d.story.say("and reset the part once more, there or here; sending it again wants a word again:")
-	d.story.command("export TRANCHE_URL=" + d.server.API)
-	d.story.command(fmt.Sprintf("tranche run reset last --step %s --key %d --wait --on-hold exit", bankdata.Branches,
+	d.story.Chapter("Your turn: everything still runs")
+	d.story.Say("The dashboard, where each account is a pixel:\n  %s", d.story.Paint(story.Bold, d.server.API))
+	d.story.Say("Break account %d in another terminal:", account)
+	d.story.Command(psql, `-c "`+breaks+`"`)
+	d.story.Say("Find it on the run's page, by its key, and reset its part %s. Then mend it,", bankdata.Branches)
+	d.story.Command(psql, `-c "`+mends+`"`)
+	d.story.Say("and reset the part once more, there or here; sending it again wants a word again:")
+	d.story.Command("export TRANCHE_URL=" + d.server.API)
+	d.story.Command(fmt.Sprintf("tranche run reset last --step %s --key %d --wait --on-hold exit", bankdata.Branches,
 		account))
-	d.story.command("tranche run approve last --step " + stepSend)
+	d.story.Command("tranche run approve last --step " + stepSend)
 	return nil
 }
 
@@ -58,8 +59,8 @@ func (d *demo) linger(ctx context.Context, entered <-chan struct{}) error {
 		return nil // as asked
 	case <-entered:
 		return nil
-	case <-d.server.exited:
-		return d.server.failure()
+	case <-d.server.Exited():
+		return d.server.Failure()
 	}
 }
 

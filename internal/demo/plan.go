@@ -69,7 +69,7 @@ func place(branches string) placed {
 		StepAccounts: yearend.StepAccounts, StepTransactions: yearend.StepTransactions,
 		Mail: bank.MailEndpoint, StepBranches: yearend.StepBranches, StepStatement: stepStatement,
 		StepSend: stepSend, Function: yearend.Function,
-		Branches: branches, Address: strings.TrimPrefix(branches, "http://"), Token: serversDir + "/" + tokenFile,
+		Branches: branches, Address: strings.TrimPrefix(branches, "http://"), Token: "servers/" + tokenFile,
 	}
 }
 

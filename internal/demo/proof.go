@@ -10,38 +10,21 @@ import (
 
 	"github.com/tranchehq/tranche/examples/yearend"
 	"github.com/tranchehq/tranche/internal/demo/bankdata"
+	"github.com/tranchehq/tranche/internal/story"
 )
 
 // proof compares what was exported with what the bank has.
 type proof struct {
 	file   string
-	checks []check
-}
-
-// check is one comparison of the statements, on the left, with the bank, on the right.
-type check struct {
-	left       string
-	got, want  int64
-	right      string
-	firstWrong string // an example of what is unequal, where there is one
-}
-
-func (c check) holds() bool { return c.got == c.want && c.firstWrong == "" }
-
-func (c check) difference() string {
-	text := fmt.Sprintf("%s %s, but %s %s", c.left, grouped(c.got), grouped(c.want), c.right)
-	if c.firstWrong != "" {
-		text += " (" + c.firstWrong + ")"
-	}
-	return text
+	checks []story.Check
 }
 
 // verdict is an [UnequalError] unless everything holds.
 func (p *proof) verdict() error {
 	var differences []string
 	for _, c := range p.checks {
-		if !c.holds() {
-			differences = append(differences, c.difference())
+		if !c.Holds() {
+			differences = append(differences, c.Difference())
 		}
 	}
 	if len(differences) > 0 {
@@ -154,13 +137,13 @@ func note(kept *string, format string, args ...any) {
 
 func (t *tally) proof(file string, pdfs int) *proof {
 	accounts := int64(len(t.Closing))
-	return &proof{file: file, checks: []check{
-		{"statements", t.statements, accounts, "accounts", t.noStatement},
-		{"of them PDFs", t.pdfs, int64(pdfs), "asked for", ""},
-		{"movements", t.sums.Movements, t.Movements, "in the bank's books", ""},
-		{"money in, in cents", t.sums.In, t.In, "in the bank's books", ""},
-		{"money out, in cents", t.sums.Out, t.Out, "in the bank's books", ""},
-		{"openings equal", t.openings, accounts, "accounts", t.wrongOpening},
-		{"closings equal", t.closed, accounts, "accounts", t.wrongClosing},
+	return &proof{file: file, checks: []story.Check{
+		{Left: "statements", Got: t.statements, Want: accounts, Right: "accounts", FirstWrong: t.noStatement},
+		{Left: "of them PDFs", Got: t.pdfs, Want: int64(pdfs), Right: "asked for"},
+		{Left: "movements", Got: t.sums.Movements, Want: t.Movements, Right: "in the bank's books"},
+		{Left: "money in, in cents", Got: t.sums.In, Want: t.In, Right: "in the bank's books"},
+		{Left: "money out, in cents", Got: t.sums.Out, Want: t.Out, Right: "in the bank's books"},
+		{Left: "openings equal", Got: t.openings, Want: accounts, Right: "accounts", FirstWrong: t.wrongOpening},
+		{Left: "closings equal", Got: t.closed, Want: accounts, Right: "accounts", FirstWrong: t.wrongClosing},
 	}}
 }

@@ -10,41 +10,42 @@ import (
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/examples/yearend"
 	"github.com/tranchehq/tranche/internal/demo/bankdata"
+	"github.com/tranchehq/tranche/internal/story"
 )
 
 // makeBank fills the databases, and damages three accounts.
 func (d *demo) makeBank(ctx context.Context) (err error) {
-	d.story.chapter("A bank of four services, with a database each")
+	d.story.Chapter("A bank of four services, with a database each")
 	began := time.Now()
-	d.story.command("pgbench " + strings.Join(d.bank.PgbenchArgs(), " ") + " " + bankdata.Accounts)
-	if err := d.story.during(func() error { return d.bank.MakeAccounts(ctx) }); err != nil {
+	d.story.Command("pgbench " + strings.Join(d.bank.PgbenchArgs(), " ") + " " + bankdata.Accounts)
+	if err := d.story.During(func() error { return d.bank.MakeAccounts(ctx) }); err != nil {
 		return err
 	}
-	d.story.fact(grouped(int64(d.config.Accounts))+" accounts", time.Since(began), d.config.Accounts)
+	d.story.Fact(story.Grouped(int64(d.config.Accounts))+" accounts", time.Since(began), d.config.Accounts)
 	began = time.Now()
 	var movements int64
-	err = d.story.during(func() error {
+	err = d.story.During(func() error {
 		movements, err = d.bank.MakeYear(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	d.story.fact(fmt.Sprintf("a year of %s movements, owners, branches", grouped(movements)), time.Since(began),
+	d.story.Fact(fmt.Sprintf("a year of %s movements, owners, branches", story.Grouped(movements)), time.Since(began),
 		int(movements))
 	if d.damage, err = d.bank.Hurt(ctx); err != nil {
 		return err
 	}
-	d.story.say("Damaged by hand: account %d loses its balance, %d its branch, and a movement",
+	d.story.Say("Damaged by hand: account %d loses its balance, %d its branch, and a movement",
 		d.damage.NoBalance.Account, d.damage.UnknownBranch.Account)
-	d.story.say("of %d its amount.", d.damage.BrokenMovement.Account)
+	d.story.Say("of %d its amount.", d.damage.BrokenMovement.Account)
 	return nil
 }
 
 // startProcesses starts the services, Tranche, and a node of the bank's own, as anybody would. The service that is
 // asked over HTTP comes first: the operator of Tranche says that it may be.
 func (d *demo) startProcesses(ctx context.Context) error {
-	d.story.chapter("The services, Tranche, and a node with Go code of the bank's own")
+	d.story.Chapter("The services, Tranche, and a node with Go code of the bank's own")
 	var err error
 	if d.branches, err = d.startBranches(ctx); err != nil {
 		return err
@@ -66,18 +67,16 @@ func (d *demo) startProcesses(ctx context.Context) error {
 
 // service is a command that runs one of the demo's services.
 func (d *demo) service(ctx context.Context, database string, env ...string) (*exec.Cmd, error) {
-	d.story.command("tranche demo-service " + database)
-	cmd := d.shell.command(context.WithoutCancel(ctx), "demo-service", database)
+	d.story.Command("tranche demo-service " + database)
+	cmd := d.shell.Command(context.WithoutCancel(ctx), "demo-service", database)
 	own, err := d.bank.Env(database)
-	cmd.Env = environment(append(own, env...)...)
+	cmd.Env = story.Environment(append(own, env...)...)
 	return cmd, err
 }
 
-func (d *demo) log(name string) string { return d.dir.file(logsDir, name+".log") }
-
 func (d *demo) startBranches(ctx context.Context) (url string, err error) {
 	began := time.Now()
-	token, err := writeToken(d.dir.file(serversDir, tokenFile))
+	token, err := writeToken(d.dir.Servers(tokenFile))
 	if err != nil {
 		return "", err
 	}
@@ -86,85 +85,85 @@ func (d *demo) startBranches(ctx context.Context) (url string, err error) {
 		return "", err
 	}
 	var at ready
-	child, err := startAnnounced(ctx, "the branches service", d.log(bankdata.Branches), cmd, &at)
+	child, err := story.StartAnnounced(ctx, "the branches service", d.dir.Log(bankdata.Branches), cmd, &at)
 	if child != nil {
-		d.onStop(child.stop)
+		d.onStop(child.Stop)
 	}
 	if err != nil {
 		return "", err
 	}
-	d.story.fact(fmt.Sprintf("pid %d, %s: one by one, %s a second", child.pid(), at.URL, grouped(branchRate)),
+	d.story.Fact(fmt.Sprintf("pid %d, %s: one by one, %s a second", child.PID(), at.URL, story.Grouped(branchRate)),
 		time.Since(began), 0)
 	return at.URL, nil
 }
 
 func (d *demo) startServer(ctx context.Context) error {
 	files := place(d.branches)
-	if err := files.write(d.dir.file(connectionsFile), connectionsText); err != nil {
+	if err := files.write(d.dir.File(connectionsFile), connectionsText); err != nil {
 		return err
 	}
-	if err := files.write(d.dir.file(planFile), planText); err != nil {
+	if err := files.write(d.dir.File(planFile), planText); err != nil {
 		return err
 	}
 	began := time.Now()
-	d.story.command("tranche serve --connections " + connectionsFile)
-	server, err := d.shell.startServer(ctx, d.postgres.URL(), d.dir.file(serversDir), d.dir.file(connectionsFile),
-		d.log("serve"))
+	d.story.Command("tranche serve --connections " + connectionsFile)
+	server, err := startServer(ctx, d.shell, d.postgres.URL(), d.dir.Servers(), d.dir.File(connectionsFile),
+		d.dir.Log("serve"))
 	if server != nil {
-		d.onStop(server.stop)
+		d.onStop(server.Stop)
 	}
 	if err != nil {
 		return err
 	}
 	d.server = server
-	d.shell.env = environment("TRANCHE_URL=" + server.API)
-	d.story.fact(fmt.Sprintf("pid %d, %s, %s", server.pid(), server.API, server.NATS), time.Since(began), 0)
-	d.story.say("Watch it in a browser: %s", d.story.paint(bold, server.API))
+	d.shell.Env = story.Environment("TRANCHE_URL=" + server.API)
+	d.story.Fact(fmt.Sprintf("pid %d, %s, %s", server.PID(), server.API, server.NATS), time.Since(began), 0)
+	d.story.Say("Watch it in a browser: %s", d.story.Paint(story.Bold, server.API))
 	return nil
 }
 
 func (d *demo) startEndpoint(ctx context.Context, database, endpoint, how string) error {
 	began := time.Now()
-	cmd, err := d.service(ctx, database, "NATS_URL="+d.server.NATS, "TRANCHE_DATA_DIR="+d.dir.file(serversDir))
+	cmd, err := d.service(ctx, database, "NATS_URL="+d.server.NATS, "TRANCHE_DATA_DIR="+d.dir.Servers())
 	if err != nil {
 		return err
 	}
-	child, err := startChild("the "+database+" service", d.log(database), cmd)
+	child, err := story.StartChild("the "+database+" service", d.dir.Log(database), cmd)
 	if err != nil {
 		return err
 	}
-	d.onStop(child.stop)
-	if err := d.shell.awaitService(ctx, child, endpoint); err != nil {
+	d.onStop(child.Stop)
+	if err := d.shell.AwaitService(ctx, child, endpoint); err != nil {
 		return err
 	}
-	d.story.fact(fmt.Sprintf("pid %d, %s", child.pid(), how), time.Since(began), 0)
+	d.story.Fact(fmt.Sprintf("pid %d, %s", child.PID(), how), time.Since(began), 0)
 	return nil
 }
 
 func (d *demo) startComposer(ctx context.Context) error {
 	began := time.Now()
 	cmd, err := d.service(ctx, bankdata.Statements, "NATS_URL="+d.server.NATS,
-		"TRANCHE_DATA_DIR="+d.dir.file(serversDir), databaseVariable+"="+d.server.Database)
+		"TRANCHE_DATA_DIR="+d.dir.Servers(), databaseVariable+"="+d.server.Database)
 	if err != nil {
 		return err
 	}
 	var at ready
-	child, err := startAnnounced(ctx, "the node that composes", d.log(bankdata.Statements), cmd, &at)
+	child, err := story.StartAnnounced(ctx, "the node that composes", d.dir.Log(bankdata.Statements), cmd, &at)
 	if child != nil {
-		d.onStop(child.stop)
+		d.onStop(child.Stop)
 	}
 	if err != nil {
 		return err
 	}
-	d.story.fact(fmt.Sprintf("pid %d, a node with the function %s", child.pid(), yearend.Function), time.Since(began), 0)
+	d.story.Fact(fmt.Sprintf("pid %d, a node with the function %s", child.PID(), yearend.Function), time.Since(began), 0)
 	return nil
 }
 
 // applyPlan shows the plan and puts it on record.
 func (d *demo) applyPlan(ctx context.Context) error {
-	d.story.chapter("The plan: gather from three services, compose, and post what somebody has approved")
-	if err := d.story.file(d.dir.file(planFile)); err != nil {
+	d.story.Chapter("The plan: gather from three services, compose, and post what somebody has approved")
+	if err := d.story.File(d.dir.File(planFile)); err != nil {
 		return err
 	}
-	return d.shell.typed(ctx, exitOK, "plan", "apply", planFile)
+	return d.shell.Typed(ctx, exitOK, "plan", "apply", planFile)
 }

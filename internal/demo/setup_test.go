@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/examples/yearend"
 	"github.com/tranchehq/tranche/internal/demo/bankdata"
+	"github.com/tranchehq/tranche/internal/story"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -81,7 +82,7 @@ func lineOf(t *testing.T, p *yearend.Parts, asPDF bool) *exportedLine {
 	return line
 }
 
-func account(s yearend.Statement) string { return grouped(int64(s.Account)) }
+func account(s yearend.Statement) string { return story.Grouped(int64(s.Account)) }
 
 func must(t *testing.T, err error) {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/examples/yearend"
 	"github.com/tranchehq/tranche/internal/demo/bankdata"
+	"github.com/tranchehq/tranche/internal/story"
 )
 
 const (
@@ -27,15 +28,15 @@ const (
 
 // refuseFile shows what becomes of a file that does not fit the plan.
 func (d *demo) refuseFile(ctx context.Context) error {
-	d.story.chapter("A file that does not fit the plan starts nothing")
-	path := d.dir.file(lastYearFile)
+	d.story.Chapter("A file that does not fit the plan starts nothing")
+	path := d.dir.File(lastYearFile)
 	if err := os.WriteFile(path, []byte(lastYear), 0o600); err != nil {
 		return fmt.Errorf("write last year's file: %w", err)
 	}
-	if err := d.story.file(path); err != nil {
+	if err := d.story.File(path); err != nil {
 		return err
 	}
-	return d.shell.typed(ctx, exitRefused, "run", "start", planName, "--items", lastYearFile)
+	return d.shell.Typed(ctx, exitRefused, "run", "start", planName, "--items", lastYearFile)
 }
 
 // paper are the accounts that want a form that is no more. None of them is damaged.
@@ -66,23 +67,23 @@ func (d *demo) pdfs() int {
 // correctForms has the department that knows the customers correct what it gave.
 func (d *demo) correctForms(ctx context.Context) error {
 	accounts := d.paper()
-	d.story.chapter(grouped(int64(len(accounts))) + " wrong forms to the department that knows better, and back")
-	err := d.shell.typed(ctx, exitOK, "run", "export", "last", "--state", "failed", "--code", yearend.CodeUnknownForm,
+	d.story.Chapter(story.Grouped(int64(len(accounts))) + " wrong forms to the department that knows better, and back")
+	err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--state", "failed", "--code", yearend.CodeUnknownForm,
 		"--with", "payload", "--flat", "--columns", "account,form,tranche.error_message", "--out", failedFile)
 	if err != nil {
 		return err
 	}
-	failed, err := os.ReadFile(d.dir.file(failedFile))
+	failed, err := os.ReadFile(d.dir.File(failedFile))
 	if err != nil {
 		return fmt.Errorf("read the export: %w", err)
 	}
-	d.story.command("head -3 " + failedFile)
+	d.story.Command("head -3 " + failedFile)
 	for _, line := range bytes.SplitN(failed, []byte("\n"), 4)[:3] {
-		d.story.say("  %s", line)
+		d.story.Say("  %s", line)
 	}
-	d.story.command(fmt.Sprintf("sed s/,%s,/,%s,/ %s > %s", paperForm, yearend.PDFForm, failedFile, correctedFile))
+	d.story.Command(fmt.Sprintf("sed s/,%s,/,%s,/ %s > %s", paperForm, yearend.PDFForm, failedFile, correctedFile))
 	corrected := bytes.ReplaceAll(failed, []byte(","+paperForm+","), []byte(","+yearend.PDFForm+","))
-	path := d.dir.file(correctedFile)
+	path := d.dir.File(correctedFile)
 	if err := os.WriteFile(path, corrected, 0o600); err != nil { //nolint:gosec // it is in the demo's own directory
 		return fmt.Errorf("write the corrected items: %w", err)
 	}
@@ -90,15 +91,15 @@ func (d *demo) correctForms(ctx context.Context) error {
 	return d.redo(ctx, accounts, map[string]int64{
 		bankdata.Accounts: n, bankdata.Transactions: n, bankdata.Branches: n, bankdata.Statements: n,
 	}, func() error {
-		return d.shell.typed(ctx, exitHeld, "run", "correct", "last", "--items", correctedFile, "--key", "account",
+		return d.shell.Typed(ctx, exitHeld, "run", "correct", "last", "--items", correctedFile, "--key", "account",
 			"--columns", "account,form", "--reason", "no paper any more", "--wait", "--on-hold", "exit")
 	})
 }
 
 // send has somebody look, and then the statements posted.
 func (d *demo) send(ctx context.Context) error {
-	d.story.chapter("Somebody looks, and then they are sent")
-	if err := d.shell.typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"); err != nil {
+	d.story.Chapter("Somebody looks, and then they are sent")
+	if err := d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"); err != nil {
 		return err
 	}
 	n := int64(d.config.Accounts)
@@ -107,11 +108,11 @@ func (d *demo) send(ctx context.Context) error {
 		all[i] = int32(i + 1)
 	}
 	return d.redo(ctx, all, map[string]int64{bankdata.Mail: n}, func() error {
-		err := d.shell.typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--reason", "looks right")
+		err := d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--reason", "looks right")
 		if err != nil {
 			return err
 		}
-		return d.shell.typed(ctx, exitOK, "run", "watch", "last", "--on-hold", "exit")
+		return d.shell.Typed(ctx, exitOK, "run", "watch", "last", "--on-hold", "exit")
 	})
 }
 

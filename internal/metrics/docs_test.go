@@ -101,15 +101,16 @@ type rules struct {
 	}
 }
 
-// Each alert asks for metrics that there are, says what to do, and has a test for promtool; internal/systest/metrics
-// runs these.
+// Each alert asks for metrics that there are, says what to do, leads to its heading in the runbook, and has a test for
+// promtool; internal/systest/metrics runs these.
 func TestAlertsAreWhole(t *testing.T) {
 	t.Parallel()
 	var all rules
 	if err := yaml.Unmarshal([]byte(read(t, "deploy", "prometheus", "rules.yml")), &all); err != nil {
 		t.Fatal(err)
 	}
-	tests, docs := read(t, "deploy", "prometheus", "rules_test.yml"), read(t, "docs", "metrics.md")
+	tests := read(t, "deploy", "prometheus", "rules_test.yml")
+	runbook := read(t, "docs", "operate", "runbook.md")
 	alerts := 0
 	for _, group := range all.Groups {
 		for _, r := range group.Rules {
@@ -121,8 +122,13 @@ func TestAlertsAreWhole(t *testing.T) {
 				!slices.Contains([]string{"warning", "critical"}, r.Labels["severity"]) {
 				t.Errorf("%s: labels %v, annotations %v", r.Alert, r.Labels, r.Annotations)
 			}
-			if !strings.Contains(tests, "name: "+r.Alert+"\n") || !strings.Contains(docs, "`"+r.Alert+"`") {
-				t.Errorf("%s has no test in rules_test.yml, or is not in docs/metrics.md", r.Alert)
+			if !strings.Contains(tests, "name: "+r.Alert+"\n") {
+				t.Errorf("%s has no test in rules_test.yml", r.Alert)
+			}
+			if !strings.Contains(runbook, "\n### "+r.Alert+"\n") ||
+				!strings.HasSuffix(r.Annotations["runbook_url"], "/docs/operate/runbook.md#"+strings.ToLower(r.Alert)) {
+				t.Errorf("%s has no heading in docs/operate/runbook.md, or does not lead there: %s", r.Alert,
+					r.Annotations["runbook_url"])
 			}
 		}
 	}

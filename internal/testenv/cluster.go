@@ -2,11 +2,7 @@ package testenv
 
 import (
 	"context"
-	"errors"
-	"syscall"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
@@ -27,17 +23,22 @@ func Postgres(t testing.TB) *Cluster {
 		DataDir: tempDir(t), NoRestart: true, Bound: true,
 		Settings: map[string]string{"shared_buffers": "32MB", "max_connections": "100"},
 	}}
-	t.Cleanup(func() {
-		if c.server != nil {
-			c.Stop(t)
-		}
-	})
+	c.stopAtEnd(t)
 	c.Start(t)
 	c.url = c.server.URL()
 	if _, err := migrations.Up(t.Context(), c.url, nil); err != nil {
 		t.Fatalf("test environment: %v", err)
 	}
 	return c
+}
+
+func (c *Cluster) stopAtEnd(t testing.TB) {
+	t.Helper()
+	t.Cleanup(func() {
+		if c.server != nil {
+			c.Stop(t)
+		}
+	})
 }
 
 // URL returns the superuser's URL of the migrated database.
@@ -68,34 +69,13 @@ func (c *Cluster) Stop(t testing.TB) {
 // Kill ends the server as a crash of the machine does: nothing is written, no client is told.
 func (c *Cluster) Kill(t testing.TB) {
 	t.Helper()
-	pids := append([]int{c.server.PID()}, c.processes(t)...)
-	for _, pid := range pids {
-		// The server first, lest it sees its children die and restarts them. They may be gone by their turn.
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			t.Fatalf("kill the test's PostgreSQL: %v", err)
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), stopTimeout)
+	defer cancel()
+	server := c.server
+	c.server = nil
+	if err := server.Kill(ctx); err != nil {
+		fatal(t, err)
 	}
-	c.Stop(t) // collects it
-}
-
-// processes returns the ids of the server's children. Without their parent they would serve their clients to the end of
-// the statement.
-func (c *Cluster) processes(t testing.TB) []int {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), c.server.URL())
-	if err != nil {
-		t.Fatalf("kill the test's PostgreSQL: %v", err)
-	}
-	defer func() { _ = conn.Close(t.Context()) }() // it is about to be killed
-	rows, err := conn.Query(t.Context(), `SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()`)
-	if err != nil {
-		t.Fatalf("kill the test's PostgreSQL: %v", err)
-	}
-	pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	if err != nil {
-		t.Fatalf("kill the test's PostgreSQL: %v", err)
-	}
-	return pids
 }
 
 // Restart is Stop and Start.

@@ -1,4 +1,4 @@
-package demo
+package story
 
 import (
 	"os"
@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// environment is this process's, without what would lead a child of the demo elsewhere, and with more.
-func environment(more ...string) []string {
+// Environment is this process's, without what would lead a child elsewhere, and with more.
+func Environment(more ...string) []string {
 	leads := func(variable string) bool {
 		for _, prefix := range []string{"TRANCHE_", "NATS_", "PG"} {
 			if strings.HasPrefix(variable, prefix) {
