@@ -313,7 +313,7 @@ export interface ItemInfo {
   part(name: string): unknown;
 }
 
-/** @internal */
+/** What items of lists and of flows have in common. */
 export class BaseItem implements ItemInfo {
   readonly ordinal: number;
   readonly key: string;
@@ -321,6 +321,7 @@ export class BaseItem implements ItemInfo {
   readonly #parts: RawItem['p'];
   readonly #job: Job;
 
+  /** @internal */
   constructor(job: Job, ordinal: number, key: string, parts?: RawItem['p']) {
     this.#job = job;
     this.#parts = parts;

@@ -15,6 +15,7 @@ const PULL_BYTES = 8 * 1024 * 1024;
 /** @internal ms; an open pull ends so long after the service was told to stop: it may be delivering just now. */
 export const SETTLE = 100;
 const KNOWN_FOR = 100;
+const ENOUGH = 4; // a pull is worth it when a quarter of the room is free
 const MUTE = 4_000; // JetStream says nothing for so long: it is asked at the other servers of the cluster
 const STALE = 4e9; // ns; a leader that has not heard of the others for so long is none
 const CONSUMER_MISSING = 10014;
@@ -126,7 +127,8 @@ export class Puller {
   // messages may come after that. It throws when the consumer has to be found again.
   async #pull(stopping: AbortSignal): Promise<void> {
     const { stream, name } = this.source;
-    while (this.#room().messages < 1 && !stopping.aborted) await this.#changed.wait();
+    const enough = (): number => Math.ceil(this.source.room() / ENOUGH); // not a pull for each message
+    while (this.#room().messages < enough() && !stopping.aborted) await this.#changed.wait();
     const made = await this.#made(); // before the pull: what it delivers is of this consumer, or an earlier one
     if (!made) throw new Error(`consumer ${name} is not there`);
     const { messages, bytes } = this.#room();

@@ -29,7 +29,8 @@ export class Reply {
   closed = false;
   readonly #limit: number;
   #slots: string[] = [];
-  #bytes = 0;
+  #bytes = 0; // of the slots, at the most
+  #chars = 0;
   #sent: Promise<void>[] = [];
   #large: Promise<void>[] = []; // results whose pieces are not all on their way
 
@@ -76,13 +77,15 @@ export class Reply {
 
   // Takes a slot, unless it does not fit any message.
   #slot(text: string): boolean {
-    const size = Buffer.byteLength(text) + 1;
+    let size = 3 * text.length + 1; // no character takes more; counting them all takes time
+    if (this.#bytes + size + 32 > this.#limit) size = Buffer.byteLength(text) + 1;
     if (size + 32 > this.#limit) return false;
     if (this.#bytes + size + 32 > this.#limit) this.flush();
     this.#slots.push(text);
     this.#bytes += size;
+    this.#chars += text.length;
     this.total++;
-    if (this.#bytes >= PART) this.flush();
+    if (this.#chars >= PART) this.flush();
     return true;
   }
 
@@ -147,6 +150,7 @@ export class Reply {
     const body = Buffer.from(`{"slots":[${this.#slots.join(',')}]${error ? `,"error":${error}` : ''}}`);
     this.#slots = [];
     this.#bytes = 0;
+    this.#chars = 0;
     this.#post([['Content-Type', 'application/json'], ...fields], body).catch(() => {}); // arrived looks at it
   }
 
