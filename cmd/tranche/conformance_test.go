@@ -100,18 +100,19 @@ func TestAFlowInTypeScript(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = first.Wait()
-	b.want(b.tranche("run", "wait", "last"), cli.ExitOK, "2,000 of 2,000 items done")
+	b.want(b.tranche("run", "watch", "last"), cli.ExitOK, "2,000 of 2,000 items done")
 	export := b.tranche("run", "export", "last").out
 	for decoder, n := json.NewDecoder(strings.NewReader(export)), 0; n < count; n++ {
 		var item struct {
 			Ordinal int
-			Result  *struct{ Closing float64 }
+			Result  *struct{ Closing, Doubled float64 }
 		}
 		if err := decoder.Decode(&item); err != nil {
 			t.Fatalf("item %d: %v", n, err)
 		}
-		if want := float64(item.Ordinal*203) / 100; item.Result == nil || math.Abs(item.Result.Closing-want) > 1e-9 {
-			t.Errorf("item %d: got %+v, want %.2f", item.Ordinal, item.Result, want)
+		closing, doubled := float64(item.Ordinal*203)/100, float64(item.Ordinal*6)/100
+		if r := item.Result; r == nil || math.Abs(r.Closing-closing) > 1e-9 || math.Abs(r.Doubled-doubled) > 1e-9 {
+			t.Errorf("item %d: got %+v, want %.2f and %.2f", item.Ordinal, r, closing, doubled)
 		}
 	}
 	b.want(b.tranche("quarantine", "list"), cli.ExitOK, "nothing")

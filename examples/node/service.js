@@ -15,17 +15,21 @@ function interest(chunk) {
   }
 }
 
-// statement asks for the interest, and goes on, on any instance, when it is there.
+// statement asks for the interest, of the balance and of twice as much, and goes on, on any instance, when both are there.
 const year = target('node-interest');
+const doubled = year.as('doubled');
 const statement = [
   (stage) => {
     for (const item of stage.items) {
       item.state = { balance: Number(item.in.balance) };
-      year.ask(item, { balance: item.in.balance });
+      year.ask(item, { balance: item.state.balance });
+      doubled.ask(item, { balance: 2 * item.state.balance });
     }
   },
   (stage) => {
-    for (const item of stage.items) item.reply({ closing: item.state.balance + year.answer(item).amount });
+    for (const item of stage.items) {
+      item.reply({ closing: item.state.balance + year.answer(item).amount, doubled: doubled.answer(item).amount });
+    }
   },
 ];
 

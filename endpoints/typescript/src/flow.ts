@@ -11,7 +11,7 @@ import { now } from './reply';
 import type { Service } from './service';
 import {
   Binary, type Body, Failure, type Head, MAX_BODY, MAX_ITEMS, MAX_STACK, MAX_STAGES, type Meta, type RawItem, type Slot,
-  checkName, depth, metaFields, readHead, readReply, readStage, said, slotValue, toHeaders, traceFields, writeJSON,
+  checkName, checkOrigin, depth, metaFields, readHead, readReply, readStage, said, slotValue, toHeaders, traceFields, writeJSON,
 } from './wire';
 
 const RESERVE = 1024;
@@ -244,6 +244,7 @@ export class FlowEndpoint extends Endpoint {
     try {
       to = readStage(delivery.subject);
       if (to.flow !== this.name) throw new Error(`subject "${delivery.subject}" leads to another flow`);
+      checkOrigin(delivery.headers);
       const message = readReply(delivery.headers, delivery.data);
       let request;
       ({ id, request } = splitSlice(delivery.headers?.get('Tranche-Slice') ?? ''));

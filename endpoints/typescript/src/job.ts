@@ -9,8 +9,8 @@ import { type Delivery, SETTLE, nak } from './puller';
 import { Reply, now } from './reply';
 import { Slots } from './slots';
 import {
-  Binary, type Body, Failure, Foreign, type Head, MAX_STACK, type Meta, type RawItem, type Trace, checkName, depth, readBody,
-  readHead, said, toHeaders,
+  Binary, type Body, Failure, Foreign, type Head, MAX_STACK, type Meta, type RawItem, type Trace, checkName, checkOrigin, depth,
+  readBody, readHead, said, toHeaders,
 } from './wire';
 
 /** Settings of an endpoint. Times are in milliseconds. */
@@ -208,6 +208,7 @@ export abstract class Endpoint {
     let head: Head;
     try {
       head = readHead(delivery.headers, this.name);
+      checkOrigin(delivery.headers);
     } catch (err) { // rule 5; nobody can be told
       this.host.log(`${this.name}: a request cannot be read: ${said(err)}`);
       await delivery.settle(err instanceof Foreign ? nak(10_000) : `+TERM ${said(err)}`);

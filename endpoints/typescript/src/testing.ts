@@ -212,7 +212,10 @@ class MemoryBus implements Bus {
   }
 
   async last(subject: string): Promise<Stored | undefined> {
-    return this.#kept.get(subject);
+    const kept = this.#kept.get(subject);
+    if (!kept) return undefined;
+    const fields = [...kept.headers].map(([name, values]): [string, string] => [name, values[0] ?? '']);
+    return { ...kept, headers: toHeaders([...fields, ['Nats-Stream', 'TRANCHE_FLOW']]) }; // as a server does
   }
 
   async replace(subject: string, sequence: number, headers: MsgHdrs, body: Uint8Array): Promise<boolean> {

@@ -144,7 +144,6 @@ export function readHead(head: MsgHdrs | undefined, endpoint: string): Head {
     need('Tranche-Version', /./);
     throw new Foreign(`Tranche-Version is ${get('Tranche-Version').slice(0, 60)}; this service speaks 1`);
   }
-  if (get('Nats-Stream') !== '') throw new Error('a server has published it from a stream');
   const slice = need('Tranche-Slice', UUID);
   return {
     run: need('Tranche-Run', UUID),
@@ -163,6 +162,11 @@ export function readHead(head: MsgHdrs | undefined, endpoint: string): Head {
     replyTo: readReplyTo(get('Tranche-Reply-To'), endpoint),
     trace: { traceparent: get('traceparent'), tracestate: get('tracestate') },
   };
+}
+
+/** @internal Throws when a server has published a message, from a stream, for somebody who could not. */
+export function checkOrigin(head: MsgHdrs | undefined): void {
+  if (head?.has('Nats-Stream')) throw new Error('a server has published it from a stream');
 }
 
 /** @internal How many endpoints wait. */
