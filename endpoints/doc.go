@@ -1,6 +1,17 @@
 // Package endpoints is the SDK for services. docs/services.md is a guide to it; docs/protocol.md describes the protocol
 // that it speaks for other languages.
 //
+// # What a service needs
+//
+//	begin      Connect, New, Config, Service (Run, Ready, Stats)
+//	handle     HandleList: Chunk, Item       HandleEach: ItemOf, ItemInfo       HandleFlow: Stage, StageItem, To, Target, None
+//	answer     Item.Reply, Binary; Fail and Retry, for an error of the handler's own choice; PartOf
+//	settings   Concurrency, Timeout, Wrap, and for flows Revision
+//	ask        Call, CallList, Direct, SlotError
+//
+// The rest is for special cases: limits, other options of calls, errors to tell apart, [Wrapper]s, traces, and
+// [NewProducer] for collectors.
+//
 // A service registers handlers on a [Service] and then runs it:
 //
 //	svc, err := endpoints.New(nc, endpoints.Config{Name: "statements", Version: "1.0.0"})

@@ -4,7 +4,7 @@
 #   make      make, for a CI machine that has none
 #   postgres  the server's programs and pgbench; no cluster is created and none has to run
 #   cc        a C compiler, which Go's race detector needs
-#   node      Node.js 18 or newer and npm, for the service in examples/node and its test
+#   node      Node.js 20 or newer and npm, for the package in endpoints/typescript and its tests
 #   python    Python 3, for the service in examples/python and its test
 #   pgbouncer PgBouncer, for the tests of internal/systest/pooler; it need not run
 #   prometheus Prometheus and promtool, for the tests of internal/systest/metrics; it need not run
@@ -43,7 +43,7 @@ have() {
         postgres) bin_with initdb postgres pg_ctl pgbench >/dev/null ;;
         cc) [[ -n ${CC:-} ]] || command -v gcc >/dev/null || command -v clang >/dev/null ;;
         node) command -v npm >/dev/null && node_major=$(node -p 'process.versions.node.split(".")[0]' 2>/dev/null) &&
-            [[ $node_major -ge 18 ]] ;;
+            [[ $node_major -ge 20 ]] ;;
         python) command -v python3 >/dev/null ;;
         chromium) [[ -n ${CHROMIUM:-}${CHROME:-} ]] || command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
             command -v google-chrome >/dev/null || command -v google-chrome-stable >/dev/null || command -v chrome >/dev/null ;;
@@ -89,7 +89,7 @@ END
     fi
     if [[ " $* " == *" node "* ]]; then
         cat >&2 <<'END'
-Install Node.js 18 or newer with npm:
+Install Node.js 20 or newer with npm:
   Debian, Ubuntu   sudo apt-get install nodejs npm
   Fedora, RHEL     sudo dnf install nodejs npm
   Alpine           sudo apk add nodejs npm

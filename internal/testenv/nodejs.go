@@ -1,38 +1,181 @@
 package testenv
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 )
 
-// NodeService installs a service in Node.js, with what its package-lock.json names, in a directory of the test's own,
-// and returns the path of its service.js. from is the directory that it stands in. Without Node.js the test fails and
-// says what to do.
+// NodePackage is the package for services in TypeScript, as its users get it.
+type NodePackage struct {
+	Sources string // a copy of endpoints/typescript, with what it is built with
+	Tarball string // what npm pack made of it
+	Project string // an empty project, with the tarball installed
+}
+
+// NodeService returns the path of the service.js of an example, in a directory of the test's own, beside the package
+// that it stands on. from is the directory of the example.
 func NodeService(t testing.TB, from string) string {
+	t.Helper()
+	project := NodeProject(t, filepath.Join(from, "..", ".."))
+	for _, name := range []string{"package.json", "service.js"} {
+		content, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(project, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(project, "service.js")
+}
+
+// NodeProject returns a directory of the test's own in which the package for services is installed. root is that of the
+// repository.
+func NodeProject(t testing.TB, root string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(BuildNodePackage(t, root).Project)); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// BuildNodePackage builds and packs endpoints/typescript, once for the sources that are there, below .tools. Without
+// Node.js the test fails and says what to do.
+func BuildNodePackage(t testing.TB, root string) NodePackage {
 	t.Helper()
 	for _, program := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Fatalf("%v: run scripts/deps.sh node, which says what to install where it cannot", err)
 		}
 	}
-	dir := t.TempDir()
-	for _, name := range []string{
-		".npmrc", "package.json", "package-lock.json", "message.js", "pull.js", "tranche.js", "service.js",
-	} {
-		content, err := os.ReadFile(filepath.Join(from, name))
+	root, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	building.Lock() // another process may build as well: the first to rename wins
+	defer building.Unlock()
+	dir, err := nodePackage(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tarballs, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
+	if err != nil || len(tarballs) != 1 {
+		t.Fatalf("npm pack has left %q (%v) in %s; remove that directory", tarballs, err, dir)
+	}
+	return NodePackage{Sources: filepath.Join(dir, "package"), Tarball: tarballs[0], Project: filepath.Join(dir, "project")}
+}
+
+//nolint:gochecknoglobals // tests of one process build it once
+var building sync.Mutex
+
+// nodePackage returns where the package is built, and builds it where it is not.
+func nodePackage(ctx context.Context, root string) (string, error) {
+	from := filepath.Join(root, "endpoints", "typescript")
+	sources, sum, err := nodeSources(from)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, ".tools", "typescript-"+sum)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", fmt.Errorf("build the package for Node.js: %w", err)
+	}
+	scratch, err := os.MkdirTemp(filepath.Dir(dir), "typescript-new-")
+	if err != nil {
+		return "", fmt.Errorf("build the package for Node.js: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	if err := buildNodePackage(ctx, root, scratch, from, sources); err != nil {
+		return "", err
+	}
+	if err := os.Rename(scratch, dir); err != nil {
+		if _, there := os.Stat(dir); there != nil {
+			return "", fmt.Errorf("build the package for Node.js: %w", err)
+		}
+	}
+	return dir, nil
+}
+
+// nodeSources lists the files that the package is built of, and sums them up.
+func nodeSources(from string) (names []string, sum string, err error) {
+	hash := sha256.New()
+	err = fs.WalkDir(os.DirFS(from), ".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (path == "node_modules" || path == "lib"):
+			return fs.SkipDir
+		case entry.IsDir():
+			return nil
+		}
+		content, err := os.ReadFile(filepath.Join(from, path))
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
+		names = append(names, path)
+		_, err = fmt.Fprintf(hash, "%s %d\n%s", path, len(content), content)
+		return err
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("read the package for Node.js: %w", err)
+	}
+	return names, hex.EncodeToString(hash.Sum(nil))[:16], nil
+}
+
+func buildNodePackage(ctx context.Context, root, dir, from string, sources []string) error {
+	sourcesDir, project := filepath.Join(dir, "package"), filepath.Join(dir, "project")
+	for _, name := range sources {
+		if err := copyFile(filepath.Join(sourcesDir, name), filepath.Join(from, name)); err != nil {
+			return err
 		}
 	}
-	install := exec.CommandContext(t.Context(), "npm", "ci", "--prefer-offline")
-	install.Dir = dir
-	if said, err := install.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci, which needs its registry or a warm cache: %v\n%s", err, said)
+	if err := copyFile(filepath.Join(sourcesDir, "LICENSE"), filepath.Join(root, "LICENSE")); err != nil {
+		return err
 	}
-	return filepath.Join(dir, "service.js")
+	if err := os.MkdirAll(project, 0o755); err != nil {
+		return fmt.Errorf("build the package for Node.js: %w", err)
+	}
+	empty := []byte(`{"name":"project","version":"1.0.0","private":true}`)
+	if err := os.WriteFile(filepath.Join(project, "package.json"), empty, 0o600); err != nil {
+		return fmt.Errorf("build the package for Node.js: %w", err)
+	}
+	for _, step := range []struct {
+		dir, shell string
+	}{
+		{sourcesDir, "npm ci --prefer-offline --no-audit --no-fund"},
+		{sourcesDir, "npm pack --pack-destination .."},
+		{project, "npm install --prefer-offline --no-audit --no-fund ../*.tgz"},
+	} {
+		run := exec.CommandContext(ctx, "sh", "-c", step.shell)
+		run.Dir = step.dir
+		if said, err := run.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s, which needs npm's registry or a warm cache: %w\n%s", step.shell, err, said)
+		}
+	}
+	return nil
+}
+
+func copyFile(to, from string) error {
+	content, err := os.ReadFile(from)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(to), 0o755)
+	}
+	if err == nil {
+		err = os.WriteFile(to, content, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("copy %s: %w", from, err)
+	}
+	return nil
 }

@@ -1,0 +1,264 @@
+// Asking an endpoint and waiting for the answer, without a run.
+
+import { randomUUID } from 'node:crypto';
+
+import type { Msg, NatsConnection } from '@nats-io/transport-node';
+
+import { type Bus, FULL, NatsBus, PATIENCE, apiCode } from './bus';
+import { current } from './job';
+import { Service } from './service';
+import {
+  Failure, MAX_BODY, MAX_ITEMS, MAX_STACK, type Meta, type Slot, type Trace, checkName, depth, metaFields, readReply, said,
+  slotValue, toHeaders, traceFields, writeJSON,
+} from './wire';
+
+const WINDOW = 16; // requests of a call without their answers
+const DIRECT_WINDOW = 4;
+const RESERVE = 1024;
+const MAX_PARAMS = 16 * 1024;
+
+export interface CallOptions {
+  /** Over core NATS: nothing is stored, and it is clear at once when nobody listens. */
+  direct?: boolean;
+  /** Who calls: a part of the subject that answers come in by. Default: the endpoint whose handler calls, or `caller`. */
+  caller?: string;
+  /** Who asked first, for people. */
+  origin?: string;
+  params?: Record<string, string>;
+  /** Milliseconds. Default 30,000. */
+  timeout?: number;
+  /** Ends the call early. */
+  signal?: AbortSignal;
+  /** The trace to go on with. Default: that of the request whose handler calls. */
+  trace?: Trace;
+}
+
+export interface CallItem<In = unknown> {
+  readonly key: string;
+  readonly in: In;
+}
+
+/** What became of an item: out, or error. */
+export interface CallResult<Out = unknown> {
+  readonly key: string;
+  readonly out?: Out;
+  readonly error?: Failure;
+}
+
+/** Not all was answered in time. The request may have been worked on all the same. */
+export class UnansweredError extends Error {
+  constructor(endpoint: string, readonly results: CallResult[], cause: unknown) {
+    super(`endpoint ${endpoint} did not answer: ${said(cause)}`, { cause });
+    this.name = 'UnansweredError';
+  }
+}
+
+/** Nobody listens: said at once, of direct calls. */
+export class NoListenersError extends Error {
+  constructor(endpoint: string) {
+    super(`nobody listens for direct requests to endpoint ${endpoint}`);
+    this.name = 'NoListenersError';
+  }
+}
+
+/**
+ * Asks an endpoint for one item. It rejects with a Failure when the endpoint answers with an error, and with an
+ * UnansweredError or NoListenersError when there is no answer.
+ *
+ * Each call is a run of its own, so handlers see other idempotency keys each time. In a handler, endpoints that wait for
+ * one another are counted, and the trace goes on; it keeps its place meanwhile, which a flow does not.
+ */
+export async function call<Out = unknown>(
+  by: NatsConnection | Service, endpoint: string, key: string, input: unknown, options: CallOptions = {},
+): Promise<Out> {
+  const [result] = await new Call<Out>(by, endpoint, [{ key, in: input }], 'single', options).run();
+  if (result!.error) throw result!.error;
+  return result!.out as Out;
+}
+
+/** Asks for a list, in as many requests as it takes. Errors of items stand in the results, in the order of the items. */
+export async function callList<Out = unknown>(
+  by: NatsConnection | Service, endpoint: string, items: CallItem[], options: CallOptions = {},
+): Promise<CallResult<Out>[]> {
+  return new Call<Out>(by, endpoint, items, 'batch', options).run();
+}
+
+interface Request {
+  readonly first: number;
+  readonly next: number;
+  left: number;
+  slots: number;
+  final: number | undefined;
+  failure: Failure | undefined;
+  done: () => void;
+}
+
+class Call<Out> {
+  readonly #bus: Bus;
+  readonly #meta: Meta;
+  readonly #trace: Trace;
+  readonly #answersTo: string;
+  readonly #results: (CallResult<Out> | undefined)[];
+  readonly #requests = new Map<string, Request>(); // by slice
+  readonly #params: string;
+  readonly #timeout: number;
+  #left: number;
+  #end: (err?: unknown) => void = () => {};
+
+  constructor(
+    by: NatsConnection | Service, readonly endpoint: string, readonly items: CallItem[], mode: Meta['mode'],
+    readonly options: CallOptions,
+  ) {
+    const from = current.getStore();
+    const head = from?.head;
+    checkName(endpoint);
+    const caller = checkName(options.caller ?? from?.endpoint.name ?? 'caller');
+    this.#bus = by instanceof Service ? by.bus : new NatsBus(by);
+    this.#timeout = options.timeout ?? 30_000;
+    this.#trace = options.trace ?? from?.reply.trace ?? { traceparent: '', tracestate: '' };
+    const frame = from ? `${from.endpoint.name}:0` : '';
+    const stack = head?.stack ? `${head.stack},${frame}` : frame;
+    if (depth(stack) > MAX_STACK) {
+      throw new Failure('stack_too_deep', `more than ${MAX_STACK} endpoints would wait for one another; is there a circle? ${stack}`);
+    }
+    this.#meta = {
+      run: randomUUID(), slice: '', step: 0, attempt: 1, generation: 1, mode, stack, root: head?.root ?? '', collector: '',
+      origin: [...(options.origin ?? head?.origin ?? '').replace(/[^\x20-\x7e]/g, '?')].slice(0, 256).join(''),
+    };
+    this.#answersTo = `tranche.call.${caller}.${randomUUID().replaceAll('-', '')}.${endpoint}`;
+    this.#results = items.map(() => undefined);
+    this.#left = items.length;
+    const { params = {} } = options;
+    this.#params = Object.keys(params).length > 0 ? `"params":${JSON.stringify(params)},` : '';
+    if (this.#params.length > MAX_PARAMS) throw new TypeError(`the parameters take over ${MAX_PARAMS} bytes`);
+  }
+
+  async run(): Promise<CallResult<Out>[]> {
+    const { options, endpoint } = this;
+    const unlisten = this.#bus.listen(this.#answersTo, (msg) => this.#take(msg));
+    const timer = setTimeout(() => this.#end(new Error(`nothing came within ${this.#timeout} ms`)), this.#timeout);
+    const ended = new Promise<unknown>((end) => { this.#end = end; });
+    const abort = (): void => this.#end(options.signal?.reason ?? new Error('the call was ended'));
+    options.signal?.addEventListener('abort', abort);
+    if (options.signal?.aborted) abort();
+    try {
+      let over = false;
+      void ended.then(() => { over = true; });
+      this.#publish(() => over).catch((err: unknown) => this.#end(err));
+      if (this.#left === 0) this.#end();
+      const err = await ended;
+      if (err instanceof NoListenersError) throw err;
+      const none = new Failure('unanswered', `endpoint ${endpoint} did not answer: ${said(err)}`, true);
+      const results = this.#results.map((result, n) => result ?? { key: this.items[n]!.key, error: none });
+      if (this.#left > 0) throw new UnansweredError(endpoint, results, err);
+      return results;
+    } finally {
+      clearTimeout(timer);
+      unlisten();
+      options.signal?.removeEventListener('abort', abort);
+    }
+  }
+
+  // Cuts the items into requests and sends these, some at once.
+  async #publish(over: () => boolean): Promise<void> {
+    const { items, endpoint, options } = this;
+    const seconds = Math.max(1, Math.ceil(this.#timeout / 1000));
+    const under = new Set<Promise<void>>();
+    for (let n = 0; n < items.length && !over();) {
+      const slice = randomUUID();
+      const fields: [string, string][] = [...metaFields({ ...this.#meta, slice }), ...traceFields(this.#trace),
+        ['Tranche-Reply-To', this.#answersTo], ['Nats-Msg-Id', slice]];
+      const { stack, root, origin } = this.#meta;
+      if (stack) fields.push(['Tranche-Stack', stack]);
+      if (root) fields.push(['Tranche-Root', root]);
+      if (origin) fields.push(['Tranche-Origin', origin]);
+      if (!options.direct) fields.push(['Nats-TTL', String(seconds)]);
+      const { body, first, next } = this.#cut(n, fields);
+      n = next;
+      if (!body) continue;
+      const answered = new Promise<void>((done) => {
+        this.#requests.set(slice, { first, next, left: 0, slots: 0, final: undefined, failure: undefined, done });
+      });
+      this.#requests.get(slice)!.left = this.#results.slice(first, next).filter((result) => !result).length;
+      const headers = toHeaders(fields);
+      if (options.direct) await this.#bus.send(`tranche.direct.${endpoint}`, headers, body, this.#answersTo);
+      else await this.#store(headers, body, over);
+      under.add(answered);
+      void answered.then(() => under.delete(answered));
+      while (under.size >= (options.direct ? DIRECT_WINDOW : WINDOW) && !over()) await Promise.race(under);
+    }
+  }
+
+  async #store(headers: ReturnType<typeof toHeaders>, body: Uint8Array, over: () => boolean): Promise<void> {
+    try {
+      await this.#bus.store(`tranche.work.${this.endpoint}`, headers, body, Math.min(this.#timeout, PATIENCE));
+    } catch (err) {
+      if (!over()) throw apiCode(err) === FULL ? new Error('stream TRANCHE_WORK is full', { cause: err }) : err;
+    }
+  }
+
+  // Writes one request for the items from first on. Items that cannot be sent are answered at once.
+  #cut(from: number, fields: [string, string][]): { body: Buffer | undefined; first: number; next: number } {
+    const size = fields.reduce((n, pair) => n + Buffer.byteLength(pair.join(': \r\n')), 0) + this.#params.length * 3;
+    const limit = Math.min(this.#bus.maxPayload - size - RESERVE, MAX_BODY);
+    const texts: string[] = [];
+    let bytes = 0;
+    let n = from;
+    for (; n < this.items.length && texts.length < MAX_ITEMS; n++) {
+      const { key, in: input } = this.items[n]!;
+      let text;
+      try {
+        text = `{"i":${n},"k":${JSON.stringify(key)},"d":${writeJSON(input)}}`;
+      } catch (err) {
+        this.#answer(n, { error: new Failure('bad_query', `the question to ${this.endpoint} cannot be written: ${said(err)}`) });
+        continue;
+      }
+      const more = Buffer.byteLength(text) + 1;
+      if (more > limit) {
+        this.#answer(n, { error: new Failure('query_too_large', `the question to ${this.endpoint} takes ${more} bytes, which does `
+          + 'not fit a message; ask with where the data is') });
+        continue;
+      }
+      if (bytes + more > limit) break;
+      texts.push(text);
+      bytes += more;
+    }
+    const body = texts.length > 0 ? Buffer.from(`{${this.#params}"items":[${texts.join(',')}]}`) : undefined;
+    return { body, first: from, next: n };
+  }
+
+  #take(msg: Msg): void {
+    if (msg.headers?.code === 503) {
+      this.#end(new NoListenersError(this.endpoint));
+      return;
+    }
+    const request = this.#requests.get(msg.headers?.get('Tranche-Slice') ?? '');
+    if (!request) return;
+    try {
+      const { slots, failure, final } = readReply(msg.headers, msg.data);
+      for (const slot of slots) this.#slot(request, slot);
+      if (final !== undefined && request.final === undefined) [request.final, request.failure] = [final, failure];
+    } catch (err) {
+      this.#end(new Error(`the reply of endpoint ${this.endpoint} cannot be read: ${said(err)}`));
+      return;
+    }
+    if (request.final !== undefined && request.slots >= request.final) {
+      const left = request.failure ?? new Failure('unanswered', `endpoint ${this.endpoint} has left the item out`, true);
+      for (let n = request.first; n < request.next; n++) if (!this.#results[n]) this.#answer(n, { error: left });
+      request.left = 0;
+    }
+    if (request.left === 0) request.done();
+  }
+
+  #slot(request: Request, slot: Slot): void {
+    request.slots++;
+    if (slot.i < request.first || slot.i >= request.next || this.#results[slot.i]) return;
+    request.left--;
+    this.#answer(slot.i, slot.e ? { error: slotValue(slot) as Failure } : { out: slotValue(slot) as Out });
+  }
+
+  #answer(n: number, result: { out?: Out; error?: Failure }): void {
+    this.#results[n] = { key: this.items[n]!.key, ...result };
+    if (--this.#left === 0) this.#end();
+  }
+}

@@ -1,0 +1,60 @@
+// A connection that is to last: it is tried for ever, and left when its server stands still.
+
+import { readFileSync } from 'node:fs';
+
+import {
+  type NatsConnection, type NodeConnectionOptions, connect as dial, credsAuthenticator, nkeyAuthenticator,
+} from '@nats-io/transport-node';
+
+/**
+ * Connects as the environment says, and then as options say:
+ *
+ *     NATS_URL                       servers, separated by commas; default nats://127.0.0.1:4222
+ *     NATS_CREDS, NATS_NKEY          a file of credentials, or with the seed of an nkey
+ *     NATS_USER, NATS_PASSWORD       a user; or what stands before the @ of the first address
+ *     NATS_CA, NATS_CERT, NATS_KEY   files for TLS
+ *     NATS_INBOX_PREFIX              where answers come in, for users that may not read all of _INBOX
+ *
+ * It waits for a server that is not there, and comes back after losses; log is told of both.
+ */
+export async function connect(
+  options: NodeConnectionOptions = {}, log: (line: string) => void = (line) => console.error(line),
+): Promise<NatsConnection> {
+  const servers = (process.env['NATS_URL'] || 'nats://127.0.0.1:4222').split(',');
+  const plain = servers.map((server) => server.replace(/\/\/.*@/, '//'));
+  log(`NATS: connecting to ${plain.join(', ')}`);
+  const asked = {
+    ...identity(servers[0]!), servers: plain, waitOnFirstConnect: true, maxReconnectAttempts: -1, reconnectTimeWait: 250,
+    pingInterval: 2_000, maxPingOut: 2, ignoreAuthErrorAbort: true, ...options,
+  };
+  const waiting = setTimeout(() => log('NATS: no server lets this service in yet; trying until one does'), 5_000);
+  const nc = await dial(asked).finally(() => clearTimeout(waiting));
+  log(`NATS: connected to ${nc.getServer()}`);
+  void tell(nc, log);
+  return nc;
+}
+
+// Who this is.
+function identity(server: string): NodeConnectionOptions {
+  const env = (name: string): string => process.env[`NATS_${name}`] ?? '';
+  const options: NodeConnectionOptions = {};
+  if (env('INBOX_PREFIX')) options.inboxPrefix = env('INBOX_PREFIX');
+  if (env('CA') || env('CERT') || env('KEY')) {
+    options.tls = { ...(env('CA') && { caFile: env('CA') }), ...(env('CERT') && { certFile: env('CERT') }),
+      ...(env('KEY') && { keyFile: env('KEY') }) };
+  }
+  const { username, password } = new URL(server.includes('://') ? server : `nats://${server}`);
+  if (env('CREDS')) options.authenticator = credsAuthenticator(readFileSync(env('CREDS')));
+  else if (env('NKEY')) options.authenticator = nkeyAuthenticator(Buffer.from(readFileSync(env('NKEY'), 'utf8').trim()));
+  else if (env('USER')) [options.user, options.pass] = [env('USER'), env('PASSWORD')];
+  else if (username) [options.user, options.pass] = [decodeURIComponent(username), decodeURIComponent(password)];
+  return options;
+}
+
+async function tell(nc: NatsConnection, log: (line: string) => void): Promise<void> {
+  for await (const status of nc.status()) {
+    if (status.type === 'disconnect') log(`NATS: the connection to ${status.server} is lost; trying to get it back`);
+    if (status.type === 'reconnect') log(`NATS: connected to ${status.server} again`);
+    if (status.type === 'error') log(`NATS: ${status.error.message}`);
+  }
+}

@@ -1,0 +1,169 @@
+// How a reply is written: in as few messages as fit, with large results in pieces.
+
+import { createHash, randomUUID } from 'node:crypto';
+import { setImmediate as breathe } from 'node:timers/promises';
+
+import type { MsgHdrs } from '@nats-io/transport-node';
+
+import {
+  Binary, Failure, type Head, MAX_BODY, type Trace, cut, metaFields, said, toHeaders, traceFields, writeJSON,
+} from './wire';
+
+const RESERVE = 1024; // of a message, for the headers that only some have
+const MAX_RESULT = 64 * 1024 * 1024; // of one that goes in pieces
+const MAX_PIECES = 8192;
+const PIECE = 512 * 1024;
+const AT_ONCE = 16; // pieces under way
+const PART = 256 * 1024; // a part of the reply leaves when it has so much
+
+/** @internal Hands a message over; returns when it has arrived. */
+export type Send = (subject: string, headers: MsgHdrs, body: Uint8Array) => Promise<void>;
+
+/** @internal */
+export class Reply {
+  total = 0;
+  errors = 0;
+  trace: Trace;
+  /** Milliseconds since 1970. */
+  began: number | undefined;
+  closed = false;
+  readonly #limit: number;
+  #slots: string[] = [];
+  #bytes = 0; // of the slots, at the most
+  #chars = 0;
+  #sent: Promise<void>[] = [];
+  #large: Promise<void>[] = []; // results whose pieces are not all on their way
+
+  constructor(readonly head: Head, readonly service: string, maxPayload: number, readonly send: Send) {
+    this.trace = head.trace;
+    const fields = [...metaFields(head), ...traceFields(head.trace), ['Tranche-Service', service]];
+    const size = fields.reduce((n, pair) => n + Buffer.byteLength(pair.join(': \r\n')), 0);
+    this.#limit = Math.min(maxPayload - size - RESERVE, MAX_BODY);
+  }
+
+  /**
+   * Answers an item. A result that does not fit a message goes in pieces: a promise says then when all of them are on
+   * their way.
+   */
+  add(ordinal: number, result: unknown): Promise<void> | undefined {
+    if (result instanceof Failure) {
+      this.fail(ordinal, result);
+      return undefined;
+    }
+    if (result instanceof Binary) return this.#binary(ordinal, result);
+    let text;
+    try {
+      text = writeJSON(result);
+    } catch (err) {
+      this.fail(ordinal, new Failure('bad_result', `the result cannot be written as JSON: ${said(err)}`));
+      return undefined;
+    }
+    if (this.#slot(`{"i":${ordinal},"d":${text}}`)) return undefined;
+    return this.#big(ordinal, 'application/json', Buffer.from(text));
+  }
+
+  fail(ordinal: number, failure: Failure): void {
+    this.errors++;
+    this.#slot(`{"i":${ordinal},"e":${JSON.stringify(failure)}}`);
+  }
+
+  #binary(ordinal: number, { data, type }: Binary): Promise<void> | undefined {
+    const of = /^[\x21-\x7e][\x20-\x7e]*\/[\x20-\x7e]{1,253}$/.test(type) ? type : 'application/octet-stream';
+    const bytes = Buffer.from(data.buffer, data.byteOffset, data.length);
+    const small = bytes.length < this.#limit
+      && this.#slot(`{"i":${ordinal},"t":${JSON.stringify(of)},"b":"${bytes.toString('base64')}"}`);
+    return small ? undefined : this.#big(ordinal, of, bytes);
+  }
+
+  // Takes a slot, unless it does not fit any message.
+  #slot(text: string): boolean {
+    let size = 3 * text.length + 1; // no character takes more; counting them all takes time
+    if (this.#bytes + size + 32 > this.#limit) size = Buffer.byteLength(text) + 1;
+    if (size + 32 > this.#limit) return false;
+    if (this.#bytes + size + 32 > this.#limit) this.flush();
+    this.#slots.push(text);
+    this.#bytes += size;
+    this.#chars += text.length;
+    this.total++;
+    if (this.#chars >= PART) this.flush();
+    return true;
+  }
+
+  #big(ordinal: number, type: string, data: Buffer): Promise<void> | undefined {
+    const size = Math.min(PIECE, this.#limit);
+    const toNode = this.head.replyTo.startsWith('tranche.reply.');
+    if (!toNode || data.length > MAX_RESULT || Math.ceil(data.length / size) > MAX_PIECES) {
+      const most = toNode ? `${MAX_RESULT} bytes are the most` : `only nodes take more than ${this.#limit}`;
+      this.fail(ordinal, new Failure('result_too_large',
+        `the result has ${data.length} bytes; ${most}: store it elsewhere and reply with where it is`));
+      return undefined;
+    }
+    this.total++;
+    const all = this.#pieces(ordinal, type, data, size);
+    this.#large.push(all);
+    return all;
+  }
+
+  // Sends a few pieces at a time: what is under way is not held twice.
+  async #pieces(ordinal: number, type: string, data: Buffer, size: number): Promise<void> {
+    const count = Math.ceil(data.length / size);
+    const hash = createHash('sha256').update(data).digest('hex');
+    for (let n = 1; n <= count; n++) {
+      const fields: [string, string][] = [['Tranche-Piece', `${ordinal} ${n} ${count} ${data.length} ${hash}`],
+        ['Content-Type', type]];
+      const sent = this.#post(fields, data.subarray((n - 1) * size, n * size));
+      if (n % AT_ONCE === 0) await sent.catch(() => {}); // finish looks at it
+      else await breathe(); // what is at work beside it goes on
+    }
+  }
+
+  /** Sends what there is, without waiting for it to arrive. */
+  flush(): void {
+    if (this.#slots.length > 0) this.#publish([], undefined);
+  }
+
+  /** Returns when all messages so far have arrived. */
+  async arrived(): Promise<void> {
+    await Promise.all(this.#large);
+    const failed = (await Promise.allSettled(this.#sent)).find((outcome) => outcome.status === 'rejected');
+    if (failed) throw failed.reason;
+  }
+
+  /** Sends the final message, and returns when all messages have arrived. */
+  async finish(failure?: Failure): Promise<void> {
+    await Promise.all(this.#large);
+    const error = failure && JSON.stringify(failure);
+    if (error && this.#bytes + Buffer.byteLength(error) + 64 > this.#limit) this.flush();
+    const fields: [string, string][] = [['Tranche-Final', String(this.total)]];
+    if (this.began !== undefined) {
+      fields.push(['Tranche-Took', String(Math.max(0, Math.round((now() - this.began) * 1000) / 1000))]);
+    }
+    if (failure) {
+      fields.push(['Nats-Service-Error-Code', failure.code],
+        ['Nats-Service-Error', cut(failure.message, 256).replace(/[^\x20-\x7e]/g, ' ') || failure.code]);
+    }
+    this.#publish(fields, error);
+    await this.arrived();
+  }
+
+  #publish(fields: [string, string][], error: string | undefined): void {
+    const body = Buffer.from(`{"slots":[${this.#slots.join(',')}]${error ? `,"error":${error}` : ''}}`);
+    this.#slots = [];
+    this.#bytes = 0;
+    this.#chars = 0;
+    this.#post([['Content-Type', 'application/json'], ...fields], body).catch(() => {}); // arrived looks at it
+  }
+
+  #post(fields: [string, string][], body: Uint8Array): Promise<void> {
+    const sent = this.send(this.head.replyTo, toHeaders([...metaFields(this.head), ...traceFields(this.trace),
+      ['Tranche-Service', this.service], ['Nats-Msg-Id', randomUUID()], ...fields]), body);
+    sent.catch(() => {}); // arrived looks at it; until then it is not an error that nobody sees to
+    this.#sent.push(sent);
+    return sent;
+  }
+}
+
+/** @internal Milliseconds since 1970, with fractions. */
+export function now(): number {
+  return performance.timeOrigin + performance.now();
+}
