@@ -67,8 +67,8 @@ func (c *claimer) page(ctx context.Context, r *round) (dispatch.Found, error) {
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	page, err := dispatch.New(c.node.store).RunnableSteps(reading, dispatch.Search{
-		Skip: c.resting.all(time.Now()), Shut: names(r.shut), ShutAuto: c.shutAuto.all(time.Now()), Locals: c.node.Locals(),
-		NoRoom: c.node.fetching.full(names(r.noRoom)), Own: c.node.Session(), Late: c.elsewhere.late(time.Now()),
+		Skip: c.resting.all(time.Now()), Shut: names(r.shut), ShutAuto: c.shutAuto.all(time.Now()), Locals: c.cfg.Locals,
+		NoRoom: c.own.full(names(r.noRoom)), Own: c.node.Session(), Late: c.elsewhere.late(time.Now()),
 	})
 	if err == nil {
 		c.elsewhere.seen(time.Now(), page.Elsewhere, r.shut)
@@ -109,7 +109,7 @@ func bundles(page []dispatch.Runnable) (all [][]dispatch.Runnable) {
 
 // lacksRoom reports whether the step's work is the node's own, and it has no room for it.
 func (c *claimer) lacksRoom(r *round, step *dispatch.Runnable) bool {
-	if step.Kind == workqueue.KindEndpoint || c.node.fetching.room(step.Kind, step.Endpoint) > 0 {
+	if step.Kind == workqueue.KindEndpoint || c.own.room(step.Kind, step.Endpoint) > 0 {
 		return false
 	}
 	r.noRoom[step.Endpoint] = true
@@ -122,7 +122,7 @@ func (c *claimer) ask(ctx context.Context, r *round, steps []dispatch.Runnable) 
 		r.shut[steps[0].Place] = true
 		return nil
 	}
-	c.node.cfg.Faults.Hit(fault.ClaimBefore)
+	c.node.faults.Hit(fault.ClaimBefore)
 	claimed, err := c.claim(ctx, steps)
 	if errors.Is(err, workqueue.ErrBusy) {
 		c.node.log.Debug("claim", zap.Error(err)) // its turn comes with the next round
@@ -173,15 +173,15 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 		step := &steps[i]
 		_, known := c.params[step.Run]
 		reqs[i] = dispatch.ClaimRequest{
-			Session: session, Run: step.Run, Step: step.Step, MaxSlices: n.cfg.ClaimSlices, MaxBytes: n.requestBytes(),
+			Session: session, Run: step.Run, Step: step.Step, MaxSlices: c.cfg.ClaimSlices, MaxBytes: n.requestBytes(),
 			LimitBytes: n.largestRequest(), Params: !known,
 		}
 		if step.Kind != workqueue.KindEndpoint {
-			n.fetching.narrow(&reqs[i], step)
+			c.own.narrow(&reqs[i], step)
 		}
 	}
 	asked := time.Now()
-	claimed, err := dispatch.New(n.store).ClaimAll(ctx, reqs, claimRoom*n.cfg.ClaimSlices)
+	claimed, err := dispatch.New(n.store).ClaimAll(ctx, reqs, claimRoom*c.cfg.ClaimSlices)
 	if err != nil {
 		return nil, err
 	}
@@ -193,9 +193,9 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 		n.stats.emptyClaims.Add(1)
 		return claimed, nil
 	}
-	n.cfg.Faults.Hit(fault.ClaimCommitted)
+	n.faults.Hit(fault.ClaimCommitted)
 	n.stats.claims.Add(1)
-	n.cfg.Meter.Took(TimingClaim, time.Since(asked))
+	c.cfg.Meter.Claimed(time.Since(asked))
 	n.stats.slices.Add(int64(taken))
 	for i := range claimed {
 		if !c.hand(ctx, handing{session, asked, reqs[i].Params}, &steps[i], &claimed[i]) {

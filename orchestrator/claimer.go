@@ -2,7 +2,6 @@ package orchestrator
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -26,18 +25,18 @@ type assignment struct {
 // smallItems is of how many items a request is published beside the large ones, and before them.
 const smallItems = 256
 
-// runPublishing is the way from PostgreSQL into the stream, or to what the node does itself: one claimer, a few
+// run is the way from PostgreSQL into the stream, or to what the node does itself: one claimer, a few
 // publishers, one confirmer, and those who fetch. When ctx ends the claimer stops, and the others finish what it took.
-func (n *Node) runPublishing(ctx, draining context.Context) {
-	assigned := newLanes[assignment](n.cfg.ClaimSlices)
+func (d *dispatcher) run(ctx, draining context.Context) {
+	assigned := newLanes[assignment](d.cfg.ClaimSlices)
 	published := make(chan publication, maxPendingPublishes)
-	publishers := assigned.work(n.cfg.Publishers, func(lane <-chan assignment) {
-		n.publishAssigned(draining, lane, published)
+	publishers := assigned.work(d.cfg.Publishers, func(lane <-chan assignment) {
+		d.publishAssigned(draining, lane, published)
 	})
 	var confirmer sync.WaitGroup
-	confirmer.Go(func() { n.confirm(draining, published) })
-	endFetching := n.fetching.runFetching(draining)
-	newClaimer(n, assigned, func(a assignment) { n.fetching.take(draining, a) }).run(ctx)
+	confirmer.Go(func() { d.confirm(draining, published) })
+	endFetching := d.own.start(draining)
+	newClaimer(d, assigned, func(a assignment) { d.own.take(draining, a) }).run(ctx)
 	assigned.close()
 	endFetching()
 	publishers.Wait()
@@ -48,7 +47,8 @@ func (n *Node) runPublishing(ctx, draining context.Context) {
 // claimer takes work for its node. It is used by one goroutine. What it remembers of past claims spares others and
 // decides nothing: limits are kept by the claims themselves.
 type claimer struct {
-	node      *Node
+	*dispatcher
+
 	assigned  lanes[assignment] // what services do
 	fetch     func(assignment)  // what the node does itself
 	resting   rests[dispatch.StepRef]
@@ -59,15 +59,11 @@ type claimer struct {
 	elsewhere elsewhere
 }
 
-func newClaimer(n *Node, assigned lanes[assignment], fetch func(assignment)) *claimer {
-	return &claimer{node: n, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
+func newClaimer(d *dispatcher, assigned lanes[assignment], fetch func(assignment)) *claimer {
+	return &claimer{dispatcher: d, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
 		shut: rests[string]{}, shutAuto: rests[string]{}, params: paramCache{},
 		turns: turns{}, elsewhere: elsewhere{}}
 }
-
-// elsewherePause is the least time between two looks of a node that find nothing to do but work of others: whoever
-// makes some wakes all nodes.
-const elsewherePause = 25 * time.Millisecond
 
 // idlePolls is how many times as long as Poll a node pauses that finds nothing to do, and that nobody wakes.
 const idlePolls = 4
@@ -75,14 +71,12 @@ const idlePolls = 4
 // run takes work until ctx ends. It looks when woken, every Poll, when a rate lets more pass, and when slices come due
 // that this node has scheduled; those of others wake nobody.
 func (c *claimer) run(ctx context.Context) {
-	n := c.node
-	poll := n.cfg.Poll
+	n, poll := c.node, c.cfg.Poll
 	for ctx.Err() == nil {
-		n.fetching.handBack(ctx)
-		n.fetching.endTaken(ctx)
+		c.own.tend(ctx)
 		r, looked := round{}, time.Now()
 		var err error
-		reachable := n.reachable(ctx)
+		reachable := c.reachable(ctx)
 		if reachable { // what cannot be published is not to be claimed
 			r, err = c.round(ctx)
 		}
@@ -90,7 +84,7 @@ func (c *claimer) run(ctx context.Context) {
 			n.log.Warn("claim", zap.Error(err))
 		}
 		if r.taken > 0 && err == nil {
-			poll = n.cfg.Poll
+			poll = c.cfg.Poll
 			continue
 		}
 		if len(c.elsewhere) > 0 && backoff.Sleep(ctx, elsewherePause) != nil {
@@ -102,10 +96,10 @@ func (c *claimer) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-n.wakes:
-			poll = n.cfg.Poll
+			poll = c.cfg.Poll
 		case <-timer.C:
 			if pause == idle && err == nil && reachable {
-				poll = min(2*poll, idlePolls*n.cfg.Poll)
+				poll = min(2*poll, idlePolls*c.cfg.Poll)
 			}
 		}
 		timer.Stop()
@@ -118,18 +112,8 @@ func (c *claimer) pause(idle time.Duration, looked time.Time, r round) time.Dura
 	if r.wait > 0 {
 		pause = min(pause, r.wait)
 	}
-	if due := c.node.alarms.next(looked); due > 0 {
+	if due := c.after.NextDue(looked); due > 0 {
 		pause = max(0, min(pause, due-time.Since(looked)))
 	}
 	return pause
 }
-
-// jitter spreads nodes that poll: between half of d and d.
-func jitter(d time.Duration) time.Duration { return d/2 + time.Duration(rand.Int64N(int64(d)/2+1)) }
-
-func (n *Node) requestBytes() int64 {
-	return min(int64(n.cfg.RequestBytes), n.largestRequest())
-}
-
-// largestRequest leaves room for headers, and for items larger than the mean of their block.
-func (n *Node) largestRequest() int64 { return n.nc.MaxPayload() * 3 / 4 }

@@ -17,14 +17,14 @@ import (
 const dutyClear = "clear"
 
 // clearing is that duty, at every beat of the lease.
-func (n *Node) clearing(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
-	cleared, err := start.New(n.store).ClearAbandonedLoads(ctx, lease)
+func (w *sweeper) clearing(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+	cleared, err := start.New(w.node.store).ClearAbandonedLoads(ctx, lease)
 	if len(cleared) > 0 {
-		n.log.Info("took back loads whose node is gone", zap.Int("loads", len(cleared)))
+		w.node.log.Info("took back loads whose node is gone", zap.Int("loads", len(cleared)))
 	}
-	swept, failed := results.New(n.store).Sweep(ctx, lease)
+	swept, failed := results.New(w.node.store).Sweep(ctx, lease)
 	if swept > 0 {
-		n.log.Info("deleted what had come of results that nobody will record", zap.Int("results", swept))
+		w.node.log.Info("deleted what had come of results that nobody will record", zap.Int("results", swept))
 	}
 	return 0, errors.Join(err, failed)
 }

@@ -130,7 +130,7 @@ func (c Config) validate() error {
 			return fmt.Errorf("orchestrator: Config.%s must be positive", name)
 		}
 	}
-	first := c.firstStreams()
+	first := streamValues(&c.Streams)
 	if err := first.Validate(); err != nil {
 		return fmt.Errorf("orchestrator: Config.Streams: %w", err)
 	}

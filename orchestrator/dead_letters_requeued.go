@@ -24,51 +24,54 @@ const deadLetterBatch = 100
 //
 // Once it is in the stream it is a request like any other of a single item: should JetStream lose it, nobody issues it
 // again.
-func (n *Node) publishDeadLetters(ctx context.Context) {
+func (l *letters) publishDeadLetters(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-n.requeued:
+		case <-l.requeued:
 		}
-		if err := n.publishUnsent(ctx); err != nil && ctx.Err() == nil {
-			n.log.Warn("send requeued dead letters; the leader will see to it again", zap.Error(err))
+		if err := l.publishUnsent(ctx); err != nil && ctx.Err() == nil {
+			l.node.log.Warn("send requeued dead letters; the leader will see to it again", zap.Error(err))
 		}
 	}
 }
 
+// Resend has this node look for requeued dead letters that are not sent.
+func (l *letters) Resend() { signal(l.requeued) }
+
 // publishUnsent sends what was requeued and is not known to be sent. An endpoint that cannot be sent to holds up no
 // other.
-func (n *Node) publishUnsent(ctx context.Context) (failed error) {
+func (l *letters) publishUnsent(ctx context.Context) (failed error) {
 	skip := []string{}
 	for {
 		reading, cancel := context.WithTimeout(ctx, readTimeout)
-		letters, err := deadletter.New(n.store).UnsentLetters(reading, deadLetterBatch, skip...)
+		waiting, err := deadletter.New(l.node.store).UnsentLetters(reading, deadLetterBatch, skip...)
 		cancel()
-		if err != nil || len(letters) == 0 {
+		if err != nil || len(waiting) == 0 {
 			return errors.Join(failed, err)
 		}
 		var sent []workqueue.LetterID
-		for i := range letters {
-			l := &letters[i]
-			if slices.Contains(skip, l.Endpoint) {
+		for i := range waiting {
+			of := &waiting[i]
+			if slices.Contains(skip, of.Endpoint) {
 				continue
 			}
-			err := n.publishDeadLetter(ctx, l)
+			err := l.publishDeadLetter(ctx, of)
 			switch {
 			case err == nil:
-				sent = append(sent, l.ID)
+				sent = append(sent, of.ID)
 			case unsendable(err):
-				n.log.Warn("a requeued dead letter cannot be sent", zap.Stringer("dead_letter", l.ID), zap.Error(err))
-				if err := deadletter.New(n.store).LetterUnsendable(ctx, l.ID, err.Error()); err != nil {
+				l.node.log.Warn("a requeued dead letter cannot be sent", zap.Stringer("dead_letter", of.ID), zap.Error(err))
+				if err := deadletter.New(l.node.store).LetterUnsendable(ctx, of.ID, err.Error()); err != nil {
 					return err
 				}
 			default:
-				skip, failed = append(skip, l.Endpoint), errors.Join(failed, err)
+				skip, failed = append(skip, of.Endpoint), errors.Join(failed, err)
 			}
 		}
-		n.stats.requeued.Add(int64(len(sent)))
-		if err := deadletter.New(n.store).LettersSent(ctx, sent); err != nil {
+		l.node.stats.requeued.Add(int64(len(sent)))
+		if err := deadletter.New(l.node.store).LettersSent(ctx, sent); err != nil {
 			return errors.Join(failed, err)
 		}
 	}
@@ -80,13 +83,13 @@ func unsendable(err error) bool {
 	return name || errors.Is(err, nats.ErrMaxPayload)
 }
 
-func (n *Node) publishDeadLetter(ctx context.Context, l *deadletter.UnsentLetter) error {
-	if _, err := n.ensureEndpoint(ctx, l.Endpoint); err != nil {
+func (l *letters) publishDeadLetter(ctx context.Context, of *deadletter.UnsentLetter) error {
+	if _, err := l.endpoints.Ensure(ctx, of.Endpoint); err != nil {
 		return err
 	}
 	timed, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	_, err := n.js.PublishMsg(timed, requeued(l))
+	_, err := l.node.js.PublishMsg(timed, requeued(of))
 	return err
 }
 
@@ -112,3 +115,12 @@ const (
 	// natsHeaders begins the names of those by which a NATS server is told what to do.
 	natsHeaders = "Nats-"
 )
+
+// Requeue has dead letters sent to their endpoints again. See [deadletter.Store.Requeue].
+func (l *letters) Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error) {
+	requeue, err := deadletter.New(l.node.store).Requeue(ctx, sel, actor)
+	if err == nil {
+		l.Resend()
+	}
+	return requeue, err
+}

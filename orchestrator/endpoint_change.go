@@ -13,7 +13,7 @@ import (
 // ChangeEndpoint changes settings of an endpoint, leaves the others as they are and returns all of them. Limits hold at
 // once; the concurrency is brought to its consumer, where its services see it, by the leader when that fails here.
 // See [pace.Store.ChangeEndpoint].
-func (n *Node) ChangeEndpoint(
+func (e *consumers) ChangeEndpoint(
 	ctx context.Context, change pace.EndpointChange, actor string,
 ) (pace.EndpointSetting, error) {
 	if kind, _ := workqueue.TargetKind(change.Endpoint); kind == workqueue.KindEndpoint {
@@ -21,18 +21,35 @@ func (n *Node) ChangeEndpoint(
 			return pace.EndpointSetting{}, err
 		}
 	}
-	set, err := pace.New(n.store).ChangeEndpoint(ctx, change, actor)
+	set, err := pace.New(e.node.store).ChangeEndpoint(ctx, change, actor)
 	if err != nil {
 		return set, err
 	}
-	n.wakeOthers() // what a limit kept back may go now
+	e.node.wakeOthers() // what a limit kept back may go now
 	if change.Concurrency == nil {
 		return set, nil
 	}
 	timed, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	if err := n.applySetting(timed, set); err != nil {
-		n.log.Debug("set an endpoint's consumer; the leader will see to it", zap.Error(err))
+	if err := e.applySetting(timed, set); err != nil {
+		e.node.log.Debug("set an endpoint's consumer; the leader will see to it", zap.Error(err))
 	}
 	return set, nil
+}
+
+// SetEndpoint stores the settings of an endpoint and brings them to its consumer at once, where its services see them.
+// When that fails the leader does it. See [pace.Store.SetEndpoint].
+func (e *consumers) SetEndpoint(ctx context.Context, set pace.EndpointSetting, actor string) error {
+	if err := wire.ValidateName(set.Endpoint); err != nil {
+		return err
+	}
+	if err := pace.New(e.node.store).SetEndpoint(ctx, set, actor); err != nil {
+		return err
+	}
+	timed, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	if err := e.applySetting(timed, set); err != nil {
+		e.node.log.Debug("set an endpoint's consumer; the leader will see to it", zap.Error(err))
+	}
+	return nil
 }

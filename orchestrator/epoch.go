@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
-	"golang.org/x/sync/singleflight"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -97,177 +95,151 @@ func (p *streamsState) rewound(seqs sequences) bool {
 	return false
 }
 
-// endpointSet is the endpoints whose consumers are known to exist in the present epoch.
-type endpointSet struct {
-	making singleflight.Group
-
-	mu    sync.Mutex
-	epoch int64
-	known map[string]bool
+// keeperConfig sets a keeper up. Nothing in it has a default.
+type keeperConfig struct {
+	Interval  time.Duration // between two looks at the streams
+	Reconcile time.Duration // between two looks at how they are set
+	Streams   stream.Config // what they are to be like when nothing is set yet in the database
+	// Entered is told that a later epoch has begun, and WakeDuty has the node that leads do a duty now.
+	Entered  func()
+	WakeDuty func(name string)
 }
 
-func (s *endpointSet) has(epoch int64, endpoint string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return epoch == s.epoch && s.known[endpoint]
+// keeper makes the streams, keeps them as they are set, and knows their epoch.
+type keeper struct {
+	node      *kernel
+	cfg       keeperConfig
+	state     streamsState
+	single    single    // of the server
+	differing sync.Once // what the program says of the streams has been compared
+	suspects  suspects
+	stalled   stalling
 }
 
-func (s *endpointSet) add(epoch int64, endpoint string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if epoch > s.epoch {
-		s.epoch, s.known = epoch, map[string]bool{}
-	}
-	if epoch == s.epoch {
-		s.known[endpoint] = true
-	}
+func newKeeper(n *kernel, cfg keeperConfig) *keeper {
+	k := &keeper{node: n, cfg: cfg}
+	k.state.changed = make(chan struct{})
+	return k
 }
 
-// ensureEndpoint sees to it that the endpoint's durable consumer exists, and returns the epoch in which it does. One
-// that cannot be made keeps no other endpoint waiting.
-func (n *Node) ensureEndpoint(ctx context.Context, endpoint string) (int64, error) {
-	epoch, _ := n.streams.now()
-	if n.endpoints.has(epoch, endpoint) {
-		return epoch, nil
-	}
-	_, err, _ := n.endpoints.making.Do(endpoint+" "+strconv.FormatInt(epoch, 10), func() (any, error) {
-		timed, cancel := context.WithTimeout(ctx, publishTimeout)
-		defer cancel()
-		settings, err := n.settings(timed, endpoint)
-		if err != nil {
-			return nil, err
-		}
-		if err := stream.EnsureConsumer(timed, n.js, endpoint, settings); err != nil {
-			return nil, err
-		}
-		n.endpoints.add(epoch, endpoint)
-		return nil, nil
-	})
-	return epoch, err
-}
+// Now returns the epoch, and what is closed when a later one begins.
+func (k *keeper) Now() (epoch int64, changed <-chan struct{}) { return k.state.now() }
 
-// forget makes the next publication to an endpoint ensure its consumer again.
-func (s *endpointSet) forget(endpoint string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.known, endpoint)
-}
+// WellFor returns for how long JetStream has been there, as far as this node knows.
+func (k *keeper) WellFor() time.Duration { return k.state.wellFor(k.node.nc.Stats().Reconnects) }
 
-// Look makes the node look at the streams now.
-func (n *Node) Look() { signal(n.looks) }
+// Stalled is what there is to say of streams that do not answer; nil: they do.
+func (k *keeper) Stalled() *stalledStreams { return k.stalled.pulse() }
 
-// watchEpoch looks at the streams again and again, and at once when told to, until ctx ends.
-func (n *Node) watchEpoch(ctx context.Context) {
-	tick := time.NewTicker(n.cfg.StreamsInterval)
+// watch looks at the streams again and again, and at once when told to, until ctx ends.
+func (k *keeper) watch(ctx context.Context) {
+	tick := time.NewTicker(k.cfg.Interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-n.looks:
+		case <-k.node.looks:
 		}
-		if !n.nc.IsConnected() {
+		if !k.node.nc.IsConnected() {
 			continue // whose end has been told
 		}
-		err := n.lookAtEpoch(ctx)
-		n.streams.looked(err == nil, n.nc.Stats().Reconnects)
+		err := k.lookAtEpoch(ctx)
+		k.state.looked(err == nil, k.node.nc.Stats().Reconnects)
 		if err != nil && ctx.Err() == nil {
-			n.log.Warn("look at the streams", zap.Error(err))
+			k.node.log.Warn("look at the streams", zap.Error(err))
 		}
 	}
 }
-
-// lookTimeout bounds one look. A server that restarts may leave a request unanswered; the next look asks again.
-const lookTimeout = 2 * time.Second
 
 // lookAtEpoch creates streams that are missing and tells PostgreSQL since when they exist. When they are not the ones
 // known, or one of them has lost messages at its end, a new epoch begins: readers bind again, and the leader issues
 // again what was sent before.
-func (n *Node) lookAtEpoch(ctx context.Context) error {
+func (k *keeper) lookAtEpoch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	return stream.During(ctx, n.nc, n.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.INFO.>")
+	return stream.During(ctx, k.node.nc, k.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.INFO.>")
 }
 
-func (n *Node) lookAtStreams(ctx context.Context) error {
-	states, err := n.createStreams(ctx)
+func (k *keeper) lookAtStreams(ctx context.Context) error {
+	states, err := k.createStreams(ctx)
 	if conflict, ok := errors.AsType[*stream.ConflictError](err); ok {
-		return n.replaceStream(ctx, conflict)
+		return k.replaceStream(ctx, conflict)
 	}
 	if err != nil {
 		return err
 	}
-	current, advanced, err := streams.New(n.store).ObserveStreams(ctx, streams.Created{Work: states.WorkCreated,
+	current, advanced, err := streams.New(k.node.store).ObserveStreams(ctx, streams.Created{Work: states.WorkCreated,
 		Reply: states.ReplyCreated, Stage: states.StageCreated, Flow: states.FlowCreated})
 	if err != nil {
 		return err
 	}
 	if advanced {
-		n.log.Info("new streams", zap.Int64("epoch", current.Epoch))
+		k.node.log.Info("new streams", zap.Int64("epoch", current.Epoch))
 	}
-	if err := n.enter(ctx, current); err != nil {
+	if err := k.enter(ctx, current); err != nil {
 		return err
 	}
 	for of, name := range map[string]string{
 		wire.StreamReply: wire.RecorderConsumer, wire.StreamDead: wire.DeadLetterConsumer,
 	} {
-		if consumer, err := n.js.Consumer(ctx, of, name); err == nil {
-			if err := stream.MendConsumer(ctx, n.js, consumer.CachedInfo()); err != nil {
+		if consumer, err := k.node.js.Consumer(ctx, of, name); err == nil {
+			if err := stream.MendConsumer(ctx, k.node.js, consumer.CachedInfo()); err != nil {
 				return err
 			}
 		}
 	}
-	return n.lookForRewind(ctx, current)
+	return k.lookForRewind(ctx, current)
 }
 
 // enter takes over the epoch that PostgreSQL knows, when it is a later one.
-func (n *Node) enter(ctx context.Context, current streams.Epoch) error {
-	if epoch, _ := n.streams.now(); current.Epoch <= epoch {
+func (k *keeper) enter(ctx context.Context, current streams.Epoch) error {
+	if epoch, _ := k.state.now(); current.Epoch <= epoch {
 		return nil
 	}
-	sent, err := streams.New(n.store).LastSent(ctx, current.Epoch)
+	sent, err := streams.New(k.node.store).LastSent(ctx, current.Epoch)
 	if err != nil {
 		return err
 	}
-	n.streams.advance(current.Epoch, uint64(sent))
-	n.wakeOwnDuty(dutySweep)
-	n.Wake()
+	k.state.advance(current.Epoch, uint64(sent))
+	k.cfg.Entered()
+	k.node.Wake()
 	return nil
 }
 
 // lookForRewind notices a server that came back without the last messages it had acknowledged.
-func (n *Node) lookForRewind(ctx context.Context, current streams.Epoch) error {
+func (k *keeper) lookForRewind(ctx context.Context, current streams.Epoch) error {
 	var seqs sequences
 	for i, name := range sliceStreams() {
-		stream, err := n.js.Stream(ctx, name)
+		stream, err := k.node.js.Stream(ctx, name)
 		if err != nil {
 			return fmt.Errorf("look at stream %s: %w", name, err)
 		}
 		seqs[i] = stream.CachedInfo().State.LastSeq
 	}
-	if !n.streams.rewound(seqs) {
+	if !k.state.rewound(seqs) {
 		return nil
 	}
-	n.log.Warn("a stream lost acknowledged messages; issuing again what was sent", zap.Int64("epoch", current.Epoch))
-	if err := streams.New(n.store).AdvanceStreams(ctx, current.Epoch); err != nil {
+	k.node.log.Warn("a stream lost acknowledged messages; issuing again what was sent", zap.Int64("epoch", current.Epoch))
+	if err := streams.New(k.node.store).AdvanceStreams(ctx, current.Epoch); err != nil {
 		return err
 	}
-	n.Look()
+	k.node.Look()
 	return nil
 }
 
 // replaceStream deletes a stream of ours that somebody made with settings under which it cannot serve, so that the next
 // look makes it anew. Nothing is lost: PostgreSQL knows what was in it. Streams with what PostgreSQL does not know, the
 // events and the dead letters, are left alone.
-func (n *Node) replaceStream(ctx context.Context, conflict *stream.ConflictError) error {
+func (k *keeper) replaceStream(ctx context.Context, conflict *stream.ConflictError) error {
 	if Keeps(conflict.Stream) {
 		return conflict
 	}
-	n.log.Warn("replacing a stream", zap.Error(conflict))
-	if err := n.js.DeleteStream(ctx, conflict.Stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+	k.node.log.Warn("replacing a stream", zap.Error(conflict))
+	if err := k.node.js.DeleteStream(ctx, conflict.Stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 		return fmt.Errorf("replace stream %s: %w", conflict.Stream, err)
 	}
-	n.Look()
+	k.node.Look()
 	return nil
 }

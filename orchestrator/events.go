@@ -18,28 +18,52 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/outbox"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const eventBatch = 100
 
-// publishEvents publishes what happened to runs, whenever told to, until ctx ends. An event is published under its id,
+// publisherMeter measures what is told.
+type publisherMeter interface {
+	// Completed is told of a run, and whether some of its items failed.
+	Completed(failures bool)
+	// Announced is told how long it took from a run's last reply until the event that says so was published.
+	Announced(took time.Duration)
+}
+
+// suspecter has a stream tried that did not acknowledge a message.
+type suspecter interface{ Suspect(stream string) }
+
+// publisher publishes events.
+type publisher struct {
+	node    *kernel
+	streams suspecter
+	meter   publisherMeter
+	fresh   *freshEvents // that the node has just committed
+}
+
+func newPublisher(k *kernel, streams suspecter, meter publisherMeter) *publisher {
+	return &publisher{node: k, streams: streams, meter: meter, fresh: newFreshEvents()}
+}
+
+// run publishes what happened to runs, whenever told to, until ctx ends. An event is published under its id,
 // so that two nodes that publish the same one store it once.
-func (n *Node) publishEvents(ctx context.Context) {
+func (p *publisher) run(ctx context.Context) {
 	var silent string
 	var told time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-n.publish:
+		case <-p.node.publish:
 		}
-		err := errors.Join(n.markFresh(ctx), n.publishWaiting(ctx))
+		err := errors.Join(p.markFresh(ctx), p.publishWaiting(ctx))
 		if err == nil {
 			silent = ""
 			continue
 		}
 		if text := err.Error(); ctx.Err() == nil && (text != silent || time.Since(told) >= sameError) {
-			n.log.Warn("publish events; the leader will see to it again", zap.Error(err))
+			p.node.log.Warn("publish events; the leader will see to it again", zap.Error(err))
 			silent, told = text, time.Now()
 		}
 	}
@@ -58,18 +82,19 @@ type event struct {
 // eventPass goes once over the events that wait, oldest first. What NATS does not take keeps no others: neither those
 // of other kinds when it refuses one, nor those behind an event that is too large.
 type eventPass struct {
-	node    *Node
+	*publisher
+
 	at      outbox.EventPlace // up to where it has come
 	refused []workqueue.EventKind
 	failed  error
 }
 
-func (n *Node) publishWaiting(ctx context.Context) error {
-	p := &eventPass{node: n}
+func (p *publisher) publishWaiting(ctx context.Context) error {
+	pass := &eventPass{publisher: p}
 	for {
-		more, err := p.some(ctx)
+		more, err := pass.some(ctx)
 		if err != nil || !more {
-			return errors.Join(p.failed, err)
+			return errors.Join(pass.failed, err)
 		}
 	}
 }
@@ -86,10 +111,10 @@ func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 	var failed error
 	for i := range events {
 		e := &events[i]
-		if slices.Contains(p.refused, e.Kind) || p.node.fresh.passes(e.ID) {
+		if slices.Contains(p.refused, e.Kind) || p.fresh.passes(e.ID) {
 			continue
 		}
-		if failed = p.node.publishEvent(ctx, e); failed == nil {
+		if failed = p.publishEvent(ctx, e); failed == nil {
 			published = append(published, e.ID)
 		} else if !p.passOver(e, failed) {
 			break
@@ -99,20 +124,20 @@ func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 	}
 	last := &events[len(events)-1]
 	p.at = outbox.EventPlace{At: last.At, ID: last.ID}
-	return len(events) == eventBatch, errors.Join(failed, p.node.markPublished(ctx, published))
+	return len(events) == eventBatch, errors.Join(failed, p.markPublished(ctx, published))
 }
 
-func (n *Node) markFresh(ctx context.Context) error {
-	return n.fresh.mark(func(ids []uuid.UUID) error { return n.markPublished(ctx, ids) })
+func (p *publisher) markFresh(ctx context.Context) error {
+	return p.fresh.mark(func(ids []uuid.UUID) error { return p.markPublished(ctx, ids) })
 }
 
-func (n *Node) markPublished(ctx context.Context, published []uuid.UUID) error {
+func (p *publisher) markPublished(ctx context.Context, published []uuid.UUID) error {
 	if len(published) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	return outbox.New(n.store).EventsPublished(ctx, published)
+	return outbox.New(p.node.store).EventsPublished(ctx, published)
 }
 
 // tooLargeForStream is JetStream's code for a message above the stream's own limit.
@@ -138,7 +163,7 @@ func (p *eventPass) passOver(e *workqueue.Event, err error) bool {
 	return true
 }
 
-func (n *Node) publishEvent(ctx context.Context, e *workqueue.Event) error {
+func (p *publisher) publishEvent(ctx context.Context, e *workqueue.Event) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout) // each: a slow NATS takes one after the other
 	defer cancel()
 	subject, body, err := eventMessage(e)
@@ -146,12 +171,12 @@ func (n *Node) publishEvent(ctx context.Context, e *workqueue.Event) error {
 		return err
 	}
 	msg := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
-	err = stream.During(ctx, n.nc, func(ctx context.Context) error {
-		_, err := n.js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID.String()))
+	err = stream.During(ctx, p.node.nc, func(ctx context.Context) error {
+		_, err := p.node.js.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID.String()))
 		return err
 	}, subject)
 	if errors.Is(err, context.DeadlineExceeded) {
-		n.suspect(wire.StreamEvent)
+		p.streams.Suspect(wire.StreamEvent)
 	}
 	return err
 }
@@ -166,4 +191,14 @@ func eventMessage(e *workqueue.Event) (subject string, body []byte, err error) {
 		return wire.EventSubject(string(e.Kind)), body, err
 	}
 	return wire.EventSubject("run." + string(e.Kind)), body, err
+}
+
+// Announce sees to it that the events of completed runs are published now. What completed them came at a time.
+func (p *publisher) Announce(completed []settle.Completion, came time.Time) {
+	for _, c := range completed {
+		p.node.log.Info("run completed", zap.Stringer("run", c.Run), zap.Int32("generation", int32(c.Generation)),
+			zap.Int64("done", c.Done), zap.Int64("failed", c.Failed))
+		p.fresh.add(freshEvent{c.Event, came})
+		p.meter.Completed(c.Failed > 0)
+	}
 }

@@ -101,36 +101,36 @@ func (f *freshEvents) mark(mark func([]uuid.UUID) error) error {
 	return err
 }
 
-// publishFresh publishes what this node has just committed, until ctx ends. [Node.publishEvents] marks it; what NATS
+// runFresh publishes what this node has just committed, until ctx ends. [publisher.run] marks it; what NATS
 // did not take the leader finds in the outbox.
-func (n *Node) publishFresh(ctx context.Context) {
+func (p *publisher) runFresh(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-n.fresh.come:
+		case <-p.fresh.come:
 		}
 		var publishing sync.WaitGroup
-		events := n.fresh.take()
+		events := p.fresh.take()
 		for some := range slices.Chunk(events, max(1, (len(events)+freshAtOnce-1)/freshAtOnce)) {
 			publishing.Go(func() {
 				for i := range some {
-					n.publishNow(ctx, &some[i])
+					p.publishNow(ctx, &some[i])
 				}
 			})
 		}
 		publishing.Wait()
-		signal(n.publish)
+		p.node.PublishEvents()
 	}
 }
 
-func (n *Node) publishNow(ctx context.Context, e *freshEvent) {
-	published := n.publishEvent(ctx, &e.Event) == nil // the next look at the outbox says why not
+func (p *publisher) publishNow(ctx context.Context, e *freshEvent) {
+	published := p.publishEvent(ctx, &e.Event) == nil // the next look at the outbox says why not
 	if published {
 		if !e.came.IsZero() {
-			n.cfg.Meter.Took(TimingCompletion, time.Since(e.came))
+			p.meter.Announced(time.Since(e.came))
 		}
-		n.cfg.Faults.Hit(fault.EventPublished)
+		p.node.faults.Hit(fault.EventPublished)
 	}
-	n.fresh.end(e.ID, published)
+	p.fresh.end(e.ID, published)
 }

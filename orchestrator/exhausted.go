@@ -38,17 +38,17 @@ type exhaustion struct {
 	Timestamp  time.Time `json:"timestamp"`
 }
 
-// hearAdvisories returns subscriptions whose advisories go to n.exhausted. What finds no room there is left to the
+// hearAdvisories returns subscriptions whose advisories go to l.exhausted. What finds no room there is left to the
 // leader's sweep.
-func (n *Node) hearAdvisories() (subs []*nats.Subscription, err error) {
+func (l *letters) hearAdvisories() (subs []*nats.Subscription, err error) {
 	for _, stream := range []string{wire.StreamWork, wire.StreamStage} {
-		sub, err := n.nc.QueueSubscribe(advisories+stream+".*", advisoryQueue, func(msg *nats.Msg) {
+		sub, err := l.node.nc.QueueSubscribe(advisories+stream+".*", advisoryQueue, func(msg *nats.Msg) {
 			var x exhaustion
 			if json.Unmarshal(msg.Data, &x) != nil || x.Stream != stream {
 				return
 			}
 			select {
-			case n.exhausted <- x:
+			case l.exhausted <- x:
 			default:
 			}
 		})
@@ -60,15 +60,15 @@ func (n *Node) hearAdvisories() (subs []*nats.Subscription, err error) {
 	return subs, nil
 }
 
-// removeExhausted sees to the messages that n.exhausted names until ctx ends.
-func (n *Node) removeExhausted(ctx context.Context) {
+// removeExhausted sees to the messages that l.exhausted names until ctx ends.
+func (l *letters) removeExhausted(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case x := <-n.exhausted:
-			if err := n.giveUp(ctx, x); err != nil && ctx.Err() == nil {
-				n.log.Warn("remove a message that is delivered no more; the leader will see to it again",
+		case x := <-l.exhausted:
+			if err := l.giveUp(ctx, x); err != nil && ctx.Err() == nil {
+				l.node.log.Warn("remove a message that is delivered no more; the leader will see to it again",
 					zap.String("stream", x.Stream), zap.Uint64("sequence", x.Sequence), zap.Error(err))
 			}
 		}
@@ -77,10 +77,10 @@ func (n *Node) removeExhausted(ctx context.Context) {
 
 // giveUp takes a message out of its stream that is delivered no more. First it is buried, then whoever waits for its
 // answer is told, then it is deleted: a crash in between has all of it done again, which changes nothing.
-func (n *Node) giveUp(ctx context.Context, x exhaustion) error {
+func (l *letters) giveUp(ctx context.Context, x exhaustion) error {
 	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 	defer cancel()
-	stream, err := n.js.Stream(ctx, x.Stream)
+	stream, err := l.node.js.Stream(ctx, x.Stream)
 	if err != nil {
 		return fmt.Errorf("look at stream %s: %w", x.Stream, err)
 	}
@@ -95,26 +95,26 @@ func (n *Node) giveUp(ctx context.Context, x exhaustion) error {
 	if err != nil {
 		return fmt.Errorf("read message %d: %w", x.Sequence, err)
 	}
-	if done, err := n.wasDelivered(ctx, x, msg); err != nil || !done {
+	if done, err := l.wasDelivered(ctx, x, msg); err != nil || !done {
 		return err
 	}
-	if err := n.bury(ctx, x, msg); err != nil {
+	if err := l.bury(ctx, x, msg); err != nil {
 		return err
 	}
-	again, err := n.js.Stream(ctx, x.Stream)
+	again, err := l.node.js.Stream(ctx, x.Stream)
 	if err != nil || !again.CachedInfo().Created.Equal(made) {
 		return err
 	}
 	if err := stream.DeleteMsg(ctx, x.Sequence); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 		return fmt.Errorf("delete message %d: %w", x.Sequence, err)
 	}
-	n.stats.exhausted.Add(1)
+	l.node.stats.exhausted.Add(1)
 	return nil
 }
 
 // wasDelivered reports whether an exhaustion can be true of a message: its own consumer has delivered it. Whoever may
 // publish can make an advisory up, and another consumer that somebody has put on the stream takes nothing from ours.
-func (n *Node) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) (bool, error) {
+func (l *letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) (bool, error) {
 	of := workConsumer
 	if x.Stream == wire.StreamStage {
 		of = stageConsumer
@@ -122,7 +122,7 @@ func (n *Node) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.Ra
 	if msg.Time.After(x.Timestamp) || x.Consumer != of(msg.Subject) {
 		return false, nil
 	}
-	consumer, err := n.js.Consumer(ctx, x.Stream, x.Consumer)
+	consumer, err := l.node.js.Consumer(ctx, x.Stream, x.Consumer)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrInvalidConsumerName) {
 		return false, nil // a new one will deliver it again
 	}
@@ -135,20 +135,13 @@ func (n *Node) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.Ra
 const giveUpTimeout = 15 * time.Second
 
 // bury stores a message that is delivered no more, and tells whoever waits for its answer.
-func (n *Node) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) error {
-	letter, tell := n.exhaustedRequest(x, msg)
+func (l *letters) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg) error {
+	letter, tell := l.exhaustedRequest(x, msg)
 	if x.Stream == wire.StreamStage {
-		letter, tell = n.exhaustedAnswer(ctx, x, msg)
+		letter, tell = l.exhaustedAnswer(ctx, x, msg)
 	}
-	isNew, err := deadletter.New(n.store).Bury(ctx, letter)
-	if err != nil {
+	if err := l.keep(ctx, &letter); err != nil {
 		return err
-	}
-	if isNew {
-		n.stats.buried.Add(1)
-		n.cfg.Meter.Happened(EventDead, letter.Endpoint, 1)
-		n.log.Warn("dead letter", zap.String("endpoint", letter.Endpoint), zap.String("cause", letter.Cause),
-			zap.String("message", letter.Message))
 	}
 	if tell == nil {
 		return nil
@@ -157,7 +150,7 @@ func (n *Node) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStreamM
 }
 
 // exhaustedRequest is a request that was delivered too often, as a letter, and what tells whoever asked.
-func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
+func (l *letters) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter deadletter.DeadLetter, tell func(context.Context) error) {
 	endpoint := strings.TrimPrefix(msg.Subject, wire.WorkSubject(""))
 	letter = exhaustedDeadLetter(endpoint, x, msg)
@@ -169,12 +162,12 @@ func (n *Node) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 	if meta.Mode == wire.ModeBatch && meta.ReplyTo.Call == "" {
 		letter.State = deadletter.LetterReissued
 	}
-	return letter, func(ctx context.Context) error { return n.tellAsker(ctx, msg.Header, endpoint, letter.Message) }
+	return letter, func(ctx context.Context) error { return l.tellAsker(ctx, msg.Header, endpoint, letter.Message) }
 }
 
 // exhaustedAnswer is a reply that was delivered too often on its way back into a flow, as a letter, and what tells
 // whoever asked for the chunk that waits for it. Such a letter cannot be sent again: it is no request.
-func (n *Node) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg,
+func (l *letters) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter deadletter.DeadLetter, tell func(context.Context) error) {
 	endpoint := stageConsumer(msg.Subject)
 	letter = exhaustedDeadLetter(endpoint, x, msg)
@@ -184,7 +177,7 @@ func (n *Node) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream
 	if err != nil {
 		return letter, nil
 	}
-	state, err := n.flowState(ctx, endpoint, meta)
+	state, err := l.flowState(ctx, endpoint, meta)
 	if err != nil {
 		return letter, func(context.Context) error { return err }
 	}
@@ -193,12 +186,12 @@ func (n *Node) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstream
 	}
 	letter.Stack = state.Get(wire.HeaderStack)
 	letter.Origin = state.Get(wire.HeaderOrigin)
-	return letter, func(ctx context.Context) error { return n.tellAsker(ctx, state, endpoint, letter.Message) }
+	return letter, func(ctx context.Context) error { return l.tellAsker(ctx, state, endpoint, letter.Message) }
 }
 
 // flowState returns the headers of the state of the chunk that waits for an answer, or nil when there is none any more.
-func (n *Node) flowState(ctx context.Context, endpoint string, answer wire.Meta) (nats.Header, error) {
-	flows, err := n.js.Stream(ctx, wire.StreamFlow)
+func (l *letters) flowState(ctx context.Context, endpoint string, answer wire.Meta) (nats.Header, error) {
+	flows, err := l.node.js.Stream(ctx, wire.StreamFlow)
 	if err != nil {
 		return nil, fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
 	}
@@ -217,27 +210,27 @@ func (n *Node) flowState(ctx context.Context, endpoint string, answer wire.Meta)
 
 // tellAsker answers a request in the place of its endpoint, with the failure that it was delivered too often: on the
 // subject that the request names, or, when a node asked, by giving its slice back.
-func (n *Node) tellAsker(ctx context.Context, request nats.Header, endpoint, message string) error {
+func (l *letters) tellAsker(ctx context.Context, request nats.Header, endpoint, message string) error {
 	meta, err := wire.ReadMeta(request)
 	if err != nil {
-		n.log.Warn("a request that was given up does not say who asked", zap.Error(err))
+		l.node.log.Warn("a request that was given up does not say who asked", zap.Error(err))
 		return nil
 	}
 	failure := wire.SlotError{Code: wire.CodeDeliveries, Message: message, Retry: true}
 	switch {
 	case meta.ReplyTo.IsZero():
-		return n.giveSliceBack(ctx, settle.Answer{Slice: workqueue.SliceID(meta.Slice), Endpoint: endpoint,
-			Service: n.name(), Answered: wire.AnsweredBefore(request), Failure: slotError(&failure)})
+		return l.giveSliceBack(ctx, settle.Answer{Slice: workqueue.SliceID(meta.Slice), Endpoint: endpoint,
+			Service: l.node.name(), Answered: wire.AnsweredBefore(request), Failure: slotError(&failure)})
 	case meta.ReplyTo.Callee != endpoint:
-		n.log.Warn("a request names another endpoint to reply", zap.String("endpoint", endpoint),
+		l.node.log.Warn("a request names another endpoint to reply", zap.String("endpoint", endpoint),
 			zap.String("reply_to", meta.ReplyTo.String()))
 		return nil
 	}
-	msg := wire.FailureMsg(request, meta.ReplyTo, n.name(), failure)
+	msg := wire.FailureMsg(request, meta.ReplyTo, l.node.name(), failure)
 	if meta.ReplyTo.Call != "" { // nobody stores what goes to a caller
-		return n.nc.PublishMsg(msg)
+		return l.node.nc.PublishMsg(msg)
 	}
-	if _, err := n.js.PublishMsg(ctx, msg); err != nil {
+	if _, err := l.node.js.PublishMsg(ctx, msg); err != nil {
 		return fmt.Errorf("tell flow %s: %w", meta.ReplyTo.Asker, err)
 	}
 	return nil
@@ -245,12 +238,12 @@ func (n *Node) tellAsker(ctx context.Context, request nats.Header, endpoint, mes
 
 // giveSliceBack records a failure of a whole slice, as if its service had answered with it. A slice that has ended is
 // left as it is, and slots that were sent before are waited for.
-func (n *Node) giveSliceBack(ctx context.Context, failed settle.Answer) error {
-	out, err := n.settling.Record(ctx, []settle.Answer{failed})
+func (l *letters) giveSliceBack(ctx context.Context, failed settle.Answer) error {
+	out, err := l.node.settling.Record(ctx, []settle.Answer{failed})
 	if err != nil {
 		return err
 	}
-	n.wakeOthers()
-	n.followUp(out, time.Now())
+	l.node.wakeOthers()
+	l.after.Seen(out, time.Now())
 	return nil
 }

@@ -27,7 +27,7 @@ func (f *fetching) read(ctx context.Context, job *fetchJob) (*fetch.Request, int
 	var large largeInputs
 	req, size, err := f.requestOf(ctx, job, &large)
 	if err == nil && !large.items.Empty() {
-		if err = large.refuse(ctx, f.node, job.assignment); err == nil {
+		if err = large.refuse(ctx, f.node, f.after, job.assignment); err == nil {
 			err = errTaken // others are claimed anew
 		}
 	}

@@ -45,7 +45,7 @@ func (f *fetching) pool(kind workqueue.Kind, key string) *fetchPool {
 
 // room is how many slices of a pace may be claimed now.
 func (f *fetching) room(kind workqueue.Kind, key string) int {
-	if rests, ok := f.node.cfg.Fetchers[kind].(resting); ok && time.Now().Before(rests.RestsUntil(key)) {
+	if rests, ok := f.cfg.Fetchers[kind].(resting); ok && time.Now().Before(rests.RestsUntil(key)) {
 		return 0
 	}
 	f.mu.Lock()
@@ -102,7 +102,7 @@ func (f *fetching) full(keys []string) []string {
 func (f *fetching) initialWorkers(kind workqueue.Kind) int {
 	switch kind {
 	case workqueue.KindLocal:
-		return f.node.cfg.LocalWorkers
+		return f.cfg.LocalWorkers
 	case workqueue.KindRequest:
 		return requestWorkers
 	default:

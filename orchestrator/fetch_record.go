@@ -81,7 +81,7 @@ func (f *fetching) record(ctx context.Context) {
 // queued adds to a result those that wait behind it, as many as fit in a commit.
 func (f *fetching) queued(first fetchResult) []fetchResult {
 	batch, size := []fetchResult{first}, first.size
-	for len(batch) < f.node.cfg.RecordBatch && size < recordBytes {
+	for len(batch) < f.cfg.RecordBatch && size < recordBytes {
 		select {
 		case r := <-f.results:
 			batch, size = append(batch, r), size+r.size
@@ -103,7 +103,7 @@ func (f *fetching) recordBatch(ctx context.Context, batch []fetchResult) {
 		if len(batch) == 0 {
 			return
 		}
-		n.cfg.Faults.Hit(fault.RecordBefore)
+		n.faults.Hit(fault.RecordBefore)
 		traced := f.traceResults(ctx, batch)
 		begun := time.Now()
 		out, err := n.settling.Record(ctx, answersOf(batch))
@@ -111,8 +111,8 @@ func (f *fetching) recordBatch(ctx context.Context, batch []fetchResult) {
 		_, answered := errors.AsType[*pgconn.PgError](err)
 		switch {
 		case err == nil:
-			n.cfg.Faults.Hit(fault.RecordCommitted)
-			n.cfg.Meter.Took(TimingRecord, time.Since(begun))
+			n.faults.Hit(fault.RecordCommitted)
+			f.cfg.Meter.Recorded(time.Since(begun))
 			f.recorded(batch, out, begun)
 			return
 		case len(batch) > 1 && (answered || workqueue.Refused(err)):
@@ -180,5 +180,5 @@ func (f *fetching) recorded(batch []fetchResult, out settle.Recorded, begun time
 			n.log.Debug("fetched for a slice that is over", zap.Stringer("slice", batch[i].job.ID))
 		}
 	}
-	n.followUp(out, begun)
+	f.after.Seen(out, begun)
 }

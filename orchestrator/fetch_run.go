@@ -2,13 +2,10 @@ package orchestrator
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
@@ -16,9 +13,6 @@ import (
 
 // hangPatience is how long a call may take to come back after its context has ended. Then it is given up.
 const hangPatience = time.Second
-
-// codeDeadline is the error code of a chunk, or an item, whose time was over.
-const codeDeadline = "deadline"
 
 // callEnd is what a call came back with.
 type callEnd struct {
@@ -32,9 +26,9 @@ func (f *fetching) run(ctx context.Context, job *fetchJob, call fetchCall, req *
 	ctx = f.traceFetching(ctx, c)
 	timed, stop := c.limit(ctx, job.work.Timeout)
 	defer stop()
-	f.node.cfg.Faults.Hit(fault.FetchBefore)
+	f.node.faults.Hit(fault.FetchBefore)
 	f.node.stats.fetches.Add(1)
-	measureSent(f.node.cfg.Meter, &job.assignment)
+	f.cfg.Meter.Sent(job.endpoint, job.Attempt)
 	begun := time.Now()
 	back := make(chan callEnd, 1)
 	go func() {
@@ -52,7 +46,7 @@ func (f *fetching) run(ctx context.Context, job *fetchJob, call fetchCall, req *
 		job.left()
 		return // the slice is not ours any more, or is handed back
 	}
-	f.node.cfg.Faults.Hit(fault.FetchDone)
+	f.node.faults.Hit(fault.FetchDone)
 	var failure *workqueue.SlotError
 	switch {
 	case !came:
@@ -67,12 +61,6 @@ func (f *fetching) run(ctx context.Context, job *fetchJob, call fetchCall, req *
 		c.Take(end.slots[i])
 	}
 	c.finish(ctx, failure, took)
-}
-
-// isEnd reports whether an error says no more than that a context has ended.
-func isEnd(err error) bool {
-	_, own := errors.AsType[*wire.SlotError](err)
-	return !own && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
 }
 
 // waitFor waits for a call, and a little beyond the end of its context.
@@ -107,11 +95,3 @@ func (f *fetching) leak(c *collector, back <-chan callEnd) {
 		f.node.Wake()
 	}()
 }
-
-// timeOverError is the cause with which the context of a call ends whose time is over.
-type timeOverError struct{ limit time.Duration }
-
-func (e timeOverError) Error() string { return fmt.Sprintf("it did not end within %s", e.limit) }
-
-// Is makes it a context.DeadlineExceeded.
-func (timeOverError) Is(target error) bool { return target == context.DeadlineExceeded }

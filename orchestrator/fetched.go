@@ -16,50 +16,58 @@ type fetched struct {
 	made time.Time // when the consumer that delivered it was made
 }
 
-// bind creates or finds a consumer of nodes, and returns when it was made.
-func (n *Node) bind(
-	ctx context.Context, known *stream.Incarnation,
-	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error),
-) (made time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	asked := time.Now()
-	if _, err := ensure(ctx, n.js); err != nil {
-		return time.Time{}, err
-	}
-	// Asked for, not taken from the answer above: after a restart the server gives another time there.
-	if made, err = known.Ask(ctx); err != nil {
-		return time.Time{}, err
-	}
-	known.Learn(asked, made)
-	return made, nil
+// shared is a consumer that all nodes read from.
+type shared struct {
+	node   *kernel
+	known  stream.Incarnation
+	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error)
 }
 
-// whenMade returns a question to the server: when was the consumer made?
-func (n *Node) whenMade(stream, name string) func(context.Context) (time.Time, error) {
-	return func(ctx context.Context) (time.Time, error) {
-		consumer, err := n.js.Consumer(ctx, stream, name)
+// newShared is a consumer of a stream, which ensure creates or finds.
+func newShared(k *kernel, stream, name string,
+	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error),
+) *shared {
+	s := &shared{node: k, ensure: ensure}
+	s.known.Ask = func(ctx context.Context) (time.Time, error) { // when was it made?
+		consumer, err := k.js.Consumer(ctx, stream, name)
 		if err != nil {
 			return time.Time{}, err
 		}
 		return consumer.CachedInfo().Created, nil
 	}
+	return s
 }
 
-// settle acknowledges a reply, or gives it back, unless the consumer that delivered it is no more: then the sequence
-// may belong to another reply. What is not acknowledged is delivered again, which is harmless.
-func (n *Node) settle(f fetched, how func(jetstream.Msg) error) { n.settleOf(&n.recorder, f, how) }
+// bind creates or finds the consumer, and returns when it was made.
+func (s *shared) bind(ctx context.Context) (made time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	asked := time.Now()
+	if _, err := s.ensure(ctx, s.node.js); err != nil {
+		return time.Time{}, err
+	}
+	// Asked for, not taken from the answer above: after a restart the server gives another time there.
+	if made, err = s.known.Ask(ctx); err != nil {
+		return time.Time{}, err
+	}
+	s.known.Learn(asked, made)
+	return made, nil
+}
 
-// settleOf is settle for a message of another consumer.
-func (n *Node) settleOf(consumer *stream.Incarnation, f fetched, how func(jetstream.Msg) error) {
-	if !consumer.Current().Equal(f.made) {
-		n.log.Debug("left a message of an earlier stream alone", zap.String("subject", f.Subject()))
+// settle acknowledges a message, or gives it back, unless the consumer that delivered it is no more: then the sequence
+// may belong to another one. What is not acknowledged is delivered again, which is harmless.
+func (s *shared) settle(f fetched, how func(jetstream.Msg) error) {
+	if !s.known.Current().Equal(f.made) {
+		s.node.log.Debug("left a message of an earlier stream alone", zap.String("subject", f.Subject()))
 		return
 	}
 	if err := how(f.Msg); err != nil {
-		n.log.Debug("acknowledge", zap.String("subject", f.Subject()), zap.Error(err))
+		s.node.log.Debug("acknowledge", zap.String("subject", f.Subject()), zap.Error(err))
 	}
 }
 
 // giveBack lets a reply rest before any node may try again.
 func giveBack(msg jetstream.Msg) error { return msg.NakWithDelay(nakDelay) }
+
+// nakDelay is how long a message that could not be recorded rests before any node may try again.
+const nakDelay = time.Second

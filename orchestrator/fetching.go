@@ -9,8 +9,10 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -30,16 +32,14 @@ const (
 	queuePatience = 5 * time.Second
 )
 
-var (
-	errSessionGone = errors.New("the session of the claim is over")
-	errWaited      = errors.New("the node that had claimed the slice did not get to it")
-)
+var errWaited = errors.New("the node that had claimed the slice did not get to it")
 
 // fetching is what a node does itself: the slices of steps whose work no service takes from the stream. Its slices stay
 // claimed until their outcome is recorded, so that they come back when the node's session ends.
 type fetching struct {
-	node      *Node
-	locals    map[string]fetch.Fetcher
+	node      *kernel
+	cfg       fetchConfig
+	after     seer
 	calls     *directCalls
 	isolation *isolation
 	reading   *semaphore.Weighted // chunks that are being read
@@ -73,11 +73,37 @@ func (j *fetchJob) left() {
 	}
 }
 
-func newFetching(n *Node) *fetching {
+// fetchConfig sets fetching up. Nothing in it has a default.
+type fetchConfig struct {
+	Locals       map[string]fetch.Fetcher
+	LocalWorkers int // chunks that a function works on at once
+	Fetchers     map[workqueue.Kind]Fetchers
+	Recorders    int         // commits under way at once
+	RecordBatch  int         // chunks of one commit at the most
+	ReplyBacklog int         // bytes of replies over core NATS that are held while they wait to be taken
+	Limits       wire.Limits // of the replies read
+	Tracer       Tracer      // nil: none
+	Meter        fetchMeter
+}
+
+// fetchMeter measures what is fetched.
+type fetchMeter interface {
+	// Sent is told that the node has begun to work on a chunk.
+	Sent(endpoint string, attempt int)
+	// Recorded is told how long a commit took.
+	Recorded(took time.Duration)
+}
+
+// seer sees to what a commit brought beside outcomes, of what came at a time.
+type seer interface {
+	Seen(out settle.Recorded, came time.Time)
+}
+
+func newFetching(k *kernel, after seer, cfg fetchConfig) *fetching {
 	return &fetching{
-		node: n, locals: n.cfg.Locals, calls: newDirectCalls(n), isolation: newIsolation(),
+		node: k, cfg: cfg, after: after, calls: newDirectCalls(k, cfg.Limits, cfg.ReplyBacklog), isolation: newIsolation(),
 		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),
-		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult, n.cfg.RecordBatch),
+		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult, cfg.RecordBatch),
 		allHanded: make(chan struct{}),
 		pools:     map[string]*fetchPool{}, jobs: map[*fetchJob]struct{}{},
 	}
@@ -120,6 +146,12 @@ func (f *fetching) next(pool *fetchPool) *fetchJob {
 		f.node.Wake()
 	}
 	return job
+}
+
+// tend gives back what has waited too long for a worker, and ends what was taken back.
+func (f *fetching) tend(ctx context.Context) {
+	f.handBack(ctx)
+	f.endTaken(ctx)
 }
 
 // handBack gives back what has waited for a worker longer than was to be expected, so that others may take it.
@@ -238,11 +270,11 @@ func (f *fetching) try(ctx context.Context, job *fetchJob) error {
 	return nil
 }
 
-// runFetching records what comes of fetched slices. The function that it returns ends it: what is under way may come to
+// run records what comes of fetched slices. The function that it returns ends it: what is under way may come to
 // its end until ctx does.
-func (f *fetching) runFetching(ctx context.Context) (end func()) {
+func (f *fetching) start(ctx context.Context) (end func()) {
 	var recorders sync.WaitGroup
-	for range f.node.cfg.Recorders {
+	for range f.cfg.Recorders {
 		recorders.Go(func() { f.record(ctx) })
 	}
 	return func() {

@@ -8,8 +8,10 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // flushRest is the longest that a node leaves a collector alone that may make no call yet.
@@ -22,7 +24,9 @@ const wakeFlush = "flush"
 // request for each, and records what came of it. A key stays its flush's until that is recorded, so that it comes back
 // when the node's session ends.
 type flushing struct {
-	node  *Node
+	node  *kernel
+	cfg   flushConfig
+	watch followUps
 	calls *directCalls
 	sent  *sentFlushes
 	wakes chan struct{}
@@ -46,19 +50,31 @@ type flight struct {
 	cancel    context.CancelCauseFunc
 }
 
-func newFlushing(n *Node) *flushing {
-	f := &flushing{node: n, calls: newDirectCalls(n), sent: newSentFlushes(n), wakes: make(chan struct{}, 1),
+// flushConfig sets flushing up. Nothing in it has a default.
+type flushConfig struct {
+	Poll         time.Duration // between two looks for keys, at the least
+	SessionTTL   time.Duration // life of a session beyond its last heartbeat
+	Recorders    int           // commits under way at once
+	ReplyBacklog int           // bytes of replies that are held while they wait to be taken
+	Limits       wire.Limits   // of the replies read
+}
+
+// followUps is told what is to be looked at after a commit.
+type followUps interface{ Add(settle.FollowUp) }
+
+func newFlushing(k *kernel, watch followUps, cfg flushConfig) *flushing {
+	f := &flushing{node: k, cfg: cfg, watch: watch, calls: newDirectCalls(k, cfg.Limits, cfg.ReplyBacklog),
+		sent: newSentFlushes(k), wakes: make(chan struct{}, 1),
 		ended: make(chan collectorstore.FlushEnd), busy: map[int32]int{}, slow: map[int32]int{},
 		flights: map[*flight]struct{}{}, resting: map[int32]time.Time{}}
 	f.calls.renew = f.sent.renew
 	return f
 }
 
-// runFlushing flushes until ctx ends, and brings what is under way to its end.
-func (n *Node) runFlushing(ctx, draining context.Context) {
-	f := n.flushing
+// run flushes until ctx ends, and brings what is under way to its end.
+func (f *flushing) run(ctx, draining context.Context) {
 	var recorders sync.WaitGroup
-	for range n.cfg.Recorders {
+	for range f.cfg.Recorders {
 		recorders.Go(func() { f.record(draining) })
 	}
 	f.look(ctx, draining)
@@ -72,7 +88,7 @@ func (n *Node) runFlushing(ctx, draining context.Context) {
 func (f *flushing) look(ctx, draining context.Context) {
 	n := f.node
 	for ctx.Err() == nil {
-		wait := jitter(n.cfg.Poll)
+		wait := jitter(f.cfg.Poll)
 		if n.nc.IsConnected() { // what cannot be asked for is not to be claimed
 			next, err := f.round(ctx, draining)
 			if err != nil && ctx.Err() == nil && !errors.Is(err, workqueue.ErrBusy) {
@@ -142,7 +158,7 @@ func (f *flushing) claim(ctx, draining context.Context, collector int32, most in
 		signal(f.wakes) // there may be more
 	}
 	flying, cancel := context.WithCancelCause(draining)
-	w := &flight{collector: collector, claimed: claimed, session: session, hold: newHold(begun, n.cfg.SessionTTL),
+	w := &flight{collector: collector, claimed: claimed, session: session, hold: newHold(begun, f.cfg.SessionTTL),
 		cancel: cancel}
 	f.mu.Lock()
 	f.busy[collector] += len(claimed.Flushes)
@@ -297,7 +313,7 @@ func (f *flushing) wakeIn(d time.Duration) {
 		signal(f.wakes)
 		return
 	}
-	if d >= f.node.cfg.Poll/2 {
+	if d >= f.cfg.Poll/2 {
 		return // some look comes before
 	}
 	at := time.Now().Add(d)

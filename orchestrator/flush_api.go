@@ -11,52 +11,52 @@ import (
 )
 
 // AddOps adds operations to a collector and has them flushed in time. See [collector.Store.AddOps].
-func (n *Node) AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) (
+func (f *flushing) AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) (
 	[]collectorstore.AddedOps, error,
 ) {
-	added, next, err := collectorstore.New(n.store).AddOps(ctx, name, version, batches)
+	added, next, err := collectorstore.New(f.node.store).AddOps(ctx, name, version, batches)
 	if err == nil {
-		n.flushing.wakeIn(next)
+		f.wakeIn(next)
 	}
 	return added, err
 }
 
 // ApplyCollector puts a collector on record, or changes it. See [collector.Store.ApplyCollector].
-func (n *Node) ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (
+func (f *flushing) ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (
 	collectorstore.AppliedCollector, error,
 ) {
-	out, err := collectorstore.New(n.store).ApplyCollector(ctx, c, actor)
-	return out, n.flushAfter(err)
+	out, err := collectorstore.New(f.node.store).ApplyCollector(ctx, c, actor)
+	return out, f.flushAfter(err)
 }
 
 // ResumeCollector takes the pause of a collector back. See [collector.Store.ResumeCollector].
-func (n *Node) ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error) {
-	changed, err = collectorstore.New(n.store).ResumeCollector(ctx, name, actor)
-	return changed, n.flushAfter(err)
+func (f *flushing) ResumeCollector(ctx context.Context, name, actor string) (changed bool, err error) {
+	changed, err = collectorstore.New(f.node.store).ResumeCollector(ctx, name, actor)
+	return changed, f.flushAfter(err)
 }
 
 // DrainCollector has everything flushed that waits. See [collector.Store.DrainCollector].
-func (n *Node) DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error) {
-	out, err := collectorstore.New(n.store).DrainCollector(ctx, name, actor)
-	return out, n.flushAfter(err)
+func (f *flushing) DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error) {
+	out, err := collectorstore.New(f.node.store).DrainCollector(ctx, name, actor)
+	return out, f.flushAfter(err)
 }
 
 // RequeueOps has operations tried again. See [collector.Store.RequeueOps].
-func (n *Node) RequeueOps(
+func (f *flushing) RequeueOps(
 	ctx context.Context, name string, sel collectorstore.OpsSelection, actor string,
 ) (int64, error) {
-	ops, err := collectorstore.New(n.store).RequeueOps(ctx, name, sel, actor)
-	return ops, n.flushAfter(err)
+	ops, err := collectorstore.New(f.node.store).RequeueOps(ctx, name, sel, actor)
+	return ops, f.flushAfter(err)
 }
 
 // flushAfter has all nodes look for keys to flush, unless what was to bring some has failed.
-func (n *Node) flushAfter(err error) error {
+func (f *flushing) flushAfter(err error) error {
 	if err != nil {
 		return err
 	}
-	n.flushing.wake()
-	if err := n.nc.Publish(wakeSubject, []byte(wakeFlush)); err != nil {
-		n.log.Debug("wake the flushers of other nodes", zap.Error(err))
+	f.wake()
+	if err := f.node.nc.Publish(wakeSubject, []byte(wakeFlush)); err != nil {
+		f.node.log.Debug("wake the flushers of other nodes", zap.Error(err))
 	}
 	return nil
 }
@@ -67,13 +67,14 @@ const dutyCollectors = "collectors"
 // collectorsPause is the time between two rounds of dutyCollectors.
 const collectorsPause = time.Second
 
-func (n *Node) tendingCollectors(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
+// tend is that duty.
+func (f *flushing) tend(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error) {
 	for {
-		swept, err := collectorstore.New(n.store).SweepCollectors(ctx, lease)
+		swept, err := collectorstore.New(f.node.store).SweepCollectors(ctx, lease)
 		if swept.Released > 0 {
-			n.stats.released.Add(int64(swept.Released))
-			n.log.Info("freed keys of flushes that were given up", zap.Int("keys", swept.Released))
-			_ = n.flushAfter(nil)
+			f.node.stats.released.Add(int64(swept.Released))
+			f.node.log.Info("freed keys of flushes that were given up", zap.Int("keys", swept.Released))
+			_ = f.flushAfter(nil)
 		}
 		if err != nil || !swept.More || ctx.Err() != nil {
 			return collectorsPause, err

@@ -75,7 +75,7 @@ func (f *flushing) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 		}
 		endpoint := ends[i].Claim.Spec.Endpoint
 		if r.Outage {
-			n.watch.add(settle.FollowUp{Endpoints: []string{endpoint}})
+			f.watch.Add(settle.FollowUp{Endpoints: []string{endpoint}})
 		}
 		if r.Closed {
 			n.log.Warn("breaker", zap.String("endpoint", endpoint), zap.Bool("open", false),

@@ -40,8 +40,8 @@ type sentFlush struct {
 	end   *time.Timer // ends the wait
 }
 
-func newSentFlushes(n *Node) *sentFlushes {
-	return &sentFlushes{store: n.store, log: n.log, all: map[string]*sentFlush{}}
+func newSentFlushes(k *kernel) *sentFlushes {
+	return &sentFlushes{store: k.store, log: k.log, all: map[string]*sentFlush{}}
 }
 
 // limit returns a context that ends when the time of a flush is over. stop must be called.

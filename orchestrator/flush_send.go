@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nuid"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -122,12 +121,12 @@ func failureOf(timed context.Context, q *question, err error, limit time.Duratio
 // when the first operation fits no message.
 func (f *flushing) question(w *flight, end *collectorstore.FlushEnd, answer *flushAnswer) *question {
 	n, endpoint := f.node, w.claimed.Spec.Endpoint
-	q := &question{endpoint: endpoint, token: nuid.Next(), slice: end.Flush.ID, final: -1, places: answer.place,
-		call: &directCall{news: make(chan struct{}, 1)}}
+	q := newQuestion(endpoint, end.Flush.ID)
+	q.places = answer.place
 	generation := int(end.Ops[0].Seq >> ordinalBits)
 	meta := wire.Meta{Run: w.claimed.Run, Slice: q.slice, Root: q.slice, Attempt: 1 + end.Ops[0].Attempts,
 		Generation: 1 + generation, Mode: wire.ModeBatch, Origin: n.name(),
-		ReplyTo: wire.Return{Asker: f.calls.asker, Call: q.token, Callee: endpoint}}
+		ReplyTo: f.calls.returns(q)}
 	b := wire.NewRequestBuilder(endpoint, meta, int(n.nc.MaxPayload()))
 	if len(w.claimed.Spec.Params) > 0 {
 		params, err := json.Marshal(w.claimed.Spec.Params)
@@ -152,9 +151,6 @@ func (f *flushing) question(w *flight, end *collectorstore.FlushEnd, answer *flu
 		return nil
 	}
 	end.Ops = end.Ops[:b.Len()]
-	q.left = q.asked
-	q.call.msg = b.Msg()
-	q.call.msg.Subject, q.call.msg.Reply = wire.DirectSubject(endpoint), meta.ReplyTo.String()
-	q.call.msg.Header[wire.HeaderCollector] = []string{w.claimed.Name}
+	q.put(b, meta.ReplyTo)[wire.HeaderCollector] = []string{w.claimed.Name}
 	return q
 }

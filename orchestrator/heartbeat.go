@@ -23,7 +23,7 @@ type pulse struct {
 }
 
 func (n *Node) pulse() pulse {
-	return pulse{n.Stats(), n.nc.IsConnected(), n.stalled.pulse(), n.Locals(), n.Leading().pulses()}
+	return pulse{n.Stats(), n.nc.IsConnected(), n.streams.Stalled(), n.Locals(), n.Leading().pulses()}
 }
 
 // beat keeps the session alive. A node that finds its session gone (it was asleep, or cut off) opens a new one: the

@@ -38,7 +38,7 @@ func (l *largeInputs) take(a *assignment, in *dispatch.Input) bool {
 }
 
 // refuse fails the items of a slice whose parts are too large, and has the others claimed anew.
-func (l *largeInputs) refuse(ctx context.Context, n *Node, a assignment) error {
+func (l *largeInputs) refuse(ctx context.Context, n *kernel, after seer, a assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	id := a.ID
@@ -56,6 +56,6 @@ func (l *largeInputs) refuse(ctx context.Context, n *Node, a assignment) error {
 	if err != nil {
 		return err
 	}
-	n.followUp(out, time.Now())
+	after.Seen(out, time.Now())
 	return nil
 }

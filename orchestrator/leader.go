@@ -30,10 +30,16 @@ const (
 )
 
 func (n *Node) ownDuties() []Duty {
-	return []Duty{{dutySweep, n.sweeping}, {dutyStalled, n.endingStalled}, {dutyClear, n.clearing},
-		{dutyReconcile, n.reconciling()}, {DutyStreams, n.tendingStreams()}, {dutyWritable, n.tryingStreams()},
-		{dutyLost, n.findingLost()}, {dutyPace, n.pacing()}, {DutyRetention, n.retaining},
-		{dutyCollectors, n.tendingCollectors}}
+	sweep := newSweeper(n.kernel, n.streams, n.consumers, n.watch, n.letters, struct {
+		*starter
+		*controls
+	}{n.starts, n.controls}, sweepConfig{LeaseTTL: n.cfg.LeaseTTL, Queues: n.queuesOf, FewQueues: fewQueues})
+	return []Duty{{dutySweep, sweep.sweeping}, {dutyStalled, sweep.endingStalled}, {dutyClear, sweep.clearing},
+		{dutyReconcile, n.consumers.reconciling(n.letters.sweep())}, {DutyStreams, n.streams.tending()},
+		{dutyWritable, n.streams.trying()}, {dutyLost, sweep.findingLost()}, {dutyPace, n.pacing()},
+		{DutyRetention, func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+			return retaining(ctx, n.kernel, lease)
+		}}, {dutyCollectors, n.flushing.tend}}
 }
 
 // beatOfLease is the time between two prolongings.

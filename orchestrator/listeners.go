@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -29,57 +28,46 @@ const (
 // may not make their own, brings the limit of deliveries and the settings of endpoints to their consumers, and removes
 // messages that are delivered no more. All of it is in JetStream, which knows of no lease: whoever does it twice, or
 // late, does what the next round would do.
-func (n *Node) reconciling() func(context.Context, workqueue.Lease) (time.Duration, error) {
-	var sweep exhaustedSweep
+func (e *consumers) reconciling(exhausted exhaustedSweeper) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	var led workqueue.Lease
 	round := 0
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
-		if lease != led || !n.nc.IsConnected() {
-			led, sweep = lease, exhaustedSweep{}
+		if lease != led || !e.node.nc.IsConnected() {
+			led = lease
+			exhausted.Forget()
 		}
-		if !n.nc.IsConnected() {
-			return n.cfg.ReconcileInterval, nil
+		if !e.node.nc.IsConnected() {
+			return e.interval, nil
 		}
 		round++
-		return n.cfg.ReconcileInterval, n.reconcileOnce(ctx, &sweep, round%discoverEvery == 1)
+		return e.interval, e.reconcileOnce(ctx, exhausted, round%discoverEvery == 1)
 	}
 }
 
-func (n *Node) reconcileOnce(ctx context.Context, sweep *exhaustedSweep, discover bool) error {
+func (e *consumers) reconcileOnce(ctx context.Context, exhausted exhaustedSweeper, discover bool) error {
 	timed, cancel := context.WithTimeout(ctx, reconcileTimeout)
 	defer cancel()
-	work, err := n.look(timed, wire.StreamWork, wire.WorkSubject("*"), workConsumer)
+	work, err := e.look(timed, wire.StreamWork, wire.WorkSubject("*"), workConsumer)
 	if err != nil {
 		return err
 	}
-	stage, err := n.look(timed, wire.StreamStage, wire.StageSubjects("*"), stageConsumer)
+	stage, err := e.look(timed, wire.StreamStage, wire.StageSubjects("*"), stageConsumer)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(n.limitDeliveries(timed, work, stage), n.applySettings(timed, work))
+	err = errors.Join(e.limitDeliveries(timed, work, stage), e.applySettings(timed, work))
 	if discover {
-		err = errors.Join(err, n.ensureListeners(timed, work, stage))
+		err = errors.Join(err, e.ensureListeners(timed, work, stage))
 	}
-	return errors.Join(err, n.sweepExhausted(timed, sweep, []consumersOf{work, stage}))
+	return errors.Join(err, exhausted.Sweep(timed, []consumersOf{work, stage}))
 }
 
 const reconcileTimeout = 30 * time.Second
 
-// workConsumer and stageConsumer return the name of the consumer that a subject is for.
-func workConsumer(subject string) string {
-	return strings.TrimPrefix(subject, wire.WorkSubject(""))
-}
-
-func stageConsumer(subject string) string {
-	prefix, _ := strings.CutSuffix(wire.StageSubjects(""), ".>")
-	name, _, _ := strings.Cut(strings.TrimPrefix(subject, prefix), ".")
-	return name
-}
-
 // ensureListeners makes the consumers of endpoints that somebody listens on: a service with the least of permissions
 // may not make its own.
-func (n *Node) ensureListeners(ctx context.Context, work, stage consumersOf) error {
-	listeners, err := wire.Discover(ctx, n.nc, discoverWait)
+func (e *consumers) ensureListeners(ctx context.Context, work, stage consumersOf) error {
+	listeners, err := wire.Discover(ctx, e.node.nc, discoverWait)
 	if err != nil {
 		return err
 	}
@@ -88,14 +76,14 @@ func (n *Node) ensureListeners(ctx context.Context, work, stage consumersOf) err
 	for _, l := range listeners {
 		if l.Stages > 0 && !seen["flow "+l.Endpoint] && mayMake(stage, l.Endpoint) {
 			seen["flow "+l.Endpoint] = true
-			failed = errors.Join(failed, stream.EnsureStageConsumer(ctx, n.js, l.Endpoint))
+			failed = errors.Join(failed, stream.EnsureStageConsumer(ctx, e.node.js, l.Endpoint))
 		}
 		if seen[l.Endpoint] || !mayMake(work, l.Endpoint) {
 			continue
 		}
 		seen[l.Endpoint] = true
-		n.endpoints.forget(l.Endpoint) // it was known to be there, and is not
-		if _, err := n.ensureEndpoint(ctx, l.Endpoint); err != nil {
+		e.made.forget(l.Endpoint) // it was known to be there, and is not
+		if _, err := e.Ensure(ctx, l.Endpoint); err != nil {
 			failed = errors.Join(failed, err)
 		}
 	}
@@ -109,25 +97,25 @@ func mayMake(of consumersOf, endpoint string) bool {
 
 // limitDeliveries brings back consumers without our limit of deliveries: a node of a version that knew of none makes
 // them so whenever it meets an endpoint, beside this one in a rolling upgrade too.
-func (n *Node) limitDeliveries(ctx context.Context, work, stage consumersOf) (failed error) {
+func (e *consumers) limitDeliveries(ctx context.Context, work, stage consumersOf) (failed error) {
 	for name, info := range work.consumers {
 		if info.Config.MaxDeliver != wire.MaxDeliver {
-			n.endpoints.forget(name) // what was known of it holds no more
-			_, err := n.ensureEndpoint(ctx, name)
+			e.made.forget(name) // what was known of it holds no more
+			_, err := e.Ensure(ctx, name)
 			failed = errors.Join(failed, err)
 		}
 	}
 	for name, info := range stage.consumers {
 		if info.Config.MaxDeliver != wire.MaxDeliver {
-			failed = errors.Join(failed, stream.EnsureStageConsumer(ctx, n.js, name))
+			failed = errors.Join(failed, stream.EnsureStageConsumer(ctx, e.node.js, name))
 		}
 	}
 	return failed
 }
 
 // applySettings brings what operators have set to the consumers, where the services look.
-func (n *Node) applySettings(ctx context.Context, work consumersOf) error {
-	settings, err := pace.New(n.store).EndpointSettings(ctx)
+func (e *consumers) applySettings(ctx context.Context, work consumersOf) error {
+	settings, err := pace.New(e.node.store).EndpointSettings(ctx)
 	if err != nil {
 		return err
 	}
@@ -137,27 +125,27 @@ func (n *Node) applySettings(ctx context.Context, work consumersOf) error {
 		if info == nil || stream.SettingsOf(info) == want {
 			continue
 		}
-		failed = errors.Join(failed, n.applySetting(ctx, s))
+		failed = errors.Join(failed, e.applySetting(ctx, s))
 	}
 	return failed
 }
 
 // applySetting brings one endpoint's settings to its consumer, if it has one: whoever makes it later finds them.
-func (n *Node) applySetting(ctx context.Context, s pace.EndpointSetting) error {
-	consumer, err := n.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(s.Endpoint))
+func (e *consumers) applySetting(ctx context.Context, s pace.EndpointSetting) error {
+	consumer, err := e.node.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(s.Endpoint))
 	if err != nil {
 		return fmt.Errorf("set endpoint %s: %w", s.Endpoint, err)
 	}
-	if err := stream.SetConsumer(ctx, n.js, consumer, settingsOf(s)); err != nil {
+	if err := stream.SetConsumer(ctx, e.node.js, consumer, settingsOf(s)); err != nil {
 		return err
 	}
-	n.log.Info("endpoint set", zap.String("endpoint", s.Endpoint), zap.Int("concurrency", s.Concurrency))
+	e.node.log.Info("endpoint set", zap.String("endpoint", s.Endpoint), zap.Int("concurrency", s.Concurrency))
 	return nil
 }
 
 // settings returns what operators have set for an endpoint.
-func (n *Node) settings(ctx context.Context, endpoint string) (stream.ConsumerSettings, error) {
-	all, err := pace.New(n.store).EndpointSettings(ctx)
+func (e *consumers) settings(ctx context.Context, endpoint string) (stream.ConsumerSettings, error) {
+	all, err := pace.New(e.node.store).EndpointSettings(ctx)
 	if err != nil {
 		return stream.ConsumerSettings{}, err
 	}

@@ -45,11 +45,11 @@ func (e *noFetcherError) Unwrap() error { return e.why }
 func (f *fetching) offers(kind workqueue.Kind) bool {
 	switch kind {
 	case workqueue.KindLocal:
-		return len(f.locals) > 0
+		return len(f.cfg.Locals) > 0
 	case workqueue.KindRequest:
 		return true
 	default:
-		return f.node.cfg.Fetchers[kind] != nil
+		return f.cfg.Fetchers[kind] != nil
 	}
 }
 
@@ -60,7 +60,7 @@ func (f *fetching) callOf(job *fetchJob) (fetchCall, error) {
 	case err != nil:
 		return nil, &noFetcherError{job.work, err}
 	case fetcher == nil:
-		return f.calls.call(job.endpoint), nil
+		return f.asks(job.endpoint), nil
 	}
 	return func(ctx context.Context, req *fetch.Request, c *collector) ([]fetch.Slot, error) {
 		return fetch.Guard(fetch.ReportPanics(ctx, c.panicked), fetcher, req.WithSink(c))
@@ -74,12 +74,12 @@ func (f *fetching) fetcherOf(job *fetchJob) (fetch.Fetcher, error) {
 		return nil, nil
 	case workqueue.KindLocal:
 		name := strings.TrimPrefix(job.endpoint, workqueue.PaceKey(kind, ""))
-		if local := f.locals[name]; local != nil {
+		if local := f.cfg.Locals[name]; local != nil {
 			return local, nil
 		}
-		return nil, fmt.Errorf("it has no function %s; it has %s", name, strings.Join(f.node.Locals(), ", "))
+		return nil, fmt.Errorf("it has no function %s; it has %s", name, strings.Join(f.names(), ", "))
 	default:
-		fetchers := f.node.cfg.Fetchers[kind]
+		fetchers := f.cfg.Fetchers[kind]
 		if fetchers == nil {
 			return nil, fmt.Errorf("it has no fetchers of kind %s", kind)
 		}
@@ -87,9 +87,5 @@ func (f *fetching) fetcherOf(job *fetchJob) (fetch.Fetcher, error) {
 	}
 }
 
-// Locals returns the names of the node's functions for steps of kind local, in order.
-func (n *Node) Locals() []string {
-	names := slices.AppendSeq([]string{}, maps.Keys(n.cfg.Locals)) // never nil: heartbeats carry it as a list
-	slices.Sort(names)
-	return names
-}
+// names of the functions for steps of kind local, in order.
+func (f *fetching) names() []string { return slices.Sorted(maps.Keys(f.cfg.Locals)) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -49,7 +50,8 @@ const (
 //
 // Between the two looks time passes: marks remember the first. It is for one goroutine.
 type lostSweep struct {
-	node  *Node
+	*sweeper
+
 	lease workqueue.Lease
 	epoch int64
 	marks map[workqueue.SliceID]*lostMark
@@ -64,21 +66,21 @@ type lostMark struct {
 }
 
 // findingLost is the duty that looks for them.
-func (n *Node) findingLost() func(context.Context, workqueue.Lease) (time.Duration, error) {
-	s := &lostSweep{node: n}
+func (w *sweeper) findingLost() func(context.Context, workqueue.Lease) (time.Duration, error) {
+	s := &lostSweep{sweeper: w}
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
-		if !n.nc.IsConnected() {
+		if !w.node.nc.IsConnected() {
 			return lostEvery, nil
 		}
-		if epoch, _ := n.streams.now(); lease != s.lease || epoch != s.epoch {
-			*s = lostSweep{node: n, lease: lease, epoch: epoch, marks: map[workqueue.SliceID]*lostMark{}}
+		if epoch, _ := w.streams.Now(); lease != s.lease || epoch != s.epoch {
+			*s = lostSweep{sweeper: w, lease: lease, epoch: epoch, marks: map[workqueue.SliceID]*lostMark{}}
 		}
 		lost, err := s.round(ctx)
-		n.stats.released.Add(int64(lost))
+		w.node.stats.released.Add(int64(lost))
 		if lost > 0 {
-			n.log.Warn("requests were taken out of their stream, and no reply to them is there; issuing them again",
+			w.node.log.Warn("requests were taken out of their stream, and no reply to them is there; issuing them again",
 				zap.Int("slices", lost))
-			n.wakeOthers()
+			w.node.wakeOthers()
 		}
 		return lostEvery, err
 	}
@@ -93,9 +95,9 @@ func (s *lostSweep) round(ctx context.Context) (int, error) {
 	if len(unanswered) == 0 {
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.node.cfg.LeaseTTL/2)
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/2)
 	defer cancel()
-	if gone, err := s.lookForRequests(ctx, unanswered); err != nil || !gone {
+	if gone, err := s.markGone(ctx, unanswered); err != nil || !gone {
 		return 0, err
 	}
 	lost, err := s.lost(ctx, unanswered)
@@ -116,9 +118,9 @@ func (s *lostSweep) forget(unanswered []settle.Unanswered) {
 	s.marks = still
 }
 
-// lookForRequests marks the slices whose requests are not in the work stream any more, and reports whether any is. One
+// markGone marks the slices whose requests are not in the work stream any more, and reports whether any is. One
 // that lies before the stream's beginning is known to be gone; others are looked for, some in each round.
-func (s *lostSweep) lookForRequests(ctx context.Context, unanswered []settle.Unanswered) (gone bool, err error) {
+func (s *lostSweep) markGone(ctx context.Context, unanswered []settle.Unanswered) (gone bool, err error) {
 	stream, err := s.node.js.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		return false, fmt.Errorf("look for requests: %w", err)
@@ -126,7 +128,7 @@ func (s *lostSweep) lookForRequests(ctx context.Context, unanswered []settle.Una
 	first := stream.CachedInfo().State.FirstSeq
 	looked := 0
 	shuffled := slices.Clone(unanswered)
-	shuffle(shuffled)
+	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 	for _, u := range shuffled {
 		mark := s.marks[u.ID]
 		if mark == nil {
@@ -174,7 +176,7 @@ func (s *lostSweep) lost(ctx context.Context, unanswered []settle.Unanswered) (l
 	if err != nil {
 		return nil, fmt.Errorf("look at what is recorded: %w", err)
 	}
-	flows := &suspensions{node: s.node, of: map[string]stream.Suspended{}, progress: map[string]*progress{}}
+	flows := &suspensions{js: s.node.js, of: map[string]stream.Suspended{}, progress: map[string]*progress{}}
 	var ended []*lostMark // those that wait for nothing but their reply, since now
 	for _, u := range unanswered {
 		mark := s.marks[u.ID]

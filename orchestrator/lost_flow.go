@@ -38,7 +38,7 @@ type suspension struct {
 
 // suspensions looks at suspended chunks, each stream and consumer once.
 type suspensions struct {
-	node     *Node
+	js       jetstream.JetStream
 	of       map[string]stream.Suspended
 	progress map[string]*progress
 	last     map[string]uint64 // sequences of streams
@@ -63,7 +63,7 @@ func (f *suspensions) stateOf(ctx context.Context, endpoint string, slice uuid.U
 func (f *suspensions) suspended(ctx context.Context, endpoint string) (s stream.Suspended, err error) {
 	s, known := f.of[endpoint]
 	if !known {
-		if s, err = stream.SuspendedOf(ctx, f.node.js, endpoint); err == nil {
+		if s, err = stream.SuspendedOf(ctx, f.js, endpoint); err == nil {
 			f.of[endpoint] = s
 		}
 	}
@@ -72,7 +72,7 @@ func (f *suspensions) suspended(ctx context.Context, endpoint string) (s stream.
 
 // stuck takes the chunk a step further on its laps, and reports whether it has made all of them without having moved.
 func (f *suspensions) stuck(ctx context.Context, endpoint, state string, was *suspension) (bool, error) {
-	waits, err := stream.WaitsFor(ctx, f.node.js, state)
+	waits, err := stream.WaitsFor(ctx, f.js, state)
 	if err != nil {
 		return false, err
 	}
@@ -109,7 +109,7 @@ func (f *suspensions) begin(ctx context.Context, s *suspension) error {
 	if f.last == nil {
 		last := map[string]uint64{}
 		for _, name := range []string{wire.StreamWork, wire.StreamStage} {
-			stream, err := f.node.js.Stream(ctx, name)
+			stream, err := f.js.Stream(ctx, name)
 			if err != nil {
 				return fmt.Errorf("look at stream %s: %w", name, err)
 			}
@@ -141,7 +141,7 @@ func (f *suspensions) consumer(ctx context.Context, stream, endpoint string) (*p
 	if p := f.progress[key]; p != nil {
 		return p, nil
 	}
-	consumer, err := f.node.js.Consumer(ctx, stream, wire.ConsumerName(endpoint))
+	consumer, err := f.js.Consumer(ctx, stream, wire.ConsumerName(endpoint))
 	p := &progress{}
 	switch {
 	case err == nil:

@@ -14,11 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -26,57 +23,32 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// wakeSubject is published on core NATS when there is work to look for. Nothing depends on it: nodes poll as well.
-const wakeSubject = "tranche.wake"
-
-// wakeFreed tells that an endpoint may take more of what it had already.
-const wakeFreed = "freed"
-
 // Node claims, publishes and records until it is stopped.
 type Node struct {
+	*kernel
+
 	cfg   Config
-	log   *zap.Logger
-	store *database.DB
-	nc    *nats.Conn
-	js    jetstream.JetStream
+	ready chan struct{}
 
-	session atomic.Value // workqueue.SessionID
-	ready   chan struct{}
-	stats   counters
+	stirred   atomic.Bool                     // there may be other work than there was; for the pacer
+	elections chan struct{}                   // look for the lease
+	lease     atomic.Pointer[workqueue.Lease] // nil while this node does not lead
+	duties    []*duty
+	stands    workqueue.SessionID // which has said its precedence; lead's alone
 
-	wakes      chan struct{} // look for work
-	stirred    atomic.Bool   // there may be other work than there was; for the pacer
-	elsewhere  atomic.Bool   // there is work at endpoints of other nodes
-	freeing    atomic.Bool   // they will be told of room there
-	looks      chan struct{} // look at the streams
-	elections  chan struct{} // look for the lease
-	publish    chan struct{} // events wait to be published
-	unrecorded chan struct{} // a reply could not be recorded
-	requeued   chan struct{} // requeued dead letters wait to be sent
-	exhausted  chan exhaustion
-	lease      atomic.Pointer[workqueue.Lease] // nil while this node does not lead
-	duties     []*duty
-	stands     workqueue.SessionID // which has said its precedence; lead's alone
-
-	streams    streamsState
-	mark       session.Mark // the furthest that the database is known to have come; watchDatabase's
-	single     single       // of the server
-	unmoved    time.Time    // when no service had moved at many endpoints; noteHandedOut's
-	differing  sync.Once    // what the program says of the streams has been compared
-	suspects   suspects
-	stalled    stalling
-	reach      reach
-	endpoints  endpointSet
-	pending    *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
-	recorder   stream.Incarnation  // of the reply consumer
-	settling   settle.Store        // which has the meter told
-	deadReader stream.Incarnation  // of the consumer of dead letters
-	uncleared  runSet              // failed loads of which something may be left
-	watch      watchlist           // what commits gave reason to look at
-	alarms     alarms              // when slices come due that it has scheduled
-	fresh      *freshEvents        // that it has just committed
-	fetching   *fetching           // what it works on itself
-	flushing   *flushing           // what it does for collectors
+	streams   *keeper
+	database  *databaseWatch
+	consumers *consumers
+	events    *publisher
+	watch     *watcher
+	dispatch  *dispatcher
+	fetching  *fetching
+	recorder  *recorder
+	letters   *letters
+	flushing  *flushing
+	starts    *starter
+	controls  *controls
+	redos     *redoer
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -91,53 +63,45 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("orchestrator: %w", err)
 	}
 	n := &Node{
-		cfg: cfg, log: cfg.Log, store: store, nc: nc, js: js, ready: make(chan struct{}),
-		wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), elections: make(chan struct{}, 1),
-		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), requeued: make(chan struct{}, 1),
-		exhausted: make(chan exhaustion, advisoryRoom), pending: semaphore.NewWeighted(maxPendingBytes),
-		settling: settle.New(store).Counting(cfg.Meter.Settled),
+		kernel: &kernel{log: cfg.Log, store: store, nc: nc, js: js, settling: settle.New(store).Counting(cfg.Meter.Settled),
+			faults: cfg.Faults, version: cfg.Version, host: cfg.Host, wanted: cfg.RequestBytes,
+			wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), publish: make(chan struct{}, 1)},
+		cfg: cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
 	}
+	n.furnish()
 	duties := append(n.ownDuties(), cfg.Duties...)
 	if err := checkDuties(duties); err != nil {
 		return nil, err
 	}
 	n.duties = newDuties(duties)
-	n.fetching = newFetching(n)
-	n.flushing = newFlushing(n)
-	n.endpoints.known = map[string]bool{}
-	n.streams.changed = make(chan struct{})
-	n.watch.come = make(chan struct{}, 1)
-	n.fresh = newFreshEvents()
-	n.recorder.Ask = n.whenMade(wire.StreamReply, wire.RecorderConsumer)
-	n.deadReader.Ask = n.whenMade(wire.StreamDead, wire.DeadLetterConsumer)
 	return n, nil
 }
 
-// Session returns the node's present session, or the zero id before it has one. It changes when the node was cut off
-// from PostgreSQL for longer than a session lives.
-func (n *Node) Session() workqueue.SessionID {
-	id, _ := n.session.Load().(workqueue.SessionID)
-	return id
+// furnish makes the rooms, from what needs no other to what needs most.
+func (n *Node) furnish() {
+	k, cfg, meter := n.kernel, &n.cfg, measured{n.cfg.Meter}
+	n.streams = newKeeper(k, keeperConfig{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
+		Streams: cfg.Streams, Entered: func() { n.wakeOwnDuty(dutySweep) }, WakeDuty: n.WakeDuty})
+	n.database = newDatabaseWatch(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
+	n.consumers = newConsumers(k, n.streams, cfg.ReconcileInterval)
+	n.events = newPublisher(k, n.streams, meter)
+	n.watch = newWatcher(k, n.events)
+	n.letters = newLetters(k, n.consumers, n.watch, meter)
+	n.recorder = newRecorder(k, n.streams, n.letters, n.watch, recordConfig{RecordBatch: cfg.RecordBatch,
+		Recorders: cfg.Recorders, Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
+	n.fetching = newFetching(k, n.watch, fetchConfig{Locals: cfg.Locals, LocalWorkers: cfg.LocalWorkers,
+		Fetchers: cfg.Fetchers, Recorders: cfg.Recorders, RecordBatch: cfg.RecordBatch, ReplyBacklog: cfg.ReplyBacklog,
+		Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
+	n.dispatch = newDispatcher(k, n.fetching, n.consumers, n.streams, n.watch, dispatchConfig{Poll: cfg.Poll,
+		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals(), Tracer: cfg.Tracer, Meter: meter})
+	n.flushing = newFlushing(k, n.watch, flushConfig{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
+		Recorders: cfg.Recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
+	n.controls, n.redos = &controls{k}, &redoer{k}
+	n.starts = newStarter(k, n.events, n.controls, meter)
 }
-
-// name is what the node calls itself towards people: "node 1.2.3 host".
-func (n *Node) name() string { return strings.TrimSpace("node " + n.cfg.Version + " " + n.cfg.Host) }
 
 // Ready is closed once the node has a session and its streams, and takes work.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
-
-// Wake makes the node look for work now.
-func (n *Node) Wake() { signal(n.wakes) }
-
-// PublishEvents makes the node publish events now that others have stored.
-func (n *Node) PublishEvents() { signal(n.publish) }
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // one is waiting already
-	}
-}
 
 // Run works until ctx ends, then stops in good order within the configured grace: no new claims, requests at hand are
 // published, replies at hand are recorded, and what is left is handed back. It returns nil after such a stop. When the
@@ -176,7 +140,7 @@ func (n *Node) subscribe() ([]*nats.Subscription, error) {
 	if err != nil {
 		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", wakeSubject, err)
 	}
-	advisories, err := n.hearAdvisories()
+	advisories, err := n.letters.hearAdvisories()
 	return append(advisories, wake), err
 }
 
@@ -206,10 +170,10 @@ func (n *Node) open(ctx context.Context) error {
 	if err := n.awaitNATS(ctx); err != nil {
 		return err
 	}
-	if err := n.insist(ctx, "set up the streams", n.lookAtEpoch, n.waits); err != nil {
+	if err := n.insist(ctx, "set up the streams", n.streams.lookAtEpoch, n.waits); err != nil {
 		return err
 	}
-	return n.insist(ctx, "recall how far the database had come", n.recallMark, n.waits)
+	return n.insist(ctx, "recall how far the database had come", n.database.recallMark, n.waits)
 }
 
 // waits tells whoever wants to know what the node waits for.
@@ -267,19 +231,19 @@ func (n *Node) work(ctx context.Context) {
 	defer stop()
 
 	var loops sync.WaitGroup
-	loops.Go(func() { n.runPublishing(ctx, draining) })
-	loops.Go(func() { n.runRecording(ctx, draining) })
-	loops.Go(func() { n.runFlushing(ctx, draining) })
-	loops.Go(func() { n.watchEpoch(ctx) })
-	loops.Go(func() { n.watchDatabase(ctx) })
+	loops.Go(func() { n.dispatch.run(ctx, draining) })
+	loops.Go(func() { n.recorder.run(ctx, draining) })
+	loops.Go(func() { n.flushing.run(ctx, draining) })
+	loops.Go(func() { n.streams.watch(ctx) })
+	loops.Go(func() { n.database.run(ctx) })
 	loops.Go(func() { n.lead(ctx) })
-	loops.Go(func() { n.publishEvents(ctx) })
-	loops.Go(func() { n.publishFresh(ctx) })
-	loops.Go(func() { n.publishDeadLetters(ctx) })
-	loops.Go(func() { n.readDeadLetters(ctx, draining) })
-	loops.Go(func() { n.removeExhausted(ctx) })
-	loops.Go(func() { n.keepClear(ctx) })
-	loops.Go(func() { n.keepWatch(ctx) })
+	loops.Go(func() { n.events.run(ctx) })
+	loops.Go(func() { n.events.runFresh(ctx) })
+	loops.Go(func() { n.letters.publishDeadLetters(ctx) })
+	loops.Go(func() { n.letters.readDeadLetters(ctx, draining) })
+	loops.Go(func() { n.letters.removeExhausted(ctx) })
+	loops.Go(func() { n.starts.keepClear(ctx, n.cfg.beatOfLease()) })
+	loops.Go(func() { n.watch.run(ctx) })
 	loops.Wait()
 	stopBeating()
 	heart.Wait()
@@ -313,56 +277,20 @@ func unsubscribe(subs []*nats.Subscription) (failed error) {
 	return failed
 }
 
-// wakeOthers tells every node, this one included, to look for work. A lost message costs them one poll.
-func (n *Node) wakeOthers() {
-	n.Wake()
-	if err := n.nc.Publish(wakeSubject, nil); err != nil {
-		n.log.Debug("wake other nodes", zap.Error(err))
-	}
-}
+// Starts starts runs, and takes their items.
+func (n *Node) Starts() *starter { return n.starts }
 
-// retry calls f until it succeeds or ctx ends, with growing pauses.
-func (n *Node) retry(ctx context.Context, what string, f func(context.Context) error) error {
-	return n.insist(ctx, what, f, n.warn)
-}
+// Controls says how runs go on.
+func (n *Node) Controls() *controls { return n.controls }
 
-// warn tells of something that is tried again.
-func (n *Node) warn(what string, err error, pause time.Duration) error {
-	n.log.Warn("cannot "+what+"; trying again", zap.Error(err), zap.Duration("in", pause))
-	return nil
-}
+// Redo has things done again.
+func (n *Node) Redo() *redoer { return n.redos }
 
-// insist is retry, which ends with what tell returns when that is told of an error.
-func (n *Node) insist(ctx context.Context, what string, f func(context.Context) error,
-	tell func(what string, err error, pause time.Duration) error,
-) error {
-	pauses := backoff.Doubling{First: 100 * time.Millisecond, Longest: 5 * time.Second}
-	for {
-		err := f(ctx)
-		if err == nil {
-			return nil
-		}
-		pause := pauses.Next()
-		if ctx.Err() == nil {
-			if end := tell(what, err, pause); end != nil {
-				return end
-			}
-		}
-		if backoff.Sleep(ctx, pause) != nil {
-			return fmt.Errorf("%s: %w", what, errors.Join(context.Cause(ctx), err))
-		}
-	}
-}
+// Collectors are what is flushed.
+func (n *Node) Collectors() *flushing { return n.flushing }
 
-// wakeFreed makes the node look for work, and when there is some at endpoints of others, which may take more now, those
-// too.
-func (n *Node) wakeFreed() {
-	n.Wake()
-	if !n.elsewhere.Load() || n.freeing.Swap(true) {
-		return
-	}
-	time.AfterFunc(elsewherePause, func() { // once for all that comes until then
-		n.freeing.Store(false)
-		_ = n.nc.Publish(wakeSubject, []byte(wakeFreed)) // what is lost costs the others a poll
-	})
-}
+// Endpoints are the consumers of endpoints, and what is set for them.
+func (n *Node) Endpoints() *consumers { return n.consumers }
+
+// DeadLetters are what no service could deal with.
+func (n *Node) DeadLetters() *letters { return n.letters }

@@ -27,25 +27,25 @@ const (
 // there is reason to blame its items ([settle.Store.Blamed]); its request is taken out of the stream so that nobody
 // works on it in vain. While JetStream is silent its time is over all the same, at no cost. What else cannot be told
 // now is left to the next sweep.
-func (n *Node) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
-	overdue, err := n.settling.OverdueSlices(ctx, overdueBatch)
+func (w *sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
+	overdue, err := w.node.settling.OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {
 		return 0, err
 	}
-	asking, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL/2) // the rest is for what is known without JetStream
-	s := n.sortOverdue(asking, overdue)
+	asking, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL/2) // the rest is for what is known without JetStream
+	s := w.sortOverdue(asking, overdue)
 	cancel()
-	n.stats.extended.Add(int64(len(s.waiting)))
-	extended := n.settling.Extend(ctx, lease, s.waiting)
-	reissued, unsent := n.settling.ReleaseUnsent(ctx, lease, s.gone)
-	answered, lost := n.settling.ReleaseAcknowledged(ctx, lease, s.lost)
-	late, expired := n.expire(ctx, lease, &s)
+	w.node.stats.extended.Add(int64(len(s.waiting)))
+	extended := w.node.settling.Extend(ctx, lease, s.waiting)
+	reissued, unsent := w.node.settling.ReleaseUnsent(ctx, lease, s.gone)
+	answered, lost := w.node.settling.ReleaseAcknowledged(ctx, lease, s.lost)
+	late, expired := w.expire(ctx, lease, &s)
 	return reissued + answered + late, errors.Join(extended, unsent, lost, expired)
 }
 
 // expire ends slices whose services kept silent.
-func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
-	blamed, err := n.settling.Blamed(ctx, s.silent, s.doubted)
+func (w *sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
+	blamed, err := w.node.settling.Blamed(ctx, s.silent, s.doubted)
 	if err != nil {
 		return 0, err
 	}
@@ -58,11 +58,11 @@ func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (in
 			excused = append(excused, id)
 		}
 	}
-	late, failed := n.settling.Expire(ctx, lease, at)
-	passed, again := n.settling.Excuse(ctx, lease, excused)
-	n.stats.expired.Add(int64(late + passed))
+	late, failed := w.node.settling.Expire(ctx, lease, at)
+	passed, again := w.node.settling.Excuse(ctx, lease, excused)
+	w.node.stats.expired.Add(int64(late + passed))
 	if failed == nil && again == nil {
-		n.removeRequests(ctx, s.requests)
+		removeRequests(ctx, w.node, s.requests)
 	}
 	return late + passed, errors.Join(failed, again)
 }
@@ -72,44 +72,44 @@ func (n *Node) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (in
 const handedAgain = 3 * time.Second
 
 // noteHandedOut asks JetStream how far the services of each endpoint with waiting requests have come.
-func (n *Node) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
-	if time.Since(n.unmoved) < handedAgain {
+func (w *sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
+	if time.Since(w.unmoved) < handedAgain {
 		return nil
 	}
-	waiting, err := n.settling.Unhanded(ctx)
+	waiting, err := w.node.settling.Unhanded(ctx)
 	if err != nil || len(waiting) == 0 {
 		return err
 	}
 	names := make([]string, len(waiting))
-	for i, w := range waiting {
-		names[i] = w.Endpoint
+	for i, u := range waiting {
+		names[i] = u.Endpoint
 	}
-	epoch, _ := n.streams.now()
-	queues := n.queuesOf(ctx, names)
+	epoch, _ := w.streams.Now()
+	queues := w.cfg.Queues(ctx, names)
 	var failed error
 	var at []settle.Handed
-	for _, w := range waiting {
-		queue, known := queues[w.Endpoint]
+	for _, u := range waiting {
+		queue, known := queues[u.Endpoint]
 		if !known {
 			continue
 		}
 		if queue == nil {
-			n.endpoints.forget(w.Endpoint) // somebody deleted it; whoever publishes next makes it anew
-			_, err := n.ensureEndpoint(ctx, w.Endpoint)
+			w.endpoints.Forget(u.Endpoint) // somebody deleted it; whoever publishes next makes it anew
+			_, err := w.endpoints.Ensure(ctx, u.Endpoint)
 			failed = errors.Join(failed, err)
 			continue
 		}
-		if err := stream.MendConsumer(ctx, n.js, queue); err != nil {
-			n.log.Warn("a consumer is not as it should be", zap.String("endpoint", w.Endpoint), zap.Error(err))
+		if err := stream.MendConsumer(ctx, w.node.js, queue); err != nil {
+			w.node.log.Warn("a consumer is not as it should be", zap.String("endpoint", u.Endpoint), zap.Error(err))
 		}
-		if w.Epoch == epoch && queue.Delivered.Stream >= uint64(w.First) {
-			at = append(at, settle.Handed{Endpoint: w.Endpoint, UpTo: int64(queue.Delivered.Stream)})
+		if u.Epoch == epoch && queue.Delivered.Stream >= uint64(u.First) {
+			at = append(at, settle.Handed{Endpoint: u.Endpoint, UpTo: int64(queue.Delivered.Stream)})
 		}
 	}
-	if len(at) == 0 && failed == nil && len(names) > fewQueues {
-		n.unmoved = time.Now()
+	if len(at) == 0 && failed == nil && len(names) > w.cfg.FewQueues {
+		w.unmoved = time.Now()
 	}
-	return errors.Join(failed, n.settling.HandedOut(ctx, lease, at, epoch))
+	return errors.Join(failed, w.node.settling.HandedOut(ctx, lease, at, epoch))
 }
 
 // sorted says what becomes of overdue slices.
@@ -123,10 +123,10 @@ type sorted struct {
 	requests []workqueue.Sent // of the silent ones
 }
 
-func (n *Node) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
+func (w *sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
 	s := sorted{doubted: map[workqueue.SliceID]bool{}}
-	looking := n.lookForRequests(ctx)
-	well := n.streams.wellFor(n.nc.Stats().Reconnects)
+	looking := lookForRequests(ctx, w.node)
+	well := w.streams.WellFor()
 	for _, o := range overdue {
 		if o.StreamSeq == 0 {
 			s.gone = append(s.gone, o.ID)

@@ -204,7 +204,7 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 		timed, cancel := context.WithTimeout(ctx, queueTimeout)
 		stream, err := n.js.Stream(timed, wire.StreamWork)
 		if err == nil {
-			of, err = consumers(timed, stream, workConsumer)
+			of, err = consumersIn(timed, stream, workConsumer)
 		}
 		cancel()
 		if err != nil {

@@ -30,29 +30,29 @@ type piece struct {
 
 // pieceTaker takes results that come in pieces.
 type pieceTaker struct {
-	*Node
+	*recorder
 
 	kept results.Store
 }
 
 // take keeps pieces and acknowledges them, and returns the answers that they complete: their messages are
 // acknowledged when those are recorded. A piece that is delivered again is harmless, also when its result is complete.
-func (n pieceTaker) take(ctx context.Context, pieces []piece) (complete []reading) {
+func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []reading) {
 	if len(pieces) == 0 {
 		return nil
 	}
-	taken, err := n.kept.Take(ctx, claimsOf(pieces))
+	taken, err := t.kept.Take(ctx, claimsOf(pieces))
 	if err != nil {
-		n.refuse(ctx, pieces, err)
+		t.refuse(ctx, pieces, err)
 		return nil
 	}
 	for i := range pieces {
 		p := &pieces[i]
-		answer, err := n.judge(ctx, p, &taken[i])
+		answer, err := t.judge(ctx, p, &taken[i])
 		switch {
 		case err != nil:
-			n.log.Error("cannot look at a result that came in pieces; giving its last back", zap.Error(err))
-			n.settle(p.msg, giveBack)
+			t.node.log.Error("cannot look at a result that came in pieces; giving its last back", zap.Error(err))
+			t.replies.settle(p.msg, giveBack)
 		case answer != nil:
 			complete = append(complete, reading{p.msg, *answer})
 		}
@@ -62,25 +62,25 @@ func (n pieceTaker) take(ctx context.Context, pieces []piece) (complete []readin
 
 // refuse deals with pieces that PostgreSQL does not take. When it cannot be reached they are given back; otherwise
 // they are taken one by one, and what is in the way is put aside.
-func (n pieceTaker) refuse(ctx context.Context, pieces []piece, err error) {
+func (t pieceTaker) refuse(ctx context.Context, pieces []piece, err error) {
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	if answered && len(pieces) > 1 {
 		for i := range pieces {
-			if complete := n.take(ctx, pieces[i:i+1]); len(complete) > 0 {
-				n.recordRead(ctx, complete)
+			if complete := t.take(ctx, pieces[i:i+1]); len(complete) > 0 {
+				t.recordRead(ctx, complete)
 			}
 		}
 		return
 	}
 	if workqueue.Refused(err) {
-		n.takeUnreadable(ctx, unreadable{pieces[0].msg, "refused", err.Error(), workqueue.SliceID(pieces[0].Slice)})
+		t.takeUnreadable(ctx, unreadable{pieces[0].msg, "refused", err.Error(), workqueue.SliceID(pieces[0].Slice)})
 		return
 	}
-	n.log.Error("cannot keep pieces of results; giving them back", zap.Int("pieces", len(pieces)), zap.Error(err))
+	t.node.log.Error("cannot keep pieces of results; giving them back", zap.Int("pieces", len(pieces)), zap.Error(err))
 	for i := range pieces {
-		n.settle(pieces[i].msg, giveBack)
+		t.replies.settle(pieces[i].msg, giveBack)
 	}
-	signal(n.unrecorded)
+	signal(t.unrecorded)
 }
 
 func claimsOf(pieces []piece) []results.Piece {
@@ -94,24 +94,24 @@ func claimsOf(pieces []piece) []results.Piece {
 }
 
 // judge returns the answer that a piece brings, if any; otherwise the piece has been dealt with.
-func (n pieceTaker) judge(ctx context.Context, p *piece, t *results.Taken) (*settle.Answer, error) {
+func (t pieceTaker) judge(ctx context.Context, p *piece, of *results.Taken) (*settle.Answer, error) {
 	slice := workqueue.SliceID(p.Slice)
 	failed := func(code, format string, args ...any) *settle.Answer {
-		n.log.Warn("a result that came in pieces cannot be taken", zap.Stringer("slice", slice),
+		t.node.log.Warn("a result that came in pieces cannot be taken", zap.Stringer("slice", slice),
 			zap.Int("ordinal", p.Ordinal), zap.String("code", code))
 		return p.answer(settle.Slot{Err: &workqueue.SlotError{Code: code, Message: fmt.Sprintf(format, args...),
 			Retry: true}})
 	}
-	switch t.Standing {
+	switch of.Standing {
 	case results.Stale:
-		n.stats.stale.Add(1)
-		n.settle(p.msg, jetstream.Msg.Ack)
+		t.node.stats.stale.Add(1)
+		t.replies.settle(p.msg, jetstream.Msg.Ack)
 	case results.Foreign:
-		n.quarantine(ctx, p.msg, "foreign_ordinal", fmt.Sprintf(
+		t.quarantine(ctx, p.msg, "foreign_ordinal", fmt.Sprintf(
 			"a piece of a result for ordinal %d, which was not asked for", p.Ordinal), slice)
 	case results.WrongEndpoint:
-		detail := objection(settle.Verdict{Endpoint: t.Endpoint}, p.Endpoint)
-		n.quarantine(ctx, p.msg, detail.reason, detail.text, slice)
+		detail := objection(settle.Verdict{Endpoint: of.Endpoint}, p.Endpoint)
+		t.quarantine(ctx, p.msg, detail.reason, detail.text, slice)
 	case results.TooMuch:
 		return failed(codeResultsOpen, "over %d MiB of results in pieces were begun for the request and not ended; send one "+
 			"after the other", results.MaxOpen>>20), nil
@@ -119,7 +119,7 @@ func (n pieceTaker) judge(ctx context.Context, p *piece, t *results.Taken) (*set
 		return failed(codeResultDamaged, "the pieces of the result have other bytes than the %d that were announced",
 			p.Bytes), nil
 	case results.Complete:
-		right, err := n.kept.Verify(ctx, t.ID, p.SHA256)
+		right, err := t.kept.Verify(ctx, of.ID, p.SHA256)
 		if err != nil {
 			return nil, err
 		}
@@ -128,9 +128,9 @@ func (n pieceTaker) judge(ctx context.Context, p *piece, t *results.Taken) (*set
 				hex.EncodeToString(p.SHA256[:])), nil
 		}
 		return p.answer(settle.Slot{Result: results.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
-			Large: &settle.Large{ID: t.ID, Bytes: p.Bytes}}), nil
+			Large: &settle.Large{ID: of.ID, Bytes: p.Bytes}}), nil
 	default:
-		n.settle(p.msg, jetstream.Msg.Ack) // after the commit that keeps it
+		t.replies.settle(p.msg, jetstream.Msg.Ack) // after the commit that keeps it
 	}
 	return nil, nil
 }

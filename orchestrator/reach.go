@@ -21,20 +21,20 @@ type reach struct{ doubted atomic.Bool }
 func (r *reach) doubt() { r.doubted.Store(true) }
 
 // reachable reports whether the node may claim what it is to publish.
-func (n *Node) reachable(ctx context.Context) bool {
-	if !n.nc.IsConnected() {
+func (d *dispatcher) reachable(ctx context.Context) bool {
+	if !d.node.nc.IsConnected() {
 		return false
 	}
-	if !n.reach.doubted.Load() {
+	if !d.reach.doubted.Load() {
 		return true
 	}
 	asking, cancel := context.WithTimeout(ctx, reachWait)
 	defer cancel()
-	if err := n.nc.FlushWithContext(asking); err != nil {
-		n.stats.unreachable.Add(1)
-		n.log.Debug("the NATS server gives no sign of life; nothing is claimed", zap.Error(err))
+	if err := d.node.nc.FlushWithContext(asking); err != nil {
+		d.node.stats.unreachable.Add(1)
+		d.node.log.Debug("the NATS server gives no sign of life; nothing is claimed", zap.Error(err))
 		return false
 	}
-	n.reach.doubted.Store(false)
+	d.reach.doubted.Store(false)
 	return true
 }

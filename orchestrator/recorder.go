@@ -22,22 +22,65 @@ import (
 )
 
 const (
-	// recordBytes bounds the replies of one commit, and what is fetched ahead.
-	recordBytes = 8 << 20
 	// smallBytes is the largest reply that is recorded beside the large ones, and before them.
 	smallBytes = 16 << 10
 	// quickCommit is what a commit takes of a PostgreSQL that has time, gatherTime for how long replies gather at the most
 	// when it has not.
 	quickCommit, gatherTime = 5 * time.Millisecond, 20 * time.Millisecond
-	// nakDelay is how long a reply that could not be recorded rests before any node may try again.
-	nakDelay = time.Second
 )
 
-// runRecording reads replies and records them until ctx ends, and then records what has been read.
-func (n *Node) runRecording(ctx, draining context.Context) {
-	replies := newLanes[fetched](n.cfg.RecordBatch)
-	recorders := replies.work(n.cfg.Recorders, func(lane <-chan fetched) { n.record(draining, lane) })
-	n.feed(ctx, replies)
+// recordConfig sets a recorder up. Nothing in it has a default.
+type recordConfig struct {
+	RecordBatch int         // replies of one commit at the most
+	Recorders   int         // commits under way at once
+	Limits      wire.Limits // of the replies read
+	Tracer      Tracer      // nil: none
+	Meter       recordMeter
+}
+
+// recordMeter measures what comes in.
+type recordMeter interface {
+	// Recorded is told how long a commit took.
+	Recorded(took time.Duration)
+	// Redelivered is told of a message of a reply that was delivered again.
+	Redelivered(endpoint string)
+	// Quarantined is told why one was put aside.
+	Quarantined(reason string)
+}
+
+// epochs are those of the streams.
+type epochs interface {
+	// Now returns the present one, and what is closed when a later one begins.
+	Now() (epoch int64, changed <-chan struct{})
+}
+
+// givenUp keeps what services have given up.
+type givenUp interface {
+	GivenUp(ctx context.Context, a *settle.Answer, run uuid.UUID) error
+}
+
+// recorder records replies.
+type recorder struct {
+	node       *kernel
+	cfg        recordConfig
+	streams    epochs
+	letters    givenUp
+	after      seer
+	replies    *shared       // the consumer
+	unrecorded chan struct{} // a reply could not be recorded
+}
+
+func newRecorder(k *kernel, streams epochs, letters givenUp, after seer, cfg recordConfig) *recorder {
+	return &recorder{node: k, cfg: cfg, streams: streams, letters: letters, after: after,
+		replies:    newShared(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
+		unrecorded: make(chan struct{}, 1)}
+}
+
+// run reads replies and records them until ctx ends, and then records what has been read.
+func (r *recorder) run(ctx, draining context.Context) {
+	replies := newLanes[fetched](r.cfg.RecordBatch)
+	recorders := replies.work(r.cfg.Recorders, func(lane <-chan fetched) { r.record(draining, lane) })
+	r.feed(ctx, replies)
 	replies.close()
 	recorders.Wait()
 }
@@ -48,11 +91,11 @@ func isSmall(reply jetstream.Msg) bool {
 }
 
 // record takes replies as they come: one at once when there is one, many in a commit when they queue up.
-func (n *Node) record(ctx context.Context, replies <-chan fetched) {
+func (r *recorder) record(ctx context.Context, replies <-chan fetched) {
 	for first := range replies {
 		batch, size := []fetched{first}, len(first.Data())
 	more:
-		for len(batch) < n.cfg.RecordBatch && size < recordBytes {
+		for len(batch) < r.cfg.RecordBatch && size < recordBytes {
 			select {
 			case msg, open := <-replies:
 				if !open {
@@ -64,8 +107,8 @@ func (n *Node) record(ctx context.Context, replies <-chan fetched) {
 			}
 		}
 		begun := time.Now()
-		n.recordBatch(ctx, batch)
-		full := len(batch) == n.cfg.RecordBatch || size >= recordBytes
+		r.recordBatch(ctx, batch)
+		full := len(batch) == r.cfg.RecordBatch || size >= recordBytes
 		if slow := time.Since(begun) - quickCommit; slow > 0 && !full {
 			_ = backoff.Sleep(ctx, min(slow, gatherTime)) // the more there is to do, the more of it goes into a commit
 		}
@@ -80,14 +123,14 @@ type reading struct {
 
 // recordBatch reads replies and records them, in more than one commit when they are larger than their messages: a
 // small compressed message may hold a large reply.
-func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
+func (r *recorder) recordBatch(ctx context.Context, batch []fetched) {
 	read := make([]reading, 0, len(batch))
 	var unread []unreadable
 	var pieces []piece
 	size := 0
 	for _, msg := range batch {
 		if stream.IsProbe(msg.Subject()) {
-			n.settle(msg, jetstream.Msg.Ack)
+			r.replies.settle(msg, jetstream.Msg.Ack)
 			continue
 		}
 		if wire.IsPiece(msg.Headers()) {
@@ -99,22 +142,22 @@ func (n *Node) recordBatch(ctx context.Context, batch []fetched) {
 			}
 			continue
 		}
-		reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), n.cfg.Limits)
+		reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), r.cfg.Limits)
 		if err != nil {
 			unread = append(unread, asUnreadable(msg, err))
 			continue
 		}
 		read = append(read, reading{msg, answerOf(reply)})
 		if size += reply.Size; size >= recordBytes {
-			n.recordRead(ctx, read)
+			r.recordRead(ctx, read)
 			read, size = read[:0], 0
 		}
 	}
-	if read = append(read, (pieceTaker{n, results.New(n.store)}).take(ctx, pieces)...); len(read) > 0 {
-		n.recordRead(ctx, read)
+	if read = append(read, (pieceTaker{r, results.New(r.node.store)}).take(ctx, pieces)...); len(read) > 0 {
+		r.recordRead(ctx, read)
 	}
 	for _, u := range unread { // after the others: they may be about the same slices, which end with this
-		n.takeUnreadable(ctx, u)
+		r.takeUnreadable(ctx, u)
 	}
 }
 
@@ -130,109 +173,83 @@ func answerOf(r *wire.Reply) settle.Answer {
 	return a
 }
 
-func slotError(e *wire.SlotError) *workqueue.SlotError {
-	if e == nil {
-		return nil
-	}
-	return &workqueue.SlotError{Code: e.Code, Message: e.Message, Retry: e.Retry}
-}
-
 // recordRead commits replies and acknowledges them. When PostgreSQL refuses them, they are taken one by one, and one
 // that it refuses for what is in it is put aside. When PostgreSQL cannot be reached they are given back, for another
 // node to record, and this one reads no more until it can.
-func (n *Node) recordRead(ctx context.Context, read []reading) {
-	n.cfg.Faults.Hit(fault.RecordBefore)
+func (r *recorder) recordRead(ctx context.Context, read []reading) {
+	r.node.faults.Hit(fault.RecordBefore)
 	answers := make([]settle.Answer, len(read))
 	for i := range read {
 		answers[i] = read[i].answer
 	}
-	traced := n.traceRecording(ctx, read)
+	traced := r.traceRecording(ctx, read)
 	begun := time.Now()
-	out, err := n.settling.Record(ctx, answers)
+	out, err := r.node.settling.Record(ctx, answers)
 	traced(out, err)
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case err == nil:
-		measureRecording(n.cfg.Meter, read, time.Since(begun))
-		n.cfg.Faults.Hit(fault.RecordCommitted)
-		n.recorded(ctx, read, out)
+		r.measure(read, time.Since(begun))
+		r.node.faults.Hit(fault.RecordCommitted)
+		r.recorded(ctx, read, out)
 	case len(read) > 1 && (answered || workqueue.Refused(err)):
 		for i := range read {
-			n.recordRead(ctx, read[i:i+1])
+			r.recordRead(ctx, read[i:i+1])
 		}
 	case workqueue.Refused(err):
-		n.takeUnreadable(ctx, unreadable{read[0].msg, "refused", err.Error(), read[0].answer.Slice})
+		r.takeUnreadable(ctx, unreadable{read[0].msg, "refused", err.Error(), read[0].answer.Slice})
 	default:
-		n.log.Error("cannot record; giving replies back", zap.Int("replies", len(read)), zap.Error(err))
+		r.node.log.Error("cannot record; giving replies back", zap.Int("replies", len(read)), zap.Error(err))
 		for i := range read {
-			n.settle(read[i].msg, giveBack)
+			r.replies.settle(read[i].msg, giveBack)
 		}
-		signal(n.unrecorded)
+		signal(r.unrecorded)
 	}
 }
 
 // recorded acknowledges replies, now that their commit has succeeded, and tells of what else they brought.
-func (n *Node) recorded(ctx context.Context, read []reading, out settle.Recorded) {
-	n.stats.commits.Add(1)
-	n.stats.replies.Add(int64(len(read)))
+func (r *recorder) recorded(ctx context.Context, read []reading, out settle.Recorded) {
+	r.node.stats.commits.Add(1)
+	r.node.stats.replies.Add(int64(len(read)))
 	for i, v := range out.Verdicts {
-		n.stats.slots.Add(int64(v.Taken))
-		n.stats.duplicates.Add(int64(v.Duplicates))
+		r.node.stats.slots.Add(int64(v.Taken))
+		r.node.stats.duplicates.Add(int64(v.Duplicates))
 		if v.Stale {
-			n.stats.stale.Add(1)
-			n.log.Debug("stale reply", zap.Stringer("slice", read[i].answer.Slice))
+			r.node.stats.stale.Add(1)
+			r.node.log.Debug("stale reply", zap.Stringer("slice", read[i].answer.Slice))
 		}
 		if detail := objection(v, read[i].answer.Endpoint); detail.reason != "" {
-			n.quarantine(ctx, read[i].msg, detail.reason, detail.text, read[i].answer.Slice)
+			r.quarantine(ctx, read[i].msg, detail.reason, detail.text, read[i].answer.Slice)
 			continue
 		}
-		if err := n.noteGivenUp(ctx, &read[i]); err != nil {
-			n.log.Warn("keep a dead letter; the reply will come again", zap.Error(err))
-			n.settle(read[i].msg, giveBack)
+		if err := r.keepGivenUp(ctx, &read[i]); err != nil {
+			r.node.log.Warn("keep a dead letter; the reply will come again", zap.Error(err))
+			r.replies.settle(read[i].msg, giveBack)
 			continue
 		}
-		n.settle(read[i].msg, jetstream.Msg.Ack) // after the commit: a crash in between brings the reply again
+		r.replies.settle(read[i].msg, jetstream.Msg.Ack) // after the commit: a crash in between brings the reply again
 	}
-	n.cfg.Faults.Hit(fault.ReplyAcked)
-	n.followUp(out, cameAt(read))
+	r.node.faults.Hit(fault.ReplyAcked)
+	r.after.Seen(out, cameAt(read))
 }
 
-// followUp sees to what a recording brought beside outcomes, of replies that came at a time.
-func (n *Node) followUp(out settle.Recorded, came time.Time) {
-	n.alarms.set(time.Now(), out.Due)
-	n.wakeFreed()
-	n.announce(out.Completed, came)
-	n.watch.add(out.Look)
-}
-
-// noteGivenUp leaves a dead letter of a slice that a service has given up after too many deliveries, for people to see:
+// keepGivenUp leaves a dead letter of a slice that a service has given up after too many deliveries, for people to see:
 // its items go on in smaller slices. A reply that comes again after a crash leaves the same one.
-func (n *Node) noteGivenUp(ctx context.Context, r *reading) error {
-	if r.answer.Failure == nil || r.answer.Failure.Code != workqueue.CodeDeliveries {
+func (r *recorder) keepGivenUp(ctx context.Context, of *reading) error {
+	if of.answer.Failure == nil || of.answer.Failure.Code != workqueue.CodeDeliveries {
 		return nil
 	}
-	timed, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	run, _ := uuid.Parse(r.msg.Headers().Get(wire.HeaderRun)) // the reply was understood: it says
-	isNew, err := deadletter.New(n.store).Bury(timed, givenUpDeadLetter(&r.answer, run))
-	if isNew {
-		n.stats.buried.Add(1)
-		n.cfg.Meter.Happened(EventDead, r.answer.Endpoint, 1)
-	}
-	return err
+	run, _ := uuid.Parse(of.msg.Headers().Get(wire.HeaderRun)) // the reply was understood: it says
+	return r.letters.GivenUp(ctx, &of.answer, run)
 }
 
-// announce sees to it that the events of completed runs are published now. What completed them came at a time.
-func (n *Node) announce(completed []settle.Completion, came time.Time) {
-	for _, c := range completed {
-		n.log.Info("run completed", zap.Stringer("run", c.Run), zap.Int32("generation", int32(c.Generation)),
-			zap.Int64("done", c.Done), zap.Int64("failed", c.Failed))
-		n.fresh.add(freshEvent{c.Event, came})
-		outcome := OutcomeClean
-		if c.Failed > 0 {
-			outcome = OutcomeFailures
+// measure tells of replies that are recorded.
+func (r *recorder) measure(read []reading, took time.Duration) {
+	r.cfg.Meter.Recorded(took)
+	for i := range read {
+		if about, err := read[i].msg.Metadata(); err == nil && about.NumDelivered > 1 {
+			r.cfg.Meter.Redelivered(read[i].answer.Endpoint)
 		}
-		n.cfg.Meter.Happened(EventCompleted, outcome, 1)
 	}
 }
 
@@ -254,21 +271,34 @@ func objection(v settle.Verdict, from string) complaint {
 }
 
 // quarantine puts a message aside with its reason, and acknowledges it so that the consumer goes on.
-func (n *Node) quarantine(ctx context.Context, msg fetched, reason, detail string, slice workqueue.SliceID) {
-	n.stats.quarantined.Add(1)
-	n.cfg.Meter.Happened(EventQuarantined, reason, 1)
-	n.log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),
+func (r *recorder) quarantine(ctx context.Context, msg fetched, reason, detail string, slice workqueue.SliceID) {
+	r.node.stats.quarantined.Add(1)
+	r.cfg.Meter.Quarantined(reason)
+	r.node.log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),
 		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	run, _ := uuid.Parse(msg.Headers().Get(wire.HeaderRun)) // zero when it does not say
-	err := deadletter.New(n.store).Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail,
+	err := deadletter.New(r.node.store).Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail,
 		Subject: msg.Subject(),
 		Run:     run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
 	if err != nil {
-		n.log.Warn("quarantine; the reply will come again", zap.Error(err))
-		n.settle(msg, giveBack)
+		r.node.log.Warn("quarantine; the reply will come again", zap.Error(err))
+		r.replies.settle(msg, giveBack)
 		return
 	}
-	n.settle(msg, jetstream.Msg.Ack) // after the commit that keeps it
+	r.replies.settle(msg, jetstream.Msg.Ack) // after the commit that keeps it
+}
+
+// cameAt is when the newest of some replies came into its stream, as its server's clock has it, but not after now.
+func cameAt(read []reading) (at time.Time) {
+	for i := range read {
+		if about, err := read[i].msg.Metadata(); err == nil && about.Timestamp.After(at) {
+			at = about.Timestamp
+		}
+	}
+	if now := time.Now(); at.IsZero() || at.After(now) {
+		return now
+	}
+	return at
 }

@@ -26,21 +26,21 @@ const (
 var errCannotRecord = errors.New("replies cannot be recorded")
 
 // feed reads replies until ctx ends, and binds again whenever the stream or its consumer is lost.
-func (n *Node) feed(ctx context.Context, replies lanes[fetched]) {
+func (r *recorder) feed(ctx context.Context, replies lanes[fetched]) {
 	told, silent := time.Time{}, ""
 	for ctx.Err() == nil {
-		err := n.readReplies(ctx, replies)
+		err := r.readReplies(ctx, replies)
 		switch {
 		case errors.Is(err, errCannotRecord):
-			_ = n.retry(ctx, "reach PostgreSQL to record replies", inspect.New(n.store).Ping) // fails only when ctx has ended
+			_ = r.node.retry(ctx, "reach PostgreSQL to record replies", inspect.New(r.node.store).Ping) // fails only when ctx has ended
 		case err != nil && ctx.Err() == nil:
-			next := pull.Subject(n.js, wire.StreamReply, wire.RecorderConsumer)
-			err = stream.PermissionsOf(n.nc).Explain(err, next)
+			next := pull.Subject(r.node.js, wire.StreamReply, wire.RecorderConsumer)
+			err = stream.PermissionsOf(r.node.nc).Explain(err, next)
 			if err.Error() != silent || time.Since(told) > sameError {
 				told, silent = time.Now(), err.Error()
-				n.log.Warn("read replies", zap.Error(err))
+				r.node.log.Warn("read replies", zap.Error(err))
 			}
-			n.Look()
+			r.node.Look()
 		}
 		_ = backoff.Sleep(ctx, rebindPause)
 	}
@@ -48,9 +48,9 @@ func (n *Node) feed(ctx context.Context, replies lanes[fetched]) {
 
 // readReplies binds to the reply consumer and feeds the recorders until ctx ends or the streams change. What was read
 // ahead is then left to another node, which may have it at once.
-func (n *Node) readReplies(ctx context.Context, replies lanes[fetched]) error {
-	_, changed := n.streams.now()
-	made, err := n.bind(ctx, &n.recorder, stream.EnsureRecorder)
+func (r *recorder) readReplies(ctx context.Context, replies lanes[fetched]) error {
+	_, changed := r.streams.Now()
+	made, err := r.replies.bind(ctx)
 	if err != nil {
 		return err
 	}
@@ -61,18 +61,18 @@ func (n *Node) readReplies(ctx context.Context, replies lanes[fetched]) error {
 		case <-bound.Done():
 		case <-changed:
 			unbind(nil)
-		case <-n.unrecorded:
+		case <-r.unrecorded:
 			unbind(errCannotRecord)
 		}
 	}()
 	err = pull.Read(bound, pull.Source{
-		JS: n.js, Stream: wire.StreamReply, Consumer: wire.RecorderConsumer, Made: made,
-		Messages: repliesAhead, Bytes: max(recordBytes, 2*int(n.nc.MaxPayload())), Small: isSmall,
+		JS: r.node.js, Stream: wire.StreamReply, Consumer: wire.RecorderConsumer, Made: made,
+		Messages: repliesAhead, Bytes: max(recordBytes, 2*int(r.node.nc.MaxPayload())), Small: isSmall,
 	}, func(msg jetstream.Msg) {
 		select {
 		case replies.of(isSmall(msg)) <- fetched{msg, made}:
 		case <-bound.Done():
-			n.settle(fetched{msg, made}, jetstream.Msg.Nak)
+			r.replies.settle(fetched{msg, made}, jetstream.Msg.Nak)
 		}
 	})
 	if cause := context.Cause(bound); errors.Is(cause, errCannotRecord) {

@@ -28,7 +28,7 @@ const removeTimeout = 2 * time.Second
 
 // requestLook tells of requests whether they lie in the work stream. It is for one goroutine.
 type requestLook struct {
-	node   *Node
+	js     jetstream.JetStream
 	stream jetstream.Stream
 	first  uint64 // a purge would have left the stream's beginning behind a request
 	looked int
@@ -36,13 +36,13 @@ type requestLook struct {
 }
 
 // lookForRequests returns a look for the requests of slices.
-func (n *Node) lookForRequests(ctx context.Context) *requestLook {
-	stream, err := n.js.Stream(ctx, wire.StreamWork)
+func lookForRequests(ctx context.Context, k *kernel) *requestLook {
+	stream, err := k.js.Stream(ctx, wire.StreamWork)
 	if err != nil {
-		n.log.Debug("look for requests", zap.Error(err))
+		k.log.Debug("look for requests", zap.Error(err))
 		return &requestLook{}
 	}
-	return &requestLook{node: n, stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]presence{}}
+	return &requestLook{js: k.js, stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]presence{}}
 }
 
 // request returns where a request is. Whoever may have it counts it as there when it is suspended between two stages of
@@ -85,14 +85,14 @@ func (l *requestLook) message(ctx context.Context, o settle.Overdue) presence {
 func (l *requestLook) suspended(ctx context.Context, o settle.Overdue) presence {
 	isFlow, known := l.flows[o.Endpoint]
 	if !known {
-		_, err := l.node.js.Consumer(ctx, wire.StreamStage, wire.ConsumerName(o.Endpoint))
+		_, err := l.js.Consumer(ctx, wire.StreamStage, wire.ConsumerName(o.Endpoint))
 		isFlow = whether(err, jetstream.ErrConsumerNotFound)
 		l.flows[o.Endpoint] = isFlow
 	}
 	if isFlow != there {
 		return isFlow
 	}
-	states, err := l.node.js.Stream(ctx, wire.StreamFlow)
+	states, err := l.js.Stream(ctx, wire.StreamFlow)
 	if err != nil {
 		return unknown
 	}
@@ -123,15 +123,15 @@ func whether(err, missing error) presence {
 // removeRequests takes the requests of slices that have ended out of the work stream, so that no service works on them
 // in vain. It is a courtesy, of bounded length: a request that stays is answered with a stale reply. The message id is
 // compared first, since a sequence of an earlier stream may belong to another request now.
-func (n *Node) removeRequests(ctx context.Context, requests []workqueue.Sent) {
+func removeRequests(ctx context.Context, k *kernel, requests []workqueue.Sent) {
 	if len(requests) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	stream, err := n.js.Stream(ctx, wire.StreamWork)
+	stream, err := k.js.Stream(ctx, wire.StreamWork)
 	if err != nil {
-		n.log.Debug("remove requests", zap.Error(err))
+		k.log.Debug("remove requests", zap.Error(err))
 		return
 	}
 	for _, r := range requests {
@@ -143,7 +143,7 @@ func (n *Node) removeRequests(ctx context.Context, requests []workqueue.Sent) {
 			continue
 		}
 		if err := stream.DeleteMsg(ctx, uint64(r.StreamSeq)); err != nil {
-			n.log.Debug("remove a request", zap.Stringer("slice", r.ID), zap.Error(err))
+			k.log.Debug("remove a request", zap.Stringer("slice", r.ID), zap.Error(err))
 		}
 	}
 }

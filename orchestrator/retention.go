@@ -38,14 +38,14 @@ const (
 
 // retaining is the duty that deletes what is past its limits. Runs come first: what is left of one that a leader before
 // had begun with, then those that are past their limits now.
-func (n *Node) retaining(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
-	r := &retention{node: n, lease: lease, span: firstSpan}
+func retaining(ctx context.Context, k *kernel, lease workqueue.Lease) (time.Duration, error) {
+	r := &retention{node: k, lease: lease, span: firstSpan}
 	return retentionEvery, r.round(ctx)
 }
 
 // retention is one round.
 type retention struct {
-	node  *Node
+	node  *kernel
 	lease workqueue.Lease
 	span  int64
 	stuck int // runs that could not be deleted

@@ -16,12 +16,25 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
+// databaseWatch notices a database that went back in time.
+type databaseWatch struct {
+	node     *kernel
+	streams  epochs
+	leads    func() bool   // whether this node does
+	interval time.Duration // between two looks
+	mark     session.Mark  // the furthest that the database is known to have come
+}
+
+func newDatabaseWatch(k *kernel, streams epochs, leads func() bool, interval time.Duration) *databaseWatch {
+	return &databaseWatch{node: k, streams: streams, leads: leads, interval: interval}
+}
+
 // recallMark reads from JetStream how far the database had come before this node was started. A stream that was wiped
 // says nothing: nodes that lived through it know.
-func (n *Node) recallMark(ctx context.Context) error {
+func (w *databaseWatch) recallMark(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	stream, err := n.js.Stream(ctx, wire.StreamFlow)
+	stream, err := w.node.js.Stream(ctx, wire.StreamFlow)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil
 	}
@@ -35,21 +48,21 @@ func (n *Node) recallMark(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the database's mark: %w", err)
 	}
-	if err := json.Unmarshal(msg.Data, &n.mark); err != nil {
-		n.mark = session.Mark{}
-		n.log.Warn("the mark of the database in JetStream cannot be read; going without it", zap.Error(err))
+	if err := json.Unmarshal(msg.Data, &w.mark); err != nil {
+		w.mark = session.Mark{}
+		w.node.log.Warn("the mark of the database in JetStream cannot be read; going without it", zap.Error(err))
 	}
 	return nil
 }
 
-// watchDatabase looks whether the database is where it was left, again and again, until ctx ends. The leader raises the
+// run looks whether the database is where it was left, again and again, until ctx ends. The leader raises the
 // mark by which this is told, and keeps it in JetStream for nodes that are started later.
-func (n *Node) watchDatabase(ctx context.Context) {
-	tick := time.NewTicker(n.cfg.StreamsInterval)
+func (w *databaseWatch) run(ctx context.Context) {
+	tick := time.NewTicker(w.interval)
 	defer tick.Stop()
 	for {
-		if err := n.lookAtDatabase(ctx); err != nil && ctx.Err() == nil {
-			n.log.Warn("look how far the database has come", zap.Error(err))
+		if err := w.lookAtDatabase(ctx); err != nil && ctx.Err() == nil {
+			w.node.log.Warn("look how far the database has come", zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -59,56 +72,58 @@ func (n *Node) watchDatabase(ctx context.Context) {
 	}
 }
 
-func (n *Node) lookAtDatabase(ctx context.Context) error {
+func (w *databaseWatch) lookAtDatabase(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	leads := n.lease.Load() != nil
-	look := session.New(n.store).ReadMark
-	if leads && n.mark.Lineage != uuid.Nil {
-		look = func(ctx context.Context) (session.Mark, error) { return session.New(n.store).RaiseMark(ctx, n.mark) }
+	leads := w.leads()
+	look := session.New(w.node.store).ReadMark
+	if leads && w.mark.Lineage != uuid.Nil {
+		look = func(ctx context.Context) (session.Mark, error) {
+			return session.New(w.node.store).RaiseMark(ctx, w.mark)
+		}
 	}
 	have, err := look(ctx)
 	if err != nil {
 		return err
 	}
-	if have.Moved || have.Behind(n.mark) {
-		return n.passGap(ctx, have)
+	if have.Moved || have.Behind(w.mark) {
+		return w.passGap(ctx, have)
 	}
-	if n.mark = have; !leads {
+	if w.mark = have; !leads {
 		return nil
 	}
-	return n.keepMark(ctx)
+	return w.keepMark(ctx)
 }
 
 // passGap has all that is out issued again, since the database knows less of it than was so.
-func (n *Node) passGap(ctx context.Context, have session.Mark) error {
-	known := have.Later(n.mark)
-	epoch, _ := n.streams.now()
+func (w *databaseWatch) passGap(ctx context.Context, have session.Mark) error {
+	known := have.Later(w.mark)
+	epoch, _ := w.streams.Now()
 	known.Epoch = max(known.Epoch, epoch)
-	gap, err := session.New(n.store).PassGap(ctx, known)
+	gap, err := session.New(w.node.store).PassGap(ctx, known)
 	if err != nil {
 		return err
 	}
 	if gap != nil {
-		n.log.Error("the database went back in time, or another server took it over; issuing again what was out",
+		w.node.log.Error("the database went back in time, or another server took it over; issuing again what was out",
 			zap.Bool("lost", gap.Lost), zap.Time("from", gap.From), zap.Time("to", gap.To), zap.Int("runs", gap.Runs))
-		n.PublishEvents()
+		w.node.PublishEvents()
 	}
-	n.Look()
+	w.node.Look()
 	return nil
 }
 
 // keepMark keeps the mark in JetStream, where it has no end.
-func (n *Node) keepMark(ctx context.Context) error {
-	doc, err := json.Marshal(n.mark)
+func (w *databaseWatch) keepMark(ctx context.Context) error {
+	doc, err := json.Marshal(w.mark)
 	if err != nil {
 		return err
 	}
 	msg := &nats.Msg{Subject: wire.DatabaseMark, Data: doc, Header: nats.Header{jetstream.MsgTTLHeader: {"never"}}}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	if _, err := n.js.PublishMsg(ctx, msg); err != nil {
-		n.log.Debug("keep the database's mark", zap.Error(err)) // the next one is kept
+	if _, err := w.node.js.PublishMsg(ctx, msg); err != nil {
+		w.node.log.Debug("keep the database's mark", zap.Error(err)) // the next one is kept
 	}
 	return nil
 }

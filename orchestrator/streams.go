@@ -35,7 +35,7 @@ var errNoNATS = errors.New("NATS is not connected")
 type single struct{ name atomic.Pointer[string] }
 
 // firstStreams are the settings that the node's program gives the streams, if it is the first of all.
-func (c *Config) firstStreams() streams.StreamValues { return streamValues(&c.Streams) }
+func (c *keeperConfig) firstStreams() streams.StreamValues { return streamValues(&c.Streams) }
 
 func streamValues(s *stream.Config) streams.StreamValues {
 	return streams.StreamValues{Replicas: s.Replicas, WorkBytes: s.WorkMaxBytes, ReplyBytes: s.ReplyMaxBytes,
@@ -53,59 +53,59 @@ func StreamConfig(v *streams.StreamValues) stream.Config {
 }
 
 // streamConfig is what they come to on the server that the node is connected to.
-func (n *Node) streamConfig(v *streams.StreamValues) (stream.Config, error) {
+func (k *keeper) streamConfig(v *streams.StreamValues) (stream.Config, error) {
 	cfg := StreamConfig(v)
-	cfg.Memory = n.cfg.Streams.Memory
+	cfg.Memory = k.cfg.Streams.Memory
 	if v.Replicas != 0 {
 		return cfg, nil
 	}
 	// It goes by the server that is there when it is needed, and never takes a copy away.
-	cfg.Replicas, cfg.MoreReplicas = stream.UsualReplicas(n.nc), true
-	if name := n.single.name.Load(); name != nil && *name == n.nc.ConnectedClusterName() {
+	cfg.Replicas, cfg.MoreReplicas = stream.UsualReplicas(k.node.nc), true
+	if name := k.single.name.Load(); name != nil && *name == k.node.nc.ConnectedClusterName() {
 		cfg.Replicas = stream.DefaultReplicas
 	}
-	if !n.nc.IsConnected() {
+	if !k.node.nc.IsConnected() {
 		return cfg, errNoNATS
 	}
 	return cfg, nil
 }
 
 // createStreams creates those that are missing. While JetStream refuses what is wanted, it is done as it was before.
-func (n *Node) createStreams(ctx context.Context) (stream.States, error) {
-	set, err := streams.New(n.store).StreamSettings(ctx, n.cfg.firstStreams())
+func (k *keeper) createStreams(ctx context.Context) (stream.States, error) {
+	set, err := streams.New(k.node.store).StreamSettings(ctx, k.cfg.firstStreams())
 	if err != nil {
 		return stream.States{}, err
 	}
-	n.differing.Do(func() { n.tellDiffering(&set) })
-	states, err := n.createAs(ctx, &set.StreamValues)
+	k.differing.Do(func() { k.tellDiffering(&set) })
+	states, err := k.createAs(ctx, &set.StreamValues)
 	if set.Applied != nil && *set.Applied != set.StreamValues && refused(err) {
-		return n.createAs(ctx, set.Applied)
+		return k.createAs(ctx, set.Applied)
 	}
 	return states, err
 }
 
-func (n *Node) createAs(ctx context.Context, v *streams.StreamValues) (stream.States, error) {
-	cfg, err := n.streamConfig(v)
+func (k *keeper) createAs(ctx context.Context, v *streams.StreamValues) (stream.States, error) {
+	cfg, err := k.streamConfig(v)
 	if err != nil {
 		return stream.States{}, err
 	}
 	asked := time.Now()
-	states, err := stream.Create(ctx, n.js, cfg)
-	n.stalled.note(asked, err)
+	states, err := stream.Create(ctx, k.node.js, cfg)
+	k.stalled.note(asked, err)
 	if v.Replicas == 0 && cfg.Replicas > stream.DefaultReplicas && stream.NotClustered(err) {
-		name := n.nc.ConnectedClusterName()
-		n.single.name.Store(&name)
-		n.Look()
+		name := k.node.nc.ConnectedClusterName()
+		k.single.name.Store(&name)
+		k.node.Look()
 	}
 	return states, err
 }
 
 // tellDiffering says that what the program gives the streams is not what they get.
-func (n *Node) tellDiffering(set *streams.StreamSettings) {
+func (k *keeper) tellDiffering(set *streams.StreamSettings) {
 	filled := StreamConfig(&set.StreamValues)
-	first, are := n.cfg.firstStreams(), streamValues(&filled)
+	first, are := k.cfg.firstStreams(), streamValues(&filled)
 	if differs := first.Against(&are); len(differs) > 0 {
-		n.log.Warn("the streams are not as this node was told: their settings are kept in the database, for all nodes, and "+
+		k.node.log.Warn("the streams are not as this node was told: their settings are kept in the database, for all nodes, and "+
 			"those of a node count only when there are none yet; change them with: tranche streams set",
 			zap.Strings("differing", differs))
 	}
@@ -118,52 +118,52 @@ type refusal struct {
 	pauses   backoff.Doubling
 }
 
-// tendingStreams is the duty that makes the streams as they are set. What it does in JetStream, which knows of no
+// tending is the duty that makes the streams as they are set. What it does in JetStream, which knows of no
 // lease, is what the next leader would do; what became of it is noted under the lease.
-func (n *Node) tendingStreams() func(context.Context, workqueue.Lease) (time.Duration, error) {
+func (k *keeper) tending() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	var led workqueue.Lease
 	var last refusal
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		if lease != led {
 			led, last = lease, refusal{}
 		}
-		if !n.nc.IsConnected() {
-			return n.cfg.ReconcileInterval, nil
+		if !k.node.nc.IsConnected() {
+			return k.cfg.Reconcile, nil
 		}
 		ctx, cancel := context.WithTimeout(ctx, reconcileTimeout)
 		defer cancel()
-		set, err := streams.New(n.store).StreamSettings(ctx, n.cfg.firstStreams())
+		set, err := streams.New(k.node.store).StreamSettings(ctx, k.cfg.firstStreams())
 		if err != nil || last.revision == set.Revision && time.Now().Before(last.until) {
-			return n.cfg.ReconcileInterval, err
+			return k.cfg.Reconcile, err
 		}
-		err = n.updateStreams(ctx, &set)
+		err = k.updateStreams(ctx, &set)
 		switch {
 		case refused(err):
 			if last.revision != set.Revision {
 				last = refusal{revision: set.Revision, pauses: backoff.Doubling{First: refusedFirst, Longest: refusedPause}}
-				n.log.Error("the streams cannot be made as they are set; see: tranche streams", zap.Error(err))
+				k.node.log.Error("the streams cannot be made as they are set; see: tranche streams", zap.Error(err))
 			}
 			pause := last.pauses.Next()
 			last.until = time.Now().Add(pause)
-			return n.cfg.ReconcileInterval, streams.New(n.store).StreamsRefused(ctx, lease, &set, err.Error(), pause)
+			return k.cfg.Reconcile, streams.New(k.node.store).StreamsRefused(ctx, lease, &set, err.Error(), pause)
 		case err != nil:
-			return n.cfg.ReconcileInterval, err
+			return k.cfg.Reconcile, err
 		}
 		last = refusal{}
 		if set.AppliedRevision == set.Revision && set.Trouble == "" {
-			return n.cfg.ReconcileInterval, nil
+			return k.cfg.Reconcile, nil
 		}
-		return n.cfg.ReconcileInterval, streams.New(n.store).StreamsApplied(ctx, lease, &set)
+		return k.cfg.Reconcile, streams.New(k.node.store).StreamsApplied(ctx, lease, &set)
 	}
 }
 
 // updateStreams makes the streams that there are as they are set. One that cannot be made so keeps no other from it.
-func (n *Node) updateStreams(ctx context.Context, set *streams.StreamSettings) error {
-	cfg, err := n.streamConfig(&set.StreamValues)
+func (k *keeper) updateStreams(ctx context.Context, set *streams.StreamSettings) error {
+	cfg, err := k.streamConfig(&set.StreamValues)
 	if err != nil {
 		return err
 	}
-	streams, err := stream.Read(ctx, n.js, cfg)
+	streams, err := stream.Read(ctx, k.node.js, cfg)
 	if err != nil {
 		return err
 	}
@@ -177,11 +177,11 @@ func (n *Node) updateStreams(ctx context.Context, set *streams.StreamSettings) e
 		if len(differs) == 0 {
 			continue
 		}
-		if err := s.Update(ctx, n.js); err != nil {
+		if err := s.Update(ctx, k.node.js); err != nil {
 			failed = append(failed, err)
 			continue
 		}
-		n.log.Info("stream set", zap.String("stream", s.Want.Name), zap.Strings("was", differs))
+		k.node.log.Info("stream set", zap.String("stream", s.Want.Name), zap.Strings("was", differs))
 	}
 	return joint(failed)
 }

@@ -12,17 +12,17 @@ import (
 
 // sweepLines sees to the lines of runs whose items go one after the other: what follows an item that failed is ended
 // where the plan says so, and lines that nobody moved on are moved on. It returns how many those were.
-func (n *Node) sweepLines(ctx context.Context, lease workqueue.Lease) (standing int, err error) {
-	ended, err := n.settling.EndStopped(ctx, lease)
+func (w *sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standing int, err error) {
+	ended, err := w.node.settling.EndStopped(ctx, lease)
 	if ended > 0 {
-		n.log.Info("ended items of lines that a failure has stopped", zap.Int("items", ended))
+		w.node.log.Info("ended items of lines that a failure has stopped", zap.Int("items", ended))
 	}
 	if errors.Is(err, workqueue.ErrNotLeader) {
 		return 0, err
 	}
-	standing, failed := redo.New(n.store).HealLines(ctx, lease)
+	standing, failed := redo.New(w.node.store).HealLines(ctx, lease)
 	if standing > 0 {
-		n.log.Warn("moved on lines of items that nobody had moved on", zap.Int("lines", standing))
+		w.node.log.Warn("moved on lines of items that nobody had moved on", zap.Int("lines", standing))
 	}
 	return standing, errors.Join(err, failed)
 }

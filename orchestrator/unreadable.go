@@ -32,19 +32,19 @@ func asUnreadable(msg fetched, err error) unreadable {
 
 // takeUnreadable ends the slice that the message is about, so that its items go on at once in smaller ones, and then
 // puts the message aside: a crash in between has the first done again, which changes nothing.
-func (n *Node) takeUnreadable(ctx context.Context, u unreadable) {
-	if err := n.failUnreadable(ctx, u); err != nil && !workqueue.Refused(err) {
-		n.log.Error("cannot record that a reply is unreadable; giving it back", zap.Error(err))
-		n.settle(u.msg, giveBack)
-		signal(n.unrecorded)
+func (r *recorder) takeUnreadable(ctx context.Context, u unreadable) {
+	if err := r.failUnreadable(ctx, u); err != nil && !workqueue.Refused(err) {
+		r.node.log.Error("cannot record that a reply is unreadable; giving it back", zap.Error(err))
+		r.replies.settle(u.msg, giveBack)
+		signal(r.unrecorded)
 		return
 	}
-	n.quarantine(ctx, u.msg, u.reason, u.detail, u.slice)
+	r.quarantine(ctx, u.msg, u.reason, u.detail, u.slice)
 }
 
 // failUnreadable records the failure of a slice, provided that the message came on the subject of the endpoint that the
 // slice was sent to. Anything else is no more than a message to put aside.
-func (n *Node) failUnreadable(ctx context.Context, u unreadable) error {
+func (r *recorder) failUnreadable(ctx context.Context, u unreadable) error {
 	if u.slice == (workqueue.SliceID{}) {
 		return nil
 	}
@@ -52,12 +52,12 @@ func (n *Node) failUnreadable(ctx context.Context, u unreadable) error {
 	if !found {
 		return nil
 	}
-	out, err := n.settling.Record(ctx, []settle.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
+	out, err := r.node.settling.Record(ctx, []settle.Answer{{Slice: u.slice, Endpoint: endpoint, Answered: -1,
 		Service: u.msg.Headers().Get(wire.HeaderService), Unreadable: true,
 		Failure: &workqueue.SlotError{Code: codeUnreadable, Retry: true,
 			Message: "the service's reply could not be read (" + u.reason + "): " + u.detail}}})
 	if err == nil {
-		n.followUp(out, cameAt([]reading{{msg: u.msg}}))
+		r.after.Seen(out, cameAt([]reading{{msg: u.msg}}))
 	}
 	return err
 }

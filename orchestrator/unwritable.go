@@ -64,21 +64,21 @@ func (s *suspects) take() map[string]bool {
 	return taken
 }
 
-// suspect has the leader try a stream that did not acknowledge a message.
-func (n *Node) suspect(stream string) {
-	n.suspects.add(stream)
-	n.WakeDuty(dutyWritable)
+// Suspect has the leader try a stream that did not acknowledge a message.
+func (k *keeper) Suspect(stream string) {
+	k.suspects.add(stream)
+	k.cfg.WakeDuty(dutyWritable)
 }
 
-// tryingStreams is the duty that tries streams of which nothing was heard, and replaces those that are broken.
-func (n *Node) tryingStreams() func(context.Context, workqueue.Lease) (time.Duration, error) {
-	c := &streamReconciler{node: n}
+// trying is the duty that tries streams of which nothing was heard, and replaces those that are broken.
+func (k *keeper) trying() func(context.Context, workqueue.Lease) (time.Duration, error) {
+	c := &streamReconciler{keeper: k}
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
-		if !n.nc.IsConnected() {
+		if !k.node.nc.IsConnected() {
 			return probePause, nil
 		}
 		if lease != c.lease {
-			*c = streamReconciler{node: n, lease: lease, heard: map[string]time.Time{}, last: map[string]uint64{}}
+			*c = streamReconciler{keeper: k, lease: lease, heard: map[string]time.Time{}, last: map[string]uint64{}}
 		}
 		return probePause, c.round(ctx)
 	}
@@ -92,7 +92,8 @@ func (n *Node) tryingStreams() func(context.Context, workqueue.Lease) (time.Dura
 //
 // It is for one goroutine.
 type streamReconciler struct {
-	node   *Node
+	*keeper
+
 	lease  workqueue.Lease
 	heard  map[string]time.Time // when each was last seen to take a message
 	last   map[string]uint64    // sequences
@@ -126,7 +127,7 @@ func (c *streamReconciler) round(ctx context.Context) error {
 // due returns the streams to try: all of them when one takes nothing, those that did not acknowledge what this node
 // published, and those that took nothing for a while.
 func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
-	suspected := c.node.suspects.take()
+	suspected := c.suspects.take()
 	if len(c.faults) > 0 {
 		return ourStreams(), nil
 	}
@@ -134,7 +135,7 @@ func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	moved, carry := c.node.streams.sequences(), sliceStreams()
+	moved, carry := c.state.sequences(), sliceStreams()
 	for i, name := range carry {
 		if moved[i] != c.last[name] {
 			c.last[name], c.heard[name] = moved[i], time.Now()
@@ -207,7 +208,7 @@ func (c *streamReconciler) try(ctx context.Context, due []string, room bool) err
 			c.node.log.Debug("a stream takes messages", zap.String("stream", name))
 		case failed[i] != nil: // it is not there, or this node may not publish to it
 		default:
-			failed[i] = c.stalled(ctx, name, room, made[i])
+			failed[i] = c.silent(ctx, name, room, made[i])
 		}
 	}
 	return errors.Join(failed...)
@@ -224,10 +225,10 @@ func (c *streamReconciler) clear(ctx context.Context, name string) error {
 	return nil
 }
 
-// stalled acts on a stream that has not acknowledged a probe: it is noted, and the next round looks whether there is
+// silent acts on a stream that has not acknowledged a probe: it is noted, and the next round looks whether there is
 // room; when that has found some, it is replaced, and so are others that do not acknowledge a probe then, all in one
 // epoch.
-func (c *streamReconciler) stalled(ctx context.Context, name string, room bool, made time.Time) error {
+func (c *streamReconciler) silent(ctx context.Context, name string, room bool, made time.Time) error {
 	stream, err := c.node.js.Stream(ctx, name)
 	if err != nil {
 		return fmt.Errorf("stream %s took no message, and nothing is heard of it: %w", name, err)
@@ -243,7 +244,7 @@ func (c *streamReconciler) stalled(ctx context.Context, name string, room bool, 
 		}
 	}
 	if !room {
-		signal(c.wakeUp())
+		c.cfg.WakeDuty(dutyWritable)
 		return nil
 	}
 	if stream.CachedInfo().Config.Replicas > 1 && time.Since(c.faults[name]) < replicatedPatience {
@@ -252,23 +253,13 @@ func (c *streamReconciler) stalled(ctx context.Context, name string, room bool, 
 	return c.replace(ctx, name)
 }
 
-// wakeUp has the next round come at once.
-func (c *streamReconciler) wakeUp() chan struct{} {
-	for _, d := range c.node.duties {
-		if d.Name == dutyWritable {
-			return d.wake
-		}
-	}
-	return nil
-}
-
 // replace deletes a broken stream, so that nodes make it anew. What carries slices is issued again then, since the
 // stream's new time of making begins an epoch. Before that, letters are taken in, and events that were told lately are
 // noted as not told: whoever dies in between, or cannot write that down, leaves a stream that is still to be replaced.
 func (c *streamReconciler) replace(ctx context.Context, name string) error {
 	switch name {
 	case wire.StreamDead:
-		if left, err := c.node.lettersLeft(ctx); err != nil || left {
+		if left, err := c.lettersLeft(ctx); err != nil || left {
 			return err
 		}
 	case wire.StreamEvent:
@@ -292,8 +283,8 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 }
 
 // lettersLeft reports whether dead letters lie in their stream that no node has taken in yet.
-func (n *Node) lettersLeft(ctx context.Context) (bool, error) {
-	consumer, err := n.js.Consumer(ctx, wire.StreamDead, wire.DeadLetterConsumer)
+func (k *keeper) lettersLeft(ctx context.Context) (bool, error) {
+	consumer, err := k.node.js.Consumer(ctx, wire.StreamDead, wire.DeadLetterConsumer)
 	if err != nil {
 		return true, fmt.Errorf("look for dead letters: %w", err)
 	}

@@ -45,8 +45,8 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 				}
 			}
 			defer func() { _ = n.js.DeleteStream(t.Context(), wire.StreamWork) }() // it may be gone
-			c := streamReconciler{node: n, faults: map[string]time.Time{wire.StreamWork: time.Now().Add(-tc.since)}}
-			if err := c.stalled(t.Context(), wire.StreamWork, true, stream.CachedInfo().Created); err != nil {
+			c := streamReconciler{keeper: n.streams, faults: map[string]time.Time{wire.StreamWork: time.Now().Add(-tc.since)}}
+			if err := c.silent(t.Context(), wire.StreamWork, true, stream.CachedInfo().Created); err != nil {
 				t.Fatal(err)
 			}
 			_, err = n.js.Stream(t.Context(), wire.StreamWork)

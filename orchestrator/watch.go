@@ -24,14 +24,40 @@ const (
 	watchTimeout = 5 * time.Second
 )
 
-// watchlist is what commits gave reason to look at. What comes twice is looked at once.
-type watchlist struct {
+// announcer has the events of completed runs published. What completed them came at a time.
+type announcer interface {
+	Announce(completed []settle.Completion, came time.Time)
+}
+
+// watcher sees to what commits brought beside outcomes: it remembers what they gave reason to look at, and when slices
+// come due. What comes twice is looked at once.
+type watcher struct {
+	node   *kernel
+	events announcer
+	alarms alarms
+
 	mu   sync.Mutex
 	due  settle.FollowUp
 	come chan struct{}
 }
 
-func (w *watchlist) add(l settle.FollowUp) {
+func newWatcher(k *kernel, events announcer) *watcher {
+	return &watcher{node: k, events: events, come: make(chan struct{}, 1)}
+}
+
+// Seen sees to what a recording brought beside outcomes, of replies that came at a time.
+func (w *watcher) Seen(out settle.Recorded, came time.Time) {
+	w.alarms.set(time.Now(), out.Due)
+	w.node.wakeFreed()
+	w.events.Announce(out.Completed, came)
+	w.Add(out.Look)
+}
+
+// NextDue returns how long until the first slice comes due that this node has scheduled; 0: there is none.
+func (w *watcher) NextDue(now time.Time) time.Duration { return w.alarms.next(now) }
+
+// Add has something looked at.
+func (w *watcher) Add(l settle.FollowUp) {
 	if l.Empty() {
 		return
 	}
@@ -54,7 +80,7 @@ func merged[T comparable](have, more []T) []T {
 	return have
 }
 
-func (w *watchlist) take() settle.FollowUp {
+func (w *watcher) take() settle.FollowUp {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	due := w.due
@@ -62,98 +88,98 @@ func (w *watchlist) take() settle.FollowUp {
 	return due
 }
 
-// keepWatch looks at endpoints and runs of which this node has recorded something: whether an endpoint is down or up
+// run looks at endpoints and runs of which this node has recorded something: whether an endpoint is down or up
 // again, whether its chunks are too big, whether too many items of a run have failed, whether a step has all that it
 // waited for. It tells other nodes of items that became ready, which they may be the ones to work on. The leader looks
 // at all of them once a second, so what is missed here is late and no more.
-func (n *Node) keepWatch(ctx context.Context) {
+func (w *watcher) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-n.watch.come:
+		case <-w.come:
 		}
-		n.lookAt(ctx, n.watch.take())
+		w.lookAt(ctx, w.take())
 		if backoff.Sleep(ctx, watchPause) != nil {
 			return
 		}
 	}
 }
 
-func (n *Node) lookAt(ctx context.Context, due settle.FollowUp) {
+func (w *watcher) lookAt(ctx context.Context, due settle.FollowUp) {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
 	for _, run := range due.Runs {
-		held, err := control.New(n.store).CheckThreshold(ctx, run)
-		n.watched(ctx, err)
+		held, err := control.New(w.node.store).CheckThreshold(ctx, run)
+		w.watched(ctx, err)
 		if held {
-			n.log.Warn("too many items failed; the run is held", zap.Stringer("run", run))
-			signal(n.publish)
+			w.node.log.Warn("too many items failed; the run is held", zap.Stringer("run", run))
+			signal(w.node.publish)
 		}
 	}
 	passed := false
 	for _, run := range due.Barriers {
-		steps, err := dispatch.New(n.store).CheckBarriers(ctx, run)
-		n.watched(ctx, err)
+		steps, err := dispatch.New(w.node.store).CheckBarriers(ctx, run)
+		w.watched(ctx, err)
 		if len(steps) > 0 {
-			n.log.Info("steps begin that waited until all items had come so far", zap.Stringer("run", run),
+			w.node.log.Info("steps begin that waited until all items had come so far", zap.Stringer("run", run),
 				zap.Any("steps", steps))
 			passed = true
 		}
 	}
 	if due.Unlocked || passed {
-		n.wakeOthers()
+		w.node.wakeOthers()
 	}
 	for _, endpoint := range due.Endpoints {
-		n.watched(ctx, n.lookAtBreaker(ctx, endpoint))
+		w.watched(ctx, w.lookAtBreaker(ctx, endpoint))
 	}
 	for _, endpoint := range due.Halved {
-		n.watched(ctx, n.lookAtSize(ctx, endpoint))
+		w.watched(ctx, w.lookAtSize(ctx, endpoint))
 	}
 }
 
 // watched tells of a look that failed.
-func (n *Node) watched(ctx context.Context, err error) {
+func (w *watcher) watched(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
-		n.log.Warn("look at what failed; the leader looks again", zap.Error(err))
+		w.node.log.Warn("look at what failed; the leader looks again", zap.Error(err))
 	}
 }
 
-func (n *Node) lookAtBreaker(ctx context.Context, endpoint string) error {
-	change, err := pace.New(n.store).CheckBreaker(ctx, endpoint)
+func (w *watcher) lookAtBreaker(ctx context.Context, endpoint string) error {
+	change, err := pace.New(w.node.store).CheckBreaker(ctx, endpoint)
 	if err != nil || !change.Changed {
 		return err
 	}
-	n.log.Warn("breaker", zap.String("endpoint", endpoint), zap.Bool("open", change.Open),
+	w.node.log.Warn("breaker", zap.String("endpoint", endpoint), zap.Bool("open", change.Open),
 		zap.String("reason", change.Reason))
 	if !change.Open {
-		n.wakeOthers() // work may go on
+		w.node.wakeOthers() // work may go on
 	}
 	return nil
 }
 
-func (n *Node) lookAtSize(ctx context.Context, endpoint string) error {
-	c, err := pace.New(n.store).CheckTooBig(ctx, endpoint)
+func (w *watcher) lookAtSize(ctx context.Context, endpoint string) error {
+	c, err := pace.New(w.node.store).CheckTooBig(ctx, endpoint)
 	if err == nil && c.Changed {
-		n.log.Warn("chunks are held to a size", zap.String("endpoint", endpoint), zap.Int("items", c.Items),
+		w.node.log.Warn("chunks are held to a size", zap.String("endpoint", endpoint), zap.Int("items", c.Items),
 			zap.String("reason", c.Reason))
 	}
 	return err
 }
 
-// sweepWatched looks at everything that any node may have missed. Leader work, although each of its looks may be
+// SweepWatched looks at everything that any node may have missed. Leader work, although each of its looks may be
 // anybody's. When the time does not do for all endpoints, it is others that are looked at the next time.
-func (n *Node) sweepWatched(ctx context.Context) error {
-	names, err := n.settling.WatchedEndpoints(ctx)
+func (w *watcher) SweepWatched(ctx context.Context) error {
+	names, err := w.node.settling.WatchedEndpoints(ctx)
 	if err != nil {
 		return err
 	}
-	barriers, err := dispatch.New(n.store).WaitingBarriers(ctx)
+	barriers, err := dispatch.New(w.node.store).WaitingBarriers(ctx)
 	if err != nil {
 		return err
 	}
 	shuffle(names)
-	n.lookAt(ctx, settle.FollowUp{Endpoints: names, Halved: names, Barriers: barriers})
+	w.lookAt(ctx, settle.FollowUp{Endpoints: names, Halved: names, Barriers: barriers})
 	return nil
 }
 
@@ -162,27 +188,27 @@ func shuffle[T any](things []T) {
 	rand.Shuffle(len(things), func(i, j int) { things[i], things[j] = things[j], things[i] })
 }
 
-// sweepHolds looks at samples that have ended, and at runs of which too many items have failed. Leader work, likewise.
-func (n *Node) sweepHolds(ctx context.Context) error {
-	due, err := control.New(n.store).DueHolds(ctx)
+// SweepHolds looks at samples that have ended, and at runs of which too many items have failed. Leader work, likewise.
+func (w *watcher) SweepHolds(ctx context.Context) error {
+	due, err := control.New(w.node.store).DueHolds(ctx)
 	if err != nil {
 		return err
 	}
 	var failed error
 	for _, d := range due {
 		if d.Threshold {
-			_, err = control.New(n.store).CheckThreshold(ctx, d.Run)
+			_, err = control.New(w.node.store).CheckThreshold(ctx, d.Run)
 		}
 		if d.Guard {
-			_, err = control.New(n.store).CheckGuard(ctx, d.Run)
+			_, err = control.New(w.node.store).CheckGuard(ctx, d.Run)
 		}
 		if d.Canary && err == nil {
-			_, err = control.New(n.store).CheckCanary(ctx, d.Run)
+			_, err = control.New(w.node.store).CheckCanary(ctx, d.Run)
 		}
 		failed, err = errors.Join(failed, err), nil
 	}
 	if len(due) > 0 {
-		n.spread()
+		w.node.spread()
 	}
 	return failed
 }

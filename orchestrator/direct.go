@@ -41,9 +41,10 @@ const (
 // directCalls asks services over core NATS for steps of kind request. Nothing is persisted: what is lost is asked for
 // again, by this node or by another. Requests and replies have the form of those in the streams.
 type directCalls struct {
-	node    *Node
+	node    *kernel
+	limits  wire.Limits
 	asker   string
-	limit   int          // of backlog, and of what nats.go holds for it: [Config.ReplyBacklog]
+	limit   int          // of backlog, and of what nats.go holds for it
 	backlog atomic.Int64 // bytes of replies that have come and are not taken yet
 	// renew, if any, is told before requests are sent again, and returns those that may be, now or perhaps later.
 	renew func(tokens []string) (again, later []string)
@@ -65,30 +66,10 @@ type directCall struct {
 	news chan struct{}
 }
 
-func newDirectCalls(n *Node) *directCalls {
-	return &directCalls{node: n, asker: "node-" + nuid.Next(), limit: n.cfg.ReplyBacklog,
+// newDirectCalls holds replies of so many bytes at the most, until they are taken.
+func newDirectCalls(k *kernel, limits wire.Limits, backlog int) *directCalls {
+	return &directCalls{node: k, limits: limits, asker: "node-" + nuid.Next(), limit: backlog,
 		waiting: map[string]*directCall{}}
-}
-
-// call returns what asks an endpoint. A chunk that does not fit one message is asked for in several, one after the
-// other.
-func (d *directCalls) call(endpoint string) fetchCall {
-	return func(ctx context.Context, req *fetch.Request, c *collector) ([]fetch.Slot, error) {
-		if err := d.open(); err != nil {
-			return nil, err
-		}
-		for next := 0; next < len(req.Items); {
-			var q *question
-			q, next = d.question(endpoint, req, next, c)
-			if q == nil {
-				continue
-			}
-			if err := d.ask(ctx, q, c); err != nil {
-				return nil, err
-			}
-		}
-		return nil, nil
-	}
 }
 
 // open subscribes to the replies, and sends again what was on its way when the connection was lost.
@@ -246,53 +227,23 @@ type question struct {
 	failure *wire.SlotError
 }
 
-// question writes a request for the items from one on, as many as fit, and returns the first that is not in it. It
-// answers an item that fits no message itself; q is nil when there is no other.
-func (d *directCalls) question(endpoint string, req *fetch.Request, from int, c *collector) (q *question, next int) {
-	q = &question{endpoint: endpoint, token: nuid.Next(), slice: req.Slice, final: -1,
-		first: int(c.job.Block.Ordinal(0)), call: &directCall{news: make(chan struct{}, 1)}}
-	if from > 0 {
-		q.slice = uuid.New() // of a request that is a part of the chunk
-	}
-	meta := wire.Meta{Run: req.Run, Slice: q.slice, Root: req.Slice, Step: req.StepNumber, Attempt: req.Attempt,
-		Generation: req.Generation, Mode: wire.ModeBatch, Origin: d.node.name(),
-		ReplyTo: wire.Return{Asker: d.asker, Call: q.token, Callee: endpoint}}
-	b := wire.NewRequestBuilder(endpoint, meta, int(d.node.nc.MaxPayload()))
-	b.SetParams(c.job.params)
-	for next = from; next < len(req.Items); next++ {
-		item := &req.Items[next]
-		if d.add(b, item, c) {
-			q.asked.Add(item.Ordinal - q.first)
-			continue
-		}
-		if b.Len() == 0 {
-			c.Take(fetch.Slot{Ordinal: item.Ordinal, Err: &wire.SlotError{
-				Code: CodeItemTooLarge, Message: d.node.tooLarge(c.job.work.Inputs)}})
-			next++
-		}
-		break
-	}
-	if b.Len() == 0 {
-		return nil, next
-	}
-	q.left = q.asked
-	q.call.msg = b.Msg()
-	q.call.msg.Subject, q.call.msg.Reply = wire.DirectSubject(endpoint), meta.ReplyTo.String()
-	c.trace.SetHeader(q.call.msg.Header)
-	return q, next
+// newQuestion is one without a request. It is about a slice, or something like it.
+func newQuestion(endpoint string, slice uuid.UUID) *question {
+	return &question{endpoint: endpoint, token: nuid.Next(), slice: slice, final: -1,
+		call: &directCall{news: make(chan struct{}, 1)}}
 }
 
-// add adds an item with the parts that the step sees.
-func (*directCalls) add(b *wire.RequestBuilder, item *fetch.Item, c *collector) bool {
-	if len(c.job.work.Inputs) == 0 && item.Payload != nil {
-		return b.Add(item.Ordinal, item.Key, item.Payload)
-	}
-	for _, input := range c.job.work.Inputs {
-		if part, there := item.Parts[input.Name]; there {
-			b.Part(input.Name, wire.Part{Data: part.Data, ContentType: part.ContentType})
-		}
-	}
-	return b.AddParts(item.Ordinal, item.Key, item.Payload)
+// returns is where the reply to a question goes.
+func (d *directCalls) returns(q *question) wire.Return {
+	return wire.Return{Asker: d.asker, Call: q.token, Callee: q.endpoint}
+}
+
+// put has a request ask the question, which takes the headers that it returns along.
+func (q *question) put(b *wire.RequestBuilder, to wire.Return) nats.Header {
+	q.left = q.asked
+	q.call.msg = b.Msg()
+	q.call.msg.Subject, q.call.msg.Reply = wire.DirectSubject(q.endpoint), to.String()
+	return q.call.msg.Header
 }
 
 // ask publishes a request and takes its replies until nothing of them is missing, or ctx ends.
@@ -382,7 +333,7 @@ func (d *directCalls) read(q *question, msg *nats.Msg, c replyTaker) error {
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
 		return wire.Retry(codeNoListeners, "no service listens for endpoint %s; start one", q.endpoint)
 	}
-	reply, err := wire.ParseReply(wire.ReplySubject(q.endpoint), msg.Header, msg.Data, d.node.cfg.Limits)
+	reply, err := wire.ParseReply(wire.ReplySubject(q.endpoint), msg.Header, msg.Data, d.limits)
 	switch {
 	case err != nil:
 		return wire.Retry(codeBadReply, "the reply of endpoint %s (service %.80q) cannot be read: %v", q.endpoint,

@@ -1,0 +1,44 @@
+package orchestrator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/backoff"
+	"go.uber.org/zap"
+)
+
+// retry calls f until it succeeds or ctx ends, with growing pauses.
+func (k *kernel) retry(ctx context.Context, what string, f func(context.Context) error) error {
+	return k.insist(ctx, what, f, k.warn)
+}
+
+// warn tells of something that is tried again.
+func (k *kernel) warn(what string, err error, pause time.Duration) error {
+	k.log.Warn("cannot "+what+"; trying again", zap.Error(err), zap.Duration("in", pause))
+	return nil
+}
+
+// insist is retry, which ends with what tell returns when that is told of an error.
+func (k *kernel) insist(ctx context.Context, what string, f func(context.Context) error,
+	tell func(what string, err error, pause time.Duration) error,
+) error {
+	pauses := backoff.Doubling{First: 100 * time.Millisecond, Longest: 5 * time.Second}
+	for {
+		err := f(ctx)
+		if err == nil {
+			return nil
+		}
+		pause := pauses.Next()
+		if ctx.Err() == nil {
+			if end := tell(what, err, pause); end != nil {
+				return end
+			}
+		}
+		if backoff.Sleep(ctx, pause) != nil {
+			return fmt.Errorf("%s: %w", what, errors.Join(context.Cause(ctx), err))
+		}
+	}
+}
