@@ -12,6 +12,8 @@ import (
 // controls says how runs go on.
 type controls struct{ node *kernel }
 
+func newControls(k *kernel) *controls { return &controls{k} }
+
 // Pause holds runs, on every node at once. See [control.Store.Pause].
 func (c *controls) Pause(ctx context.Context, by control.Control) (control.Controlled, error) {
 	paused, err := control.New(c.node.store).Pause(ctx, by)

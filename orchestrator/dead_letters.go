@@ -25,27 +25,21 @@ const (
 	deadLettersPause = time.Second
 )
 
-// endpointConsumers2 are the consumers of endpoints.
-type endpointConsumers2 interface {
-	// Ensure sees to it that an endpoint has one, and returns the epoch of the streams in which it does.
-	Ensure(ctx context.Context, endpoint string) (epoch int64, err error)
-}
-
 // letterMeter measures what is kept.
 type letterMeter interface{ Buried(endpoint string) }
 
 // letters keeps what no service could deal with, and sends it again.
 type letters struct {
 	node      *kernel
-	endpoints endpointConsumers2
-	after     seer
+	endpoints Ensurer
+	after     Seer
 	meter     letterMeter
 	reader    *shared       // of what services have put aside
 	requeued  chan struct{} // requeued dead letters wait to be sent
 	exhausted chan exhaustion
 }
 
-func newLetters(k *kernel, endpoints endpointConsumers2, after seer, meter letterMeter) *letters {
+func newLetters(k *kernel, endpoints Ensurer, after Seer, meter letterMeter) *letters {
 	return &letters{node: k, endpoints: endpoints, after: after, meter: meter,
 		reader:   newShared(k, wire.StreamDead, wire.DeadLetterConsumer, stream.EnsureDeadLetterReader),
 		requeued: make(chan struct{}, 1), exhausted: make(chan exhaustion, advisoryRoom)}

@@ -32,35 +32,36 @@ type dispatchMeter interface {
 
 // ownWork is what the node works on itself.
 type ownWork interface {
+	ownRoom
+
 	// start begins to record what comes of it. end ends it, when all that is under way has.
 	start(ctx context.Context) (end func())
 	// tend gives back what has waited too long, and ends what was taken back.
 	tend(ctx context.Context)
+	take(ctx context.Context, a assignment)
+}
+
+// ownRoom is the room for it.
+type ownRoom interface {
 	// room is how many slices of a pace may be claimed now, and full adds the paces without room to a list.
 	room(kind workqueue.Kind, key string) int
 	full(keys []string) []string
 	// narrow has a claim bring no more than there is room for.
 	narrow(req *dispatch.ClaimRequest, step *dispatch.Runnable)
-	take(ctx context.Context, a assignment)
-}
-
-// endpointConsumers are the consumers of endpoints.
-type endpointConsumers interface {
-	// Ensure sees to it that an endpoint has one, and returns the epoch of the streams in which it does.
-	Ensure(ctx context.Context, endpoint string) (epoch int64, err error)
 }
 
 // streamWatch is what is known of the streams.
 type streamWatch interface {
-	// Now returns their epoch, and what is closed when a later one begins.
-	Now() (epoch int64, changed <-chan struct{})
+	Epochs
+
 	// Suspect has a stream tried that did not acknowledge a message.
 	Suspect(stream string)
 }
 
 // follower sees to what commits brought.
 type follower interface {
-	seer
+	Seer
+
 	// NextDue returns how long until the first slice comes due that this node has scheduled; 0: there is none.
 	NextDue(now time.Time) time.Duration
 }
@@ -70,14 +71,14 @@ type dispatcher struct {
 	node      *kernel
 	cfg       dispatchConfig
 	own       ownWork
-	endpoints endpointConsumers
+	endpoints Ensurer
 	streams   streamWatch
 	after     follower
 	reach     reach
 	pending   *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
 }
 
-func newDispatcher(k *kernel, own ownWork, endpoints endpointConsumers, streams streamWatch, after follower,
+func newDispatcher(k *kernel, own ownWork, endpoints Ensurer, streams streamWatch, after follower,
 	cfg dispatchConfig,
 ) *dispatcher {
 	return &dispatcher{node: k, cfg: cfg, own: own, endpoints: endpoints, streams: streams, after: after,

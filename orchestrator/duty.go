@@ -26,9 +26,6 @@ type Duty struct {
 	Run func(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error)
 }
 
-// sameError is how long a duty that fails in the same way over and over is not logged again.
-const sameError = time.Minute
-
 // duty is a Duty of this node, with what has become of it.
 type duty struct {
 	Duty

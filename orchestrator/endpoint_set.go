@@ -47,12 +47,12 @@ type exhaustedSweeper interface {
 // consumers are those of endpoints: what services are handed their requests by.
 type consumers struct {
 	node     *kernel
-	streams  epochs
+	streams  Epochs
 	interval time.Duration // between two looks, by the node that leads
 	made     endpointSet
 }
 
-func newConsumers(k *kernel, streams epochs, interval time.Duration) *consumers {
+func newConsumers(k *kernel, streams Epochs, interval time.Duration) *consumers {
 	return &consumers{node: k, streams: streams, interval: interval, made: endpointSet{known: map[string]bool{}}}
 }
 

@@ -220,13 +220,13 @@ func (l *letters) tellAsker(ctx context.Context, request nats.Header, endpoint, 
 	switch {
 	case meta.ReplyTo.IsZero():
 		return l.giveSliceBack(ctx, settle.Answer{Slice: workqueue.SliceID(meta.Slice), Endpoint: endpoint,
-			Service: l.node.name(), Answered: wire.AnsweredBefore(request), Failure: slotError(&failure)})
+			Service: l.node.name, Answered: wire.AnsweredBefore(request), Failure: slotError(&failure)})
 	case meta.ReplyTo.Callee != endpoint:
 		l.node.log.Warn("a request names another endpoint to reply", zap.String("endpoint", endpoint),
 			zap.String("reply_to", meta.ReplyTo.String()))
 		return nil
 	}
-	msg := wire.FailureMsg(request, meta.ReplyTo, l.node.name(), failure)
+	msg := wire.FailureMsg(request, meta.ReplyTo, l.node.name, failure)
 	if meta.ReplyTo.Call != "" { // nobody stores what goes to a caller
 		return l.node.nc.PublishMsg(msg)
 	}

@@ -39,7 +39,7 @@ func (f *fetching) question(endpoint string, req *fetch.Request, from int, c *co
 	q = newQuestion(endpoint, slice)
 	q.first = int(c.job.Block.Ordinal(0))
 	meta := wire.Meta{Run: req.Run, Slice: q.slice, Root: req.Slice, Step: req.StepNumber, Attempt: req.Attempt,
-		Generation: req.Generation, Mode: wire.ModeBatch, Origin: f.node.name(),
+		Generation: req.Generation, Mode: wire.ModeBatch, Origin: f.node.name,
 		ReplyTo: f.calls.returns(q)}
 	b := wire.NewRequestBuilder(endpoint, meta, int(f.node.nc.MaxPayload()))
 	b.SetParams(c.job.params)

@@ -56,7 +56,7 @@ type collector struct {
 }
 
 func newCollector(f *fetching, job *fetchJob) *collector {
-	return &collector{f: f, job: job, service: f.node.name(), asked: job.Mask, item: -1, traced: func(error) {}}
+	return &collector{f: f, job: job, service: f.node.name, asked: job.Mask, item: -1, traced: func(error) {}}
 }
 
 // Begin implements fetch.Sink.

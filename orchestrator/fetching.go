@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 const (
@@ -39,7 +38,7 @@ var errWaited = errors.New("the node that had claimed the slice did not get to i
 type fetching struct {
 	node      *kernel
 	cfg       fetchConfig
-	after     seer
+	after     Seer
 	calls     *directCalls
 	isolation *isolation
 	reading   *semaphore.Weighted // chunks that are being read
@@ -94,12 +93,7 @@ type fetchMeter interface {
 	Recorded(took time.Duration)
 }
 
-// seer sees to what a commit brought beside outcomes, of what came at a time.
-type seer interface {
-	Seen(out settle.Recorded, came time.Time)
-}
-
-func newFetching(k *kernel, after seer, cfg fetchConfig) *fetching {
+func newFetching(k *kernel, after Seer, cfg fetchConfig) *fetching {
 	return &fetching{
 		node: k, cfg: cfg, after: after, calls: newDirectCalls(k, cfg.Limits, cfg.ReplyBacklog), isolation: newIsolation(),
 		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),

@@ -27,7 +27,7 @@ func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSentFlushes(&kernel{store: store, log: zaptest.NewLogger(t)})
+	s := newSentFlushes(newKernel(store, nil, nil, zaptest.NewLogger(t)))
 	out := func(token string, id uuid.UUID, limit time.Duration) func() error {
 		timed, stop := s.limit(t.Context(), token, id, limit)
 		t.Cleanup(stop)

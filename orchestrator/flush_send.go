@@ -125,7 +125,7 @@ func (f *flushing) question(w *flight, end *collectorstore.FlushEnd, answer *flu
 	q.places = answer.place
 	generation := int(end.Ops[0].Seq >> ordinalBits)
 	meta := wire.Meta{Run: w.claimed.Run, Slice: q.slice, Root: q.slice, Attempt: 1 + end.Ops[0].Attempts,
-		Generation: 1 + generation, Mode: wire.ModeBatch, Origin: n.name(),
+		Generation: 1 + generation, Mode: wire.ModeBatch, Origin: n.name,
 		ReplyTo: f.calls.returns(q)}
 	b := wire.NewRequestBuilder(endpoint, meta, int(n.nc.MaxPayload()))
 	if len(w.claimed.Spec.Params) > 0 {

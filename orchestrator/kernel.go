@@ -2,7 +2,6 @@ package orchestrator
 
 import (
 	"math/rand/v2"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -26,15 +25,21 @@ type kernel struct {
 	faults   *fault.Points // nil: none
 	stats    counters
 
-	version, host string
-	wanted        int          // size of a request, in bytes
-	session       atomic.Value // workqueue.SessionID
+	name    string       // what the node calls itself towards people: "node 1.2.3 host"
+	wanted  int          // size of a request, in bytes
+	session atomic.Value // workqueue.SessionID
 
 	wakes     chan struct{} // look for work
 	looks     chan struct{} // look at the streams
 	publish   chan struct{} // events wait to be published
 	elsewhere atomic.Bool   // there is work at endpoints of other nodes
 	freeing   atomic.Bool   // they will be told of room there
+}
+
+// newKernel is one whose meter is told nothing.
+func newKernel(store *database.DB, nc *nats.Conn, js jetstream.JetStream, log *zap.Logger) *kernel {
+	return &kernel{log: log, store: store, nc: nc, js: js, settling: settle.New(store),
+		wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), publish: make(chan struct{}, 1)}
 }
 
 // wakeSubject is published on core NATS when there is work to look for. Nothing depends on it: nodes poll as well.
@@ -49,9 +54,6 @@ func (k *kernel) Session() workqueue.SessionID {
 	id, _ := k.session.Load().(workqueue.SessionID)
 	return id
 }
-
-// name is what the node calls itself towards people: "node 1.2.3 host".
-func (k *kernel) name() string { return strings.TrimSpace("node " + k.version + " " + k.host) }
 
 // Wake makes the node look for work now.
 func (k *kernel) Wake() { signal(k.wakes) }
@@ -117,3 +119,10 @@ const publishTimeout = 5 * time.Second
 
 // recordBytes bounds the replies of one commit, and what is fetched ahead.
 const recordBytes = 8 << 20
+
+// shuffle puts things in an order of chance.
+func shuffle[T any](things []T) {
+	rand.Shuffle(len(things), func(i, j int) { things[i], things[j] = things[j], things[i] })
+}
+
+const reconcileTimeout = 30 * time.Second

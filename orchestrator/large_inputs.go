@@ -38,7 +38,7 @@ func (l *largeInputs) take(a *assignment, in *dispatch.Input) bool {
 }
 
 // refuse fails the items of a slice whose parts are too large, and has the others claimed anew.
-func (l *largeInputs) refuse(ctx context.Context, n *kernel, after seer, a assignment) error {
+func (l *largeInputs) refuse(ctx context.Context, n *kernel, after Seer, a assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	id := a.ID

@@ -24,9 +24,7 @@ const (
 	dutyStalled   = "stalled"   // ends transactions of processes that have stopped in the middle of them
 	dutyReconcile = "reconcile" // looks after endpoints and their consumers
 	dutyPace      = "pace"      // decides how fast endpoints are asked
-	// dutyWritable sees to it that the streams take messages.
-	dutyWritable = "writable"
-	dutyLost     = "lost" // issues again what was lost in a stream that looks whole
+	dutyLost      = "lost"      // issues again what was lost in a stream that looks whole
 )
 
 func (n *Node) ownDuties() []Duty {
@@ -37,9 +35,7 @@ func (n *Node) ownDuties() []Duty {
 	return []Duty{{dutySweep, sweep.sweeping}, {dutyStalled, sweep.endingStalled}, {dutyClear, sweep.clearing},
 		{dutyReconcile, n.consumers.reconciling(n.letters.sweep())}, {DutyStreams, n.streams.tending()},
 		{dutyWritable, n.streams.trying()}, {dutyLost, sweep.findingLost()}, {dutyPace, n.pacing()},
-		{DutyRetention, func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
-			return retaining(ctx, n.kernel, lease)
-		}}, {dutyCollectors, n.flushing.tend}}
+		{DutyRetention, retaining(n.kernel)}, {dutyCollectors, n.flushing.tend}}
 }
 
 // beatOfLease is the time between two prolongings.

@@ -62,8 +62,6 @@ func (e *consumers) reconcileOnce(ctx context.Context, exhausted exhaustedSweepe
 	return errors.Join(err, exhausted.Sweep(timed, []consumersOf{work, stage}))
 }
 
-const reconcileTimeout = 30 * time.Second
-
 // ensureListeners makes the consumers of endpoints that somebody listens on: a service with the least of permissions
 // may not make its own.
 func (e *consumers) ensureListeners(ctx context.Context, work, stage consumersOf) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -128,7 +127,7 @@ func (s *lostSweep) markGone(ctx context.Context, unanswered []settle.Unanswered
 	first := stream.CachedInfo().State.FirstSeq
 	looked := 0
 	shuffled := slices.Clone(unanswered)
-	rand.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	shuffle(shuffled)
 	for _, u := range shuffled {
 		mark := s.marks[u.ID]
 		if mark == nil {

@@ -20,7 +20,6 @@ import (
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // Node claims, publishes and records until it is stopped.
@@ -63,11 +62,12 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 		return nil, fmt.Errorf("orchestrator: %w", err)
 	}
 	n := &Node{
-		kernel: &kernel{log: cfg.Log, store: store, nc: nc, js: js, settling: settle.New(store).Counting(cfg.Meter.Settled),
-			faults: cfg.Faults, version: cfg.Version, host: cfg.Host, wanted: cfg.RequestBytes,
-			wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), publish: make(chan struct{}, 1)},
-		cfg: cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
+		kernel: newKernel(store, nc, js, cfg.Log),
+		cfg:    cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
 	}
+	n.settling = n.settling.Counting(cfg.Meter.Settled)
+	n.faults, n.wanted = cfg.Faults, cfg.RequestBytes
+	n.name = strings.TrimSpace("node " + cfg.Version + " " + cfg.Host)
 	n.furnish()
 	duties := append(n.ownDuties(), cfg.Duties...)
 	if err := checkDuties(duties); err != nil {
@@ -96,7 +96,7 @@ func (n *Node) furnish() {
 		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals(), Tracer: cfg.Tracer, Meter: meter})
 	n.flushing = newFlushing(k, n.watch, flushConfig{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
 		Recorders: cfg.Recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
-	n.controls, n.redos = &controls{k}, &redoer{k}
+	n.controls, n.redos = newControls(k), newRedoer(k)
 	n.starts = newStarter(k, n.events, n.controls, meter)
 }
 

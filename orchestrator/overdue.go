@@ -12,14 +12,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-const (
-	// overdueBatch bounds the slices that one sweep deals with.
-	overdueBatch = 500
-	// lookups bounds how often one sweep asks JetStream for requests, one by one; a large one counts once more for each
-	// lookupBytes. The rest is left to the next.
-	lookups     = 200
-	lookupBytes = 64 << 10
-)
+// overdueBatch bounds the slices that one sweep deals with.
+const overdueBatch = 500
 
 // sweepOverdue deals with slices past their deadline. The time of a slice counts from when its request was handed to a
 // service: one that still lies in the stream waits for its endpoint, not for its items, and gets a new deadline. Of one

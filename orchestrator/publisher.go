@@ -140,7 +140,7 @@ func (d *dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder
 // metaOf is what the headers of a slice's request say. What may have killed its services gets few deliveries.
 func (d *dispatcher) metaOf(a assignment) wire.Meta {
 	meta := wire.Meta{Run: uuid.UUID(a.Run), Slice: uuid.UUID(a.ID), Step: int(a.Step), Attempt: a.Attempt,
-		Generation: int(a.Generation), Mode: wire.ModeBatch, Origin: d.node.name()}
+		Generation: int(a.Generation), Mode: wire.ModeBatch, Origin: d.node.name}
 	if a.Suspect {
 		meta.Deliveries = wire.SuspectDeliveries
 	}

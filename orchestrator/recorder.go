@@ -48,12 +48,6 @@ type recordMeter interface {
 	Quarantined(reason string)
 }
 
-// epochs are those of the streams.
-type epochs interface {
-	// Now returns the present one, and what is closed when a later one begins.
-	Now() (epoch int64, changed <-chan struct{})
-}
-
 // givenUp keeps what services have given up.
 type givenUp interface {
 	GivenUp(ctx context.Context, a *settle.Answer, run uuid.UUID) error
@@ -63,14 +57,14 @@ type givenUp interface {
 type recorder struct {
 	node       *kernel
 	cfg        recordConfig
-	streams    epochs
+	streams    Epochs
 	letters    givenUp
-	after      seer
+	after      Seer
 	replies    *shared       // the consumer
 	unrecorded chan struct{} // a reply could not be recorded
 }
 
-func newRecorder(k *kernel, streams epochs, letters givenUp, after seer, cfg recordConfig) *recorder {
+func newRecorder(k *kernel, streams Epochs, letters givenUp, after Seer, cfg recordConfig) *recorder {
 	return &recorder{node: k, cfg: cfg, streams: streams, letters: letters, after: after,
 		replies:    newShared(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
 		unrecorded: make(chan struct{}, 1)}

@@ -11,6 +11,8 @@ import (
 // redoer has things done again.
 type redoer struct{ node *kernel }
 
+func newRedoer(k *kernel) *redoer { return &redoer{k} }
+
 // Rerun sets items of a run going again. See [redo.Store.Rerun].
 func (r *redoer) Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error) {
 	if req.Settings.Endpoint != "" {

@@ -23,6 +23,13 @@ const (
 	gone
 )
 
+const (
+	// lookups bounds how often one look asks JetStream for requests, one by one; a large one counts once more for each
+	// lookupBytes. The rest is left to the next.
+	lookups     = 200
+	lookupBytes = 64 << 10
+)
+
 // removeTimeout bounds the removal of requests.
 const removeTimeout = 2 * time.Second
 

@@ -38,9 +38,11 @@ const (
 
 // retaining is the duty that deletes what is past its limits. Runs come first: what is left of one that a leader before
 // had begun with, then those that are past their limits now.
-func retaining(ctx context.Context, k *kernel, lease workqueue.Lease) (time.Duration, error) {
-	r := &retention{node: k, lease: lease, span: firstSpan}
-	return retentionEvery, r.round(ctx)
+func retaining(k *kernel) func(context.Context, workqueue.Lease) (time.Duration, error) {
+	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+		r := &retention{node: k, lease: lease, span: firstSpan}
+		return retentionEvery, r.round(ctx)
+	}
 }
 
 // retention is one round.

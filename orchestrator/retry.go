@@ -42,3 +42,6 @@ func (k *kernel) insist(ctx context.Context, what string, f func(context.Context
 		}
 	}
 }
+
+// sameError is how long a duty that fails in the same way over and over is not logged again.
+const sameError = time.Minute

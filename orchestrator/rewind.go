@@ -19,13 +19,13 @@ import (
 // databaseWatch notices a database that went back in time.
 type databaseWatch struct {
 	node     *kernel
-	streams  epochs
+	streams  Epochs
 	leads    func() bool   // whether this node does
 	interval time.Duration // between two looks
 	mark     session.Mark  // the furthest that the database is known to have come
 }
 
-func newDatabaseWatch(k *kernel, streams epochs, leads func() bool, interval time.Duration) *databaseWatch {
+func newDatabaseWatch(k *kernel, streams Epochs, leads func() bool, interval time.Duration) *databaseWatch {
 	return &databaseWatch{node: k, streams: streams, leads: leads, interval: interval}
 }
 

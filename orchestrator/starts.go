@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -13,11 +12,6 @@ import (
 type startMeter interface {
 	// Loaded is told of items that were read, and of their bytes, as they are stored.
 	Loaded(items, bytes int)
-}
-
-// announcer2 has the events of completed runs published.
-type announcer2 interface {
-	Announce(completed []settle.Completion, came time.Time)
 }
 
 // rechecker acts on what became due with new settings of runs.
@@ -28,13 +22,13 @@ type rechecker interface {
 // starter starts runs, and takes their items.
 type starter struct {
 	node      *kernel
-	events    announcer2
+	events    Announcer
 	runs      rechecker
 	meter     startMeter
 	uncleared runSet // failed loads of which something may be left
 }
 
-func newStarter(k *kernel, events announcer2, runs rechecker, meter startMeter) *starter {
+func newStarter(k *kernel, events Announcer, runs rechecker, meter startMeter) *starter {
 	return &starter{node: k, events: events, runs: runs, meter: meter}
 }
 

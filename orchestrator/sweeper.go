@@ -21,16 +21,16 @@ type sweepConfig struct {
 
 // streamsSeen is what is known of the streams.
 type streamsSeen interface {
-	// Now returns their epoch, and what is closed when a later one begins.
-	Now() (epoch int64, changed <-chan struct{})
+	Epochs
+
 	// WellFor returns for how long JetStream has been there, as far as this node knows.
 	WellFor() time.Duration
 }
 
 // madeConsumers are the consumers of endpoints.
 type madeConsumers interface {
-	// Ensure sees to it that an endpoint has one, and returns the epoch of the streams in which it does.
-	Ensure(ctx context.Context, endpoint string) (epoch int64, err error)
+	Ensurer
+
 	// Forget has the next who asks for it look whether it is there.
 	Forget(endpoint string)
 }

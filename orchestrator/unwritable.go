@@ -41,6 +41,9 @@ func ourStreams() []string {
 	return append(carry[:], wire.StreamDead, wire.StreamEvent)
 }
 
+// dutyWritable sees to it that the streams take messages.
+const dutyWritable = "writable"
+
 // suspects are the streams that did not acknowledge what this node published.
 type suspects struct {
 	mu    sync.Mutex

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -18,10 +19,12 @@ import (
 func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // its cases share a stream
 	t.Parallel()
 	nc := testenv.Dial(t, testenv.NATSCluster(t).URLs()[0])
-	n, err := New(database.New(testenv.Pool(t)), nc, Config{})
+	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
 	}
+	streams := newKeeper(newKernel(database.New(testenv.Pool(t)), nc, js, zaptest.NewLogger(t)),
+		keeperConfig{WakeDuty: func(string) {}})
 	for _, tc := range []struct {
 		replicas int
 		since    time.Duration
@@ -35,7 +38,7 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 		t.Run(fmt.Sprintf("%d copies for %s", tc.replicas, tc.since), func(t *testing.T) {
 			var stream jetstream.Stream
 			for deadline := time.Now().Add(time.Minute); ; { // the last one of its name may not be gone everywhere
-				stream, err = n.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork,
+				stream, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork,
 					Subjects: []string{wire.WorkSubject(">")}, Replicas: tc.replicas})
 				if err == nil {
 					break
@@ -44,12 +47,12 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 					t.Fatal(err)
 				}
 			}
-			defer func() { _ = n.js.DeleteStream(t.Context(), wire.StreamWork) }() // it may be gone
-			c := streamReconciler{keeper: n.streams, faults: map[string]time.Time{wire.StreamWork: time.Now().Add(-tc.since)}}
+			defer func() { _ = js.DeleteStream(t.Context(), wire.StreamWork) }() // it may be gone
+			c := streamReconciler{keeper: streams, faults: map[string]time.Time{wire.StreamWork: time.Now().Add(-tc.since)}}
 			if err := c.silent(t.Context(), wire.StreamWork, true, stream.CachedInfo().Created); err != nil {
 				t.Fatal(err)
 			}
-			_, err = n.js.Stream(t.Context(), wire.StreamWork)
+			_, err = js.Stream(t.Context(), wire.StreamWork)
 			if replaced := errors.Is(err, jetstream.ErrStreamNotFound); replaced != tc.replaced {
 				t.Errorf("it is replaced: %t, %v; want %t", replaced, err, tc.replaced)
 			}

@@ -3,7 +3,6 @@ package orchestrator
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -24,16 +23,11 @@ const (
 	watchTimeout = 5 * time.Second
 )
 
-// announcer has the events of completed runs published. What completed them came at a time.
-type announcer interface {
-	Announce(completed []settle.Completion, came time.Time)
-}
-
 // watcher sees to what commits brought beside outcomes: it remembers what they gave reason to look at, and when slices
 // come due. What comes twice is looked at once.
 type watcher struct {
 	node   *kernel
-	events announcer
+	events Announcer
 	alarms alarms
 
 	mu   sync.Mutex
@@ -41,7 +35,7 @@ type watcher struct {
 	come chan struct{}
 }
 
-func newWatcher(k *kernel, events announcer) *watcher {
+func newWatcher(k *kernel, events Announcer) *watcher {
 	return &watcher{node: k, events: events, come: make(chan struct{}, 1)}
 }
 
@@ -181,11 +175,6 @@ func (w *watcher) SweepWatched(ctx context.Context) error {
 	shuffle(names)
 	w.lookAt(ctx, settle.FollowUp{Endpoints: names, Halved: names, Barriers: barriers})
 	return nil
-}
-
-// shuffle puts things in an order of chance.
-func shuffle[T any](things []T) {
-	rand.Shuffle(len(things), func(i, j int) { things[i], things[j] = things[j], things[i] })
 }
 
 // SweepHolds looks at samples that have ended, and at runs of which too many items have failed. Leader work, likewise.
