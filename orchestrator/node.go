@@ -16,6 +16,20 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/orchestrator/control"
+	"github.com/tranchehq/tranche/orchestrator/deadletter"
+	"github.com/tranchehq/tranche/orchestrator/dispatch"
+	"github.com/tranchehq/tranche/orchestrator/endpoint"
+	"github.com/tranchehq/tranche/orchestrator/events"
+	"github.com/tranchehq/tranche/orchestrator/fetch"
+	"github.com/tranchehq/tranche/orchestrator/flush"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/record"
+	"github.com/tranchehq/tranche/orchestrator/redo"
+	"github.com/tranchehq/tranche/orchestrator/rewind"
+	"github.com/tranchehq/tranche/orchestrator/start"
+	"github.com/tranchehq/tranche/orchestrator/streams"
+	"github.com/tranchehq/tranche/orchestrator/watch"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -24,10 +38,9 @@ import (
 
 // Node claims, publishes and records until it is stopped.
 type Node struct {
-	*kernel
-
-	cfg   Config
-	ready chan struct{}
+	kernel *kernel.Kernel
+	cfg    Config
+	ready  chan struct{}
 
 	stirred   atomic.Bool                     // there may be other work than there was; for the pacer
 	elections chan struct{}                   // look for the lease
@@ -35,19 +48,19 @@ type Node struct {
 	duties    []*duty
 	stands    workqueue.SessionID // which has said its precedence; lead's alone
 
-	streams   *keeper
-	database  *databaseWatch
-	consumers *consumers
-	events    *publisher
-	watch     *watcher
-	dispatch  *dispatcher
-	fetching  *fetching
-	recorder  *recorder
-	letters   *letters
-	flushing  *flushing
-	starts    *starter
-	controls  *controls
-	redos     *redoer
+	streams   *streams.Keeper
+	database  *rewind.Watch
+	consumers *endpoint.Consumers
+	events    *events.Publisher
+	watch     *watch.Watcher
+	dispatch  *dispatch.Dispatcher
+	fetching  *fetch.Worker
+	recorder  *record.Recorder
+	letters   *deadletter.Letters
+	flushing  *flush.Flusher
+	starts    *start.Starter
+	controls  *control.Controls
+	redos     *redo.Redoer
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -56,18 +69,18 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(ackTimeout),
-		jetstream.WithPublishAsyncMaxPending(maxPendingPublishes))
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(dispatch.AckTimeout),
+		jetstream.WithPublishAsyncMaxPending(dispatch.MaxPendingPublishes))
 	if err != nil {
 		return nil, fmt.Errorf("orchestrator: %w", err)
 	}
 	n := &Node{
-		kernel: newKernel(store, nc, js, cfg.Log),
+		kernel: kernel.New(store, nc, js, cfg.Log),
 		cfg:    cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
 	}
-	n.settling = n.settling.Counting(cfg.Meter.Settled)
-	n.faults, n.wanted = cfg.Faults, cfg.RequestBytes
-	n.name = strings.TrimSpace("node " + cfg.Version + " " + cfg.Host)
+	n.kernel.Settling = n.kernel.Settling.Counting(cfg.Meter.Settled)
+	n.kernel.Faults, n.kernel.Wanted = cfg.Faults, cfg.RequestBytes
+	n.kernel.Name = strings.TrimSpace("node " + cfg.Version + " " + cfg.Host)
 	n.furnish()
 	duties := append(n.ownDuties(), cfg.Duties...)
 	if err := checkDuties(duties); err != nil {
@@ -80,25 +93,35 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 // furnish makes the rooms, from what needs no other to what needs most.
 func (n *Node) furnish() {
 	k, cfg, meter := n.kernel, &n.cfg, measured{n.cfg.Meter}
-	n.streams = newKeeper(k, keeperConfig{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
-		Streams: cfg.Streams, Entered: func() { n.wakeOwnDuty(dutySweep) }, WakeDuty: n.WakeDuty})
-	n.database = newDatabaseWatch(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
-	n.consumers = newConsumers(k, n.streams, cfg.ReconcileInterval)
-	n.events = newPublisher(k, n.streams, meter)
-	n.watch = newWatcher(k, n.events)
-	n.letters = newLetters(k, n.consumers, n.watch, meter)
-	n.recorder = newRecorder(k, n.streams, n.letters, n.watch, recordConfig{RecordBatch: cfg.RecordBatch,
+	n.streams = streams.New(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
+		Streams: cfg.Streams, Entered: func() { n.wakeOwnDuty(dutySweep) }, Try: func() { n.WakeDuty(dutyWritable) }})
+	n.database = rewind.New(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
+	n.consumers = endpoint.New(k, n.streams, cfg.ReconcileInterval)
+	n.events = events.New(k, n.streams, meter)
+	n.watch = watch.New(k, n.events)
+	n.letters = deadletter.New(k, n.consumers, n.watch, meter)
+	n.recorder = record.New(k, n.streams, n.letters, n.watch, record.Config{RecordBatch: cfg.RecordBatch,
 		Recorders: cfg.Recorders, Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
-	n.fetching = newFetching(k, n.watch, fetchConfig{Locals: cfg.Locals, LocalWorkers: cfg.LocalWorkers,
+	n.fetching = fetch.New(k, n.watch, fetch.Config{Locals: cfg.Locals, LocalWorkers: cfg.LocalWorkers,
 		Fetchers: cfg.Fetchers, Recorders: cfg.Recorders, RecordBatch: cfg.RecordBatch, ReplyBacklog: cfg.ReplyBacklog,
 		Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
-	n.dispatch = newDispatcher(k, n.fetching, n.consumers, n.streams, n.watch, dispatchConfig{Poll: cfg.Poll,
+	n.dispatch = dispatch.New(k, n.fetching, n.consumers, n.streams, n.watch, dispatch.Config{Poll: cfg.Poll,
 		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals(), Tracer: cfg.Tracer, Meter: meter})
-	n.flushing = newFlushing(k, n.watch, flushConfig{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
+	n.flushing = flush.New(k, n.watch, flush.Config{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
 		Recorders: cfg.Recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
-	n.controls, n.redos = newControls(k), newRedoer(k)
-	n.starts = newStarter(k, n.events, n.controls, meter)
+	n.controls, n.redos = control.New(k), redo.New(k)
+	n.starts = start.New(k, n.events, n.controls, meter)
 }
+
+// Session returns the node's present session, or the zero id before it has one. It changes when the node was cut off
+// from PostgreSQL for longer than a session lives.
+func (n *Node) Session() workqueue.SessionID { return n.kernel.Session() }
+
+// Wake makes the node look for work now.
+func (n *Node) Wake() { n.kernel.Wake() }
+
+// PublishEvents makes the node publish events now that others have stored.
+func (n *Node) PublishEvents() { n.kernel.PublishEvents() }
 
 // Ready is closed once the node has a session and its streams, and takes work.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
@@ -115,7 +138,7 @@ func (n *Node) Run(ctx context.Context) error {
 func (n *Node) run(ctx context.Context) error {
 	watching, unwatch := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	watch.Go(func() { stream.PermissionsOf(n.nc).Run(watching, n.log) })
+	watch.Go(func() { stream.PermissionsOf(n.kernel.NC).Run(watching, n.kernel.Log) })
 	defer watch.Wait()
 	defer unwatch()
 	err := n.open(ctx)
@@ -136,11 +159,11 @@ func (n *Node) run(ctx context.Context) error {
 
 // subscribe to what comes over core NATS. Nothing depends on it: all of it is looked for as well.
 func (n *Node) subscribe() ([]*nats.Subscription, error) {
-	wake, err := n.nc.Subscribe(wakeSubject, n.woken)
+	wake, err := n.kernel.NC.Subscribe(kernel.WakeSubject, n.woken)
 	if err != nil {
-		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", wakeSubject, err)
+		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", kernel.WakeSubject, err)
 	}
-	advisories, err := n.letters.hearAdvisories()
+	advisories, err := n.letters.HearAdvisories()
 	return append(advisories, wake), err
 }
 
@@ -151,45 +174,45 @@ func (n *Node) woken(msg *nats.Msg) {
 	case isDuty:
 		n.wakeOwnDuty(name)
 	case string(msg.Data) == wakeElection:
-		signal(n.elections)
-	case string(msg.Data) == wakeFlush:
-		n.flushing.wake()
-	case string(msg.Data) == wakeFreed:
-		n.Wake()
+		kernel.Signal(n.elections)
+	case string(msg.Data) == flush.WakeFlush:
+		n.flushing.Wake()
+	case string(msg.Data) == kernel.WakeFreed:
+		n.kernel.Wake()
 	default:
 		n.stirred.Store(true)
-		n.Wake()
+		n.kernel.Wake()
 	}
 }
 
-// open gets a session, NATS and the streams, however long they take to be there, unless Config.Waits says otherwise.
+// Open gets a session, NATS and the streams, however long they take to be there, unless Config.Waits says otherwise.
 func (n *Node) open(ctx context.Context) error {
-	if err := n.insist(ctx, "start a session", n.newSession, n.waits); err != nil {
+	if err := n.kernel.Insist(ctx, "start a session", n.newSession, n.waits); err != nil {
 		return err
 	}
 	if err := n.awaitNATS(ctx); err != nil {
 		return err
 	}
-	if err := n.insist(ctx, "set up the streams", n.streams.lookAtEpoch, n.waits); err != nil {
+	if err := n.kernel.Insist(ctx, "set up the streams", n.streams.LookAtEpoch, n.waits); err != nil {
 		return err
 	}
-	return n.insist(ctx, "recall how far the database had come", n.database.recallMark, n.waits)
+	return n.kernel.Insist(ctx, "recall how far the database had come", n.database.RecallMark, n.waits)
 }
 
 // waits tells whoever wants to know what the node waits for.
 func (n *Node) waits(what string, err error, pause time.Duration) error {
 	if n.cfg.Waits == nil {
-		return n.warn(what, err, pause)
+		return n.kernel.Warn(what, err, pause)
 	}
 	return n.cfg.Waits(what, err)
 }
 
 // awaitNATS returns once the connection to NATS is there.
 func (n *Node) awaitNATS(ctx context.Context) error {
-	connected := n.nc.StatusChanged(nats.CONNECTED)
-	defer n.nc.RemoveStatusListener(connected)
-	for !n.nc.IsConnected() {
-		if err := n.waits("reach NATS", cmp.Or(n.nc.LastError(), errNoNATS), natsPause); err != nil {
+	connected := n.kernel.NC.StatusChanged(nats.CONNECTED)
+	defer n.kernel.NC.RemoveStatusListener(connected)
+	for !n.kernel.NC.IsConnected() {
+		if err := n.waits("reach NATS", cmp.Or(n.kernel.NC.LastError(), streams.ErrNoNATS), natsPause); err != nil {
 			return err
 		}
 		select {
@@ -207,16 +230,16 @@ const natsPause = time.Second
 
 func (n *Node) newSession(ctx context.Context) error {
 	info := session.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
-	id, err := session.New(n.store).StartSession(ctx, info, n.cfg.SessionTTL)
+	id, err := session.New(n.kernel.Store).StartSession(ctx, info, n.cfg.SessionTTL)
 	if err != nil {
 		return err
 	}
-	n.session.Store(id)
-	n.log.Info("session started", zap.Stringer("session", id))
+	n.kernel.SetSession(id)
+	n.kernel.Log.Info("session started", zap.Stringer("session", id))
 	return nil
 }
 
-// work runs the loops. Those that feed others end first: claimer, publishers, confirmer. The heartbeat goes on until
+// Work runs the loops. Those that feed others end first: claimer, publishers, confirmer. The heartbeat goes on until
 // the last of them is done, so that nobody takes from a node what it is still bringing to an end.
 func (n *Node) work(ctx context.Context) {
 	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
@@ -231,38 +254,38 @@ func (n *Node) work(ctx context.Context) {
 	defer stop()
 
 	var loops sync.WaitGroup
-	loops.Go(func() { n.dispatch.run(ctx, draining) })
-	loops.Go(func() { n.recorder.run(ctx, draining) })
-	loops.Go(func() { n.flushing.run(ctx, draining) })
-	loops.Go(func() { n.streams.watch(ctx) })
-	loops.Go(func() { n.database.run(ctx) })
+	loops.Go(func() { n.dispatch.Run(ctx, draining) })
+	loops.Go(func() { n.recorder.Run(ctx, draining) })
+	loops.Go(func() { n.flushing.Run(ctx, draining) })
+	loops.Go(func() { n.streams.Watch(ctx) })
+	loops.Go(func() { n.database.Run(ctx) })
 	loops.Go(func() { n.lead(ctx) })
-	loops.Go(func() { n.events.run(ctx) })
-	loops.Go(func() { n.events.runFresh(ctx) })
-	loops.Go(func() { n.letters.publishDeadLetters(ctx) })
-	loops.Go(func() { n.letters.readDeadLetters(ctx, draining) })
-	loops.Go(func() { n.letters.removeExhausted(ctx) })
-	loops.Go(func() { n.starts.keepClear(ctx, n.cfg.beatOfLease()) })
-	loops.Go(func() { n.watch.run(ctx) })
+	loops.Go(func() { n.events.Run(ctx) })
+	loops.Go(func() { n.events.RunFresh(ctx) })
+	loops.Go(func() { n.letters.PublishDeadLetters(ctx) })
+	loops.Go(func() { n.letters.ReadDeadLetters(ctx, draining) })
+	loops.Go(func() { n.letters.RemoveExhausted(ctx) })
+	loops.Go(func() { n.starts.KeepClear(ctx, n.cfg.beatOfLease()) })
+	loops.Go(func() { n.watch.Run(ctx) })
 	loops.Wait()
 	stopBeating()
 	heart.Wait()
 }
 
-// close hands back what the node still holds.
+// Close hands back what the node still holds.
 func (n *Node) close(ctx context.Context) error {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	flushes, err := collectorstore.New(n.store).EndFlushes(closing, n.Session())
+	flushes, err := collectorstore.New(n.kernel.Store).EndFlushes(closing, n.kernel.Session())
 	if err != nil {
-		n.log.Warn("give back what is being flushed; it stays with the session until that expires", zap.Error(err))
+		n.kernel.Log.Warn("give back what is being flushed; it stays with the session until that expires", zap.Error(err))
 	}
-	released, err := n.settling.EndSession(closing, n.Session())
+	released, err := n.kernel.Settling.EndSession(closing, n.kernel.Session())
 	if err != nil {
 		return fmt.Errorf("orchestrator: stop: claims stay with the session until it expires: %w", err)
 	}
-	n.log.Info("session ended", zap.Stringer("session", n.Session()), zap.Int("handed_back", released+flushes))
-	n.wakeOthers()
+	n.kernel.Log.Info("session ended", zap.Stringer("session", n.kernel.Session()), zap.Int("handed_back", released+flushes))
+	n.kernel.WakeOthers()
 	return nil
 }
 
@@ -278,19 +301,19 @@ func unsubscribe(subs []*nats.Subscription) (failed error) {
 }
 
 // Starts starts runs, and takes their items.
-func (n *Node) Starts() *starter { return n.starts }
+func (n *Node) Starts() *start.Starter { return n.starts }
 
 // Controls says how runs go on.
-func (n *Node) Controls() *controls { return n.controls }
+func (n *Node) Controls() *control.Controls { return n.controls }
 
 // Redo has things done again.
-func (n *Node) Redo() *redoer { return n.redos }
+func (n *Node) Redo() *redo.Redoer { return n.redos }
 
 // Collectors are what is flushed.
-func (n *Node) Collectors() *flushing { return n.flushing }
+func (n *Node) Collectors() *flush.Flusher { return n.flushing }
 
 // Endpoints are the consumers of endpoints, and what is set for them.
-func (n *Node) Endpoints() *consumers { return n.consumers }
+func (n *Node) Endpoints() *endpoint.Consumers { return n.consumers }
 
 // DeadLetters are what no service could deal with.
-func (n *Node) DeadLetters() *letters { return n.letters }
+func (n *Node) DeadLetters() *deadletter.Letters { return n.letters }
