@@ -55,7 +55,7 @@ func (r rests[K]) next(now time.Time) (wait time.Duration) {
 // paramCache keeps the parameters of runs, which never change, from being read with every claim.
 type paramCache map[workqueue.RunID][]byte
 
-func (p paramCache) Put(run workqueue.RunID, params []byte) {
+func (p paramCache) put(run workqueue.RunID, params []byte) {
 	if len(p) >= maxRemembered {
 		clear(p)
 	}

@@ -50,7 +50,7 @@ func (c *claimer) round(ctx context.Context) (round, error) {
 			r.shut[place] = true
 		}
 		for _, steps := range bundles(page.Steps) {
-			err := c.Ask(ctx, &r, steps)
+			err := c.ask(ctx, &r, steps)
 			if errors.Is(err, workqueue.ErrSessionLost) || ctx.Err() != nil {
 				return r, nil //nolint:nilerr // the heartbeat opens a new session and wakes the claimer
 			}
@@ -117,8 +117,8 @@ func (c *claimer) lacksRoom(r *round, step *dispatch.Runnable) bool {
 	return true
 }
 
-// Ask claims of some steps. An endpoint of which it brings nothing is not asked again in this round.
-func (c *claimer) Ask(ctx context.Context, r *round, steps []dispatch.Runnable) error {
+// ask claims of some steps. An endpoint of which it brings nothing is not asked again in this round.
+func (c *claimer) ask(ctx context.Context, r *round, steps []dispatch.Runnable) error {
 	if c.lacksRoom(r, &steps[0]) {
 		r.shut[steps[0].Place] = true
 		return nil
@@ -219,7 +219,7 @@ func (c *claimer) hand(ctx context.Context, h handing, step *dispatch.Runnable, 
 		return true
 	}
 	if h.params {
-		c.params.Put(step.Run, claimed.Params)
+		c.params.put(step.Run, claimed.Params)
 	}
 	params := claimed.Params
 	if !h.params {

@@ -37,7 +37,7 @@ func (d *Dispatcher) Run(ctx, draining context.Context) {
 	var confirmer sync.WaitGroup
 	confirmer.Go(func() { d.confirm(draining, published) })
 	endFetching := d.own.Start(draining)
-	newClaimer(d, assigned, func(a Assignment) { d.own.Take(draining, a) }).Run(ctx)
+	newClaimer(d, assigned, func(a Assignment) { d.own.Take(draining, a) }).run(ctx)
 	assigned.Close()
 	endFetching()
 	publishers.Wait()
@@ -69,9 +69,9 @@ func newClaimer(d *Dispatcher, assigned kernel.Lanes[Assignment], fetch func(Ass
 // idlePolls is how many times as long as Poll a node pauses that finds nothing to do, and that nobody wakes.
 const idlePolls = 4
 
-// Run takes work until ctx ends. It looks when woken, every Poll, when a rate lets more pass, and when slices come due
+// run takes work until ctx ends. It looks when woken, every Poll, when a rate lets more pass, and when slices come due
 // that this node has scheduled; those of others wake nobody.
-func (c *claimer) Run(ctx context.Context) {
+func (c *claimer) run(ctx context.Context) {
 	n, poll := c.node, c.cfg.Poll
 	for ctx.Err() == nil {
 		c.own.Tend(ctx)

@@ -68,7 +68,7 @@ func (f *freshEvents) passes(id uuid.UUID) bool {
 	return false
 }
 
-func (f *freshEvents) Take() []freshEvent {
+func (f *freshEvents) take() []freshEvent {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	events := f.events
@@ -112,7 +112,7 @@ func (p *Publisher) RunFresh(ctx context.Context) {
 		case <-p.fresh.come:
 		}
 		var publishing sync.WaitGroup
-		events := p.fresh.Take()
+		events := p.fresh.take()
 		for some := range slices.Chunk(events, max(1, (len(events)+freshAtOnce-1)/freshAtOnce)) {
 			publishing.Go(func() {
 				for i := range some {

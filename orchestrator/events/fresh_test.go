@@ -22,7 +22,7 @@ func TestFreshEvents(t *testing.T) {
 		f.add(freshEvent{Event: workqueue.Event{ID: id}})
 	}
 	var taken []uuid.UUID
-	for _, e := range f.Take() {
+	for _, e := range f.take() {
 		taken = append(taken, e.ID)
 	}
 	if !slices.Equal(taken, []uuid.UUID{kept, refused}) {
@@ -46,7 +46,7 @@ func TestFreshEvents(t *testing.T) {
 	for range maxFresh + 1 {
 		f.add(freshEvent{Event: workqueue.Event{ID: uuid.New()}})
 	}
-	if n := len(f.Take()); n != maxFresh {
+	if n := len(f.take()); n != maxFresh {
 		t.Errorf("%d are kept; want %d", n, maxFresh)
 	}
 }

@@ -125,7 +125,7 @@ func (f *Worker) Take(ctx context.Context, a dispatch.Assignment) {
 	pool.busy++
 	f.workers.Go(func() {
 		for next := job; next != nil; next = f.next(pool) {
-			f.Work(ctx, next)
+			f.work(ctx, next)
 		}
 	})
 }
@@ -204,8 +204,8 @@ func (f *Worker) begin(ctx context.Context, job *fetchJob) (context.Context, fun
 	}
 }
 
-// Work brings a slice to its end, or gives it back for a while when it cannot be worked on here and now.
-func (f *Worker) Work(ctx context.Context, job *fetchJob) {
+// work brings a slice to its end, or gives it back for a while when it cannot be worked on here and now.
+func (f *Worker) work(ctx context.Context, job *fetchJob) {
 	n := f.node
 	ctx, end := f.begin(ctx, job)
 	defer end()
@@ -264,7 +264,7 @@ func (f *Worker) try(ctx context.Context, job *fetchJob) error {
 		return err
 	}
 	f.called(job)
-	f.Run(ctx, job, call, req)
+	f.run(ctx, job, call, req)
 	return nil
 }
 

@@ -21,8 +21,8 @@ type callEnd struct {
 	err   error
 }
 
-// Run calls a fetcher for a chunk, and records what comes of it.
-func (f *Worker) Run(ctx context.Context, job *fetchJob, call fetchCall, req *fetch.Request) {
+// run calls a fetcher for a chunk, and records what comes of it.
+func (f *Worker) run(ctx context.Context, job *fetchJob, call fetchCall, req *fetch.Request) {
 	c := newCollector(f, job)
 	ctx = f.traceFetching(ctx, c)
 	timed, stop := c.limit(ctx, job.Work.Timeout)

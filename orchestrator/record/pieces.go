@@ -37,15 +37,15 @@ type pieceTaker struct {
 	kept results.Store
 }
 
-// Take keeps pieces and acknowledges them, and returns the answers that they complete: their messages are
+// take keeps pieces and acknowledges them, and returns the answers that they complete: their messages are
 // acknowledged when those are recorded. A piece that is delivered again is harmless, also when its result is complete.
-func (t pieceTaker) Take(ctx context.Context, pieces []piece) (complete []reading) {
+func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []reading) {
 	if len(pieces) == 0 {
 		return nil
 	}
 	taken, err := t.kept.Take(ctx, claimsOf(pieces))
 	if err != nil {
-		t.Refuse(ctx, pieces, err)
+		t.refuse(ctx, pieces, err)
 		return nil
 	}
 	for i := range pieces {
@@ -62,13 +62,13 @@ func (t pieceTaker) Take(ctx context.Context, pieces []piece) (complete []readin
 	return complete
 }
 
-// Refuse deals with pieces that PostgreSQL does not take. When it cannot be reached they are given back; otherwise
+// refuse deals with pieces that PostgreSQL does not take. When it cannot be reached they are given back; otherwise
 // they are taken one by one, and what is in the way is put aside.
-func (t pieceTaker) Refuse(ctx context.Context, pieces []piece, err error) {
+func (t pieceTaker) refuse(ctx context.Context, pieces []piece, err error) {
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	if answered && len(pieces) > 1 {
 		for i := range pieces {
-			if complete := t.Take(ctx, pieces[i:i+1]); len(complete) > 0 {
+			if complete := t.take(ctx, pieces[i:i+1]); len(complete) > 0 {
 				t.recordRead(ctx, complete)
 			}
 		}

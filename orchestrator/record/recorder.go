@@ -150,7 +150,7 @@ func (r *Recorder) recordBatch(ctx context.Context, batch []consumer.Message) {
 			read, size = read[:0], 0
 		}
 	}
-	if read = append(read, (pieceTaker{r, results.New(r.node.Store)}).Take(ctx, pieces)...); len(read) > 0 {
+	if read = append(read, (pieceTaker{r, results.New(r.node.Store)}).take(ctx, pieces)...); len(read) > 0 {
 		r.recordRead(ctx, read)
 	}
 	for _, u := range unread { // after the others: they may be about the same slices, which end with this

@@ -57,7 +57,7 @@ func (s *suspects) add(stream string) {
 	s.names[stream] = true
 }
 
-func (s *suspects) Take() map[string]bool {
+func (s *suspects) take() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	taken := s.names
@@ -128,7 +128,7 @@ func (c *streamReconciler) round(ctx context.Context) error {
 // due returns the streams to try: all of them when one takes nothing, those that did not acknowledge what this node
 // published, and those that took nothing for a while.
 func (c *streamReconciler) due(ctx context.Context) (due []string, err error) {
-	suspected := c.suspects.Take()
+	suspected := c.suspects.take()
 	if len(c.faults) > 0 {
 		return ourStreams(), nil
 	}

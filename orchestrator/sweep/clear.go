@@ -13,7 +13,7 @@ import (
 )
 
 // Clearing is that duty, at every beat of the lease.
-func (w *sweeper) Clearing(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+func (w *Sweeper) Clearing(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	cleared, err := start.New(w.node.Store).ClearAbandonedLoads(ctx, lease)
 	if len(cleared) > 0 {
 		w.node.Log.Info("took back loads whose node is gone", zap.Int("loads", len(cleared)))

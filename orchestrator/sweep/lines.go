@@ -12,7 +12,7 @@ import (
 
 // sweepLines sees to the lines of runs whose items go one after the other: what follows an item that failed is ended
 // where the plan says so, and lines that nobody moved on are moved on. It returns how many those were.
-func (w *sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standing int, err error) {
+func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standing int, err error) {
 	ended, err := w.node.Settling.EndStopped(ctx, lease)
 	if ended > 0 {
 		w.node.Log.Info("ended items of lines that a failure has stopped", zap.Int("items", ended))

@@ -50,7 +50,7 @@ const (
 //
 // Between the two looks time passes: marks remember the first. It is for one goroutine.
 type lostSweep struct {
-	*sweeper
+	*Sweeper
 
 	lease workqueue.Lease
 	epoch int64
@@ -66,14 +66,14 @@ type lostMark struct {
 }
 
 // FindingLost is the duty that looks for them.
-func (w *sweeper) FindingLost() func(context.Context, workqueue.Lease) (time.Duration, error) {
-	s := &lostSweep{sweeper: w}
+func (w *Sweeper) FindingLost() func(context.Context, workqueue.Lease) (time.Duration, error) {
+	s := &lostSweep{Sweeper: w}
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		if !w.node.NC.IsConnected() {
 			return lostEvery, nil
 		}
 		if epoch, _ := w.streams.Now(); lease != s.lease || epoch != s.epoch {
-			*s = lostSweep{sweeper: w, lease: lease, epoch: epoch, marks: map[workqueue.SliceID]*lostMark{}}
+			*s = lostSweep{Sweeper: w, lease: lease, epoch: epoch, marks: map[workqueue.SliceID]*lostMark{}}
 		}
 		lost, err := s.round(ctx)
 		w.node.Stats.Released.Add(int64(lost))

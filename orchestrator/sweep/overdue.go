@@ -22,7 +22,7 @@ const overdueBatch = 500
 // there is reason to blame its items ([settle.Store.Blamed]); its request is taken out of the stream so that nobody
 // works on it in vain. While JetStream is silent its time is over all the same, at no cost. What else cannot be told
 // now is left to the next sweep.
-func (w *sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
+func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
 	overdue, err := w.node.Settling.OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {
 		return 0, err
@@ -39,7 +39,7 @@ func (w *sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int,
 }
 
 // expire ends slices whose services kept silent.
-func (w *sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
+func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
 	blamed, err := w.node.Settling.Blamed(ctx, s.silent, s.doubted)
 	if err != nil {
 		return 0, err
@@ -67,7 +67,7 @@ func (w *sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) 
 const handedAgain = 3 * time.Second
 
 // noteHandedOut asks JetStream how far the services of each endpoint with waiting requests have come.
-func (w *sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
+func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 	if time.Since(w.unmoved) < handedAgain {
 		return nil
 	}
@@ -118,7 +118,7 @@ type sorted struct {
 	requests []workqueue.Sent // of the silent ones
 }
 
-func (w *sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
+func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
 	s := sorted{doubted: map[workqueue.SliceID]bool{}}
 	looking := request.NewLook(ctx, w.node)
 	well := w.streams.WellFor()

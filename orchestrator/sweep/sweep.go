@@ -16,9 +16,9 @@ import (
 type swept struct{ dead, lost, standing, late int }
 
 // Sweeping is the duty that sweeps, at every beat of the lease.
-func (w *sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+func (w *Sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	var s swept
-	err := w.Sweep(ctx, lease, &s)
+	err := w.sweep(ctx, lease, &s)
 	w.node.PublishEvents() // events that a dead node left behind
 	w.letters.Resend()     // and letters
 	w.node.Stats.Released.Add(int64(s.dead + s.lost))
@@ -32,7 +32,7 @@ func (w *sweeper) Sweeping(ctx context.Context, lease workqueue.Lease) (time.Dur
 
 // EndingStalled is the duty that ends transactions of processes which have stopped in the middle of them, at every beat
 // of the lease. What they have locked holds up parts of a sweep, and so would hold up their end.
-func (w *sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+func (w *Sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	timed, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL)
 	defer cancel()
 	stalled, err := session.New(w.node.Store).EndStalledClients(timed, lease)
@@ -42,10 +42,10 @@ func (w *sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (tim
 	return 0, err
 }
 
-// Sweep issues again what cannot come to an end by itself. Each part has a time of its own, the life of a lease, and
+// sweep issues again what cannot come to an end by itself. Each part has a time of its own, the life of a lease, and
 // one that fails or takes all of it keeps no other from its turn; what it did not get done is left to the next sweep.
 // Each write checks the lease, or stands in itself for what it changes being so: see the methods.
-func (w *sweeper) Sweep(ctx context.Context, lease workqueue.Lease, s *swept) error {
+func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) error {
 	count := func(into *int, part func(context.Context, workqueue.Lease) (int, error)) func(context.Context) error {
 		return func(ctx context.Context) (err error) {
 			*into, err = part(ctx, lease)

@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Config sets a sweeper up. Nothing in it has a default.
+// Config sets a Sweeper up. Nothing in it has a default.
 type Config struct {
 	LeaseTTL time.Duration // life of the leader's lease beyond its last prolonging
 	// Queues asks JetStream for the consumers of endpoints. Those that are missing are nil in it, those of which nothing
@@ -51,8 +51,8 @@ type ender interface {
 	Cancel(ctx context.Context, c control.Control) (control.Cancelled, error)
 }
 
-// sweeper issues again what cannot come to an end by itself. All of it is the leader's.
-type sweeper struct {
+// Sweeper issues again what cannot come to an end by itself. All of it is the leader's.
+type Sweeper struct {
 	node      *kernel.Kernel
 	cfg       Config
 	streams   streamsSeen
@@ -65,6 +65,6 @@ type sweeper struct {
 
 func New(k *kernel.Kernel, streams streamsSeen, endpoints madeConsumers, watch missed, letters resender, runs ender,
 	cfg Config,
-) *sweeper {
-	return &sweeper{node: k, cfg: cfg, streams: streams, endpoints: endpoints, watch: watch, letters: letters, runs: runs}
+) *Sweeper {
+	return &Sweeper{node: k, cfg: cfg, streams: streams, endpoints: endpoints, watch: watch, letters: letters, runs: runs}
 }

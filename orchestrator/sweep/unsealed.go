@@ -14,7 +14,7 @@ import (
 
 // sweepUnsealed reports open runs that were not sealed in time, and seals or cancels those that are to end so. Leader
 // work. What fails is tried again with the next sweep.
-func (w *sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) error {
+func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) error {
 	due, err := start.New(w.node.Store).ReportOverdue(ctx, lease)
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (w *sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) erro
 	return nil
 }
 
-func (w *sweeper) endUnsealed(ctx context.Context, o *start.OverdueRun) (err error) {
+func (w *Sweeper) endUnsealed(ctx context.Context, o *start.OverdueRun) (err error) {
 	reason := "it was not sealed in time"
 	if o.Abandoned {
 		reason += fmt.Sprintf(", and nobody did anything with it for %d days", start.AbandonedAfter/(24*time.Hour))

@@ -75,7 +75,7 @@ func merged[T comparable](have, more []T) []T {
 	return have
 }
 
-func (w *Watcher) Take() settle.FollowUp {
+func (w *Watcher) take() settle.FollowUp {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	due := w.due
@@ -94,7 +94,7 @@ func (w *Watcher) Run(ctx context.Context) {
 			return
 		case <-w.come:
 		}
-		w.lookAt(ctx, w.Take())
+		w.lookAt(ctx, w.take())
 		if backoff.Sleep(ctx, watchPause) != nil {
 			return
 		}

@@ -185,7 +185,7 @@ func (d *Calls) receive(msg *nats.Msg) {
 	kernel.Signal(call.news)
 }
 
-func (c *directCall) Take() (come []*nats.Msg, lost bool) {
+func (c *directCall) take() (come []*nats.Msg, lost bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	come, c.come = c.come, nil
@@ -283,7 +283,7 @@ func (d *Calls) await(ctx context.Context, q *Question, c Taker) error {
 		if err != nil {
 			return err
 		}
-		come, lost := q.call.Take()
+		come, lost := q.call.take()
 		lost = lost || d.dropped() > q.dropped // maybe another's, which costs this one an issue and no attempt
 		err = d.readAll(q, come, c)
 		switch {
