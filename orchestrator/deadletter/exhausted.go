@@ -134,6 +134,7 @@ func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream
 	return consumer.CachedInfo().Delivered.Stream >= x.Sequence, nil
 }
 
+// Burying one message that was handed out too often; the sweep tries again.
 const giveUpTimeout = 15 * time.Second
 
 // bury stores a message that is delivered no more, and tells whoever waits for its answer.

@@ -329,6 +329,7 @@ func (d *Dispatcher) giveUpClaim(ctx context.Context, a Assignment) {
 	}
 }
 
+// Between two tries to publish; after half a claim's life the slice is left to the sweep.
 const republishPause = 200 * time.Millisecond
 
 // errStreamsChanged ends the wait for an acknowledgement by a stream that may be gone.

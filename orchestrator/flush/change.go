@@ -62,7 +62,7 @@ func (f *Flusher) flushAfter(err error) error {
 	return nil
 }
 
-// collectorsPause is the time between two rounds of dutyCollectors.
+// collectorsPause is the time between two rounds of the duty for collectors.
 const collectorsPause = time.Second
 
 // Tend is that duty.

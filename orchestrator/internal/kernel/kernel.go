@@ -129,4 +129,5 @@ func Shuffle[T any](things []T) {
 	rand.Shuffle(len(things), func(i, j int) { things[i], things[j] = things[j], things[i] })
 }
 
+// ReconcileTimeout bounds one round of a duty that asks JetStream much; the next begins anew.
 const ReconcileTimeout = 30 * time.Second
