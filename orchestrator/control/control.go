@@ -1,3 +1,4 @@
+// Package control says how runs go on, and tells the nodes.
 package control
 
 import (

@@ -1,3 +1,5 @@
+// Package deadletter keeps requests that no service could deal with, takes out of the streams what is delivered no more,
+// tells who waits for it, and sends again what somebody has requeued.
 package deadletter
 
 import (

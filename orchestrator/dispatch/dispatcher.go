@@ -1,3 +1,6 @@
+// Package dispatch claims ready items in slices and publishes their requests, or gives them to what the node does itself.
+//
+// One claimer, a few publishers, one that waits for acknowledgements: see [Dispatcher.Run].
 package dispatch
 
 import (

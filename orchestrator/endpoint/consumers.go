@@ -1,3 +1,5 @@
+// Package endpoint looks after the consumers by which services are handed their requests: it makes them, and brings what
+// operators have set to them.
 package endpoint
 
 import (

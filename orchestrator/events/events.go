@@ -1,3 +1,4 @@
+// Package events publishes what happened to runs: from the outbox, and at once what the node itself has committed.
 package events
 
 import (

@@ -1,3 +1,5 @@
+// Package fetch is the work that a node does itself: steps of functions, hosts, sources, and endpoints asked over core
+// NATS. Slices stay claimed until their outcome is recorded, so that they come back when the node's session ends.
 package fetch
 
 import (

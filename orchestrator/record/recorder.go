@@ -1,3 +1,4 @@
+// Package record reads replies and records them, many in a transaction, and acknowledges them after its commit.
 package record
 
 import (

@@ -1,3 +1,4 @@
+// Package redo has items done again, takes their requests out of the stream, and tells the nodes.
 package redo
 
 import (

@@ -1,3 +1,4 @@
+// Package retention deletes what is past its limits, in pieces that hold up nobody.
 package retention
 
 import (

@@ -1,3 +1,4 @@
+// Package rewind notices a database that went back in time, and has issued again what was out.
 package rewind
 
 import (

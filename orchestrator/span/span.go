@@ -1,3 +1,4 @@
+// Package span says what a node tells of its work to whoever traces it. It links no tracer.
 package span
 
 import (

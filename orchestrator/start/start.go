@@ -1,3 +1,4 @@
+// Package start starts runs and takes their items, and takes failed loads back.
 package start
 
 import (

@@ -1,3 +1,7 @@
+// Package streams makes a node's JetStream streams, keeps them as they are set, finds out when one has lost messages or
+// takes none, and knows their epoch.
+//
+// Looks are each node's, changes the leader's: see [Keeper.Tending] and [Keeper.Trying]. Safe for concurrent use.
 package streams
 
 import (

@@ -1,3 +1,5 @@
+// Package sweep issues again what cannot come to an end by itself: of dead sessions, lost streams, silent services, and
+// requests that are gone. All of it is done by the node that leads.
 package sweep
 
 import (

@@ -1,3 +1,4 @@
+// Package consumer has the consumers that all nodes read from, and acknowledges what they bring.
 package consumer
 
 import (

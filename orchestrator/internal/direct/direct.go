@@ -1,3 +1,4 @@
+// Package direct asks services over core NATS. Nothing of it is persisted: what is lost is asked for again.
 package direct
 
 import (

@@ -1,3 +1,7 @@
+// Package kernel is what the rooms of a node share: its log, store and connections, its session, what wakes its loops and
+// those of other nodes, what it counts, how long it waits for PostgreSQL and NATS, and what rooms need of one another.
+//
+// It knows no noun: what only one room needs is that room's. A [Kernel] serves any number of goroutines at once.
 package kernel
 
 import (

@@ -1,3 +1,4 @@
+// Package request looks for the requests of slices in the work stream, and takes them out of it.
 package request
 
 import (
