@@ -3,6 +3,8 @@ package orchestrator
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -53,4 +55,11 @@ func (n *Node) beat(ctx context.Context) {
 			n.kernel.Log.Warn("heartbeat", zap.Error(err))
 		}
 	}
+}
+
+// Locals returns the names of the node's functions for steps of kind local, in order.
+func (n *Node) Locals() []string {
+	names := slices.AppendSeq([]string{}, maps.Keys(n.cfg.Locals)) // never nil: heartbeats carry it as a list
+	slices.Sort(names)
+	return names
 }
