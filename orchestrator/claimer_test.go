@@ -88,7 +88,7 @@ func TestSmallRunDoesNotWaitForALargeOne(t *testing.T) {
 	if peak := s.peak(); peak > budget {
 		t.Errorf("the service had %d chunks at once; the budget is %d", peak, budget)
 	}
-	if _, err := b.node.Cancel(t.Context(), control.Control{Run: big, Actor: "test"}); err != nil {
+	if _, err := b.node.Controls().Cancel(t.Context(), control.Control{Run: big, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	b.check(t)

@@ -15,6 +15,9 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/fault"
+	nodefetch "github.com/tranchehq/tranche/orchestrator/fetch"
+	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -73,7 +76,7 @@ type Config struct {
 	LocalWorkers int // chunks that a function works on at once; 0: as many as GOMAXPROCS
 	// Fetchers make what fetches for steps of other kinds: http and sql. Steps of a kind that has none are left to other
 	// nodes.
-	Fetchers map[workqueue.Kind]Fetchers
+	Fetchers map[workqueue.Kind]nodefetch.Fetchers
 
 	// Duties are done by the node that leads, beside those that every node has.
 	Duties []Duty
@@ -90,7 +93,7 @@ type Config struct {
 
 	Limits wire.Limits   // of the replies read
 	Faults *fault.Points // nil: none
-	Tracer Tracer        // nil: none
+	Tracer span.Tracer   // nil: none
 	Meter  Meter         // nil: none
 }
 
@@ -139,7 +142,7 @@ func (c Config) validate() error {
 			return fmt.Errorf("orchestrator: Config.%s must be positive", name)
 		}
 	}
-	first := c.firstStreams()
+	first := streams.StreamValues(&c.Streams)
 	if err := first.Validate(); err != nil {
 		return fmt.Errorf("orchestrator: Config.Streams: %w", err)
 	}

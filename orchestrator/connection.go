@@ -18,10 +18,10 @@ var ErrConnectionClosed = errors.New("the connection to NATS was closed for good
 // connection was the reason.
 func (n *Node) whileConnected(ctx context.Context) (connected context.Context, end func() error) {
 	connected, cancel := context.WithCancelCause(ctx)
-	closed := n.nc.StatusChanged(nats.CLOSED)
+	closed := n.kernel.NC.StatusChanged(nats.CLOSED)
 	var watch sync.WaitGroup
 	watch.Go(func() {
-		if !n.nc.IsClosed() {
+		if !n.kernel.NC.IsClosed() {
 			select {
 			case <-closed:
 			case <-connected.Done():
@@ -33,11 +33,11 @@ func (n *Node) whileConnected(ctx context.Context) (connected context.Context, e
 	return connected, func() error {
 		cancel(nil)
 		watch.Wait()
-		n.nc.RemoveStatusListener(closed)
+		n.kernel.NC.RemoveStatusListener(closed)
 		if !errors.Is(context.Cause(connected), ErrConnectionClosed) {
 			return nil
 		}
-		if err := n.nc.LastError(); err != nil {
+		if err := n.kernel.NC.LastError(); err != nil {
 			return fmt.Errorf("orchestrator: %w: %w", ErrConnectionClosed, err)
 		}
 		return fmt.Errorf("orchestrator: %w", ErrConnectionClosed)

@@ -44,7 +44,7 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	source, payload := items(count), []byte(`"`+strings.Repeat("x", 1<<20)+`"`)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := node.Start(t.Context(), req, func(item *start.LoadItem) error {
+		_, err := node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
 			if n++; n == last {
 				<-gate
 			}
@@ -78,7 +78,7 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	}
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
-	loaded, err := node.Start(t.Context(), req, items(size))
+	loaded, err := node.Starts().Start(t.Context(), req, items(size))
 	if err != nil || loaded.Existing {
 		t.Fatalf("the same key again: %+v, %v; want a new run", loaded, err)
 	}

@@ -118,7 +118,7 @@ func TestRequeueLoopsAreStopped(t *testing.T) {
 	b.publish(t, dead(t, uuid.New()))
 	for round := 1; ; round++ {
 		letter := b.buried(t, round)[0]
-		out, err := b.node.Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
+		out, err := b.node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +158,7 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 	b.buried(t, 1)
 	b.publish(t, dead(t, uuid.New()))
 	b.buried(t, 2)
-	out, err := b.node.Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
+	out, err := b.node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
 	if err != nil || out.Requeued != 2 {
 		t.Fatalf("requeued %+v, %v", out, err)
 	}
@@ -214,13 +214,13 @@ func TestRequeueLoopsOfAServiceAreStopped(t *testing.T) {
 			t.Fatalf("in round %d the letter is %+v", round, letter)
 		}
 		sel := deadletter.DeadSelection{All: true}
-		out, err := b.node.Requeue(t.Context(), sel, "ann")
+		out, err := b.node.DeadLetters().Requeue(t.Context(), sel, "ann")
 		if round >= deadletter.MaxRequeues {
 			if err != nil || out.Requeued != 0 || out.RefusedTotal != 1 {
 				t.Fatalf("round %d: %+v, %v", round, out, err)
 			}
 			sel.Force = true
-			out, err = b.node.Requeue(t.Context(), sel, "ann")
+			out, err = b.node.DeadLetters().Requeue(t.Context(), sel, "ann")
 		}
 		if err != nil || out.Requeued != 1 {
 			t.Fatalf("round %d: %+v, %v", round, out, err)

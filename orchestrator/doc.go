@@ -1,9 +1,12 @@
 // Package orchestrator is a node: it cuts ready items into slices, publishes them as list requests, records the
 // replies, and sees to it that whatever is lost on the way is issued again.
 //
+// This package is the node's life: its session, the lease, its duties, and the making of its rooms ([New]). What it does
+// stands in packages beside it, which know nothing of the node, and of one another little more than an interface.
+//
 // # Way of a slice
 //
-// The claimer takes slices from PostgreSQL. A publisher reads their items, builds the request and publishes it under
+// The claimer (dispatch) takes slices from PostgreSQL. A publisher reads their items, builds the request and publishes it under
 // the slice's id; once JetStream has acknowledged it, the slice is marked as sent. From then on any node records the
 // reply: many replies in one transaction, acknowledged to JetStream after the commit.
 //
@@ -15,7 +18,7 @@
 // # What it waits for, and until when
 //
 //   - claimed, not yet sent: the node's session, gone after SessionTTL without a heartbeat, or
-//     [dispatch.DefaultClaimTTL]; then issued again
+//     DefaultClaimTTL of workqueue/dispatch; then issued again
 //   - claimed and worked on by the node itself: the step's time, counted from its begin; a call that does not come back
 //     then is given up; the node's session
 //   - sent, not handed to a service yet: a service; at its deadline it gets a new one, or is issued again if its

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -25,9 +26,6 @@ type Duty struct {
 	// error is logged and shown beside the node; that it panics is, too.
 	Run func(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error)
 }
-
-// sameError is how long a duty that fails in the same way over and over is not logged again.
-const sameError = time.Minute
 
 // duty is a Duty of this node, with what has become of it.
 type duty struct {
@@ -109,18 +107,18 @@ func (n *Node) perform(ctx context.Context, d *duty, lease workqueue.Lease) (aga
 	err := error(nil)
 	defer func() {
 		if p := recover(); p != nil {
-			n.log.Error("a duty panicked", zap.String("duty", d.Name), zap.Any("panic", p),
+			n.kernel.Log.Error("a duty panicked", zap.String("duty", d.Name), zap.Any("panic", p),
 				zap.ByteString("stack", debug.Stack()))
 			again, err = 0, fmt.Errorf("panic: %v", p)
 		}
 		if errors.Is(err, workqueue.ErrNotLeader) {
-			signal(n.elections) // the lease is to be looked at
+			kernel.Signal(n.elections) // the lease is to be looked at
 		}
 		if ctx.Err() != nil {
 			err = nil // it was cut off
 		}
 		if d.end(err) {
-			n.log.Warn("a duty failed; trying again", zap.String("duty", d.Name), zap.Error(err))
+			n.kernel.Log.Warn("a duty failed; trying again", zap.String("duty", d.Name), zap.Error(err))
 		}
 	}()
 	again, err = d.Run(database.ForDuties(ctx), lease)
@@ -152,8 +150,8 @@ func (d *duty) end(err error) (tell bool) {
 		return false
 	}
 	s.failures++
-	s.lastFailed, s.lastError = s.ended, readable(err)
-	if errors.Is(err, workqueue.ErrNotLeader) || d.silent == s.lastError && time.Since(d.told) < sameError {
+	s.lastFailed, s.lastError = s.ended, kernel.Readable(err)
+	if errors.Is(err, workqueue.ErrNotLeader) || d.silent == s.lastError && time.Since(d.told) < kernel.SameError {
 		return false
 	}
 	d.told, d.silent = s.ended, s.lastError
@@ -166,8 +164,8 @@ func (n *Node) WakeDuty(name string) {
 	if n.wakeOwnDuty(name) {
 		return
 	}
-	if err := n.nc.Publish(wakeSubject, []byte(wakeDuty+name)); err != nil {
-		n.log.Debug("wake a duty of another node", zap.String("duty", name), zap.Error(err))
+	if err := n.kernel.NC.Publish(kernel.WakeSubject, []byte(wakeDuty+name)); err != nil {
+		n.kernel.Log.Debug("wake a duty of another node", zap.String("duty", name), zap.Error(err))
 	}
 }
 
@@ -178,7 +176,7 @@ func (n *Node) wakeOwnDuty(name string) bool {
 	}
 	for _, d := range n.duties {
 		if d.Name == name {
-			signal(d.wake)
+			kernel.Signal(d.wake)
 		}
 	}
 	return true

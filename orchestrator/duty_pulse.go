@@ -1,7 +1,6 @@
 package orchestrator
 
 import (
-	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -18,15 +17,6 @@ func (d *duty) pulse() inspect.DutyPulse {
 		p.Running = time.Since(s.began)
 	}
 	return p
-}
-
-// maxDutyError bounds what a heartbeat carries of an error, in bytes.
-const maxDutyError = 500
-
-// readable is the text of an error as a heartbeat can carry it.
-func readable(err error) string {
-	text := strings.ReplaceAll(err.Error(), "\x00", "") // PostgreSQL takes none
-	return strings.ToValidUTF8(text[:min(len(text), maxDutyError)], "")
 }
 
 func ago(at time.Time) time.Duration {

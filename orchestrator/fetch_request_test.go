@@ -98,7 +98,7 @@ func TestRequestsAreCutToFit(t *testing.T) {
 	b.serve(t, "statement", echo)
 	req := asked()
 	n := 0
-	loaded, err := b.node.Start(t.Context(), req, func(item *start.LoadItem) error {
+	loaded, err := b.node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
 		if n == 300 {
 			return io.EOF
 		}

@@ -26,7 +26,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 10*time.Minute
 	run := b.start(t, req, 10)
 	<-begun
-	_, err := b.node.Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+	_, err := b.node.Redo().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
 		Select: redo.Selection{All: true}})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	}
 	wait("reset")
 	<-begun // the same items, in another slice
-	if _, err := b.node.Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
+	if _, err := b.node.Controls().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	wait("cancel")

@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
+	nodefetch "github.com/tranchehq/tranche/orchestrator/fetch"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -227,7 +228,7 @@ func TestNodeThatLacksASource(t *testing.T) {
 	has.rests.Store(3)
 	with := func(s *sources) orchestrator.Config {
 		cfg := testConfig(t)
-		cfg.Fetchers = map[workqueue.Kind]orchestrator.Fetchers{workqueue.KindSQL: s}
+		cfg.Fetchers = map[workqueue.Kind]nodefetch.Fetchers{workqueue.KindSQL: s}
 		return cfg
 	}
 	begun := time.Now()

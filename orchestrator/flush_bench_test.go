@@ -70,7 +70,7 @@ func (nb *benched) apply(b *testing.B, change func(*collector.CollectorSpec)) {
 	spec := collector.CollectorSpec{Endpoint: "benched", MinSize: 1, MaxSize: 500, InFlight: 64,
 		Dedupe: collector.DefaultDedupe, Timeout: collector.Span(time.Minute)}
 	change(&spec)
-	_, err := nb.node.ApplyCollector(b.Context(), collector.Text{Name: "benched", Spec: spec.WithDefaults(),
+	_, err := nb.node.Collectors().ApplyCollector(b.Context(), collector.Text{Name: "benched", Spec: spec.WithDefaults(),
 		Source: fmt.Sprint(spec)}, "bench")
 	if err != nil {
 		b.Fatal(err)
@@ -95,7 +95,7 @@ func (nb *benched) fill(b *testing.B, n int, key func(int) string) {
 					ops[i] = collector.Op{ID: fmt.Sprintf("%016x", uint64(from+i)*0x9e3779b97f4a7c15), Key: key(from + i),
 						Payload: []byte(`{"id":"CUST-1234567","what":"balance changed","cents":123456}`)}
 				}
-				if _, err := nb.node.AddOps(b.Context(), "benched", 0, [][]collector.Op{ops}); err != nil {
+				if _, err := nb.node.Collectors().AddOps(b.Context(), "benched", 0, [][]collector.Op{ops}); err != nil {
 					b.Error(err)
 					return
 				}
@@ -169,7 +169,7 @@ func BenchmarkCollector(b *testing.B) {
 			nb.fill(b, b.N, bench.key)
 			b.ReportMetric(float64(b.N)/time.Since(begun).Seconds(), "in/s")
 			begun = time.Now()
-			if _, err := nb.node.ResumeCollector(b.Context(), "benched", "bench"); err != nil {
+			if _, err := nb.node.Collectors().ResumeCollector(b.Context(), "benched", "bench"); err != nil {
 				b.Fatal(err)
 			}
 			nb.empty(b)

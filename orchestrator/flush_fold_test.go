@@ -44,7 +44,7 @@ func TestFoldedUpdatesNeverGoBackInTime(t *testing.T) {
 			ops[user] = collectorstore.Op{ID: fmt.Sprintf("%d-%d", user, round), Key: fmt.Sprint("k", user%4),
 				Fold: fmt.Sprint(user), Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, user, round)}
 		}
-		if _, err := b.node.AddOps(t.Context(), "folded", 0, [][]collectorstore.Op{ops}); err != nil {
+		if _, err := b.node.Collectors().AddOps(t.Context(), "folded", 0, [][]collectorstore.Op{ops}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -30,7 +30,7 @@ func (b *bundle) claimLocked(t *testing.T, collector string) pgx.Tx {
 		_, err = tx.Exec(t.Context(), `LOCK TABLE collector_op IN ACCESS EXCLUSIVE MODE`)
 	}
 	if err == nil {
-		_, err = b.node.ResumeCollector(t.Context(), collector, "test")
+		_, err = b.node.Collectors().ResumeCollector(t.Context(), collector, "test")
 	}
 	if err != nil {
 		t.Fatal(err)

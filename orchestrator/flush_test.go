@@ -26,7 +26,7 @@ func (b *bundle) gather(t *testing.T, name string, change func(*collectorstore.C
 	if change != nil {
 		change(&spec)
 	}
-	_, err := b.node.ApplyCollector(t.Context(), collectorstore.Text{Name: name, Spec: spec.WithDefaults(),
+	_, err := b.node.Collectors().ApplyCollector(t.Context(), collectorstore.Text{Name: name, Spec: spec.WithDefaults(),
 		Source: name}, "test")
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func (b *bundle) addOps(t *testing.T, collector string, from, n, keys int) {
 		ops[i] = collectorstore.Op{ID: fmt.Sprint("op", at), Key: fmt.Sprint("k", at%keys),
 			Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, at%keys, at/keys)}
 	}
-	out, err := b.node.AddOps(t.Context(), collector, 0, [][]collectorstore.Op{ops})
+	out, err := b.node.Collectors().AddOps(t.Context(), collector, 0, [][]collectorstore.Op{ops})
 	if err != nil || out[0].Added != n {
 		t.Fatalf("added %+v, %v", out, err)
 	}
@@ -366,7 +366,7 @@ func (b *bundle) addKeyed(t *testing.T, name string, value, number int) {
 		op := collectorstore.Op{ID: fmt.Sprint(value, "/", number),
 			Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, value, number)}
 		op.Key = fmt.Sprint(order.Partition(fmt.Sprint("v", value), spec.OrderBy.Partitions))
-		_, err = b.node.AddOps(t.Context(), name, version, [][]collectorstore.Op{{op}})
+		_, err = b.node.Collectors().AddOps(t.Context(), name, version, [][]collectorstore.Op{{op}})
 		if _, moved := errors.AsType[*collectorstore.MovedError](err); moved {
 			continue
 		}

@@ -3,10 +3,13 @@ package orchestrator
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -15,15 +18,15 @@ import (
 // pulse is what a node says of itself with each heartbeat.
 type pulse struct {
 	Stats
-	NATS    bool            `json:"nats"`              // it is connected; explanations read it
-	Stalled *stalledStreams `json:"stalled,omitempty"` // it is, and the streams do not answer; likewise
-	Locals  []string        `json:"locals"`            // its functions for steps of kind local; likewise
+	NATS    bool                    `json:"nats"`              // it is connected; explanations read it
+	Stalled *streams.StalledStreams `json:"stalled,omitempty"` // it is, and the streams do not answer; likewise
+	Locals  []string                `json:"locals"`            // its functions for steps of kind local; likewise
 	// Duties are there while it leads; the view of the nodes reads them.
 	Duties []inspect.DutyPulse `json:"duties,omitempty"`
 }
 
 func (n *Node) pulse() pulse {
-	return pulse{n.Stats(), n.nc.IsConnected(), n.stalled.pulse(), n.Locals(), n.Leading().pulses()}
+	return pulse{n.Stats(), n.kernel.NC.IsConnected(), n.streams.Stalled(), n.Locals(), n.Leading().pulses()}
 }
 
 // beat keeps the session alive. A node that finds its session gone (it was asleep, or cut off) opens a new one: the
@@ -38,18 +41,25 @@ func (n *Node) beat(ctx context.Context) {
 		case <-tick.C:
 		}
 		timed, cancel := context.WithTimeout(ctx, n.cfg.Heartbeat*2)
-		err := session.New(n.store).Heartbeat(timed, n.Session(), n.cfg.SessionTTL, n.pulse())
+		err := session.New(n.kernel.Store).Heartbeat(timed, n.kernel.Session(), n.cfg.SessionTTL, n.pulse())
 		if errors.Is(err, workqueue.ErrSessionLost) {
-			n.stats.sessionsLost.Add(1)
-			n.log.Warn("the session expired; starting a new one", zap.Stringer("session", n.Session()))
-			n.fetching.abandon(n.Session())
-			n.flushing.abandon(n.Session())
+			n.kernel.Stats.SessionsLost.Add(1)
+			n.kernel.Log.Warn("the session expired; starting a new one", zap.Stringer("session", n.kernel.Session()))
+			n.fetching.Abandon(n.kernel.Session())
+			n.flushing.Abandon(n.kernel.Session())
 			err = n.newSession(timed)
-			n.Wake()
+			n.kernel.Wake()
 		}
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			n.log.Warn("heartbeat", zap.Error(err))
+			n.kernel.Log.Warn("heartbeat", zap.Error(err))
 		}
 	}
+}
+
+// Locals returns the names of the node's functions for steps of kind local, in order.
+func (n *Node) Locals() []string {
+	names := slices.AppendSeq([]string{}, maps.Keys(n.cfg.Locals)) // never nil: heartbeats carry it as a list
+	slices.Sort(names)
+	return names
 }

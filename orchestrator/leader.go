@@ -8,6 +8,11 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/orchestrator/control"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/retention"
+	"github.com/tranchehq/tranche/orchestrator/start"
+	"github.com/tranchehq/tranche/orchestrator/sweep"
 	"github.com/tranchehq/tranche/workqueue"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
 )
@@ -20,20 +25,27 @@ const (
 
 // The duties that every node has. Those of Config.Duties come beside them.
 const (
-	dutySweep     = "sweep"     // issues again what cannot come to an end by itself
-	dutyStalled   = "stalled"   // ends transactions of processes that have stopped in the middle of them
-	dutyReconcile = "reconcile" // looks after endpoints and their consumers
-	dutyPace      = "pace"      // decides how fast endpoints are asked
-	// dutyWritable sees to it that the streams take messages.
-	dutyWritable = "writable"
-	dutyLost     = "lost" // issues again what was lost in a stream that looks whole
+	dutySweep      = "sweep"      // issues again what cannot come to an end by itself
+	dutyStalled    = "stalled"    // ends transactions of processes that have stopped in the middle of them
+	dutyClear      = "clear"      // takes back loads whose node is gone; gigabytes take minutes
+	dutyReconcile  = "reconcile"  // looks after endpoints and their consumers
+	dutyPace       = "pace"       // decides how fast endpoints are asked
+	dutyWritable   = "writable"   // sees to it that the streams take messages
+	dutyLost       = "lost"       // issues again what was lost in a stream that looks whole
+	dutyCollectors = "collectors" // frees keys of nodes that are gone, and clears away what collectors need no more
+	DutyStreams    = "streams"    // brings what is set for the streams to JetStream
+	DutyRetention  = "retention"  // deletes what is past its limits
 )
 
 func (n *Node) ownDuties() []Duty {
-	return []Duty{{dutySweep, n.sweeping}, {dutyStalled, n.endingStalled}, {dutyClear, n.clearing},
-		{dutyReconcile, n.reconciling()}, {DutyStreams, n.tendingStreams()}, {dutyWritable, n.tryingStreams()},
-		{dutyLost, n.findingLost()}, {dutyPace, n.pacing()}, {DutyRetention, n.retaining},
-		{dutyCollectors, n.tendingCollectors}}
+	sweeper := sweep.New(n.kernel, n.streams, n.consumers, n.watch, n.letters, struct {
+		*start.Starter
+		*control.Controls
+	}{n.starts, n.controls}, sweep.Config{LeaseTTL: n.cfg.LeaseTTL, Queues: n.queuesOf, FewQueues: fewQueues})
+	return []Duty{{dutySweep, sweeper.Sweeping}, {dutyStalled, sweeper.EndingStalled}, {dutyClear, sweeper.Clearing},
+		{dutyReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {DutyStreams, n.streams.Tending()},
+		{dutyWritable, n.streams.Trying()}, {dutyLost, sweeper.FindingLost()}, {dutyPace, n.pacing()},
+		{DutyRetention, retention.Retaining(n.kernel)}, {dutyCollectors, n.flushing.Tend}}
 }
 
 // beatOfLease is the time between two prolongings.
@@ -75,7 +87,7 @@ func (n *Node) lead(ctx context.Context) {
 // leadOnce takes or prolongs the lease. It returns the term that goes on, or nil when others lead, and when to look
 // again: at the latest when the lease of whoever leads runs out.
 func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) (*term, time.Duration) {
-	if had != nil && had.lease.Session != n.Session() {
+	if had != nil && had.lease.Session != n.kernel.Session() {
 		n.stepDown(ctx, had) // the session had expired: its successor need not wait for the end of the lease
 		had = nil
 	}
@@ -88,7 +100,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			n.log.Warn("lead", zap.Error(err))
+			n.kernel.Log.Warn("lead", zap.Error(err))
 		}
 		return had, n.cfg.beatOfLease() // the fuse knows how long for
 	}
@@ -102,14 +114,14 @@ func (n *Node) leadOnce(ctx context.Context, had *term, duties *sync.WaitGroup) 
 
 // stand has the node's session compete for the lease, with its precedence.
 func (n *Node) stand(ctx context.Context) (workqueue.Lease, error) {
-	session := n.Session()
+	session := n.kernel.Session()
 	if n.cfg.Precedence != 0 && n.stands != session {
-		if err := sessionstore.New(n.store).SetPrecedence(ctx, session, n.cfg.Precedence); err != nil {
+		if err := sessionstore.New(n.kernel.Store).SetPrecedence(ctx, session, n.cfg.Precedence); err != nil {
 			return workqueue.Lease{}, err
 		}
 		n.stands = session
 	}
-	return sessionstore.New(n.store).Lead(ctx, session, n.cfg.LeaseTTL)
+	return sessionstore.New(n.kernel.Store).Lead(ctx, session, n.cfg.LeaseTTL)
 }
 
 // withdraw is for a node that stops: it lives on until what it has under way has ended, and others are to lead.
@@ -119,8 +131,8 @@ func (n *Node) withdraw(ctx context.Context) {
 	}
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := sessionstore.New(n.store).SetPrecedence(timed, n.Session(), 0); err != nil {
-		n.log.Warn("let other nodes lead; they do when this one's session has ended", zap.Error(err))
+	if err := sessionstore.New(n.kernel.Store).SetPrecedence(timed, n.kernel.Session(), 0); err != nil {
+		n.kernel.Log.Warn("let other nodes lead; they do when this one's session has ended", zap.Error(err))
 	}
 }
 
@@ -141,7 +153,7 @@ const leaseSlack = 5 * time.Millisecond
 func (n *Node) beginTerm(ctx context.Context, lease workqueue.Lease, left time.Duration, duties *sync.WaitGroup) *term {
 	ctx, end := context.WithCancel(ctx)
 	now := &term{lease: lease, end: end, over: ctx.Done(), fuse: time.AfterFunc(left, end)}
-	n.log.Info("this node leads", zap.Int64("epoch", lease.Epoch))
+	n.kernel.Log.Info("this node leads", zap.Int64("epoch", lease.Epoch))
 	n.lease.Store(&lease)
 	for _, d := range n.duties {
 		duties.Go(func() { n.serve(ctx, d, lease) })
@@ -156,7 +168,7 @@ func (n *Node) endTerm(had *term) {
 	had.fuse.Stop()
 	had.end()
 	n.lease.Store(nil)
-	n.log.Info("this node does not lead any more", zap.Int64("epoch", had.lease.Epoch))
+	n.kernel.Log.Info("this node does not lead any more", zap.Int64("epoch", had.lease.Epoch))
 }
 
 // stepDown ends a term and gives the lease up. Other nodes are told, so that one of them leads at once.
@@ -167,11 +179,11 @@ func (n *Node) stepDown(ctx context.Context, had *term) {
 	n.endTerm(had)
 	timed, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if err := sessionstore.New(n.store).Resign(timed, had.lease); err != nil {
-		n.log.Warn("resign; the lease runs out by itself", zap.Error(err))
+	if err := sessionstore.New(n.kernel.Store).Resign(timed, had.lease); err != nil {
+		n.kernel.Log.Warn("resign; the lease runs out by itself", zap.Error(err))
 		return
 	}
-	if err := n.nc.Publish(wakeSubject, []byte(wakeElection)); err != nil {
-		n.log.Debug("tell others that nobody leads", zap.Error(err))
+	if err := n.kernel.NC.Publish(kernel.WakeSubject, []byte(wakeElection)); err != nil {
+		n.kernel.Log.Debug("tell others that nobody leads", zap.Error(err))
 	}
 }

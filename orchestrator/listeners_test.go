@@ -77,14 +77,14 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 		})
 	}
 	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
-	if err := b.node.SetEndpoint(t.Context(), set, "ann"); err != nil { // there is no consumer yet
+	if err := b.node.Endpoints().SetEndpoint(t.Context(), set, "ann"); err != nil { // there is no consumer yet
 		t.Fatal(err)
 	}
 	run := b.start(t, patient(), 100)
 	wanted("a new consumer has the setting", 3)
 	set.Concurrency = 5
 	begun := time.Now()
-	if err := b.node.SetEndpoint(t.Context(), set, "ann"); err != nil {
+	if err := b.node.Endpoints().SetEndpoint(t.Context(), set, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	took := time.Since(begun)
@@ -113,7 +113,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
 	b.wantSound(t, l, run, 100)
-	if err := b.node.SetEndpoint(t.Context(), pace.EndpointSetting{Endpoint: "no name"}, "ann"); err == nil {
+	if err := b.node.Endpoints().SetEndpoint(t.Context(), pace.EndpointSetting{Endpoint: "no name"}, "ann"); err == nil {
 		t.Error("a setting of no endpoint was taken")
 	}
 	if config := consumer.CachedInfo().Config; config.AckPolicy != jetstream.AckExplicitPolicy {
@@ -127,7 +127,7 @@ func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
 	b := setup(t)
 	js := b.js(t)
 	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
-	if err := b.node.SetEndpoint(t.Context(), set, "ann"); err != nil {
+	if err := b.node.Endpoints().SetEndpoint(t.Context(), set, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	run := b.start(t, patient(), 100)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // Meter measures what a node does, beside what its [Stats] count. Its methods are called from several goroutines at
@@ -83,55 +82,4 @@ func (l *Leading) pulses() []inspect.DutyPulse {
 		return nil
 	}
 	return l.Duties
-}
-
-// measureSent tells of a request that is sent, or of a chunk that the node works on.
-func measureSent(m Meter, a *assignment) {
-	m.Happened(EventSent, a.endpoint, 1)
-	if a.Attempt > 1 {
-		m.Happened(EventAgain, a.endpoint, 1)
-	}
-}
-
-// measureRecording tells of replies that are recorded.
-func measureRecording(m Meter, read []reading, took time.Duration) {
-	m.Took(TimingRecord, took)
-	for i := range read {
-		if about, err := read[i].msg.Metadata(); err == nil && about.NumDelivered > 1 {
-			m.Happened(EventRedelivered, read[i].answer.Endpoint, 1)
-		}
-	}
-}
-
-// cameAt is when the newest of some replies came into its stream, as its server's clock has it, but not after now.
-func cameAt(read []reading) (at time.Time) {
-	for i := range read {
-		if about, err := read[i].msg.Metadata(); err == nil && about.Timestamp.After(at) {
-			at = about.Timestamp
-		}
-	}
-	if now := time.Now(); at.IsZero() || at.After(now) {
-		return now
-	}
-	return at
-}
-
-// loadedAtOnce is how many items are counted together.
-const loadedAtOnce = 1000
-
-// counted has a meter told of the items that are read.
-func counted(m Meter, next func(*start.LoadItem) error) func(*start.LoadItem) error {
-	items, size := 0, 0
-	return func(item *start.LoadItem) error {
-		err := next(item)
-		if err == nil {
-			items, size = items+1, size+len(item.Payload)
-		}
-		if items > 0 && (err != nil || items == loadedAtOnce) {
-			m.Happened(EventLoaded, "", items)
-			m.Happened(EventLoadedBytes, "", size)
-			items, size = 0, 0
-		}
-		return err
-	}
 }

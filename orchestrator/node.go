@@ -14,71 +14,54 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/orchestrator/control"
+	"github.com/tranchehq/tranche/orchestrator/deadletter"
+	"github.com/tranchehq/tranche/orchestrator/dispatch"
+	"github.com/tranchehq/tranche/orchestrator/endpoint"
+	"github.com/tranchehq/tranche/orchestrator/events"
+	"github.com/tranchehq/tranche/orchestrator/fetch"
+	"github.com/tranchehq/tranche/orchestrator/flush"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/record"
+	"github.com/tranchehq/tranche/orchestrator/redo"
+	"github.com/tranchehq/tranche/orchestrator/rewind"
+	"github.com/tranchehq/tranche/orchestrator/start"
+	"github.com/tranchehq/tranche/orchestrator/streams"
+	"github.com/tranchehq/tranche/orchestrator/watch"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
-	"github.com/tranchehq/tranche/workqueue/settle"
 )
-
-// wakeSubject is published on core NATS when there is work to look for. Nothing depends on it: nodes poll as well.
-const wakeSubject = "tranche.wake"
-
-// wakeFreed tells that an endpoint may take more of what it had already.
-const wakeFreed = "freed"
 
 // Node claims, publishes and records until it is stopped.
 type Node struct {
-	cfg   Config
-	log   *zap.Logger
-	store *database.DB
-	nc    *nats.Conn
-	js    jetstream.JetStream
+	kernel *kernel.Kernel
+	cfg    Config
+	ready  chan struct{}
 
-	session atomic.Value // workqueue.SessionID
-	ready   chan struct{}
-	stats   counters
+	stirred   atomic.Bool                     // there may be other work than there was; for the pacer
+	elections chan struct{}                   // look for the lease
+	lease     atomic.Pointer[workqueue.Lease] // nil while this node does not lead
+	duties    []*duty
+	stands    workqueue.SessionID // which has said its precedence; lead's alone
 
-	wakes      chan struct{} // look for work
-	places     places        // of services
-	stirred    atomic.Bool   // there may be other work than there was; for the pacer
-	elsewhere  atomic.Bool   // there is work at endpoints of other nodes
-	freeing    atomic.Bool   // they will be told of room there
-	looks      chan struct{} // look at the streams
-	elections  chan struct{} // look for the lease
-	publish    chan struct{} // events wait to be published
-	unrecorded chan struct{} // a reply could not be recorded
-	requeued   chan struct{} // requeued dead letters wait to be sent
-	exhausted  chan exhaustion
-	lease      atomic.Pointer[workqueue.Lease] // nil while this node does not lead
-	duties     []*duty
-	stands     workqueue.SessionID // which has said its precedence; lead's alone
-
-	streams    streamsState
-	mark       session.Mark // the furthest that the database is known to have come; watchDatabase's
-	single     single       // of the server
-	unmoved    time.Time    // when no service had moved at many endpoints; noteHandedOut's
-	queueList  queueList    // what several duties ask for
-	differing  sync.Once    // what the program says of the streams has been compared
-	suspects   suspects
-	stalled    stalling
-	reach      reach
-	endpoints  endpointSet
-	pending    *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
-	recorder   stream.Incarnation  // of the reply consumer
-	settling   settle.Store        // which has the meter told
-	deadReader stream.Incarnation  // of the consumer of dead letters
-	uncleared  runSet              // failed loads of which something may be left
-	watch      watchlist           // what commits gave reason to look at
-	alarms     alarms              // when slices come due that it has scheduled
-	fresh      *freshEvents        // that it has just committed
-	fetching   *fetching           // what it works on itself
-	flushing   *flushing           // what it does for collectors
+	streams   *streams.Keeper
+	database  *rewind.Watch
+	consumers *endpoint.Consumers
+	backlogs  queueList // what several duties ask for
+	events    *events.Publisher
+	watch     *watch.Watcher
+	dispatch  *dispatch.Dispatcher
+	fetching  *fetch.Worker
+	recorder  *record.Recorder
+	letters   *deadletter.Letters
+	flushing  *flush.Flusher
+	starts    *start.Starter
+	controls  *control.Controls
+	redos     *redo.Redoer
 }
 
 // New returns a node on a migrated database and a NATS connection. Neither is closed by it.
@@ -87,59 +70,62 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(ackTimeout),
-		jetstream.WithPublishAsyncMaxPending(maxPendingPublishes))
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(dispatch.AckTimeout),
+		jetstream.WithPublishAsyncMaxPending(dispatch.MaxPendingPublishes))
 	if err != nil {
 		return nil, fmt.Errorf("orchestrator: %w", err)
 	}
 	n := &Node{
-		cfg: cfg, log: cfg.Log, store: store, nc: nc, js: js, ready: make(chan struct{}),
-		wakes: make(chan struct{}, 1), looks: make(chan struct{}, 1), elections: make(chan struct{}, 1),
-		publish: make(chan struct{}, 1), unrecorded: make(chan struct{}, 1), requeued: make(chan struct{}, 1),
-		exhausted: make(chan exhaustion, advisoryRoom), pending: semaphore.NewWeighted(maxPendingBytes),
-		settling: settle.New(store).Counting(cfg.Meter.Settled),
+		kernel: kernel.New(store, nc, js, cfg.Log),
+		cfg:    cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1),
 	}
+	n.kernel.Settling = n.kernel.Settling.Counting(cfg.Meter.Settled)
+	n.kernel.Faults, n.kernel.Wanted = cfg.Faults, cfg.RequestBytes
+	n.kernel.Name = strings.TrimSpace("node " + cfg.Version + " " + cfg.Host)
+	n.furnish()
 	duties := append(n.ownDuties(), cfg.Duties...)
 	if err := checkDuties(duties); err != nil {
 		return nil, err
 	}
 	n.duties = newDuties(duties)
-	n.fetching = newFetching(n)
-	n.flushing = newFlushing(n)
-	n.endpoints.known = map[string]bool{}
-	n.streams.changed = make(chan struct{})
-	n.watch.come = make(chan struct{}, 1)
-	n.fresh = newFreshEvents()
-	n.recorder.Ask = n.whenMade(wire.StreamReply, wire.RecorderConsumer)
-	n.deadReader.Ask = n.whenMade(wire.StreamDead, wire.DeadLetterConsumer)
 	return n, nil
+}
+
+// furnish makes the rooms, from what needs no other to what needs most.
+func (n *Node) furnish() {
+	k, cfg, meter := n.kernel, &n.cfg, measured{n.cfg.Meter}
+	n.streams = streams.New(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
+		Streams: cfg.Streams, Entered: func() { n.wakeOwnDuty(dutySweep) }, Try: func() { n.WakeDuty(dutyWritable) }})
+	n.database = rewind.New(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
+	n.consumers = endpoint.New(k, n.streams, cfg.ReconcileInterval)
+	n.events = events.New(k, n.streams, meter)
+	n.watch = watch.New(k, n.events)
+	n.letters = deadletter.New(k, n.consumers, n.watch, meter)
+	n.recorder = record.New(k, n.streams, n.letters, n.watch, record.Config{RecordBatch: cfg.RecordBatch,
+		Recorders: cfg.Recorders, Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
+	n.fetching = fetch.New(k, n.watch, fetch.Config{Locals: cfg.Locals, LocalWorkers: cfg.LocalWorkers,
+		Fetchers: cfg.Fetchers, Recorders: cfg.Recorders, RecordBatch: cfg.RecordBatch, ReplyBacklog: cfg.ReplyBacklog,
+		Limits: cfg.Limits, Tracer: cfg.Tracer, Meter: meter})
+	n.dispatch = dispatch.New(k, n.fetching, n.consumers, n.streams, n.watch, dispatch.Config{Poll: cfg.Poll,
+		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals(), Tracer: cfg.Tracer, Meter: meter})
+	n.flushing = flush.New(k, n.watch, flush.Config{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
+		Recorders: cfg.Recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
+	n.controls, n.redos = control.New(k), redo.New(k)
+	n.starts = start.New(k, n.events, n.controls, meter)
 }
 
 // Session returns the node's present session, or the zero id before it has one. It changes when the node was cut off
 // from PostgreSQL for longer than a session lives.
-func (n *Node) Session() workqueue.SessionID {
-	id, _ := n.session.Load().(workqueue.SessionID)
-	return id
-}
+func (n *Node) Session() workqueue.SessionID { return n.kernel.Session() }
 
-// name is what the node calls itself towards people: "node 1.2.3 host".
-func (n *Node) name() string { return strings.TrimSpace("node " + n.cfg.Version + " " + n.cfg.Host) }
+// Wake makes the node look for work now.
+func (n *Node) Wake() { n.kernel.Wake() }
+
+// PublishEvents makes the node publish events now that others have stored.
+func (n *Node) PublishEvents() { n.kernel.PublishEvents() }
 
 // Ready is closed once the node has a session and its streams, and takes work.
 func (n *Node) Ready() <-chan struct{} { return n.ready }
-
-// Wake makes the node look for work now.
-func (n *Node) Wake() { signal(n.wakes) }
-
-// PublishEvents makes the node publish events now that others have stored.
-func (n *Node) PublishEvents() { signal(n.publish) }
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // one is waiting already
-	}
-}
 
 // Run works until ctx ends, then stops in good order within the configured grace: no new claims, requests at hand are
 // published, replies at hand are recorded, and what is left is handed back. It returns nil after such a stop. When the
@@ -153,7 +139,7 @@ func (n *Node) Run(ctx context.Context) error {
 func (n *Node) run(ctx context.Context) error {
 	watching, unwatch := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	watch.Go(func() { stream.PermissionsOf(n.nc).Run(watching, n.log) })
+	watch.Go(func() { stream.PermissionsOf(n.kernel.NC).Run(watching, n.kernel.Log) })
 	defer watch.Wait()
 	defer unwatch()
 	err := n.open(ctx)
@@ -174,11 +160,11 @@ func (n *Node) run(ctx context.Context) error {
 
 // subscribe to what comes over core NATS. Nothing depends on it: all of it is looked for as well.
 func (n *Node) subscribe() ([]*nats.Subscription, error) {
-	wake, err := n.nc.Subscribe(wakeSubject, n.woken)
+	wake, err := n.kernel.NC.Subscribe(kernel.WakeSubject, n.woken)
 	if err != nil {
-		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", wakeSubject, err)
+		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", kernel.WakeSubject, err)
 	}
-	advisories, err := n.hearAdvisories()
+	advisories, err := n.letters.HearAdvisories()
 	return append(advisories, wake), err
 }
 
@@ -189,45 +175,45 @@ func (n *Node) woken(msg *nats.Msg) {
 	case isDuty:
 		n.wakeOwnDuty(name)
 	case string(msg.Data) == wakeElection:
-		signal(n.elections)
-	case string(msg.Data) == wakeFlush:
-		n.flushing.wake()
-	case string(msg.Data) == wakeFreed:
-		n.Wake()
+		kernel.Signal(n.elections)
+	case string(msg.Data) == flush.WakeFlush:
+		n.flushing.Wake()
+	case string(msg.Data) == kernel.WakeFreed:
+		n.kernel.Wake()
 	default:
 		n.stirred.Store(true)
-		n.Wake()
+		n.kernel.Wake()
 	}
 }
 
-// open gets a session, NATS and the streams, however long they take to be there, unless Config.Waits says otherwise.
+// Open gets a session, NATS and the streams, however long they take to be there, unless Config.Waits says otherwise.
 func (n *Node) open(ctx context.Context) error {
-	if err := n.insist(ctx, "start a session", n.newSession, n.waits); err != nil {
+	if err := n.kernel.Insist(ctx, "start a session", n.newSession, n.waits); err != nil {
 		return err
 	}
 	if err := n.awaitNATS(ctx); err != nil {
 		return err
 	}
-	if err := n.insist(ctx, "set up the streams", n.lookAtEpoch, n.waits); err != nil {
+	if err := n.kernel.Insist(ctx, "set up the streams", n.streams.LookAtEpoch, n.waits); err != nil {
 		return err
 	}
-	return n.insist(ctx, "recall how far the database had come", n.recallMark, n.waits)
+	return n.kernel.Insist(ctx, "recall how far the database had come", n.database.RecallMark, n.waits)
 }
 
 // waits tells whoever wants to know what the node waits for.
 func (n *Node) waits(what string, err error, pause time.Duration) error {
 	if n.cfg.Waits == nil {
-		return n.warn(what, err, pause)
+		return n.kernel.Warn(what, err, pause)
 	}
 	return n.cfg.Waits(what, err)
 }
 
 // awaitNATS returns once the connection to NATS is there.
 func (n *Node) awaitNATS(ctx context.Context) error {
-	connected := n.nc.StatusChanged(nats.CONNECTED)
-	defer n.nc.RemoveStatusListener(connected)
-	for !n.nc.IsConnected() {
-		if err := n.waits("reach NATS", cmp.Or(n.nc.LastError(), errNoNATS), natsPause); err != nil {
+	connected := n.kernel.NC.StatusChanged(nats.CONNECTED)
+	defer n.kernel.NC.RemoveStatusListener(connected)
+	for !n.kernel.NC.IsConnected() {
+		if err := n.waits("reach NATS", cmp.Or(n.kernel.NC.LastError(), streams.ErrNoNATS), natsPause); err != nil {
 			return err
 		}
 		select {
@@ -245,16 +231,16 @@ const natsPause = time.Second
 
 func (n *Node) newSession(ctx context.Context) error {
 	info := session.NodeInfo{Host: n.cfg.Host, PID: os.Getpid(), Version: n.cfg.Version}
-	id, err := session.New(n.store).StartSession(ctx, info, n.cfg.SessionTTL)
+	id, err := session.New(n.kernel.Store).StartSession(ctx, info, n.cfg.SessionTTL)
 	if err != nil {
 		return err
 	}
-	n.session.Store(id)
-	n.log.Info("session started", zap.Stringer("session", id))
+	n.kernel.SetSession(id)
+	n.kernel.Log.Info("session started", zap.Stringer("session", id))
 	return nil
 }
 
-// work runs the loops. Those that feed others end first: claimer, publishers, confirmer. The heartbeat goes on until
+// Work runs the loops. Those that feed others end first: claimer, publishers, confirmer. The heartbeat goes on until
 // the last of them is done, so that nobody takes from a node what it is still bringing to an end.
 func (n *Node) work(ctx context.Context) {
 	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
@@ -269,38 +255,38 @@ func (n *Node) work(ctx context.Context) {
 	defer stop()
 
 	var loops sync.WaitGroup
-	loops.Go(func() { n.runPublishing(ctx, draining) })
-	loops.Go(func() { n.runRecording(ctx, draining) })
-	loops.Go(func() { n.runFlushing(ctx, draining) })
-	loops.Go(func() { n.watchEpoch(ctx) })
-	loops.Go(func() { n.watchDatabase(ctx) })
+	loops.Go(func() { n.dispatch.Run(ctx, draining) })
+	loops.Go(func() { n.recorder.Run(ctx, draining) })
+	loops.Go(func() { n.flushing.Run(ctx, draining) })
+	loops.Go(func() { n.streams.Watch(ctx) })
+	loops.Go(func() { n.database.Run(ctx) })
 	loops.Go(func() { n.lead(ctx) })
-	loops.Go(func() { n.publishEvents(ctx) })
-	loops.Go(func() { n.publishFresh(ctx) })
-	loops.Go(func() { n.publishDeadLetters(ctx) })
-	loops.Go(func() { n.readDeadLetters(ctx, draining) })
-	loops.Go(func() { n.removeExhausted(ctx) })
-	loops.Go(func() { n.keepClear(ctx) })
-	loops.Go(func() { n.keepWatch(ctx) })
+	loops.Go(func() { n.events.Run(ctx) })
+	loops.Go(func() { n.events.RunFresh(ctx) })
+	loops.Go(func() { n.letters.PublishDeadLetters(ctx) })
+	loops.Go(func() { n.letters.ReadDeadLetters(ctx, draining) })
+	loops.Go(func() { n.letters.RemoveExhausted(ctx) })
+	loops.Go(func() { n.starts.KeepClear(ctx, n.cfg.beatOfLease()) })
+	loops.Go(func() { n.watch.Run(ctx) })
 	loops.Wait()
 	stopBeating()
 	heart.Wait()
 }
 
-// close hands back what the node still holds.
+// Close hands back what the node still holds.
 func (n *Node) close(ctx context.Context) error {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	flushes, err := collectorstore.New(n.store).EndFlushes(closing, n.Session())
+	flushes, err := collectorstore.New(n.kernel.Store).EndFlushes(closing, n.kernel.Session())
 	if err != nil {
-		n.log.Warn("give back what is being flushed; it stays with the session until that expires", zap.Error(err))
+		n.kernel.Log.Warn("give back what is being flushed; it stays with the session until that expires", zap.Error(err))
 	}
-	released, err := n.settling.EndSession(closing, n.Session())
+	released, err := n.kernel.Settling.EndSession(closing, n.kernel.Session())
 	if err != nil {
 		return fmt.Errorf("orchestrator: stop: claims stay with the session until it expires: %w", err)
 	}
-	n.log.Info("session ended", zap.Stringer("session", n.Session()), zap.Int("handed_back", released+flushes))
-	n.wakeOthers()
+	n.kernel.Log.Info("session ended", zap.Stringer("session", n.kernel.Session()), zap.Int("handed_back", released+flushes))
+	n.kernel.WakeOthers()
 	return nil
 }
 
@@ -316,56 +302,20 @@ func unsubscribe(subs []*nats.Subscription) (failed error) {
 	return failed
 }
 
-// wakeOthers tells every node, this one included, to look for work. A lost message costs them one poll.
-func (n *Node) wakeOthers() {
-	n.Wake()
-	if err := n.nc.Publish(wakeSubject, nil); err != nil {
-		n.log.Debug("wake other nodes", zap.Error(err))
-	}
-}
+// Starts starts runs, and takes their items.
+func (n *Node) Starts() *start.Starter { return n.starts }
 
-// retry calls f until it succeeds or ctx ends, with growing pauses.
-func (n *Node) retry(ctx context.Context, what string, f func(context.Context) error) error {
-	return n.insist(ctx, what, f, n.warn)
-}
+// Controls says how runs go on.
+func (n *Node) Controls() *control.Controls { return n.controls }
 
-// warn tells of something that is tried again.
-func (n *Node) warn(what string, err error, pause time.Duration) error {
-	n.log.Warn("cannot "+what+"; trying again", zap.Error(err), zap.Duration("in", pause))
-	return nil
-}
+// Redo has things done again.
+func (n *Node) Redo() *redo.Redoer { return n.redos }
 
-// insist is retry, which ends with what tell returns when that is told of an error.
-func (n *Node) insist(ctx context.Context, what string, f func(context.Context) error,
-	tell func(what string, err error, pause time.Duration) error,
-) error {
-	pauses := backoff.Doubling{First: 100 * time.Millisecond, Longest: 5 * time.Second}
-	for {
-		err := f(ctx)
-		if err == nil {
-			return nil
-		}
-		pause := pauses.Next()
-		if ctx.Err() == nil {
-			if end := tell(what, err, pause); end != nil {
-				return end
-			}
-		}
-		if backoff.Sleep(ctx, pause) != nil {
-			return fmt.Errorf("%s: %w", what, errors.Join(context.Cause(ctx), err))
-		}
-	}
-}
+// Collectors are what is flushed.
+func (n *Node) Collectors() *flush.Flusher { return n.flushing }
 
-// wakeFreed makes the node look for work, and when there is some at endpoints of others, which may take more now, those
-// too.
-func (n *Node) wakeFreed() {
-	n.Wake()
-	if !n.elsewhere.Load() || n.freeing.Swap(true) {
-		return
-	}
-	time.AfterFunc(elsewherePause, func() { // once for all that comes until then
-		n.freeing.Store(false)
-		_ = n.nc.Publish(wakeSubject, []byte(wakeFreed)) // what is lost costs the others a poll
-	})
-}
+// Endpoints are the consumers of endpoints, and what is set for them.
+func (n *Node) Endpoints() *endpoint.Consumers { return n.consumers }
+
+// DeadLetters are what no service could deal with.
+func (n *Node) DeadLetters() *deadletter.Letters { return n.letters }

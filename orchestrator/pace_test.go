@@ -133,7 +133,7 @@ func TestChunksGrowWhereRequestsCostMoreThanItems(t *testing.T) {
 		_, _, chunk, _ = b.paceOf(t, "dear")
 		return chunk >= 1000
 	})
-	if _, err := b.node.Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
+	if _, err := b.node.Controls().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	_, _, chunk, _ = b.paceOf(t, "dear")

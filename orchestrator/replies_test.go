@@ -340,7 +340,7 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	n := 0
 	req := patient()
 	req.Steps[0].Timeout = 40 * time.Second // more than it takes when a delivery is lost, or two
-	loaded, err := b.node.Start(t.Context(), req, func(item *start.LoadItem) error {
+	loaded, err := b.node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
 		err := source(item)
 		size := limit / 3
 		if n == giant {

@@ -26,7 +26,7 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 		t.Errorf("the call ended with %v", err)
 	}
 	g.buried(t, 1)
-	out, err := g.node.Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
+	out, err := g.node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
 	if err != nil || out.Requeued != 1 {
 		t.Fatalf("requeued: %+v, %v", out, err)
 	}

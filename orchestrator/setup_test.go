@@ -176,7 +176,7 @@ func request(endpoint string) start.LoadRequest {
 // start loads a run of n items.
 func (b *bundle) start(t *testing.T, req start.LoadRequest, n int) workqueue.RunID {
 	t.Helper()
-	loaded, err := b.node.Start(t.Context(), req, items(n))
+	loaded, err := b.node.Starts().Start(t.Context(), req, items(n))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,22 +1,6 @@
 package orchestrator
 
-import "sync/atomic"
-
-// counters is what a node counts over its life. They go into its session's row with every heartbeat.
-type counters struct {
-	claims, emptyClaims, slices, requests atomic.Int64
-	republished, postponed, splits        atomic.Int64
-	unreachable                           atomic.Int64
-	commits, replies, slots               atomic.Int64
-	stale, duplicates, quarantined        atomic.Int64
-	expired, extended, released           atomic.Int64
-	sessionsLost                          atomic.Int64
-	buried, exhausted, requeued           atomic.Int64
-	fetches, fetchesFailed, oddSlots      atomic.Int64
-	hung, recordedAgain                   atomic.Int64
-	flushes, flushedOps, failedOps        atomic.Int64
-	staleFlushes                          atomic.Int64
-}
+import "github.com/tranchehq/tranche/orchestrator/internal/kernel"
 
 // Stats is a reading of a node's counters since its start.
 type Stats struct {
@@ -55,25 +39,25 @@ type Stats struct {
 	StaleFlushes int64 `json:"stale_flushes"` // flushes that came back too late: they touched nothing
 }
 
-func (c *counters) snapshot() Stats {
+func reading(c *kernel.Counters) Stats {
 	return Stats{
-		Claims: c.claims.Load(), EmptyClaims: c.emptyClaims.Load(), Slices: c.slices.Load(),
-		Requests: c.requests.Load(), Republished: c.republished.Load(),
-		Postponed: c.postponed.Load(), Unreachable: c.unreachable.Load(), Splits: c.splits.Load(),
-		Commits: c.commits.Load(), Replies: c.replies.Load(), Slots: c.slots.Load(), Stale: c.stale.Load(),
-		Duplicates: c.duplicates.Load(), Quarantined: c.quarantined.Load(), Expired: c.expired.Load(),
-		Extended: c.extended.Load(), Released: c.released.Load(), SessionsLost: c.sessionsLost.Load(),
-		Buried: c.buried.Load(), Exhausted: c.exhausted.Load(), Requeued: c.requeued.Load(),
-		Fetches: c.fetches.Load(), FetchesFailed: c.fetchesFailed.Load(), Hung: c.hung.Load(),
-		OddSlots: c.oddSlots.Load(), RecordedAgain: c.recordedAgain.Load(),
-		Flushes: c.flushes.Load(), FlushedOps: c.flushedOps.Load(), FailedOps: c.failedOps.Load(),
-		StaleFlushes: c.staleFlushes.Load(),
+		Claims: c.Claims.Load(), EmptyClaims: c.EmptyClaims.Load(), Slices: c.Slices.Load(),
+		Requests: c.Requests.Load(), Republished: c.Republished.Load(),
+		Postponed: c.Postponed.Load(), Unreachable: c.Unreachable.Load(), Splits: c.Splits.Load(),
+		Commits: c.Commits.Load(), Replies: c.Replies.Load(), Slots: c.Slots.Load(), Stale: c.Stale.Load(),
+		Duplicates: c.Duplicates.Load(), Quarantined: c.Quarantined.Load(), Expired: c.Expired.Load(),
+		Extended: c.Extended.Load(), Released: c.Released.Load(), SessionsLost: c.SessionsLost.Load(),
+		Buried: c.Buried.Load(), Exhausted: c.Exhausted.Load(), Requeued: c.Requeued.Load(),
+		Fetches: c.Fetches.Load(), FetchesFailed: c.FetchesFailed.Load(), Hung: c.Hung.Load(),
+		OddSlots: c.OddSlots.Load(), RecordedAgain: c.RecordedAgain.Load(),
+		Flushes: c.Flushes.Load(), FlushedOps: c.FlushedOps.Load(), FailedOps: c.FailedOps.Load(),
+		StaleFlushes: c.StaleFlushes.Load(),
 	}
 }
 
 // Stats returns the node's counters.
 func (n *Node) Stats() Stats {
-	s := n.stats.snapshot()
-	s.Fetching = int64(n.fetching.atWork())
+	s := reading(&n.kernel.Stats)
+	s.Fetching = int64(n.fetching.AtWork())
 	return s
 }

@@ -141,7 +141,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	if err != nil {
 		return err
 	}
-	server, err := api.New(p.store, node, p.nc, config)
+	server, err := api.New(p.store, api.NodeOf(node), p.nc, config)
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ const answersPatience = 5 * time.Second
 // openCollectors takes operations for collectors over NATS. Those that were taken have their answers before the
 // connections are closed.
 func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.Logger) (*producers.Producers, error) {
-	taking := producers.New(collectorstore.New(p.store), node, p.fetchers[workqueue.KindSQL],
+	taking := producers.New(collectorstore.New(p.store), node.Collectors(), p.fetchers[workqueue.KindSQL],
 		log.Named("producers"))
 	listener, err := taking.Listen(p.nc)
 	if err != nil {

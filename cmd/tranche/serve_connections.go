@@ -6,7 +6,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
 	"github.com/tranchehq/tranche/internal/connections"
-	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/fetch"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -28,7 +28,7 @@ func (s *serveCommand) openConnections(p *parts) (err error) {
 	}
 	p.restsUntil, p.transport = web.RestsUntil, web.Transport()
 	databases := sqlfetch.New(p.connections)
-	p.fetchers = map[workqueue.Kind]orchestrator.Fetchers{workqueue.KindHTTP: web, workqueue.KindSQL: databases}
+	p.fetchers = map[workqueue.Kind]fetch.Fetchers{workqueue.KindHTTP: web, workqueue.KindSQL: databases}
 	p.undo = append(p.undo, func(context.Context) error {
 		web.Close()
 		databases.Close()

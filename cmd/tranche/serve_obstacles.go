@@ -15,7 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/cli"
-	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/streams"
 )
 
 // unconnected says why there is no connection to NATS. Names that are not known may be those of servers to come.
@@ -125,7 +125,7 @@ func (w *startWait) byJetStream(err error) (o obstacle, ok bool) {
 }
 
 func (w *startWait) conflict(err error) (obstacle, bool) {
-	if conflict, ok := errors.AsType[*stream.ConflictError](err); ok && orchestrator.Keeps(conflict.Stream) {
+	if conflict, ok := errors.AsType[*stream.ConflictError](err); ok && streams.Keeps(conflict.Stream) {
 		return obstacle{kind: "conflict", patience: refusedPatience, waiting: conflict.Error(), end: conflict.Error()}, true
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || stream.Unavailable(err) {

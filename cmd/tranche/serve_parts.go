@@ -22,6 +22,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/fetch"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -48,7 +49,7 @@ type parts struct {
 	duties      []orchestrator.Duty            // of the node that leads
 	transport   http.RoundTripper              // to hosts of others, guarded as the operator's file says
 	restsUntil  func(paceKey string) time.Time // of HTTP services that want to be left alone
-	fetchers    map[workqueue.Kind]orchestrator.Fetchers
+	fetchers    map[workqueue.Kind]fetch.Fetchers
 }
 
 // metricsURL is where metrics are found; api is where the API is.

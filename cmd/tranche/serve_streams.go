@@ -5,7 +5,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/cli"
-	"github.com/tranchehq/tranche/orchestrator"
+	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
@@ -45,5 +45,5 @@ func (w *startWait) set() streams.StreamSettings {
 // needs is what the streams take on each server that keeps them, once they are full.
 func (w *startWait) needs() int64 {
 	set := w.set()
-	return orchestrator.StreamConfig(&set.StreamValues).Bytes()
+	return nodestreams.StreamConfig(&set.StreamValues).Bytes()
 }

@@ -7,11 +7,11 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/tracing"
-	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/span"
 )
 
 // tracer returns what records the node's spans, or nil when nobody asked for it.
-func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (orchestrator.Tracer, error) {
+func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (span.Tracer, error) {
 	if s.TraceOTLP == "" {
 		return nil, nil //nolint:nilnil // no tracer is what a node without tracing has
 	}

@@ -19,7 +19,7 @@ func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
 		w.Header().Set("Cache-Control", "no-cache")
 		_, _ = io.WriteString(w, "page "+r.URL.Path) // into memory
 	})
-	b.Over(b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{Dashboard: pages})
+	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{Dashboard: pages})
 	for _, at := range []string{"/", "/runs", "/api", "/static/x.js", "/healthz/more"} {
 		if code, text := b.Ask(http.MethodGet, at, nil); code != http.StatusOK || string(text) != "page "+at {
 			t.Errorf("%s: %d %s", at, code, text)

@@ -97,7 +97,7 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 func TestAReplayWithOtherItemsIsRefused(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	b.Over(b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 30 * time.Second})
+	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 30 * time.Second})
 	b.Start("idempotency_key=k")
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&idempotency_key=k",
 		strings.NewReader(apitest.Three+strings.Repeat("9,nobody reads this\n", 1<<20)))

@@ -23,7 +23,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
-	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
-	b.Over(slowEngine{b.Engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Patience})
+	b.Over(apitest.NodeOf(slowEngine{b.Engine}), testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Patience})
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + apitest.Three + "\r\n--x--\r\n"
 	for name, c := range map[string]struct{ path, kind, body string }{
@@ -95,7 +95,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 func TestASilentSenderIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	b.Over(b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Silence})
+	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Silence})
 	stalled, feed := io.Pipe()
 	go func() { _, _ = feed.Write([]byte("id,name\n1,a\n")) }() // and no more
 	defer func() { _ = feed.Close() }()
@@ -116,7 +116,7 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(nowhere.Close)
-	b.Over(unready, nowhere, api.Config{})
+	b.Over(apitest.NodeOf(unready), nowhere, api.Config{})
 	b.Refused(503, "NATS is not connected", http.MethodGet, "/readyz", nil)
 	b.Refused(503, "NATS is not connected", http.MethodGet, api.Prefix+"/endpoints", nil)
 	b.Refused(503, "NATS is not connected", http.MethodPost, api.Prefix+"/runs?endpoint=echo",
@@ -126,16 +126,16 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 		!strings.Contains(string(text), "NATS does not answer") {
 		t.Errorf("a run without NATS: %d %s", code, text)
 	}
-	b.Over(unready, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.Over(apitest.NodeOf(unready), testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	b.Refused(503, "streams", http.MethodGet, "/readyz", nil)
 	b.Refused(503, "has not started", http.MethodPost, api.Prefix+"/runs/last/cancel", nil)
 
-	b.Over(b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{LookTimeout: time.Nanosecond})
+	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{LookTimeout: time.Nanosecond})
 	b.Refused(503, "PostgreSQL", http.MethodGet, api.Prefix+"/runs/last", nil)
 
 	server := testenv.Postgres(t)
 	b.Store = database.New(testenv.Connect(t, server.URL()))
-	b.Over(b.Engine, nowhere, api.Config{})
+	b.Over(apitest.NodeOf(b.Engine), nowhere, api.Config{})
 	server.Stop(t)
 	p := b.Refused(503, "PostgreSQL does not answer", http.MethodGet, "/readyz", nil)
 	if !strings.Contains(p.Detail, "NATS is not connected") {
@@ -160,11 +160,11 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	tight := fmt.Errorf("make stream: %w", &jetstream.APIError{
 		Code: 500, ErrorCode: 10047, Description: "insufficient storage resources available",
 	})
-	with := func(engine api.Engine, err error, ago time.Duration) {
+	with := func(engine apitest.Whole, err error, ago time.Duration) {
 		last := func() (api.Trouble, bool) {
 			return api.Trouble{What: "it went wrong", Err: err, At: time.Now().Add(-ago)}, true
 		}
-		b.Over(engine, testenv.Conn(t, testenv.NATS(t)),
+		b.Over(apitest.NodeOf(engine), testenv.Conn(t, testenv.NATS(t)),
 			api.Config{StreamBytes: func() int64 { return 5 << 30 }, Trouble: last})
 	}
 	warnings := func() string { return strings.Join(apitest.Read[runs.RunDocument](b, "/runs/it").Warnings, "; ") }
@@ -188,7 +188,7 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	}
 
 	// A change that PostgreSQL refuses for that reason says so too.
-	b.Over(fullEngine{b.Engine}, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.Over(apitest.NodeOf(fullEngine{b.Engine}), testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	b.Refused(503, "no room left on its disk", http.MethodPost, api.Prefix+"/runs/it/cancel", nil)
 }
 
@@ -203,7 +203,7 @@ func (fullEngine) Cancel(context.Context, control.Control) (control.Cancelled, e
 func TestServeCutsOffAnUpload(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func TestServeByTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := api.Config{Access: gate, SecureCookies: true}
-	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), config)
+	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,15 +59,6 @@ const (
 	DefaultLookTimeout = 30 * time.Second
 )
 
-// Engine is the node as the API needs it.
-type Engine interface {
-	kernel.Node
-	starts.Engine
-	changes.Engine
-	collectors.Engine
-	endpoints.Engine
-}
-
 // Metrics measures requests, and tells what is measured of the node.
 type Metrics interface {
 	http.Handler
@@ -162,9 +153,9 @@ type room interface {
 }
 
 // New returns a server; Handler and Serve make use of it.
-func New(store *database.DB, engine Engine, nc *nats.Conn, config Config) (*Server, error) {
-	if store == nil || engine == nil || nc == nil {
-		return nil, errors.New("api: a store, an engine and a NATS connection are needed")
+func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, error) {
+	if store == nil || node.Node == nil || nc == nil {
+		return nil, errors.New("api: a store, a node and a NATS connection are needed")
 	}
 	if config.Log == nil {
 		config.Log = zap.NewNop()
@@ -172,7 +163,7 @@ func New(store *database.DB, engine Engine, nc *nats.Conn, config Config) (*Serv
 	config.ReadTimeout = cmp.Or(config.ReadTimeout, DefaultReadTimeout)
 	config.LookTimeout = cmp.Or(config.LookTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
-	k := kernel.New(store, engine, nc, config.kernel(store.Connections()))
+	k := kernel.New(store, node, nc, config.kernel(store.Connections()))
 	s := &Server{kernel: k, log: config.Log, config: config, cut: cutTimeout}
 	var err error
 	if s.health, err = watchHealth(k, &config, store, nc, false); err != nil {
@@ -181,7 +172,7 @@ func New(store *database.DB, engine Engine, nc *nats.Conn, config Config) (*Serv
 	if s.whole, err = watchHealth(k, &config, store, nc, true); err != nil {
 		return nil, err
 	}
-	if err := s.furnish(engine); err != nil {
+	if err := s.furnish(&node); err != nil {
 		return nil, err
 	}
 	s.handler = s.routes()
@@ -202,22 +193,23 @@ func (c *Config) kernel(connections int) kernel.Config {
 }
 
 // furnish makes the rooms.
-func (s *Server) furnish(engine Engine) (err error) {
+func (s *Server) furnish(node *Node) (err error) {
 	k, c := s.kernel, &s.config
 	if s.runs, err = runs.New(k, runs.Config{Health: s.health, RestsUntil: c.RestsUntil}); err != nil {
 		return err
 	}
-	s.starts = starts.New(k, s.runs, engine, starts.Config{Connections: c.Connections, SpoolDir: c.SpoolDir})
+	s.starts = starts.New(k, s.runs, node.Starts, starts.Config{Connections: c.Connections, SpoolDir: c.SpoolDir})
 	byTrackers, err := trackers.New(k, c.Trackers, c.Connections)
 	if err != nil {
 		return err
 	}
-	s.schedules = schedules.New(k, s.starts, engine, schedules.Config{Connections: c.Connections, Schedules: c.Schedules})
+	s.schedules = schedules.New(k, s.starts, node.Starts, schedules.Config{Connections: c.Connections, Schedules: c.Schedules})
 	s.admin = admin.New(k, admin.Config{Build: c.Build, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
 		Health: s.health, Whole: s.whole})
 	s.rooms = []room{
-		s.runs, s.starts, exports.New(k, c.SpoolDir), changes.New(k, s.runs, s.starts, engine), endpoints.New(k, engine),
-		plans.New(k), collectors.New(k, engine, c.Producers, c.Connections), byTrackers, s.schedules, alerts.New(k,
+		s.runs, s.starts, exports.New(k, c.SpoolDir), changes.New(k, s.runs, s.starts, node.Redo, node.Controls),
+		endpoints.New(k, node.Endpoints, node.DeadLetters), plans.New(k), collectors.New(k, node.Collectors, c.Producers,
+			c.Connections), byTrackers, s.schedules, alerts.New(k,
 			c.Alerts), s.admin,
 	}
 	return nil

@@ -104,7 +104,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Over(node, nc, api.Config{Access: gate})
+	b.Over(api.NodeOf(node), nc, api.Config{Access: gate})
 	admin := []string{"Authorization", "Bearer " + b.Token("ann", access.Admin, 0).Secret, "Idempotency-Key", "once"}
 	viewer := b.Token("vic", access.Viewer, 0)
 

@@ -104,7 +104,7 @@ func setupFar(t *testing.T) *far {
 		t.Fatal(err)
 	}
 	f.node, f.nc = node, nc
-	f.Over(node, nc, api.Config{})
+	f.Over(api.NodeOf(node), nc, api.Config{})
 	return f
 }
 
@@ -185,7 +185,7 @@ func TestARunTakesFewRoundTrips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.Over(f.node, f.nc, api.Config{Access: gate})
+	f.Over(api.NodeOf(f.node), f.nc, api.Config{Access: gate})
 	f.forget = gate.Forget // nobody has asked for a while
 	secret := f.Token("ann", access.Operator, 0).Secret
 	if n := f.trips("Authorization", "Bearer "+secret); n > maxTrips+1 {

@@ -19,6 +19,7 @@ func rules() map[string]rule {
 	kit := append([]string{"endpoints/endpointstest"}, servers...)
 	sdk := []string{"endpoints", "endpoints/wire", "endpoints/stream"}
 	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault", "internal/backoff"}
+	room := append([]string{"orchestrator/internal/...", "endpoints/wire", "endpoints/stream"}, store...)
 	all := map[string]rule{
 		"bitfield":        {others: []string{}},
 		"bitfield/pgbits": {own: []string{"bitfield"}, tests: servers, others: []string{"github.com/jackc/pgx/v5"}},
@@ -81,12 +82,32 @@ func rules() map[string]rule {
 		"endpoints/otelmetrics":   {own: []string{"endpoints"}, tests: kit},
 		// A client of the tracker service, and what goes to and fro.
 		"endpoints/fanout": {own: []string{"bitfield"}, tests: servers},
+		// A node: its life, its leading, its duties. What it does stands in rooms beside it.
 		"orchestrator": {
 			own: append([]string{
-				"orchestrator/pacing", "gather", "gather/fetch", "endpoints/wire", "endpoints/stream", "internal/pull",
+				"orchestrator/...", "gather", "gather/fetch", "endpoints/wire", "endpoints/stream", "internal/pull",
 			}, store...),
 			tests: append([]string{"internal/access/natsaccess", "endpoints"}, servers...),
 		},
+		// None of them knows the node. The two that need another are made from what that gives them.
+		"orchestrator/internal/...": {own: append([]string{
+			"orchestrator/internal/kernel", "endpoints/wire", "endpoints/stream", "gather/fetch"}, store...)},
+		"orchestrator/dispatch":   {own: append([]string{"orchestrator/span"}, room...)},
+		"orchestrator/fetch":      {own: append([]string{"orchestrator/span", "orchestrator/dispatch", "gather/fetch"}, room...)},
+		"orchestrator/record":     {own: append([]string{"orchestrator/span", "internal/pull"}, room...)},
+		"orchestrator/flush":      {own: append([]string{"gather/fetch"}, room...), tests: servers},
+		"orchestrator/deadletter": {own: append([]string{"orchestrator/endpoint", "internal/pull"}, room...)},
+		"orchestrator/streams":    {own: room, tests: servers},
+		"orchestrator/endpoint":   {own: room},
+		"orchestrator/events":     {own: room},
+		"orchestrator/watch":      {own: room},
+		"orchestrator/sweep":      {own: room},
+		"orchestrator/retention":  {own: room},
+		"orchestrator/rewind":     {own: room},
+		"orchestrator/start":      {own: room},
+		"orchestrator/control":    {own: room},
+		"orchestrator/redo":       {own: room},
+		"orchestrator/span":       {own: []string{"endpoints/wire"}},
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
 			own: []string{"orchestrator", "gather/fetch", "internal/access", "internal/api", "internal/dashboard",
@@ -131,8 +152,8 @@ func rules() map[string]rule {
 		"internal/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
-			own:   []string{"orchestrator", "endpoints/wire", "endpoints/oteltrace"},
-			tests: append([]string{"endpoints", "workqueue/..."}, servers...),
+			own:   []string{"orchestrator/span", "endpoints/wire", "endpoints/oteltrace"},
+			tests: append([]string{"orchestrator", "endpoints", "workqueue/..."}, servers...),
 		},
 		// What is measured of a node: it implements interfaces of the orchestrator's and the API's, which link no
 		// Prometheus.
@@ -225,7 +246,8 @@ func rules() map[string]rule {
 				"internal/intake",
 				"internal/embedded", "internal/datadir", "internal/conformance", "internal/dashboard", "internal/tracing",
 				"internal/metrics", "internal/buildinfo",
-				"internal/connections", "orchestrator", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
+				"internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/span",
+				"orchestrator/streams", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
 				"internal/producers", "internal/trackers", "endpoints", "endpoints/wire", "endpoints/stream",
 				"internal/schedules", "orchestrator/schedule", "internal/alerts", "internal/health",
 			}, store...),
@@ -268,7 +290,7 @@ func commands(servers, store []string) map[string]rule {
 func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
 	own := append([]string{
-		"internal/health", "internal/live", "orchestrator", "gather", "endpoints/wire", "endpoints/stream",
+		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire", "endpoints/stream",
 		"internal/access", "internal/buildinfo", "internal/intake", "internal/connections", "gather/strictyaml",
 		"gather/itemschema",
 		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "internal/schedules",

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/oteltrace"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/span"
 )
 
 // scope is the instrumentation scope of a node's spans.
@@ -36,7 +36,7 @@ func NewTracer(provider trace.TracerProvider) *Tracer { return &Tracer{tracer: p
 
 // Publishing implements orchestrator.Tracer. Its span is the root of a trace.
 func (t *Tracer) Publishing(
-	ctx context.Context, s orchestrator.TracedSlice,
+	ctx context.Context, s span.Slice,
 ) (carried wire.Trace, end func(error)) {
 	ctx, span := t.tracer.Start(ctx, "publish "+s.Endpoint, trace.WithNewRoot(),
 		trace.WithSpanKind(trace.SpanKindProducer))
@@ -50,7 +50,7 @@ func (t *Tracer) Publishing(
 
 // Fetching implements orchestrator.Tracer. Its span is the root of a trace.
 func (t *Tracer) Fetching(
-	ctx context.Context, s orchestrator.TracedSlice,
+	ctx context.Context, s span.Slice,
 ) (within context.Context, carried wire.Trace, end func(error)) {
 	ctx, span := t.tracer.Start(ctx, "fetch "+s.Endpoint, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindClient))
 	if span.IsRecording() {
@@ -63,19 +63,19 @@ func (t *Tracer) Fetching(
 
 // Recording implements orchestrator.Tracer. Its span is a child of the one that the reply carries.
 func (t *Tracer) Recording(
-	ctx context.Context, carried wire.Trace, r orchestrator.TracedReply,
-) (end func(orchestrator.TracedOutcome)) {
-	_, span := t.tracer.Start(oteltrace.Extract(ctx, carried), "record "+r.Endpoint,
+	ctx context.Context, carried wire.Trace, r span.Reply,
+) (end func(span.Outcome)) {
+	_, recording := t.tracer.Start(oteltrace.Extract(ctx, carried), "record "+r.Endpoint,
 		trace.WithSpanKind(trace.SpanKindConsumer))
-	if span.IsRecording() {
-		span.SetAttributes(common(r.Endpoint, r.Run, r.Slice)...)
-		span.SetAttributes(keyService.String(r.Service), keySlots.Int(r.Slots), keyFinal.Bool(r.Final))
+	if recording.IsRecording() {
+		recording.SetAttributes(common(r.Endpoint, r.Run, r.Slice)...)
+		recording.SetAttributes(keyService.String(r.Service), keySlots.Int(r.Slots), keyFinal.Bool(r.Final))
 	}
-	return func(out orchestrator.TracedOutcome) {
-		if span.IsRecording() {
-			span.SetAttributes(keyTaken.Int(out.Taken), keyStale.Bool(out.Stale))
+	return func(out span.Outcome) {
+		if recording.IsRecording() {
+			recording.SetAttributes(keyTaken.Int(out.Taken), keyStale.Bool(out.Stale))
 		}
-		finish(span, out.Err)
+		finish(recording, out.Err)
 	}
 }
 

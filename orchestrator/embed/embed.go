@@ -142,7 +142,7 @@ func (n *Node) openAPI(ctx context.Context, config *APIConfig, measured *metrics
 			return err
 		}
 	}
-	n.server, err = api.New(n.db, n.node, n.config.NATS, settings)
+	n.server, err = api.New(n.db, api.NodeOf(n.node), n.config.NATS, settings)
 	return err
 }
 

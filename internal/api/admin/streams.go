@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/orchestrator"
+	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	streamsstore "github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -131,7 +132,7 @@ func (s *Routes) setStreams(ctx context.Context, in *changeStreamsInput) (Stream
 
 // streamsAre lays what the streams have beside what is set, and says what would be lost by making them so.
 func (s *Routes) streamsAre(ctx context.Context, set streamsstore.StreamSettings) (view Streams, loses string) {
-	cfg := orchestrator.StreamConfig(&set.StreamValues)
+	cfg := nodestreams.StreamConfig(&set.StreamValues)
 	view = Streams{Auto: set.Replicas == 0, Replicas: set.Replicas, WorkBytes: cfg.WorkMaxBytes,
 		ReplyBytes: cfg.ReplyMaxBytes, StageBytes: cfg.StageMaxBytes, FlowBytes: cfg.FlowMaxBytes,
 		EventBytes: cfg.EventMaxBytes, DeadBytes: cfg.DeadMaxBytes, EventAge: workqueue.Duration(cfg.EventMaxAge),

@@ -17,6 +17,10 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/changes"
+	"github.com/tranchehq/tranche/internal/api/collectors"
+	"github.com/tranchehq/tranche/internal/api/endpoints"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -55,7 +59,7 @@ type StoreEngine struct {
 // Session implements kernel.Node.
 func (e StoreEngine) Session() workqueue.SessionID { return e.ID }
 
-// Requeue implements endpoints.Engine.
+// Requeue implements endpoints.Requeuer.
 func (e StoreEngine) Requeue(
 	ctx context.Context, sel deadletter.DeadSelection, actor string,
 ) (deadletter.Requeue, error) {
@@ -63,7 +67,7 @@ func (e StoreEngine) Requeue(
 	return deadletter.New(e.db).Requeue(ctx, sel, actor)
 }
 
-// ChangeEndpoint implements endpoints.Engine.
+// ChangeEndpoint implements endpoints.Setter.
 func (e StoreEngine) ChangeEndpoint(
 	ctx context.Context, change pace.EndpointChange, actor string,
 ) (pace.EndpointSetting, error) {
@@ -87,6 +91,22 @@ func (e StoreEngine) Start(
 	ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
 ) (start.Loaded, error) {
 	return e.Load(ctx, req, next)
+}
+
+// Whole is a node in one piece.
+type Whole interface {
+	kernel.Node
+	starts.Engine
+	changes.Redo
+	changes.Controls
+	collectors.Engine
+	endpoints.Setter
+	endpoints.Requeuer
+}
+
+// NodeOf is what the API is given of one.
+func NodeOf(n Whole) api.Node {
+	return api.Node{Node: n, Starts: n, Controls: n, Redo: n, Collectors: n, Endpoints: n, DeadLetters: n}
 }
 
 // Bench is a server on a database of its own, and who asks it.
@@ -114,7 +134,7 @@ func Setup(t *testing.T) *Bench {
 		collectorStore: collector.New(store), db: store, ID: session, Begun: make(chan struct{}),
 		Asked: new(atomic.Int32)}
 	close(engine.Begun)
-	server, err := api.New(store, engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
+	server, err := api.New(store, NodeOf(engine), testenv.Conn(t, testenv.NATS(t)), api.Config{
 		Build: buildinfo.Info{Version: "test"}, Alerts: tellers(t),
 	})
 	if err != nil {

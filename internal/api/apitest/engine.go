@@ -60,7 +60,7 @@ func SetupEngine(t *testing.T) *Engine {
 	case <-time.After(time.Minute):
 		t.Fatal("the node did not get ready")
 	}
-	server, err := api.New(e.Store, node, nc, api.Config{Build: buildinfo.Info{Version: "test"}})
+	server, err := api.New(e.Store, api.NodeOf(node), nc, api.Config{Build: buildinfo.Info{Version: "test"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func (e *Engine) Load(endpoint string, items int, change func(*workqueue.StepSpe
 		change(&step)
 	}
 	i := 0
-	loaded, err := e.Node.Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded, err := e.Node.Starts().Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{step}},
 		func(item *start.LoadItem) error {
 			if i == items {

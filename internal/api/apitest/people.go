@@ -48,7 +48,7 @@ func (b *Bench) LockedWith(config api.Config, how access.Config) *LockedBench {
 	if config.Metrics == nil {
 		config.Metrics = NewMeasured()
 	}
-	b.Over(b.Engine, testenv.Conn(b, testenv.NATS(b)), config)
+	b.Over(NodeOf(b.Engine), testenv.Conn(b, testenv.NATS(b)), config)
 	return &LockedBench{b, seen}
 }
 

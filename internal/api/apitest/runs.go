@@ -179,7 +179,7 @@ func (b *Bench) WithSource(limits string, statements ...string) {
 // ServeWith serves anew with a configuration of one's own.
 func (b *Bench) ServeWith(nc *nats.Conn, config api.Config) {
 	b.Helper()
-	server, err := api.New(b.Store, b.Engine, nc, config)
+	server, err := api.New(b.Store, NodeOf(b.Engine), nc, config)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -162,9 +162,9 @@ const (
 )
 
 // Over makes the bench one with another engine and settings.
-func (b *Bench) Over(engine api.Engine, nc *nats.Conn, config api.Config) {
+func (b *Bench) Over(node api.Node, nc *nats.Conn, config api.Config) {
 	b.Helper()
-	server, err := api.New(b.Store, engine, nc, config)
+	server, err := api.New(b.Store, node, nc, config)
 	if err != nil {
 		b.Fatal(err)
 	}

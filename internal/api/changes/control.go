@@ -45,7 +45,7 @@ type LeftRun struct {
 	Why string          `json:"why"`
 }
 
-// control is an operation of the engine on one run or all.
+// control is an operation on one run or all.
 type control func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
 
 func (s *Routes) registerControl(api huma.API) {
@@ -53,7 +53,7 @@ func (s *Routes) registerControl(api huma.API) {
 		action, one, every string
 		do                 control
 	}{
-		{"pause", "Pause a run: nothing more of it is sent", "Pause every run", s.engine.Pause},
+		{"pause", "Pause a run: nothing more of it is sent", "Pause every run", s.controls.Pause},
 		{"cancel", "Cancel a run", "Cancel every run", s.cancelled},
 	}
 	for _, a := range all {
@@ -64,15 +64,15 @@ func (s *Routes) registerControl(api huma.API) {
 		})
 		s.registerAll(api, a.action, a.every, a.do)
 	}
-	gates := &gateOps{store: s.Store, engine: s.engine, control: s.control}
+	gates := &gateOps{store: s.Store, controls: s.controls, control: s.control}
 	gates.register(s.Kernel, api)
-	s.registerAll(api, "approve", "Approve every run whose canary waits", s.engine.Approve)
+	s.registerAll(api, "approve", "Approve every run whose canary waits", s.controls.Approve)
 	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
 		OperationID: "resume-run", Method: http.MethodPost, Path: "/runs/{run}/resume", Summary: "Resume a run",
 	}), s.resume)
 	s.registerAll(api, "resume", "Resume every run that was paused",
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
-			return s.engine.Resume(ctx, c, nil)
+			return s.controls.Resume(ctx, c, nil)
 		})
 }
 
@@ -116,7 +116,7 @@ func (s *Routes) resume(ctx context.Context, in *resumeInput) (Controlled, error
 	}
 	return s.control(ctx, "resume", in.Run, in.Name, &body.ControlSettings,
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
-			return s.engine.Resume(ctx, c, limit)
+			return s.controls.Resume(ctx, c, limit)
 		})
 }
 
@@ -138,7 +138,7 @@ func (s *Routes) control(ctx context.Context, action, ref, actor string, body *C
 }
 
 func (s *Routes) cancelled(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
-	done, err := s.engine.Cancel(ctx, c)
+	done, err := s.controls.Cancel(ctx, c)
 	return done.Controlled, err
 }
 

@@ -188,7 +188,7 @@ func (c *corrections) config(ctx context.Context, run workqueue.RunID, shape *st
 }
 
 func (c *corrections) do(ctx context.Context, req *redo.CorrectRequest) (Corrected, error) {
-	done, err := c.s.engine.Correct(ctx, *req)
+	done, err := c.s.redo.Correct(ctx, *req)
 	if invalid, ok := errors.AsType[*intake.InvalidError](err); ok {
 		invalid.Mended = true
 	}

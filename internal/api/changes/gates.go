@@ -27,9 +27,9 @@ type GateDocument struct {
 
 // gateOps shows gates and lets steps begin.
 type gateOps struct {
-	store   *database.DB
-	engine  Engine
-	control func(ctx context.Context, action, ref, actor string, body *ControlSettings, do control) (Controlled, error)
+	store    *database.DB
+	controls Controls
+	control  func(ctx context.Context, action, ref, actor string, body *ControlSettings, do control) (Controlled, error)
 }
 
 func (g *gateOps) register(k *kernel.Kernel, api huma.API) {
@@ -80,6 +80,6 @@ func (g *gateOps) approve(ctx context.Context, in *approveInput) (Controlled, er
 	return g.control(ctx, "approve", in.Run, in.Name, &body.ControlSettings,
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 			c.Step = body.Step
-			return g.engine.Approve(ctx, c)
+			return g.controls.Approve(ctx, c)
 		})
 }

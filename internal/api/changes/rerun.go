@@ -59,12 +59,11 @@ type Rerun struct {
 	Steps []redo.StepReset `json:"steps,omitempty" doc:"of a run of several steps, what becomes of them"`
 }
 
-// Engine has things done again, or done otherwise.
-type Engine interface {
+// Redo has things done again.
+type Redo interface {
 	Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error)
 	Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error)
 	Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error)
-	Controls
 }
 
 // Controls says how runs go on.
@@ -80,14 +79,15 @@ type Controls interface {
 type Routes struct {
 	*kernel.Kernel
 
-	runs   *runs.Routes
-	starts *starts.Routes
-	engine Engine
+	runs     *runs.Routes
+	starts   *starts.Routes
+	redo     Redo
+	controls Controls
 }
 
 // New returns the routes that change runs.
-func New(k *kernel.Kernel, runs *runs.Routes, starts *starts.Routes, engine Engine) *Routes {
-	return &Routes{Kernel: k, runs: runs, starts: starts, engine: engine}
+func New(k *kernel.Kernel, runs *runs.Routes, starts *starts.Routes, redo Redo, controls Controls) *Routes {
+	return &Routes{Kernel: k, runs: runs, starts: starts, redo: redo, controls: controls}
 }
 
 // Register adds the routes.
@@ -139,7 +139,7 @@ func (s *Routes) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	if err != nil {
 		return Rerun{}, err
 	}
-	done, err := s.engine.Rerun(ctx, set.Request(id, in.Name))
+	done, err := s.redo.Rerun(ctx, set.Request(id, in.Name))
 	if err != nil {
 		return Rerun{}, kernel.Seen(err, "tranche run show "+id.String())
 	}

@@ -78,7 +78,7 @@ func (s *Routes) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	if err != nil {
 		return Reset{}, err
 	}
-	done, err := s.engine.Reset(ctx, redo.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
+	done, err := s.redo.Reset(ctx, redo.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
 		Cascade: set.Cascade, DryRun: set.DryRun,
 		Select: redo.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes, Groups: set.Groups,
 			Ranges: set.Ranges.ranges(), Evidence: set.evidence()}})

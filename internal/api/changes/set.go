@@ -73,7 +73,7 @@ func (s *Routes) setRun(ctx context.Context, in *setRunInput) (ChangedRun, error
 		return ChangedRun{}, err
 	}
 	change.Actor = in.Name
-	done, err := s.engine.SetRun(ctx, change)
+	done, err := s.controls.SetRun(ctx, change)
 	if err != nil {
 		return ChangedRun{}, kernel.Seen(err, "tranche run show "+change.Run.String())
 	}

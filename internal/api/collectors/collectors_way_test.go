@@ -20,7 +20,7 @@ import (
 func TestOperationsReachTheirService(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
-	listener, err := producers.New(collector.New(e.Store), e.Node, nil, nil).Listen(e.Conn())
+	listener, err := producers.New(collector.New(e.Store), e.Node.Collectors(), nil, nil).Listen(e.Conn())
 	if err != nil {
 		t.Fatal(err)
 	}

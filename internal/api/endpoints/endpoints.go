@@ -97,9 +97,13 @@ type EndpointPath struct {
 	Endpoint string `path:"name" doc:"an endpoint's name"`
 }
 
-// Engine is what a node does about endpoints that its work must know at once.
-type Engine interface {
+// Requeuer has dead letters sent again.
+type Requeuer interface {
 	Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error)
+}
+
+// Setter sets endpoints, where their services see it.
+type Setter interface {
 	ChangeEndpoint(
 		ctx context.Context, change pace.EndpointChange, actor string,
 	) (pace.EndpointSetting, error)
@@ -109,12 +113,13 @@ type Engine interface {
 type Routes struct {
 	*kernel.Kernel
 
-	engine Engine
+	setter  Setter
+	letters Requeuer
 }
 
 // New returns the routes of endpoints.
-func New(k *kernel.Kernel, engine Engine) *Routes {
-	return &Routes{k, engine}
+func New(k *kernel.Kernel, setter Setter, letters Requeuer) *Routes {
+	return &Routes{k, setter, letters}
 }
 
 // Register adds the routes.
@@ -232,7 +237,7 @@ func (s *Routes) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.En
 		return pace.EndpointSetting{}, kernel.BadInput(
 			"give concurrency, max_in_flight, rate, call_rate, chunk_cap or breaker")
 	}
-	return s.engine.ChangeEndpoint(ctx, change, in.Name)
+	return s.setter.ChangeEndpoint(ctx, change, in.Name)
 }
 
 // endpoints gathers by name what runs, operators and services say; backlogs are missing.

@@ -116,7 +116,7 @@ func (s *Routes) requeueLetters(ctx context.Context, in *requeueInput) (deadlett
 		return deadletter.Requeue{}, err
 	}
 	sel.Force = in.Body.Force
-	out, err := s.engine.Requeue(ctx, sel, in.Name)
+	out, err := s.letters.Requeue(ctx, sel, in.Name)
 	return out, kernel.Seen(err, SeeLetters)
 }
 

@@ -117,7 +117,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("chunk=2")
-	server, err := api.New(b.Store, b.Engine, testenv.Conn(t, testenv.NATS(t)), api.Config{
+	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{
 		Build: buildinfo.Info{Version: "test"}, ReadTimeout: apitest.Patience,
 	})
 	if err != nil {

@@ -149,11 +149,11 @@ func (c *clockwork) StartFire(ctx context.Context, job scheduling.Job) (scheduli
 func (c *clockwork) Permanent(err error) bool { return c.server.Starter().Permanent(err) }
 func (c *clockwork) WakeDuty(name string)     { c.node.Load().WakeDuty(name) }
 func (c *clockwork) Pause(ctx context.Context, in control.Control) (control.Controlled, error) {
-	return c.node.Load().Pause(ctx, in)
+	return c.node.Load().Controls().Pause(ctx, in)
 }
 
 func (c *clockwork) Cancel(ctx context.Context, in control.Control) (control.Cancelled, error) {
-	return c.node.Load().Cancel(ctx, in)
+	return c.node.Load().Controls().Cancel(ctx, in)
 }
 
 func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *scheduling.Files) *clockwork {
@@ -172,7 +172,7 @@ func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *
 		t.Fatal(err)
 	}
 	c.node.Store(node)
-	c.server, err = api.New(store, node, nc, api.Config{Build: buildinfo.Info{Version: "test"}, Schedules: api.Schedules{
+	c.server, err = api.New(store, api.NodeOf(node), nc, api.Config{Build: buildinfo.Info{Version: "test"}, Schedules: api.Schedules{
 		Files: files, Wake: func() { node.WakeDuty(scheduling.DutyName) },
 	}})
 	if err != nil {

@@ -94,7 +94,7 @@ func (s *stack) serve() {
 			s.Fatal(err)
 		}
 	}
-	server, err := api.New(s.store, s.node, s.nc, settings)
+	server, err := api.New(s.store, api.NodeOf(s.node), s.nc, settings)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func (s *stack) listen(b *bills) {
 func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, payload string)) workqueue.RunID {
 	s.Helper()
 	i := 0
-	loaded, err := s.node.Start(s.Context(), req, func(into *startstore.LoadItem) error {
+	loaded, err := s.node.Starts().Start(s.Context(), req, func(into *startstore.LoadItem) error {
 		if i == n {
 			return io.EOF
 		}

@@ -164,7 +164,7 @@ func slow(d time.Duration) func(context.Context, *endpoints.Chunk[account, state
 func (w *world) start(endpoint string, items, chunk, inFlight int) workqueue.RunID {
 	w.Helper()
 	i := 0
-	loaded, err := w.nodes[0].Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded, err := w.nodes[0].Starts().Start(w.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: chunk,
 			InFlight: inFlight, MaxAttempts: 1, Timeout: timeOut, RetryBackoff: 10 * time.Millisecond}}}},
 		func(item *start.LoadItem) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -45,12 +46,21 @@ func (p *planner) StartFire(ctx context.Context, job schedules.Job) (schedules.S
 	req := request(job.Spec.Name)
 	req.Session = job.Claim.Lease.Session
 	schedulestore.OfFire(&req, job.Claim)
-	loaded, err := p.Start(ctx, req, keyed(job.Spec.Name, 0, chunk))
+	loaded, err := p.Starts().Start(ctx, req, keyed(job.Spec.Name, 0, chunk))
 	return schedules.Started{Run: loaded.Run, Items: loaded.Items, Existing: loaded.Existing}, err
 }
 
 // Permanent implements schedules.Starter.
 func (*planner) Permanent(error) bool { return false }
+
+// Pause and Cancel implement schedules.Runs.
+func (p *planner) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
+	return p.Controls().Pause(ctx, c)
+}
+
+func (p *planner) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
+	return p.Controls().Cancel(ctx, c)
+}
 
 // caller does what programs do beside starting runs, and holds what it was answered.
 type caller struct {

@@ -1,0 +1,72 @@
+package dispatch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+)
+
+func ref(step int) dispatch.StepRef { return dispatch.StepRef{Step: workqueue.Step(step)} }
+
+// A step that its rate keeps waiting is left out until then, and never for so long that a change would be missed.
+func TestRestingSteps(t *testing.T) {
+	t.Parallel()
+	r := rests[dispatch.StepRef]{}
+	r.rest(ref(1), 0)
+	r.rest(ref(2), 100*time.Millisecond)
+	r.rest(ref(3), time.Hour)
+	now := time.Now()
+	if all := r.all(now); len(all) != 2 {
+		t.Errorf("%v rest", all)
+	}
+	if wait := r.next(now); wait <= 0 || wait > 100*time.Millisecond {
+		t.Errorf("the first may go on in %s", wait)
+	}
+	if all := r.all(now.Add(maxRest / 2)); len(all) != 1 || all[0] != ref(3) {
+		t.Errorf("later %v rest", all)
+	}
+	if all := r.all(now.Add(maxRest + time.Second)); len(all) != 0 || len(r) != 0 || r.next(now) != 0 {
+		t.Errorf("in the end %v rest", all)
+	}
+	for i := range 3 * maxRemembered {
+		r.rest(ref(i), time.Hour)
+	}
+	if len(r) > maxRemembered {
+		t.Errorf("%d are remembered", len(r))
+	}
+}
+
+// Among steps with equally few slices out, who waited longest comes first.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	seen := turns{}
+	page := []dispatch.Runnable{{Step: 1, Priority: 3}, {Step: 2}, {Step: 3}, {Step: 4, Live: 1}}
+	order := func() (steps []workqueue.Step) {
+		seen.order(page)
+		for i := range page {
+			steps = append(steps, page[i].Step)
+		}
+		return steps
+	}
+	for _, first := range []workqueue.Step{2, 3, 2, 3} {
+		got := order()
+		if got[0] != 1 || got[1] != first || got[3] != 4 {
+			t.Errorf("the order is %v; want %d after 1", got, first)
+		}
+		seen.took(page[1].Ref())
+	}
+}
+
+// A round waits as long as the first that it may ask again.
+func TestRoundWaitsForTheFirst(t *testing.T) {
+	t.Parallel()
+	r := round{}
+	for _, wait := range []time.Duration{0, 3, 2, 5, 0} {
+		r.sooner(wait)
+	}
+	if r.wait != 2 {
+		t.Errorf("the wait is %d", r.wait)
+	}
+}

@@ -1,0 +1,206 @@
+// Package events publishes what happened to runs: from the outbox, and at once what the node itself has committed.
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/outbox"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+const eventBatch = 100
+
+// meter measures what is told.
+type meter interface {
+	// Completed is told of a run, and whether some of its items failed.
+	Completed(failures bool)
+	// Announced is told how long it took from a run's last reply until the event that says so was published.
+	Announced(took time.Duration)
+}
+
+// suspecter has a stream tried that did not acknowledge a message.
+type suspecter interface{ Suspect(stream string) }
+
+// Publisher publishes events.
+type Publisher struct {
+	node    *kernel.Kernel
+	streams suspecter
+	meter   meter
+	fresh   *freshEvents // that the node has just committed
+}
+
+func New(k *kernel.Kernel, streams suspecter, meter meter) *Publisher {
+	return &Publisher{node: k, streams: streams, meter: meter, fresh: newFreshEvents()}
+}
+
+// Run publishes what happened to runs, whenever told to, until ctx ends. An event is published under its id,
+// so that two nodes that publish the same one store it once.
+func (p *Publisher) Run(ctx context.Context) {
+	var silent string
+	var told time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.node.Publish:
+		}
+		err := errors.Join(p.markFresh(ctx), p.publishWaiting(ctx))
+		if err == nil {
+			silent = ""
+			continue
+		}
+		if text := err.Error(); ctx.Err() == nil && (text != silent || time.Since(told) >= kernel.SameError) {
+			p.node.Log.Warn("publish events; the leader will see to it again", zap.Error(err))
+			silent, told = text, time.Now()
+		}
+	}
+}
+
+// event is the body of a message on tranche.event.run.<kind>.
+type event struct {
+	ID         uuid.UUID       `json:"id"`
+	Run        workqueue.RunID `json:"run,omitzero"`
+	Generation int             `json:"generation"`
+	Kind       string          `json:"kind"`
+	At         time.Time       `json:"at"`
+	Detail     json.RawMessage `json:"detail"`
+}
+
+// eventPass goes once over the events that wait, oldest first. What NATS does not take keeps no others: neither those
+// of other kinds when it refuses one, nor those behind an event that is too large.
+type eventPass struct {
+	*Publisher
+
+	at      outbox.EventPlace // up to where it has come
+	refused []workqueue.EventKind
+	failed  error
+}
+
+func (p *Publisher) publishWaiting(ctx context.Context) error {
+	pass := &eventPass{Publisher: p}
+	for {
+		more, err := pass.some(ctx)
+		if err != nil || !more {
+			return errors.Join(pass.failed, err)
+		}
+	}
+}
+
+// some publishes the next few. An error ends the pass: it speaks of NATS, or of PostgreSQL.
+func (p *eventPass) some(ctx context.Context) (more bool, err error) {
+	reading, cancel := context.WithTimeout(ctx, kernel.PublishTimeout)
+	defer cancel()
+	events, err := outbox.New(p.node.Store).UnpublishedEvents(reading, p.at, p.refused, eventBatch)
+	if err != nil || len(events) == 0 {
+		return false, err
+	}
+	var published []uuid.UUID
+	var failed error
+	for i := range events {
+		e := &events[i]
+		if slices.Contains(p.refused, e.Kind) || p.fresh.passes(e.ID) {
+			continue
+		}
+		if failed = p.publishEvent(ctx, e); failed == nil {
+			published = append(published, e.ID)
+		} else if !p.passOver(e, failed) {
+			break
+		} else {
+			failed = nil
+		}
+	}
+	last := &events[len(events)-1]
+	p.at = outbox.EventPlace{At: last.At, ID: last.ID}
+	return len(events) == eventBatch, errors.Join(failed, p.markPublished(ctx, published))
+}
+
+func (p *Publisher) markFresh(ctx context.Context) error {
+	return p.fresh.mark(func(ids []uuid.UUID) error { return p.markPublished(ctx, ids) })
+}
+
+func (p *Publisher) markPublished(ctx context.Context, published []uuid.UUID) error {
+	if len(published) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, kernel.PublishTimeout)
+	defer cancel()
+	return outbox.New(p.node.Store).EventsPublished(ctx, published)
+}
+
+// tooLargeForStream is JetStream's code for a message above the stream's own limit.
+const tooLargeForStream jetstream.ErrorCode = 10054
+
+// passOver reports whether an error is about this event, or those of its kind, and notes it then. What came without an
+// answer says nothing of either.
+func (p *eventPass) passOver(e *workqueue.Event, err error) bool {
+	answer, answered := errors.AsType[*jetstream.APIError](err)
+	_, unwritable := errors.AsType[*json.MarshalerError](err)
+	alone := unwritable || errors.Is(err, nats.ErrMaxPayload) || answered && answer.ErrorCode == tooLargeForStream
+	refused := answered || errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, jetstream.ErrNoStreamResponse)
+	switch {
+	case alone:
+	case refused:
+		p.refused = append(p.refused, e.Kind)
+	default:
+		return false
+	}
+	if p.failed == nil { // one of them will do: there may be as many as there are events
+		p.failed = fmt.Errorf("event %s, %s: %w", e.ID, e.Kind, err)
+	}
+	return true
+}
+
+func (p *Publisher) publishEvent(ctx context.Context, e *workqueue.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, kernel.PublishTimeout) // each: a slow NATS takes one after the other
+	defer cancel()
+	subject, body, err := eventMessage(e)
+	if err != nil {
+		return err
+	}
+	msg := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
+	err = stream.During(ctx, p.node.NC, func(ctx context.Context) error {
+		_, err := p.node.JS.PublishMsg(ctx, msg, jetstream.WithMsgID(e.ID.String()))
+		return err
+	}, subject)
+	if errors.Is(err, context.DeadlineExceeded) {
+		p.streams.Suspect(wire.StreamEvent)
+	}
+	return err
+}
+
+// eventMessage puts an event into words. What happened to a tracker is in the outbox as everybody gets it.
+func eventMessage(e *workqueue.Event) (subject string, body []byte, err error) {
+	if strings.HasPrefix(string(e.Kind), "tracker.") {
+		return wire.EventSubject(string(e.Kind)), e.Payload, nil
+	}
+	body, err = json.Marshal(event{e.ID, e.Run, int(e.Generation), string(e.Kind), e.At, e.Payload})
+	if strings.Contains(string(e.Kind), ".") { // of a schedule, or the database: there may be no run
+		return wire.EventSubject(string(e.Kind)), body, err
+	}
+	return wire.EventSubject("run." + string(e.Kind)), body, err
+}
+
+// Announce sees to it that the events of completed runs are published now. What completed them came at a time.
+func (p *Publisher) Announce(completed []settle.Completion, came time.Time) {
+	for _, c := range completed {
+		p.node.Log.Info("run completed", zap.Stringer("run", c.Run), zap.Int32("generation", int32(c.Generation)),
+			zap.Int64("done", c.Done), zap.Int64("failed", c.Failed))
+		p.fresh.add(freshEvent{c.Event, came})
+		p.meter.Completed(c.Failed > 0)
+	}
+}

@@ -1,0 +1,247 @@
+package fetch
+
+import (
+	"context"
+	"fmt"
+	"mime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+const (
+	// collectBytes is how much of a chunk's results is recorded while the rest is at work.
+	collectBytes = 1 << 20
+	// maxResult is the largest result of an item.
+	maxResult = 64 << 20
+	// slotOverhead is about what a slot takes beside its data.
+	slotOverhead = 100
+)
+
+// collector takes the slots of one chunk, holds them against what was asked, and hands them on to be recorded: all at
+// the end, or what has piled up in between. It is safe for concurrent use.
+type collector struct {
+	f       *Worker
+	job     *fetchJob
+	service string        // who answers
+	worked  time.Duration // that a service worked, by its own account; 0: it does not say
+	trace   wire.Trace
+	traced  func(error)
+	panics  atomic.Int64
+
+	ctx   context.Context //nolint:containedctx // of the job: Take has none
+	room  sync.Mutex      // held while results wait for room
+	mu    sync.Mutex
+	slots []settle.Slot
+	size  int64
+	asked bitfield.Set // for which no slot has come
+	taken int          // slots, in all
+	item  int          // ordinal that the fetcher is at; -1: it did not say
+	done  bool         // nothing more is taken
+	odd   int          // slots that were not asked for, or came twice
+
+	limited time.Duration // what the call may take
+	blocked time.Duration // of its time, how long it waited for room
+	waiting time.Time     // since when it waits for room
+}
+
+func newCollector(f *Worker, job *fetchJob) *collector {
+	return &collector{f: f, job: job, service: f.node.Name, asked: job.Mask, item: -1, traced: func(error) {}}
+}
+
+// Begin implements fetch.Sink.
+func (c *collector) Begin(ordinal int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.item = ordinal
+}
+
+// at returns the item that the fetcher is at, as far as it says.
+func (c *collector) at() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.item
+}
+
+// Take implements fetch.Sink.
+func (c *collector) Take(slot fetch.Slot) {
+	c.mu.Lock()
+	c.add(slot)
+	full := c.size >= collectBytes && !c.done
+	c.mu.Unlock()
+	if full {
+		c.flush()
+	}
+}
+
+// add keeps a slot that was asked for. Called with mu held.
+func (c *collector) add(slot fetch.Slot) {
+	block, bit := workqueue.Ordinal(slot.Ordinal).Block()
+	switch {
+	case c.done:
+		return
+	case slot.Ordinal < 0 || block != c.job.Block || !c.asked.Has(bit):
+		c.odd++
+		return
+	}
+	c.asked.Remove(bit)
+	c.taken++
+	kept := settle.Slot{Ordinal: workqueue.Ordinal(slot.Ordinal), Result: slot.Data, ContentType: slot.ContentType}
+	if slot.Err == nil {
+		slot.Err = checkResult(slot)
+	}
+	if slot.Err != nil {
+		kept = settle.Slot{Ordinal: kept.Ordinal, Err: kernel.SlotError(fetch.Clean(slot.Err))}
+	}
+	c.slots = append(c.slots, kept)
+	c.size += int64(len(kept.Result) + slotOverhead)
+}
+
+// checkResult holds a result to what can be stored and read again.
+func checkResult(slot fetch.Slot) *wire.SlotError {
+	switch {
+	case len(slot.Data) > maxResult:
+		return &wire.SlotError{Code: wire.CodeResultTooLarge,
+			Message: fmt.Sprintf("the result takes %d bytes; %d are allowed", len(slot.Data), maxResult)}
+	case slot.ContentType == "" && !jsontext.Value(slot.Data).IsValid():
+		return &wire.SlotError{Code: wire.CodeBadResult,
+			Message: "the result is not JSON; set its content type if it is not meant to be"}
+	case slot.ContentType == "":
+		return nil
+	}
+	if _, _, err := mime.ParseMediaType(slot.ContentType); err != nil || len(slot.ContentType) > 255 {
+		return &wire.SlotError{Code: wire.CodeBadResult,
+			Message: fmt.Sprintf("the result's content type %.80q is not one", slot.ContentType)}
+	}
+	return nil
+}
+
+// Answered notes who answers, and how long that took.
+func (c *collector) Answered(reply *wire.Reply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.service = reply.Service
+	c.worked += reply.Took
+}
+
+// flush hands what has piled up on, and waits until there is room for it. What finds none before the job ends is
+// dropped: those items are asked for again.
+func (c *collector) flush() {
+	c.room.Lock()
+	defer c.room.Unlock()
+	c.mu.Lock()
+	answer := settle.Answer{Slice: c.job.ID, Endpoint: c.job.Endpoint, Service: c.service, Answered: -1, Slots: c.slots}
+	size := c.size
+	c.slots, c.size = nil, 0
+	c.waiting = time.Now()
+	c.mu.Unlock()
+	if len(answer.Slots) > 0 {
+		c.f.hand(c.ctx, fetchResult{job: c.job, answer: answer, size: size, trace: c.trace})
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.blocked += time.Since(c.waiting)
+	c.waiting = time.Time{}
+}
+
+// shut takes nothing more.
+func (c *collector) shut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done = true
+}
+
+// late is the failure of a chunk whose time was over.
+func (c *collector) late() *workqueue.SlotError {
+	return &workqueue.SlotError{Code: kernel.CodeDeadline, Retry: true,
+		Message: fmt.Sprintf("step %s did not end within %s", c.job.Work.Name, c.limited)}
+}
+
+// giveUp is the failure of a chunk whose call did not come back. The item that it was at has its own error, so that the
+// others need not be taken apart to find it.
+func (c *collector) giveUp() *workqueue.SlotError {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, bit := workqueue.Ordinal(max(c.item, 0)).Block(); c.item >= 0 && c.asked.Has(bit) && c.asked.Count() > 1 {
+		c.asked.Remove(bit)
+		c.taken++
+		c.slots = append(c.slots, settle.Slot{Ordinal: workqueue.Ordinal(c.item), Err: &workqueue.SlotError{
+			Code: kernel.CodeDeadline, Retry: true, Message: fmt.Sprintf("step %s did not come back from the item within %s",
+				c.job.Work.Name, c.limited)}})
+	}
+	return c.late()
+}
+
+// finish hands on what is left, as the end of the chunk. A failure speaks for the items without a slot.
+func (c *collector) finish(ctx context.Context, failure *workqueue.SlotError, took time.Duration) {
+	c.mu.Lock()
+	c.done = true
+	answer := settle.Answer{Slice: c.job.ID, Endpoint: c.job.Endpoint, Service: c.service, Answered: c.taken,
+		Slots: c.slots, Took: took.Seconds()}
+	if !c.asked.Empty() {
+		answer.Failure = failure
+	}
+	if c.worked > 0 {
+		answer.Took = c.worked.Seconds()
+	}
+	size, odd, left := c.size, c.odd, c.asked.Count()
+	c.slots = nil
+	c.mu.Unlock()
+	log := c.f.node.Log.With(zap.Stringer("run", c.job.Run), zap.Stringer("slice", c.job.ID),
+		zap.String("step", c.job.Work.Name), zap.String("of", c.job.Endpoint))
+	if odd > 0 {
+		c.f.node.Stats.OddSlots.Add(int64(odd))
+		log.Warn("slots that were not asked for, or came twice; they are not taken", zap.Int("slots", odd))
+	}
+	if failure != nil && left > 0 {
+		c.f.node.Stats.FetchesFailed.Add(1)
+		log.Info("a chunk failed", zap.String("code", failure.Code), zap.String("message", failure.Message),
+			zap.Int("items", left))
+	}
+	c.f.hand(ctx, fetchResult{job: c.job, answer: answer, size: size, trace: c.trace, ended: c.traced})
+}
+
+// panicked tells of the first panic of a chunk; the errors of all of them are kept with their items.
+func (c *collector) panicked(p fetch.Panic) {
+	if c.panics.Add(1) > 1 {
+		return
+	}
+	c.f.node.Log.Error("a function panicked", zap.String("step", c.job.Work.Name), zap.String("of", c.job.Endpoint),
+		zap.Stringer("run", c.job.Run), zap.Int("ordinal", p.Ordinal), zap.Any("panic", p.Value),
+		zap.ByteString("stack", p.Stack))
+}
+
+// limit returns the context of a call, which ends when its time is over. Time that it spent waiting for its results to
+// be recorded does not count. stop ends it.
+func (c *collector) limit(ctx context.Context, timeout time.Duration) (timed context.Context, stop func()) {
+	timed, cancel := context.WithCancelCause(ctx)
+	c.ctx, c.limited = ctx, timeout
+	begun := time.Now()
+	go func() {
+		for left := timeout; left > 0 && backoff.Sleep(timed, left) == nil; left = timeout + c.waited() - time.Since(begun) {
+		}
+		cancel(kernel.TimeOverError{Limit: timeout}) // or it has ended before
+	}()
+	return timed, func() { cancel(nil) }
+}
+
+// waited is how long the call has waited for room.
+func (c *collector) waited() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting.IsZero() {
+		return c.blocked
+	}
+	return c.blocked + time.Since(c.waiting)
+}

@@ -1,0 +1,163 @@
+package fetch
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
+)
+
+const (
+	// requestWorkers is how many requests over core NATS a node has out for an endpoint.
+	requestWorkers = 32
+	// fetchWorkers is how many chunks of a step of another kind it works on when the step does not say.
+	fetchWorkers = 4
+	// quickChunk is how long chunks may take for a worker to have the next one waiting.
+	quickChunk = time.Second
+	// maxAhead is how many chunks may wait for each worker.
+	maxAhead = 4
+	// maxHung is how many calls of one function may never have come back before no more are made.
+	maxHung = 64
+)
+
+// fetchPool bounds what a node works on at once of what has one pace: a function, a host, a source, an endpoint. All of
+// it is guarded by the mutex of its fetching.
+type fetchPool struct {
+	key     string
+	size    int           // workers
+	busy    int           // of them
+	queue   []*fetchJob   // claimed ahead
+	hung    int           // calls that were given up and have not come back
+	took    time.Duration // by chunks, lately; 0: not known
+	resting time.Time     // until when nothing is claimed
+}
+
+// pool returns the pool of a pace. Called with mu held.
+func (f *Worker) pool(kind workqueue.Kind, key string) *fetchPool {
+	pool := f.pools[key]
+	if pool == nil {
+		pool = &fetchPool{key: key, size: f.initialWorkers(kind)}
+		f.pools[key] = pool
+	}
+	return pool
+}
+
+// Room is how many slices of a pace may be claimed now.
+func (f *Worker) Room(kind workqueue.Kind, key string) int {
+	if rests, ok := f.cfg.Fetchers[kind].(resting); ok && time.Now().Before(rests.RestsUntil(key)) {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pool := f.pools[key]
+	switch {
+	case f.stopped || !f.offers(kind):
+		return 0
+	case pool == nil:
+		return f.initialWorkers(kind)
+	default:
+		return pool.room()
+	}
+}
+
+// room is how many slices more the pool may have. A worker of quick chunks need not wait for a claim: some are claimed
+// ahead, and several at once. Called with the mutex held.
+func (p *fetchPool) room() int {
+	if p.hung >= maxHung || time.Now().Before(p.resting) {
+		return 0
+	}
+	ahead := 0
+	if p.took > 0 && p.took < quickChunk {
+		ahead = p.size * int(max(1, min(maxAhead, quickChunk/4/p.took)))
+	}
+	room := p.size + ahead - p.busy - len(p.queue)
+	if len(p.queue) > 0 && 2*room < ahead {
+		return 0
+	}
+	return max(0, room)
+}
+
+// Narrow has a claim bring no more than there is room for, in chunks that need not fit a message.
+func (f *Worker) Narrow(req *dispatchstore.ClaimRequest, step *dispatchstore.Runnable) {
+	req.MaxSlices = min(req.MaxSlices, f.Room(step.Kind, step.Endpoint))
+	if step.Kind != workqueue.KindRequest {
+		req.MaxBytes, req.LimitBytes = fetchChunkBytes, fetchChunkLimit
+	}
+}
+
+// Full adds the paces that have no room to a list.
+func (f *Worker) Full(keys []string) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, pool := range f.pools {
+		if pool.room() == 0 {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// initialWorkers is how many workers there are before a claim has said what the step wants.
+func (f *Worker) initialWorkers(kind workqueue.Kind) int {
+	switch kind {
+	case workqueue.KindLocal:
+		return f.cfg.LocalWorkers
+	case workqueue.KindRequest:
+		return requestWorkers
+	default:
+		return 1
+	}
+}
+
+// workersFor is how many chunks of a step are worked on at once.
+func (f *Worker) workersFor(work workqueue.StepWork) int {
+	if work.Kind == workqueue.KindLocal || work.Kind == workqueue.KindRequest {
+		return f.initialWorkers(work.Kind)
+	}
+	var settings struct {
+		Concurrency int  `json:"concurrency"`
+		Many        bool `json:"many"`
+	}
+	switch {
+	case json.Unmarshal(work.Config, &settings) != nil || settings.Concurrency < 1:
+		return fetchWorkers
+	case work.Kind == workqueue.KindHTTP && !settings.Many:
+		return min(2, settings.Concurrency) // each asks for several items at once; the second fills the gaps of the first
+	default:
+		return settings.Concurrency
+	}
+}
+
+// ended notes how long a chunk took.
+func (f *Worker) ended(pool *fetchPool, took time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if pool.took == 0 {
+		pool.took = took
+	}
+	pool.took += (took - pool.took) / 8
+}
+
+// rest leaves a pace to other nodes for a while.
+func (f *Worker) rest(pool *fetchPool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pool.resting = time.Now().Add(fetcherRest)
+}
+
+// hang notes that a call was given up, or has come back after all. It returns how many of its pace are hung.
+func (f *Worker) hang(pool *fetchPool, calls int) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	pool.hung += calls
+	f.node.Stats.Hung.Add(int64(calls))
+	return pool.hung
+}
+
+// AtWork counts the slices that are worked on.
+func (f *Worker) AtWork() (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.jobs)
+}

@@ -1,0 +1,185 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+const (
+	// recordAgain is the first pause of a node that cannot record what it has fetched; it doubles up to recordAgainMax.
+	recordAgain    = 100 * time.Millisecond
+	recordAgainMax = time.Second
+)
+
+// codeRefused is the error code of results that PostgreSQL refuses.
+const codeRefused = "refused"
+
+// fetchResult is a part of what came of a chunk, on its way into the database.
+type fetchResult struct {
+	job    *fetchJob
+	answer settle.Answer
+	size   int64 // that it holds of the node's share
+	trace  wire.Trace
+	ended  func(error) // of the last one: ends the span
+}
+
+// hand gives a result to the recorders, when there is room for it. What finds none before ctx ends is dropped.
+func (f *Worker) hand(ctx context.Context, r fetchResult) {
+	r.size = min(r.size, fetchResultBytes)
+	if f.held.Acquire(ctx, r.size) == nil {
+		select {
+		case f.results <- r:
+			return
+		case <-ctx.Done():
+			f.held.Release(r.size)
+		}
+	}
+	r.over(context.Cause(ctx))
+}
+
+// over ends the span of a chunk, and its turn, with its last result.
+func (r *fetchResult) over(err error) {
+	if r.ended != nil {
+		r.ended(err)
+		r.job.left()
+	}
+}
+
+// record takes results as they come, until all are taken after the end: one at once when there is one, many in a commit
+// when they queue up. The channel is never closed: a call that was given up may still be about to hand something over.
+func (f *Worker) record(ctx context.Context) {
+	for {
+		var first fetchResult
+		select {
+		case first = <-f.results:
+		case <-f.allHanded:
+			select {
+			case first = <-f.results:
+			default:
+				return
+			}
+		}
+		batch := f.queued(first)
+		f.recordBatch(ctx, batch)
+		for i := range batch {
+			f.held.Release(batch[i].size)
+			batch[i].over(nil)
+		}
+	}
+}
+
+// queued adds to a result those that wait behind it, as many as fit in a commit.
+func (f *Worker) queued(first fetchResult) []fetchResult {
+	batch, size := []fetchResult{first}, first.size
+	for len(batch) < f.cfg.RecordBatch && size < kernel.RecordBytes {
+		select {
+		case r := <-f.results:
+			batch, size = append(batch, r), size+r.size
+		default:
+			return batch
+		}
+	}
+	return batch
+}
+
+// recordBatch commits results. While PostgreSQL is away it tries again, as long as the slices are this node's: nobody
+// else has what was fetched. When PostgreSQL refuses them, they are taken one by one, and one that it refuses for what
+// is in it fails.
+func (f *Worker) recordBatch(ctx context.Context, batch []fetchResult) {
+	n := f.node
+	again := backoff.Doubling{First: recordAgain, Longest: recordAgainMax}
+	for {
+		batch = f.ours(batch)
+		if len(batch) == 0 {
+			return
+		}
+		n.Faults.Hit(fault.RecordBefore)
+		traced := f.traceResults(ctx, batch)
+		begun := time.Now()
+		out, err := n.Settling.Record(ctx, answersOf(batch))
+		traced(out, err)
+		_, answered := errors.AsType[*pgconn.PgError](err)
+		switch {
+		case err == nil:
+			n.Faults.Hit(fault.RecordCommitted)
+			f.cfg.Meter.Recorded(time.Since(begun))
+			f.recorded(batch, out, begun)
+			return
+		case len(batch) > 1 && (answered || workqueue.Refused(err)):
+			for i := range batch {
+				f.recordBatch(ctx, batch[i:i+1])
+			}
+			return
+		case workqueue.Refused(err):
+			if !f.refused(&batch[0], err) {
+				return
+			}
+			continue
+		}
+		n.Log.Warn("cannot record what was fetched; trying again", zap.Int("chunks", len(batch)), zap.Error(err))
+		n.Stats.RecordedAgain.Add(1)
+		if again.Wait(ctx) != nil {
+			return // the slices go back with the session
+		}
+	}
+}
+
+// ours leaves out what belongs to a session that is over.
+func (f *Worker) ours(batch []fetchResult) []fetchResult {
+	kept := make([]fetchResult, 0, len(batch))
+	for _, r := range batch {
+		if r.job.Session == f.node.Session() {
+			kept = append(kept, r)
+			continue
+		}
+		f.node.Stats.Stale.Add(1)
+		f.node.Log.Debug("dropped what was fetched for a session that is over", zap.Stringer("slice", r.job.ID))
+	}
+	return kept
+}
+
+func answersOf(batch []fetchResult) []settle.Answer {
+	answers := make([]settle.Answer, len(batch))
+	for i := range batch {
+		answers[i] = batch[i].answer
+	}
+	return answers
+}
+
+// refused turns an answer that PostgreSQL does not take into a failure of its chunk, once.
+func (f *Worker) refused(r *fetchResult, err error) bool {
+	f.node.Log.Error("what was fetched cannot be stored", zap.Stringer("run", r.job.Run),
+		zap.Stringer("slice", r.job.ID), zap.String("step", r.job.Work.Name), zap.Error(err))
+	if r.answer.Unreadable {
+		return false // it comes back when its time is over
+	}
+	r.answer = settle.Answer{Slice: r.job.ID, Endpoint: r.job.Endpoint, Service: r.answer.Service, Unreadable: true,
+		Failure: &workqueue.SlotError{Code: codeRefused, Message: "the result cannot be stored: " + err.Error()}}
+	return true
+}
+
+// recorded tells of what a commit brought.
+func (f *Worker) recorded(batch []fetchResult, out settle.Recorded, begun time.Time) {
+	n := f.node
+	n.Stats.Commits.Add(1)
+	for i, v := range out.Verdicts {
+		n.Stats.Slots.Add(int64(v.Taken))
+		n.Stats.Duplicates.Add(int64(v.Duplicates))
+		if v.Stale {
+			n.Stats.Stale.Add(1)
+			n.Log.Debug("fetched for a slice that is over", zap.Stringer("slice", batch[i].job.ID))
+		}
+	}
+	f.after.Seen(out, begun)
+}

@@ -1,0 +1,32 @@
+package kernel
+
+import "sync"
+
+// Lanes are two queues, with workers of their own: what is small does not stand in line behind what is large, so that a
+// run of a few items goes by one of millions.
+type Lanes[T any] struct{ small, large chan T }
+
+func NewLanes[T any](room int) Lanes[T] { return Lanes[T]{make(chan T, room), make(chan T, room)} }
+
+// Of is the lane of something.
+func (l Lanes[T]) Of(small bool) chan<- T {
+	if small {
+		return l.small
+	}
+	return l.large
+}
+
+// Work has so many workers for each lane, until the lanes are closed and empty.
+func (l Lanes[T]) Work(workers int, work func(<-chan T)) *sync.WaitGroup {
+	var working sync.WaitGroup
+	for range workers {
+		working.Go(func() { work(l.small) })
+		working.Go(func() { work(l.large) })
+	}
+	return &working
+}
+
+func (l Lanes[T]) Close() {
+	close(l.small)
+	close(l.large)
+}

@@ -1,0 +1,145 @@
+package record
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/internal/consumer"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+// Codes of the errors of items whose result came in pieces and cannot be taken.
+const (
+	codeResultDamaged = "result_damaged"
+	codeResultsOpen   = "too_many_open_results"
+)
+
+// piece is a piece of a result that was understood.
+type piece struct {
+	msg consumer.Message
+	*wire.Piece
+}
+
+// pieceTaker takes results that come in pieces.
+type pieceTaker struct {
+	*Recorder
+
+	kept results.Store
+}
+
+// take keeps pieces and acknowledges them, and returns the answers that they complete: their messages are
+// acknowledged when those are recorded. A piece that is delivered again is harmless, also when its result is complete.
+func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []reading) {
+	if len(pieces) == 0 {
+		return nil
+	}
+	taken, err := t.kept.Take(ctx, claimsOf(pieces))
+	if err != nil {
+		t.refuse(ctx, pieces, err)
+		return nil
+	}
+	for i := range pieces {
+		p := &pieces[i]
+		answer, err := t.judge(ctx, p, &taken[i])
+		switch {
+		case err != nil:
+			t.node.Log.Error("cannot look at a result that came in pieces; giving its last back", zap.Error(err))
+			t.replies.Settle(p.msg, consumer.GiveBack)
+		case answer != nil:
+			complete = append(complete, reading{p.msg, *answer})
+		}
+	}
+	return complete
+}
+
+// refuse deals with pieces that PostgreSQL does not take. When it cannot be reached they are given back; otherwise
+// they are taken one by one, and what is in the way is put aside.
+func (t pieceTaker) refuse(ctx context.Context, pieces []piece, err error) {
+	_, answered := errors.AsType[*pgconn.PgError](err)
+	if answered && len(pieces) > 1 {
+		for i := range pieces {
+			if complete := t.take(ctx, pieces[i:i+1]); len(complete) > 0 {
+				t.recordRead(ctx, complete)
+			}
+		}
+		return
+	}
+	if workqueue.Refused(err) {
+		t.takeUnreadable(ctx, unreadable{pieces[0].msg, "refused", err.Error(), workqueue.SliceID(pieces[0].Slice)})
+		return
+	}
+	t.node.Log.Error("cannot keep pieces of results; giving them back", zap.Int("pieces", len(pieces)), zap.Error(err))
+	for i := range pieces {
+		t.replies.Settle(pieces[i].msg, consumer.GiveBack)
+	}
+	kernel.Signal(t.unrecorded)
+}
+
+func claimsOf(pieces []piece) []results.Piece {
+	list := make([]results.Piece, len(pieces))
+	for i, p := range pieces {
+		list[i] = results.Piece{Number: p.Number, Data: p.Data, Claim: results.Claim{
+			Slice: workqueue.SliceID(p.Slice), Endpoint: p.Endpoint, Ordinal: workqueue.Ordinal(p.Ordinal), Pieces: p.Pieces,
+			Bytes: p.Bytes, SHA256: p.SHA256, ContentType: p.ContentType}}
+	}
+	return list
+}
+
+// judge returns the answer that a piece brings, if any; otherwise the piece has been dealt with.
+func (t pieceTaker) judge(ctx context.Context, p *piece, of *results.Taken) (*settle.Answer, error) {
+	slice := workqueue.SliceID(p.Slice)
+	failed := func(code, format string, args ...any) *settle.Answer {
+		t.node.Log.Warn("a result that came in pieces cannot be taken", zap.Stringer("slice", slice),
+			zap.Int("ordinal", p.Ordinal), zap.String("code", code))
+		return p.answer(settle.Slot{Err: &workqueue.SlotError{Code: code, Message: fmt.Sprintf(format, args...),
+			Retry: true}})
+	}
+	switch of.Standing {
+	case results.Stale:
+		t.node.Stats.Stale.Add(1)
+		t.replies.Settle(p.msg, jetstream.Msg.Ack)
+	case results.Foreign:
+		t.quarantine(ctx, p.msg, "foreign_ordinal", fmt.Sprintf(
+			"a piece of a result for ordinal %d, which was not asked for", p.Ordinal), slice)
+	case results.WrongEndpoint:
+		detail := objection(settle.Verdict{Endpoint: of.Endpoint}, p.Endpoint)
+		t.quarantine(ctx, p.msg, detail.reason, detail.text, slice)
+	case results.TooMuch:
+		return failed(codeResultsOpen, "over %d MiB of results in pieces were begun for the request and not ended; send one "+
+			"after the other", results.MaxOpen>>20), nil
+	case results.WrongSize:
+		return failed(codeResultDamaged, "the pieces of the result have other bytes than the %d that were announced",
+			p.Bytes), nil
+	case results.Complete:
+		right, err := t.kept.Verify(ctx, of.ID, p.SHA256)
+		if err != nil {
+			return nil, err
+		}
+		if !right {
+			return failed(codeResultDamaged, "the SHA-256 of the result is not %s, which was announced",
+				hex.EncodeToString(p.SHA256[:])), nil
+		}
+		return p.answer(settle.Slot{Result: results.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
+			Large: &settle.Large{ID: of.ID, Bytes: p.Bytes}}), nil
+	default:
+		t.replies.Settle(p.msg, jetstream.Msg.Ack) // after the commit that keeps it
+	}
+	return nil, nil
+}
+
+// answer is the message of a reply that the pieces of one result stand for.
+func (p *piece) answer(slot settle.Slot) *settle.Answer {
+	slot.Ordinal = workqueue.Ordinal(p.Ordinal)
+	return &settle.Answer{Slice: workqueue.SliceID(p.Slice), Endpoint: p.Endpoint, Service: p.Service, Answered: -1,
+		Slots: []settle.Slot{slot}}
+}

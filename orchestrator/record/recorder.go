@@ -1,0 +1,302 @@
+// Package record reads replies and records them, many in a transaction, and acknowledges them after its commit.
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/internal/fault"
+	"github.com/tranchehq/tranche/orchestrator/internal/consumer"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/orchestrator/span"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+const (
+	// smallBytes is the largest reply that is recorded beside the large ones, and before them.
+	smallBytes = 16 << 10
+	// quickCommit is what a commit takes of a PostgreSQL that has time, gatherTime for how long replies gather at the most
+	// when it has not.
+	quickCommit, gatherTime = 5 * time.Millisecond, 20 * time.Millisecond
+)
+
+// Config sets a recorder up. Nothing in it has a default.
+type Config struct {
+	RecordBatch int         // replies of one commit at the most
+	Recorders   int         // commits under way at once
+	Limits      wire.Limits // of the replies read
+	Tracer      span.Tracer // nil: none
+	Meter       meter
+}
+
+// meter measures what comes in.
+type meter interface {
+	// Recorded is told how long a commit took.
+	Recorded(took time.Duration)
+	// Redelivered is told of a message of a reply that was delivered again.
+	Redelivered(endpoint string)
+	// Quarantined is told why one was put aside.
+	Quarantined(reason string)
+}
+
+// givenUp keeps what services have given up.
+type givenUp interface {
+	GivenUp(ctx context.Context, a *settle.Answer, run uuid.UUID) error
+}
+
+// Recorder records replies.
+type Recorder struct {
+	node       *kernel.Kernel
+	cfg        Config
+	streams    kernel.Epochs
+	letters    givenUp
+	after      kernel.Seer
+	replies    *consumer.Shared // the consumer
+	unrecorded chan struct{}    // a reply could not be recorded
+}
+
+func New(k *kernel.Kernel, streams kernel.Epochs, letters givenUp, after kernel.Seer, cfg Config) *Recorder {
+	return &Recorder{node: k, cfg: cfg, streams: streams, letters: letters, after: after,
+		replies:    consumer.New(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
+		unrecorded: make(chan struct{}, 1)}
+}
+
+// Run reads replies and records them until ctx ends, and then records what has been read.
+func (r *Recorder) Run(ctx, draining context.Context) {
+	replies := kernel.NewLanes[consumer.Message](r.cfg.RecordBatch)
+	recorders := replies.Work(r.cfg.Recorders, func(lane <-chan consumer.Message) { r.record(draining, lane) })
+	r.feed(ctx, replies)
+	replies.Close()
+	recorders.Wait()
+}
+
+// isSmall reports whether a reply takes no time to record. A compressed one may hold anything.
+func isSmall(reply jetstream.Msg) bool {
+	return len(reply.Data()) <= smallBytes && reply.Headers().Get(wire.HeaderEncoding) == ""
+}
+
+// record takes replies as they come: one at once when there is one, many in a commit when they queue up.
+func (r *Recorder) record(ctx context.Context, replies <-chan consumer.Message) {
+	for first := range replies {
+		batch, size := []consumer.Message{first}, len(first.Data())
+	more:
+		for len(batch) < r.cfg.RecordBatch && size < kernel.RecordBytes {
+			select {
+			case msg, open := <-replies:
+				if !open {
+					break more
+				}
+				batch, size = append(batch, msg), size+len(msg.Data())
+			default:
+				break more
+			}
+		}
+		begun := time.Now()
+		r.recordBatch(ctx, batch)
+		full := len(batch) == r.cfg.RecordBatch || size >= kernel.RecordBytes
+		if slow := time.Since(begun) - quickCommit; slow > 0 && !full {
+			_ = backoff.Sleep(ctx, min(slow, gatherTime)) // the more there is to do, the more of it goes into a commit
+		}
+	}
+}
+
+// reading is a reply that was understood.
+type reading struct {
+	msg    consumer.Message
+	answer settle.Answer
+}
+
+// recordBatch reads replies and records them, in more than one commit when they are larger than their messages: a
+// small compressed message may hold a large reply.
+func (r *Recorder) recordBatch(ctx context.Context, batch []consumer.Message) {
+	read := make([]reading, 0, len(batch))
+	var unread []unreadable
+	var pieces []piece
+	size := 0
+	for _, msg := range batch {
+		if stream.IsProbe(msg.Subject()) {
+			r.replies.Settle(msg, jetstream.Msg.Ack)
+			continue
+		}
+		if wire.IsPiece(msg.Headers()) {
+			p, err := wire.ParsePiece(msg.Subject(), msg.Headers(), msg.Data())
+			if err != nil {
+				unread = append(unread, asUnreadable(msg, err))
+			} else {
+				pieces = append(pieces, piece{msg, p})
+			}
+			continue
+		}
+		reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), r.cfg.Limits)
+		if err != nil {
+			unread = append(unread, asUnreadable(msg, err))
+			continue
+		}
+		read = append(read, reading{msg, answerOf(reply)})
+		if size += reply.Size; size >= kernel.RecordBytes {
+			r.recordRead(ctx, read)
+			read, size = read[:0], 0
+		}
+	}
+	if read = append(read, (pieceTaker{r, results.New(r.node.Store)}).take(ctx, pieces)...); len(read) > 0 {
+		r.recordRead(ctx, read)
+	}
+	for _, u := range unread { // after the others: they may be about the same slices, which end with this
+		r.takeUnreadable(ctx, u)
+	}
+}
+
+func answerOf(r *wire.Reply) settle.Answer {
+	a := settle.Answer{Slice: workqueue.SliceID(r.Slice), Endpoint: r.Endpoint, Service: r.Service,
+		Answered: r.Answered, Took: r.Took.Seconds(), Slots: make([]settle.Slot, len(r.Slots))}
+	for i := range r.Slots {
+		s := &r.Slots[i]
+		a.Slots[i] = settle.Slot{Ordinal: workqueue.Ordinal(s.Ordinal), Result: s.Data, ContentType: s.ContentType,
+			Err: kernel.SlotError(s.Err)}
+	}
+	a.Failure = kernel.SlotError(r.Failure)
+	return a
+}
+
+// recordRead commits replies and acknowledges them. When PostgreSQL refuses them, they are taken one by one, and one
+// that it refuses for what is in it is put aside. When PostgreSQL cannot be reached they are given back, for another
+// node to record, and this one reads no more until it can.
+func (r *Recorder) recordRead(ctx context.Context, read []reading) {
+	r.node.Faults.Hit(fault.RecordBefore)
+	answers := make([]settle.Answer, len(read))
+	for i := range read {
+		answers[i] = read[i].answer
+	}
+	traced := r.traceRecording(ctx, read)
+	begun := time.Now()
+	out, err := r.node.Settling.Record(ctx, answers)
+	traced(out, err)
+	_, answered := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case err == nil:
+		r.measure(read, time.Since(begun))
+		r.node.Faults.Hit(fault.RecordCommitted)
+		r.recorded(ctx, read, out)
+	case len(read) > 1 && (answered || workqueue.Refused(err)):
+		for i := range read {
+			r.recordRead(ctx, read[i:i+1])
+		}
+	case workqueue.Refused(err):
+		r.takeUnreadable(ctx, unreadable{read[0].msg, "refused", err.Error(), read[0].answer.Slice})
+	default:
+		r.node.Log.Error("cannot record; giving replies back", zap.Int("replies", len(read)), zap.Error(err))
+		for i := range read {
+			r.replies.Settle(read[i].msg, consumer.GiveBack)
+		}
+		kernel.Signal(r.unrecorded)
+	}
+}
+
+// recorded acknowledges replies, now that their commit has succeeded, and tells of what else they brought.
+func (r *Recorder) recorded(ctx context.Context, read []reading, out settle.Recorded) {
+	r.node.Stats.Commits.Add(1)
+	r.node.Stats.Replies.Add(int64(len(read)))
+	for i, v := range out.Verdicts {
+		r.node.Stats.Slots.Add(int64(v.Taken))
+		r.node.Stats.Duplicates.Add(int64(v.Duplicates))
+		if v.Stale {
+			r.node.Stats.Stale.Add(1)
+			r.node.Log.Debug("stale reply", zap.Stringer("slice", read[i].answer.Slice))
+		}
+		if detail := objection(v, read[i].answer.Endpoint); detail.reason != "" {
+			r.quarantine(ctx, read[i].msg, detail.reason, detail.text, read[i].answer.Slice)
+			continue
+		}
+		if err := r.keepGivenUp(ctx, &read[i]); err != nil {
+			r.node.Log.Warn("keep a dead letter; the reply will come again", zap.Error(err))
+			r.replies.Settle(read[i].msg, consumer.GiveBack)
+			continue
+		}
+		r.replies.Settle(read[i].msg, jetstream.Msg.Ack) // after the commit: a crash in between brings the reply again
+	}
+	r.node.Faults.Hit(fault.ReplyAcked)
+	r.after.Seen(out, cameAt(read))
+}
+
+// keepGivenUp leaves a dead letter of a slice that a service has given up after too many deliveries, for people to see:
+// its items go on in smaller slices. A reply that comes again after a crash leaves the same one.
+func (r *Recorder) keepGivenUp(ctx context.Context, of *reading) error {
+	if of.answer.Failure == nil || of.answer.Failure.Code != workqueue.CodeDeliveries {
+		return nil
+	}
+	run, _ := uuid.Parse(of.msg.Headers().Get(wire.HeaderRun)) // the reply was understood: it says
+	return r.letters.GivenUp(ctx, &of.answer, run)
+}
+
+// measure tells of replies that are recorded.
+func (r *Recorder) measure(read []reading, took time.Duration) {
+	r.cfg.Meter.Recorded(took)
+	for i := range read {
+		if about, err := read[i].msg.Metadata(); err == nil && about.NumDelivered > 1 {
+			r.cfg.Meter.Redelivered(read[i].answer.Endpoint)
+		}
+	}
+}
+
+type complaint struct{ reason, text string }
+
+// objection says what of an answer could not be taken, if that is worth a person's look.
+func objection(v settle.Verdict, from string) complaint {
+	switch {
+	case v.Endpoint != "":
+		return complaint{"wrong_endpoint",
+			fmt.Sprintf("the reply came from endpoint %s; the slice was sent to %s", from, v.Endpoint)}
+	case len(v.Foreign) > 0:
+		return complaint{"foreign_ordinal",
+			fmt.Sprintf("%d slots for items that were not asked for, the first is ordinal %d; the others were taken",
+				len(v.Foreign), v.Foreign[0])}
+	default:
+		return complaint{}
+	}
+}
+
+// quarantine puts a message aside with its reason, and acknowledges it so that the consumer goes on.
+func (r *Recorder) quarantine(ctx context.Context, msg consumer.Message, reason, detail string, slice workqueue.SliceID) {
+	r.node.Stats.Quarantined.Add(1)
+	r.cfg.Meter.Quarantined(reason)
+	r.node.Log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),
+		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
+	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
+	defer cancel()
+	run, _ := uuid.Parse(msg.Headers().Get(wire.HeaderRun)) // zero when it does not say
+	err := deadletter.New(r.node.Store).Quarantine(ctx, deadletter.Quarantined{Reason: reason, Detail: detail,
+		Subject: msg.Subject(),
+		Run:     run, Slice: uuid.UUID(slice), Headers: msg.Headers(), Body: msg.Data()})
+	if err != nil {
+		r.node.Log.Warn("quarantine; the reply will come again", zap.Error(err))
+		r.replies.Settle(msg, consumer.GiveBack)
+		return
+	}
+	r.replies.Settle(msg, jetstream.Msg.Ack) // after the commit that keeps it
+}
+
+// cameAt is when the newest of some replies came into its stream, as its server's clock has it, but not after now.
+func cameAt(read []reading) (at time.Time) {
+	for i := range read {
+		if about, err := read[i].msg.Metadata(); err == nil && about.Timestamp.After(at) {
+			at = about.Timestamp
+		}
+	}
+	if now := time.Now(); at.IsZero() || at.After(now) {
+		return now
+	}
+	return at
+}

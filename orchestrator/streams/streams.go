@@ -1,0 +1,213 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/streams"
+)
+
+// What JetStream has refused is tried again after a pause that doubles.
+const (
+	refusedFirst = 5 * time.Second
+	refusedPause = 5 * time.Minute
+)
+
+// ErrNoNATS is for what would be decided by a server, while there is none.
+var ErrNoNATS = errors.New("NATS is not connected")
+
+// single is the name of the cluster of whose JetStream it is known that it is none: a server may bear a name of a
+// cluster and keep its streams alone.
+type single struct{ name atomic.Pointer[string] }
+
+// firstStreams are the settings that the node's program gives the streams, if it is the first of all.
+func (c *Config) firstStreams() streams.StreamValues { return StreamValues(&c.Streams) }
+
+func StreamValues(s *stream.Config) streams.StreamValues {
+	return streams.StreamValues{Replicas: s.Replicas, WorkBytes: s.WorkMaxBytes, ReplyBytes: s.ReplyMaxBytes,
+		StageBytes: s.StageMaxBytes, FlowBytes: s.FlowMaxBytes, EventBytes: s.EventMaxBytes, DeadBytes: s.DeadMaxBytes,
+		EventAge: s.EventMaxAge}
+}
+
+// StreamConfig is what settings of the streams come to, with all defaults but that of the replicas.
+func StreamConfig(v *streams.StreamValues) stream.Config {
+	cfg := stream.Config{WorkMaxBytes: v.WorkBytes, ReplyMaxBytes: v.ReplyBytes, StageMaxBytes: v.StageBytes,
+		FlowMaxBytes: v.FlowBytes, EventMaxBytes: v.EventBytes, DeadMaxBytes: v.DeadBytes, EventMaxAge: v.EventAge,
+	}.WithDefaults()
+	cfg.Replicas = v.Replicas
+	return cfg
+}
+
+// streamConfig is what they come to on the server that the node is connected to.
+func (k *Keeper) streamConfig(v *streams.StreamValues) (stream.Config, error) {
+	cfg := StreamConfig(v)
+	cfg.Memory = k.cfg.Streams.Memory
+	if v.Replicas != 0 {
+		return cfg, nil
+	}
+	// It goes by the server that is there when it is needed, and never takes a copy away.
+	cfg.Replicas, cfg.MoreReplicas = stream.UsualReplicas(k.node.NC), true
+	if name := k.single.name.Load(); name != nil && *name == k.node.NC.ConnectedClusterName() {
+		cfg.Replicas = stream.DefaultReplicas
+	}
+	if !k.node.NC.IsConnected() {
+		return cfg, ErrNoNATS
+	}
+	return cfg, nil
+}
+
+// createStreams creates those that are missing. While JetStream refuses what is wanted, it is done as it was before.
+func (k *Keeper) createStreams(ctx context.Context) (stream.States, error) {
+	set, err := streams.New(k.node.Store).StreamSettings(ctx, k.cfg.firstStreams())
+	if err != nil {
+		return stream.States{}, err
+	}
+	k.differing.Do(func() { k.tellDiffering(&set) })
+	states, err := k.createAs(ctx, &set.StreamValues)
+	if set.Applied != nil && *set.Applied != set.StreamValues && refused(err) {
+		return k.createAs(ctx, set.Applied)
+	}
+	return states, err
+}
+
+func (k *Keeper) createAs(ctx context.Context, v *streams.StreamValues) (stream.States, error) {
+	cfg, err := k.streamConfig(v)
+	if err != nil {
+		return stream.States{}, err
+	}
+	asked := time.Now()
+	states, err := stream.Create(ctx, k.node.JS, cfg)
+	k.stalled.note(asked, err)
+	if v.Replicas == 0 && cfg.Replicas > stream.DefaultReplicas && stream.NotClustered(err) {
+		name := k.node.NC.ConnectedClusterName()
+		k.single.name.Store(&name)
+		k.node.Look()
+	}
+	return states, err
+}
+
+// tellDiffering says that what the program gives the streams is not what they get.
+func (k *Keeper) tellDiffering(set *streams.StreamSettings) {
+	filled := StreamConfig(&set.StreamValues)
+	first, are := k.cfg.firstStreams(), StreamValues(&filled)
+	if differs := first.Against(&are); len(differs) > 0 {
+		k.node.Log.Warn("the streams are not as this node was told: their settings are kept in the database, for all nodes, and "+
+			"those of a node count only when there are none yet; change them with: tranche streams set",
+			zap.Strings("differing", differs))
+	}
+}
+
+// refusal is what JetStream did not take of some settings, and when they are tried again.
+type refusal struct {
+	revision int64
+	until    time.Time
+	pauses   backoff.Doubling
+}
+
+// Tending is the duty that makes the streams as they are set. What it does in JetStream, which knows of no
+// lease, is what the next leader would do; what became of it is noted under the lease.
+func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration, error) {
+	var led workqueue.Lease
+	var last refusal
+	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+		if lease != led {
+			led, last = lease, refusal{}
+		}
+		if !k.node.NC.IsConnected() {
+			return k.cfg.Reconcile, nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, kernel.ReconcileTimeout)
+		defer cancel()
+		set, err := streams.New(k.node.Store).StreamSettings(ctx, k.cfg.firstStreams())
+		if err != nil || last.revision == set.Revision && time.Now().Before(last.until) {
+			return k.cfg.Reconcile, err
+		}
+		err = k.updateStreams(ctx, &set)
+		switch {
+		case refused(err):
+			if last.revision != set.Revision {
+				last = refusal{revision: set.Revision, pauses: backoff.Doubling{First: refusedFirst, Longest: refusedPause}}
+				k.node.Log.Error("the streams cannot be made as they are set; see: tranche streams", zap.Error(err))
+			}
+			pause := last.pauses.Next()
+			last.until = time.Now().Add(pause)
+			return k.cfg.Reconcile, streams.New(k.node.Store).StreamsRefused(ctx, lease, &set, err.Error(), pause)
+		case err != nil:
+			return k.cfg.Reconcile, err
+		}
+		last = refusal{}
+		if set.AppliedRevision == set.Revision && set.Trouble == "" {
+			return k.cfg.Reconcile, nil
+		}
+		return k.cfg.Reconcile, streams.New(k.node.Store).StreamsApplied(ctx, lease, &set)
+	}
+}
+
+// updateStreams makes the streams that there are as they are set. One that cannot be made so keeps no other from it.
+func (k *Keeper) updateStreams(ctx context.Context, set *streams.StreamSettings) error {
+	cfg, err := k.streamConfig(&set.StreamValues)
+	if err != nil {
+		return err
+	}
+	streams, err := stream.Read(ctx, k.node.JS, cfg)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for i := range streams {
+		s := &streams[i]
+		differs := s.Differs()
+		if s.Have == nil { // it is made within half a second
+			return fmt.Errorf("stream %s: %w", s.Want.Name, jetstream.ErrStreamNotFound)
+		}
+		if len(differs) == 0 {
+			continue
+		}
+		if err := s.Update(ctx, k.node.JS); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		k.node.Log.Info("stream set", zap.String("stream", s.Want.Name), zap.Strings("was", differs))
+	}
+	return joint(failed)
+}
+
+// joint is one error for several streams, of which the most have failed alike: a refusal before all others.
+func joint(failed []error) error {
+	if len(failed) == 0 {
+		return nil
+	}
+	first := failed[max(slices.IndexFunc(failed, refused), 0)]
+	if more := len(failed) - 1; more > 0 {
+		return fmt.Errorf("%w (and %d more streams)", first, more)
+	}
+	return first
+}
+
+// refused reports whether it is certain that streams cannot be as they are set, as long as nothing else changes.
+func refused(err error) bool {
+	if conflict, ok := errors.AsType[*stream.ConflictError](err); ok {
+		return Keeps(conflict.Stream)
+	}
+	if _, ok := errors.AsType[*stream.LossError](err); ok {
+		return true
+	}
+	return stream.Refused(err)
+}
+
+// Keeps reports whether a stream has what nothing else has. The others are replaced when they cannot serve.
+func Keeps(stream string) bool {
+	carries := sliceStreams()
+	return !slices.Contains(carries[:], stream)
+}

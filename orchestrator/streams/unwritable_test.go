@@ -1,0 +1,62 @@
+package streams
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
+	"github.com/tranchehq/tranche/workqueue/database"
+)
+
+// A stream of several copies is given time, since a server that cannot write leaves it to the others; a single one is
+// replaced as soon as its fault is proven.
+func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // its cases share a stream
+	t.Parallel()
+	nc := testenv.Dial(t, testenv.NATSCluster(t).URLs()[0])
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	streams := New(kernel.New(database.New(testenv.Pool(t)), nc, js, zaptest.NewLogger(t)),
+		Config{Try: func() {}})
+	for _, tc := range []struct {
+		replicas int
+		since    time.Duration
+		replaced bool
+	}{
+		{1, 0, true},
+		{3, 0, false},
+		{3, replicatedPatience - 10*time.Second, false},
+		{3, replicatedPatience, true},
+	} {
+		t.Run(fmt.Sprintf("%d copies for %s", tc.replicas, tc.since), func(t *testing.T) {
+			var stream jetstream.Stream
+			for deadline := time.Now().Add(time.Minute); ; { // the last one of its name may not be gone everywhere
+				stream, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork,
+					Subjects: []string{wire.WorkSubject(">")}, Replicas: tc.replicas})
+				if err == nil {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal(err)
+				}
+			}
+			defer func() { _ = js.DeleteStream(t.Context(), wire.StreamWork) }() // it may be gone
+			c := streamReconciler{Keeper: streams, faults: map[string]time.Time{wire.StreamWork: time.Now().Add(-tc.since)}}
+			if err := c.silent(t.Context(), wire.StreamWork, true, stream.CachedInfo().Created); err != nil {
+				t.Fatal(err)
+			}
+			_, err = js.Stream(t.Context(), wire.StreamWork)
+			if replaced := errors.Is(err, jetstream.ErrStreamNotFound); replaced != tc.replaced {
+				t.Errorf("it is replaced: %t, %v; want %t", replaced, err, tc.replaced)
+			}
+		})
+	}
+}
