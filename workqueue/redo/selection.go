@@ -30,7 +30,8 @@ type Selection struct {
 
 	Evidence
 
-	unaccepted bool // of a re-run
+	unaccepted bool  // of a re-run
+	seen       *seen // what the evidence is true of, when somebody has looked
 }
 
 // named reports whether items are named, whatever their outcome.
