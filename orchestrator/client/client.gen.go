@@ -501,6 +501,9 @@ type ApproveSettings struct {
 
 	// Step let this step begin, which waits; absent: the canary is meant
 	Step string `json:"step,omitempty"`
+
+	// Seen since of the gate that was looked at; 409 when it has waited anew since
+	Seen *time.Time `json:"seen,omitempty"`
 }
 
 // AsideSettings defines model for AsideSettings.
@@ -6584,7 +6587,7 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 // ApproveRun: Let the items go that a canary held back, or a step begin.
 //
 // With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: other, who
-// started the run is refused with 403.
+// started the run is refused with 403. With seen, what is approved is what was looked at.
 //
 // It is POST /runs/{run}/approve, for role operator.
 func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
@@ -7405,4 +7408,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 4cb20ecdf37252df9d4905284742a24c, is 48cbf60ae76fe00600e05382443c0265e7f7cf6e5efbe5c9320ebca82aa72fe2.
+// Of e423ff75efd0b13fc7422063ae5c0f94, is 1bf680aff07c86d4f082d4cad54285f3b2d0ca03c37e80464e06ff70b11e2d1a.

@@ -116,8 +116,8 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 		item.Key, item.Payload = key, append(item.Payload[:0], payload...)
 		if fixed, ok := fixes[key]; ok {
 			if used[key] {
-				return kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q, which several items taken from run %s have, "+
-					"and which of them is meant cannot be told; nothing was started, leave it out", key, id))
+				return kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q, which several items of run %s have, and "+
+					"which of them is meant cannot be told; nothing was started, leave it out", key, id))
 			}
 			item.Payload = append(item.Payload[:0], fixed...)
 			used[key] = true
