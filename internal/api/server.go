@@ -211,7 +211,7 @@ func (s *Server) furnish(engine Engine) (err error) {
 	s.admin = admin.New(k, admin.Config{Build: c.Build, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
 		Health: s.health, Whole: s.whole})
 	s.rooms = []room{
-		s.runs, s.starts, exports.New(k, c.SpoolDir), changes.New(k, s.runs, s.starts, engine), endpoints.New(k, engine),
+		s.runs, s.starts, exports.New(k, c.SpoolDir, s.starts.Spool), changes.New(k, s.runs, s.starts, engine), endpoints.New(k, engine),
 		plans.New(k), collectors.New(k, engine, c.Producers, c.Connections), byTrackers, s.schedules, alerts.New(k,
 			c.Alerts), s.admin,
 	}
