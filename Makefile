@@ -13,7 +13,7 @@ TEST_P      ?= 2
 TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 # Packages whose tests are about commands, or calculate for long and have no goroutines. They are left out under the
 # race detector: what they run is tested under it, too, by the tests of its own packages, and it would only be slow.
-TEST_PLAIN  := /internal/(conformance|intake|archtest|clientgen)$$|/orchestrator/schedule$$|/cmd/tranche$$
+TEST_PLAIN  := /internal/(conformance|intake|archtest|generate)$$|/orchestrator/schedule$$|/cmd/tranche$$
 # What is slow by nature, and is `make proof`: whole processes killed, clusters, other databases, a browser whose frames
 # are measured, the demo. Without the race detector, one package after the other.
 PROOF       := /internal/(systest|demo)(/|$$)|/internal/dashboard/browsertest$$
@@ -145,8 +145,8 @@ fmt: ## format the code
 	tool=$$(scripts/golangci-lint.sh $(LINT_VERSION)) && $$tool fmt
 
 .PHONY: generate
-generate: ## write what follows from the API: docs/openapi.json, the table in docs/api.md, the Go client
-	$(GO) run ./internal/clientgen
+generate: ## write what follows from the code: docs/openapi.json, tables of docs, the Go client
+	$(GO) run ./internal/generate
 
 .PHONY: images
 images: ## take the pictures in docs/images, of a run that is always the same

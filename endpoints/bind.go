@@ -18,6 +18,7 @@ import (
 )
 
 const (
+	// One try to bind to a consumer, and the pauses between tries.
 	bindTimeout = 500 * time.Millisecond
 	firstBind   = 25 * time.Millisecond
 	longestBind = 400 * time.Millisecond

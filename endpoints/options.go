@@ -13,8 +13,9 @@ import (
 const (
 	DefaultListConcurrency = 2
 	DefaultEachConcurrency = 8
-	DefaultTimeout         = 10 * time.Minute
-	DefaultFlushBytes      = 256 << 10
+	// One handler, or stage; then `timeout`, to be tried again.
+	DefaultTimeout    = 10 * time.Minute
+	DefaultFlushBytes = 256 << 10
 )
 
 // Option sets how one endpoint is served.

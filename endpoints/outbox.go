@@ -23,8 +23,9 @@ const (
 	replyPatience = 30 * time.Second
 	// deniedPatience is how long NATS may deny it: permissions that are reloaded may be gone for a moment.
 	deniedPatience = time.Second
-	firstPause     = 25 * time.Millisecond
-	longestPause   = 500 * time.Millisecond
+	// Between two tries to send a reply.
+	firstPause   = 25 * time.Millisecond
+	longestPause = 500 * time.Millisecond
 )
 
 // outbox publishes replies: each is tried, under one Nats-Msg-Id, until JetStream has acknowledged it, so that a

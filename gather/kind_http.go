@@ -17,9 +17,10 @@ import (
 // What a step of kind http uses when it does not say.
 const (
 	DefaultHTTPConcurrency = 8
-	DefaultHTTPTimeout     = 30 * time.Second
-	DefaultHTTPMaxBytes    = 4 << 20
-	DefaultHTTPRedirects   = 3
+	// `http.timeout`: one request.
+	DefaultHTTPTimeout   = 30 * time.Second
+	DefaultHTTPMaxBytes  = 4 << 20
+	DefaultHTTPRedirects = 3
 )
 
 // HTTP is how an external service is asked: for one item with each request, or for a chunk with Many. URL, Headers and

@@ -13,9 +13,10 @@ import (
 // Limits of steps of kind http.
 const (
 	MaxHTTPConcurrency = 256
-	MaxHTTPTimeout     = time.Hour
-	MaxHTTPMaxBytes    = 256 << 20
-	MaxHTTPRedirects   = 10
+	// `http.timeout`: one request.
+	MaxHTTPTimeout   = time.Hour
+	MaxHTTPMaxBytes  = 256 << 20
+	MaxHTTPRedirects = 10
 
 	maxHeaders     = 50
 	maxHeaderBytes = 4 << 10

@@ -137,6 +137,7 @@ func TestSetOverrides(t *testing.T) {
 		"rename": "a=b", "types": "b=number", "sort": "b", "desc": "true",
 		"chunk_bytes": "512KiB", "chunk_time": "5s", "in_flight": "64", "rate": "0.5", "max_attempts": "4",
 		"timeout": "1m", "retry_backoff": "0s", "max_backoff": "2m", "retry_codes": "BUSY", "never_retry": "GONE",
+		"max_result": "1MiB",
 	}
 	for _, field := range gather.OverrideFields() {
 		if err := got.Set(field, texts[field]); err != nil {
@@ -150,7 +151,8 @@ func TestSetOverrides(t *testing.T) {
 		"schema":{"type":"object"},"invalid":"fail","encoding":"latin-1","no_header":true,"columns":["a"],
 		"rename":["a=b"],"types":["b=number"],"sort":"b","desc":true,
 		"chunk_bytes":524288,"chunk_time":"5s","in_flight":64,"rate":0.5,"max_attempts":4,"timeout":"1m",
-		"retry_backoff":"0s","max_backoff":"2m","retry_codes":["BUSY"],"never_retry":["GONE"]}`), &want)
+		"retry_backoff":"0s","max_backoff":"2m","retry_codes":["BUSY"],"never_retry":["GONE"],
+		"max_result":1048576}`), &want)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v, %v", got, want, err)
 	}

@@ -11,10 +11,11 @@ import (
 
 // What a plan uses when it does not say, beside what steps use in general.
 const (
-	DefaultChunk        = 500
-	DefaultChunkHTTP    = 50  // of a step that asks for one item with each request
-	DefaultChunkLocal   = 100 // of a step of local code
-	DefaultMaxAttempts  = 3
+	DefaultChunk       = 500
+	DefaultChunkHTTP   = 50  // of a step that asks for one item with each request
+	DefaultChunkLocal  = 100 // of a step of local code
+	DefaultMaxAttempts = 3
+	// `retry_backoff`.
 	DefaultRetryBackoff = time.Second
 )
 

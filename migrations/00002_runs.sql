@@ -129,6 +129,7 @@ CREATE TABLE run_step (
     slice_timeout  interval         NOT NULL CHECK (slice_timeout > interval '0'),
     retry_backoff  interval         NOT NULL CHECK (retry_backoff >= interval '0'),
     max_backoff    interval         CHECK (max_backoff >= interval '0'),
+    max_result     integer          CHECK (max_result > 0),
     retry_codes    text[]           NOT NULL DEFAULT '{}',
     never_retry    text[]           NOT NULL DEFAULT '{}',
     rate           double precision CHECK (rate > 0),
@@ -178,6 +179,7 @@ COMMENT ON COLUMN run_step.max_attempts IS 'How often an item is tried before it
 COMMENT ON COLUMN run_step.slice_timeout IS 'How long a request may take, once a service has it in hand.';
 COMMENT ON COLUMN run_step.retry_backoff IS 'Pause before the second attempt; it doubles with each further one.';
 COMMENT ON COLUMN run_step.max_backoff IS 'The longest such pause; null: the default.';
+COMMENT ON COLUMN run_step.max_result IS 'How many bytes a result may have; null: as many as are taken at all.';
 COMMENT ON COLUMN run_step.retry_codes IS 'Error codes that are tried again whatever the service says.';
 COMMENT ON COLUMN run_step.never_retry IS 'Error codes that are never tried again.';
 COMMENT ON COLUMN run_step.rate IS 'Items a second, at most; null: no limit.';

@@ -20,20 +20,29 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultSessionTTL        = 5 * time.Second
-	DefaultHeartbeat         = time.Second
-	DefaultLeaseTTL          = 4 * time.Second
-	DefaultStreamsInterval   = 500 * time.Millisecond
+	// A node says each second that it lives; one that has not for 5 s has its claims issued again by the leader. One
+	// heartbeat may take two intervals.
+	DefaultSessionTTL = 5 * time.Second
+	DefaultHeartbeat  = time.Second
+	// The leader prolongs its lease each quarter of it; else another node leads, as soon as it has run out. What a
+	// part of a sweep does not get done within its life is left to the next one.
+	DefaultLeaseTTL = 4 * time.Second
+	// Each node looks at the streams.
+	DefaultStreamsInterval = 500 * time.Millisecond
+	// The leader looks at endpoints, consumers, listeners.
 	DefaultReconcileInterval = 2 * time.Second
-	DefaultPaceInterval      = time.Second
-	DefaultPoll              = 500 * time.Millisecond
-	DefaultGrace             = 20 * time.Second
-	DefaultClaimSlices       = 32
-	DefaultRequestBytes      = 512 << 10
-	DefaultRecordBatch       = 16
-	DefaultPublishers        = 2
-	DefaultRecorders         = 2
-	DefaultReplyBacklog      = 64 << 20
+	// The leader looks at the pace of endpoints.
+	DefaultPaceInterval = time.Second
+	// A node looks for work that nobody told it of; up to four times as long when there was none and nobody wakes it.
+	DefaultPoll = 500 * time.Millisecond
+	// A stop ends what is under way; the rest is handed back.
+	DefaultGrace        = 20 * time.Second
+	DefaultClaimSlices  = 32
+	DefaultRequestBytes = 512 << 10
+	DefaultRecordBatch  = 16
+	DefaultPublishers   = 2
+	DefaultRecorders    = 2
+	DefaultReplyBacklog = 64 << 20
 )
 
 // Config sets a node up. A zero field means its default.

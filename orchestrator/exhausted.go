@@ -132,6 +132,7 @@ func (n *Node) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream.Ra
 	return consumer.CachedInfo().Delivered.Stream >= x.Sequence, nil
 }
 
+// Burying one message that was handed out too often; the sweep tries again.
 const giveUpTimeout = 15 * time.Second
 
 // bury stores a message that is delivered no more, and tells whoever waits for its answer.

@@ -63,6 +63,7 @@ func (n *Node) reconcileOnce(ctx context.Context, sweep *exhaustedSweep, discove
 	return errors.Join(err, n.sweepExhausted(timed, sweep, []consumersOf{work, stage}))
 }
 
+// One round of the caretaker; the next begins anew.
 const reconcileTimeout = 30 * time.Second
 
 // workConsumer and stageConsumer return the name of the consumer that a subject is for.

@@ -302,6 +302,7 @@ func (n *Node) close(ctx context.Context) error {
 	return nil
 }
 
+// The end of the session or of the lease; else they expire.
 const closeTimeout = 5 * time.Second
 
 func unsubscribe(subs []*nats.Subscription) (failed error) {

@@ -352,6 +352,7 @@ func (n *Node) giveUpClaim(ctx context.Context, a assignment) {
 	}
 }
 
+// Between two tries to publish; after half a claim's life the slice is left to the sweep.
 const republishPause = 200 * time.Millisecond
 
 // errStreamsChanged ends the wait for an acknowledgement by a stream that may be gone.

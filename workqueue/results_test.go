@@ -1,6 +1,7 @@
 package workqueue_test
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -83,6 +84,34 @@ func TestTheLastPieceIsSeen(t *testing.T) {
 		t.Error("no two pieces came one after the other")
 	}
 	b.wantTally(run, tally{done: items})
+	b.check()
+}
+
+// A result over the step's limit fails its item, in whatever way it came, and what was kept of it is swept.
+func TestResultsOverTheirLimitFail(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := chunked(1)
+	req.Steps[0].MaxResult = 2000
+	run := b.load(req, 4)
+	claimed := b.claim(run, 4)
+	for i, size := range []int{2000, 2001} {
+		a := whole(claimed[i])
+		a.Slots[0].Result = []byte(`"` + strings.Repeat("0", size-2) + `"`)
+		b.record(a)
+		s := claimed[2+i]
+		pieces := inPieces(s, ordinals(s)[0], bytes.Repeat([]byte("0"), size), 1001)
+		taken := b.takePieces(pieces...)
+		b.record(largeAnswer(s, pieces[0], taken[1]))
+	}
+	b.wantTally(run, tally{done: 2, failed: 2})
+	if n := b.number(`SELECT count(*) FROM work_part WHERE error_code = 'result_too_large'
+		AND error_message = 'the result has 2001 bytes; max_result of the step is 2000'`); n != 2 {
+		t.Errorf("%d items failed for their size; want 2", n)
+	}
+	if n, err := results.New(b.store).Sweep(t.Context(), b.lead()); n != 1 || err != nil {
+		t.Errorf("swept %d results, %v; want the one that was refused", n, err)
+	}
 	b.check()
 }
 

@@ -32,6 +32,9 @@ const (
 // with it; a node records it for a request that JetStream delivers no more.
 const CodeDeliveries = "too_many_deliveries"
 
+// CodeResultTooLarge is the error of an item whose result is larger than its step takes: services answer so, too.
+const CodeResultTooLarge = "result_too_large"
+
 // ItemsAtFault reports whether an attempt that ended so counts against the items' attempts.
 func (c Cause) ItemsAtFault() bool {
 	switch c {

@@ -18,6 +18,7 @@ const (
 	DefaultWorkMaxBytes  = 1 << 30
 	DefaultReplyMaxBytes = 2 << 30
 	DefaultEventMaxBytes = 128 << 20
+	// Events are kept.
 	DefaultEventMaxAge   = 7 * 24 * time.Hour
 	DefaultStageMaxBytes = 512 << 20
 	DefaultFlowMaxBytes  = 512 << 20

@@ -18,7 +18,8 @@ import (
 // Limits of the YAML, and of what stands in it beside the limits of the store.
 const (
 	MaxBytes = 64 << 10
-	MinTime  = 10 * time.Millisecond
+	// The least that a collector may be given for any of its times.
+	MinTime = 10 * time.Millisecond
 
 	maxCodes       = 100
 	maxParams      = 100

@@ -20,12 +20,15 @@ import (
 // How long what is known of a secret is trusted, and how often and how patiently it is asked for again. Together they
 // stay within RevocationTime: the last question is out when uncheckedTime is over, and has recheckTime for its answer.
 const (
-	trustTime     = 1500 * time.Millisecond
+	// A token or session that was found good is asked for again with the next request.
+	trustTime = 1500 * time.Millisecond
+	// Between two looks whether requests under way may go on; and after one without an answer.
 	recheckPause  = 1500 * time.Millisecond
 	recheckTime   = time.Second            // for one answer
 	retryPause    = 500 * time.Millisecond // after one that did not come
 	uncheckedTime = 4 * time.Second        // without an answer, after which requests are ended
-	lookupTime    = 3 * time.Second
+	// PostgreSQL's answer about a token; then 503.
+	lookupTime = 3 * time.Second
 )
 
 // maxLookups bounds how many unknown secrets are looked up at once: guesses are not to use up the connections.

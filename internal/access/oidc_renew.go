@@ -31,10 +31,12 @@ const (
 	// renewFailures in a row end a turn: the provider is away. renewRest is how long a session is left alone that it
 	// could not be asked about, in which the next turns go to others.
 	renewFailures = 10
-	renewRest     = renewPause - 5*time.Second
+	// A session that its provider could not be asked about is left alone; ten such in a row end the turn.
+	renewRest = renewPause - 5*time.Second
 	// renewTime bounds what follows an answer of the provider, and renewWriteTime the writing down of it: they go on when
 	// the turn is broken off, since the refresh token that was asked by may be used up.
-	renewTime      = 2 * providerTime
+	renewTime = 2 * providerTime
+	// What a provider has answered is written, whatever else ends; then it is kept for the next turn.
 	renewWriteTime = 5 * time.Second
 )
 

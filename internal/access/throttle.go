@@ -21,16 +21,19 @@ type ThrottleConfig struct {
 const (
 	DefaultLoginBurst      = 20
 	DefaultLoginTotalBurst = 100
+	// Until an address, and everybody together, have one more login; 429 until then.
 	DefaultLoginEvery      = 3 * time.Second
 	DefaultLoginTotalEvery = 200 * time.Millisecond
 	DefaultUnknownBurst    = 50
-	DefaultUnknownEvery    = time.Second
+	// Until an address has one more request with a token or a cookie that nobody knows; 429 until then.
+	DefaultUnknownEvery = time.Second
 )
 
 // How often one address may begin to log in by a provider of identities, and come back from it: many people may share
 // one.
 const (
 	beginBurst = 50
+	// An address may begin a login by a provider again, 50 at once.
 	beginEvery = 200 * time.Millisecond
 )
 

@@ -18,8 +18,10 @@ import (
 const (
 	MaxBytes = 16 << 10 // of the YAML
 
-	DefaultWait     = 10 * time.Second
-	MaxWait         = 24 * time.Hour
+	// A condition that holds, or is over, until it is told (`wait`).
+	DefaultWait = 10 * time.Second
+	MaxWait     = 24 * time.Hour
+	// Between two messages about the same (`interval`); what is critical does not wait for it.
 	DefaultInterval = 5 * time.Minute
 	MaxInterval     = 7 * 24 * time.Hour
 

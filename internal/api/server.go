@@ -42,6 +42,7 @@ import (
 const Prefix = kernel.Prefix
 
 const (
+	// The head of a request; a connection without one. Then closed.
 	headerTimeout = 10 * time.Second
 	idleTimeout   = 2 * time.Minute
 	cutTimeout    = time.Second // at least, for requests that were broken off to end
@@ -50,7 +51,11 @@ const (
 
 // Defaults of Config.
 const (
+	// Silence of a caller, reading or writing; a body that is not read as it comes, as a whole; of one that is, what
+	// its sender has the server wait for, beside a second for each 256 bytes (`slowestBody`). Then the connection is
+	// closed and a load taken back.
 	DefaultReadTimeout = time.Minute
+	// A request that only looks; then an error that says it was too slow.
 	DefaultLookTimeout = 30 * time.Second
 )
 

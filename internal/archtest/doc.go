@@ -6,9 +6,6 @@
 // stands aside and knows no store. The rules are in rules_test.go; a package
 // without a rule fails the test, so that a new one gets its place on purpose.
 //
-// It also holds the named times of the code against the tables of docs/waits.md: a wait that nobody has written down,
-// with who ends it, fails the test.
-//
 // The sources are parsed here instead of asking go list: the files of every platform are seen, and go test knows which
 // files the result depends on, so that it does not show an old one.
 package archtest

@@ -107,7 +107,7 @@ func rules() map[string]rule {
 				"workqueue/..."}, servers...),
 		},
 		// It writes the description of the API, and the client that is generated from it.
-		"internal/clientgen": {
+		"internal/generate": {
 			own:   []string{"internal/api/...", "gather", "workqueue", "workqueue/collector"},
 			tests: append([]string{"orchestrator/client"}, servers...),
 		},

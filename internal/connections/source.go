@@ -17,9 +17,11 @@ const (
 	// DefaultSourceConnections is how many connections a node makes to a source unless the file says otherwise.
 	DefaultSourceConnections = 4
 
+	// One connection to a source; how long one without work is kept.
 	sourceConnectTimeout = 5 * time.Second
 	sourceIdleTime       = time.Minute
-	maxSourceTime        = 24 * time.Hour
+	// Not a wait: the longest `max_time` of a source.
+	maxSourceTime = 24 * time.Hour
 )
 
 // Source is a database that plans and uploads may query. Its limits hold for each query; one that is zero was not

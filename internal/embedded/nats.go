@@ -22,7 +22,8 @@ const (
 	// DefaultMaxPayload is the stock server's, so that what works here works there.
 	DefaultMaxPayload = 1 << 20
 
-	serverName   = "tranche"
+	serverName = "tranche"
+	// The NATS server is ready; then an error.
 	readyTimeout = 10 * time.Second
 )
 

@@ -10,6 +10,7 @@ import (
 )
 
 const (
+	// Between two starts of a server that has ended by itself, for ever, each logged.
 	firstPause = time.Second
 	longPause  = 30 * time.Second
 )

@@ -10,16 +10,18 @@ import (
 )
 
 const (
+	// Not waits: how far back failed runs, quarantined messages and dead nodes are told of.
 	failedWindow = 14 * 24 * time.Hour
 	straysWindow = 24 * time.Hour
 	deadWindow   = time.Hour
-	tokenWindow  = 7 * 24 * time.Hour
-	tokenUrgent  = 24 * time.Hour
-	staleGrace   = 15 * time.Second // a leader sweeps every second
-	staleUrgent  = 2 * time.Minute
-	lateAfter    = 3 * time.Second // three heartbeats
-	leaderGrace  = 2 * time.Second // a lease changes hands within it
-	waitsLong    = 6               // times Config.Waiting
+	// Not waits: so long before its end a token is told of, and is a warning.
+	tokenWindow = 7 * 24 * time.Hour
+	tokenUrgent = 24 * time.Hour
+	staleGrace  = 15 * time.Second // a leader sweeps every second
+	staleUrgent = 2 * time.Minute
+	lateAfter   = 3 * time.Second // three heartbeats
+	leaderGrace = 2 * time.Second // a lease changes hands within it
+	waitsLong   = 6               // times Config.Waiting
 )
 
 // judge says what of the facts a person should see to. It asks nobody.

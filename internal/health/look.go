@@ -28,6 +28,8 @@ type facts struct {
 }
 
 const (
+	// PostgreSQL in a look, and in one for alerts, which names everything; then it counts as away, and alerts tell
+	// nothing until a look gets through. The rest of a look.
 	databaseTimeout = 2 * time.Second
 	// wholeTimeout is the same of a look that names everything, which nobody waits for in front of a screen.
 	wholeTimeout = 5 * time.Second

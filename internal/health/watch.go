@@ -17,7 +17,11 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultEvery    = 3 * time.Second
+	// A caller of `/health` gets a report of the last 3 s; a look that takes longer is waited for so long if the
+	// report before is younger than 15 s, which is given then.
+	DefaultEvery = 3 * time.Second
+	// Not a wait: a run that has work and gets none of it done for so long is told of, requests that nobody takes
+	// likewise; after six times that it is critical.
 	DefaultWaiting  = 10 * time.Minute
 	DefaultDiskFree = 10 << 30
 )

@@ -19,12 +19,14 @@ import (
 const (
 	DefaultSQLRows  = 10_000_000
 	DefaultSQLBytes = 8 << 30
-	DefaultSQLTime  = 30 * time.Minute
+	// A query whose rows are items; then an error, and no run.
+	DefaultSQLTime = 30 * time.Minute
 )
 
 const (
 	fetchRows = 1000
-	sqlClose  = 5 * time.Second
+	// The end of its connection.
+	sqlClose = 5 * time.Second
 	// messageRoom is what a row may take on the wire beside its values.
 	messageRoom = 1 << 20
 )

@@ -30,11 +30,15 @@ var (
 
 // Defaults of Config.
 const (
+	// Between two looks at a run that is watched, and at one that has ended; longer when a look takes long:
+	// `easeFactor` times that.
 	DefaultPollInterval   = 250 * time.Millisecond
 	DefaultRestedInterval = time.Second
-	DefaultSettle         = 2 * time.Second
-	DefaultLinger         = 30 * time.Second
-	DefaultMaxItems       = 256 << 20
+	// A block without changes is told as a whole, for who read it between two looks.
+	DefaultSettle = 2 * time.Second
+	// A hub that nobody watches remembers what it saw, for who comes back; it asks for nothing meanwhile.
+	DefaultLinger   = 30 * time.Second
+	DefaultMaxItems = 256 << 20
 )
 
 // Config is what the hubs of a server need. A zero field means its default.

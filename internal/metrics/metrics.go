@@ -24,7 +24,8 @@ import (
 // Defaults of Config.
 const (
 	DefaultEndpoints = 250
-	DefaultEvery     = 10 * time.Second
+	// Between two readings, however many scrape, and between those that take long.
+	DefaultEvery = 10 * time.Second
 )
 
 const (

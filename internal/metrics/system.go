@@ -210,7 +210,8 @@ func (s *system) rest() time.Duration {
 
 const (
 	restShare = 100
-	maxRest   = time.Minute
+	// Between two readings, however many scrape, and between those that take long.
+	maxRest = time.Minute
 )
 
 func (s *system) conditionsOf(ctx context.Context) []health.Condition {

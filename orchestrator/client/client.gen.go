@@ -501,9 +501,6 @@ type ApproveSettings struct {
 
 	// Step let this step begin, which waits; absent: the canary is meant
 	Step string `json:"step,omitempty"`
-
-	// Seen since of the gate that was looked at; 409 when it has waited anew since
-	Seen *time.Time `json:"seen,omitempty"`
 }
 
 // AsideSettings defines model for AsideSettings.
@@ -2970,27 +2967,27 @@ type OpenSettings struct {
 	// Examples: fail
 	Invalid *string `json:"invalid,omitempty"`
 
-	// Chunk items in a request, 1 to 8192, or auto
+	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes payload bytes in a request, like 512KiB; 0: what the node allows
+	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto (5s)
+	// ChunkTime what a request should take, with chunk auto only (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, 1 to 10000, or auto
+	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at the most; 0: no limit
+	// Rate items a second at the most, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
@@ -3000,7 +2997,7 @@ type OpenSettings struct {
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply to a request that a service has taken (12m)
+	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
@@ -3015,11 +3012,16 @@ type OpenSettings struct {
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again, although the service says no; none: no code is
+	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not, although the service says yes; likewise
+	// NeverRetry error codes that are not, although the service says yes; likewise (none)
 	NeverRetry []string `json:"never_retry,omitempty"`
+
+	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	//
+	// Examples: 65536, 512KiB
+	MaxResult *int `json:"max_result,omitempty"`
 
 	// Steps settings of single steps, by name
 	Steps map[string]*StepOverrides `json:"steps,omitempty"`
@@ -3825,27 +3827,27 @@ type RunChanges struct {
 	// MaxFailed more failures pause the run: 500, 1% or none
 	MaxFailed *string `json:"max_failed,omitempty"`
 
-	// Chunk items in a request, 1 to 8192, or auto
+	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes payload bytes in a request, like 512KiB; 0: what the node allows
+	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto (5s)
+	// ChunkTime what a request should take, with chunk auto only (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, 1 to 10000, or auto
+	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at the most; 0: no limit
+	// Rate items a second at the most, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
@@ -3855,7 +3857,7 @@ type RunChanges struct {
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply to a request that a service has taken (12m)
+	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
@@ -3870,11 +3872,16 @@ type RunChanges struct {
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again, although the service says no; none: no code is
+	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not, although the service says yes; likewise
+	// NeverRetry error codes that are not, although the service says yes; likewise (none)
 	NeverRetry []string `json:"never_retry,omitempty"`
+
+	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	//
+	// Examples: 65536, 512KiB
+	MaxResult *int `json:"max_result,omitempty"`
 
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
@@ -4169,27 +4176,27 @@ type RunSettings struct {
 	// Examples: fail
 	Invalid *string `json:"invalid,omitempty"`
 
-	// Chunk items in a request, 1 to 8192, or auto
+	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes payload bytes in a request, like 512KiB; 0: what the node allows
+	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto (5s)
+	// ChunkTime what a request should take, with chunk auto only (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, 1 to 10000, or auto
+	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at the most; 0: no limit
+	// Rate items a second at the most, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
@@ -4199,7 +4206,7 @@ type RunSettings struct {
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply to a request that a service has taken (12m)
+	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
@@ -4214,11 +4221,16 @@ type RunSettings struct {
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again, although the service says no; none: no code is
+	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not, although the service says yes; likewise
+	// NeverRetry error codes that are not, although the service says yes; likewise (none)
 	NeverRetry []string `json:"never_retry,omitempty"`
+
+	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	//
+	// Examples: 65536, 512KiB
+	MaxResult *int `json:"max_result,omitempty"`
 
 	// Steps settings of single steps, by name
 	Steps map[string]*StepOverrides `json:"steps,omitempty"`
@@ -4496,6 +4508,11 @@ type SettingsView struct {
 
 	// NeverRetry error codes that never are
 	NeverRetry []string `json:"never_retry,omitempty"`
+
+	// MaxResult bytes of an item's result at most; absent: 64MiB
+	//
+	// Examples: 65536, 512KiB
+	MaxResult int `json:"max_result,omitempty"`
 }
 
 // Severity is a text; a newer server may know more values.
@@ -4601,27 +4618,27 @@ type StepErrors struct {
 
 // StepOverrides defines model for StepOverrides.
 type StepOverrides struct {
-	// Chunk items in a request, 1 to 8192, or auto
+	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
 	Chunk *Sizing `json:"chunk,omitempty"`
 
-	// ChunkBytes payload bytes in a request, like 512KiB; 0: what the node allows
+	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
 	//
 	// Examples: 65536, 512KiB
 	ChunkBytes *int `json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto (5s)
+	// ChunkTime what a request should take, with chunk auto only (5s)
 	//
 	// Examples: 5s
 	ChunkTime *Duration `json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, 1 to 10000, or auto
+	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
 	//
 	// Examples: 500, auto
 	InFlight *Sizing `json:"in_flight,omitempty"`
 
-	// Rate items a second at the most; 0: no limit
+	// Rate items a second at the most, over all nodes (no limit)
 	//
 	// Examples: 1000
 	Rate *float64 `json:"rate,omitempty"`
@@ -4631,7 +4648,7 @@ type StepOverrides struct {
 	// Examples: 3
 	MaxAttempts *int `json:"max_attempts,omitempty"`
 
-	// Timeout for the reply to a request that a service has taken (12m)
+	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
 	//
 	// Examples: 12m
 	Timeout *Duration `json:"timeout,omitempty"`
@@ -4646,11 +4663,16 @@ type StepOverrides struct {
 	// Examples: 5m
 	MaxBackoff *Duration `json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again, although the service says no; none: no code is
+	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
 	RetryCodes []string `json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not, although the service says yes; likewise
+	// NeverRetry error codes that are not, although the service says yes; likewise (none)
 	NeverRetry []string `json:"never_retry,omitempty"`
+
+	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	//
+	// Examples: 65536, 512KiB
+	MaxResult *int `json:"max_result,omitempty"`
 }
 
 // StepReport defines model for StepReport.
@@ -5376,25 +5398,25 @@ type StartRunParams struct {
 	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
 	Invalid string `form:"invalid,omitempty" json:"invalid,omitempty"`
 
-	// Chunk items in a request, 1 to 8192, or auto
+	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
 
-	// ChunkBytes payload bytes in a request, like 512KiB; 0: what the node allows
+	// ChunkBytes bytes of payloads and parts in a request, never more than NATS takes, or than 32MiB where it takes no part (512KiB, by the node; 4MiB of http, sql, local)
 	ChunkBytes string `form:"chunk_bytes,omitempty" json:"chunk_bytes,omitempty"`
 
-	// ChunkTime what a request should take, with chunk auto (5s)
+	// ChunkTime what a request should take, with chunk auto only (5s)
 	ChunkTime string `form:"chunk_time,omitempty" json:"chunk_time,omitempty"`
 
-	// InFlight requests out at once, 1 to 10000, or auto
+	// InFlight requests out at once, over all nodes, or auto: found while running (auto)
 	InFlight string `form:"in_flight,omitempty" json:"in_flight,omitempty"`
 
-	// Rate items a second at the most; 0: no limit
+	// Rate items a second at the most, over all nodes (no limit)
 	Rate string `form:"rate,omitempty" json:"rate,omitempty"`
 
 	// MaxAttempts how often an item that fails is tried, in all (3)
 	MaxAttempts string `form:"max_attempts,omitempty" json:"max_attempts,omitempty"`
 
-	// Timeout for the reply to a request that a service has taken (12m)
+	// Timeout for the reply, from when a service has the request; more than the service gives its handler (12m)
 	Timeout string `form:"timeout,omitempty" json:"timeout,omitempty"`
 
 	// RetryBackoff the wait before the second attempt, doubled for each later one (1s)
@@ -5403,11 +5425,14 @@ type StartRunParams struct {
 	// MaxBackoff the longest such wait (5m)
 	MaxBackoff string `form:"max_backoff,omitempty" json:"max_backoff,omitempty"`
 
-	// RetryCodes error codes that are tried again, although the service says no; none: no code is
+	// RetryCodes error codes that are tried again although the service says no; none: no code is (none)
 	RetryCodes []string `form:"retry_codes,omitempty" json:"retry_codes,omitempty"`
 
-	// NeverRetry error codes that are not, although the service says yes; likewise
+	// NeverRetry error codes that are not, although the service says yes; likewise (none)
 	NeverRetry []string `form:"never_retry,omitempty" json:"never_retry,omitempty"`
+
+	// MaxResult bytes of an item's result; a larger one fails the item as result_too_large (64MiB)
+	MaxResult string `form:"max_result,omitempty" json:"max_result,omitempty"`
 
 	// Endpoint run this single endpoint instead of a plan
 	Endpoint string `form:"endpoint,omitempty" json:"endpoint,omitempty"`
@@ -6480,6 +6505,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("max_backoff", params.MaxBackoff, true)
 	ask.add("retry_codes", params.RetryCodes, true)
 	ask.add("never_retry", params.NeverRetry, true)
+	ask.add("max_result", params.MaxResult, true)
 	ask.add("endpoint", params.Endpoint, false)
 	ask.add("plan_ref", params.PlanRef, false)
 	ask.add("key", params.Key, false)
@@ -6587,7 +6613,7 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 // ApproveRun: Let the items go that a canary held back, or a step begin.
 //
 // With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: other, who
-// started the run is refused with 403. With seen, what is approved is what was looked at.
+// started the run is refused with 403.
 //
 // It is POST /runs/{run}/approve, for role operator.
 func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
@@ -7408,4 +7434,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of e423ff75efd0b13fc7422063ae5c0f94, is 1bf680aff07c86d4f082d4cad54285f3b2d0ca03c37e80464e06ff70b11e2d1a.
+// Of b9839cfeb4cc7649880a24058bf0fc3b, is 4a5ab6a61f5829d6358a3320bcad0da8de9e645b7474a499fc1f8c5efbc2ec4a.

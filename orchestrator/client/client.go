@@ -20,6 +20,7 @@ const DefaultURL = "http://127.0.0.1:8480"
 const (
 	prefix      = "/api/" + APIVersion
 	actorHeader = "Tranche-Actor"
+	// A connection to the server; then an error that names it.
 	dialTimeout = 5 * time.Second
 )
 

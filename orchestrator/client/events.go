@@ -23,6 +23,7 @@ const lastEventID = "Last-Event-Id"
 // How streams of events are held.
 const (
 	eventsSilence = 45 * time.Second // three of the server's heartbeats
+	// Between two attempts to go on with a stream, doubled from one to the other, and half as much again at random.
 	eventsBackoff = 500 * time.Millisecond
 	eventsMost    = 15 * time.Second // the longest back-off
 )

@@ -18,7 +18,8 @@ const (
 	// manyRequests and fewSlow are how many requests tell how long a size takes: quick ones, and slow ones.
 	manyRequests = 24
 	fewSlow      = 8
-	slow         = time.Second
+	// Which requests count as slow, and the least measurement of a chunk size.
+	slow = time.Second
 	// minSized is the least time of a measurement of requests of one size.
 	minSized = 2 * time.Second
 	// aboutSize is the least share of the wanted size that requests must have to tell about it.

@@ -13,10 +13,12 @@ import (
 const (
 	DefaultInFlight    = 16
 	DefaultMaxInFlight = 1024
-	DefaultMaxWait     = time.Second
-	DefaultChunk       = 500
-	DefaultChunkTime   = 5 * time.Second
-	DefaultChunkMax    = 8192
+	// A queue longer than the first is cut to the second.
+	DefaultMaxWait = time.Second
+	DefaultChunk   = 500
+	// What a request may take when nothing says otherwise; longer ones make chunks smaller.
+	DefaultChunkTime = 5 * time.Second
+	DefaultChunkMax  = 8192
 )
 
 // Config bounds what a controller may decide. A zero field means its default.

@@ -15,6 +15,7 @@ const (
 	raiseBy    = 1.05
 	farRaiseBy = 1.2
 	manyRaises = 8
+	// Between raises of a first guess.
 	guessRaise = 2 * time.Second
 	// enoughRaises is after how many raises in a row without a refusal there is no need for a rate.
 	enoughRaises = 16

@@ -16,6 +16,7 @@ const (
 	MinEvery = time.Minute // the finest that cron knows, too
 	MaxEvery = 366 * 24 * time.Hour
 
+	// The longest `jitter` and `start_deadline`.
 	MaxJitter     = 24 * time.Hour
 	MaxDeadline   = 31 * 24 * time.Hour
 	MaxParams     = 100

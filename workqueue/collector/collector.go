@@ -32,13 +32,15 @@ const (
 const (
 	DefaultMinSize       = 100
 	DefaultMaxSize       = 500
-	DefaultMaxAge        = Span(10 * time.Second)
+	DefaultMaxAge        = Span(10 * time.Second) // that an operation waits for others of its key
 	DefaultFlushes       = 16
 	DefaultFlushAttempts = 5
-	DefaultFlushBackoff  = Span(time.Second)
-	DefaultFlushRest     = Span(5 * time.Minute)
-	DefaultFlushTimeout  = Span(time.Minute)
-	DefaultDedupe        = Span(24 * time.Hour)
+	// The first and the longest pause between two tries of an operation.
+	DefaultFlushBackoff = Span(time.Second)
+	DefaultFlushRest    = Span(5 * time.Minute)
+	// A flush; then what is unanswered goes again, and DefaultClaimTTL later the key is free whatever its node does.
+	DefaultFlushTimeout = Span(time.Minute)
+	DefaultDedupe       = Span(24 * time.Hour) // that the id of an operation is remembered
 )
 
 // Orders of the operations of a key.

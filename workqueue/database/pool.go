@@ -14,12 +14,17 @@ import (
 
 // Defaults of PoolConfig.
 const (
-	DefaultMaxConns          = 16
+	DefaultMaxConns = 16
+	// PostgreSQL ends a statement that waits for a lock, or a transaction in which nothing happens; it is run again.
 	DefaultLockTimeout       = 10 * time.Second
 	DefaultIdleInTransaction = 10 * time.Second
-	connectTimeout           = 5 * time.Second
-	firstAnswer              = 30 * time.Second
-	idleAnswer               = 5 * time.Second
+	// One connection to PostgreSQL; then an error, and whoever asked tries again.
+	connectTimeout = 5 * time.Second
+	// The answer to the first question of a connection, when a store is opened; then an error.
+	firstAnswer = 30 * time.Second
+	// The answer of a connection that was idle, before it is used; then it is given up, and the next one or a new one
+	// is.
+	idleAnswer = 5 * time.Second
 
 	// ReservedConns is what a store opens beside MaxConns: two each for sessions and leases, for credentials, and for the
 	// leader's duties.

@@ -31,6 +31,14 @@ type Large struct {
 	Bytes int64
 }
 
+// bytes is the size of the result.
+func (s *Slot) bytes() int64 {
+	if s.Large != nil {
+		return s.Large.Bytes
+	}
+	return int64(len(s.Result))
+}
+
 // Answer is one message of a reply.
 type Answer struct {
 	Slice    workqueue.SliceID

@@ -63,6 +63,10 @@ func (t *tally) slot(set *settlement, slot *Slot, v *Verdict) {
 		v.Foreign = append(v.Foreign, slot.Ordinal)
 	case !t.Remaining.Has(bit) || t.retry.Has(bit):
 		v.Duplicates++
+	case slot.Err == nil && t.MaxResult > 0 && slot.bytes() > int64(t.MaxResult):
+		v.Taken++
+		set.fail(t.HeldSlice, bit, workqueue.SlotError{Code: workqueue.CodeResultTooLarge, Message: fmt.Sprintf(
+			"the result has %d bytes; max_result of the step is %d", slot.bytes(), t.MaxResult)})
 	case slot.Err == nil:
 		v.Taken++
 		set.done(t.HeldSlice, bit, slot)

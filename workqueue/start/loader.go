@@ -84,6 +84,7 @@ func (l *loader) undo(ctx context.Context, failed error) error {
 
 const (
 	undoTries = 10
+	// Between ten tries to take back a failed load; then its node's second and the leader.
 	undoPause = 300 * time.Millisecond
 )
 

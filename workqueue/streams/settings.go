@@ -20,8 +20,9 @@ import (
 // Bounds of what may be set for the streams.
 const (
 	MinStreamBytes = 64 << 10
-	MinEventAge    = time.Hour
-	MaxEventAge    = 10 * 366 * 24 * time.Hour
+	// Not waits: for how long events may be set to stay in their stream.
+	MinEventAge = time.Hour
+	MaxEventAge = 10 * 366 * 24 * time.Hour
 )
 
 // StreamValues are the settings of the JetStream streams. Zero is as it comes: sizes and the age are those of the

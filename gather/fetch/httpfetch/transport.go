@@ -14,6 +14,7 @@ import (
 )
 
 const (
+	// A connection without work is closed.
 	idleConnection = time.Minute
 	maxHeaderBytes = 64 << 10
 )

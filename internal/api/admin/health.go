@@ -64,6 +64,7 @@ func (s *Routes) registerHealth(api huma.API) {
 const (
 	seeHealth = "tranche health"
 
+	// Not a wait: the longest time that a condition is put aside for, unless for good.
 	maxAside = 366 * 24 * time.Hour
 )
 

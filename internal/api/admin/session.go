@@ -86,7 +86,8 @@ func (in *logInInput) Resolve(ctx huma.Context) []error {
 
 const (
 	// maxLogIn is how many bytes a login may have, and logInTime what they have to be there in.
-	maxLogIn  = 4 << 10
+	maxLogIn = 4 << 10
+	// A login's body, as a whole; then 408.
 	logInTime = 5 * time.Second
 )
 

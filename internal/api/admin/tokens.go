@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	seeTokens    = "tranche token list"
+	seeTokens = "tranche token list"
+	// Not a wait: the longest life of a token that has an end.
 	maxTokenLife = 10 * 365 * 24 * time.Hour
 )
 

@@ -179,7 +179,7 @@ func TestExportToXLSX(t *testing.T) {
 	items := append(flatItems(), &inspect.ExportedItem{Key: "long", State: workqueue.OutcomeDone,
 		Payload: []byte(`{"name":"` + strings.Repeat("x", 40_000) + `","balance":12345678901234567890}`)})
 	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
-		out, err := newXLSXExport(w, flatTable(), t.TempDir())
+		out, err := newXLSXExport(w, flatTable(), t.TempDir(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,9 @@ import (
 )
 
 const (
-	maxDrained   = 1 << 30 // of a body that nobody needs
+	maxDrained = 1 << 30 // of a body that nobody needs
+	// The rest of an upload that was refused is read, so that its sender sees the answer; likewise when its token was
+	// revoked meanwhile.
 	drainTimeout = 10 * time.Second
 	// revokedDrain is that for a sender whose token was revoked meanwhile.
 	revokedDrain = time.Second

@@ -69,6 +69,9 @@ func settingsText(step *client.StepView) []string {
 	if len(s.NeverRetry) > 0 {
 		lines = append(lines, "never retried: "+cli.Inert(strings.Join(s.NeverRetry, ", ")))
 	}
+	if s.MaxResult > 0 {
+		lines = append(lines, "results of at most "+cli.Count(int64(s.MaxResult))+" bytes")
+	}
 	return lines
 }
 

@@ -15,6 +15,7 @@ type HeldSlice struct {
 	Failure   *workqueue.SlotError // what an earlier message of the reply said of the chunk as a whole
 	Took      float64              // seconds that the service worked on it; 0: it did not say
 	Policy    Policy
+	MaxResult int  // bytes that a result of its step may have; 0: as many as are taken at all
 	Guarded   bool // the first outcomes of its step are looked at
 }
 

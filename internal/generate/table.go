@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,11 +15,19 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 )
 
-// The lines of the page between which the table stands.
-const (
-	tableBegin = "<!-- operations: written by make generate -->\n"
-	tableEnd   = "<!-- end of operations -->\n"
-)
+// made is a piece of a page between the lines that say so.
+type made struct {
+	page, what string
+	text       func(root string) (string, error)
+}
+
+func pages() []made {
+	return []made{
+		{"docs/api.md", "operations", table},
+		{"docs/operations.md", "settings of a step", settings},
+		{"docs/waits.md", "named times", waits},
+	}
+}
 
 type operation struct {
 	method, path string
@@ -45,7 +54,7 @@ func operations() []operation {
 }
 
 // table lists all operations, by their tags.
-func table() string {
+func table(string) (string, error) {
 	var b strings.Builder
 	all := operations()
 	for _, tag := range api.Document().Tags {
@@ -59,26 +68,29 @@ func table() string {
 		}
 	}
 	b.WriteString("\n")
-	return b.String()
+	return b.String(), nil
 }
 
-// withTable puts the table into the page.
-func withTable(page []byte) ([]byte, error) {
-	before, rest, ok := bytes.Cut(page, []byte(tableBegin))
-	_, after, closed := bytes.Cut(rest, []byte(tableEnd))
+// in puts the piece into its page.
+func (m made) in(page []byte, root string) ([]byte, error) {
+	begin := fmt.Sprintf("<!-- %s: written by make generate -->\n", m.what)
+	end := fmt.Sprintf("<!-- end of %s -->\n", m.what)
+	before, rest, ok := bytes.Cut(page, []byte(begin))
+	_, after, closed := bytes.Cut(rest, []byte(end))
 	if !ok || !closed {
-		return nil, fmt.Errorf("%s has no place for the table of operations: the lines %q and %q", pageFile, tableBegin,
-			tableEnd)
+		return nil, fmt.Errorf("%s has no place for the table of %s: the lines %q and %q", m.page, m.what, begin, end)
 	}
-	return slices.Concat(before, []byte(tableBegin), []byte(table()), []byte(tableEnd), after), nil
+	text, err := m.text(root)
+	return slices.Concat(before, []byte(begin), []byte(text), []byte(end), after), err
 }
 
-func writeTable(file string) error {
+func (m made) write(root string) error {
+	file := filepath.Join(root, m.page)
 	page, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	if page, err = withTable(page); err != nil {
+	if page, err = m.in(page, root); err != nil {
 		return err
 	}
 	return os.WriteFile(file, page, 0o644) //nolint:gosec // for everybody

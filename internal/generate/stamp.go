@@ -34,7 +34,7 @@ func stampOf(root string, code []byte) (string, error) {
 	_, _ = source.Write(text) // never fails
 	_, _ = io.WriteString(source, generator)
 	for _, name := range inputFiles() {
-		text, err := os.ReadFile(filepath.Join(root, "internal", "clientgen", name))
+		text, err := os.ReadFile(filepath.Join(root, "internal", "generate", name))
 		if err != nil {
 			return "", err
 		}

@@ -1,6 +1,7 @@
-// Command clientgen makes what follows from the API's description: docs/openapi.json, which is the description; the
-// generated part of orchestrator/client, by oapi-codegen; and the table of operations in docs/api.md. Run it by
-// make generate. Its test holds all three against the server.
+// Command generate makes what follows from the API's description: docs/openapi.json, which is the description; the
+// generated part of orchestrator/client, by oapi-codegen; the table of operations in docs/api.md, that of a step's
+// settings in docs/operations.md, and those of named times in docs/waits.md. Run it by make generate. Its test holds all
+// of them against the code.
 package main
 
 import (
@@ -22,12 +23,11 @@ const generator = "github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8
 const (
 	documentFile = "docs/openapi.json"
 	clientFile   = "orchestrator/client/client.gen.go"
-	pageFile     = "docs/api.md"
 )
 
 func main() {
 	if err := generate("."); err != nil {
-		fmt.Fprintln(os.Stderr, "clientgen:", err)
+		fmt.Fprintln(os.Stderr, "generate:", err)
 		os.Exit(1)
 	}
 }
@@ -40,8 +40,10 @@ func generate(root string) error {
 	if err := os.WriteFile(filepath.Join(root, documentFile), text, 0o644); err != nil { //nolint:gosec // for everybody
 		return err
 	}
-	if err := writeTable(filepath.Join(root, pageFile)); err != nil {
-		return err
+	for _, piece := range pages() {
+		if err := piece.write(root); err != nil {
+			return err
+		}
 	}
 	return generateClient(root)
 }
@@ -69,7 +71,7 @@ func generateClient(root string) error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "clientgen")
+	dir, err := os.MkdirTemp("", "generate")
 	if err != nil {
 		return err
 	}
@@ -84,7 +86,7 @@ func generateClient(root string) error {
 	}
 	//nolint:noctx // it ends by itself
 	run := exec.Command("go", "run", generator, "-config", "oapi-codegen.yaml", "-o", output, input)
-	run.Dir, run.Stderr, run.Stdout = filepath.Join(root, "internal", "clientgen"), os.Stderr, os.Stderr
+	run.Dir, run.Stderr, run.Stdout = filepath.Join(root, "internal", "generate"), os.Stderr, os.Stderr
 	run.Env = append(os.Environ(), "GOFLAGS=-mod=mod")
 	if err := run.Run(); err != nil {
 		return fmt.Errorf("run %s: %w", generator, err)

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A default without a name would stand in no table.
+func TestDefaultsOfTimeHaveNames(t *testing.T) {
+	t.Parallel()
+	packages, err := sources(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for pkg, files := range packages {
+		named += len(durationsOf(files))
+		for _, file := range files {
+			for _, found := range namelessDefaults(file) {
+				t.Errorf("%s of %s has a default like 5 * time.Second without a name; make it a constant", found, pkg)
+			}
+		}
+	}
+	if named < 100 {
+		t.Errorf("only %d named durations were found; the scan looks in the wrong place", named)
+	}
+}
+
+func TestADefaultWithoutANameIsFound(t *testing.T) {
+	t.Parallel()
+	const named = "package a\nfunc (c C) withDefaults() C { c.D = cmp.Or(c.D, DefaultD); return c }"
+	if found := namelessDefaults(parsed(t, named)); len(found) > 0 {
+		t.Errorf("found %v, want none", found)
+	}
+	const nameless = "package a\nfunc (c C) withDefaults() C { c.D = cmp.Or(c.D, 5*time.Second); return c }"
+	if found := namelessDefaults(parsed(t, nameless)); !slices.Equal(found, []string{"withDefaults"}) {
+		t.Errorf("found %v, want withDefaults", found)
+	}
+}
+
+// namelessDefaults lists the functions that fill in a Config and have a length of time in them.
+func namelessDefaults(file *ast.File) (found []string) {
+	for _, decl := range file.Decls {
+		f, ok := decl.(*ast.FuncDecl)
+		if !ok || !strings.EqualFold(f.Name.Name, "withDefaults") {
+			continue
+		}
+		if f.Body != nil && (declarations{}).mentionsTime(f.Body) {
+			found = append(found, f.Name.Name)
+		}
+	}
+	return found
+}
+
+func TestDurationsAreRead(t *testing.T) {
+	t.Parallel()
+	const source = `package a
+		// What these are for.
+		const (
+			one       = 3 * time.Second
+			half      = one / 2
+			count     = 5
+			// other is how long
+			// the others | wait.
+			other     = b.Wait + time.Millisecond
+		)
+		const day time.Duration = 24 * time.Hour // of a day
+		// several are some.
+		var several = [...]time.Duration{time.Second, 3 * time.Second}
+		var limit = 7`
+	got, err := durationTable(durationsOf([]*ast.File{parsed(t, source)}))
+	const want = "| `one`, `half` | 3 s, 1.5 s | What these are for |\n" +
+		"| `other` |  | how long the others \\| wait |\n" +
+		"| `day` | 1 day | of a day |\n| `several` |  | several are some |\n"
+	if err != nil || got != want {
+		t.Errorf("got %s%v, want %s", got, err, want)
+	}
+	for _, wordless := range []string{"const one = 3 * time.Second", "const (\n\t// zero is.\n\tzero = time.Hour\n)\n" +
+		"const one = 3 * time.Second"} {
+		_, err = durationTable(durationsOf([]*ast.File{parsed(t, "package a\n"+wordless)}))
+		if err == nil || !strings.HasPrefix(err.Error(), "one has no comment") {
+			t.Errorf("got %v of a wait without words", err)
+		}
+	}
+}
+
+func parsed(t *testing.T, source string) *ast.File {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "a.go", source, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
