@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/report"
@@ -245,5 +246,54 @@ func TestCompareRunsOfOtherPlans(t *testing.T) {
 			!slices.Equal(p.OnlyThere, test.onlyTo) || !strings.Contains(found.Note, test.note) {
 			t.Errorf("%+v: %s", p, found.Note)
 		}
+	}
+}
+
+// large makes a run of one item for each text, which is its result and came in pieces of some size.
+func (b *bench) large(size int, texts ...string) workqueue.RunID {
+	b.Helper()
+	run := b.load(chunked(1), len(texts))
+	for _, s := range b.claim(run, len(texts)) {
+		o := s.Block.Ordinal(firstBit(s.Mask))
+		pieces := inPieces(s, o, []byte(texts[o]), size)
+		taken := b.takePieces(pieces...)
+		b.record(largeAnswer(s, pieces[0], taken[len(taken)-1]))
+	}
+	b.wantState(run, "completed", 1)
+	return run
+}
+
+func firstBit(mask bitfield.Set) int {
+	for bit := range mask.All() {
+		return bit
+	}
+	return -1
+}
+
+// Results that came in pieces are compared by size and hash, however they were cut, and are what a report's digest says.
+func TestLargeResultsAreComparedByHash(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.large(2, "statement of C0", "statement of C1")
+	same := b.large(7, "statement of C0", "statement of C1")
+	other := b.large(2, "statement of C0", "statement of C9")
+	if all, counts := b.compare(same, first); counts[report.ChangeNone] != 2 {
+		t.Errorf("the same in other pieces: %v, %v", all, counts)
+	}
+	if all, counts := b.compare(other, first); counts[report.ChangeNone] != 1 || counts[report.ChangeResult] != 1 {
+		t.Errorf("one of two is other: %v, %v", all, counts)
+	}
+	digest := func(run workqueue.RunID) string {
+		d, err := report.New(b.store).Digests(t.Context(), run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(d.Results)
+	}
+	if a, c := digest(first), digest(same); a == "" || a != c {
+		t.Errorf("digests of the same: %s, %s", a, c)
+	}
+	if a, c := digest(first), digest(other); a == c {
+		t.Errorf("digests of others: %s, %s", a, c)
 	}
 }

@@ -66,6 +66,13 @@ func (b *bench) personal() workqueue.RunID {
 	b.correct(run, `{"name":"`+secret+` 2"}`, person)
 	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD", Message: "nobody is called " + secret}))
 	b.wantState(run, "completed", 2)
+	for _, ordinal := range []int{1, 2} {
+		b.exec(`WITH l AS (INSERT INTO work_large (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
+			VALUES (gen_random_uuid(), $1, 0, $2, $3, 1, 8, sha256('x'), $4) RETURNING id)
+			INSERT INTO work_piece (large_id, piece, bytes) SELECT id, 1, convert_to($5, 'UTF8') FROM l`, run, ordinal, s.ID,
+			map[bool]string{true: "text/" + secret, false: "text/plain"}[ordinal == 1],
+			map[bool]string{true: "letter to " + secret, false: "letter"}[ordinal == 1])
+	}
 	b.exec(`UPDATE run_correction SET reason = $2 WHERE run_id = $1`, run, "the address of "+person+" was wrong")
 	l := letter("l"+run.String(), "e")
 	l.Run, l.Slice, l.Body, l.Stack = &run, &s.ID, []byte(secret), secret

@@ -141,3 +141,38 @@ func TestEvidenceNamesTheSteps(t *testing.T) {
 	}
 	g.check()
 }
+
+// Evidence is looked for before the steps are locked; what is recorded until they are counts as well.
+func TestEvidenceIsSoughtWithoutLocks(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.load(chunked(4), 12)
+	slices := b.claim(run, 3)
+	said := func(i int, text string) {
+		a := whole(slices[i])
+		for j := range a.Slots {
+			a.Slots[j].Result = []byte(text)
+		}
+		b.record(a)
+	}
+	said(0, `{"wrong":true}`)
+	release := b.holdRows(`SELECT 1 FROM run_step WHERE run_id = $1 FOR SHARE`, run)
+	type answer struct {
+		redo.Reset
+		error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		out, err := redo.New(b.store).Reset(b.Context(), redo.ResetRequest{Run: run, Actor: "test",
+			Select: redo.Selection{Evidence: redo.Evidence{WhereResult: `$.wrong`}}})
+		done <- answer{out, err}
+	}()
+	b.until("the reset waits for the steps", func() bool { return b.waiters() == 1 })
+	said(1, `{"wrong":true}`)
+	said(2, `{"wrong":false}`)
+	release()
+	if got := <-done; got.error != nil || got.Items != 8 {
+		t.Errorf("%d items were reset, %v; want those of the first two requests", got.Items, got.error)
+	}
+	b.check()
+}

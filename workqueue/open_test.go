@@ -365,9 +365,11 @@ func TestAnAbandonedOpenRunEnds(t *testing.T) {
 	b := setup(t)
 	lease := b.lead()
 	left, added, paused, fresh := b.openRun(nil), b.openRun(nil), b.openRun(nil), b.openRun(nil)
+	worked := b.openRun(nil)
+	b.add(worked, names(8192)) // a block, which begins
 	b.pauseRun(paused)
 	b.exec(`UPDATE batchrun SET seal_by = clock_timestamp()`)
-	if due, err := start.New(b.store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 4 {
+	if due, err := start.New(b.store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 5 {
 		t.Fatal(due, err)
 	}
 	b.exec(`UPDATE batchrun SET overdue_at = overdue_at - interval '8 days' WHERE id <> $1`, fresh)
@@ -376,6 +378,7 @@ func TestAnAbandonedOpenRunEnds(t *testing.T) {
 	}
 	testenv.Rewrite(t, b.pool, `UPDATE audit_log SET at = at - interval '8 days'`)
 	b.add(added, names(1))
+	b.record(whole(b.one(worked)))
 	due, err := start.New(b.store).ReportOverdue(t.Context(), lease)
 	if err != nil || len(due) != 1 || due[0].Run != left || !due[0].Abandoned || due[0].Reported ||
 		due[0].OnOverdue != start.OverdueCancel {

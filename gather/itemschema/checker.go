@@ -48,6 +48,7 @@ type node struct {
 	least    int      // characters
 	most     int      // -1: any number
 	pattern  jsonschema.Regexp
+	machine  *machine // of the pattern; nil: it has none
 	format   *jsonschema.Format
 	free     bool    // but for these every text fits
 	text     []byte  // one without its escapes
@@ -125,6 +126,9 @@ func ofArrays(s *jsonschema.Schema) bool {
 
 func (n *node) ofTexts(s *jsonschema.Schema) {
 	n.pattern, n.format = s.Pattern, s.Format
+	if n.pattern != nil {
+		n.machine = newMachine(n.pattern.String())
+	}
 	if s.MinLength != nil {
 		n.least = *s.MinLength
 	}
@@ -280,11 +284,41 @@ func (n *node) fitsLength(text []byte) bool {
 }
 
 func (n *node) fitsForm(text []byte) bool {
-	if n.pattern == nil && n.format == nil {
-		return true
+	return (n.pattern == nil || n.fitsPattern(text)) &&
+		(n.format == nil || n.format.Name == "date" && isDate(text) || n.format.Validate(string(text)) == nil)
+}
+
+func (n *node) fitsPattern(text []byte) bool {
+	if n.machine != nil {
+		if is, known := n.machine.finds(text); known {
+			return is
+		}
 	}
-	said := string(text)
-	return (n.pattern == nil || n.pattern.MatchString(said)) && (n.format == nil || n.format.Validate(said) == nil)
+	return n.pattern.MatchString(string(text))
+}
+
+// isDate reports whether a text surely is a date, like 2024-01-31.
+func isDate(text []byte) bool {
+	if len(text) != len("2024-01-31") || text[4] != '-' || text[7] != '-' {
+		return false
+	}
+	for i, c := range text {
+		if i != 4 && i != 7 && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	month, day := text[5:7], text[8:]
+	if string(month) < "01" || string(month) > "12" || string(day) < "01" {
+		return false
+	}
+	switch string(month) {
+	case "02":
+		return string(day) <= "28"
+	case "04", "06", "09", "11":
+		return string(day) <= "30"
+	default:
+		return string(day) <= "31"
+	}
 }
 
 func (n *node) fitsNumber(digits []byte) bool {

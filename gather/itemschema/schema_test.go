@@ -113,12 +113,13 @@ func TestGuessFitsWhatItWasMadeOf(t *testing.T) {
 //nolint:lll // as above
 func FuzzCheck(f *testing.F) {
 	values := []string{`"C-1"`, `"1.00"`, `1`, `-0`, `1.0`, `1e2`, `null`, `true`, `"a\"b"`, `"é"`, `"giro"`, `[]`, `["a",1]`,
-		`{"city":"Oslo"}`, `{"city":1,"x":{}}`, `"2024-02-29"`, `""`, `999.9999999999999999999`, `1000`}
+		`{"city":"Oslo"}`, `{"city":1,"x":{}}`, `"2024-02-29"`, `"2023-02-29"`, `"2023-13-01"`, `"2023-04-31"`, `"0000-01-01"`, `""`, `999.9999999999999999999`, `1000`}
 	schemas := []string{accounts, `{"additionalProperties":{"type":"string"}}`, `{"properties":{"a":{"enum":["a\"b","é"]}}}`,
 		`{"properties":{"a":{"maximum":1000,"minimum":1},"b":{"const":1},"c":{"anyOf":[{"type":"null"},{"minLength":2}]}}}`,
 		`{"required":["a"],"properties":{"a":false}}`, `{"additionalProperties":false,"properties":{"a":{},"b":true}}`,
 		`{"$schema":"http://json-schema.org/draft-04/schema#","properties":{"a":{"minimum":1,"exclusiveMinimum":true}}}`,
-		`{"properties":{"a":{"$ref":"#/$defs/t"}},"$defs":{"t":{"type":"integer"}}}`, `{"patternProperties":{"^a":{"type":"null"}}}`}
+		`{"properties":{"a":{"$ref":"#/$defs/t"}},"$defs":{"t":{"type":"integer"}}}`, `{"patternProperties":{"^a":{"type":"null"}}}`,
+		`{"properties":{"a":{"format":"date"},"b":{"pattern":"^[a-zA-Z]*$","maxLength":4},"c":{"pattern":"[0-9]-"}}}`}
 	names := []string{"a", "b", "c", "id", "balance", "kind", "limit", "address", "opened", `i\u0064`}
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6})
 	for s := range schemas {

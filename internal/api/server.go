@@ -207,7 +207,8 @@ func (s *Server) furnish(node *Node) (err error) {
 	s.admin = admin.New(k, admin.Config{Build: c.Build, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
 		Health: s.health, Whole: s.whole})
 	s.rooms = []room{
-		s.runs, s.starts, exports.New(k, c.SpoolDir), changes.New(k, s.runs, s.starts, node.Redo, node.Controls),
+		s.runs, s.starts, exports.New(k, c.SpoolDir, s.starts.Spool),
+		changes.New(k, s.runs, s.starts, node.Redo, node.Controls),
 		endpoints.New(k, node.Endpoints, node.DeadLetters), plans.New(k), collectors.New(k, node.Collectors, c.Producers,
 			c.Connections), byTrackers, s.schedules, alerts.New(k,
 			c.Alerts), s.admin,

@@ -73,6 +73,36 @@ func (r *SpoolRoom) giveBack(n int64, user string) {
 	}
 }
 
+// Share is what somebody takes of the room who keeps something else than an input in a file. It is not safe for concurrent
+// use.
+type Share struct {
+	room  *SpoolRoom
+	taken int64
+}
+
+// Share returns one that has nothing yet. A nil room has room for everything.
+func (r *SpoolRoom) Share() *Share {
+	r.begin()
+	return &Share{room: r}
+}
+
+// Fit has the share be so many bytes at least, or returns a NoRoomError.
+func (s *Share) Fit(bytes int64) error {
+	for bytes > s.taken {
+		if err := s.room.take(spoolStep, ""); err != nil {
+			return err
+		}
+		s.taken += spoolStep
+	}
+	return nil
+}
+
+// Close gives all of it back.
+func (s *Share) Close() {
+	s.room.giveBack(s.taken, "")
+	s.taken = 0
+}
+
 // NoRoomError is returned while other inputs take the room on the disk.
 type NoRoomError struct {
 	Most int64
@@ -80,10 +110,10 @@ type NoRoomError struct {
 }
 
 func (e *NoRoomError) Error() string {
-	whose := "the inputs that are kept on the node's disk while they are read"
+	whose := "the inputs and workbooks that are kept on the node's disk while they are read or written"
 	if e.User != "" {
 		whose = "the inputs of " + e.User + " that are kept on the node's disk while they are read"
 	}
-	return fmt.Sprintf("%s take %s, which is as much as they may; send it again a little later, in parts, or as CSV or "+
-		"NDJSON, which are read as they come", whose, size(int(e.Most)))
+	return fmt.Sprintf("%s take %s, which is as much as they may; try again a little later, in parts, or with CSV or "+
+		"NDJSON, which are read and written as they come", whose, size(int(e.Most)))
 }

@@ -501,6 +501,9 @@ type ApproveSettings struct {
 
 	// Step let this step begin, which waits; absent: the canary is meant
 	Step string `json:"step,omitempty"`
+
+	// Seen since of the gate that was looked at; 409 when it has waited anew since
+	Seen *time.Time `json:"seen,omitempty"`
 }
 
 // AsideSettings defines model for AsideSettings.
@@ -6613,7 +6616,7 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 // ApproveRun: Let the items go that a canary held back, or a step begin.
 //
 // With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: other, who
-// started the run is refused with 403.
+// started the run is refused with 403. With seen, what is approved is what was looked at.
 //
 // It is POST /runs/{run}/approve, for role operator.
 func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
@@ -7434,4 +7437,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of b9839cfeb4cc7649880a24058bf0fc3b, is 4a5ab6a61f5829d6358a3320bcad0da8de9e645b7474a499fc1f8c5efbc2ec4a.
+// Of e7e939f8424b48f537fc8cb16533dbc6, is 5b5d5ad2bf7c924496d4f24e3e8e0cb7dda877c3accf7ef8563e9c23b0369088.

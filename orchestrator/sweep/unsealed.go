@@ -36,7 +36,8 @@ func (w *Sweeper) sweepUnsealed(ctx context.Context, lease workqueue.Lease) erro
 func (w *Sweeper) endUnsealed(ctx context.Context, o *start.OverdueRun) (err error) {
 	reason := "it was not sealed in time"
 	if o.Abandoned {
-		reason += fmt.Sprintf(", and nobody did anything with it for %d days", start.AbandonedAfter/(24*time.Hour))
+		reason += fmt.Sprintf(", and for %d days nobody did anything with it, nor was an item of it worked on",
+			start.AbandonedAfter/(24*time.Hour))
 	}
 	switch o.OnOverdue {
 	case start.OverdueSeal:

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,6 +66,17 @@ func (g *Gate) Refused(actor string) error {
 		return &FourEyesError{Run: g.Run, Step: g.Name, Actor: actor}
 	}
 	return nil
+}
+
+// notAsSeen refuses an approval of what somebody has looked at and what is there no more: whatever is taken back before
+// a gate has it wait anew. The gate waits.
+func (g *Gate) notAsSeen(since time.Time) error {
+	if since.IsZero() || g.Since != nil && g.Since.Equal(since) {
+		return nil
+	}
+	return &workqueue.StateError{Run: g.Run, State: "waiting with other items or results than were looked at",
+		Op: "approve step " + g.Name, Fix: fmt.Sprintf("look again with tranche run approve %s --step %s --dry-run", g.Run,
+			g.Name)}
 }
 
 // StartedBy is who started a batchrun r: of a schedule that somebody had run at once, that person.
@@ -173,7 +185,7 @@ func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err
 			return &workqueue.StateError{Run: c.Run, State: r.state, Op: "approve step " + gate.Name,
 				Fix: "there is nothing to let go"}
 		}
-		if err := gate.Refused(c.Actor); err != nil {
+		if err := cmp.Or(gate.Refused(c.Actor), gate.notAsSeen(c.Seen)); err != nil {
 			return err
 		}
 		out.Items, err = gate.pass(ctx, tx, r.Generation, c)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -14,8 +15,9 @@ import (
 // Control is an operator's wish about one run, or about every run that is under way.
 type Control struct {
 	Run    workqueue.RunID
-	All    bool   // then Run is zero
-	Step   string // of Approve: the step that may begin; empty: what a canary holds back
+	All    bool      // then Run is zero
+	Step   string    // of Approve: the step that may begin; empty: what a canary holds back
+	Seen   time.Time // with Step: since when it waited as it was looked at; zero: as it is
 	Reason string
 	Actor  string
 }

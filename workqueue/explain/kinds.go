@@ -102,7 +102,7 @@ func (r *runFacts) openNote() string {
 		note = fmt.Sprintf("%s; it should have been by %s, which was reported at %s: tranche run seal %s, or cancel it",
 			note, clock(*r.sealBy), clock(*r.overdueAt), r.id)
 		if r.onOverdue == string(start.OverdueReport) {
-			note += fmt.Sprintf("; it is cancelled when nobody does anything with it for %d days",
+			note += fmt.Sprintf("; it is cancelled when nobody does anything with it, nor works on its items, for %d days",
 				start.AbandonedAfter/(24*time.Hour))
 		}
 		return note

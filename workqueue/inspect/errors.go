@@ -75,41 +75,48 @@ type ErrorExample struct {
 	Message string `json:"message" doc:"its first 1000 characters"`
 }
 
-// A part counts when the item's bit is still in the failed plane and no later generation wrote another. work_part_error
-// finds the parts, the primary keys of work_block, work_part and work_slice do the rest. The newest generation is asked
-// for item by item, and only in runs that have more than one: as an anti-join, over a run that was never analyzed, it
-// is quadratic. Whether a step before failed the item, too, is asked only of steps that are not the first. The shapes
-// are most of the work: they are made of each message once, and for them all digits are the same, which is why messages
-// that differ in their numbers or keys only, and of which there are many, are the same before.
+// A part counts when the item's bit is still in the failed plane and no later generation wrote another.
+// work_part_error finds the parts. Their blocks are joined to them as a FULL JOIN, whose other rows nothing comes of,
+// for it is hashed or merged whatever the planner believes: a nested loop, which it takes when it believes in few
+// parts, is quadratic. So are the shapes, of which each message has one, and the beginnings of groups. For the same
+// reason keys are looked up one by one, and so is the newest generation, only in runs that have more than one. Whether
+// a step before failed the item, too, is asked only of steps that are not the first. The shapes are most of the work:
+// they are made of messages that are alike once.
 const errorGroups = `
 WITH by_message AS MATERIALIZED (
     SELECT c.step, c.error_code, c.keyed, c.slice_id, count(*) FILTER (WHERE NOT c.again) AS items,
         count(*) FILTER (WHERE c.again) AS also, count(*) FILTER (WHERE c.accepted) AS accepted,
         min(c.ordinal) AS first_ordinal, max(c.ordinal) AS last_ordinal
     FROM (
-        SELECT p.step, p.error_code, p.slice_id, p.ordinal, get_bit(b.accepted, p.ordinal % 8192) = 1 AS accepted,
-            translate(` + plane.MessageKeyed + `, '123456789', '000000000') AS keyed,
+        SELECT p.step, p.error_code, p.slice_id, p.ordinal, get_bit(p.accepted, p.ordinal % 8192) = 1 AS accepted,
+            ` + plane.MessageAlike + ` AS keyed,
             CASE WHEN p.step = 0 OR p.step = ANY ($6::smallint[]) THEN false
                 ELSE EXISTS (SELECT 1 FROM unnest($5::smallint[]) AS n (step)
                     JOIN work_block e ON e.run_id = p.run_id AND e.step = n.step AND e.block = p.ordinal / 8192
                     WHERE n.step < p.step AND get_bit(e.failed, p.ordinal % 8192) = 1)
             END AS again
-        FROM work_part p
-        JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
-        LEFT JOIN work_queue q ON q.run_id = p.run_id AND q.ordinal = p.ordinal
-        WHERE p.run_id = $1 AND p.error_code IS NOT NULL AND get_bit(b.failed, p.ordinal % 8192) = 1
+        FROM (
+            SELECT p.*, b.failed, b.accepted
+            FROM (SELECT run_id, step, ordinal, generation, slice_id, error_code, error_message FROM work_part
+                WHERE run_id = $1 AND error_code IS NOT NULL) p
+            FULL JOIN (SELECT step, block, failed, accepted FROM work_block
+                WHERE run_id = $1 AND failed <> B'0'::bit(8192)) b ON b.step = p.step AND b.block = p.ordinal / 8192
+            OFFSET 0
+        ) p
+        ` + plane.KeyOfPart + `
+        WHERE get_bit(p.failed, p.ordinal % 8192) = 1
             AND ((SELECT generation FROM batchrun WHERE id = $1) = 1
                 OR p.generation = (SELECT max(n.generation) FROM work_part n
                     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal))
     ) c
     GROUP BY c.step, c.error_code, c.keyed, c.slice_id
 ), shapes AS MATERIALIZED (
-    SELECT p.keyed, ` + plane.KeyedShape + ` AS shape FROM (SELECT DISTINCT keyed FROM by_message) p
+    SELECT p.keyed, (` + plane.KeyedShape + `) COLLATE "C" AS shape FROM (SELECT DISTINCT keyed FROM by_message) p
 ), by_slice AS MATERIALIZED (
     SELECT m.step, m.error_code, h.shape, m.slice_id, sum(m.items) AS items, sum(m.also) AS also,
         sum(m.accepted) AS accepted,
         min(m.first_ordinal) AS first_ordinal, max(m.last_ordinal) AS last_ordinal
-    FROM by_message m JOIN shapes h USING (keyed)
+    FROM by_message m FULL JOIN shapes h USING (keyed)
     GROUP BY m.step, m.error_code, h.shape, m.slice_id
 ), by_service AS (
     SELECT g.step, g.error_code, g.shape, coalesce(w.service, '') AS service, sum(g.items) AS items,
@@ -138,12 +145,12 @@ WITH by_message AS MATERIALIZED (
     LIMIT $2
 )
 SELECT left(md5(g.step || ':' || g.error_code || ':' || g.shape), 8), g.step, s.name, g.optional, g.error_code, g.shape,
-    g.items, g.also, g.accepted, g.first, g.last, coalesce(g.services, '{}'), coalesce(g.counts,
-	'{}'), t.slices, t.firsts, t.lasts,
-    g.all_groups, g.all_items, g.all_optional
-FROM grouped g
-JOIN beginnings t USING (step, error_code, shape)
+    g.items, g.also, g.accepted, g.first, g.last, coalesce(g.services, '{}'), coalesce(g.counts, '{}'),
+    g.slices, g.firsts, g.lasts, g.all_groups, g.all_items, g.all_optional
+FROM (SELECT g.*, t.slices, t.firsts, t.lasts FROM grouped g FULL JOIN beginnings t USING (step, error_code, shape)
+    OFFSET 0) g
 JOIN run_step s ON s.run_id = $1 AND s.step = g.step
+WHERE g.items IS NOT NULL
 ORDER BY g.optional, g.items DESC, g.step, g.error_code, g.shape`
 
 // The steps whose failures are failures of items, and those that are optional.

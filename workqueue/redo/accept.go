@@ -69,6 +69,9 @@ func (s Store) Accept(ctx context.Context, req AcceptRequest) (Accepted, error) 
 	if err := req.validate(); err != nil {
 		return Accepted{}, fmt.Errorf("accept: %w", err)
 	}
+	if err := s.see(ctx, req.Run, &req.Select); err != nil {
+		return Accepted{}, fmt.Errorf("accept: %w", err)
+	}
 	var out Accepted
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		a := &acceptance{AcceptRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select}}

@@ -95,7 +95,7 @@ WHERE q.run_id = $1 AND CASE WHEN $2 = '' THEN true ELSE ` + pathHolds + ` END
 	partsWhere = `
 SELECT p.step, p.ordinal FROM work_part p LEFT JOIN work_slice w ON w.id = p.slice_id
 CROSS JOIN LATERAL (SELECT convert_from(p.result, 'UTF8') AS json, $6::text AS path) d
-WHERE p.run_id = $1 AND p.step = ANY ($2) AND ` + newestPart + `
+WHERE p.run_id = $1 AND p.step = ANY ($2) AND ($9::int[] IS NULL OR p.ordinal = ANY ($9)) AND ` + newestPart + `
     AND ($3::text = '' OR w.service = $3 OR starts_with(w.service, $3 || ' ') OR starts_with(w.service, $3 || '@'))
     AND ($4::timestamptz IS NULL OR coalesce(w.ended_at, w.sent_at) >= $4)
     AND ($5::timestamptz IS NULL OR coalesce(w.ended_at, w.sent_at) < $5)
@@ -105,33 +105,53 @@ WHERE p.run_id = $1 AND p.step = ANY ($2) AND ` + newestPart + `
 )
 
 // narrow leaves the items of a selection that the evidence is true of, at each step.
-func (e *Evidence) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
+func (sel *Selection) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	found map[workqueue.Step]blockMasks,
 ) (map[workqueue.Step]blockMasks, error) {
-	if err := e.checkPaths(ctx, tx); err != nil {
+	f := sel.seen
+	var err error
+	if f == nil {
+		f = &seen{}
+		err = f.read(ctx, tx, run, steps, &sel.Evidence)
+	} else if f.parts != nil {
+		err = f.catchUp(ctx, tx, run, steps, &sel.Evidence)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if e.ofItems() {
-		rows, err := tx.Query(ctx, itemsWhere, run, e.Where, e.Corrected)
-		if err != nil {
-			return nil, e.explain("find items", err)
+	for s := range found {
+		if f.items != nil {
+			found[s] = found[s].and(f.items)
 		}
-		masks := blockMasks{}
-		var o workqueue.Ordinal
-		if _, err := pgx.ForEachRow(rows, []any{&o}, func() error { masks.add(o); return nil }); err != nil {
-			return nil, e.explain("find items", err)
-		}
-		for s := range found {
-			found[s] = found[s].and(masks)
+		if f.parts != nil {
+			found[s] = found[s].and(f.parts[s])
 		}
 	}
-	if !e.ofParts() {
-		return found, nil
+	return found, nil
+}
+
+// itemsThatFit finds the items whose payloads the evidence is true of.
+func (e *Evidence) itemsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (blockMasks, error) {
+	rows, err := tx.Query(ctx, itemsWhere, run, e.Where, e.Corrected)
+	if err != nil {
+		return nil, e.explain("find items", err)
 	}
+	masks := blockMasks{}
+	var o workqueue.Ordinal
+	if _, err := pgx.ForEachRow(rows, []any{&o}, func() error { masks.add(o); return nil }); err != nil {
+		return nil, e.explain("find items", err)
+	}
+	return masks, nil
+}
+
+// partsThatFit finds the items whose newest parts the evidence is true of, at each step; among some of them, or all.
+func (e *Evidence) partsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
+	among []workqueue.Ordinal,
+) (map[workqueue.Step]blockMasks, error) {
 	done := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeDone)
 	failed := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeFailed)
 	rows, err := tx.Query(ctx, partsWhere, run, steps, e.Service, timeOrNull(e.Since), timeOrNull(e.Until), e.WhereResult,
-		done, failed)
+		done, failed, among)
 	if err != nil {
 		return nil, e.explain("find parts", err)
 	}
@@ -141,10 +161,7 @@ func (e *Evidence) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, s
 	if _, err := pgx.ForEachRow(rows, []any{&s, &o}, func() error { masksOf(made, s).add(o); return nil }); err != nil {
 		return nil, e.explain("find parts", err)
 	}
-	for s := range found {
-		found[s] = found[s].and(made[s])
-	}
-	return found, nil
+	return made, nil
 }
 
 func timeOrNull(t time.Time) *time.Time {

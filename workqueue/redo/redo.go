@@ -115,6 +115,9 @@ func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
 
 // find looks up which items are wanted, and drops named steps without any.
 func (r *redo) find(ctx context.Context) error {
+	if r.sel.seen != nil && r.sel.seen.generation != r.generation {
+		r.sel.seen = nil // it is another run by now, and looked at once more
+	}
 	wanted, err := r.sel.find(ctx, r.tx, r.run, r.items, r.named)
 	if err != nil {
 		return err

@@ -53,6 +53,9 @@ func (s Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
 	if err := req.validate(); err != nil {
 		return Rerun{}, fmt.Errorf("rerun: %w", err)
 	}
+	if err := s.see(ctx, req.Run, &req.Select); err != nil {
+		return Rerun{}, fmt.Errorf("rerun: %w", err)
+	}
 	var out Rerun
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		req.Select.unaccepted = true

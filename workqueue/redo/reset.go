@@ -65,6 +65,9 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	if err := req.validate(); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
+	if err := s.see(ctx, req.Run, &req.Select); err != nil {
+		return Reset{}, fmt.Errorf("reset: %w", err)
+	}
 	var out Reset
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		failed := len(req.Select.Codes)+len(req.Select.Groups) > 0

@@ -30,7 +30,8 @@ type Selection struct {
 
 	Evidence
 
-	unaccepted bool // of a re-run
+	unaccepted bool  // of a re-run
+	seen       *seen // what the evidence is true of, when somebody has looked
 }
 
 // named reports whether items are named, whatever their outcome.
@@ -144,10 +145,19 @@ SELECT p.step, p.ordinal FROM work_part p
 WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3)
   AND ($4::int[] IS NULL OR p.ordinal / 8192 = ANY($4)) AND ` + newestPart
 
+	// The shapes are most of the work: they are made once of messages that are alike, as in inspect.
 	ordinalsOfGroups = `
-SELECT p.step, p.ordinal FROM work_part p LEFT JOIN work_queue q ON q.run_id = p.run_id AND q.ordinal = p.ordinal
-WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL
-  AND ($4::int[] IS NULL OR p.ordinal / 8192 = ANY($4)) AND ` + plane.MessageGroup + ` = ANY($3) AND ` + newestPart
+WITH parts AS MATERIALIZED (
+    SELECT p.step, p.ordinal, p.error_code, ` + plane.MessageAlike + ` AS keyed
+    FROM work_part p ` + plane.KeyOfPart + `
+    WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL
+      AND ($4::int[] IS NULL OR p.ordinal / 8192 = ANY($4)) AND ` + newestPart + `
+), alike AS (
+    SELECT p.*, ` + plane.KeyedGroup + ` = ANY($3) AS chosen FROM (SELECT DISTINCT step, error_code, keyed FROM parts) p
+)
+SELECT step, ordinal
+FROM (SELECT step, p.ordinal, a.chosen FROM parts p FULL JOIN alike a USING (step, error_code, keyed) OFFSET 0) p
+WHERE chosen`
 )
 
 // blockMasks is items, by block.

@@ -55,6 +55,7 @@ SELECT coalesce((SELECT z.bytes FROM retention_size z WHERE z.run_id = $1 AND z.
         4096 + $2::bigint * 150 * (1 + $3::bigint)
         + coalesce((SELECT sum(b.result_bytes) + sum(b.payload_bytes) FILTER (WHERE b.step = 0) FROM work_block b
                     WHERE b.run_id = $1), 0)
+        + coalesce((SELECT sum(150 + octet_length(c.payload)) FROM work_correction c WHERE c.run_id = $1), 0)
         + 500 * (SELECT count(*) FROM work_slice w WHERE w.run_id = $1))::bigint,
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = $1),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = $1 AND d.state = 'waiting'),

@@ -40,12 +40,13 @@ INSERT INTO retention_size (run_id, generation, bytes)`
 	writeSizes = `
 ON CONFLICT (run_id) DO UPDATE SET generation = excluded.generation, bytes = excluded.bytes`
 
-	// Roughly: what items, results and their rows take up in tables and indexes, and half a kilobyte a slice. Blocks have
-	// the sums.
+	// Roughly: what items, results and their rows take up in tables and indexes, what was corrected, and half a kilobyte
+	// a slice. Blocks have the sums.
 	measureRuns = runsToSize + `
 SELECT s.id, s.generation, 4096 + s.items * 150 + s.items * s.steps * 150
     + coalesce((SELECT sum(b.result_bytes) + sum(b.payload_bytes) FILTER (WHERE b.step = 0) FROM work_block b
                 WHERE b.run_id = s.id), 0)
+    + coalesce((SELECT sum(150 + octet_length(c.payload)) FROM work_correction c WHERE c.run_id = s.id), 0)
     + 500 * (SELECT count(*) FROM work_slice w WHERE w.run_id = s.id)
 FROM unknown s` + writeSizes
 

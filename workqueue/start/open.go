@@ -33,8 +33,8 @@ const (
 )
 
 // AbandonedAfter is how long an open run that is overdue, and that nobody paused, waits for somebody to do anything
-// with it: to add items, to change it, or to write a note. Then it is cancelled, also when it was opened with
-// OverdueReport.
+// with it: to add items, to change it, to write a note, or to answer requests of it. Then it is cancelled, also when it
+// was opened with OverdueReport.
 const AbandonedAfter = 7 * 24 * time.Hour
 
 // OpenRequest describes a run that gets its items later, by [Store.Add].

@@ -31,14 +31,17 @@ WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NULL
 RETURNING id, seal_by, items, on_overdue, generation`
 
 	// What a leader has reported and not brought to its end. All that is done with a run stands in the audit log, of
-	// which nothing goes while the run is under way.
+	// which nothing goes while the run is under way. While its backlog is worked on somebody needs it.
 	leftOverdue = `
 SELECT id, seal_by, items, CASE WHEN on_overdue = 'report' THEN 'cancel' ELSE on_overdue END, on_overdue = 'report'
 FROM batchrun
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND overdue_at IS NOT NULL
   AND (on_overdue <> 'report' OR hold IS NULL AND overdue_at < clock_timestamp() - $1::interval
        AND NOT EXISTS (SELECT FROM audit_log a
-                       WHERE a.run_id = batchrun.id AND a.at >= clock_timestamp() - $1::interval))
+                       WHERE a.run_id = batchrun.id AND a.at >= clock_timestamp() - $1::interval)
+       AND NOT EXISTS (SELECT FROM work_slice w
+                       WHERE w.run_id = batchrun.id AND w.state = 'recorded'
+                           AND w.ended_at >= clock_timestamp() - $1::interval))
 ORDER BY id`
 )
 

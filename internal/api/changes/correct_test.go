@@ -89,6 +89,13 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 		return nil
 	})
 	b.Says(422, "/runs?from_run=first", "id,name\n2,x\n9,y\n", "not among those taken", `\"9\"`)
+	b.Says(201, "/runs?endpoint=echo&name=twins&on_duplicate=allow", "id,name\n1,ann\n1,bob\n")
+	var twins workqueue.RunID
+	if err := b.Pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 'twins'`).Scan(&twins); err != nil {
+		t.Fatal(err)
+	}
+	b.Answer(twins, "", func(workqueue.Ordinal) []byte { return nil })
+	b.Says(422, "/runs?from_run=twins&on_duplicate=allow", "id,name\n1,x\n", "several items", "which of them is meant")
 	b.Says(422, "/runs?from_run=first&from_state=late", "", "failed, missing or cancelled")
 	b.Says(422, "/runs?from_run=first&from_state=missing", "", "no items in these states")
 	b.Says(201, "/runs?from_run=first&from_state=failed&name=second", "id,name\n2,BOB\n", `"items":2`, `"plan":"echo"`)

@@ -3,6 +3,7 @@ package changes
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -17,6 +18,8 @@ import (
 type ApproveSettings struct {
 	ControlSettings
 	Step string `json:"step,omitempty" maxLength:"64" doc:"let this step begin, which waits; absent: the canary is meant"`
+
+	Seen *time.Time `json:"seen,omitempty" doc:"since of the gate that was looked at; 409 when it has waited anew since"`
 }
 
 // GateDocument is a gate as somebody sees it who may have to approve it.
@@ -39,7 +42,7 @@ func (g *gateOps) register(k *kernel.Kernel, api huma.API) {
 		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
 		Summary: "Let the items go that a canary held back, or a step begin",
 		Description: "With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: " +
-			"other, who started the run is refused with 403.",
+			"other, who started the run is refused with 403. With seen, what is approved is what was looked at.",
 	}), g.approve)
 }
 
@@ -80,6 +83,9 @@ func (g *gateOps) approve(ctx context.Context, in *approveInput) (Controlled, er
 	return g.control(ctx, "approve", in.Run, in.Name, &body.ControlSettings,
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 			c.Step = body.Step
+			if body.Seen != nil {
+				c.Seen = *body.Seen
+			}
 			return g.controls.Approve(ctx, c)
 		})
 }

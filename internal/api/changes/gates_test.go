@@ -77,7 +77,24 @@ func TestFourEyesAtAGate(t *testing.T) {
 			"step send waits for somebody, other than ann")
 		ask(404, bob, http.MethodGet, "/runs/"+name+"/gate?step=compose", "", "these do: send")
 		ask(409, bob, http.MethodPost, "/runs/"+name+"/approve", `{}`, "--step send")
-		ask(200, bob, http.MethodPost, "/runs/"+name+"/approve", `{"step":"send","reason":"fine"}`, `"items":3`)
+		var gate struct{ Since string }
+		looked := ask(200, bob, http.MethodGet, "/runs/"+name+"/gate", "")
+		if err := json.Unmarshal(looked, &gate); err != nil || gate.Since == "" {
+			t.Fatalf("the gate: %s, %v", looked, err)
+		}
+		if name == "second" { // the same is made again, and waits anew
+			ask(200, bob, http.MethodPost, "/runs/second/reset", `{"step":"compose","keys":["2"]}`)
+			b.Answer(run, "", func(workqueue.Ordinal) []byte { return []byte(`"other"`) })
+			if _, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run); err != nil {
+				t.Fatal(err)
+			}
+			ask(409, bob, http.MethodPost, "/runs/second/approve", `{"step":"send","seen":"`+gate.Since+`"}`, "looked at",
+				"--dry-run")
+			ask(200, bob, http.MethodPost, "/runs/second/approve", `{"step":"send"}`, `"items":3`)
+		} else {
+			ask(200, bob, http.MethodPost, "/runs/first/approve", `{"step":"send","seen":"`+gate.Since+`","reason":"fine"}`,
+				`"items":3`)
+		}
 		ask(409, bob, http.MethodPost, "/runs/"+name+"/approve", `{"step":"send"}`, "bob has approved")
 		b.AnswerStep(run, 1, "", func(workqueue.Ordinal) []byte { return []byte("2") })
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/changes"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/results"
@@ -72,11 +73,14 @@ type errorsInput struct {
 type Routes struct {
 	*kernel.Kernel
 
+	room     *intake.SpoolRoom
 	spoolDir string // where tables are kept that cannot be written as they come; empty: with other temporary files
 }
 
 // New returns the routes that stream what has become of runs.
-func New(k *kernel.Kernel, spoolDir string) *Routes { return &Routes{k, spoolDir} }
+func New(k *kernel.Kernel, spoolDir string, room *intake.SpoolRoom) *Routes {
+	return &Routes{k, room, spoolDir}
+}
 
 // Register adds the routes.
 func (s *Routes) Register(api huma.API) {
@@ -169,6 +173,9 @@ func (s *Routes) exportStream(
 	if err == nil {
 		table, err = tableOf(ctx, export, shape)
 	}
+	if err == nil && format == formatXLSX {
+		err = mayFit(s.room, export.Items(), len(table.columns))
+	}
 	if err != nil {
 		return nil, s.Failure(ctx, err)
 	}
@@ -196,13 +203,16 @@ type exportForm struct {
 }
 
 // writer begins an export.
-func (f *exportForm) writer(out *bufio.Writer, dir string) (mime string, w exportWriter, err error) {
+func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.SpoolRoom) (mime string, w exportWriter, err error) {
 	switch {
 	case f.format == formatCSV:
 		return mimeCSV, newCSVExport(out, f.table, f.raw), nil
 	case f.format == formatXLSX:
-		w, err = newXLSXExport(out, f.table, dir)
-		return mimeXLSX, w, err
+		book, err := newXLSXExport(out, f.table, dir, room)
+		if err != nil {
+			return mimeXLSX, nil, err
+		}
+		return mimeXLSX, book, nil
 	case f.format == formatParquet && f.asIs:
 		return MimeParquet, newParquetExport(out), nil
 	case f.format == formatParquet:
@@ -218,7 +228,7 @@ func (f *exportForm) writer(out *bufio.Writer, dir string) (mime string, w expor
 func (s *Routes) export(w http.ResponseWriter, r *http.Request, export *inspect.Export, form exportForm) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
 	form.open = func(id uuid.UUID) (io.Reader, error) { return results.New(s.Store).Open(r.Context(), id) }
-	mime, out, err := form.writer(buffer, s.spoolDir)
+	mime, out, err := form.writer(buffer, s.spoolDir, s.room)
 	w.Header().Set("Content-Type", mime)
 	if err == nil {
 		err = export.Each(r.Context(), out.line)

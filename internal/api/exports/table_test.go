@@ -14,6 +14,7 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/xuri/excelize/v2"
 
+	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -52,8 +53,10 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 		}
 		return all
 	}
-	for range 2 {
-		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir)
+	room := intake.NewSpoolRoom(3*excelize.StreamChunkSize, nil)
+	for range 2 { // what the first took is given back
+		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir,
+			room)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,6 +80,22 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 		if err := os.Chtimes(left, yesterday, yesterday); err != nil {
 			t.Fatal(err)
 		}
+	}
+	var full *intake.NoRoomError
+	e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir, room)
+	for range 4 * excelize.StreamChunkSize / 32_000 {
+		if err == nil {
+			err = e.line(&inspect.ExportedItem{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing})
+		}
+	}
+	if !errors.As(err, &full) || e.Close() != nil {
+		t.Errorf("a workbook that is larger than the room: %v", err)
+	}
+	if err := mayFit(room, 1<<20, 20); !errors.As(err, &full) {
+		t.Errorf("one of which that is known before: %v", err)
+	}
+	if err := mayFit(room, 1<<10, 20); err != nil {
+		t.Errorf("one that fits: %v", err)
 	}
 }
 
@@ -160,7 +179,7 @@ func TestExportToXLSX(t *testing.T) {
 	items := append(flatItems(), &inspect.ExportedItem{Key: "long", State: workqueue.OutcomeDone,
 		Payload: []byte(`{"name":"` + strings.Repeat("x", 40_000) + `","balance":12345678901234567890}`)})
 	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
-		out, err := newXLSXExport(w, flatTable(), t.TempDir())
+		out, err := newXLSXExport(w, flatTable(), t.TempDir(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,9 +28,14 @@ type xlsxExport struct {
 	file  *excelize.File
 	sheet *excelize.StreamWriter
 	row   int
+	share *intake.Share // of the room for such files
+	bytes int64         // written, roughly
 }
 
-func newXLSXExport(out *bufio.Writer, table *exportTable, dir string) (*xlsxExport, error) {
+// xlsxCell is what a cell takes in the file beside its text.
+const xlsxCell = 64
+
+func newXLSXExport(out *bufio.Writer, table *exportTable, dir string, room *intake.SpoolRoom) (*xlsxExport, error) {
 	if err := makeRoom(dir); err != nil {
 		return nil, err
 	}
@@ -42,19 +47,26 @@ func newXLSXExport(out *bufio.Writer, table *exportTable, dir string) (*xlsxExpo
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	e := &xlsxExport{out: out, table: table, file: file, sheet: sheet}
+	e := &xlsxExport{out: out, table: table, file: file, sheet: sheet, share: room.Share()}
 	heading := make([]any, len(table.columns))
 	for i, name := range table.names() {
 		heading[i] = name
 	}
 	if err := e.write(heading); err != nil {
-		return nil, errors.Join(err, file.Close())
+		return nil, errors.Join(err, e.Close())
 	}
 	return e, nil
 }
 
 func (e *xlsxExport) write(cells []any) error {
 	e.row++
+	for _, cell := range cells {
+		text, _ := cell.(string)
+		e.bytes += xlsxCell + int64(len(text))
+	}
+	if err := e.share.Fit(e.bytes); err != nil {
+		return fmt.Errorf("keep the workbook in a file: %w", err)
+	}
 	return e.sheet.SetRow("A"+strconv.Itoa(e.row), cells)
 }
 
@@ -87,7 +99,17 @@ func (e *xlsxExport) finish() error {
 }
 
 // Close removes the file that was written to.
-func (e *xlsxExport) Close() error { return e.file.Close() }
+func (e *xlsxExport) Close() error {
+	e.share.Close()
+	return e.file.Close()
+}
+
+// mayFit refuses a workbook of which it is plain that there is no room for it now.
+func mayFit(room *intake.SpoolRoom, rows int64, columns int) error {
+	share := room.Share()
+	defer share.Close()
+	return share.Fit(rows * int64(columns) * xlsxCell)
+}
 
 // makeRoom makes the directory of the files: where there is none, the library keeps everything in memory, and says
 // nothing. What a process that was killed has left there goes.

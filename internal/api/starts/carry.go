@@ -103,18 +103,24 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 		return nil, err
 	}
 	set.corrections = digestOf(fixes)
+	used := map[string]bool{}
 	return intake.Carry(key, *config, func(item *intake.Item) error {
 		key, payload, err := from.Next(ctx)
 		switch {
-		case errors.Is(err, io.EOF) && len(fixes) > 0:
+		case errors.Is(err, io.EOF) && len(used) < len(fixes):
+			maps.DeleteFunc(fixes, func(key, _ string) bool { return used[key] })
 			return notCarried(id, fixes)
 		case err != nil:
 			return err
 		}
 		item.Key, item.Payload = key, append(item.Payload[:0], payload...)
 		if fixed, ok := fixes[key]; ok {
+			if used[key] {
+				return kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q, which several items of run %s have, and "+
+					"which of them is meant cannot be told; nothing was started, leave it out", key, id))
+			}
 			item.Payload = append(item.Payload[:0], fixed...)
-			delete(fixes, key)
+			used[key] = true
 		}
 		return nil
 	}), nil

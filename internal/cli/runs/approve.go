@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -12,8 +13,9 @@ import (
 
 type runApprove struct {
 	whichRuns
-	Step   string `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
-	DryRun bool   `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
+	Step   string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
+	Seen   *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited anew since." placeholder:"TIME"`
+	DryRun bool       `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
 }
 
 // Validate is called by kong.
@@ -24,6 +26,8 @@ func (r *runApprove) Validate() error {
 	switch {
 	case r.Step != "" && r.All:
 		return errors.New("--step is of one run; name it")
+	case r.Seen != nil && r.Step == "":
+		return errors.New("--seen says how a step was looked at; name it by --step NAME")
 	case r.DryRun && r.Step == "":
 		return errors.New("--dry-run shows what waits at a step; name it by --step NAME")
 	}
@@ -38,7 +42,7 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console) error {
 	return r.do(ctx, term, "approve", func(
 		ctx context.Context, cl *client.Client, keep client.CallOption,
 	) (client.Controlled, error) {
-		return cl.ApproveRun(ctx, r.Ref, client.ApproveSettings{Reason: r.Reason, Step: r.Step}, keep)
+		return cl.ApproveRun(ctx, r.Ref, client.ApproveSettings{Reason: r.Reason, Step: r.Step, Seen: r.Seen}, keep)
 	}, func(done *client.Controlled) string {
 		switch {
 		case len(done.Runs) == 0:
@@ -64,6 +68,10 @@ func (r *runApprove) show(ctx context.Context, term *cli.Console) error {
 		return term.Sent()
 	}
 	text := gateText(&gate, term.Room())
+	if gate.State == "waiting" && gate.Since != nil && gate.Refused == "" {
+		text += fmt.Sprintf("let exactly this go on: tranche run approve %s --step %s --seen %s\n", cli.ShortID(gate.Run),
+			cli.ShellWord(gate.Step), gate.Since.UTC().Format(time.RFC3339Nano))
+	}
 	if gate.Earlier == nil || gate.State == "shut" {
 		return term.Printf("%s", text)
 	}

@@ -2,7 +2,9 @@ package runs
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -92,7 +94,7 @@ func (r *redoing[T]) parts(ctx context.Context, parts [][]string, dry bool) (sum
 				err)
 		}
 		if err != nil {
-			return sum, err
+			return sum, r.unfit(err, i, len(parts))
 		}
 		if i == 0 {
 			sum = one
@@ -101,6 +103,18 @@ func (r *redoing[T]) parts(ctx context.Context, parts [][]string, dry bool) (sum
 		}
 	}
 	return sum, nil
+}
+
+// unfit says what to do when the server refuses one of several parts, the i-th, and nothing was done: beside evidence that
+// may be for want of any item that it is true of.
+func (r *redoing[T]) unfit(err error, i, of int) error {
+	said, ok := errors.AsType[*client.ProblemError](err)
+	if !ok || said.Status != http.StatusConflict || of == 1 || r.chosen.evidence == (evidence{}) {
+		return err
+	}
+	return fmt.Errorf("keys from the %s on, %s at a time: %w; nothing was done. Beside evidence each request must find "+
+		"something: sort the keys that matter to the front of %s and leave out the others, or choose by evidence alone",
+		cli.Count(int64(i*cli.MaxKeysOfRequest+1)), cli.Count(cli.MaxKeysOfRequest), err, r.chosen.Keys)
 }
 
 // tell prints what was done: as it came, as the sum of several requests, or as text.

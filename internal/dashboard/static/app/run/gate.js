@@ -69,7 +69,8 @@ function approve(run, gate) {
     body: html`<p>${plural(gate.items, "item goes", "items go")} on, and what is sent cannot be taken back.</p>
       <${Field} label="Why" hint="For the audit log"><input maxlength="500" ref=${why} data-test="gate-reason" /><//>`,
     act: async () => {
-      const answer = await api.post(`/runs/${segment(run.id)}/approve`, { step: gate.step, reason: why.current?.value ?? "" });
+      const answer = await api.post(`/runs/${segment(run.id)}/approve`,
+        { step: gate.step, seen: gate.since, reason: why.current?.value ?? "" });
       toast(`${plural(answer.items, "item")} go on`);
     },
   });
