@@ -1,14 +1,14 @@
 // Package orchestrator is a node: it cuts ready items into slices, publishes them as list requests, records the
 // replies, and sees to it that whatever is lost on the way is issued again.
 //
-// This package is the node's life: its session, the lease, its duties, and the making of its rooms ([New]). What it does
-// stands in packages beside it, which know nothing of the node, and of one another little more than an interface.
+// This package is the node's life: its session, the lease, its duties, and the making of its rooms ([New]). What it
+// does stands in packages beside it, which know nothing of the node, and of one another little more than an interface.
 //
 // # Way of a slice
 //
-// The claimer (dispatch) takes slices from PostgreSQL. A publisher reads their items, builds the request and publishes it under
-// the slice's id; once JetStream has acknowledged it, the slice is marked as sent. From then on any node records the
-// reply: many replies in one transaction, acknowledged to JetStream after the commit.
+// The claimer (dispatch) takes slices from PostgreSQL. A publisher reads their items, builds the request and publishes
+// it under the slice's id; once JetStream has acknowledged it, the slice is marked as sent. From then on any node
+// records the reply: many replies in one transaction, acknowledged to JetStream after the commit.
 //
 // A slice of a step that is not of kind endpoint the node works on itself: it reads the items with the parts that the
 // step sees, calls a function, asks a service over core NATS, or has one of Config.Fetchers do it, and records what

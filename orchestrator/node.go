@@ -285,7 +285,8 @@ func (n *Node) close(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("orchestrator: stop: claims stay with the session until it expires: %w", err)
 	}
-	n.kernel.Log.Info("session ended", zap.Stringer("session", n.kernel.Session()), zap.Int("handed_back", released+flushes))
+	n.kernel.Log.Info("session ended", zap.Stringer("session", n.kernel.Session()),
+		zap.Int("handed_back", released+flushes))
 	n.kernel.WakeOthers()
 	return nil
 }

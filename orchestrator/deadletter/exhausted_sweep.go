@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/tranchehq/tranche/orchestrator/endpoint"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/orchestrator/endpoint"
 )
 
 // sweepBatch bounds the messages that one sweep removes for one consumer.
@@ -61,7 +62,9 @@ func (s *exhaustedSweep) Sweep(ctx context.Context, all []endpoint.ConsumersOf) 
 }
 
 // sweepConsumer gives up what lies in a stream for a consumer up to a place.
-func (l *Letters) sweepConsumer(ctx context.Context, of endpoint.ConsumersOf, info *jetstream.ConsumerInfo, upTo uint64) error {
+func (l *Letters) sweepConsumer(
+	ctx context.Context, of endpoint.ConsumersOf, info *jetstream.ConsumerInfo, upTo uint64,
+) error {
 	for next, i := of.First, 0; next <= upTo && i < sweepBatch; i++ {
 		msg, err := of.Stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(info.Config.FilterSubject))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {

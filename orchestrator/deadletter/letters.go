@@ -1,5 +1,5 @@
-// Package deadletter keeps requests that no service could deal with, takes out of the streams what is delivered no more,
-// tells who waits for it, and sends again what somebody has requeued.
+// Package deadletter keeps requests that no service could deal with, takes out of the streams what is delivered no
+// more, tells who waits for it, and sends again what somebody has requeued.
 package deadletter
 
 import (
@@ -103,7 +103,8 @@ func (l *Letters) readDeadLettersBound(ctx, draining context.Context) error {
 		}
 	})
 	if failed != nil {
-		_ = l.node.Retry(ctx, "reach PostgreSQL to keep dead letters", inspect.New(l.node.Store).Ping) // fails only when ctx has ended
+		// It fails only when ctx has ended.
+		_ = l.node.Retry(ctx, "reach PostgreSQL to keep dead letters", inspect.New(l.node.Store).Ping)
 		return failed
 	}
 	return err
@@ -127,7 +128,8 @@ func (l *Letters) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made ti
 	if err != nil {
 		return err
 	}
-	l.reader.Settle(consumer.Message{Msg: msg, Made: made}, jetstream.Msg.Ack) // after the commit: a crash in between brings it again
+	// After the commit: a crash in between brings it again.
+	l.reader.Settle(consumer.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
 	return nil
 }
 

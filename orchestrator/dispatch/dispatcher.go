@@ -1,4 +1,5 @@
-// Package dispatch claims ready items in slices and publishes their requests, or gives them to what the node does itself.
+// Package dispatch claims ready items in slices and publishes their requests, or gives them to what the node does
+// itself.
 //
 // One claimer, a few publishers, one that waits for acknowledgements: see [Dispatcher.Run].
 package dispatch
@@ -39,19 +40,19 @@ type meter interface {
 type ownWork interface {
 	ownRoom
 
-	// start begins to record what comes of it. end ends it, when all that is under way has.
+	// Start begins to record what comes of it. end ends it, when all that is under way has.
 	Start(ctx context.Context) (end func())
-	// tend gives back what has waited too long, and ends what was taken back.
+	// Tend gives back what has waited too long, and ends what was taken back.
 	Tend(ctx context.Context)
 	Take(ctx context.Context, a Assignment)
 }
 
 // ownRoom is the room for it.
 type ownRoom interface {
-	// room is how many slices of a pace may be claimed now, and full adds the paces without room to a list.
+	// Room is how many slices of a pace may be claimed now, and Full adds the paces without room to a list.
 	Room(kind workqueue.Kind, key string) int
 	Full(keys []string) []string
-	// narrow has a claim bring no more than there is room for.
+	// Narrow has a claim bring no more than there is room for.
 	Narrow(req *dispatch.ClaimRequest, step *dispatch.Runnable)
 }
 

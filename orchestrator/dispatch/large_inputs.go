@@ -29,7 +29,8 @@ func (l *LargeInputs) Take(a *Assignment, in *dispatch.Input) bool {
 		_, bit := in.Ordinal.Block()
 		l.Items.Add(bit)
 		name := a.Work.Inputs[i].Name
-		l.refused = append(l.refused, settle.Slot{Ordinal: in.Ordinal, Err: &workqueue.SlotError{Code: kernel.CodeItemTooLarge,
+		l.refused = append(l.refused, settle.Slot{Ordinal: in.Ordinal, Err: &workqueue.SlotError{
+			Code: kernel.CodeItemTooLarge,
 			Message: fmt.Sprintf("the part of step %s has %d bytes, and what did not fit a message is no input of another step "+
 				"(%s): leave %s out of its inputs, and have its service fetch the result from the API by the item's key", name,
 				part.Large, a.Work.Name, name)}})

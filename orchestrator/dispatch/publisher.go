@@ -289,7 +289,8 @@ func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p p
 			return batch
 		}
 		err = stream.PermissionsOf(d.node.NC).Explain(err, p.msg.Subject)
-		d.node.Log.Log(level, "publish; trying again", zap.Stringer("run", p.Run), zap.Stringer("slice", p.ID), zap.Error(err))
+		d.node.Log.Log(level, "publish; trying again", zap.Stringer("run", p.Run), zap.Stringer("slice", p.ID),
+			zap.Error(err))
 		d.node.Stats.Republished.Add(1)
 		d.node.Look()
 		pause := republishPause

@@ -1,5 +1,5 @@
-// Package endpoint looks after the consumers by which services are handed their requests: it makes them, and brings what
-// operators have set to them.
+// Package endpoint looks after the consumers by which services are handed their requests: it makes them, and brings
+// what operators have set to them.
 package endpoint
 
 import (
@@ -8,9 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
-	"golang.org/x/sync/singleflight"
 )
 
 // endpointSet is the endpoints whose consumers are known to exist in the present epoch.

@@ -29,7 +29,9 @@ const (
 // may not make their own, brings the limit of deliveries and the settings of endpoints to their consumers, and removes
 // messages that are delivered no more. All of it is in JetStream, which knows of no lease: whoever does it twice, or
 // late, does what the next round would do.
-func (e *Consumers) Reconciling(exhausted exhaustedSweeper) func(context.Context, workqueue.Lease) (time.Duration, error) {
+func (e *Consumers) Reconciling(
+	exhausted exhaustedSweeper,
+) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	var led workqueue.Lease
 	round := 0
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {

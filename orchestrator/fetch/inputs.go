@@ -70,7 +70,9 @@ func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
 
 // requestOf reads the items of a slice and the parts that its step sees: the first ones, when all are too much. Items
 // with parts that no step sees go to large instead.
-func (f *Worker) requestOf(ctx context.Context, job *fetchJob, large *dispatch.LargeInputs) (*fetch.Request, int64, error) {
+func (f *Worker) requestOf(
+	ctx context.Context, job *fetchJob, large *dispatch.LargeInputs,
+) (*fetch.Request, int64, error) {
 	req := &fetch.Request{Run: uuid.UUID(job.Run), Slice: uuid.UUID(job.ID), Step: job.Work.Name,
 		StepNumber: int(job.Step), Attempt: job.Attempt, Generation: int(job.Generation), Rate: job.Work.Rate,
 		Items: make([]fetch.Item, 0, job.Mask.Count())}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/google/uuid"
+
 	"github.com/tranchehq/tranche/orchestrator/span"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )

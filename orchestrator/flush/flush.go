@@ -1,5 +1,5 @@
-// Package flush does a node's work for collectors: it claims keys that are due, asks their endpoint with one list request
-// for each, and records what came of it.
+// Package flush does a node's work for collectors: it claims keys that are due, asks their endpoint with one list
+// request for each, and records what came of it.
 package flush
 
 import (

@@ -113,7 +113,8 @@ func failureOf(timed context.Context, q *direct.Question, err error, limit time.
 		return &workqueue.SlotError{Code: codeIncomplete, Retry: true,
 			Message: "the reply is announced to have more slots than came"}
 	case timed.Err() != nil && kernel.IsEnd(err):
-		return &workqueue.SlotError{Code: kernel.CodeDeadline, Retry: true, Message: kernel.TimeOverError{Limit: limit}.Error()}
+		return &workqueue.SlotError{Code: kernel.CodeDeadline, Retry: true,
+			Message: kernel.TimeOverError{Limit: limit}.Error()}
 	default:
 		return kernel.SlotError(fetch.ErrorOf(err, true))
 	}

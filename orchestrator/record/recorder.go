@@ -269,7 +269,9 @@ func objection(v settle.Verdict, from string) complaint {
 }
 
 // quarantine puts a message aside with its reason, and acknowledges it so that the consumer goes on.
-func (r *Recorder) quarantine(ctx context.Context, msg consumer.Message, reason, detail string, slice workqueue.SliceID) {
+func (r *Recorder) quarantine(
+	ctx context.Context, msg consumer.Message, reason, detail string, slice workqueue.SliceID,
+) {
 	r.node.Stats.Quarantined.Add(1)
 	r.cfg.Meter.Quarantined(reason)
 	r.node.Log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),

@@ -34,7 +34,8 @@ func (r *Recorder) feed(ctx context.Context, replies kernel.Lanes[consumer.Messa
 		err := r.readReplies(ctx, replies)
 		switch {
 		case errors.Is(err, errCannotRecord):
-			_ = r.node.Retry(ctx, "reach PostgreSQL to record replies", inspect.New(r.node.Store).Ping) // fails only when ctx has ended
+			// It fails only when ctx has ended.
+			_ = r.node.Retry(ctx, "reach PostgreSQL to record replies", inspect.New(r.node.Store).Ping)
 		case err != nil && ctx.Err() == nil:
 			next := pull.Subject(r.node.JS, wire.StreamReply, wire.RecorderConsumer)
 			err = stream.PermissionsOf(r.node.NC).Explain(err, next)

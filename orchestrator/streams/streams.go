@@ -102,8 +102,8 @@ func (k *Keeper) tellDiffering(set *streams.StreamSettings) {
 	filled := StreamConfig(&set.StreamValues)
 	first, are := k.cfg.firstStreams(), StreamValues(&filled)
 	if differs := first.Against(&are); len(differs) > 0 {
-		k.node.Log.Warn("the streams are not as this node was told: their settings are kept in the database, for all nodes, and "+
-			"those of a node count only when there are none yet; change them with: tranche streams set",
+		k.node.Log.Warn("the streams are not as this node was told: their settings are kept in the database, for all nodes, "+
+			"and those of a node count only when there are none yet; change them with: tranche streams set",
 			zap.Strings("differing", differs))
 	}
 }

@@ -37,7 +37,8 @@ func (w *Sweeper) EndingStalled(ctx context.Context, lease workqueue.Lease) (tim
 	defer cancel()
 	stalled, err := session.New(w.node.Store).EndStalledClients(timed, lease)
 	if stalled > 0 {
-		w.node.Log.Warn("ended transactions whose process has stopped in the middle of them", zap.Int("transactions", stalled))
+		w.node.Log.Warn("ended transactions whose process has stopped in the middle of them",
+			zap.Int("transactions", stalled))
 	}
 	return 0, err
 }

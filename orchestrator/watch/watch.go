@@ -1,5 +1,5 @@
-// Package watch sees to what commits brought beside outcomes: it wakes nodes, has events told, and looks at endpoints and
-// runs of which something was recorded.
+// Package watch sees to what commits brought beside outcomes: it wakes nodes, has events told, and looks at endpoints
+// and runs of which something was recorded.
 package watch
 
 import (

@@ -1,5 +1,6 @@
-// Package kernel is what the rooms of a node share: its log, store and connections, its session, what wakes its loops and
-// those of other nodes, what it counts, how long it waits for PostgreSQL and NATS, and what rooms need of one another.
+// Package kernel is what the rooms of a node share: its log, store and connections, its session, what wakes its loops
+// and those of other nodes, what it counts, how long it waits for PostgreSQL and NATS, and what rooms need of one
+// another.
 //
 // It knows no noun: what only one room needs is that room's. A [Kernel] serves any number of goroutines at once.
 package kernel
@@ -11,11 +12,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"go.uber.org/zap"
 )
 
 // Kernel is what all rooms of a node share: where things are kept, who the node is, and what tells its loops, and other

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/backoff"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // Retry calls f until it succeeds or ctx ends, with growing pauses.
