@@ -107,8 +107,8 @@ type flow struct {
 	crash func(step string)
 }
 
-// repliesBeyond is how many replies are fetched beyond what is worked on. Those that somebody waits for come by the same
-// consumer as the others, and are begun first once they are here.
+// repliesBeyond is how many replies are fetched beyond what is worked on. Those that somebody waits for come by the
+// same consumer as the others, and are begun first once they are here.
 const repliesBeyond = 16
 
 // attach sets up what needs a service.

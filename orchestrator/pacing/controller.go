@@ -178,7 +178,7 @@ func (c *Controller) Step(s Sample) []Change {
 
 // decide changes something, if there is reason to.
 func (c *Controller) decide(t *tally, s *Sample) {
-	small := c.tooSmall(t, s)
+	small := c.tinies.tooSmall(c, t, s)
 	c.measure(t, s)
 	if s.InFlightAuto {
 		c.pace(t, s)

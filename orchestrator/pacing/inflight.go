@@ -188,7 +188,7 @@ func (c *Controller) explore(s *Sample) {
 	switch {
 	case c.memory.InFlight.Trial.From > 0:
 		c.exploreInFlight(s)
-	case c.memory.Chunk.Trial.From == 0 && c.idle(s) && c.exploreInFlight(s):
+	case c.memory.Chunk.Trial.From == 0 && c.epoch.idle(s) && c.exploreInFlight(s):
 	case c.memory.Chunk.Trial.From > 0 || c.turn == turnChunk && !c.slow():
 		if c.exploreChunk(s) || c.memory.Chunk.Trial.From > 0 {
 			c.turn = turnInFlight
@@ -240,7 +240,7 @@ func (c *Controller) judgeInFlight(e *epoch, s *Sample) {
 		return
 	}
 	wanted := tried.Base * harmless
-	below := !tried.Up && here < s.Places && c.filled(s) > 0
+	below := !tried.Up && here < s.Places && s.filled() > 0
 	if below {
 		wanted = tried.Base * (1 + betterBy) // places that services have stay idle for it
 	}
@@ -293,8 +293,8 @@ func (m *inFlightMemory) follows(tried trial, here int, e *epoch) bool {
 }
 
 // idle reports whether services have places for more than they work on.
-func (c *Controller) idle(s *Sample) bool {
-	return c.filled(s) > 0 && c.epoch.complete && c.epoch.sum.busy() < atWork*float64(s.Places)
+func (e *epoch) idle(s *Sample) bool {
+	return s.filled() > 0 && e.complete && e.sum.busy() < atWork*float64(s.Places)
 }
 
 // tryInFlight begins a step up when services are all at work, or down when more at once may be what slows them.
@@ -308,7 +308,7 @@ func (c *Controller) tryInFlight(e *epoch, s *Sample) bool {
 		m.Service = service
 	}
 	tried := false
-	first := !c.slow() || c.idle(s)
+	first := !c.slow() || c.epoch.idle(s)
 	// When requests take long, whether fewer are faster comes first, unless services have places idle.
 	for _, up := range []bool{first, !first} {
 		side := m.Down
@@ -343,7 +343,7 @@ func (c *Controller) step(up bool, e *epoch, s *Sample) bool {
 		}
 	} else {
 		to := min(from-1, int(math.Round(float64(from)*m.strideDown())))
-		early := to < s.Places && c.filled(s) > 0 && c.now.Sub(c.began) < fewerAfter
+		early := to < s.Places && s.filled() > 0 && c.now.Sub(c.began) < fewerAfter
 		if to < 1 || early || !atWorkOn(e, from) ||
 			!c.setInFlight(to, "a request takes %s; whether fewer at once are faster: %s items/s so far",
 				seconds(e.sum.service()), number(base)) {

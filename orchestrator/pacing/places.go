@@ -11,7 +11,8 @@ const (
 	// tiny is the part of the wanted size below which requests say nothing about those of that size: a canary's, or the
 	// last of a run.
 	tiny = 10
-	// tinyFor is how long requests of less than a tenth of the wanted size teach nothing; should they go on, they are what there is.
+	// tinyFor is how long requests of less than a tenth of the wanted size teach nothing; should they go on, they are
+	// what there is.
 	tinyFor = 10 * time.Second
 	// fewerAfter is how long an endpoint is paced before it is tried whether fewer requests than services have places for
 	// are better: those places are idle meanwhile.
@@ -19,11 +20,11 @@ const (
 )
 
 // filled is how many requests have to be under way for all places of services to be at work; 0: not known.
-func (c *Controller) filled(s *Sample) int {
+func (s *Sample) filled() int {
 	if s.Places <= 0 || s.Places > credible {
 		return 0
 	}
-	return min(s.Places+(s.Places+spare-1)/spare, c.cfg.MaxInFlight)
+	return s.Places + (s.Places+spare-1)/spare
 }
 
 // meet notes how many places services have. Where there are others than before, what was tried is void.
@@ -47,7 +48,7 @@ func (c *Controller) meet(s *Sample) {
 // has the next one at hand.
 func (c *Controller) guess(s *Sample) bool {
 	n := 2 * s.Places
-	if !c.fresh || c.filled(s) == 0 || !s.InFlightAuto {
+	if !c.fresh || s.filled() == 0 || !s.InFlightAuto {
 		return false
 	}
 	c.fresh = false
@@ -60,7 +61,7 @@ func (c *Controller) guess(s *Sample) bool {
 // of the limit does not count.
 func (c *Controller) fill(s *Sample) bool {
 	m := &c.memory.InFlight
-	n := c.filled(s)
+	n := s.filled()
 	down := m.Trial.From > 0 && !m.Trial.Up || c.start.down
 	if n == 0 || c.set.InFlight >= n || m.Fewer || down || !s.Demand || s.Queued > 0 || s.InHands >= s.Places {
 		return false
@@ -81,15 +82,14 @@ type tinies struct {
 }
 
 // tooSmall reports whether what was seen is of requests so small that they say nothing about those of the wanted size.
-func (c *Controller) tooSmall(t *tally, s *Sample) bool {
-	x := &c.tinies
+func (x *tinies) tooSmall(c *Controller, t *tally, s *Sample) bool {
 	size := c.size(s)
 	switch {
 	case t.requests == 0:
 		return !x.since.IsZero() && x.limit == 0
 	case t.items*tiny > t.requests*size:
 		if x.limit > 0 {
-			c.unlearn()
+			x.unlearn(c)
 		}
 		*x = tinies{}
 		return false
@@ -102,10 +102,9 @@ func (c *Controller) tooSmall(t *tally, s *Sample) bool {
 }
 
 // unlearn begins anew with what was in force before requests became tiny.
-func (c *Controller) unlearn() {
-	limit := c.tinies.limit
+func (x *tinies) unlearn(c *Controller) {
 	c.abandon()
 	c.memory.InFlight = inFlightMemory{Places: c.memory.InFlight.Places}
-	c.setInFlight(limit, "requests are large again; what small ones have taught is forgotten")
+	c.setInFlight(x.limit, "requests are large again; what small ones have taught is forgotten")
 	c.epoch = epoch{}
 }

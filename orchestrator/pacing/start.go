@@ -54,7 +54,7 @@ func (c *Controller) grow(t *tally, s *Sample) bool {
 	}
 	switch {
 	case b.down:
-		c.goesDown(b, s)
+		b.goesDown(c, s)
 		return true
 	case b.from > 0 && !c.goesOn(b):
 		return true
@@ -85,20 +85,20 @@ func (b *beginning) counts(e *epoch, t *tally) bool {
 }
 
 // gain is by what the last step of the start has multiplied the throughput.
-func (c *Controller) gain(b *beginning) float64 {
+func (b *beginning) gain(c *Controller) float64 {
 	return float64(c.set.InFlight) / float64(b.from) * b.sojourn.Seconds() / b.sum.sojourn().Seconds()
 }
 
 // goesOn judges the last step of the start. One that brought nothing, and made services slower or requests wait, is
 // taken back; where it even cost something, fewer than before it may be better still.
 func (c *Controller) goesOn(b *beginning) bool {
-	gain := c.gain(b)
+	gain := b.gain(c)
 	c.memory.InFlight.Started = gain < startPays
 	slower := b.sum.service().Seconds() > startSlower*b.service.Seconds()
 	if before := *b; gain < startFalls && slower && before.from > 1 {
 		c.memory.InFlight.Started = false
 		c.memory.InFlight.Up.fail(c.now, 0, longHold)
-		c.halve(before.from, before.sojourn, before.service, "with %d a request takes %s, with %d it took %s; whether half "+
+		halve(c, before.from, before.sojourn, before.service, "with %d a request takes %s, with %d it took %s; whether half "+
 			"of that is better", c.set.InFlight, seconds(b.sum.sojourn()), before.from, seconds(before.sojourn))
 		return false
 	}
@@ -113,18 +113,18 @@ func (c *Controller) goesOn(b *beginning) bool {
 func (t *tally) waited() time.Duration { return max(0, t.sojourn()-t.service()) }
 
 // halve tries half of a limit with which requests were under way for so long.
-func (c *Controller) halve(from int, sojourn, service time.Duration, reason string, args ...any) {
+func halve(c *Controller, from int, sojourn, service time.Duration, reason string, args ...any) {
 	c.setInFlight(from/2, reason, args...)
 	c.start = beginning{from: from, sojourn: sojourn, service: service, down: true}
 }
 
 // goesDown judges a step down of the start.
-func (c *Controller) goesDown(b *beginning, s *Sample) {
-	m, here, before, gain := &c.memory.InFlight, c.set.InFlight, *b, c.gain(b)
+func (b *beginning) goesDown(c *Controller, s *Sample) {
+	m, here, before, gain := &c.memory.InFlight, c.set.InFlight, *b, b.gain(c)
 	switch {
 	case gain >= startFewer && here > 1:
 		m.Fewer = here < s.Places
-		c.halve(here, before.sum.sojourn(), before.sum.service(), "a request takes %s, with %d it took %s; whether fewer "+
+		halve(c, here, before.sum.sojourn(), before.sum.service(), "a request takes %s, with %d it took %s; whether fewer "+
 			"are better still", seconds(before.sum.sojourn()), before.from, seconds(before.sojourn))
 		return
 	case gain < 1:
