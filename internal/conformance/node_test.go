@@ -98,8 +98,8 @@ func TestNodePackage(t *testing.T) {
 	}
 	modules := filepath.Join(built.Sources, "node_modules")
 	output(t, project, "node", filepath.Join(modules, "typescript", "bin", "tsc"), "--strict",
-		"--noUncheckedIndexedAccess", "--target", "es2022", "--module", "node16", "--typeRoots", filepath.Join(modules, "@types"), "--types", "node",
-		"user.ts")
+		"--noUncheckedIndexedAccess", "--target", "es2022", "--module", "node16",
+		"--typeRoots", filepath.Join(modules, "@types"), "--types", "node", "user.ts")
 	if said := output(t, project, "node", "user.js"); said != "all is well\n" {
 		t.Errorf("the user's program says %q", said)
 	}
