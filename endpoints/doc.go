@@ -4,7 +4,8 @@
 // # What a service needs
 //
 //	begin      Connect, New, Config, Service (Run, Ready, Stats)
-//	handle     HandleList: Chunk, Item       HandleEach: ItemOf, ItemInfo       HandleFlow: Stage, StageItem, To, Target, None
+//	handle     HandleList: Chunk, Item       HandleEach: ItemOf, ItemInfo
+//	           HandleFlow: Stage, StageItem, To, Target, None
 //	answer     Item.Reply, Binary; Fail and Retry, for an error of the handler's own choice; PartOf
 //	settings   Concurrency, Timeout, Wrap, and for flows Revision
 //	ask        Call, CallList, Direct, SlotError

@@ -12,7 +12,7 @@ import (
 
 // doorstep is what comes with package endpoints into a module of one's own, as README.md says. What is added here is
 // added to the programs of all who write services.
-var doorstep = []string{ //nolint:gochecknoglobals // a constant
+var doorstep = []string{
 	"github.com/go-json-experiment/json",
 	"github.com/google/uuid",
 	"github.com/klauspost/compress",
@@ -68,7 +68,8 @@ func TestAModuleOfOnesOwn(t *testing.T) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{
 		"main.go": ownProgram, "go.sum": string(sums),
-		"go.mod": "module example.com/own\n\ngo 1.26.0\n\nrequire " + module + " v0.0.0\n\nreplace " + module + " => " + root + "\n",
+		"go.mod": "module example.com/own\n\ngo 1.26.0\n\n" +
+			"require " + module + " v0.0.0\n\nreplace " + module + " => " + root + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)

@@ -97,9 +97,9 @@ func TestNodePackage(t *testing.T) {
 		t.Fatal(err)
 	}
 	modules := filepath.Join(built.Sources, "node_modules")
-	output(t, project, "node", filepath.Join(modules, "typescript", "bin", "tsc"), "--strict", "--noUncheckedIndexedAccess",
-		"--target", "es2022", "--module", "node16", "--typeRoots", filepath.Join(modules, "@types"), "--types", "node",
-		"user.ts")
+	output(t, project, "node", filepath.Join(modules, "typescript", "bin", "tsc"), "--strict",
+		"--noUncheckedIndexedAccess", "--target", "es2022", "--module", "node16",
+		"--typeRoots", filepath.Join(modules, "@types"), "--types", "node", "user.ts")
 	if said := output(t, project, "node", "user.js"); said != "all is well\n" {
 		t.Errorf("the user's program says %q", said)
 	}

@@ -71,10 +71,12 @@ func BuildNodePackage(t testing.TB, root string) NodePackage {
 	if err != nil || len(tarballs) != 1 {
 		t.Fatalf("npm pack has left %q (%v) in %s; remove that directory", tarballs, err, dir)
 	}
-	return NodePackage{Sources: filepath.Join(dir, "package"), Tarball: tarballs[0], Project: filepath.Join(dir, "project")}
+	return NodePackage{
+		Sources: filepath.Join(dir, "package"), Tarball: tarballs[0], Project: filepath.Join(dir, "project"),
+	}
 }
 
-//nolint:gochecknoglobals // tests of one process build it once
+// building is held by the test of a process that builds the package; the others wait for it.
 var building sync.Mutex
 
 // nodePackage returns where the package is built, and builds it where it is not.

@@ -6,11 +6,10 @@ import { setImmediate as breathe } from 'node:timers/promises';
 import type { MsgHdrs } from '@nats-io/transport-node';
 
 import {
-  Binary, Failure, type Head, MAX_BODY, type Trace, cut, metaFields, said, toHeaders, traceFields, writeJSON,
+  Binary, Failure, type Head, MAX_BODY, MAX_RESULT, type Trace, cut, metaFields, said, toHeaders, traceFields, writeJSON,
 } from './wire';
 
 const RESERVE = 1024; // of a message, for the headers that only some have
-const MAX_RESULT = 64 * 1024 * 1024; // of one that goes in pieces
 const MAX_PIECES = 8192;
 const PIECE = 512 * 1024;
 const AT_ONCE = 16; // pieces under way
@@ -58,7 +57,11 @@ export class Reply {
       this.fail(ordinal, new Failure('bad_result', `the result cannot be written as JSON: ${said(err)}`));
       return undefined;
     }
-    if (this.#slot(`{"i":${ordinal},"d":${text}}`)) return undefined;
+    if (text.length > MAX_RESULT) {
+      this.#tooLarge(ordinal, text.length);
+      return undefined;
+    }
+    if (text.length < this.#limit && this.#slot(`{"i":${ordinal},"d":${text}}`)) return undefined;
     return this.#big(ordinal, 'application/json', Buffer.from(text));
   }
 
@@ -91,17 +94,24 @@ export class Reply {
 
   #big(ordinal: number, type: string, data: Buffer): Promise<void> | undefined {
     const size = Math.min(PIECE, this.#limit);
-    const toNode = this.head.replyTo.startsWith('tranche.reply.');
-    if (!toNode || data.length > MAX_RESULT || Math.ceil(data.length / size) > MAX_PIECES) {
-      const most = toNode ? `${MAX_RESULT} bytes are the most` : `only nodes take more than ${this.#limit}`;
-      this.fail(ordinal, new Failure('result_too_large',
-        `the result has ${data.length} bytes; ${most}: store it elsewhere and reply with where it is`));
+    if (!this.#toNode || data.length > MAX_RESULT || Math.ceil(data.length / size) > MAX_PIECES) {
+      this.#tooLarge(ordinal, data.length);
       return undefined;
     }
     this.total++;
     const all = this.#pieces(ordinal, type, data, size);
     this.#large.push(all);
     return all;
+  }
+
+  get #toNode(): boolean {
+    return this.head.replyTo.startsWith('tranche.reply.');
+  }
+
+  #tooLarge(ordinal: number, bytes: number): void {
+    const most = this.#toNode ? `${MAX_RESULT} bytes are the most` : `only nodes take more than ${this.#limit}`;
+    this.fail(ordinal, new Failure('result_too_large',
+      `the result has ${bytes} bytes; ${most}: store it elsewhere and reply with where it is`));
   }
 
   // Sends a few pieces at a time: what is under way is not held twice.

@@ -11,6 +11,7 @@ import { Decompress } from 'fzstd';
 /** @internal */ export const FLOW = 'TRANCHE_FLOW';
 
 /** @internal */ export const MAX_BODY = 16 * 1024 * 1024; // of a body, decompressed
+/** @internal */ export const MAX_RESULT = 64 * 1024 * 1024; // of one that goes in pieces
 /** @internal */ export const MAX_ITEMS = 8192; // of a request, and requests of a stage
 /** @internal */ export const MAX_STACK = 16;
 /** @internal */ export const MAX_STAGES = 64;
@@ -277,6 +278,7 @@ function decode(encoding: string, data: Uint8Array): Uint8Array {
 /** @internal Writes JSON that every reader of the protocol takes; undefined is null. It throws when it cannot. */
 export function writeJSON(value: unknown): string {
   const text = JSON.stringify(value) ?? 'null';
+  if (text.length > MAX_RESULT) return text; // nobody will read it
   if (text.includes('\\ud') && /(^|[^\\])(\\\\)*\\ud[89a-f]/.test(text)) {
     throw new Error('it has half a character (a lone surrogate)');
   }
@@ -288,21 +290,26 @@ const MAX_DEPTH = 128;
 
 function deep(text: string): boolean {
   let level = 0;
-  let quoted = false;
   for (let n = 0; n < text.length; n++) {
     const c = text.charCodeAt(n);
-    if (quoted) {
-      if (c === 92) n++; // a backslash
-      else if (c === 34) quoted = false;
-    } else if (c === 34) {
-      quoted = true;
-    } else if (c === 123 || c === 91) {
+    if (c === 34) n = endOfString(text, n);
+    else if (c === 123 || c === 91) {
       if (++level > MAX_DEPTH) return true;
     } else if (c === 125 || c === 93) {
       level--;
     }
   }
   return false;
+}
+
+// Where a string of JSON ends that begins at a quote.
+function endOfString(text: string, from: number): number {
+  for (let end = text.indexOf('"', from + 1); end >= 0; end = text.indexOf('"', end + 1)) {
+    let escapes = 0;
+    while (text.charCodeAt(end - 1 - escapes) === 92) escapes++; // backslashes
+    if (escapes % 2 === 0) return end;
+  }
+  return text.length;
 }
 
 /** @internal The headers that a request, or a reply, begins with. */

@@ -100,6 +100,7 @@ test('payloads are read, parts are there, bytes and large results arrive', async
     cycle: () => { const a = {}; a.a = a; return a; },
     half: () => '\ud800',
     deep: () => JSON.parse('['.repeat(200) + ']'.repeat(200)),
+    shallow: () => ['[{"\\'.repeat(300), '"', '\\ud800'],
     parts: (item) => [item.part('logo').type, item.part('accounts'), item.part('none')],
   };
   handleList(kit.service, 'parts', (chunk) => { for (const item of chunk.items) item.reply(answers[item.key](item)); }, {
@@ -109,13 +110,14 @@ test('payloads are read, parts are there, bytes and large results arrive', async
     },
   });
   const reply = await kit.send('parts', [
-    { key: 'big' }, { key: 'bytes' }, { key: 'cycle' }, { key: 'half' }, { key: 'deep' }, { key: 'bad', in: { bad: true } },
+    { key: 'big' }, { key: 'bytes' }, { key: 'cycle' }, { key: 'half' }, { key: 'deep' }, { key: 'shallow' }, { key: 'bad', in: { bad: true } },
     { key: 'parts', parts: { logo: new Binary(Buffer.from('x'), 'image/gif'), accounts: [1] } },
   ]);
   assert.equal(reply.result('big').length, 300_000);
   assert.deepEqual([reply.result('bytes').data.length, reply.result('bytes').type], [200_000, 'image/png']);
   assert.deepEqual(['cycle', 'half', 'deep', 'bad'].map((key) => reply.error(key).code),
     ['bad_result', 'bad_result', 'bad_result', 'bad_payload']);
+  assert.deepEqual(reply.result('shallow'), answers.shallow());
   assert.deepEqual(reply.result('parts'), ['image/gif', [1], null]);
 });
 
