@@ -77,8 +77,8 @@ SELECT g.batch, g.grp, g.size, ~(~B'0'::bit(8192) >> g.size)
 FROM unnest($5::uuid[], $6::integer[], $7::integer[]) AS g (batch, grp, size)`
 
 // QueueSealed is [Open], [AddGroups] and [Seal] in one statement of a caller's pgx.Batch, for a batch of which all is
-// known from the start. An id that is taken is an error of PostgreSQL's. The statement's parameters are arrays: those of
-// several batches, one behind the other, make all of these.
+// known from the start. An id that is taken is an error of PostgreSQL's. The statement's parameters are arrays: those
+// of several batches, one behind the other, make all of these.
 func QueueSealed(b *pgx.Batch, id uuid.UUID, owner string, sizes []int) error {
 	list, err := checkSizes("open", id, sizes)
 	if err != nil {

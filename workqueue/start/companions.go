@@ -95,7 +95,8 @@ func commitTogether(ctx context.Context, db *database.DB, some []*companion) err
 	var inside error
 	err := db.InTxWithin(ctx, database.LoadTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		for _, one := range some {
-			if inside = one.load.makeWhole(ctx, tx, one.batch); inside != nil {
+			inside = one.load.makeWhole(ctx, tx, one.batch)
+			if inside != nil {
 				return inside
 			}
 		}

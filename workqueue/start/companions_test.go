@@ -25,6 +25,7 @@ type together struct {
 }
 
 func newTogether(t *testing.T) *together {
+	t.Helper()
 	t.Parallel()
 	pool := testenv.Connect(t, testenv.Database(t))
 	g := &together{T: t, pool: pool, db: database.New(pool)}
@@ -95,7 +96,8 @@ SELECT count(*), count(DISTINCT r.xmin::text), count(*) FILTER (WHERE b.items = 
     AND (SELECT retry_codes FROM run_step s WHERE s.run_id = r.id) = ARRAY['a "quoted", \ code']
     AND (SELECT count(*) FROM run_event e WHERE e.run_id = r.id) = 1
     AND (SELECT count(*) FROM audit_log a WHERE a.run_id = r.id AND a.before IS NULL AND a.after ->> 'plan' = 'p') = 1)
-FROM (SELECT xmin, * FROM batchrun ORDER BY id OFFSET 3) r JOIN tracker_batch b ON b.id = r.id`).Scan(&got, &made, &whole)
+FROM (SELECT xmin, * FROM batchrun ORDER BY id OFFSET 3) r
+JOIN tracker_batch b ON b.id = r.id`).Scan(&got, &made, &whole)
 	if err != nil {
 		g.Fatal(err)
 	}

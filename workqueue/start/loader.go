@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -293,8 +292,7 @@ FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::in
         canary, canary_auto, items, failed_limit, sampled, guard, from_run)
 CROSS JOIN LATERAL (SELECT CASE WHEN u.items IS NOT NULL THEN clock_timestamp() END AS now) t`
 
-// insertStep makes steps of runs.
-var insertStep = sync.OnceValue(func() string {
+func insertStep() string {
 	return `
 INSERT INTO run_step (run_id, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config,
     approval, ` + plane.SettingColumns() + `)
@@ -304,7 +302,7 @@ FROM unnest($1::uuid[], $2::smallint[], $3::text[], $4::text[], $5::text[], $6::
     $9::boolean[], $10::boolean[], $11::jsonb[], $12::text[], ` + plane.SettingArrays(13) + `)
     AS u (run, step, name, kind, endpoint, needs, inputs, input_item, optional, barrier, config, approval, ` +
 		plane.SettingColumns() + `)`
-})
+}
 
 func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	r := &l.req

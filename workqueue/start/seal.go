@@ -23,8 +23,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// insertBlocks makes the blocks of every step. Items of a step that needs others wait: they are in no plane. Each run is
-// looked up by its key (LATERAL … OFFSET 0), whatever the planner thinks of the tables, and by a plan that is kept (LIMIT).
+// insertBlocks makes the blocks of every step. Items of a step that needs others wait: they are in no plane. Each run
+// is looked up by its key (LATERAL … OFFSET 0), whatever the planner thinks of the tables, and by a plan that is kept
+// (LIMIT).
 const insertBlocks = `
 INSERT INTO work_block (run_id, step, block, size, payload_bytes, ready, held, endpoint, turn, auto)
 SELECT u.run, st.step, u.block, u.size, u.bytes, CASE WHEN st.needs = '{}' THEN u.ready ELSE B'0'::bit(8192) END,
@@ -55,14 +56,10 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if err := makeBlocks(ctx, tx, l.run, 0, sizes, l.sizes, ready, held); err != nil {
 		return err
 	}
-	batch := &pgx.Batch{}
-	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
+	if err := l.sealTracker(ctx, tx, sizes); err != nil {
 		return err
 	}
-	if err := pg.Join(ctx, tx, batch); err != nil {
-		return fmt.Errorf("seal run %s: %w", l.run, err)
-	}
-	batch = &pgx.Batch{}
+	batch := &pgx.Batch{}
 	if !l.whole || !l.paced() {
 		batch.Queue(pace.MakePaces, l.run)
 	}
@@ -91,6 +88,14 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		err = l.req.Sealing(ctx, tx, l.run)
 	}
 	return err
+}
+
+func (l *loader) sealTracker(ctx context.Context, tx pgx.Tx, sizes []int) error {
+	batch := &pgx.Batch{}
+	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
+		return err
+	}
+	return pg.Join(ctx, tx, batch)
 }
 
 // makeGuards has the first outcomes of the steps looked at that may fail items.

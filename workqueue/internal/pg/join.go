@@ -52,10 +52,9 @@ func Row(values ...any) []any {
 	return arrays
 }
 
-var quoted = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
-
 // ArrayText is a list as PostgreSQL writes an array, to be cast to one.
 func ArrayText[T any](list []T) string {
+	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	texts := make([]string, len(list))
 	for i, one := range list {
 		texts[i] = `"` + quoted.Replace(fmt.Sprint(one)) + `"`
