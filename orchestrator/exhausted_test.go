@@ -365,7 +365,8 @@ func TestServiceThatGivesAChunkUp(t *testing.T) {
 		letter.Service == "" || letter.Endpoint != "statement" {
 		t.Errorf("the letter is %+v", letter)
 	}
-	out, err := b.node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{Refs: []string{letter.ID.String()}}, "ann")
+	out, err := b.node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{Refs: []string{letter.ID.String()}},
+		"ann")
 	if err != nil || out.Requeued != 0 || len(out.Refused) != 1 {
 		t.Errorf("requeued %+v, %v", out, err)
 	}

@@ -209,7 +209,8 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 	if len(names) > fewQueues {
 		var err error
 		if of, err = n.backlogs.all(ctx, n.kernel.JS); err != nil {
-			n.kernel.Log.Debug("ask for the queues of endpoints; asking for each", zap.Int("endpoints", len(names)), zap.Error(err))
+			n.kernel.Log.Debug("ask for the queues of endpoints; asking for each", zap.Int("endpoints", len(names)),
+				zap.Error(err))
 		}
 	}
 	kernel.Shuffle(names) // when the time does not do for all of them, it is others that are asked the next time

@@ -270,7 +270,8 @@ func firstBit(mask bitfield.Set) int {
 	return -1
 }
 
-// Results that came in pieces are compared by size and hash, however they were cut, and are what a report's digest says.
+// Results that came in pieces are compared by size and hash, however they were cut, and are what a report's digest
+// says.
 func TestLargeResultsAreComparedByHash(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

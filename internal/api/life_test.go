@@ -66,7 +66,8 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
-	b.Over(apitest.NodeOf(slowEngine{b.Engine}), testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Patience})
+	b.Over(apitest.NodeOf(slowEngine{b.Engine}), testenv.Conn(t, testenv.NATS(t)),
+		api.Config{ReadTimeout: apitest.Patience})
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + apitest.Three + "\r\n--x--\r\n"
 	for name, c := range map[string]struct{ path, kind, body string }{

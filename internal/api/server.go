@@ -203,7 +203,8 @@ func (s *Server) furnish(node *Node) (err error) {
 	if err != nil {
 		return err
 	}
-	s.schedules = schedules.New(k, s.starts, node.Starts, schedules.Config{Connections: c.Connections, Schedules: c.Schedules})
+	s.schedules = schedules.New(k, s.starts, node.Starts, schedules.Config{Connections: c.Connections,
+		Schedules: c.Schedules})
 	s.admin = admin.New(k, admin.Config{Build: c.Build, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
 		Health: s.health, Whole: s.whole})
 	s.rooms = []room{

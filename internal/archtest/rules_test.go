@@ -92,8 +92,9 @@ func rules() map[string]rule {
 		// None of them knows the node. The two that need another are made from what that gives them.
 		"orchestrator/internal/...": {own: append([]string{
 			"orchestrator/internal/kernel", "endpoints/wire", "endpoints/stream", "gather/fetch"}, store...)},
-		"orchestrator/dispatch":   {own: append([]string{"orchestrator/span"}, room...)},
-		"orchestrator/fetch":      {own: append([]string{"orchestrator/span", "orchestrator/dispatch", "gather/fetch"}, room...)},
+		"orchestrator/dispatch": {own: append([]string{"orchestrator/span"}, room...)},
+		"orchestrator/fetch": {own: append([]string{"orchestrator/span", "orchestrator/dispatch", "gather/fetch"},
+			room...)},
 		"orchestrator/record":     {own: append([]string{"orchestrator/span", "internal/pull"}, room...)},
 		"orchestrator/flush":      {own: append([]string{"gather/fetch"}, room...), tests: servers},
 		"orchestrator/deadletter": {own: append([]string{"orchestrator/endpoint", "internal/pull"}, room...)},
@@ -290,8 +291,8 @@ func commands(servers, store []string) map[string]rule {
 func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
 	own := append([]string{
-		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire", "endpoints/stream",
-		"internal/access", "internal/buildinfo", "internal/intake", "internal/connections", "gather/strictyaml",
+		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire",
+		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake", "internal/connections", "gather/strictyaml",
 		"gather/itemschema",
 		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "internal/schedules",
 		"orchestrator/schedule", "internal/alerts",

@@ -20,8 +20,8 @@ type duration struct {
 	list  token.Pos // of the declaration that it stands in
 }
 
-// durationsOf lists those of one package, as they stand in its files. A name counts when its type is a duration, or when
-// its value is made of a unit of time or of another such name.
+// durationsOf lists those of one package, as they stand in its files. A name counts when its type is a duration, or
+// when its value is made of a unit of time or of another such name.
 func durationsOf(files []*ast.File) (all []duration) {
 	specs := declarations{}
 	for _, file := range files {

@@ -1,7 +1,7 @@
 // Command generate makes what follows from the API's description: docs/openapi.json, which is the description; the
 // generated part of orchestrator/client, by oapi-codegen; the table of operations in docs/api.md, that of a step's
-// settings in docs/operations.md, and those of named times in docs/waits.md. Run it by make generate. Its test holds all
-// of them against the code.
+// settings in docs/operations.md, and those of named times in docs/waits.md. Run it by make generate. Its test holds
+// all of them against the code.
 package main
 
 import (

@@ -93,7 +93,8 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	w.goes(health.RunHeld, over.String())
 
 	idle := w.start(request("nowhere"), 1)
-	if _, err := w.node.Controls().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann", Reason: "lunch"}); err != nil {
+	if _, err := w.node.Controls().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann",
+		Reason: "lunch"}); err != nil {
 		t.Fatal(err)
 	}
 	w.appears(health.RunHeld, idle.String(), health.Info, "Paused by Ann", "lunch", "tranche run resume")
@@ -122,7 +123,8 @@ func TestGuardsAndGatesWantADecision(t *testing.T) {
 	if _, err := w.node.Controls().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.node.Controls().Approve(t.Context(), control.Control{Run: waiting, Actor: "ann", Step: "send"}); err != nil {
+	if _, err := w.node.Controls().Approve(t.Context(), control.Control{Run: waiting, Actor: "ann",
+		Step: "send"}); err != nil {
 		t.Fatal(err)
 	}
 	w.goes(health.RunGuard, bad.String())

@@ -73,8 +73,8 @@ func (r *SpoolRoom) giveBack(n int64, user string) {
 	}
 }
 
-// Share is what somebody takes of the room who keeps something else than an input in a file. It is not safe for concurrent
-// use.
+// Share is what somebody takes of the room who keeps something else than an input in a file. It is not safe for
+// concurrent use.
 type Share struct {
 	room  *SpoolRoom
 	taken int64

@@ -15,6 +15,7 @@ import (
 // Controls says how runs go on.
 type Controls struct{ node *kernel.Kernel }
 
+// New returns what changes runs for people.
 func New(k *kernel.Kernel) *Controls { return &Controls{k} }
 
 // Pause holds runs, on every node at once. See [control.Store.Pause].

@@ -154,7 +154,7 @@ func (l *Letters) bury(ctx context.Context, x exhaustion, msg *jetstream.RawStre
 // exhaustedRequest is a request that was delivered too often, as a letter, and what tells whoever asked.
 func (l *Letters) exhaustedRequest(x exhaustion, msg *jetstream.RawStreamMsg,
 ) (letter deadletter.DeadLetter, tell func(context.Context) error) {
-	of := endpoint.EndpointOf(endpoint.OfWork(msg.Subject))
+	of := endpoint.OfConsumer(endpoint.OfWork(msg.Subject))
 	letter = exhaustedDeadLetter(of, x, msg)
 	meta, err := wire.ReadMeta(msg.Header)
 	if err != nil {

@@ -21,24 +21,24 @@ type settledMark struct {
 	upTo             uint64
 }
 
-// exhaustedSweep finds messages that are delivered no more and of which no advisory was heard. It is for one goroutine.
-type exhaustedSweep struct {
+// ExhaustedSweep finds messages that are delivered no more and of which no advisory was heard. It is for one goroutine.
+type ExhaustedSweep struct {
 	*Letters
 
 	marks map[string]settledMark // by stream and consumer, of the sweep before
 }
 
 // Sweeping returns one that begins.
-func (l *Letters) Sweeping() *exhaustedSweep { return &exhaustedSweep{Letters: l} }
+func (l *Letters) Sweeping() *ExhaustedSweep { return &ExhaustedSweep{Letters: l} }
 
 // Forget begins anew.
-func (s *exhaustedSweep) Forget() { s.marks = nil }
+func (s *ExhaustedSweep) Forget() { s.marks = nil }
 
 // Sweep looks for messages that lie in a stream although its consumer is done with them. A consumer is done
 // with what lies at or below its acknowledgement floor and, when it waits for no acknowledgement, with everything that
 // it has delivered; what is acknowledged leaves the stream. Messages count only when they are there still at the sweep
 // after: an acknowledgement and its removal are not one step.
-func (s *exhaustedSweep) Sweep(ctx context.Context, all []endpoint.ConsumersOf) error {
+func (s *ExhaustedSweep) Sweep(ctx context.Context, all []endpoint.ConsumersOf) error {
 	marks := make(map[string]settledMark, len(s.marks))
 	var failed error
 	for _, of := range all {

@@ -43,6 +43,7 @@ type Letters struct {
 	exhausted chan exhaustion
 }
 
+// New returns what takes in dead letters, and sends them again.
 func New(k *kernel.Kernel, endpoints kernel.Ensurer, after kernel.Seer, meter meter) *Letters {
 	return &Letters{node: k, endpoints: endpoints, after: after, meter: meter,
 		reader:   consumer.New(k, wire.StreamDead, wire.DeadLetterConsumer, stream.EnsureDeadLetterReader),

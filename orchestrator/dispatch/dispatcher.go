@@ -84,6 +84,7 @@ type Dispatcher struct {
 	pending   *semaphore.Weighted // bytes of requests that JetStream has not acknowledged
 }
 
+// New returns what claims work and publishes it.
 func New(k *kernel.Kernel, own ownWork, endpoints kernel.Ensurer, streams streamWatch, after follower,
 	cfg Config,
 ) *Dispatcher {

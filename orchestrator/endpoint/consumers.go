@@ -57,6 +57,7 @@ type Consumers struct {
 	places   places // of services
 }
 
+// New returns what looks after consumers, at an interval.
 func New(k *kernel.Kernel, streams kernel.Epochs, interval time.Duration) *Consumers {
 	return &Consumers{node: k, streams: streams, interval: interval, made: endpointSet{known: map[string]bool{}}}
 }

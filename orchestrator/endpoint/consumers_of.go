@@ -48,7 +48,7 @@ func In(ctx context.Context, stream jetstream.Stream, consumerOf func(subject st
 	of := map[string]*jetstream.ConsumerInfo{}
 	list := stream.ListConsumers(ctx)
 	for info := range list.Info() {
-		if info.Config.Durable == info.Name && wire.ValidateName(EndpointOf(info.Name)) == nil &&
+		if info.Config.Durable == info.Name && wire.ValidateName(OfConsumer(info.Name)) == nil &&
 			consumerOf(info.Config.FilterSubject) == info.Name {
 			of[info.Name] = info
 		}
@@ -64,8 +64,8 @@ func OfWork(subject string) string {
 	return strings.TrimPrefix(subject, wire.WorkSubject(""))
 }
 
-// EndpointOf returns the endpoint that a consumer of the work stream is for.
-func EndpointOf(consumer string) string {
+// OfConsumer returns the endpoint that a consumer of the work stream is for.
+func OfConsumer(consumer string) string {
 	endpoint, _ := wire.EndpointOf(consumer)
 	return endpoint
 }

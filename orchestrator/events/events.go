@@ -44,6 +44,7 @@ type Publisher struct {
 	fresh   *freshEvents // that the node has just committed
 }
 
+// New returns what publishes events.
 func New(k *kernel.Kernel, streams suspecter, meter meter) *Publisher {
 	return &Publisher{node: k, streams: streams, meter: meter, fresh: newFreshEvents()}
 }

@@ -99,6 +99,7 @@ type meter interface {
 	Recorded(took time.Duration)
 }
 
+// New returns what works on slices in this node.
 func New(k *kernel.Kernel, after kernel.Seer, cfg Config) *Worker {
 	return &Worker{
 		node: k, cfg: cfg, after: after, calls: direct.New(k, cfg.Limits, cfg.ReplyBacklog), isolation: newIsolation(),
@@ -270,7 +271,7 @@ func (f *Worker) try(ctx context.Context, job *fetchJob) error {
 	return nil
 }
 
-// run records what comes of fetched slices. The function that it returns ends it: what is under way may come to
+// Start records what comes of fetched slices. The function that it returns ends it: what is under way may come to
 // its end until ctx does.
 func (f *Worker) Start(ctx context.Context) (end func()) {
 	var recorders sync.WaitGroup

@@ -66,6 +66,7 @@ type Config struct {
 // followUps is told what is to be looked at after a commit.
 type followUps interface{ Add(settle.FollowUp) }
 
+// New returns what flushes collectors.
 func New(k *kernel.Kernel, watch followUps, cfg Config) *Flusher {
 	f := &Flusher{node: k, cfg: cfg, watch: watch, calls: direct.New(k, cfg.Limits, cfg.ReplyBacklog),
 		sent: newSentFlushes(k), wakes: make(chan struct{}, 1),

@@ -68,6 +68,7 @@ type Recorder struct {
 	unrecorded chan struct{}    // a reply could not be recorded
 }
 
+// New returns what records replies.
 func New(k *kernel.Kernel, streams kernel.Epochs, letters givenUp, after kernel.Seer, cfg Config) *Recorder {
 	return &Recorder{node: k, cfg: cfg, streams: streams, letters: letters, after: after,
 		replies:    consumer.New(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),

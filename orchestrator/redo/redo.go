@@ -14,6 +14,7 @@ import (
 // Redoer has things done again.
 type Redoer struct{ node *kernel.Kernel }
 
+// New returns what has items done again.
 func New(k *kernel.Kernel) *Redoer { return &Redoer{k} }
 
 // Rerun sets items of a run going again. See [redo.Store.Rerun].

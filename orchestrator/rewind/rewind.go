@@ -27,6 +27,7 @@ type Watch struct {
 	mark     session.Mark  // the furthest that the database is known to have come
 }
 
+// New returns what sees a database that went back in time, at an interval.
 func New(k *kernel.Kernel, streams kernel.Epochs, leads func() bool, interval time.Duration) *Watch {
 	return &Watch{node: k, streams: streams, leads: leads, interval: interval}
 }

@@ -30,6 +30,7 @@ type Starter struct {
 	uncleared runSet // failed loads of which something may be left
 }
 
+// New returns what starts runs.
 func New(k *kernel.Kernel, events kernel.Announcer, runs rechecker, meter meter) *Starter {
 	return &Starter{node: k, events: events, runs: runs, meter: meter}
 }

@@ -120,6 +120,7 @@ type Keeper struct {
 	stalled   stalling
 }
 
+// New returns what looks after the streams.
 func New(n *kernel.Kernel, cfg Config) *Keeper {
 	k := &Keeper{node: n, cfg: cfg}
 	k.state.changed = make(chan struct{})

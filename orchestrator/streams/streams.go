@@ -34,6 +34,7 @@ type single struct{ name atomic.Pointer[string] }
 // firstStreams are the settings that the node's program gives the streams, if it is the first of all.
 func (c *Config) firstStreams() streams.StreamValues { return StreamValues(&c.Streams) }
 
+// StreamValues are the settings as the store has them.
 func StreamValues(s *stream.Config) streams.StreamValues {
 	return streams.StreamValues{Replicas: s.Replicas, WorkBytes: s.WorkMaxBytes, ReplyBytes: s.ReplyMaxBytes,
 		StageBytes: s.StageMaxBytes, FlowBytes: s.FlowMaxBytes, EventBytes: s.EventMaxBytes, DeadBytes: s.DeadMaxBytes,

@@ -65,6 +65,7 @@ type Sweeper struct {
 	unmoved   time.Time // when no service had moved at many endpoints; noteHandedOut's
 }
 
+// New returns what sweeps after others, for the leader.
 func New(k *kernel.Kernel, streams streamsSeen, endpoints madeConsumers, watch missed, letters resender, runs ender,
 	cfg Config,
 ) *Sweeper {

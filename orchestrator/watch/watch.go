@@ -38,6 +38,7 @@ type Watcher struct {
 	come chan struct{}
 }
 
+// New returns what looks at what commits gave reason to look at.
 func New(k *kernel.Kernel, events kernel.Announcer) *Watcher {
 	return &Watcher{node: k, events: events, come: make(chan struct{}, 1)}
 }

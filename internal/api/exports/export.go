@@ -203,7 +203,8 @@ type exportForm struct {
 }
 
 // writer begins an export.
-func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.SpoolRoom) (mime string, w exportWriter, err error) {
+func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.SpoolRoom) (mime string, w exportWriter,
+	err error) {
 	switch {
 	case f.format == formatCSV:
 		return mimeCSV, newCSVExport(out, f.table, f.raw), nil

@@ -172,9 +172,10 @@ func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *
 		t.Fatal(err)
 	}
 	c.node.Store(node)
-	c.server, err = api.New(store, api.NodeOf(node), nc, api.Config{Build: buildinfo.Info{Version: "test"}, Schedules: api.Schedules{
-		Files: files, Wake: func() { node.WakeDuty(scheduling.DutyName) },
-	}})
+	c.server, err = api.New(store, api.NodeOf(node), nc, api.Config{Build: buildinfo.Info{Version: "test"},
+		Schedules: api.Schedules{
+			Files: files, Wake: func() { node.WakeDuty(scheduling.DutyName) },
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

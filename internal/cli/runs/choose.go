@@ -105,8 +105,8 @@ func (r *redoing[T]) parts(ctx context.Context, parts [][]string, dry bool) (sum
 	return sum, nil
 }
 
-// unfit says what to do when the server refuses one of several parts, the i-th, and nothing was done: beside evidence that
-// may be for want of any item that it is true of.
+// unfit says what to do when the server refuses one of several parts, the i-th, and nothing was done: beside evidence
+// that may be for want of any item that it is true of.
 func (r *redoing[T]) unfit(err error, i, of int) error {
 	said, ok := errors.AsType[*client.ProblemError](err)
 	if !ok || said.Status != http.StatusConflict || of == 1 || r.chosen.evidence == (evidence{}) {

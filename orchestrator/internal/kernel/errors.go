@@ -17,6 +17,7 @@ const ReadTimeout = 15 * time.Second
 // CodeItemTooLarge is the error code of an item that fits in no request.
 const CodeItemTooLarge = "item_too_large"
 
+// TooLarge says that an item does not fit a message, with the parts that it needs.
 func (k *Kernel) TooLarge(inputs []workqueue.StepInput) string {
 	return fmt.Sprintf("the item%s is larger than a message may be: max_payload of the NATS server is %d bytes; "+
 		"make the item smaller or raise max_payload (16 MiB count)", withParts(inputs), k.NC.MaxPayload())
@@ -34,6 +35,7 @@ func withParts(inputs []workqueue.StepInput) string {
 	return " with its parts (" + strings.Join(names, ", ") + ")"
 }
 
+// SlotError is an error of a message as the store has them.
 func SlotError(e *wire.SlotError) *workqueue.SlotError {
 	if e == nil {
 		return nil

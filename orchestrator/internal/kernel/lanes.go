@@ -6,6 +6,7 @@ import "sync"
 // run of a few items goes by one of millions.
 type Lanes[T any] struct{ small, large chan T }
 
+// NewLanes has room for so many in each lane.
 func NewLanes[T any](room int) Lanes[T] { return Lanes[T]{make(chan T, room), make(chan T, room)} }
 
 // Of is the lane of something.
@@ -26,6 +27,7 @@ func (l Lanes[T]) Work(workers int, work func(<-chan T)) *sync.WaitGroup {
 	return &working
 }
 
+// Close ends both lanes.
 func (l Lanes[T]) Close() {
 	close(l.small)
 	close(l.large)

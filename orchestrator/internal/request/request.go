@@ -16,13 +16,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// presence says whether a request lies in the work stream.
-type presence int
+// Presence says whether a request lies in the work stream.
+type Presence int
 
+// What is known of a request.
 const (
-	Unknown presence = iota // JetStream did not say
+	Unknown Presence = iota // JetStream did not say
 	There
-	gone
+	Gone
 )
 
 const (
@@ -41,7 +42,7 @@ type Look struct {
 	Stream jetstream.Stream
 	first  uint64 // a purge would have left the stream's beginning behind a request
 	looked int
-	flows  map[string]presence // whether an endpoint is one
+	flows  map[string]Presence // whether an endpoint is one
 }
 
 // NewLook returns a look for the requests of slices.
@@ -51,47 +52,47 @@ func NewLook(ctx context.Context, k *kernel.Kernel) *Look {
 		k.Log.Debug("look for requests", zap.Error(err))
 		return &Look{}
 	}
-	return &Look{js: k.JS, Stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]presence{}}
+	return &Look{js: k.JS, Stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]Presence{}}
 }
 
 // Request returns where a request is. Whoever may have it counts it as there when it is suspended between two stages of
 // a flow. Past the bounds of a look, what nobody was handed is taken to be there still, and gets more time.
-func (l *Look) Request(ctx context.Context, o settle.Overdue) presence {
+func (l *Look) Request(ctx context.Context, o settle.Overdue) Presence {
 	if l.Stream == nil {
 		return Unknown
 	}
-	found := gone
+	found := Gone
 	if uint64(o.StreamSeq) >= l.first {
 		if l.looked >= lookups && !o.Handed {
 			return There
 		}
 		found = l.message(ctx, o)
 	}
-	if found != gone || !o.Handed {
+	if found != Gone || !o.Handed {
 		return found
 	}
 	return l.suspended(ctx, o)
 }
 
-func (l *Look) message(ctx context.Context, o settle.Overdue) presence {
+func (l *Look) message(ctx context.Context, o settle.Overdue) Presence {
 	if l.looked++; l.looked > lookups {
 		return Unknown
 	}
 	msg, err := l.Stream.GetMsg(ctx, uint64(o.StreamSeq))
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return gone
+		return Gone
 	case err != nil:
 		return Unknown
 	case msg.Header.Get(wire.HeaderMsgID) != o.ID.String():
-		return gone
+		return Gone
 	}
 	l.looked += len(msg.Data) / lookupBytes
 	return There
 }
 
 // suspended looks for the state of a chunk of a flow, whose request is acknowledged when the state is stored.
-func (l *Look) suspended(ctx context.Context, o settle.Overdue) presence {
+func (l *Look) suspended(ctx context.Context, o settle.Overdue) Presence {
 	isFlow, known := l.flows[o.Endpoint]
 	if !known {
 		_, err := l.js.Consumer(ctx, wire.StreamStage, wire.ConsumerName(o.Endpoint))
@@ -110,20 +111,20 @@ func (l *Look) suspended(ctx context.Context, o settle.Overdue) presence {
 			return Unknown
 		}
 		_, err := states.GetLastMsgForSubject(ctx, subject)
-		if found := whether(err, jetstream.ErrMsgNotFound); found != gone {
+		if found := whether(err, jetstream.ErrMsgNotFound); found != Gone {
 			return found
 		}
 	}
-	return gone
+	return Gone
 }
 
 // whether reads an answer of JetStream's to a question for something that may not be there.
-func whether(err, missing error) presence {
+func whether(err, missing error) Presence {
 	switch {
 	case err == nil:
 		return There
 	case errors.Is(err, missing):
-		return gone
+		return Gone
 	default:
 		return Unknown
 	}
