@@ -292,8 +292,8 @@ func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
 	own := append([]string{
 		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire",
-		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake", "internal/connections", "gather/strictyaml",
-		"gather/itemschema",
+		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake", "internal/connections",
+		"gather/strictyaml", "gather/itemschema",
 		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "internal/schedules",
 		"orchestrator/schedule", "internal/alerts",
 	}, store...)

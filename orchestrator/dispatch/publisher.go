@@ -26,9 +26,10 @@ import (
 const (
 	// AckTimeout is for JetStream's acknowledgement of a request. It is short because to publish it again under the same
 	// id is harmless, and a request that was lost with the leader of its stream is not to be waited for.
-	AckTimeout          = 2 * time.Second
-	publishStall        = 10 * time.Second // for room among the pending ones
-	MaxPendingPublishes = 64               // requests that JetStream has not acknowledged
+	AckTimeout   = 2 * time.Second
+	publishStall = 10 * time.Second // for room among the pending ones
+	// MaxPendingPublishes is how many requests JetStream may not have acknowledged.
+	MaxPendingPublishes = 64
 	// maxPendingBytes is a quarter of what a stream takes in before it refuses more.
 	maxPendingBytes = 32 << 20
 	// Postponement is how long a slice rests that could not be published.
