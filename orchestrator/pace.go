@@ -87,7 +87,7 @@ func (p *pacer) round(ctx context.Context) error {
 		if err == nil {
 			seen[e.Endpoint] = paced
 			seen := sampleOf(e, queues[e.Endpoint], o.Until, o.Until.Sub(o.Since))
-			seen.Places = p.node.consumers.Places(e.Endpoint, max(1, paced.controller.Settings().Chunk))
+			seen.Places = p.node.consumers.Places(e.Endpoint, max(1, min(paced.controller.Settings().Chunk, e.ChunkMax)))
 			err = p.step(timed, paced, seen, e)
 		}
 		failed = errors.Join(failed, err)

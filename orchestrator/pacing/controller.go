@@ -112,10 +112,11 @@ func New(cfg Config, set Settings, learned []byte) (*Controller, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	c := &Controller{cfg: cfg, set: set, fresh: set.InFlight == 0}
+	c := &Controller{cfg: cfg, set: set}
 	if json.Unmarshal(learned, &c.memory) != nil {
 		c.memory = memory{} // what cannot be read is learned again
 	}
+	c.fresh = set.InFlight == 0 || set.InFlight == cfg.InFlight && c.memory == memory{}
 	c.set.InFlight = min(max(1, cmp.Or(set.InFlight, cfg.InFlight)), cfg.MaxInFlight)
 	if c.set.InFlight > cfg.InFlight {
 		c.memory.InFlight.Started = true // somebody has found that before

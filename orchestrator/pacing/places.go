@@ -48,6 +48,7 @@ func (c *Controller) meet(s *Sample) {
 // has the next one at hand.
 func (c *Controller) guess(s *Sample) bool {
 	n := 2 * s.Places
+	c.fresh = c.fresh && c.start.from == 0 // what was seen since tells more
 	if !c.fresh || s.filled() == 0 || !s.InFlightAuto {
 		return false
 	}

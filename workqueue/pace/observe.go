@@ -21,7 +21,7 @@ type PacedEndpoint struct {
 	Endpoint string
 	// InFlightAuto says that some step there leaves its requests under way to the pace, ChunkAuto their size. ChunkTime
 	// is the least time that such a step wants a request to take, 0 when none says; ChunkMax the largest size that one
-	// allows.
+	// allows, or that any step has when none of them leaves it to the pace.
 	InFlightAuto, ChunkAuto bool
 	ChunkTime               time.Duration
 	ChunkMax                int
@@ -68,7 +68,7 @@ WITH paced AS (
     SELECT endpoint COLLATE "C" AS endpoint, false AS down, bool_or(in_flight_auto) AS in_flight_auto,
            bool_or(chunk_auto) AS chunk_auto,
            min(chunk_time) FILTER (WHERE chunk_auto) AS chunk_time,
-           coalesce(max(chunk) FILTER (WHERE chunk_auto), 0) AS chunk_max,
+           coalesce(max(chunk) FILTER (WHERE chunk_auto), max(chunk)) AS chunk_max,
            coalesce(sum(in_flight) FILTER (WHERE in_flight_auto), 0) AS ceiling
     FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE r.state = 'running' AND r.hold IS NULL
     GROUP BY endpoint COLLATE "C" HAVING bool_or(in_flight_auto OR chunk_auto)),
