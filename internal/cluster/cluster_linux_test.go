@@ -21,7 +21,7 @@ const repository = "../.."
 
 // make cluster, as somebody types it: everything breaks while the run is under way, nothing is lost, nothing stays
 // behind. And the same broken off by Ctrl-C.
-func TestCluster(t *testing.T) {
+func TestMakeCluster(t *testing.T) {
 	dir := openTempDir(t)
 	cmd := exec.CommandContext(t.Context(), "make", "-C", repository, "cluster",
 		"CLUSTER_FLAGS=--items 20000 --dir "+dir)
