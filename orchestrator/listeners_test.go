@@ -63,6 +63,14 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	made("the consumers are made again")
 }
 
+// change sets the concurrency of an endpoint at the node.
+func change(t *testing.T, b *bundle, set pace.EndpointSetting) error {
+	t.Helper()
+	_, err := b.node.Endpoints().ChangeEndpoint(t.Context(), pace.EndpointChange{Endpoint: set.Endpoint,
+		Concurrency: &set.Concurrency}, "ann")
+	return err
+}
+
 // What operators set for an endpoint reaches its consumer, wherever it was set and whenever the consumer was made.
 func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	t.Parallel()
@@ -77,14 +85,14 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 		})
 	}
 	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
-	if err := b.node.Endpoints().SetEndpoint(t.Context(), set, "ann"); err != nil { // there is no consumer yet
+	if err := change(t, b, set); err != nil { // there is no consumer yet
 		t.Fatal(err)
 	}
 	run := b.start(t, patient(), 100)
 	wanted("a new consumer has the setting", 3)
 	set.Concurrency = 5
 	begun := time.Now()
-	if err := b.node.Endpoints().SetEndpoint(t.Context(), set, "ann"); err != nil {
+	if err := change(t, b, set); err != nil {
 		t.Fatal(err)
 	}
 	took := time.Since(begun)
@@ -113,7 +121,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
 	b.wantSound(t, l, run, 100)
-	if err := b.node.Endpoints().SetEndpoint(t.Context(), pace.EndpointSetting{Endpoint: "no name"}, "ann"); err == nil {
+	if err := change(t, b, pace.EndpointSetting{Endpoint: "no name"}); err == nil {
 		t.Error("a setting of no endpoint was taken")
 	}
 	if config := consumer.CachedInfo().Config; config.AckPolicy != jetstream.AckExplicitPolicy {
@@ -127,7 +135,7 @@ func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
 	b := setup(t)
 	js := b.js(t)
 	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
-	if err := b.node.Endpoints().SetEndpoint(t.Context(), set, "ann"); err != nil {
+	if err := change(t, b, set); err != nil {
 		t.Fatal(err)
 	}
 	run := b.start(t, patient(), 100)

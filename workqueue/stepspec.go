@@ -67,15 +67,6 @@ func (st *StepSpec) EffectiveKind() Kind {
 	return st.Kind
 }
 
-// Smallints is a list of steps as PostgreSQL takes it: never NULL.
-func Smallints(steps []int) []int16 {
-	out := make([]int16, len(steps))
-	for i, step := range steps {
-		out[i] = int16(step)
-	}
-	return out
-}
-
 // Upper bounds of steps whose chunk or in-flight limit nodes find themselves, unless other ones were given; and of all.
 const (
 	AutoChunk    = bitfield.Size

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,9 +17,6 @@ import (
 
 const (
 	exitOK = 0
-
-	// stopTimeout bounds the end of everything.
-	stopTimeout = time.Minute
 
 	ledgers   = "ledgers"
 	itemsFile = "accounts.csv"
@@ -47,7 +43,6 @@ type cluster struct {
 	faults   []fault
 	wrong    []string
 	lost     int64 // items without a right result, of the step that has most
-	undo     []func(context.Context) error
 	began    time.Time
 }
 
@@ -63,38 +58,12 @@ func Run(ctx context.Context, config Config) (err error) {
 		net: fmt.Sprintf("127.%d.%d.", 10+mathrand.IntN(240), mathrand.IntN(250)),
 	}
 	c.progress.all = 2 * int64(config.Items)
-	defer func() {
-		if ctx.Err() != nil && err != nil { // what that broke is of no interest
-			err = ctx.Err()
-		}
-		err = errors.Join(err, c.stop(ctx))
-	}()
-	for _, chapter := range []func(context.Context) error{
+	return c.story.Tell(ctx,
 		c.open, c.startServers, c.startTranche, c.look, c.startRun,
 		c.killNATS, c.killPrimary, c.killNode, c.killService, c.upgrade,
 		c.letGo, c.prove, c.table,
-	} {
-		if err := chapter(ctx); err != nil {
-			return err
-		}
-		if err := c.story.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
+	)
 }
-
-// stop ends everything in the opposite order of its start. It has its own time: ctx may have ended.
-func (c *cluster) stop(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
-	for _, undo := range slices.Backward(c.undo) {
-		err = errors.Join(err, undo(ctx))
-	}
-	return err
-}
-
-func (c *cluster) onStop(undo func(context.Context) error) { c.undo = append(c.undo, undo) }
 
 func (c *cluster) open(context.Context) (err error) {
 	if c.deploy, err = readPage(c.config.Repository, "docs", "operate", "deploy.md"); err != nil {
@@ -105,7 +74,7 @@ func (c *cluster) open(context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c.onStop(func(context.Context) error { return c.dir.Close() })
+	c.story.OnStop(func(context.Context) error { return c.dir.Close() })
 	// PostgreSQL may run as another user, who has to pass through.
 	err = errors.Join(os.Mkdir(c.dir.File(ledgers), 0o700), os.Mkdir(c.dir.Servers(), 0o711)) //nolint:gosec // see above
 	if err != nil {
@@ -212,7 +181,7 @@ func (c *cluster) startRun(ctx context.Context) error {
 		defer close(ended)
 		c.progress.watch(watching, c.db.url)
 	}()
-	c.onStop(func(context.Context) error {
+	c.story.OnStop(func(context.Context) error {
 		cancel()
 		<-ended
 		return nil

@@ -26,7 +26,7 @@ func TestMakeCluster(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "make", "-C", repository, "cluster",
 		"CLUSTER_FLAGS=--items 20000 --dir "+dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = stopTimeout
+	cmd.WaitDelay = story.StopTimeout
 	said, err := cmd.CombinedOutput()
 	text := string(said)
 	if err != nil {

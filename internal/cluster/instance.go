@@ -46,7 +46,7 @@ func (c *cluster) startInstance(ctx context.Context, i *instance, version string
 	story.Gently(cmd)
 	cmd.Env, cmd.Dir = story.Environment(append(i.env, versionVariable+"="+version)...), filepath.Dir(c.config.Self)
 	if i.Child, err = story.StartChild(i.name, c.dir.Log(i.name), cmd); err == nil {
-		c.onStop(i.Stop)
+		c.story.OnStop(i.Stop)
 	}
 	return err
 }

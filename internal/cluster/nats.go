@@ -76,7 +76,7 @@ func (c *cluster) startServer(s *natsServer) (err error) {
 	cmd := exec.Command(c.config.NATS, "-c", s.config) //nolint:noctx // it outlives the start
 	cmd.Env, cmd.Dir = story.Environment(), filepath.Dir(s.config)
 	if s.Child, err = story.StartChild(s.name, c.dir.Log(s.name), cmd); err == nil {
-		c.onStop(s.Stop)
+		c.story.OnStop(s.Stop)
 	}
 	return err
 }

@@ -43,7 +43,7 @@ func (c *cluster) startNode(ctx context.Context, n *node, program string) (err e
 	child, err := story.StartAnnounced(ctx, n.name, c.dir.Log(n.name), cmd, &at)
 	if child != nil {
 		n.Child = child
-		c.onStop(child.Stop)
+		c.story.OnStop(child.Stop)
 	}
 	return err
 }

@@ -34,7 +34,7 @@ func (c *cluster) startPostgres(ctx context.Context) (err error) {
 			DataDir: c.dir.Servers(fmt.Sprint("postgres-", i+1)), NoRestart: true, Bound: true, Settings: own,
 		}
 	}
-	c.onStop(c.db.stop)
+	c.story.OnStop(c.db.stop)
 	if c.db.primary, err = embedded.StartPostgres(ctx, c.db.configs[0]); err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}

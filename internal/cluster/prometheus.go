@@ -36,7 +36,7 @@ func (c *cluster) startPrometheus(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.onStop(child.Stop)
+	c.story.OnStop(child.Stop)
 	c.prometheus = "http://" + listen
 	c.story.Say("Prometheus, with the rules of deploy/prometheus: %s", c.story.Paint(story.Bold, c.prometheus+"/alerts"))
 	return nil

@@ -4,16 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/demo/bankdata"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/story"
 )
-
-// stopTimeout bounds the end of the demo.
-const stopTimeout = time.Minute
 
 const runName = "year-end"
 
@@ -43,7 +39,6 @@ type demo struct {
 	branches string // URL
 	damage   *bankdata.Damage
 	again    []story.Check // what was done again, by the ledgers
-	undo     []func(context.Context) error
 	began    time.Time
 }
 
@@ -55,44 +50,18 @@ func Run(ctx context.Context, config Config) (err error) {
 		return err
 	}
 	d := &demo{config: config, began: time.Now(), story: story.New(config.Out, config.Color)}
-	defer func() {
-		if ctx.Err() != nil && err != nil { // what that broke is of no interest
-			err = ctx.Err()
-		}
-		err = errors.Join(err, d.stop(ctx))
-	}()
-	for _, chapter := range []func(context.Context) error{
+	return d.story.Tell(ctx,
 		d.open, d.makeBank, d.startProcesses, d.applyPlan, d.refuseFile, d.runAll, d.correctForms, d.rerunFailed,
 		d.redoFifty, d.send, d.prove, d.end,
-	} {
-		if err := chapter(ctx); err != nil {
-			return err
-		}
-		if err := d.story.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
+	)
 }
-
-// stop ends everything in the opposite order of its start. It has its own time: ctx may have ended.
-func (d *demo) stop(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
-	defer cancel()
-	for _, undo := range slices.Backward(d.undo) {
-		err = errors.Join(err, undo(ctx))
-	}
-	return err
-}
-
-func (d *demo) onStop(undo func(context.Context) error) { d.undo = append(d.undo, undo) }
 
 func (d *demo) open(ctx context.Context) (err error) {
 	if d.dir, err = story.OpenDir(d.config.Dir, "demo", d.config.now(),
 		statementsFile, pdfsDir, planFile, connectionsFile, fiftyFile); err != nil {
 		return err
 	}
-	d.onStop(func(context.Context) error { return d.dir.Close() })
+	d.story.OnStop(func(context.Context) error { return d.dir.Close() })
 	d.story.Title("Tranche demo: the year-end statements of a small bank")
 	d.postgres, err = embedded.StartPostgres(ctx, embedded.PostgresConfig{
 		DataDir: d.dir.Servers("postgres"), Bound: true,
@@ -105,7 +74,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	case err != nil:
 		return fmt.Errorf("start a private PostgreSQL: %w", err)
 	}
-	d.onStop(d.postgres.Stop)
+	d.story.OnStop(d.postgres.Stop)
 	for _, database := range bankdata.Databases() {
 		if err := d.postgres.CreateDatabase(ctx, database); err != nil {
 			return err

@@ -87,7 +87,7 @@ func (d *demo) startBranches(ctx context.Context) (url string, err error) {
 	var at ready
 	child, err := story.StartAnnounced(ctx, "the branches service", d.dir.Log(bankdata.Branches), cmd, &at)
 	if child != nil {
-		d.onStop(child.Stop)
+		d.story.OnStop(child.Stop)
 	}
 	if err != nil {
 		return "", err
@@ -110,7 +110,7 @@ func (d *demo) startServer(ctx context.Context) error {
 	server, err := startServer(ctx, d.shell, d.postgres.URL(), d.dir.Servers(), d.dir.File(connectionsFile),
 		d.dir.Log("serve"))
 	if server != nil {
-		d.onStop(server.Stop)
+		d.story.OnStop(server.Stop)
 	}
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (d *demo) startEndpoint(ctx context.Context, database, endpoint, how string
 	if err != nil {
 		return err
 	}
-	d.onStop(child.Stop)
+	d.story.OnStop(child.Stop)
 	if err := d.shell.AwaitService(ctx, child, endpoint); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (d *demo) startComposer(ctx context.Context) error {
 	var at ready
 	child, err := story.StartAnnounced(ctx, "the node that composes", d.dir.Log(bankdata.Statements), cmd, &at)
 	if child != nil {
-		d.onStop(child.Stop)
+		d.story.OnStop(child.Stop)
 	}
 	if err != nil {
 		return err

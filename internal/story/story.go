@@ -1,10 +1,13 @@
 package story
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -31,6 +34,7 @@ type Story struct {
 	live  bool // a person looks: lines may be overwritten
 	step  int
 	err   error
+	undo  []func(context.Context) error
 }
 
 // New returns a story that is told on out.
@@ -44,6 +48,41 @@ func (s *Story) Err() error {
 		return nil
 	}
 	return fmt.Errorf("write to standard output: %w", s.err)
+}
+
+// Tell tells one chapter after the other, until one fails or can be written nowhere, and then ends what was begun.
+func (s *Story) Tell(ctx context.Context, chapters ...func(context.Context) error) (err error) {
+	defer func() {
+		if ctx.Err() != nil && err != nil { // what that broke is of no interest
+			err = ctx.Err()
+		}
+		err = errors.Join(err, s.stop(ctx))
+	}()
+	for _, chapter := range chapters {
+		if err := chapter(ctx); err != nil {
+			return err
+		}
+		if err := s.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OnStop has something ended when the story has, in the opposite order of their beginnings.
+func (s *Story) OnStop(undo func(context.Context) error) { s.undo = append(s.undo, undo) }
+
+// StopTimeout bounds the end of everything.
+const StopTimeout = time.Minute
+
+// stop has its own time: ctx may have ended.
+func (s *Story) stop(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), StopTimeout)
+	defer cancel()
+	for _, undo := range slices.Backward(s.undo) {
+		err = errors.Join(err, undo(ctx))
+	}
+	return err
 }
 
 func (s *Story) write(text string) {

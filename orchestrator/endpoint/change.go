@@ -37,20 +37,3 @@ func (e *Consumers) ChangeEndpoint(
 	}
 	return set, nil
 }
-
-// SetEndpoint stores the settings of an endpoint and brings them to its consumer at once, where its services see them.
-// When that fails the leader does it. See [pace.Store.SetEndpoint].
-func (e *Consumers) SetEndpoint(ctx context.Context, set pace.EndpointSetting, actor string) error {
-	if err := wire.ValidateName(set.Endpoint); err != nil {
-		return err
-	}
-	if err := pace.New(e.node.Store).SetEndpoint(ctx, set, actor); err != nil {
-		return err
-	}
-	timed, cancel := context.WithTimeout(ctx, kernel.LookTimeout)
-	defer cancel()
-	if err := e.applySetting(timed, set); err != nil {
-		e.node.Log.Debug("set an endpoint's consumer; the leader will see to it", zap.Error(err))
-	}
-	return nil
-}
