@@ -34,8 +34,12 @@ const (
 // errElsewhere is told to a connection's error handler when it is taken to another server.
 var errElsewhere = errors.New("JetStream does not answer over this connection, and does elsewhere; changing the server")
 
-// errStale is the answer of a leader that has lost the others.
-var errStale = errors.New("the leader has not heard of the other servers for seconds")
+// errStale is the answer of a leader that has lost the others, errLeaderless that of a server that has stopped leading:
+// it answers for the group all the same, and says of the others, whom it has lost, that it has just heard of them.
+var (
+	errStale      = errors.New("the leader has not heard of the other servers for seconds")
+	errLeaderless = errors.New("it has no leader")
+)
 
 // elsewhere takes a connection to another server when JetStream is silent over it and answers there. The connection
 // itself would stay: its server answers its pings. While nobody leads it leaves things as they are, lest it go from the
@@ -69,7 +73,7 @@ func (e *elsewhere) Note(nc *nats.Conn, subjects []string, err error) {
 		e.since = time.Time{}
 	case e.since.IsZero():
 		e.since = now
-		if errors.Is(err, errStale) {
+		if errors.Is(err, errStale) || errors.Is(err, errLeaderless) {
 			e.since = now.Add(-quorumPatience)
 		}
 	case now.Sub(e.since) >= elsewherePatience && now.After(e.next) && e.question != "" && !e.looking:
@@ -153,10 +157,13 @@ func fromURLs(servers []string) (user, password, token string) {
 	return "", "", ""
 }
 
-// Leads returns errStale when whoever said this of what it leads has lost the others.
+// Leads returns errStale or errLeaderless when whoever said this of a stream or consumer has lost the others.
 func Leads(c *jetstream.ClusterInfo) error {
 	if c == nil || len(c.Replicas) == 0 {
 		return nil
+	}
+	if c.Leader == "" {
+		return errLeaderless
 	}
 	heard := 1 // the leader itself
 	for _, r := range c.Replicas {
@@ -177,7 +184,7 @@ func Unanswered(err error) bool {
 	}
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
 		errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
-		errors.Is(err, pull.ErrSilent) || errors.Is(err, errStale)
+		errors.Is(err, pull.ErrSilent) || errors.Is(err, errStale) || errors.Is(err, errLeaderless)
 }
 
 // statusUnavailable is the code of a JetStream without a quorum.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -136,6 +137,9 @@ func (k *Keeper) WellFor() time.Duration { return k.state.wellFor(k.node.NC.Stat
 // Stalled is what there is to say of streams that do not answer; nil: they do.
 func (k *Keeper) Stalled() *StalledStreams { return k.stalled.pulse() }
 
+// lookPause comes after a look that failed, however many ask for another.
+const lookPause = 500 * time.Millisecond
+
 // Watch looks at the streams again and again, and at once when told to, until ctx ends.
 func (k *Keeper) Watch(ctx context.Context) {
 	tick := time.NewTicker(k.cfg.Interval)
@@ -154,6 +158,7 @@ func (k *Keeper) Watch(ctx context.Context) {
 		k.state.looked(err == nil, k.node.NC.Stats().Reconnects)
 		if err != nil && ctx.Err() == nil {
 			k.node.Log.Warn("look at the streams", zap.Error(err))
+			_ = backoff.Sleep(ctx, lookPause) // everybody who waits for JetStream asks for the next one
 		}
 	}
 }

@@ -192,6 +192,9 @@ func (c *streamReconciler) try(ctx context.Context, due []string, room bool) err
 	for i, name := range due {
 		probes.Go(func() {
 			found, err := c.node.JS.Stream(ctx, name)
+			if err == nil {
+				err = stream.Leads(found.CachedInfo().Cluster)
+			}
 			if err != nil {
 				failed[i] = fmt.Errorf("look at stream %s: %w", name, err)
 				return

@@ -216,5 +216,6 @@ class Stale extends Error {}
 /** @internal Whether who leads a consumer has heard of enough of the others. */
 export function leads(cluster: ClusterInfo | undefined): boolean {
   const others = cluster?.replicas ?? [];
+  if (others.length > 0 && !cluster?.leader) return false; // it has stopped leading, and answers all the same
   return 2 * (1 + others.filter(({ offline, active }) => !offline && active < STALE).length) > others.length + 1;
 }

@@ -231,7 +231,9 @@ func (o *ordeal) wantNATSNamed() {
 	})
 	o.until("NATS is named by health", func() bool {
 		code, out := o.command("health")
-		said = out
+		if !strings.HasSuffix(said, out) {
+			said += time.Now().UTC().Format(time.TimeOnly) + " " + out
+		}
 		return code == 3 && strings.Contains(out, "JetStream does not answer") && !strings.Contains(out, "listens")
 	})
 }
