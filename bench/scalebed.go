@@ -51,7 +51,8 @@ type scaleBed struct {
 }
 
 // openScaleBed starts everything, for a database that is so far away: a round trip takes so much longer.
-func openScaleBed(ctx context.Context, cfg config, pg *cluster, name string, away time.Duration) (s *scaleBed, err error) {
+func openScaleBed(ctx context.Context, cfg config, pg *cluster, name string, away time.Duration,
+) (s *scaleBed, err error) {
 	b := &bed{pg: pg, program: cfg.binary, finished: make(chan finish, 16)}
 	defer func() {
 		if err != nil {

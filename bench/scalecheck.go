@@ -47,7 +47,8 @@ func scaleChecks(n int) []checkOf {
 	}
 }
 
-func checkScale(ctx context.Context, cfg config, pg *cluster, costs scale.Costs, fsync time.Duration) (all []scaleCheck, err error) {
+func checkScale(ctx context.Context, cfg config, pg *cluster, costs scale.Costs, fsync time.Duration,
+) (all []scaleCheck, err error) {
 	for _, of := range scaleChecks(scaleItems) {
 		c, err := checkOne(ctx, cfg, pg, costs, fsync, of)
 		if err != nil {
@@ -62,9 +63,10 @@ func checkScale(ctx context.Context, cfg config, pg *cluster, costs scale.Costs,
 
 func checkOne(ctx context.Context, cfg config, pg *cluster, costs scale.Costs, fsync time.Duration, of checkOf,
 ) (c *scaleCheck, err error) {
-	site := scale.Site{Databases: 1, Nodes: 1, OneMachine: float64(runtime.NumCPU()), Connections: 100, Disk: 1000, Network: 1000,
-		Replicas: 1, Fsync: ms(fsync + of.delay), Late: of.delay > 0, Trip: ms(of.away)}
-	job := scale.Job{Items: of.items, Steps: 1, Chunk: of.chunk, InFlight: scaleFlight, Bytes: float64(scalePlain + of.pad)}
+	site := scale.Site{Databases: 1, Nodes: 1, OneMachine: float64(runtime.NumCPU()), Connections: 100, Disk: 1000,
+		Network: 1000, Replicas: 1, Fsync: ms(fsync + of.delay), Late: of.delay > 0, Trip: ms(of.away)}
+	job := scale.Job{Items: of.items, Steps: 1, Chunk: of.chunk, InFlight: scaleFlight,
+		Bytes: float64(scalePlain + of.pad)}
 	r, err := scale.Simulate(costs, site, job, 1)
 	if err != nil {
 		return nil, err
@@ -78,7 +80,8 @@ func checkOne(ctx context.Context, cfg config, pg *cluster, costs scale.Costs, f
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, pg.delayCommits(ctx, 0)) }()
-	s, err := b.take(ctx, work{endpoint: echoEndpoint, chunk: of.chunk, flight: scaleFlight}, items{n: of.items, pad: of.pad})
+	requests := work{endpoint: echoEndpoint, chunk: of.chunk, flight: scaleFlight}
+	s, err := b.take(ctx, requests, items{n: of.items, pad: of.pad})
 	return &scaleCheck{Name: of.name, Items: of.items, Measured: s.seconds, Simulated: r.Seconds, Used: s.used,
 		Flushes: s.flushes, Expected: r.Flushes * r.Seconds, Limit: r.Limit()}, err
 }

@@ -174,8 +174,8 @@ func extrapolate(costs scale.Costs, site scale.Site, job scale.Job, seed uint64)
 
 // scaleChecks says how far the simulation is from what was measured.
 func (r *report) scaleChecks() *table {
-	t := &table{heading: []string{"run on this machine", "items", "measured s", "simulated s", "error", "limit, as simulated",
-		"processor s, measured", "flushes: measured, simulated"}}
+	t := &table{heading: []string{"run on this machine", "items", "measured s", "simulated s", "error",
+		"limit, as simulated", "processor s, measured", "flushes: measured, simulated"}}
 	if r.Scale == nil {
 		return t
 	}

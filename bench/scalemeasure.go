@@ -140,14 +140,15 @@ func measureCosts(ctx context.Context, cfg config, pg *cluster, host machine) (c
 		if err != nil {
 			return c, fmt.Errorf("items in chunks of %d, with %d bytes more: %w", of.chunk, of.pad, err)
 		}
-		fmt.Fprintf(os.Stderr, "scale     %d items, chunks of %d, %d bytes more: %.2f s, %.0f flushes; µs and bytes an item: "+
-			"intake %v, then %v\n", of.n, of.chunk, of.pad, runs[i].seconds, runs[i].flushes, runs[i].phases[0],
+		fmt.Fprintf(os.Stderr, "scale     %d items, chunks of %d, %d bytes more: %.2f s, %.0f flushes; "+
+			"µs and bytes an item: intake %v, then %v\n", of.n, of.chunk, of.pad, runs[i].seconds, runs[i].flushes, runs[i].phases[0],
 			runs[i].phases[1])
 	}
 	fit := func(phase int, name string) scale.Cost { return fitCost(runs, phase, name) }
 	c = scale.Costs{
 		Measured:       host.String(),
-		DatabaseIntake: fit(0, "postgres"), DatabaseWork: fit(1, "postgres"), NodeIntake: fit(0, "node"), NodeWork: fit(1, "node"),
+		DatabaseIntake: fit(0, "postgres"), DatabaseWork: fit(1, "postgres"),
+		NodeIntake: fit(0, "node"), NodeWork: fit(1, "node"),
 		NATSWork: fit(1, "nats"), ServiceWork: fit(1, "service"), WALIntake: fit(0, "wal"), WALWork: fit(1, "wal"),
 		DiskIntake: fit(0, "disk"), DiskWork: fit(1, "disk"), Wire: fit(1, "wire"),
 	}

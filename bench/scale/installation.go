@@ -180,7 +180,7 @@ func (m *model) carry(items float64, then func()) {
 
 // reply comes to whichever node of the installation has most time.
 func (i *installation) reply(t *chunk) {
-	n := slices.MinFunc(i.nodes, func(a, b *node) int { return (len(a.replies) - a.resting) - (len(b.replies) - b.resting) })
+	n := slices.MinFunc(i.nodes, func(a, b *node) int { return len(a.replies) - a.resting - len(b.replies) + b.resting })
 	n.replies = append(n.replies, t)
 	if n.resting > 0 {
 		n.resting--

@@ -105,12 +105,13 @@ func (m *model) part(at int) int {
 }
 
 func (m *model) installation(machine func(float64) *cores, load int) *installation {
-	i := &installation{model: m, db: machine(m.site.DatabaseCores), conns: newGate(m.engine, m.site.Connections), load: load,
-		writers: newGate(m.engine, loadWriters), locked: map[int]*gate{},
-		disk: &disk{e: m.engine, fsync: m.site.Fsync / 1000, perByte: 1 / (m.site.Disk * mega), stray: m.site.Slow, late: m.site.Late}}
+	i := &installation{model: m, db: machine(m.site.DatabaseCores), conns: newGate(m.engine, m.site.Connections),
+		load: load, writers: newGate(m.engine, loadWriters), locked: map[int]*gate{},
+		disk: &disk{e: m.engine, fsync: m.site.Fsync / 1000, perByte: 1 / (m.site.Disk * mega), stray: m.site.Slow,
+			late: m.site.Late}}
 	for range m.site.Nodes {
-		i.nodes = append(i.nodes, &node{installation: i, cpu: machine(m.site.NodeCores), pool: newGate(m.engine, nodePool),
-			publish: newGate(m.engine, publishers)})
+		i.nodes = append(i.nodes, &node{installation: i, cpu: machine(m.site.NodeCores),
+			pool: newGate(m.engine, nodePool), publish: newGate(m.engine, publishers)})
 	}
 	if load == 0 {
 		m.done++

@@ -69,7 +69,8 @@ func TestSlowCommitsAreWaitedFor(t *testing.T) {
 	s.Nodes, s.Trip = 1, 100
 	r := simulate(t, s, j)
 	batches := 1e6 / 500 / recordReplies / recorders
-	if least := batches * (recordTrips + settleTrips) * 0.1; r.Limit() != waiting || r.Seconds < least || r.Seconds > 4*least {
+	least := batches * (recordTrips + settleTrips) * 0.1
+	if r.Limit() != waiting || r.Seconds < least || r.Seconds > 4*least {
 		t.Errorf("100 ms away it takes %.2f s, at least %.2f, by %s", r.Seconds, least, r.Limit())
 	}
 	s.Nodes = 4

@@ -19,7 +19,7 @@ type Site struct {
 	Network       float64 `json:"nats_mb_per_second"`  // of all servers together
 	Replicas      int     `json:"replicas"`            // of the streams
 	ServiceCores  float64 `json:"service_cores"`       // of all instances together
-	Late          bool    `json:"-"`                   // whoever commits during a flush is in it, as with PostgreSQL's commit_delay
+	Late          bool    `json:"-"`                   // whoever commits during a flush is in it: commit_delay
 	OneMachine    float64 `json:"one_machine_cores"`   // if more than 0: all of it shares so many cores
 	Slow          float64 `json:"slow_commits_median"` // how far fsyncs stray: sigma of a lognormal
 }

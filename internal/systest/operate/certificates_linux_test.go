@@ -67,7 +67,8 @@ func (a *authority) certify(t *testing.T, name string) (cert, key string) {
 	return cert, key
 }
 
-func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.PrivateKey, file string) *x509.Certificate {
+func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.PrivateKey, file string,
+) *x509.Certificate {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
 	if err != nil {

@@ -133,8 +133,8 @@ func (n *node) said() string {
 // serve starts a node and waits until it is ready, or has ended.
 func serve(t *testing.T, binary, database, nats string, env ...string) *node {
 	t.Helper()
-	n := &node{cmd: exec.Command(binary, "--json", "serve", "--database", database, "--nats", nats, "--listen", "127.0.0.1:0",
-		"--data-dir", t.TempDir(), "--log-level", "warn", "--database-wait", "20s")}
+	n := &node{cmd: exec.Command(binary, "--json", "serve", "--database", database, "--nats", nats,
+		"--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--log-level", "warn", "--database-wait", "20s")}
 	n.cmd.Env, n.cmd.Stderr = append(plainEnv(), env...), n
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := n.cmd.StdoutPipe()

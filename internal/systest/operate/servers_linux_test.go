@@ -48,7 +48,8 @@ func startNATS(t *testing.T, ca *authority) (urls string, servers []*server.Serv
 	all := make([]string, 3)
 	for i := range ports {
 		file := filepath.Join(t.TempDir(), "nats.conf")
-		write(t, file, fmt.Appendf(nil, natsTLS, cert, key, ca.file, ports[i], strings.Join(routes, ", "), i, t.TempDir()))
+		write(t, file, fmt.Appendf(nil, natsTLS, cert, key, ca.file, ports[i], strings.Join(routes, ", "), i,
+			t.TempDir()))
 		s := startServer(t, file)
 		servers = append(servers, s)
 		all[i] = strings.Replace(s.ClientURL(), "nats://", "tls://", 1)
@@ -84,8 +85,8 @@ func startServer(t *testing.T, file string) *server.Server {
 	return s
 }
 
-// startPostgres starts a server that takes nothing but TLS over the network, and returns a database's URL without a word
-// about it. It has an address of its own, so that its port is free.
+// startPostgres starts a server that takes nothing but TLS over the network, and returns a database's URL that says
+// nothing of it. It has an address of its own, so that its port is free.
 func startPostgres(t *testing.T, ca *authority) string {
 	t.Helper()
 	at := fmt.Sprintf("127.83.%d.%d", os.Getpid()>>8&0xff, os.Getpid()&0xff)
