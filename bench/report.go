@@ -136,7 +136,7 @@ func (r result) cpu() string {
 // notes say what the numbers come from.
 func (r *report) notes() []string {
 	notes := []string{r.Machine.String()}
-	if r.Machine.Cores == 0 { // nothing was measured
+	if r.Machine.Cores == 0 && r.Scale != nil { // nothing was measured
 		notes = []string{"Calculated from what was measured on: " + r.Scale.Costs.Measured}
 	}
 	if len(r.Results) > 0 {

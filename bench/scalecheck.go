@@ -42,8 +42,8 @@ func scaleChecks(n int) []checkOf {
 		{name: "chunks of 100, 500 bytes more an item", items: n / 2, chunk: 100, pad: 500},
 		{name: "flushes that take 20 ms", items: n / 2, chunk: 500, delay: 20 * time.Millisecond},
 		{name: "flushes that take 50 ms, chunks of 100", items: n / 4, chunk: 100, delay: 50 * time.Millisecond},
-		{name: "a database 10 ms away", items: n / 2, chunk: 500, away: 10 * time.Millisecond},
-		{name: "a database 20 ms away, chunks of 100", items: n / 4, chunk: 100, away: 20 * time.Millisecond},
+		{name: "a database 5 ms away", items: n / 2, chunk: 500, away: 5 * time.Millisecond},
+		{name: "a database 10 ms away, chunks of 100", items: n / 4, chunk: 100, away: 10 * time.Millisecond},
 	}
 }
 
