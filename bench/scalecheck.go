@@ -49,7 +49,7 @@ func scaleChecks(n int) []checkOf {
 
 func checkScale(ctx context.Context, cfg config, pg *cluster, costs scale.Costs, fsync time.Duration,
 ) (all []scaleCheck, err error) {
-	for _, of := range scaleChecks(scaleItems) {
+	for _, of := range scaleChecks(scaleItems(cfg)) {
 		c, err := checkOne(ctx, cfg, pg, costs, fsync, of)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", of.name, err)

@@ -16,7 +16,6 @@ import (
 
 // What the costs are calculated from: the same run with small chunks, and with large payloads.
 const (
-	scaleItems  = 200_000
 	scaleChunk  = 500
 	scaleSmall  = 50
 	scalePad    = 1000
@@ -124,6 +123,9 @@ func (s *scaleBed) take(ctx context.Context, of work, input items) (sample scale
 // scaleWithin is more than any run of the part takes.
 const scaleWithin = 10 * time.Minute
 
+// scaleItems are enough for a few seconds each.
+func scaleItems(cfg config) int { return max(cfg.items/5, 4*scaleChunk) }
+
 // measureCosts calculates what items, bytes and chunks take from three runs.
 func measureCosts(ctx context.Context, cfg config, pg *cluster, host machine) (c scale.Costs, err error) {
 	b, err := openScaleBed(ctx, cfg, pg, "scale", 0)
@@ -132,8 +134,9 @@ func measureCosts(ctx context.Context, cfg config, pg *cluster, host machine) (c
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
 	var runs [3]scaleSample
+	n := scaleItems(cfg)
 	for i, of := range []struct{ n, chunk, pad int }{
-		{scaleItems, scaleChunk, 0}, {scaleItems, scaleSmall, 0}, {scaleItems / 4, scaleChunk, scalePad},
+		{n, scaleChunk, 0}, {n, scaleSmall, 0}, {n / 4, scaleChunk, scalePad},
 	} {
 		runs[i], err = b.take(ctx, work{endpoint: echoEndpoint, chunk: of.chunk, flight: scaleFlight},
 			items{n: of.n, pad: of.pad})
