@@ -37,6 +37,9 @@ type bed struct {
 	service  *child
 	others   []*child // further services, and nodes
 	nodes    []*child // of these, the nodes
+	nats     *child   // a server of its own; nil: the node's
+	natsURL  string   // of it
+	far      *far     // nil: the database is near
 	nc       *nats.Conn
 	finished chan finish
 }
@@ -109,26 +112,24 @@ type welcome struct {
 }
 
 func (b *bed) startNode(ctx context.Context, program string) (err error) {
-	out := &firstDocument{ready: make(chan struct{})}
-	b.node, err = startChild("tranche serve", out, program, "serve", "--json", "--database", b.database,
-		"--data-dir", b.dir, "--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0", "--log-level", "warn")
-	if err != nil {
-		return err
-	}
-	timed, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	select {
-	case <-out.ready:
-	case <-b.node.exited:
-		return b.node.ended()
-	case <-timed.Done():
-		return fmt.Errorf("wait for tranche serve to be ready: %w; it said:\n%s", timed.Err(), b.node.said.String())
+	args := []string{"serve", "--json", "--database", b.database, "--data-dir", b.dir, "--listen", "127.0.0.1:0",
+		"--log-level", "warn"}
+	if b.natsURL != "" {
+		args = append(args, "--nats", b.natsURL)
+	} else {
+		args = append(args, "--nats-listen", "127.0.0.1:0")
 	}
 	var w welcome
-	if err := json.Unmarshal(out.text(), &w); err != nil {
-		return fmt.Errorf("understand what tranche serve says: %w", err)
+	if b.node, err = startReady(ctx, "tranche serve", &w, program, args...); err != nil {
+		return err
 	}
 	b.api = w.API
+	if b.natsURL != "" {
+		if b.nc, err = nats.Connect(b.natsURL); err != nil {
+			return fmt.Errorf("connect to NATS at %s: %w", b.natsURL, err)
+		}
+		return nil
+	}
 	login, err := os.ReadFile(filepath.Join(b.dir, datadir.NATSURLName)) // with the password of the private server
 	if err != nil {
 		return fmt.Errorf("read where the node's NATS is: %w", err)
@@ -137,6 +138,29 @@ func (b *bed) startNode(ctx context.Context, program string) (err error) {
 		return fmt.Errorf("connect to the node's NATS at %s: %w", w.NATS, err)
 	}
 	return nil
+}
+
+// startReady starts a program that prints a JSON document once it is ready, and reads that. The child is there, too,
+// when it has not come to that.
+func startReady(ctx context.Context, name string, into any, program string, args ...string) (*child, error) {
+	out := &firstDocument{ready: make(chan struct{})}
+	c, err := startChild(name, out, program, args...)
+	if err != nil {
+		return nil, err
+	}
+	timed, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	select {
+	case <-out.ready:
+	case <-c.exited:
+		return c, c.ended()
+	case <-timed.Done():
+		return c, fmt.Errorf("wait for %s to be ready: %w; it said:\n%s", name, timed.Err(), c.said.String())
+	}
+	if err := json.Unmarshal(out.text(), into); err != nil {
+		return c, fmt.Errorf("understand what %s says: %w", name, err)
+	}
+	return c, nil
 }
 
 func (b *bed) startService() (err error) {
@@ -174,10 +198,13 @@ func (b *bed) close() error {
 	if b.nc != nil {
 		b.nc.Close()
 	}
-	for _, c := range append(b.others, b.service, b.node) {
+	for _, c := range append(b.others, b.service, b.node, b.nats) {
 		if c != nil {
 			err = errors.Join(err, c.stop())
 		}
+	}
+	if b.far != nil {
+		b.far.close()
 	}
 	if b.dir != "" {
 		err = errors.Join(err, os.RemoveAll(b.dir))

@@ -27,15 +27,22 @@ type config struct {
 	dir         string
 	format      string
 	write       string
+	costs       string
+	site        string
 }
 
 var parts = []string{
 	"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "adaptive", "fair",
 	"misbehave",
-	"many",
+	"many", "scale",
 }
 
 func (c config) wants(part string) bool { return slices.Contains(c.only, part) }
+
+// calculates reports whether nothing is to be measured.
+func (c config) calculates() bool {
+	return c.costs != costsMeasured && len(c.only) == 1 && c.wants("scale")
+}
 
 func parseFlags(args []string, stderr io.Writer) (config, error) {
 	var c config
@@ -51,6 +58,10 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	f.IntVar(&c.manyLarge, "many-large", 5_000_000, "items of the run beside them")
 	f.IntVar(&c.manyWaiting, "many-waiting", 10_000, "runs that then wait for endpoints that nobody serves")
 	f.StringVar(&nodes, "many-nodes", "1,2,4", "with how many nodes the part many is measured")
+	f.StringVar(&c.costs, "costs", costsMeasured, "what items take, for the part scale: measure; record, which are those of "+
+		"docs/operate/scale.md and need no servers; or a file of them")
+	f.StringVar(&c.site, "site", "", "a JSON file of the machines that the part scale is to be about, such as "+
+		`{"database_cores": 16, "disk_mb_per_second": 1000}`)
 	f.StringVar(&only, "only", strings.Join(parts, ","), "which parts to run")
 	f.StringVar(&c.database, "database", "", "URL of a cluster to use instead of a private one; databases named "+
 		"tranche_bench_* are made in it and dropped")

@@ -24,6 +24,7 @@ type customer struct {
 	Name    string `json:"name"`
 	Segment string `json:"segment"`
 	Since   string `json:"since"`
+	Pad     string `json:"pad,omitempty"`
 }
 
 func isEcho(args []string) bool { return len(args) == 3 && args[1] == echoArgument }

@@ -33,7 +33,7 @@ func TestCSVHoldsThePayloads(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				fields, _ := json.Marshal(customer{row[0], row[1], row[2], row[3]})
+				fields, _ := json.Marshal(customer{ID: row[0], Name: row[1], Segment: row[2], Since: row[3]})
 				if payload := input.appendPayload(nil, i); string(fields) != string(payload) {
 					t.Fatalf("row %d is %s, its payload %s", i, fields, payload)
 				}

@@ -33,6 +33,7 @@ type report struct {
 	Outages   []outageCase `json:"outages,omitempty"`
 	Others    []otherCase  `json:"misbehaviour,omitempty"`
 	Many      []many       `json:"many,omitempty"`
+	Scale     *scaling     `json:"scale,omitempty"`
 }
 
 func (r *report) write(w io.Writer, format string) error {
@@ -62,7 +63,8 @@ func (r *report) write(w io.Writer, format string) error {
 // tables are those that have something in them.
 func (r *report) tables() []*table {
 	all := []*table{r.rates(), r.costs(), r.comparison(), r.latencies(), r.refills(), r.adaptation(), r.sweeps(), r.fairnesses(),
-		r.isolations(), r.outages(), r.others(), r.manies()}
+		r.isolations(), r.outages(), r.others(), r.manies(),
+		r.scaleChecks(), r.scaleForecasts()}
 	return slices.DeleteFunc(all, func(t *table) bool { return len(t.rows) == 0 })
 }
 
@@ -134,6 +136,9 @@ func (r result) cpu() string {
 // notes say what the numbers come from.
 func (r *report) notes() []string {
 	notes := []string{r.Machine.String()}
+	if r.Machine.Cores == 0 && r.Scale != nil { // nothing was measured
+		notes = []string{"Calculated from what was measured on: " + r.Scale.Costs.Measured}
+	}
 	if len(r.Results) > 0 {
 		notes = append(notes, fmt.Sprintf("Rounds: %d, interleaved. Keys in the input: %s.", r.Rounds, r.Keys))
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -25,7 +26,10 @@ type started struct {
 }
 
 // work is what a run does: that of an endpoint, or of a plan on record.
-type work struct{ endpoint, plan string }
+type work struct {
+	endpoint, plan string
+	chunk, flight  int // requests of so many items, so many at once; 0: as it is by itself
+}
 
 func (w work) query(query url.Values) {
 	if w.plan != "" {
@@ -33,6 +37,12 @@ func (w work) query(query url.Values) {
 		return
 	}
 	query.Set("endpoint", w.endpoint)
+	if w.chunk > 0 {
+		query.Set("chunk", strconv.Itoa(w.chunk))
+	}
+	if w.flight > 0 {
+		query.Set("in_flight", strconv.Itoa(w.flight))
+	}
 }
 
 // start streams the items to the API as CSV and returns when the run is under way.

@@ -67,6 +67,8 @@ type serviceModel struct {
 	kills int
 	// down says when nothing is answered.
 	down    func(now float64) bool
+	// away is from when until when the streams have no leader: no request reaches a service, and no reply a node.
+	away    [2]float64
 	timeout float64
 	silent  bool // it does not say how long it worked
 	// hidden: nobody says how many requests services work on at once.
@@ -143,7 +145,7 @@ func (s *simulation) claim() {
 
 // hand gives requests to instances in turn, each up to twice what it works on at once.
 func (s *simulation) hand() {
-	for len(s.queue) > 0 {
+	for len(s.queue) > 0 && s.held() == 0 {
 		in := s.free()
 		if in == nil {
 			return
@@ -155,6 +157,14 @@ func (s *simulation) hand() {
 		s.handed = append(s.handed, r)
 		s.work(in)
 	}
+}
+
+// held is for how long nothing moves in the streams; 0: it does.
+func (s *simulation) held() float64 {
+	if away := s.service.away; s.now >= away[0] && s.now < away[1] {
+		return away[1] - s.now
+	}
+	return 0
 }
 
 func (s *simulation) free() *instance {
@@ -201,7 +211,7 @@ func (s *simulation) perform(in *instance, r *request) {
 		in.busy--
 		if code != "deadline" {
 			took := s.now - began
-			s.after(simTransport, func() { s.end(r, refused, took, code) })
+			s.after(s.held()+simTransport, func() { s.end(r, refused, took, code) })
 		}
 		s.work(in)
 		s.hand()
@@ -280,7 +290,7 @@ func (s *simulation) run(c *Controller, until float64) []Change {
 	s.after(1, second)
 	// Tokens come in time, and demand with it.
 	var poll func()
-	poll = func() { s.expire(); s.claim(); s.after(0.05, poll) }
+	poll = func() { s.expire(); s.claim(); s.hand(); s.after(0.05, poll) }
 	s.after(0, poll)
 	for len(s.events) > 0 && s.events[0].at <= until {
 		e := s.events.pop()
