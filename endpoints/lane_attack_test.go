@@ -105,8 +105,8 @@ func (a *attacked) callers(ctx context.Context, n int, fill string) (answered *a
 // it, no call is lost, and what the service holds does not grow with who waits.
 func TestAThousandCallersForTenSeconds(t *testing.T) {
 	t.Parallel()
-	const callers, places = 1000, 2
-	a := attack(t, 5*time.Millisecond, Concurrency(places), Reserve(0))
+	const callers, places = 1000, 1
+	a := attack(t, 10*time.Millisecond, Concurrency(places), Reserve(0))
 	ctx, cancel := context.WithTimeout(a.ctx, 10*time.Second)
 	defer cancel()
 	answered, all := a.callers(ctx, callers, "")
