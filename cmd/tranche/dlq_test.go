@@ -111,7 +111,7 @@ func TestEndpointsByHand(t *testing.T) {
 	b := setup(t)
 	b.echo(nil)
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--wait"), 3, "1 failed")
-	b.wantSoon([]string{"endpoints"}, "ENDPOINT", "BACKLOG", "RATE", "P99", "1: echo 1.0.0")
+	b.wantSoon([]string{"endpoints"}, "ENDPOINT", "BACKLOG", "CALLS", "RATE", "P99", "1: echo 1.0.0")
 	b.wantSoon([]string{"endpoints", "list"}, "1: echo 1.0.0")
 	b.wantSoon([]string{"endpoints", "show", "echo"}, "left to the services", "3 items, 1 of them with an error", "1.0.0",
 		"listening")

@@ -61,7 +61,7 @@ const stop = new AbortController();
 for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => stop.abort());
 const nc = await connect();
 const service = new Service(nc, { name: 'node-interest', version: '1.0.0' });
-handleList(service, 'node-interest', interest, { concurrency: 4 });
+handleList(service, 'node-interest', interest, { concurrency: 4, reserve: 1 }); // a place is kept for who waits
 handleFlow(service, 'node-statement', statement);
 handleList(service, process.env.CONFORMANCE_ENDPOINT ?? 'node-conformance', conformance, { concurrency: 4 });
 await service.run(stop.signal);

@@ -52,6 +52,9 @@ const (
 	trustsSequences   flaw = "goes by sequences alone"
 	tookInWords       flaw = "says in words how long it took"
 	endsAtOnce        flaw = "ends in the middle of work"
+	noLane            flaw = "has no lane for calls"
+	saysLane          flaw = "says that it has a lane and reads none"
+	callsQueue        flaw = "has calls wait behind chunks"
 	leavesAtTheEnd    flaw = "does not listen after the end of a pull"
 )
 
@@ -104,6 +107,9 @@ func TestFlawsAreFound(t *testing.T) {
 		trustsSequences:   {"made-anew"},
 		tookInWords:       {"took"},
 		endsAtOnce:        {"drain"},
+		noLane:            {"lane"},
+		saysLane:          {"lane", "lane-true"},
+		callsQueue:        {"lane"},
 		leavesAtTheEnd:    {"late"},
 	}
 	for f, report := range reports(t, meant) {

@@ -62,5 +62,5 @@ func Names() []string {
 // checks are in the order in which they run: the last ones leave nothing as it was.
 func checks() []check {
 	return slices.Concat(listChecks(), replyChecks(), encodingChecks(), returnChecks(), settleChecks(), refusalChecks(),
-		deliveryChecks(), lateChecks(), discoveryChecks(), orderChecks(), outsizeChecks(), lifeChecks())
+		deliveryChecks(), lateChecks(), discoveryChecks(), orderChecks(), laneChecks(), outsizeChecks(), lifeChecks())
 }

@@ -47,6 +47,8 @@ func demands() map[string]demand {
 		"deliveries":       {Should, "a request that kills the service is given up after 20 deliveries instead of 12"},
 		"late":             {Should, "on replicated NATS requests rest for 15 s at the end of a pull"},
 		"discovery":        {Should, "nodes do not list it, say that nobody listens, and pace by less"},
+		"lane-true":        {Must, "calls of this endpoint run out of time: nobody reads where they are told to go"},
+		"lane":             {Should, "whoever calls waits behind all chunks of a run: seconds, on a website too"},
 		"results":          {Must, "results are recorded other than the handler made them"},
 		"error-slots":      {Must, "failures look like results, or what would pass is given up"},
 		"missing":          {Must, "items that nobody answered count as done, or wait for the deadline"},

@@ -46,6 +46,8 @@ func tap(nc *nats.Conn, endpoint string, to chan *nats.Msg) error {
 		"tranche.reply.>", "tranche.stage." + caller + ".>", "tranche.call." + caller + ".>",
 		fmt.Sprintf("$JS.ACK.%s.%s.>", wire.StreamWork, endpoint),
 		fmt.Sprintf("$JS.ACK.*.*.%s.%s.>", wire.StreamWork, endpoint),
+		fmt.Sprintf("$JS.ACK.%s.%s.>", wire.StreamWork, wire.LaneOf(endpoint)),
+		fmt.Sprintf("$JS.ACK.*.*.%s.%s.>", wire.StreamWork, wire.LaneOf(endpoint)),
 	} {
 		if _, err := nc.ChanSubscribe(subject, to); err != nil {
 			return fmt.Errorf("listen to %s: %w", subject, err)
@@ -56,7 +58,11 @@ func tap(nc *nats.Conn, endpoint string, to chan *nats.Msg) error {
 
 // ask publishes a request.
 func (n *node) ask(ctx context.Context, r *request) error {
-	msg := &nats.Msg{Subject: wire.WorkSubject(n.config.Endpoint), Header: r.header, Data: r.body}
+	return n.askOn(ctx, wire.WorkSubject(n.config.Endpoint), r)
+}
+
+func (n *node) askOn(ctx context.Context, subject string, r *request) error {
+	msg := &nats.Msg{Subject: subject, Header: r.header, Data: r.body}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	ack, err := n.js.PublishMsg(ctx, msg)

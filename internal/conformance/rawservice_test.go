@@ -38,12 +38,14 @@ type rawService struct {
 	mu   sync.Mutex
 	held map[string]rawDelivery
 	jobs sync.WaitGroup
+	few  chan struct{} // of callsQueue: has one for each request at work
 }
 
 // rawDelivery is a request and when the consumer was made that delivered it.
 type rawDelivery struct {
-	msg  jetstream.Msg
-	made time.Time
+	msg      jetstream.Msg
+	consumer string
+	made     time.Time
 }
 
 func broken(f flaw) starter {
@@ -52,7 +54,7 @@ func broken(f flaw) starter {
 		if err != nil {
 			return err
 		}
-		s := &rawService{flaw: f, nc: nc, js: js, held: map[string]rawDelivery{}}
+		s := &rawService{flaw: f, nc: nc, js: js, held: map[string]rawDelivery{}, few: make(chan struct{}, 2)}
 		return s.serve(ctx)
 	})
 }
@@ -72,8 +74,23 @@ func (s *rawService) serve(ctx context.Context) error {
 	beat.Go(func() { s.beat(beating) })
 	defer beat.Wait()
 	defer stop()
+	var lane sync.WaitGroup
+	if !s.has(noLane) && !s.has(saysLane) {
+		lane.Go(func() { s.read(ctx, wire.LaneOf(endpoint)) })
+	}
+	s.read(ctx, endpoint)
+	lane.Wait()
+	if !s.has(endsAtOnce) {
+		s.jobs.Wait()
+	}
+	s.nc.Flush() //nolint:errcheck // the test will see what is missing
+	return nil
+}
+
+// read has all handled that comes by a consumer, until ctx ends.
+func (s *rawService) read(ctx context.Context, name string) {
 	for ctx.Err() == nil {
-		consumer, err := s.js.Consumer(ctx, wire.StreamWork, endpoint)
+		consumer, err := s.js.Consumer(ctx, wire.StreamWork, name)
 		for err == nil && ctx.Err() == nil {
 			err = s.fetch(ctx, consumer)
 		}
@@ -85,15 +102,13 @@ func (s *rawService) serve(ctx context.Context) error {
 		_ = backoff.Sleep(ctx, 50*time.Millisecond)
 	}
 	<-ctx.Done()
-	if !s.has(endsAtOnce) {
-		s.jobs.Wait()
-	}
-	s.nc.Flush() //nolint:errcheck // the test will see what is missing
-	return nil
 }
 
 func (s *rawService) announce() (micro.Service, error) {
-	figures := json.RawMessage(`{"chunks":1,"processed":1,"errors":0,"in_flight":0,"avg_per_item":1}`)
+	figures := json.RawMessage(`{"chunks":1,"processed":1,"errors":0,"in_flight":0,"avg_per_item":1,"lane":true}`)
+	if s.has(noLane) {
+		figures = bytes.ReplaceAll(figures, []byte(`,"lane":true`), nil)
+	}
 	listed, err := micro.AddService(s.nc, micro.Config{
 		Name: "raw", Version: "1.0.0", Metadata: map[string]string{"tranche": "1"},
 		StatsHandler: func(*micro.Endpoint) any { return figures },
@@ -124,14 +139,15 @@ func (s *rawService) fetch(ctx context.Context, consumer jetstream.Consumer) err
 			if !more {
 				return batch.Error()
 			}
-			s.take(msg, info.Created)
+			s.take(rawDelivery{msg, info.Name, info.Created})
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-func (s *rawService) take(msg jetstream.Msg, made time.Time) {
+func (s *rawService) take(d rawDelivery) {
+	msg := d.msg
 	meta, err := msg.Metadata()
 	if err != nil {
 		return
@@ -139,12 +155,16 @@ func (s *rawService) take(msg jetstream.Msg, made time.Time) {
 	id := fmt.Sprint(meta.Sequence.Stream, meta.Timestamp)
 	s.mu.Lock()
 	_, twice := s.held[id]
-	s.held[id] = rawDelivery{msg, made}
+	s.held[id] = d
 	s.mu.Unlock()
 	if twice && !s.has(forgetsWork) {
 		return
 	}
 	s.jobs.Go(func() {
+		if s.has(callsQueue) {
+			s.few <- struct{}{}
+			defer func() { <-s.few }()
+		}
 		s.handle(msg, id, int(meta.NumDelivered))
 		s.mu.Lock()
 		delete(s.held, id)
@@ -170,7 +190,7 @@ func (s *rawService) beat(ctx context.Context) {
 func (s *rawService) current(d rawDelivery) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	consumer, err := s.js.Consumer(ctx, wire.StreamWork, endpoint)
+	consumer, err := s.js.Consumer(ctx, wire.StreamWork, d.consumer)
 	return s.has(trustsSequences) || err == nil && consumer.CachedInfo().Created.Equal(d.made)
 }
 
@@ -194,7 +214,7 @@ func (s *rawService) handle(msg jetstream.Msg, id string, deliveries int) {
 		s.tell(id, map[bool]string{false: "+TERM", true: `-NAK {"delay":10000000000}`}[s.has(keepsBadHeaders)])
 		return
 	}
-	items, params, err := s.read(h, msg.Data())
+	items, params, err := s.parse(h, msg.Data())
 	limit, _ := strconv.Atoi(cmp.Or(h.Get(wire.HeaderDeliveries), "5"))
 	failure, how := &slotError{Code: "too_many_deliveries", Message: "again", Retry: true}, "+ACK"
 	switch {
@@ -256,8 +276,8 @@ type rawItem struct {
 	} `json:"p"`
 }
 
-// read reads the body.
-func (s *rawService) read(h nats.Header, body []byte) (items []rawItem, params map[string]string, err error) {
+// parse reads the body.
+func (s *rawService) parse(h nats.Header, body []byte) (items []rawItem, params map[string]string, err error) {
 	if body, err = s.decode(h.Get(wire.HeaderEncoding), body); err != nil {
 		return nil, nil, err
 	}

@@ -129,7 +129,7 @@ func TestSDKPassesOnAServerOfOthers(t *testing.T) {
 	defer stopService(svc)
 	report := suite(t, Config{URL: ns.URL()})
 	expect(t, report, nil, needing(needPrivate))
-	for stream, subject := range n.subjects() {
+	for subject, stream := range n.subjects() {
 		held, err := n.held(t.Context(), stream, subject)
 		if err != nil || held > 0 {
 			t.Errorf("%d messages of %s are left in %s (%v)", held, subject, stream, err)

@@ -71,7 +71,7 @@ func (n *node) checkUnused(ctx context.Context) error {
 		}
 		_ = backoff.Sleep(ctx, 25*time.Millisecond)
 	}
-	for stream, subject := range n.subjects() {
+	for subject, stream := range n.subjects() {
 		held, err := n.held(ctx, stream, subject)
 		if err != nil {
 			return err
@@ -84,12 +84,13 @@ func (n *node) checkUnused(ctx context.Context) error {
 	return nil
 }
 
-// subjects are what the checks leave messages on.
+// subjects are what the checks leave messages on, with their streams.
 func (n *node) subjects() map[string]string {
 	return map[string]string{
-		wire.StreamWork:  wire.WorkSubject(n.config.Endpoint),
-		wire.StreamReply: wire.ReplySubject(n.config.Endpoint),
-		wire.StreamStage: "tranche.stage." + caller + ".>",
+		wire.WorkSubject(n.config.Endpoint):  wire.StreamWork,
+		n.laneSubject():                      wire.StreamWork,
+		wire.ReplySubject(n.config.Endpoint): wire.StreamReply,
+		"tranche.stage." + caller + ".>":     wire.StreamStage,
 	}
 }
 
@@ -111,7 +112,7 @@ func (n *node) held(ctx context.Context, stream, subject string) (uint64, error)
 
 // clean removes what a check has left.
 func (n *node) clean(ctx context.Context) error {
-	for stream, subject := range n.subjects() {
+	for subject, stream := range n.subjects() {
 		s, err := n.js.Stream(ctx, stream)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			continue

@@ -16,6 +16,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/metrics"
@@ -197,6 +198,17 @@ func TestARunIsMeasured(t *testing.T) {
 	})
 	b.until("it is told that nobody listens", func() bool {
 		return sum(b.gathered(), "tranche_endpoint_unheard", "endpoint", "nobody") == 1
+	})
+	caller := testenv.Dial(t, b.nats)
+	for _, name := range []string{"nobody", "unknown", "nobody", "unknown"} { // runs have never asked the second
+		if err := caller.Publish(wire.WorkSubject(wire.LaneOf(name)), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.until("calls are told", func() bool {
+		all := b.gathered()
+		return sum(all, "tranche_endpoint_calls_unanswered", "endpoint", "nobody") == 2 &&
+			sum(all, "tranche_endpoint_calls_unanswered", "endpoint", metrics.Other) == 2
 	})
 	all := b.gathered()
 	for _, want := range []struct {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/measure"
@@ -28,6 +29,7 @@ const (
 type seen struct {
 	db         *measure.Reading // nil: it could not be read
 	streams    []streamUse
+	calls      map[string]uint64 // that are not answered, by endpoint
 	conditions []health.Condition
 	took       time.Duration
 	at         time.Time
@@ -52,7 +54,7 @@ type system struct {
 	read, took, conditions                                  read
 	runs, held, oldestRun, overdue                          read
 	ready, scheduled, inFlight, requests, limit, oldest     read
-	breaker, rate, chunk, unheard                           read
+	breaker, rate, chunk, unheard, calls                    read
 	opOldest, opMaxAge, opParked                            read
 	schedulesOverdue, schedulesUnstarted, schedulesOldest   read
 	schedulesFailing, schedulesLate                         read
@@ -99,6 +101,8 @@ func (s *system) describeWork(c *catalog) {
 		"Items in a request that get most done; absent: not known yet.", "endpoint")
 	s.unheard = c.gauge("tranche_endpoint_unheard",
 		"1 while runs have work for it and nobody listens, else 0.", "endpoint")
+	s.calls = c.gauge("tranche_endpoint_calls_unanswered",
+		"Requests that somebody waits for, in the lane of calls: not taken, or being worked on.", "endpoint")
 	s.opOldest = c.gauge("tranche_collector_oldest_operation_seconds",
 		"Age of the oldest operation of the key that is due first, or being flushed; 0: there is none.", "collector")
 	s.opMaxAge = c.gauge("tranche_collector_max_age_seconds",
@@ -135,8 +139,8 @@ func (s *system) describeBeside(c *catalog) {
 // Describe implements prometheus.Collector.
 func (s *system) Describe(to chan<- *prometheus.Desc) {
 	for _, r := range []read{s.read, s.took, s.conditions, s.runs, s.held, s.oldestRun, s.overdue, s.ready, s.scheduled,
-		s.inFlight, s.requests, s.limit, s.oldest, s.breaker, s.rate, s.chunk, s.unheard, s.opOldest, s.opMaxAge,
-		s.opParked, s.schedulesOverdue, s.schedulesUnstarted, s.schedulesOldest, s.schedulesFailing, s.schedulesLate,
+		s.inFlight, s.requests, s.limit, s.oldest, s.breaker, s.rate, s.chunk, s.unheard, s.calls, s.opOldest,
+		s.opMaxAge, s.opParked, s.schedulesOverdue, s.schedulesUnstarted, s.schedulesOldest, s.schedulesFailing, s.schedulesLate,
 		s.letters, s.strays, s.events, s.nodes, s.bytes, s.connections, s.connectionsLimit, s.oldestTx, s.deadRows,
 		s.streamBytes, s.streamMessages, s.streamBytesLimit} {
 		to <- r.Desc
@@ -187,6 +191,7 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	now := seen{}
 	var others sync.WaitGroup
 	others.Go(func() { now.streams = s.lookAtStreams(ctx, from) })
+	others.Go(func() { now.calls = callsIn(ctx, from) })
 	others.Go(func() { now.conditions = s.conditionsOf(ctx) })
 	var err error
 	if now.db, err = measure.New(from.Store).Read(ctx); err != nil {
@@ -246,4 +251,30 @@ func (s *system) lookAtStreams(ctx context.Context, from *Sources) (all []stream
 		return nil
 	}
 	return all
+}
+
+// callsIn counts, by endpoint, what lies in the lanes of calls.
+func callsIn(ctx context.Context, from *Sources) map[string]uint64 {
+	if !from.NC.IsConnected() {
+		return nil
+	}
+	js, err := jetstream.New(from.NC)
+	if err != nil {
+		return nil
+	}
+	work, err := js.Stream(ctx, wire.StreamWork)
+	if err != nil {
+		return nil
+	}
+	info, err := work.Info(ctx, jetstream.WithSubjectFilter(wire.WorkSubject("*")))
+	if err != nil {
+		return nil
+	}
+	calls := map[string]uint64{}
+	for subject, n := range info.State.Subjects {
+		if endpoint, lane := wire.EndpointOf(strings.TrimPrefix(subject, wire.WorkPrefix)); lane {
+			calls[endpoint] = n
+		}
+	}
+	return calls
 }

@@ -47,9 +47,9 @@ func (s *system) tellRuns(to chan<- prometheus.Metric, r *measure.Reading) {
 // endpointSum is an endpoint, or all that have no name of their own: amounts are summed, the worst wait counts, and a
 // breaker that is open.
 type endpointSum struct {
-	ready, scheduled, inFlight, requests, oldest float64
-	limit, rate, chunk                           *float64
-	open, unheard                                bool
+	ready, scheduled, inFlight, requests, oldest, calls float64
+	limit, rate, chunk                                  *float64
+	open, unheard                                       bool
 }
 
 func (s *system) tellEndpoints(to chan<- prometheus.Metric, now seen) {
@@ -73,6 +73,9 @@ func (s *system) tellEndpoints(to chan<- prometheus.Metric, now seen) {
 		add(&sum.rate, e.Rate)
 		add(&sum.chunk, e.Chunk)
 	}
+	for name, n := range now.calls {
+		of(s.m.endpoints.claimed(name)).calls += float64(n) // anybody may publish
+	}
 	for i := range now.conditions {
 		if c := &now.conditions[i]; c.Kind == health.NoListeners {
 			of(c.Subject).unheard = true
@@ -89,6 +92,7 @@ func (s *system) tellEndpoints(to chan<- prometheus.Metric, now seen) {
 		s.oldest.send(to, sum.oldest, name)
 		s.breaker.send(to, yes(sum.open), name)
 		s.unheard.send(to, yes(sum.unheard), name)
+		s.calls.send(to, sum.calls, name)
 		for r, value := range map[*read]*float64{&s.limit: sum.limit, &s.rate: sum.rate, &s.chunk: sum.chunk} {
 			if value != nil {
 				r.send(to, *value, name)

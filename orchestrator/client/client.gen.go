@@ -1610,10 +1610,10 @@ type Endpoint struct {
 	// Scheduled items that wait to be tried again
 	Scheduled int64 `json:"scheduled"`
 
-	// Backlog requests that no service has taken
+	// Backlog requests that no service has taken, but for calls_backlog
 	Backlog uint64 `json:"backlog"`
 
-	// Processing requests that a service has taken and not answered
+	// Processing requests that a service has taken and not answered, likewise
 	Processing int `json:"processing"`
 
 	// Concurrency set by an operator, for each instance; 0: left to the service
@@ -1633,6 +1633,12 @@ type Endpoint struct {
 
 	// P99Millis time for one item, of the slowest listener
 	P99Millis float64 `json:"p99_millis"`
+
+	// CallsBacklog requests that somebody waits for and no service has taken
+	CallsBacklog uint64 `json:"calls_backlog"`
+
+	// CallsProcessing of those, taken and not answered
+	CallsProcessing int `json:"calls_processing"`
 
 	// MaxInFlight budget of requests over all runs; 0: none
 	MaxInFlight int `json:"max_in_flight"`
@@ -2566,6 +2572,9 @@ type Listener struct {
 
 	// InFlight chunks it holds
 	InFlight int `json:"in_flight"`
+
+	// Lane calls are read apart from chunks
+	Lane bool `json:"lane,omitempty"`
 
 	// Stages of a flow
 	Stages int `json:"stages,omitempty"`
@@ -7437,4 +7446,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of e7e939f8424b48f537fc8cb16533dbc6, is 5b5d5ad2bf7c924496d4f24e3e8e0cb7dda877c3accf7ef8563e9c23b0369088.
+// Of 901fbca6ff4e9ed425e4889f45188536, is 842ff05acbdf0d53665fb415921ca8353c2bc32d90c5105b294b12318f374d74.

@@ -25,6 +25,13 @@ export interface Bus {
   replace(subject: string, sequence: number, headers: MsgHdrs, body: Uint8Array): Promise<boolean>;
   /** Has take called with each message on a subject, until what is returned is called. */
   listen(subject: string, take: (msg: Msg) => void): () => void;
+  /** Whether the instances of an endpoint read calls apart from chunks. */
+  hasLane(endpoint: string): Promise<boolean>;
+}
+
+/** @internal Where what somebody waits for is published. */
+export async function subjectOfCalls(bus: Bus, endpoint: string): Promise<string> {
+  return `tranche.work.${endpoint}${(await bus.hasLane(endpoint)) ? '+' : ''}`;
 }
 
 /** @internal What JetStream says of a message that is too large for a stream: trying again is no use. */
@@ -33,6 +40,9 @@ export const TOO_LARGE = 10054;
 export const FULL = 10077;
 const WRONG_SEQUENCE = [10071, 10164];
 const ACK_TIMEOUT = 2_000;
+const LANE_KNOWN = 5_000; // ms; so long it is taken for true that an endpoint has a lane, and that it has none
+const LANE_UNKNOWN = 1_000;
+const LANE_TIMEOUT = 250; // ms; who hears nothing by then publishes where chunks go
 /** @internal */
 export const PATIENCE = 30_000;
 
@@ -41,11 +51,19 @@ export function apiCode(err: unknown): number | undefined {
   return err instanceof JetStreamApiError ? err.code : undefined;
 }
 
+interface KnownLane {
+  until: number;
+  has: Promise<boolean>;
+}
+
+const lanes = new WeakMap<NatsConnection, Map<string, KnownLane>>();
+
 /** @internal */
 export class NatsBus implements Bus {
   readonly js: JetStreamClient;
 
   constructor(readonly nc: NatsConnection) {
+    if (!lanes.has(nc)) lanes.set(nc, new Map());
     this.js = jetstream(nc, { timeout: ACK_TIMEOUT });
   }
 
@@ -94,6 +112,26 @@ export class NatsBus implements Bus {
   listen(subject: string, take: (msg: Msg) => void): () => void {
     const sub = this.nc.subscribe(subject, { callback: (err, msg) => (err ? undefined : take(msg)) });
     return () => sub.unsubscribe();
+  }
+
+  // Of the instances the one that answers first speaks for all.
+  hasLane(endpoint: string): Promise<boolean> {
+    const all = lanes.get(this.nc)!;
+    const known = all.get(endpoint);
+    if (known && Date.now() < known.until) return known.has;
+    const asked: KnownLane = { until: Date.now() + LANE_UNKNOWN, has: this.#askLane(endpoint) };
+    void asked.has.then((has) => { if (has) asked.until = Date.now() + LANE_KNOWN; });
+    all.set(endpoint, asked);
+    return asked.has;
+  }
+
+  async #askLane(endpoint: string): Promise<boolean> {
+    try {
+      const msg = await this.nc.request(`tranche.status.${endpoint}`, undefined, { timeout: LANE_TIMEOUT });
+      return msg.json<{ lane?: unknown }>().lane === true;
+    } catch {
+      return false; // nobody answers, or nobody may be asked
+    }
   }
 }
 

@@ -4,7 +4,7 @@ import { randomUUID } from 'node:crypto';
 
 import type { Msg, NatsConnection } from '@nats-io/transport-node';
 
-import { type Bus, FULL, NatsBus, PATIENCE, apiCode } from './bus';
+import { type Bus, FULL, NatsBus, PATIENCE, apiCode, subjectOfCalls } from './bus';
 import { current } from './job';
 import { Service } from './service';
 import {
@@ -164,6 +164,8 @@ class Call<Out> {
     const { items, endpoint, options } = this;
     const seconds = Math.max(1, Math.ceil(this.#timeout / 1000));
     const under = new Set<Promise<void>>();
+    const calls = !options.direct && this.#meta.mode === 'single';
+    const subject = calls ? await subjectOfCalls(this.#bus, endpoint) : `tranche.work.${endpoint}`;
     for (let n = 0; n < items.length && !over();) {
       const slice = randomUUID();
       const fields: [string, string][] = [...metaFields({ ...this.#meta, slice }), ...traceFields(this.#trace),
@@ -182,16 +184,18 @@ class Call<Out> {
       this.#requests.get(slice)!.left = this.#results.slice(first, next).filter((result) => !result).length;
       const headers = toHeaders(fields);
       if (options.direct) await this.#bus.send(`tranche.direct.${endpoint}`, headers, body, this.#answersTo);
-      else await this.#store(headers, body, over);
+      else await this.#store(subject, headers, body, over);
       under.add(answered);
       void answered.then(() => under.delete(answered));
       while (under.size >= (options.direct ? DIRECT_WINDOW : WINDOW) && !over()) await Promise.race(under);
     }
   }
 
-  async #store(headers: ReturnType<typeof toHeaders>, body: Uint8Array, over: () => boolean): Promise<void> {
+  async #store(
+    subject: string, headers: ReturnType<typeof toHeaders>, body: Uint8Array, over: () => boolean,
+  ): Promise<void> {
     try {
-      await this.#bus.store(`tranche.work.${this.endpoint}`, headers, body, Math.min(this.#timeout, PATIENCE));
+      await this.#bus.store(subject, headers, body, Math.min(this.#timeout, PATIENCE));
     } catch (err) {
       if (!over()) throw apiCode(err) === FULL ? new Error('stream TRANCHE_WORK is full', { cause: err }) : err;
     }

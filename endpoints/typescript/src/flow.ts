@@ -59,7 +59,7 @@ export class FlowEndpoint extends Endpoint {
     return 2 * this.slots.size;
   }
 
-  override status(): Record<string, number> {
+  override status(): Record<string, number | boolean> {
     return { ...super.status(), stages: this.stages.length };
   }
 
@@ -159,7 +159,7 @@ export class FlowEndpoint extends Endpoint {
     const reply = this.newReply(head);
     reply.total = Number(found.headers.get('Tranche-Flow-Answered')) || 0;
     reply.began = Number(found.headers.get('Tranche-Flow-Begun')) || now();
-    return new Job(this, head, params, reply);
+    return new Job(this, head, params, reply, true);
   }
 
   // Runs the stage; false when the message comes again.

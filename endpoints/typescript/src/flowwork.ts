@@ -1,12 +1,13 @@
 // Takes a chunk through the stages of a flow: what they ask, what is kept meanwhile, and what comes back.
 
-import { FULL, apiCode } from './bus';
+import { FULL, apiCode, subjectOfCalls } from './bus';
 import type { FlowEndpoint } from './flow';
 import { type Ask, FlowItem, Stage } from './flowitem';
 import { MAX_STATE, type Suspended, flowID, sliceOf } from './flowstore';
 import type { StageReply } from './gather';
 import type { Job, Outcome } from './job';
 import { now } from './reply';
+import { CALLS } from './slots';
 import {
   Failure, type Head, MAX_BODY, MAX_ITEMS, MAX_STACK, type Slot, depth, metaFields, said, slotValue, toHeaders, traceFields,
   writeJSON,
@@ -44,7 +45,8 @@ export class FlowWork {
 
   async advance(): Promise<Outcome> {
     const { flow, job } = this;
-    if (!(await flow.slots.take(job.urgent, false))) return { begun: false };
+    if (!(await flow.slots.take(job.lane, false))) return { begun: false };
+    const since = performance.now();
     try {
       job.reply.began ??= now();
       while (this.items.length > 0) {
@@ -65,7 +67,7 @@ export class FlowWork {
       if (!(err instanceof Failure)) throw err;
       return { begun: true, failure: this.failure ?? err };
     } finally {
-      flow.slots.give();
+      flow.slots.give(job.lane, since);
     }
   }
 
@@ -199,7 +201,9 @@ export class FlowWork {
       const left = [...questions];
       await Promise.all(Array.from({ length: PUBLISHERS }, async () => {
         for (let one = left.shift(); one; one = left.shift()) {
-          await flow.host.bus.store(`tranche.work.${one.request.endpoint}`, toHeaders(one.fields), one.body);
+          const { endpoint } = one.request;
+          const subject = job.lane === CALLS ? await subjectOfCalls(flow.host.bus, endpoint) : `tranche.work.${endpoint}`;
+          await flow.host.bus.store(subject, toHeaders(one.fields), one.body);
         }
       }));
       return undefined;

@@ -5,10 +5,11 @@ import { setImmediate as breathe } from 'node:timers/promises';
 import { BaseItem, Endpoint, type EndpointOptions, type Host, type ItemInfo, type Job, type Outcome, readPayload } from './job';
 import { now } from './reply';
 import type { Service } from './service';
+import { CHUNKS } from './slots';
 import { Binary, type Body, Failure, type Meta, type RawItem, said } from './wire';
 
 const NOT_BEGUN: Outcome = { begun: false };
-const BREATH = 20; // ms; handlers that never wait let others in so often
+const BREATH = 10; // ms; handlers that never wait let others in so often
 
 /** One item of a chunk, to be answered once: the first answer counts. An item without one is tried again. */
 export class Item<In = unknown, Out = unknown> extends BaseItem {
@@ -108,7 +109,8 @@ class ListEndpoint<In, Out> extends Endpoint {
   }
 
   protected async work(job: Job, body: Body): Promise<Outcome> {
-    if (!(await this.slots.take(job.urgent, false))) return NOT_BEGUN;
+    if (!(await this.slots.take(job.lane, false))) return NOT_BEGUN;
+    const since = performance.now();
     try {
       job.reply.began = now();
       const items = itemsOf<In, Out>(this, job, body.items);
@@ -117,7 +119,7 @@ class ListEndpoint<In, Out> extends Endpoint {
         (signal) => this.handler(new Chunk(job, items, signal)));
       return { begun: true, failure };
     } finally {
-      this.slots.give();
+      this.slots.give(job.lane, since);
     }
   }
 }
@@ -137,33 +139,46 @@ class EachEndpoint<In, Out> extends Endpoint {
     return Math.max(2, Math.ceil((2 * this.slots.size) / this.#average));
   }
 
+  override status(): Record<string, number | boolean> {
+    return { ...super.status(), each: true };
+  }
+
   protected async work(job: Job, body: Body): Promise<Outcome> {
-    this.#average += (body.items.length - this.#average) / 8;
-    if (!(await this.slots.take(job.urgent, false))) return NOT_BEGUN;
+    if (job.lane === CHUNKS) this.#average += (body.items.length - this.#average) / 8;
+    if (!(await this.slots.take(job.lane, false))) return NOT_BEGUN;
+    const since = performance.now();
     job.reply.began = now();
     const items = itemsOf<In, Out>(this, job, body.items);
     const first = { free: true }; // the place that was taken above is for the first item
     const failure = items.length === 0 ? undefined
       : await job.run(0, () => items.map(({ key }) => key), (signal) => this.#each(job, items, signal, first));
-    if (first.free) this.slots.give();
+    if (first.free) this.slots.give(job.lane, since);
     return { begun: true, failure };
   }
 
+  // Each item has a place of its own, so that a chunk gives way between two of them.
   async #each(job: Job, items: Item<In, Out>[], signal: AbortSignal, first: { free: boolean }): Promise<void> {
+    const { slots } = this;
+    const { lane } = job;
     const pending: Promise<void>[] = [];
-    let breath = performance.now();
+    let since = performance.now();
+    let breath = since;
     for (const item of items) {
       if (first.free) first.free = false;
-      else if (!this.slots.tryTake()) await this.slots.take(job.urgent, true);
+      else if (!slots.tryTake(lane)) {
+        await slots.take(lane, true);
+        since = performance.now();
+      }
       if (signal.aborted) {
-        this.slots.give();
+        slots.give(lane, since);
         break;
       }
       try {
         const result = this.handler(item.in, item, signal);
         if (result instanceof Promise) {
+          const begun = since;
           pending.push(result.then((out) => item.answer(out), (err: unknown) => { this.#failed(item, err); })
-            .finally(() => this.slots.give()));
+            .finally(() => slots.give(lane, begun)));
           continue;
         }
         const large = item.answer(result);
@@ -171,10 +186,11 @@ class EachEndpoint<In, Out> extends Endpoint {
       } catch (err) {
         this.#failed(item, err);
       }
-      this.slots.give();
-      if (performance.now() - breath > BREATH) {
+      slots.give(lane, since);
+      since = performance.now();
+      if (since - breath > BREATH) {
         await breathe();
-        breath = performance.now();
+        since = breath = performance.now();
       }
     }
     await Promise.all(pending);

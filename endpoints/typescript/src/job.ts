@@ -7,7 +7,7 @@ import type { MsgHdrs } from '@nats-io/transport-node';
 import type { Bus } from './bus';
 import { type Delivery, SETTLE, nak } from './puller';
 import { Reply, now } from './reply';
-import { Slots } from './slots';
+import { CALLS, CHUNKS, type Lane, Slots } from './slots';
 import {
   Binary, type Body, Failure, Foreign, type Head, MAX_STACK, type Meta, type RawItem, type Trace, checkName, checkOrigin, depth,
   readBody, readHead, said, toHeaders,
@@ -17,6 +17,11 @@ import {
 export interface EndpointOptions<In = unknown> {
   /** Chunks (handleEach: items) that an instance handles at once, unless operators say otherwise. Default 2, or 8 items. */
   concurrency?: number;
+  /**
+   * Places kept for those who wait, beside those of chunks: calls, and flows on behalf of one. Without one a call takes the
+   * next place that a chunk, or an item of handleEach, gives back. Default: 1 where concurrency is 4 or more, else 0.
+   */
+  reserve?: number;
   /** How long the handler may take for a chunk, or for a stage; also how long a flow waits between two. Default 600,000. */
   timeout?: number;
   /**
@@ -73,11 +78,15 @@ export interface Outcome {
 /** @internal The work on one request, or on one stage of it. */
 export class Job {
   closed = false; // what a handler says after it has returned is dropped
+  /** Somebody waits for single requests, and for what is asked over core NATS unless a node asks it there, for a run. */
+  readonly lane: Lane;
 
-  constructor(readonly endpoint: Endpoint, readonly head: Head, readonly params: Record<string, string>, readonly reply: Reply) {}
-
-  get urgent(): boolean {
-    return this.head.mode === 'single' || this.head.replyTo.startsWith('tranche.call.');
+  constructor(
+    readonly endpoint: Endpoint, readonly head: Head, readonly params: Record<string, string>, readonly reply: Reply,
+    stored: boolean,
+  ) {
+    const waits = head.mode === 'single' || (!stored && !head.replyTo.startsWith('tranche.call.node-'));
+    this.lane = waits ? CALLS : CHUNKS;
   }
 
   idempotencyKey(ordinal: number): string {
@@ -168,13 +177,16 @@ export abstract class Endpoint {
   constructor(readonly host: Host, readonly name: string, options: EndpointOptions<never>, concurrency: number) {
     checkName(name);
     this.own = options.concurrency ?? concurrency;
-    const { timeout = 600_000 } = options;
+    const { timeout = 600_000, reserve } = options;
     if (!Number.isInteger(this.own) || this.own < 1 || this.own > 1024) {
       throw new TypeError(`endpoint ${name}: concurrency is ${this.own}; it may be 1 to 1024`);
     }
+    if (reserve !== undefined && (!Number.isInteger(reserve) || reserve < 0 || reserve > 1024)) {
+      throw new TypeError(`endpoint ${name}: reserve is ${reserve}; it may be 0 to 1024`);
+    }
     if (!(timeout > 0 && timeout < 2 ** 31)) throw new TypeError(`endpoint ${name}: timeout is ${timeout} ms`);
     this.options = { ...options, timeout } as EndpointOptions & { timeout: number };
-    this.slots = new Slots(this.own);
+    this.slots = new Slots(this.own, reserve);
   }
 
   /** How many requests may be held: about twice what is worked on. */
@@ -231,7 +243,7 @@ export abstract class Endpoint {
       await this.settle(delivery, reply, new Failure('too_many_deliveries', message, true), '+ACK');
       return;
     }
-    const job = new Job(this, head, body.params, reply);
+    const job = new Job(this, head, body.params, reply, delivery.stored);
     const outcome = await this.work(job, body);
     if (!outcome.begun) return this.handBack(delivery, reply); // nothing was begun (rule 8)
     await this.end(delivery, job, outcome, body.items.length, body.items.length, started);
@@ -291,10 +303,10 @@ export abstract class Endpoint {
     await reply.finish(failure);
   }
 
-  status(): Record<string, number> {
+  status(): Record<string, number | boolean> {
     const { nanoseconds, ...counts } = this.stats;
     const average = counts.processed ? Math.round(nanoseconds / counts.processed) : 0;
-    return { ...counts, avg_per_item: average, concurrency: this.slots.size, stages: 0 };
+    return { ...counts, avg_per_item: average, concurrency: this.slots.size, each: false, stages: 0 };
   }
 }
 

@@ -6,7 +6,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { AckPolicy, type ClusterInfo, type ConsumerInfo, type JetStreamManager } from '@nats-io/jetstream';
 import { type Msg, type MsgHdrs, type NatsConnection, nanos } from '@nats-io/transport-node';
 
-import { apiCode } from './bus';
+import { apiCode, isDenied } from './bus';
 import { Pull } from './pull';
 import { Signal } from './slots';
 import { said } from './wire';
@@ -19,6 +19,7 @@ const ENOUGH = 4; // a pull is worth it when a quarter of the room is free
 const MUTE = 4_000; // JetStream says nothing for so long: it is asked at the other servers of the cluster
 const STALE = 4e9; // ns; a leader that has not heard of the others for so long is none
 const CONSUMER_MISSING = 10014;
+const DENIED = 5_000; // ms; so long it rests when the server denies what it needs
 const SAY_AGAIN = 60_000; // so long the same reason to wait is not logged again
 
 /** @internal A message as it was delivered, until it is settled. */
@@ -42,6 +43,8 @@ export interface Source {
   readonly stream: string;
   readonly name: string;
   readonly filter: string;
+  /** Another puller of the endpoint says what this one waits for, too. */
+  readonly aside?: boolean;
   /** How many messages may be held. */
   room(): number;
   take(delivery: Delivery): Promise<void>;
@@ -93,14 +96,14 @@ export class Puller {
       } catch (err) {
         this.state = 'waiting';
         this.reason = said(err);
-        if (told.reason !== this.reason || Date.now() - told.at > SAY_AGAIN) {
+        if (!source.aside && (told.reason !== this.reason || Date.now() - told.at > SAY_AGAIN)) {
           told = { reason: this.reason, at: Date.now() };
           source.log(`waiting for stream ${source.stream}: ${this.reason}`);
         }
-        if (asked && (err instanceof Stale || Date.now() - asked > MUTE)) {
+        if (asked && !source.aside && (err instanceof Stale || Date.now() - asked > MUTE)) {
           if (await source.elsewhere(`$JS.API.CONSUMER.INFO.${source.stream}.${source.name}`)) asked = undefined;
         }
-        await pause(250);
+        await pause(source.aside && isDenied(err) ? DENIED : 250, undefined, { signal: stopping }).catch(() => {});
       }
     }
     while (this.#held.size > 0 || [...this.#pulls].some(({ owed }) => owed.messages > 0)) await this.#changed.wait();

@@ -42,6 +42,10 @@ export interface EndpointStatus {
   in_flight: number;
   avg_per_item: number;
   concurrency: number;
+  /** concurrency is of items. */
+  each: boolean;
+  /** Calls are read apart from chunks. */
+  lane: boolean;
   redelivered: number;
   given_up: number;
   stages: number;
@@ -51,6 +55,7 @@ export interface EndpointStatus {
 interface Served {
   readonly endpoint: Endpoint;
   pullers: Puller[];
+  calls?: Puller; // of requests for which somebody waits
   direct?: Direct;
 }
 
@@ -111,27 +116,31 @@ export class Service {
     const jsm = await jetstreamManager(this.#nc, { checkAPI: false, timeout: 2_000 });
     for (const endpoint of this.endpoints.values()) {
       const served: Served = { endpoint, pullers: [] };
+      const { name, slots } = endpoint;
       const source = (stream: string, filter: string, take: Source['take'], room: () => number): Source => ({
-        stream, name: endpoint.name, filter, take, room,
+        stream, name, filter, take, room,
         obey: (concurrency) => this.#obey(served, concurrency),
-        log: (line) => this.host.log(`${endpoint.name}: ${line}`),
+        log: (line) => this.host.log(`${name}: ${line}`),
         elsewhere: (question) => this.#elsewhere(question),
       });
-      served.pullers.push(new Puller(source(WORK, `tranche.work.${endpoint.name}`,
+      served.pullers.push(new Puller(source(WORK, `tranche.work.${name}`,
         (delivery) => endpoint.accept(delivery), () => endpoint.room()), this.#nc, jsm));
+      served.calls = new Puller({ ...source(WORK, `tranche.work.${name}+`,
+        (delivery) => endpoint.accept(delivery), () => 2 * (slots.size + slots.kept)),
+      name: `${name}+`, obey: () => {}, aside: true }, this.#nc, jsm);
       if (endpoint instanceof FlowEndpoint) {
-        served.pullers.push(new Puller({ ...source(STAGE, `tranche.stage.${endpoint.name}.>`,
+        served.pullers.push(new Puller({ ...source(STAGE, `tranche.stage.${name}.>`,
           (delivery) => endpoint.deal(delivery), () => 2 * endpoint.room()), obey: () => {} }, this.#nc, jsm));
       }
       served.direct = new Direct(endpoint, this.#nc);
-      this.#served.set(endpoint.name, served);
+      this.#served.set(name, served);
     }
     const listed = announce(this.#nc, {
       name: this.name, id: this.instance, version: this.version,
       metadata: { tranche: '1', host: hostname(), instance: this.instance, sdk: 'typescript' },
     }, () => [...this.#served.keys()], (name) => this.#status(name));
     await Promise.all([aborted(stopping).then(() => this.#drain()), ...[...this.#served.values()].flatMap(
-      ({ pullers, direct }) => [...pullers.map((puller) => puller.run(stopping)), direct?.run(stopping)])]);
+      ({ pullers, calls, direct }) => [...pullers, calls, direct].map((part) => part?.run(stopping)))]);
     listed();
     if (!this.#nc.isClosed()) await this.#nc.flush();
     this.host.log(`${this.name}: gone`);
@@ -144,10 +153,10 @@ export class Service {
     setTimeout(() => this.#late.abort(), this.#drainTimeout).unref();
   }
 
-  #obey({ endpoint, pullers }: Served, concurrency: string | undefined): void {
+  #obey({ endpoint, pullers, calls }: Served, concurrency: string | undefined): void {
     const before = endpoint.slots.size;
     endpoint.obey(concurrency);
-    if (endpoint.slots.size !== before) for (const puller of pullers) puller.look();
+    if (endpoint.slots.size !== before) for (const puller of [...pullers, calls]) puller?.look();
   }
 
   /** Nothing while all endpoints listen; otherwise why not. A readiness probe answers 503 then. */
@@ -163,12 +172,12 @@ export class Service {
   }
 
   #status(name: string): Record<string, unknown> {
-    const { endpoint, pullers, direct } = this.#served.get(name)!;
+    const { endpoint, pullers, calls, direct } = this.#served.get(name)!;
     const waiting = pullers.find(({ state }) => state !== 'listening');
-    const held = pullers.reduce((n, puller) => n + puller.held, direct?.held ?? 0);
+    const held = [...pullers, calls, direct].reduce((n, part) => n + (part?.held ?? 0), 0);
     const state = this.#draining ? 'draining' : waiting ? 'waiting' : 'listening';
     return {
-      ...endpoint.status(), in_flight: held, state, ...(state === 'waiting' && waiting && { reason: waiting.reason }),
+      ...endpoint.status(), in_flight: held, lane: calls?.state === 'listening' && !this.#draining, state, ...(state === 'waiting' && waiting && { reason: waiting.reason }),
       rebinds: pullers.reduce((n, { rebinds }) => n + Math.max(rebinds, 0), 0),
     };
   }

@@ -224,6 +224,10 @@ class MemoryBus implements Bus {
     return true;
   }
 
+  async hasLane(): Promise<boolean> {
+    return false; // the kit has no queue in which a call could stand behind chunks
+  }
+
   listen(subject: string, take: (msg: Msg) => void): () => void {
     this.#listeners.set(subject, take);
     return () => this.#listeners.delete(subject);

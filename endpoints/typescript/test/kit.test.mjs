@@ -7,6 +7,8 @@ import {
 } from 'tranche-endpoints';
 import { Kit } from 'tranche-endpoints/testing';
 
+import { CALLS, CHUNKS, Slots } from '../lib/slots.js';
+
 const yearEnd = (chunk) => {
   for (const item of chunk.items) {
     if (item.in.cents < 0) item.fail('overdrawn', `the balance is ${item.in.cents}`);
@@ -273,4 +275,41 @@ test('a circle of calls ends', async () => {
   }, { concurrency: 20 });
   await assert.rejects(call(kit.service, 'circle', 'A', 1), { code: 'stack_too_deep' });
   assert.equal(deepest.split(',').length, 16);
+});
+
+test('who waits comes first, on a place that is kept or the next one, and chunks keep a share', async () => {
+  const order = [];
+  const slots = new Slots(2, 1);
+  for (let n = 0; n < 2; n++) assert.ok(slots.tryTake(CHUNKS));
+  assert.ok(!slots.tryTake(CHUNKS), 'the third place is for calls');
+  assert.ok(slots.tryTake(CALLS));
+  const waits = (name, lane) => slots.take(lane, false).then((mine) => { if (mine) order.push(name); });
+  const chunk = waits('chunk', CHUNKS);
+  const call = waits('call', CALLS);
+  slots.give(CHUNKS, performance.now());
+  slots.give(CHUNKS, performance.now());
+  await Promise.all([chunk, call]);
+  assert.deepEqual(order, ['call', 'chunk']);
+
+  const one = new Slots(1, 0); // both want the one place all the time
+  const had = [0, 0];
+  const work = async (lane, ms) => {
+    while (had[CHUNKS] + had[CALLS] < 1000) {
+      await one.take(lane, true);
+      const since = performance.now();
+      await new Promise((done) => { setTimeout(done, ms); });
+      had[lane] += performance.now() - since;
+      one.give(lane, since);
+    }
+  };
+  await Promise.all([...Array(20)].map(() => work(CALLS, 2)).concat(work(CHUNKS, 20), work(CHUNKS, 20)));
+  const share = had[CHUNKS] / (had[CHUNKS] + had[CALLS]);
+  assert.ok(share > 0.1 && share < 0.5, `chunks had ${share} of the time`);
+});
+
+test('reserve is held to its bounds', () => {
+  const kit = new Kit();
+  for (const reserve of [-1, 1.5, 1025]) assert.throws(() => handleList(kit.service, 'a', () => {}, { reserve }), /reserve/);
+  handleEach(kit.service, 'b', () => 1);
+  assert.equal(kit.service.endpoints.get('b').slots.kept, 1); // of the usual 8
 });

@@ -38,14 +38,18 @@ type Endpoint struct {
 	Ready       int64      `json:"ready" doc:"items that could be sent"`
 	InFlight    int64      `json:"in_flight" doc:"items asked for and not answered"`
 	Scheduled   int64      `json:"scheduled" doc:"items that wait to be tried again"`
-	Backlog     uint64     `json:"backlog" doc:"requests that no service has taken"`
-	Processing  int        `json:"processing" doc:"requests that a service has taken and not answered"`
+	Backlog     uint64     `json:"backlog" doc:"requests that no service has taken, but for calls_backlog"`
+	Processing  int        `json:"processing" doc:"requests that a service has taken and not answered, likewise"`
 	Concurrency int        `json:"concurrency" doc:"set by an operator, for each instance; 0: left to the service"`
 	Rate        float64    `json:"rate" doc:"items a second, in the last minute"`
 	Items       int64      `json:"items" doc:"since the listeners started"`
 	Errors      int64      `json:"errors" doc:"of those"`
 	P50Millis   float64    `json:"p50_millis" doc:"time for one item: the listeners' medians, weighted by their rates"`
 	P99Millis   float64    `json:"p99_millis" doc:"time for one item, of the slowest listener"`
+
+	// Of the lane, where services read apart what somebody waits for.
+	CallsBacklog    uint64 `json:"calls_backlog" doc:"requests that somebody waits for and no service has taken"`
+	CallsProcessing int    `json:"calls_processing" doc:"of those, taken and not answered"`
 
 	MaxInFlight int                `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
 	RateLimit   float64            `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
@@ -64,6 +68,7 @@ type Listener struct {
 	Reason      string  `json:"reason,omitempty" doc:"why it waits"`
 	Concurrency int     `json:"concurrency" doc:"chunks or items at once"`
 	InFlight    int     `json:"in_flight" doc:"chunks it holds"`
+	Lane        bool    `json:"lane,omitempty" doc:"calls are read apart from chunks"`
 	Stages      int     `json:"stages,omitempty" doc:"of a flow"`
 	Items       int64   `json:"items" doc:"since it started"`
 	Errors      int64   `json:"errors"`
@@ -312,7 +317,7 @@ func addPaces(byName map[string]*Endpoint, paces []inspect.PaceView) {
 func (e *Endpoint) add(l *wire.Listener) {
 	one := Listener{
 		Service: l.Service, Version: l.Version, Instance: l.Instance, Host: l.Host, State: string(l.State),
-		Reason: l.Reason, Concurrency: l.Concurrency, InFlight: l.InFlight, Stages: l.Stages, Items: l.Processed,
+		Reason: l.Reason, Concurrency: l.Concurrency, InFlight: l.InFlight, Lane: l.Lane, Stages: l.Stages, Items: l.Processed,
 		Errors: l.Errors, ItemMillis: millis(l.AvgPerItem), Rate: l.Rate, P50Millis: millis(l.P50),
 		P99Millis: millis(l.P99), Redelivered: l.Redelivered, GivenUp: l.GivenUp, Dead: l.Dead, Rebinds: l.Rebinds,
 	}
@@ -328,22 +333,32 @@ func (e *Endpoint) add(l *wire.Listener) {
 
 func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// backlog asks JetStream. An endpoint without a consumer has had no request yet.
+// backlog asks JetStream for chunks, and for the lane of those who wait.
 func (s *Routes) backlog(ctx context.Context, e *Endpoint) error {
 	js, err := jetstream.New(s.NC)
+	if err == nil {
+		e.Backlog, e.Processing, err = queued(ctx, js, e.Name)
+	}
+	if err == nil {
+		e.CallsBacklog, e.CallsProcessing, err = queued(ctx, js, wire.LaneOf(e.Name))
+	}
 	if err != nil {
 		return fmt.Errorf("look at the backlog of %s: %w", e.Name, err)
 	}
-	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(e.Name))
+	return nil
+}
+
+// queued is what waits at an endpoint's consumer, and what is taken. One that is not there has had no request yet.
+func queued(ctx context.Context, js jetstream.JetStream, name string) (waiting uint64, taken int, err error) {
+	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(name))
 	if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil
+		return 0, 0, nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at the backlog of %s: %w", e.Name, err)
+		return 0, 0, err
 	}
 	info := consumer.CachedInfo() // just fetched
-	e.Backlog, e.Processing = info.NumPending, info.NumAckPending
-	return nil
+	return info.NumPending, info.NumAckPending, nil
 }
 
 // CheckEndpoint refuses what no endpoint can be called.

@@ -35,8 +35,8 @@ func endpointsText(list client.EndpointList, room int) string {
 	if len(list.Endpoints) == 0 {
 		return "no service listens and no run waits for one\n"
 	}
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true}, Room: room}
-	t.Row("ENDPOINT", "READY", "BACKLOG", "RATE", "P50", "P99", "ERRORS", "LISTENERS")
+	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true}, Room: room}
+	t.Row("ENDPOINT", "READY", "BACKLOG", "CALLS", "RATE", "P50", "P99", "ERRORS", "LISTENERS")
 	for i := range list.Endpoints {
 		e := &list.Endpoints[i]
 		name, who := cli.Inert(e.Name), doers(e)
@@ -46,11 +46,20 @@ func endpointsText(list client.EndpointList, room int) string {
 		if cli.Narrow(room) {
 			who = strings.Replace(who, doers(e), strconv.Itoa(len(e.Listeners)+len(e.Nodes)), 1)
 		}
-		t.Row(name, cli.Count(e.Ready), cli.Count(int64(e.Backlog)), cli.Rate(e.Rate), cli.PerItem(e.P50Millis),
-			cli.PerItem(e.P99Millis),
-			cli.Count(e.Errors), who)
+		t.Row(name, cli.Count(e.Ready), cli.Count(int64(e.Backlog)), cli.Count(int64(e.CallsBacklog)),
+			cli.Rate(e.Rate), cli.PerItem(e.P50Millis), cli.PerItem(e.P99Millis), cli.Count(e.Errors), who)
 	}
 	return t.String()
+}
+
+// callsText says what waits of calls, where they are read apart from other requests.
+func callsText(e *client.Endpoint) string {
+	apart := func(l client.Listener) bool { return l.Lane }
+	if !slices.ContainsFunc(e.Listeners, apart) && e.CallsBacklog == 0 && e.CallsProcessing == 0 {
+		return "among the requests"
+	}
+	return fmt.Sprintf("%s waiting, %s taken; before other requests", cli.Count(int64(e.CallsBacklog)),
+		cli.Count(int64(e.CallsProcessing)))
 }
 
 // doers says who does the work: instances of services, or nodes.
@@ -122,6 +131,7 @@ func endpointHead(e *client.Endpoint) string {
 		return t.String()
 	}
 	t.Row("requests", fmt.Sprintf("%s waiting, %s taken", cli.Count(int64(e.Backlog)), cli.Count(int64(e.Processing))))
+	t.Row("calls", callsText(e))
 	concurrency := "left to the services"
 	if e.Concurrency > 0 {
 		concurrency = fmt.Sprintf("%d for each instance, set by an operator", e.Concurrency)

@@ -74,7 +74,8 @@ function Tiles({ endpoint: e, history }) {
     <${Tile} name="Errors" value=${errorShare(e)} note=${e.items > 0 ? `${num(e.errors)} of ${num(e.items)}` : ""} tone=${e.errors > 0 ? "bad-text" : ""} />
     <${Tile} name="Ready items" value=${num(e.ready)} note=${[e.waiting > 0 && `${num(e.waiting)} wait`, e.scheduled > 0 && `${num(e.scheduled)} to be tried again`].filter(Boolean).join(", ")} />
     <${Tile} name="In flight" value=${num(e.in_flight)} note=${e.pace ? plural(e.pace.requests_out, "request") : ""} />
-    ${isEndpoint(e) && html`<${Tile} name="Backlog" value=${num(e.backlog)} note=${`${num(e.processing)} taken`} spark=${history.get("backlog")} />`}
+    ${isEndpoint(e) && html`<${Tile} name="Backlog" value=${num(e.backlog)} note=${`${num(e.processing)} taken`} spark=${history.get("backlog")} />
+      <${Tile} name="Calls that wait" value=${num(e.calls_backlog)} note=${e.listeners.some((l) => l.lane) ? `${num(e.calls_processing)} taken, before the backlog` : "among the backlog"} />`}
   </dl>`;
 }
 

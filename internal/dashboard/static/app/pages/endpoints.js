@@ -69,6 +69,7 @@ const columns = (rates) => [
   { key: "ready", title: "Ready", align: "right", render: (e) => number(e.ready) },
   { key: "out", title: "In flight", align: "right", hide: "narrow", render: (e) => number(e.in_flight) },
   { key: "backlog", title: "Backlog", align: "right", render: (e) => number(e.backlog) },
+  { key: "calls", title: "Calls", align: "right", hide: "narrow", render: (e) => number(e.calls_backlog) },
   {
     key: "rate",
     title: "Rate",
