@@ -454,7 +454,7 @@ COMMENT ON COLUMN work_part.content_type IS 'Of the result; null: application/js
 COMMENT ON COLUMN work_part.error_code IS 'Error code of the slot; null: it is a result.';
 COMMENT ON COLUMN work_part.error_message IS 'The error in words.';
 COMMENT ON COLUMN work_part.error_keyed IS
-    'Its beginning with {key} in the place of the item''s own key, for groups of like errors; null: the key is not in it.';
+    'Its beginning with {key} for the item''s own key, of which groups of like errors are made; null: it has no key.';
 
 CREATE TABLE work_error (
     run_id        uuid        NOT NULL,

@@ -61,7 +61,8 @@ FROM unnest($3::uuid[], $4::smallint[], $5::int[], $6::bit(8192)[]) AS u (id, st
 	insertInvalidParts = `
 INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, error_code, error_message, error_keyed)
 SELECT p.run_id, p.slice, p.ordinal, 1, $2, $3, p.error_message, ` + plane.ErrorKeyed + `
-FROM (SELECT $1::uuid AS run_id, * FROM unnest($4::uuid[], $5::int[], $6::text[]) AS u (slice, ordinal, error_message)) p
+FROM (SELECT $1::uuid AS run_id, *
+    FROM unnest($4::uuid[], $5::int[], $6::text[]) AS u (slice, ordinal, error_message)) p
 ` + plane.KeyOfPart
 
 	// failInvalid fails invalid items where a step needs no other, and leaves them out of the steps after those. The
