@@ -435,6 +435,7 @@ CREATE TABLE work_part (
     content_type  text,
     error_code    text,
     error_message text,
+    error_keyed   text,
     PRIMARY KEY (run_id, step, ordinal, generation),
     CONSTRAINT work_part_outcome CHECK ((result IS NULL) <> (error_code IS NULL))
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
@@ -452,6 +453,8 @@ COMMENT ON COLUMN work_part.result IS 'The result, in its own bytes; null: it is
 COMMENT ON COLUMN work_part.content_type IS 'Of the result; null: application/json.';
 COMMENT ON COLUMN work_part.error_code IS 'Error code of the slot; null: it is a result.';
 COMMENT ON COLUMN work_part.error_message IS 'The error in words.';
+COMMENT ON COLUMN work_part.error_keyed IS
+    'Its beginning with {key} for the item''s own key, of which groups of like errors are made; null: it has no key.';
 
 CREATE TABLE work_error (
     run_id        uuid        NOT NULL,

@@ -64,7 +64,7 @@ func (b *bench) personal() workqueue.RunID {
 	a.Slots[1].Result = []byte(`{"hello":"` + secret + `"}`)
 	b.record(a)
 	b.correct(run, `{"name":"`+secret+` 2"}`, person)
-	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD", Message: "nobody is called " + secret}))
+	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD", Message: person + ": nobody is called " + secret}))
 	b.wantState(run, "completed", 2)
 	for _, ordinal := range []int{1, 2} {
 		b.exec(`WITH l AS (INSERT INTO work_large (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)

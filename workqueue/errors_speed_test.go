@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
@@ -55,8 +56,10 @@ func (b *bench) failedAll(items int, message string) workqueue.RunID {
 	b.exec(`UPDATE work_queue SET item_key = CASE WHEN $2 LIKE '%K-%' THEN 'K-' || md5(ordinal::text)
 		WHEN $2 LIKE '%x%translate%' THEN 'x' || translate(ordinal::text, '0123456789', 'ghijklmnop') ELSE item_key END
 		WHERE run_id = $1`, run, message)
-	b.exec(`INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, error_code, error_message)
-		SELECT $1, gen_random_uuid(), n, 1, 0, 'BAD', `+message+` FROM generate_series(0, $2::int - 1) n`, run, items)
+	b.exec(`INSERT INTO work_part (run_id, slice_id, ordinal, generation, step, error_code, error_message, error_keyed)
+		SELECT p.run_id, gen_random_uuid(), ordinal, 1, 0, 'BAD', error_message, `+plane.ErrorKeyed+`
+		FROM (SELECT $1::uuid AS run_id, n AS ordinal, `+message+` AS error_message
+			FROM generate_series(0, $2::int - 1) n) p `+plane.KeyOfPart, run, items)
 	b.exec(`UPDATE work_part p SET slice_id = s.id FROM (SELECT n, gen_random_uuid() AS id
 		FROM generate_series(0, $2::int / 500) n) s WHERE p.run_id = $1 AND s.n = p.ordinal / 500`, run, items)
 	b.exec(`UPDATE work_block SET ready = B'0'::bit(8192), failed = ready WHERE run_id = $1`, run)

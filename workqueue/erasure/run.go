@@ -50,7 +50,7 @@ UPDATE work_correction SET payload = $3 WHERE run_id = $1 AND ordinal = ANY ($2)
 
 	eraseParts = `
 UPDATE work_part SET result = CASE WHEN result IS NOT NULL THEN 'null'::bytea END, content_type = NULL, large_id = NULL,
-    error_message = CASE WHEN error_code IS NOT NULL THEN 'erased' END
+    error_message = CASE WHEN error_code IS NOT NULL THEN 'erased' END, error_keyed = NULL
 WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1)) AND ordinal = ANY ($2)`
 
 	// With their pieces.

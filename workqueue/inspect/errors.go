@@ -79,9 +79,9 @@ type ErrorExample struct {
 // work_part_error finds the parts. Their blocks are joined to them as a FULL JOIN, whose other rows nothing comes of,
 // for it is hashed or merged whatever the planner believes: a nested loop, which it takes when it believes in few
 // parts, is quadratic. So are the shapes, of which each message has one, and the beginnings of groups. For the same
-// reason keys are looked up one by one, and so is the newest generation, only in runs that have more than one. Whether
-// a step before failed the item, too, is asked only of steps that are not the first. The shapes are most of the work:
-// they are made of messages that are alike once.
+// reason the newest generation is looked up one by one, only in runs that have more than one. Whether a step before
+// failed the item, too, is asked only of steps that are not the first. The shapes are most of the work: they are made
+// of messages that are alike once.
 const errorGroups = `
 WITH by_message AS MATERIALIZED (
     SELECT c.step, c.error_code, c.keyed, c.slice_id, count(*) FILTER (WHERE NOT c.again) AS items,
@@ -97,13 +97,12 @@ WITH by_message AS MATERIALIZED (
             END AS again
         FROM (
             SELECT p.*, b.failed, b.accepted
-            FROM (SELECT run_id, step, ordinal, generation, slice_id, error_code, error_message FROM work_part
-                WHERE run_id = $1 AND error_code IS NOT NULL) p
+            FROM (SELECT run_id, step, ordinal, generation, slice_id, error_code, error_message, error_keyed
+                FROM work_part WHERE run_id = $1 AND error_code IS NOT NULL) p
             FULL JOIN (SELECT step, block, failed, accepted FROM work_block
                 WHERE run_id = $1 AND failed <> B'0'::bit(8192)) b ON b.step = p.step AND b.block = p.ordinal / 8192
             OFFSET 0
         ) p
-        ` + plane.KeyOfPart + `
         WHERE get_bit(p.failed, p.ordinal % 8192) = 1
             AND ((SELECT generation FROM batchrun WHERE id = $1) = 1
                 OR p.generation = (SELECT max(n.generation) FROM work_part n

@@ -149,7 +149,7 @@ WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code = ANY($3)
 	ordinalsOfGroups = `
 WITH parts AS MATERIALIZED (
     SELECT p.step, p.ordinal, p.error_code, ` + plane.MessageAlike + ` AS keyed
-    FROM work_part p ` + plane.KeyOfPart + `
+    FROM work_part p
     WHERE p.run_id = $1 AND p.step = ANY($2) AND p.error_code IS NOT NULL
       AND ($4::int[] IS NULL OR p.ordinal / 8192 = ANY($4)) AND ` + newestPart + `
 ), alike AS (

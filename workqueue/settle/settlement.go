@@ -18,8 +18,9 @@ import (
 // attempts that failed, slices, planes, the tracker, the completion of runs. Recording a reply and releasing a lost
 // slice differ only in what they put into it.
 type settlement struct {
-	parts    *pg.CopyRows
-	errors   pg.CopyRows
+	parts    *pg.CopyRows // results,
+	failed   pg.CopyRows  // errors that are final,
+	errors   pg.CopyRows  // and those that another attempt follows
 	ended    []sliceUpdate
 	made     []madeSlice
 	outcomes map[plane.BlockID]*plane.Outcome
@@ -71,6 +72,7 @@ func newSettlement(parts *pg.CopyRows, graphs *plane.GraphCache) *settlement {
 		ordered: map[workqueue.RunID]*plane.Graph{},
 		lanes:   map[workqueue.RunID][]*LaneRow{}, guarded: map[guardedStep]*outcomes{}}
 	s.parts.Reset()
+	s.failed.Reset()
 	s.errors.Reset()
 	return s
 }
@@ -87,15 +89,13 @@ func (s *settlement) outcomeOf(h *plane.HeldSlice) *plane.Outcome {
 
 // done accepts a result.
 func (s *settlement) done(h *plane.HeldSlice, bit int, slot *Slot) {
-	s.part(h, bit)
+	part(s.parts, 8, h, bit)
 	s.parts.Bytes(slot.Result)
 	if slot.ContentType == "" {
 		s.parts.Null()
 	} else {
 		s.parts.Text(slot.ContentType)
 	}
-	s.parts.Null()
-	s.parts.Null()
 	size := int64(len(slot.Result))
 	if slot.Large == nil {
 		s.parts.Null()
@@ -114,12 +114,9 @@ func (s *settlement) done(h *plane.HeldSlice, bit int, slot *Slot) {
 
 // fail accepts an error as the item's final outcome.
 func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
-	s.part(h, bit)
-	s.parts.Null()
-	s.parts.Null()
-	s.parts.Text(pg.Plain(e.Code))
-	s.parts.Text(pg.Plain(e.Message))
-	s.parts.Null()
+	part(&s.failed, 7, h, bit)
+	s.failed.Text(pg.Plain(e.Code))
+	s.failed.Text(pg.Plain(e.Message))
 	h.Remaining.Remove(bit)
 	s.outcomeOf(h).Failed.Add(bit)
 	s.of(h.Endpoint).Failed++
@@ -129,31 +126,48 @@ func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	s.watch(h, e.Code)
 }
 
-// copyParts and part go together.
+// copyParts and part go together, and so do they and insertFailed.
 const copyParts = `COPY work_part
-(run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message, large_id)
+(run_id, slice_id, ordinal, generation, step, result, content_type, large_id)
 FROM STDIN (FORMAT binary)`
 
 // insertParts is copyParts for a few: it need not travel alone.
 const insertParts = `
 INSERT INTO work_part
-    (run_id, slice_id, ordinal, generation, step, result, content_type, error_code, error_message, large_id)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::bytea[], $7::text[], $8::text[],
-                     $9::text[], $10::uuid[])`
+    (run_id, slice_id, ordinal, generation, step, result, content_type, large_id)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::bytea[], $7::text[], $8::uuid[])`
+
+// Errors are put down with what groups of like ones are made of: who looks at a million of them is not to look up a
+// million keys.
+const insertFailed = `
+INSERT INTO work_part
+    (run_id, slice_id, ordinal, generation, step, error_code, error_message, error_keyed)
+SELECT p.*, ` + plane.ErrorKeyed + `
+FROM unnest($1::uuid[], $2::uuid[], $3::int[], $4::int[], $5::smallint[], $6::text[], $7::text[])
+    AS p (run_id, slice_id, ordinal, generation, step, error_code, error_message)
+` + plane.KeyOfPart
 
 // writeParts leaves a few parts to the next statement, and writes many at once.
 func (s *settlement) writeParts(ctx context.Context, tx pgx.Tx) error {
+	if s.failed.Rows > 0 {
+		rows := s.failed.Columns(7)
+		args := append(partArgs(rows), texts(rows[5]), texts(rows[6]))
+		if err := pg.Later(ctx, tx, insertFailed, args...); err != nil {
+			return err
+		}
+	}
 	switch n := s.parts.Rows; {
 	case n == 0:
 		return nil
 	case pg.Few(int(n), len(s.parts.Buf)):
-		return pg.Later(ctx, tx, insertParts, s.partArgs()...)
+		rows := s.parts.Columns(8)
+		return pg.Later(ctx, tx, insertParts, append(partArgs(rows), rows[5], texts(rows[6]), uuids(rows[7]))...)
 	}
 	return s.parts.Send(ctx, tx, copyParts)
 }
 
-func (s *settlement) partArgs() []any {
-	rows := s.parts.Columns(10)
+// partArgs are the columns that part has written.
+func partArgs(rows [][][]byte) []any {
 	n := len(rows[0])
 	runs, slices := make([]workqueue.RunID, n), make([]workqueue.SliceID, n)
 	ordinals, gens, steps := make([]int32, n), make([]int32, n), make([]int16, n)
@@ -162,13 +176,18 @@ func (s *settlement) partArgs() []any {
 		ordinals[i], gens[i] = int32(binary.BigEndian.Uint32(rows[2][i])), int32(binary.BigEndian.Uint32(rows[3][i]))
 		steps[i] = int16(binary.BigEndian.Uint16(rows[4][i]))
 	}
-	large := make([]uuid.NullUUID, n)
-	for i, id := range rows[9] {
+	return []any{runs, slices, ordinals, gens, steps}
+}
+
+// uuids are ids that may be NULL.
+func uuids(fields [][]byte) []uuid.NullUUID {
+	list := make([]uuid.NullUUID, len(fields))
+	for i, id := range fields {
 		if id != nil {
-			large[i] = uuid.NullUUID{UUID: uuid.UUID(id), Valid: true}
+			list[i] = uuid.NullUUID{UUID: uuid.UUID(id), Valid: true}
 		}
 	}
-	return []any{runs, slices, ordinals, gens, steps, rows[5], texts(rows[6]), texts(rows[7]), texts(rows[8]), large}
+	return list
 }
 
 // texts are texts that may be NULL.
@@ -183,13 +202,13 @@ func texts(fields [][]byte) []*string {
 	return list
 }
 
-func (s *settlement) part(h *plane.HeldSlice, bit int) {
-	s.parts.Row(10)
-	s.parts.UUID(h.Run)
-	s.parts.UUID(h.ID)
-	s.parts.Int4(int32(h.Block.Ordinal(bit)))
-	s.parts.Int4(int32(h.Generation))
-	s.parts.Int2(int16(h.Step))
+func part(to *pg.CopyRows, columns int, h *plane.HeldSlice, bit int) {
+	to.Row(columns)
+	to.UUID(h.Run)
+	to.UUID(h.ID)
+	to.Int4(int32(h.Block.Ordinal(bit)))
+	to.Int4(int32(h.Generation))
+	to.Int2(int16(h.Step))
 }
 
 // copyErrors and attemptFailed go together.

@@ -19,16 +19,17 @@ const (
 	// spacedKey replaces the key where it stands between spaces.
 	spacedKey = `replace(p.error_message, ' ' || q.item_key COLLATE "default" || ' ', ' {key} ')`
 
-	// MessageKeyed is an SQL expression on work_part p and work_queue q: the beginning of the error message with {key} for
-	// the item's own key, where that is a word of its own or stands alone in quotes. Keys of one character, and of digits
-	// and punctuation only, stay: the first are words of any message, and the others are numbers, for which there is a #
-	// anyway. No key is ever read as a pattern: it is replaced by a character that messages lose, which one pattern for
-	// all finds, and what it does not find gets its key back. That is dear: a key that stands between spaces only, or
-	// once, between others than letters and quotes, is replaced without.
-	MessageKeyed = `CASE
+	// ErrorKeyed is an SQL expression on a part p that is to be written and its item q: what its work_part.error_keyed is,
+	// the beginning of the error message with {key} for the item's own key, where that is a word of its own or stands
+	// alone in quotes, and NULL where there is none. Keys of one character, and of digits and punctuation only, stay: the
+	// first are words of any message, and the others are numbers, for which there is a # anyway. No key is ever read as a
+	// pattern: it is replaced by a character that messages lose, which one pattern for all finds, and what it does not
+	// find gets its key back. That is dear: a key that stands between spaces only, or once, between others than letters
+	// and quotes, is replaced without.
+	ErrorKeyed = `nullif(CASE
     WHEN p.error_message IS NULL OR ` + keyPlace + ` = 0 OR char_length(q.item_key) < 2
         OR q.item_key !~ '[^[:digit:][:punct:][:space:]]'
-    THEN left(coalesce(p.error_message, ''), 1000)
+    THEN NULL
     WHEN strpos(` + spacedKey + `, q.item_key COLLATE "default") = 0 THEN left(` + spacedKey + `, 1000)
     WHEN strpos(` + betweenWords + `, substr(p.error_message, ` + keyPlace + ` - 1, 1)) > 0
         AND strpos(` + betweenWords + `, left(` + behindKey + `, 1)) > 0
@@ -37,12 +38,15 @@ const (
     ELSE replace(regexp_replace(
         replace(translate(left(p.error_message, 1000), chr(1), ''), q.item_key COLLATE "default", chr(1)),
         '["''\u0060“«]\u0001["''\u0060”»]|(?<!` + wordCharacter + `)\u0001(?!` + wordCharacter + `)', '{key}', 'g'),
-        chr(1), q.item_key COLLATE "default") END`
+        chr(1), q.item_key COLLATE "default") END, left(p.error_message, 1000))`
 
-	// MessageAlike is MessageKeyed with a 0 for each digit: for shapes all digits are the same, and messages that differ
+	// messageKeyed is an SQL expression on work_part p: the beginning of the error message with {key} for the item's key.
+	messageKeyed = `coalesce(p.error_keyed, left(p.error_message, 1000), '')`
+
+	// MessageAlike is messageKeyed with a 0 for each digit: for shapes all digits are the same, and messages that differ
 	// in them only, of which there are many, are the same before. It is compared byte by byte. replace is a third of the
 	// work of translate.
-	MessageAlike = `replace(replace(replace(replace(replace(replace(replace(replace(replace(` + MessageKeyed + `,
+	MessageAlike = `replace(replace(replace(replace(replace(replace(replace(replace(replace(` + messageKeyed + `,
     '1', '0'), '2', '0'), '3', '0'), '4', '0'), '5', '0'), '6', '0'), '7', '0'), '8', '0'), '9', '0') COLLATE "C"`
 
 	// shape opens, and shaped closes, an SQL expression: a text with a # for each thing that differs from item to item.
@@ -61,7 +65,7 @@ const (
 	// KeyedGroup is MessageGroup of such a message.
 	KeyedGroup = `left(md5(p.step || ':' || p.error_code || ':' || ` + KeyedShape + `), 8)`
 
-	// MessageGroup is the id of a group of errors: of a step, a code and a shape, on work_part p and work_queue q. It is
-	// the same for views, selections and reports.
-	MessageGroup = `left(md5(p.step || ':' || p.error_code || ':' || ` + shape + MessageKeyed + shaped + `), 8)`
+	// MessageGroup is the id of a group of errors: of a step, a code and a shape, on work_part p. It is the same for
+	// views, selections and reports.
+	MessageGroup = `left(md5(p.step || ':' || p.error_code || ':' || ` + shape + messageKeyed + shaped + `), 8)`
 )
