@@ -201,9 +201,8 @@ COMMENT ON COLUMN run_step.approved_at IS 'When it was approved; null: it is not
 COMMENT ON COLUMN run_step.approved_by IS 'By whom; empty: it is not.';
 COMMENT ON COLUMN run_step.config IS 'Settings of the kind: a URL, a query and the like.';
 
--- Written once, by COPY; a correction alone updates payloads (work_correction). The key index is unique for runs that refuse duplicates: there twin is 0, in
--- runs that allow them it is the ordinal. What is deleted in bulk is to be vacuumed before a fifth of a large table is
--- dead.
+-- Written once, by COPY; a correction alone updates payloads (work_correction). The key index is unique for runs that
+-- refuse duplicates: there twin is 0, in runs that allow them it is the ordinal.
 CREATE TABLE work_queue (
     run_id   uuid    NOT NULL,
     ordinal  integer NOT NULL,
@@ -211,8 +210,7 @@ CREATE TABLE work_queue (
     item_key text    COLLATE "C" NOT NULL,
     payload  text    COLLATE "C" NOT NULL,
     PRIMARY KEY (run_id, ordinal)
-) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, twin);
+) PARTITION BY HASH (run_id);
 COMMENT ON TABLE work_queue IS
     'The work queue: the items of all runs. Written once, but for payloads that are corrected; where an item is, is a '
     'bit in work_block, and run_item says it in words.';
@@ -437,8 +435,7 @@ CREATE TABLE work_part (
     error_message text,
     PRIMARY KEY (run_id, step, ordinal, generation),
     CONSTRAINT work_part_outcome CHECK ((result IS NULL) <> (error_code IS NULL))
-) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX work_part_error ON work_part (run_id, step, error_code, ordinal) WHERE error_code IS NOT NULL;
+) PARTITION BY HASH (run_id);
 COMMENT ON TABLE work_part IS
     'Outcomes: the slot of an item at one step in one generation, with its result or its error. The newest row of an '
     'item counts while the bit of the item is set in work_block.done or failed; one that was nulled out stays here '
@@ -452,6 +449,31 @@ COMMENT ON COLUMN work_part.result IS 'The result, in its own bytes; null: it is
 COMMENT ON COLUMN work_part.content_type IS 'Of the result; null: application/json.';
 COMMENT ON COLUMN work_part.error_code IS 'Error code of the slot; null: it is a result.';
 COMMENT ON COLUMN work_part.error_message IS 'The error in words.';
+
+-- All partitions that there will ever be: who has made a run has chosen one by its id (workqueue.Partitions). A run that
+-- has one for itself is deleted by emptying it. What is deleted in bulk from the others is to be vacuumed before a fifth
+-- of a large table is dead.
+-- +goose StatementBegin
+DO $migration$
+DECLARE
+    part text;
+BEGIN
+    FOR n IN 0..31 LOOP
+        FOREACH part IN ARRAY ARRAY['work_queue', 'work_part'] LOOP
+            EXECUTE format('CREATE TABLE %s PARTITION OF %s FOR VALUES WITH (MODULUS 32, REMAINDER %s)
+                WITH (autovacuum_vacuum_scale_factor = 0.05)', part || to_char(n, '"_"FM00'), part, n);
+        END LOOP;
+        -- With names of their own, which errors name.
+        EXECUTE format('CREATE UNIQUE INDEX work_queue_%1$s_key ON work_queue_%1$s (run_id, item_key, twin)',
+            to_char(n, 'FM00'));
+        EXECUTE format('CREATE INDEX work_part_%1$s_error ON work_part_%1$s (run_id, step, error_code, ordinal)
+            WHERE error_code IS NOT NULL', to_char(n, 'FM00'));
+    END LOOP;
+END
+$migration$;
+-- +goose StatementEnd
+CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, twin);
+CREATE INDEX work_part_error ON work_part (run_id, step, error_code, ordinal) WHERE error_code IS NOT NULL;
 
 CREATE TABLE work_error (
     run_id        uuid        NOT NULL,
