@@ -497,8 +497,9 @@ COMMENT ON COLUMN work_error.error_message IS 'The error in words.';
 COMMENT ON COLUMN work_error.at IS 'When it was recorded.';
 
 -- It is made of joins that the planner takes apart: what a query asks for no column of is not read, so that counting the
--- states of a run reads its blocks only, and neither items nor parts. For that each outer join stands on a unique index
--- and its condition names no two tables that another one brings. m is worked out once for a block: what its live slices
+-- states of a run reads its blocks only, and no parts. For that each outer join stands on a unique index or has one row
+-- by what it says, and its condition names no two tables that another one brings. Of the items, which are in partitions,
+-- PostgreSQL 14 and 15 read the keys all the same; from 16 on they see that the index is unique. m is worked out once for a block: what its live slices
 -- have, and what has ended at all steps that come before this one (planeColumn.states of workqueue/inspect is the same in Go).
 CREATE VIEW run_item AS
 SELECT r.id AS run_id, i.ordinal, q.item_key AS key, st.step, st.name AS step_name,
@@ -542,12 +543,15 @@ CROSS JOIN LATERAL (
     FROM generate_series(0, least(8191, r.items - 1 - (k.block::bigint << 13))::integer) bit) i
 -- The last condition says nothing new: by it a key finds its block, by work_queue_key, and no other is looked at.
 LEFT JOIN work_queue q ON q.run_id = r.id AND q.ordinal = i.ordinal AND q.ordinal >> 13 = k.block
+-- An aggregate over one row is one row, as the planner knows.
 LEFT JOIN LATERAL (
-    SELECT max(x.generation) AS generation FROM work_part x
-    WHERE x.run_id = r.id AND x.step = st.step AND x.ordinal = i.ordinal
-        AND (get_bit(b.done, i.bit) = 1 OR get_bit(b.failed, i.bit) = 1)) g ON true
-LEFT JOIN work_part p
-    ON p.run_id = r.id AND p.step = st.step AND p.ordinal = i.ordinal AND p.generation = g.generation
+    SELECT max(n.generation) AS generation, max(n.error_code) AS error_code, max(n.error_message) AS error_message,
+        max(n.slice_id::text)::uuid AS slice_id
+    FROM (
+        SELECT x.generation, x.error_code, x.error_message, x.slice_id FROM work_part x
+        WHERE x.run_id = r.id AND x.step = st.step AND x.ordinal = i.ordinal
+            AND (get_bit(b.done, i.bit) = 1 OR get_bit(b.failed, i.bit) = 1)
+        ORDER BY x.generation DESC LIMIT 1) n) p ON true
 LEFT JOIN work_slice w ON w.id = p.slice_id
 LEFT JOIN work_slice l ON l.id = CASE WHEN 1 IN (get_bit(m.in_flight, i.bit), get_bit(m.scheduled, i.bit)) THEN (
     SELECT x.id FROM work_slice x
