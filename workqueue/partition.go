@@ -13,8 +13,8 @@ import (
 // matter to anything but that.
 const Partitions = 32
 
-// NewRunIDIn returns a fresh id of a run whose items and outcomes go to a partition. It has 31 random bits more than the
-// tries leave alone, and is as new as one of [NewRunID].
+// NewRunIDIn returns a fresh id of a run whose items and outcomes go to a partition. Only its last, random bits are
+// chosen by that: it sorts by its time like any other.
 func NewRunIDIn(partition int) RunID {
 	id := uuid.Must(uuid.NewV7())
 	tail := id[12:]
