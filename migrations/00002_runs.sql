@@ -201,9 +201,8 @@ COMMENT ON COLUMN run_step.approved_at IS 'When it was approved; null: it is not
 COMMENT ON COLUMN run_step.approved_by IS 'By whom; empty: it is not.';
 COMMENT ON COLUMN run_step.config IS 'Settings of the kind: a URL, a query and the like.';
 
--- Written once, by COPY; a correction alone updates payloads (work_correction). The key index is unique for runs that refuse duplicates: there twin is 0, in
--- runs that allow them it is the ordinal. What is deleted in bulk is to be vacuumed before a fifth of a large table is
--- dead.
+-- Written once, by COPY; a correction alone updates payloads (work_correction). The key index is unique for runs that
+-- refuse duplicates: there twin is 0, in runs that allow them it is the ordinal.
 CREATE TABLE work_queue (
     run_id   uuid    NOT NULL,
     ordinal  integer NOT NULL,
@@ -211,8 +210,7 @@ CREATE TABLE work_queue (
     item_key text    COLLATE "C" NOT NULL,
     payload  text    COLLATE "C" NOT NULL,
     PRIMARY KEY (run_id, ordinal)
-) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, twin);
+) PARTITION BY HASH (run_id);
 COMMENT ON TABLE work_queue IS
     'The work queue: the items of all runs. Written once, but for payloads that are corrected; where an item is, is a '
     'bit in work_block, and run_item says it in words.';
@@ -438,8 +436,7 @@ CREATE TABLE work_part (
     error_keyed   text,
     PRIMARY KEY (run_id, step, ordinal, generation),
     CONSTRAINT work_part_outcome CHECK ((result IS NULL) <> (error_code IS NULL))
-) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX work_part_error ON work_part (run_id, step, error_code, ordinal) WHERE error_code IS NOT NULL;
+) PARTITION BY HASH (run_id);
 COMMENT ON TABLE work_part IS
     'Outcomes: the slot of an item at one step in one generation, with its result or its error. The newest row of an '
     'item counts while the bit of the item is set in work_block.done or failed; one that was nulled out stays here '
@@ -455,6 +452,31 @@ COMMENT ON COLUMN work_part.error_code IS 'Error code of the slot; null: it is a
 COMMENT ON COLUMN work_part.error_message IS 'The error in words.';
 COMMENT ON COLUMN work_part.error_keyed IS
     'Its beginning with {key} for the item''s own key, of which groups of like errors are made; null: it has no key.';
+
+-- All partitions that there will ever be: who has made a run has chosen one by its id (workqueue.Partitions). A run that
+-- has one for itself is deleted by emptying it. What is deleted in bulk from the others is to be vacuumed before a fifth
+-- of a large table is dead.
+-- +goose StatementBegin
+DO $migration$
+DECLARE
+    part text;
+BEGIN
+    FOR n IN 0..31 LOOP
+        FOREACH part IN ARRAY ARRAY['work_queue', 'work_part'] LOOP
+            EXECUTE format('CREATE TABLE %s PARTITION OF %s FOR VALUES WITH (MODULUS 32, REMAINDER %s)
+                WITH (autovacuum_vacuum_scale_factor = 0.05)', part || to_char(n, '"_"FM00'), part, n);
+        END LOOP;
+        -- With names of their own, which errors name.
+        EXECUTE format('CREATE UNIQUE INDEX work_queue_%1$s_key ON work_queue_%1$s (run_id, item_key, twin)',
+            to_char(n, 'FM00'));
+        EXECUTE format('CREATE INDEX work_part_%1$s_error ON work_part_%1$s (run_id, step, error_code, ordinal)
+            WHERE error_code IS NOT NULL', to_char(n, 'FM00'));
+    END LOOP;
+END
+$migration$;
+-- +goose StatementEnd
+CREATE UNIQUE INDEX work_queue_key ON work_queue (run_id, item_key, twin);
+CREATE INDEX work_part_error ON work_part (run_id, step, error_code, ordinal) WHERE error_code IS NOT NULL;
 
 CREATE TABLE work_error (
     run_id        uuid        NOT NULL,
@@ -478,8 +500,9 @@ COMMENT ON COLUMN work_error.error_message IS 'The error in words.';
 COMMENT ON COLUMN work_error.at IS 'When it was recorded.';
 
 -- It is made of joins that the planner takes apart: what a query asks for no column of is not read, so that counting the
--- states of a run reads its blocks only, and neither items nor parts. For that each outer join stands on a unique index
--- and its condition names no two tables that another one brings. m is worked out once for a block: what its live slices
+-- states of a run reads its blocks only, and no parts. For that each outer join stands on a unique index or has one row
+-- by what it says, and its condition names no two tables that another one brings. Of the items, which are in partitions,
+-- PostgreSQL 14 and 15 read the keys all the same; from 16 on they see that the index is unique. m is worked out once for a block: what its live slices
 -- have, and what has ended at all steps that come before this one (planeColumn.states of workqueue/inspect is the same in Go).
 CREATE VIEW run_item AS
 SELECT r.id AS run_id, i.ordinal, q.item_key AS key, st.step, st.name AS step_name,
@@ -523,12 +546,15 @@ CROSS JOIN LATERAL (
     FROM generate_series(0, least(8191, r.items - 1 - (k.block::bigint << 13))::integer) bit) i
 -- The last condition says nothing new: by it a key finds its block, by work_queue_key, and no other is looked at.
 LEFT JOIN work_queue q ON q.run_id = r.id AND q.ordinal = i.ordinal AND q.ordinal >> 13 = k.block
+-- An aggregate over one row is one row, as the planner knows.
 LEFT JOIN LATERAL (
-    SELECT max(x.generation) AS generation FROM work_part x
-    WHERE x.run_id = r.id AND x.step = st.step AND x.ordinal = i.ordinal
-        AND (get_bit(b.done, i.bit) = 1 OR get_bit(b.failed, i.bit) = 1)) g ON true
-LEFT JOIN work_part p
-    ON p.run_id = r.id AND p.step = st.step AND p.ordinal = i.ordinal AND p.generation = g.generation
+    SELECT max(n.generation) AS generation, max(n.error_code) AS error_code, max(n.error_message) AS error_message,
+        max(n.slice_id::text)::uuid AS slice_id
+    FROM (
+        SELECT x.generation, x.error_code, x.error_message, x.slice_id FROM work_part x
+        WHERE x.run_id = r.id AND x.step = st.step AND x.ordinal = i.ordinal
+            AND (get_bit(b.done, i.bit) = 1 OR get_bit(b.failed, i.bit) = 1)
+        ORDER BY x.generation DESC LIMIT 1) n) p ON true
 LEFT JOIN work_slice w ON w.id = p.slice_id
 LEFT JOIN work_slice l ON l.id = CASE WHEN 1 IN (get_bit(m.in_flight, i.bit), get_bit(m.scheduled, i.bit)) THEN (
     SELECT x.id FROM work_slice x

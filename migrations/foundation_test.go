@@ -74,7 +74,7 @@ func TestFoundationGuardsItsStates(t *testing.T) {
 		"part, error":          {[]string{part + "NULL, 'E')"}, ""},
 		"part, both":           {[]string{part + "'x', 'E')"}, "work_part_outcome"},
 		"part, neither":        {[]string{part + "NULL, NULL)"}, "work_part_outcome"},
-		"part, twice":          {[]string{part + "'x', NULL)", part + "NULL, 'E')"}, "work_part_pkey"},
+		"part, twice":          {[]string{part + "'x', NULL)", part + "NULL, 'E')"}, "work_part_25_pkey"},
 		"group":                {[]string{batch, group + "2, " + plane("0", "1") + ")"}, ""},
 		"group, full":          {[]string{batch, group + "8192, ~" + plane() + ")"}, ""},
 		"group, past its size": {[]string{batch, group + "2, " + plane("2") + ")"}, "tracker_group_within_size"},

@@ -22,9 +22,9 @@ func (e *RoleError) Error() string {
 	return fmt.Sprintf("role %s is granted nothing: %s", e.Role, strings.Join(e.Why, "; "))
 }
 
-// Grant gives a role what serving needs in the database at url, and no more: it reads and writes our tables, cannot
-// change the schema, and of the audit log can only read and write new rows. It may be run again, and has to be after
-// migrations that brought tables. The URL is that of their owner. A role that could change the audit log or the schema
+// Grant gives a role what serving needs in the database at url, and no more: it reads and writes our tables, may empty
+// partitions, cannot change the schema, and of the audit log can only read and write new rows. It may be run again, and
+// has to be after migrations that brought tables. The URL is that of their owner. A role that could change the audit log or the schema
 // all the same is refused with a [RoleError].
 func Grant(ctx context.Context, url, role string) (err error) {
 	db, err := open(ctx, url)
@@ -60,6 +60,11 @@ const written = `actor, action, run_id, subject, detail, before, after`
 // owned returns the tables that serving reads only; the audit log and what is kept about its end.
 func owned() []string { return []string{versionTable, "audit_log", "audit_expiry"} }
 
+// partitions are tables that are emptied when a large run is deleted; rights on the whole are no rights on them.
+const partitions = `
+SELECT i.inhrelid::regclass::text FROM pg_inherits i
+WHERE i.inhparent IN ('work_queue'::regclass, 'work_part'::regclass) ORDER BY 1`
+
 func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	var known, super bool
 	if err := tx.QueryRowContext(ctx, roleKnown, role).Scan(&known, &super); err != nil {
@@ -79,12 +84,17 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 	if err != nil {
 		return err
 	}
+	parts, err := texts(ctx, tx, partitions)
+	if err != nil {
+		return err
+	}
 	serve := slices.DeleteFunc(tables, func(t string) bool { return slices.Contains(owned(), t) })
 	to, from := " TO "+quoted(role), " FROM "+quoted(role)
 	for _, statement := range []string{
 		"GRANT USAGE ON SCHEMA " + quoted(schema) + to,
 		"REVOKE ALL ON " + within(schema, owned()) + from,
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON " + within(schema, serve) + to,
+		"GRANT SELECT, TRUNCATE ON " + strings.Join(parts, ", ") + to,
 		"GRANT SELECT ON " + within(schema, append([]string{"audit_expendable", itemView}, owned()...)) + to,
 		"GRANT INSERT (" + written + ") ON " + within(schema, []string{"audit_log"}) + to,
 		"GRANT EXECUTE ON FUNCTION " + within(schema, []string{"audit_expire"}) + "(timestamptz, integer)" + to,

@@ -2,12 +2,14 @@ package migrations_test
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/migrations"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // A role that serves may read and write all that there is, but for what is the owner's. What a new migration makes is
@@ -56,14 +58,22 @@ func TestGrantIsForAllTables(t *testing.T) {
 	}
 	special := map[string]string{"somebody_elses": "", "audit_log": "SELECT", "audit_expiry": "SELECT",
 		"tranche_migration": "SELECT"}
+	partition, partitions := regexp.MustCompile(`^work_(queue|part)_\d\d$`), 0
 	for table, is := range rows {
 		want, ok := special[table]
+		if partition.MatchString(table) {
+			want, ok = "SELECT TRUNCATE", true
+			partitions++
+		}
 		if !ok {
 			want = "DELETE INSERT SELECT UPDATE"
 		}
 		if is != want {
 			t.Errorf("%s: %q; want %q", table, is, want)
 		}
+	}
+	if partitions != 2*workqueue.Partitions {
+		t.Errorf("there are %d partitions; want %d of each of two tables", partitions, workqueue.Partitions)
 	}
 	for _, view := range []string{"audit_expendable", "run_item"} {
 		var may bool

@@ -146,7 +146,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	left := b.inTables(run)
 	delete(left, "audit_log")
 	delete(left, "retention_run")
-	if len(left) > 0 || pieces < 20 {
+	if len(left) > 0 || pieces < 12 {
 		t.Errorf("after %d pieces there is left: %v", pieces, left)
 	}
 	if after := b.inTables(other); fmt.Sprint(after) != fmt.Sprint(before) {

@@ -21,6 +21,9 @@ const (
 	// Beside that it rests for as long as the piece took, so that it takes half a connection at the most.
 	retentionPause = 10 * time.Millisecond
 	retentionMost  = 100 * time.Millisecond
+	// A partition that somebody has locked is tried so often, for 10 s in all.
+	emptyTries = 40
+	emptyPause = 250 * time.Millisecond
 	// retentionBatch bounds the runs that are looked for, or measured, at once.
 	retentionBatch = 100
 	// retentionTold bounds the runs of a round whose errors are told.
@@ -157,7 +160,8 @@ func (r *retention) guess(ctx context.Context, run workqueue.RunID, why error) e
 	return err
 }
 
-// runs deletes runs that ended before a time, one after the other.
+// runs deletes runs that ended before a time. All that are due are taken first: where none is left of those that share a
+// partition, it is emptied.
 func (r *retention) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
 	var left []workqueue.RunID // somebody was at work on them, or they could not be deleted
 	for {
@@ -178,11 +182,11 @@ func (r *retention) runs(ctx context.Context, before time.Time, why string) (n i
 				continue
 			}
 			n++
-			if err := r.finishRun(ctx, run); over(ctx, err) {
-				return n, err
-			} else if err != nil {
-				failed = r.withStuck(failed, err) // the next round tries it again
-			}
+		}
+		if err := r.finishRuns(ctx); over(ctx, err) {
+			return n, err
+		} else if err != nil {
+			failed = errors.Join(failed, err) // the next round tries it again
 		}
 	}
 }
@@ -216,6 +220,9 @@ func (r *retention) withStuck(failed, err error) error {
 }
 
 func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
+	if err := r.empty(ctx, run); err != nil {
+		return err
+	}
 	for {
 		var gone bool
 		err := r.piece(ctx, func(span int64) (err error) {
@@ -226,6 +233,23 @@ func (r *retention) finishRun(ctx context.Context, run workqueue.RunID) error {
 			return err
 		}
 	}
+}
+
+// empty takes away at once what of a run can be. A transaction that reads the tables for a long time, as a backup does,
+// costs only that the rows are deleted in pieces.
+func (r *retention) empty(ctx context.Context, run workqueue.RunID) error {
+	for range emptyTries {
+		out, err := retentionstore.New(r.node.Store).Empty(ctx, r.lease, run)
+		if err != nil || !out.Busy {
+			return err
+		}
+		if backoff.Sleep(ctx, emptyPause) != nil {
+			return context.Cause(ctx)
+		}
+	}
+	r.node.Log.Info("the partitions of a run that is being deleted are in use; its rows are deleted instead",
+		zap.Stringer("run", run))
+	return nil
 }
 
 // old deletes things of a kind that ended before a time.

@@ -112,6 +112,9 @@ SELECT pg_database_size(current_database()), (SELECT coalesce(sum(numbackends), 
     coalesce((SELECT extract(epoch FROM clock_timestamp() - min(xact_start)) FROM pg_stat_activity
         WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()), 0)::float8`
 
+	// Partitions count as the whole.
 	tables = `
-SELECT relname::text, n_dead_tup FROM pg_stat_user_tables WHERE schemaname = current_schema() ORDER BY 1`
+SELECT coalesce(c.relname, s.relname)::text, sum(s.n_dead_tup)::bigint
+FROM pg_stat_user_tables s LEFT JOIN pg_inherits i ON i.inhrelid = s.relid LEFT JOIN pg_class c ON c.oid = i.inhparent
+WHERE s.schemaname = current_schema() GROUP BY 1 ORDER BY 1`
 )

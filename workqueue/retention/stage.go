@@ -9,14 +9,35 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // What there is of a run, in the order in which it is deleted. Each statement takes a range, so that no piece reads
 // what the pieces before it have deleted: $1 is the run, $2 the step, $3 to $4 the ordinals, or blocks. All of them go
-// by a primary key or by the index of slices by their block.
+// by a primary key or by the index of slices by their block; so does what finds where the next range begins, behind $3,
+// so that a table that has little of the run, or nothing, costs one look.
+const (
+	nextRunParts = `
+SELECT min(ordinal) FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal >= $3`
+	nextRunLarge = `
+SELECT min(ordinal) FROM work_large WHERE run_id = $1 AND step = $2 AND ordinal >= $3`
+	nextRunErrors = `
+SELECT min(ordinal) FROM work_error WHERE run_id = $1 AND step = $2 AND ordinal >= $3`
+	nextRunSlices = `
+SELECT min(block) FROM work_slice WHERE run_id = $1 AND step = $2 AND block >= $3`
+	nextRunBlocks = `
+SELECT min(block) FROM work_block WHERE run_id = $1 AND step = $2 AND block >= $3`
+	nextRunItems = `
+SELECT min(ordinal) FROM work_queue WHERE run_id = $1 AND $2::int = 0 AND ordinal >= $3`
+	nextRunCorrected = `
+SELECT min(ordinal) FROM work_correction WHERE run_id = $1 AND $2::int = 0 AND ordinal >= $3`
+	nextRunPlaces = `
+SELECT min(ordinal) FROM work_order WHERE run_id = $1 AND $2::int = 0 AND ordinal >= $3`
+	nextRunGroups = `
+SELECT min(grp) FROM tracker_group WHERE batch_id = $1 AND $2::int = 0 AND grp >= $3`
+)
+
 const (
 	deleteRunParts = `
 DELETE FROM work_part WHERE run_id = $1 AND step = $2 AND ordinal >= $3 AND ordinal < $4`
@@ -78,26 +99,34 @@ DELETE FROM run_step WHERE run_id = $1 AND $2::int > 0`
 
 // stage is a table of which a run's rows are deleted.
 type stage struct {
-	statement string
-	unit      int64 // items of one position: 1, or those of a block; 0: by a number of rows
-	steps     bool  // for each step
+	next, statement string
+	span            int64 // rows that one position has, about; 0: it goes by a number of rows
+	steps           bool  // for each step
 }
+
+// A block has 17 slices when chunks are of 500 items, and 8192 when they are of one. To delete a block or a group of a
+// tracker is the work of some items.
+const (
+	slicesOfBlock = 256
+	worthOfBlock  = 16
+)
 
 func stages() []stage {
 	return []stage{
-		{deleteRunParts, 1, true}, {deleteRunLarge, 1, true}, {deleteRunErrors, 1, true},
-		{deleteRunSlices, bitfield.Size, true},
-		{deleteRunBlocks, bitfield.Size, true}, {deleteRunItems, 1, false}, {deleteRunCorrected, 1, false},
-		{deleteRunLanes, 1, false},
-		{deleteRunGroups, bitfield.Size, false}, {deleteRunLines, 0, false},
-		{deleteRunQuarantine, 0, false}, {deleteRunLetters, 0, false}, {deleteRunEvents, 0, false},
-		{deleteRunAdds, 0, false}, {deleteRunCorrections, 0, false}, {deleteRunTracker, 0, false}, {deleteRunSteps, 0, false},
+		{nextRunParts, deleteRunParts, 1, true}, {nextRunLarge, deleteRunLarge, 1, true},
+		{nextRunErrors, deleteRunErrors, 1, true}, {nextRunSlices, deleteRunSlices, slicesOfBlock, true},
+		{nextRunBlocks, deleteRunBlocks, worthOfBlock, true}, {nextRunItems, deleteRunItems, 1, false},
+		{nextRunCorrected, deleteRunCorrected, 1, false}, {nextRunPlaces, deleteRunLanes, 1, false},
+		{nextRunGroups, deleteRunGroups, worthOfBlock, false}, {"", deleteRunLines, 0, false},
+		{"", deleteRunQuarantine, 0, false}, {"", deleteRunLetters, 0, false}, {"", deleteRunEvents, 0, false},
+		{"", deleteRunAdds, 0, false}, {"", deleteRunCorrections, 0, false}, {"", deleteRunTracker, 0, false},
+		{"", deleteRunSteps, 0, false},
 	}
 }
 
 const (
 	lockGone = `
-SELECT items, steps, stage, step, position FROM retention_run WHERE run_id = $1 AND gone_at IS NULL FOR UPDATE`
+SELECT steps, stage, step, position FROM retention_run WHERE run_id = $1 AND gone_at IS NULL FOR UPDATE`
 
 	moveGone = `
 UPDATE retention_run SET stage = $2, step = $3, position = $4, deleted = deleted + $5,
@@ -107,20 +136,19 @@ WHERE run_id = $1`
 
 // pieceAt is how far the deletion of a run has come.
 type pieceAt struct {
-	items, steps int64
-	stage        int
-	step         int64
-	position     int64 // in items
+	steps    int64
+	stage    int
+	step     int64
+	position int64 // in items or blocks
 }
 
-// DeletePiece deletes the next piece of a run that is being deleted: what there is in one table of span items, or of
-// one block when that is more, or span rows. It returns how many rows that were, and whether the run is gone now.
-// Leader work; the piece and how far it got are one transaction.
+// DeletePiece deletes the next piece of a run that is being deleted: what there is in one table of about span rows. It
+// returns how many rows that were, and whether the run is gone now. Leader work; the piece and how far it got are one transaction.
 func (s Store) DeletePiece(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, span int64,
 ) (rows int64, gone bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		var at pieceAt
-		err := tx.QueryRow(ctx, lockGone, run).Scan(&at.items, &at.steps, &at.stage, &at.step, &at.position)
+		err := tx.QueryRow(ctx, lockGone, run).Scan(&at.steps, &at.stage, &at.step, &at.position)
 		if errors.Is(err, pgx.ErrNoRows) {
 			rows, gone = 0, true
 			return nil
@@ -129,8 +157,10 @@ func (s Store) DeletePiece(ctx context.Context, lease workqueue.Lease, run workq
 			return err
 		}
 		all := stages()
-		if rows, err = at.remove(ctx, tx, run, &all[at.stage], span); err != nil {
-			return err
+		for rows = 0; rows == 0 && at.stage < len(all); {
+			if rows, err = at.remove(ctx, tx, run, &all[at.stage], span); err != nil {
+				return err
+			}
 		}
 		gone = at.stage == len(all)
 		_, err = tx.Exec(ctx, moveGone, run, at.stage, at.step, at.position, rows, gone)
@@ -144,24 +174,23 @@ func (s Store) DeletePiece(ctx context.Context, lease workqueue.Lease, run workq
 
 // remove deletes a piece and moves on behind it.
 func (at *pieceAt) remove(ctx context.Context, tx pgx.Tx, run workqueue.RunID, st *stage, span int64) (int64, error) {
-	if st.unit == 0 {
+	if st.span == 0 {
 		tag, err := tx.Exec(ctx, st.statement, run, span)
 		if tag.RowsAffected() < span {
 			at.next(st)
 		}
 		return tag.RowsAffected(), err
 	}
-	low := at.position / st.unit
-	high := low + max(span/st.unit, 1)
-	at.position = high * st.unit
-	last := at.position >= at.items
-	if last {
-		high = math.MaxInt32 // whatever there may be
+	var low *int64
+	if err := tx.QueryRow(ctx, st.next, run, at.step, at.position).Scan(&low); err != nil {
+		return 0, err
 	}
-	tag, err := tx.Exec(ctx, st.statement, run, at.step, low, high)
-	if last {
+	if low == nil {
 		at.next(st)
+		return 0, nil
 	}
+	at.position = min(*low+max(span/st.span, 1), math.MaxInt32) // which no item has
+	tag, err := tx.Exec(ctx, st.statement, run, at.step, *low, at.position)
 	return tag.RowsAffected(), err
 }
 

@@ -173,6 +173,9 @@ func (l *loader) makeWhole(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 // loadInParts makes a large run: the row first, then batches in transactions of their own over a few connections, then
 // the seal. A load that dies with its node is taken back by the leader.
 func (l *loader) loadInParts(ctx context.Context, first *itemBatch) error {
+	if err := l.choosePartition(ctx); err != nil {
+		return err
+	}
 	if err := l.begin(ctx, database.TxTimeout, l.insertRun); err != nil {
 		return err
 	}

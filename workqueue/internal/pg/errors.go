@@ -2,6 +2,7 @@ package pg
 
 import (
 	"errors"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -17,8 +18,11 @@ func IsLockTimeout(err error) bool {
 // Storable reports whether s can stand in jsonb.
 func Storable(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
-// IsUniqueViolation reports whether an error is that of a unique constraint.
+// partition is what a constraint of a partition has in its name beside that of the whole.
+var partition = regexp.MustCompile(`_\d\d_`)
+
+// IsUniqueViolation reports whether an error is that of a unique constraint, also of one of its partitions.
 func IsUniqueViolation(err error, constraint string) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == "23505" && pg.ConstraintName == constraint
+	return errors.As(err, &pg) && pg.Code == "23505" && partition.ReplaceAllString(pg.ConstraintName, "_") == constraint
 }
