@@ -32,6 +32,9 @@ CREATE TABLE collector (
     failure_message text        NOT NULL DEFAULT '',
     rest_until      timestamptz,
     good_at         timestamptz,
+    refused_since   timestamptz,
+    refused_at      timestamptz,
+    refused_for     text        NOT NULL DEFAULT '',
     created_by      text        NOT NULL DEFAULT '',
     created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     changed_by      text        NOT NULL DEFAULT '',
@@ -74,6 +77,10 @@ COMMENT ON COLUMN collector.failure_code IS 'What it failed with: a code.';
 COMMENT ON COLUMN collector.failure_message IS 'The same in words.';
 COMMENT ON COLUMN collector.rest_until IS 'Nothing is flushed before then, since flushes failed.';
 COMMENT ON COLUMN collector.good_at IS 'When the service last dealt with a flush, to half a second.';
+COMMENT ON COLUMN collector.refused_since IS
+    'Since when adds are refused, as what its enrich asks for cannot be had; null: they are not.';
+COMMENT ON COLUMN collector.refused_at IS 'When that was last noted.';
+COMMENT ON COLUMN collector.refused_for IS 'What the source, or the query, failed with.';
 COMMENT ON COLUMN collector.created_by IS 'Who made it.';
 COMMENT ON COLUMN collector.created_at IS 'When.';
 COMMENT ON COLUMN collector.changed_by IS 'Who changed it last.';

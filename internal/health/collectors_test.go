@@ -50,6 +50,14 @@ func TestCollectorsInTrouble(t *testing.T) {
 	w.appears(health.CollectorLate, "late", health.Info, "ann paused it", "tranche collector resume late")
 	w.exec(`UPDATE collector_key SET due_at = clock_timestamp()`+of, "late")
 	w.goes(health.CollectorLate, "late")
+
+	if err := collector.New(w.store).NoteRefused(t.Context(), "parks", "crm: no table"); err != nil {
+		t.Fatal(err)
+	}
+	w.appears(health.CollectorRefuses, "parks", health.Warning, "Adds are refused", "crm: no table", "Mend the source",
+		"tranche collector show parks --source")
+	w.exec(`UPDATE collector SET refused_at = clock_timestamp() - interval '25 h' WHERE name = $1`, "parks")
+	w.goes(health.CollectorRefuses, "parks")
 }
 
 // A flush that is under way for longer than it may, or for long after one that came to nothing, is told of.

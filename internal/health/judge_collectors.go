@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/health"
@@ -28,7 +29,21 @@ func (f *facts) collectors() (all []Condition) {
 	for i := range f.db.FlushesHung {
 		all = append(all, f.hungFlush(&f.db.FlushesHung[i]))
 	}
+	for i := range f.db.CollectorsRefusing {
+		all = append(all, f.refusing(&f.db.CollectorsRefusing[i]))
+	}
 	return all
+}
+
+func (f *facts) refusing(c *health.RefusingCollector) Condition {
+	return dated(c.Since, Condition{
+		Kind: CollectorRefuses, Severity: f.waits(c.Since), Subject: c.Collector, Link: collectorsLink,
+		Title: fmt.Sprintf("Adds are refused for %s: collector %s", ago(f.at.Sub(c.Since)), c.Collector),
+		Detail: fmt.Sprintf("What enrich asks for cannot be had, last %s ago: %.300s. Nothing of such an add is stored, and "+
+			"producers are told to add again later.", ago(f.at.Sub(c.Last)), strings.TrimSuffix(c.Problem, ".")),
+		Remedy: fmt.Sprintf("Mend the source, or the query (`tranche collector show %s --source`, then `tranche collector apply "+
+			"FILE`); it is over with the first add that is taken: `tranche collector add %[1]s FILE`", c.Collector),
+	})
 }
 
 func (f *facts) lateCollector(c *health.LateCollector) Condition {

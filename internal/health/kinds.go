@@ -33,7 +33,8 @@ func (k Kind) words() (title, of, counted string) {
 		{ScheduleOverdue, "Due and not started", "schedule", ""}, {ScheduleLate, "Late", "run", ""},
 		{CollectorParked, "Parked operations", "collector", "operation"},
 		{CollectorLate, "Operations that wait for too long", "collector", ""},
-		{CollectorHangs, "Flushes that hang", "collector", ""}, {NodeDead, "Died", "node", ""},
+		{CollectorHangs, "Flushes that hang", "collector", ""},
+		{CollectorRefuses, "Adds that are refused", "collector", ""}, {NodeDead, "Died", "node", ""},
 		{NodeLate, "Not heard of", "node", ""}, {TokenExpiring, "About to expire", "token", ""},
 		{AlertFailing, "Nobody hears of them", "alert", ""},
 	} {

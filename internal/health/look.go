@@ -85,6 +85,7 @@ func (f *facts) cut(listed int) (kinds []Kind) {
 		{ScheduleFailing, len(db.SchedulesFailed) >= listed}, {ScheduleOverdue, len(db.SchedulesStuck) >= listed},
 		{ScheduleLate, len(db.SchedulesLate) >= listed}, {CollectorParked, len(db.CollectorsParked) >= listed},
 		{CollectorLate, len(db.CollectorsLate) >= listed}, {CollectorHangs, len(db.FlushesHung) >= listed},
+		{CollectorRefuses, len(db.CollectorsRefusing) >= listed},
 		{AlertFailing, len(db.AlertsFailing) >= listed}, {DatabaseGap, len(db.Gaps) >= listed},
 	} {
 		if l.cut {

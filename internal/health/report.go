@@ -58,6 +58,8 @@ const (
 	CollectorParked Kind = "collector_parked" // operations that are not tried again
 	CollectorLate   Kind = "collector_late"   // operations that wait far longer than max_age
 	CollectorHangs  Kind = "collector_hangs"  // a flush that is under way for far too long
+	// CollectorRefuses is that what a collector stores with operations cannot be had.
+	CollectorRefuses Kind = "collector_refuses"
 
 	AlertFailing Kind = "alert_failing" // a receiver of alerts has not been told for long
 

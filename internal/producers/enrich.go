@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/collector"
@@ -20,9 +17,6 @@ import (
 
 // maxAsked is how many values a query is asked for at once.
 const maxAsked = 1000
-
-// warnPause is how often the log says of a collector that its query fails.
-const warnPause = time.Minute
 
 // Queries makes what asks the sources of the node, of the settings of a step. A *sqlfetch.Client does.
 type Queries interface {
@@ -132,13 +126,14 @@ func (e *enriching) ask(ctx context.Context, sent, ops []collectorstore.Op) erro
 	}
 	from, err := e.fetcher()
 	if err != nil {
-		return e.fails(err)
+		return e.fails(ctx, err)
 	}
 	for some := range slices.Chunk(values, maxAsked) {
 		if err := e.askFor(ctx, from, some, first); err != nil {
 			return err
 		}
 	}
+	e.of.noteTaken(ctx, e.name)
 	return nil
 }
 
@@ -162,7 +157,7 @@ func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []str
 	case errors.Is(context.Cause(ctx), context.Canceled): // whoever adds has left
 		return err
 	case !ok || said.Retry:
-		return e.fails(err)
+		return e.fails(ctx, err)
 	case len(values) > 1:
 		half := len(values) / 2
 		if err := e.askFor(ctx, from, values[:half], first); err != nil {
@@ -174,7 +169,7 @@ func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []str
 	}
 	for i := range slots {
 		value := values[slots[i].Ordinal]
-		if err := e.answered(value, &slots[i], first[value]); err != nil {
+		if err := e.answered(ctx, value, &slots[i], first[value]); err != nil {
 			return err
 		}
 	}
@@ -182,7 +177,7 @@ func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []str
 }
 
 // answered keeps the row of a value.
-func (e *enriching) answered(value string, slot *fetch.Slot, op int) error {
+func (e *enriching) answered(ctx context.Context, value string, slot *fetch.Slot, op int) error {
 	switch {
 	case slot.Err == nil:
 		if err := e.hold(len(slot.Data)); err != nil {
@@ -196,7 +191,7 @@ func (e *enriching) answered(value string, slot *fetch.Slot, op int) error {
 		return &OpError{Number: op + 1, Field: "payload", Problem: fmt.Sprintf("enrich: %q: %s (%s)", value,
 			slot.Err.Message, slot.Err.Code)}
 	}
-	return e.fails(slot.Err)
+	return e.fails(ctx, slot.Err)
 }
 
 // ofTheValue are the codes of errors that are about what was asked for, and not about the query.
@@ -205,20 +200,10 @@ func ofTheValue() []string {
 		sqlfetch.CodeTooMuch, sqlfetch.CodeBadResult}
 }
 
-// fails says that the query cannot be asked, and has the log say so now and then.
-func (e *enriching) fails(err error) error {
-	p, out := e.of, &EnrichError{e.name, err}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now := time.Now(); now.Sub(p.warned[e.name]) >= warnPause {
-		if len(p.warned) >= maxSpecs {
-			clear(p.warned)
-		}
-		p.warned[e.name] = now
-		p.log.Warn("operations are refused: the query of their collector fails", zap.String("collector", e.name),
-			zap.Error(err))
-	}
-	return out
+// fails says that the query cannot be asked.
+func (e *enriching) fails(ctx context.Context, err error) error {
+	e.of.noteRefused(ctx, e.name, err)
+	return &EnrichError{e.name, err}
 }
 
 // hold takes room for what is made of an add.

@@ -57,6 +57,11 @@ func withSource(t *testing.T) (*bench, *counted) {
 	from := &counted{from: sqlfetch.New(conns)}
 	t.Cleanup(from.from.Close)
 	b := setup(t)
+	b.source = func(sql string) {
+		if _, err := source.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
 	b.it = producers.New(collectorstore.New(b.store), b.adder, from, nil)
 	return b, from
 }

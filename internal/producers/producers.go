@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -17,6 +16,10 @@ import (
 type Definitions interface {
 	CollectorSpecOf(ctx context.Context, name string) (spec collectorstore.CollectorSpec, version int, err error)
 	KnownOps(ctx context.Context, name string, ids []string) ([]string, error)
+	TryOps(ctx context.Context, name string, version int, ops []collectorstore.Op) (
+		out collectorstore.AddedOps, taken []collectorstore.Op, err error)
+	NoteRefused(ctx context.Context, name, problem string) error
+	NoteTaken(ctx context.Context, name string, mine bool) error
 }
 
 // Adder adds operations in one transaction, and has them flushed in time. A node does.
@@ -32,11 +35,11 @@ type Producers struct {
 	log         *zap.Logger
 	room        room
 
-	mu     sync.Mutex
-	lanes  map[string]*lane
-	specs  map[string]knownSpec
-	warned map[string]time.Time // by collectors, when the log said last that its query fails
-	busy   sync.WaitGroup       // lanes at work
+	mu    sync.Mutex
+	lanes map[string]*lane
+	specs map[string]knownSpec
+	noted map[string]noted // by collectors
+	busy  sync.WaitGroup   // lanes at work
 }
 
 // New returns producers. Without queries, which may be nil, operations of collectors that have one are refused. A nil
@@ -46,19 +49,27 @@ func New(definitions Definitions, adder Adder, queries Queries, log *zap.Logger)
 		log = zap.NewNop()
 	}
 	return &Producers{definitions: definitions, adder: adder, queries: queries, log: log, lanes: map[string]*lane{},
-		specs: map[string]knownSpec{}, warned: map[string]time.Time{}}
+		specs: map[string]knownSpec{}, noted: map[string]noted{}}
 }
 
 // AddFrom reads operations, see Read, and adds them: all of them, or none. The error is one of Read or Add, an
 // *OverloadedError, or what the reader said.
 func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reader) (collectorstore.AddedOps, error) {
+	ops, release, err := p.read(from)
+	if err != nil {
+		return collectorstore.AddedOps{}, err
+	}
+	return p.add(ctx, collector, ops, release, p.await)
+}
+
+// read returns operations, and what gives back the room that they take.
+func (p *Producers) read(from io.Reader) ([]collectorstore.Op, func(), error) {
 	b := &body{from: from, room: &p.room}
 	ops, err := Read(b)
 	if err != nil {
 		b.release()
-		return collectorstore.AddedOps{}, err
 	}
-	return p.add(ctx, collector, ops, b.release)
+	return ops, b.release, err
 }
 
 // Add adds operations and returns once they are committed: all of them, or none. When ctx ends before, they may be
@@ -66,14 +77,40 @@ func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reade
 func (p *Producers) Add(
 	ctx context.Context, collector string, ops []collectorstore.Op,
 ) (collectorstore.AddedOps, error) {
-	return p.add(ctx, collector, ops, func() {})
+	return p.add(ctx, collector, ops, func() {}, p.await)
 }
+
+// maxSample is how many operations a trial shows.
+const maxSample = 10
+
+// TryFrom is AddFrom without adding anything: it says what that would say now. sample are the first operations that
+// would be stored, as they would be. A query that the collector asks is asked.
+func (p *Producers) TryFrom(ctx context.Context, collector string, from io.Reader) (
+	out collectorstore.AddedOps, sample []collectorstore.Op, err error,
+) {
+	ops, release, err := p.read(from)
+	if err != nil {
+		return out, nil, err
+	}
+	try := func(ctx context.Context, name string, version int, ops []collectorstore.Op, _ func(),
+	) (collectorstore.AddedOps, bool, error) {
+		done, taken, err := p.definitions.TryOps(ctx, name, version, ops)
+		sample = taken[:min(len(taken), maxSample)]
+		return done, false, err
+	}
+	out, err = p.add(ctx, collector, ops, release, try)
+	return out, sample, err
+}
+
+// ending has operations added, or not. gone says that release is called later.
+type ending func(ctx context.Context, collector string, version int, ops []collectorstore.Op, release func()) (
+	done collectorstore.AddedOps, gone bool, err error)
 
 // moves is how often the definition of a collector may change under an add.
 const moves = 5
 
 // add calls release once nothing is held of the operations any more.
-func (p *Producers) add(ctx context.Context, collector string, ops []collectorstore.Op, release func(),
+func (p *Producers) add(ctx context.Context, collector string, ops []collectorstore.Op, release func(), end ending,
 ) (collectorstore.AddedOps, error) {
 	if len(ops) == 0 {
 		release()
@@ -100,7 +137,7 @@ func (p *Producers) add(ctx context.Context, collector string, ops []collectorst
 		var done collectorstore.AddedOps
 		var gone bool
 		all := func() { p.room.give(held); release() }
-		if done, gone, err = p.await(ctx, collector, spec.version, keyed, all); gone {
+		if done, gone, err = end(ctx, collector, spec.version, keyed, all); gone {
 			return done, err // the lane releases
 		}
 		p.room.give(held)

@@ -26,6 +26,8 @@ type bench struct {
 	store *database.DB
 	adder *adder
 	it    *producers.Producers
+
+	source func(sql string) // of what withSource made
 }
 
 // adder counts transactions, and may hold them up or refuse them.

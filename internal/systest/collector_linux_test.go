@@ -20,7 +20,7 @@ import (
 )
 
 // runFlushed is the process of a service that collectors flush to. It writes each operation into the ledger, with the
-// flush that brought it, and takes its time over each. At the execution that stopVariable names it stops itself: in the
+// flush that brought it and what it carries, and takes its time over each. At the execution that stopVariable names it stops itself: in the
 // middle of what it works on, however fast or slow the machine is.
 func runFlushed(ctx context.Context) error {
 	svc, ledger, closeAll, err := openService("flushed")
@@ -33,10 +33,10 @@ func runFlushed(ctx context.Context) error {
 		return err
 	}
 	var mu sync.Mutex
-	err = endpoints.HandleList(svc, "flushed", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
+	err = endpoints.HandleList(svc, "flushed", func(ctx context.Context, c *endpoints.Chunk[json.RawMessage, statement]) error {
 		for _, item := range c.Items() {
 			mu.Lock()
-			_, err := fmt.Fprintf(ledger, "%s %s\n", c.Meta().Slice, item.Key)
+			_, err := fmt.Fprintf(ledger, "%s %s %s\n", c.Meta().Slice, item.Key, item.In)
 			if stop--; stop == 0 {
 				err = errors.Join(err, syscall.Kill(os.Getpid(), syscall.SIGSTOP))
 			}
@@ -44,7 +44,7 @@ func runFlushed(ctx context.Context) error {
 			if err := errors.Join(err, rest(ctx)); err != nil {
 				return err
 			}
-			item.Reply(statement{Of: item.In.ID})
+			item.Reply(statement{Of: item.Key})
 		}
 		return nil
 	}, endpoints.Concurrency(16))

@@ -2,6 +2,7 @@ package systest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,8 @@ type world struct {
 	ns     *embedded.NATS
 	ledger string
 	items  int
+
+	servers string // of a cluster, instead of ns
 }
 
 func setup(t *testing.T) *world {
@@ -83,7 +86,7 @@ func (p *process) text() string {
 func (w *world) start(role string, env ...string) *process {
 	w.Helper()
 	p := &process{cmd: exec.Command(os.Args[0], "-test.run=^$"), ended: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, databaseVariable+"="+w.url, natsVariable+"="+w.ns.URL(),
+	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, databaseVariable+"="+w.url, natsVariable+"="+cmp.Or(w.servers, w.ns.URL()),
 		ledgerVariable+"="+w.ledger)
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdout, p.cmd.Stderr = p, p

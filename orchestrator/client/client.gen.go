@@ -277,6 +277,12 @@ type AddedOperations struct {
 
 	// Known their ids
 	Known []string `json:"known,omitempty"`
+
+	// DryRun true: nothing was added, and this is what would have been
+	DryRun bool `json:"dry_run,omitempty"`
+
+	// Sample of a dry run: the first operations, as they would be stored
+	Sample []SampledOperation `json:"sample,omitempty"`
 }
 
 // Advice defines model for Advice.
@@ -995,6 +1001,15 @@ type CollectorView struct {
 
 	// RestUntil nothing is flushed before then, because flushes failed
 	RestUntil *time.Time `json:"rest_until,omitempty"`
+
+	// RefusedSince since when adds are refused, as what enrich asks for cannot be had
+	RefusedSince *time.Time `json:"refused_since,omitempty"`
+
+	// RefusedAt when that was last noted, to a minute
+	RefusedAt *time.Time `json:"refused_at,omitempty"`
+
+	// RefusedFor what the source, or the query, failed with
+	RefusedFor string `json:"refused_for,omitempty"`
 
 	// At when all this was so, by the clock of the database
 	At time.Time `json:"at"`
@@ -4322,6 +4337,18 @@ type RunsTopic struct {
 	Runs []RunSummary `json:"runs"`
 }
 
+// SampledOperation defines model for SampledOperation.
+type SampledOperation struct {
+	// ID absent: it would be given one
+	ID  string `json:"id,omitempty"`
+	Key string `json:"key"`
+
+	// Fold what it would be folded by
+	Fold     string          `json:"fold,omitempty"`
+	Priority int             `json:"priority,omitempty"`
+	Payload  json.RawMessage `json:"payload"`
+}
+
 // ScheduleList defines model for ScheduleList.
 type ScheduleList struct {
 	Schedules []ScheduleSummary `json:"schedules"`
@@ -5237,6 +5264,12 @@ type ListOperationsParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
+// AddOperationsParams defines parameters for AddOperations.
+type AddOperationsParams struct {
+	// DryRun add nothing, and say what would be added, or what is wrong
+	DryRun bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
+}
+
 // ListDeadLettersParams defines parameters for ListDeadLetters.
 type ListDeadLettersParams struct {
 	// Endpoint only those of this endpoint
@@ -6049,13 +6082,14 @@ func (c *Client) ListOperations(ctx context.Context, name string, params ListOpe
 // {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload has to be there, and the key when
 // the collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000
 // and 32 MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a
-// duplicate and not added again: so a request whose answer was lost can be sent again. Adds are not in the audit log,
-// since there are too many.
+// duplicate and not added again: so a request whose answer was lost can be sent again. With dry_run nothing is added:
+// the answer says what would be, or what is wrong. Adds are not in the audit log, since there are too many.
 //
 // It is POST /collectors/{name}/ops, for role operator.
-func (c *Client) AddOperations(ctx context.Context, name string, contentType string, body io.Reader, options ...CallOption) (AddedOperations, error) {
+func (c *Client) AddOperations(ctx context.Context, name string, params AddOperationsParams, contentType string, body io.Reader, options ...CallOption) (AddedOperations, error) {
 	var out AddedOperations
 	ask := request{operation: "add-operations", method: http.MethodPost, path: path("/collectors/%s/ops", name)}
+	ask.add("dry_run", params.DryRun, false)
 	ask.contentType, ask.body = contentType, body
 	err := c.exchange(ctx, ask, &out, options)
 	return out, err
@@ -7446,4 +7480,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of 901fbca6ff4e9ed425e4889f45188536, is 842ff05acbdf0d53665fb415921ca8353c2bc32d90c5105b294b12318f374d74.
+// Of fdb15211e3991a8402e1b0960942be59, is c71db5f66f238471f03fed5fc75ceb0a307d17de622a9a2bd5692b4772d1afee.

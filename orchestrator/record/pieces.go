@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/orchestrator/internal/consumer"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
@@ -48,6 +49,7 @@ func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []readin
 		t.refuse(ctx, pieces, err)
 		return nil
 	}
+	t.node.Faults.Hit(fault.PiecesKept)
 	for i := range pieces {
 		p := &pieces[i]
 		answer, err := t.judge(ctx, p, &taken[i])

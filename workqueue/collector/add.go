@@ -178,6 +178,45 @@ func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// TryOps says what AddOps would do with a batch, and does nothing. taken are the operations that would be added.
+func (s Store) TryOps(ctx context.Context, name string, version int, ops []Op) (out AddedOps, taken []Op, err error) {
+	try := opsAdding{name: name, version: version, batches: [][]Op{ops}}
+	if err := try.check(); err != nil {
+		return out, nil, err
+	}
+	remembers := false
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		remembers, err = try.target(ctx, tx)
+		return err
+	})
+	var known []string
+	if ids := idsOf(ops); err == nil && remembers && len(ids) > 0 {
+		try.known = map[string]bool{}
+		known, err = s.KnownOps(ctx, name, ids)
+	}
+	if err != nil {
+		return out, nil, fmt.Errorf("try to add operations to collector %s: %w", name, err)
+	}
+	for _, id := range known {
+		try.known[id] = true
+	}
+	for i := range ops {
+		if try.taken(&ops[i], &out) {
+			taken = append(taken, ops[i])
+		}
+	}
+	return out, taken, nil
+}
+
+func idsOf(ops []Op) (ids []string) {
+	for i := range ops {
+		if ops[i].ID != "" {
+			ids = append(ids, ops[i].ID)
+		}
+	}
+	return ids
+}
+
 // knownOps finds ids that the collector remembers, by the primary key.
 const knownOps = `
 SELECT s.op_id FROM collector c JOIN collector_seen s ON s.collector = c.id

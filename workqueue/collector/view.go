@@ -46,6 +46,10 @@ type CollectorView struct {
 	FailureMessage string     `json:"failure_message,omitempty"`
 	RestUntil      *time.Time `json:"rest_until,omitempty" doc:"nothing is flushed before then, because flushes failed"`
 
+	RefusedSince *time.Time `json:"refused_since,omitempty" doc:"since when adds are refused, as what enrich asks for cannot be had"`
+	RefusedAt    *time.Time `json:"refused_at,omitempty" doc:"when that was last noted, to a minute"`
+	RefusedFor   string     `json:"refused_for,omitempty" doc:"what the source, or the query, failed with"`
+
 	At  time.Time         `json:"at" doc:"when all this was so, by the clock of the database"`
 	Why []CollectorReason `json:"why,omitempty" doc:"what keeps operations waiting; of one collector"`
 
@@ -86,7 +90,8 @@ SELECT c.id, c.name, c.version, c.state, c.spec, c.source, c.numbering, c.create
        THEN c.rest_until END,
        coalesce(greatest(0, (1 - c.tokens) / c.rate - extract(epoch FROM t.now - c.tokens_at)), 0)::float8,
        k.keys, k.waiting, k.backoff, k.parked, k.flushing, k.flushed_at, k.flush_until, k.due, k.older, k.oldest_at,
-       k.next_due, t.now
+       k.next_due, c.refused_since, CASE WHEN c.refused_since IS NOT NULL THEN c.refused_at END,
+       CASE WHEN c.refused_since IS NOT NULL THEN c.refused_for ELSE '' END, t.now
 FROM collector c CROSS JOIN (SELECT clock_timestamp() AS now) t
 CROSS JOIN LATERAL (
     SELECT count(*) AS keys, coalesce(sum(k.fresh), 0)::bigint AS waiting,
@@ -169,7 +174,8 @@ func scanCollector(row pgx.CollectableRow) (v CollectorView, err error) {
 	err = row.Scan(&v.id, &v.Name, &v.Version, &v.State, &spec, &v.Source, &v.Numbering, &v.CreatedBy, &v.CreatedAt,
 		&v.ChangedBy, &v.ChangedAt, &v.PausedBy, &v.PausedAt, &v.DrainAt, &v.Failures, &v.FailedAt, &v.FailureCode,
 		&v.FailureMessage, &v.RestUntil, &v.callsIn, &v.Keys, &v.Waiting, &v.Backoff, &v.Parked, &v.Flushing,
-		&v.flushedAt, &v.flushUntil, &v.Due, &v.Older, &v.OldestAt, &v.NextDue, &v.At)
+		&v.flushedAt, &v.flushUntil, &v.Due, &v.Older, &v.OldestAt, &v.NextDue,
+		&v.RefusedSince, &v.RefusedAt, &v.RefusedFor, &v.At)
 	if err == nil {
 		err = json.Unmarshal(spec, &v.Spec)
 	}

@@ -35,6 +35,17 @@ type HungFlush struct {
 	Message   string
 }
 
+// RefusingCollector is a collector that takes no operations, as what it stores with them cannot be had.
+type RefusingCollector struct {
+	Collector string
+	Since     time.Time
+	Last      time.Time // when it was last noted
+	Problem   string
+}
+
+// Not waits: refusals that were noted within it are told of.
+const refusedWindow = 24 * time.Hour
+
 // hungAfter is how much longer than its time-out a flush may be under way before it is told of: its key is free
 // [dispatch.DefaultClaimTTL] after that, unless its request was sent again.
 const hungAfter = time.Minute
@@ -78,10 +89,16 @@ FROM collector c CROSS JOIN LATERAL (
 WHERE c.state <> 'deleting' AND (k.flushed_at < clock_timestamp() - c.timeout - $1::interval
     OR c.failures > 0 AND k.flushed_at < clock_timestamp() - $2::interval)
 ORDER BY 4, 1 LIMIT $3`
+
+	healthRefusals = `
+SELECT name, refused_since, refused_at, refused_for FROM collector
+WHERE state <> 'deleting' AND refused_since IS NOT NULL AND refused_at > clock_timestamp() - $1::interval
+ORDER BY 2, 1 LIMIT $2`
 )
 
 func (f *Facts) queueCollectors(b *pgx.Batch, l Limits) {
 	queueRows(b, &f.CollectorsParked, healthParked, MaxCounted, l.Listed)
 	queueRows(b, &f.CollectorsLate, healthLateFlushes, l.Waiting, l.Listed)
 	queueRows(b, &f.FlushesHung, healthHungFlushes, hungAfter, l.Waiting, l.Listed)
+	queueRows(b, &f.CollectorsRefusing, healthRefusals, refusedWindow, l.Listed)
 }

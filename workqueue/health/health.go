@@ -40,9 +40,10 @@ type Facts struct {
 	SchedulesStuck  []StuckSchedule
 	SchedulesLate   []LateRun
 
-	CollectorsParked []ParkedOps
-	CollectorsLate   []LateCollector
-	FlushesHung      []HungFlush
+	CollectorsParked   []ParkedOps
+	CollectorsLate     []LateCollector
+	CollectorsRefusing []RefusingCollector
+	FlushesHung        []HungFlush
 
 	AlertsFailing []FailingAlert
 

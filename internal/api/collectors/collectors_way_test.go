@@ -39,6 +39,12 @@ func TestOperationsReachTheirService(t *testing.T) {
 		fmt.Fprintf(&lines, `{"id":"op-%d","payload":{"account":"A-%d","n":%d}}`+"\n", n, n%3, n)
 	}
 	var added collectors.AddedOperations
+	e.Change(http.MethodPost, "/collectors/ledger/ops?dry_run=true", lines.String(), &added)
+	if !added.DryRun || added.Added != 20 || len(added.Sample) != 10 || added.Sample[4].Key != "A-1" {
+		t.Errorf("a dry run: %+v", added)
+	}
+	e.UntilCollected("ledger", func(c *collector.CollectorView) bool { return c.Keys == 0 })
+	added = collectors.AddedOperations{}
 	e.Change(http.MethodPost, "/collectors/ledger/ops", lines.String(), &added)
 	if added.Added != 20 {
 		t.Errorf("over HTTP: %+v", added)

@@ -2,6 +2,7 @@ package collectors
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -22,6 +23,17 @@ type OperationPage struct {
 type AddedOperations struct {
 	Collector string `json:"collector"`
 	collector.AddedOps
+	DryRun bool               `json:"dry_run,omitempty" doc:"true: nothing was added, and this is what would have been"`
+	Sample []SampledOperation `json:"sample,omitempty" doc:"of a dry run: the first operations, as they would be stored"`
+}
+
+// SampledOperation is an operation as it would be stored.
+type SampledOperation struct {
+	ID       string          `json:"id,omitempty" doc:"absent: it would be given one"`
+	Key      string          `json:"key"`
+	Fold     string          `json:"fold,omitempty" doc:"what it would be folded by"`
+	Priority int             `json:"priority,omitempty"`
+	Payload  json.RawMessage `json:"payload"`
 }
 
 // OperationChoice says which operations are meant. What is given has to hold together; one of it has to be given.
@@ -53,8 +65,8 @@ const addOperationsDescription = `The body is operations, one JSON object after 
 them: {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload has to be there, and the key when
 the collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000 and 32
 MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a duplicate
-and not added again: so a request whose answer was lost can be sent again. Adds are not in the audit log, since there
-are too many.`
+and not added again: so a request whose answer was lost can be sent again. With dry_run nothing is added: the answer says
+what would be, or what is wrong. Adds are not in the audit log, since there are too many.`
 
 func (s *Routes) registerOperations(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
@@ -81,6 +93,7 @@ func (s *Routes) registerOperations(api huma.API) {
 type addOperationsInput struct {
 	CollectorPath
 	kernel.Actor
+	DryRun bool `query:"dry_run" doc:"add nothing, and say what would be added, or what is wrong"`
 
 	body io.Reader
 }
@@ -96,8 +109,19 @@ func (s *Routes) addOperations(ctx context.Context, in *addOperationsInput) (Add
 	if err := in.Actor.Check(); err != nil {
 		return AddedOperations{}, err
 	}
-	added, err := s.producers.AddFrom(ctx, in.Collector, wholeOps{in.body})
-	return AddedOperations{Collector: in.Collector, AddedOps: added}, kernel.Seen(err, seeCollectors)
+	out := AddedOperations{Collector: in.Collector, DryRun: in.DryRun}
+	var err error
+	if !in.DryRun {
+		out.AddedOps, err = s.producers.AddFrom(ctx, in.Collector, wholeOps{in.body})
+		return out, kernel.Seen(err, seeCollectors)
+	}
+	var sample []collector.Op
+	out.AddedOps, sample, err = s.producers.TryFrom(ctx, in.Collector, wholeOps{in.body})
+	for i := range sample {
+		op := &sample[i]
+		out.Sample = append(out.Sample, SampledOperation{op.ID, op.Key, op.Fold, op.Priority, op.Payload})
+	}
+	return out, kernel.Seen(err, seeCollectors)
 }
 
 // wholeOps tells a body that breaks off from one that is wrong.

@@ -22,6 +22,7 @@ type collectorAdd struct {
 	Key      string  `help:"The key of the single operation." placeholder:"KEY"`
 	ID       string  `name:"id" help:"Its id: added again, it is left out." placeholder:"ID"`
 	Priority int     `help:"Its priority, 0 to 9, the highest first." placeholder:"N"`
+	DryRun   bool    `help:"Add nothing; say what would be added, and how it would be stored, or what is wrong."`
 }
 
 // Validate is called by kong.
@@ -54,7 +55,8 @@ func (a *collectorAdd) Run(ctx context.Context, term *cli.Console) error {
 	}
 	defer func() { _ = ops.Close() }()
 	upload := &cli.Upload{From: ops, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
-	added, err := cl.AddOperations(ctx, a.Name, "application/x-ndjson", upload, term.Keep())
+	added, err := cl.AddOperations(ctx, a.Name, client.AddOperationsParams{DryRun: a.DryRun}, "application/x-ndjson", upload,
+		term.Keep())
 	upload.End()
 	switch {
 	case err != nil && upload.Err != nil:
@@ -66,11 +68,37 @@ func (a *collectorAdd) Run(ctx context.Context, term *cli.Console) error {
 	case term.JSON:
 		return term.Sent()
 	}
-	text := cli.Plural(int64(added.Added), "operation") + " added"
-	if added.Duplicates > 0 {
-		text += fmt.Sprintf(", %s left out: added before, by their ids", cli.Count(int64(added.Duplicates)))
+	return term.Printf("%s", addedText(&added))
+}
+
+// addedText says what was added, or what would be.
+func addedText(added *client.AddedOperations) string {
+	var text strings.Builder
+	text.WriteString(cli.Plural(int64(added.Added), "operation"))
+	if added.DryRun {
+		text.WriteString(" would be")
 	}
-	return term.Printf("%s\n", text)
+	text.WriteString(" added")
+	if added.Duplicates > 0 {
+		fmt.Fprintf(&text, ", %s left out: added before, by their ids", cli.Count(int64(added.Duplicates)))
+	}
+	text.WriteString("\n")
+	if !added.DryRun {
+		return text.String()
+	}
+	for i := range added.Sample {
+		o := &added.Sample[i]
+		fold := ""
+		if o.Fold != "" {
+			fold = ", folded by " + cli.Inert(o.Fold)
+		}
+		fmt.Fprintf(&text, "  key %s%s: %s\n", cli.Inert(o.Key), fold, cli.Inert(string(o.Payload)))
+	}
+	if more := added.Added - len(added.Sample); more > 0 {
+		fmt.Fprintf(&text, "  and %s more\n", cli.Count(int64(more)))
+	}
+	text.WriteString("nothing was added; without --dry-run it is\n")
+	return text.String()
 }
 
 // refusedInput reports whether it is what was sent that is wrong.

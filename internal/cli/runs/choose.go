@@ -74,47 +74,64 @@ func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err err
 		return done, cli.Usage(fmt.Sprintf("--keys %s has more than %s keys, which go in several requests, and %s is for "+
 			"one: run a smaller file first instead", r.chosen.Keys, cli.Count(cli.MaxKeysOfRequest), r.once))
 	}
-	if len(parts) > 1 && !r.dry {
-		if _, err := r.parts(ctx, parts, true); err != nil {
-			return done, err
-		}
-		if r.each {
-			term.Note("%s has keys for %d requests; each is a generation", r.chosen.Keys, len(parts))
-		}
+	if len(parts) == 1 {
+		return r.ask(ctx, parts[0], r.dry)
 	}
-	return r.parts(ctx, parts, r.dry)
+	done, parts, err = r.try(ctx, parts)
+	if err != nil || r.dry {
+		return done, err
+	}
+	if len(parts) > 1 && r.each {
+		term.Note("%s has keys for %d requests; each is a generation", r.chosen.Keys, len(parts))
+	}
+	return r.parts(ctx, parts)
+}
+
+// try asks what each part of a key file would do, and returns the sum and those of which anything would be done: all
+// together are one choice, and it is no error when there is nothing to do with some of it.
+func (r *redoing[T]) try(ctx context.Context, parts [][]string) (sum T, fit [][]string, err error) {
+	var nothing error
+	for _, keys := range parts {
+		one, err := r.ask(ctx, keys, true)
+		said, ok := errors.AsType[*client.ProblemError](err)
+		switch {
+		case ok && said.Status == http.StatusConflict:
+			if nothing == nil {
+				nothing = err
+			}
+			continue
+		case err != nil:
+			return sum, nil, err
+		case len(fit) == 0:
+			sum = one
+		default:
+			sum = r.add(&sum, &one)
+		}
+		fit = append(fit, keys)
+	}
+	if len(fit) == 0 {
+		return sum, nil, nothing
+	}
+	return sum, fit, nil
 }
 
 // parts sends the parts of a key file and adds up what they did.
-func (r *redoing[T]) parts(ctx context.Context, parts [][]string, dry bool) (sum T, err error) {
+func (r *redoing[T]) parts(ctx context.Context, parts [][]string) (sum T, err error) {
 	for i, keys := range parts {
-		one, err := r.ask(ctx, keys, dry)
-		if err != nil && i > 0 && !dry {
+		one, err := r.ask(ctx, keys, false)
+		switch {
+		case err != nil && i > 0:
 			return sum, fmt.Errorf("request %d of %d, after %s items %s: %w", i+1, len(parts), cli.Count(r.items(&sum)), r.did,
 				err)
-		}
-		if err != nil {
-			return sum, r.unfit(err, i, len(parts))
-		}
-		if i == 0 {
+		case err != nil:
+			return sum, err
+		case i == 0:
 			sum = one
-		} else {
+		default:
 			sum = r.add(&sum, &one)
 		}
 	}
 	return sum, nil
-}
-
-// unfit says what to do when the server refuses one of several parts, the i-th, and nothing was done: beside evidence
-// that may be for want of any item that it is true of.
-func (r *redoing[T]) unfit(err error, i, of int) error {
-	said, ok := errors.AsType[*client.ProblemError](err)
-	if !ok || said.Status != http.StatusConflict || of == 1 || r.chosen.evidence == (evidence{}) {
-		return err
-	}
-	return fmt.Errorf("keys from the %s on, %s at a time: %w; nothing was done. Beside evidence each request must find "+
-		"something: sort the keys that matter to the front of %s and leave out the others, or choose by evidence alone",
-		cli.Count(int64(i*cli.MaxKeysOfRequest+1)), cli.Count(cli.MaxKeysOfRequest), err, r.chosen.Keys)
 }
 
 // tell prints what was done: as it came, as the sum of several requests, or as text.
