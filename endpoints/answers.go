@@ -185,6 +185,19 @@ func (a *answers) fail(ordinal int, e *wire.SlotError) {
 	a.commit()
 }
 
+// write answers an item by a slot that checkAnswer has passed.
+func (a *answers) write(slot wire.Slot) {
+	if slot.Err != nil {
+		a.fail(slot.Ordinal, wire.NewSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
+		return
+	}
+	if slot.ContentType == "" {
+		a.json(slot.Ordinal, slot.Data)
+	} else {
+		a.binary(slot.Ordinal, slot.ContentType, slot.Data)
+	}
+}
+
 // flush sends what is in buf, in the background, when there is anything; or keeps it back while a wrapper holds.
 func (a *answers) flush() {
 	if a.buf == nil || a.here == 0 {

@@ -39,9 +39,8 @@ func benchJob(b *testing.B) (*endpointServer, nats.Header, []byte) {
 		builder.Add(i, fmt.Sprintf("CUST-%d", i), fmt.Appendf(nil, `{"account":%d,"branch":3,"name":"CUST-%d"}`, i, i))
 	}
 	msg := builder.Msg()
-	svc := &Service{config: Config{}.withDefaults(), nc: &nats.Conn{}, outbox: newOutbox(nil, nil),
-		suspects: newSuspects()}
-	return &endpointServer{name: "echo", service: svc, options: options{flushBytes: 1 << 30, timeout: DefaultTimeout},
+	h := &host{nc: &nats.Conn{}, outbox: newOutbox(nil, nil), suspects: newSuspects(), log: zap.NewNop()}
+	return &endpointServer{name: "echo", host: h, settings: settings{flushBytes: 1 << 30, timeout: DefaultTimeout},
 		log: zap.NewNop()}, msg.Header, msg.Data
 }
 
@@ -56,7 +55,7 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		j := &job{service: e.service, origin: queued{}, endpoint: e.name, request: request, timeout: DefaultTimeout,
+		j := &job{host: e.host, origin: queued{}, endpoint: e.name, request: request, timeout: DefaultTimeout,
 			log: e.log, started: time.Now()}
 		e.prepare(ctx, &j.answers, request.Meta, wire.Trace{})
 		j.answers.limit = 1 << 20

@@ -75,7 +75,7 @@ func (c *call) cut(
 	for ; n < items && b.Len() < bitfield.Size; n++ {
 		key, in := item(n)
 		payload.Reset()
-		if err := encodeQuery(payload, in); err != nil {
+		if err := wire.EncodePayload(payload, in); err != nil {
 			c.box.fail(n, wire.NewSlotError(wire.CodeBadQuery,
 				fmt.Sprintf("the question to %s cannot be written: %v", c.endpoint, err),
 				false))
@@ -148,9 +148,6 @@ func (c *call) try(ctx context.Context, msg *nats.Msg) error {
 	}, msg.Subject)
 }
 
-// streamFull is JetStream's code for a stream that refuses a message for its size.
-const streamFull jetstream.ErrorCode = 10077
-
 // mayBeTaken reports whether a request that was refused may be taken if it is tried again.
 func mayBeTaken(err error, tried time.Duration) bool {
 	var api *jetstream.APIError
@@ -164,9 +161,4 @@ func mayBeTaken(err error, tried time.Duration) bool {
 	default: // no acknowledgement came
 		return true
 	}
-}
-
-// isMissing reports whether no stream takes a subject.
-func isMissing(err error) bool {
-	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders)
 }

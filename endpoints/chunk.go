@@ -107,9 +107,10 @@ func (i *Item[In, Out]) Retry(code, format string, args ...any) {
 }
 
 // Info identifies the item.
-func (i *Item[In, Out]) Info() ItemInfo {
-	return ItemInfo{Meta: i.chunk.Meta(), Ordinal: i.Ordinal, Key: i.Key, parts: i.parts,
-		params: i.chunk.job.request.Params}
+func (i *Item[In, Out]) Info() ItemInfo { return infoOf(i.facts()) }
+
+func (i *Item[In, Out]) facts() workItem {
+	return workItem{i.chunk.job.request, i.Ordinal, i.Key, i.parts}
 }
 
 func (i *Item[In, Out]) answer(e *wire.SlotError) {
@@ -155,19 +156,22 @@ func (i *Item[In, Out]) claim() bool {
 	return false
 }
 
+// listed is a Chunk as wrappers see it.
+type listed[In, Out any] Chunk[In, Out]
+
 // unanswered implements workItems.
-func (c *Chunk[In, Out]) unanswered() []ItemInfo {
-	infos := make([]ItemInfo, 0, len(c.items))
+func (c *listed[In, Out]) unanswered() []workItem {
+	items := make([]workItem, 0, len(c.items))
 	for _, item := range c.items {
 		if !item.answered {
-			infos = append(infos, item.Info())
+			items = append(items, item.facts())
 		}
 	}
-	return infos
+	return items
 }
 
 // claimFor implements workItems.
-func (c *Chunk[In, Out]) claimFor(ordinal int) bool {
+func (c *listed[In, Out]) claimFor(ordinal int) bool {
 	if c.index == nil {
 		c.index = make(map[int]*Item[In, Out], len(c.items))
 		for _, item := range c.items {
@@ -183,7 +187,7 @@ func (c *Chunk[In, Out]) claimFor(ordinal int) bool {
 }
 
 // leaveOut implements workItems.
-func (c *Chunk[In, Out]) leaveOut() {
+func (c *listed[In, Out]) leaveOut() {
 	a := &c.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()

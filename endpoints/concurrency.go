@@ -2,13 +2,11 @@ package endpoints
 
 import (
 	"cmp"
-	"fmt"
 	"sync"
 
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // setting decides how many slots an endpoint has: as many as operators say, for as long as they say anything, then what
@@ -49,23 +47,4 @@ func (s *setting) apply(who string) {
 	}
 	s.slots.resize(size)
 	s.log.Info("the concurrency was changed by "+who, zap.Int("from", before), zap.Int("to", size))
-}
-
-// SetConcurrency changes how many chunks (HandleList, HandleFlow) or items (HandleEach) of an endpoint this instance
-// handles at once, from 1 to MaxConcurrency; 0 goes back to the option. It may be called at any time. More is of use at
-// once; less takes effect as chunks end, or, with HandleEach, items. What operators set for the endpoint comes first:
-// while they do, n waits for its turn.
-func (s *Service) SetConcurrency(endpoint string, n int) error {
-	if n < 0 || n > wire.MaxConcurrency {
-		return fmt.Errorf("set concurrency of endpoint %s: %d is not 0 to %d", endpoint, n, wire.MaxConcurrency)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.endpoints {
-		if e.name == endpoint {
-			e.setting.setOwn(n)
-			return nil
-		}
-	}
-	return fmt.Errorf("set concurrency of endpoint %.80q: it has no handler", endpoint)
 }

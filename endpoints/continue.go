@@ -88,7 +88,7 @@ func (c *continuation) read() error {
 	if err != nil || to.Asker != c.flow.server.name {
 		return wire.Malformed(wire.ReasonSubject, "subject %.200q leads to no stage of this flow", c.msg.Subject)
 	}
-	reply, err := wire.ReceiveReply(to.Callee, c.msg.Header, c.msg.Data, c.flow.server.service.limits)
+	reply, err := wire.ReceiveReply(to.Callee, c.msg.Header, c.msg.Data, c.flow.server.host.limits)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (c *continuation) take(ctx context.Context) (items int, err error) {
 	if c.state, err = f.store.read(ctx, c.id); err != nil {
 		return 0, err
 	}
-	if c.from, err = decodeSuspended(c.state.body, f.server.service.limits); err == nil {
+	if c.from, err = decodeSuspended(c.state.body, f.server.host.limits); err == nil {
 		err = f.continues(c.from)
 	}
 	switch {
@@ -132,9 +132,9 @@ func (c *continuation) take(ctx context.Context) (items int, err error) {
 
 // continues reports whether this version of the service can take the chunk on.
 func (f *flow) continues(s *suspended) error {
-	if s.Stages != f.stages || s.Revision != f.server.options.revision {
+	if s.Stages != f.stages || s.Revision != f.server.settings.revision {
 		return fmt.Errorf("the chunk was suspended by a flow of %d stages, revision %.80q; this one has %d, revision %q",
-			s.Stages, s.Revision, f.stages, f.server.options.revision)
+			s.Stages, s.Revision, f.stages, f.server.settings.revision)
 	}
 	return nil
 }
@@ -167,7 +167,7 @@ func (c *continuation) fits() error {
 func (c *continuation) gather(ctx context.Context) (items int, err error) {
 	f := c.flow
 	g := &gathering{store: &f.store, turns: &f.turns, id: c.id, from: c.from,
-		limits: f.server.service.limits, crash: f.step}
+		limits: f.server.host.limits, crash: f.step}
 	replies, err := g.take(ctx, partName(c.origin.id), c.reply, c.msg)
 	c.parts = g.parts
 	if err != nil {

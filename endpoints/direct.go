@@ -42,7 +42,7 @@ type direct struct {
 func (e *endpointServer) runDirect(ctx context.Context, scope scope) error {
 	d := &direct{server: e, scope: scope}
 	e.direct.Store(d)
-	sub, err := e.service.nc.QueueSubscribe(wire.DirectSubject(e.name), wire.DirectQueue, d.take)
+	sub, err := e.host.nc.QueueSubscribe(wire.DirectSubject(e.name), wire.DirectQueue, d.take)
 	if err == nil {
 		err = sub.SetPendingLimits(directBacklog, 2*directBytes)
 	}
@@ -113,7 +113,7 @@ func (d *direct) take(msg *nats.Msg) {
 // refuse tells a caller why his request is not taken.
 func (d *direct) refuse(to wire.Return, msg *nats.Msg, why *wire.SlotError) {
 	e := d.server
-	if err := e.service.nc.PublishMsg(wire.FailureMsg(msg.Header, to, e.service.identity, *why)); err != nil {
+	if err := e.host.nc.PublishMsg(wire.FailureMsg(msg.Header, to, e.host.identity, *why)); err != nil {
 		e.log.With(headerFields(msg.Header)...).Warn("a caller could not be told that his request is not taken",
 			zap.String("code", why.Code), zap.Error(err))
 	}

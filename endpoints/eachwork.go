@@ -51,7 +51,7 @@ func (w *eachWork[In, Out]) run(
 	return runWrapped(ctx, w.job, 0, w), true
 }
 
-func (w *eachWork[In, Out]) items() workItems { return w.chunk }
+func (w *eachWork[In, Out]) items() workItems { return (*listed[In, Out])(w.chunk) }
 
 func (w *eachWork[In, Out]) byItem() bool { return true }
 
@@ -88,8 +88,7 @@ func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, s
 		if n >= len(items) {
 			return
 		}
-		contexts[n] = itemContext{Context: ctx, request: w.job.request, ordinal: items[n].Ordinal, key: items[n].Key,
-			parts: items[n].parts}
+		contexts[n] = itemContext{ctx, items[n].facts()}
 		w.call(&contexts[n], items[n])
 		if yielded = slots.yield(w.lane, since); yielded {
 			return

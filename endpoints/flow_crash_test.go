@@ -98,7 +98,7 @@ func crashAt(svc *Service, at string, n int) (died chan struct{}) {
 			return
 		}
 		if n--; n == 0 {
-			svc.nc.Close()
+			svc.host.nc.Close()
 			close(died)
 		}
 	}
@@ -236,7 +236,7 @@ func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
 		svc := b.service()
 		died := make(chan struct{})
 		stages[1] = func(context.Context, *numberStage) error {
-			svc.nc.Close()
+			svc.host.nc.Close()
 			close(died)
 			return nil
 		}

@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
@@ -41,7 +42,7 @@ func (w *flowWork) runStages(
 	ctx context.Context, slots *slots, stopping <-chan struct{},
 ) (failure *wire.SlotError, begun bool) {
 	return w.job.inSlot(ctx, slots, stopping, func() *wire.SlotError {
-		if len(w.here) > 0 || w.stage == 0 && len(w.job.wrap) > 0 {
+		if len(w.here) > 0 || w.stage == 0 && w.job.around != nil {
 			w.pass(w.advance(ctx))
 		}
 		if w.job.answers.unfinished {
@@ -149,18 +150,29 @@ func (w *flowWork) deepEnough(item *flowItem) bool {
 	return false
 }
 
+// sheet is a Stage, whatever its types.
+type sheet interface {
+	// call calls the handler of a stage.
+	call(ctx context.Context, stage int) error
+	// show sets which items the handler sees.
+	show(items []*flowItem)
+	// writeState and writeShared write the states as JSON, or nothing when there is none to keep.
+	writeState(buf *bytes.Buffer, item *flowItem) error
+	writeShared(buf *bytes.Buffer) error
+}
+
 // stageItems is a flowWork as wrappers see it.
 type stageItems flowWork
 
 // unanswered implements workItems.
-func (s *stageItems) unanswered() []ItemInfo {
-	infos := make([]ItemInfo, 0, len(s.here))
+func (s *stageItems) unanswered() []workItem {
+	items := make([]workItem, 0, len(s.here))
 	for _, item := range s.here {
 		if !item.answered {
-			infos = append(infos, item.info())
+			items = append(items, item.facts())
 		}
 	}
-	return infos
+	return items
 }
 
 // claimFor implements workItems.

@@ -23,9 +23,9 @@ func HandleList[In, Out any](
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	return svc.register(&endpointServer{name: endpoint, options: o, begin: func(j *job) work {
+	return svc.register(endpointOf(endpoint, o, func(j *job) work {
 		return &listWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler}
-	}})
+	}), o.wrap)
 }
 
 // HandleEach has svc serve an endpoint item by item, Concurrency of them at once. A result or an error of handler
@@ -40,15 +40,44 @@ func HandleEach[In, Out any](
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	return svc.register(&endpointServer{name: endpoint, options: o, byItem: true, begin: func(j *job) work {
+	e := endpointOf(endpoint, o, func(j *job) work {
 		return &eachWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler,
 			exhausted: make(chan struct{})}
-	}})
+	})
+	e.byItem = true
+	return svc.register(e, o.wrap)
 }
 
-// work is a decoded chunk in the hands of its handler.
-type work interface {
-	// run takes what it needs of the slots, calls the handler and returns the failure that speaks for what is not
-	// answered, if any. It returns false when stopping was closed before the handler was called at all.
-	run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *wire.SlotError, begun bool)
+// endpointOf returns what serves an endpoint, once it is registered.
+func endpointOf(name string, o options, begin func(*job) work) endpoint {
+	return endpoint{endpointServer: &endpointServer{name: name, settings: o.settings, begin: begin}}
+}
+
+// listWork calls a HandleList handler. It takes one slot.
+type listWork[In, Out any] struct {
+	job     *job
+	chunk   *Chunk[In, Out]
+	handler func(context.Context, *Chunk[In, Out]) error
+}
+
+func (w *listWork[In, Out]) run(
+	ctx context.Context, slots *slots, stopping <-chan struct{},
+) (failure *wire.SlotError, begun bool) {
+	return w.job.inSlot(ctx, slots, stopping, func() *wire.SlotError {
+		if len(w.chunk.items) == 0 && w.job.around == nil {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
+		defer cancel()
+		return runWrapped(ctx, w.job, 0, w)
+	})
+}
+
+func (w *listWork[In, Out]) items() workItems { return (*listed[In, Out])(w.chunk) }
+
+func (w *listWork[In, Out]) handle(ctx context.Context) error {
+	if len(w.chunk.items) == 0 {
+		return nil
+	}
+	return w.job.guard(ctx, func(ctx context.Context) error { return w.handler(ctx, w.chunk) })
 }

@@ -113,7 +113,7 @@ func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
 	g.let()
 	b.collect(2) // the old replies are sent all the same
 	eventually(t, "the service is done", func() bool { return e.work.room.len() == 0 })
-	check(t, svc.nc.Flush())
+	check(t, svc.host.nc.Flush())
 	if n := b.backlog("list"); n != 2 {
 		t.Errorf("%d of 2 new requests are left", n)
 	}

@@ -8,6 +8,9 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
+// suspectFrom is at which delivery a request is held to be one that may have killed those who had it before.
+const suspectFrom = 3
+
 // suspicious reports whether a request may have killed those who had it before: it comes for the third time, or is a
 // piece of one that was given up as such.
 func (j *job) suspicious() bool {
@@ -18,11 +21,11 @@ func (j *job) suspicious() bool {
 // the handler has returned. There is none, and the job may not be handled, when stopping was closed before (begun is
 // false then), and when a suspect was begun alone often enough and never finished: then the failure says so.
 func (j *job) isolate(ctx context.Context, stopping <-chan struct{}) (end func(), failure *wire.SlotError, begun bool) {
-	if j.service == nil { // it is nobody's
+	if j.host == nil { // it is nobody's
 		return func() {}, nil, true
 	}
 	if !j.suspicious() {
-		stay, ok := j.service.suspects.enter(j.request.Root, false, stopping)
+		stay, ok := j.host.suspects.enter(j.request.Root, false, stopping)
 		if !ok {
 			return nil, nil, false
 		}
@@ -31,7 +34,7 @@ func (j *job) isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 		}
 		return stay.end, nil, true
 	}
-	mark := newBegunMark(j.service.outbox, j.endpoint, j.request.Slice, j.log)
+	mark := newBegunMark(j.host.outbox, j.endpoint, j.request.Slice, j.log)
 	times := mark.read(ctx)
 	if times >= maxBegun {
 		j.log.Warn("a request was begun alone twice and never finished; it goes back as failed")
@@ -39,7 +42,7 @@ func (j *job) isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 		return nil, wire.NewSlotError(wire.CodeDeliveries, "the chunk was begun alone twice, and its service died",
 			true), true
 	}
-	stay, ok := j.service.suspects.enter(j.request.Root, true, stopping)
+	stay, ok := j.host.suspects.enter(j.request.Root, true, stopping)
 	if !ok {
 		return nil, nil, false
 	}

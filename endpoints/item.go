@@ -18,6 +18,18 @@ type ItemInfo struct {
 	parts  wire.Parts
 }
 
+func infoOf(i workItem) ItemInfo {
+	return ItemInfo{Meta: i.request.Meta, Ordinal: i.ordinal, Key: i.key, params: i.request.Params, parts: i.parts}
+}
+
+func infosOf(items []workItem) []ItemInfo {
+	infos := make([]ItemInfo, len(items))
+	for n, item := range items {
+		infos[n] = infoOf(item)
+	}
+	return infos
+}
+
 // Param returns a parameter of the run, or "" when the run has none of that name.
 func (i ItemInfo) Param(name string) string { return i.params[name] }
 
@@ -49,16 +61,13 @@ type itemKey struct{}
 // itemContext is the context of a HandleEach handler. The info is made only when it is asked for.
 type itemContext struct {
 	context.Context //nolint:containedctx // it is a context
-	request         *wire.Request
-	ordinal         int
-	key             string
-	parts           wire.Parts
+	item            workItem
 }
 
 // Value answers for itemKey and passes on the rest.
 func (c *itemContext) Value(key any) any {
 	if key == (itemKey{}) {
-		return ItemInfo{Meta: c.request.Meta, Ordinal: c.ordinal, Key: c.key, params: c.request.Params, parts: c.parts}
+		return infoOf(c.item)
 	}
 	return c.Context.Value(key)
 }

@@ -22,13 +22,13 @@ const (
 
 // job is one request from its delivery to its acknowledgement.
 type job struct {
-	service  *Service
+	host     *host
 	origin   origin
 	endpoint string
 	header   nats.Header // as it came; not to be changed
 	body     []byte      // likewise
 	request  *wire.Request
-	wrap     []Wrapper
+	around   around
 	answers  answers
 	timeout  time.Duration
 	log      *zap.Logger
@@ -56,7 +56,7 @@ func (e *endpointServer) dealer(from *puller) func(scope, requestID, jetstream.M
 // accept takes a request, wherever it came from, all the way.
 func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []byte) (items int, took time.Duration) {
 	e.stats.came(uint64(from.delivered()))
-	request, err := wire.ParseRequest(h, body, e.service.limits)
+	request, err := wire.ParseRequest(h, body, e.host.limits)
 	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.name {
 		err = wire.Malformed(wire.ReasonHeader, "%s names endpoint %s; this is %s", wire.HeaderReplyTo,
 			request.ReplyTo.Callee, e.name)
@@ -112,8 +112,8 @@ func (e *endpointServer) giveUp(j *job, failure *wire.SlotError, spoiled error) 
 }
 
 func (e *endpointServer) newJob(scope scope, from origin, h nats.Header, body []byte, request *wire.Request) *job {
-	j := &job{service: e.service, origin: from, endpoint: e.name, header: h, body: body, request: request,
-		wrap: e.options.wrap, timeout: e.options.timeout, started: time.Now(), log: e.log.With(logFields(request.Meta)...)}
+	j := &job{host: e.host, origin: from, endpoint: e.name, header: h, body: body, request: request,
+		around: e.around, timeout: e.settings.timeout, started: time.Now(), log: e.log.With(logFields(request.Meta)...)}
 	e.prepare(scope.sending, &j.answers, request.Meta, wire.TraceOfHeader(h))
 	return j
 }

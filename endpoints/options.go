@@ -22,13 +22,8 @@ const (
 type Option func(*options)
 
 type options struct {
-	concurrency int
-	reserve     int // negative: usualReserve
-	timeout     time.Duration
-	flushBytes  int
-	compress    int
-	revision    string
-	wrap        []Wrapper
+	settings
+	wrap []Wrapper
 }
 
 // Concurrency is how many chunks (HandleList, default 2) or items (HandleEach, default 8) are handled at once by this
@@ -55,7 +50,8 @@ func FlushBytes(n int) Option { return func(o *options) { o.flushBytes = n } }
 func Compress(n int) Option { return func(o *options) { o.compress = n } }
 
 func newOptions(concurrency int, list []Option) (options, error) {
-	o := options{concurrency: concurrency, reserve: -1, timeout: DefaultTimeout, flushBytes: DefaultFlushBytes}
+	o := options{settings: settings{concurrency: concurrency, reserve: -1, timeout: DefaultTimeout,
+		flushBytes: DefaultFlushBytes}}
 	for _, set := range list {
 		set(&o)
 	}

@@ -83,3 +83,11 @@ func hopeless(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, jetstream.ErrStreamMessageExceedsMaximum) ||
 		errors.Is(err, nats.ErrConnectionClosed)
 }
+
+// isMissing reports whether no stream takes a subject.
+func isMissing(err error) bool {
+	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders)
+}
+
+// streamFull is JetStream's code for a stream that refuses a message for its size.
+const streamFull jetstream.ErrorCode = 10077

@@ -100,7 +100,7 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 				t.Errorf("got %d slots", len(w.slots))
 			}
 			eventually(t, "nothing is denied any more", func() bool {
-				present := svc.outbox.perms.Denied()
+				present := svc.host.outbox.perms.Denied()
 				// An acknowledgement is not answered: it is denied until it has not been for a while.
 				return len(present) == 0 || strings.HasPrefix(missing, "$JS.ACK")
 			})

@@ -39,7 +39,7 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	parsed, err := wire.ParseRequest(request.Msg().Header, request.Msg().Data, wire.Limits{})
 	check(t, err)
 
-	e := &endpointServer{name: "statement", service: &Service{nc: &nats.Conn{}, outbox: newOutbox(nil, nil),
+	e := &endpointServer{name: "statement", host: &host{nc: &nats.Conn{}, outbox: newOutbox(nil, nil),
 		identity: "statements@1.0.0 Xk2pQ7"}}
 	j := &job{request: parsed}
 	e.prepare(context.Background(), &j.answers, meta, wire.Trace{})

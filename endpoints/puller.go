@@ -28,6 +28,13 @@ const (
 // errReconnected ends a pull that was lost with the connection.
 var errReconnected = errors.New("the connection was lost")
 
+// scope is the span of one Run. stopping ends first, then working, then sending.
+type scope struct {
+	stopping <-chan struct{}
+	working  context.Context //nolint:containedctx // of handlers; passed down, never kept
+	sending  context.Context //nolint:containedctx // of replies; likewise
+}
+
 // puller fetches messages from one durable consumer, within its room, and has each dealt with in a goroutine. An
 // endpoint has one for its requests; a flow has another for the replies to what it has asked.
 type puller struct {
@@ -57,8 +64,8 @@ type puller struct {
 }
 
 // newPuller returns a puller of the endpoint's consumer on a stream.
-func (s *Service) newPuller(stream, endpoint string, room *room, log *zap.Logger) *puller {
-	p := &puller{nc: s.nc, js: s.outbox.js, stream: stream, endpoint: endpoint, log: log, room: room,
+func newPuller(out *outbox, stream, endpoint string, room *room, log *zap.Logger) *puller {
+	p := &puller{nc: out.nc, js: out.js, stream: stream, endpoint: endpoint, log: log, room: room,
 		watchdog: newWatchdog(), heartbeat: pull.Heartbeat}
 	p.consumer.Ask = p.consumerMade
 	p.life.set(wire.StateWaiting, "not started")

@@ -1,6 +1,8 @@
 package endpoints
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -74,7 +76,7 @@ func (q *questioner) begin() *wire.SlotError {
 	}
 	q.trace = nats.Header{}
 	wire.TraceOfHeader(q.work.job.answers.header).SetHeader(q.trace)
-	q.limit = int(q.work.flow.server.service.nc.MaxPayload()) - wire.HeaderSize(q.trace)
+	q.limit = int(q.work.flow.server.host.nc.MaxPayload()) - wire.HeaderSize(q.trace)
 	return nil
 }
 
@@ -170,4 +172,33 @@ func asks(questions []question) string {
 		}
 	}
 	return strings.Join(names, ",")
+}
+
+// asked is what one stage has asked one target.
+type asked struct {
+	name, endpoint string
+	keep           bool
+	queries        bytes.Buffer
+	items          []askedItem
+}
+
+// is reports whether a is what was asked of a target.
+func (a *asked) is(name, endpoint string, keep bool) bool {
+	return a.name == name && a.endpoint == endpoint && a.keep == keep
+}
+
+// compare orders targets, of whatever kind.
+func (a *asked) compare(b *asked) int {
+	keeps := func(keep bool) int {
+		if keep {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.endpoint, b.endpoint), keeps(a.keep)-keeps(b.keep))
+}
+
+type askedItem struct {
+	item       *flowItem
+	start, end int // of its query, in queries
 }

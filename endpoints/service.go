@@ -18,7 +18,6 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -78,17 +77,19 @@ func (c Config) validate() error {
 // Service serves the endpoints that HandleList and HandleEach give it. It runs once.
 type Service struct {
 	config   Config
-	nc       *nats.Conn
-	outbox   *outbox
-	limits   wire.Limits
-	identity string // "name@version instance"
+	host     *host
 	instance string
-	host     string
-	suspects *suspects
+	machine  string
 
 	mu        sync.Mutex
-	endpoints []*endpointServer
+	endpoints []*endpoint
 	running   bool
+}
+
+// endpoint is what serves one endpoint.
+type endpoint struct {
+	*endpointServer
+	flow *flow // nil unless it has stages
 }
 
 // New returns a service on nc, which stays the caller's to close, after Run.
@@ -101,14 +102,16 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new service %s: %w", config.Name, err)
 	}
-	host, _ := os.Hostname() // for people to read; it may be unknown
-	s := &Service{config: config, nc: nc, outbox: newOutbox(nc, js), limits: config.Limits, host: host,
-		instance: nuid.Next(), suspects: newSuspects()}
-	s.identity = fmt.Sprintf("%s@%s %s", config.Name, config.Version, s.instance)
-	return s, nil
+	machine, _ := os.Hostname() // for people to read; it may be unknown
+	instance := nuid.Next()
+	return &Service{config: config, instance: instance, machine: machine, host: &host{
+		nc: nc, outbox: newOutbox(nc, js), limits: config.Limits, suspects: newSuspects(), log: config.Log,
+		identity: fmt.Sprintf("%s@%s %s", config.Name, config.Version, instance),
+	}}, nil
 }
 
-func (s *Service) register(e *endpointServer) error {
+// register adds an endpoint, the handlers of which are called within the service's wrappers and these.
+func (s *Service) register(e endpoint, wrap []Wrapper) error {
 	if err := wire.ValidateName(e.name); err != nil {
 		return err
 	}
@@ -122,22 +125,12 @@ func (s *Service) register(e *endpointServer) error {
 			return fmt.Errorf("endpoint %s has a handler already", e.name)
 		}
 	}
-	e.service = s
-	e.options.wrap = slices.Concat(s.config.Wrap, e.options.wrap)
-	e.log = s.config.Log.With(zap.String("endpoint", e.name))
-	e.slots = newSlots(e.options.concurrency, e.options.reserve)
-	e.setting = &setting{slots: e.slots, option: e.options.concurrency, log: e.log}
-	e.work = s.newPuller(wire.StreamWork, e.name, newRoom(e.slots, e.byItem), e.log)
-	e.work.deal = e.dealer(e.work)
-	e.work.settings = e.setting.setOperator
-	e.work.ensure = func(ctx context.Context) error {
-		return stream.EnsureConsumer(ctx, s.outbox.js, e.name, stream.ConsumerSettings{})
+	e.around = within(slices.Concat(s.config.Wrap, wrap))
+	e.attach(s.host)
+	if e.flow != nil {
+		e.flow.attach()
 	}
-	e.calls = s.newPuller(wire.StreamWork, wire.LaneOf(e.name), newRoom(e.slots, false),
-		e.log.With(zap.Bool("calls", true)))
-	e.calls.deal, e.calls.aside = e.dealer(e.calls), true
-	e.calls.ensure = func(ctx context.Context) error { return stream.EnsureLane(ctx, s.outbox.js, e.name) }
-	s.endpoints = append(s.endpoints, e)
+	s.endpoints = append(s.endpoints, &e)
 	return nil
 }
 
@@ -180,7 +173,7 @@ func (s *Service) Run(ctx context.Context) error {
 		group.Go(func() error { return e.run(serving, span) })
 	}
 	var watch sync.WaitGroup
-	watch.Go(func() { s.outbox.perms.Run(serving, s.config.Log) })
+	watch.Go(func() { s.host.outbox.perms.Run(serving, s.config.Log) })
 	defer watch.Wait()
 	done := make(chan error, 1)
 	go func() { done <- group.Wait() }()
@@ -191,7 +184,7 @@ func (s *Service) Run(ctx context.Context) error {
 	err = s.drain(done, func() { stopWork(wire.ErrShutdown) }, stopSend)
 	// Acknowledgements are not waited for one by one. An error here means that there is no server: it will deliver
 	// again, which does no harm.
-	_ = s.nc.FlushTimeout(time.Second)
+	_ = s.host.nc.FlushTimeout(time.Second)
 	s.config.Log.Info("gone", zap.Int("chunks left behind", s.atWork()))
 	return err
 }

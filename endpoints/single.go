@@ -2,10 +2,8 @@ package endpoints
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -119,14 +117,13 @@ func (j *job) mayComeBack(after time.Duration) bool {
 func (e *endpointServer) bury(
 	ctx context.Context, from origin, h nats.Header, body []byte, fault *wire.SlotError, log *zap.Logger,
 ) bool {
-	svc := e.service
 	letter := wire.NewDeadLetter(e.name, h, body, wire.Obituary{Cause: fault, Deliveries: from.delivered(),
-		Service: svc.identity,
-		At:      time.Now(), ID: from.letterID()}, int(svc.nc.MaxPayload()))
+		Service: e.host.identity,
+		At:      time.Now(), ID: from.letterID()}, int(e.host.nc.MaxPayload()))
 	log = log.With(zap.String("cause", fault.Code), zap.Int("deliveries", from.delivered()))
 	ctx, cancel := context.WithTimeout(ctx, buryPatience)
 	defer cancel()
-	if err := svc.outbox.publish(ctx, letter); err != nil {
+	if err := e.host.outbox.publish(ctx, letter); err != nil {
 		log.Error("a dead letter could not be sent; the request is handed back", zap.Error(err))
 		from.handBack(handBackDelay)
 		return false
@@ -134,48 +131,4 @@ func (e *endpointServer) bury(
 	e.stats.dead.Add(1)
 	log.Warn("a request is dead; see tranche dlq")
 	return true
-}
-
-// parseTTL reads the time to live of a message as the server does: a number of seconds, or a duration. It is 0 for
-// anything else, "never" among it.
-func parseTTL(value string) time.Duration {
-	if seconds, err := strconv.ParseInt(value, 10, 32); err == nil && seconds > 0 {
-		return time.Duration(seconds) * time.Second
-	}
-	if d, err := time.ParseDuration(value); err == nil && d > 0 {
-		return d
-	}
-	return 0
-}
-
-// ownError is an error of the SDK's making: the handler has decided nothing.
-type ownError struct{ error }
-
-func (e ownError) Unwrap() error { return e.error }
-
-// undecided reports whether an error speaks for something that a handler did not decide by Fail or Retry.
-func undecided(err error) bool {
-	var own ownError
-	var slot *wire.SlotError
-	return errors.As(err, &own) || !errors.As(err, &slot)
-}
-
-// fault writes the error slot of an ordinal whose handler has not decided it.
-func (a *answers) fault(ordinal int, e *wire.SlotError) {
-	a.blame(ordinal)
-	a.fail(ordinal, e)
-}
-
-// blame notes that the handler has not decided the error of an ordinal.
-func (a *answers) blame(ordinal int) {
-	if a.faults == nil {
-		a.faults = map[int]bool{}
-	}
-	a.faults[ordinal] = true
-}
-
-func (a *answers) isFault(ordinal int) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.faults[ordinal]
 }

@@ -319,28 +319,6 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 	}
 }
 
-func TestRetryDelaysGrow(t *testing.T) {
-	t.Parallel()
-	for tries, seconds := range map[int]int{0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 16, 6: 30, 7: 30, 1 << 30: 30} {
-		about := time.Duration(seconds) * time.Second
-		for range 100 {
-			if d := retryDelay(tries); d < about*3/4 || d > min(about*5/4, longestRetry) {
-				t.Fatalf("after %d tries %s", tries, d)
-			}
-		}
-	}
-}
-
-func TestParseTTL(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]time.Duration{"5": 5 * time.Second, "90s": 90 * time.Second, "1h": time.Hour,
-		"": 0, "never": 0, "-1": 0, "0": 0, "-5s": 0, "x": 0, "99999999999999999999": 0} {
-		if got := parseTTL(text); got != want {
-			t.Errorf("%q: %s, want %s", text, got, want)
-		}
-	}
-}
-
 func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -7,8 +7,6 @@ import (
 	"maps"
 	"reflect"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -28,21 +26,10 @@ type Stage[In, Out, State, Shared any] struct {
 	out      Out // where a result stands while it is written; guarded by job.answers.mu
 }
 
-// sheet is a Stage, whatever its types.
-type sheet interface {
-	// call calls the handler of a stage.
-	call(ctx context.Context, stage int) error
-	// show sets which items the handler sees.
-	show(items []*flowItem)
-	// writeState and writeShared write the states as JSON, or nothing when there is none to keep.
-	writeState(buf *bytes.Buffer, item *flowItem) error
-	writeShared(buf *bytes.Buffer) error
-}
-
 // newStage decodes the payloads of a request. An item whose payload does not fit In is answered at once and left out.
 func newStage[In, Out, State, Shared any](
 	w *flowWork, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error,
-) *Stage[In, Out, State, Shared] {
+) *staged[In, Out, State, Shared] {
 	raw := w.job.request.Items
 	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers,
 		all: make([]StageItem[In, Out, State, Shared], len(raw))}
@@ -56,14 +43,15 @@ func newStage[In, Out, State, Shared any](
 		}
 		w.here = append(w.here, &item.core)
 	}
-	s.show(w.here)
-	return s
+	all := (*staged[In, Out, State, Shared])(s)
+	all.show(w.here)
+	return all
 }
 
 // resumeStage decodes the states of a suspended chunk.
 func resumeStage[In, Out, State, Shared any](
 	w *flowWork, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error, from *suspended,
-) (*Stage[In, Out, State, Shared], error) {
+) (*staged[In, Out, State, Shared], error) {
 	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers,
 		all: make([]StageItem[In, Out, State, Shared], len(from.Items))}
 	if len(from.Shared) > 0 {
@@ -82,7 +70,7 @@ func resumeStage[In, Out, State, Shared any](
 			return nil, fmt.Errorf("the state of an item does not fit %v: %w", reflect.TypeFor[State](), err)
 		}
 	}
-	return s, nil
+	return (*staged[In, Out, State, Shared])(s), nil
 }
 
 func (s *Stage[In, Out, State, Shared]) add(n, ordinal int, key string) *StageItem[In, Out, State, Shared] {
@@ -131,13 +119,16 @@ func (s *Stage[In, Out, State, Shared]) Flush() {
 	}
 }
 
+// staged is a Stage as its flow sees it.
+type staged[In, Out, State, Shared any] Stage[In, Out, State, Shared]
+
 // call implements sheet.
-func (s *Stage[In, Out, State, Shared]) call(ctx context.Context, stage int) error {
-	return s.handlers[stage](ctx, s)
+func (s *staged[In, Out, State, Shared]) call(ctx context.Context, stage int) error {
+	return s.handlers[stage](ctx, (*Stage[In, Out, State, Shared])(s))
 }
 
 // show implements sheet. The payloads are there in the first stage only, however the next one is come by.
-func (s *Stage[In, Out, State, Shared]) show(items []*flowItem) {
+func (s *staged[In, Out, State, Shared]) show(items []*flowItem) {
 	s.items = make([]*StageItem[In, Out, State, Shared], len(items))
 	var none In
 	for n, item := range items {
@@ -149,12 +140,12 @@ func (s *Stage[In, Out, State, Shared]) show(items []*flowItem) {
 }
 
 // writeState implements sheet.
-func (s *Stage[In, Out, State, Shared]) writeState(buf *bytes.Buffer, item *flowItem) error {
+func (s *staged[In, Out, State, Shared]) writeState(buf *bytes.Buffer, item *flowItem) error {
 	return encodeState(buf, &s.all[item.at].State)
 }
 
 // writeShared implements sheet.
-func (s *Stage[In, Out, State, Shared]) writeShared(buf *bytes.Buffer) error {
+func (s *staged[In, Out, State, Shared]) writeShared(buf *bytes.Buffer) error {
 	return encodeState(buf, &s.Shared)
 }
 
@@ -162,16 +153,5 @@ func encodeState(buf *bytes.Buffer, state any) error {
 	if _, none := state.(*None); none {
 		return nil
 	}
-	return encodeQuery(buf, state)
-}
-
-// encodeQuery writes JSON, the same way each time, so that a stage that is repeated repeats its bytes. A panic of the
-// type's own encoder is an error. On an error buf holds a part of it.
-func encodeQuery(buf *bytes.Buffer, value any) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v", v)
-		}
-	}()
-	return json.MarshalWrite(buf, value, json.Deterministic(true))
+	return wire.EncodePayload(buf, state)
 }

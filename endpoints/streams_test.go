@@ -141,7 +141,7 @@ func TestRunEndsWhenTheConnectionIsClosed(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(b.ctx) }()
 	eventually(t, "it listens", func() bool { return b.logged.FilterMessage("listening").Len() > 0 })
-	svc.nc.Close()
+	svc.host.nc.Close()
 	if err := await(t, "end of Run", done); err == nil {
 		t.Error("no error")
 	}

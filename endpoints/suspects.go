@@ -9,8 +9,6 @@ import (
 )
 
 const (
-	// suspectFrom is at which delivery a request is held to be one that may have killed those who had it before.
-	suspectFrom = 3
 	// isolationPatience is how long a suspect waits to be alone, and others wait for a suspect, while no handler ends. It
 	// ends what would wait for ever: a handler that asks its own process for something and waits.
 	isolationPatience = 30 * time.Second

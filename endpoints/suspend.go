@@ -92,7 +92,7 @@ func (w *flowWork) snapshot(questions []question) (*suspended, *wire.SlotError) 
 		return nil, w.tooMuch(fmt.Sprintf("the state shared by the chunk takes %d bytes", shared))
 	}
 	request := w.job.request
-	s := &suspended{Version: stateVersion, Revision: w.flow.server.options.revision, Stages: w.flow.stages,
+	s := &suspended{Version: stateVersion, Revision: w.flow.server.settings.revision, Stages: w.flow.stages,
 		Stage: w.stage + 1, Params: request.Params, Total: w.total, Failure: suspendError(w.failure),
 		Items: make([]suspendedItem, 0, len(w.here))}
 	for _, q := range questions {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -69,42 +68,6 @@ func TestWatchdogGivesALostPullUp(t *testing.T) {
 	}
 	if s := svc.Stats()[0]; s.Rebinds != 1 || b.logged.FilterMessageSnippet("none is sent to an open pull").Len() != 1 {
 		t.Errorf("%d rebinds; logged: %v", s.Rebinds, b.logged.All())
-	}
-}
-
-func TestWatchdogLeavesPullsAlone(t *testing.T) {
-	t.Parallel()
-	start := time.Now()
-	waiting := func(change func(*jetstream.ConsumerInfo)) *jetstream.ConsumerInfo {
-		info := &jetstream.ConsumerInfo{NumPending: 3, Config: jetstream.ConsumerConfig{MaxAckPending: 10}}
-		change(info)
-		return info
-	}
-	none := func(*jetstream.ConsumerInfo) {}
-	for name, tc := range map[string]struct {
-		info    *jetstream.ConsumerInfo
-		between func(*watchdog)
-		bites   bool
-	}{
-		"stalled":        {waiting(none), func(*watchdog) {}, true},
-		"nothing waits":  {waiting(func(i *jetstream.ConsumerInfo) { i.NumPending = 0 }), func(*watchdog) {}, false},
-		"paused":         {waiting(func(i *jetstream.ConsumerInfo) { i.Paused = true }), func(*watchdog) {}, false},
-		"enough is out":  {waiting(func(i *jetstream.ConsumerInfo) { i.NumAckPending = 10 }), func(*watchdog) {}, false},
-		"something came": {waiting(none), func(w *watchdog) { w.came.Add(1) }, false},
-		"no pull":        {waiting(none), func(w *watchdog) { w.closed() }, false},
-		"a new pull":     {waiting(none), func(w *watchdog) { w.opened() }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWatchdog()
-			w.opened()
-			w.look(start, tc.info)
-			tc.between(w)
-			w.look(start.Add(stallPatience), tc.info)
-			if got := len(w.stalled) == 1; got != tc.bites {
-				t.Errorf("it bites: %t", got)
-			}
-		})
 	}
 }
 

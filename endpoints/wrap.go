@@ -38,48 +38,14 @@ type Work struct {
 	wrap  []Wrapper
 }
 
-// wrapped is what wrappers can be called around.
-type wrapped interface {
-	// handle calls the handler for the items that are not answered, and turns its panic and its end of time into an
-	// error.
-	handle(ctx context.Context) error
-	// items returns what the handler will see.
-	items() workItems
-}
-
-// workItems is the items of a chunk, whatever their type.
-type workItems interface {
-	// unanswered returns the items that nobody has answered, in the order of the request.
-	unanswered() []ItemInfo
-	// claimFor notes that an item will be answered by a wrapper, or reports false when it is not there or answered. It is
-	// called with answers.mu held.
-	claimFor(ordinal int) bool
-	// leaveOut drops the answered items from those that the handler will see.
-	leaveOut()
-}
-
-// onward is implemented by items that may go on without an answer: those of a stage.
-type onward interface {
-	// goingOn returns the ordinals of the items that have been sent on to a later stage.
-	goingOn() []int
-}
-
-// runWrapped calls the handler of a chunk, or of a stage, within the wrappers of its endpoint. It returns the failure
-// that speaks for what is not answered, if any. Answers that wrappers held have been sent, or dropped, by then.
-func runWrapped(ctx context.Context, j *job, stage int, inner wrapped) *wire.SlotError {
-	var err error
-	if len(j.wrap) == 0 {
-		err = inner.handle(ctx)
-	} else {
-		err = (&Work{job: j, stage: stage, inner: inner, wrap: j.wrap}).call(ctx, 0)
-	}
-	if err == nil {
+// within returns what calls handlers within wrappers; nil when there are none.
+func within(wrap []Wrapper) around {
+	if len(wrap) == 0 {
 		return nil
 	}
-	j.undecided = undecided(err)
-	// What fails a whole chunk is most often something that passes, such as a database that is down. An error that is not
-	// retryable would be halved at once, and each half's halves: twice as many calls as there are items.
-	return wire.AsSlotError(ctx, err, true)
+	return func(ctx context.Context, j *job, stage int, inner wrapped) error {
+		return (&Work{job: j, stage: stage, inner: inner, wrap: wrap}).call(ctx, 0)
+	}
 }
 
 // call calls wrapper n, or the handler when there is none, and settles what it held.
@@ -144,7 +110,7 @@ func (w *Work) Items() []ItemInfo {
 	a := &w.job.answers
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return w.inner.items().unanswered()
+	return infosOf(w.inner.items().unanswered())
 }
 
 // GoingOn returns the ordinals of the items that the handler has sent on to a later stage of the flow. It is for use
@@ -189,19 +155,6 @@ func checkAnswer(slot wire.Slot) error {
 		return fmt.Errorf("content type %.80q is not one", slot.ContentType)
 	}
 	return nil
-}
-
-// write answers an item by a slot that checkAnswer has passed.
-func (a *answers) write(slot wire.Slot) {
-	if slot.Err != nil {
-		a.fail(slot.Ordinal, wire.NewSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
-		return
-	}
-	if slot.ContentType == "" {
-		a.json(slot.Ordinal, slot.Data)
-	} else {
-		a.binary(slot.Ordinal, slot.ContentType, slot.Data)
-	}
 }
 
 // Hold keeps the answers that follow back until the wrapper has returned. When it returns nil they are sent; when it

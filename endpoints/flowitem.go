@@ -1,0 +1,160 @@
+package endpoints
+
+import (
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+// flowItem is a StageItem, whatever its types. Its fields are guarded by job.answers.mu.
+type flowItem struct {
+	at      int // in Stage.all
+	ordinal int
+	key     string
+	parts   wire.Parts // in the first stage only
+	work    *flowWork
+
+	answered bool
+	// dropped says that the library has answered, or given up, the item by itself: what the handler does with it then is
+	// not worth a warning.
+	dropped bool
+	next    bool
+	// asks is whom the item asks in this stage, waits in which requests that went.
+	asks  []*asked
+	few   [2]*asked // where asks begins
+	waits []int
+	// answers came to what the stage before has asked.
+	answers []flowAnswer
+}
+
+// flowAnswer is the answer to one question.
+type flowAnswer struct {
+	target string
+	slot   wire.Slot
+}
+
+// goes reports whether the item goes on to the next stage.
+func (i *flowItem) goes() bool { return !i.answered && (i.next || len(i.asks) > 0) }
+
+// asksOf returns what the item asks under a name in this stage, if anything. Called with answers.mu held.
+func (i *flowItem) asksOf(name string) *asked {
+	for _, asked := range i.asks {
+		if asked.name == name {
+			return asked
+		}
+	}
+	return nil
+}
+
+// answer returns the answer of a target, if the stage before has asked it for the item.
+func (i *flowItem) answer(target string) (slot wire.Slot, asked bool) {
+	for n := range i.answers {
+		if i.answers[n].target == target {
+			return i.answers[n].slot, true
+		}
+	}
+	return wire.Slot{}, false
+}
+
+// ask notes a question to a target for the item.
+func (i *flowItem) ask(name, endpoint string, keep bool, query any) {
+	a := &i.work.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !i.open("asked") || !i.hasNext() || !i.work.deepEnough(i) {
+		return
+	}
+	if before := i.asksOf(name); before != nil && before.endpoint != endpoint {
+		i.giveUp(wire.NewSlotError(wire.CodeBadQuery,
+			fmt.Sprintf("the item asks both endpoint %s and endpoint %s under the name %s; "+
+				"give one target another name, by As", before.endpoint, endpoint, name), false))
+		return
+	} else if before != nil {
+		i.work.job.log.Warn("an item asked a target twice in one stage; the first question stands",
+			zap.Int("ordinal", i.ordinal), zap.String("target", name))
+		return
+	}
+	asked := i.work.askedOf(name, endpoint, keep)
+	start := asked.queries.Len()
+	if err := wire.EncodePayload(&asked.queries, query); err != nil {
+		asked.queries.Truncate(start)
+		i.giveUp(wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the question to %s cannot be written: %v", name, err),
+			false))
+		return
+	}
+	asked.items = append(asked.items, askedItem{i, start, asked.queries.Len()})
+	if i.asks == nil {
+		i.asks = i.few[:0]
+	}
+	i.asks = append(i.asks, asked)
+}
+
+// spoilt fails an item whose answer cannot be read.
+func (i *flowItem) spoilt(target string, why *wire.SlotError) {
+	a := &i.work.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.closed {
+		i.giveUp(wire.NewSlotError(wire.CodeBadAnswer, fmt.Sprintf("the answer of %s: %s", target, why.Message), false))
+	}
+}
+
+// facts is what is told of the item.
+func (i *flowItem) facts() workItem { return workItem{i.work.job.request, i.ordinal, i.key, i.parts} }
+
+// fail answers with an error of the handler.
+func (i *flowItem) fail(e *wire.SlotError) {
+	a := &i.work.job.answers
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if i.claim() {
+		a.fail(i.ordinal, e)
+	}
+}
+
+// giveUp answers with an error of the library's. Called with answers.mu held.
+func (i *flowItem) giveUp(e *wire.SlotError) {
+	if i.answered {
+		return
+	}
+	i.answered, i.dropped = true, true
+	i.work.job.answers.fail(i.ordinal, e)
+}
+
+// claim reports whether the item may be answered now, and notes that it is. Called with answers.mu held.
+func (i *flowItem) claim() bool {
+	if !i.open("was answered") {
+		return false
+	}
+	i.answered = true
+	return true
+}
+
+// open reports whether the handler may still do something with the item. Called with answers.mu held.
+func (i *flowItem) open(what string) bool {
+	log := i.work.job.log
+	switch {
+	case i.work.job.answers.closed:
+		log.Warn("an item "+what+" after the stage had returned; that is dropped", zap.Int("ordinal", i.ordinal))
+	case i.dropped:
+	case i.answered:
+		log.Warn("an item "+what+" after it had been answered; the first answer stands", zap.Int("ordinal", i.ordinal))
+	default:
+		return true
+	}
+	return false
+}
+
+// hasNext fails the item when this is the last stage. Called with answers.mu held.
+func (i *flowItem) hasNext() bool {
+	w := i.work
+	if w.stage+1 < w.flow.stages {
+		return true
+	}
+	i.giveUp(wire.NewSlotError(wire.CodeNoNextStage,
+		fmt.Sprintf("stage %d is the last one of flow %s, and the item asks or goes "+
+			"on in it", w.stage, w.flow.server.name), false))
+	return false
+}
