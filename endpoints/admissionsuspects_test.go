@@ -14,13 +14,13 @@ func visit(t *testing.T, s *suspects, root uuid.UUID, suspect bool) <-chan stay 
 	done := make(chan struct{})
 	t.Cleanup(func() { close(stop); <-done })
 	waits := func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
 		return s.changed != nil
 	}
 	go func() {
 		defer close(done)
-		if stay, ok := s.enter(root, suspect, stop); ok {
+		if stay, ok := s.Enter(root, suspect, stop); ok {
 			in <- stay
 		}
 	}()
@@ -37,20 +37,20 @@ func TestSuspectsHaveTheProcessForThemselves(t *testing.T) {
 	suspect := visit(t, s, b, true)
 	later := visit(t, s, c, false)
 	kin := await(t, "what the first may wait for", visit(t, s, a, false))
-	first.end()
-	kin.end()
+	first.End()
+	kin.End()
 	if len(suspect)+len(later) != 0 {
 		t.Fatal("somebody was let in beside the second, or before the suspect")
 	}
-	second.end()
+	second.End()
 	alone := await(t, "suspect", suspect)
-	if !alone.alone || alone.late || len(later) != 0 {
+	if !alone.Alone || alone.Late || len(later) != 0 {
 		t.Fatalf("the suspect is not alone: %+v", alone)
 	}
-	await(t, "what the suspect may wait for", visit(t, s, b, false)).end()
-	alone.end()
-	await(t, "who came later", later).end()
-	if len(s.running)+len(s.alone)+s.count+len(s.queue) != 0 {
+	await(t, "what the suspect may wait for", visit(t, s, b, false)).End()
+	alone.End()
+	await(t, "who came later", later).End()
+	if len(s.running)+len(s.alone)+s.count+len(s.Queue) != 0 {
 		t.Errorf("something is left: %+v", s)
 	}
 }
@@ -58,19 +58,19 @@ func TestSuspectsHaveTheProcessForThemselves(t *testing.T) {
 func TestSuspectsDoNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	s := newSuspects()
-	s.patience = 50 * time.Millisecond
+	s.Patience = 50 * time.Millisecond
 	busy := await(t, "first", visit(t, s, uuid.New(), false))
 	suspect := await(t, "suspect", visit(t, s, uuid.New(), true))
-	if suspect.alone || !suspect.late {
+	if suspect.Alone || !suspect.Late {
 		t.Errorf("the suspect is %+v", suspect)
 	}
-	suspect.end()
-	busy.end()
+	suspect.End()
+	busy.End()
 	alone := await(t, "suspect", visit(t, s, uuid.New(), true))
-	if other := await(t, "other", visit(t, s, uuid.New(), false)); !other.late {
+	if other := await(t, "other", visit(t, s, uuid.New(), false)); !other.Late {
 		t.Errorf("the other is %+v", other)
 	}
-	if !alone.alone {
+	if !alone.Alone {
 		t.Errorf("the suspect is %+v", alone)
 	}
 }

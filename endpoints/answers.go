@@ -37,29 +37,29 @@ func recycle(buf *bytes.Buffer) {
 // answers writes the slots of one chunk into as few messages as fit, and sends them. All methods but send are called
 // with mu held, or are its takers.
 type answers struct {
-	out     *outbox
-	subject string
-	header  nats.Header // of every message
-	limit   int         // bytes of one body
-	flushAt int         // bytes at which a message is sent without being asked
-	squeeze int         // bytes from which a body is compressed; 0: never
+	Out     *outbox
+	Subject string
+	Header  nats.Header // of every message
+	Limit   int         // bytes of one body
+	FlushAt int         // bytes at which a message is sent without being asked
+	Squeeze int         // bytes from which a body is compressed; 0: never
 
-	// ctx ends when sending must stop. It is kept because Item.Reply, which may send, has none of its own.
-	ctx context.Context //nolint:containedctx // see above
-	// giveUp ends the handler's context once a message could not be sent.
-	giveUp context.CancelCauseFunc
+	// Ctx ends when sending must stop. It is kept because Item.Reply, which may send, has none of its own.
+	Ctx context.Context //nolint:containedctx // see above
+	// GiveUp ends the handler's context once a message could not be sent.
+	GiveUp context.CancelCauseFunc
 
-	mu     sync.Mutex
-	buf    *bytes.Buffer
+	Mu     sync.Mutex
+	Buf    *bytes.Buffer
 	slot   int // where the slot being written starts
 	value  int // where its result or error goes
 	here   int // slots in buf
-	total  int // slots in all messages
-	errors int // of those, with an error
-	closed bool
+	Total  int // slots in all messages
+	Errors int // of those, with an error
+	Closed bool
 	begun  time.Time // when the handler was first called
-	// unfinished says that the reply goes on elsewhere: a flow is suspended. There is no final message then.
-	unfinished bool
+	// Unfinished says that the reply goes on elsewhere: a flow is suspended. There is no final message then.
+	Unfinished bool
 	// faults are the ordinals whose error slots the handler has not decided.
 	faults map[int]bool
 	held   held  // what wrappers keep back
@@ -68,32 +68,32 @@ type answers struct {
 }
 
 func (a *answers) open() {
-	a.buf = buffers.Get().(*bytes.Buffer)
-	a.buf.Reset()
-	a.buf.WriteString(replyOpen)
+	a.Buf = buffers.Get().(*bytes.Buffer)
+	a.Buf.Reset()
+	a.Buf.WriteString(replyOpen)
 	a.here = 0
 }
 
 // begin starts the slot of an ordinal, up to where its result or error goes.
 func (a *answers) begin(ordinal int) {
-	if a.buf == nil {
+	if a.Buf == nil {
 		a.open()
 	}
-	a.slot = a.buf.Len()
-	b := a.buf.AvailableBuffer()
+	a.slot = a.Buf.Len()
+	b := a.Buf.AvailableBuffer()
 	if a.here > 0 {
 		b = append(b, ',')
 	}
 	b = append(b, `{"i":`...)
 	b = strconv.AppendInt(b, int64(ordinal), 10)
 	b = append(b, ',')
-	a.buf.Write(b)
-	a.value = a.buf.Len()
+	a.Buf.Write(b)
+	a.value = a.Buf.Len()
 }
 
-// result writes the slot of an ordinal, or sends the result in pieces when it is too large for a message. result points
+// Result writes the slot of an ordinal, or sends the result in pieces when it is too large for a message. result points
 // to a handler's Out. On an error nothing was written.
-func (a *answers) result(ordinal int, result any) error {
+func (a *answers) Result(ordinal int, result any) error {
 	if b := wire.AsBinary(result); b != nil {
 		kind, err := b.TypeOf()
 		if err == nil {
@@ -102,7 +102,7 @@ func (a *answers) result(ordinal int, result any) error {
 		return err
 	}
 	a.begin(ordinal)
-	if err := wire.AppendResult(a.buf, result); err != nil {
+	if err := wire.AppendResult(a.Buf, result); err != nil {
 		a.rollback()
 		return err
 	}
@@ -110,17 +110,17 @@ func (a *answers) result(ordinal int, result any) error {
 		a.commit()
 		return nil
 	}
-	written := a.buf.Bytes()
-	a.buf = bytes.NewBuffer(bytes.Clone(written[:a.slot])) // what was grown for the result is not kept
+	written := a.Buf.Bytes()
+	a.Buf = bytes.NewBuffer(bytes.Clone(written[:a.slot])) // what was grown for the result is not kept
 	a.large(ordinal, "", bytes.TrimPrefix(written[a.value:], []byte(`"d":`)))
 	return nil
 }
 
 // binary is result for bytes of a content type.
 func (a *answers) binary(ordinal int, contentType string, data []byte) {
-	if base64.StdEncoding.EncodedLen(len(data)) < a.limit {
+	if base64.StdEncoding.EncodedLen(len(data)) < a.Limit {
 		a.begin(ordinal)
-		wire.AppendBytes(a.buf, contentType, data)
+		wire.AppendBytes(a.Buf, contentType, data)
 		if a.fits() {
 			a.commit()
 			return
@@ -133,8 +133,8 @@ func (a *answers) binary(ordinal int, contentType string, data []byte) {
 // json is result for JSON that is written already.
 func (a *answers) json(ordinal int, data []byte) {
 	a.begin(ordinal)
-	a.buf.WriteString(`"d":`)
-	a.buf.Write(data)
+	a.Buf.WriteString(`"d":`)
+	a.Buf.Write(data)
 	if a.fits() {
 		a.commit()
 		return
@@ -144,51 +144,51 @@ func (a *answers) json(ordinal int, data []byte) {
 }
 
 // rollback takes back what was written since begin.
-func (a *answers) rollback() { a.buf.Truncate(a.slot) }
+func (a *answers) rollback() { a.Buf.Truncate(a.slot) }
 
 // fits reports whether the slot that was written since begin fits a message of its own.
 func (a *answers) fits() bool {
-	return a.buf.Len()-a.slot+len(`}`)+len(replyOpen)+len(replyClose) <= a.limit
+	return a.Buf.Len()-a.slot+len(`}`)+len(replyOpen)+len(replyClose) <= a.Limit
 }
 
 // commit ends a slot that fits.
 func (a *answers) commit() {
-	a.buf.WriteByte('}')
-	if a.buf.Len()+len(replyClose) > a.limit {
+	a.Buf.WriteByte('}')
+	if a.Buf.Len()+len(replyClose) > a.Limit {
 		a.carry()
 	}
 	a.here++
-	a.total++
-	if a.buf.Len() >= a.flushAt {
-		a.flush()
+	a.Total++
+	if a.Buf.Len() >= a.FlushAt {
+		a.Flush()
 	}
 }
 
 // carry sends what stands before the last slot and moves the slot into a message of its own.
 func (a *answers) carry() {
-	full, slot := a.buf, a.buf.Bytes()[a.slot:]
+	full, slot := a.Buf, a.Buf.Bytes()[a.slot:]
 	here := a.here
 	a.open()
-	a.buf.Write(bytes.TrimPrefix(slot, []byte(",")))
-	next := a.buf
+	a.Buf.Write(bytes.TrimPrefix(slot, []byte(",")))
+	next := a.Buf
 	full.Truncate(a.slot)
-	a.buf, a.here = full, here
-	a.flush()
-	a.buf, a.here, a.slot = next, 0, len(replyOpen)
+	a.Buf, a.here = full, here
+	a.Flush()
+	a.Buf, a.here, a.slot = next, 0, len(replyOpen)
 }
 
-// fail writes the error slot of an ordinal.
-func (a *answers) fail(ordinal int, e *wire.SlotError) {
+// Fail writes the error slot of an ordinal.
+func (a *answers) Fail(ordinal int, e *wire.SlotError) {
 	a.begin(ordinal)
-	a.buf.Write(wire.AppendError(append(a.buf.AvailableBuffer(), `"e":`...), e))
-	a.errors++
+	a.Buf.Write(wire.AppendError(append(a.Buf.AvailableBuffer(), `"e":`...), e))
+	a.Errors++
 	a.commit()
 }
 
-// write answers an item by a slot that checkAnswer has passed.
-func (a *answers) write(slot wire.Slot) {
+// Write answers an item by a slot that checkAnswer has passed.
+func (a *answers) Write(slot wire.Slot) {
 	if slot.Err != nil {
-		a.fail(slot.Ordinal, wire.NewSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
+		a.Fail(slot.Ordinal, wire.NewSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
 		return
 	}
 	if slot.ContentType == "" {
@@ -198,25 +198,25 @@ func (a *answers) write(slot wire.Slot) {
 	}
 }
 
-// flush sends what is in buf, in the background, when there is anything; or keeps it back while a wrapper holds.
-func (a *answers) flush() {
-	if a.buf == nil || a.here == 0 {
+// Flush sends what is in buf, in the background, when there is anything; or keeps it back while a wrapper holds.
+func (a *answers) Flush() {
+	if a.Buf == nil || a.here == 0 {
 		return
 	}
 	if len(a.held.marks) > 0 {
 		a.stash()
 		return
 	}
-	buf := a.buf
-	a.buf, a.here = nil, 0
+	buf := a.Buf
+	a.Buf, a.here = nil, 0
 	a.ship(buf)
 }
 
 // ship ends a message and sends it, in the background.
 func (a *answers) ship(buf *bytes.Buffer) {
 	buf.WriteString(replyClose)
-	if err := a.out.reserve(a.ctx, buf.Len()); err != nil {
-		a.broken(err)
+	if err := a.Out.Reserve(a.Ctx, buf.Len()); err != nil {
+		a.Broken(err)
 		return
 	}
 	a.post(a.message(buf.Bytes()), buf.Len(), buf)
@@ -226,12 +226,12 @@ func (a *answers) ship(buf *bytes.Buffer) {
 // next.
 func (a *answers) post(msg *nats.Msg, room int, buf *bytes.Buffer) {
 	a.sends.Go(func() {
-		err := a.out.publish(a.ctx, msg)
-		a.out.release(room)
+		err := a.Out.Publish(a.Ctx, msg)
+		a.Out.Release(room)
 		if err != nil {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.broken(err)
+			a.Mu.Lock()
+			defer a.Mu.Unlock()
+			a.Broken(err)
 			return
 		}
 		if buf != nil {
@@ -240,10 +240,10 @@ func (a *answers) post(msg *nats.Msg, room int, buf *bytes.Buffer) {
 	})
 }
 
-func (a *answers) broken(err error) {
+func (a *answers) Broken(err error) {
 	if a.err == nil {
 		a.err = err
-		a.giveUp(err)
+		a.GiveUp(err)
 	}
 }
 
@@ -251,7 +251,7 @@ func (a *answers) broken(err error) {
 // reply, or the reply to a redelivered request, look like a duplicate.
 func (a *answers) message(body []byte) *nats.Msg {
 	msg := a.plain(body)
-	if a.squeeze > 0 && len(body) >= a.squeeze {
+	if a.Squeeze > 0 && len(body) >= a.Squeeze {
 		if small := wire.Compress(body); len(small) < len(body) {
 			msg.Data = small
 			msg.Header[wire.HeaderEncoding] = []string{wire.EncodingZstd}
@@ -262,51 +262,51 @@ func (a *answers) message(body []byte) *nats.Msg {
 
 // plain is message without compression.
 func (a *answers) plain(body []byte) *nats.Msg {
-	msg := &nats.Msg{Subject: a.subject, Header: maps.Clone(a.header), Data: body}
+	msg := &nats.Msg{Subject: a.Subject, Header: maps.Clone(a.Header), Data: body}
 	msg.Header[wire.HeaderMsgID] = []string{uuid.NewString()}
 	return msg
 }
 
-// send ends the reply: it sends the final message, with the failure that speaks for the items without a slot, if any,
+// Send ends the reply: it sends the final message, with the failure that speaks for the items without a slot, if any,
 // and returns when JetStream has acknowledged every message of the reply. Answers that come later are refused.
-func (a *answers) send(failure *wire.SlotError) error {
-	if a.unfinished {
+func (a *answers) Send(failure *wire.SlotError) error {
+	if a.Unfinished {
 		return a.sendRest()
 	}
-	final := a.final(failure)
-	err := a.out.reserve(a.ctx, len(final.Data))
+	final := a.Final(failure)
+	err := a.Out.Reserve(a.Ctx, len(final.Data))
 	if err == nil {
-		err = a.out.publish(a.ctx, final)
-		a.out.release(len(final.Data))
+		err = a.Out.Publish(a.Ctx, final)
+		a.Out.Release(len(final.Data))
 	}
 	a.sends.Wait()
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	if err == nil {
 		err = a.err
 	}
-	if err == nil && a.buf != nil {
-		recycle(a.buf)
-		a.buf = nil
+	if err == nil && a.Buf != nil {
+		recycle(a.Buf)
+		a.Buf = nil
 	}
 	return err
 }
 
 // sendRest sends what has been answered, and returns when JetStream has acknowledged it.
 func (a *answers) sendRest() error {
-	a.mu.Lock()
-	a.flush()
-	a.mu.Unlock()
+	a.Mu.Lock()
+	a.Flush()
+	a.Mu.Unlock()
 	a.sends.Wait()
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	return a.err
 }
 
-func (a *answers) final(failure *wire.SlotError) *nats.Msg {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.closed = true
+func (a *answers) Final(failure *wire.SlotError) *nats.Msg {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	a.Closed = true
 	var tail []byte
 	if failure != nil {
 		tail = wire.AppendError([]byte(`],"error":`), failure)
@@ -314,15 +314,15 @@ func (a *answers) final(failure *wire.SlotError) *nats.Msg {
 	} else {
 		tail = []byte(replyClose)
 	}
-	if a.buf != nil && a.buf.Len()+len(tail) > a.limit {
-		a.flush()
+	if a.Buf != nil && a.Buf.Len()+len(tail) > a.Limit {
+		a.Flush()
 	}
-	if a.buf == nil {
+	if a.Buf == nil {
 		a.open()
 	}
-	a.buf.Write(tail)
-	msg := a.message(a.buf.Bytes())
-	msg.Header[wire.HeaderFinal] = []string{strconv.Itoa(a.total)}
+	a.Buf.Write(tail)
+	msg := a.message(a.Buf.Bytes())
+	msg.Header[wire.HeaderFinal] = []string{strconv.Itoa(a.Total)}
 	a.setTook(msg.Header)
 	if failure != nil {
 		msg.Header[wire.HeaderErrorCode] = []string{failure.Code}
@@ -331,10 +331,10 @@ func (a *answers) final(failure *wire.SlotError) *nats.Msg {
 	return msg
 }
 
-// close refuses answers from now on and reports how many slots there are.
-func (a *answers) close() (total int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.closed = true
-	return a.total
+// Close refuses answers from now on and reports how many slots there are.
+func (a *answers) Close() (total int) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	a.Closed = true
+	return a.Total
 }

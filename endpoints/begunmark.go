@@ -42,8 +42,8 @@ func (m begunMark) read(ctx context.Context) int {
 	defer cancel()
 	var msg *nats.Msg
 	api := "$JS.API.DIRECT.GET." + wire.StreamFlow + "." + m.subject
-	err := stream.During(ctx, m.out.nc, func(ctx context.Context) (err error) {
-		msg, err = m.out.nc.RequestWithContext(ctx, api, nil)
+	err := stream.During(ctx, m.out.NC, func(ctx context.Context) (err error) {
+		msg, err = m.out.NC.RequestWithContext(ctx, api, nil)
 		return err
 	}, api)
 	if err != nil {
@@ -67,7 +67,7 @@ func (m begunMark) write(ctx context.Context, n int) {
 	}
 	msg := &nats.Msg{Subject: m.subject, Header: nats.Header{wire.HeaderTTL: {ttl}},
 		Data: strconv.AppendInt(nil, int64(n), 10)}
-	if err := m.out.try(ctx, msg); err != nil {
+	if err := m.out.Try(ctx, msg); err != nil {
 		m.log.Debug("a suspect cannot be marked; its deliveries are counted all the same", zap.Error(err))
 	}
 }

@@ -39,9 +39,9 @@ func benchJob(b *testing.B) (*endpointServer, nats.Header, []byte) {
 		builder.Add(i, fmt.Sprintf("CUST-%d", i), fmt.Appendf(nil, `{"account":%d,"branch":3,"name":"CUST-%d"}`, i, i))
 	}
 	msg := builder.Msg()
-	h := &host{nc: &nats.Conn{}, outbox: newOutbox(nil, nil), suspects: newSuspects(), log: zap.NewNop()}
-	return &endpointServer{name: "echo", host: h, settings: settings{flushBytes: 1 << 30, timeout: DefaultTimeout},
-		log: zap.NewNop()}, msg.Header, msg.Data
+	h := &host{NC: &nats.Conn{}, Outbox: newOutbox(nil, nil), Suspects: newSuspects(), Log: zap.NewNop()}
+	return &endpointServer{Name: "echo", Host: h, Settings: settings{FlushBytes: 1 << 30, Timeout: DefaultTimeout},
+		Log: zap.NewNop()}, msg.Header, msg.Data
 }
 
 // benchServe measures all that the SDK does for a chunk short of NATS: decode, call, encode.
@@ -55,18 +55,18 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		j := &job{host: e.host, origin: queued{}, endpoint: e.name, request: request, timeout: DefaultTimeout,
-			log: e.log, started: time.Now()}
-		e.prepare(ctx, &j.answers, request.Meta, wire.Trace{})
-		j.answers.limit = 1 << 20
-		if failure, begun := begin(j).run(ctx, newSlots(slots, 0), nil); failure != nil || !begun {
+		j := &job{Host: e.Host, Origin: queued{}, Endpoint: e.Name, Request: request, Timeout: DefaultTimeout,
+			Log: e.Log, Started: time.Now()}
+		e.Prepare(ctx, &j.Answers, request.Meta, wire.Trace{})
+		j.Answers.Limit = 1 << 20
+		if failure, begun := begin(j).Run(ctx, newSlots(slots, 0), nil); failure != nil || !begun {
 			b.Fatal(failure)
 		}
-		if msg := j.answers.final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {
+		if msg := j.Answers.Final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {
 			b.Fatal("not all was answered")
 		}
-		buffers.Put(j.answers.buf)
-		e.stats.add(benchChunk, benchChunk, j.answers.errors, time.Since(j.started))
+		buffers.Put(j.Answers.Buf)
+		e.Stats.Add(benchChunk, benchChunk, j.Answers.Errors, time.Since(j.Started))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/item")
 }

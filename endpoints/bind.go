@@ -38,18 +38,18 @@ func (p *puller) bind(ctx context.Context) error {
 		asked := time.Now()
 		consumer, err := p.tryBind(ctx)
 		if err == nil {
-			p.consumer.Learn(asked, consumer.CachedInfo().Created)
+			p.Consumer.Learn(asked, consumer.CachedInfo().Created)
 			p.beat.Reset(min(max(consumer.CachedInfo().Config.AckWait/3, shortestBeat), lookEvery))
 			p.see(consumer.CachedInfo())
 			if !p.bound || len(told) > 0 { // binding again and again is not news
 				p.say(zap.InfoLevel, "listening")
 			}
 			if p.bound {
-				p.life.rebinds.Add(1)
+				p.Life.Rebinds.Add(1)
 			}
 			p.bound = true
 			if p.failures < failuresToRest {
-				p.life.set(wire.StateListening, "")
+				p.Life.set(wire.StateListening, "")
 			}
 			return nil
 		}
@@ -58,13 +58,13 @@ func (p *puller) bind(ctx context.Context) error {
 		}
 		if ctx.Err() == nil {
 			reason := p.explain(err)
-			p.life.set(wire.StateWaiting, reason)
+			p.Life.set(wire.StateWaiting, reason)
 			if time.Since(told[reason]) >= repeatLog {
 				told[reason] = time.Now()
 				p.say(zap.WarnLevel, reason, zap.Error(err))
 			}
 		}
-		if p.aside && stream.Denied(err) { // whoever gave the permissions may want it so
+		if p.Aside && stream.Denied(err) { // whoever gave the permissions may want it so
 			_ = backoff.Sleep(ctx, lookEvery)
 		}
 		if pauses.Wait(ctx) != nil {
@@ -76,7 +76,7 @@ func (p *puller) bind(ctx context.Context) error {
 
 // say tells what becomes of the puller, unless another one of the endpoint does.
 func (p *puller) say(level zapcore.Level, what string, fields ...zap.Field) {
-	if p.aside {
+	if p.Aside {
 		level = zap.DebugLevel
 	}
 	p.log.Log(level, what, fields...)
@@ -90,7 +90,7 @@ func (p *puller) tryBind(ctx context.Context) (jetstream.Consumer, error) {
 	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return consumer, err
 	}
-	if err := stream.During(ctx, p.nc, p.ensure, wire.ConsumerAPI("CREATE", p.stream, p.endpoint)+".>"); err != nil {
+	if err := stream.During(ctx, p.nc, p.Ensure, wire.ConsumerAPI("CREATE", p.stream, p.endpoint)+".>"); err != nil {
 		return nil, err
 	}
 	return p.look(ctx)

@@ -80,11 +80,11 @@ func (c *call) introduce(from *job, mode wire.Mode, o callOptions) error {
 	c.meta = wire.Meta{Run: uuid.New(), Attempt: 1, Generation: 1, Mode: mode, Origin: o.origin}
 	caller := defaultCaller
 	if from != nil {
-		caller = from.endpoint
-		c.meta.Stack = from.request.Stack.Push(from.endpoint, 0)
-		c.meta.Root = from.request.Root
+		caller = from.Endpoint
+		c.meta.Stack = from.Request.Stack.Push(from.Endpoint, 0)
+		c.meta.Root = from.Request.Root
 		if o.origin == "" {
-			c.meta.Origin = from.request.Origin
+			c.meta.Origin = from.Request.Origin
 		}
 	}
 	if o.caller != "" {
@@ -102,8 +102,8 @@ func (c *call) introduce(from *job, mode wire.Mode, o callOptions) error {
 	return nil
 }
 
-// run asks for all items and returns nil once all are answered. item returns a key, and a pointer to the payload.
-func (c *call) run(ctx context.Context, item func(n int) (key string, payload any)) error {
+// Run asks for all items and returns nil once all are answered. item returns a key, and a pointer to the payload.
+func (c *call) Run(ctx context.Context, item func(n int) (key string, payload any)) error {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c.box.begin(cancel)

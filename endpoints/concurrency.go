@@ -14,24 +14,24 @@ import (
 //
 // It is safe for concurrent use.
 type setting struct {
-	slots  *slots
-	option int
-	log    *zap.Logger
+	Slots  *slots
+	Option int
+	Log    *zap.Logger
 
 	mu            sync.Mutex
 	own, operator int // 0: nothing was said
 }
 
-// setOwn takes what SetConcurrency says.
-func (s *setting) setOwn(n int) {
+// SetOwn takes what SetConcurrency says.
+func (s *setting) SetOwn(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.own = n
 	s.apply("the service")
 }
 
-// setOperator takes what the consumer says.
-func (s *setting) setOperator(settings stream.ConsumerSettings) {
+// SetOperator takes what the consumer says.
+func (s *setting) SetOperator(settings stream.ConsumerSettings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.operator = settings.Concurrency
@@ -40,11 +40,11 @@ func (s *setting) setOperator(settings stream.ConsumerSettings) {
 
 // apply changes the slots, if there is anything to change. Called with mu held.
 func (s *setting) apply(who string) {
-	size := cmp.Or(s.operator, s.own, s.option)
-	before := s.slots.len()
+	size := cmp.Or(s.operator, s.own, s.Option)
+	before := s.Slots.Len()
 	if size == before {
 		return
 	}
-	s.slots.resize(size)
-	s.log.Info("the concurrency was changed by "+who, zap.Int("from", before), zap.Int("to", size))
+	s.Slots.resize(size)
+	s.Log.Info("the concurrency was changed by "+who, zap.Int("from", before), zap.Int("to", size))
 }

@@ -27,36 +27,36 @@ func TestRoomBoundsWhatIsAhead(t *testing.T) {
 	r := newRoom(newSlots(slots, 0), false)
 	held := 0
 	for ; held < 10*slots; held++ {
-		n, bytes := r.want()
+		n, bytes := r.Want()
 		if n <= 0 {
 			break
 		}
 		if held < slots && bytes != aheadBytes {
 			t.Fatalf("%d bytes may be fetched while slots are free", bytes)
 		}
-		r.hold(requestID{sequence: uint64(held)}, delivery{msg: parcel{}, size: size})
+		r.hold(requestID{Sequence: uint64(held)}, delivery{msg: parcel{}, size: size})
 	}
 	if want := slots + aheadBytes/size; held != want {
 		t.Errorf("%d requests of 1 MiB are held; want %d", held, want)
 	}
 	for n := range held {
-		r.drop(requestID{sequence: uint64(n)}, 10, 2*quick)
+		r.drop(requestID{Sequence: uint64(n)}, 10, 2*quick)
 	}
-	if n, _ := r.want(); n != slots || r.bytes != 0 {
-		t.Errorf("a slow service wants %d, and %d bytes are left", n, r.bytes)
+	if n, _ := r.Want(); n != slots || r.Bytes != 0 {
+		t.Errorf("a slow service wants %d, and %d bytes are left", n, r.Bytes)
 	}
 }
 
 func TestRoomCountsBytesOnce(t *testing.T) {
 	t.Parallel()
 	r := newRoom(newSlots(1, 0), false)
-	id := requestID{sequence: 1}
+	id := requestID{Sequence: 1}
 	if !r.hold(id, delivery{size: 10}) || r.hold(id, delivery{size: 30}) {
 		t.Error("a second delivery is not known for one")
 	}
 	r.drop(id, 1, time.Millisecond)
-	if r.bytes != 0 {
-		t.Errorf("%d bytes are left", r.bytes)
+	if r.Bytes != 0 {
+		t.Errorf("%d bytes are left", r.Bytes)
 	}
 }
 

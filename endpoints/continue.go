@@ -49,46 +49,46 @@ func (f *flow) deal(scope scope, id requestID, msg jetstream.Msg) (items int, to
 	if err != nil {
 		return 0, 0 // hold would have refused it
 	}
-	f.server.stats.came(meta.NumDelivered)
+	f.Server.Stats.Came(meta.NumDelivered)
 	c := &continuation{flow: f, scope: scope, origin: queued{f.replies, id, meta.NumDelivered},
-		msg: &nats.Msg{Subject: msg.Subject(), Header: msg.Headers(), Data: msg.Data()}, log: f.server.log}
+		msg: &nats.Msg{Subject: msg.Subject(), Header: msg.Headers(), Data: msg.Data()}, log: f.Server.Log}
 	if err := c.read(); err != nil {
 		c.log = c.log.With(headerFields(c.msg.Header)...)
 		c.refuse(err)
 		return 0, 0
 	}
 	started := time.Now()
-	items, err = c.take(scope.sending)
+	items, err = c.take(scope.Sending)
 	switch {
-	case mayAppear(err) && c.origin.delivered() <= len(missingDelays):
+	case mayAppear(err) && c.origin.Delivered() <= len(missingDelays):
 		// The server that was asked may be behind the one that took the state; so may be whoever writes it anew.
 		c.log.Debug("a reply came to a chunk that is not there; it is looked for again", zap.Error(err))
-		c.origin.handBack(missingDelays[c.origin.delivered()-1])
+		c.origin.HandBack(missingDelays[c.origin.Delivered()-1])
 	case errors.Is(err, errNoState):
-		f.stale.Add(1)
+		f.Stale.Add(1)
 		c.log.Debug("a reply came to a chunk that has gone on; it is dropped", zap.Error(err))
-		c.origin.acknowledge()
+		c.origin.Acknowledge()
 	case err != nil:
 		c.log.Warn("a reply could not be taken; it is handed back", zap.Error(err))
-		c.origin.handBack(handBackDelay)
+		c.origin.HandBack(handBackDelay)
 	}
 	return items, time.Since(started)
 }
 
 // refuse gets rid of a reply that nobody waits for, or not from there.
 func (c *continuation) refuse(why error) {
-	c.flow.refused.Add(1)
+	c.flow.Refused.Add(1)
 	c.log.Error("a reply to a flow is refused", zap.String("subject", c.msg.Subject), zap.Error(why))
-	c.origin.terminate(why)
+	c.origin.Terminate(why)
 }
 
 // read reads the message and holds it against its subject.
 func (c *continuation) read() error {
 	to, err := wire.ParseReturn(c.msg.Subject)
-	if err != nil || to.Asker != c.flow.server.name {
+	if err != nil || to.Asker != c.flow.Server.Name {
 		return wire.Malformed(wire.ReasonSubject, "subject %.200q leads to no stage of this flow", c.msg.Subject)
 	}
-	reply, err := wire.ReceiveReply(to.Callee, c.msg.Header, c.msg.Data, c.flow.server.host.limits)
+	reply, err := wire.ReceiveReply(to.Callee, c.msg.Header, c.msg.Data, c.flow.Server.Host.Limits)
 	if err != nil {
 		return err
 	}
@@ -108,13 +108,13 @@ func (c *continuation) read() error {
 // message has not been dealt with.
 func (c *continuation) take(ctx context.Context) (items int, err error) {
 	f := c.flow
-	if f.recent.isDone(c.id) {
+	if f.Recent.isDone(c.id) {
 		return 0, fmt.Errorf("chunk %s: %w", c.id, errDone)
 	}
-	if c.state, err = f.store.read(ctx, c.id); err != nil {
+	if c.state, err = f.Store.read(ctx, c.id); err != nil {
 		return 0, err
 	}
-	if c.from, err = decodeSuspended(c.state.body, f.server.host.limits); err == nil {
+	if c.from, err = decodeSuspended(c.state.body, f.Server.Host.Limits); err == nil {
 		err = f.continues(c.from)
 	}
 	switch {
@@ -122,19 +122,19 @@ func (c *continuation) take(ctx context.Context) (items int, err error) {
 		return 0, c.changed(err)
 	case c.refused():
 		return 0, nil
-	case c.origin.delivered() > c.deliveries():
+	case c.origin.Delivered() > c.deliveries():
 		c.log.Warn("a reply was delivered many times and its stage never ended; the chunk goes back as failed")
 		return 0, c.giveUp(wire.NewSlotError(wire.CodeDeliveries, fmt.Sprintf(
-			"stage %d of flow %s was begun many times and never ended", c.from.Stage, f.server.name), true))
+			"stage %d of flow %s was begun many times and never ended", c.from.Stage, f.Server.Name), true))
 	}
 	return c.gather(ctx)
 }
 
 // continues reports whether this version of the service can take the chunk on.
 func (f *flow) continues(s *suspended) error {
-	if s.Stages != f.stages || s.Revision != f.server.settings.revision {
+	if s.Stages != f.Stages || s.Revision != f.Server.Settings.Revision {
 		return fmt.Errorf("the chunk was suspended by a flow of %d stages, revision %.80q; this one has %d, revision %q",
-			s.Stages, s.Revision, f.stages, f.server.settings.revision)
+			s.Stages, s.Revision, f.Stages, f.Server.Settings.Revision)
 	}
 	return nil
 }
@@ -166,23 +166,23 @@ func (c *continuation) fits() error {
 // gather waits for no reply: it either runs the stage, or leaves the reply where the last one will find it.
 func (c *continuation) gather(ctx context.Context) (items int, err error) {
 	f := c.flow
-	g := &gathering{store: &f.store, turns: &f.turns, id: c.id, from: c.from,
-		limits: f.server.host.limits, crash: f.step}
-	replies, err := g.take(ctx, partName(c.origin.id), c.reply, c.msg)
+	g := &gathering{store: &f.Store, turns: &f.turns, id: c.id, from: c.from,
+		limits: f.Server.Host.Limits, crash: f.step}
+	replies, err := g.take(ctx, partName(c.origin.ID), c.reply, c.msg)
 	c.parts = g.parts
 	if err != nil {
 		return 0, err
 	}
-	if replies == nil || !f.recent.begin(c.id) {
+	if replies == nil || !f.Recent.begin(c.id) {
 		// What the message says is stored, or known, or another delivery of it is being dealt with here; that one comes
 		// again if it fails.
 		f.step("before ack of part")
-		c.origin.acknowledge()
+		c.origin.Acknowledge()
 		return 0, nil
 	}
 	done := false
-	defer func() { f.recent.end(c.id, done) }()
-	done, err = c.run(replies)
+	defer func() { f.Recent.end(c.id, done) }()
+	done, err = c.Run(replies)
 	return len(c.from.Items), err
 }
 
@@ -196,12 +196,12 @@ func (c *continuation) job() (*job, error) {
 	if c.from != nil && c.from.Params != nil {
 		r.Params = c.from.Params
 	}
-	j := c.flow.server.newJob(c.scope, c.origin, c.state.header, nil, r)
+	j := c.flow.Server.NewJob(c.scope, c.origin, c.state.header, nil, r)
 	if c.from != nil {
-		j.log = j.log.With(zap.Int("stage", c.from.Stage))
+		j.Log = j.Log.With(zap.Int("stage", c.from.Stage))
 	}
-	j.answers.resume(c.state.header)
-	j.answers.total, _ = strconv.Atoi(c.state.header.Get(wire.HeaderFlowAnswered)) // 0 is as good as any, if it is spoilt
+	j.Answers.Resume(c.state.header)
+	j.Answers.Total, _ = strconv.Atoi(c.state.header.Get(wire.HeaderFlowAnswered)) // 0 is as good as any, if it is spoilt
 	return j, nil
 }
 
@@ -214,25 +214,25 @@ func (c *continuation) deliveries() int {
 	return meta.Deliveries
 }
 
-// run takes the chunk through its stage. It returns false when the message comes again.
-func (c *continuation) run(replies []stageReply) (done bool, err error) {
+// Run takes the chunk through its stage. It returns false when the message comes again.
+func (c *continuation) Run(replies []stageReply) (done bool, err error) {
 	j, err := c.job()
 	if err != nil {
 		return false, err
 	}
-	w := &flowWork{flow: c.flow, job: j, stage: c.from.Stage, total: c.from.Total, failure: c.from.Failure.slotError()}
-	if w.sheet, err = c.flow.reopen(w, c.from); err != nil {
+	w := &flowWork{Flow: c.flow, Job: j, Stage: c.from.Stage, Total: c.from.Total, failure: c.from.Failure.slotError()}
+	if w.Sheet, err = c.flow.reopen(w, c.from); err != nil {
 		return false, c.changed(err)
 	}
-	w.merge(c.from, replies)
-	ctx, cancel := context.WithCancelCause(c.scope.working)
+	w.Merge(c.from, replies)
+	ctx, cancel := context.WithCancelCause(c.scope.Working)
 	defer cancel(nil)
-	j.answers.giveUp = cancel
-	failure, begun := w.run(&jobContext{ctx, j}, c.flow.server.slots, c.scope.stopping)
-	total := j.answers.close()
+	j.Answers.GiveUp = cancel
+	failure, begun := w.Run(&jobContext{ctx, j}, c.flow.Server.Slots, c.scope.Stopping)
+	total := j.Answers.Close()
 	switch {
 	case !begun, total == c.from.Answered && failure != nil && failure.Code == wire.CodeShutdown && c.from.Failure == nil:
-		c.origin.handBack(2 * pull.Settling) // nothing was done: another instance can have it
+		c.origin.HandBack(2 * pull.Settling) // nothing was done: another instance can have it
 		return false, nil
 	case total >= c.from.Total:
 		failure = nil // there is nothing left for it to speak for
@@ -242,26 +242,26 @@ func (c *continuation) run(replies []stageReply) (done bool, err error) {
 		return false, nil
 	}
 	answered := len(c.from.Items)
-	if j.answers.unfinished {
+	if j.Answers.Unfinished {
 		answered = total - c.from.Answered
 	}
-	c.flow.server.stats.add(len(c.from.Items), answered, j.answers.errors, time.Since(j.started))
+	c.flow.Server.Stats.Add(len(c.from.Items), answered, j.Answers.Errors, time.Since(j.Started))
 	return true, nil
 }
 
 // settle sends what is to be sent, removes the state and lets the message go.
 func (c *continuation) settle(j *job, failure *wire.SlotError) bool {
-	c.flow.server.stats.failed(failure)
-	if err := j.answers.send(failure); err != nil {
-		j.log.Error("the reply could not be sent; the stage is handed back", zap.Error(err))
-		c.origin.handBack(handBackDelay)
+	c.flow.Server.Stats.Failed(failure)
+	if err := j.Answers.Send(failure); err != nil {
+		j.Log.Error("the reply could not be sent; the stage is handed back", zap.Error(err))
+		c.origin.HandBack(handBackDelay)
 		return false
 	}
 	c.flow.step("answered")
 	// All that follows from this state has been acknowledged by JetStream. A reply that comes again finds nothing to do.
 	c.clear()
 	c.flow.step("state removed")
-	c.origin.acknowledge()
+	c.origin.Acknowledge()
 	return true
 }
 
@@ -270,7 +270,7 @@ func (c *continuation) clear() {
 	for n := range c.state.parts {
 		c.parts = append(c.parts, strconv.Itoa(n))
 	}
-	c.flow.store.remove(c.id, c.parts...)
+	c.flow.Store.remove(c.id, c.parts...)
 }
 
 // giveUp answers the asker with a failure that speaks for all that is not answered.
@@ -280,20 +280,20 @@ func (c *continuation) giveUp(failure *wire.SlotError) error {
 		return err
 	}
 	if c.settle(j, failure) {
-		c.flow.recent.end(c.id, true)
+		c.flow.Recent.end(c.id, true)
 	}
 	return nil
 }
 
 // changed leaves a chunk that this version cannot take on to other instances for a while, and then gives it up.
 func (c *continuation) changed(why error) error {
-	if c.origin.times <= maxChanged {
+	if c.origin.Times <= maxChanged {
 		c.log.Info("a suspended chunk is left to instances of another version", zap.Error(why))
-		c.origin.handBack(changedDelay)
+		c.origin.HandBack(changedDelay)
 		return nil
 	}
 	c.log.Warn("no instance can take a suspended chunk on; it goes back as failed", zap.Error(why))
 	return c.giveUp(wire.NewSlotError(wire.CodeFlowChanged,
 		fmt.Sprintf("flow %s has changed since the chunk was suspended: %v",
-			c.flow.server.name, why), true))
+			c.flow.Server.Name, why), true))
 }

@@ -42,12 +42,12 @@ type direct struct {
 func (e *endpointServer) runDirect(ctx context.Context, scope scope) error {
 	d := &direct{server: e, scope: scope}
 	e.direct.Store(d)
-	sub, err := e.host.nc.QueueSubscribe(wire.DirectSubject(e.name), wire.DirectQueue, d.take)
+	sub, err := e.Host.NC.QueueSubscribe(wire.DirectSubject(e.Name), wire.DirectQueue, d.take)
 	if err == nil {
 		err = sub.SetPendingLimits(directBacklog, 2*directBytes)
 	}
 	if err != nil {
-		return fmt.Errorf("take direct requests for endpoint %s: %w", e.name, err)
+		return fmt.Errorf("take direct requests for endpoint %s: %w", e.Name, err)
 	}
 	<-ctx.Done()
 	d.drain(sub)
@@ -63,7 +63,7 @@ func (d *direct) drain(sub *nats.Subscription) {
 	closed := sub.StatusChanged(nats.SubscriptionClosed)
 	if err := sub.Drain(); err != nil {
 		if !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrBadSubscription) {
-			d.server.log.Warn("direct requests cannot be drained; some may stay without an answer", zap.Error(err))
+			d.server.Log.Warn("direct requests cannot be drained; some may stay without an answer", zap.Error(err))
 		}
 		return
 	}
@@ -80,17 +80,17 @@ func (d *direct) drain(sub *nats.Subscription) {
 func (d *direct) take(msg *nats.Msg) {
 	e := d.server
 	to, err := wire.ParseReturn(msg.Header.Get(wire.HeaderReplyTo))
-	if err != nil || to.Call == "" || to.Callee != e.name {
-		e.log.Warn("a direct request does not say how its caller is answered; it is dropped",
+	if err != nil || to.Call == "" || to.Callee != e.Name {
+		e.Log.Warn("a direct request does not say how its caller is answered; it is dropped",
 			append(headerFields(msg.Header), zap.Error(err))...)
 		return
 	}
 	size := int64(len(msg.Data))
-	if d.held.Load() >= int64(max(leastDirect, directShare*e.slots.len())) ||
+	if d.held.Load() >= int64(max(leastDirect, directShare*e.Slots.Len())) ||
 		d.bytes.Load() > 0 && d.bytes.Load()+size > directBytes {
 		d.refuse(to, msg, wire.NewSlotError(wire.CodeOverloaded,
 			fmt.Sprintf("the service has %d requests for endpoint %s waiting; "+
-				"try again later, start more instances, or raise its concurrency", d.held.Load(), e.name), true))
+				"try again later, start more instances, or raise its concurrency", d.held.Load(), e.Name), true))
 		return
 	}
 	d.mu.Lock()
@@ -113,14 +113,14 @@ func (d *direct) take(msg *nats.Msg) {
 // refuse tells a caller why his request is not taken.
 func (d *direct) refuse(to wire.Return, msg *nats.Msg, why *wire.SlotError) {
 	e := d.server
-	if err := e.host.nc.PublishMsg(wire.FailureMsg(msg.Header, to, e.host.identity, *why)); err != nil {
-		e.log.With(headerFields(msg.Header)...).Warn("a caller could not be told that his request is not taken",
+	if err := e.Host.NC.PublishMsg(wire.FailureMsg(msg.Header, to, e.Host.Identity, *why)); err != nil {
+		e.Log.With(headerFields(msg.Header)...).Warn("a caller could not be told that his request is not taken",
 			zap.String("code", why.Code), zap.Error(err))
 	}
 }
 
-// heldDirect returns how many direct requests are at work or wait their turn.
-func (e *endpointServer) heldDirect() int {
+// HeldDirect returns how many direct requests are at work or wait their turn.
+func (e *endpointServer) HeldDirect() int {
 	if d := e.direct.Load(); d != nil {
 		return int(d.held.Load())
 	}
@@ -130,10 +130,10 @@ func (e *endpointServer) heldDirect() int {
 // unstored is the origin of a request that nobody will send again.
 type unstored struct{}
 
-func (unstored) acknowledge()                {}
-func (unstored) handBack(time.Duration) bool { return false }
-func (unstored) terminate(error)             {}
-func (unstored) delivered() int              { return 1 }
-func (unstored) expires() time.Time          { return time.Time{} }
-func (unstored) letterID() string            { return "" }
-func (unstored) persisted() bool             { return false }
+func (unstored) Acknowledge()                {}
+func (unstored) HandBack(time.Duration) bool { return false }
+func (unstored) Terminate(error)             {}
+func (unstored) Delivered() int              { return 1 }
+func (unstored) Expires() time.Time          { return time.Time{} }
+func (unstored) LetterID() string            { return "" }
+func (unstored) Persisted() bool             { return false }

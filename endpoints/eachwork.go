@@ -27,42 +27,42 @@ type eachWork[In, Out any] struct {
 	once      sync.Once     // closes exhausted
 }
 
-func (w *eachWork[In, Out]) run(
+func (w *eachWork[In, Out]) Run(
 	ctx context.Context, slots *slots, stopping <-chan struct{},
 ) (failure *wire.SlotError, begun bool) {
-	w.lane = w.job.lane()
-	if !slots.take(w.lane, stopping) {
+	w.lane = w.job.Lane()
+	if !slots.Take(w.lane, stopping) {
 		return nil, false
 	}
 	w.slots, w.owned, w.since = slots, true, time.Now()
 	defer func() {
 		if w.owned { // a wrapper has not called the handler
-			slots.give(w.lane, w.since)
+			slots.Give(w.lane, w.since)
 		}
 	}()
-	end, failure, begun := w.job.isolate(ctx, stopping)
+	end, failure, begun := w.job.Isolate(ctx, stopping)
 	if end == nil {
 		return failure, begun
 	}
 	defer end()
-	w.job.answers.start()
-	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
+	w.job.Answers.Start()
+	ctx, cancel := context.WithTimeout(ctx, w.job.Timeout)
 	defer cancel()
 	return runWrapped(ctx, w.job, 0, w), true
 }
 
-func (w *eachWork[In, Out]) items() workItems { return (*listed[In, Out])(w.chunk) }
+func (w *eachWork[In, Out]) Items() workItems { return (*listed[In, Out])(w.chunk) }
 
 func (w *eachWork[In, Out]) byItem() bool { return true }
 
-func (w *eachWork[In, Out]) handle(ctx context.Context) error {
+func (w *eachWork[In, Out]) Handle(ctx context.Context) error {
 	w.owned = false // the first worker has it
 	contexts := make([]itemContext, len(w.chunk.items))
 	var workers sync.WaitGroup
 	for n := 1; ; n++ {
 		workers.Go(func() { w.drain(ctx, contexts, w.slots) })
 		// Each worker handles one item at least, so that as many as there are items are enough, whoever leaves.
-		if n >= len(w.chunk.items) || !w.slots.take(w.lane, w.exhausted) {
+		if n >= len(w.chunk.items) || !w.slots.Take(w.lane, w.exhausted) {
 			break
 		}
 	}
@@ -79,7 +79,7 @@ func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, s
 	defer func() { // also when a handler ends the goroutine
 		if !yielded {
 			w.once.Do(func() { close(w.exhausted) })
-			slots.give(w.lane, since)
+			slots.Give(w.lane, since)
 		}
 	}()
 	items := w.chunk.items
@@ -90,7 +90,7 @@ func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, s
 		}
 		contexts[n] = itemContext{ctx, items[n].facts()}
 		w.call(&contexts[n], items[n])
-		if yielded = slots.yield(w.lane, since); yielded {
+		if yielded = slots.Yield(w.lane, since); yielded {
 			return
 		}
 	}
@@ -100,7 +100,7 @@ func (w *eachWork[In, Out]) call(ctx context.Context, item *Item[In, Out]) {
 	defer func() {
 		if value := recover(); value != nil {
 			failure, stack := wire.Panicked(value, false)
-			w.job.log.Error("the handler panicked", zap.Int("ordinal", item.Ordinal), zap.Any("panic", value),
+			w.job.Log.Error("the handler panicked", zap.Int("ordinal", item.Ordinal), zap.Any("panic", value),
 				zap.String("stack", stack))
 			item.fault(failure)
 		}

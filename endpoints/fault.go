@@ -18,22 +18,22 @@ func undecided(err error) bool {
 	return errors.As(err, &own) || !errors.As(err, &slot)
 }
 
-// fault writes the error slot of an ordinal whose handler has not decided it.
-func (a *answers) fault(ordinal int, e *wire.SlotError) {
-	a.blame(ordinal)
-	a.fail(ordinal, e)
+// Fault writes the error slot of an ordinal whose handler has not decided it.
+func (a *answers) Fault(ordinal int, e *wire.SlotError) {
+	a.Blame(ordinal)
+	a.Fail(ordinal, e)
 }
 
-// blame notes that the handler has not decided the error of an ordinal.
-func (a *answers) blame(ordinal int) {
+// Blame notes that the handler has not decided the error of an ordinal.
+func (a *answers) Blame(ordinal int) {
 	if a.faults == nil {
 		a.faults = map[int]bool{}
 	}
 	a.faults[ordinal] = true
 }
 
-func (a *answers) isFault(ordinal int) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (a *answers) IsFault(ordinal int) bool {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	return a.faults[ordinal]
 }

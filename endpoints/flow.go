@@ -63,7 +63,7 @@ func checkStages[S any](stages []func(context.Context, S) error) error {
 // Revision names what the stages of a flow mean. Change it when a chunk that one version of the service has suspended
 // cannot be continued by the next: such chunks are then begun again instead. A changed number of stages counts as
 // another revision by itself. It has up to 64 printable ASCII characters.
-func Revision(name string) Option { return func(o *options) { o.revision = name } }
+func Revision(name string) Option { return func(o *options) { o.Revision = name } }
 
 const maxRevision = 64
 

@@ -24,7 +24,7 @@ func TestAReplyOfManyMessages(t *testing.T) {
 	for range 2 {
 		svc := b.service()
 		check(t, HandleFlow(svc, "flow", twoStages(false), Concurrency(128)))
-		b.run(svc)
+		b.Run(svc)
 	}
 	const items = 300
 	meta := b.ask("flow", numbers(items))
@@ -61,7 +61,7 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 	for range 2 {
 		svc := b.service()
 		check(t, HandleFlow(svc, "flow", twoStages(true), Concurrency(8)))
-		b.run(svc)
+		b.Run(svc)
 	}
 	callees := b.service()
 	check(t, HandleEach(callees, "double", doubleOf, Concurrency(8)))
@@ -72,7 +72,7 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 		}
 		return nil
 	}, Concurrency(8)))
-	b.run(callees)
+	b.Run(callees)
 	const rounds, chunks, items = 3, 50, 3
 	for range rounds {
 		for range chunks {
@@ -115,7 +115,7 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", twoStages(true)))
-	b.run(svc)
+	b.Run(svc)
 	replace := func(from, to string) func(nats.Header, []byte) []byte {
 		return func(_ nats.Header, body []byte) []byte {
 			if !strings.Contains(string(body), from) {
@@ -190,7 +190,7 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", twoStages(false)))
-	b.run(svc)
+	b.Run(svc)
 	one := func(n int) string { return fmt.Sprintf(`{"i":%d,"d":{"n":%d}}`, n, n) }
 	for name, tc := range map[string]struct {
 		reply   func(request jetstream.Msg) []*nats.Msg
@@ -249,7 +249,7 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", twoStages(false)))
-	b.run(svc)
+	b.Run(svc)
 	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
 	check(t, err)
 	for name, hide := range map[string]func(state *jetstream.RawStreamMsg){

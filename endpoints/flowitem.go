@@ -10,17 +10,17 @@ import (
 
 // flowItem is a StageItem, whatever its types. Its fields are guarded by job.answers.mu.
 type flowItem struct {
-	at      int // in Stage.all
-	ordinal int
-	key     string
-	parts   wire.Parts // in the first stage only
-	work    *flowWork
+	At      int // in Stage.all
+	Ordinal int
+	Key     string
+	Parts   wire.Parts // in the first stage only
+	Work    *flowWork
 
 	answered bool
 	// dropped says that the library has answered, or given up, the item by itself: what the handler does with it then is
 	// not worth a warning.
 	dropped bool
-	next    bool
+	Next    bool
 	// asks is whom the item asks in this stage, waits in which requests that went.
 	asks  []*asked
 	few   [2]*asked // where asks begins
@@ -36,7 +36,7 @@ type flowAnswer struct {
 }
 
 // goes reports whether the item goes on to the next stage.
-func (i *flowItem) goes() bool { return !i.answered && (i.next || len(i.asks) > 0) }
+func (i *flowItem) goes() bool { return !i.answered && (i.Next || len(i.asks) > 0) }
 
 // asksOf returns what the item asks under a name in this stage, if anything. Called with answers.mu held.
 func (i *flowItem) asksOf(name string) *asked {
@@ -48,8 +48,8 @@ func (i *flowItem) asksOf(name string) *asked {
 	return nil
 }
 
-// answer returns the answer of a target, if the stage before has asked it for the item.
-func (i *flowItem) answer(target string) (slot wire.Slot, asked bool) {
+// Answer returns the answer of a target, if the stage before has asked it for the item.
+func (i *flowItem) Answer(target string) (slot wire.Slot, asked bool) {
 	for n := range i.answers {
 		if i.answers[n].target == target {
 			return i.answers[n].slot, true
@@ -58,12 +58,12 @@ func (i *flowItem) answer(target string) (slot wire.Slot, asked bool) {
 	return wire.Slot{}, false
 }
 
-// ask notes a question to a target for the item.
-func (i *flowItem) ask(name, endpoint string, keep bool, query any) {
-	a := &i.work.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !i.open("asked") || !i.hasNext() || !i.work.deepEnough(i) {
+// Ask notes a question to a target for the item.
+func (i *flowItem) Ask(name, endpoint string, keep bool, query any) {
+	a := &i.Work.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if !i.Open("asked") || !i.HasNext() || !i.Work.deepEnough(i) {
 		return
 	}
 	if before := i.asksOf(name); before != nil && before.endpoint != endpoint {
@@ -72,11 +72,11 @@ func (i *flowItem) ask(name, endpoint string, keep bool, query any) {
 				"give one target another name, by As", before.endpoint, endpoint, name), false))
 		return
 	} else if before != nil {
-		i.work.job.log.Warn("an item asked a target twice in one stage; the first question stands",
-			zap.Int("ordinal", i.ordinal), zap.String("target", name))
+		i.Work.Job.Log.Warn("an item asked a target twice in one stage; the first question stands",
+			zap.Int("ordinal", i.Ordinal), zap.String("target", name))
 		return
 	}
-	asked := i.work.askedOf(name, endpoint, keep)
+	asked := i.Work.askedOf(name, endpoint, keep)
 	start := asked.queries.Len()
 	if err := wire.EncodePayload(&asked.queries, query); err != nil {
 		asked.queries.Truncate(start)
@@ -91,26 +91,26 @@ func (i *flowItem) ask(name, endpoint string, keep bool, query any) {
 	i.asks = append(i.asks, asked)
 }
 
-// spoilt fails an item whose answer cannot be read.
-func (i *flowItem) spoilt(target string, why *wire.SlotError) {
-	a := &i.work.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.closed {
+// Spoilt fails an item whose answer cannot be read.
+func (i *flowItem) Spoilt(target string, why *wire.SlotError) {
+	a := &i.Work.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if !a.Closed {
 		i.giveUp(wire.NewSlotError(wire.CodeBadAnswer, fmt.Sprintf("the answer of %s: %s", target, why.Message), false))
 	}
 }
 
-// facts is what is told of the item.
-func (i *flowItem) facts() workItem { return workItem{i.work.job.request, i.ordinal, i.key, i.parts} }
+// Facts is what is told of the item.
+func (i *flowItem) Facts() workItem { return workItem{i.Work.Job.Request, i.Ordinal, i.Key, i.Parts} }
 
-// fail answers with an error of the handler.
-func (i *flowItem) fail(e *wire.SlotError) {
-	a := &i.work.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if i.claim() {
-		a.fail(i.ordinal, e)
+// Fail answers with an error of the handler.
+func (i *flowItem) Fail(e *wire.SlotError) {
+	a := &i.Work.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if i.Claim() {
+		a.Fail(i.Ordinal, e)
 	}
 }
 
@@ -120,41 +120,41 @@ func (i *flowItem) giveUp(e *wire.SlotError) {
 		return
 	}
 	i.answered, i.dropped = true, true
-	i.work.job.answers.fail(i.ordinal, e)
+	i.Work.Job.Answers.Fail(i.Ordinal, e)
 }
 
-// claim reports whether the item may be answered now, and notes that it is. Called with answers.mu held.
-func (i *flowItem) claim() bool {
-	if !i.open("was answered") {
+// Claim reports whether the item may be answered now, and notes that it is. Called with answers.mu held.
+func (i *flowItem) Claim() bool {
+	if !i.Open("was answered") {
 		return false
 	}
 	i.answered = true
 	return true
 }
 
-// open reports whether the handler may still do something with the item. Called with answers.mu held.
-func (i *flowItem) open(what string) bool {
-	log := i.work.job.log
+// Open reports whether the handler may still do something with the item. Called with answers.mu held.
+func (i *flowItem) Open(what string) bool {
+	log := i.Work.Job.Log
 	switch {
-	case i.work.job.answers.closed:
-		log.Warn("an item "+what+" after the stage had returned; that is dropped", zap.Int("ordinal", i.ordinal))
+	case i.Work.Job.Answers.Closed:
+		log.Warn("an item "+what+" after the stage had returned; that is dropped", zap.Int("ordinal", i.Ordinal))
 	case i.dropped:
 	case i.answered:
-		log.Warn("an item "+what+" after it had been answered; the first answer stands", zap.Int("ordinal", i.ordinal))
+		log.Warn("an item "+what+" after it had been answered; the first answer stands", zap.Int("ordinal", i.Ordinal))
 	default:
 		return true
 	}
 	return false
 }
 
-// hasNext fails the item when this is the last stage. Called with answers.mu held.
-func (i *flowItem) hasNext() bool {
-	w := i.work
-	if w.stage+1 < w.flow.stages {
+// HasNext fails the item when this is the last stage. Called with answers.mu held.
+func (i *flowItem) HasNext() bool {
+	w := i.Work
+	if w.Stage+1 < w.Flow.Stages {
 		return true
 	}
 	i.giveUp(wire.NewSlotError(wire.CodeNoNextStage,
 		fmt.Sprintf("stage %d is the last one of flow %s, and the item asks or goes "+
-			"on in it", w.stage, w.flow.server.name), false))
+			"on in it", w.Stage, w.Flow.Server.Name), false))
 	return false
 }

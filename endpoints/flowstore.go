@@ -42,10 +42,10 @@ var (
 // flowStore keeps suspended chunks in StreamFlow, in messages that it finds by their subjects. It needs no right but to
 // publish there and to get from there.
 type flowStore struct {
-	nc       *nats.Conn
+	NC       *nats.Conn
 	out      *outbox
 	endpoint string
-	ttl      string
+	TTL      string
 }
 
 func (s *flowStore) subject(id wire.FlowID, part string) string {
@@ -54,19 +54,19 @@ func (s *flowStore) subject(id wire.FlowID, part string) string {
 
 // publish returns when JetStream has acknowledged msg. Room is kept for it among what the service has on its way.
 func (s *flowStore) publish(ctx context.Context, msg *nats.Msg) error {
-	if err := s.out.reserve(ctx, len(msg.Data)); err != nil {
+	if err := s.out.Reserve(ctx, len(msg.Data)); err != nil {
 		return err
 	}
-	defer s.out.release(len(msg.Data))
-	return s.out.publish(ctx, msg)
+	defer s.out.Release(len(msg.Data))
+	return s.out.Publish(ctx, msg)
 }
 
 // write stores a state, in as many messages as it takes. The first comes last: who finds it finds the others. There is
 // no Nats-Msg-Id, so that a stage that is repeated writes all of its state again, and its parts are of one writing.
 func (s *flowStore) write(ctx context.Context, id wire.FlowID, header nats.Header, body []byte) error {
-	header[wire.HeaderTTL] = []string{s.ttl}
+	header[wire.HeaderTTL] = []string{s.TTL}
 	header[wire.HeaderFlowWrite] = []string{nuid.Next()}
-	room := min(int(s.nc.MaxPayload())-wire.HeaderSize(header)-stateReserve, wire.DefaultMaxBody)
+	room := min(int(s.NC.MaxPayload())-wire.HeaderSize(header)-stateReserve, wire.DefaultMaxBody)
 	parts := max(1, (len(body)+room-1)/room)
 	header[wire.HeaderFlowParts] = []string{strconv.Itoa(parts)}
 	for n := parts - 1; n >= 0; n-- {
@@ -162,8 +162,8 @@ func (s *flowStore) get(ctx context.Context, subject string) (msg *nats.Msg, seq
 	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()
 	api := "$JS.API.DIRECT.GET." + wire.StreamFlow + "." + subject
-	err = stream.During(ctx, s.nc, func(ctx context.Context) (err error) {
-		msg, err = s.nc.RequestWithContext(ctx, api, nil)
+	err = stream.During(ctx, s.NC, func(ctx context.Context) (err error) {
+		msg, err = s.NC.RequestWithContext(ctx, api, nil)
 		return err
 	}, api)
 	if err != nil {
@@ -189,9 +189,9 @@ func (s *flowStore) get(ctx context.Context, subject string) (msg *nats.Msg, seq
 func (s *flowStore) replace(ctx context.Context, subject string, sequence uint64, body []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()
-	msg := &nats.Msg{Subject: subject, Header: nats.Header{wire.HeaderTTL: {s.ttl}}, Data: body}
-	err := stream.During(ctx, s.nc, func(ctx context.Context) error {
-		_, err := s.out.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(sequence),
+	msg := &nats.Msg{Subject: subject, Header: nats.Header{wire.HeaderTTL: {s.TTL}}, Data: body}
+	err := stream.During(ctx, s.NC, func(ctx context.Context) error {
+		_, err := s.out.JS.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(sequence),
 			jetstream.WithRetryAttempts(0))
 		return err
 	}, subject)
@@ -209,7 +209,7 @@ func (s *flowStore) replace(ctx context.Context, subject string, sequence uint64
 // remove gets rid of parts that are no longer needed. It waits for nothing: what it misses goes when its time is over.
 func (s *flowStore) remove(id wire.FlowID, parts ...string) {
 	for _, part := range parts {
-		_ = s.nc.PublishMsg(&nats.Msg{Subject: s.subject(id, part), Header: nats.Header{
+		_ = s.NC.PublishMsg(&nats.Msg{Subject: s.subject(id, part), Header: nats.Header{
 			wire.HeaderTTL: {doneTTL}, wire.HeaderFlowDone: {"1"}}})
 	}
 }

@@ -20,7 +20,7 @@ import (
 // stageReply is one message of a reply to a question, and which request it answers.
 type stageReply struct {
 	*wire.Reply
-	request int
+	Request int
 }
 
 // gatherHead says which messages of replies have come for a suspended chunk. It is changed by compare-and-set, so that
@@ -123,7 +123,7 @@ func conflictPause(conflict int) time.Duration {
 
 // part describes a message. Slots that were not asked for, or stand twice, do not count.
 func (g *gathering) part(name string, reply stageReply) gatherPart {
-	p := gatherPart{Name: name, Request: reply.request, Final: reply.Answered >= 0}
+	p := gatherPart{Name: name, Request: reply.Request, Final: reply.Answered >= 0}
 	if p.Final {
 		p.Answered, p.Whole = reply.Answered, len(reply.Slots) >= reply.Answered
 	}
@@ -131,7 +131,7 @@ func (g *gathering) part(name string, reply stageReply) gatherPart {
 	p.Ordinals = make([]int, 0, len(reply.Slots))
 	for i := range reply.Slots {
 		ordinal := reply.Slots[i].Ordinal
-		if n, asked := g.from.find(reply.request, ordinal); asked && !seen[n] {
+		if n, asked := g.from.find(reply.Request, ordinal); asked && !seen[n] {
 			seen[n] = true
 			p.Ordinals = append(p.Ordinals, ordinal)
 		}
@@ -241,7 +241,7 @@ func (g *gathering) parkOnce(ctx context.Context, name string, msg *nats.Msg) er
 func (g *gathering) park(ctx context.Context, name string, msg *nats.Msg) error {
 	header := maps.Clone(msg.Header)
 	maps.DeleteFunc(header, func(name string, _ []string) bool { return !isParkedHeader(name) })
-	header[wire.HeaderTTL] = []string{g.store.ttl}
+	header[wire.HeaderTTL] = []string{g.store.TTL}
 	parked := &nats.Msg{Subject: g.store.subject(g.id, name), Header: header, Data: msg.Data}
 	if err := g.store.publish(ctx, parked); err != nil {
 		return fmt.Errorf("park a reply for %s: %w", g.id, err)
@@ -299,5 +299,5 @@ func (g *gathering) parked(ctx context.Context, name string) (*nats.Msg, error) 
 
 // partName names a message of a reply, the same for each of its deliveries.
 func partName(id requestID) string {
-	return "p" + strconv.FormatUint(id.sequence, 10) + "-" + strconv.FormatInt(id.stored, 36)
+	return "p" + strconv.FormatUint(id.Sequence, 10) + "-" + strconv.FormatInt(id.Stored, 36)
 }

@@ -44,13 +44,13 @@ func HandleEach[In, Out any](
 		return &eachWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler,
 			exhausted: make(chan struct{})}
 	})
-	e.byItem = true
+	e.ByItem = true
 	return svc.register(e, o.wrap)
 }
 
 // endpointOf returns what serves an endpoint, once it is registered.
 func endpointOf(name string, o options, begin func(*job) work) endpoint {
-	return endpoint{endpointServer: &endpointServer{name: name, settings: o.settings, begin: begin}}
+	return endpoint{endpointServer: &endpointServer{Name: name, Settings: o.settings, Begin: begin}}
 }
 
 // listWork calls a HandleList handler. It takes one slot.
@@ -60,24 +60,24 @@ type listWork[In, Out any] struct {
 	handler func(context.Context, *Chunk[In, Out]) error
 }
 
-func (w *listWork[In, Out]) run(
+func (w *listWork[In, Out]) Run(
 	ctx context.Context, slots *slots, stopping <-chan struct{},
 ) (failure *wire.SlotError, begun bool) {
-	return w.job.inSlot(ctx, slots, stopping, func() *wire.SlotError {
-		if len(w.chunk.items) == 0 && w.job.around == nil {
+	return w.job.InSlot(ctx, slots, stopping, func() *wire.SlotError {
+		if len(w.chunk.items) == 0 && w.job.Around == nil {
 			return nil
 		}
-		ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
+		ctx, cancel := context.WithTimeout(ctx, w.job.Timeout)
 		defer cancel()
 		return runWrapped(ctx, w.job, 0, w)
 	})
 }
 
-func (w *listWork[In, Out]) items() workItems { return (*listed[In, Out])(w.chunk) }
+func (w *listWork[In, Out]) Items() workItems { return (*listed[In, Out])(w.chunk) }
 
-func (w *listWork[In, Out]) handle(ctx context.Context) error {
+func (w *listWork[In, Out]) Handle(ctx context.Context) error {
 	if len(w.chunk.items) == 0 {
 		return nil
 	}
-	return w.job.guard(ctx, func(ctx context.Context) error { return w.handler(ctx, w.chunk) })
+	return w.job.Guard(ctx, func(ctx context.Context) error { return w.handler(ctx, w.chunk) })
 }

@@ -31,32 +31,32 @@ type heldBody struct {
 // mark is what had been answered when a Hold began.
 type mark struct{ bodies, bytes, total, errors int }
 
-// holding returns how many Holds are not settled.
-func (a *answers) holding() int {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// Holding returns how many Holds are not settled.
+func (a *answers) Holding() int {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	return len(a.held.marks)
 }
 
-// hold begins to keep answers back. What was answered before is sent, or stays with the Hold that keeps it.
-func (a *answers) hold() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.flush()
-	a.held.marks = append(a.held.marks, mark{len(a.held.bodies), a.held.bytes, a.total, a.errors})
+// Hold begins to keep answers back. What was answered before is sent, or stays with the Hold that keeps it.
+func (a *answers) Hold() {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	a.Flush()
+	a.held.marks = append(a.held.marks, mark{len(a.held.bodies), a.held.bytes, a.Total, a.Errors})
 }
 
 // stash puts the message that is being written to those held.
 func (a *answers) stash() {
 	h := &a.held
 	if h.over != nil { // it will be dropped
-		recycle(a.buf)
-		a.buf, a.here = nil, 0
+		recycle(a.Buf)
+		a.Buf, a.here = nil, 0
 		return
 	}
-	size := a.buf.Len()
-	h.bodies = append(h.bodies, heldBody{buf: a.buf, here: a.here})
-	a.buf, a.here = nil, 0
+	size := a.Buf.Len()
+	h.bodies = append(h.bodies, heldBody{buf: a.Buf, here: a.here})
+	a.Buf, a.here = nil, 0
 	a.heldMore(size)
 }
 
@@ -68,24 +68,24 @@ func (a *answers) heldMore(size int) {
 		h.over = wire.NewSlotError(wire.CodeHeldTooLarge,
 			fmt.Sprintf("the answers to the chunk take over %d MiB, which is the most "+
 				"that a wrapper such as a transaction holds; use smaller chunks for the endpoint", MaxHeld>>20), false)
-		a.giveUp(h.over)
+		a.GiveUp(h.over)
 	}
 }
 
-// unlessOverflowed returns err, or the error of a Hold that was asked to keep too much.
-func (a *answers) unlessOverflowed(err error) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// UnlessOverflowed returns err, or the error of a Hold that was asked to keep too much.
+func (a *answers) UnlessOverflowed(err error) error {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	if a.held.over != nil {
 		return ownError{a.held.over}
 	}
 	return err
 }
 
-// settle ends the Holds after the first n: their answers are dropped, or go on to where they would have gone.
-func (a *answers) settle(n int, drop bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// Settle ends the Holds after the first n: their answers are dropped, or go on to where they would have gone.
+func (a *answers) Settle(n int, drop bool) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	h := &a.held
 	if len(h.marks) <= n {
 		return
@@ -118,23 +118,23 @@ func (a *answers) forget(m mark) {
 	}
 	clear(h.bodies[m.bodies:])
 	h.bodies, h.bytes = h.bodies[:m.bodies], m.bytes
-	if a.buf != nil {
-		recycle(a.buf)
-		a.buf, a.here = nil, 0
+	if a.Buf != nil {
+		recycle(a.Buf)
+		a.Buf, a.here = nil, 0
 	}
-	a.total, a.errors = m.total, m.errors
+	a.Total, a.Errors = m.total, m.errors
 }
 
-// heldSlots reads what has been answered since the last Hold.
-func (a *answers) heldSlots() (slots []wire.Slot, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// HeldSlots reads what has been answered since the last Hold.
+func (a *answers) HeldSlots() (slots []wire.Slot, err error) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	h := &a.held
 	if len(h.marks) == 0 {
 		return nil, nil
 	}
 	last := h.marks[len(h.marks)-1]
-	slots = make([]wire.Slot, 0, a.total-last.total)
+	slots = make([]wire.Slot, 0, a.Total-last.total)
 	for _, body := range h.bodies[last.bodies:] {
 		if r := body.large; r != nil {
 			slots = append(slots, wire.Slot{Ordinal: r.ordinal, Data: r.data, ContentType: r.contentType})
@@ -142,10 +142,10 @@ func (a *answers) heldSlots() (slots []wire.Slot, err error) {
 			return nil, err
 		}
 	}
-	if a.buf == nil || a.here == 0 {
+	if a.Buf == nil || a.here == 0 {
 		return slots, nil
 	}
-	return appendSlots(slots, a.buf)
+	return appendSlots(slots, a.Buf)
 }
 
 // appendSlots reads the slots of a message that has no end yet.

@@ -19,7 +19,7 @@ type ItemInfo struct {
 }
 
 func infoOf(i workItem) ItemInfo {
-	return ItemInfo{Meta: i.request.Meta, Ordinal: i.ordinal, Key: i.key, params: i.request.Params, parts: i.parts}
+	return ItemInfo{Meta: i.Request.Meta, Ordinal: i.Ordinal, Key: i.Key, params: i.Request.Params, parts: i.Parts}
 }
 
 func infosOf(items []workItem) []ItemInfo {

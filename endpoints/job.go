@@ -22,17 +22,17 @@ const (
 
 // job is one request from its delivery to its acknowledgement.
 type job struct {
-	host     *host
-	origin   origin
-	endpoint string
-	header   nats.Header // as it came; not to be changed
+	Host     *host
+	Origin   origin
+	Endpoint string
+	Header   nats.Header // as it came; not to be changed
 	body     []byte      // likewise
-	request  *wire.Request
-	around   around
-	answers  answers
-	timeout  time.Duration
-	log      *zap.Logger
-	started  time.Time
+	Request  *wire.Request
+	Around   around
+	Answers  answers
+	Timeout  time.Duration
+	Log      *zap.Logger
+	Started  time.Time
 	// undecided says that the failure of the chunk is not one that the handler chose.
 	undecided bool
 	// spent says that no further try may follow, whatever deliveries are left.
@@ -55,28 +55,28 @@ func (e *endpointServer) dealer(from *puller) func(scope, requestID, jetstream.M
 
 // accept takes a request, wherever it came from, all the way.
 func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []byte) (items int, took time.Duration) {
-	e.stats.came(uint64(from.delivered()))
-	request, err := wire.ParseRequest(h, body, e.host.limits)
-	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.name {
+	e.Stats.Came(uint64(from.Delivered()))
+	request, err := wire.ParseRequest(h, body, e.Host.Limits)
+	if request != nil && !request.ReplyTo.IsZero() && request.ReplyTo.Callee != e.Name {
 		err = wire.Malformed(wire.ReasonHeader, "%s names endpoint %s; this is %s", wire.HeaderReplyTo,
-			request.ReplyTo.Callee, e.name)
+			request.ReplyTo.Callee, e.Name)
 		request = nil // to answer there would be to speak for another endpoint
 	}
 	if request == nil {
 		e.refuse(scope, from, h, body, err)
 		return 0, 0
 	}
-	j := e.newJob(scope, from, h, body, request)
+	j := e.NewJob(scope, from, h, body, request)
 	switch {
 	case err != nil:
 		e.refuseBody(j, err)
-	case from.delivered() > request.Deliveries:
-		j.log.Warn("a request was delivered many times and never answered; it goes back as failed")
+	case from.Delivered() > request.Deliveries:
+		j.Log.Warn("a request was delivered many times and never answered; it goes back as failed")
 		e.giveUp(j, wire.NewSlotError(wire.CodeDeliveries, "the chunk was delivered many times and never answered",
 			true), nil)
 	default:
 		if e.serve(scope, j) {
-			return len(request.Items), time.Since(j.started)
+			return len(request.Items), time.Since(j.Started)
 		}
 	}
 	return 0, 0
@@ -84,24 +84,24 @@ func (e *endpointServer) accept(scope scope, from origin, h nats.Header, body []
 
 // refuse gets rid of a request whose headers cannot be read: there is nobody to answer.
 func (e *endpointServer) refuse(scope scope, from origin, h nats.Header, body []byte, err error) {
-	log := e.log.With(headerFields(h)...)
+	log := e.Log.With(headerFields(h)...)
 	var bad *wire.MalformedError
 	foreign := errors.As(err, &bad) && bad.Reason == wire.ReasonVersion && h.Get(wire.HeaderVersion) != ""
-	if foreign && from.delivered() < wire.MaxDeliver && from.handBack(foreignDelay) {
+	if foreign && from.Delivered() < wire.MaxDeliver && from.HandBack(foreignDelay) {
 		log.Warn("a request speaks another version of the protocol; it is left to other instances", zap.Error(err))
 		return
 	}
 	log.Error("a request cannot be read, and does not say whom to tell", zap.Error(err))
 	// Whatever its mode: nobody else would ever know of it.
-	if !from.persisted() || e.bury(scope.sending, from, h, body, wire.NewSlotError(wire.CodeBadRequest, err.Error(),
+	if !from.Persisted() || e.bury(scope.Sending, from, h, body, wire.NewSlotError(wire.CodeBadRequest, err.Error(),
 		false), log) {
-		from.terminate(err)
+		from.Terminate(err)
 	}
 }
 
 // refuseBody reports a request whose body cannot be read, and then gets rid of it.
 func (e *endpointServer) refuseBody(j *job, err error) {
-	j.log.Error("a request cannot be read", zap.Error(err))
+	j.Log.Error("a request cannot be read", zap.Error(err))
 	e.giveUp(j, wire.Refusal(err), err)
 }
 
@@ -111,32 +111,32 @@ func (e *endpointServer) giveUp(j *job, failure *wire.SlotError, spoiled error) 
 	e.settle(j, failure, spoiled)
 }
 
-func (e *endpointServer) newJob(scope scope, from origin, h nats.Header, body []byte, request *wire.Request) *job {
-	j := &job{host: e.host, origin: from, endpoint: e.name, header: h, body: body, request: request,
-		around: e.around, timeout: e.settings.timeout, started: time.Now(), log: e.log.With(logFields(request.Meta)...)}
-	e.prepare(scope.sending, &j.answers, request.Meta, wire.TraceOfHeader(h))
+func (e *endpointServer) NewJob(scope scope, from origin, h nats.Header, body []byte, request *wire.Request) *job {
+	j := &job{Host: e.Host, Origin: from, Endpoint: e.Name, Header: h, body: body, Request: request,
+		Around: e.Around, Timeout: e.Settings.Timeout, Started: time.Now(), Log: e.Log.With(logFields(request.Meta)...)}
+	e.Prepare(scope.Sending, &j.Answers, request.Meta, wire.TraceOfHeader(h))
 	return j
 }
 
 // serve hands a job to its handler and answers it. It returns false when the service stopped before that.
 func (e *endpointServer) serve(scope scope, j *job) bool {
-	ctx, cancel := context.WithCancelCause(scope.working)
+	ctx, cancel := context.WithCancelCause(scope.Working)
 	defer cancel(nil)
-	j.answers.giveUp = cancel
+	j.Answers.GiveUp = cancel
 	if j.single() {
-		j.answers.hold() // nothing is told that another try may change
+		j.Answers.Hold() // nothing is told that another try may change
 	}
-	work := e.begin(j)
-	failure, begun := work.run(&jobContext{ctx, j}, e.slots, scope.stopping)
-	total := j.answers.close()
+	work := e.Begin(j)
+	failure, begun := work.Run(&jobContext{ctx, j}, e.Slots, scope.Stopping)
+	total := j.Answers.Close()
 	switch {
 	case !begun, total == 0 && failure != nil && failure.Code == wire.CodeShutdown:
 		// Nothing was done: another instance can have it, as soon as this one's open pull is gone.
-		if j.origin.handBack(2 * pull.Settling) {
+		if j.Origin.HandBack(2 * pull.Settling) {
 			return false
 		}
 		failure = wire.NewSlotError(wire.CodeShutdown, wire.ErrShutdown.Error(), true)
-	case total == len(j.request.Items):
+	case total == len(j.Request.Items):
 		failure = nil // there is nothing left for it to speak for
 	}
 	if j.single() {
@@ -146,33 +146,33 @@ func (e *endpointServer) serve(scope scope, j *job) bool {
 	} else {
 		e.settle(j, failure, nil)
 	}
-	answered := len(j.request.Items)
-	if j.answers.unfinished { // the first stage of a flow
+	answered := len(j.Request.Items)
+	if j.Answers.Unfinished { // the first stage of a flow
 		answered = total
 	}
-	e.stats.add(len(j.request.Items), answered, j.answers.errors, time.Since(j.started))
+	e.Stats.Add(len(j.Request.Items), answered, j.Answers.Errors, time.Since(j.Started))
 	return true
 }
 
 // settle sends the end of the reply, buries a single request that died, and then lets the request go: as answered, or
 // when spoiled says so as of no use. It reports whether all of that was done; otherwise the request is handed back.
 func (e *endpointServer) settle(j *job, failure *wire.SlotError, spoiled error) bool {
-	e.stats.failed(failure)
-	if err := j.answers.send(failure); err != nil {
-		j.log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
-		j.origin.handBack(handBackDelay)
+	e.Stats.Failed(failure)
+	if err := j.Answers.Send(failure); err != nil {
+		j.Log.Error("the reply could not be sent; the request is handed back", zap.Error(err))
+		j.Origin.HandBack(handBackDelay)
 		return false
 	}
 	// Whoever waits has the answer first, however full the stream of the letters is.
-	if j.fault != nil && j.single() && !e.bury(j.answers.ctx, j.origin, j.header, j.body, j.fault, j.log) {
+	if j.fault != nil && j.single() && !e.bury(j.Answers.Ctx, j.Origin, j.Header, j.body, j.fault, j.Log) {
 		return false
 	}
 	// JetStream has acknowledged every message of the reply, and the letter. Only now may the request go: before, a crash
 	// would leave neither them nor the request.
 	if spoiled != nil {
-		j.origin.terminate(spoiled)
+		j.Origin.Terminate(spoiled)
 	} else {
-		j.origin.acknowledge()
+		j.Origin.Acknowledge()
 	}
 	return true
 }
@@ -180,7 +180,7 @@ func (e *endpointServer) settle(j *job, failure *wire.SlotError, spoiled error) 
 // jobContext is the context of a handler. It knows the job, for what the handler asks of others.
 type jobContext struct {
 	context.Context //nolint:containedctx // it is a context
-	job             *job
+	Job             *job
 }
 
 type jobKey struct{}
@@ -188,7 +188,7 @@ type jobKey struct{}
 // Value answers for jobKey and passes on the rest.
 func (c *jobContext) Value(key any) any {
 	if key == (jobKey{}) {
-		return c.job
+		return c.Job
 	}
 	return c.Context.Value(key)
 }

@@ -17,18 +17,18 @@ import (
 func TestCallsComeBeforeChunks(t *testing.T) {
 	t.Parallel()
 	s := newSlots(1, 0)
-	if !s.take(laneChunks, nil) {
+	if !s.Take(laneChunks, nil) {
 		t.Fatal("no slot")
 	}
-	chunk := s.enter(laneChunks)
-	call := s.enter(laneCalls)
-	s.give(laneChunks, time.Now())
+	chunk := s.Enter(laneChunks)
+	call := s.Enter(laneCalls)
+	s.Give(laneChunks, time.Now())
 	select {
 	case <-call:
 	default:
 		t.Fatal("the call that came later has no slot")
 	}
-	s.give(laneCalls, time.Now())
+	s.Give(laneCalls, time.Now())
 	select {
 	case <-chunk:
 	default:
@@ -40,10 +40,10 @@ func TestAKeptSlotIsForCalls(t *testing.T) {
 	t.Parallel()
 	s := newSlots(2, 1)
 	for range 2 {
-		<-s.enter(laneChunks)
+		<-s.Enter(laneChunks)
 	}
-	third := s.enter(laneChunks)
-	call := s.enter(laneCalls)
+	third := s.Enter(laneChunks)
+	call := s.Enter(laneCalls)
 	select {
 	case <-third:
 		t.Fatal("a chunk has the slot that is kept")
@@ -51,11 +51,11 @@ func TestAKeptSlotIsForCalls(t *testing.T) {
 	default:
 		t.Fatal("the slot that is kept is free, and a call waits")
 	}
-	if !s.leave(laneChunks, third) {
+	if !s.Leave(laneChunks, third) {
 		t.Error("it did not wait")
 	}
 	for size, want := range map[int]int{1: 0, 3: 0, 4: 1, 64: 1} {
-		if got := newSlots(size, -1).kept(); got != want {
+		if got := newSlots(size, -1).Kept(); got != want {
 			t.Errorf("of %d slots %d are kept; want %d", size, got, want)
 		}
 	}
@@ -71,11 +71,11 @@ func TestWaitingCallsLeaveChunksTheirShare(t *testing.T) {
 	want := func(l lane, n int, each time.Duration) {
 		for range n {
 			all.Go(func() {
-				for s.take(l, stop) {
+				for s.Take(l, stop) {
 					since := time.Now()
 					_ = backoff.Sleep(context.Background(), each)
 					had[l].Add(int64(time.Since(since)))
-					s.give(l, since)
+					s.Give(l, since)
 				}
 			})
 		}
@@ -123,7 +123,7 @@ func besideAChunk(
 	for range chunks {
 		b.ask("busy", numbers(items))
 	}
-	b.run(svc)
+	b.Run(svc)
 	eventually(t, "it works", func() bool { return done.Load() > 0 })
 	eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, "busy") })
 	return b, done
@@ -225,7 +225,7 @@ func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
 			return nil
 		},
 	}, Concurrency(1)))
-	b.run(svc)
+	b.Run(svc)
 	for _, endpoint := range []string{"root", "leaf"} {
 		eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, endpoint) })
 	}
@@ -250,8 +250,8 @@ func TestACallToWhoHasNoLane(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	svc.endpoints[0].calls.ensure = func(context.Context) error { return context.DeadlineExceeded }
-	b.run(svc)
+	svc.endpoints[0].Calls.Ensure = func(context.Context) error { return context.DeadlineExceeded }
+	b.Run(svc)
 	got, err := Call[number, square](b.ctx, b.nc, "square", "k", number{3})
 	if err != nil || got.Square != 9 {
 		t.Errorf("got %+v, %v", got, err)

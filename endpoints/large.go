@@ -24,31 +24,31 @@ type largeResult struct {
 
 // large answers an item with a result that does not fit a message. Only nodes take those.
 func (a *answers) large(ordinal int, contentType string, data []byte) {
-	toNode := strings.HasPrefix(a.subject, wire.ReplyPrefix)
+	toNode := strings.HasPrefix(a.Subject, wire.ReplyPrefix)
 	switch {
 	case !toNode:
-		a.fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
+		a.Fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
 			"the result has %d bytes and does not fit a message of %d; only a run's step of kind endpoint takes larger ones, "+
 				"not a flow or a caller: raise the NATS server's max_payload (16 MiB count), or store the result "+
-				"elsewhere and reply with where it is", len(data), a.limit), false))
+				"elsewhere and reply with where it is", len(data), a.Limit), false))
 	case len(data) > wire.MaxResult:
-		a.fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
+		a.Fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
 			"the result has %d bytes, and %d are the most; store it elsewhere and reply with where it is", len(data),
 			wire.MaxResult), false))
 	case (len(data)-1)/a.pieceSize() >= wire.MaxPieces:
-		a.fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
+		a.Fault(ordinal, wire.NewSlotError(wire.CodeResultTooLarge, fmt.Sprintf(
 			"the result has %d bytes, which are more than %d pieces of %d; raise the NATS server's max_payload", len(data),
 			wire.MaxPieces, a.pieceSize()), false))
 	case len(a.held.marks) > 0:
 		a.stashLarge(&largeResult{ordinal, contentType, bytes.Clone(data)})
-		a.total++
+		a.Total++
 	default:
-		a.total++
+		a.Total++
 		a.shipLarge(&largeResult{ordinal, contentType, data})
 	}
 }
 
-func (a *answers) pieceSize() int { return max(min(a.limit, wire.DefaultPiece), 1) }
+func (a *answers) pieceSize() int { return max(min(a.Limit, wire.DefaultPiece), 1) }
 
 // shipLarge sends the pieces of a result. It returns once all of them are on their way, or the reply is broken. The
 // data may be changed afterwards: no more of it is copied at once than the outbox has room for.
@@ -61,8 +61,8 @@ func (a *answers) shipLarge(r *largeResult) {
 	}
 	for n := 1; n <= whole.Pieces && a.err == nil; n++ {
 		data := r.data[(n-1)*size : min(n*size, len(r.data))]
-		if err := a.out.reserve(a.ctx, pieceRoom*len(data)); err != nil {
-			a.broken(err)
+		if err := a.Out.Reserve(a.Ctx, pieceRoom*len(data)); err != nil {
+			a.Broken(err)
 			return
 		}
 		a.post(a.piece(&whole, n, bytes.Clone(data)), pieceRoom*len(data), nil)
@@ -79,7 +79,7 @@ func (a *answers) piece(whole *wire.Whole, number int, data []byte) *nats.Msg {
 
 // stashLarge puts a result to what is held.
 func (a *answers) stashLarge(r *largeResult) {
-	a.flush() // what was answered before stays before it
+	a.Flush() // what was answered before stays before it
 	if a.held.over == nil {
 		a.held.bodies = append(a.held.bodies, heldBody{large: r})
 		a.heldMore(len(r.data))

@@ -11,7 +11,7 @@ import (
 //
 // It is safe for concurrent use.
 type life struct {
-	rebinds atomic.Int64
+	Rebinds atomic.Int64
 
 	mu     sync.Mutex
 	now    wire.State
@@ -26,7 +26,7 @@ func (l *life) set(state wire.State, reason string) {
 	}
 }
 
-func (l *life) state() (wire.State, string) {
+func (l *life) State() (wire.State, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.now, l.reason

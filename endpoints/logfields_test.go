@@ -16,7 +16,7 @@ func TestLinesAboutChunksSayWhich(t *testing.T) {
 	svc := b.service()
 	check(t, HandleEach(svc, "each", func(context.Context, map[string]int) (int, error) { panic("each") }))
 	check(t, HandleList(svc, "list", func(context.Context, *wrapChunk) error { panic("list") }))
-	b.run(svc)
+	b.Run(svc)
 	each, list := b.ask("each", numbers(1)), b.ask("list", numbers(1))
 	b.collect(2)
 	b.publish(&nats.Msg{Subject: wire.WorkSubject("list"), Header: nats.Header{wire.HeaderRun: {"some run"},

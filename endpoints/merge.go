@@ -9,33 +9,33 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// merge puts the replies into the items of the stage that they lead to. An item whose question has no answer, or an
+// Merge puts the replies into the items of the stage that they lead to. An item whose question has no answer, or an
 // error that its target does not keep, is answered or given up, and does not come to the stage.
-func (w *flowWork) merge(from *suspended, replies []stageReply) {
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (w *flowWork) Merge(from *suspended, replies []stageReply) {
+	a := &w.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	for r := range from.Requests {
 		w.mergeRequest(from, r, replies)
 	}
-	left := w.here[:0:0]
-	for _, item := range w.here {
+	left := w.Here[:0:0]
+	for _, item := range w.Here {
 		if !item.answered && !item.dropped {
 			left = append(left, item)
 		}
 	}
-	w.here = left
-	w.sheet.show(left)
+	w.Here = left
+	w.Sheet.Show(left)
 }
 
 // mergeRequest deals with the reply to one request. Called with answers.mu held.
 func (w *flowWork) mergeRequest(from *suspended, r int, replies []stageReply) {
 	target := from.Requests[r]
-	seen := make([]bool, len(w.here))
+	seen := make([]bool, len(w.Here))
 	var failure *wire.SlotError
 	foreign := 0
 	for _, reply := range replies {
-		if reply.request != r {
+		if reply.Request != r {
 			continue
 		}
 		if failure == nil {
@@ -48,12 +48,12 @@ func (w *flowWork) mergeRequest(from *suspended, r int, replies []stageReply) {
 				foreign++
 			case !seen[n]:
 				seen[n] = true
-				w.here[n].take(target, reply.Slots[i])
+				w.Here[n].take(target, reply.Slots[i])
 			}
 		}
 	}
 	if foreign > 0 {
-		w.job.log.Warn("a reply has slots that were not asked for; they are dropped",
+		w.Job.Log.Warn("a reply has slots that were not asked for; they are dropped",
 			zap.String("callee", target.Endpoint), zap.Int("slots", foreign))
 	}
 	w.missing(from, r, seen, failure)
@@ -75,13 +75,13 @@ func (w *flowWork) missing(from *suspended, r int, seen []bool, failure *wire.Sl
 		failure = wire.NewSlotError(failure.Code, fmt.Sprintf("%s: %s", target.Target, failure.Message), failure.Retry)
 	}
 	gone := false
-	for n, item := range w.here {
+	for n, item := range w.Here {
 		switch {
 		case seen[n] || !slices.Contains(from.Items[n].Waits, r):
 		case failure != nil:
 			item.dropped, gone = true, true
 		default:
-			item.take(target, wire.Slot{Ordinal: item.ordinal, Err: wire.NewSlotError(wire.CodeUnanswered, fmt.Sprintf(
+			item.take(target, wire.Slot{Ordinal: item.Ordinal, Err: wire.NewSlotError(wire.CodeUnanswered, fmt.Sprintf(
 				"endpoint %s has left the item out of its reply", target.Endpoint), true)})
 		}
 	}

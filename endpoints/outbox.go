@@ -31,31 +31,31 @@ const (
 // outbox publishes replies: each is tried, under one Nats-Msg-Id, until JetStream has acknowledged it, so that a
 // publish whose outcome is unknown is not stored twice. What goes to a caller who waits is not stored at all.
 type outbox struct {
-	nc    *nats.Conn
-	js    jetstream.JetStream
+	NC    *nats.Conn
+	JS    jetstream.JetStream
 	room  *semaphore.Weighted
-	perms *stream.Permissions
+	Perms *stream.Permissions
 }
 
 func newOutbox(nc *nats.Conn, js jetstream.JetStream) *outbox {
-	return &outbox{nc: nc, js: js, room: semaphore.NewWeighted(outboxBytes), perms: stream.PermissionsOf(nc)}
+	return &outbox{NC: nc, JS: js, room: semaphore.NewWeighted(outboxBytes), Perms: stream.PermissionsOf(nc)}
 }
 
-// reserve waits for room for n bytes. The room is given back by release.
-func (o *outbox) reserve(ctx context.Context, n int) error {
+// Reserve waits for room for n bytes. The room is given back by release.
+func (o *outbox) Reserve(ctx context.Context, n int) error {
 	return o.room.Acquire(ctx, int64(min(n, outboxBytes)))
 }
 
-func (o *outbox) release(n int) { o.room.Release(int64(min(n, outboxBytes))) }
+func (o *outbox) Release(n int) { o.room.Release(int64(min(n, outboxBytes))) }
 
-// publish returns when JetStream has acknowledged msg, or when it cannot be had to within replyPatience.
-func (o *outbox) publish(ctx context.Context, msg *nats.Msg) error {
+// Publish returns when JetStream has acknowledged msg, or when it cannot be had to within replyPatience.
+func (o *outbox) Publish(ctx context.Context, msg *nats.Msg) error {
 	ctx, cancel := context.WithTimeout(ctx, replyPatience)
 	defer cancel()
 	begun := time.Now()
 	pauses := backoff.Doubling{First: firstPause, Longest: longestPause}
 	for {
-		err := o.try(ctx, msg)
+		err := o.Try(ctx, msg)
 		if err == nil {
 			return nil
 		}
@@ -65,14 +65,14 @@ func (o *outbox) publish(ctx context.Context, msg *nats.Msg) error {
 	}
 }
 
-func (o *outbox) try(ctx context.Context, msg *nats.Msg) error {
+func (o *outbox) Try(ctx context.Context, msg *nats.Msg) error {
 	if strings.HasPrefix(msg.Subject, wire.CallPrefix) {
-		return o.nc.PublishMsg(msg)
+		return o.NC.PublishMsg(msg)
 	}
 	ctx, cancel := context.WithTimeout(ctx, stream.AckTimeout)
 	defer cancel()
-	return o.perms.During(ctx, func(ctx context.Context) error {
-		_, err := o.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+	return o.Perms.During(ctx, func(ctx context.Context) error {
+		_, err := o.JS.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
 		return err
 	}, msg.Subject)
 }

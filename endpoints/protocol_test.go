@@ -39,11 +39,11 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	parsed, err := wire.ParseRequest(request.Msg().Header, request.Msg().Data, wire.Limits{})
 	check(t, err)
 
-	e := &endpointServer{name: "statement", host: &host{nc: &nats.Conn{}, outbox: newOutbox(nil, nil),
-		identity: "statements@1.0.0 Xk2pQ7"}}
-	j := &job{request: parsed}
-	e.prepare(context.Background(), &j.answers, meta, wire.Trace{})
-	j.answers.limit, j.answers.flushAt = 1<<20, 1<<20
+	e := &endpointServer{Name: "statement", Host: &host{NC: &nats.Conn{}, Outbox: newOutbox(nil, nil),
+		Identity: "statements@1.0.0 Xk2pQ7"}}
+	j := &job{Request: parsed}
+	e.Prepare(context.Background(), &j.Answers, meta, wire.Trace{})
+	j.Answers.Limit, j.Answers.FlushAt = 1<<20, 1<<20
 	type out struct {
 		Closing int `json:"closing"`
 	}
@@ -51,7 +51,7 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	chunk := newChunk[in, out](j)
 	chunk.Items()[0].Reply(out{120})
 	chunk.Items()[1].Fail("overdrawn", "the balance is -3")
-	reply := j.answers.final(nil)
+	reply := j.Answers.Final(nil)
 	reply.Header[wire.HeaderMsgID] = []string{"0d9a6c1f-30b7-4d0e-a1e5-6f2f6f0f7f55"}
 
 	_, err = wire.ParseReply(reply.Subject, reply.Header, reply.Data, wire.Limits{})

@@ -30,9 +30,9 @@ var errReconnected = errors.New("the connection was lost")
 
 // scope is the span of one Run. stopping ends first, then working, then sending.
 type scope struct {
-	stopping <-chan struct{}
-	working  context.Context //nolint:containedctx // of handlers; passed down, never kept
-	sending  context.Context //nolint:containedctx // of replies; likewise
+	Stopping <-chan struct{}
+	Working  context.Context //nolint:containedctx // of handlers; passed down, never kept
+	Sending  context.Context //nolint:containedctx // of replies; likewise
 }
 
 // puller fetches messages from one durable consumer, within its room, and has each dealt with in a goroutine. An
@@ -42,44 +42,44 @@ type puller struct {
 	js       jetstream.JetStream
 	stream   string
 	endpoint string
-	// ensure makes the consumer where there is none.
-	ensure func(context.Context) error
-	// deal takes one message that is held all the way to its acknowledgement, and returns how many items a handler saw,
+	// Ensure makes the consumer where there is none.
+	Ensure func(context.Context) error
+	// Deal takes one message that is held all the way to its acknowledgement, and returns how many items a handler saw,
 	// and for how long.
-	deal func(scope, requestID, jetstream.Msg) (items int, took time.Duration)
+	Deal func(scope, requestID, jetstream.Msg) (items int, took time.Duration)
 
 	log      *zap.Logger
-	aside    bool // another puller of the endpoint says what this one waits for, too
-	room     *room
-	consumer stream.Incarnation
+	Aside    bool // another puller of the endpoint says what this one waits for, too
+	Room     *room
+	Consumer stream.Incarnation
 	beat     *time.Ticker // at a third of the consumer's AckWait
 	bound    bool         // has been, once
-	life     life
-	watchdog *watchdog
-	// heartbeat is how often the server says that a pull is open.
-	heartbeat time.Duration
-	// settings is told what operators have set, whenever the consumer was asked for. It may be nil.
-	settings func(stream.ConsumerSettings)
+	Life     life
+	Watchdog *watchdog
+	// Heartbeat is how often the server says that a pull is open.
+	Heartbeat time.Duration
+	// Settings is told what operators have set, whenever the consumer was asked for. It may be nil.
+	Settings func(stream.ConsumerSettings)
 	failures int // pulls that failed in a row, without a message
 }
 
 // newPuller returns a puller of the endpoint's consumer on a stream.
 func newPuller(out *outbox, stream, endpoint string, room *room, log *zap.Logger) *puller {
-	p := &puller{nc: out.nc, js: out.js, stream: stream, endpoint: endpoint, log: log, room: room,
-		watchdog: newWatchdog(), heartbeat: pull.Heartbeat}
-	p.consumer.Ask = p.consumerMade
-	p.life.set(wire.StateWaiting, "not started")
+	p := &puller{nc: out.NC, js: out.JS, stream: stream, endpoint: endpoint, log: log, Room: room,
+		Watchdog: newWatchdog(), Heartbeat: pull.Heartbeat}
+	p.Consumer.Ask = p.consumerMade
+	p.Life.set(wire.StateWaiting, "not started")
 	return p
 }
 
-// run fetches until ctx ends and every message held has been dealt with.
-func (p *puller) run(ctx context.Context, scope scope) error {
+// Run fetches until ctx ends and every message held has been dealt with.
+func (p *puller) Run(ctx context.Context, scope scope) error {
 	p.beat = time.NewTicker(lookEvery) // until bind knows better
 	defer p.beat.Stop()
 	ended := make(chan struct{})
 	var ticker, jobs sync.WaitGroup
 	ticker.Go(func() { p.tick(ended) })
-	pulls := p.pulls(scope, &jobs)
+	pulls := p.Pulls(scope, &jobs)
 	err := p.fetchAll(ctx, pulls)
 	pulls.Close()
 	jobs.Wait()
@@ -88,10 +88,10 @@ func (p *puller) run(ctx context.Context, scope scope) error {
 	return err
 }
 
-// pulls returns what pulls messages and has each dealt with as it comes, in a goroutine of jobs.
-func (p *puller) pulls(scope scope, jobs *sync.WaitGroup) *pull.Puller {
+// Pulls returns what pulls messages and has each dealt with as it comes, in a goroutine of jobs.
+func (p *puller) Pulls(scope scope, jobs *sync.WaitGroup) *pull.Puller {
 	return pull.New(pull.Config{
-		JS: p.js, Stream: p.stream, Consumer: wire.ConsumerName(p.endpoint), Heartbeat: p.heartbeat, Late: p.room.owe,
+		JS: p.js, Stream: p.stream, Consumer: wire.ConsumerName(p.endpoint), Heartbeat: p.Heartbeat, Late: p.Room.owe,
 		Take: func(msg jetstream.Msg, made time.Time) { p.take(scope, jobs, msg, made) },
 	})
 }
@@ -100,7 +100,7 @@ func (p *puller) pulls(scope scope, jobs *sync.WaitGroup) *pull.Puller {
 func (p *puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 	reconnected := p.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
 	defer p.nc.RemoveStatusListener(reconnected)
-	draining := context.AfterFunc(ctx, func() { p.life.set(wire.StateDraining, "") })
+	draining := context.AfterFunc(ctx, func() { p.Life.set(wire.StateDraining, "") })
 	defer draining()
 	for {
 		err := p.bind(ctx)
@@ -113,11 +113,11 @@ func (p *puller) fetchAll(ctx context.Context, pulls *pull.Puller) error {
 		next := pull.Subject(p.js, p.stream, wire.ConsumerName(p.endpoint))
 		for err == nil && ctx.Err() == nil {
 			err = stream.During(ctx, p.nc, func(ctx context.Context) error {
-				return p.fetch(ctx, pulls, reconnected)
+				return p.Fetch(ctx, pulls, reconnected)
 			}, next)
 		}
 		if stream.Denied(err) {
-			p.life.set(wire.StateWaiting, err.Error())
+			p.Life.set(wire.StateWaiting, err.Error())
 			_ = backoff.Sleep(ctx, deniedPatience)
 		}
 		if ctx.Err() == nil {
@@ -133,7 +133,7 @@ func (p *puller) rest(ctx context.Context, err error) {
 	if p.failures < failuresToRest {
 		return
 	}
-	p.life.set(wire.StateWaiting, fmt.Sprintf("the server ends every pull of consumer %s: %v",
+	p.Life.set(wire.StateWaiting, fmt.Sprintf("the server ends every pull of consumer %s: %v",
 		wire.ConsumerName(p.endpoint), err))
 	if p.failures == failuresToTell {
 		p.log.Warn("the server ends every pull; if this goes on, look at the consumer's limits", zap.Error(err))
@@ -145,30 +145,30 @@ func (p *puller) rest(ctx context.Context, err error) {
 func (p *puller) recovered() {
 	if p.failures > 0 {
 		p.failures = 0
-		p.life.set(wire.StateListening, "")
+		p.Life.set(wire.StateListening, "")
 	}
 }
 
-// fetch asks for as many messages as there is room for. It returns when the server has ended the pull, and with an
+// Fetch asks for as many messages as there is room for. It returns when the server has ended the pull, and with an
 // error when it did so for any reason but time or size.
-func (p *puller) fetch(ctx context.Context, pulls *pull.Puller, reconnected <-chan nats.Status) error {
-	n, bytes, err := p.room.wait(ctx)
+func (p *puller) Fetch(ctx context.Context, pulls *pull.Puller, reconnected <-chan nats.Status) error {
+	n, bytes, err := p.Room.wait(ctx)
 	if err != nil {
 		return nil // ctx has ended; the caller sees it
 	}
 	// Before the pull: what a consumer made after this delivers is then not taken for its own, which costs a delivery.
-	made := p.consumer.Current()
+	made := p.Consumer.Current()
 	if made.IsZero() {
 		return errNoConsumer
 	}
-	before := p.watchdog.came.Load()
+	before := p.Watchdog.came.Load()
 	open, err := pulls.Open(made, n, bytes)
 	if err != nil {
 		return err
 	}
 	defer open.Abandon()
-	p.watchdog.opened()
-	defer p.watchdog.closed()
+	p.Watchdog.opened()
+	defer p.Watchdog.closed()
 	settled, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	forget := context.AfterFunc(ctx, func() {
@@ -176,12 +176,12 @@ func (p *puller) fetch(ctx context.Context, pulls *pull.Puller, reconnected <-ch
 		end()
 	})
 	defer forget()
-	well := time.NewTimer(3 * p.heartbeat) // a dead one has ended by then
+	well := time.NewTimer(3 * p.Heartbeat) // a dead one has ended by then
 	defer well.Stop()
 	for {
 		select {
 		case <-open.Over():
-			if p.watchdog.came.Load() > before {
+			if p.Watchdog.came.Load() > before {
 				p.recovered()
 			}
 			return open.Err()
@@ -191,7 +191,7 @@ func (p *puller) fetch(ctx context.Context, pulls *pull.Puller, reconnected <-ch
 			return errReconnected
 		case <-well.C:
 			p.recovered()
-		case <-p.watchdog.stalled:
+		case <-p.Watchdog.stalled:
 			p.log.Warn("messages wait at the server, and none is sent to an open pull; binding again")
 			return errStalled
 		}
@@ -200,7 +200,7 @@ func (p *puller) fetch(ctx context.Context, pulls *pull.Puller, reconnected <-ch
 
 // take takes a message that has come, for a pull that was opened when the consumer was made at made.
 func (p *puller) take(scope scope, jobs *sync.WaitGroup, msg jetstream.Msg, made time.Time) {
-	p.watchdog.came.Add(1)
+	p.Watchdog.came.Add(1)
 	// Held here and not by the job, so that the next fetch counts it.
 	if id, isNew := p.hold(delivery{msg, made, sizeOf(msg)}); isNew {
 		jobs.Go(func() { p.handle(scope, id, msg) })
@@ -216,22 +216,22 @@ func (p *puller) tick(ended <-chan struct{}) {
 		case <-p.beat.C:
 		}
 		if p.nc.IsConnected() {
-			p.sendSigns(p.consumer.Current())
+			p.sendSigns(p.Consumer.Current())
 		}
 	}
 }
 
 // see takes what the server says of the consumer.
 func (p *puller) see(info *jetstream.ConsumerInfo) {
-	if p.settings != nil {
-		p.settings(stream.SettingsOf(info))
+	if p.Settings != nil {
+		p.Settings(stream.SettingsOf(info))
 	}
-	p.watchdog.look(time.Now(), info)
+	p.Watchdog.look(time.Now(), info)
 }
 
 func (p *puller) sendSigns(made time.Time) {
-	for _, d := range p.room.deliveries() {
-		if !d.made.Equal(made) {
+	for _, d := range p.Room.Deliveries() {
+		if !d.Made.Equal(made) {
 			continue // it would keep another request from being delivered again
 		}
 		if err := d.msg.InProgress(); err != nil {
@@ -249,14 +249,14 @@ func (p *puller) hold(d delivery) (id requestID, isNew bool) {
 		return id, false
 	}
 	id = requestID{meta.Sequence.Stream, meta.Timestamp.UnixNano()}
-	return id, p.room.hold(id, d)
+	return id, p.Room.hold(id, d)
 }
 
 // handle deals with one message that is held, and lets go of it.
 func (p *puller) handle(scope scope, id requestID, msg jetstream.Msg) {
 	items, took := 0, time.Duration(0)
-	defer func() { p.room.drop(id, items, took) }()
-	items, took = p.deal(scope, id, msg)
+	defer func() { p.Room.drop(id, items, took) }()
+	items, took = p.Deal(scope, id, msg)
 }
 
 // errNoConsumer ends a fetch before it begins.

@@ -27,9 +27,9 @@ func (p *puller) consumerMade(ctx context.Context) (time.Time, error) {
 // tell sends an acknowledgement for a request that is held, unless the consumer that delivered it is no more. Whatever
 // cannot be sent is delivered again, which does no harm.
 func (p *puller) tell(id requestID, what string, how func(jetstream.Msg) error) {
-	made := p.consumer.Current()
-	d := p.room.delivery(id)
-	if !d.made.Equal(made) {
+	made := p.Consumer.Current()
+	d := p.Room.delivery(id)
+	if !d.Made.Equal(made) {
 		p.logAbout(id, d).Warn("could not " + what + " a request: the consumer that delivered it was made anew or does not " +
 			"answer; the request may be delivered again")
 		return
@@ -41,7 +41,7 @@ func (p *puller) tell(id requestID, what string, how func(jetstream.Msg) error) 
 
 // logAbout returns a log that says which request it is about.
 func (p *puller) logAbout(id requestID, d delivery) *zap.Logger {
-	log := p.log.With(zap.Uint64("sequence", id.sequence))
+	log := p.log.With(zap.Uint64("sequence", id.Sequence))
 	if d.msg != nil { // it has not been let go of
 		log = log.With(headerFields(d.msg.Headers())...)
 	}

@@ -22,30 +22,30 @@ type question struct {
 
 // questions writes the requests for what the stage has asked. None means that the chunk need not be suspended.
 func (w *flowWork) questions() ([]question, *wire.SlotError) {
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a := &w.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	if !w.asks() {
 		return nil, nil
 	}
-	q := &questioner{work: w, flow: wire.NewFlowID(w.job.request.Meta, w.flow.server.name, w.stage)}
+	q := &questioner{Work: w, Flow: wire.NewFlowID(w.Job.Request.Meta, w.Flow.Server.Name, w.Stage)}
 	if failure := q.begin(); failure != nil {
 		return nil, failure
 	}
 	// A stage that is repeated may ask in another order, and must still make the same requests.
-	slices.SortFunc(w.asked, (*asked).compare)
-	for _, asked := range w.asked {
-		slices.SortFunc(asked.items, func(a, b askedItem) int { return a.item.at - b.item.at })
-		if failure := q.ask(asked); failure != nil {
+	slices.SortFunc(w.Asked, (*asked).compare)
+	for _, asked := range w.Asked {
+		slices.SortFunc(asked.items, func(a, b askedItem) int { return a.item.At - b.item.At })
+		if failure := q.Ask(asked); failure != nil {
 			return nil, failure
 		}
 	}
-	return q.made, nil
+	return q.Made, nil
 }
 
 // asks reports whether anything is asked for an item that goes on.
 func (w *flowWork) asks() bool {
-	for _, asked := range w.asked {
+	for _, asked := range w.Asked {
 		for _, ask := range asked.items {
 			if !ask.item.answered {
 				return true
@@ -57,31 +57,31 @@ func (w *flowWork) asks() bool {
 
 // questioner writes the requests of one stage. Its methods are called with answers.mu held.
 type questioner struct {
-	work   *flowWork
-	flow   wire.FlowID
+	Work   *flowWork
+	Flow   wire.FlowID
 	params []byte
-	trace  nats.Header // of the work
-	limit  int         // bytes of a message, its trace not counted in
-	made   []question
+	Trace  nats.Header // of the work
+	Limit  int         // bytes of a message, its trace not counted in
+	Made   []question
 	now    *wire.RequestBuilder // the request being written
 }
 
 func (q *questioner) begin() *wire.SlotError {
-	if params := q.work.job.request.Params; len(params) > 0 {
+	if params := q.Work.Job.Request.Params; len(params) > 0 {
 		var err error
 		if q.params, err = json.Marshal(params, json.Deterministic(true)); err != nil {
 			return wire.NewSlotError(wire.CodeBadQuery,
 				fmt.Sprintf("the parameters of the run cannot be passed on: %v", err), false)
 		}
 	}
-	q.trace = nats.Header{}
-	wire.TraceOfHeader(q.work.job.answers.header).SetHeader(q.trace)
-	q.limit = int(q.work.flow.server.host.nc.MaxPayload()) - wire.HeaderSize(q.trace)
+	q.Trace = nats.Header{}
+	wire.TraceOfHeader(q.Work.Job.Answers.Header).SetHeader(q.Trace)
+	q.Limit = int(q.Work.Flow.Server.Host.NC.MaxPayload()) - wire.HeaderSize(q.Trace)
 	return nil
 }
 
-// ask writes one request to a target, or several when one would be too large.
-func (q *questioner) ask(asked *asked) *wire.SlotError {
+// Ask writes one request to a target, or several when one would be too large.
+func (q *questioner) Ask(asked *asked) *wire.SlotError {
 	q.now = nil
 	for _, ask := range asked.items {
 		if ask.item.answered {
@@ -103,36 +103,36 @@ func (q *questioner) ask(asked *asked) *wire.SlotError {
 }
 
 func (q *questioner) add(item *flowItem, query []byte) bool {
-	if q.now == nil || !q.now.Add(item.ordinal, item.key, query) {
+	if q.now == nil || !q.now.Add(item.Ordinal, item.Key, query) {
 		return false
 	}
-	item.waits = append(item.waits, len(q.made))
+	item.waits = append(item.waits, len(q.Made))
 	return true
 }
 
 // open ends the request being written and begins another.
 func (q *questioner) open(asked *asked) *wire.SlotError {
 	q.close(asked)
-	if len(q.made) == wire.MaxRequests {
+	if len(q.Made) == wire.MaxRequests {
 		return wire.NewSlotError(wire.CodeQueryTooLarge,
 			fmt.Sprintf("stage %d would make more than %d requests for one chunk",
-				q.work.stage, wire.MaxRequests), false)
+				q.Work.Stage, wire.MaxRequests), false)
 	}
-	q.now = wire.NewRequestBuilder(asked.endpoint, q.meta(asked), q.limit)
-	q.now.Body = slices.Grow(q.now.Body, min(asked.queries.Len()+len(asked.items)*itemOverhead+len(q.params), q.limit))
+	q.now = wire.NewRequestBuilder(asked.endpoint, q.meta(asked), q.Limit)
+	q.now.Body = slices.Grow(q.now.Body, min(asked.queries.Len()+len(asked.items)*itemOverhead+len(q.params), q.Limit))
 	q.now.SetParams(q.params)
 	return nil
 }
 
 // meta is what the headers of the next request say.
 func (q *questioner) meta(asked *asked) wire.Meta {
-	w, m := q.work, q.work.job.request.Meta
-	next := w.stage + 1
-	return wire.Meta{Run: m.Run, Slice: q.flow.Slice(len(q.made)), Step: m.Step, Attempt: m.Attempt,
+	w, m := q.Work, q.Work.Job.Request.Meta
+	next := w.Stage + 1
+	return wire.Meta{Run: m.Run, Slice: q.Flow.Slice(len(q.Made)), Step: m.Step, Attempt: m.Attempt,
 		Generation: m.Generation,
 		Mode:       m.Mode, Root: m.Root, Origin: m.Origin, Deliveries: m.Deliveries,
-		Stack:   m.Stack.PushAs(w.flow.server.name, next, asked.label()),
-		ReplyTo: wire.Return{Asker: w.flow.server.name, Callee: asked.endpoint, Stage: next, Request: len(q.made)}}
+		Stack:   m.Stack.PushAs(w.Flow.Server.Name, next, asked.label()),
+		ReplyTo: wire.Return{Asker: w.Flow.Server.Name, Callee: asked.endpoint, Stage: next, Request: len(q.Made)}}
 }
 
 func (q *questioner) close(asked *asked) {
@@ -140,9 +140,9 @@ func (q *questioner) close(asked *asked) {
 		return
 	}
 	msg := q.now.Msg()
-	maps.Copy(msg.Header, q.trace)
-	msg.Header[wire.HeaderTTL] = []string{q.work.flow.store.ttl}
-	q.made = append(q.made, question{suspendedRequest{asked.name, asked.endpoint, asked.keep}, msg})
+	maps.Copy(msg.Header, q.Trace)
+	msg.Header[wire.HeaderTTL] = []string{q.Work.Flow.Store.TTL}
+	q.Made = append(q.Made, question{suspendedRequest{asked.name, asked.endpoint, asked.keep}, msg})
 	q.now = nil
 }
 

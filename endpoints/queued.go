@@ -10,22 +10,22 @@ import (
 
 // queued is the origin of a request that a puller holds.
 type queued struct {
-	puller *puller
-	id     requestID
-	times  uint64
+	Puller *puller
+	ID     requestID
+	Times  uint64
 }
 
-func (q queued) acknowledge()           { q.puller.tell(q.id, "acknowledge", acknowledge) }
-func (q queued) terminate(reason error) { q.puller.tell(q.id, "terminate", terminate(reason)) }
-func (q queued) delivered() int         { return int(min(q.times, maxDelivered)) }
-func (q queued) persisted() bool        { return true }
+func (q queued) Acknowledge()           { q.Puller.tell(q.ID, "acknowledge", acknowledge) }
+func (q queued) Terminate(reason error) { q.Puller.tell(q.ID, "terminate", terminate(reason)) }
+func (q queued) Delivered() int         { return int(min(q.Times, maxDelivered)) }
+func (q queued) Persisted() bool        { return true }
 
-func (q queued) letterID() string {
-	return fmt.Sprintf("%s%s.%d.%d", wire.DeadID, q.puller.stream, q.id.sequence, q.id.stored)
+func (q queued) LetterID() string {
+	return fmt.Sprintf("%s%s.%d.%d", wire.DeadID, q.Puller.stream, q.ID.Sequence, q.ID.Stored)
 }
 
-func (q queued) expires() time.Time {
-	msg := q.puller.room.delivery(q.id).msg
+func (q queued) Expires() time.Time {
+	msg := q.Puller.Room.delivery(q.ID).msg
 	if msg == nil {
 		return time.Time{}
 	}
@@ -33,11 +33,11 @@ func (q queued) expires() time.Time {
 	if ttl == 0 {
 		return time.Time{}
 	}
-	return time.Unix(0, q.id.stored).Add(ttl) // by the server's clock
+	return time.Unix(0, q.ID.Stored).Add(ttl) // by the server's clock
 }
 
-func (q queued) handBack(after time.Duration) bool {
-	q.puller.tell(q.id, "hand back", handBack(after))
+func (q queued) HandBack(after time.Duration) bool {
+	q.Puller.tell(q.ID, "hand back", handBack(after))
 	return true
 }
 

@@ -22,14 +22,14 @@ const aheadBytes = 8 << 20
 
 // requestID tells requests apart. A stream that was made anew uses its sequences again, but not at the same time.
 type requestID struct {
-	sequence uint64
-	stored   int64 // when the stream took it, in Unix nanoseconds
+	Sequence uint64
+	Stored   int64 // when the stream took it, in Unix nanoseconds
 }
 
 // delivery is a request as it was last delivered.
 type delivery struct {
 	msg  jetstream.Msg
-	made time.Time // when the consumer was made that delivered it
+	Made time.Time // when the consumer was made that delivered it
 	size int       // bytes that it takes, decompressed
 }
 
@@ -48,12 +48,12 @@ func sizeOf(msg jetstream.Msg) int {
 type room struct {
 	slots  *slots
 	byItem bool // a slot is for an item, not for a chunk
-	beyond int  // so many more are fetched in any case, as far as bytes allow: one of them may come first
+	Beyond int  // so many more are fetched in any case, as far as bytes allow: one of them may come first
 	freed  chan struct{}
 
-	mu    sync.Mutex
+	Mu    sync.Mutex
 	held  map[requestID]delivery
-	bytes int
+	Bytes int
 	late  struct{ messages, bytes int } // on their way, of pulls that are over
 	items float64                       // of a chunk, on average
 	took  time.Duration                 // by a chunk, on average
@@ -61,7 +61,7 @@ type room struct {
 
 func newRoom(slots *slots, byItem bool) *room {
 	r := &room{slots: slots, byItem: byItem, freed: make(chan struct{}, 1), held: map[requestID]delivery{}}
-	slots.onResize(r.look)
+	slots.OnResize(r.look)
 	return r
 }
 
@@ -76,26 +76,26 @@ func (r *room) look() {
 // hold notes a delivered request; false when it is held already. Then this delivery is the one to acknowledge: the
 // consumer that made the earlier one may be gone.
 func (r *room) hold(id requestID, d delivery) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	_, twice := r.held[id]
-	r.bytes += d.size - r.held[id].size
+	r.Bytes += d.size - r.held[id].size
 	r.held[id] = d
 	return !twice
 }
 
 // delivery returns the last delivery of a request that is held.
 func (r *room) delivery(id requestID) delivery {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	return r.held[id]
 }
 
 // drop forgets a request that has been dealt with. items is 0 when no handler saw it.
 func (r *room) drop(id requestID, items int, took time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.bytes -= r.held[id].size
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	r.Bytes -= r.held[id].size
 	delete(r.held, id)
 	if items > 0 {
 		r.learn(items, took)
@@ -112,39 +112,39 @@ func (r *room) learn(items int, took time.Duration) {
 	r.took += (took - r.took) / 8
 }
 
-// want returns how many messages to fetch now, and how many bytes may be fetched ahead. What keeps the slots busy is
+// Want returns how many messages to fetch now, and how many bytes may be fetched ahead. What keeps the slots busy is
 // not bounded by bytes, but by the concurrency that the service has asked for.
-func (r *room) want() (n, bytes int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	busy := r.slots.len() // the chunks that keep every slot busy
+func (r *room) Want() (n, bytes int) {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
+	busy := r.slots.Len() // the chunks that keep every slot busy
 	if r.byItem {
 		busy = 1
 		if r.items > 0 {
-			busy = int(math.Ceil(float64(r.slots.len()) / r.items))
+			busy = int(math.Ceil(float64(r.slots.Len()) / r.items))
 		}
 	}
 	here := len(r.held) + r.late.messages
 	n, bytes = busy-here, aheadBytes
-	if r.took >= quick && r.beyond == 0 {
+	if r.took >= quick && r.Beyond == 0 {
 		return n, bytes
 	}
 	if n < 0 { // what is ahead already, if all are alike
-		bytes -= (r.bytes + r.late.bytes) / here * -n
+		bytes -= (r.Bytes + r.late.bytes) / here * -n
 	}
 	if bytes > 0 && r.took < quick {
 		n += busy
 	}
 	if bytes > 0 {
-		n += r.beyond
+		n += r.Beyond
 	}
 	return n, bytes
 }
 
 // owe notes by how much has grown, or shrunk, what is still to come of pulls that are over.
 func (r *room) owe(messages, bytes int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	r.late.messages += messages
 	r.late.bytes += bytes
 	r.look()
@@ -153,7 +153,7 @@ func (r *room) owe(messages, bytes int) {
 // wait returns how many messages to fetch, at least 1, as soon as there is room, and how many bytes.
 func (r *room) wait(ctx context.Context) (n, bytes int, err error) {
 	for {
-		if n, bytes = r.want(); n > 0 {
+		if n, bytes = r.Want(); n > 0 {
 			return n, bytes, nil
 		}
 		select {
@@ -164,16 +164,16 @@ func (r *room) wait(ctx context.Context) (n, bytes int, err error) {
 	}
 }
 
-// deliveries returns what is held.
-func (r *room) deliveries() []delivery {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// Deliveries returns what is held.
+func (r *room) Deliveries() []delivery {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	return slices.Collect(maps.Values(r.held))
 }
 
-// len returns how many requests are held.
-func (r *room) len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// Len returns how many requests are held.
+func (r *room) Len() int {
+	r.Mu.Lock()
+	defer r.Mu.Unlock()
 	return len(r.held)
 }

@@ -31,13 +31,13 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 		}
 		b.publish(builder.Msg())
 	}
-	b.run(svc)
+	b.Run(svc)
 	eventually(t, "all slots are taken", func() bool { return g.calls.Load() == slots })
-	room := svc.endpoints[0].work.room
-	eventually(t, "it has fetched ahead", func() bool { return room.len() == 2*slots })
-	room.mu.Lock()
-	held := room.bytes
-	room.mu.Unlock()
+	room := svc.endpoints[0].Work.Room
+	eventually(t, "it has fetched ahead", func() bool { return room.Len() == 2*slots })
+	room.Mu.Lock()
+	held := room.Bytes
+	room.Mu.Unlock()
 	if most := slots*int(b.nc.MaxPayload()) + aheadBytes; held > most {
 		t.Errorf("%d bytes are held; at most %d should be", held, most)
 	}

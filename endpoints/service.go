@@ -105,30 +105,30 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 	machine, _ := os.Hostname() // for people to read; it may be unknown
 	instance := nuid.Next()
 	return &Service{config: config, instance: instance, machine: machine, host: &host{
-		nc: nc, outbox: newOutbox(nc, js), limits: config.Limits, suspects: newSuspects(), log: config.Log,
-		identity: fmt.Sprintf("%s@%s %s", config.Name, config.Version, instance),
+		NC: nc, Outbox: newOutbox(nc, js), Limits: config.Limits, Suspects: newSuspects(), Log: config.Log,
+		Identity: fmt.Sprintf("%s@%s %s", config.Name, config.Version, instance),
 	}}, nil
 }
 
 // register adds an endpoint, the handlers of which are called within the service's wrappers and these.
 func (s *Service) register(e endpoint, wrap []Wrapper) error {
-	if err := wire.ValidateName(e.name); err != nil {
+	if err := wire.ValidateName(e.Name); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running {
-		return fmt.Errorf("endpoint %s: add handlers before Run", e.name)
+		return fmt.Errorf("endpoint %s: add handlers before Run", e.Name)
 	}
 	for _, other := range s.endpoints {
-		if other.name == e.name {
-			return fmt.Errorf("endpoint %s has a handler already", e.name)
+		if other.Name == e.Name {
+			return fmt.Errorf("endpoint %s has a handler already", e.Name)
 		}
 	}
-	e.around = within(slices.Concat(s.config.Wrap, wrap))
-	e.attach(s.host)
+	e.Around = within(slices.Concat(s.config.Wrap, wrap))
+	e.Attach(s.host)
 	if e.flow != nil {
-		e.flow.attach()
+		e.flow.Attach()
 	}
 	s.endpoints = append(s.endpoints, &e)
 	return nil
@@ -168,12 +168,12 @@ func (s *Service) Run(ctx context.Context) error {
 	sending, stopSend := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSend()
 	group, serving := errgroup.WithContext(ctx)
-	span := scope{stopping: serving.Done(), working: working, sending: sending}
+	span := scope{Stopping: serving.Done(), Working: working, Sending: sending}
 	for _, e := range s.endpoints {
-		group.Go(func() error { return e.run(serving, span) })
+		group.Go(func() error { return e.Run(serving, span) })
 	}
 	var watch sync.WaitGroup
-	watch.Go(func() { s.host.outbox.perms.Run(serving, s.config.Log) })
+	watch.Go(func() { s.host.Outbox.Perms.Run(serving, s.config.Log) })
 	defer watch.Wait()
 	done := make(chan error, 1)
 	go func() { done <- group.Wait() }()
@@ -184,7 +184,7 @@ func (s *Service) Run(ctx context.Context) error {
 	err = s.drain(done, func() { stopWork(wire.ErrShutdown) }, stopSend)
 	// Acknowledgements are not waited for one by one. An error here means that there is no server: it will deliver
 	// again, which does no harm.
-	_ = s.host.nc.FlushTimeout(time.Second)
+	_ = s.host.NC.FlushTimeout(time.Second)
 	s.config.Log.Info("gone", zap.Int("chunks left behind", s.atWork()))
 	return err
 }
@@ -192,7 +192,7 @@ func (s *Service) Run(ctx context.Context) error {
 // atWork is how many chunks handlers work on.
 func (s *Service) atWork() (chunks int) {
 	for _, e := range s.endpoints {
-		chunks += e.held()
+		chunks += e.Held()
 	}
 	return chunks
 }
@@ -227,8 +227,8 @@ func (s *Service) drain(done <-chan error, stopWork, stopSend func()) error {
 	}
 	left := &DrainError{After: s.config.DrainTimeout + 2*sendGrace, Left: map[string]int{}}
 	for _, e := range s.endpoints {
-		if n := e.held(); n > 0 {
-			left.Left[e.name] = n
+		if n := e.Held(); n > 0 {
+			left.Left[e.Name] = n
 		}
 	}
 	return left

@@ -29,13 +29,13 @@ func retryDelay(tries int) time.Duration {
 }
 
 // single reports whether the request is one for which somebody waits and which outlives this try.
-func (j *job) single() bool { return j.request.Mode == wire.ModeSingle && j.origin.persisted() }
+func (j *job) single() bool { return j.Request.Mode == wire.ModeSingle && j.Origin.Persisted() }
 
-// lane says for whom the job is. Somebody waits for a single request, for the stages of a flow that one has begun, and
+// Lane says for whom the job is. Somebody waits for a single request, for the stages of a flow that one has begun, and
 // for what is asked over core NATS, unless a node asks it there, for a run.
-func (j *job) lane() lane {
-	asker := j.request.ReplyTo
-	if j.request.Mode == wire.ModeSingle || asker.Call != "" && !j.origin.persisted() && !wire.IsNode(asker.Asker) {
+func (j *job) Lane() lane {
+	asker := j.Request.ReplyTo
+	if j.Request.Mode == wire.ModeSingle || asker.Call != "" && !j.Origin.Persisted() && !wire.IsNode(asker.Asker) {
 		return laneCalls
 	}
 	return laneChunks
@@ -50,14 +50,14 @@ type verdict struct {
 
 // judge looks at what was answered, all of which is still held.
 func (j *job) judge(failure *wire.SlotError, undecided bool) (v verdict, err error) {
-	slots, err := j.answers.heldSlots()
+	slots, err := j.Answers.HeldSlots()
 	if err != nil {
 		return v, fmt.Errorf("read the held answers: %w", err)
 	}
 	for _, slot := range slots {
-		v.add(slot.Err, j.answers.isFault(slot.Ordinal))
+		v.add(slot.Err, j.Answers.IsFault(slot.Ordinal))
 	}
-	if len(slots) < len(j.request.Items) && failure == nil && !j.answers.unfinished {
+	if len(slots) < len(j.Request.Items) && failure == nil && !j.Answers.Unfinished {
 		failure, undecided = wire.NewSlotError(wire.CodeUnanswered, "the handler left the item out", true), true
 	}
 	v.add(failure, undecided || j.spent)
@@ -80,35 +80,35 @@ func (v *verdict) add(e *wire.SlotError, undecided bool) {
 // conclude ends a try at a single request: it is tried again later, or answered, and buried when the handler did not
 // decide. It reports whether the request was answered.
 func (e *endpointServer) conclude(j *job, failure *wire.SlotError) bool {
-	if over := j.answers.unlessOverflowed(nil); over != nil {
-		j.answers.settle(0, true)
+	if over := j.Answers.UnlessOverflowed(nil); over != nil {
+		j.Answers.Settle(0, true)
 		failure = wire.AsSlotError(context.Background(), over, false)
 		j.fault = failure
 		return e.settle(j, failure, nil)
 	}
 	v, err := j.judge(failure, j.undecided)
 	if err != nil {
-		j.log.Error("what was answered cannot be read; the request is handed back", zap.Error(err))
-		j.origin.handBack(handBackDelay)
+		j.Log.Error("what was answered cannot be read; the request is handed back", zap.Error(err))
+		j.Origin.HandBack(handBackDelay)
 		return false
 	}
-	if delay := retryDelay(j.origin.delivered()); v.passing != nil && !j.answers.unfinished && j.mayComeBack(delay) {
-		j.answers.settle(0, true)
-		j.log.Info("a single request is tried again later", zap.Duration("after", delay), zap.String("code", v.passing.Code))
-		j.origin.handBack(delay)
+	if delay := retryDelay(j.Origin.Delivered()); v.passing != nil && !j.Answers.Unfinished && j.mayComeBack(delay) {
+		j.Answers.Settle(0, true)
+		j.Log.Info("a single request is tried again later", zap.Duration("after", delay), zap.String("code", v.passing.Code))
+		j.Origin.HandBack(delay)
 		return false
 	}
-	j.answers.settle(0, false)
+	j.Answers.Settle(0, false)
 	j.fault = v.fault
 	return e.settle(j, v.failure, nil)
 }
 
 // mayComeBack reports whether another try may follow after a while: deliveries are left, and somebody still waits then.
 func (j *job) mayComeBack(after time.Duration) bool {
-	if j.spent || j.origin.delivered() >= j.request.Deliveries {
+	if j.spent || j.Origin.Delivered() >= j.Request.Deliveries {
 		return false
 	}
-	expires := j.origin.expires()
+	expires := j.Origin.Expires()
 	return expires.IsZero() || time.Now().Add(after).Before(expires)
 }
 
@@ -117,18 +117,18 @@ func (j *job) mayComeBack(after time.Duration) bool {
 func (e *endpointServer) bury(
 	ctx context.Context, from origin, h nats.Header, body []byte, fault *wire.SlotError, log *zap.Logger,
 ) bool {
-	letter := wire.NewDeadLetter(e.name, h, body, wire.Obituary{Cause: fault, Deliveries: from.delivered(),
-		Service: e.host.identity,
-		At:      time.Now(), ID: from.letterID()}, int(e.host.nc.MaxPayload()))
-	log = log.With(zap.String("cause", fault.Code), zap.Int("deliveries", from.delivered()))
+	letter := wire.NewDeadLetter(e.Name, h, body, wire.Obituary{Cause: fault, Deliveries: from.Delivered(),
+		Service: e.Host.Identity,
+		At:      time.Now(), ID: from.LetterID()}, int(e.Host.NC.MaxPayload()))
+	log = log.With(zap.String("cause", fault.Code), zap.Int("deliveries", from.Delivered()))
 	ctx, cancel := context.WithTimeout(ctx, buryPatience)
 	defer cancel()
-	if err := e.host.outbox.publish(ctx, letter); err != nil {
+	if err := e.Host.Outbox.Publish(ctx, letter); err != nil {
 		log.Error("a dead letter could not be sent; the request is handed back", zap.Error(err))
-		from.handBack(handBackDelay)
+		from.HandBack(handBackDelay)
 		return false
 	}
-	e.stats.dead.Add(1)
+	e.Stats.dead.Add(1)
 	log.Warn("a request is dead; see tranche dlq")
 	return true
 }

@@ -71,7 +71,7 @@ func TestSingleRequestIsTriedAgainUntilItWorks(t *testing.T) {
 			return square{42}, nil
 		}
 	}))
-	b.run(svc)
+	b.Run(svc)
 	begun := time.Now()
 	out, err := Call[number, square](b.ctx, b.nc, "work", "k", number{1})
 	if err != nil || out.Square != 42 || tries.Load() != 2 {
@@ -121,7 +121,7 @@ func TestSingleRequestThatDies(t *testing.T) {
 				tries.Add(1)
 				return tc.handler(ctx, in)
 			}, Timeout(100*time.Millisecond)))
-			b.run(svc)
+			b.Run(svc)
 			meta := b.askSingle("work", tc.payload, 2)
 			w := b.collect(1)[meta.Slice]
 			e := w.slots[0].Err
@@ -160,7 +160,7 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 			return nil // and leaves the item out
 		}
 	}))
-	b.run(svc)
+	b.Run(svc)
 	for n, want := range []wire.SlotError{{Code: wire.CodeHandlerError, Message: "no database", Retry: true},
 		{Code: "gone", Message: "for good", Retry: false},
 		{Code: wire.CodeUnanswered, Message: "the handler left the item out", Retry: true}} {
@@ -194,7 +194,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
 		return square{}, Retry("locked", "row 7")
 	}))
-	b.run(svc)
+	b.Run(svc)
 	err := await(t, "answer", answer)
 	var slot *wire.SlotError
 	if !errors.As(err, &slot) || slot.Code != "locked" {
@@ -207,7 +207,7 @@ func TestUnreadableRequestsAreBuried(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "work", squares))
-	b.run(svc)
+	b.Run(svc)
 	single, batch := newMeta(), newMeta()
 	single.Mode = wire.ModeSingle
 	headless := batch.Request()
@@ -242,7 +242,7 @@ func TestBatchRequestsAreNotBuried(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
-	b.run(svc)
+	b.Run(svc)
 	if w := b.reply("work", append(numbers(2), payload{2, `"x"`})); w.answered != 3 {
 		t.Errorf("%+v", w)
 	}
@@ -255,7 +255,7 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	b.bound(wire.StreamDead, 1)
 	svc := b.service()
 	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.askSingle("work", `{"n":1}`, wire.DefaultDeliveries)
 	if w := b.collect(1)[meta.Slice]; w.slots[0].Err == nil {
 		t.Errorf("the caller waits for the stream of letters: %+v", w)
@@ -298,7 +298,7 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 			close(killed)
 			return square{}, nil
 		}))
-		b.run(svc)
+		b.Run(svc)
 		await(t, "death", killed)
 	}
 	svc := b.service()
@@ -306,7 +306,7 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 		answered <- errors.New("it was begun again")
 		return square{}, nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	if w := b.collect(1)[meta.Slice]; w.failure == nil || w.failure.Code != wire.CodeDeliveries {
 		t.Errorf("%+v", w)
 	}
@@ -338,7 +338,7 @@ func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 			return nil
 		},
 	}))
-	b.run(svc)
+	b.Run(svc)
 	for payload, code := range map[string]string{
 		`{"n":0}`: wire.CodePanic, `{"n":1}`: "no", `{"n":2}`: "", `"x"`: wire.CodeBadPayload,
 	} {
@@ -384,7 +384,7 @@ func TestFlowIsCalled(t *testing.T) {
 			return nil
 		},
 	}))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("flow")
 	both(t, func(opts ...CallOption) {
 		out, err := Call[number, square](b.ctx, b.nc, "flow", "k", number{7}, opts...)

@@ -35,7 +35,7 @@ type slots struct {
 
 	mu      sync.Mutex
 	size    atomic.Int64        // written with mu held
-	used    [lanes]atomic.Int64 // likewise; above size for a while after the size was lowered
+	Used    [lanes]atomic.Int64 // likewise; above size for a while after the size was lowered
 	queued  [lanes]atomic.Int64 // len of waiting, likewise
 	waiting [lanes][]chan struct{}
 	since   [lanes]time.Time // when the first of those in waiting began to wait
@@ -58,25 +58,25 @@ func newSlots(size, reserve int) *slots {
 	return s
 }
 
-// take waits for a slot. When there is one it is taken even while stop closes, so callers that find stop closed first
+// Take waits for a slot. When there is one it is taken even while stop closes, so callers that find stop closed first
 // are refused.
-func (s *slots) take(l lane, stop <-chan struct{}) bool {
+func (s *slots) Take(l lane, stop <-chan struct{}) bool {
 	select {
 	case <-stop:
 		return false
 	default:
 	}
-	turn := s.enter(l)
+	turn := s.Enter(l)
 	select {
 	case <-turn:
 		return true
 	case <-stop:
-		return !s.leave(l, turn)
+		return !s.Leave(l, turn)
 	}
 }
 
-// enter queues, and returns what is closed once the caller has a slot, which may be at once.
-func (s *slots) enter(l lane) (turn chan struct{}) {
+// Enter queues, and returns what is closed once the caller has a slot, which may be at once.
+func (s *slots) Enter(l lane) (turn chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	turn = make(chan struct{})
@@ -85,8 +85,8 @@ func (s *slots) enter(l lane) (turn chan struct{}) {
 	return turn
 }
 
-// leave ends a wait. It returns false when the caller has a slot by now.
-func (s *slots) leave(l lane, turn chan struct{}) bool {
+// Leave ends a wait. It returns false when the caller has a slot by now.
+func (s *slots) Leave(l lane, turn chan struct{}) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := slices.Index(s.waiting[l], turn)
@@ -98,8 +98,8 @@ func (s *slots) leave(l lane, turn chan struct{}) bool {
 	return true
 }
 
-// give gives a slot back that was taken at since.
-func (s *slots) give(l lane, since time.Time) {
+// Give gives a slot back that was taken at since.
+func (s *slots) Give(l lane, since time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.release(l, since)
@@ -115,7 +115,7 @@ func (s *slots) release(l lane, since time.Time) {
 	} else {
 		s.owed = s.owes(l, since)
 	}
-	s.used[l].Add(-1)
+	s.Used[l].Add(-1)
 	s.admit()
 }
 
@@ -135,10 +135,10 @@ func (s *slots) owes(l lane, since time.Time) time.Duration {
 	return s.owed + time.Since(since)/callShare
 }
 
-// yield gives a slot back when there are more taken than there should be, or others come first, and reports whether it
+// Yield gives a slot back when there are more taken than there should be, or others come first, and reports whether it
 // did. Work of many parts calls it between them.
-func (s *slots) yield(l lane, since time.Time) bool {
-	if s.queued[1-l].Load() == 0 && s.used[laneChunks].Load() <= s.size.Load() {
+func (s *slots) Yield(l lane, since time.Time) bool {
+	if s.queued[1-l].Load() == 0 && s.Used[laneChunks].Load() <= s.size.Load() {
 		return false
 	}
 	s.mu.Lock()
@@ -146,7 +146,7 @@ func (s *slots) yield(l lane, since time.Time) bool {
 	chunksTurn := s.owes(l, since) >= s.bound()
 	excess := len(s.waiting[laneChunks]) > 0 && chunksTurn
 	if l == laneChunks {
-		excess = s.used[l].Load() > s.size.Load() || len(s.waiting[laneCalls]) > 0 && !chunksTurn
+		excess = s.Used[l].Load() > s.size.Load() || len(s.waiting[laneCalls]) > 0 && !chunksTurn
 	}
 	if excess {
 		s.release(l, since)
@@ -164,7 +164,7 @@ func (s *slots) admit() {
 		if !free {
 			break
 		}
-		s.used[l].Add(1)
+		s.Used[l].Add(1)
 		close(s.waiting[l][0])
 		s.waiting[l] = slices.Delete(s.waiting[l], 0, 1)
 	}
@@ -186,8 +186,8 @@ func (s *slots) count() {
 
 // next returns whose turn it is, if anybody's. Called with mu held.
 func (s *slots) next() (l lane, free bool) {
-	chunks, size := s.used[laneChunks].Load(), s.size.Load()
-	free = chunks+s.used[laneCalls].Load() < size+int64(s.kept())
+	chunks, size := s.Used[laneChunks].Load(), s.size.Load()
+	free = chunks+s.Used[laneCalls].Load() < size+int64(s.Kept())
 	chunk := free && chunks < size && len(s.waiting[laneChunks]) > 0
 	call := free && len(s.waiting[laneCalls]) > 0
 	if chunk && (!call || s.owed >= s.bound()) {
@@ -208,19 +208,19 @@ func (s *slots) resize(size int) {
 	}
 }
 
-// len returns how many slots there are for chunks.
-func (s *slots) len() int { return int(s.size.Load()) }
+// Len returns how many slots there are for chunks.
+func (s *slots) Len() int { return int(s.size.Load()) }
 
-// kept returns how many there are besides, for calls only.
-func (s *slots) kept() int {
+// Kept returns how many there are besides, for calls only.
+func (s *slots) Kept() int {
 	if s.reserve >= 0 {
 		return s.reserve
 	}
-	return usualReserve(s.len())
+	return usualReserve(s.Len())
 }
 
-// onResize has f called after each change of the size. f must not wait.
-func (s *slots) onResize(f func()) {
+// OnResize has f called after each change of the size. f must not wait.
+func (s *slots) OnResize(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.resized = append(s.resized, f)

@@ -20,7 +20,7 @@ func takers(t *testing.T, s *slots, n int) <-chan struct{} {
 	before := s.waiters()
 	for range n {
 		all.Go(func() {
-			if s.take(laneChunks, stop) {
+			if s.Take(laneChunks, stop) {
 				got <- struct{}{}
 			}
 		})
@@ -37,11 +37,11 @@ func TestSlotsGrowAtOnce(t *testing.T) {
 		t.Fatalf("%d of 1 slot are taken", len(got))
 	}
 	told := 0
-	s.onResize(func() { told++ })
+	s.OnResize(func() { told++ })
 	s.resize(2)
 	eventually(t, "a second one has a slot", func() bool { return len(got) == 2 })
-	if s.len() != 2 || told != 1 {
-		t.Errorf("%d slots; told %d times", s.len(), told)
+	if s.Len() != 2 || told != 1 {
+		t.Errorf("%d slots; told %d times", s.Len(), told)
 	}
 }
 
@@ -51,16 +51,16 @@ func TestSlotsShrinkAsWorkEnds(t *testing.T) {
 	takers(t, s, 3)
 	got := takers(t, s, 1)
 	s.resize(1)
-	s.give(laneChunks, time.Now())
+	s.Give(laneChunks, time.Now())
 	if s.waiters() != 1 {
 		t.Fatal("a slot that is no more was taken")
 	}
-	if !s.yield(laneChunks, time.Now()) || s.yield(laneChunks, time.Now()) {
+	if !s.Yield(laneChunks, time.Now()) || s.Yield(laneChunks, time.Now()) {
 		t.Fatal("one of two had to yield")
 	}
-	s.give(laneChunks, time.Now())
+	s.Give(laneChunks, time.Now())
 	await(t, "slot", got)
-	if n := s.used[laneChunks].Load(); n != 1 {
+	if n := s.Used[laneChunks].Load(); n != 1 {
 		t.Errorf("%d slots are taken", n)
 	}
 }
@@ -70,14 +70,14 @@ func TestSlotsRefuseThoseWhoStop(t *testing.T) {
 	s := newSlots(1, 0)
 	stopped := make(chan struct{})
 	close(stopped)
-	if s.take(laneChunks, stopped) {
+	if s.Take(laneChunks, stopped) {
 		t.Error("a free slot was taken after the end")
 	}
-	if !s.take(laneChunks, nil) {
+	if !s.Take(laneChunks, nil) {
 		t.Fatal("no slot")
 	}
 	stop, refused := make(chan struct{}), make(chan bool)
-	go func() { refused <- !s.take(laneChunks, stop) }()
+	go func() { refused <- !s.Take(laneChunks, stop) }()
 	eventually(t, "it waits", func() bool { return s.waiters() == 1 })
 	close(stop)
 	if !await(t, "end of the wait", refused) || s.waiters() != 0 {
@@ -94,7 +94,7 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for i := range 2000 {
-				if !s.take(laneChunks, nil) {
+				if !s.Take(laneChunks, nil) {
 					t.Error("refused")
 					return
 				}
@@ -105,14 +105,14 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 					s.resize(1 + i/64%6)
 				}
 				busy.Add(-1)
-				if !s.yield(laneChunks, time.Now()) {
-					s.give(laneChunks, time.Now())
+				if !s.Yield(laneChunks, time.Now()) {
+					s.Give(laneChunks, time.Now())
 				}
 			}
 		})
 	}
 	all.Wait()
-	if most.Load() > 6 || s.used[laneChunks].Load() != 0 || s.waiters() != 0 {
-		t.Errorf("at most %d at once; %d taken, %d waiting at the end", most.Load(), s.used[laneChunks].Load(), s.waiters())
+	if most.Load() > 6 || s.Used[laneChunks].Load() != 0 || s.waiters() != 0 {
+		t.Errorf("at most %d at once; %d taken, %d waiting at the end", most.Load(), s.Used[laneChunks].Load(), s.waiters())
 	}
 }

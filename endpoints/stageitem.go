@@ -27,37 +27,37 @@ func (i *StageItem[In, Out, State, Shared]) flowing() *flowItem { return &i.core
 // for Item.Reply), becomes an error slot. Only the first answer to an item counts; what the item has asked for in this
 // stage is not asked.
 func (i *StageItem[In, Out, State, Shared]) Reply(result Out) {
-	a := &i.core.work.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !i.core.claim() {
+	a := &i.core.Work.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if !i.core.Claim() {
 		return
 	}
 	i.stage.out = result // pointing there, and not to result, keeps result off the heap
-	if err := a.result(i.Ordinal, &i.stage.out); err != nil {
-		a.fail(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+	if err := a.Result(i.Ordinal, &i.stage.out); err != nil {
+		a.Fail(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
 	}
 }
 
 // Fail answers the item with an error that trying again would not help. See the function Fail.
 func (i *StageItem[In, Out, State, Shared]) Fail(code, format string, args ...any) {
-	i.core.fail(wire.NewSlotError(code, fmt.Sprintf(format, args...), false))
+	i.core.Fail(wire.NewSlotError(code, fmt.Sprintf(format, args...), false))
 }
 
 // Retry answers the item with an error that may pass. See the function Retry.
 func (i *StageItem[In, Out, State, Shared]) Retry(code, format string, args ...any) {
-	i.core.fail(wire.NewSlotError(code, fmt.Sprintf(format, args...), true))
+	i.core.Fail(wire.NewSlotError(code, fmt.Sprintf(format, args...), true))
 }
 
 // Next has the item go on to the next stage without asking for anything. An item that asks needs no Next.
 func (i *StageItem[In, Out, State, Shared]) Next() {
-	a := &i.core.work.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if i.core.open("went on") && i.core.hasNext() {
-		i.core.next = true
+	a := &i.core.Work.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if i.core.Open("went on") && i.core.HasNext() {
+		i.core.Next = true
 	}
 }
 
 // Info identifies the item.
-func (i *StageItem[In, Out, State, Shared]) Info() ItemInfo { return infoOf(i.core.facts()) }
+func (i *StageItem[In, Out, State, Shared]) Info() ItemInfo { return infoOf(i.core.Facts()) }

@@ -15,8 +15,8 @@ type stats struct {
 	latency                    latency
 }
 
-// add counts a chunk of which items were worked on, and answered ones answered: a stage of a flow may answer none.
-func (s *stats) add(items, answered, errors int, took time.Duration) {
+// Add counts a chunk of which items were worked on, and answered ones answered: a stage of a flow may answer none.
+func (s *stats) Add(items, answered, errors int, took time.Duration) {
 	s.chunks.Add(1)
 	s.items.Add(int64(answered))
 	s.errors.Add(int64(errors))
@@ -24,15 +24,15 @@ func (s *stats) add(items, answered, errors int, took time.Duration) {
 	s.latency.add(time.Now(), items, answered, took)
 }
 
-// came counts a request, or a reply to a flow, by which delivery it is.
-func (s *stats) came(delivered uint64) {
+// Came counts a request, or a reply to a flow, by which delivery it is.
+func (s *stats) Came(delivered uint64) {
 	if delivered > 1 {
 		s.redelivered.Add(1)
 	}
 }
 
-// failed counts what speaks for a chunk in the end, if anything does.
-func (s *stats) failed(failure *wire.SlotError) {
+// Failed counts what speaks for a chunk in the end, if anything does.
+func (s *stats) Failed(failure *wire.SlotError) {
 	if failure != nil && failure.Code == wire.CodeDeliveries {
 		s.givenUp.Add(1)
 	}
@@ -60,26 +60,26 @@ type endpointStatus struct {
 	Rebinds     int64      `json:"rebinds"`
 }
 
-// status says what the endpoint has done, and what it is doing.
-func (e *endpointServer) status() endpointStatus {
-	pace := e.stats.latency.pace(time.Now())
+// Status says what the endpoint has done, and what it is doing.
+func (e *endpointServer) Status() endpointStatus {
+	pace := e.Stats.latency.pace(time.Now())
 	all := endpointStatus{
-		Chunks: e.stats.chunks.Load(), Processed: e.stats.items.Load(), Errors: e.stats.errors.Load(), InFlight: e.held(),
-		Rate: pace.rate, P50: int64(pace.p50), P99: int64(pace.p99), Concurrency: e.slots.len(), Each: e.byItem,
-		Lane: e.lane(), State: wire.StateListening, Redelivered: e.stats.redelivered.Load(),
-		GivenUp: e.stats.givenUp.Load(), Dead: e.stats.dead.Load(), Stages: e.stages,
+		Chunks: e.Stats.chunks.Load(), Processed: e.Stats.items.Load(), Errors: e.Stats.errors.Load(), InFlight: e.Held(),
+		Rate: pace.rate, P50: int64(pace.p50), P99: int64(pace.p99), Concurrency: e.Slots.Len(), Each: e.ByItem,
+		Lane: e.lane(), State: wire.StateListening, Redelivered: e.Stats.redelivered.Load(),
+		GivenUp: e.Stats.givenUp.Load(), Dead: e.Stats.dead.Load(), Stages: e.Stages,
 	}
 	if all.Processed > 0 {
-		all.Average = e.stats.busy.Load() / all.Processed
+		all.Average = e.Stats.busy.Load() / all.Processed
 	}
-	for _, p := range append([]*puller{e.work}, e.more...) {
-		all.Rebinds += p.life.rebinds.Load()
-		if state, reason := p.life.state(); state != wire.StateListening && all.State != wire.StateDraining {
+	for _, p := range append([]*puller{e.Work}, e.More...) {
+		all.Rebinds += p.Life.Rebinds.Load()
+		if state, reason := p.Life.State(); state != wire.StateListening && all.State != wire.StateDraining {
 			all.State, all.Reason = state, reason
 		}
 	}
 	if all.Reason == "" {
-		all.Reason = e.host.outbox.perms.Reason(e.name)
+		all.Reason = e.Host.Outbox.Perms.Reason(e.Name)
 	}
 	return all
 }
@@ -87,6 +87,6 @@ func (e *endpointServer) status() endpointStatus {
 // lane reports whether calls are read apart from chunks. Until a node has made the consumer for them they come with
 // these.
 func (e *endpointServer) lane() bool {
-	state, _ := e.calls.life.state()
+	state, _ := e.Calls.Life.State()
 	return state == wire.StateListening
 }

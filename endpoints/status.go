@@ -50,15 +50,15 @@ func (s *Service) Stats() []EndpointStats {
 }
 
 func (e *endpoint) snapshot() EndpointStats {
-	now := e.status()
+	now := e.Status()
 	all := EndpointStats{
-		Endpoint: e.name, Chunks: now.Chunks, Items: now.Processed, Errors: now.Errors, Redelivered: now.Redelivered,
+		Endpoint: e.Name, Chunks: now.Chunks, Items: now.Processed, Errors: now.Errors, Redelivered: now.Redelivered,
 		GivenUp: now.GivenUp, Dead: now.Dead, Rebinds: now.Rebinds, InFlight: now.InFlight, Concurrency: now.Concurrency,
 		Lane: now.Lane, Stages: now.Stages, State: now.State, Reason: now.Reason, Rate: now.Rate,
 		P50: time.Duration(now.P50), P99: time.Duration(now.P99), AvgPerItem: time.Duration(now.Average),
 	}
 	if e.flow != nil {
-		all.Stale, all.Refused = e.flow.stale.Load(), e.flow.refused.Load()
+		all.Stale, all.Refused = e.flow.Stale.Load(), e.flow.Refused.Load()
 	}
 	return all
 }
@@ -68,15 +68,15 @@ func (e *endpoint) snapshot() EndpointStats {
 func (s *Service) announce() (unlist func(), err error) {
 	byName := map[string]*endpoint{}
 	for _, e := range s.endpoints {
-		byName[e.name] = e
+		byName[e.Name] = e
 	}
-	listed, err := micro.AddService(s.host.nc, micro.Config{
+	listed, err := micro.AddService(s.host.NC, micro.Config{
 		Name: s.config.Name, Version: s.config.Version, Description: "serves Tranche endpoints",
 		Metadata: map[string]string{wire.MetaProtocol: wire.ProtocolVersion, wire.MetaHost: s.machine,
 			wire.MetaInstance: s.instance, wire.MetaSDK: "tranche-go " + buildinfo.Read().String()},
 		StatsHandler: func(at *micro.Endpoint) any {
 			if e := byName[at.Name]; e != nil {
-				return e.status()
+				return e.Status()
 			}
 			return nil
 		},
@@ -91,11 +91,11 @@ func (s *Service) announce() (unlist func(), err error) {
 	}
 	for _, e := range s.endpoints {
 		// The subject answers a ping; what matters is that the endpoint appears in STATS.
-		err := listed.AddEndpoint(e.name, micro.HandlerFunc(func(r micro.Request) { _ = r.RespondJSON(e.status()) }),
-			micro.WithEndpointSubject(wire.StatusPrefix+e.name))
+		err := listed.AddEndpoint(e.Name, micro.HandlerFunc(func(r micro.Request) { _ = r.RespondJSON(e.Status()) }),
+			micro.WithEndpointSubject(wire.StatusPrefix+e.Name))
 		if err != nil {
 			unlist()
-			return nil, fmt.Errorf("announce endpoint %s: %w", e.name, err)
+			return nil, fmt.Errorf("announce endpoint %s: %w", e.Name, err)
 		}
 	}
 	return unlist, nil
@@ -126,12 +126,12 @@ func (s *Service) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.endpoints {
-		state, reason := e.work.life.state()
+		state, reason := e.Work.Life.State()
 		if !s.running {
 			state, reason = "", ""
 		}
 		if state != wire.StateListening {
-			return &NotReadyError{e.name, state, reason}
+			return &NotReadyError{e.Name, state, reason}
 		}
 	}
 	if len(s.endpoints) == 0 {
@@ -151,8 +151,8 @@ func (s *Service) SetConcurrency(endpoint string, n int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.endpoints {
-		if e.name == endpoint {
-			e.setting.setOwn(n)
+		if e.Name == endpoint {
+			e.Setting.SetOwn(n)
 			return nil
 		}
 	}

@@ -21,13 +21,13 @@ const (
 //
 // It is safe for concurrent use.
 type suspects struct {
-	patience time.Duration
+	Patience time.Duration
 
-	mu      sync.Mutex
+	Mu      sync.Mutex
 	running map[uuid.UUID]int // handlers at work, by what they are done for
 	count   int               // all of them
 	alone   map[uuid.UUID]int // the suspects among them
-	queue   []*visitor        // suspects that wait, in order
+	Queue   []*visitor        // suspects that wait, in order
 	changed chan struct{}     // closed when those who wait should look again; nil when nobody waits
 }
 
@@ -41,42 +41,42 @@ type visitor struct {
 type stay struct {
 	in *suspects
 	visitor
-	alone bool // a suspect that has the process for itself
-	late  bool // let in because nothing went on
+	Alone bool // a suspect that has the process for itself
+	Late  bool // let in because nothing went on
 }
 
 func newSuspects() *suspects {
-	return &suspects{patience: isolationPatience, running: map[uuid.UUID]int{}, alone: map[uuid.UUID]int{}}
+	return &suspects{Patience: isolationPatience, running: map[uuid.UUID]int{}, alone: map[uuid.UUID]int{}}
 }
 
-// enter waits until a visitor may be handled, or nothing has ended for so long that it will do no good to wait on. It
+// Enter waits until a visitor may be handled, or nothing has ended for so long that it will do no good to wait on. It
 // reports false when stop was closed before.
-func (s *suspects) enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (stay, bool) {
+func (s *suspects) Enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (stay, bool) {
 	v := &visitor{root, suspect}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	if suspect {
-		s.queue = append(s.queue, v)
+		s.Queue = append(s.Queue, v)
 		defer s.unqueue(v)
 	}
 	if s.welcome(v) {
 		return s.admit(v, suspect, false), true
 	}
-	patience := time.NewTimer(s.patience)
+	patience := time.NewTimer(s.Patience)
 	defer patience.Stop()
 	for !s.welcome(v) {
 		changed := s.change()
-		s.mu.Unlock()
+		s.Mu.Unlock()
 		over, stopped := false, false
 		select {
 		case <-changed:
-			patience.Reset(s.patience)
+			patience.Reset(s.Patience)
 		case <-patience.C:
 			over = true
 		case <-stop:
 			stopped = true
 		}
-		s.mu.Lock()
+		s.Mu.Lock()
 		switch {
 		case stopped:
 			return stay{}, false
@@ -92,11 +92,11 @@ func (s *suspects) welcome(v *visitor) bool {
 	kin := s.running[v.root]
 	switch {
 	case v.suspect:
-		return s.queue[0] == v && kin == s.count
+		return s.Queue[0] == v && kin == s.count
 	case len(s.alone) > 0:
 		return s.alone[v.root] > 0
 	default:
-		return len(s.queue) == 0 || kin > 0
+		return len(s.Queue) == 0 || kin > 0
 	}
 }
 
@@ -112,8 +112,8 @@ func (s *suspects) admit(v *visitor, alone, late bool) stay {
 
 // unqueue takes a suspect out of the queue. Called with mu held.
 func (s *suspects) unqueue(v *visitor) {
-	i := slices.Index(s.queue, v)
-	s.queue = slices.Delete(s.queue, i, i+1)
+	i := slices.Index(s.Queue, v)
+	s.Queue = slices.Delete(s.Queue, i, i+1)
 	s.tell()
 }
 
@@ -133,14 +133,14 @@ func (s *suspects) tell() {
 	}
 }
 
-// end is called when the visitor has been dealt with.
-func (t stay) end() {
+// End is called when the visitor has been dealt with.
+func (t stay) End() {
 	s := t.in
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	s.count--
 	decrease(s.running, t.root)
-	if t.alone {
+	if t.Alone {
 		decrease(s.alone, t.root)
 	}
 	s.tell()

@@ -32,14 +32,14 @@ func TestSuspectRunsAlone(t *testing.T) {
 	bystander, suspect := newGate(t), newGate(t)
 	check(t, HandleList(svc, "bystander", bystander.handle, Concurrency(4)))
 	check(t, HandleList(svc, "suspect", suspect.handle))
-	b.run(svc)
+	b.Run(svc)
 	b.ask("bystander", numbers(1))
 	await(t, "bystander", bystander.begun)
 	meta := b.suspect("suspect")
 	waits := func() bool {
-		svc.host.suspects.mu.Lock()
-		defer svc.host.suspects.mu.Unlock()
-		return len(svc.host.suspects.queue) == 1
+		svc.host.Suspects.Mu.Lock()
+		defer svc.host.Suspects.Mu.Unlock()
+		return len(svc.host.Suspects.Queue) == 1
 	}
 	eventually(t, "the suspect waits to be alone", waits)
 	if len(suspect.begun) != 0 {
@@ -49,7 +49,7 @@ func TestSuspectRunsAlone(t *testing.T) {
 	await(t, "suspect", suspect.begun)
 	eventually(t, "it is marked", func() bool { return b.mark("suspect", meta.Slice) == 1 })
 	b.ask("bystander", numbers(1))
-	eventually(t, "the next is there", func() bool { return svc.endpoints[0].held() == 1 })
+	eventually(t, "the next is there", func() bool { return svc.endpoints[0].Held() == 1 })
 	if n := bystander.calls.Load(); n != 1 {
 		t.Errorf("another runs beside the suspect: %d calls", n)
 	}
@@ -96,7 +96,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}))
-		stop := b.run(svc)
+		stop := b.Run(svc)
 		if n == maxBegun {
 			w := b.collect(1)[meta.Slice]
 			if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
@@ -109,7 +109,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 		}
 		await(t, "suspect", begun)
 		eventually(t, "it is marked", func() bool { return b.mark("killer", meta.Slice) == n+1 })
-		svc.host.nc.Close()
+		svc.host.NC.Close()
 		_ = stop()
 	}
 	if n := calls.Load(); n != maxBegun {
@@ -123,7 +123,7 @@ func TestSuspectRunsWithoutAMark(t *testing.T) {
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamFlow))
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.suspect("square")
 	if w := b.collect(1)[meta.Slice]; w.failure != nil || w.answered != 1 {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
@@ -135,7 +135,7 @@ func TestSuspectThatAsksItsOwnProcess(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	svc.host.suspects.patience = 100 * time.Millisecond
+	svc.host.Suspects.Patience = 100 * time.Millisecond
 	helped := make(chan struct{}, 2)
 	check(t, HandleEach(svc, "helper", func(ctx context.Context, in number) (square, error) {
 		helped <- struct{}{}
@@ -146,7 +146,7 @@ func TestSuspectThatAsksItsOwnProcess(t *testing.T) {
 		await(t, "help", helped)
 		return squares(ctx, in)
 	}))
-	b.run(svc)
+	b.Run(svc)
 	b.suspect("suspect")
 	b.collect(2)
 	if n := b.logged.FilterMessageSnippet("others are handled beside it").Len(); n != 1 {
@@ -162,14 +162,14 @@ func TestSuspectIsHandedBackAtTheEnd(t *testing.T) {
 	check(t, HandleList(svc, "bystander", bystander.handle))
 	check(t, HandleEach(svc, "square", squares))
 	check(t, HandleEach(other, "square", squares))
-	stop := b.run(svc)
+	stop := b.Run(svc)
 	b.ask("bystander", numbers(1))
 	await(t, "bystander", bystander.begun)
 	meta := b.suspect("square")
-	eventually(t, "the suspect waits", func() bool { return svc.endpoints[1].held() == 1 })
+	eventually(t, "the suspect waits", func() bool { return svc.endpoints[1].Held() == 1 })
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
-	b.run(other)
+	b.Run(other)
 	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 {
 		t.Errorf("the suspect: %+v", w)
 	}
@@ -185,7 +185,7 @@ func TestSuspectFlowWaitsForNothingOfItsOwn(t *testing.T) {
 	check(t, HandleFlow(svc, "flow", threeStages()))
 	check(t, HandleEach(svc, "double", doubleOf))
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.suspect("flow")
 	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 || string(w.slots[0].Data) != `{"square":36}` {
 		t.Errorf("reply %+v", w)

@@ -22,26 +22,26 @@ import (
 // The message that brought us here is acknowledged after that, so a crash at any point repeats the stage, and
 // everything that it sends has the id that it had before.
 func (w *flowWork) suspend(questions []question) *wire.SlotError {
-	body, failure := w.state(questions)
+	body, failure := w.State(questions)
 	if failure != nil {
 		return failure
 	}
-	a := &w.job.answers
+	a := &w.Job.Answers
 	w.leave = func() *wire.SlotError {
-		err := w.send(a.ctx, body, questions)
+		err := w.send(a.Ctx, body, questions)
 		if err == nil {
 			return nil
 		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
+		a.Mu.Lock()
+		defer a.Mu.Unlock()
 		if isFull(err) {
 			// A later stage keeps its state until the next one's is stored. If all waited for room, there would never be any.
-			a.unfinished = false
+			a.Unfinished = false
 			return wire.NewSlotError(wire.CodeFlowFull,
 				"stream "+wire.StreamFlow+" has no room for the chunk; suspend fewer at a time, keep "+
 					"smaller states, or give the stream more bytes", true)
 		}
-		a.broken(err)
+		a.Broken(err)
 		return nil
 	}
 	return nil
@@ -53,11 +53,11 @@ func isFull(err error) bool {
 	return ok && api.ErrorCode == streamFull
 }
 
-// state writes the state, and from here on refuses answers to this stage: what is not in the state by now is lost.
-func (w *flowWork) state(questions []question) (body []byte, failure *wire.SlotError) {
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// State writes the state, and from here on refuses answers to this stage: what is not in the state by now is lost.
+func (w *flowWork) State(questions []question) (body []byte, failure *wire.SlotError) {
+	a := &w.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	s, failure := w.snapshot(questions)
 	if failure != nil {
 		return nil, failure
@@ -66,11 +66,11 @@ func (w *flowWork) state(questions []question) (body []byte, failure *wire.SlotE
 	switch {
 	case err != nil:
 		return nil, wire.NewSlotError(wire.CodeBadState, fmt.Sprintf("the chunk's state cannot be written: %v", err), false)
-	case len(body) > w.flow.most:
+	case len(body) > w.Flow.Most:
 		return nil, w.tooMuch(fmt.Sprintf("the states of the chunk's %d items take %d bytes", len(s.Items), len(body)))
 	}
-	a.closed, a.unfinished = true, true
-	a.flush() // while the rest is on its way
+	a.Closed, a.Unfinished = true, true
+	a.Flush() // while the rest is on its way
 	return body, nil
 }
 
@@ -78,41 +78,41 @@ func (w *flowWork) state(questions []question) (body []byte, failure *wire.SlotE
 func (w *flowWork) tooMuch(what string) *wire.SlotError {
 	return wire.NewSlotError(wire.CodeStateTooLarge,
 		fmt.Sprintf("%s, and a flow keeps at most %d bytes between stages; keep less, "+
-			"use smaller chunks, or store the data elsewhere and keep where it is", what, w.flow.most), false)
+			"use smaller chunks, or store the data elsewhere and keep where it is", what, w.Flow.Most), false)
 }
 
 // snapshot collects what the next stage needs. Items that alone are too much are failed. Called with answers.mu held.
 func (w *flowWork) snapshot(questions []question) (*suspended, *wire.SlotError) {
 	var buf bytes.Buffer
-	if err := w.sheet.writeShared(&buf); err != nil {
+	if err := w.Sheet.WriteShared(&buf); err != nil {
 		return nil, wire.NewSlotError(wire.CodeBadState, fmt.Sprintf("the chunk's state cannot be written: %v", err), false)
 	}
 	shared := buf.Len()
-	if shared > w.flow.most {
+	if shared > w.Flow.Most {
 		return nil, w.tooMuch(fmt.Sprintf("the state shared by the chunk takes %d bytes", shared))
 	}
-	request := w.job.request
-	s := &suspended{Version: stateVersion, Revision: w.flow.server.settings.revision, Stages: w.flow.stages,
-		Stage: w.stage + 1, Params: request.Params, Total: w.total, Failure: suspendError(w.failure),
-		Items: make([]suspendedItem, 0, len(w.here))}
+	request := w.Job.Request
+	s := &suspended{Version: stateVersion, Revision: w.Flow.Server.Settings.Revision, Stages: w.Flow.Stages,
+		Stage: w.Stage + 1, Params: request.Params, Total: w.Total, Failure: suspendError(w.failure),
+		Items: make([]suspendedItem, 0, len(w.Here))}
 	for _, q := range questions {
 		s.Requests = append(s.Requests, q.suspendedRequest)
 	}
-	ends := make([]int, 0, len(w.here)) // of the states in buf, each of which begins where the one before ends
-	for _, item := range w.here {
+	ends := make([]int, 0, len(w.Here)) // of the states in buf, each of which begins where the one before ends
+	for _, item := range w.Here {
 		if !item.goes() {
 			continue
 		}
 		start := buf.Len()
-		err := w.sheet.writeState(&buf, item)
+		err := w.Sheet.WriteState(&buf, item)
 		size := buf.Len() - start
 		switch {
 		case err != nil:
 			item.giveUp(wire.NewSlotError(wire.CodeBadState, fmt.Sprintf("the item's state cannot be written: %v", err), false))
-		case size > w.flow.most-shared-stateOverhead:
+		case size > w.Flow.Most-shared-stateOverhead:
 			item.giveUp(w.tooMuch(fmt.Sprintf("the item's state takes %d bytes", size)))
 		default:
-			s.Items = append(s.Items, suspendedItem{item.ordinal, item.key, nil, item.waits})
+			s.Items = append(s.Items, suspendedItem{item.Ordinal, item.Key, nil, item.waits})
 			ends = append(ends, buf.Len())
 			continue
 		}
@@ -124,7 +124,7 @@ func (w *flowWork) snapshot(questions []question) (*suspended, *wire.SlotError) 
 	for n, start := 0, shared; n < len(s.Items); n++ {
 		s.Items[n].State, start = buf.Bytes()[start:ends[n]], ends[n]
 	}
-	s.Answered = w.job.answers.total
+	s.Answered = w.Job.Answers.Total
 	return s, nil
 }
 
@@ -134,28 +134,28 @@ const stateOverhead = 64 << 10
 // send stores the state and then publishes the requests. It returns once JetStream has acknowledged all of it: a reply
 // that came back before its state was there would have nowhere to go.
 func (w *flowWork) send(ctx context.Context, body []byte, questions []question) error {
-	f := w.flow
-	id := wire.NewFlowID(w.job.request.Meta, f.server.name, w.stage)
-	header := w.job.request.Meta.Request()
-	wire.TraceOfHeader(w.job.answers.header).SetHeader(header)
-	header[wire.HeaderFlowAnswered] = []string{strconv.Itoa(w.job.answers.total)}
-	header[wire.HeaderFlowTotal] = []string{strconv.Itoa(w.total)}
+	f := w.Flow
+	id := wire.NewFlowID(w.Job.Request.Meta, f.Server.Name, w.Stage)
+	header := w.Job.Request.Meta.Request()
+	wire.TraceOfHeader(w.Job.Answers.Header).SetHeader(header)
+	header[wire.HeaderFlowAnswered] = []string{strconv.Itoa(w.Job.Answers.Total)}
+	header[wire.HeaderFlowTotal] = []string{strconv.Itoa(w.Total)}
 	header[wire.HeaderFlowAsks] = []string{asks(questions)}
-	w.job.answers.setBegun(header)
+	w.Job.Answers.SetBegun(header)
 	f.step("before state")
 	if err := f.writeState(ctx, id, header, body); err != nil {
-		return fmt.Errorf("suspend chunk %s of flow %s: %w", id, f.server.name, err)
+		return fmt.Errorf("suspend chunk %s of flow %s: %w", id, f.Server.Name, err)
 	}
 	f.step("state stored")
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(publishers)
 	for n, q := range questions {
 		group.Go(func() error {
-			if w.job.lane() == laneCalls && stream.HasLane(ctx, f.store.nc, q.Endpoint) {
+			if w.Job.Lane() == laneCalls && stream.HasLane(ctx, f.Store.NC, q.Endpoint) {
 				q.msg.Subject = wire.WorkSubject(wire.LaneOf(q.Endpoint))
 			}
-			if err := f.store.publish(ctx, q.msg); err != nil {
-				return fmt.Errorf("ask endpoint %s for flow %s: %w", q.Endpoint, f.server.name, err)
+			if err := f.Store.publish(ctx, q.msg); err != nil {
+				return fmt.Errorf("ask endpoint %s for flow %s: %w", q.Endpoint, f.Server.Name, err)
 			}
 			f.step("request " + strconv.Itoa(n) + " sent")
 			return nil
@@ -168,9 +168,9 @@ func (w *flowWork) send(ctx context.Context, body []byte, questions []question) 
 const statePatience = 5 * time.Second
 
 func (f *flow) writeState(ctx context.Context, id wire.FlowID, header nats.Header, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, f.patience)
+	ctx, cancel := context.WithTimeout(ctx, f.Patience)
 	defer cancel()
-	return f.store.write(ctx, id, header, body)
+	return f.Store.write(ctx, id, header, body)
 }
 
 // publishers bounds how many requests of one stage are on their way to the server at once.

@@ -51,19 +51,19 @@ func (t Target[Query, Answer]) KeepErrors() Target[Query, Answer] {
 // A query that cannot be written as JSON fails the item, and so does one in the last stage (CodeNoNextStage), or where
 // MaxStack endpoints wait for one another already (CodeStackTooDeep).
 func (t Target[Query, Answer]) Ask(item Flowing, query Query) {
-	item.flowing().ask(t.name, t.endpoint, t.keep, &query)
+	item.flowing().Ask(t.name, t.endpoint, t.keep, &query)
 }
 
 // Asked reports whether the stage before has asked the target for the item.
 func (t Target[Query, Answer]) Asked(item Flowing) bool {
-	_, asked := item.flowing().answer(t.name)
+	_, asked := item.flowing().Answer(t.name)
 	return asked
 }
 
 // Err returns the error that answers the item, or nil when there is a result, or nothing was asked. Only a target with
 // KeepErrors can return one.
 func (t Target[Query, Answer]) Err(item Flowing) *wire.SlotError {
-	slot, _ := item.flowing().answer(t.name)
+	slot, _ := item.flowing().Answer(t.name)
 	return slot.Err
 }
 
@@ -74,12 +74,12 @@ func (t Target[Query, Answer]) Err(item Flowing) *wire.SlotError {
 // It is there in the stage after the question only: what later ones need is put into the State.
 func (t Target[Query, Answer]) Answer(item Flowing) (answer Answer) {
 	i := item.flowing()
-	slot, asked := i.answer(t.name)
+	slot, asked := i.Answer(t.name)
 	if !asked || slot.Err != nil {
 		return answer
 	}
 	if err := decodeAnswer(slot, &answer); err != nil {
-		i.spoilt(t.name, wire.PayloadError(err, reflect.TypeFor[Answer]()))
+		i.Spoilt(t.name, wire.PayloadError(err, reflect.TypeFor[Answer]()))
 		var none Answer
 		return none
 	}

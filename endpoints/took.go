@@ -9,10 +9,10 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// start notes that the work on the chunk begins now, unless it has begun already, in a stage before.
-func (a *answers) start() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// Start notes that the work on the chunk begins now, unless it has begun already, in a stage before.
+func (a *answers) Start() {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	if a.begun.IsZero() {
 		a.begun = time.Now()
 	}
@@ -25,17 +25,17 @@ func (a *answers) setTook(h nats.Header) {
 	}
 }
 
-// setBegun hands on when the work on a suspended chunk began.
-func (a *answers) setBegun(h nats.Header) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// SetBegun hands on when the work on a suspended chunk began.
+func (a *answers) SetBegun(h nats.Header) {
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	if !a.begun.IsZero() {
 		h[wire.HeaderFlowBegun] = []string{strconv.FormatInt(a.begun.UnixMilli(), 10)}
 	}
 }
 
-// resume takes over what setBegun has handed on. The clock there may have been another one.
-func (a *answers) resume(h nats.Header) {
+// Resume takes over what setBegun has handed on. The clock there may have been another one.
+func (a *answers) Resume(h nats.Header) {
 	ms, err := strconv.ParseInt(h.Get(wire.HeaderFlowBegun), 10, 64)
 	if begun := time.UnixMilli(ms); err == nil && begun.Before(time.Now()) {
 		a.begun = begun

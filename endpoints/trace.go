@@ -26,7 +26,7 @@ func TraceOf(ctx context.Context) wire.Trace {
 		return wire.ParseTrace(t.Parent, t.State)
 	}
 	if j := jobOf(ctx); j != nil {
-		return wire.TraceOfHeader(j.header)
+		return wire.TraceOfHeader(j.Header)
 	}
 	return wire.Trace{}
 }

@@ -21,25 +21,25 @@ var errStalled = errors.New("messages wait at the server, and none is sent to an
 //
 // It is safe for concurrent use.
 type watchdog struct {
-	patience time.Duration
+	Patience time.Duration
 	stalled  chan struct{} // gets a value when the open pull is to be given up
 	came     atomic.Int64  // messages, in all
 
-	mu    sync.Mutex
-	open  bool
+	Mu    sync.Mutex
+	Open  bool
 	since time.Time // when messages were first seen to wait for the pull, with nothing coming; zero: they were not
 	count int64     // came, at that time
 }
 
 func newWatchdog() *watchdog {
-	return &watchdog{patience: stallPatience, stalled: make(chan struct{}, 1)}
+	return &watchdog{Patience: stallPatience, stalled: make(chan struct{}, 1)}
 }
 
 // opened notes that a pull is open from now on, until closed is called.
 func (w *watchdog) opened() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.open, w.since = true, time.Time{}
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.Open, w.since = true, time.Time{}
 	select {
 	case <-w.stalled: // it was about the pull before
 	default:
@@ -47,22 +47,22 @@ func (w *watchdog) opened() {
 }
 
 func (w *watchdog) closed() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.open = false
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.Open = false
 }
 
 // look takes what the server says of the consumer.
 func (w *watchdog) look(now time.Time, info *jetstream.ConsumerInfo) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
 	count := w.came.Load()
 	switch {
-	case !w.open || !deliverable(info):
+	case !w.Open || !deliverable(info):
 		w.since = time.Time{}
 	case w.since.IsZero() || count != w.count:
 		w.since, w.count = now, count
-	case now.Sub(w.since) >= w.patience:
+	case now.Sub(w.since) >= w.Patience:
 		w.since = time.Time{}
 		select {
 		case w.stalled <- struct{}{}:

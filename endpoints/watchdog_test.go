@@ -47,14 +47,14 @@ func TestWatchdogGivesALostPullUp(t *testing.T) {
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
 	const patience = 500 * time.Millisecond
-	svc.endpoints[0].work.watchdog.patience = patience
-	svc.endpoints[0].work.heartbeat = outlastsStalls
-	b.run(svc)
+	svc.endpoints[0].Work.Watchdog.Patience = patience
+	svc.endpoints[0].Work.Heartbeat = outlastsStalls
+	b.Run(svc)
 	open := func() bool {
-		w := svc.endpoints[0].work.watchdog
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.open
+		w := svc.endpoints[0].Work.Watchdog
+		w.Mu.Lock()
+		defer w.Mu.Unlock()
+		return w.Open
 	}
 	await(t, "pull that is lost", lost)
 	eventually(t, "it counts as open", open)
@@ -81,7 +81,7 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 	check(t, err)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	b.listed("it says so", func(l wire.Listener) bool {
 		return l.State == wire.StateWaiting && strings.HasPrefix(l.Reason, "the server ends every pull of consumer square: ")
 	})
@@ -110,7 +110,7 @@ func TestPausedConsumerGoesOn(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	b.reply("square", numbers(1))
 	_, err := b.js.PauseConsumer(b.ctx, wire.StreamWork, "square", time.Now().Add(time.Hour))
 	check(t, err)

@@ -11,9 +11,9 @@ import (
 
 // work is a decoded chunk in the hands of its handler.
 type work interface {
-	// run takes what it needs of the slots, calls the handler and returns the failure that speaks for what is not
+	// Run takes what it needs of the slots, calls the handler and returns the failure that speaks for what is not
 	// answered, if any. It returns false when stopping was closed before the handler was called at all.
-	run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *wire.SlotError, begun bool)
+	Run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *wire.SlotError, begun bool)
 }
 
 // around calls the handler of a chunk, or of a stage, within whatever is called around handlers.
@@ -21,38 +21,38 @@ type around func(ctx context.Context, j *job, stage int, inner wrapped) error
 
 // wrapped is what wrappers can be called around.
 type wrapped interface {
-	// handle calls the handler for the items that are not answered, and turns its panic and its end of time into an
+	// Handle calls the handler for the items that are not answered, and turns its panic and its end of time into an
 	// error.
-	handle(ctx context.Context) error
-	// items returns what the handler will see.
-	items() workItems
+	Handle(ctx context.Context) error
+	// Items returns what the handler will see.
+	Items() workItems
 }
 
 // workItems is the items of a chunk, whatever their type.
 type workItems interface {
-	// unanswered returns the items that nobody has answered, in the order of the request.
-	unanswered() []workItem
-	// claimFor notes that an item will be answered by a wrapper, or reports false when it is not there or answered. It is
+	// Unanswered returns the items that nobody has answered, in the order of the request.
+	Unanswered() []workItem
+	// ClaimFor notes that an item will be answered by a wrapper, or reports false when it is not there or answered. It is
 	// called with answers.mu held.
-	claimFor(ordinal int) bool
-	// leaveOut drops the answered items from those that the handler will see.
-	leaveOut()
+	ClaimFor(ordinal int) bool
+	// LeaveOut drops the answered items from those that the handler will see.
+	LeaveOut()
 }
 
 // onward is implemented by items that may go on without an answer: those of a stage.
 type onward interface {
-	// goingOn returns the ordinals of the items that have been sent on to a later stage.
-	goingOn() []int
+	// GoingOn returns the ordinals of the items that have been sent on to a later stage.
+	GoingOn() []int
 }
 
 // runWrapped calls the handler of a chunk, or of a stage, within the wrappers of its endpoint. It returns the failure
 // that speaks for what is not answered, if any. Answers that wrappers held have been sent, or dropped, by then.
 func runWrapped(ctx context.Context, j *job, stage int, inner wrapped) *wire.SlotError {
 	var err error
-	if j.around == nil {
-		err = inner.handle(ctx)
+	if j.Around == nil {
+		err = inner.Handle(ctx)
 	} else {
-		err = j.around(ctx, j, stage, inner)
+		err = j.Around(ctx, j, stage, inner)
 	}
 	if err == nil {
 		return nil
@@ -65,37 +65,37 @@ func runWrapped(ctx context.Context, j *job, stage int, inner wrapped) *wire.Slo
 
 // workItem is one item of a request, as wrappers and handlers are told of it.
 type workItem struct {
-	request *wire.Request
-	ordinal int
-	key     string
-	parts   wire.Parts
+	Request *wire.Request
+	Ordinal int
+	Key     string
+	Parts   wire.Parts
 }
 
-// inSlot runs what takes one slot, alone when it has to be. begun is false when stopping was closed before.
-func (j *job) inSlot(
+// InSlot runs what takes one slot, alone when it has to be. begun is false when stopping was closed before.
+func (j *job) InSlot(
 	ctx context.Context, slots *slots, stopping <-chan struct{}, f func() *wire.SlotError,
 ) (failure *wire.SlotError, begun bool) {
-	if !slots.take(j.lane(), stopping) {
+	if !slots.Take(j.Lane(), stopping) {
 		return nil, false
 	}
 	since := time.Now()
-	defer func() { slots.give(j.lane(), since) }()
-	end, failure, begun := j.isolate(ctx, stopping)
+	defer func() { slots.Give(j.Lane(), since) }()
+	end, failure, begun := j.Isolate(ctx, stopping)
 	if end == nil {
 		return failure, begun
 	}
 	defer end()
-	j.answers.start()
+	j.Answers.Start()
 	return f(), true
 }
 
-// guard calls the handler of a whole chunk. A panic, or the end of ctx, is the error of the chunk.
-func (j *job) guard(ctx context.Context, handler func(context.Context) error) (err error) {
+// Guard calls the handler of a whole chunk. A panic, or the end of ctx, is the error of the chunk.
+func (j *job) Guard(ctx context.Context, handler func(context.Context) error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			failure, stack := wire.Panicked(value, true)
 			err = ownError{failure}
-			j.log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
+			j.Log.Error("the handler panicked", zap.Any("panic", value), zap.String("stack", stack))
 		}
 	}()
 	if err := handler(ctx); err != nil && !wire.IsCut(ctx, err) {

@@ -50,14 +50,14 @@ func within(wrap []Wrapper) around {
 
 // call calls wrapper n, or the handler when there is none, and settles what it held.
 func (w *Work) call(ctx context.Context, n int) error {
-	a := &w.job.answers
+	a := &w.job.Answers
 	if n == len(w.wrap) {
-		w.inner.items().leaveOut()
-		return a.unlessOverflowed(w.inner.handle(ctx))
+		w.inner.Items().LeaveOut()
+		return a.UnlessOverflowed(w.inner.Handle(ctx))
 	}
-	holds := a.holding()
-	err := a.unlessOverflowed(w.guard(ctx, n))
-	a.settle(holds, err != nil)
+	holds := a.Holding()
+	err := a.UnlessOverflowed(w.guard(ctx, n))
+	a.Settle(holds, err != nil)
 	return err
 }
 
@@ -66,14 +66,14 @@ func (w *Work) guard(ctx context.Context, n int) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			failure, stack := wire.Panicked(value, true)
-			w.job.log.Error("a wrapper panicked", zap.Any("panic", value), zap.String("stack", stack))
+			w.job.Log.Error("a wrapper panicked", zap.Any("panic", value), zap.String("stack", stack))
 			err = ownError{failure}
 		}
 	}()
 	called := false
 	return w.wrap[n](ctx, w, func(ctx context.Context) error {
 		if called {
-			return fmt.Errorf("a wrapper of endpoint %s called next twice; a chunk is handled once", w.job.endpoint)
+			return fmt.Errorf("a wrapper of endpoint %s called next twice; a chunk is handled once", w.job.Endpoint)
 		}
 		called = true
 		return w.call(ctx, n+1)
@@ -81,7 +81,7 @@ func (w *Work) guard(ctx context.Context, n int) (err error) {
 }
 
 // Endpoint returns the name of the endpoint.
-func (w *Work) Endpoint() string { return w.job.endpoint }
+func (w *Work) Endpoint() string { return w.job.Endpoint }
 
 // Stage returns the stage of a flow, from 0. It is 0 for an endpoint that is not a flow, too.
 func (w *Work) Stage() int { return w.stage }
@@ -93,11 +93,11 @@ func (w *Work) ByItem() bool {
 }
 
 // Meta returns what the request's headers say.
-func (w *Work) Meta() wire.Meta { return w.job.request.Meta }
+func (w *Work) Meta() wire.Meta { return w.job.Request.Meta }
 
 // Header returns a copy of the request's headers.
 func (w *Work) Header() nats.Header {
-	header := maps.Clone(w.job.header)
+	header := maps.Clone(w.job.Header)
 	for name, values := range header {
 		header[name] = append([]string(nil), values...)
 	}
@@ -107,23 +107,23 @@ func (w *Work) Header() nats.Header {
 // Items returns the items that are not answered, in the order of the request. Before next those are the ones that the
 // handler will see; after it, the ones that it left out or, in a flow, sent on.
 func (w *Work) Items() []ItemInfo {
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return infosOf(w.inner.items().unanswered())
+	a := &w.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return infosOf(w.inner.Items().Unanswered())
 }
 
 // GoingOn returns the ordinals of the items that the handler has sent on to a later stage of the flow. It is for use
 // after next.
 func (w *Work) GoingOn() []int {
-	items, ok := w.inner.items().(onward)
+	items, ok := w.inner.Items().(onward)
 	if !ok {
 		return nil
 	}
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return items.goingOn()
+	a := &w.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return items.GoingOn()
 }
 
 // Answer answers an item in the handler's place. Before next it keeps the item from the handler. The slot is one as
@@ -131,16 +131,16 @@ func (w *Work) GoingOn() []int {
 // slot holds no result.
 func (w *Work) Answer(slot wire.Slot) error {
 	if err := checkAnswer(slot); err != nil {
-		return fmt.Errorf("answer item %d of endpoint %s: %w", slot.Ordinal, w.job.endpoint, err)
+		return fmt.Errorf("answer item %d of endpoint %s: %w", slot.Ordinal, w.job.Endpoint, err)
 	}
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed || !w.inner.items().claimFor(slot.Ordinal) {
+	a := &w.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if a.Closed || !w.inner.Items().ClaimFor(slot.Ordinal) {
 		return fmt.Errorf("answer item %d of endpoint %s: it is not there, or has been answered", slot.Ordinal,
-			w.job.endpoint)
+			w.job.Endpoint)
 	}
-	a.write(slot)
+	a.Write(slot)
 	return nil
 }
 
@@ -160,14 +160,14 @@ func checkAnswer(slot wire.Slot) error {
 // Hold keeps the answers that follow back until the wrapper has returned. When it returns nil they are sent; when it
 // returns an error, or panics, they are dropped, and the error speaks for their items as well. Up to MaxHeld bytes are
 // held for a chunk: at more the handler's context ends, and next returns an error of code CodeHeldTooLarge.
-func (w *Work) Hold() { w.job.answers.hold() }
+func (w *Work) Hold() { w.job.Answers.Hold() }
 
 // Answers returns what has been answered since the wrapper's Hold, in the order of the answers, and nothing without a
 // Hold. Their data must not be changed, nor used after the wrapper has returned.
 func (w *Work) Answers() ([]wire.Slot, error) {
-	slots, err := w.job.answers.heldSlots()
+	slots, err := w.job.Answers.HeldSlots()
 	if err != nil {
-		return nil, fmt.Errorf("read the held answers of endpoint %s: %w", w.job.endpoint, err)
+		return nil, fmt.Errorf("read the held answers of endpoint %s: %w", w.job.Endpoint, err)
 	}
 	return slots, nil
 }
@@ -175,22 +175,22 @@ func (w *Work) Answers() ([]wire.Slot, error) {
 // Errors returns how many items have been answered with an error so far, those among them whose payload did not fit the
 // handler's input.
 func (w *Work) Errors() int {
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.errors
+	a := &w.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return a.Errors
 }
 
 // SetTrace sets the W3C trace context that the reply, and in a flow the requests of this stage, will carry. Without it
 // that of the request goes on. What ParseTrace does not take removes it.
 func (w *Work) SetTrace(traceparent, tracestate string) {
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	before := wire.HeaderSize(a.header)
-	wire.ParseTrace(traceparent, tracestate).SetHeader(a.header)
-	if grown := wire.HeaderSize(a.header) - before; grown > 0 {
-		a.flush() // it was filled up to a limit that is now too high
-		a.limit -= grown
+	a := &w.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	before := wire.HeaderSize(a.Header)
+	wire.ParseTrace(traceparent, tracestate).SetHeader(a.Header)
+	if grown := wire.HeaderSize(a.Header) - before; grown > 0 {
+		a.Flush() // it was filled up to a limit that is now too high
+		a.Limit -= grown
 	}
 }
