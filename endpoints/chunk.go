@@ -8,13 +8,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Chunk is what one call of a HandleList handler works on. It is safe for concurrent use, and must not be used after
 // the handler has returned: answers that come later are logged and dropped.
 type Chunk[In, Out any] struct {
-	job   *job
+	job   *serve.Job
 	items []*Item[In, Out]
 	index map[int]*Item[In, Out] // of items by ordinal; made when a wrapper answers one
 	out   Out                    // where a result stands while it is written; guarded by job.answers.mu
@@ -32,7 +33,7 @@ type Item[In, Out any] struct {
 }
 
 // newChunk decodes the payloads. An item whose payload does not fit In is answered at once and left out.
-func newChunk[In, Out any](j *job) *Chunk[In, Out] {
+func newChunk[In, Out any](j *serve.Job) *Chunk[In, Out] {
 	raw := j.Request.Items
 	c := &Chunk[In, Out]{job: j, items: make([]*Item[In, Out], 0, len(raw))}
 	all := make([]Item[In, Out], len(raw))
@@ -109,8 +110,8 @@ func (i *Item[In, Out]) Retry(code, format string, args ...any) {
 // Info identifies the item.
 func (i *Item[In, Out]) Info() ItemInfo { return infoOf(i.facts()) }
 
-func (i *Item[In, Out]) facts() workItem {
-	return workItem{i.chunk.job.Request, i.Ordinal, i.Key, i.parts}
+func (i *Item[In, Out]) facts() serve.Item {
+	return serve.Item{Request: i.chunk.job.Request, Ordinal: i.Ordinal, Key: i.Key, Parts: i.parts}
 }
 
 func (i *Item[In, Out]) answer(e *wire.SlotError) {
@@ -160,8 +161,8 @@ func (i *Item[In, Out]) claim() bool {
 type listed[In, Out any] Chunk[In, Out]
 
 // Unanswered implements workItems.
-func (c *listed[In, Out]) Unanswered() []workItem {
-	items := make([]workItem, 0, len(c.items))
+func (c *listed[In, Out]) Unanswered() []serve.Item {
+	items := make([]serve.Item, 0, len(c.items))
 	for _, item := range c.items {
 		if !item.answered {
 			items = append(items, item.facts())

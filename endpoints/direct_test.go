@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -24,7 +25,7 @@ func TestDirectRequestsAreBounded(t *testing.T) {
 	}, Concurrency(1)))
 	b.Run(svc)
 	b.listening("slow")
-	const many = 3 * leastDirect
+	const many = 3 * serve.LeastDirect
 	failures := make(chan error, many)
 	for range many {
 		go func() {
@@ -32,14 +33,14 @@ func TestDirectRequestsAreBounded(t *testing.T) {
 			failures <- err
 		}()
 	}
-	for range many - leastDirect {
+	for range many - serve.LeastDirect {
 		var busy *wire.SlotError
 		if err := await(t, "refusal", failures); !errors.As(err, &busy) || busy.Code != wire.CodeOverloaded || !busy.Retry {
 			t.Fatalf("%v", err)
 		}
 	}
 	close(end)
-	for range leastDirect {
+	for range serve.LeastDirect {
 		if err := await(t, "answer", failures); err != nil {
 			t.Error(err)
 		}

@@ -8,6 +8,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/reply"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -15,12 +18,12 @@ import (
 // whenever there is a free slot, and one leaves whenever there are more than there should be, or
 // somebody waits who comes first.
 type eachWork[In, Out any] struct {
-	job       *job
+	job       *serve.Job
 	chunk     *Chunk[In, Out]
 	handler   func(context.Context, In) (Out, error)
 	next      atomic.Int64
-	slots     *slots
-	lane      lane
+	slots     *admission.Slots
+	lane      admission.Lane
 	since     time.Time     // when run took its slot
 	owned     bool          // run has a slot that no worker has taken over
 	exhausted chan struct{} // closed when no further worker is of use
@@ -28,7 +31,7 @@ type eachWork[In, Out any] struct {
 }
 
 func (w *eachWork[In, Out]) Run(
-	ctx context.Context, slots *slots, stopping <-chan struct{},
+	ctx context.Context, slots *admission.Slots, stopping <-chan struct{},
 ) (failure *wire.SlotError, begun bool) {
 	w.lane = w.job.Lane()
 	if !slots.Take(w.lane, stopping) {
@@ -48,10 +51,10 @@ func (w *eachWork[In, Out]) Run(
 	w.job.Answers.Start()
 	ctx, cancel := context.WithTimeout(ctx, w.job.Timeout)
 	defer cancel()
-	return runWrapped(ctx, w.job, 0, w), true
+	return serve.RunWrapped(ctx, w.job, 0, w), true
 }
 
-func (w *eachWork[In, Out]) Items() workItems { return (*listed[In, Out])(w.chunk) }
+func (w *eachWork[In, Out]) Items() serve.WorkItems { return (*listed[In, Out])(w.chunk) }
 
 func (w *eachWork[In, Out]) byItem() bool { return true }
 
@@ -68,13 +71,13 @@ func (w *eachWork[In, Out]) Handle(ctx context.Context) error {
 	}
 	workers.Wait()
 	if ctx.Err() != nil {
-		return ownError{wire.CutShort(ctx)}
+		return reply.OwnError{Err: wire.CutShort(ctx)}
 	}
 	return nil
 }
 
 // drain handles items until none is left, ctx ends or the slot is to go, and gives the slot back.
-func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, slots *slots) {
+func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, slots *admission.Slots) {
 	yielded, since := false, time.Now()
 	defer func() { // also when a handler ends the goroutine
 		if !yielded {
@@ -107,7 +110,7 @@ func (w *eachWork[In, Out]) call(ctx context.Context, item *Item[In, Out]) {
 	}()
 	result, err := w.handler(ctx, item.In)
 	if err != nil {
-		if undecided(err) {
+		if reply.Undecided(err) {
 			item.fault(wire.AsSlotError(ctx, err, false))
 		} else {
 			item.answer(wire.AsSlotError(ctx, err, false))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -39,9 +40,9 @@ func HandleFlow[In, Out, State, Shared any](
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
 	e := endpointOf(endpoint, o, nil)
-	e.flow = newFlow(e.endpointServer, len(stages),
-		func(w *flowWork) sheet { return newStage(w, stages) },
-		func(w *flowWork, s *suspended) (sheet, error) { return resumeStage(w, stages, s) })
+	e.flow = flow.New(e.Server, len(stages),
+		func(w *flow.Work) flow.Sheet { return newStage(w, stages) },
+		func(w *flow.Work, s *flow.Suspended) (flow.Sheet, error) { return resumeStage(w, stages, s) })
 	return svc.register(e, o.wrap)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -154,11 +155,11 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 		"more parts":      {"0", header(wire.HeaderFlowParts, "2"), false},
 		"no part":         {"0", header(wire.HeaderFlowParts, "-1"), false},
 		"no asker":        {"0", header(wire.HeaderSlice, "nobody"), false},
-		"head":            {partHead, text("{"), false},
-		"head of another": {partHead, text(`{"parts":[{"n":"x","r":5}]}`), false},
-		"head of dots":    {partHead, text(`{"parts":[{"n":"a.>","r":0}]}`), false},
-		"head of a part":  {partHead, text(`{"parts":[{"n":"nowhere","r":0,"i":[-1,0,1,2,9000],"f":true,"a":-5}]}`), false},
-		"head is done":    {partHead, text(`{"parts":[],"done":"somebody"}`), false},
+		"head":            {flow.PartHead, text("{"), false},
+		"head of another": {flow.PartHead, text(`{"parts":[{"n":"x","r":5}]}`), false},
+		"head of dots":    {flow.PartHead, text(`{"parts":[{"n":"a.>","r":0}]}`), false},
+		"head of a part":  {flow.PartHead, text(`{"parts":[{"n":"nowhere","r":0,"i":[-1,0,1,2,9000],"f":true,"a":-5}]}`), false},
+		"head is done":    {flow.PartHead, text(`{"parts":[],"done":"somebody"}`), false},
 	} {
 		meta := b.ask("flow", numbers(3))
 		requests := []jetstream.Msg{b.requestFor("double"), b.requestFor("square")}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -208,7 +209,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	if w.failure == nil || w.failure.Code != wire.CodeFlowChanged || !w.failure.Retry || w.answered != 0 {
 		t.Errorf("with the new version only: answered %d, failure %v", w.answered, w.failure)
 	}
-	if took := time.Since(began); took < maxChanged*changedDelay-time.Second {
+	if took := time.Since(began); took < flow.MaxChanged*flow.ChangedDelay-time.Second {
 		t.Errorf("it was given up after %s", took)
 	}
 }

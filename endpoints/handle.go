@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -23,7 +25,7 @@ func HandleList[In, Out any](
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	return svc.register(endpointOf(endpoint, o, func(j *job) work {
+	return svc.register(endpointOf(endpoint, o, func(j *serve.Job) serve.Work {
 		return &listWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler}
 	}), o.wrap)
 }
@@ -40,7 +42,7 @@ func HandleEach[In, Out any](
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	e := endpointOf(endpoint, o, func(j *job) work {
+	e := endpointOf(endpoint, o, func(j *serve.Job) serve.Work {
 		return &eachWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler,
 			exhausted: make(chan struct{})}
 	})
@@ -49,19 +51,19 @@ func HandleEach[In, Out any](
 }
 
 // endpointOf returns what serves an endpoint, once it is registered.
-func endpointOf(name string, o options, begin func(*job) work) endpoint {
-	return endpoint{endpointServer: &endpointServer{Name: name, Settings: o.settings, Begin: begin}}
+func endpointOf(name string, o options, begin func(*serve.Job) serve.Work) endpoint {
+	return endpoint{Server: &serve.Server{Name: name, Settings: o.Settings, Begin: begin}}
 }
 
 // listWork calls a HandleList handler. It takes one slot.
 type listWork[In, Out any] struct {
-	job     *job
+	job     *serve.Job
 	chunk   *Chunk[In, Out]
 	handler func(context.Context, *Chunk[In, Out]) error
 }
 
 func (w *listWork[In, Out]) Run(
-	ctx context.Context, slots *slots, stopping <-chan struct{},
+	ctx context.Context, slots *admission.Slots, stopping <-chan struct{},
 ) (failure *wire.SlotError, begun bool) {
 	return w.job.InSlot(ctx, slots, stopping, func() *wire.SlotError {
 		if len(w.chunk.items) == 0 && w.job.Around == nil {
@@ -69,11 +71,11 @@ func (w *listWork[In, Out]) Run(
 		}
 		ctx, cancel := context.WithTimeout(ctx, w.job.Timeout)
 		defer cancel()
-		return runWrapped(ctx, w.job, 0, w)
+		return serve.RunWrapped(ctx, w.job, 0, w)
 	})
 }
 
-func (w *listWork[In, Out]) Items() workItems { return (*listed[In, Out])(w.chunk) }
+func (w *listWork[In, Out]) Items() serve.WorkItems { return (*listed[In, Out])(w.chunk) }
 
 func (w *listWork[In, Out]) Handle(ctx context.Context) error {
 	if len(w.chunk.items) == 0 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/internal/consume"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -154,7 +155,7 @@ func TestFetchCountsWhatItHasTaken(t *testing.T) {
 	}
 	e := svc.endpoints[0]
 	e.Work.Heartbeat = outlastsStalls
-	span := scope{Stopping: make(chan struct{}), Working: b.ctx, Sending: b.ctx}
+	span := consume.Scope{Stopping: make(chan struct{}), Working: b.ctx, Sending: b.ctx}
 	var jobs sync.WaitGroup
 	pulls := e.Work.Pulls(span, &jobs)
 	check(t, e.Work.Fetch(b.ctx, pulls, nil))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -18,11 +19,11 @@ type ItemInfo struct {
 	parts  wire.Parts
 }
 
-func infoOf(i workItem) ItemInfo {
+func infoOf(i serve.Item) ItemInfo {
 	return ItemInfo{Meta: i.Request.Meta, Ordinal: i.Ordinal, Key: i.Key, params: i.Request.Params, parts: i.Parts}
 }
 
-func infosOf(items []workItem) []ItemInfo {
+func infosOf(items []serve.Item) []ItemInfo {
 	infos := make([]ItemInfo, len(items))
 	for n, item := range items {
 		infos[n] = infoOf(item)
@@ -61,7 +62,7 @@ type itemKey struct{}
 // itemContext is the context of a HandleEach handler. The info is made only when it is asked for.
 type itemContext struct {
 	context.Context //nolint:containedctx // it is a context
-	item            workItem
+	item            serve.Item
 }
 
 // Value answers for itemKey and passes on the rest.

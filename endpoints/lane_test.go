@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -16,19 +17,19 @@ import (
 
 func TestCallsComeBeforeChunks(t *testing.T) {
 	t.Parallel()
-	s := newSlots(1, 0)
-	if !s.Take(laneChunks, nil) {
+	s := admission.NewSlots(1, 0)
+	if !s.Take(admission.Chunks, nil) {
 		t.Fatal("no slot")
 	}
-	chunk := s.Enter(laneChunks)
-	call := s.Enter(laneCalls)
-	s.Give(laneChunks, time.Now())
+	chunk := s.Enter(admission.Chunks)
+	call := s.Enter(admission.Calls)
+	s.Give(admission.Chunks, time.Now())
 	select {
 	case <-call:
 	default:
 		t.Fatal("the call that came later has no slot")
 	}
-	s.Give(laneCalls, time.Now())
+	s.Give(admission.Calls, time.Now())
 	select {
 	case <-chunk:
 	default:
@@ -38,12 +39,12 @@ func TestCallsComeBeforeChunks(t *testing.T) {
 
 func TestAKeptSlotIsForCalls(t *testing.T) {
 	t.Parallel()
-	s := newSlots(2, 1)
+	s := admission.NewSlots(2, 1)
 	for range 2 {
-		<-s.Enter(laneChunks)
+		<-s.Enter(admission.Chunks)
 	}
-	third := s.Enter(laneChunks)
-	call := s.Enter(laneCalls)
+	third := s.Enter(admission.Chunks)
+	call := s.Enter(admission.Calls)
 	select {
 	case <-third:
 		t.Fatal("a chunk has the slot that is kept")
@@ -51,11 +52,11 @@ func TestAKeptSlotIsForCalls(t *testing.T) {
 	default:
 		t.Fatal("the slot that is kept is free, and a call waits")
 	}
-	if !s.Leave(laneChunks, third) {
+	if !s.Leave(admission.Chunks, third) {
 		t.Error("it did not wait")
 	}
 	for size, want := range map[int]int{1: 0, 3: 0, 4: 1, 64: 1} {
-		if got := newSlots(size, -1).Kept(); got != want {
+		if got := admission.NewSlots(size, -1).Kept(); got != want {
 			t.Errorf("of %d slots %d are kept; want %d", size, got, want)
 		}
 	}
@@ -64,11 +65,11 @@ func TestAKeptSlotIsForCalls(t *testing.T) {
 // TestWaitingCallsLeaveChunksTheirShare counts the time that each has a slot while both want all of it.
 func TestWaitingCallsLeaveChunksTheirShare(t *testing.T) {
 	t.Parallel()
-	s := newSlots(2, 0)
+	s := admission.NewSlots(2, 0)
 	stop := make(chan struct{})
 	var all sync.WaitGroup
-	var had [lanes]atomic.Int64
-	want := func(l lane, n int, each time.Duration) {
+	var had [admission.Lanes]atomic.Int64
+	want := func(l admission.Lane, n int, each time.Duration) {
 		for range n {
 			all.Go(func() {
 				for s.Take(l, stop) {
@@ -80,14 +81,14 @@ func TestWaitingCallsLeaveChunksTheirShare(t *testing.T) {
 			})
 		}
 	}
-	want(laneCalls, 50, time.Millisecond)
-	want(laneChunks, 4, 20*time.Millisecond)
+	want(admission.Calls, 50, time.Millisecond)
+	want(admission.Chunks, 4, 20*time.Millisecond)
 	eventually(t, "they have had two seconds", func() bool {
-		return had[laneCalls].Load()+had[laneChunks].Load() > int64(2*time.Second)
+		return had[admission.Calls].Load()+had[admission.Chunks].Load() > int64(2*time.Second)
 	})
 	close(stop)
 	all.Wait()
-	share := float64(had[laneChunks].Load()) / float64(had[laneCalls].Load()+had[laneChunks].Load())
+	share := float64(had[admission.Chunks].Load()) / float64(had[admission.Calls].Load()+had[admission.Chunks].Load())
 	if share < 0.15 || share > 0.5 {
 		t.Errorf("chunks had %.2f of the time; want about a quarter", share)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -22,7 +23,7 @@ const (
 type Option func(*options)
 
 type options struct {
-	settings
+	serve.Settings
 	wrap []Wrapper
 }
 
@@ -50,7 +51,7 @@ func FlushBytes(n int) Option { return func(o *options) { o.FlushBytes = n } }
 func Compress(n int) Option { return func(o *options) { o.Compress = n } }
 
 func newOptions(concurrency int, list []Option) (options, error) {
-	o := options{settings: settings{Concurrency: concurrency, Reserve: -1, Timeout: DefaultTimeout,
+	o := options{Settings: serve.Settings{Concurrency: concurrency, Reserve: -1, Timeout: DefaultTimeout,
 		FlushBytes: DefaultFlushBytes}}
 	for _, set := range list {
 		set(&o)

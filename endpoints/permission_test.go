@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -126,7 +127,7 @@ func TestDeniedPublishFailsAtOnce(t *testing.T) {
 	js, err := jetstream.New(nc)
 	check(t, err)
 	w := testenv.NewWatch(t)
-	err = newOutbox(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
+	err = outbox.New(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
 	var denied *stream.PermissionError
 	if !errors.As(err, &denied) || *denied != (stream.PermissionError{Op: stream.OpPublish, Subject: "tranche.reply.x"}) {
 		t.Errorf("got %v", err)

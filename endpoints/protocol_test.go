@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -39,9 +41,9 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	parsed, err := wire.ParseRequest(request.Msg().Header, request.Msg().Data, wire.Limits{})
 	check(t, err)
 
-	e := &endpointServer{Name: "statement", Host: &host{NC: &nats.Conn{}, Outbox: newOutbox(nil, nil),
+	e := &serve.Server{Name: "statement", Host: &serve.Host{NC: &nats.Conn{}, Outbox: outbox.New(nil, nil),
 		Identity: "statements@1.0.0 Xk2pQ7"}}
-	j := &job{Request: parsed}
+	j := &serve.Job{Request: parsed}
 	e.Prepare(context.Background(), &j.Answers, meta, wire.Trace{})
 	j.Answers.Limit, j.Answers.FlushAt = 1<<20, 1<<20
 	type out struct {

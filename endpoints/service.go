@@ -18,6 +18,12 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
+	"github.com/tranchehq/tranche/endpoints/internal/logs"
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -53,7 +59,7 @@ func (c Config) withDefaults() Config {
 	c.Version = cmp.Or(c.Version, DefaultVersion)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 	if c.Log == nil {
-		c.Log = speaker()
+		c.Log = logs.Speaker()
 	}
 	c.Limits = c.Limits.WithDefaults()
 	return c
@@ -77,7 +83,7 @@ func (c Config) validate() error {
 // Service serves the endpoints that HandleList and HandleEach give it. It runs once.
 type Service struct {
 	config   Config
-	host     *host
+	host     *serve.Host
 	instance string
 	machine  string
 
@@ -88,8 +94,8 @@ type Service struct {
 
 // endpoint is what serves one endpoint.
 type endpoint struct {
-	*endpointServer
-	flow *flow // nil unless it has stages
+	*serve.Server
+	flow *flow.Flow // nil unless it has stages
 }
 
 // New returns a service on nc, which stays the caller's to close, after Run.
@@ -104,8 +110,8 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 	}
 	machine, _ := os.Hostname() // for people to read; it may be unknown
 	instance := nuid.Next()
-	return &Service{config: config, instance: instance, machine: machine, host: &host{
-		NC: nc, Outbox: newOutbox(nc, js), Limits: config.Limits, Suspects: newSuspects(), Log: config.Log,
+	return &Service{config: config, instance: instance, machine: machine, host: &serve.Host{
+		NC: nc, Outbox: outbox.New(nc, js), Limits: config.Limits, Suspects: admission.NewSuspects(), Log: config.Log,
 		Identity: fmt.Sprintf("%s@%s %s", config.Name, config.Version, instance),
 	}}, nil
 }
@@ -168,7 +174,7 @@ func (s *Service) Run(ctx context.Context) error {
 	sending, stopSend := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSend()
 	group, serving := errgroup.WithContext(ctx)
-	span := scope{Stopping: serving.Done(), Working: working, Sending: sending}
+	span := consume.Scope{Stopping: serving.Done(), Working: working, Sending: sending}
 	for _, e := range s.endpoints {
 		group.Go(func() error { return e.Run(serving, span) })
 	}

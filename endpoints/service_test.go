@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -253,7 +254,7 @@ func TestLateFlushSendsNothing(t *testing.T) {
 	eventually(t, "the final message is written", func() bool {
 		a.Mu.Lock()
 		defer a.Mu.Unlock()
-		return a.Closed && a.Buf != nil && bytes.HasSuffix(a.Buf.Bytes(), []byte(replyClose))
+		return a.Closed && a.Buf != nil && bytes.HasSuffix(a.Buf.Bytes(), []byte(reply.ReplyClose))
 	})
 	chunk.Flush()
 	b.streams()

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -77,7 +78,7 @@ func TestSingleRequestIsTriedAgainUntilItWorks(t *testing.T) {
 	if err != nil || out.Square != 42 || tries.Load() != 2 {
 		t.Errorf("%+v, %v after %d tries", out, err, tries.Load())
 	}
-	if took := time.Since(begun); took < firstRetry*3/4 {
+	if took := time.Since(begun); took < serve.FirstRetry*3/4 {
 		t.Errorf("tried again after %s", took)
 	}
 	b.settled("work")
@@ -182,7 +183,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	check(t, stream.EnsureConsumer(b.ctx, b.js, "work", stream.ConsumerSettings{}))
-	ctx, cancel := context.WithTimeout(b.ctx, longestRetry/2)
+	ctx, cancel := context.WithTimeout(b.ctx, serve.LongestRetry/2)
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -19,7 +20,7 @@ import (
 type Stage[In, Out, State, Shared any] struct {
 	Shared Shared
 
-	work     *flowWork
+	work     *flow.Work
 	handlers []func(context.Context, *Stage[In, Out, State, Shared]) error
 	all      []StageItem[In, Out, State, Shared]
 	items    []*StageItem[In, Out, State, Shared]
@@ -28,12 +29,12 @@ type Stage[In, Out, State, Shared any] struct {
 
 // newStage decodes the payloads of a request. An item whose payload does not fit In is answered at once and left out.
 func newStage[In, Out, State, Shared any](
-	w *flowWork, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error,
+	w *flow.Work, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error,
 ) *staged[In, Out, State, Shared] {
 	raw := w.Job.Request.Items
 	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers,
 		all: make([]StageItem[In, Out, State, Shared], len(raw))}
-	w.Here = make([]*flowItem, 0, len(raw))
+	w.Here = make([]*flow.Item, 0, len(raw))
 	for n := range raw {
 		item := s.add(n, raw[n].Ordinal, raw[n].Key)
 		item.core.Parts = raw[n].Parts
@@ -50,7 +51,7 @@ func newStage[In, Out, State, Shared any](
 
 // resumeStage decodes the states of a suspended chunk.
 func resumeStage[In, Out, State, Shared any](
-	w *flowWork, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error, from *suspended,
+	w *flow.Work, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error, from *flow.Suspended,
 ) (*staged[In, Out, State, Shared], error) {
 	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers,
 		all: make([]StageItem[In, Out, State, Shared], len(from.Items))}
@@ -59,7 +60,7 @@ func resumeStage[In, Out, State, Shared any](
 			return nil, fmt.Errorf("the chunk's state does not fit %v: %w", reflect.TypeFor[Shared](), err)
 		}
 	}
-	w.Here = make([]*flowItem, 0, len(from.Items))
+	w.Here = make([]*flow.Item, 0, len(from.Items))
 	for n := range from.Items {
 		item := s.add(n, from.Items[n].Ordinal, from.Items[n].Key)
 		w.Here = append(w.Here, &item.core)
@@ -76,7 +77,7 @@ func resumeStage[In, Out, State, Shared any](
 func (s *Stage[In, Out, State, Shared]) add(n, ordinal int, key string) *StageItem[In, Out, State, Shared] {
 	item := &s.all[n]
 	item.Ordinal, item.Key, item.stage = ordinal, key, s
-	item.core = flowItem{At: n, Ordinal: ordinal, Key: key, Work: s.work}
+	item.core = flow.Item{At: n, Ordinal: ordinal, Key: key, Work: s.work}
 	return item
 }
 
@@ -128,7 +129,7 @@ func (s *staged[In, Out, State, Shared]) Call(ctx context.Context, stage int) er
 }
 
 // Show implements sheet. The payloads are there in the first stage only, however the next one is come by.
-func (s *staged[In, Out, State, Shared]) Show(items []*flowItem) {
+func (s *staged[In, Out, State, Shared]) Show(items []*flow.Item) {
 	s.items = make([]*StageItem[In, Out, State, Shared], len(items))
 	var none In
 	for n, item := range items {
@@ -140,7 +141,7 @@ func (s *staged[In, Out, State, Shared]) Show(items []*flowItem) {
 }
 
 // WriteState implements sheet.
-func (s *staged[In, Out, State, Shared]) WriteState(buf *bytes.Buffer, item *flowItem) error {
+func (s *staged[In, Out, State, Shared]) WriteState(buf *bytes.Buffer, item *flow.Item) error {
 	return encodeState(buf, &s.all[item.At].State)
 }
 

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"fmt"
 
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -15,13 +16,13 @@ type StageItem[In, Out, State, Shared any] struct {
 	State   State  // what it has in the next stage, too
 
 	stage *Stage[In, Out, State, Shared]
-	core  flowItem
+	core  flow.Item
 }
 
 // Flowing is a StageItem of any flow: what a Target asks for and answers to.
-type Flowing interface{ flowing() *flowItem }
+type Flowing interface{ flowing() *flow.Item }
 
-func (i *StageItem[In, Out, State, Shared]) flowing() *flowItem { return &i.core }
+func (i *StageItem[In, Out, State, Shared]) flowing() *flow.Item { return &i.core }
 
 // Reply answers the item with a result, and ends its way. A result that cannot be written as JSON, or is too large (as
 // for Item.Reply), becomes an error slot. Only the first answer to an item counts; what the item has asked for in this

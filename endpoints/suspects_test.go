@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -82,12 +83,12 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 	meta := b.ask("killer", numbers(2))
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "killer")
 	check(t, err)
-	for range suspectFrom - 1 {
+	for range serve.SuspectFrom - 1 {
 		_, err := consumer.Next(jetstream.FetchMaxWait(patience))
 		check(t, err)
 	}
 	var calls atomic.Int32
-	for n := range maxBegun + 1 {
+	for n := range serve.MaxBegun + 1 {
 		svc := b.service(func(c *Config) { c.DrainTimeout = time.Millisecond })
 		begun := make(chan struct{}, 1)
 		check(t, HandleList(svc, "killer", func(ctx context.Context, _ *Chunk[number, square]) error {
@@ -97,7 +98,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 			return ctx.Err()
 		}))
 		stop := b.Run(svc)
-		if n == maxBegun {
+		if n == serve.MaxBegun {
 			w := b.collect(1)[meta.Slice]
 			if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
 				t.Errorf("answered %d, failure %v", w.answered, w.failure)
@@ -112,7 +113,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 		svc.host.NC.Close()
 		_ = stop()
 	}
-	if n := calls.Load(); n != maxBegun {
+	if n := calls.Load(); n != serve.MaxBegun {
 		t.Errorf("it was begun %d times", n)
 	}
 }

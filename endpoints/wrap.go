@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/reply"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -32,18 +34,18 @@ func Wrap(f Wrapper) Option { return func(o *options) { o.wrap = append(o.wrap, 
 // Work is a chunk, or a stage of one, as wrappers see it. It is safe for concurrent use, and must not be used after the
 // wrapper has returned.
 type Work struct {
-	job   *job
+	job   *serve.Job
 	stage int
-	inner wrapped
+	inner serve.Wrapped
 	wrap  []Wrapper
 }
 
 // within returns what calls handlers within wrappers; nil when there are none.
-func within(wrap []Wrapper) around {
+func within(wrap []Wrapper) serve.Around {
 	if len(wrap) == 0 {
 		return nil
 	}
-	return func(ctx context.Context, j *job, stage int, inner wrapped) error {
+	return func(ctx context.Context, j *serve.Job, stage int, inner serve.Wrapped) error {
 		return (&Work{job: j, stage: stage, inner: inner, wrap: wrap}).call(ctx, 0)
 	}
 }
@@ -67,7 +69,7 @@ func (w *Work) guard(ctx context.Context, n int) (err error) {
 		if value := recover(); value != nil {
 			failure, stack := wire.Panicked(value, true)
 			w.job.Log.Error("a wrapper panicked", zap.Any("panic", value), zap.String("stack", stack))
-			err = ownError{failure}
+			err = reply.OwnError{Err: failure}
 		}
 	}()
 	called := false
@@ -116,7 +118,7 @@ func (w *Work) Items() []ItemInfo {
 // GoingOn returns the ordinals of the items that the handler has sent on to a later stage of the flow. It is for use
 // after next.
 func (w *Work) GoingOn() []int {
-	items, ok := w.inner.Items().(onward)
+	items, ok := w.inner.Items().(serve.Onward)
 	if !ok {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -407,12 +408,12 @@ func TestNilWrappersAreRefused(t *testing.T) {
 
 // TestNoWrapperCostsNothing holds runWrapped to no allocation where there is nothing to call.
 func TestNoWrapperCostsNothing(t *testing.T) {
-	j := &job{Request: &wire.Request{}, Header: nats.Header{}}
+	j := &serve.Job{Request: &wire.Request{}, Header: nats.Header{}}
 	chunk := &wrapChunk{job: j, items: []*Item[numberIn, numberOut]{{}}}
 	w := &listWork[numberIn, numberOut]{job: j, chunk: chunk,
 		handler: func(context.Context, *wrapChunk) error { return nil }}
 	ctx := t.Context()
-	if n := testing.AllocsPerRun(100, func() { _ = runWrapped(ctx, j, 0, w) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _ = serve.RunWrapped(ctx, j, 0, w) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
