@@ -75,8 +75,8 @@ func rules() map[string]rule {
 		"endpoints/internal/reply":     {own: inside("outbox")},
 		"endpoints/internal/serve":     {own: inside("logs", "admission", "outbox", "consume", "reply")},
 		"endpoints/internal/flow":      {own: inside("logs", "admission", "outbox", "consume", "reply", "serve")},
-		"endpoints/wire":   {own: []string{"bitfield"}},
-		"endpoints/stream": {own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers},
+		"endpoints/wire":               {own: []string{"bitfield"}},
+		"endpoints/stream":             {own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers},
 		// Where servers of this machine are found.
 		"internal/datadir": {others: []string{}},
 		// Which version this is.
