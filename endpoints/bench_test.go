@@ -10,6 +10,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/internal/reply"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -31,7 +36,7 @@ type benchOut struct {
 }
 
 // benchJob returns a job that no server knows, with a chunk of 500 items.
-func benchJob(b *testing.B) (*endpointServer, nats.Header, []byte) {
+func benchJob(b *testing.B) (*serve.Server, nats.Header, []byte) {
 	b.Helper()
 	meta := benchMeta()
 	builder := wire.NewRequestBuilder("echo", meta, 1<<20)
@@ -39,14 +44,13 @@ func benchJob(b *testing.B) (*endpointServer, nats.Header, []byte) {
 		builder.Add(i, fmt.Sprintf("CUST-%d", i), fmt.Appendf(nil, `{"account":%d,"branch":3,"name":"CUST-%d"}`, i, i))
 	}
 	msg := builder.Msg()
-	svc := &Service{config: Config{}.withDefaults(), nc: &nats.Conn{}, outbox: newOutbox(nil, nil),
-		suspects: newSuspects()}
-	return &endpointServer{name: "echo", service: svc, options: options{flushBytes: 1 << 30, timeout: DefaultTimeout},
-		log: zap.NewNop()}, msg.Header, msg.Data
+	h := &serve.Host{NC: &nats.Conn{}, Outbox: outbox.New(nil, nil), Suspects: admission.NewSuspects(), Log: zap.NewNop()}
+	return &serve.Server{Name: "echo", Host: h, Settings: serve.Settings{FlushBytes: 1 << 30, Timeout: DefaultTimeout},
+		Log: zap.NewNop()}, msg.Header, msg.Data
 }
 
 // benchServe measures all that the SDK does for a chunk short of NATS: decode, call, encode.
-func benchServe(b *testing.B, slots int, begin func(*job) work) {
+func benchServe(b *testing.B, slots int, begin func(*serve.Job) serve.Work) {
 	b.Helper()
 	e, h, body := benchJob(b)
 	ctx := b.Context()
@@ -56,25 +60,25 @@ func benchServe(b *testing.B, slots int, begin func(*job) work) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		j := &job{service: e.service, origin: queued{}, endpoint: e.name, request: request, timeout: DefaultTimeout,
-			log: e.log, started: time.Now()}
-		e.prepare(ctx, &j.answers, request.Meta, wire.Trace{})
-		j.answers.limit = 1 << 20
-		if failure, begun := begin(j).run(ctx, newSlots(slots, 0), nil); failure != nil || !begun {
+		j := &serve.Job{Host: e.Host, Origin: consume.Queued{}, Endpoint: e.Name, Request: request, Timeout: DefaultTimeout,
+			Log: e.Log, Started: time.Now()}
+		e.Prepare(ctx, &j.Answers, request.Meta, wire.Trace{})
+		j.Answers.Limit = 1 << 20
+		if failure, begun := begin(j).Run(ctx, admission.NewSlots(slots, 0), nil); failure != nil || !begun {
 			b.Fatal(failure)
 		}
-		if msg := j.answers.final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {
+		if msg := j.Answers.Final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {
 			b.Fatal("not all was answered")
 		}
-		buffers.Put(j.answers.buf)
-		e.stats.add(benchChunk, benchChunk, j.answers.errors, time.Since(j.started))
+		reply.Buffers.Put(j.Answers.Buf)
+		e.Stats.Add(benchChunk, benchChunk, j.Answers.Errors, time.Since(j.Started))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/item")
 }
 
 // BenchmarkServeList measures HandleList with an echo, an item of a chunk of 500.
 func BenchmarkServeList(b *testing.B) {
-	benchServe(b, 1, func(j *job) work {
+	benchServe(b, 1, func(j *serve.Job) serve.Work {
 		return &listWork[benchIn, benchOut]{job: j, chunk: newChunk[benchIn, benchOut](j),
 			handler: func(_ context.Context, chunk *Chunk[benchIn, benchOut]) error {
 				for _, item := range chunk.Items() {
@@ -89,7 +93,7 @@ func BenchmarkServeList(b *testing.B) {
 func BenchmarkServeEach(b *testing.B) {
 	for _, slots := range []int{1, 8} {
 		b.Run(fmt.Sprintf("concurrency=%d", slots), func(b *testing.B) {
-			benchServe(b, slots, func(j *job) work {
+			benchServe(b, slots, func(j *serve.Job) serve.Work {
 				return &eachWork[benchIn, benchOut]{job: j, chunk: newChunk[benchIn, benchOut](j),
 					exhausted: make(chan struct{}),
 					handler: func(_ context.Context, in benchIn) (benchOut, error) {

@@ -113,7 +113,7 @@ func callAll[In, Out any](
 		return nil, err
 	}
 	c.box = newAnswerBox(endpoint, len(items), func(n int, slot wire.Slot) { results[n].take(endpoint, slot) })
-	err = c.run(ctx, func(n int) (string, any) { return items[n].Key, &items[n].In })
+	err = c.Run(ctx, func(n int) (string, any) { return items[n].Key, &items[n].In })
 	c.box.giveUp(err)
 	return results, err
 }

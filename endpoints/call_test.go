@@ -72,7 +72,7 @@ func TestCallGivesTheAnswer(t *testing.T) {
 		}
 		return square{in.N * in.N}, nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("square")
 	both(t, func(opts ...CallOption) {
 		opts = append(opts, CallParams(map[string]string{"year": "2026"}), CallOrigin("me"), CallerName("web"))
@@ -117,7 +117,7 @@ func TestCallListOfManyItems(t *testing.T) {
 		}
 		return nil
 	}, Compress(1<<10), FlushBytes(16<<10)))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("list")
 	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(20_000), opts...)
@@ -162,7 +162,7 @@ func TestCallListCutsByMaxPayload(t *testing.T) {
 		}
 		return nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("echo")
 	both(t, func(opts ...CallOption) {
 		items := make([]CallItem[string], 300)
@@ -194,7 +194,7 @@ func TestFailureOfAChunkIsTheErrorOfItsItems(t *testing.T) {
 		chunk.Items()[0].Reply(square{1})
 		return Retry("db", "down")
 	}))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("list")
 	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, square](b.ctx, b.nc, "list", callItems(3), opts...)
@@ -241,7 +241,7 @@ func TestCallThatIsCancelled(t *testing.T) {
 		<-end
 		return square{1}, nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("slow")
 	var calls sync.WaitGroup
 	for _, opts := range [][]CallOption{nil, {Direct()}} {
@@ -380,7 +380,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares, Concurrency(64)))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("square")
 	both(t, func(opts ...CallOption) {
 		var calls sync.WaitGroup
@@ -407,7 +407,7 @@ func TestBigResultsComeInManyMessages(t *testing.T) {
 		}
 		return nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("pdf")
 	both(t, func(opts ...CallOption) {
 		results, err := CallList[number, wire.Binary](b.ctx, b.nc, "pdf", callItems(100), opts...)
@@ -438,7 +438,7 @@ func TestHandlerThatCallsItselfIsStopped(t *testing.T) {
 		}
 		return Call[number, number](ctx, nc, "circle", "k", in, Direct())
 	}, Concurrency(2*wire.MaxStack)))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("circle")
 	_, err := Call[number, number](b.ctx, b.nc, "circle", "k", number{1}, Direct(), CallOrigin("me"))
 	var slot *wire.SlotError
@@ -454,7 +454,7 @@ func TestCallHandsTheTraceOn(t *testing.T) {
 	check(t, HandleEach(svc, "trace", func(ctx context.Context, _ number) (string, error) {
 		return TraceOf(ctx).Parent, nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("trace")
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	both(t, func(opts ...CallOption) {

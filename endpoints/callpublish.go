@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -75,7 +76,7 @@ func (c *call) cut(
 	for ; n < items && b.Len() < bitfield.Size; n++ {
 		key, in := item(n)
 		payload.Reset()
-		if err := encodeQuery(payload, in); err != nil {
+		if err := wire.EncodePayload(payload, in); err != nil {
 			c.box.fail(n, wire.NewSlotError(wire.CodeBadQuery,
 				fmt.Sprintf("the question to %s cannot be written: %v", c.endpoint, err),
 				false))
@@ -121,7 +122,7 @@ func (c *call) publish(ctx context.Context, msg *nats.Msg) error {
 	}
 	var last error // that says more than that time is over
 	begun := time.Now()
-	pauses := backoff.Doubling{First: firstPause, Longest: longestPause}
+	pauses := backoff.Doubling{First: outbox.FirstPause, Longest: outbox.LongestPause}
 	for {
 		err := c.try(ctx, msg)
 		if err == nil || errors.Is(ctx.Err(), context.Canceled) { // the call has ended
@@ -148,25 +149,17 @@ func (c *call) try(ctx context.Context, msg *nats.Msg) error {
 	}, msg.Subject)
 }
 
-// streamFull is JetStream's code for a stream that refuses a message for its size.
-const streamFull jetstream.ErrorCode = 10077
-
 // mayBeTaken reports whether a request that was refused may be taken if it is tried again.
 func mayBeTaken(err error, tried time.Duration) bool {
 	var api *jetstream.APIError
 	switch {
-	case hopeless(err):
+	case outbox.Hopeless(err):
 		return false
-	case isMissing(err):
+	case outbox.IsMissing(err):
 		return tried < missingPatience
 	case errors.As(err, &api):
-		return api.ErrorCode == streamFull || api.Code == 503
+		return api.ErrorCode == outbox.StreamFull || api.Code == 503
 	default: // no acknowledgement came
 		return true
 	}
-}
-
-// isMissing reports whether no stream takes a subject.
-func isMissing(err error) bool {
-	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nuid"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -48,7 +49,7 @@ func newCall(ctx context.Context, nc *nats.Conn, endpoint string, mode wire.Mode
 	}
 	c := &call{nc: nc, endpoint: endpoint, trace: nats.Header{}}
 	TraceOf(ctx).SetHeader(c.trace)
-	if err := c.introduce(jobOf(ctx), mode, o); err != nil {
+	if err := c.introduce(serve.JobOf(ctx), mode, o); err != nil {
 		return nil, fmt.Errorf("call endpoint %s: %w", endpoint, err)
 	}
 	if len(o.params) > 0 {
@@ -76,15 +77,15 @@ func newCall(ctx context.Context, nc *nats.Conn, endpoint string, mode wire.Mode
 }
 
 // introduce says who asks, and on whose behalf when that is the handler of a job.
-func (c *call) introduce(from *job, mode wire.Mode, o callOptions) error {
+func (c *call) introduce(from *serve.Job, mode wire.Mode, o callOptions) error {
 	c.meta = wire.Meta{Run: uuid.New(), Attempt: 1, Generation: 1, Mode: mode, Origin: o.origin}
 	caller := defaultCaller
 	if from != nil {
-		caller = from.endpoint
-		c.meta.Stack = from.request.Stack.Push(from.endpoint, 0)
-		c.meta.Root = from.request.Root
+		caller = from.Endpoint
+		c.meta.Stack = from.Request.Stack.Push(from.Endpoint, 0)
+		c.meta.Root = from.Request.Root
 		if o.origin == "" {
-			c.meta.Origin = from.request.Origin
+			c.meta.Origin = from.Request.Origin
 		}
 	}
 	if o.caller != "" {
@@ -102,8 +103,8 @@ func (c *call) introduce(from *job, mode wire.Mode, o callOptions) error {
 	return nil
 }
 
-// run asks for all items and returns nil once all are answered. item returns a key, and a pointer to the payload.
-func (c *call) run(ctx context.Context, item func(n int) (key string, payload any)) error {
+// Run asks for all items and returns nil once all are answered. item returns a key, and a pointer to the payload.
+func (c *call) Run(ctx context.Context, item func(n int) (key string, payload any)) error {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c.box.begin(cancel)

@@ -8,13 +8,14 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Chunk is what one call of a HandleList handler works on. It is safe for concurrent use, and must not be used after
 // the handler has returned: answers that come later are logged and dropped.
 type Chunk[In, Out any] struct {
-	job   *job
+	job   *serve.Job
 	items []*Item[In, Out]
 	index map[int]*Item[In, Out] // of items by ordinal; made when a wrapper answers one
 	out   Out                    // where a result stands while it is written; guarded by job.answers.mu
@@ -32,8 +33,8 @@ type Item[In, Out any] struct {
 }
 
 // newChunk decodes the payloads. An item whose payload does not fit In is answered at once and left out.
-func newChunk[In, Out any](j *job) *Chunk[In, Out] {
-	raw := j.request.Items
+func newChunk[In, Out any](j *serve.Job) *Chunk[In, Out] {
+	raw := j.Request.Items
 	c := &Chunk[In, Out]{job: j, items: make([]*Item[In, Out], 0, len(raw))}
 	all := make([]Item[In, Out], len(raw))
 	for i := range raw {
@@ -61,22 +62,22 @@ func (c *Chunk[In, Out]) Keys() []string {
 }
 
 // Meta returns what the request's headers say.
-func (c *Chunk[In, Out]) Meta() wire.Meta { return c.job.request.Meta }
+func (c *Chunk[In, Out]) Meta() wire.Meta { return c.job.Request.Meta }
 
 // Param returns a parameter of the run, or "" when the run has none of that name.
-func (c *Chunk[In, Out]) Param(name string) string { return c.job.request.Params[name] }
+func (c *Chunk[In, Out]) Param(name string) string { return c.job.Request.Params[name] }
 
 // Params returns a copy of the run's parameters.
-func (c *Chunk[In, Out]) Params() map[string]string { return maps.Clone(c.job.request.Params) }
+func (c *Chunk[In, Out]) Params() map[string]string { return maps.Clone(c.job.Request.Params) }
 
 // Flush sends what has been answered so far, without waiting for it to arrive. Use it when the rest will take long.
 // Once the handler has returned it does nothing.
 func (c *Chunk[In, Out]) Flush() {
-	a := &c.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.closed { // then buf may be the final message, which is on its way
-		a.flush()
+	a := &c.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if !a.Closed { // then buf may be the final message, which is on its way
+		a.Flush()
 	}
 }
 
@@ -84,15 +85,15 @@ func (c *Chunk[In, Out]) Flush() {
 // pieces. A result that cannot be written as JSON, or is larger, becomes an error slot. Only the first answer to an
 // item counts.
 func (i *Item[In, Out]) Reply(result Out) {
-	a := &i.chunk.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a := &i.chunk.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	if !i.claim() {
 		return
 	}
 	i.chunk.out = result // pointing there, and not to result, keeps result off the heap
-	if err := a.result(i.Ordinal, &i.chunk.out); err != nil {
-		a.fault(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
+	if err := a.Result(i.Ordinal, &i.chunk.out); err != nil {
+		a.Fault(i.Ordinal, wire.NewSlotError(wire.CodeBadResult, fmt.Sprintf("the result cannot be written: %v", err), false))
 	}
 }
 
@@ -107,47 +108,48 @@ func (i *Item[In, Out]) Retry(code, format string, args ...any) {
 }
 
 // Info identifies the item.
-func (i *Item[In, Out]) Info() ItemInfo {
-	return ItemInfo{Meta: i.chunk.Meta(), Ordinal: i.Ordinal, Key: i.Key, parts: i.parts,
-		params: i.chunk.job.request.Params}
+func (i *Item[In, Out]) Info() ItemInfo { return infoOf(i.facts()) }
+
+func (i *Item[In, Out]) facts() serve.Item {
+	return serve.Item{Request: i.chunk.job.Request, Ordinal: i.Ordinal, Key: i.Key, Parts: i.parts}
 }
 
 func (i *Item[In, Out]) answer(e *wire.SlotError) {
-	a := &i.chunk.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a := &i.chunk.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	if i.claim() {
-		a.fail(i.Ordinal, e)
+		a.Fail(i.Ordinal, e)
 	}
 }
 
 // fault answers with an error that the handler has not decided.
 func (i *Item[In, Out]) fault(e *wire.SlotError) {
-	a := &i.chunk.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a := &i.chunk.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	if i.claim() {
-		a.fault(i.Ordinal, e)
+		a.Fault(i.Ordinal, e)
 	}
 }
 
 // reject answers while the chunk is being made.
 func (i *Item[In, Out]) reject(e *wire.SlotError) {
-	a := &i.chunk.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	a := &i.chunk.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	i.answered = true
-	a.fault(i.Ordinal, e)
+	a.Fault(i.Ordinal, e)
 }
 
 // claim reports whether the item may be answered now, and notes that it is. Called with answers.mu held.
 func (i *Item[In, Out]) claim() bool {
 	j := i.chunk.job
 	switch {
-	case j.answers.closed:
-		j.log.Warn("an answer came after the handler had returned and is dropped", zap.Int("ordinal", i.Ordinal))
+	case j.Answers.Closed:
+		j.Log.Warn("an answer came after the handler had returned and is dropped", zap.Int("ordinal", i.Ordinal))
 	case i.answered:
-		j.log.Warn("an item was answered twice; the first answer stands", zap.Int("ordinal", i.Ordinal))
+		j.Log.Warn("an item was answered twice; the first answer stands", zap.Int("ordinal", i.Ordinal))
 	default:
 		i.answered = true
 		return true
@@ -155,19 +157,22 @@ func (i *Item[In, Out]) claim() bool {
 	return false
 }
 
-// unanswered implements workItems.
-func (c *Chunk[In, Out]) unanswered() []ItemInfo {
-	infos := make([]ItemInfo, 0, len(c.items))
+// listed is a Chunk as wrappers see it.
+type listed[In, Out any] Chunk[In, Out]
+
+// Unanswered implements workItems.
+func (c *listed[In, Out]) Unanswered() []serve.Item {
+	items := make([]serve.Item, 0, len(c.items))
 	for _, item := range c.items {
 		if !item.answered {
-			infos = append(infos, item.Info())
+			items = append(items, item.facts())
 		}
 	}
-	return infos
+	return items
 }
 
-// claimFor implements workItems.
-func (c *Chunk[In, Out]) claimFor(ordinal int) bool {
+// ClaimFor implements workItems.
+func (c *listed[In, Out]) ClaimFor(ordinal int) bool {
 	if c.index == nil {
 		c.index = make(map[int]*Item[In, Out], len(c.items))
 		for _, item := range c.items {
@@ -182,10 +187,10 @@ func (c *Chunk[In, Out]) claimFor(ordinal int) bool {
 	return true
 }
 
-// leaveOut implements workItems.
-func (c *Chunk[In, Out]) leaveOut() {
-	a := &c.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
+// LeaveOut implements workItems.
+func (c *listed[In, Out]) LeaveOut() {
+	a := &c.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
 	c.items = slices.DeleteFunc(c.items, func(item *Item[In, Out]) bool { return item.answered })
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -24,7 +25,7 @@ func TestConcurrencyChangesWhileRunning(t *testing.T) {
 	b.shortWait("list", 300*time.Millisecond)
 	svc, g := b.service(), newGate(t)
 	check(t, HandleList(svc, "list", g.handle, Concurrency(1)))
-	b.run(svc)
+	b.Run(svc)
 	for range 8 {
 		b.ask("list", numbers(1))
 	}
@@ -69,11 +70,11 @@ func TestConcurrencyOfItemsChangesWithinAChunk(t *testing.T) {
 	svc := b.service()
 	steps := make(chan struct{})
 	check(t, HandleEach(svc, "each", stepwise(steps), Concurrency(1)))
-	b.run(svc)
+	b.Run(svc)
 	b.ask("each", numbers(30))
 	used := func(n int64) {
 		t.Helper()
-		eventually(t, "so many are at work", func() bool { return svc.endpoints[0].slots.used[laneChunks].Load() == n })
+		eventually(t, "so many are at work", func() bool { return svc.endpoints[0].Slots.Used[admission.Chunks].Load() == n })
 	}
 	used(1)
 	check(t, svc.SetConcurrency("each", 4))

@@ -14,6 +14,7 @@ import (
 	"github.com/synadia-io/orbit.go/natscontext"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/stream"
 )
 
@@ -58,7 +59,7 @@ func Options() []nats.Option {
 // after a loss. An error means that something in the environment cannot be used. Losses, refusals
 // and denied permissions are said on standard error, or to the log that LogTo names.
 func Connect(opts ...nats.Option) (*nats.Conn, error) {
-	all := append(append(Options(), nats.Name(filepath.Base(os.Args[0])), LogTo(speaker())), fromEnvironment()...)
+	all := append(append(Options(), nats.Name(filepath.Base(os.Args[0])), LogTo(logs.Speaker())), fromEnvironment()...)
 	all = append(all, opts...)
 	if name := os.Getenv("NATS_CONTEXT"); name != "" && os.Getenv("NATS_URL") == "" {
 		nc, _, err := natscontext.Connect(name, all...)

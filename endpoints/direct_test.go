@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -22,9 +23,9 @@ func TestDirectRequestsAreBounded(t *testing.T) {
 		<-end
 		return square{1}, nil
 	}, Concurrency(1)))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("slow")
-	const many = 3 * leastDirect
+	const many = 3 * serve.LeastDirect
 	failures := make(chan error, many)
 	for range many {
 		go func() {
@@ -32,14 +33,14 @@ func TestDirectRequestsAreBounded(t *testing.T) {
 			failures <- err
 		}()
 	}
-	for range many - leastDirect {
+	for range many - serve.LeastDirect {
 		var busy *wire.SlotError
 		if err := await(t, "refusal", failures); !errors.As(err, &busy) || busy.Code != wire.CodeOverloaded || !busy.Retry {
 			t.Fatalf("%v", err)
 		}
 	}
 	close(end)
-	for range leastDirect {
+	for range serve.LeastDirect {
 		if err := await(t, "answer", failures); err != nil {
 			t.Error(err)
 		}
@@ -59,7 +60,7 @@ func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
 		<-end
 		return square{1}, nil
 	}, Concurrency(1)))
-	stop := b.run(svc)
+	stop := b.Run(svc)
 	b.listening("slow")
 	answered := make(chan error, 1)
 	call := func(into chan<- error) {
@@ -73,7 +74,7 @@ func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
 	for range waiting {
 		go call(refused)
 	}
-	eventually(t, "they wait", func() bool { return svc.endpoints[0].heldDirect() == waiting+1 })
+	eventually(t, "they wait", func() bool { return svc.endpoints[0].HeldDirect() == waiting+1 })
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	for range waiting {
@@ -110,7 +111,7 @@ func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
 			return square{}, ctx.Err()
 		}
 	}, Timeout(50*time.Millisecond)))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("work")
 	for n, code := range []string{wire.CodePanic, wire.CodeHandlerError, "later", wire.CodeTimeout} {
 		_, err := Call[number, square](b.ctx, b.nc, "work", "k", number{n}, Direct())
@@ -133,7 +134,7 @@ func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("square")
 	call := wire.Return{Asker: "me", Callee: "square", Call: "token"}
 	meta := newMeta()
@@ -179,7 +180,7 @@ func TestSeveralInstancesShareDirectRequests(t *testing.T) {
 			by[name]++
 			return square{}, nil
 		}))
-		b.run(svc)
+		b.Run(svc)
 	}
 	eventually(t, "both listen", func() bool { return b.directListeners("work") == 2 })
 	for range 100 {

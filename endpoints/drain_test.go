@@ -46,7 +46,7 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 		for _, name := range names {
 			check(t, HandleList(svc, name, done.handle, Concurrency(3)))
 		}
-		return b.run(svc)
+		return b.Run(svc)
 	}
 	var asking sync.WaitGroup
 	asking.Go(func() {

@@ -8,6 +8,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/reply"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -15,71 +18,71 @@ import (
 // whenever there is a free slot, and one leaves whenever there are more than there should be, or
 // somebody waits who comes first.
 type eachWork[In, Out any] struct {
-	job       *job
+	job       *serve.Job
 	chunk     *Chunk[In, Out]
 	handler   func(context.Context, In) (Out, error)
 	next      atomic.Int64
-	slots     *slots
-	lane      lane
+	slots     *admission.Slots
+	lane      admission.Lane
 	since     time.Time     // when run took its slot
 	owned     bool          // run has a slot that no worker has taken over
 	exhausted chan struct{} // closed when no further worker is of use
 	once      sync.Once     // closes exhausted
 }
 
-func (w *eachWork[In, Out]) run(
-	ctx context.Context, slots *slots, stopping <-chan struct{},
+func (w *eachWork[In, Out]) Run(
+	ctx context.Context, slots *admission.Slots, stopping <-chan struct{},
 ) (failure *wire.SlotError, begun bool) {
-	w.lane = w.job.lane()
-	if !slots.take(w.lane, stopping) {
+	w.lane = w.job.Lane()
+	if !slots.Take(w.lane, stopping) {
 		return nil, false
 	}
 	w.slots, w.owned, w.since = slots, true, time.Now()
 	defer func() {
 		if w.owned { // a wrapper has not called the handler
-			slots.give(w.lane, w.since)
+			slots.Give(w.lane, w.since)
 		}
 	}()
-	end, failure, begun := w.job.isolate(ctx, stopping)
+	end, failure, begun := w.job.Isolate(ctx, stopping)
 	if end == nil {
 		return failure, begun
 	}
 	defer end()
-	w.job.answers.start()
-	ctx, cancel := context.WithTimeout(ctx, w.job.timeout)
+	w.job.Answers.Start()
+	ctx, cancel := context.WithTimeout(ctx, w.job.Timeout)
 	defer cancel()
-	return runWrapped(ctx, w.job, 0, w), true
+	return serve.RunWrapped(ctx, w.job, 0, w), true
 }
 
-func (w *eachWork[In, Out]) items() workItems { return w.chunk }
+func (w *eachWork[In, Out]) Items() serve.WorkItems { return (*listed[In, Out])(w.chunk) }
 
 func (w *eachWork[In, Out]) byItem() bool { return true }
 
-func (w *eachWork[In, Out]) handle(ctx context.Context) error {
+func (w *eachWork[In, Out]) Handle(ctx context.Context) error {
 	w.owned = false // the first worker has it
 	contexts := make([]itemContext, len(w.chunk.items))
 	var workers sync.WaitGroup
 	for n := 1; ; n++ {
 		workers.Go(func() { w.drain(ctx, contexts, w.slots) })
 		// Each worker handles one item at least, so that as many as there are items are enough, whoever leaves.
-		if n >= len(w.chunk.items) || !w.slots.take(w.lane, w.exhausted) {
+		if n >= len(w.chunk.items) || !w.slots.Take(w.lane, w.exhausted) {
 			break
 		}
 	}
 	workers.Wait()
 	if ctx.Err() != nil {
-		return ownError{wire.CutShort(ctx)}
+		return reply.OwnError{Err: wire.CutShort(ctx)}
 	}
 	return nil
 }
 
 // drain handles items until none is left, ctx ends or the slot is to go, and gives the slot back.
-func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, slots *slots) {
+func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, slots *admission.Slots) {
 	yielded, since := false, time.Now()
 	defer func() { // also when a handler ends the goroutine
 		if !yielded {
 			w.once.Do(func() { close(w.exhausted) })
-			slots.give(w.lane, since)
+			slots.Give(w.lane, since)
 		}
 	}()
 	items := w.chunk.items
@@ -88,10 +91,9 @@ func (w *eachWork[In, Out]) drain(ctx context.Context, contexts []itemContext, s
 		if n >= len(items) {
 			return
 		}
-		contexts[n] = itemContext{Context: ctx, request: w.job.request, ordinal: items[n].Ordinal, key: items[n].Key,
-			parts: items[n].parts}
+		contexts[n] = itemContext{ctx, items[n].facts()}
 		w.call(&contexts[n], items[n])
-		if yielded = slots.yield(w.lane, since); yielded {
+		if yielded = slots.Yield(w.lane, since); yielded {
 			return
 		}
 	}
@@ -101,14 +103,14 @@ func (w *eachWork[In, Out]) call(ctx context.Context, item *Item[In, Out]) {
 	defer func() {
 		if value := recover(); value != nil {
 			failure, stack := wire.Panicked(value, false)
-			w.job.log.Error("the handler panicked", zap.Int("ordinal", item.Ordinal), zap.Any("panic", value),
+			w.job.Log.Error("the handler panicked", zap.Int("ordinal", item.Ordinal), zap.Any("panic", value),
 				zap.String("stack", stack))
 			item.fault(failure)
 		}
 	}()
 	result, err := w.handler(ctx, item.In)
 	if err != nil {
-		if undecided(err) {
+		if reply.Undecided(err) {
 			item.fault(wire.AsSlotError(ctx, err, false))
 		} else {
 			item.answer(wire.AsSlotError(ctx, err, false))

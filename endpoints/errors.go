@@ -6,8 +6,23 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
+
+// Fail returns an error that a handler may return, or wrap, to fail an item for good: trying it again would not help. A
+// HandleList handler that returns it has failed all items that are not answered.
+// The code groups errors in lists and re-runs: keep it short and the same for the same cause, of A-Z a-z 0-9 _ . -, at
+// most 64 characters. The message is cut at 2 KiB.
+func Fail(code, format string, args ...any) error {
+	return wire.Fail(code, format, args...)
+}
+
+// Retry returns an error like Fail's which says that trying again could help: a time-out, a locked row, a busy host.
+func Retry(code, format string, args ...any) error {
+	return wire.Retry(code, format, args...)
+}
 
 // NoListenersError is returned by a direct call when no instance of a service listens for the endpoint.
 type NoListenersError struct{ Endpoint string }
@@ -31,9 +46,9 @@ func (e *RequestError) Error() string {
 func (e *RequestError) remedy() string {
 	var api *jetstream.APIError
 	switch {
-	case isMissing(e.Err):
+	case outbox.IsMissing(e.Err):
 		return "start a Tranche node, which makes the stream, or call with Direct"
-	case errors.As(e.Err, &api) && api.ErrorCode == streamFull:
+	case errors.As(e.Err, &api) && api.ErrorCode == outbox.StreamFull:
 		return "services do not keep up: start more, or raise the size of the stream"
 	case errors.As(e.Err, &api):
 		return "is the stream one of this version of Tranche? A node mends it"

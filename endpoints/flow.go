@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
-	"time"
 
-	"go.uber.org/zap"
-
-	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -43,17 +39,11 @@ func HandleFlow[In, Out, State, Shared any](
 	if err := checkStages(stages); err != nil {
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	e := &endpointServer{name: endpoint, options: o}
-	f := &flow{server: e, stages: len(stages), recent: newRecent(), most: MaxState, patience: statePatience}
-	f.open = func(w *flowWork) sheet { return newStage(w, stages) }
-	f.reopen = func(w *flowWork, s *suspended) (sheet, error) { return resumeStage(w, stages, s) }
-	e.flow = f
-	e.begin = func(j *job) work { return f.start(j) }
-	if err := svc.register(e); err != nil {
-		return err
-	}
-	f.attach(svc)
-	return nil
+	e := endpointOf(endpoint, o, nil)
+	e.flow = flow.New(e.Server, len(stages),
+		func(w *flow.Work) flow.Sheet { return newStage(w, stages) },
+		func(w *flow.Work, s *flow.Suspended) (flow.Sheet, error) { return resumeStage(w, stages, s) })
+	return svc.register(e, o.wrap)
 }
 
 func checkStages[S any](stages []func(context.Context, S) error) error {
@@ -74,7 +64,7 @@ func checkStages[S any](stages []func(context.Context, S) error) error {
 // Revision names what the stages of a flow mean. Change it when a chunk that one version of the service has suspended
 // cannot be continued by the next: such chunks are then begun again instead. A changed number of stages counts as
 // another revision by itself. It has up to 64 printable ASCII characters.
-func Revision(name string) Option { return func(o *options) { o.revision = name } }
+func Revision(name string) Option { return func(o *options) { o.Revision = name } }
 
 const maxRevision = 64
 
@@ -85,52 +75,4 @@ func validRevision(name string) bool {
 		}
 	}
 	return len(name) <= maxRevision
-}
-
-// flow is what an endpoint in stages has beside an endpointServer.
-type flow struct {
-	server         *endpointServer
-	stages         int
-	open           func(*flowWork) sheet
-	reopen         func(*flowWork, *suspended) (sheet, error)
-	store          flowStore
-	replies        *puller // to what the flow has asked
-	recent         *recent
-	turns          turns
-	stale, refused atomic.Int64
-
-	// most is how many bytes a state may take: MaxState, or less in tests.
-	most int
-	// patience is how long room for a state is waited for: statePatience, or less in tests.
-	patience time.Duration
-	// crash is called at each step at which a service may die; tests let it die there.
-	crash func(step string)
-}
-
-// repliesBeyond is how many replies are fetched beyond what is worked on. Those that somebody waits for come by the
-// same consumer as the others, and are begun first once they are here.
-const repliesBeyond = 16
-
-// attach sets up what needs a service.
-func (f *flow) attach(svc *Service) {
-	e := f.server
-	f.store = flowStore{nc: svc.nc, out: svc.outbox, endpoint: e.name, ttl: wire.TTLHeader(e.options.timeout)}
-	room := newRoom(e.slots, false)
-	room.beyond = repliesBeyond
-	f.replies = svc.newPuller(wire.StreamStage, e.name, room, e.log.With(zap.Bool("stages", true)))
-	f.replies.deal = f.deal
-	f.replies.ensure = func(ctx context.Context) error { return stream.EnsureStageConsumer(ctx, svc.outbox.js, e.name) }
-}
-
-func (f *flow) step(name string) {
-	if f.crash != nil {
-		f.crash(name)
-	}
-}
-
-// start returns the work of the first stage.
-func (f *flow) start(j *job) work {
-	w := &flowWork{flow: f, job: j, total: len(j.request.Items)}
-	w.sheet = f.open(w)
-	return w
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -24,7 +25,7 @@ func TestAReplyOfManyMessages(t *testing.T) {
 	for range 2 {
 		svc := b.service()
 		check(t, HandleFlow(svc, "flow", twoStages(false), Concurrency(128)))
-		b.run(svc)
+		b.Run(svc)
 	}
 	const items = 300
 	meta := b.ask("flow", numbers(items))
@@ -61,7 +62,7 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 	for range 2 {
 		svc := b.service()
 		check(t, HandleFlow(svc, "flow", twoStages(true), Concurrency(8)))
-		b.run(svc)
+		b.Run(svc)
 	}
 	callees := b.service()
 	check(t, HandleEach(callees, "double", doubleOf, Concurrency(8)))
@@ -72,7 +73,7 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 		}
 		return nil
 	}, Concurrency(8)))
-	b.run(callees)
+	b.Run(callees)
 	const rounds, chunks, items = 3, 50, 3
 	for range rounds {
 		for range chunks {
@@ -115,7 +116,7 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", twoStages(true)))
-	b.run(svc)
+	b.Run(svc)
 	replace := func(from, to string) func(nats.Header, []byte) []byte {
 		return func(_ nats.Header, body []byte) []byte {
 			if !strings.Contains(string(body), from) {
@@ -154,11 +155,11 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 		"more parts":      {"0", header(wire.HeaderFlowParts, "2"), false},
 		"no part":         {"0", header(wire.HeaderFlowParts, "-1"), false},
 		"no asker":        {"0", header(wire.HeaderSlice, "nobody"), false},
-		"head":            {partHead, text("{"), false},
-		"head of another": {partHead, text(`{"parts":[{"n":"x","r":5}]}`), false},
-		"head of dots":    {partHead, text(`{"parts":[{"n":"a.>","r":0}]}`), false},
-		"head of a part":  {partHead, text(`{"parts":[{"n":"nowhere","r":0,"i":[-1,0,1,2,9000],"f":true,"a":-5}]}`), false},
-		"head is done":    {partHead, text(`{"parts":[],"done":"somebody"}`), false},
+		"head":            {flow.PartHead, text("{"), false},
+		"head of another": {flow.PartHead, text(`{"parts":[{"n":"x","r":5}]}`), false},
+		"head of dots":    {flow.PartHead, text(`{"parts":[{"n":"a.>","r":0}]}`), false},
+		"head of a part":  {flow.PartHead, text(`{"parts":[{"n":"nowhere","r":0,"i":[-1,0,1,2,9000],"f":true,"a":-5}]}`), false},
+		"head is done":    {flow.PartHead, text(`{"parts":[],"done":"somebody"}`), false},
 	} {
 		meta := b.ask("flow", numbers(3))
 		requests := []jetstream.Msg{b.requestFor("double"), b.requestFor("square")}
@@ -190,7 +191,7 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", twoStages(false)))
-	b.run(svc)
+	b.Run(svc)
 	one := func(n int) string { return fmt.Sprintf(`{"i":%d,"d":{"n":%d}}`, n, n) }
 	for name, tc := range map[string]struct {
 		reply   func(request jetstream.Msg) []*nats.Msg
@@ -249,7 +250,7 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", twoStages(false)))
-	b.run(svc)
+	b.Run(svc)
 	stream, err := b.js.Stream(b.ctx, wire.StreamFlow)
 	check(t, err)
 	for name, hide := range map[string]func(state *jetstream.RawStreamMsg){

@@ -11,6 +11,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
+	"github.com/tranchehq/tranche/endpoints/internal/reply"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -44,7 +47,7 @@ func benchStages() []func(context.Context, *Stage[benchIn, benchOut, benchMemory
 func BenchmarkFlowTwoStages(b *testing.B) {
 	e, h, body := benchJob(b)
 	stages := benchStages()
-	f := &flow{server: e, stages: 2, recent: newRecent(), most: MaxState, store: flowStore{ttl: "600"}}
+	f := &flow.Flow{Server: e, Stages: 2, Recent: flow.NewRecent(), Most: flow.MaxState, Store: flow.Store{TTL: "600"}}
 	var answer strings.Builder
 	answer.WriteString(`{"slots":[`)
 	for i := range benchChunk {
@@ -63,7 +66,7 @@ func BenchmarkFlowTwoStages(b *testing.B) {
 		}
 		state, slice := benchFirstStage(b, f, stages, request)
 
-		from, err := decodeSuspended(state, wire.Limits{})
+		from, err := flow.DecodeSuspended(state, wire.Limits{})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -71,57 +74,57 @@ func BenchmarkFlowTwoStages(b *testing.B) {
 		meta.Slice = slice.Slice(0)
 		header := meta.Reply()
 		header[wire.HeaderFinal] = []string{fmt.Sprint(benchChunk)}
-		reply, err := wire.ParseReplyOf("accounts", header, []byte(answer.String()), wire.Limits{})
+		parsed, err := wire.ParseReplyOf("accounts", header, []byte(answer.String()), wire.Limits{})
 		if err != nil {
 			b.Fatal(err)
 		}
 		j := benchFlowJob(b, f, request)
-		w := &flowWork{flow: f, job: j, stage: 1, total: benchChunk}
-		if w.sheet, err = resumeStage(w, stages, from); err != nil {
+		w := &flow.Work{Flow: f, Job: j, Stage: 1, Total: benchChunk}
+		if w.Sheet, err = resumeStage(w, stages, from); err != nil {
 			b.Fatal(err)
 		}
-		w.merge(from, []stageReply{{reply, 0}})
-		if failure := w.runStage(ctx); failure != nil {
+		w.Merge(from, []flow.StageReply{{Reply: parsed}})
+		if failure := w.RunStage(ctx); failure != nil {
 			b.Fatal(failure)
 		}
-		if msg := j.answers.final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {
+		if msg := j.Answers.Final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {
 			b.Fatal("not all was answered")
 		}
-		buffers.Put(j.answers.buf)
+		reply.Buffers.Put(j.Answers.Buf)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchChunk, "ns/item")
 }
 
-func benchFlowJob(b *testing.B, f *flow, request *wire.Request) *job {
+func benchFlowJob(b *testing.B, f *flow.Flow, request *wire.Request) *serve.Job {
 	b.Helper()
-	j := &job{request: request, timeout: DefaultTimeout, log: zap.NewNop()}
-	f.server.prepare(b.Context(), &j.answers, request.Meta, wire.Trace{})
-	j.answers.limit = 1 << 20
+	j := &serve.Job{Request: request, Timeout: DefaultTimeout, Log: zap.NewNop()}
+	f.Server.Prepare(b.Context(), &j.Answers, request.Meta, wire.Trace{})
+	j.Answers.Limit = 1 << 20
 	return j
 }
 
 // benchFirstStage takes a chunk up to where it would be suspended.
 func benchFirstStage(
-	b *testing.B, f *flow, stages []func(context.Context, *Stage[benchIn, benchOut, benchMemory, None]) error,
+	b *testing.B, f *flow.Flow, stages []func(context.Context, *Stage[benchIn, benchOut, benchMemory, None]) error,
 	request *wire.Request,
 ) (state []byte, id wire.FlowID) {
 	b.Helper()
-	w := &flowWork{flow: f, job: benchFlowJob(b, f, request), total: benchChunk}
-	w.sheet = newStage(w, stages)
-	if failure := w.runStage(b.Context()); failure != nil {
+	w := &flow.Work{Flow: f, Job: benchFlowJob(b, f, request), Total: benchChunk}
+	w.Sheet = newStage(w, stages)
+	if failure := w.RunStage(b.Context()); failure != nil {
 		b.Fatal(failure)
 	}
 	id = wire.NewFlowID(request.Meta, "echo", 0)
-	q := &questioner{work: w, flow: id, trace: nats.Header{}, limit: 1 << 20}
-	for _, asked := range w.asked {
-		if failure := q.ask(asked); failure != nil {
+	q := &flow.Questioner{Work: w, Flow: id, Trace: nats.Header{}, Limit: 1 << 20}
+	for _, asked := range w.Asked {
+		if failure := q.Ask(asked); failure != nil {
 			b.Fatal(failure)
 		}
 	}
-	if len(q.made) != 1 {
-		b.Fatalf("%d requests were made", len(q.made))
+	if len(q.Made) != 1 {
+		b.Fatalf("%d requests were made", len(q.Made))
 	}
-	state, failure := w.state(q.made)
+	state, failure := w.State(q.Made)
 	if failure != nil {
 		b.Fatal(failure)
 	}

@@ -19,7 +19,7 @@ func TestFlowsAnswerCallers(t *testing.T) {
 	b.callees()
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", threeStages()))
-	b.run(svc)
+	b.Run(svc)
 	nc := b.connect()
 	for name, opts := range map[string][]CallOption{"JetStream": nil, "core NATS": {Direct()}} {
 		if name != "JetStream" { // nobody keeps a direct request until there is a listener
@@ -63,7 +63,7 @@ func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {
 	stages := threeStages()
 	stages[1] = func(context.Context, *numberStage) error { return Fail("broken", "for good") }
 	check(t, HandleFlow(svc, "flow", stages))
-	b.run(svc)
+	b.Run(svc)
 	var slot *wire.SlotError
 	if _, err := Call[number, square](b.ctx, b.connect(), "flow", "K", number{5}); !errors.As(err, &slot) ||
 		slot.Code != "broken" {
@@ -95,7 +95,7 @@ func TestWrappersSeeEachStage(t *testing.T) {
 			}
 			return errors.Join(err, answersErr)
 		})))
-	b.run(svc)
+	b.Run(svc)
 	checkJoined(t, "wrapped", b.reply("flow", numbers(30)), 30)
 	mu.Lock()
 	defer mu.Unlock()
@@ -116,7 +116,7 @@ func TestAWrapperThatFailsHasNothingAsked(t *testing.T) {
 			w.Hold()
 			return errors.Join(next(ctx), Retry("rolled_back", "no commit"))
 		})))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("flow", numbers(30))
 	if w.answered != 0 || w.failure == nil || w.failure.Code != "rolled_back" || b.left(wire.StreamFlow) != 0 {
 		t.Errorf("answered %d, failure %v, %d messages of state", w.answered, w.failure, b.left(wire.StreamFlow))
@@ -133,8 +133,8 @@ func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
 	check(t, HandleFlow(svc, "flow", threeStagesOf(func(item *StageItem[number, square, memory, chunkMemory]) {
 		item.State.Trail = make([]int, 100)
 	})))
-	svc.endpoints[0].flow.patience = 500 * time.Millisecond
-	b.run(svc)
+	svc.endpoints[0].flow.Patience = 500 * time.Millisecond
+	b.Run(svc)
 	for range 8 {
 		b.ask("flow", numbers(100))
 	}

@@ -91,14 +91,14 @@ func (b *bundle) shortAckWait(endpoint string) {
 func crashAt(svc *Service, at string, n int) (died chan struct{}) {
 	died = make(chan struct{})
 	var mu sync.Mutex
-	svc.endpoints[0].flow.crash = func(step string) {
+	svc.endpoints[0].flow.Crash = func(step string) {
 		mu.Lock()
 		defer mu.Unlock()
 		if step != at {
 			return
 		}
 		if n--; n == 0 {
-			svc.nc.Close()
+			svc.host.NC.Close()
 			close(died)
 		}
 	}
@@ -132,10 +132,10 @@ func (b *bundle) dieAt(step string, times int) {
 	check(b.t, HandleFlow(first, name, joined()))
 	check(b.t, HandleFlow(second, name, joined()))
 	died := crashAt(first, step, times)
-	b.run(first)
+	b.Run(first)
 	meta := b.ask(name, numbers(30))
 	await(b.t, "death at "+step, died)
-	b.run(second)
+	b.Run(second)
 	whole := b.collect(1)[meta.Slice]
 	if whole == nil {
 		b.t.Fatalf("death at %s: another reply came", step)
@@ -183,8 +183,8 @@ func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
 	one, two := b.service(), b.service()
 	check(t, HandleFlow(one, "flow", joined()))
 	check(t, HandleFlow(two, "flow", joined()))
-	b.run(one)
-	b.run(two)
+	b.Run(one)
+	b.Run(two)
 	const mark = "Test-Copy"
 	nc := b.connect()
 	js, err := jetstream.New(nc)
@@ -236,7 +236,7 @@ func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
 		svc := b.service()
 		died := make(chan struct{})
 		stages[1] = func(context.Context, *numberStage) error {
-			svc.nc.Close()
+			svc.host.NC.Close()
 			close(died)
 			return nil
 		}
@@ -245,7 +245,7 @@ func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
 		if len(dying) == 2 {
 			break
 		}
-		b.run(svc)
+		b.Run(svc)
 		meta := newMeta()
 		meta.Deliveries = 1
 		builder := wire.NewRequestBuilder("flow", meta, 1<<20)
@@ -254,7 +254,7 @@ func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
 		await(t, "death", died)
 	}
 	<-dying
-	b.run(<-dying)
+	b.Run(<-dying)
 	for _, w := range b.collect(1) {
 		if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
 			t.Errorf("answered %d, failure %v", w.answered, w.failure)

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -70,7 +71,7 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 	for range 2 {
 		svc := b.service()
 		check(t, HandleFlow(svc, "flow", twoStages(true)))
-		b.run(svc)
+		b.Run(svc)
 	}
 	for seed := range uint64(8) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -118,7 +119,7 @@ func TestForeignAndDoubledSlotsAreDropped(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", twoStages(false)))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.ask("flow", numbers(3))
 	request := b.requestFor("double")
 	b.publish(part(request, -1, `{"i":7,"d":{"n":7}}`, `{"i":0,"d":{"n":1}}`))
@@ -139,7 +140,7 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", twoStages(false)))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.ask("flow", numbers(1))
 	request := b.requestFor("double")
 	good := part(request, 1, `{"i":0,"d":{"n":1}}`)
@@ -148,9 +149,9 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 		t.Helper()
 		bad := &nats.Msg{Subject: good.Subject, Header: maps.Clone(good.Header), Data: good.Data}
 		change(bad)
-		before := flow.refused.Load()
+		before := flow.Refused.Load()
 		b.publish(bad)
-		eventually(t, "the reply is refused", func() bool { return flow.refused.Load() == before+1 })
+		eventually(t, "the reply is refused", func() bool { return flow.Refused.Load() == before+1 })
 	}
 	refused(func(m *nats.Msg) { m.Subject = "tranche.stage.flow.1.0.square" })
 	refused(func(m *nats.Msg) { m.Subject = "tranche.stage.flow.2.0.double" })
@@ -165,7 +166,7 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 	stale := part(request, 1, `{"i":0,"d":{"n":1}}`)
 	stale.Header.Set(wire.HeaderSlice, wire.NewFlowID(meta, "flow", 5).Slice(0).String())
 	b.publish(stale)
-	eventually(t, "the reply is stale", func() bool { return flow.stale.Load() == 1 })
+	eventually(t, "the reply is stale", func() bool { return flow.Stale.Load() == 1 })
 	b.publish(good)
 	if w := b.collect(1)[meta.Slice]; string(w.slots[0].Data) != `{"square":1000}` {
 		t.Errorf("slot 0: %+v", w.slots[0])
@@ -182,7 +183,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 		return svc
 	}
 	suspend := func() wire.Meta {
-		stop := b.run(instance("one"))
+		stop := b.Run(instance("one"))
 		meta := b.ask("flow", numbers(1))
 		request := b.requestFor("double")
 		check(t, stop())
@@ -190,25 +191,25 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 		return meta
 	}
 	meta := suspend()
-	stop := b.run(instance("two"))
+	stop := b.Run(instance("two"))
 	eventually(t, "the other version hands the chunk back", func() bool {
 		return b.logged.FilterMessageSnippet("left to instances of another version").Len() > 0
 	})
 	check(t, stop())
-	stop = b.run(instance("one"))
+	stop = b.Run(instance("one"))
 	if w := b.collect(1)[meta.Slice]; string(w.slots[0].Data) != `{"square":1000}` {
 		t.Errorf("with both versions: %+v", w)
 	}
 	check(t, stop())
 
 	meta = suspend()
-	b.run(instance("two"))
+	b.Run(instance("two"))
 	began := time.Now()
 	w := b.collect(1)[meta.Slice]
 	if w.failure == nil || w.failure.Code != wire.CodeFlowChanged || !w.failure.Retry || w.answered != 0 {
 		t.Errorf("with the new version only: answered %d, failure %v", w.answered, w.failure)
 	}
-	if took := time.Since(began); took < maxChanged*changedDelay-time.Second {
+	if took := time.Since(began); took < flow.MaxChanged*flow.ChangedDelay-time.Second {
 		t.Errorf("it was given up after %s", took)
 	}
 }

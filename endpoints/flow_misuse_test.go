@@ -56,7 +56,7 @@ func TestTargetsOfOneName(t *testing.T) {
 	}
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", stages))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("flow", numbers(5))
 	for i, want := range []string{`{"square":10}`, `{"square":25}`} {
 		if string(w.slots[i].Data) != want {
@@ -93,7 +93,7 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 	}
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", stages))
-	b.run(svc)
+	b.Run(svc)
 	check(t, stream.EnsureConsumer(b.ctx, b.js, "double", stream.ConsumerSettings{}))
 	builder := wire.NewRequestBuilder("flow", newMeta(), 1<<20)
 	for i := range 20 {
@@ -175,7 +175,7 @@ func TestItemsThatOutliveTheirStage(t *testing.T) {
 	}
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", stages))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("flow", numbers(5))
 	end()
 	late.Wait()

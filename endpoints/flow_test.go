@@ -43,7 +43,7 @@ func (b *bundle) callees() {
 	svc := b.service()
 	check(b.t, HandleEach(svc, "double", doubleOf))
 	check(b.t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 }
 
 // threeStages doubles and then squares.
@@ -127,7 +127,7 @@ func TestFlowTakesAChunkThroughThreeStages(t *testing.T) {
 	b.callees()
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", threeStages()))
-	stop := b.run(svc)
+	stop := b.Run(svc)
 	checkThreeStages(t, b.reply("flow", numbers(500)), 500)
 	b.nothingLeft()
 	check(t, stop())
@@ -172,7 +172,7 @@ func TestFlowsAskFlowsThreeDeep(t *testing.T) {
 			},
 		}))
 	}
-	b.run(svc)
+	b.Run(svc)
 	builder := wire.NewRequestBuilder("c", newMeta(), 1<<20)
 	builder.SetParams([]byte(`{"year":"2026"}`))
 	for _, item := range numbers(20) {
@@ -235,7 +235,7 @@ func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
 			return nil
 		},
 	}))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("flow", append(numbers(12), payload{12, `{"n":"x"}`}))
 	want := map[int]string{0: `{"square":1}`, 3: `{"square":1003}`, 4: `{"square":1004}`, 6: `{"square":1}`,
 		9: `{"square":1009}`, 10: `{"square":1010}`, 1: "bad", 2: "busy", 7: "bad", 8: "busy", 12: wire.CodeBadPayload}
@@ -274,7 +274,7 @@ func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
 			return nil
 		},
 	}))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("flow", numbers(10))
 	for i := range 10 {
 		third := 2 * (i + 1)
@@ -312,7 +312,7 @@ func TestKeptErrorsAreSeen(t *testing.T) {
 			return nil
 		},
 	}))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("flow", []payload{{12, `{"n":12}`}, {13, `{"n":13}`}})
 	if e := w.slots[13].Err; e == nil || e.Message != "unlucky 0" || string(w.slots[12].Data) != `{"square":24}` {
 		t.Errorf("slots are %v", w.slots)
@@ -345,7 +345,7 @@ func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
 			return nil
 		},
 	}))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("flow", numbers(5))
 	if w.answered != 2 || len(w.slots) != 2 || w.failure == nil ||
 		*w.failure != (wire.SlotError{Code: "db_down", Message: "double: no connection", Retry: false}) {
@@ -366,7 +366,7 @@ func TestAFailureIsCarriedThroughLaterStages(t *testing.T) {
 	}))
 	check(t, HandleEach(svc, "square", squares))
 	check(t, HandleFlow(svc, "flow", threeStagesOfAny()))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("flow", numbers(5))
 	if w.answered != 1 || w.failure == nil || w.failure.Code != "db_down" || !w.failure.Retry ||
 		string(w.slots[0].Data) != `{"square":49}` {
@@ -420,7 +420,7 @@ func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
 		}
 		return nil
 	})
-	b.run(svc)
+	b.Run(svc)
 	if w := b.reply("error", numbers(3)); w.answered != 1 || w.failure == nil ||
 		*w.failure != (wire.SlotError{Code: wire.CodeHandlerError, Message: "plain", Retry: true}) {
 		t.Errorf("error: %+v %v", w, w.failure)
@@ -463,7 +463,7 @@ func TestBinaryAnswers(t *testing.T) {
 			return nil
 		},
 	}))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("flow", numbers(2))
 	if string(w.slots[0].Data) != `"application/pdf %PDF"` || string(w.slots[1].Data) != `"application/json {\"n\":1}"` {
 		t.Errorf("slots %s, %s", w.slots[0].Data, w.slots[1].Data)
@@ -498,8 +498,8 @@ func TestQuestionsAndStatesOfAnySize(t *testing.T) {
 		},
 	}))
 	const most = 4 << 20
-	svc.endpoints[1].flow.most = most
-	b.run(svc)
+	svc.endpoints[1].flow.Most = most
+	b.Run(svc)
 	var items []payload
 	for i := range 20 {
 		items = append(items, payload{i, `{"n":20000}`}) // ten requests, and a state of seven parts
@@ -554,7 +554,7 @@ func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
 		},
 	}))
 	check(t, HandleEach(svc, "deep", squares))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("self", numbers(2))
 	e := w.slots[0].Err
 	if e == nil || e.Code != wire.CodeStackTooDeep || e.Retry ||

@@ -32,7 +32,7 @@ func TestAStageThatOutlastsItsTime(t *testing.T) {
 	b.listening("double") // what the flow asks lives as long as its time
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(3*time.Second)))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("flow", numbers(3))
 	if w.answered != 1 || w.slots[0].Err != nil || w.failure == nil || w.failure.Code != wire.CodeTimeout ||
 		!w.failure.Retry {
@@ -48,7 +48,7 @@ func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(5*time.Second)))
-	b.run(svc)
+	b.Run(svc)
 	b.ask("flow", numbers(3))
 	eventually(t, "the chunk is suspended", func() bool {
 		return b.left(wire.StreamFlow) > 0 &&

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -23,9 +25,9 @@ func HandleList[In, Out any](
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	return svc.register(&endpointServer{name: endpoint, options: o, begin: func(j *job) work {
+	return svc.register(endpointOf(endpoint, o, func(j *serve.Job) serve.Work {
 		return &listWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler}
-	}})
+	}), o.wrap)
 }
 
 // HandleEach has svc serve an endpoint item by item, Concurrency of them at once. A result or an error of handler
@@ -40,15 +42,44 @@ func HandleEach[In, Out any](
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	return svc.register(&endpointServer{name: endpoint, options: o, byItem: true, begin: func(j *job) work {
+	e := endpointOf(endpoint, o, func(j *serve.Job) serve.Work {
 		return &eachWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler,
 			exhausted: make(chan struct{})}
-	}})
+	})
+	e.ByItem = true
+	return svc.register(e, o.wrap)
 }
 
-// work is a decoded chunk in the hands of its handler.
-type work interface {
-	// run takes what it needs of the slots, calls the handler and returns the failure that speaks for what is not
-	// answered, if any. It returns false when stopping was closed before the handler was called at all.
-	run(ctx context.Context, slots *slots, stopping <-chan struct{}) (failure *wire.SlotError, begun bool)
+// endpointOf returns what serves an endpoint, once it is registered.
+func endpointOf(name string, o options, begin func(*serve.Job) serve.Work) endpoint {
+	return endpoint{Server: &serve.Server{Name: name, Settings: o.Settings, Begin: begin}}
+}
+
+// listWork calls a HandleList handler. It takes one slot.
+type listWork[In, Out any] struct {
+	job     *serve.Job
+	chunk   *Chunk[In, Out]
+	handler func(context.Context, *Chunk[In, Out]) error
+}
+
+func (w *listWork[In, Out]) Run(
+	ctx context.Context, slots *admission.Slots, stopping <-chan struct{},
+) (failure *wire.SlotError, begun bool) {
+	return w.job.InSlot(ctx, slots, stopping, func() *wire.SlotError {
+		if len(w.chunk.items) == 0 && w.job.Around == nil {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, w.job.Timeout)
+		defer cancel()
+		return serve.RunWrapped(ctx, w.job, 0, w)
+	})
+}
+
+func (w *listWork[In, Out]) Items() serve.WorkItems { return (*listed[In, Out])(w.chunk) }
+
+func (w *listWork[In, Out]) Handle(ctx context.Context) error {
+	if len(w.chunk.items) == 0 {
+		return nil
+	}
+	return w.job.Guard(ctx, func(ctx context.Context) error { return w.handler(ctx, w.chunk) })
 }

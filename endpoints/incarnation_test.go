@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/internal/consume"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -65,7 +66,7 @@ func TestRequestOfANewStreamIsNotTakenForAnOldOne(t *testing.T) {
 	b := setup(t)
 	svc, g := b.service(), newGate(t)
 	check(t, HandleList(svc, "list", g.handle, Concurrency(2)))
-	b.run(svc)
+	b.Run(svc)
 	old := b.ask("list", numbers(1))
 	if got := await(t, "old request", g.begun); got != old {
 		t.Fatalf("began %v, want %v", got, old)
@@ -90,11 +91,11 @@ func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
 	b := setup(t)
 	svc, g := b.service(), newGate(t)
 	check(t, HandleList(svc, "list", g.handle, Concurrency(1))) // and one ahead: it fetches no more, and sees nothing
-	b.run(svc)
+	b.Run(svc)
 	b.ask("list", numbers(1))
 	b.ask("list", numbers(1))
 	e := svc.endpoints[0]
-	eventually(t, "both are held", func() bool { return e.work.room.len() == 2 })
+	eventually(t, "both are held", func() bool { return e.Work.Room.Len() == 2 })
 	b.remake("list")
 	b.ask("list", numbers(1))
 	b.ask("list", numbers(1))
@@ -106,14 +107,14 @@ func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
 		await(t, "message for the other instance", batch.Messages())
 	}
 	eventually(t, "what the service knows has aged", func() bool {
-		e.work.consumer.Mu.Lock()
-		defer e.work.consumer.Mu.Unlock()
-		return time.Since(e.work.consumer.Asked) > stream.KnownFor
+		e.Work.Consumer.Mu.Lock()
+		defer e.Work.Consumer.Mu.Unlock()
+		return time.Since(e.Work.Consumer.Asked) > stream.KnownFor
 	})
 	g.let()
 	b.collect(2) // the old replies are sent all the same
-	eventually(t, "the service is done", func() bool { return e.work.room.len() == 0 })
-	check(t, svc.nc.Flush())
+	eventually(t, "the service is done", func() bool { return e.Work.Room.Len() == 0 })
+	check(t, svc.host.NC.Flush())
 	if n := b.backlog("list"); n != 2 {
 		t.Errorf("%d of 2 new requests are left", n)
 	}
@@ -126,13 +127,13 @@ func TestRequestOutlivesItsConsumer(t *testing.T) {
 	b := setup(t)
 	svc, g := b.service(), newGate(t)
 	check(t, HandleList(svc, "list", g.handle, Concurrency(2)))
-	b.run(svc)
+	b.Run(svc)
 	b.ask("list", numbers(1))
 	await(t, "request", g.begun)
 	e := svc.endpoints[0]
-	before := e.work.room.deliveries()[0]
+	before := e.Work.Room.Deliveries()[0]
 	check(t, b.js.DeleteConsumer(b.ctx, wire.StreamWork, "list")) // the service makes it anew
-	eventually(t, "it is delivered again", func() bool { return e.work.room.deliveries()[0].made != before.made })
+	eventually(t, "it is delivered again", func() bool { return e.Work.Room.Deliveries()[0].Made != before.Made })
 	g.let()
 	b.collect(1)
 	eventually(t, "the request is acknowledged", func() bool { return b.backlog("list") == 0 })
@@ -153,12 +154,12 @@ func TestFetchCountsWhatItHasTaken(t *testing.T) {
 		b.ask("list", numbers(1))
 	}
 	e := svc.endpoints[0]
-	e.work.heartbeat = outlastsStalls
-	span := scope{stopping: make(chan struct{}), working: b.ctx, sending: b.ctx}
+	e.Work.Heartbeat = outlastsStalls
+	span := consume.Scope{Stopping: make(chan struct{}), Working: b.ctx, Sending: b.ctx}
 	var jobs sync.WaitGroup
-	pulls := e.work.pulls(span, &jobs)
-	check(t, e.work.fetch(b.ctx, pulls, nil))
-	if want, _ := e.work.room.want(); want != 0 {
+	pulls := e.Work.Pulls(span, &jobs)
+	check(t, e.Work.Fetch(b.ctx, pulls, nil))
+	if want, _ := e.Work.Room.Want(); want != 0 {
 		t.Errorf("%d more are wanted right after %d were taken", want, chunks)
 	}
 	g.let()

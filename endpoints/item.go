@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -16,6 +17,18 @@ type ItemInfo struct {
 
 	params map[string]string
 	parts  wire.Parts
+}
+
+func infoOf(i serve.Item) ItemInfo {
+	return ItemInfo{Meta: i.Request.Meta, Ordinal: i.Ordinal, Key: i.Key, params: i.Request.Params, parts: i.Parts}
+}
+
+func infosOf(items []serve.Item) []ItemInfo {
+	infos := make([]ItemInfo, len(items))
+	for n, item := range items {
+		infos[n] = infoOf(item)
+	}
+	return infos
 }
 
 // Param returns a parameter of the run, or "" when the run has none of that name.
@@ -49,16 +62,13 @@ type itemKey struct{}
 // itemContext is the context of a HandleEach handler. The info is made only when it is asked for.
 type itemContext struct {
 	context.Context //nolint:containedctx // it is a context
-	request         *wire.Request
-	ordinal         int
-	key             string
-	parts           wire.Parts
+	item            serve.Item
 }
 
 // Value answers for itemKey and passes on the rest.
 func (c *itemContext) Value(key any) any {
 	if key == (itemKey{}) {
-		return ItemInfo{Meta: c.request.Meta, Ordinal: c.ordinal, Key: c.key, params: c.request.Params, parts: c.parts}
+		return infoOf(c.item)
 	}
 	return c.Context.Value(key)
 }

@@ -89,9 +89,9 @@ func laneService(t *testing.T, each, noLane bool, opts ...Option) (*bundle, *ato
 		}, opts...))
 	}
 	if noLane {
-		svc.endpoints[0].calls.ensure = func(context.Context) error { return context.DeadlineExceeded }
+		svc.endpoints[0].Calls.Ensure = func(context.Context) error { return context.DeadlineExceeded }
 	}
-	b.run(svc)
+	b.Run(svc)
 	eventually(t, "it has a lane", func() bool { return noLane || stream.HasLane(b.ctx, b.nc, "run") })
 	replies, err := b.nc.SubscribeSync(wire.ReplySubject("run"))
 	check(t, err)

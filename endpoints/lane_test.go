@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -16,19 +17,19 @@ import (
 
 func TestCallsComeBeforeChunks(t *testing.T) {
 	t.Parallel()
-	s := newSlots(1, 0)
-	if !s.take(laneChunks, nil) {
+	s := admission.NewSlots(1, 0)
+	if !s.Take(admission.Chunks, nil) {
 		t.Fatal("no slot")
 	}
-	chunk := s.enter(laneChunks)
-	call := s.enter(laneCalls)
-	s.give(laneChunks, time.Now())
+	chunk := s.Enter(admission.Chunks)
+	call := s.Enter(admission.Calls)
+	s.Give(admission.Chunks, time.Now())
 	select {
 	case <-call:
 	default:
 		t.Fatal("the call that came later has no slot")
 	}
-	s.give(laneCalls, time.Now())
+	s.Give(admission.Calls, time.Now())
 	select {
 	case <-chunk:
 	default:
@@ -38,12 +39,12 @@ func TestCallsComeBeforeChunks(t *testing.T) {
 
 func TestAKeptSlotIsForCalls(t *testing.T) {
 	t.Parallel()
-	s := newSlots(2, 1)
+	s := admission.NewSlots(2, 1)
 	for range 2 {
-		<-s.enter(laneChunks)
+		<-s.Enter(admission.Chunks)
 	}
-	third := s.enter(laneChunks)
-	call := s.enter(laneCalls)
+	third := s.Enter(admission.Chunks)
+	call := s.Enter(admission.Calls)
 	select {
 	case <-third:
 		t.Fatal("a chunk has the slot that is kept")
@@ -51,11 +52,11 @@ func TestAKeptSlotIsForCalls(t *testing.T) {
 	default:
 		t.Fatal("the slot that is kept is free, and a call waits")
 	}
-	if !s.leave(laneChunks, third) {
+	if !s.Leave(admission.Chunks, third) {
 		t.Error("it did not wait")
 	}
 	for size, want := range map[int]int{1: 0, 3: 0, 4: 1, 64: 1} {
-		if got := newSlots(size, -1).kept(); got != want {
+		if got := admission.NewSlots(size, -1).Kept(); got != want {
 			t.Errorf("of %d slots %d are kept; want %d", size, got, want)
 		}
 	}
@@ -64,30 +65,30 @@ func TestAKeptSlotIsForCalls(t *testing.T) {
 // TestWaitingCallsLeaveChunksTheirShare counts the time that each has a slot while both want all of it.
 func TestWaitingCallsLeaveChunksTheirShare(t *testing.T) {
 	t.Parallel()
-	s := newSlots(2, 0)
+	s := admission.NewSlots(2, 0)
 	stop := make(chan struct{})
 	var all sync.WaitGroup
-	var had [lanes]atomic.Int64
-	want := func(l lane, n int, each time.Duration) {
+	var had [admission.Lanes]atomic.Int64
+	want := func(l admission.Lane, n int, each time.Duration) {
 		for range n {
 			all.Go(func() {
-				for s.take(l, stop) {
+				for s.Take(l, stop) {
 					since := time.Now()
 					_ = backoff.Sleep(context.Background(), each)
 					had[l].Add(int64(time.Since(since)))
-					s.give(l, since)
+					s.Give(l, since)
 				}
 			})
 		}
 	}
-	want(laneCalls, 50, time.Millisecond)
-	want(laneChunks, 4, 20*time.Millisecond)
+	want(admission.Calls, 50, time.Millisecond)
+	want(admission.Chunks, 4, 20*time.Millisecond)
 	eventually(t, "they have had two seconds", func() bool {
-		return had[laneCalls].Load()+had[laneChunks].Load() > int64(2*time.Second)
+		return had[admission.Calls].Load()+had[admission.Chunks].Load() > int64(2*time.Second)
 	})
 	close(stop)
 	all.Wait()
-	share := float64(had[laneChunks].Load()) / float64(had[laneCalls].Load()+had[laneChunks].Load())
+	share := float64(had[admission.Chunks].Load()) / float64(had[admission.Calls].Load()+had[admission.Chunks].Load())
 	if share < 0.15 || share > 0.5 {
 		t.Errorf("chunks had %.2f of the time; want about a quarter", share)
 	}
@@ -123,7 +124,7 @@ func besideAChunk(
 	for range chunks {
 		b.ask("busy", numbers(items))
 	}
-	b.run(svc)
+	b.Run(svc)
 	eventually(t, "it works", func() bool { return done.Load() > 0 })
 	eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, "busy") })
 	return b, done
@@ -225,7 +226,7 @@ func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
 			return nil
 		},
 	}, Concurrency(1)))
-	b.run(svc)
+	b.Run(svc)
 	for _, endpoint := range []string{"root", "leaf"} {
 		eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, endpoint) })
 	}
@@ -250,8 +251,8 @@ func TestACallToWhoHasNoLane(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	svc.endpoints[0].calls.ensure = func(context.Context) error { return context.DeadlineExceeded }
-	b.run(svc)
+	svc.endpoints[0].Calls.Ensure = func(context.Context) error { return context.DeadlineExceeded }
+	b.Run(svc)
 	got, err := Call[number, square](b.ctx, b.nc, "square", "k", number{3})
 	if err != nil || got.Square != 9 {
 		t.Errorf("got %+v, %v", got, err)

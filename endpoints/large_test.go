@@ -16,7 +16,7 @@ func TestTheLargestResultThatFits(t *testing.T) {
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
 	svc := b.service()
 	check(t, HandleList(svc, "exact", func(_ context.Context, chunk *Chunk[number, any]) error {
-		limit := chunk.job.answers.limit
+		limit := chunk.job.Answers.Limit
 		item := chunk.Items()[0]
 		text := limit - len(`{"slots":[{"i":0,"d":""}]}`)
 		bytes := (limit - len(`{"slots":[{"i":0,"t":"application/octet-stream","b":""}]}`)) / 4 * 3
@@ -28,7 +28,7 @@ func TestTheLargestResultThatFits(t *testing.T) {
 		}
 		return nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	for n, pieces := range []int{0, 1, 0, 1} {
 		w := b.reply("exact", []payload{{0, numbers(4)[n].json}})
 		if slot := w.slots[0]; slot.Err != nil || w.answered != 1 || len(w.slots) != 1 {
@@ -65,7 +65,7 @@ func TestLargeResultsAreHeld(t *testing.T) {
 			return outcome
 		})))
 	}
-	b.run(svc)
+	b.Run(svc)
 	kept := b.reply("kept", numbers(4))
 	for n := range 4 {
 		if got := len(kept.slots[n].Data); got != len(text(n))+2 || kept.slots[n].Err != nil {

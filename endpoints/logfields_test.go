@@ -2,45 +2,12 @@ package endpoints
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
-
-func TestLogFields(t *testing.T) {
-	t.Parallel()
-	plain := newMeta()
-	nested := plain
-	nested.Root, nested.Stack = uuid.New(), "statement:1"
-	for name, tc := range map[string]struct {
-		meta wire.Meta
-		want []string
-	}{
-		"plain":  {plain, []string{"run", "slice"}},
-		"nested": {nested, []string{"root", "run", "slice", "stack"}},
-	} {
-		core, logged := observer.New(zap.DebugLevel)
-		log := zap.New(core)
-		log.Info("by meta", logFields(tc.meta)...)
-		log.Info("by headers", headerFields(tc.meta.Request())...)
-		lines := logged.All()
-		for _, line := range lines {
-			if got := slices.Sorted(maps.Keys(line.ContextMap())); !slices.Equal(got, tc.want) {
-				t.Errorf("%s, %s: got %v", name, line.Message, got)
-			}
-		}
-		if !maps.Equal(lines[0].ContextMap(), lines[1].ContextMap()) {
-			t.Errorf("%s: %v and %v", name, lines[0].ContextMap(), lines[1].ContextMap())
-		}
-	}
-}
 
 // Lines about a chunk, and about an item of it, say which.
 func TestLinesAboutChunksSayWhich(t *testing.T) {
@@ -49,7 +16,7 @@ func TestLinesAboutChunksSayWhich(t *testing.T) {
 	svc := b.service()
 	check(t, HandleEach(svc, "each", func(context.Context, map[string]int) (int, error) { panic("each") }))
 	check(t, HandleList(svc, "list", func(context.Context, *wrapChunk) error { panic("list") }))
-	b.run(svc)
+	b.Run(svc)
 	each, list := b.ask("each", numbers(1)), b.ask("list", numbers(1))
 	b.collect(2)
 	b.publish(&nats.Msg{Subject: wire.WorkSubject("list"), Header: nats.Header{wire.HeaderRun: {"some run"},

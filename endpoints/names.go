@@ -1,6 +1,8 @@
 package endpoints
 
 import (
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
+	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -22,3 +24,9 @@ type (
 	// PermissionError says what NATS does not permit.
 	PermissionError = stream.PermissionError
 )
+
+// MaxHeld bounds the bytes of the answers to one chunk that a wrapper holds: 64 MiB.
+const MaxHeld = reply.MaxHeld
+
+// MaxState is how large the state of a suspended chunk may be, written as JSON: 16 MiB.
+const MaxState = flow.MaxState

@@ -13,7 +13,7 @@ func (i *Item[In, Out]) Part(name string) (wire.Part, bool) { return i.parts.Fin
 // Part returns what the step of a name has made of the item, as [Item.Part] does. Like In it is there in the first
 // stage only; what a later one needs belongs in State.
 func (i *StageItem[In, Out, State, Shared]) Part(name string) (wire.Part, bool) {
-	return i.core.parts.Find(name)
+	return i.core.Parts.Find(name)
 }
 
 // Part returns what the step of a name has made of the item, as [Item.Part] does.

@@ -81,7 +81,7 @@ func TestHandlersSeeParts(t *testing.T) {
 				return nil
 			},
 		})))
-	b.run(svc)
+	b.Run(svc)
 	for _, endpoint := range []string{"each", "list", "flow"} {
 		request := wire.NewRequestBuilder(endpoint, newMeta(), 1<<20)
 		request.Part("n", wire.Part{Data: []byte("5")})

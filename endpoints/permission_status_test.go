@@ -17,7 +17,7 @@ func TestStatusNamesWhatIsDenied(t *testing.T) {
 	svc, err := New(server.Conn(t, "svc", "p", "_INBOX_svc"), Config{Name: "tester", Log: b.log, DrainTimeout: patience})
 	check(t, err)
 	check(t, HandleEach(svc, "work", func(_ context.Context, in map[string]int) (int, error) { return in["n"], nil }))
-	b.run(svc)
+	b.Run(svc)
 	b.ask("work", numbers(1))
 	const want = "publish to tranche.reply.work"
 	eventually(t, "the status says what is denied", func() bool {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -87,7 +88,7 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 			svc, err := New(server.Conn(t, "svc", "p", "_INBOX_svc"), Config{Name: "tester", Log: b.log, DrainTimeout: patience})
 			check(t, err)
 			check(t, HandleEach(svc, "work", func(_ context.Context, in map[string]int) (int, error) { return in["n"], nil }))
-			b.run(svc)
+			b.Run(svc)
 			meta := b.ask("work", numbers(3))
 			w := testenv.NewWatch(t)
 			grant := strings.TrimSuffix(missing, ".tranche.work.work") // the message names all that is created
@@ -100,7 +101,7 @@ func TestEachMissingPermissionIsNamedAndServiceRecovers(t *testing.T) {
 				t.Errorf("got %d slots", len(w.slots))
 			}
 			eventually(t, "nothing is denied any more", func() bool {
-				present := svc.outbox.perms.Denied()
+				present := svc.host.Outbox.Perms.Denied()
 				// An acknowledgement is not answered: it is denied until it has not been for a while.
 				return len(present) == 0 || strings.HasPrefix(missing, "$JS.ACK")
 			})
@@ -126,7 +127,7 @@ func TestDeniedPublishFailsAtOnce(t *testing.T) {
 	js, err := jetstream.New(nc)
 	check(t, err)
 	w := testenv.NewWatch(t)
-	err = newOutbox(nc, js).publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
+	err = outbox.New(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
 	var denied *stream.PermissionError
 	if !errors.As(err, &denied) || *denied != (stream.PermissionError{Op: stream.OpPublish, Subject: "tranche.reply.x"}) {
 		t.Errorf("got %v", err)

@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -39,11 +41,11 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	parsed, err := wire.ParseRequest(request.Msg().Header, request.Msg().Data, wire.Limits{})
 	check(t, err)
 
-	e := &endpointServer{name: "statement", service: &Service{nc: &nats.Conn{}, outbox: newOutbox(nil, nil),
-		identity: "statements@1.0.0 Xk2pQ7"}}
-	j := &job{request: parsed}
-	e.prepare(context.Background(), &j.answers, meta, wire.Trace{})
-	j.answers.limit, j.answers.flushAt = 1<<20, 1<<20
+	e := &serve.Server{Name: "statement", Host: &serve.Host{NC: &nats.Conn{}, Outbox: outbox.New(nil, nil),
+		Identity: "statements@1.0.0 Xk2pQ7"}}
+	j := &serve.Job{Request: parsed}
+	e.Prepare(context.Background(), &j.Answers, meta, wire.Trace{})
+	j.Answers.Limit, j.Answers.FlushAt = 1<<20, 1<<20
 	type out struct {
 		Closing int `json:"closing"`
 	}
@@ -51,7 +53,7 @@ func TestWorkedExampleOfTheProtocolPage(t *testing.T) {
 	chunk := newChunk[in, out](j)
 	chunk.Items()[0].Reply(out{120})
 	chunk.Items()[1].Fail("overdrawn", "the balance is -3")
-	reply := j.answers.final(nil)
+	reply := j.Answers.Final(nil)
 	reply.Header[wire.HeaderMsgID] = []string{"0d9a6c1f-30b7-4d0e-a1e5-6f2f6f0f7f55"}
 
 	_, err = wire.ParseReply(reply.Subject, reply.Header, reply.Data, wire.Limits{})

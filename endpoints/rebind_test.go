@@ -29,7 +29,7 @@ func underLoad(b *bundle) (answered *atomic.Int64) {
 	}); err != nil {
 		b.t.Fatal(err)
 	}
-	b.run(svc)
+	b.Run(svc)
 	ctx, cancel := context.WithCancel(b.ctx)
 	done := make(chan struct{})
 	b.t.Cleanup(func() { cancel(); <-done })
@@ -93,7 +93,7 @@ func setupWithoutStream(t *testing.T) *bundle {
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	return b
 }
 
@@ -132,7 +132,7 @@ func TestReplyOutlivesItsStream(t *testing.T) {
 		await(t, "permission to finish", finish)
 		return squares(ctx, in)
 	}))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.ask("square", numbers(1))
 	await(t, "handler", begun)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamReply))
@@ -151,7 +151,7 @@ func TestFullReplyStreamHoldsRequestsBack(t *testing.T) {
 	check(t, err)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	const chunks = 10
 	for range chunks {
 		b.ask("square", numbers(3))

@@ -42,7 +42,7 @@ func TestReplicatedConsumersLoseNothing(t *testing.T) {
 		b.ask("square", []payload{{0, `{"n":3,"pad":"` + big + `"}`}})
 	}
 	start := time.Now()
-	b.run(svc)
+	b.Run(svc)
 	b.collect(chunks)
 	took := time.Since(start)
 	eventually(t, "all is acknowledged", func() bool { return b.backlog("square") == 0 })

@@ -5,81 +5,10 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
+	"github.com/tranchehq/tranche/endpoints/internal/consume"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
-
-// parcel is a message of which only the size matters.
-type parcel struct {
-	jetstream.Msg
-	header nats.Header
-	data   []byte
-}
-
-func (p parcel) Data() []byte         { return p.data }
-func (p parcel) Headers() nats.Header { return p.header }
-
-func TestRoomBoundsWhatIsAhead(t *testing.T) {
-	t.Parallel()
-	const slots, size = 16, 1 << 20
-	r := newRoom(newSlots(slots, 0), false)
-	held := 0
-	for ; held < 10*slots; held++ {
-		n, bytes := r.want()
-		if n <= 0 {
-			break
-		}
-		if held < slots && bytes != aheadBytes {
-			t.Fatalf("%d bytes may be fetched while slots are free", bytes)
-		}
-		r.hold(requestID{sequence: uint64(held)}, delivery{msg: parcel{}, size: size})
-	}
-	if want := slots + aheadBytes/size; held != want {
-		t.Errorf("%d requests of 1 MiB are held; want %d", held, want)
-	}
-	for n := range held {
-		r.drop(requestID{sequence: uint64(n)}, 10, 2*quick)
-	}
-	if n, _ := r.want(); n != slots || r.bytes != 0 {
-		t.Errorf("a slow service wants %d, and %d bytes are left", n, r.bytes)
-	}
-}
-
-func TestRoomCountsBytesOnce(t *testing.T) {
-	t.Parallel()
-	r := newRoom(newSlots(1, 0), false)
-	id := requestID{sequence: 1}
-	if !r.hold(id, delivery{size: 10}) || r.hold(id, delivery{size: 30}) {
-		t.Error("a second delivery is not known for one")
-	}
-	r.drop(id, 1, time.Millisecond)
-	if r.bytes != 0 {
-		t.Errorf("%d bytes are left", r.bytes)
-	}
-}
-
-func TestSizeIsThatOfWhatComesOut(t *testing.T) {
-	t.Parallel()
-	plain := bytes.Repeat([]byte("x"), 1<<20)
-	small := wire.Compress(plain)
-	zstd := nats.Header{wire.HeaderEncoding: {wire.EncodingZstd}}
-	for name, tc := range map[string]struct {
-		msg  parcel
-		want int
-	}{
-		"plain":      {parcel{data: plain}, len(plain)},
-		"compressed": {parcel{data: small, header: zstd}, len(plain)},
-		"rubbish":    {parcel{data: []byte("rubbish"), header: zstd}, 4*len("rubbish") + 1},
-	} {
-		if got := sizeOf(tc.msg); got != tc.want {
-			t.Errorf("%s: %d bytes, want %d", name, got, tc.want)
-		}
-	}
-}
 
 // TestSlowHandlersHoldFewLargeRequests has far more bytes wait than an instance should hold.
 func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
@@ -103,14 +32,14 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 		}
 		b.publish(builder.Msg())
 	}
-	b.run(svc)
+	b.Run(svc)
 	eventually(t, "all slots are taken", func() bool { return g.calls.Load() == slots })
-	room := svc.endpoints[0].work.room
-	eventually(t, "it has fetched ahead", func() bool { return room.len() == 2*slots })
-	room.mu.Lock()
-	held := room.bytes
-	room.mu.Unlock()
-	if most := slots*int(b.nc.MaxPayload()) + aheadBytes; held > most {
+	room := svc.endpoints[0].Work.Room
+	eventually(t, "it has fetched ahead", func() bool { return room.Len() == 2*slots })
+	room.Mu.Lock()
+	held := room.Bytes
+	room.Mu.Unlock()
+	if most := slots*int(b.nc.MaxPayload()) + consume.AheadBytes; held > most {
 		t.Errorf("%d bytes are held; at most %d should be", held, most)
 	}
 	g.let()

@@ -18,7 +18,12 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
+	"github.com/tranchehq/tranche/endpoints/internal/logs"
+	"github.com/tranchehq/tranche/endpoints/internal/outbox"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -54,7 +59,7 @@ func (c Config) withDefaults() Config {
 	c.Version = cmp.Or(c.Version, DefaultVersion)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, DefaultDrainTimeout)
 	if c.Log == nil {
-		c.Log = speaker()
+		c.Log = logs.Speaker()
 	}
 	c.Limits = c.Limits.WithDefaults()
 	return c
@@ -78,17 +83,19 @@ func (c Config) validate() error {
 // Service serves the endpoints that HandleList and HandleEach give it. It runs once.
 type Service struct {
 	config   Config
-	nc       *nats.Conn
-	outbox   *outbox
-	limits   wire.Limits
-	identity string // "name@version instance"
+	host     *serve.Host
 	instance string
-	host     string
-	suspects *suspects
+	machine  string
 
 	mu        sync.Mutex
-	endpoints []*endpointServer
+	endpoints []*endpoint
 	running   bool
+}
+
+// endpoint is what serves one endpoint.
+type endpoint struct {
+	*serve.Server
+	flow *flow.Flow // nil unless it has stages
 }
 
 // New returns a service on nc, which stays the caller's to close, after Run.
@@ -101,43 +108,35 @@ func New(nc *nats.Conn, config Config) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new service %s: %w", config.Name, err)
 	}
-	host, _ := os.Hostname() // for people to read; it may be unknown
-	s := &Service{config: config, nc: nc, outbox: newOutbox(nc, js), limits: config.Limits, host: host,
-		instance: nuid.Next(), suspects: newSuspects()}
-	s.identity = fmt.Sprintf("%s@%s %s", config.Name, config.Version, s.instance)
-	return s, nil
+	machine, _ := os.Hostname() // for people to read; it may be unknown
+	instance := nuid.Next()
+	return &Service{config: config, instance: instance, machine: machine, host: &serve.Host{
+		NC: nc, Outbox: outbox.New(nc, js), Limits: config.Limits, Suspects: admission.NewSuspects(), Log: config.Log,
+		Identity: fmt.Sprintf("%s@%s %s", config.Name, config.Version, instance),
+	}}, nil
 }
 
-func (s *Service) register(e *endpointServer) error {
-	if err := wire.ValidateName(e.name); err != nil {
+// register adds an endpoint, the handlers of which are called within the service's wrappers and these.
+func (s *Service) register(e endpoint, wrap []Wrapper) error {
+	if err := wire.ValidateName(e.Name); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.running {
-		return fmt.Errorf("endpoint %s: add handlers before Run", e.name)
+		return fmt.Errorf("endpoint %s: add handlers before Run", e.Name)
 	}
 	for _, other := range s.endpoints {
-		if other.name == e.name {
-			return fmt.Errorf("endpoint %s has a handler already", e.name)
+		if other.Name == e.Name {
+			return fmt.Errorf("endpoint %s has a handler already", e.Name)
 		}
 	}
-	e.service = s
-	e.options.wrap = slices.Concat(s.config.Wrap, e.options.wrap)
-	e.log = s.config.Log.With(zap.String("endpoint", e.name))
-	e.slots = newSlots(e.options.concurrency, e.options.reserve)
-	e.setting = &setting{slots: e.slots, option: e.options.concurrency, log: e.log}
-	e.work = s.newPuller(wire.StreamWork, e.name, newRoom(e.slots, e.byItem), e.log)
-	e.work.deal = e.dealer(e.work)
-	e.work.settings = e.setting.setOperator
-	e.work.ensure = func(ctx context.Context) error {
-		return stream.EnsureConsumer(ctx, s.outbox.js, e.name, stream.ConsumerSettings{})
+	e.Around = within(slices.Concat(s.config.Wrap, wrap))
+	e.Attach(s.host)
+	if e.flow != nil {
+		e.flow.Attach()
 	}
-	e.calls = s.newPuller(wire.StreamWork, wire.LaneOf(e.name), newRoom(e.slots, false),
-		e.log.With(zap.Bool("calls", true)))
-	e.calls.deal, e.calls.aside = e.dealer(e.calls), true
-	e.calls.ensure = func(ctx context.Context) error { return stream.EnsureLane(ctx, s.outbox.js, e.name) }
-	s.endpoints = append(s.endpoints, e)
+	s.endpoints = append(s.endpoints, &e)
 	return nil
 }
 
@@ -175,12 +174,12 @@ func (s *Service) Run(ctx context.Context) error {
 	sending, stopSend := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSend()
 	group, serving := errgroup.WithContext(ctx)
-	span := scope{stopping: serving.Done(), working: working, sending: sending}
+	span := consume.Scope{Stopping: serving.Done(), Working: working, Sending: sending}
 	for _, e := range s.endpoints {
-		group.Go(func() error { return e.run(serving, span) })
+		group.Go(func() error { return e.Run(serving, span) })
 	}
 	var watch sync.WaitGroup
-	watch.Go(func() { s.outbox.perms.Run(serving, s.config.Log) })
+	watch.Go(func() { s.host.Outbox.Perms.Run(serving, s.config.Log) })
 	defer watch.Wait()
 	done := make(chan error, 1)
 	go func() { done <- group.Wait() }()
@@ -191,7 +190,7 @@ func (s *Service) Run(ctx context.Context) error {
 	err = s.drain(done, func() { stopWork(wire.ErrShutdown) }, stopSend)
 	// Acknowledgements are not waited for one by one. An error here means that there is no server: it will deliver
 	// again, which does no harm.
-	_ = s.nc.FlushTimeout(time.Second)
+	_ = s.host.NC.FlushTimeout(time.Second)
 	s.config.Log.Info("gone", zap.Int("chunks left behind", s.atWork()))
 	return err
 }
@@ -199,7 +198,7 @@ func (s *Service) Run(ctx context.Context) error {
 // atWork is how many chunks handlers work on.
 func (s *Service) atWork() (chunks int) {
 	for _, e := range s.endpoints {
-		chunks += e.held()
+		chunks += e.Held()
 	}
 	return chunks
 }
@@ -234,8 +233,8 @@ func (s *Service) drain(done <-chan error, stopWork, stopSend func()) error {
 	}
 	left := &DrainError{After: s.config.DrainTimeout + 2*sendGrace, Left: map[string]int{}}
 	for _, e := range s.endpoints {
-		if n := e.held(); n > 0 {
-			left.Left[e.name] = n
+		if n := e.Held(); n > 0 {
+			left.Left[e.Name] = n
 		}
 	}
 	return left

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -35,7 +36,7 @@ func TestHandleEachAnswersEveryItem(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares, Concurrency(4)))
-	stop := b.run(svc)
+	stop := b.Run(svc)
 	w := b.reply("square", numbers(500))
 	if w.answered != 500 || w.failure != nil || w.messages != 1 {
 		t.Fatalf("answered %d, failure %v, messages %d", w.answered, w.failure, w.messages)
@@ -74,7 +75,7 @@ func TestHandleListRepliesAndFails(t *testing.T) {
 		}
 		return nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("list", numbers(5))
 	if w.answered != 4 || w.failure != nil || len(w.slots) != 4 {
 		t.Fatalf("answered %d, failure %v, slots %v", w.answered, w.failure, w.slots)
@@ -107,7 +108,7 @@ func TestHandlersSeeTheParamsOfTheRun(t *testing.T) {
 		item.Reply(fmt.Sprint(chunk.Param("year"), item.Info().Param("month"), chunk.Params()))
 		return nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	for _, endpoint := range []string{"each", "list"} {
 		for params, want := range map[string]string{`{"year":"2026"}`: `"2026map[year:2026]"`, "": `"map[]"`} {
 			builder := wire.NewRequestBuilder(endpoint, newMeta(), 1<<20)
@@ -143,7 +144,7 @@ func TestErrorsAndPanicsOfItems(t *testing.T) {
 		}
 		return square{}, nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("each", append(numbers(5), payload{5, `{"n":"five"}`}, payload{6, `[]`}))
 	want := map[int]wire.SlotError{
 		0: {Code: wire.CodePanic, Message: "the handler panicked: no such thing", Retry: false},
@@ -190,7 +191,7 @@ func TestFailureOfAListSpeaksForTheRest(t *testing.T) {
 				chunk.Items()[0].Reply(square{1})
 				return tc.end()
 			}))
-			b.run(svc)
+			b.Run(svc)
 			w := b.reply("list", numbers(3))
 			if w.answered != 1 || w.failure == nil || *w.failure != tc.want || w.slots[0].Err != nil {
 				t.Errorf("answered %d, failure %v", w.answered, w.failure)
@@ -214,7 +215,7 @@ func TestPartialReplies(t *testing.T) {
 		}
 		return nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.ask("list", numbers(10))
 	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
@@ -246,14 +247,14 @@ func TestLateFlushSendsNothing(t *testing.T) {
 		kept <- chunk
 		return b.js.DeleteStream(ctx, wire.StreamReply) // so that the final message stays on its way
 	}))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.ask("list", numbers(3))
 	chunk := await(t, "chunk", kept)
-	a := &chunk.job.answers
+	a := &chunk.job.Answers
 	eventually(t, "the final message is written", func() bool {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.closed && a.buf != nil && bytes.HasSuffix(a.buf.Bytes(), []byte(replyClose))
+		a.Mu.Lock()
+		defer a.Mu.Unlock()
+		return a.Closed && a.Buf != nil && bytes.HasSuffix(a.Buf.Bytes(), []byte(reply.ReplyClose))
 	})
 	chunk.Flush()
 	b.streams()
@@ -278,7 +279,7 @@ func TestLargeReplyIsSplitAndAnOversizeResultGoesInPieces(t *testing.T) {
 		}
 		return strings.Repeat("x", 10<<10), nil
 	}, FlushBytes(1<<30)))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("big", numbers(20))
 	if w.answered != 20 || w.messages < 7 {
 		t.Errorf("answered %d in %d messages", w.answered, w.messages)
@@ -316,7 +317,7 @@ func TestResultsOfEveryKind(t *testing.T) {
 			wire.Binary{ContentType: "no\nsuch"}, "<&\u2028>",
 		}[in.N], nil
 	}, Concurrency(1), Compress(1)))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("kinds", numbers(8))
 	for i, contentType := range []string{"application/pdf", wire.DefaultBinaryType} {
 		if s := w.slots[i]; s.ContentType != contentType || !bytes.Equal(s.Data, pdf) {
@@ -340,7 +341,7 @@ func TestUnreadableRequests(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	bad := newMeta()
 	b.publish(&nats.Msg{Subject: wire.WorkSubject("square"), Header: bad.Request(), Data: []byte(`{"items":[{"i":1}]}`)})
 	b.publish(&nats.Msg{Subject: wire.WorkSubject("square"), Data: []byte(`garbage`)})
@@ -374,7 +375,7 @@ func TestSlowWorkIsNotDeliveredTwice(t *testing.T) {
 		calls.Add(1)
 		return square{}, backoff.Sleep(ctx, 4*time.Second)
 	}))
-	b.run(svc)
+	b.Run(svc)
 	if w := b.reply("slow", numbers(1)); w.answered != 1 || w.messages != 1 {
 		t.Errorf("answered %d in %d messages", w.answered, w.messages)
 	}
@@ -399,7 +400,7 @@ func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
 		t.Error("the handler was called")
 		return square{}, nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	w := b.collect(1)[meta.Slice]
 	if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
@@ -427,7 +428,7 @@ func TestRequestThatWasHandedBackIsStillServed(t *testing.T) {
 	b.handBack("square", 10)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	if w := b.collect(1)[meta.Slice]; w.failure != nil || w.answered != 3 {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
 	}
@@ -446,7 +447,7 @@ func TestDrainFinishesRunningWork(t *testing.T) {
 		}
 		return nil
 	}, Concurrency(1)))
-	stop := b.run(first)
+	stop := b.Run(first)
 	b.ask("work", numbers(2))
 	b.ask("work", numbers(2))
 	b.ask("work", numbers(2))
@@ -463,7 +464,7 @@ func TestDrainFinishesRunningWork(t *testing.T) {
 		}
 		return nil
 	}))
-	b.run(second)
+	b.Run(second)
 	b.collect(2) // what the first had fetched, but not begun, was handed over at once
 	close(finish)
 	check(t, await(t, "end of Run", stopped))
@@ -490,7 +491,7 @@ func TestDrainTimeoutGivesTheRestBack(t *testing.T) {
 		}
 		return square{}, nil
 	}, Concurrency(1)))
-	stop := b.run(svc)
+	stop := b.Run(svc)
 	meta := b.ask("work", numbers(4))
 	await(t, "second item", begun)
 	check(t, stop())
@@ -512,7 +513,7 @@ func TestHandlerTimeout(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	}, Timeout(20*time.Millisecond)))
-	b.run(svc)
+	b.Run(svc)
 	w := b.reply("work", numbers(2))
 	if w.answered != 1 || w.failure == nil || w.failure.Code != wire.CodeTimeout || !w.failure.Retry {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
@@ -536,7 +537,7 @@ func TestInstancesShareTheWork(t *testing.T) {
 			}
 			return backoff.Sleep(ctx, 5*time.Millisecond)
 		}, Concurrency(2)))
-		b.run(svc)
+		b.Run(svc)
 	}
 	eventually(t, "both wait for work", func() bool {
 		consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName("shared"))

@@ -134,8 +134,8 @@ func (b *bundle) service(change ...func(*Config)) *Service {
 	return svc
 }
 
-// run runs svc until the returned function is called, or the test ends. The function returns what Run returned.
-func (b *bundle) run(svc *Service) (stop func() error) {
+// Run runs svc until the returned function is called, or the test ends. The function returns what Run returned.
+func (b *bundle) Run(svc *Service) (stop func() error) {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(b.ctx)
 	done := make(chan struct{})

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -71,13 +72,13 @@ func TestSingleRequestIsTriedAgainUntilItWorks(t *testing.T) {
 			return square{42}, nil
 		}
 	}))
-	b.run(svc)
+	b.Run(svc)
 	begun := time.Now()
 	out, err := Call[number, square](b.ctx, b.nc, "work", "k", number{1})
 	if err != nil || out.Square != 42 || tries.Load() != 2 {
 		t.Errorf("%+v, %v after %d tries", out, err, tries.Load())
 	}
-	if took := time.Since(begun); took < firstRetry*3/4 {
+	if took := time.Since(begun); took < serve.FirstRetry*3/4 {
 		t.Errorf("tried again after %s", took)
 	}
 	b.settled("work")
@@ -121,7 +122,7 @@ func TestSingleRequestThatDies(t *testing.T) {
 				tries.Add(1)
 				return tc.handler(ctx, in)
 			}, Timeout(100*time.Millisecond)))
-			b.run(svc)
+			b.Run(svc)
 			meta := b.askSingle("work", tc.payload, 2)
 			w := b.collect(1)[meta.Slice]
 			e := w.slots[0].Err
@@ -160,7 +161,7 @@ func TestSingleRequestOfAListThatDies(t *testing.T) {
 			return nil // and leaves the item out
 		}
 	}))
-	b.run(svc)
+	b.Run(svc)
 	for n, want := range []wire.SlotError{{Code: wire.CodeHandlerError, Message: "no database", Retry: true},
 		{Code: "gone", Message: "for good", Retry: false},
 		{Code: wire.CodeUnanswered, Message: "the handler left the item out", Retry: true}} {
@@ -182,7 +183,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	check(t, stream.EnsureConsumer(b.ctx, b.js, "work", stream.ConsumerSettings{}))
-	ctx, cancel := context.WithTimeout(b.ctx, longestRetry/2)
+	ctx, cancel := context.WithTimeout(b.ctx, serve.LongestRetry/2)
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
@@ -194,7 +195,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) {
 		return square{}, Retry("locked", "row 7")
 	}))
-	b.run(svc)
+	b.Run(svc)
 	err := await(t, "answer", answer)
 	var slot *wire.SlotError
 	if !errors.As(err, &slot) || slot.Code != "locked" {
@@ -207,7 +208,7 @@ func TestUnreadableRequestsAreBuried(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "work", squares))
-	b.run(svc)
+	b.Run(svc)
 	single, batch := newMeta(), newMeta()
 	single.Mode = wire.ModeSingle
 	headless := batch.Request()
@@ -242,7 +243,7 @@ func TestBatchRequestsAreNotBuried(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
-	b.run(svc)
+	b.Run(svc)
 	if w := b.reply("work", append(numbers(2), payload{2, `"x"`})); w.answered != 3 {
 		t.Errorf("%+v", w)
 	}
@@ -255,7 +256,7 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	b.bound(wire.StreamDead, 1)
 	svc := b.service()
 	check(t, HandleEach(svc, "work", func(context.Context, number) (square, error) { panic("boom") }))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.askSingle("work", `{"n":1}`, wire.DefaultDeliveries)
 	if w := b.collect(1)[meta.Slice]; w.slots[0].Err == nil {
 		t.Errorf("the caller waits for the stream of letters: %+v", w)
@@ -298,7 +299,7 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 			close(killed)
 			return square{}, nil
 		}))
-		b.run(svc)
+		b.Run(svc)
 		await(t, "death", killed)
 	}
 	svc := b.service()
@@ -306,7 +307,7 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 		answered <- errors.New("it was begun again")
 		return square{}, nil
 	}))
-	b.run(svc)
+	b.Run(svc)
 	if w := b.collect(1)[meta.Slice]; w.failure == nil || w.failure.Code != wire.CodeDeliveries {
 		t.Errorf("%+v", w)
 	}
@@ -316,28 +317,6 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 	}
 	if len(answered) > 0 {
 		t.Error(<-answered)
-	}
-}
-
-func TestRetryDelaysGrow(t *testing.T) {
-	t.Parallel()
-	for tries, seconds := range map[int]int{0: 1, 1: 1, 2: 2, 3: 4, 4: 8, 5: 16, 6: 30, 7: 30, 1 << 30: 30} {
-		about := time.Duration(seconds) * time.Second
-		for range 100 {
-			if d := retryDelay(tries); d < about*3/4 || d > min(about*5/4, longestRetry) {
-				t.Fatalf("after %d tries %s", tries, d)
-			}
-		}
-	}
-}
-
-func TestParseTTL(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]time.Duration{"5": 5 * time.Second, "90s": 90 * time.Second, "1h": time.Hour,
-		"": 0, "never": 0, "-1": 0, "0": 0, "-5s": 0, "x": 0, "99999999999999999999": 0} {
-		if got := parseTTL(text); got != want {
-			t.Errorf("%q: %s, want %s", text, got, want)
-		}
 	}
 }
 
@@ -360,7 +339,7 @@ func TestSingleRequestOfAFlowThatDies(t *testing.T) {
 			return nil
 		},
 	}))
-	b.run(svc)
+	b.Run(svc)
 	for payload, code := range map[string]string{
 		`{"n":0}`: wire.CodePanic, `{"n":1}`: "no", `{"n":2}`: "", `"x"`: wire.CodeBadPayload,
 	} {
@@ -406,7 +385,7 @@ func TestFlowIsCalled(t *testing.T) {
 			return nil
 		},
 	}))
-	b.run(svc)
+	b.Run(svc)
 	b.listening("flow")
 	both(t, func(opts ...CallOption) {
 		out, err := Call[number, square](b.ctx, b.nc, "flow", "k", number{7}, opts...)

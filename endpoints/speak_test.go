@@ -27,7 +27,7 @@ func TestAServiceSpeaks(t *testing.T) {
 	if err := svc.Ready(); !errors.As(err, &not) || not.Endpoint != "double" || not.State != "" {
 		t.Errorf("before it runs: %v", err)
 	}
-	stop := b.run(svc)
+	stop := b.Run(svc)
 	b.reply("double", numbers(1))
 	if err := svc.Ready(); err != nil {
 		t.Errorf("while it listens: %v", err)

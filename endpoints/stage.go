@@ -7,8 +7,7 @@ import (
 	"maps"
 	"reflect"
 
-	"github.com/go-json-experiment/json"
-
+	"github.com/tranchehq/tranche/endpoints/internal/flow"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -21,49 +20,39 @@ import (
 type Stage[In, Out, State, Shared any] struct {
 	Shared Shared
 
-	work     *flowWork
+	work     *flow.Work
 	handlers []func(context.Context, *Stage[In, Out, State, Shared]) error
 	all      []StageItem[In, Out, State, Shared]
 	items    []*StageItem[In, Out, State, Shared]
 	out      Out // where a result stands while it is written; guarded by job.answers.mu
 }
 
-// sheet is a Stage, whatever its types.
-type sheet interface {
-	// call calls the handler of a stage.
-	call(ctx context.Context, stage int) error
-	// show sets which items the handler sees.
-	show(items []*flowItem)
-	// writeState and writeShared write the states as JSON, or nothing when there is none to keep.
-	writeState(buf *bytes.Buffer, item *flowItem) error
-	writeShared(buf *bytes.Buffer) error
-}
-
 // newStage decodes the payloads of a request. An item whose payload does not fit In is answered at once and left out.
 func newStage[In, Out, State, Shared any](
-	w *flowWork, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error,
-) *Stage[In, Out, State, Shared] {
-	raw := w.job.request.Items
+	w *flow.Work, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error,
+) *staged[In, Out, State, Shared] {
+	raw := w.Job.Request.Items
 	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers,
 		all: make([]StageItem[In, Out, State, Shared], len(raw))}
-	w.here = make([]*flowItem, 0, len(raw))
+	w.Here = make([]*flow.Item, 0, len(raw))
 	for n := range raw {
 		item := s.add(n, raw[n].Ordinal, raw[n].Key)
-		item.core.parts = raw[n].Parts
+		item.core.Parts = raw[n].Parts
 		if err := wire.DecodePayload(raw[n].Payload, &item.In); err != nil {
-			w.reject(&item.core, wire.PayloadError(err, reflect.TypeFor[In]()))
+			w.Reject(&item.core, wire.PayloadError(err, reflect.TypeFor[In]()))
 			continue
 		}
-		w.here = append(w.here, &item.core)
+		w.Here = append(w.Here, &item.core)
 	}
-	s.show(w.here)
-	return s
+	all := (*staged[In, Out, State, Shared])(s)
+	all.Show(w.Here)
+	return all
 }
 
 // resumeStage decodes the states of a suspended chunk.
 func resumeStage[In, Out, State, Shared any](
-	w *flowWork, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error, from *suspended,
-) (*Stage[In, Out, State, Shared], error) {
+	w *flow.Work, handlers []func(context.Context, *Stage[In, Out, State, Shared]) error, from *flow.Suspended,
+) (*staged[In, Out, State, Shared], error) {
 	s := &Stage[In, Out, State, Shared]{work: w, handlers: handlers,
 		all: make([]StageItem[In, Out, State, Shared], len(from.Items))}
 	if len(from.Shared) > 0 {
@@ -71,10 +60,10 @@ func resumeStage[In, Out, State, Shared any](
 			return nil, fmt.Errorf("the chunk's state does not fit %v: %w", reflect.TypeFor[Shared](), err)
 		}
 	}
-	w.here = make([]*flowItem, 0, len(from.Items))
+	w.Here = make([]*flow.Item, 0, len(from.Items))
 	for n := range from.Items {
 		item := s.add(n, from.Items[n].Ordinal, from.Items[n].Key)
-		w.here = append(w.here, &item.core)
+		w.Here = append(w.Here, &item.core)
 		if len(from.Items[n].State) == 0 {
 			continue
 		}
@@ -82,13 +71,13 @@ func resumeStage[In, Out, State, Shared any](
 			return nil, fmt.Errorf("the state of an item does not fit %v: %w", reflect.TypeFor[State](), err)
 		}
 	}
-	return s, nil
+	return (*staged[In, Out, State, Shared])(s), nil
 }
 
 func (s *Stage[In, Out, State, Shared]) add(n, ordinal int, key string) *StageItem[In, Out, State, Shared] {
 	item := &s.all[n]
 	item.Ordinal, item.Key, item.stage = ordinal, key, s
-	item.core = flowItem{at: n, ordinal: ordinal, key: key, work: s.work}
+	item.core = flow.Item{At: n, Ordinal: ordinal, Key: key, Work: s.work}
 	return item
 }
 
@@ -105,56 +94,59 @@ func (s *Stage[In, Out, State, Shared]) Keys() []string {
 }
 
 // Number returns which stage this is, from 0.
-func (s *Stage[In, Out, State, Shared]) Number() int { return s.work.stage }
+func (s *Stage[In, Out, State, Shared]) Number() int { return s.work.Stage }
 
 // Meta returns what the headers of the request say that began the flow.
-func (s *Stage[In, Out, State, Shared]) Meta() wire.Meta { return s.work.job.request.Meta }
+func (s *Stage[In, Out, State, Shared]) Meta() wire.Meta { return s.work.Job.Request.Meta }
 
 // Param returns a parameter of the run, or "" when the run has none of that name.
 func (s *Stage[In, Out, State, Shared]) Param(name string) string {
-	return s.work.job.request.Params[name]
+	return s.work.Job.Request.Params[name]
 }
 
 // Params returns a copy of the run's parameters.
 func (s *Stage[In, Out, State, Shared]) Params() map[string]string {
-	return maps.Clone(s.work.job.request.Params)
+	return maps.Clone(s.work.Job.Request.Params)
 }
 
 // Flush sends what has been answered so far, without waiting for it to arrive. Once the handler has returned it does
 // nothing.
 func (s *Stage[In, Out, State, Shared]) Flush() {
-	a := &s.work.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.closed {
-		a.flush()
+	a := &s.work.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if !a.Closed {
+		a.Flush()
 	}
 }
 
-// call implements sheet.
-func (s *Stage[In, Out, State, Shared]) call(ctx context.Context, stage int) error {
-	return s.handlers[stage](ctx, s)
+// staged is a Stage as its flow sees it.
+type staged[In, Out, State, Shared any] Stage[In, Out, State, Shared]
+
+// Call implements sheet.
+func (s *staged[In, Out, State, Shared]) Call(ctx context.Context, stage int) error {
+	return s.handlers[stage](ctx, (*Stage[In, Out, State, Shared])(s))
 }
 
-// show implements sheet. The payloads are there in the first stage only, however the next one is come by.
-func (s *Stage[In, Out, State, Shared]) show(items []*flowItem) {
+// Show implements sheet. The payloads are there in the first stage only, however the next one is come by.
+func (s *staged[In, Out, State, Shared]) Show(items []*flow.Item) {
 	s.items = make([]*StageItem[In, Out, State, Shared], len(items))
 	var none In
 	for n, item := range items {
-		s.items[n] = &s.all[item.at]
-		if s.work.stage > 0 {
-			s.items[n].In, item.parts = none, nil
+		s.items[n] = &s.all[item.At]
+		if s.work.Stage > 0 {
+			s.items[n].In, item.Parts = none, nil
 		}
 	}
 }
 
-// writeState implements sheet.
-func (s *Stage[In, Out, State, Shared]) writeState(buf *bytes.Buffer, item *flowItem) error {
-	return encodeState(buf, &s.all[item.at].State)
+// WriteState implements sheet.
+func (s *staged[In, Out, State, Shared]) WriteState(buf *bytes.Buffer, item *flow.Item) error {
+	return encodeState(buf, &s.all[item.At].State)
 }
 
-// writeShared implements sheet.
-func (s *Stage[In, Out, State, Shared]) writeShared(buf *bytes.Buffer) error {
+// WriteShared implements sheet.
+func (s *staged[In, Out, State, Shared]) WriteShared(buf *bytes.Buffer) error {
 	return encodeState(buf, &s.Shared)
 }
 
@@ -162,16 +154,5 @@ func encodeState(buf *bytes.Buffer, state any) error {
 	if _, none := state.(*None); none {
 		return nil
 	}
-	return encodeQuery(buf, state)
-}
-
-// encodeQuery writes JSON, the same way each time, so that a stage that is repeated repeats its bytes. A panic of the
-// type's own encoder is an error. On an error buf holds a part of it.
-func encodeQuery(buf *bytes.Buffer, value any) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic: %v", v)
-		}
-	}()
-	return json.MarshalWrite(buf, value, json.Deterministic(true))
+	return wire.EncodePayload(buf, state)
 }

@@ -3,7 +3,6 @@ package endpoints
 import (
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
@@ -38,37 +37,6 @@ type EndpointStats struct {
 	AvgPerItem time.Duration // since Run
 }
 
-// stats counts what an endpoint has done since Run.
-type stats struct {
-	chunks, items, errors      atomic.Int64
-	redelivered, givenUp, dead atomic.Int64
-	busy                       atomic.Int64 // nanoseconds from the delivery of a chunk to its last acknowledgement
-	latency                    latency
-}
-
-// add counts a chunk of which items were worked on, and answered ones answered: a stage of a flow may answer none.
-func (s *stats) add(items, answered, errors int, took time.Duration) {
-	s.chunks.Add(1)
-	s.items.Add(int64(answered))
-	s.errors.Add(int64(errors))
-	s.busy.Add(int64(took))
-	s.latency.add(time.Now(), items, answered, took)
-}
-
-// came counts a request, or a reply to a flow, by which delivery it is.
-func (s *stats) came(delivered uint64) {
-	if delivered > 1 {
-		s.redelivered.Add(1)
-	}
-}
-
-// failed counts what speaks for a chunk in the end, if anything does.
-func (s *stats) failed(failure *wire.SlotError) {
-	if failure != nil && failure.Code == wire.CodeDeliveries {
-		s.givenUp.Add(1)
-	}
-}
-
 // Stats returns what each endpoint has done, in the order in which they were added: for metrics.
 func (s *Service) Stats() []EndpointStats {
 	s.mu.Lock()
@@ -81,92 +49,34 @@ func (s *Service) Stats() []EndpointStats {
 	return all
 }
 
-func (e *endpointServer) snapshot() EndpointStats {
-	pace := e.stats.latency.pace(time.Now())
+func (e *endpoint) snapshot() EndpointStats {
+	now := e.Status()
 	all := EndpointStats{
-		Endpoint: e.name, Chunks: e.stats.chunks.Load(), Items: e.stats.items.Load(), Errors: e.stats.errors.Load(),
-		Redelivered: e.stats.redelivered.Load(), GivenUp: e.stats.givenUp.Load(), Dead: e.stats.dead.Load(),
-		InFlight: e.held(), Concurrency: e.slots.len(), Lane: e.lane(), Rate: pace.rate, P50: pace.p50, P99: pace.p99,
+		Endpoint: e.Name, Chunks: now.Chunks, Items: now.Processed, Errors: now.Errors, Redelivered: now.Redelivered,
+		GivenUp: now.GivenUp, Dead: now.Dead, Rebinds: now.Rebinds, InFlight: now.InFlight, Concurrency: now.Concurrency,
+		Lane: now.Lane, Stages: now.Stages, State: now.State, Reason: now.Reason, Rate: now.Rate,
+		P50: time.Duration(now.P50), P99: time.Duration(now.P99), AvgPerItem: time.Duration(now.Average),
 	}
 	if e.flow != nil {
-		all.Stages, all.Stale, all.Refused = e.flow.stages, e.flow.stale.Load(), e.flow.refused.Load()
-	}
-	if all.Items > 0 {
-		all.AvgPerItem = time.Duration(e.stats.busy.Load() / all.Items)
-	}
-	all.State = wire.StateListening
-	for _, p := range e.pullers() {
-		all.Rebinds += p.life.rebinds.Load()
-		if state, reason := p.life.state(); state != wire.StateListening && all.State != wire.StateDraining {
-			all.State, all.Reason = state, reason
-		}
-	}
-	if all.Reason == "" {
-		all.Reason = e.service.outbox.perms.Reason(e.name)
+		all.Stale, all.Refused = e.flow.Stale.Load(), e.flow.Refused.Load()
 	}
 	return all
-}
-
-// lane reports whether calls are read apart from chunks. Until a node has made the consumer for them they come with
-// these.
-func (e *endpointServer) lane() bool {
-	state, _ := e.calls.life.state()
-	return state == wire.StateListening
-}
-
-// pullers returns all that fetch for the endpoint.
-func (e *endpointServer) pullers() []*puller {
-	if e.flow != nil {
-		return []*puller{e.work, e.flow.replies}
-	}
-	return []*puller{e.work}
-}
-
-// endpointStatus is the "data" of an endpoint in a $SRV.STATS answer.
-type endpointStatus struct {
-	Chunks      int64      `json:"chunks"`
-	Processed   int64      `json:"processed"`    // items
-	Errors      int64      `json:"errors"`       // items of those that got an error slot
-	InFlight    int        `json:"in_flight"`    // chunks held
-	Average     int64      `json:"avg_per_item"` // nanoseconds
-	Rate        float64    `json:"rate"`         // items a second, in the last minute
-	P50         int64      `json:"p50"`          // nanoseconds an item, in the last minute
-	P99         int64      `json:"p99"`
-	Concurrency int        `json:"concurrency"`
-	Each        bool       `json:"each"` // concurrency is of items
-	Lane        bool       `json:"lane"`
-	State       wire.State `json:"state"`
-	Reason      string     `json:"reason,omitempty"` // of StateWaiting, or what is denied
-	Redelivered int64      `json:"redelivered"`
-	GivenUp     int64      `json:"given_up"`
-	Dead        int64      `json:"dead"`
-	Stages      int        `json:"stages"` // 0 when it is not a flow
-	Rebinds     int64      `json:"rebinds"`
-}
-
-func (e *endpointServer) status() endpointStatus {
-	all := e.snapshot()
-	return endpointStatus{Chunks: all.Chunks, Processed: all.Items, Errors: all.Errors, InFlight: all.InFlight,
-		Average: int64(all.AvgPerItem), Rate: all.Rate, P50: int64(all.P50), P99: int64(all.P99),
-		Concurrency: all.Concurrency, Each: e.byItem, Lane: all.Lane, State: all.State, Reason: all.Reason,
-		Redelivered: all.Redelivered,
-		GivenUp:     all.GivenUp, Dead: all.Dead, Stages: all.Stages, Rebinds: all.Rebinds}
 }
 
 // announce lists the service through NATS's own discovery ($SRV.PING, INFO, STATS), so that a node, or the nats tool,
 // can see who listens. It returns what takes it off the list.
 func (s *Service) announce() (unlist func(), err error) {
-	byName := map[string]*endpointServer{}
+	byName := map[string]*endpoint{}
 	for _, e := range s.endpoints {
-		byName[e.name] = e
+		byName[e.Name] = e
 	}
-	listed, err := micro.AddService(s.nc, micro.Config{
+	listed, err := micro.AddService(s.host.NC, micro.Config{
 		Name: s.config.Name, Version: s.config.Version, Description: "serves Tranche endpoints",
-		Metadata: map[string]string{wire.MetaProtocol: wire.ProtocolVersion, wire.MetaHost: s.host,
+		Metadata: map[string]string{wire.MetaProtocol: wire.ProtocolVersion, wire.MetaHost: s.machine,
 			wire.MetaInstance: s.instance, wire.MetaSDK: "tranche-go " + buildinfo.Read().String()},
 		StatsHandler: func(at *micro.Endpoint) any {
 			if e := byName[at.Name]; e != nil {
-				return e.status()
+				return e.Status()
 			}
 			return nil
 		},
@@ -181,12 +91,70 @@ func (s *Service) announce() (unlist func(), err error) {
 	}
 	for _, e := range s.endpoints {
 		// The subject answers a ping; what matters is that the endpoint appears in STATS.
-		err := listed.AddEndpoint(e.name, micro.HandlerFunc(func(r micro.Request) { _ = r.RespondJSON(e.status()) }),
-			micro.WithEndpointSubject(wire.StatusPrefix+e.name))
+		err := listed.AddEndpoint(e.Name, micro.HandlerFunc(func(r micro.Request) { _ = r.RespondJSON(e.Status()) }),
+			micro.WithEndpointSubject(wire.StatusPrefix+e.Name))
 		if err != nil {
 			unlist()
-			return nil, fmt.Errorf("announce endpoint %s: %w", e.name, err)
+			return nil, fmt.Errorf("announce endpoint %s: %w", e.Name, err)
 		}
 	}
 	return unlist, nil
+}
+
+// NotReadyError says which endpoint of a service takes no requests, and why.
+type NotReadyError struct {
+	Endpoint string
+	State    wire.State // empty: the service does not run
+	Reason   string
+}
+
+// Error says it in a line.
+func (e *NotReadyError) Error() string {
+	if e.State == "" {
+		return fmt.Sprintf("endpoint %s is not served yet", e.Endpoint)
+	}
+	text := fmt.Sprintf("endpoint %s is %s", e.Endpoint, e.State)
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	return text
+}
+
+// Ready returns nil while every endpoint of the service listens, and a *NotReadyError otherwise: for the readiness
+// probe of Kubernetes. A service that waits for NATS or for a node is not ready, and not ill: it needs no restart.
+func (s *Service) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.endpoints {
+		state, reason := e.Work.Life.State()
+		if !s.running {
+			state, reason = "", ""
+		}
+		if state != wire.StateListening {
+			return &NotReadyError{e.Name, state, reason}
+		}
+	}
+	if len(s.endpoints) == 0 {
+		return &NotReadyError{Endpoint: "none"}
+	}
+	return nil
+}
+
+// SetConcurrency changes how many chunks (HandleList, HandleFlow) or items (HandleEach) of an endpoint this instance
+// handles at once, from 1 to MaxConcurrency; 0 goes back to the option. It may be called at any time. More is of use at
+// once; less takes effect as chunks end, or, with HandleEach, items. What operators set for the endpoint comes first:
+// while they do, n waits for its turn.
+func (s *Service) SetConcurrency(endpoint string, n int) error {
+	if n < 0 || n > wire.MaxConcurrency {
+		return fmt.Errorf("set concurrency of endpoint %s: %d is not 0 to %d", endpoint, n, wire.MaxConcurrency)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.endpoints {
+		if e.Name == endpoint {
+			e.Setting.SetOwn(n)
+			return nil
+		}
+	}
+	return fmt.Errorf("set concurrency of endpoint %.80q: it has no handler", endpoint)
 }

@@ -31,7 +31,7 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares, Concurrency(3)))
-	stop := b.run(svc)
+	stop := b.Run(svc)
 	b.listed("it waits, and says what for", func(l wire.Listener) bool {
 		return l.State == wire.StateWaiting && l.Reason == "waiting for a Tranche node to create stream "+wire.StreamWork
 	})

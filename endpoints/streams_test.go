@@ -83,7 +83,7 @@ func TestDiscoverListsWhoListens(t *testing.T) {
 		svc := b.service()
 		check(t, HandleEach(svc, "square", squares))
 		check(t, HandleEach(svc, "fail", func(context.Context, number) (int, error) { return 0, errors.New("no") }))
-		b.run(svc)
+		b.Run(svc)
 	}
 	b.reply("square", numbers(10))
 	b.reply("fail", numbers(4))
@@ -127,7 +127,7 @@ func TestMisuseIsReported(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	check(t, b.run(svc)())
+	check(t, b.Run(svc)())
 	if svc.Run(b.ctx) == nil {
 		t.Error("a service ran twice")
 	}
@@ -141,7 +141,7 @@ func TestRunEndsWhenTheConnectionIsClosed(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(b.ctx) }()
 	eventually(t, "it listens", func() bool { return b.logged.FilterMessage("listening").Len() > 0 })
-	svc.nc.Close()
+	svc.host.NC.Close()
 	if err := await(t, "end of Run", done); err == nil {
 		t.Error("no error")
 	}
@@ -157,7 +157,7 @@ func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 		<-finish
 		return 0, nil
 	}))
-	stop := b.run(svc)
+	stop := b.Run(svc)
 	b.ask("stuck", numbers(1))
 	await(t, "handler", begun)
 	err := stop()
@@ -166,5 +166,5 @@ func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 	if !errors.As(err, &left) || left.Left["stuck"] != 1 {
 		t.Errorf("error %v", err)
 	}
-	eventually(t, "the handler is gone", func() bool { return len(svc.endpoints[0].work.room.deliveries()) == 0 })
+	eventually(t, "the handler is gone", func() bool { return len(svc.endpoints[0].Work.Room.Deliveries()) == 0 })
 }

@@ -11,76 +11,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
-
-// visit has a visitor enter, and returns where its stay comes once it is in.
-func visit(t *testing.T, s *suspects, root uuid.UUID, suspect bool) <-chan stay {
-	t.Helper()
-	in, stop := make(chan stay, 1), make(chan struct{})
-	done := make(chan struct{})
-	t.Cleanup(func() { close(stop); <-done })
-	waits := func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.changed != nil
-	}
-	go func() {
-		defer close(done)
-		if stay, ok := s.enter(root, suspect, stop); ok {
-			in <- stay
-		}
-	}()
-	eventually(t, "it is in, or waits", func() bool { return len(in) == 1 || waits() })
-	return in
-}
-
-func TestSuspectsHaveTheProcessForThemselves(t *testing.T) {
-	t.Parallel()
-	s := newSuspects()
-	a, b, c := uuid.New(), uuid.New(), uuid.New()
-	first := await(t, "first", visit(t, s, a, false))
-	second := await(t, "second", visit(t, s, a, false))
-	suspect := visit(t, s, b, true)
-	later := visit(t, s, c, false)
-	kin := await(t, "what the first may wait for", visit(t, s, a, false))
-	first.end()
-	kin.end()
-	if len(suspect)+len(later) != 0 {
-		t.Fatal("somebody was let in beside the second, or before the suspect")
-	}
-	second.end()
-	alone := await(t, "suspect", suspect)
-	if !alone.alone || alone.late || len(later) != 0 {
-		t.Fatalf("the suspect is not alone: %+v", alone)
-	}
-	await(t, "what the suspect may wait for", visit(t, s, b, false)).end()
-	alone.end()
-	await(t, "who came later", later).end()
-	if len(s.running)+len(s.alone)+s.count+len(s.queue) != 0 {
-		t.Errorf("something is left: %+v", s)
-	}
-}
-
-func TestSuspectsDoNotWaitForEver(t *testing.T) {
-	t.Parallel()
-	s := newSuspects()
-	s.patience = 50 * time.Millisecond
-	busy := await(t, "first", visit(t, s, uuid.New(), false))
-	suspect := await(t, "suspect", visit(t, s, uuid.New(), true))
-	if suspect.alone || !suspect.late {
-		t.Errorf("the suspect is %+v", suspect)
-	}
-	suspect.end()
-	busy.end()
-	alone := await(t, "suspect", visit(t, s, uuid.New(), true))
-	if other := await(t, "other", visit(t, s, uuid.New(), false)); !other.late {
-		t.Errorf("the other is %+v", other)
-	}
-	if !alone.alone {
-		t.Errorf("the suspect is %+v", alone)
-	}
-}
 
 // suspect asks for something that was given up before.
 func (b *bundle) suspect(endpoint string) wire.Meta {
@@ -100,14 +33,14 @@ func TestSuspectRunsAlone(t *testing.T) {
 	bystander, suspect := newGate(t), newGate(t)
 	check(t, HandleList(svc, "bystander", bystander.handle, Concurrency(4)))
 	check(t, HandleList(svc, "suspect", suspect.handle))
-	b.run(svc)
+	b.Run(svc)
 	b.ask("bystander", numbers(1))
 	await(t, "bystander", bystander.begun)
 	meta := b.suspect("suspect")
 	waits := func() bool {
-		svc.suspects.mu.Lock()
-		defer svc.suspects.mu.Unlock()
-		return len(svc.suspects.queue) == 1
+		svc.host.Suspects.Mu.Lock()
+		defer svc.host.Suspects.Mu.Unlock()
+		return len(svc.host.Suspects.Queue) == 1
 	}
 	eventually(t, "the suspect waits to be alone", waits)
 	if len(suspect.begun) != 0 {
@@ -117,7 +50,7 @@ func TestSuspectRunsAlone(t *testing.T) {
 	await(t, "suspect", suspect.begun)
 	eventually(t, "it is marked", func() bool { return b.mark("suspect", meta.Slice) == 1 })
 	b.ask("bystander", numbers(1))
-	eventually(t, "the next is there", func() bool { return svc.endpoints[0].held() == 1 })
+	eventually(t, "the next is there", func() bool { return svc.endpoints[0].Held() == 1 })
 	if n := bystander.calls.Load(); n != 1 {
 		t.Errorf("another runs beside the suspect: %d calls", n)
 	}
@@ -150,12 +83,12 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 	meta := b.ask("killer", numbers(2))
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "killer")
 	check(t, err)
-	for range suspectFrom - 1 {
+	for range serve.SuspectFrom - 1 {
 		_, err := consumer.Next(jetstream.FetchMaxWait(patience))
 		check(t, err)
 	}
 	var calls atomic.Int32
-	for n := range maxBegun + 1 {
+	for n := range serve.MaxBegun + 1 {
 		svc := b.service(func(c *Config) { c.DrainTimeout = time.Millisecond })
 		begun := make(chan struct{}, 1)
 		check(t, HandleList(svc, "killer", func(ctx context.Context, _ *Chunk[number, square]) error {
@@ -164,8 +97,8 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}))
-		stop := b.run(svc)
-		if n == maxBegun {
+		stop := b.Run(svc)
+		if n == serve.MaxBegun {
 			w := b.collect(1)[meta.Slice]
 			if w.failure == nil || w.failure.Code != wire.CodeDeliveries || !w.failure.Retry || w.answered != 0 {
 				t.Errorf("answered %d, failure %v", w.answered, w.failure)
@@ -177,10 +110,10 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 		}
 		await(t, "suspect", begun)
 		eventually(t, "it is marked", func() bool { return b.mark("killer", meta.Slice) == n+1 })
-		svc.nc.Close()
+		svc.host.NC.Close()
 		_ = stop()
 	}
-	if n := calls.Load(); n != maxBegun {
+	if n := calls.Load(); n != serve.MaxBegun {
 		t.Errorf("it was begun %d times", n)
 	}
 }
@@ -191,7 +124,7 @@ func TestSuspectRunsWithoutAMark(t *testing.T) {
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamFlow))
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.suspect("square")
 	if w := b.collect(1)[meta.Slice]; w.failure != nil || w.answered != 1 {
 		t.Errorf("answered %d, failure %v", w.answered, w.failure)
@@ -203,7 +136,7 @@ func TestSuspectThatAsksItsOwnProcess(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	svc.suspects.patience = 100 * time.Millisecond
+	svc.host.Suspects.Patience = 100 * time.Millisecond
 	helped := make(chan struct{}, 2)
 	check(t, HandleEach(svc, "helper", func(ctx context.Context, in number) (square, error) {
 		helped <- struct{}{}
@@ -214,7 +147,7 @@ func TestSuspectThatAsksItsOwnProcess(t *testing.T) {
 		await(t, "help", helped)
 		return squares(ctx, in)
 	}))
-	b.run(svc)
+	b.Run(svc)
 	b.suspect("suspect")
 	b.collect(2)
 	if n := b.logged.FilterMessageSnippet("others are handled beside it").Len(); n != 1 {
@@ -230,14 +163,14 @@ func TestSuspectIsHandedBackAtTheEnd(t *testing.T) {
 	check(t, HandleList(svc, "bystander", bystander.handle))
 	check(t, HandleEach(svc, "square", squares))
 	check(t, HandleEach(other, "square", squares))
-	stop := b.run(svc)
+	stop := b.Run(svc)
 	b.ask("bystander", numbers(1))
 	await(t, "bystander", bystander.begun)
 	meta := b.suspect("square")
-	eventually(t, "the suspect waits", func() bool { return svc.endpoints[1].held() == 1 })
+	eventually(t, "the suspect waits", func() bool { return svc.endpoints[1].Held() == 1 })
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
-	b.run(other)
+	b.Run(other)
 	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 {
 		t.Errorf("the suspect: %+v", w)
 	}
@@ -253,7 +186,7 @@ func TestSuspectFlowWaitsForNothingOfItsOwn(t *testing.T) {
 	check(t, HandleFlow(svc, "flow", threeStages()))
 	check(t, HandleEach(svc, "double", doubleOf))
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.suspect("flow")
 	if w := b.collect(1)[meta.Slice]; w == nil || w.answered != 1 || string(w.slots[0].Data) != `{"square":36}` {
 		t.Errorf("reply %+v", w)

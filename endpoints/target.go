@@ -1,14 +1,11 @@
 package endpoints
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -54,48 +51,19 @@ func (t Target[Query, Answer]) KeepErrors() Target[Query, Answer] {
 // A query that cannot be written as JSON fails the item, and so does one in the last stage (CodeNoNextStage), or where
 // MaxStack endpoints wait for one another already (CodeStackTooDeep).
 func (t Target[Query, Answer]) Ask(item Flowing, query Query) {
-	i := item.flowing()
-	a := &i.work.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !i.open("asked") || !i.hasNext() || !i.work.deepEnough(i) {
-		return
-	}
-	if before := i.asksOf(t.name); before != nil && before.endpoint != t.endpoint {
-		i.giveUp(wire.NewSlotError(wire.CodeBadQuery,
-			fmt.Sprintf("the item asks both endpoint %s and endpoint %s under the name %s; "+
-				"give one target another name, by As", before.endpoint, t.endpoint, t.name), false))
-		return
-	} else if before != nil {
-		i.work.job.log.Warn("an item asked a target twice in one stage; the first question stands",
-			zap.Int("ordinal", i.ordinal), zap.String("target", t.name))
-		return
-	}
-	asked := i.work.askedOf(t.name, t.endpoint, t.keep)
-	start := asked.queries.Len()
-	if err := encodeQuery(&asked.queries, &query); err != nil {
-		asked.queries.Truncate(start)
-		i.giveUp(wire.NewSlotError(wire.CodeBadQuery, fmt.Sprintf("the question to %s cannot be written: %v", t.name,
-			err), false))
-		return
-	}
-	asked.items = append(asked.items, askedItem{i, start, asked.queries.Len()})
-	if i.asks == nil {
-		i.asks = i.few[:0]
-	}
-	i.asks = append(i.asks, asked)
+	item.flowing().Ask(t.name, t.endpoint, t.keep, &query)
 }
 
 // Asked reports whether the stage before has asked the target for the item.
 func (t Target[Query, Answer]) Asked(item Flowing) bool {
-	_, asked := item.flowing().answer(t.name)
+	_, asked := item.flowing().Answer(t.name)
 	return asked
 }
 
 // Err returns the error that answers the item, or nil when there is a result, or nothing was asked. Only a target with
 // KeepErrors can return one.
 func (t Target[Query, Answer]) Err(item Flowing) *wire.SlotError {
-	slot, _ := item.flowing().answer(t.name)
+	slot, _ := item.flowing().Answer(t.name)
 	return slot.Err
 }
 
@@ -106,18 +74,12 @@ func (t Target[Query, Answer]) Err(item Flowing) *wire.SlotError {
 // It is there in the stage after the question only: what later ones need is put into the State.
 func (t Target[Query, Answer]) Answer(item Flowing) (answer Answer) {
 	i := item.flowing()
-	slot, asked := i.answer(t.name)
+	slot, asked := i.Answer(t.name)
 	if !asked || slot.Err != nil {
 		return answer
 	}
 	if err := decodeAnswer(slot, &answer); err != nil {
-		a := &i.work.job.answers
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if !a.closed {
-			i.giveUp(wire.NewSlotError(wire.CodeBadAnswer, fmt.Sprintf("the answer of %s: %s", t.name,
-				wire.PayloadError(err, reflect.TypeFor[Answer]()).Message), false))
-		}
+		i.Spoilt(t.name, wire.PayloadError(err, reflect.TypeFor[Answer]()))
 		var none Answer
 		return none
 	}
@@ -144,33 +106,4 @@ func decodeAnswer(slot wire.Slot, answer any) error {
 		return fmt.Errorf("it is binary, of type %s", slot.ContentType)
 	}
 	return wire.DecodePayload(slot.Data, answer)
-}
-
-// asked is what one stage has asked one target.
-type asked struct {
-	name, endpoint string
-	keep           bool
-	queries        bytes.Buffer
-	items          []askedItem
-}
-
-// is reports whether a is what was asked of a target.
-func (a *asked) is(name, endpoint string, keep bool) bool {
-	return a.name == name && a.endpoint == endpoint && a.keep == keep
-}
-
-// compare orders targets, of whatever kind.
-func (a *asked) compare(b *asked) int {
-	keeps := func(keep bool) int {
-		if keep {
-			return 1
-		}
-		return 0
-	}
-	return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.endpoint, b.endpoint), keeps(a.keep)-keeps(b.keep))
-}
-
-type askedItem struct {
-	item       *flowItem
-	start, end int // of its query, in queries
 }

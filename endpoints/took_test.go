@@ -40,7 +40,7 @@ func TestRepliesSayHowLongTheServiceWorked(t *testing.T) {
 			return nil
 		},
 	}))
-	b.run(svc)
+	b.Run(svc)
 	asked := time.Now()
 	first, second := b.ask("list", numbers(2)), b.ask("list", numbers(2))
 	replies := b.collect(2)

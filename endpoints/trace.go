@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -25,8 +26,8 @@ func TraceOf(ctx context.Context) wire.Trace {
 		t := find(ctx)
 		return wire.ParseTrace(t.Parent, t.State)
 	}
-	if j := jobOf(ctx); j != nil {
-		return wire.TraceOfHeader(j.header)
+	if j := serve.JobOf(ctx); j != nil {
+		return wire.TraceOfHeader(j.Header)
 	}
 	return wire.Trace{}
 }

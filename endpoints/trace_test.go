@@ -43,7 +43,7 @@ func TestTraceGoesFromRequestToHandlerAndReply(t *testing.T) {
 		seen <- TraceOf(ctx)
 		return double(ctx, chunk)
 	}))
-	b.run(svc)
+	b.Run(svc)
 	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
 	for given, want := range map[wire.Trace]wire.Trace{

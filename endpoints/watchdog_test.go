@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -48,14 +47,14 @@ func TestWatchdogGivesALostPullUp(t *testing.T) {
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
 	const patience = 500 * time.Millisecond
-	svc.endpoints[0].work.watchdog.patience = patience
-	svc.endpoints[0].work.heartbeat = outlastsStalls
-	b.run(svc)
+	svc.endpoints[0].Work.Watchdog.Patience = patience
+	svc.endpoints[0].Work.Heartbeat = outlastsStalls
+	b.Run(svc)
 	open := func() bool {
-		w := svc.endpoints[0].work.watchdog
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return w.open
+		w := svc.endpoints[0].Work.Watchdog
+		w.Mu.Lock()
+		defer w.Mu.Unlock()
+		return w.Open
 	}
 	await(t, "pull that is lost", lost)
 	eventually(t, "it counts as open", open)
@@ -72,42 +71,6 @@ func TestWatchdogGivesALostPullUp(t *testing.T) {
 	}
 }
 
-func TestWatchdogLeavesPullsAlone(t *testing.T) {
-	t.Parallel()
-	start := time.Now()
-	waiting := func(change func(*jetstream.ConsumerInfo)) *jetstream.ConsumerInfo {
-		info := &jetstream.ConsumerInfo{NumPending: 3, Config: jetstream.ConsumerConfig{MaxAckPending: 10}}
-		change(info)
-		return info
-	}
-	none := func(*jetstream.ConsumerInfo) {}
-	for name, tc := range map[string]struct {
-		info    *jetstream.ConsumerInfo
-		between func(*watchdog)
-		bites   bool
-	}{
-		"stalled":        {waiting(none), func(*watchdog) {}, true},
-		"nothing waits":  {waiting(func(i *jetstream.ConsumerInfo) { i.NumPending = 0 }), func(*watchdog) {}, false},
-		"paused":         {waiting(func(i *jetstream.ConsumerInfo) { i.Paused = true }), func(*watchdog) {}, false},
-		"enough is out":  {waiting(func(i *jetstream.ConsumerInfo) { i.NumAckPending = 10 }), func(*watchdog) {}, false},
-		"something came": {waiting(none), func(w *watchdog) { w.came.Add(1) }, false},
-		"no pull":        {waiting(none), func(w *watchdog) { w.closed() }, false},
-		"a new pull":     {waiting(none), func(w *watchdog) { w.opened() }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWatchdog()
-			w.opened()
-			w.look(start, tc.info)
-			tc.between(w)
-			w.look(start.Add(stallPatience), tc.info)
-			if got := len(w.stalled) == 1; got != tc.bites {
-				t.Errorf("it bites: %t", got)
-			}
-		})
-	}
-}
-
 // TestConsumerThatRefusesPulls has an operator set a limit that every pull passes.
 func TestConsumerThatRefusesPulls(t *testing.T) {
 	t.Parallel()
@@ -118,7 +81,7 @@ func TestConsumerThatRefusesPulls(t *testing.T) {
 	check(t, err)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	b.listed("it says so", func(l wire.Listener) bool {
 		return l.State == wire.StateWaiting && strings.HasPrefix(l.Reason, "the server ends every pull of consumer square: ")
 	})
@@ -147,7 +110,7 @@ func TestPausedConsumerGoesOn(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
-	b.run(svc)
+	b.Run(svc)
 	b.reply("square", numbers(1))
 	_, err := b.js.PauseConsumer(b.ctx, wire.StreamWork, "square", time.Now().Add(time.Hour))
 	check(t, err)

@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/reply"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
@@ -32,66 +34,32 @@ func Wrap(f Wrapper) Option { return func(o *options) { o.wrap = append(o.wrap, 
 // Work is a chunk, or a stage of one, as wrappers see it. It is safe for concurrent use, and must not be used after the
 // wrapper has returned.
 type Work struct {
-	job   *job
+	job   *serve.Job
 	stage int
-	inner wrapped
+	inner serve.Wrapped
 	wrap  []Wrapper
 }
 
-// wrapped is what wrappers can be called around.
-type wrapped interface {
-	// handle calls the handler for the items that are not answered, and turns its panic and its end of time into an
-	// error.
-	handle(ctx context.Context) error
-	// items returns what the handler will see.
-	items() workItems
-}
-
-// workItems is the items of a chunk, whatever their type.
-type workItems interface {
-	// unanswered returns the items that nobody has answered, in the order of the request.
-	unanswered() []ItemInfo
-	// claimFor notes that an item will be answered by a wrapper, or reports false when it is not there or answered. It is
-	// called with answers.mu held.
-	claimFor(ordinal int) bool
-	// leaveOut drops the answered items from those that the handler will see.
-	leaveOut()
-}
-
-// onward is implemented by items that may go on without an answer: those of a stage.
-type onward interface {
-	// goingOn returns the ordinals of the items that have been sent on to a later stage.
-	goingOn() []int
-}
-
-// runWrapped calls the handler of a chunk, or of a stage, within the wrappers of its endpoint. It returns the failure
-// that speaks for what is not answered, if any. Answers that wrappers held have been sent, or dropped, by then.
-func runWrapped(ctx context.Context, j *job, stage int, inner wrapped) *wire.SlotError {
-	var err error
-	if len(j.wrap) == 0 {
-		err = inner.handle(ctx)
-	} else {
-		err = (&Work{job: j, stage: stage, inner: inner, wrap: j.wrap}).call(ctx, 0)
-	}
-	if err == nil {
+// within returns what calls handlers within wrappers; nil when there are none.
+func within(wrap []Wrapper) serve.Around {
+	if len(wrap) == 0 {
 		return nil
 	}
-	j.undecided = undecided(err)
-	// What fails a whole chunk is most often something that passes, such as a database that is down. An error that is not
-	// retryable would be halved at once, and each half's halves: twice as many calls as there are items.
-	return wire.AsSlotError(ctx, err, true)
+	return func(ctx context.Context, j *serve.Job, stage int, inner serve.Wrapped) error {
+		return (&Work{job: j, stage: stage, inner: inner, wrap: wrap}).call(ctx, 0)
+	}
 }
 
 // call calls wrapper n, or the handler when there is none, and settles what it held.
 func (w *Work) call(ctx context.Context, n int) error {
-	a := &w.job.answers
+	a := &w.job.Answers
 	if n == len(w.wrap) {
-		w.inner.items().leaveOut()
-		return a.unlessOverflowed(w.inner.handle(ctx))
+		w.inner.Items().LeaveOut()
+		return a.UnlessOverflowed(w.inner.Handle(ctx))
 	}
-	holds := a.holding()
-	err := a.unlessOverflowed(w.guard(ctx, n))
-	a.settle(holds, err != nil)
+	holds := a.Holding()
+	err := a.UnlessOverflowed(w.guard(ctx, n))
+	a.Settle(holds, err != nil)
 	return err
 }
 
@@ -100,14 +68,14 @@ func (w *Work) guard(ctx context.Context, n int) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
 			failure, stack := wire.Panicked(value, true)
-			w.job.log.Error("a wrapper panicked", zap.Any("panic", value), zap.String("stack", stack))
-			err = ownError{failure}
+			w.job.Log.Error("a wrapper panicked", zap.Any("panic", value), zap.String("stack", stack))
+			err = reply.OwnError{Err: failure}
 		}
 	}()
 	called := false
 	return w.wrap[n](ctx, w, func(ctx context.Context) error {
 		if called {
-			return fmt.Errorf("a wrapper of endpoint %s called next twice; a chunk is handled once", w.job.endpoint)
+			return fmt.Errorf("a wrapper of endpoint %s called next twice; a chunk is handled once", w.job.Endpoint)
 		}
 		called = true
 		return w.call(ctx, n+1)
@@ -115,7 +83,7 @@ func (w *Work) guard(ctx context.Context, n int) (err error) {
 }
 
 // Endpoint returns the name of the endpoint.
-func (w *Work) Endpoint() string { return w.job.endpoint }
+func (w *Work) Endpoint() string { return w.job.Endpoint }
 
 // Stage returns the stage of a flow, from 0. It is 0 for an endpoint that is not a flow, too.
 func (w *Work) Stage() int { return w.stage }
@@ -127,11 +95,11 @@ func (w *Work) ByItem() bool {
 }
 
 // Meta returns what the request's headers say.
-func (w *Work) Meta() wire.Meta { return w.job.request.Meta }
+func (w *Work) Meta() wire.Meta { return w.job.Request.Meta }
 
 // Header returns a copy of the request's headers.
 func (w *Work) Header() nats.Header {
-	header := maps.Clone(w.job.header)
+	header := maps.Clone(w.job.Header)
 	for name, values := range header {
 		header[name] = append([]string(nil), values...)
 	}
@@ -141,23 +109,23 @@ func (w *Work) Header() nats.Header {
 // Items returns the items that are not answered, in the order of the request. Before next those are the ones that the
 // handler will see; after it, the ones that it left out or, in a flow, sent on.
 func (w *Work) Items() []ItemInfo {
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return w.inner.items().unanswered()
+	a := &w.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return infosOf(w.inner.Items().Unanswered())
 }
 
 // GoingOn returns the ordinals of the items that the handler has sent on to a later stage of the flow. It is for use
 // after next.
 func (w *Work) GoingOn() []int {
-	items, ok := w.inner.items().(onward)
+	items, ok := w.inner.Items().(serve.Onward)
 	if !ok {
 		return nil
 	}
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return items.goingOn()
+	a := &w.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return items.GoingOn()
 }
 
 // Answer answers an item in the handler's place. Before next it keeps the item from the handler. The slot is one as
@@ -165,16 +133,16 @@ func (w *Work) GoingOn() []int {
 // slot holds no result.
 func (w *Work) Answer(slot wire.Slot) error {
 	if err := checkAnswer(slot); err != nil {
-		return fmt.Errorf("answer item %d of endpoint %s: %w", slot.Ordinal, w.job.endpoint, err)
+		return fmt.Errorf("answer item %d of endpoint %s: %w", slot.Ordinal, w.job.Endpoint, err)
 	}
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed || !w.inner.items().claimFor(slot.Ordinal) {
+	a := &w.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	if a.Closed || !w.inner.Items().ClaimFor(slot.Ordinal) {
 		return fmt.Errorf("answer item %d of endpoint %s: it is not there, or has been answered", slot.Ordinal,
-			w.job.endpoint)
+			w.job.Endpoint)
 	}
-	a.write(slot)
+	a.Write(slot)
 	return nil
 }
 
@@ -191,30 +159,17 @@ func checkAnswer(slot wire.Slot) error {
 	return nil
 }
 
-// write answers an item by a slot that checkAnswer has passed.
-func (a *answers) write(slot wire.Slot) {
-	if slot.Err != nil {
-		a.fail(slot.Ordinal, wire.NewSlotError(slot.Err.Code, slot.Err.Message, slot.Err.Retry))
-		return
-	}
-	if slot.ContentType == "" {
-		a.json(slot.Ordinal, slot.Data)
-	} else {
-		a.binary(slot.Ordinal, slot.ContentType, slot.Data)
-	}
-}
-
 // Hold keeps the answers that follow back until the wrapper has returned. When it returns nil they are sent; when it
 // returns an error, or panics, they are dropped, and the error speaks for their items as well. Up to MaxHeld bytes are
 // held for a chunk: at more the handler's context ends, and next returns an error of code CodeHeldTooLarge.
-func (w *Work) Hold() { w.job.answers.hold() }
+func (w *Work) Hold() { w.job.Answers.Hold() }
 
 // Answers returns what has been answered since the wrapper's Hold, in the order of the answers, and nothing without a
 // Hold. Their data must not be changed, nor used after the wrapper has returned.
 func (w *Work) Answers() ([]wire.Slot, error) {
-	slots, err := w.job.answers.heldSlots()
+	slots, err := w.job.Answers.HeldSlots()
 	if err != nil {
-		return nil, fmt.Errorf("read the held answers of endpoint %s: %w", w.job.endpoint, err)
+		return nil, fmt.Errorf("read the held answers of endpoint %s: %w", w.job.Endpoint, err)
 	}
 	return slots, nil
 }
@@ -222,22 +177,22 @@ func (w *Work) Answers() ([]wire.Slot, error) {
 // Errors returns how many items have been answered with an error so far, those among them whose payload did not fit the
 // handler's input.
 func (w *Work) Errors() int {
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.errors
+	a := &w.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	return a.Errors
 }
 
 // SetTrace sets the W3C trace context that the reply, and in a flow the requests of this stage, will carry. Without it
 // that of the request goes on. What ParseTrace does not take removes it.
 func (w *Work) SetTrace(traceparent, tracestate string) {
-	a := &w.job.answers
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	before := wire.HeaderSize(a.header)
-	wire.ParseTrace(traceparent, tracestate).SetHeader(a.header)
-	if grown := wire.HeaderSize(a.header) - before; grown > 0 {
-		a.flush() // it was filled up to a limit that is now too high
-		a.limit -= grown
+	a := &w.job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	before := wire.HeaderSize(a.Header)
+	wire.ParseTrace(traceparent, tracestate).SetHeader(a.Header)
+	if grown := wire.HeaderSize(a.Header) - before; grown > 0 {
+		a.Flush() // it was filled up to a limit that is now too high
+		a.Limit -= grown
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -49,7 +50,7 @@ func TestWrappersNest(t *testing.T) {
 	}
 	svc := b.service(func(c *Config) { c.Wrap = []Wrapper{named("1"), named("2")} })
 	check(t, HandleList(svc, "double", double, Wrap(named("3")), Wrap(named("4"))))
-	b.run(svc)
+	b.Run(svc)
 	if got := b.reply("double", numbers(3)); len(got.slots) != 3 || got.failure != nil {
 		t.Fatalf("got %+v", got)
 	}
@@ -80,7 +81,7 @@ func TestWrapperSeesTheWork(t *testing.T) {
 		sights <- sight{w, before, w.Items()}
 		return err
 	})))
-	b.run(svc)
+	b.Run(svc)
 	got := b.reply("some", append(numbers(3), payload{7, `"no number"`}))
 	if len(got.slots) != 2 || got.slots[7].Err == nil {
 		t.Fatalf("got %+v", got)
@@ -134,7 +135,7 @@ func TestWrapperAnswers(t *testing.T) {
 	check(t, HandleEach(svc, "each", func(_ context.Context, in numberIn) (numberOut, error) {
 		return numberOut{2 * in.N}, nil
 	}, Wrap(remember)))
-	b.run(svc)
+	b.Run(svc)
 	for _, endpoint := range []string{"list", "each"} {
 		got := b.reply(endpoint, numbers(4))
 		if got.failure != nil || len(got.slots) != 4 || string(got.slots[1].Data) != `{"twice":42}` ||
@@ -160,7 +161,7 @@ func TestWrapperAnswersAll(t *testing.T) {
 	}
 	check(t, HandleList(svc, "list", func(context.Context, *wrapChunk) error { panic("called") }, Wrap(answer)))
 	check(t, HandleEach(svc, "each", func(context.Context, numberIn) (numberOut, error) { panic("called") }, Wrap(answer)))
-	b.run(svc)
+	b.Run(svc)
 	for _, endpoint := range []string{"list", "each"} {
 		for range 2 * DefaultEachConcurrency { // no slot may be lost
 			got := b.reply(endpoint, numbers(2))
@@ -178,7 +179,7 @@ func TestWrapperDoesNotCallNext(t *testing.T) {
 	refuse := func(context.Context, *Work, func(context.Context) error) error { return Retry("busy", "not now") }
 	check(t, HandleEach(svc, "each", func(context.Context, numberIn) (numberOut, error) { panic("called") },
 		Wrap(refuse), Concurrency(1)))
-	b.run(svc)
+	b.Run(svc)
 	for range 3 { // the slot is given back each time
 		if got := b.reply("each", numbers(2)); got.failure == nil || got.failure.Code != "busy" || !got.failure.Retry {
 			t.Fatalf("got %+v", got)
@@ -219,7 +220,7 @@ func TestHold(t *testing.T) {
 		return nil
 	}
 	check(t, HandleList(svc, "hold", handler, Wrap(pass), Wrap(hold), FlushBytes(200)))
-	b.run(svc)
+	b.Run(svc)
 	meta := b.ask("hold", append(numbers(100), payload{100, `""`}))
 	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
@@ -281,7 +282,7 @@ func TestHoldDrops(t *testing.T) {
 			}
 			return nil
 		}), with(func() error { return errors.New("no") })))
-	b.run(svc)
+	b.Run(svc)
 	for endpoint, code := range map[string]string{
 		"fails": "rolled_back", "plain": wire.CodeHandlerError, "panics": wire.CodePanic,
 	} {
@@ -316,7 +317,7 @@ func TestHoldIsBounded(t *testing.T) {
 			_ = next(ctx) // even so, nothing may be sent
 			return nil
 		})))
-	b.run(svc)
+	b.Run(svc)
 	got := b.reply("huge", numbers(150))
 	if len(got.slots) != 0 || got.failure == nil || got.failure.Code != wire.CodeHeldTooLarge || got.failure.Retry {
 		t.Errorf("got %d slots, failure %v", len(got.slots), got.failure)
@@ -344,7 +345,7 @@ func TestWrapperSeesHowTheHandlerEnds(t *testing.T) {
 		return errors.Join(next(ctx), next(ctx))
 	}
 	check(t, HandleList(svc, "twice", double, Wrap(twice)))
-	b.run(svc)
+	b.Run(svc)
 	for endpoint, code := range map[string]string{
 		"plain": wire.CodeHandlerError, "panics": wire.CodePanic, "late": wire.CodeTimeout,
 	} {
@@ -376,7 +377,7 @@ func TestSetTrace(t *testing.T) {
 	}
 	check(t, HandleList(svc, "traced", double, set(parent, "vendor=1")))
 	check(t, HandleList(svc, "broken", double, set("two\r\nlines", strings.Repeat("x", 600))))
-	b.run(svc)
+	b.Run(svc)
 	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
 	for endpoint, want := range map[string][2]string{"traced": {parent, "vendor=1"}, "broken": {}} {
@@ -407,12 +408,12 @@ func TestNilWrappersAreRefused(t *testing.T) {
 
 // TestNoWrapperCostsNothing holds runWrapped to no allocation where there is nothing to call.
 func TestNoWrapperCostsNothing(t *testing.T) {
-	j := &job{request: &wire.Request{}, header: nats.Header{}}
+	j := &serve.Job{Request: &wire.Request{}, Header: nats.Header{}}
 	chunk := &wrapChunk{job: j, items: []*Item[numberIn, numberOut]{{}}}
 	w := &listWork[numberIn, numberOut]{job: j, chunk: chunk,
 		handler: func(context.Context, *wrapChunk) error { return nil }}
 	ctx := t.Context()
-	if n := testing.AllocsPerRun(100, func() { _ = runWrapped(ctx, j, 0, w) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _ = serve.RunWrapped(ctx, j, 0, w) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

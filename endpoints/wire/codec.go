@@ -31,6 +31,17 @@ func DecodePayload(payload []byte, input any) (err error) {
 	return json.Unmarshal(payload, input)
 }
 
+// EncodePayload writes a payload as JSON, the same way each time, so that what is repeated repeats its bytes. A panic of
+// the type's own encoder is an error. On an error buf holds a part of it.
+func EncodePayload(buf *bytes.Buffer, value any) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return json.MarshalWrite(buf, value, json.Deterministic(true))
+}
+
 // AppendResult writes the member of a slot that holds a result: "d", or "t" and "b". result points to a handler's Out.
 // On an error, which a panic of the type's own encoder counts as, buf holds a part of it.
 func AppendResult(buf *bytes.Buffer, result any) (err error) {

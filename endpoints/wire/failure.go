@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strconv"
 	"strings"
 )
 
@@ -78,4 +79,15 @@ func firstFrames(stack []byte) string {
 		}
 	}
 	return strings.Join(lines[:min(2*frames, len(lines))], "\n")
+}
+
+// AppendError writes the error of a slot.
+func AppendError(b []byte, e *SlotError) []byte {
+	b = append(b, `{"code":`...)
+	b = AppendString(b, e.Code)
+	b = append(b, `,"message":`...)
+	b = AppendString(b, e.Message)
+	b = append(b, `,"retry":`...)
+	b = strconv.AppendBool(b, e.Retry)
+	return append(b, '}')
 }

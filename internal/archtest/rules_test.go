@@ -63,12 +63,20 @@ func rules() map[string]rule {
 		// The SDK stands on what nodes and others who speak the protocol use, too: messages, and JetStream.
 		"endpoints": {
 			own: []string{
-				"endpoints/wire", "endpoints/stream", "bitfield", "internal/pull", "internal/datadir", "internal/backoff",
-				"internal/buildinfo",
-			}, tests: servers,
+				"endpoints/wire", "endpoints/stream", "endpoints/internal/...", "bitfield", "internal/datadir",
+				"internal/backoff", "internal/buildinfo",
+			}, tests: append([]string{"internal/pull"}, servers...),
 		},
-		"endpoints/wire":   {own: []string{"bitfield"}},
-		"endpoints/stream": {own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers},
+		// What stands behind its door. Each may need those that stand above it here.
+		"endpoints/internal/logs":      {own: []string{"endpoints/wire"}},
+		"endpoints/internal/admission": {own: []string{"endpoints/stream"}},
+		"endpoints/internal/outbox":    {own: []string{"endpoints/wire", "endpoints/stream", "internal/backoff"}},
+		"endpoints/internal/consume":   {own: inside("logs", "admission", "outbox")},
+		"endpoints/internal/reply":     {own: inside("outbox")},
+		"endpoints/internal/serve":     {own: inside("logs", "admission", "outbox", "consume", "reply")},
+		"endpoints/internal/flow":      {own: inside("logs", "admission", "outbox", "consume", "reply", "serve")},
+		"endpoints/wire":               {own: []string{"bitfield"}},
+		"endpoints/stream":             {own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers},
 		// Where servers of this machine are found.
 		"internal/datadir": {others: []string{}},
 		// Which version this is.
@@ -266,6 +274,15 @@ func rules() map[string]rule {
 	maps.Copy(all, commands(servers, store))
 	maps.Copy(all, api(servers, store))
 	return all
+}
+
+// inside is what a room of the SDK may import: the protocol, and rooms below it.
+func inside(rooms ...string) []string {
+	own := []string{"endpoints/wire", "endpoints/stream", "internal/pull", "internal/backoff"}
+	for _, room := range rooms {
+		own = append(own, "endpoints/internal/"+room)
+	}
+	return own
 }
 
 // commands are the rules of the command line: what all commands share, and a room for each noun, which knows no other

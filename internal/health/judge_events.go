@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 )
 
@@ -19,4 +20,19 @@ func (f *facts) events() []Condition {
 		Remedy: "See to NATS, and to what the nodes log: their user may lack a permission for these kinds, or they are " +
 			"larger than max_payload. They are published as soon as NATS takes them",
 	})}
+}
+
+// alerts judges who could not be told.
+func (f *facts) alerts() (all []Condition) {
+	for i := range f.db.AlertsFailing {
+		a := &f.db.AlertsFailing[i]
+		all = append(all, dated(a.Since, Condition{
+			Kind: AlertFailing, Severity: Warning, Subject: a.Alert, Link: "/alerts?name=" + url.QueryEscape(a.Alert),
+			Title: "Nobody hears of alert " + a.Alert,
+			Detail: fmt.Sprintf("Its receiver could not be told anything for %s, at %s; %s. The last: %s.",
+				ago(f.at.Sub(a.Since)), count(a.Failures, "attempt"), isAre(int(a.Waiting), "message")+" waiting", a.Reason),
+			Remedy: fmt.Sprintf("Mend that, then try it: `tranche alert test %s`", a.Alert),
+		}))
+	}
+	return all
 }

@@ -1,0 +1,304 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
+)
+
+// StageReply is one message of a reply to a question, and which request it answers.
+type StageReply struct {
+	*wire.Reply
+	Request int
+}
+
+// gatherHead says which messages of replies have come for a suspended chunk. It is changed by compare-and-set, so that
+// of two instances that get the last two messages exactly one sees both.
+type gatherHead struct {
+	Parts []gatherPart `json:"parts"`
+	// Done is the part with which all was there. Whoever was delivered it runs the stage; it was not parked.
+	Done string `json:"done,omitempty"`
+}
+
+// gatherPart is one message of a reply.
+type gatherPart struct {
+	Name     string `json:"n"` // where it is parked
+	Request  int    `json:"r"`
+	Ordinals []int  `json:"i"` // that it was the first to answer
+	Final    bool   `json:"f,omitempty"`
+	Answered int    `json:"a,omitempty"` // if final: the slots of the whole reply
+	Whole    bool   `json:"w,omitempty"` // the message alone has them all
+}
+
+// maxConflicts is how often a change is tried again that others were ahead of.
+const maxConflicts = 64
+
+// longestConflict is how often the pauses in between double.
+const longestConflict = 6
+
+// gathering collects the replies to the requests of one suspended chunk.
+type gathering struct {
+	store  *Store
+	turns  *turns
+	id     wire.FlowID
+	from   *Suspended
+	limits wire.Limits
+	crash  func(string)
+	parts  []string // what is left in the stream beside the state
+}
+
+// take takes one message of a reply. It returns all messages when they are all there and it is for this one to run the
+// stage; otherwise nothing is left to do with the message but to acknowledge it.
+func (g *gathering) take(ctx context.Context, name string, reply StageReply, msg *nats.Msg) ([]StageReply, error) {
+	part := g.part(name, reply)
+	if len(g.from.Requests) == 1 && part.ends(g.from.asked[0], len(part.Ordinals)) {
+		return []StageReply{reply}, nil
+	}
+	give, err := g.turns.take(ctx, g.id)
+	if err != nil {
+		return nil, err
+	}
+	defer give()
+	for conflict := range maxConflicts {
+		whole, err := g.note(ctx, part, msg)
+		switch {
+		case errors.Is(err, errOtherWriter):
+			if err := backoff.Sleep(ctx, conflictPause(conflict)); err != nil {
+				return nil, err
+			}
+		case err != nil:
+			return nil, err
+		case whole != nil:
+			return g.collect(ctx, whole, reply)
+		default:
+			return nil, nil
+		}
+	}
+	return nil, fmt.Errorf("gather replies for %s: others were ahead %d times", g.id, maxConflicts)
+}
+
+// note writes down that a message has come, and parks it before that unless it is the one with which all is there. It
+// returns what has come when it is for this message to run the stage, and nil otherwise.
+func (g *gathering) note(ctx context.Context, part gatherPart, msg *nats.Msg) (*gatherHead, error) {
+	head, sequence, err := g.head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	added, news := head.add(part)
+	switch {
+	case !news:
+		return nil, nil
+	case !added: // and it is the last one, delivered again
+		return head, nil
+	case g.complete(head):
+		head.Done = part.Name
+	default:
+		if err := g.parkOnce(ctx, part.Name, msg); err != nil {
+			return nil, err
+		}
+	}
+	err = g.write(ctx, head, sequence)
+	g.crash("reply noted")
+	if err != nil || head.Done != part.Name {
+		return nil, err
+	}
+	return head, nil
+}
+
+// conflictPause is how long whoever was too late rests: a while that differs, and grows with those who are ahead.
+func conflictPause(conflict int) time.Duration {
+	return time.Millisecond + rand.N(time.Millisecond<<min(conflict, longestConflict))
+}
+
+// part describes a message. Slots that were not asked for, or stand twice, do not count.
+func (g *gathering) part(name string, reply StageReply) gatherPart {
+	p := gatherPart{Name: name, Request: reply.Request, Final: reply.Answered >= 0}
+	if p.Final {
+		p.Answered, p.Whole = reply.Answered, len(reply.Slots) >= reply.Answered
+	}
+	seen := make([]bool, len(g.from.Items))
+	p.Ordinals = make([]int, 0, len(reply.Slots))
+	for i := range reply.Slots {
+		ordinal := reply.Slots[i].Ordinal
+		if n, asked := g.from.find(reply.Request, ordinal); asked && !seen[n] {
+			seen[n] = true
+			p.Ordinals = append(p.Ordinals, ordinal)
+		}
+	}
+	return p
+}
+
+// ends reports whether a reply is complete of which this is the final message, or any when all items are answered.
+func (p gatherPart) ends(asked, answered int) bool {
+	return answered >= asked || p.Final && (p.Whole || answered >= p.Answered)
+}
+
+// add notes a message. news is false when it was noted before as one of many, or says nothing that is not known.
+func (h *gatherHead) add(p gatherPart) (added, news bool) {
+	known := map[int]bool{}
+	final := false
+	for _, other := range h.Parts {
+		if other.Name == p.Name {
+			return false, h.Done == p.Name
+		}
+		if other.Request == p.Request {
+			final = final || other.Final
+			for _, ordinal := range other.Ordinals {
+				known[ordinal] = true
+			}
+		}
+	}
+	p.Ordinals = slices.DeleteFunc(slices.Clone(p.Ordinals), func(ordinal int) bool { return known[ordinal] })
+	if h.Done != "" || len(p.Ordinals) == 0 && (!p.Final || final) {
+		return false, false
+	}
+	h.Parts = append(h.Parts, p)
+	return true, true
+}
+
+// complete reports whether every request has its whole reply.
+func (g *gathering) complete(h *gatherHead) bool {
+	for r := range g.from.Requests {
+		answered, ended := 0, false
+		for _, p := range h.Parts {
+			if p.Request == r {
+				answered += len(p.Ordinals)
+			}
+		}
+		for _, p := range h.Parts {
+			ended = ended || p.Request == r && p.ends(g.from.asked[r], answered)
+		}
+		if !ended {
+			return false
+		}
+	}
+	return true
+}
+
+// head returns what has come so far, and the sequence that a change has to replace.
+func (g *gathering) head(ctx context.Context) (*gatherHead, uint64, error) {
+	msg, sequence, err := g.store.get(ctx, g.store.subject(g.id, PartHead))
+	if errors.Is(err, errNoState) && !errors.Is(err, errDone) {
+		return &gatherHead{}, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	head, err := decodeHead(msg.Data, len(g.from.Requests))
+	if err != nil {
+		return nil, 0, fmt.Errorf("replies for %s: %w", g.id, err)
+	}
+	return head, sequence, nil
+}
+
+func decodeHead(body []byte, requests int) (*gatherHead, error) {
+	head := &gatherHead{}
+	if err := json.Unmarshal(body, head); err != nil {
+		return nil, fmt.Errorf("read the list of replies: %w", err)
+	}
+	for _, p := range head.Parts {
+		if p.Request < 0 || p.Request >= requests || wire.ValidateName(p.Name) != nil {
+			return nil, fmt.Errorf("read the list of replies: part %.80q of request %d is none", p.Name, p.Request)
+		}
+	}
+	return head, nil
+}
+
+func (g *gathering) write(ctx context.Context, head *gatherHead, sequence uint64) error {
+	body, err := json.Marshal(head)
+	if err != nil {
+		return fmt.Errorf("note a reply for %s: %w", g.id, err)
+	}
+	return g.store.replace(ctx, g.store.subject(g.id, PartHead), sequence, body)
+}
+
+// parkOnce parks the message that is being taken, however often others are ahead of it. It may be the last one all the
+// same, and is to be removed with the others then.
+func (g *gathering) parkOnce(ctx context.Context, name string, msg *nats.Msg) error {
+	if slices.Contains(g.parts, name) {
+		return nil
+	}
+	if err := g.park(ctx, name, msg); err != nil {
+		return err
+	}
+	g.parts = append(g.parts, name)
+	g.crash("reply parked")
+	return nil
+}
+
+// park keeps a message of a reply until the others have come.
+func (g *gathering) park(ctx context.Context, name string, msg *nats.Msg) error {
+	header := maps.Clone(msg.Header)
+	maps.DeleteFunc(header, func(name string, _ []string) bool { return !isParkedHeader(name) })
+	header[wire.HeaderTTL] = []string{g.store.TTL}
+	parked := &nats.Msg{Subject: g.store.subject(g.id, name), Header: header, Data: msg.Data}
+	if err := g.store.publish(ctx, parked); err != nil {
+		return fmt.Errorf("park a reply for %s: %w", g.id, err)
+	}
+	return nil
+}
+
+// isParkedHeader tells what a reply says from what JetStream was told to do with it.
+func isParkedHeader(name string) bool {
+	switch name {
+	case wire.HeaderVersion, wire.HeaderRun, wire.HeaderStep, wire.HeaderSlice, wire.HeaderAttempt,
+		wire.HeaderGeneration, wire.HeaderMode, wire.HeaderFinal,
+		wire.HeaderService, wire.HeaderError, wire.HeaderErrorCode, wire.HeaderEncoding, wire.HeaderContentType:
+		return true
+	default:
+		return false
+	}
+}
+
+// collect reads back what was parked.
+func (g *gathering) collect(ctx context.Context, head *gatherHead, last StageReply) ([]StageReply, error) {
+	var all []StageReply
+	g.parts = append(g.parts, PartHead)
+	for _, p := range head.Parts {
+		if p.Name == head.Done {
+			all = append(all, last)
+			continue
+		}
+		msg, err := g.parked(ctx, p.Name)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := wire.ParseReplyOf(g.from.Requests[p.Request].Endpoint, msg.Header, msg.Data, g.limits)
+		if err != nil {
+			return nil, fmt.Errorf("read back a reply for %s: %w", g.id, err)
+		}
+		all = append(all, StageReply{reply, p.Request})
+		g.parts = append(g.parts, p.Name)
+	}
+	return all, nil
+}
+
+// parked returns a message that is known to be there, even when the replica that is asked is behind.
+func (g *gathering) parked(ctx context.Context, name string) (*nats.Msg, error) {
+	for attempt := 0; ; attempt++ {
+		msg, _, err := g.store.get(ctx, g.store.subject(g.id, name))
+		if !mayAppear(err) || attempt == len(lag) {
+			return msg, torn(err)
+		}
+		if err := backoff.Sleep(ctx, lag[attempt]); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// partName names a message of a reply, the same for each of its deliveries.
+func partName(id consume.RequestID) string {
+	return "p" + strconv.FormatUint(id.Sequence, 10) + "-" + strconv.FormatInt(id.Stored, 36)
+}

@@ -1,0 +1,222 @@
+package flow
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+// Work takes a chunk through as many stages as need no answer from elsewhere. It takes one slot.
+type Work struct {
+	Flow  *Flow
+	Job   *serve.Job
+	Sheet Sheet
+	Stage int
+	Here  []*Item  // the items of the stage
+	Asked []*asked // by the stage
+	// Total is the number of items in the request that began the flow.
+	Total int
+	// byOrdinal finds items of the stage; made when a wrapper answers one.
+	byOrdinal map[int]*Item
+	// failure speaks for items that the flow has given up without a slot: a request for them has failed as a whole.
+	failure *wire.SlotError
+	// leave, if set, suspends the chunk; it is called when the slot has been given back.
+	leave func() *wire.SlotError
+}
+
+// Run implements work. What is sent between stages needs no slot.
+func (w *Work) Run(ctx context.Context, slots *admission.Slots, stopping <-chan struct{}) (failure *wire.SlotError,
+	begun bool) {
+	failure, begun = w.runStages(ctx, slots, stopping)
+	if w.leave == nil {
+		return failure, begun
+	}
+	return w.leave(), true
+}
+
+func (w *Work) runStages(
+	ctx context.Context, slots *admission.Slots, stopping <-chan struct{},
+) (failure *wire.SlotError, begun bool) {
+	return w.Job.InSlot(ctx, slots, stopping, func() *wire.SlotError {
+		if len(w.Here) > 0 || w.Stage == 0 && w.Job.Around != nil {
+			w.pass(w.advance(ctx))
+		}
+		if w.Job.Answers.Unfinished {
+			return nil // it is told at the end of the flow
+		}
+		return w.failure
+	})
+}
+
+// pass notes a failure. The first one stands: each speaks for all items without a slot.
+func (w *Work) pass(failure *wire.SlotError) {
+	switch {
+	case failure == nil:
+	case w.failure == nil:
+		w.failure = failure
+	default:
+		w.Job.Log.Warn("a chunk has failed twice over; the first failure is told", zap.Error(failure))
+	}
+}
+
+// advance runs stages until the chunk is answered, suspended, or has failed.
+func (w *Work) advance(ctx context.Context) *wire.SlotError {
+	for {
+		if failure := w.RunStage(ctx); failure != nil {
+			return failure
+		}
+		questions, failure := w.questions()
+		if failure != nil {
+			return failure
+		}
+		if len(questions) > 0 {
+			return w.suspend(questions)
+		}
+		if w.moveOn(); len(w.Here) == 0 {
+			return nil
+		}
+	}
+}
+
+func (w *Work) RunStage(ctx context.Context) *wire.SlotError {
+	ctx, cancel := context.WithTimeout(ctx, w.Job.Timeout)
+	defer cancel()
+	return serve.RunWrapped(ctx, w.Job, w.Stage, w)
+}
+
+// moveOn goes on to the next stage with the items that ask for nothing.
+func (w *Work) moveOn() {
+	a := &w.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	w.Stage++
+	going := make([]*Item, 0, len(w.Here))
+	for _, item := range w.Here {
+		if item.goes() {
+			item.Next, item.asks, item.answers = false, nil, nil
+			going = append(going, item)
+		}
+	}
+	w.Here, w.byOrdinal, w.Asked = going, nil, nil
+	w.Sheet.Show(going)
+}
+
+// Items implements wrapped.
+func (w *Work) Items() serve.WorkItems { return (*stageItems)(w) }
+
+// Handle implements wrapped.
+func (w *Work) Handle(ctx context.Context) error {
+	if len(w.Here) == 0 {
+		return nil
+	}
+	return w.Job.Guard(ctx, func(ctx context.Context) error { return w.Sheet.Call(ctx, w.Stage) })
+}
+
+// Reject answers an item while the chunk is being made.
+func (w *Work) Reject(item *Item, e *wire.SlotError) {
+	a := &w.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	item.giveUp(e)
+	a.Blame(item.Ordinal)
+}
+
+// askedOf returns what is asked of a target in this stage. Called with answers.mu held.
+func (w *Work) askedOf(name, endpoint string, keep bool) *asked {
+	for _, a := range w.Asked {
+		if a.is(name, endpoint, keep) {
+			return a
+		}
+	}
+	a := &asked{name: name, endpoint: endpoint, keep: keep}
+	w.Asked = append(w.Asked, a)
+	return a
+}
+
+// deepEnough fails an item whose question would make one more endpoint wait than is allowed. Called with answers.mu
+// held.
+func (w *Work) deepEnough(item *Item) bool {
+	stack := w.Job.Request.Stack
+	if stack.Depth() < wire.MaxStack {
+		return true
+	}
+	item.giveUp(wire.NewSlotError(wire.CodeStackTooDeep,
+		fmt.Sprintf("%d endpoints wait for one another already, and flow %s would "+
+			"be one more; is there a circle? %s", stack.Depth(), w.Flow.Server.Name, stack), false))
+	return false
+}
+
+// Sheet is a Stage, whatever its types.
+type Sheet interface {
+	// Call calls the handler of a stage.
+	Call(ctx context.Context, stage int) error
+	// Show sets which items the handler sees.
+	Show(items []*Item)
+	// WriteState and writeShared write the states as JSON, or nothing when there is none to keep.
+	WriteState(buf *bytes.Buffer, item *Item) error
+	WriteShared(buf *bytes.Buffer) error
+}
+
+// stageItems is a flowWork as wrappers see it.
+type stageItems Work
+
+// Unanswered implements workItems.
+func (s *stageItems) Unanswered() []serve.Item {
+	items := make([]serve.Item, 0, len(s.Here))
+	for _, item := range s.Here {
+		if !item.answered {
+			items = append(items, item.Facts())
+		}
+	}
+	return items
+}
+
+// ClaimFor implements workItems.
+func (s *stageItems) ClaimFor(ordinal int) bool {
+	if s.byOrdinal == nil {
+		s.byOrdinal = make(map[int]*Item, len(s.Here))
+		for _, item := range s.Here {
+			s.byOrdinal[item.Ordinal] = item
+		}
+	}
+	item := s.byOrdinal[ordinal]
+	if item == nil || item.answered {
+		return false
+	}
+	item.answered = true
+	return true
+}
+
+// LeaveOut implements workItems.
+func (s *stageItems) LeaveOut() {
+	a := &s.Job.Answers
+	a.Mu.Lock()
+	defer a.Mu.Unlock()
+	left := make([]*Item, 0, len(s.Here))
+	for _, item := range s.Here {
+		if !item.answered {
+			left = append(left, item)
+		}
+	}
+	if len(left) < len(s.Here) {
+		s.Here = left
+		s.Sheet.Show(left)
+	}
+}
+
+// GoingOn implements onward.
+func (s *stageItems) GoingOn() []int {
+	var ordinals []int
+	for _, item := range s.Here {
+		if item.goes() {
+			ordinals = append(ordinals, item.Ordinal)
+		}
+	}
+	return ordinals
+}
