@@ -11,6 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints/internal/admission"
+	"github.com/tranchehq/tranche/endpoints/internal/consume"
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -26,7 +29,7 @@ type blob struct {
 type attacked struct {
 	*bundle
 
-	server      *endpointServer
+	server      *serve.Server
 	items       atomic.Int64 // of the run
 	calls       atomic.Int64 // that a handler saw
 	timeOfRun   atomic.Int64
@@ -56,8 +59,8 @@ func attack(t *testing.T, item time.Duration, opts ...Option) *attacked {
 		a.timeOfRun.Add(int64(time.Since(began)))
 		return nil
 	}, opts...))
-	a.server = svc.endpoints[0]
-	a.bundle.run(svc)
+	a.server = svc.endpoints[0].Server
+	a.bundle.Run(svc)
 	eventually(t, "it has a lane", func() bool { return stream.HasLane(a.ctx, a.nc, "busy") })
 	replies, err := a.nc.SubscribeSync(wire.ReplySubject("busy"))
 	check(t, err)
@@ -110,11 +113,11 @@ func TestAThousandCallersForTenSeconds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(a.ctx, 10*time.Second)
 	defer cancel()
 	answered, all := a.callers(ctx, callers, "")
-	eventually(t, "calls want all places", func() bool { return a.server.slots.queued[laneCalls].Load() > 0 })
+	eventually(t, "calls want all places", func() bool { return a.server.Slots.Waiting(admission.Calls) > 0 })
 	run, calls := a.timeOfRun.Load(), a.timeOfCalls.Load()
 	most := 0
 	for ctx.Err() == nil {
-		most = max(most, a.server.calls.room.len())
+		most = max(most, a.server.Calls.Room.Len())
 		_ = backoff.Sleep(ctx, 10*time.Millisecond)
 	}
 	run, calls = a.timeOfRun.Load()-run, a.timeOfCalls.Load()-calls
@@ -143,17 +146,17 @@ func TestHugeCallsAreBoundedByTheirBytes(t *testing.T) {
 	answered, all := a.callers(ctx, 40, strings.Repeat("x", size))
 	most := 0
 	for ctx.Err() == nil && answered.Load() < 60 {
-		a.server.calls.room.mu.Lock()
-		most = max(most, a.server.calls.room.bytes)
-		a.server.calls.room.mu.Unlock()
+		a.server.Calls.Room.Mu.Lock()
+		most = max(most, a.server.Calls.Room.Bytes)
+		a.server.Calls.Room.Mu.Unlock()
 		_ = backoff.Sleep(ctx, 2*time.Millisecond)
 	}
 	cancel()
 	all.Wait()
 	t.Logf("%d calls were answered; at most %d MiB were held; the run did %d items", answered.Load(), most>>20,
 		a.items.Load()-before)
-	if limit := 2*aheadBytes + (places+1)*(size+1024); most > limit { // likewise
-		t.Errorf("%d bytes were held; want at most those at work and %d ahead", most, aheadBytes)
+	if limit := 2*consume.AheadBytes + (places+1)*(size+1024); most > limit { // likewise
+		t.Errorf("%d bytes were held; want at most those at work and %d ahead", most, consume.AheadBytes)
 	}
 	if answered.Load() == 0 || a.items.Load() == before {
 		t.Errorf("%d calls were answered, and %d items of the run", answered.Load(), a.items.Load()-before)
@@ -167,7 +170,7 @@ func TestNobodyWorksForCallersWhoAreGone(t *testing.T) {
 	svc := b.service()
 	g := newGate(t)
 	check(t, HandleList(svc, "square", g.handle, Concurrency(1)))
-	b.run(svc)
+	b.Run(svc)
 	eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, "square") })
 	b.ask("square", numbers(1))
 	<-g.begun
@@ -212,7 +215,7 @@ func TestACallThatIsPublishedTwiceIsDoneOnce(t *testing.T) {
 		calls.Add(1)
 		return squares(ctx, in)
 	}))
-	b.run(svc)
+	b.Run(svc)
 	eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, "square") })
 	const twice, answer = 8, "tranche.call.caller.ABCDEF.square"
 	answers, err := b.nc.SubscribeSync(answer)

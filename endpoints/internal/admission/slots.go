@@ -60,6 +60,9 @@ func NewSlots(size, reserve int) *Slots {
 	return s
 }
 
+// Waiting is how many of a lane wait for a slot.
+func (s *Slots) Waiting(l Lane) int { return int(s.queued[l].Load()) }
+
 // Take waits for a slot. When there is one it is taken even while stop closes, so callers that find stop closed first
 // are refused.
 func (s *Slots) Take(l Lane, stop <-chan struct{}) bool {

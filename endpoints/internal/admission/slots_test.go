@@ -8,7 +8,7 @@ import (
 )
 
 // waiters returns how many wait for a slot.
-func (s *Slots) waiters() int { return int(s.queued[Chunks].Load() + s.queued[Calls].Load()) }
+func (s *Slots) waiters() int { return s.Waiting(Chunks) + s.Waiting(Calls) }
 
 // takers has n goroutines wait for a slot, and returns where each says that it has one.
 func takers(t *testing.T, s *Slots, n int) <-chan struct{} {
