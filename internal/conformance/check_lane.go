@@ -85,8 +85,8 @@ func checkLane(ctx context.Context, n *node) error {
 		return done == laneChunks || called.final() >= 0
 	})
 	if done > laneChunks/2 || err != nil {
-		return differs(fmt.Sprintf("a call answered before %d chunks of %s each, which came first", laneChunks, laneChunkTakes),
-			"%d of them were answered before", done)
+		return differs(fmt.Sprintf("a call answered before %d chunks of %s each, which came first", laneChunks,
+			laneChunkTakes), "%d of them were answered before", done)
 	}
 	return nil
 }

@@ -140,7 +140,8 @@ func (s *system) describeBeside(c *catalog) {
 func (s *system) Describe(to chan<- *prometheus.Desc) {
 	for _, r := range []read{s.read, s.took, s.conditions, s.runs, s.held, s.oldestRun, s.overdue, s.ready, s.scheduled,
 		s.inFlight, s.requests, s.limit, s.oldest, s.breaker, s.rate, s.chunk, s.unheard, s.calls, s.opOldest,
-		s.opMaxAge, s.opParked, s.schedulesOverdue, s.schedulesUnstarted, s.schedulesOldest, s.schedulesFailing, s.schedulesLate,
+		s.opMaxAge, s.opParked, s.schedulesOverdue, s.schedulesUnstarted, s.schedulesOldest, s.schedulesFailing,
+		s.schedulesLate,
 		s.letters, s.strays, s.events, s.nodes, s.bytes, s.connections, s.connectionsLimit, s.oldestTx, s.deadRows,
 		s.streamBytes, s.streamMessages, s.streamBytesLimit} {
 		to <- r.Desc

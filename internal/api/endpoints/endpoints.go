@@ -317,8 +317,8 @@ func addPaces(byName map[string]*Endpoint, paces []inspect.PaceView) {
 func (e *Endpoint) add(l *wire.Listener) {
 	one := Listener{
 		Service: l.Service, Version: l.Version, Instance: l.Instance, Host: l.Host, State: string(l.State),
-		Reason: l.Reason, Concurrency: l.Concurrency, InFlight: l.InFlight, Lane: l.Lane, Stages: l.Stages, Items: l.Processed,
-		Errors: l.Errors, ItemMillis: millis(l.AvgPerItem), Rate: l.Rate, P50Millis: millis(l.P50),
+		Reason: l.Reason, Concurrency: l.Concurrency, InFlight: l.InFlight, Lane: l.Lane, Stages: l.Stages,
+		Items: l.Processed, Errors: l.Errors, ItemMillis: millis(l.AvgPerItem), Rate: l.Rate, P50Millis: millis(l.P50),
 		P99Millis: millis(l.P99), Redelivered: l.Redelivered, GivenUp: l.GivenUp, Dead: l.Dead, Rebinds: l.Rebinds,
 	}
 	if rate := e.Rate + one.Rate; rate > 0 {
