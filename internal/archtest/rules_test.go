@@ -286,18 +286,21 @@ func inside(rooms ...string) []string {
 }
 
 // commands are the rules of the command line: what all commands share, and a room for each noun, which knows no other
-// room. They are clients of the API; only those that see to the system itself open a database.
+// room, but runs its exports. They are clients of the API; only those that see to the system itself open a database.
 func commands(servers, store []string) map[string]rule {
 	const shared = "internal/cli"
 	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
 		"internal/intake", "internal/api/...", "workqueue/..."}
 	all := map[string]rule{shared: {own: own, tests: servers}}
-	for _, noun := range []string{"runs", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts"} {
+	for _, noun := range []string{"runs", "exports", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts"} {
 		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield",
 			"endpoints/wire",
 			"orchestrator/schedule"}, own...),
 			tests: servers}
 	}
+	runs := all[shared+"/runs"]
+	runs.own = append(runs.own, shared+"/exports")
+	all[shared+"/runs"] = runs
 	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "internal/conformance",
 		"endpoints/wire", "internal/datadir", "internal/embedded"}, own, store), tests: servers}
 	return all

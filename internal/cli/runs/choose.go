@@ -19,22 +19,12 @@ type chosen struct {
 	Code  []string `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
 	Group []string `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
 	State []string `enum:"done,failed" help:"Only what is done, or failed, at the step." placeholder:"STATE"`
-	evidence
-}
-
-// evidence is what is known of items and of what was made of them.
-type evidence struct {
-	Service     string       `help:"Only what this service made: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
-	Since       cli.PastTime `help:"Only what was recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
-	Until       cli.PastTime `help:"Only what was recorded before." placeholder:"TIME"`
-	Where       string       `help:"Only items for whose payload this path of SQL/JSON holds: $$.branch == \"12\"." placeholder:"PATH"`
-	WhereResult string       `help:"Only items for whose result it holds." placeholder:"PATH"`
-	Corrected   bool         `help:"Only items whose data was corrected."`
+	cli.Evidence
 }
 
 // none reports whether nothing chooses items.
 func (c *chosen) none() bool {
-	return len(c.Key)+len(c.Code)+len(c.Group)+len(c.State) == 0 && c.Keys == "" && c.evidence == evidence{}
+	return len(c.Key)+len(c.Code)+len(c.Group)+len(c.State) == 0 && c.Keys == "" && c.Evidence == cli.Evidence{}
 }
 
 // chooseOf is for what says that nothing was chosen.

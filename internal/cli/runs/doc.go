@@ -1,2 +1,2 @@
-// Package runs has the commands that start, watch, repair and export runs.
+// Package runs has the commands that start, watch and repair runs.
 package runs

@@ -1,4 +1,4 @@
-package runs
+package exports
 
 import (
 	"crypto/sha256"

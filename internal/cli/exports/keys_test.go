@@ -1,4 +1,4 @@
-package runs
+package exports
 
 import (
 	"os"
@@ -15,7 +15,7 @@ func TestExportOfSomeFiles(t *testing.T) {
 	}
 	for _, pick := range []exportKeys{{Keys: keys}, {Key: []string{"a", "nobody"}}} {
 		dir := filepath.Join(t.TempDir(), "out")
-		r := &runExport{Dir: dir, Name: "{key}.{ext}", Index: "ndjson", exportKeys: pick}
+		r := &Export{Dir: dir, Name: "{key}.{ext}", Index: "ndjson", exportKeys: pick}
 		out, err := exportTo(t, r, strings.NewReader(exported))
 		if err != nil || out.files != 1 || len(out.wanted) != 1 || !out.wanted["nobody"] {
 			t.Errorf("%+v: %+v, %v", pick, out, err)
@@ -24,7 +24,7 @@ func TestExportOfSomeFiles(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := (&runExport{Name: "{key}", Format: "ndjson", exportKeys: exportKeys{Keys: keys}}).Validate(); err == nil ||
+	if err := (&Export{Name: "{key}", Format: "ndjson", exportKeys: exportKeys{Keys: keys}}).Validate(); err == nil ||
 		!strings.Contains(err.Error(), "--dir") {
 		t.Errorf("keys without a directory: %v", err)
 	}

@@ -1,4 +1,4 @@
-package runs
+package exports
 
 import (
 	"cmp"
@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runExport struct {
+type Export struct {
 	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Format  string   `enum:",ndjson,csv,parquet,xlsx" default:"" help:"ndjson, csv, parquet or xlsx. Default: by the end of the name in --out, else ndjson." placeholder:"FORMAT"`
 	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
@@ -30,18 +30,18 @@ type runExport struct {
 	Index  string `enum:"ndjson,csv" default:"ndjson" help:"With --dir, the format of the index." placeholder:"FORMAT"`
 	Resume bool   `help:"With --dir, go on with an export that broke off: files that are there and right are kept."`
 	exportKeys
-	evidence
+	cli.Evidence
 }
 
 // Validate is called by kong.
-func (r *runExport) Validate() error {
+func (r *Export) Validate() error {
 	r.Format = cmp.Or(r.Format, formatOf(r.Out))
 	switch {
 	case r.Dir == "" && r.Resume:
 		return errors.New("--resume goes with --dir")
 	case r.Dir == "" && r.Keys != "":
 		return errors.New("--keys goes with --dir")
-	case r.Dir != "" && (len(r.Code)+len(r.Group) > 0 || r.evidence != evidence{}):
+	case r.Dir != "" && (len(r.Code)+len(r.Group) > 0 || r.Evidence != cli.Evidence{}):
 		return errors.New("--dir writes the results of keys, or of all that is done; it does not go with evidence")
 	case r.Dir != "" && (len(r.State)+len(r.With)+len(r.Columns) > 0 || r.Flat || r.Format != "ndjson"):
 		return errors.New("--dir writes the results of what is done; --format, --state, --with, --flat and --columns " +
@@ -63,7 +63,7 @@ func formatOf(name string) string {
 }
 
 // Run exports. A file appears under its name only when it is whole.
-func (r *runExport) Run(ctx context.Context, term *cli.Console) error {
+func (r *Export) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err

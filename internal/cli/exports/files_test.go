@@ -1,4 +1,4 @@
-package runs
+package exports
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ const exported = `{"ordinal":0,"key":"A","state":"done","result_bytes":"JVBERg==
 `
 
 // exportTo writes files as the command does.
-func exportTo(t *testing.T, r *runExport, from io.Reader) (*fileExport, error) {
+func exportTo(t *testing.T, r *Export, from io.Reader) (*fileExport, error) {
 	t.Helper()
 	dir, err := r.openDir()
 	if err != nil {
@@ -41,7 +41,7 @@ func exportTo(t *testing.T, r *runExport, from io.Reader) (*fileExport, error) {
 func TestExportOfFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "out")
-	r := &runExport{Dir: dir, Name: "{key}.{ext}", Index: "ndjson"}
+	r := &Export{Dir: dir, Name: "{key}.{ext}", Index: "ndjson"}
 	read := func(name string) string {
 		t.Helper()
 		text, err := os.ReadFile(filepath.Join(dir, name))
