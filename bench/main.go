@@ -35,7 +35,7 @@ func main() {
 	// A second Ctrl-C ends us at once; the kernel then ends our children.
 	context.AfterFunc(ctx, stop)
 	err = run(ctx, cfg)
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && err != nil {
 		err = fmt.Errorf("interrupted: %w", err)
 	}
 	exit(err)
