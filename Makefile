@@ -11,9 +11,10 @@ TIMEOUT     ?= 15m
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.
 TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
-# Packages whose tests are about commands, or calculate for long and have no goroutines. They are left out under the
-# race detector: what they run is tested under it, too, by the tests of its own packages, and it would only be slow.
-TEST_PLAIN  := /internal/(conformance|intake|archtest|generate)$$|/orchestrator/schedule$$|/cmd/tranche$$
+# Packages whose tests are about commands, start other programs and wait for them, or calculate for long and have no
+# goroutines. They are left out under the race detector: what they run is tested under it, too, by the tests of its own
+# packages, and it would only be slow.
+TEST_PLAIN  := /internal/(conformance|intake|archtest|generate|embedded)$$|/internal/cli(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
 # What is slow by nature, and is `make proof`: whole processes killed, clusters, other databases, a browser whose frames
 # are measured, the demo. Without the race detector, one package after the other.
 PROOF       := /internal/(systest|demo|cluster)(/|$$)|/internal/dashboard/browsertest$$
