@@ -6,7 +6,7 @@ LINT_VERSION := v2.15.0
 GO          ?= go
 PKG         ?= ./...
 TEST_FLAGS  ?=
-TIMEOUT     ?= 15m
+TIMEOUT     ?= 20m
 # Packages tested at once. Several of them start servers of their own, so more than 2 need more than 2 cores.
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.

@@ -66,7 +66,7 @@ type serviceModel struct {
 	// kills is the size from which on requests are never answered; 0: none is.
 	kills int
 	// down says when nothing is answered.
-	down    func(now float64) bool
+	down func(now float64) bool
 	// away is from when until when the streams have no leader: no request reaches a service, and no reply a node.
 	away    [2]float64
 	timeout float64
