@@ -158,8 +158,10 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 		"head":            {flow.PartHead, text("{"), false},
 		"head of another": {flow.PartHead, text(`{"parts":[{"n":"x","r":5}]}`), false},
 		"head of dots":    {flow.PartHead, text(`{"parts":[{"n":"a.>","r":0}]}`), false},
-		"head of a part":  {flow.PartHead, text(`{"parts":[{"n":"nowhere","r":0,"i":[-1,0,1,2,9000],"f":true,"a":-5}]}`), false},
-		"head is done":    {flow.PartHead, text(`{"parts":[],"done":"somebody"}`), false},
+		"head of a part": {
+			flow.PartHead, text(`{"parts":[{"n":"nowhere","r":0,"i":[-1,0,1,2,9000],"f":true,"a":-5}]}`), false,
+		},
+		"head is done": {flow.PartHead, text(`{"parts":[],"done":"somebody"}`), false},
 	} {
 		meta := b.ask("flow", numbers(3))
 		requests := []jetstream.Msg{b.requestFor("double"), b.requestFor("square")}

@@ -99,12 +99,14 @@ func TestLargeResultsAreExportedToFiles(t *testing.T) {
 	}
 }
 
-// watchMemory reads the most memory that a process has had, again and again; what it returns waits until the process has
-// ended and gives the last reading, in bytes. What wait says of that counts who started it, too.
+// watchMemory reads the most memory that a process has had, again and again; what it returns waits until the process
+// has ended and gives the last reading, in bytes. What wait says of that counts who started it, too.
 func watchMemory(pid int) (peak func() int) {
 	read := make(chan int)
 	go func() {
 		most := 0
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
 		for {
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 			_, after, found := strings.Cut(string(status), "VmHWM:")
@@ -115,7 +117,7 @@ func watchMemory(pid int) (peak func() int) {
 			var kilobytes int
 			_, _ = fmt.Sscan(after, &kilobytes) // it is a number
 			most = kilobytes << 10
-			time.Sleep(time.Millisecond)
+			<-tick.C
 		}
 	}()
 	return func() int { return <-read }

@@ -11,6 +11,7 @@ import (
 // What a server says of a stream counts as an answer when it leads it, and has lately heard of most of the others.
 func TestLeads(t *testing.T) {
 	heard, lost := &jetstream.PeerInfo{Active: time.Second}, &jetstream.PeerInfo{Active: quorumPatience}
+	offline := &jetstream.PeerInfo{Offline: true}
 	just := &jetstream.PeerInfo{} // what a server that has stopped leading says of those it has lost
 	for name, tc := range map[string]struct {
 		cluster *jetstream.ClusterInfo
@@ -21,7 +22,7 @@ func TestLeads(t *testing.T) {
 		"both heard":       {&jetstream.ClusterInfo{Leader: "n1", Replicas: []*jetstream.PeerInfo{heard, heard}}, nil},
 		"one lost":         {&jetstream.ClusterInfo{Leader: "n1", Replicas: []*jetstream.PeerInfo{heard, lost}}, nil},
 		"both lost":        {&jetstream.ClusterInfo{Leader: "n1", Replicas: []*jetstream.PeerInfo{lost, lost}}, errStale},
-		"offline":          {&jetstream.ClusterInfo{Leader: "n1", Replicas: []*jetstream.PeerInfo{lost, {Offline: true}}}, errStale},
+		"offline":          {&jetstream.ClusterInfo{Leader: "n1", Replicas: []*jetstream.PeerInfo{lost, offline}}, errStale},
 		"has stopped":      {&jetstream.ClusterInfo{Replicas: []*jetstream.PeerInfo{just, just, just}}, errLeaderless},
 		"just elected":     {&jetstream.ClusterInfo{Leader: "n1", Replicas: []*jetstream.PeerInfo{just, just}}, nil},
 		"nobody is chosen": {&jetstream.ClusterInfo{Replicas: []*jetstream.PeerInfo{heard, heard, heard}}, errLeaderless},

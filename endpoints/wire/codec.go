@@ -31,8 +31,8 @@ func DecodePayload(payload []byte, input any) (err error) {
 	return json.Unmarshal(payload, input)
 }
 
-// EncodePayload writes a payload as JSON, the same way each time, so that what is repeated repeats its bytes. A panic of
-// the type's own encoder is an error. On an error buf holds a part of it.
+// EncodePayload writes a payload as JSON, the same way each time, so that what is repeated repeats its bytes. A panic
+// of the type's own encoder is an error. On an error buf holds a part of it.
 func EncodePayload(buf *bytes.Buffer, value any) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -76,7 +76,9 @@ func rules() map[string]rule {
 		"endpoints/internal/serve":     {own: inside("logs", "admission", "outbox", "consume", "reply")},
 		"endpoints/internal/flow":      {own: inside("logs", "admission", "outbox", "consume", "reply", "serve")},
 		"endpoints/wire":               {own: []string{"bitfield"}},
-		"endpoints/stream":             {own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers},
+		"endpoints/stream": {
+			own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers,
+		},
 		// Where servers of this machine are found.
 		"internal/datadir": {others: []string{}},
 		// Which version this is.
@@ -292,7 +294,9 @@ func commands(servers, store []string) map[string]rule {
 	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
 		"internal/intake", "internal/api/...", "workqueue/..."}
 	all := map[string]rule{shared: {own: own, tests: servers}}
-	for _, noun := range []string{"runs", "exports", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts"} {
+	for _, noun := range []string{
+		"runs", "exports", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts",
+	} {
 		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield",
 			"endpoints/wire",
 			"orchestrator/schedule"}, own...),

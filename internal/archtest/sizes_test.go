@@ -19,8 +19,8 @@ type size struct {
 	methods      map[string]int // of each type
 }
 
-// Limits of a package, wherever it is. One that outgrows them has become two things. Some have a limit of their own: see
-// halls and largeTypes.
+// Limits of a package, wherever it is. One that outgrows them has become two things. Some have a limit of their own:
+// see halls and largeTypes.
 const (
 	roomFiles   = 25
 	roomLines   = 3500
@@ -138,8 +138,8 @@ func tooLarge(pkg string, s size) (problems []string) {
 func place(pkg string) string {
 	switch {
 	case within(pkg, "workqueue"):
-		return "find what in it is a thing of its own, and give that a package in workqueue, or put what only rooms need in " +
-			"workqueue/internal"
+		return "find what in it is a thing of its own, and give that a package in workqueue, or put what only rooms " +
+			"need in workqueue/internal"
 	case within(pkg, "internal/api"):
 		return "give the operations on one noun a package in internal/api, by the names that internal/cli has; what all " +
 			"rooms need is internal/api/kernel's"

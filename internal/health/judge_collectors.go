@@ -41,8 +41,8 @@ func (f *facts) refusing(c *health.RefusingCollector) Condition {
 		Title: fmt.Sprintf("Adds are refused for %s: collector %s", ago(f.at.Sub(c.Since)), c.Collector),
 		Detail: fmt.Sprintf("What enrich asks for cannot be had, last %s ago: %.300s. Nothing of such an add is stored, and "+
 			"producers are told to add again later.", ago(f.at.Sub(c.Last)), strings.TrimSuffix(c.Problem, ".")),
-		Remedy: fmt.Sprintf("Mend the source, or the query (`tranche collector show %s --source`, then `tranche collector apply "+
-			"FILE`); it is over with the first add that is taken: `tranche collector add %[1]s FILE`", c.Collector),
+		Remedy: fmt.Sprintf("Mend the source, or the query (`tranche collector show %s --source`, then `tranche collector "+
+			"apply FILE`); it is over with the first add that is taken: `tranche collector add %[1]s FILE`", c.Collector),
 	})
 }
 

@@ -28,7 +28,8 @@ func TestRefusalsAreTold(t *testing.T) {
 		return nil
 	}
 	another := producers.New(collectorstore.New(b.store), b.adder, from, nil)
-	if _, err := another.AddFrom(t.Context(), "e", strings.NewReader(`{"payload":{"customer":{"id":6},"n":1}}`)); err != nil {
+	taken := strings.NewReader(`{"payload":{"customer":{"id":6},"n":1}}`)
+	if _, err := another.AddFrom(t.Context(), "e", taken); err != nil {
 		t.Fatal(err)
 	}
 	const one = `{"id":"a","payload":{"customer":{"id":7},"n":1}}`

@@ -20,8 +20,8 @@ import (
 )
 
 // runFlushed is the process of a service that collectors flush to. It writes each operation into the ledger, with the
-// flush that brought it and what it carries, and takes its time over each. At the execution that stopVariable names it stops itself: in the
-// middle of what it works on, however fast or slow the machine is.
+// flush that brought it and what it carries, and takes its time over each. At the execution that stopVariable names it
+// stops itself: in the middle of what it works on, however fast or slow the machine is.
 func runFlushed(ctx context.Context) error {
 	svc, ledger, closeAll, err := openService("flushed")
 	if err != nil {
@@ -33,7 +33,8 @@ func runFlushed(ctx context.Context) error {
 		return err
 	}
 	var mu sync.Mutex
-	err = endpoints.HandleList(svc, "flushed", func(ctx context.Context, c *endpoints.Chunk[json.RawMessage, statement]) error {
+	type flushed = endpoints.Chunk[json.RawMessage, statement]
+	err = endpoints.HandleList(svc, "flushed", func(ctx context.Context, c *flushed) error {
 		for _, item := range c.Items() {
 			mu.Lock()
 			_, err := fmt.Fprintf(ledger, "%s %s %s\n", c.Meta().Slice, item.Key, item.In)

@@ -26,8 +26,8 @@ func bytesOf(key string) []byte {
 }
 
 // Streams have three copies. One node is killed when it has kept pieces of results and recorded none of them, another
-// when it has recorded something and told nobody. A third ends the run: each result is there once and is right, and nothing
-// that they had begun is left, in the database or in a stream.
+// when it has recorded something and told nobody. A third ends the run: each result is there once and is right, and
+// nothing that they had begun is left, in the database or in a stream.
 func TestNodesAreKilledBetweenPieces(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.NATSCluster(t)

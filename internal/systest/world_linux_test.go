@@ -86,8 +86,8 @@ func (p *process) text() string {
 func (w *world) start(role string, env ...string) *process {
 	w.Helper()
 	p := &process{cmd: exec.Command(os.Args[0], "-test.run=^$"), ended: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, databaseVariable+"="+w.url, natsVariable+"="+cmp.Or(w.servers, w.ns.URL()),
-		ledgerVariable+"="+w.ledger)
+	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, databaseVariable+"="+w.url,
+		natsVariable+"="+cmp.Or(w.servers, w.ns.URL()), ledgerVariable+"="+w.ledger)
 	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	if err := p.cmd.Start(); err != nil {

@@ -1002,7 +1002,7 @@ type CollectorView struct {
 	// RestUntil nothing is flushed before then, because flushes failed
 	RestUntil *time.Time `json:"rest_until,omitempty"`
 
-	// RefusedSince since when adds are refused, as what enrich asks for cannot be had
+	// RefusedSince since when adds are refused: what enrich asks for is away
 	RefusedSince *time.Time `json:"refused_since,omitempty"`
 
 	// RefusedAt when that was last noted, to a minute
@@ -7480,4 +7480,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of fdb15211e3991a8402e1b0960942be59, is c71db5f66f238471f03fed5fc75ceb0a307d17de622a9a2bd5692b4772d1afee.
+// Of edef0f0a324ac0659bc90bc11955f562, is 9c39eb08a93f2d475d756128fbdfaf9f4e6356e5109faa7357b75d1a8be28f77.

@@ -160,8 +160,8 @@ func (r *retention) guess(ctx context.Context, run workqueue.RunID, why error) e
 	return err
 }
 
-// runs deletes runs that ended before a time. All that are due are taken first: where none is left of those that share a
-// partition, it is emptied.
+// runs deletes runs that ended before a time. All that are due are taken first: where none is left of those that share
+// a partition, it is emptied.
 func (r *retention) runs(ctx context.Context, before time.Time, why string) (n int64, failed error) {
 	var left []workqueue.RunID // somebody was at work on them, or they could not be deleted
 	for {

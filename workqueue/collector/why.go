@@ -8,8 +8,8 @@ import (
 // explain says what keeps operations out, and what keeps them waiting: first all of them, then some.
 func (v *CollectorView) explain() {
 	if v.RefusedSince != nil && v.RefusedAt != nil {
-		v.because("source", nil, "adds are refused since %s, last at %s, as what enrich asks for cannot be had: %.300s; mend "+
-			"the source, or the query, and add again", stamp(*v.RefusedSince), stamp(*v.RefusedAt), v.RefusedFor)
+		v.because("source", nil, "adds are refused since %s, last at %s, as what enrich asks for cannot be had: %.300s; "+
+			"mend the source, or the query, and add again", stamp(*v.RefusedSince), stamp(*v.RefusedAt), v.RefusedFor)
 	}
 	if v.Waiting+v.Backoff == 0 {
 		if v.Parked > 0 {

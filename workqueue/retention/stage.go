@@ -143,7 +143,8 @@ type pieceAt struct {
 }
 
 // DeletePiece deletes the next piece of a run that is being deleted: what there is in one table of about span rows. It
-// returns how many rows that were, and whether the run is gone now. Leader work; the piece and how far it got are one transaction.
+// returns how many rows that were, and whether the run is gone now. Leader work; the piece and how far it got are one
+// transaction.
 func (s Store) DeletePiece(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, span int64,
 ) (rows int64, gone bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {

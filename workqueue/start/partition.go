@@ -8,9 +8,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// freePartition finds the partition that has the least in it, and never the one that most runs share. Sizes are those of
-// the files, which nobody has to read. Of those that are empty it takes any, so that two loads that begin at once seldom
-// meet; when they do, or when none is empty, runs share one, and are deleted row by row until the last of them goes.
+// freePartition finds the partition that has the least in it, and never the one that most runs share. Sizes are those
+// of the files, which nobody has to read. Of those that are empty it takes any, so that two loads that begin at once
+// seldom meet; when they do, or when none is empty, runs share one, and are deleted row by row until the last of them
+// goes.
 const freePartition = `
 SELECT right(c.relname, 2)::int FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
 WHERE i.inhparent IN ('work_queue'::regclass, 'work_part'::regclass) AND c.relname !~ '_00$'

@@ -9,8 +9,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 )
 
-// Concurrency decides how many slots an endpoint has: as many as operators say, for as long as they say anything, then what
-// SetConcurrency said, then the option.
+// Concurrency decides how many slots an endpoint has: as many as operators say, for as long as they say anything, then
+// what SetConcurrency said, then the option.
 //
 // It is safe for concurrent use.
 type Concurrency struct {

@@ -1,6 +1,6 @@
-// Package consume takes messages from one durable consumer: it finds the consumer, asks for as much as there is room for,
-// keeps the server told that what is held is being worked on, and sends the acknowledgements. What a message means is
-// not its job.
+// Package consume takes messages from one durable consumer: it finds the consumer, asks for as much as there is room
+// for, keeps the server told that what is held is being worked on, and sends the acknowledgements. What a message means
+// is not its job.
 package consume
 
 import (

@@ -46,7 +46,8 @@ type Job struct {
 
 // dealer returns what takes one request, which a puller holds, all the way. It returns when the request has been dealt
 // with.
-func (e *Server) dealer(from *consume.Puller) func(consume.Scope, consume.RequestID, jetstream.Msg) (items int, took time.Duration) {
+func (e *Server) dealer(from *consume.Puller,
+) func(consume.Scope, consume.RequestID, jetstream.Msg) (items int, took time.Duration) {
 	return func(scope consume.Scope, id consume.RequestID, msg jetstream.Msg) (items int, took time.Duration) {
 		meta, err := msg.Metadata()
 		if err != nil {

@@ -65,8 +65,8 @@ const addOperationsDescription = `The body is operations, one JSON object after 
 them: {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload has to be there, and the key when
 the collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000 and 32
 MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a duplicate
-and not added again: so a request whose answer was lost can be sent again. With dry_run nothing is added: the answer says
-what would be, or what is wrong. Adds are not in the audit log, since there are too many.`
+and not added again: so a request whose answer was lost can be sent again. With dry_run nothing is added: the answer
+says what would be, or what is wrong. Adds are not in the audit log, since there are too many.`
 
 func (s *Routes) registerOperations(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{

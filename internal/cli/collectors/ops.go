@@ -55,8 +55,8 @@ func (a *collectorAdd) Run(ctx context.Context, term *cli.Console) error {
 	}
 	defer func() { _ = ops.Close() }()
 	upload := &cli.Upload{From: ops, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
-	added, err := cl.AddOperations(ctx, a.Name, client.AddOperationsParams{DryRun: a.DryRun}, "application/x-ndjson", upload,
-		term.Keep())
+	added, err := cl.AddOperations(ctx, a.Name, client.AddOperationsParams{DryRun: a.DryRun}, "application/x-ndjson",
+		upload, term.Keep())
 	upload.End()
 	switch {
 	case err != nil && upload.Err != nil:

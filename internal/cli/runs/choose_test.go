@@ -42,7 +42,8 @@ func TestManyKeysBesideEvidence(t *testing.T) {
 		{name: "unknown keys", found: map[string]int{"C-0": 7}, fail: "C-100000", want: "unknown key"},
 	} {
 		var changed []string
-		r := &redoing[int]{chosen: &chosen{Keys: name, Evidence: cli.Evidence{Service: "statements"}}, dry: tc.dry, did: "done",
+		r := &redoing[int]{
+			chosen: &chosen{Keys: name, Evidence: cli.Evidence{Service: "statements"}}, dry: tc.dry, did: "done",
 			ask: func(_ context.Context, keys []string, dry bool, _ ...client.CallOption) (int, error) {
 				problem := func(status int, detail string) error {
 					return &client.ProblemError{Problem: client.Problem{Status: status, Detail: detail}}
