@@ -12,6 +12,7 @@ import (
 // Lane says for whom a slot is taken.
 type Lane int
 
+// The lanes, and how many there are.
 const (
 	Chunks Lane = iota // a chunk of a run, or of a flow in one
 	Calls              // somebody waits for the answer
@@ -54,6 +55,7 @@ func usualReserve(size int) int {
 	return 0
 }
 
+// NewSlots returns so many slots; reserve is how many are kept for calls besides, negative: as usual.
 func NewSlots(size, reserve int) *Slots {
 	s := &Slots{reserve: reserve}
 	s.size.Store(int64(size))

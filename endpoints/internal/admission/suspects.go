@@ -37,21 +37,22 @@ type visitor struct {
 	suspect bool
 }
 
-// stay is a visitor who is let in. Its end must be called.
-type stay struct {
+// Stay is a visitor who is let in. Its end must be called.
+type Stay struct {
 	in *Suspects
 	visitor
 	Alone bool // a suspect that has the process for itself
 	Late  bool // let in because nothing went on
 }
 
+// NewSuspects knows of no suspect.
 func NewSuspects() *Suspects {
 	return &Suspects{Patience: isolationPatience, running: map[uuid.UUID]int{}, alone: map[uuid.UUID]int{}}
 }
 
 // Enter waits until a visitor may be handled, or nothing has ended for so long that it will do no good to wait on. It
 // reports false when stop was closed before.
-func (s *Suspects) Enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (stay, bool) {
+func (s *Suspects) Enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (Stay, bool) {
 	v := &visitor{root, suspect}
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
@@ -79,7 +80,7 @@ func (s *Suspects) Enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (st
 		s.Mu.Lock()
 		switch {
 		case stopped:
-			return stay{}, false
+			return Stay{}, false
 		case over:
 			return s.admit(v, false, true), true
 		}
@@ -101,13 +102,13 @@ func (s *Suspects) welcome(v *visitor) bool {
 }
 
 // admit lets a visitor in. Called with mu held.
-func (s *Suspects) admit(v *visitor, alone, late bool) stay {
+func (s *Suspects) admit(v *visitor, alone, late bool) Stay {
 	s.count++
 	s.running[v.root]++
 	if alone {
 		s.alone[v.root]++
 	}
-	return stay{s, *v, alone, late}
+	return Stay{s, *v, alone, late}
 }
 
 // unqueue takes a suspect out of the queue. Called with mu held.
@@ -134,7 +135,7 @@ func (s *Suspects) tell() {
 }
 
 // End is called when the visitor has been dealt with.
-func (t stay) End() {
+func (t Stay) End() {
 	s := t.in
 	s.Mu.Lock()
 	defer s.Mu.Unlock()

@@ -8,9 +8,9 @@ import (
 )
 
 // visit has a visitor enter, and returns where its stay comes once it is in.
-func visit(t *testing.T, s *Suspects, root uuid.UUID, suspect bool) <-chan stay {
+func visit(t *testing.T, s *Suspects, root uuid.UUID, suspect bool) <-chan Stay {
 	t.Helper()
-	in, stop := make(chan stay, 1), make(chan struct{})
+	in, stop := make(chan Stay, 1), make(chan struct{})
 	done := make(chan struct{})
 	t.Cleanup(func() { close(stop); <-done })
 	waits := func() bool {

@@ -55,7 +55,7 @@ type Puller struct {
 
 	log      *zap.Logger
 	Aside    bool // another puller of the endpoint says what this one waits for, too
-	Room     *room
+	Room     *Room
 	Consumer stream.Incarnation
 	beat     *time.Ticker // at a third of the consumer's AckWait
 	bound    bool         // has been, once
@@ -69,7 +69,7 @@ type Puller struct {
 }
 
 // New returns a puller of the endpoint's consumer on a stream.
-func New(out *outbox.Outbox, stream, endpoint string, room *room, log *zap.Logger) *Puller {
+func New(out *outbox.Outbox, stream, endpoint string, room *Room, log *zap.Logger) *Puller {
 	p := &Puller{nc: out.NC, js: out.JS, stream: stream, endpoint: endpoint, log: log, Room: room,
 		Watchdog: newWatchdog(), Heartbeat: pull.Heartbeat}
 	p.Consumer.Ask = p.consumerMade

@@ -15,15 +15,24 @@ type Queued struct {
 	Times  uint64
 }
 
-func (q Queued) Acknowledge()           { q.Puller.tell(q.ID, "acknowledge", acknowledge) }
-func (q Queued) Terminate(reason error) { q.Puller.tell(q.ID, "terminate", terminate(reason)) }
-func (q Queued) Delivered() int         { return int(min(q.Times, maxDelivered)) }
-func (q Queued) Persisted() bool        { return true }
+// Acknowledge takes the request out of its stream.
+func (q Queued) Acknowledge() { q.Puller.tell(q.ID, "acknowledge", acknowledge) }
 
+// Terminate takes it out, for a reason that others are told.
+func (q Queued) Terminate(reason error) { q.Puller.tell(q.ID, "terminate", terminate(reason)) }
+
+// Delivered is how often it was delivered, this time included.
+func (q Queued) Delivered() int { return int(min(q.Times, maxDelivered)) }
+
+// Persisted says that a stream has it.
+func (q Queued) Persisted() bool { return true }
+
+// LetterID is the id of a dead letter about it, the same each time.
 func (q Queued) LetterID() string {
 	return fmt.Sprintf("%s%s.%d.%d", wire.DeadID, q.Puller.stream, q.ID.Sequence, q.ID.Stored)
 }
 
+// Expires is when nobody waits for it any more; zero: never.
 func (q Queued) Expires() time.Time {
 	msg := q.Puller.Room.delivery(q.ID).msg
 	if msg == nil {
@@ -36,6 +45,7 @@ func (q Queued) Expires() time.Time {
 	return time.Unix(0, q.ID.Stored).Add(ttl) // by the server's clock
 }
 
+// HandBack has it delivered again after a while.
 func (q Queued) HandBack(after time.Duration) bool {
 	q.Puller.tell(q.ID, "hand back", handBack(after))
 	return true

@@ -45,8 +45,8 @@ func sizeOf(msg jetstream.Msg) int {
 	return size
 }
 
-// room knows the requests that an endpoint holds, and those on their way, and how many more it should fetch.
-type room struct {
+// Room knows the requests that an endpoint holds, and those on their way, and how many more it should fetch.
+type Room struct {
 	slots  *admission.Slots
 	byItem bool // a slot is for an item, not for a chunk
 	Beyond int  // so many more are fetched in any case, as far as bytes allow: one of them may come first
@@ -60,14 +60,14 @@ type room struct {
 	took  time.Duration                 // by a chunk, on average
 }
 
-func NewRoom(slots *admission.Slots, byItem bool) *room {
-	r := &room{slots: slots, byItem: byItem, freed: make(chan struct{}, 1), held: map[RequestID]delivery{}}
+func NewRoom(slots *admission.Slots, byItem bool) *Room {
+	r := &Room{slots: slots, byItem: byItem, freed: make(chan struct{}, 1), held: map[RequestID]delivery{}}
 	slots.OnResize(r.look)
 	return r
 }
 
 // look has whoever waits for room look again.
-func (r *room) look() {
+func (r *Room) look() {
 	select {
 	case r.freed <- struct{}{}:
 	default:
@@ -76,7 +76,7 @@ func (r *room) look() {
 
 // hold notes a delivered request; false when it is held already. Then this delivery is the one to acknowledge: the
 // consumer that made the earlier one may be gone.
-func (r *room) hold(id RequestID, d delivery) bool {
+func (r *Room) hold(id RequestID, d delivery) bool {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	_, twice := r.held[id]
@@ -86,14 +86,14 @@ func (r *room) hold(id RequestID, d delivery) bool {
 }
 
 // delivery returns the last delivery of a request that is held.
-func (r *room) delivery(id RequestID) delivery {
+func (r *Room) delivery(id RequestID) delivery {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return r.held[id]
 }
 
 // drop forgets a request that has been dealt with. items is 0 when no handler saw it.
-func (r *room) drop(id RequestID, items int, took time.Duration) {
+func (r *Room) drop(id RequestID, items int, took time.Duration) {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	r.Bytes -= r.held[id].size
@@ -104,7 +104,7 @@ func (r *room) drop(id RequestID, items int, took time.Duration) {
 	r.look()
 }
 
-func (r *room) learn(items int, took time.Duration) {
+func (r *Room) learn(items int, took time.Duration) {
 	if r.items == 0 {
 		r.items, r.took = float64(items), took
 		return
@@ -115,7 +115,7 @@ func (r *room) learn(items int, took time.Duration) {
 
 // Want returns how many messages to fetch now, and how many bytes may be fetched ahead. What keeps the slots busy is
 // not bounded by bytes, but by the concurrency that the service has asked for.
-func (r *room) Want() (n, bytes int) {
+func (r *Room) Want() (n, bytes int) {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	busy := r.slots.Len() // the chunks that keep every slot busy
@@ -143,7 +143,7 @@ func (r *room) Want() (n, bytes int) {
 }
 
 // owe notes by how much has grown, or shrunk, what is still to come of pulls that are over.
-func (r *room) owe(messages, bytes int) {
+func (r *Room) owe(messages, bytes int) {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	r.late.messages += messages
@@ -152,7 +152,7 @@ func (r *room) owe(messages, bytes int) {
 }
 
 // wait returns how many messages to fetch, at least 1, as soon as there is room, and how many bytes.
-func (r *room) wait(ctx context.Context) (n, bytes int, err error) {
+func (r *Room) wait(ctx context.Context) (n, bytes int, err error) {
 	for {
 		if n, bytes = r.Want(); n > 0 {
 			return n, bytes, nil
@@ -166,14 +166,14 @@ func (r *room) wait(ctx context.Context) (n, bytes int, err error) {
 }
 
 // Deliveries returns what is held.
-func (r *room) Deliveries() []delivery {
+func (r *Room) Deliveries() []delivery {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return slices.Collect(maps.Values(r.held))
 }
 
 // Len returns how many requests are held.
-func (r *room) Len() int {
+func (r *Room) Len() int {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return len(r.held)

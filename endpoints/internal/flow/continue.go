@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// ChangedDelay is how long a reply rests whose chunk another version of the service has suspended; maxChanged is how
+	// ChangedDelay is how long a reply rests whose chunk another version of the service has suspended; MaxChanged is how
 	// often it does before the chunk is given up.
 	ChangedDelay = time.Second
 	MaxChanged   = 5

@@ -24,7 +24,7 @@ type Flow struct {
 	reopen         func(*Work, *Suspended) (Sheet, error)
 	Store          Store
 	replies        *consume.Puller // to what the flow has asked
-	Recent         *recent
+	Recent         *Recent
 	turns          turns
 	Stale, Refused atomic.Int64
 

@@ -9,28 +9,28 @@ import (
 // maxRecent bounds each of the two generations of what recent remembers.
 const maxRecent = 2048
 
-// recent remembers which chunks this instance is taking through a stage, or has taken through it, so that replies which
+// Recent remembers which chunks this instance is taking through a stage, or has taken through it, so that replies which
 // come several times cost little. What it forgets, the stream knows.
-type recent struct {
+type Recent struct {
 	mu      sync.Mutex
 	running map[wire.FlowID]bool
 	young   map[wire.FlowID]bool // done
 	old     map[wire.FlowID]bool
 }
 
-func NewRecent() *recent {
-	return &recent{running: map[wire.FlowID]bool{}, young: map[wire.FlowID]bool{}}
+func NewRecent() *Recent {
+	return &Recent{running: map[wire.FlowID]bool{}, young: map[wire.FlowID]bool{}}
 }
 
 // isDone reports whether a chunk has gone on.
-func (r *recent) isDone(id wire.FlowID) bool {
+func (r *Recent) isDone(id wire.FlowID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.young[id] || r.old[id]
 }
 
 // begin reports false when somebody here is taking the chunk through its stage, or has.
-func (r *recent) begin(id wire.FlowID) bool {
+func (r *Recent) begin(id wire.FlowID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.running[id] || r.young[id] || r.old[id] {
@@ -41,7 +41,7 @@ func (r *recent) begin(id wire.FlowID) bool {
 }
 
 // end notes what became of it.
-func (r *recent) end(id wire.FlowID, done bool) {
+func (r *Recent) end(id wire.FlowID, done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.running, id)

@@ -84,6 +84,7 @@ func (w *Work) advance(ctx context.Context) *wire.SlotError {
 	}
 }
 
+// RunStage calls the stage that the work has come to, for all of its chunk.
 func (w *Work) RunStage(ctx context.Context) *wire.SlotError {
 	ctx, cancel := context.WithTimeout(ctx, w.Job.Timeout)
 	defer cancel()

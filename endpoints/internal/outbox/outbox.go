@@ -24,7 +24,7 @@ const (
 	replyPatience = 30 * time.Second
 	// DeniedPatience is how long NATS may deny it: permissions that are reloaded may be gone for a moment.
 	DeniedPatience = time.Second
-	// Between two tries to send a reply.
+	// FirstPause and LongestPause are between two tries to send a reply.
 	FirstPause   = 25 * time.Millisecond
 	LongestPause = 500 * time.Millisecond
 )
@@ -38,6 +38,7 @@ type Outbox struct {
 	Perms *stream.Permissions
 }
 
+// New returns an outbox that has nothing in it.
 func New(nc *nats.Conn, js jetstream.JetStream) *Outbox {
 	return &Outbox{NC: nc, JS: js, room: semaphore.NewWeighted(outboxBytes), Perms: stream.PermissionsOf(nc)}
 }
@@ -47,6 +48,7 @@ func (o *Outbox) Reserve(ctx context.Context, n int) error {
 	return o.room.Acquire(ctx, int64(min(n, outboxBytes)))
 }
 
+// Release gives back what so many bytes of a reply have taken.
 func (o *Outbox) Release(n int) { o.room.Release(int64(min(n, outboxBytes))) }
 
 // Publish returns when JetStream has acknowledged msg, or when it cannot be had to within replyPatience.
@@ -66,6 +68,7 @@ func (o *Outbox) Publish(ctx context.Context, msg *nats.Msg) error {
 	}
 }
 
+// Try sends a reply once, and waits until the stream has it.
 func (o *Outbox) Try(ctx context.Context, msg *nats.Msg) error {
 	if strings.HasPrefix(msg.Subject, wire.CallPrefix) {
 		return o.NC.PublishMsg(msg)

@@ -34,6 +34,7 @@ func (a *Writer) Blame(ordinal int) {
 	a.faults[ordinal] = true
 }
 
+// IsFault reports whether an item was blamed.
 func (a *Writer) IsFault(ordinal int) bool {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()

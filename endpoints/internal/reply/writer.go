@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	replyOpen  = `{"slots":[`
+	replyOpen = `{"slots":[`
+	// ReplyClose ends the body of a reply.
 	ReplyClose = `]}`
 	// ReplyReserve is kept free in every reply for the headers that only some messages have.
 	ReplyReserve = 1 << 10
@@ -243,6 +244,7 @@ func (a *Writer) post(msg *nats.Msg, room int, buf *bytes.Buffer) {
 	})
 }
 
+// Broken notes the first error of what was sent.
 func (a *Writer) Broken(err error) {
 	if a.err == nil {
 		a.err = err
@@ -306,6 +308,7 @@ func (a *Writer) sendRest() error {
 	return a.err
 }
 
+// Final closes the answers and returns the last message of them.
 func (a *Writer) Final(failure *wire.SlotError) *nats.Msg {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// directShare is how many direct requests may wait for each slot, leastDirect how many may in any case.
+	// directShare is how many direct requests may wait for each slot, LeastDirect how many may in any case.
 	directShare = 4
 	LeastDirect = 16
 	// directBytes bounds what direct requests take that are at work or wait.

@@ -115,6 +115,7 @@ func (e *Server) giveUp(j *Job, failure *wire.SlotError, spoiled error) {
 	e.settle(j, failure, spoiled)
 }
 
+// NewJob is the job of a request that was read.
 func (e *Server) NewJob(scope consume.Scope, from origin, h nats.Header, body []byte, request *wire.Request) *Job {
 	j := &Job{Host: e.Host, Origin: from, Endpoint: e.Name, Header: h, body: body, Request: request,
 		Around: e.Around, Timeout: e.Settings.Timeout, Started: time.Now(), Log: e.Log.With(logs.Fields(request.Meta)...)}

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// FirstRetry is how long a single request rests after its first try, longestRetry how long after any.
+	// FirstRetry is how long a single request rests after its first try, LongestRetry how long after any.
 	FirstRetry   = time.Second
 	LongestRetry = 30 * time.Second
 	// buryPatience is how long a letter is tried before its request is handed back.

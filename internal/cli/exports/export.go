@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// Export is the command.
 type Export struct {
 	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Format  string   `enum:",ndjson,csv,parquet,xlsx" default:"" help:"ndjson, csv, parquet or xlsx. Default: by the end of the name in --out, else ndjson." placeholder:"FORMAT"`

@@ -36,6 +36,7 @@ func TestAsThePagesSay(t *testing.T) {
 // encrypted: nodes and services reach NATS and PostgreSQL by TLS, and check whom they speak to; with the authority of
 // somebody else a node says what is wrong, and what helps, and ends.
 func encrypted(t *testing.T, binary string) {
+	t.Helper()
 	ca, strangers := newAuthority(t, "ours"), newAuthority(t, "somebody else's")
 	nats, servers := startNATS(t, ca)
 	database := startPostgres(t, ca)
@@ -79,6 +80,7 @@ func encrypted(t *testing.T, binary string) {
 // older: to go back is to start the former program; it leaves the newer schema alone and works on it. What the next
 // version might have added is not in its way.
 func older(t *testing.T, binary string) {
+	t.Helper()
 	database, ns := testenv.Database(t), testenv.NATS(t)
 	conn := testenv.Connect(t, database)
 	for _, sql := range []string{
