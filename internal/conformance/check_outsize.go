@@ -85,6 +85,8 @@ func checkPieces(ctx context.Context, n *node) error {
 func noPieces(s slot) bool { return s.E != nil && s.E.Code == wire.CodeResultTooLarge && !s.E.Retry }
 
 func checkTooLarge(ctx context.Context, n *node) error {
+	n.more = 4 * patience //nolint:mnd // it makes 64 MiB, beside whatever else its machine does
+	defer func() { n.more = 0 }()
 	a, err := n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "big", "n": wire.MaxResult},
 		order{"do": "echo", "value": 3})
 	if err != nil {

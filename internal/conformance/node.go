@@ -34,10 +34,11 @@ type node struct {
 	contract bool    // the endpoint obeys orders
 	ackWait  time.Duration
 	journal  *journal
-	recorder *recorder // nil: none
-	stopped  bool      // the service has been told to stop
-	late     bool      // the service has let a wait run out; the next ones are shorter
-	retains  bool      // the service keeps parts of replies back until the end
+	recorder *recorder     // nil: none
+	stopped  bool          // the service has been told to stop
+	late     bool          // the service has let a wait run out; the next ones are shorter
+	more     time.Duration // than patience, for what a service has much to do for
+	retains  bool          // the service keeps parts of replies back until the end
 }
 
 // tap subscribes to all that the service of an endpoint sends, on one channel, so that the order is known.
@@ -113,7 +114,7 @@ func (n *node) patience() time.Duration {
 	if n.late {
 		return impatience
 	}
-	return patience
+	return patience + n.more
 }
 
 // settled waits for the acknowledgement that lets a request go.
