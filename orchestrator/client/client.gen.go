@@ -1002,7 +1002,7 @@ type CollectorView struct {
 	// RestUntil nothing is flushed before then, because flushes failed
 	RestUntil *time.Time `json:"rest_until,omitempty"`
 
-	// RefusedSince since when adds are refused: what enrich asks for is away
+	// RefusedSince since when adds are refused: its source fails
 	RefusedSince *time.Time `json:"refused_since,omitempty"`
 
 	// RefusedAt when that was last noted, to a minute
@@ -7480,4 +7480,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 	return out, err
 }
 
-// Of edef0f0a324ac0659bc90bc11955f562, is 9c39eb08a93f2d475d756128fbdfaf9f4e6356e5109faa7357b75d1a8be28f77.
+// Of 9c92d20100bdbcdf9384c7fe9f8c5758, is a8a317f683213a0175b43f907bd7322dbb2812cb1ba79d8d1a140454aeab184a.

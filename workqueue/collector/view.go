@@ -46,7 +46,7 @@ type CollectorView struct {
 	FailureMessage string     `json:"failure_message,omitempty"`
 	RestUntil      *time.Time `json:"rest_until,omitempty" doc:"nothing is flushed before then, because flushes failed"`
 
-	RefusedSince *time.Time `json:"refused_since,omitempty" doc:"since when adds are refused: what enrich asks for is away"`
+	RefusedSince *time.Time `json:"refused_since,omitempty" doc:"since when adds are refused: its source fails"`
 	RefusedAt    *time.Time `json:"refused_at,omitempty" doc:"when that was last noted, to a minute"`
 	RefusedFor   string     `json:"refused_for,omitempty" doc:"what the source, or the query, failed with"`
 

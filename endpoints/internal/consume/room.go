@@ -60,6 +60,7 @@ type Room struct {
 	took  time.Duration                 // by a chunk, on average
 }
 
+// NewRoom is for an endpoint with slots; byItem says that one is for an item.
 func NewRoom(slots *admission.Slots, byItem bool) *Room {
 	r := &Room{slots: slots, byItem: byItem, freed: make(chan struct{}, 1), held: map[RequestID]delivery{}}
 	slots.OnResize(r.look)

@@ -22,7 +22,8 @@ const (
 	// ChangedDelay is how long a reply rests whose chunk another version of the service has suspended; MaxChanged is how
 	// often it does before the chunk is given up.
 	ChangedDelay = time.Second
-	MaxChanged   = 5
+	// MaxChanged is that number.
+	MaxChanged = 5
 )
 
 // missingDelays is how long a reply rests, after each of its first deliveries, whose chunk cannot be found. Later, the

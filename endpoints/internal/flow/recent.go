@@ -18,6 +18,7 @@ type Recent struct {
 	old     map[wire.FlowID]bool
 }
 
+// NewRecent has seen nothing.
 func NewRecent() *Recent {
 	return &Recent{running: map[wire.FlowID]bool{}, young: map[wire.FlowID]bool{}}
 }

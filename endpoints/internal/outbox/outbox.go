@@ -25,7 +25,8 @@ const (
 	// DeniedPatience is how long NATS may deny it: permissions that are reloaded may be gone for a moment.
 	DeniedPatience = time.Second
 	// FirstPause and LongestPause are between two tries to send a reply.
-	FirstPause   = 25 * time.Millisecond
+	FirstPause = 25 * time.Millisecond
+	// LongestPause is the longest of them.
 	LongestPause = 500 * time.Millisecond
 )
 

@@ -19,6 +19,7 @@ import (
 const (
 	// directShare is how many direct requests may wait for each slot, LeastDirect how many may in any case.
 	directShare = 4
+	// LeastDirect is the least of that.
 	LeastDirect = 16
 	// directBytes bounds what direct requests take that are at work or wait.
 	directBytes = 16 << 20

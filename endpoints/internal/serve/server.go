@@ -7,10 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/internal/consume"

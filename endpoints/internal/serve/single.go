@@ -16,7 +16,8 @@ import (
 
 const (
 	// FirstRetry is how long a single request rests after its first try, LongestRetry how long after any.
-	FirstRetry   = time.Second
+	FirstRetry = time.Second
+	// LongestRetry is the longest of them.
 	LongestRetry = 30 * time.Second
 	// buryPatience is how long a letter is tried before its request is handed back.
 	buryPatience = 5 * time.Second
