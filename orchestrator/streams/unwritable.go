@@ -191,15 +191,12 @@ func (c *streamReconciler) try(ctx context.Context, due []string, room bool) err
 	var probes sync.WaitGroup
 	for i, name := range due {
 		probes.Go(func() {
-			found, err := c.node.JS.Stream(ctx, name)
-			if err == nil {
-				err = stream.Leads(found.CachedInfo().Cluster)
-			}
+			info, err := c.led(ctx, name)
 			if err != nil {
 				failed[i] = fmt.Errorf("look at stream %s: %w", name, err)
 				return
 			}
-			made[i] = found.CachedInfo().Created
+			made[i] = info.Created
 			answers[i], failed[i] = stream.Probe(ctx, c.node.NC, c.node.JS, name, probeTimeout)
 		})
 	}
@@ -218,6 +215,16 @@ func (c *streamReconciler) try(ctx context.Context, due []string, room bool) err
 	return errors.Join(failed...)
 }
 
+// led looks at a stream. What a server says that does not lead it, or has lost the others, is no answer.
+func (c *streamReconciler) led(ctx context.Context, name string) (*jetstream.StreamInfo, error) {
+	found, err := c.node.JS.Stream(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	info := found.CachedInfo()
+	return info, stream.Leads(info.Cluster)
+}
+
 func (c *streamReconciler) clear(ctx context.Context, name string) error {
 	if _, is := c.faults[name]; !is {
 		return nil
@@ -233,11 +240,11 @@ func (c *streamReconciler) clear(ctx context.Context, name string) error {
 // room; when that has found some, it is replaced, and so are others that do not acknowledge a probe then, all in one
 // epoch.
 func (c *streamReconciler) silent(ctx context.Context, name string, room bool, made time.Time) error {
-	stream, err := c.node.JS.Stream(ctx, name)
+	info, err := c.led(ctx, name)
 	if err != nil {
 		return fmt.Errorf("stream %s took no message, and nothing is heard of it: %w", name, err)
 	}
-	if !stream.CachedInfo().Created.Equal(made) {
+	if !info.Created.Equal(made) {
 		return nil // the probe may have gone to the one before
 	}
 	if _, known := c.faults[name]; !known {
@@ -251,7 +258,7 @@ func (c *streamReconciler) silent(ctx context.Context, name string, room bool, m
 		c.cfg.Try()
 		return nil
 	}
-	if stream.CachedInfo().Config.Replicas > 1 && time.Since(c.faults[name]) < replicatedPatience {
+	if info.Config.Replicas > 1 && time.Since(c.faults[name]) < replicatedPatience {
 		return nil
 	}
 	return c.replace(ctx, name)
