@@ -14,14 +14,13 @@ TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 # Packages whose tests are about commands, start other programs and wait for them, or calculate for long and have no
 # goroutines. They are left out under the race detector: what they run is tested under it, too, by the tests of its own
 # packages, and it would only be slow.
-TEST_PLAIN  := /internal/(conformance|intake|archtest|generate|embedded)$$|/internal/cli(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
+TEST_PLAIN  := /internal/(intake|archtest|generate|embedded)$$|/internal/cli(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
 # What measures memory or time, or compares with a model in one goroutine, finds nothing about races.
 RACE_SKIP   := Memory$$|Quickly$$|AreFast$$|AnOracle$$|^TestSizeOfAutomaticChunks$$
-# What is slow by nature, and is `make proof`: whole processes killed, clusters, other databases, a browser whose frames
-# are measured, the demo. Without the race detector. Browsers, whose frames are measured, and a cluster, whose pace
-# is, are alone.
+# What is slow by nature, and is `make proof`, without the race detector: whole processes killed, clusters, other
+# databases, services with each flaw there is, a browser, the demo. What measures frames or pace is alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/internal/systest/natscluster$$
-PROOF       := /internal/(systest|demo|cluster)(/|$$)|/internal/dashboard/browsertest$$
+PROOF       := /internal/(systest|demo|cluster|conformance)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
 TEST_LONG   := /orchestrator$$|/workqueue$$
