@@ -384,7 +384,8 @@ CREATE INDEX work_slice_busy ON work_slice (endpoint, run_id, step)
 -- What is in the streams, by where it lies: nodes look for requests that are lost.
 CREATE INDEX work_slice_sent ON work_slice (stream_epoch, stream_seq) WHERE (state = 'sent') IS TRUE;
 -- What is late. Each second somebody looks, whatever is out.
-CREATE INDEX work_slice_deadline ON work_slice (deadline) WHERE (state IN ('claimed', 'sent')) IS TRUE;
+CREATE INDEX work_slice_late ON work_slice (deadline)
+    WHERE (state IN ('claimed', 'sent') AND deadline IS NOT NULL) IS TRUE;
 -- What lately became of an endpoint's slices, newest first.
 CREATE INDEX work_slice_ended ON work_slice (endpoint, ended_at) WHERE ended_at IS NOT NULL;
 COMMENT ON TABLE work_slice IS 'An allocation: one attempt at one chunk of a block. A reissue is a slice of its own.';
