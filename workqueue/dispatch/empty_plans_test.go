@@ -84,13 +84,14 @@ var fullEndpoints = []string{
 	`INSERT INTO endpoint_pace (endpoint, in_flight) SELECT 'e-' || e, 16 FROM generate_series(1, 50) e`,
 	`INSERT INTO batchrun (id, plan, spec, state, source)
 	SELECT gen_random_uuid(), 'p', '{}', 'running', 'e-' || e FROM generate_series(1, 50) e, generate_series(1, 17)`,
-	`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, in_flight_auto, max_attempts, slice_timeout,
-		retry_backoff)
+	`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, in_flight_auto, max_attempts,
+		slice_timeout, retry_backoff)
 	SELECT id, 0, 's', 'endpoint', source, 500, 64, true, 3, '1h', '1s' FROM batchrun`,
 	`INSERT INTO work_block (run_id, step, block, size, ready, endpoint, turn, auto)
 	SELECT id, 0, 0, 1, (B'1' || repeat('0', 8191)::bit(8191))::bit(8192), source, 0, true FROM (
 		SELECT *, row_number() OVER (PARTITION BY source) AS n FROM batchrun) r WHERE n = 17`,
-	`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint, deadline)
+	`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
+		deadline)
 	SELECT gen_random_uuid(), id, 0, 0, 1, B'0'::bit(8192), B'0'::bit(8192), 'sent', 1, 'ready', source,
 		now() + interval '1h' FROM (
 		SELECT *, row_number() OVER (PARTITION BY source) AS n FROM batchrun) r WHERE n <= 16`,

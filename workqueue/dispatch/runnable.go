@@ -69,9 +69,9 @@ AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
 	// placesOfWork are the endpoints at which something is ready or waits, found one after the other by their names, those
 	// of other nodes only when $11 names them or the node would have to do the work itself,
 	// without those that take nothing more: whose budgets are used up, or that are down with no probe to be sent. full are
-	// those that take no more of automatic steps. What is out is counted step by step only where so much is out at all, and
-	// where there are steps that are not automatic; while a step that was moved elsewhere has something out there, it may
-	// be counted too.
+	// those that take no more of automatic steps. What is out is counted step by step only where so much is out at all,
+	// and where there are steps that are not automatic; while a step that was moved elsewhere has something out there, it
+	// may be counted too.
 	placesOfWork = `
 alive AS MATERIALIZED (
     SELECT id FROM node_session WHERE $10::uuid IS NOT NULL AND ended_at IS NULL AND expires_at > clock_timestamp()

@@ -1,17 +1,22 @@
 package settle
 
 import (
+	"maps"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// What is looked for again and again costs what is found of it. What waits, and what there ever was, costs nothing, also
-// by plans that are kept since there was nothing.
+// What is looked for again and again costs what is found of it. What waits, and what there ever was, costs nothing,
+// also by plans that are kept since there was nothing.
 func TestLooksCostWhatTheyFind(t *testing.T) {
 	t.Parallel()
 	conn, err := testenv.Pool(t).Acquire(t.Context())
@@ -53,6 +58,49 @@ func TestLooksCostWhatTheyFind(t *testing.T) {
 	prepare(t, conn, "careless", `SELECT id FROM work_slice s WHERE s.state = 'sent' AND `+ofLostStream+` LIMIT $1`)
 	if rows, plan := read(t, conn, "careless", `2000`, generic); rows < 3000 {
 		t.Errorf("nothing is found in a look that is bad, and reads %d rows:\n%s", rows, plan)
+	}
+}
+
+// Who goes on behind the last place of a page meets each unanswered slice once, however many there are.
+func TestUnansweredSlicesComeByTheirPlaces(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Pool(t)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for _, sql := range muchThatIsWell {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store := New(database.New(pool))
+	met := map[workqueue.SliceID]bool{}
+	for at := int64(100); ; {
+		page, err := store.Unanswered(t.Context(), 1, time.Minute, at, 2901, 700)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range page {
+			if u.StreamSeq <= at || met[u.ID] {
+				t.Fatalf("slice %s at place %d comes behind place %d", u.ID, u.StreamSeq, at)
+			}
+			at, met[u.ID] = u.StreamSeq, true
+		}
+		if len(page) < 700 {
+			break
+		}
+	}
+	if len(met) != 2800 {
+		t.Errorf("%d slices lie behind place 100 and before place 2901", len(met))
+	}
+	still, err := store.StillUnanswered(t.Context(), 1, slices.Collect(maps.Keys(met)))
+	if err != nil || len(still) != len(met) {
+		t.Errorf("%d of %d are still unanswered: %v", len(still), len(met), err)
+	}
+	if still, err = store.StillUnanswered(t.Context(), 2, slices.Collect(maps.Keys(met))); err != nil || len(still) > 0 {
+		t.Errorf("%d were sent in another epoch: %v", len(still), err)
 	}
 }
 

@@ -47,7 +47,8 @@ ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 	// Sent through an incarnation of the streams that is gone: likewise, by work_slice_sent.
 	slicesOfLostStreams = `
 WITH found AS MATERIALIZED (
-    SELECT s.id FROM work_slice s WHERE (s.state = 'sent') IS TRUE AND ` + ofLostStream + ` LIMIT 2 * $1)` + heldColumns + `
+    SELECT s.id FROM work_slice s
+    WHERE (s.state = 'sent') IS TRUE AND ` + ofLostStream + ` LIMIT 2 * $1)` + heldColumns + `
 WHERE s.id = ANY (ARRAY(SELECT id FROM found)) AND s.state = 'sent' AND ` + ofLostStream + `
 ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 

@@ -49,8 +49,8 @@ FROM work_slice s
 WHERE s.id = ANY($1) AND s.state = 'sent' AND s.stream_seq IS NOT NULL AND ` + mayBeLost
 )
 
-// Unanswered returns slices that were sent in the epoch, longer ago than that, and are not answered in full: those whose
-// requests lie behind a place in the work stream and before another one, in that order.
+// Unanswered returns slices that were sent in the epoch, longer ago than that, and are not answered in full: those
+// whose requests lie behind a place in the work stream and before another one, in that order.
 func (s Store) Unanswered(
 	ctx context.Context, epoch int64, longer time.Duration, behind, before int64, limit int,
 ) ([]Unanswered, error) {
