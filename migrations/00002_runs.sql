@@ -155,6 +155,8 @@ CREATE TABLE run_step (
     CONSTRAINT run_step_kind CHECK (kind IN ('endpoint', 'request', 'http', 'sql', 'local'))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX run_step_barrier ON run_step (run_id) WHERE barrier AND NOT barrier_passed;
+-- Whether an endpoint has steps whose limit is fixed at all, so that nobody counts what is out of them.
+CREATE INDEX run_step_fixed ON run_step ((endpoint COLLATE "C")) WHERE (NOT in_flight_auto) IS TRUE;
 COMMENT ON TABLE run_step IS
     'A step of a run: one piece of work for each item. A run of several scatters its items to services and gathers '
     'what they return.';
@@ -379,6 +381,11 @@ CREATE INDEX work_slice_waiting ON work_slice (endpoint, not_before, run_id, ste
 -- What is out there.
 CREATE INDEX work_slice_busy ON work_slice (endpoint, run_id, step)
     WHERE (state IN ('claimed', 'sent')) IS TRUE;
+-- What is in the streams, by where it lies: nodes look for requests that are lost.
+CREATE INDEX work_slice_sent ON work_slice (stream_epoch, stream_seq) WHERE (state = 'sent') IS TRUE;
+-- What is late. Each second somebody looks, whatever is out.
+CREATE INDEX work_slice_late ON work_slice (deadline)
+    WHERE (state IN ('claimed', 'sent') AND deadline IS NOT NULL) IS TRUE;
 -- What lately became of an endpoint's slices, newest first.
 CREATE INDEX work_slice_ended ON work_slice (endpoint, ended_at) WHERE ended_at IS NOT NULL;
 COMMENT ON TABLE work_slice IS 'An allocation: one attempt at one chunk of a block. A reissue is a slice of its own.';

@@ -102,7 +102,7 @@ func (p *pacer) round(ctx context.Context) error {
 }
 
 // stillFor is for how long a pacer leaves it at asking whether anything has ended at its endpoints, since nothing had.
-const stillFor = 5 * time.Second
+const stillFor = 15 * time.Second
 
 // rests reports whether there is nothing to learn at many endpoints: a look costs what all their waiting runs cost.
 func (p *pacer) rests(ctx context.Context) (bool, error) {

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"encoding/json"
 	"regexp"
 	"strings"
 	"testing"
@@ -50,4 +51,46 @@ func WholeScans(plan string) (bad []string) {
 		}
 	}
 	return bad
+}
+
+// planNode is a node of a plan that was carried out.
+type planNode struct {
+	Relation string  `json:"Relation Name"`
+	Rows     float64 `json:"Actual Rows"`
+	Loops    float64 `json:"Actual Loops"`
+	Filtered float64 `json:"Rows Removed by Filter"`
+	Checked  float64 `json:"Rows Removed by Index Recheck"`
+	Plans    []planNode
+}
+
+func (n *planNode) read(of map[string]int) {
+	if n.Relation != "" {
+		of[n.Relation] += int((n.Rows + n.Filtered + n.Checked) * n.Loops)
+	}
+	for i := range n.Plans {
+		n.Plans[i].read(of)
+	}
+}
+
+// RowsRead carries out a statement in a transaction that begins with settings. It
+// returns how many rows were read of each table, those included that a filter then left out, and the plan.
+func RowsRead(t testing.TB, conn *pgxpool.Conn, settings, statement string) (of map[string]int, plan string) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), settings); err != nil {
+			return err
+		}
+		return tx.QueryRow(t.Context(), `EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) `+statement,
+			pgx.QueryExecModeSimpleProtocol).Scan(&plan)
+	})
+	var root []struct{ Plan planNode }
+	if err == nil {
+		err = json.Unmarshal([]byte(plan), &root)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	of = map[string]int{}
+	root[0].Plan.read(of)
+	return of, plan
 }

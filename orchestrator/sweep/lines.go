@@ -3,12 +3,17 @@ package sweep
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
+
+// healEvery is the time between two looks for lines that nobody moved on: there should be none, and a look is for all
+// runs under way.
+const healEvery = 5 * time.Second
 
 // sweepLines sees to the lines of runs whose items go one after the other: what follows an item that failed is ended
 // where the plan says so, and lines that nobody moved on are moved on. It returns how many those were.
@@ -20,6 +25,10 @@ func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standi
 	if errors.Is(err, workqueue.ErrNotLeader) {
 		return 0, err
 	}
+	if time.Since(w.healed) < healEvery {
+		return 0, err
+	}
+	w.healed = time.Now()
 	standing, failed := redo.New(w.node.Store).HealLines(ctx, lease)
 	if standing > 0 {
 		w.node.Log.Warn("moved on lines of items that nobody had moved on", zap.Int("lines", standing))

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -13,7 +15,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -26,8 +27,9 @@ const (
 	lostSettle = 3 * time.Second
 	// lostEvery is the time between two looks, lostAgain the least between two looks for the same request.
 	lostEvery, lostAgain = 2 * time.Second, 5 * time.Second
-	// lostBatch bounds the slices that one look is about, lostLookups the requests that it looks for one by one.
-	lostBatch, lostLookups = 2000, 50
+	// lostBatch bounds the slices that one look finds to lie before the stream's beginning, lostLookups the requests that
+	// it looks for one by one, lostMarks the slices that are watched because their requests are gone.
+	lostBatch, lostLookups, lostMarks = 2000, 50, 4 * 2000
 )
 
 // lostSweep finds slices of which neither the request nor a reply is there any more: somebody has purged a stream, or a
@@ -48,19 +50,23 @@ const (
 // in the work stream. What is published to a stream that was made anew has another epoch, and is none of this. A reply
 // that comes all the same, after a purge, finds its slice ended: it is stale and changes nothing.
 //
-// Between the two looks time passes: marks remember the first. It is for one goroutine.
+// Between the two looks time passes: marks remember the first. Requests are looked for in laps, by their places in the
+// stream, some in each look, so that those that wait long keep no other from its turn. It is for one goroutine.
 type lostSweep struct {
 	*Sweeper
 
-	lease workqueue.Lease
-	epoch int64
-	marks map[workqueue.SliceID]*lostMark
+	lease   workqueue.Lease
+	epoch   int64
+	marks   map[workqueue.SliceID]*lostMark
+	lap     time.Time // when the present one began
+	waiting bool      // it found something
+	at      int64     // behind which place it goes on; 0: it is over
+	before  int64     // the same of what lies before the stream's beginning
 }
 
-// lostMark is what was seen of a slice.
+// lostMark is what was seen of a slice whose request is gone.
 type lostMark struct {
-	looked  time.Time // when its request was looked for last
-	since   time.Time // when its request was found gone; zero: it was there
+	since   time.Time // when its request was found gone
 	replies uint64    // the last sequence of the reply stream after that; 0: it is not known to be in no other stream
 	flow    suspension
 }
@@ -87,73 +93,103 @@ func (w *Sweeper) FindingLost() func(context.Context, workqueue.Lease) (time.Dur
 }
 
 func (s *lostSweep) round(ctx context.Context) (int, error) {
-	unanswered, err := s.node.Settling.Unanswered(ctx, s.epoch, lostGrace, lostBatch)
-	if err != nil {
+	next, err := s.next(ctx)
+	if err != nil || !s.waiting && len(s.marks) == 0 {
 		return 0, err
-	}
-	s.forget(unanswered)
-	if len(unanswered) == 0 {
-		return 0, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/2)
 	defer cancel()
-	if gone, err := s.markGone(ctx, unanswered); err != nil || !gone {
+	if err := s.markGone(ctx, next); err != nil || len(s.marks) == 0 {
 		return 0, err
 	}
-	lost, err := s.lost(ctx, unanswered)
+	gone, err := s.gone(ctx)
+	if err != nil || len(gone) == 0 {
+		return 0, err
+	}
+	lost, err := s.lost(ctx, gone)
 	if err != nil || len(lost) == 0 {
 		return 0, err
 	}
 	return s.node.Settling.ReleaseLost(ctx, s.lease, lost, s.epoch)
 }
 
-// forget drops what was noted of slices that are answered.
-func (s *lostSweep) forget(unanswered []settle.Unanswered) {
-	still := make(map[workqueue.SliceID]*lostMark, len(s.marks))
-	for _, u := range unanswered {
-		if mark := s.marks[u.ID]; mark != nil {
-			still[u.ID] = mark
-		}
+// next returns the unanswered slices whose requests are next on the lap.
+func (s *lostSweep) next(ctx context.Context) ([]settle.Unanswered, error) {
+	begins := s.at == 0
+	if begins && time.Since(s.lap) < lostAgain {
+		return nil, nil
 	}
-	s.marks = still
+	next, err := s.node.Settling.Unanswered(ctx, s.epoch, lostGrace, s.at, math.MaxInt64, lostLookups)
+	if err != nil {
+		return nil, err
+	}
+	if begins {
+		s.lap, s.waiting = time.Now(), len(next) > 0
+	}
+	s.at = placeAfter(next, lostLookups)
+	return next, nil
 }
 
-// markGone marks the slices whose requests are not in the work stream any more, and reports whether any is. One
-// that lies before the stream's beginning is known to be gone; others are looked for, some in each round.
-func (s *lostSweep) markGone(ctx context.Context, unanswered []settle.Unanswered) (gone bool, err error) {
+// placeAfter is the place of the last slice of a page, or 0 when no page comes after it.
+func placeAfter(page []settle.Unanswered, size int) int64 {
+	if len(page) < size {
+		return 0
+	}
+	return page[len(page)-1].StreamSeq
+}
+
+// markGone marks slices whose requests are not in the work stream any more: of those that lie before the stream's
+// beginning that is known, the next are looked for.
+func (s *lostSweep) markGone(ctx context.Context, next []settle.Unanswered) error {
 	stream, err := s.node.JS.Stream(ctx, wire.StreamWork)
 	if err != nil {
-		return false, fmt.Errorf("look for requests: %w", err)
+		return fmt.Errorf("look for requests: %w", err)
 	}
 	first := stream.CachedInfo().State.FirstSeq
-	looked := 0
-	shuffled := slices.Clone(unanswered)
-	kernel.Shuffle(shuffled)
-	for _, u := range shuffled {
-		mark := s.marks[u.ID]
-		if mark == nil {
-			mark = &lostMark{}
-			s.marks[u.ID] = mark
-		}
-		if !mark.since.IsZero() {
-			gone = true
+	before, err := s.node.Settling.Unanswered(ctx, s.epoch, lostGrace, s.before, int64(first), lostBatch)
+	if err != nil {
+		return err
+	}
+	s.before = placeAfter(before, lostBatch)
+	if s.at > 0 {
+		s.at = max(s.at, int64(first)-1)
+	}
+	for _, u := range before {
+		s.mark(u)
+	}
+	for _, u := range next {
+		if uint64(u.StreamSeq) < first || s.marks[u.ID] != nil {
 			continue
 		}
-		there := uint64(u.StreamSeq) >= first
-		if there {
-			if looked >= lostLookups || time.Since(mark.looked) < lostAgain {
-				continue
-			}
-			looked++
-			if there, err = requestIs(ctx, stream, u); err != nil {
-				return false, err
-			}
+		there, err := requestIs(ctx, stream, u)
+		if err != nil {
+			return err
 		}
-		mark.looked = time.Now()
 		if !there {
-			mark.since, gone = mark.looked, true
+			s.mark(u)
 		}
 	}
+	return nil
+}
+
+// mark remembers since when a request is gone. One for which there is no room is found again on another lap.
+func (s *lostSweep) mark(u settle.Unanswered) {
+	if s.marks[u.ID] == nil && len(s.marks) < lostMarks {
+		s.marks[u.ID] = &lostMark{since: time.Now()}
+	}
+}
+
+// gone returns the marked slices that are not answered yet, and forgets the others.
+func (s *lostSweep) gone(ctx context.Context) ([]settle.Unanswered, error) {
+	gone, err := s.node.Settling.StillUnanswered(ctx, s.epoch, slices.Collect(maps.Keys(s.marks)))
+	if err != nil {
+		return nil, err
+	}
+	still := make(map[workqueue.SliceID]*lostMark, len(gone))
+	for _, u := range gone {
+		still[u.ID] = s.marks[u.ID]
+	}
+	s.marks = still
 	return gone, nil
 }
 
@@ -169,21 +205,18 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered
 	return msg.Header.Get(wire.HeaderMsgID) == u.ID.String(), nil
 }
 
-// lost returns the marked slices of which nothing is left. What is read here is read after the requests were found
-// gone; where the reply stream ends, after it was found that a chunk is not suspended.
-func (s *lostSweep) lost(ctx context.Context, unanswered []settle.Unanswered) (lost []workqueue.SliceID, err error) {
+// lost returns those of the marked slices of which nothing is left. What is read here is read after the requests were
+// found gone; where the reply stream ends, after it was found that a chunk is not suspended.
+func (s *lostSweep) lost(ctx context.Context, gone []settle.Unanswered) (lost []workqueue.SliceID, err error) {
 	recorder, err := s.node.JS.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)
 	if err != nil {
 		return nil, fmt.Errorf("look at what is recorded: %w", err)
 	}
 	flows := &suspensions{js: s.node.JS, of: map[string]stream.Suspended{}, progress: map[string]*progress{}}
 	var ended []*lostMark // those that wait for nothing but their reply, since now
-	for _, u := range unanswered {
+	for _, u := range gone {
 		mark := s.marks[u.ID]
-		switch {
-		case mark == nil || mark.since.IsZero():
-			continue
-		case mark.replies > 0:
+		if mark.replies > 0 {
 			if time.Since(mark.since) >= lostSettle && recordedUpTo(recorder.CachedInfo(), mark.replies) {
 				lost = append(lost, u.ID)
 			}

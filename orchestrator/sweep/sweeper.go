@@ -62,6 +62,7 @@ type Sweeper struct {
 	watch     missed
 	letters   resender
 	runs      ender
+	healed    time.Time // when lines were looked at last; sweepLines'
 	unmoved   time.Time // when no service had moved at many endpoints; noteHandedOut's
 }
 

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
@@ -36,4 +38,62 @@ func TestPlansOfEmptyTables(t *testing.T) {
 	if len(testenv.WholeScans(careless)) == 0 {
 		t.Errorf("nothing is found in a plan that is bad:\n%s", careless)
 	}
+}
+
+// A look for work at endpoints that have all they may have reads no step of what is out there: with ten thousand runs
+// that wait it would read thousands, each second.
+func TestFullEndpointsCostLittle(t *testing.T) {
+	t.Parallel()
+	conn, err := testenv.Pool(t).Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for _, sql := range fullEndpoints {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func() (steps int, plan string) {
+		for _, sql := range []string{`DEALLOCATE ALL`, `PREPARE look AS ` + searchRunnable} {
+			if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+				t.Fatal(err)
+			}
+		}
+		of, plan := testenv.RowsRead(t, conn, plane.PlanOnce,
+			`EXECUTE look(32, '{}', '{}', '{}', '{}', '{}', '{}', 8, 64, NULL, '{}', 256)`)
+		if of["endpoint_pace"] != 50 {
+			t.Fatalf("it looks at %d endpoints of 50:\n%s", of["endpoint_pace"], plan)
+		}
+		return of["run_step"], plan
+	}
+	if steps, plan := look(); steps > 0 {
+		t.Errorf("it reads %d steps:\n%s", steps, plan)
+	}
+	if _, err := conn.Exec(t.Context(), `UPDATE run_step SET in_flight_auto = false WHERE endpoint = 'e-7'`); err != nil {
+		t.Fatal(err)
+	}
+	if steps, plan := look(); steps < 16 {
+		t.Errorf("where a step has a limit of its own, it reads %d steps of 16:\n%s", steps, plan)
+	}
+}
+
+// 50 endpoints with 16 requests out, each of another run, and runs that wait.
+var fullEndpoints = []string{
+	`SET session_replication_role = replica`,
+	`INSERT INTO endpoint_pace (endpoint, in_flight) SELECT 'e-' || e, 16 FROM generate_series(1, 50) e`,
+	`INSERT INTO batchrun (id, plan, spec, state, source)
+	SELECT gen_random_uuid(), 'p', '{}', 'running', 'e-' || e FROM generate_series(1, 50) e, generate_series(1, 17)`,
+	`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, in_flight_auto, max_attempts,
+		slice_timeout, retry_backoff)
+	SELECT id, 0, 's', 'endpoint', source, 500, 64, true, 3, '1h', '1s' FROM batchrun`,
+	`INSERT INTO work_block (run_id, step, block, size, ready, endpoint, turn, auto)
+	SELECT id, 0, 0, 1, (B'1' || repeat('0', 8191)::bit(8191))::bit(8192), source, 0, true FROM (
+		SELECT *, row_number() OVER (PARTITION BY source) AS n FROM batchrun) r WHERE n = 17`,
+	`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
+		deadline)
+	SELECT gen_random_uuid(), id, 0, 0, 1, B'0'::bit(8192), B'0'::bit(8192), 'sent', 1, 'ready', source,
+		now() + interval '1h' FROM (
+		SELECT *, row_number() OVER (PARTITION BY source) AS n FROM batchrun) r WHERE n <= 16`,
+	`SET session_replication_role = DEFAULT`,
 }

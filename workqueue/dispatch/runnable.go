@@ -69,7 +69,9 @@ AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
 	// placesOfWork are the endpoints at which something is ready or waits, found one after the other by their names, those
 	// of other nodes only when $11 names them or the node would have to do the work itself,
 	// without those that take nothing more: whose budgets are used up, or that are down with no probe to be sent. full are
-	// those that take no more of automatic steps. What is out is counted in full only where so much is out at all.
+	// those that take no more of automatic steps. What is out is counted step by step only where so much is out at all,
+	// and where there are steps that are not automatic; while a step that was moved elsewhere has something out there, it
+	// may be counted too.
 	placesOfWork = `
 alive AS MATERIALIZED (
     SELECT id FROM node_session WHERE $10::uuid IS NOT NULL AND ended_at IS NULL AND expires_at > clock_timestamp()
@@ -108,10 +110,12 @@ alive AS MATERIALIZED (
     WHERE NOT n.own
 ), all_places AS MATERIALIZED (
     SELECT n.endpoint, n.waits, coalesce(p.breaker = 'open', false) AS down,
-           coalesce(l.n >= p.in_flight AND (
+           coalesce(l.n >= p.in_flight AND ((
+               SELECT true FROM run_step o WHERE o.endpoint COLLATE "C" = n.endpoint AND (NOT o.in_flight_auto) IS TRUE
+               LIMIT 1) IS NULL OR (
                SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.OutThere + `
                  AND (SELECT o.in_flight_auto FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
-                 >= p.in_flight,
+                 >= p.in_flight),
                false) AS full
     FROM (SELECT endpoint, waits FROM named WHERE own
           UNION ALL

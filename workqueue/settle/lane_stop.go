@@ -23,11 +23,18 @@ const (
 )
 
 const (
-	// runWithStopped goes over the runs under way that have lanes, behind one of them; work_lane_due.
+	// runWithStopped goes over the runs under way that have such lanes, behind one of them; by work_lane_due, whatever
+	// runs there are.
 	runWithStopped = `
-SELECT r.id, r.generation FROM batchrun r JOIN run_order o ON o.run_id = r.id
-WHERE r.id > $1 AND r.state = 'running' AND EXISTS (SELECT FROM work_lane l WHERE l.run_id = r.id AND l.due)
-ORDER BY r.id LIMIT 1`
+WITH RECURSIVE due AS (
+    (SELECT l.run_id FROM work_lane l WHERE l.due AND l.run_id > $1 ORDER BY l.run_id, l.lane LIMIT 1)
+    UNION ALL
+    SELECT n.run_id FROM due d CROSS JOIN LATERAL (
+        SELECT l.run_id FROM work_lane l WHERE l.due AND l.run_id > d.run_id ORDER BY l.run_id, l.lane LIMIT 1) n
+)
+SELECT d.run_id, r.generation FROM due d
+CROSS JOIN LATERAL (SELECT o.generation FROM batchrun o WHERE o.id = d.run_id AND o.state = 'running' OFFSET 0) r
+ORDER BY d.run_id LIMIT 1`
 
 	// lockStopped locks lanes in the order of lanes, and looks up who stopped them.
 	lockStopped = `

@@ -32,17 +32,27 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 WHERE s.session_id = $1 AND s.state = 'claimed'
 ORDER BY s.id FOR NO KEY UPDATE OF s`
 
-	// Claimed by a session that has ended or expired. Every slice is found by the partial index on live slices.
-	slicesOfDeadSessions = heldColumns + `
-WHERE s.state = 'claimed' AND NOT EXISTS (
-    SELECT 1 FROM node_session n
-    WHERE n.id = s.session_id AND n.ended_at IS NULL AND n.expires_at > clock_timestamp())
+	// Claimed by a session that has ended or expired. The slices are found first, in no order, by an index of live ones:
+	// asked for the first few by their ids, the planner would go through all that ever were. Twice as many as are wanted:
+	// others may hold some.
+	slicesOfDeadSessions = `
+WITH found AS MATERIALIZED (SELECT s.id FROM work_slice s WHERE ` + ofDeadSession + ` LIMIT 2 * $1)` + heldColumns + `
+WHERE s.id = ANY (ARRAY(SELECT id FROM found)) AND ` + ofDeadSession + `
 ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
 
-	// Sent through an incarnation of the streams that is gone.
-	slicesOfLostStreams = heldColumns + `
-WHERE s.state = 'sent' AND s.stream_epoch < (SELECT epoch FROM stream_epoch WHERE name = 'streams')
+	ofDeadSession = `s.state = 'claimed' AND NOT EXISTS (
+    SELECT 1 FROM node_session n
+    WHERE n.id = s.session_id AND n.ended_at IS NULL AND n.expires_at > clock_timestamp())`
+
+	// Sent through an incarnation of the streams that is gone: likewise, by work_slice_sent.
+	slicesOfLostStreams = `
+WITH found AS MATERIALIZED (
+    SELECT s.id FROM work_slice s
+    WHERE (s.state = 'sent') IS TRUE AND ` + ofLostStream + ` LIMIT 2 * $1)` + heldColumns + `
+WHERE s.id = ANY (ARRAY(SELECT id FROM found)) AND s.state = 'sent' AND ` + ofLostStream + `
 ORDER BY s.id LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED`
+
+	ofLostStream = `s.stream_epoch < (SELECT epoch FROM stream_epoch WHERE name = 'streams')`
 
 	// SlicesOfRun locks what is left of the slices of a run.
 	SlicesOfRun = heldColumns + `

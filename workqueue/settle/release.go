@@ -192,13 +192,14 @@ type Overdue struct {
 // second, unless NATS is away or another leader takes over.
 const noticedWithin = 10 * time.Second
 
+// overdue goes by work_slice_late.
 const overdue = `
 SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.stream_epoch, 0),
        s.handed_at IS NOT NULL,
        CASE WHEN s.handed_at IS NULL THEN interval '0'
             ELSE least(clock_timestamp() - s.handed_at + $3, clock_timestamp() - s.created_at) END, s.attempt >= $2
 FROM work_slice s JOIN run_step st USING (run_id, step)
-WHERE s.state IN ('claimed', 'sent') AND s.deadline <= clock_timestamp()
+WHERE (s.state IN ('claimed', 'sent') AND s.deadline IS NOT NULL) IS TRUE AND s.deadline <= (SELECT clock_timestamp())
 ORDER BY s.deadline LIMIT $1`
 
 // OverdueSlices returns live slices whose deadline has passed, the longest overdue first.
