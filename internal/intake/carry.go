@@ -14,7 +14,7 @@ func (c *carriedRows) keyName() string       { return c.key }
 func Carry(key string, cfg Config, get func(*Item) error) *Reader {
 	r := &Reader{rows: &carriedRows{key, get}, format: Run, unit: "item"}
 	if cfg.Sort != "" {
-		r.sorter = newSorter(cfg)
+		r.sorter = newSorter(cfg.Sort, cfg.Desc, *cfg.Spool)
 	}
 	if cfg.Schema != nil {
 		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid, source: cfg.Source}

@@ -71,14 +71,6 @@ func looksLikeUTF16(start []byte) string {
 	}
 }
 
-// guessEncoding says in which encoding a byte that is not UTF-8 may have a meaning.
-func guessEncoding(b byte) string {
-	if strings.IndexByte("\x81\x8d\x8f\x90\x9d", b) >= 0 {
-		return "latin-1"
-	}
-	return "windows-1252"
-}
-
 // strictReader refuses what a decoder could make nothing of: it writes U+FFFD for that.
 type strictReader struct {
 	from io.Reader

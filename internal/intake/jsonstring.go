@@ -2,6 +2,7 @@ package intake
 
 import (
 	"fmt"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -60,4 +61,24 @@ func badByte(text []byte, offset int) string {
 	guess := guessEncoding(text[offset])
 	return fmt.Sprintf("byte %d (0x%02x) is not valid UTF-8; it may be %s: if it is, say so by encoding=%s (--encoding "+
 		"%s), else save the input as UTF-8", offset+1, text[offset], guess, guess, guess)
+}
+
+// invalidAt returns the offset of the first byte that is not UTF-8, or -1.
+func invalidAt(text []byte) int {
+	for i := 0; i < len(text); {
+		r, width := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError && width == 1 {
+			return i
+		}
+		i += width
+	}
+	return -1
+}
+
+// guessEncoding says in which encoding a byte that is not UTF-8 may have a meaning.
+func guessEncoding(b byte) string {
+	if strings.IndexByte("\x81\x8d\x8f\x90\x9d", b) >= 0 {
+		return "latin-1"
+	}
+	return "windows-1252"
 }

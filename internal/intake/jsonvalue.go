@@ -88,3 +88,21 @@ func kindName(kind jsontext.Kind) string {
 		return "not JSON"
 	}
 }
+
+// appendText appends text in UTF-8 as a string; nil when PostgreSQL cannot store it.
+func appendText(dst, value []byte, _ int) []byte {
+	out, bad := appendString(dst, value)
+	if bad >= 0 {
+		return nil
+	}
+	return out
+}
+
+// appendJSON appends JSON, in one line; nil when it is none, or cannot stand in a payload at this depth.
+func appendJSON(dst, value []byte, depth int) []byte {
+	v := jsontext.Value(bytes.Clone(value))
+	if v.Compact() != nil || hasEscapedNUL(v) || deeper(v, depth-1) {
+		return nil
+	}
+	return append(dst, v...)
+}

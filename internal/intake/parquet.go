@@ -13,7 +13,7 @@ import (
 type parquetReader struct {
 	input    io.ReaderAt
 	size     int64
-	cfg      Config
+	cfg      parquetConfig
 	footer   *footer
 	columns  []*column // the leaves, in the order of the file
 	fields   []*node   // the top level
@@ -36,19 +36,31 @@ type node struct {
 	rep, def int     // the levels at which it is there
 }
 
+// parquetMagic is what a file begins and ends with.
+const parquetMagic = "PAR1"
+
 const (
 	// A Parquet file may unpack to more times its size than other input: names stand in it once, and so do values.
 	parquetRatioFrom = 64 << 20
 	parquetRatio     = 5
 )
 
-// openParquet reads what file, which was kept, says about itself.
-func openParquet(file *Spooled, cfg Config) (*parquetReader, error) {
-	foot, err := readFooter(file, file.Size)
+// parquetConfig says what of a file becomes what, and how much of it: see the Config of package intake.
+type parquetConfig struct {
+	Key           string
+	MaxFieldBytes int
+	MaxRowBytes   int
+	MaxDepth      int
+	MaxRatio      int
+}
+
+// openParquet reads what a file of so many bytes says about itself.
+func openParquet(file io.ReaderAt, size int64, cfg parquetConfig) (*parquetReader, error) {
+	foot, err := readFooter(file, size)
 	if err != nil {
 		return nil, err
 	}
-	p := &parquetReader{input: file, size: file.Size, cfg: cfg, footer: foot}
+	p := &parquetReader{input: file, size: size, cfg: cfg, footer: foot}
 	if err := p.schema(); err != nil {
 		return nil, err
 	}

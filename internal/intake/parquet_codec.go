@@ -17,6 +17,9 @@ import (
 // maxPageBytes is the largest page that is read, packed or not. Writers make pages of a megabyte.
 const maxPageBytes = 64 << 20
 
+// maxPageWindow is the most history that a page in zstd may ask for.
+const maxPageWindow = 32 << 20
+
 // unpackPage returns what a page holds, which its header says to be n bytes. Data that holds more is damaged: nothing
 // is allocated for what it claims beyond n.
 func unpackPage(codec int, data []byte, n int) ([]byte, error) {
@@ -39,7 +42,7 @@ func unpackPage(codec int, data []byte, n int) ([]byte, error) {
 		return exactly(r, n)
 	case 6:
 		r, err := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxWindow(maxWindow))
+			zstd.WithDecoderMaxWindow(maxPageWindow))
 		if err != nil {
 			return nil, errPage
 		}

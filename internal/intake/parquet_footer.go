@@ -75,16 +75,15 @@ func badParquet(format string, args ...any) error {
 
 // readFooter reads the end of a file, where its metadata stands.
 func readFooter(file io.ReaderAt, length int64) (*footer, error) {
-	const magic = "PAR1"
 	var tail [8]byte
-	if length < int64(len(magic)+len(tail)) {
+	if length < int64(len(parquetMagic)+len(tail)) {
 		return nil, badParquet("it is cut short; send the whole file")
 	}
 	if _, err := file.ReadAt(tail[:], length-int64(len(tail))); err != nil {
 		return nil, fmt.Errorf("read the Parquet file: %w", err)
 	}
 	switch string(tail[4:]) {
-	case magic:
+	case parquetMagic:
 	case "PARE":
 		return nil, badParquet("it is encrypted; send it decrypted")
 	default:
@@ -95,7 +94,7 @@ func readFooter(file io.ReaderAt, length int64) (*footer, error) {
 		return nil, badParquet("its metadata takes %d bytes, and at most %d are read; write it with fewer row groups", size,
 			maxFooterBytes)
 	}
-	if size > length-int64(len(magic)+len(tail)) {
+	if size > length-int64(len(parquetMagic)+len(tail)) {
 		return nil, badParquet("its metadata claims more bytes than the file has; it is cut short or damaged")
 	}
 	data := make([]byte, size)

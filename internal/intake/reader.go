@@ -11,19 +11,6 @@ import (
 	"unicode/utf8"
 )
 
-// Item is one row.
-type Item struct {
-	// Key identifies the entity: 1 to MaxKeyBytes bytes, valid UTF-8, no NUL.
-	Key string
-	// Payload is one compact JSON object. Next overwrites it in place: an Item that is used again loses its old payload,
-	// so copy the bytes, or use a fresh Item, to keep them.
-	Payload []byte
-	// Line is the 1-based line of the input, after decompression, where the row starts.
-	Line int
-	// Invalid says in what the payload does not fit Config.Schema; empty when it does, or when nobody takes what does not.
-	Invalid string
-}
-
 // Reader yields the rows of one input in order.
 type Reader struct {
 	rows   rows
@@ -97,7 +84,7 @@ func openExport(plain *bufio.Reader, cfg Config) (rows *Reader, err error) {
 func (r *Reader) with(cfg Config) *Reader {
 	r.shape = newShaper(cfg)
 	if cfg.Sort != "" {
-		r.sorter = newSorter(cfg)
+		r.sorter = newSorter(cfg.Sort, cfg.Desc, *cfg.Spool)
 	}
 	if cfg.Schema != nil {
 		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid, source: cfg.Source}
@@ -134,8 +121,6 @@ func openRows(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	return &Reader{rows: rows, format: format, notes: notes}, nil
 }
 
-const parquetMagic = "PAR1"
-
 // keepParquet keeps the whole of an input and opens it.
 func keepParquet(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	if start, _ := plain.Peek(len(parquetMagic)); string(start) != parquetMagic {
@@ -145,7 +130,8 @@ func keepParquet(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := openParquet(kept, cfg)
+	rows, err := openParquet(kept, kept.Size, parquetConfig{Key: cfg.Key, MaxFieldBytes: cfg.MaxFieldBytes,
+		MaxRowBytes: cfg.MaxRowBytes, MaxDepth: cfg.MaxDepth, MaxRatio: cfg.MaxRatio})
 	if err != nil {
 		return nil, errors.Join(err, kept.Close())
 	}

@@ -58,9 +58,10 @@ type sortValue struct {
 	text   string
 }
 
-func newSorter(cfg Config) *sorter {
-	name, _ := appendString(nil, []byte(cfg.Sort))
-	return &sorter{field: name, desc: cfg.Desc, spool: *cfg.Spool, memory: sortInMemory}
+// newSorter orders by the values of a field; desc has the greatest first.
+func newSorter(field string, desc bool, spool Spool) *sorter {
+	name, _ := appendString(nil, []byte(field))
+	return &sorter{field: name, desc: desc, spool: spool, memory: sortInMemory}
 }
 
 // compare orders values; what is missing comes last in any direction.

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -48,14 +47,6 @@ func elementOf(oid uint32) uint32 {
 	}[oid]
 }
 
-func appendText(dst, value []byte, _ int) []byte {
-	out, bad := appendString(dst, value)
-	if bad >= 0 {
-		return nil
-	}
-	return out
-}
-
 func appendBool(dst, value []byte, _ int) []byte {
 	if string(value) == "t" {
 		return append(dst, "true"...)
@@ -69,14 +60,6 @@ func appendNumber(dst, value []byte, depth int) []byte {
 		return appendText(dst, value, depth)
 	}
 	return append(dst, value...)
-}
-
-func appendJSON(dst, value []byte, depth int) []byte {
-	v := jsontext.Value(bytes.Clone(value))
-	if v.Compact() != nil || hasEscapedNUL(v) || deeper(v, depth-1) {
-		return nil
-	}
-	return append(dst, v...)
 }
 
 func appendBytea(dst, value []byte, _ int) []byte {

@@ -299,11 +299,8 @@ func (r *streamReader) check(item *Item, msg *message) error {
 	if len(line) > n.lines.limit {
 		return n.errorAt("", "larger than %s; shorten it, or raise the limit", size(n.lines.limit))
 	}
-	if at := bytes.IndexByte(line, 0); at >= 0 {
-		return n.errorAt("", "%s", badByte(line, at))
-	}
-	if at := invalidAt(line); at >= 0 {
-		return n.errorAt("", "%s", badByte(line, at))
+	if err := n.checkBytes(line); err != nil {
+		return err
 	}
 	n.keyless = msg.key != ""
 	if !n.keyless && n.key == "" {
