@@ -13,6 +13,8 @@ import (
 	"golang.org/x/text/encoding/charmap"
 	"golang.org/x/text/encoding/unicode"
 	"golang.org/x/text/transform"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // encodings are those that are read, by their names.
@@ -41,7 +43,7 @@ func decode(src *bufio.Reader, name string) (out *bufio.Reader, note string, err
 		case marked:
 			name, note = "utf-16", "the input was read as UTF-16, as its byte order mark says"
 		case guess != "":
-			return nil, "", &InputError{Reason: "the input looks like UTF-16 without a byte order mark; if it is, say so: " +
+			return nil, "", &row.InputError{Reason: "the input looks like UTF-16 without a byte order mark; if it is, say so: " +
 				"encoding=" + guess + " (--encoding " + guess + "), or save it as UTF-8"}
 		}
 	}
@@ -93,7 +95,7 @@ func (s *strictReader) Read(p []byte) (int, error) {
 		}
 		if s.seen == len(unknown) {
 			s.seen = 0
-			return 0, &InputError{Reason: "the input is not " + s.name + ": something in it stands for no character; give " +
+			return 0, &row.InputError{Reason: "the input is not " + s.name + ": something in it stands for no character; give " +
 				"another encoding (" + strings.Join(Encodings(), ", ") + ")"}
 		}
 	}

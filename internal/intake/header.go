@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // newCSV reads the header line.
@@ -29,10 +31,10 @@ func newCSV(lines *lineReader, cfg Config) (*csvReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.key, err = keyColumn(names, cfg.Key, c.row); err != nil {
+	if c.key, err = row.KeyColumn(names, cfg.Key, c.row); err != nil {
 		return nil, err
 	}
-	c.names, c.prefixes = names, prefixes(names)
+	c.names, c.prefixes = names, row.Prefixes(names)
 	return c, nil
 }
 
@@ -47,11 +49,11 @@ func (c *csvReader) header() ([]string, error) {
 			return nil, err
 		}
 		name := string(field)
-		if reason := refuseName(name); reason != "" {
-			return nil, &RowError{Line: c.row, Reason: fmt.Sprintf("column %d of the header: %s", c.index+1, reason)}
+		if reason := row.RefuseName(name); reason != "" {
+			return nil, &row.LineError{Line: c.row, Reason: fmt.Sprintf("column %d of the header: %s", c.index+1, reason)}
 		}
 		if seen[name] {
-			return nil, &RowError{c.row, name, "the header has this name twice; rename one"}
+			return nil, &row.LineError{Line: c.row, Column: name, Reason: "the header has this name twice; rename one"}
 		}
 		seen[name] = true
 		names = append(names, name)

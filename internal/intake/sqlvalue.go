@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 )
 
 // converter appends a value, as PostgreSQL writes it as text, as JSON; nil when it cannot stand in a payload.
@@ -22,7 +24,7 @@ func converterOf(oid uint32) converter {
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID, pgtype.Float4OID, pgtype.Float8OID:
 		return appendNumber
 	case pgtype.JSONOID, pgtype.JSONBOID:
-		return appendJSON
+		return jsonvalue.AppendJSON
 	case pgtype.ByteaOID:
 		return appendBytea
 	case pgtype.TimestampOID, pgtype.TimestamptzOID:
@@ -33,7 +35,7 @@ func converterOf(oid uint32) converter {
 		pgtype.DateArrayOID, pgtype.UUIDArrayOID:
 		return arrayOf(converterOf(elementOf(oid)))
 	default:
-		return appendText
+		return jsonvalue.AppendText
 	}
 }
 
@@ -57,7 +59,7 @@ func appendBool(dst, value []byte, _ int) []byte {
 // appendNumber writes NaN and the infinities, which JSON does not have, as strings.
 func appendNumber(dst, value []byte, depth int) []byte {
 	if bytes.ContainsAny(value, "NI") {
-		return appendText(dst, value, depth)
+		return jsonvalue.AppendText(dst, value, depth)
 	}
 	return append(dst, value...)
 }
@@ -80,7 +82,7 @@ func appendTimestamp(dst, value []byte, depth int) []byte {
 			text = rest + "Z"
 		}
 	}
-	return appendText(dst, []byte(text), depth)
+	return jsonvalue.AppendText(dst, []byte(text), depth)
 }
 
 // arrayOf writes an array literal of PostgreSQL, like {1,NULL,"a,b"} or {{1},{2}}.

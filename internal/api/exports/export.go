@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/changes"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
-	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/results"
@@ -73,12 +73,12 @@ type errorsInput struct {
 type Routes struct {
 	*kernel.Kernel
 
-	room     *intake.SpoolRoom
+	room     *spool.Room
 	spoolDir string // where tables are kept that cannot be written as they come; empty: with other temporary files
 }
 
 // New returns the routes that stream what has become of runs.
-func New(k *kernel.Kernel, spoolDir string, room *intake.SpoolRoom) *Routes {
+func New(k *kernel.Kernel, spoolDir string, room *spool.Room) *Routes {
 	return &Routes{k, room, spoolDir}
 }
 
@@ -203,7 +203,7 @@ type exportForm struct {
 }
 
 // writer begins an export.
-func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.SpoolRoom) (mime string, w exportWriter,
+func (f *exportForm) writer(out *bufio.Writer, dir string, room *spool.Room) (mime string, w exportWriter,
 	err error) {
 	switch {
 	case f.format == formatCSV:

@@ -1,4 +1,4 @@
-package intake
+package jsonvalue
 
 import (
 	"bytes"
@@ -6,13 +6,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// escapedNUL is the one escape that PostgreSQL's jsonb refuses, and that makes a text it cannot store.
-const escapedNUL = `\u0000`
+// EscapedNUL is the one escape that PostgreSQL's jsonb refuses, and that makes a text it cannot store.
+const EscapedNUL = `\u0000`
 
-// hasEscapedNUL finds \u0000 in valid JSON, but not \\u0000, which is a backslash and five characters.
-func hasEscapedNUL(value []byte) bool {
+// HasEscapedNUL finds \u0000 in valid JSON, but not \\u0000, which is a backslash and five characters.
+func HasEscapedNUL(value []byte) bool {
 	for from := 0; ; {
-		at := bytes.Index(value[from:], []byte(escapedNUL))
+		at := bytes.Index(value[from:], []byte(EscapedNUL))
 		if at < 0 {
 			return false
 		}
@@ -28,8 +28,8 @@ func hasEscapedNUL(value []byte) bool {
 	}
 }
 
-// appendCompact appends valid JSON without the white space between its tokens.
-func appendCompact(dst, value []byte) []byte {
+// AppendCompact appends valid JSON without the white space between its tokens.
+func AppendCompact(dst, value []byte) []byte {
 	start, quoted := 0, false
 	for i := 0; i < len(value); i++ {
 		switch c := value[i]; {
@@ -45,8 +45,8 @@ func appendCompact(dst, value []byte) []byte {
 	return append(dst, value[start:]...)
 }
 
-// deeper reports whether valid JSON is nested deeper than depth. Most has too few brackets to need a closer look.
-func deeper(value []byte, depth int) bool {
+// Deeper reports whether valid JSON is nested deeper than depth. Most has too few brackets to need a closer look.
+func Deeper(value []byte, depth int) bool {
 	if len(value) <= 2*depth || bytes.Count(value, []byte("["))+bytes.Count(value, []byte("{")) <= depth {
 		return false
 	}
@@ -69,8 +69,8 @@ func deeper(value []byte, depth int) bool {
 	return false
 }
 
-// kindName names a JSON value in a message.
-func kindName(kind jsontext.Kind) string {
+// KindName names a JSON value in a message.
+func KindName(kind jsontext.Kind) string {
 	switch kind {
 	case 'n':
 		return "null"
@@ -89,19 +89,19 @@ func kindName(kind jsontext.Kind) string {
 	}
 }
 
-// appendText appends text in UTF-8 as a string; nil when PostgreSQL cannot store it.
-func appendText(dst, value []byte, _ int) []byte {
-	out, bad := appendString(dst, value)
+// AppendText appends text in UTF-8 as a string; nil when PostgreSQL cannot store it.
+func AppendText(dst, value []byte, _ int) []byte {
+	out, bad := AppendString(dst, value)
 	if bad >= 0 {
 		return nil
 	}
 	return out
 }
 
-// appendJSON appends JSON, in one line; nil when it is none, or cannot stand in a payload at this depth.
-func appendJSON(dst, value []byte, depth int) []byte {
+// AppendJSON appends JSON, in one line; nil when it is none, or cannot stand in a payload at this depth.
+func AppendJSON(dst, value []byte, depth int) []byte {
 	v := jsontext.Value(bytes.Clone(value))
-	if v.Compact() != nil || hasEscapedNUL(v) || deeper(v, depth-1) {
+	if v.Compact() != nil || HasEscapedNUL(v) || Deeper(v, depth-1) {
 		return nil
 	}
 	return append(dst, v...)

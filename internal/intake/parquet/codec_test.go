@@ -1,4 +1,4 @@
-package intake_test
+package parquet_test
 
 import (
 	"bytes"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/pierrec/lz4/v4"
 
-	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/parquet"
 )
 
 // The codec that was called LZ4 before LZ4_RAW is read as Hadoop writes it, and as others understood it. No library
@@ -33,11 +33,11 @@ func TestParquetLZ4OfBefore(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"one block": frame(text), "two blocks": append(frame(text[:4000]), frame(text[4000:])...), "bare": pack(text),
 	} {
-		if got, err := intake.UnpackPage(codec, data, len(text)); err != nil || !bytes.Equal(got, text) {
+		if got, err := parquet.UnpackPage(codec, data, len(text)); err != nil || !bytes.Equal(got, text) {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
 		}
 		for _, n := range []int{0, len(text) - 1, len(text) + 1} {
-			if got, err := intake.UnpackPage(codec, data, n); err == nil {
+			if got, err := parquet.UnpackPage(codec, data, n); err == nil {
 				t.Errorf("%s: %d bytes of %d", name, len(got), n)
 			}
 		}

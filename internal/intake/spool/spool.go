@@ -1,4 +1,4 @@
-package intake
+package spool
 
 import (
 	"bytes"
@@ -8,13 +8,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 const (
-	// DefaultSpoolBytes is how much of an input that cannot be read from front to back is kept in a file meanwhile.
-	DefaultSpoolBytes = 4 << 30
-	// spoolInMemory is how much of an input is kept in memory instead.
-	spoolInMemory = 1 << 20
+	// DefaultBytes is how much of an input that cannot be read from front to back is kept in a file meanwhile.
+	DefaultBytes = 4 << 30
+	// inMemory is how much of an input is kept in memory instead.
+	inMemory = 1 << 20
 )
 
 // Spool keeps inputs that have to be read more than once, or not from front to back. The zero value keeps them in the
@@ -23,37 +25,37 @@ type Spool struct {
 	Dir string // of its files; made when it is not there
 	Max int64  // bytes of one input; 0: DefaultSpoolBytes
 	// Room is what it shares with others that keep inputs on the same disk; nil: there is no bound but that of each.
-	Room *SpoolRoom
+	Room *Room
 	// User is whose inputs they are, who may have half of the room; empty: there is no bound of each user.
 	User string
 }
 
-// Spooled is an input that was kept. Its file has no name: it is gone with the process, whatever becomes of that.
-type Spooled struct {
+// Kept is an input that was kept. Its file has no name: it is gone with the process, whatever becomes of that.
+type Kept struct {
 	Size   int64
 	Digest [sha256.Size]byte // of what came in
 
 	small []byte
 	file  *os.File
-	room  *SpoolRoom
+	room  *Room
 	user  string
 	taken int64
 	most  int64 // bytes that may be written; 0: whoever writes knows
 }
 
-// spoolStep is how much room is taken at once.
-const spoolStep = 1 << 20
+// step is how much room is taken at once.
+const step = 1 << 20
 
 // Write adds to the file, as far as there is room.
-func (k *Spooled) Write(p []byte) (int, error) {
+func (k *Kept) Write(p []byte) (int, error) {
 	if k.most > 0 && k.Size+int64(len(p)) > k.most {
 		return 0, &TooLargeError{k.most}
 	}
 	for k.Size+int64(len(p)) > k.taken {
-		if err := k.room.take(spoolStep, k.user); err != nil {
+		if err := k.room.take(step, k.user); err != nil {
 			return 0, err
 		}
-		k.taken += spoolStep
+		k.taken += step
 	}
 	n, err := k.file.Write(p)
 	k.Size += int64(n)
@@ -65,17 +67,17 @@ type TooLargeError struct{ Max int64 }
 
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the input is larger than %s, which is what is kept of one at the most; send it in parts",
-		size(int(e.Max)))
+		row.Size(int(e.Max)))
 }
 
 // Keep reads r to its end. The caller closes what it returns.
-func (s Spool) Keep(r io.Reader) (*Spooled, error) {
+func (s Spool) Keep(r io.Reader) (*Kept, error) {
 	most := s.most()
 	hash := sha256.New()
 	limited := io.TeeReader(io.LimitReader(r, most+1), hash)
 	var head bytes.Buffer
-	n, err := io.CopyN(&head, limited, spoolInMemory)
-	kept := &Spooled{room: s.Room, user: s.User}
+	n, err := io.CopyN(&head, limited, inMemory)
+	kept := &Kept{room: s.Room, user: s.User}
 	switch {
 	case err == nil:
 		if kept.file, err = s.create(); err == nil {
@@ -96,16 +98,16 @@ func (s Spool) Keep(r io.Reader) (*Spooled, error) {
 }
 
 // Begin makes an empty file, for what is written to it. The caller closes what it returns.
-func (s Spool) Begin() (*Spooled, error) {
+func (s Spool) Begin() (*Kept, error) {
 	file, err := s.create()
 	if err != nil {
 		return nil, err
 	}
 	s.Room.begin()
-	return &Spooled{room: s.Room, user: s.User, most: s.most(), file: file}, nil
+	return &Kept{room: s.Room, user: s.User, most: s.most(), file: file}, nil
 }
 
-func (s Spool) most() int64 { return cmp.Or(s.Max, DefaultSpoolBytes) }
+func (s Spool) most() int64 { return cmp.Or(s.Max, DefaultBytes) }
 
 // create makes a file and takes its name away at once.
 func (s Spool) create() (*os.File, error) {
@@ -125,7 +127,7 @@ func (s Spool) create() (*os.File, error) {
 }
 
 // ReadAt implements io.ReaderAt.
-func (k *Spooled) ReadAt(p []byte, off int64) (int, error) {
+func (k *Kept) ReadAt(p []byte, off int64) (int, error) {
 	if k.file != nil {
 		return k.file.ReadAt(p, off) //nolint:wrapcheck // io.EOF stays what it is
 	}
@@ -133,10 +135,10 @@ func (k *Spooled) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // Reader reads the input from its start.
-func (k *Spooled) Reader() io.Reader { return io.NewSectionReader(k, 0, k.Size) }
+func (k *Kept) Reader() io.Reader { return io.NewSectionReader(k, 0, k.Size) }
 
 // Close gives up what was kept.
-func (k *Spooled) Close() error {
+func (k *Kept) Close() error {
 	if k.file == nil {
 		return nil
 	}

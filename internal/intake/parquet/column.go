@@ -1,10 +1,12 @@
-package intake
+package parquet
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // maxHeldBytes is what the pages at hand of all columns may take together.
@@ -12,7 +14,7 @@ const maxHeldBytes = 256 << 20
 
 // column reads one leaf of the schema, entry by entry, over the pages of a row group.
 type column struct {
-	file     *parquetReader
+	file     *Reader
 	leaf     *schemaElement
 	name     string // of the top-level column
 	maxRep   int
@@ -38,7 +40,7 @@ type column struct {
 func (c *column) open(chunk *columnChunk) error {
 	inside := chunk.start >= 4 && chunk.start <= c.file.size
 	if !inside || chunk.compressed < 0 || chunk.compressed > c.file.size-chunk.start || chunk.values < 0 {
-		return badParquet("column %s claims to stand outside of the file; it is damaged, write it again", quote(c.name))
+		return bad("column %s claims to stand outside of the file; it is damaged, write it again", row.Quote(c.name))
 	}
 	c.codec, c.at, c.end, c.values = chunk.codec, chunk.start, chunk.start+chunk.compressed, chunk.values
 	c.left, c.words, c.over = 0, nil, false
@@ -77,10 +79,10 @@ func (c *column) advance() (err error) {
 
 func (c *column) damaged(cause any) error {
 	if err, ok := cause.(error); ok && errors.Is(err, errLongValue) {
-		return c.file.rowError(c.name, "larger than "+size(c.file.cfg.MaxFieldBytes)+
+		return c.file.rowError(c.name, "larger than "+row.Size(c.file.cfg.MaxFieldBytes)+
 			"; shorten it, or leave the column out")
 	}
-	return badParquet("column %s, near row %d: a page is damaged; write the file again", quote(c.name), c.file.row+1)
+	return bad("column %s, near row %d: a page is damaged; write the file again", row.Quote(c.name), c.file.row+1)
 }
 
 // pageHeader is what stands before a page.
@@ -159,7 +161,7 @@ func (h *pageHeader) read(t *thriftReader) {
 // page reads the next page.
 func (c *column) page() (err error) {
 	if c.at >= c.end {
-		return badParquet("column %s ends before row %d; the file is damaged, write it again", quote(c.name), c.file.row+1)
+		return bad("column %s ends before row %d; the file is damaged, write it again", row.Quote(c.name), c.file.row+1)
 	}
 	h, err := c.header()
 	if err != nil {
@@ -169,8 +171,8 @@ func (c *column) page() (err error) {
 	case h.packed < 0 || h.unpacked < 0 || h.values < 0 || h.packed > c.end-c.at:
 		return c.damaged(errPage)
 	case h.packed > maxPageBytes || h.unpacked > maxPageBytes:
-		return badParquet("column %s, near row %d: a page of %d bytes, and at most %s are read; write it with smaller "+
-			"pages", quote(c.name), c.file.row+1, max(h.packed, h.unpacked), size(maxPageBytes))
+		return bad("column %s, near row %d: a page of %d bytes, and at most %s are read; write it with smaller "+
+			"pages", row.Quote(c.name), c.file.row+1, max(h.packed, h.unpacked), row.Size(maxPageBytes))
 	case h.kind == indexPage:
 		c.at += h.packed
 		return nil
@@ -200,8 +202,8 @@ func (c *column) hold(old *int64, bytes int64) error {
 	c.file.held += bytes - *old
 	*old = bytes
 	if c.file.held > maxHeldBytes {
-		return badParquet("near row %d the pages of its columns take more than %s together; write it with smaller "+
-			"pages, or with fewer columns", c.file.row+1, size(maxHeldBytes))
+		return bad("near row %d the pages of its columns take more than %s together; write it with smaller "+
+			"pages, or with fewer columns", c.file.row+1, row.Size(maxHeldBytes))
 	}
 	return nil
 }
@@ -230,7 +232,7 @@ func (c *column) take(h *pageHeader, data []byte) (err error) {
 	}
 	if c.maxRep > 0 || c.maxDef > 0 {
 		if h.levelEncoding != encodingRLE {
-			return badParquet("column %s has levels of an old encoding; write it with a current version", quote(c.name))
+			return bad("column %s has levels of an old encoding; write it with a current version", row.Quote(c.name))
 		}
 	}
 	for _, l := range []*hybrid{&c.reps, &c.defs} {
@@ -243,7 +245,7 @@ func (c *column) take(h *pageHeader, data []byte) (err error) {
 }
 
 func (c *column) explain(err error) error {
-	if _, ok := errors.AsType[*InputError](err); ok {
+	if _, ok := errors.AsType[*row.InputError](err); ok {
 		return err
 	}
 	return c.damaged(err)
@@ -303,15 +305,15 @@ func (c *column) begin(h *pageHeader, data []byte) error {
 	case encodingDeltaBytes:
 		c.decoder = newShared(data, c.file.cfg.MaxFieldBytes)
 	case encodingSplit:
-		width := map[int]int{parquetInt32: 4, parquetFloat: 4, parquetInt64: 8, parquetDouble: 8,
-			parquetFixed: c.leaf.length}[c.leaf.physical]
+		width := map[int]int{typeInt32: 4, typeFloat: 4, typeInt64: 8, typeDouble: 8,
+			typeFixed: c.leaf.length}[c.leaf.physical]
 		if width <= 0 {
 			panic(errPage)
 		}
 		c.decoder = &split{plain: p, width: width, count: len(data) / width}
 	default:
-		return badParquet("column %s is written in encoding %d, which is not read; write it with a usual one",
-			quote(c.name), h.encoding)
+		return bad("column %s is written in encoding %d, which is not read; write it with a usual one",
+			row.Quote(c.name), h.encoding)
 	}
 	c.left = int(min(h.values, c.values))
 	return nil

@@ -1,4 +1,4 @@
-package intake_test
+package spool_test
 
 import (
 	"bytes"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 // Inputs that are kept at once share the room on the disk; who finds none is told what helps, and finds some when
@@ -15,29 +15,29 @@ import (
 func TestKeptInputsShareTheirRoom(t *testing.T) {
 	t.Parallel()
 	input := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
-	spool := intake.Spool{Dir: t.TempDir(), Room: intake.NewSpoolRoom(3<<20, nil)}
+	inputs := spool.Spool{Dir: t.TempDir(), Room: spool.NewRoom(3<<20, nil)}
 	broken := io.MultiReader(bytes.NewReader(input), &failing{})
 	for range 3 {
-		if _, err := spool.Keep(broken); err == nil {
+		if _, err := inputs.Keep(broken); err == nil {
 			t.Fatal("an input that broke off was kept")
 		}
 	}
-	first, err := spool.Keep(bytes.NewReader(input))
+	first, err := inputs.Keep(bytes.NewReader(input))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = spool.Keep(bytes.NewReader(input))
-	if _, full := errors.AsType[*intake.NoRoomError](err); !full || !strings.Contains(err.Error(), "3 MiB") ||
+	_, err = inputs.Keep(bytes.NewReader(input))
+	if _, full := errors.AsType[*spool.NoRoomError](err); !full || !strings.Contains(err.Error(), "3 MiB") ||
 		!strings.Contains(err.Error(), "NDJSON") {
 		t.Errorf("the second got %v", err)
 	}
-	if small, err := spool.Keep(strings.NewReader("id\n1\n")); err != nil || small.Size != 5 {
+	if small, err := inputs.Keep(strings.NewReader("id\n1\n")); err != nil || small.Size != 5 {
 		t.Errorf("one that is kept in memory: %v", err)
 	}
 	if err := first.Close(); err != nil {
 		t.Error(err)
 	}
-	again, err := spool.Keep(bytes.NewReader(input))
+	again, err := inputs.Keep(bytes.NewReader(input))
 	if err != nil {
 		t.Fatalf("when the first is done: %v", err)
 	}
@@ -55,13 +55,13 @@ func TestRoomIsAShareOfWhatIsFree(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	free := int64(16 * mib)
-	room := intake.NewSpoolRoom(100*mib, func() (int64, bool) { return free, true })
-	keep := func(user string, size int) (*intake.Spooled, error) {
-		return intake.Spool{Dir: t.TempDir(), Room: room, User: user}.Keep(bytes.NewReader(make([]byte, size)))
+	room := spool.NewRoom(100*mib, func() (int64, bool) { return free, true })
+	keep := func(user string, size int) (*spool.Kept, error) {
+		return spool.Spool{Dir: t.TempDir(), Room: room, User: user}.Keep(bytes.NewReader(make([]byte, size)))
 	}
 	refused := func(what string, err error, most int64, user string) {
 		t.Helper()
-		full, ok := errors.AsType[*intake.NoRoomError](err)
+		full, ok := errors.AsType[*spool.NoRoomError](err)
 		if !ok || full.Most != most || full.User != user || !strings.Contains(err.Error(), user) {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -1,19 +1,21 @@
-package intake
+package parquet
 
 import (
 	"errors"
 	"fmt"
 	"io"
 	"unicode/utf8"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// parquetReader reads the rows of a Parquet file, which has to be read from its end and in many places at once. The
+// Reader reads the rows of a Parquet file, which has to be read from its end and in many places at once. The
 // data is believed nothing: whatever sizes and numbers it claims, memory is bounded by the pages at hand, one for each
 // column, which have bounds of their own.
-type parquetReader struct {
+type Reader struct {
 	input    io.ReaderAt
 	size     int64
-	cfg      parquetConfig
+	cfg      Config
 	footer   *footer
 	columns  []*column // the leaves, in the order of the file
 	fields   []*node   // the top level
@@ -36,17 +38,17 @@ type node struct {
 	rep, def int     // the levels at which it is there
 }
 
-// parquetMagic is what a file begins and ends with.
-const parquetMagic = "PAR1"
+// Magic is what a file begins and ends with.
+const Magic = "PAR1"
 
 const (
 	// A Parquet file may unpack to more times its size than other input: names stand in it once, and so do values.
-	parquetRatioFrom = 64 << 20
-	parquetRatio     = 5
+	ratioFrom = 64 << 20
+	ratio     = 5
 )
 
-// parquetConfig says what of a file becomes what, and how much of it: see the Config of package intake.
-type parquetConfig struct {
+// Config says what of a file becomes what, and how much of it: see the Config of package intake.
+type Config struct {
 	Key           string
 	MaxFieldBytes int
 	MaxRowBytes   int
@@ -54,13 +56,13 @@ type parquetConfig struct {
 	MaxRatio      int
 }
 
-// openParquet reads what a file of so many bytes says about itself.
-func openParquet(file io.ReaderAt, size int64, cfg parquetConfig) (*parquetReader, error) {
+// Open reads what a file of so many bytes says about itself.
+func Open(file io.ReaderAt, size int64, cfg Config) (*Reader, error) {
 	foot, err := readFooter(file, size)
 	if err != nil {
 		return nil, err
 	}
-	p := &parquetReader{input: file, size: size, cfg: cfg, footer: foot}
+	p := &Reader{input: file, size: size, cfg: cfg, footer: foot}
 	if err := p.schema(); err != nil {
 		return nil, err
 	}
@@ -68,56 +70,56 @@ func openParquet(file io.ReaderAt, size int64, cfg parquetConfig) (*parquetReade
 	for _, f := range p.fields {
 		names = append(names, f.name)
 	}
-	p.prefixes = prefixes(names)
-	p.key, err = keyColumn(names, cfg.Key, 0)
-	if wrong, ok := errors.AsType[*RowError](err); ok {
-		return nil, badParquet("%s", wrong.Reason)
+	p.prefixes = row.Prefixes(names)
+	p.key, err = row.KeyColumn(names, cfg.Key, 0)
+	if wrong, ok := errors.AsType[*row.LineError](err); ok {
+		return nil, bad("%s", wrong.Reason)
 	}
 	key := p.fields[p.key]
-	inexact := key.physical == parquetFloat || key.physical == parquetDouble
-	if key.leaf == nil || key.repetition == parquetRepeated || inexact {
-		return nil, badParquet("column %s cannot be the key: it must hold one text, whole number, date or UUID; "+
-			"name another", quote(key.name))
+	inexact := key.physical == typeFloat || key.physical == typeDouble
+	if key.leaf == nil || key.repetition == repeated || inexact {
+		return nil, bad("column %s cannot be the key: it must hold one text, whole number, date or UUID; "+
+			"name another", row.Quote(key.name))
 	}
 	return p, nil
 }
 
-func (p *parquetReader) keyName() string { return p.fields[p.key].name }
+func (p *Reader) KeyName() string { return p.fields[p.key].name }
 
 // schema makes a tree of the list that the footer has.
-func (p *parquetReader) schema() error {
+func (p *Reader) schema() error {
 	elements := p.footer.schema
 	if len(elements) < 2 {
-		return badParquet("it has no columns; write it with at least one")
+		return bad("it has no columns; write it with at least one")
 	}
 	next := 1
 	var err error
 	p.fields, err = p.nodes(&next, elements[0].children, 0, 0, 1, "")
 	if err == nil && next != len(elements) {
-		err = badParquet("its schema is damaged; write it again")
+		err = bad("its schema is damaged; write it again")
 	}
 	if err == nil && len(p.columns) > maxColumns {
-		err = badParquet("it has %d columns, and at most %d are read; select those that are needed",
+		err = bad("it has %d columns, and at most %d are read; select those that are needed",
 			len(p.columns), maxColumns)
 	}
 	return err
 }
 
-func (p *parquetReader) nodes(next *int, n, rep, def, depth int, top string) ([]*node, error) {
+func (p *Reader) nodes(next *int, n, rep, def, depth int, top string) ([]*node, error) {
 	var all []*node
 	seen := map[string]bool{}
 	for range n {
 		if *next >= len(p.footer.schema) || depth > maxSchemaDepth {
-			return nil, badParquet("its schema is damaged, or nested deeper than %d; flatten it", maxSchemaDepth)
+			return nil, bad("its schema is damaged, or nested deeper than %d; flatten it", maxSchemaDepth)
 		}
 		e := &p.footer.schema[*next]
 		*next++
 		e.modernize()
-		if reason := refuseName(e.name); reason != "" {
-			return nil, badParquet("column %s: %s", quote(e.name), reason)
+		if reason := row.RefuseName(e.name); reason != "" {
+			return nil, bad("column %s: %s", row.Quote(e.name), reason)
 		}
 		if seen[e.name] {
-			return nil, badParquet("it has two columns called %s; rename one", quote(e.name))
+			return nil, bad("it has two columns called %s; rename one", row.Quote(e.name))
 		}
 		seen[e.name] = true
 		made, err := p.node(e, next, rep, def, depth, top)
@@ -129,21 +131,21 @@ func (p *parquetReader) nodes(next *int, n, rep, def, depth int, top string) ([]
 	return all, nil
 }
 
-func (p *parquetReader) node(e *schemaElement, next *int, rep, def, depth int, top string) (*node, error) {
+func (p *Reader) node(e *schemaElement, next *int, rep, def, depth int, top string) (*node, error) {
 	made := &node{schemaElement: e, rep: rep, def: def}
 	if top == "" {
 		top = e.name
 	}
 	switch e.repetition {
-	case parquetRepeated:
+	case repeated:
 		made.rep, made.def = rep+1, def+1
-	case parquetOptional:
+	case optional:
 		made.def = def + 1
 	}
 	if e.physical >= 0 {
-		odd := e.physical == parquetFixed && (e.length < 1 || e.length > maxPageBytes)
-		if e.children > 0 || e.physical > parquetFixed || odd {
-			return nil, badParquet("column %s: its type is damaged; write it again", quote(top))
+		odd := e.physical == typeFixed && (e.length < 1 || e.length > maxPageBytes)
+		if e.children > 0 || e.physical > typeFixed || odd {
+			return nil, bad("column %s: its type is damaged; write it again", row.Quote(top))
 		}
 		made.leaf = &column{file: p, leaf: e, name: top, maxRep: made.rep, maxDef: made.def}
 		made.first = made.leaf
@@ -151,7 +153,7 @@ func (p *parquetReader) node(e *schemaElement, next *int, rep, def, depth int, t
 		return made, nil
 	}
 	if e.children < 1 {
-		return nil, badParquet("column %s has nothing in it; leave it out", quote(top))
+		return nil, bad("column %s has nothing in it; leave it out", row.Quote(top))
 	}
 	var err error
 	if made.children, err = p.nodes(next, e.children, made.rep, made.def, depth+1, top); err != nil {
@@ -162,15 +164,15 @@ func (p *parquetReader) node(e *schemaElement, next *int, rep, def, depth int, t
 	for _, c := range made.children {
 		names = append(names, c.name)
 	}
-	made.prefixes = prefixes(names)
+	made.prefixes = row.Prefixes(names)
 	return made, nil
 }
 
-func (p *parquetReader) rowError(field, reason string) error {
-	return &RecordError{"row", p.row + 1, field, reason}
+func (p *Reader) rowError(field, reason string) error {
+	return &row.RecordError{Unit: "row", Number: p.row + 1, Field: field, Reason: reason}
 }
 
-func (p *parquetReader) next(item *Item) error {
+func (p *Reader) Next(item *row.Item) error {
 	for p.left == 0 {
 		if err := p.nextGroup(); err != nil {
 			return err
@@ -179,7 +181,7 @@ func (p *parquetReader) next(item *Item) error {
 	payload := item.Payload[:0]
 	for i, f := range p.fields {
 		if f.first.over || f.first.rep != 0 {
-			return badParquet("column %s ends before row %d; the file is damaged, write it again", quote(f.name), p.row+1)
+			return bad("column %s ends before row %d; the file is damaged, write it again", row.Quote(f.name), p.row+1)
 		}
 		if i == p.key {
 			if err := p.takeKey(item, f); err != nil {
@@ -193,7 +195,7 @@ func (p *parquetReader) next(item *Item) error {
 			return err
 		}
 		if len(payload)-before > p.cfg.MaxFieldBytes+len(p.prefixes[i]) {
-			return p.rowError(f.name, "larger than "+size(p.cfg.MaxFieldBytes)+"; shorten it, or leave the column out")
+			return p.rowError(f.name, "larger than "+row.Size(p.cfg.MaxFieldBytes)+"; shorten it, or leave the column out")
 		}
 	}
 	payload = append(payload, '}')
@@ -201,32 +203,32 @@ func (p *parquetReader) next(item *Item) error {
 	p.left--
 	p.row++
 	item.Line = p.row
-	if p.out += int64(len(payload)); p.out > parquetRatioFrom && p.out/int64(parquetRatio*p.cfg.MaxRatio) > p.size {
-		return badParquet("it unpacks to more than %d times its size, as no list of items does; check it, and send it "+
-			"as CSV or NDJSON if it is right", parquetRatio*p.cfg.MaxRatio)
+	if p.out += int64(len(payload)); p.out > ratioFrom && p.out/int64(ratio*p.cfg.MaxRatio) > p.size {
+		return bad("it unpacks to more than %d times its size, as no list of items does; check it, and send it "+
+			"as CSV or NDJSON if it is right", ratio*p.cfg.MaxRatio)
 	}
 	return nil
 }
 
 // nextGroup goes to the next row group. What the one before has left over is damage.
-func (p *parquetReader) nextGroup() error {
+func (p *Reader) nextGroup() error {
 	if p.group > 0 {
 		for _, c := range p.columns {
 			if !c.over {
-				return badParquet("column %s has more rows than others; the file is damaged, write it again", quote(c.name))
+				return bad("column %s has more rows than others; the file is damaged, write it again", row.Quote(c.name))
 			}
 		}
 	}
 	if p.group == len(p.footer.groups) {
 		if p.footer.rows != 0 && int64(p.row) != p.footer.rows { // some writers do not count
-			return badParquet("it has %d rows, and claims %d; it is damaged, write it again", p.row, p.footer.rows)
+			return bad("it has %d rows, and claims %d; it is damaged, write it again", p.row, p.footer.rows)
 		}
 		return io.EOF
 	}
 	g := &p.footer.groups[p.group]
 	p.group++
 	if len(g.chunks) != len(p.columns) || g.rows < 0 {
-		return badParquet("row group %d is damaged; write it again", p.group)
+		return bad("row group %d is damaged; write it again", p.group)
 	}
 	for i, c := range p.columns {
 		if err := c.open(&g.chunks[i]); err != nil {
@@ -238,12 +240,12 @@ func (p *parquetReader) nextGroup() error {
 }
 
 // takeKey reads the key as text.
-func (p *parquetReader) takeKey(item *Item, f *node) error {
+func (p *Reader) takeKey(item *row.Item, f *node) error {
 	if f.leaf.def < f.def {
 		return p.rowError(f.name, "the key is null; every row needs one")
 	}
 	if f.logical == logicalString || f.logical == logicalEnum ||
-		(f.logical == 0 && f.physical == parquetBytes && utf8.Valid(f.leaf.value.b)) {
+		(f.logical == 0 && f.physical == typeBytes && utf8.Valid(f.leaf.value.b)) {
 		item.Key = string(f.leaf.value.b)
 		return nil
 	}
@@ -259,22 +261,22 @@ func (p *parquetReader) takeKey(item *Item, f *node) error {
 }
 
 // write appends what the columns hold for a node whose parent is there.
-func (p *parquetReader) write(dst []byte, n *node, depth int) ([]byte, error) {
+func (p *Reader) write(dst []byte, n *node, depth int) ([]byte, error) {
 	switch {
-	case n.repetition == parquetRepeated:
+	case n.repetition == repeated:
 		return p.list(dst, n, n, depth)
-	case n.repetition == parquetOptional && n.first.def < n.def:
+	case n.repetition == optional && n.first.def < n.def:
 		return append(dst, "null"...), n.pass()
 	}
 	return p.content(dst, n, depth)
 }
 
-func (p *parquetReader) tooLarge(at *column) error {
-	return p.rowError(at.name, "the row is larger than "+size(p.cfg.MaxRowBytes)+"; leave columns out")
+func (p *Reader) tooLarge(at *column) error {
+	return p.rowError(at.name, "the row is larger than "+row.Size(p.cfg.MaxRowBytes)+"; leave columns out")
 }
 
 // content writes a node that is there.
-func (p *parquetReader) content(dst []byte, n *node, depth int) ([]byte, error) {
+func (p *Reader) content(dst []byte, n *node, depth int) ([]byte, error) {
 	switch {
 	case depth > p.cfg.MaxDepth:
 		return nil, p.rowError(n.first.name, fmt.Sprintf("nested deeper than %d, which services do not take; flatten it",
@@ -292,7 +294,7 @@ func (p *parquetReader) content(dst []byte, n *node, depth int) ([]byte, error) 
 		}
 		return out, n.leaf.advance()
 	case (n.logical == logicalList || n.logical == logicalMap) && len(n.children) == 1 &&
-		n.children[0].repetition == parquetRepeated:
+		n.children[0].repetition == repeated:
 		return p.list(dst, n.children[0], n.children[0].element(n), depth)
 	}
 	var err error
@@ -315,7 +317,7 @@ func (n *node) element(list *node) *node {
 }
 
 // list writes what is repeated.
-func (p *parquetReader) list(dst []byte, repeated, element *node, depth int) ([]byte, error) {
+func (p *Reader) list(dst []byte, repeated, element *node, depth int) ([]byte, error) {
 	dst = append(dst, '[')
 	if repeated.first.def < repeated.def {
 		return append(dst, ']'), repeated.pass()

@@ -1,10 +1,12 @@
-package intake
+package parquet
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // Bounds of a Parquet file. What is larger is refused before anything is allocated for it.
@@ -17,21 +19,21 @@ const (
 
 // Physical types.
 const (
-	parquetBoolean = iota
-	parquetInt32
-	parquetInt64
-	parquetInt96
-	parquetFloat
-	parquetDouble
-	parquetBytes
-	parquetFixed
+	typeBoolean = iota
+	typeInt32
+	typeInt64
+	typeInt96
+	typeFloat
+	typeDouble
+	typeBytes
+	typeFixed
 )
 
 // Repetitions.
 const (
-	parquetRequired = iota
-	parquetOptional
-	parquetRepeated
+	required = iota
+	optional
+	repeated
 )
 
 // schemaElement is a node of the schema as the footer has it.
@@ -68,34 +70,34 @@ type footer struct {
 	chunks int
 }
 
-// badParquet is an error about a Parquet file as a whole.
-func badParquet(format string, args ...any) error {
-	return &InputError{Reason: "the Parquet file: " + fmt.Sprintf(format, args...)}
+// bad is an error about a Parquet file as a whole.
+func bad(format string, args ...any) error {
+	return &row.InputError{Reason: "the Parquet file: " + fmt.Sprintf(format, args...)}
 }
 
 // readFooter reads the end of a file, where its metadata stands.
 func readFooter(file io.ReaderAt, length int64) (*footer, error) {
 	var tail [8]byte
-	if length < int64(len(parquetMagic)+len(tail)) {
-		return nil, badParquet("it is cut short; send the whole file")
+	if length < int64(len(Magic)+len(tail)) {
+		return nil, bad("it is cut short; send the whole file")
 	}
 	if _, err := file.ReadAt(tail[:], length-int64(len(tail))); err != nil {
 		return nil, fmt.Errorf("read the Parquet file: %w", err)
 	}
 	switch string(tail[4:]) {
-	case parquetMagic:
+	case Magic:
 	case "PARE":
-		return nil, badParquet("it is encrypted; send it decrypted")
+		return nil, bad("it is encrypted; send it decrypted")
 	default:
-		return nil, badParquet("it does not end like one; it is cut short or damaged, send the whole file")
+		return nil, bad("it does not end like one; it is cut short or damaged, send the whole file")
 	}
 	size := int64(binary.LittleEndian.Uint32(tail[:4]))
 	if size > maxFooterBytes {
-		return nil, badParquet("its metadata takes %d bytes, and at most %d are read; write it with fewer row groups", size,
+		return nil, bad("its metadata takes %d bytes, and at most %d are read; write it with fewer row groups", size,
 			maxFooterBytes)
 	}
-	if size > length-int64(len(parquetMagic)+len(tail)) {
-		return nil, badParquet("its metadata claims more bytes than the file has; it is cut short or damaged")
+	if size > length-int64(len(Magic)+len(tail)) {
+		return nil, bad("its metadata claims more bytes than the file has; it is cut short or damaged")
 	}
 	data := make([]byte, size)
 	if _, err := file.ReadAt(data, length-int64(len(tail))-size); err != nil && !errors.Is(err, io.EOF) {
@@ -103,10 +105,10 @@ func readFooter(file io.ReaderAt, length int64) (*footer, error) {
 	}
 	t, f := &thriftReader{data: data}, &footer{}
 	if err := t.guarded(func() { f.read(t) }); err != nil {
-		if input, ok := errors.AsType[*InputError](err); ok {
+		if input, ok := errors.AsType[*row.InputError](err); ok {
 			return nil, input
 		}
-		return nil, badParquet("its metadata is damaged; write it again")
+		return nil, bad("its metadata is damaged; write it again")
 	}
 	return f, nil
 }
@@ -117,7 +119,7 @@ func (f *footer) read(t *thriftReader) {
 		case 2:
 			t.list(func(byte) {
 				if len(f.schema) > maxColumns*2 {
-					panic(badParquet("it has more than %d columns; select those that are needed", maxColumns))
+					panic(bad("it has more than %d columns; select those that are needed", maxColumns))
 				}
 				f.schema = append(f.schema, readElement(t))
 			})
@@ -184,7 +186,7 @@ func (f *footer) readGroup(t *thriftReader) (g rowGroup) {
 		case 1:
 			t.list(func(byte) {
 				if f.chunks++; f.chunks > maxChunks {
-					panic(badParquet("it has too many row groups; write it with larger ones"))
+					panic(bad("it has too many row groups; write it with larger ones"))
 				}
 				g.chunks = append(g.chunks, readChunk(t))
 			})
@@ -201,7 +203,7 @@ func readChunk(t *thriftReader) (c columnChunk) {
 	var data, dictionary int64
 	t.fields(func(id int, kind byte) {
 		if id == 1 {
-			panic(badParquet("its columns stand in other files; write it as one file"))
+			panic(bad("its columns stand in other files; write it as one file"))
 		}
 		if id != 3 {
 			t.skip(kind)

@@ -1,4 +1,4 @@
-package intake
+package sorting
 
 import (
 	"bufio"
@@ -15,25 +15,28 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 // Sizes of a sort: what is kept of rows in memory, and of each part that is merged.
 const (
-	sortInMemory = 32 << 20
-	sortBuffer   = 64 << 10
+	inMemory = 32 << 20
+	buffer   = 64 << 10
 )
 
-// sorter orders rows by a field, in memory as far as they go and else in a file, in parts that are merged.
-type sorter struct {
+// Sorter orders rows by a field, in memory as far as they go and else in a file, in parts that are merged.
+type Sorter struct {
 	field    []byte // its name in JSON
 	desc     bool
-	spool    Spool
+	spool    spool.Spool
 	memory   int
 	given    bool // all rows were read
 	found    bool // some row has the field
-	rows     []sortedRow
+	rows     []kept
 	size     int // of the rows in memory
-	file     *Spooled
+	file     *spool.Kept
 	parts    []part
 	merging  partHeap
 	finished int // rows in memory that were handed out
@@ -42,8 +45,8 @@ type sorter struct {
 // part is where a sorted part lies in the file.
 type part struct{ begin, end int64 }
 
-// sortedRow is a row with what it is ordered by.
-type sortedRow struct {
+// kept is a row with what it is ordered by.
+type kept struct {
 	by      sortValue
 	key     string
 	payload []byte
@@ -58,14 +61,14 @@ type sortValue struct {
 	text   string
 }
 
-// newSorter orders by the values of a field; desc has the greatest first.
-func newSorter(field string, desc bool, spool Spool) *sorter {
-	name, _ := appendString(nil, []byte(field))
-	return &sorter{field: name, desc: desc, spool: spool, memory: sortInMemory}
+// New orders by the values of a field; desc has the greatest first.
+func New(field string, desc bool, spool spool.Spool) *Sorter {
+	name, _ := jsonvalue.AppendString(nil, []byte(field))
+	return &Sorter{field: name, desc: desc, spool: spool, memory: inMemory}
 }
 
 // compare orders values; what is missing comes last in any direction.
-func (s *sorter) compare(a, b *sortValue) int {
+func (s *Sorter) compare(a, b *sortValue) int {
 	if a.class == 2 || b.class == 2 {
 		return cmp.Compare(a.class, b.class)
 	}
@@ -80,7 +83,7 @@ func (s *sorter) compare(a, b *sortValue) int {
 }
 
 // valueOf is what a payload is ordered by.
-func (s *sorter) valueOf(payload []byte) sortValue {
+func (s *Sorter) valueOf(payload []byte) sortValue {
 	for at := 1; at < len(payload) && payload[at] == '"'; {
 		after := itemschema.ValueEnd(payload, at)
 		end := itemschema.ValueEnd(payload, after+1)
@@ -116,8 +119,8 @@ func sortValueOf(value jsontext.Value) sortValue {
 	return sortValue{class: 1, text: said}
 }
 
-// next takes in all rows before it hands out the first.
-func (s *sorter) next(read func(*Item) error, item *Item) error {
+// Next takes in all rows before it hands out the first.
+func (s *Sorter) Next(read func(*row.Item) error, item *row.Item) error {
 	if !s.given {
 		if err := s.takeAll(read); err != nil {
 			return err
@@ -131,18 +134,18 @@ func (s *sorter) next(read func(*Item) error, item *Item) error {
 		return io.EOF
 	}
 	s.rows[s.finished].into(item)
-	s.rows[s.finished] = sortedRow{}
+	s.rows[s.finished] = kept{}
 	s.finished++
 	return nil
 }
 
-func (r *sortedRow) into(item *Item) {
+func (r *kept) into(item *row.Item) {
 	item.Key, item.Line, item.Invalid = r.key, r.line, r.invalid
 	item.Payload = append(item.Payload[:0], r.payload...)
 }
 
-func (s *sorter) takeAll(read func(*Item) error) error {
-	var item Item
+func (s *Sorter) takeAll(read func(*row.Item) error) error {
+	var item row.Item
 	for {
 		err := read(&item)
 		if errors.Is(err, io.EOF) {
@@ -151,7 +154,7 @@ func (s *sorter) takeAll(read func(*Item) error) error {
 		if err != nil {
 			return err
 		}
-		row := sortedRow{s.valueOf(item.Payload), item.Key, bytes.Clone(item.Payload), item.Invalid, item.Line}
+		row := kept{s.valueOf(item.Payload), item.Key, bytes.Clone(item.Payload), item.Invalid, item.Line}
 		s.rows = append(s.rows, row)
 		s.size += len(row.key) + len(row.payload) + len(row.invalid) + len(row.by.text) + 128
 		if s.size > s.memory {
@@ -162,7 +165,7 @@ func (s *sorter) takeAll(read func(*Item) error) error {
 	}
 	if !s.found {
 		name, _ := jsontext.AppendUnquote(nil, s.field) // it was quoted here
-		return &InputError{Reason: "no item has a field " + quote(string(name)) + " that they could be sorted by"}
+		return &row.InputError{Reason: "no item has a field " + row.Quote(string(name)) + " that they could be sorted by"}
 	}
 	if s.file == nil {
 		s.order()
@@ -175,12 +178,12 @@ func (s *sorter) takeAll(read func(*Item) error) error {
 }
 
 // order keeps rows of the same value as they came.
-func (s *sorter) order() {
-	slices.SortStableFunc(s.rows, func(a, b sortedRow) int { return s.compare(&a.by, &b.by) })
+func (s *Sorter) order() {
+	slices.SortStableFunc(s.rows, func(a, b kept) int { return s.compare(&a.by, &b.by) })
 }
 
 // spill writes what is in memory, in order, as the next part of the file.
-func (s *sorter) spill() (err error) {
+func (s *Sorter) spill() (err error) {
 	if len(s.rows) == 0 {
 		return nil
 	}
@@ -190,7 +193,7 @@ func (s *sorter) spill() (err error) {
 		}
 	}
 	s.order()
-	out, begin := bufio.NewWriterSize(s.file, sortBuffer), s.file.Size
+	out, begin := bufio.NewWriterSize(s.file, buffer), s.file.Size
 	var line []byte
 	for i := range s.rows {
 		r := &s.rows[i]
@@ -212,12 +215,12 @@ func (s *sorter) spill() (err error) {
 }
 
 // openParts has the first row of each part.
-func (s *sorter) openParts() error {
+func (s *Sorter) openParts() error {
 	s.rows = nil
 	s.merging.sorter = s
 	for i, p := range s.parts {
 		section := io.NewSectionReader(s.file, p.begin, p.end-p.begin)
-		open := &openPart{number: i, from: bufio.NewReaderSize(section, sortBuffer)}
+		open := &openPart{number: i, from: bufio.NewReaderSize(section, buffer)}
 		if err := open.read(s); err != nil {
 			return err
 		}
@@ -228,7 +231,7 @@ func (s *sorter) openParts() error {
 }
 
 // merge hands out the least of the first rows.
-func (s *sorter) merge(item *Item) error {
+func (s *Sorter) merge(item *row.Item) error {
 	if len(s.merging.parts) == 0 {
 		return io.EOF
 	}
@@ -245,7 +248,7 @@ func (s *sorter) merge(item *Item) error {
 	return nil
 }
 
-func (s *sorter) close() error {
+func (s *Sorter) Close() error {
 	if s.file == nil {
 		return nil
 	}
@@ -256,11 +259,11 @@ func (s *sorter) close() error {
 type openPart struct {
 	number int
 	from   *bufio.Reader
-	row    sortedRow
+	row    kept
 }
 
 // read goes to the next row, or returns io.EOF.
-func (p *openPart) read(s *sorter) error {
+func (p *openPart) read(s *Sorter) error {
 	line, err := binary.ReadUvarint(p.from)
 	if errors.Is(err, io.EOF) {
 		return io.EOF
@@ -276,13 +279,13 @@ func (p *openPart) read(s *sorter) error {
 	if err != nil {
 		return fmt.Errorf("read the sorted items: %w", err)
 	}
-	p.row = sortedRow{s.valueOf(texts[1]), string(texts[0]), texts[1], string(texts[2]), int(line)}
+	p.row = kept{s.valueOf(texts[1]), string(texts[0]), texts[1], string(texts[2]), int(line)}
 	return nil
 }
 
 // partHeap has the part on top whose row comes next; of equal ones that which was read first.
 type partHeap struct {
-	sorter *sorter
+	sorter *Sorter
 	parts  []*openPart
 }
 

@@ -1,4 +1,4 @@
-package intake_test
+package parquet_test
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 type movement struct {
@@ -79,13 +82,13 @@ func writeParquet[T any](t testing.TB, rows []T, options ...parquet.WriterOption
 
 // readParquet reads all rows, as "key payload".
 func readParquet(data []byte, cfg intake.Config) (all []string, err error) {
-	cfg.Spool = &intake.Spool{}
+	cfg.Spool = &spool.Spool{}
 	r, err := intake.Open(bytes.NewReader(data), cfg)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	var item intake.Item
+	var item row.Item
 	for {
 		if err := r.Next(&item); errors.Is(err, io.EOF) {
 			return all, nil
@@ -223,19 +226,19 @@ func TestParquetBombs(t *testing.T) {
 	if len(data) > 4<<20 {
 		t.Fatalf("the bomb has %d bytes", len(data))
 	}
-	r, err := intake.Open(bytes.NewReader(data), intake.Config{Spool: &intake.Spool{}, MaxRatio: 20})
+	r, err := intake.Open(bytes.NewReader(data), intake.Config{Spool: &spool.Spool{}, MaxRatio: 20})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = r.Close() }()
-	var item intake.Item
+	var item row.Item
 	n := 0
 	for err == nil {
 		err = r.Next(&item)
 		n++
 	}
 	t.Logf("%d bytes, %d rows", len(data), n)
-	if _, ok := errors.AsType[*intake.InputError](err); !ok || !strings.Contains(err.Error(), "times its size") {
+	if _, ok := errors.AsType[*row.InputError](err); !ok || !strings.Contains(err.Error(), "times its size") {
 		t.Errorf("after %d rows: %v", n, err)
 	}
 }
@@ -278,7 +281,7 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 	defer func() { _ = file.Close() }()
 	base, peak := heap(), uint64(0)
 	dir := t.TempDir()
-	r, err := intake.Open(file, intake.Config{Spool: &intake.Spool{Dir: dir}})
+	r, err := intake.Open(file, intake.Config{Spool: &spool.Spool{Dir: dir}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +289,7 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 		t.Errorf("%d files are to be seen, %v", len(left), err)
 	}
 	start := time.Now()
-	var item intake.Item
+	var item row.Item
 	n := 0
 	for ; err == nil; n++ {
 		if err = r.Next(&item); n%50_000 == 0 {
@@ -303,4 +306,12 @@ func TestParquetMemoryIsFlat(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// heap is how many bytes are in use.
+func heap() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
 }

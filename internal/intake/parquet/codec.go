@@ -1,4 +1,4 @@
-package intake
+package parquet
 
 import (
 	"bytes"
@@ -56,7 +56,7 @@ func unpackPage(codec int, data []byte, n int) ([]byte, error) {
 		return unpackLZ4(data, n)
 	default:
 		name := map[int]string{3: "LZO"}[codec]
-		return nil, badParquet("it is compressed with %s, which is not read; write it with Snappy, ZSTD, gzip, LZ4_RAW, "+
+		return nil, bad("it is compressed with %s, which is not read; write it with Snappy, ZSTD, gzip, LZ4_RAW, "+
 			"Brotli or none", cmp.Or(name, fmt.Sprintf("codec %d", codec)))
 	}
 }

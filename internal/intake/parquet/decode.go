@@ -1,4 +1,4 @@
-package intake
+package parquet
 
 import (
 	"encoding/binary"
@@ -108,17 +108,17 @@ func (p *plain) take(n int) []byte {
 
 func (p *plain) next() value {
 	switch p.physical {
-	case parquetBoolean:
+	case typeBoolean:
 		v := bitsAt(p.data, p.bit, 1)
 		p.bit++
 		return value{n: int64(v)}
-	case parquetInt32, parquetFloat:
+	case typeInt32, typeFloat:
 		return value{n: int64(int32(binary.LittleEndian.Uint32(p.take(4))))}
-	case parquetInt64, parquetDouble:
+	case typeInt64, typeDouble:
 		return value{n: int64(binary.LittleEndian.Uint64(p.take(8)))}
-	case parquetInt96:
+	case typeInt96:
 		return value{b: p.take(12)}
-	case parquetFixed:
+	case typeFixed:
 		return value{b: p.take(p.length)}
 	default:
 		return value{b: p.take(int(binary.LittleEndian.Uint32(p.take(4))))}

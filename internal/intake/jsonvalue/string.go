@@ -1,4 +1,4 @@
-package intake
+package jsonvalue
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 
 const hexDigits = "0123456789abcdef"
 
-// appendString appends text as a JSON string. If text is not valid UTF-8, or holds a NUL, it returns the offset of the
+// AppendString appends text as a JSON string. If text is not valid UTF-8, or holds a NUL, it returns the offset of the
 // first bad byte and dst is of no use; else the offset is -1.
-func appendString(dst, text []byte) ([]byte, int) {
+func AppendString(dst, text []byte) ([]byte, int) {
 	dst = append(dst, '"')
 	start := 0
 	for i := 0; i < len(text); {
@@ -53,8 +53,8 @@ func appendEscape(dst []byte, c byte) []byte {
 	}
 }
 
-// badByte explains why the byte at an offset cannot be taken.
-func badByte(text []byte, offset int) string {
+// BadByte explains why the byte at an offset cannot be taken.
+func BadByte(text []byte, offset int) string {
 	if text[offset] == 0 {
 		return fmt.Sprintf("byte %d is NUL, which PostgreSQL cannot store in a text; remove it", offset+1)
 	}
@@ -63,8 +63,8 @@ func badByte(text []byte, offset int) string {
 		"%s), else save the input as UTF-8", offset+1, text[offset], guess, guess, guess)
 }
 
-// invalidAt returns the offset of the first byte that is not UTF-8, or -1.
-func invalidAt(text []byte) int {
+// InvalidAt returns the offset of the first byte that is not UTF-8, or -1.
+func InvalidAt(text []byte) int {
 	for i := 0; i < len(text); {
 		r, width := utf8.DecodeRune(text[i:])
 		if r == utf8.RuneError && width == 1 {

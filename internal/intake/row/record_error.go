@@ -1,4 +1,4 @@
-package intake
+package row
 
 import "fmt"
 
@@ -15,5 +15,5 @@ func (e *RecordError) Error() string {
 	if e.Field == "" {
 		return fmt.Sprintf("%s %d: %s", e.Unit, e.Number, e.Reason)
 	}
-	return fmt.Sprintf("%s %d, field %s: %s", e.Unit, e.Number, quote(e.Field), e.Reason)
+	return fmt.Sprintf("%s %d, field %s: %s", e.Unit, e.Number, Quote(e.Field), e.Reason)
 }

@@ -1,4 +1,4 @@
-package intake
+package row
 
 // Item is one row.
 type Item struct {

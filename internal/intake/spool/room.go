@@ -1,8 +1,10 @@
-package intake
+package spool
 
 import (
 	"fmt"
 	"sync"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // Shares of the room for inputs that are kept in files.
@@ -11,8 +13,8 @@ const (
 	userShare = 2 // of the room, for one user
 )
 
-// SpoolRoom bounds the bytes of all inputs that are kept in files at once. It is safe for concurrent use.
-type SpoolRoom struct {
+// Room bounds the bytes of all inputs that are kept in files at once. It is safe for concurrent use.
+type Room struct {
 	most int64
 	free func() (bytes int64, known bool)
 
@@ -22,14 +24,14 @@ type SpoolRoom struct {
 	byUser map[string]int64
 }
 
-// NewSpoolRoom returns room for so many bytes, or for half of what is free when an input begins where that is less. A
+// NewRoom returns room for so many bytes, or for half of what is free when an input begins where that is less. A
 // nil function knows nothing of what is free.
-func NewSpoolRoom(most int64, free func() (bytes int64, known bool)) *SpoolRoom {
-	return &SpoolRoom{most: most, free: free, limit: most, byUser: map[string]int64{}}
+func NewRoom(most int64, free func() (bytes int64, known bool)) *Room {
+	return &Room{most: most, free: free, limit: most, byUser: map[string]int64{}}
 }
 
 // begin looks at what is free. What is taken counts as free: it will be.
-func (r *SpoolRoom) begin() {
+func (r *Room) begin() {
 	if r == nil || r.free == nil {
 		return
 	}
@@ -42,7 +44,7 @@ func (r *SpoolRoom) begin() {
 }
 
 // take takes room for n more bytes of a user, or none and returns a NoRoomError.
-func (r *SpoolRoom) take(n int64, user string) error {
+func (r *Room) take(n int64, user string) error {
 	if r == nil {
 		return nil
 	}
@@ -61,7 +63,7 @@ func (r *SpoolRoom) take(n int64, user string) error {
 	return nil
 }
 
-func (r *SpoolRoom) giveBack(n int64, user string) {
+func (r *Room) giveBack(n int64, user string) {
 	if r == nil {
 		return
 	}
@@ -76,12 +78,12 @@ func (r *SpoolRoom) giveBack(n int64, user string) {
 // Share is what somebody takes of the room who keeps something else than an input in a file. It is not safe for
 // concurrent use.
 type Share struct {
-	room  *SpoolRoom
+	room  *Room
 	taken int64
 }
 
 // Share returns one that has nothing yet. A nil room has room for everything.
-func (r *SpoolRoom) Share() *Share {
+func (r *Room) Share() *Share {
 	r.begin()
 	return &Share{room: r}
 }
@@ -89,10 +91,10 @@ func (r *SpoolRoom) Share() *Share {
 // Fit has the share be so many bytes at least, or returns a NoRoomError.
 func (s *Share) Fit(bytes int64) error {
 	for bytes > s.taken {
-		if err := s.room.take(spoolStep, ""); err != nil {
+		if err := s.room.take(step, ""); err != nil {
 			return err
 		}
-		s.taken += spoolStep
+		s.taken += step
 	}
 	return nil
 }
@@ -115,5 +117,5 @@ func (e *NoRoomError) Error() string {
 		whose = "the inputs of " + e.User + " that are kept on the node's disk while they are read"
 	}
 	return fmt.Sprintf("%s take %s, which is as much as they may; try again a little later, in parts, or with CSV or "+
-		"NDJSON, which are read and written as they come", whose, size(int(e.Most)))
+		"NDJSON, which are read and written as they come", whose, row.Size(int(e.Most)))
 }

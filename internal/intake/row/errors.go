@@ -1,4 +1,4 @@
-package intake
+package row
 
 import (
 	"errors"
@@ -10,18 +10,18 @@ import (
 // ErrNoRows is wrapped by the InputError of an input that holds no rows.
 var ErrNoRows = errors.New("no rows")
 
-// RowError is returned for a row that cannot be an item. The rows before it were good.
-type RowError struct {
+// LineError is returned for a row that cannot be an item. The rows before it were good.
+type LineError struct {
 	Line   int    // 1-based line of the input, after decompression, where the trouble is
 	Column string // the column (CSV) or top-level field (NDJSON); empty when the whole row is meant
 	Reason string // what is wrong, and what to do
 }
 
-func (e *RowError) Error() string {
+func (e *LineError) Error() string {
 	if e.Column == "" {
 		return fmt.Sprintf("line %d: %s", e.Line, e.Reason)
 	}
-	return fmt.Sprintf("line %d, field %s: %s", e.Line, quote(e.Column), e.Reason)
+	return fmt.Sprintf("line %d, field %s: %s", e.Line, Quote(e.Column), e.Reason)
 }
 
 // InputError is returned for an input that is unusable as a whole, or from some place on: empty, of an unknown kind, or
@@ -47,8 +47,8 @@ const (
 	maxListed = 20 // names in a list
 )
 
-// quote makes a name safe to show: quoted, escaped, and cut when it is long.
-func quote(name string) string {
+// Quote makes a name safe to show: quoted, escaped, and cut when it is long.
+func Quote(name string) string {
 	if len(name) <= maxQuoted {
 		return fmt.Sprintf("%q", name)
 	}
@@ -59,8 +59,8 @@ func quote(name string) string {
 	return fmt.Sprintf("%q…", name[:cut])
 }
 
-// list quotes names for a message.
-func list(names []string) string {
+// List quotes names for a message.
+func List(names []string) string {
 	var b strings.Builder
 	for i, name := range names {
 		if i == maxListed {
@@ -70,13 +70,13 @@ func list(names []string) string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(quote(name))
+		b.WriteString(Quote(name))
 	}
 	return b.String()
 }
 
-// size writes a limit in bytes the way people say it.
-func size(n int) string {
+// Size writes a limit in bytes the way people say it.
+func Size(n int) string {
 	switch {
 	case n >= 1<<20 && n%(1<<20) == 0:
 		return fmt.Sprintf("%d MiB", n>>20)

@@ -1,4 +1,4 @@
-package intake
+package parquet
 
 import (
 	"encoding/base64"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 )
 
 // Logical types, as the footer numbers them.
@@ -63,15 +65,15 @@ func (e *schemaElement) modernize() {
 // append writes a value as JSON; nil when it cannot stand in a payload.
 func (e *schemaElement) append(dst []byte, v value, depth int) []byte {
 	switch e.physical {
-	case parquetBoolean:
+	case typeBoolean:
 		return strconv.AppendBool(dst, v.n != 0)
-	case parquetInt32, parquetInt64:
+	case typeInt32, typeInt64:
 		return e.appendInt(dst, v.n)
-	case parquetFloat:
+	case typeFloat:
 		return appendFloat(dst, float64(math.Float32frombits(uint32(v.n))), 32)
-	case parquetDouble:
+	case typeDouble:
 		return appendFloat(dst, math.Float64frombits(uint64(v.n)), 64)
-	case parquetInt96:
+	case typeInt96:
 		nanos := int64(binary.LittleEndian.Uint64(v.b))
 		day := int64(binary.LittleEndian.Uint32(v.b[8:]))
 		const julianEpoch = 2_440_588
@@ -104,7 +106,7 @@ func (e *schemaElement) appendInt(dst []byte, n int64) []byte {
 	if e.signed {
 		return strconv.AppendInt(dst, n, 10)
 	}
-	if e.physical == parquetInt32 {
+	if e.physical == typeInt32 {
 		return strconv.AppendUint(dst, uint64(uint32(n)), 10)
 	}
 	return strconv.AppendUint(dst, uint64(n), 10)
@@ -145,12 +147,12 @@ func (e *schemaElement) appendDecimal(dst []byte, n *big.Int) []byte {
 func (e *schemaElement) appendBytes(dst, b []byte, depth int) []byte {
 	switch {
 	case e.logical == logicalString, e.logical == logicalEnum:
-		return appendText(dst, b, depth)
+		return jsonvalue.AppendText(dst, b, depth)
 	case e.logical == logicalJSON:
 		if !jsontext.Value(b).IsValid() {
 			return nil
 		}
-		return appendJSON(dst, b, depth)
+		return jsonvalue.AppendJSON(dst, b, depth)
 	case e.logical == logicalDecimal && len(b) <= 1024:
 		n := new(big.Int).SetBytes(b)
 		if len(b) > 0 && b[0] >= 0x80 { // two's complement

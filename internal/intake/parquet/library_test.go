@@ -1,4 +1,4 @@
-package intake_test
+package parquet_test
 
 import (
 	"bytes"
