@@ -14,7 +14,7 @@ TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 # Packages whose tests are about commands, start other programs and wait for them, or calculate for long and have no
 # goroutines. They are left out under the race detector: what they run is tested under it, too, by the tests of its own
 # packages, and it would only be slow.
-TEST_PLAIN  := /internal/(conformance|intake|archtest|generate|embedded)$$|/internal/cli(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
+TEST_PLAIN  := /internal/(conformance|archtest|generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
 # What is slow by nature, and is `make proof`: whole processes killed, clusters, other databases, a browser whose frames
 # are measured, the demo. Without the race detector, one package after the other.
 PROOF       := /internal/(systest|demo|cluster)(/|$$)|/internal/dashboard/browsertest$$

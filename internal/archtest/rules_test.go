@@ -154,7 +154,15 @@ func rules() map[string]rule {
 		"internal/archtest": {others: []string{}},
 		"internal/backoff":  {others: []string{}},
 		"internal/fault":    {others: []string{}},
-		"internal/intake":   {own: []string{"gather/itemschema"}, tests: servers},
+		// Rows of all formats; below it what a row is, and each thing that reads or keeps rows in its own way.
+		"internal/intake":           {own: []string{"gather/itemschema", "internal/intake/..."}, tests: servers},
+		"internal/intake/jsonvalue": {},
+		"internal/intake/row":       {own: []string{"internal/intake/jsonvalue"}},
+		"internal/intake/spool":     {own: []string{"internal/intake/row"}},
+		"internal/intake/sorting": {own: []string{"gather/itemschema", "internal/intake/jsonvalue", "internal/intake/row",
+			"internal/intake/spool"}},
+		"internal/intake/parquet": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"},
+			tests: append([]string{"internal/intake", "internal/intake/spool"}, servers...)},
 		"internal/embedded": {own: []string{"internal/backoff"},
 			tests: []string{"internal/testenv", "internal/testenv/leak"}},
 		"internal/testenv":      {own: []string{"internal/embedded", "internal/testenv/leak", "migrations"}},
@@ -254,7 +262,6 @@ func rules() map[string]rule {
 		"cmd/...": {
 			own: append([]string{
 				"internal/cli/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...",
-				"internal/intake",
 				"internal/embedded", "internal/datadir", "internal/conformance", "internal/dashboard", "internal/tracing",
 				"internal/metrics", "internal/buildinfo",
 				"internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/span",
@@ -292,7 +299,7 @@ func inside(rooms ...string) []string {
 func commands(servers, store []string) map[string]rule {
 	const shared = "internal/cli"
 	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
-		"internal/intake", "internal/api/...", "workqueue/..."}
+		"internal/intake/...", "internal/api/...", "workqueue/..."}
 	all := map[string]rule{shared: {own: own, tests: servers}}
 	for _, noun := range []string{
 		"runs", "exports", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts",
@@ -316,7 +323,7 @@ func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
 	own := append([]string{
 		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire",
-		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake", "internal/connections",
+		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake/...", "internal/connections",
 		"gather/strictyaml", "gather/itemschema",
 		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "internal/schedules",
 		"orchestrator/schedule", "internal/alerts",

@@ -95,8 +95,8 @@ func (u *unpackReader) Read(p []byte) (int, error) {
 			"the %s data unpacks to more than the limit of %d bytes; send it in parts, or have the limit raised",
 			u.kind, u.limit)}
 	case u.seen > ratioFrom && u.seen/int64(u.ratio) > u.source.seen:
-		return 0, &row.InputError{Reason: fmt.Sprintf("the %s data unpacks to more than %d times its size, as no list of items "+
-			"does; check the file, and send it unpacked if it is right", u.kind, u.ratio)}
+		return 0, &row.InputError{Reason: fmt.Sprintf("the %s data unpacks to more than %d times its size, as no list of "+
+			"items does; check the file, and send it unpacked if it is right", u.kind, u.ratio)}
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return n, u.explain(err)

@@ -245,20 +245,20 @@ func (r *Reader) wrong(item *row.Item, field, reason string) error {
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 func noRows(format Format) error {
+	reason := "the input is empty; give at least one row"
 	switch format {
 	case Parquet:
-		return &row.InputError{Reason: "the Parquet file has no rows; give at least one", Err: row.ErrNoRows}
+		reason = "the Parquet file has no rows; give at least one"
 	case SQL:
-		return &row.InputError{Reason: "the query found no rows; a run needs at least one", Err: row.ErrNoRows}
+		reason = "the query found no rows; a run needs at least one"
 	case Run:
-		return &row.InputError{Reason: "the earlier run has no items in these states; a run needs at least one", Err: row.ErrNoRows}
+		reason = "the earlier run has no items in these states; a run needs at least one"
 	case Stream:
-		return &row.InputError{Reason: "the stream has no messages to read; a run needs at least one", Err: row.ErrNoRows}
+		reason = "the stream has no messages to read; a run needs at least one"
+	case CSV:
+		reason = "the input has a header line but no rows; add at least one"
 	}
-	if format == CSV {
-		return &row.InputError{Reason: "the input has a header line but no rows; add at least one", Err: row.ErrNoRows}
-	}
-	return &row.InputError{Reason: "the input is empty; give at least one row", Err: row.ErrNoRows}
+	return &row.InputError{Reason: reason, Err: row.ErrNoRows}
 }
 
 const byteOrderMark = "\uFEFF"

@@ -77,7 +77,9 @@ func TestGoodInput(t *testing.T) {
 			},
 		},
 		"csv, numbers stay strings": {in: "id,n\n007,1e3\n", want: []parsed{{"007", `{"id":"007","n":"1e3"}`, 2}}},
-		"csv, one column":           {in: "id\n1\n\"\"\"\"\n", want: []parsed{{"1", `{"id":"1"}`, 2}, {`"`, `{"id":"\""}`, 3}}},
+		"csv, one column": {
+			in: "id\n1\n\"\"\"\"\n", want: []parsed{{"1", `{"id":"1"}`, 2}, {`"`, `{"id":"\""}`, 3}},
+		},
 		"csv, key before id": {
 			in: "id,key\n1,a\n", want: []parsed{{"a", `{"id":"1","key":"a"}`, 2}},
 		},
@@ -400,7 +402,7 @@ func TestErrorsAreTyped(t *testing.T) {
 	_, err := readAll(strings.NewReader("id,a\n1,2\n3\n"), intake.Config{})
 	var inRow *row.LineError
 	if !errors.As(err, &inRow) || inRow.Line != 3 {
-		t.Errorf("a short row: got %#v, want a RowError at line 3", err)
+		t.Errorf("a short row: got %#v, want a LineError at line 3", err)
 	}
 	for _, in := range []string{"", "id\n"} {
 		_, err = readAll(strings.NewReader(in), intake.Config{})

@@ -217,31 +217,34 @@ func (q *sqlReader) take(item *row.Item) error {
 		if value == nil {
 			payload = append(payload, "null"...)
 		} else if payload = q.convert[i](payload, value, q.cfg.MaxDepth); payload == nil {
-			return &row.RecordError{Unit: "row", Number: q.row, Field: q.names[i], Reason: "it is not text in UTF-8 without NUL, or JSON that is nested " +
-				"deeper than services read; convert it in the query"}
+			return q.rowError(q.names[i], "it is not text in UTF-8 without NUL, or JSON that is nested deeper than services "+
+				"read; convert it in the query")
 		}
 		if len(value) > q.cfg.MaxFieldBytes {
-			return &row.RecordError{Unit: "row", Number: q.row, Field: q.names[i], Reason: "larger than " + row.Size(q.cfg.MaxFieldBytes) +
-				"; shorten it in the query"}
+			return q.rowError(q.names[i], "larger than "+row.Size(q.cfg.MaxFieldBytes)+"; shorten it in the query")
 		}
 		if i != q.key {
 			continue
 		}
 		if value == nil {
-			return &row.RecordError{Unit: "row", Number: q.row, Field: q.names[i], Reason: "the key is NULL; every row needs one"}
+			return q.rowError(q.names[i], "the key is NULL; every row needs one")
 		}
 		item.Key = string(value)
 	}
 	payload = append(payload, '}')
 	item.Payload = payload
 	if len(item.Payload) > q.cfg.MaxRowBytes {
-		return &row.RecordError{Unit: "row", Number: q.row, Field: "", Reason: "larger than " + row.Size(q.cfg.MaxRowBytes) + "; select fewer columns"}
+		return q.rowError("", "larger than "+row.Size(q.cfg.MaxRowBytes)+"; select fewer columns")
 	}
 	if q.bytes += int64(len(item.Payload)); q.bytes > q.source.MaxBytes {
 		return q.fail("its rows are more than %d bytes, as much as this source may give; select less, or have max_bytes "+
 			"raised", q.source.MaxBytes)
 	}
 	return nil
+}
+
+func (q *sqlReader) rowError(field, reason string) error {
+	return &row.RecordError{Unit: "row", Number: q.row, Field: field, Reason: reason}
 }
 
 // explain turns an error of the database into one about the query.
@@ -253,8 +256,8 @@ func (q *sqlReader) explain(err error) error {
 	long, tooLong := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err)
 	switch {
 	case tooLong:
-		return &row.RecordError{Unit: "row", Number: q.row + 1, Field: "", Reason: fmt.Sprintf("it takes %d bytes, and %d are read at the most; select less",
-			long.ActualBodyLen, long.MaxExpectedBodyLen)}
+		return &row.RecordError{Unit: "row", Number: q.row + 1, Reason: fmt.Sprintf(
+			"it takes %d bytes, and %d are read at the most; select less", long.ActualBodyLen, long.MaxExpectedBodyLen)}
 	case errors.Is(context.Cause(q.ctx), context.DeadlineExceeded), answered && said.Code == "57014":
 		return q.fail("it took longer than %s, as long as this source may take; make it faster, or have max_time raised",
 			q.source.MaxTime)

@@ -108,7 +108,8 @@ func (s *StreamSource) check() error {
 		gap := name.text != "" && strings.Contains("."+name.text+".", "..")
 		if gap || len(name.text) > maxStreamName || strings.ContainsFunc(name.text, unfit) {
 			return &row.InputError{Reason: fmt.Sprintf("stream %s: the %s %s is none: want at most %d bytes, without spaces, "+
-				"control characters and dots at its ends or in a row", row.Quote(s.Name), name.what, row.Quote(name.text), maxStreamName)}
+				"control characters and dots at its ends or in a row", row.Quote(s.Name), name.what, row.Quote(name.text),
+				maxStreamName)}
 		}
 	}
 	return nil

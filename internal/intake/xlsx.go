@@ -141,7 +141,7 @@ func (x *xlsxRows) Next(item *row.Item) (err error) {
 	}
 	item.Line, item.Key = x.row, ""
 	if len(cells) > len(x.names) {
-		return &row.RecordError{Unit: "row", Number: x.row, Field: "", Reason: "it has more cells than the first row; remove them"}
+		return &row.RecordError{Unit: "row", Number: x.row, Reason: "it has more cells than the first row; remove them"}
 	}
 	item.Payload = item.Payload[:0]
 	for i := range x.names {

@@ -47,7 +47,7 @@ const (
 	ratio     = 5
 )
 
-// Config says what of a file becomes what, and how much of it: see the Config of package intake.
+// Config says which column is the key, and has the limits, as the Config of package intake: none of them is zero.
 type Config struct {
 	Key           string
 	MaxFieldBytes int
@@ -84,6 +84,7 @@ func Open(file io.ReaderAt, size int64, cfg Config) (*Reader, error) {
 	return p, nil
 }
 
+// KeyName is the column that the keys come from.
 func (p *Reader) KeyName() string { return p.fields[p.key].name }
 
 // schema makes a tree of the list that the footer has.
@@ -172,6 +173,7 @@ func (p *Reader) rowError(field, reason string) error {
 	return &row.RecordError{Unit: "row", Number: p.row + 1, Field: field, Reason: reason}
 }
 
+// Next fills the item with the next row, or returns io.EOF.
 func (p *Reader) Next(item *row.Item) error {
 	for p.left == 0 {
 		if err := p.nextGroup(); err != nil {

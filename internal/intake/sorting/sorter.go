@@ -248,6 +248,7 @@ func (s *Sorter) merge(item *row.Item) error {
 	return nil
 }
 
+// Close gives up its file.
 func (s *Sorter) Close() error {
 	if s.file == nil {
 		return nil
