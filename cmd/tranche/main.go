@@ -101,6 +101,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 		kong.Configuration(readConfig), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
 			"version": "tranche " + versionText()},
 		kong.Writers(term.Out, term.Err), kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(build()),
 	)
 	if err == nil {
 		err = runs.SayHelp(parser.Model)

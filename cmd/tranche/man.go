@@ -8,6 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/cli"
 )
 
@@ -17,7 +18,7 @@ type manCommand struct {
 }
 
 // Run writes them.
-func (m *manCommand) Run(line *kong.Context, term *cli.Console) error {
+func (m *manCommand) Run(line *kong.Context, term *cli.Console, built buildinfo.Info) error {
 	if err := os.MkdirAll(m.Dir, 0o755); err != nil { //nolint:gosec // for everybody
 		return fmt.Errorf("man pages: %w", err)
 	}
@@ -29,7 +30,7 @@ func (m *manCommand) Run(line *kong.Context, term *cli.Console) error {
 	}
 	for _, node := range pages {
 		file := filepath.Join(m.Dir, pageName(node)+".1")
-		if err := os.WriteFile(file, []byte(manPage(line.Model, node)), 0o644); err != nil { //nolint:gosec // for everybody
+		if err := os.WriteFile(file, []byte(manPage(line.Model, node, built)), 0o644); err != nil { //nolint:gosec // for everybody
 			return fmt.Errorf("man pages: %w", err)
 		}
 	}
@@ -42,10 +43,10 @@ func pageName(n *kong.Node) string { return strings.ReplaceAll(n.FullPath(), " "
 
 // manPage is the page of a command, in the macros of man(7). What is below it is in it; the page of the whole only
 // lists the others.
-func manPage(app *kong.Application, n *kong.Node) string {
+func manPage(app *kong.Application, n *kong.Node, built buildinfo.Info) string {
 	var b strings.Builder
 	title := strings.ToUpper(pageName(n))
-	fmt.Fprintf(&b, ".TH %s 1 \"%s\" \"tranche %s\" \"Tranche\"\n", roff(title), build().Date, roff(build().Version))
+	fmt.Fprintf(&b, ".TH %s 1 \"%s\" \"tranche %s\" \"Tranche\"\n", roff(title), built.Date, roff(built.Version))
 	what := lowerFirst(strings.TrimSuffix(n.Help, "."))
 	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n.SH SYNOPSIS\n", roff(pageName(n)), roff(what))
 	if n.Type == kong.ApplicationNode {

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/internal/backoff"
+	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -126,4 +127,18 @@ func (w *startWait) judge(err error) obstacle {
 		return obstacle{kind: why, waiting: fmt.Sprintf("PostgreSQL, which %s: %v", why, err)}
 	}
 	return obstacle{kind: "streams", waiting: fmt.Sprintf("the session and the streams: %v", err)}
+}
+
+// set is what is set for the streams; the zero value, which is as they come, when that cannot be read.
+func (w *startWait) set() streams.StreamSettings {
+	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
+	defer cancel()
+	set, _ := streams.New(w.store()).StreamsSet(ctx) // zero
+	return set
+}
+
+// needs is what the streams take on each server that keeps them, once they are full.
+func (w *startWait) needs() int64 {
+	set := w.set()
+	return nodestreams.StreamConfig(&set.StreamValues).Bytes()
 }
