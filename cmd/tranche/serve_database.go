@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/startup"
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -27,7 +28,7 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 		p.undo = append(p.undo, private.Stop)
 		url = private.URL()
 	}
-	if err := checkScheme("--database", strings.Split(url, ",")[0], "postgres", "postgresql"); err != nil {
+	if err := startup.CheckScheme("--database", strings.Split(url, ",")[0], "postgres", "postgresql"); err != nil {
 		return err
 	}
 	config, err := pgxpool.ParseConfig(url)
@@ -35,15 +36,15 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 		return fmt.Errorf("--database: %w", err)
 	}
 	p.database = fmt.Sprintf("%s:%d/%s", config.ConnConfig.Host, config.ConnConfig.Port, config.ConnConfig.Database)
-	wait := databaseWait{at: p.database, patience: s.DatabaseWait, knocking: knockTimeout, log: log}
-	err = wait.until(ctx, func(ctx context.Context) error {
-		if err := wait.knock(ctx, config.ConnConfig); err != nil {
+	wait := startup.DatabaseWait{At: p.database, Patience: s.DatabaseWait, Knocking: startup.KnockTimeout, Log: log}
+	err = wait.Until(ctx, func(ctx context.Context) error {
+		if err := wait.Knock(ctx, config.ConnConfig); err != nil {
 			return database.PoolerRemedy(err)
 		}
 		return database.PoolerRemedy(s.openStore(ctx, p, url, config, log))
 	})
 	if err != nil {
-		return fmt.Errorf("database %s: %w", p.database, databaseRemedy(err))
+		return fmt.Errorf("database %s: %w", p.database, startup.DatabaseRemedy(err))
 	}
 	return nil
 }

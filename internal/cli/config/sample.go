@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"fmt"
@@ -9,11 +9,11 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 )
 
-// configCommand prints a config file with every setting of serve, from what its flags say of themselves.
-type configCommand struct{}
+// Sample prints a config file with every setting of serve, from what its flags say of themselves.
+type Sample struct{}
 
 // Run prints it.
-func (configCommand) Run(line *kong.Context, term *cli.Console) error {
+func (Sample) Run(line *kong.Context, term *cli.Console) error {
 	var b strings.Builder
 	b.WriteString("# tranche.yaml: the settings of tranche serve, for --config tranche.yaml. What is commented out\n" +
 		"# has its default. A flag wins over its variable, and that over this file.\n")

@@ -1,4 +1,4 @@
-package main
+package startup
 
 import (
 	"sync"
@@ -10,33 +10,33 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 )
 
-// troubles remembers the last error that was logged, for those who ask why nothing goes on.
-type troubles struct {
+// Troubles remembers the last error that was logged, for those who ask why nothing goes on.
+type Troubles struct {
 	mu   sync.Mutex
 	last api.Trouble
 }
 
-// watch makes a logger tell the troubles too.
-func (t *troubles) watch() zap.Option {
+// Watch makes a logger tell the troubles too.
+func (t *Troubles) Watch() zap.Option {
 	return zap.WrapCore(func(to zapcore.Core) zapcore.Core { return zapcore.NewTee(to, &troubleCore{of: t}) })
 }
 
 // Note remembers one.
-func (t *troubles) Note(what string, err error) {
+func (t *Troubles) Note(what string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = api.Trouble{What: what, Err: err, At: time.Now()}
 }
 
 // Last is the last trouble, if there was one.
-func (t *troubles) Last() (api.Trouble, bool) {
+func (t *Troubles) Last() (api.Trouble, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last, t.last.Err != nil
 }
 
 // troubleCore is a log that keeps only the last error.
-type troubleCore struct{ of *troubles }
+type troubleCore struct{ of *Troubles }
 
 // Enabled implements zapcore.Core.
 func (*troubleCore) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }

@@ -1,4 +1,4 @@
-package main
+package manual
 
 import (
 	"fmt"
@@ -12,13 +12,13 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 )
 
-// manCommand writes the man pages, from the same table that --help reads: one for tranche and one for each noun.
-type manCommand struct {
+// Pages writes the man pages, from the same table that --help reads: one for tranche and one for each noun.
+type Pages struct {
 	Dir string `arg:"" help:"Where the pages go, like /usr/local/share/man/man1."`
 }
 
 // Run writes them.
-func (m *manCommand) Run(line *kong.Context, term *cli.Console, built buildinfo.Info) error {
+func (m *Pages) Run(line *kong.Context, term *cli.Console, built buildinfo.Info) error {
 	if err := os.MkdirAll(m.Dir, 0o755); err != nil { //nolint:gosec // for everybody
 		return fmt.Errorf("man pages: %w", err)
 	}
@@ -30,7 +30,7 @@ func (m *manCommand) Run(line *kong.Context, term *cli.Console, built buildinfo.
 	}
 	for _, node := range pages {
 		file := filepath.Join(m.Dir, pageName(node)+".1")
-		if err := os.WriteFile(file, []byte(manPage(line.Model, node, built)), 0o644); err != nil { //nolint:gosec // for everybody
+		if err := os.WriteFile(file, []byte(page(line.Model, node, built)), 0o644); err != nil { //nolint:gosec // for everybody
 			return fmt.Errorf("man pages: %w", err)
 		}
 	}
@@ -41,9 +41,9 @@ func (m *manCommand) Run(line *kong.Context, term *cli.Console, built buildinfo.
 // pageName is tranche, or tranche-run.
 func pageName(n *kong.Node) string { return strings.ReplaceAll(n.FullPath(), " ", "-") }
 
-// manPage is the page of a command, in the macros of man(7). What is below it is in it; the page of the whole only
+// page is the page of a command, in the macros of man(7). What is below it is in it; the page of the whole only
 // lists the others.
-func manPage(app *kong.Application, n *kong.Node, built buildinfo.Info) string {
+func page(app *kong.Application, n *kong.Node, built buildinfo.Info) string {
 	var b strings.Builder
 	title := strings.ToUpper(pageName(n))
 	fmt.Fprintf(&b, ".TH %s 1 \"%s\" \"tranche %s\" \"Tranche\"\n", roff(title), built.Date, roff(built.Version))

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"fmt"
@@ -14,12 +14,12 @@ import (
 
 const maxConfig = 1 << 20
 
-// configFile gives the flags of serve values from a YAML file of flag names. The command line wins over the
+// file gives the flags of serve values from a YAML file of flag names. The command line wins over the
 // environment, and that over the file.
-type configFile struct{ settings map[string]strictyaml.Value }
+type file struct{ settings map[string]strictyaml.Value }
 
-// readConfig implements kong.ConfigurationLoader.
-func readConfig(r io.Reader) (kong.Resolver, error) {
+// Read implements kong.ConfigurationLoader.
+func Read(r io.Reader) (kong.Resolver, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxConfig+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the config file: %w", err)
@@ -32,11 +32,11 @@ func readConfig(r io.Reader) (kong.Resolver, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := &configFile{settings: map[string]strictyaml.Value{}}
+	config := &file{settings: map[string]strictyaml.Value{}}
 	return config, doc.Root.Entries("settings, like listen: 127.0.0.1:8480", config.add)
 }
 
-func (c *configFile) add(name string, v strictyaml.Value) error {
+func (c *file) add(name string, v strictyaml.Value) error {
 	name = strings.ReplaceAll(name, "_", "-")
 	if _, ok := oneValue(v); !ok {
 		return v.Wrong("one value")
@@ -56,7 +56,7 @@ func oneValue(v strictyaml.Value) (text string, ok bool) {
 }
 
 // Validate refuses names that serve has no flag for.
-func (c *configFile) Validate(app *kong.Application) error {
+func (c *file) Validate(app *kong.Application) error {
 	var known []string
 	for _, flag := range serveFlags(app) {
 		known = append(known, flag.Name)
@@ -71,7 +71,7 @@ func (c *configFile) Validate(app *kong.Application) error {
 }
 
 // Resolve implements kong.Resolver.
-func (c *configFile) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
+func (c *file) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Flag) (any, error) {
 	v, ok := c.settings[flag.Name]
 	if !ok || parent.Command == nil || parent.Command.Name != "serve" {
 		return nil, nil //nolint:nilnil // kong's way to say that there is no value

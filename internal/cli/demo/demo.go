@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package demo
 
 import (
 	"context"
@@ -18,22 +18,22 @@ import (
 	"github.com/tranchehq/tranche/internal/demo"
 )
 
-// extras are the commands that live on top of the others.
-type extras struct {
-	Demo        demoStory   `cmd:"" help:"Make a small bank, gather and compose its year-end, break it, repair it, prove it."`
-	DemoService demoService `cmd:"" hidden:"" help:"A service of the demo's; NATS_URL and PGHOST say where."`
+// Commands are the commands that live on top of the others.
+type Commands struct {
+	Demo        Story   `cmd:"" help:"Make a small bank, gather and compose its year-end, break it, repair it, prove it."`
+	DemoService Service `cmd:"" hidden:"" help:"A service of the demo's; NATS_URL and PGHOST say where."`
 }
 
-type demoStory struct {
-	Accounts int        `default:"100000" help:"How many accounts the bank has (${default})." placeholder:"N"`
-	PDFs     demoAmount `name:"pdfs" default:"2000" help:"How many get a PDF (${default}), or all; the others get JSON." placeholder:"N"`
-	Dir      string     `help:"Where statements and logs go." placeholder:"DIR"`
-	Keep     bool       `help:"Leave everything running at the end, until Ctrl-C."`
-	Color    string     `enum:"auto,always,never" default:"auto" placeholder:"WHEN" help:"auto (a terminal, and no NO_COLOR), always or never."`
+type Story struct {
+	Accounts int    `default:"100000" help:"How many accounts the bank has (${default})." placeholder:"N"`
+	PDFs     amount `name:"pdfs" default:"2000" help:"How many get a PDF (${default}), or all; the others get JSON." placeholder:"N"`
+	Dir      string `help:"Where statements and logs go." placeholder:"DIR"`
+	Keep     bool   `help:"Leave everything running at the end, until Ctrl-C."`
+	Color    string `enum:"auto,always,never" default:"auto" placeholder:"WHEN" help:"auto (a terminal, and no NO_COLOR), always or never."`
 }
 
 // Run tells the story. With --json it goes to standard error, and the outcome to standard output.
-func (d *demoStory) Run(ctx context.Context, term *cli.Console) error {
+func (d *Story) Run(ctx context.Context, term *cli.Console) error {
 	var out io.Writer // nil: the process's own, so that what the demo runs sees the terminal
 	if term.JSON {
 		out = term.Err
@@ -53,22 +53,22 @@ func (d *demoStory) Run(ctx context.Context, term *cli.Console) error {
 }
 
 // person returns what to read from when somebody sits at a terminal, who may want to look around at the end.
-func (d *demoStory) person(term *cli.Console) io.Reader {
+func (d *Story) person(term *cli.Console) io.Reader {
 	if term.JSON || !cli.IsTerminalOut(term) || !cli.IsTerminal(os.Stdin) {
 		return nil
 	}
 	return os.Stdin
 }
 
-func (d *demoStory) coloured(term *cli.Console) bool {
+func (d *Story) coloured(term *cli.Console) bool {
 	return d.Color == "always" || d.Color == "auto" && os.Getenv("NO_COLOR") == "" && cli.IsTerminalOut(term)
 }
 
-// demoAmount is a number, or all.
-type demoAmount int
+// amount is a number, or all.
+type amount int
 
 // UnmarshalText is called by kong.
-func (a *demoAmount) UnmarshalText(text []byte) error {
+func (a *amount) UnmarshalText(text []byte) error {
 	if string(text) == "all" {
 		*a = demo.AllPDFs
 		return nil
@@ -77,16 +77,16 @@ func (a *demoAmount) UnmarshalText(text []byte) error {
 	if err != nil || n < 0 {
 		return fmt.Errorf("%q is neither a number nor all", text)
 	}
-	*a = demoAmount(n)
+	*a = amount(n)
 	return nil
 }
 
-type demoService struct {
+type Service struct {
 	Name string `arg:"" enum:"accounts,transactions,branches,statements,mail" help:"accounts, transactions, branches, or statements: the node that composes them."`
 }
 
 // Run serves until a signal.
-func (s *demoService) Run(ctx context.Context, term *cli.Console) error {
+func (s *Service) Run(ctx context.Context, term *cli.Console) error {
 	config := zap.NewProductionConfig()
 	config.OutputPaths = []string{"stderr"}
 	log, err := config.Build()

@@ -1,4 +1,4 @@
-package main
+package startup
 
 import (
 	"crypto/ecdsa"
@@ -37,11 +37,11 @@ func TestObstaclesOfTLS(t *testing.T) {
 			t.Fatal("the server does not start")
 		}
 		var nc *nats.Conn
-		w := &startWait{at: "here", nc: func() *nats.Conn { return nc }}
+		w := &Wait{At: "here", NC: func() *nats.Conn { return nc }}
 		nc, err = endpoints.Connect(append(options, func(o *nats.Options) error {
 			o.Servers = []string{url + "://" + ns.Addr().String()}
 			return nil
-		}, w.hear())...)
+		}, w.Hear())...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestObstaclesOfTLS(t *testing.T) {
 // A name that is not known is named and waited for: it may be that of a server to come.
 func TestWaitingForAName(t *testing.T) {
 	t.Parallel()
-	o := (&startWait{at: "nats://db.invalid:4222"}).unconnected(fmt.Errorf("dial: %w", &net.DNSError{Name: "db.invalid"}))
+	o := (&Wait{At: "nats://db.invalid:4222"}).unconnected(fmt.Errorf("dial: %w", &net.DNSError{Name: "db.invalid"}))
 	if o.end != "" || !strings.Contains(o.waiting, "the name db.invalid is not known") {
 		t.Errorf("%+v", o)
 	}
@@ -88,10 +88,10 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 	now := time.Unix(0, 0)
 	var said []time.Duration
 	nc := testenv.Conn(t, testenv.NATS(t))
-	w := &startWait{trouble: &troubles{}, nc: func() *nats.Conn { return nc }, now: func() time.Time { return now },
-		say: func(string) { said = append(said, now.Sub(time.Unix(0, 0))) }}
+	w := &Wait{Trouble: &Troubles{}, NC: func() *nats.Conn { return nc }, Now: func() time.Time { return now },
+		Say: func(string) { said = append(said, now.Sub(time.Unix(0, 0))) }}
 	for ; now.Sub(time.Unix(0, 0)) < time.Minute; now = now.Add(time.Second) {
-		if err := w.waits("set up the streams", nats.ErrTimeout); err != nil {
+		if err := w.Waits("set up the streams", nats.ErrTimeout); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,11 +99,11 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 	if fmt.Sprint(said) != fmt.Sprint(want) {
 		t.Errorf("said at %v, want %v", said, want)
 	}
-	if err := w.waits("set up the streams", nats.ErrNoResponders); err != nil || len(said) != 5 {
+	if err := w.Waits("set up the streams", nats.ErrNoResponders); err != nil || len(said) != 5 {
 		t.Errorf("something else: %v, %v", err, said)
 	}
 	now = now.Add(refusedPatience)
-	if err := w.waits("set up the streams", nats.ErrNoResponders); err == nil {
+	if err := w.Waits("set up the streams", nats.ErrNoResponders); err == nil {
 		t.Error("what does not mend itself is waited for")
 	}
 }

@@ -1,29 +1,29 @@
-package main
+package manual
 
 import (
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
 )
 
-// helpCommand is there to be listed: its line is read as that of the command itself with --help.
-type helpCommand struct {
+// Help is there to be listed: its line is read as that of the command itself with --help.
+type Help struct {
 	Command []string `arg:"" optional:"" help:"The command."`
 }
 
-// helpArgs makes help COMMAND the same as COMMAND --help.
-func helpArgs(args []string) []string {
+// Args makes help COMMAND the same as COMMAND --help.
+func Args(args []string) []string {
 	if len(args) == 0 || args[0] != "help" {
 		return args
 	}
 	return append(args[1:len(args):len(args)], "--help")
 }
 
-// completionCommand prints what a shell has to read.
-type completionCommand struct {
+// Completion prints what a shell has to read.
+type Completion struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish: source <(tranche completion bash)"`
 }
 
 // Run prints it.
-func (c *completionCommand) Run(line *kong.Context) error {
+func (c *Completion) Run(line *kong.Context) error {
 	return (&kongcompletion.Completion{Shell: c.Shell, Code: true}).Run(line)
 }

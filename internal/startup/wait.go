@@ -1,4 +1,4 @@
-package main
+package startup
 
 import (
 	"context"
@@ -36,15 +36,15 @@ type obstacle struct {
 	first    bool          // it ends only the first start of all: later ones may be mended by tranche streams set
 }
 
-// startWait tells what a start waits for, and ends it when that does not mend itself.
-type startWait struct {
-	at      string // of NATS
-	from    string // what says so; empty: it is the private one
-	nc      func() *nats.Conn
-	store   func() *database.DB
-	say     func(what string)
-	trouble *troubles
-	now     func() time.Time
+// Wait tells what a start waits for, and ends it when that does not mend itself.
+type Wait struct {
+	At      string // of NATS
+	From    string // what says so; empty: it is the private one
+	NC      func() *nats.Conn
+	Store   func() *database.DB
+	Say     func(what string)
+	Trouble *Troubles
+	Now     func() time.Time
 
 	mu    sync.Mutex
 	dial  error // of the last try to connect that came to nothing
@@ -54,8 +54,8 @@ type startWait struct {
 	gaps  backoff.Doubling
 }
 
-// hear has the wait told why NATS cannot be connected to.
-func (w *startWait) hear() nats.Option {
+// Hear has the wait told why NATS cannot be connected to.
+func (w *Wait) Hear() nats.Option {
 	return func(o *nats.Options) error {
 		told := o.ReconnectErrCB
 		o.ReconnectErrCB = func(nc *nats.Conn, err error) {
@@ -70,21 +70,21 @@ func (w *startWait) hear() nats.Option {
 	}
 }
 
-// where is NATS, and who says so.
-func (w *startWait) where() string {
-	if w.from == "" {
-		return w.at
+// Where is NATS, and who says so.
+func (w *Wait) Where() string {
+	if w.From == "" {
+		return w.At
 	}
-	return w.at + " (" + w.from + ")"
+	return w.At + " (" + w.From + ")"
 }
 
-// waits is [orchestrator.Config.Waits].
-func (w *startWait) waits(what string, err error) error {
-	w.trouble.Note("cannot "+what, err)
+// Waits is [orchestrator.Config.Waits].
+func (w *Wait) Waits(what string, err error) error {
+	w.Trouble.Note("cannot "+what, err)
 	o := w.judge(err)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := w.now()
+	now := w.Now()
 	if o.kind != w.kind {
 		w.kind, w.since, w.next = o.kind, now, now
 		w.gaps = backoff.Doubling{First: saidFirst, Longest: saidPause}
@@ -94,23 +94,23 @@ func (w *startWait) waits(what string, err error) error {
 	}
 	if !now.Before(w.next) {
 		w.next = now.Add(w.gaps.Next())
-		w.say(o.waiting)
+		w.Say(o.waiting)
 	}
 	return nil
 }
 
 // unset takes back settings of the streams that were never brought about: the next start gives others. It reports
 // whether that is so; when the streams have been once, an operator can set others while this node waits.
-func (w *startWait) unset() bool {
+func (w *Wait) unset() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
 	defer cancel()
-	taken, err := streams.New(w.store()).UnsetStreams(ctx)
+	taken, err := streams.New(w.Store()).UnsetStreams(ctx)
 	return err == nil && taken
 }
 
 // judge says what an error means for the start.
-func (w *startWait) judge(err error) obstacle {
-	nc := w.nc()
+func (w *Wait) judge(err error) obstacle {
+	nc := w.NC()
 	if !nc.IsConnected() {
 		w.mu.Lock()
 		dial := w.dial
@@ -130,15 +130,15 @@ func (w *startWait) judge(err error) obstacle {
 }
 
 // set is what is set for the streams; the zero value, which is as they come, when that cannot be read.
-func (w *startWait) set() streams.StreamSettings {
+func (w *Wait) set() streams.StreamSettings {
 	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
 	defer cancel()
-	set, _ := streams.New(w.store()).StreamsSet(ctx) // zero
+	set, _ := streams.New(w.Store()).StreamsSet(ctx) // zero
 	return set
 }
 
-// needs is what the streams take on each server that keeps them, once they are full.
-func (w *startWait) needs() int64 {
+// Needs is what the streams take on each server that keeps them, once they are full.
+func (w *Wait) Needs() int64 {
 	set := w.set()
 	return nodestreams.StreamConfig(&set.StreamValues).Bytes()
 }

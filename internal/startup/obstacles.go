@@ -1,4 +1,4 @@
-package main
+package startup
 
 import (
 	"context"
@@ -19,18 +19,18 @@ import (
 )
 
 // unconnected says why there is no connection to NATS. Names that are not known may be those of servers to come.
-func (w *startWait) unconnected(err error) obstacle {
-	o := obstacle{kind: "away", waiting: fmt.Sprintf("NATS, which does not answer at %s", w.where())}
+func (w *Wait) unconnected(err error) obstacle {
+	o := obstacle{kind: "away", waiting: fmt.Sprintf("NATS, which does not answer at %s", w.Where())}
 	if err != nil {
 		o.waiting += ": " + err.Error()
 	}
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		o.kind = "name " + dns.Name
-		o.waiting = fmt.Sprintf("NATS at %s: the name %s is not known yet (%v)", w.where(), dns.Name, err)
+		o.waiting = fmt.Sprintf("NATS at %s: the name %s is not known yet (%v)", w.Where(), dns.Name, err)
 	}
 	end := func(kind, problem, remedy string) obstacle {
-		return obstacle{kind: kind, waiting: "NATS at " + w.where() + ", " + problem, patience: refusedPatience,
-			end: fmt.Sprintf("NATS at %s %s; %s", w.where(), problem, remedy)}
+		return obstacle{kind: kind, waiting: "NATS at " + w.Where() + ", " + problem, patience: refusedPatience,
+			end: fmt.Sprintf("NATS at %s %s; %s", w.Where(), problem, remedy)}
 	}
 	switch said := ""; {
 	case refusedUser(err):
@@ -85,9 +85,9 @@ func untrusted(err error, why *string) bool {
 }
 
 // byJetStream says what JetStream's answer means for the start.
-func (w *startWait) byJetStream(err error) (o obstacle, ok bool) {
-	here := "NATS at " + w.at
-	if cluster := w.nc().ConnectedClusterName(); cluster != "" {
+func (w *Wait) byJetStream(err error) (o obstacle, ok bool) {
+	here := "NATS at " + w.At
+	if cluster := w.NC().ConnectedClusterName(); cluster != "" {
 		here += ", of the cluster " + cluster + ","
 	}
 	switch {
@@ -106,7 +106,7 @@ func (w *startWait) byJetStream(err error) (o obstacle, ok bool) {
 		o = obstacle{kind: "room", first: true, end: fmt.Sprintf("JetStream of %s has no room for the streams (%v): "+
 			"together they need %s (%d bytes) on each server that keeps them; raise max_file_store there, or the limit of the "+
 			"account, or give the streams less with --work-max-bytes, --reply-max-bytes and the others", here, err,
-			cli.Gibibytes(w.needs()), w.needs())}
+			cli.Gibibytes(w.Needs()), w.Needs())}
 	case stream.TooFewServers(err):
 		o = obstacle{kind: "servers", first: true, patience: peersPatience, end: fmt.Sprintf("%s has too few servers for "+
 			"the copies that each stream is to have (%v); start the others, or say with --stream-replicas 1 that one copy is "+
@@ -124,19 +124,19 @@ func (w *startWait) byJetStream(err error) (o obstacle, ok bool) {
 	return o, true
 }
 
-func (w *startWait) conflict(err error) (obstacle, bool) {
+func (w *Wait) conflict(err error) (obstacle, bool) {
 	if conflict, ok := errors.AsType[*stream.ConflictError](err); ok && streams.Keeps(conflict.Stream) {
 		return obstacle{kind: "conflict", patience: refusedPatience, waiting: conflict.Error(), end: conflict.Error()}, true
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || stream.Unavailable(err) {
 		return obstacle{kind: "quorum", waiting: fmt.Sprintf("JetStream at %s, which does not answer yet: in a cluster it "+
-			"needs more than half of its servers (%v)", w.at, err)}, true
+			"needs more than half of its servers (%v)", w.At, err)}, true
 	}
 	return obstacle{}, false
 }
 
-// databaseRemedy adds to what PostgreSQL says for good what can be done about it.
-func databaseRemedy(err error) error {
+// DatabaseRemedy adds to what PostgreSQL says for good what can be done about it.
+func DatabaseRemedy(err error) error {
 	remedy, why := "", ""
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pg.Code {
@@ -158,8 +158,8 @@ func databaseRemedy(err error) error {
 	return fmt.Errorf("%w; %s", err, remedy)
 }
 
-// checkScheme refuses URLs of other things.
-func checkScheme(flag, urls string, takes ...string) error {
+// CheckScheme refuses URLs of other things.
+func CheckScheme(flag, urls string, takes ...string) error {
 	for one := range strings.SplitSeq(urls, ",") {
 		scheme, _, ok := strings.Cut(strings.TrimSpace(one), "://")
 		if !ok {

@@ -1,4 +1,4 @@
-package main
+package startup
 
 import (
 	"context"
@@ -100,8 +100,8 @@ func (s *scripted) wait(t *testing.T, patience time.Duration) (logged []observer
 	if err != nil {
 		t.Fatal(err)
 	}
-	wait := databaseWait{at: "here", patience: patience, knocking: time.Hour, log: zap.New(core)}
-	err = wait.until(t.Context(), func(ctx context.Context) error { return wait.knock(ctx, config) })
+	wait := DatabaseWait{At: "here", Patience: patience, Knocking: time.Hour, Log: zap.New(core)}
+	err = wait.Until(t.Context(), func(ctx context.Context) error { return wait.Knock(ctx, config) })
 	return logs.All(), err
 }
 
@@ -156,7 +156,7 @@ func TestEachHostHasATimeOfItsOwn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for live.times() == 0 { // the second host may be too slow itself
-		err := (databaseWait{knocking: 200 * time.Millisecond}).knock(ctx, config)
+		err := (DatabaseWait{Knocking: 200 * time.Millisecond}).Knock(ctx, config)
 		if ctx.Err() != nil {
 			t.Fatalf("the second host was not asked: %v", err)
 		}
@@ -170,7 +170,7 @@ func TestEachHostHasATimeOfItsOwn(t *testing.T) {
 func TestAStopEndsTheWait(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
-	err := databaseWait{patience: time.Hour, log: zap.NewNop()}.until(ctx, func(context.Context) error {
+	err := DatabaseWait{Patience: time.Hour, Log: zap.NewNop()}.Until(ctx, func(context.Context) error {
 		stop()
 		return &net.DNSError{Name: "db"}
 	})
