@@ -258,18 +258,23 @@ func rules() map[string]rule {
 			tests: servers,
 		},
 
+		// What a server waits for when it starts. Its wiring is cmd's.
+		"internal/startup": {
+			own: []string{"internal/api", "internal/cli", "internal/backoff", "endpoints/stream", "orchestrator/streams",
+				"workqueue/database", "workqueue/streams"},
+			tests: append([]string{"endpoints"}, servers...),
+		},
 		"cmd/cluster": {own: []string{"internal/cluster"}},
 		"cmd/...": {
 			own: append([]string{
-				"internal/cli/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...",
-				"internal/embedded", "internal/datadir", "internal/conformance", "internal/dashboard", "internal/tracing",
-				"internal/metrics", "internal/buildinfo",
-				"internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/span",
-				"orchestrator/streams", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
-				"internal/producers", "internal/trackers", "endpoints", "endpoints/wire", "endpoints/stream",
-				"internal/schedules", "orchestrator/schedule", "internal/alerts", "internal/health",
+				"internal/cli/...", "internal/startup", "internal/access/...", "orchestrator/client", "internal/api/...",
+				"internal/embedded", "internal/datadir", "internal/dashboard", "internal/tracing", "internal/metrics",
+				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/span",
+				"gather", "gather/fetch/...", "gather/collector", "internal/producers", "internal/trackers", "endpoints",
+				"endpoints/wire", "endpoints/stream", "internal/schedules", "orchestrator/schedule", "internal/alerts",
+				"internal/health",
 			}, store...),
-			tests: servers,
+			tests: append([]string{"internal/conformance"}, servers...),
 		},
 		// Programs of users: services, and one that embeds a node.
 		"examples/...": {
@@ -314,6 +319,10 @@ func commands(servers, store []string) map[string]rule {
 	all[shared+"/runs"] = runs
 	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "internal/conformance",
 		"endpoints/wire", "internal/datadir", "internal/embedded"}, own, store), tests: servers}
+	// What the command line says of itself, the config file of serve, and the demo.
+	all[shared+"/manual"] = rule{own: []string{shared, "internal/buildinfo"}}
+	all[shared+"/config"] = rule{own: []string{shared, "gather/strictyaml"}}
+	all[shared+"/demo"] = rule{own: []string{shared, "internal/demo"}}
 	return all
 }
 

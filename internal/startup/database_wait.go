@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -15,16 +16,16 @@ import (
 
 // Times of the wait for a PostgreSQL that is not there yet. How long it is waited for says --database-wait.
 const (
-	KnockTimeout           = 5 * time.Second
+	knockTimeout           = 5 * time.Second
 	knockFirst, knockPause = 100 * time.Millisecond, 2 * time.Second
 )
 
 // DatabaseWait is the patience of a start with a PostgreSQL that is not there yet: both may come up at once, as after
 // a loss of power. What is wrong for good ends it at once.
 type DatabaseWait struct {
-	At       string
-	Patience time.Duration
-	Knocking time.Duration // how long an address, or who knows them, may take to answer
+	At       string        // where it is, for people
+	Patience time.Duration // 0: none
+	Knocking time.Duration // how long an address, or who knows them, may take to answer; 0: 5 s
 	Log      *zap.Logger
 }
 
@@ -32,12 +33,13 @@ type DatabaseWait struct {
 // addresses has a time of its own: one that never answers must not keep the next from being tried.
 func (w DatabaseWait) Knock(ctx context.Context, config *pgx.ConnConfig) error {
 	config = config.Copy()
-	if config.ConnectTimeout <= 0 || config.ConnectTimeout > w.Knocking {
-		config.ConnectTimeout = w.Knocking
+	knocking := cmp.Or(w.Knocking, knockTimeout)
+	if config.ConnectTimeout <= 0 || config.ConnectTimeout > knocking {
+		config.ConnectTimeout = knocking
 	}
 	lookUp := config.LookupFunc // pgx bounds what comes after it
 	config.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
-		ctx, cancel := context.WithTimeout(ctx, w.Knocking)
+		ctx, cancel := context.WithTimeout(ctx, knocking)
 		defer cancel()
 		return lookUp(ctx, host)
 	}
@@ -45,7 +47,7 @@ func (w DatabaseWait) Knock(ctx context.Context, config *pgx.ConnConfig) error {
 	if err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.Knocking)
+	ctx, cancel := context.WithTimeout(ctx, knocking)
 	defer cancel()
 	return conn.Close(ctx)
 }

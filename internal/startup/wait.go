@@ -42,7 +42,7 @@ type Wait struct {
 	From    string // what says so; empty: it is the private one
 	NC      func() *nats.Conn
 	Store   func() *database.DB
-	Say     func(what string)
+	Say     func(what string) // tells people what is waited for
 	Trouble *Troubles
 	Now     func() time.Time
 

@@ -24,6 +24,7 @@ type Commands struct {
 	DemoService Service `cmd:"" hidden:"" help:"A service of the demo's; NATS_URL and PGHOST say where."`
 }
 
+// Story is told from the first account to the proof.
 type Story struct {
 	Accounts int    `default:"100000" help:"How many accounts the bank has (${default})." placeholder:"N"`
 	PDFs     amount `name:"pdfs" default:"2000" help:"How many get a PDF (${default}), or all; the others get JSON." placeholder:"N"`
@@ -81,6 +82,7 @@ func (a *amount) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// Service is one of those that the demo runs as processes of their own.
 type Service struct {
 	Name string `arg:"" enum:"accounts,transactions,branches,statements,mail" help:"accounts, transactions, branches, or statements: the node that composes them."`
 }

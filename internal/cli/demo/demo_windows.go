@@ -7,6 +7,7 @@ type Commands struct {
 	Demo Story `cmd:"" help:"Make a small bank, gather and compose its year-end, break it, repair it, prove it."`
 }
 
+// Story is told elsewhere.
 type Story struct{}
 
 // Run says where the demo can be seen.
