@@ -22,6 +22,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
+	// The certificates of authorities, for where the system has none: an image with nothing in it but this program.
+	_ "golang.org/x/crypto/x509roots/fallback"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/cli"
@@ -33,8 +35,8 @@ import (
 	"github.com/tranchehq/tranche/internal/cli/endpoints"
 	"github.com/tranchehq/tranche/internal/cli/manual"
 	"github.com/tranchehq/tranche/internal/cli/plans"
-	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/internal/cli/schedules"
+	"github.com/tranchehq/tranche/internal/cli/starts"
 	"github.com/tranchehq/tranche/internal/cli/trackers"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
@@ -47,7 +49,7 @@ type commands struct {
 	cli.TokenFlags
 
 	Serve       serveCommand          `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
-	Run         runs.Commands         `cmd:"" help:"Start, watch, repair and export runs."`
+	Run         runCommands           `cmd:"" help:"Start, watch, repair and export runs."`
 	Plan        plans.Commands        `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
 	Schedule    schedules.Commands    `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
 	Alert       alerts.Commands       `cmd:"" help:"Alerts: who is told what a person must see to."`
@@ -107,7 +109,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 		kong.Bind(build()),
 	)
 	if err == nil {
-		err = runs.SayHelp(parser.Model)
+		err = starts.SayHelp(parser.Model)
 	}
 	if err != nil {
 		return term.Fail(fmt.Errorf("command line: %w", err))

@@ -300,23 +300,28 @@ func inside(rooms ...string) []string {
 }
 
 // commands are the rules of the command line: what all commands share, and a room for each noun, which knows no other
-// room, but runs its exports. They are clients of the API; only those that see to the system itself open a database.
+// room, but those of runs each other, as the API's. They are clients of the API; only those that see to the system itself
+// open a database.
 func commands(servers, store []string) map[string]rule {
 	const shared = "internal/cli"
 	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
 		"internal/intake/...", "internal/api/...", "workqueue/..."}
 	all := map[string]rule{shared: {own: own, tests: servers}}
 	for _, noun := range []string{
-		"runs", "exports", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts",
+		"runs", "starts", "changes", "exports", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts",
 	} {
 		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield",
 			"endpoints/wire",
 			"orchestrator/schedule"}, own...),
 			tests: servers}
 	}
-	runs := all[shared+"/runs"]
-	runs.own = append(runs.own, shared+"/exports")
-	all[shared+"/runs"] = runs
+	for room, needs := range map[string][]string{"/starts": {"/runs"}, "/changes": {"/runs", "/starts"}} {
+		r := all[shared+room]
+		for _, need := range needs {
+			r.own = append(r.own, shared+need)
+		}
+		all[shared+room] = r
+	}
 	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "internal/conformance",
 		"endpoints/wire", "internal/datadir", "internal/embedded"}, own, store), tests: servers}
 	// What the command line says of itself, the config file of serve, and the demo.

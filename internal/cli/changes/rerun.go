@@ -1,4 +1,4 @@
-package runs
+package changes
 
 import (
 	"cmp"
@@ -8,11 +8,12 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-type runRerun struct {
+type Rerun struct {
 	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Failed bool   `xor:"which" help:"All items that failed."`
 	chosen
@@ -24,11 +25,11 @@ type runRerun struct {
 	CanaryAuto bool                `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
 	Reason     string              `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun     bool                `help:"Change nothing; say how many items and requests it would be."`
-	waitFlags
+	runs.WaitFlags
 }
 
 // Validate is called by kong.
-func (r *runRerun) Validate() error {
+func (r *Rerun) Validate() error {
 	switch {
 	case !r.Failed && r.none():
 		return errors.New("say which items: --failed, " + chooseOf)
@@ -37,7 +38,7 @@ func (r *runRerun) Validate() error {
 	case r.CanaryAuto && r.Canary == 0:
 		return errors.New("--canary-auto needs --canary N")
 	}
-	return cmp.Or(r.check(r.DryRun), sizingWithin("--chunk", r.Chunk, bitfield.Size),
+	return cmp.Or(r.Check(r.DryRun), sizingWithin("--chunk", r.Chunk, bitfield.Size),
 		sizingWithin("--in-flight", r.InFlight, workqueue.MaxInFlight))
 }
 
@@ -50,7 +51,7 @@ func sizingWithin(flag string, n *workqueue.Adaptive, most int) error {
 }
 
 // Run sets items going again.
-func (r *runRerun) Run(ctx context.Context, term *cli.Console) error {
+func (r *Rerun) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -79,10 +80,10 @@ func (r *runRerun) Run(ctx context.Context, term *cli.Console) error {
 	if !r.Wait {
 		return nil
 	}
-	return watch(ctx, term, cl, again.Run, &r.watchFlags)
+	return r.Follow(ctx, term, cl, again.Run)
 }
 
-func (r *runRerun) settings(keys []string, dry bool) client.RerunSettings {
+func (r *Rerun) settings(keys []string, dry bool) client.RerunSettings {
 	set := client.RerunSettings{
 		Failed: r.Failed, Keys: keys, Codes: r.Code, Groups: r.Group, Step: r.Step, Endpoint: r.Endpoint,
 		Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service,

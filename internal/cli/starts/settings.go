@@ -1,4 +1,4 @@
-package runs
+package starts
 
 import (
 	"encoding/json"
@@ -27,14 +27,14 @@ func (r *runSettings) overrides() (gather.Overrides, error) {
 	over := r.Overrides
 	for _, text := range r.Set {
 		if err := over.SetStep(text); err != nil {
-			return over, flagError(err)
+			return over, FlagError(err)
 		}
 	}
-	return over, flagError(over.Validate())
+	return over, FlagError(over.Validate())
 }
 
-// flagError calls the setting that an error is about by its flag.
-func flagError(err error) error {
+// FlagError calls the setting that an error is about by its flag.
+func FlagError(err error) error {
 	field, ok := errors.AsType[*gather.FieldError](err)
 	if !ok {
 		return err
@@ -50,16 +50,16 @@ func flagError(err error) error {
 }
 
 // layOver puts what flags say otherwise than the plan into the settings of a run.
-func layOver(s *client.RunSettings, over *gather.Overrides) error { return alike(over, s) }
+func layOver(s *client.RunSettings, over *gather.Overrides) error { return Alike(over, s) }
 
 // openSettings are the same settings for a run that gets its items later.
 func openSettings(s *client.RunSettings, sealWithin, onOverdue string) (client.OpenSettings, error) {
 	open := client.OpenSettings{SealWithin: sealWithin, OnOverdue: onOverdue}
-	return open, alike(s, &open)
+	return open, Alike(s, &open)
 }
 
-// alike fills in of one struct what has the same name in the JSON of another.
-func alike(from, into any) error {
+// Alike fills in of one struct what has the same name in the JSON of another.
+func Alike(from, into any) error {
 	text, err := json.Marshal(from)
 	if err != nil {
 		return fmt.Errorf("write settings: %w", err)

@@ -1,4 +1,4 @@
-package runs
+package changes
 
 import (
 	"context"
@@ -8,10 +8,11 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runReset struct {
+type Reset struct {
 	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Step string `help:"The step whose parts are taken back; may be left out when there is only one." placeholder:"NAME"`
 	All  bool   `xor:"which" help:"Of all items."`
@@ -19,19 +20,19 @@ type runReset struct {
 	Cascade bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
 	Reason  string `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun  bool   `help:"Change nothing; say what would be done."`
-	waitFlags
+	runs.WaitFlags
 }
 
 // Validate is called by kong.
-func (r *runReset) Validate() error {
+func (r *Reset) Validate() error {
 	if !r.All && r.none() {
 		return errors.New("say of which items: --all, " + chooseOf)
 	}
-	return r.check(r.DryRun)
+	return r.Check(r.DryRun)
 }
 
 // Run takes parts of a step back.
-func (r *runReset) Run(ctx context.Context, term *cli.Console) error {
+func (r *Reset) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -56,10 +57,10 @@ func (r *runReset) Run(ctx context.Context, term *cli.Console) error {
 	if !r.Wait {
 		return nil
 	}
-	return watch(ctx, term, cl, done.Run, &r.watchFlags)
+	return r.Follow(ctx, term, cl, done.Run)
 }
 
-func (r *runReset) settings(keys []string, dry bool) client.ResetSettings {
+func (r *Reset) settings(keys []string, dry bool) client.ResetSettings {
 	return client.ResetSettings{Step: r.Step, All: r.All, Keys: keys, Codes: r.Code, Groups: r.Group, Cascade: r.Cascade,
 		DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service, Since: pointTo(r.Since), Until: pointTo(r.Until),
 		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected}
@@ -99,7 +100,7 @@ func resetText(done *client.Reset) string {
 		verb = "would reset"
 		b.WriteString("dry run: ")
 	}
-	fmt.Fprintf(&b, "run %s %s %s at step %s, as generation %d\n", done.Run, verb, itemCount(done.Items),
+	fmt.Fprintf(&b, "run %s %s %s at step %s, as generation %d\n", done.Run, verb, runs.ItemCount(done.Items),
 		cli.Inert(done.Step), done.Generation)
 	b.WriteString(resetSteps(done.Steps))
 	for _, note := range done.Notes {
@@ -169,12 +170,4 @@ func resetNext(done *client.Reset) string {
 		text += ", then " + strings.Join(later, ", ") + " " + when
 	}
 	return text + fmt.Sprintf("; follow it with: tranche run watch %s\n", done.Run)
-}
-
-// itemCount is a number of items in words.
-func itemCount(n int64) string {
-	if n == 1 {
-		return "1 item"
-	}
-	return cli.Count(n) + " items"
 }

@@ -1,4 +1,4 @@
-package runs
+package changes
 
 import (
 	"context"
@@ -8,10 +8,11 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runAccept struct {
+type Accept struct {
 	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Failed bool   `xor:"which" help:"All items that failed."`
 	chosen
@@ -22,7 +23,7 @@ type runAccept struct {
 }
 
 // Validate is called by kong.
-func (r *runAccept) Validate() error {
+func (r *Accept) Validate() error {
 	switch {
 	case !r.Failed && r.none():
 		return errors.New("say which failures: --failed, " + chooseOf)
@@ -33,7 +34,7 @@ func (r *runAccept) Validate() error {
 }
 
 // Run accepts failures.
-func (r *runAccept) Run(ctx context.Context, term *cli.Console) error {
+func (r *Accept) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -50,7 +51,7 @@ func (r *runAccept) Run(ctx context.Context, term *cli.Console) error {
 	return accept.tell(term, &done, acceptText)
 }
 
-func (r *runAccept) settings(keys []string, dry bool) client.AcceptSettings {
+func (r *Accept) settings(keys []string, dry bool) client.AcceptSettings {
 	return client.AcceptSettings{Failed: r.Failed, Keys: keys, Codes: r.Code, Groups: r.Group, Step: r.Step,
 		Withdraw: r.Withdraw, DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service, Since: pointTo(r.Since),
 		Until: pointTo(r.Until), Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected}
@@ -78,8 +79,8 @@ func acceptText(done *client.Accepted) string {
 		{false, false}: "accepted:", {true, false}: "would be accepted:",
 		{false, true}: "accepted no more:", {true, true}: "would be accepted no more:",
 	}[[2]bool{done.DryRun, done.Withdraw}]
-	text := fmt.Sprintf("run %s: %s %s %s\n", done.Run, itemCount(done.Items), what,
-		failedText(done.Failed, done.Accepted))
+	text := fmt.Sprintf("run %s: %s %s %s\n", done.Run, runs.ItemCount(done.Items), what,
+		runs.FailedText(done.Failed, done.Accepted))
 	if len(done.Steps) > 1 {
 		var t cli.Table
 		for _, st := range done.Steps {
@@ -91,12 +92,4 @@ func acceptText(done *client.Accepted) string {
 		return "dry run: " + text + firstKeys(true, done.Examples, done.Items) + "nothing was changed\n"
 	}
 	return text
-}
-
-// failedText is how many items failed, and how many of them are accepted.
-func failedText(failed, accepted int64) string {
-	if accepted == 0 {
-		return cli.Count(failed) + " failed"
-	}
-	return fmt.Sprintf("%s failed, of which %s accepted", cli.Count(failed), cli.Count(accepted))
 }

@@ -1,4 +1,4 @@
-package runs
+package changes
 
 import (
 	"context"

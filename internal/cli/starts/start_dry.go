@@ -1,4 +1,4 @@
-package runs
+package starts
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 const shownFirst = 3
 
 // try says what would be started.
-func (r *runStart) try(
+func (r *Start) try(
 	ctx context.Context, term *cli.Console, cl *client.Client, settings client.RunSettings,
 ) error {
 	found, err := send(ctx, r, term, settings, cl.DryRun)

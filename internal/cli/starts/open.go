@@ -1,4 +1,4 @@
-package runs
+package starts
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runOpen struct {
+type Open struct {
 	Plan           string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
 	Endpoint       string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
 	Param          map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
@@ -24,7 +24,7 @@ type runOpen struct {
 }
 
 // Validate is called by kong.
-func (r *runOpen) Validate() error {
+func (r *Open) Validate() error {
 	if r.SealWithin < time.Second {
 		return fmt.Errorf("--seal-within is %s; it must be 1s or more", r.SealWithin)
 	}
@@ -32,13 +32,13 @@ func (r *runOpen) Validate() error {
 }
 
 // start is the same run as one that is started with its items.
-func (r *runOpen) start() *runStart {
-	return &runStart{Plan: r.Plan, Endpoint: r.Endpoint, Param: r.Param, Name: r.Name, IdempotencyKey: r.IdempotencyKey,
+func (r *Open) start() *Start {
+	return &Start{Plan: r.Plan, Endpoint: r.Endpoint, Param: r.Param, Name: r.Name, IdempotencyKey: r.IdempotencyKey,
 		OnDuplicate: r.OnDuplicate, runSettings: r.runSettings, itemFlags: itemFlags{later: true}}
 }
 
 // Run opens a run.
-func (r *runOpen) Run(ctx context.Context, term *cli.Console) error {
+func (r *Open) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (r *runOpen) Run(ctx context.Context, term *cli.Console) error {
 		opened.Run, cli.Moment(opened.SealBy), opened.Run, opened.Run)
 }
 
-type runAdd struct {
+type Add struct {
 	Ref            string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	File           string `arg:"" optional:"" default:"-" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	Items          string `help:"The same, as run start has it." placeholder:"FILE"`
@@ -86,7 +86,7 @@ type runAdd struct {
 }
 
 // Validate is called by kong.
-func (r *runAdd) Validate() error {
+func (r *Add) Validate() error {
 	if r.Items == "" {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (r *runAdd) Validate() error {
 }
 
 // Run adds items.
-func (r *runAdd) Run(ctx context.Context, term *cli.Console) error {
+func (r *Add) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -135,14 +135,14 @@ func (r *runAdd) Run(ctx context.Context, term *cli.Console) error {
 	return term.Printf("%s; it has %s now\n", text, cli.Count(added.Total))
 }
 
-type runSeal struct {
+type Seal struct {
 	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Expect *int64 `help:"Seal only if the run has so many items." placeholder:"N"`
 	Reason string `help:"Why, for the audit log." placeholder:"TEXT"`
 }
 
 // Validate is called by kong.
-func (r *runSeal) Validate() error {
+func (r *Seal) Validate() error {
 	if r.Expect != nil && *r.Expect < 0 {
 		return fmt.Errorf("--expect is %d; it must not be negative", *r.Expect)
 	}
@@ -150,7 +150,7 @@ func (r *runSeal) Validate() error {
 }
 
 // Run seals a run.
-func (r *runSeal) Run(ctx context.Context, term *cli.Console) error {
+func (r *Seal) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package runs
+package starts
 
 import (
 	"cmp"
@@ -13,10 +13,11 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runStart struct {
+type Start struct {
 	Plan           string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
 	Endpoint       string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
 	Key            string            `aliases:"key-column" help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
@@ -27,20 +28,20 @@ type runStart struct {
 	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
 	Schema         string            `help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
 	DryRun         bool              `help:"Start nothing; read and check everything, and say what would be started."`
-	waitFlags
+	runs.WaitFlags
 	itemFlags
 	runSettings
 }
 
 // Validate is called by kong.
-func (r *runStart) Validate() error {
+func (r *Start) Validate() error {
 	switch {
 	case r.Plan == "" && r.Endpoint == "" && r.From == "":
 		return errors.New("give a plan file, the name of a plan on record, or --endpoint NAME")
 	case r.Plan != "" && r.Endpoint != "":
 		return errors.New("give either a plan or --endpoint, not both")
 	}
-	if err := r.check(r.DryRun); err != nil {
+	if err := r.Check(r.DryRun); err != nil {
 		return err
 	}
 	if err := r.validate(r.Format); err != nil {
@@ -51,7 +52,7 @@ func (r *runStart) Validate() error {
 }
 
 // Run starts a run.
-func (r *runStart) Run(ctx context.Context, term *cli.Console) error {
+func (r *Start) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -78,12 +79,12 @@ func (r *runStart) Run(ctx context.Context, term *cli.Console) error {
 			return err
 		}
 	}
-	return watch(ctx, term, cl, started.Run, &r.watchFlags)
+	return r.Follow(ctx, term, cl, started.Run)
 }
 
 // send starts the run, or tries to, with the items if they come from here.
 func send[Out any](
-	ctx context.Context, r *runStart, term *cli.Console, settings client.RunSettings,
+	ctx context.Context, r *Start, term *cli.Console, settings client.RunSettings,
 	ask func(context.Context, client.RunSettings, io.Reader, ...client.CallOption) (Out, error),
 ) (Out, error) {
 	if r.file() == "" {
@@ -104,7 +105,7 @@ func send[Out any](
 }
 
 // settings reads the plan, when it is a file, and makes the settings of the run.
-func (r *runStart) settings() (plan cli.PlanFile, settings client.RunSettings, err error) {
+func (r *Start) settings() (plan cli.PlanFile, settings client.RunSettings, err error) {
 	if cli.IsPlanFile(r.Plan) {
 		if plan, err = cli.ReadPlan(r.Plan, nil); err != nil {
 			return plan, settings, err
@@ -138,7 +139,7 @@ func readSchema(name string) (json.RawMessage, error) {
 }
 
 // Explain says what is wrong with the plan, if that is why the server refused the run.
-func (r *runStart) Explain(plan *cli.PlanFile, err error) error {
+func (r *Start) Explain(plan *cli.PlanFile, err error) error {
 	if plan.Path != "" {
 		return plan.Explain(err)
 	}
@@ -154,7 +155,7 @@ func (r *runStart) Explain(plan *cli.PlanFile, err error) error {
 	return err
 }
 
-func (r *runStart) report(term *cli.Console, s client.Started) error {
+func (r *Start) report(term *cli.Console, s client.Started) error {
 	if term.JSON {
 		return term.Sent()
 	}

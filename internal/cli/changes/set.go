@@ -1,4 +1,4 @@
-package runs
+package changes
 
 import (
 	"context"
@@ -11,11 +11,12 @@ import (
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/cli/starts"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-type runSet struct {
+type Set struct {
 	Ref       string  `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`
 	Priority  *int    `help:"Runs with a greater number go first." placeholder:"N"`
@@ -25,21 +26,21 @@ type runSet struct {
 }
 
 // Validate is called by kong.
-func (r *runSet) Validate() error {
-	if reflect.DeepEqual(*r, runSet{Ref: r.Ref, Step: r.Step, Reason: r.Reason}) {
+func (r *Set) Validate() error {
+	if reflect.DeepEqual(*r, Set{Ref: r.Ref, Step: r.Step, Reason: r.Reason}) {
 		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --max-failed and others")
 	}
-	return flagError((&gather.Overrides{Priority: r.Priority, StepOverrides: r.StepOverrides}).Validate())
+	return starts.FlagError((&gather.Overrides{Priority: r.Priority, StepOverrides: r.StepOverrides}).Validate())
 }
 
 // Run changes settings of a run.
-func (r *runSet) Run(ctx context.Context, term *cli.Console) error {
+func (r *Set) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
 	}
 	changes := client.RunChanges{Step: r.Step, Priority: r.Priority, MaxFailed: r.MaxFailed, Reason: r.Reason}
-	if err := alike(&r.StepOverrides, &changes); err != nil {
+	if err := starts.Alike(&r.StepOverrides, &changes); err != nil {
 		return err
 	}
 	done, err := cl.SetRun(ctx, r.Ref, changes, term.Keep())

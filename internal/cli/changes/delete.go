@@ -1,21 +1,22 @@
-package runs
+package changes
 
 import (
 	"context"
 	"fmt"
 
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runDelete struct {
+type Delete struct {
 	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Reason string `help:"Why, for whoever asks for the run and for the audit log." placeholder:"TEXT"`
 	DryRun bool   `help:"Change nothing; say what would go."`
 }
 
 // Run deletes a finished run.
-func (r *runDelete) Run(ctx context.Context, term *cli.Console) error {
+func (r *Delete) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -43,7 +44,7 @@ func deletedText(d *client.RunDeleted) string {
 		which += fmt.Sprintf(" (%s)", cli.Inert(d.Name))
 	}
 	text := fmt.Sprintf("%s of plan %s, %s %s: %s in %d steps, about %s bytes\n", which, cli.Inert(d.Plan), d.State,
-		cli.Moment(d.FinishedAt), itemCount(d.Items), d.Steps, cli.Count(d.Bytes))
+		cli.Moment(d.FinishedAt), runs.ItemCount(d.Items), d.Steps, cli.Count(d.Bytes))
 	if d.DeadLetters > 0 {
 		text += fmt.Sprintf("with it %s dead letters, of which %s wait for somebody\n", cli.Count(d.DeadLetters),
 			cli.Count(d.WaitingLetters))

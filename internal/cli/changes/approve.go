@@ -1,4 +1,4 @@
-package runs
+package changes
 
 import (
 	"context"
@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runApprove struct {
+type Approve struct {
 	whichRuns
 	Step   string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
 	Seen   *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited anew since." placeholder:"TIME"`
@@ -19,7 +20,7 @@ type runApprove struct {
 }
 
 // Validate is called by kong.
-func (r *runApprove) Validate() error {
+func (r *Approve) Validate() error {
 	if err := r.whichRuns.Validate(); err != nil {
 		return err
 	}
@@ -35,7 +36,7 @@ func (r *runApprove) Validate() error {
 }
 
 // Run approves canaries, or lets a step begin.
-func (r *runApprove) Run(ctx context.Context, term *cli.Console) error {
+func (r *Approve) Run(ctx context.Context, term *cli.Console) error {
 	if r.DryRun {
 		return r.show(ctx, term)
 	}
@@ -55,7 +56,7 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console) error {
 }
 
 // show tells what somebody has to know before they approve.
-func (r *runApprove) show(ctx context.Context, term *cli.Console) error {
+func (r *Approve) show(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -79,7 +80,7 @@ func (r *runApprove) show(ctx context.Context, term *cli.Console) error {
 	if err != nil {
 		return err
 	}
-	return term.Printf("%s%s", text, reportAgainst(&report))
+	return term.Printf("%s%s", text, runs.ReportAgainst(&report))
 }
 
 func gateText(g *client.GateDocument, room int) string {

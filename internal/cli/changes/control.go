@@ -1,4 +1,4 @@
-package runs
+package changes
 
 import (
 	"context"
@@ -94,10 +94,10 @@ func runRef(done *client.Controlled) string {
 	return "--all"
 }
 
-type runPause struct{ whichRuns }
+type Pause struct{ whichRuns }
 
 // Run pauses runs.
-func (r *runPause) Run(ctx context.Context, term *cli.Console) error {
+func (r *Pause) Run(ctx context.Context, term *cli.Console) error {
 	return r.do(ctx, term, "pause", func(
 		ctx context.Context, cl *client.Client, keep client.CallOption,
 	) (client.Controlled, error) {
@@ -120,13 +120,13 @@ func pausedText(done *client.Controlled) string {
 	return text + "\ngo on with: tranche run resume " + runRef(done)
 }
 
-type runResume struct {
+type Resume struct {
 	whichRuns
 	MaxFailed *string `help:"Allow so many failed items from now on: 500, 1% or none." placeholder:"N"`
 }
 
 // Validate is called by kong.
-func (r *runResume) Validate() error {
+func (r *Resume) Validate() error {
 	if err := r.whichRuns.Validate(); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (r *runResume) Validate() error {
 }
 
 // Run resumes runs.
-func (r *runResume) Run(ctx context.Context, term *cli.Console) error {
+func (r *Resume) Run(ctx context.Context, term *cli.Console) error {
 	return r.do(ctx, term, "resume", func(
 		ctx context.Context, cl *client.Client, keep client.CallOption,
 	) (client.Controlled, error) {
@@ -160,10 +160,10 @@ func (r *runResume) Run(ctx context.Context, term *cli.Console) error {
 	})
 }
 
-type runCancel struct{ whichRuns }
+type Cancel struct{ whichRuns }
 
 // Run cancels runs.
-func (r *runCancel) Run(ctx context.Context, term *cli.Console) error {
+func (r *Cancel) Run(ctx context.Context, term *cli.Console) error {
 	return r.do(ctx, term, "cancel", func(
 		ctx context.Context, cl *client.Client, keep client.CallOption,
 	) (client.Controlled, error) {

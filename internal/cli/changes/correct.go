@@ -1,4 +1,4 @@
-package runs
+package changes
 
 import (
 	"context"
@@ -6,10 +6,11 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runCorrect struct {
+type Correct struct {
 	Ref       string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Items     string `aliases:"file" required:"" help:"The items whose data was wrong, as it should be: CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	KeyColumn string `name:"key" help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
@@ -17,7 +18,7 @@ type runCorrect struct {
 	Cascade   bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
 	Reason    string `help:"Why, for the audit log and for whoever looks at the items." placeholder:"TEXT"`
 	DryRun    bool   `help:"Change nothing; say what would be done."`
-	waitFlags
+	runs.WaitFlags
 
 	Encoding string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be. This and what follows: as the plan says, when absent." placeholder:"NAME"`
 	NoHeader bool     `help:"CSV begins with its first row."`
@@ -27,12 +28,12 @@ type runCorrect struct {
 }
 
 // Validate is called by kong.
-func (r *runCorrect) Validate() error {
-	return r.check(r.DryRun)
+func (r *Correct) Validate() error {
+	return r.Check(r.DryRun)
 }
 
 // Run corrects items.
-func (r *runCorrect) Run(ctx context.Context, term *cli.Console) error {
+func (r *Correct) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -62,7 +63,7 @@ func (r *runCorrect) Run(ctx context.Context, term *cli.Console) error {
 	if !r.Wait {
 		return nil
 	}
-	return watch(ctx, term, cl, done.Run, &r.watchFlags)
+	return r.Follow(ctx, term, cl, done.Run)
 }
 
 // correctText says what was corrected, or would be, and what comes of it.
@@ -73,13 +74,13 @@ func correctText(done *client.Corrected) string {
 		verb = "would have"
 		b.WriteString("dry run: ")
 	}
-	fmt.Fprintf(&b, "run %s %s %s corrected, as generation %d\n", done.Run, verb, itemCount(done.Items), done.Generation)
+	fmt.Fprintf(&b, "run %s %s %s corrected, as generation %d\n", done.Run, verb, runs.ItemCount(done.Items), done.Generation)
 	fmt.Fprintf(&b, "  %s\n", keysText(done.Examples, done.Items))
 	if done.Same > 0 {
-		fmt.Fprintf(&b, "  %s given with the data that the run has, and left alone\n", itemCount(done.Same))
+		fmt.Fprintf(&b, "  %s given with the data that the run has, and left alone\n", runs.ItemCount(done.Same))
 	}
 	if n := done.Items - done.Begun; n > 0 {
-		fmt.Fprintf(&b, "  %s of them had not been begun with\n", itemCount(n))
+		fmt.Fprintf(&b, "  %s of them had not been begun with\n", runs.ItemCount(n))
 	}
 	if done.Begun > 0 {
 		b.WriteString(resetSteps(done.Steps))
