@@ -401,6 +401,7 @@ func rooms(servers []string) map[string]rule {
 		{"alert", "session"},
 		// These only read.
 		{"inspect", "control redo start"},
+		{"export", "redo"},
 		{"groups", "inspect"},
 		{"gate", "control"},
 		{"explain", "control dispatch inspect settle start streams"},

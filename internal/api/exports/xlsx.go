@@ -13,7 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/spool"
-	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/export"
 )
 
 const (
@@ -71,7 +71,7 @@ func (e *xlsxExport) write(cells []any) error {
 	return e.sheet.SetRow("A"+strconv.Itoa(e.row), cells)
 }
 
-func (e *xlsxExport) line(item *inspect.ExportedItem) error {
+func (e *xlsxExport) line(item *export.ExportedItem) error {
 	row, err := e.table.row(item)
 	if err != nil {
 		return err
