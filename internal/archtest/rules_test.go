@@ -371,7 +371,7 @@ func api(servers, store []string) map[string]rule {
 // the types of one thing; what several need is in workqueue/internal. A room may need those that stand above it here.
 func rooms(servers []string) map[string]rule {
 	const root, internal = "workqueue", "workqueue/internal/"
-	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane",
+	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane", internal + "mergepatch",
 		root + "/throttling", root + "/order", "bitfield/...", "internal/fault", "internal/backoff"}
 	all := map[string]rule{
 		root: {
@@ -379,6 +379,8 @@ func rooms(servers []string) map[string]rule {
 		},
 		internal + "pg":     {own: []string{root}, tests: servers},
 		internal + "ledger": {own: []string{root, internal + "pg"}, tests: servers},
+		// How operations of a collector are merged: without I/O.
+		internal + "mergepatch": {others: []string{"github.com/go-json-experiment/json"}},
 		internal + "plane": {
 			own: []string{root, root + "/throttling", internal + "pg", "bitfield/..."}, tests: servers,
 		},

@@ -38,7 +38,6 @@ type hall struct {
 func halls() map[string]hall {
 	return map[string]hall{
 		"internal/conformance": {31, 3800, "the suite's checks, a file for each section of docs/protocol.md"},
-		"workqueue/collector":  {roomFiles, 3675, "operations, keys and flushes change each other in one transaction"},
 	}
 }
 

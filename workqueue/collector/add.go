@@ -236,21 +236,14 @@ func (s Store) KnownOps(ctx context.Context, name string, ids []string) ([]strin
 
 // taken reports whether an operation is to be added. The second one of an id is none any more.
 func (a *opsAdding) taken(o *Op, out *AddedOps) bool {
-	if o.Duplicate {
+	if o.Duplicate || o.ID != "" && a.known[o.ID] {
 		out.Duplicates++
 		out.Known = append(out.Known, o.ID)
 		return false
 	}
-	if a.known == nil || o.ID == "" {
-		out.Added++
-		return true
+	if a.known != nil && o.ID != "" {
+		a.known[o.ID] = true
 	}
-	if a.known[o.ID] {
-		out.Duplicates++
-		out.Known = append(out.Known, o.ID)
-		return false
-	}
-	a.known[o.ID] = true
 	out.Added++
 	return true
 }

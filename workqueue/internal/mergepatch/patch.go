@@ -1,4 +1,4 @@
-package collector
+package mergepatch
 
 import (
 	"bytes"
@@ -7,37 +7,37 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// patch is a JSON value that others are merged into, as JSON Merge Patch (RFC 7396) has it: members of objects are set
+// Patch is a JSON value that others are merged into, as JSON Merge Patch (RFC 7396) has it: members of objects are set
 // one by one, and everything else is replaced as a whole. A null stays, since whoever is sent the merged value has to
 // delete the member, too.
-type patch struct {
+type Patch struct {
 	value   []byte // what it is unless it is an object
 	names   []string
 	members map[string]*member // by their names; nil: it is no object
-	size    int                // bytes that it is written in
+	Size    int                // bytes that it is written in
 }
 
 // member is a member of an object.
 type member struct {
 	name  []byte // in its quotes
-	value *patch
+	value *Patch
 }
 
-// parsePatch reads a valid value. The patch shares no memory with it.
-func parsePatch(value []byte) (*patch, error) {
+// Parse reads a valid value. The patch shares no memory with it.
+func Parse(value []byte) (*Patch, error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	return readPatch(dec)
 }
 
-func readPatch(dec *jsontext.Decoder) (*patch, error) {
+func readPatch(dec *jsontext.Decoder) (*Patch, error) {
 	if dec.PeekKind() != '{' {
 		value, err := dec.ReadValue()
-		return &patch{value: bytes.Clone(value), size: len(value)}, err
+		return &Patch{value: bytes.Clone(value), Size: len(value)}, err
 	}
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, err
 	}
-	p := &patch{members: map[string]*member{}, size: len("{}")}
+	p := &Patch{members: map[string]*member{}, Size: len("{}")}
 	for dec.PeekKind() != '}' {
 		quoted, err := dec.ReadValue()
 		if err != nil {
@@ -59,26 +59,26 @@ func readPatch(dec *jsontext.Decoder) (*patch, error) {
 }
 
 // set adds a member that is not there.
-func (p *patch) set(name string, m *member) {
-	p.size += p.growth(m)
+func (p *Patch) set(name string, m *member) {
+	p.Size += p.growth(m)
 	p.names, p.members[name] = append(p.names, name), m
 }
 
 // growth is how many bytes a member more takes.
-func (p *patch) growth(m *member) int {
-	n := len(m.name) + len(":") + m.value.size
+func (p *Patch) growth(m *member) int {
+	n := len(m.name) + len(":") + m.value.Size
 	if len(p.names) > 0 {
 		n += len(",")
 	}
 	return n
 }
 
-// takes reports whether one patch can say what p and another after it do, and how many bytes more it takes. It cannot
+// Takes reports whether one patch can say what p and another after it do, and how many bytes more it takes. It cannot
 // when an object follows something else: merged into a document, it would keep what stands there, which p replaces.
-func (p *patch) takes(next *patch) (more int, ok bool) {
+func (p *Patch) Takes(next *Patch) (more int, ok bool) {
 	switch {
 	case next.members == nil:
-		return next.size - p.size, true
+		return next.Size - p.Size, true
 	case p.members == nil:
 		return 0, false
 	}
@@ -86,13 +86,13 @@ func (p *patch) takes(next *patch) (more int, ok bool) {
 	for _, name := range next.names {
 		m, old := next.members[name], p.members[name]
 		if old == nil {
-			if more += len(m.name) + len(":") + m.value.size; added > 0 {
+			if more += len(m.name) + len(":") + m.value.Size; added > 0 {
 				more += len(",")
 			}
 			added++
 			continue
 		}
-		n, ok := old.value.takes(m.value)
+		n, ok := old.value.Takes(m.value)
 		if !ok {
 			return 0, false
 		}
@@ -101,8 +101,8 @@ func (p *patch) takes(next *patch) (more int, ok bool) {
 	return more, true
 }
 
-// merge merges another one into it that it takes. It keeps parts of that.
-func (p *patch) merge(next *patch) {
+// Merge merges another one into it that it takes. It keeps parts of that.
+func (p *Patch) Merge(next *Patch) {
 	if next.members == nil {
 		*p = *next
 		return
@@ -113,14 +113,14 @@ func (p *patch) merge(next *patch) {
 			p.set(name, m)
 			continue
 		}
-		before := old.value.size
-		old.value.merge(m.value)
-		p.size += old.value.size - before
+		before := old.value.Size
+		old.value.Merge(m.value)
+		p.Size += old.value.Size - before
 	}
 }
 
 // append writes it.
-func (p *patch) append(to []byte) []byte {
+func (p *Patch) append(to []byte) []byte {
 	if p.members == nil {
 		return append(to, p.value...)
 	}
@@ -135,5 +135,5 @@ func (p *patch) append(to []byte) []byte {
 	return append(to, '}')
 }
 
-// text is it as JSON.
-func (p *patch) text() []byte { return p.append(slices.Grow([]byte(nil), p.size)) }
+// Text is it as JSON.
+func (p *Patch) Text() []byte { return p.append(slices.Grow([]byte(nil), p.Size)) }
