@@ -110,11 +110,7 @@ func (s Store) List(ctx context.Context, after string, limit int) (list []AlertS
 	if !pg.ValidText(after) {
 		return nil, false, fmt.Errorf("alert %q: %w", after, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, listAlerts, after, limit+1)
-	if err != nil {
-		return nil, false, fmt.Errorf("list alerts: %w", err)
-	}
-	views, err := pgx.CollectRows(rows, scanAlert)
+	views, err := pg.Collect(ctx, s.db.Pool, scanAlert, listAlerts, after, limit+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("list alerts: %w", err)
 	}
@@ -157,10 +153,7 @@ func (s Store) Messages(
 	if !pg.ValidText(name) {
 		return nil, false, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, listMessages, name, before, limit+1)
-	if err == nil {
-		list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[AlertMessage])
-	}
+	list, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AlertMessage], listMessages, name, before, limit+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("list messages of alert %s: %w", name, err)
 	}

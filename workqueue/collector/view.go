@@ -124,11 +124,7 @@ LEFT JOIN endpoint_pace p ON p.endpoint = n.name LEFT JOIN endpoint_setting e ON
 
 // Collectors returns all collectors, by their names. It counts the keys of each.
 func (s Store) Collectors(ctx context.Context) ([]CollectorView, error) {
-	rows, err := s.db.Pool.Query(ctx, listCollectors)
-	if err != nil {
-		return nil, fmt.Errorf("read collectors: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, scanCollector)
+	all, err := pg.Collect(ctx, s.db.Pool, scanCollector, listCollectors)
 	if err != nil {
 		return nil, fmt.Errorf("read collectors: %w", err)
 	}

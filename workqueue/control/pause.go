@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Control is an operator's wish about one run, or about every run that is under way.
@@ -77,11 +78,7 @@ func LockHolds(ctx context.Context, tx pgx.Tx, c *Control, all string) ([]*RunHo
 	if !c.All {
 		statement, args = lockRun, []any{c.Run}
 	}
-	rows, err := tx.Query(ctx, statement, args...)
-	if err != nil {
-		return nil, fmt.Errorf("lock runs: %w", err)
-	}
-	runs, err := pgx.CollectRows(rows, scanHold)
+	runs, err := pg.Collect(ctx, tx, scanHold, statement, args...)
 	if err != nil {
 		return nil, fmt.Errorf("lock runs: %w", err)
 	}

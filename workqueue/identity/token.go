@@ -114,11 +114,7 @@ const listTokens = `SELECT` + tokenColumns + ` FROM api_token ORDER BY created_a
 
 // Tokens lists the newest MaxTokens tokens.
 func (s Store) Tokens(ctx context.Context) ([]TokenView, error) {
-	rows, err := s.db.Pool.Query(ctx, listTokens, MaxTokens)
-	if err != nil {
-		return nil, fmt.Errorf("list tokens: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, scanToken)
+	all, err := pg.Collect(ctx, s.db.Pool, scanToken, listTokens, MaxTokens)
 	if err != nil {
 		return nil, fmt.Errorf("list tokens: %w", err)
 	}

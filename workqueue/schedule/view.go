@@ -81,11 +81,7 @@ func (s Store) Schedules(ctx context.Context, after string, limit int) (list []S
 	if !pg.ValidText(after) {
 		return nil, false, fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, listSchedules, after, limit+1)
-	if err != nil {
-		return nil, false, fmt.Errorf("list schedules: %w", err)
-	}
-	views, err := pgx.CollectRows(rows, scanSchedule)
+	views, err := pg.Collect(ctx, s.db.Pool, scanSchedule, listSchedules, after, limit+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("list schedules: %w", err)
 	}
