@@ -300,8 +300,8 @@ func inside(rooms ...string) []string {
 }
 
 // commands are the rules of the command line: what all commands share, and a room for each noun, which knows no other
-// room, but those of runs each other, as the API's. They are clients of the API; only those that see to the system itself
-// open a database.
+// room, but those of runs each other, as the API's. They are clients of the API; only those that see to the system
+// itself open a database.
 func commands(servers, store []string) map[string]rule {
 	const shared = "internal/cli"
 	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
@@ -371,7 +371,8 @@ func api(servers, store []string) map[string]rule {
 // the types of one thing; what several need is in workqueue/internal. A room may need those that stand above it here.
 func rooms(servers []string) map[string]rule {
 	const root, internal = "workqueue", "workqueue/internal/"
-	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane", internal + "mergepatch",
+	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane",
+		internal + "mergepatch",
 		root + "/throttling", root + "/order", "bitfield/...", "internal/fault", "internal/backoff"}
 	all := map[string]rule{
 		root: {

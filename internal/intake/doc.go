@@ -45,8 +45,8 @@
 // # Its rooms
 //
 // Here are the formats that are read from front to back, and what is done with rows of any: shape, check, give back.
-// Below are parquet, which reads from the end; sorting, which orders rows, also in a file; and spool, where both keep
-// files. All stand on row, what a row is and what is said of one that is none, and that on jsonvalue, values as payloads
+// Below are parquet, which reads from the end; sorting, which orders rows, also in a file; and spool, where files are
+// kept. All stand on row, what a row is and what is said of one that is none, and that on jsonvalue, values as payloads
 // have them.
 //
 // # Concurrency

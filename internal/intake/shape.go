@@ -147,7 +147,8 @@ func (s *shaper) missing() error {
 	for _, name := range slices.Sorted(maps.Keys(s.fields)) {
 		if !s.fields[name].seen {
 			return &row.InputError{Reason: fmt.Sprintf("there is no column or field %s that could be kept, renamed or "+
-				"converted; columns and the left side of rename have the names of the input, types those of the payload", row.Quote(name))}
+				"converted; columns and the left side of rename have the names of the input, types those of the payload",
+				row.Quote(name))}
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// Accept is tranche run accept.
 type Accept struct {
 	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Failed bool   `xor:"which" help:"All items that failed."`

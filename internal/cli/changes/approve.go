@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// Approve is tranche run approve.
 type Approve struct {
 	whichRuns
 	Step   string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`

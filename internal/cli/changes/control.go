@@ -94,6 +94,7 @@ func runRef(done *client.Controlled) string {
 	return "--all"
 }
 
+// Pause is tranche run pause.
 type Pause struct{ whichRuns }
 
 // Run pauses runs.
@@ -120,6 +121,7 @@ func pausedText(done *client.Controlled) string {
 	return text + "\ngo on with: tranche run resume " + runRef(done)
 }
 
+// Resume is tranche run resume.
 type Resume struct {
 	whichRuns
 	MaxFailed *string `help:"Allow so many failed items from now on: 500, 1% or none." placeholder:"N"`
@@ -160,6 +162,7 @@ func (r *Resume) Run(ctx context.Context, term *cli.Console) error {
 	})
 }
 
+// Cancel is tranche run cancel.
 type Cancel struct{ whichRuns }
 
 // Run cancels runs.

@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// Correct is tranche run correct.
 type Correct struct {
 	Ref       string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Items     string `aliases:"file" required:"" help:"The items whose data was wrong, as it should be: CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
@@ -74,7 +75,8 @@ func correctText(done *client.Corrected) string {
 		verb = "would have"
 		b.WriteString("dry run: ")
 	}
-	fmt.Fprintf(&b, "run %s %s %s corrected, as generation %d\n", done.Run, verb, runs.ItemCount(done.Items), done.Generation)
+	fmt.Fprintf(&b, "run %s %s %s corrected, as generation %d\n", done.Run, verb, runs.ItemCount(done.Items),
+		done.Generation)
 	fmt.Fprintf(&b, "  %s\n", keysText(done.Examples, done.Items))
 	if done.Same > 0 {
 		fmt.Fprintf(&b, "  %s given with the data that the run has, and left alone\n", runs.ItemCount(done.Same))

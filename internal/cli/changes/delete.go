@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// Delete is tranche run delete.
 type Delete struct {
 	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Reason string `help:"Why, for whoever asks for the run and for the audit log." placeholder:"TEXT"`

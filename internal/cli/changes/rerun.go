@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// Rerun is tranche run rerun.
 type Rerun struct {
 	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Failed bool   `xor:"which" help:"All items that failed."`

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// Reset is tranche run reset.
 type Reset struct {
 	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Step string `help:"The step whose parts are taken back; may be left out when there is only one." placeholder:"NAME"`

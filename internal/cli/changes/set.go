@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// Set is tranche run set.
 type Set struct {
 	Ref       string  `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`

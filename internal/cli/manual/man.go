@@ -30,7 +30,8 @@ func (m *Pages) Run(line *kong.Context, term *cli.Console, built buildinfo.Info)
 	}
 	for _, node := range pages {
 		file := filepath.Join(m.Dir, pageName(node)+".1")
-		if err := os.WriteFile(file, []byte(page(line.Model, node, built)), 0o644); err != nil { //nolint:gosec // for everybody
+		text := []byte(page(line.Model, node, built))
+		if err := os.WriteFile(file, text, 0o644); err != nil { //nolint:gosec // for everybody
 			return fmt.Errorf("man pages: %w", err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// Errors is tranche run errors.
 type Errors struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	All bool   `help:"Every failed item instead of groups."`

@@ -7,6 +7,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// Explain is tranche run explain.
 type Explain struct {
 	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Item string `help:"Explain the items of this key only, with every attempt." placeholder:"KEY"`

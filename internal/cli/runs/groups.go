@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// Groups is tranche run groups.
 type Groups struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	By  string `placeholder:"FIELD" help:"A field of the payloads, at their top."`

@@ -8,6 +8,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// History is tranche run history.
 type History struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }
@@ -37,6 +38,7 @@ func printHistory(term *cli.Console, history client.RunHistory) error {
 	return term.Printf("%s", t.String())
 }
 
+// Note is tranche run note.
 type Note struct {
 	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Text string `arg:"" help:"What is to be known of the run, 2,000 characters at the most."`

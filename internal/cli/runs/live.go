@@ -10,6 +10,7 @@ import (
 
 const maxPage = 1000 // entries of a list that the API gives at once
 
+// Slices is tranche run slices.
 type Slices struct {
 	Ref   string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
@@ -70,6 +71,7 @@ func slicesText(page *client.LiveSlices, room int) string {
 	return head + t.String()
 }
 
+// Items is tranche run items.
 type Items struct {
 	Ref   string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	From  int64    `help:"The first ordinal." placeholder:"N"`

@@ -14,6 +14,7 @@ import (
 	reportstore "github.com/tranchehq/tranche/workqueue/report"
 )
 
+// Report is tranche run report.
 type Report struct {
 	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
+// List is tranche run list.
 type List struct {
 	Limit    int          `default:"20" help:"How many." placeholder:"N"`
 	Search   string       `help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
@@ -104,6 +105,7 @@ func approvalText(steps []string) string {
 	return " (to be approved)"
 }
 
+// Show is tranche run show.
 type Show struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }
@@ -222,6 +224,7 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 	}
 }
 
+// Item is tranche run item.
 type Item struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Key string `arg:"" help:"The item's key."`

@@ -19,6 +19,7 @@ const (
 	patience = 2 * time.Minute
 )
 
+// Watch is tranche run watch.
 type Watch struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	watchFlags

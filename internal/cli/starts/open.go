@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// Open is tranche run open.
 type Open struct {
 	Plan           string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
 	Endpoint       string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
@@ -70,6 +71,7 @@ func (r *Open) Run(ctx context.Context, term *cli.Console) error {
 		opened.Run, cli.Moment(opened.SealBy), opened.Run, opened.Run)
 }
 
+// Add is tranche run add.
 type Add struct {
 	Ref            string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	File           string `arg:"" optional:"" default:"-" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
@@ -135,6 +137,7 @@ func (r *Add) Run(ctx context.Context, term *cli.Console) error {
 	return term.Printf("%s; it has %s now\n", text, cli.Count(added.Total))
 }
 
+// Seal is tranche run seal.
 type Seal struct {
 	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Expect *int64 `help:"Seal only if the run has so many items." placeholder:"N"`

@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// Start is tranche run start.
 type Start struct {
 	Plan           string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
 	Endpoint       string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
