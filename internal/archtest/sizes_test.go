@@ -37,7 +37,8 @@ type hall struct {
 
 func halls() map[string]hall {
 	return map[string]hall{
-		"internal/conformance": {31, 3800, "the suite's checks, a file for each section of docs/protocol.md"},
+		"internal/conformance": {31, 3550, "the suite's checks, a file for each section of docs/protocol.md: they use 112 " +
+			"names of the node that it plays, and many are methods of it"},
 	}
 }
 
