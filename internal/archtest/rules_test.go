@@ -209,7 +209,7 @@ func rules() map[string]rule {
 		"internal/producers": {
 			own: append([]string{
 				"gather/collector", "gather/template", "gather/fetch", "gather/fetch/sqlfetch", "workqueue/order",
-				"endpoints/wire", "internal/responder",
+				"endpoints/wire", "internal/responder", "internal/intake/jsonvalue",
 			}, store...),
 			tests: append([]string{"endpoints", "internal/connections"}, servers...),
 		},

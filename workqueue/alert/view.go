@@ -128,11 +128,7 @@ func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, oneAlert, name)
-	if err != nil {
-		return nil, fmt.Errorf("read alert %s: %w", name, err)
-	}
-	view, err := pgx.CollectExactlyOneRow(rows, scanAlert)
+	view, err := pg.One(ctx, s.db.Pool, scanAlert, oneAlert, name)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = workqueue.ErrNotFound
 	}

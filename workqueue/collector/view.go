@@ -136,14 +136,10 @@ func (s Store) Collectors(ctx context.Context) ([]CollectorView, error) {
 
 // Collector returns a collector with what keeps its operations waiting. The error wraps ErrNotFound when there is none.
 func (s Store) Collector(ctx context.Context, name string) (CollectorView, error) {
-	var v CollectorView
 	if !pg.ValidText(name) {
-		return v, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
+		return CollectorView{}, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, oneCollector, name)
-	if err == nil {
-		v, err = pgx.CollectExactlyOneRow(rows, scanCollector)
-	}
+	v, err := pg.One(ctx, s.db.Pool, scanCollector, oneCollector, name)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return v, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)

@@ -96,11 +96,7 @@ func scanHold(row pgx.CollectableRow) (*RunHold, error) {
 
 // readHold reads a run without locking it.
 func readHold(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, error) {
-	rows, err := tx.Query(ctx, readRun, run)
-	if err != nil {
-		return nil, fmt.Errorf("read run %s: %w", run, err)
-	}
-	r, err := pgx.CollectExactlyOneRow(rows, scanHold)
+	r, err := pg.One(ctx, tx, scanHold, readRun, run)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("run %s: %w", run, workqueue.ErrNotFound)
 	}

@@ -84,12 +84,9 @@ func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (Token
 		life = &n.ExpiresIn
 	}
 	var out TokenView
-	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, insertToken, uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life)
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		out, err = pg.One(ctx, tx, scanToken, insertToken, uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life)
 		if err != nil {
-			return err
-		}
-		if out, err = pgx.CollectExactlyOneRow(rows, scanToken); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_create", Subject: out.Name,
@@ -175,11 +172,7 @@ func (s Store) RevokeToken(ctx context.Context, ref, actor string) (TokenView, e
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, revokeToken, before.ID, pg.Plain(actor))
-		if err == nil {
-			out, err = pgx.CollectExactlyOneRow(rows, scanToken)
-		}
-		if err == nil {
+		if out, err = pg.One(ctx, tx, scanToken, revokeToken, before.ID, pg.Plain(actor)); err == nil {
 			_, err = tx.Exec(ctx, endTokenSessions, before.ID)
 		}
 		if err != nil {

@@ -374,11 +374,7 @@ func (v *RunView) estimate() {
 
 // ReadSummary reads a run.
 func ReadSummary(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (RunSummary, error) {
-	rows, err := tx.Query(ctx, oneRun, id)
-	if err != nil {
-		return RunSummary{}, err
-	}
-	run, err := pgx.CollectExactlyOneRow(rows, scanSummary)
+	run, err := pg.One(ctx, tx, scanSummary, oneRun, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = workqueue.ErrNotFound
 	}

@@ -21,3 +21,12 @@ func Collect[T any](
 	}
 	return pgx.CollectRows(rows, read)
 }
+
+// One reads the row of a query. The error is pgx.ErrNoRows when there is none.
+func One[T any](ctx context.Context, from Querier, read pgx.RowToFunc[T], sql string, args ...any) (row T, err error) {
+	rows, err := from.Query(ctx, sql, args...)
+	if err != nil {
+		return row, err
+	}
+	return pgx.CollectExactlyOneRow(rows, read)
+}
