@@ -163,9 +163,11 @@ func rules() map[string]rule {
 			"internal/intake/spool"}},
 		"internal/intake/parquet": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"},
 			tests: append([]string{"internal/intake", "internal/intake/spool"}, servers...)},
-		"internal/embedded": {own: []string{"internal/backoff"},
+		// Programs that end with this one.
+		"internal/child": {others: []string{}},
+		"internal/embedded": {own: []string{"internal/backoff", "internal/child"},
 			tests: []string{"internal/testenv", "internal/testenv/leak"}},
-		"internal/testenv":      {own: []string{"internal/embedded", "internal/testenv/leak", "migrations"}},
+		"internal/testenv":      {own: []string{"internal/child", "internal/embedded", "internal/testenv/leak", "migrations"}},
 		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
 		"internal/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
@@ -251,7 +253,7 @@ func rules() map[string]rule {
 			tests: servers,
 		},
 		// What the demo and the cluster are told with.
-		"internal/story": {own: []string{"internal/datadir", "internal/backoff"}},
+		"internal/story": {own: []string{"internal/datadir", "internal/backoff", "internal/child"}},
 		// As the demo, from outside; its services are the SDK's.
 		"internal/cluster": {
 			own:   []string{"endpoints", "internal/story", "internal/embedded", "internal/backoff"},
