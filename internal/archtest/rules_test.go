@@ -167,7 +167,8 @@ func rules() map[string]rule {
 		"internal/child": {others: []string{}},
 		"internal/embedded": {own: []string{"internal/backoff", "internal/child"},
 			tests: []string{"internal/testenv", "internal/testenv/leak"}},
-		"internal/testenv":      {own: []string{"internal/child", "internal/embedded", "internal/testenv/leak", "migrations"}},
+		"internal/testenv": {own: []string{"internal/child", "internal/embedded", "internal/testenv/leak",
+			"migrations"}},
 		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
 		"internal/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
