@@ -16,7 +16,7 @@ import (
 // until polls a number in the database until it is what is wanted.
 func (b *bundle) until(t *testing.T, what string, want func(int) bool, sql string, args ...any) (n int) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(stuck); time.Now().Before(deadline); {
 		if err := b.pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
 			t.Fatal(err)
 		}

@@ -116,7 +116,9 @@ func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
 	const count = 60
 	b := bare(t)
 	store, toDatabase := b.through(t)
-	cut := b.join(t, store, testenv.Conn(t, b.ns), testConfig(t))
+	config := testConfig(t)
+	config.Grace = stuck // it takes its time to find its way back
+	cut := b.join(t, store, testenv.Conn(t, b.ns), config)
 	b.node = cut.Node
 	f, slices := b.forge(t, 10, 10*count)
 	var replies []*nats.Msg

@@ -26,6 +26,8 @@ const (
 	DefaultEndpoints = 250
 	// Between two readings, however many scrape, and between those that take long.
 	DefaultEvery = 10 * time.Second
+	// A reading as a whole: who scrapes has patience for ten seconds, as a rule.
+	DefaultTimeout = 5 * time.Second
 )
 
 const (
@@ -44,6 +46,7 @@ type Config struct {
 	Registerer prometheus.Registerer
 	Endpoints  int           // that are told apart, and as many collectors
 	Every      time.Duration // between two readings of the database
+	Timeout    time.Duration // of a reading; zero: DefaultTimeout
 }
 
 // Metrics is told of what a node does, and tells it to who asks.
@@ -79,7 +82,7 @@ func New(config Config) (*Metrics, error) {
 	m.endpoints, m.collectors = newNames(most), newNames(most)
 	own := []prometheus.Collector{newBuild(&m.catalog, config.Build)}
 	own = append(own, m.events()...)
-	own = append(own, newNode(m), newSystem(m, cmp.Or(config.Every, DefaultEvery)))
+	own = append(own, newNode(m), newSystem(m, &config))
 	to := config.Registerer
 	if to == nil {
 		m.gatherer = prometheus.NewRegistry()
