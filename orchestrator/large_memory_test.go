@@ -10,7 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/results"
 )
 
@@ -49,8 +49,8 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	recorded := time.Since(begun)
 	want, read := pattern(*manyBytes), 0
 	begun = time.Now()
-	err := inspect.New(b.store).Export(t.Context(), id, []workqueue.Outcome{workqueue.OutcomeDone},
-		func(item *inspect.ExportedItem) error {
+	err := export.New(b.store).Export(t.Context(), id, []workqueue.Outcome{workqueue.OutcomeDone},
+		func(item *export.ExportedItem) error {
 			r, err := results.New(b.store).Open(t.Context(), item.Large.ID)
 			if err != nil {
 				return err

@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -68,8 +68,8 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 		"item_too_large: the item with its parts (source, again) is larger than a message may be") {
 		t.Errorf("the large item failed with %q", got)
 	}
-	err := inspect.New(b.store).Export(t.Context(), run, []workqueue.Outcome{workqueue.OutcomeDone},
-		func(item *inspect.ExportedItem) error {
+	err := export.New(b.store).Export(t.Context(), run, []workqueue.Outcome{workqueue.OutcomeDone},
+		func(item *export.ExportedItem) error {
 			if want := fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))); string(item.Result) != want {
 				t.Errorf("item %d has %s, want %s", item.Ordinal, item.Result, want)
 			}

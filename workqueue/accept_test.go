@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -129,7 +130,7 @@ func TestAcceptedFailuresAreShown(t *testing.T) {
 			listed++
 		}
 	}
-	err = inspect.New(b.store).Export(t.Context(), run, nil, func(item *inspect.ExportedItem) error {
+	err = export.New(b.store).Export(t.Context(), run, nil, func(item *export.ExportedItem) error {
 		if item.Accepted {
 			exported++
 		}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
@@ -85,12 +85,12 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 				t.Errorf("%s: a reset is of %v, %v; want %s", name, reset.Examples, err, c.want)
 			}
 		}
-		export, err := inspect.New(b.store).NewExport(t.Context(), inspect.ExportRequest{Run: run, Select: c.sel})
+		found, err := export.New(b.store).NewExport(t.Context(), export.ExportRequest{Run: run, Select: c.sel})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var keys []string
-		err = export.Each(t.Context(), func(item *inspect.ExportedItem) error { keys = append(keys, item.Key); return nil })
+		err = found.Each(t.Context(), func(item *export.ExportedItem) error { keys = append(keys, item.Key); return nil })
 		if got := fmt.Sprint(keys); err != nil || got != c.want && (c.want != "none" || len(keys) > 0) &&
 			fmt.Sprint(len(keys)) != c.want {
 			t.Errorf("%s: an export is of %s, %v; want %s", name, got, err, c.want)

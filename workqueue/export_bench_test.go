@@ -6,7 +6,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/export"
 )
 
 // BenchmarkExport reads runs of 200,000 items whose results have about 130 bytes, each 100th item failed. The run was
@@ -46,7 +46,7 @@ func BenchmarkExport(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				n := 0
-				err := inspect.New(store).Export(b.Context(), run, c.states, func(*inspect.ExportedItem) error { n++; return nil })
+				err := export.New(store).Export(b.Context(), run, c.states, func(*export.ExportedItem) error { n++; return nil })
 				if err != nil || n != c.want {
 					b.Fatalf("%d items, %v; want %d", n, err, c.want)
 				}

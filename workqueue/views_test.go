@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -144,9 +145,9 @@ func TestItemsThatShareAKey(t *testing.T) {
 func TestExport(t *testing.T) {
 	t.Parallel()
 	b, run, _ := scene(t)
-	export := func(states ...workqueue.Outcome) (lines []string) {
+	list := func(states ...workqueue.Outcome) (lines []string) {
 		t.Helper()
-		err := inspect.New(b.store).Export(t.Context(), run, states, func(item *inspect.ExportedItem) error {
+		err := export.New(b.store).Export(t.Context(), run, states, func(item *export.ExportedItem) error {
 			lines = append(lines, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.Key, item.State, item.Result, item.ErrorCode))
 			return nil
 		})
@@ -155,19 +156,19 @@ func TestExport(t *testing.T) {
 		}
 		return lines
 	}
-	all := export()
+	all := list()
 	if len(all) != 10 || all[0] != "0 C0 failed BAD" || all[1] != `1 C1 done {"of":1}` || all[9] != "9 C9 missing " {
 		t.Errorf("all: %q", all)
 	}
-	if got := export(workqueue.OutcomeFailed, workqueue.OutcomeMissing); len(got) != 7 || got[1] != "4 C4 missing " {
+	if got := list(workqueue.OutcomeFailed, workqueue.OutcomeMissing); len(got) != 7 || got[1] != "4 C4 missing " {
 		t.Errorf("failed and missing: %q", got)
 	}
 	enough := errors.New("enough")
-	err := inspect.New(b.store).Export(t.Context(), run, nil, func(*inspect.ExportedItem) error { return enough })
+	err := export.New(b.store).Export(t.Context(), run, nil, func(*export.ExportedItem) error { return enough })
 	if !errors.Is(err, enough) {
 		t.Errorf("an error of yield became %v", err)
 	}
-	err = inspect.New(b.store).Export(t.Context(), workqueue.NewRunID(), nil, nil)
+	err = export.New(b.store).Export(t.Context(), workqueue.NewRunID(), nil, nil)
 	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown run: %v; want ErrNotFound", err)
 	}
@@ -181,7 +182,7 @@ func TestExportOfSeveralBlocks(t *testing.T) {
 	run := b.load(chunked(4000), n)
 	b.finish(run)
 	var got []workqueue.Ordinal
-	err := inspect.New(b.store).Export(t.Context(), run, nil, func(item *inspect.ExportedItem) error {
+	err := export.New(b.store).Export(t.Context(), run, nil, func(item *export.ExportedItem) error {
 		got = append(got, item.Ordinal)
 		want := fmt.Sprintf(`{"of":%d}`, item.Ordinal)
 		if string(item.Result) != want || item.State != workqueue.OutcomeDone {

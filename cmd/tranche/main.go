@@ -22,16 +22,21 @@ import (
 
 	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
+	// The certificates of authorities, for where the system has none: an image with nothing in it but this program.
+	_ "golang.org/x/crypto/x509roots/fallback"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/cli/admin"
 	"github.com/tranchehq/tranche/internal/cli/alerts"
 	"github.com/tranchehq/tranche/internal/cli/collectors"
+	"github.com/tranchehq/tranche/internal/cli/config"
+	"github.com/tranchehq/tranche/internal/cli/demo"
 	"github.com/tranchehq/tranche/internal/cli/endpoints"
+	"github.com/tranchehq/tranche/internal/cli/manual"
 	"github.com/tranchehq/tranche/internal/cli/plans"
-	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/internal/cli/schedules"
+	"github.com/tranchehq/tranche/internal/cli/starts"
 	"github.com/tranchehq/tranche/internal/cli/trackers"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
@@ -44,7 +49,7 @@ type commands struct {
 	cli.TokenFlags
 
 	Serve       serveCommand          `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
-	Run         runs.Commands         `cmd:"" help:"Start, watch, repair and export runs."`
+	Run         runCommands           `cmd:"" help:"Start, watch, repair and export runs."`
 	Plan        plans.Commands        `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
 	Schedule    schedules.Commands    `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
 	Alert       alerts.Commands       `cmd:"" help:"Alerts: who is told what a person must see to."`
@@ -66,12 +71,12 @@ type commands struct {
 	Conformance admin.Conformance     `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
 	Doctor      admin.Doctor          `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
 	Version     versionCommand        `cmd:"" help:"Print the version."`
-	extras
+	demo.Commands
 
-	Config      configCommand     `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
-	Help        helpCommand       `cmd:"" help:"Explain a command: tranche help run start."`
-	Completion  completionCommand `cmd:"" help:"Print what makes a shell complete commands and flags."`
-	Man         manCommand        `cmd:"" hidden:"" help:"Write the man pages."`
+	Config      config.Sample     `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
+	Help        manual.Help       `cmd:"" help:"Explain a command: tranche help run start."`
+	Completion  manual.Completion `cmd:"" help:"Print what makes a shell complete commands and flags."`
+	Man         manual.Pages      `cmd:"" hidden:"" help:"Write the man pages."`
 	VersionFlag kong.VersionFlag  `name:"version" help:"Print the version."`
 }
 
@@ -98,12 +103,13 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	parser, err := kong.New(&line,
 		kong.Name("tranche"), kong.Description("One job for very many entities, in chunks, over NATS and PostgreSQL."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Configuration(readConfig), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
+		kong.Configuration(config.Read), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
 			"version": "tranche " + versionText()},
 		kong.Writers(term.Out, term.Err), kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(build()),
 	)
 	if err == nil {
-		err = runs.SayHelp(parser.Model)
+		err = starts.SayHelp(parser.Model)
 	}
 	if err != nil {
 		return term.Fail(fmt.Errorf("command line: %w", err))
@@ -113,7 +119,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	if err := cli.RefuseBytes(args); err != nil {
 		return term.Fail(err)
 	}
-	args = helpArgs(args)
+	args = manual.Args(args)
 	chosen, err := parser.Parse(args)
 	if err != nil {
 		return term.Fail(cli.Usage(err.Error() + "; see: " + helpFor(chosen, err)))

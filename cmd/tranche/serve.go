@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/internal/metrics"
+	"github.com/tranchehq/tranche/internal/startup"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
@@ -92,8 +93,8 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	}
 	defer func() { _ = log.Sync() }() // fails on terminals
 	s.speak(term, log)
-	trouble := &troubles{}
-	log = log.WithOptions(trouble.watch())
+	trouble := &startup.Troubles{}
+	log = log.WithOptions(trouble.Watch())
 	end := newEnding(ctx, s.Grace)
 	p := &parts{}
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
@@ -113,7 +114,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 		return err
 	}
 	node, err := orchestrator.New(p.store, p.nc, s.pulseFlags.set(orchestrator.Config{
-		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.waits, Tracer: tracer,
+		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.Waits, Tracer: tracer,
 		Meter: p.metrics, Fetchers: p.fetchers, Duties: p.duties, Precedence: 1,
 	}))
 	if err != nil {
@@ -134,7 +135,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	config, err := s.guarded(p.reach(api.Config{
 		Log: log, Hosts: s.AllowHost, Build: build(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
-		Trouble: trouble.Last, StreamBytes: p.wait.needs, SpoolDir: filepath.Join(p.directory, "spool"),
+		Trouble: trouble.Last, StreamBytes: p.wait.Needs, SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard: pages, Trackers: service, Producers: taking,
 		WakeDuty: node.WakeDuty, Metrics: p.metrics,
 	}), p)
@@ -149,9 +150,9 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	return s.work(ctx, term, p, node, server, end)
 }
 
-func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *troubles, from string) *startWait {
-	return &startWait{from: from, now: time.Now, trouble: trouble, nc: func() *nats.Conn { return p.nc },
-		store: func() *database.DB { return p.store }, say: func(what string) {
+func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *startup.Troubles, from string) *startup.Wait {
+	return &startup.Wait{From: from, Now: time.Now, Trouble: trouble, NC: func() *nats.Conn { return p.nc },
+		Store: func() *database.DB { return p.store }, Say: func(what string) {
 			term.Note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
 		}}
 }

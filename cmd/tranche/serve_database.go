@@ -5,23 +5,14 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/internal/backoff"
-	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/startup"
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/workqueue/database"
-)
-
-// Times of the wait for a PostgreSQL that is not there yet. How long it is waited for says --database-wait.
-const (
-	knockTimeout           = 5 * time.Second
-	knockFirst, knockPause = 100 * time.Millisecond, 2 * time.Second
 )
 
 // openDatabase opens the store, on a private PostgreSQL or the one that was named.
@@ -37,7 +28,7 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 		p.undo = append(p.undo, private.Stop)
 		url = private.URL()
 	}
-	if err := checkScheme("--database", strings.Split(url, ",")[0], "postgres", "postgresql"); err != nil {
+	if err := startup.CheckScheme("--database", strings.Split(url, ",")[0], "postgres", "postgresql"); err != nil {
 		return err
 	}
 	config, err := pgxpool.ParseConfig(url)
@@ -45,15 +36,15 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 		return fmt.Errorf("--database: %w", err)
 	}
 	p.database = fmt.Sprintf("%s:%d/%s", config.ConnConfig.Host, config.ConnConfig.Port, config.ConnConfig.Database)
-	wait := databaseWait{at: p.database, patience: s.DatabaseWait, knocking: knockTimeout, log: log}
-	err = wait.until(ctx, func(ctx context.Context) error {
-		if err := wait.knock(ctx, config.ConnConfig); err != nil {
+	wait := startup.DatabaseWait{At: p.database, Patience: s.DatabaseWait, Log: log}
+	err = wait.Until(ctx, func(ctx context.Context) error {
+		if err := wait.Knock(ctx, config.ConnConfig); err != nil {
 			return database.PoolerRemedy(err)
 		}
 		return database.PoolerRemedy(s.openStore(ctx, p, url, config, log))
 	})
 	if err != nil {
-		return fmt.Errorf("database %s: %w", p.database, databaseRemedy(err))
+		return fmt.Errorf("database %s: %w", p.database, startup.DatabaseRemedy(err))
 	}
 	return nil
 }
@@ -83,67 +74,4 @@ func (s *serveCommand) openStore(
 	p.store = store
 	p.undo = append(p.undo, func(context.Context) error { release(); return nil })
 	return nil
-}
-
-// databaseWait is the patience of a start with a PostgreSQL that is not there yet: both may come up at once, as after
-// a loss of power. What is wrong for good ends it at once.
-type databaseWait struct {
-	at       string
-	patience time.Duration
-	knocking time.Duration // how long an address, or who knows them, may take to answer
-	log      *zap.Logger
-}
-
-// knock looks whether PostgreSQL takes connections, and does not wait long for one that has gone silent. Each of the
-// addresses has a time of its own: one that never answers must not keep the next from being tried.
-func (w databaseWait) knock(ctx context.Context, config *pgx.ConnConfig) error {
-	config = config.Copy()
-	if config.ConnectTimeout <= 0 || config.ConnectTimeout > w.knocking {
-		config.ConnectTimeout = w.knocking
-	}
-	lookUp := config.LookupFunc // pgx bounds what comes after it
-	config.LookupFunc = func(ctx context.Context, host string) ([]string, error) {
-		ctx, cancel := context.WithTimeout(ctx, w.knocking)
-		defer cancel()
-		return lookUp(ctx, host)
-	}
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return fmt.Errorf("connect to PostgreSQL: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, w.knocking)
-	defer cancel()
-	return conn.Close(ctx)
-}
-
-// until tries until it succeeds, what went wrong is wrong for good, or the patience is used up. A try that has begun is
-// not cut short: a migration may take as long as it needs. All else of a try bounds itself.
-func (w databaseWait) until(ctx context.Context, try func(context.Context) error) error {
-	begun, said := time.Now(), ""
-	pauses := backoff.Doubling{First: knockFirst, Longest: knockPause}
-	for {
-		err := try(ctx)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		why, coming := database.Coming(err)
-		waited := time.Since(begun)
-		switch {
-		case err == nil && said != "":
-			w.log.Info("PostgreSQL is there", zap.String("database", w.at), zap.Duration("after", waited))
-			return nil
-		case err == nil || !coming || w.patience <= 0:
-			return err
-		case waited >= w.patience:
-			return fmt.Errorf("PostgreSQL %s, and was waited for %s (--database-wait): %w", why, cli.Span(w.patience), err)
-		}
-		if why != said {
-			w.log.Warn("PostgreSQL "+why+"; waiting for it, up to "+cli.Span(w.patience)+" in all",
-				zap.String("database", w.at), zap.Error(err))
-			said = why
-		}
-		if backoff.Sleep(ctx, min(pauses.Next(), w.patience-waited)) != nil {
-			return context.Cause(ctx)
-		}
-	}
 }

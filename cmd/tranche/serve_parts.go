@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/internal/datadir"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/metrics"
+	"github.com/tranchehq/tranche/internal/startup"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/orchestrator/fetch"
 	"github.com/tranchehq/tranche/workqueue"
@@ -38,7 +39,7 @@ type parts struct {
 	listener  net.Listener
 	metrics   *metrics.Metrics
 	metricsAt net.Addr // nil: /metrics is the API's alone
-	wait      *startWait
+	wait      *startup.Wait
 	undo      []func(context.Context) error
 
 	oidc        *access.OIDC // nil: people do not log in by a provider of identities
@@ -130,14 +131,14 @@ func (s *serveCommand) natsFrom(line *kong.Context) string {
 }
 
 func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) (err error) {
-	if err := checkScheme("--nats", s.NATS, "nats", "tls", "ws", "wss"); err != nil {
+	if err := startup.CheckScheme("--nats", s.NATS, "nats", "tls", "ws", "wss"); err != nil {
 		return err
 	}
-	options := []nats.Option{nats.Name("tranche serve"), endpoints.LogTo(log.Named("nats")), p.wait.hear()}
+	options := []nats.Option{nats.Name("tranche serve"), endpoints.LogTo(log.Named("nats")), p.wait.Hear()}
 	if s.NATS+s.NATSContext != "" {
 		p.natsURL = redacted(s.NATS, s.NATSContext)
 	}
-	p.wait.at = p.natsURL
+	p.wait.At = p.natsURL
 	switch {
 	case s.NATS != "":
 		p.nc, err = endpoints.Connect(append(options, at(s.NATS), s.credentials())...)
@@ -163,10 +164,10 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 		p.natsURL, p.private = private.URL(), true
 	}
 	if err != nil {
-		return fmt.Errorf("NATS at %s: %w", p.wait.where(), err)
+		return fmt.Errorf("NATS at %s: %w", p.wait.Where(), err)
 	}
 	p.undo = append(p.undo, func(context.Context) error { p.nc.Close(); return nil })
-	p.wait.at = p.natsURL
+	p.wait.At = p.natsURL
 	return nil
 }
 

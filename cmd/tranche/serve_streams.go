@@ -1,11 +1,8 @@
 package main
 
 import (
-	"context"
-
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/cli"
-	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
@@ -32,18 +29,4 @@ func (s *streamFlags) streams() stream.Config {
 		EventMaxBytes: int64(s.EventMaxBytes), StageMaxBytes: int64(s.StageMaxBytes),
 		FlowMaxBytes: int64(s.FlowMaxBytes), DeadMaxBytes: int64(s.DeadMaxBytes),
 	}
-}
-
-// set is what is set for the streams; the zero value, which is as they come, when that cannot be read.
-func (w *startWait) set() streams.StreamSettings {
-	ctx, cancel := context.WithTimeout(context.Background(), settingsTimeout)
-	defer cancel()
-	set, _ := streams.New(w.store()).StreamsSet(ctx) // zero
-	return set
-}
-
-// needs is what the streams take on each server that keeps them, once they are full.
-func (w *startWait) needs() int64 {
-	set := w.set()
-	return nodestreams.StreamConfig(&set.StreamValues).Bytes()
 }

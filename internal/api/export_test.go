@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 // LetStall has bodies go on for so long that stand still.
@@ -21,4 +21,4 @@ const MaxIdleEach = maxIdleEach
 func (s *Server) LetStrangers(most int) { s.kernel.Strangers = access.NewSlots(most, math.MaxInt) }
 
 // LetSpool has uploads take so many bytes of the disk.
-func (s *Server) LetSpool(most int64) { s.starts.Spool = intake.NewSpoolRoom(most, nil) }
+func (s *Server) LetSpool(most int64) { s.starts.Spool = spool.NewRoom(most, nil) }

@@ -154,10 +154,21 @@ func rules() map[string]rule {
 		"internal/archtest": {others: []string{}},
 		"internal/backoff":  {others: []string{}},
 		"internal/fault":    {others: []string{}},
-		"internal/intake":   {own: []string{"gather/itemschema"}, tests: servers},
-		"internal/embedded": {own: []string{"internal/backoff"},
+		// Rows of all formats; below it what a row is, and each thing that reads or keeps rows in its own way.
+		"internal/intake":           {own: []string{"gather/itemschema", "internal/intake/..."}, tests: servers},
+		"internal/intake/jsonvalue": {},
+		"internal/intake/row":       {own: []string{"internal/intake/jsonvalue"}},
+		"internal/intake/spool":     {own: []string{"internal/intake/row"}},
+		"internal/intake/sorting": {own: []string{"gather/itemschema", "internal/intake/jsonvalue", "internal/intake/row",
+			"internal/intake/spool"}},
+		"internal/intake/parquet": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"},
+			tests: append([]string{"internal/intake", "internal/intake/spool"}, servers...)},
+		// Programs that end with this one.
+		"internal/child": {others: []string{}},
+		"internal/embedded": {own: []string{"internal/backoff", "internal/child"},
 			tests: []string{"internal/testenv", "internal/testenv/leak"}},
-		"internal/testenv":      {own: []string{"internal/embedded", "internal/testenv/leak", "migrations"}},
+		"internal/testenv": {own: []string{"internal/child", "internal/embedded", "internal/testenv/leak",
+			"migrations"}},
 		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
 		"internal/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
@@ -201,7 +212,7 @@ func rules() map[string]rule {
 		"internal/producers": {
 			own: append([]string{
 				"gather/collector", "gather/template", "gather/fetch", "gather/fetch/sqlfetch", "workqueue/order",
-				"endpoints/wire", "internal/responder",
+				"endpoints/wire", "internal/responder", "internal/intake/jsonvalue",
 			}, store...),
 			tests: append([]string{"endpoints", "internal/connections"}, servers...),
 		},
@@ -243,26 +254,30 @@ func rules() map[string]rule {
 			tests: servers,
 		},
 		// What the demo and the cluster are told with.
-		"internal/story": {own: []string{"internal/datadir", "internal/backoff"}},
+		"internal/story": {own: []string{"internal/datadir", "internal/backoff", "internal/child"}},
 		// As the demo, from outside; its services are the SDK's.
 		"internal/cluster": {
 			own:   []string{"endpoints", "internal/story", "internal/embedded", "internal/backoff"},
 			tests: servers,
 		},
 
+		// What a server waits for when it starts. Its wiring is cmd's.
+		"internal/startup": {
+			own: []string{"internal/api", "internal/cli", "internal/backoff", "endpoints/stream", "orchestrator/streams",
+				"workqueue/database", "workqueue/streams"},
+			tests: append([]string{"endpoints"}, servers...),
+		},
 		"cmd/cluster": {own: []string{"internal/cluster"}},
 		"cmd/...": {
 			own: append([]string{
-				"internal/cli/...", "internal/access/...", "orchestrator/client", "internal/demo", "internal/api/...",
-				"internal/intake",
-				"internal/embedded", "internal/datadir", "internal/conformance", "internal/dashboard", "internal/tracing",
-				"internal/metrics", "internal/buildinfo",
-				"internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/span",
-				"orchestrator/streams", "gather", "gather/fetch/...", "gather/strictyaml", "gather/collector",
-				"internal/producers", "internal/trackers", "endpoints", "endpoints/wire", "endpoints/stream",
-				"internal/schedules", "orchestrator/schedule", "internal/alerts", "internal/health",
+				"internal/cli/...", "internal/startup", "internal/access/...", "orchestrator/client", "internal/api/...",
+				"internal/embedded", "internal/datadir", "internal/dashboard", "internal/tracing", "internal/metrics",
+				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/span",
+				"gather", "gather/fetch/...", "gather/collector", "internal/producers", "internal/trackers", "endpoints",
+				"endpoints/wire", "endpoints/stream", "internal/schedules", "orchestrator/schedule", "internal/alerts",
+				"internal/health",
 			}, store...),
-			tests: servers,
+			tests: append([]string{"internal/conformance"}, servers...),
 		},
 		// Programs of users: services, and one that embeds a node.
 		"examples/...": {
@@ -288,25 +303,34 @@ func inside(rooms ...string) []string {
 }
 
 // commands are the rules of the command line: what all commands share, and a room for each noun, which knows no other
-// room, but runs its exports. They are clients of the API; only those that see to the system itself open a database.
+// room, but those of runs each other, as the API's. They are clients of the API; only those that see to the system
+// itself open a database.
 func commands(servers, store []string) map[string]rule {
 	const shared = "internal/cli"
 	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
-		"internal/intake", "internal/api/...", "workqueue/..."}
+		"internal/intake/...", "internal/api/...", "workqueue/..."}
 	all := map[string]rule{shared: {own: own, tests: servers}}
 	for _, noun := range []string{
-		"runs", "exports", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts",
+		"runs", "starts", "changes", "exports", "plans", "trackers", "collectors", "schedules", "endpoints", "alerts",
 	} {
 		all[shared+"/"+noun] = rule{own: append([]string{shared, "internal/alerts", "gather/collector", "bitfield",
 			"endpoints/wire",
 			"orchestrator/schedule"}, own...),
 			tests: servers}
 	}
-	runs := all[shared+"/runs"]
-	runs.own = append(runs.own, shared+"/exports")
-	all[shared+"/runs"] = runs
+	for room, needs := range map[string][]string{"/starts": {"/runs"}, "/changes": {"/runs", "/starts"}} {
+		r := all[shared+room]
+		for _, need := range needs {
+			r.own = append(r.own, shared+need)
+		}
+		all[shared+room] = r
+	}
 	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "internal/conformance",
 		"endpoints/wire", "internal/datadir", "internal/embedded"}, own, store), tests: servers}
+	// What the command line says of itself, the config file of serve, and the demo.
+	all[shared+"/manual"] = rule{own: []string{shared, "internal/buildinfo"}}
+	all[shared+"/config"] = rule{own: []string{shared, "gather/strictyaml"}}
+	all[shared+"/demo"] = rule{own: []string{shared, "internal/demo"}}
 	return all
 }
 
@@ -316,7 +340,7 @@ func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
 	own := append([]string{
 		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire",
-		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake", "internal/connections",
+		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake/...", "internal/connections",
 		"gather/strictyaml", "gather/itemschema",
 		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "internal/schedules",
 		"orchestrator/schedule", "internal/alerts",
@@ -351,6 +375,7 @@ func api(servers, store []string) map[string]rule {
 func rooms(servers []string) map[string]rule {
 	const root, internal = "workqueue", "workqueue/internal/"
 	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane",
+		internal + "mergepatch",
 		root + "/throttling", root + "/order", "bitfield/...", "internal/fault", "internal/backoff"}
 	all := map[string]rule{
 		root: {
@@ -358,6 +383,8 @@ func rooms(servers []string) map[string]rule {
 		},
 		internal + "pg":     {own: []string{root}, tests: servers},
 		internal + "ledger": {own: []string{root, internal + "pg"}, tests: servers},
+		// How operations of a collector are merged: without I/O.
+		internal + "mergepatch": {others: []string{"github.com/go-json-experiment/json"}},
 		internal + "plane": {
 			own: []string{root, root + "/throttling", internal + "pg", "bitfield/..."}, tests: servers,
 		},
@@ -380,6 +407,7 @@ func rooms(servers []string) map[string]rule {
 		{"alert", "session"},
 		// These only read.
 		{"inspect", "control redo start"},
+		{"export", "redo"},
 		{"groups", "inspect"},
 		{"gate", "control"},
 		{"explain", "control dispatch inspect settle start streams"},

@@ -93,9 +93,6 @@ func Plural(n int64, noun string) string {
 	return fmt.Sprintf("%s %ss", Count(n), noun)
 }
 
-// LookAgain is the pause between two looks at what became of a wish.
-const LookAgain = 200 * time.Millisecond
-
 // Gibibytes writes an amount of bytes.
 func Gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
 

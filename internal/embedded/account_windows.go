@@ -25,5 +25,3 @@ func (account) mayEnter(os.FileInfo) bool { return true }
 func ownerOf(os.FileInfo) (uid int, ok bool) { return 0, false }
 
 func kill(int, syscall.Signal) error { return syscall.EWINDOWS }
-
-func dieWithParent(*syscall.SysProcAttr) {}

@@ -25,12 +25,12 @@ const childVariable = "TRANCHE_TEST_CHILD_DATADIR"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childVariable); dir != "" {
-		os.Exit(child(dir))
+		os.Exit(asChild(dir))
 	}
 	os.Exit(leak.Check(m.Run()))
 }
 
-func child(dir string) int {
+func asChild(dir string) int {
 	interrupted, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
 	pg, err := StartPostgres(context.Background(), PostgresConfig{DataDir: dir, Settings: small()})

@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/child"
 )
 
 const (
@@ -39,22 +40,10 @@ func startProcess(in Install, l layout, a account, bound bool) (*process, error)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = l.dir, serverEnv(), a.attributes()
 	cmd.Stdout, cmd.Stderr = log, log
 	if bound {
-		dieWithParent(cmd.SysProcAttr)
+		child.DieWithParent(cmd.SysProcAttr, syscall.SIGQUIT) // an immediate shutdown
 	}
 	p := &process{cmd: cmd, log: l.log, offset: offset, exited: make(chan struct{}), started: time.Now()}
-	begun := make(chan error)
-	go func() {
-		// Linux sends the parent's death signal when the thread that started the child ends, so it must not.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		begun <- err
-		if err == nil {
-			p.err = cmd.Wait()
-			close(p.exited)
-		}
-	}()
-	if err := <-begun; err != nil {
+	if err := child.Start(cmd, func(err error) { p.err = err; close(p.exited) }); err != nil {
 		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
 	return p, nil

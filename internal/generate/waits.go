@@ -18,7 +18,7 @@ func waiting() []string {
 		"orchestrator", "workqueue", "endpoints", "gather", "internal/access", "internal/alerts", "internal/api",
 		"internal/cli", "internal/connections", "internal/embedded", "internal/health", "internal/intake",
 		"internal/live", "internal/metrics", "internal/producers", "internal/pull", "internal/schedules",
-		"internal/trackers", "internal/responder", "internal/webhook", "migrations", "cmd",
+		"internal/startup", "internal/trackers", "internal/responder", "internal/webhook", "migrations", "cmd",
 	}
 }
 

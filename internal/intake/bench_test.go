@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 const benchRows = 1_000_000
@@ -67,7 +68,7 @@ func drain(b *testing.B, in io.Reader, cfg intake.Config) int {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var item intake.Item
+	var item row.Item
 	for rows := 0; ; rows++ {
 		err := r.Next(&item)
 		if errors.Is(err, io.EOF) {

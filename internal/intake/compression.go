@@ -9,6 +9,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // maxWindow is the most history that zstd data may ask for: enough for every level up to 20 without --long.
@@ -89,12 +91,12 @@ func (u *unpackReader) Read(p []byte) (int, error) {
 	u.seen += int64(n)
 	switch {
 	case u.limit > 0 && u.seen > u.limit:
-		return 0, &InputError{Reason: fmt.Sprintf(
+		return 0, &row.InputError{Reason: fmt.Sprintf(
 			"the %s data unpacks to more than the limit of %d bytes; send it in parts, or have the limit raised",
 			u.kind, u.limit)}
 	case u.seen > ratioFrom && u.seen/int64(u.ratio) > u.source.seen:
-		return 0, &InputError{Reason: fmt.Sprintf("the %s data unpacks to more than %d times its size, as no list of items "+
-			"does; check the file, and send it unpacked if it is right", u.kind, u.ratio)}
+		return 0, &row.InputError{Reason: fmt.Sprintf("the %s data unpacks to more than %d times its size, as no list of "+
+			"items does; check the file, and send it unpacked if it is right", u.kind, u.ratio)}
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return n, u.explain(err)
@@ -107,12 +109,12 @@ func (u *unpackReader) explain(err error) error {
 	case u.source.err != nil:
 		return u.source.err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return &InputError{Reason: "the " + u.kind + " data is cut short; send the whole file", Err: err}
+		return &row.InputError{Reason: "the " + u.kind + " data is cut short; send the whole file", Err: err}
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
-		return &InputError{Reason: "the zstd data needs a window above " + size(maxWindow) +
+		return &row.InputError{Reason: "the zstd data needs a window above " + row.Size(maxWindow) +
 			"; compress it with level 19 or lower and without --long", Err: err}
 	default:
-		return &InputError{Reason: fmt.Sprintf(
+		return &row.InputError{Reason: fmt.Sprintf(
 			"the %s data is damaged (%v); check the file with %s -t and send it again", u.kind, err, u.kind), Err: err}
 	}
 }
@@ -140,5 +142,5 @@ func refuseForeign(start []byte) error {
 	default:
 		return nil
 	}
-	return &InputError{Reason: reason}
+	return &row.InputError{Reason: reason}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 func gzipped(t testing.TB, in []byte) []byte {
@@ -61,7 +62,7 @@ func noise(rows int) []byte {
 func TestCompressed(t *testing.T) {
 	t.Parallel()
 	plain := []byte("\uFEFFid,a\n1,x\n2,y\n")
-	want := []row{{"1", `{"id":"1","a":"x"}`, 2}, {"2", `{"id":"2","a":"y"}`, 3}}
+	want := []parsed{{"1", `{"id":"1","a":"x"}`, 2}, {"2", `{"id":"2","a":"y"}`, 3}}
 	skippable := append([]byte{0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4}, zstandard(t, plain)...)
 	tests := map[string][]byte{
 		"gzip":             gzipped(t, plain),
@@ -113,7 +114,7 @@ func TestBrokenCompression(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rows, err := readAll(bytes.NewReader(test.in), test.cfg)
-			var whole *intake.InputError
+			var whole *row.InputError
 			if !errors.As(err, &whole) || !strings.HasPrefix(whole.Reason, test.want) {
 				t.Fatalf("got %v, want an InputError: %s", err, test.want)
 			}
@@ -146,7 +147,7 @@ func TestReadErrorInsideCompression(t *testing.T) {
 	gz := gzipped(t, noise(20000))
 	in := io.MultiReader(bytes.NewReader(gz[:len(gz)/2]), failingReader{broken})
 	_, err := readAll(in, intake.Config{})
-	var whole *intake.InputError
+	var whole *row.InputError
 	if !errors.Is(err, broken) || errors.As(err, &whole) {
 		t.Errorf("got %v, want the reader's own error", err)
 	}
@@ -174,7 +175,7 @@ func TestABombIsGivenUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, err := readAll(bytes.NewReader(pack(append(bytes.Clone(head), blank...))), intake.Config{})
-			var whole *intake.InputError
+			var whole *row.InputError
 			if !errors.As(err, &whole) || !strings.Contains(whole.Reason, "more than 200 times its size") ||
 				whole.Line == 0 || whole.Line > 20<<20 {
 				t.Errorf("got %v; want an end at the ratio", err)

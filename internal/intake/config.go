@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 // Format is the way rows are written.
@@ -88,7 +89,7 @@ type Config struct {
 	// anything else, and workbooks are refused.
 	Export *Export
 	// Spool keeps Parquet files while they are read, for they have to be read from their end. Nil: Parquet is refused.
-	Spool *Spool
+	Spool *spool.Spool
 }
 
 func (c Config) withDefaults() Config {

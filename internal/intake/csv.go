@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // csvReader scans rows field by field and writes each as JSON at once.
@@ -26,9 +29,9 @@ type csvReader struct {
 	text  []byte // a quoted field that is not one piece of its line
 }
 
-func (c *csvReader) keyName() string { return c.names[c.key] }
+func (c *csvReader) KeyName() string { return c.names[c.key] }
 
-func (c *csvReader) next(item *Item) error {
+func (c *csvReader) Next(item *row.Item) error {
 	if c.first != nil {
 		return c.takeFirst(item)
 	}
@@ -48,8 +51,8 @@ func (c *csvReader) next(item *Item) error {
 			continue // counted, and refused below
 		}
 		var bad int
-		if payload, bad = appendString(append(payload, c.prefixes[c.index]...), field); bad >= 0 {
-			return c.errorAt(opened+bytes.Count(field[:bad], []byte("\n")), "%s", badByte(field, bad))
+		if payload, bad = jsonvalue.AppendString(append(payload, c.prefixes[c.index]...), field); bad >= 0 {
+			return c.errorAt(opened+bytes.Count(field[:bad], []byte("\n")), "%s", jsonvalue.BadByte(field, bad))
 		}
 		if c.index == c.key {
 			item.Key = string(field)
@@ -64,7 +67,7 @@ func (c *csvReader) next(item *Item) error {
 }
 
 // takeFirst makes an item of the first row of an input without a header.
-func (c *csvReader) takeFirst(item *Item) error {
+func (c *csvReader) takeFirst(item *row.Item) error {
 	first := c.first
 	c.first = nil
 	if c.index = len(first); c.index != len(c.names) {
@@ -74,9 +77,9 @@ func (c *csvReader) takeFirst(item *Item) error {
 	payload := item.Payload[:0]
 	for i, field := range first {
 		var bad int
-		if payload, bad = appendString(append(payload, c.prefixes[i]...), field); bad >= 0 {
+		if payload, bad = jsonvalue.AppendString(append(payload, c.prefixes[i]...), field); bad >= 0 {
 			c.index = i
-			return c.errorAt(c.row, "%s", badByte(field, bad))
+			return c.errorAt(c.row, "%s", jsonvalue.BadByte(field, bad))
 		}
 	}
 	payload = append(payload, '}')
@@ -127,7 +130,7 @@ func (c *csvReader) field() (field []byte, more bool, err error) {
 		return nil, false, c.errorAt(c.lines.number,
 			`a quote inside a field that does not start with one; quote the whole field and double the quotes in it`)
 	case len(field) > c.maxField:
-		return nil, false, c.errorAt(c.lines.number, "larger than %s; shorten it, or raise the limit", size(c.maxField))
+		return nil, false, c.errorAt(c.lines.number, "larger than %s; shorten it, or raise the limit", row.Size(c.maxField))
 	case end < 0 && c.cut:
 		return nil, false, c.rowTooLarge()
 	}
@@ -195,12 +198,12 @@ func (c *csvReader) whole(piece []byte) []byte {
 
 func (c *csvReader) quotedTooLarge(opened int) error {
 	return c.errorAt(opened, "the quoted field that starts here is larger than %s; close its quote if that is missing, "+
-		"shorten it, or raise the limit", size(c.maxField))
+		"shorten it, or raise the limit", row.Size(c.maxField))
 }
 
 func (c *csvReader) rowTooLarge() error {
-	return &RowError{Line: c.row, Reason: fmt.Sprintf(
-		"the row is larger than %s; shorten it, or raise the limit", size(c.lines.limit))}
+	return &row.LineError{Line: c.row, Reason: fmt.Sprintf(
+		"the row is larger than %s; shorten it, or raise the limit", row.Size(c.lines.limit))}
 }
 
 func (c *csvReader) wrongCount() error {
@@ -212,13 +215,13 @@ func (c *csvReader) wrongCount() error {
 	if c.index == 1 {
 		plural = ""
 	}
-	return &RowError{Line: c.row, Reason: fmt.Sprintf(
+	return &row.LineError{Line: c.row, Reason: fmt.Sprintf(
 		"%d field%s, the header has %d; %s", c.index, plural, len(c.names), fix)}
 }
 
 // errorAt makes an error about the field being read.
 func (c *csvReader) errorAt(line int, format string, args ...any) error {
-	e := &RowError{Line: line, Reason: fmt.Sprintf(format, args...)}
+	e := &row.LineError{Line: line, Reason: fmt.Sprintf(format, args...)}
 	if c.index < len(c.names) {
 		e.Column = c.names[c.index]
 	}

@@ -14,7 +14,7 @@
 //   - Parquet: each row, with its types: whole numbers, floats and booleans are numbers and booleans; decimals are
 //     strings with all their digits; dates and times are as in RFC 3339, with a Z when they are in UTC; UUIDs, enums
 //     and texts are strings, JSON is taken as it is, and binary data is base64. Lists are arrays, groups are objects,
-//     maps are arrays of {"key":…,"value":…}, and null is null. The file is kept while it is read, see Spool.
+//     maps are arrays of {"key":…,"value":…}, and null is null. The file is kept while it is read, see package spool.
 //   - A query: as Parquet, see OpenSQL; numerics are decimals, and types that JSON has no form for are strings as
 //     PostgreSQL writes them.
 //   - A stream: each message is an object as a line of NDJSON is, see OpenStream.
@@ -28,12 +28,8 @@
 // bomb is given up at Config.MaxRatio. Whatever comes out can be stored in PostgreSQL: text and keys hold no NUL, not
 // even as an escape.
 //
-// Parquet is read by code of this package, since nothing of it can be believed. parquet-go, which writes exports,
-// inflates a page as far as it goes, whatever its header says, and no bound around it reaches there: a test has such a
-// file. Here a value is decoded when it is needed, and what is held is a page of each column, within bounds.
-//
-// The first error ends the stream. A *RowError names the line (a *RecordError the row or message), the field and the
-// remedy; an *InputError speaks of the input as a whole; anything else is an error of the reader below.
+// The first error ends the stream. A *row.LineError names the line (a *row.RecordError the row or message), the field
+// and the remedy; a *row.InputError speaks of the input as a whole; anything else is an error of the reader below.
 //
 // # Not its job
 //
@@ -45,6 +41,13 @@
 // encoding/csv collects a whole record before it hands anything over, and does not tell where an unclosed quote opened.
 // Here the fields of a row are written as JSON while they are read, under a limit. The fuzz tests hold both readers
 // against each other.
+//
+// # Its rooms
+//
+// Here are the formats that are read from front to back, and what is done with rows of any: shape, check, give back.
+// Below are parquet, which reads from the end; sorting, which orders rows, also in a file; and spool, where files are
+// kept. All stand on row, what a row is and what is said of one that is none, and that on jsonvalue, values as payloads
+// have them.
 //
 // # Concurrency
 //

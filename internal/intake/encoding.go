@@ -13,6 +13,8 @@ import (
 	"golang.org/x/text/encoding/charmap"
 	"golang.org/x/text/encoding/unicode"
 	"golang.org/x/text/transform"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // encodings are those that are read, by their names.
@@ -41,7 +43,7 @@ func decode(src *bufio.Reader, name string) (out *bufio.Reader, note string, err
 		case marked:
 			name, note = "utf-16", "the input was read as UTF-16, as its byte order mark says"
 		case guess != "":
-			return nil, "", &InputError{Reason: "the input looks like UTF-16 without a byte order mark; if it is, say so: " +
+			return nil, "", &row.InputError{Reason: "the input looks like UTF-16 without a byte order mark; if it is, say so: " +
 				"encoding=" + guess + " (--encoding " + guess + "), or save it as UTF-8"}
 		}
 	}
@@ -71,14 +73,6 @@ func looksLikeUTF16(start []byte) string {
 	}
 }
 
-// guessEncoding says in which encoding a byte that is not UTF-8 may have a meaning.
-func guessEncoding(b byte) string {
-	if strings.IndexByte("\x81\x8d\x8f\x90\x9d", b) >= 0 {
-		return "latin-1"
-	}
-	return "windows-1252"
-}
-
 // strictReader refuses what a decoder could make nothing of: it writes U+FFFD for that.
 type strictReader struct {
 	from io.Reader
@@ -101,7 +95,7 @@ func (s *strictReader) Read(p []byte) (int, error) {
 		}
 		if s.seen == len(unknown) {
 			s.seen = 0
-			return 0, &InputError{Reason: "the input is not " + s.name + ": something in it stands for no character; give " +
+			return 0, &row.InputError{Reason: "the input is not " + s.name + ": something in it stands for no character; give " +
 				"another encoding (" + strings.Join(Encodings(), ", ") + ")"}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // oracleCSV reads with encoding/csv and adds the rules of this package. It returns the good rows and whether the input
@@ -93,8 +94,8 @@ func FuzzCSV(f *testing.F) {
 
 // foreign reports an error about the kind of the input, which the oracles know nothing of.
 func foreign(err error) bool {
-	var whole *intake.InputError
-	return errors.As(err, &whole) && !errors.Is(err, intake.ErrNoRows)
+	var whole *row.InputError
+	return errors.As(err, &whole) && !errors.Is(err, row.ErrNoRows)
 }
 
 // comparePayload reads a payload with encoding/json and wants the values, in order.
@@ -253,7 +254,7 @@ func FuzzNDJSON(f *testing.F) {
 			if err := json.Compact(&compact, line); err != nil {
 				t.Fatal(err)
 			}
-			if want := (row{key, compact.String(), i + 1}); got[next] != want {
+			if want := (parsed{key, compact.String(), i + 1}); got[next] != want {
 				t.Fatalf("got %+v, want %+v", got[next], want)
 			}
 			next++

@@ -10,6 +10,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // What a flat export of a run says of items beside their own fields.
@@ -45,16 +47,16 @@ type restored struct {
 	csv    bool
 	lookup func([]string) (map[string]string, error)
 
-	ahead []Item
+	ahead []row.Item
 	n, at int
 	end   error
 	base  map[string]string
 	out   []byte
 }
 
-func (r *restored) keyName() string { return ExportKey }
+func (r *restored) KeyName() string { return ExportKey }
 
-func (r *restored) next(item *Item) error {
+func (r *restored) Next(item *row.Item) error {
 	if r.at == r.n && r.end == nil {
 		if err := r.fill(); err != nil {
 			return err
@@ -74,13 +76,13 @@ func (r *restored) next(item *Item) error {
 // fill reads ahead, and looks up what the items have.
 func (r *restored) fill() (err error) {
 	if r.ahead == nil {
-		r.ahead = make([]Item, restoreRows)
+		r.ahead = make([]row.Item, restoreRows)
 	}
 	var keys []string
 	bytes := 0
 	for r.n, r.at = 0, 0; r.n < len(r.ahead) && bytes < DefaultMaxRowBytes; r.n++ {
 		row := &r.ahead[r.n]
-		if r.end = r.rows.next(row); r.end != nil {
+		if r.end = r.rows.Next(row); r.end != nil {
 			break
 		}
 		keys = append(keys, row.Key)
@@ -94,7 +96,7 @@ func (r *restored) fill() (err error) {
 }
 
 // lay makes the payload of a row and of what the item has.
-func (r *restored) lay(item *Item, row []byte, base string) ([]byte, error) {
+func (r *restored) lay(item *row.Item, row []byte, base string) ([]byte, error) {
 	cells := fieldsOf(row)
 	if r.csv {
 		for i := range cells {
@@ -164,7 +166,7 @@ func armedName(quoted []byte) []byte {
 	if armed == name {
 		return quoted
 	}
-	quoted, _ = appendString(nil, []byte(armed))
+	quoted, _ = jsonvalue.AppendString(nil, []byte(armed))
 	return quoted
 }
 
@@ -191,7 +193,7 @@ func (r *restored) cell(cell, have []byte) ([]byte, error) {
 		return have, nil
 	}
 	if armed != text {
-		cell, _ = appendString(nil, []byte(armed)) // a piece of what is good
+		cell, _ = jsonvalue.AppendString(nil, []byte(armed)) // a piece of what is good
 	}
 	value, err := convert(nil, cell, kindOf(have), DefaultMaxDepth-1)
 	if err == nil && (sameNumber(value, have) || bytes.Equal(value, have)) {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 // What a table has made of values is undone, what it does not show stays, and what was changed keeps its kind.
@@ -37,7 +39,7 @@ func TestRowsOfAnExport(t *testing.T) {
 				return map[string]string{"1": have, "r": `{"result.r":"1"}`, "f": `{"=f":1}`}, nil
 			}}
 			r, err := intake.Open(strings.NewReader(c.in), plan)
-			var item intake.Item
+			var item row.Item
 			if err == nil {
 				err = r.Next(&item)
 			}
@@ -61,7 +63,7 @@ func TestRowsOfAnExport(t *testing.T) {
 func TestWorkbooksThatAreNone(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"PK\x03\x04", "PK\x03\x04" + strings.Repeat("x", 1000)} {
-		_, err := intake.Open(strings.NewReader(in), intake.Config{Spool: &intake.Spool{}, Export: &intake.Export{}})
+		_, err := intake.Open(strings.NewReader(in), intake.Config{Spool: &spool.Spool{}, Export: &intake.Export{}})
 		if err == nil || !strings.Contains(err.Error(), "save the sheet as CSV") {
 			t.Error(err)
 		}

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strings"
-	"unicode/utf8"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // newCSV reads the header line.
@@ -32,10 +31,10 @@ func newCSV(lines *lineReader, cfg Config) (*csvReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.key, err = keyColumn(names, cfg.Key, c.row); err != nil {
+	if c.key, err = row.KeyColumn(names, cfg.Key, c.row); err != nil {
 		return nil, err
 	}
-	c.names, c.prefixes = names, prefixes(names)
+	c.names, c.prefixes = names, row.Prefixes(names)
 	return c, nil
 }
 
@@ -50,11 +49,11 @@ func (c *csvReader) header() ([]string, error) {
 			return nil, err
 		}
 		name := string(field)
-		if reason := refuseName(name); reason != "" {
-			return nil, &RowError{Line: c.row, Reason: fmt.Sprintf("column %d of the header: %s", c.index+1, reason)}
+		if reason := row.RefuseName(name); reason != "" {
+			return nil, &row.LineError{Line: c.row, Reason: fmt.Sprintf("column %d of the header: %s", c.index+1, reason)}
 		}
 		if seen[name] {
-			return nil, &RowError{c.row, name, "the header has this name twice; rename one"}
+			return nil, &row.LineError{Line: c.row, Column: name, Reason: "the header has this name twice; rename one"}
 		}
 		seen[name] = true
 		names = append(names, name)
@@ -79,68 +78,6 @@ func (c *csvReader) noHeader(given []string) (names []string, err error) {
 		names = append(names, fmt.Sprintf("column%d", i+1))
 	}
 	return names, nil
-}
-
-// refuseName says why a name cannot stand in a header; empty when it can.
-func refuseName(name string) string {
-	switch {
-	case name == "":
-		return "the name is empty; name every column"
-	case strings.IndexByte(name, 0) >= 0:
-		return badByte([]byte(name), strings.IndexByte(name, 0))
-	case !utf8.ValidString(name):
-		return badByte([]byte(name), invalidAt([]byte(name)))
-	case strings.IndexByte(name, '\r') >= 0:
-		return "a carriage return without a line feed; save the input with LF or CRLF line ends"
-	default:
-		return ""
-	}
-}
-
-// invalidAt returns the offset of the first byte that is not UTF-8, or -1.
-func invalidAt(text []byte) int {
-	for i := 0; i < len(text); {
-		r, width := utf8.DecodeRune(text[i:])
-		if r == utf8.RuneError && width == 1 {
-			return i
-		}
-		i += width
-	}
-	return -1
-}
-
-// keyColumn finds the column of the keys by Config.Key's rule.
-func keyColumn(names []string, key string, line int) (int, error) {
-	if key != "" {
-		if i := slices.Index(names, key); i >= 0 {
-			return i, nil
-		}
-		return 0, &RowError{Line: line, Reason: fmt.Sprintf(
-			"no column %s for the key; the columns are %s", quote(key), list(names))}
-	}
-	for _, usual := range usualKeys() {
-		if i := slices.Index(names, usual); i >= 0 {
-			return i, nil
-		}
-	}
-	return 0, nil
-}
-
-// usualKeys are the names that hold the key when none is given, best first.
-func usualKeys() []string { return []string{"key", "id"} }
-
-// prefixes writes what stands before each value of a payload. The names are known to be good.
-func prefixes(names []string) [][]byte {
-	made := make([][]byte, len(names))
-	for i, name := range names {
-		open := []byte{','}
-		if i == 0 {
-			open = []byte{'{'}
-		}
-		open, _ = appendString(open, []byte(name))
-		made[i] = append(open, ':')
-	}
-	return made
 }
 
 // sniffDelimiter chooses by the header line, looking outside its quotes.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // MaxPlaces is how many places an InvalidError has at the most.
@@ -35,7 +36,7 @@ type InvalidPlace struct {
 
 // Where says where the item stands, and what its key is.
 func (p *InvalidPlace) Where() string {
-	return fmt.Sprintf("%s %d, key %s", p.Unit, p.Line, quote(p.Key))
+	return fmt.Sprintf("%s %d, key %s", p.Unit, p.Line, row.Quote(p.Key))
 }
 
 // What says what is wrong with it.
@@ -43,7 +44,7 @@ func (p *InvalidPlace) What() string {
 	if p.Field == "" {
 		return p.Problem
 	}
-	return fmt.Sprintf("field %s: %s", quote(p.Field), p.Problem)
+	return fmt.Sprintf("field %s: %s", row.Quote(p.Field), p.Problem)
 }
 
 func (e *InvalidError) Error() string {
@@ -83,7 +84,7 @@ type schemaCheck struct {
 
 // take checks a row. Where what does not fit is refused, the first such row has the others read, too: all that is to be
 // mended is told at once.
-func (c *schemaCheck) take(r *Reader, item *Item) error {
+func (c *schemaCheck) take(r *Reader, item *row.Item) error {
 	item.Invalid = ""
 	faults := c.checker.Check(item.Payload)
 	if faults == nil {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // errLineTooLong comes with the first part of a line that is larger than the limit.
@@ -62,8 +64,8 @@ func trimEnd(line []byte) []byte {
 
 // readError tells where reading stopped. An InputError gets the line, any other error is the source's own.
 func readError(line int, err error) error {
-	if input, ok := errors.AsType[*InputError](err); ok {
-		return &InputError{Line: line, Reason: input.Reason, Err: input.Err}
+	if input, ok := errors.AsType[*row.InputError](err); ok {
+		return &row.InputError{Line: line, Reason: input.Reason, Err: input.Err}
 	}
 	return fmt.Errorf("read the input after line %d: %w", line, err)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // repeatReader yields a head once, and a body again and again.
@@ -70,7 +71,7 @@ func TestMemoryIsFlat(t *testing.T) {
 				t.Fatal(err)
 			}
 			base, peak := heap(), uint64(0)
-			var item intake.Item
+			var item row.Item
 			rows := 0
 			for err = nil; err == nil; rows++ {
 				err = r.Next(&item)

@@ -9,6 +9,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // ndjsonReader checks each line as one JSON object and hands it on.
@@ -32,14 +35,14 @@ func newNDJSON(lines *lineReader, cfg Config) *ndjsonReader {
 	return n
 }
 
-func (n *ndjsonReader) keyName() string { return n.key }
+func (n *ndjsonReader) KeyName() string { return n.key }
 
 func (n *ndjsonReader) setKey(key string) {
 	n.key = key
-	n.quoted, _ = appendString(nil, []byte(key))
+	n.quoted, _ = jsonvalue.AppendString(nil, []byte(key))
 }
 
-func (n *ndjsonReader) next(item *Item) error {
+func (n *ndjsonReader) Next(item *row.Item) error {
 	line, err := n.nextLine()
 	if err != nil {
 		return err
@@ -53,7 +56,7 @@ func (n *ndjsonReader) next(item *Item) error {
 	if item.Key, err = n.check(line); err != nil {
 		return err
 	}
-	item.Payload = appendCompact(item.Payload[:0], line)
+	item.Payload = jsonvalue.AppendCompact(item.Payload[:0], line)
 	return nil
 }
 
@@ -63,7 +66,7 @@ func (n *ndjsonReader) nextLine() ([]byte, error) {
 		line, err := n.lines.next()
 		if errors.Is(err, errLineTooLong) {
 			return nil, n.errorAt("", "the line is larger than %s; write one object a line, shorten it, or raise the limit",
-				size(n.lines.limit))
+				row.Size(n.lines.limit))
 		}
 		if err != nil {
 			return nil, err
@@ -77,10 +80,10 @@ func (n *ndjsonReader) nextLine() ([]byte, error) {
 
 func (n *ndjsonReader) checkBytes(line []byte) error {
 	if at := bytes.IndexByte(line, 0); at >= 0 {
-		return n.errorAt("", "%s", badByte(line, at))
+		return n.errorAt("", "%s", jsonvalue.BadByte(line, at))
 	}
 	if !utf8.Valid(line) {
-		return n.errorAt("", "%s", badByte(line, invalidAt(line)))
+		return n.errorAt("", "%s", jsonvalue.BadByte(line, jsonvalue.InvalidAt(line)))
 	}
 	return nil
 }
@@ -90,7 +93,7 @@ func (n *ndjsonReader) check(line []byte) (key string, err error) {
 	if err := n.open(line); err != nil {
 		return "", err
 	}
-	mayHoldNUL := bytes.Contains(line, []byte(escapedNUL))
+	mayHoldNUL := bytes.Contains(line, []byte(jsonvalue.EscapedNUL))
 	found := false
 	for n.dec.PeekKind() != '}' {
 		name, err := n.dec.ReadValue()
@@ -98,17 +101,17 @@ func (n *ndjsonReader) check(line []byte) (key string, err error) {
 			return "", n.explain(err)
 		}
 		isKey := !n.keyless && n.isKey(name)
-		nul := mayHoldNUL && hasEscapedNUL(name)
+		nul := mayHoldNUL && jsonvalue.HasEscapedNUL(name)
 		value, err := n.dec.ReadValue()
 		switch {
 		case err != nil:
 			return "", n.explain(err)
 		case len(value) > n.maxField:
-			return "", n.errorAt(n.field(), "larger than %s; shorten it, or raise the limit", size(n.maxField))
-		case deeper(value, n.maxDepth-1):
+			return "", n.errorAt(n.field(), "larger than %s; shorten it, or raise the limit", row.Size(n.maxField))
+		case jsonvalue.Deeper(value, n.maxDepth-1):
 			return "", n.errorAt(n.field(), "nested deeper than %d, with the row's own object, which services do not take; "+
 				"flatten it, or send it as a string", n.maxDepth)
-		case nul, mayHoldNUL && hasEscapedNUL(value):
+		case nul, mayHoldNUL && jsonvalue.HasEscapedNUL(value):
 			return "", n.errorAt(n.field(), `holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`)
 		case isKey:
 			if key, err = n.keyOf(value); err != nil {
@@ -127,7 +130,7 @@ func (n *ndjsonReader) mustHaveKey(found bool, line []byte) error {
 	if found || n.keyless {
 		return nil
 	}
-	return n.noKey(quote(n.key), line)
+	return n.noKey(row.Quote(n.key), line)
 }
 
 // open points the decoder at a line and reads its opening brace.
@@ -140,7 +143,7 @@ func (n *ndjsonReader) open(line []byte) error {
 		_, err := n.dec.ReadToken()
 		return n.explain(err)
 	default:
-		return n.errorAt("", "a row must be a JSON object, and this is %s; write one {…} a line", kindName(kind))
+		return n.errorAt("", "a row must be a JSON object, and this is %s; write one {…} a line", jsonvalue.KindName(kind))
 	}
 	_, err := n.dec.ReadToken()
 	return n.explain(err)
@@ -178,9 +181,9 @@ func (n *ndjsonReader) keyOf(value jsontext.Value) (string, error) {
 		return string(value), nil
 	case kind == '0':
 		return "", n.errorAt(n.key, "the key is the number %s; it must be a string or a whole number without exponent",
-			quote(string(value)))
+			row.Quote(string(value)))
 	default:
-		return "", n.errorAt(n.key, "the key is %s; it must be a string or a whole number", kindName(kind))
+		return "", n.errorAt(n.key, "the key is %s; it must be a string or a whole number", jsonvalue.KindName(kind))
 	}
 }
 
@@ -190,7 +193,7 @@ func (n *ndjsonReader) chooseKey(line []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, usual := range usualKeys() {
+	for _, usual := range row.UsualKeys() {
 		if slices.Contains(names, usual) {
 			n.setKey(usual)
 			return nil
@@ -230,7 +233,7 @@ func (n *ndjsonReader) noKey(wanted string, line []byte) error {
 	if len(names) == 0 {
 		return n.errorAt("", "the object is empty; it needs a field for the key")
 	}
-	return n.errorAt("", "no field %s for the key; the fields are %s", wanted, list(names))
+	return n.errorAt("", "no field %s for the key; the fields are %s", wanted, row.List(names))
 }
 
 // field names the top-level field that was just read.
@@ -243,7 +246,7 @@ func (n *ndjsonReader) field() string {
 
 // errorAt makes an error about the current line.
 func (n *ndjsonReader) errorAt(field, format string, args ...any) error {
-	return &RowError{n.lines.number, field, fmt.Sprintf(format, args...)}
+	return &row.LineError{Line: n.lines.number, Column: field, Reason: fmt.Sprintf(format, args...)}
 }
 
 // explain turns an error of the decoder into one about the row.
@@ -262,7 +265,8 @@ func (n *ndjsonReader) explain(err error) error {
 	}
 	switch {
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		return n.errorAt(field, "the name %s stands twice in one object; remove one", quote(syntax.JSONPointer.LastToken()))
+		return n.errorAt(field, "the name %s stands twice in one object; remove one",
+			row.Quote(syntax.JSONPointer.LastToken()))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return n.errorAt(field, "the line ends before the object does; write each object on one line")
 	default:

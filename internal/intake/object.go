@@ -4,6 +4,8 @@ import (
 	"cmp"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // Object checks a payload that came alone, as a row of NDJSON without a key would be, and returns it as it is stored:
@@ -25,7 +27,7 @@ func Object(text []byte, cfg Config) ([]byte, error) {
 	}
 	if cfg.Schema != nil {
 		if faults := cfg.Schema.NewChecker().Check(line); faults != nil {
-			return nil, &InputError{Reason: describe(faults)}
+			return nil, &row.InputError{Reason: describe(faults)}
 		}
 	}
 	return line, nil

@@ -9,27 +9,18 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
-)
 
-// Item is one row.
-type Item struct {
-	// Key identifies the entity: 1 to MaxKeyBytes bytes, valid UTF-8, no NUL.
-	Key string
-	// Payload is one compact JSON object. Next overwrites it in place: an Item that is used again loses its old payload,
-	// so copy the bytes, or use a fresh Item, to keep them.
-	Payload []byte
-	// Line is the 1-based line of the input, after decompression, where the row starts.
-	Line int
-	// Invalid says in what the payload does not fit Config.Schema; empty when it does, or when nobody takes what does not.
-	Invalid string
-}
+	"github.com/tranchehq/tranche/internal/intake/parquet"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/sorting"
+)
 
 // Reader yields the rows of one input in order.
 type Reader struct {
 	rows   rows
-	shape  *shaper      // nil: rows are as they are
-	check  *schemaCheck // nil: anything fits
-	sorter *sorter      // nil: rows come in their order
+	shape  *shaper         // nil: rows are as they are
+	check  *schemaCheck    // nil: anything fits
+	sorter *sorting.Sorter // nil: rows come in their order
 	notes  []string
 	format Format
 	unit   string // what Item.Line counts; empty: lines
@@ -41,9 +32,9 @@ type Reader struct {
 // rows is a format's part of the work.
 type rows interface {
 	// next fills the item or returns io.EOF.
-	next(item *Item) error
+	Next(item *row.Item) error
 	// keyName is the column or field that the keys come from, empty while that is undecided.
-	keyName() string
+	KeyName() string
 }
 
 // bufferBytes is the size of the buffer in front of the lines; longer lines are collected apart.
@@ -97,7 +88,7 @@ func openExport(plain *bufio.Reader, cfg Config) (rows *Reader, err error) {
 func (r *Reader) with(cfg Config) *Reader {
 	r.shape = newShaper(cfg)
 	if cfg.Sort != "" {
-		r.sorter = newSorter(cfg)
+		r.sorter = sorting.New(cfg.Sort, cfg.Desc, *cfg.Spool)
 	}
 	if cfg.Schema != nil {
 		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid, source: cfg.Source}
@@ -107,7 +98,7 @@ func (r *Reader) with(cfg Config) *Reader {
 
 func openRows(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	if cfg.Spool != nil && (cfg.Format == Recognise || cfg.Format == Parquet) {
-		if start, _ := plain.Peek(len(parquetMagic)); string(start) == parquetMagic || cfg.Format == Parquet {
+		if start, _ := plain.Peek(len(parquet.Magic)); string(start) == parquet.Magic || cfg.Format == Parquet {
 			return keepParquet(plain, cfg)
 		}
 	}
@@ -134,18 +125,17 @@ func openRows(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	return &Reader{rows: rows, format: format, notes: notes}, nil
 }
 
-const parquetMagic = "PAR1"
-
 // keepParquet keeps the whole of an input and opens it.
 func keepParquet(plain *bufio.Reader, cfg Config) (*Reader, error) {
-	if start, _ := plain.Peek(len(parquetMagic)); string(start) != parquetMagic {
-		return nil, &InputError{Reason: "the input is no Parquet file: it does not start like one"}
+	if start, _ := plain.Peek(len(parquet.Magic)); string(start) != parquet.Magic {
+		return nil, &row.InputError{Reason: "the input is no Parquet file: it does not start like one"}
 	}
 	kept, err := cfg.Spool.Keep(plain)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := openParquet(kept, cfg)
+	rows, err := parquet.Open(kept, kept.Size, parquet.Config{Key: cfg.Key, MaxFieldBytes: cfg.MaxFieldBytes,
+		MaxRowBytes: cfg.MaxRowBytes, MaxDepth: cfg.MaxDepth, MaxRatio: cfg.MaxRatio})
 	if err != nil {
 		return nil, errors.Join(err, kept.Close())
 	}
@@ -165,7 +155,7 @@ func (r *Reader) Close() error {
 	r.close = nil
 	var err error
 	if r.sorter != nil {
-		err = r.sorter.close()
+		err = r.sorter.Close()
 	}
 	if free != nil {
 		err = errors.Join(free(), err)
@@ -175,7 +165,7 @@ func (r *Reader) Close() error {
 
 // Key names the column or field that the keys come from. In NDJSON without Config.Key it is empty before the first row.
 func (r *Reader) Key() string {
-	name := r.rows.keyName()
+	name := r.rows.KeyName()
 	if r.shape != nil {
 		name = r.shape.called(name)
 	}
@@ -184,13 +174,13 @@ func (r *Reader) Key() string {
 
 // Next reads the next row into item. It returns io.EOF after the last one, and an *InputError that wraps ErrNoRows if
 // there was none. Once it has returned an error it returns the same again.
-func (r *Reader) Next(item *Item) error {
+func (r *Reader) Next(item *row.Item) error {
 	if r.err != nil {
 		return r.err
 	}
 	next := r.checked
 	if r.sorter != nil {
-		next = func(item *Item) error { return r.sorter.next(r.checked, item) }
+		next = func(item *row.Item) error { return r.sorter.Next(r.checked, item) }
 	}
 	if err := next(item); err != nil {
 		r.err = err
@@ -200,7 +190,7 @@ func (r *Reader) Next(item *Item) error {
 }
 
 // checked reads a row and holds it against the schema, if there is one.
-func (r *Reader) checked(item *Item) error {
+func (r *Reader) checked(item *row.Item) error {
 	err := r.row(item)
 	if err == nil && r.check != nil {
 		err = r.check.take(r, item)
@@ -212,8 +202,8 @@ func (r *Reader) checked(item *Item) error {
 func (r *Reader) Notes() []string { return r.notes }
 
 // row reads a row, whether it fits a schema or not.
-func (r *Reader) row(item *Item) error {
-	err := r.rows.next(item)
+func (r *Reader) row(item *row.Item) error {
+	err := r.rows.Next(item)
 	if err == nil {
 		err = r.checkKey(item)
 	}
@@ -229,7 +219,7 @@ func (r *Reader) row(item *Item) error {
 	return err
 }
 
-func (r *Reader) checkKey(item *Item) error {
+func (r *Reader) checkKey(item *row.Item) error {
 	var reason string
 	switch n := len(item.Key); {
 	case n == 0:
@@ -245,30 +235,30 @@ func (r *Reader) checkKey(item *Item) error {
 }
 
 // wrong is an error about a field of a row.
-func (r *Reader) wrong(item *Item, field, reason string) error {
+func (r *Reader) wrong(item *row.Item, field, reason string) error {
 	if r.unit != "" {
-		return &RecordError{r.unit, item.Line, field, reason}
+		return &row.RecordError{Unit: r.unit, Number: item.Line, Field: field, Reason: reason}
 	}
-	return &RowError{item.Line, field, reason}
+	return &row.LineError{Line: item.Line, Column: field, Reason: reason}
 }
 
 func storable(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 func noRows(format Format) error {
+	reason := "the input is empty; give at least one row"
 	switch format {
 	case Parquet:
-		return &InputError{Reason: "the Parquet file has no rows; give at least one", Err: ErrNoRows}
+		reason = "the Parquet file has no rows; give at least one"
 	case SQL:
-		return &InputError{Reason: "the query found no rows; a run needs at least one", Err: ErrNoRows}
+		reason = "the query found no rows; a run needs at least one"
 	case Run:
-		return &InputError{Reason: "the earlier run has no items in these states; a run needs at least one", Err: ErrNoRows}
+		reason = "the earlier run has no items in these states; a run needs at least one"
 	case Stream:
-		return &InputError{Reason: "the stream has no messages to read; a run needs at least one", Err: ErrNoRows}
+		reason = "the stream has no messages to read; a run needs at least one"
+	case CSV:
+		reason = "the input has a header line but no rows; add at least one"
 	}
-	if format == CSV {
-		return &InputError{Reason: "the input has a header line but no rows; add at least one", Err: ErrNoRows}
-	}
-	return &InputError{Reason: "the input is empty; give at least one row", Err: ErrNoRows}
+	return &row.InputError{Reason: reason, Err: row.ErrNoRows}
 }
 
 const byteOrderMark = "\uFEFF"
@@ -292,7 +282,7 @@ func recognise(src *bufio.Reader, format Format) (Format, error) {
 	case err != nil:
 		return "", err
 	case first == '[' && format != CSV:
-		return "", &InputError{Reason: "the input is one JSON array; " +
+		return "", &row.InputError{Reason: "the input is one JSON array; " +
 			"write its elements as one object a line (jq -c '.[]' does that)"}
 	case format != Recognise:
 		return format, nil
@@ -311,12 +301,12 @@ func firstByte(src *bufio.Reader) (byte, error) {
 			return rest[0], nil
 		}
 		if errors.Is(err, io.EOF) {
-			return 0, &InputError{Reason: "the input is empty; give a header line and rows (CSV), or one JSON object a line",
-				Err: ErrNoRows}
+			return 0, &row.InputError{Reason: "the input is empty; give a header line and rows (CSV), or one JSON object a line",
+				Err: row.ErrNoRows}
 		}
 		if err != nil {
 			return 0, readError(0, err)
 		}
 	}
-	return 0, &InputError{Reason: "the input starts with " + size(src.Size()) + " of white space; remove it"}
+	return 0, &row.InputError{Reason: "the input starts with " + row.Size(src.Size()) + " of white space; remove it"}
 }

@@ -8,23 +8,24 @@ import (
 	"testing/iotest"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // row is an Item in a form that can be compared and kept.
-type row struct {
+type parsed struct {
 	key, payload string
 	line         int
 }
 
 // readAll reads to the end or to the first error, which is nil at the end.
-func readAll(in io.Reader, cfg intake.Config) ([]row, error) {
+func readAll(in io.Reader, cfg intake.Config) ([]parsed, error) {
 	r, err := intake.Open(in, cfg)
 	if err != nil {
 		return nil, err
 	}
-	var rows []row
+	var rows []parsed
 	for {
-		var item intake.Item
+		var item row.Item
 		err := r.Next(&item)
 		if errors.Is(err, io.EOF) {
 			return rows, nil
@@ -35,11 +36,11 @@ func readAll(in io.Reader, cfg intake.Config) ([]row, error) {
 			}
 			return rows, err
 		}
-		rows = append(rows, row{item.Key, string(item.Payload), item.Line})
+		rows = append(rows, parsed{item.Key, string(item.Payload), item.Line})
 	}
 }
 
-func checkRows(t *testing.T, got, want []row) {
+func checkRows(t *testing.T, got, want []parsed) {
 	t.Helper()
 	if len(got) != len(want) {
 		t.Fatalf("got %d rows %v, want %d", len(got), got, len(want))
@@ -56,65 +57,67 @@ func TestGoodInput(t *testing.T) {
 	tests := map[string]struct {
 		in   string
 		cfg  intake.Config
-		want []row
+		want []parsed
 	}{
 		"csv": {
 			in:   "id,name\n7,Ann\n8,\n",
-			want: []row{{"7", `{"id":"7","name":"Ann"}`, 2}, {"8", `{"id":"8","name":""}`, 3}},
+			want: []parsed{{"7", `{"id":"7","name":"Ann"}`, 2}, {"8", `{"id":"8","name":""}`, 3}},
 		},
 		"csv, no line break at the end": {
-			in: "id,name\n7,Ann", want: []row{{"7", `{"id":"7","name":"Ann"}`, 2}},
+			in: "id,name\n7,Ann", want: []parsed{{"7", `{"id":"7","name":"Ann"}`, 2}},
 		},
 		"csv, byte order mark and CRLF": {
-			in: "\uFEFFid,name\r\n7,Ann\r\n", want: []row{{"7", `{"id":"7","name":"Ann"}`, 2}},
+			in: "\uFEFFid,name\r\n7,Ann\r\n", want: []parsed{{"7", `{"id":"7","name":"Ann"}`, 2}},
 		},
 		"csv, quotes, line breaks and escapes": {
 			in: "id,\"na\"\"me\"\n\n7,\"a,\"\"b\"\"\r\nc\td\\\"\n8,<é>\x01\n",
-			want: []row{
+			want: []parsed{
 				{"7", `{"id":"7","na\"me":"a,\"b\"\nc\td\\"}`, 3},
 				{"8", `{"id":"8","na\"me":"<é>\u0001"}`, 5},
 			},
 		},
-		"csv, numbers stay strings": {in: "id,n\n007,1e3\n", want: []row{{"007", `{"id":"007","n":"1e3"}`, 2}}},
-		"csv, one column":           {in: "id\n1\n\"\"\"\"\n", want: []row{{"1", `{"id":"1"}`, 2}, {`"`, `{"id":"\""}`, 3}}},
+		"csv, numbers stay strings": {in: "id,n\n007,1e3\n", want: []parsed{{"007", `{"id":"007","n":"1e3"}`, 2}}},
+		"csv, one column": {
+			in: "id\n1\n\"\"\"\"\n", want: []parsed{{"1", `{"id":"1"}`, 2}, {`"`, `{"id":"\""}`, 3}},
+		},
 		"csv, key before id": {
-			in: "id,key\n1,a\n", want: []row{{"a", `{"id":"1","key":"a"}`, 2}},
+			in: "id,key\n1,a\n", want: []parsed{{"a", `{"id":"1","key":"a"}`, 2}},
 		},
 		"csv, first column when nothing else is known": {
-			in: "nr,name\n1,a\n", want: []row{{"1", `{"nr":"1","name":"a"}`, 2}},
+			in: "nr,name\n1,a\n", want: []parsed{{"1", `{"nr":"1","name":"a"}`, 2}},
 		},
 		"csv, key as configured": {
-			in: "id,name\n1,a\n", cfg: intake.Config{Key: "name"}, want: []row{{"a", `{"id":"1","name":"a"}`, 2}},
+			in: "id,name\n1,a\n", cfg: intake.Config{Key: "name"}, want: []parsed{{"a", `{"id":"1","name":"a"}`, 2}},
 		},
-		"csv, semicolons found":   {in: "id;name\n1;a,b\n", want: []row{{"1", `{"id":"1","name":"a,b"}`, 2}}},
-		"csv, tabs found":         {in: "id\t\"a;b;c\"\n1\ta\n", want: []row{{"1", `{"id":"1","a;b;c":"a"}`, 2}}},
-		"csv, a comma goes first": {in: "id,a;b;c\n1,x\n", want: []row{{"1", `{"id":"1","a;b;c":"x"}`, 2}}},
+		"csv, semicolons found":   {in: "id;name\n1;a,b\n", want: []parsed{{"1", `{"id":"1","name":"a,b"}`, 2}}},
+		"csv, tabs found":         {in: "id\t\"a;b;c\"\n1\ta\n", want: []parsed{{"1", `{"id":"1","a;b;c":"a"}`, 2}}},
+		"csv, a comma goes first": {in: "id,a;b;c\n1,x\n", want: []parsed{{"1", `{"id":"1","a;b;c":"x"}`, 2}}},
 		"csv, bars configured": {
-			in: "id|a,b\n1|x\n", cfg: intake.Config{Delimiter: '|'}, want: []row{{"1", `{"id":"1","a,b":"x"}`, 2}},
+			in: "id|a,b\n1|x\n", cfg: intake.Config{Delimiter: '|'}, want: []parsed{{"1", `{"id":"1","a,b":"x"}`, 2}},
 		},
 		"csv, a header that looks like an archive": {
-			in: "PARTNER,BZh9\n1,2\n", want: []row{{"1", `{"PARTNER":"1","BZh9":"2"}`, 2}},
+			in: "PARTNER,BZh9\n1,2\n", want: []parsed{{"1", `{"PARTNER":"1","BZh9":"2"}`, 2}},
 		},
 		"ndjson": {
 			in:   "{\"id\":7,\"n\":1.50}\n{\"id\":\"8\",\"n\":{\"a\":[1,2]}}\n",
-			want: []row{{"7", `{"id":7,"n":1.50}`, 1}, {"8", `{"id":"8","n":{"a":[1,2]}}`, 2}},
+			want: []parsed{{"7", `{"id":7,"n":1.50}`, 1}, {"8", `{"id":"8","n":{"a":[1,2]}}`, 2}},
 		},
 		"ndjson, spaces, blank lines, byte order mark, no end": {
 			in:   "\uFEFF\r\n  { \"id\" : 12345678901234567890 ,\t\"s\":\" a \\\" b \" } \r\n\n{\"id\":1}",
-			want: []row{{"12345678901234567890", `{"id":12345678901234567890,"s":" a \" b "}`, 2}, {"1", `{"id":1}`, 4}},
+			want: []parsed{{"12345678901234567890", `{"id":12345678901234567890,"s":" a \" b "}`, 2}, {"1", `{"id":1}`, 4}},
 		},
 		"ndjson, escapes are kept": {
 			in:   `{"\u0069d":"\u00e9","s":"\u00e9\ud83d\ude00\\u0000\/"}`,
-			want: []row{{"é", `{"\u0069d":"\u00e9","s":"\u00e9\ud83d\ude00\\u0000\/"}`, 1}},
+			want: []parsed{{"é", `{"\u0069d":"\u00e9","s":"\u00e9\ud83d\ude00\\u0000\/"}`, 1}},
 		},
 		"ndjson, the first row decides on the key": {
 			in:   "{\"id\":1}\n{\"key\":\"k\",\"id\":2}\n",
-			want: []row{{"1", `{"id":1}`, 1}, {"2", `{"key":"k","id":2}`, 2}},
+			want: []parsed{{"1", `{"id":1}`, 1}, {"2", `{"key":"k","id":2}`, 2}},
 		},
 		"ndjson as configured, with another key": {
 			in:   `{"a":"1","b":"2"}`,
 			cfg:  intake.Config{Format: intake.NDJSON, Key: "b"},
-			want: []row{{"2", `{"a":"1","b":"2"}`, 1}},
+			want: []parsed{{"2", `{"a":"1","b":"2"}`, 1}},
 		},
 	}
 	for name, test := range tests {
@@ -397,14 +400,14 @@ func TestBadInput(t *testing.T) {
 func TestErrorsAreTyped(t *testing.T) {
 	t.Parallel()
 	_, err := readAll(strings.NewReader("id,a\n1,2\n3\n"), intake.Config{})
-	var inRow *intake.RowError
+	var inRow *row.LineError
 	if !errors.As(err, &inRow) || inRow.Line != 3 {
-		t.Errorf("a short row: got %#v, want a RowError at line 3", err)
+		t.Errorf("a short row: got %#v, want a LineError at line 3", err)
 	}
 	for _, in := range []string{"", "id\n"} {
 		_, err = readAll(strings.NewReader(in), intake.Config{})
-		var whole *intake.InputError
-		if !errors.As(err, &whole) || !errors.Is(err, intake.ErrNoRows) {
+		var whole *row.InputError
+		if !errors.As(err, &whole) || !errors.Is(err, row.ErrNoRows) {
 			t.Errorf("%q: got %#v, want an InputError that wraps ErrNoRows", in, err)
 		}
 	}
@@ -415,7 +418,7 @@ func TestReadErrorIsHandedOn(t *testing.T) {
 	broken := errors.New("the line went dead")
 	for _, start := range []string{"", "id", "id,a\n1,2\n", "id,a\n1,\"2\n", "{\"id\":1}\n{"} {
 		rows, err := readAll(io.MultiReader(strings.NewReader(start), iotest.ErrReader(broken)), intake.Config{})
-		var whole *intake.InputError
+		var whole *row.InputError
 		if !errors.Is(err, broken) || errors.As(err, &whole) {
 			t.Errorf("%q: got %v after %v, want the reader's own error", start, err, rows)
 		}
@@ -456,7 +459,7 @@ func TestKeyAndFormat(t *testing.T) {
 		if r.Format() != test.format || r.Key() != test.before {
 			t.Errorf("%q: opened as %s with key %q", test.in, r.Format(), r.Key())
 		}
-		if err := r.Next(new(intake.Item)); err != nil || r.Key() != test.after {
+		if err := r.Next(new(row.Item)); err != nil || r.Key() != test.after {
 			t.Errorf("%q: key %q after the first row, error %v", test.in, r.Key(), err)
 		}
 	}
@@ -468,7 +471,7 @@ func TestPayloadIsOverwrittenInPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	item := intake.Item{Payload: make([]byte, 0, 100)}
+	item := row.Item{Payload: make([]byte, 0, 100)}
 	for range 2 {
 		if err := r.Next(&item); err != nil {
 			t.Fatal(err)

@@ -12,6 +12,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // What a value may become, see Config.Types.
@@ -29,7 +31,7 @@ func Types() []string { return []string{TypeNumber, TypeText, TypeBool, TypeJSON
 func (c Config) raw() Config {
 	keys := []string{c.Key}
 	if c.Key == "" {
-		keys = usualKeys()
+		keys = row.UsualKeys()
 	}
 	for _, key := range keys {
 		for _, old := range slices.Sorted(maps.Keys(c.Rename)) {
@@ -82,7 +84,7 @@ func newShaper(cfg Config) *shaper {
 	}
 	for name, f := range s.fields {
 		f.drop = kept != nil && !slices.Contains(kept, name)
-		f.prefix, _ = appendString(nil, []byte(f.called))
+		f.prefix, _ = jsonvalue.AppendString(nil, []byte(f.called))
 		f.prefix = append(f.prefix, ':')
 		if f.seen {
 			s.seen++
@@ -123,7 +125,7 @@ func (s *shaper) called(name string) string {
 }
 
 // take shapes a row, or looks at the end whether all fields that were named have been there.
-func (s *shaper) take(r *Reader, item *Item, end bool) error {
+func (s *shaper) take(r *Reader, item *row.Item, end bool) error {
 	objects := r.format == NDJSON || r.format == Stream
 	if end {
 		return s.missing()
@@ -144,14 +146,15 @@ func (s *shaper) missing() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.fields)) {
 		if !s.fields[name].seen {
-			return &InputError{Reason: fmt.Sprintf("there is no column or field %s that could be kept, renamed or converted; "+
-				"columns and the left side of rename have the names of the input, types those of the payload", quote(name))}
+			return &row.InputError{Reason: fmt.Sprintf("there is no column or field %s that could be kept, renamed or "+
+				"converted; columns and the left side of rename have the names of the input, types those of the payload",
+				row.Quote(name))}
 		}
 	}
 	return nil
 }
 
-func (s *shaper) row(r *Reader, item *Item) error {
+func (s *shaper) row(r *Reader, item *row.Item) error {
 	text := item.Payload
 	s.out = append(s.out[:0], '{')
 	for at := 1; at < len(text) && text[at] == '"'; {
@@ -182,7 +185,7 @@ func (s *shaper) add(f *shaped, name, value []byte) (err error) {
 		return nil
 	case f != nil && f.taken != "":
 		return fmt.Errorf("%s is renamed to this name, which another has; rename it, too, or say which columns are kept",
-			quote(f.taken))
+			row.Quote(f.taken))
 	}
 	if len(s.out) > 1 {
 		s.out = append(s.out, ',')
@@ -225,9 +228,9 @@ func convert(dst, value []byte, kind string, depth int) ([]byte, error) {
 		if text || null {
 			return append(dst, value...), nil
 		}
-		quoted, bad := appendString(dst, value)
+		quoted, bad := jsonvalue.AppendString(dst, value)
 		if bad >= 0 {
-			return nil, fmt.Errorf("%s", badByte(value, bad))
+			return nil, fmt.Errorf("%s", jsonvalue.BadByte(value, bad))
 		}
 		return quoted, nil
 	case TypeNumber:
@@ -247,11 +250,11 @@ func convertNumber(dst, value []byte, said string, text, null bool) ([]byte, err
 	case null || !text && jsontext.Value(value).Kind() == '0':
 		return append(dst, value...), nil
 	case !text:
-		return nil, fmt.Errorf("it is to be a number, and is %s", kindName(jsontext.Value(value).Kind()))
+		return nil, fmt.Errorf("it is to be a number, and is %s", jsonvalue.KindName(jsontext.Value(value).Kind()))
 	}
 	if c := said[0]; c != '-' && (c < '0' || c > '9') || !json.Valid([]byte(said)) {
 		return nil, fmt.Errorf("%s is not written as a number, like -12.50; write it without spaces, groups, and zeros or a "+
-			"plus in front, or leave it a text", quote(said))
+			"plus in front, or leave it a text", row.Quote(said))
 	}
 	return append(dst, said...), nil
 }
@@ -269,18 +272,18 @@ func convertBool(dst, value []byte, said string, text, null bool) ([]byte, error
 	case "false", "f", "no", "0":
 		return append(dst, "false"...), nil
 	}
-	return nil, fmt.Errorf("%s is neither true nor false; write true, yes or 1, or false, no or 0", quote(said))
+	return nil, fmt.Errorf("%s is neither true nor false; write true, yes or 1, or false, no or 0", row.Quote(said))
 }
 
 func convertJSON(dst []byte, said string, depth int) ([]byte, error) {
 	value := jsontext.Value(said)
 	switch {
 	case !value.IsValid():
-		return nil, fmt.Errorf("%s is not JSON, or a name stands twice in it; mend it, or leave it a text", quote(said))
-	case hasEscapedNUL(value):
+		return nil, fmt.Errorf("%s is not JSON, or a name stands twice in it; mend it, or leave it a text", row.Quote(said))
+	case jsonvalue.HasEscapedNUL(value):
 		return nil, fmt.Errorf(`it holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`)
-	case deeper(value, depth):
+	case jsonvalue.Deeper(value, depth):
 		return nil, fmt.Errorf("it is nested deeper than services take; flatten it, or leave it a text")
 	}
-	return appendCompact(dst, value), nil
+	return jsonvalue.AppendCompact(dst, value), nil
 }

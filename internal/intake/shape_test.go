@@ -13,6 +13,8 @@ import (
 	"golang.org/x/text/encoding/unicode"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 // linesOf returns the items as key and payload, or the error.
@@ -23,7 +25,7 @@ func linesOf(in string, cfg intake.Config) (string, *intake.Reader, error) {
 	}
 	defer func() { _ = r.Close() }()
 	var out strings.Builder
-	var item intake.Item
+	var item row.Item
 	for {
 		err := r.Next(&item)
 		if errors.Is(err, io.EOF) {
@@ -123,7 +125,7 @@ func TestSort(t *testing.T) {
 	t.Parallel()
 	const in = "id,n\na,10\nb,9\nc,\nd,x\ne,-1.5\nf,9\n"
 	for desc, want := range map[bool]string{false: "e b f a d c", true: "d a b f e c"} {
-		got, _, err := linesOf(in, intake.Config{Sort: "n", Desc: desc, Spool: &intake.Spool{}})
+		got, _, err := linesOf(in, intake.Config{Sort: "n", Desc: desc, Spool: &spool.Spool{}})
 		var keys []string
 		for line := range strings.Lines(got) {
 			keys = append(keys, strings.Fields(line)[1])
@@ -132,7 +134,7 @@ func TestSort(t *testing.T) {
 			t.Errorf("desc %t: got %s, %v; want %s", desc, strings.Join(keys, " "), err, want)
 		}
 	}
-	if _, _, err := linesOf(in, intake.Config{Sort: "m", Spool: &intake.Spool{}}); err == nil ||
+	if _, _, err := linesOf(in, intake.Config{Sort: "m", Spool: &spool.Spool{}}); err == nil ||
 		!strings.Contains(err.Error(), `no item has a field "m"`) {
 		t.Errorf("an unknown field: %v", err)
 	}
@@ -142,7 +144,7 @@ func TestSort(t *testing.T) {
 func TestSortWhatIsCarriedOn(t *testing.T) {
 	t.Parallel()
 	n := 0
-	r := intake.Carry("id", intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{}}, func(item *intake.Item) error {
+	r := intake.Carry("id", intake.Config{Sort: "n", Desc: true, Spool: &spool.Spool{}}, func(item *row.Item) error {
 		if n++; n > 3 {
 			return io.EOF
 		}
@@ -150,7 +152,7 @@ func TestSortWhatIsCarriedOn(t *testing.T) {
 		return nil
 	})
 	var keys string
-	var item intake.Item
+	var item row.Item
 	for r.Next(&item) == nil {
 		keys += item.Key
 	}
@@ -171,12 +173,12 @@ func TestSortInAFile(t *testing.T) {
 		fmt.Fprintf(&in, "%d,%d,%s\n", i, random.IntN(1000), fill)
 	}
 	dir := t.TempDir()
-	cfg := intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{Dir: dir}}
+	cfg := intake.Config{Sort: "n", Desc: true, Spool: &spool.Spool{Dir: dir}}
 	r, err := intake.Open(strings.NewReader(in.String()), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var item intake.Item
+	var item row.Item
 	last, lastID, seen := 1000, -1, 0
 	for ; ; seen++ {
 		if err := r.Next(&item); errors.Is(err, io.EOF) {
@@ -202,8 +204,8 @@ func TestSortInAFile(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	_, _, err = linesOf(in.String(), intake.Config{Sort: "n", Spool: &intake.Spool{Dir: dir, Max: 8 << 20}})
-	if large, ok := errors.AsType[*intake.TooLargeError](err); !ok {
+	_, _, err = linesOf(in.String(), intake.Config{Sort: "n", Spool: &spool.Spool{Dir: dir, Max: 8 << 20}})
+	if large, ok := errors.AsType[*spool.TooLargeError](err); !ok {
 		t.Errorf("got %v, %v; want a TooLargeError", large, err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // Limits of a query where its source has none.
@@ -106,7 +108,7 @@ func OpenSQL(ctx context.Context, source SQLSource, query string, cfg Config) (*
 	return (&Reader{rows: q, format: SQL, unit: "row", close: q.close}).with(given), nil
 }
 
-func (q *sqlReader) keyName() string { return q.names[q.key] }
+func (q *sqlReader) KeyName() string { return q.names[q.key] }
 
 func (q *sqlReader) fail(format string, args ...any) error {
 	return &QueryError{Source: q.source.Name, Reason: fmt.Sprintf(format, args...)}
@@ -166,22 +168,22 @@ func (q *sqlReader) header() error {
 	seen := map[string]bool{}
 	for _, c := range columns {
 		if seen[c.Name] {
-			return q.fail("it has two columns called %s; rename one, with AS", quote(c.Name))
+			return q.fail("it has two columns called %s; rename one, with AS", row.Quote(c.Name))
 		}
 		seen[c.Name] = true
 		q.names = append(q.names, c.Name)
 		q.convert = append(q.convert, converterOf(c.DataTypeOID))
 	}
-	q.prefixes = prefixes(q.names)
+	q.prefixes = row.Prefixes(q.names)
 	var err error
-	q.key, err = keyColumn(q.names, q.cfg.Key, 0)
-	if wrong, ok := errors.AsType[*RowError](err); ok {
+	q.key, err = row.KeyColumn(q.names, q.cfg.Key, 0)
+	if wrong, ok := errors.AsType[*row.LineError](err); ok {
 		return q.fail("%s", wrong.Reason)
 	}
 	return err
 }
 
-func (q *sqlReader) next(item *Item) error {
+func (q *sqlReader) Next(item *row.Item) error {
 	for {
 		if q.result == nil {
 			if err := q.fetch(); err != nil {
@@ -203,7 +205,7 @@ func (q *sqlReader) next(item *Item) error {
 	}
 }
 
-func (q *sqlReader) take(item *Item) error {
+func (q *sqlReader) take(item *row.Item) error {
 	if q.row++; q.row > q.source.MaxRows {
 		return q.fail("it has more than %d rows, as many as this source may give; select fewer, or have max_rows raised",
 			q.source.MaxRows)
@@ -215,31 +217,34 @@ func (q *sqlReader) take(item *Item) error {
 		if value == nil {
 			payload = append(payload, "null"...)
 		} else if payload = q.convert[i](payload, value, q.cfg.MaxDepth); payload == nil {
-			return &RecordError{"row", q.row, q.names[i], "it is not text in UTF-8 without NUL, or JSON that is nested " +
-				"deeper than services read; convert it in the query"}
+			return q.rowError(q.names[i], "it is not text in UTF-8 without NUL, or JSON that is nested deeper than services "+
+				"read; convert it in the query")
 		}
 		if len(value) > q.cfg.MaxFieldBytes {
-			return &RecordError{"row", q.row, q.names[i], "larger than " + size(q.cfg.MaxFieldBytes) +
-				"; shorten it in the query"}
+			return q.rowError(q.names[i], "larger than "+row.Size(q.cfg.MaxFieldBytes)+"; shorten it in the query")
 		}
 		if i != q.key {
 			continue
 		}
 		if value == nil {
-			return &RecordError{"row", q.row, q.names[i], "the key is NULL; every row needs one"}
+			return q.rowError(q.names[i], "the key is NULL; every row needs one")
 		}
 		item.Key = string(value)
 	}
 	payload = append(payload, '}')
 	item.Payload = payload
 	if len(item.Payload) > q.cfg.MaxRowBytes {
-		return &RecordError{"row", q.row, "", "larger than " + size(q.cfg.MaxRowBytes) + "; select fewer columns"}
+		return q.rowError("", "larger than "+row.Size(q.cfg.MaxRowBytes)+"; select fewer columns")
 	}
 	if q.bytes += int64(len(item.Payload)); q.bytes > q.source.MaxBytes {
 		return q.fail("its rows are more than %d bytes, as much as this source may give; select less, or have max_bytes "+
 			"raised", q.source.MaxBytes)
 	}
 	return nil
+}
+
+func (q *sqlReader) rowError(field, reason string) error {
+	return &row.RecordError{Unit: "row", Number: q.row, Field: field, Reason: reason}
 }
 
 // explain turns an error of the database into one about the query.
@@ -251,8 +256,8 @@ func (q *sqlReader) explain(err error) error {
 	long, tooLong := errors.AsType[*pgproto3.ExceededMaxBodyLenErr](err)
 	switch {
 	case tooLong:
-		return &RecordError{"row", q.row + 1, "", fmt.Sprintf("it takes %d bytes, and %d are read at the most; select less",
-			long.ActualBodyLen, long.MaxExpectedBodyLen)}
+		return &row.RecordError{Unit: "row", Number: q.row + 1, Reason: fmt.Sprintf(
+			"it takes %d bytes, and %d are read at the most; select less", long.ActualBodyLen, long.MaxExpectedBodyLen)}
 	case errors.Is(context.Cause(q.ctx), context.DeadlineExceeded), answered && said.Code == "57014":
 		return q.fail("it took longer than %s, as long as this source may take; make it faster, or have max_time raised",
 			q.source.MaxTime)

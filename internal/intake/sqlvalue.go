@@ -6,8 +6,9 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 )
 
 // converter appends a value, as PostgreSQL writes it as text, as JSON; nil when it cannot stand in a payload.
@@ -23,7 +24,7 @@ func converterOf(oid uint32) converter {
 	case pgtype.Int2OID, pgtype.Int4OID, pgtype.Int8OID, pgtype.OIDOID, pgtype.Float4OID, pgtype.Float8OID:
 		return appendNumber
 	case pgtype.JSONOID, pgtype.JSONBOID:
-		return appendJSON
+		return jsonvalue.AppendJSON
 	case pgtype.ByteaOID:
 		return appendBytea
 	case pgtype.TimestampOID, pgtype.TimestamptzOID:
@@ -34,7 +35,7 @@ func converterOf(oid uint32) converter {
 		pgtype.DateArrayOID, pgtype.UUIDArrayOID:
 		return arrayOf(converterOf(elementOf(oid)))
 	default:
-		return appendText
+		return jsonvalue.AppendText
 	}
 }
 
@@ -48,14 +49,6 @@ func elementOf(oid uint32) uint32 {
 	}[oid]
 }
 
-func appendText(dst, value []byte, _ int) []byte {
-	out, bad := appendString(dst, value)
-	if bad >= 0 {
-		return nil
-	}
-	return out
-}
-
 func appendBool(dst, value []byte, _ int) []byte {
 	if string(value) == "t" {
 		return append(dst, "true"...)
@@ -66,17 +59,9 @@ func appendBool(dst, value []byte, _ int) []byte {
 // appendNumber writes NaN and the infinities, which JSON does not have, as strings.
 func appendNumber(dst, value []byte, depth int) []byte {
 	if bytes.ContainsAny(value, "NI") {
-		return appendText(dst, value, depth)
+		return jsonvalue.AppendText(dst, value, depth)
 	}
 	return append(dst, value...)
-}
-
-func appendJSON(dst, value []byte, depth int) []byte {
-	v := jsontext.Value(bytes.Clone(value))
-	if v.Compact() != nil || hasEscapedNUL(v) || deeper(v, depth-1) {
-		return nil
-	}
-	return append(dst, v...)
 }
 
 func appendBytea(dst, value []byte, _ int) []byte {
@@ -97,7 +82,7 @@ func appendTimestamp(dst, value []byte, depth int) []byte {
 			text = rest + "Z"
 		}
 	}
-	return appendText(dst, []byte(text), depth)
+	return jsonvalue.AppendText(dst, []byte(text), depth)
 }
 
 // arrayOf writes an array literal of PostgreSQL, like {1,NULL,"a,b"} or {{1},{2}}.

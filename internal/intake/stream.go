@@ -14,6 +14,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // KeyHeader is the header of a message that holds the key of its item, instead of a field of it.
@@ -104,17 +107,18 @@ func (s *StreamSource) check() error {
 		unfit := func(c rune) bool { return c == utf8.RuneError || unicode.IsSpace(c) || !unicode.IsPrint(c) }
 		gap := name.text != "" && strings.Contains("."+name.text+".", "..")
 		if gap || len(name.text) > maxStreamName || strings.ContainsFunc(name.text, unfit) {
-			return &InputError{Reason: fmt.Sprintf("stream %s: the %s %s is none: want at most %d bytes, without spaces, "+
-				"control characters and dots at its ends or in a row", quote(s.Name), name.what, quote(name.text), maxStreamName)}
+			return &row.InputError{Reason: fmt.Sprintf("stream %s: the %s %s is none: want at most %d bytes, without spaces, "+
+				"control characters and dots at its ends or in a row", row.Quote(s.Name), name.what, row.Quote(name.text),
+				maxStreamName)}
 		}
 	}
 	return nil
 }
 
-func (r *streamReader) keyName() string { return r.lines.key }
+func (r *streamReader) KeyName() string { return r.lines.key }
 
 func (r *streamReader) fail(format string, args ...any) error {
-	return &InputError{Reason: "stream " + quote(r.source.Name) + ": " + fmt.Sprintf(format, args...)}
+	return &row.InputError{Reason: "stream " + row.Quote(r.source.Name) + ": " + fmt.Sprintf(format, args...)}
 }
 
 // unknown says which streams there are.
@@ -129,7 +133,7 @@ func (r *streamReader) unknown(ctx context.Context, js jetstream.JetStream, err 
 	if len(names) == 0 {
 		return r.fail("there is no such stream, and no other")
 	}
-	return r.fail("there is no such stream; there are %s", list(names))
+	return r.fail("there is no such stream; there are %s", row.List(names))
 }
 
 // look takes the state of the stream as the one to read. Without filter it is then known how many messages that are.
@@ -230,7 +234,7 @@ func (r *streamReader) after(seq uint64) (message, error) {
 	return message{seq: msg.Sequence, key: msg.Header.Get(KeyHeader), data: msg.Data}, nil
 }
 
-func (r *streamReader) next(item *Item) error {
+func (r *streamReader) Next(item *row.Item) error {
 	for silences := 0; ; {
 		if r.last || r.want == 0 || r.seen >= r.start.LastSeq {
 			return r.finish()
@@ -284,26 +288,23 @@ func (r *streamReader) broken(err error) error {
 }
 
 // take makes an item of a message.
-func (r *streamReader) take(item *Item, msg *message) error {
+func (r *streamReader) take(item *row.Item, msg *message) error {
 	item.Line = int(msg.seq)
 	r.lines.lines.number = item.Line
 	err := r.check(item, msg)
-	if row, ok := errors.AsType[*RowError](err); ok {
-		return &RecordError{"message", item.Line, row.Column, row.Reason}
+	if wrong, ok := errors.AsType[*row.LineError](err); ok {
+		return &row.RecordError{Unit: "message", Number: item.Line, Field: wrong.Column, Reason: wrong.Reason}
 	}
 	return err
 }
 
-func (r *streamReader) check(item *Item, msg *message) error {
+func (r *streamReader) check(item *row.Item, msg *message) error {
 	n, line := &r.lines, bytes.TrimSpace(msg.data)
 	if len(line) > n.lines.limit {
-		return n.errorAt("", "larger than %s; shorten it, or raise the limit", size(n.lines.limit))
+		return n.errorAt("", "larger than %s; shorten it, or raise the limit", row.Size(n.lines.limit))
 	}
-	if at := bytes.IndexByte(line, 0); at >= 0 {
-		return n.errorAt("", "%s", badByte(line, at))
-	}
-	if at := invalidAt(line); at >= 0 {
-		return n.errorAt("", "%s", badByte(line, at))
+	if err := n.checkBytes(line); err != nil {
+		return err
 	}
 	n.keyless = msg.key != ""
 	if !n.keyless && n.key == "" {
@@ -316,7 +317,7 @@ func (r *streamReader) check(item *Item, msg *message) error {
 		return err
 	}
 	item.Key = cmp.Or(msg.key, key)
-	item.Payload = appendCompact(item.Payload[:0], line)
+	item.Payload = jsonvalue.AppendCompact(item.Payload[:0], line)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -55,7 +56,7 @@ func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = r.Close() }()
-			var item intake.Item
+			var item row.Item
 			n := 0
 			for ; err == nil; n++ {
 				if n == 10 {
@@ -95,7 +96,7 @@ func TestNamesThatAreNoStreams(t *testing.T) {
 	} {
 		for _, source := range []intake.StreamSource{{Name: bad}, {Name: "S", Subject: bad}} {
 			_, err := intake.OpenStream(t.Context(), js, source, intake.Config{})
-			if _, ok := errors.AsType[*intake.InputError](err); !ok || len(err.Error()) > 400 {
+			if _, ok := errors.AsType[*row.InputError](err); !ok || len(err.Error()) > 400 {
 				t.Errorf("%.20q of %.20q: %T %v", source.Subject, source.Name, err, err)
 			}
 		}

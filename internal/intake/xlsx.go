@@ -9,6 +9,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/xuri/excelize/v2"
+
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 const (
@@ -65,12 +69,12 @@ func keepXLSX(plain io.Reader, cfg Config) (*Reader, Config, error) {
 }
 
 func badXLSX(format string, args ...any) error {
-	return &InputError{Reason: "the workbook cannot be read: " + fmt.Sprintf(format, args...) +
+	return &row.InputError{Reason: "the workbook cannot be read: " + fmt.Sprintf(format, args...) +
 		"; save the sheet as CSV (UTF-8)"}
 }
 
 // openXLSX reads the heading of the first sheet.
-func openXLSX(kept *Spooled, dir string) (file *excelize.File, rows *xlsxRows, err error) {
+func openXLSX(kept *spool.Kept, dir string) (file *excelize.File, rows *xlsxRows, err error) {
 	defer func() {
 		if broken := recover(); broken != nil {
 			err = badXLSX("it is damaged")
@@ -100,23 +104,23 @@ func (x *xlsxRows) heading() error {
 		return badXLSX("%v", err)
 	}
 	for i, name := range names {
-		if reason := refuseName(name); reason != "" {
+		if reason := row.RefuseName(name); reason != "" {
 			return badXLSX("column %d of the first row: %s", i+1, reason)
 		}
 		if slices.Contains(names[:i], name) {
-			return badXLSX("the first row has the name %s twice", quote(name))
+			return badXLSX("the first row has the name %s twice", row.Quote(name))
 		}
 	}
 	if x.key = slices.Index(names, ExportKey); x.key < 0 {
 		return badXLSX("its first sheet has no column %s, as exports of failed items have (run export --flat)", ExportKey)
 	}
-	x.names, x.prefixes = names, prefixes(names)
+	x.names, x.prefixes = names, row.Prefixes(names)
 	return nil
 }
 
-func (x *xlsxRows) keyName() string { return ExportKey }
+func (x *xlsxRows) KeyName() string { return ExportKey }
 
-func (x *xlsxRows) next(item *Item) (err error) {
+func (x *xlsxRows) Next(item *row.Item) (err error) {
 	defer func() {
 		if broken := recover(); broken != nil {
 			err = badXLSX("it is damaged after row %d", x.row)
@@ -137,7 +141,7 @@ func (x *xlsxRows) next(item *Item) (err error) {
 	}
 	item.Line, item.Key = x.row, ""
 	if len(cells) > len(x.names) {
-		return &RecordError{"row", x.row, "", "it has more cells than the first row; remove them"}
+		return &row.RecordError{Unit: "row", Number: x.row, Reason: "it has more cells than the first row; remove them"}
 	}
 	item.Payload = item.Payload[:0]
 	for i := range x.names {
@@ -146,8 +150,8 @@ func (x *xlsxRows) next(item *Item) (err error) {
 			cell = cells[i]
 		}
 		var bad int
-		if item.Payload, bad = appendString(append(item.Payload, x.prefixes[i]...), []byte(cell)); bad >= 0 {
-			return &RecordError{"row", x.row, x.names[i], badByte([]byte(cell), bad)}
+		if item.Payload, bad = jsonvalue.AppendString(append(item.Payload, x.prefixes[i]...), []byte(cell)); bad >= 0 {
+			return &row.RecordError{Unit: "row", Number: x.row, Field: x.names[i], Reason: jsonvalue.BadByte([]byte(cell), bad)}
 		}
 		if i == x.key {
 			item.Key = cell

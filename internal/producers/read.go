@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
@@ -199,7 +200,7 @@ func (r *opReader) payload(op *collector.Op) error {
 	if err != nil {
 		return r.broken(err)
 	}
-	if depth(value) > wire.DefaultMaxDepth {
+	if jsonvalue.Deeper(value, wire.DefaultMaxDepth) {
 		return r.wrong("payload", "it is nested deeper than %d", wire.DefaultMaxDepth)
 	}
 	kept := value.Clone()
@@ -212,26 +213,6 @@ func (r *opReader) payload(op *collector.Op) error {
 	}
 	op.Payload = json.RawMessage(kept)
 	return nil
-}
-
-// depth returns how deep objects and lists of a valid value are nested.
-func depth(value []byte) (deepest int) {
-	level, quoted := 0, false
-	for i := 0; i < len(value); i++ {
-		switch c := value[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			level++
-			deepest = max(deepest, level)
-		case c == '}' || c == ']':
-			level--
-		}
-	}
-	return deepest
 }
 
 func (r *opReader) wrong(field, format string, args ...any) error {

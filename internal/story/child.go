@@ -9,10 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/child"
 )
 
 // readyTimeout bounds the start of a child.
@@ -42,21 +43,9 @@ func StartChild(name, log string, cmd *exec.Cmd) (*Child, error) {
 		cmd.Stdout = file
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	dieWithParent(cmd.SysProcAttr)
+	child.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL) // with its servers gone it could not stop in order
 	c := &Child{name: name, log: log, cmd: cmd, exited: make(chan struct{})}
-	begun := make(chan error)
-	go func() {
-		// The parent's death signal is sent when the thread that started the child ends, so it must not.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		begun <- err
-		if err == nil {
-			c.err = cmd.Wait()
-			close(c.exited)
-		}
-	}()
-	if err := <-begun; err != nil {
+	if err := child.Start(cmd, func(err error) { c.err = err; close(c.exited) }); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	return c, nil

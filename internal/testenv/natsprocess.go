@@ -6,11 +6,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/child"
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
@@ -36,20 +36,9 @@ func (s *natsProcess) start(t testing.TB) {
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), natsServerVariable+"="+s.config)
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	dieWithParent(cmd.SysProcAttr)
-	begun, ended := make(chan error), make(chan struct{})
-	go func() {
-		// Linux sends the parent's death signal when the thread that started the child ends, so it must not.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		begun <- err
-		if err == nil {
-			_ = cmd.Wait() // most are killed
-			close(ended)
-		}
-	}()
-	if err := <-begun; err != nil {
+	child.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL)
+	ended := make(chan struct{})
+	if err := child.Start(cmd, func(error) { close(ended) }); err != nil { // most are killed
 		t.Fatalf("test environment: start NATS server %s: %v", s.name, err)
 	}
 	s.cmd, s.ended, s.paused = cmd, ended, false

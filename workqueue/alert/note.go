@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -41,14 +42,11 @@ WHERE state = 'active' AND deleted_at IS NULL ORDER BY name`
 
 // Active returns the rules that are neither paused nor deleted.
 func (s Store) Active(ctx context.Context) ([]Rule, error) {
-	rows, err := s.db.Pool.Query(ctx, activeRules, overlap)
-	if err == nil {
-		var rules []Rule
-		if rules, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Rule]); err == nil {
-			return rules, nil
-		}
+	rules, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Rule], activeRules, overlap)
+	if err != nil {
+		return nil, fmt.Errorf("read alerts: %w", err)
 	}
-	return nil, fmt.Errorf("read alerts: %w", err)
+	return rules, nil
 }
 
 // Condition is something that a rule tells of, as it is now.

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // MaxRuns bounds what a look reads of runs, and of completions.
@@ -88,26 +89,20 @@ SELECT DISTINCT subject FROM alert_condition WHERE kind = $1 AND ended_at IS NUL
 
 // Runs returns runs under way that are held, were not sealed in time, or are to end in time.
 func (s Store) Runs(ctx context.Context) ([]Run, error) {
-	rows, err := s.db.Pool.Query(ctx, activeRuns, MaxRuns)
-	if err == nil {
-		var runs []Run
-		if runs, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Run]); err == nil {
-			return runs, nil
-		}
+	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Run], activeRuns, MaxRuns)
+	if err != nil {
+		return nil, fmt.Errorf("read runs for alerts: %w", err)
 	}
-	return nil, fmt.Errorf("read runs for alerts: %w", err)
+	return runs, nil
 }
 
 // Completions returns what has completed since a time.
 func (s Store) Completions(ctx context.Context, since time.Time) ([]Completion, error) {
-	rows, err := s.db.Pool.Query(ctx, completions, since, MaxRuns)
-	if err == nil {
-		var done []Completion
-		if done, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Completion]); err == nil {
-			return done, nil
-		}
+	done, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Completion], completions, since, MaxRuns)
+	if err != nil {
+		return nil, fmt.Errorf("read completions for alerts: %w", err)
 	}
-	return nil, fmt.Errorf("read completions for alerts: %w", err)
+	return done, nil
 }
 
 // Label is what a run is of.
@@ -123,33 +118,27 @@ func (s Store) Labels(ctx context.Context, runs []workqueue.RunID) (map[workqueu
 	if len(runs) == 0 {
 		return labels, nil
 	}
-	rows, err := s.db.Pool.Query(ctx, labelRuns, runs)
-	if err == nil {
-		var all []Label
-		if all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Label]); err == nil {
-			for _, l := range all {
-				labels[l.Run] = l
-			}
-			return labels, nil
-		}
+	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Label], labelRuns, runs)
+	if err != nil {
+		return nil, fmt.Errorf("read what runs are of: %w", err)
 	}
-	return nil, fmt.Errorf("read what runs are of: %w", err)
+	for _, l := range all {
+		labels[l.Run] = l
+	}
+	return labels, nil
 }
 
 // Standing returns the subjects of a kind of which a rule has seen that it holds.
 func (s Store) Standing(ctx context.Context, kind string) (map[string]bool, error) {
-	rows, err := s.db.Pool.Query(ctx, standing, kind)
-	if err == nil {
-		var subjects []string
-		if subjects, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil {
-			held := map[string]bool{}
-			for _, subject := range subjects {
-				held[subject] = true
-			}
-			return held, nil
-		}
+	subjects, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], standing, kind)
+	if err != nil {
+		return nil, fmt.Errorf("read what alerts have seen: %w", err)
 	}
-	return nil, fmt.Errorf("read what alerts have seen: %w", err)
+	held := map[string]bool{}
+	for _, subject := range subjects {
+		held[subject] = true
+	}
+	return held, nil
 }
 
 // Now returns the database's time.

@@ -110,11 +110,7 @@ func (s Store) List(ctx context.Context, after string, limit int) (list []AlertS
 	if !pg.ValidText(after) {
 		return nil, false, fmt.Errorf("alert %q: %w", after, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, listAlerts, after, limit+1)
-	if err != nil {
-		return nil, false, fmt.Errorf("list alerts: %w", err)
-	}
-	views, err := pgx.CollectRows(rows, scanAlert)
+	views, err := pg.Collect(ctx, s.db.Pool, scanAlert, listAlerts, after, limit+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("list alerts: %w", err)
 	}
@@ -132,11 +128,7 @@ func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, oneAlert, name)
-	if err != nil {
-		return nil, fmt.Errorf("read alert %s: %w", name, err)
-	}
-	view, err := pgx.CollectExactlyOneRow(rows, scanAlert)
+	view, err := pg.One(ctx, s.db.Pool, scanAlert, oneAlert, name)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = workqueue.ErrNotFound
 	}
@@ -157,10 +149,7 @@ func (s Store) Messages(
 	if !pg.ValidText(name) {
 		return nil, false, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, listMessages, name, before, limit+1)
-	if err == nil {
-		list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[AlertMessage])
-	}
+	list, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AlertMessage], listMessages, name, before, limit+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("list messages of alert %s: %w", name, err)
 	}

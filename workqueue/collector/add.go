@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 const (
@@ -224,33 +225,23 @@ WHERE c.name = $1 AND c.state <> 'deleting' AND c.dedupe > interval '0' AND s.op
 
 // KnownOps returns those of some ids that were added before, as far as the collector remembers.
 func (s Store) KnownOps(ctx context.Context, name string, ids []string) ([]string, error) {
-	rows, err := s.db.Pool.Query(ctx, knownOps, name, ids)
-	if err == nil {
-		var known []string
-		if known, err = pgx.CollectRows(rows, pgx.RowTo[string]); err == nil {
-			return known, nil
-		}
+	known, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], knownOps, name, ids)
+	if err != nil {
+		return nil, fmt.Errorf("look for known operations of collector %s: %w", name, err)
 	}
-	return nil, fmt.Errorf("look for known operations of collector %s: %w", name, err)
+	return known, nil
 }
 
 // taken reports whether an operation is to be added. The second one of an id is none any more.
 func (a *opsAdding) taken(o *Op, out *AddedOps) bool {
-	if o.Duplicate {
+	if o.Duplicate || o.ID != "" && a.known[o.ID] {
 		out.Duplicates++
 		out.Known = append(out.Known, o.ID)
 		return false
 	}
-	if a.known == nil || o.ID == "" {
-		out.Added++
-		return true
+	if a.known != nil && o.ID != "" {
+		a.known[o.ID] = true
 	}
-	if a.known[o.ID] {
-		out.Duplicates++
-		out.Known = append(out.Known, o.ID)
-		return false
-	}
-	a.known[o.ID] = true
 	out.Added++
 	return true
 }

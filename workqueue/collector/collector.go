@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -118,24 +119,16 @@ type Enrichment struct {
 
 // WithDefaults fills in what is not given. Dedupe is left alone: 0 means none.
 func (s CollectorSpec) WithDefaults() CollectorSpec {
-	s.MaxSize = orDefault(s.MaxSize, max(DefaultMaxSize, s.MinSize))
-	s.MinSize = orDefault(s.MinSize, min(DefaultMinSize, s.MaxSize))
-	s.MaxAge = orDefault(s.MaxAge, DefaultMaxAge)
-	s.InFlight = orDefault(s.InFlight, DefaultFlushes)
-	s.MaxAttempts = orDefault(s.MaxAttempts, DefaultFlushAttempts)
-	s.Backoff = orDefault(s.Backoff, DefaultFlushBackoff)
-	s.MaxBackoff = orDefault(s.MaxBackoff, max(DefaultFlushRest, s.Backoff))
-	s.Timeout = orDefault(s.Timeout, DefaultFlushTimeout)
-	s.Order = orDefault(s.Order, OrderFIFO)
+	s.MaxSize = cmp.Or(s.MaxSize, max(DefaultMaxSize, s.MinSize))
+	s.MinSize = cmp.Or(s.MinSize, min(DefaultMinSize, s.MaxSize))
+	s.MaxAge = cmp.Or(s.MaxAge, DefaultMaxAge)
+	s.InFlight = cmp.Or(s.InFlight, DefaultFlushes)
+	s.MaxAttempts = cmp.Or(s.MaxAttempts, DefaultFlushAttempts)
+	s.Backoff = cmp.Or(s.Backoff, DefaultFlushBackoff)
+	s.MaxBackoff = cmp.Or(s.MaxBackoff, max(DefaultFlushRest, s.Backoff))
+	s.Timeout = cmp.Or(s.Timeout, DefaultFlushTimeout)
+	s.Order = cmp.Or(s.Order, OrderFIFO)
 	return s
-}
-
-func orDefault[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
 }
 
 // ParseCallRate reads a rate of calls like "50/m", "10/s" or "0.5/s": so many in a second, a minute, an hour or a day.

@@ -38,10 +38,16 @@ type heldCollector struct {
 	version int
 }
 
-func (s Store) holdingCollector(ctx context.Context, name string,
+// holdingCollector locks a collector, and, when it is to be deleted, before that whoever adds to it.
+func (s Store) holdingCollector(ctx context.Context, name string, forGood bool,
 	f func(ctx context.Context, tx pgx.Tx, c heldCollector) error,
 ) error {
 	return s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if forGood {
+			if _, err := tx.Exec(ctx, holdCollector, name); err != nil {
+				return err
+			}
+		}
 		var c heldCollector
 		err := tx.QueryRow(ctx, lockCollector, name).Scan(&c.id, &c.state, &c.version)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -70,7 +76,7 @@ func (s Store) switchCollector(ctx context.Context, name, actor, to string) (cha
 	if to == CollectorPaused {
 		verb = "pause"
 	}
-	err = s.holdingCollector(ctx, name, func(ctx context.Context, tx pgx.Tx, c heldCollector) (err error) {
+	err = s.holdingCollector(ctx, name, false, func(ctx context.Context, tx pgx.Tx, c heldCollector) (err error) {
 		if changed = c.state != to; !changed {
 			return nil
 		}
@@ -101,7 +107,7 @@ type Drained struct {
 // DrainCollector has everything flushed that waits at the moment, whatever min_size and max_age say, with a row in the
 // audit log. What failed keeps its backoff, and rates and limits hold.
 func (s Store) DrainCollector(ctx context.Context, name, actor string) (out Drained, err error) {
-	err = s.holdingCollector(ctx, name, func(ctx context.Context, tx pgx.Tx, c heldCollector) error {
+	err = s.holdingCollector(ctx, name, false, func(ctx context.Context, tx pgx.Tx, c heldCollector) error {
 		out = Drained{Paused: c.state == CollectorPaused}
 		if _, err := tx.Exec(ctx, drainCollector, c.id); err != nil {
 			return err
@@ -209,19 +215,8 @@ type DeletedCollector struct {
 func (s Store) DeleteCollector(ctx context.Context, name string, force bool, actor string) (out DeletedCollector,
 	err error,
 ) {
-	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	err = s.holdingCollector(ctx, name, true, func(ctx context.Context, tx pgx.Tx, c heldCollector) error {
 		out = DeletedCollector{Name: name}
-		if _, err := tx.Exec(ctx, holdCollector, name); err != nil { // nobody adds meanwhile
-			return err
-		}
-		var c heldCollector
-		err := tx.QueryRow(ctx, lockCollector, name).Scan(&c.id, &c.state, &c.version)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return workqueue.ErrNotFound
-		}
-		if err != nil {
-			return err
-		}
 		if err := tx.QueryRow(ctx, leftOf, c.id).Scan(&out.Ops, &out.Parked); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 const (
@@ -40,11 +41,7 @@ type nodeFlushing struct {
 }
 
 func (s Store) nodesFlushing(ctx context.Context) ([]nodeFlushing, error) {
-	rows, err := s.db.Pool.Query(ctx, nodesFlushing)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[nodeFlushing])
+	return pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[nodeFlushing], nodesFlushing)
 }
 
 // crowded says on how many nodes there is no room for another key of a collector, when that is so on all, and which

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/tranchehq/tranche/workqueue/internal/mergepatch"
 )
 
 // foldedBytes is how many times the bytes of a flush are read for one that folds, at the most. No more than the bytes
@@ -30,13 +32,13 @@ type folding struct {
 // foldedOp is an operation with those that were folded into it.
 type foldedOp struct {
 	FlushOp
-	merged *patch // its payload once another was merged into it
+	merged *mergepatch.Patch // its payload once another was merged into it
 }
 
 func (o *foldedOp) size() int64 {
 	size := len(o.Payload)
 	if o.merged != nil {
-		size = o.merged.size
+		size = o.merged.Size
 	}
 	return int64(size + len(o.ID) + opBytes)
 }
@@ -69,7 +71,7 @@ func (f *folding) take(op *FlushOp, by string) error {
 
 // join folds what was taken before into an operation that follows it, unless they cannot be one.
 func (f *folding) join(o *foldedOp, op *FlushOp) (joined bool, err error) {
-	var next *patch
+	var next *mergepatch.Patch
 	more := len(op.Payload) - len(o.Payload)
 	if f.how == FoldMerge {
 		var ok bool
@@ -83,7 +85,7 @@ func (f *folding) join(o *foldedOp, op *FlushOp) (joined bool, err error) {
 	}
 	f.held += int64(more)
 	if next != nil {
-		o.merged.merge(next)
+		o.merged.Merge(next)
 	} else {
 		o.Payload = op.Payload
 	}
@@ -93,18 +95,18 @@ func (f *folding) join(o *foldedOp, op *FlushOp) (joined bool, err error) {
 }
 
 // takes reports whether the payload of another can be merged into it, and how many bytes more that takes.
-func (o *foldedOp) takes(op *FlushOp) (next *patch, more int, ok bool, err error) {
+func (o *foldedOp) takes(op *FlushOp) (next *mergepatch.Patch, more int, ok bool, err error) {
 	if o.merged == nil {
-		if o.merged, err = parsePatch(o.Payload); err != nil {
+		if o.merged, err = mergepatch.Parse(o.Payload); err != nil {
 			return nil, 0, false, fmt.Errorf("read the payload of operation %s: %w", o.ID, err)
 		}
 		o.Payload = nil
 	}
-	if next, err = parsePatch(op.Payload); err != nil {
+	if next, err = mergepatch.Parse(op.Payload); err != nil {
 		return nil, 0, false, fmt.Errorf("read the payload of operation %s: %w", op.ID, err)
 	}
-	more, ok = o.merged.takes(next)
-	return next, more, ok && o.merged.size+more <= MaxOpPayload, nil
+	more, ok = o.merged.Takes(next)
+	return next, more, ok && o.merged.Size+more <= MaxOpPayload, nil
 }
 
 // end returns what goes in one flush, in order.
@@ -113,7 +115,7 @@ func (f *folding) end() []FlushOp {
 	for i := range f.ops {
 		ops[i] = f.ops[i].FlushOp
 		if merged := f.ops[i].merged; merged != nil {
-			ops[i].Payload = merged.text()
+			ops[i].Payload = merged.Text()
 		}
 	}
 	if f.how != "" && len(ops) > 0 && !ops[0].Alone { // one that goes alone does so when it has waited longest

@@ -63,16 +63,13 @@ func (s Store) Ops(ctx context.Context, name string, f OpsFilter) ([]OpView, err
 	case f.Key != "":
 		statement, args = opsOfKey, []any{id, f.After, f.Code, f.Limit, f.Key, f.State}
 	}
-	rows, err := s.db.Pool.Query(ctx, statement, args...)
-	if err == nil {
-		var ops []OpView
-		if ops, err = pgx.CollectRows(rows, scanOp); err == nil {
-			return slices.DeleteFunc(ops, func(v OpView) bool {
-				return f.State != "" && v.State != f.State || f.Key != "" && v.Key != f.Key
-			}), nil
-		}
+	ops, err := pg.Collect(ctx, s.db.Pool, scanOp, statement, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read operations of collector %s: %w", name, err)
 	}
-	return nil, fmt.Errorf("read operations of collector %s: %w", name, err)
+	return slices.DeleteFunc(ops, func(v OpView) bool {
+		return f.State != "" && v.State != f.State || f.Key != "" && v.Key != f.Key
+	}), nil
 }
 
 func scanOp(row pgx.CollectableRow) (v OpView, err error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -107,11 +108,7 @@ func (s Store) ProlongFlushes(ctx context.Context, ids []uuid.UUID, limits []tim
 	for i, limit := range limits {
 		holds[i] = limit + dispatch.DefaultClaimTTL
 	}
-	rows, err := s.db.Pool.Query(ctx, prolongFlushes, ids, holds)
-	if err != nil {
-		return nil, fmt.Errorf("keep the keys of %d flushes: %w", len(ids), err)
-	}
-	kept, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	kept, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[uuid.UUID], prolongFlushes, ids, holds)
 	if err != nil {
 		return nil, fmt.Errorf("keep the keys of %d flushes: %w", len(ids), err)
 	}
@@ -169,11 +166,7 @@ type sweptCollector struct {
 func (s Store) sweptCollectors(ctx context.Context) ([]sweptCollector, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows, err := s.db.Pool.Query(ctx, sweptCollectors)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[sweptCollector])
+	return pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[sweptCollector], sweptCollectors)
 }
 
 func (s Store) sweepStep(

@@ -124,11 +124,7 @@ LEFT JOIN endpoint_pace p ON p.endpoint = n.name LEFT JOIN endpoint_setting e ON
 
 // Collectors returns all collectors, by their names. It counts the keys of each.
 func (s Store) Collectors(ctx context.Context) ([]CollectorView, error) {
-	rows, err := s.db.Pool.Query(ctx, listCollectors)
-	if err != nil {
-		return nil, fmt.Errorf("read collectors: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, scanCollector)
+	all, err := pg.Collect(ctx, s.db.Pool, scanCollector, listCollectors)
 	if err != nil {
 		return nil, fmt.Errorf("read collectors: %w", err)
 	}
@@ -140,14 +136,10 @@ func (s Store) Collectors(ctx context.Context) ([]CollectorView, error) {
 
 // Collector returns a collector with what keeps its operations waiting. The error wraps ErrNotFound when there is none.
 func (s Store) Collector(ctx context.Context, name string) (CollectorView, error) {
-	var v CollectorView
 	if !pg.ValidText(name) {
-		return v, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
+		return CollectorView{}, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, oneCollector, name)
-	if err == nil {
-		v, err = pgx.CollectExactlyOneRow(rows, scanCollector)
-	}
+	v, err := pg.One(ctx, s.db.Pool, scanCollector, oneCollector, name)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return v, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)

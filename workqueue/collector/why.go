@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -18,7 +19,7 @@ func (v *CollectorView) explain() {
 		return
 	}
 	if v.State == CollectorPaused {
-		v.because("paused", nil, "%s paused the collector; resume it", orDefault(v.PausedBy, "somebody"))
+		v.because("paused", nil, "%s paused the collector; resume it", cmp.Or(v.PausedBy, "somebody"))
 	}
 	if v.RestUntil != nil {
 		v.because("failing", v.RestUntil, "flushes fail, the last of %d with %s: %.200s; the next is tried at %s", v.Failures,

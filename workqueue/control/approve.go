@@ -50,10 +50,7 @@ func (s Store) Approve(ctx context.Context, c Control) (out Controlled, err erro
 	}
 	runs := []workqueue.RunID{c.Run}
 	if c.All {
-		rows, err := s.db.Pool.Query(ctx, runsThatWait)
-		if err == nil {
-			runs, err = pgx.CollectRows(rows, pgx.RowTo[workqueue.RunID])
-		}
+		runs, err = pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsThatWait)
 		if err != nil {
 			return out, fmt.Errorf("look for runs to approve: %w", err)
 		}

@@ -80,11 +80,7 @@ func (s Store) Cancel(ctx context.Context, c Control) (out Cancelled, err error)
 const idsUnderWay = `SELECT id FROM batchrun WHERE state IN ('loading', 'running') ORDER BY id`
 
 func (s Store) runsUnderWay(ctx context.Context) ([]workqueue.RunID, error) {
-	rows, err := s.db.Pool.Query(ctx, idsUnderWay)
-	if err != nil {
-		return nil, fmt.Errorf("look for runs under way: %w", err)
-	}
-	runs, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.RunID])
+	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], idsUnderWay)
 	if err != nil {
 		return nil, fmt.Errorf("look for runs under way: %w", err)
 	}
@@ -106,11 +102,7 @@ func (s Store) cancel(
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, cancelSlices, run)
-		if err != nil {
-			return fmt.Errorf("end slices: %w", err)
-		}
-		requests, err = pgx.CollectRows(rows, pgx.RowToStructByPos[workqueue.Sent])
+		requests, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[workqueue.Sent], cancelSlices, run)
 		if err != nil {
 			return fmt.Errorf("end slices: %w", err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // EarlierPayload is what an item carried until it was corrected.
@@ -29,11 +30,7 @@ WHERE w.run_id = $1 AND w.ordinal = $2 ORDER BY w.generation DESC`
 // EarlierPayloads reads what an item carried until it was corrected, the newest first.
 func EarlierPayloads(ctx context.Context, tx pgx.Tx, run workqueue.RunID, item workqueue.Ordinal,
 ) ([]EarlierPayload, error) {
-	rows, err := tx.Query(ctx, earlierPayloads, run, item)
-	if err != nil {
-		return nil, fmt.Errorf("read the corrections of item %d: %w", item, err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[EarlierPayload])
+	all, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[EarlierPayload], earlierPayloads, run, item)
 	if err != nil {
 		return nil, fmt.Errorf("read the corrections of item %d: %w", item, err)
 	}

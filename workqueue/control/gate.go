@@ -92,11 +92,7 @@ WHERE st.run_id = $1 AND st.approval IS NOT NULL ORDER BY st.step`
 
 // Gates reads the gates of a run, in the order of their steps.
 func Gates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]Gate, error) {
-	rows, err := tx.Query(ctx, readGates, run)
-	if err != nil {
-		return nil, fmt.Errorf("read the gates of run %s: %w", run, err)
-	}
-	gates, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Gate])
+	gates, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[Gate], readGates, run)
 	if err != nil {
 		return nil, fmt.Errorf("read the gates of run %s: %w", run, err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Control is an operator's wish about one run, or about every run that is under way.
@@ -77,11 +78,7 @@ func LockHolds(ctx context.Context, tx pgx.Tx, c *Control, all string) ([]*RunHo
 	if !c.All {
 		statement, args = lockRun, []any{c.Run}
 	}
-	rows, err := tx.Query(ctx, statement, args...)
-	if err != nil {
-		return nil, fmt.Errorf("lock runs: %w", err)
-	}
-	runs, err := pgx.CollectRows(rows, scanHold)
+	runs, err := pg.Collect(ctx, tx, scanHold, statement, args...)
 	if err != nil {
 		return nil, fmt.Errorf("lock runs: %w", err)
 	}
@@ -99,11 +96,7 @@ func scanHold(row pgx.CollectableRow) (*RunHold, error) {
 
 // readHold reads a run without locking it.
 func readHold(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, error) {
-	rows, err := tx.Query(ctx, readRun, run)
-	if err != nil {
-		return nil, fmt.Errorf("read run %s: %w", run, err)
-	}
-	r, err := pgx.CollectExactlyOneRow(rows, scanHold)
+	r, err := pg.One(ctx, tx, scanHold, readRun, run)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("run %s: %w", run, workqueue.ErrNotFound)
 	}

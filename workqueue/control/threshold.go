@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -98,11 +99,7 @@ WHERE r.state = 'running' AND r.hold IS NULL AND r.id IN (SELECT g.run_id FROM r
 // DueHolds returns the runs whose thresholds are passed or whose samples have ended, for whoever sees to it that
 // nothing is overlooked: the checks that nodes make by themselves may be lost with them.
 func (s Store) DueHolds(ctx context.Context) ([]DueHold, error) {
-	rows, err := s.db.Pool.Query(ctx, dueHolds)
-	if err != nil {
-		return nil, fmt.Errorf("look for runs to hold: %w", err)
-	}
-	due, err := pgx.CollectRows(rows, pgx.RowToStructByPos[DueHold])
+	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueHold], dueHolds)
 	if err != nil {
 		return nil, fmt.Errorf("look for runs to hold: %w", err)
 	}

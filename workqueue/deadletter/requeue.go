@@ -229,9 +229,5 @@ func lockNamed(ctx context.Context, tx pgx.Tx, refs []string) ([]deadRow, error)
 		}
 		ids = append(ids, id)
 	}
-	rows, err := tx.Query(ctx, lockLetters, ids)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[deadRow])
+	return pg.Collect(ctx, tx, pgx.RowToStructByPos[deadRow], lockLetters, ids)
 }

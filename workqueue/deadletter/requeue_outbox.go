@@ -44,11 +44,8 @@ func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) (
 	if except == nil {
 		except = []string{}
 	}
-	rows, err := s.db.Pool.Query(ctx, unsentLetters, limit, unsentBytes, except)
-	if err != nil {
-		return nil, fmt.Errorf("read requeued letters: %w", err)
-	}
-	letters, err := pgx.CollectRows(rows, pgx.RowToStructByPos[UnsentLetter])
+	letters, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[UnsentLetter],
+		unsentLetters, limit, unsentBytes, except)
 	if err != nil {
 		return nil, fmt.Errorf("read requeued letters: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -98,18 +99,15 @@ func (d *doctor) database(ctx context.Context) error {
 	if keys == 0 {
 		d.found(OnePart, place{}, 1, "work_part has no primary key over run, step, ordinal and generation")
 	}
-	rows, err := d.tx.Query(ctx, doctorOrphans)
-	if err != nil {
-		return err
-	}
-	orphans, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.RunID])
+	orphans, err := pg.Collect(ctx, d.tx, pgx.RowTo[workqueue.RunID], doctorOrphans)
 	if err != nil {
 		return err
 	}
 	for i := range orphans {
 		d.found(AskedFor, place{run: &orphans[i]}, 1, "parts of a run that does not exist")
 	}
-	if rows, err = d.tx.Query(ctx, doctorEvents); err != nil {
+	rows, err := d.tx.Query(ctx, doctorEvents)
+	if err != nil {
 		return err
 	}
 	var run workqueue.RunID

@@ -194,10 +194,7 @@ func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) 
 		}
 	}
 	if only == nil {
-		rows, err := e.db.Pool.Query(ctx, collectorsWithKey, e.Key)
-		if err == nil {
-			busy.Collectors, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		}
+		busy.Collectors, err = pg.Collect(ctx, e.db.Pool, pgx.RowTo[string], collectorsWithKey, e.Key)
 		if err != nil {
 			return nil, err
 		}

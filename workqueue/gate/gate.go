@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -126,10 +127,7 @@ func (v *GateView) read(ctx context.Context, tx pgx.Tx, before []workqueue.Step,
 	if err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, gateBefore, v.Run, before)
-	if err == nil {
-		v.Before, err = pgx.CollectRows(rows, pgx.RowToStructByPos[GateStep])
-	}
+	v.Before, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[GateStep], gateBefore, v.Run, before)
 	if err != nil {
 		return fmt.Errorf("count the steps before: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Credential is what is known of a secret by its hash: that of a token, or of a web session's cookie.
@@ -80,11 +82,7 @@ WHERE s.hash = ANY($1) AND t.revoked_at IS NULL
 // StandingCredentials returns those of the hashes whose token or session is still of use. It has connections of its
 // own: it has to answer while all others are taken.
 func (s Store) StandingCredentials(ctx context.Context, hashes [][]byte, idle time.Duration) ([][]byte, error) {
-	rows, err := s.db.Sessions.Query(ctx, standingCredentials, hashes, idle, ProviderTime)
-	if err != nil {
-		return nil, fmt.Errorf("check credentials again: %w", err)
-	}
-	standing, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	standing, err := pg.Collect(ctx, s.db.Sessions, pgx.RowTo[[]byte], standingCredentials, hashes, idle, ProviderTime)
 	if err != nil {
 		return nil, fmt.Errorf("check credentials again: %w", err)
 	}

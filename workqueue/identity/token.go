@@ -84,12 +84,9 @@ func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (Token
 		life = &n.ExpiresIn
 	}
 	var out TokenView
-	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, insertToken, uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life)
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		out, err = pg.One(ctx, tx, scanToken, insertToken, uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life)
 		if err != nil {
-			return err
-		}
-		if out, err = pgx.CollectExactlyOneRow(rows, scanToken); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_create", Subject: out.Name,
@@ -114,11 +111,7 @@ const listTokens = `SELECT` + tokenColumns + ` FROM api_token ORDER BY created_a
 
 // Tokens lists the newest MaxTokens tokens.
 func (s Store) Tokens(ctx context.Context) ([]TokenView, error) {
-	rows, err := s.db.Pool.Query(ctx, listTokens, MaxTokens)
-	if err != nil {
-		return nil, fmt.Errorf("list tokens: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, scanToken)
+	all, err := pg.Collect(ctx, s.db.Pool, scanToken, listTokens, MaxTokens)
 	if err != nil {
 		return nil, fmt.Errorf("list tokens: %w", err)
 	}
@@ -179,11 +172,7 @@ func (s Store) RevokeToken(ctx context.Context, ref, actor string) (TokenView, e
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, revokeToken, before.ID, pg.Plain(actor))
-		if err == nil {
-			out, err = pgx.CollectExactlyOneRow(rows, scanToken)
-		}
-		if err == nil {
+		if out, err = pg.One(ctx, tx, scanToken, revokeToken, before.ID, pg.Plain(actor)); err == nil {
 			_, err = tx.Exec(ctx, endTokenSessions, before.ID)
 		}
 		if err != nil {

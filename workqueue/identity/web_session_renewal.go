@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // ProviderTime is how long a web session lasts that a provider of identities vouches for, after it did so last.
@@ -31,11 +32,7 @@ ORDER BY checked_at LIMIT $3`
 
 // DueSessions returns up to so many web sessions that were not asked about for so long, and are not idle.
 func (s Store) DueSessions(ctx context.Context, since, idle time.Duration, limit int) ([]DueSession, error) {
-	rows, err := s.db.Pool.Query(ctx, sessionsToRenew, since, idle, limit)
-	if err != nil {
-		return nil, fmt.Errorf("look for sessions to renew: %w", err)
-	}
-	due, err := pgx.CollectRows(rows, pgx.RowToStructByPos[DueSession])
+	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueSession], sessionsToRenew, since, idle, limit)
 	if err != nil {
 		return nil, fmt.Errorf("look for sessions to renew: %w", err)
 	}

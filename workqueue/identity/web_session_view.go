@@ -34,11 +34,7 @@ WHERE expires_at > clock_timestamp() ORDER BY active_at DESC, hash LIMIT $1`
 
 // WebSessions lists the MaxWebSessions sessions that were used last.
 func (s Store) WebSessions(ctx context.Context) ([]WebSessionView, error) {
-	rows, err := s.db.Pool.Query(ctx, listWebSessions, MaxWebSessions)
-	if err != nil {
-		return nil, fmt.Errorf("list web sessions: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[WebSessionView])
+	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[WebSessionView], listWebSessions, MaxWebSessions)
 	if err != nil {
 		return nil, fmt.Errorf("list web sessions: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -50,11 +51,7 @@ ORDER BY s.endpoint`
 
 // EndpointLoads returns the work of running runs by endpoint, ordered by name.
 func (s Store) EndpointLoads(ctx context.Context) ([]EndpointLoad, error) {
-	rows, err := s.db.Pool.Query(ctx, endpointLoads)
-	if err != nil {
-		return nil, fmt.Errorf("view the load of endpoints: %w", err)
-	}
-	loads, err := pgx.CollectRows(rows, pgx.RowToStructByPos[EndpointLoad])
+	loads, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[EndpointLoad], endpointLoads)
 	if err != nil {
 		return nil, fmt.Errorf("view the load of endpoints: %w", err)
 	}
@@ -105,11 +102,7 @@ ORDER BY p.endpoint`
 
 // Paces returns what nodes found out about endpoints, ordered by name.
 func (s Store) Paces(ctx context.Context) ([]PaceView, error) {
-	rows, err := s.db.Pool.Query(ctx, paceViews)
-	if err != nil {
-		return nil, fmt.Errorf("view the pace of endpoints: %w", err)
-	}
-	paces, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PaceView])
+	paces, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[PaceView], paceViews)
 	if err != nil {
 		return nil, fmt.Errorf("view the pace of endpoints: %w", err)
 	}
@@ -122,11 +115,7 @@ SELECT at, what, before, after, reason FROM endpoint_change WHERE endpoint = $1 
 
 // PastPaces returns the last changes of the pace of an endpoint, newest first.
 func (s Store) PastPaces(ctx context.Context, endpoint string, limit int) ([]PastPace, error) {
-	rows, err := s.db.Pool.Query(ctx, pastPaces, endpoint, limit)
-	if err != nil {
-		return nil, fmt.Errorf("view how the pace of endpoint %s changed: %w", endpoint, err)
-	}
-	changes, err := pgx.CollectRows(rows, pgx.RowToStructByPos[PastPace])
+	changes, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[PastPace], pastPaces, endpoint, limit)
 	if err != nil {
 		return nil, fmt.Errorf("view how the pace of endpoint %s changed: %w", endpoint, err)
 	}

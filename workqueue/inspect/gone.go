@@ -36,11 +36,7 @@ SELECT ` + GoneFields + ` FROM retention_run WHERE run_id BETWEEN $1 AND $2 ORDE
 func (s Store) GoneRuns(ctx context.Context, statement string, args ...any) ([]GoneRun, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows, err := s.db.Pool.Query(ctx, statement, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read deleted runs: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[GoneRun])
+	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[GoneRun], statement, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read deleted runs: %w", err)
 	}

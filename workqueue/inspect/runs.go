@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -205,11 +206,9 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 		f.Limit = DefaultRuns
 	}
 	limit := min(f.Limit, MaxRuns)
-	rows, err := s.db.Pool.Query(ctx, listRuns, f.States, unlessZero(f.Before), limit+1, f.Plan, f.Version,
-		unlessZero(f.Since), unlessZero(f.Until), append([]string{}, f.Words...), f.Endpoint, f.Result)
-	if err == nil {
-		runs, err = pgx.CollectRows(rows, scanSummary)
-	}
+	runs, err = pg.Collect(ctx, s.db.Pool, scanSummary,
+		listRuns, f.States, unlessZero(f.Before), limit+1, f.Plan, f.Version, unlessZero(f.Since), unlessZero(f.Until),
+		append([]string{}, f.Words...), f.Endpoint, f.Result)
 	if err == nil {
 		err = s.pace(ctx, runs)
 	}
@@ -375,11 +374,7 @@ func (v *RunView) estimate() {
 
 // ReadSummary reads a run.
 func ReadSummary(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (RunSummary, error) {
-	rows, err := tx.Query(ctx, oneRun, id)
-	if err != nil {
-		return RunSummary{}, err
-	}
-	run, err := pgx.CollectExactlyOneRow(rows, scanSummary)
+	run, err := pg.One(ctx, tx, scanSummary, oneRun, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = workqueue.ErrNotFound
 	}

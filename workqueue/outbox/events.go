@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // unpublishedEvents goes by run_event_unpublished. A completion is left to the node that committed it for a while.
@@ -35,11 +36,8 @@ func (s Store) UnpublishedEvents(
 	for _, kind := range but {
 		without = append(without, string(kind))
 	}
-	rows, err := s.db.Pool.Query(ctx, unpublishedEvents, after.At, after.ID, without, limit, ownCompletion)
-	if err != nil {
-		return nil, fmt.Errorf("read unpublished events: %w", err)
-	}
-	events, err := pgx.CollectRows(rows, pgx.RowToStructByPos[workqueue.Event])
+	events, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[workqueue.Event],
+		unpublishedEvents, after.At, after.ID, without, limit, ownCompletion)
 	if err != nil {
 		return nil, fmt.Errorf("read unpublished events: %w", err)
 	}

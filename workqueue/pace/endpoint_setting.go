@@ -200,11 +200,7 @@ FROM endpoint_setting ORDER BY endpoint`
 
 // EndpointSettings returns what was ever set, ordered by endpoint; one that was set back to the default has only zeros.
 func (s Store) EndpointSettings(ctx context.Context) ([]EndpointSetting, error) {
-	rows, err := s.db.Pool.Query(ctx, endpointSettings)
-	if err != nil {
-		return nil, fmt.Errorf("read the settings of endpoints: %w", err)
-	}
-	settings, err := pgx.CollectRows(rows, pgx.RowToStructByPos[EndpointSetting])
+	settings, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[EndpointSetting], endpointSettings)
 	if err != nil {
 		return nil, fmt.Errorf("read the settings of endpoints: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -180,11 +181,8 @@ func (s Store) observeEnded(ctx context.Context, o *Observation, refused []strin
 		names[i] = o.Endpoints[i].Endpoint
 		byName[names[i]] = &o.Endpoints[i]
 	}
-	rows, err := s.db.Pool.Query(ctx, endedSlices, names, o.Since, o.Until, refused)
-	if err != nil {
-		return fmt.Errorf("observe what ended at %d endpoints: %w", len(names), err)
-	}
-	ended, err := pgx.CollectRows(rows, pgx.RowToStructByPos[EndedSlices])
+	ended, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[EndedSlices],
+		endedSlices, names, o.Since, o.Until, refused)
 	if err != nil {
 		return fmt.Errorf("observe what ended at %d endpoints: %w", len(names), err)
 	}

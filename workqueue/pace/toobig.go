@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 const (
@@ -104,11 +106,7 @@ func (s Store) capChunks(ctx context.Context, c ChunkCap) (changed bool, err err
 		if _, err := tx.Exec(ctx, MakePace, c.Endpoint); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, presentCap, c.Endpoint)
-		if err != nil {
-			return err
-		}
-		present, err := pgx.CollectRows(rows, pgx.RowTo[int])
+		present, err := pg.Collect(ctx, tx, pgx.RowTo[int], presentCap, c.Endpoint)
 		if err != nil {
 			return err
 		}

@@ -152,11 +152,7 @@ const seesItem = `SELECT step FROM run_step WHERE run_id = $1 AND input_item ORD
 
 // findSeers finds out which steps see payloads; of the others only what failed is taken back.
 func (c *correction) findSeers(ctx context.Context, op string) error {
-	rows, err := c.tx.Query(ctx, seesItem, c.run)
-	if err != nil {
-		return fmt.Errorf("look which steps see payloads: %w", err)
-	}
-	seers, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Step])
+	seers, err := pg.Collect(ctx, c.tx, pgx.RowTo[workqueue.Step], seesItem, c.run)
 	if err != nil {
 		return fmt.Errorf("look which steps see payloads: %w", err)
 	}

@@ -212,11 +212,7 @@ func (r *redo) examples(ctx context.Context, items blockMasks) ([]string, error)
 			}
 		}
 	}
-	rows, err := r.tx.Query(ctx, keysOfItems, r.run, first)
-	if err != nil {
-		return nil, fmt.Errorf("read keys: %w", err)
-	}
-	keys, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	keys, err := pg.Collect(ctx, r.tx, pgx.RowTo[string], keysOfItems, r.run, first)
 	if err != nil {
 		return nil, fmt.Errorf("read keys: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -215,11 +216,7 @@ func (r *redo) underWay(ctx context.Context, items []workqueue.Ordinal) ([]workq
 	if r.graph.Single() || len(items) == 0 {
 		return nil, nil
 	}
-	rows, err := r.tx.Query(ctx, stillAt, r.run, items, r.graph.Numbers())
-	if err != nil {
-		return nil, fmt.Errorf("look for items that are under way: %w", err)
-	}
-	busy, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Ordinal])
+	busy, err := pg.Collect(ctx, r.tx, pgx.RowTo[workqueue.Ordinal], stillAt, r.run, items, r.graph.Numbers())
 	if err != nil {
 		return nil, fmt.Errorf("look for items that are under way: %w", err)
 	}

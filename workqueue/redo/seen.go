@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // seen is what the evidence of a selection was found to be true of before anything of the run was locked: looking into
@@ -48,11 +49,7 @@ func (s Store) see(ctx context.Context, run workqueue.RunID, sel *Selection) err
 		if err != nil {
 			return fmt.Errorf("read run %s: %w", run, err)
 		}
-		rows, err := tx.Query(ctx, stepsToSee, run, sel.Step)
-		if err != nil {
-			return fmt.Errorf("read the steps of run %s: %w", run, err)
-		}
-		steps, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Step])
+		steps, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Step], stepsToSee, run, sel.Step)
 		if err != nil {
 			return fmt.Errorf("read the steps of run %s: %w", run, err)
 		}

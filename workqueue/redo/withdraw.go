@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -68,11 +69,7 @@ func (r *redo) lockLive(ctx context.Context) error {
 	locked := []workqueue.SliceID{}
 	for more := true; more; {
 		args := []any{r.run, steps, r.blocks, pgbits.Slice(masks), locked}
-		rows, err := r.tx.Query(ctx, lockLiveOf, args...)
-		if err != nil {
-			return fmt.Errorf("lock slices: %w", err)
-		}
-		found, err := pgx.CollectRows(rows, scanLive)
+		found, err := pg.Collect(ctx, r.tx, scanLive, lockLiveOf, args...)
 		if err != nil {
 			return fmt.Errorf("lock slices: %w", err)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -28,11 +29,7 @@ SELECT id FROM up ORDER BY n`
 
 // chain finds the runs that are one with a run, and begins to read them, as they stand before a step; "": at the end.
 func (s Store) chain(ctx context.Context, id workqueue.RunID, before string) (*chainedRun, error) {
-	rows, err := s.db.Pool.Query(ctx, chainOf, id)
-	if err != nil {
-		return nil, fmt.Errorf("run %s: %w", id, err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.RunID])
+	ids, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], chainOf, id)
 	if err != nil {
 		return nil, fmt.Errorf("run %s: %w", id, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // maxHistory bounds a history: the newest entries.
@@ -59,10 +60,7 @@ func (s Store) History(ctx context.Context, run workqueue.RunID) (all []HistoryE
 		if _, err := inspect.ReadSummary(ctx, tx, run); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, runHistory, run, maxHistory, workqueue.Engine)
-		if err == nil {
-			all, err = pgx.CollectRows(rows, pgx.RowToStructByPos[HistoryEntry])
-		}
+		all, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[HistoryEntry], runHistory, run, maxHistory, workqueue.Engine)
 		return err
 	})
 	if err != nil {

@@ -129,11 +129,7 @@ WHERE kind = $1 RETURNING ` + retentionFields
 func (s Store) Retention(ctx context.Context) ([]Retention, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows, err := s.db.Pool.Query(ctx, allRetention)
-	if err != nil {
-		return nil, fmt.Errorf("read what is kept: %w", err)
-	}
-	all, err := pgx.CollectRows(rows, scanRetention)
+	all, err := pg.Collect(ctx, s.db.Pool, scanRetention, allRetention)
 	if err != nil {
 		return nil, fmt.Errorf("read what is kept: %w", err)
 	}

@@ -158,11 +158,7 @@ func (s Store) RunScheduleNow(ctx context.Context, name, actor string) (fire Fir
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, insertFireNow, name, version, pg.Plain(actor))
-		if err != nil {
-			return err
-		}
-		if fire, err = pgx.CollectExactlyOneRow(rows, scanFire); err != nil {
+		if fire, err = pg.One(ctx, tx, scanFire, insertFireNow, name, version, pg.Plain(actor)); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "schedule_run_now", Subject: name,

@@ -36,11 +36,7 @@ ORDER BY next_due, name LIMIT $1`
 func (s Store) DueSchedules(ctx context.Context, limit int) ([]DueSchedule, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows, err := s.db.Pool.Query(ctx, dueSchedules, limit)
-	if err != nil {
-		return nil, fmt.Errorf("look for due schedules: %w", err)
-	}
-	due, err := pgx.CollectRows(rows, pgx.RowToStructByPos[DueSchedule])
+	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueSchedule], dueSchedules, limit)
 	if err != nil {
 		return nil, fmt.Errorf("look for due schedules: %w", err)
 	}

@@ -133,10 +133,7 @@ func (s Store) Fires(ctx context.Context, f FireFilter) (fires []Fire, more bool
 	if !f.Before.IsZero() {
 		before = &f.Before
 	}
-	rows, err := s.db.Pool.Query(ctx, listFires, f.Schedule, string(f.State), before, limit+1)
-	if err == nil {
-		fires, err = pgx.CollectRows(rows, scanFire)
-	}
+	fires, err = pg.Collect(ctx, s.db.Pool, scanFire, listFires, f.Schedule, string(f.State), before, limit+1)
 	switch {
 	case err != nil:
 		return nil, false, fmt.Errorf("list what schedule %s did: %w", f.Schedule, err)

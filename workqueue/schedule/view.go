@@ -81,11 +81,7 @@ func (s Store) Schedules(ctx context.Context, after string, limit int) (list []S
 	if !pg.ValidText(after) {
 		return nil, false, fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, listSchedules, after, limit+1)
-	if err != nil {
-		return nil, false, fmt.Errorf("list schedules: %w", err)
-	}
-	views, err := pgx.CollectRows(rows, scanSchedule)
+	views, err := pg.Collect(ctx, s.db.Pool, scanSchedule, listSchedules, after, limit+1)
 	if err != nil {
 		return nil, false, fmt.Errorf("list schedules: %w", err)
 	}
@@ -103,11 +99,7 @@ func (s Store) Schedule(ctx context.Context, name string) (*ScheduleView, error)
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("schedule %q: %w", name, workqueue.ErrNotFound)
 	}
-	rows, err := s.db.Pool.Query(ctx, oneSchedule, name)
-	if err != nil {
-		return nil, fmt.Errorf("read schedule %s: %w", name, err)
-	}
-	view, err := pgx.CollectExactlyOneRow(rows, scanSchedule)
+	view, err := pg.One(ctx, s.db.Pool, scanSchedule, oneSchedule, name)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, absentSchedule(ctx, s.db.Pool, name)

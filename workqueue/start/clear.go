@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -175,9 +176,5 @@ func (s Store) ClearAbandonedLoads(
 func (s Store) abandonedLoads(ctx context.Context) ([]workqueue.RunID, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows, err := s.db.Pool.Query(ctx, abandonedLoads)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[workqueue.RunID])
+	return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], abandonedLoads)
 }

@@ -50,11 +50,7 @@ const StreamFaults = `SELECT stream, since, detail FROM stream_fault ORDER BY si
 
 // StreamFaults returns the streams that take no messages, the oldest such first.
 func (s Store) StreamFaults(ctx context.Context) ([]StreamFault, error) {
-	rows, err := s.db.Pool.Query(ctx, StreamFaults)
-	if err != nil {
-		return nil, fmt.Errorf("read which streams take nothing: %w", err)
-	}
-	faults, err := pgx.CollectRows(rows, pgx.RowToStructByPos[StreamFault])
+	faults, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[StreamFault], StreamFaults)
 	if err != nil {
 		return nil, fmt.Errorf("read which streams take nothing: %w", err)
 	}

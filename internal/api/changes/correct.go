@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -117,7 +118,7 @@ func (c *corrections) correct(ctx context.Context, in *correctInput) (out Correc
 			if err := given.Again(); err != nil {
 				return nil, err
 			}
-			var row intake.Item
+			var row row.Item
 			return func(item *redo.Correction) error {
 				err := given.Rows.Next(&row)
 				item.Key, item.Payload, item.Line = row.Key, row.Payload, row.Line

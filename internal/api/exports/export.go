@@ -18,8 +18,9 @@ import (
 	"github.com/tranchehq/tranche/internal/api/changes"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
-	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/results"
 )
@@ -73,12 +74,12 @@ type errorsInput struct {
 type Routes struct {
 	*kernel.Kernel
 
-	room     *intake.SpoolRoom
+	room     *spool.Room
 	spoolDir string // where tables are kept that cannot be written as they come; empty: with other temporary files
 }
 
 // New returns the routes that stream what has become of runs.
-func New(k *kernel.Kernel, spoolDir string, room *intake.SpoolRoom) *Routes {
+func New(k *kernel.Kernel, spoolDir string, room *spool.Room) *Routes {
 	return &Routes{k, room, spoolDir}
 }
 
@@ -89,8 +90,8 @@ func (s *Routes) Register(api huma.API) {
 }
 
 func (s *Routes) registerExport(api huma.API) {
-	export := kernel.Heavy(kernel.Get("export-run", "/runs/{run}/export", "All items with their outcomes, in order"))
-	export.Description = "A stream with constant memory. CSV has the columns key, state, result, error_code, " +
+	all := kernel.Heavy(kernel.Get("export-run", "/runs/{run}/export", "All items with their outcomes, in order"))
+	all.Description = "A stream with constant memory. CSV has the columns key, state, result, error_code, " +
 		"error_message and accepted; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
 		"unless raw is set; keys and numbers never do. XLSX has the same columns. For a flat table all items are read " +
 		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
@@ -98,7 +99,7 @@ func (s *Routes) registerExport(api huma.API) {
 		"content_type; in Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as " +
 		"result_bytes; elsewhere stands a JSON object with its bytes and sha256. Of a run with several steps the results " +
 		"are those of one. A stream that does not end properly is not whole."
-	huma.Register(api, export, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
+	huma.Register(api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 		states, err := outcomes(in.State)
 		if err != nil {
 			return nil, s.Failure(ctx, err)
@@ -108,7 +109,7 @@ func (s *Routes) registerExport(api huma.API) {
 			return nil, s.Failure(ctx, err)
 		}
 		shape := exportShape{payload: len(in.With) > 0, flat: in.Flat, columns: in.Columns}
-		return s.exportStream(ctx, inspect.ExportRequest{Run: id, Step: in.Step, States: states,
+		return s.exportStream(ctx, export.ExportRequest{Run: id, Step: in.Step, States: states,
 			Payload: shape.payload, Select: in.Selection()},
 			in.Format, in.Raw, shape)
 	})
@@ -130,7 +131,7 @@ func (s *Routes) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamR
 	}
 	if in.All {
 		failed := []workqueue.Outcome{workqueue.OutcomeFailed}
-		return s.exportStream(ctx, inspect.ExportRequest{Run: id, States: failed}, formatNDJSON, false,
+		return s.exportStream(ctx, export.ExportRequest{Run: id, States: failed}, formatNDJSON, false,
 			exportShape{})
 	}
 	found, err := inspect.New(s.Store).Errors(ctx, id)
@@ -159,36 +160,36 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 
 // exportStream finds the export, so that what it cannot be is told before it begins.
 func (s *Routes) exportStream(
-	ctx context.Context, req inspect.ExportRequest, format string, raw bool, shape exportShape,
+	ctx context.Context, req export.ExportRequest, format string, raw bool, shape exportShape,
 ) (*huma.StreamResponse, error) {
-	export, err := inspect.New(s.Store).NewExport(ctx, req)
+	found, err := export.New(s.Store).NewExport(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		err = kernel.BadInput("step: " + choice.Error())
 	}
-	if err == nil && format == formatXLSX && export.Items() > xlsxRows {
+	if err == nil && format == formatXLSX && found.Items() > xlsxRows {
 		err = kernel.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
-			"parquet", export.Items(), xlsxRows))
+			"parquet", found.Items(), xlsxRows))
 	}
 	var table *exportTable
 	if err == nil {
-		table, err = tableOf(ctx, export, shape)
+		table, err = tableOf(ctx, found, shape)
 	}
 	if err == nil && format == formatXLSX {
-		err = mayFit(s.room, export.Items(), len(table.columns))
+		err = mayFit(s.room, found.Items(), len(table.columns))
 	}
 	if err != nil {
 		return nil, s.Failure(ctx, err)
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		r, w := humago.Unwrap(hc)
-		s.export(w, r, export, exportForm{format: format, raw: raw, table: table,
+		s.export(w, r, found, exportForm{format: format, raw: raw, table: table,
 			asIs: !shape.flat && len(shape.columns) == 0})
 	}}, nil
 }
 
 // exportWriter writes an export in one format.
 type exportWriter interface {
-	line(item *inspect.ExportedItem) error
+	line(item *export.ExportedItem) error
 	finish() error
 }
 
@@ -203,7 +204,7 @@ type exportForm struct {
 }
 
 // writer begins an export.
-func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.SpoolRoom) (mime string, w exportWriter,
+func (f *exportForm) writer(out *bufio.Writer, dir string, room *spool.Room) (mime string, w exportWriter,
 	err error) {
 	switch {
 	case f.format == formatCSV:
@@ -226,13 +227,13 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.SpoolRoo
 }
 
 // export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
-func (s *Routes) export(w http.ResponseWriter, r *http.Request, export *inspect.Export, form exportForm) {
+func (s *Routes) export(w http.ResponseWriter, r *http.Request, all *export.Export, form exportForm) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
 	form.open = func(id uuid.UUID) (io.Reader, error) { return results.New(s.Store).Open(r.Context(), id) }
 	mime, out, err := form.writer(buffer, s.spoolDir, s.room)
 	w.Header().Set("Content-Type", mime)
 	if err == nil {
-		err = export.Each(r.Context(), out.line)
+		err = all.Each(r.Context(), out.line)
 	}
 	if err == nil {
 		err = out.finish()

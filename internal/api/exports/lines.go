@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -30,7 +31,7 @@ func newNDJSONExport(out *bufio.Writer, open func(uuid.UUID) (io.Reader, error))
 	return &ndjsonExport{out, encoder, open}
 }
 
-func (e *ndjsonExport) line(item *inspect.ExportedItem) error {
+func (e *ndjsonExport) line(item *export.ExportedItem) error {
 	line := ExportedItem{
 		Ordinal: item.Ordinal, Key: item.Key, State: item.State, Step: item.Step, ContentType: item.ContentType,
 		Accepted: item.Accepted, Payload: item.Payload,
@@ -92,7 +93,7 @@ func newObjectExport(out *bufio.Writer, table *exportTable) *objectExport {
 	return e
 }
 
-func (e *objectExport) line(item *inspect.ExportedItem) error {
+func (e *objectExport) line(item *export.ExportedItem) error {
 	row, err := e.table.row(item)
 	if err != nil {
 		return err
@@ -145,7 +146,7 @@ func (e *csvExport) begin() error {
 	return e.rows.Write(names)
 }
 
-func (e *csvExport) line(item *inspect.ExportedItem) error {
+func (e *csvExport) line(item *export.ExportedItem) error {
 	if err := e.begin(); err != nil {
 		return err
 	}
@@ -172,7 +173,7 @@ func (e *csvExport) finish() error {
 }
 
 // resultText is text as it is, and anything else in base64.
-func resultText(item *inspect.ExportedItem) string {
+func resultText(item *export.ExportedItem) string {
 	if item.ContentType == "" || strings.HasPrefix(item.ContentType, "text/") && utf8.Valid(item.Result) {
 		return string(item.Result)
 	}

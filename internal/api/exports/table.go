@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/export"
 )
 
 // exportShape is which columns an export has.
@@ -38,7 +38,7 @@ type exportCell struct {
 
 // exportRow is an item, with its fields where they have columns.
 type exportRow struct {
-	item            *inspect.ExportedItem
+	item            *export.ExportedItem
 	payload, result map[string]json.RawMessage // nil: there is none that has fields
 }
 
@@ -109,7 +109,7 @@ func plainColumns(payload bool) []exportColumn {
 }
 
 // resultCell is JSON in one line, text as it is, and anything else in base64.
-func resultCell(item *inspect.ExportedItem) exportCell {
+func resultCell(item *export.ExportedItem) exportCell {
 	switch {
 	case item.State != workqueue.OutcomeDone:
 		return exportCell{}
@@ -197,7 +197,7 @@ func objectOf(doc []byte) (fields map[string]json.RawMessage) {
 	return fields
 }
 
-func rowOf(item *inspect.ExportedItem, flat bool) *exportRow {
+func rowOf(item *export.ExportedItem, flat bool) *exportRow {
 	r := &exportRow{item: item}
 	if !flat {
 		return r
@@ -219,11 +219,11 @@ type exportTable struct {
 }
 
 // tableOf chooses the columns. Of a flat table they are known when all items have been read once.
-func tableOf(ctx context.Context, export *inspect.Export, shape exportShape) (*exportTable, error) {
+func tableOf(ctx context.Context, all *export.Export, shape exportShape) (*exportTable, error) {
 	t := &exportTable{flat: shape.flat}
 	if shape.flat {
 		payload, result := fieldNames{known: map[string]bool{}}, fieldNames{known: map[string]bool{}}
-		err := export.Each(ctx, func(item *inspect.ExportedItem) error {
+		err := all.Each(ctx, func(item *export.ExportedItem) error {
 			row := rowOf(item, true)
 			if err := payload.meet(row.payload, item.Payload); err != nil {
 				return err
@@ -275,7 +275,7 @@ func (t *exportTable) names() (names []string) {
 }
 
 // row is an item for the columns. A field that came after they were chosen ends the export: it would be missing.
-func (t *exportTable) row(item *inspect.ExportedItem) (*exportRow, error) {
+func (t *exportTable) row(item *export.ExportedItem) (*exportRow, error) {
 	row := rowOf(item, t.flat)
 	for _, of := range []struct {
 		known  map[string]bool

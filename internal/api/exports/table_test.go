@@ -14,17 +14,17 @@ import (
 	"github.com/parquet-go/parquet-go"
 	"github.com/xuri/excelize/v2"
 
-	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/export"
 )
 
 func flatTable() *exportTable {
 	return &exportTable{flat: true, columns: flatColumns([]string{"name", "result.n", "balance"}, []string{"n"})}
 }
 
-func flatItems() []*inspect.ExportedItem {
-	return []*inspect.ExportedItem{
+func flatItems() []*export.ExportedItem {
+	return []*export.ExportedItem{
 		{Key: "+49", State: workqueue.OutcomeDone, Payload: []byte(`{"name":"=Ann","result.n":[1, 2],"balance":12.50}`),
 			Result: []byte(`{"n":"x"}`)},
 		{Ordinal: 1, Key: "b", State: workqueue.OutcomeFailed, ErrorCode: "NO", ErrorMessage: "none",
@@ -53,14 +53,14 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 		}
 		return all
 	}
-	room := intake.NewSpoolRoom(3*excelize.StreamChunkSize, nil)
+	room := spool.NewRoom(3*excelize.StreamChunkSize, nil)
 	for range 2 { // what the first took is given back
 		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir,
 			room)
 		if err != nil {
 			t.Fatal(err)
 		}
-		item := inspect.ExportedItem{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing}
+		item := export.ExportedItem{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing}
 		for range excelize.StreamChunkSize / len(item.Key) {
 			if err := e.line(&item); err != nil {
 				t.Fatal(err)
@@ -81,11 +81,11 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var full *intake.NoRoomError
+	var full *spool.NoRoomError
 	e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir, room)
 	for range 4 * excelize.StreamChunkSize / 32_000 {
 		if err == nil {
-			err = e.line(&inspect.ExportedItem{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing})
+			err = e.line(&export.ExportedItem{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing})
 		}
 	}
 	if !errors.As(err, &full) || e.Close() != nil {
@@ -176,7 +176,7 @@ func TestFieldsThatComeLater(t *testing.T) {
 // A workbook has texts and numbers, and no formula.
 func TestExportToXLSX(t *testing.T) {
 	t.Parallel()
-	items := append(flatItems(), &inspect.ExportedItem{Key: "long", State: workqueue.OutcomeDone,
+	items := append(flatItems(), &export.ExportedItem{Key: "long", State: workqueue.OutcomeDone,
 		Payload: []byte(`{"name":"` + strings.Repeat("x", 40_000) + `","balance":12345678901234567890}`)})
 	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
 		out, err := newXLSXExport(w, flatTable(), t.TempDir(), nil)

@@ -12,7 +12,8 @@ import (
 	"github.com/xuri/excelize/v2"
 
 	"github.com/tranchehq/tranche/internal/intake"
-	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/workqueue/export"
 )
 
 const (
@@ -28,14 +29,14 @@ type xlsxExport struct {
 	file  *excelize.File
 	sheet *excelize.StreamWriter
 	row   int
-	share *intake.Share // of the room for such files
-	bytes int64         // written, roughly
+	share *spool.Share // of the room for such files
+	bytes int64        // written, roughly
 }
 
 // xlsxCell is what a cell takes in the file beside its text.
 const xlsxCell = 64
 
-func newXLSXExport(out *bufio.Writer, table *exportTable, dir string, room *intake.SpoolRoom) (*xlsxExport, error) {
+func newXLSXExport(out *bufio.Writer, table *exportTable, dir string, room *spool.Room) (*xlsxExport, error) {
 	if err := makeRoom(dir); err != nil {
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func (e *xlsxExport) write(cells []any) error {
 	return e.sheet.SetRow("A"+strconv.Itoa(e.row), cells)
 }
 
-func (e *xlsxExport) line(item *inspect.ExportedItem) error {
+func (e *xlsxExport) line(item *export.ExportedItem) error {
 	row, err := e.table.row(item)
 	if err != nil {
 		return err
@@ -105,7 +106,7 @@ func (e *xlsxExport) Close() error {
 }
 
 // mayFit refuses a workbook of which it is plain that there is no room for it now.
-func mayFit(room *intake.SpoolRoom, rows int64, columns int) error {
+func mayFit(room *spool.Room, rows int64, columns int) error {
 	share := room.Share()
 	defer share.Close()
 	return share.Fit(rows * int64(columns) * xlsxCell)

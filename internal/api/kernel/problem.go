@@ -21,6 +21,8 @@ import (
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/trackers"
@@ -113,13 +115,13 @@ func Told(err error) (status int, found error) {
 		find   func(error) error
 		status int
 	}{
-		{as[*intake.RowError], http.StatusUnprocessableEntity},
-		{as[*intake.InputError], http.StatusUnprocessableEntity},
+		{as[*row.LineError], http.StatusUnprocessableEntity},
+		{as[*row.InputError], http.StatusUnprocessableEntity},
 		{as[*intake.InvalidError], http.StatusUnprocessableEntity},
-		{as[*intake.RecordError], http.StatusUnprocessableEntity},
+		{as[*row.RecordError], http.StatusUnprocessableEntity},
 		{as[*intake.QueryError], http.StatusUnprocessableEntity},
-		{as[*intake.NoRoomError], http.StatusServiceUnavailable},
-		{as[*intake.TooLargeError], http.StatusRequestEntityTooLarge},
+		{as[*spool.NoRoomError], http.StatusServiceUnavailable},
+		{as[*spool.TooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*start.AddTooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*start.TooManyInvalidError], http.StatusUnprocessableEntity},
 		{as[*start.ContentError], http.StatusConflict},

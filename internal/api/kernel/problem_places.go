@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -48,7 +49,7 @@ func trackerPlace(bad *fanout.Error) []*huma.ErrorDetail {
 
 // places points at the parts of the input that are meant.
 func places(err error) []*huma.ErrorDetail {
-	if row, ok := errors.AsType[*intake.RowError](err); ok {
+	if row, ok := errors.AsType[*row.LineError](err); ok {
 		return []*huma.ErrorDetail{{Message: row.Reason, Location: "items.line", Value: row.Line}}
 	}
 	if bad, ok := errors.AsType[*intake.InvalidError](err); ok {
@@ -60,7 +61,7 @@ func places(err error) []*huma.ErrorDetail {
 		}
 		return all
 	}
-	if record, ok := errors.AsType[*intake.RecordError](err); ok {
+	if record, ok := errors.AsType[*row.RecordError](err); ok {
 		return []*huma.ErrorDetail{{Message: record.Reason, Location: "items." + record.Unit, Value: record.Number}}
 	}
 	if twice, ok := errors.AsType[*workqueue.DuplicateKeyError](err); ok {

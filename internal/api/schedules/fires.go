@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
@@ -59,7 +60,7 @@ func (s *Routes) StartFire(ctx context.Context, job schedules.Job) (schedules.St
 	}()
 	req.Unit = rows.Unit()
 	loaded, err := s.engine.Start(ctx, req, starts.LoadItems(rows))
-	if errors.Is(err, intake.ErrNoRows) {
+	if errors.Is(err, row.ErrNoRows) {
 		err = &schedules.NoItemsError{Source: set.Source}
 	}
 	if err != nil {
@@ -94,7 +95,7 @@ func (s *Routes) openFire(ctx context.Context, set *starts.RunSettings, items *s
 		return nil, nil, err
 	}
 	rows, err = intake.Open(from, config)
-	if errors.Is(err, intake.ErrNoRows) {
+	if errors.Is(err, row.ErrNoRows) {
 		err = &schedules.NoItemsError{Source: set.Source}
 	}
 	if err != nil {

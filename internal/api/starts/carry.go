@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -104,7 +105,7 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 	}
 	set.corrections = digestOf(fixes)
 	used := map[string]bool{}
-	return intake.Carry(key, *config, func(item *intake.Item) error {
+	return intake.Carry(key, *config, func(item *row.Item) error {
 		key, payload, err := from.Next(ctx)
 		switch {
 		case errors.Is(err, io.EOF) && len(used) < len(fixes):
@@ -187,7 +188,7 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 	defer func() { _ = rows.Close() }() // what was read has been read
 	size := 0
 	fixes = map[string]string{}
-	var row intake.Item
+	var row row.Item
 	for {
 		err := rows.Next(&row)
 		if errors.Is(err, io.EOF) {

@@ -21,6 +21,8 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -127,15 +129,15 @@ func (s *Routes) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 }
 
 // SpoolOf keeps what comes with a request. Where nobody says who they are, there is no bound of each user.
-func (s *Routes) SpoolOf(ctx context.Context) intake.Spool {
+func (s *Routes) SpoolOf(ctx context.Context) spool.Spool {
 	who, _ := access.From(ctx)
-	return intake.Spool{Dir: s.config.SpoolDir, Room: s.Spool, User: who.Name}
+	return spool.Spool{Dir: s.config.SpoolDir, Room: s.Spool, User: who.Name}
 }
 
 // newSpoolRoom is the room on the disk that a directory is on.
-func newSpoolRoom(dir string) *intake.SpoolRoom {
+func newSpoolRoom(dir string) *spool.Room {
 	dir = cmp.Or(dir, os.TempDir())
-	return intake.NewSpoolRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
+	return spool.NewRoom(maxSpooled, func() (int64, bool) { return health.FreeAt(dir) })
 }
 
 // IntakeConfig is how items are read, of which a plan says what they must look like. The plan is valid.
@@ -199,7 +201,7 @@ func (s *Routes) openStream(ctx context.Context, settings *RunSettings, config i
 
 // LoadItems makes a source of items for the store of rows that were read.
 func LoadItems(rows *intake.Reader) func(*start.LoadItem) error {
-	var row intake.Item
+	var row row.Item
 	return func(item *start.LoadItem) error {
 		if err := rows.Next(&row); err != nil {
 			return err

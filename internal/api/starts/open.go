@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -256,7 +257,7 @@ func ItemsOf(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather
 // Adding reads the items of an add from the start, as often as they are asked for.
 type Adding struct {
 	Config intake.Config
-	Kept   *intake.Spooled
+	Kept   *spool.Kept
 	Rows   *intake.Reader
 	used   bool
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 const (
@@ -173,7 +174,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 	if unit == "" {
 		unit = "line"
 	}
-	var item intake.Item
+	var item row.Item
 	for {
 		err := rows.Next(&item)
 		if errors.Is(err, io.EOF) || errors.Is(err, errCut) && out.Read > 0 {
@@ -222,7 +223,7 @@ type previewTwins struct {
 	items int            // whose keys came before
 }
 
-func (t *previewTwins) add(item *intake.Item) (twice bool) {
+func (t *previewTwins) add(item *row.Item) (twice bool) {
 	if _, twice = t.first[item.Key]; twice {
 		t.items++
 	} else {
@@ -231,7 +232,7 @@ func (t *previewTwins) add(item *intake.Item) (twice bool) {
 	return twice
 }
 
-func (t *previewTwins) warning(item *intake.Item, unit string) string {
+func (t *previewTwins) warning(item *row.Item, unit string) string {
 	return fmt.Sprintf("%s %d: key %q stands on %s %d already; a start refuses that unless it is told to skip or to "+
 		"allow duplicates", unit, item.Line, kernel.Cut(item.Key, kernel.MaxEchoed), unit, t.first[item.Key])
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -49,7 +50,7 @@ func BenchmarkIntake(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		var item intake.Item
+		var item row.Item
 		loaded, err := start.New(store).Load(b.Context(), start.LoadRequest{Plan: "speed" + strconv.Itoa(n), Session: node,
 			Steps: []workqueue.StepSpec{{Name: "a", Endpoint: "a",
 				StepSettings: workqueue.StepSettings{Chunk: 500, InFlight: 1, MaxAttempts: 1, Timeout: time.Minute}}}},

@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/schedule"
@@ -123,7 +124,7 @@ type Routes struct {
 	runs   *runs.Routes
 	engine Engine
 	config Config
-	Spool  *intake.SpoolRoom
+	Spool  *spool.Room
 	heard  heard
 }
 

@@ -107,30 +107,16 @@ func (t *alertTest) Run(ctx context.Context, term *cli.Console) error {
 func (t *alertTest) await(ctx context.Context, cl *client.Client, told client.AlertMessage) (client.AlertMessage,
 	error,
 ) {
-	end := time.After(t.Wait)
-	tick := time.NewTicker(cli.LookAgain)
-	defer tick.Stop()
-	for {
+	err := cli.Await(ctx, t.Wait, func() (known bool, err error) {
 		list, err := cl.ListAlertMessages(ctx, t.Name, client.ListAlertMessagesParams{})
-		if err != nil {
-			return told, err
-		}
 		for i := range list.Messages {
 			if list.Messages[i].ID == told.ID {
 				told = list.Messages[i]
 			}
 		}
-		if alert.MessageState(told.State) != alert.MessageWaiting {
-			return told, nil
-		}
-		select {
-		case <-ctx.Done():
-			return told, ctx.Err()
-		case <-end:
-			return told, nil
-		case <-tick.C:
-		}
-	}
+		return alert.MessageState(told.State) != alert.MessageWaiting, err
+	})
+	return told, err
 }
 
 type alertPause struct {

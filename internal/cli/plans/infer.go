@@ -10,6 +10,8 @@ import (
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
 type planInfer struct {
@@ -36,7 +38,7 @@ func (p *planInfer) Run(term *cli.Console) error {
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &intake.Spool{},
+	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &spool.Spool{},
 		Encoding: p.Encoding, NoHeader: p.NoHeader, Columns: p.Columns, Rename: p.Rename, Types: p.Types})
 	if err != nil {
 		return cli.Usage(fmt.Sprintf("--items %s: %v", p.Items, err))
@@ -60,7 +62,7 @@ func (p *planInfer) Run(term *cli.Console) error {
 
 // guessOf looks at the first rows.
 func guessOf(rows *intake.Reader, most int) (guess itemschema.Guess, read int, err error) {
-	var item intake.Item
+	var item row.Item
 	for ; read < most; read++ {
 		err := rows.Next(&item)
 		if errors.Is(err, io.EOF) {

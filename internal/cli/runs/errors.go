@@ -12,13 +12,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-type runErrors struct {
+// Errors is tranche run errors.
+type Errors struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	All bool   `help:"Every failed item instead of groups."`
 }
 
 // Run shows what failed.
-func (r *runErrors) Run(ctx context.Context, term *cli.Console) error {
+func (r *Errors) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err

@@ -7,13 +7,14 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runExplain struct {
+// Explain is tranche run explain.
+type Explain struct {
 	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Item string `help:"Explain the items of this key only, with every attempt." placeholder:"KEY"`
 }
 
 // Run explains why a run, or an item, is not done.
-func (r *runExplain) Run(ctx context.Context, term *cli.Console) error {
+func (r *Explain) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err

@@ -9,13 +9,14 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runGroups struct {
+// Groups is tranche run groups.
+type Groups struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	By  string `placeholder:"FIELD" help:"A field of the payloads, at their top."`
 }
 
 // Run counts the items of a run by the value of a field.
-func (r *runGroups) Run(ctx context.Context, term *cli.Console) error {
+func (r *Groups) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err

@@ -8,12 +8,13 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-type runHistory struct {
+// History is tranche run history.
+type History struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }
 
 // Run shows what happened to a run, oldest first.
-func (r *runHistory) Run(ctx context.Context, term *cli.Console) error {
+func (r *History) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -37,13 +38,14 @@ func printHistory(term *cli.Console, history client.RunHistory) error {
 	return term.Printf("%s", t.String())
 }
 
-type runNote struct {
+// Note is tranche run note.
+type Note struct {
 	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Text string `arg:"" help:"What is to be known of the run, 2,000 characters at the most."`
 }
 
 // Run writes a note of a run.
-func (r *runNote) Run(ctx context.Context, term *cli.Console) error {
+func (r *Note) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err

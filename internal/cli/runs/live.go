@@ -10,7 +10,8 @@ import (
 
 const maxPage = 1000 // entries of a list that the API gives at once
 
-type runSlices struct {
+// Slices is tranche run slices.
+type Slices struct {
 	Ref   string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
 	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
@@ -18,10 +19,10 @@ type runSlices struct {
 }
 
 // Validate is called by kong.
-func (r *runSlices) Validate() error { return cli.ListLimit(r.Limit, maxPage) }
+func (r *Slices) Validate() error { return cli.ListLimit(r.Limit, maxPage) }
 
 // Run lists requests that are under way.
-func (r *runSlices) Run(ctx context.Context, term *cli.Console) error {
+func (r *Slices) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -70,7 +71,8 @@ func slicesText(page *client.LiveSlices, room int) string {
 	return head + t.String()
 }
 
-type runItems struct {
+// Items is tranche run items.
+type Items struct {
 	Ref   string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	From  int64    `help:"The first ordinal." placeholder:"N"`
 	To    *int64   `help:"The last ordinal." placeholder:"N"`
@@ -81,10 +83,10 @@ type runItems struct {
 }
 
 // Validate is called by kong.
-func (r *runItems) Validate() error { return cli.ListLimit(r.Limit, maxPage) }
+func (r *Items) Validate() error { return cli.ListLimit(r.Limit, maxPage) }
 
 // Run lists items in their order.
-func (r *runItems) Run(ctx context.Context, term *cli.Console) error {
+func (r *Items) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err

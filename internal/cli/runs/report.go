@@ -14,7 +14,8 @@ import (
 	reportstore "github.com/tranchehq/tranche/workqueue/report"
 )
 
-type runReport struct {
+// Report is tranche run report.
+type Report struct {
 	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
 	Before  string   `help:"With --against: compare what stands before this step, for whoever has to approve it." placeholder:"STEP"`
@@ -23,7 +24,7 @@ type runReport struct {
 }
 
 // Validate is called by kong.
-func (r *runReport) Validate() error {
+func (r *Report) Validate() error {
 	if len(r.List) > 0 && r.Against == "" {
 		return errors.New("--list lists keys of a comparison: say with what, by --against RUN")
 	}
@@ -34,7 +35,7 @@ func (r *runReport) Validate() error {
 }
 
 // Run reports on a run.
-func (r *runReport) Run(ctx context.Context, term *cli.Console) error {
+func (r *Report) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -55,12 +56,12 @@ func (r *runReport) Run(ctx context.Context, term *cli.Console) error {
 
 		reportSteps(&report, term.Room()) +
 		reportTime(&report) + reportRequests(&report) +
-		reportWorkers(&report, term.Room()) + reportDigests(&report) + reportAgainst(&report)
+		reportWorkers(&report, term.Room()) + reportDigests(&report) + ReportAgainst(&report)
 	return term.Printf("%s", text)
 }
 
 // list prints each key that was asked for, as it is for JSON, a line of its own otherwise.
-func (r *runReport) list(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *Report) list(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	stream, err := cl.CompareRuns(ctx, r.Ref, client.CompareRunsParams{Against: r.Against, Change: r.List})
 	if err != nil {
 		return err
@@ -152,7 +153,7 @@ func reportTogether(g *client.Together) string {
 		return ""
 	}
 	return fmt.Sprintf("as one with run %s: %s, %s done, %s failed, %s missing\n", strings.Join(g.Runs, ", "),
-		itemCount(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.Missing))
+		ItemCount(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.Missing))
 }
 
 // reportCorrected tells which results were made of corrected data.
@@ -161,11 +162,11 @@ func reportCorrected(c *client.CorrectedReport) string {
 		return ""
 	}
 	text := fmt.Sprintf("\ncorrected: %s; %s results made of corrected data, %s kept, %s failed, %s unfinished\n",
-		itemCount(c.Items), cli.Count(c.Made), cli.Count(c.Kept), cli.Count(c.Failed), cli.Count(c.Unfinished))
+		ItemCount(c.Items), cli.Count(c.Made), cli.Count(c.Kept), cli.Count(c.Failed), cli.Count(c.Unfinished))
 	var t cli.Table
 	for i := range c.Times {
 		one := &c.Times[i]
-		t.Row(fmt.Sprintf("  generation %d", one.Generation), itemCount(one.Items), "by "+cli.Inert(one.Actor),
+		t.Row(fmt.Sprintf("  generation %d", one.Generation), ItemCount(one.Items), "by "+cli.Inert(one.Actor),
 			cli.Moment(one.At), cli.Inert(one.Reason))
 	}
 	return text + t.String()
@@ -288,8 +289,8 @@ func reportDigests(r *client.ReportDocument) string {
 	return text
 }
 
-// reportAgainst tells what differs from an earlier run.
-func reportAgainst(r *client.ReportDocument) string {
+// ReportAgainst tells what differs from an earlier run.
+func ReportAgainst(r *client.ReportDocument) string {
 	a := r.Against
 	if a == nil {
 		return ""

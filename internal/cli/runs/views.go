@@ -13,7 +13,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-type runList struct {
+// List is tranche run list.
+type List struct {
 	Limit    int          `default:"20" help:"How many." placeholder:"N"`
 	Search   string       `help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
 	State    []string     `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
@@ -24,7 +25,7 @@ type runList struct {
 }
 
 // Validate is called by kong.
-func (r *runList) Validate() error {
+func (r *List) Validate() error {
 	if r.Limit < 1 || r.Limit > inspect.MaxRuns {
 		return fmt.Errorf("--limit is %d; it must lie between 1 and %d", r.Limit, inspect.MaxRuns)
 	}
@@ -32,12 +33,12 @@ func (r *runList) Validate() error {
 }
 
 // filtered reports whether runs are left out.
-func (r *runList) filtered() bool {
+func (r *List) filtered() bool {
 	return r.Search+r.Plan+r.Endpoint+r.Result != "" || len(r.State) > 0 || !r.Since.IsZero()
 }
 
 // Run lists runs.
-func (r *runList) Run(ctx context.Context, term *cli.Console) error {
+func (r *List) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -104,12 +105,13 @@ func approvalText(steps []string) string {
 	return " (to be approved)"
 }
 
-type runShow struct {
+// Show is tranche run show.
+type Show struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }
 
 // Run shows a run.
-func (r *runShow) Run(ctx context.Context, term *cli.Console) error {
+func (r *Show) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -140,7 +142,7 @@ func runHead(run *client.RunDocument) string {
 	}
 	t.Row("state", state)
 	t.Row("items", fmt.Sprintf("%s: %s done, %s, %s to go", cli.Count(run.Items), cli.Count(run.Done),
-		failedText(run.Failed, run.Accepted), cli.Count(run.Items-run.Done-run.Failed)))
+		FailedText(run.Failed, run.Accepted), cli.Count(run.Items-run.Done-run.Failed)))
 	if run.Settling > 0 {
 		t.Row("", fmt.Sprintf("%s of the failed ones are still on their way through other steps", cli.Count(run.Settling)))
 	}
@@ -222,13 +224,14 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 	}
 }
 
-type runItem struct {
+// Item is tranche run item.
+type Item struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Key string `arg:"" help:"The item's key."`
 }
 
 // Run shows an item.
-func (r *runItem) Run(ctx context.Context, term *cli.Console) error {
+func (r *Item) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -257,4 +260,20 @@ func (r *runItem) Run(ctx context.Context, term *cli.Console) error {
 		}
 	}
 	return nil
+}
+
+// FailedText is how many items failed, and how many of them are accepted.
+func FailedText(failed, accepted int64) string {
+	if accepted == 0 {
+		return cli.Count(failed) + " failed"
+	}
+	return fmt.Sprintf("%s failed, of which %s accepted", cli.Count(failed), cli.Count(accepted))
+}
+
+// ItemCount is a number of items in words.
+func ItemCount(n int64) string {
+	if n == 1 {
+		return "1 item"
+	}
+	return cli.Count(n) + " items"
 }

@@ -16,14 +16,14 @@ type watchFlags struct {
 	MaxWait time.Duration `help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
 }
 
-// waitFlags are those of a command that sets a run going.
-type waitFlags struct {
+// WaitFlags are those of a command that sets a run going.
+type WaitFlags struct {
 	Wait bool `help:"Watch until the run ends; exit 3 when items failed."`
 	watchFlags
 }
 
-// check refuses what does not go together.
-func (w *waitFlags) check(dryRun bool) error {
+// Check refuses what does not go together.
+func (w *WaitFlags) Check(dryRun bool) error {
 	switch {
 	case w.Wait && dryRun:
 		return errors.New("give either --dry-run or --wait: a dry run sets nothing going that could be waited for")
@@ -33,6 +33,11 @@ func (w *waitFlags) check(dryRun bool) error {
 		return errors.New("--max-wait bounds --wait; give --wait too")
 	}
 	return w.watchFlags.check()
+}
+
+// Follow follows the run that was set going until it ends.
+func (w *WaitFlags) Follow(ctx context.Context, term *cli.Console, cl *client.Client, run string) error {
+	return watch(ctx, term, cl, run, &w.watchFlags)
 }
 
 func (w *watchFlags) check() error {

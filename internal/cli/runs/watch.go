@@ -19,16 +19,17 @@ const (
 	patience = 2 * time.Minute
 )
 
-type runWatch struct {
+// Watch is tranche run watch.
+type Watch struct {
 	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	watchFlags
 }
 
 // Validate is called by kong.
-func (r *runWatch) Validate() error { return r.check() }
+func (r *Watch) Validate() error { return r.check() }
 
 // Run follows a run.
-func (r *runWatch) Run(ctx context.Context, term *cli.Console) error {
+func (r *Watch) Run(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
 		return err
@@ -117,7 +118,7 @@ func conclude(term *cli.Console, run client.RunDocument) error {
 
 func conclusion(run client.RunDocument) string {
 	text := fmt.Sprintf("%s: %s of %s items done, %s, in %s", run.State, cli.Count(run.Done), cli.Count(run.Items),
-		failedText(run.Failed, run.Accepted), cli.Span(cli.Seconds(run.Seconds)))
+		FailedText(run.Failed, run.Accepted), cli.Span(cli.Seconds(run.Seconds)))
 	if run.Seconds > 0 && run.Generation == 1 && run.State == "completed" {
 		text += fmt.Sprintf(" (%s items/s)", cli.Count(int64(float64(run.Items)/run.Seconds)))
 	}

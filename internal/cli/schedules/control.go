@@ -133,30 +133,16 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console) error {
 
 // await looks until the fire has ended, or waits for something.
 func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, fire client.Fire) (client.Fire, error) {
-	end := time.After(r.Wait)
-	tick := time.NewTicker(cli.LookAgain)
-	defer tick.Stop()
-	for {
+	err := cli.Await(ctx, r.Wait, func() (known bool, err error) {
 		list, err := cl.ListFires(ctx, r.Name, client.ListFiresParams{
 			Before: fire.DueAt.Add(time.Microsecond), Limit: 1,
 		})
-		if err != nil {
-			return fire, err
-		}
-		if len(list.Fires) == 1 && list.Fires[0].DueAt.Equal(fire.DueAt) {
+		if err == nil && len(list.Fires) == 1 && list.Fires[0].DueAt.Equal(fire.DueAt) {
 			fire = list.Fires[0]
 		}
-		if fire.EndedAt != nil || schedule.FireState(fire.State) == schedule.FireQueued {
-			return fire, nil
-		}
-		select {
-		case <-ctx.Done():
-			return fire, ctx.Err()
-		case <-end:
-			return fire, nil
-		case <-tick.C:
-		}
-	}
+		return fire.EndedAt != nil || schedule.FireState(fire.State) == schedule.FireQueued, err
+	})
+	return fire, err
 }
 
 type schedulePause struct {

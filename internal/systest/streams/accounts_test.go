@@ -26,6 +26,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -143,7 +144,7 @@ func TestAccountsOnACluster(t *testing.T) {
 		return err == nil && view.State == "completed"
 	})
 	right := 0
-	err = inspect.New(store).Export(t.Context(), run, nil, func(item *inspect.ExportedItem) error {
+	err = export.New(store).Export(t.Context(), run, nil, func(item *export.ExportedItem) error {
 		var result int
 		if json.Unmarshal(item.Result, &result) == nil && result == 2*int(item.Ordinal) {
 			right++

@@ -1,0 +1,2 @@
+// Package manual is what the command line says of itself: help, completion, and the man pages.
+package manual

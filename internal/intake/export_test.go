@@ -1,4 +1,0 @@
-package intake
-
-// UnpackPage is unpackPage.
-func UnpackPage(codec int, data []byte, n int) ([]byte, error) { return unpackPage(codec, data, n) }

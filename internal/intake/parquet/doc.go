@@ -1,0 +1,10 @@
+// Package parquet reads the rows of a Parquet file as items.
+//
+// It is code of ours, since nothing of a file can be believed. parquet-go, which writes exports, inflates a page as far
+// as it goes, whatever its header says, and no bound around it reaches there: a test has such a file. Here a value is
+// decoded when it is needed, and what is held is a page of each column, within bounds. Whatever is wrong with a file,
+// there is an error and never a panic.
+//
+// What becomes of which type says package intake. It uses row and jsonvalue, and a file of any kind that can be read in
+// many places. A Reader belongs to one goroutine.
+package parquet

@@ -1,0 +1,365 @@
+package parquet
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
+)
+
+// Reader reads the rows of a Parquet file, which has to be read from its end and in many places at once. The
+// data is believed nothing: whatever sizes and numbers it claims, memory is bounded by the pages at hand, one for each
+// column, which have bounds of their own.
+type Reader struct {
+	input    io.ReaderAt
+	size     int64
+	cfg      Config
+	footer   *footer
+	columns  []*column // the leaves, in the order of the file
+	fields   []*node   // the top level
+	prefixes [][]byte
+	key      int
+	group    int   // the next one
+	left     int64 // rows of the group at hand
+	row      int
+	held     int64 // bytes of pages
+	out      int64 // bytes of payloads
+}
+
+// node is a part of the schema.
+type node struct {
+	*schemaElement
+	children []*node
+	prefixes [][]byte
+	leaf     *column // of a leaf
+	first    *column // the first leaf below
+	rep, def int     // the levels at which it is there
+}
+
+// Magic is what a file begins and ends with.
+const Magic = "PAR1"
+
+const (
+	// A Parquet file may unpack to more times its size than other input: names stand in it once, and so do values.
+	ratioFrom = 64 << 20
+	ratio     = 5
+)
+
+// Config says which column is the key, and has the limits, as the Config of package intake: none of them is zero.
+type Config struct {
+	Key           string
+	MaxFieldBytes int
+	MaxRowBytes   int
+	MaxDepth      int
+	MaxRatio      int
+}
+
+// Open reads what a file of so many bytes says about itself.
+func Open(file io.ReaderAt, size int64, cfg Config) (*Reader, error) {
+	foot, err := readFooter(file, size)
+	if err != nil {
+		return nil, err
+	}
+	p := &Reader{input: file, size: size, cfg: cfg, footer: foot}
+	if err := p.schema(); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, f := range p.fields {
+		names = append(names, f.name)
+	}
+	p.prefixes = row.Prefixes(names)
+	p.key, err = row.KeyColumn(names, cfg.Key, 0)
+	if wrong, ok := errors.AsType[*row.LineError](err); ok {
+		return nil, bad("%s", wrong.Reason)
+	}
+	key := p.fields[p.key]
+	inexact := key.physical == typeFloat || key.physical == typeDouble
+	if key.leaf == nil || key.repetition == repeated || inexact {
+		return nil, bad("column %s cannot be the key: it must hold one text, whole number, date or UUID; "+
+			"name another", row.Quote(key.name))
+	}
+	return p, nil
+}
+
+// KeyName is the column that the keys come from.
+func (p *Reader) KeyName() string { return p.fields[p.key].name }
+
+// schema makes a tree of the list that the footer has.
+func (p *Reader) schema() error {
+	elements := p.footer.schema
+	if len(elements) < 2 {
+		return bad("it has no columns; write it with at least one")
+	}
+	next := 1
+	var err error
+	p.fields, err = p.nodes(&next, elements[0].children, 0, 0, 1, "")
+	if err == nil && next != len(elements) {
+		err = bad("its schema is damaged; write it again")
+	}
+	if err == nil && len(p.columns) > maxColumns {
+		err = bad("it has %d columns, and at most %d are read; select those that are needed",
+			len(p.columns), maxColumns)
+	}
+	return err
+}
+
+func (p *Reader) nodes(next *int, n, rep, def, depth int, top string) ([]*node, error) {
+	var all []*node
+	seen := map[string]bool{}
+	for range n {
+		if *next >= len(p.footer.schema) || depth > maxSchemaDepth {
+			return nil, bad("its schema is damaged, or nested deeper than %d; flatten it", maxSchemaDepth)
+		}
+		e := &p.footer.schema[*next]
+		*next++
+		e.modernize()
+		if reason := row.RefuseName(e.name); reason != "" {
+			return nil, bad("column %s: %s", row.Quote(e.name), reason)
+		}
+		if seen[e.name] {
+			return nil, bad("it has two columns called %s; rename one", row.Quote(e.name))
+		}
+		seen[e.name] = true
+		made, err := p.node(e, next, rep, def, depth, top)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, made)
+	}
+	return all, nil
+}
+
+func (p *Reader) node(e *schemaElement, next *int, rep, def, depth int, top string) (*node, error) {
+	made := &node{schemaElement: e, rep: rep, def: def}
+	if top == "" {
+		top = e.name
+	}
+	switch e.repetition {
+	case repeated:
+		made.rep, made.def = rep+1, def+1
+	case optional:
+		made.def = def + 1
+	}
+	if e.physical >= 0 {
+		odd := e.physical == typeFixed && (e.length < 1 || e.length > maxPageBytes)
+		if e.children > 0 || e.physical > typeFixed || odd {
+			return nil, bad("column %s: its type is damaged; write it again", row.Quote(top))
+		}
+		made.leaf = &column{file: p, leaf: e, name: top, maxRep: made.rep, maxDef: made.def}
+		made.first = made.leaf
+		p.columns = append(p.columns, made.leaf)
+		return made, nil
+	}
+	if e.children < 1 {
+		return nil, bad("column %s has nothing in it; leave it out", row.Quote(top))
+	}
+	var err error
+	if made.children, err = p.nodes(next, e.children, made.rep, made.def, depth+1, top); err != nil {
+		return nil, err
+	}
+	made.first = made.children[0].first
+	var names []string
+	for _, c := range made.children {
+		names = append(names, c.name)
+	}
+	made.prefixes = row.Prefixes(names)
+	return made, nil
+}
+
+func (p *Reader) rowError(field, reason string) error {
+	return &row.RecordError{Unit: "row", Number: p.row + 1, Field: field, Reason: reason}
+}
+
+// Next fills the item with the next row, or returns io.EOF.
+func (p *Reader) Next(item *row.Item) error {
+	for p.left == 0 {
+		if err := p.nextGroup(); err != nil {
+			return err
+		}
+	}
+	payload := item.Payload[:0]
+	for i, f := range p.fields {
+		if f.first.over || f.first.rep != 0 {
+			return bad("column %s ends before row %d; the file is damaged, write it again", row.Quote(f.name), p.row+1)
+		}
+		if i == p.key {
+			if err := p.takeKey(item, f); err != nil {
+				return err
+			}
+		}
+		var err error
+		before := len(payload)
+		payload = append(payload, p.prefixes[i]...)
+		if payload, err = p.write(payload, f, 2); err != nil {
+			return err
+		}
+		if len(payload)-before > p.cfg.MaxFieldBytes+len(p.prefixes[i]) {
+			return p.rowError(f.name, "larger than "+row.Size(p.cfg.MaxFieldBytes)+"; shorten it, or leave the column out")
+		}
+	}
+	payload = append(payload, '}')
+	item.Payload = payload
+	p.left--
+	p.row++
+	item.Line = p.row
+	if p.out += int64(len(payload)); p.out > ratioFrom && p.out/int64(ratio*p.cfg.MaxRatio) > p.size {
+		return bad("it unpacks to more than %d times its size, as no list of items does; check it, and send it "+
+			"as CSV or NDJSON if it is right", ratio*p.cfg.MaxRatio)
+	}
+	return nil
+}
+
+// nextGroup goes to the next row group. What the one before has left over is damage.
+func (p *Reader) nextGroup() error {
+	if p.group > 0 {
+		for _, c := range p.columns {
+			if !c.over {
+				return bad("column %s has more rows than others; the file is damaged, write it again", row.Quote(c.name))
+			}
+		}
+	}
+	if p.group == len(p.footer.groups) {
+		if p.footer.rows != 0 && int64(p.row) != p.footer.rows { // some writers do not count
+			return bad("it has %d rows, and claims %d; it is damaged, write it again", p.row, p.footer.rows)
+		}
+		return io.EOF
+	}
+	g := &p.footer.groups[p.group]
+	p.group++
+	if len(g.chunks) != len(p.columns) || g.rows < 0 {
+		return bad("row group %d is damaged; write it again", p.group)
+	}
+	for i, c := range p.columns {
+		if err := c.open(&g.chunks[i]); err != nil {
+			return err
+		}
+	}
+	p.left = g.rows
+	return nil
+}
+
+// takeKey reads the key as text.
+func (p *Reader) takeKey(item *row.Item, f *node) error {
+	if f.leaf.def < f.def {
+		return p.rowError(f.name, "the key is null; every row needs one")
+	}
+	if f.logical == logicalString || f.logical == logicalEnum ||
+		(f.logical == 0 && f.physical == typeBytes && utf8.Valid(f.leaf.value.b)) {
+		item.Key = string(f.leaf.value.b)
+		return nil
+	}
+	text := f.append(nil, f.leaf.value, p.cfg.MaxDepth)
+	if text == nil {
+		return p.rowError(f.name, "the key is no text")
+	}
+	if text[0] == '"' {
+		text = text[1 : len(text)-1]
+	}
+	item.Key = string(text)
+	return nil
+}
+
+// write appends what the columns hold for a node whose parent is there.
+func (p *Reader) write(dst []byte, n *node, depth int) ([]byte, error) {
+	switch {
+	case n.repetition == repeated:
+		return p.list(dst, n, n, depth)
+	case n.repetition == optional && n.first.def < n.def:
+		return append(dst, "null"...), n.pass()
+	}
+	return p.content(dst, n, depth)
+}
+
+func (p *Reader) tooLarge(at *column) error {
+	return p.rowError(at.name, "the row is larger than "+row.Size(p.cfg.MaxRowBytes)+"; leave columns out")
+}
+
+// content writes a node that is there.
+func (p *Reader) content(dst []byte, n *node, depth int) ([]byte, error) {
+	switch {
+	case depth > p.cfg.MaxDepth:
+		return nil, p.rowError(n.first.name, fmt.Sprintf("nested deeper than %d, which services do not take; flatten it",
+			p.cfg.MaxDepth))
+	case n.leaf != nil && (n.leaf.over || n.leaf.def < n.def): // other columns of the row say that it is there
+		return nil, n.leaf.damaged(errPage)
+	case n.leaf != nil:
+		out := n.append(dst, n.leaf.value, p.cfg.MaxDepth-depth)
+		if out == nil {
+			return nil, p.rowError(n.leaf.name, "it is not text in UTF-8 without NUL, or no JSON that services read; "+
+				"mend it, or write the column as binary")
+		}
+		if len(out) > p.cfg.MaxRowBytes {
+			return nil, p.tooLarge(n.leaf)
+		}
+		return out, n.leaf.advance()
+	case (n.logical == logicalList || n.logical == logicalMap) && len(n.children) == 1 &&
+		n.children[0].repetition == repeated:
+		return p.list(dst, n.children[0], n.children[0].element(n), depth)
+	}
+	var err error
+	for i, c := range n.children {
+		if dst, err = p.write(append(dst, n.prefixes[i]...), c, depth+1); err != nil {
+			return nil, err
+		}
+	}
+	return append(dst, '}'), nil
+}
+
+// element is what a list repeats: the one thing in its repeated group, or that itself as old writers have it. Of a map
+// it is a pair of key and value.
+func (n *node) element(list *node) *node {
+	if list.logical == logicalList && n.leaf == nil && len(n.children) == 1 && n.name != "array" &&
+		n.name != list.name+"_tuple" {
+		return n.children[0]
+	}
+	return n
+}
+
+// list writes what is repeated.
+func (p *Reader) list(dst []byte, repeated, element *node, depth int) ([]byte, error) {
+	dst = append(dst, '[')
+	if repeated.first.def < repeated.def {
+		return append(dst, ']'), repeated.pass()
+	}
+	for more := false; ; more = true {
+		if more {
+			dst = append(dst, ',')
+		}
+		var err error
+		if element == repeated {
+			dst, err = p.content(dst, element, depth+1)
+		} else {
+			dst, err = p.write(dst, element, depth+1)
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case len(dst) > p.cfg.MaxRowBytes:
+			return nil, p.tooLarge(repeated.first)
+		case repeated.first.over || repeated.first.rep != repeated.rep:
+			if !repeated.first.over && repeated.first.rep > repeated.rep {
+				return nil, repeated.first.damaged(errPage)
+			}
+			return append(dst, ']'), nil
+		}
+	}
+}
+
+// pass goes over what is not there: each leaf below has one entry for it.
+func (n *node) pass() error {
+	if n.leaf != nil {
+		if n.leaf.over {
+			return n.leaf.damaged(errPage)
+		}
+		return n.leaf.advance()
+	}
+	for _, c := range n.children {
+		if err := c.pass(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

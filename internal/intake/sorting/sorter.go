@@ -1,0 +1,313 @@
+package sorting
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"container/heap"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
+	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/spool"
+)
+
+// Sizes of a sort: what is kept of rows in memory, and of each part that is merged.
+const (
+	inMemory = 32 << 20
+	buffer   = 64 << 10
+)
+
+// Sorter orders rows by a field, in memory as far as they go and else in a file, in parts that are merged.
+type Sorter struct {
+	field    []byte // its name in JSON
+	desc     bool
+	spool    spool.Spool
+	memory   int
+	given    bool // all rows were read
+	found    bool // some row has the field
+	rows     []kept
+	size     int // of the rows in memory
+	file     *spool.Kept
+	parts    []part
+	merging  partHeap
+	finished int // rows in memory that were handed out
+}
+
+// part is where a sorted part lies in the file.
+type part struct{ begin, end int64 }
+
+// kept is a row with what it is ordered by.
+type kept struct {
+	by      sortValue
+	key     string
+	payload []byte
+	invalid string
+	line    int
+}
+
+// sortValue is a number, a text, or neither.
+type sortValue struct {
+	class  int // 0: a number, 1: a text, 2: missing, null, empty or anything else
+	number float64
+	text   string
+}
+
+// New orders by the values of a field; desc has the greatest first.
+func New(field string, desc bool, spool spool.Spool) *Sorter {
+	name, _ := jsonvalue.AppendString(nil, []byte(field))
+	return &Sorter{field: name, desc: desc, spool: spool, memory: inMemory}
+}
+
+// compare orders values; what is missing comes last in any direction.
+func (s *Sorter) compare(a, b *sortValue) int {
+	if a.class == 2 || b.class == 2 {
+		return cmp.Compare(a.class, b.class)
+	}
+	order := cmp.Compare(a.class, b.class)
+	if order == 0 {
+		order = cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.text, b.text))
+	}
+	if s.desc {
+		return -order
+	}
+	return order
+}
+
+// valueOf is what a payload is ordered by.
+func (s *Sorter) valueOf(payload []byte) sortValue {
+	for at := 1; at < len(payload) && payload[at] == '"'; {
+		after := itemschema.ValueEnd(payload, at)
+		end := itemschema.ValueEnd(payload, after+1)
+		if bytes.Equal(payload[at:after], s.field) {
+			s.found = true
+			return sortValueOf(payload[after+1 : end])
+		}
+		at = end + 1
+	}
+	return sortValue{class: 2}
+}
+
+func sortValueOf(value jsontext.Value) sortValue {
+	said := string(value)
+	switch value.Kind() {
+	case '"':
+		plain, err := jsontext.AppendUnquote(nil, value)
+		if err != nil || len(plain) == 0 {
+			return sortValue{class: 2}
+		}
+		said = string(plain)
+	case 't', 'f':
+		return sortValue{class: 1, text: said}
+	case '0':
+	default:
+		return sortValue{class: 2}
+	}
+	if c := said[len(said)-1]; c >= '0' && c <= '9' && (said[0] == '-' || said[0] >= '0' && said[0] <= '9') {
+		if number, err := strconv.ParseFloat(said, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+			return sortValue{number: number}
+		}
+	}
+	return sortValue{class: 1, text: said}
+}
+
+// Next takes in all rows before it hands out the first.
+func (s *Sorter) Next(read func(*row.Item) error, item *row.Item) error {
+	if !s.given {
+		if err := s.takeAll(read); err != nil {
+			return err
+		}
+		s.given = true
+	}
+	if s.file != nil {
+		return s.merge(item)
+	}
+	if s.finished == len(s.rows) {
+		return io.EOF
+	}
+	s.rows[s.finished].into(item)
+	s.rows[s.finished] = kept{}
+	s.finished++
+	return nil
+}
+
+func (r *kept) into(item *row.Item) {
+	item.Key, item.Line, item.Invalid = r.key, r.line, r.invalid
+	item.Payload = append(item.Payload[:0], r.payload...)
+}
+
+func (s *Sorter) takeAll(read func(*row.Item) error) error {
+	var item row.Item
+	for {
+		err := read(&item)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		row := kept{s.valueOf(item.Payload), item.Key, bytes.Clone(item.Payload), item.Invalid, item.Line}
+		s.rows = append(s.rows, row)
+		s.size += len(row.key) + len(row.payload) + len(row.invalid) + len(row.by.text) + 128
+		if s.size > s.memory {
+			if err := s.spill(); err != nil {
+				return err
+			}
+		}
+	}
+	if !s.found {
+		name, _ := jsontext.AppendUnquote(nil, s.field) // it was quoted here
+		return &row.InputError{Reason: "no item has a field " + row.Quote(string(name)) + " that they could be sorted by"}
+	}
+	if s.file == nil {
+		s.order()
+		return nil
+	}
+	if err := s.spill(); err != nil {
+		return err
+	}
+	return s.openParts()
+}
+
+// order keeps rows of the same value as they came.
+func (s *Sorter) order() {
+	slices.SortStableFunc(s.rows, func(a, b kept) int { return s.compare(&a.by, &b.by) })
+}
+
+// spill writes what is in memory, in order, as the next part of the file.
+func (s *Sorter) spill() (err error) {
+	if len(s.rows) == 0 {
+		return nil
+	}
+	if s.file == nil {
+		if s.file, err = s.spool.Begin(); err != nil {
+			return err
+		}
+	}
+	s.order()
+	out, begin := bufio.NewWriterSize(s.file, buffer), s.file.Size
+	var line []byte
+	for i := range s.rows {
+		r := &s.rows[i]
+		line = binary.AppendUvarint(line[:0], uint64(r.line))
+		for _, text := range [][]byte{[]byte(r.key), r.payload, []byte(r.invalid)} {
+			line = append(binary.AppendUvarint(line, uint64(len(text))), text...)
+		}
+		if _, err := out.Write(line); err != nil {
+			return fmt.Errorf("sort the items in a file: %w", err)
+		}
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("sort the items in a file: %w", err)
+	}
+	s.parts = append(s.parts, part{begin, s.file.Size})
+	clear(s.rows)
+	s.rows, s.size = s.rows[:0], 0
+	return nil
+}
+
+// openParts has the first row of each part.
+func (s *Sorter) openParts() error {
+	s.rows = nil
+	s.merging.sorter = s
+	for i, p := range s.parts {
+		section := io.NewSectionReader(s.file, p.begin, p.end-p.begin)
+		open := &openPart{number: i, from: bufio.NewReaderSize(section, buffer)}
+		if err := open.read(s); err != nil {
+			return err
+		}
+		s.merging.parts = append(s.merging.parts, open)
+	}
+	heap.Init(&s.merging)
+	return nil
+}
+
+// merge hands out the least of the first rows.
+func (s *Sorter) merge(item *row.Item) error {
+	if len(s.merging.parts) == 0 {
+		return io.EOF
+	}
+	least := s.merging.parts[0]
+	least.row.into(item)
+	switch err := least.read(s); {
+	case errors.Is(err, io.EOF):
+		heap.Pop(&s.merging)
+	case err != nil:
+		return err
+	default:
+		heap.Fix(&s.merging, 0)
+	}
+	return nil
+}
+
+// Close gives up its file.
+func (s *Sorter) Close() error {
+	if s.file == nil {
+		return nil
+	}
+	return s.file.Close()
+}
+
+// openPart is a part that is being read.
+type openPart struct {
+	number int
+	from   *bufio.Reader
+	row    kept
+}
+
+// read goes to the next row, or returns io.EOF.
+func (p *openPart) read(s *Sorter) error {
+	line, err := binary.ReadUvarint(p.from)
+	if errors.Is(err, io.EOF) {
+		return io.EOF
+	}
+	var texts [3][]byte
+	for i := 0; i < len(texts) && err == nil; i++ {
+		var size uint64
+		if size, err = binary.ReadUvarint(p.from); err == nil {
+			texts[i] = make([]byte, size)
+			_, err = io.ReadFull(p.from, texts[i])
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("read the sorted items: %w", err)
+	}
+	p.row = kept{s.valueOf(texts[1]), string(texts[0]), texts[1], string(texts[2]), int(line)}
+	return nil
+}
+
+// partHeap has the part on top whose row comes next; of equal ones that which was read first.
+type partHeap struct {
+	sorter *Sorter
+	parts  []*openPart
+}
+
+// Len implements heap.Interface.
+func (h *partHeap) Len() int { return len(h.parts) }
+
+// Less implements heap.Interface.
+func (h *partHeap) Less(i, j int) bool {
+	a, b := h.parts[i], h.parts[j]
+	return cmp.Or(h.sorter.compare(&a.row.by, &b.row.by), cmp.Compare(a.number, b.number)) < 0
+}
+
+// Swap implements heap.Interface.
+func (h *partHeap) Swap(i, j int) { h.parts[i], h.parts[j] = h.parts[j], h.parts[i] }
+
+// Push implements heap.Interface. No part is added once they are merged.
+func (h *partHeap) Push(x any) { h.parts = append(h.parts, x.(*openPart)) }
+
+// Pop implements heap.Interface.
+func (h *partHeap) Pop() any {
+	last := h.parts[len(h.parts)-1]
+	h.parts = h.parts[:len(h.parts)-1]
+	return last
+}

@@ -1,0 +1,131 @@
+package startup
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"math/big"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+// obstacles are judged from what nats.go says of real servers.
+func TestObstaclesOfTLS(t *testing.T) {
+	t.Parallel()
+	cert, pool := testCertificate(t)
+	refused := func(t *testing.T, serverTLS *tls.Config, url string, options ...nats.Option) obstacle {
+		t.Helper()
+		ns, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
+			TLSConfig: serverTLS, TLS: serverTLS != nil, TLSVerify: serverTLS != nil && serverTLS.ClientAuth != 0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ns.Start()
+		t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
+		if !ns.ReadyForConnections(time.Minute) {
+			t.Fatal("the server does not start")
+		}
+		var nc *nats.Conn
+		w := &Wait{At: "here", NC: func() *nats.Conn { return nc }}
+		nc, err = endpoints.Connect(append(options, func(o *nats.Options) error {
+			o.Servers = []string{url + "://" + ns.Addr().String()}
+			return nil
+		}, w.Hear())...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(nc.Close)
+		var o obstacle
+		limit := time.After(time.Minute)
+		for o.end == "" {
+			select {
+			case <-limit:
+				t.Fatal("never: what is wrong is known")
+			case <-time.After(10 * time.Millisecond):
+				o = w.judge(nats.ErrDisconnected)
+			}
+		}
+		return o
+	}
+	trusting := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	if o := refused(t, trusting, "nats"); !strings.Contains(o.end, "not trusted") || !strings.Contains(o.end, "NATS_CA") {
+		t.Errorf("an authority that is not known: %+v", o)
+	}
+	if o := refused(t, nil, "tls"); !strings.Contains(o.end, "offers no TLS") {
+		t.Errorf("a server without TLS: %+v", o)
+	}
+	strict := trusting.Clone()
+	strict.ClientAuth, strict.ClientCAs = tls.RequireAndVerifyClientCert, pool
+	o := refused(t, strict, "nats", nats.Secure(&tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}))
+	if !strings.Contains(o.end, "NATS_CERT") {
+		t.Errorf("a server that wants a certificate: %+v", o)
+	}
+}
+
+// A name that is not known is named and waited for: it may be that of a server to come.
+func TestWaitingForAName(t *testing.T) {
+	t.Parallel()
+	o := (&Wait{At: "nats://db.invalid:4222"}).unconnected(fmt.Errorf("dial: %w", &net.DNSError{Name: "db.invalid"}))
+	if o.end != "" || !strings.Contains(o.waiting, "the name db.invalid is not known") {
+		t.Errorf("%+v", o)
+	}
+}
+
+// What is waited for is said at once, and then ever more seldom; something else is said at once.
+func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	var said []time.Duration
+	nc := testenv.Conn(t, testenv.NATS(t))
+	w := &Wait{Trouble: &Troubles{}, NC: func() *nats.Conn { return nc }, Now: func() time.Time { return now },
+		Say: func(string) { said = append(said, now.Sub(time.Unix(0, 0))) }}
+	for ; now.Sub(time.Unix(0, 0)) < time.Minute; now = now.Add(time.Second) {
+		if err := w.Waits("set up the streams", nats.ErrTimeout); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []time.Duration{0, 5 * time.Second, 15 * time.Second, 35 * time.Second}
+	if fmt.Sprint(said) != fmt.Sprint(want) {
+		t.Errorf("said at %v, want %v", said, want)
+	}
+	if err := w.Waits("set up the streams", nats.ErrNoResponders); err != nil || len(said) != 5 {
+		t.Errorf("something else: %v, %v", err, said)
+	}
+	now = now.Add(refusedPatience)
+	if err := w.Waits("set up the streams", nats.ErrNoResponders); err == nil {
+		t.Error("what does not mend itself is waited for")
+	}
+}
+
+// testCertificate signs itself, for 127.0.0.1.
+func testCertificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(parsed)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}

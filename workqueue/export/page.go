@@ -1,0 +1,329 @@
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/bitfield/pgbits"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
+)
+
+const (
+	exportItems = 1024    // of one page
+	exportBytes = 8 << 20 // of one page, but for the item that fills it
+)
+
+// A point read of work_block's primary key for each step.
+const exportBlock = `
+SELECT step, size, done, failed, coalesce(accepted, ` + plane.NoBits + `) FROM work_block
+WHERE run_id = $1 AND step = ANY ($2) AND block = $3 ORDER BY step`
+
+// The newest parts in ranges of ordinals, each a walk along work_part's primary key: one range when all items are
+// wanted, a point for each when few are. LATERAL holds the planner to it, also where nothing was ever analyzed. Of the
+// bytes, which TOAST tells without reading them, only so many are fetched as a page may hold; upto tells whether that
+// was all.
+const exportParts = `
+SELECT ordinal, result, coalesce(content_type, ''), coalesce(error_code, ''), coalesce(error_message,
+	''), large_id, upto
+FROM (
+    SELECT p.*, sum(p.size) OVER (ORDER BY p.ordinal ROWS UNBOUNDED PRECEDING) AS upto
+    FROM unnest($3::integer[], $4::integer[]) AS wanted (first, last)
+    CROSS JOIN LATERAL (
+        SELECT DISTINCT ON (ordinal) ordinal, result, content_type, error_code, error_message, large_id,
+            coalesce(octet_length(result), 0) + coalesce(octet_length(error_message), 0) AS size
+        FROM work_part
+        WHERE run_id = $1 AND step = $2 AND ordinal BETWEEN wanted.first AND wanted.last
+        ORDER BY ordinal, generation DESC
+    ) AS p
+) AS sized
+WHERE upto - size < $5
+ORDER BY ordinal`
+
+// The keys, in the same way by work_queue's primary key. They are written once, and their index bounds their length.
+const exportKeys = `
+SELECT q.ordinal, q.item_key
+FROM unnest($2::integer[], $3::integer[]) AS wanted (first, last)
+CROSS JOIN LATERAL (
+    SELECT ordinal, item_key FROM work_queue
+    WHERE run_id = $1 AND ordinal BETWEEN wanted.first AND wanted.last
+    OFFSET 0 -- keeps it a walk of its own
+) AS q
+ORDER BY q.ordinal`
+
+// The same with payloads, of which as many bytes are read as the page still has room for, like parts.
+const exportCarried = `
+SELECT ordinal, item_key, payload, upto
+FROM (
+    SELECT q.*, sum(octet_length(q.payload)) OVER (ORDER BY q.ordinal ROWS UNBOUNDED PRECEDING) AS upto
+    FROM unnest($2::integer[], $3::integer[]) AS wanted (first, last)
+    CROSS JOIN LATERAL (
+        SELECT ordinal, item_key, payload FROM work_queue
+        WHERE run_id = $1 AND ordinal BETWEEN wanted.first AND wanted.last
+        OFFSET 0 -- keeps it a walk of its own
+    ) AS q
+) AS sized
+WHERE upto - octet_length(payload) < $4
+ORDER BY ordinal`
+
+// exportPages reads the pages of one export. The memory of a page is used again for the next.
+type exportPages struct {
+	*Export
+
+	page     []ExportedItem
+	ordinals []workqueue.Ordinal // of the page
+	telling  []int               // of each item of the page: the step whose part is its outcome, or plane.NoStep
+	results  pg.Arena
+	room     int64 // bytes that the page may still take
+}
+
+// read returns the wanted items from one on, as many as make a page and are in the same block, and where the next page
+// begins.
+func (p *exportPages) read(
+	ctx context.Context, from workqueue.Ordinal,
+) (page []ExportedItem, next workqueue.Ordinal, err error) {
+	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
+	defer cancel()
+	err = p.store.Snapshot(ctx, func(tx pgx.Tx) error {
+		// A run loses its row before anything else of it is deleted: while the row is there, the page is whole.
+		err := tx.QueryRow(ctx, exportRun, p.run).Scan(new(int64))
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("the run was deleted meanwhile: %w", workqueue.ErrNotFound)
+		}
+		if err != nil {
+			return err
+		}
+		if next, err = p.choose(ctx, tx, from); err != nil || len(p.page) == 0 {
+			return err
+		}
+		for i := range p.steps {
+			if err := p.readParts(ctx, tx, i, &next); err != nil {
+				return err
+			}
+		}
+		if p.payload {
+			return p.readCarried(ctx, tx, &next)
+		}
+		return p.readKeys(ctx, tx)
+	})
+	return p.page, next, err
+}
+
+// choose begins the page with the items that are wanted, as the planes have them.
+func (p *exportPages) choose(
+	ctx context.Context, tx pgx.Tx, from workqueue.Ordinal,
+) (next workqueue.Ordinal, err error) {
+	block, first := from.Block()
+	rows, err := tx.Query(ctx, exportBlock, p.run, p.steps, block)
+	if err != nil {
+		return 0, err
+	}
+	var size int
+	var done, failed, open bitfield.Set
+	byStep := make([]bitfield.Set, len(p.steps))
+	var stepDone, stepFailed, accepted bitfield.Set
+	var step workqueue.Step
+	to := []any{&step, &size, pgbits.Into(&stepDone), pgbits.Into(&stepFailed), pgbits.Into(&accepted)}
+	_, err = pgx.ForEachRow(rows, to, func() error {
+		i := slices.Index(p.steps, step)
+		if i == p.result {
+			done = stepDone
+		}
+		if !p.optional[i] {
+			byStep[i], failed = stepFailed, failed.Or(stepFailed)
+			open = open.Or(stepFailed.AndNot(accepted))
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	failed = failed.AndNot(done)
+	p.page, p.ordinals, p.telling = p.page[:0], p.ordinals[:0], p.telling[:0]
+	p.results.Empty()
+	p.room = exportBytes
+	chosen := p.wanted(done, failed, size).AndNot(bitfield.Full(first))
+	if p.chosen != nil {
+		of := p.chosen[block]
+		if of == nil {
+			of = &bitfield.Set{}
+		}
+		chosen = chosen.And(*of)
+	}
+	for bit := range chosen.All() {
+		if len(p.page) == exportItems {
+			return block.Ordinal(bit), nil
+		}
+		p.begin(block.Ordinal(bit), standing(&done, &failed, bit), p.tells(bit, &done, byStep))
+		p.page[len(p.page)-1].Accepted = failed.Has(bit) && !open.Has(bit)
+	}
+	return (block + 1).Ordinal(0), nil
+}
+
+// wanted returns the items of a block that are in one of the wanted states.
+func (p *exportPages) wanted(done, failed bitfield.Set, size int) (chosen bitfield.Set) {
+	all := bitfield.Full(size)
+	if len(p.states) == 0 {
+		return all
+	}
+	for _, state := range p.states {
+		switch state {
+		case workqueue.OutcomeDone:
+			chosen = chosen.Or(done)
+		case workqueue.OutcomeFailed:
+			chosen = chosen.Or(failed)
+		case workqueue.OutcomeMissing:
+			chosen = chosen.Or(all.AndNot(done.Or(failed)))
+		}
+	}
+	return chosen.And(all)
+}
+
+func standing(done, failed *bitfield.Set, bit int) workqueue.Outcome {
+	switch {
+	case failed.Has(bit):
+		return workqueue.OutcomeFailed
+	case done.Has(bit):
+		return workqueue.OutcomeDone
+	default:
+		return workqueue.OutcomeMissing
+	}
+}
+
+// tells returns the index of the step whose part is the item's outcome.
+func (p *exportPages) tells(bit int, done *bitfield.Set, failed []bitfield.Set) int {
+	if done.Has(bit) {
+		return p.result
+	}
+	for i := range failed {
+		if failed[i].Has(bit) {
+			return i
+		}
+	}
+	return plane.NoStep
+}
+
+func (p *exportPages) begin(ordinal workqueue.Ordinal, state workqueue.Outcome, step int) {
+	item := ExportedItem{Ordinal: ordinal, State: state}
+	if step != plane.NoStep {
+		item.Step = p.names[step]
+	}
+	p.page, p.ordinals, p.telling = append(p.page, item), append(p.ordinals, ordinal), append(p.telling, step)
+}
+
+// readParts fills in the outcomes that one step tells. When they are more than a page may hold, the page ends earlier.
+func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *workqueue.Ordinal) error {
+	var told []workqueue.Ordinal
+	for i, s := range p.telling {
+		if s == step {
+			told = append(told, p.ordinals[i])
+		}
+	}
+	if len(told) == 0 {
+		return nil
+	}
+	p.room = max(p.room, 1) // the first item always comes
+	first, last := ranges(told)
+	rows, err := tx.Query(ctx, exportParts, p.run, p.steps[step], first, last, p.room)
+	if err != nil {
+		return err
+	}
+	var part ExportedItem
+	var large uuid.NullUUID
+	var result pgtype.DriverBytes
+	var upto int64
+	i := 0
+	to := []any{&part.Ordinal, &result, &part.ContentType, &part.ErrorCode, &part.ErrorMessage, &large, &upto}
+	_, err = pgx.ForEachRow(rows, to, func() error {
+		for i < len(p.page) && p.ordinals[i] < part.Ordinal {
+			i++
+		}
+		item := &p.page[i]
+		item.ContentType, item.ErrorCode, item.ErrorMessage = part.ContentType, part.ErrorCode, part.ErrorMessage
+		if item.Large = nil; large.Valid {
+			item.Large, item.ContentType = &LargeResult{large.UUID, part.ContentType}, ""
+		}
+		if result != nil {
+			item.Result = p.results.Keep(result)
+		}
+		return nil
+	})
+	if err == nil && upto >= p.room && part.Ordinal != told[len(told)-1] {
+		p.cut(i+1, next)
+	}
+	p.room -= upto
+	return err
+}
+
+// cut ends the page after n items.
+func (p *exportPages) cut(n int, next *workqueue.Ordinal) {
+	if n < len(p.page) {
+		*next = p.ordinals[n]
+		p.page, p.ordinals, p.telling = p.page[:n], p.ordinals[:n], p.telling[:n]
+	}
+}
+
+func (p *exportPages) readKeys(ctx context.Context, tx pgx.Tx) error {
+	first, last := ranges(p.ordinals)
+	rows, err := tx.Query(ctx, exportKeys, p.run, first, last)
+	if err != nil {
+		return err
+	}
+	var ordinal workqueue.Ordinal
+	var key string
+	i := 0
+	_, err = pgx.ForEachRow(rows, []any{&ordinal, &key}, func() error {
+		for p.ordinals[i] < ordinal {
+			i++
+		}
+		p.page[i].Key = key
+		return nil
+	})
+	return err
+}
+
+// readCarried is readKeys with payloads. When they are more than a page may hold, the page ends earlier.
+func (p *exportPages) readCarried(ctx context.Context, tx pgx.Tx, next *workqueue.Ordinal) error {
+	first, last := ranges(p.ordinals)
+	rows, err := tx.Query(ctx, exportCarried, p.run, first, last, max(p.room, 1))
+	if err != nil {
+		return err
+	}
+	var ordinal workqueue.Ordinal
+	var key string
+	var payload pgtype.DriverBytes
+	var upto int64
+	i := 0
+	_, err = pgx.ForEachRow(rows, []any{&ordinal, &key, &payload, &upto}, func() error {
+		for p.ordinals[i] < ordinal {
+			i++
+		}
+		p.page[i].Key, p.page[i].Payload = key, p.results.Keep(payload)
+		return nil
+	})
+	if err == nil && ordinal != p.ordinals[len(p.ordinals)-1] {
+		p.cut(i+1, next)
+	}
+	return err
+}
+
+// ranges returns the first and the last of each row of ordinals without a gap.
+func ranges(ordinals []workqueue.Ordinal) (first, last []workqueue.Ordinal) {
+	for i, o := range ordinals {
+		if i > 0 && o == ordinals[i-1]+1 {
+			last[len(last)-1] = o
+			continue
+		}
+		first, last = append(first, o), append(last, o)
+	}
+	return first, last
+}

@@ -1,0 +1,32 @@
+package pg
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Querier is a pool, a connection or a transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Collect reads all rows of a query: a list, which is not nil.
+func Collect[T any](
+	ctx context.Context, from Querier, read pgx.RowToFunc[T], sql string, args ...any,
+) ([]T, error) {
+	rows, err := from.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, read)
+}
+
+// One reads the row of a query. The error is pgx.ErrNoRows when there is none.
+func One[T any](ctx context.Context, from Querier, read pgx.RowToFunc[T], sql string, args ...any) (row T, err error) {
+	rows, err := from.Query(ctx, sql, args...)
+	if err != nil {
+		return row, err
+	}
+	return pgx.CollectExactlyOneRow(rows, read)
+}
