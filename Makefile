@@ -15,12 +15,8 @@ TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 # goroutines. They are left out under the race detector: what they run is tested under it, too, by the tests of its own
 # packages, and it would only be slow.
 TEST_PLAIN  := /internal/(conformance|intake|archtest|generate|embedded)$$|/internal/cli(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
-# What measures memory or time, or compares with a model in one goroutine, finds nothing about races.
-RACE_SKIP   := Memory$$|Quickly$$|AreFast$$|AnOracle$$|^TestSizeOfAutomaticChunks$$
 # What is slow by nature, and is `make proof`: whole processes killed, clusters, other databases, a browser whose frames
-# are measured, the demo. Without the race detector. Browsers, whose frames are measured, and a cluster, whose pace
-# is, are alone.
-PROOF_ALONE := /internal/dashboard/browsertest$$|/internal/systest/natscluster$$
+# are measured, the demo. Without the race detector, one package after the other.
 PROOF       := /internal/(systest|demo|cluster)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
@@ -92,18 +88,15 @@ test: deps vet ## set up what is missing, then run the tests for people
 
 .PHONY: proof
 proof: proof-deps race ## set up what is missing, then run what is slow by nature: races, processes, clusters, browsers
-	@set -e; all=$$($(GO) list $(PROOF_PKG) | grep -E '$(PROOF)'); \
-	alone=$$(echo "$$all" | grep -E '$(PROOF_ALONE)' || true); others=$$(echo "$$all" | grep -vE '$(PROOF_ALONE)' || true); \
-	[ -z "$$others" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
-	[ -z "$$alone" ] || $(GO) test -vet=off -timeout $(TIMEOUT) $(TEST_FLAGS) $$alone
+	$(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$($(GO) list $(PROOF_PKG) | grep -E '$(PROOF)')
 
 .PHONY: race
 race: export GORACE = suppressions=$(CURDIR)/scripts/race.supp
 race: proof-deps ## run the tests for people under the race detector
 	@set -e; $(PICK); long=$$(pick '$(TEST_LONG)'); alone=$$(pick '$(TEST_ALONE)'); \
 	others=$$(echo "$$all" | grep -vE '$(TEST_LONG)|$(TEST_PLAIN)|$(TEST_ALONE)' || true); \
-	[ -z "$$long$$others" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(RACE_SKIP)' $$long $$others; \
-	[ -z "$$alone" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) -skip '$(RACE_SKIP)' $$alone
+	[ -z "$$long$$others" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$long $$others; \
+	[ -z "$$alone" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
 
 .PHONY: matrix
 matrix: ## run store, migrations and bitfield on PostgreSQL 14, 15, 16, 17 and 18, a part of the store's tests on each

@@ -74,7 +74,7 @@ func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node
 	l.Cleanup(stop)
 	select {
 	case <-node.Ready():
-	case <-time.After(stuck):
+	case <-time.After(60 * time.Second):
 		l.Fatal("the node did not get ready")
 	}
 	return node, stop
@@ -93,7 +93,7 @@ func (l *leaders) leader() (session workqueue.SessionID, epoch int64) {
 
 func (l *leaders) until(what string, met func() bool) {
 	l.Helper()
-	deadline := time.After(stuck)
+	deadline := time.After(60 * time.Second)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !met() {
@@ -152,7 +152,7 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 	t.Cleanup(goOn)
 	select {
 	case <-began:
-	case <-time.After(stuck):
+	case <-time.After(60 * time.Second):
 		t.Fatal("the node with precedence did not lead")
 	}
 	stopped := make(chan struct{})

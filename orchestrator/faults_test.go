@@ -82,7 +82,7 @@ func (b *bundle) join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orche
 	t.Cleanup(func() { _ = m.stop() })
 	select {
 	case <-node.Ready():
-	case <-time.After(stuck):
+	case <-time.After(60 * time.Second):
 		t.Fatal("the node did not get ready")
 	}
 	return m
@@ -100,7 +100,7 @@ func (b *bundle) epoch(t *testing.T) (epoch int64) {
 // until polls for a condition, with a deadline.
 func until(t *testing.T, what string, met func() bool) {
 	t.Helper()
-	deadline := time.After(stuck)
+	deadline := time.After(60 * time.Second)
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !met() {

@@ -36,6 +36,13 @@ const (
 	wholeListed  = 10_000
 )
 
+func (w *Watch) databaseTimeout() time.Duration {
+	if w.cfg.Whole {
+		return wholeTimeout
+	}
+	return databaseTimeout
+}
+
 // look reads all there is to know and judges it.
 func (w *Watch) look(ctx context.Context) *Report {
 	f := w.gather(ctx)
@@ -105,7 +112,7 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	var streams sync.WaitGroup
 	streams.Go(func() { f.fills, f.filled = w.streams(ctx) })
 	func() {
-		asking, cancel := context.WithTimeout(ctx, w.cfg.Database)
+		asking, cancel := context.WithTimeout(ctx, w.databaseTimeout())
 		defer cancel()
 		// What was put aside at the last look takes nobody's place in the lists.
 		limits := w.limits

@@ -53,7 +53,7 @@ func (w *world) look(cfg health.Config) *health.Watch {
 	w.Helper()
 	cfg.Every = time.Nanosecond
 	if cfg.Store == nil {
-		cfg.Store, cfg.Database = w.store, soon
+		cfg.Store = w.store
 	}
 	if cfg.NC == nil {
 		cfg.NC = w.nc
@@ -167,7 +167,6 @@ func seen(r *health.Report, kind health.Kind, subject string) (health.Condition,
 
 func (w *world) report(watch *health.Watch) *health.Report {
 	w.Helper()
-	watch.Again() // what a look has found that began earlier is no answer, however slow this machine is
 	r, err := watch.Report(w.Context())
 	if err != nil {
 		w.Fatal(err)

@@ -26,8 +26,6 @@ const (
 	DefaultEndpoints = 250
 	// Between two readings, however many scrape, and between those that take long.
 	DefaultEvery = 10 * time.Second
-	// A reading as a whole: who scrapes has patience for ten seconds, as a rule.
-	DefaultTimeout = 5 * time.Second
 )
 
 const (
@@ -46,7 +44,6 @@ type Config struct {
 	Registerer prometheus.Registerer
 	Endpoints  int           // that are told apart, and as many collectors
 	Every      time.Duration // between two readings of the database
-	Timeout    time.Duration // of a reading; zero: DefaultTimeout
 }
 
 // Metrics is told of what a node does, and tells it to who asks.
@@ -82,7 +79,7 @@ func New(config Config) (*Metrics, error) {
 	m.endpoints, m.collectors = newNames(most), newNames(most)
 	own := []prometheus.Collector{newBuild(&m.catalog, config.Build)}
 	own = append(own, m.events()...)
-	own = append(own, newNode(m), newSystem(m, &config))
+	own = append(own, newNode(m), newSystem(m, cmp.Or(config.Every, DefaultEvery)))
 	to := config.Registerer
 	if to == nil {
 		m.gatherer = prometheus.NewRegistry()

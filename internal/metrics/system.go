@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -16,6 +15,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/measure"
 )
+
+// readTimeout bounds a reading as a whole: who scrapes has patience for ten seconds, as a rule.
+const readTimeout = 5 * time.Second
 
 // streamPrefix is how the names of our streams begin, of which there are fewer than maxStreams.
 const (
@@ -43,7 +45,6 @@ type streamUse struct {
 type system struct {
 	m       *Metrics
 	every   time.Duration
-	timeout time.Duration // of a reading as a whole
 	streams *names
 
 	mu    sync.Mutex // held while it is read: who comes meanwhile waits for the same
@@ -62,11 +63,10 @@ type system struct {
 	deadRows, streamBytes, streamMessages, streamBytesLimit read
 }
 
-func newSystem(m *Metrics, config *Config) *system {
+func newSystem(m *Metrics, every time.Duration) *system {
 	c := &m.catalog
 	c.leader = true
-	s := &system{m: m, every: cmp.Or(config.Every, DefaultEvery), timeout: cmp.Or(config.Timeout, DefaultTimeout),
-		streams: newNames(maxStreams)}
+	s := &system{m: m, every: every, streams: newNames(maxStreams)}
 	s.read = c.gauge("tranche_reading_success", "1 when the database could be read for what follows, else 0.")
 	s.took = c.gauge("tranche_reading_duration_seconds", "What the last reading took.")
 	s.conditions = c.gauge("tranche_health_conditions",
@@ -186,7 +186,7 @@ func (s *system) look(from *Sources, epoch int64) seen {
 		return s.last
 	}
 	s.whose = epoch
-	ctx, cancel := context.WithTimeout(database.ForDuties(context.Background()), s.timeout)
+	ctx, cancel := context.WithTimeout(database.ForDuties(context.Background()), readTimeout)
 	defer cancel()
 	begun := time.Now()
 	now := seen{}
