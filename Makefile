@@ -14,7 +14,7 @@ TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 # Packages whose tests are about commands, start other programs and wait for them, or calculate for long and have no
 # goroutines. They are left out under the race detector: what they run is tested under it, too, by the tests of its own
 # packages, and it would only be slow.
-TEST_PLAIN  := /internal/(conformance|archtest|generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
+TEST_PLAIN  := /internal/(archtest|generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
 # What measures memory or time, or compares with a model in one goroutine, finds nothing about races.
 RACE_SKIP   := Memory$$|Quickly$$|AreFast$$|AnOracle$$|^TestSizeOfAutomaticChunks$$
 # What is slow by nature, and is `make proof`, without the race detector: whole processes killed, clusters, other

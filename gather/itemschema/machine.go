@@ -59,17 +59,41 @@ type threads struct {
 
 func (b *builder) build() *machine {
 	b.number(&threads{done: true})
+	alike := b.alike()
 	start := b.after(syntax.EmptyBeginText, b.prog.Start)
 	b.add(&start)                        // without its name: no character leads back to the beginning
 	for n := 0; n < len(b.states); n++ { //nolint:intrange // there come more
-		for c := range rune(128) {
+		begin := len(b.m.next)
+		for c, like := range alike {
+			if like < c {
+				b.m.next = append(b.m.next, b.m.next[begin+like])
+				continue
+			}
 			if len(b.states) > maxStates {
 				return nil
 			}
-			b.m.next = append(b.m.next, b.step(n, c))
+			b.m.next = append(b.m.next, b.step(n, rune(c)))
 		}
 	}
 	return b.m
+}
+
+// alike has for each character the first one that the program does not tell from it.
+func (b *builder) alike() (all [128]int) {
+	firsts := map[string]int{}
+	for c := range all {
+		var readers []byte
+		for pc := range b.prog.Inst {
+			if b.reads(pc) && b.prog.Inst[pc].MatchRune(rune(c)) {
+				readers = append(readers, byte(pc))
+			}
+		}
+		if _, known := firsts[string(readers)]; !known {
+			firsts[string(readers)] = c
+		}
+		all[c] = firsts[string(readers)]
+	}
+	return all
 }
 
 func (b *builder) none() []bool { return make([]bool, len(b.prog.Inst)) }

@@ -34,7 +34,27 @@ func TestMachinesAreThoseOfUsualPatterns(t *testing.T) {
 	}
 }
 
-// FuzzMachine holds machines against regexp.
+func TestUsualPatternsArePieces(t *testing.T) {
+	t.Parallel()
+	for pattern, texts := range map[string][]string{
+		`^CUST-[0-9]+$`: {"CUST-1", "CUST-0123"}, `^-?[0-9]+(\.[0-9]+)?$`: {"-1.5", "20", "1"}, `^.{2,5}$`: {"ab", "abcde"},
+		`^[A-Z]{2}[0-9]{2}[A-Z0-9]{11,30}$`: {"DE12ABCDEFGH123"}, `^\d\D\s?$`: {"1a", "1a "}, `^[^a-c]*$`: {"x"},
+	} {
+		for _, text := range texts {
+			if are, _ := itemschema.Pieces(pattern, []byte(text)); !are {
+				t.Errorf("%s: %s is not made of its pieces", pattern, text)
+			}
+		}
+	}
+	for _, pattern := range []string{`a`, `^a`, `a$`, `^(a|b)$`, `^(?i)ab$`, `^é$`, `^a"b$`, `^\\\\$`,
+		`^(a+)+$`, `^\ba$`, `(?m)^a$`} {
+		if _, known := itemschema.Pieces(pattern, []byte("a")); known {
+			t.Errorf("%s has pieces", pattern)
+		}
+	}
+}
+
+// FuzzMachine holds machines and pieces against regexp.
 func FuzzMachine(f *testing.F) {
 	for _, pattern := range patterns() {
 		for _, text := range []string{"", "a", "b", "ab", "abbcd", "CUST-12", "CUST-", "-1.5", "1.", "NoK", "a\n", "x",
@@ -50,6 +70,9 @@ func FuzzMachine(f *testing.F) {
 		}
 		if is, known := itemschema.Finds(pattern, []byte(text)); known && is != want.MatchString(text) {
 			t.Fatalf("%q in %q: %t", pattern, text, is)
+		}
+		if are, _ := itemschema.Pieces(pattern, []byte(text)); are && !want.MatchString(text) {
+			t.Fatalf("%q is not made of the pieces of %q", text, pattern)
 		}
 	})
 }

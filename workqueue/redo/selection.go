@@ -73,6 +73,10 @@ func (e *NothingToRerunError) Error() string {
 	switch {
 	case !e.Select.empty():
 		what = "the evidence is true of nothing that could be done again"
+		if e.Select.Service != "" {
+			what += fmt.Sprintf(" (service %.80q); who made an item's parts, by name and version, is in: "+
+				"tranche run item %s KEY", e.Select.Service, e.Run)
+		}
 		if len(e.Why) > 0 {
 			what += ": " + strings.Join(e.Why, ", and ")
 		}

@@ -105,15 +105,19 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 	}
 	set.corrections = digestOf(fixes)
 	used := map[string]bool{}
+	taken := 0
 	return intake.Carry(key, *config, func(item *row.Item) error {
 		key, payload, err := from.Next(ctx)
 		switch {
+		case errors.Is(err, io.EOF) && taken+len(fixes) == 0:
+			return nothingToCarry(id, set.FromStates)
 		case errors.Is(err, io.EOF) && len(used) < len(fixes):
 			maps.DeleteFunc(fixes, func(key, _ string) bool { return used[key] })
 			return notCarried(id, fixes)
 		case err != nil:
 			return err
 		}
+		taken++
 		item.Key, item.Payload = key, append(item.Payload[:0], payload...)
 		if fixed, ok := fixes[key]; ok {
 			if used[key] {
@@ -125,6 +129,14 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 		}
 		return nil
 	}), nil
+}
+
+func nothingToCarry(id workqueue.RunID, states []string) error {
+	if len(states) == 0 {
+		states = []string{"failed", "missing"}
+	}
+	return &row.InputError{Err: row.ErrNoRows, Reason: fmt.Sprintf("run %s has no items in these states: %s; "+
+		"what it has is in: tranche run show %s", id, strings.Join(states, ", "), id)}
 }
 
 // digestOf tells corrections from others, in whatever order and format they came.

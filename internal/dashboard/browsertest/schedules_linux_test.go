@@ -1,12 +1,6 @@
 package browsertest_test
 
-import (
-	"net/http"
-	"strings"
-	"testing"
-
-	"github.com/tranchehq/tranche/internal/api"
-)
+import "testing"
 
 // A schedule's page says why its due times have no run yet. No leader starts them in this test.
 func whyNothingStarts(b *browser) func(*testing.T) {
@@ -14,17 +8,8 @@ func whyNothingStarts(b *browser) func(*testing.T) {
 		t.Parallel()
 		s := newStack(t, stackConfig{})
 		const text = "name: night\ncron: 0 3 * * *\nplan: nothing\nitems: {file: a.csv}\n"
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+api.Prefix+"/schedules",
-			strings.NewReader(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/yaml")
-		answer, err := http.DefaultClient.Do(req)
-		if err != nil || answer.StatusCode != http.StatusOK || answer.Body.Close() != nil {
-			t.Fatal(answer, err)
-		}
-		_, err = s.pool.Exec(t.Context(), `
+		s.post("/schedules", "application/yaml", text)
+		_, err := s.pool.Exec(t.Context(), `
 INSERT INTO schedule_fire (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts, session_id,
     epoch)
 SELECT 'night', t.now - n * interval '1 h', 'due', 1, state, t.now + wait * interval '1 h', reason, t.now, n,

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -201,6 +202,25 @@ func request(name, endpoint string) startstore.LoadRequest {
 		Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 100, InFlight: 4, MaxAttempts: 1,
 			Timeout: time.Minute, RetryBackoff: time.Millisecond},
 	}}}
+}
+
+// post has bob tell the server something.
+func (s *stack) post(path, kind, text string) {
+	s.Helper()
+	req, err := http.NewRequestWithContext(s.Context(), http.MethodPost, s.url+api.Prefix+path, strings.NewReader(text))
+	if err != nil {
+		s.Fatal(err)
+	}
+	req.Header.Set("Content-Type", kind)
+	req.Header.Set("Tranche-Actor", "bob")
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if said, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode >= http.StatusMultipleChoices {
+		s.Fatalf("POST %s: %s %s %v", path, answer.Status, said, err)
+	}
 }
 
 // ended waits until a run is completed.

@@ -3,7 +3,7 @@ import { inert } from "../format.js";
 
 const actions = {
   start: "Started", open: "Opened for items", add: "Items added", seal: "Sealed: no more items come", rerun: "Run again",
-  reset: "Part of a step taken back", set: "Settings changed", pause: "Paused", resume: "Resumed", approve: "Canary approved",
+  reset: "Part of a step taken back", set: "Settings changed", pause: "Paused", resume: "Resumed", approve: "Approved",
   cancel: "Cancelled",
 };
 const events = { completed: "Completed", overdue: "Overdue: not sealed in time", rewound: "The database went back in time" };

@@ -1,42 +1,74 @@
 // A step that waits for somebody: what would go on, some of its results, what is other than in the run before, and the word
 // that lets it begin. What changes nothing stands first.
-import { html } from "../html.js";
-import { Button, ButtonLink, Card, ErrorBox, Field, Skeleton, Text, Time, confirm, toast, useLoad } from "../ui.js";
+import { html, useRef } from "../html.js";
+import { Button, ButtonLink, Card, ErrorBox, Field, Icon, Skeleton, Text, Time, confirm, toast, useLoad } from "../ui.js";
 import { BASE, api, query, segment } from "../api.js";
 import { bytes, inert, num, plural, shortId } from "../format.js";
 import { itemPath } from "../parts/itempath.js";
 import { Link } from "../router.js";
 
-/** Gates are the gates of a run at which somebody is waited for. */
+/** Gates are the gates of a run at which somebody is waited for, and those that have ceased to wait since they were shown. */
 export function Gates({ run }) {
-  const waiting = run.state === "completed" || run.state === "cancelled" ? [] : run.approval ?? [];
-  return waiting.map((step) => html`<${Gate} key=${step} run=${run} step=${step} />`);
+  const shown = useRef(new Set());
+  if (run.state === "completed" || run.state === "cancelled") return null;
+  for (const step of run.approval ?? []) shown.current.add(step);
+  return [...shown.current].map((step) => html`<${Gate} key=${step} run=${run} step=${step} />`);
 }
 
 function Gate({ run, step }) {
-  const gate = useLoad(`/runs/${segment(run.id)}/gate` + query({ step }), [run.generation]);
+  const path = `/runs/${segment(run.id)}/gate` + query({ step });
+  const gate = useLoad(path, [run.generation, run.approval?.includes(step)]);
   const g = gate.data;
-  const compared = useLoad(g?.earlier
-    ? `/runs/${segment(run.id)}/report` + query({ against: g.earlier.run, before: step, digests: "false" }) : "", [run.generation]);
+  const looked = useRef(null); // as it was shown first
+  if (g?.state === "waiting") looked.current ??= g;
+  const news = g && changed(looked.current, g);
   const name = inert(step, 60);
-  return html`<${Card} title=${`Step ${name} waits for an approval`} class="canary waits" test="gate">
+  const title = { approved: `Step ${name} was approved`, shut: `Step ${name} does not wait any more` }[g?.state] ??
+    `Step ${name} waits for an approval`;
+  return html`<${Card} title=${title} class=${"canary " + (g && g.state !== "waiting" ? "" : "waits")} test="gate">
     <${ErrorBox} error=${gate.error} retry=${gate.reload} />
     ${!g && !gate.error && html`<${Skeleton} lines=${5} />`}
-    ${g && html`
-      <p><strong>${plural(g.items, "item goes", "items go")} on</strong> when somebody has looked${g.left_out > 0 && html`; <b
-          class="bad-text">${num(g.left_out)}</b> are left out`}.${g.since && html` It has waited <${Time} at=${g.since} mode="for" />.`}</p>
-      ${g.refused && html`<p class="run-reason warn" data-test="gate-refused"><span><${Text} max=${300}>${g.refused}<//></span></p>`}
-      <ul class="gate-steps" data-test="gate-before">${g.before.map((b) => html`<li key=${b.step}><${Text} max=${40}>${b.step}<//>:
-        ${num(b.done)} done, <b class=${b.failed > 0 ? "bad-text" : ""}>${num(b.failed)} failed</b></li>`)}</ul>
-      <${Differences} run=${run} gate=${g} compared=${compared} />
-      <${Sample} run=${run} items=${g.sample} />
-      <div class="card-buttons">
-        ${g.left_out > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn">What failed<//>`}
-        <${Button} icon="repeat" onClick=${gate.reload} test="gate-more">Other items<//>
-        <${Button} kind="primary" icon="play" role="operator" disabled=${Boolean(g.refused)} title=${g.refused}
-            onClick=${() => approve(run, g)} test="gate-approve">Let ${name} begin…<//>
-      </div>`}
+    ${g?.state === "approved" && html`<p>By <${Text} max=${60}>${g.approved_by}<//>, <${Time} at=${g.approved_at} />. There is nothing more to do here.</p>`}
+    ${g?.state === "shut" && html`<p>Steps before it are done again. When they have ended it asks once more.</p>`}
+    ${g?.state === "waiting" && html`<${Waiting} run=${run} gate=${g} news=${news} reload=${gate.reload}
+        onApprove=${() => approve(run, g, news, path, gate.reload)} />`}
   <//>`;
+}
+
+function Waiting({ run, gate: g, news, reload, onApprove }) {
+  const name = inert(g.step, 60);
+  const compared = useLoad(g.earlier
+    ? `/runs/${segment(run.id)}/report` + query({ against: g.earlier.run, before: g.step, digests: "false" }) : "", [g.since]);
+  return html`
+    ${news && html`<div class="run-reason warn gate-news" role="status" data-test="gate-news"><${Icon} name="warn"/><div><strong>Not as you
+      have seen it:</strong> steps before were done again.<${News} news=${news} /></div></div>`}
+    <p><strong>${plural(g.items, "item goes", "items go")} on</strong> when somebody has looked${g.left_out > 0 && html`; <b
+        class="bad-text">${num(g.left_out)}</b> are left out`}.${g.since && html` It has waited <${Time} at=${g.since} mode="for" />.`}</p>
+    ${g.refused && html`<p class="run-reason warn" data-test="gate-refused"><span><${Text} max=${300}>${g.refused}<//></span></p>`}
+    <ul class="gate-steps" data-test="gate-before">${g.before.map((b) => html`<li
+      key=${b.step}><${Text} max=${40}>${b.step}<//>: ${num(b.done)} done, <b class=${b.failed > 0 ? "bad-text" : ""}>${num(b.failed)} failed</b></li>`)}</ul>
+    <${Differences} run=${run} gate=${g} compared=${compared} />
+    <${Sample} run=${run} items=${g.sample} />
+    <div class="card-buttons">
+      ${g.left_out > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn">What failed<//>`}
+      <${Button} icon="repeat" onClick=${reload} test="gate-more">Other items<//>
+      <${Button} kind="primary" icon="play" role="operator" disabled=${Boolean(g.refused)} title=${g.refused}
+          onClick=${onApprove} test="gate-approve">Let ${name} begin…<//>
+    </div>`;
+}
+
+// changed says what of a gate is other than when it was looked at; nothing where it has waited ever since.
+function changed(looked, g) {
+  if (g.state !== "waiting" || looked.since === g.since) return null;
+  const counts = (of) => new Map([["items that go on", of.items], ["items left out", of.left_out],
+    ...of.before.flatMap((b) => [[`${inert(b.step, 40)}: done`, b.done], [`${inert(b.step, 40)}: failed`, b.failed]])]);
+  const before = counts(looked);
+  return [...counts(g)].filter(([what, n]) => before.get(what) !== n).map(([what, n]) => ({ what, before: before.get(what), n }));
+}
+
+function News({ news }) {
+  if (news.length === 0) return html` The counts are the same; the results may be others.`;
+  return html`<ul class="gate-steps">${news.map((c) => html`<li key=${c.what}>${c.what}: ${num(c.before)} → <b>${num(c.n)}</b></li>`)}</ul>`;
 }
 
 function Differences({ run, gate, compared }) {
@@ -54,7 +86,7 @@ function Differences({ run, gate, compared }) {
 
 function Sample({ run, items }) {
   if (items.length === 0) return null;
-  return html`<table class="plain" data-test="gate-sample"><caption class="muted">Some of the items that go on, by chance</caption>
+  return html`<table class="plain gate-sample" data-test="gate-sample"><caption class="muted">Some of the items that go on, by chance</caption>
     <tbody>${items.map((item) => html`<tr key=${item.ordinal}>
       <td><${Link} to=${itemPath(run.id, item.key, item.ordinal)}><${Text} max=${40}>${item.key}<//><//></td>
       <td>${item.results.map((r) => html`<a key=${r.step} class="gate-result" download
@@ -62,16 +94,31 @@ function Sample({ run, items }) {
           max=${40}>${r.step}<//>, ${bytes(r.bytes)}</a>`)}</td></tr>`)}</tbody></table>`;
 }
 
-function approve(run, gate) {
+// approve asks once more, and lets go on what was shown. Where that is there no more the page says what is, and whoever
+// asked has to press again.
+async function approve(run, gate, news, path, reload) {
   const why = { current: null };
-  return confirm({
-    title: `Let step ${inert(gate.step, 60)} begin?`, action: "Let it begin", test: "gate-dialog",
+  const step = inert(gate.step, 60);
+  const answer = await confirm({
+    title: `Let step ${step} begin?`, action: "Let it begin", test: "gate-dialog",
     body: html`<p>${plural(gate.items, "item goes", "items go")} on, and what is sent cannot be taken back.</p>
+      ${news && html`<p>Since you first looked:<${News} news=${news} /></p>`}
       <${Field} label="Why" hint="For the audit log"><input maxlength="500" ref=${why} data-test="gate-reason" /><//>`,
     act: async () => {
-      const answer = await api.post(`/runs/${segment(run.id)}/approve`,
-        { step: gate.step, seen: gate.since, reason: why.current?.value ?? "" });
-      toast(`${plural(answer.items, "item")} go on`);
+      try {
+        return await api.post(`/runs/${segment(run.id)}/approve`,
+          { step: gate.step, seen: gate.since, reason: why.current?.value ?? "" });
+      } catch (err) {
+        const now = err.status === 409 && await api.get(path);
+        if (now?.state !== "waiting" || now.since === gate.since) throw err;
+        return { stale: true };
+      }
     },
   });
+  if (answer?.stale) {
+    toast(`Step ${step} did not begin: it is not as you have seen it any more`, { tone: "warn" });
+    reload();
+  } else if (answer) {
+    toast(`${plural(answer.items, "item")} go on`);
+  }
 }

@@ -55,16 +55,19 @@ export function Actions({ run, onRerun, onReport }) {
   };
   const over = ended(run);
   const paused = run.state === "paused";
+  const guarded = paused && run.hold?.kind === "guard"; // then what changes nothing stands first
+  const errors = run.failed > 0 && html`<${ButtonLink} kind=${guarded ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`} icon="warn"
+        test="errors">${guarded ? "What failed" : "Errors"}<//>`;
   return html`
+    ${guarded && errors}
     ${run.open && html`<${Button} icon="check" role="operator" onClick=${act("seal")} test="seal"
         title="Say that no more items come">Seal<//>`}
     ${!over && !paused && html`<${Button} icon="pause" role="operator" onClick=${act("pause")} test="pause">Pause<//>`}
-    ${paused && run.hold?.kind !== "canary" && html`<${Button} kind="primary" icon="play" role="operator"
+    ${paused && !guarded && run.hold?.kind !== "canary" && html`<${Button} kind="primary" icon="play" role="operator"
         onClick=${act("resume")} test="resume">Resume<//>`}
     ${run.failed > 0 && run.state !== "cancelled" && html`<${Button} kind=${over ? "primary" : ""} icon="repeat" role="operator" onClick=${onRerun}
         test="rerun" title="Run what failed again">Re-run failed<//>`}
-    ${run.failed > 0 && html`<${ButtonLink} to=${`/runs/${segment(run.id)}/errors`} icon="warn"
-        test="errors">Errors<//>`}
+    ${guarded ? html`<${Button} icon="play" role="operator" onClick=${() => goOn(run)} test="resume">Go on…<//>` : errors}
     <${Menu} label="More" items=${menu(run, over, onReport)} test="more" />`;
 }
 
@@ -97,6 +100,20 @@ function download(run, params) {
   document.body.append(link);
   link.click();
   link.remove();
+}
+
+// goOn ends the hold of a guard, which asks once only.
+function goOn(run) {
+  const left = run.items - run.done - run.failed;
+  return confirm({
+    title: "Go on although the first items failed?", danger: true, action: "Go on", test: "guard-dialog",
+    body: html`<p>${plural(left, "more item is", "more items are")} tried as the ${num(run.failed)} were that failed, and may fail
+      alike. The guard does not ask again for this step.</p>`,
+    act: async () => {
+      await api.post(`/runs/${segment(run.id)}/resume`, {});
+      toast("Resumed");
+    },
+  });
 }
 
 function cancel(run) {
