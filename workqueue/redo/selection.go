@@ -128,7 +128,7 @@ func (e *UnknownKeysError) Error() string {
 	if n := len(e.Keys) - len(shown) + e.more; n > 0 {
 		more = fmt.Sprintf(" and %s more", control.Grouped(int64(n)))
 	}
-	return fmt.Sprintf("run %s has no item with key %s%s", e.Run, strings.Join(shown, ", "), more)
+	return fmt.Sprintf("run %s has no item with key %s%s; nothing was changed", e.Run, strings.Join(shown, ", "), more)
 }
 
 // Unwrap makes it an ErrNotFound.

@@ -75,8 +75,12 @@ func correctText(done *client.Corrected) string {
 		verb = "would have"
 		b.WriteString("dry run: ")
 	}
-	fmt.Fprintf(&b, "run %s %s %s corrected, as generation %d\n", done.Run, verb, runs.ItemCount(done.Items),
+	fmt.Fprintf(&b, "run %s %s %s corrected, as generation %d", done.Run, verb, runs.ItemCount(done.Items),
 		done.Generation)
+	if done.Key != "" {
+		fmt.Fprintf(&b, "; keys from %s", cli.Inert(done.Key))
+	}
+	b.WriteString("\n")
 	fmt.Fprintf(&b, "  %s\n", keysText(done.Examples, done.Items))
 	if done.Same > 0 {
 		fmt.Fprintf(&b, "  %s given with the data that the run has, and left alone\n", runs.ItemCount(done.Same))
