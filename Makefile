@@ -15,8 +15,9 @@ TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
 # goroutines. They are left out under the race detector: what they run is tested under it, too, by the tests of its own
 # packages, and it would only be slow.
 TEST_PLAIN  := /internal/(archtest|generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
-# What measures memory or time, or compares with a model in one goroutine, finds nothing about races.
-RACE_SKIP   := Memory$$|Quickly$$|AreFast$$|AnOracle$$|^TestSizeOfAutomaticChunks$$
+# What measures memory or time, or compares with a model in one goroutine, finds nothing about races; nor do chunks of a
+# million items. It takes the place of a -skip in TEST_FLAGS.
+RACE_SKIP   := BoundedMemory$$|Quickly$$|AreFast$$|AnOracle$$|^TestSizeOfAutomaticChunks$$
 # What is slow by nature, and is `make proof`, without the race detector: whole processes killed, clusters, other
 # databases, services with each flaw there is, a browser, the demo. What measures frames or pace is alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/internal/systest/natscluster$$
@@ -94,7 +95,7 @@ proof: proof-deps race ## set up what is missing, then run what is slow by natur
 	@set -e; all=$$($(GO) list $(PROOF_PKG) | grep -E '$(PROOF)'); \
 	alone=$$(echo "$$all" | grep -E '$(PROOF_ALONE)' || true); others=$$(echo "$$all" | grep -vE '$(PROOF_ALONE)' || true); \
 	[ -z "$$others" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
-	[ -z "$$alone" ] || $(GO) test -vet=off -timeout $(TIMEOUT) $(TEST_FLAGS) $$alone
+	[ -z "$$alone" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
 
 .PHONY: race
 race: export GORACE = suppressions=$(CURDIR)/scripts/race.supp

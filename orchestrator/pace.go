@@ -101,8 +101,9 @@ func (p *pacer) round(ctx context.Context) error {
 	return failed
 }
 
-// stillFor is for how long a pacer leaves it at asking whether anything has ended at its endpoints, since nothing had.
-const stillFor = 15 * time.Second
+// stillFor is for how long a pacer leaves it at asking whether anything has ended at its endpoints, since nothing had:
+// not for so long that its measurements would count for nothing.
+const stillFor = pacing.StaleAfter - 2*time.Second
 
 // rests reports whether there is nothing to learn at many endpoints: a look costs what all their waiting runs cost.
 func (p *pacer) rests(ctx context.Context) (bool, error) {

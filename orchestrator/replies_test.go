@@ -290,7 +290,7 @@ func TestRepliesThatAreShortOrLate(t *testing.T) {
 	short, late := slices[0].ID, slices[1].ID
 	missing := b.items(t, short)[4:]
 	f.publish(t, f.reply(short, 4, body(b.items(t, short)[:4]...)))
-	const pass = `UPDATE work_slice SET deadline = clock_timestamp(), stream_seq = 0 WHERE id = $1`
+	const pass = `UPDATE work_slice SET deadline = clock_timestamp(), stream_seq = NULL WHERE id = $1`
 	if _, err := b.pool.Exec(t.Context(), pass, late); err != nil {
 		t.Fatal(err)
 	}

@@ -68,8 +68,8 @@ type Change struct {
 	What, Before, After, Reason string
 }
 
-// staleAfter is after how long without a sample the measurements of before say nothing about now.
-const staleAfter = 10 * time.Second
+// StaleAfter is after how long without a sample the measurements of before say nothing about now.
+const StaleAfter = 10 * time.Second
 
 // Controller decides for one endpoint.
 type Controller struct {
@@ -158,7 +158,7 @@ func (c *Controller) Step(s Sample) []Change {
 	if s.Paused {
 		c.refuse(&t, &s)
 	}
-	if s.Paused || s.At.Sub(c.last) > staleAfter {
+	if s.Paused || s.At.Sub(c.last) > StaleAfter {
 		c.forget()
 	}
 	if c.began.IsZero() {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -28,8 +29,9 @@ const (
 	// lostEvery is the time between two looks, lostAgain the least between two looks for the same request.
 	lostEvery, lostAgain = 2 * time.Second, 5 * time.Second
 	// lostBatch bounds the slices that one look finds to lie before the stream's beginning, lostLookups the requests that
-	// it looks for one by one, lostMarks the slices that are watched because their requests are gone.
-	lostBatch, lostLookups, lostMarks = 2000, 50, 4 * 2000
+	// it looks for one by one, lostMarks the slices that are watched because their requests are gone, lostReleased those
+	// that it issues again.
+	lostBatch, lostLookups, lostMarks, lostReleased = 2000, 50, 4 * 2000, 1000
 )
 
 // lostSweep finds slices of which neither the request nor a reply is there any more: somebody has purged a stream, or a
@@ -60,7 +62,7 @@ type lostSweep struct {
 	marks   map[workqueue.SliceID]*lostMark
 	lap     time.Time // when the present one began
 	waiting bool      // it found something
-	at      int64     // behind which place it goes on; 0: it is over
+	at, end int64     // behind which place it goes on, 0: it is over; and before which it ends
 	before  int64     // the same of what lies before the stream's beginning
 }
 
@@ -93,81 +95,83 @@ func (w *Sweeper) FindingLost() func(context.Context, workqueue.Lease) (time.Dur
 }
 
 func (s *lostSweep) round(ctx context.Context) (int, error) {
-	next, err := s.next(ctx)
+	page, err := s.page(ctx)
 	if err != nil || !s.waiting && len(s.marks) == 0 {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/2)
+	looking, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/4)
+	unseen := s.markGone(looking, page)
+	cancel()
+	asking, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/4)
+	lost, unknown := s.lost(asking)
+	cancel()
+	if len(lost) == 0 {
+		return 0, errors.Join(unseen, unknown)
+	}
+	ctx, cancel = context.WithTimeout(ctx, s.cfg.LeaseTTL/2)
 	defer cancel()
-	if err := s.markGone(ctx, next); err != nil || len(s.marks) == 0 {
-		return 0, err
-	}
-	gone, err := s.gone(ctx)
-	if err != nil || len(gone) == 0 {
-		return 0, err
-	}
-	lost, err := s.lost(ctx, gone)
-	if err != nil || len(lost) == 0 {
-		return 0, err
-	}
-	return s.node.Settling.ReleaseLost(ctx, s.lease, lost, s.epoch)
+	released, err := s.node.Settling.ReleaseLost(ctx, s.lease, lost[:min(len(lost), lostReleased)], s.epoch)
+	return released, errors.Join(unseen, unknown, err)
 }
 
-// next returns the unanswered slices whose requests are next on the lap.
-func (s *lostSweep) next(ctx context.Context) ([]settle.Unanswered, error) {
+// page returns the unanswered slices that are next on the lap. It begins another one when that is over, which goes to
+// the end that the stream has then: what comes meanwhile would keep it from ending.
+func (s *lostSweep) page(ctx context.Context) ([]settle.Unanswered, error) {
 	begins := s.at == 0
-	if begins && time.Since(s.lap) < lostAgain {
+	if begins && s.waiting && time.Since(s.lap) < lostAgain {
 		return nil, nil
 	}
-	next, err := s.node.Settling.Unanswered(ctx, s.epoch, lostGrace, s.at, math.MaxInt64, lostLookups)
+	if begins {
+		s.end = math.MaxInt64
+	}
+	page, err := s.node.Settling.Unanswered(ctx, s.epoch, lostGrace, s.at, s.end, lostLookups)
 	if err != nil {
 		return nil, err
 	}
 	if begins {
-		s.lap, s.waiting = time.Now(), len(next) > 0
+		s.lap, s.waiting = time.Now(), len(page) > 0
 	}
-	s.at = placeAfter(next, lostLookups)
-	return next, nil
-}
-
-// placeAfter is the place of the last slice of a page, or 0 when no page comes after it.
-func placeAfter(page []settle.Unanswered, size int) int64 {
-	if len(page) < size {
-		return 0
+	if len(page) == 0 {
+		s.at = 0
 	}
-	return page[len(page)-1].StreamSeq
+	return page, nil
 }
 
 // markGone marks slices whose requests are not in the work stream any more: of those that lie before the stream's
-// beginning that is known, the next are looked for.
-func (s *lostSweep) markGone(ctx context.Context, next []settle.Unanswered) error {
+// beginning that is known, the ones of a page are looked for. Where it breaks off, the lap goes on.
+func (s *lostSweep) markGone(ctx context.Context, page []settle.Unanswered) error {
 	stream, err := s.node.JS.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		return fmt.Errorf("look for requests: %w", err)
 	}
-	first := stream.CachedInfo().State.FirstSeq
-	before, err := s.node.Settling.Unanswered(ctx, s.epoch, lostGrace, s.before, int64(first), lostBatch)
+	state := stream.CachedInfo().State
+	first := int64(state.FirstSeq)
+	before, err := s.node.Settling.Unanswered(ctx, s.epoch, lostGrace, s.before, first, lostBatch)
 	if err != nil {
 		return err
 	}
-	s.before = placeAfter(before, lostBatch)
-	if s.at > 0 {
-		s.at = max(s.at, int64(first)-1)
+	s.before = 0
+	if len(before) == lostBatch {
+		s.before = before[lostBatch-1].StreamSeq
 	}
 	for _, u := range before {
 		s.mark(u)
 	}
-	for _, u := range next {
-		if uint64(u.StreamSeq) < first || s.marks[u.ID] != nil {
-			continue
+	s.end = min(s.end, int64(state.LastSeq)+1)
+	for _, u := range page {
+		if u.StreamSeq >= first && s.marks[u.ID] == nil {
+			there, err := requestIs(ctx, stream, u)
+			if err != nil {
+				return err
+			}
+			if !there {
+				s.mark(u)
+			}
 		}
-		there, err := requestIs(ctx, stream, u)
-		if err != nil {
-			return err
-		}
-		if !there {
-			s.mark(u)
-		}
+		s.at = max(u.StreamSeq, first-1)
+	}
+	if len(page) < lostLookups {
+		s.at = 0
 	}
 	return nil
 }
@@ -179,7 +183,7 @@ func (s *lostSweep) mark(u settle.Unanswered) {
 	}
 }
 
-// gone returns the marked slices that are not answered yet, and forgets the others.
+// gone returns the marked slices that are not answered yet, in no order, and forgets the others.
 func (s *lostSweep) gone(ctx context.Context) ([]settle.Unanswered, error) {
 	gone, err := s.node.Settling.StillUnanswered(ctx, s.epoch, slices.Collect(maps.Keys(s.marks)))
 	if err != nil {
@@ -190,6 +194,7 @@ func (s *lostSweep) gone(ctx context.Context) ([]settle.Unanswered, error) {
 		still[u.ID] = s.marks[u.ID]
 	}
 	s.marks = still
+	kernel.Shuffle(gone)
 	return gone, nil
 }
 
@@ -207,19 +212,27 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered
 
 // lost returns those of the marked slices of which nothing is left. What is read here is read after the requests were
 // found gone; where the reply stream ends, after it was found that a chunk is not suspended.
-func (s *lostSweep) lost(ctx context.Context, gone []settle.Unanswered) (lost []workqueue.SliceID, err error) {
+// What it has found counts also when it cannot look further.
+func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err error) {
+	gone, err := s.gone(ctx)
+	if err != nil || len(gone) == 0 {
+		return nil, err
+	}
 	recorder, err := s.node.JS.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)
 	if err != nil {
 		return nil, fmt.Errorf("look at what is recorded: %w", err)
 	}
 	flows := &suspensions{js: s.node.JS, of: map[string]stream.Suspended{}, progress: map[string]*progress{}}
+	for _, u := range gone {
+		mark := s.marks[u.ID]
+		if mark.replies > 0 && time.Since(mark.since) >= lostSettle && recordedUpTo(recorder.CachedInfo(), mark.replies) {
+			lost = append(lost, u.ID)
+		}
+	}
 	var ended []*lostMark // those that wait for nothing but their reply, since now
 	for _, u := range gone {
 		mark := s.marks[u.ID]
 		if mark.replies > 0 {
-			if time.Since(mark.since) >= lostSettle && recordedUpTo(recorder.CachedInfo(), mark.replies) {
-				lost = append(lost, u.ID)
-			}
 			continue
 		}
 		state, err := flows.stateOf(ctx, u.Endpoint, uuid.UUID(u.ID))

@@ -64,7 +64,7 @@ func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) 
 
 // handedAgain is when JetStream is asked again about many endpoints of which none had moved. With the time between two
 // sweeps it is well within what [settle.Overdue] tells of HandedFor.
-const handedAgain = 5 * time.Second
+const handedAgain = 3 * time.Second
 
 // noteHandedOut asks JetStream how far the services of each endpoint with waiting requests have come.
 func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {

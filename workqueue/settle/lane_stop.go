@@ -23,18 +23,18 @@ const (
 )
 
 const (
-	// runWithStopped goes over the runs under way that have such lanes, behind one of them; by work_lane_due, whatever
-	// runs there are.
+	// runWithStopped goes over the runs that have such lanes, behind one of them, until one is under way; by work_lane_due,
+	// whatever runs there are. OFFSET 0 keeps the planner from reading them all.
 	runWithStopped = `
 WITH RECURSIVE due AS (
     (SELECT l.run_id FROM work_lane l WHERE l.due AND l.run_id > $1 ORDER BY l.run_id, l.lane LIMIT 1)
     UNION ALL
     SELECT n.run_id FROM due d CROSS JOIN LATERAL (
         SELECT l.run_id FROM work_lane l WHERE l.due AND l.run_id > d.run_id ORDER BY l.run_id, l.lane LIMIT 1) n
+    WHERE NOT EXISTS (SELECT FROM batchrun o WHERE o.id = d.run_id AND o.state = 'running')
 )
 SELECT d.run_id, r.generation FROM due d
-CROSS JOIN LATERAL (SELECT o.generation FROM batchrun o WHERE o.id = d.run_id AND o.state = 'running' OFFSET 0) r
-ORDER BY d.run_id LIMIT 1`
+CROSS JOIN LATERAL (SELECT o.generation FROM batchrun o WHERE o.id = d.run_id AND o.state = 'running' OFFSET 0) r`
 
 	// lockStopped locks lanes in the order of lanes, and looks up who stopped them.
 	lockStopped = `
