@@ -25,7 +25,7 @@ func aGuardThatHolds(b *browser) func(*testing.T) {
 				[...document.querySelectorAll(".page-actions .btn")])`)
 		p.accessible("a run that its guard holds")
 		p.click("resume")
-		p.says("guard-dialog", "more items are tried")
+		p.says("guard-dialog", "more items are tried next")
 		p.until("to leave it is chosen", `document.activeElement.dataset.test === "confirm-no"`)
 		p.click("confirm-no")
 		p.lacks("guard-dialog")
