@@ -6,7 +6,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Who comes to a run that its guard holds reads why; what failed is the first button, and to go on is asked once more.
+// Who comes to a run that its guard holds reads why; the first button leads to what failed, and going on has to be
+// confirmed.
 func aGuardThatHolds(b *browser) func(*testing.T) {
 	return func(t *testing.T) {
 		t.Parallel()
