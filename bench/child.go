@@ -7,12 +7,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	lifetime "github.com/tranchehq/tranche/internal/child"
 )
 
 // maxSaid is how much of what a child wrote an error shows.
@@ -33,20 +34,12 @@ func startChild(name string, out io.Writer, program string, args ...string) (*ch
 	c := &child{name: name, cmd: exec.Command(program, args...), exited: make(chan struct{})}
 	c.cmd.Env, c.cmd.Stdout, c.cmd.Stderr = plainEnv(os.Environ()), out, &c.said
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	dieWithParent(c.cmd.SysProcAttr)
-	begun := make(chan error)
-	go func() {
-		// The parent's death signal is sent when the thread that started the child ends, so it must not end before.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := c.cmd.Start()
-		begun <- err
-		if err == nil {
-			c.err = c.cmd.Wait()
-			close(c.exited)
-		}
-	}()
-	if err := <-begun; err != nil {
+	lifetime.DieWithParent(c.cmd.SysProcAttr, syscall.SIGKILL)
+	err := lifetime.Start(c.cmd, func(err error) {
+		c.err = err
+		close(c.exited)
+	})
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	return c, nil

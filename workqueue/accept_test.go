@@ -130,7 +130,7 @@ func TestAcceptedFailuresAreShown(t *testing.T) {
 			listed++
 		}
 	}
-	err = export.New(b.store).Export(t.Context(), run, nil, func(item *export.ExportedItem) error {
+	err = export.New(b.store).Each(t.Context(), run, nil, func(item *export.Item) error {
 		if item.Accepted {
 			exported++
 		}

@@ -85,12 +85,12 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 				t.Errorf("%s: a reset is of %v, %v; want %s", name, reset.Examples, err, c.want)
 			}
 		}
-		found, err := export.New(b.store).NewExport(t.Context(), export.ExportRequest{Run: run, Select: c.sel})
+		found, err := export.New(b.store).Open(t.Context(), export.Request{Run: run, Select: c.sel})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var keys []string
-		err = found.Each(t.Context(), func(item *export.ExportedItem) error { keys = append(keys, item.Key); return nil })
+		err = found.Each(t.Context(), func(item *export.Item) error { keys = append(keys, item.Key); return nil })
 		if got := fmt.Sprint(keys); err != nil || got != c.want && (c.want != "none" || len(keys) > 0) &&
 			fmt.Sprint(len(keys)) != c.want {
 			t.Errorf("%s: an export is of %s, %v; want %s", name, got, err, c.want)

@@ -46,7 +46,7 @@ func BenchmarkExport(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				n := 0
-				err := export.New(store).Export(b.Context(), run, c.states, func(*export.ExportedItem) error { n++; return nil })
+				err := export.New(store).Each(b.Context(), run, c.states, func(*export.Item) error { n++; return nil })
 				if err != nil || n != c.want {
 					b.Fatalf("%d items, %v; want %d", n, err, c.want)
 				}

@@ -40,7 +40,7 @@ func TestExportHoldsNothingWhileItsReaderIsSlow(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	n := 0
-	err := export.New(store).Export(ctx, run, nil, func(*export.ExportedItem) error {
+	err := export.New(store).Each(ctx, run, nil, func(*export.Item) error {
 		n++
 		return pool.Ping(ctx) // the only connection
 	})
@@ -67,7 +67,7 @@ func TestExportOfLargeResultsComesInPages(t *testing.T) {
 	store, pool := b.narrow()
 	before := pool.Stat().AcquireCount()
 	next := workqueue.Ordinal(0)
-	err := export.New(store).Export(t.Context(), run, nil, func(item *export.ExportedItem) error {
+	err := export.New(store).Each(t.Context(), run, nil, func(item *export.Item) error {
 		want := []byte(nil)
 		if i := int(item.Ordinal); i < len(reply.Slots) {
 			want = reply.Slots[i].Result
@@ -93,7 +93,7 @@ func TestExportKnowsGenerations(t *testing.T) {
 	export := func(want ...string) {
 		t.Helper()
 		var got []string
-		err := export.New(b.store).Export(t.Context(), run, nil, func(item *export.ExportedItem) error {
+		err := export.New(b.store).Each(t.Context(), run, nil, func(item *export.Item) error {
 			got = append(got, fmt.Sprintf("%s%s%s", item.State, item.Result, item.ErrorCode))
 			return nil
 		})
@@ -140,9 +140,9 @@ func TestExportOfSeveralSteps(t *testing.T) {
 	}
 	export := func(step string, states ...workqueue.Outcome) (got []string) {
 		t.Helper()
-		e, err := export.New(b.store).NewExport(t.Context(), export.ExportRequest{Run: run, Step: step, States: states})
+		e, err := export.New(b.store).Open(t.Context(), export.Request{Run: run, Step: step, States: states})
 		if err == nil {
-			err = e.Each(t.Context(), func(item *export.ExportedItem) error {
+			err = e.Each(t.Context(), func(item *export.Item) error {
 				got = append(got, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.State, item.Step, item.Result, item.ErrorCode))
 				return nil
 			})
@@ -183,7 +183,7 @@ func TestExportOfFewAmongMany(t *testing.T) {
 	}
 	var got []workqueue.Ordinal
 	failed := []workqueue.Outcome{workqueue.OutcomeFailed}
-	err := export.New(b.store).Export(t.Context(), run, failed, func(item *export.ExportedItem) error {
+	err := export.New(b.store).Each(t.Context(), run, failed, func(item *export.Item) error {
 		if item.Key != fmt.Sprintf("C%d", item.Ordinal) || item.ErrorCode != "BAD" || item.Result != nil {
 			t.Errorf("the item is %+v", item)
 		}
@@ -212,7 +212,7 @@ func TestExportOfManyAtOnce(t *testing.T) {
 	for range readers {
 		go func() {
 			first := true
-			ended <- export.New(store).Export(t.Context(), run, nil, func(*export.ExportedItem) error {
+			ended <- export.New(store).Each(t.Context(), run, nil, func(*export.Item) error {
 				if first {
 					reading <- struct{}{}
 					<-enough

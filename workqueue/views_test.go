@@ -147,7 +147,7 @@ func TestExport(t *testing.T) {
 	b, run, _ := scene(t)
 	list := func(states ...workqueue.Outcome) (lines []string) {
 		t.Helper()
-		err := export.New(b.store).Export(t.Context(), run, states, func(item *export.ExportedItem) error {
+		err := export.New(b.store).Each(t.Context(), run, states, func(item *export.Item) error {
 			lines = append(lines, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.Key, item.State, item.Result, item.ErrorCode))
 			return nil
 		})
@@ -164,11 +164,11 @@ func TestExport(t *testing.T) {
 		t.Errorf("failed and missing: %q", got)
 	}
 	enough := errors.New("enough")
-	err := export.New(b.store).Export(t.Context(), run, nil, func(*export.ExportedItem) error { return enough })
+	err := export.New(b.store).Each(t.Context(), run, nil, func(*export.Item) error { return enough })
 	if !errors.Is(err, enough) {
 		t.Errorf("an error of yield became %v", err)
 	}
-	err = export.New(b.store).Export(t.Context(), workqueue.NewRunID(), nil, nil)
+	err = export.New(b.store).Each(t.Context(), workqueue.NewRunID(), nil, nil)
 	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown run: %v; want ErrNotFound", err)
 	}
@@ -182,7 +182,7 @@ func TestExportOfSeveralBlocks(t *testing.T) {
 	run := b.load(chunked(4000), n)
 	b.finish(run)
 	var got []workqueue.Ordinal
-	err := export.New(b.store).Export(t.Context(), run, nil, func(item *export.ExportedItem) error {
+	err := export.New(b.store).Each(t.Context(), run, nil, func(item *export.Item) error {
 		got = append(got, item.Ordinal)
 		want := fmt.Sprintf(`{"of":%d}`, item.Ordinal)
 		if string(item.Result) != want || item.State != workqueue.OutcomeDone {

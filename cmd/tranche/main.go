@@ -1,8 +1,8 @@
 // Command tranche runs one job for very many entities, and is the tool to start, watch and repair such runs.
 //
 // tranche serve is the whole system in one process; every other command is a client of its HTTP API, but for migrate,
-// doctor with --database, demo and version. It holds the wiring, the flags and what people read; what runs do is
-// decided in the packages below.
+// doctor with --database, demo and version. It holds serve's flags and wiring; the other commands are in
+// internal/cli.
 //
 // Exit codes: 0 when all went well, and a run that was waited for has no failed item; 3 when it has, and when tranche
 // health finds something critical; 4 when it is held, or waits for an approval, and nobody may come (--on-hold), and 5

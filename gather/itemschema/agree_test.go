@@ -95,6 +95,22 @@ func (r random) object(depth int) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
+// What is no compact JSON is not known to fit, whatever it is: a space does not begin a boolean.
+func TestWhatBeginsWithASpaceIsNotKnown(t *testing.T) {
+	t.Parallel()
+	for _, schema := range []string{`{"type":"boolean"}`, `{"pattern":"^a"}`} {
+		s, err := itemschema.Compile([]byte(`{"properties":{"a":` + schema + `}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, value := range []string{` true`, ` "b"`, ` 1`, `x`} {
+			if s.NewChecker().Quick([]byte(`{"a":` + value + `}`)) {
+				t.Errorf("%s: %q is known to fit", schema, value)
+			}
+		}
+	}
+}
+
 // What is known to fit without the library fits by the library, and the other way round, whatever stands on the borders
 // of a schema. Numbers that are too long to be compared are taken where nothing compares them, which is where the
 // library would take any number.

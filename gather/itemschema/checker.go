@@ -48,8 +48,8 @@ type node struct {
 	any     bool // everything fits
 	types   kinds
 	free    bool // but for the enum every text fits
-	alone   bool // of texts there is but a pattern, or a format
-	date    bool // which is this
+	alone   bool // texts have a pattern or a format, and no lengths or enum
+	date    bool // the format is date
 	numbers bool // there are bounds
 	atMin   bool // short numbers may be on the bound; other numbers on one are for the library
 	atMax   bool
@@ -299,19 +299,22 @@ func (n *node) fits(text []byte, at int) (end int, fits bool) {
 		return n.fitsNumber(text, at)
 	default:
 		end = skip(text, at)
-		return end, n.takes(otherKind(c)) && n.lists(text[at:end])
+		kind := otherKind(c)
+		return end, kind != 0 && n.takes(kind) && n.lists(text[at:end])
 	}
 }
 
-// otherKind tells by their first character what values are that are no texts, objects and numbers.
+// otherKind tells by their first character what values are that are no texts, objects and numbers; 0: nothing known.
 func otherKind(first byte) kinds {
 	switch first {
 	case '[':
 		return anArray
 	case 'n':
 		return aNull
-	default:
+	case 't', 'f':
 		return aBoolean
+	default:
+		return 0
 	}
 }
 

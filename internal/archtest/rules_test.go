@@ -302,9 +302,9 @@ func inside(rooms ...string) []string {
 	return own
 }
 
-// commands are the rules of the command line: what all commands share, and a room for each noun, which knows no other
-// room, but those of runs each other, as the API's. They are clients of the API; only those that see to the system
-// itself open a database.
+// commands are the rules of the command line: what all commands share, and a room for each noun, which imports no other
+// room. starts and changes import runs, and changes starts. They are clients of the API; only those that see to the
+// system itself open a database.
 func commands(servers, store []string) map[string]rule {
 	const shared = "internal/cli"
 	own := []string{"orchestrator/client", "internal/access", "gather", "gather/strictyaml", "gather/itemschema",
@@ -375,7 +375,6 @@ func api(servers, store []string) map[string]rule {
 func rooms(servers []string) map[string]rule {
 	const root, internal = "workqueue", "workqueue/internal/"
 	shared := []string{root, root + "/database", internal + "ledger", internal + "pg", internal + "plane",
-		internal + "mergepatch",
 		root + "/throttling", root + "/order", "bitfield/...", "internal/fault", "internal/backoff"}
 	all := map[string]rule{
 		root: {
@@ -383,8 +382,6 @@ func rooms(servers []string) map[string]rule {
 		},
 		internal + "pg":     {own: []string{root}, tests: servers},
 		internal + "ledger": {own: []string{root, internal + "pg"}, tests: servers},
-		// How operations of a collector are merged: without I/O.
-		internal + "mergepatch": {others: []string{"github.com/go-json-experiment/json"}},
 		internal + "plane": {
 			own: []string{root, root + "/throttling", internal + "pg", "bitfield/..."}, tests: servers,
 		},
@@ -423,5 +420,11 @@ func rooms(servers []string) map[string]rule {
 		}
 		all[root+"/"+room.name] = r
 	}
+	// How operations of a collector are merged: without I/O.
+	merging := root + "/collector/internal/mergepatch"
+	all[merging] = rule{others: []string{"github.com/go-json-experiment/json"}}
+	r := all[root+"/collector"]
+	r.own = append(r.own, merging)
+	all[root+"/collector"] = r
 	return all
 }

@@ -1,4 +1,6 @@
-// Package child starts programs that end with this one, where the kernel sees to that.
+// Package child starts programs that end with this one. Call DieWithParent on the command's SysProcAttr, then Start,
+// which keeps the thread that the kernel watches. Only Linux can do it; elsewhere children of a program that is killed
+// live on.
 package child
 
 import (

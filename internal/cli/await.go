@@ -8,7 +8,8 @@ import (
 // lookAgain is the pause between two looks at what became of a wish.
 const lookAgain = 200 * time.Millisecond
 
-// Await looks at what became of a wish until that is known, or for so long.
+// Await looks, every lookAgain, until look knows or fails, ctx ends, or patience is used up, which is no error: the
+// caller shows what was seen last.
 func Await(ctx context.Context, patience time.Duration, look func() (known bool, err error)) error {
 	end := time.After(patience)
 	tick := time.NewTicker(lookAgain)

@@ -1,3 +1,4 @@
 // Package cli holds what commands share: the console, tables and text, input files, and how mistakes end. Each room
-// below it has the commands about one noun, and knows no other; cmd/tranche puts them together.
+// below it has the commands about one noun; runs are four of them, of which starts and changes use runs, and changes
+// starts. manual, config and demo are about the program itself. cmd/tranche puts them together.
 package cli

@@ -105,7 +105,7 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	var streams sync.WaitGroup
 	streams.Go(func() { f.fills, f.filled = w.streams(ctx) })
 	func() {
-		asking, cancel := context.WithTimeout(ctx, w.cfg.Database)
+		asking, cancel := context.WithTimeout(ctx, w.cfg.DatabaseTimeout)
 		defer cancel()
 		// What was put aside at the last look takes nobody's place in the lists.
 		limits := w.limits

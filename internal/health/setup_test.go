@@ -53,7 +53,7 @@ func (w *world) look(cfg health.Config) *health.Watch {
 	w.Helper()
 	cfg.Every = time.Nanosecond
 	if cfg.Store == nil {
-		cfg.Store, cfg.Database = w.store, soon
+		cfg.Store, cfg.DatabaseTimeout = w.store, soon
 	}
 	if cfg.NC == nil {
 		cfg.NC = w.nc

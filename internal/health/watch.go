@@ -54,8 +54,8 @@ type Config struct {
 	Every    time.Duration // between two looks at the least; zero: DefaultEvery
 	Waiting  time.Duration // how long a run may have work and get none done; zero: DefaultWaiting
 	DiskFree uint64        // bytes below which a disk may be near full; zero: DefaultDiskFree
-	// Database is how long PostgreSQL may take in a look; zero: 2 s, and 5 s when reports are whole.
-	Database time.Duration
+	// DatabaseTimeout is how long PostgreSQL may take in a look; zero: 2 s, and 5 s when reports are whole.
+	DatabaseTimeout time.Duration
 }
 
 // Watch looks after the system's health for all who ask.
@@ -97,7 +97,7 @@ func New(cfg Config) (*Watch, error) {
 	if cfg.Whole {
 		listed, timeout = wholeListed, wholeTimeout
 	}
-	cfg.Database = cmp.Or(cfg.Database, timeout)
+	cfg.DatabaseTimeout = cmp.Or(cfg.DatabaseTimeout, timeout)
 	return &Watch{cfg: cfg, limits: health.Limits{
 		Waiting: cfg.Waiting, Failed: failedWindow, Strays: straysWindow, Stale: staleGrace, Dead: deadWindow,
 		Token: tokenWindow, Listed: listed,
@@ -160,7 +160,7 @@ func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{
 
 // fly looks, for everybody who waits.
 func (w *Watch) fly(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.Database+restTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.DatabaseTimeout+restTimeout)
 	defer cancel()
 	w.mu.Lock()
 	w.giveUp = cancel

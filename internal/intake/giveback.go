@@ -65,11 +65,11 @@ func (r *restored) Next(item *row.Item) error {
 	if r.at == r.n {
 		return r.end
 	}
-	row := &r.ahead[r.at]
+	read := &r.ahead[r.at]
 	r.at++
-	item.Key, item.Line = row.Key, row.Line
+	item.Key, item.Line = read.Key, read.Line
 	var err error
-	item.Payload, err = r.lay(item, row.Payload, r.base[row.Key])
+	item.Payload, err = r.lay(item, read.Payload, r.base[read.Key])
 	return err
 }
 
@@ -81,12 +81,12 @@ func (r *restored) fill() (err error) {
 	var keys []string
 	bytes := 0
 	for r.n, r.at = 0, 0; r.n < len(r.ahead) && bytes < DefaultMaxRowBytes; r.n++ {
-		row := &r.ahead[r.n]
-		if r.end = r.rows.Next(row); r.end != nil {
+		read := &r.ahead[r.n]
+		if r.end = r.rows.Next(read); r.end != nil {
 			break
 		}
-		keys = append(keys, row.Key)
-		bytes += len(row.Payload)
+		keys = append(keys, read.Key)
+		bytes += len(read.Payload)
 	}
 	if len(keys) == 0 {
 		return nil
@@ -96,8 +96,8 @@ func (r *restored) fill() (err error) {
 }
 
 // lay makes the payload of a row and of what the item has.
-func (r *restored) lay(item *row.Item, row []byte, base string) ([]byte, error) {
-	cells := fieldsOf(row)
+func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error) {
+	cells := fieldsOf(line)
 	if r.csv {
 		for i := range cells {
 			cells[i].name = armedName(cells[i].name)

@@ -31,9 +31,9 @@ type Reader struct {
 
 // rows is a format's part of the work.
 type rows interface {
-	// next fills the item or returns io.EOF.
+	// Next fills the item or returns io.EOF.
 	Next(item *row.Item) error
-	// keyName is the column or field that the keys come from, empty while that is undecided.
+	// KeyName is the column or field that the keys come from, empty while that is undecided.
 	KeyName() string
 }
 
@@ -172,8 +172,8 @@ func (r *Reader) Key() string {
 	return name
 }
 
-// Next reads the next row into item. It returns io.EOF after the last one, and an *InputError that wraps ErrNoRows if
-// there was none. Once it has returned an error it returns the same again.
+// Next reads the next row into item. It returns io.EOF after the last one, and an *row.InputError that wraps
+// row.ErrNoRows if there was none. Once it has returned an error it returns the same again.
 func (r *Reader) Next(item *row.Item) error {
 	if r.err != nil {
 		return r.err
@@ -251,8 +251,6 @@ func noRows(format Format) error {
 		reason = "the Parquet file has no rows; give at least one"
 	case SQL:
 		reason = "the query found no rows; a run needs at least one"
-	case Run:
-		reason = "the earlier run has no items in these states; a run needs at least one"
 	case Stream:
 		reason = "the stream has no messages to read; a run needs at least one"
 	case CSV:

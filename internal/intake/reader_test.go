@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
-// row is an Item in a form that can be compared and kept.
+// parsed is an Item in a form that can be compared and kept.
 type parsed struct {
 	key, payload string
 	line         int

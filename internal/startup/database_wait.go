@@ -26,7 +26,7 @@ type DatabaseWait struct {
 	At       string        // where it is, for people
 	Patience time.Duration // 0: none
 	Knocking time.Duration // how long an address, or who knows them, may take to answer; 0: 5 s
-	Log      *zap.Logger
+	Log      *zap.Logger   // required by Until
 }
 
 // Knock looks whether PostgreSQL takes connections, and does not wait long for one that has gone silent. Each of the

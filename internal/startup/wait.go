@@ -38,13 +38,13 @@ type obstacle struct {
 
 // Wait tells what a start waits for, and ends it when that does not mend itself.
 type Wait struct {
-	At      string // of NATS
-	From    string // what says so; empty: it is the private one
-	NC      func() *nats.Conn
-	Store   func() *database.DB
-	Say     func(what string) // tells people what is waited for
-	Trouble *Troubles
-	Now     func() time.Time
+	At      string              // of NATS
+	From    string              // what says so; empty: it is the private one
+	NC      func() *nats.Conn   // required; it may return nil while there is none
+	Store   func() *database.DB // required; likewise
+	Say     func(what string)   // required: tells people what is waited for
+	Trouble *Troubles           // required
+	Now     func() time.Time    // required
 
 	mu    sync.Mutex
 	dial  error // of the last try to connect that came to nothing

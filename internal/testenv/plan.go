@@ -72,8 +72,8 @@ func (n *planNode) read(of map[string]int) {
 	}
 }
 
-// RowsRead carries out a statement in a transaction that begins with settings. It
-// returns how many rows were read of each table, those included that a filter then left out, and the plan.
+// RowsRead carries out a statement in a transaction that begins with settings. It returns how many rows were read of
+// each table, those included that a filter then left out, and the plan.
 func RowsRead(t testing.TB, conn *pgxpool.Conn, settings, statement string) (of map[string]int, plan string) {
 	t.Helper()
 	err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {

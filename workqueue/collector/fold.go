@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/tranchehq/tranche/workqueue/internal/mergepatch"
+	"github.com/tranchehq/tranche/workqueue/collector/internal/mergepatch"
 )
 
 // foldedBytes is how many times the bytes of a flush are read for one that folds, at the most. No more than the bytes
@@ -38,7 +38,7 @@ type foldedOp struct {
 func (o *foldedOp) size() int64 {
 	size := len(o.Payload)
 	if o.merged != nil {
-		size = o.merged.Size
+		size = o.merged.Size()
 	}
 	return int64(size + len(o.ID) + opBytes)
 }
@@ -106,7 +106,7 @@ func (o *foldedOp) takes(op *FlushOp) (next *mergepatch.Patch, more int, ok bool
 		return nil, 0, false, fmt.Errorf("read the payload of operation %s: %w", op.ID, err)
 	}
 	more, ok = o.merged.Takes(next)
-	return next, more, ok && o.merged.Size+more <= MaxOpPayload, nil
+	return next, more, ok && o.merged.Size()+more <= MaxOpPayload, nil
 }
 
 // end returns what goes in one flush, in order.

@@ -17,9 +17,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// ExportedItem is one item with its outcome. Result, of the step that is exported, is set when it is done; Step,
+// Item is one item with its outcome. Result, of the step that is exported, is set when it is done; Step,
 // ErrorCode and ErrorMessage, of the first step that failed, when it failed.
-type ExportedItem struct {
+type Item struct {
 	Ordinal      workqueue.Ordinal
 	Key          string
 	State        workqueue.Outcome
@@ -40,8 +40,8 @@ type LargeResult struct {
 	ContentType string
 }
 
-// ExportRequest says which items of a run are exported, and whose parts.
-type ExportRequest struct {
+// Request says which items of a run are exported, and whose parts.
+type Request struct {
 	Run workqueue.RunID
 	// Step is the name of the step whose parts are the results; "" is the only one that no other needs. An item is done
 	// when that step has done it, failed when that step has failed it or a step that it needs, and missing otherwise.
@@ -67,9 +67,9 @@ type Export struct {
 
 const exportRun = `SELECT items FROM batchrun WHERE id = $1`
 
-// NewExport returns the export of a run. Without a step, failed items can be exported of any run: those of all steps.
+// Open returns the export of a run. Without a step, failed items can be exported of any run: those of all steps.
 // The error wraps ErrNotFound when there is no such run, or is a *StepChoiceError.
-func (s Store) NewExport(ctx context.Context, req ExportRequest) (*Export, error) {
+func (s Store) Open(ctx context.Context, req Request) (*Export, error) {
 	e := &Export{store: s.db, run: req.Run, states: req.States, payload: req.Payload, result: plane.NoStep}
 	err := s.db.Pool.QueryRow(ctx, exportRun, req.Run).Scan(&e.items)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -134,7 +134,7 @@ func (e *Export) Items() int64 { return e.items }
 // Each yields the items in the order of their ordinals. Memory is constant: pages of at most 1024 items and of 8 MiB
 // but for the item that fills it, each read at one moment. While yield runs, neither a connection nor a snapshot is
 // held, so a slow reader is in nobody's way. An error from yield ends the export and is wrapped.
-func (e *Export) Each(ctx context.Context, yield func(*ExportedItem) error) error {
+func (e *Export) Each(ctx context.Context, yield func(*Item) error) error {
 	pages := exportPages{Export: e, results: pg.Arena{Most: exportBytes}}
 	for from := workqueue.Ordinal(0); int64(from) < e.items; {
 		page, next, err := pages.read(ctx, from)
@@ -151,12 +151,12 @@ func (e *Export) Each(ctx context.Context, yield func(*ExportedItem) error) erro
 	return nil
 }
 
-// Export yields the items of a run with the results of the only step that no other needs. See [Store.NewExport] and
+// Each yields the items of a run with the results of the only step that no other needs. See [Store.Open] and
 // [Export.Each].
-func (s Store) Export(ctx context.Context, id workqueue.RunID, states []workqueue.Outcome,
-	yield func(*ExportedItem) error,
+func (s Store) Each(ctx context.Context, id workqueue.RunID, states []workqueue.Outcome,
+	yield func(*Item) error,
 ) error {
-	e, err := s.NewExport(ctx, ExportRequest{Run: id, States: states})
+	e, err := s.Open(ctx, Request{Run: id, States: states})
 	if err != nil {
 		return err
 	}

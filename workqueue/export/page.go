@@ -79,7 +79,7 @@ ORDER BY ordinal`
 type exportPages struct {
 	*Export
 
-	page     []ExportedItem
+	page     []Item
 	ordinals []workqueue.Ordinal // of the page
 	telling  []int               // of each item of the page: the step whose part is its outcome, or plane.NoStep
 	results  pg.Arena
@@ -90,7 +90,7 @@ type exportPages struct {
 // begins.
 func (p *exportPages) read(
 	ctx context.Context, from workqueue.Ordinal,
-) (page []ExportedItem, next workqueue.Ordinal, err error) {
+) (page []Item, next workqueue.Ordinal, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	err = p.store.Snapshot(ctx, func(tx pgx.Tx) error {
@@ -213,7 +213,7 @@ func (p *exportPages) tells(bit int, done *bitfield.Set, failed []bitfield.Set) 
 }
 
 func (p *exportPages) begin(ordinal workqueue.Ordinal, state workqueue.Outcome, step int) {
-	item := ExportedItem{Ordinal: ordinal, State: state}
+	item := Item{Ordinal: ordinal, State: state}
 	if step != plane.NoStep {
 		item.Step = p.names[step]
 	}
@@ -237,7 +237,7 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 	if err != nil {
 		return err
 	}
-	var part ExportedItem
+	var part Item
 	var large uuid.NullUUID
 	var result pgtype.DriverBytes
 	var upto int64

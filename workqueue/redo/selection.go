@@ -69,13 +69,13 @@ type NothingToRerunError struct {
 }
 
 func (e *NothingToRerunError) Error() string {
-	what := "no item of it has failed, or all that did are accepted"
+	what, hint := "no item of it has failed, or all that did are accepted", ""
 	switch {
 	case !e.Select.empty():
 		what = "the evidence is true of nothing that could be done again"
 		if e.Select.Service != "" {
-			what += fmt.Sprintf(" (service %.80q); who made an item's parts, by name and version, is in: "+
-				"tranche run item %s KEY", e.Select.Service, e.Run)
+			what += fmt.Sprintf(" (service %.80q)", e.Select.Service)
+			hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", e.Run)
 		}
 		if len(e.Why) > 0 {
 			what += ": " + strings.Join(e.Why, ", and ")
@@ -96,7 +96,7 @@ func (e *NothingToRerunError) Error() string {
 	if len(e.Select.Ranges) > 0 && !e.Select.named() && len(e.Why) == 0 {
 		what += ", in these ranges"
 	}
-	return fmt.Sprintf("nothing to re-run in run %s: %s", e.Run, what)
+	return fmt.Sprintf("nothing to re-run in run %s: %s%s", e.Run, what, hint)
 }
 
 // UnknownKeysError names keys that a run does not have.
@@ -128,7 +128,7 @@ func (e *UnknownKeysError) Error() string {
 	if n := len(e.Keys) - len(shown) + e.more; n > 0 {
 		more = fmt.Sprintf(" and %s more", control.Grouped(int64(n)))
 	}
-	return fmt.Sprintf("run %s has no item with key %s%s; nothing was changed", e.Run, strings.Join(shown, ", "), more)
+	return fmt.Sprintf("run %s has no item with key %s%s", e.Run, strings.Join(shown, ", "), more)
 }
 
 // Unwrap makes it an ErrNotFound.

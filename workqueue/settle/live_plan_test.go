@@ -110,7 +110,7 @@ const generic = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true
 var muchThatIsWell = []string{
 	`SET session_replication_role = replica`,
 	`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 1, now(), now())`,
-	`INSERT INTO batchrun (id, plan, spec, state) SELECT gen_random_uuid(), 'p', '{}', 'running' 
+	`INSERT INTO batchrun (id, plan, spec, state) SELECT gen_random_uuid(), 'p', '{}', 'running'
 	FROM generate_series(1, 3000)`,
 	`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
 		stream_epoch, stream_seq, sent_at, deadline)

@@ -83,7 +83,7 @@ func (a *acceptances) accept(ctx context.Context, in *rerunInput) (Accepted, err
 	done, err := redo.New(a.store).Accept(ctx, redo.AcceptRequest{Run: id, Select: set.Request(id, "").Select,
 		Withdraw: r.withdraw, DryRun: set.DryRun, Reason: set.Reason, Actor: in.Name})
 	if err != nil {
-		return Accepted{}, kernel.Seen(err, "tranche run errors "+id.String())
+		return Accepted{}, unchanged(err, "tranche run errors "+id.String())
 	}
 	return Accepted{Run: id, DryRun: set.DryRun, Withdraw: r.withdraw, Items: done.Items, Examples: done.Examples,
 		Steps:  done.Steps,

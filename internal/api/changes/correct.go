@@ -118,10 +118,10 @@ func (c *corrections) correct(ctx context.Context, in *correctInput) (out Correc
 			if err := given.Again(); err != nil {
 				return nil, err
 			}
-			var row row.Item
+			var read row.Item
 			return func(item *redo.Correction) error {
-				err := given.Rows.Next(&row)
-				item.Key, item.Payload, item.Line = row.Key, row.Payload, row.Line
+				err := given.Rows.Next(&read)
+				item.Key, item.Payload, item.Line = read.Key, read.Payload, read.Line
 				return err
 			}, nil
 		}})
@@ -194,7 +194,7 @@ func (c *corrections) do(ctx context.Context, req *redo.CorrectRequest) (Correct
 		invalid.Mended = true
 	}
 	if err != nil {
-		return Corrected{}, kernel.Seen(err, "tranche run items "+req.Run.String())
+		return Corrected{}, unchanged(err, "tranche run items "+req.Run.String())
 	}
 	return Corrected{Run: req.Run, DryRun: req.DryRun, Cascade: req.Cascade, Items: done.Items, Same: done.Same,
 		Begun: done.Begun, Examples: done.Examples, Generation: done.Generation,

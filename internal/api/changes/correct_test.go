@@ -22,7 +22,7 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 	b.Says(200, "/runs/c/correct?dry_run=true", csv, `"dry_run":true`, `"items":1`, `"same":1`, `"examples":["2"]`)
 	b.Says(200, "/runs/c/correct?reason=case", csv, `"generation":2`, `"begun":1`, `"key":"id"`)
 	b.Says(409, "/runs/c/correct", csv, "2 items are in the run just as given")
-	b.Says(404, "/runs/c/correct", "id\n7\n", `has no item with key`, `7`)
+	b.Says(404, "/runs/c/correct", "id\n7\n", `has no item with key`, `7`, `nothing was changed`)
 	b.Says(422, "/runs/c/correct", "id,name\n2,x\n2,y\n", "line 3", "given before")
 	b.Says(404, "/runs/none/correct", csv)
 	b.Answer(run, "", all)
@@ -142,7 +142,10 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 		`"examples":["2"]`)
 	b.Says(200, "/runs/v/reset", `{"where_result":"$.n > 0","since":"2020-01-01T00:00:00Z","dry_run":true}`, `"items":3`)
 	b.Says(200, "/runs/v/reset", `{"keys":["2","3"],"where":"$.name == \"bob\"","dry_run":true}`, `"items":1`)
-	b.Says(409, "/runs/v/rerun", `{"service":"other"}`, "the evidence is true of nothing")
+	b.Says(409, "/runs/v/rerun", `{"service":"other"}`, "the evidence is true of nothing", `(service \"other\"); who made an item's parts: tranche run item `)
+	if answer, text := b.Get("/runs/v/export?key=9"); answer.StatusCode != http.StatusNotFound || strings.Contains(text, "changed") {
+		t.Errorf("an export of a key that is not there: %d %s", answer.StatusCode, text)
+	}
 	b.Says(409, "/runs/v/accept", `{"states":["failed"],"reason":"r"}`, "nothing to accept")
 	b.Says(422, "/runs/v/rerun", `{"where":"$.a = 1"}`, "no path of SQL/JSON")
 	b.Says(422, "/runs/v/rerun", `{"since":"yesterday"}`, "RFC 3339")

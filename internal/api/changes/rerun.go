@@ -3,6 +3,8 @@ package changes
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -141,7 +143,7 @@ func (s *Routes) rerun(ctx context.Context, in *rerunInput) (Rerun, error) {
 	}
 	done, err := s.redo.Rerun(ctx, set.Request(id, in.Name))
 	if err != nil {
-		return Rerun{}, kernel.Seen(err, "tranche run show "+id.String())
+		return Rerun{}, unchanged(err, "tranche run show "+id.String())
 	}
 	out := Rerun{Run: id, Step: done.Step, DryRun: set.DryRun, Items: done.Items, Held: done.Held, Slices: done.Slices,
 		Blocks: done.Blocks, Generation: done.Generation, Paused: pausedText(done.Hold, done.HoldDetail),
@@ -162,6 +164,15 @@ func (set *RerunSettings) Request(run workqueue.RunID, actor string) redo.RerunR
 	req.Settings.Chunk, req.Settings.InFlight = set.Chunk.given(), set.InFlight.given()
 	req.Settings.Endpoint = set.Endpoint
 	return req
+}
+
+// unchanged is what a change answers for an error: where to look for what was not found, and, of keys that the run does
+// not have, that the others were left alone, too.
+func unchanged(err error, see string) error {
+	if _, ok := errors.AsType[*redo.UnknownKeysError](err); ok {
+		err = fmt.Errorf("%w; nothing was changed", err)
+	}
+	return kernel.Seen(err, see)
 }
 
 // chooseItems is chooseOne for items: ranges may also stand beside the other ways, but not beside keys.

@@ -83,7 +83,7 @@ func (s *Routes) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 		Select: redo.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes, Groups: set.Groups,
 			Ranges: set.Ranges.ranges(), Evidence: set.evidence()}})
 	if err != nil {
-		return Reset{}, kernel.Seen(err, "tranche run show "+id.String())
+		return Reset{}, unchanged(err, "tranche run show "+id.String())
 	}
 	out := Reset{Run: id, Step: done.Step, DryRun: set.DryRun, Cascade: set.Cascade, Items: done.Items,
 		Blocks: done.Blocks, Examples: done.Examples, Generation: done.Generation, Steps: done.Steps,

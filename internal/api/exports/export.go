@@ -109,7 +109,7 @@ func (s *Routes) registerExport(api huma.API) {
 			return nil, s.Failure(ctx, err)
 		}
 		shape := exportShape{payload: len(in.With) > 0, flat: in.Flat, columns: in.Columns}
-		return s.exportStream(ctx, export.ExportRequest{Run: id, Step: in.Step, States: states,
+		return s.exportStream(ctx, export.Request{Run: id, Step: in.Step, States: states,
 			Payload: shape.payload, Select: in.Selection()},
 			in.Format, in.Raw, shape)
 	})
@@ -131,7 +131,7 @@ func (s *Routes) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamR
 	}
 	if in.All {
 		failed := []workqueue.Outcome{workqueue.OutcomeFailed}
-		return s.exportStream(ctx, export.ExportRequest{Run: id, States: failed}, formatNDJSON, false,
+		return s.exportStream(ctx, export.Request{Run: id, States: failed}, formatNDJSON, false,
 			exportShape{})
 	}
 	found, err := inspect.New(s.Store).Errors(ctx, id)
@@ -160,9 +160,9 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 
 // exportStream finds the export, so that what it cannot be is told before it begins.
 func (s *Routes) exportStream(
-	ctx context.Context, req export.ExportRequest, format string, raw bool, shape exportShape,
+	ctx context.Context, req export.Request, format string, raw bool, shape exportShape,
 ) (*huma.StreamResponse, error) {
-	found, err := export.New(s.Store).NewExport(ctx, req)
+	found, err := export.New(s.Store).Open(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		err = kernel.BadInput("step: " + choice.Error())
 	}
@@ -189,7 +189,7 @@ func (s *Routes) exportStream(
 
 // exportWriter writes an export in one format.
 type exportWriter interface {
-	line(item *export.ExportedItem) error
+	line(item *export.Item) error
 	finish() error
 }
 

@@ -31,7 +31,7 @@ func newNDJSONExport(out *bufio.Writer, open func(uuid.UUID) (io.Reader, error))
 	return &ndjsonExport{out, encoder, open}
 }
 
-func (e *ndjsonExport) line(item *export.ExportedItem) error {
+func (e *ndjsonExport) line(item *export.Item) error {
 	line := ExportedItem{
 		Ordinal: item.Ordinal, Key: item.Key, State: item.State, Step: item.Step, ContentType: item.ContentType,
 		Accepted: item.Accepted, Payload: item.Payload,
@@ -93,7 +93,7 @@ func newObjectExport(out *bufio.Writer, table *exportTable) *objectExport {
 	return e
 }
 
-func (e *objectExport) line(item *export.ExportedItem) error {
+func (e *objectExport) line(item *export.Item) error {
 	row, err := e.table.row(item)
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (e *csvExport) begin() error {
 	return e.rows.Write(names)
 }
 
-func (e *csvExport) line(item *export.ExportedItem) error {
+func (e *csvExport) line(item *export.Item) error {
 	if err := e.begin(); err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (e *csvExport) finish() error {
 }
 
 // resultText is text as it is, and anything else in base64.
-func resultText(item *export.ExportedItem) string {
+func resultText(item *export.Item) string {
 	if item.ContentType == "" || strings.HasPrefix(item.ContentType, "text/") && utf8.Valid(item.Result) {
 		return string(item.Result)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/export"
 )
 
-func exportedItems() []*export.ExportedItem {
-	return []*export.ExportedItem{
+func exportedItems() []*export.Item {
+	return []*export.Item{
 		{Ordinal: 0, Key: "=1+1", State: workqueue.OutcomeDone, Step: "s", Result: []byte(`{"a": 1}`)},
 		{Ordinal: 1, Key: "B", State: workqueue.OutcomeDone, Step: "s", Result: []byte{0, 1}, ContentType: "image/png"},
 		{Ordinal: 2, Key: "C", State: workqueue.OutcomeDone, Step: "s", Result: []byte("-x"), ContentType: "text/plain"},
@@ -27,7 +27,7 @@ func exportAll(t *testing.T, format func(*bufio.Writer) exportWriter) []byte {
 	return exportItems(t, exportedItems(), format)
 }
 
-func exportItems(t *testing.T, items []*export.ExportedItem, format func(*bufio.Writer) exportWriter) []byte {
+func exportItems(t *testing.T, items []*export.Item, format func(*bufio.Writer) exportWriter) []byte {
 	t.Helper()
 	var text bytes.Buffer
 	buffer := bufio.NewWriter(&text)

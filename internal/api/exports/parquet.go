@@ -47,7 +47,7 @@ func newParquetExport(out *bufio.Writer) *parquetExport {
 		parquet.Compression(&zstd.Codec{Level: zstd.SpeedFastest}), parquet.CreatedBy("tranche", "", ""))}
 }
 
-func (e *parquetExport) line(item *export.ExportedItem) error {
+func (e *parquetExport) line(item *export.Item) error {
 	e.row[0] = parquetRow{Ordinal: int32(item.Ordinal), Key: item.Key, State: string(item.State),
 		Step: unlessEmpty(item.Step), ContentType: unlessEmpty(item.ContentType), ErrorCode: unlessEmpty(item.ErrorCode),
 		ErrorMessage: unlessEmpty(item.ErrorMessage), Accepted: item.Accepted, Payload: unlessEmpty(string(item.Payload))}
@@ -100,7 +100,7 @@ func newParquetTable(out *bufio.Writer, table *exportTable) *parquetTable {
 // groupRows is how many rows of so many columns make a row group.
 func groupRows(columns int) int { return min(parquetRows, parquetCells/max(columns, 1)) }
 
-func (e *parquetTable) line(item *export.ExportedItem) error {
+func (e *parquetTable) line(item *export.Item) error {
 	row, err := e.table.row(item)
 	if err != nil {
 		return err

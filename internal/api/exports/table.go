@@ -38,7 +38,7 @@ type exportCell struct {
 
 // exportRow is an item, with its fields where they have columns.
 type exportRow struct {
-	item            *export.ExportedItem
+	item            *export.Item
 	payload, result map[string]json.RawMessage // nil: there is none that has fields
 }
 
@@ -109,7 +109,7 @@ func plainColumns(payload bool) []exportColumn {
 }
 
 // resultCell is JSON in one line, text as it is, and anything else in base64.
-func resultCell(item *export.ExportedItem) exportCell {
+func resultCell(item *export.Item) exportCell {
 	switch {
 	case item.State != workqueue.OutcomeDone:
 		return exportCell{}
@@ -197,7 +197,7 @@ func objectOf(doc []byte) (fields map[string]json.RawMessage) {
 	return fields
 }
 
-func rowOf(item *export.ExportedItem, flat bool) *exportRow {
+func rowOf(item *export.Item, flat bool) *exportRow {
 	r := &exportRow{item: item}
 	if !flat {
 		return r
@@ -223,7 +223,7 @@ func tableOf(ctx context.Context, all *export.Export, shape exportShape) (*expor
 	t := &exportTable{flat: shape.flat}
 	if shape.flat {
 		payload, result := fieldNames{known: map[string]bool{}}, fieldNames{known: map[string]bool{}}
-		err := all.Each(ctx, func(item *export.ExportedItem) error {
+		err := all.Each(ctx, func(item *export.Item) error {
 			row := rowOf(item, true)
 			if err := payload.meet(row.payload, item.Payload); err != nil {
 				return err
@@ -275,7 +275,7 @@ func (t *exportTable) names() (names []string) {
 }
 
 // row is an item for the columns. A field that came after they were chosen ends the export: it would be missing.
-func (t *exportTable) row(item *export.ExportedItem) (*exportRow, error) {
+func (t *exportTable) row(item *export.Item) (*exportRow, error) {
 	row := rowOf(item, t.flat)
 	for _, of := range []struct {
 		known  map[string]bool

@@ -23,8 +23,8 @@ func flatTable() *exportTable {
 	return &exportTable{flat: true, columns: flatColumns([]string{"name", "result.n", "balance"}, []string{"n"})}
 }
 
-func flatItems() []*export.ExportedItem {
-	return []*export.ExportedItem{
+func flatItems() []*export.Item {
+	return []*export.Item{
 		{Key: "+49", State: workqueue.OutcomeDone, Payload: []byte(`{"name":"=Ann","result.n":[1, 2],"balance":12.50}`),
 			Result: []byte(`{"n":"x"}`)},
 		{Ordinal: 1, Key: "b", State: workqueue.OutcomeFailed, ErrorCode: "NO", ErrorMessage: "none",
@@ -60,7 +60,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		item := export.ExportedItem{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing}
+		item := export.Item{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing}
 		for range excelize.StreamChunkSize / len(item.Key) {
 			if err := e.line(&item); err != nil {
 				t.Fatal(err)
@@ -85,7 +85,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 	e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: plainColumns(false)}, dir, room)
 	for range 4 * excelize.StreamChunkSize / 32_000 {
 		if err == nil {
-			err = e.line(&export.ExportedItem{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing})
+			err = e.line(&export.Item{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing})
 		}
 	}
 	if !errors.As(err, &full) || e.Close() != nil {
@@ -176,7 +176,7 @@ func TestFieldsThatComeLater(t *testing.T) {
 // A workbook has texts and numbers, and no formula.
 func TestExportToXLSX(t *testing.T) {
 	t.Parallel()
-	items := append(flatItems(), &export.ExportedItem{Key: "long", State: workqueue.OutcomeDone,
+	items := append(flatItems(), &export.Item{Key: "long", State: workqueue.OutcomeDone,
 		Payload: []byte(`{"name":"` + strings.Repeat("x", 40_000) + `","balance":12345678901234567890}`)})
 	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
 		out, err := newXLSXExport(w, flatTable(), t.TempDir(), nil)

@@ -71,7 +71,7 @@ func (e *xlsxExport) write(cells []any) error {
 	return e.sheet.SetRow("A"+strconv.Itoa(e.row), cells)
 }
 
-func (e *xlsxExport) line(item *export.ExportedItem) error {
+func (e *xlsxExport) line(item *export.Item) error {
 	row, err := e.table.row(item)
 	if err != nil {
 		return err

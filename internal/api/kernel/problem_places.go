@@ -49,8 +49,8 @@ func trackerPlace(bad *fanout.Error) []*huma.ErrorDetail {
 
 // places points at the parts of the input that are meant.
 func places(err error) []*huma.ErrorDetail {
-	if row, ok := errors.AsType[*row.LineError](err); ok {
-		return []*huma.ErrorDetail{{Message: row.Reason, Location: "items.line", Value: row.Line}}
+	if line, ok := errors.AsType[*row.LineError](err); ok {
+		return []*huma.ErrorDetail{{Message: line.Reason, Location: "items.line", Value: line.Line}}
 	}
 	if bad, ok := errors.AsType[*intake.InvalidError](err); ok {
 		var all []*huma.ErrorDetail

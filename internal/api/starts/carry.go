@@ -200,20 +200,20 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 	defer func() { _ = rows.Close() }() // what was read has been read
 	size := 0
 	fixes = map[string]string{}
-	var row row.Item
+	var item row.Item
 	for {
-		err := rows.Next(&row)
+		err := rows.Next(&item)
 		if errors.Is(err, io.EOF) {
 			return fixes, rows.Key(), nil
 		}
 		if err != nil {
 			return nil, "", err
 		}
-		if _, twice := fixes[row.Key]; twice {
-			return nil, "", kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q twice; give each item once", row.Key))
+		if _, twice := fixes[item.Key]; twice {
+			return nil, "", kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q twice; give each item once", item.Key))
 		}
-		fixes[row.Key] = string(row.Payload)
-		if size += len(row.Key) + len(row.Payload); len(fixes) > maxCarriedFixes || size > maxCarriedFixesSize {
+		fixes[item.Key] = string(item.Payload)
+		if size += len(item.Key) + len(item.Payload); len(fixes) > maxCarriedFixes || size > maxCarriedFixesSize {
 			return nil, "", kernel.TooLarge(fmt.Sprintf("more than %d items or %d MiB correct items of the earlier run; start "+
 				"without them, and correct the new run: tranche run correct", maxCarriedFixes, maxCarriedFixesSize>>20))
 		}

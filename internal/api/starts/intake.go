@@ -201,12 +201,12 @@ func (s *Routes) openStream(ctx context.Context, settings *RunSettings, config i
 
 // LoadItems makes a source of items for the store of rows that were read.
 func LoadItems(rows *intake.Reader) func(*start.LoadItem) error {
-	var row row.Item
+	var read row.Item
 	return func(item *start.LoadItem) error {
-		if err := rows.Next(&row); err != nil {
+		if err := rows.Next(&read); err != nil {
 			return err
 		}
-		item.Key, item.Payload, item.Line, item.Invalid = row.Key, row.Payload, row.Line, row.Invalid
+		item.Key, item.Payload, item.Line, item.Invalid = read.Key, read.Payload, read.Line, read.Invalid
 		return nil
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/demo"
 )
 
-// Commands are the commands that live on top of the others.
+// Commands are the command that tells the demo's story, and the services that it starts.
 type Commands struct {
 	Demo        Story   `cmd:"" help:"Make a small bank, gather and compose its year-end, break it, repair it, prove it."`
 	DemoService Service `cmd:"" hidden:"" help:"A service of the demo's; NATS_URL and PGHOST say where."`

@@ -2,7 +2,7 @@ package demo
 
 import "errors"
 
-// Commands are the commands that live on top of the others.
+// Commands are the command that tells the demo's story, and the services that it starts.
 type Commands struct {
 	Demo Story `cmd:"" help:"Make a small bank, gather and compose its year-end, break it, repair it, prove it."`
 }

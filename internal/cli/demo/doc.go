@@ -1,2 +1,2 @@
-// Package demo has the commands that live on top of the others: the demo's story, and its services.
+// Package demo has the command that tells the demo's story, and the services that it starts.
 package demo

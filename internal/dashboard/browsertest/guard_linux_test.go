@@ -6,7 +6,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Who comes to a run that its guard holds reads why; what failed is the first button, and to go on is asked once more.
+// Who comes to a run that its guard holds reads why; the first button leads to what failed, and going on has to be
+// confirmed.
 func aGuardThatHolds(b *browser) func(*testing.T) {
 	return func(t *testing.T) {
 		t.Parallel()
@@ -25,7 +26,7 @@ func aGuardThatHolds(b *browser) func(*testing.T) {
 				[...document.querySelectorAll(".page-actions .btn")])`)
 		p.accessible("a run that its guard holds")
 		p.click("resume")
-		p.says("guard-dialog", "more items are tried")
+		p.says("guard-dialog", "more items are tried next")
 		p.until("to leave it is chosen", `document.activeElement.dataset.test === "confirm-no"`)
 		p.click("confirm-no")
 		p.lacks("guard-dialog")

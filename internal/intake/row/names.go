@@ -25,7 +25,7 @@ func RefuseName(name string) string {
 	}
 }
 
-// KeyColumn finds the column of the keys by Config.Key's rule.
+// KeyColumn finds the column of the keys by intake.Config.Key's rule.
 func KeyColumn(names []string, key string, line int) (int, error) {
 	if key != "" {
 		if i := slices.Index(names, key); i >= 0 {

@@ -62,9 +62,9 @@ type sortValue struct {
 }
 
 // New orders by the values of a field; desc has the greatest first.
-func New(field string, desc bool, spool spool.Spool) *Sorter {
+func New(field string, desc bool, files spool.Spool) *Sorter {
 	name, _ := jsonvalue.AppendString(nil, []byte(field))
-	return &Sorter{field: name, desc: desc, spool: spool, memory: inMemory}
+	return &Sorter{field: name, desc: desc, spool: files, memory: inMemory}
 }
 
 // compare orders values; what is missing comes last in any direction.
@@ -154,9 +154,9 @@ func (s *Sorter) takeAll(read func(*row.Item) error) error {
 		if err != nil {
 			return err
 		}
-		row := kept{s.valueOf(item.Payload), item.Key, bytes.Clone(item.Payload), item.Invalid, item.Line}
-		s.rows = append(s.rows, row)
-		s.size += len(row.key) + len(row.payload) + len(row.invalid) + len(row.by.text) + 128
+		line := kept{s.valueOf(item.Payload), item.Key, bytes.Clone(item.Payload), item.Invalid, item.Line}
+		s.rows = append(s.rows, line)
+		s.size += len(line.key) + len(line.payload) + len(line.invalid) + len(line.by.text) + 128
 		if s.size > s.memory {
 			if err := s.spill(); err != nil {
 				return err

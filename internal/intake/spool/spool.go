@@ -23,7 +23,7 @@ const (
 // system's directory for temporary files.
 type Spool struct {
 	Dir string // of its files; made when it is not there
-	Max int64  // bytes of one input; 0: DefaultSpoolBytes
+	Max int64  // bytes of one input; 0: DefaultBytes
 	// Room is what it shares with others that keep inputs on the same disk; nil: there is no bound but that of each.
 	Room *Room
 	// User is whose inputs they are, who may have half of the room; empty: there is no bound of each user.

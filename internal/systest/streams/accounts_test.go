@@ -144,7 +144,7 @@ func TestAccountsOnACluster(t *testing.T) {
 		return err == nil && view.State == "completed"
 	})
 	right := 0
-	err = export.New(store).Export(t.Context(), run, nil, func(item *export.ExportedItem) error {
+	err = export.New(store).Each(t.Context(), run, nil, func(item *export.Item) error {
 		var result int
 		if json.Unmarshal(item.Result, &result) == nil && result == 2*int(item.Ordinal) {
 			right++

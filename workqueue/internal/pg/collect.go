@@ -11,7 +11,8 @@ type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// Collect reads all rows of a query: a list, which is not nil.
+// Collect reads all rows of a query: a list, which is not nil without an error. It is for statements that are sent
+// alone, whose rows are read by a function of pgx or one with a name: not for batches and function literals.
 func Collect[T any](
 	ctx context.Context, from Querier, read pgx.RowToFunc[T], sql string, args ...any,
 ) ([]T, error) {
@@ -22,7 +23,7 @@ func Collect[T any](
 	return pgx.CollectRows(rows, read)
 }
 
-// One reads the row of a query. The error is pgx.ErrNoRows when there is none.
+// One reads the row of a query. The error is pgx.ErrNoRows when there is none, pgx.ErrTooManyRows when there are more.
 func One[T any](ctx context.Context, from Querier, read pgx.RowToFunc[T], sql string, args ...any) (row T, err error) {
 	rows, err := from.Query(ctx, sql, args...)
 	if err != nil {

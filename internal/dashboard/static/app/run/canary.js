@@ -24,7 +24,7 @@ export function Canary({ run }) {
   const approve = async () => {
     try {
       const answer = await api.post(`/runs/${segment(run.id)}/approve`, {});
-      toast(`${plural(answer.items, "item")} go on`);
+      toast(`${plural(answer.items, "item goes", "items go")} on`);
     } catch (err) {
       toast(err, { tone: "bad" });
     }

@@ -60,15 +60,16 @@ function Waiting({ run, gate: g, news, reload, onApprove }) {
 // changed says what of a gate is other than when it was looked at; nothing where it has waited ever since.
 function changed(looked, g) {
   if (g.state !== "waiting" || looked.since === g.since) return null;
-  const counts = (of) => new Map([["items that go on", of.items], ["items left out", of.left_out],
-    ...of.before.flatMap((b) => [[`${inert(b.step, 40)}: done`, b.done], [`${inert(b.step, 40)}: failed`, b.failed]])]);
-  const before = counts(looked);
-  return [...counts(g)].filter(([what, n]) => before.get(what) !== n).map(([what, n]) => ({ what, before: before.get(what), n }));
+  const counts = (of) => [["items that go on", of.items], ["items left out", of.left_out],
+    ...of.before.flatMap((b) => [["done", b.done, b.step], ["failed", b.failed, b.step]])]
+    .map(([what, n, step]) => ({ key: `${step ?? ""}: ${what}`, what: step ? `${inert(step, 40)}: ${what}` : what, n }));
+  const before = new Map(counts(looked).map((c) => [c.key, c.n]));
+  return counts(g).filter((c) => before.get(c.key) !== c.n).map((c) => ({ ...c, before: before.get(c.key) }));
 }
 
 function News({ news }) {
   if (news.length === 0) return html` The counts are the same; the results may be others.`;
-  return html`<ul class="gate-steps">${news.map((c) => html`<li key=${c.what}>${c.what}: ${num(c.before)} → <b>${num(c.n)}</b></li>`)}</ul>`;
+  return html`<ul class="gate-steps">${news.map((c) => html`<li key=${c.key}>${c.what}: ${num(c.before)} → <b>${num(c.n)}</b></li>`)}</ul>`;
 }
 
 function Differences({ run, gate, compared }) {
@@ -119,6 +120,6 @@ async function approve(run, gate, news, path, reload) {
     toast(`Step ${step} did not begin: it is not as you have seen it any more`, { tone: "warn" });
     reload();
   } else if (answer) {
-    toast(`${plural(answer.items, "item")} go on`);
+    toast(`${plural(answer.items, "item goes", "items go")} on`);
   }
 }

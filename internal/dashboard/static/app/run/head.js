@@ -107,8 +107,8 @@ function goOn(run) {
   const left = run.items - run.done - run.failed;
   return confirm({
     title: "Go on although the first items failed?", danger: true, action: "Go on", test: "guard-dialog",
-    body: html`<p>${plural(left, "more item is", "more items are")} tried as the ${num(run.failed)} were that failed, and may fail
-      alike. The guard does not ask again for this step.</p>`,
+    body: html`<p>${plural(left, "more item is", "more items are")} tried next. They may fail as the
+      ${num(run.failed)} before them did. The guard does not ask again for this step.</p>`,
     act: async () => {
       await api.post(`/runs/${segment(run.id)}/resume`, {});
       toast("Resumed");

@@ -14,7 +14,7 @@ type Patch struct {
 	value   []byte // what it is unless it is an object
 	names   []string
 	members map[string]*member // by their names; nil: it is no object
-	Size    int                // bytes that it is written in
+	size    int
 }
 
 // member is a member of an object.
@@ -32,12 +32,12 @@ func Parse(value []byte) (*Patch, error) {
 func readPatch(dec *jsontext.Decoder) (*Patch, error) {
 	if dec.PeekKind() != '{' {
 		value, err := dec.ReadValue()
-		return &Patch{value: bytes.Clone(value), Size: len(value)}, err
+		return &Patch{value: bytes.Clone(value), size: len(value)}, err
 	}
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, err
 	}
-	p := &Patch{members: map[string]*member{}, Size: len("{}")}
+	p := &Patch{members: map[string]*member{}, size: len("{}")}
 	for dec.PeekKind() != '}' {
 		quoted, err := dec.ReadValue()
 		if err != nil {
@@ -60,13 +60,13 @@ func readPatch(dec *jsontext.Decoder) (*Patch, error) {
 
 // set adds a member that is not there.
 func (p *Patch) set(name string, m *member) {
-	p.Size += p.growth(m)
+	p.size += p.growth(m)
 	p.names, p.members[name] = append(p.names, name), m
 }
 
 // growth is how many bytes a member more takes.
 func (p *Patch) growth(m *member) int {
-	n := len(m.name) + len(":") + m.value.Size
+	n := len(m.name) + len(":") + m.value.size
 	if len(p.names) > 0 {
 		n += len(",")
 	}
@@ -78,7 +78,7 @@ func (p *Patch) growth(m *member) int {
 func (p *Patch) Takes(next *Patch) (more int, ok bool) {
 	switch {
 	case next.members == nil:
-		return next.Size - p.Size, true
+		return next.size - p.size, true
 	case p.members == nil:
 		return 0, false
 	}
@@ -86,7 +86,7 @@ func (p *Patch) Takes(next *Patch) (more int, ok bool) {
 	for _, name := range next.names {
 		m, old := next.members[name], p.members[name]
 		if old == nil {
-			if more += len(m.name) + len(":") + m.value.Size; added > 0 {
+			if more += len(m.name) + len(":") + m.value.size; added > 0 {
 				more += len(",")
 			}
 			added++
@@ -113,9 +113,9 @@ func (p *Patch) Merge(next *Patch) {
 			p.set(name, m)
 			continue
 		}
-		before := old.value.Size
+		before := old.value.size
 		old.value.Merge(m.value)
-		p.Size += old.value.Size - before
+		p.size += old.value.size - before
 	}
 }
 
@@ -135,5 +135,8 @@ func (p *Patch) append(to []byte) []byte {
 	return append(to, '}')
 }
 
+// Size is in how many bytes it is written.
+func (p *Patch) Size() int { return p.size }
+
 // Text is it as JSON.
-func (p *Patch) Text() []byte { return p.append(slices.Grow([]byte(nil), p.Size)) }
+func (p *Patch) Text() []byte { return p.append(slices.Grow([]byte(nil), p.size)) }
