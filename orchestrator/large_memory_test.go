@@ -49,8 +49,8 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	recorded := time.Since(begun)
 	want, read := pattern(*manyBytes), 0
 	begun = time.Now()
-	err := export.New(b.store).Export(t.Context(), id, []workqueue.Outcome{workqueue.OutcomeDone},
-		func(item *export.ExportedItem) error {
+	err := export.New(b.store).Each(t.Context(), id, []workqueue.Outcome{workqueue.OutcomeDone},
+		func(item *export.Item) error {
 			r, err := results.New(b.store).Open(t.Context(), item.Large.ID)
 			if err != nil {
 				return err

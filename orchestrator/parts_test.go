@@ -68,8 +68,8 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 		"item_too_large: the item with its parts (source, again) is larger than a message may be") {
 		t.Errorf("the large item failed with %q", got)
 	}
-	err := export.New(b.store).Export(t.Context(), run, []workqueue.Outcome{workqueue.OutcomeDone},
-		func(item *export.ExportedItem) error {
+	err := export.New(b.store).Each(t.Context(), run, []workqueue.Outcome{workqueue.OutcomeDone},
+		func(item *export.Item) error {
 			if want := fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))); string(item.Result) != want {
 				t.Errorf("item %d has %s, want %s", item.Ordinal, item.Result, want)
 			}

@@ -2,25 +2,10 @@
 // becomes of them, as lines, tables or files, is internal/api/exports' to say.
 package export
 
-import (
-	"context"
-
-	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
-)
+import "github.com/tranchehq/tranche/workqueue/database"
 
 // Store is the database for who exports runs. It is safe for concurrent use.
 type Store struct{ db *database.DB }
 
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
-
-// ExportedItem is what Item was called, for tests of orchestrator that still say so.
-type ExportedItem = Item
-
-// Export is what Each was called, likewise.
-func (s Store) Export(
-	ctx context.Context, id workqueue.RunID, states []workqueue.Outcome, yield func(*Item) error,
-) error {
-	return s.Each(ctx, id, states, yield)
-}
