@@ -8,8 +8,8 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Of many requests that nobody takes, more than one look is about, the last is taken out of the stream, and so is one in
-// the middle: both are issued again, and no other is.
+// Of many requests that nobody takes, more than one look is about, the last is taken out of the stream, and one in the
+// middle: both are issued again, and no other is.
 func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

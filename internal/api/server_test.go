@@ -170,7 +170,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	again(409, "nothing to re-run", `{"failed":true}`)
 	again(404, "no item with key", `{"keys":["nobody"]}`)
 	again(404, `no item with key "a", "b\"", "c0", "c1"`, `{"keys":["a","b\"","c0","c1"]}`)
-	again(404, `"c8" and 1 more; see tranche run show`,
+	again(404, `"c8" and 1 more; nothing was changed; see tranche run show`,
 		`{"keys":["a","b\"","c`+strings.Join(strings.Fields("0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18"), `","c`)+`"]}`)
 }
 

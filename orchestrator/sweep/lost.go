@@ -211,8 +211,8 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered
 }
 
 // lost returns those of the marked slices of which nothing is left. What is read here is read after the requests were
-// found gone; where the reply stream ends, after it was found that a chunk is not suspended.
-// What it has found counts also when it cannot look further.
+// found gone; where the reply stream ends, after it was found that a chunk is not suspended. What it has found counts
+// also when it cannot look further.
 func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err error) {
 	gone, err := s.gone(ctx)
 	if err != nil || len(gone) == 0 {
@@ -222,37 +222,15 @@ func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err err
 	if err != nil {
 		return nil, fmt.Errorf("look at what is recorded: %w", err)
 	}
-	flows := &suspensions{js: s.node.JS, of: map[string]stream.Suspended{}, progress: map[string]*progress{}}
 	for _, u := range gone {
 		mark := s.marks[u.ID]
 		if mark.replies > 0 && time.Since(mark.since) >= lostSettle && recordedUpTo(recorder.CachedInfo(), mark.replies) {
 			lost = append(lost, u.ID)
 		}
 	}
-	var ended []*lostMark // those that wait for nothing but their reply, since now
-	for _, u := range gone {
-		mark := s.marks[u.ID]
-		if mark.replies > 0 {
-			continue
-		}
-		state, err := flows.stateOf(ctx, u.Endpoint, uuid.UUID(u.ID))
-		if err != nil {
-			return lost, err
-		}
-		if state == "" {
-			ended = append(ended, mark)
-			continue
-		}
-		stuck, err := flows.stuck(ctx, u.Endpoint, state, &mark.flow)
-		if err != nil {
-			return lost, err
-		}
-		if stuck { // what lies there may be left over from a stage that ran twice, and the chunk may have ended
-			ended = append(ended, mark)
-		}
-	}
+	ended, unknown := s.ended(ctx, gone)
 	if len(ended) == 0 {
-		return lost, nil
+		return lost, unknown
 	}
 	replies, err := s.node.JS.Stream(ctx, wire.StreamReply)
 	if err != nil {
@@ -261,7 +239,32 @@ func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err err
 	for _, mark := range ended {
 		mark.replies = max(1, replies.CachedInfo().State.LastSeq)
 	}
-	return lost, nil
+	return lost, unknown
+}
+
+// ended returns the marks of slices that wait for nothing but their reply, since now. It leaves time for who asks.
+func (s *lostSweep) ended(ctx context.Context, gone []settle.Unanswered) (ended []*lostMark, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/8)
+	defer cancel()
+	flows := &suspensions{js: s.node.JS, of: map[string]stream.Suspended{}, progress: map[string]*progress{}}
+	for _, u := range gone {
+		mark := s.marks[u.ID]
+		if mark.replies > 0 {
+			continue
+		}
+		state, err := flows.stateOf(ctx, u.Endpoint, uuid.UUID(u.ID))
+		over := state == ""
+		if err == nil && !over { // what lies there may be left over from a stage that ran twice
+			over, err = flows.stuck(ctx, u.Endpoint, state, &mark.flow)
+		}
+		if err != nil {
+			return ended, err
+		}
+		if over {
+			ended = append(ended, mark)
+		}
+	}
+	return ended, nil
 }
 
 // recordedUpTo reports whether all replies up to a sequence were acknowledged.

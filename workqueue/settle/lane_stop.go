@@ -23,8 +23,8 @@ const (
 )
 
 const (
-	// runWithStopped goes over the runs that have such lanes, behind one of them, until one is under way; by work_lane_due,
-	// whatever runs there are. OFFSET 0 keeps the planner from reading them all.
+	// runWithStopped goes over the runs that have such lanes, behind one of them, until one is under way; by
+	// work_lane_due, whatever runs there are. OFFSET 0 keeps the planner from reading them all.
 	runWithStopped = `
 WITH RECURSIVE due AS (
     (SELECT l.run_id FROM work_lane l WHERE l.due AND l.run_id > $1 ORDER BY l.run_id, l.lane LIMIT 1)

@@ -207,7 +207,7 @@ func (p *Puller) Fetch(ctx context.Context, pulls *pull.Puller, reconnected <-ch
 func (p *Puller) take(scope Scope, jobs *sync.WaitGroup, msg jetstream.Msg, made time.Time) {
 	p.Watchdog.came.Add(1)
 	// Held here and not by the job, so that the next fetch counts it.
-	if id, isNew := p.hold(delivery{msg, made, sizeOf(msg)}); isNew {
+	if id, isNew := p.hold(Delivery{msg, made, sizeOf(msg)}); isNew {
 		jobs.Go(func() { p.handle(scope, id, msg) })
 	}
 }
@@ -247,7 +247,7 @@ func (p *Puller) sendSigns(made time.Time) {
 
 // hold notes a delivered message. It returns false when there is nothing to do: the message was delivered again while
 // it is being dealt with, and one acknowledgement will settle both deliveries.
-func (p *Puller) hold(d delivery) (id RequestID, isNew bool) {
+func (p *Puller) hold(d Delivery) (id RequestID, isNew bool) {
 	meta, err := d.msg.Metadata()
 	if err != nil { // not a JetStream message; there is nothing to acknowledge
 		p.log.Error("a message without JetStream metadata is dropped", zap.Error(err))

@@ -27,8 +27,8 @@ type RequestID struct {
 	Stored   int64 // when the stream took it, in Unix nanoseconds
 }
 
-// delivery is a request as it was last delivered.
-type delivery struct {
+// Delivery is a request as it was last delivered.
+type Delivery struct {
 	msg  jetstream.Msg
 	Made time.Time // when the consumer was made that delivered it
 	size int       // bytes that it takes, decompressed
@@ -53,7 +53,7 @@ type Room struct {
 	freed  chan struct{}
 
 	Mu    sync.Mutex
-	held  map[RequestID]delivery
+	held  map[RequestID]Delivery
 	Bytes int
 	late  struct{ messages, bytes int } // on their way, of pulls that are over
 	items float64                       // of a chunk, on average
@@ -62,7 +62,7 @@ type Room struct {
 
 // NewRoom is for an endpoint with slots; byItem says that one is for an item.
 func NewRoom(slots *admission.Slots, byItem bool) *Room {
-	r := &Room{slots: slots, byItem: byItem, freed: make(chan struct{}, 1), held: map[RequestID]delivery{}}
+	r := &Room{slots: slots, byItem: byItem, freed: make(chan struct{}, 1), held: map[RequestID]Delivery{}}
 	slots.OnResize(r.look)
 	return r
 }
@@ -77,7 +77,7 @@ func (r *Room) look() {
 
 // hold notes a delivered request; false when it is held already. Then this delivery is the one to acknowledge: the
 // consumer that made the earlier one may be gone.
-func (r *Room) hold(id RequestID, d delivery) bool {
+func (r *Room) hold(id RequestID, d Delivery) bool {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	_, twice := r.held[id]
@@ -87,7 +87,7 @@ func (r *Room) hold(id RequestID, d delivery) bool {
 }
 
 // delivery returns the last delivery of a request that is held.
-func (r *Room) delivery(id RequestID) delivery {
+func (r *Room) delivery(id RequestID) Delivery {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return r.held[id]
@@ -167,7 +167,7 @@ func (r *Room) wait(ctx context.Context) (n, bytes int, err error) {
 }
 
 // Deliveries returns what is held.
-func (r *Room) Deliveries() []delivery {
+func (r *Room) Deliveries() []Delivery {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()
 	return slices.Collect(maps.Values(r.held))

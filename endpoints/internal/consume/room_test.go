@@ -35,7 +35,7 @@ func TestRoomBoundsWhatIsAhead(t *testing.T) {
 		if held < slots && bytes != AheadBytes {
 			t.Fatalf("%d bytes may be fetched while slots are free", bytes)
 		}
-		r.hold(RequestID{Sequence: uint64(held)}, delivery{msg: parcel{}, size: size})
+		r.hold(RequestID{Sequence: uint64(held)}, Delivery{msg: parcel{}, size: size})
 	}
 	if want := slots + AheadBytes/size; held != want {
 		t.Errorf("%d requests of 1 MiB are held; want %d", held, want)
@@ -52,7 +52,7 @@ func TestRoomCountsBytesOnce(t *testing.T) {
 	t.Parallel()
 	r := NewRoom(admission.NewSlots(1, 0), false)
 	id := RequestID{Sequence: 1}
-	if !r.hold(id, delivery{size: 10}) || r.hold(id, delivery{size: 30}) {
+	if !r.hold(id, Delivery{size: 10}) || r.hold(id, Delivery{size: 30}) {
 		t.Error("a second delivery is not known for one")
 	}
 	r.drop(id, 1, time.Millisecond)

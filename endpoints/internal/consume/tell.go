@@ -41,7 +41,7 @@ func (p *Puller) tell(id RequestID, what string, how func(jetstream.Msg) error) 
 }
 
 // logAbout returns a log that says which request it is about.
-func (p *Puller) logAbout(id RequestID, d delivery) *zap.Logger {
+func (p *Puller) logAbout(id RequestID, d Delivery) *zap.Logger {
 	log := p.log.With(zap.Uint64("sequence", id.Sequence))
 	if d.msg != nil { // it has not been let go of
 		log = log.With(logs.OfHeader(d.msg.Headers())...)

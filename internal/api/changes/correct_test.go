@@ -142,8 +142,10 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 		`"examples":["2"]`)
 	b.Says(200, "/runs/v/reset", `{"where_result":"$.n > 0","since":"2020-01-01T00:00:00Z","dry_run":true}`, `"items":3`)
 	b.Says(200, "/runs/v/reset", `{"keys":["2","3"],"where":"$.name == \"bob\"","dry_run":true}`, `"items":1`)
-	b.Says(409, "/runs/v/rerun", `{"service":"other"}`, "the evidence is true of nothing", `(service \"other\"); who made an item's parts: tranche run item `)
-	if answer, text := b.Get("/runs/v/export?key=9"); answer.StatusCode != http.StatusNotFound || strings.Contains(text, "changed") {
+	b.Says(409, "/runs/v/rerun", `{"service":"other"}`, "the evidence is true of nothing",
+		`(service \"other\"); who made an item's parts: tranche run item `)
+	answer, text := b.Get("/runs/v/export?key=9")
+	if answer.StatusCode != http.StatusNotFound || strings.Contains(text, "changed") {
 		t.Errorf("an export of a key that is not there: %d %s", answer.StatusCode, text)
 	}
 	b.Says(409, "/runs/v/accept", `{"states":["failed"],"reason":"r"}`, "nothing to accept")
@@ -151,7 +153,7 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 	b.Says(422, "/runs/v/rerun", `{"since":"yesterday"}`, "RFC 3339")
 	b.Says(422, "/runs/v/rerun", `{"states":["late"]}`, "done or failed")
 	b.Says(422, "/runs/v/rerun", `{}`, "choose one of", "or evidence: states, service")
-	_, text := b.Get("/runs/v/export?service=test&where=" + "%24.name%20%3D%3D%20%22cy%22")
+	_, text = b.Get("/runs/v/export?service=test&where=" + "%24.name%20%3D%3D%20%22cy%22")
 	if strings.Count(text, "\n") != 1 ||
 		!strings.Contains(text, `"key":"3"`) {
 		t.Errorf("the export: %s", text)

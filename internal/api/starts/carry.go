@@ -210,7 +210,8 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 			return nil, "", err
 		}
 		if _, twice := fixes[item.Key]; twice {
-			return nil, "", kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q twice; give each item once", item.Key))
+			return nil, "", kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q twice; give each item once",
+				item.Key))
 		}
 		fixes[item.Key] = string(item.Payload)
 		if size += len(item.Key) + len(item.Payload); len(fixes) > maxCarriedFixes || size > maxCarriedFixesSize {

@@ -5,5 +5,6 @@
 // decoded when it is needed, and what is held is a page of each column, within bounds. Whatever is wrong with a file,
 // there is an error and never a panic.
 //
-// Package intake says what each type becomes. It uses row and jsonvalue, and an io.ReaderAt. A Reader belongs to one goroutine.
+// Package intake says what each type becomes. It uses row and jsonvalue, and an io.ReaderAt. A Reader belongs to one
+// goroutine.
 package parquet

@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -143,7 +144,7 @@ func startPostgres(t *testing.T, ca *authority) string {
 			t.Error(err)
 		}
 	})
-	return fmt.Sprintf("postgres://app:secret@%s:%s/tls", at, local.Query().Get("port"))
+	return "postgres://app:secret@" + net.JoinHostPort(at, local.Query().Get("port")) + "/tls"
 }
 
 // until polls with a deadline.
