@@ -21,9 +21,10 @@ const (
 
 	// recovery is what may go by between the election of leaders and the next outcome.
 	recovery = 5 * time.Second
-	// inTransit is what may go by besides when a server stands still or is cut off: what it was just handing to
-	// clients, of its own or of another server, is lost with no connection, so that JetStream waits for its
-	// acknowledgement, counted anew from the election. That may be all that was out.
+	// inTransit is what may go by besides when a server is killed, stands still or is cut off: what it was just handing
+	// to clients, of its own or of another server, is lost with no connection, so that JetStream waits for its
+	// acknowledgement, counted anew from the election. That may be all that was out. What is handed to a client that is
+	// only on its way from a server that stands still is lost later, within recovery of the election.
 	inTransit = stream.AckWait
 	// calm is for how long items must flow again before the next fault comes.
 	calm = 2 * time.Second
@@ -165,7 +166,7 @@ func (o *ordeal) killLeaders() {
 				o.Errorf("%s is led by %q after its leader %s was killed", other, now, leader)
 			}
 		}
-		o.judge(fmt.Sprintf("kill -9 of the leader of %s", strings.Join(led, ", ")), struck, over)
+		o.judgeBy(fmt.Sprintf("kill -9 of the leader of %s", strings.Join(led, ", ")), struck, over, recovery+inTransit)
 		c.Start(o, leader)
 		c.AwaitCurrent(o)
 	}
@@ -177,9 +178,9 @@ func (o *ordeal) pauseOne() {
 	struck := time.Now()
 	c.Pause(o, leader)
 	over := c.AwaitElected(o)
-	o.judgeBy("one server stopped", struck, over, recovery+inTransit)
+	o.judgeBy("one server stopped", struck, over, recovery+inTransit+recovery)
 	o.rest(time.Until(struck.Add(pauseOfOne)))
-	o.judgeBy("one server still stopped", struck, over, recovery+inTransit)
+	o.judgeBy("one server still stopped", struck, over, recovery+inTransit+recovery)
 	resumed := time.Now()
 	c.Resume(o, leader)
 	o.judge("one server resumed", resumed, c.AwaitElected(o))
@@ -243,7 +244,7 @@ func (o *ordeal) restartAll() {
 	struck := time.Now()
 	c.Kill(o, c.Names()...)
 	c.Start(o, c.Names()...)
-	o.judge("all restarted", struck, c.AwaitElected(o))
+	o.judgeBy("all restarted", struck, c.AwaitElected(o), recovery+inTransit)
 }
 
 func (o *ordeal) restartInTurn() {
