@@ -18,18 +18,23 @@ func gated(name string) startstore.LoadRequest {
 	return req
 }
 
+// withoutAddress is a service that refuses C3.
+func withoutAddress() *bills {
+	return &bills{codes: func(key string) (string, string) {
+		if key == "C3" {
+			return "no_address", "there is none"
+		}
+		return "", ""
+	}}
+}
+
 // Who looks at a gate sees what would go on, some of it, and what is other than in the run before; what changes nothing
 // stands first among the buttons, and the word that lets it begin is asked for once more.
 func aGate(b *browser) func(*testing.T) {
 	return func(t *testing.T) {
 		t.Parallel()
 		s := newStack(t, stackConfig{})
-		service := &bills{codes: func(key string) (string, string) {
-			if key == "C3" {
-				return "no_address", "there is none"
-			}
-			return "", ""
-		}}
+		service := withoutAddress()
 		s.listen(service)
 		p := b.open(t, s.url)
 		for i := range 2 {
@@ -67,12 +72,7 @@ func aGateThatChanges(b *browser) func(*testing.T) {
 	return func(t *testing.T) {
 		t.Parallel()
 		s := newStack(t, stackConfig{})
-		service := &bills{codes: func(key string) (string, string) {
-			if key == "C3" {
-				return "no_address", "there is none"
-			}
-			return "", ""
-		}}
+		service := withoutAddress()
 		s.listen(service)
 		run := s.load(gated("year"), 10, plainItem)
 		p := b.open(t, s.url)
