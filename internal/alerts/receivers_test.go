@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/alert"
 )
 
@@ -30,12 +30,7 @@ func TestReceiversThatHang(t *testing.T) {
 	}))
 	t.Cleanup(hang.Close)
 	t.Cleanup(func() { close(release) })
-	refusing, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone := "http://" + refusing.Addr().String()
-	_ = refusing.Close()
+	gone := "http://" + testenv.QuietAddr(t) // connections are refused
 	broken, away, good := newReceiver(t, 500), newReceiver(t, 307), newReceiver(t)
 	b := setup(t)
 	b.operator("", hang.URL, gone, broken.URL, away.URL, good.URL)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,12 @@ func startNATS(t *testing.T, config NATSConfig) *NATS {
 		config.StoreDir = filepath.Join(t.TempDir(), "nats")
 	}
 	if config.Listen == "" {
-		config.Listen = "127.0.0.1:0"
+		port, release, err := QuietPort(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(release)
+		config.Listen = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	}
 	ns, err := StartNATS(t.Context(), config)
 	if err != nil {

@@ -14,22 +14,27 @@ import (
 
 // NATSCluster is three NATS servers in this process that keep each other's streams: for tests of what is different
 // there, not for anything that should last.
-type NATSCluster struct{ servers []*server.Server }
+type NATSCluster struct {
+	servers []*server.Server
+	release []func() // gives a port back
+}
 
 // StartNATSCluster returns when streams with three replicas can be made. The servers listen on free ports of the
 // loopback and store what they have below dir.
 func StartNATSCluster(ctx context.Context, dir string) (*NATSCluster, error) {
 	var ports []int
 	var routes []*url.URL
+	c := &NATSCluster{}
 	for range 3 {
-		port, err := QuietPort(ctx)
+		port, release, err := QuietPort(ctx)
 		if err != nil {
+			c.Stop()
 			return nil, err
 		}
+		c.release = append(c.release, release)
 		ports = append(ports, port)
 		routes = append(routes, &url.URL{Scheme: "nats", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 	}
-	c := &NATSCluster{}
 	for i, port := range ports {
 		name := fmt.Sprintf("%s-%d", serverName, i)
 		s, err := server.NewServer(&server.Options{
@@ -57,18 +62,32 @@ func StartNATSCluster(ctx context.Context, dir string) (*NATSCluster, error) {
 	return c, nil
 }
 
-// QuietPort returns a port of the loopback that is free, and that the kernel gives to nobody who asks for any: servers
-// have to know one another's before they start, and one that is down for a while has to find it free again.
-func QuietPort(ctx context.Context) (port int, err error) {
+// QuietPort returns a TCP port of the loopback that is free and stays so until it is released, or the process ends:
+// servers have to know one another's before they start, and one that is down for a while has to find its own free
+// again. The kernel gives it to nobody who asks for any, and whoever asks here finds its UDP port taken.
+func QuietPort(ctx context.Context) (port int, release func(), err error) {
 	const first, last = 12000, 32000 // below what Linux gives out
 	for range 100 {
 		port = first + rand.IntN(last-first)
-		var listener net.Listener
-		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			return port, listener.Close()
+		if release, err = hold(ctx, fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return port, release, nil
 		}
 	}
-	return 0, fmt.Errorf("find a free port for NATS: %w", err)
+	return 0, nil, fmt.Errorf("find a free port: %w", err)
+}
+
+func hold(ctx context.Context, address string) (release func(), err error) {
+	var config net.ListenConfig
+	held, err := config.ListenPacket(ctx, "udp", address)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		_ = held.Close()
+		return nil, err
+	}
+	return func() { _ = held.Close() }, listener.Close()
 }
 
 // together reports whether the servers have a leader whom all of them follow.
@@ -99,5 +118,8 @@ func (c *NATSCluster) Stop() {
 	for _, s := range c.servers {
 		s.Shutdown()
 		s.WaitForShutdown()
+	}
+	for _, release := range c.release {
+		release()
 	}
 }

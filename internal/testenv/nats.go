@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func NATSWith(t testing.TB, config embedded.NATSConfig) *embedded.NATS {
 		config.StoreDir = t.TempDir() + "/nats"
 	}
 	if config.Listen == "" {
-		config.Listen = "127.0.0.1:0"
+		config.Listen = QuietAddr(t)
 	}
 	ns, err := embedded.StartNATS(t.Context(), config)
 	if err != nil {
@@ -38,6 +39,24 @@ func NATSWith(t testing.TB, config embedded.NATSConfig) *embedded.NATS {
 		}
 	})
 	return ns
+}
+
+// QuietPort is a port of 127.0.0.1 that is free for the test until it ends, also while its server is down. See
+// [embedded.QuietPort].
+func QuietPort(t testing.TB) int {
+	t.Helper()
+	port, release, err := embedded.QuietPort(t.Context())
+	if err != nil {
+		t.Fatalf("test environment: %v", err)
+	}
+	t.Cleanup(release)
+	return port
+}
+
+// QuietAddr is 127.0.0.1 with a [QuietPort].
+func QuietAddr(t testing.TB) string {
+	t.Helper()
+	return fmt.Sprintf("127.0.0.1:%d", QuietPort(t))
 }
 
 // Conn connects a client that never gives up on the server, closed when the test ends.

@@ -52,7 +52,7 @@ func (d *DiskNATS) Write(b []byte) (int, error) {
 // embedded. The test binary itself is the server, so that the package's TestMain has to be that of [Main].
 func NATSOnDisk(t testing.TB, private bool) *DiskNATS {
 	t.Helper()
-	d := &DiskNATS{port: freePort(t)}
+	d := &DiskNATS{port: QuietPort(t)}
 	d.cmd = exec.Command(os.Args[0], "-test.run=^$")
 	d.cmd.Env = append(os.Environ(), natsDiskVariable+"="+t.TempDir(), natsDiskVariable+"_PORT="+strconv.Itoa(d.port))
 	if private {
@@ -148,15 +148,4 @@ func beNATSOnDisk(dir string) error {
 	s.Start()
 	s.WaitForShutdown()
 	return nil
-}
-
-// freePort returns a port that was free a moment ago.
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().(*net.TCPAddr).Port
 }

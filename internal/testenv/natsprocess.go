@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/child"
-	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 // natsProcess is one process of a cluster.
@@ -101,13 +100,4 @@ func (s *natsProcess) said() string {
 		return err.Error()
 	}
 	return string(text[max(0, len(text)-most):])
-}
-
-func quietPort(t testing.TB) int {
-	t.Helper()
-	port, err := embedded.QuietPort(t.Context())
-	if err != nil {
-		t.Fatalf("test environment: %v", err)
-	}
-	return port
 }

@@ -41,7 +41,7 @@ func StartNATSProcesses(t testing.TB) *NATSProcesses {
 	for i := range c.servers {
 		dir := t.TempDir()
 		c.servers[i] = &natsProcess{name: fmt.Sprintf("n%d", i+1), dir: dir, config: filepath.Join(dir, "nats.conf"),
-			client: quietPort(t), route: quietPort(t), monitor: quietPort(t)}
+			client: QuietPort(t), route: QuietPort(t), monitor: QuietPort(t)}
 	}
 	for a := range c.servers {
 		for b, to := range c.servers {

@@ -56,7 +56,7 @@ type stack struct {
 
 func newStack(t *testing.T, config stackConfig) *stack {
 	t.Helper()
-	s := &stack{T: t, config: config, pool: testenv.Pool(t), ns: testenv.NATS(t), addr: "127.0.0.1:0"}
+	s := &stack{T: t, config: config, pool: testenv.Pool(t), ns: testenv.NATS(t), addr: testenv.QuietAddr(t)}
 	s.store, s.nc = database.New(s.pool), testenv.Conn(t, s.ns)
 	node, err := orchestrator.New(s.store, s.nc, orchestrator.Config{Version: "test", Host: "here", Grace: grace,
 		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
@@ -77,8 +77,11 @@ func newStack(t *testing.T, config stackConfig) *stack {
 // serve starts the server, at the address where it was before.
 func (s *stack) serve() {
 	s.Helper()
-	listener := s.bound()
-	s.addr = listener.Addr().String()
+	var config net.ListenConfig
+	listener, err := config.Listen(s.Context(), "tcp", s.addr)
+	if err != nil {
+		s.Fatal(err)
+	}
 	s.url = "http://" + s.addr
 	pages, err := dashboard.Handler(dashboard.Config{})
 	if err != nil {
@@ -100,21 +103,6 @@ func (s *stack) serve() {
 		s.Fatal(err)
 	}
 	s.stop = s.keep(func(ctx context.Context) error { return server.Serve(ctx, listener, grace) })
-}
-
-// bound is a listener at the stack's address, which somebody else may have for a moment while the server is down.
-func (s *stack) bound() net.Listener {
-	s.Helper()
-	var config net.ListenConfig
-	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
-		listener, err := config.Listen(s.Context(), "tcp", s.addr)
-		if err == nil {
-			return listener
-		}
-		if time.Now().After(deadline) {
-			s.Fatal(err)
-		}
-	}
 }
 
 // keep runs f until the end of the test, or until it is told to stop.

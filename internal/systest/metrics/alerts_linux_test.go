@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 // Each alert fires when something goes wrong, and goes out when it is mended. What goes wrong is there at once, since
@@ -14,8 +16,8 @@ import (
 func TestAlertsFireAndGoOut(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	first := w.serve(t, "127.0.0.1:0")
-	second := w.serve(t, "127.0.0.1:0")
+	first := w.serve(t, testenv.QuietAddr(t))
+	second := w.serve(t, testenv.QuietAddr(t))
 	p := watch(t, first.metrics, second.metrics)
 	endService := w.service(t, "dies", false)
 	w.service(t, "fails", true)

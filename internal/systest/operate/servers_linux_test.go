@@ -40,10 +40,7 @@ func startNATS(t *testing.T, ca *authority) (urls string, servers []*server.Serv
 	cert, key := ca.certify(t, "127.0.0.1")
 	ports, routes := make([]int, 3), make([]string, 3)
 	for i := range ports {
-		var err error
-		if ports[i], err = embedded.QuietPort(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		ports[i] = testenv.QuietPort(t)
 		routes[i] = fmt.Sprintf("%q", fmt.Sprintf("nats://127.0.0.1:%d", ports[i]))
 	}
 	all := make([]string, 3)

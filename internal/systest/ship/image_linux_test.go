@@ -4,13 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -111,7 +111,7 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 	if !parsed.Query().Has("host") {
 		target = parsed.Host
 	}
-	port := freePort(t)
+	port := strconv.Itoa(testenv.QuietPort(t))
 	at := strings.NewReplacer("postgres://tranche_owner:owner@postgres:5432/tranche",
 		"postgres://"+owner+":"+owner+"@"+testenv.NewProxy(t, target).Addr()+parsed.Path+"?sslmode=disable",
 		"postgres://tranche_app:app@postgres:5432/tranche",
@@ -213,17 +213,6 @@ func (e *engine) checkSize(t *testing.T, image string) {
 func lastWord(text string) string {
 	words := strings.Fields(text)
 	return words[len(words)-1]
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }
 
 // until polls with a deadline.

@@ -16,7 +16,6 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -39,10 +38,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{T: t}
 	for range 3 {
-		port, err := embedded.QuietPort(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		port := testenv.QuietPort(t)
 		c.ports = append(c.ports, port)
 		c.routes = append(c.routes, &url.URL{Scheme: "nats-route", Host: fmt.Sprintf("127.0.0.1:%d", port)})
 	}
