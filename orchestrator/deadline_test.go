@@ -65,7 +65,7 @@ func TestRequestsOutliveTheirConsumer(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := request("statement")
-	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 4*time.Second
+	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 2*time.Second
 	id := b.start(t, req, 20)
 	b.sent(t, id, 2)
 	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement")); err != nil {
@@ -116,17 +116,19 @@ func TestItemsBehindForeignSlotsComeAgainAtOnce(t *testing.T) {
 func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const chunk, chunks, attempts, timeout = 8, 4, 2, 3 * time.Second
+	const chunk, chunks, attempts, timeout = 8, 4, 2, 2 * time.Second
 	l := newLedger(0)
+	over := make(chan struct{})
 	b.serve(t, "statement", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
 		for _, item := range c.Items() {
 			if item.In.ID == "C13" {
-				<-ctx.Done() // beyond the deadline of the slice
-				return ctx.Err()
+				<-over // beyond the deadline of the slice
+				return errors.New("the test is over")
 			}
 		}
 		return l.handle(ctx, c)
 	}, endpoints.Concurrency(64))
+	t.Cleanup(func() { close(over) })
 	req := request("statement")
 	req.Steps[0].Chunk, req.Steps[0].MaxAttempts, req.Steps[0].Timeout = chunk, attempts, timeout
 	begun := time.Now()
@@ -155,6 +157,7 @@ func TestLostRepliesCostNoAttempt(t *testing.T) {
 	const n, losses = 20, 3
 	req := request("statement")
 	req.Steps[0].Chunk, req.Steps[0].MaxAttempts, req.Steps[0].Timeout = 1, 1, time.Second
+	req.Steps[0].InFlight = n // all are lost at the same time
 	js, err := jetstream.New(b.nc)
 	if err != nil {
 		t.Fatal(err)

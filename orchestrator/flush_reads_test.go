@@ -43,6 +43,13 @@ func (b *bundle) claimLocked(t *testing.T, collector string) pgx.Tx {
 const waitingFor = `SELECT coalesce(max(query_start), 'epoch') FROM pg_stat_activity
 	WHERE datname = current_database() AND wait_event_type = 'Lock' AND position($1 in query) > 0`
 
+// readsOps is of the statement that reads the operations of flushes; cancelOthers ends what else waits for a lock.
+const (
+	readsOps     = `unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k`
+	cancelOthers = `SELECT pg_cancel_backend(pid) FROM pg_stat_activity
+	WHERE datname = current_database() AND wait_event_type = 'Lock' AND position($1 in query) = 0`
+)
+
 // blocked waits until a statement waits for a lock. over reports whether that one does not wait any more.
 func (b *bundle) blocked(t *testing.T, part string) (over func() bool) {
 	t.Helper()
@@ -67,8 +74,12 @@ func TestReadsForFlushesComeToAnEnd(t *testing.T) {
 	b := setup(t)
 	b.serve(t, "slow", echo)
 	locked := b.claimLocked(t, "slow")
-	reads := b.blocked(t, `unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k`)
+	reads := b.blocked(t, readsOps)
 	if _, err := locked.Exec(t.Context(), `LOCK TABLE collector IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	// What sweeps them may wait for the operations, and is to wait for the collectors.
+	if _, err := b.pool.Exec(t.Context(), cancelOthers, readsOps); err != nil {
 		t.Fatal(err)
 	}
 	looks := b.blocked(t, `generate_series(c.settled, c.numbering) AS g (numbering)`)

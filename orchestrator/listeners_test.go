@@ -9,7 +9,9 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
@@ -41,7 +43,8 @@ func (b *bundle) has(t *testing.T, stream, name string) bool {
 // A node makes the consumers of services that may not make their own, and again when somebody deletes them.
 func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
+	b.node = b.startNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
 	b.list(t, map[string]int{"plain": 0, "flow": 3})
 	made := func(what string) {
 		t.Helper()
@@ -74,7 +77,8 @@ func change(t *testing.T, b *bundle, set pace.EndpointSetting) error {
 // What operators set for an endpoint reaches its consumer, wherever it was set and whenever the consumer was made.
 func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
+	b.node = b.startNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
 	js := b.js(t)
 	const leftToLeader = 2 * time.Second // so long a node tries it itself
 	wanted := func(what string, want int) {
@@ -132,7 +136,8 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 // A node of the version before knows no limit of deliveries and no settings, and takes both from a consumer.
 func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
+	b.node = b.startNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
 	js := b.js(t)
 	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
 	if err := change(t, b, set); err != nil {

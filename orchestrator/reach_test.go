@@ -129,7 +129,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	var lives bool
 	until(t, "its session would have ended", func() bool {
 		var over bool
-		err := b.pool.QueryRow(t.Context(), `SELECT started_at + interval '30 seconds' < clock_timestamp(),
+		err := b.pool.QueryRow(t.Context(), `SELECT started_at + interval '24 seconds' < clock_timestamp(),
 			expires_at > clock_timestamp() FROM node_session WHERE id = $1`, session).Scan(&over, &lives)
 		return err == nil && over
 	})
