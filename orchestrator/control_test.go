@@ -134,3 +134,9 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 	t.Logf("it took %s", time.Since(begin))
 	b.check(t)
 }
+
+// chunked sets another chunk.
+func chunked(chunk int) (c control.StepChange) {
+	c.Chunk = &workqueue.Adaptive{Value: chunk}
+	return c
+}

@@ -16,15 +16,13 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // bare is a bundle without a node.
 func bare(t *testing.T) *bundle {
 	t.Helper()
-	pool, ns := testenv.Pool(t), testenv.NATSWith(t, embedded.NATSConfig{})
-	return &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	return serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
 }
 
 // PostgreSQL is away in the middle of an upload, for longer than the load tries to take back what it wrote. The node

@@ -16,20 +16,11 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
-
-func (b *bundle) js(t *testing.T) jetstream.JetStream {
-	t.Helper()
-	js, err := jetstream.New(b.nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return js
-}
 
 // exhaust takes the first message of a consumer and gives it back until the server delivers it no more, as a service
 // does that dies of it again and again.
@@ -82,27 +73,6 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// letters returns what is buried, newest first.
-func (b *bundle) letters(t *testing.T) []deadletter.DeadLetter {
-	t.Helper()
-	page, err := deadletter.New(b.store).DeadLetters(t.Context(), deadletter.DeadFilter{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return page.Letters
-}
-
-// buried waits for a number of letters.
-func (b *bundle) buried(t *testing.T, n int) []deadletter.DeadLetter {
-	t.Helper()
-	until(t, "the letters are buried", func() bool { return len(b.letters(t)) >= n })
-	all := b.letters(t)
-	if len(all) != n {
-		t.Fatalf("%d letters are buried; want %d", len(all), n)
-	}
-	return all
 }
 
 // drained waits until a stream is empty.
@@ -159,9 +129,8 @@ func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
 // No node was there to hear of it: the leader finds it, and what can be handed to services is left alone.
 func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 	t.Parallel()
-	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
-	gone := b.join(t, b.store, testenv.Conn(t, ns), testConfig(t))
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
+	gone := b.join(t, b.store, testenv.Conn(t, b.ns), testConfig(t))
 	b.node = gone.Node
 	req := patient()
 	req.Steps[0].Chunk = 4
@@ -173,7 +142,7 @@ func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 	b.exhaust(t, wire.StreamWork, "statement")
 	cfg := testConfig(t)
 	cfg.ReconcileInterval = 200 * time.Millisecond
-	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
+	b.node = b.join(t, b.store, testenv.Conn(t, b.ns), cfg).Node
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
 	b.buried(t, 1)
@@ -187,11 +156,10 @@ func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
 // While work is done and acknowledged as it should be, the leader takes nothing away.
 func TestSweepLeavesHealthyWorkAlone(t *testing.T) {
 	t.Parallel()
-	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
 	cfg := testConfig(t)
 	cfg.ReconcileInterval = time.Millisecond
-	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
+	b.node = b.join(t, b.store, testenv.Conn(t, b.ns), cfg).Node
 	l := newLedger(0)
 	b.serve(t, "statement", l.handle)
 	run := b.start(t, patient(), 20_000)
@@ -432,11 +400,10 @@ func TestAdvisoryOfALiveRequest(t *testing.T) {
 // looks.
 func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
 	t.Parallel()
-	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
 	cfg := testConfig(t)
 	cfg.ReconcileInterval = time.Millisecond
-	b.node = b.join(t, b.store, testenv.Conn(t, ns), cfg).Node
+	b.node = b.join(t, b.store, testenv.Conn(t, b.ns), cfg).Node
 	req := patient()
 	req.Steps[0].Chunk = 5
 	run := b.start(t, req, 2000)

@@ -13,15 +13,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// number runs a query that returns one.
-func (b *bundle) number(t *testing.T, sql string, args ...any) (n int) {
-	t.Helper()
-	if err := b.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
 // A service that is down for a while loses no item, and takes an attempt from few; the run goes on by itself. It may
 // fail chunks, or ask for every item to be tried again.
 func TestOutageIsWaitedOut(t *testing.T) {

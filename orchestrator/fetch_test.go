@@ -18,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	nodefetch "github.com/tranchehq/tranche/orchestrator/fetch"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -32,9 +31,7 @@ func local(function string) start.LoadRequest {
 // setupLocal is setup with a node that has functions.
 func setupLocal(t *testing.T, locals map[string]fetch.Fetcher) *bundle {
 	t.Helper()
-	ns := testenv.NATSWith(t, embedded.NATSConfig{StoreDir: t.TempDir() + "/nats"})
-	b := &bundle{pool: testenv.Pool(t), ns: ns, nc: testenv.Conn(t, ns)}
-	b.store = database.New(b.pool)
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
 	cfg := testConfig(t)
 	cfg.Locals = locals
 	b.node = b.join(t, b.store, b.nc, cfg).Node
@@ -135,19 +132,6 @@ func TestFunctionsThatMisbehave(t *testing.T) {
 	close(hold)
 	until(t, "the calls have come back", func() bool { return b.node.Stats().Hung == 0 })
 	b.check(t)
-}
-
-// errorOf returns why an item failed.
-func (b *bundle) errorOf(t *testing.T, run workqueue.RunID, key string) string {
-	t.Helper()
-	var text string
-	err := b.pool.QueryRow(t.Context(), `SELECT p.error_code || ': ' || p.error_message FROM work_part p
-		JOIN work_queue q USING (run_id, ordinal) WHERE run_id = $1 AND item_key = $2 AND p.error_code IS NOT NULL`,
-		run, key).Scan(&text)
-	if err != nil {
-		t.Errorf("%s: %v", key, err)
-	}
-	return text
 }
 
 // Only one of two nodes has the function: the other leaves it alone, and both do what they can.

@@ -48,25 +48,6 @@ func (b *bundle) addOps(t *testing.T, collector string, from, n, keys int) {
 	}
 }
 
-// await waits until a query finds something true.
-func (b *bundle) await(t *testing.T, what, query string) {
-	t.Helper()
-	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); {
-		var is bool
-		if err := b.pool.QueryRow(t.Context(), query).Scan(&is); err != nil {
-			t.Fatal(err)
-		}
-		if is {
-			return
-		}
-		select {
-		case <-time.After(5 * time.Millisecond):
-		case <-t.Context().Done():
-		}
-	}
-	t.Fatalf("it did not come to pass: %s", what)
-}
-
 const noOps = `SELECT NOT EXISTS (SELECT FROM collector_op) AND NOT EXISTS (SELECT FROM collector_key)`
 
 // ledgerOfKeys holds what a service is asked against the order of the keys.

@@ -8,8 +8,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -81,8 +81,7 @@ func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 // is issued again when it has been claimed for too long, and its items are not to blame.
 func TestClaimThatItsNodeNeverHeardOf(t *testing.T) {
 	t.Parallel()
-	pool, ns := testenv.Pool(t), testenv.NATS(t)
-	b := &bundle{pool: pool, store: database.New(pool), ns: ns, nc: testenv.Conn(t, ns)}
+	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
 	session, err := session.New(b.store).StartSession(t.Context(), session.NodeInfo{Host: "deaf", PID: 1, Version: "test"},
 		time.Hour)
 	if err != nil {
@@ -106,7 +105,7 @@ func TestClaimThatItsNodeNeverHeardOf(t *testing.T) {
 	b.wantSound(t, l, loaded.Run, 1000)
 	l.wantOnce(t, loaded.Run, 1000)
 	var again int
-	err = pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE run_id = $1 AND parent IS NOT NULL
+	err = b.pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE run_id = $1 AND parent IS NOT NULL
 		AND attempt = 2 AND failures = 0`, loaded.Run).Scan(&again)
 	if err != nil || again != 3 {
 		t.Errorf("%d slices were issued again without a failure, %v; want 3", again, err)

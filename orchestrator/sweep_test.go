@@ -43,13 +43,6 @@ func (b *bundle) late(t *testing.T, run workqueue.RunID) {
 	b.exec(t, `UPDATE work_slice SET deadline = clock_timestamp() WHERE run_id = $1 AND state = 'sent'`, run)
 }
 
-func (b *bundle) exec(t *testing.T, sql string, args ...any) {
-	t.Helper()
-	if _, err := b.pool.Exec(t.Context(), sql, args...); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Whatever a part of the sweep meets, time-outs go on for the whole system.
 func TestAPartOfTheSweepThatFailsKeepsNoOtherFromItsTurn(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -240,10 +239,4 @@ func (b *bundle) check(t *testing.T) {
 	for _, v := range report.Violations {
 		t.Errorf("invariant: %v", v)
 	}
-}
-
-// chunked sets another chunk.
-func chunked(chunk int) (c control.StepChange) {
-	c.Chunk = &workqueue.Adaptive{Value: chunk}
-	return c
 }

@@ -1,0 +1,90 @@
+package orchestrator_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+)
+
+func (b *bundle) js(t *testing.T) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(b.nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return js
+}
+
+// letters returns what is buried, newest first.
+func (b *bundle) letters(t *testing.T) []deadletter.DeadLetter {
+	t.Helper()
+	page, err := deadletter.New(b.store).DeadLetters(t.Context(), deadletter.DeadFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return page.Letters
+}
+
+// buried waits for a number of letters.
+func (b *bundle) buried(t *testing.T, n int) []deadletter.DeadLetter {
+	t.Helper()
+	until(t, "the letters are buried", func() bool { return len(b.letters(t)) >= n })
+	all := b.letters(t)
+	if len(all) != n {
+		t.Fatalf("%d letters are buried; want %d", len(all), n)
+	}
+	return all
+}
+
+// number runs a query that returns one.
+func (b *bundle) number(t *testing.T, sql string, args ...any) (n int) {
+	t.Helper()
+	if err := b.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// errorOf returns why an item failed.
+func (b *bundle) errorOf(t *testing.T, run workqueue.RunID, key string) string {
+	t.Helper()
+	var text string
+	err := b.pool.QueryRow(t.Context(), `SELECT p.error_code || ': ' || p.error_message FROM work_part p
+		JOIN work_queue q USING (run_id, ordinal) WHERE run_id = $1 AND item_key = $2 AND p.error_code IS NOT NULL`,
+		run, key).Scan(&text)
+	if err != nil {
+		t.Errorf("%s: %v", key, err)
+	}
+	return text
+}
+
+// await waits until a query finds something true.
+func (b *bundle) await(t *testing.T, what, query string) {
+	t.Helper()
+	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); {
+		var is bool
+		if err := b.pool.QueryRow(t.Context(), query).Scan(&is); err != nil {
+			t.Fatal(err)
+		}
+		if is {
+			return
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+	t.Fatalf("it did not come to pass: %s", what)
+}
+
+func (b *bundle) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := b.pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
