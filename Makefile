@@ -24,7 +24,7 @@ PROOF_ALONE := /internal/dashboard/browsertest$$|/internal/systest/natscluster$$
 PROOF       := /internal/(systest|demo|cluster|conformance)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
-TEST_LONG   := /orchestrator$$|/workqueue$$
+TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$
 # Tests of a package at once. They wait more than they calculate.
 TEST_PARALLEL ?= 4
 # The packages to test are in $$all; pick chooses among them.

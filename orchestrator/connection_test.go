@@ -9,14 +9,15 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 )
 
 // A node whose connection was closed for good would keep the lease and do nothing.
 func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
 	t.Parallel()
-	b := serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
-	nc := testenv.Conn(t, b.ns)
-	node, err := orchestrator.New(b.store, nc, testConfig(t))
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	nc := testenv.Conn(t, b.NS)
+	node, err := orchestrator.New(b.Store, nc, nodetest.Config(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,11 +31,11 @@ func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
 		t.Errorf("it ended with %v; want ErrConnectionClosed", err)
 	}
 	var open int
-	err = b.pool.QueryRow(t.Context(), `SELECT count(*) FROM node_session WHERE ended_at IS NULL`).Scan(&open)
+	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM node_session WHERE ended_at IS NULL`).Scan(&open)
 	if err != nil || open != 0 {
 		t.Errorf("%d sessions are open, %v", open, err)
 	}
-	again, err := orchestrator.New(b.store, nc, testConfig(t))
+	again, err := orchestrator.New(b.Store, nc, nodetest.Config(t))
 	if err != nil {
 		t.Fatal(err)
 	}

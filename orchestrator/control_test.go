@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -16,8 +16,8 @@ import (
 // until polls a number in the database until it is what is wanted.
 func (b *bundle) until(t *testing.T, what string, want func(int) bool, sql string, args ...any) (n int) {
 	t.Helper()
-	for deadline := time.Now().Add(stuck); time.Now().Before(deadline); {
-		if err := b.pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+	for deadline := time.Now().Add(nodetest.Stuck); time.Now().Before(deadline); {
+		if err := b.Pool.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		if want(n) {
@@ -36,21 +36,21 @@ func (b *bundle) until(t *testing.T, what string, want func(int) bool, sql strin
 func TestPauseHoldsEveryNode(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	other := b.startNode(t)
-	l := newLedger(200)
-	b.serve(t, "statement", l.handle)
-	req := request("statement")
+	other := b.StartNode(t)
+	l := nodetest.NewLedger(200)
+	b.Serve(t, "statement", l.Handle)
+	req := nodetest.Request("statement")
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 10, 8
-	id := b.start(t, req, 2_000)
+	id := b.Start(t, req, 2_000)
 	const final = `SELECT sum(bit_count(done | failed)) FROM work_block WHERE run_id = $1`
-	l.await(t)
+	l.Await(t)
 	b.until(t, "items recorded before the gate", func(n int) bool { return n == 190 }, final, id)
-	b.sent(t, id, 8) // as many as may be out, and no service answers
+	b.Sent(t, id, 8) // as many as may be out, and no service answers
 	paused, err := other.Controls().Pause(t.Context(), control.Control{Run: id, Actor: "ann"})
 	if err != nil || paused.Slices != 8 {
 		t.Fatalf("paused %+v, %v; want 8 slices out", paused, err)
 	}
-	close(l.gate)
+	close(l.Gate)
 	b.until(t, "requests are out", func(n int) bool { return n == 0 },
 		`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('claimed', 'sent')`, id)
 	b.until(t, "a second has passed", func(n int) bool { return n == 1 },
@@ -63,13 +63,13 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	if n := b.until(t, "items", func(int) bool { return true }, final, id); n == 2_000 {
 		t.Error("the run ended before it was paused: the test shows nothing")
 	}
-	if _, err := b.node.Controls().Resume(t.Context(), control.Control{Run: id, Actor: "ann"}, nil); err != nil {
+	if _, err := b.Node.Controls().Resume(t.Context(), control.Control{Run: id, Actor: "ann"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if done, failed := b.outcome(t, id, 1); done != 2_000 || failed != 0 {
+	if done, failed := b.Outcome(t, id, 1); done != 2_000 || failed != 0 {
 		t.Errorf("%d done, %d failed", done, failed)
 	}
-	b.check(t)
+	b.Check(t)
 }
 
 // A run that fails is held by itself long before all of it has failed; mended and resumed, it completes.
@@ -77,24 +77,24 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var mended atomic.Bool
-	b.serve(t, "statement", func(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
+	b.Serve(t, "statement", func(_ context.Context, chunk *nodetest.Chunk) error {
 		for _, item := range chunk.Items() {
 			if mended.Load() {
-				item.Reply(statement{Of: item.In.ID})
+				item.Reply(nodetest.Statement{Of: item.In.ID})
 				continue
 			}
 			item.Fail("bad", "no such account")
 		}
 		return nil
 	})
-	req := request("statement")
+	req := nodetest.Request("statement")
 	req.Steps[0].Chunk, req.Steps[0].InFlight, req.MaxFailed = 5, 2, "1%"
-	id := b.start(t, req, 20_000)
+	id := b.Start(t, req, 20_000)
 	b.until(t, "the hold", func(n int) bool { return n == 1 },
 		`SELECT count(*) FROM batchrun WHERE id = $1 AND hold = 'threshold' AND hold_detail LIKE '%the limit is 200%'`, id)
 	wish := control.Control{Run: id, Actor: "ann"}
 	var state *workqueue.StateError
-	if _, err := b.node.Controls().Resume(t.Context(), wish, nil); !errors.As(err, &state) {
+	if _, err := b.Node.Controls().Resume(t.Context(), wish, nil); !errors.As(err, &state) {
 		t.Errorf("resume over the limit: %v", err)
 	}
 	b.until(t, "requests are out", func(n int) bool { return n == 0 },
@@ -107,32 +107,32 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	t.Logf("%d items had failed", n)
 	mended.Store(true)
 	again := redo.RerunRequest{Run: id, Select: redo.Selection{Failed: true}, Actor: "ann", Settings: chunked(500)}
-	if _, err := b.node.Redo().Rerun(t.Context(), again); err != nil {
+	if _, err := b.Node.Redo().Rerun(t.Context(), again); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.node.Controls().Resume(t.Context(), wish, nil); err != nil {
+	if _, err := b.Node.Controls().Resume(t.Context(), wish, nil); err != nil {
 		t.Fatal(err)
 	}
-	if done, failed := b.outcome(t, id, 2); done != 20_000 || failed != 0 {
+	if done, failed := b.Outcome(t, id, 2); done != 20_000 || failed != 0 {
 		t.Errorf("%d done, %d failed", done, failed)
 	}
-	b.check(t)
+	b.Check(t)
 }
 
 // A sample without failures lets the others go by itself, within a moment.
 func TestCanaryGoesOnByItself(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.serve(t, "statement", echo)
-	req := request("statement")
+	b.Serve(t, "statement", nodetest.Echo)
+	req := nodetest.Request("statement")
 	req.Canary, req.CanaryAuto = 10, true
 	begin := time.Now()
-	id := b.start(t, req, 10_000)
-	if done, failed := b.outcome(t, id, 1); done != 10_000 || failed != 0 {
+	id := b.Start(t, req, 10_000)
+	if done, failed := b.Outcome(t, id, 1); done != 10_000 || failed != 0 {
 		t.Errorf("%d done, %d failed", done, failed)
 	}
 	t.Logf("it took %s", time.Since(begin))
-	b.check(t)
+	b.Check(t)
 }
 
 // chunked sets another chunk.

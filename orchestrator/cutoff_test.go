@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -22,7 +23,7 @@ import (
 // bare is a bundle without a node.
 func bare(t *testing.T) *bundle {
 	t.Helper()
-	return serversOnly(t, testenv.Pool(t), embedded.NATSConfig{})
+	return &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
 }
 
 // PostgreSQL is away in the middle of an upload, for longer than the load tries to take back what it wrote. The node
@@ -31,15 +32,15 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	t.Parallel()
 	b := bare(t)
 	store, toDatabase := b.through(t)
-	cfg := testConfig(t)
+	cfg := nodetest.Config(t)
 	cfg.SessionTTL, cfg.Heartbeat, cfg.LeaseTTL = time.Minute, time.Second, 2*time.Second
-	node := b.join(t, store, testenv.Conn(t, b.ns), cfg)
+	node := b.Join(t, store, testenv.Conn(t, b.NS), cfg)
 	session := node.Session()
-	req := patient()
+	req := nodetest.Patient()
 	req.IdempotencyKey = "k"
 	const count, last = 20, 19
 	gate, n := make(chan struct{}), 0
-	source, payload := items(count), []byte(`"`+strings.Repeat("x", 1<<20)+`"`)
+	source, payload := nodetest.Items(count), []byte(`"`+strings.Repeat("x", 1<<20)+`"`)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
@@ -54,12 +55,12 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	}()
 	rows := func(table string) (n int) {
 		t.Helper()
-		if err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil {
+		if err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	until(t, "a batch is written", func() bool { return rows("work_queue") > 0 })
+	nodetest.Until(t, "a batch is written", func() bool { return rows("work_queue") > 0 })
 	toDatabase.Cut()
 	close(gate)
 	err := <-ended
@@ -70,18 +71,18 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 		t.Fatal("nothing is left to be cleared")
 	}
 	toDatabase.Heal()
-	until(t, "the half-made load is gone", func() bool { return rows("batchrun")+rows("work_queue") == 0 })
+	nodetest.Until(t, "the half-made load is gone", func() bool { return rows("batchrun")+rows("work_queue") == 0 })
 	if node.Session() != session {
 		t.Error("the node lost its session: the leader may have cleared the load")
 	}
-	l := newLedger(0)
-	b.serve(t, "statement", l.handle)
-	loaded, err := node.Starts().Start(t.Context(), req, items(size))
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	loaded, err := node.Starts().Start(t.Context(), req, nodetest.Items(nodetest.Size))
 	if err != nil || loaded.Existing {
 		t.Fatalf("the same key again: %+v, %v; want a new run", loaded, err)
 	}
-	b.wantSound(t, l, loaded.Run, size)
-	if err := node.stop(); err != nil {
+	b.WantSound(t, l, loaded.Run, nodetest.Size)
+	if err := node.Stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
 }
@@ -92,7 +93,7 @@ func (b *bundle) givenBack(t *testing.T) (count func() uint64) {
 	t.Helper()
 	var given atomic.Uint64
 	of := "$JS.ACK." + wire.StreamReply + "." + wire.RecorderConsumer + ".>"
-	_, err := b.nc.Subscribe(of, func(msg *nats.Msg) {
+	_, err := b.NC.Subscribe(of, func(msg *nats.Msg) {
 		text, isNak := strings.CutPrefix(string(msg.Data), "-NAK")
 		var rest struct {
 			Delay time.Duration `json:"delay"` // nanoseconds
@@ -114,42 +115,42 @@ func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
 	const count = 60
 	b := bare(t)
 	store, toDatabase := b.through(t)
-	config := testConfig(t)
-	config.Grace = stuck // it takes its time to find its way back
-	cut := b.join(t, store, testenv.Conn(t, b.ns), config)
-	b.node = cut.Node
-	f, slices := b.forge(t, 10, 10*count)
+	config := nodetest.Config(t)
+	config.Grace = nodetest.Stuck // it takes its time to find its way back
+	cut := b.Join(t, store, testenv.Conn(t, b.NS), config)
+	b.Node = cut.Node
+	f, slices := b.Forge(t, 10, 10*count)
 	var replies []*nats.Msg
 	for _, s := range slices {
-		replies = append(replies, f.reply(s.ID, 10, body(b.items(t, s.ID)...)))
+		replies = append(replies, f.Reply(s.ID, 10, nodetest.Body(b.Items(t, s.ID)...)))
 	}
 	given := b.givenBack(t)
 	toDatabase.Cut()
-	f.publish(t, replies...)
+	f.Publish(t, replies...)
 	recorder := func() *jetstream.ConsumerInfo {
 		t.Helper()
-		consumer, err := f.js.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
+		consumer, err := f.JS.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return consumer.CachedInfo()
 	}
-	until(t, "the node has given back all that it was handed, and reads no more", func() bool {
+	nodetest.Until(t, "the node has given back all that it was handed, and reads no more", func() bool {
 		info := recorder()
 		return info.Delivered.Consumer > 0 && info.NumWaiting == 0 && given() == info.Delivered.Consumer
 	})
-	other := b.join(t, b.store, testenv.Conn(t, b.ns), testConfig(t))
-	if done, failed := b.outcome(t, f.run, 1); done != 10*count || failed != 0 {
+	other := b.Join(t, b.Store, testenv.Conn(t, b.NS), nodetest.Config(t))
+	if done, failed := b.Outcome(t, f.Run, 1); done != 10*count || failed != 0 {
 		t.Errorf("done %d, failed %d; want all %d done", done, failed, 10*count)
 	}
-	until(t, "the other node has recorded all replies", func() bool { return other.Stats().Replies >= count })
+	nodetest.Until(t, "the other node has recorded all replies", func() bool { return other.Stats().Replies >= count })
 	if n := cut.Stats().Replies; n != 0 {
 		t.Errorf("the node without a database recorded %d replies", n)
 	}
-	b.wantRight(t, f.run, 10*count)
-	b.check(t)
+	b.WantRight(t, f.Run, 10*count)
+	b.Check(t)
 	toDatabase.Heal()
-	if err := cut.stop(); err != nil {
+	if err := cut.Stop(); err != nil {
 		t.Errorf("stop: %v", err)
 	}
 }

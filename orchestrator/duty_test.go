@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/doctor"
@@ -35,8 +36,8 @@ func setupLeaders(t *testing.T) *leaders {
 	pool := testenv.Pool(t)
 	dir := t.TempDir() + "/nats"
 	ns := testenv.NATSWith(t, embedded.NATSConfig{StoreDir: dir})
-	return &leaders{T: t, bundle: bundle{pool: pool, store: database.New(pool), ns: ns, dir: dir,
-		nc: testenv.Conn(t, ns)}}
+	return &leaders{T: t, bundle: bundle{&nodetest.Bundle{Pool: pool, Store: database.New(pool), NS: ns, Dir: dir,
+		NC: testenv.Conn(t, ns)}}}
 }
 
 // start starts a node that can be stopped before the end of the test.
@@ -57,9 +58,9 @@ func (l *leaders) startLooking(ttl time.Duration, duties ...orchestrator.Duty) (
 func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node, stop func()) {
 	l.Helper()
 	config.Log, config.Version, config.Grace = zaptest.NewLogger(l.T), "test", 5*time.Second
-	config.SessionTTL = sessionLife
+	config.SessionTTL = nodetest.SessionLife
 	config.Streams = stream.Config{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}
-	node, err := orchestrator.New(l.store, testenv.Conn(l.T, l.ns), config)
+	node, err := orchestrator.New(l.Store, testenv.Conn(l.T, l.NS), config)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node
 	l.Cleanup(stop)
 	select {
 	case <-node.Ready():
-	case <-time.After(stuck):
+	case <-time.After(nodetest.Stuck):
 		l.Fatal("the node did not get ready")
 	}
 	return node, stop
@@ -83,7 +84,7 @@ func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node
 // leader returns who leads, by the database.
 func (l *leaders) leader() (session workqueue.SessionID, epoch int64) {
 	l.Helper()
-	err := l.pool.QueryRow(l.Context(), `SELECT session_id, epoch FROM leader WHERE expires_at > clock_timestamp()`).
+	err := l.Pool.QueryRow(l.Context(), `SELECT session_id, epoch FROM leader WHERE expires_at > clock_timestamp()`).
 		Scan(&session, &epoch)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		l.Fatal(err)
@@ -93,7 +94,7 @@ func (l *leaders) leader() (session workqueue.SessionID, epoch int64) {
 
 func (l *leaders) until(what string, met func() bool) {
 	l.Helper()
-	deadline := time.After(stuck)
+	deadline := time.After(nodetest.Stuck)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !met() {
@@ -109,7 +110,7 @@ func (l *leaders) completed(run workqueue.RunID) {
 	l.Helper()
 	l.until("the run has completed and told so", func() bool {
 		var n int
-		err := l.pool.QueryRow(l.Context(), `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'
+		err := l.Pool.QueryRow(l.Context(), `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'
 			AND published_at IS NOT NULL`, run).Scan(&n)
 		return err == nil && n == 1
 	})
@@ -152,14 +153,14 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 	t.Cleanup(goOn)
 	select {
 	case <-began:
-	case <-time.After(stuck):
+	case <-time.After(nodetest.Stuck):
 		t.Fatal("the node with precedence did not lead")
 	}
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); stopFirst() }()
 	l.until("the other one leads again", leads(lesser))
 	var alive bool
-	err := l.pool.QueryRow(t.Context(), `SELECT ended_at IS NULL AND expires_at > clock_timestamp() FROM node_session
+	err := l.Pool.QueryRow(t.Context(), `SELECT ended_at IS NULL AND expires_at > clock_timestamp() FROM node_session
 		WHERE id = $1`, first.Session()).Scan(&alive)
 	if err != nil || !alive {
 		t.Errorf("the first one is gone already (%v): the test shows nothing", err)
@@ -201,7 +202,7 @@ func TestALeaderThatIsGoneIsFollowed(t *testing.T) {
 	t.Parallel()
 	l := setupLeaders(t)
 	began := time.Now()
-	gone, err := session.New(l.store).Lead(t.Context(), workqueue.NewSessionID(), orchestrator.DefaultLeaseTTL)
+	gone, err := session.New(l.Store).Lead(t.Context(), workqueue.NewSessionID(), orchestrator.DefaultLeaseTTL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +250,7 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 	}
 	views := map[string]inspect.DutyView{}
 	l.until("the heartbeat tells of them", func() bool {
-		nodes, err := inspect.New(l.store).Nodes(t.Context())
+		nodes, err := inspect.New(l.Store).Nodes(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,7 +283,7 @@ func TestDutiesDoNotHinderEachOther(t *testing.T) {
 func TestAPausedLeaderDoesNothing(t *testing.T) {
 	t.Parallel()
 	l := setupLeaders(t)
-	if _, err := l.pool.Exec(t.Context(), `CREATE TABLE written (epoch bigint)`); err != nil {
+	if _, err := l.Pool.Exec(t.Context(), `CREATE TABLE written (epoch bigint)`); err != nil {
 		t.Fatal(err)
 	}
 	inside, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -293,7 +294,7 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 		runs.Add(1)
 		context.AfterFunc(ctx, func() { over.Store(true) })
 		// A context of its own: a process that is stopped hears of nothing.
-		err := session.New(l.store).AsLeader(context.WithoutCancel(ctx), lease, func(ctx context.Context, tx pgx.Tx) error {
+		err := session.New(l.Store).AsLeader(context.WithoutCancel(ctx), lease, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO written VALUES ($1)`, lease.Epoch)
 			once.Do(func() { close(inside) })
 			<-goOn
@@ -306,7 +307,7 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 	proceed := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(proceed)
 	heir := workqueue.NewSessionID() // its lease is over, and somebody else has it
-	_, err := l.pool.Exec(t.Context(), `UPDATE leader SET epoch = epoch + 1, session_id = $1,
+	_, err := l.Pool.Exec(t.Context(), `UPDATE leader SET epoch = epoch + 1, session_id = $1,
 		expires_at = clock_timestamp() + interval '1 hour'`, heir)
 	if err != nil {
 		t.Fatal(err)
@@ -317,7 +318,7 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 		t.Errorf("the zombie's work: %v; want ErrNotLeader", err)
 	}
 	var written int
-	if err := l.pool.QueryRow(t.Context(), `SELECT count(*) FROM written`).Scan(&written); err != nil || written != 0 {
+	if err := l.Pool.QueryRow(t.Context(), `SELECT count(*) FROM written`).Scan(&written); err != nil || written != 0 {
 		t.Errorf("%d rows were written by a zombie, %v", written, err)
 	}
 	if session, epoch := l.leader(); session != heir || epoch != 2 || runs.Load() != 1 {
@@ -329,25 +330,25 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.serve(t, "echo", echo)
-	run := b.start(t, request("echo"), 2500)
+	b.Serve(t, "echo", nodetest.Echo)
+	run := b.Start(t, nodetest.Request("echo"), 2500)
 	l := &leaders{T: t, bundle: *b}
 	l.completed(run)
-	_, err := b.pool.Exec(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '1 hour'`)
+	_, err := b.Pool.Exec(t.Context(), `UPDATE batchrun SET finished_at = finished_at - interval '1 hour'`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	one := int64(1)
 	limits := retention.Limits{Bytes: &[]int64{1 << 20}[0], Count: &one}
-	if _, err := retention.New(b.store).SetRetention(t.Context(), retention.RetainRuns, limits, "ann"); err != nil {
+	if _, err := retention.New(b.Store).SetRetention(t.Context(), retention.RetainRuns, limits, "ann"); err != nil {
 		t.Fatal(err)
 	}
-	kept := b.start(t, request("echo"), 1)
+	kept := b.Start(t, nodetest.Request("echo"), 1)
 	l.completed(kept)
 	gone := func() bool {
-		b.node.WakeDuty(orchestrator.DutyRetention)
+		b.Node.WakeDuty(orchestrator.DutyRetention)
 		var left int
-		err := b.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_part)
+		err := b.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_part)
 			+ (SELECT count(*) FROM work_queue) + (SELECT count(*) FROM retention_run WHERE gone_at IS NULL)`).Scan(&left)
 		if err != nil {
 			t.Fatal(err)
@@ -355,10 +356,10 @@ func TestTheLeaderDeletesWhatIsPastItsLimits(t *testing.T) {
 		return left == 3 // what there is of the newest
 	}
 	l.until("the run is gone", gone)
-	if _, err := inspect.New(b.store).Resolve(t.Context(), run.String()); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := inspect.New(b.Store).Resolve(t.Context(), run.String()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("the run: %v", err)
 	}
-	report, err := doctor.New(b.store).Doctor(t.Context())
+	report, err := doctor.New(b.Store).Doctor(t.Context())
 	if err != nil || !report.OK() {
 		t.Errorf("%+v, %v", report, err)
 	}
@@ -372,7 +373,7 @@ func TestDutiesAreChecked(t *testing.T) {
 		{{Name: "", Run: noop}}, {{Name: "a"}}, {{Name: "a", Run: noop}, {Name: "a", Run: noop}},
 		{{Name: "sweep", Run: noop}},
 	} {
-		_, err := orchestrator.New(l.store, l.nc, orchestrator.Config{Duties: duties})
+		_, err := orchestrator.New(l.Store, l.NC, orchestrator.Config{Duties: duties})
 		if err == nil || !strings.Contains(err.Error(), "Config.Duties") {
 			t.Errorf("%+v: %v", duties, err)
 		}

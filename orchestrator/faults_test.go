@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -16,56 +17,56 @@ import (
 func TestEveryItemIsExecutedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.startNode(t)
-	b.startNode(t)
-	l := newLedger(0)
-	b.serve(t, "statement", l.handle)
-	b.serve(t, "statement", l.handle)
-	run := b.start(t, patient(), 20_000)
-	b.wantSound(t, l, run, 20_000)
-	l.wantOnce(t, run, 20_000)
+	b.StartNode(t)
+	b.StartNode(t)
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.Serve(t, "statement", l.Handle)
+	run := b.Start(t, nodetest.Patient(), 20_000)
+	b.WantSound(t, l, run, 20_000)
+	l.WantOnce(t, run, 20_000)
 }
 
 func TestRunSurvivesARestartOfNATS(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	l := newLedger(halfway)
-	b.serve(t, "statement", l.handle)
-	run := b.start(t, patient(), size)
-	l.await(t)
-	if err := b.ns.Restart(t.Context()); err != nil {
+	l := nodetest.NewLedger(nodetest.Halfway)
+	b.Serve(t, "statement", l.Handle)
+	run := b.Start(t, nodetest.Patient(), nodetest.Size)
+	l.Await(t)
+	if err := b.NS.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "clients are back", func() bool { return b.nc.Stats().Reconnects > 0 })
-	close(l.gate)
-	b.wantSound(t, l, run, size)
+	nodetest.Until(t, "clients are back", func() bool { return b.NC.Stats().Reconnects > 0 })
+	close(l.Gate)
+	b.WantSound(t, l, run, nodetest.Size)
 }
 
 func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Postgres(t)
-	b := setupOn(t, testenv.Connect(t, cluster.URL()))
-	l := newLedger(halfway)
-	b.serve(t, "statement", l.handle)
-	run := b.start(t, patient(), size)
-	l.await(t)
+	b := &bundle{nodetest.SetupOn(t, testenv.Connect(t, cluster.URL()))}
+	l := nodetest.NewLedger(nodetest.Halfway)
+	b.Serve(t, "statement", l.Handle)
+	run := b.Start(t, nodetest.Patient(), nodetest.Size)
+	l.Await(t)
 	started := `SELECT pg_postmaster_start_time()`
 	var before, after time.Time
-	if err := b.pool.QueryRow(t.Context(), started).Scan(&before); err != nil {
+	if err := b.Pool.QueryRow(t.Context(), started).Scan(&before); err != nil {
 		t.Fatal(err)
 	}
 	cluster.Kill(t)
-	close(l.gate) // replies arrive while there is no database
+	close(l.Gate) // replies arrive while there is no database
 	cluster.Start(t)
-	b.pool.Reset()
-	until(t, "the pool is back", func() bool { return b.pool.QueryRow(t.Context(), started).Scan(&after) == nil })
+	b.Pool.Reset()
+	nodetest.Until(t, "the pool is back", func() bool { return b.Pool.QueryRow(t.Context(), started).Scan(&after) == nil })
 	if !after.After(before) {
 		t.Fatal("PostgreSQL was not restarted")
 	}
 	// What could be neither published nor given back meanwhile has been claimed for too long.
-	b.exec(t, `UPDATE work_slice SET deadline = clock_timestamp() WHERE state = 'claimed' AND created_at < $1`, after)
-	b.wantSound(t, l, run, size)
-	if n := b.node.Stats().Expired; n != 0 {
+	b.Exec(t, `UPDATE work_slice SET deadline = clock_timestamp() WHERE state = 'claimed' AND created_at < $1`, after)
+	b.WantSound(t, l, run, nodetest.Size)
+	if n := b.Node.Stats().Expired; n != 0 {
 		t.Errorf("%d slices had to wait for their deadline", n)
 	}
 }
@@ -76,7 +77,7 @@ const idle = 2 * time.Second
 // through returns a store whose connections go through a proxy.
 func (b *bundle) through(t *testing.T) (*database.DB, *testenv.Proxy) {
 	t.Helper()
-	config := b.pool.Config().ConnConfig
+	config := b.Pool.Config().ConnConfig
 	target, number := config.Host, strconv.Itoa(int(config.Port))
 	if target[0] == '/' {
 		target = filepath.Join(target, ".s.PGSQL."+number)
@@ -112,23 +113,23 @@ func TestRunSurvivesPartitions(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			store, toDatabase := b.through(t)
-			at, err := url.Parse(b.ns.URL())
+			at, err := url.Parse(b.NS.URL())
 			if err != nil {
 				t.Fatal(err)
 			}
 			toNATS := testenv.NewProxy(t, at.Host)
-			cfg := testConfig(t)
+			cfg := nodetest.Config(t)
 			cfg.SessionTTL, cfg.Heartbeat, cfg.LeaseTTL = 1500*time.Millisecond, 300*time.Millisecond, time.Second
-			cut := b.join(t, store, testenv.Dial(t, "nats://"+toNATS.Addr()), cfg)
-			l := newLedger(halfway)
-			b.serve(t, "statement", l.handle)
-			req := patient()
+			cut := b.Join(t, store, testenv.Dial(t, "nats://"+toNATS.Addr()), cfg)
+			l := nodetest.NewLedger(nodetest.Halfway)
+			b.Serve(t, "statement", l.Handle)
+			req := nodetest.Patient()
 			if tc.database == nil {
 				// The session lives on: what the node cannot publish comes back by its deadline, and is not its items' fault.
 				req.Steps[0].Timeout, req.Steps[0].MaxAttempts = 5*time.Second, 10
 			}
-			run := b.start(t, req, size)
-			l.await(t)
+			run := b.Start(t, req, nodetest.Size)
+			l.Await(t)
 			if toDatabase.Connections() == 0 || toNATS.Connections() == 0 {
 				t.Fatal("the node does not go through the proxies")
 			}
@@ -138,25 +139,25 @@ func TestRunSurvivesPartitions(t *testing.T) {
 			if tc.streams != nil {
 				tc.streams(toNATS)
 			}
-			close(l.gate)
+			close(l.Gate)
 			if tc.database != nil {
-				until(t, "the session is over", func() bool {
+				nodetest.Until(t, "the session is over", func() bool {
 					var over bool
-					err := b.pool.QueryRow(t.Context(), `SELECT expires_at <= clock_timestamp() FROM node_session WHERE id = $1`,
+					err := b.Pool.QueryRow(t.Context(), `SELECT expires_at <= clock_timestamp() FROM node_session WHERE id = $1`,
 						cut.Session()).Scan(&over)
 					return err == nil && over
 				})
 			}
-			b.outcome(t, run, 1)
+			b.Outcome(t, run, 1)
 			toDatabase.Heal()
 			toNATS.Heal()
 			if tc.database != nil {
-				until(t, "the node has a new session", func() bool { return cut.Stats().SessionsLost > 0 })
+				nodetest.Until(t, "the node has a new session", func() bool { return cut.Stats().SessionsLost > 0 })
 			}
-			if err := cut.stop(); err != nil {
+			if err := cut.Stop(); err != nil {
 				t.Errorf("stop: %v", err)
 			}
-			b.wantSound(t, l, run, size)
+			b.WantSound(t, l, run, nodetest.Size)
 		})
 	}
 }
@@ -169,25 +170,25 @@ func stall(ways ...testenv.Direction) func(*testenv.Proxy) {
 func TestStopHandsBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	leaving := b.join(t, b.store, testenv.Conn(t, b.ns), testConfig(t))
-	l := newLedger(halfway)
-	b.serve(t, "statement", l.handle)
-	run := b.start(t, patient(), size)
-	l.await(t)
+	leaving := b.Join(t, b.Store, testenv.Conn(t, b.NS), nodetest.Config(t))
+	l := nodetest.NewLedger(nodetest.Halfway)
+	b.Serve(t, "statement", l.Handle)
+	run := b.Start(t, nodetest.Patient(), nodetest.Size)
+	l.Await(t)
 	session := leaving.Session()
-	if err := leaving.stop(); err != nil {
+	if err := leaving.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	var held int
-	err := b.pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice s JOIN node_session n ON n.id = s.session_id
+	err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice s JOIN node_session n ON n.id = s.session_id
 		WHERE s.session_id = $1 AND (s.state = 'claimed' OR n.ended_at IS NULL)`, session).Scan(&held)
 	if err != nil || held != 0 {
 		t.Errorf("the node left %d slices claimed, or its session open (%v)", held, err)
 	}
-	close(l.gate)
-	b.wantSound(t, l, run, size)
-	l.wantOnce(t, run, size)
-	if n := b.node.Stats().Expired + b.node.Stats().Released; n != 0 {
+	close(l.Gate)
+	b.WantSound(t, l, run, nodetest.Size)
+	l.WantOnce(t, run, nodetest.Size)
+	if n := b.Node.Stats().Expired + b.Node.Stats().Released; n != 0 {
 		t.Errorf("%d slices were issued again", n)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/retention"
@@ -21,14 +22,14 @@ type retaining struct {
 func setupRetaining(t *testing.T) *retaining {
 	t.Helper()
 	b := setup(t)
-	b.serve(t, "echo", echo)
+	b.Serve(t, "echo", nodetest.Echo)
 	return &retaining{leaders{T: t, bundle: *b}}
 }
 
 // ended makes a run that ended two hours ago.
 func (r *retaining) ended(items int) workqueue.RunID {
 	r.Helper()
-	run := r.bundle.start(r.T, request("echo"), items)
+	run := r.bundle.Start(r.T, nodetest.Request("echo"), items)
 	r.completed(run)
 	r.exec(`UPDATE batchrun SET finished_at = finished_at - interval '2 hours' WHERE id = $1`, run)
 	return run
@@ -36,7 +37,7 @@ func (r *retaining) ended(items int) workqueue.RunID {
 
 func (r *retaining) exec(sql string, args ...any) {
 	r.Helper()
-	if _, err := r.pool.Exec(r.Context(), sql, args...); err != nil {
+	if _, err := r.Pool.Exec(r.Context(), sql, args...); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -55,14 +56,14 @@ const outOfTime = "57014"
 
 func (r *retaining) limit(limits retention.Limits) {
 	r.Helper()
-	if _, err := retention.New(r.store).SetRetention(r.Context(), retention.RetainRuns, limits, "ann"); err != nil {
+	if _, err := retention.New(r.Store).SetRetention(r.Context(), retention.RetainRuns, limits, "ann"); err != nil {
 		r.Fatal(err)
 	}
 }
 
 func (r *retaining) number(sql string, args ...any) (n int64) {
 	r.Helper()
-	if err := r.pool.QueryRow(r.Context(), sql, args...).Scan(&n); err != nil {
+	if err := r.Pool.QueryRow(r.Context(), sql, args...).Scan(&n); err != nil {
 		r.Fatal(err)
 	}
 	return n
@@ -71,8 +72,8 @@ func (r *retaining) number(sql string, args ...any) (n int64) {
 // untilRetained wakes the duty until a count is so large.
 func (r *retaining) untilRetained(what string, want int64, sql string, args ...any) {
 	r.Helper()
-	until(r.T, what, func() bool {
-		r.node.WakeDuty(orchestrator.DutyRetention)
+	nodetest.Until(r.T, what, func() bool {
+		r.Node.WakeDuty(orchestrator.DutyRetention)
 		return r.number(sql, args...) == want
 	})
 }
@@ -116,8 +117,8 @@ func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
 		r.untilRetained("another run is gone", 1, goneRun, run)
 	}
 	r.untilRetained("old messages are gone", 0, `SELECT count(*) FROM quarantine`)
-	until(r.T, "the node says what went wrong", func() bool {
-		nodes, err := inspect.New(r.store).Nodes(r.Context())
+	nodetest.Until(r.T, "the node says what went wrong", func() bool {
+		nodes, err := inspect.New(r.Store).Nodes(r.Context())
 		return err == nil && slices.ContainsFunc(nodes.Duties, func(d inspect.DutyView) bool {
 			return d.Name == orchestrator.DutyRetention && d.Failing && strings.Contains(d.LastError, "the test breaks it off")
 		})
@@ -125,7 +126,7 @@ func TestARunThatCannotBeDeletedKeepsNothingElse(t *testing.T) {
 	if r.number(goneRun, stuck) != 0 {
 		t.Error("the run that cannot be deleted is gone")
 	}
-	if _, err := inspect.New(r.store).Resolve(t.Context(), whole.String()); err != nil {
+	if _, err := inspect.New(r.Store).Resolve(t.Context(), whole.String()); err != nil {
 		t.Errorf("the run of which nothing can be deleted: %v", err)
 	}
 }
@@ -160,7 +161,7 @@ func TestRunsThatCannotBeMeasured(t *testing.T) {
 	for _, run := range runs[:3] {
 		r.untilRetained("a run is gone", 1, goneRun, run)
 	}
-	if _, err := inspect.New(r.store).Resolve(t.Context(), huge.String()); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := inspect.New(r.Store).Resolve(t.Context(), huge.String()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("the oldest run: %v", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
@@ -13,23 +13,23 @@ func TestRunCompletesAndFailedItemsAreRunAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var repaired atomic.Bool
-	b.serve(t, "statement", func(_ context.Context, chunk *endpoints.Chunk[account, statement]) error {
+	b.Serve(t, "statement", func(_ context.Context, chunk *nodetest.Chunk) error {
 		for _, item := range chunk.Items() {
 			if item.In.ID == "C7" && !repaired.Load() {
 				item.Fail("no_balance", "the account has no balance")
 				continue
 			}
-			item.Reply(statement{Of: item.In.ID})
+			item.Reply(nodetest.Statement{Of: item.In.ID})
 		}
 		return nil
 	})
-	run := b.start(t, request("statement"), 20_000)
-	if done, failed := b.outcome(t, run, 1); done != 19_999 || failed != 1 {
+	run := b.Start(t, nodetest.Request("statement"), 20_000)
+	if done, failed := b.Outcome(t, run, 1); done != 19_999 || failed != 1 {
 		t.Fatalf("done %d, failed %d; want 19999 and 1", done, failed)
 	}
-	b.check(t)
+	b.Check(t)
 	repaired.Store(true)
-	rerun, err := b.node.Redo().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
+	rerun, err := b.Node.Redo().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
 		Settings: chunked(1), Actor: "test"})
 	if err != nil {
 		t.Fatal(err)
@@ -37,39 +37,39 @@ func TestRunCompletesAndFailedItemsAreRunAgain(t *testing.T) {
 	if rerun.Items != 1 || rerun.Generation != 2 {
 		t.Fatalf("rerun %+v; want 1 item in generation 2", rerun)
 	}
-	if done, failed := b.outcome(t, run, 2); done != 20_000 || failed != 0 {
+	if done, failed := b.Outcome(t, run, 2); done != 20_000 || failed != 0 {
 		t.Fatalf("done %d, failed %d; want 20000 and 0", done, failed)
 	}
-	b.check(t)
+	b.Check(t)
 }
 
 func TestParamsOfARunReachTheHandler(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var odd atomic.Int64
-	b.serve(t, "statement", func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
+	b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
 		if chunk.Param("year") != "2026" || chunk.Param("title") != `<é "quoted">` || len(chunk.Params()) != 2 {
 			odd.Add(1)
 		}
-		return echo(ctx, chunk)
+		return nodetest.Echo(ctx, chunk)
 	})
-	req := request("statement")
+	req := nodetest.Request("statement")
 	req.Params = map[string]string{"year": "2026", "title": `<é "quoted">`}
-	run := b.start(t, req, 1200)
-	if done, failed := b.outcome(t, run, 1); done != 1200 || failed != 0 {
+	run := b.Start(t, req, 1200)
+	if done, failed := b.Outcome(t, run, 1); done != 1200 || failed != 0 {
 		t.Fatalf("done %d, failed %d; want 1200 and 0", done, failed)
 	}
 	if n := odd.Load(); n != 0 {
 		t.Errorf("%d chunks came without the parameters", n)
 	}
-	b.check(t)
+	b.Check(t)
 }
 
 func TestOneItem(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.serve(t, "echo", echo)
-	run := b.start(t, request("echo"), 1)
-	b.outcome(t, run, 1)
-	b.check(t)
+	b.Serve(t, "echo", nodetest.Echo)
+	run := b.Start(t, nodetest.Request("echo"), 1)
+	b.Outcome(t, run, 1)
+	b.Check(t)
 }

@@ -16,21 +16,21 @@ import (
 func TestTheEndOfATrackerIsPublished(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	told, err := b.nc.SubscribeSync(wire.EventSubject(">"))
+	told, err := b.NC.SubscribeSync(wire.EventSubject(">"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.nc.Flush(); err != nil {
+	if err := b.NC.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	opened, err := tracker.New(b.store).OpenTracker(t.Context(), service.OpenRequest{Owner: "billing", Key: "nov"}, "ann")
+	opened, err := tracker.New(b.Store).OpenTracker(t.Context(), service.OpenRequest{Owner: "billing", Key: "nov"}, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if completed, err := tracker.New(b.store).SealTracker(t.Context(), opened.ID, "ann"); err != nil || !completed {
+	if completed, err := tracker.New(b.Store).SealTracker(t.Context(), opened.ID, "ann"); err != nil || !completed {
 		t.Fatal(completed, err)
 	}
-	b.node.PublishEvents()
+	b.Node.PublishEvents()
 	msg, err := told.NextMsg(20 * time.Second)
 	if err != nil {
 		t.Fatal(err)

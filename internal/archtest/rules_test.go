@@ -20,6 +20,8 @@ func rules() map[string]rule {
 	sdk := []string{"endpoints", "endpoints/wire", "endpoints/stream"}
 	store := []string{"workqueue/...", "bitfield/...", "migrations", "internal/fault", "internal/backoff"}
 	room := append([]string{"orchestrator/internal/...", "endpoints/wire", "endpoints/stream"}, store...)
+	// A room whose tests have whole nodes.
+	nodes := append([]string{"orchestrator", "orchestrator/fetch", "gather/fetch", "endpoints"}, servers...)
 	all := map[string]rule{
 		"bitfield":        {others: []string{}},
 		"bitfield/pgbits": {own: []string{"bitfield"}, tests: servers, others: []string{"github.com/jackc/pgx/v5"}},
@@ -97,22 +99,24 @@ func rules() map[string]rule {
 			own: append([]string{
 				"orchestrator/...", "gather", "gather/fetch", "endpoints/wire", "endpoints/stream", "internal/pull",
 			}, store...),
-			tests: append([]string{"internal/access/natsaccess", "endpoints"}, servers...),
+			tests: append([]string{"endpoints"}, servers...),
 		},
+		// What tests share; nothing else can import it, since it imports the node.
+		"orchestrator/internal/nodetest": {own: slices.Concat([]string{"endpoints/stream", "endpoints/wire"}, nodes, store)},
 		// None of them knows the node. The two that need another are made from what that gives them.
 		"orchestrator/internal/...": {own: append([]string{
 			"orchestrator/internal/kernel", "endpoints/wire", "endpoints/stream", "gather/fetch"}, store...)},
-		"orchestrator/dispatch": {own: append([]string{"orchestrator/span"}, room...)},
+		"orchestrator/dispatch": {own: append([]string{"orchestrator/span"}, room...), tests: nodes},
 		"orchestrator/fetch": {own: append([]string{"orchestrator/span", "orchestrator/dispatch", "gather/fetch"},
-			room...)},
-		"orchestrator/record":     {own: append([]string{"orchestrator/span", "internal/pull"}, room...)},
-		"orchestrator/flush":      {own: append([]string{"gather/fetch"}, room...), tests: servers},
+			room...), tests: nodes},
+		"orchestrator/record":     {own: append([]string{"orchestrator/span", "internal/pull"}, room...), tests: nodes},
+		"orchestrator/flush":      {own: append([]string{"gather/fetch"}, room...), tests: nodes},
 		"orchestrator/deadletter": {own: append([]string{"orchestrator/endpoint", "internal/pull"}, room...)},
-		"orchestrator/streams":    {own: room, tests: servers},
+		"orchestrator/streams":    {own: room, tests: append([]string{"internal/access/natsaccess"}, nodes...)},
 		"orchestrator/endpoint":   {own: room},
 		"orchestrator/events":     {own: room},
 		"orchestrator/watch":      {own: room},
-		"orchestrator/sweep":      {own: room},
+		"orchestrator/sweep":      {own: room, tests: nodes},
 		"orchestrator/retention":  {own: room},
 		"orchestrator/rewind":     {own: room},
 		"orchestrator/start":      {own: room},

@@ -1,0 +1,157 @@
+package dispatch_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// A node whose connection to NATS stands and carries nothing claims nothing more, once it has noticed: what it gives
+// back is there for the nodes that can publish it. It goes on when the server is heard again.
+func TestAStalledNodeClaimsNothing(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	at, err := url.Parse(b.NS.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	toNATS := testenv.NewProxy(t, at.Host)
+	stalled := b.Join(t, b.Store, testenv.Dial(t, "nats://"+toNATS.Addr()), nodetest.Config(t))
+	b.Node = stalled.Node
+	nodetest.WantReady(t, b.Node)
+	l := nodetest.NewLedger(nodetest.Size)
+	close(l.Gate)
+	b.Serve(t, "statement", l.Handle)
+	toNATS.Stall()
+	run := b.Start(t, nodetest.Patient(), nodetest.Size)
+	noticed := func(times int64) func() bool {
+		return func() bool { return stalled.Stats().Unreachable >= times }
+	}
+	nodetest.Until(t, "it has noticed", noticed(1))
+	claims := stalled.Stats().Claims
+	if claims == 0 {
+		t.Fatal("it had claimed nothing")
+	}
+	nodetest.Until(t, "it has asked again and again", noticed(5))
+	if now := stalled.Stats().Claims; now != claims {
+		t.Errorf("it claimed %d times more", now-claims)
+	}
+	toNATS.Heal()
+	b.WantSound(t, l, run, nodetest.Size)
+	if err := stalled.Stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+// A node that stops marks what others held as sent once they let go of it, and ends.
+func TestStopMarksWhatWasHeld(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	at, err := url.Parse(b.NS.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	toNATS := testenv.NewProxy(t, at.Host)
+	leaving := b.Join(t, b.Store, testenv.Dial(t, "nats://"+toNATS.Addr()), nodetest.Config(t))
+	b.Node = leaving.Node
+	toNATS.Stall()
+	b.Start(t, nodetest.Patient(), 100)
+	hold, err := b.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = hold.Rollback(context.WithoutCancel(t.Context())) }() // when the test ends early
+	nodetest.Until(t, "its slice is claimed, and held", func() bool {
+		held, err := hold.Exec(t.Context(), `SELECT FROM work_slice WHERE state = 'claimed' FOR UPDATE`)
+		return err == nil && held.RowsAffected() == 1
+	})
+	toNATS.Heal()
+	nodetest.Until(t, "the request is in the stream", func() bool { return leaving.Stats().Requests == 1 })
+	leaving.Leave()
+	<-time.After(300 * time.Millisecond) // the way to the marking closes; when it has not yet, the test shows less
+	if err := hold.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- leaving.Stop() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	case <-time.After(nodetest.Stuck):
+		t.Fatal("the node does not stop")
+	}
+	var sent int
+	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE state = 'sent'`).Scan(&sent)
+	if err != nil || sent != 1 {
+		t.Errorf("%d slices are marked as sent (%v)", sent, err)
+	}
+}
+
+// A server that reads nothing of what is written to it keeps the node from nothing else: its session lives on.
+func TestAServerThatReadsNothing(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	at, err := url.Parse(b.NS.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	toNATS := testenv.NewProxy(t, at.Host)
+	cfg := nodetest.Config(t)
+	cfg.SessionTTL = 12 * time.Second
+	options := append(endpoints.Options(), nats.Timeout(nats.DefaultTimeout))
+	stalled := b.Join(t, b.Store, testenv.Dial(t, "nats://"+toNATS.Addr(), options...), cfg)
+	b.Node = stalled.Node
+	l := nodetest.NewLedger(nodetest.Size)
+	close(l.Gate)
+	b.Serve(t, "statement", l.Handle)
+	b.Outcome(t, b.Start(t, nodetest.Patient(), 10), 1) // it knows the endpoint now
+	toNATS.Stall()
+	req := nodetest.Patient()
+	req.Steps[0].Chunk, req.Steps[0].InFlight = 1, 60
+	const large = 60 // items of 512 KiB: more than the system takes in between
+	loaded, err := b.Node.Starts().Start(t.Context(), req, largeItems(large, 512<<10))
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := stalled.Session()
+	var lives bool
+	nodetest.Until(t, "its session would have ended", func() bool {
+		var over bool
+		err := b.Pool.QueryRow(t.Context(), `SELECT started_at + interval '24 seconds' < clock_timestamp(),
+			expires_at > clock_timestamp() FROM node_session WHERE id = $1`, session).Scan(&over, &lives)
+		return err == nil && over
+	})
+	if !lives {
+		t.Error("its session has ended")
+	}
+	toNATS.Heal()
+	if done, failed := b.Outcome(t, loaded.Run, 1); done != large || failed != 0 {
+		t.Errorf("done %d, failed %d", done, failed)
+	}
+	if err := stalled.Stop(); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+}
+
+// largeItems are items with a payload of so many bytes each.
+func largeItems(n, bytes int) func(*start.LoadItem) error {
+	padding, next := strings.Repeat("x", bytes), nodetest.Items(n)
+	return func(item *start.LoadItem) error {
+		err := next(item)
+		item.Payload = fmt.Appendf(nil, `{"id":%q,"padding":%q}`, item.Key, padding)
+		return err
+	}
+}

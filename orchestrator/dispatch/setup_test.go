@@ -1,0 +1,15 @@
+package dispatch_test
+
+import (
+	"testing"
+
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+)
+
+// bundle is a node, a server and a database for one test.
+type bundle struct{ *nodetest.Bundle }
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	return &bundle{nodetest.Setup(t)}
+}

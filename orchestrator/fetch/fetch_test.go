@@ -1,0 +1,244 @@
+package fetch_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	nodefetch "github.com/tranchehq/tranche/orchestrator/fetch"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// local is a request for a run of one step that a function of the node does.
+func local(function string) start.LoadRequest {
+	req := nodetest.Small(workqueue.PaceKey(workqueue.KindLocal, function))
+	req.Plan, req.Steps[0].Name, req.Steps[0].Kind = function, function, workqueue.KindLocal
+	return req
+}
+
+// setupLocal is setup with a node that has functions.
+func setupLocal(t *testing.T, locals map[string]fetch.Fetcher) *bundle {
+	t.Helper()
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	cfg := nodetest.Config(t)
+	cfg.Locals = locals
+	b.Node = b.Join(t, b.Store, b.NC, cfg).Node
+	return b
+}
+
+func compose(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+	return fetch.JSON(map[string]string{"of": item.Key})
+}
+
+func TestLocalFunctionsComposeOnce(t *testing.T) {
+	t.Parallel()
+	var calls sync.Map
+	var twice atomic.Int64
+	f := fetch.Each(func(ctx context.Context, item *fetch.Item) (fetch.Part, error) {
+		if _, again := calls.LoadOrStore(item.IdempotencyKey(), true); again {
+			twice.Add(1)
+		}
+		if item.Param("year") != "2026" {
+			return fetch.Part{}, endpoints.Fail("no_year", "the parameters are missing")
+		}
+		return compose(ctx, item)
+	})
+	b := setupLocal(t, map[string]fetch.Fetcher{"compose": f})
+	cfg := nodetest.Config(t)
+	cfg.Locals = map[string]fetch.Fetcher{"compose": f}
+	other := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
+	req := local("compose")
+	req.Params = map[string]string{"year": "2026"}
+	run := b.Start(t, req, 20_000)
+	if done, failed := b.Outcome(t, run, 1); done != 20_000 || failed != 0 {
+		t.Fatalf("done %d, failed %d", done, failed)
+	}
+	if n := twice.Load(); n != 0 {
+		t.Errorf("%d items were composed twice", n)
+	}
+	if a, o := b.Node.Stats().Fetches, other.Stats().Fetches; a == 0 || o == 0 || a+o != 201 {
+		t.Errorf("the nodes worked on %d and %d chunks, want 201 together", a, o)
+	}
+	b.Check(t)
+}
+
+// A chunk with a panic, a hang and a lie in it costs those items only.
+func TestFunctionsThatMisbehave(t *testing.T) {
+	t.Parallel()
+	hold := make(chan struct{})
+	b := setupLocal(t, map[string]fetch.Fetcher{
+		"each": fetch.Each(func(ctx context.Context, item *fetch.Item) (fetch.Part, error) {
+			switch item.Key {
+			case "C7":
+				panic("out of paper")
+			case "C150":
+				<-hold // whatever becomes of ctx
+			case "C250":
+				return fetch.Part{Data: []byte("no JSON")}, nil
+			}
+			return compose(ctx, item)
+		}),
+		"liar": fetch.Func(func(_ context.Context, req *fetch.Request) ([]fetch.Slot, error) {
+			var slots []fetch.Slot
+			for _, item := range req.Items {
+				slot := fetch.Slot{Ordinal: item.Ordinal, Data: []byte("1")}
+				slots = append(slots, slot, slot, fetch.Slot{Ordinal: item.Ordinal + 10_000, Data: []byte("2")},
+					fetch.Slot{Ordinal: -3})
+				if item.Key == "C8" {
+					slots = slots[:len(slots)-4] // it leaves one out, and panics when it is alone
+				}
+				if len(req.Items) == 1 {
+					panic("alone")
+				}
+			}
+			return slots, nil
+		}),
+	})
+	req := local("each")
+	req.Steps[0].Timeout, req.Steps[0].MaxAttempts = 300*time.Millisecond, 2
+	each := b.Start(t, req, 400)
+	liar := b.Start(t, local("liar"), 400)
+	if done, failed := b.Outcome(t, each, 1); done != 397 || failed != 3 {
+		t.Errorf("each: done %d, failed %d", done, failed)
+	}
+	if done, failed := b.Outcome(t, liar, 1); done != 399 || failed != 1 {
+		t.Errorf("liar: done %d, failed %d", done, failed)
+	}
+	codes := map[string]string{"C7": wire.CodePanic, "C150": "deadline", "C250": wire.CodeBadResult}
+	for key, code := range codes {
+		if got := b.ErrorOf(t, each, key); !strings.HasPrefix(got, code+": ") {
+			t.Errorf("%s failed with %q, want %s", key, got, code)
+		}
+	}
+	if got := b.ErrorOf(t, liar, "C8"); !strings.HasPrefix(got, wire.CodePanic) {
+		t.Errorf("C8 failed with %q", got)
+	}
+	s := b.Node.Stats()
+	if s.Hung != 2 || s.OddSlots < 1000 {
+		t.Errorf("hung %d, want one for each attempt; odd slots %d", s.Hung, s.OddSlots)
+	}
+	close(hold)
+	nodetest.Until(t, "the calls have come back", func() bool { return b.Node.Stats().Hung == 0 })
+	b.Check(t)
+}
+
+// Only one of two nodes has the function: the other leaves it alone, and both do what they can.
+func TestFunctionsAreLeftToWhoHasThem(t *testing.T) {
+	t.Parallel()
+	b := setupLocal(t, map[string]fetch.Fetcher{"here": fetch.Each(compose)})
+	run := b.Start(t, local("there"), 1000)
+	here := b.Start(t, local("here"), 1000)
+	b.Outcome(t, here, 1)
+	if s := b.Node.Stats(); s.Fetches != 10 {
+		t.Errorf("the node worked on %d chunks, want 10", s.Fetches)
+	}
+	var names []string
+	nodetest.Until(t, "the node says what it has", func() bool {
+		err := b.Pool.QueryRow(t.Context(), `SELECT array(SELECT jsonb_array_elements_text(stats->'locals'))
+			FROM node_session WHERE id = $1`, b.Node.Session()).Scan(&names)
+		return err == nil && len(names) == 1 && names[0] == "here"
+	})
+	cfg := nodetest.Config(t)
+	cfg.Locals = map[string]fetch.Fetcher{"there": fetch.Each(compose)}
+	other := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
+	b.Outcome(t, run, 1)
+	if s := other.Stats(); s.Fetches != 10 {
+		t.Errorf("the other node worked on %d chunks, want 10", s.Fetches)
+	}
+	b.Check(t)
+}
+
+// Results of 2 MB, in chunks that together would take far more than a node may hold.
+func TestLargeResults(t *testing.T) {
+	t.Parallel()
+	page := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
+	b := setupLocal(t, map[string]fetch.Fetcher{"pdf": fetch.Each(
+		func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+			return fetch.Part{Data: append([]byte(item.Key), page...), ContentType: "application/pdf"}, nil
+		})})
+	run := b.Start(t, local("pdf"), 100)
+	b.Outcome(t, run, 1)
+	var bytes int64
+	err := b.Pool.QueryRow(t.Context(), `SELECT sum(octet_length(result)) FROM work_part WHERE run_id = $1
+		AND content_type = 'application/pdf'`, run).Scan(&bytes)
+	if want := int64(100*len(page) + 290); err != nil || bytes != want {
+		t.Errorf("%d bytes, want %d (%v)", bytes, want, err)
+	}
+	b.Check(t)
+}
+
+// sources makes fetchers, unless they are missing.
+type sources struct {
+	missing atomic.Bool
+	rests   atomic.Int64 // questions that are answered with a rest
+	asked   atomic.Int64
+}
+
+func (s *sources) Fetcher(config []byte) (fetch.Fetcher, error) {
+	s.asked.Add(1)
+	if s.missing.Load() {
+		return nil, errors.New("there is no source ledger")
+	}
+	return fetch.Each(func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+		return fetch.JSON(map[string]string{"of": item.Key, "config": string(config)})
+	}), nil
+}
+
+func (s *sources) RestsUntil(string) time.Time {
+	if s.rests.Add(-1) >= 0 {
+		return time.Now().Add(time.Hour)
+	}
+	return time.Time{}
+}
+
+// A node that cannot do the work of a step gives it back, says why, and leaves it to one that can.
+func TestNodeThatLacksASource(t *testing.T) {
+	t.Parallel()
+	b := setupLocal(t, nil) // has no fetchers at all
+	lacks, has := &sources{}, &sources{}
+	lacks.missing.Store(true)
+	has.rests.Store(3)
+	with := func(s *sources) orchestrator.Config {
+		cfg := nodetest.Config(t)
+		cfg.Fetchers = map[workqueue.Kind]nodefetch.Fetchers{workqueue.KindSQL: s}
+		return cfg
+	}
+	begun := time.Now()
+	first := b.Join(t, b.Store, testenv.Conn(t, b.NS), with(lacks))
+	req := local("ledger")
+	req.Steps[0].Kind, req.Steps[0].Endpoint = workqueue.KindSQL, "sql:ledger"
+	req.Steps[0].Config = []byte(`{"concurrency": 2}`)
+	run := b.Start(t, req, 1000)
+	nodetest.Until(t, "the slice is given back", func() bool {
+		var n int
+		err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE run_id = $1 AND state = 'scheduled'
+			AND error_code = 'postponed' AND error_message LIKE '%there is no source ledger'`, run).Scan(&n)
+		return err == nil && n > 0
+	})
+	b.Join(t, b.Store, testenv.Conn(t, b.NS), with(has))
+	if done, failed := b.Outcome(t, run, 1); done != 1000 || failed != 0 {
+		t.Errorf("done %d, failed %d", done, failed)
+	}
+	const rest = 5 * time.Second // for which the node leaves the source alone
+	most := 4 * (1 + int64(time.Since(begun)/rest))
+	if n := lacks.asked.Load(); n > most || first.Stats().Postponed == 0 {
+		t.Errorf("the node that lacks the source was asked %d times; want at most %d", n, most)
+	}
+	if has.rests.Load() >= 0 {
+		t.Error("the rest was not asked for")
+	}
+	b.Check(t)
+}

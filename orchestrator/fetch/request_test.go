@@ -1,0 +1,158 @@
+package fetch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// asked is a request for a run of one step that asks an endpoint over core NATS.
+func asked() start.LoadRequest {
+	req := nodetest.Small("statement")
+	req.Steps[0].Kind = workqueue.KindRequest
+	return req
+}
+
+// Services answer as they do for the stream, and nothing of it passes through the stream.
+func TestRequestsGoOverCoreNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var wrong atomic.Int64
+	b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		if chunk.Param("year") != "2026" {
+			wrong.Add(1)
+		}
+		for n, item := range chunk.Items() {
+			switch {
+			case item.In.ID == "C7":
+				item.Fail("no_balance", "the account has no balance")
+			case item.In.ID == "C300" && chunk.Meta().Attempt == 1: // left out: it is asked for again
+			default:
+				item.Reply(nodetest.Statement{Of: item.In.ID + strings.Repeat(".", 3000*(n%2))})
+			}
+		}
+		return ctx.Err()
+	})
+	req := asked()
+	req.Params = map[string]string{"year": "2026"}
+	run := b.Start(t, req, 10_000)
+	if done, failed := b.Outcome(t, run, 1); done != 9_999 || failed != 1 {
+		t.Fatalf("done %d, failed %d; want 9999 and 1", done, failed)
+	}
+	if got := b.ErrorOf(t, run, "C7"); got != "no_balance: the account has no balance" {
+		t.Errorf("C7 failed with %q", got)
+	}
+	if n := wrong.Load(); n > 0 {
+		t.Errorf("%d chunks came without the parameters", n)
+	}
+	js, err := jetstream.New(b.NC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{wire.StreamWork, wire.StreamReply} {
+		stream, err := js.Stream(t.Context(), name)
+		if err != nil || stream.CachedInfo().State.LastSeq != 0 {
+			t.Errorf("%s has been used (%v)", name, err)
+		}
+	}
+	b.Check(t)
+}
+
+// Nobody listens for a while. The breaker understands, no item loses an attempt, and the run goes on when a service is
+// there.
+func TestRequestsWaitForAService(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Start(t, asked(), 2_000)
+	nodetest.Until(t, "the breaker is open", func() bool {
+		var open bool
+		err := b.Pool.QueryRow(t.Context(), `SELECT breaker = 'open' AND breaker_reason LIKE '%no service listens%'
+			FROM endpoint_pace WHERE endpoint = 'statement'`).Scan(&open)
+		return err == nil && open
+	})
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.WantSound(t, l, run, 2_000)
+	l.WantOnce(t, run, 2_000)
+}
+
+// Chunks and items that fit no message.
+func TestRequestsAreCutToFit(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.SetupWith(t, testenv.Pool(t), embedded.NATSConfig{MaxPayload: 64 << 10})}
+	b.Serve(t, "statement", nodetest.Echo)
+	req := asked()
+	n := 0
+	loaded, err := b.Node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
+		if n == 300 {
+			return io.EOF
+		}
+		item.Key, item.Line = fmt.Sprintf("C%d", n), n+1
+		pad := 100
+		switch {
+		case n == 299:
+			pad = 100 << 10
+		case n%10 == 0:
+			pad = 20 << 10
+		}
+		item.Payload = fmt.Appendf(nil, `{"id":%q,"pad":%q}`, item.Key, strings.Repeat("x", pad))
+		n++
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done, failed := b.Outcome(t, loaded.Run, 1); done != 299 || failed != 1 {
+		t.Fatalf("done %d, failed %d; want 299 and 1", done, failed)
+	}
+	if got := b.ErrorOf(t, loaded.Run, "C299"); !strings.HasPrefix(got, "item_too_large: ") {
+		t.Errorf("the large item failed with %q", got)
+	}
+	b.Check(t)
+}
+
+// What was on its way when NATS went down, and is lost, is asked again long before its time is over.
+func TestRequestsSurviveARestartOfNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var swallowed atomic.Int64
+	silent, err := b.NC.QueueSubscribe(wire.DirectSubject("statement"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := asked()
+	req.Steps[0].Timeout = 10 * time.Minute
+	run := b.Start(t, req, 1000)
+	nodetest.Until(t, "all is on its way", func() bool { return swallowed.Load() == 10 })
+	if err := silent.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	nodetest.Until(t, "a service listens", func() bool { // which drops what does not say who asks
+		_, err := b.NC.Request(wire.DirectSubject("statement"), nil, 2*time.Second)
+		return errors.Is(err, nats.ErrTimeout)
+	})
+	if err := b.NS.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.WantSound(t, l, run, 1000)
+	if s := b.Node.Stats(); s.Republished != 10 || s.FetchesFailed > 0 {
+		t.Errorf("%d requests were sent again, want 10; %d chunks failed", s.Republished, s.FetchesFailed)
+	}
+}

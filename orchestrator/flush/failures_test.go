@@ -1,0 +1,42 @@
+package flush_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue/collector"
+)
+
+// A service whose handler fails is there: nothing else need come through for its word to count.
+func TestAFailureOfTheHandlerCountsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var calls atomic.Int64
+	b.Serve(t, "broken", func(context.Context, *nodetest.Chunk) error {
+		calls.Add(1)
+		return errors.New("no such table")
+	})
+	b.gather(t, "broken", func(s *collector.CollectorSpec) { s.MinSize, s.MaxAttempts = 1, 3 })
+	b.addOps(t, "broken", 0, 1, 1)
+	b.Await(t, "it is parked", `SELECT count(*) = 1 FROM collector_op WHERE parked_at IS NOT NULL AND attempts = 3`)
+	if n := calls.Load(); n != 3 {
+		t.Errorf("%d calls for 3 attempts", n)
+	}
+}
+
+// Flushes that find nobody open the breaker of their endpoint, and the one that is its probe closes it.
+func TestFlushesTellOfAnOutageAndOfItsEnd(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const keys = 6
+	b.gather(t, "gone", nil)
+	b.addOps(t, "gone", 0, 2*keys, keys)
+	b.Await(t, "the breaker is open", `SELECT breaker = 'open' FROM endpoint_pace WHERE endpoint = 'gone'`)
+	b.Serve(t, "gone", nodetest.Echo)
+	b.Await(t, "everything is flushed", noOps)
+	b.Await(t, "the breaker was closed by a flush", `SELECT EXISTS (SELECT FROM endpoint_change
+		WHERE endpoint = 'gone' AND after = 'closed' AND reason = 'a flush of collector gone was answered')`)
+}

@@ -1,0 +1,360 @@
+package flush_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/order"
+)
+
+// gather applies a collector of the endpoint of the same name.
+func (b *bundle) gather(t *testing.T, name string, change func(*collectorstore.CollectorSpec)) {
+	t.Helper()
+	spec := collectorstore.CollectorSpec{Endpoint: name, MinSize: 2, MaxSize: 50,
+		MaxAge:  collectorstore.Span(50 * time.Millisecond),
+		Backoff: collectorstore.Span(time.Millisecond), Dedupe: collectorstore.DefaultDedupe}
+	if change != nil {
+		change(&spec)
+	}
+	_, err := b.Node.Collectors().ApplyCollector(t.Context(), collectorstore.Text{Name: name, Spec: spec.WithDefaults(),
+		Source: name}, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// addOps adds n operations to a collector, to keys in turn, each with its number among those of its key.
+func (b *bundle) addOps(t *testing.T, collector string, from, n, keys int) {
+	t.Helper()
+	ops := make([]collectorstore.Op, n)
+	for i := range ops {
+		at := from + i
+		ops[i] = collectorstore.Op{ID: fmt.Sprint("op", at), Key: fmt.Sprint("k", at%keys),
+			Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, at%keys, at/keys)}
+	}
+	out, err := b.Node.Collectors().AddOps(t.Context(), collector, 0, [][]collectorstore.Op{ops})
+	if err != nil || out[0].Added != n {
+		t.Fatalf("added %+v, %v", out, err)
+	}
+}
+
+const noOps = `SELECT NOT EXISTS (SELECT FROM collector_op) AND NOT EXISTS (SELECT FROM collector_key)`
+
+// ledgerOfKeys holds what a service is asked against the order of the keys.
+type ledgerOfKeys struct {
+	mu     sync.Mutex
+	next   map[int]int // of a key, what comes next
+	busy   map[int]bool
+	done   int
+	faults []string
+}
+
+func newLedgerOfKeys() *ledgerOfKeys { return &ledgerOfKeys{next: map[int]int{}, busy: map[int]bool{}} }
+
+func (l *ledgerOfKeys) fault(format string, args ...any) {
+	l.faults = append(l.faults, fmt.Sprintf(format, args...))
+}
+
+// begin notes that a key is at work, and end that it is not any more.
+func (l *ledgerOfKeys) begin(key int, busy bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if busy && l.busy[key] {
+		l.fault("key %d is flushed twice at once", key)
+	}
+	l.busy[key] = busy
+}
+
+// take notes that an operation is carried out.
+func (l *ledgerOfKeys) take(key, number int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if number != l.next[key] {
+		l.fault("key %d: number %d when %d was next", key, number, l.next[key])
+	}
+	l.next[key] = number + 1
+	l.done++
+}
+
+func (l *ledgerOfKeys) check(t *testing.T, done int) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range l.faults[:min(len(l.faults), 10)] {
+		t.Error(f)
+	}
+	if l.done != done {
+		t.Errorf("%d operations were carried out, want %d", l.done, done)
+	}
+}
+
+func opOf(t *testing.T, item *endpoints.Item[nodetest.Account, nodetest.Statement]) (key, number int) {
+	t.Helper()
+	if _, err := fmt.Sscanf(item.In.ID, "%d %d", &key, &number); err != nil {
+		t.Error(err)
+	}
+	return key, number
+}
+
+// Two nodes flush the keys of a collector: each at one at a time, in order, whatever fails in between, and everything
+// exactly once, since nothing is lost.
+func TestNodesFlushKeysInOrderAndOneAtATime(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.StartNode(t)
+	l := newLedgerOfKeys()
+	seen := sync.Map{}
+	b.Serve(t, "ordered", func(_ context.Context, chunk *nodetest.Chunk) error {
+		key, _ := opOf(t, chunk.Items()[0])
+		l.begin(key, true)
+		defer l.begin(key, false)
+		for _, item := range chunk.Items() {
+			key, number := opOf(t, item)
+			if _, again := seen.LoadOrStore(item.Key, true); !again && number%7 == 3 {
+				item.Retry("not_yet", "later")
+				return nil // what follows is left out, and comes again
+			}
+			l.take(key, number)
+			item.Reply(nodetest.Statement{Of: item.In.ID})
+		}
+		return nil
+	}, endpoints.Concurrency(8))
+	b.gather(t, "ordered", func(s *collectorstore.CollectorSpec) { s.Strict, s.MaxSize, s.MaxAttempts = true, 10, 100 })
+	const keys, each = 8, 30
+	for i := range 6 {
+		b.addOps(t, "ordered", i*keys*each/6, keys*each/6, keys)
+	}
+	b.Await(t, "everything is flushed", noOps)
+	l.check(t, keys*each)
+}
+
+// A node's session is over in the middle of a flush: others flush the key again, and what it brings touches nothing.
+func TestAFlushOfALostNodeIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	entered, release := make(chan struct{}, 8), make(chan struct{})
+	var calls atomic.Int64
+	b.Serve(t, "lost", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		if calls.Add(1) == 1 {
+			entered <- struct{}{}
+			select {
+			case <-release:
+			case <-ctx.Done():
+			}
+		}
+		return nodetest.Echo(ctx, chunk)
+	})
+	b.gather(t, "lost", nil)
+	b.addOps(t, "lost", 0, 4, 1)
+	<-entered
+	b.StartNode(t)
+	if _, err := b.Pool.Exec(t.Context(), `UPDATE node_session SET expires_at = clock_timestamp() WHERE id =
+		(SELECT session_id FROM collector_key WHERE flush IS NOT NULL)`); err != nil {
+		t.Fatal(err)
+	}
+	b.Await(t, "the key is flushed again", noOps)
+	close(release)
+	if n := calls.Load(); n != 2 {
+		t.Errorf("%d calls, want the one that was lost and another", n)
+	}
+}
+
+// A reply that ends half-way, an operation that never succeeds, and one that kills every request it is in.
+func TestBadOperationsAreFoundAndParked(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Serve(t, "bad", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		for _, item := range chunk.Items() {
+			switch item.Key {
+			case "op4":
+				item.Retry("flaky", "no")
+			case "op9":
+				select { // its reply comes when nobody waits for it any more
+				case <-time.After(2 * time.Second):
+				case <-ctx.Done():
+				}
+				return nil
+			default:
+				item.Reply(nodetest.Statement{Of: item.In.ID})
+			}
+		}
+		return nil
+	}, endpoints.Concurrency(4))
+	b.gather(t, "bad", func(s *collectorstore.CollectorSpec) {
+		// An innocent operation that a slow machine keeps waiting has more tries; others come through between two of them.
+		s.Timeout, s.MaxAttempts = collectorstore.Span(time.Second), 3
+		s.Backoff, s.MaxBackoff = collectorstore.Span(200*time.Millisecond), collectorstore.Span(200*time.Millisecond)
+	})
+	b.addOps(t, "bad", 0, 20, 2)
+	// Others come through meanwhile: else what is not answered might be an outage, for which nobody is to blame.
+	others := 0
+	nodetest.Until(t, "the operation that is never answered is parked", func() (met bool) {
+		var through bool
+		if err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE key = 'k2') = 0,
+			count(*) FILTER (WHERE op_id = 'op9' AND parked_at IS NOT NULL) = 1 FROM collector_op`).Scan(&through,
+			&met); err != nil {
+			t.Fatal(err)
+		}
+		if through && !met {
+			others++
+			b.addOps(t, "bad", 1000*others+2, 1, 1000)
+		}
+		return met
+	})
+	b.Await(t, "all but the two bad ones succeed, and those are parked", `SELECT count(*) = 2
+		AND bool_and(parked_at IS NOT NULL AND op_id IN ('op4', 'op9')) FROM collector_op`)
+	v, err := collectorstore.New(b.Store).Collector(t.Context(), "bad")
+	if err != nil || v.Parked != 2 || v.Waiting+v.Backoff != 0 {
+		t.Fatalf("the collector is %+v, %v", v, err)
+	}
+}
+
+// What is old enough goes in time, and nobody calls more often than the rate allows.
+func TestFlushesGoInTimeAndAtTheirRate(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var mu sync.Mutex
+	var came []time.Time
+	b.Serve(t, "timed", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		mu.Lock()
+		came = append(came, time.Now())
+		mu.Unlock()
+		return nodetest.Echo(ctx, chunk)
+	})
+	b.gather(t, "timed", func(s *collectorstore.CollectorSpec) { s.MinSize, s.Rate = 50, "10/s" })
+	begun := time.Now()
+	b.addOps(t, "timed", 0, 8, 8)
+	b.Await(t, "everything is flushed", noOps)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(came) != 8 {
+		t.Fatalf("%d calls", len(came))
+	}
+	for i, at := range came { // the first after max_age, which is 50ms, and the others 100ms apart
+		if least := 45*time.Millisecond + time.Duration(i)*100*time.Millisecond; at.Sub(begun) < least {
+			t.Errorf("call %d came after %s, too early by %s", i, at.Sub(begun), least-at.Sub(begun))
+		}
+	}
+}
+
+// A flush whose request was lost with NATS is asked for again long before its time is over, and no other flush of its
+// key beside it.
+func TestFlushesSurviveARestartOfNATS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var swallowed atomic.Int64
+	silent, err := b.NC.QueueSubscribe(wire.DirectSubject("away"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.gather(t, "away", func(s *collectorstore.CollectorSpec) { s.Timeout = collectorstore.Span(10 * time.Minute) })
+	b.addOps(t, "away", 0, 6, 3)
+	nodetest.Until(t, "all is on its way", func() bool { return swallowed.Load() == 3 })
+	if err := silent.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.NS.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l := newLedgerOfKeys()
+	b.Serve(t, "away", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		key, _ := opOf(t, chunk.Items()[0])
+		l.begin(key, true)
+		defer l.begin(key, false)
+		return nodetest.Echo(ctx, chunk)
+	}, endpoints.Concurrency(3))
+	b.Await(t, "everything is flushed", noOps)
+	if s := b.Node.Stats(); s.Republished == 0 {
+		t.Error("no request was sent again")
+	}
+	l.check(t, 0) // which looks for flushes side by side alone
+}
+
+// Producers go on adding while the number of partitions changes: each value is still worked in its order, one flush at
+// a time, though its operations belong to several keys by then.
+func TestPartitionsChangeUnderLoad(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.StartNode(t)
+	l := newLedgerOfKeys()
+	b.Serve(t, "spread", func(_ context.Context, chunk *nodetest.Chunk) error {
+		at := map[int]bool{}
+		for _, item := range chunk.Items() {
+			if value, _ := opOf(t, item); !at[value] {
+				at[value] = true
+				l.begin(value, true)
+			}
+		}
+		defer func() {
+			for value := range at {
+				l.begin(value, false)
+			}
+		}()
+		for _, item := range chunk.Items() {
+			value, number := opOf(t, item)
+			l.take(value, number)
+			item.Reply(nodetest.Statement{Of: item.In.ID})
+		}
+		return nil
+	}, endpoints.Concurrency(8))
+	into := func(partitions int) func(*collectorstore.CollectorSpec) {
+		return func(s *collectorstore.CollectorSpec) {
+			s.MaxSize, s.OrderBy = 10, &collectorstore.OpKeying{Field: "owner", Partitions: partitions}
+		}
+	}
+	b.gather(t, "spread", into(7))
+	const values, each, changes = 6, 25, 3
+	var adding sync.WaitGroup
+	added := make(chan struct{}, values*each)
+	for value := range values {
+		adding.Go(func() {
+			for number := range each {
+				b.addKeyed(t, "spread", value, number)
+				added <- struct{}{}
+			}
+		})
+	}
+	for i := range changes {
+		for range values * each / (changes + 1) {
+			<-added
+		}
+		b.gather(t, "spread", into(2+3*i))
+	}
+	adding.Wait()
+	b.Await(t, "everything is flushed", noOps)
+	l.check(t, values*each)
+}
+
+// addKeyed adds an operation as producers do: under the key that the definition of the moment makes of it.
+func (b *bundle) addKeyed(t *testing.T, name string, value, number int) {
+	t.Helper()
+	for {
+		spec, version, err := collectorstore.New(b.Store).CollectorSpecOf(t.Context(), name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		op := collectorstore.Op{ID: fmt.Sprint(value, "/", number),
+			Payload: fmt.Appendf(nil, `{"id":"%d %d"}`, value, number)}
+		op.Key = fmt.Sprint(order.Partition(fmt.Sprint("v", value), spec.OrderBy.Partitions))
+		_, err = b.Node.Collectors().AddOps(t.Context(), name, version, [][]collectorstore.Op{{op}})
+		if _, moved := errors.AsType[*collectorstore.MovedError](err); moved {
+			continue
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return
+	}
+}

@@ -1,0 +1,254 @@
+// Package nodetest sets up what the tests of a node and of its rooms share: a whole node before a real PostgreSQL and a
+// real NATS, services that it asks, and what is known from outside of what must have come of a run.
+//
+// Only tests import it; those of one room alone stand there. What it starts ends with the test, and a test that waits
+// for something fails after [Stuck]. A [Bundle] is one test's; the services of a [Ledger] may write to it at once.
+package nodetest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// Stuck is more than anything here takes on a machine that others slow down tenfold: what takes longer will not happen.
+const Stuck = 3 * time.Minute
+
+// Bundle is a node, a server and a database for one test.
+type Bundle struct {
+	Pool  *pgxpool.Pool
+	Store *database.DB
+	NS    *embedded.NATS
+	Dir   string // where the server keeps its streams
+	NC    *nats.Conn
+	Node  *orchestrator.Node
+}
+
+// Setup is a node with a database and a NATS server of its own.
+func Setup(t *testing.T) *Bundle {
+	t.Helper()
+	return SetupOn(t, testenv.Pool(t))
+}
+
+// SetupOn is Setup with a database of the test's choice.
+func SetupOn(t *testing.T, pool *pgxpool.Pool) *Bundle {
+	t.Helper()
+	return SetupWith(t, pool, embedded.NATSConfig{})
+}
+
+// SetupWith is Setup with a database and a NATS server of the test's choice.
+func SetupWith(t *testing.T, pool *pgxpool.Pool, server embedded.NATSConfig) *Bundle {
+	t.Helper()
+	b := ServersOnly(t, pool, server)
+	b.Node = b.StartNode(t)
+	return b
+}
+
+// ServersOnly is SetupWith without a node.
+func ServersOnly(t *testing.T, pool *pgxpool.Pool, server embedded.NATSConfig) *Bundle {
+	t.Helper()
+	dir := t.TempDir() + "/nats"
+	server.StoreDir = dir
+	ns := testenv.NATSWith(t, server)
+	return &Bundle{Pool: pool, Store: database.New(pool), NS: ns, Dir: dir, NC: testenv.Conn(t, ns)}
+}
+
+// StartNode runs a node until the end of the test.
+func (b *Bundle) StartNode(t *testing.T) *orchestrator.Node {
+	t.Helper()
+	return b.StartNodeWith(t, orchestrator.Config{})
+}
+
+// StartNodeWith is StartNode with settings of the test's choice.
+func (b *Bundle) StartNodeWith(t *testing.T, cfg orchestrator.Config) *orchestrator.Node {
+	t.Helper()
+	cfg.Log, cfg.Version, cfg.Grace = zaptest.NewLogger(t), "test", 5*time.Second
+	cfg.SessionTTL = cmp.Or(cfg.SessionTTL, SessionLife)
+	cfg.Streams = stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}
+	node, err := orchestrator.New(b.Store, testenv.Conn(t, b.NS), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Run(t, "node", node.Run)
+	WantReady(t, node)
+	return node
+}
+
+// WantReady waits until a node has its streams.
+func WantReady(t *testing.T, node *orchestrator.Node) {
+	t.Helper()
+	select {
+	case <-node.Ready():
+	case <-time.After(Stuck):
+		t.Fatal("the node did not get ready")
+	}
+}
+
+// Run keeps f going until the end of the test, and checks that it stops without an error.
+func Run(t *testing.T, name string, f func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+}
+
+// Account is an item as services get it.
+type Account struct {
+	ID string `json:"id"`
+}
+
+// Statement is what they make of it.
+type Statement struct {
+	Of string `json:"of"`
+}
+
+// Chunk is what a service is asked for at once.
+type Chunk = endpoints.Chunk[Account, Statement]
+
+// Serve runs a service with one list endpoint until the end of the test.
+func (b *Bundle) Serve(t *testing.T, endpoint string,
+	handle func(context.Context, *Chunk) error, options ...endpoints.Option,
+) {
+	t.Helper()
+	ServeOn(t, testenv.Conn(t, b.NS), endpoint, handle, options...)
+}
+
+// ServeOn is Serve over a connection of the test's choice.
+func ServeOn(t *testing.T, nc *nats.Conn, endpoint string,
+	handle func(context.Context, *Chunk) error, options ...endpoints.Option,
+) {
+	t.Helper()
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "test", Version: "1.0.0", Log: zaptest.NewLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := endpoints.HandleList(svc, endpoint, handle, options...); err != nil {
+		t.Fatal(err)
+	}
+	Run(t, "service", svc.Run)
+}
+
+// Echo answers every item.
+func Echo(_ context.Context, chunk *Chunk) error {
+	for _, item := range chunk.Items() {
+		item.Reply(Statement{Of: item.In.ID})
+	}
+	return nil
+}
+
+// Items yields n items with the keys C0, C1, ….
+func Items(n int) func(*start.LoadItem) error {
+	i := 0
+	return func(item *start.LoadItem) error {
+		if i == n {
+			return io.EOF
+		}
+		item.Key = "C" + strconv.Itoa(i)
+		item.Payload = fmt.Appendf(nil, `{"id":%q}`, item.Key)
+		item.Line = i + 2
+		i++
+		return nil
+	}
+}
+
+// Request asks for a run of one step, whose endpoint has the name of the plan.
+func Request(endpoint string) start.LoadRequest {
+	return start.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
+		Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 500, InFlight: 16, MaxAttempts: 3,
+			Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond},
+	}}}
+}
+
+// Start loads a run of n items.
+func (b *Bundle) Start(t *testing.T, req start.LoadRequest, n int) workqueue.RunID {
+	t.Helper()
+	loaded, err := b.Node.Starts().Start(t.Context(), req, Items(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if loaded.Items != int64(n) {
+		t.Fatalf("loaded %d items of %d", loaded.Items, n)
+	}
+	return loaded.Run
+}
+
+// Outcome waits until a generation of the run is completed and returns its counts.
+func (b *Bundle) Outcome(t *testing.T, run workqueue.RunID, generation int) (done, failed int64) {
+	t.Helper()
+	deadline := time.Now().Add(Stuck)
+	for time.Now().Before(deadline) {
+		var state string
+		var gen int
+		err := b.Pool.QueryRow(t.Context(), `SELECT state, generation, coalesce(done, 0), coalesce(failed, 0)
+			FROM batchrun WHERE id = $1`, run).Scan(&state, &gen, &done, &failed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state == "completed" && gen == generation {
+			return done, failed
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal("the test ended")
+		}
+	}
+	t.Fatalf("run %s is not completed: %s", run, b.Dump(t, run))
+	return 0, 0
+}
+
+// Dump says where the items of a run are.
+func (b *Bundle) Dump(t *testing.T, run workqueue.RunID) string {
+	t.Helper()
+	var text string
+	err := b.Pool.QueryRow(context.Background(), `
+		SELECT concat_ws('; ',
+		  (SELECT string_agg(format('block %s ready %s done %s failed %s', block, bit_count(ready), bit_count(done),
+		     bit_count(failed)), ', ') FROM work_block WHERE run_id = $1),
+		  (SELECT string_agg(format('%s %s %s n=%s', state, cause, attempt, bit_count(remaining)), ', ')
+		     FROM work_slice WHERE run_id = $1))`, run).Scan(&text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// Check fails the test when the invariants do not hold.
+func (b *Bundle) Check(t *testing.T) {
+	t.Helper()
+	report, err := doctor.New(b.Store).Doctor(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		t.Errorf("invariant: %v", v)
+	}
+}

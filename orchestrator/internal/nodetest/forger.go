@@ -1,0 +1,149 @@
+package nodetest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// Forger answers requests by hand, so that it can do what the SDK never would.
+type Forger struct {
+	JS  jetstream.JetStream
+	Run workqueue.RunID
+}
+
+// Sent waits until so many requests of a run are out, and returns their slices, the oldest first.
+func (b *Bundle) Sent(t *testing.T, run workqueue.RunID, want int) []workqueue.Slice {
+	t.Helper()
+	var found []workqueue.Slice
+	Until(t, "the requests are sent", func() bool {
+		rows, err := b.Pool.Query(t.Context(), `SELECT id, block FROM work_slice WHERE run_id = $1 AND state = 'sent'
+			ORDER BY created_at, id`, run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = found[:0]
+		for rows.Next() {
+			s := workqueue.Slice{Run: run}
+			if err := rows.Scan(&s.ID, &s.Block); err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, s)
+		}
+		return rows.Err() == nil && len(found) == want
+	})
+	return found
+}
+
+// Items lists the ordinals of a slice.
+func (b *Bundle) Items(t *testing.T, id workqueue.SliceID) []int {
+	t.Helper()
+	var all []int
+	err := b.Pool.QueryRow(t.Context(), `SELECT array_agg(block * 8192 + bit ORDER BY bit)
+		FROM work_slice, generate_series(0, 8191) bit WHERE id = $1 AND get_bit(mask, bit) = 1`, id).Scan(&all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Body is a reply to items; each is answered with its own key.
+func Body(items ...int) string {
+	var slots []string
+	for _, i := range items {
+		slots = append(slots, fmt.Sprintf(`{"i":%d,"d":{"of":"C%d"}}`, i, i))
+	}
+	return `{"slots":[` + strings.Join(slots, ",") + `]}`
+}
+
+// Reply is a message of a reply to a slice.
+func (f *Forger) Reply(slice workqueue.SliceID, final int, body string) *nats.Msg {
+	msg := nats.NewMsg(wire.ReplySubject("statement"))
+	msg.Header = nats.Header{
+		wire.HeaderVersion: {wire.ProtocolVersion}, wire.HeaderRun: {f.Run.String()},
+		wire.HeaderStep: {"0"}, wire.HeaderSlice: {slice.String()}, wire.HeaderAttempt: {"1"},
+		wire.HeaderGeneration: {"1"}, wire.HeaderMode: {"batch"}, wire.HeaderService: {"forger"},
+	}
+	if final >= 0 {
+		msg.Header[wire.HeaderFinal] = []string{fmt.Sprint(final)}
+	}
+	msg.Data = []byte(body)
+	return msg
+}
+
+// Publish sends messages of replies, one after the other.
+func (f *Forger) Publish(t *testing.T, msgs ...*nats.Msg) {
+	t.Helper()
+	for _, msg := range msgs {
+		if _, err := f.JS.PublishMsg(t.Context(), msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Forge starts a run that nobody serves, and waits until its requests lie in the stream.
+func (b *Bundle) Forge(t *testing.T, chunk, n int) (*Forger, []workqueue.Slice) {
+	t.Helper()
+	js, err := jetstream.New(b.NC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := Patient()
+	req.Steps[0].Chunk, req.Steps[0].InFlight = chunk, 100
+	f := &Forger{JS: js, Run: b.Start(t, req, n)}
+	return f, b.Sent(t, f.Run, n/chunk)
+}
+
+// Reasons counts the messages in quarantine by reason. Only one that was delivered again may lie there twice.
+func (b *Bundle) Reasons(t *testing.T) map[string]int {
+	t.Helper()
+	twice := b.Number(t, `SELECT count(*) - count(DISTINCT (subject, headers, body)) FROM quarantine`)
+	if n := b.Again(t); int64(twice) > n {
+		t.Errorf("%d messages were put aside again, and %d delivered again", twice, n)
+	}
+	rows, err := b.Pool.Query(t.Context(), `SELECT reason, count(DISTINCT (subject, headers, body)) FROM quarantine
+		GROUP BY reason`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	var reason string
+	var n int
+	for rows.Next() {
+		if err := rows.Scan(&reason, &n); err != nil {
+			t.Fatal(err)
+		}
+		counts[reason] = n
+	}
+	return counts
+}
+
+// WantDrained waits until the consumer has gone through every reply: nothing unreadable is in its way.
+func (b *Bundle) WantDrained(t *testing.T) {
+	t.Helper()
+	js, err := jetstream.New(b.NC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Until(t, "all replies are consumed", func() bool {
+		stream, err := js.Stream(t.Context(), wire.StreamReply)
+		return err == nil && stream.CachedInfo().State.Msgs == 0
+	})
+}
+
+// Again returns how many deliveries of replies were not the first one.
+func (b *Bundle) Again(t *testing.T) int64 {
+	t.Helper()
+	recorder, err := b.JS(t).Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delivered := recorder.CachedInfo().Delivered
+	return int64(delivered.Consumer) - int64(delivered.Stream)
+}

@@ -1,0 +1,113 @@
+package record_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+// A service that is down for a while loses no item, and takes an attempt from few; the run goes on by itself. It may
+// fail chunks, or ask for every item to be tried again.
+func TestOutageIsWaitedOut(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(*nodetest.Chunk) error{
+		"chunks fail": func(*nodetest.Chunk) error {
+			return errors.New("no connection to the ledger")
+		},
+		"every item is to be tried again": func(chunk *nodetest.Chunk) error {
+			for _, item := range chunk.Items() {
+				item.Retry("unavailable", "no connection to the ledger")
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			const items, outage = 3000, 4 * time.Second
+			var until atomic.Int64 // the end of the outage
+			var worked atomic.Int32
+			b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
+				if worked.Add(1) == 20 {
+					until.Store(time.Now().Add(outage).UnixNano())
+				}
+				if worked.Load() >= 20 && time.Now().UnixNano() < until.Load() {
+					return fail(chunk)
+				}
+				return nodetest.Echo(ctx, chunk)
+			})
+			req := nodetest.Request("statement")
+			req.Steps[0].Chunk, req.Steps[0].MaxAttempts = 50, 2
+			// Of a shorter one it depends on luck whether five places fail before the first of them fails again.
+			req.Steps[0].RetryBackoff = time.Second
+			begin := time.Now()
+			id := b.Start(t, req, items)
+			if done, failed := b.Outcome(t, id, 1); done != items || failed != 0 {
+				t.Errorf("done %d, failed %d; want all %d done", done, failed, items)
+			}
+			lost := b.Number(t, `SELECT coalesce(max(failures), 0) FROM work_slice WHERE run_id = $1`, id)
+			chunks := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause IN ('failure', 'retry')`, id)
+			if lost > 1 || chunks > 20 {
+				t.Errorf("%d attempts were lost, by %d chunks", lost, chunks)
+			}
+			if took := time.Since(begin); took > outage+40*time.Second {
+				t.Errorf("the run took %s", took)
+			}
+			if n := b.Number(t, `SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`); n < 2 {
+				t.Errorf("the breaker changed %d times; want it to open and to close", n)
+			}
+			rest := b.Number(t, `SELECT coalesce(extract(epoch FROM max(r.finished_at) - max(c.at)), 0)::int
+				FROM batchrun r, endpoint_change c WHERE r.id = $1 AND c.what = 'breaker' AND c.after = 'closed'`, id)
+			if rest > 15 {
+				t.Errorf("the run went on for %d s once the breaker had closed", rest)
+			}
+			b.Check(t)
+		})
+	}
+}
+
+// One poison item in each of ten chunks, while everything goes through a real service: ten items fail, in few slices,
+// and nothing waits for long.
+func TestPoisonInEveryChunk(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const items, chunk = 5000, 500
+	var poison []string
+	for i := range items / chunk {
+		poison = append(poison, "C"+strconv.Itoa(i*chunk+77+i))
+	}
+	b.Serve(t, "statement", func(ctx context.Context, c *nodetest.Chunk) error {
+		for _, item := range c.Items() {
+			if slices.Contains(poison, item.In.ID) {
+				return errors.New("poison")
+			}
+		}
+		return nodetest.Echo(ctx, c)
+	})
+	begin := time.Now()
+	id := b.Start(t, nodetest.Request("statement"), items)
+	if done, failed := b.Outcome(t, id, 1); done != items-10 || failed != 10 {
+		t.Errorf("done %d, failed %d; want 10 failed", done, failed)
+	}
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	n := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1`, id)
+	probes := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'probe'`, id)
+	if limit := 10 + 10*(3+2*9) + 2*probes; n > limit {
+		t.Errorf("%d slices, %d probes; want at most %d slices", n, probes, limit)
+	}
+	t.Logf("%d slices, %d probes, %s", n, probes, time.Since(begin))
+	found, err := pace.New(b.Store).Bisections(t.Context(), id, 100)
+	if err != nil || found.Culprits != 10 || found.Kinds[pace.KindBadEntity] != 10 {
+		t.Errorf("%+v, %v", found, err)
+	}
+	b.Check(t)
+}

@@ -1,0 +1,249 @@
+package record_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// Every message of every reply comes ten times, in any order, some of them late.
+func TestRepliesTenTimesInAnyOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.StartNode(t)
+	f, slices := b.Forge(t, 50, 1000)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	var msgs []*nats.Msg
+	for _, s := range slices {
+		items := b.Items(t, s.ID)
+		for range 10 {
+			msgs = append(msgs, f.Reply(s.ID, -1, nodetest.Body(items[:20]...)),
+				f.Reply(s.ID, len(items), nodetest.Body(items[20:]...)))
+		}
+	}
+	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(msgs), func(i, j int) { msgs[i], msgs[j] = msgs[j], msgs[i] })
+	f.Publish(t, msgs...)
+	if done, failed := b.Outcome(t, f.Run, 1); done != 1000 || failed != 0 {
+		t.Errorf("done %d, failed %d; want 1000 done", done, failed)
+	}
+	b.WantRight(t, f.Run, 1000)
+	b.WantDrained(t)
+	if n := len(b.Reasons(t)); n != 0 {
+		t.Errorf("quarantined: %v", b.Reasons(t))
+	}
+	b.Check(t)
+}
+
+// A service that goes wrong in every way there is, and strangers who write to its reply subject: each message is put
+// aside with its reason, and the consumer goes on. The slice of which a reply could not be read comes again at once, in
+// halves; what others say about a slice changes nothing. The honest replies that come last count.
+func TestRepliesThatCannotBeTaken(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	f, slices := b.Forge(t, 10, 40)
+	other, others := b.Forge(t, 10, 20)
+	bomb := func() string {
+		var out bytes.Buffer
+		w, err := zstd.NewWriter(&out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		zeros := make([]byte, 1<<20)
+		for range 300 {
+			if _, err := w.Write(zeros); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}()
+	s := slices[0].ID
+	items := b.Items(t, s)
+	with := func(msg *nats.Msg, header, value string) *nats.Msg {
+		msg.Header[header] = []string{value}
+		return msg
+	}
+	elsewhere := f.Reply(slices[1].ID, 10, nodetest.Body(b.Items(t, slices[1].ID)...))
+	broken := f.Reply(slices[1].ID, 10, "{{{ not JSON")
+	elsewhere.Subject, broken.Subject = wire.ReplySubject("invoice"), wire.ReplySubject("invoice")
+	deep := strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000)
+	many := strings.TrimSuffix(strings.Repeat(`{"i":1,"d":1},`, 9000), ",")
+	wrong := map[string]*nats.Msg{
+		"garbage":         f.Reply(s, 10, "\x00\xff{{{ not JSON"),
+		"empty":           f.Reply(s, 10, ""),
+		"truncated":       f.Reply(s, 10, nodetest.Body(items...)[:100]),
+		"deeply nested":   f.Reply(s, 10, `{"slots":[{"i":0,"d":`+deep+`}]}`),
+		"bomb":            with(f.Reply(s, 10, bomb), wire.HeaderEncoding, "zstd"),
+		"not zstd":        with(f.Reply(s, 10, nodetest.Body(items...)), wire.HeaderEncoding, "zstd"),
+		"other encoding":  with(f.Reply(s, 10, nodetest.Body(items...)), wire.HeaderEncoding, "br"),
+		"other version":   with(f.Reply(s, 10, nodetest.Body(items...)), wire.HeaderVersion, "2"),
+		"no slice":        with(f.Reply(s, 10, nodetest.Body(items...)), wire.HeaderSlice, "x"),
+		"too many slots":  f.Reply(s, 9000, `{"slots":[`+many+`]}`),
+		"negative":        f.Reply(s, 1, `{"slots":[{"i":-1,"d":1}]}`),
+		"huge ordinal":    f.Reply(s, 1, `{"slots":[{"i":99999999999999999999,"d":1}]}`),
+		"foreign ordinal": f.Reply(slices[1].ID, -1, nodetest.Body(b.Items(t, slices[2].ID)...)),
+		"other endpoint":  elsewhere,
+		"garbage from it": broken,
+	}
+	for name, msg := range wrong {
+		msg.Header["X-Test"] = []string{name + " \xff"}
+		f.Publish(t, msg)
+	}
+	unknown := f.Reply(workqueue.SliceID(uuid.New()), 10, nodetest.Body(items...)) // stale, not quarantined
+	// Another run's slice, answered under this run's name: the slice decides.
+	f.Publish(t, unknown, f.Reply(others[0].ID, 10, nodetest.Body(b.Items(t, others[0].ID)...)))
+	b.WantDrained(t)
+	nodetest.Until(t, "everything wrong is in quarantine", func() bool {
+		total := 0
+		for _, n := range b.Reasons(t) {
+			total += n
+		}
+		return total == len(wrong)
+	})
+	t.Logf("reasons %v", b.Reasons(t))
+	if r := b.Reasons(t); r["foreign_ordinal"] != 1 || r["wrong_endpoint"] != 1 {
+		t.Errorf("reasons %v", r)
+	}
+	if n, again := b.Node.Stats().Stale, b.Again(t); n < 1 || n > 1+again {
+		t.Errorf("%d stale replies, %d came again; want the one of an unknown slice", n, again)
+	}
+	b.Check(t)
+	for _, now := range b.Sent(t, f.Run, 5) { // three untouched ones and two halves
+		items := b.Items(t, now.ID)
+		doubled := append(append([]int{}, items...), items...)
+		f.Publish(t, f.Reply(now.ID, len(doubled), nodetest.Body(doubled...)))
+	}
+	other.Publish(t, other.Reply(others[1].ID, 10, nodetest.Body(b.Items(t, others[1].ID)...)))
+	for _, run := range []workqueue.RunID{f.Run, other.Run} {
+		if _, failed := b.Outcome(t, run, 1); failed != 0 {
+			t.Errorf("%d items failed", failed)
+		}
+	}
+	b.WantRight(t, f.Run, 40)
+	b.WantRight(t, other.Run, 20)
+	nodetest.Until(t, "the doubled slots are counted", func() bool { return b.Node.Stats().Duplicates >= 40 })
+	if n := b.Node.Stats().Duplicates; n != 40 {
+		t.Errorf("%d doubled slots; want 40", n)
+	}
+	b.Check(t)
+}
+
+// A reply that leaves items out, and one that comes after its deadline: the items come again in another slice.
+func TestRepliesThatAreShortOrLate(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	f, slices := b.Forge(t, 10, 20)
+	short, late := slices[0].ID, slices[1].ID
+	missing := b.Items(t, short)[4:]
+	f.Publish(t, f.Reply(short, 4, nodetest.Body(b.Items(t, short)[:4]...)))
+	const pass = `UPDATE work_slice SET deadline = clock_timestamp(), stream_seq = NULL WHERE id = $1`
+	if _, err := b.Pool.Exec(t.Context(), pass, late); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Until(t, "both slices are over", func() bool {
+		var open int
+		err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_slice WHERE id = ANY($1) AND state = 'sent'`,
+			[]workqueue.SliceID{short, late}).Scan(&open)
+		return err == nil && open == 0
+	})
+	again := b.Sent(t, f.Run, 2)
+	b.WantDrained(t) // the short reply does not come again
+	before := b.Node.Stats().Stale
+	f.Publish(t, f.Reply(late, 10, nodetest.Body(b.Items(t, late)...)))
+	nodetest.Until(t, "the late reply is seen", func() bool { return b.Node.Stats().Stale > before })
+	answered := 0
+	for _, s := range again {
+		items := b.Items(t, s.ID)
+		answered += len(items)
+		f.Publish(t, f.Reply(s.ID, len(items), nodetest.Body(items...)))
+	}
+	if answered != len(missing)+10 {
+		t.Errorf("%d items came again; want %d", answered, len(missing)+10)
+	}
+	b.Outcome(t, f.Run, 1)
+	b.WantRight(t, f.Run, 20)
+	b.Check(t)
+}
+
+// Items of a third of max_payload, replies as large, one item that fits in no message.
+func TestMessagesOverMaxPayload(t *testing.T) {
+	t.Parallel()
+	const limit = 64 << 10
+	b := &bundle{nodetest.SetupWith(t, testenv.Pool(t), embedded.NATSConfig{MaxPayload: limit})}
+	var mu sync.Mutex
+	most := 0
+	b.Serve(t, "statement", func(_ context.Context, chunk *nodetest.Chunk) error {
+		mu.Lock()
+		most = max(most, len(chunk.Items()))
+		mu.Unlock()
+		for _, item := range chunk.Items() {
+			item.Reply(nodetest.Statement{Of: item.In.ID})
+		}
+		return nil
+	})
+	const count, giant = 60, 17
+	source := nodetest.Items(count)
+	n := 0
+	req := nodetest.Patient()
+	req.Steps[0].Timeout = 40 * time.Second // more than it takes when a delivery is lost, or two
+	loaded, err := b.Node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
+		err := source(item)
+		size := limit / 3
+		if n == giant {
+			size = 2 * limit
+		}
+		item.Payload = fmt.Appendf(nil, `{"id":%q}`, strings.Repeat("x", size))
+		n++
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done, failed := b.Outcome(t, loaded.Run, 1); done != count-1 || failed != 1 {
+		t.Errorf("done %d, failed %d; want all but one done", done, failed)
+	}
+	var ordinal int
+	var code, message string
+	err = b.Pool.QueryRow(t.Context(), `SELECT ordinal, error_code, error_message FROM work_part
+		WHERE error_code IS NOT NULL`).Scan(&ordinal, &code, &message)
+	if err != nil || ordinal != giant || code != "item_too_large" || !strings.Contains(message, "65536") {
+		t.Errorf("item %d failed with %s: %s (%v)", ordinal, code, message, err)
+	}
+	var right int
+	err = b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+		WHERE convert_from(p.result, 'utf8')::json->>'of' = q.payload::json->>'id'`).Scan(&right)
+	if err != nil || right != count-1 {
+		t.Errorf("%d results are right, %v", right, err)
+	}
+	mu.Lock()
+	if most > 2 {
+		t.Errorf("a request held %d items of a third of max_payload", most)
+	}
+	mu.Unlock()
+	if b.Node.Stats().Splits == 0 {
+		t.Error("no slice was cut: the requests were not too large")
+	}
+	if n := b.Node.Stats().Expired; n != 0 {
+		t.Errorf("%d slices had to wait for their deadline", n)
+	}
+	b.Check(t)
+}

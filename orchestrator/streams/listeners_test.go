@@ -1,0 +1,176 @@
+package streams_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue/pace"
+)
+
+// list has somebody say that he listens, as a service with the least of permissions can.
+func (b *bundle) list(t *testing.T, stages map[string]int) {
+	t.Helper()
+	svc, err := micro.AddService(testenv.Conn(t, b.NS), micro.Config{
+		Name: "least", Version: "1.0.0", Metadata: map[string]string{"tranche": wire.ProtocolVersion},
+		StatsHandler: func(at *micro.Endpoint) any { return map[string]int{"stages": stages[at.Name]} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = svc.Stop() })
+	for name := range stages {
+		err := svc.AddEndpoint(name, micro.HandlerFunc(func(micro.Request) {}), micro.WithEndpointSubject("status."+name))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (b *bundle) has(t *testing.T, stream, name string) bool {
+	t.Helper()
+	_, err := b.JS(t).Consumer(t.Context(), stream, name)
+	return err == nil
+}
+
+// A node makes the consumers of services that may not make their own, and again when somebody deletes them.
+func TestConsumersOfListedServicesAreMade(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
+	b.list(t, map[string]int{"plain": 0, "flow": 3})
+	made := func(what string) {
+		t.Helper()
+		nodetest.Until(t, what, func() bool {
+			return b.has(t, wire.StreamWork, "plain") && b.has(t, wire.StreamWork, "flow") &&
+				b.has(t, wire.StreamStage, "flow")
+		})
+	}
+	made("the consumers are made")
+	if b.has(t, wire.StreamStage, "plain") {
+		t.Error("an endpoint without stages has a consumer for them")
+	}
+	js := b.JS(t)
+	for stream, name := range map[string]string{wire.StreamWork: "plain", wire.StreamStage: "flow"} {
+		if err := js.DeleteConsumer(t.Context(), stream, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made("the consumers are made again")
+}
+
+// change sets the concurrency of an endpoint at the node.
+func change(t *testing.T, b *bundle, set pace.EndpointSetting) error {
+	t.Helper()
+	_, err := b.Node.Endpoints().ChangeEndpoint(t.Context(), pace.EndpointChange{Endpoint: set.Endpoint,
+		Concurrency: &set.Concurrency}, "ann")
+	return err
+}
+
+// What operators set for an endpoint reaches its consumer, wherever it was set and whenever the consumer was made.
+func TestEndpointSettingsReachTheConsumer(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
+	js := b.JS(t)
+	const leftToLeader = 2 * time.Second // so long a node tries it itself
+	wanted := func(what string, want int) {
+		t.Helper()
+		nodetest.Until(t, what, func() bool {
+			consumer, err := js.Consumer(t.Context(), wire.StreamWork, "statement")
+			return err == nil && stream.SettingsOf(consumer.CachedInfo()).Concurrency == want
+		})
+	}
+	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
+	if err := change(t, b, set); err != nil { // there is no consumer yet
+		t.Fatal(err)
+	}
+	run := b.Start(t, nodetest.Patient(), 100)
+	wanted("a new consumer has the setting", 3)
+	set.Concurrency = 5
+	begun := time.Now()
+	if err := change(t, b, set); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(begun)
+	consumer, err := js.Consumer(t.Context(), wire.StreamWork, "statement")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := stream.SettingsOf(consumer.CachedInfo()).Concurrency; got != 5 && took < leftToLeader {
+		t.Errorf("after %s the consumer has the concurrency %d; want 5 at once", took, got)
+	}
+	wanted("the setting reaches the consumer", 5)
+	set.Concurrency = 0
+	if err := pace.New(b.Store).SetEndpoint(t.Context(), set, "ann"); err != nil { // by a node that dies
+		t.Fatal(err)
+	}
+	wanted("the leader brings the setting", 0)
+	set.Concurrency = 7
+	if err := pace.New(b.Store).SetEndpoint(t.Context(), set, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	wanted("the leader brings the next setting", 7)
+	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, "statement"); err != nil {
+		t.Fatal(err)
+	}
+	wanted("a consumer made anew has the setting", 7)
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.WantSound(t, l, run, 100)
+	if err := change(t, b, pace.EndpointSetting{Endpoint: "no name"}); err == nil {
+		t.Error("a setting of no endpoint was taken")
+	}
+	if config := consumer.CachedInfo().Config; config.AckPolicy != jetstream.AckExplicitPolicy {
+		t.Errorf("the consumer is %+v", config)
+	}
+}
+
+// A node of the version before knows no limit of deliveries and no settings, and takes both from a consumer.
+func TestConsumersThatAnOlderNodeMadeAreMended(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
+	js := b.JS(t)
+	set := pace.EndpointSetting{Endpoint: "statement", Concurrency: 3}
+	if err := change(t, b, set); err != nil {
+		t.Fatal(err)
+	}
+	run := b.Start(t, nodetest.Patient(), 100)
+	b.Sent(t, run, 1)
+	if err := stream.EnsureStageConsumer(t.Context(), js, "statement"); err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []string{wire.StreamWork, wire.StreamStage} {
+		consumer, err := js.Consumer(t.Context(), of, "statement")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := consumer.CachedInfo().Config
+		config.MaxDeliver, config.Metadata = -1, nil
+		if _, err := js.UpdateConsumer(t.Context(), of, config); err != nil {
+			t.Fatal(err)
+		}
+		nodetest.Until(t, "the consumer on "+of+" is as it was", func() bool {
+			consumer, err := js.Consumer(t.Context(), of, "statement")
+			if err != nil {
+				return false
+			}
+			info := consumer.CachedInfo()
+			return info.Config.MaxDeliver == wire.MaxDeliver &&
+				(of == wire.StreamStage || stream.SettingsOf(info).Concurrency == 3)
+		})
+	}
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.WantSound(t, l, run, 100)
+	l.WantOnce(t, run, 100)
+}

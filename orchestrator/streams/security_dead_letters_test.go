@@ -1,0 +1,57 @@
+package streams_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+)
+
+// A letter is written, taken in, sent again and written again, and a suspect leaves its marks.
+func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
+	t.Parallel()
+	g := setupGuarded(t, documented(t))
+	nodetest.WantReady(t, g.Node)
+	web := g.conn(t, "web")
+	var slot *wire.SlotError
+	_, err := endpoints.Call[string, nodetest.Statement](t.Context(), web, "accounts", "C1", "no account",
+		endpoints.CallerName("web"))
+	if !errors.As(err, &slot) || slot.Code != "bad_payload" {
+		t.Errorf("the call ended with %v", err)
+	}
+	g.Buried(t, 1)
+	out, err := g.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
+	if err != nil || out.Requeued != 1 {
+		t.Fatalf("requeued: %+v, %v", out, err)
+	}
+	g.Buried(t, 2)
+
+	to := wire.Return{Asker: "web", Call: "token", Callee: "accounts"}
+	answers, err := web.SubscribeSync("tranche.call.web.token.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	suspect := wire.NewRequestBuilder("accounts", wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
+		Generation: 1, Mode: wire.ModeBatch, ReplyTo: to, Deliveries: 3}, 1<<20)
+	suspect.Add(0, "C2", []byte(`{"id":"C2"}`))
+	js, err := jetstream.New(web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.PublishMsg(t.Context(), suspect.Msg()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := answers.NextMsg(20 * time.Second); err != nil {
+		t.Errorf("the suspect was not answered: %v", err)
+	}
+	for _, v := range g.violated() {
+		t.Error(v)
+	}
+}

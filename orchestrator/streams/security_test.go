@@ -1,0 +1,383 @@
+package streams_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/access/natsaccess"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// documented returns the configuration that the command in docs/security.md writes, with passwords.
+func documented(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(page), "    tranche nats config ")
+	line, _, _ := strings.Cut(rest, "\n")
+	if !found {
+		t.Fatal("docs/security.md has no command")
+	}
+	system, err := natsaccess.New(rolesOf(t, strings.Fields(line)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return withPasswords(system.Conf(nil))
+}
+
+// rolesOf reads the flags of the command.
+func rolesOf(t *testing.T, words []string) (roles natsaccess.Roles) {
+	t.Helper()
+	for i := 0; i+1 < len(words); i += 2 {
+		grant, err := natsaccess.ParseGrant(words[i+1])
+		if err != nil && words[i] != "--out" {
+			t.Fatal(err)
+		}
+		switch words[i] {
+		case "--service":
+			roles.Services = append(roles.Services, grant)
+		case "--caller":
+			roles.Callers = append(roles.Callers, grant)
+		case "--tracker":
+			roles.Trackers = append(roles.Trackers, grant.Name)
+		case "--viewer":
+			roles.Viewers = append(roles.Viewers, grant.Name)
+		}
+	}
+	return roles
+}
+
+// withPasswords gives every user the same password.
+func withPasswords(config string) string {
+	var passwords strings.Builder
+	for _, m := range regexp.MustCompile(`password: \$(\w+)`).FindAllStringSubmatch(config, -1) {
+		fmt.Fprintf(&passwords, "%s: secret\n", m[1])
+	}
+	return passwords.String() + config
+}
+
+// without takes one permission from a user; from the node, which has them all, by denying it.
+func without(t *testing.T, config, user, subject string) string {
+	t.Helper()
+	if user == natsaccess.NodeName {
+		what := "publish"
+		if strings.HasPrefix(subject, "_INBOX") || subject == "tranche.wake" {
+			what = "subscribe"
+		}
+		return strings.Replace(config, "password: $NODE_PASSWORD",
+			fmt.Sprintf("password: $NODE_PASSWORD, permissions: { %s: { deny: %q } }", what, subject), 1)
+	}
+	_, rest, found := strings.Cut(config, "{ user: "+user+",")
+	if !found {
+		t.Fatalf("the configuration has no user %s", user)
+	}
+	before, _, _ := strings.Cut(rest, "{ user: ")
+	if subject == "_INBOX.>" || strings.HasPrefix(subject, "tranche.call."+user) {
+		return strings.Replace(config, before, strings.Replace(before, "permissions: {",
+			fmt.Sprintf("permissions: { subscribe: { deny: %q }", subject), 1), 1)
+	}
+	if rest, api := strings.CutPrefix(subject, "$JS.API."); api {
+		subject = wire.NodesAPIPrefix + rest
+	}
+	after := strings.Replace(before, fmt.Sprintf("        %q", subject), `        "not.`+user+`"`, 1)
+	if after == before {
+		t.Fatalf("user %s has no permission for %s", user, subject)
+	}
+	return strings.Replace(config, before, after, 1)
+}
+
+// guarded is a node, a plain service, and a flow that asks it, each with the permissions of its user only.
+type guarded struct {
+	*bundle
+	server *testenv.GuardedNATS
+	log    *zap.Logger
+	logged *observer.ObservedLogs
+	shared bool // all are in one account
+
+	mu         sync.Mutex
+	violations []error // of all the connections
+}
+
+func setupGuarded(t *testing.T, config string) *guarded {
+	t.Helper()
+	core, logged := observer.New(zapcore.InfoLevel)
+	g := &guarded{server: testenv.NATSByConfig(t, config), log: zap.New(core), logged: logged,
+		shared: strings.Contains(config, "_INBOX_")}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(g.violated())
+			for _, entry := range logged.All() {
+				t.Log(entry.Time.Format("05.000"), entry.LoggerName, entry.Message, entry.ContextMap())
+			}
+		}
+	})
+	pool := testenv.Pool(t)
+	g.bundle = &bundle{&nodetest.Bundle{Pool: pool, Store: database.New(pool)}}
+	node, err := orchestrator.New(g.Store, g.conn(t, "node"), orchestrator.Config{Log: g.log.Named("node"),
+		Grace: 5 * time.Second, ReconcileInterval: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Node = node
+	nodetest.Run(t, "node", node.Run)
+	g.serveGuarded(t, "accounts", func(svc *endpoints.Service) error {
+		return endpoints.HandleList(svc, "accounts", nodetest.Echo)
+	})
+	g.serveGuarded(t, "statement", handleStatement)
+	return g
+}
+
+// handleStatement is a flow: it asks accounts about each item and answers with what it hears.
+func handleStatement(svc *endpoints.Service) error {
+	accounts := endpoints.To[nodetest.Account, nodetest.Statement]("accounts")
+	type stage = endpoints.Stage[nodetest.Account, nodetest.Statement, endpoints.None, endpoints.None]
+	return endpoints.HandleFlow(svc, "statement", []func(context.Context, *stage) error{
+		func(_ context.Context, s *stage) error {
+			for _, item := range s.Items() {
+				accounts.Ask(item, item.In)
+			}
+			return nil
+		},
+		func(_ context.Context, s *stage) error {
+			for _, item := range s.Items() {
+				item.Reply(accounts.Answer(item))
+			}
+			return nil
+		},
+	})
+}
+
+// conn connects a user as docs/security.md says.
+func (g *guarded) conn(t *testing.T, user string) *nats.Conn {
+	t.Helper()
+	nc := g.server.Conn(t, user, "secret", g.inbox(user))
+	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if errors.Is(err, nats.ErrPermissionViolation) {
+			g.violations = append(g.violations, fmt.Errorf("user %s: %w", user, err))
+		}
+	})
+	return nc
+}
+
+// inbox is where a user is answered: within one account each has a place of its own.
+func (g *guarded) inbox(user string) string {
+	if g.shared {
+		return "_INBOX_" + user
+	}
+	return ""
+}
+
+func (g *guarded) serveGuarded(t *testing.T, name string, handle func(*endpoints.Service) error) {
+	t.Helper()
+	svc, err := endpoints.New(g.conn(t, name), endpoints.Config{Name: name, Version: "1.0.0", Log: g.log.Named(name)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := handle(svc); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Run(t, name, svc.Run)
+}
+
+func (g *guarded) violated() []error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var found []error
+	for _, v := range g.violations {
+		// A service tries to make its consumer until a node has made it.
+		if !strings.Contains(v.Error(), "CONSUMER.CREATE") {
+			found = append(found, v)
+		}
+	}
+	return found
+}
+
+// PROOF: who may do what, 13.
+func TestDocumentedPermissionsAreEnough(t *testing.T) {
+	t.Parallel()
+	g := setupGuarded(t, documented(t))
+	nodetest.WantReady(t, g.Node)
+	for _, endpoint := range []string{"statement", "accounts"} {
+		if done, failed := g.Outcome(t, g.Start(t, nodetest.Request(endpoint), 1200), 1); done != 1200 || failed != 0 {
+			t.Errorf("%s: %d done, %d failed", endpoint, done, failed)
+		}
+	}
+	web := g.conn(t, "web")
+	for how, opts := range map[string][]endpoints.CallOption{
+		"stored": {endpoints.CallerName("web")}, "direct": {endpoints.CallerName("web"), endpoints.Direct()},
+	} {
+		got, err := endpoints.Call[nodetest.Account, nodetest.Statement](t.Context(), web, "accounts", "C1",
+			nodetest.Account{ID: "C1"}, opts...)
+		if err != nil || got.Of != "C1" {
+			t.Errorf("%s call: %v, %v", how, got, err)
+		}
+	}
+	g.wantListeners(t, 2)
+	for _, v := range g.violated() {
+		t.Error(v)
+	}
+	g.Check(t)
+}
+
+// wantListeners waits until operators see that so many listen.
+func (g *guarded) wantListeners(t *testing.T, want int) {
+	t.Helper()
+	nc := g.conn(t, "ops")
+	nodetest.Until(t, "operators see who listens", func() bool {
+		found, err := wire.Discover(t.Context(), nc, time.Second)
+		if err != nil || len(found) > want {
+			t.Fatalf("operators see %v, %v; want %d listeners", found, err, want)
+		}
+		return len(found) == want
+	})
+}
+
+// Each permission that is taken from a user is named within seconds, with where to read on; and once it is granted the
+// work is done.
+func TestEachMissingPermissionIsNamed(t *testing.T) {
+	t.Parallel()
+	config := documented(t)
+	for _, test := range []struct{ user, subject string }{
+		{"node", "$JS.API.STREAM.INFO.TRANCHE_WORK"},
+		{"node", "$JS.API.CONSUMER.*.TRANCHE_REPLY.>"},
+		{"node", "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_REPLY.recorder"},
+		{"node", "$JS.ACK.TRANCHE_REPLY.recorder.>"},
+		{"node", "tranche.work.>"},
+		{"node", "tranche.wake"},
+		{"node", "_INBOX.>"},
+		{"accounts", "tranche.stage.statement.*.*.accounts"},
+		{"accounts", "_INBOX.>"},
+		{"statement", "tranche.work.accounts"},
+		{"statement", "tranche.flow.statement.>"},
+		{"statement", "$JS.API.DIRECT.GET.TRANCHE_FLOW.tranche.flow.statement.>"},
+		{"statement", "$JS.API.CONSUMER.MSG.NEXT.TRANCHE_STAGE.statement"},
+		{"statement", "$JS.API.CONSUMER.INFO.TRANCHE_STAGE.statement"},
+		{"statement", "tranche.reply.statement"},
+	} {
+		t.Run(test.user+" "+test.subject, func(t *testing.T) {
+			t.Parallel()
+			begun := time.Now()
+			g := setupGuarded(t, without(t, config, test.user, test.subject))
+			run := g.load(t, "statement", 20)
+			told := g.told(t, test.user, test.subject)
+			t.Logf("told after %s: %s", time.Since(begun).Round(time.Millisecond), told)
+			g.server.Reload(t, config)
+			nodetest.WantReady(t, g.Node)
+			if done, _ := g.Outcome(t, run, 1); done != 20 {
+				t.Errorf("%d of 20 items are done", done)
+			}
+		})
+	}
+}
+
+// A caller learns at once what it may not do.
+func TestCallsWithoutPermissionFailAtOnce(t *testing.T) {
+	t.Parallel()
+	config := documented(t)
+	direct := []endpoints.CallOption{endpoints.CallerName("web"), endpoints.Direct()}
+	for _, test := range []struct {
+		subject string
+		opts    []endpoints.CallOption
+	}{
+		{"tranche.work.accounts", direct[:1]},
+		{"tranche.direct.accounts", direct},
+		{"tranche.call.web.>", direct[:1]},
+		{"tranche.call.web.>", direct},
+		{"_INBOX.>", direct[:1]},
+	} {
+		t.Run(fmt.Sprintf("%s of %d options", test.subject, len(test.opts)), func(t *testing.T) {
+			t.Parallel()
+			g := setupGuarded(t, without(t, config, "web", test.subject))
+			nodetest.WantReady(t, g.Node)
+			nc := g.conn(t, "web")
+			call := func() error {
+				_, err := endpoints.Call[nodetest.Account, nodetest.Statement](t.Context(), nc, "accounts", "C1",
+					nodetest.Account{ID: "C1"}, test.opts...)
+				return err
+			}
+			for range 2 { // the second knows what the first has learned
+				w := testenv.NewWatch(t)
+				denied, ok := errors.AsType[*stream.PermissionError](call())
+				if took := w.Ran(); !ok || denied.Subject != test.subject || took > 2*time.Second {
+					t.Errorf("after %s: %v", took, denied)
+				}
+			}
+			g.server.Reload(t, config)
+			var err error
+			for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+				if err = call(); !errors.Is(err, nats.ErrPermissionViolation) {
+					break
+				}
+			}
+			if err != nil {
+				t.Errorf("once it is granted: %v", err)
+			}
+		})
+	}
+}
+
+// load starts a run without a node's help.
+func (g *guarded) load(t *testing.T, endpoint string, n int) workqueue.RunID {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	session, err := session.New(g.Store).StartSession(ctx, session.NodeInfo{Host: "loader"}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := nodetest.Request(endpoint)
+	req.Session = session
+	loaded, err := start.New(g.Store).Load(ctx, req, nodetest.Items(n))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Node.Wake()
+	return loaded.Run
+}
+
+// told waits for a line of the user's log that names the permission and the page, and returns it.
+func (g *guarded) told(t *testing.T, user, subject string) string {
+	t.Helper()
+	pattern := regexp.QuoteMeta(strings.TrimSuffix(subject, ">"))
+	matches := regexp.MustCompile(strings.ReplaceAll(pattern, `\*`, `[^. ]+`))
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		for _, entry := range g.logged.All() {
+			text := fmt.Sprint(entry.ContextMap()["error"])
+			if entry.LoggerName == user && strings.Contains(entry.Message, "denies") && matches.MatchString(text) &&
+				strings.Contains(text, "docs/security.md") {
+				return text
+			}
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-t.Context().Done():
+		}
+	}
+	t.Fatalf("nobody was told: %v", g.logged.All())
+	return ""
+}

@@ -1,0 +1,210 @@
+package streams_test
+
+import (
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue/streams"
+)
+
+// streamBench is nodes whose streams are looked at.
+type streamBench struct {
+	*bundle
+	*testing.T
+
+	js                     jetstream.JetStream
+	made, updated, lookups atomic.Int64
+}
+
+func setupStreams(t *testing.T) *streamBench {
+	t.Helper()
+	b := &streamBench{bundle: &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}, T: t}
+	var err error
+	if b.js, err = jetstream.New(b.NC); err != nil {
+		t.Fatal(err)
+	}
+	for subject, count := range map[string]*atomic.Int64{
+		"$JS.EVENT.ADVISORY.STREAM.CREATED.>": &b.made, "$JS.EVENT.ADVISORY.STREAM.UPDATED.>": &b.updated,
+		"$JS.API.STREAM.INFO." + wire.StreamDead: &b.lookups,
+	} {
+		if _, err := b.NC.Subscribe(subject, func(*nats.Msg) { count.Add(1) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.NC.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// join starts a node whose program wants the streams to be like that, and returns what it warns of.
+func (b *streamBench) join(streams stream.Config) *observer.ObservedLogs {
+	b.Helper()
+	core, logs := observer.New(zapcore.WarnLevel)
+	node, err := orchestrator.New(b.Store, testenv.Conn(b.T, b.NS), orchestrator.Config{Log: zap.New(core),
+		Streams: streams, StreamsInterval: 10 * time.Millisecond, ReconcileInterval: 10 * time.Millisecond})
+	if err != nil {
+		b.Fatal(err)
+	}
+	nodetest.Run(b.T, "node", node.Run)
+	nodetest.WantReady(b.T, node)
+	return logs
+}
+
+func (b *streamBench) eventually(what string, holds func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(nodetest.Stuck); !holds(); {
+		if time.Now().After(deadline) {
+			b.Fatalf("never: %s", what)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+func (b *streamBench) set() streams.StreamSettings {
+	b.Helper()
+	set, err := streams.New(b.Store).StreamsSet(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return set
+}
+
+func (b *streamBench) change(c streams.StreamChange) {
+	b.Helper()
+	if _, err := streams.New(b.Store).ChangeStreams(b.Context(), c, "ann"); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *streamBench) stream(name string) *jetstream.StreamInfo {
+	b.Helper()
+	stream, err := b.js.Stream(b.Context(), name)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return stream.CachedInfo()
+}
+
+// looked waits until the nodes have looked at the streams a hundred times more.
+func (b *streamBench) looked() {
+	b.Helper()
+	from := b.lookups.Load()
+	b.eventually("the nodes look at the streams", func() bool { return b.lookups.Load() >= from+100 })
+}
+
+// Nodes whose programs want other streams leave them as they are set. A change is made once, by one of them.
+func TestNodesDoNotFightOverStreams(t *testing.T) {
+	t.Parallel()
+	b := setupStreams(t)
+	first := b.join(stream.Config{WorkMaxBytes: 64 << 20, EventMaxBytes: 8 << 20})
+	second := b.join(stream.Config{WorkMaxBytes: 32 << 20, ReplyMaxBytes: stream.DefaultReplyMaxBytes})
+	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
+	b.looked()
+	if made, updated := b.made.Load(), b.updated.Load(); made != 6 || updated != 0 {
+		t.Errorf("%d streams were made, and %d updated; want 6 and none", made, updated)
+	}
+	if first.FilterMessageSnippet("tranche streams set").Len() != 0 {
+		t.Errorf("the first was warned: %v", first.All())
+	}
+	warned := second.FilterMessageSnippet("tranche streams set").All()
+	if len(warned) != 1 || strings.Count(warned[0].ContextMap()["differing"].([]any)[0].(string), "work_bytes") != 1 ||
+		len(warned[0].ContextMap()["differing"].([]any)) != 1 {
+		t.Errorf("the second was warned: %+v", warned)
+	}
+	room := int64(48 << 20)
+	b.change(streams.StreamChange{WorkBytes: &room})
+	b.eventually("the change is brought about", func() bool { return b.set().AppliedRevision == 2 })
+	b.looked()
+	if n, got := b.updated.Load(), b.stream(wire.StreamWork).Config.MaxBytes; n != 1 || got != room {
+		t.Errorf("%d updates, and room for %d; want one, and %d", n, got, room)
+	}
+	if _, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamDead,
+		Subjects: b.stream(wire.StreamDead).Config.Subjects, Retention: jetstream.WorkQueuePolicy,
+		MaxMsgs: 3}); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("what somebody set by hand is undone", func() bool {
+		return b.stream(wire.StreamDead).Config.MaxMsgs <= 0
+	})
+}
+
+// What JetStream refuses stays wanted, with the reason, and is tried again ever more seldom. Streams that are lost
+// meanwhile are made as they were.
+func TestARefusedSettingOfStreams(t *testing.T) {
+	t.Parallel()
+	b := setupStreams(t)
+	b.join(stream.Config{})
+	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
+	var tried atomic.Int64
+	sub, err := b.NC.Subscribe("$JS.API.STREAM.UPDATE."+wire.StreamWork, func(*nats.Msg) { tried.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	if err := b.NC.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	three := 3
+	b.change(streams.StreamChange{Replicas: &three})
+	b.eventually("the refusal is noted", func() bool { return b.set().Trouble != "" })
+	b.looked()
+	set := b.set()
+	if !strings.Contains(set.Trouble, "replicas > 1") || set.Replicas != 3 || set.NextTry == nil ||
+		set.AppliedRevision != 1 {
+		t.Errorf("%+v", set)
+	}
+	b.eventually("each try is noted", func() bool { return tried.Load() == int64(b.set().Tries) })
+	if tried.Load() > 4 {
+		t.Errorf("tried %d times", tried.Load())
+	}
+	if err := b.js.DeleteStream(t.Context(), wire.StreamStage); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the lost stream is made as it was", func() bool {
+		stream, err := b.js.Stream(t.Context(), wire.StreamStage)
+		return err == nil && stream.CachedInfo().Config.Replicas == 1
+	})
+	auto := 0
+	b.change(streams.StreamChange{Replicas: &auto})
+	b.eventually("the trouble is over", func() bool {
+		set = b.set()
+		return set.AppliedRevision == 3 && set.Trouble == ""
+	})
+}
+
+// A change that would have a stream delete what it holds is not made.
+func TestASettingThatWouldLoseEvents(t *testing.T) {
+	t.Parallel()
+	b := setupStreams(t)
+	b.join(stream.Config{EventMaxBytes: 8 << 20})
+	for range 4 {
+		if _, err := b.js.Publish(t.Context(), wire.EventSubject("test"),
+			make([]byte, 512<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	room := int64(1 << 20)
+	b.change(streams.StreamChange{EventBytes: &room})
+	b.eventually("the refusal is noted", func() bool {
+		return strings.Contains(b.set().Trouble, "the oldest would be deleted")
+	})
+	b.looked()
+	if info := b.stream(wire.StreamEvent); info.State.Msgs < 4 || info.Config.MaxBytes != 8<<20 {
+		t.Errorf("the stream holds %d messages in %d bytes", info.State.Msgs, info.Config.MaxBytes)
+	}
+}

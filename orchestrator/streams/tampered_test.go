@@ -1,0 +1,79 @@
+package streams_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+)
+
+// After a restart of the server, replies are acknowledged as before: none stays pending.
+func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Serve(t, "echo", nodetest.Echo)
+	b.Outcome(t, b.Start(t, nodetest.Request("echo"), 2000), 1)
+	b.WantDrained(t)
+	before := b.Node.Stats().Stale
+	if err := b.NS.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run := b.Start(t, nodetest.Request("echo"), 2000)
+	b.Outcome(t, run, 1)
+	js, err := jetstream.New(testenv.Conn(t, b.NS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Until(t, "no reply is unacknowledged", func() bool {
+		consumer, err := js.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
+		return err == nil && consumer.CachedInfo().NumAckPending == 0 && consumer.CachedInfo().NumPending == 0
+	})
+	if n := b.Node.Stats().Stale - before; n != 0 {
+		t.Errorf("%d replies came again; want none", n)
+	}
+}
+
+// Consumers that somebody paused or filtered, and streams that somebody limited, are mended without an operator.
+func TestTamperedStreamsAndConsumersAreMended(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js, err := jetstream.New(testenv.Conn(t, b.NS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Serve(t, "echo", nodetest.Echo)
+	b.Outcome(t, b.Start(t, nodetest.Request("echo"), 10), 1)
+	for name, tamper := range map[string]func() error{
+		"paused recorder": func() error {
+			_, err := js.PauseConsumer(t.Context(), wire.StreamReply, wire.RecorderConsumer, time.Now().Add(time.Hour))
+			return err
+		},
+		"paused endpoint": func() error {
+			_, err := js.PauseConsumer(t.Context(), wire.StreamWork, wire.ConsumerName("echo"),
+				time.Now().Add(time.Hour))
+			return err
+		},
+		"limited work stream": func() error {
+			stream, err := js.Stream(t.Context(), wire.StreamWork)
+			if err != nil {
+				return err
+			}
+			config := stream.CachedInfo().Config
+			config.MaxMsgs = 1
+			_, err = js.UpdateStream(t.Context(), config)
+			return err
+		},
+	} {
+		if err := tamper(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if done, failed := b.Outcome(t, b.Start(t, nodetest.Request("echo"), 5000), 1); done != 5000 || failed != 0 {
+			t.Errorf("%s: done %d, failed %d", name, done, failed)
+		}
+	}
+	b.Check(t)
+}

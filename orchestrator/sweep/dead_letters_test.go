@@ -1,0 +1,233 @@
+package sweep_test
+
+import (
+	"context"
+	"maps"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+)
+
+// dead is a dead letter of a request of one item, as a service publishes it.
+func dead(t *testing.T, request uuid.UUID) *nats.Msg {
+	t.Helper()
+	msg := nested(t, wire.Meta{Run: uuid.New(), Slice: request, Mode: wire.ModeSingle, Origin: "edge"}, "")
+	msg.Subject = wire.DeadSubject("accounts")
+	msg.Header.Set(wire.HeaderMsgID, wire.DeadMsgID(msg.Header))
+	msg.Header.Set(wire.HeaderDeadCause, wire.CodePanic)
+	msg.Header.Set(wire.HeaderDeadMessage, "the handler panicked")
+	msg.Header.Set(wire.HeaderDeadDeliveries, "5")
+	msg.Header.Set(wire.HeaderDeadService, "accounts@1.2.3 a")
+	msg.Header.Set(wire.HeaderDeadAt, "2026-01-02T03:04:05Z")
+	return msg
+}
+
+func (b *bundle) publish(t *testing.T, msgs ...*nats.Msg) {
+	t.Helper()
+	js := b.JS(t)
+	for _, msg := range msgs {
+		if _, err := js.PublishMsg(t.Context(), msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Whatever lies in the stream of dead letters is taken in once, and the stream runs empty.
+func TestDeadLettersAreCollected(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.StartNode(t)
+	good := dead(t, uuid.New())
+	again := dead(t, uuid.New())
+	again.Header = maps.Clone(good.Header)
+	again.Header.Set(wire.HeaderRequeued, "1") // the same letter, after the window in which JetStream knows its id
+	b.publish(t, good)
+	b.Buried(t, 1)
+	again.Header.Del(wire.HeaderMsgID)
+	garbage := &nats.Msg{Subject: wire.DeadSubject("accounts"), Data: []byte{0xff, 0}}
+	nameless := &nats.Msg{Subject: wire.DeadSubject("no$name"), Data: []byte("x"),
+		Header: nats.Header{wire.HeaderDeadAt: {"-1"}, wire.HeaderDeadDeliveries: {"x"}}}
+	b.publish(t, again, garbage, nameless)
+	b.drained(t, wire.StreamDead)
+	causes := map[string]int{}
+	for _, l := range b.Buried(t, 4) {
+		causes[l.Cause]++
+		if l.Cause == wire.CodePanic && l.Requeued == 0 {
+			full, err := deadletter.New(b.Store).DeadLetter(t.Context(), l.ID.String())
+			if err != nil || full.Endpoint != "accounts" || full.Mode != "single" || full.Deliveries != 5 ||
+				full.Service != "accounts@1.2.3 a" || full.Origin != "edge" || full.Items != 1 || full.At.Year() != 2026 ||
+				string(full.Body) != string(good.Data) || full.State != deadletter.LetterWaiting {
+				t.Errorf("the letter is %+v, %v", full, err)
+			}
+		}
+	}
+	if causes[wire.CodePanic] != 2 || causes["unreadable"] != 1 || len(causes) != 3 {
+		t.Errorf("the causes are %v", causes)
+	}
+}
+
+// A letter that is requeued is sent as it came, and once, although the node that did so died before it could send it
+// and two others find it.
+func TestRequeueSurvivesACrash(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.StartNode(t)
+	slice := uuid.New()
+	b.publish(t, dead(t, slice))
+	letter := b.Buried(t, 1)[0]
+	sel := deadletter.DeadSelection{Refs: []string{letter.ID.String()}}
+	if out, err := deadletter.New(b.Store).Requeue(t.Context(), sel, "ann"); err != nil || out.Requeued != 1 { // and dies
+		t.Fatalf("requeued %+v, %v", out, err)
+	}
+	nodetest.Until(t, "the letter is sent", func() bool {
+		left, err := deadletter.New(b.Store).UnsentLetters(t.Context(), 10)
+		return err == nil && len(left) == 0
+	})
+	msg := b.take(t, "accounts")
+	h := msg.Headers()
+	if h.Get(wire.HeaderRequeued) != "1" || h.Get(wire.HeaderSlice) != slice.String() ||
+		h.Get(wire.HeaderMode) != "single" || h.Get(wire.HeaderDeadCause) != "" ||
+		h.Get(wire.HeaderDeadAt) != "" || h.Get(wire.HeaderMsgID) == slice.String() {
+		t.Errorf("the request has the headers %v", h)
+	}
+	if wire.CountItems(h, msg.Data(), wire.Limits{}) != 1 {
+		t.Errorf("the request is %s", msg.Data())
+	}
+	stream, err := b.JS(t).Stream(t.Context(), wire.StreamWork)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.LastSeq; n != 1 {
+		t.Errorf("%d requests were sent; want one", n)
+	}
+}
+
+// What dies every time comes back as a letter every time, until it takes force to send it again.
+func TestRequeueLoopsAreStopped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.publish(t, dead(t, uuid.New()))
+	for round := 1; ; round++ {
+		letter := b.Buried(t, round)[0]
+		out, err := b.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.Requeued == 0 {
+			if round != deadletter.MaxRequeues+1 || len(out.Refused) != 1 || out.Refused[0].ID != letter.ID {
+				t.Errorf("refused %+v in round %d", out, round)
+			}
+			return
+		}
+		msg := b.take(t, "accounts")
+		if got := msg.Headers().Get(wire.HeaderRequeued); got != strconv.Itoa(round) {
+			t.Fatalf("in round %d the request was requeued %s times", round, got)
+		}
+		if err := msg.DoubleAck(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		again := dead(t, uuid.New())
+		again.Header.Set(wire.HeaderMsgID, wire.DeadMsgID(msg.Headers()))
+		again.Header.Set(wire.HeaderRequeued, strconv.Itoa(round))
+		b.publish(t, again)
+	}
+}
+
+// A letter whose endpoint cannot be sent to waits, and holds up no other.
+func TestRequeueToAnEndpointInTheWay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js := b.JS(t)
+	const obstacle = "somebody"
+	if _, err := js.CreateConsumer(t.Context(), wire.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
+		FilterSubject: wire.WorkSubject("blocked"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		t.Fatal(err)
+	}
+	first := dead(t, uuid.New())
+	first.Subject = wire.DeadSubject("blocked")
+	b.publish(t, first)
+	b.Buried(t, 1)
+	b.publish(t, dead(t, uuid.New()))
+	b.Buried(t, 2)
+	out, err := b.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
+	if err != nil || out.Requeued != 2 {
+		t.Fatalf("requeued %+v, %v", out, err)
+	}
+	b.take(t, "accounts")
+	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Until(t, "the obstacle's letter is sent", func() bool {
+		left, err := deadletter.New(b.Store).UnsentLetters(t.Context(), 10)
+		return err == nil && len(left) == 0
+	})
+	b.take(t, "blocked")
+}
+
+// Dead letters that come while PostgreSQL is away wait in their stream.
+func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if _, err := b.Pool.Exec(t.Context(), `ALTER TABLE dead_letter RENAME TO away`); err != nil {
+		t.Fatal(err)
+	}
+	b.publish(t, dead(t, uuid.New()))
+	js := b.JS(t)
+	nodetest.Until(t, "the letter was tried", func() bool {
+		consumer, err := js.Consumer(t.Context(), wire.StreamDead, wire.DeadLetterConsumer)
+		return err == nil && consumer.CachedInfo().Delivered.Consumer > 0
+	})
+	if _, err := b.Pool.Exec(t.Context(), `ALTER TABLE away RENAME TO dead_letter`); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	b.Buried(t, 1)
+	b.drained(t, wire.StreamDead)
+	if took := time.Since(begun); took > 20*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// The same with a service that really dies of it: the count goes with the request, and force counts on.
+func TestRequeueLoopsOfAServiceAreStopped(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var runs atomic.Int64
+	b.Serve(t, "accounts", func(context.Context, *nodetest.Chunk) error {
+		runs.Add(1)
+		panic("always")
+	})
+	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: wire.ModeSingle, Deliveries: 1}
+	b.ask(t, nested(t, meta, "tranche.call.edge.token.accounts"))
+	for round := range deadletter.MaxRequeues + 2 {
+		letter := b.Buried(t, round+1)[0]
+		if letter.Requeued != round || letter.Cause != wire.CodePanic || letter.State != deadletter.LetterWaiting {
+			t.Fatalf("in round %d the letter is %+v", round, letter)
+		}
+		sel := deadletter.DeadSelection{All: true}
+		out, err := b.Node.DeadLetters().Requeue(t.Context(), sel, "ann")
+		if round >= deadletter.MaxRequeues {
+			if err != nil || out.Requeued != 0 || out.RefusedTotal != 1 {
+				t.Fatalf("round %d: %+v, %v", round, out, err)
+			}
+			sel.Force = true
+			out, err = b.Node.DeadLetters().Requeue(t.Context(), sel, "ann")
+		}
+		if err != nil || out.Requeued != 1 {
+			t.Fatalf("round %d: %+v, %v", round, out, err)
+		}
+	}
+	b.Buried(t, deadletter.MaxRequeues+3)
+	if n := runs.Load(); n != deadletter.MaxRequeues+3 {
+		t.Errorf("the handler ran %d times", n)
+	}
+}

@@ -1,0 +1,222 @@
+package sweep_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// The deadline of a slice counts from when a service has it in its hands. A queue of requests before a slow service,
+// far longer than their deadline, makes nothing late.
+func TestDeadlineCountsFromTheHandOut(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const work, timeout, chunks, chunk = 400 * time.Millisecond, 5 * time.Second, 30, 10
+	l := nodetest.NewLedger(0)
+	svc, err := endpoints.New(testenv.Conn(t, b.NS), endpoints.Config{Name: "slow", Version: "1.0.0",
+		Log: zaptest.NewLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := func(ctx context.Context, c *nodetest.Chunk) error {
+		select {
+		case <-time.After(work):
+			return l.Handle(ctx, c)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := endpoints.HandleList(svc, "statement", slow, endpoints.Concurrency(1)); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Run(t, "service", svc.Run)
+	req := nodetest.Request("statement")
+	req.Steps[0].Chunk, req.Steps[0].InFlight, req.Steps[0].Timeout = chunk, 2*chunks, timeout
+	start := time.Now()
+	id := b.Start(t, req, chunks*chunk)
+	b.WantSound(t, l, id, chunks*chunk)
+	l.WantOnce(t, id, chunks*chunk)
+	if took := time.Since(start); took < 2*timeout {
+		t.Errorf("the run took %s: nothing waited past its deadline", took)
+	}
+	if s := b.Node.Stats(); s.Expired+s.Released+s.Stale != 0 || s.Slices != chunks {
+		t.Errorf("without a fault: %+v", s)
+	}
+}
+
+// Somebody deletes an endpoint's consumer while no service listens. The requests lie in the stream and wait, however
+// often their deadline passes; a service that comes later does each of them once.
+func TestRequestsOutliveTheirConsumer(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js, err := jetstream.New(b.NC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := nodetest.Request("statement")
+	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 2*time.Second
+	id := b.Start(t, req, 20)
+	b.Sent(t, id, 2)
+	if err := js.DeleteConsumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement")); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Until(t, "deadlines have passed three times", func() bool { return b.Node.Stats().Extended >= 6 })
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.WantSound(t, l, id, 20)
+	l.WantOnce(t, id, 20)
+	if s := b.Node.Stats(); s.Expired != 0 || s.Slices != 2 {
+		t.Errorf("nothing was handed to anybody, and yet: %+v", s)
+	}
+}
+
+// A final message has a slot for a foreign item and a second one for another, and leaves items out: they come again at
+// once, not at the deadline.
+func TestItemsBehindForeignSlotsComeAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	f, slices := b.Forge(t, 10, 10)
+	first := slices[0].ID
+	asked := b.Items(t, first)
+	f.Publish(t, f.Reply(first, 10, nodetest.Body(append(asked[:8:8], asked[0], 5000)...)))
+	var again []workqueue.SliceID
+	nodetest.Until(t, "the items left out are sent again", func() bool {
+		rest := `SELECT coalesce(array_agg(id), '{}') FROM work_slice WHERE run_id = $1 AND state = 'sent' AND id <> $2`
+		err := b.Pool.QueryRow(t.Context(), rest, f.Run, first).Scan(&again)
+		return err == nil && len(again) == 1
+	})
+	rest := b.Items(t, again[0])
+	if len(rest) != 2 || rest[0] != asked[8] || rest[1] != asked[9] {
+		t.Errorf("items %v came again; want %v", rest, asked[8:])
+	}
+	f.Publish(t, f.Reply(again[0], 2, nodetest.Body(rest...)))
+	if done, failed := b.Outcome(t, f.Run, 1); done != 10 || failed != 0 {
+		t.Errorf("done %d, failed %d; want 10 done", done, failed)
+	}
+	if r := b.Reasons(t); r["foreign_ordinal"] != 1 || b.Node.Stats().Expired != 0 {
+		t.Errorf("quarantine %v, expired %d", r, b.Node.Stats().Expired)
+	}
+	b.WantRight(t, f.Run, 10)
+	b.Check(t)
+}
+
+// A single item hangs its service, among good ones: it fails by its deadline, in a bounded time, and costs no more
+// requests than an item that fails in another way.
+func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const chunk, chunks, attempts, timeout = 8, 4, 2, 2 * time.Second
+	l := nodetest.NewLedger(0)
+	over := make(chan struct{})
+	b.Serve(t, "statement", func(ctx context.Context, c *nodetest.Chunk) error {
+		for _, item := range c.Items() {
+			if item.In.ID == "C13" {
+				<-over // beyond the deadline of the slice
+				return errors.New("the test is over")
+			}
+		}
+		return l.Handle(ctx, c)
+	}, endpoints.Concurrency(64))
+	t.Cleanup(func() { close(over) })
+	req := nodetest.Request("statement")
+	req.Steps[0].Chunk, req.Steps[0].MaxAttempts, req.Steps[0].Timeout = chunk, attempts, timeout
+	begun := time.Now()
+	id := b.Start(t, req, chunks*chunk)
+	if done, failed := b.Outcome(t, id, 1); done != chunks*chunk-1 || failed != 1 {
+		t.Errorf("done %d, failed %d; want one failed: %s", done, failed, b.Dump(t, id))
+	}
+	t.Logf("it took %s", time.Since(begun))
+	var code string
+	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(error_code, ' ') FROM work_part
+		WHERE run_id = $1 AND error_code IS NOT NULL`, id).Scan(&code)
+	if err != nil || code != "deadline" {
+		t.Errorf("it failed with %q, %v", code, err)
+	}
+	if n := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause <> 'ready'`, id); n > 2*3+attempts {
+		t.Errorf("%d extra slices; want at most %d: %s", n, 2*3+attempts, b.story(t, id))
+	}
+	b.Check(t)
+}
+
+// Requests are acknowledged and the replies are lost, three times for each item: nobody loses the only attempt there
+// is, and what is lost comes again at its deadline.
+func TestLostRepliesCostNoAttempt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const n, losses = 20, 3
+	req := nodetest.Request("statement")
+	req.Steps[0].Chunk, req.Steps[0].MaxAttempts, req.Steps[0].Timeout = 1, 1, time.Second
+	req.Steps[0].InFlight = n // all are lost at the same time
+	js, err := jetstream.New(b.NC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &nodetest.Forger{JS: js, Run: b.Start(t, req, n)}
+	nodetest.Until(t, "the endpoint has its consumer", func() bool {
+		_, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement"))
+		return err == nil
+	})
+	consumer, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A consumer can be found a moment before it takes pulls (nats-server 2.14.9): a first one may go unanswered.
+	messages, err := consumer.Messages(jetstream.PullHeartbeat(500 * time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer messages.Stop()
+	for came := map[int]int{}; len(came) < n || slices.Min(slices.Collect(maps.Values(came))) <= losses; {
+		msg, err := messages.Next(jetstream.NextMaxWait(time.Minute))
+		if errors.Is(err, jetstream.ErrNoHeartbeat) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id workqueue.SliceID
+		if err := id.UnmarshalText([]byte(msg.Headers().Get(wire.HeaderSlice))); err != nil {
+			t.Fatal(err)
+		}
+		item := b.Items(t, id)[0]
+		if came[item]++; came[item] > losses {
+			f.Publish(t, f.Reply(id, 1, nodetest.Body(item)))
+		}
+		if err := msg.DoubleAck(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if done, failed := b.Outcome(t, f.Run, 1); done != n || failed != 0 {
+		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, f.Run))
+	}
+	if lost := b.Number(t, `SELECT count(*) FROM work_slice WHERE error_code = 'lost'`); lost < n*losses {
+		t.Errorf("%d replies were lost; want %d", lost, n*losses) // more of them when the machine is slow
+	}
+	b.WantRight(t, f.Run, n)
+	b.Check(t)
+}
+
+// story tells what was asked of a run's services that was not answered, in the order of the requests.
+func (b *bundle) story(t *testing.T, run workqueue.RunID) (text string) {
+	t.Helper()
+	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(format(
+			'%s of %s: %s, %s failures, sent %s, handed %s, ended %s', cause, bit_count(mask), error_code, failures,
+			sent_at::time, handed_at::time, ended_at::time), E'\n' ORDER BY created_at)
+		FROM work_slice WHERE run_id = $1`, run).Scan(&text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}

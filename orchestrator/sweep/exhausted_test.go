@@ -1,0 +1,460 @@
+package sweep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
+)
+
+// exhaust takes the first message of a consumer and gives it back until the server delivers it no more, as a service
+// does that dies of it again and again.
+func (b *bundle) exhaust(t *testing.T, stream, name string) {
+	t.Helper()
+	consumer, err := b.JS(t).Consumer(t.Context(), stream, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	noticed, err := b.NC.SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES." + stream + "." + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first, delivered uint64
+	var others []jetstream.Msg
+	for delivered < wire.MaxDeliver {
+		msg, err := consumer.Next(jetstream.FetchMaxWait(20 * time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := msg.Metadata()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == 0 {
+			first = at.Sequence.Stream
+		}
+		if at.Sequence.Stream != first {
+			others = append(others, msg) // in the hands of another service
+			continue
+		}
+		delivered = at.NumDelivered
+		if err := msg.Nak(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The server notices when it is to deliver the message once more.
+	nodetest.Until(t, "the server delivers it no more", func() bool {
+		if msg, err := consumer.Next(jetstream.FetchMaxWait(100 * time.Millisecond)); err == nil {
+			others = append(others, msg)
+		}
+		_, err := noticed.NextMsg(100 * time.Millisecond)
+		return err == nil
+	})
+	if err := noticed.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	for _, msg := range others {
+		if err := msg.Nak(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// drained waits until a stream is empty.
+func (b *bundle) drained(t *testing.T, stream string) {
+	t.Helper()
+	b.holding(t, stream, 0)
+}
+
+// holding waits until there are so many messages in a stream.
+func (b *bundle) holding(t *testing.T, stream string, n uint64) (s jetstream.Stream) {
+	t.Helper()
+	js := b.JS(t)
+	nodetest.Until(t, fmt.Sprintf("%s holds %d messages", stream, n), func() (met bool) {
+		var err error
+		s, err = js.Stream(t.Context(), stream)
+		return err == nil && s.CachedInfo().State.Msgs == n
+	})
+	return s
+}
+
+// A request that kills whoever takes it is removed and recorded once, although two nodes run, and its items go on in
+// four pieces that get few deliveries.
+func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.StartNode(t)
+	req := nodetest.Patient()
+	req.Steps[0].Chunk = 8
+	run := b.Start(t, req, 8)
+	slice := b.Sent(t, run, 1)[0]
+	b.exhaust(t, wire.StreamWork, "statement")
+	b.Sent(t, run, 4)
+	letter := b.Buried(t, 1)[0]
+	if letter.Endpoint != "statement" || letter.Cause != workqueue.CodeDeliveries || letter.Items != 8 ||
+		letter.Deliveries != wire.MaxDeliver || letter.State != deadletter.LetterReissued || letter.Mode != "batch" ||
+		*letter.Run != run || *letter.Slice != slice.ID || *letter.Root != slice.ID || letter.Size == 0 ||
+		!strings.HasPrefix(letter.Origin, "node test ") {
+		t.Errorf("the letter is %+v", letter)
+	}
+	stream := b.holding(t, wire.StreamWork, 4) // the pieces alone
+	msg, err := stream.GetLastMsgForSubject(t.Context(), wire.WorkSubject("statement"))
+	want := strconv.Itoa(wire.SuspectDeliveries)
+	if err != nil || msg.Header.Get(wire.HeaderDeliveries) != want {
+		t.Errorf("a piece may be delivered %q times, %v; want %s", msg.Header.Get(wire.HeaderDeliveries), err, want)
+	}
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.WantSound(t, l, run, 8)
+	if n := b.Node.Stats().Expired; n != 0 {
+		t.Errorf("%d slices had to wait for their deadline", n)
+	}
+}
+
+// No node was there to hear of it: the leader finds it, and what can be handed to services is left alone.
+func TestExhaustedRequestIsFoundWithoutAnAdvisory(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	gone := b.Join(t, b.Store, testenv.Conn(t, b.NS), nodetest.Config(t))
+	b.Node = gone.Node
+	req := nodetest.Patient()
+	req.Steps[0].Chunk = 4
+	run := b.Start(t, req, 12)
+	b.Sent(t, run, 3)
+	if err := gone.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	b.exhaust(t, wire.StreamWork, "statement")
+	cfg := nodetest.Config(t)
+	cfg.ReconcileInterval = 200 * time.Millisecond
+	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.Buried(t, 1)
+	b.WantSound(t, l, run, 12)
+	nodetest.Until(t, "it is removed", func() bool { return b.Node.Stats().Exhausted > 0 })
+	if n := b.Node.Stats(); n.Expired != 0 || n.Exhausted != 1 {
+		t.Errorf("%d slices had to wait for their deadline, %d messages were removed; want 0 and 1", n.Expired, n.Exhausted)
+	}
+}
+
+// While work is done and acknowledged as it should be, the leader takes nothing away.
+func TestSweepLeavesHealthyWorkAlone(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	cfg := nodetest.Config(t)
+	cfg.ReconcileInterval = time.Millisecond
+	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	run := b.Start(t, nodetest.Patient(), 20_000)
+	b.WantSound(t, l, run, 20_000)
+	l.WantOnce(t, run, 20_000)
+	if n := b.Node.Stats().Exhausted; n != 0 {
+		t.Errorf("%d messages were removed", n)
+	}
+}
+
+// nested is a request of a flow, as a service would send it.
+func nested(t *testing.T, meta wire.Meta, to string) *nats.Msg {
+	t.Helper()
+	var err error
+	if meta.ReplyTo, err = wire.ParseReturn(to); err != nil {
+		t.Fatal(err)
+	}
+	meta.Attempt, meta.Generation = 1, 1
+	builder := wire.NewRequestBuilder("accounts", meta, 1<<20)
+	builder.Add(0, "k", []byte(`{}`))
+	return builder.Msg()
+}
+
+// ask publishes a request and makes the consumer that it is for.
+func (b *bundle) ask(t *testing.T, msg *nats.Msg) {
+	t.Helper()
+	js := b.JS(t)
+	if err := stream.EnsureConsumer(t.Context(), js, "accounts", stream.ConsumerSettings{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.PublishMsg(t.Context(), msg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A flow that waits for a request which nobody can answer is told.
+func TestExhaustedRequestOfAFlow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.StartNode(t)
+	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Root: uuid.New(), Stack: "statement:1"}
+	b.ask(t, nested(t, meta, "tranche.stage.statement.1.0.accounts"))
+	b.exhaust(t, wire.StreamWork, "accounts")
+	b.drained(t, wire.StreamWork)
+	letter := b.Buried(t, 1)[0]
+	if letter.State != deadletter.LetterReissued || letter.Stack != "statement:1" || uuid.UUID(*letter.Root) != meta.Root {
+		t.Errorf("the letter is %+v", letter)
+	}
+	stage, err := b.JS(t).Stream(t.Context(), wire.StreamStage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg, err := stage.GetLastMsgForSubject(t.Context(), "tranche.stage.statement.1.0.accounts")
+	if err != nil || msg.Header.Get(wire.HeaderErrorCode) != wire.CodeDeliveries ||
+		msg.Header.Get(wire.HeaderFinal) != "0" || msg.Header.Get(wire.HeaderSlice) != meta.Slice.String() {
+		t.Errorf("the flow is told %v, %v", msg, err)
+	}
+	if n := stage.CachedInfo().State.Msgs; n != 1 {
+		t.Errorf("the flow is told %d times", n)
+	}
+}
+
+// A caller who waits is told, and the request waits for an operator.
+func TestExhaustedRequestOfACaller(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	to := "tranche.call.edge.token.accounts"
+	answers, err := b.NC.SubscribeSync(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.ask(t, nested(t, wire.Meta{Run: uuid.New(), Slice: uuid.New(), Mode: wire.ModeSingle}, to))
+	b.exhaust(t, wire.StreamWork, "accounts")
+	msg, err := answers.NextMsg(20 * time.Second)
+	if err != nil || msg.Header.Get(wire.HeaderErrorCode) != wire.CodeDeliveries {
+		t.Errorf("the caller is told %v, %v", msg, err)
+	}
+	b.drained(t, wire.StreamWork)
+	if letter := b.Buried(t, 1)[0]; letter.State != deadletter.LetterWaiting {
+		t.Errorf("the letter is %s", letter.State)
+	}
+}
+
+// A reply that kills the flow it is for gives the whole chunk back to the node that asked for it.
+func TestExhaustedReplyOfAFlow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	js := b.JS(t)
+	if err := stream.EnsureStageConsumer(t.Context(), js, "statement"); err != nil {
+		t.Fatal(err)
+	}
+	req := nodetest.Patient()
+	req.Steps[0].Chunk = 4
+	run := b.Start(t, req, 4)
+	slice := b.Sent(t, run, 1)[0]
+	request := b.take(t, "statement")
+	// The flow suspends the chunk, and its nested request is the sixth of its stage.
+	asked := uuid.New()
+	asked[14], asked[15] = asked[14]&^0x1f, 5
+	state := &nats.Msg{
+		Subject: wire.FlowStateSubject("statement", asked), Header: request.Headers(), Data: []byte(`{}`),
+	}
+	state.Header.Del(wire.HeaderMsgID)
+	state.Header.Set("Tranche-Flow-Answered", "1") // one item needed nobody else, and its slot is on its way
+	answer := nested(t, wire.Meta{Run: uuid.UUID(run), Slice: asked}, "")
+	answer.Subject = "tranche.stage.statement.1.5.accounts"
+	for _, msg := range []*nats.Msg{state, answer} {
+		if _, err := js.PublishMsg(t.Context(), msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := request.DoubleAck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.exhaust(t, wire.StreamStage, "statement")
+	b.drained(t, wire.StreamStage)
+	f := &nodetest.Forger{JS: js, Run: run}
+	f.Publish(t, f.Reply(slice.ID, -1, `{"slots":[{"i":0,"d":{"of":"C0"}}]}`))
+	b.Sent(t, run, 3)
+	letter := b.Buried(t, 1)[0]
+	if letter.State != deadletter.LetterReissued || letter.Endpoint != "statement" || *letter.Run != run {
+		t.Errorf("the letter is %+v", letter)
+	}
+	var state1, code string
+	err := b.Pool.QueryRow(t.Context(), `SELECT state, error_code FROM work_slice WHERE id = $1`, slice.ID).
+		Scan(&state1, &code)
+	if err != nil || state1 != "recorded" || code != workqueue.CodeDeliveries {
+		t.Errorf("the slice is %s with %s, %v", state1, code, err)
+	}
+	b.Serve(t, "statement", nodetest.Echo)
+	if done, failed := b.Outcome(t, run, 1); done != 4 || failed != 0 {
+		t.Errorf("done %d, failed %d", done, failed)
+	}
+	b.WantRight(t, run, 4)
+	b.Check(t)
+}
+
+// take fetches one request.
+func (b *bundle) take(t *testing.T, endpoint string) (msg jetstream.Msg) {
+	t.Helper()
+	js := b.JS(t)
+	nodetest.Until(t, "a request comes", func() bool {
+		consumer, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName(endpoint))
+		if err != nil {
+			return false
+		}
+		msg, err = consumer.Next(jetstream.FetchMaxWait(time.Second))
+		return err == nil
+	})
+	return msg
+}
+
+// A service that gives a chunk up by itself, because it was delivered too often, leaves a letter for operators to see.
+func TestServiceThatGivesAChunkUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		if len(chunk.Items()) > 1 {
+			return endpoints.Retry(wire.CodeDeliveries, "delivered 6 times")
+		}
+		return nodetest.Echo(ctx, chunk)
+	})
+	req := nodetest.Patient()
+	req.Steps[0].Chunk = 4
+	run := b.Start(t, req, 4)
+	if done, failed := b.Outcome(t, run, 1); done != 4 || failed != 0 {
+		t.Errorf("done %d, failed %d", done, failed)
+	}
+	letter := b.Buried(t, 1)[0]
+	if letter.State != deadletter.LetterReissued || letter.Cause != workqueue.CodeDeliveries || *letter.Run != run ||
+		letter.Service == "" || letter.Endpoint != "statement" {
+		t.Errorf("the letter is %+v", letter)
+	}
+	out, err := b.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{Refs: []string{letter.ID.String()}},
+		"ann")
+	if err != nil || out.Requeued != 0 || len(out.Refused) != 1 {
+		t.Errorf("requeued %+v, %v", out, err)
+	}
+	b.Check(t)
+}
+
+// An advisory that somebody made up, or that is about a stream of before, takes nothing away.
+func TestAdvisoriesOfNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Start(t, nodetest.Patient(), 10)
+	b.Sent(t, run, 1)
+	const subject = "$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.TRANCHE_WORK.statement"
+	for _, body := range []string{``, `{`, `{"stream":"TRANCHE_REPLY","stream_seq":1}`,
+		`{"stream":"TRANCHE_WORK","consumer":"statement","stream_seq":999,"timestamp":"2100-01-01T00:00:00Z"}`,
+		`{"stream":"TRANCHE_WORK","consumer":"statement","stream_seq":1,"timestamp":"2001-01-01T00:00:00Z"}`} {
+		if err := b.NC.Publish(subject, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.NC.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.WantSound(t, l, run, 10)
+	if _, err := deadletter.New(b.Store).DeadLetter(t.Context(), "0000"); !errors.Is(err, workqueue.ErrNotFound) ||
+		len(b.Letters(t)) > 0 {
+		t.Errorf("%d letters are buried", len(b.Letters(t)))
+	}
+	l.WantOnce(t, run, 10)
+}
+
+// A request that nobody has taken yet is not taken away, whatever an advisory says of it.
+func TestAdvisoryOfALiveRequest(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Start(t, nodetest.Patient(), 10)
+	b.Sent(t, run, 1)
+	for _, consumer := range []string{"statement", "debug", "", "a.b", "*"} {
+		body := fmt.Sprintf(`{"stream":"TRANCHE_WORK","consumer":%q,"stream_seq":1,"deliveries":9999999999,`+
+			`"timestamp":"2100-01-01T00:00:00Z"}`, consumer)
+		if err := b.NC.Publish("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.TRANCHE_WORK.x", []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.NC.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	// The node sees to advisories in the order in which they come: the last one is true, and tells that it is done.
+	b.ask(t, nested(t, wire.Meta{Run: uuid.New(), Slice: uuid.New()}, "tranche.stage.statement.1.0.accounts"))
+	b.exhaust(t, wire.StreamWork, "accounts")
+	if letter := b.Buried(t, 1)[0]; letter.Endpoint != "accounts" {
+		t.Errorf("a live request of %s is buried", letter.Endpoint)
+	}
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.WantSound(t, l, run, 10)
+	l.WantOnce(t, run, 10)
+}
+
+// Requests that are handed back, or wait while their consumer is paused, are not done with, however often the leader
+// looks.
+func TestSweepLeavesUnsettledWorkAlone(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	cfg := nodetest.Config(t)
+	cfg.ReconcileInterval = time.Millisecond
+	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
+	req := nodetest.Patient()
+	req.Steps[0].Chunk = 5
+	run := b.Start(t, req, 2000)
+	b.Sent(t, run, req.Steps[0].InFlight)
+	js := b.JS(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	most := uint64(0) // deliveries: no request is to come near those after which a service gives it up
+	for round := 0; ctx.Err() == nil && most < wire.DefaultDeliveries-4; round++ {
+		consumer, err := js.Consumer(t.Context(), wire.StreamWork, "statement")
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch, err := consumer.FetchNoWait(1 + round%7)
+		if err != nil {
+			continue
+		}
+		for msg := range batch.Messages() {
+			at, err := msg.Metadata()
+			if err != nil {
+				t.Fatal(err)
+			}
+			most = max(most, at.NumDelivered)
+			switch round % 3 {
+			case 0:
+				err = msg.Nak()
+			case 1:
+				err = msg.NakWithDelay(time.Millisecond)
+			default:
+				err = msg.NakWithDelay(20 * time.Millisecond)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if round%10 == 4 {
+			until := time.Now().Add(20 * time.Millisecond)
+			if _, err := js.PauseConsumer(t.Context(), wire.StreamWork, "statement", until); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := b.Node.Stats().Exhausted; n != 0 || len(b.Letters(t)) != 0 {
+		t.Errorf("%d messages were removed", n)
+	}
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.WantSound(t, l, run, 2000)
+	l.WantOnce(t, run, 2000)
+	if n := b.Node.Stats().Exhausted; n != 0 || len(b.Letters(t)) != 0 {
+		t.Errorf("%d messages were removed", n)
+	}
+}

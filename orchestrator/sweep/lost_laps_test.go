@@ -1,0 +1,49 @@
+package sweep_test
+
+import (
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
+)
+
+// Of many requests that nobody takes, more than one look is about, the last is taken out of the stream, and one in the
+// middle: both are issued again, and no other is.
+func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const n = 130
+	req := nodetest.Patient()
+	req.Steps[0].Chunk, req.Steps[0].InFlight = 1, n+10
+	run := b.Start(t, req, n)
+	b.Sent(t, run, n)
+	js, err := jetstream.New(b.NC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	work, err := js.Stream(t.Context(), wire.StreamWork)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range []int{n / 2, n - 1} {
+		var sequence int64
+		err := b.Pool.QueryRow(t.Context(), `SELECT stream_seq FROM work_slice WHERE run_id = $1 AND state = 'sent'
+			ORDER BY stream_seq OFFSET $2 LIMIT 1`, run, place).Scan(&sequence)
+		if err == nil {
+			err = work.DeleteMsg(t.Context(), uint64(sequence))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.Await(t, "both are issued again", `SELECT count(*) = 2 FROM work_slice WHERE cause = 'lost' AND state = 'sent'`)
+	if again := b.Number(t, `SELECT count(*) FROM work_slice WHERE cause <> 'ready'`); again != 2 {
+		t.Errorf("%d requests were issued again; want 2", again)
+	}
+	l := nodetest.NewLedger(0)
+	b.Serve(t, "statement", l.Handle)
+	b.WantSound(t, l, run, n)
+	l.WantOnce(t, run, n)
+}
