@@ -25,7 +25,7 @@ func TestFoldedUpdatesNeverGoBackInTime(t *testing.T) {
 		defer mu.Unlock()
 		for _, item := range chunk.Items() {
 			user, number := opOf(t, item)
-			if number%9 == 4 && !failed[item.Key] {
+			if (user+number)%9 == 4 && !failed[item.Key] { // some of each round, since not every round comes
 				failed[item.Key] = true
 				item.Retry("not_yet", "later")
 				continue
