@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,7 +94,7 @@ func openNode(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) 
 			err = errors.Join(err, b.close())
 		}
 	}()
-	if b.name, b.database, err = pg.freshDatabase(ctx, "tranche"); err != nil {
+	if b.name, b.database, err = pg.freshDatabase(ctx, cmp.Or(cfg.bed, "tranche")); err != nil {
 		return b, err
 	}
 	if b.dir, err = os.MkdirTemp(pg.dir, "node-"); err != nil {

@@ -29,6 +29,8 @@ type config struct {
 	write       string
 	costs       string
 	site        string
+	bed         string // in the name of its database
+	oldRuns     []int
 }
 
 var parts = []string{
@@ -36,6 +38,9 @@ var parts = []string{
 	"misbehave",
 	"many", "scale",
 }
+
+// asked are the parts that run only when they are named: they want much room on the disk.
+var asked = []string{"old"}
 
 func (c config) wants(part string) bool { return slices.Contains(c.only, part) }
 
@@ -46,7 +51,7 @@ func (c config) calculates() bool {
 
 func parseFlags(args []string, stderr io.Writer) (config, error) {
 	var c config
-	var only, nodes string
+	var only, nodes, olds string
 	var asJSON, asMarkdown bool
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(stderr)
@@ -58,11 +63,12 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	f.IntVar(&c.manyLarge, "many-large", 5_000_000, "items of the run beside them")
 	f.IntVar(&c.manyWaiting, "many-waiting", 10_000, "runs that then wait for endpoints that nobody serves")
 	f.StringVar(&nodes, "many-nodes", "1,2,4", "with how many nodes the part many is measured")
+	f.StringVar(&olds, "old-runs", "1,3,10,30", "how many finished runs of -items lie there when the part old measures")
 	f.StringVar(&c.costs, "costs", costsMeasured, "what items take, for the part scale: measure; record, which are those of "+
 		"docs/operate/scale.md and need no servers; or a file of them")
 	f.StringVar(&c.site, "site", "", "a JSON file of the machines that the part scale is to be about, such as "+
 		`{"database_cores": 16, "disk_mb_per_second": 1000}`)
-	f.StringVar(&only, "only", strings.Join(parts, ","), "which parts to run")
+	f.StringVar(&only, "only", strings.Join(parts, ","), "which parts to run; old, too, can be named")
 	f.StringVar(&c.database, "database", "", "URL of a cluster to use instead of a private one; databases named "+
 		"tranche_bench_* are made in it and dropped")
 	f.StringVar(&c.binary, "binary", "../bin/tranche", "the tranche program to measure")
@@ -82,12 +88,17 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 		return c, errors.New("give -json or -markdown, not both")
 	}
 	c.only = strings.Split(only, ",")
-	for _, n := range strings.Split(nodes, ",") {
-		count, err := strconv.Atoi(n)
-		if err != nil || count < 1 {
-			return c, fmt.Errorf("-many-nodes is %q; give numbers such as 1,2,4", nodes)
+	for _, list := range []struct {
+		flag, text string
+		into       *[]int
+	}{{"-many-nodes", nodes, &c.nodes}, {"-old-runs", olds, &c.oldRuns}} {
+		for _, n := range strings.Split(list.text, ",") {
+			count, err := strconv.Atoi(n)
+			if err != nil || count < 1 {
+				return c, fmt.Errorf("%s is %q; give numbers such as 1,2,4", list.flag, list.text)
+			}
+			*list.into = append(*list.into, count)
 		}
-		c.nodes = append(c.nodes, count)
 	}
 	c.format = chooseFormat(asJSON, asMarkdown)
 	return c, c.validate()
@@ -106,8 +117,9 @@ func chooseFormat(asJSON, asMarkdown bool) string {
 
 func (c config) validate() error {
 	for _, p := range c.only {
-		if !slices.Contains(parts, p) {
-			return fmt.Errorf("-only: there is no part %q; the parts are %s", p, strings.Join(parts, ", "))
+		if !slices.Contains(parts, p) && !slices.Contains(asked, p) {
+			return fmt.Errorf("-only: there is no part %q; the parts are %s", p,
+				strings.Join(slices.Concat(parts, asked), ", "))
 		}
 	}
 	switch {

@@ -94,6 +94,11 @@ func run(ctx context.Context, cfg config) (err error) {
 			return fmt.Errorf("many: %w", err)
 		}
 	}
+	if cfg.wants("old") {
+		if err := measureOld(ctx, cfg, pg, &rep); err != nil {
+			return fmt.Errorf("old: %w", err)
+		}
+	}
 	if cfg.wants("scale") {
 		if err := measureScale(ctx, cfg, pg, &rep); err != nil {
 			return fmt.Errorf("scale: %w", err)

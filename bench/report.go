@@ -33,6 +33,7 @@ type report struct {
 	Outages   []outageCase `json:"outages,omitempty"`
 	Others    []otherCase  `json:"misbehaviour,omitempty"`
 	Many      []many       `json:"many,omitempty"`
+	Old       []old        `json:"old,omitempty"`
 	Scale     *scaling     `json:"scale,omitempty"`
 }
 
@@ -63,7 +64,7 @@ func (r *report) write(w io.Writer, format string) error {
 // tables are those that have something in them.
 func (r *report) tables() []*table {
 	all := []*table{r.rates(), r.costs(), r.comparison(), r.latencies(), r.refills(), r.adaptation(), r.sweeps(), r.fairnesses(),
-		r.isolations(), r.outages(), r.others(), r.manies(),
+		r.isolations(), r.outages(), r.others(), r.manies(), r.olds(),
 		r.scaleChecks(), r.scaleForecasts()}
 	return slices.DeleteFunc(all, func(t *table) bool { return len(t.rows) == 0 })
 }

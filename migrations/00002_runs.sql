@@ -507,12 +507,17 @@ COMMENT ON COLUMN work_error.error_message IS 'The error in words.';
 COMMENT ON COLUMN work_error.at IS 'When it was recorded.';
 
 -- It is made of joins that the planner takes apart: what a query asks for no column of is not read, so that counting the
--- states of a run reads its blocks only, and no parts. For that each outer join stands on a unique index or has one row
--- by what it says, and its condition names no two tables that another one brings. Of the items, which are in partitions,
--- PostgreSQL 14 and 15 read the keys all the same; from 16 on they see that the index is unique. m is worked out once for a block: what its live slices
--- have, and what has ended at all steps that come before this one (planeColumn.states of workqueue/inspect is the same in Go).
+-- states of a run reads its items and blocks, and no parts. For that each outer join stands on a unique index or has one
+-- row by what it says, and its condition names no two tables that another one brings.
+--
+-- Block by block it finds everything by keys, whatever the planner knows of the tables: of a run that has just been loaded
+-- it knows nothing for a minute, and would go through all items once for each. OFFSET 0 keeps it from that, and GROUP BY
+-- does, which lets a condition on the key through to work_queue_key; the pair says no more than that the ordinal is in
+-- the block, and has the planner believe so of more rows than have that key. m is worked out once for a block: what its live
+-- slices have, and what has ended at all steps that come before this one (planeColumn.states of workqueue/inspect is the
+-- same in Go).
 CREATE VIEW run_item AS
-SELECT r.id AS run_id, i.ordinal, q.item_key AS key, st.step, st.name AS step_name,
+SELECT r.id AS run_id, i.ordinal, i.item_key AS key, st.step, st.name AS step_name,
     CASE WHEN get_bit(b.done, i.bit) = 1 THEN CASE WHEN get_bit(m.before, i.bit) = 0 THEN 'stale' ELSE 'done' END
         WHEN get_bit(b.failed, i.bit) = 1 THEN 'failed'
         WHEN get_bit(b.skipped, i.bit) = 1 THEN 'skipped'
@@ -534,7 +539,8 @@ SELECT r.id AS run_id, i.ordinal, q.item_key AS key, st.step, st.name AS step_na
 FROM batchrun r
 JOIN run_step st ON st.run_id = r.id
 CROSS JOIN LATERAL generate_series(0, ((r.items - 1) >> 13)::integer) k (block)
-LEFT JOIN work_block b ON b.run_id = r.id AND b.step = st.step AND b.block = k.block
+LEFT JOIN LATERAL (
+    SELECT * FROM work_block o WHERE o.run_id = r.id AND o.step = st.step AND o.block = k.block OFFSET 0) b ON true
 LEFT JOIN LATERAL (
     SELECT bit_or(x.remaining) FILTER (WHERE x.state <> 'scheduled') AS in_flight,
         bit_or(x.remaining) FILTER (WHERE x.state = 'scheduled') AS scheduled,
@@ -548,11 +554,10 @@ LEFT JOIN LATERAL (
     FROM work_slice x
     WHERE x.run_id = b.run_id AND x.step = b.step AND x.block = b.block AND x.state IN ('scheduled', 'claimed', 'sent')
     ) m ON true
-CROSS JOIN LATERAL (
-    SELECT (k.block << 13) + bit AS ordinal, bit
-    FROM generate_series(0, least(8191, r.items - 1 - (k.block::bigint << 13))::integer) bit) i
--- The last condition says nothing new: by it a key finds its block, by work_queue_key, and no other is looked at.
-LEFT JOIN work_queue q ON q.run_id = r.id AND q.ordinal = i.ordinal AND q.ordinal >> 13 = k.block
+JOIN LATERAL (
+    SELECT q.run_id, q.ordinal, q.ordinal & 8191 AS bit, q.item_key FROM work_queue q
+    WHERE q.run_id = r.id AND q.ordinal >= k.block << 13 AND (q.ordinal, q.twin) < ((k.block + 1) << 13, 0)
+    GROUP BY q.run_id, q.ordinal, q.item_key) i ON i.run_id = r.id
 -- An aggregate over one row is one row, as the planner knows.
 LEFT JOIN LATERAL (
     SELECT max(n.generation) AS generation, max(n.error_code) AS error_code, max(n.error_message) AS error_message,
