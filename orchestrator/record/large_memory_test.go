@@ -24,7 +24,7 @@ var (
 // which are in this process. They are read again as an export reads them. It runs alone, since it measures the memory
 // of all. For ten thousand PDFs of 2 MB, 20 GB in PostgreSQL:
 //
-//	go test ./orchestrator -run TestLargeResultsTakeBoundedMemory -timeout 2h -v -large.items 10000
+//	go test ./orchestrator/record -run TestLargeResultsTakeBoundedMemory -timeout 2h -v -large.items 10000
 func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	const bound = 192 << 20 // of which garbage is a little, by the limit
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(bound * 3 / 4))
