@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
@@ -191,18 +193,23 @@ type itemFlags struct {
 }
 
 func (f *itemFlags) validate(format string) error {
-	given := 0
-	for _, where := range []string{f.Items, f.Parquet, f.SQL, f.Stream, f.From} {
+	var given []string
+	for flag, where := range map[string]string{"--items": f.Items, "--parquet": f.Parquet, "--sql": f.SQL,
+		"--stream": f.Stream, "--from": f.From} {
 		if where != "" {
-			given++
+			given = append(given, flag)
 		}
 	}
 	switch {
 	case f.later:
 		return nil
-	case given != 1:
+	case len(given) == 0:
 		return errors.New("say where the items come from, by one of --items FILE, --parquet FILE, --sql QUERY, " +
 			"--stream NAME and --from RUN")
+	case len(given) > 1:
+		slices.Sort(given)
+		return fmt.Errorf("%s each say where the items come from; give one of them (other data for items of an earlier "+
+			"run is --from RUN --correct FILE)", strings.Join(given, " and "))
 	case f.From == "" && (len(f.State) > 0 || f.Correct != ""):
 		return errors.New("--state and --correct are about items of an earlier run; give --from RUN too")
 	case (f.SQL == "") != (f.Source == ""):
