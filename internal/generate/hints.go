@@ -43,6 +43,7 @@ func hinted(doc *huma.OpenAPI) (object, error) {
 		}
 		h.schemas[name] = enum
 	}
+	delete(at(root, "components"), "responses") // all are of one type, by other names
 	for path, item := range at(root, "paths") {
 		for method, op := range item.(object) {
 			h.operation(strings.ToUpper(method), path, op.(object))
