@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -32,6 +33,12 @@ func hinted(doc *huma.OpenAPI) (object, error) {
 		return nil, fmt.Errorf("read the document: %w", err)
 	}
 	h := hinter{registry: doc.Components.Schemas, schemas: at(root, "components", "schemas"), enums: object{}}
+	for _, item := range at(root, "paths") {
+		for _, op := range item.(object) {
+			body, _ := json.Marshal(at(op.(object), "requestBody")) // it was JSON
+			h.asked = append(h.asked, body...)
+		}
+	}
 	for name, schema := range h.schemas {
 		if err := h.schema(name, schema.(object)); err != nil {
 			return nil, err
@@ -65,6 +72,7 @@ type hinter struct {
 	registry huma.Registry
 	schemas  object
 	enums    object // texts of which only some are values, by the name of their type
+	asked    []byte // the bodies of requests
 }
 
 // schema hints at the members of one schema.
@@ -75,15 +83,36 @@ func (h *hinter) schema(name string, schema object) error {
 	}
 	fields := map[string]reflect.StructField{}
 	order := map[string]int{}
+	var embeds []reflect.StructField
+	within := func(field reflect.StructField) bool {
+		return slices.ContainsFunc(embeds, func(e reflect.StructField) bool {
+			return len(field.Index) > len(e.Index) && slices.Equal(field.Index[:len(e.Index)], e.Index)
+		})
+	}
 	for i, field := range reflect.VisibleFields(goType) {
+		if field.Anonymous && field.Tag.Get("json") == "" && h.known(field.Type) && !h.isAsked(name) && !within(field) {
+			embeds = append(embeds, field)
+		}
 		if tag, _, _ := strings.Cut(field.Tag.Get("json"), ","); field.IsExported() && tag != "" && tag != "-" {
 			fields[tag], order[tag] = field, i
 		}
 	}
-	for member, described := range at(schema, "properties") {
+	var parts []string
+	for _, e := range embeds {
+		parts = append(parts, huma.DefaultSchemaNamer(e.Type, ""))
+	}
+	if parts != nil {
+		schema["x-client-embeds"] = parts
+	}
+	members := at(schema, "properties")
+	for member, described := range members {
 		field, ok := fields[member]
 		if !ok {
 			return fmt.Errorf("schema %s has a member %s that %s has not", name, member, goType)
+		}
+		if within(field) {
+			delete(members, member)
+			continue
 		}
 		p := described.(object)
 		text := h.goType(field.Type, p)
@@ -95,6 +124,15 @@ func (h *hinter) schema(name string, schema object) error {
 	}
 	return nil
 }
+
+// known reports whether a type of the server has a schema, by which types that embed it embed it in the client, too.
+func (h *hinter) known(t reflect.Type) bool {
+	name := huma.DefaultSchemaNamer(t, "")
+	return h.schemas[name] != nil && h.registry.TypeFromRef("#/components/schemas/"+name) == t
+}
+
+// isAsked reports whether a schema is of the body of a request. Those are flat, since they are written as literals.
+func (h *hinter) isAsked(name string) bool { return bytes.Contains(h.asked, []byte("/"+name+`"`)) }
 
 // goType is the type that a member has in the client.
 func (h *hinter) goType(t reflect.Type, schema object) string {

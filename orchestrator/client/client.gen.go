@@ -380,39 +380,7 @@ type AlertSummary struct {
 }
 
 type AlertView struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
-
-	// State one of active, paused
-	State string `json:"state"`
-
-	// Spec with every setting; of secrets their names only
-	Spec json.RawMessage `json:"spec"`
-
-	// Holding conditions that hold and were told
-	Holding int64 `json:"holding"`
-
-	// Waiting messages that were not delivered yet
-	Waiting int64 `json:"waiting"`
-
-	// Failures attempts that failed since the receiver was last told something
-	Failures int `json:"failures"`
-
-	// FailingSince when the first of them failed
-	FailingSince *time.Time `json:"failing_since,omitempty"`
-
-	// Error why the last attempt failed, or whom it did not reach
-	Error string `json:"error,omitempty"`
-
-	// ToldAt when the receiver was last told something
-	ToldAt *time.Time `json:"told_at,omitempty"`
-
-	// NextAt no attempt is made before
-	NextAt    time.Time `json:"next_at"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
-	ChangedBy string    `json:"changed_by"`
-	ChangedAt time.Time `json:"changed_at"`
+	AlertSummary
 
 	// Source as it was applied
 	Source string `json:"source"`
@@ -665,35 +633,7 @@ type BatchSummary struct {
 }
 
 type BatchView struct {
-	ID    string `json:"id"`
-	Owner string `json:"owner"`
-	Key   string `json:"key,omitempty"`
-
-	// State one of open, sealed, completed, expired
-	State  string `json:"state"`
-	Items  int64  `json:"items"`
-	Groups int    `json:"groups"`
-
-	// OpenGroups with items that are pending
-	OpenGroups int       `json:"open_groups"`
-	CreatedBy  string    `json:"created_by"`
-	CreatedAt  time.Time `json:"created_at"`
-
-	// ActiveAt the last change; acknowledgements move it now and then
-	ActiveAt    time.Time  `json:"active_at"`
-	SealedAt    *time.Time `json:"sealed_at,omitempty"`
-	CompletedAt *time.Time `json:"completed_at,omitempty"`
-	ExpiredAt   *time.Time `json:"expired_at,omitempty"`
-
-	// OpenIdle expires when open and idle for so long
-	OpenIdle string `json:"open_idle"`
-
-	// SealedIdle expires when sealed and idle for so long
-	SealedIdle string `json:"sealed_idle"`
-
-	// Keep how long it is kept once it has ended
-	Keep    string       `json:"keep"`
-	Webhook *WebhookView `json:"webhook,omitempty"`
+	BatchSummary
 
 	// Pending items that nobody has acknowledged
 	Pending int64 `json:"pending"`
@@ -1175,24 +1115,7 @@ type Correction struct {
 }
 
 type CreatedToken struct {
-	ID string `json:"id"`
-
-	// Name the actor in the audit log of what is done with it
-	Name string `json:"name"`
-
-	// Role one of viewer, operator, admin
-	Role      string     `json:"role"`
-	State     TokenState `json:"state"`
-	CreatedAt time.Time  `json:"created_at"`
-	CreatedBy string     `json:"created_by"`
-
-	// ExpiresAt absent: never
-	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-
-	// LastUsedAt to the minute; absent: it has not been used
-	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
-	RevokedAt  *time.Time `json:"revoked_at,omitempty"`
-	RevokedBy  string     `json:"revoked_by,omitempty"`
+	TokenView
 
 	// Secret shown this once
 	Secret string `json:"secret"`
@@ -1255,50 +1178,9 @@ type DeadLetter struct {
 }
 
 type DeadLetterDocument struct {
-	ID       string `json:"id"`
-	Endpoint string `json:"endpoint"`
+	DeadLetter
 
-	// Cause a short code
-	Cause   string `json:"cause"`
-	Message string `json:"message,omitempty"`
-
-	// Mode batch or single; empty when the request does not say
-	Mode  string  `json:"mode,omitempty"`
-	Run   *string `json:"run,omitempty"`
-	Slice *string `json:"slice,omitempty"`
-
-	// Root the slice that all this was for
-	Root *string `json:"root,omitempty"`
-
-	// Stack the endpoints that waited for the answer, outermost first
-	Stack string `json:"stack,omitempty"`
-
-	// Origin who asked first
-	Origin string `json:"origin,omitempty"`
-
-	// Service who gave it up: name@version instance
-	Service string `json:"service,omitempty"`
-
-	// Deliveries 0 when it is not known
-	Deliveries int `json:"deliveries"`
-
-	// Requeued how often an operator has sent it again, over all its letters
-	Requeued int `json:"requeued"`
-
-	// Items 0 when it is not known
-	Items   int                 `json:"items"`
-	State   LetterState         `json:"state"`
-	Headers map[string][]string `json:"headers,omitempty"`
-
-	// Size bytes of the body; 0 when it is not kept
-	Size int `json:"size"`
-
-	// At when it died
-	At time.Time `json:"at"`
-
-	// ChangedAt when it came into its state
-	ChangedAt time.Time `json:"changed_at"`
-	Body      Content   `json:"body"`
+	Body Content `json:"body"`
 }
 
 type DeadLetterPage struct {
@@ -1785,28 +1667,9 @@ type ErrorGroup struct {
 }
 
 type ErrorGroups struct {
+	Errors
+
 	Run string `json:"run"`
-
-	// At when they were grouped; a while ago where that takes long, and more fail
-	At time.Time `json:"at"`
-
-	// Items failed items, those of groups left out included
-	Items int64 `json:"items"`
-
-	// OptionalItems failures in optional steps, which are not among items
-	OptionalItems int64 `json:"optional_items,omitempty"`
-
-	// Groups the greatest first, those of optional steps last, 1000 at the most
-	Groups []ErrorGroup `json:"groups"`
-
-	// MoreGroups groups that were left out, the smallest
-	MoreGroups int64 `json:"more_groups,omitempty"`
-
-	// MoreItems items of groups that were left out
-	MoreItems int64 `json:"more_items,omitempty"`
-
-	// ByStep steps at which items are failed now, in their order
-	ByStep []StepErrors `json:"by_step"`
 }
 
 type ErrorModel struct {
@@ -2002,22 +1865,7 @@ type Gate struct {
 }
 
 type GateDocument struct {
-	Run  string `json:"run"`
-	Step string `json:"step"`
-
-	// State shut: what it needs has not ended
-	State GateState `json:"state"`
-
-	// ApproveBy other: not by whoever started the run; one of anyone, other
-	ApproveBy string `json:"approve_by"`
-
-	// StartedBy who started the run
-	StartedBy string `json:"started_by"`
-
-	// Since when it began to wait for somebody
-	Since      *time.Time `json:"since,omitempty"`
-	ApprovedBy string     `json:"approved_by,omitempty"`
-	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+	Gate
 
 	// Items those that go on
 	Items int64 `json:"items"`
@@ -2533,11 +2381,7 @@ type Mark struct {
 type MarkState string
 
 type MarkedCondition struct {
-	// Kind Examples: failed_items
-	Kind string `json:"kind"`
-
-	// Subject absent: all of the kind
-	Subject string `json:"subject,omitempty"`
+	ConditionName
 
 	// State one of aside, taken, back
 	State string     `json:"state"`
@@ -3092,25 +2936,7 @@ type PlanVersions struct {
 }
 
 type PlanView struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
-
-	// Steps their names, in order
-	Steps []string `json:"steps"`
-
-	// Endpoints those of the steps, in order
-	Endpoints []string `json:"endpoints"`
-
-	// Needs the steps that each of the steps needs, in order
-	Needs     [][]string `json:"needs"`
-	CreatedBy string     `json:"created_by"`
-	CreatedAt time.Time  `json:"created_at"`
-
-	// Runs runs that were started with it; in a list of plans, with any version
-	Runs int64 `json:"runs"`
-
-	// Running of those, the ones that have not ended
-	Running int64 `json:"running"`
+	PlanSummary
 
 	// Newest the plan's newest version
 	Newest int `json:"newest"`
@@ -3158,21 +2984,7 @@ type QuarantinePage struct {
 }
 
 type QuarantinedDocument struct {
-	ID int64     `json:"id"`
-	At time.Time `json:"at"`
-
-	// Reason a short code
-	Reason  string `json:"reason"`
-	Detail  string `json:"detail"`
-	Subject string `json:"subject"`
-
-	// Run absent when the message does not say
-	Run     *string             `json:"run,omitempty"`
-	Slice   *string             `json:"slice,omitempty"`
-	Headers map[string][]string `json:"headers,omitempty"`
-
-	// Size bytes of the body that are kept
-	Size int `json:"size"`
+	QuarantinedView
 
 	// Body of its first 64 KiB, which is what is kept
 	Body Content `json:"body"`
@@ -3222,67 +3034,7 @@ type Report struct {
 }
 
 type ReportDocument struct {
-	ID   string `json:"id"`
-	Name string `json:"name,omitempty"`
-	Plan string `json:"plan"`
-
-	// PlanVersion of a plan on record; absent when the plan came with the run
-	PlanVersion int `json:"plan_version,omitempty"`
-
-	// State one of loading, running, paused, completed, cancelled
-	State string `json:"state"`
-
-	// Hold why nothing is claimed of it
-	Hold *HoldView `json:"hold,omitempty"`
-
-	// Generation 1 at the start, one more with every re-run
-	Generation int32 `json:"generation"`
-	Priority   int   `json:"priority"`
-	Items      int64 `json:"items"`
-
-	// Skipped duplicates that intake left out
-	Skipped int64 `json:"skipped"`
-
-	// Done items that every step has come to its end with, and none has failed
-	Done int64 `json:"done"`
-
-	// Failed items with an error that is final, in a step that is not optional
-	Failed int64 `json:"failed"`
-
-	// Accepted of the failed ones: their failures are accepted
-	Accepted  int64 `json:"accepted,omitempty"`
-	StepCount int   `json:"step_count"`
-
-	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
-	Progress float64 `json:"progress"`
-
-	// ETASeconds to the end; none in a canary, or at a gate
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
-
-	// Sampling its canary is under way, which tells no time left
-	Sampling bool `json:"sampling,omitempty"`
-
-	// Approval steps that wait for somebody to approve them
-	Approval []string `json:"approval,omitempty"`
-
-	// Open while it takes items, before it is sealed
-	Open      *OpenView `json:"open,omitempty"`
-	Source    string    `json:"source,omitempty"`
-	CreatedBy string    `json:"created_by,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
-
-	// StartedAt of the current generation
-	StartedAt  *time.Time `json:"started_at,omitempty"`
-	FinishedAt *time.Time `json:"finished_at,omitempty"`
-
-	// FromRun the earlier run that it carries on
-	FromRun *string `json:"from_run,omitempty"`
-
-	// CarriedOn by these runs, which took items of it
-	CarriedOn []string `json:"carried_on,omitempty"`
-
-	// Stands why it does not go on although it is running; in lists
-	Stands *Obstacle `json:"stands,omitempty"`
+	RunSummary
 
 	// Complete every item has an outcome
 	Complete bool `json:"complete"`
@@ -3589,21 +3341,9 @@ type RetentionDue struct {
 }
 
 type RetentionKind struct {
+	RetentionSettings
+
 	Kind string `json:"kind"`
-
-	// Age kept for so long; absent: any time
-	//
-	// Examples: 90d
-	Age string `json:"age,omitempty"`
-
-	// MaxCount so many are kept; absent: any number
-	MaxCount int64 `json:"max_count,omitempty"`
-
-	// MaxBytes so much is kept, roughly; absent: any size
-	MaxBytes int64 `json:"max_bytes,omitempty"`
-
-	// KeepAll there is no limit: everything of the kind is kept
-	KeepAll bool `json:"keep_all,omitempty"`
 
 	// ChangedBy absent: the limits are as they came
 	ChangedBy string    `json:"changed_by,omitempty"`
@@ -3764,71 +3504,9 @@ type RunDeleted struct {
 }
 
 type RunDocument struct {
-	ID   string `json:"id"`
-	Name string `json:"name,omitempty"`
-	Plan string `json:"plan"`
+	RunSummary
 
-	// PlanVersion of a plan on record; absent when the plan came with the run
-	PlanVersion int `json:"plan_version,omitempty"`
-
-	// State one of loading, running, paused, completed, cancelled
-	State string `json:"state"`
-
-	// Hold why nothing is claimed of it
-	Hold *HoldView `json:"hold,omitempty"`
-
-	// Generation 1 at the start, one more with every re-run
-	Generation int32 `json:"generation"`
-	Priority   int   `json:"priority"`
-	Items      int64 `json:"items"`
-
-	// Skipped duplicates that intake left out
-	Skipped int64 `json:"skipped"`
-
-	// Done items that every step has come to its end with, and none has failed
-	Done int64 `json:"done"`
-
-	// Failed items with an error that is final, in a step that is not optional
-	Failed int64 `json:"failed"`
-
-	// Accepted of the failed ones: their failures are accepted
-	Accepted  int64 `json:"accepted,omitempty"`
-	StepCount int   `json:"step_count"`
-
-	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
-	Progress float64 `json:"progress"`
-
-	// Rate items answered a second at all steps, over the last ten seconds
-	Rate float64 `json:"rate"`
-
-	// ETASeconds to the end; none in a canary, or at a gate
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
-
-	// Sampling its canary is under way, which tells no time left
-	Sampling bool `json:"sampling,omitempty"`
-
-	// Approval steps that wait for somebody to approve them
-	Approval []string `json:"approval,omitempty"`
-
-	// Open while it takes items, before it is sealed
-	Open      *OpenView `json:"open,omitempty"`
-	Source    string    `json:"source,omitempty"`
-	CreatedBy string    `json:"created_by,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
-
-	// StartedAt of the current generation
-	StartedAt  *time.Time `json:"started_at,omitempty"`
-	FinishedAt *time.Time `json:"finished_at,omitempty"`
-
-	// FromRun the earlier run that it carries on
-	FromRun *string `json:"from_run,omitempty"`
-
-	// CarriedOn by these runs, which took items of it
-	CarriedOn []string `json:"carried_on,omitempty"`
-
-	// Stands why it does not go on although it is running; in lists
-	Stands         *Obstacle `json:"stands,omitempty"`
-	IdempotencyKey string    `json:"idempotency_key,omitempty"`
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
 
 	// Spec the plan as the run started with it
 	Spec     json.RawMessage   `json:"spec"`
@@ -4215,39 +3893,7 @@ type ScheduleTimes struct {
 }
 
 type ScheduleView struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
-
-	// State one of active, paused
-	State string `json:"state"`
-
-	// Zone in which its due times are meant
-	Zone string `json:"zone"`
-
-	// When its cron expression, or every so often
-	When string `json:"when"`
-
-	// Plan or the endpoint
-	Plan string `json:"plan"`
-
-	// NextDue absent: it is not due again
-	NextDue *time.Time `json:"next_due,omitempty"`
-
-	// LastDue the due time that was taken last
-	LastDue *time.Time `json:"last_due,omitempty"`
-
-	// Waiting due times that have come and whose runs are not started yet
-	Waiting int64 `json:"waiting"`
-
-	// Running runs of it under way
-	Running int64 `json:"running"`
-
-	// Last what became of the last due time
-	Last      *Fire     `json:"last,omitempty"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
-	ChangedBy string    `json:"changed_by"`
-	ChangedAt time.Time `json:"changed_at"`
+	ScheduleSummary
 
 	// Spec with every setting
 	Spec json.RawMessage `json:"spec"`
@@ -6909,4 +6555,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 00bb83b67948e9cbb0646021d4f1b6c4, is c00b4c82e14a191b45977d0070b700faaf4e68195c17bbde9c2fd8442eaa23e7.
+// Of ff635850fe9bb061e19e7652b545004f, is ace2da62f3332e2789bcaa1eefe966bca5535c32a65ee3c7e6d07014971a159f.
