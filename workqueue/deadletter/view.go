@@ -58,10 +58,8 @@ func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, e
 	if f.After != (workqueue.LetterID{}) {
 		after = &f.After
 	}
-	rows, err := s.db.Pool.Query(ctx, listLetters, f.Endpoint, string(f.State), after, limit+1)
-	if err == nil {
-		page.Letters, err = pgx.CollectRows(rows, scanLetter)
-	}
+	var err error
+	page.Letters, err = pg.Collect(ctx, s.db.Pool, scanLetter, listLetters, f.Endpoint, string(f.State), after, limit+1)
 	if err != nil {
 		return DeadLetterPage{}, fmt.Errorf("list dead letters: %w", err)
 	}

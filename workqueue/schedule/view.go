@@ -119,11 +119,7 @@ func (s Store) addLast(ctx context.Context, list []ScheduleSummary) error {
 		at[list[i].Name] = i
 		names = append(names, list[i].Name)
 	}
-	rows, err := s.db.Pool.Query(ctx, lastFires, names)
-	if err != nil {
-		return fmt.Errorf("read what schedules did last: %w", err)
-	}
-	fires, err := pgx.CollectRows(rows, scanFire)
+	fires, err := pg.Collect(ctx, s.db.Pool, scanFire, lastFires, names)
 	if err != nil {
 		return fmt.Errorf("read what schedules did last: %w", err)
 	}
