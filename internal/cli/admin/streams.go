@@ -20,17 +20,10 @@ type Streams struct {
 type streamsShow struct{}
 
 // Run shows the streams.
-func (streamsShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (streamsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	streams, err := cl.ShowStreams(ctx, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s", streamsText(&streams, term.Room()))
 }
@@ -113,20 +106,13 @@ func (a *eventAge) UnmarshalText(text []byte) error {
 }
 
 // Run changes the settings.
-func (s *streamsSet) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	change := client.StreamChanges{Replicas: (*int)(s.Replicas), WorkBytes: (*int64)(s.WorkBytes),
 		ReplyBytes: (*int64)(s.ReplyBytes), EventBytes: (*int64)(s.EventBytes), StageBytes: (*int64)(s.StageBytes),
 		FlowBytes: (*int64)(s.FlowBytes), DeadBytes: (*int64)(s.DeadBytes), EventAge: (*client.Duration)(s.EventAge)}
 	now, err := cl.SetStreams(ctx, change, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if err := term.Printf("%s\n", streamsWanted(&now)); err != nil {
 		return err

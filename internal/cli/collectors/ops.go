@@ -44,11 +44,7 @@ func (a *collectorAdd) Validate() error {
 }
 
 // Run adds operations.
-func (a *collectorAdd) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (a *collectorAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	ops, size, err := a.open(term)
 	if err != nil {
 		return err
@@ -63,10 +59,8 @@ func (a *collectorAdd) Run(ctx context.Context, term *cli.Console) error {
 		return fmt.Errorf("read %s: %w", a.File, upload.Err)
 	case err != nil && a.Payload == nil && refusedInput(err):
 		return fmt.Errorf("%s: %w", a.File, err)
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	}
 	return term.Printf("%s", addedText(&added))
 }
@@ -144,19 +138,13 @@ const maxOpsShown = 500
 func (o *collectorOps) Validate() error { return cli.ListLimit(o.Limit, maxOpsShown) }
 
 // Run lists operations.
-func (o *collectorOps) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams{
 		State: o.State, Key: o.Key, ID: o.ID, Code: o.Code, After: o.After, Limit: o.Limit,
 	}, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case len(page.Ops) == 0:
 		return term.Printf("no operations\n")
 	case o.ID != "":
@@ -256,11 +244,7 @@ type collectorRequeue struct{ opChoice }
 func (r *collectorRequeue) Validate() error { return r.check() }
 
 // Run requeues operations.
-func (r *collectorRequeue) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *collectorRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueOperations(ctx, r.Name,
 		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All}, term.Keep())
 	switch {
@@ -286,11 +270,7 @@ type collectorDrop struct {
 func (d *collectorDrop) Validate() error { return d.check() }
 
 // Run drops operations.
-func (d *collectorDrop) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (d *collectorDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.DropOperations(ctx, d.Name,
 		client.DropChoice{IDs: d.IDs, Keys: d.Key, Code: d.Code, All: d.All, Waiting: d.Waiting}, term.Keep())
 	switch {

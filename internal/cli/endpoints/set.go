@@ -125,20 +125,13 @@ func (b *breakerState) UnmarshalText(text []byte) error {
 }
 
 // Run changes the settings.
-func (e *endpointsSet) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set, err := cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
 		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), CallRate: (*float64)(e.CallRate),
 		ChunkCap: (*int)(e.ChunkCap),
 		Breaker:  (*string)(e.Breaker)}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("endpoint %s: %s\n", cli.Inert(e.Name), strings.Join(e.told(&set), "; "))
 }

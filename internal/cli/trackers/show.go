@@ -30,17 +30,10 @@ func (s *trackerShow) Validate() error {
 const maxMissing = 10_000
 
 // Run shows a batch.
-func (s *trackerShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (s *trackerShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	batch, err := cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{Missing: s.Missing}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s%s", batchText(&batch), missingText(&batch))
 }
@@ -146,11 +139,7 @@ func (m *trackerMissing) Validate() error {
 }
 
 // Run prints what is missing.
-func (m *trackerMissing) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	params := client.ListTrackerMissingParams{After: m.After, Limit: maxMissing}
 	all := []string{}
 	for left := m.Limit; ; {
@@ -204,19 +193,13 @@ func (l *trackerList) Validate() error { return cli.ListLimit(l.Limit, maxBatche
 const maxBatches = 1000
 
 // Run lists batches.
-func (l *trackerList) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (l *trackerList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListTrackers(ctx, client.ListTrackersParams{
 		Owner: l.Owner, State: l.State, After: l.After, Limit: l.Limit,
 	}, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case len(page.Batches) == 0:
 		return term.Printf("no tracker batches\n")
 	}
