@@ -106,9 +106,6 @@ func (s *Routes) setStreams(ctx context.Context, in *changeStreamsInput) (Stream
 		return Streams{}, kernel.BadInput("give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
 			"dead_bytes or event_age")
 	}
-	if err := in.Actor.Check(); err != nil {
-		return Streams{}, err
-	}
 	b := in.Body
 	change := streamsstore.StreamChange{Replicas: b.Replicas, WorkBytes: b.WorkBytes, ReplyBytes: b.ReplyBytes,
 		StageBytes: b.StageBytes, FlowBytes: b.FlowBytes, EventBytes: b.EventBytes, DeadBytes: b.DeadBytes,
