@@ -46,10 +46,7 @@ LIMIT $4`
 
 // DeadLetters lists dead letters, newest first, without their bodies.
 func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, error) {
-	if f.Limit <= 0 {
-		f.Limit = DefaultLetters
-	}
-	limit := min(f.Limit, MaxLetters)
+	limit := pg.Limit(f.Limit, DefaultLetters, MaxLetters)
 	page := DeadLetterPage{Letters: []DeadLetter{}}
 	if !pg.ValidText(f.Endpoint) || !pg.ValidText(string(f.State)) {
 		return page, nil

@@ -62,10 +62,7 @@ func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 	if !pg.ValidText(f.Actor) || !pg.ValidText(f.Action) {
 		return page, nil // no entry can have them
 	}
-	if f.Limit <= 0 {
-		f.Limit = DefaultAudit
-	}
-	limit := min(f.Limit, MaxAudit)
+	limit := pg.Limit(f.Limit, DefaultAudit, MaxAudit)
 	var run *workqueue.RunID
 	if f.Run != (workqueue.RunID{}) {
 		run = &f.Run

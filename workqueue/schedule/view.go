@@ -74,10 +74,7 @@ CROSS JOIN LATERAL (SELECT * FROM schedule_fire f WHERE f.schedule = n.name ORDE
 
 // Schedules lists schedules by name. more says whether others follow.
 func (s Store) Schedules(ctx context.Context, after string, limit int) (list []ScheduleSummary, more bool, err error) {
-	if limit <= 0 {
-		limit = DefaultSchedules
-	}
-	limit = min(limit, MaxSchedules)
+	limit = pg.Limit(limit, DefaultSchedules, MaxSchedules)
 	if !pg.ValidText(after) {
 		return nil, false, fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)
 	}
