@@ -124,7 +124,6 @@ func (s *Routes) addOperations(ctx context.Context, in *addOperationsInput) (Add
 // wholeOps tells a body that breaks off from one that is wrong.
 type wholeOps struct{ from io.Reader }
 
-// Read implements io.Reader.
 func (w wholeOps) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
 	how, slow := kernel.CameTooSlowly(err)

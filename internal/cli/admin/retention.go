@@ -71,7 +71,6 @@ type retentionSet struct {
 	KeepAll  bool    `help:"Keep everything: all limits off."`
 }
 
-// Validate is called by kong.
 func (r *retentionSet) Validate() error {
 	given := r.Age != nil || r.MaxCount != nil || r.MaxBytes != nil
 	switch {
@@ -149,7 +148,6 @@ func (r *retentionSet) change(set *client.RetentionSettings) error {
 	return nil
 }
 
-// keptText says what is kept of a kind.
 func keptText(k *client.RetentionKind) string {
 	var limits []string
 	if k.Age != "" {

@@ -42,7 +42,6 @@ func (s *storedTokens) RevokeSessions(
 
 type sessionList struct{ tokenPlace }
 
-// Run lists sessions.
 func (l *sessionList) Run(ctx context.Context, term *cli.Console) (err error) {
 	keeper, release, err := l.open(ctx, term)
 	if err != nil {

@@ -137,7 +137,6 @@ type tokenCreate struct {
 	tokenPlace
 }
 
-// Validate is called by kong.
 func (t *tokenCreate) Validate() error {
 	if err := admin.CheckTokenName(t.Name); err != nil { // it names the field
 		return err
@@ -174,7 +173,6 @@ func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) (err error) {
 
 type tokenList struct{ tokenPlace }
 
-// Run lists tokens.
 func (t *tokenList) Run(ctx context.Context, term *cli.Console) (err error) {
 	keeper, release, err := t.open(ctx, term)
 	if err != nil {
@@ -203,7 +201,6 @@ type tokenRevoke struct {
 	tokenPlace
 }
 
-// Run revokes a token.
 func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) (err error) {
 	keeper, release, err := t.open(ctx, term)
 	if err != nil {

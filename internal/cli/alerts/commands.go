@@ -62,10 +62,8 @@ type alertList struct {
 	Limit int `default:"100" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (l *alertList) Validate() error { return cli.Within("--limit", &l.Limit, alert.MaxAlerts) }
 
-// Run lists alerts.
 func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListAlerts(ctx, client.ListAlertsParams{Limit: l.Limit}, term.Keep())
 	if err != nil || term.JSON {

@@ -17,7 +17,6 @@ type alertMessages struct {
 	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (m *alertMessages) Validate() error { return cli.Within("--limit", &m.Limit, alert.MaxMessages) }
 
 // Run lists what an alert has told.
@@ -50,7 +49,6 @@ type alertTest struct {
 	Wait time.Duration `default:"60s" help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
-// Validate is called by kong.
 func (t *alertTest) Validate() error {
 	if t.Wait < 0 {
 		return fmt.Errorf("--wait is %s; it must not be negative", t.Wait)
@@ -112,7 +110,6 @@ type alertPause struct {
 	Name string `arg:"" help:"The alert's name."`
 }
 
-// Run pauses an alert.
 func (p *alertPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return controlAlert(ctx, term, p.Name, cl.PauseAlert, func(c *client.ControlledAlert) string {
 		text := "is paused: it tells nothing until it is resumed"
@@ -130,7 +127,6 @@ type alertResume struct {
 	Name string `arg:"" help:"The alert's name."`
 }
 
-// Run resumes an alert.
 func (r *alertResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return controlAlert(ctx, term, r.Name, cl.ResumeAlert, func(c *client.ControlledAlert) string {
 		if c.Unchanged {
@@ -144,7 +140,6 @@ type alertDelete struct {
 	Name string `arg:"" help:"The alert's name."`
 }
 
-// Run deletes an alert.
 func (d *alertDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return controlAlert(ctx, term, d.Name, cl.DeleteAlert, func(c *client.ControlledAlert) string {
 		if c.Waiting > 0 {

@@ -18,7 +18,6 @@ type whichRuns struct {
 	Reason string `help:"Why, for whoever looks at the run and for the audit log." placeholder:"TEXT"`
 }
 
-// Validate is called by kong.
 func (w *whichRuns) Validate() error {
 	if w.All == (w.Ref != "") {
 		return errors.New("name a run, or give --all for every run")

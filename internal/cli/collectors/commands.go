@@ -57,7 +57,6 @@ func (a *collectorApply) Run(ctx context.Context, term *cli.Console, cl *client.
 
 type collectorList struct{}
 
-// Run lists collectors.
 func (*collectorList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListCollectors(ctx, term.Keep())
 	switch {
@@ -95,7 +94,6 @@ type collectorPause struct {
 	Name string `arg:"" help:"The collector."`
 }
 
-// Run pauses a collector.
 func (p *collectorPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.PauseCollector(ctx, p.Name, term.Keep())
 	name := cli.Inert(done.Name)
@@ -107,7 +105,6 @@ type collectorResume struct {
 	Name string `arg:"" help:"The collector."`
 }
 
-// Run resumes a collector.
 func (r *collectorResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.ResumeCollector(ctx, r.Name, term.Keep())
 	name := cli.Inert(done.Name)
@@ -129,7 +126,6 @@ type collectorDrain struct {
 	Name string `arg:"" help:"The collector."`
 }
 
-// Run drains a collector.
 func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.DrainCollector(ctx, d.Name, term.Keep())
 	switch {
@@ -150,7 +146,6 @@ type collectorDelete struct {
 	Force bool   `help:"Also with operations, which are lost then."`
 }
 
-// Run deletes a collector.
 func (d *collectorDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	gone, err := cl.DeleteCollector(ctx, d.Name, client.DeleteCollectorParams{Force: d.Force}, term.Keep())
 	switch {

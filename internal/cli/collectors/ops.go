@@ -25,7 +25,6 @@ type collectorAdd struct {
 	DryRun   bool    `help:"Add nothing; say what would be added, and how it would be stored, or what is wrong."`
 }
 
-// Validate is called by kong.
 func (a *collectorAdd) Validate() error {
 	single := a.Payload != nil
 	switch {
@@ -134,7 +133,6 @@ type collectorOps struct {
 
 const maxOpsShown = 500
 
-// Validate is called by kong.
 func (o *collectorOps) Validate() error { return cli.ListLimit(o.Limit, maxOpsShown) }
 
 // Run lists operations.
@@ -240,7 +238,6 @@ func (c *opChoice) check() error {
 
 type collectorRequeue struct{ opChoice }
 
-// Validate is called by kong.
 func (r *collectorRequeue) Validate() error { return r.check() }
 
 // Run requeues operations.
@@ -266,7 +263,6 @@ type collectorDrop struct {
 	Waiting bool `help:"Also those that are not parked."`
 }
 
-// Validate is called by kong.
 func (d *collectorDrop) Validate() error { return d.check() }
 
 // Run drops operations.

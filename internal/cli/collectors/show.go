@@ -19,7 +19,6 @@ type collectorShow struct {
 	Source bool   `help:"Print it as it was applied, and nothing else."`
 }
 
-// Run shows a collector.
 func (s *collectorShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	c, err := cl.GetCollector(ctx, s.Name, term.Keep())
 	switch {

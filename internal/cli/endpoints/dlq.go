@@ -18,7 +18,6 @@ type dlqList struct {
 	Limit    int    `default:"20" help:"How many." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (l *dlqList) Validate() error { return cli.ListLimit(l.Limit, deadletter.MaxLetters) }
 
 // Run lists dead letters.
@@ -157,7 +156,6 @@ type dlqRequeue struct {
 	Force bool `help:"Also those that have been requeued three times and died each time."`
 }
 
-// Validate is called by kong.
 func (r *dlqRequeue) Validate() error { return r.check() }
 
 // Run requeues dead letters. It is a failure when one is refused.
@@ -206,7 +204,6 @@ func deadLetters(n int) string {
 
 type dlqDrop struct{ deadLetterChoice }
 
-// Validate is called by kong.
 func (d *dlqDrop) Validate() error { return d.check() }
 
 // Run drops dead letters.

@@ -15,7 +15,6 @@ import (
 
 type endpointsList struct{}
 
-// Run lists endpoints.
 func (endpointsList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListEndpoints(ctx, term.Keep())
 	if err != nil || term.JSON {
@@ -88,7 +87,6 @@ type endpointsShow struct {
 	Name string `arg:"" help:"The endpoint's name."`
 }
 
-// Run shows an endpoint.
 func (e *endpointsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.GetEndpoint(ctx, e.Name, term.Keep())
 	if err != nil || term.JSON {

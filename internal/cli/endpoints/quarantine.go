@@ -15,7 +15,6 @@ type quarantineList struct {
 	Limit int    `default:"20" help:"How many." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (q *quarantineList) Validate() error { return cli.ListLimit(q.Limit, deadletter.MaxQuarantined) }
 
 // Run lists quarantined messages.

@@ -55,10 +55,8 @@ type planList struct {
 	Limit int    `default:"100" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (p *planList) Validate() error { return cli.Within("--limit", &p.Limit, inspect.MaxPlans) }
 
-// Run lists plans.
 func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if p.Name != "" {
 		versions, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Limit: p.Limit}, term.Keep())

@@ -67,12 +67,10 @@ type scheduleList struct {
 	Limit int `default:"100" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (l *scheduleList) Validate() error {
 	return cli.Within("--limit", &l.Limit, schedulestore.MaxSchedules)
 }
 
-// Run lists schedules.
 func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListSchedules(ctx, client.ListSchedulesParams{Limit: l.Limit}, term.Keep())
 	if err != nil || term.JSON {
@@ -159,7 +157,6 @@ type schedulePreview struct {
 	Count    int    `default:"20" help:"How many due times, at most 1000." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (p *schedulePreview) Validate() error { return cli.Within("--count", &p.Count, 1000) }
 
 // Run shows the next due times.

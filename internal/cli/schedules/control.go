@@ -16,7 +16,6 @@ type scheduleFires struct {
 	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (f *scheduleFires) Validate() error { return cli.Within("--limit", &f.Limit, schedule.MaxFires) }
 
 // Run lists what became of due times.
@@ -76,7 +75,6 @@ type scheduleRunNow struct {
 	Wait time.Duration `default:"30s" help:"How long to wait until the leader has started it (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
-// Validate is called by kong.
 func (r *scheduleRunNow) Validate() error {
 	if r.Wait < 0 {
 		return fmt.Errorf("--wait is %s; it must not be negative", r.Wait)
@@ -138,7 +136,6 @@ type schedulePause struct {
 	Name string `arg:"" help:"The schedule's name."`
 }
 
-// Run pauses a schedule.
 func (p *schedulePause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return controlSchedule(ctx, term, p.Name, cl.PauseSchedule, func(c *client.ControlledSchedule) string {
 		text := "is paused: nothing is started until it is resumed"
@@ -153,7 +150,6 @@ type scheduleResume struct {
 	Name string `arg:"" help:"The schedule's name."`
 }
 
-// Run resumes a schedule.
 func (r *scheduleResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return controlSchedule(ctx, term, r.Name, cl.ResumeSchedule, func(c *client.ControlledSchedule) string {
 		text := "goes on"
@@ -168,7 +164,6 @@ type scheduleDelete struct {
 	Name string `arg:"" help:"The schedule's name."`
 }
 
-// Run deletes a schedule.
 func (d *scheduleDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return controlSchedule(ctx, term, d.Name, cl.DeleteSchedule, func(c *client.ControlledSchedule) string {
 		text := "is deleted; its runs go on"

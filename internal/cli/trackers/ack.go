@@ -18,7 +18,6 @@ type trackerAck struct {
 	Code  string   `help:"They have failed for good, and why." placeholder:"CODE"`
 }
 
-// Validate is called by kong.
 func (a *trackerAck) Validate() error {
 	if (len(a.Refs) > 0) == (a.File != "") {
 		return errors.New("name items, or a --file of them")

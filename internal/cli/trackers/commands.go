@@ -34,7 +34,6 @@ type trackerOpen struct {
 	Secret     string         `help:"The secret of the operator's file that signs for --webhook." placeholder:"NAME"`
 }
 
-// Validate is called by kong.
 func (o *trackerOpen) Validate() error {
 	for _, age := range []struct {
 		flag string

@@ -18,7 +18,6 @@ type trackerShow struct {
 	Missing int    `default:"10" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (s *trackerShow) Validate() error {
 	if s.Missing < 0 || s.Missing > maxMissing {
 		return fmt.Errorf("--missing is %d; it must lie between 0 and %d", s.Missing, maxMissing)
@@ -130,7 +129,6 @@ type trackerMissing struct {
 	Limit int    `help:"How many ranges at most (all)." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (m *trackerMissing) Validate() error {
 	if m.Limit < 0 {
 		return fmt.Errorf("--limit is %d; it must be 1 or more", m.Limit)
@@ -186,7 +184,6 @@ type trackerList struct {
 	Limit int    `default:"20" help:"How many." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (l *trackerList) Validate() error { return cli.ListLimit(l.Limit, maxBatches) }
 
 // maxBatches is how many batches one answer has.
