@@ -48,8 +48,8 @@ func ReadText(what, path string, stdin io.Reader, limit int64) (TextFile, error)
 	return f, nil
 }
 
-// Explain names the file, and the line in it, when the server refused the file for what stands in it. Whether it is good
-// is the server's to say: it may know more fields than this program, of which parse is the reader.
+// Explain names the file, and the line in it, when the server refused the file for what stands in it. Whether it is
+// good is the server's to say: it may know more fields than this program, of which parse is the reader.
 func Explain[T any](f *TextFile, err error, parse func(name string, text []byte) (T, error)) error {
 	refused, ok := errors.AsType[*client.ProblemError](err)
 	if !ok || refused.Status != http.StatusUnprocessableEntity {

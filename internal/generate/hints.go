@@ -83,26 +83,14 @@ func (h *hinter) schema(name string, schema object) error {
 	}
 	fields := map[string]reflect.StructField{}
 	order := map[string]int{}
-	var embeds []reflect.StructField
-	within := func(field reflect.StructField) bool {
-		return slices.ContainsFunc(embeds, func(e reflect.StructField) bool {
-			return len(field.Index) > len(e.Index) && slices.Equal(field.Index[:len(e.Index)], e.Index)
-		})
-	}
 	for i, field := range reflect.VisibleFields(goType) {
-		if field.Anonymous && field.Tag.Get("json") == "" && h.known(field.Type) && !h.isAsked(name) && !within(field) {
-			embeds = append(embeds, field)
-		}
 		if tag, _, _ := strings.Cut(field.Tag.Get("json"), ","); field.IsExported() && tag != "" && tag != "-" {
 			fields[tag], order[tag] = field, i
 		}
 	}
-	var parts []string
-	for _, e := range embeds {
-		parts = append(parts, huma.DefaultSchemaNamer(e.Type, ""))
-	}
-	if parts != nil {
-		schema["x-client-embeds"] = parts
+	parts := h.parts(name, goType)
+	if len(parts) > 0 {
+		schema["x-client-embeds"] = slices.Sorted(maps.Keys(parts))
 	}
 	members := at(schema, "properties")
 	for member, described := range members {
@@ -110,7 +98,7 @@ func (h *hinter) schema(name string, schema object) error {
 		if !ok {
 			return fmt.Errorf("schema %s has a member %s that %s has not", name, member, goType)
 		}
-		if within(field) {
+		if within(parts, field) {
 			delete(members, member)
 			continue
 		}
@@ -125,14 +113,32 @@ func (h *hinter) schema(name string, schema object) error {
 	return nil
 }
 
-// known reports whether a type of the server has a schema, by which types that embed it embed it in the client, too.
-func (h *hinter) known(t reflect.Type) bool {
-	name := huma.DefaultSchemaNamer(t, "")
-	return h.schemas[name] != nil && h.registry.TypeFromRef("#/components/schemas/"+name) == t
+// parts are the types that a type embeds in the client, by the names of their schemas: what it embeds in the server and
+// has a schema. The bodies of requests are flat, since they are written as literals.
+func (h *hinter) parts(name string, goType reflect.Type) map[string]reflect.StructField {
+	parts := map[string]reflect.StructField{}
+	if bytes.Contains(h.asked, []byte("/"+name+`"`)) {
+		return parts
+	}
+	for _, field := range reflect.VisibleFields(goType) {
+		part := huma.DefaultSchemaNamer(field.Type, "")
+		if field.Anonymous && field.Tag.Get("json") == "" && h.schemas[part] != nil && !within(parts, field) &&
+			h.registry.TypeFromRef("#/components/schemas/"+part) == field.Type {
+			parts[part] = field
+		}
+	}
+	return parts
 }
 
-// isAsked reports whether a schema is of the body of a request. Those are flat, since they are written as literals.
-func (h *hinter) isAsked(name string) bool { return bytes.Contains(h.asked, []byte("/"+name+`"`)) }
+// within reports whether a field is one of a part.
+func within(parts map[string]reflect.StructField, field reflect.StructField) bool {
+	for _, p := range parts {
+		if len(field.Index) > len(p.Index) && slices.Equal(field.Index[:len(p.Index)], p.Index) {
+			return true
+		}
+	}
+	return false
+}
 
 // goType is the type that a member has in the client.
 func (h *hinter) goType(t reflect.Type, schema object) string {

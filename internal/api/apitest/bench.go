@@ -253,7 +253,7 @@ func (b *Bench) Peek(path string) {
 	b.Helper()
 	ctx, leave := context.WithCancel(b.Context())
 	defer leave()
-	answer := b.exchange(ctx, http.MethodGet, b.URL+api.Prefix+path, nil)
+	answer := exchange(ctx, b, http.MethodGet, b.URL+api.Prefix+path, nil)
 	defer func() { _ = answer.Body.Close() }()
 	if line, err := bufio.NewReader(answer.Body).ReadString('\n'); err != nil || answer.StatusCode != http.StatusOK {
 		b.Errorf("GET %s: %s, %q, %v", path, answer.Status, line, err)

@@ -91,7 +91,7 @@ func (b *Bench) Head(path string, header ...string) (int, http.Header) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	answer := b.exchange(ctx, http.MethodGet, b.URL+path, nil, header...)
+	answer := exchange(ctx, b, http.MethodGet, b.URL+path, nil, header...)
 	_ = answer.Body.Close()
 	return answer.StatusCode, answer.Header
 }

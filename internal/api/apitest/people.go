@@ -106,7 +106,7 @@ func (h *Head) Cookies() []*http.Cookie { return h.cookies }
 // Send returns an answer without its body.
 func (b *Bench) Send(method, path, body string, header ...string) *Head {
 	b.Helper()
-	answer := b.exchange(b.Context(), method, b.URL+path, strings.NewReader(body), header...)
+	answer := exchange(b.Context(), b, method, b.URL+path, strings.NewReader(body), header...)
 	defer func() { _ = answer.Body.Close() }()
 	return &Head{answer.StatusCode, answer.Header, answer.Cookies()}
 }

@@ -97,12 +97,12 @@ type Gotten struct {
 // Get asks and hands the whole answer back.
 func (b *Bench) Get(path string, header ...string) (Gotten, string) {
 	b.Helper()
-	return b.whole(b.exchange(b.Context(), http.MethodGet, b.URL+api.Prefix+path, nil, header...))
+	return whole(b, http.MethodGet, path, nil, header...)
 }
 
 // exchange sends a request and returns the answer, of which the body is not read yet.
-func (b *Bench) exchange(
-	ctx context.Context, method, url string, body io.Reader, header ...string,
+func exchange(
+	ctx context.Context, b *Bench, method, url string, body io.Reader, header ...string,
 ) *http.Response {
 	b.Helper()
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
@@ -119,9 +119,10 @@ func (b *Bench) exchange(
 	return answer
 }
 
-// whole reads an answer to its end.
-func (b *Bench) whole(answer *http.Response) (Gotten, string) {
+// whole sends a request to the API and reads the answer to its end.
+func whole(b *Bench, method, path string, body io.Reader, header ...string) (Gotten, string) {
 	b.Helper()
+	answer := exchange(b.Context(), b, method, b.URL+api.Prefix+path, body, header...)
 	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil {

@@ -24,8 +24,7 @@ import (
 // SendKeyed posts with an idempotency key.
 func (b *Bench) SendKeyed(key, path string, body io.Reader, header ...string) (Gotten, string) {
 	b.Helper()
-	return b.whole(b.exchange(b.Context(), http.MethodPost, b.URL+api.Prefix+path, body,
-		append(header, kernel.IdempotencyHeader, key)...))
+	return whole(b, http.MethodPost, path, body, append(header, kernel.IdempotencyHeader, key)...)
 }
 
 // Sent fails the test unless the answer is as it should be.

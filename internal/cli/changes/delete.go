@@ -19,8 +19,7 @@ type Delete struct {
 // Run deletes a finished run.
 func (r *Delete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.DeleteRun(ctx, r.Ref, client.DeleteSettings{DryRun: r.DryRun, Reason: r.Reason}, term.Keep())
-	switch {
-	case err != nil || term.JSON:
+	if err != nil || term.JSON {
 		return term.Answered(err)
 	}
 	if err := term.Printf("%s", deletedText(&done)); err != nil {

@@ -154,8 +154,7 @@ type trackerDelete struct {
 // Run deletes a batch.
 func (d *trackerDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	gone, err := cl.DeleteTracker(ctx, d.Batch, term.Keep())
-	switch {
-	case err != nil || term.JSON:
+	if err != nil || term.JSON {
 		return term.Answered(err)
 	}
 	return term.Printf("batch %s is deleted\n", cli.Inert(gone.Batch))
