@@ -60,11 +60,8 @@ func (p *planList) Validate() error { return cli.Within("--limit", &p.Limit, ins
 func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if p.Name != "" {
 		versions, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Limit: p.Limit}, term.Keep())
-		if err != nil {
-			return err
-		}
-		if term.JSON {
-			return term.Sent()
+		if err != nil || term.JSON {
+			return term.Answered(err)
 		}
 		return term.Printf("%s", plansText(versions.Versions, versions.Next > 0, term.Room()))
 	}
