@@ -52,12 +52,20 @@ func (f floor) name() string { return "floor" }
 func (f floor) size() int    { return f.input.n }
 
 func (f floor) measure(ctx context.Context) (sample, error) {
-	return f.pg.onConnection(ctx, "floor", floorSchema, f.input.n, func(conn *pgx.Conn, run uuid.UUID) error {
-		if err := f.load(ctx, conn, run); err != nil {
+	return f.pg.onFloor(ctx, "floor", floorSchema, f.input.n, f.load, f.work)
+}
+
+// onFloor loads items on one connection and works on them, from lo to hi-1, page by page.
+func (pg *cluster) onFloor(ctx context.Context, name, schema string, n int,
+	load func(context.Context, *pgx.Conn, uuid.UUID) error,
+	work func(ctx context.Context, conn *pgx.Conn, run uuid.UUID, lo, hi int) error,
+) (sample, error) {
+	return pg.onConnection(ctx, name, schema, n, func(conn *pgx.Conn, run uuid.UUID) error {
+		if err := load(ctx, conn, run); err != nil {
 			return err
 		}
-		for lo := 0; lo < f.input.n; lo += floorPage {
-			if err := f.work(ctx, conn, run, lo, min(lo+floorPage, f.input.n)); err != nil {
+		for lo := 0; lo < n; lo += floorPage {
+			if err := work(ctx, conn, run, lo, min(lo+floorPage, n)); err != nil {
 				return err
 			}
 		}

@@ -19,17 +19,7 @@ type floorGather struct{ floor }
 func (f floorGather) name() string { return "floor-gather" }
 
 func (f floorGather) measure(ctx context.Context) (sample, error) {
-	return f.pg.onConnection(ctx, "floor_gather", floorGatherSchema, f.input.n, func(conn *pgx.Conn, run uuid.UUID) error {
-		if err := f.load(ctx, conn, run); err != nil {
-			return err
-		}
-		for lo := 0; lo < f.input.n; lo += floorPage {
-			if err := f.gather(ctx, conn, run, lo, min(lo+floorPage, f.input.n)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return f.pg.onFloor(ctx, "floor_gather", floorGatherSchema, f.input.n, f.load, f.gather)
 }
 
 // gather reads the items lo to hi-1 and writes their parts.

@@ -34,17 +34,7 @@ func (f floorRaw) size() int    { return f.input.n }
 
 // measure runs the floor once in a fresh database.
 func (f floorRaw) measure(ctx context.Context) (sample, error) {
-	return f.pg.onConnection(ctx, "floor_raw", floorSchema, f.input.n, func(conn *pgx.Conn, run uuid.UUID) error {
-		if err := f.load(ctx, conn, run); err != nil {
-			return err
-		}
-		for lo := 0; lo < f.input.n; lo += floorPage {
-			if err := f.work(ctx, conn, run, lo, min(lo+floorPage, f.input.n)); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return f.pg.onFloor(ctx, "floor_raw", floorSchema, f.input.n, f.load, f.work)
 }
 
 func (f floorRaw) load(ctx context.Context, conn *pgx.Conn, run uuid.UUID) error {

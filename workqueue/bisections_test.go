@@ -26,7 +26,7 @@ func TestCulpritsAreWhatFailsChunks(t *testing.T) {
 		return a
 	}, 100)
 	b.wantTally(run, tally{done: 58, failed: 6})
-	found, err := pacestore.New(b.store).Bisections(t.Context(), run, 3)
+	found, err := pacestore.ReadBisections(t.Context(), b.store.Pool, run, 3)
 	if err != nil || found.Kinds[pacestore.KindBadEntity] != 1 || found.Culprits != 1 || len(found.Roots) != 1 ||
 		!slices.Equal(found.Roots[0].Ordinals, []workqueue.Ordinal{30}) || found.Roots[0].Code != crash.Code {
 		t.Errorf("%+v, %v", found, err)

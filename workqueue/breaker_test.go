@@ -256,7 +256,7 @@ func TestPoisonIsFoundInBoundedSlices(t *testing.T) {
 			if extra > limit || d.probes > 3*len(poison) {
 				t.Errorf("poison %v: %+v, %d slices more; want at most %d", poison, d, extra, limit)
 			}
-			found, err := pacestore.New(b.store).Bisections(t.Context(), run, 100)
+			found, err := pacestore.ReadBisections(t.Context(), b.store.Pool, run, 100)
 			if err != nil || found.Culprits != len(poison) || found.Kinds[pacestore.KindBadEntity] == 0 {
 				t.Errorf("%+v, %v", found.Kinds, err)
 			}
@@ -332,7 +332,7 @@ func TestTooBigChunksAreCutSmaller(t *testing.T) {
 	if n := b.number(`SELECT count(*) FROM endpoint_change WHERE what = 'chunk_cap' AND after = '100'`); n != 1 {
 		t.Errorf("%d changes were noted", n)
 	}
-	found, err := pacestore.New(b.store).Bisections(t.Context(), run, 3)
+	found, err := pacestore.ReadBisections(t.Context(), b.store.Pool, run, 3)
 	if err != nil || found.Kinds[pacestore.KindTooBig] < 3 || found.Culprits != 0 || len(found.Roots) != 3 {
 		t.Errorf("%+v, %v", found, err)
 	}

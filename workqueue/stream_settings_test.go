@@ -16,7 +16,7 @@ func TestStreamSettings(t *testing.T) {
 	b := setup(t)
 	audits := func() int { return b.number(`SELECT count(*) FROM audit_log WHERE action LIKE 'streams_%'`) }
 	first := streams.StreamValues{WorkBytes: 64 << 20}
-	_, err := streams.New(b.store).ChangeStreams(t.Context(), streams.StreamChange{}, "ann")
+	_, err := streams.New(b.store).ChangeStreams(t.Context(), streams.StreamChanges{}, "ann")
 	if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
 		t.Errorf("a change before there is anything: %v", err)
 	}
@@ -43,8 +43,8 @@ func TestStreamSettings(t *testing.T) {
 	if err := streams.New(b.store).StreamsApplied(t.Context(), lease, &set); err != nil {
 		t.Fatal(err)
 	}
-	three, age := 3, 48*time.Hour
-	now, err := streams.New(b.store).ChangeStreams(t.Context(), streams.StreamChange{Replicas: &three, EventAge: &age},
+	three, age := 3, workqueue.Duration(48*time.Hour)
+	now, err := streams.New(b.store).ChangeStreams(t.Context(), streams.StreamChanges{Replicas: &three, EventAge: &age},
 		"ann")
 	if err != nil || now.Replicas != 3 || now.WorkBytes != 64<<20 || now.Revision != 2 || now.ChangedBy != "ann" ||
 		now.Applied == nil || *now.Applied != first || now.AppliedRevision != 1 {
@@ -61,7 +61,7 @@ func TestStreamSettings(t *testing.T) {
 	if now, err = streams.New(b.store).StreamsSet(t.Context()); err != nil || now.AppliedRevision != 1 {
 		t.Errorf("an old revision counts as the new one: %+v, %v", now, err)
 	}
-	again, err := streams.New(b.store).ChangeStreams(t.Context(), streams.StreamChange{Replicas: &three}, "ann")
+	again, err := streams.New(b.store).ChangeStreams(t.Context(), streams.StreamChanges{Replicas: &three}, "ann")
 	if err != nil || again.Revision != 2 || audits() != 2 {
 		t.Errorf("a change of nothing: %+v, %v", again, err)
 	}
@@ -74,7 +74,7 @@ func TestStreamSettings(t *testing.T) {
 		t.Errorf("without the lease: %v", err)
 	}
 	two, tiny := 2, int64(1)
-	for _, c := range []streams.StreamChange{{Replicas: &two}, {DeadBytes: &tiny}} {
+	for _, c := range []streams.StreamChanges{{Replicas: &two}, {DeadBytes: &tiny}} {
 		if _, err := streams.New(b.store).ChangeStreams(t.Context(), c, "ann"); err == nil {
 			t.Errorf("%+v was taken", c)
 		}

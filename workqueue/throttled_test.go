@@ -148,7 +148,7 @@ func TestThrottledPiecesAreNoFailures(t *testing.T) {
 		return poisoned(5)(s)
 	}, 50)
 	b.wantTally(run, tally{done: 7, failed: 1})
-	found, err := pacestore.New(b.store).Bisections(t.Context(), run, 3)
+	found, err := pacestore.ReadBisections(t.Context(), b.store.Pool, run, 3)
 	if err != nil || found.Kinds[pacestore.KindBadEntity] != 1 || found.Culprits != 1 ||
 		found.Roots[0].Code != crash.Code {
 		t.Errorf("%+v, %v", found, err)

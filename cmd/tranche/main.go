@@ -106,7 +106,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 		kong.Configuration(config.Read), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
 			"version": "tranche " + versionText()},
 		kong.Writers(term.Out, term.Err), kong.BindTo(ctx, (*context.Context)(nil)),
-		kong.Bind(build()),
+		kong.Bind(build()), kong.BindToProvider((*cli.Console).Client),
 	)
 	if err == nil {
 		err = starts.SayHelp(parser.Model)

@@ -59,7 +59,6 @@ type serveCommand struct {
 // minConnections keeps a node from waiting for itself: it loads, publishes and records at once.
 const minConnections = 4
 
-// Validate is called by kong.
 func (s *serveCommand) Validate() error {
 	if s.Grace <= 0 {
 		return fmt.Errorf("--grace is %s; it must be positive", s.Grace)

@@ -67,8 +67,7 @@ func (f *facts) all() (all []seen) {
 	for i := range f.completed {
 		c := &f.completed[i]
 		all = append(all, seen{change: RunCompleted, key: c.Event, plan: c.Plan, of: c.Endpoints, happened: true,
-			Condition: health.Completed(&health.Completion{Run: c.Run, Name: c.Name, Plan: c.Plan, Items: c.Items,
-				Done: c.Done, Failed: c.Failed, At: c.At})})
+			Condition: health.Completed(c)})
 	}
 	return all
 }

@@ -67,7 +67,6 @@ type inertWriter struct {
 	rest []byte
 }
 
-// Write implements io.Writer.
 func (w *inertWriter) Write(p []byte) (int, error) {
 	text := slices.Concat(w.rest, p)
 	whole := len(text)

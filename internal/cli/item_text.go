@@ -127,7 +127,6 @@ func itemState(step *client.ItemStep) string {
 	return state
 }
 
-// stepNames names steps.
 func stepNames(names []string) string {
 	if len(names) == 1 {
 		return "step " + Inert(names[0])

@@ -44,6 +44,14 @@ func (c *Console) Sent() error {
 	return nil
 }
 
+// Answered ends a command that writes no text: with what went wrong, or with the answer as it was sent.
+func (c *Console) Answered(err error) error {
+	if err != nil {
+		return err
+	}
+	return c.Sent()
+}
+
 // Printf writes to the output.
 func (c *Console) Printf(format string, args ...any) error {
 	if _, err := fmt.Fprintf(c.Out, format, args...); err != nil {

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 // TextFile is what a person wrote to have it applied.
@@ -42,4 +46,19 @@ func ReadText(what, path string, stdin io.Reader, limit int64) (TextFile, error)
 	}
 	f.Text = string(text)
 	return f, nil
+}
+
+// Explain names the file, and the line in it, when the server refused the file for what stands in it. Whether it is
+// good is the server's to say: it may know more fields than this program, of which parse is the reader.
+func Explain[T any](f *TextFile, err error, parse func(name string, text []byte) (T, error)) error {
+	refused, ok := errors.AsType[*client.ProblemError](err)
+	if !ok || refused.Status != http.StatusUnprocessableEntity {
+		return err
+	}
+	_, wrong := parse(f.Name, []byte(f.Text))
+	if bad, ok := errors.AsType[*strictyaml.Error](wrong); ok {
+		bad.Name = f.Path
+		return bad
+	}
+	return fmt.Errorf("%s: %w", f.Path, err)
 }

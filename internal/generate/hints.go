@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -32,6 +33,12 @@ func hinted(doc *huma.OpenAPI) (object, error) {
 		return nil, fmt.Errorf("read the document: %w", err)
 	}
 	h := hinter{registry: doc.Components.Schemas, schemas: at(root, "components", "schemas"), enums: object{}}
+	for _, item := range at(root, "paths") {
+		for _, op := range item.(object) {
+			body, _ := json.Marshal(at(op.(object), "requestBody")) // it was JSON
+			h.asked = append(h.asked, body...)
+		}
+	}
 	for name, schema := range h.schemas {
 		if err := h.schema(name, schema.(object)); err != nil {
 			return nil, err
@@ -43,6 +50,7 @@ func hinted(doc *huma.OpenAPI) (object, error) {
 		}
 		h.schemas[name] = enum
 	}
+	delete(at(root, "components"), "responses") // all are of one type, by other names
 	for path, item := range at(root, "paths") {
 		for method, op := range item.(object) {
 			h.operation(strings.ToUpper(method), path, op.(object))
@@ -64,6 +72,7 @@ type hinter struct {
 	registry huma.Registry
 	schemas  object
 	enums    object // texts of which only some are values, by the name of their type
+	asked    []byte // the bodies of requests
 }
 
 // schema hints at the members of one schema.
@@ -79,10 +88,19 @@ func (h *hinter) schema(name string, schema object) error {
 			fields[tag], order[tag] = field, i
 		}
 	}
-	for member, described := range at(schema, "properties") {
+	parts := h.parts(name, goType)
+	if len(parts) > 0 {
+		schema["x-client-embeds"] = slices.Sorted(maps.Keys(parts))
+	}
+	members := at(schema, "properties")
+	for member, described := range members {
 		field, ok := fields[member]
 		if !ok {
 			return fmt.Errorf("schema %s has a member %s that %s has not", name, member, goType)
+		}
+		if within(parts, field) {
+			delete(members, member)
+			continue
 		}
 		p := described.(object)
 		text := h.goType(field.Type, p)
@@ -93,6 +111,33 @@ func (h *hinter) schema(name string, schema object) error {
 		sayValues(p, text)
 	}
 	return nil
+}
+
+// parts are the types that a type embeds in the client, by the names of their schemas: what it embeds in the server and
+// has a schema. The bodies of requests are flat, since they are written as literals.
+func (h *hinter) parts(name string, goType reflect.Type) map[string]reflect.StructField {
+	parts := map[string]reflect.StructField{}
+	if bytes.Contains(h.asked, []byte("/"+name+`"`)) {
+		return parts
+	}
+	for _, field := range reflect.VisibleFields(goType) {
+		part := huma.DefaultSchemaNamer(field.Type, "")
+		if field.Anonymous && field.Tag.Get("json") == "" && h.schemas[part] != nil && !within(parts, field) &&
+			h.registry.TypeFromRef("#/components/schemas/"+part) == field.Type {
+			parts[part] = field
+		}
+	}
+	return parts
+}
+
+// within reports whether a field is one of a part.
+func within(parts map[string]reflect.StructField, field reflect.StructField) bool {
+	for _, p := range parts {
+		if len(field.Index) > len(p.Index) && slices.Equal(field.Index[:len(p.Index)], p.Index) {
+			return true
+		}
+	}
+	return false
 }
 
 // goType is the type that a member has in the client.

@@ -17,6 +17,7 @@ import (
 func inputFiles() []string {
 	return []string{
 		"oapi-codegen.yaml", "templates/client.tmpl", "templates/empty.tmpl", "templates/imports.tmpl",
+		"templates/typedef.tmpl", "templates/param-types.tmpl",
 	}
 }
 

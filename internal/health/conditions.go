@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/alert"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
@@ -107,16 +107,8 @@ func WillBeLate(s *health.LateRun, name, plan string, at time.Time, left time.Du
 	})
 }
 
-// Completion is what is to be said of a run that has completed.
-type Completion struct {
-	Run                 workqueue.RunID
-	Name, Plan          string
-	Items, Done, Failed int64
-	At                  time.Time
-}
-
 // Completed says that a run has completed. It is no condition of a [Report].
-func Completed(r *Completion) Condition {
+func Completed(r *alert.Completion) Condition {
 	c := Condition{
 		Kind: RunCompleted, Severity: Info, Subject: r.Run.String(), Link: runLink(r.Run),
 		Title:  "Completed: " + runName(r.Run, r.Name, r.Plan),

@@ -80,7 +80,6 @@ type strictReader struct {
 	seen int // bytes of U+FFFD that were the last ones
 }
 
-// Read implements io.Reader.
 func (s *strictReader) Read(p []byte) (int, error) {
 	n, err := s.from.Read(p)
 	const unknown = "\uFFFD"

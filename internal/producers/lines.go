@@ -14,7 +14,6 @@ type lineCounter struct {
 	err   error   // of the reader, but for its end
 }
 
-// Read implements io.Reader.
 func (l *lineCounter) Read(p []byte) (int, error) {
 	n, err := l.from.Read(p)
 	for i, c := range p[:n] {

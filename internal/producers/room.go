@@ -32,7 +32,6 @@ type body struct {
 	had  int
 }
 
-// Read implements io.Reader.
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	if b.had+n > MaxBytes {

@@ -137,7 +137,6 @@ const (
 	TokenStateRevoked TokenState = "revoked"
 )
 
-// AcceptSettings defines model for AcceptSettings.
 type AcceptSettings struct {
 	// Step failures of this step; absent: of every step
 	Step string `json:"step,omitempty"`
@@ -194,14 +193,12 @@ type AcceptSettings struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Acceptance defines model for Acceptance.
 type Acceptance struct {
 	At     time.Time `json:"at"`
 	By     string    `json:"by"`
 	Reason string    `json:"reason"`
 }
 
-// Accepted defines model for Accepted.
 type Accepted struct {
 	Run string `json:"run"`
 
@@ -227,7 +224,6 @@ type Accepted struct {
 	Accepted int64 `json:"accepted"`
 }
 
-// Acknowledgement defines model for Acknowledgement.
 type Acknowledgement struct {
 	// IDs batch:group:index, 100,000 at most
 	IDs []string `json:"ids,omitempty"`
@@ -241,7 +237,6 @@ type Acknowledgement struct {
 	Code string `json:"code,omitempty"`
 }
 
-// AddedItems defines model for AddedItems.
 type AddedItems struct {
 	Run string `json:"run"`
 
@@ -267,7 +262,6 @@ type AddedItems struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// AddedOperations defines model for AddedOperations.
 type AddedOperations struct {
 	Collector string `json:"collector"`
 	Added     int    `json:"added"`
@@ -285,7 +279,6 @@ type AddedOperations struct {
 	Sample []SampledOperation `json:"sample,omitempty"`
 }
 
-// Advice defines model for Advice.
 type Advice struct {
 	Do string `json:"do"`
 
@@ -293,7 +286,6 @@ type Advice struct {
 	Command string `json:"command,omitempty"`
 }
 
-// Against defines model for Against.
 type Against struct {
 	Against string `json:"against"`
 
@@ -313,7 +305,6 @@ type Against struct {
 	Digests *Digests `json:"digests,omitempty"`
 }
 
-// AlertList defines model for AlertList.
 type AlertList struct {
 	Alerts []AlertSummary `json:"alerts"`
 
@@ -321,7 +312,6 @@ type AlertList struct {
 	Next string `json:"next,omitempty"`
 }
 
-// AlertMessage defines model for AlertMessage.
 type AlertMessage struct {
 	// ID the same for each attempt
 	ID string `json:"id"`
@@ -346,7 +336,6 @@ type AlertMessage struct {
 	EndedAt *time.Time `json:"ended_at,omitempty"`
 }
 
-// AlertMessages defines model for AlertMessages.
 type AlertMessages struct {
 	Messages []AlertMessage `json:"messages"`
 
@@ -354,7 +343,6 @@ type AlertMessages struct {
 	Next *time.Time `json:"next,omitempty"`
 }
 
-// AlertSummary defines model for AlertSummary.
 type AlertSummary struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
@@ -391,47 +379,13 @@ type AlertSummary struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-// AlertView defines model for AlertView.
 type AlertView struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
-
-	// State one of active, paused
-	State string `json:"state"`
-
-	// Spec with every setting; of secrets their names only
-	Spec json.RawMessage `json:"spec"`
-
-	// Holding conditions that hold and were told
-	Holding int64 `json:"holding"`
-
-	// Waiting messages that were not delivered yet
-	Waiting int64 `json:"waiting"`
-
-	// Failures attempts that failed since the receiver was last told something
-	Failures int `json:"failures"`
-
-	// FailingSince when the first of them failed
-	FailingSince *time.Time `json:"failing_since,omitempty"`
-
-	// Error why the last attempt failed, or whom it did not reach
-	Error string `json:"error,omitempty"`
-
-	// ToldAt when the receiver was last told something
-	ToldAt *time.Time `json:"told_at,omitempty"`
-
-	// NextAt no attempt is made before
-	NextAt    time.Time `json:"next_at"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
-	ChangedBy string    `json:"changed_by"`
-	ChangedAt time.Time `json:"changed_at"`
+	AlertSummary
 
 	// Source as it was applied
 	Source string `json:"source"`
 }
 
-// AppliedAlert defines model for AppliedAlert.
 type AppliedAlert struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
@@ -448,7 +402,6 @@ type AppliedAlert struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-// AppliedCollector defines model for AppliedCollector.
 type AppliedCollector struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
@@ -463,7 +416,6 @@ type AppliedCollector struct {
 	ChangedAt  time.Time `json:"changed_at"`
 }
 
-// AppliedPlan defines model for AppliedPlan.
 type AppliedPlan struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
@@ -477,7 +429,6 @@ type AppliedPlan struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// AppliedSchedule defines model for AppliedSchedule.
 type AppliedSchedule struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
@@ -500,7 +451,6 @@ type AppliedSchedule struct {
 	Warnings []string `json:"warnings"`
 }
 
-// ApproveSettings defines model for ApproveSettings.
 type ApproveSettings struct {
 	// Reason why, for whoever looks at the run and for the audit log
 	Reason string `json:"reason,omitempty"`
@@ -512,7 +462,6 @@ type ApproveSettings struct {
 	Seen *time.Time `json:"seen,omitempty"`
 }
 
-// AsideSettings defines model for AsideSettings.
 type AsideSettings struct {
 	// Kind Examples: failed_items
 	Kind string `json:"kind"`
@@ -532,7 +481,6 @@ type AsideSettings struct {
 	Reason string `json:"reason"`
 }
 
-// Attempt defines model for Attempt.
 type Attempt struct {
 	Slice      string `json:"slice"`
 	Generation int32  `json:"generation"`
@@ -564,7 +512,6 @@ type Attempt struct {
 	Error   *ItemError `json:"error,omitempty"`
 }
 
-// AuditEntry defines model for AuditEntry.
 type AuditEntry struct {
 	// ID the newer the greater
 	ID int64 `json:"id"`
@@ -594,7 +541,6 @@ type AuditEntry struct {
 	After json.RawMessage `json:"after,omitempty"`
 }
 
-// AuditPage defines model for AuditPage.
 type AuditPage struct {
 	Entries []AuditEntry `json:"entries"`
 
@@ -602,12 +548,10 @@ type AuditPage struct {
 	Next int64 `json:"next,omitempty"`
 }
 
-// BatchDeleted defines model for BatchDeleted.
 type BatchDeleted struct {
 	Batch string `json:"batch"`
 }
 
-// BatchOpened defines model for BatchOpened.
 type BatchOpened struct {
 	ID string `json:"id"`
 
@@ -615,7 +559,6 @@ type BatchOpened struct {
 	Existing bool `json:"existing"`
 }
 
-// BatchPage defines model for BatchPage.
 type BatchPage struct {
 	Batches []BatchSummary `json:"batches"`
 
@@ -623,7 +566,6 @@ type BatchPage struct {
 	Next string `json:"next,omitempty"`
 }
 
-// BatchSealed defines model for BatchSealed.
 type BatchSealed struct {
 	Batch string `json:"batch"`
 
@@ -631,7 +573,6 @@ type BatchSealed struct {
 	Completed bool `json:"completed"`
 }
 
-// BatchSettings defines model for BatchSettings.
 type BatchSettings struct {
 	// ID a UUID of the caller's; absent: one is made
 	ID string `json:"id,omitempty"`
@@ -659,7 +600,6 @@ type BatchSettings struct {
 	Webhook *WebhookSettings `json:"webhook,omitempty"`
 }
 
-// BatchSummary defines model for BatchSummary.
 type BatchSummary struct {
 	ID    string `json:"id"`
 	Owner string `json:"owner"`
@@ -692,37 +632,8 @@ type BatchSummary struct {
 	Webhook *WebhookView `json:"webhook,omitempty"`
 }
 
-// BatchView defines model for BatchView.
 type BatchView struct {
-	ID    string `json:"id"`
-	Owner string `json:"owner"`
-	Key   string `json:"key,omitempty"`
-
-	// State one of open, sealed, completed, expired
-	State  string `json:"state"`
-	Items  int64  `json:"items"`
-	Groups int    `json:"groups"`
-
-	// OpenGroups with items that are pending
-	OpenGroups int       `json:"open_groups"`
-	CreatedBy  string    `json:"created_by"`
-	CreatedAt  time.Time `json:"created_at"`
-
-	// ActiveAt the last change; acknowledgements move it now and then
-	ActiveAt    time.Time  `json:"active_at"`
-	SealedAt    *time.Time `json:"sealed_at,omitempty"`
-	CompletedAt *time.Time `json:"completed_at,omitempty"`
-	ExpiredAt   *time.Time `json:"expired_at,omitempty"`
-
-	// OpenIdle expires when open and idle for so long
-	OpenIdle string `json:"open_idle"`
-
-	// SealedIdle expires when sealed and idle for so long
-	SealedIdle string `json:"sealed_idle"`
-
-	// Keep how long it is kept once it has ended
-	Keep    string       `json:"keep"`
-	Webhook *WebhookView `json:"webhook,omitempty"`
+	BatchSummary
 
 	// Pending items that nobody has acknowledged
 	Pending int64 `json:"pending"`
@@ -736,7 +647,6 @@ type BatchView struct {
 	Missing []string `json:"missing,omitempty"`
 }
 
-// BatchesAcked defines model for BatchesAcked.
 type BatchesAcked struct {
 	// Newly items that were pending until now; the others were not
 	Newly int64 `json:"newly"`
@@ -745,7 +655,6 @@ type BatchesAcked struct {
 	Completed []string `json:"completed"`
 }
 
-// Bisection defines model for Bisection.
 type Bisection struct {
 	// Root the slice that failed first
 	Root     string   `json:"root"`
@@ -782,7 +691,6 @@ type Bisection struct {
 	EndedAt time.Time `json:"ended_at"`
 }
 
-// Bisections defines model for Bisections.
 type Bisections struct {
 	// Kinds how many chunks of each kind
 	Kinds map[string]int `json:"kinds"`
@@ -803,7 +711,6 @@ type Bisections struct {
 // BreakerState is a text; a newer server may know more values.
 type BreakerState string
 
-// CanaryView defines model for CanaryView.
 type CanaryView struct {
 	Items int `json:"items"`
 
@@ -814,14 +721,12 @@ type CanaryView struct {
 	State string `json:"state,omitempty"`
 }
 
-// CauseReport defines model for CauseReport.
 type CauseReport struct {
 	Cause    string `json:"cause"`
 	Requests int64  `json:"requests"`
 	Items    int64  `json:"items"`
 }
 
-// ChangeCount defines model for ChangeCount.
 type ChangeCount struct {
 	// Change newly_failing, newly_fixed, changed and so on
 	Change string `json:"change"`
@@ -831,7 +736,6 @@ type ChangeCount struct {
 	Examples []Difference `json:"examples"`
 }
 
-// ChangedRun defines model for ChangedRun.
 type ChangedRun struct {
 	Run  string `json:"run"`
 	Step string `json:"step"`
@@ -844,19 +748,16 @@ type ChangedRun struct {
 	Paused string `json:"paused,omitempty"`
 }
 
-// CollectorList defines model for CollectorList.
 type CollectorList struct {
 	Collectors []CollectorView `json:"collectors"`
 }
 
-// CollectorReason defines model for CollectorReason.
 type CollectorReason struct {
 	Code  string     `json:"code"`
 	Text  string     `json:"text"`
 	Until *time.Time `json:"until,omitempty"`
 }
 
-// CollectorSpec defines model for CollectorSpec.
 type CollectorSpec struct {
 	Name string `json:"name"`
 
@@ -931,7 +832,6 @@ type CollectorSpec struct {
 	NeverRetry []string `json:"never_retry,omitempty"`
 }
 
-// CollectorSwitched defines model for CollectorSwitched.
 type CollectorSwitched struct {
 	Name string `json:"name"`
 
@@ -942,7 +842,6 @@ type CollectorSwitched struct {
 	Changed bool `json:"changed"`
 }
 
-// CollectorView defines model for CollectorView.
 type CollectorView struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
@@ -1018,7 +917,6 @@ type CollectorView struct {
 	Why []CollectorReason `json:"why,omitempty"`
 }
 
-// ComparedPlan defines model for ComparedPlan.
 type ComparedPlan struct {
 	Plan string `json:"plan"`
 
@@ -1027,7 +925,6 @@ type ComparedPlan struct {
 	Steps   []string `json:"steps"`
 }
 
-// ComparedPlans defines model for ComparedPlans.
 type ComparedPlans struct {
 	Here  ComparedPlan `json:"here"`
 	There ComparedPlan `json:"there"`
@@ -1045,7 +942,6 @@ type ComparedPlans struct {
 	SameSteps bool `json:"same_steps"`
 }
 
-// Condition defines model for Condition.
 type Condition struct {
 	// Kind in one word, like failed_items or no_listeners; new ones may come
 	Kind     string   `json:"kind"`
@@ -1073,7 +969,6 @@ type Condition struct {
 	Mark *Mark `json:"mark,omitempty"`
 }
 
-// ConditionName defines model for ConditionName.
 type ConditionName struct {
 	// Kind Examples: failed_items
 	Kind string `json:"kind"`
@@ -1082,7 +977,6 @@ type ConditionName struct {
 	Subject string `json:"subject,omitempty"`
 }
 
-// Content defines model for Content.
 type Content struct {
 	JSON   json.RawMessage `json:"json,omitempty"`
 	Text   string          `json:"text,omitempty"`
@@ -1098,7 +992,6 @@ type Content struct {
 	Truncated bool `json:"truncated"`
 }
 
-// ControlAll defines model for ControlAll.
 type ControlAll struct {
 	// Reason why, for whoever looks at the run and for the audit log
 	Reason string `json:"reason,omitempty"`
@@ -1107,13 +1000,11 @@ type ControlAll struct {
 	All bool `json:"all"`
 }
 
-// ControlSettings defines model for ControlSettings.
 type ControlSettings struct {
 	// Reason why, for whoever looks at the run and for the audit log
 	Reason string `json:"reason,omitempty"`
 }
 
-// Controlled defines model for Controlled.
 type Controlled struct {
 	// Action one of pause, resume, approve, cancel
 	Action string `json:"action"`
@@ -1134,7 +1025,6 @@ type Controlled struct {
 	Slices int64 `json:"slices"`
 }
 
-// ControlledAlert defines model for ControlledAlert.
 type ControlledAlert struct {
 	Name string `json:"name"`
 
@@ -1148,7 +1038,6 @@ type ControlledAlert struct {
 	Waiting int64 `json:"waiting"`
 }
 
-// ControlledSchedule defines model for ControlledSchedule.
 type ControlledSchedule struct {
 	Name string `json:"name"`
 
@@ -1165,7 +1054,6 @@ type ControlledSchedule struct {
 	Waiting int64 `json:"waiting"`
 }
 
-// Corrected defines model for Corrected.
 type Corrected struct {
 	Run string `json:"run"`
 
@@ -1198,7 +1086,6 @@ type Corrected struct {
 	Key string `json:"key,omitempty"`
 }
 
-// CorrectedReport defines model for CorrectedReport.
 type CorrectedReport struct {
 	// Items that have another payload than they came with
 	Items int64 `json:"items"`
@@ -1215,7 +1102,6 @@ type CorrectedReport struct {
 	Times []Correction `json:"times"`
 }
 
-// Correction defines model for Correction.
 type Correction struct {
 	// Generation that it opened
 	Generation int32     `json:"generation"`
@@ -1228,32 +1114,13 @@ type Correction struct {
 	Items   int64 `json:"items"`
 }
 
-// CreatedToken defines model for CreatedToken.
 type CreatedToken struct {
-	ID string `json:"id"`
-
-	// Name the actor in the audit log of what is done with it
-	Name string `json:"name"`
-
-	// Role one of viewer, operator, admin
-	Role      string     `json:"role"`
-	State     TokenState `json:"state"`
-	CreatedAt time.Time  `json:"created_at"`
-	CreatedBy string     `json:"created_by"`
-
-	// ExpiresAt absent: never
-	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-
-	// LastUsedAt to the minute; absent: it has not been used
-	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
-	RevokedAt  *time.Time `json:"revoked_at,omitempty"`
-	RevokedBy  string     `json:"revoked_by,omitempty"`
+	TokenView
 
 	// Secret shown this once
 	Secret string `json:"secret"`
 }
 
-// Database defines model for Database.
 type Database struct {
 	// Ok it answers again
 	Ok    bool      `json:"ok"`
@@ -1263,7 +1130,6 @@ type Database struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// DeadLetter defines model for DeadLetter.
 type DeadLetter struct {
 	ID       string `json:"id"`
 	Endpoint string `json:"endpoint"`
@@ -1311,55 +1177,12 @@ type DeadLetter struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-// DeadLetterDocument defines model for DeadLetterDocument.
 type DeadLetterDocument struct {
-	ID       string `json:"id"`
-	Endpoint string `json:"endpoint"`
+	DeadLetter
 
-	// Cause a short code
-	Cause   string `json:"cause"`
-	Message string `json:"message,omitempty"`
-
-	// Mode batch or single; empty when the request does not say
-	Mode  string  `json:"mode,omitempty"`
-	Run   *string `json:"run,omitempty"`
-	Slice *string `json:"slice,omitempty"`
-
-	// Root the slice that all this was for
-	Root *string `json:"root,omitempty"`
-
-	// Stack the endpoints that waited for the answer, outermost first
-	Stack string `json:"stack,omitempty"`
-
-	// Origin who asked first
-	Origin string `json:"origin,omitempty"`
-
-	// Service who gave it up: name@version instance
-	Service string `json:"service,omitempty"`
-
-	// Deliveries 0 when it is not known
-	Deliveries int `json:"deliveries"`
-
-	// Requeued how often an operator has sent it again, over all its letters
-	Requeued int `json:"requeued"`
-
-	// Items 0 when it is not known
-	Items   int                 `json:"items"`
-	State   LetterState         `json:"state"`
-	Headers map[string][]string `json:"headers,omitempty"`
-
-	// Size bytes of the body; 0 when it is not kept
-	Size int `json:"size"`
-
-	// At when it died
-	At time.Time `json:"at"`
-
-	// ChangedAt when it came into its state
-	ChangedAt time.Time `json:"changed_at"`
-	Body      Content   `json:"body"`
+	Body Content `json:"body"`
 }
 
-// DeadLetterPage defines model for DeadLetterPage.
 type DeadLetterPage struct {
 	Letters []DeadLetter `json:"letters"`
 
@@ -1367,7 +1190,6 @@ type DeadLetterPage struct {
 	Next *string `json:"next,omitempty"`
 }
 
-// DeleteSettings defines model for DeleteSettings.
 type DeleteSettings struct {
 	// DryRun change nothing, and say what would go
 	DryRun bool `json:"dry_run,omitempty"`
@@ -1376,7 +1198,6 @@ type DeleteSettings struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// DeletedCollector defines model for DeletedCollector.
 type DeletedCollector struct {
 	Name string `json:"name"`
 
@@ -1387,7 +1208,6 @@ type DeletedCollector struct {
 	Parked int64 `json:"parked"`
 }
 
-// DeletedPlan defines model for DeletedPlan.
 type DeletedPlan struct {
 	Name string `json:"name"`
 
@@ -1398,7 +1218,6 @@ type DeletedPlan struct {
 	Versions int `json:"versions"`
 }
 
-// Delta defines model for Delta.
 type Delta struct {
 	// Step its name; empty: over all steps
 	Step string `json:"step"`
@@ -1407,7 +1226,6 @@ type Delta struct {
 	Changes []int32 `json:"changes"`
 }
 
-// Difference defines model for Difference.
 type Difference struct {
 	Key string `json:"key"`
 
@@ -1421,7 +1239,6 @@ type Difference struct {
 	There *Standing `json:"there,omitempty"`
 }
 
-// Digests defines model for Digests.
 type Digests struct {
 	// Items SHA-256 of the sealed list of items
 	Items string `json:"items,omitempty"`
@@ -1433,7 +1250,6 @@ type Digests struct {
 	Note string `json:"note,omitempty"`
 }
 
-// Drained defines model for Drained.
 type Drained struct {
 	Keys int64 `json:"keys"`
 
@@ -1444,7 +1260,6 @@ type Drained struct {
 	Paused bool `json:"paused"`
 }
 
-// DropChoice defines model for DropChoice.
 type DropChoice struct {
 	// IDs these
 	IDs []string `json:"ids,omitempty"`
@@ -1462,17 +1277,14 @@ type DropChoice struct {
 	Waiting bool `json:"waiting,omitempty"`
 }
 
-// Dropped defines model for Dropped.
 type Dropped struct {
 	Dropped int `json:"dropped"`
 }
 
-// DroppedOperations defines model for DroppedOperations.
 type DroppedOperations struct {
 	Dropped int64 `json:"dropped"`
 }
 
-// DryRun defines model for DryRun.
 type DryRun struct {
 	DryRun bool   `json:"dry_run"`
 	Name   string `json:"name,omitempty"`
@@ -1506,7 +1318,6 @@ type DryRun struct {
 	Warnings []string     `json:"warnings"`
 }
 
-// DryRunStep defines model for DryRunStep.
 type DryRunStep struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
@@ -1536,7 +1347,6 @@ type DryRunStep struct {
 	Services int `json:"services"`
 }
 
-// DutyView defines model for DutyView.
 type DutyView struct {
 	Name string `json:"name"`
 	Runs int64  `json:"runs"`
@@ -1563,7 +1373,6 @@ type DutyView struct {
 	FailedAt *time.Time `json:"failed_at,omitempty"`
 }
 
-// EarlierPart defines model for EarlierPart.
 type EarlierPart struct {
 	Generation int32      `json:"generation"`
 	RecordedAt *time.Time `json:"recorded_at,omitempty"`
@@ -1572,7 +1381,6 @@ type EarlierPart struct {
 	Error      *ItemError `json:"error,omitempty"`
 }
 
-// EarlierPayload defines model for EarlierPayload.
 type EarlierPayload struct {
 	// Generation of the correction: what is older was made of this payload
 	Generation int32           `json:"generation"`
@@ -1586,7 +1394,6 @@ type EarlierPayload struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// EarlierRun defines model for EarlierRun.
 type EarlierRun struct {
 	Run        string    `json:"run"`
 	Name       string    `json:"name,omitempty"`
@@ -1596,7 +1403,6 @@ type EarlierRun struct {
 	Failed     int64     `json:"failed"`
 }
 
-// Endpoint defines model for Endpoint.
 type Endpoint struct {
 	// Name or what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION
 	Name string `json:"name"`
@@ -1671,7 +1477,6 @@ type Endpoint struct {
 	Changes []PastPace `json:"changes,omitempty"`
 }
 
-// EndpointExplanation defines model for EndpointExplanation.
 type EndpointExplanation struct {
 	Endpoint string `json:"endpoint"`
 
@@ -1699,12 +1504,10 @@ type EndpointExplanation struct {
 	ServicesAt *time.Time `json:"services_at,omitempty"`
 }
 
-// EndpointList defines model for EndpointList.
 type EndpointList struct {
 	Endpoints []Endpoint `json:"endpoints"`
 }
 
-// EndpointSetting defines model for EndpointSetting.
 type EndpointSetting struct {
 	Endpoint string `json:"endpoint"`
 
@@ -1723,7 +1526,6 @@ type EndpointSetting struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-// EndpointSettings defines model for EndpointSettings.
 type EndpointSettings struct {
 	// Concurrency of each instance; 0: its own
 	Concurrency *int `json:"concurrency,omitempty"`
@@ -1744,7 +1546,6 @@ type EndpointSettings struct {
 	Breaker *string `json:"breaker,omitempty"`
 }
 
-// Enrichment defines model for Enrichment.
 type Enrichment struct {
 	// SQL a query of a source, with the settings of a step of kind sql
 	SQL json.RawMessage `json:"sql,omitempty"`
@@ -1759,7 +1560,6 @@ type Enrichment struct {
 	Payload json.RawMessage `json:"payload"`
 }
 
-// EraseSettings defines model for EraseSettings.
 type EraseSettings struct {
 	// Key the key of items and of operations of collectors
 	Key string `json:"key"`
@@ -1774,7 +1574,6 @@ type EraseSettings struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Erased defines model for Erased.
 type Erased struct {
 	// Items of runs: their keys and payloads
 	Items int64 `json:"items"`
@@ -1801,7 +1600,6 @@ type Erased struct {
 	Texts int64 `json:"texts"`
 }
 
-// ErasedKey defines model for ErasedKey.
 type ErasedKey struct {
 	// DryRun nothing was changed
 	DryRun bool `json:"dry_run"`
@@ -1817,7 +1615,6 @@ type ErasedKey struct {
 	Unreached []string `json:"unreached"`
 }
 
-// ErrorDetail defines model for ErrorDetail.
 type ErrorDetail struct {
 	// Message Error message text
 	Message string `json:"message,omitempty"`
@@ -1829,7 +1626,6 @@ type ErrorDetail struct {
 	Value any `json:"value,omitempty"`
 }
 
-// ErrorExample defines model for ErrorExample.
 type ErrorExample struct {
 	Key string `json:"key"`
 
@@ -1837,7 +1633,6 @@ type ErrorExample struct {
 	Message string `json:"message"`
 }
 
-// ErrorGroup defines model for ErrorGroup.
 type ErrorGroup struct {
 	// ID names the group in a re-run; the same in every run
 	ID   string `json:"id"`
@@ -1871,33 +1666,12 @@ type ErrorGroup struct {
 	Examples []ErrorExample `json:"examples"`
 }
 
-// ErrorGroups defines model for ErrorGroups.
 type ErrorGroups struct {
+	Errors
+
 	Run string `json:"run"`
-
-	// At when they were grouped; a while ago where that takes long, and more fail
-	At time.Time `json:"at"`
-
-	// Items failed items, those of groups left out included
-	Items int64 `json:"items"`
-
-	// OptionalItems failures in optional steps, which are not among items
-	OptionalItems int64 `json:"optional_items,omitempty"`
-
-	// Groups the greatest first, those of optional steps last, 1000 at the most
-	Groups []ErrorGroup `json:"groups"`
-
-	// MoreGroups groups that were left out, the smallest
-	MoreGroups int64 `json:"more_groups,omitempty"`
-
-	// MoreItems items of groups that were left out
-	MoreItems int64 `json:"more_items,omitempty"`
-
-	// ByStep steps at which items are failed now, in their order
-	ByStep []StepErrors `json:"by_step"`
 }
 
-// ErrorModel defines model for ErrorModel.
 type ErrorModel struct {
 	// Type A URI reference to human-readable documentation for the error.
 	//
@@ -1928,7 +1702,6 @@ type ErrorModel struct {
 	Errors []*ErrorDetail `json:"errors,omitempty"`
 }
 
-// Errors defines model for Errors.
 type Errors struct {
 	// At when they were grouped; a while ago where that takes long, and more fail
 	At time.Time `json:"at"`
@@ -1952,7 +1725,6 @@ type Errors struct {
 	ByStep []StepErrors `json:"by_step"`
 }
 
-// Explanation defines model for Explanation.
 type Explanation struct {
 	Run  string `json:"run"`
 	Name string `json:"name,omitempty"`
@@ -2009,7 +1781,6 @@ type Explanation struct {
 	ServicesAt *time.Time `json:"services_at,omitempty"`
 }
 
-// Fire defines model for Fire.
 type Fire struct {
 	Schedule string    `json:"schedule"`
 	DueAt    time.Time `json:"due_at"`
@@ -2050,7 +1821,6 @@ type Fire struct {
 // FireKind is a text; a newer server may know more values.
 type FireKind string
 
-// FireList defines model for FireList.
 type FireList struct {
 	Fires []Fire `json:"fires"`
 
@@ -2061,7 +1831,6 @@ type FireList struct {
 // FireState is a text; a newer server may know more values.
 type FireState string
 
-// Firing defines model for Firing.
 type Firing struct {
 	Due time.Time `json:"due"`
 
@@ -2076,7 +1845,6 @@ type Firing struct {
 // Format is a text; a newer server may know more values.
 type Format string
 
-// Gate defines model for Gate.
 type Gate struct {
 	Run  string `json:"run"`
 	Step string `json:"step"`
@@ -2096,24 +1864,8 @@ type Gate struct {
 	ApprovedAt *time.Time `json:"approved_at,omitempty"`
 }
 
-// GateDocument defines model for GateDocument.
 type GateDocument struct {
-	Run  string `json:"run"`
-	Step string `json:"step"`
-
-	// State shut: what it needs has not ended
-	State GateState `json:"state"`
-
-	// ApproveBy other: not by whoever started the run; one of anyone, other
-	ApproveBy string `json:"approve_by"`
-
-	// StartedBy who started the run
-	StartedBy string `json:"started_by"`
-
-	// Since when it began to wait for somebody
-	Since      *time.Time `json:"since,omitempty"`
-	ApprovedBy string     `json:"approved_by,omitempty"`
-	ApprovedAt *time.Time `json:"approved_at,omitempty"`
+	Gate
 
 	// Items those that go on
 	Items int64 `json:"items"`
@@ -2134,7 +1886,6 @@ type GateDocument struct {
 	Refused string `json:"refused,omitempty"`
 }
 
-// GateItem defines model for GateItem.
 type GateItem struct {
 	Ordinal int32  `json:"ordinal"`
 	Key     string `json:"key"`
@@ -2143,7 +1894,6 @@ type GateItem struct {
 	Results []GateResult `json:"results"`
 }
 
-// GateResult defines model for GateResult.
 type GateResult struct {
 	Step string `json:"step"`
 
@@ -2155,7 +1905,6 @@ type GateResult struct {
 // GateState is a text; a newer server may know more values.
 type GateState string
 
-// GateStep defines model for GateStep.
 type GateStep struct {
 	Step    string `json:"step"`
 	Done    int64  `json:"done"`
@@ -2163,7 +1912,6 @@ type GateStep struct {
 	Skipped int64  `json:"skipped"`
 }
 
-// GenerationReport defines model for GenerationReport.
 type GenerationReport struct {
 	Generation int32     `json:"generation"`
 	StartedAt  time.Time `json:"started_at"`
@@ -2193,7 +1941,6 @@ type GenerationReport struct {
 	Rate float64 `json:"rate"`
 }
 
-// GoneRun defines model for GoneRun.
 type GoneRun struct {
 	Run        string    `json:"run"`
 	Name       string    `json:"name,omitempty"`
@@ -2217,7 +1964,6 @@ type GoneRun struct {
 	GoneAt *time.Time `json:"gone_at,omitempty"`
 }
 
-// GroupPage defines model for GroupPage.
 type GroupPage struct {
 	Batch  string      `json:"batch"`
 	Groups []GroupView `json:"groups"`
@@ -2226,7 +1972,6 @@ type GroupPage struct {
 	Next *int `json:"next,omitempty"`
 }
 
-// GroupSettings defines model for GroupSettings.
 type GroupSettings struct {
 	// Items how many, up to 1,000,000,000
 	//
@@ -2239,7 +1984,6 @@ type GroupSettings struct {
 	Key string `json:"key,omitempty"`
 }
 
-// GroupView defines model for GroupView.
 type GroupView struct {
 	Group   int `json:"group"`
 	Size    int `json:"size"`
@@ -2248,7 +1992,6 @@ type GroupView struct {
 	Failed  int `json:"failed"`
 }
 
-// GroupsAdded defines model for GroupsAdded.
 type GroupsAdded struct {
 	Batch      string `json:"batch"`
 	FirstGroup int    `json:"first_group"`
@@ -2265,13 +2008,11 @@ type GroupsAdded struct {
 	Existing bool `json:"existing"`
 }
 
-// Happening defines model for Happening.
 type Happening struct {
 	At   time.Time `json:"at"`
 	What string    `json:"what"`
 }
 
-// Health defines model for Health.
 type Health struct {
 	// Status the worst severity; what only informs is ok; one of ok, warning, critical
 	Status string `json:"status"`
@@ -2292,7 +2033,6 @@ type Health struct {
 	Kinds []KindSummary `json:"kinds"`
 }
 
-// HealthTopic defines model for HealthTopic.
 type HealthTopic struct {
 	// Status one of ok, warning, critical
 	Status string `json:"status"`
@@ -2301,7 +2041,6 @@ type HealthTopic struct {
 	Counts map[string]int `json:"counts"`
 }
 
-// Hello defines model for Hello.
 type Hello struct {
 	// Epoch another one: what was seen before is to be read again
 	Epoch string `json:"epoch"`
@@ -2310,7 +2049,6 @@ type Hello struct {
 	Resumed bool `json:"resumed,omitempty"`
 }
 
-// HistoryEntry defines model for HistoryEntry.
 type HistoryEntry struct {
 	At time.Time `json:"at"`
 
@@ -2330,7 +2068,6 @@ type HistoryEntry struct {
 // Hold is a text; a newer server may know more values.
 type Hold string
 
-// HoldView defines model for HoldView.
 type HoldView struct {
 	Kind   Hold      `json:"kind"`
 	Detail string    `json:"detail,omitempty"`
@@ -2340,7 +2077,6 @@ type HoldView struct {
 	By string `json:"by,omitempty"`
 }
 
-// Info defines model for Info.
 type Info struct {
 	Version string `json:"version"`
 
@@ -2354,7 +2090,6 @@ type Info struct {
 	Parts   map[string]string `json:"parts"`
 }
 
-// ItemCorrection defines model for ItemCorrection.
 type ItemCorrection struct {
 	// Payload a JSON object, whole
 	Payload json.RawMessage `json:"payload"`
@@ -2369,13 +2104,11 @@ type ItemCorrection struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// ItemError defines model for ItemError.
 type ItemError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// ItemRow defines model for ItemRow.
 type ItemRow struct {
 	Ordinal int32  `json:"ordinal"`
 	Key     string `json:"key"`
@@ -2393,7 +2126,6 @@ type ItemRow struct {
 	Accepted bool `json:"accepted,omitempty"`
 }
 
-// ItemRows defines model for ItemRows.
 type ItemRows struct {
 	Items []ItemRow `json:"items"`
 
@@ -2401,7 +2133,6 @@ type ItemRows struct {
 	Next *int32 `json:"next,omitempty"`
 }
 
-// ItemStep defines model for ItemStep.
 type ItemStep struct {
 	Step int16  `json:"step"`
 	Name string `json:"name"`
@@ -2465,7 +2196,6 @@ type ItemStep struct {
 	WaitsForApproval bool `json:"waits_for_approval,omitempty"`
 }
 
-// ItemView defines model for ItemView.
 type ItemView struct {
 	Ordinal int32           `json:"ordinal"`
 	Key     string          `json:"key"`
@@ -2477,7 +2207,6 @@ type ItemView struct {
 	EarlierPayloads []EarlierPayload `json:"earlier_payloads,omitempty"`
 }
 
-// KeyItems defines model for KeyItems.
 type KeyItems struct {
 	Run string `json:"run"`
 
@@ -2491,7 +2220,6 @@ type KeyItems struct {
 // Kind is a text; a newer server may know more values.
 type Kind string
 
-// KindDue defines model for KindDue.
 type KindDue struct {
 	Kind  string `json:"kind"`
 	Count int64  `json:"count"`
@@ -2509,7 +2237,6 @@ type KindDue struct {
 	Newest *time.Time `json:"newest,omitempty"`
 }
 
-// KindSummary defines model for KindSummary.
 type KindSummary struct {
 	Kind string `json:"kind"`
 
@@ -2529,7 +2256,6 @@ type KindSummary struct {
 	Count int64 `json:"count"`
 }
 
-// LeaderView defines model for LeaderView.
 type LeaderView struct {
 	Session string `json:"session"`
 
@@ -2541,20 +2267,17 @@ type LeaderView struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-// LeftOut defines model for LeftOut.
 type LeftOut struct {
 	// Because the step that failed; the first one, if several did
 	Because string `json:"because"`
 	Items   int64  `json:"items"`
 }
 
-// LeftRun defines model for LeftRun.
 type LeftRun struct {
 	Run string `json:"run"`
 	Why string `json:"why"`
 }
 
-// LetterSelection defines model for LetterSelection.
 type LetterSelection struct {
 	// IDs ids, or pieces of them
 	IDs []string `json:"ids,omitempty"`
@@ -2569,7 +2292,6 @@ type LetterSelection struct {
 // LetterState is a text; a newer server may know more values.
 type LetterState string
 
-// Listener defines model for Listener.
 type Listener struct {
 	Service  string `json:"service"`
 	Version  string `json:"version"`
@@ -2621,14 +2343,12 @@ type Listener struct {
 	Rebinds int64 `json:"rebinds"`
 }
 
-// LiveCounts defines model for LiveCounts.
 type LiveCounts struct {
 	Scheduled int64 `json:"scheduled"`
 	Claimed   int64 `json:"claimed"`
 	Sent      int64 `json:"sent"`
 }
 
-// LiveSlices defines model for LiveSlices.
 type LiveSlices struct {
 	Slices []SliceView `json:"slices"`
 
@@ -2639,13 +2359,11 @@ type LiveSlices struct {
 	Counts LiveCounts `json:"counts"`
 }
 
-// LogIn defines model for LogIn.
 type LogIn struct {
 	// Token the secret of a token
 	Token string `json:"token"`
 }
 
-// Mark defines model for Mark.
 type Mark struct {
 	// State worse: it was put aside, and got worse
 	State MarkState `json:"state"`
@@ -2662,13 +2380,8 @@ type Mark struct {
 // MarkState is a text; a newer server may know more values.
 type MarkState string
 
-// MarkedCondition defines model for MarkedCondition.
 type MarkedCondition struct {
-	// Kind Examples: failed_items
-	Kind string `json:"kind"`
-
-	// Subject absent: all of the kind
-	Subject string `json:"subject,omitempty"`
+	ConditionName
 
 	// State one of aside, taken, back
 	State string     `json:"state"`
@@ -2685,7 +2398,6 @@ type MarkedCondition struct {
 // MessageState is a text; a newer server may know more values.
 type MessageState string
 
-// MissingGroup defines model for MissingGroup.
 type MissingGroup struct {
 	// State of the items, by the bits; one of waiting, held, ready, scheduled, claimed, sent
 	State string `json:"state"`
@@ -2734,7 +2446,6 @@ type MissingGroup struct {
 	Advice []Advice `json:"advice,omitempty"`
 }
 
-// MissingPage defines model for MissingPage.
 type MissingPage struct {
 	Batch  string   `json:"batch"`
 	Ranges []string `json:"ranges"`
@@ -2743,7 +2454,6 @@ type MissingPage struct {
 	Next string `json:"next,omitempty"`
 }
 
-// NodeRun defines model for NodeRun.
 type NodeRun struct {
 	ID     string `json:"id"`
 	Name   string `json:"name,omitempty"`
@@ -2751,7 +2461,6 @@ type NodeRun struct {
 	Slices int64  `json:"slices"`
 }
 
-// NodeSlices defines model for NodeSlices.
 type NodeSlices struct {
 	// Claimed that it is publishing or working on; they are issued again when it dies
 	Claimed int64 `json:"claimed"`
@@ -2760,7 +2469,6 @@ type NodeSlices struct {
 	Sent int64 `json:"sent"`
 }
 
-// NodeView defines model for NodeView.
 type NodeView struct {
 	Session     string    `json:"session"`
 	Host        string    `json:"host"`
@@ -2790,7 +2498,6 @@ type NodeView struct {
 	Stats json.RawMessage `json:"stats"`
 }
 
-// Nodes defines model for Nodes.
 type Nodes struct {
 	// Leader null while nobody leads
 	Leader *LeaderView `json:"leader"`
@@ -2805,7 +2512,6 @@ type Nodes struct {
 	At time.Time `json:"at"`
 }
 
-// Obstacle defines model for Obstacle.
 type Obstacle struct {
 	// Kind as in GET /health, like no_listeners
 	Kind  string    `json:"kind"`
@@ -2813,7 +2519,6 @@ type Obstacle struct {
 	Since time.Time `json:"since"`
 }
 
-// OpKeying defines model for OpKeying.
 type OpKeying struct {
 	Field string `json:"field"`
 
@@ -2824,7 +2529,6 @@ type OpKeying struct {
 	Partitions int `json:"partitions,omitempty"`
 }
 
-// OpView defines model for OpView.
 type OpView struct {
 	// Number they are numbered in the order in which they were added
 	Number int64  `json:"number"`
@@ -2862,7 +2566,6 @@ type OpView struct {
 	Payload    json.RawMessage `json:"payload"`
 }
 
-// OpenSettings defines model for OpenSettings.
 type OpenSettings struct {
 	Endpoint string `json:"endpoint,omitempty"`
 
@@ -3062,7 +2765,6 @@ type OpenSettings struct {
 	OnOverdue string `json:"on_overdue,omitempty"`
 }
 
-// OpenView defines model for OpenView.
 type OpenView struct {
 	// SealBy when it should have been sealed
 	SealBy *time.Time `json:"seal_by,omitempty"`
@@ -3074,7 +2776,6 @@ type OpenView struct {
 	OnOverdue string `json:"on_overdue"`
 }
 
-// Opened defines model for Opened.
 type Opened struct {
 	Run  string `json:"run"`
 	Name string `json:"name,omitempty"`
@@ -3087,7 +2788,6 @@ type Opened struct {
 	Warnings    []string  `json:"warnings"`
 }
 
-// OperationChoice defines model for OperationChoice.
 type OperationChoice struct {
 	// IDs these
 	IDs []string `json:"ids,omitempty"`
@@ -3102,7 +2802,6 @@ type OperationChoice struct {
 	All bool `json:"all,omitempty"`
 }
 
-// OperationPage defines model for OperationPage.
 type OperationPage struct {
 	Ops []OpView `json:"ops"`
 
@@ -3110,7 +2809,6 @@ type OperationPage struct {
 	Next int64 `json:"next,omitempty"`
 }
 
-// OrderView defines model for OrderView.
 type OrderView struct {
 	// By the field of the payload, or key
 	By string `json:"by"`
@@ -3131,7 +2829,6 @@ type Outcome string
 // Owner is a text; a newer server may know more values.
 type Owner string
 
-// PaceView defines model for PaceView.
 type PaceView struct {
 	// RequestsOut of all runs
 	RequestsOut int `json:"requests_out"`
@@ -3161,7 +2858,6 @@ type PaceView struct {
 	ProbeAt *time.Time `json:"probe_at,omitempty"`
 }
 
-// PastPace defines model for PastPace.
 type PastPace struct {
 	At time.Time `json:"at"`
 
@@ -3172,7 +2868,6 @@ type PastPace struct {
 	Reason string `json:"reason"`
 }
 
-// PayloadGroup defines model for PayloadGroup.
 type PayloadGroup struct {
 	// Value its first 200 characters; null where there is no such field, or null in it
 	Value *string `json:"value"`
@@ -3187,7 +2882,6 @@ type PayloadGroup struct {
 	InProgress int64 `json:"in_progress"`
 }
 
-// PayloadGroups defines model for PayloadGroups.
 type PayloadGroups struct {
 	By string `json:"by,omitempty"`
 
@@ -3204,7 +2898,6 @@ type PayloadGroups struct {
 	Others *PayloadGroup `json:"others,omitempty"`
 }
 
-// PlanList defines model for PlanList.
 type PlanList struct {
 	Plans []PlanSummary `json:"plans"`
 
@@ -3212,7 +2905,6 @@ type PlanList struct {
 	Next string `json:"next,omitempty"`
 }
 
-// PlanSummary defines model for PlanSummary.
 type PlanSummary struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
@@ -3235,7 +2927,6 @@ type PlanSummary struct {
 	Running int64 `json:"running"`
 }
 
-// PlanVersions defines model for PlanVersions.
 type PlanVersions struct {
 	Name     string        `json:"name"`
 	Versions []PlanSummary `json:"versions"`
@@ -3244,27 +2935,8 @@ type PlanVersions struct {
 	Next int `json:"next,omitempty"`
 }
 
-// PlanView defines model for PlanView.
 type PlanView struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
-
-	// Steps their names, in order
-	Steps []string `json:"steps"`
-
-	// Endpoints those of the steps, in order
-	Endpoints []string `json:"endpoints"`
-
-	// Needs the steps that each of the steps needs, in order
-	Needs     [][]string `json:"needs"`
-	CreatedBy string     `json:"created_by"`
-	CreatedAt time.Time  `json:"created_at"`
-
-	// Runs runs that were started with it; in a list of plans, with any version
-	Runs int64 `json:"runs"`
-
-	// Running of those, the ones that have not ended
-	Running int64 `json:"running"`
+	PlanSummary
 
 	// Newest the plan's newest version
 	Newest int `json:"newest"`
@@ -3276,7 +2948,6 @@ type PlanView struct {
 	Source string `json:"source"`
 }
 
-// Preview defines model for Preview.
 type Preview struct {
 	// Format that it was read as
 	Format Format `json:"format"`
@@ -3298,7 +2969,6 @@ type Preview struct {
 	Warnings []string        `json:"warnings"`
 }
 
-// PreviewRow defines model for PreviewRow.
 type PreviewRow struct {
 	// Line where it stands: a line, or the number of a row
 	Line    int             `json:"line"`
@@ -3306,7 +2976,6 @@ type PreviewRow struct {
 	Payload json.RawMessage `json:"payload"`
 }
 
-// QuarantinePage defines model for QuarantinePage.
 type QuarantinePage struct {
 	Messages []QuarantinedView `json:"messages"`
 
@@ -3314,29 +2983,13 @@ type QuarantinePage struct {
 	Next int64 `json:"next,omitempty"`
 }
 
-// QuarantinedDocument defines model for QuarantinedDocument.
 type QuarantinedDocument struct {
-	ID int64     `json:"id"`
-	At time.Time `json:"at"`
-
-	// Reason a short code
-	Reason  string `json:"reason"`
-	Detail  string `json:"detail"`
-	Subject string `json:"subject"`
-
-	// Run absent when the message does not say
-	Run     *string             `json:"run,omitempty"`
-	Slice   *string             `json:"slice,omitempty"`
-	Headers map[string][]string `json:"headers,omitempty"`
-
-	// Size bytes of the body that are kept
-	Size int `json:"size"`
+	QuarantinedView
 
 	// Body of its first 64 KiB, which is what is kept
 	Body Content `json:"body"`
 }
 
-// QuarantinedView defines model for QuarantinedView.
 type QuarantinedView struct {
 	ID int64     `json:"id"`
 	At time.Time `json:"at"`
@@ -3358,7 +3011,6 @@ type QuarantinedView struct {
 	Size int `json:"size"`
 }
 
-// RefusedLetter defines model for RefusedLetter.
 type RefusedLetter struct {
 	ID string `json:"id"`
 
@@ -3366,7 +3018,6 @@ type RefusedLetter struct {
 	Reason string `json:"reason"`
 }
 
-// Report defines model for Report.
 type Report struct {
 	// At the database's clock when it looked
 	At time.Time `json:"at"`
@@ -3382,69 +3033,8 @@ type Report struct {
 	Violations []Violation `json:"violations"`
 }
 
-// ReportDocument defines model for ReportDocument.
 type ReportDocument struct {
-	ID   string `json:"id"`
-	Name string `json:"name,omitempty"`
-	Plan string `json:"plan"`
-
-	// PlanVersion of a plan on record; absent when the plan came with the run
-	PlanVersion int `json:"plan_version,omitempty"`
-
-	// State one of loading, running, paused, completed, cancelled
-	State string `json:"state"`
-
-	// Hold why nothing is claimed of it
-	Hold *HoldView `json:"hold,omitempty"`
-
-	// Generation 1 at the start, one more with every re-run
-	Generation int32 `json:"generation"`
-	Priority   int   `json:"priority"`
-	Items      int64 `json:"items"`
-
-	// Skipped duplicates that intake left out
-	Skipped int64 `json:"skipped"`
-
-	// Done items that every step has come to its end with, and none has failed
-	Done int64 `json:"done"`
-
-	// Failed items with an error that is final, in a step that is not optional
-	Failed int64 `json:"failed"`
-
-	// Accepted of the failed ones: their failures are accepted
-	Accepted  int64 `json:"accepted,omitempty"`
-	StepCount int   `json:"step_count"`
-
-	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
-	Progress float64 `json:"progress"`
-
-	// ETASeconds to the end; none in a canary, or at a gate
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
-
-	// Sampling its canary is under way, which tells no time left
-	Sampling bool `json:"sampling,omitempty"`
-
-	// Approval steps that wait for somebody to approve them
-	Approval []string `json:"approval,omitempty"`
-
-	// Open while it takes items, before it is sealed
-	Open      *OpenView `json:"open,omitempty"`
-	Source    string    `json:"source,omitempty"`
-	CreatedBy string    `json:"created_by,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
-
-	// StartedAt of the current generation
-	StartedAt  *time.Time `json:"started_at,omitempty"`
-	FinishedAt *time.Time `json:"finished_at,omitempty"`
-
-	// FromRun the earlier run that it carries on
-	FromRun *string `json:"from_run,omitempty"`
-
-	// CarriedOn by these runs, which took items of it
-	CarriedOn []string `json:"carried_on,omitempty"`
-
-	// Stands why it does not go on although it is running; in lists
-	Stands *Obstacle `json:"stands,omitempty"`
+	RunSummary
 
 	// Complete every item has an outcome
 	Complete bool `json:"complete"`
@@ -3498,7 +3088,6 @@ type ReportDocument struct {
 	Against *Against `json:"against,omitempty"`
 }
 
-// RequestReport defines model for RequestReport.
 type RequestReport struct {
 	Count int64 `json:"count"`
 
@@ -3528,7 +3117,6 @@ type RequestReport struct {
 	LostToNodes int64 `json:"lost_to_nodes"`
 }
 
-// Requeue defines model for Requeue.
 type Requeue struct {
 	Requeued int `json:"requeued"`
 
@@ -3537,7 +3125,6 @@ type Requeue struct {
 	RefusedTotal int             `json:"refused_total"`
 }
 
-// RequeueSettings defines model for RequeueSettings.
 type RequeueSettings struct {
 	// IDs ids, or pieces of them
 	IDs []string `json:"ids,omitempty"`
@@ -3552,12 +3139,10 @@ type RequeueSettings struct {
 	Force bool `json:"force,omitempty"`
 }
 
-// RequeuedOperations defines model for RequeuedOperations.
 type RequeuedOperations struct {
 	Requeued int64 `json:"requeued"`
 }
 
-// Rerun defines model for Rerun.
 type Rerun struct {
 	Run string `json:"run"`
 
@@ -3587,7 +3172,6 @@ type Rerun struct {
 	Steps []StepReset `json:"steps,omitempty"`
 }
 
-// RerunSettings defines model for RerunSettings.
 type RerunSettings struct {
 	// Step of this step; absent: what failed at any step
 	Step string `json:"step,omitempty"`
@@ -3660,7 +3244,6 @@ type RerunSettings struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Reset defines model for Reset.
 type Reset struct {
 	Run  string `json:"run"`
 	Step string `json:"step"`
@@ -3686,7 +3269,6 @@ type Reset struct {
 	Warnings []string `json:"warnings"`
 }
 
-// ResetSettings defines model for ResetSettings.
 type ResetSettings struct {
 	// Step the step; may be absent where there is only one
 	Step string `json:"step,omitempty"`
@@ -3743,7 +3325,6 @@ type ResetSettings struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// ResumeSettings defines model for ResumeSettings.
 type ResumeSettings struct {
 	// Reason why, for whoever looks at the run and for the audit log
 	Reason string `json:"reason,omitempty"`
@@ -3754,29 +3335,15 @@ type ResumeSettings struct {
 	MaxFailed *string `json:"max_failed,omitempty"`
 }
 
-// RetentionDue defines model for RetentionDue.
 type RetentionDue struct {
 	DryRun bool      `json:"dry_run"`
 	Kinds  []KindDue `json:"kinds"`
 }
 
-// RetentionKind defines model for RetentionKind.
 type RetentionKind struct {
+	RetentionSettings
+
 	Kind string `json:"kind"`
-
-	// Age kept for so long; absent: any time
-	//
-	// Examples: 90d
-	Age string `json:"age,omitempty"`
-
-	// MaxCount so many are kept; absent: any number
-	MaxCount int64 `json:"max_count,omitempty"`
-
-	// MaxBytes so much is kept, roughly; absent: any size
-	MaxBytes int64 `json:"max_bytes,omitempty"`
-
-	// KeepAll there is no limit: everything of the kind is kept
-	KeepAll bool `json:"keep_all,omitempty"`
 
 	// ChangedBy absent: the limits are as they came
 	ChangedBy string    `json:"changed_by,omitempty"`
@@ -3792,7 +3359,6 @@ type RetentionKind struct {
 	LastAt *time.Time `json:"last_at,omitempty"`
 }
 
-// RetentionList defines model for RetentionList.
 type RetentionList struct {
 	Kinds []RetentionKind `json:"kinds"`
 
@@ -3800,13 +3366,11 @@ type RetentionList struct {
 	Going []GoneRun `json:"going"`
 }
 
-// RetentionRun defines model for RetentionRun.
 type RetentionRun struct {
 	// DryRun change nothing, and say what would go
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
-// RetentionSettings defines model for RetentionSettings.
 type RetentionSettings struct {
 	// Age kept for so long; absent: any time
 	//
@@ -3823,13 +3387,11 @@ type RetentionSettings struct {
 	KeepAll bool `json:"keep_all,omitempty"`
 }
 
-// RevokeSessions defines model for RevokeSessions.
 type RevokeSessions struct {
 	// User as the list of sessions and the audit log call them
 	User string `json:"user"`
 }
 
-// RevokedSessions defines model for RevokedSessions.
 type RevokedSessions struct {
 	User string `json:"user"`
 
@@ -3843,7 +3405,6 @@ type Role string
 // RootKind is a text; a newer server may know more values.
 type RootKind string
 
-// RunChanges defines model for RunChanges.
 type RunChanges struct {
 	// Step whose settings; absent: of the only one
 	Step string `json:"step,omitempty"`
@@ -3914,7 +3475,6 @@ type RunChanges struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// RunDeleted defines model for RunDeleted.
 type RunDeleted struct {
 	Run string `json:"run"`
 
@@ -3943,73 +3503,10 @@ type RunDeleted struct {
 	Quarantine int64 `json:"quarantine"`
 }
 
-// RunDocument defines model for RunDocument.
 type RunDocument struct {
-	ID   string `json:"id"`
-	Name string `json:"name,omitempty"`
-	Plan string `json:"plan"`
+	RunSummary
 
-	// PlanVersion of a plan on record; absent when the plan came with the run
-	PlanVersion int `json:"plan_version,omitempty"`
-
-	// State one of loading, running, paused, completed, cancelled
-	State string `json:"state"`
-
-	// Hold why nothing is claimed of it
-	Hold *HoldView `json:"hold,omitempty"`
-
-	// Generation 1 at the start, one more with every re-run
-	Generation int32 `json:"generation"`
-	Priority   int   `json:"priority"`
-	Items      int64 `json:"items"`
-
-	// Skipped duplicates that intake left out
-	Skipped int64 `json:"skipped"`
-
-	// Done items that every step has come to its end with, and none has failed
-	Done int64 `json:"done"`
-
-	// Failed items with an error that is final, in a step that is not optional
-	Failed int64 `json:"failed"`
-
-	// Accepted of the failed ones: their failures are accepted
-	Accepted  int64 `json:"accepted,omitempty"`
-	StepCount int   `json:"step_count"`
-
-	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
-	Progress float64 `json:"progress"`
-
-	// Rate items answered a second at all steps, over the last ten seconds
-	Rate float64 `json:"rate"`
-
-	// ETASeconds to the end; none in a canary, or at a gate
-	ETASeconds *float64 `json:"eta_seconds,omitempty"`
-
-	// Sampling its canary is under way, which tells no time left
-	Sampling bool `json:"sampling,omitempty"`
-
-	// Approval steps that wait for somebody to approve them
-	Approval []string `json:"approval,omitempty"`
-
-	// Open while it takes items, before it is sealed
-	Open      *OpenView `json:"open,omitempty"`
-	Source    string    `json:"source,omitempty"`
-	CreatedBy string    `json:"created_by,omitempty"`
-	CreatedAt time.Time `json:"created_at"`
-
-	// StartedAt of the current generation
-	StartedAt  *time.Time `json:"started_at,omitempty"`
-	FinishedAt *time.Time `json:"finished_at,omitempty"`
-
-	// FromRun the earlier run that it carries on
-	FromRun *string `json:"from_run,omitempty"`
-
-	// CarriedOn by these runs, which took items of it
-	CarriedOn []string `json:"carried_on,omitempty"`
-
-	// Stands why it does not go on although it is running; in lists
-	Stands         *Obstacle `json:"stands,omitempty"`
-	IdempotencyKey string    `json:"idempotency_key,omitempty"`
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
 
 	// Spec the plan as the run started with it
 	Spec     json.RawMessage   `json:"spec"`
@@ -4052,13 +3549,11 @@ type RunDocument struct {
 	Warnings []string  `json:"warnings"`
 }
 
-// RunHistory defines model for RunHistory.
 type RunHistory struct {
 	// Entries newest first, 500 at the most
 	Entries []HistoryEntry `json:"entries"`
 }
 
-// RunList defines model for RunList.
 type RunList struct {
 	Runs []RunSummary `json:"runs"`
 
@@ -4066,12 +3561,10 @@ type RunList struct {
 	Next string `json:"next,omitempty"`
 }
 
-// RunNote defines model for RunNote.
 type RunNote struct {
 	Text string `json:"text"`
 }
 
-// RunSettings defines model for RunSettings.
 type RunSettings struct {
 	Endpoint string `json:"endpoint,omitempty"`
 
@@ -4263,7 +3756,6 @@ type RunSettings struct {
 	Steps map[string]*StepOverrides `json:"steps,omitempty"`
 }
 
-// RunSummary defines model for RunSummary.
 type RunSummary struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
@@ -4331,13 +3823,11 @@ type RunSummary struct {
 	Stands *Obstacle `json:"stands,omitempty"`
 }
 
-// RunsTopic defines model for RunsTopic.
 type RunsTopic struct {
 	// Runs the newest 50, and all that have not ended, up to 500; newest first
 	Runs []RunSummary `json:"runs"`
 }
 
-// SampledOperation defines model for SampledOperation.
 type SampledOperation struct {
 	// ID absent: it would be given one
 	ID  string `json:"id,omitempty"`
@@ -4349,7 +3839,6 @@ type SampledOperation struct {
 	Payload  json.RawMessage `json:"payload"`
 }
 
-// ScheduleList defines model for ScheduleList.
 type ScheduleList struct {
 	Schedules []ScheduleSummary `json:"schedules"`
 
@@ -4357,7 +3846,6 @@ type ScheduleList struct {
 	Next string `json:"next,omitempty"`
 }
 
-// ScheduleSummary defines model for ScheduleSummary.
 type ScheduleSummary struct {
 	Name    string `json:"name"`
 	Version int    `json:"version"`
@@ -4394,7 +3882,6 @@ type ScheduleSummary struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-// ScheduleTimes defines model for ScheduleTimes.
 type ScheduleTimes struct {
 	Name string `json:"name"`
 	Zone string `json:"zone"`
@@ -4405,41 +3892,8 @@ type ScheduleTimes struct {
 	Warnings []string  `json:"warnings"`
 }
 
-// ScheduleView defines model for ScheduleView.
 type ScheduleView struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
-
-	// State one of active, paused
-	State string `json:"state"`
-
-	// Zone in which its due times are meant
-	Zone string `json:"zone"`
-
-	// When its cron expression, or every so often
-	When string `json:"when"`
-
-	// Plan or the endpoint
-	Plan string `json:"plan"`
-
-	// NextDue absent: it is not due again
-	NextDue *time.Time `json:"next_due,omitempty"`
-
-	// LastDue the due time that was taken last
-	LastDue *time.Time `json:"last_due,omitempty"`
-
-	// Waiting due times that have come and whose runs are not started yet
-	Waiting int64 `json:"waiting"`
-
-	// Running runs of it under way
-	Running int64 `json:"running"`
-
-	// Last what became of the last due time
-	Last      *Fire     `json:"last,omitempty"`
-	CreatedBy string    `json:"created_by"`
-	CreatedAt time.Time `json:"created_at"`
-	ChangedBy string    `json:"changed_by"`
-	ChangedAt time.Time `json:"changed_at"`
+	ScheduleSummary
 
 	// Spec with every setting
 	Spec json.RawMessage `json:"spec"`
@@ -4451,7 +3905,6 @@ type ScheduleView struct {
 	Now time.Time `json:"now"`
 }
 
-// SealSettings defines model for SealSettings.
 type SealSettings struct {
 	// Expect seal only if the run has so many items
 	Expect *int64 `json:"expect,omitempty"`
@@ -4460,7 +3913,6 @@ type SealSettings struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// SealedRun defines model for SealedRun.
 type SealedRun struct {
 	Run   string `json:"run"`
 	Items int64  `json:"items"`
@@ -4475,13 +3927,11 @@ type SealedRun struct {
 	Completed bool `json:"completed"`
 }
 
-// ServiceErrors defines model for ServiceErrors.
 type ServiceErrors struct {
 	Service string `json:"service"`
 	Count   int64  `json:"count"`
 }
 
-// SessionDocument defines model for SessionDocument.
 type SessionDocument struct {
 	Authenticated bool `json:"authenticated"`
 
@@ -4500,12 +3950,10 @@ type SessionDocument struct {
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
 }
 
-// SessionList defines model for SessionList.
 type SessionList struct {
 	Sessions []WebSessionView `json:"sessions"`
 }
 
-// SettingsView defines model for SettingsView.
 type SettingsView struct {
 	// Chunk items in a request at most
 	Chunk int `json:"chunk"`
@@ -4557,21 +4005,18 @@ type SettingsView struct {
 // Severity is a text; a newer server may know more values.
 type Severity string
 
-// SeverityCounts defines model for SeverityCounts.
 type SeverityCounts struct {
 	Info     int `json:"info"`
 	Warning  int `json:"warning"`
 	Critical int `json:"critical"`
 }
 
-// SliceNode defines model for SliceNode.
 type SliceNode struct {
 	Session string `json:"session"`
 	Host    string `json:"host,omitempty"`
 	PID     int    `json:"pid,omitempty"`
 }
 
-// SliceView defines model for SliceView.
 type SliceView struct {
 	ID    string `json:"id"`
 	Step  string `json:"step"`
@@ -4609,7 +4054,6 @@ type SliceView struct {
 	NotBefore *time.Time `json:"not_before,omitempty"`
 }
 
-// Standing defines model for Standing.
 type Standing struct {
 	Outcome Outcome `json:"outcome"`
 
@@ -4618,7 +4062,6 @@ type Standing struct {
 	ErrorCode string `json:"error_code,omitempty"`
 }
 
-// Started defines model for Started.
 type Started struct {
 	Run  string `json:"run"`
 	Name string `json:"name,omitempty"`
@@ -4638,13 +4081,11 @@ type Started struct {
 	Warnings []string `json:"warnings"`
 }
 
-// StepAccepted defines model for StepAccepted.
 type StepAccepted struct {
 	Step  string `json:"step"`
 	Items int64  `json:"items"`
 }
 
-// StepErrors defines model for StepErrors.
 type StepErrors struct {
 	Step string `json:"step"`
 
@@ -4655,7 +4096,6 @@ type StepErrors struct {
 	Count int64 `json:"count"`
 }
 
-// StepOverrides defines model for StepOverrides.
 type StepOverrides struct {
 	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	//
@@ -4714,7 +4154,6 @@ type StepOverrides struct {
 	MaxResult *int `json:"max_result,omitempty"`
 }
 
-// StepReport defines model for StepReport.
 type StepReport struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
@@ -4756,7 +4195,6 @@ type StepReport struct {
 	LastAt *time.Time `json:"last_at,omitempty"`
 }
 
-// StepReset defines model for StepReset.
 type StepReset struct {
 	Step string `json:"step"`
 
@@ -4785,7 +4223,6 @@ type StepReset struct {
 	LeftOut int64 `json:"left_out"`
 }
 
-// StepStanding defines model for StepStanding.
 type StepStanding struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
@@ -4811,7 +4248,6 @@ type StepStanding struct {
 	LeftOut []LeftOut `json:"left_out,omitempty"`
 }
 
-// StepTimeline defines model for StepTimeline.
 type StepTimeline struct {
 	Step string `json:"step"`
 
@@ -4831,7 +4267,6 @@ type StepTimeline struct {
 	P99Ms []*float64 `json:"p99_ms"`
 }
 
-// StepView defines model for StepView.
 type StepView struct {
 	Step int16  `json:"step"`
 	Name string `json:"name"`
@@ -4893,7 +4328,6 @@ type StepView struct {
 	SlicesEnded     int64 `json:"slices_ended"`
 }
 
-// StreamChanges defines model for StreamChanges.
 type StreamChanges struct {
 	// Replicas copies of each stream; 0: auto, three in a cluster, else one
 	Replicas *int `json:"replicas,omitempty"`
@@ -4922,7 +4356,6 @@ type StreamChanges struct {
 	EventAge *Duration `json:"event_age,omitempty"`
 }
 
-// StreamTrouble defines model for StreamTrouble.
 type StreamTrouble struct {
 	Error   string     `json:"error"`
 	Since   time.Time  `json:"since"`
@@ -4930,7 +4363,6 @@ type StreamTrouble struct {
 	NextTry *time.Time `json:"next_try,omitempty"`
 }
 
-// StreamView defines model for StreamView.
 type StreamView struct {
 	Name string `json:"name"`
 
@@ -4957,7 +4389,6 @@ type StreamView struct {
 	Created *time.Time `json:"created,omitempty"`
 }
 
-// Streams defines model for Streams.
 type Streams struct {
 	// Auto nobody has said how many replicas: three in a cluster, else one
 	Auto bool `json:"auto"`
@@ -4994,7 +4425,6 @@ type Streams struct {
 	Streams []StreamView `json:"streams"`
 }
 
-// TestedAlert defines model for TestedAlert.
 type TestedAlert struct {
 	Name string `json:"name"`
 
@@ -5002,7 +4432,6 @@ type TestedAlert struct {
 	Message string `json:"message"`
 }
 
-// Timeline defines model for Timeline.
 type Timeline struct {
 	From time.Time `json:"from"`
 
@@ -5012,7 +4441,6 @@ type Timeline struct {
 	Steps         []StepTimeline `json:"steps"`
 }
 
-// Together defines model for Together.
 type Together struct {
 	// Runs the earlier runs, the latest first
 	Runs    []string `json:"runs"`
@@ -5022,12 +4450,10 @@ type Together struct {
 	Missing int64    `json:"missing"`
 }
 
-// TokenList defines model for TokenList.
 type TokenList struct {
 	Tokens []TokenView `json:"tokens"`
 }
 
-// TokenSettings defines model for TokenSettings.
 type TokenSettings struct {
 	// Name whose it is, for the audit log
 	//
@@ -5044,7 +4470,6 @@ type TokenSettings struct {
 // TokenState is a text; a newer server may know more values.
 type TokenState string
 
-// TokenView defines model for TokenView.
 type TokenView struct {
 	ID string `json:"id"`
 
@@ -5066,14 +4491,12 @@ type TokenView struct {
 	RevokedBy  string     `json:"revoked_by,omitempty"`
 }
 
-// Unprocessed defines model for Unprocessed.
 type Unprocessed struct {
 	// State one of ready, held, in_flight, scheduled, waiting, cancelled
 	State string `json:"state"`
 	Items int64  `json:"items"`
 }
 
-// Violation defines model for Violation.
 type Violation struct {
 	Invariant string  `json:"invariant"`
 	Run       *string `json:"run,omitempty"`
@@ -5088,7 +4511,6 @@ type Violation struct {
 	What     string  `json:"what"`
 }
 
-// WebSessionView defines model for WebSessionView.
 type WebSessionView struct {
 	// User the actor in the audit log
 	User string `json:"user"`
@@ -5110,7 +4532,6 @@ type WebSessionView struct {
 	CheckedAt *time.Time `json:"checked_at,omitempty"`
 }
 
-// WebhookSettings defines model for WebhookSettings.
 type WebhookSettings struct {
 	// URL of a host that the secret is meant for
 	URL string `json:"url"`
@@ -5121,7 +4542,6 @@ type WebhookSettings struct {
 	Secret string `json:"secret"`
 }
 
-// WebhookView defines model for WebhookView.
 type WebhookView struct {
 	URL string `json:"url"`
 
@@ -5137,7 +4557,6 @@ type WebhookView struct {
 	Error string `json:"error,omitempty"`
 }
 
-// WorkerReport defines model for WorkerReport.
 type WorkerReport struct {
 	Name string `json:"name"`
 
@@ -5150,43 +4569,6 @@ type WorkerReport struct {
 	P99Seconds float64 `json:"p99_seconds"`
 }
 
-// BadRequest defines model for BadRequest.
-type BadRequest = ErrorModel
-
-// Conflict defines model for Conflict.
-type Conflict = ErrorModel
-
-// Forbidden defines model for Forbidden.
-type Forbidden = ErrorModel
-
-// Gone defines model for Gone.
-type Gone = ErrorModel
-
-// InternalServerError defines model for InternalServerError.
-type InternalServerError = ErrorModel
-
-// NotFound defines model for NotFound.
-type NotFound = ErrorModel
-
-// RequestEntityTooLarge defines model for RequestEntityTooLarge.
-type RequestEntityTooLarge = ErrorModel
-
-// RequestTimeout defines model for RequestTimeout.
-type RequestTimeout = ErrorModel
-
-// ServiceUnavailable defines model for ServiceUnavailable.
-type ServiceUnavailable = ErrorModel
-
-// TooManyRequests defines model for TooManyRequests.
-type TooManyRequests = ErrorModel
-
-// Unauthorized defines model for Unauthorized.
-type Unauthorized = ErrorModel
-
-// UnprocessableEntity defines model for UnprocessableEntity.
-type UnprocessableEntity = ErrorModel
-
-// ListAlertsParams defines parameters for ListAlerts.
 type ListAlertsParams struct {
 	// After only alerts whose name follows this one
 	After string `form:"after,omitempty" json:"after,omitempty"`
@@ -5195,13 +4577,11 @@ type ListAlertsParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ApplyAlertParams defines parameters for ApplyAlert.
 type ApplyAlertParams struct {
 	// Name the alert's name, when it does not give itself one
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
-// ListAlertMessagesParams defines parameters for ListAlertMessages.
 type ListAlertMessagesParams struct {
 	// Before only messages that were made before
 	Before time.Time `form:"before,omitempty" json:"before,omitempty"`
@@ -5210,7 +4590,6 @@ type ListAlertMessagesParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ListAuditParams defines parameters for ListAudit.
 type ListAuditParams struct {
 	// Run only what is about this run: an id, a piece of one, a name, or last
 	Run string `form:"run,omitempty" json:"run,omitempty"`
@@ -5231,19 +4610,16 @@ type ListAuditParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ApplyCollectorParams defines parameters for ApplyCollector.
 type ApplyCollectorParams struct {
 	// Name the collector's name, when it does not give itself one
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
-// DeleteCollectorParams defines parameters for DeleteCollector.
 type DeleteCollectorParams struct {
 	// Force also with operations, which are lost then
 	Force bool `form:"force,omitempty" json:"force,omitempty"`
 }
 
-// ListOperationsParams defines parameters for ListOperations.
 type ListOperationsParams struct {
 	// State only those in this state; one of waiting, backoff, parked
 	State string `form:"state,omitempty" json:"state,omitempty"`
@@ -5264,13 +4640,11 @@ type ListOperationsParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// AddOperationsParams defines parameters for AddOperations.
 type AddOperationsParams struct {
 	// DryRun add nothing, and say what would be added, or what is wrong
 	DryRun bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
-// ListDeadLettersParams defines parameters for ListDeadLetters.
 type ListDeadLettersParams struct {
 	// Endpoint only those of this endpoint
 	Endpoint string `form:"endpoint,omitempty" json:"endpoint,omitempty"`
@@ -5285,19 +4659,16 @@ type ListDeadLettersParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// GetDeadLetterParams defines parameters for GetDeadLetter.
 type GetDeadLetterParams struct {
 	// Full all of the body, not only its first 64 KiB
 	Full bool `form:"full,omitempty" json:"full,omitempty"`
 }
 
-// WatchParams defines parameters for Watch.
 type WatchParams struct {
 	// Topic may stand more than once
 	Topic []string `form:"topic" json:"topic"`
 }
 
-// PreviewItemsParams defines parameters for PreviewItems.
 type PreviewItemsParams struct {
 	// Format recognised when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
@@ -5324,7 +4695,6 @@ type PreviewItemsParams struct {
 	Truncated bool `form:"truncated,omitempty" json:"truncated,omitempty"`
 }
 
-// ListPlansParams defines parameters for ListPlans.
 type ListPlansParams struct {
 	// After only plans whose name follows this one
 	After string `form:"after,omitempty" json:"after,omitempty"`
@@ -5333,13 +4703,11 @@ type ListPlansParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ApplyPlanParams defines parameters for ApplyPlan.
 type ApplyPlanParams struct {
 	// Name the plan's name, when it does not give itself one
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
-// ListPlanVersionsParams defines parameters for ListPlanVersions.
 type ListPlanVersionsParams struct {
 	// Before only versions before this one
 	Before int `form:"before,omitempty" json:"before,omitempty"`
@@ -5348,7 +4716,6 @@ type ListPlanVersionsParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ListQuarantinedParams defines parameters for ListQuarantined.
 type ListQuarantinedParams struct {
 	// Run only those about this run: an id, a piece of one, a name, or last
 	Run string `form:"run,omitempty" json:"run,omitempty"`
@@ -5360,7 +4727,6 @@ type ListQuarantinedParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ListRunsParams defines parameters for ListRuns.
 type ListRunsParams struct {
 	// State only runs in one of these
 	State []string `form:"state,omitempty" json:"state,omitempty"`
@@ -5390,7 +4756,6 @@ type ListRunsParams struct {
 	Until time.Time `form:"until,omitempty" json:"until,omitempty"`
 }
 
-// StartRunParams defines parameters for StartRun.
 type StartRunParams struct {
 	// Priority runs with a greater number go first
 	Priority string `form:"priority,omitempty" json:"priority,omitempty"`
@@ -5534,7 +4899,6 @@ type StartRunParams struct {
 	DryRun bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
-// CompareRunsParams defines parameters for CompareRuns.
 type CompareRunsParams struct {
 	// Against an earlier run: an id, a piece of one, or a name
 	Against string `form:"against" json:"against"`
@@ -5543,7 +4907,6 @@ type CompareRunsParams struct {
 	Change []string `form:"change,omitempty" json:"change,omitempty"`
 }
 
-// CorrectParams defines parameters for Correct.
 type CorrectParams struct {
 	// Key the column or field that is the item's key
 	Key string `form:"key,omitempty" json:"key,omitempty"`
@@ -5576,13 +4939,11 @@ type CorrectParams struct {
 	Types []string `form:"types,omitempty" json:"types,omitempty"`
 }
 
-// ListErrorsParams defines parameters for ListErrors.
 type ListErrorsParams struct {
 	// All every failed item, as a stream in NDJSON
 	All bool `form:"all,omitempty" json:"all,omitempty"`
 }
 
-// WatchRunParams defines parameters for WatchRun.
 type WatchRunParams struct {
 	// Planes with the changes of items
 	Planes bool `form:"planes,omitempty" json:"planes,omitempty"`
@@ -5591,13 +4952,11 @@ type WatchRunParams struct {
 	Step []string `form:"step,omitempty" json:"step,omitempty"`
 }
 
-// ExplainRunParams defines parameters for ExplainRun.
 type ExplainRunParams struct {
 	// Item the key of an item
 	Item string `form:"item,omitempty" json:"item,omitempty"`
 }
 
-// ExportRunParams defines parameters for ExportRun.
 type ExportRunParams struct {
 	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet, xlsx
 	Format string `form:"format,omitempty" json:"format,omitempty"`
@@ -5648,7 +5007,6 @@ type ExportRunParams struct {
 	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
 }
 
-// GetGateParams defines parameters for GetGate.
 type GetGateParams struct {
 	// Step absent: the one that waits, or the only one that has a gate
 	Step string `form:"step,omitempty" json:"step,omitempty"`
@@ -5657,13 +5015,11 @@ type GetGateParams struct {
 	Sample *int `form:"sample,omitempty" json:"sample,omitempty"`
 }
 
-// GetGroupsParams defines parameters for GetGroups.
 type GetGroupsParams struct {
 	// By a field of the payloads, at their top; absent: only the fields are listed
 	By string `form:"by,omitempty" json:"by,omitempty"`
 }
 
-// GetGroupsMapParams defines parameters for GetGroupsMap.
 type GetGroupsMapParams struct {
 	// By a field of the payloads, at their top
 	By string `form:"by" json:"by"`
@@ -5675,7 +5031,6 @@ type GetGroupsMapParams struct {
 	Blocks int `form:"blocks,omitempty" json:"blocks,omitempty"`
 }
 
-// ListItemsParams defines parameters for ListItems.
 type ListItemsParams struct {
 	// From the first ordinal
 	From int64 `form:"from,omitempty" json:"from,omitempty"`
@@ -5696,7 +5051,6 @@ type ListItemsParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// AddItemsParams defines parameters for AddItems.
 type AddItemsParams struct {
 	// IdempotencyKey the same key with the same items is answered as before
 	IdempotencyKey string `form:"idempotency_key,omitempty" json:"idempotency_key,omitempty"`
@@ -5723,13 +5077,11 @@ type AddItemsParams struct {
 	Types []string `form:"types,omitempty" json:"types,omitempty"`
 }
 
-// GetItemParams defines parameters for GetItem.
 type GetItemParams struct {
 	// After value of next of the page before
 	After *int `form:"after,omitempty" json:"after,omitempty"`
 }
 
-// GetResultParams defines parameters for GetResult.
 type GetResultParams struct {
 	// Step whose result; absent: of the only step that no other needs
 	Step string `form:"step,omitempty" json:"step,omitempty"`
@@ -5738,7 +5090,6 @@ type GetResultParams struct {
 	Ordinal *int `form:"ordinal,omitempty" json:"ordinal,omitempty"`
 }
 
-// GetPlanesParams defines parameters for GetPlanes.
 type GetPlanesParams struct {
 	// Step its name; absent: the items over all steps
 	Step string `form:"step,omitempty" json:"step,omitempty"`
@@ -5753,7 +5104,6 @@ type GetPlanesParams struct {
 	Blocks int `form:"blocks,omitempty" json:"blocks,omitempty"`
 }
 
-// ReportRunParams defines parameters for ReportRun.
 type ReportRunParams struct {
 	// Against an earlier run to compare with: an id, a piece of one, or a name
 	Against string `form:"against,omitempty" json:"against,omitempty"`
@@ -5765,7 +5115,6 @@ type ReportRunParams struct {
 	Digests bool `form:"digests,omitempty" json:"digests,omitempty"`
 }
 
-// ListSlicesParams defines parameters for ListSlices.
 type ListSlicesParams struct {
 	// State may stand more than once; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
@@ -5777,7 +5126,6 @@ type ListSlicesParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// GetTimelineParams defines parameters for GetTimeline.
 type GetTimelineParams struct {
 	// Step its name; absent: every step
 	Step string `form:"step,omitempty" json:"step,omitempty"`
@@ -5789,7 +5137,6 @@ type GetTimelineParams struct {
 	All bool `form:"all,omitempty" json:"all,omitempty"`
 }
 
-// ListSchedulesParams defines parameters for ListSchedules.
 type ListSchedulesParams struct {
 	// After only schedules whose name follows this one
 	After string `form:"after,omitempty" json:"after,omitempty"`
@@ -5798,13 +5145,11 @@ type ListSchedulesParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ApplyScheduleParams defines parameters for ApplySchedule.
 type ApplyScheduleParams struct {
 	// Name the schedule's name, when it does not give itself one
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
-// PreviewScheduleParams defines parameters for PreviewSchedule.
 type PreviewScheduleParams struct {
 	// Name the schedule's name, when it does not give itself one
 	Name string `form:"name,omitempty" json:"name,omitempty"`
@@ -5813,7 +5158,6 @@ type PreviewScheduleParams struct {
 	Count int `form:"count,omitempty" json:"count,omitempty"`
 }
 
-// ListFiresParams defines parameters for ListFires.
 type ListFiresParams struct {
 	// State only those in this state; one of due, queued, starting, started, skipped, missed, failed
 	State string `form:"state,omitempty" json:"state,omitempty"`
@@ -5825,13 +5169,11 @@ type ListFiresParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ListScheduleTimesParams defines parameters for ListScheduleTimes.
 type ListScheduleTimesParams struct {
 	// Count how many due times
 	Count int `form:"count,omitempty" json:"count,omitempty"`
 }
 
-// ListTrackersParams defines parameters for ListTrackers.
 type ListTrackersParams struct {
 	// Owner only this one's
 	Owner string `form:"owner,omitempty" json:"owner,omitempty"`
@@ -5846,13 +5188,11 @@ type ListTrackersParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// GetTrackerParams defines parameters for GetTracker.
 type GetTrackerParams struct {
 	// Missing so many ranges of what is pending, too
 	Missing int `form:"missing,omitempty" json:"missing,omitempty"`
 }
 
-// ListTrackerGroupsParams defines parameters for ListTrackerGroups.
 type ListTrackerGroupsParams struct {
 	// After only groups after this one
 	After *int `form:"after,omitempty" json:"after,omitempty"`
@@ -5861,7 +5201,6 @@ type ListTrackerGroupsParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ListTrackerMissingParams defines parameters for ListTrackerMissing.
 type ListTrackerMissingParams struct {
 	// After the value of next of the page before: an item like 12:8191
 	After string `form:"after,omitempty" json:"after,omitempty"`
@@ -5874,12 +5213,10 @@ type ListTrackerMissingParams struct {
 //
 // It is GET /alerts, for role viewer.
 func (c *Client) ListAlerts(ctx context.Context, params ListAlertsParams, options ...CallOption) (AlertList, error) {
-	var out AlertList
 	ask := request{operation: "list-alerts", method: http.MethodGet, path: path("/alerts")}
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[AlertList](ctx, c, ask, options)
 }
 
 // ApplyAlert: Put an alert on record, or change it.
@@ -5890,12 +5227,9 @@ func (c *Client) ListAlerts(ctx context.Context, params ListAlertsParams, option
 //
 // It is POST /alerts, for role operator.
 func (c *Client) ApplyAlert(ctx context.Context, params ApplyAlertParams, contentType string, body io.Reader, options ...CallOption) (AppliedAlert, error) {
-	var out AppliedAlert
-	ask := request{operation: "apply-alert", method: http.MethodPost, path: path("/alerts")}
+	ask := request{operation: "apply-alert", method: http.MethodPost, path: path("/alerts"), contentType: contentType, body: body}
 	ask.add("name", params.Name, false)
-	ask.contentType, ask.body = contentType, body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[AppliedAlert](ctx, c, ask, options)
 }
 
 // DeleteAlert: Take an alert off the record.
@@ -5904,32 +5238,26 @@ func (c *Client) ApplyAlert(ctx context.Context, params ApplyAlertParams, conten
 //
 // It is DELETE /alerts/{name}, for role operator.
 func (c *Client) DeleteAlert(ctx context.Context, name string, options ...CallOption) (ControlledAlert, error) {
-	var out ControlledAlert
-	ask := request{operation: "delete-alert", method: http.MethodDelete, path: path("/alerts/%s", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ControlledAlert](ctx, c, request{operation: "delete-alert", method: http.MethodDelete, path: path("/alerts/%s", name)}, options)
+
 }
 
 // GetAlert: An alert, whole.
 //
 // It is GET /alerts/{name}, for role viewer.
 func (c *Client) GetAlert(ctx context.Context, name string, options ...CallOption) (AlertView, error) {
-	var out AlertView
-	ask := request{operation: "get-alert", method: http.MethodGet, path: path("/alerts/%s", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[AlertView](ctx, c, request{operation: "get-alert", method: http.MethodGet, path: path("/alerts/%s", name)}, options)
+
 }
 
 // ListAlertMessages: What an alert has told, newest first.
 //
 // It is GET /alerts/{name}/messages, for role viewer.
 func (c *Client) ListAlertMessages(ctx context.Context, name string, params ListAlertMessagesParams, options ...CallOption) (AlertMessages, error) {
-	var out AlertMessages
 	ask := request{operation: "list-alert-messages", method: http.MethodGet, path: path("/alerts/%s/messages", name)}
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[AlertMessages](ctx, c, ask, options)
 }
 
 // PauseAlert: Let an alert tell nothing until it is resumed.
@@ -5938,10 +5266,8 @@ func (c *Client) ListAlertMessages(ctx context.Context, name string, params List
 //
 // It is POST /alerts/{name}/pause, for role operator.
 func (c *Client) PauseAlert(ctx context.Context, name string, options ...CallOption) (ControlledAlert, error) {
-	var out ControlledAlert
-	ask := request{operation: "pause-alert", method: http.MethodPost, path: path("/alerts/%s/pause", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ControlledAlert](ctx, c, request{operation: "pause-alert", method: http.MethodPost, path: path("/alerts/%s/pause", name)}, options)
+
 }
 
 // ResumeAlert: End the pause of an alert.
@@ -5951,10 +5277,8 @@ func (c *Client) PauseAlert(ctx context.Context, name string, options ...CallOpt
 //
 // It is POST /alerts/{name}/resume, for role operator.
 func (c *Client) ResumeAlert(ctx context.Context, name string, options ...CallOption) (ControlledAlert, error) {
-	var out ControlledAlert
-	ask := request{operation: "resume-alert", method: http.MethodPost, path: path("/alerts/%s/resume", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ControlledAlert](ctx, c, request{operation: "resume-alert", method: http.MethodPost, path: path("/alerts/%s/resume", name)}, options)
+
 }
 
 // TestAlert: Have an alert tell its receiver that this is a test.
@@ -5964,17 +5288,14 @@ func (c *Client) ResumeAlert(ctx context.Context, name string, options ...CallOp
 //
 // It is POST /alerts/{name}/test, for role operator.
 func (c *Client) TestAlert(ctx context.Context, name string, options ...CallOption) (TestedAlert, error) {
-	var out TestedAlert
-	ask := request{operation: "test-alert", method: http.MethodPost, path: path("/alerts/%s/test", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[TestedAlert](ctx, c, request{operation: "test-alert", method: http.MethodPost, path: path("/alerts/%s/test", name)}, options)
+
 }
 
 // ListAudit: What operators did, newest first: who, what, before and after.
 //
 // It is GET /audit, for role viewer.
 func (c *Client) ListAudit(ctx context.Context, params ListAuditParams, options ...CallOption) (AuditPage, error) {
-	var out AuditPage
 	ask := request{operation: "list-audit", method: http.MethodGet, path: path("/audit")}
 	ask.add("run", params.Run, false)
 	ask.add("actor", params.Actor, false)
@@ -5982,18 +5303,15 @@ func (c *Client) ListAudit(ctx context.Context, params ListAuditParams, options 
 	ask.add("since", params.Since, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[AuditPage](ctx, c, ask, options)
 }
 
 // ListCollectors: List collectors by name, with what waits in each.
 //
 // It is GET /collectors, for role viewer.
 func (c *Client) ListCollectors(ctx context.Context, options ...CallOption) (CollectorList, error) {
-	var out CollectorList
-	ask := request{operation: "list-collectors", method: http.MethodGet, path: path("/collectors")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[CollectorList](ctx, c, request{operation: "list-collectors", method: http.MethodGet, path: path("/collectors")}, options)
+
 }
 
 // ApplyCollector: Make or change a collector.
@@ -6004,12 +5322,9 @@ func (c *Client) ListCollectors(ctx context.Context, options ...CallOption) (Col
 //
 // It is POST /collectors, for role operator.
 func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams, contentType string, body io.Reader, options ...CallOption) (AppliedCollector, error) {
-	var out AppliedCollector
-	ask := request{operation: "apply-collector", method: http.MethodPost, path: path("/collectors")}
+	ask := request{operation: "apply-collector", method: http.MethodPost, path: path("/collectors"), contentType: contentType, body: body}
 	ask.add("name", params.Name, false)
-	ask.contentType, ask.body = contentType, body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[AppliedCollector](ctx, c, ask, options)
 }
 
 // DeleteCollector: Delete a collector.
@@ -6018,21 +5333,17 @@ func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams
 //
 // It is DELETE /collectors/{name}, for role operator.
 func (c *Client) DeleteCollector(ctx context.Context, name string, params DeleteCollectorParams, options ...CallOption) (DeletedCollector, error) {
-	var out DeletedCollector
 	ask := request{operation: "delete-collector", method: http.MethodDelete, path: path("/collectors/%s", name)}
 	ask.add("force", params.Force, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[DeletedCollector](ctx, c, ask, options)
 }
 
 // GetCollector: A collector: its settings, what waits in it, and what keeps that waiting.
 //
 // It is GET /collectors/{name}, for role viewer.
 func (c *Client) GetCollector(ctx context.Context, name string, options ...CallOption) (CollectorView, error) {
-	var out CollectorView
-	ask := request{operation: "get-collector", method: http.MethodGet, path: path("/collectors/%s", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[CollectorView](ctx, c, request{operation: "get-collector", method: http.MethodGet, path: path("/collectors/%s", name)}, options)
+
 }
 
 // DrainCollector: Flush all that waits now, whatever min_size and max_age say.
@@ -6041,10 +5352,8 @@ func (c *Client) GetCollector(ctx context.Context, name string, options ...CallO
 //
 // It is POST /collectors/{name}/drain, for role operator.
 func (c *Client) DrainCollector(ctx context.Context, name string, options ...CallOption) (Drained, error) {
-	var out Drained
-	ask := request{operation: "drain-collector", method: http.MethodPost, path: path("/collectors/%s/drain", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Drained](ctx, c, request{operation: "drain-collector", method: http.MethodPost, path: path("/collectors/%s/drain", name)}, options)
+
 }
 
 // DropOperations: Give operations up.
@@ -6053,18 +5362,14 @@ func (c *Client) DrainCollector(ctx context.Context, name string, options ...Cal
 //
 // It is POST /collectors/{name}/drop, for role operator.
 func (c *Client) DropOperations(ctx context.Context, name string, body DropChoice, options ...CallOption) (DroppedOperations, error) {
-	var out DroppedOperations
-	ask := request{operation: "drop-operations", method: http.MethodPost, path: path("/collectors/%s/drop", name)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[DroppedOperations](ctx, c, request{operation: "drop-operations", method: http.MethodPost, path: path("/collectors/%s/drop", name), document: body}, options)
+
 }
 
 // ListOperations: List the operations of a collector, in the order in which they were added.
 //
 // It is GET /collectors/{name}/ops, for role viewer.
 func (c *Client) ListOperations(ctx context.Context, name string, params ListOperationsParams, options ...CallOption) (OperationPage, error) {
-	var out OperationPage
 	ask := request{operation: "list-operations", method: http.MethodGet, path: path("/collectors/%s/ops", name)}
 	ask.add("state", params.State, false)
 	ask.add("key", params.Key, false)
@@ -6072,8 +5377,7 @@ func (c *Client) ListOperations(ctx context.Context, name string, params ListOpe
 	ask.add("code", params.Code, false)
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[OperationPage](ctx, c, ask, options)
 }
 
 // AddOperations: Add operations to a collector.
@@ -6087,12 +5391,9 @@ func (c *Client) ListOperations(ctx context.Context, name string, params ListOpe
 //
 // It is POST /collectors/{name}/ops, for role operator.
 func (c *Client) AddOperations(ctx context.Context, name string, params AddOperationsParams, contentType string, body io.Reader, options ...CallOption) (AddedOperations, error) {
-	var out AddedOperations
-	ask := request{operation: "add-operations", method: http.MethodPost, path: path("/collectors/%s/ops", name)}
+	ask := request{operation: "add-operations", method: http.MethodPost, path: path("/collectors/%s/ops", name), contentType: contentType, body: body}
 	ask.add("dry_run", params.DryRun, false)
-	ask.contentType, ask.body = contentType, body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[AddedOperations](ctx, c, ask, options)
 }
 
 // PauseCollector: Flush nothing more of a collector until it is resumed.
@@ -6101,10 +5402,8 @@ func (c *Client) AddOperations(ctx context.Context, name string, params AddOpera
 //
 // It is POST /collectors/{name}/pause, for role operator.
 func (c *Client) PauseCollector(ctx context.Context, name string, options ...CallOption) (CollectorSwitched, error) {
-	var out CollectorSwitched
-	ask := request{operation: "pause-collector", method: http.MethodPost, path: path("/collectors/%s/pause", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[CollectorSwitched](ctx, c, request{operation: "pause-collector", method: http.MethodPost, path: path("/collectors/%s/pause", name)}, options)
+
 }
 
 // RequeueOperations: Have operations tried again that are parked, or wait for their next try.
@@ -6113,46 +5412,36 @@ func (c *Client) PauseCollector(ctx context.Context, name string, options ...Cal
 //
 // It is POST /collectors/{name}/requeue, for role operator.
 func (c *Client) RequeueOperations(ctx context.Context, name string, body OperationChoice, options ...CallOption) (RequeuedOperations, error) {
-	var out RequeuedOperations
-	ask := request{operation: "requeue-operations", method: http.MethodPost, path: path("/collectors/%s/requeue", name)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[RequeuedOperations](ctx, c, request{operation: "requeue-operations", method: http.MethodPost, path: path("/collectors/%s/requeue", name), document: body}, options)
+
 }
 
 // ResumeCollector: Go on with a paused collector.
 //
 // It is POST /collectors/{name}/resume, for role operator.
 func (c *Client) ResumeCollector(ctx context.Context, name string, options ...CallOption) (CollectorSwitched, error) {
-	var out CollectorSwitched
-	ask := request{operation: "resume-collector", method: http.MethodPost, path: path("/collectors/%s/resume", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[CollectorSwitched](ctx, c, request{operation: "resume-collector", method: http.MethodPost, path: path("/collectors/%s/resume", name)}, options)
+
 }
 
 // ListDeadLetters: List dead letters, newest first.
 //
 // It is GET /dead-letters, for role viewer.
 func (c *Client) ListDeadLetters(ctx context.Context, params ListDeadLettersParams, options ...CallOption) (DeadLetterPage, error) {
-	var out DeadLetterPage
 	ask := request{operation: "list-dead-letters", method: http.MethodGet, path: path("/dead-letters")}
 	ask.add("endpoint", params.Endpoint, false)
 	ask.add("state", params.State, false)
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[DeadLetterPage](ctx, c, ask, options)
 }
 
 // DropDeadLetters: Give dead letters up, and their bodies with them.
 //
 // It is POST /dead-letters/drop, for role operator.
 func (c *Client) DropDeadLetters(ctx context.Context, body LetterSelection, options ...CallOption) (Dropped, error) {
-	var out Dropped
-	ask := request{operation: "drop-dead-letters", method: http.MethodPost, path: path("/dead-letters/drop")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Dropped](ctx, c, request{operation: "drop-dead-letters", method: http.MethodPost, path: path("/dead-letters/drop"), document: body}, options)
+
 }
 
 // RequeueDeadLetters: Send dead letters to their endpoints again.
@@ -6161,52 +5450,41 @@ func (c *Client) DropDeadLetters(ctx context.Context, body LetterSelection, opti
 //
 // It is POST /dead-letters/requeue, for role operator.
 func (c *Client) RequeueDeadLetters(ctx context.Context, body RequeueSettings, options ...CallOption) (Requeue, error) {
-	var out Requeue
-	ask := request{operation: "requeue-dead-letters", method: http.MethodPost, path: path("/dead-letters/requeue")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Requeue](ctx, c, request{operation: "requeue-dead-letters", method: http.MethodPost, path: path("/dead-letters/requeue"), document: body}, options)
+
 }
 
 // GetDeadLetter: A dead letter with its headers and body.
 //
 // It is GET /dead-letters/{id}, for role viewer.
 func (c *Client) GetDeadLetter(ctx context.Context, id string, params GetDeadLetterParams, options ...CallOption) (DeadLetterDocument, error) {
-	var out DeadLetterDocument
 	ask := request{operation: "get-dead-letter", method: http.MethodGet, path: path("/dead-letters/%s", id)}
 	ask.add("full", params.Full, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[DeadLetterDocument](ctx, c, ask, options)
 }
 
 // Doctor: Check the invariants over the whole database.
 //
 // It is GET /doctor, for role viewer.
 func (c *Client) Doctor(ctx context.Context, options ...CallOption) (Report, error) {
-	var out Report
-	ask := request{operation: "doctor", method: http.MethodGet, path: path("/doctor")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Report](ctx, c, request{operation: "doctor", method: http.MethodGet, path: path("/doctor")}, options)
+
 }
 
 // ListEndpoints: Who listens, and the work there is.
 //
 // It is GET /endpoints, for role viewer.
 func (c *Client) ListEndpoints(ctx context.Context, options ...CallOption) (EndpointList, error) {
-	var out EndpointList
-	ask := request{operation: "list-endpoints", method: http.MethodGet, path: path("/endpoints")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[EndpointList](ctx, c, request{operation: "list-endpoints", method: http.MethodGet, path: path("/endpoints")}, options)
+
 }
 
 // GetEndpoint: Who listens on an endpoint, and the work there is.
 //
 // It is GET /endpoints/{name}, for role viewer.
 func (c *Client) GetEndpoint(ctx context.Context, name string, options ...CallOption) (Endpoint, error) {
-	var out Endpoint
-	ask := request{operation: "get-endpoint", method: http.MethodGet, path: path("/endpoints/%s", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Endpoint](ctx, c, request{operation: "get-endpoint", method: http.MethodGet, path: path("/endpoints/%s", name)}, options)
+
 }
 
 // ExplainEndpoint: Why an endpoint does not move.
@@ -6215,10 +5493,8 @@ func (c *Client) GetEndpoint(ctx context.Context, name string, options ...CallOp
 //
 // It is GET /endpoints/{name}/explain, for role viewer.
 func (c *Client) ExplainEndpoint(ctx context.Context, name string, options ...CallOption) (EndpointExplanation, error) {
-	var out EndpointExplanation
-	ask := request{operation: "explain-endpoint", method: http.MethodGet, path: path("/endpoints/%s/explain", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[EndpointExplanation](ctx, c, request{operation: "explain-endpoint", method: http.MethodGet, path: path("/endpoints/%s/explain", name)}, options)
+
 }
 
 // SetEndpoint: Set an endpoint's concurrency, budget or rate, or close its breaker, while its services run.
@@ -6228,11 +5504,8 @@ func (c *Client) ExplainEndpoint(ctx context.Context, name string, options ...Ca
 //
 // It is POST /endpoints/{name}/settings, for role operator.
 func (c *Client) SetEndpoint(ctx context.Context, name string, body EndpointSettings, options ...CallOption) (EndpointSetting, error) {
-	var out EndpointSetting
-	ask := request{operation: "set-endpoint", method: http.MethodPost, path: path("/endpoints/%s/settings", name)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[EndpointSetting](ctx, c, request{operation: "set-endpoint", method: http.MethodPost, path: path("/endpoints/%s/settings", name), document: body}, options)
+
 }
 
 // Erase: Erase what is kept of a key.
@@ -6243,11 +5516,8 @@ func (c *Client) SetEndpoint(ctx context.Context, name string, body EndpointSett
 //
 // It is POST /erase, for role admin.
 func (c *Client) Erase(ctx context.Context, body EraseSettings, options ...CallOption) (ErasedKey, error) {
-	var out ErasedKey
-	ask := request{operation: "erase", method: http.MethodPost, path: path("/erase")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ErasedKey](ctx, c, request{operation: "erase", method: http.MethodPost, path: path("/erase"), document: body}, options)
+
 }
 
 // Watch: Follow the list of runs, or the system's health.
@@ -6271,10 +5541,8 @@ func (c *Client) Watch(ctx context.Context, params WatchParams, options ...CallO
 //
 // It is GET /health, for role viewer.
 func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, error) {
-	var out Health
-	ask := request{operation: "health", method: http.MethodGet, path: path("/health")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Health](ctx, c, request{operation: "health", method: http.MethodGet, path: path("/health")}, options)
+
 }
 
 // PutAside: Put a condition aside, or all of its kind that there are.
@@ -6285,22 +5553,16 @@ func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, err
 //
 // It is POST /health/aside, for role operator.
 func (c *Client) PutAside(ctx context.Context, body AsideSettings, options ...CallOption) (MarkedCondition, error) {
-	var out MarkedCondition
-	ask := request{operation: "put-aside", method: http.MethodPost, path: path("/health/aside")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[MarkedCondition](ctx, c, request{operation: "put-aside", method: http.MethodPost, path: path("/health/aside"), document: body}, options)
+
 }
 
 // BringBack: Take back what was said of a condition, or of all of its kind.
 //
 // It is POST /health/back, for role operator.
 func (c *Client) BringBack(ctx context.Context, body ConditionName, options ...CallOption) (MarkedCondition, error) {
-	var out MarkedCondition
-	ask := request{operation: "bring-back", method: http.MethodPost, path: path("/health/back")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[MarkedCondition](ctx, c, request{operation: "bring-back", method: http.MethodPost, path: path("/health/back"), document: body}, options)
+
 }
 
 // TakeCondition: Say that you see to a condition, or to all of its kind that there are.
@@ -6309,21 +5571,16 @@ func (c *Client) BringBack(ctx context.Context, body ConditionName, options ...C
 //
 // It is POST /health/take, for role operator.
 func (c *Client) TakeCondition(ctx context.Context, body ConditionName, options ...CallOption) (MarkedCondition, error) {
-	var out MarkedCondition
-	ask := request{operation: "take-condition", method: http.MethodPost, path: path("/health/take")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[MarkedCondition](ctx, c, request{operation: "take-condition", method: http.MethodPost, path: path("/health/take"), document: body}, options)
+
 }
 
 // Info: What this server is.
 //
 // It is GET /info, for role viewer.
 func (c *Client) Info(ctx context.Context, options ...CallOption) (Info, error) {
-	var out Info
-	ask := request{operation: "info", method: http.MethodGet, path: path("/info")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Info](ctx, c, request{operation: "info", method: http.MethodGet, path: path("/info")}, options)
+
 }
 
 // PreviewItems: Show how the first rows of a file would be read.
@@ -6334,8 +5591,7 @@ func (c *Client) Info(ctx context.Context, options ...CallOption) (Info, error) 
 //
 // It is POST /items/preview, for role operator.
 func (c *Client) PreviewItems(ctx context.Context, params PreviewItemsParams, contentType string, body io.Reader, options ...CallOption) (Preview, error) {
-	var out Preview
-	ask := request{operation: "preview-items", method: http.MethodPost, path: path("/items/preview")}
+	ask := request{operation: "preview-items", method: http.MethodPost, path: path("/items/preview"), contentType: contentType, body: body}
 	ask.add("format", params.Format, false)
 	ask.add("key", params.Key, false)
 	ask.add("encoding", params.Encoding, false)
@@ -6344,31 +5600,25 @@ func (c *Client) PreviewItems(ctx context.Context, params PreviewItemsParams, co
 	ask.add("rename", params.Rename, true)
 	ask.add("types", params.Types, true)
 	ask.add("truncated", params.Truncated, false)
-	ask.contentType, ask.body = contentType, body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Preview](ctx, c, ask, options)
 }
 
 // ListNodes: The nodes, who leads, and what each holds.
 //
 // It is GET /nodes, for role viewer.
 func (c *Client) ListNodes(ctx context.Context, options ...CallOption) (Nodes, error) {
-	var out Nodes
-	ask := request{operation: "list-nodes", method: http.MethodGet, path: path("/nodes")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Nodes](ctx, c, request{operation: "list-nodes", method: http.MethodGet, path: path("/nodes")}, options)
+
 }
 
 // ListPlans: List plans on record by name, each in its newest version.
 //
 // It is GET /plans, for role viewer.
 func (c *Client) ListPlans(ctx context.Context, params ListPlansParams, options ...CallOption) (PlanList, error) {
-	var out PlanList
 	ask := request{operation: "list-plans", method: http.MethodGet, path: path("/plans")}
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[PlanList](ctx, c, ask, options)
 }
 
 // ApplyPlan: Put a plan on record.
@@ -6380,12 +5630,9 @@ func (c *Client) ListPlans(ctx context.Context, params ListPlansParams, options 
 //
 // It is POST /plans, for role operator.
 func (c *Client) ApplyPlan(ctx context.Context, params ApplyPlanParams, contentType string, body io.Reader, options ...CallOption) (AppliedPlan, error) {
-	var out AppliedPlan
-	ask := request{operation: "apply-plan", method: http.MethodPost, path: path("/plans")}
+	ask := request{operation: "apply-plan", method: http.MethodPost, path: path("/plans"), contentType: contentType, body: body}
 	ask.add("name", params.Name, false)
-	ask.contentType, ask.body = contentType, body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[AppliedPlan](ctx, c, ask, options)
 }
 
 // DeletePlan: Take a plan off the record, in all its versions.
@@ -6394,75 +5641,61 @@ func (c *Client) ApplyPlan(ctx context.Context, params ApplyPlanParams, contentT
 //
 // It is DELETE /plans/{name}, for role admin.
 func (c *Client) DeletePlan(ctx context.Context, name string, options ...CallOption) (DeletedPlan, error) {
-	var out DeletedPlan
-	ask := request{operation: "delete-plan", method: http.MethodDelete, path: path("/plans/%s", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[DeletedPlan](ctx, c, request{operation: "delete-plan", method: http.MethodDelete, path: path("/plans/%s", name)}, options)
+
 }
 
 // GetPlan: The newest version of a plan.
 //
 // It is GET /plans/{name}, for role viewer.
 func (c *Client) GetPlan(ctx context.Context, name string, options ...CallOption) (PlanView, error) {
-	var out PlanView
-	ask := request{operation: "get-plan", method: http.MethodGet, path: path("/plans/%s", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[PlanView](ctx, c, request{operation: "get-plan", method: http.MethodGet, path: path("/plans/%s", name)}, options)
+
 }
 
 // ListPlanVersions: List the versions of a plan, newest first.
 //
 // It is GET /plans/{name}/versions, for role viewer.
 func (c *Client) ListPlanVersions(ctx context.Context, name string, params ListPlanVersionsParams, options ...CallOption) (PlanVersions, error) {
-	var out PlanVersions
 	ask := request{operation: "list-plan-versions", method: http.MethodGet, path: path("/plans/%s/versions", name)}
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[PlanVersions](ctx, c, ask, options)
 }
 
 // GetPlanVersion: One version of a plan.
 //
 // It is GET /plans/{name}/versions/{version}, for role viewer.
 func (c *Client) GetPlanVersion(ctx context.Context, name string, version int, options ...CallOption) (PlanView, error) {
-	var out PlanView
-	ask := request{operation: "get-plan-version", method: http.MethodGet, path: path("/plans/%s/versions/%s", name, version)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[PlanView](ctx, c, request{operation: "get-plan-version", method: http.MethodGet, path: path("/plans/%s/versions/%s", name, version)}, options)
+
 }
 
 // ListQuarantined: List messages that could not be taken, newest first.
 //
 // It is GET /quarantine, for role viewer.
 func (c *Client) ListQuarantined(ctx context.Context, params ListQuarantinedParams, options ...CallOption) (QuarantinePage, error) {
-	var out QuarantinePage
 	ask := request{operation: "list-quarantined", method: http.MethodGet, path: path("/quarantine")}
 	ask.add("run", params.Run, false)
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[QuarantinePage](ctx, c, ask, options)
 }
 
 // GetQuarantined: A message that could not be taken.
 //
 // It is GET /quarantine/{id}, for role viewer.
 func (c *Client) GetQuarantined(ctx context.Context, id int64, options ...CallOption) (QuarantinedDocument, error) {
-	var out QuarantinedDocument
-	ask := request{operation: "get-quarantined", method: http.MethodGet, path: path("/quarantine/%s", id)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[QuarantinedDocument](ctx, c, request{operation: "get-quarantined", method: http.MethodGet, path: path("/quarantine/%s", id)}, options)
+
 }
 
 // ShowRetention: For how long what is kept.
 //
 // It is GET /retention, for role viewer.
 func (c *Client) ShowRetention(ctx context.Context, options ...CallOption) (RetentionList, error) {
-	var out RetentionList
-	ask := request{operation: "show-retention", method: http.MethodGet, path: path("/retention")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[RetentionList](ctx, c, request{operation: "show-retention", method: http.MethodGet, path: path("/retention")}, options)
+
 }
 
 // RunRetention: Delete what is past its limits now.
@@ -6472,11 +5705,8 @@ func (c *Client) ShowRetention(ctx context.Context, options ...CallOption) (Rete
 //
 // It is POST /retention/run, for role admin.
 func (c *Client) RunRetention(ctx context.Context, body RetentionRun, options ...CallOption) (RetentionDue, error) {
-	var out RetentionDue
-	ask := request{operation: "run-retention", method: http.MethodPost, path: path("/retention/run")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[RetentionDue](ctx, c, request{operation: "run-retention", method: http.MethodPost, path: path("/retention/run"), document: body}, options)
+
 }
 
 // SetRetention: Set for how long things of a kind are kept.
@@ -6486,18 +5716,14 @@ func (c *Client) RunRetention(ctx context.Context, body RetentionRun, options ..
 //
 // It is PUT /retention/{kind}, for role admin.
 func (c *Client) SetRetention(ctx context.Context, kind string, body RetentionSettings, options ...CallOption) (RetentionKind, error) {
-	var out RetentionKind
-	ask := request{operation: "set-retention", method: http.MethodPut, path: path("/retention/%s", kind)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[RetentionKind](ctx, c, request{operation: "set-retention", method: http.MethodPut, path: path("/retention/%s", kind), document: body}, options)
+
 }
 
 // ListRuns: List runs, newest first.
 //
 // It is GET /runs, for role viewer.
 func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ...CallOption) (RunList, error) {
-	var out RunList
 	ask := request{operation: "list-runs", method: http.MethodGet, path: path("/runs")}
 	ask.add("state", params.State, false)
 	ask.add("result", params.Result, false)
@@ -6508,8 +5734,7 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 	ask.add("endpoint", params.Endpoint, false)
 	ask.add("since", params.Since, false)
 	ask.add("until", params.Until, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[RunList](ctx, c, ask, options)
 }
 
 // StartRun: Start a run.
@@ -6522,7 +5747,7 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 //
 // It is POST /runs, for role operator.
 func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentType string, body io.Reader, options ...CallOption) (*Stream, error) {
-	ask := request{operation: "start-run", method: http.MethodPost, path: path("/runs")}
+	ask := request{operation: "start-run", method: http.MethodPost, path: path("/runs"), contentType: contentType, body: body}
 	ask.add("priority", params.Priority, true)
 	ask.add("max_failed", params.MaxFailed, true)
 	ask.add("guard", params.Guard, true)
@@ -6570,7 +5795,6 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("from_state", params.FromState, true)
 	ask.add("set", params.Set, true)
 	ask.add("dry_run", params.DryRun, false)
-	ask.contentType, ask.body = contentType, body
 	return c.stream(ctx, ask, options)
 }
 
@@ -6578,22 +5802,16 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 //
 // It is POST /runs/approve, for role operator.
 func (c *Client) ApproveAllRuns(ctx context.Context, body ControlAll, options ...CallOption) (Controlled, error) {
-	var out Controlled
-	ask := request{operation: "approve-all-runs", method: http.MethodPost, path: path("/runs/approve")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Controlled](ctx, c, request{operation: "approve-all-runs", method: http.MethodPost, path: path("/runs/approve"), document: body}, options)
+
 }
 
 // CancelAllRuns: Cancel every run.
 //
 // It is POST /runs/cancel, for role operator.
 func (c *Client) CancelAllRuns(ctx context.Context, body ControlAll, options ...CallOption) (Controlled, error) {
-	var out Controlled
-	ask := request{operation: "cancel-all-runs", method: http.MethodPost, path: path("/runs/cancel")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Controlled](ctx, c, request{operation: "cancel-all-runs", method: http.MethodPost, path: path("/runs/cancel"), document: body}, options)
+
 }
 
 // OpenRun: Open a run that gets items later.
@@ -6603,43 +5821,32 @@ func (c *Client) CancelAllRuns(ctx context.Context, body ControlAll, options ...
 //
 // It is POST /runs/open, for role operator.
 func (c *Client) OpenRun(ctx context.Context, body OpenSettings, options ...CallOption) (Opened, error) {
-	var out Opened
-	ask := request{operation: "open-run", method: http.MethodPost, path: path("/runs/open")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Opened](ctx, c, request{operation: "open-run", method: http.MethodPost, path: path("/runs/open"), document: body}, options)
+
 }
 
 // PauseAllRuns: Pause every run.
 //
 // It is POST /runs/pause, for role operator.
 func (c *Client) PauseAllRuns(ctx context.Context, body ControlAll, options ...CallOption) (Controlled, error) {
-	var out Controlled
-	ask := request{operation: "pause-all-runs", method: http.MethodPost, path: path("/runs/pause")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Controlled](ctx, c, request{operation: "pause-all-runs", method: http.MethodPost, path: path("/runs/pause"), document: body}, options)
+
 }
 
 // ResumeAllRuns: Resume every run that was paused.
 //
 // It is POST /runs/resume, for role operator.
 func (c *Client) ResumeAllRuns(ctx context.Context, body ControlAll, options ...CallOption) (Controlled, error) {
-	var out Controlled
-	ask := request{operation: "resume-all-runs", method: http.MethodPost, path: path("/runs/resume")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Controlled](ctx, c, request{operation: "resume-all-runs", method: http.MethodPost, path: path("/runs/resume"), document: body}, options)
+
 }
 
 // GetRun: Everything about a run.
 //
 // It is GET /runs/{run}, for role viewer.
 func (c *Client) GetRun(ctx context.Context, run string, options ...CallOption) (RunDocument, error) {
-	var out RunDocument
-	ask := request{operation: "get-run", method: http.MethodGet, path: path("/runs/%s", run)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[RunDocument](ctx, c, request{operation: "get-run", method: http.MethodGet, path: path("/runs/%s", run)}, options)
+
 }
 
 // Accept: Accept failures.
@@ -6649,11 +5856,8 @@ func (c *Client) GetRun(ctx context.Context, run string, options ...CallOption) 
 //
 // It is POST /runs/{run}/accept, for role operator.
 func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, options ...CallOption) (Accepted, error) {
-	var out Accepted
-	ask := request{operation: "accept", method: http.MethodPost, path: path("/runs/%s/accept", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Accepted](ctx, c, request{operation: "accept", method: http.MethodPost, path: path("/runs/%s/accept", run), document: body}, options)
+
 }
 
 // ApproveRun: Let the items go that a canary held back, or a step begin.
@@ -6663,22 +5867,16 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 //
 // It is POST /runs/{run}/approve, for role operator.
 func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
-	var out Controlled
-	ask := request{operation: "approve-run", method: http.MethodPost, path: path("/runs/%s/approve", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Controlled](ctx, c, request{operation: "approve-run", method: http.MethodPost, path: path("/runs/%s/approve", run), document: body}, options)
+
 }
 
 // CancelRun: Cancel a run.
 //
 // It is POST /runs/{run}/cancel, for role operator.
 func (c *Client) CancelRun(ctx context.Context, run string, body ControlSettings, options ...CallOption) (Controlled, error) {
-	var out Controlled
-	ask := request{operation: "cancel-run", method: http.MethodPost, path: path("/runs/%s/cancel", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Controlled](ctx, c, request{operation: "cancel-run", method: http.MethodPost, path: path("/runs/%s/cancel", run), document: body}, options)
+
 }
 
 // CompareRuns: Every key of two runs, and how its outcome differs.
@@ -6702,8 +5900,7 @@ func (c *Client) CompareRuns(ctx context.Context, run string, params CompareRuns
 //
 // It is POST /runs/{run}/correct, for role operator.
 func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, contentType string, body io.Reader, options ...CallOption) (Corrected, error) {
-	var out Corrected
-	ask := request{operation: "correct", method: http.MethodPost, path: path("/runs/%s/correct", run)}
+	ask := request{operation: "correct", method: http.MethodPost, path: path("/runs/%s/correct", run), contentType: contentType, body: body}
 	ask.add("key", params.Key, false)
 	ask.add("format", params.Format, false)
 	ask.add("cascade", params.Cascade, false)
@@ -6714,9 +5911,7 @@ func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, 
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
 	ask.add("types", params.Types, true)
-	ask.contentType, ask.body = contentType, body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Corrected](ctx, c, ask, options)
 }
 
 // DeleteRun: Delete a finished run.
@@ -6727,22 +5922,17 @@ func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, 
 //
 // It is POST /runs/{run}/delete, for role admin.
 func (c *Client) DeleteRun(ctx context.Context, run string, body DeleteSettings, options ...CallOption) (RunDeleted, error) {
-	var out RunDeleted
-	ask := request{operation: "delete-run", method: http.MethodPost, path: path("/runs/%s/delete", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[RunDeleted](ctx, c, request{operation: "delete-run", method: http.MethodPost, path: path("/runs/%s/delete", run), document: body}, options)
+
 }
 
 // ListErrors: What failed: groups with examples, or each item.
 //
 // It is GET /runs/{run}/errors, for role viewer.
 func (c *Client) ListErrors(ctx context.Context, run string, params ListErrorsParams, options ...CallOption) (ErrorGroups, error) {
-	var out ErrorGroups
 	ask := request{operation: "list-errors", method: http.MethodGet, path: path("/runs/%s/errors", run)}
 	ask.add("all", params.All, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ErrorGroups](ctx, c, ask, options)
 }
 
 // WatchRun: Follow a run.
@@ -6769,11 +5959,9 @@ func (c *Client) WatchRun(ctx context.Context, run string, params WatchRunParams
 //
 // It is GET /runs/{run}/explain, for role viewer.
 func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunParams, options ...CallOption) (Explanation, error) {
-	var out Explanation
 	ask := request{operation: "explain-run", method: http.MethodGet, path: path("/runs/%s/explain", run)}
 	ask.add("item", params.Item, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Explanation](ctx, c, ask, options)
 }
 
 // ExportRun: All items with their outcomes, in order.
@@ -6812,12 +6000,10 @@ func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunPara
 //
 // It is GET /runs/{run}/gate, for role viewer.
 func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, options ...CallOption) (GateDocument, error) {
-	var out GateDocument
 	ask := request{operation: "get-gate", method: http.MethodGet, path: path("/runs/%s/gate", run)}
 	ask.add("step", params.Step, false)
 	ask.add("sample", params.Sample, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[GateDocument](ctx, c, ask, options)
 }
 
 // GetGroups: Items by the value of a field of their payloads.
@@ -6828,11 +6014,9 @@ func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, 
 //
 // It is GET /runs/{run}/groups, for role viewer.
 func (c *Client) GetGroups(ctx context.Context, run string, params GetGroupsParams, options ...CallOption) (PayloadGroups, error) {
-	var out PayloadGroups
 	ask := request{operation: "get-groups", method: http.MethodGet, path: path("/runs/%s/groups", run)}
 	ask.add("by", params.By, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[PayloadGroups](ctx, c, ask, options)
 }
 
 // GetGroupsMap: The group of each item as a byte, for a picture of all.
@@ -6856,10 +6040,8 @@ func (c *Client) GetGroupsMap(ctx context.Context, run string, params GetGroupsM
 //
 // It is GET /runs/{run}/history, for role viewer.
 func (c *Client) GetHistory(ctx context.Context, run string, options ...CallOption) (RunHistory, error) {
-	var out RunHistory
-	ask := request{operation: "get-history", method: http.MethodGet, path: path("/runs/%s/history", run)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[RunHistory](ctx, c, request{operation: "get-history", method: http.MethodGet, path: path("/runs/%s/history", run)}, options)
+
 }
 
 // ListItems: Items of a range, in order.
@@ -6869,7 +6051,6 @@ func (c *Client) GetHistory(ctx context.Context, run string, options ...CallOpti
 //
 // It is GET /runs/{run}/items, for role viewer.
 func (c *Client) ListItems(ctx context.Context, run string, params ListItemsParams, options ...CallOption) (ItemRows, error) {
-	var out ItemRows
 	ask := request{operation: "list-items", method: http.MethodGet, path: path("/runs/%s/items", run)}
 	ask.add("from", params.From, false)
 	ask.add("to", params.To, false)
@@ -6877,8 +6058,7 @@ func (c *Client) ListItems(ctx context.Context, run string, params ListItemsPara
 	ask.add("state", params.State, true)
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ItemRows](ctx, c, ask, options)
 }
 
 // AddItems: Add items to an open run.
@@ -6889,8 +6069,7 @@ func (c *Client) ListItems(ctx context.Context, run string, params ListItemsPara
 //
 // It is POST /runs/{run}/items, for role operator.
 func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams, contentType string, body io.Reader, options ...CallOption) (AddedItems, error) {
-	var out AddedItems
-	ask := request{operation: "add-items", method: http.MethodPost, path: path("/runs/%s/items", run)}
+	ask := request{operation: "add-items", method: http.MethodPost, path: path("/runs/%s/items", run), contentType: contentType, body: body}
 	ask.add("idempotency_key", params.IdempotencyKey, false)
 	ask.add("key", params.Key, false)
 	ask.add("format", params.Format, false)
@@ -6899,20 +6078,16 @@ func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
 	ask.add("types", params.Types, true)
-	ask.contentType, ask.body = contentType, body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[AddedItems](ctx, c, ask, options)
 }
 
 // GetItem: An item, with every attempt.
 //
 // It is GET /runs/{run}/items/{key}, for role viewer.
 func (c *Client) GetItem(ctx context.Context, run string, key string, params GetItemParams, options ...CallOption) (KeyItems, error) {
-	var out KeyItems
 	ask := request{operation: "get-item", method: http.MethodGet, path: path("/runs/%s/items/%s", run, key)}
 	ask.add("after", params.After, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[KeyItems](ctx, c, ask, options)
 }
 
 // CorrectItem: Correct the data of one item.
@@ -6921,11 +6096,8 @@ func (c *Client) GetItem(ctx context.Context, run string, key string, params Get
 //
 // It is POST /runs/{run}/items/{key}/correct, for role operator.
 func (c *Client) CorrectItem(ctx context.Context, run string, key string, body ItemCorrection, options ...CallOption) (Corrected, error) {
-	var out Corrected
-	ask := request{operation: "correct-item", method: http.MethodPost, path: path("/runs/%s/items/%s/correct", run, key)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Corrected](ctx, c, request{operation: "correct-item", method: http.MethodPost, path: path("/runs/%s/items/%s/correct", run, key), document: body}, options)
+
 }
 
 // GetResult: What a step made of an item, as it is.
@@ -6948,22 +6120,16 @@ func (c *Client) GetResult(ctx context.Context, run string, key string, params G
 //
 // It is POST /runs/{run}/notes, for role operator.
 func (c *Client) NoteRun(ctx context.Context, run string, body RunNote, options ...CallOption) (RunHistory, error) {
-	var out RunHistory
-	ask := request{operation: "note-run", method: http.MethodPost, path: path("/runs/%s/notes", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[RunHistory](ctx, c, request{operation: "note-run", method: http.MethodPost, path: path("/runs/%s/notes", run), document: body}, options)
+
 }
 
 // PauseRun: Pause a run: nothing more of it is sent.
 //
 // It is POST /runs/{run}/pause, for role operator.
 func (c *Client) PauseRun(ctx context.Context, run string, body ControlSettings, options ...CallOption) (Controlled, error) {
-	var out Controlled
-	ask := request{operation: "pause-run", method: http.MethodPost, path: path("/runs/%s/pause", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Controlled](ctx, c, request{operation: "pause-run", method: http.MethodPost, path: path("/runs/%s/pause", run), document: body}, options)
+
 }
 
 // GetPlanes: Items as bytes, for a picture of all of them.
@@ -6999,13 +6165,11 @@ func (c *Client) GetPlanes(ctx context.Context, run string, params GetPlanesPara
 //
 // It is GET /runs/{run}/report, for role viewer.
 func (c *Client) ReportRun(ctx context.Context, run string, params ReportRunParams, options ...CallOption) (ReportDocument, error) {
-	var out ReportDocument
 	ask := request{operation: "report-run", method: http.MethodGet, path: path("/runs/%s/report", run)}
 	ask.add("against", params.Against, false)
 	ask.add("before", params.Before, false)
 	ask.add("digests", params.Digests, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ReportDocument](ctx, c, ask, options)
 }
 
 // Rerun: Run items again.
@@ -7014,11 +6178,8 @@ func (c *Client) ReportRun(ctx context.Context, run string, params ReportRunPara
 //
 // It is POST /runs/{run}/rerun, for role operator.
 func (c *Client) Rerun(ctx context.Context, run string, body RerunSettings, options ...CallOption) (Rerun, error) {
-	var out Rerun
-	ask := request{operation: "rerun", method: http.MethodPost, path: path("/runs/%s/rerun", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Rerun](ctx, c, request{operation: "rerun", method: http.MethodPost, path: path("/runs/%s/rerun", run), document: body}, options)
+
 }
 
 // Reset: Take the parts of a step back, to be made again.
@@ -7027,44 +6188,32 @@ func (c *Client) Rerun(ctx context.Context, run string, body RerunSettings, opti
 //
 // It is POST /runs/{run}/reset, for role operator.
 func (c *Client) Reset(ctx context.Context, run string, body ResetSettings, options ...CallOption) (Reset, error) {
-	var out Reset
-	ask := request{operation: "reset", method: http.MethodPost, path: path("/runs/%s/reset", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Reset](ctx, c, request{operation: "reset", method: http.MethodPost, path: path("/runs/%s/reset", run), document: body}, options)
+
 }
 
 // ResumeRun: Resume a run.
 //
 // It is POST /runs/{run}/resume, for role operator.
 func (c *Client) ResumeRun(ctx context.Context, run string, body ResumeSettings, options ...CallOption) (Controlled, error) {
-	var out Controlled
-	ask := request{operation: "resume-run", method: http.MethodPost, path: path("/runs/%s/resume", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Controlled](ctx, c, request{operation: "resume-run", method: http.MethodPost, path: path("/runs/%s/resume", run), document: body}, options)
+
 }
 
 // SealRun: End the adding of items to an open run.
 //
 // It is POST /runs/{run}/seal, for role operator.
 func (c *Client) SealRun(ctx context.Context, run string, body SealSettings, options ...CallOption) (SealedRun, error) {
-	var out SealedRun
-	ask := request{operation: "seal-run", method: http.MethodPost, path: path("/runs/%s/seal", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[SealedRun](ctx, c, request{operation: "seal-run", method: http.MethodPost, path: path("/runs/%s/seal", run), document: body}, options)
+
 }
 
 // SetRun: Change settings of a run while it runs.
 //
 // It is POST /runs/{run}/settings, for role operator.
 func (c *Client) SetRun(ctx context.Context, run string, body RunChanges, options ...CallOption) (ChangedRun, error) {
-	var out ChangedRun
-	ask := request{operation: "set-run", method: http.MethodPost, path: path("/runs/%s/settings", run)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ChangedRun](ctx, c, request{operation: "set-run", method: http.MethodPost, path: path("/runs/%s/settings", run), document: body}, options)
+
 }
 
 // ListSlices: Requests that are out or wait for their time, and who holds them.
@@ -7074,13 +6223,11 @@ func (c *Client) SetRun(ctx context.Context, run string, body RunChanges, option
 //
 // It is GET /runs/{run}/slices, for role viewer.
 func (c *Client) ListSlices(ctx context.Context, run string, params ListSlicesParams, options ...CallOption) (LiveSlices, error) {
-	var out LiveSlices
 	ask := request{operation: "list-slices", method: http.MethodGet, path: path("/runs/%s/slices", run)}
 	ask.add("state", params.State, true)
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[LiveSlices](ctx, c, ask, options)
 }
 
 // GetTimeline: How a run has gone, for charts.
@@ -7091,25 +6238,21 @@ func (c *Client) ListSlices(ctx context.Context, run string, params ListSlicesPa
 //
 // It is GET /runs/{run}/timeline, for role viewer.
 func (c *Client) GetTimeline(ctx context.Context, run string, params GetTimelineParams, options ...CallOption) (Timeline, error) {
-	var out Timeline
 	ask := request{operation: "get-timeline", method: http.MethodGet, path: path("/runs/%s/timeline", run)}
 	ask.add("step", params.Step, false)
 	ask.add("buckets", params.Buckets, false)
 	ask.add("all", params.All, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Timeline](ctx, c, ask, options)
 }
 
 // ListSchedules: List schedules by name.
 //
 // It is GET /schedules, for role viewer.
 func (c *Client) ListSchedules(ctx context.Context, params ListSchedulesParams, options ...CallOption) (ScheduleList, error) {
-	var out ScheduleList
 	ask := request{operation: "list-schedules", method: http.MethodGet, path: path("/schedules")}
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ScheduleList](ctx, c, ask, options)
 }
 
 // ApplySchedule: Put a schedule on record, or change it.
@@ -7120,12 +6263,9 @@ func (c *Client) ListSchedules(ctx context.Context, params ListSchedulesParams, 
 //
 // It is POST /schedules, for role operator.
 func (c *Client) ApplySchedule(ctx context.Context, params ApplyScheduleParams, contentType string, body io.Reader, options ...CallOption) (AppliedSchedule, error) {
-	var out AppliedSchedule
-	ask := request{operation: "apply-schedule", method: http.MethodPost, path: path("/schedules")}
+	ask := request{operation: "apply-schedule", method: http.MethodPost, path: path("/schedules"), contentType: contentType, body: body}
 	ask.add("name", params.Name, false)
-	ask.contentType, ask.body = contentType, body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[AppliedSchedule](ctx, c, ask, options)
 }
 
 // PreviewSchedule: Show when a schedule would be due, without putting it on record.
@@ -7134,13 +6274,10 @@ func (c *Client) ApplySchedule(ctx context.Context, params ApplyScheduleParams, 
 //
 // It is POST /schedules/preview, for role operator.
 func (c *Client) PreviewSchedule(ctx context.Context, params PreviewScheduleParams, contentType string, body io.Reader, options ...CallOption) (ScheduleTimes, error) {
-	var out ScheduleTimes
-	ask := request{operation: "preview-schedule", method: http.MethodPost, path: path("/schedules/preview")}
+	ask := request{operation: "preview-schedule", method: http.MethodPost, path: path("/schedules/preview"), contentType: contentType, body: body}
 	ask.add("name", params.Name, false)
 	ask.add("count", params.Count, false)
-	ask.contentType, ask.body = contentType, body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ScheduleTimes](ctx, c, ask, options)
 }
 
 // DeleteSchedule: Take a schedule off the record.
@@ -7149,44 +6286,36 @@ func (c *Client) PreviewSchedule(ctx context.Context, params PreviewSchedulePara
 //
 // It is DELETE /schedules/{name}, for role operator.
 func (c *Client) DeleteSchedule(ctx context.Context, name string, options ...CallOption) (ControlledSchedule, error) {
-	var out ControlledSchedule
-	ask := request{operation: "delete-schedule", method: http.MethodDelete, path: path("/schedules/%s", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ControlledSchedule](ctx, c, request{operation: "delete-schedule", method: http.MethodDelete, path: path("/schedules/%s", name)}, options)
+
 }
 
 // GetSchedule: A schedule, whole.
 //
 // It is GET /schedules/{name}, for role viewer.
 func (c *Client) GetSchedule(ctx context.Context, name string, options ...CallOption) (ScheduleView, error) {
-	var out ScheduleView
-	ask := request{operation: "get-schedule", method: http.MethodGet, path: path("/schedules/%s", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ScheduleView](ctx, c, request{operation: "get-schedule", method: http.MethodGet, path: path("/schedules/%s", name)}, options)
+
 }
 
 // ListFires: What became of a schedule's due times, newest first.
 //
 // It is GET /schedules/{name}/fires, for role viewer.
 func (c *Client) ListFires(ctx context.Context, name string, params ListFiresParams, options ...CallOption) (FireList, error) {
-	var out FireList
 	ask := request{operation: "list-fires", method: http.MethodGet, path: path("/schedules/%s/fires", name)}
 	ask.add("state", params.State, false)
 	ask.add("before", params.Before, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[FireList](ctx, c, ask, options)
 }
 
 // ListScheduleTimes: When a schedule is due next.
 //
 // It is GET /schedules/{name}/next, for role viewer.
 func (c *Client) ListScheduleTimes(ctx context.Context, name string, params ListScheduleTimesParams, options ...CallOption) (ScheduleTimes, error) {
-	var out ScheduleTimes
 	ask := request{operation: "list-schedule-times", method: http.MethodGet, path: path("/schedules/%s/next", name)}
 	ask.add("count", params.Count, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ScheduleTimes](ctx, c, ask, options)
 }
 
 // PauseSchedule: Let a schedule start nothing until it is resumed.
@@ -7195,10 +6324,8 @@ func (c *Client) ListScheduleTimes(ctx context.Context, name string, params List
 //
 // It is POST /schedules/{name}/pause, for role operator.
 func (c *Client) PauseSchedule(ctx context.Context, name string, options ...CallOption) (ControlledSchedule, error) {
-	var out ControlledSchedule
-	ask := request{operation: "pause-schedule", method: http.MethodPost, path: path("/schedules/%s/pause", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ControlledSchedule](ctx, c, request{operation: "pause-schedule", method: http.MethodPost, path: path("/schedules/%s/pause", name)}, options)
+
 }
 
 // ResumeSchedule: End the pause of a schedule.
@@ -7207,10 +6334,8 @@ func (c *Client) PauseSchedule(ctx context.Context, name string, options ...Call
 //
 // It is POST /schedules/{name}/resume, for role operator.
 func (c *Client) ResumeSchedule(ctx context.Context, name string, options ...CallOption) (ControlledSchedule, error) {
-	var out ControlledSchedule
-	ask := request{operation: "resume-schedule", method: http.MethodPost, path: path("/schedules/%s/resume", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[ControlledSchedule](ctx, c, request{operation: "resume-schedule", method: http.MethodPost, path: path("/schedules/%s/resume", name)}, options)
+
 }
 
 // RunScheduleNow: Have a schedule start a run at once.
@@ -7219,30 +6344,24 @@ func (c *Client) ResumeSchedule(ctx context.Context, name string, options ...Cal
 //
 // It is POST /schedules/{name}/run-now, for role operator.
 func (c *Client) RunScheduleNow(ctx context.Context, name string, options ...CallOption) (Fire, error) {
-	var out Fire
-	ask := request{operation: "run-schedule-now", method: http.MethodPost, path: path("/schedules/%s/run-now", name)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Fire](ctx, c, request{operation: "run-schedule-now", method: http.MethodPost, path: path("/schedules/%s/run-now", name)}, options)
+
 }
 
 // LogOut: Log a browser out.
 //
 // It is DELETE /session, for role none.
 func (c *Client) LogOut(ctx context.Context, options ...CallOption) (SessionDocument, error) {
-	var out SessionDocument
-	ask := request{operation: "log-out", method: http.MethodDelete, path: path("/session")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[SessionDocument](ctx, c, request{operation: "log-out", method: http.MethodDelete, path: path("/session")}, options)
+
 }
 
 // GetSession: Who asks, and whether they are logged in.
 //
 // It is GET /session, for role none.
 func (c *Client) GetSession(ctx context.Context, options ...CallOption) (SessionDocument, error) {
-	var out SessionDocument
-	ask := request{operation: "get-session", method: http.MethodGet, path: path("/session")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[SessionDocument](ctx, c, request{operation: "get-session", method: http.MethodGet, path: path("/session")}, options)
+
 }
 
 // LogIn: Log a browser in, by a token.
@@ -7251,21 +6370,16 @@ func (c *Client) GetSession(ctx context.Context, options ...CallOption) (Session
 //
 // It is POST /session, for role none.
 func (c *Client) LogIn(ctx context.Context, body LogIn, options ...CallOption) (SessionDocument, error) {
-	var out SessionDocument
-	ask := request{operation: "log-in", method: http.MethodPost, path: path("/session")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[SessionDocument](ctx, c, request{operation: "log-in", method: http.MethodPost, path: path("/session"), document: body}, options)
+
 }
 
 // ListSessions: List who is logged in by a browser, the latest first.
 //
 // It is GET /sessions, for role admin.
 func (c *Client) ListSessions(ctx context.Context, options ...CallOption) (SessionList, error) {
-	var out SessionList
-	ask := request{operation: "list-sessions", method: http.MethodGet, path: path("/sessions")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[SessionList](ctx, c, request{operation: "list-sessions", method: http.MethodGet, path: path("/sessions")}, options)
+
 }
 
 // RevokeSessions: End all sessions of a user.
@@ -7275,21 +6389,16 @@ func (c *Client) ListSessions(ctx context.Context, options ...CallOption) (Sessi
 //
 // It is POST /sessions/revoke, for role admin.
 func (c *Client) RevokeSessions(ctx context.Context, body RevokeSessions, options ...CallOption) (RevokedSessions, error) {
-	var out RevokedSessions
-	ask := request{operation: "revoke-sessions", method: http.MethodPost, path: path("/sessions/revoke")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[RevokedSessions](ctx, c, request{operation: "revoke-sessions", method: http.MethodPost, path: path("/sessions/revoke"), document: body}, options)
+
 }
 
 // ShowStreams: What is set for the JetStream streams, and what they have.
 //
 // It is GET /streams, for role viewer.
 func (c *Client) ShowStreams(ctx context.Context, options ...CallOption) (Streams, error) {
-	var out Streams
-	ask := request{operation: "show-streams", method: http.MethodGet, path: path("/streams")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Streams](ctx, c, request{operation: "show-streams", method: http.MethodGet, path: path("/streams")}, options)
+
 }
 
 // SetStreams: Set replicas and room of the JetStream streams, for all nodes.
@@ -7299,21 +6408,16 @@ func (c *Client) ShowStreams(ctx context.Context, options ...CallOption) (Stream
 //
 // It is POST /streams/settings, for role admin.
 func (c *Client) SetStreams(ctx context.Context, body StreamChanges, options ...CallOption) (Streams, error) {
-	var out Streams
-	ask := request{operation: "set-streams", method: http.MethodPost, path: path("/streams/settings")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[Streams](ctx, c, request{operation: "set-streams", method: http.MethodPost, path: path("/streams/settings"), document: body}, options)
+
 }
 
 // ListTokens: List tokens, newest first, without their secrets.
 //
 // It is GET /tokens, for role admin.
 func (c *Client) ListTokens(ctx context.Context, options ...CallOption) (TokenList, error) {
-	var out TokenList
-	ask := request{operation: "list-tokens", method: http.MethodGet, path: path("/tokens")}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[TokenList](ctx, c, request{operation: "list-tokens", method: http.MethodGet, path: path("/tokens")}, options)
+
 }
 
 // CreateToken: Make a token.
@@ -7322,11 +6426,8 @@ func (c *Client) ListTokens(ctx context.Context, options ...CallOption) (TokenLi
 //
 // It is POST /tokens, for role admin.
 func (c *Client) CreateToken(ctx context.Context, body TokenSettings, options ...CallOption) (CreatedToken, error) {
-	var out CreatedToken
-	ask := request{operation: "create-token", method: http.MethodPost, path: path("/tokens")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[CreatedToken](ctx, c, request{operation: "create-token", method: http.MethodPost, path: path("/tokens"), document: body}, options)
+
 }
 
 // RevokeToken: Revoke a token.
@@ -7336,24 +6437,20 @@ func (c *Client) CreateToken(ctx context.Context, body TokenSettings, options ..
 //
 // It is POST /tokens/{id}/revoke, for role admin.
 func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOption) (TokenView, error) {
-	var out TokenView
-	ask := request{operation: "revoke-token", method: http.MethodPost, path: path("/tokens/%s/revoke", id)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[TokenView](ctx, c, request{operation: "revoke-token", method: http.MethodPost, path: path("/tokens/%s/revoke", id)}, options)
+
 }
 
 // ListTrackers: List tracker batches, newest first.
 //
 // It is GET /trackers, for role viewer.
 func (c *Client) ListTrackers(ctx context.Context, params ListTrackersParams, options ...CallOption) (BatchPage, error) {
-	var out BatchPage
 	ask := request{operation: "list-trackers", method: http.MethodGet, path: path("/trackers")}
 	ask.add("owner", params.Owner, false)
 	ask.add("state", params.State, false)
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[BatchPage](ctx, c, ask, options)
 }
 
 // OpenTracker: Open a tracker batch.
@@ -7365,11 +6462,8 @@ func (c *Client) ListTrackers(ctx context.Context, params ListTrackersParams, op
 //
 // It is POST /trackers, for role operator.
 func (c *Client) OpenTracker(ctx context.Context, body BatchSettings, options ...CallOption) (BatchOpened, error) {
-	var out BatchOpened
-	ask := request{operation: "open-tracker", method: http.MethodPost, path: path("/trackers")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[BatchOpened](ctx, c, request{operation: "open-tracker", method: http.MethodPost, path: path("/trackers"), document: body}, options)
+
 }
 
 // AckTrackerItems: Acknowledge items of any batches.
@@ -7382,11 +6476,8 @@ func (c *Client) OpenTracker(ctx context.Context, body BatchSettings, options ..
 //
 // It is POST /trackers/ack, for role operator.
 func (c *Client) AckTrackerItems(ctx context.Context, body Acknowledgement, options ...CallOption) (BatchesAcked, error) {
-	var out BatchesAcked
-	ask := request{operation: "ack-tracker-items", method: http.MethodPost, path: path("/trackers/ack")}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[BatchesAcked](ctx, c, request{operation: "ack-tracker-items", method: http.MethodPost, path: path("/trackers/ack"), document: body}, options)
+
 }
 
 // DeleteTracker: Delete a batch, whatever its state.
@@ -7395,21 +6486,17 @@ func (c *Client) AckTrackerItems(ctx context.Context, body Acknowledgement, opti
 //
 // It is DELETE /trackers/{id}, for role operator.
 func (c *Client) DeleteTracker(ctx context.Context, id string, options ...CallOption) (BatchDeleted, error) {
-	var out BatchDeleted
-	ask := request{operation: "delete-tracker", method: http.MethodDelete, path: path("/trackers/%s", id)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[BatchDeleted](ctx, c, request{operation: "delete-tracker", method: http.MethodDelete, path: path("/trackers/%s", id)}, options)
+
 }
 
 // GetTracker: A tracker batch: its counts and its webhook.
 //
 // It is GET /trackers/{id}, for role viewer.
 func (c *Client) GetTracker(ctx context.Context, id string, params GetTrackerParams, options ...CallOption) (BatchView, error) {
-	var out BatchView
 	ask := request{operation: "get-tracker", method: http.MethodGet, path: path("/trackers/%s", id)}
 	ask.add("missing", params.Missing, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[BatchView](ctx, c, ask, options)
 }
 
 // AckTracker: Acknowledge items of one batch.
@@ -7422,23 +6509,18 @@ func (c *Client) GetTracker(ctx context.Context, id string, params GetTrackerPar
 //
 // It is POST /trackers/{id}/ack, for role operator.
 func (c *Client) AckTracker(ctx context.Context, id string, body Acknowledgement, options ...CallOption) (BatchesAcked, error) {
-	var out BatchesAcked
-	ask := request{operation: "ack-tracker", method: http.MethodPost, path: path("/trackers/%s/ack", id)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[BatchesAcked](ctx, c, request{operation: "ack-tracker", method: http.MethodPost, path: path("/trackers/%s/ack", id), document: body}, options)
+
 }
 
 // ListTrackerGroups: List the groups of a batch in their order.
 //
 // It is GET /trackers/{id}/groups, for role viewer.
 func (c *Client) ListTrackerGroups(ctx context.Context, id string, params ListTrackerGroupsParams, options ...CallOption) (GroupPage, error) {
-	var out GroupPage
 	ask := request{operation: "list-tracker-groups", method: http.MethodGet, path: path("/trackers/%s/groups", id)}
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[GroupPage](ctx, c, ask, options)
 }
 
 // AddTrackerItems: Add items to an open batch.
@@ -7449,23 +6531,18 @@ func (c *Client) ListTrackerGroups(ctx context.Context, id string, params ListTr
 //
 // It is POST /trackers/{id}/groups, for role operator.
 func (c *Client) AddTrackerItems(ctx context.Context, id string, body GroupSettings, options ...CallOption) (GroupsAdded, error) {
-	var out GroupsAdded
-	ask := request{operation: "add-tracker-items", method: http.MethodPost, path: path("/trackers/%s/groups", id)}
-	ask.document = body
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[GroupsAdded](ctx, c, request{operation: "add-tracker-items", method: http.MethodPost, path: path("/trackers/%s/groups", id), document: body}, options)
+
 }
 
 // ListTrackerMissing: List what is pending of a batch, as ranges.
 //
 // It is GET /trackers/{id}/missing, for role viewer.
 func (c *Client) ListTrackerMissing(ctx context.Context, id string, params ListTrackerMissingParams, options ...CallOption) (MissingPage, error) {
-	var out MissingPage
 	ask := request{operation: "list-tracker-missing", method: http.MethodGet, path: path("/trackers/%s/missing", id)}
 	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[MissingPage](ctx, c, ask, options)
 }
 
 // SealTracker: Say that a batch gets no more items.
@@ -7474,10 +6551,8 @@ func (c *Client) ListTrackerMissing(ctx context.Context, id string, params ListT
 //
 // It is POST /trackers/{id}/seal, for role operator.
 func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOption) (BatchSealed, error) {
-	var out BatchSealed
-	ask := request{operation: "seal-tracker", method: http.MethodPost, path: path("/trackers/%s/seal", id)}
-	err := c.exchange(ctx, ask, &out, options)
-	return out, err
+	return exchange[BatchSealed](ctx, c, request{operation: "seal-tracker", method: http.MethodPost, path: path("/trackers/%s/seal", id)}, options)
+
 }
 
-// Of 9c92d20100bdbcdf9384c7fe9f8c5758, is a8a317f683213a0175b43f907bd7322dbb2812cb1ba79d8d1a140454aeab184a.
+// Of ff635850fe9bb061e19e7652b545004f, is ace2da62f3332e2789bcaa1eefe966bca5535c32a65ee3c7e6d07014971a159f.

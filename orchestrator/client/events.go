@@ -164,7 +164,6 @@ type heard struct {
 	quiet *time.Timer
 }
 
-// Read implements io.Reader.
 func (h *heard) Read(p []byte) (int, error) {
 	n, err := h.from.Read(p)
 	if n > 0 {

@@ -16,32 +16,32 @@ import (
 const maxAnswer = 64 << 20
 
 // exchange asks for one document.
-func (c *Client) exchange(ctx context.Context, ask request, out any, options []CallOption) error {
+func exchange[T any](ctx context.Context, c *Client, ask request, options []CallOption) (out T, err error) {
 	o := c.called(options, usualWait(&ask))
 	p := c.patience(ctx, o.wait)
 	defer p.end()
 	answer, err := c.do(p, &ask, o)
 	if err != nil {
-		return err
+		return out, err
 	}
 	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
 	if err != nil {
 		if gone := p.err(); gone != nil {
-			return gone
+			return out, gone
 		}
-		return fmt.Errorf("read the answer of %s: %w", c.base.Redacted(), err)
+		return out, fmt.Errorf("read the answer of %s: %w", c.base.Redacted(), err)
 	}
 	if len(text) > maxAnswer {
-		return fmt.Errorf("the answer of %s is larger than %d MiB", c.base.Redacted(), maxAnswer>>20)
+		return out, fmt.Errorf("the answer of %s is larger than %d MiB", c.base.Redacted(), maxAnswer>>20)
 	}
-	if err := json.Unmarshal(text, out); err != nil {
-		return fmt.Errorf("read the answer of %s: %w", c.base.Redacted(), err)
+	if err := json.Unmarshal(text, &out); err != nil {
+		return out, fmt.Errorf("read the answer of %s: %w", c.base.Redacted(), err)
 	}
 	if o.raw != nil {
 		*o.raw = bytes.TrimRight(text, "\n")
 	}
-	return nil
+	return out, nil
 }
 
 // Stream is an answer that flows. Whoever gets one closes it. A read fails when the stream broke off, so what was read

@@ -22,25 +22,23 @@ const (
 func (c *Client) Start(
 	ctx context.Context, settings RunSettings, items io.Reader, options ...CallOption,
 ) (Started, error) {
-	var out Started
 	ask, err := startOf(settings, items)
-	if err == nil {
-		err = c.exchange(ctx, ask, &out, options)
+	if err != nil {
+		return Started{}, err
 	}
-	return out, err
+	return exchange[Started](ctx, c, ask, options)
 }
 
 // DryRun reads items as Start does and says what would be started. Nothing is.
 func (c *Client) DryRun(
 	ctx context.Context, settings RunSettings, items io.Reader, options ...CallOption,
 ) (DryRun, error) {
-	var out DryRun
 	ask, err := startOf(settings, items)
-	if err == nil {
-		ask.add("dry_run", true, false)
-		err = c.exchange(ctx, ask, &out, options)
+	if err != nil {
+		return DryRun{}, err
 	}
-	return out, err
+	ask.add("dry_run", true, false)
+	return exchange[DryRun](ctx, c, ask, options)
 }
 
 // startOf makes a start whose body flows.

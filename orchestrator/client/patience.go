@@ -97,7 +97,6 @@ type sending struct {
 	p    *patience
 }
 
-// Read implements io.Reader.
 func (s *sending) Read(b []byte) (int, error) {
 	s.p.pause()
 	defer s.p.again()
@@ -111,7 +110,6 @@ type flowing struct {
 	p *patience
 }
 
-// Close implements io.Closer.
 func (f *flowing) Close() error {
 	defer f.p.end()
 	return f.ReadCloser.Close()

@@ -105,7 +105,7 @@ func TestPoisonInEveryChunk(t *testing.T) {
 		t.Errorf("%d slices, %d probes; want at most %d slices", n, probes, limit)
 	}
 	t.Logf("%d slices, %d probes, %s", n, probes, time.Since(begin))
-	found, err := pace.New(b.Store).Bisections(t.Context(), id, 100)
+	found, err := pace.ReadBisections(t.Context(), b.Store.Pool, id, 100)
 	if err != nil || found.Culprits != 10 || found.Kinds[pace.KindBadEntity] != 10 {
 		t.Errorf("%+v, %v", found, err)
 	}

@@ -84,7 +84,7 @@ func (b *streamBench) set() streams.StreamSettings {
 	return set
 }
 
-func (b *streamBench) change(c streams.StreamChange) {
+func (b *streamBench) change(c streams.StreamChanges) {
 	b.Helper()
 	if _, err := streams.New(b.Store).ChangeStreams(b.Context(), c, "ann"); err != nil {
 		b.Fatal(err)
@@ -127,7 +127,7 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 		t.Errorf("the second was warned: %+v", warned)
 	}
 	room := int64(48 << 20)
-	b.change(streams.StreamChange{WorkBytes: &room})
+	b.change(streams.StreamChanges{WorkBytes: &room})
 	b.eventually("the change is brought about", func() bool { return b.set().AppliedRevision == 2 })
 	b.looked()
 	if n, got := b.updated.Load(), b.stream(wire.StreamWork).Config.MaxBytes; n != 1 || got != room {
@@ -160,7 +160,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	three := 3
-	b.change(streams.StreamChange{Replicas: &three})
+	b.change(streams.StreamChanges{Replicas: &three})
 	b.eventually("the refusal is noted", func() bool { return b.set().Trouble != "" })
 	b.looked()
 	set := b.set()
@@ -180,7 +180,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 		return err == nil && stream.CachedInfo().Config.Replicas == 1
 	})
 	auto := 0
-	b.change(streams.StreamChange{Replicas: &auto})
+	b.change(streams.StreamChanges{Replicas: &auto})
 	b.eventually("the trouble is over", func() bool {
 		set = b.set()
 		return set.AppliedRevision == 3 && set.Trouble == ""
@@ -199,7 +199,7 @@ func TestASettingThatWouldLoseEvents(t *testing.T) {
 		}
 	}
 	room := int64(1 << 20)
-	b.change(streams.StreamChange{EventBytes: &room})
+	b.change(streams.StreamChanges{EventBytes: &room})
 	b.eventually("the refusal is noted", func() bool {
 		return strings.Contains(b.set().Trouble, "the oldest would be deleted")
 	})

@@ -94,11 +94,8 @@ func (s Store) Claim(
 	ctx context.Context, lease workqueue.Lease, underWay []string, most int, hold time.Duration,
 ) (due []Attempt, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, claimAttempts, append([]string{}, underWay...), most, hold)
-		if err != nil {
-			return err
-		}
-		due, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
+		due, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[Attempt], claimAttempts, append([]string{}, underWay...), most,
+			hold)
 		return err
 	})
 	if err != nil {

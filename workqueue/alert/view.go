@@ -103,10 +103,7 @@ func scanAlert(r pgx.CollectableRow) (v AlertView, err error) {
 
 // List lists rules by name. more says whether others follow.
 func (s Store) List(ctx context.Context, after string, limit int) (list []AlertSummary, more bool, err error) {
-	if limit <= 0 {
-		limit = DefaultAlerts
-	}
-	limit = min(limit, MaxAlerts)
+	limit = pg.Limit(limit, DefaultAlerts, MaxAlerts)
 	if !pg.ValidText(after) {
 		return nil, false, fmt.Errorf("alert %q: %w", after, workqueue.ErrNotFound)
 	}
@@ -142,10 +139,7 @@ func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 func (s Store) Messages(
 	ctx context.Context, name string, before *time.Time, limit int,
 ) (list []AlertMessage, more bool, err error) {
-	if limit <= 0 {
-		limit = DefaultMessages
-	}
-	limit = min(limit, MaxMessages)
+	limit = pg.Limit(limit, DefaultMessages, MaxMessages)
 	if !pg.ValidText(name) {
 		return nil, false, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
 	}

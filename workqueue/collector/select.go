@@ -154,11 +154,7 @@ func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err err
 
 // withFolded adds the ids of the operations that those of ids were folded into.
 func (s Store) withFolded(ctx context.Context, id int32, ids []string) ([]string, error) {
-	rows, err := s.db.Pool.Query(ctx, foldedWith, id, ids)
-	if err != nil {
-		return nil, err
-	}
-	into, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	into, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], foldedWith, id, ids)
 	return slices.Concat(ids, into), err
 }
 

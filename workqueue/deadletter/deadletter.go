@@ -158,10 +158,8 @@ func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.Lette
 	piece, _ := pg.Piece(strings.TrimSpace(ref))
 	var ids []workqueue.LetterID
 	if ok {
-		rows, err := db.Query(ctx, matchingLetters, low, high, pg.MaxMatches, piece)
-		if err == nil {
-			ids, err = pgx.CollectRows(rows, pgx.RowTo[workqueue.LetterID])
-		}
+		var err error
+		ids, err = pg.Collect(ctx, db, pgx.RowTo[workqueue.LetterID], matchingLetters, low, high, pg.MaxMatches, piece)
 		if err != nil {
 			return workqueue.LetterID{}, fmt.Errorf("look up dead letter %q: %w", ref, err)
 		}

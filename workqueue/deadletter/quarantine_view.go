@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // QuarantinedView is a message that could not be taken.
@@ -57,10 +58,7 @@ LIMIT $3`
 
 // QuarantinedMessages lists messages that could not be taken, newest first, without their bodies.
 func (s Store) QuarantinedMessages(ctx context.Context, f QuarantineFilter) (QuarantinePage, error) {
-	if f.Limit <= 0 {
-		f.Limit = DefaultQuarantined
-	}
-	limit := min(f.Limit, MaxQuarantined)
+	limit := pg.Limit(f.Limit, DefaultQuarantined, MaxQuarantined)
 	var run *workqueue.RunID
 	if f.Run != (workqueue.RunID{}) {
 		run = &f.Run

@@ -46,10 +46,7 @@ LIMIT $4`
 
 // DeadLetters lists dead letters, newest first, without their bodies.
 func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, error) {
-	if f.Limit <= 0 {
-		f.Limit = DefaultLetters
-	}
-	limit := min(f.Limit, MaxLetters)
+	limit := pg.Limit(f.Limit, DefaultLetters, MaxLetters)
 	page := DeadLetterPage{Letters: []DeadLetter{}}
 	if !pg.ValidText(f.Endpoint) || !pg.ValidText(string(f.State)) {
 		return page, nil
@@ -58,10 +55,8 @@ func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, e
 	if f.After != (workqueue.LetterID{}) {
 		after = &f.After
 	}
-	rows, err := s.db.Pool.Query(ctx, listLetters, f.Endpoint, string(f.State), after, limit+1)
-	if err == nil {
-		page.Letters, err = pgx.CollectRows(rows, scanLetter)
-	}
+	var err error
+	page.Letters, err = pg.Collect(ctx, s.db.Pool, scanLetter, listLetters, f.Endpoint, string(f.State), after, limit+1)
 	if err != nil {
 		return DeadLetterPage{}, fmt.Errorf("list dead letters: %w", err)
 	}

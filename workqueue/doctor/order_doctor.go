@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // OneOfALane says that of the items of a lane at most one is worked on, and that one is when any waits.
@@ -72,10 +73,7 @@ func (d *doctor) lanes(ctx context.Context, r *doctorRun, active map[workqueue.B
 		d.bits(OneOfALane, place{run: &r.id, block: &block}, mask.AndNot(heads[block]),
 			"worked on, and not the heads of their lanes")
 	}
-	if rows, err = d.tx.Query(ctx, waitingWithout, r.id); err != nil {
-		return err
-	}
-	lost, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Ordinal])
+	lost, err := pg.Collect(ctx, d.tx, pgx.RowTo[workqueue.Ordinal], waitingWithout, r.id)
 	if err == nil && len(lost) > 0 {
 		d.found(OneOfALane, place{run: &r.id}, int64(len(lost)), "waiting in lanes in which nothing is worked on", lost...)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 const (
@@ -119,18 +120,11 @@ func (e *erasure) runIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (do
 	case live:
 		return done, &UnderWayError{Runs: []workqueue.RunID{run}}
 	}
-	rows, err := tx.Query(ctx, lockItems, run, e.Key)
-	if err != nil {
-		return done, err
-	}
-	items, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Ordinal])
+	items, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Ordinal], lockItems, run, e.Key)
 	if err != nil || len(items) == 0 {
 		return done, err
 	}
-	if rows, err = tx.Query(ctx, lockSlices, run, items); err != nil {
-		return done, err
-	}
-	slices, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	slices, err := pg.Collect(ctx, tx, pgx.RowTo[uuid.UUID], lockSlices, run, items)
 	if err != nil {
 		return done, err
 	}

@@ -236,7 +236,6 @@ func (f *facts) needsGroup(r *runFacts, st *stepFacts, needs stepSet, items shar
 	return g
 }
 
-// stepsText names steps.
 func stepsText(names []string) string {
 	if len(names) == 1 {
 		return "step " + names[0]

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
@@ -17,12 +18,9 @@ import (
 var lettersAndEvents = [...]string{"TRANCHE_DEAD", "TRANCHE_EVENT"} //nolint:gochecknoglobals // a constant
 
 // readStreamFaults reads which streams take nothing of what items wait for.
-func (f *facts) readStreamFaults(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, streams.StreamFaults)
+func (f *facts) readStreamFaults(ctx context.Context, tx pgx.Tx) (err error) {
+	f.faults, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[streams.StreamFault], streams.StreamFaults)
 	if err != nil {
-		return fmt.Errorf("read which streams take nothing: %w", err)
-	}
-	if f.faults, err = pgx.CollectRows(rows, pgx.RowToStructByPos[streams.StreamFault]); err != nil {
 		return fmt.Errorf("read which streams take nothing: %w", err)
 	}
 	f.faults = slices.DeleteFunc(f.faults, func(s streams.StreamFault) bool {

@@ -193,11 +193,7 @@ func tokenFor(ctx context.Context, tx pgx.Tx, ref string) (TokenView, error) {
 	if lo, hi, ok := pg.PrefixRange(ref); ok {
 		low, high = &lo, &hi
 	}
-	rows, err := tx.Query(ctx, matchingTokens, ref, low, high, pg.MaxMatches)
-	var found []TokenView
-	if err == nil {
-		found, err = pgx.CollectRows(rows, scanToken)
-	}
+	found, err := pg.Collect(ctx, tx, scanToken, matchingTokens, ref, low, high, pg.MaxMatches)
 	switch {
 	case err != nil:
 		return TokenView{}, fmt.Errorf("look up token %q: %w", ref, err)

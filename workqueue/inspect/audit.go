@@ -62,10 +62,7 @@ func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 	if !pg.ValidText(f.Actor) || !pg.ValidText(f.Action) {
 		return page, nil // no entry can have them
 	}
-	if f.Limit <= 0 {
-		f.Limit = DefaultAudit
-	}
-	limit := min(f.Limit, MaxAudit)
+	limit := pg.Limit(f.Limit, DefaultAudit, MaxAudit)
 	var run *workqueue.RunID
 	if f.Run != (workqueue.RunID{}) {
 		run = &f.Run
@@ -74,10 +71,9 @@ func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 	if !f.Since.IsZero() {
 		since = &f.Since
 	}
-	rows, err := s.db.Pool.Query(ctx, listAudit, run, f.Actor, f.Action, since, f.Before, limit+1)
-	if err == nil {
-		page.Entries, err = pgx.CollectRows(rows, pgx.RowToStructByPos[AuditEntry])
-	}
+	var err error
+	page.Entries, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], listAudit, run, f.Actor, f.Action,
+		since, f.Before, limit+1)
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("read the audit log: %w", err)
 	}

@@ -212,13 +212,9 @@ func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, a
 }
 
 // FillItem reads what became of an item at each step.
-func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView) error {
+func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView) (err error) {
 	block, bit := item.Ordinal.Block()
-	rows, err := tx.Query(ctx, itemSteps, id, block, bit)
-	if err != nil {
-		return err
-	}
-	if item.Steps, err = pgx.CollectRows(rows, scanItemStep); err != nil {
+	if item.Steps, err = pg.Collect(ctx, tx, scanItemStep, itemSteps, id, block, bit); err != nil {
 		return err
 	}
 	item.State = overall(item.Steps)
@@ -227,7 +223,8 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	for i := range item.Steps {
 		numbers[i] = item.Steps[i].Step
 	}
-	if rows, err = tx.Query(ctx, itemParts, id, item.Ordinal, numbers); err != nil {
+	rows, err := tx.Query(ctx, itemParts, id, item.Ordinal, numbers)
+	if err != nil {
 		return err
 	}
 	if err := attachParts(rows, item.Steps); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -74,10 +75,7 @@ func stateNames() []string {
 // ItemsIn lists the items of a range of ordinals, all as of one moment. The error wraps ErrNotFound when there is no
 // such run or step.
 func (s Store) ItemsIn(ctx context.Context, r ItemRange) (*ItemRows, error) {
-	if r.Limit <= 0 {
-		r.Limit = DefaultItemRows
-	}
-	r.Limit = min(r.Limit, MaxItemRows)
+	r.Limit = pg.Limit(r.Limit, DefaultItemRows, MaxItemRows)
 	out := &ItemRows{Items: []ItemRow{}}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error { return s.itemsIn(ctx, tx, &r, out) })
 	if err != nil {

@@ -95,10 +95,7 @@ LIMIT 1`
 // Plans lists plans on record by name, or the versions of one, the newest first. Deleted ones are left out. more says
 // whether others follow. The error wraps ErrNotFound when there is no plan of the name that was asked for.
 func (s Store) Plans(ctx context.Context, f PlanFilter) (plans []PlanSummary, more bool, err error) {
-	if f.Limit <= 0 {
-		f.Limit = DefaultPlans
-	}
-	limit := min(f.Limit, MaxPlans)
+	limit := pg.Limit(f.Limit, DefaultPlans, MaxPlans)
 	if !pg.ValidText(f.Name) || !pg.ValidText(f.After) {
 		return nil, false, fmt.Errorf("plan %q: %w", f.Name+f.After, workqueue.ErrNotFound)
 	}

@@ -202,10 +202,7 @@ func (s Store) Runs(ctx context.Context, f RunFilter) ([]RunSummary, error) {
 
 // RunsPage is Runs, and says whether older ones fit as well.
 func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, more bool, err error) {
-	if f.Limit <= 0 {
-		f.Limit = DefaultRuns
-	}
-	limit := min(f.Limit, MaxRuns)
+	limit := pg.Limit(f.Limit, DefaultRuns, MaxRuns)
 	runs, err = pg.Collect(ctx, s.db.Pool, scanSummary,
 		listRuns, f.States, unlessZero(f.Before), limit+1, f.Plan, f.Version, unlessZero(f.Since), unlessZero(f.Until),
 		append([]string{}, f.Words...), f.Endpoint, f.Result)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -97,9 +98,7 @@ ORDER BY w.id`
 
 // LiveSlices lists the slices of a run that have not ended.
 func (s Store) LiveSlices(ctx context.Context, f LiveFilter) (*LiveSlices, error) {
-	if f.Limit <= 0 {
-		f.Limit = DefaultSlices
-	}
+	limit := pg.Limit(f.Limit, DefaultSlices, MaxSlices)
 	out := &LiveSlices{}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
 		g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, tx, f.Run)
@@ -119,7 +118,7 @@ func (s Store) LiveSlices(ctx context.Context, f LiveFilter) (*LiveSlices, error
 		if states == nil {
 			states = []string{}
 		}
-		rows, err := tx.Query(ctx, listLive, f.Run, all.Reads, states, f.After, min(f.Limit, MaxSlices)+1)
+		rows, err := tx.Query(ctx, listLive, f.Run, all.Reads, states, f.After, limit+1)
 		if err != nil {
 			return err
 		}
@@ -129,7 +128,7 @@ func (s Store) LiveSlices(ctx context.Context, f LiveFilter) (*LiveSlices, error
 	if err != nil && !errors.Is(err, workqueue.ErrNotFound) {
 		err = fmt.Errorf("list the slices of run %s: %w", f.Run, err)
 	}
-	if limit := min(f.Limit, MaxSlices); len(out.Slices) > limit {
+	if len(out.Slices) > limit {
 		out.Slices = out.Slices[:limit]
 		out.Next = &out.Slices[limit-1].ID
 	}

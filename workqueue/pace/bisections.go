@@ -67,13 +67,8 @@ WHERE s.id = ANY (ARRAY(
 ORDER BY s.root, s.created_at, s.id`
 )
 
-// Bisections tells what became of the chunks of a run that failed as a whole, in all its generations, and lists at most
-// limit of them. It reads every slice of the run.
-func (s Store) Bisections(ctx context.Context, run workqueue.RunID, limit int) (Bisections, error) {
-	return ReadBisections(ctx, s.db.Pool, run, limit)
-}
-
-// ReadBisections reads what was bisected in a run.
+// ReadBisections tells what became of the chunks of a run that failed as a whole, in all its generations, and lists at
+// most limit of them. It reads every slice of the run.
 func ReadBisections(ctx context.Context, db tracker.Querier, run workqueue.RunID, limit int) (Bisections, error) {
 	out := Bisections{Kinds: map[RootKind]int{}, Roots: []Bisection{}}
 	families, err := readFamilies(ctx, db, familiesOfRun, run)

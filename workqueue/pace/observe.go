@@ -156,11 +156,8 @@ func (s Store) Observe(ctx context.Context, since time.Time, refused []string) (
 	if since.IsZero() {
 		o.Since = o.Until.Add(-time.Second)
 	}
-	rows, err := s.db.Pool.Query(ctx, pacedEndpoints)
-	if err != nil {
-		return o, fmt.Errorf("observe endpoints: %w", err)
-	}
-	if o.Endpoints, err = pgx.CollectRows(rows, scanPaced); err != nil {
+	var err error
+	if o.Endpoints, err = pg.Collect(ctx, s.db.Pool, scanPaced, pacedEndpoints); err != nil {
 		return o, fmt.Errorf("observe endpoints: %w", err)
 	}
 	if len(o.Endpoints) == 0 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -126,11 +127,7 @@ func headless(ctx context.Context, tx pgx.Tx, run workqueue.RunID, lanes []*sett
 			heads = append(heads, *l.Head)
 		}
 	}
-	rows, err := tx.Query(ctx, pendingOf, run, heads)
-	if err != nil {
-		return nil, fmt.Errorf("look whether heads of lanes are final: %w", err)
-	}
-	pending, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Ordinal])
+	pending, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Ordinal], pendingOf, run, heads)
 	if err != nil {
 		return nil, fmt.Errorf("look whether heads of lanes are final: %w", err)
 	}

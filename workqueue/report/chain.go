@@ -125,11 +125,7 @@ func readTogether(ctx context.Context, tx pgx.Tx, run *inspect.RunSummary) (*Tog
 	if run.FromRun == nil {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, chainOf, run.ID)
-	if err != nil {
-		return nil, err
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.RunID])
+	ids, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.RunID], chainOf, run.ID)
 	if err != nil || len(ids) < 2 {
 		return nil, err
 	}

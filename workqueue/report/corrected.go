@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -56,14 +57,11 @@ CROSS JOIN LATERAL (SELECT get_bit(p.done, f.ordinal & 8191) = 1 AS done,
 
 // readCorrected accounts for corrections; nil when there were none.
 func readCorrected(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*CorrectedReport, error) {
-	rows, err := tx.Query(ctx, readCorrections, run)
-	if err != nil {
+	times, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[Correction], readCorrections, run)
+	if err != nil || len(times) == 0 {
 		return nil, err
 	}
-	r := &CorrectedReport{}
-	if r.Times, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Correction]); err != nil || len(r.Times) == 0 {
-		return nil, err
-	}
+	r := &CorrectedReport{Times: times}
 	err = tx.QueryRow(ctx, correctedItems, run).Scan(&r.Items, &r.Made, &r.Kept, &r.Failed)
 	r.Unfinished = r.Items - r.Made - r.Kept - r.Failed
 	return r, err

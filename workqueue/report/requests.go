@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -41,13 +42,10 @@ SELECT count(*) FILTER (WHERE error_code IN ('streams', 'unsent', 'lost')),
     count(*) FILTER (WHERE error_code IN ('session', 'handback'))
 FROM work_slice WHERE run_id = $1 AND state = 'expired'`
 
-func (r *RunReport) readRequests(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, requestsByCause, r.ID)
-	if err != nil {
-		return err
-	}
+func (r *RunReport) readRequests(ctx context.Context, tx pgx.Tx) (err error) {
 	q := &r.Requests
-	if q.ByCause, err = pgx.CollectRows(rows, pgx.RowToStructByPos[CauseReport]); err != nil {
+	q.ByCause, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[CauseReport], requestsByCause, r.ID)
+	if err != nil {
 		return err
 	}
 	for _, c := range q.ByCause {
@@ -115,16 +113,14 @@ FROM (
 WHERE w.name <> ''
 GROUP BY w.name ORDER BY 4 DESC, w.name LIMIT $3`
 
-func (r *RunReport) readWorkers(ctx context.Context, tx pgx.Tx) error {
+func (r *RunReport) readWorkers(ctx context.Context, tx pgx.Tx) (err error) {
 	for _, list := range []struct {
 		services bool
 		to       *[]WorkerReport
 	}{{true, &r.Services}, {false, &r.Endpoints}} {
-		rows, err := tx.Query(ctx, slowestWorkers, r.ID, list.services, maxWorkers)
+		*list.to, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[WorkerReport], slowestWorkers, r.ID, list.services,
+			maxWorkers)
 		if err != nil {
-			return err
-		}
-		if *list.to, err = pgx.CollectRows(rows, pgx.RowToStructByPos[WorkerReport]); err != nil {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -58,11 +59,7 @@ CROSS JOIN LATERAL (
 WHERE s.run_id = $1
 ORDER BY s.step`
 
-func (r *RunReport) readSteps(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, stepReports, r.ID)
-	if err != nil {
-		return err
-	}
-	r.Steps, err = pgx.CollectRows(rows, pgx.RowToStructByPos[StepReport])
+func (r *RunReport) readSteps(ctx context.Context, tx pgx.Tx) (err error) {
+	r.Steps, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[StepReport], stepReports, r.ID)
 	return err
 }

@@ -101,11 +101,8 @@ func (s Store) ordinalOf(ctx context.Context, req *Request) (workqueue.Ordinal, 
 	if !pg.ValidText(req.Key) {
 		return 0, errNoKey
 	}
-	rows, err := s.db.Pool.Query(ctx, ordinalsByKey, req.Run, req.Key, req.Ordinal, maxTwinsTold)
-	if err != nil {
-		return 0, fmt.Errorf("find item %q of run %s: %w", req.Key, req.Run, err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.Ordinal])
+	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.Ordinal], ordinalsByKey, req.Run, req.Key, req.Ordinal,
+		maxTwinsTold)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("find item %q of run %s: %w", req.Key, req.Run, err)

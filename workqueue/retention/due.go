@@ -133,13 +133,14 @@ func (k RetentionKind) statements() retained {
 // connection that has gone silent is given up after it.
 const retentionReadTimeout = 5 * time.Minute
 
-// RetentionDue is what of a kind is past its limits.
-type RetentionDue struct {
-	Kind           RetentionKind
-	Before         *time.Time // what ended before it goes; nil: nothing does
-	Count          int64
-	Bytes          int64 // roughly
-	Oldest, Newest *time.Time
+// KindDue is what of a kind is past its limits.
+type KindDue struct {
+	Kind   RetentionKind `json:"kind"`
+	Count  int64         `json:"count"`
+	Bytes  int64         `json:"bytes" doc:"roughly"`
+	Before *time.Time    `json:"before,omitempty" doc:"what ended before it is; absent: nothing is"`
+	Oldest *time.Time    `json:"oldest,omitempty" doc:"when the oldest of them ended"`
+	Newest *time.Time    `json:"newest,omitempty" doc:"when the newest of them ended"`
 }
 
 // RetentionCutoff returns the time before which things of a kind go, by the database's clock; nil when none do.
@@ -158,12 +159,12 @@ func (s Store) RetentionCutoff(ctx context.Context, r *Retention) (*time.Time, e
 }
 
 // RetentionDue says, for every kind, what would go now.
-func (s Store) RetentionDue(ctx context.Context) ([]RetentionDue, error) {
+func (s Store) RetentionDue(ctx context.Context) ([]KindDue, error) {
 	all, err := s.Retention(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]RetentionDue, len(all))
+	out := make([]KindDue, len(all))
 	for i := range all {
 		if out[i], err = s.retentionDue(ctx, &all[i]); err != nil {
 			return nil, err
@@ -172,7 +173,7 @@ func (s Store) RetentionDue(ctx context.Context) ([]RetentionDue, error) {
 	return out, nil
 }
 
-func (s Store) retentionDue(ctx context.Context, r *Retention) (due RetentionDue, err error) {
+func (s Store) retentionDue(ctx context.Context, r *Retention) (due KindDue, err error) {
 	due.Kind = r.Kind
 	if due.Before, err = s.RetentionCutoff(ctx, r); err != nil || due.Before == nil {
 		return due, err

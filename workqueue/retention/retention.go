@@ -173,11 +173,12 @@ func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limi
 		return set, err
 	}
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		before, err := oneRetention(tx.Query(ctx, lockRetention, kind))
+		before, err := pg.One(ctx, tx, scanRetention, lockRetention, kind)
 		if err != nil {
 			return err
 		}
-		set, err = oneRetention(tx.Query(ctx, setRetention, kind, limits.Age, limits.Count, limits.Bytes, pg.Plain(actor)))
+		set, err = pg.One(ctx, tx, scanRetention, setRetention, kind, limits.Age, limits.Count, limits.Bytes,
+			pg.Plain(actor))
 		if err != nil {
 			return err
 		}
@@ -188,13 +189,6 @@ func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limi
 		return set, fmt.Errorf("set how long %s are kept: %w", kind, err)
 	}
 	return set, nil
-}
-
-func oneRetention(rows pgx.Rows, err error) (Retention, error) {
-	if err != nil {
-		return Retention{}, err
-	}
-	return pgx.CollectExactlyOneRow(rows, scanRetention)
 }
 
 // AskRetention notes that somebody wants what is past its limits to be deleted now.

@@ -113,16 +113,13 @@ func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
 		startBy, doneBy = append(startBy, f.StartBy), append(doneBy, f.DoneBy)
 		states, reasons = append(states, string(f.State)), append(reasons, pg.Plain(f.Reason))
 	}
-	rows, err := tx.Query(ctx, insertFires, t.Schedule, t.Version, due, states, reasons, startAt, startBy, doneBy)
-	if err != nil {
-		return err
-	}
 	type inserted struct {
 		Due    time.Time
 		State  FireState
 		Reason string
 	}
-	made, err := pgx.CollectRows(rows, pgx.RowToStructByPos[inserted])
+	made, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[inserted], insertFires, t.Schedule, t.Version, due, states,
+		reasons, startAt, startBy, doneBy)
 	if err != nil {
 		return err
 	}

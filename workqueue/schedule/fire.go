@@ -122,10 +122,7 @@ LIMIT $4`
 // Fires lists what became of a schedule's due times, the newest first, of a deleted schedule too. more says whether
 // others follow. The error wraps ErrNotFound when there never was such a schedule.
 func (s Store) Fires(ctx context.Context, f FireFilter) (fires []Fire, more bool, err error) {
-	if f.Limit <= 0 {
-		f.Limit = DefaultFires
-	}
-	limit := min(f.Limit, MaxFires)
+	limit := pg.Limit(f.Limit, DefaultFires, MaxFires)
 	if !pg.ValidText(f.Schedule) {
 		return nil, false, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)
 	}

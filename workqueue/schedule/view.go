@@ -74,10 +74,7 @@ CROSS JOIN LATERAL (SELECT * FROM schedule_fire f WHERE f.schedule = n.name ORDE
 
 // Schedules lists schedules by name. more says whether others follow.
 func (s Store) Schedules(ctx context.Context, after string, limit int) (list []ScheduleSummary, more bool, err error) {
-	if limit <= 0 {
-		limit = DefaultSchedules
-	}
-	limit = min(limit, MaxSchedules)
+	limit = pg.Limit(limit, DefaultSchedules, MaxSchedules)
 	if !pg.ValidText(after) {
 		return nil, false, fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)
 	}
@@ -119,11 +116,7 @@ func (s Store) addLast(ctx context.Context, list []ScheduleSummary) error {
 		at[list[i].Name] = i
 		names = append(names, list[i].Name)
 	}
-	rows, err := s.db.Pool.Query(ctx, lastFires, names)
-	if err != nil {
-		return fmt.Errorf("read what schedules did last: %w", err)
-	}
-	fires, err := pgx.CollectRows(rows, scanFire)
+	fires, err := pg.Collect(ctx, s.db.Pool, scanFire, lastFires, names)
 	if err != nil {
 		return fmt.Errorf("read what schedules did last: %w", err)
 	}

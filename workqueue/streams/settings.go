@@ -229,20 +229,20 @@ func (s Store) UnsetStreams(ctx context.Context) (taken bool, err error) {
 	return taken, nil
 }
 
-// StreamChange is what to change of the streams' settings; nil leaves a setting as it is, zero makes it the default.
-type StreamChange struct {
-	Replicas   *int
-	WorkBytes  *int64
-	ReplyBytes *int64
-	StageBytes *int64
-	FlowBytes  *int64
-	EventBytes *int64
-	DeadBytes  *int64
-	EventAge   *time.Duration
+// StreamChanges is what to change of the streams' settings; nil leaves a setting as it is, zero makes it the default.
+type StreamChanges struct {
+	Replicas   *int                `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"` //nolint:lll // a tag
+	WorkBytes  *int64              `json:"work_bytes,omitempty" minimum:"0" doc:"room for requests; 0: the default"`
+	ReplyBytes *int64              `json:"reply_bytes,omitempty" minimum:"0" doc:"room for replies; 0: the default"`
+	StageBytes *int64              `json:"stage_bytes,omitempty" minimum:"0" doc:"room for replies on their way into flows; 0: the default"` //nolint:lll // a tag
+	FlowBytes  *int64              `json:"flow_bytes,omitempty" minimum:"0" doc:"room for the state of flows that wait; 0: the default"`     //nolint:lll // a tag
+	EventBytes *int64              `json:"event_bytes,omitempty" minimum:"0" doc:"room for events; 0: the default"`
+	DeadBytes  *int64              `json:"dead_bytes,omitempty" minimum:"0" doc:"room for dead letters not taken in yet; 0: the default"` //nolint:lll // a tag
+	EventAge   *workqueue.Duration `json:"event_age,omitempty" doc:"how long events stay; 0s: the default" example:"168h"`
 }
 
 // On returns the values with the change.
-func (c *StreamChange) On(v StreamValues) StreamValues {
+func (c *StreamChanges) On(v StreamValues) StreamValues {
 	lay(&v.Replicas, c.Replicas)
 	lay(&v.WorkBytes, c.WorkBytes)
 	lay(&v.ReplyBytes, c.ReplyBytes)
@@ -250,7 +250,7 @@ func (c *StreamChange) On(v StreamValues) StreamValues {
 	lay(&v.FlowBytes, c.FlowBytes)
 	lay(&v.EventBytes, c.EventBytes)
 	lay(&v.DeadBytes, c.DeadBytes)
-	lay(&v.EventAge, c.EventAge)
+	lay(&v.EventAge, (*time.Duration)(c.EventAge))
 	return v
 }
 
@@ -267,7 +267,7 @@ var errNoStreamSettings = &workqueue.SettingError{Detail: "" +
 
 // ChangeStreams changes settings of the streams, with a row in the audit log, and returns all of them. The node that
 // leads brings them to JetStream, and notes what becomes of it. A change that changes nothing is none.
-func (s Store) ChangeStreams(ctx context.Context, change StreamChange, actor string) (set StreamSettings, err error) {
+func (s Store) ChangeStreams(ctx context.Context, change StreamChanges, actor string) (set StreamSettings, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		set, err = scanStreamSettings(tx.Query(ctx, lockStreamSettings))
 		if errors.Is(err, pgx.ErrNoRows) {

@@ -16,18 +16,6 @@ import (
 	streamsstore "github.com/tranchehq/tranche/workqueue/streams"
 )
 
-// StreamChanges is new settings of the streams. What is left out stays.
-type StreamChanges struct {
-	Replicas   *int                `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"` //nolint:lll // a tag
-	WorkBytes  *int64              `json:"work_bytes,omitempty" minimum:"0" doc:"room for requests; 0: the default"`
-	ReplyBytes *int64              `json:"reply_bytes,omitempty" minimum:"0" doc:"room for replies; 0: the default"`
-	StageBytes *int64              `json:"stage_bytes,omitempty" minimum:"0" doc:"room for replies on their way into flows; 0: the default"` //nolint:lll // a tag
-	FlowBytes  *int64              `json:"flow_bytes,omitempty" minimum:"0" doc:"room for the state of flows that wait; 0: the default"`     //nolint:lll // a tag
-	EventBytes *int64              `json:"event_bytes,omitempty" minimum:"0" doc:"room for events; 0: the default"`
-	DeadBytes  *int64              `json:"dead_bytes,omitempty" minimum:"0" doc:"room for dead letters not taken in yet; 0: the default"` //nolint:lll // a tag
-	EventAge   *workqueue.Duration `json:"event_age,omitempty" doc:"how long events stay; 0s: the default" example:"168h"`
-}
-
 // StreamTrouble is why the streams cannot be made as they are set.
 type StreamTrouble struct {
 	Error   string     `json:"error"`
@@ -77,7 +65,7 @@ type StreamView struct {
 
 type changeStreamsInput struct {
 	kernel.Actor
-	Body StreamChanges
+	Body streamsstore.StreamChanges
 }
 
 func (s *Routes) registerStreamSettings(api huma.API) {
@@ -102,27 +90,20 @@ func (s *Routes) showStreams(ctx context.Context, _ *struct{}) (Streams, error) 
 }
 
 func (s *Routes) setStreams(ctx context.Context, in *changeStreamsInput) (Streams, error) {
-	if in.Body == (StreamChanges{}) {
+	if in.Body == (streamsstore.StreamChanges{}) {
 		return Streams{}, kernel.BadInput("give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
 			"dead_bytes or event_age")
 	}
-	if err := in.Actor.Check(); err != nil {
-		return Streams{}, err
-	}
-	b := in.Body
-	change := streamsstore.StreamChange{Replicas: b.Replicas, WorkBytes: b.WorkBytes, ReplyBytes: b.ReplyBytes,
-		StageBytes: b.StageBytes, FlowBytes: b.FlowBytes, EventBytes: b.EventBytes, DeadBytes: b.DeadBytes,
-		EventAge: (*time.Duration)(b.EventAge)}
 	set, err := streamsstore.New(s.Store).StreamsSet(ctx)
 	if err != nil {
 		return Streams{}, err
 	}
 	// What cannot be seen now is left to the node that leads, which looks once more.
-	set.StreamValues = change.On(set.StreamValues)
+	set.StreamValues = in.Body.On(set.StreamValues)
 	if _, loses := s.streamsAre(ctx, set); loses != "" {
 		return Streams{}, &workqueue.SettingError{Detail: loses}
 	}
-	if set, err = streamsstore.New(s.Store).ChangeStreams(ctx, change, in.Name); err != nil {
+	if set, err = streamsstore.New(s.Store).ChangeStreams(ctx, in.Body, in.Name); err != nil {
 		return Streams{}, kernel.Seen(err, "tranche streams")
 	}
 	s.Wake(orchestrator.DutyStreams)

@@ -253,14 +253,7 @@ func (b *Bench) Peek(path string) {
 	b.Helper()
 	ctx, leave := context.WithCancel(b.Context())
 	defer leave()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.URL+api.Prefix+path, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	answer, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		b.Fatal(err)
-	}
+	answer := exchange(ctx, b, http.MethodGet, b.URL+api.Prefix+path, nil)
 	defer func() { _ = answer.Body.Close() }()
 	if line, err := bufio.NewReader(answer.Body).ReadString('\n'); err != nil || answer.StatusCode != http.StatusOK {
 		b.Errorf("GET %s: %s, %q, %v", path, answer.Status, line, err)

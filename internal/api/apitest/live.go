@@ -91,17 +91,7 @@ func (b *Bench) Head(path string, header ...string) (int, http.Header) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.URL+path, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	answer, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		b.Fatal(err)
-	}
+	answer := exchange(ctx, b, http.MethodGet, b.URL+path, nil, header...)
 	_ = answer.Body.Close()
 	return answer.StatusCode, answer.Header
 }

@@ -106,17 +106,7 @@ func (h *Head) Cookies() []*http.Cookie { return h.cookies }
 // Send returns an answer without its body.
 func (b *Bench) Send(method, path, body string, header ...string) *Head {
 	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), method, b.URL+path, strings.NewReader(body))
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	answer, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		b.Fatal(err)
-	}
+	answer := exchange(b.Context(), b, method, b.URL+path, strings.NewReader(body), header...)
 	defer func() { _ = answer.Body.Close() }()
 	return &Head{answer.StatusCode, answer.Header, answer.Cookies()}
 }

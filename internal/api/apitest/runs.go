@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -96,7 +97,15 @@ type Gotten struct {
 // Get asks and hands the whole answer back.
 func (b *Bench) Get(path string, header ...string) (Gotten, string) {
 	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, b.URL+api.Prefix+path, nil)
+	return whole(b, http.MethodGet, path, nil, header...)
+}
+
+// exchange sends a request and returns the answer, of which the body is not read yet.
+func exchange(
+	ctx context.Context, b *Bench, method, url string, body io.Reader, header ...string,
+) *http.Response {
+	b.Helper()
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -107,6 +116,13 @@ func (b *Bench) Get(path string, header ...string) (Gotten, string) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	return answer
+}
+
+// whole sends a request to the API and reads the answer to its end.
+func whole(b *Bench, method, path string, body io.Reader, header ...string) (Gotten, string) {
+	b.Helper()
+	answer := exchange(b.Context(), b, method, b.URL+api.Prefix+path, body, header...)
 	defer func() { _ = answer.Body.Close() }()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil {

@@ -24,24 +24,7 @@ import (
 // SendKeyed posts with an idempotency key.
 func (b *Bench) SendKeyed(key, path string, body io.Reader, header ...string) (Gotten, string) {
 	b.Helper()
-	req, err := http.NewRequestWithContext(b.Context(), http.MethodPost, b.URL+api.Prefix+path, body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	req.Header.Set(kernel.IdempotencyHeader, key)
-	for i := 0; i < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	answer, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return Gotten{answer.StatusCode, answer.Header}, string(text)
+	return whole(b, http.MethodPost, path, body, append(header, kernel.IdempotencyHeader, key)...)
 }
 
 // Sent fails the test unless the answer is as it should be.

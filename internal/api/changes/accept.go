@@ -3,7 +3,7 @@ package changes
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"io"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -57,21 +57,15 @@ func (a *acceptances) register(k *kernel.Kernel, api huma.API) {
 		Description: "They stay failed and are shown as accepted, and the health is quiet about them. What is run again, " +
 			"or reset, is accepted no more. The body is 16 MiB at most; more keys go in several requests.",
 	})), a.accept)
-	// Only described, as that of a re-run.
-	described := api.OpenAPI().Paths["/runs/{run}/accept"].Post
-	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
-		Schema: kernel.SchemaOf[AcceptSettings](api),
-	}}}
+	describeBody[AcceptSettings](api, "/runs/{run}/accept")
 }
 
 func (a *acceptances) accept(ctx context.Context, in *rerunInput) (Accepted, error) {
-	r := &acceptReader{rerunReader: rerunReader{bodyReader: bodyReader{again: "accept the items",
-		example: `{"failed":true,"reason":"they are closed"}`}}}
-	if err := r.readBody(in.body, r.member); err != nil {
+	set, err := readAccept(in.body)
+	if err != nil {
 		return Accepted{}, err
 	}
-	set := &r.set
-	err := chooseItems("failed, keys, codes, groups and ranges", set.given(), len(set.Ranges) > 0, len(set.Keys) > 0,
+	err = chooseItems("failed, keys, codes, groups and ranges", set.given(), len(set.Ranges) > 0, len(set.Keys) > 0,
 		set.Failed, len(set.Codes) > 0, len(set.Groups) > 0)
 	if err := cmp.Or(err, a.mayChange(in.Name)); err != nil {
 		return Accepted{}, err
@@ -80,35 +74,25 @@ func (a *acceptances) accept(ctx context.Context, in *rerunInput) (Accepted, err
 	if err != nil {
 		return Accepted{}, err
 	}
-	done, err := redo.New(a.store).Accept(ctx, redo.AcceptRequest{Run: id, Select: set.Request(id, "").Select,
-		Withdraw: r.withdraw, DryRun: set.DryRun, Reason: set.Reason, Actor: in.Name})
+	done, err := redo.New(a.store).Accept(ctx, redo.AcceptRequest{Run: id, Withdraw: set.Withdraw, DryRun: set.DryRun,
+		Reason: set.Reason, Actor: in.Name, Select: redo.Selection{Step: set.Step, Failed: set.Failed, Keys: set.Keys,
+			Codes: set.Codes, Groups: set.Groups, Ranges: set.Ranges.ranges(), Evidence: set.evidence()}})
 	if err != nil {
 		return Accepted{}, unchanged(err, "tranche run errors "+id.String())
 	}
-	return Accepted{Run: id, DryRun: set.DryRun, Withdraw: r.withdraw, Items: done.Items, Examples: done.Examples,
-		Steps:  done.Steps,
-		Failed: done.Failed, Accepted: done.Accepted}, nil
+	return Accepted{Run: id, DryRun: set.DryRun, Withdraw: set.Withdraw, Items: done.Items, Examples: done.Examples,
+		Steps: done.Steps, Failed: done.Failed, Accepted: done.Accepted}, nil
 }
 
-// acceptReader reads AcceptSettings, of which all but one member are those of a re-run.
-type acceptReader struct {
-	rerunReader
-
-	withdraw bool
-}
-
-func (r *acceptReader) member(name string) (err error) {
-	switch name {
-	case "withdraw":
-		r.withdraw, err = r.boolean(name)
-	case "failed", "keys", "codes", "groups", "ranges", "step", "dry_run", "reason":
-		err = r.rerunReader.member(name)
-	default:
-		if known, err := r.evidence(name, &r.set.Evidence); known {
-			return err
-		}
-		err = kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, "+
-			"ranges, "+evidenceMembers+", step, withdraw, dry_run and reason", kernel.Cut(name, kernel.MaxEchoed)))
-	}
-	return err
+// readAccept reads the body of an acceptance.
+func readAccept(body io.Reader) (set AcceptSettings, err error) {
+	r := &bodyReader{again: "accept the items", example: `{"failed":true,"reason":"they are closed"}`}
+	err = r.readBody(body, []member{{"failed", into(&set.Failed, r.boolean)}},
+		r.chosen(&set.Keys, &set.Codes, &set.Groups, &set.Ranges), r.evidence(&set.Evidence), []member{
+			{"step", into(&set.Step, r.text(maxStepName))},
+			{"withdraw", into(&set.Withdraw, r.boolean)},
+			{"dry_run", into(&set.DryRun, r.boolean)},
+			{"reason", into(&set.Reason, r.text(kernel.MaxReasonBytes))},
+		})
+	return set, err
 }

@@ -44,31 +44,21 @@ func (e *Evidence) evidence() redo.Evidence {
 	return out
 }
 
-// evidence reads a member of a body, if it is one of these.
-func (r *bodyReader) evidence(name string, to *Evidence) (known bool, err error) {
-	switch name {
-	case "states":
-		to.States, err = r.codes(name)
-	case "service":
-		to.Service, err = r.text(name, kernel.MaxCodeBytes*2)
-	case "since":
-		to.Since, err = r.time(name)
-	case "until":
-		to.Until, err = r.time(name)
-	case "where":
-		to.Where, err = r.text(name, maxPathBytes)
-	case "where_result":
-		to.WhereResult, err = r.text(name, maxPathBytes)
-	case "corrected":
-		to.Corrected, err = r.boolean(name)
-	default:
-		return false, nil
+// evidence are the members of it in a body.
+func (r *bodyReader) evidence(to *Evidence) []member {
+	return []member{
+		{"states", into(&to.States, r.codes)},
+		{"service", into(&to.Service, r.text(kernel.MaxCodeBytes*2))},
+		{"since", into(&to.Since, r.time)},
+		{"until", into(&to.Until, r.time)},
+		{"where", into(&to.Where, r.text(maxPathBytes))},
+		{"where_result", into(&to.WhereResult, r.text(maxPathBytes))},
+		{"corrected", into(&to.Corrected, r.boolean)},
 	}
-	return true, err
 }
 
 func (r *bodyReader) time(field string) (*time.Time, error) {
-	text, err := r.text(field, maxStepName)
+	text, err := r.text(maxStepName)(field)
 	if err != nil {
 		return nil, err
 	}

@@ -98,17 +98,21 @@ func (s *Routes) Register(api huma.API) {
 		OperationID: "rerun", Method: http.MethodPost, Path: "/runs/{run}/rerun", Summary: "Run items again",
 		Description: "The body is 16 MiB at most; more keys go in several requests.",
 	})), s.rerun)
-	// Only described: with a body of its own huma would hold all of it in memory, several times.
-	described := api.OpenAPI().Paths["/runs/{run}/rerun"].Post
-	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
-		Schema: kernel.SchemaOf[RerunSettings](api),
-	}}}
+	describeBody[RerunSettings](api, "/runs/{run}/rerun")
 	s.registerReset(api)
 	(&acceptances{s.Store, s.MayChange}).register(s.Kernel, api)
 	(&corrections{s}).register(api)
 	(&deletions{s.Store, s.MayChange, func() { s.Wake(orchestrator.DutyRetention) }}).register(s.Kernel, api)
 	s.registerControl(api)
 	s.registerSet(api)
+}
+
+// describeBody only describes the body of an operation: if it had one, huma would hold all of it in memory, several
+// times.
+func describeBody[T any](api huma.API, path string) {
+	api.OpenAPI().Paths[path].Post.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
+		"application/json": {Schema: kernel.SchemaOf[T](api)},
+	}}
 }
 
 type rerunInput struct {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-json-experiment/json/jsontext"
@@ -33,16 +34,33 @@ type bodyReader struct {
 	example string // of a body
 }
 
-// readBody reads a body, member by member.
-func (r *bodyReader) readBody(body io.Reader, member func(name string) error) error {
+// readBody reads a body, member by member, of those that there are.
+func (r *bodyReader) readBody(body io.Reader, there ...[]member) error {
+	members := slices.Concat(there...)
 	limited := &io.LimitedReader{R: body, N: maxRerunBody + 1}
 	r.dec = jsontext.NewDecoder(limited)
-	err := r.object(member)
+	err := r.object(func(name string) error {
+		at := slices.IndexFunc(members, func(m member) bool { return m.name == name })
+		if at < 0 {
+			return unknownMember(name, members)
+		}
+		return members[at].read(name)
+	})
 	if limited.N <= 0 {
 		err = kernel.TooLarge(fmt.Sprintf("the body is larger than %d MiB; %s in several requests", maxRerunBody>>20,
 			r.again))
 	}
 	return err
+}
+
+func unknownMember(name string, members []member) error {
+	names := make([]string, len(members))
+	for i, m := range members {
+		names[i] = m.name
+	}
+	last := len(names) - 1
+	return kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are %s and %s",
+		kernel.Cut(name, kernel.MaxEchoed), strings.Join(names[:last], ", "), names[last]))
 }
 
 // OrdinalRanges is ranges of ordinals, both ends included.
@@ -65,18 +83,45 @@ func (o OrdinalRanges) ranges() (all []redo.Range) {
 	return all
 }
 
-// rerunReader reads RerunSettings.
-type rerunReader struct {
-	bodyReader
+// member is one of a body, and what reads its value.
+type member struct {
+	name string
+	read func(name string) error
+}
 
-	set RerunSettings
+// into reads a value to where it belongs.
+func into[T any](to *T, read func(name string) (T, error)) func(name string) error {
+	return func(name string) (err error) {
+		*to, err = read(name)
+		return err
+	}
 }
 
 // readRerun reads the body of a re-run.
-func readRerun(body io.Reader) (RerunSettings, error) {
-	r := &rerunReader{bodyReader: bodyReader{again: "run the items again", example: `{"failed":true}`}}
-	err := r.readBody(body, r.member)
-	return r.set, err
+func readRerun(body io.Reader) (set RerunSettings, err error) {
+	r := &bodyReader{again: "run the items again", example: `{"failed":true}`}
+	err = r.readBody(body, []member{{"failed", into(&set.Failed, r.boolean)}},
+		r.chosen(&set.Keys, &set.Codes, &set.Groups, &set.Ranges), r.evidence(&set.Evidence), []member{
+			{"step", into(&set.Step, r.text(maxStepName))},
+			{"chunk", into(&set.Chunk, r.sizing(bitfield.Size))},
+			{"in_flight", into(&set.InFlight, r.sizing(workqueue.MaxInFlight))},
+			{"endpoint", into(&set.Endpoint, r.text(maxStepName))},
+			{"canary", into(&set.Canary, r.number(math.MaxInt32))},
+			{"canary_auto", into(&set.CanaryAuto, r.boolean)},
+			{"dry_run", into(&set.DryRun, r.boolean)},
+			{"reason", into(&set.Reason, r.text(kernel.MaxReasonBytes))},
+		})
+	return set, err
+}
+
+// chosen are the members by which items are chosen one by one.
+func (r *bodyReader) chosen(keys, codes, groups *[]string, ranges *OrdinalRanges) []member {
+	return []member{
+		{"keys", into(keys, func(name string) ([]string, error) {
+			return r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
+		})},
+		{"codes", into(codes, r.codes)}, {"groups", into(groups, r.codes)}, {"ranges", into(ranges, r.ranges)},
+	}
 }
 
 func (r *bodyReader) object(member func(name string) error) error {
@@ -104,50 +149,6 @@ func (r *bodyReader) object(member func(name string) error) error {
 	return nil
 }
 
-func (r *rerunReader) member(name string) (err error) {
-	switch name {
-	case "failed":
-		r.set.Failed, err = r.boolean(name)
-	case "dry_run":
-		r.set.DryRun, err = r.boolean(name)
-	case "canary_auto":
-		r.set.CanaryAuto, err = r.boolean(name)
-	case "keys":
-		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
-	case "codes":
-		r.set.Codes, err = r.codes(name)
-	case "groups":
-		r.set.Groups, err = r.codes(name)
-	case "ranges":
-		r.set.Ranges, err = r.ranges(name)
-	case "chunk":
-		r.set.Chunk, err = r.sizing(name, bitfield.Size)
-	case "in_flight":
-		r.set.InFlight, err = r.sizing(name, workqueue.MaxInFlight)
-	case "canary":
-		r.set.Canary, err = r.number(name, math.MaxInt32)
-	case "step":
-		r.set.Step, err = r.text(name, maxStepName)
-	case "endpoint":
-		r.set.Endpoint, err = r.text(name, maxStepName)
-	case "reason":
-		r.set.Reason, err = r.text(name, kernel.MaxReasonBytes)
-	default:
-		err = r.other(name)
-	}
-	return err
-}
-
-// other reads evidence, and refuses what a re-run does not have.
-func (r *rerunReader) other(name string) error {
-	if known, err := r.evidence(name, &r.set.Evidence); known {
-		return err
-	}
-	return kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are failed, keys, codes, groups, "+
-		"ranges, "+evidenceMembers+", step, chunk, in_flight, endpoint, canary, canary_auto, dry_run and reason",
-		kernel.Cut(name, kernel.MaxEchoed)))
-}
-
 func (r *bodyReader) boolean(field string) (bool, error) {
 	switch r.dec.PeekKind() {
 	case 't', 'f':
@@ -159,49 +160,52 @@ func (r *bodyReader) boolean(field string) (bool, error) {
 }
 
 // sizing reads a number, or the text auto.
-func (r *bodyReader) sizing(field string, most int) (Sizing, error) {
-	var size Sizing
-	if r.dec.PeekKind() != '"' {
-		n, err := r.number(field, most)
-		size.Value = n
+func (r *bodyReader) sizing(most int) func(field string) (Sizing, error) {
+	return func(field string) (size Sizing, err error) {
+		if r.dec.PeekKind() != '"' {
+			size.Value, err = r.number(most)(field)
+			return size, err
+		}
+		text, err := r.text(maxStepName)(field)
+		if err == nil && text != "auto" {
+			err = r.wrong(field, "a number or auto")
+		}
+		size.Auto = true
 		return size, err
 	}
-	text, err := r.text(field, maxStepName)
-	if err == nil && text != "auto" {
-		err = r.wrong(field, "a number or auto")
-	}
-	size.Auto = true
-	return size, err
 }
 
-func (r *bodyReader) text(field string, bytes int) (string, error) {
-	if r.dec.PeekKind() != '"' {
-		return "", r.wrong(field, "a string")
+func (r *bodyReader) text(bytes int) func(field string) (string, error) {
+	return func(field string) (string, error) {
+		if r.dec.PeekKind() != '"' {
+			return "", r.wrong(field, "a string")
+		}
+		token, err := r.dec.ReadToken()
+		if err != nil {
+			return "", r.broken(err)
+		}
+		text := token.String()
+		return text, kernel.CheckText(field, text, bytes)
 	}
-	token, err := r.dec.ReadToken()
-	if err != nil {
-		return "", r.broken(err)
-	}
-	text := token.String()
-	return text, kernel.CheckText(field, text, bytes)
 }
 
-func (r *bodyReader) number(field string, most int) (int, error) {
-	if r.dec.PeekKind() != '0' {
-		return 0, r.wrong(field, "a number")
+func (r *bodyReader) number(most int) func(field string) (int, error) {
+	return func(field string) (int, error) {
+		if r.dec.PeekKind() != '0' {
+			return 0, r.wrong(field, "a number")
+		}
+		token, err := r.dec.ReadToken()
+		if err != nil {
+			return 0, r.broken(err)
+		}
+		text := token.String()
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 || n > most {
+			return 0, kernel.BadInput(fmt.Sprintf("%s is %s; it must be a whole number from 0, which keeps it as it is, to %d",
+				field, kernel.Cut(text, kernel.MaxEchoed), most))
+		}
+		return n, nil
 	}
-	token, err := r.dec.ReadToken()
-	if err != nil {
-		return 0, r.broken(err)
-	}
-	text := token.String()
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > most {
-		return 0, kernel.BadInput(fmt.Sprintf("%s is %s; it must be a whole number from 0, which keeps it as it is, to %d",
-			field,
-			kernel.Cut(text, kernel.MaxEchoed), most))
-	}
-	return n, nil
 }
 
 func (r *bodyReader) texts(field string, most, bytes int) ([]string, error) {

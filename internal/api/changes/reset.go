@@ -3,14 +3,12 @@ package changes
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -57,11 +55,7 @@ func (s *Routes) registerReset(api huma.API) {
 		Summary:     "Take the parts of a step back, to be made again",
 		Description: "The body is 16 MiB at most; more keys go in several requests.",
 	}), s.reset)
-	// Only described, as that of a re-run.
-	described := api.OpenAPI().Paths["/runs/{run}/reset"].Post
-	described.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/json": {
-		Schema: kernel.SchemaOf[ResetSettings](api),
-	}}}
+	describeBody[ResetSettings](api, "/runs/{run}/reset")
 }
 
 func (s *Routes) reset(ctx context.Context, in *rerunInput) (Reset, error) {
@@ -95,47 +89,14 @@ func (s *Routes) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	return out, nil
 }
 
-// resetReader reads ResetSettings.
-type resetReader struct {
-	bodyReader
-
-	set ResetSettings
-}
-
 // readReset reads the body of a reset.
-func readReset(body io.Reader) (ResetSettings, error) {
-	r := &resetReader{bodyReader: bodyReader{again: "reset the items",
-		example: `{"step":"accounts","keys":["K-1"]}`}}
-	err := r.readBody(body, r.member)
-	return r.set, err
-}
-
-func (r *resetReader) member(name string) (err error) {
-	switch name {
-	case "all":
-		r.set.All, err = r.boolean(name)
-	case "cascade":
-		r.set.Cascade, err = r.boolean(name)
-	case "dry_run":
-		r.set.DryRun, err = r.boolean(name)
-	case "keys":
-		r.set.Keys, err = r.texts(name, maxRerunKeys, intake.MaxKeyBytes)
-	case "codes":
-		r.set.Codes, err = r.codes(name)
-	case "groups":
-		r.set.Groups, err = r.codes(name)
-	case "ranges":
-		r.set.Ranges, err = r.ranges(name)
-	case "step":
-		r.set.Step, err = r.text(name, maxStepName)
-	case "reason":
-		r.set.Reason, err = r.text(name, kernel.MaxReasonBytes)
-	default:
-		if known, err := r.evidence(name, &r.set.Evidence); known {
-			return err
-		}
-		err = kernel.BadInput(fmt.Sprintf("the body has an unknown member %q; there are step, all, keys, codes, groups, "+
-			"ranges, "+evidenceMembers+", cascade, dry_run and reason", kernel.Cut(name, kernel.MaxEchoed)))
-	}
-	return err
+func readReset(body io.Reader) (set ResetSettings, err error) {
+	r := &bodyReader{again: "reset the items", example: `{"step":"accounts","keys":["K-1"]}`}
+	err = r.readBody(body, []member{{"step", into(&set.Step, r.text(maxStepName))}, {"all", into(&set.All, r.boolean)}},
+		r.chosen(&set.Keys, &set.Codes, &set.Groups, &set.Ranges), r.evidence(&set.Evidence), []member{
+			{"cascade", into(&set.Cascade, r.boolean)},
+			{"dry_run", into(&set.DryRun, r.boolean)},
+			{"reason", into(&set.Reason, r.text(kernel.MaxReasonBytes))},
+		})
+	return set, err
 }

@@ -1,7 +1,6 @@
 package collectors
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -131,8 +130,7 @@ type applyCollectorInput struct {
 
 func (s *Routes) applyCollector(ctx context.Context, in *applyCollectorInput) (collectorstore.AppliedCollector, error) {
 	none := collectorstore.AppliedCollector{}
-	err := cmp.Or(in.Actor.Check(), kernel.CheckText("name", in.Name, kernel.MaxNameBytes))
-	if err != nil {
+	if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
 		return none, err
 	}
 	spec, err := collector.Parse(in.Name, in.RawBody)
@@ -196,9 +194,6 @@ type deleteCollectorInput struct {
 func (s *Routes) deleteCollector(
 	ctx context.Context, in *deleteCollectorInput,
 ) (collectorstore.DeletedCollector, error) {
-	if err := in.Actor.Check(); err != nil {
-		return collectorstore.DeletedCollector{}, err
-	}
 	gone, err := collectorstore.New(s.Store).DeleteCollector(ctx, in.Collector, in.Force, in.Name)
 	return gone, kernel.Seen(err, seeCollectors)
 }
@@ -211,18 +206,11 @@ type collectorInput struct {
 func (s *Routes) switchCollector(
 	ctx context.Context, in *collectorInput, to string, do func(context.Context, string, string) (bool, error),
 ) (CollectorSwitched, error) {
-	out := CollectorSwitched{Name: in.Collector, State: to}
-	err := in.Actor.Check()
-	if err == nil {
-		out.Changed, err = do(ctx, in.Collector, in.Name)
-	}
-	return out, kernel.Seen(err, seeCollectors)
+	changed, err := do(ctx, in.Collector, in.Name)
+	return CollectorSwitched{Name: in.Collector, State: to, Changed: changed}, kernel.Seen(err, seeCollectors)
 }
 
 func (s *Routes) drainCollector(ctx context.Context, in *collectorInput) (collectorstore.Drained, error) {
-	if err := in.Actor.Check(); err != nil {
-		return collectorstore.Drained{}, err
-	}
 	out, err := s.engine.DrainCollector(ctx, in.Collector, in.Name)
 	return out, kernel.Seen(err, seeCollectors)
 }

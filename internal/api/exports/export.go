@@ -258,7 +258,6 @@ type flushing struct {
 	control *http.ResponseController
 }
 
-// Write implements io.Writer.
 func (f *flushing) Write(p []byte) (int, error) {
 	n, err := f.w.Write(p)
 	if err == nil {

@@ -98,5 +98,4 @@ func (h *heldBody) leave() { h.room.Release(h.had) }
 // ended is a reader at its end, or where it broke.
 type ended struct{ err error }
 
-// Read implements io.Reader.
 func (e ended) Read([]byte) (int, error) { return 0, e.err }

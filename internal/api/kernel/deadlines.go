@@ -55,7 +55,6 @@ type timedBody struct {
 	drain   time.Duration // what the rest of it may take when nobody needs it
 }
 
-// Read implements io.Reader.
 func (b *timedBody) Read(p []byte) (int, error) {
 	if now := time.Now(); !b.fixed && now.Sub(b.moved) > min(deadlineStep, b.silence/4) {
 		b.moved = now
@@ -200,7 +199,6 @@ type timedWriter struct {
 	leave func() // when the request has ended; nil: it is not counted among those of strangers
 }
 
-// WriteHeader implements http.ResponseWriter.
 func (t *timedWriter) WriteHeader(status int) {
 	t.begin()
 	t.move()
@@ -210,7 +208,6 @@ func (t *timedWriter) WriteHeader(status int) {
 	t.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements io.Writer.
 func (t *timedWriter) Write(p []byte) (int, error) {
 	t.begin()
 	t.move()

@@ -40,7 +40,6 @@ func newPrintedBody(r *http.Request) *printedBody {
 	return b
 }
 
-// Read implements io.Reader.
 func (b *printedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.add(p[:n])
@@ -78,13 +77,6 @@ func (b *printedBody) write(p []byte) {
 	}
 	b.read += uint64(len(p))
 	_, _ = b.sum.Write(p) // a hash takes everything
-}
-
-// ended is for timedBody.
-func (b *printedBody) ended() {
-	if timed, ok := b.ReadCloser.(interface{ ended() }); ok {
-		timed.ended()
-	}
 }
 
 // fingerprint is that of what was read: all of the body, unless the request needed less of it.
@@ -131,17 +123,14 @@ type keptWriter struct {
 	flowing bool // the body was too large to be kept
 }
 
-// Header implements http.ResponseWriter.
 func (k *keptWriter) Header() http.Header { return k.to.Header() }
 
-// WriteHeader implements http.ResponseWriter.
 func (k *keptWriter) WriteHeader(status int) {
 	if k.code == 0 {
 		k.code = status
 	}
 }
 
-// Write implements io.Writer.
 func (k *keptWriter) Write(p []byte) (int, error) {
 	if k.code == 0 {
 		k.code = http.StatusOK

@@ -11,7 +11,8 @@ import (
 // answer is an answer with a JSON body.
 type answer[T any] struct{ Body T }
 
-// Register adds an operation whose errors are the package's. What only looks has to be done in time.
+// Register adds an operation whose errors are the package's. What only looks has to be done in time, and who asks for a
+// change, as an Actor that the input embeds, has a name that can be kept.
 func Register[In, Out any](
 	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
 ) {
@@ -30,7 +31,14 @@ func RegisterWithin[In, Out any](
 			ctx, cancel = context.WithTimeoutCause(ctx, limit, errTooSlow)
 			defer cancel()
 		}
-		out, err := handle(ctx, in)
+		var out Out
+		var err error
+		if who, ok := any(in).(interface{ Check() error }); ok {
+			err = who.Check()
+		}
+		if err == nil {
+			out, err = handle(ctx, in)
+		}
 		if err != nil {
 			return nil, k.Failure(ctx, err)
 		}

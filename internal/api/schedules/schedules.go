@@ -157,8 +157,7 @@ type scheduleTextInput struct {
 }
 
 func (in *scheduleTextInput) parse() (*schedule.Spec, error) {
-	err := cmp.Or(in.Actor.Check(), kernel.CheckText("name", in.Name, kernel.MaxNameBytes))
-	if err != nil {
+	if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
 		return nil, err
 	}
 	return schedule.Parse(in.Name, in.RawBody)
@@ -282,23 +281,13 @@ type scheduleActionInput struct {
 	kernel.Actor
 }
 
-func (in *scheduleActionInput) check() error {
-	return in.Actor.Check()
-}
-
 func (s *Routes) runScheduleNow(ctx context.Context, in *scheduleActionInput) (schedulestore.Fire, error) {
-	if err := in.check(); err != nil {
-		return schedulestore.Fire{}, err
-	}
 	fire, err := schedulestore.New(s.Store).RunScheduleNow(ctx, in.Schedule, in.Name)
 	s.wakeSchedules()
 	return fire, kernel.Seen(err, seeSchedules)
 }
 
 func (s *Routes) pauseSchedule(ctx context.Context, in *scheduleActionInput) (schedulestore.ControlledSchedule, error) {
-	if err := in.check(); err != nil {
-		return schedulestore.ControlledSchedule{}, err
-	}
 	out, err := schedulestore.New(s.Store).PauseSchedule(ctx, in.Schedule, in.Name)
 	return out, kernel.Seen(err, seeSchedules)
 }
@@ -306,9 +295,6 @@ func (s *Routes) pauseSchedule(ctx context.Context, in *scheduleActionInput) (sc
 func (s *Routes) resumeSchedule(
 	ctx context.Context, in *scheduleActionInput,
 ) (schedulestore.ControlledSchedule, error) {
-	if err := in.check(); err != nil {
-		return schedulestore.ControlledSchedule{}, err
-	}
 	out, err := schedulestore.New(s.Store).ResumeSchedule(ctx, in.Schedule, nextTime, in.Name)
 	s.wakeSchedules()
 	return out, kernel.Seen(err, seeSchedules)
@@ -317,9 +303,6 @@ func (s *Routes) resumeSchedule(
 func (s *Routes) deleteSchedule(
 	ctx context.Context, in *scheduleActionInput,
 ) (schedulestore.ControlledSchedule, error) {
-	if err := in.check(); err != nil {
-		return schedulestore.ControlledSchedule{}, err
-	}
 	out, err := schedulestore.New(s.Store).DeleteSchedule(ctx, in.Schedule, in.Name)
 	return out, kernel.Seen(err, seeSchedules)
 }

@@ -117,7 +117,6 @@ var errCut = errors.New("the rest of the file was not sent")
 // cutItems is the beginning of a file: it has no end.
 type cutItems struct{ io.Reader }
 
-// Read implements io.Reader.
 func (c cutItems) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	if err == io.EOF {
@@ -155,7 +154,6 @@ type previewBody struct {
 	left int
 }
 
-// Read implements io.Reader.
 func (b *previewBody) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	if b.left -= n; b.left < 0 {

@@ -292,7 +292,6 @@ type wholeItems struct{ from, body io.Reader }
 // Whole is the items that come from a body, or a part of it.
 func Whole(from, body io.Reader) io.Reader { return wholeItems{from, body} }
 
-// Read implements io.Reader.
 func (w wholeItems) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
 	switch {

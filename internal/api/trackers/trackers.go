@@ -255,15 +255,8 @@ type trackerInput struct {
 	kernel.Actor
 }
 
-func (in *trackerInput) check() (uuid.UUID, error) {
-	if err := in.Actor.Check(); err != nil {
-		return uuid.UUID{}, err
-	}
-	return in.batch()
-}
-
 func (s *Routes) sealTracker(ctx context.Context, in *trackerInput) (fanout.BatchSealed, error) {
-	id, err := in.check()
+	id, err := in.batch()
 	if err != nil {
 		return fanout.BatchSealed{}, err
 	}
@@ -271,7 +264,7 @@ func (s *Routes) sealTracker(ctx context.Context, in *trackerInput) (fanout.Batc
 }
 
 func (s *Routes) deleteTracker(ctx context.Context, in *trackerInput) (fanout.BatchDeleted, error) {
-	id, err := in.check()
+	id, err := in.batch()
 	if err != nil {
 		return fanout.BatchDeleted{}, err
 	}

@@ -28,19 +28,12 @@ type Audit struct {
 func (a *Audit) Validate() error { return cli.ListLimit(a.Limit, inspect.MaxAudit) }
 
 // Run lists the audit log.
-func (a *Audit) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (a *Audit) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListAudit(ctx, client.ListAuditParams{
 		Run: a.Of, Actor: a.Actor, Action: a.Action, Since: a.Since.Time, Before: a.Before, Limit: a.Limit,
 	}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(page.Entries) == 0 {
 		return term.Printf("nothing of this kind was done\n")

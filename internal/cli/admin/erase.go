@@ -19,11 +19,7 @@ type Erase struct {
 }
 
 // Run erases, when somebody means it: nothing brings it back.
-func (e *Erase) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (e *Erase) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EraseSettings{Key: e.Key, Run: e.Of, Reason: e.Reason, DryRun: e.DryRun || !e.Yes}
 	done, err := cl.Erase(ctx, set, term.Keep())
 	if err != nil {

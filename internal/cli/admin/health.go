@@ -24,11 +24,7 @@ type Health struct {
 type healthShow struct{}
 
 // Run says what a person must do. A condition that is critical is a failure of its own kind.
-func (healthShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (healthShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.Health(ctx, term.Keep())
 	if err != nil {
 		return err
@@ -59,46 +55,34 @@ type healthAside struct {
 }
 
 // Run puts a condition aside.
-func (a *healthAside) Run(ctx context.Context, term *cli.Console) error {
+func (a *healthAside) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.AsideSettings{Kind: a.Kind, Subject: a.Subject, ForGood: a.ForGood, Reason: a.Reason}
 	if !a.ForGood {
 		set.For = a.For.String()
 	}
-	return a.say(term, func(cl *client.Client) (client.MarkedCondition, error) {
-		return cl.PutAside(ctx, set,
-			term.Keep())
-	})
+	said, err := cl.PutAside(ctx, set, term.Keep())
+	return a.say(term, &said, err)
 }
 
 type healthTake struct{ conditionArgs }
 
 // Run says who sees to a condition.
-func (a *healthTake) Run(ctx context.Context, term *cli.Console) error {
-	return a.say(term, func(cl *client.Client) (client.MarkedCondition, error) {
-		return cl.TakeCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep())
-	})
+func (a *healthTake) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	said, err := cl.TakeCondition(ctx, client.ConditionName(a.conditionArgs), term.Keep())
+	return a.say(term, &said, err)
 }
 
 type healthBack struct{ conditionArgs }
 
 // Run takes back what was said of a condition.
-func (a *healthBack) Run(ctx context.Context, term *cli.Console) error {
-	return a.say(term, func(cl *client.Client) (client.MarkedCondition, error) {
-		return cl.BringBack(ctx, client.ConditionName(a.conditionArgs), term.Keep())
-	})
+func (a *healthBack) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	said, err := cl.BringBack(ctx, client.ConditionName(a.conditionArgs), term.Keep())
+	return a.say(term, &said, err)
 }
 
-func (a *conditionArgs) say(term *cli.Console, ask func(*client.Client) (client.MarkedCondition, error)) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
-	said, err := ask(cl)
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+func (*conditionArgs) say(term *cli.Console, said *client.MarkedCondition, err error) error {
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	what := cli.Inert(strings.TrimSpace(said.Kind + " " + said.Subject))
 	switch {

@@ -14,17 +14,10 @@ import (
 type Nodes struct{}
 
 // Run lists nodes.
-func (Nodes) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (Nodes) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.ListNodes(ctx, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s", nodesText(&found, term.Room()))
 }

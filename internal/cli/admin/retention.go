@@ -22,17 +22,10 @@ type Retention struct {
 type retentionShow struct{}
 
 // Run shows the limits.
-func (retentionShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (retentionShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ShowRetention(ctx, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s", retentionText(&list, term.Room()))
 }
@@ -78,7 +71,6 @@ type retentionSet struct {
 	KeepAll  bool    `help:"Keep everything: all limits off."`
 }
 
-// Validate is called by kong.
 func (r *retentionSet) Validate() error {
 	given := r.Age != nil || r.MaxCount != nil || r.MaxBytes != nil
 	switch {
@@ -112,11 +104,7 @@ func (r *retentionSet) numbers() (most, bytes int64, err error) {
 const off = "off"
 
 // Run sets the limits that are given; the others stay.
-func (r *retentionSet) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ShowRetention(ctx)
 	if err != nil {
 		return err
@@ -131,11 +119,8 @@ func (r *retentionSet) Run(ctx context.Context, term *cli.Console) error {
 		return err
 	}
 	now, err := cl.SetRetention(ctx, r.Kind, set, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s\n", keptText(&now))
 }
@@ -163,7 +148,6 @@ func (r *retentionSet) change(set *client.RetentionSettings) error {
 	return nil
 }
 
-// keptText says what is kept of a kind.
 func keptText(k *client.RetentionKind) string {
 	var limits []string
 	if k.Age != "" {
@@ -186,17 +170,10 @@ type retentionRun struct {
 }
 
 // Run has what is past its limits deleted, or says what that would be.
-func (r *retentionRun) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	due, err := cl.RunRetention(ctx, client.RetentionRun{DryRun: r.DryRun}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if err := term.Printf("%s", dueText(&due, term.Room())); err != nil {
 		return err

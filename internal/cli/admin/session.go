@@ -42,7 +42,6 @@ func (s *storedTokens) RevokeSessions(
 
 type sessionList struct{ tokenPlace }
 
-// Run lists sessions.
 func (l *sessionList) Run(ctx context.Context, term *cli.Console) (err error) {
 	keeper, release, err := l.open(ctx, term)
 	if err != nil {
@@ -50,11 +49,8 @@ func (l *sessionList) Run(ctx context.Context, term *cli.Console) (err error) {
 	}
 	defer func() { err = errors.Join(err, release()) }()
 	list, err := keeper.ListSessions(ctx, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(list.Sessions) == 0 {
 		return term.Printf("nobody is logged in\n")
@@ -88,11 +84,8 @@ func (r *sessionRevoke) Run(ctx context.Context, term *cli.Console) (err error) 
 	if errors.Is(err, workqueue.ErrNotFound) {
 		return fmt.Errorf("%w; see tranche session list", err)
 	}
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%d sessions of %s have ended\n", gone.Sessions, cli.Inert(gone.User))
 }

@@ -19,18 +19,10 @@ type Streams struct {
 
 type streamsShow struct{}
 
-// Run shows the streams.
-func (streamsShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (streamsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	streams, err := cl.ShowStreams(ctx, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s", streamsText(&streams, term.Room()))
 }
@@ -46,7 +38,6 @@ type streamsSet struct {
 	EventAge   *eventAge       `help:"For how long events stay, as 168h or 14d, or default." placeholder:"TIME"`
 }
 
-// Validate is called by kong.
 func (s *streamsSet) Validate() error {
 	if *s == (streamsSet{}) {
 		return cli.Usage("say what to set: --replicas, --work-bytes, --reply-bytes, --event-bytes, --stage-bytes, " +
@@ -61,7 +52,6 @@ const usual = "default"
 // streamReplicas is a number of copies, or 0 for auto.
 type streamReplicas int
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (r *streamReplicas) UnmarshalText(text []byte) error {
 	switch string(text) {
 	case "auto", usual:
@@ -77,7 +67,6 @@ func (r *streamReplicas) UnmarshalText(text []byte) error {
 // streamSize is a number of bytes, or 0 for the default.
 type streamSize int64
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (s *streamSize) UnmarshalText(text []byte) error {
 	if string(text) == usual {
 		*s = 0
@@ -92,7 +81,6 @@ func (s *streamSize) UnmarshalText(text []byte) error {
 // eventAge is a time, or 0 for the default.
 type eventAge time.Duration
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (a *eventAge) UnmarshalText(text []byte) error {
 	if string(text) == usual {
 		*a = 0
@@ -113,20 +101,13 @@ func (a *eventAge) UnmarshalText(text []byte) error {
 }
 
 // Run changes the settings.
-func (s *streamsSet) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	change := client.StreamChanges{Replicas: (*int)(s.Replicas), WorkBytes: (*int64)(s.WorkBytes),
 		ReplyBytes: (*int64)(s.ReplyBytes), EventBytes: (*int64)(s.EventBytes), StageBytes: (*int64)(s.StageBytes),
 		FlowBytes: (*int64)(s.FlowBytes), DeadBytes: (*int64)(s.DeadBytes), EventAge: (*client.Duration)(s.EventAge)}
 	now, err := cl.SetStreams(ctx, change, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if err := term.Printf("%s\n", streamsWanted(&now)); err != nil {
 		return err

@@ -37,27 +37,29 @@ func (d *Doctor) Run(ctx context.Context, term *cli.Console) error {
 	return err
 }
 
-func (d *Doctor) examine(ctx context.Context, term *cli.Console) (client.Report, error) {
+func (d *Doctor) examine(ctx context.Context, term *cli.Console) (found doctor.Report, err error) {
 	if d.Database == "" {
 		cl, err := term.Client()
-		if err != nil {
-			return client.Report{}, err
+		if err == nil {
+			_, err = cl.Doctor(ctx, term.Keep())
 		}
-		return cl.Doctor(ctx, term.Keep())
+		if err != nil {
+			return found, err
+		}
+		return found, json.Unmarshal(term.Answer, &found)
 	}
 	if _, err := pgxpool.ParseConfig(d.Database); err != nil {
-		return client.Report{}, cli.Usage("--database: " + err.Error())
+		return found, cli.Usage("--database: " + err.Error())
 	}
 	store, release, err := database.Open(ctx, d.Database, database.PoolConfig{ThroughPooler: d.ThroughPooler})
 	if err != nil {
-		return client.Report{}, err
+		return found, err
 	}
 	defer release()
-	found, err := doctor.New(store).Doctor(ctx)
-	if err != nil {
-		return client.Report{}, err
+	if found, err = doctor.New(store).Doctor(ctx); err == nil {
+		_, err = asSent[client.Report](term, found)
 	}
-	return asSent[client.Report](term, found)
+	return found, err
 }
 
 // asSent makes the document that a server would send of what this process found itself, and keeps it as one.
@@ -72,29 +74,7 @@ func asSent[T any](term *cli.Console, found any) (document T, err error) {
 	return document, json.Unmarshal(term.Answer, &document)
 }
 
-// violationText says where an invariant does not hold.
-func violationText(v *client.Violation) string {
-	place := ""
-	if v.Run != nil {
-		place += " run " + *v.Run
-	}
-	if v.Step != nil {
-		place += fmt.Sprintf(" step %d", *v.Step)
-	}
-	if v.Block != nil {
-		place += fmt.Sprintf(" block %d", *v.Block)
-	}
-	line := fmt.Sprintf("%s%s: %s (%d)", v.Invariant, place, v.What, v.Count)
-	if len(v.Ordinals) > 0 {
-		line += fmt.Sprintf(" items %v", v.Ordinals)
-		if v.Count > int64(len(v.Ordinals)) {
-			line += "…"
-		}
-	}
-	return line
-}
-
-func reportText(r *client.Report) string {
+func reportText(r *doctor.Report) string {
 	text := fmt.Sprintf("looked at %s runs, %s items, %s slices, %s parts in %s\n", cli.Count(int64(r.Runs)),
 		cli.Count(r.Items),
 		cli.Count(r.Slices), cli.Count(r.Parts), cli.Span(cli.Seconds(r.Seconds)))
@@ -102,7 +82,7 @@ func reportText(r *client.Report) string {
 		return text + "I1, I2, I3, I6, I7, I10, O1 and C1 hold\n"
 	}
 	for _, v := range r.Violations {
-		text += cli.Inert(violationText(&v)) + "\n"
+		text += cli.Inert(v.String()) + "\n"
 	}
 	return text + fmt.Sprintf("%s violations\n", cli.Count(int64(r.Found)))
 }

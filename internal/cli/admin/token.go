@@ -137,7 +137,6 @@ type tokenCreate struct {
 	tokenPlace
 }
 
-// Validate is called by kong.
 func (t *tokenCreate) Validate() error {
 	if err := admin.CheckTokenName(t.Name); err != nil { // it names the field
 		return err
@@ -160,11 +159,8 @@ func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) (err error) {
 		set.ExpiresIn = t.ExpiresIn.String()
 	}
 	made, err := keeper.CreateToken(ctx, set, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	until := "is good until it is revoked"
 	if made.ExpiresAt != nil {
@@ -177,7 +173,6 @@ func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) (err error) {
 
 type tokenList struct{ tokenPlace }
 
-// Run lists tokens.
 func (t *tokenList) Run(ctx context.Context, term *cli.Console) (err error) {
 	keeper, release, err := t.open(ctx, term)
 	if err != nil {
@@ -185,11 +180,8 @@ func (t *tokenList) Run(ctx context.Context, term *cli.Console) (err error) {
 	}
 	defer func() { err = errors.Join(err, release()) }()
 	list, err := keeper.ListTokens(ctx, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(list.Tokens) == 0 {
 		return term.Printf("there is no token; make one with: tranche token create --name NAME --role ROLE\n")
@@ -209,7 +201,6 @@ type tokenRevoke struct {
 	tokenPlace
 }
 
-// Run revokes a token.
 func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) (err error) {
 	keeper, release, err := t.open(ctx, term)
 	if err != nil {
@@ -220,11 +211,8 @@ func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) (err error) {
 	if errors.Is(err, workqueue.ErrNotFound) {
 		return fmt.Errorf("%w; see tranche token list", err)
 	}
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("token %s of %s is revoked\n", gone.ID[:8], cli.Inert(gone.Name))
 }

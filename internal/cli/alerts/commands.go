@@ -3,12 +3,9 @@ package alerts
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 
-	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -32,11 +29,7 @@ type alertApply struct {
 }
 
 // Run puts an alert on record.
-func (a *alertApply) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (a *alertApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	file, err := cli.ReadText("alert", a.File, term.In, alerts.MaxBytes)
 	if err != nil {
 		return err
@@ -44,7 +37,7 @@ func (a *alertApply) Run(ctx context.Context, term *cli.Console) error {
 	applied, err := cl.ApplyAlert(ctx, client.ApplyAlertParams{Name: file.Name}, "application/yaml",
 		strings.NewReader(file.Text), term.Keep())
 	if err != nil {
-		return explainAlert(&file, err)
+		return cli.Explain(&file, err, alerts.Parse)
 	}
 	if term.JSON {
 		return term.Sent()
@@ -65,39 +58,16 @@ func (a *alertApply) Run(ctx context.Context, term *cli.Console) error {
 	return term.Printf("alert %s is on record, version %d; %s\n", cli.Inert(applied.Name), applied.Version, next)
 }
 
-// explainAlert names the file, and the line in it, when the server refused the alert for what stands in it.
-func explainAlert(file *cli.TextFile, err error) error {
-	refused, ok := errors.AsType[*client.ProblemError](err)
-	if !ok || refused.Status != http.StatusUnprocessableEntity {
-		return err
-	}
-	_, wrong := alerts.Parse(file.Name, []byte(file.Text))
-	if bad, ok := errors.AsType[*strictyaml.Error](wrong); ok {
-		bad.Name = file.Path
-		return bad
-	}
-	return fmt.Errorf("%s: %w", file.Path, err)
-}
-
 type alertList struct {
 	Limit int `default:"100" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (l *alertList) Validate() error { return cli.Within("--limit", &l.Limit, alert.MaxAlerts) }
 
-// Run lists alerts.
-func (l *alertList) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListAlerts(ctx, client.ListAlertsParams{Limit: l.Limit}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(list.Alerts) == 0 {
 		return term.Printf("no alerts on record; put one there with: tranche alert apply FILE\n")
@@ -148,17 +118,10 @@ type alertShow struct {
 }
 
 // Run prints an alert as it was applied; how it stands goes to the person beside it.
-func (s *alertShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	view, err := cl.GetAlert(ctx, s.Name, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	term.Note("alert %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
 		view.ChangedBy, view.State)

@@ -17,21 +17,13 @@ type alertMessages struct {
 	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (m *alertMessages) Validate() error { return cli.Within("--limit", &m.Limit, alert.MaxMessages) }
 
 // Run lists what an alert has told.
-func (m *alertMessages) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListAlertMessages(ctx, m.Name, client.ListAlertMessagesParams{Limit: m.Limit}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(list.Messages) == 0 {
 		return term.Printf("alert %s has told nothing yet\n", cli.Inert(m.Name))
@@ -57,7 +49,6 @@ type alertTest struct {
 	Wait time.Duration `default:"60s" help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
-// Validate is called by kong.
 func (t *alertTest) Validate() error {
 	if t.Wait < 0 {
 		return fmt.Errorf("--wait is %s; it must not be negative", t.Wait)
@@ -66,11 +57,7 @@ func (t *alertTest) Validate() error {
 }
 
 // Run has an alert tell that this is a test.
-func (t *alertTest) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	sent, err := cl.TestAlert(ctx, t.Name, term.Keep())
 	if err != nil {
 		return err
@@ -123,9 +110,8 @@ type alertPause struct {
 	Name string `arg:"" help:"The alert's name."`
 }
 
-// Run pauses an alert.
-func (p *alertPause) Run(ctx context.Context, term *cli.Console) error {
-	return controlAlert(ctx, term, p.Name, (*client.Client).PauseAlert, func(c *client.ControlledAlert) string {
+func (p *alertPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return controlAlert(ctx, term, p.Name, cl.PauseAlert, func(c *client.ControlledAlert) string {
 		text := "is paused: it tells nothing until it is resumed"
 		if c.Unchanged {
 			text = "was paused before"
@@ -141,9 +127,8 @@ type alertResume struct {
 	Name string `arg:"" help:"The alert's name."`
 }
 
-// Run resumes an alert.
-func (r *alertResume) Run(ctx context.Context, term *cli.Console) error {
-	return controlAlert(ctx, term, r.Name, (*client.Client).ResumeAlert, func(c *client.ControlledAlert) string {
+func (r *alertResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return controlAlert(ctx, term, r.Name, cl.ResumeAlert, func(c *client.ControlledAlert) string {
 		if c.Unchanged {
 			return "was not paused"
 		}
@@ -155,9 +140,8 @@ type alertDelete struct {
 	Name string `arg:"" help:"The alert's name."`
 }
 
-// Run deletes an alert.
-func (d *alertDelete) Run(ctx context.Context, term *cli.Console) error {
-	return controlAlert(ctx, term, d.Name, (*client.Client).DeleteAlert, func(c *client.ControlledAlert) string {
+func (d *alertDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return controlAlert(ctx, term, d.Name, cl.DeleteAlert, func(c *client.ControlledAlert) string {
 		if c.Waiting > 0 {
 			return "is deleted, and with it " + cli.Plural(c.Waiting, "message") + " that nobody was told"
 		}
@@ -168,19 +152,12 @@ func (d *alertDelete) Run(ctx context.Context, term *cli.Console) error {
 // controlAlert does something to an alert, and says what became of it.
 func controlAlert(
 	ctx context.Context, term *cli.Console, name string,
-	do func(*client.Client, context.Context, string, ...client.CallOption) (client.ControlledAlert, error),
+	do func(context.Context, string, ...client.CallOption) (client.ControlledAlert, error),
 	say func(*client.ControlledAlert) string,
 ) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
-	done, err := do(cl, ctx, name, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	done, err := do(ctx, name, term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("alert %s %s\n", cli.Inert(done.Name), say(&done))
 }

@@ -35,11 +35,7 @@ func (r *Accept) Validate() error {
 }
 
 // Run accepts failures.
-func (r *Accept) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Accept) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	accept := redoing[client.Accepted]{chosen: &r.chosen, dry: r.DryRun, add: addAccepted, did: "were accepted",
 		items: func(a *client.Accepted) int64 { return a.Items },
 		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Accepted, error) {

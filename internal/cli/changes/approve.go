@@ -37,13 +37,11 @@ func (r *Approve) Validate() error {
 }
 
 // Run approves canaries, or lets a step begin.
-func (r *Approve) Run(ctx context.Context, term *cli.Console) error {
+func (r *Approve) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if r.DryRun {
-		return r.show(ctx, term)
+		return r.show(ctx, term, cl)
 	}
-	return r.do(ctx, term, "approve", func(
-		ctx context.Context, cl *client.Client, keep client.CallOption,
-	) (client.Controlled, error) {
+	return r.do(ctx, term, cl.ApproveAllRuns, func(keep client.CallOption) (client.Controlled, error) {
 		return cl.ApproveRun(ctx, r.Ref, client.ApproveSettings{Reason: r.Reason, Step: r.Step, Seen: r.Seen}, keep)
 	}, func(done *client.Controlled) string {
 		switch {
@@ -57,17 +55,10 @@ func (r *Approve) Run(ctx context.Context, term *cli.Console) error {
 }
 
 // show tells what somebody has to know before they approve.
-func (r *Approve) show(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Approve) show(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	gate, err := cl.GetGate(ctx, r.Ref, client.GetGateParams{Step: r.Step}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	text := gateText(&gate, term.Room())
 	if gate.State == "waiting" && gate.Since != nil && gate.Refused == "" {

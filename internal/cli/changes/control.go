@@ -18,7 +18,6 @@ type whichRuns struct {
 	Reason string `help:"Why, for whoever looks at the run and for the audit log." placeholder:"TEXT"`
 }
 
-// Validate is called by kong.
 func (w *whichRuns) Validate() error {
 	if w.All == (w.Ref != "") {
 		return errors.New("name a run, or give --all for every run")
@@ -31,47 +30,24 @@ func (w *whichRuns) settings() client.ControlSettings {
 }
 
 // do asks for the action and says what it did.
-func (w *whichRuns) do(ctx context.Context, term *cli.Console, action string,
-	one func(context.Context, *client.Client, client.CallOption) (client.Controlled, error),
-	text func(*client.Controlled) string,
+func (w *whichRuns) do(ctx context.Context, term *cli.Console,
+	every func(context.Context, client.ControlAll, ...client.CallOption) (client.Controlled, error),
+	one func(keep client.CallOption) (client.Controlled, error), text func(*client.Controlled) string,
 ) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
 	var done client.Controlled
+	var err error
 	if w.All {
-		done, err = w.every(ctx, cl, action, term.Keep())
+		done, err = every(ctx, client.ControlAll{All: true, Reason: w.Reason}, term.Keep())
 	} else {
-		done, err = one(ctx, cl, term.Keep())
+		done, err = one(term.Keep())
 	}
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	for _, l := range done.Left {
 		term.Note("run %s was left as it is: %s", l.Run, l.Why)
 	}
 	return term.Printf("%s\n", text(&done))
-}
-
-// every asks for the action on all runs.
-func (w *whichRuns) every(
-	ctx context.Context, cl *client.Client, action string, keep client.CallOption,
-) (client.Controlled, error) {
-	all := client.ControlAll{All: true, Reason: w.Reason}
-	switch action {
-	case "pause":
-		return cl.PauseAllRuns(ctx, all, keep)
-	case "resume":
-		return cl.ResumeAllRuns(ctx, all, keep)
-	case "approve":
-		return cl.ApproveAllRuns(ctx, all, keep)
-	default:
-		return cl.CancelAllRuns(ctx, all, keep)
-	}
 }
 
 // runsText names one run, or says how many: "run 0199…", "3 runs".
@@ -98,10 +74,8 @@ func runRef(done *client.Controlled) string {
 type Pause struct{ whichRuns }
 
 // Run pauses runs.
-func (r *Pause) Run(ctx context.Context, term *cli.Console) error {
-	return r.do(ctx, term, "pause", func(
-		ctx context.Context, cl *client.Client, keep client.CallOption,
-	) (client.Controlled, error) {
+func (r *Pause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return r.do(ctx, term, cl.PauseAllRuns, func(keep client.CallOption) (client.Controlled, error) {
 		return cl.PauseRun(ctx, r.Ref, r.settings(), keep)
 	}, pausedText)
 }
@@ -145,10 +119,8 @@ func (r *Resume) Validate() error {
 }
 
 // Run resumes runs.
-func (r *Resume) Run(ctx context.Context, term *cli.Console) error {
-	return r.do(ctx, term, "resume", func(
-		ctx context.Context, cl *client.Client, keep client.CallOption,
-	) (client.Controlled, error) {
+func (r *Resume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return r.do(ctx, term, cl.ResumeAllRuns, func(keep client.CallOption) (client.Controlled, error) {
 		return cl.ResumeRun(ctx, r.Ref, client.ResumeSettings{Reason: r.Reason, MaxFailed: r.MaxFailed}, keep)
 	}, func(done *client.Controlled) string {
 		if len(done.Runs) == 0 {
@@ -166,10 +138,8 @@ func (r *Resume) Run(ctx context.Context, term *cli.Console) error {
 type Cancel struct{ whichRuns }
 
 // Run cancels runs.
-func (r *Cancel) Run(ctx context.Context, term *cli.Console) error {
-	return r.do(ctx, term, "cancel", func(
-		ctx context.Context, cl *client.Client, keep client.CallOption,
-	) (client.Controlled, error) {
+func (r *Cancel) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return r.do(ctx, term, cl.CancelAllRuns, func(keep client.CallOption) (client.Controlled, error) {
 		return cl.CancelRun(ctx, r.Ref, r.settings(), keep)
 	}, func(done *client.Controlled) string {
 		if len(done.Runs) == 0 {

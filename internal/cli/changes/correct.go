@@ -34,11 +34,7 @@ func (r *Correct) Validate() error {
 }
 
 // Run corrects items.
-func (r *Correct) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Correct) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	items, size, err := cli.OpenItems("--items", r.Items, term.In)
 	if err != nil {
 		return err

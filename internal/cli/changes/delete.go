@@ -17,17 +17,10 @@ type Delete struct {
 }
 
 // Run deletes a finished run.
-func (r *Delete) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Delete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.DeleteRun(ctx, r.Ref, client.DeleteSettings{DryRun: r.DryRun, Reason: r.Reason}, term.Keep())
-	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if err := term.Printf("%s", deletedText(&done)); err != nil {
 		return err

@@ -52,11 +52,7 @@ func sizingWithin(flag string, n *workqueue.Adaptive, most int) error {
 }
 
 // Run sets items going again.
-func (r *Rerun) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Rerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were set going", each: true,
 		items: func(again *client.Rerun) int64 { return again.Items },
 		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Rerun, error) {

@@ -33,11 +33,7 @@ func (r *Reset) Validate() error {
 }
 
 // Run takes parts of a step back.
-func (r *Reset) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Reset) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	reset := redoing[client.Reset]{chosen: &r.chosen, dry: r.DryRun, add: addResets, did: "were reset", each: true,
 		items: func(done *client.Reset) int64 { return done.Items },
 		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Reset, error) {

@@ -35,21 +35,14 @@ func (r *Set) Validate() error {
 }
 
 // Run changes settings of a run.
-func (r *Set) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Set) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	changes := client.RunChanges{Step: r.Step, Priority: r.Priority, MaxFailed: r.MaxFailed, Reason: r.Reason}
 	if err := starts.Alike(&r.StepOverrides, &changes); err != nil {
 		return err
 	}
 	done, err := cl.SetRun(ctx, r.Ref, changes, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s", setText(&done))
 }

@@ -2,12 +2,9 @@ package collectors
 
 import (
 	"context"
-	"errors"
-	"net/http"
 	"strings"
 
 	"github.com/tranchehq/tranche/gather/collector"
-	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
@@ -32,11 +29,7 @@ type collectorApply struct {
 }
 
 // Run makes or changes a collector.
-func (a *collectorApply) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (a *collectorApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	file, err := cli.ReadText("collector", a.File, term.In, collector.MaxBytes)
 	if err != nil {
 		return err
@@ -44,7 +37,7 @@ func (a *collectorApply) Run(ctx context.Context, term *cli.Console) error {
 	done, err := cl.ApplyCollector(ctx, client.ApplyCollectorParams{Name: file.Name}, "application/yaml",
 		strings.NewReader(file.Text), term.Keep())
 	if err != nil {
-		return explainCollector(&file, err)
+		return cli.Explain(&file, err, collector.Parse)
 	}
 	switch {
 	case term.JSON:
@@ -62,34 +55,13 @@ func (a *collectorApply) Run(ctx context.Context, term *cli.Console) error {
 	return term.Printf("collector %s is changed: version %d, from the next flush on\n", cli.Inert(done.Name), done.Version)
 }
 
-// explainCollector names the file, and the line in it, when the server refused the collector for what stands in it.
-func explainCollector(file *cli.TextFile, err error) error {
-	refused, ok := errors.AsType[*client.ProblemError](err)
-	if !ok || refused.Status != http.StatusUnprocessableEntity {
-		return err
-	}
-	_, wrong := collector.Parse(file.Name, []byte(file.Text))
-	if bad, ok := errors.AsType[*strictyaml.Error](wrong); ok {
-		bad.Name = file.Path
-		return bad
-	}
-	return err
-}
-
 type collectorList struct{}
 
-// Run lists collectors.
-func (*collectorList) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (*collectorList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListCollectors(ctx, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case len(list.Collectors) == 0:
 		return term.Printf("no collectors; make one with: tranche collector apply FILE\n")
 	}
@@ -122,12 +94,7 @@ type collectorPause struct {
 	Name string `arg:"" help:"The collector."`
 }
 
-// Run pauses a collector.
-func (p *collectorPause) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (p *collectorPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.PauseCollector(ctx, p.Name, term.Keep())
 	name := cli.Inert(done.Name)
 	return switched(term, done.Changed, err, "collector "+name+" is paused; go on with: tranche collector resume "+name,
@@ -138,12 +105,7 @@ type collectorResume struct {
 	Name string `arg:"" help:"The collector."`
 }
 
-// Run resumes a collector.
-func (r *collectorResume) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *collectorResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.ResumeCollector(ctx, r.Name, term.Keep())
 	name := cli.Inert(done.Name)
 	return switched(term, done.Changed, err, "collector "+name+" goes on", "collector "+name+" was not paused")
@@ -152,10 +114,8 @@ func (r *collectorResume) Run(ctx context.Context, term *cli.Console) error {
 // switched says what became of a pause or its end, or that it was so before.
 func switched(term *cli.Console, changed bool, err error, now, before string) error {
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case !changed:
 		return term.Printf("%s\n", before)
 	}
@@ -166,18 +126,11 @@ type collectorDrain struct {
 	Name string `arg:"" help:"The collector."`
 }
 
-// Run drains a collector.
-func (d *collectorDrain) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.DrainCollector(ctx, d.Name, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case done.Ops == 0:
 		return term.Printf("collector %s has nothing that waits\n", cli.Inert(d.Name))
 	}
@@ -193,18 +146,11 @@ type collectorDelete struct {
 	Force bool   `help:"Also with operations, which are lost then."`
 }
 
-// Run deletes a collector.
-func (d *collectorDelete) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (d *collectorDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	gone, err := cl.DeleteCollector(ctx, d.Name, client.DeleteCollectorParams{Force: d.Force}, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case gone.Ops+gone.Parked > 0:
 		return term.Printf("collector %s is deleted, and with it %s that waited and %s that were parked\n",
 			cli.Inert(gone.Name),

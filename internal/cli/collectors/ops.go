@@ -25,7 +25,6 @@ type collectorAdd struct {
 	DryRun   bool    `help:"Add nothing; say what would be added, and how it would be stored, or what is wrong."`
 }
 
-// Validate is called by kong.
 func (a *collectorAdd) Validate() error {
 	single := a.Payload != nil
 	switch {
@@ -44,11 +43,7 @@ func (a *collectorAdd) Validate() error {
 }
 
 // Run adds operations.
-func (a *collectorAdd) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (a *collectorAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	ops, size, err := a.open(term)
 	if err != nil {
 		return err
@@ -63,10 +58,8 @@ func (a *collectorAdd) Run(ctx context.Context, term *cli.Console) error {
 		return fmt.Errorf("read %s: %w", a.File, upload.Err)
 	case err != nil && a.Payload == nil && refusedInput(err):
 		return fmt.Errorf("%s: %w", a.File, err)
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	}
 	return term.Printf("%s", addedText(&added))
 }
@@ -140,23 +133,16 @@ type collectorOps struct {
 
 const maxOpsShown = 500
 
-// Validate is called by kong.
 func (o *collectorOps) Validate() error { return cli.ListLimit(o.Limit, maxOpsShown) }
 
 // Run lists operations.
-func (o *collectorOps) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams{
 		State: o.State, Key: o.Key, ID: o.ID, Code: o.Code, After: o.After, Limit: o.Limit,
 	}, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case len(page.Ops) == 0:
 		return term.Printf("no operations\n")
 	case o.ID != "":
@@ -252,15 +238,10 @@ func (c *opChoice) check() error {
 
 type collectorRequeue struct{ opChoice }
 
-// Validate is called by kong.
 func (r *collectorRequeue) Validate() error { return r.check() }
 
 // Run requeues operations.
-func (r *collectorRequeue) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *collectorRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueOperations(ctx, r.Name,
 		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All}, term.Keep())
 	switch {
@@ -282,15 +263,10 @@ type collectorDrop struct {
 	Waiting bool `help:"Also those that are not parked."`
 }
 
-// Validate is called by kong.
 func (d *collectorDrop) Validate() error { return d.check() }
 
 // Run drops operations.
-func (d *collectorDrop) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (d *collectorDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.DropOperations(ctx, d.Name,
 		client.DropChoice{IDs: d.IDs, Keys: d.Key, Code: d.Code, All: d.All, Waiting: d.Waiting}, term.Keep())
 	switch {

@@ -19,18 +19,11 @@ type collectorShow struct {
 	Source bool   `help:"Print it as it was applied, and nothing else."`
 }
 
-// Run shows a collector.
-func (s *collectorShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (s *collectorShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	c, err := cl.GetCollector(ctx, s.Name, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case s.Source:
 		return term.Printf("%s\n", strings.TrimRight(c.Source, "\n"))
 	}

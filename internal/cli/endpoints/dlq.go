@@ -18,23 +18,15 @@ type dlqList struct {
 	Limit    int    `default:"20" help:"How many." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (l *dlqList) Validate() error { return cli.ListLimit(l.Limit, deadletter.MaxLetters) }
 
 // Run lists dead letters.
-func (l *dlqList) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListDeadLetters(ctx, client.ListDeadLettersParams{
 		Endpoint: l.Endpoint, State: l.State, After: l.After, Limit: l.Limit,
 	}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(page.Letters) == 0 {
 		return term.Printf("no dead letters\n")
@@ -77,17 +69,10 @@ type dlqShow struct {
 }
 
 // Run shows a dead letter.
-func (l *dlqShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (l *dlqShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	letter, err := cl.GetDeadLetter(ctx, l.ID, client.GetDeadLetterParams{Full: l.Full}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s%s%s%s", deadLetterHead(&letter, term.Room()), cli.HeadersText(letter.Headers, term.Room()),
 		cli.ContentText(&letter.Body, term.Room(), l.Full), whatToDo(&letter))
@@ -171,15 +156,10 @@ type dlqRequeue struct {
 	Force bool `help:"Also those that have been requeued three times and died each time."`
 }
 
-// Validate is called by kong.
 func (r *dlqRequeue) Validate() error { return r.check() }
 
 // Run requeues dead letters. It is a failure when one is refused.
-func (r *dlqRequeue) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *dlqRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueDeadLetters(ctx,
 		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force}, term.Keep())
 	if err != nil {
@@ -224,22 +204,14 @@ func deadLetters(n int) string {
 
 type dlqDrop struct{ deadLetterChoice }
 
-// Validate is called by kong.
 func (d *dlqDrop) Validate() error { return d.check() }
 
 // Run drops dead letters.
-func (d *dlqDrop) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (d *dlqDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.DropDeadLetters(ctx,
 		client.LetterSelection{IDs: d.IDs, Endpoint: d.Endpoint, All: d.All}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s dropped\n", deadLetters(done.Dropped))
 }

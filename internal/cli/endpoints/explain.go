@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
 type endpointsExplain struct {
@@ -11,17 +12,10 @@ type endpointsExplain struct {
 }
 
 // Run explains why an endpoint does not move.
-func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.ExplainEndpoint(ctx, e.Name, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s", cli.EndpointExplanationText(&found, term.Room()))
 }

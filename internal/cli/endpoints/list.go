@@ -15,18 +15,10 @@ import (
 
 type endpointsList struct{}
 
-// Run lists endpoints.
-func (endpointsList) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (endpointsList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListEndpoints(ctx, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s", endpointsText(list, term.Room()))
 }
@@ -95,18 +87,10 @@ type endpointsShow struct {
 	Name string `arg:"" help:"The endpoint's name."`
 }
 
-// Run shows an endpoint.
-func (e *endpointsShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (e *endpointsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.GetEndpoint(ctx, e.Name, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s%s%s", endpointHead(&found), instancesOf(&found, term.Room()),
 		changesText(found.Changes, term.Room()))

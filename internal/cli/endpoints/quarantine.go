@@ -15,23 +15,15 @@ type quarantineList struct {
 	Limit int    `default:"20" help:"How many." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (q *quarantineList) Validate() error { return cli.ListLimit(q.Limit, deadletter.MaxQuarantined) }
 
 // Run lists quarantined messages.
-func (q *quarantineList) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (q *quarantineList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams{
 		Run: q.Of, After: q.After, Limit: q.Limit,
 	}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(page.Messages) == 0 {
 		return term.Printf("nothing is in quarantine\n")
@@ -66,17 +58,10 @@ type quarantineShow struct {
 }
 
 // Run shows a quarantined message.
-func (q *quarantineShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (q *quarantineShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	m, err := cl.GetQuarantined(ctx, q.Number, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s%s%s", quarantinedHead(&m, term.Room()), cli.HeadersText(m.Headers, term.Room()),
 		cli.ContentText(&m.Body, term.Room(), q.Full))

@@ -23,7 +23,6 @@ type endpointsSet struct {
 	Breaker     *breakerState  `help:"closed says that it is no outage: for 10 minutes all goes on." placeholder:"closed"`
 }
 
-// Validate is called by kong.
 func (e *endpointsSet) Validate() error {
 	if e.Concurrency == nil && e.MaxInFlight == nil && e.Rate == nil && e.CallRate == nil &&
 		e.ChunkCap == nil && e.Breaker == nil {
@@ -36,7 +35,6 @@ func (e *endpointsSet) Validate() error {
 // concurrency is a number, or 0 for the service's own.
 type concurrency int
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (c *concurrency) UnmarshalText(text []byte) error {
 	n, err := limitOr(text, "default", pacestore.MaxEndpointConcurrency)
 	*c = concurrency(n)
@@ -46,7 +44,6 @@ func (c *concurrency) UnmarshalText(text []byte) error {
 // requestBudget is a number, or 0 for none.
 type requestBudget int
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (b *requestBudget) UnmarshalText(text []byte) error {
 	n, err := limitOr(text, "none", pacestore.MaxEndpointInFlight)
 	*b = requestBudget(n)
@@ -68,7 +65,6 @@ func limitOr(text []byte, word string, most int) (int, error) {
 // itemRate is items a second, or 0 for no limit.
 type itemRate float64
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (r *itemRate) UnmarshalText(text []byte) error {
 	if string(text) == "none" {
 		*r = 0
@@ -86,7 +82,6 @@ func (r *itemRate) UnmarshalText(text []byte) error {
 // callRate is requests a second, or 0 for no limit.
 type callRate float64
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (r *callRate) UnmarshalText(text []byte) error {
 	if string(text) == "none" {
 		*r = 0
@@ -103,7 +98,6 @@ func (r *callRate) UnmarshalText(text []byte) error {
 // chunkCap can only be cleared: nodes find it.
 type chunkCap int
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (c *chunkCap) UnmarshalText(text []byte) error {
 	if string(text) != "0" {
 		return fmt.Errorf("%.100q is not 0; nodes find the cap by themselves, and 0 clears it", text)
@@ -114,7 +108,6 @@ func (c *chunkCap) UnmarshalText(text []byte) error {
 // breakerState can only be closed: nodes open the breaker.
 type breakerState string
 
-// UnmarshalText implements encoding.TextUnmarshaler.
 func (b *breakerState) UnmarshalText(text []byte) error {
 	if string(text) != string(client.BreakerStateClosed) {
 		return fmt.Errorf("%.100q is not closed; nodes open the breaker by themselves, and closed says that it is no outage",
@@ -125,20 +118,13 @@ func (b *breakerState) UnmarshalText(text []byte) error {
 }
 
 // Run changes the settings.
-func (e *endpointsSet) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set, err := cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
 		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), CallRate: (*float64)(e.CallRate),
 		ChunkCap: (*int)(e.ChunkCap),
 		Breaker:  (*string)(e.Breaker)}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("endpoint %s: %s\n", cli.Inert(e.Name), strings.Join(e.told(&set), "; "))
 }

@@ -64,11 +64,7 @@ func formatOf(name string) string {
 }
 
 // Run exports. A file appears under its name only when it is whole.
-func (r *Export) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Export) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if r.Dir != "" {
 		return r.files(ctx, term, cl)
 	}

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -25,11 +26,7 @@ type planApply struct {
 }
 
 // Run puts a plan on record.
-func (p *planApply) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (p *planApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	plan, err := cli.ReadPlan(p.File, term.In)
 	if err != nil {
 		return err
@@ -37,7 +34,7 @@ func (p *planApply) Run(ctx context.Context, term *cli.Console) error {
 	applied, err := cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: plan.Name}, "application/yaml",
 		strings.NewReader(plan.Text), term.Keep())
 	if err != nil {
-		return plan.Explain(err)
+		return cli.Explain(&plan, err, gather.Parse)
 	}
 	switch {
 	case term.JSON:
@@ -58,31 +55,19 @@ type planList struct {
 	Limit int    `default:"100" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (p *planList) Validate() error { return cli.Within("--limit", &p.Limit, inspect.MaxPlans) }
 
-// Run lists plans.
-func (p *planList) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if p.Name != "" {
 		versions, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Limit: p.Limit}, term.Keep())
-		if err != nil {
-			return err
-		}
-		if term.JSON {
-			return term.Sent()
+		if err != nil || term.JSON {
+			return term.Answered(err)
 		}
 		return term.Printf("%s", plansText(versions.Versions, versions.Next > 0, term.Room()))
 	}
 	list, err := cl.ListPlans(ctx, client.ListPlansParams{Limit: p.Limit}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(list.Plans) == 0 {
 		return term.Printf("no plans on record; put one there with: tranche plan apply FILE\n")
@@ -127,21 +112,14 @@ type planShow struct {
 
 // Run prints the plan as it was applied, and with --json all about it. On a terminal the console makes it inert; into a
 // file it goes as it is.
-func (p *planShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (p *planShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	name, version, err := planRef(p.Plan)
 	if err != nil {
 		return err
 	}
 	plan, err := planOf(ctx, cl, name, version, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	term.Note("plan %s@%d, applied %s by %s, used by %s runs", plan.Name, plan.Version, cli.Moment(plan.CreatedAt),
 		plan.CreatedBy, cli.Count(plan.Runs))
@@ -179,21 +157,14 @@ type planDelete struct {
 }
 
 // Run takes a plan off the record.
-func (p *planDelete) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (p *planDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if name, _, versioned := strings.Cut(p.Name, "@"); versioned {
 		return cli.Usage(fmt.Sprintf("plan %.100q: versions are not deleted one by one; %.64s takes all of them",
 			p.Name, name))
 	}
 	gone, err := cl.DeletePlan(ctx, p.Name, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("plan %s is deleted, with its %d versions; runs keep what they started with\n",
 		cli.Inert(gone.Name),

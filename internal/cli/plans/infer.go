@@ -28,7 +28,6 @@ type planInfer struct {
 	Rows int `default:"10000" help:"How many rows are looked at." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (p *planInfer) Validate() error { return cli.Within("--rows", &p.Rows, 1_000_000) }
 
 // Run reads the rows here: no server is asked.

@@ -19,11 +19,7 @@ type Errors struct {
 }
 
 // Run shows what failed.
-func (r *Errors) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Errors) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if r.All {
 		stream, err := cl.FailedItems(ctx, r.Ref)
 		if err != nil {
@@ -33,11 +29,8 @@ func (r *Errors) Run(ctx context.Context, term *cli.Console) error {
 		return cli.PrintLines(term, stream, errorLine)
 	}
 	groups, err := cl.ListErrors(ctx, r.Ref, client.ListErrorsParams{}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s", errorText(groups, term.Room()))
 }

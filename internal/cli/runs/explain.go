@@ -14,17 +14,10 @@ type Explain struct {
 }
 
 // Run explains why a run, or an item, is not done.
-func (r *Explain) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Explain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	e, err := cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s", cli.ExplanationText(&e, term.Room()))
 }

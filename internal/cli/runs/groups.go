@@ -16,11 +16,7 @@ type Groups struct {
 }
 
 // Run counts the items of a run by the value of a field.
-func (r *Groups) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Groups) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By}, term.Keep())
 	if err != nil {
 		return err

@@ -14,11 +14,7 @@ type History struct {
 }
 
 // Run shows what happened to a run, oldest first.
-func (r *History) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *History) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	history, err := cl.GetHistory(ctx, r.Ref, term.Keep())
 	if err != nil {
 		return err
@@ -45,11 +41,7 @@ type Note struct {
 }
 
 // Run writes a note of a run.
-func (r *Note) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Note) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	history, err := cl.NoteRun(ctx, r.Ref, client.RunNote{Text: r.Text}, term.Keep())
 	if err != nil {
 		return err

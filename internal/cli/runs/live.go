@@ -22,18 +22,11 @@ type Slices struct {
 func (r *Slices) Validate() error { return cli.ListLimit(r.Limit, maxPage) }
 
 // Run lists requests that are under way.
-func (r *Slices) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Slices) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams{State: r.State, After: r.After, Limit: r.Limit},
 		term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if err := term.Printf("%s", slicesText(&page, term.Room())); err != nil {
 		return err
@@ -86,18 +79,11 @@ type Items struct {
 func (r *Items) Validate() error { return cli.ListLimit(r.Limit, maxPage) }
 
 // Run lists items in their order.
-func (r *Items) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Items) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListItems(ctx, r.Ref, client.ListItemsParams{From: r.From, To: r.To, Step: r.Step, State: r.State,
 		After: r.After, Limit: r.Limit}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(page.Items) == 0 {
 		return term.Printf("no items\n")

@@ -35,21 +35,14 @@ func (r *Report) Validate() error {
 }
 
 // Run reports on a run.
-func (r *Report) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Report) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if len(r.List) > 0 {
 		return r.list(ctx, term, cl)
 	}
 	report, err := cl.ReportRun(ctx, r.Ref,
 		client.ReportRunParams{Against: r.Against, Before: r.Before, Digests: r.Digests}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	text := reportHead(&report) + reportItems(&report, term.Room()) +
 		reportTogether(report.Together) + reportCorrected(report.Corrected) +

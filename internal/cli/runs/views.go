@@ -38,19 +38,12 @@ func (r *List) filtered() bool {
 }
 
 // Run lists runs.
-func (r *List) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *List) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	asked := client.ListRunsParams{Limit: r.Limit, Q: r.Search, State: r.State, Plan: r.Plan, Endpoint: r.Endpoint,
 		Result: r.Result, Since: r.Since.Time}
 	list, err := cl.ListRuns(ctx, asked, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(list.Runs) == 0 && r.filtered() {
 		return term.Printf("no run fits; all are in: tranche run list\n")
@@ -111,17 +104,10 @@ type Show struct {
 }
 
 // Run shows a run.
-func (r *Show) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Show) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	run, err := cl.GetRun(ctx, r.Ref, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s%s", runHead(&run), runSteps(&run))
 }
@@ -231,11 +217,7 @@ type Item struct {
 }
 
 // Run shows an item.
-func (r *Item) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Item) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{}, term.Keep())
 	if key, escaped := cli.Unescaped(r.Key); err != nil && escaped {
 		// Perhaps the key was taken from a list, where control characters are written as escapes.
@@ -243,11 +225,8 @@ func (r *Item) Run(ctx context.Context, term *cli.Console) error {
 			found, err = other, nil
 		}
 	}
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	for i := range found.Items {
 		if i > 0 {

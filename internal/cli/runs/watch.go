@@ -29,11 +29,7 @@ type Watch struct {
 func (r *Watch) Validate() error { return r.check() }
 
 // Run follows a run.
-func (r *Watch) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Watch) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return watch(ctx, term, cl, r.Ref, &r.watchFlags)
 }
 

@@ -2,12 +2,9 @@ package schedules
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 
-	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
@@ -32,11 +29,7 @@ type scheduleApply struct {
 }
 
 // Run puts a schedule on record.
-func (a *scheduleApply) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (a *scheduleApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	file, err := cli.ReadText("schedule", a.File, term.In, schedule.MaxBytes)
 	if err != nil {
 		return err
@@ -44,7 +37,7 @@ func (a *scheduleApply) Run(ctx context.Context, term *cli.Console) error {
 	applied, err := cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: file.Name}, "application/yaml",
 		strings.NewReader(file.Text), term.Keep())
 	if err != nil {
-		return explainSchedule(&file, err)
+		return cli.Explain(&file, err, schedule.Parse)
 	}
 	for _, w := range applied.Warnings {
 		term.Note("%s", w)
@@ -70,41 +63,18 @@ func (a *scheduleApply) Run(ctx context.Context, term *cli.Console) error {
 	return term.Printf("schedule %s is on record, version %d; %s\n", cli.Inert(applied.Name), applied.Version, due)
 }
 
-// explainSchedule names the file, and the line in it, when the server refused the schedule for what stands in it.
-func explainSchedule(file *cli.TextFile, err error) error {
-	refused, ok := errors.AsType[*client.ProblemError](err)
-	if !ok || refused.Status != http.StatusUnprocessableEntity {
-		return err
-	}
-	_, wrong := schedule.Parse(file.Name, []byte(file.Text))
-	if bad, ok := errors.AsType[*strictyaml.Error](wrong); ok {
-		bad.Name = file.Path
-		return bad
-	}
-	return fmt.Errorf("%s: %w", file.Path, err)
-}
-
 type scheduleList struct {
 	Limit int `default:"100" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (l *scheduleList) Validate() error {
 	return cli.Within("--limit", &l.Limit, schedulestore.MaxSchedules)
 }
 
-// Run lists schedules.
-func (l *scheduleList) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListSchedules(ctx, client.ListSchedulesParams{Limit: l.Limit}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(list.Schedules) == 0 {
 		return term.Printf("no schedules on record; put one there with: tranche schedule apply FILE\n")
@@ -148,17 +118,10 @@ type scheduleShow struct {
 }
 
 // Run prints a schedule as it was applied; how it stands goes to the person beside it.
-func (s *scheduleShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	view, err := cl.GetSchedule(ctx, s.Name, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	term.Note("schedule %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
 		view.ChangedBy, view.State)
@@ -194,15 +157,10 @@ type schedulePreview struct {
 	Count    int    `default:"20" help:"How many due times, at most 1000." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (p *schedulePreview) Validate() error { return cli.Within("--count", &p.Count, 1000) }
 
 // Run shows the next due times.
-func (p *schedulePreview) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (p *schedulePreview) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	times, err := p.times(ctx, cl, term)
 	if err != nil {
 		return err
@@ -231,7 +189,7 @@ func (p *schedulePreview) times(ctx context.Context, cl *client.Client, term *cl
 	times, err := cl.PreviewSchedule(ctx, client.PreviewScheduleParams{Name: file.Name, Count: p.Count},
 		"application/yaml", strings.NewReader(file.Text), term.Keep())
 	if err != nil {
-		err = explainSchedule(&file, err)
+		err = cli.Explain(&file, err, schedule.Parse)
 	}
 	return times, err
 }

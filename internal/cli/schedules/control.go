@@ -16,21 +16,13 @@ type scheduleFires struct {
 	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (f *scheduleFires) Validate() error { return cli.Within("--limit", &f.Limit, schedule.MaxFires) }
 
 // Run lists what became of due times.
-func (f *scheduleFires) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (f *scheduleFires) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams{State: f.State, Limit: f.Limit}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	if len(list.Fires) == 0 {
 		return term.Printf("schedule %s has no such due time yet\n", cli.Inert(f.Name))
@@ -83,7 +75,6 @@ type scheduleRunNow struct {
 	Wait time.Duration `default:"30s" help:"How long to wait until the leader has started it (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
-// Validate is called by kong.
 func (r *scheduleRunNow) Validate() error {
 	if r.Wait < 0 {
 		return fmt.Errorf("--wait is %s; it must not be negative", r.Wait)
@@ -92,11 +83,7 @@ func (r *scheduleRunNow) Validate() error {
 }
 
 // Run asks for a run and says what became of it.
-func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	fire, err := cl.RunScheduleNow(ctx, r.Name, term.Keep())
 	if err != nil {
 		return err
@@ -149,9 +136,8 @@ type schedulePause struct {
 	Name string `arg:"" help:"The schedule's name."`
 }
 
-// Run pauses a schedule.
-func (p *schedulePause) Run(ctx context.Context, term *cli.Console) error {
-	return controlSchedule(ctx, term, p.Name, (*client.Client).PauseSchedule, func(c *client.ControlledSchedule) string {
+func (p *schedulePause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return controlSchedule(ctx, term, p.Name, cl.PauseSchedule, func(c *client.ControlledSchedule) string {
 		text := "is paused: nothing is started until it is resumed"
 		if c.Unchanged {
 			text = "was paused before"
@@ -164,9 +150,8 @@ type scheduleResume struct {
 	Name string `arg:"" help:"The schedule's name."`
 }
 
-// Run resumes a schedule.
-func (r *scheduleResume) Run(ctx context.Context, term *cli.Console) error {
-	return controlSchedule(ctx, term, r.Name, (*client.Client).ResumeSchedule, func(c *client.ControlledSchedule) string {
+func (r *scheduleResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return controlSchedule(ctx, term, r.Name, cl.ResumeSchedule, func(c *client.ControlledSchedule) string {
 		text := "goes on"
 		if c.Unchanged {
 			text = "was not paused"
@@ -179,9 +164,8 @@ type scheduleDelete struct {
 	Name string `arg:"" help:"The schedule's name."`
 }
 
-// Run deletes a schedule.
-func (d *scheduleDelete) Run(ctx context.Context, term *cli.Console) error {
-	return controlSchedule(ctx, term, d.Name, (*client.Client).DeleteSchedule, func(c *client.ControlledSchedule) string {
+func (d *scheduleDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return controlSchedule(ctx, term, d.Name, cl.DeleteSchedule, func(c *client.ControlledSchedule) string {
 		text := "is deleted; its runs go on"
 		if c.Waiting > 0 {
 			text += fmt.Sprintf(", and %s that waited are not started", cli.Count(c.Waiting))
@@ -200,19 +184,12 @@ func waitingText(text string, waiting int64) string {
 // controlSchedule does something to a schedule, and says what became of it.
 func controlSchedule(
 	ctx context.Context, term *cli.Console, name string,
-	do func(*client.Client, context.Context, string, ...client.CallOption) (client.ControlledSchedule, error),
+	do func(context.Context, string, ...client.CallOption) (client.ControlledSchedule, error),
 	say func(*client.ControlledSchedule) string,
 ) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
-	done, err := do(cl, ctx, name, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	done, err := do(ctx, name, term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("schedule %s %s\n", cli.Inert(done.Name), say(&done))
 }

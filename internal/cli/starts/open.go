@@ -41,11 +41,7 @@ func (r *Open) start() *Start {
 }
 
 // Run opens a run.
-func (r *Open) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Open) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	start := r.start()
 	plan, settings, err := start.settings()
 	if err != nil {
@@ -102,11 +98,7 @@ func (r *Add) Validate() error {
 }
 
 // Run adds items.
-func (r *Add) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Add) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	items, size, err := cli.OpenItems("file", r.File, term.In)
 	if err != nil {
 		return err
@@ -120,10 +112,8 @@ func (r *Add) Run(ctx context.Context, term *cli.Console) error {
 	switch {
 	case err != nil && upload.Err != nil:
 		return fmt.Errorf("read %s: %w", r.File, upload.Err)
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	}
 	for _, w := range added.Warnings {
 		term.Note("warning: %s", w)
@@ -155,17 +145,11 @@ func (r *Seal) Validate() error {
 }
 
 // Run seals a run.
-func (r *Seal) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Seal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	sealed, err := cl.SealRun(ctx, r.Ref, client.SealSettings{Expect: r.Expect, Reason: r.Reason}, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case sealed.Already:
 		return term.Printf("run %s was sealed before, with %s items\n", sealed.Run, cli.Count(sealed.Items))
 	case sealed.Completed:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/cli/runs"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -53,11 +54,7 @@ func (r *Start) Validate() error {
 }
 
 // Run starts a run.
-func (r *Start) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (r *Start) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	plan, settings, err := r.settings()
 	if err != nil {
 		return err
@@ -106,7 +103,7 @@ func send[Out any](
 }
 
 // settings reads the plan, when it is a file, and makes the settings of the run.
-func (r *Start) settings() (plan cli.PlanFile, settings client.RunSettings, err error) {
+func (r *Start) settings() (plan cli.TextFile, settings client.RunSettings, err error) {
 	if cli.IsPlanFile(r.Plan) {
 		if plan, err = cli.ReadPlan(r.Plan, nil); err != nil {
 			return plan, settings, err
@@ -140,9 +137,12 @@ func readSchema(name string) (json.RawMessage, error) {
 }
 
 // Explain says what is wrong with the plan, if that is why the server refused the run.
-func (r *Start) Explain(plan *cli.PlanFile, err error) error {
+func (r *Start) Explain(plan *cli.TextFile, err error) error {
 	if plan.Path != "" {
-		return plan.Explain(err)
+		if bad, ok := errors.AsType[*strictyaml.Error](cli.Explain(plan, err, gather.Parse)); ok {
+			return bad
+		}
+		return err // of the items, say
 	}
 	refused, ok := errors.AsType[*client.ProblemError](err)
 	if !ok || r.Plan == "" {

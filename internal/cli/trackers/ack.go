@@ -18,7 +18,6 @@ type trackerAck struct {
 	Code  string   `help:"They have failed for good, and why." placeholder:"CODE"`
 }
 
-// Validate is called by kong.
 func (a *trackerAck) Validate() error {
 	if (len(a.Refs) > 0) == (a.File != "") {
 		return errors.New("name items, or a --file of them")
@@ -27,11 +26,7 @@ func (a *trackerAck) Validate() error {
 }
 
 // Run acknowledges items. Those of a file go in pieces: what is sent again after a failure does no harm.
-func (a *trackerAck) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	input := &ackLines{Scanner: linesOf(strings.NewReader(strings.Join(a.Refs, "\n"))), unit: "argument"}
 	if a.File != "" {
 		file, _, err := cli.OpenItems("--file", a.File, term.In)

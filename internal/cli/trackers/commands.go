@@ -34,7 +34,6 @@ type trackerOpen struct {
 	Secret     string         `help:"The secret of the operator's file that signs for --webhook." placeholder:"NAME"`
 }
 
-// Validate is called by kong.
 func (o *trackerOpen) Validate() error {
 	for _, age := range []struct {
 		flag string
@@ -51,11 +50,7 @@ func (o *trackerOpen) Validate() error {
 }
 
 // Run opens a batch.
-func (o *trackerOpen) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.BatchSettings{
 		ID: o.ID, Owner: o.Owner, Key: o.Key, OpenIdle: ageText(o.OpenIdle), SealedIdle: ageText(o.SealedIdle),
 		Keep: ageText(o.Keep),
@@ -68,10 +63,8 @@ func (o *trackerOpen) Run(ctx context.Context, term *cli.Console) error {
 	}
 	opened, err := cl.OpenTracker(ctx, set, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case opened.Existing:
 		return term.Printf("batch %s is there already\n", cli.Inert(opened.ID))
 	}
@@ -103,11 +96,7 @@ type trackerAdd struct {
 }
 
 // Run adds items.
-func (a *trackerAdd) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	added, err := cl.AddTrackerItems(ctx, a.Batch, client.GroupSettings{Items: a.Items, Key: a.Key}, term.Keep())
 	switch {
 	case err != nil:
@@ -146,17 +135,11 @@ type trackerSeal struct {
 }
 
 // Run seals a batch.
-func (s *trackerSeal) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	sealed, err := cl.SealTracker(ctx, s.Batch, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case sealed.Completed:
 		return term.Printf("batch %s sealed, and complete by that\n", cli.Inert(sealed.Batch))
 	}
@@ -169,17 +152,10 @@ type trackerDelete struct {
 }
 
 // Run deletes a batch.
-func (d *trackerDelete) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (d *trackerDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	gone, err := cl.DeleteTracker(ctx, d.Batch, term.Keep())
-	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("batch %s is deleted\n", cli.Inert(gone.Batch))
 }

@@ -53,11 +53,13 @@ func TestBatchText(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	b := &client.BatchView{
-		ID: "0198c5f2", Owner: "bil\x1b[2Jling", Key: "nov\n", State: "completed", Items: 20000, Groups: 3, Done: 19990,
-		Failed: 10, Codes: map[string]int64{"A": 2, "B\a": 8}, CreatedBy: "ann", CompletedAt: &at, Keep: "168h0m0s",
-		Webhook: &client.WebhookView{URL: "https://api.bank.example/", Secret: "hooks", State: "given_up", Attempts: 9,
-			Error: "it answers 500\r"},
-		Missing: []string{"0:1-4"},
+		BatchSummary: client.BatchSummary{
+			ID: "0198c5f2", Owner: "bil\x1b[2Jling", Key: "nov\n", State: "completed", Items: 20000, Groups: 3,
+			CreatedBy: "ann", CompletedAt: &at, Keep: "168h0m0s",
+			Webhook: &client.WebhookView{URL: "https://api.bank.example/", Secret: "hooks", State: "given_up", Attempts: 9,
+				Error: "it answers 500\r"},
+		},
+		Done: 19990, Failed: 10, Codes: map[string]int64{"A": 2, "B\a": 8}, Missing: []string{"0:1-4"},
 	}
 	text := batchText(b) + missingText(b)
 	for _, want := range []string{

@@ -18,7 +18,6 @@ type trackerShow struct {
 	Missing int    `default:"10" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (s *trackerShow) Validate() error {
 	if s.Missing < 0 || s.Missing > maxMissing {
 		return fmt.Errorf("--missing is %d; it must lie between 0 and %d", s.Missing, maxMissing)
@@ -30,17 +29,10 @@ func (s *trackerShow) Validate() error {
 const maxMissing = 10_000
 
 // Run shows a batch.
-func (s *trackerShow) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (s *trackerShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	batch, err := cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{Missing: s.Missing}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		return term.Sent()
+	if err != nil || term.JSON {
+		return term.Answered(err)
 	}
 	return term.Printf("%s%s", batchText(&batch), missingText(&batch))
 }
@@ -137,7 +129,6 @@ type trackerMissing struct {
 	Limit int    `help:"How many ranges at most (all)." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (m *trackerMissing) Validate() error {
 	if m.Limit < 0 {
 		return fmt.Errorf("--limit is %d; it must be 1 or more", m.Limit)
@@ -146,11 +137,7 @@ func (m *trackerMissing) Validate() error {
 }
 
 // Run prints what is missing.
-func (m *trackerMissing) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	params := client.ListTrackerMissingParams{After: m.After, Limit: maxMissing}
 	all := []string{}
 	for left := m.Limit; ; {
@@ -197,26 +184,19 @@ type trackerList struct {
 	Limit int    `default:"20" help:"How many." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (l *trackerList) Validate() error { return cli.ListLimit(l.Limit, maxBatches) }
 
 // maxBatches is how many batches one answer has.
 const maxBatches = 1000
 
 // Run lists batches.
-func (l *trackerList) Run(ctx context.Context, term *cli.Console) error {
-	cl, err := term.Client()
-	if err != nil {
-		return err
-	}
+func (l *trackerList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListTrackers(ctx, client.ListTrackersParams{
 		Owner: l.Owner, State: l.State, After: l.After, Limit: l.Limit,
 	}, term.Keep())
 	switch {
-	case err != nil:
-		return err
-	case term.JSON:
-		return term.Sent()
+	case err != nil || term.JSON:
+		return term.Answered(err)
 	case len(page.Batches) == 0:
 		return term.Printf("no tracker batches\n")
 	}

@@ -290,22 +290,18 @@ type partHeap struct {
 	parts  []*openPart
 }
 
-// Len implements heap.Interface.
 func (h *partHeap) Len() int { return len(h.parts) }
 
-// Less implements heap.Interface.
 func (h *partHeap) Less(i, j int) bool {
 	a, b := h.parts[i], h.parts[j]
 	return cmp.Or(h.sorter.compare(&a.row.by, &b.row.by), cmp.Compare(a.number, b.number)) < 0
 }
 
-// Swap implements heap.Interface.
 func (h *partHeap) Swap(i, j int) { h.parts[i], h.parts[j] = h.parts[j], h.parts[i] }
 
 // Push implements heap.Interface. No part is added once they are merged.
 func (h *partHeap) Push(x any) { h.parts = append(h.parts, x.(*openPart)) }
 
-// Pop implements heap.Interface.
 func (h *partHeap) Pop() any {
 	last := h.parts[len(h.parts)-1]
 	h.parts = h.parts[:len(h.parts)-1]

@@ -31,3 +31,11 @@ func One[T any](ctx context.Context, from Querier, read pgx.RowToFunc[T], sql st
 	}
 	return pgx.CollectExactlyOneRow(rows, read)
 }
+
+// Limit is how many rows a page has for who asks for so many; 0: as usual.
+func Limit(asked, usual, most int) int {
+	if asked <= 0 {
+		return usual
+	}
+	return min(asked, most)
+}
