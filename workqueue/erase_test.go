@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -161,14 +162,35 @@ func (b *bench) traces() (left []string) {
 	return left
 }
 
+// collectorOfPerson makes collector c, which gets operations of the person.
+func (b *bench) collectorOfPerson() {
+	b.Helper()
+	spec := collector.CollectorSpec{Endpoint: endpoint, MinSize: 2, MaxSize: 3, MaxAge: collector.Span(time.Hour),
+		MaxAttempts: 2, InFlight: 100, Dedupe: collector.DefaultDedupe, Timeout: collector.Span(time.Minute),
+		Order: collector.OrderFIFO}
+	if _, err := collector.New(b.store).ApplyCollector(b.Context(), collector.Text{Name: "c", Spec: spec,
+		Source: "c"}, "ann"); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// operation adds one of the person's to collector c.
+func (b *bench) operation(id string) {
+	b.Helper()
+	op := collector.Op{ID: id, Key: person, Payload: []byte(`{"name":"` + secret + `"}`)}
+	if _, _, err := collector.New(b.store).AddOps(b.Context(), "c", 0, [][]collector.Op{{op}}); err != nil {
+		b.Fatal(err)
+	}
+}
+
 // Nothing that is kept has anything of the person, in no table, and the books are right as they were.
 func TestErase(t *testing.T) {
 	t.Parallel()
-	c := collect(t, gatherOps())
-	b := c.bench
+	b := setup(t)
+	b.collectorOfPerson()
 	run, other := b.personal(), b.personal()
 	b.aside()
-	c.addOps(collector.Op{ID: "o1", Key: person, Payload: []byte(`{"name":"` + secret + `"}`)})
+	b.operation("o1")
 	var busy *erasure.UnderWayError
 	_, err := erasure.New(b.store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
 	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "collector c has operations") {
@@ -181,7 +203,7 @@ func TestErase(t *testing.T) {
 		&busy) {
 		t.Fatalf("while one waits that is folded by it: %v", err)
 	}
-	c.addOps(collector.Op{ID: "o2", Key: person, Payload: []byte(`{"name":"` + secret + `"}`)})
+	b.operation("o2")
 	b.exec(`UPDATE collector_op SET parked_at = clock_timestamp(), error_code = 'X', error_message = $1`, secret)
 	b.exec(`UPDATE collector_key SET fresh = 0, parked = 1, due_at = NULL, oldest_at = NULL, failed_message = $1`, secret)
 	if n := len(b.traces()); n < 25 {
