@@ -33,7 +33,7 @@ func TestCarriedTwinsCountOnce(t *testing.T) {
 	req := chunked(10)
 	req.OnDuplicate = start.DuplicateAllow
 	first := b.loadKeys(req, "a", "a", "a", "b")
-	b.record(faulty(b.one(first), badPayload))
+	b.record(faulty(b.one(first), workqueue.SlotError{Code: "bad_payload", Message: "no"}))
 	req.FromRun = first
 	second := b.loadKeys(req, "a", "a")
 	b.finish(second)
@@ -48,7 +48,7 @@ func TestARunThatIsSetGoingAgainIsNotCarriedOn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.load(chunked(10), 4)
-	b.record(faulty(b.one(run), badPayload))
+	b.record(faulty(b.one(run), workqueue.SlotError{Code: "bad_payload", Message: "no"}))
 	if keys, err := carry(b, run, func() {}); len(keys) != 4 || err.Error() != "EOF" {
 		t.Errorf("%q, %v", keys, err)
 	}
