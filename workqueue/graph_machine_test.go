@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -52,7 +53,7 @@ func newComposing(t *rapid.T, b *bench) *composing {
 				needs = append(needs, n)
 			}
 		}
-		spec := need(fmt.Sprint("step", s), needs...)
+		spec := storetest.Need(fmt.Sprint("step", s), needs...)
 		spec.Chunk, spec.MaxAttempts = rapid.IntRange(1, 9).Draw(t, "chunk"), 100
 		spec.Optional = rapid.IntRange(0, 2).Draw(t, "optional") == 0
 		spec.Barrier = len(spec.Needs) > 0 && rapid.IntRange(0, 4).Draw(t, "barrier") == 0
@@ -62,10 +63,10 @@ func newComposing(t *rapid.T, b *bench) *composing {
 		spec.NoItem = rapid.Bool().Draw(t, "no item")
 		g.steps, g.versions = append(g.steps, spec), append(g.versions, make([]int, g.items))
 	}
-	b.session = b.open()
-	g.run = b.load(planned(g.steps...), g.items)
-	b.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
-	g.lease = b.lead()
+	b.Session = b.Open()
+	g.run = b.Load(storetest.Planned(g.steps...), g.items)
+	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	g.lease = b.Lead()
 	return g
 }
 
@@ -91,10 +92,10 @@ func (g *composing) Claim(t *rapid.T) {
 }
 
 func (g *composing) take(t *rapid.T, step workqueue.Step, most int) (slices int) {
-	claimed := g.claimStep(g.run, step, most)
+	claimed := g.ClaimStep(g.run, step, most)
 	for _, s := range claimed.Slices {
 		f := flight{Slice: s, results: map[workqueue.Ordinal][]byte{}}
-		err := dispatch.New(g.store).EachInput(g.Context(), dispatch.InputRequest{Run: g.run, Block: s.Block, Mask: &s.Mask,
+		err := dispatch.New(g.Store).EachInput(g.Context(), dispatch.InputRequest{Run: g.run, Block: s.Block, Mask: &s.Mask,
 			Inputs: claimed.Work.Inputs, NoItem: claimed.Work.NoItem}, func(in dispatch.Input) bool {
 			var parts []string
 			for _, p := range in.Parts {
@@ -155,26 +156,26 @@ func (g *composing) answer(f flight, random *rand.Rand, passing int) settle.Answ
 
 // send records, and lets barriers pass only where the recording says that there is reason to look.
 func (g *composing) send(t *rapid.T, answers []settle.Answer) {
-	recorded, err := settle.New(g.store).Record(g.Context(), answers)
+	recorded, err := settle.New(g.Store).Record(g.Context(), answers)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, run := range recorded.Look.Barriers {
-		if _, err := dispatch.New(g.store).CheckBarriers(g.Context(), run); err != nil {
+		if _, err := dispatch.New(g.Store).CheckBarriers(g.Context(), run); err != nil {
 			t.Fatal(err)
 		}
 	}
-	g.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, g.run)
+	g.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, g.run)
 }
 
 // Die ends the session; what it had claimed is claimed again, and its replies come too late.
 func (g *composing) Die(t *rapid.T) {
-	dying := g.session
-	g.session = g.open()
-	g.expire(dying)
-	g.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
-	g.lease = g.lead()
-	if _, err := settle.New(g.store).ReleaseDeadSessions(g.Context(), g.lease); err != nil {
+	dying := g.Session
+	g.Session = g.Open()
+	g.Expire(dying)
+	g.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	g.lease = g.Lead()
+	if _, err := settle.New(g.Store).ReleaseDeadSessions(g.Context(), g.lease); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -185,11 +186,11 @@ func (g *composing) Reset(t *rapid.T) {
 	sel := redo.Selection{Step: g.steps[step].Name}
 	from := rapid.IntRange(0, g.items-1).Draw(t, "from")
 	to := rapid.IntRange(from+1, g.items).Draw(t, "to")
-	sel.Keys = names(g.items)[from:to]
+	sel.Keys = storetest.Names(g.items)[from:to]
 	for o := from; o < to; o++ {
 		g.versions[step][o]++
 	}
-	_, err := redo.New(g.store).Reset(g.Context(), redo.ResetRequest{Run: g.run, Select: sel, Actor: "test",
+	_, err := redo.New(g.Store).Reset(g.Context(), redo.ResetRequest{Run: g.run, Select: sel, Actor: "test",
 		Cascade: rapid.IntRange(0, 3).Draw(t, "cascade") == 0})
 	var none *redo.NothingToResetError
 	if err != nil && !errors.As(err, &none) {
@@ -200,11 +201,11 @@ func (g *composing) Reset(t *rapid.T) {
 // Approve lets the steps begin that wait for somebody, and no other.
 func (g *composing) Approve(t *rapid.T) {
 	for _, spec := range g.steps {
-		waits := g.number(`SELECT count(*) FROM run_step WHERE run_id = $1 AND name = $2 AND gate_since IS NOT NULL`,
+		waits := g.Number(`SELECT count(*) FROM run_step WHERE run_id = $1 AND name = $2 AND gate_since IS NOT NULL`,
 			g.run, spec.Name) == 1
-		state, _ := g.state(g.run)
+		state, _ := g.State(g.run)
 		c := control.Control{Run: g.run, Actor: "ann", Step: spec.Name}
-		_, err := control.New(g.store).Approve(g.Context(), c)
+		_, err := control.New(g.Store).Approve(g.Context(), c)
 		if (err == nil) != (waits && state == "running") {
 			t.Fatalf("approve %+v: %v; it waits: %v", spec, err, waits)
 		}
@@ -219,7 +220,7 @@ func (g *composing) Check(t *rapid.T) {
 }
 
 func (g *composing) examine(t *rapid.T) {
-	report, err := doctor.New(g.store).Doctor(g.Context())
+	report, err := doctor.New(g.Store).Doctor(g.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,19 +237,19 @@ func (g *composing) end(t *rapid.T) {
 	for taken := 1; taken > 0; {
 		taken = 0
 		for step := range g.steps {
-			taken += g.take(t, workqueue.Step(step), plenty)
+			taken += g.take(t, workqueue.Step(step), storetest.Plenty)
 			for _, f := range g.flying {
 				g.send(t, []settle.Answer{g.answer(f, random, 0)})
 			}
 			g.flying = nil
 		}
-		taken += g.number(`SELECT count(*) FROM run_step WHERE run_id = $1 AND gate_since IS NOT NULL
+		taken += g.Number(`SELECT count(*) FROM run_step WHERE run_id = $1 AND gate_since IS NOT NULL
 			AND EXISTS (SELECT FROM batchrun WHERE id = $1 AND state = 'running')`, g.run)
 		g.Approve(t)
 	}
 	g.examine(t)
-	if state, _ := g.state(g.run); state != "completed" {
-		t.Fatalf("the run is %s when there is nothing left to do: %s; steps %+v", state, g.dump(g.run), g.steps)
+	if state, _ := g.State(g.run); state != "completed" {
+		t.Fatalf("the run is %s when there is nothing left to do: %s; steps %+v", state, g.Dump(g.run), g.steps)
 	}
 	for step := range g.steps {
 		g.compare(t, workqueue.Step(step))
@@ -273,7 +274,7 @@ func (g *composing) expect(step workqueue.Step, o workqueue.Ordinal) (result str
 
 func (g *composing) compare(t *rapid.T, step workqueue.Step) {
 	var done, failed, skipped bitfield.Set
-	err := g.pool.QueryRow(g.Context(), `SELECT done, failed, coalesce(skipped, B'0'::bit(8192)) FROM work_block
+	err := g.Pool.QueryRow(g.Context(), `SELECT done, failed, coalesce(skipped, B'0'::bit(8192)) FROM work_block
 		WHERE run_id = $1 AND step = $2`, g.run, step).Scan(pgbits.Into(&done), pgbits.Into(&failed), pgbits.Into(&skipped))
 	if err != nil {
 		t.Fatal(err)
@@ -287,7 +288,7 @@ func (g *composing) compare(t *rapid.T, step workqueue.Step) {
 		case skipped.Has(int(o)):
 			got = "left out"
 		case done.Has(int(o)):
-			err := g.pool.QueryRow(g.Context(), `SELECT convert_from(result, 'UTF8') FROM work_part
+			err := g.Pool.QueryRow(g.Context(), `SELECT convert_from(result, 'UTF8') FROM work_part
 				WHERE run_id = $1 AND step = $2 AND ordinal = $3 ORDER BY generation DESC LIMIT 1`, g.run, step, o).Scan(&got)
 			if err != nil {
 				t.Fatal(err)

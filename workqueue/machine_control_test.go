@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -19,17 +20,17 @@ const elsewhere = "elsewhere"
 // calm takes away what earlier stories left at the endpoints, and draws their budgets.
 func (m *machine) calm(t *rapid.T) {
 	// a failed story's
-	if _, err := control.New(m.store).Cancel(m.Context(), control.Control{All: true, Actor: "test"}); err != nil {
+	if _, err := control.New(m.Store).Cancel(m.Context(), control.Control{All: true, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	m.exec(`DELETE FROM endpoint_pace`)
-	for _, name := range []string{endpoint, elsewhere} {
+	m.Exec(`DELETE FROM endpoint_pace`)
+	for _, name := range []string{storetest.Endpoint, elsewhere} {
 		m.budget(name, rapid.SampledFrom([]int{0, 0, 1, 3, 6}).Draw(t, "budget"))
 	}
 }
 
 func (m *machine) budget(name string, n int) {
-	_, err := pacestore.New(m.store).ChangeEndpoint(m.Context(), pacestore.EndpointChange{Endpoint: name, MaxInFlight: &n},
+	_, err := pacestore.New(m.Store).ChangeEndpoint(m.Context(), pacestore.EndpointChange{Endpoint: name, MaxInFlight: &n},
 		"ann")
 	if err != nil {
 		m.Fatal(err)
@@ -50,7 +51,7 @@ func (m *machine) Pause(t *rapid.T) {
 	if rapid.IntRange(0, 2).Draw(t, "seldom") != 0 {
 		return
 	}
-	_, err := control.New(m.store).Pause(m.Context(), m.wish(t))
+	_, err := control.New(m.Store).Pause(m.Context(), m.wish(t))
 	if !m.refused(t, "pause", m.over() || m.pausedBy != "", err) {
 		m.pausedBy = control.HoldOperator
 	}
@@ -63,7 +64,7 @@ func (m *machine) Resume(t *rapid.T) {
 		maxFailed = &all
 	}
 	c := control.Control{Run: m.run, Actor: "test"}
-	out, err := control.New(m.store).Resume(m.Context(), c, maxFailed)
+	out, err := control.New(m.Store).Resume(m.Context(), c, maxFailed)
 	limited := maxFailed == nil && m.limited && int64(m.count(isFailed)) > m.failedLimit
 	canary := m.pausedBy == control.HoldCanary
 	want := m.completed() || m.pausedBy != "" && !canary && limited
@@ -93,7 +94,7 @@ func (m *machine) wish(t *rapid.T) control.Control {
 }
 
 func (m *machine) Approve(t *rapid.T) {
-	out, err := control.New(m.store).Approve(m.Context(), control.Control{Run: m.run, Actor: "test"})
+	out, err := control.New(m.Store).Approve(m.Context(), control.Control{Run: m.run, Actor: "test"})
 	if m.refused(t, "approve", m.over() || m.canary != "waiting", err) {
 		return
 	}
@@ -103,17 +104,17 @@ func (m *machine) Approve(t *rapid.T) {
 }
 
 func (m *machine) CheckCanary(t *rapid.T) {
-	got, err := control.New(m.store).CheckCanary(m.Context(), m.run)
+	got, err := control.New(m.Store).CheckCanary(m.Context(), m.run)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := m.judgeCanary(); got != want {
-		t.Fatalf("the verdict on the sample is %q; want %q: %s", got, want, m.dump(m.run))
+		t.Fatalf("the verdict on the sample is %q; want %q: %s", got, want, m.Dump(m.run))
 	}
 }
 
 func (m *machine) CheckThreshold(t *rapid.T) {
-	held, err := control.New(m.store).CheckThreshold(m.Context(), m.run)
+	held, err := control.New(m.Store).CheckThreshold(m.Context(), m.run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,18 +124,18 @@ func (m *machine) CheckThreshold(t *rapid.T) {
 }
 
 func (m *machine) CheckGuard(t *rapid.T) {
-	held, err := control.New(m.store).CheckGuard(m.Context(), m.run)
+	held, err := control.New(m.Store).CheckGuard(m.Context(), m.run)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := m.holdForGuard(); held != want {
-		t.Fatalf("held for its guard: %v; want %v: %s", held, want, m.dump(m.run))
+		t.Fatalf("held for its guard: %v; want %v: %s", held, want, m.Dump(m.run))
 	}
 }
 
 func (m *machine) SetThreshold(t *rapid.T) {
 	text := rapid.SampledFrom([]string{"", "0", "3", "10%", "100%"}).Draw(t, "max failed")
-	_, err := control.New(m.store).SetRun(m.Context(), control.RunChange{Run: m.run, MaxFailed: &text, Actor: "test"})
+	_, err := control.New(m.Store).SetRun(m.Context(), control.RunChange{Run: m.run, MaxFailed: &text, Actor: "test"})
 	if !m.refused(t, "set", m.cancelled, err) {
 		m.setLimit(text)
 	}
@@ -145,22 +146,22 @@ func (m *machine) SetChunk(t *rapid.T) {
 	if !m.small {
 		chunk *= 500
 	}
-	_, err := control.New(m.store).SetRun(m.Context(), control.RunChange{Run: m.run, Actor: "test",
-		Settings: chunking(chunk, limit)})
+	_, err := control.New(m.Store).SetRun(m.Context(), control.RunChange{Run: m.run, Actor: "test",
+		Settings: storetest.Chunking(chunk, limit)})
 	if !m.refused(t, "set", m.cancelled, err) {
 		m.chunk, m.limit = chunk, limit
 	}
 }
 
 func (m *machine) SetBudget(t *rapid.T) {
-	m.budget(rapid.SampledFrom([]string{endpoint, elsewhere}).Draw(t, "endpoint"),
+	m.budget(rapid.SampledFrom([]string{storetest.Endpoint, elsewhere}).Draw(t, "endpoint"),
 		rapid.SampledFrom([]int{0, 1, 3, 6}).Draw(t, "budget"))
 }
 
 // Cap has chunks of the endpoint held to a size, as if larger ones had failed.
 func (m *machine) Cap(t *rapid.T) {
 	n := rapid.IntRange(1, m.chunk).Draw(t, "cap")
-	m.exec(`UPDATE endpoint_pace SET chunk_cap = $2, chunk_cap_until = clock_timestamp() + $3::interval
+	m.Exec(`UPDATE endpoint_pace SET chunk_cap = $2, chunk_cap_until = clock_timestamp() + $3::interval
 		WHERE endpoint = $1`, m.at, n, rapid.SampledFrom([]time.Duration{-time.Second, time.Hour}).Draw(t, "until"))
 }
 
@@ -168,12 +169,12 @@ func (m *machine) Cap(t *rapid.T) {
 func (m *machine) Break(t *rapid.T) {
 	switch rapid.IntRange(0, 3).Draw(t, "breaker") {
 	case 0:
-		m.exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), probes = 0,
+		m.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), probes = 0,
 			probe_slice = NULL, probe_at = clock_timestamp() WHERE endpoint = $1`, m.at)
 	case 1:
-		m.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() WHERE endpoint = $1 AND breaker = 'open'`, m.at)
+		m.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() WHERE endpoint = $1 AND breaker = 'open'`, m.at)
 	case 2:
-		if _, err := pacestore.New(m.store).CheckBreaker(m.Context(), m.at); err != nil {
+		if _, err := pacestore.New(m.Store).CheckBreaker(m.Context(), m.at); err != nil {
 			t.Fatal(err)
 		}
 	default:
@@ -182,7 +183,7 @@ func (m *machine) Break(t *rapid.T) {
 }
 
 func (m *machine) mend() {
-	m.exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL WHERE breaker = 'open'`)
+	m.Exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL WHERE breaker = 'open'`)
 }
 
 // pace is what a claim has to keep to at the endpoint.
@@ -193,9 +194,9 @@ type pace struct {
 
 // pace has a probe that is not due wait until Break has its time come.
 func (m *machine) pace() (p pace) {
-	m.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() + interval '1 hour'
+	m.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() + interval '1 hour'
 		WHERE endpoint = $1 AND breaker = 'open' AND probe_at > clock_timestamp()`, m.at)
-	err := m.pool.QueryRow(m.Context(), `
+	err := m.Pool.QueryRow(m.Context(), `
 		SELECT p.breaker = 'open', p.breaker = 'open' AND (p.probe_at > clock_timestamp() OR EXISTS (
 		           SELECT FROM work_slice s WHERE s.id = p.probe_slice AND s.state IN ('claimed', 'sent'))),
 		       CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap ELSE 0 END
@@ -225,7 +226,7 @@ func (m *machine) free(most int, p pace) int {
 // Postpone gives back a slice that could not be published.
 func (m *machine) Postpone(t *rapid.T) {
 	for _, h := range m.pick(t, 2) {
-		if err := settle.New(m.store).Postpone(m.Context(), m.session, h.ID, 0, errors.New("no stream")); err != nil {
+		if err := settle.New(m.Store).Postpone(m.Context(), m.Session, h.ID, 0, errors.New("no stream")); err != nil {
 			t.Fatal(err)
 		}
 		if h.state == "claimed" {
@@ -237,14 +238,14 @@ func (m *machine) Postpone(t *rapid.T) {
 
 // OldNode makes slices look as if a node of the version before had made them, which knew neither endpoints nor roots.
 func (m *machine) OldNode(*rapid.T) {
-	m.exec(`UPDATE work_slice SET endpoint = NULL, root = NULL
+	m.Exec(`UPDATE work_slice SET endpoint = NULL, root = NULL
 		WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent') AND endpoint = $2`, m.run, m.at)
 }
 
 // wantHolds compares what holds the run.
 func (m *machine) wantHolds(t *rapid.T) {
 	var hold, canary string
-	err := m.pool.QueryRow(m.Context(), `SELECT coalesce(hold, ''), coalesce(canary_state, '') FROM batchrun
+	err := m.Pool.QueryRow(m.Context(), `SELECT coalesce(hold, ''), coalesce(canary_state, '') FROM batchrun
 		WHERE id = $1`, m.run).Scan(&hold, &canary)
 	if err != nil {
 		t.Fatal(err)
@@ -257,17 +258,17 @@ func (m *machine) wantHolds(t *rapid.T) {
 // letGo takes everything out of the way of a run that is to end.
 func (m *machine) letGo(t *rapid.T) {
 	m.mend()
-	m.exec(`UPDATE endpoint_pace SET chunk_cap = NULL, chunk_cap_until = NULL`)
-	for _, name := range []string{endpoint, elsewhere} {
+	m.Exec(`UPDATE endpoint_pace SET chunk_cap = NULL, chunk_cap_until = NULL`)
+	for _, name := range []string{storetest.Endpoint, elsewhere} {
 		m.budget(name, 0)
 	}
 	none := ""
-	if _, err := control.New(m.store).SetRun(m.Context(), control.RunChange{Run: m.run, MaxFailed: &none}); err != nil {
+	if _, err := control.New(m.Store).SetRun(m.Context(), control.RunChange{Run: m.run, MaxFailed: &none}); err != nil {
 		t.Fatal(err)
 	}
 	m.setLimit(none)
 	m.guard, m.tripped = workqueue.GuardRule{}, false
-	m.exec(`DELETE FROM run_guard WHERE run_id = $1`, m.run)
+	m.Exec(`DELETE FROM run_guard WHERE run_id = $1`, m.run)
 	if slices.Contains([]control.Hold{control.HoldOperator, control.HoldThreshold, control.HoldGuard}, m.pausedBy) {
 		m.Resume(t)
 	}
@@ -275,7 +276,7 @@ func (m *machine) letGo(t *rapid.T) {
 
 // finishAll answers all that is let go.
 func (m *machine) finishAll() {
-	m.finish(m.run)
+	m.Finish(m.run)
 	for i := range m.items {
 		if p := m.items[i].place; p != isFailed && p != isHeldBack {
 			m.items[i] = item{place: isDone}
@@ -286,7 +287,7 @@ func (m *machine) finishAll() {
 // letSampleGo has a sample that has ended judged, and approves it.
 func (m *machine) letSampleGo(t *rapid.T) {
 	if m.canary == "sampling" {
-		verdict, err := control.New(m.store).CheckCanary(m.Context(), m.run)
+		verdict, err := control.New(m.Store).CheckCanary(m.Context(), m.run)
 		if err != nil || verdict == control.CanaryUndecided {
 			t.Fatalf("the verdict on the sample is %q, %v", verdict, err)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -51,7 +52,7 @@ func newMachine(t *rapid.T, b *bench) *machine {
 	}
 	m := &machine{bench: b, small: small, chunk: chunk, limit: rapid.IntRange(2, 12).Draw(t, "in flight"),
 		budgets: map[string]int{}}
-	req := chunked(chunk)
+	req := storetest.Chunked(chunk)
 	req.Steps[0].InFlight, req.Steps[0].MaxAttempts = m.limit, maxAttempts
 	req.Canary, req.CanaryAuto = rapid.SampledFrom([]int{0, 0, 1, size/3 + 1, size}).Draw(t, "canary"), true
 	req.CanaryAuto = req.Canary > 0 && rapid.Bool().Draw(t, "goes on by itself")
@@ -59,8 +60,8 @@ func newMachine(t *rapid.T, b *bench) *machine {
 	req.Guard = rapid.SampledFrom([]workqueue.GuardRule{{}, {Failures: 1, Within: 3}, {Failures: 5, Within: 10},
 		{Failures: 500, Within: 2000}}).Draw(t, "guard")
 	m.calm(t)
-	b.session = b.open()
-	m.run = b.load(req, size)
+	b.Session = b.Open()
+	m.run = b.Load(req, size)
 	m.lease = m.leadAnew(t)
 	m.epoch = m.nextEpoch(t)
 	m.oracle = newOracle(size)
@@ -76,8 +77,8 @@ func newMachine(t *rapid.T, b *bench) *machine {
 
 // leadAnew takes the lease from whoever has it.
 func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
-	m.exec(`UPDATE leader SET expires_at = clock_timestamp()`)
-	lease, err := session.New(m.store).Lead(m.Context(), m.session, leaseTTL)
+	m.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	lease, err := session.New(m.Store).Lead(m.Context(), m.Session, storetest.LeaseTTL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
 
 func (m *machine) nextEpoch(t *rapid.T) int64 {
 	now := time.Now()
-	current, _, err := streams.New(m.store).ObserveStreams(m.Context(), streams.Created{Work: now, Reply: now, Stage: now,
+	current, _, err := streams.New(m.Store).ObserveStreams(m.Context(), streams.Created{Work: now, Reply: now, Stage: now,
 		Flow: now})
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +99,7 @@ func (m *machine) Claim(t *rapid.T) {
 	most := rapid.IntRange(1, 8).Draw(t, "most")
 	pace := m.pace()
 	free := m.free(most, pace)
-	out, err := dispatch.New(m.store).Claim(m.Context(), m.claimRequest(m.run, most))
+	out, err := dispatch.New(m.Store).Claim(m.Context(), m.ClaimRequest(m.run, most))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ func (m *machine) Send(t *rapid.T) {
 		}
 	}
 	m.sync()
-	if _, err := settle.New(m.store).MarkSent(m.Context(), sent); err != nil {
+	if _, err := settle.New(m.Store).MarkSent(m.Context(), sent); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -166,7 +167,7 @@ func (m *machine) Record(t *rapid.T) {
 	}
 	order := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0)) // a drawn permutation would print every slot
 	order.Shuffle(len(answers), func(i, j int) { answers[i], answers[j] = answers[j], answers[i] })
-	recorded, err := settle.New(m.store).Record(m.Context(), answers)
+	recorded, err := settle.New(m.Store).Record(m.Context(), answers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,9 +187,9 @@ func (m *machine) Record(t *rapid.T) {
 // spared returns the slices that failed in what looked like an outage, which depends on what the other runs of the test
 // went through, and has what follows them wait for nothing.
 func (m *machine) spared() []workqueue.SliceID {
-	m.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, m.run)
+	m.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, m.run)
 	var all []workqueue.SliceID
-	err := m.pool.QueryRow(m.Context(), `SELECT coalesce(array_agg(parent), '{}') FROM work_slice
+	err := m.Pool.QueryRow(m.Context(), `SELECT coalesce(array_agg(parent), '{}') FROM work_slice
 		WHERE run_id = $1 AND cause = 'breaker'`, m.run).Scan(&all)
 	if err != nil {
 		m.Fatal(err)
@@ -198,10 +199,10 @@ func (m *machine) spared() []workqueue.SliceID {
 
 // drawAnswer makes a reply with some of the slots, of all kinds, and now and then one that does not belong.
 func drawAnswer(t *rapid.T, h *held) settle.Answer {
-	items := ordinals(h.Slice)
+	items := storetest.Ordinals(h.Slice)
 	from := rapid.OneOf(rapid.Just(0), rapid.IntRange(0, len(items))).Draw(t, "from")
 	to := rapid.OneOf(rapid.Just(len(items)), rapid.IntRange(from, len(items))).Draw(t, "to")
-	a := answer(h.Slice, items[from:max(from, to)]...)
+	a := storetest.Answer(h.Slice, items[from:max(from, to)]...)
 	random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "kinds"), 0))
 	faults := rapid.SampledFrom([]int{0, 0, 0, 10, 100}).Draw(t, "percent of errors")
 	for i := range a.Slots {
@@ -236,8 +237,8 @@ func (m *machine) Expire(t *rapid.T) {
 	for _, h := range overdue {
 		all = append(all, h.ID)
 	}
-	m.exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE id = ANY($1) AND state IN ('claimed', 'sent')`, all)
-	n, err := settle.New(m.store).Expire(m.Context(), m.lease, all)
+	m.Exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE id = ANY($1) AND state IN ('claimed', 'sent')`, all)
+	n, err := settle.New(m.Store).Expire(m.Context(), m.lease, all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,17 +263,17 @@ func (m *machine) Expire(t *rapid.T) {
 
 // Die ends the session, well or badly; what it had claimed and not sent is scheduled again.
 func (m *machine) Die(t *rapid.T) {
-	dying := m.session
-	m.session = m.open()
+	dying := m.Session
+	m.Session = m.Open()
 	if rapid.Bool().Draw(t, "in good order") {
-		if _, err := settle.New(m.store).EndSession(m.Context(), dying); err != nil {
+		if _, err := settle.New(m.Store).EndSession(m.Context(), dying); err != nil {
 			t.Fatal(err)
 		}
 	} else {
-		m.expire(dying)
+		m.bench.Expire(dying)
 	}
 	m.lease = m.leadAnew(t)
-	if _, err := settle.New(m.store).ReleaseDeadSessions(m.Context(), m.lease); err != nil {
+	if _, err := settle.New(m.Store).ReleaseDeadSessions(m.Context(), m.lease); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range m.all {
@@ -285,7 +286,7 @@ func (m *machine) Die(t *rapid.T) {
 
 func (m *machine) LoseStreams(t *rapid.T) {
 	m.epoch = m.nextEpoch(t)
-	if _, err := settle.New(m.store).ReleaseLostStreams(m.Context(), m.lease); err != nil {
+	if _, err := settle.New(m.Store).ReleaseLostStreams(m.Context(), m.lease); err != nil {
 		t.Fatal(err)
 	}
 	for _, h := range m.all {
@@ -303,7 +304,7 @@ func (m *machine) Split(t *rapid.T) {
 		if h.remaining != h.Mask {
 			continue // a node splits what it has not sent, and nobody has answered that
 		}
-		made, err := settle.New(m.store).Split(m.Context(), m.session, h.ID, h.Mask.Split(size), time.Minute)
+		made, err := settle.New(m.Store).Split(m.Context(), m.Session, h.ID, h.Mask.Split(size), time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -321,13 +322,13 @@ func (m *machine) Split(t *rapid.T) {
 func (m *machine) Rerun(t *rapid.T) {
 	sel := redo.Selection{Failed: true}
 	if rapid.Bool().Draw(t, "by key") {
-		sel = redo.Selection{Keys: names(len(m.items))[:rapid.IntRange(1, len(m.items)).Draw(t, "keys")]}
+		sel = redo.Selection{Keys: storetest.Names(len(m.items))[:rapid.IntRange(1, len(m.items)).Draw(t, "keys")]}
 	}
 	req := redo.RerunRequest{Run: m.run, Select: sel, Actor: "test", DryRun: rapid.IntRange(0, 4).Draw(t, "dry") == 0}
 	req.Canary = rapid.SampledFrom([]int{0, 0, 0, 1, 4}).Draw(t, "canary")
 	req.CanaryAuto = req.Canary > 0 && rapid.Bool().Draw(t, "goes on by itself")
-	req.Settings.Endpoint = rapid.SampledFrom([]string{"", "", "", endpoint, elsewhere}).Draw(t, "where")
-	out, err := redo.New(m.store).Rerun(m.Context(), req)
+	req.Settings.Endpoint = rapid.SampledFrom([]string{"", "", "", storetest.Endpoint, elsewhere}).Draw(t, "where")
+	out, err := redo.New(m.Store).Rerun(m.Context(), req)
 	var nothing *redo.NothingToRerunError
 	var state *workqueue.StateError
 	again := m.final(sel)
@@ -350,10 +351,10 @@ func (m *machine) Rerun(t *rapid.T) {
 func (m *machine) Correct(t *rapid.T) {
 	from := rapid.IntRange(0, len(m.items)-1).Draw(t, "from")
 	to := rapid.IntRange(from, len(m.items)-1).Draw(t, "to")
-	all := names(len(m.items))[from : to+1]
+	all := storetest.Names(len(m.items))[from : to+1]
 	payload := fmt.Sprintf(`{"g":%d}`, m.generation+1)
-	out, err := redo.New(m.store).Correct(m.Context(), redo.CorrectRequest{Run: m.run, Actor: "test",
-		DryRun: rapid.IntRange(0, 4).Draw(t, "dry") == 0, Items: corrections(payload, all...)})
+	out, err := redo.New(m.Store).Correct(m.Context(), redo.CorrectRequest{Run: m.run, Actor: "test",
+		DryRun: rapid.IntRange(0, 4).Draw(t, "dry") == 0, Items: storetest.Corrections(payload, all...)})
 	if m.cancelled {
 		if _, refused := errors.AsType[*workqueue.StateError](err); !refused {
 			t.Fatalf("correct: %v", err)
@@ -363,7 +364,7 @@ func (m *machine) Correct(t *rapid.T) {
 	if err != nil || int(out.Generation) != m.generation+1 || out.Items != int64(len(all)) {
 		t.Fatalf("correct %d items: %+v, %v", len(all), out, err)
 	}
-	if _, generation := m.state(m.run); generation == m.generation {
+	if _, generation := m.State(m.run); generation == m.generation {
 		return // it was a dry run
 	}
 	items := make([]int, len(all))
@@ -385,12 +386,12 @@ func (m *machine) wantData(t *rapid.T) {
 		}
 	}
 	var got []string
-	err := m.pool.QueryRow(m.Context(), `SELECT array_agg(payload ORDER BY ordinal) FROM work_queue WHERE run_id = $1`,
+	err := m.Pool.QueryRow(m.Context(), `SELECT array_agg(payload ORDER BY ordinal) FROM work_queue WHERE run_id = $1`,
 		m.run).Scan(&got)
 	if err != nil || !slices.Equal(got, want) {
 		t.Fatalf("the payloads are %v, %v; want %v", got, err, want)
 	}
-	stale := m.number(`SELECT count(*) FROM work_block b
+	stale := m.Number(`SELECT count(*) FROM work_block b
 		JOIN work_correction c ON c.run_id = b.run_id AND c.ordinal >> 13 = b.block
 		JOIN work_part p ON p.run_id = b.run_id AND p.step = b.step AND p.ordinal = c.ordinal
 		JOIN work_slice s ON s.id = p.slice_id
@@ -406,7 +407,7 @@ func (m *machine) wantData(t *rapid.T) {
 func (m *machine) Accept(t *rapid.T) {
 	sel := redo.Selection{Failed: true}
 	if rapid.Bool().Draw(t, "by key") {
-		sel = redo.Selection{Keys: names(len(m.items))[:rapid.IntRange(1, len(m.items)).Draw(t, "keys")]}
+		sel = redo.Selection{Keys: storetest.Names(len(m.items))[:rapid.IntRange(1, len(m.items)).Draw(t, "keys")]}
 	}
 	req := redo.AcceptRequest{Run: m.run, Select: sel, Actor: "test", Reason: "r",
 		Withdraw: rapid.IntRange(0, 3).Draw(t, "withdraw") == 0, DryRun: rapid.IntRange(0, 4).Draw(t, "dry") == 0}
@@ -417,7 +418,7 @@ func (m *machine) Accept(t *rapid.T) {
 			changing = append(changing, i)
 		}
 	}
-	out, err := redo.New(m.store).Accept(m.Context(), req)
+	out, err := redo.New(m.Store).Accept(m.Context(), req)
 	if _, nothing := errors.AsType[*redo.NothingToAcceptError](err); nothing && len(changing) == 0 {
 		return
 	}
@@ -436,7 +437,7 @@ func (m *machine) Cancel(t *rapid.T) {
 	if rapid.IntRange(0, 15).Draw(t, "seldom") != 0 {
 		return // hardly anything happens until it goes on
 	}
-	_, err := control.New(m.store).Cancel(m.Context(), control.Control{Run: m.run, Actor: "test"})
+	_, err := control.New(m.Store).Cancel(m.Context(), control.Control{Run: m.run, Actor: "test"})
 	var state *workqueue.StateError
 	if refused := m.over(); refused != errors.As(err, &state) || !refused && err != nil {
 		t.Fatalf("cancel: %v", err)
@@ -451,7 +452,7 @@ func (m *machine) Check(t *rapid.T) {
 	got := m.read(t)
 	for i, want := range m.items {
 		if got[i] != want {
-			t.Fatalf("item %d is %+v; want %+v: %s", i, got[i], want, m.dump(m.run))
+			t.Fatalf("item %d is %+v; want %+v: %s", i, got[i], want, m.Dump(m.run))
 		}
 	}
 	want := "running"
@@ -460,12 +461,12 @@ func (m *machine) Check(t *rapid.T) {
 	} else if m.completed() {
 		want = "completed"
 	}
-	if state, generation := m.state(m.run); state != want || generation != m.generation {
+	if state, generation := m.State(m.run); state != want || generation != m.generation {
 		t.Fatalf("the run is %s in generation %d; want %s in %d", state, generation, want, m.generation)
 	}
 	m.wantHolds(t)
 	m.wantData(t)
-	if events := m.completions(m.run); !slices.Equal(events, m.finished) {
+	if events := m.Completions(m.run); !slices.Equal(events, m.finished) {
 		t.Fatalf("completion events of generations %v; want %v", events, m.finished)
 	}
 	if m.steps++; m.steps%6 == 0 {
@@ -475,7 +476,7 @@ func (m *machine) Check(t *rapid.T) {
 
 // examine asks the doctor about the machine's run.
 func (m *machine) examine(t *rapid.T) {
-	report, err := doctor.New(m.store).Doctor(m.Context())
+	report, err := doctor.New(m.Store).Doctor(m.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -492,7 +493,7 @@ func (m *machine) read(t *rapid.T) []item {
 			items[block.Ordinal(bit)] = to
 		}
 	}
-	rows, err := m.pool.Query(m.Context(), `SELECT block, ready, done, failed,
+	rows, err := m.Pool.Query(m.Context(), `SELECT block, ready, done, failed,
 		coalesce(held, B'0'::bit(8192)), coalesce(accepted, B'0'::bit(8192)) FROM work_block WHERE run_id = $1`, m.run)
 	if err != nil {
 		t.Fatal(err)
@@ -512,7 +513,7 @@ func (m *machine) read(t *rapid.T) []item {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows, err = m.pool.Query(m.Context(), `SELECT id, block, remaining, state, failures FROM work_slice
+	rows, err = m.Pool.Query(m.Context(), `SELECT id, block, remaining, state, failures FROM work_slice
 		WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent')`, m.run)
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
@@ -102,7 +103,7 @@ func (o *oracle) judgeCanary() control.CanaryVerdict {
 	asked := map[workqueue.Ordinal]bool{}
 	for _, h := range o.all {
 		if int(h.Generation) >= o.canarySince {
-			for _, i := range ordinals(h.Slice) {
+			for _, i := range storetest.Ordinals(h.Slice) {
 				asked[i] = true
 			}
 		}

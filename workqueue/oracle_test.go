@@ -6,6 +6,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -58,7 +59,7 @@ type oracle struct {
 }
 
 func newOracle(items int) oracle {
-	return oracle{items: make([]item, items), generation: 1, at: endpoint, data: make(data, items),
+	return oracle{items: make([]item, items), generation: 1, at: storetest.Endpoint, data: make(data, items),
 		holding: holding{failing: map[string]int{}}}
 }
 
@@ -102,7 +103,7 @@ func (o *oracle) completed() bool { return o.count(isDone, isFailed) == len(o.it
 
 // claimed checks a slice that a claim brought, and holds it.
 func (o *oracle) claimed(s workqueue.Slice) (wrong string) {
-	for _, i := range ordinals(s) {
+	for _, i := range storetest.Ordinals(s) {
 		was := o.items[i]
 		fresh := s.Cause == workqueue.CauseReady || s.Cause == workqueue.CauseProbe
 		if was.place != isScheduled && (was.place != isReady || !fresh) || was.failures != s.Failures {
@@ -194,7 +195,7 @@ func (o *oracle) takeOne(a *settle.Answer) (v settle.Verdict) {
 	if a.Failure != nil {
 		h.failure = a.Failure
 	}
-	members := ordinals(h.Slice)
+	members := storetest.Ordinals(h.Slice)
 	for _, slot := range a.Slots {
 		if !slices.Contains(members, slot.Ordinal) {
 			v.Foreign = append(v.Foreign, slot.Ordinal)

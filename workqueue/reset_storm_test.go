@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -33,7 +34,7 @@ GROUP BY o.ordinal`
 
 func (s *storm) seen(ctx context.Context, run workqueue.RunID, step workqueue.Step, items []workqueue.Ordinal,
 ) (map[workqueue.Ordinal]string, error) {
-	rows, err := s.pool.Query(ctx, seenBy, run, step, items)
+	rows, err := s.Pool.Query(ctx, seenBy, run, step, items)
 	if err != nil {
 		return nil, err
 	}
@@ -47,15 +48,15 @@ func (s *storm) seen(ctx context.Context, run workqueue.RunID, step workqueue.St
 // reply is what a service answers: a step that fetches says one of two things, and one that composes says what it saw.
 // faults is one in how many items fails; 0: none.
 func (s *storm) reply(ctx context.Context, r *rand.Rand, slice workqueue.Slice, faults int) (settle.Answer, error) {
-	a := whole(slice)
-	saw, err := s.seen(ctx, slice.Run, slice.Step, ordinals(slice))
+	a := storetest.Whole(slice)
+	saw, err := s.seen(ctx, slice.Run, slice.Step, storetest.Ordinals(slice))
 	if err != nil {
 		return a, err
 	}
 	for i := range a.Slots {
 		slot := &a.Slots[i]
 		slot.Result = fmt.Appendf(nil, "%d", r.IntN(2))
-		if slice.Step >= statement {
+		if slice.Step >= storetest.Statement {
 			slot.Result = []byte("(" + saw[slot.Ordinal] + ")")
 		}
 		if faults > 0 && r.IntN(faults) == 0 {
@@ -67,8 +68,8 @@ func (s *storm) reply(ctx context.Context, r *rand.Rand, slice workqueue.Slice, 
 
 // gathers is a node that does some work of any step and answers late, or never.
 func (s *storm) gathers(ctx context.Context, r *rand.Rand, out *[]workqueue.Slice) error {
-	claimed, err := dispatch.New(s.store).Claim(ctx, dispatch.ClaimRequest{Session: s.session, Run: s.one(r),
-		Step: workqueue.Step(r.IntN(len(stepNames))), MaxSlices: 1 + r.IntN(4), MaxBytes: 1 << 20,
+	claimed, err := dispatch.New(s.Store).Claim(ctx, dispatch.ClaimRequest{Session: s.Session, Run: s.one(r),
+		Step: workqueue.Step(r.IntN(len(storetest.StepNames()))), MaxSlices: 1 + r.IntN(4), MaxBytes: 1 << 20,
 		TTL: 300 * time.Millisecond})
 	if err != nil {
 		return err
@@ -92,29 +93,29 @@ func (s *storm) gathers(ctx context.Context, r *rand.Rand, out *[]workqueue.Slic
 			answers = append(answers, a)
 		}
 	}
-	_, err = settle.New(s.store).Record(ctx, answers)
+	_, err = settle.New(s.Store).Record(ctx, answers)
 	return err
 }
 
 func (s *storm) markSent(ctx context.Context, slice workqueue.Slice) {
 	// else it is claimed still
-	_, _ = settle.New(s.store).MarkSent(ctx, []workqueue.Sent{{ID: slice.ID, StreamSeq: 1, StreamsEpoch: 1}})
+	_, _ = settle.New(s.Store).MarkSent(ctx, []workqueue.Sent{{ID: slice.ID, StreamSeq: 1, StreamsEpoch: 1}})
 }
 
 // resets takes back parts of any step, and runs again what failed.
 func (s *storm) resets(withdrawn *atomic.Int64) {
 	s.keep("reset", 41, func(ctx context.Context, r *rand.Rand) error {
 		req := redo.ResetRequest{Run: s.one(r), Actor: "ann", Cascade: r.IntN(4) == 0, DryRun: r.IntN(6) == 0,
-			Select: redo.Selection{Step: stepNames[r.IntN(len(stepNames))]}}
+			Select: redo.Selection{Step: storetest.StepNames()[r.IntN(len(storetest.StepNames()))]}}
 		switch r.IntN(8) {
 		case 0:
 			req.Select.All = true
 		case 1:
 			req.Select.Codes = []string{"bad"}
 		default:
-			req.Select.Keys = names(40)[r.IntN(35):][:5]
+			req.Select.Keys = storetest.Names(40)[r.IntN(35):][:5]
 		}
-		out, err := redo.New(s.store).Reset(ctx, req)
+		out, err := redo.New(s.Store).Reset(ctx, req)
 		for _, st := range out.Steps {
 			withdrawn.Add(st.Withdrawn)
 		}
@@ -123,17 +124,17 @@ func (s *storm) resets(withdrawn *atomic.Int64) {
 	s.keep("rerun", 42, func(ctx context.Context, r *rand.Rand) error {
 		req := redo.RerunRequest{Run: s.one(r), Select: redo.Selection{Failed: true}, Actor: "ann"}
 		if r.IntN(2) == 0 {
-			req.Select.Step = stepNames[r.IntN(len(stepNames))]
+			req.Select.Step = storetest.StepNames()[r.IntN(len(storetest.StepNames()))]
 		}
-		_, err := redo.New(s.store).Rerun(ctx, req)
+		_, err := redo.New(s.Store).Rerun(ctx, req)
 		return errors.Join(err, pauseFor(ctx, 10*time.Millisecond))
 	})
 }
 
 // settleAll lets the nodes go and finishes all runs without another fault.
 func (s *storm) settleAll() {
-	s.exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE state IN ('claimed', 'sent')`)
-	late, err := settle.New(s.store).OverdueSlices(s.Context(), plenty)
+	s.Exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE state IN ('claimed', 'sent')`)
+	late, err := settle.New(s.Store).OverdueSlices(s.Context(), storetest.Plenty)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -141,20 +142,20 @@ func (s *storm) settleAll() {
 	for _, o := range late {
 		ids = append(ids, o.ID)
 	}
-	if _, err := settle.New(s.store).Expire(s.Context(), s.lease, ids); err != nil {
+	if _, err := settle.New(s.Store).Expire(s.Context(), s.lease, ids); err != nil {
 		s.Fatal(err)
 	}
-	s.check()
-	s.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
-	s.exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL`)
+	s.Check()
+	s.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
+	s.Exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL`)
 	r := rand.New(rand.NewPCG(7, 7))
 	for _, run := range s.runs {
 		for did := true; did; {
 			did = false
-			for step := range stepNames {
-				req := s.claimRequest(run, plenty)
+			for step := range storetest.StepNames() {
+				req := s.ClaimRequest(run, storetest.Plenty)
 				req.Step = workqueue.Step(step)
-				claimed, err := dispatch.New(s.store).Claim(s.Context(), req)
+				claimed, err := dispatch.New(s.Store).Claim(s.Context(), req)
 				if err != nil {
 					s.Fatal(err)
 				}
@@ -163,7 +164,7 @@ func (s *storm) settleAll() {
 					if err != nil {
 						s.Fatal(err)
 					}
-					s.record(a)
+					s.Record(a)
 					did = true
 				}
 			}
@@ -175,8 +176,8 @@ func (s *storm) settleAll() {
 func (s *storm) wantFresh(run workqueue.RunID) {
 	s.Helper()
 	composed := 0
-	for step := statement; step <= posting; step++ {
-		rows, err := s.pool.Query(s.Context(), `SELECT DISTINCT ON (p.ordinal) p.ordinal,
+	for step := storetest.Statement; step <= storetest.Posting; step++ {
+		rows, err := s.Pool.Query(s.Context(), `SELECT DISTINCT ON (p.ordinal) p.ordinal,
 			coalesce(convert_from(p.result, 'UTF8'), 'failed')
 			FROM work_part p JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = p.ordinal / 8192
 			WHERE p.run_id = $1 AND p.step = $2 AND get_bit(b.done, p.ordinal % 8192) = 1
@@ -200,7 +201,8 @@ func (s *storm) wantFresh(run workqueue.RunID) {
 		}
 		for _, o := range items {
 			if made[o] != "("+saw[o]+")" {
-				s.Errorf("run %s: step %s made %s of item %d, whose parts are %s", run, stepNames[step], made[o], o, saw[o])
+				s.Errorf("run %s: step %s made %s of item %d, whose parts are %s", run, storetest.StepNames()[step], made[o], o,
+					saw[o])
 			}
 		}
 		composed += len(items)
@@ -215,12 +217,12 @@ func (s *storm) wantFresh(run workqueue.RunID) {
 func TestResetsInAStorm(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t)
-	req := collecting()
+	req := storetest.Collecting()
 	for i := range req.Steps {
 		req.Steps[i].MaxAttempts, req.Steps[i].Timeout = 3, 300*time.Millisecond
 	}
 	for range 2 {
-		s.runs = append(s.runs, s.load(req, 40))
+		s.runs = append(s.runs, s.Load(req, 40))
 	}
 	var withdrawn atomic.Int64 // out of slices
 	s.did.Store("withdrawal", &withdrawn)
@@ -242,10 +244,10 @@ func TestResetsInAStorm(t *testing.T) {
 	}
 	s.settleAll()
 	for _, run := range s.runs {
-		if state, _ := s.state(run); state != "completed" {
-			t.Errorf("run %s is %s: %s", run, state, s.dump(run))
+		if state, _ := s.State(run); state != "completed" {
+			t.Errorf("run %s is %s: %s", run, state, s.Dump(run))
 		}
 		s.wantFresh(run)
 	}
-	s.check()
+	s.Check()
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	sessionstore "github.com/tranchehq/tranche/workqueue/session"
@@ -49,10 +50,10 @@ type storm struct {
 func newStorm(t *testing.T) *storm {
 	t.Helper()
 	url := testenv.Database(t)
-	s := &storm{bench: &bench{T: t, pool: testenv.Connect(t, url)}, url: url, over: make(chan struct{})}
+	s := &storm{bench: &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url)}}, url: url, over: make(chan struct{})}
 	s.connect()
-	s.session = s.open()
-	s.lease = s.lead()
+	s.Session = s.Open()
+	s.lease = s.Lead()
 	return s
 }
 
@@ -63,7 +64,7 @@ func (s *storm) connect() {
 		s.Fatal(err)
 	}
 	s.Cleanup(release)
-	s.store, s.release = store, release
+	s.Store, s.release = store, release
 }
 
 // reconnect leaves behind the connections that were killed after their last commit, and waits for what PostgreSQL still
@@ -71,9 +72,9 @@ func (s *storm) connect() {
 func (s *storm) reconnect() {
 	s.Helper()
 	s.release()
-	s.pool.Reset()
-	s.until("the connections of the storm are gone", func() bool {
-		return s.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+	s.Pool.Reset()
+	s.Until("the connections of the storm are gone", func() bool {
+		return s.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
 			AND backend_type = 'client backend' AND pid <> pg_backend_pid()`) == 0
 	})
 	s.connect()
@@ -156,17 +157,17 @@ func (s *storm) one(r *rand.Rand) workqueue.RunID { return s.runs[r.IntN(len(s.r
 // node claims, and answers most of what it has in time, some of it never.
 func (s *storm) node(ctx context.Context, r *rand.Rand, session *workqueue.SessionID, out *[]workqueue.Slice) error {
 	if *session == (workqueue.SessionID{}) || r.IntN(40) == 0 {
-		id, err := sessionstore.New(s.store).StartSession(ctx, sessionstore.NodeInfo{Host: "storm"}, time.Second)
+		id, err := sessionstore.New(s.Store).StartSession(ctx, sessionstore.NodeInfo{Host: "storm"}, time.Second)
 		if err != nil {
 			return err
 		}
 		*session = id
 	}
-	if err := sessionstore.New(s.store).Heartbeat(ctx, *session, time.Second, struct{}{}); err != nil {
+	if err := sessionstore.New(s.Store).Heartbeat(ctx, *session, time.Second, struct{}{}); err != nil {
 		*session = workqueue.SessionID{}
 		return err
 	}
-	claimed, err := dispatch.New(s.store).Claim(ctx, dispatch.ClaimRequest{Session: *session, Run: s.one(r),
+	claimed, err := dispatch.New(s.Store).Claim(ctx, dispatch.ClaimRequest{Session: *session, Run: s.one(r),
 		MaxSlices: 1 + r.IntN(4),
 		MaxBytes:  1 << 20, TTL: 200 * time.Millisecond})
 	*out = append(*out, claimed.Slices...)
@@ -183,19 +184,19 @@ func (s *storm) node(ctx context.Context, r *rand.Rand, session *workqueue.Sessi
 func (s *storm) settle(ctx context.Context, r *rand.Rand, session workqueue.SessionID, some []workqueue.Slice) error {
 	var answers []settle.Answer
 	for _, slice := range some {
-		a := whole(slice)
+		a := storetest.Whole(slice)
 		switch r.IntN(12) {
 		case 0:
-			if _, err := settle.New(s.store).Split(ctx, session, slice.ID, slice.Mask.Split(1), time.Second); err != nil {
+			if _, err := settle.New(s.Store).Split(ctx, session, slice.ID, slice.Mask.Split(1), time.Second); err != nil {
 				return err
 			}
 		case 1:
-			if err := settle.New(s.store).Postpone(ctx, session, slice.ID, time.Millisecond, errors.New("storm")); err != nil {
+			if err := settle.New(s.Store).Postpone(ctx, session, slice.ID, time.Millisecond, errors.New("storm")); err != nil {
 				return err
 			}
 			continue
 		case 2:
-			a = faulty(slice, workqueue.SlotError{Code: "bad", Message: "m", Retry: r.IntN(2) == 0})
+			a = storetest.Faulty(slice, workqueue.SlotError{Code: "bad", Message: "m", Retry: r.IntN(2) == 0})
 		case 3:
 			a.Slots, a.Answered = nil, 0
 			a.Failure = &workqueue.SlotError{Code: "crash", Message: "m", Retry: true}
@@ -204,15 +205,15 @@ func (s *storm) settle(ctx context.Context, r *rand.Rand, session workqueue.Sess
 		}
 		answers = append(answers, a)
 	}
-	_, err := settle.New(s.store).Record(ctx, answers)
+	_, err := settle.New(s.Store).Record(ctx, answers)
 	return err
 }
 
 func (s *storm) operators() {
 	settings := func(r *rand.Rand) control.StepChange {
-		c := chunking(1+r.IntN(6), 1+r.IntN(8))
+		c := storetest.Chunking(1+r.IntN(6), 1+r.IntN(8))
 		if r.IntN(3) == 0 {
-			c.Endpoint = []string{endpoint, elsewhere}[r.IntN(2)]
+			c.Endpoint = []string{storetest.Endpoint, elsewhere}[r.IntN(2)]
 		}
 		return c
 	}
@@ -223,38 +224,39 @@ func (s *storm) operators() {
 		return control.Control{Run: s.one(r), Actor: "ann"}
 	}
 	s.keep("pause", 11, func(ctx context.Context, r *rand.Rand) error {
-		_, err := control.New(s.store).Pause(ctx, about(r))
+		_, err := control.New(s.Store).Pause(ctx, about(r))
 		return errors.Join(err, pauseFor(ctx, 20*time.Millisecond))
 	})
 	s.keep("resume", 12, func(ctx context.Context, r *rand.Rand) error {
-		_, err := control.New(s.store).Resume(ctx, about(r), nil)
+		_, err := control.New(s.Store).Resume(ctx, about(r), nil)
 		return errors.Join(err, pauseFor(ctx, 5*time.Millisecond))
 	})
 	s.keep("approve", 13, func(ctx context.Context, r *rand.Rand) error {
-		_, err := control.New(s.store).Approve(ctx, about(r))
+		_, err := control.New(s.Store).Approve(ctx, about(r))
 		return err
 	})
 	s.keep("rerun", 14, func(ctx context.Context, r *rand.Rand) error {
 		req := redo.RerunRequest{Run: s.one(r), Select: redo.Selection{Failed: true}, Settings: settings(r),
 			Actor: "ann", DryRun: r.IntN(3) == 0}
 		if r.IntN(2) == 0 {
-			req.Select = redo.Selection{Keys: names(40)[r.IntN(20):]}
+			req.Select = redo.Selection{Keys: storetest.Names(40)[r.IntN(20):]}
 		}
 		if r.IntN(2) == 0 {
 			req.Canary, req.CanaryAuto = 5, r.IntN(2) == 0
 		}
-		_, err := redo.New(s.store).Rerun(ctx, req)
+		_, err := redo.New(s.Store).Rerun(ctx, req)
 		return err
 	})
 	s.keep("set", 15, func(ctx context.Context, r *rand.Rand) error {
 		limit := []string{"", "0", "5", "50%"}[r.IntN(4)]
-		_, err := control.New(s.store).SetRun(ctx, control.RunChange{Run: s.one(r), Settings: settings(r), MaxFailed: &limit,
+		_, err := control.New(s.Store).SetRun(ctx, control.RunChange{Run: s.one(r), Settings: settings(r), MaxFailed: &limit,
 			Actor: "ann"})
 		return err
 	})
 	s.keep("endpoint", 16, func(ctx context.Context, r *rand.Rand) error {
 		rate, budget := float64(r.IntN(2)*5000), stormBudget
-		_, err := pacestore.New(s.store).ChangeEndpoint(ctx, pacestore.EndpointChange{Endpoint: endpoint, Rate: &rate,
+		_, err := pacestore.New(s.Store).ChangeEndpoint(ctx, pacestore.EndpointChange{Endpoint: storetest.Endpoint,
+			Rate:        &rate,
 			MaxInFlight: &budget, ClearChunkCap: true}, "ann")
 		return err
 	})
@@ -262,36 +264,37 @@ func (s *storm) operators() {
 
 func (s *storm) leader() {
 	s.keep("sweep", 21, func(ctx context.Context, _ *rand.Rand) error {
-		_, err := settle.New(s.store).ReleaseDeadSessions(ctx, s.lease)
+		_, err := settle.New(s.Store).ReleaseDeadSessions(ctx, s.lease)
 		return err
 	})
 	s.keep("overdue", 22, s.expireOverdue)
 	s.keep("holds", 23, func(ctx context.Context, _ *rand.Rand) error {
-		due, err := control.New(s.store).DueHolds(ctx)
+		due, err := control.New(s.Store).DueHolds(ctx)
 		for _, d := range due {
-			_, one := control.New(s.store).CheckThreshold(ctx, d.Run)
-			_, two := control.New(s.store).CheckCanary(ctx, d.Run)
+			_, one := control.New(s.Store).CheckThreshold(ctx, d.Run)
+			_, two := control.New(s.Store).CheckCanary(ctx, d.Run)
 			err = errors.Join(err, one, two)
 		}
 		return err
 	})
 	s.keep("canary", 26, func(ctx context.Context, r *rand.Rand) error {
-		_, err := control.New(s.store).CheckCanary(ctx, s.one(r))
+		_, err := control.New(s.Store).CheckCanary(ctx, s.one(r))
 		return err
 	})
 	s.keep("pace", 24, func(ctx context.Context, r *rand.Rand) error {
-		return pacestore.New(s.store).SavePace(ctx, s.lease, endpoint, pacestore.LearnedPace{InFlight: 1 + r.IntN(64),
-			Learned: []byte(`{}`)}, []pacestore.Change{{What: "in_flight", Reason: "storm"}})
+		return pacestore.New(s.Store).SavePace(ctx, s.lease, storetest.Endpoint,
+			pacestore.LearnedPace{InFlight: 1 + r.IntN(64),
+				Learned: []byte(`{}`)}, []pacestore.Change{{What: "in_flight", Reason: "storm"}})
 	})
 	s.keep("watch", 25, func(ctx context.Context, _ *rand.Rand) error {
-		_, err := pacestore.New(s.store).CheckBreaker(ctx, endpoint)
-		_, also := pacestore.New(s.store).CheckTooBig(ctx, endpoint)
+		_, err := pacestore.New(s.Store).CheckBreaker(ctx, storetest.Endpoint)
+		_, also := pacestore.New(s.Store).CheckTooBig(ctx, storetest.Endpoint)
 		return errors.Join(err, also)
 	})
 }
 
 func (s *storm) expireOverdue(ctx context.Context, _ *rand.Rand) error {
-	late, err := settle.New(s.store).OverdueSlices(ctx, 100)
+	late, err := settle.New(s.Store).OverdueSlices(ctx, 100)
 	if err != nil {
 		return err
 	}
@@ -299,13 +302,13 @@ func (s *storm) expireOverdue(ctx context.Context, _ *rand.Rand) error {
 	for _, o := range late {
 		ids = append(ids, o.ID)
 	}
-	_, err = settle.New(s.store).Expire(ctx, s.lease, ids)
+	_, err = settle.New(s.Store).Expire(ctx, s.lease, ids)
 	return err
 }
 
 // breakOff ends a connection within a transaction.
 func (s *storm) breakOff(ctx context.Context, _ *rand.Rand) error {
-	_, err := s.pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+	_, err := s.Pool.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 		WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'
 		ORDER BY random() LIMIT 1`)
 	return errors.Join(err, pauseFor(ctx, 200*time.Millisecond))
@@ -314,18 +317,18 @@ func (s *storm) breakOff(ctx context.Context, _ *rand.Rand) error {
 // nature opens and closes the breaker, kills connections, and counts what is out.
 func (s *storm) nature() {
 	s.keep("breaker", 31, func(ctx context.Context, _ *rand.Rand) error {
-		_, err := s.pool.Exec(ctx, `UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), probes = 0,
-			probe_slice = NULL, probe_at = clock_timestamp() WHERE endpoint = $1`, endpoint)
+		_, err := s.Pool.Exec(ctx, `UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), probes = 0,
+			probe_slice = NULL, probe_at = clock_timestamp() WHERE endpoint = $1`, storetest.Endpoint)
 		err = errors.Join(err, pauseFor(ctx, 30*time.Millisecond))
-		_, also := s.pool.Exec(ctx, `UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL
-			WHERE endpoint = $1`, endpoint)
+		_, also := s.Pool.Exec(ctx, `UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL
+			WHERE endpoint = $1`, storetest.Endpoint)
 		return errors.Join(err, also, pauseFor(ctx, 100*time.Millisecond))
 	})
 	s.keep("kill", 32, s.breakOff)
 	s.keep("budget", 33, func(ctx context.Context, _ *rand.Rand) error {
 		var out int
-		err := s.pool.QueryRow(ctx, `SELECT count(*) FROM work_slice WHERE endpoint = $1 AND state IN ('claimed', 'sent')`,
-			endpoint).Scan(&out)
+		err := s.Pool.QueryRow(ctx, `SELECT count(*) FROM work_slice WHERE endpoint = $1 AND state IN ('claimed', 'sent')`,
+			storetest.Endpoint).Scan(&out)
 		if out > stormBudget {
 			s.Errorf("%d requests are out at once; the budget is %d", out, stormBudget)
 		}
@@ -335,42 +338,42 @@ func (s *storm) nature() {
 
 // end lets everything go and finishes all runs.
 func (s *storm) end() {
-	s.exec(`UPDATE node_session SET expires_at = clock_timestamp() WHERE host = 'storm'`)
-	if _, err := settle.New(s.store).ReleaseDeadSessions(s.Context(), s.lease); err != nil {
+	s.Exec(`UPDATE node_session SET expires_at = clock_timestamp() WHERE host = 'storm'`)
+	if _, err := settle.New(s.Store).ReleaseDeadSessions(s.Context(), s.lease); err != nil {
 		s.Error(err)
 	}
-	s.check()
-	s.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
-	s.exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL`)
-	s.exec(`UPDATE endpoint_setting SET rate = 0, max_in_flight = 0`)
-	s.exec(`UPDATE run_step SET in_flight = 100`)
+	s.Check()
+	s.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE state = 'scheduled'`)
+	s.Exec(`UPDATE endpoint_pace SET breaker = 'closed', probe_at = NULL, probe_slice = NULL`)
+	s.Exec(`UPDATE endpoint_setting SET rate = 0, max_in_flight = 0`)
+	s.Exec(`UPDATE run_step SET in_flight = 100`)
 	all := control.Control{All: true, Actor: "ann"}
 	for _, run := range s.runs {
 		none := ""
-		if _, err := control.New(s.store).SetRun(s.Context(), control.RunChange{Run: run, MaxFailed: &none}); err != nil {
+		if _, err := control.New(s.Store).SetRun(s.Context(), control.RunChange{Run: run, MaxFailed: &none}); err != nil {
 			s.Error(err)
 		}
 	}
 	for range 3 {
-		if _, err := control.New(s.store).Resume(s.Context(), all, nil); err != nil {
+		if _, err := control.New(s.Store).Resume(s.Context(), all, nil); err != nil {
 			s.Error(err)
 		}
 		for _, run := range s.runs {
-			s.finish(run)
-			if _, err := control.New(s.store).CheckCanary(s.Context(), run); err != nil {
+			s.Finish(run)
+			if _, err := control.New(s.Store).CheckCanary(s.Context(), run); err != nil {
 				s.Error(err)
 			}
 		}
-		if _, err := control.New(s.store).Approve(s.Context(), all); err != nil {
+		if _, err := control.New(s.Store).Approve(s.Context(), all); err != nil {
 			s.Error(err)
 		}
 	}
 	for _, run := range s.runs {
-		if state, _ := s.state(run); state != "completed" {
-			s.Errorf("run %s is %s: %s", run, state, s.dump(run))
+		if state, _ := s.State(run); state != "completed" {
+			s.Errorf("run %s is %s: %s", run, state, s.Dump(run))
 		}
 	}
-	s.check()
+	s.Check()
 }
 
 // Whatever happens at once, and is broken off wherever: budgets hold at each moment, nothing is lost or done twice, and
@@ -378,11 +381,11 @@ func (s *storm) end() {
 func TestEverythingAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newStorm(t)
-	req := request()
+	req := storetest.Request()
 	req.Steps[0].Timeout = 200 * time.Millisecond
 	req.Canary, req.CanaryAuto = 10, true
 	for range stormRuns {
-		s.runs = append(s.runs, s.load(req, 40))
+		s.runs = append(s.runs, s.Load(req, 40))
 	}
 	for i := range 4 {
 		var session workqueue.SessionID
@@ -398,7 +401,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	t.Logf("%d were refused or broken off", s.broken.Load())
 	s.end()
 	var deadlocks int
-	err := s.pool.QueryRow(t.Context(), `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`).
+	err := s.Pool.QueryRow(t.Context(), `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`).
 		Scan(&deadlocks)
 	t.Logf("%d deadlocks, %v", deadlocks, err)
 }

@@ -386,6 +386,8 @@ func rooms(servers []string) map[string]rule {
 			own: []string{root, root + "/throttling", internal + "pg", "bitfield/..."}, tests: servers,
 		},
 		root + "/database": {own: []string{internal + "pg", "internal/backoff"}, tests: servers},
+		// What tests share; it is linked by nothing else.
+		internal + "storetest": {own: append([]string{root + "/...", "bitfield"}, servers...)},
 	}
 	for _, room := range []struct{ name, needs string }{
 		{"session", ""}, {"outbox", ""}, {"plan", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},
@@ -414,7 +416,7 @@ func rooms(servers []string) map[string]rule {
 		{"erasure", ""},
 		{"measure", ""},
 	} {
-		r := rule{own: slices.Clone(shared), tests: servers}
+		r := rule{own: slices.Clone(shared), tests: append([]string{root + "/..."}, servers...)}
 		for need := range strings.FieldsSeq(room.needs) {
 			r.own = append(r.own, root+"/"+need)
 		}
