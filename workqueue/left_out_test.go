@@ -22,7 +22,11 @@ func (b *bench) seenBy(run workqueue.RunID, step workqueue.Step) (s workqueue.Sl
 		Inputs: claimed.Work.Inputs},
 		func(in dispatch.Input) bool {
 			for _, p := range in.Parts {
-				parts = append(parts, part(string(p.Data), !p.Missing))
+				data := "missing"
+				if !p.Missing {
+					data = string(p.Data)
+				}
+				parts = append(parts, data)
 			}
 			return true
 		})

@@ -388,6 +388,7 @@ func rooms(servers []string) map[string]rule {
 		root + "/database": {own: []string{internal + "pg", "internal/backoff"}, tests: servers},
 		// What tests share; it is linked by nothing else.
 		internal + "storetest": {own: append([]string{root + "/...", "bitfield"}, servers...)},
+		internal + "modeltest": {tests: append([]string{root + "/...", "bitfield/..."}, servers...)},
 	}
 	for _, room := range []struct{ name, needs string }{
 		{"session", ""}, {"outbox", ""}, {"plan", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},

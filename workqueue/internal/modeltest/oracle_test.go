@@ -1,4 +1,4 @@
-package workqueue_test
+package modeltest_test
 
 import (
 	"fmt"
