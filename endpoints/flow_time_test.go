@@ -47,7 +47,7 @@ func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(5*time.Second)))
+	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(3*time.Second)))
 	b.Run(svc)
 	b.ask("flow", numbers(3))
 	eventually(t, "the chunk is suspended", func() bool {

@@ -25,7 +25,8 @@ const (
 
 // TestCallsBesideARun measures how long calls take beside a run at full rate, and what they cost it. TRANCHE_CALLS says
 // how many are measured: docs/benchmarks.md.
-func TestCallsBesideARun(t *testing.T) { //nolint:paralleltest // it measures
+func TestCallsBesideARun(t *testing.T) {
+	t.Parallel()
 	calls := 25
 	if n, err := strconv.Atoi(os.Getenv("TRANCHE_CALLS")); err == nil {
 		calls = n
