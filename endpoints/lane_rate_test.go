@@ -25,7 +25,7 @@ const (
 
 // TestCallsBesideARun measures how long calls take beside a run at full rate, and what they cost it. TRANCHE_CALLS says
 // how many are measured: docs/benchmarks.md.
-func TestCallsBesideARun(t *testing.T) {
+func TestCallsBesideARun(t *testing.T) { //nolint:tparallel // one case would be in what another measures
 	t.Parallel()
 	calls := 25
 	if n, err := strconv.Atoi(os.Getenv("TRANCHE_CALLS")); err == nil {
