@@ -20,7 +20,8 @@ import (
 // The leader does, and then issues the slice again.
 func TestAClientThatStalledInACopy(t *testing.T) {
 	t.Parallel()
-	url := testenv.Database(t)
+	// A cluster of its own: while a client stands still in a COPY, PostgreSQL makes and drops no database.
+	url := testenv.Postgres(t).URL()
 	store, release, err := database.Open(t.Context(), url, database.PoolConfig{})
 	if err != nil {
 		t.Fatal(err)
