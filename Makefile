@@ -111,8 +111,8 @@ matrix: ## run store, migrations and bitfield on PostgreSQL 14, 15, 16, 17 and 1
 	export PG=$$v TRANCHE_POSTGRES_BIN=$$bin; \
 	$(GO) test -count=1 -vet=off -timeout $(TIMEOUT) -p $(TEST_P) -skip '$(MATRIX_SKIP)' $(TEST_FLAGS) \
 	./migrations ./bitfield ./bitfield/pgbits ./bitfield/tracker; \
-	$(GO) test -count=1 -vet=off -timeout $(TIMEOUT) -run '$(MATRIX_RUN)' -skip '$(MATRIX_SKIP)' \
-	$(TEST_FLAGS) ./workqueue; done
+	$(GO) test -count=1 -vet=off -timeout $(TIMEOUT) -p $(TEST_P) -run '$(MATRIX_RUN)' -skip '$(MATRIX_SKIP)' \
+	$(TEST_FLAGS) ./workqueue ./workqueue/redo ./workqueue/retention; done
 
 .PHONY: build
 build: ## build bin/tranche

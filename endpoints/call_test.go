@@ -215,7 +215,7 @@ func TestCallWithoutListeners(t *testing.T) {
 	if !errors.As(err, &nobody) || nobody.Endpoint != "nobody" || time.Since(begun) > patience/2 {
 		t.Errorf("%v after %s", err, time.Since(begun))
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, 4*time.Second)
+	ctx, cancel := context.WithTimeout(b.ctx, 2*time.Second)
 	defer cancel()
 	results, err := CallList[number, square](ctx, b.nc, "nobody", callItems(2))
 	var unanswered *UnansweredError

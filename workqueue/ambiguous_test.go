@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -162,8 +163,8 @@ func setupMishap(t *testing.T, m *mishap) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	b := &bench{T: t, pool: testenv.Connect(t, url), store: database.New(pool)}
-	b.session = b.open()
+	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url), Store: database.New(pool)}}
+	b.Session = b.Open()
 	return b
 }
 
@@ -175,7 +176,7 @@ const (
 
 // heavy yields n items of a mebibyte: nine of them are more than one batch.
 func heavy(n int) func(*start.LoadItem) error {
-	source := keys(names(n)...)
+	source := storetest.Keys(storetest.Names(n)...)
 	payload := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
 	return func(item *start.LoadItem) error {
 		err := source(item)
@@ -199,32 +200,32 @@ func TestLoadWhoseLastAnswerIsLostHasSucceeded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setupMishap(t, tc.mishap)
-			req := request()
+			req := storetest.Request()
 			req.IdempotencyKey = "k"
-			loaded, err := b.tryLoad(req, tc.source(tc.items))
+			loaded, err := b.TryLoad(req, tc.source(tc.items))
 			if !tc.mishap.befell() {
 				t.Fatalf("no answer was lost: %v", err)
 			}
 			if err != nil || loaded.Items != int64(tc.items) || loaded.Existing {
 				t.Fatalf("loaded %+v, %v; want the run", loaded, err)
 			}
-			b.wantState(loaded.Run, "running", 1)
-			if n := b.number(`SELECT count(*) FROM work_queue WHERE run_id = $1`, loaded.Run); n != tc.items {
+			b.WantState(loaded.Run, "running", 1)
+			if n := b.Number(`SELECT count(*) FROM work_queue WHERE run_id = $1`, loaded.Run); n != tc.items {
 				t.Errorf("the run has %d items of %d", n, tc.items)
 			}
-			b.check()
-			again, err := b.tryLoad(req, tc.source(tc.items))
+			b.Check()
+			again, err := b.TryLoad(req, tc.source(tc.items))
 			if err != nil || !again.Existing || again.Run != loaded.Run {
 				t.Errorf("the same key again: %+v, %v; want run %s", again, err, loaded.Run)
 			}
-			b.finish(loaded.Run)
-			b.wantState(loaded.Run, "completed", 1)
+			b.Finish(loaded.Run)
+			b.WantState(loaded.Run, "completed", 1)
 		})
 	}
 }
 
 // few is heavy with small items.
-func few(n int) func(*start.LoadItem) error { return keys(names(n)...) }
+func few(n int) func(*start.LoadItem) error { return storetest.Keys(storetest.Names(n)...) }
 
 // A commit in the middle of a load, or one that never arrived: the load fails and leaves nothing. It says that some of
 // it may be left only where PostgreSQL may still make the run's row.
@@ -246,9 +247,9 @@ func TestLoadThatLostACommitLeavesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setupMishap(t, tc.mishap)
-			req := request()
+			req := storetest.Request()
 			req.IdempotencyKey = "k"
-			loaded, err := b.tryLoad(req, tc.source)
+			loaded, err := b.TryLoad(req, tc.source)
 			if !tc.mishap.befell() {
 				t.Fatalf("no commit was lost: %v", err)
 			}
@@ -259,16 +260,16 @@ func TestLoadThatLostACommitLeavesNothing(t *testing.T) {
 			if unsure != tc.unsure {
 				t.Errorf("%v; want an UnclearedError: %v", err, tc.unsure)
 			}
-			b.wantNothing()
+			b.WantNothing()
 			if unsure {
-				if sealed, err := start.New(b.store).ClearLoad(t.Context(), uncleared.Run); sealed || err != nil {
+				if sealed, err := start.New(b.Store).ClearLoad(t.Context(), uncleared.Run); sealed || err != nil {
 					t.Errorf("clear: sealed %v, %v", sealed, err)
 				}
 			}
-			if again, err := b.tryLoad(req, few(4)); err != nil || again.Existing {
+			if again, err := b.TryLoad(req, few(4)); err != nil || again.Existing {
 				t.Errorf("the same key again: %+v, %v; want a new run", again, err)
 			}
-			b.check()
+			b.Check()
 		})
 	}
 }

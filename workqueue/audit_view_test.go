@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	planstore "github.com/tranchehq/tranche/workqueue/plan"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -18,7 +19,7 @@ import (
 
 func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
 	b.Helper()
-	page, err := inspect.New(b.store).Audit(b.Context(), f)
+	page, err := inspect.New(b.Store).Audit(b.Context(), f)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -31,19 +32,19 @@ func TestAudit(t *testing.T) {
 	if page := b.audit(inspect.AuditFilter{}); len(page.Entries) != 0 || page.Next != 0 {
 		t.Errorf("before anything was done: %+v", page)
 	}
-	first, second := b.load(request(), 1), b.load(request(), 1)
+	first, second := b.Load(storetest.Request(), 1), b.Load(storetest.Request(), 1)
 	for _, run := range []workqueue.RunID{first, second} {
-		if _, err := control.New(b.store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann\x1b[31m"}); err != nil {
+		if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann\x1b[31m"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	set := pacestore.EndpointSetting{Endpoint: endpoint, Concurrency: 3}
-	if err := pacestore.New(b.store).SetEndpoint(t.Context(), set, "bob"); err != nil {
+	set := pacestore.EndpointSetting{Endpoint: storetest.Endpoint, Concurrency: 3}
+	if err := pacestore.New(b.Store).SetEndpoint(t.Context(), set, "bob"); err != nil {
 		t.Fatal(err)
 	}
 	all := b.audit(inspect.AuditFilter{})
 	if len(all.Entries) != 5 || all.Next != 0 || all.Entries[0].Action != "endpoint_set" ||
-		all.Entries[0].Subject != endpoint || all.Entries[0].Run != nil || all.Entries[4].Action != "start" {
+		all.Entries[0].Subject != storetest.Endpoint || all.Entries[0].Run != nil || all.Entries[4].Action != "start" {
 		t.Fatalf("all there is: %+v", all)
 	}
 	for name, c := range map[string]struct {
@@ -87,10 +88,10 @@ func TestAudit(t *testing.T) {
 func TestStartIsAuditedWithSettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := chunked(7)
+	req := storetest.Chunked(7)
 	req.MaxFailed, req.Priority, req.PlanVersion = "1%", 3, 4
 	req.Steps[0].InFlightAuto, req.Steps[0].NeverRetry = true, []string{"BAD", "WORSE"}
-	run := b.load(req, 20)
+	run := b.Load(req, 20)
 	entry := b.audit(inspect.AuditFilter{Run: run, Action: "start"}).Entries[0]
 	var after map[string]any
 	if err := json.Unmarshal(entry.After, &after); err != nil {
@@ -98,7 +99,7 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 	}
 	for name, want := range map[string]any{
 		"plan": req.Plan, "version": 4.0, "items": 20.0, "chunk": "7", "max_failed": "1%", "priority": 3.0,
-		"never_retry": "BAD, WORSE", "endpoint": endpoint, "canary": nil, "rate": nil,
+		"never_retry": "BAD, WORSE", "endpoint": storetest.Endpoint, "canary": nil, "rate": nil,
 	} {
 		if fmt.Sprint(after[name]) != fmt.Sprint(want) {
 			t.Errorf("%s is %v; want %v", name, after[name], want)
@@ -114,7 +115,7 @@ func TestACanaryThatPassesIsAudited(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.withCanary(100, 10, true, "")
-	b.finish(run)
+	b.Finish(run)
 	b.wantCanary(run, control.CanaryPassed)
 	entry := b.audit(inspect.AuditFilter{Run: run, Action: "approve"}).Entries[0]
 	if entry.Actor != workqueue.Engine || !strings.Contains(string(entry.Before), `"sampling"`) ||
@@ -126,8 +127,8 @@ func TestACanaryThatPassesIsAudited(t *testing.T) {
 func TestEveryActionIsAudited(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(chunked(1), 2)
-	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD"}))
+	run := b.Load(storetest.Chunked(1), 2)
+	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "BAD"}))
 	one := control.Control{Run: run, Actor: "ann"}
 	chunk, urgent := 7, 9
 	plan := planstore.Text{Name: "p", Spec: []byte(`{"name":"p"}`), Source: "name: p"}
@@ -136,34 +137,35 @@ func TestEveryActionIsAudited(t *testing.T) {
 		action string
 		do     func() error
 	}{
-		{"pause", func() error { _, err := control.New(b.store).Pause(t.Context(), one); return err }},
-		{"resume", func() error { _, err := control.New(b.store).Resume(t.Context(), one, nil); return err }},
+		{"pause", func() error { _, err := control.New(b.Store).Pause(t.Context(), one); return err }},
+		{"resume", func() error { _, err := control.New(b.Store).Resume(t.Context(), one, nil); return err }},
 		{"set", func() error {
-			_, err := control.New(b.store).SetRun(t.Context(),
-				control.RunChange{Run: run, Settings: chunking(chunk, 0),
+			_, err := control.New(b.Store).SetRun(t.Context(),
+				control.RunChange{Run: run, Settings: storetest.Chunking(chunk, 0),
 					Priority: &urgent, Actor: "ann"})
 			return err
 		}},
 		{"rerun", func() error {
-			_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+			_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
 				Select: redo.Selection{Failed: true}})
 			return err
 		}},
-		{"cancel", func() error { _, err := control.New(b.store).Cancel(t.Context(), one); return err }},
+		{"cancel", func() error { _, err := control.New(b.Store).Cancel(t.Context(), one); return err }},
 		{"endpoint_set", func() error {
-			return pacestore.New(b.store).SetEndpoint(t.Context(), pacestore.EndpointSetting{Endpoint: endpoint, Concurrency: 2},
+			return pacestore.New(b.Store).SetEndpoint(t.Context(), pacestore.EndpointSetting{Endpoint: storetest.Endpoint,
+				Concurrency: 2},
 				"ann")
 		}},
-		{"plan_apply", func() error { _, err := planstore.New(b.store).ApplyPlan(t.Context(), plan, "ann"); return err }},
-		{"plan_delete", func() error { _, err := planstore.New(b.store).DeletePlan(t.Context(), "p", "ann"); return err }},
+		{"plan_apply", func() error { _, err := planstore.New(b.Store).ApplyPlan(t.Context(), plan, "ann"); return err }},
+		{"plan_delete", func() error { _, err := planstore.New(b.Store).DeletePlan(t.Context(), "p", "ann"); return err }},
 		{"dead_letter_requeue", func() error {
-			b.bury(deadletter.DeadLetter{MsgID: "1", Endpoint: endpoint, Body: []byte("x")})
-			_, err := deadletter.New(b.store).Requeue(t.Context(), letters, "ann")
+			b.bury(deadletter.DeadLetter{MsgID: "1", Endpoint: storetest.Endpoint, Body: []byte("x")})
+			_, err := deadletter.New(b.Store).Requeue(t.Context(), letters, "ann")
 			return err
 		}},
 		{"dead_letter_drop", func() error {
-			b.bury(deadletter.DeadLetter{MsgID: "2", Endpoint: endpoint, Body: []byte("x")})
-			_, err := deadletter.New(b.store).Drop(t.Context(), letters, "ann")
+			b.bury(deadletter.DeadLetter{MsgID: "2", Endpoint: storetest.Endpoint, Body: []byte("x")})
+			_, err := deadletter.New(b.Store).Drop(t.Context(), letters, "ann")
 			return err
 		}},
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -14,7 +15,7 @@ import (
 func TestCulpritsAreWhatFailsChunks(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(chunked(64), 64)
+	run := b.Load(storetest.Chunked(64), 64)
 	bad := map[workqueue.Ordinal]bool{3: false, 17: true, 40: true, 41: false, 63: true} // whether it may be tried again
 	b.drive(run, func(s workqueue.Slice) settle.Answer {
 		a := poisoned(30)(s)
@@ -25,11 +26,11 @@ func TestCulpritsAreWhatFailsChunks(t *testing.T) {
 		}
 		return a
 	}, 100)
-	b.wantTally(run, tally{done: 58, failed: 6})
-	found, err := pacestore.ReadBisections(t.Context(), b.store.Pool, run, 3)
+	b.WantTally(run, storetest.Tally{Done: 58, Failed: 6})
+	found, err := pacestore.ReadBisections(t.Context(), b.Store.Pool, run, 3)
 	if err != nil || found.Kinds[pacestore.KindBadEntity] != 1 || found.Culprits != 1 || len(found.Roots) != 1 ||
 		!slices.Equal(found.Roots[0].Ordinals, []workqueue.Ordinal{30}) || found.Roots[0].Code != crash.Code {
 		t.Errorf("%+v, %v", found, err)
 	}
-	b.check()
+	b.Check()
 }

@@ -7,13 +7,14 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
 func (b *bench) closeBreaker() {
 	b.Helper()
-	change := pacestore.EndpointChange{Endpoint: endpoint, CloseBreaker: true}
-	if _, err := pacestore.New(b.store).ChangeEndpoint(b.Context(), change, "ann"); err != nil {
+	change := pacestore.EndpointChange{Endpoint: storetest.Endpoint, CloseBreaker: true}
+	if _, err := pacestore.New(b.Store).ChangeEndpoint(b.Context(), change, "ann"); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -23,18 +24,18 @@ func (b *bench) closeBreaker() {
 func TestOperatorClosesTheBreaker(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(chunked(1), 20)
+	run := b.Load(storetest.Chunked(1), 20)
 	d := b.drive(run, down, 3)
-	if state, _ := b.breaker(); state != "open" {
+	if state, _ := b.Breaker(); state != "open" {
 		t.Fatalf("the breaker is %s after %+v", state, d)
 	}
-	e, err := explain.New(b.store).Explain(t.Context(), run)
+	e, err := explain.New(b.Store).Explain(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
 	advised := func(g explain.MissingGroup) bool {
 		return slices.ContainsFunc(g.Advice, func(a explain.Advice) bool {
-			return a.Command == "tranche endpoints set "+endpoint+" --breaker closed"
+			return a.Command == "tranche endpoints set "+storetest.Endpoint+" --breaker closed"
 		})
 	}
 	if !slices.ContainsFunc(e.Groups, advised) {
@@ -42,15 +43,15 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 	}
 	b.closeBreaker()
 	d = b.drive(run, down, 20)
-	b.wantTally(run, tally{failed: 20})
-	if state, _ := b.breaker(); state != "closed" || d.probes != 0 {
+	b.WantTally(run, storetest.Tally{Failed: 20})
+	if state, _ := b.Breaker(); state != "closed" || d.probes != 0 {
 		t.Errorf("the breaker is %s after %+v", state, d)
 	}
-	if n := b.number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND before = 'open' AND after = 'closed'
+	if n := b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND before = 'open' AND after = 'closed'
 		AND reason = 'closed by ann'`); n != 1 {
 		t.Errorf("%d changes were noted", n)
 	}
-	entries, err := inspect.New(b.store).Audit(t.Context(), inspect.AuditFilter{Action: "endpoint_set"})
+	entries, err := inspect.New(b.Store).Audit(t.Context(), inspect.AuditFilter{Action: "endpoint_set"})
 	if err != nil || len(entries.Entries) != 1 {
 		t.Fatalf("%+v, %v", entries, err)
 	}
@@ -59,27 +60,27 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 		!strings.Contains(after, "trusted_until") {
 		t.Errorf("audited from %s to %s", before, after)
 	}
-	b.check()
+	b.Check()
 }
 
 // What an operator said holds for ten minutes, also when the breaker was closed.
 func TestOperatorsTrustEnds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(chunked(1), 60)
+	run := b.Load(storetest.Chunked(1), 60)
 	b.closeBreaker()
-	for _, s := range b.claim(run, 20) {
-		b.look(b.record(down(s)).Look)
+	for _, s := range b.Claim(run, 20) {
+		b.Look(b.Record(down(s)).Look)
 	}
-	if state, _ := b.breaker(); state != "closed" {
+	if state, _ := b.Breaker(); state != "closed" {
 		t.Fatal("it opened while it was trusted")
 	}
-	b.exec(`UPDATE endpoint_pace SET trusted_until = clock_timestamp()`)
-	for _, s := range b.claim(run, 20) {
-		b.look(b.record(down(s)).Look)
+	b.Exec(`UPDATE endpoint_pace SET trusted_until = clock_timestamp()`)
+	for _, s := range b.Claim(run, 20) {
+		b.Look(b.Record(down(s)).Look)
 	}
-	if state, _ := b.breaker(); state != "open" {
+	if state, _ := b.Breaker(); state != "open" {
 		t.Error("it did not open when the trust was over")
 	}
-	b.check()
+	b.Check()
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -21,51 +22,33 @@ var crash = workqueue.SlotError{Code: "crash", Message: "it crashed", Retry: tru
 
 // down is a service that is not there.
 func down(s workqueue.Slice) settle.Answer {
-	a := answer(s)
+	a := storetest.Answer(s)
 	a.Failure = &crash
 	return a
 }
 
 // refusing asks for everything to be tried again.
 func refusing(s workqueue.Slice) settle.Answer {
-	return faulty(s, workqueue.SlotError{Code: "flaky", Message: "later", Retry: true})
+	return storetest.Faulty(s, workqueue.SlotError{Code: "flaky", Message: "later", Retry: true})
 }
 
 // poisoned fails every chunk that one of the items is in.
 func poisoned(items ...workqueue.Ordinal) service {
 	return func(s workqueue.Slice) settle.Answer {
-		for _, o := range ordinals(s) {
+		for _, o := range storetest.Ordinals(s) {
 			if slices.Contains(items, o) {
 				return down(s)
 			}
 		}
-		return whole(s)
+		return storetest.Whole(s)
 	}
-}
-
-// look is what a node does after a commit with failures.
-func (b *bench) look(l settle.FollowUp) (last pacestore.BreakerChange) {
-	b.Helper()
-	for _, endpoint := range l.Endpoints {
-		change, err := pacestore.New(b.store).CheckBreaker(b.Context(), endpoint)
-		if err != nil {
-			b.Fatal(err)
-		}
-		last = change
-	}
-	for _, endpoint := range l.Halved {
-		if _, err := pacestore.New(b.store).CheckTooBig(b.Context(), endpoint); err != nil {
-			b.Fatal(err)
-		}
-	}
-	return last
 }
 
 // hurry makes all times pass that something waits for.
 func (b *bench) hurry(run workqueue.RunID) {
 	b.Helper()
-	b.exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, run)
-	b.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() WHERE probe_at IS NOT NULL`)
+	b.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, run)
+	b.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp() WHERE probe_at IS NOT NULL`)
 }
 
 // driven is what it took to bring a run to its end.
@@ -76,11 +59,11 @@ type driven struct{ slices, probes, rounds int }
 func (b *bench) drive(run workqueue.RunID, serve service, rounds int) (d driven) {
 	b.Helper()
 	for d.rounds < rounds {
-		if state, _ := b.state(run); state == "completed" {
+		if state, _ := b.State(run); state == "completed" {
 			return d
 		}
 		d.rounds++
-		claimed := b.claim(run, 64)
+		claimed := b.Claim(run, 64)
 		var answers []settle.Answer
 		for _, s := range claimed {
 			d.slices++
@@ -90,79 +73,69 @@ func (b *bench) drive(run workqueue.RunID, serve service, rounds int) (d driven)
 			answers = append(answers, serve(s))
 		}
 		for batch := range slices.Chunk(answers, 16) {
-			b.look(b.record(batch...).Look)
+			b.Look(b.Record(batch...).Look)
 		}
 		b.hurry(run)
 	}
 	return d
 }
 
-func (b *bench) breaker() (state string, probes int) {
-	b.Helper()
-	err := b.pool.QueryRow(b.Context(), `SELECT breaker, probes FROM endpoint_pace WHERE endpoint = $1`, endpoint).
-		Scan(&state, &probes)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return state, probes
-}
-
 func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(request(), 80)
+	run := b.Load(storetest.Request(), 80)
 	var look settle.FollowUp
 	since := time.Now()
-	for i, s := range b.claim(run, 6) {
+	for i, s := range b.Claim(run, 6) {
 		if i < 4 {
-			look = b.record(down(s)).Look
+			look = b.Record(down(s)).Look
 		} else {
-			b.record(down(s), down(s))
+			b.Record(down(s), down(s))
 		}
-		change := b.look(look)
+		change := b.Look(look)
 		if open := i >= 4; change.Open != open || change.Changed != (i == 4) {
 			t.Errorf("after %d failures: %+v", i+1, change)
 		}
 	}
-	b.stretch("endpoint_pace", "probe_at", since, time.Second)
-	if claimed := b.claim(run, plenty); len(claimed) != 0 {
+	b.Stretch("endpoint_pace", "probe_at", since, time.Second)
+	if claimed := b.Claim(run, storetest.Plenty); len(claimed) != 0 {
 		t.Errorf("%d slices were claimed for an endpoint that is down", len(claimed))
 	}
 	b.hurry(run)
 	for failed := 1; failed <= 2; failed++ {
-		probe := b.one(run)
+		probe := b.One(run)
 		if probe.Cause != workqueue.CauseProbe || probe.Mask.Count() != 1 {
 			t.Fatalf("probe %+v", probe)
 		}
-		if change := b.look(settle.FollowUp{Endpoints: []string{endpoint}}); change.Changed || change.Probed {
+		if change := b.Look(settle.FollowUp{Endpoints: []string{storetest.Endpoint}}); change.Changed || change.Probed {
 			t.Errorf("while the probe is out: %+v", change)
 		}
 		since = time.Now()
-		change := b.look(b.record(down(probe)).Look)
-		b.stretch("endpoint_pace", "probe_at", since, time.Duration(failed)*time.Second) // the pause doubles
-		if _, probes := b.breaker(); !change.Probed || change.Changed || probes != failed {
+		change := b.Look(b.Record(down(probe)).Look)
+		b.Stretch("endpoint_pace", "probe_at", since, time.Duration(failed)*time.Second) // the pause doubles
+		if _, probes := b.Breaker(); !change.Probed || change.Changed || probes != failed {
 			t.Errorf("after probe %d failed: %+v, %d probes", failed, change, probes)
 		}
-		if claimed := b.claim(run, plenty); len(claimed) != 0 {
+		if claimed := b.Claim(run, storetest.Plenty); len(claimed) != 0 {
 			t.Errorf("another probe at once: %+v", claimed)
 		}
 		b.hurry(run)
 	}
-	change := b.look(b.record(whole(b.one(run))).Look)
+	change := b.Look(b.Record(storetest.Whole(b.One(run))).Look)
 	if !change.Changed || change.Open {
 		t.Errorf("after an answer: %+v", change)
 	}
-	if state, _ := b.breaker(); state != "closed" {
+	if state, _ := b.Breaker(); state != "closed" {
 		t.Errorf("the breaker is %s", state)
 	}
-	b.drive(run, whole, 20)
-	b.wantTally(run, tally{done: 80})
-	n := b.number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker' AND reason <> ''`,
-		endpoint)
+	b.drive(run, storetest.Whole, 20)
+	b.WantTally(run, storetest.Tally{Done: 80})
+	n := b.Number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker' AND reason <> ''`,
+		storetest.Endpoint)
 	if n != 2 {
 		t.Errorf("%d changes were noted; want one for each", n)
 	}
-	b.check()
+	b.Check()
 }
 
 // An outage costs a few items one attempt, and none of them its end, however few attempts there are, and whether the
@@ -174,25 +147,25 @@ func TestOutageLosesNothing(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, chunks of %d", name, chunk), func(t *testing.T) {
 				t.Parallel()
 				b := setup(t)
-				req := chunked(chunk)
+				req := storetest.Chunked(chunk)
 				req.Steps[0].MaxAttempts = 2
-				run := b.load(req, 20*chunk)
+				run := b.Load(req, 20*chunk)
 				d := b.drive(run, serve, 12) // about as many probes as in a long night of half a minute
-				if state, probes := b.breaker(); state != "open" || probes < 4 {
+				if state, probes := b.Breaker(); state != "open" || probes < 4 {
 					t.Errorf("the breaker is %s after %d probes", state, probes)
 				}
-				most := b.number(`SELECT max(failures) FROM work_slice WHERE run_id = $1`, run)
-				items := b.number(`SELECT coalesce(sum(bit_count(remaining)), 0) FROM work_slice
+				most := b.Number(`SELECT max(failures) FROM work_slice WHERE run_id = $1`, run)
+				items := b.Number(`SELECT coalesce(sum(bit_count(remaining)), 0) FROM work_slice
 					WHERE run_id = $1 AND state = 'scheduled' AND failures > 0`, run)
 				if most > 1 || items > 16*chunk {
 					t.Errorf("%d attempts were lost, by %d items in all", most, items)
 				}
-				if n := b.tally(run).failed; n != 0 && chunk > 1 {
+				if n := b.Tally(run).Failed; n != 0 && chunk > 1 {
 					t.Errorf("%d items failed", n)
 				}
-				b.drive(run, whole, 100)
+				b.drive(run, storetest.Whole, 100)
 				t.Logf("%+v", d)
-				b.check()
+				b.Check()
 			})
 		}
 	}
@@ -202,14 +175,14 @@ func TestOutageLosesNothing(t *testing.T) {
 func TestOutageOfASingleChunk(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(chunked(500), 500)
+	run := b.Load(storetest.Chunked(500), 500)
 	b.drive(run, down, 12)
-	if state, _ := b.breaker(); state != "open" {
+	if state, _ := b.Breaker(); state != "open" {
 		t.Errorf("the breaker is %s", state)
 	}
-	b.drive(run, whole, 200)
-	b.wantTally(run, tally{done: 500})
-	b.check()
+	b.drive(run, storetest.Whole, 200)
+	b.WantTally(run, storetest.Tally{Done: 500})
+	b.Check()
 }
 
 func TestPoisonIsFoundInBoundedSlices(t *testing.T) {
@@ -245,23 +218,23 @@ func TestPoisonIsFoundInBoundedSlices(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			req := chunked(chunk)
-			run := b.load(req, items)
+			req := storetest.Chunked(chunk)
+			run := b.Load(req, items)
 			poison := choose(items)
 			d := b.drive(run, poisoned(poison...), 400)
-			b.wantTally(run, tally{done: items - len(poison), failed: len(poison)})
-			b.wantState(run, "completed", 1)
+			b.WantTally(run, storetest.Tally{Done: items - len(poison), Failed: len(poison)})
+			b.WantState(run, "completed", 1)
 			extra := d.slices - items/chunk
 			limit := len(poison)*(3+2*bits.Len(uint(chunk-1))) + d.probes
 			if extra > limit || d.probes > 3*len(poison) {
 				t.Errorf("poison %v: %+v, %d slices more; want at most %d", poison, d, extra, limit)
 			}
-			found, err := pacestore.ReadBisections(t.Context(), b.store.Pool, run, 100)
+			found, err := pacestore.ReadBisections(t.Context(), b.Store.Pool, run, 100)
 			if err != nil || found.Culprits != len(poison) || found.Kinds[pacestore.KindBadEntity] == 0 {
 				t.Errorf("%+v, %v", found.Kinds, err)
 			}
 			t.Logf("%+v", d)
-			b.check()
+			b.Check()
 		})
 	}
 }
@@ -274,16 +247,16 @@ func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			const bad = 12
-			run := b.load(chunked(1), good+bad)
+			run := b.Load(storetest.Chunked(1), good+bad)
 			d := b.drive(run, func(s workqueue.Slice) settle.Answer {
-				if int(ordinals(s)[0]) >= good {
+				if int(storetest.Ordinals(s)[0]) >= good {
 					return down(s)
 				}
-				return whole(s)
+				return storetest.Whole(s)
 			}, 300)
-			b.wantTally(run, tally{done: good, failed: bad})
+			b.WantTally(run, storetest.Tally{Done: good, Failed: bad})
 			t.Logf("%+v", d)
-			b.check()
+			b.Check()
 		})
 	}
 }
@@ -293,10 +266,10 @@ func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 func TestItemsThatAreRefusedAgainAndAgainAreNoOutage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := chunked(100)
-	run := b.load(req, 20*8192)
+	req := storetest.Chunked(100)
+	run := b.Load(req, 20*8192)
 	d := b.drive(run, func(s workqueue.Slice) settle.Answer {
-		a := whole(s)
+		a := storetest.Whole(s)
 		for i := range a.Slots {
 			if a.Slots[i].Ordinal%50 == 0 {
 				a.Slots[i].Result, a.Slots[i].Err = nil, &workqueue.SlotError{Code: "flaky", Message: "later", Retry: true}
@@ -304,80 +277,80 @@ func TestItemsThatAreRefusedAgainAndAgainAreNoOutage(t *testing.T) {
 		}
 		return a
 	}, 200)
-	b.wantState(run, "completed", 1)
-	if n := b.number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`); n != 0 || d.probes != 0 {
+	b.WantState(run, "completed", 1)
+	if n := b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`); n != 0 || d.probes != 0 {
 		t.Errorf("%d changes of the breaker, %+v", n, d)
 	}
 	t.Logf("%+v", d)
-	b.check()
+	b.Check()
 }
 
 // Chunks that work in pieces only are too big, when there are several of them; the next ones are cut smaller.
 func TestTooBigChunksAreCutSmaller(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(chunked(400), 8000)
+	run := b.Load(storetest.Chunked(400), 8000)
 	d := b.drive(run, func(s workqueue.Slice) settle.Answer {
 		if s.Mask.Count() > 150 {
 			return down(s)
 		}
-		return whole(s)
+		return storetest.Whole(s)
 	}, 200)
-	b.wantTally(run, tally{done: 8000})
-	sizes := b.number(`SELECT chunk_cap FROM endpoint_pace WHERE endpoint = $1 AND chunk_cap_until > clock_timestamp()`,
-		endpoint)
+	b.WantTally(run, storetest.Tally{Done: 8000})
+	sizes := b.Number(`SELECT chunk_cap FROM endpoint_pace WHERE endpoint = $1 AND chunk_cap_until > clock_timestamp()`,
+		storetest.Endpoint)
 	if sizes != 100 {
 		t.Errorf("chunks are held to %d items; want 100, the largest piece that worked", sizes)
 	}
-	if n := b.number(`SELECT count(*) FROM endpoint_change WHERE what = 'chunk_cap' AND after = '100'`); n != 1 {
+	if n := b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'chunk_cap' AND after = '100'`); n != 1 {
 		t.Errorf("%d changes were noted", n)
 	}
-	found, err := pacestore.ReadBisections(t.Context(), b.store.Pool, run, 3)
+	found, err := pacestore.ReadBisections(t.Context(), b.Store.Pool, run, 3)
 	if err != nil || found.Kinds[pacestore.KindTooBig] < 3 || found.Culprits != 0 || len(found.Roots) != 3 {
 		t.Errorf("%+v, %v", found, err)
 	}
 	t.Logf("%+v %+v", d, found.Kinds)
-	b.check()
+	b.Check()
 }
 
 // A reply that cannot be read ends its slice at once, whichever message of it that was; the halves come.
 func TestUnreadableReplyIsHalvedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(chunked(8), 8)
-	s := b.one(run)
-	b.send(s)
+	run := b.Load(storetest.Chunked(8), 8)
+	s := b.One(run)
+	b.Send(s)
 	unreadable := func(s workqueue.Slice) settle.Answer {
-		return settle.Answer{Slice: s.ID, Endpoint: endpoint, Answered: -1, Unreadable: true,
+		return settle.Answer{Slice: s.ID, Endpoint: storetest.Endpoint, Answered: -1, Unreadable: true,
 			Failure: &workqueue.SlotError{Code: "unreadable", Message: "not JSON", Retry: true}}
 	}
 	elsewhere := unreadable(s)
 	elsewhere.Endpoint = "invoice"
-	b.record(elsewhere)
-	b.wantTally(run, tally{live: 8})
-	first := answer(s, ordinals(s)[:2]...)
+	b.Record(elsewhere)
+	b.WantTally(run, storetest.Tally{Live: 8})
+	first := storetest.Answer(s, storetest.Ordinals(s)[:2]...)
 	first.Answered = -1
-	b.record(unreadable(s), first)
-	b.wantTally(run, tally{live: 6, done: 2})
-	halves := b.claim(run, plenty)
+	b.Record(unreadable(s), first)
+	b.WantTally(run, storetest.Tally{Live: 6, Done: 2})
+	halves := b.Claim(run, storetest.Plenty)
 	if len(halves) != 2 || halves[0].Failures != 0 || halves[0].Cause != workqueue.CauseBisect || halves[0].Root != s.ID {
 		t.Fatalf("what follows is %+v", halves)
 	}
-	b.record(whole(halves[0]))
+	b.Record(storetest.Whole(halves[0]))
 	for {
-		rest := b.claim(run, plenty)
+		rest := b.Claim(run, storetest.Plenty)
 		if len(rest) == 0 {
 			break
 		}
 		for _, s := range rest {
-			b.record(unreadable(s))
+			b.Record(unreadable(s))
 		}
 		b.hurry(run)
 	}
-	b.record(unreadable(halves[1]))
+	b.Record(unreadable(halves[1]))
 	b.drive(run, unreadable, 100)
-	b.wantTally(run, tally{done: 5, failed: 3})
-	item, err := inspect.New(b.store).Items(t.Context(), run, "C7")
+	b.WantTally(run, storetest.Tally{Done: 5, Failed: 3})
+	item, err := inspect.New(b.Store).Items(t.Context(), run, "C7")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,33 +359,33 @@ func TestUnreadableReplyIsHalvedAtOnce(t *testing.T) {
 			t.Errorf("an attempt does not tell its error: %+v", a)
 		}
 	}
-	b.check()
+	b.Check()
 }
 
 // What the step says of a code goes before what the service says, in slots and for chunks.
 func TestRetryPolicyOfTheStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := chunked(1)
+	req := storetest.Chunked(1)
 	req.Steps[0].RetryCodes, req.Steps[0].NeverRetry = []string{"soft"}, []string{"hard"}
 	req.Steps[0].RetryBackoff, req.Steps[0].MaxBackoff = time.Hour, time.Minute
-	run := b.load(req, 3)
+	run := b.Load(req, 3)
 	codes := []workqueue.SlotError{{Code: "soft"}, {Code: "hard", Retry: true}, {Code: "other"}}
-	for i, s := range b.claim(run, plenty) {
-		b.record(faulty(s, codes[i]))
+	for i, s := range b.Claim(run, storetest.Plenty) {
+		b.Record(storetest.Faulty(s, codes[i]))
 	}
-	b.wantTally(run, tally{live: 1, failed: 2})
-	wait := b.number(`SELECT extract(epoch FROM max(not_before) - clock_timestamp())::int FROM work_slice`)
+	b.WantTally(run, storetest.Tally{Live: 1, Failed: 2})
+	wait := b.Number(`SELECT extract(epoch FROM max(not_before) - clock_timestamp())::int FROM work_slice`)
 	if wait > 60 || wait < 40 {
 		t.Errorf("the next try is in %d s; want no more than the longest backoff", wait)
 	}
-	if n := b.number(`SELECT count(*) FROM work_error WHERE error_code = 'soft'`); n != 1 {
+	if n := b.Number(`SELECT count(*) FROM work_error WHERE error_code = 'soft'`); n != 1 {
 		t.Errorf("%d failed attempts are noted", n)
 	}
 	b.hurry(run)
-	a := answer(b.one(run))
+	a := storetest.Answer(b.One(run))
 	a.Failure = &workqueue.SlotError{Code: "hard", Retry: true}
-	b.record(a)
-	b.wantTally(run, tally{failed: 3})
-	b.check()
+	b.Record(a)
+	b.WantTally(run, storetest.Tally{Failed: 3})
+	b.Check()
 }

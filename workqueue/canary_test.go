@@ -11,27 +11,28 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // withCanary is a run of n items of which a canary takes a spread sample.
 func (b *bench) withCanary(n, canary int, auto bool, maxFailed string) workqueue.RunID {
 	b.Helper()
-	req := request()
+	req := storetest.Request()
 	req.Canary, req.CanaryAuto, req.MaxFailed = canary, auto, maxFailed
-	return b.load(req, n)
+	return b.Load(req, n)
 }
 
 func (b *bench) wantCanary(run workqueue.RunID, want control.CanaryVerdict) {
 	b.Helper()
-	if got, err := control.New(b.store).CheckCanary(b.Context(), run); err != nil || got != want {
-		b.Errorf("the verdict on the sample is %q, %v; want %q: %s", got, err, want, b.dump(run))
+	if got, err := control.New(b.Store).CheckCanary(b.Context(), run); err != nil || got != want {
+		b.Errorf("the verdict on the sample is %q, %v; want %q: %s", got, err, want, b.Dump(run))
 	}
 }
 
 func (b *bench) held(run workqueue.RunID) int {
 	b.Helper()
-	return b.number(`SELECT coalesce(sum(bit_count(held)), 0) FROM work_block WHERE run_id = $1`, run)
+	return b.Number(`SELECT coalesce(sum(bit_count(held)), 0) FROM work_block WHERE run_id = $1`, run)
 }
 
 func TestCanaryWaitsForApproval(t *testing.T) {
@@ -41,50 +42,50 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	if n := b.held(run); n != 8990 {
 		t.Errorf("%d items are held back; want 8990", n)
 	}
-	b.check()
-	_, err := control.New(b.store).Approve(t.Context(), wish(run, ""))
-	b.wantRefused(err, "still running its canary")
-	out := b.claim(run, plenty)
-	if n := b.disjoint(out); n != 10 {
+	b.Check()
+	_, err := control.New(b.Store).Approve(t.Context(), storetest.Wish(run, ""))
+	b.WantRefused(err, "still running its canary")
+	out := b.Claim(run, storetest.Plenty)
+	if n := b.Disjoint(out); n != 10 {
 		t.Fatalf("%d items of the sample were claimed; want 10", n)
 	}
 	b.wantCanary(run, control.CanaryUndecided)
 	for i, s := range out {
 		if i == 0 {
-			b.record(faulty(s, workqueue.SlotError{Code: "bad", Message: "m"}))
+			b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "bad", Message: "m"}))
 			continue
 		}
-		b.record(whole(s))
+		b.Record(storetest.Whole(s))
 	}
-	failed := len(ordinals(out[0]))
-	due, err := control.New(b.store).DueHolds(t.Context())
+	failed := len(storetest.Ordinals(out[0]))
+	due, err := control.New(b.Store).DueHolds(t.Context())
 	if err != nil || len(due) != 1 || due[0] != (control.DueHold{Run: run, Canary: true}) {
 		t.Errorf("due: %+v, %v", due, err)
 	}
 	b.wantCanary(run, control.CanaryWaiting)
 	b.wantCanary(run, control.CanaryUndecided)
 	b.wantHold(run, fmt.Sprintf("canary by tranche: its canary has ended: %d of 10 items failed", failed))
-	b.check()
-	_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
-	b.wantRefused(err, "tranche run approve "+run.String())
-	_, err = control.New(b.store).Pause(t.Context(), wish(run, ""))
-	b.wantRefused(err, "paused already")
-	approved, err := control.New(b.store).Approve(t.Context(), wish(run, "good enough"))
+	b.Check()
+	_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
+	b.WantRefused(err, "tranche run approve "+run.String())
+	_, err = control.New(b.Store).Pause(t.Context(), storetest.Wish(run, ""))
+	b.WantRefused(err, "paused already")
+	approved, err := control.New(b.Store).Approve(t.Context(), storetest.Wish(run, "good enough"))
 	if err != nil || approved.Items != 8990 || !slices.Equal(approved.Runs, []workqueue.RunID{run}) {
 		t.Errorf("approved %+v, %v", approved, err)
 	}
 	b.wantHold(run, "")
-	b.wantTally(run, tally{ready: 8990, done: 10 - failed, failed: failed})
-	b.check()
-	_, err = control.New(b.store).Approve(t.Context(), wish(run, ""))
-	b.wantRefused(err, "not waiting for approval")
-	b.exec(`UPDATE run_step SET chunk = 500 WHERE run_id = $1`, run)
-	b.finish(run)
-	b.wantState(run, "completed", 1)
-	if got := b.events(run); !slices.Equal(got, []string{"started", "paused", "approved", "completed"}) {
+	b.WantTally(run, storetest.Tally{Ready: 8990, Done: 10 - failed, Failed: failed})
+	b.Check()
+	_, err = control.New(b.Store).Approve(t.Context(), storetest.Wish(run, ""))
+	b.WantRefused(err, "not waiting for approval")
+	b.Exec(`UPDATE run_step SET chunk = 500 WHERE run_id = $1`, run)
+	b.Finish(run)
+	b.WantState(run, "completed", 1)
+	if got := b.Events(run); !slices.Equal(got, []string{"started", "paused", "approved", "completed"}) {
 		t.Errorf("events: %v", got)
 	}
-	b.check()
+	b.Check()
 }
 
 func TestCanaryGoesOnByItself(t *testing.T) {
@@ -105,21 +106,21 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			run := b.withCanary(100, 10, true, c.maxFailed)
-			for _, s := range b.claim(run, plenty) {
-				a := whole(s)
+			for _, s := range b.Claim(run, storetest.Plenty) {
+				a := storetest.Whole(s)
 				for i := range a.Slots {
 					if c.failures > 0 {
 						a.Slots[i].Result, a.Slots[i].Err = nil, &bad
 						c.failures--
 					}
 				}
-				b.record(a)
+				b.Record(a)
 			}
 			b.wantCanary(run, c.want)
 			if passed := b.held(run) == 0; passed != (c.want == control.CanaryPassed) {
 				t.Errorf("items are held back: %v", !passed)
 			}
-			b.check()
+			b.Check()
 		})
 	}
 }
@@ -127,48 +128,48 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 func TestRerunWithACanary(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run, even, odd := b.damaged(20_000)
+	run, even, odd := b.Damaged(20_000)
 	failed := even + odd
 	again := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Canary: 100, Actor: "ann"}
-	out, err := redo.New(b.store).Rerun(t.Context(), again)
+	out, err := redo.New(b.Store).Rerun(t.Context(), again)
 	sample := int(out.Items - out.Held)
 	if err != nil || out.Items != int64(failed) || sample > 100 || sample < 50 {
 		t.Fatalf("rerun %+v, %v; want %d items and a sample of about 100", out, err, failed)
 	}
-	b.check()
-	claimed := b.claim(run, plenty)
-	if n := b.disjoint(claimed); n != sample {
+	b.Check()
+	claimed := b.Claim(run, storetest.Plenty)
+	if n := b.Disjoint(claimed); n != sample {
 		t.Errorf("%d items were claimed; want the sample of %d", n, sample)
 	}
 	for _, s := range claimed {
-		b.record(faulty(s, workqueue.SlotError{Code: "still", Message: "m"}))
+		b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "still", Message: "m"}))
 	}
 	b.wantCanary(run, control.CanaryWaiting)
-	b.wantState(run, "running", 2)
-	b.check()
+	b.WantState(run, "running", 2)
+	b.Check()
 
 	// The service is mended; its sample is tried again before all others.
 	again.Select, again.Canary, again.CanaryAuto = redo.Selection{Codes: []string{"still"}}, 1000, true
-	if out, err = redo.New(b.store).Rerun(t.Context(), again); err != nil || out.Held != 0 || out.Hold != "" {
+	if out, err = redo.New(b.Store).Rerun(t.Context(), again); err != nil || out.Held != 0 || out.Hold != "" {
 		t.Fatalf("the sample again: %+v, %v", out, err)
 	}
 	b.wantHold(run, "")
-	if n := b.number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'rerun'
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'rerun'
 		AND before->>'hold' = 'canary' AND after->>'hold' = ''`, run); n != 1 {
 		t.Errorf("%d re-runs are known to have ended a hold", n)
 	}
-	for _, s := range b.claim(run, plenty) {
-		b.record(whole(s))
+	for _, s := range b.Claim(run, storetest.Plenty) {
+		b.Record(storetest.Whole(s))
 	}
-	b.check()
+	b.Check()
 	b.wantCanary(run, control.CanaryPassed)
 	if n := b.held(run); n != 0 {
 		t.Errorf("%d items are held back still", n)
 	}
-	b.finish(run)
-	b.wantState(run, "completed", 3)
-	b.wantTally(run, tally{done: 20_000})
-	b.check()
+	b.Finish(run)
+	b.WantState(run, "completed", 3)
+	b.WantTally(run, storetest.Tally{Done: 20_000})
+	b.Check()
 }
 
 // A plain re-run of a run that waits is taken, and waits with it.
@@ -176,25 +177,25 @@ func TestRerunOfAWaitingCanary(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.withCanary(100, 10, false, "")
-	for _, s := range b.claim(run, plenty) {
-		b.record(faulty(s, workqueue.SlotError{Code: "bad", Message: "m"}))
+	for _, s := range b.Claim(run, storetest.Plenty) {
+		b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "bad", Message: "m"}))
 	}
 	b.wantCanary(run, control.CanaryWaiting)
-	out := b.rerun(run, redo.Selection{Failed: true})
+	out := b.Rerun(run, redo.Selection{Failed: true})
 	if out.Hold != control.HoldCanary || out.Items != 10 {
 		t.Errorf("rerun %+v", out)
 	}
-	if n := len(b.claim(run, plenty)); n != 0 {
+	if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
 		t.Errorf("%d slices of a waiting run were claimed", n)
 	}
-	b.check()
-	if _, err := control.New(b.store).Approve(t.Context(), wish(run, "")); err != nil {
+	b.Check()
+	if _, err := control.New(b.Store).Approve(t.Context(), storetest.Wish(run, "")); err != nil {
 		t.Fatal(err)
 	}
-	b.finish(run)
-	b.wantState(run, "completed", 2)
-	b.wantTally(run, tally{done: 100})
-	b.check()
+	b.Finish(run)
+	b.WantState(run, "completed", 2)
+	b.WantTally(run, storetest.Tally{Done: 100})
+	b.Check()
 }
 
 // An approval and a cancel press at once: the run is cancelled in the end, whatever the approval did.
@@ -204,11 +205,11 @@ func TestApproveRacesACancel(t *testing.T) {
 	approvals := 0
 	for range 25 {
 		run := b.withCanary(40, 4, false, "")
-		b.finish(run)
+		b.Finish(run)
 		b.wantCanary(run, control.CanaryWaiting)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			_, err := control.New(b.store).Approve(t.Context(), wish(run, ""))
+			_, err := control.New(b.Store).Approve(t.Context(), storetest.Wish(run, ""))
 			if err == nil {
 				approvals++
 			} else if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
@@ -216,33 +217,33 @@ func TestApproveRacesACancel(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			if _, err := control.New(b.store).Cancel(t.Context(), wish(run, "enough")); err != nil {
+			if _, err := control.New(b.Store).Cancel(t.Context(), storetest.Wish(run, "enough")); err != nil {
 				t.Error(err)
 			}
 		})
 		wg.Wait()
-		b.wantState(run, "cancelled", 1)
-		if n := len(b.claim(run, plenty)); n != 0 {
+		b.WantState(run, "cancelled", 1)
+		if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
 			t.Errorf("%d slices of a cancelled run were claimed", n)
 		}
 	}
 	t.Logf("%d of 25 were approved first", approvals)
-	b.check()
+	b.Check()
 }
 
 func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.withCanary(100, 10, false, "")
-	b.check()
-	b.exec(`UPDATE batchrun SET canary_state = 'passed' WHERE id = $1`, run)
-	report, err := doctor.New(b.store).Doctor(t.Context())
+	b.Check()
+	b.Exec(`UPDATE batchrun SET canary_state = 'passed' WHERE id = $1`, run)
+	report, err := doctor.New(b.Store).Doctor(t.Context())
 	if err != nil || report.Found != 1 {
 		t.Errorf("held without a canary: %+v, %v", report.Violations, err)
 	}
-	b.exec(`UPDATE batchrun SET canary_state = 'sampling' WHERE id = $1`, run)
-	b.exec(`UPDATE work_block SET held = NULL WHERE run_id = $1`, run)
-	if report, err = doctor.New(b.store).Doctor(t.Context()); err != nil || report.Found != 1 ||
+	b.Exec(`UPDATE batchrun SET canary_state = 'sampling' WHERE id = $1`, run)
+	b.Exec(`UPDATE work_block SET held = NULL WHERE run_id = $1`, run)
+	if report, err = doctor.New(b.Store).Doctor(t.Context()); err != nil || report.Found != 1 ||
 		report.Violations[0].Count != 90 {
 		t.Errorf("items that nobody holds: %+v, %v", report.Violations, err)
 	}
@@ -252,15 +253,15 @@ func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
 func TestCanaryDoesNotNeedTheAuditLog(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run, even, odd := b.damaged(2000)
-	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
+	run, even, odd := b.Damaged(2000)
+	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
 		Canary: 10, CanaryAuto: true, Actor: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	testenv.Rewrite(t, b.pool, `DELETE FROM audit_log`)
-	for _, s := range b.claim(run, plenty) {
-		b.record(faulty(s, workqueue.SlotError{Code: "still", Message: "m"}))
+	testenv.Rewrite(t, b.Pool, `DELETE FROM audit_log`)
+	for _, s := range b.Claim(run, storetest.Plenty) {
+		b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "still", Message: "m"}))
 	}
 	b.wantCanary(run, control.CanaryWaiting)
 	sample := even + odd - b.held(run)
@@ -273,9 +274,9 @@ func TestApproveARunThatIsPausedInItsCanary(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.withCanary(100, 10, false, "")
-	if _, err := control.New(b.store).Pause(t.Context(), wish(run, "")); err != nil {
+	if _, err := control.New(b.Store).Pause(t.Context(), storetest.Wish(run, "")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := control.New(b.store).Approve(t.Context(), wish(run, ""))
-	b.wantRefused(err, "resume it first with tranche run resume")
+	_, err := control.New(b.Store).Approve(t.Context(), storetest.Wish(run, ""))
+	b.WantRefused(err, "resume it first with tranche run resume")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 )
 
 // letter is a request of one item that died.
@@ -25,7 +26,7 @@ func (b *bench) bury(letters ...deadletter.DeadLetter) []workqueue.LetterID {
 	b.Helper()
 	var ids []workqueue.LetterID
 	for _, l := range letters {
-		if isNew, err := deadletter.New(b.store).Bury(b.Context(), l); err != nil || !isNew {
+		if isNew, err := deadletter.New(b.Store).Bury(b.Context(), l); err != nil || !isNew {
 			b.Fatalf("bury %s: new %v, %v", l.MsgID, isNew, err)
 		}
 		ids = append(ids, b.newest().ID)
@@ -35,7 +36,7 @@ func (b *bench) bury(letters ...deadletter.DeadLetter) []workqueue.LetterID {
 
 func (b *bench) newest() deadletter.DeadLetter {
 	b.Helper()
-	page, err := deadletter.New(b.store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1})
+	page, err := deadletter.New(b.Store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1})
 	if err != nil || len(page.Letters) != 1 {
 		b.Fatalf("the newest of %d letters: %v", len(page.Letters), err)
 	}
@@ -50,12 +51,12 @@ func TestBuryOnce(t *testing.T) {
 	first.Run, first.Slice, first.Root, first.Stack, first.Origin = &run, &slice, &slice, "statement:1", "somebody"
 	id := b.bury(first)[0]
 	second := letter("m", "elsewhere")
-	if isNew, err := deadletter.New(b.store).Bury(t.Context(), second); err != nil || isNew {
+	if isNew, err := deadletter.New(b.Store).Bury(t.Context(), second); err != nil || isNew {
 		t.Errorf("the second time: new %v, %v", isNew, err)
 	}
 	for _, ref := range []string{id.String(), id.String()[:20], strings.ToUpper(id.String()),
 		strings.ReplaceAll(id.String(), "-", "")} {
-		got, err := deadletter.New(b.store).DeadLetter(t.Context(), ref)
+		got, err := deadletter.New(b.Store).DeadLetter(t.Context(), ref)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,12 +71,12 @@ func TestBuryOnce(t *testing.T) {
 		t.Error("a list carries bodies")
 	}
 	for _, ref := range []string{"", "abc", "nope", "ffffffff", "a\x00b", "\xff"} {
-		if _, err := deadletter.New(b.store).DeadLetter(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
+		if _, err := deadletter.New(b.Store).DeadLetter(t.Context(), ref); !errors.Is(err, workqueue.ErrNotFound) {
 			t.Errorf("%q: got %v; want ErrNotFound", ref, err)
 		}
 	}
 	b.bury(letter("n", "accounts"))
-	_, err := deadletter.New(b.store).DeadLetter(t.Context(), id.String()[:4])
+	_, err := deadletter.New(b.Store).DeadLetter(t.Context(), id.String()[:4])
 	if ambiguous, ok := errors.AsType[*deadletter.AmbiguousLetterError](err); !ok || len(ambiguous.Matches) != 2 {
 		t.Errorf("got %v; want an AmbiguousLetterError", err)
 	}
@@ -94,17 +95,17 @@ func TestBuryWhatPostgreSQLCannotHold(t *testing.T) {
 		"unnamed": {MsgID: "u", Body: []byte("{}")},
 		"empty":   {MsgID: "e", Endpoint: "e"},
 	} {
-		if isNew, err := deadletter.New(b.store).Bury(t.Context(), l); err != nil || !isNew {
+		if isNew, err := deadletter.New(b.Store).Bury(t.Context(), l); err != nil || !isNew {
 			t.Errorf("%s: new %v, %v", name, isNew, err)
 		}
-		if isNew, err := deadletter.New(b.store).Bury(t.Context(), l); err != nil || isNew {
+		if isNew, err := deadletter.New(b.Store).Bury(t.Context(), l); err != nil || isNew {
 			t.Errorf("%s, again: new %v, %v", name, isNew, err)
 		}
 	}
-	if _, err := deadletter.New(b.store).Bury(t.Context(), deadletter.DeadLetter{}); err == nil {
+	if _, err := deadletter.New(b.Store).Bury(t.Context(), deadletter.DeadLetter{}); err == nil {
 		t.Error("a letter without a message id was buried")
 	}
-	out, err := deadletter.New(b.store).Requeue(t.Context(), deadletter.DeadSelection{All: true}, "test")
+	out, err := deadletter.New(b.Store).Requeue(t.Context(), deadletter.DeadSelection{All: true}, "test")
 	if err != nil || out.Requeued != 5 || out.RefusedTotal != 2 ||
 		!strings.Contains(out.Refused[0].Reason, "was not kept") {
 		t.Errorf("requeued %+v, %v; want all but the two that cannot be sent", out, err)
@@ -119,13 +120,13 @@ func TestDeadLettersInPages(t *testing.T) {
 		all = append(all, b.bury(letter(strconv.Itoa(i), "e"+strconv.Itoa(i%2)))...)
 	}
 	slices.Reverse(all)
-	if _, err := deadletter.New(b.store).Drop(t.Context(), deadletter.DeadSelection{Refs: []string{all[2].String()}},
+	if _, err := deadletter.New(b.Store).Drop(t.Context(), deadletter.DeadSelection{Refs: []string{all[2].String()}},
 		"test"); err != nil {
 		t.Fatal(err)
 	}
 	read := func(f deadletter.DeadFilter) (ids []workqueue.LetterID) {
 		for {
-			page, err := deadletter.New(b.store).DeadLetters(t.Context(), f)
+			page, err := deadletter.New(b.Store).DeadLetters(t.Context(), f)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +157,7 @@ func TestDeadLettersInPages(t *testing.T) {
 func TestRunCountsItsLetters(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(request(), 1)
+	run := b.Load(storetest.Request(), 1)
 	var letters []deadletter.DeadLetter
 	for i := range 5 {
 		l := letter("of it "+strconv.Itoa(i), "accounts")
@@ -168,10 +169,10 @@ func TestRunCountsItsLetters(t *testing.T) {
 	}
 	ids := b.bury(append(letters, letter("of another", "accounts"))...)
 	refs := []string{ids[4].String()}
-	if _, err := deadletter.New(b.store).Drop(t.Context(), deadletter.DeadSelection{Refs: refs}, "ann"); err != nil {
+	if _, err := deadletter.New(b.Store).Drop(t.Context(), deadletter.DeadSelection{Refs: refs}, "ann"); err != nil {
 		t.Fatal(err)
 	}
-	view, err := inspect.New(b.store).Run(t.Context(), run)
+	view, err := inspect.New(b.Store).Run(t.Context(), run)
 	if err != nil || view.DeadLetters != 2 || view.GivenUp != 2 {
 		t.Errorf("%d letters wait and %d requests were given up, %v; want 2 and 2", view.DeadLetters, view.GivenUp, err)
 	}

@@ -6,17 +6,19 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 )
 
 // What the steps of a run say of each other is checked too: each case does one kind of harm, and takes it back.
 func TestDoctorComparesSteps(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(planned(need("a"), optional(need("b")), need("c", 0, 1)), 10)
-	b.recordStep(run, 0, 2)
-	b.record(except(whole(b.claimStep(run, 1, 1).Slices[0]), 1)) // of items 0 to 3
-	b.wantAt(run, 2, stepTally{ready: 3, skipped: 1, waiting: 6})
-	b.check()
+	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Optional(storetest.Need("b")),
+		storetest.Need("c", 0, 1)), 10)
+	b.RecordStep(run, 0, 2)
+	b.Record(storetest.Except(storetest.Whole(b.ClaimStep(run, 1, 1).Slices[0]), 1)) // of items 0 to 3
+	b.WantAt(run, 2, storetest.StepTally{Ready: 3, Skipped: 1, Waiting: 6})
+	b.Check()
 	move := func(from, to string, bit string) string {
 		return `UPDATE work_block SET ` + from + ` = set_bit(` + from + `, ` + bit + `, 0), ` + to + ` = set_bit(` + to +
 			`, ` + bit + `, 1) WHERE run_id = $1 AND step = 2`
@@ -32,8 +34,8 @@ func TestDoctorComparesSteps(t *testing.T) {
 		{set("skipped", "8", "1"), set("skipped", "8", "0"), "nothing that it needs has failed"},
 		{move("ready", "done", "0"), move("done", "ready", "0"), "done, and the newest part is not a result"},
 	} {
-		b.exec(harm.sql, run)
-		report, err := doctor.New(b.store).Doctor(t.Context())
+		b.Exec(harm.sql, run)
+		report, err := doctor.New(b.Store).Doctor(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,12 +44,12 @@ func TestDoctorComparesSteps(t *testing.T) {
 		}) {
 			t.Errorf("want %q, got %v", harm.what, report.Violations)
 		}
-		b.exec(harm.back, run)
+		b.Exec(harm.back, run)
 	}
-	b.check()
-	b.recordStep(run, 1)
-	b.recordStep(run, 2)
-	b.wantState(run, "completed", 1)
-	b.wantCounts(run, 9, 1)
-	b.check()
+	b.Check()
+	b.RecordStep(run, 1)
+	b.RecordStep(run, 2)
+	b.WantState(run, "completed", 1)
+	b.WantCounts(run, 9, 1)
+	b.Check()
 }

@@ -8,25 +8,9 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
-
-// scene is a run of 10 items under way (0 failed, 1 to 3 done, 4 to 6 in flight, the rest ready) and one of 4 items
-// that is completed.
-func scene(t *testing.T) (b *bench, open, done workqueue.RunID) {
-	t.Helper()
-	b = setup(t)
-	done = b.load(request(), 4)
-	b.finish(done)
-	open = b.load(request(), 10)
-	claimed := b.claim(open, 2)
-	reply := whole(claimed[0])
-	reply.Slots[0].Result, reply.Slots[0].Err = nil, &workqueue.SlotError{Code: "BAD", Message: "no good"}
-	b.record(reply)
-	b.wantTally(open, tally{ready: 3, live: 3, done: 3, failed: 1})
-	b.check()
-	return b, open, done
-}
 
 const (
 	dropChecks = `ALTER TABLE work_block DROP CONSTRAINT work_block_disjoint, DROP CONSTRAINT work_block_within_size;`
@@ -165,15 +149,15 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b, run, done := scene(t)
+			b, run, done := storetest.Scene(t)
 			if harm.completed {
 				run = done
 			}
 			if harm.before != "" {
-				b.exec(harm.before)
+				b.Exec(harm.before)
 			}
-			b.exec(harm.sql, run)
-			report, err := doctor.New(b.store).Doctor(t.Context())
+			b.Exec(harm.sql, run)
+			report, err := doctor.New(b.Store).Doctor(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -191,18 +175,18 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 // An audited re-run is not a violation, neither before nor after its items are final again.
 func TestDoctorAllowsAuditedReruns(t *testing.T) {
 	t.Parallel()
-	b, run, _ := scene(t)
-	_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{
+	b, run, _ := storetest.Scene(t)
+	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{
 		Run: run, Select: redo.Selection{Failed: true}, Actor: "test",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.check()
-	b.record(whole(b.one(run)))
-	b.check()
-	testenv.Rewrite(t, b.pool, `DELETE FROM audit_log WHERE run_id = $1 AND action = 'rerun'`, run)
-	report, err := doctor.New(b.store).Doctor(t.Context())
+	b.Check()
+	b.Record(storetest.Whole(b.One(run)))
+	b.Check()
+	testenv.Rewrite(t, b.Pool, `DELETE FROM audit_log WHERE run_id = $1 AND action = 'rerun'`, run)
+	report, err := doctor.New(b.Store).Doctor(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,12 +19,12 @@ func TestDoctorChecksTrackers(t *testing.T) {
 	b := setup(t)
 	ctx := t.Context()
 	open := func() uuid.UUID {
-		opened, err := trackerstore.New(b.store).OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
+		opened, err := trackerstore.New(b.Store).OpenTracker(ctx, trackers.OpenRequest{Owner: "o"}, "ann")
 		if err == nil {
-			_, err = trackerstore.New(b.store).AddToTracker(ctx, opened.ID, bitfield.Size+100, "")
+			_, err = trackerstore.New(b.Store).AddToTracker(ctx, opened.ID, bitfield.Size+100, "")
 		}
 		if err == nil {
-			_, err = trackerstore.New(b.store).AckTrackers(ctx, []trackers.BatchAck{{
+			_, err = trackerstore.New(b.Store).AckTrackers(ctx, []trackers.BatchAck{{
 				Batch: opened.ID, Items: []tracker.Ack{{Group: 1, Mask: bitfield.Full(50)}}, Code: "E",
 			}})
 		}
@@ -34,7 +34,7 @@ func TestDoctorChecksTrackers(t *testing.T) {
 		return opened.ID
 	}
 	diagnose := func() doctor.Report {
-		report, err := doctor.New(b.store).Doctor(ctx)
+		report, err := doctor.New(b.Store).Doctor(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestDoctorChecksTrackers(t *testing.T) {
 		t.Fatalf("it found %v in what is whole", report.Violations)
 	}
 	for name, sql := range ways {
-		b.exec(sql, broken[name])
+		b.Exec(sql, broken[name])
 	}
 	report := diagnose()
 	for name, id := range broken {

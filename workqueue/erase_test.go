@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/erasure"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -26,7 +28,7 @@ const (
 func (b *bench) erase(req erasure.Request) erasure.Outcome {
 	b.Helper()
 	req.Key, req.Actor = person, "ann"
-	out, err := erasure.New(b.store).Erase(b.Context(), req)
+	out, err := erasure.New(b.Store).Erase(b.Context(), req)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -37,10 +39,10 @@ func (b *bench) erase(req erasure.Request) erasure.Outcome {
 // of its chunk, a result, a correction, dead letters and quarantined messages of it, and words about it.
 func (b *bench) personal() workqueue.RunID {
 	b.Helper()
-	req := request()
-	req.Session = b.session
+	req := storetest.Request()
+	req.Session = b.Session
 	i := 0
-	loaded, err := start.New(b.store).Load(b.Context(), req, func(item *start.LoadItem) error {
+	loaded, err := start.New(b.Store).Load(b.Context(), req, func(item *start.LoadItem) error {
 		if i == 4 {
 			return io.EOF
 		}
@@ -55,33 +57,34 @@ func (b *bench) personal() workqueue.RunID {
 		b.Fatal(err)
 	}
 	run := loaded.Run
-	later := faulty(b.one(run), workqueue.SlotError{Code: "LATER", Message: "not now", Retry: true})
+	later := storetest.Faulty(b.One(run), workqueue.SlotError{Code: "LATER", Message: "not now", Retry: true})
 	later.Slots[1].Err = &workqueue.SlotError{Code: "LATER", Message: "not now for " + secret, Retry: true}
-	b.record(later)
-	s := b.one(run)
-	b.exec(`UPDATE work_slice SET error_code = 'BUSY', error_message = $2 WHERE id = $1`, s.ID, "chunk of "+secret)
-	a := whole(s)
+	b.Record(later)
+	s := b.One(run)
+	b.Exec(`UPDATE work_slice SET error_code = 'BUSY', error_message = $2 WHERE id = $1`, s.ID, "chunk of "+secret)
+	a := storetest.Whole(s)
 	a.Slots[1].Result = []byte(`{"hello":"` + secret + `"}`)
-	b.record(a)
-	b.correct(run, `{"name":"`+secret+` 2"}`, person)
-	b.record(faulty(b.one(run), workqueue.SlotError{Code: "BAD", Message: person + ": nobody is called " + secret}))
-	b.wantState(run, "completed", 2)
+	b.Record(a)
+	b.Correct(run, `{"name":"`+secret+` 2"}`, person)
+	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "BAD",
+		Message: person + ": nobody is called " + secret}))
+	b.WantState(run, "completed", 2)
 	for _, ordinal := range []int{1, 2} {
-		b.exec(`WITH l AS (INSERT INTO work_large (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
+		b.Exec(`WITH l AS (INSERT INTO work_large (id, run_id, step, ordinal, slice_id, pieces, bytes, sha256, content_type)
 			VALUES (gen_random_uuid(), $1, 0, $2, $3, 1, 8, sha256('x'), $4) RETURNING id)
 			INSERT INTO work_piece (large_id, piece, bytes) SELECT id, 1, convert_to($5, 'UTF8') FROM l`, run, ordinal, s.ID,
 			map[bool]string{true: "text/" + secret, false: "text/plain"}[ordinal == 1],
 			map[bool]string{true: "letter to " + secret, false: "letter"}[ordinal == 1])
 	}
-	b.exec(`UPDATE run_correction SET reason = $2 WHERE run_id = $1`, run, "the address of "+person+" was wrong")
+	b.Exec(`UPDATE run_correction SET reason = $2 WHERE run_id = $1`, run, "the address of "+person+" was wrong")
 	l := letter("l"+run.String(), "e")
 	l.Run, l.Slice, l.Body, l.Stack = &run, &s.ID, []byte(secret), secret
 	b.bury(l)
-	b.exec(`INSERT INTO quarantine (reason, detail, subject, run_id, slice_id, headers, body)
+	b.Exec(`INSERT INTO quarantine (reason, detail, subject, run_id, slice_id, headers, body)
 		VALUES ('r', $3, 's', $1, $2, jsonb_build_object('X', $3::text), convert_to($3, 'UTF8'))`, run, s.ID, secret)
-	b.exec(`INSERT INTO run_event (id, run_id, generation, kind, payload)
+	b.Exec(`INSERT INTO run_event (id, run_id, generation, kind, payload)
 		VALUES (gen_random_uuid(), $1, 2, 'noted', jsonb_build_object('of', ARRAY[$2::text]))`, run, person)
-	if err := control.New(b.store).Note(b.Context(), run, "called because of "+person, "ann"); err != nil {
+	if err := control.New(b.Store).Note(b.Context(), run, "called because of "+person, "ann"); err != nil {
 		b.Fatal(err)
 	}
 	return run
@@ -98,25 +101,25 @@ func (b *bench) aside() {
 	l := letter("alone", "e")
 	l.Body, l.Headers = packed.EncodeAll(body, nil), map[string][]string{"Tranche-Encoding": {"zstd"}}
 	b.bury(l, letter("other", "e"))
-	b.exec(`INSERT INTO quarantine (reason, detail, subject, body) VALUES ('r', 'd', 's', $1), ('r', 'd', 's', 'x')`, body)
-	b.exec(`INSERT INTO health_mark (kind, subject, state, by, reason, severity, count)
+	b.Exec(`INSERT INTO quarantine (reason, detail, subject, body) VALUES ('r', 'd', 's', $1), ('r', 'd', 's', 'x')`, body)
+	b.Exec(`INSERT INTO health_mark (kind, subject, state, by, reason, severity, count)
 		VALUES ('k', 's', 'aside', 'ann', $1, 'info', 1)`, "waits for "+person+".")
-	b.exec(`INSERT INTO api_request (user_name, key, operation, fingerprint, claim, session_id, status, content_type, body)
+	b.Exec(`INSERT INTO api_request (user_name, key, operation, fingerprint, claim, session_id, status, content_type, body)
 		VALUES ('ann', 'k', 'correct', '', gen_random_uuid(), gen_random_uuid(), 200, 'application/json', $1)`,
 		[]byte(`{"examples":["`+person+`","AHV-756.12"]}`))
-	b.exec(`INSERT INTO alert (name, spec, source, created_by, changed_by, error)
+	b.Exec(`INSERT INTO alert (name, spec, source, created_by, changed_by, error)
 		VALUES ('a', '{}', '', 'ann', 'ann', 'about ' || $1)`, person)
-	b.exec(`INSERT INTO alert_message (id, alert, what, grp, severity, body)
+	b.Exec(`INSERT INTO alert_message (id, alert, what, grp, severity, body)
 		VALUES (gen_random_uuid(), 'a', 'alert', 'g', 'info', jsonb_build_object('said', 'of ' || $1::text, $1::text, 1))`,
 		person)
-	b.exec(`INSERT INTO audit_log (actor, action, subject, detail)
+	b.Exec(`INSERT INTO audit_log (actor, action, subject, detail)
 		VALUES ('ann', 'collector_drop', 'c', jsonb_build_object('keys', ARRAY[$1::text, 'C7']))`, person)
 }
 
 // everything is all that stands in all tables, as text.
 func (b *bench) everything() string {
 	b.Helper()
-	rows, err := b.pool.Query(b.Context(), `SELECT c.oid::regclass::text FROM pg_class c
+	rows, err := b.Pool.Query(b.Context(), `SELECT c.oid::regclass::text FROM pg_class c
 		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace ORDER BY 1`)
 	if err != nil {
 		b.Fatal(err)
@@ -129,7 +132,7 @@ func (b *bench) everything() string {
 		}
 		tables = append(tables, name)
 	}
-	conn, err := b.pool.Acquire(b.Context())
+	conn, err := b.Pool.Acquire(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -161,29 +164,51 @@ func (b *bench) traces() (left []string) {
 	return left
 }
 
+// collectorOfPerson makes collector c, which gets operations of the person.
+func (b *bench) collectorOfPerson() {
+	b.Helper()
+	spec := collector.CollectorSpec{Endpoint: storetest.Endpoint, MinSize: 2, MaxSize: 3,
+		MaxAge:      collector.Span(time.Hour),
+		MaxAttempts: 2, InFlight: 100, Dedupe: collector.DefaultDedupe, Timeout: collector.Span(time.Minute),
+		Order: collector.OrderFIFO}
+	if _, err := collector.New(b.Store).ApplyCollector(b.Context(), collector.Text{Name: "c", Spec: spec,
+		Source: "c"}, "ann"); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// operation adds one of the person's to collector c.
+func (b *bench) operation(id string) {
+	b.Helper()
+	op := collector.Op{ID: id, Key: person, Payload: []byte(`{"name":"` + secret + `"}`)}
+	if _, _, err := collector.New(b.Store).AddOps(b.Context(), "c", 0, [][]collector.Op{{op}}); err != nil {
+		b.Fatal(err)
+	}
+}
+
 // Nothing that is kept has anything of the person, in no table, and the books are right as they were.
 func TestErase(t *testing.T) {
 	t.Parallel()
-	c := collect(t, gatherOps())
-	b := c.bench
+	b := setup(t)
+	b.collectorOfPerson()
 	run, other := b.personal(), b.personal()
 	b.aside()
-	c.addOps(collector.Op{ID: "o1", Key: person, Payload: []byte(`{"name":"` + secret + `"}`)})
+	b.operation("o1")
 	var busy *erasure.UnderWayError
-	_, err := erasure.New(b.store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
+	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
 	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "collector c has operations") {
 		t.Fatalf("while an operation waits: %v", err)
 	}
 	// One that stands in a partition, and is folded by the person's key.
-	b.exec(`UPDATE collector_op SET fold = key, key = 'P' || key`)
-	b.exec(`UPDATE collector_key SET key = 'P' || key`)
-	if _, err = erasure.New(b.store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err,
+	b.Exec(`UPDATE collector_op SET fold = key, key = 'P' || key`)
+	b.Exec(`UPDATE collector_key SET key = 'P' || key`)
+	if _, err = erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err,
 		&busy) {
 		t.Fatalf("while one waits that is folded by it: %v", err)
 	}
-	c.addOps(collector.Op{ID: "o2", Key: person, Payload: []byte(`{"name":"` + secret + `"}`)})
-	b.exec(`UPDATE collector_op SET parked_at = clock_timestamp(), error_code = 'X', error_message = $1`, secret)
-	b.exec(`UPDATE collector_key SET fresh = 0, parked = 1, due_at = NULL, oldest_at = NULL, failed_message = $1`, secret)
+	b.operation("o2")
+	b.Exec(`UPDATE collector_op SET parked_at = clock_timestamp(), error_code = 'X', error_message = $1`, secret)
+	b.Exec(`UPDATE collector_key SET fresh = 0, parked = 1, due_at = NULL, oldest_at = NULL, failed_message = $1`, secret)
 	if n := len(b.traces()); n < 25 {
 		t.Fatalf("%d traces: %q", n, b.traces())
 	}
@@ -218,20 +243,20 @@ func TestErase(t *testing.T) {
 		}
 	}
 	for _, run := range []workqueue.RunID{run, other} {
-		b.wantTally(run, tally{done: 3, failed: 1})
-		if n := b.number(`SELECT count(*) FROM run_item WHERE run_id = $1 AND key LIKE 'erased-%' AND state = 'failed'
+		b.WantTally(run, storetest.Tally{Done: 3, Failed: 1})
+		if n := b.Number(`SELECT count(*) FROM run_item WHERE run_id = $1 AND key LIKE 'erased-%' AND state = 'failed'
 			AND error_code = 'BAD'`, run); n != 1 {
 			t.Errorf("%d items have the marker", n)
 		}
-		if n := b.number(`SELECT payload_bytes FROM work_block WHERE run_id = $1`, run); n != 3*2+len(`{"erased":true}`) {
+		if n := b.Number(`SELECT payload_bytes FROM work_block WHERE run_id = $1`, run); n != 3*2+len(`{"erased":true}`) {
 			t.Errorf("the block has %d bytes of payloads", n)
 		}
 	}
-	if n := b.number(`SELECT count(*) FROM audit_log WHERE action = 'erase' AND detail ->> 'hash' LIKE
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'erase' AND detail ->> 'hash' LIKE
 		substr(detail ->> 'marker', 8) || '%' AND length(detail ->> 'salt') = 32`); n < 4 {
 		t.Errorf("%d rows of the audit log say so", n)
 	}
-	b.check()
+	b.Check()
 	if did := b.erase(erasure.Request{}); did.Erased != (erasure.Erased{}) || len(did.Runs) > 0 {
 		t.Errorf("the second time: %+v", did)
 	}
@@ -243,22 +268,22 @@ func TestEraseWhileRunsAreUnderWay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	done := b.personal()
-	run := b.loadKeys(chunked(1), person, "C1")
+	run := b.LoadKeys(storetest.Chunked(1), person, "C1")
 	before := b.everything()
-	_, err := erasure.New(b.store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
+	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
 	if busy, ok := errors.AsType[*erasure.UnderWayError](err); !ok || len(busy.Runs) != 1 || busy.Runs[0] != run {
 		t.Fatalf("while the run is under way: %v", err)
 	}
 	if after := b.everything(); after != before {
 		t.Error("something was erased")
 	}
-	b.record(whole(b.one(run)))
+	b.Record(storetest.Whole(b.One(run)))
 	if did := b.erase(erasure.Request{}); len(did.Runs) != 2 {
 		t.Errorf("erased %+v; want runs %s and %s", did, done, run)
 	}
-	b.record(whole(b.one(run)))
-	b.wantState(run, "completed", 1)
-	b.check()
+	b.Record(storetest.Whole(b.One(run)))
+	b.WantState(run, "completed", 1)
+	b.Check()
 }
 
 // What was broken off between two pieces is finished by doing it again.
@@ -266,20 +291,20 @@ func TestAnErasureThatWasBrokenOff(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first, second := b.personal(), b.personal()
-	release := b.holdRows(`SELECT FROM run_step WHERE run_id = $1 FOR UPDATE`, second)
+	release := b.HoldRows(`SELECT FROM run_step WHERE run_id = $1 FOR UPDATE`, second)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		_, err := erasure.New(b.store).Erase(ctx, erasure.Request{Key: person, Actor: "ann"})
+		_, err := erasure.New(b.Store).Erase(ctx, erasure.Request{Key: person, Actor: "ann"})
 		ended <- err
 	}()
-	b.until("the first run is done with, and the second waits", func() bool { return b.waiters() == 1 })
+	b.Until("the first run is done with, and the second waits", func() bool { return b.Waiters() == 1 })
 	stop()
 	if err := <-ended; err == nil {
 		t.Fatal("it was not broken off")
 	}
 	release()
-	if n := b.number(`SELECT count(*) FROM work_queue WHERE item_key LIKE 'erased-%' AND run_id = $1`, first); n != 1 {
+	if n := b.Number(`SELECT count(*) FROM work_queue WHERE item_key LIKE 'erased-%' AND run_id = $1`, first); n != 1 {
 		t.Fatal("the first run was not done with")
 	}
 	if did := b.erase(erasure.Request{}); len(did.Runs) != 1 || did.Runs[0] != second {
@@ -288,5 +313,5 @@ func TestAnErasureThatWasBrokenOff(t *testing.T) {
 	if left := b.traces(); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	b.check()
+	b.Check()
 }

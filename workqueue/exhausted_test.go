@@ -6,13 +6,14 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 // exhausted is the answer of a node, or of a service, that gave a slice up after too many deliveries.
 func exhausted(s workqueue.Slice) settle.Answer {
-	return settle.Answer{Slice: s.ID, Endpoint: endpoint, Service: "test",
+	return settle.Answer{Slice: s.ID, Endpoint: storetest.Endpoint, Service: "test",
 		Failure: &workqueue.SlotError{Code: workqueue.CodeDeliveries, Message: "m", Retry: true}}
 }
 
@@ -21,17 +22,17 @@ func exhausted(s workqueue.Slice) settle.Answer {
 func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	lease := b.lead()
-	run := b.load(chunked(8), 8)
-	first := b.one(run)
+	lease := b.Lead()
+	run := b.Load(storetest.Chunked(8), 8)
+	first := b.One(run)
 	if first.Suspect {
 		t.Error("a fresh cut is a suspect")
 	}
-	b.send(first)
-	b.record(exhausted(first))
-	pieces := b.claim(run, plenty)
-	if len(pieces) != 4 || b.disjoint(pieces) != 8 {
-		t.Fatalf("cut in %d: %s", len(pieces), b.dump(run))
+	b.Send(first)
+	b.Record(exhausted(first))
+	pieces := b.Claim(run, storetest.Plenty)
+	if len(pieces) != 4 || b.Disjoint(pieces) != 8 {
+		t.Fatalf("cut in %d: %s", len(pieces), b.Dump(run))
 	}
 	for _, p := range pieces {
 		if !p.Suspect || p.Failures != 0 || p.Cause != workqueue.CauseExhausted || p.Attempt != 2 {
@@ -40,32 +41,32 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 	}
 	again := func(want bool, why string) workqueue.Slice {
 		t.Helper()
-		s := b.one(run)
+		s := b.One(run)
 		if s.Suspect != want {
 			t.Errorf("after %s the slice is %+v; want suspect %v", why, s, want)
 		}
 		return s
 	}
-	b.pass(pieces[0].ID)
-	if _, err := settle.New(b.store).Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}); err != nil {
+	b.Pass(pieces[0].ID)
+	if _, err := settle.New(b.Store).Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}); err != nil {
 		t.Fatal(err)
 	}
 	late := again(true, "a deadline")
-	split, err := settle.New(b.store).Split(t.Context(), b.session, late.ID, late.Mask.Split(1), time.Minute)
+	split, err := settle.New(b.Store).Split(t.Context(), b.Session, late.ID, late.Mask.Split(1), time.Minute)
 	if err != nil || split == nil || !split.Suspect {
 		t.Errorf("split off %+v, %v; want a suspect", split, err)
 	}
-	if rest := b.one(run); !rest.Suspect || rest.Cause != workqueue.CauseSplit {
+	if rest := b.One(run); !rest.Suspect || rest.Cause != workqueue.CauseSplit {
 		t.Errorf("the rest of the split is %+v; want a suspect", rest)
 	}
-	b.record(faulty(pieces[1], workqueue.SlotError{Code: "flaky", Message: "m", Retry: true}))
+	b.Record(storetest.Faulty(pieces[1], workqueue.SlotError{Code: "flaky", Message: "m", Retry: true}))
 	again(false, "an answer")
-	b.record(exhausted(pieces[2]))
-	single := b.claim(run, plenty)
+	b.Record(exhausted(pieces[2]))
+	single := b.Claim(run, storetest.Plenty)
 	if len(single) != 2 || single[0].Failures != 0 {
 		t.Fatalf("two items were cut in %+v", single)
 	}
-	b.check()
+	b.Check()
 }
 
 // A single item is final once its attempts are used up, and nobody else.
@@ -73,32 +74,32 @@ func TestDeadlyItemIsFinalAfterItsAttempts(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const items, deadly = 50, 17
-	run := b.load(chunked(items), items)
+	run := b.Load(storetest.Chunked(items), items)
 	slices := 0
 	for {
-		claimed := b.claim(run, plenty)
+		claimed := b.Claim(run, storetest.Plenty)
 		if len(claimed) == 0 {
 			break
 		}
 		for _, s := range claimed {
 			slices++
 			if s.Mask.Has(deadly) {
-				b.record(exhausted(s))
+				b.Record(exhausted(s))
 			} else {
-				b.record(whole(s))
+				b.Record(storetest.Whole(s))
 			}
 		}
 	}
-	b.wantTally(run, tally{done: items - 1, failed: 1})
-	b.wantState(run, "completed", 1)
+	b.WantTally(run, storetest.Tally{Done: items - 1, Failed: 1})
+	b.WantState(run, "completed", 1)
 	if slices > 20 {
 		t.Errorf("it took %d slices", slices)
 	}
-	failed, err := inspect.New(b.store).Errors(t.Context(), run)
+	failed, err := inspect.New(b.Store).Errors(t.Context(), run)
 	if err != nil || len(failed.Groups) != 1 || failed.Groups[0].Code != workqueue.CodeDeliveries {
 		t.Errorf("the errors are %+v, %v", failed, err)
 	}
-	b.check()
+	b.Check()
 }
 
 // A database of the version before does not know when the stage and flow streams were made. That they are seen for the
@@ -107,12 +108,12 @@ func TestFurtherStreamsAreLearnt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	now := time.Now()
-	b.exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 7, $1, $1)`,
+	b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 7, $1, $1)`,
 		now.UTC().Truncate(time.Microsecond))
 	seen := streams.Created{Work: now, Reply: now, Stage: now, Flow: now}
 	observe := func(epoch int64, advances bool) {
 		t.Helper()
-		current, advanced, err := streams.New(b.store).ObserveStreams(t.Context(), seen)
+		current, advanced, err := streams.New(b.Store).ObserveStreams(t.Context(), seen)
 		if err != nil || current.Epoch != epoch || advanced != advances {
 			t.Errorf("epoch %d, advanced %v, %v; want %d, %v", current.Epoch, advanced, err, epoch, advances)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -58,7 +59,7 @@ func complete(t *testing.T, groups []explain.MissingGroup) {
 // explain explains a run, of which the groups must leave no question open.
 func (b *bench) explain(run workqueue.RunID) *explain.Explanation {
 	b.Helper()
-	e, err := explain.New(b.store).Explain(b.Context(), run)
+	e, err := explain.New(b.Store).Explain(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -91,14 +92,14 @@ func (b *bench) wantTold(run workqueue.RunID, want ...told) *explain.Explanation
 
 // limited is a run of chunks of 4 with a limit of requests out.
 func limited(inFlight int) start.LoadRequest {
-	req := request()
+	req := storetest.Request()
 	req.Steps[0].InFlight = inFlight
 	return req
 }
 
 func (b *bench) pause(run workqueue.RunID) {
 	b.Helper()
-	if _, err := control.New(b.store).Pause(b.Context(), control.Control{Run: run, Actor: "alice",
+	if _, err := control.New(b.Store).Pause(b.Context(), control.Control{Run: run, Actor: "alice",
 		Reason: "lunch"}); err != nil {
 		b.Fatal(err)
 	}
@@ -112,7 +113,7 @@ func TestExplain(t *testing.T) {
 		service, node, timer = explain.OwnerService, explain.OwnerNode, explain.OwnerTimer
 		operator, nobody     = explain.OwnerOperator, explain.OwnerNobody
 	)
-	slow := request()
+	slow := storetest.Request()
 	slow.Steps[0].RetryBackoff = time.Hour
 	for name, c := range map[string]struct {
 		make func(b *bench) workqueue.RunID
@@ -120,26 +121,26 @@ func TestExplain(t *testing.T) {
 		says string // in the reason, the summary or an advice
 	}{
 		"next": {
-			make: func(b *bench) workqueue.RunID { return b.load(request(), 10) },
+			make: func(b *bench) workqueue.RunID { return b.Load(storetest.Request(), 10) },
 			want: []told{{state: "ready", reason: explain.ReasonNext, owner: node, items: 10}}, says: "node test (pid 1)",
 		},
 		"done": {
-			make: func(b *bench) workqueue.RunID { run := b.load(request(), 10); b.finish(run); return run },
+			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 10); b.Finish(run); return run },
 			want: []told{}, says: "all 10 items are done",
 		},
 		"some failed": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(chunked(10), 10)
-				b.record(faulty(b.one(run), final))
+				run := b.Load(storetest.Chunked(10), 10)
+				b.Record(storetest.Faulty(b.One(run), final))
 				return run
 			},
 			want: []told{}, says: "--failed",
 		},
 		"cancelled": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 10)
-				b.send(b.one(run))
-				if _, err := control.New(b.store).Cancel(b.Context(), control.Control{Run: run, Actor: "bob"}); err != nil {
+				run := b.Load(storetest.Request(), 10)
+				b.Send(b.One(run))
+				if _, err := control.New(b.Store).Cancel(b.Context(), control.Control{Run: run, Actor: "bob"}); err != nil {
 					b.Fatal(err)
 				}
 				return run
@@ -149,8 +150,8 @@ func TestExplain(t *testing.T) {
 		},
 		"paused": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(limited(1), 10)
-				b.send(b.one(run))
+				run := b.Load(limited(1), 10)
+				b.Send(b.One(run))
 				b.pause(run)
 				return run
 			},
@@ -160,12 +161,12 @@ func TestExplain(t *testing.T) {
 		},
 		"threshold": {
 			make: func(b *bench) workqueue.RunID {
-				req := request()
+				req := storetest.Request()
 				req.MaxFailed = "1"
-				run := b.load(req, 10)
-				b.exec(`UPDATE batchrun SET failed_limit = 1 WHERE id = $1`, run)
-				b.record(faulty(b.one(run), final))
-				if held, err := control.New(b.store).CheckThreshold(b.Context(), run); err != nil || !held {
+				run := b.Load(req, 10)
+				b.Exec(`UPDATE batchrun SET failed_limit = 1 WHERE id = $1`, run)
+				b.Record(storetest.Faulty(b.One(run), final))
+				if held, err := control.New(b.Store).CheckThreshold(b.Context(), run); err != nil || !held {
 					b.Fatal(held, err)
 				}
 				return run
@@ -175,8 +176,8 @@ func TestExplain(t *testing.T) {
 		},
 		"guard": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(guarded(4, 4, 8), 10)
-				b.record(faulty(b.one(run), final))
+				run := b.Load(guarded(4, 4, 8), 10)
+				b.Record(storetest.Faulty(b.One(run), final))
 				return run
 			},
 			want: []told{{state: "ready", reason: explain.ReasonGuard, owner: operator, items: 6}},
@@ -184,8 +185,9 @@ func TestExplain(t *testing.T) {
 		},
 		"gate": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(planned(need("compose"), gate(workqueue.ApproveOther, need("send", 0))), 10)
-				b.recordStep(run, 0)
+				run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveOther, storetest.Need("send", 0))),
+					10)
+				b.RecordStep(run, 0)
 				b.checkBarriers(run)
 				return run
 			},
@@ -201,8 +203,8 @@ func TestExplain(t *testing.T) {
 		"canary waits": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.sampled(8)
-				b.finish(run)
-				if _, err := control.New(b.store).CheckCanary(b.Context(), run); err != nil {
+				b.Finish(run)
+				if _, err := control.New(b.Store).CheckCanary(b.Context(), run); err != nil {
 					b.Fatal(err)
 				}
 				return run
@@ -211,9 +213,9 @@ func TestExplain(t *testing.T) {
 		},
 		"no node": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 10)
-				b.one(run)
-				b.expire(b.session)
+				run := b.Load(storetest.Request(), 10)
+				b.One(run)
+				b.Expire(b.Session)
 				return run
 			},
 			want: []told{{state: "ready", reason: explain.ReasonNoNode, owner: operator, items: 6},
@@ -222,8 +224,8 @@ func TestExplain(t *testing.T) {
 		},
 		"step limit": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(limited(1), 10)
-				b.one(run)
+				run := b.Load(limited(1), 10)
+				b.One(run)
 				return run
 			},
 			want: []told{{state: "ready", reason: explain.ReasonStepLimit, owner: service, items: 6},
@@ -232,29 +234,30 @@ func TestExplain(t *testing.T) {
 		},
 		"budget": {
 			make: func(b *bench) workqueue.RunID {
-				b.exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 1)`, endpoint)
-				b.one(b.load(request(), 4))
-				return b.load(request(), 10)
+				b.Exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 1)`, storetest.Endpoint)
+				b.One(b.Load(storetest.Request(), 4))
+				return b.Load(storetest.Request(), 10)
 			},
 			want: []told{{state: "ready", reason: explain.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are out",
 		},
 		"behind priority": {
 			make: func(b *bench) workqueue.RunID {
-				b.exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 1)`, endpoint)
-				urgent := request()
+				b.Exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 1)`, storetest.Endpoint)
+				urgent := storetest.Request()
 				urgent.Priority = 7
-				b.one(b.load(urgent, 10))
-				return b.load(request(), 10)
+				b.One(b.Load(urgent, 10))
+				return b.Load(storetest.Request(), 10)
 			},
 			want: []told{{state: "ready", reason: explain.ReasonPriority, owner: service, items: 10}}, says: "--priority 7",
 		},
 		"adaptive limit": {
 			make: func(b *bench) workqueue.RunID {
-				b.exec(`INSERT INTO endpoint_pace (endpoint, in_flight) VALUES ($1, 1)`, endpoint)
-				b.exec(`INSERT INTO endpoint_change (endpoint, what, reason) VALUES ($1, 'in_flight', 'it got slow')`, endpoint)
-				run := b.load(request(), 10)
-				b.exec(`UPDATE run_step SET in_flight_auto = true`)
-				b.one(run)
+				b.Exec(`INSERT INTO endpoint_pace (endpoint, in_flight) VALUES ($1, 1)`, storetest.Endpoint)
+				b.Exec(`INSERT INTO endpoint_change (endpoint, what, reason) VALUES ($1, 'in_flight', 'it got slow')`,
+					storetest.Endpoint)
+				run := b.Load(storetest.Request(), 10)
+				b.Exec(`UPDATE run_step SET in_flight_auto = true`)
+				b.One(run)
 				return run
 			},
 			want: []told{{state: "ready", reason: explain.ReasonAdaptive, owner: service, items: 6},
@@ -263,11 +266,11 @@ func TestExplain(t *testing.T) {
 		},
 		"share": {
 			make: func(b *bench) workqueue.RunID {
-				b.exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 4)`, endpoint)
-				run := b.load(request(), 20)
-				b.one(run)
-				b.one(run)
-				b.load(request(), 20)
+				b.Exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 4)`, storetest.Endpoint)
+				run := b.Load(storetest.Request(), 20)
+				b.One(run)
+				b.One(run)
+				b.Load(storetest.Request(), 20)
 				return run
 			},
 			want: []told{{state: "ready", reason: explain.ReasonShare, owner: service, items: 12},
@@ -276,8 +279,8 @@ func TestExplain(t *testing.T) {
 		},
 		"rate": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 10)
-				b.exec(`UPDATE run_step SET rate = 2, tokens = -100, tokens_at = clock_timestamp()`)
+				run := b.Load(storetest.Request(), 10)
+				b.Exec(`UPDATE run_step SET rate = 2, tokens = -100, tokens_at = clock_timestamp()`)
 				return run
 			},
 			want: []told{{state: "ready", reason: explain.ReasonRate, owner: timer, items: 10}}, says: "--rate N",
@@ -285,26 +288,26 @@ func TestExplain(t *testing.T) {
 		"breaker": {
 			make: func(b *bench) workqueue.RunID {
 				b.openBreaker()
-				return b.load(request(), 10)
+				return b.Load(storetest.Request(), 10)
 			},
 			want: []told{{state: "ready", reason: explain.ReasonBreaker, owner: timer, items: 10}}, says: "9 of 10 failed",
 		},
 		"probe due": {
 			make: func(b *bench) workqueue.RunID {
 				b.openBreaker()
-				b.exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp()`)
-				return b.load(request(), 10)
+				b.Exec(`UPDATE endpoint_pace SET probe_at = clock_timestamp()`)
+				return b.Load(storetest.Request(), 10)
 			},
 			want: []told{{state: "ready", reason: explain.ReasonBreaker, owner: node,
 				items: 10}}, says: "sends one item as a probe",
 		},
 		"probe out": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 10)
-				probe := b.one(run)
-				b.send(probe)
+				run := b.Load(storetest.Request(), 10)
+				probe := b.One(run)
+				b.Send(probe)
 				b.openBreaker()
-				b.exec(`UPDATE endpoint_pace SET probe_slice = $1`, probe.ID)
+				b.Exec(`UPDATE endpoint_pace SET probe_slice = $1`, probe.ID)
 				return run
 			},
 			want: []told{{state: "ready", reason: explain.ReasonProbing, owner: service, items: 6},
@@ -313,17 +316,17 @@ func TestExplain(t *testing.T) {
 		},
 		"backoff": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(slow, 4)
-				b.record(faulty(b.one(run), retryable))
+				run := b.Load(slow, 4)
+				b.Record(storetest.Faulty(b.One(run), retryable))
 				return run
 			},
 			want: []told{{state: "scheduled", reason: explain.ReasonBackoff, owner: timer, items: 4}}, says: "BUSY: come again",
 		},
 		"backoff for two reasons": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(slow, 7)
-				b.record(faulty(b.one(run), retryable))
-				b.record(settle.Answer{Slice: b.one(run).ID, Endpoint: endpoint, Service: "test", Failure: &retryable})
+				run := b.Load(slow, 7)
+				b.Record(storetest.Faulty(b.One(run), retryable))
+				b.Record(settle.Answer{Slice: b.One(run).ID, Endpoint: storetest.Endpoint, Service: "test", Failure: &retryable})
 				return run
 			},
 			want: []told{{state: "scheduled", reason: explain.ReasonBackoff, owner: timer, items: 7}},
@@ -331,9 +334,9 @@ func TestExplain(t *testing.T) {
 		},
 		"no NATS": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 7)
-				b.one(run)
-				if err := session.New(b.store).Heartbeat(b.Context(), b.session, time.Minute,
+				run := b.Load(storetest.Request(), 7)
+				b.One(run)
+				if err := session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
 					map[string]bool{"nats": false}); err != nil {
 					b.Fatal(err)
 				}
@@ -345,9 +348,9 @@ func TestExplain(t *testing.T) {
 		},
 		"no quorum": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 7)
-				b.one(run)
-				if err := session.New(b.store).Heartbeat(b.Context(), b.session, time.Minute,
+				run := b.Load(storetest.Request(), 7)
+				b.One(run)
+				if err := session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
 					map[string]any{"nats": true, "stalled": map[string]any{"seconds": 60, "why": "stream X: no answer"}}); err != nil {
 					b.Fatal(err)
 				}
@@ -359,11 +362,12 @@ func TestExplain(t *testing.T) {
 		},
 		"halves": {
 			make: func(b *bench) workqueue.RunID {
-				req := request()
+				req := storetest.Request()
 				req.Steps[0].MaxAttempts = 1
-				run := b.load(req, 4)
-				whole := b.one(run)
-				b.record(settle.Answer{Slice: whole.ID, Endpoint: endpoint, Service: "test", Answered: 0, Failure: &retryable})
+				run := b.Load(req, 4)
+				whole := b.One(run)
+				b.Record(settle.Answer{Slice: whole.ID, Endpoint: storetest.Endpoint, Service: "test", Answered: 0,
+					Failure: &retryable})
 				return run
 			},
 			want: []told{{state: "scheduled", reason: explain.ReasonNext, owner: node,
@@ -371,20 +375,20 @@ func TestExplain(t *testing.T) {
 		},
 		"handed back": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 4)
-				b.one(run)
-				if _, err := settle.New(b.store).EndSession(b.Context(), b.session); err != nil {
+				run := b.Load(storetest.Request(), 4)
+				b.One(run)
+				if _, err := settle.New(b.Store).EndSession(b.Context(), b.Session); err != nil {
 					b.Fatal(err)
 				}
-				b.session = b.open()
+				b.Session = b.Open()
 				return run
 			},
 			want: []told{{state: "scheduled", reason: explain.ReasonNext, owner: node, items: 4}}, says: "stopped in good order",
 		},
 		"postponed": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 4)
-				if err := settle.New(b.store).Postpone(b.Context(), b.session, b.one(run).ID, time.Hour,
+				run := b.Load(storetest.Request(), 4)
+				if err := settle.New(b.Store).Postpone(b.Context(), b.Session, b.One(run).ID, time.Hour,
 					errors.New("nats: permission denied")); err != nil {
 					b.Fatal(err)
 				}
@@ -394,41 +398,49 @@ func TestExplain(t *testing.T) {
 			says: "could not be published: nats: permission denied",
 		},
 		"claimed": {
-			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.one(run); return run },
+			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 4); b.One(run); return run },
 			want: []told{{state: "claimed", reason: explain.ReasonPublishing, owner: node, items: 4}}, says: "node test (pid 1)",
 		},
 		"claimed for too long": {
-			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.pass(b.one(run).ID); return run },
+			make: func(b *bench) workqueue.RunID {
+				run := b.Load(storetest.Request(), 4)
+				b.Pass(b.One(run).ID)
+				return run
+			},
 			want: []told{{state: "claimed", reason: explain.ReasonClaimLost, owner: node, items: 4}}, says: "did not publish",
 		},
 		"claimed by a node that is gone": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 4)
-				b.one(run)
-				b.expire(b.session)
-				b.open()
+				run := b.Load(storetest.Request(), 4)
+				b.One(run)
+				b.Expire(b.Session)
+				b.Open()
 				return run
 			},
 			want: []told{{state: "claimed", reason: explain.ReasonClaimLost, owner: node, items: 4}}, says: "is gone",
 		},
 		"queued": {
-			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.send(b.one(run)); return run },
+			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 4); b.Send(b.One(run)); return run },
 			want: []told{{state: "sent", reason: explain.ReasonQueued, owner: service,
 				items: 4}}, says: "no service has taken them",
 		},
 		"with a service": {
-			make: func(b *bench) workqueue.RunID { run := b.load(request(), 4); b.handed(b.one(run)); return run },
+			make: func(b *bench) workqueue.RunID {
+				run := b.Load(storetest.Request(), 4)
+				b.handed(b.One(run))
+				return run
+			},
 			want: []told{{state: "sent", reason: explain.ReasonWorking, owner: service,
 				items: 4}}, says: "a service has taken them",
 		},
 		"answered in part": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 4)
-				s := b.one(run)
+				run := b.Load(storetest.Request(), 4)
+				s := b.One(run)
 				b.handed(s)
-				part := answer(s, ordinals(s)[:1]...)
+				part := storetest.Answer(s, storetest.Ordinals(s)[:1]...)
 				part.Answered = -1
-				b.record(part)
+				b.Record(part)
 				return run
 			},
 			want: []told{{state: "sent", reason: explain.ReasonPartly, owner: service,
@@ -436,11 +448,11 @@ func TestExplain(t *testing.T) {
 		},
 		"quarantined": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 4)
-				s := b.one(run)
+				run := b.Load(storetest.Request(), 4)
+				s := b.One(run)
 				b.handed(s)
 				q := deadletter.Quarantined{Reason: "malformed", Run: uuid.UUID(run), Slice: uuid.UUID(s.ID)}
-				if err := deadletter.New(b.store).Quarantine(b.Context(), q); err != nil {
+				if err := deadletter.New(b.Store).Quarantine(b.Context(), q); err != nil {
 					b.Fatal(err)
 				}
 				return run
@@ -449,10 +461,10 @@ func TestExplain(t *testing.T) {
 		},
 		"overdue": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 4)
-				s := b.one(run)
+				run := b.Load(storetest.Request(), 4)
+				s := b.One(run)
 				b.handed(s)
-				b.pass(s.ID)
+				b.Pass(s.ID)
 				return run
 			},
 			want: []told{{state: "sent", reason: explain.ReasonOverdue, owner: node,
@@ -460,17 +472,17 @@ func TestExplain(t *testing.T) {
 		},
 		"lost with a stream": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 4)
-				b.send(b.one(run))
-				b.exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 2, now(), now())`)
+				run := b.Load(storetest.Request(), 4)
+				b.Send(b.One(run))
+				b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 2, now(), now())`)
 				return run
 			},
 			want: []told{{state: "sent", reason: explain.ReasonStreamLost, owner: node, items: 4}}, says: "streams",
 		},
 		"in no plane": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.load(request(), 4)
-				b.exec(`UPDATE work_block SET ready = B'0'::bit(8192)`)
+				run := b.Load(storetest.Request(), 4)
+				b.Exec(`UPDATE work_block SET ready = B'0'::bit(8192)`)
 				return run
 			},
 			want: []told{{state: "waiting", reason: explain.ReasonStray, owner: operator, items: 4}}, says: "tranche doctor",
@@ -520,8 +532,8 @@ func everything(e *explain.Explanation) string {
 func (b *bench) sameByKey(run workqueue.RunID, e *explain.Explanation) {
 	b.Helper()
 	sums := map[told]int64{}
-	for _, key := range names(int(e.Items)) {
-		one, err := explain.New(b.store).ExplainKey(b.Context(), run, key)
+	for _, key := range storetest.Names(int(e.Items)) {
+		one, err := explain.New(b.Store).ExplainKey(b.Context(), run, key)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -546,37 +558,37 @@ func (b *bench) sameByKey(run workqueue.RunID, e *explain.Explanation) {
 // sampled loads a run of which two items are a sample and the rest is held back.
 func (b *bench) sampled(n int) workqueue.RunID {
 	b.Helper()
-	run := b.load(chunked(1), n)
-	b.exec(`UPDATE batchrun SET canary = 2, canary_state = 'sampling' WHERE id = $1`, run)
-	b.exec(`UPDATE work_block SET held = ready & ~(B'11'::bit(8192)), ready = B'11'::bit(8192) WHERE run_id = $1`, run)
+	run := b.Load(storetest.Chunked(1), n)
+	b.Exec(`UPDATE batchrun SET canary = 2, canary_state = 'sampling' WHERE id = $1`, run)
+	b.Exec(`UPDATE work_block SET held = ready & ~(B'11'::bit(8192)), ready = B'11'::bit(8192) WHERE run_id = $1`, run)
 	return run
 }
 
 func (b *bench) openBreaker() {
 	b.Helper()
-	b.exec(`INSERT INTO endpoint_pace (endpoint, breaker, breaker_reason, breaker_since, probe_at)
+	b.Exec(`INSERT INTO endpoint_pace (endpoint, breaker, breaker_reason, breaker_since, probe_at)
 		VALUES ($1, 'open', '9 of 10 failed', clock_timestamp(), clock_timestamp() + interval '1 minute')
 		ON CONFLICT (endpoint) DO UPDATE SET breaker = excluded.breaker, breaker_reason = excluded.breaker_reason,
-			breaker_since = excluded.breaker_since, probe_at = excluded.probe_at`, endpoint)
+			breaker_since = excluded.breaker_since, probe_at = excluded.probe_at`, storetest.Endpoint)
 }
 
 // handed marks slices as sent and in the hands of a service.
 func (b *bench) handed(s ...workqueue.Slice) {
 	b.Helper()
-	b.send(s...)
-	b.exec(`UPDATE work_slice SET handed_at = clock_timestamp() WHERE state = 'sent'`)
+	b.Send(s...)
+	b.Exec(`UPDATE work_slice SET handed_at = clock_timestamp() WHERE state = 'sent'`)
 }
 
 func TestExplainARunThatLoads(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := request()
-	req.Session = b.session
+	req := storetest.Request()
+	req.Session = b.Session
 	const far = 150_000 // more than one batch, so that the run is there to be seen
 	reached, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	i := 0
 	go func() {
-		_, err := start.New(b.store).Load(b.Context(), req, func(item *start.LoadItem) error {
+		_, err := start.New(b.Store).Load(b.Context(), req, func(item *start.LoadItem) error {
 			if i++; i == far {
 				close(reached)
 				<-goOn
@@ -588,7 +600,7 @@ func TestExplainARunThatLoads(t *testing.T) {
 		ended <- err
 	}()
 	<-reached
-	run, err := inspect.New(b.store).Resolve(t.Context(), inspect.LastRun)
+	run, err := inspect.New(b.Store).Resolve(t.Context(), inspect.LastRun)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -596,7 +608,7 @@ func TestExplainARunThatLoads(t *testing.T) {
 	if !strings.Contains(e.Summary, "still loading") || e.State != "loading" || !e.Unsealed {
 		t.Errorf("the explanation is %+v", *e)
 	}
-	b.expire(b.session)
+	b.Expire(b.Session)
 	if e = b.wantTold(run); !strings.Contains(e.Summary, "broke off") || !strings.Contains(e.Summary, "tranche serve") {
 		t.Errorf("the explanation is %+v", *e)
 	}
@@ -609,14 +621,14 @@ func TestExplainARunThatLoads(t *testing.T) {
 func TestExplainWhatIsNotThere(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if _, err := explain.New(b.store).Explain(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := explain.New(b.Store).Explain(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown run: %v; want ErrNotFound", err)
 	}
-	run := b.load(request(), 1)
-	if _, err := explain.New(b.store).ExplainKey(t.Context(), run, "nobody"); !errors.Is(err, workqueue.ErrNotFound) {
+	run := b.Load(storetest.Request(), 1)
+	if _, err := explain.New(b.Store).ExplainKey(t.Context(), run, "nobody"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("an unknown key: %v; want ErrNotFound", err)
 	}
-	e, err := explain.New(b.store).ExplainEndpoint(t.Context(), "nobody")
+	e, err := explain.New(b.Store).ExplainEndpoint(t.Context(), "nobody")
 	if err != nil || e.Missing != 0 || len(e.Groups) != 0 || e.Summary == "" {
 		t.Errorf("an unknown endpoint: %+v, %v", e, err)
 	}
@@ -625,15 +637,15 @@ func TestExplainWhatIsNotThere(t *testing.T) {
 func TestExplainAnEndpoint(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	first, second := b.load(limited(1), 10), b.load(limited(1), 20)
-	b.send(b.one(first), b.one(second))
-	b.finish(b.load(request(), 5))
-	b.load(func() start.LoadRequest {
-		req := request()
+	first, second := b.Load(limited(1), 10), b.Load(limited(1), 20)
+	b.Send(b.One(first), b.One(second))
+	b.Finish(b.Load(storetest.Request(), 5))
+	b.Load(func() start.LoadRequest {
+		req := storetest.Request()
 		req.Steps[0].Endpoint = "other"
 		return req
 	}(), 5)
-	e, err := explain.New(b.store).ExplainEndpoint(t.Context(), endpoint)
+	e, err := explain.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -82,11 +83,11 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			b.exec(noteWays)
-			req := chunked(tc.rows)
+			b.Exec(noteWays)
+			req := storetest.Chunked(tc.rows)
 			req.Steps[0].MaxAttempts = 1
 			i, want := 0, []string(nil)
-			loaded, err := b.tryLoad(req, func(item *start.LoadItem) error {
+			loaded, err := b.TryLoad(req, func(item *start.LoadItem) error {
 				if i == tc.rows {
 					return io.EOF
 				}
@@ -102,8 +103,8 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 				ORDER BY ordinal`, "%d %q %q", loaded.Run)
 			b.wantParts(loaded.Run, tc.large)
 			b.wantWays("work_part "+tc.results, "work_part INSERT", "work_queue "+tc.items)
-			b.wantState(loaded.Run, "completed", 1)
-			b.check()
+			b.WantState(loaded.Run, "completed", 1)
+			b.Check()
 		})
 	}
 }
@@ -111,8 +112,8 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 // wantParts answers the run's only slice, in all ways, and holds what is kept against that.
 func (b *bench) wantParts(run workqueue.RunID, large int) {
 	b.Helper()
-	s := b.one(run)
-	reply := whole(s)
+	s := b.One(run)
+	reply := storetest.Whole(s)
 	var want []string
 	for i := range reply.Slots {
 		slot := oddSlot(reply.Slots[i].Ordinal, large)
@@ -128,7 +129,7 @@ func (b *bench) wantParts(run workqueue.RunID, large int) {
 		want = append(want, fmt.Sprintf("%d %v %q %s %s %s", slot.Ordinal, slot.Result == nil, slot.Result, kind, code,
 			message))
 	}
-	b.record(reply)
+	b.Record(reply)
 	b.wantRows(want, `SELECT ordinal, result IS NULL, coalesce(result, ''), coalesce(content_type, '<nil>'),
 		coalesce(error_code, '<nil>'), coalesce(error_message, '<nil>') FROM work_part
 		WHERE run_id = $1 AND slice_id = $2 AND generation = 1 AND step = 0 ORDER BY ordinal`, "%d %v %q %s %s %s", run, s.ID)
@@ -137,7 +138,7 @@ func (b *bench) wantParts(run workqueue.RunID, large int) {
 // wantRows holds the rows of a query, each by a format, against what is wanted.
 func (b *bench) wantRows(want []string, sql, format string, args ...any) {
 	b.Helper()
-	rows, err := b.pool.Query(b.Context(), sql, args...)
+	rows, err := b.Pool.Query(b.Context(), sql, args...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func (b *bench) wantRows(want []string, sql, format string, args ...any) {
 func (b *bench) wantWays(want ...string) {
 	b.Helper()
 	var got []string
-	if err := b.pool.QueryRow(b.Context(), `SELECT array_agg(way ORDER BY way) FROM way`).Scan(&got); err != nil {
+	if err := b.Pool.QueryRow(b.Context(), `SELECT array_agg(way ORDER BY way) FROM way`).Scan(&got); err != nil {
 		b.Fatal(err)
 	}
 	if !slices.Equal(got, want) {

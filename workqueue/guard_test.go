@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -19,7 +20,7 @@ import (
 var badPayload = workqueue.SlotError{Code: "bad_payload", Message: "balance is a number"}
 
 func guarded(chunk, failures, within int) start.LoadRequest {
-	req := chunked(chunk)
+	req := storetest.Chunked(chunk)
 	req.Steps[0].InFlight = 100
 	req.Guard = workqueue.GuardRule{Failures: failures, Within: within}
 	return req
@@ -27,36 +28,37 @@ func guarded(chunk, failures, within int) start.LoadRequest {
 
 func (b *bench) guards(run workqueue.RunID) int {
 	b.Helper()
-	return b.number(`SELECT count(*) FROM run_guard WHERE run_id = $1`, run)
+	return b.Number(`SELECT count(*) FROM run_guard WHERE run_id = $1`, run)
 }
 
 func TestGuardHoldsARunWhoseFirstOutcomesFail(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(guarded(4, 10, 20), 100)
-	b.record(whole(b.one(run)), faulty(b.one(run), badPayload))
-	b.record(faulty(b.one(run), badPayload))
+	run := b.Load(guarded(4, 10, 20), 100)
+	b.Record(storetest.Whole(b.One(run)), storetest.Faulty(b.One(run), badPayload))
+	b.Record(storetest.Faulty(b.One(run), badPayload))
 	b.wantHold(run, "")
-	late := b.one(run)
-	b.record(faulty(b.one(run), badPayload))
+	late := b.One(run)
+	b.Record(storetest.Faulty(b.One(run), badPayload))
 	b.wantHold(run, "guard by tranche: 12 of the first 16 outcomes of step only failed with bad_payload, "+
 		"which would not pass (guard 10/20)")
-	if n := len(b.claim(run, plenty)); n != 0 {
+	if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
 		t.Errorf("%d slices of a held run were claimed", n)
 	}
-	if got := b.actions(run); !slices.Equal(got, []string{"start by test", "pause by tranche"}) {
+	if got := b.Actions(run); !slices.Equal(got, []string{"start by test", "pause by tranche"}) {
 		t.Errorf("audited: %q", got)
 	}
-	if got := b.events(run); !slices.Equal(got, []string{"started", "paused"}) {
+	if got := b.Events(run); !slices.Equal(got, []string{"started", "paused"}) {
 		t.Errorf("events: %q", got)
 	}
-	b.record(faulty(late, badPayload)) // what was out comes in all the same
+	b.Record(storetest.Faulty(late, badPayload)) // what was out comes in all the same
 	b.resume(run)
-	b.record(faulty(b.one(run), badPayload), faulty(b.one(run), badPayload), faulty(b.one(run), badPayload))
+	b.Record(storetest.Faulty(b.One(run), badPayload), storetest.Faulty(b.One(run), badPayload),
+		storetest.Faulty(b.One(run), badPayload))
 	b.wantHold(run, "") // it has asked
-	b.finish(run)
-	b.wantState(run, "completed", 1)
-	b.check()
+	b.Finish(run)
+	b.WantState(run, "completed", 1)
+	b.Check()
 }
 
 func TestGuardLetsOthersGo(t *testing.T) {
@@ -70,50 +72,53 @@ func TestGuardLetsOthersGo(t *testing.T) {
 		watched int
 	}{
 		"few failures": {guarded(4, 10, 20), func(run workqueue.RunID) []settle.Answer {
-			return []settle.Answer{faulty(b.one(run), badPayload), faulty(b.one(run), badPayload), whole(b.one(run)),
-				whole(b.one(run)), whole(b.one(run)), whole(b.one(run)), faulty(b.one(run), badPayload)}
+			return []settle.Answer{storetest.Faulty(b.One(run), badPayload), storetest.Faulty(b.One(run), badPayload),
+				storetest.Whole(b.One(run)),
+				storetest.Whole(b.One(run)), storetest.Whole(b.One(run)), storetest.Whole(b.One(run)), storetest.Faulty(b.One(run),
+					badPayload)}
 		}, 0},
 		"of several codes": {guarded(4, 10, 20), func(run workqueue.RunID) []settle.Answer {
-			return []settle.Answer{faulty(b.one(run), badPayload), faulty(b.one(run), badPayload),
-				faulty(b.one(run), other), faulty(b.one(run), other)}
+			return []settle.Answer{storetest.Faulty(b.One(run), badPayload), storetest.Faulty(b.One(run), badPayload),
+				storetest.Faulty(b.One(run), other), storetest.Faulty(b.One(run), other)}
 		}, 1},
 		"that may pass": {func() start.LoadRequest {
 			req := guarded(4, 10, 20)
 			req.Steps[0].MaxAttempts = 1
 			return req
 		}(), func(run workqueue.RunID) []settle.Answer {
-			return []settle.Answer{faulty(b.one(run), retry), faulty(b.one(run), retry), faulty(b.one(run), retry),
-				whole(b.one(run))}
+			return []settle.Answer{storetest.Faulty(b.One(run), retry), storetest.Faulty(b.One(run), retry),
+				storetest.Faulty(b.One(run), retry),
+				storetest.Whole(b.One(run))}
 		}, 1},
 		"a small part of very many at once": {guarded(100, 10, 20), func(run workqueue.RunID) []settle.Answer {
-			a := whole(b.one(run))
+			a := storetest.Whole(b.One(run))
 			for i := range 40 {
 				a.Slots[i].Result, a.Slots[i].Err = nil, &badPayload
 			}
 			return []settle.Answer{a}
 		}, 0},
 		"a run that is over with it": {guarded(10, 10, 20), func(run workqueue.RunID) []settle.Answer {
-			b.record(whole(b.one(run)), whole(b.one(run)), whole(b.one(run)))
+			b.Record(storetest.Whole(b.One(run)), storetest.Whole(b.One(run)), storetest.Whole(b.One(run)))
 			return nil
 		}, 0},
 	} {
-		run := b.load(c.req, 100)
+		run := b.Load(c.req, 100)
 		if answers := c.answers(run); len(answers) > 0 {
-			b.record(answers...)
+			b.Record(answers...)
 		}
 		b.wantHold(run, "")
 		if n := b.guards(run); n != c.watched {
 			t.Errorf("%s: %d guards are left; want %d", name, n, c.watched)
 		}
 	}
-	run := b.load(guarded(10, 10, 20), 10)
-	b.record(faulty(b.one(run), badPayload))
-	b.wantState(run, "completed", 1)
+	run := b.Load(guarded(10, 10, 20), 10)
+	b.Record(storetest.Faulty(b.One(run), badPayload))
+	b.WantState(run, "completed", 1)
 	b.wantHold(run, "")
-	if run := b.load(guarded(4, 10, 20), 9); b.guards(run) != 0 {
+	if run := b.Load(guarded(4, 10, 20), 9); b.guards(run) != 0 {
 		t.Error("a run is guarded that has not that many items")
 	}
-	b.check()
+	b.Check()
 }
 
 // A guard that decides while the run is held for something else waits for its turn, unless somebody runs items again.
@@ -121,29 +126,29 @@ func TestGuardWaitsForItsTurn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	trip := func() workqueue.RunID {
-		run := b.load(guarded(10, 10, 20), 100)
-		s := b.one(run)
-		b.pauseRun(run)
-		b.record(faulty(s, badPayload))
+		run := b.Load(guarded(10, 10, 20), 100)
+		s := b.One(run)
+		b.PauseRun(run)
+		b.Record(storetest.Faulty(s, badPayload))
 		b.wantHold(run, "operator by ann: the service is sick")
 		b.resume(run)
 		return run
 	}
 	run := trip()
-	due, err := control.New(b.store).DueHolds(t.Context())
+	due, err := control.New(b.Store).DueHolds(t.Context())
 	if err != nil || len(due) != 1 || due[0] != (control.DueHold{Run: run, Guard: true}) {
 		t.Errorf("due: %+v, %v", due, err)
 	}
 	for _, want := range []bool{true, false} {
-		if held, err := control.New(b.store).CheckGuard(t.Context(), run); err != nil || held != want {
+		if held, err := control.New(b.Store).CheckGuard(t.Context(), run); err != nil || held != want {
 			t.Errorf("held: %v, %v; want %v", held, err, want)
 		}
 	}
 	b.wantHold(run, "guard by tranche: 10 of the first 10 outcomes of step only failed with bad_payload, "+
 		"which would not pass (guard 10/20)")
 	run = trip()
-	b.rerun(run, redo.Selection{Failed: true})
-	if held, err := control.New(b.store).CheckGuard(t.Context(), run); err != nil || held {
+	b.Rerun(run, redo.Selection{Failed: true})
+	if held, err := control.New(b.Store).CheckGuard(t.Context(), run); err != nil || held {
 		t.Errorf("held after a re-run: %v, %v", held, err)
 	}
 }
@@ -158,31 +163,31 @@ func TestGuardOfSteps(t *testing.T) {
 	third := second
 	third.Name, third.Optional = "portrait", true
 	req.Steps = []workqueue.StepSpec{first, second, third}
-	run := b.load(req, 100)
+	run := b.Load(req, 100)
 	if n := b.guards(run); n != 2 {
 		t.Errorf("%d steps are guarded; want 2", n)
 	}
 	for range 3 {
-		b.record(whole(b.one(run)))
+		b.Record(storetest.Whole(b.One(run)))
 	}
 	if n := b.guards(run); n != 1 {
 		t.Errorf("%d steps are guarded when one has had its first outcomes; want 1", n)
 	}
 	for _, step := range []workqueue.Step{2, 1} { // the optional one first
 		b.wantHold(run, "")
-		claim := b.claimRequest(run, 2)
+		claim := b.ClaimRequest(run, 2)
 		claim.Step = step
-		out, err := dispatch.New(b.store).Claim(t.Context(), claim)
+		out, err := dispatch.New(b.Store).Claim(t.Context(), claim)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range out.Slices {
-			b.record(faulty(s, badPayload))
+			b.Record(storetest.Faulty(s, badPayload))
 		}
 	}
 	b.wantHold(run, "guard by tranche: 10 of the first 10 outcomes of step compose failed with bad_payload, "+
 		"which would not pass (guard 10/20)")
-	b.check()
+	b.Check()
 }
 
 // Recorders that commit side by side, each in a block of its own, count every outcome once: with one failure less than
@@ -192,20 +197,20 @@ func TestGuardIsExactAmongRecorders(t *testing.T) {
 	b := setup(t)
 	const blocks, each, failures = 6, 20, 60
 	for _, enough := range []bool{false, true} {
-		run := b.load(guarded(bitfield.Size, failures, blocks*each), blocks*bitfield.Size)
+		run := b.Load(guarded(bitfield.Size, failures, blocks*each), blocks*bitfield.Size)
 		fail := failures - 1
 		if enough {
 			fail++
 		}
 		var wait sync.WaitGroup
-		for k, s := range b.claim(run, blocks) {
+		for k, s := range b.Claim(run, blocks) {
 			wait.Go(func() {
 				for i := range each {
-					a := answer(s, s.Block.Ordinal(i))
+					a := storetest.Answer(s, s.Block.Ordinal(i))
 					if a.Answered = -1; k+i*blocks < fail {
 						a.Slots[0].Result, a.Slots[0].Err = nil, &badPayload
 					}
-					if _, err := settle.New(b.store).Record(t.Context(), []settle.Answer{a}); err != nil {
+					if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{a}); err != nil {
 						t.Error(err)
 					}
 				}
@@ -213,7 +218,7 @@ func TestGuardIsExactAmongRecorders(t *testing.T) {
 		}
 		wait.Wait()
 		var hold string
-		err := b.pool.QueryRow(t.Context(), `SELECT coalesce(hold, '') || hold_detail FROM batchrun WHERE id = $1`, run).
+		err := b.Pool.QueryRow(t.Context(), `SELECT coalesce(hold, '') || hold_detail FROM batchrun WHERE id = $1`, run).
 			Scan(&hold)
 		if err != nil {
 			t.Fatal(err)
@@ -247,22 +252,22 @@ func TestGuardWhoseCommitIsInDoubt(t *testing.T) {
 			t.Parallel()
 			m := &mishap{mark: "SET hold = 'guard'", fate: fate}
 			b := setupMishap(t, m)
-			run := b.load(guarded(4, 8, 16), 100)
-			b.record(faulty(b.one(run), badPayload))
-			last := faulty(b.one(run), badPayload)
-			_, err := settle.New(b.store).Record(t.Context(), []settle.Answer{last})
+			run := b.Load(guarded(4, 8, 16), 100)
+			b.Record(storetest.Faulty(b.One(run), badPayload))
+			last := storetest.Faulty(b.One(run), badPayload)
+			_, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{last})
 			if !m.befell() {
 				t.Fatalf("nothing went wrong: %v", err)
 			}
 			if err != nil { // its message was not acknowledged
-				b.record(last)
+				b.Record(last)
 			}
 			b.wantHold(run, "guard by tranche: 8 of the first 8 outcomes of step only failed with bad_payload, "+
 				"which would not pass (guard 8/16)")
-			if got := b.actions(run); !slices.Equal(got, []string{"start by test", "pause by tranche"}) || b.guards(run) != 0 {
+			if got := b.Actions(run); !slices.Equal(got, []string{"start by test", "pause by tranche"}) || b.guards(run) != 0 {
 				t.Errorf("audited: %q; %d guards are left", got, b.guards(run))
 			}
-			b.check()
+			b.Check()
 		})
 	}
 }

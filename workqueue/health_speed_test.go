@@ -15,7 +15,7 @@ import (
 //nolint:paralleltest // see above
 func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 	b := setup(t)
-	b.exec(`WITH big AS (
+	b.Exec(`WITH big AS (
 			INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)
 			SELECT gen_random_uuid(), 'big', '{}', 'running', 10000000, clock_timestamp() - interval '1 hour', now()
 			RETURNING id),
@@ -26,13 +26,13 @@ func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 			FROM big, generate_series(0, 2) n RETURNING run_id, step)
 		INSERT INTO work_block (run_id, step, block, size, ready)
 		SELECT run_id, step, block, 8192, ~B'0'::bit(8192) FROM steps, generate_series(0, 1220) block`)
-	b.exec(`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
+	b.Exec(`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
 			ended_at, deadline)
 		SELECT gen_random_uuid(), run_id, step, block, 1, B'1'::bit(8192), B'1'::bit(8192),
 			CASE WHEN block < 60 THEN 'sent' ELSE 'recorded' END, 1, 'ready', 'e' || step,
 			CASE WHEN block >= 60 THEN clock_timestamp() END, clock_timestamp() + interval '1 minute'
 		FROM work_block, generate_series(1, 5)`)
-	b.exec(`WITH small AS (
+	b.Exec(`WITH small AS (
 			INSERT INTO batchrun (id, plan, spec, state, items, done, failed, started_at, sealed_at, finished_at)
 			SELECT gen_random_uuid(), 'small', '{}', s, 10, CASE s WHEN 'completed' THEN 8 END,
 				CASE s WHEN 'completed' THEN 2 END,
@@ -47,7 +47,7 @@ func TestHealthOfALargeSystemIsReadQuickly(t *testing.T) {
 		INSERT INTO work_block (run_id, step, block, size, ready)
 		SELECT run_id, 0, 0, 10, CASE WHEN state = 'running' THEN (~B'0'::bit(8192)) << 8182 ELSE B'0'::bit(8192) END
 		FROM steps JOIN small ON id = run_id`)
-	b.exec(`ANALYZE`)
+	b.Exec(`ANALYZE`)
 	limits := health.Limits{Waiting: 10 * time.Minute, Failed: 24 * time.Hour, Strays: 24 * time.Hour,
 		Stale: time.Second, Dead: time.Hour, Token: time.Hour}
 	var p95, limit time.Duration
@@ -69,7 +69,7 @@ func slowestOf20(t *testing.T, b *bench, limits health.Limits) (p95, limit time.
 	var took, measured []time.Duration
 	for range 20 {
 		start := time.Now()
-		facts, err := health.New(b.store).Health(t.Context(), limits)
+		facts, err := health.New(b.Store).Health(t.Context(), limits)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +78,7 @@ func slowestOf20(t *testing.T, b *bench, limits health.Limits) (p95, limit time.
 			t.Fatalf("it says %+v", facts)
 		}
 		start = time.Now()
-		b.exec(yardstick)
+		b.Exec(yardstick)
 		measured = append(measured, time.Since(start))
 	}
 	slices.Sort(took)

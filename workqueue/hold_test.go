@@ -11,50 +11,27 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-// wish is what the operator ann wants of a run.
-func wish(run workqueue.RunID, reason string) control.Control {
-	return control.Control{Run: run, Reason: reason, Actor: "ann"}
-}
-
-func (b *bench) pauseRun(run workqueue.RunID) control.Controlled {
-	b.Helper()
-	out, err := control.New(b.store).Pause(b.Context(), wish(run, "the service is sick"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	return out
-}
-
 func (b *bench) resume(run workqueue.RunID) {
 	b.Helper()
-	if _, err := control.New(b.store).Resume(b.Context(), wish(run, ""), nil); err != nil {
+	if _, err := control.New(b.Store).Resume(b.Context(), storetest.Wish(run, ""), nil); err != nil {
 		b.Fatal(err)
 	}
-}
-
-func (b *bench) set(c control.RunChange) control.RunChanged {
-	b.Helper()
-	c.Actor = "ann"
-	out, err := control.New(b.store).SetRun(b.Context(), c)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return out
 }
 
 func (b *bench) threshold(run workqueue.RunID, maxFailed string) {
 	b.Helper()
-	b.set(control.RunChange{Run: run, MaxFailed: &maxFailed})
+	b.Set(control.RunChange{Run: run, MaxFailed: &maxFailed})
 }
 
 // checkThreshold fails the test unless the check ends as wanted.
 func (b *bench) checkThreshold(run workqueue.RunID, want bool) {
 	b.Helper()
-	if held, err := control.New(b.store).CheckThreshold(b.Context(), run); err != nil || held != want {
+	if held, err := control.New(b.Store).CheckThreshold(b.Context(), run); err != nil || held != want {
 		b.Errorf("the threshold held the run: %v, %v; want %v", held, err, want)
 	}
 }
@@ -63,7 +40,7 @@ func (b *bench) checkThreshold(run workqueue.RunID, want bool) {
 func (b *bench) wantHold(run workqueue.RunID, want string) {
 	b.Helper()
 	var got string
-	err := b.pool.QueryRow(b.Context(), `SELECT coalesce(hold || ' by ' || held_by || ': ' || hold_detail, '')
+	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(hold || ' by ' || held_by || ': ' || hold_detail, '')
 		FROM batchrun WHERE id = $1`, run).Scan(&got)
 	if err != nil {
 		b.Fatal(err)
@@ -73,103 +50,65 @@ func (b *bench) wantHold(run workqueue.RunID, want string) {
 	}
 }
 
-// actions lists what the audit log has of a run: "pause by ann".
-func (b *bench) actions(run workqueue.RunID) []string {
-	b.Helper()
-	var all []string
-	err := b.pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(action || ' by ' || actor ORDER BY id), '{}')
-		FROM audit_log WHERE run_id = $1`, run).Scan(&all)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return all
-}
-
-// events lists the kinds of a run's events.
-func (b *bench) events(run workqueue.RunID) []string {
-	b.Helper()
-	var all []string
-	err := b.pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(kind ORDER BY at, id), '{}')
-		FROM run_event WHERE run_id = $1`, run).Scan(&all)
-	if err != nil {
-		b.Fatal(err)
-	}
-	return all
-}
-
-// wantRefused wants a StateError that says all of it.
-func (b *bench) wantRefused(err error, parts ...string) {
-	b.Helper()
-	if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
-		b.Errorf("%v; want a StateError", err)
-		return
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			b.Errorf("the refusal %q does not say %q", err, part)
-		}
-	}
-}
-
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(request(), 16)
-	out := b.claim(run, 2)
-	b.send(out...)
-	if got := b.pauseRun(run); got.Slices != 2 || got.Items != 8 || !slices.Equal(got.Runs, []workqueue.RunID{run}) {
+	run := b.Load(storetest.Request(), 16)
+	out := b.Claim(run, 2)
+	b.Send(out...)
+	if got := b.PauseRun(run); got.Slices != 2 || got.Items != 8 || !slices.Equal(got.Runs, []workqueue.RunID{run}) {
 		t.Errorf("paused %+v; want 8 items in 2 slices out", got)
 	}
 	b.wantHold(run, "operator by ann: the service is sick")
-	if n := len(b.claim(run, plenty)); n != 0 {
+	if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
 		t.Errorf("%d slices of a paused run were claimed", n)
 	}
-	b.record(whole(out[0])) // what is out is recorded all the same
-	b.wantTally(run, tally{ready: 8, live: 4, done: 4})
-	_, err := control.New(b.store).Pause(t.Context(), wish(run, "again"))
-	b.wantRefused(err, "paused already by ann: the service is sick")
-	b.check()
+	b.Record(storetest.Whole(out[0])) // what is out is recorded all the same
+	b.WantTally(run, storetest.Tally{Ready: 8, Live: 4, Done: 4})
+	_, err := control.New(b.Store).Pause(t.Context(), storetest.Wish(run, "again"))
+	b.WantRefused(err, "paused already by ann: the service is sick")
+	b.Check()
 	b.resume(run)
 	b.wantHold(run, "")
-	_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
-	b.wantRefused(err, "not paused")
-	b.record(whole(out[1]))
-	b.finish(run)
-	b.wantState(run, "completed", 1)
-	if got := b.actions(run); !slices.Equal(got, []string{"start by test", "pause by ann", "resume by ann"}) {
+	_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
+	b.WantRefused(err, "not paused")
+	b.Record(storetest.Whole(out[1]))
+	b.Finish(run)
+	b.WantState(run, "completed", 1)
+	if got := b.Actions(run); !slices.Equal(got, []string{"start by test", "pause by ann", "resume by ann"}) {
 		t.Errorf("audited: %v", got)
 	}
-	if got := b.events(run); !slices.Equal(got, []string{"started", "paused", "resumed", "completed"}) {
+	if got := b.Events(run); !slices.Equal(got, []string{"started", "paused", "resumed", "completed"}) {
 		t.Errorf("events: %v", got)
 	}
 	var before, after string
-	err = b.pool.QueryRow(t.Context(), `SELECT before->>'hold', coalesce(after->>'hold', 'none') FROM audit_log
+	err = b.Pool.QueryRow(t.Context(), `SELECT before->>'hold', coalesce(after->>'hold', 'none') FROM audit_log
 		WHERE run_id = $1 AND action = 'resume'`, run).Scan(&before, &after)
 	if err != nil || before != "operator" || after != "none" {
 		t.Errorf("the resume changed %q to %q, %v", before, after, err)
 	}
-	b.check()
+	b.Check()
 }
 
 func TestControlRefusals(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	done := b.load(request(), 4)
-	b.finish(done)
-	_, err := control.New(b.store).Pause(t.Context(), wish(done, ""))
-	b.wantRefused(err, "it is completed")
-	_, err = control.New(b.store).Resume(t.Context(), wish(done, ""), nil)
-	b.wantRefused(err, "it is completed")
-	_, err = control.New(b.store).Approve(t.Context(), wish(done, ""))
-	b.wantRefused(err, "it is completed")
+	done := b.Load(storetest.Request(), 4)
+	b.Finish(done)
+	_, err := control.New(b.Store).Pause(t.Context(), storetest.Wish(done, ""))
+	b.WantRefused(err, "it is completed")
+	_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(done, ""), nil)
+	b.WantRefused(err, "it is completed")
+	_, err = control.New(b.Store).Approve(t.Context(), storetest.Wish(done, ""))
+	b.WantRefused(err, "it is completed")
 	nobody := workqueue.NewRunID()
 	for name, do := range map[string]func(control.Control) error{
-		"pause":   func(c control.Control) error { _, err := control.New(b.store).Pause(t.Context(), c); return err },
-		"resume":  func(c control.Control) error { _, err := control.New(b.store).Resume(t.Context(), c, nil); return err },
-		"approve": func(c control.Control) error { _, err := control.New(b.store).Approve(t.Context(), c); return err },
-		"cancel":  func(c control.Control) error { _, err := control.New(b.store).Cancel(t.Context(), c); return err },
+		"pause":   func(c control.Control) error { _, err := control.New(b.Store).Pause(t.Context(), c); return err },
+		"resume":  func(c control.Control) error { _, err := control.New(b.Store).Resume(t.Context(), c, nil); return err },
+		"approve": func(c control.Control) error { _, err := control.New(b.Store).Approve(t.Context(), c); return err },
+		"cancel":  func(c control.Control) error { _, err := control.New(b.Store).Cancel(t.Context(), c); return err },
 	} {
-		if err := do(wish(nobody, "")); !errors.Is(err, workqueue.ErrNotFound) {
+		if err := do(storetest.Wish(nobody, "")); !errors.Is(err, workqueue.ErrNotFound) {
 			t.Errorf("%s of no such run: %v", name, err)
 		}
 		if err := do(control.Control{}); err == nil {
@@ -178,7 +117,7 @@ func TestControlRefusals(t *testing.T) {
 		if err := do(control.Control{Run: done, All: true}); err == nil {
 			t.Errorf("%s of a run and all was taken", name)
 		}
-		if err := do(wish(done, strings.Repeat("x", 2001))); err == nil {
+		if err := do(storetest.Wish(done, strings.Repeat("x", 2001))); err == nil {
 			t.Errorf("%s with an endless reason was taken", name)
 		}
 	}
@@ -188,104 +127,105 @@ func TestControlRefusals(t *testing.T) {
 func TestPausedRunCompletes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(request(), 8)
-	out := b.claim(run, plenty)
-	b.pauseRun(run)
+	run := b.Load(storetest.Request(), 8)
+	out := b.Claim(run, storetest.Plenty)
+	b.PauseRun(run)
 	for _, s := range out {
-		b.record(whole(s))
+		b.Record(storetest.Whole(s))
 	}
-	b.wantState(run, "completed", 1)
-	b.wantCompletions(run, 1)
-	b.rerun(run, redo.Selection{Keys: []string{"C1"}})
+	b.WantState(run, "completed", 1)
+	b.WantCompletions(run, 1)
+	b.Rerun(run, redo.Selection{Keys: []string{"C1"}})
 	b.wantHold(run, "")
-	b.finish(run)
-	b.wantCompletions(run, 1, 2)
-	b.check()
+	b.Finish(run)
+	b.WantCompletions(run, 1, 2)
+	b.Check()
 }
 
 func TestPauseAndResumeAll(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	first, second, paused, done := b.load(request(), 4), b.load(request(), 4), b.load(request(), 4), b.load(request(), 4)
-	b.finish(done)
-	b.pauseRun(paused)
+	first, second, paused, done := b.Load(storetest.Request(), 4), b.Load(storetest.Request(),
+		4), b.Load(storetest.Request(), 4), b.Load(storetest.Request(), 4)
+	b.Finish(done)
+	b.PauseRun(paused)
 	every := control.Control{All: true, Actor: "ann", Reason: "stop the world"}
-	out, err := control.New(b.store).Pause(t.Context(), every)
+	out, err := control.New(b.Store).Pause(t.Context(), every)
 	if err != nil || !slices.Equal(out.Runs, []workqueue.RunID{first, second}) || len(out.Left) != 1 ||
 		out.Left[0].Run != paused || !strings.Contains(out.Left[0].Why, "paused already") {
 		t.Errorf("paused all: %+v, %v", out, err)
 	}
 	for _, run := range []workqueue.RunID{first, second} {
 		b.wantHold(run, "operator by ann: stop the world")
-		if n := len(b.claim(run, plenty)); n != 0 {
+		if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
 			t.Errorf("%d slices were claimed", n)
 		}
 	}
 	b.threshold(second, "0")
-	b.exec(`UPDATE work_block SET ready = ready << 1, failed = B'0001'::bit(8192) WHERE run_id = $1`, second) // of four
-	out, err = control.New(b.store).Resume(t.Context(), every, nil)
+	b.Exec(`UPDATE work_block SET ready = ready << 1, failed = B'0001'::bit(8192) WHERE run_id = $1`, second) // of four
+	out, err = control.New(b.Store).Resume(t.Context(), every, nil)
 	if err != nil || !slices.Equal(out.Runs, []workqueue.RunID{first, paused}) || len(out.Left) != 1 ||
 		out.Left[0].Run != second || !strings.Contains(out.Left[0].Why, "1 of 4 items failed; the limit is 0") {
 		t.Errorf("resumed all: %+v, %v", out, err)
 	}
 	b.wantHold(first, "")
 	b.wantHold(second, "operator by ann: stop the world")
-	all, err := control.New(b.store).Cancel(t.Context(), every)
+	all, err := control.New(b.Store).Cancel(t.Context(), every)
 	if err != nil || len(all.Runs) != 3 || len(all.Left) != 0 {
 		t.Errorf("cancelled all: %+v, %v; want three runs, a paused one among them", all, err)
 	}
-	b.wantState(second, "cancelled", 1)
+	b.WantState(second, "cancelled", 1)
 }
 
 func TestThreshold(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(request(), 40)
+	run := b.Load(storetest.Request(), 40)
 	b.checkThreshold(run, false)
 	b.threshold(run, "10%")
 	bad := workqueue.SlotError{Code: "bad", Message: "m"}
-	b.record(faulty(b.one(run), bad))
+	b.Record(storetest.Faulty(b.One(run), bad))
 	b.checkThreshold(run, false) // 4 of 40 are 10%
-	late := b.one(run)
-	b.record(faulty(b.one(run), bad))
-	due, err := control.New(b.store).DueHolds(t.Context())
+	late := b.One(run)
+	b.Record(storetest.Faulty(b.One(run), bad))
+	due, err := control.New(b.Store).DueHolds(t.Context())
 	if err != nil || len(due) != 1 || due[0] != (control.DueHold{Run: run, Threshold: true}) {
 		t.Errorf("due: %+v, %v", due, err)
 	}
 	b.checkThreshold(run, true)
 	b.checkThreshold(run, false)
 	b.wantHold(run, "threshold by tranche: 8 of 40 items failed; the limit is 4 (--max-failed 10%)")
-	if due, err = control.New(b.store).DueHolds(t.Context()); err != nil || len(due) != 0 {
+	if due, err = control.New(b.Store).DueHolds(t.Context()); err != nil || len(due) != 0 {
 		t.Errorf("due once it is held: %+v, %v", due, err)
 	}
-	if n := len(b.claim(run, plenty)); n != 0 {
+	if n := len(b.Claim(run, storetest.Plenty)); n != 0 {
 		t.Errorf("%d slices of a held run were claimed", n)
 	}
-	_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
-	b.wantRefused(err, "8 of 40 items failed", "--max-failed N", "tranche run rerun "+run.String()+" --failed")
+	_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
+	b.WantRefused(err, "8 of 40 items failed", "--max-failed N", "tranche run rerun "+run.String()+" --failed")
 	seven := "7"
-	_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), &seven)
-	b.wantRefused(err, "the limit is 7 (--max-failed 7)")
-	if n := b.number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run); n != 4 {
+	_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), &seven)
+	b.WantRefused(err, "the limit is 7 (--max-failed 7)")
+	if n := b.Number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run); n != 4 {
 		t.Errorf("a refused resume set the limit to %d", n)
 	}
-	again := b.rerun(run, redo.Selection{Codes: []string{"bad"}})
+	again := b.Rerun(run, redo.Selection{Codes: []string{"bad"}})
 	if again.Hold != control.HoldThreshold || !strings.HasPrefix(again.HoldDetail, "8 of 40") {
 		t.Errorf("the re-run of a held run says %+v", again)
 	}
 	b.resume(run) // they are no failures any more
-	b.record(faulty(late, bad))
+	b.Record(storetest.Faulty(late, bad))
 	b.checkThreshold(run, false)
-	b.record(faulty(b.one(run), bad))
+	b.Record(storetest.Faulty(b.One(run), bad))
 	b.checkThreshold(run, true)
 	none := ""
-	if _, err := control.New(b.store).Resume(t.Context(), wish(run, ""), &none); err != nil {
+	if _, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), &none); err != nil {
 		t.Errorf("resume without a threshold: %v", err)
 	}
 	b.checkThreshold(run, false)
-	b.finish(run)
-	b.wantState(run, "completed", 2)
-	b.check()
+	b.Finish(run)
+	b.WantState(run, "completed", 2)
+	b.Check()
 }
 
 func TestFailedLimit(t *testing.T) {
@@ -319,17 +259,17 @@ func TestThresholdRacesTheLastAck(t *testing.T) {
 	b := setup(t)
 	held := 0
 	for range 40 {
-		run := b.load(request(), 8)
+		run := b.Load(storetest.Request(), 8)
 		b.threshold(run, "4")
-		out := b.claim(run, plenty)
+		out := b.Claim(run, storetest.Plenty)
 		bad := workqueue.SlotError{Code: "bad", Message: "m"}
 		var wg sync.WaitGroup
 		for _, s := range out {
 			wg.Go(func() {
-				if _, err := settle.New(b.store).Record(t.Context(), []settle.Answer{faulty(s, bad)}); err != nil {
+				if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{storetest.Faulty(s, bad)}); err != nil {
 					t.Error(err)
 				}
-				if is, err := control.New(b.store).CheckThreshold(t.Context(), run); err != nil {
+				if is, err := control.New(b.Store).CheckThreshold(t.Context(), run); err != nil {
 					t.Error(err)
 				} else if is {
 					held++ // of the two checks, one at the most holds the run
@@ -337,13 +277,13 @@ func TestThresholdRacesTheLastAck(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		b.wantState(run, "completed", 1)
-		b.wantCompletions(run, 1)
-		_, err := control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
-		b.wantRefused(err, "it is completed")
+		b.WantState(run, "completed", 1)
+		b.WantCompletions(run, 1)
+		_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
+		b.WantRefused(err, "it is completed")
 	}
 	t.Logf("%d of 40 runs were held before they completed", held)
-	b.check()
+	b.Check()
 }
 
 // A pause, a resume and replies meet in any order, and the run completes once.
@@ -351,17 +291,17 @@ func TestPauseRacesReplies(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for round := range 25 {
-		run := b.load(request(), 24)
+		run := b.Load(storetest.Request(), 24)
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
 				for range 6 {
-					claimed, err := dispatch.New(b.store).Claim(t.Context(), b.claimRequest(run, 1))
+					claimed, err := dispatch.New(b.Store).Claim(t.Context(), b.ClaimRequest(run, 1))
 					if err != nil && !errors.Is(err, workqueue.ErrBusy) {
 						t.Error(err)
 					}
 					for _, s := range claimed.Slices {
-						if _, err := settle.New(b.store).Record(t.Context(), []settle.Answer{whole(s)}); err != nil {
+						if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{storetest.Whole(s)}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -371,9 +311,9 @@ func TestPauseRacesReplies(t *testing.T) {
 		wg.Go(func() {
 			var state *workqueue.StateError
 			for i := range 6 {
-				_, err := control.New(b.store).Pause(t.Context(), wish(run, fmt.Sprint(i)))
+				_, err := control.New(b.Store).Pause(t.Context(), storetest.Wish(run, fmt.Sprint(i)))
 				if err == nil {
-					_, err = control.New(b.store).Resume(t.Context(), wish(run, ""), nil)
+					_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
 				}
 				if err != nil && !errors.As(err, &state) {
 					t.Errorf("round %d: %v", round, err)
@@ -381,9 +321,9 @@ func TestPauseRacesReplies(t *testing.T) {
 			}
 		})
 		wg.Wait()
-		b.finish(run)
-		b.wantState(run, "completed", 1)
-		b.wantCompletions(run, 1)
+		b.Finish(run)
+		b.WantState(run, "completed", 1)
+		b.WantCompletions(run, 1)
 	}
-	b.check()
+	b.Check()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -29,8 +30,8 @@ func everyThird(next func(*start.LoadItem) error) func(*start.LoadItem) error {
 
 func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) error) start.Loaded {
 	b.Helper()
-	req.Session = b.session
-	loaded, err := start.New(b.store).Load(b.Context(), req, next)
+	req.Session = b.Session
+	loaded, err := start.New(b.Store).Load(b.Context(), req, next)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -40,60 +41,60 @@ func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) er
 // Items that do not fit are failed from the start, nobody is asked about them, and a re-run leaves them alone.
 func TestInvalidItemsAreAskedOfNobody(t *testing.T) {
 	t.Parallel()
-	for name, n := range map[string]int{"in one transaction": 60, "in parts": several} {
+	for name, n := range map[string]int{"in one transaction": 60, "in parts": storetest.Several} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			invalid := (n + 2) / 3
-			req := planned(need("a"), need("b"), need("c", 0, 1))
+			req := storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c", 0, 1))
 			for i := range req.Steps {
 				req.Steps[i].Chunk = 500
 			}
-			loaded := b.loadInvalid(req, everyThird(keys(names(n)...)))
+			loaded := b.loadInvalid(req, everyThird(storetest.Keys(storetest.Names(n)...)))
 			run := loaded.Run
 			if loaded.Invalid != int64(invalid) || loaded.Items != int64(n) {
 				t.Errorf("loaded %+v; want %d invalid", loaded, invalid)
 			}
-			b.wantAt(run, 0, stepTally{ready: n - invalid, failed: invalid})
-			b.wantAt(run, 1, stepTally{ready: n - invalid, failed: invalid})
-			b.wantAt(run, 2, stepTally{waiting: n - invalid, skipped: invalid})
-			b.check()
+			b.WantAt(run, 0, storetest.StepTally{Ready: n - invalid, Failed: invalid})
+			b.WantAt(run, 1, storetest.StepTally{Ready: n - invalid, Failed: invalid})
+			b.WantAt(run, 2, storetest.StepTally{Waiting: n - invalid, Skipped: invalid})
+			b.Check()
 			for step := range workqueue.Step(2) {
-				if got := b.recordStep(run, step, 1); got != n-invalid {
+				if got := b.RecordStep(run, step, 1); got != n-invalid {
 					t.Errorf("step %d was asked about %d items; want %d", step, got, n-invalid)
 				}
 			}
-			b.recordStep(run, 2)
-			b.wantState(run, "completed", 1)
-			b.wantCounts(run, int64(n-invalid-1), int64(invalid+1))
-			b.wantCompletions(run, 1)
-			b.check()
-			again := b.rerun(run, redo.Selection{Failed: true})
+			b.RecordStep(run, 2)
+			b.WantState(run, "completed", 1)
+			b.WantCounts(run, int64(n-invalid-1), int64(invalid+1))
+			b.WantCompletions(run, 1)
+			b.Check()
+			again := b.Rerun(run, redo.Selection{Failed: true})
 			if again.Items != 1 {
 				t.Errorf("%d items run again; want the one that fits", again.Items)
 			}
 			for step := range workqueue.Step(3) {
-				b.recordStep(run, step)
+				b.RecordStep(run, step)
 			}
-			b.wantState(run, "completed", 2)
-			b.wantCounts(run, int64(n-invalid), int64(invalid))
+			b.WantState(run, "completed", 2)
+			b.WantCounts(run, int64(n-invalid), int64(invalid))
 			for what, sel := range map[string]redo.Selection{
 				"all that failed": {Failed: true}, "their code": {Codes: []string{workqueue.CodeInvalid}},
 				"their keys": {Step: "a", Keys: []string{"C0", "C3"}},
 			} {
-				_, err := redo.New(b.store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"})
+				_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"})
 				var nothing *redo.NothingToRerunError
 				if !errors.As(err, &nothing) || !strings.Contains(err.Error(), "invalid: what does not fit the schema") {
 					t.Errorf("re-run of %s: %v", what, err)
 				}
 			}
-			reset, err := redo.New(b.store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+			reset, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
 				Select: redo.Selection{Step: "a", All: true}})
 			if err != nil || reset.Items != int64(n-invalid) {
 				t.Errorf("reset %+v, %v; want all but the invalid ones", reset, err)
 			}
-			b.wantAt(run, 0, stepTally{ready: n - invalid, failed: invalid})
-			b.check()
+			b.WantAt(run, 0, storetest.StepTally{Ready: n - invalid, Failed: invalid})
+			b.Check()
 		})
 	}
 }
@@ -101,23 +102,23 @@ func TestInvalidItemsAreAskedOfNobody(t *testing.T) {
 // A run of which nothing fits has ended with its seal, whatever its size.
 func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 	t.Parallel()
-	for name, n := range map[string]int{"in one transaction": 60, "in parts": several} {
+	for name, n := range map[string]int{"in one transaction": 60, "in parts": storetest.Several} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			next := keys(names(n)...)
-			loaded := b.loadInvalid(request(), func(item *start.LoadItem) error {
+			next := storetest.Keys(storetest.Names(n)...)
+			loaded := b.loadInvalid(storetest.Request(), func(item *start.LoadItem) error {
 				err := next(item)
 				item.Invalid = "x"
 				return err
 			})
-			b.wantState(loaded.Run, "completed", 1)
-			b.wantCounts(loaded.Run, 0, int64(n))
-			b.wantCompletions(loaded.Run, 1)
+			b.WantState(loaded.Run, "completed", 1)
+			b.WantCounts(loaded.Run, 0, int64(n))
+			b.WantCompletions(loaded.Run, 1)
 			if len(loaded.Completions) != 1 {
 				t.Errorf("completions %+v", loaded.Completions)
 			}
-			b.check()
+			b.Check()
 		})
 	}
 }
@@ -126,12 +127,12 @@ func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 func TestInvalidItemsBesideCanaryAndDuplicates(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := request()
+	req := storetest.Request()
 	req.Canary, req.OnDuplicate = 10, start.DuplicateSkip
-	all := names(60)
+	all := storetest.Names(60)
 	twice := append(append([]string{}, all[:30]...), all...)
 	invalid := map[string]bool{"C7": true, "C40": true, "C59": true}
-	next := keys(twice...)
+	next := storetest.Keys(twice...)
 	loaded := b.loadInvalid(req, func(item *start.LoadItem) error {
 		err := next(item)
 		if err == nil && invalid[item.Key] {
@@ -142,26 +143,26 @@ func TestInvalidItemsBesideCanaryAndDuplicates(t *testing.T) {
 	if loaded.Items != 60 || loaded.Skipped != 30 || loaded.Invalid != 3 {
 		t.Errorf("%+v", loaded)
 	}
-	if n := b.number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
+	if n := b.Number(`SELECT count(*) FROM work_part p JOIN work_queue q USING (run_id, ordinal)
 		WHERE p.error_code = 'invalid' AND q.item_key IN ('C7', 'C40', 'C59')`); n != 3 {
 		t.Errorf("%d parts of the items that are invalid", n)
 	}
-	b.check()
+	b.Check()
 }
 
 func TestTooManyInvalidItemsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	i := 0
-	req := request()
-	req.Session = b.session
-	_, err := start.New(b.store).Load(t.Context(), req, func(item *start.LoadItem) error {
+	req := storetest.Request()
+	req.Session = b.Session
+	_, err := start.New(b.Store).Load(t.Context(), req, func(item *start.LoadItem) error {
 		item.Key, item.Payload, item.Invalid = fmt.Sprint("C", i), []byte(`{}`), "y"
 		i++
 		return nil
 	})
 	var many *start.TooManyInvalidError
-	if !errors.As(err, &many) || b.number(`SELECT count(*) FROM batchrun`) != 0 {
+	if !errors.As(err, &many) || b.Number(`SELECT count(*) FROM batchrun`) != 0 {
 		t.Errorf("got %v", err)
 	}
 }
@@ -179,10 +180,10 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 		"all of it": {1, control.CanaryWaiting,
 			"canary by tranche: nobody was asked about any item of its canary"},
 	} {
-		req := chunked(10)
+		req := storetest.Chunked(10)
 		req.Canary, req.CanaryAuto = c.sample, true
 		run := b.loadInvalid(req, func() func(*start.LoadItem) error {
-			next, i := keys(names(90)...), 0
+			next, i := storetest.Keys(storetest.Names(90)...), 0
 			return func(item *start.LoadItem) error {
 				err := next(item)
 				if err == nil && (c.sample == 1 && i < 89 || i%3 == 0) {
@@ -192,8 +193,8 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 				return err
 			}
 		}()).Run
-		for _, s := range b.claim(run, plenty) {
-			b.record(whole(s))
+		for _, s := range b.Claim(run, storetest.Plenty) {
+			b.Record(storetest.Whole(s))
 		}
 		b.wantCanary(run, c.want)
 		b.wantHold(run, c.hold)
@@ -201,5 +202,30 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
-	b.check()
+	b.Check()
+}
+
+// What was invalid at intake is asked about once its data is right, at each step.
+func TestInvalidItemsAreMended(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadInvalid(storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c", 0, 1)),
+		everyThird(storetest.Keys(storetest.Names(6)...))).Run
+	for step := range workqueue.Step(3) {
+		b.RecordStep(run, step)
+	}
+	b.WantState(run, "completed", 1)
+	b.WantCounts(run, 4, 2)
+	if out := b.Correct(run, `{"balance":"1"}`, "C3"); out.Begun != 1 {
+		t.Fatalf("corrected %+v", out)
+	}
+	b.Check()
+	for step := range workqueue.Step(3) {
+		if got := b.RecordStep(run, step); got != 1 {
+			t.Errorf("step %d was asked about %d items; want 1", step, got)
+		}
+	}
+	b.WantState(run, "completed", 2)
+	b.WantCounts(run, 5, 1)
+	b.Check()
 }

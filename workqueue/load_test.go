@@ -10,34 +10,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// several is more items than one batch of a load holds.
-const several = 40_000
-
-// wantNothing checks that a load that failed has left nothing behind.
-func (b *bench) wantNothing() {
-	b.Helper()
-	n := b.number(`SELECT (SELECT count(*) FROM batchrun) + (SELECT count(*) FROM work_queue) +
-		(SELECT count(*) FROM work_block) + (SELECT count(*) FROM tracker_batch) + (SELECT count(*) FROM run_event)`)
-	if n != 0 {
-		b.Errorf("the load left %d rows behind", n)
-	}
-}
-
-func (b *bench) tryLoad(req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error) {
-	req.Session = b.session
-	return start.New(b.store).Load(b.Context(), req, next)
-}
-
 func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 	t.Parallel()
-	big := names(several)
+	big := storetest.Names(storetest.Several)
 	far := slices.Clone(big)
 	far[39_000] = "C7"
 	apart := slices.Clone(big)
@@ -54,7 +36,7 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			_, err := b.tryLoad(request(), keys(tc.keys...))
+			_, err := b.TryLoad(storetest.Request(), storetest.Keys(tc.keys...))
 			var dup *workqueue.DuplicateKeyError
 			if !errors.As(err, &dup) {
 				t.Fatalf("error %v; want a DuplicateKeyError", err)
@@ -68,7 +50,7 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 			if !strings.Contains(err.Error(), text) {
 				t.Errorf("the error says %q; want %q in it", err, text)
 			}
-			b.wantNothing()
+			b.WantNothing()
 		})
 	}
 }
@@ -81,28 +63,28 @@ func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 			b := setup(t)
 			var all []string
 			for range tc.repeat {
-				all = append(all, names(tc.base)...)
+				all = append(all, storetest.Names(tc.base)...)
 			}
-			req := chunked(500)
+			req := storetest.Chunked(500)
 			req.OnDuplicate = start.DuplicateSkip
-			loaded, err := b.tryLoad(req, keys(all...))
+			loaded, err := b.TryLoad(req, storetest.Keys(all...))
 			if err != nil || loaded.Items != int64(tc.base) || loaded.Skipped != int64(len(all)-tc.base) {
 				t.Fatalf("skip: %+v, %v", loaded, err)
 			}
-			distinct := b.number(`SELECT count(DISTINCT item_key) FROM work_queue WHERE run_id = $1 AND ordinal < $2`,
+			distinct := b.Number(`SELECT count(DISTINCT item_key) FROM work_queue WHERE run_id = $1 AND ordinal < $2`,
 				loaded.Run, tc.base)
 			if distinct != tc.base {
 				t.Errorf("skip kept %d different keys of %d", distinct, tc.base)
 			}
 			req.OnDuplicate = start.DuplicateAllow
-			loaded, err = b.tryLoad(req, keys(all...))
+			loaded, err = b.TryLoad(req, storetest.Keys(all...))
 			if err != nil || loaded.Items != int64(len(all)) || loaded.Skipped != 0 {
 				t.Fatalf("allow: %+v, %v", loaded, err)
 			}
-			b.check()
-			b.finish(loaded.Run)
-			b.wantState(loaded.Run, "completed", 1)
-			b.check()
+			b.Check()
+			b.Finish(loaded.Run)
+			b.WantState(loaded.Run, "completed", 1)
+			b.Check()
 		})
 	}
 }
@@ -115,8 +97,8 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			source := keys(names(size)...)
-			_, err := b.tryLoad(request(), func(item *start.LoadItem) error {
+			source := storetest.Keys(storetest.Names(size)...)
+			_, err := b.TryLoad(storetest.Request(), func(item *start.LoadItem) error {
 				if err := source(item); err != nil {
 					return broken
 				}
@@ -125,11 +107,11 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 			if !errors.Is(err, broken) {
 				t.Errorf("error %v; want the source's own", err)
 			}
-			b.wantNothing()
+			b.WantNothing()
 
 			ctx, cancel := context.WithCancel(t.Context())
-			source = keys(names(size)...)
-			_, err = start.New(b.store).Load(ctx, request(), func(item *start.LoadItem) error {
+			source = storetest.Keys(storetest.Names(size)...)
+			_, err = start.New(b.Store).Load(ctx, storetest.Request(), func(item *start.LoadItem) error {
 				err := source(item)
 				if err != nil {
 					cancel()
@@ -140,7 +122,7 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 			if err == nil {
 				t.Error("a load that was called off succeeded")
 			}
-			b.wantNothing()
+			b.WantNothing()
 		})
 	}
 }
@@ -148,10 +130,10 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 func TestLoadRefusesWhatCannotRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if loaded, err := b.tryLoad(request(), keys()); err == nil {
+	if loaded, err := b.TryLoad(storetest.Request(), storetest.Keys()); err == nil {
 		t.Errorf("a run without items was loaded: %+v", loaded)
 	}
-	b.wantNothing()
+	b.WantNothing()
 	for name, spoil := range map[string]func(*start.LoadRequest){
 		"no steps":      func(r *start.LoadRequest) { r.Steps = nil },
 		"no plan":       func(r *start.LoadRequest) { r.Plan = "" },
@@ -160,13 +142,13 @@ func TestLoadRefusesWhatCannotRun(t *testing.T) {
 		"in flight":     func(r *start.LoadRequest) { r.Steps[0].InFlight = 0 },
 		"spec":          func(r *start.LoadRequest) { r.Spec = []byte("{") },
 	} {
-		req := request()
+		req := storetest.Request()
 		spoil(&req)
-		if _, err := b.tryLoad(req, keys("a")); err == nil {
+		if _, err := b.TryLoad(req, storetest.Keys("a")); err == nil {
 			t.Errorf("%s: loaded", name)
 		}
 	}
-	b.wantNothing()
+	b.WantNothing()
 }
 
 func TestLoadLimitsTheParams(t *testing.T) {
@@ -178,17 +160,17 @@ func TestLoadLimitsTheParams(t *testing.T) {
 		"NUL":       {"name": "a\x00"},
 		"not UTF-8": {"\xff": "a"},
 	} {
-		req := request()
+		req := storetest.Request()
 		req.Params = params
 		var bad *workqueue.ParamsError
-		if _, err := b.tryLoad(req, keys("a")); !errors.As(err, &bad) {
+		if _, err := b.TryLoad(req, storetest.Keys("a")); !errors.As(err, &bad) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	b.wantNothing()
-	req := request()
+	b.WantNothing()
+	req := storetest.Request()
 	req.Params = map[string]string{"name": largest}
-	if _, err := b.tryLoad(req, keys("a")); err != nil {
+	if _, err := b.TryLoad(req, storetest.Keys("a")); err != nil {
 		t.Error(err)
 	}
 }
@@ -196,14 +178,14 @@ func TestLoadLimitsTheParams(t *testing.T) {
 func TestLoadIsIdempotentByKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := request()
+	req := storetest.Request()
 	req.IdempotencyKey, req.Spec = "year-end-2026", []byte(`{"chunk":4}`)
 	const callers = 8
 	results := make([]start.Loaded, callers)
 	errs := make([]error, callers)
 	var wg sync.WaitGroup
 	for i := range callers {
-		wg.Go(func() { results[i], errs[i] = b.tryLoad(req, keys(names(50)...)) })
+		wg.Go(func() { results[i], errs[i] = b.TryLoad(req, storetest.Keys(storetest.Names(50)...)) })
 	}
 	wg.Wait()
 	made := 0
@@ -218,10 +200,10 @@ func TestLoadIsIdempotentByKey(t *testing.T) {
 			t.Errorf("caller %d got %+v, the first %+v", i, results[i], results[0])
 		}
 	}
-	if made != 1 || b.number(`SELECT count(*) FROM batchrun`) != 1 {
+	if made != 1 || b.Number(`SELECT count(*) FROM batchrun`) != 1 {
 		t.Errorf("%d callers made a run", made)
 	}
-	again, err := b.tryLoad(req, func(*start.LoadItem) error {
+	again, err := b.TryLoad(req, func(*start.LoadItem) error {
 		t.Error("the items of a known run were read")
 		return io.EOF
 	})
@@ -230,52 +212,54 @@ func TestLoadIsIdempotentByKey(t *testing.T) {
 	}
 	req.Spec = []byte(`{"chunk":5}`)
 	var other *start.ContentError
-	if _, err := b.tryLoad(req, keys("a")); !errors.As(err, &other) || !strings.Contains(err.Error(), "year-end-2026") ||
+	if _, err := b.TryLoad(req, storetest.Keys("a")); !errors.As(err, &other) ||
+		!strings.Contains(err.Error(), "year-end-2026") ||
 		!strings.Contains(err.Error(), "the plan's chunk (4 then, 5 now)") {
 		t.Errorf("the key with other settings: %v; want a ContentError that names it", err)
 	}
-	b.check()
+	b.Check()
 }
 
 // What was read of a load is kept with its key: the key with anything else is refused, however many blocks it has.
 func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 	t.Parallel()
-	for name, n := range map[string]int{"in one transaction": 50, "in parts": several} {
+	for name, n := range map[string]int{"in one transaction": 50, "in parts": storetest.Several} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			req := request()
+			req := storetest.Request()
 			req.IdempotencyKey, req.Params = "k", map[string]string{"year": "2026"}
 			req.Content = &start.Content{Said: map[string]string{"on_duplicate": "error"}, Items: true}
-			first, err := b.tryLoad(req, keys(names(n)...))
+			first, err := b.TryLoad(req, storetest.Keys(storetest.Names(n)...))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if again, err := b.tryLoad(req, keys(names(n)...)); err != nil || !again.Existing || again.Run != first.Run {
+			if again, err := b.TryLoad(req, storetest.Keys(storetest.Names(n)...)); err != nil || !again.Existing ||
+				again.Run != first.Run {
 				t.Errorf("the same again: %+v, %v", again, err)
 			}
-			swapped := names(n)
+			swapped := storetest.Names(n)
 			swapped[0], swapped[1] = swapped[1], swapped[0]
 			refused := func(what string, req start.LoadRequest, keys func(*start.LoadItem) error) {
 				var other *start.ContentError
-				_, err := b.tryLoad(req, keys)
+				_, err := b.TryLoad(req, keys)
 				if !errors.As(err, &other) || !strings.Contains(err.Error(), what) || other.Run != first.Run {
 					t.Errorf("want %q: %v", what, err)
 				}
 			}
-			refused("other keys, payloads or in another order", req, keys(swapped...))
-			refused("then, ", req, keys(names(n+1)...))
+			refused("other keys, payloads or in another order", req, storetest.Keys(swapped...))
+			refused("then, ", req, storetest.Keys(storetest.Names(n+1)...))
 			further := req
 			further.Params = map[string]string{"year": "2027"}
-			refused(`parameter year ("2026" then, "2027" now)`, further, keys(names(n)...))
+			refused(`parameter year ("2026" then, "2027" now)`, further, storetest.Keys(storetest.Names(n)...))
 			further = req
 			further.Content = &start.Content{Said: map[string]string{"on_duplicate": "skip"}, Items: true}
-			refused(`on_duplicate ("error" then, "skip" now)`, further, keys(names(n)...))
-			tried, err := start.New(b.store).TryLoad(t.Context(), further, t.TempDir(), keys(names(n)...))
+			refused(`on_duplicate ("error" then, "skip" now)`, further, storetest.Keys(storetest.Names(n)...))
+			tried, err := start.New(b.Store).TryLoad(t.Context(), further, t.TempDir(), storetest.Keys(storetest.Names(n)...))
 			if _, refused := errors.AsType[*start.ContentError](err); !refused {
 				t.Errorf("tried: %+v, %v", tried, err)
 			}
-			b.check()
+			b.Check()
 		})
 	}
 }
@@ -284,14 +268,14 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 func TestLoadThatFailedFreesItsKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := request()
+	req := storetest.Request()
 	req.IdempotencyKey = "k"
-	twice := names(several)
-	twice[several-1] = twice[0]
-	if _, err := b.tryLoad(req, keys(twice...)); err == nil {
+	twice := storetest.Names(storetest.Several)
+	twice[storetest.Several-1] = twice[0]
+	if _, err := b.TryLoad(req, storetest.Keys(twice...)); err == nil {
 		t.Fatal("loaded duplicates")
 	}
-	if loaded, err := b.tryLoad(req, keys(names(4)...)); err != nil || loaded.Existing {
+	if loaded, err := b.TryLoad(req, storetest.Keys(storetest.Names(4)...)); err != nil || loaded.Existing {
 		t.Errorf("the second try: %+v, %v", loaded, err)
 	}
 }
@@ -301,17 +285,17 @@ func TestLoadThatFailedFreesItsKey(t *testing.T) {
 func TestAbandonedLoadIsClearedAway(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	lease := b.lead()
-	loader := b.open()
-	req := request()
+	lease := b.Lead()
+	loader := b.Open()
+	req := storetest.Request()
 	req.Session = loader
 	asleep, awake := make(chan struct{}), make(chan struct{})
-	source := keys(names(3 * several)...)
+	source := storetest.Keys(storetest.Names(3 * storetest.Several)...)
 	count := 0
 	result := make(chan error, 1)
 	go func() {
-		_, err := start.New(b.store).Load(t.Context(), req, func(item *start.LoadItem) error {
-			if count++; count == 2*several {
+		_, err := start.New(b.Store).Load(t.Context(), req, func(item *start.LoadItem) error {
+			if count++; count == 2*storetest.Several {
 				close(asleep)
 				<-awake
 			}
@@ -320,68 +304,53 @@ func TestAbandonedLoadIsClearedAway(t *testing.T) {
 		result <- err
 	}()
 	<-asleep
-	b.until("items are written", func() bool { return b.number(`SELECT count(*) FROM work_queue`) > 0 })
-	if cleared, err := start.New(b.store).ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 0 {
+	b.Until("items are written", func() bool { return b.Number(`SELECT count(*) FROM work_queue`) > 0 })
+	if cleared, err := start.New(b.Store).ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 0 {
 		t.Errorf("cleared %v, %v although the loader lives", cleared, err)
 	}
-	if n := b.number(`SELECT count(*) FROM batchrun WHERE state = 'loading'`); n != 1 {
+	if n := b.Number(`SELECT count(*) FROM batchrun WHERE state = 'loading'`); n != 1 {
 		t.Errorf("%d runs are loading", n)
 	}
-	b.expire(loader)
-	if cleared, err := start.New(b.store).ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 1 {
+	b.Expire(loader)
+	if cleared, err := start.New(b.Store).ClearAbandonedLoads(t.Context(), lease); err != nil || len(cleared) != 1 {
 		t.Errorf("cleared %v, %v; want one run", cleared, err)
 	}
-	b.wantNothing()
+	b.WantNothing()
 	close(awake)
 	if err := <-result; !errors.Is(err, workqueue.ErrSessionLost) {
 		t.Errorf("the loader woke up and got %v; want ErrSessionLost", err)
 	}
-	b.wantNothing()
-}
-
-// until polls for a condition, with a deadline.
-func (b *bench) until(what string, met func() bool) {
-	b.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !met() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			b.Fatal("waited in vain until " + what)
-		}
-	}
+	b.WantNothing()
 }
 
 // Nobody claims of a run that is still loading, and nothing of it shows as an item.
 func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	source := keys(names(2 * several)...)
+	source := storetest.Keys(storetest.Names(2 * storetest.Several)...)
 	count := 0
-	loaded, err := b.tryLoad(chunked(500), func(item *start.LoadItem) error {
-		if count++; count%several == 0 {
-			if found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{}); err != nil ||
+	loaded, err := b.TryLoad(storetest.Chunked(500), func(item *start.LoadItem) error {
+		if count++; count%storetest.Several == 0 {
+			if found, err := dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{}); err != nil ||
 				len(found.Steps) > 0 {
 				t.Errorf("before the seal %v, %v can be claimed of", found.Steps, err)
 			}
-			b.check()
+			b.Check()
 		}
 		return source(item)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := dispatch.New(b.store).RunnableSteps(t.Context(), dispatch.Search{})
+	found, err := dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{})
 	if err != nil || len(found.Steps) != 1 || found.Steps[0].Run != loaded.Run {
 		t.Errorf("after the seal %v, %v", found.Steps, err)
 	}
-	b.wantTally(loaded.Run, tally{ready: 2 * several})
-	last := b.number(`SELECT ordinal FROM work_queue WHERE run_id = $1 AND item_key = $2`, loaded.Run,
-		"C"+strconv.Itoa(2*several-1))
-	if last != 2*several-1 {
+	b.WantTally(loaded.Run, storetest.Tally{Ready: 2 * storetest.Several})
+	last := b.Number(`SELECT ordinal FROM work_queue WHERE run_id = $1 AND item_key = $2`, loaded.Run,
+		"C"+strconv.Itoa(2*storetest.Several-1))
+	if last != 2*storetest.Several-1 {
 		t.Errorf("the last item has ordinal %d", last)
 	}
-	b.check()
+	b.Check()
 }

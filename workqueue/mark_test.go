@@ -7,12 +7,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 func (b *bench) readMark() session.Mark {
 	b.Helper()
-	m, err := session.New(b.store).ReadMark(b.Context())
+	m, err := session.New(b.Store).ReadMark(b.Context())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -21,7 +22,7 @@ func (b *bench) readMark() session.Mark {
 
 func (b *bench) raise(known session.Mark) session.Mark {
 	b.Helper()
-	m, err := session.New(b.store).RaiseMark(b.Context(), known)
+	m, err := session.New(b.Store).RaiseMark(b.Context(), known)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -39,19 +40,19 @@ func TestGapIsPassedOnce(t *testing.T) {
 	if known.Beat != 5 || known.Timeline == 0 || known.Moved {
 		t.Fatalf("the mark is %+v; want it raised five times, on a timeline", known)
 	}
-	run := b.load(chunked(1), 3)
-	out := b.claim(run, 2)
-	b.send(out[0])
-	b.record(faulty(out[1], workqueue.SlotError{Code: "flaky", Retry: true})) // waits for its time
-	b.exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 3, now(), now())`)
+	run := b.Load(storetest.Chunked(1), 3)
+	out := b.Claim(run, 2)
+	b.Send(out[0])
+	b.Record(storetest.Faulty(out[1], workqueue.SlotError{Code: "flaky", Retry: true})) // waits for its time
+	b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created) VALUES ('streams', 3, now(), now())`)
 	known.Epoch = 7
-	waiting := b.number(`SELECT count(*) FROM work_slice WHERE state = 'scheduled'`)
+	waiting := b.Number(`SELECT count(*) FROM work_slice WHERE state = 'scheduled'`)
 	var before uuid.UUID
-	err := b.pool.QueryRow(t.Context(), `SELECT id FROM work_slice WHERE state = 'scheduled'`).Scan(&before)
+	err := b.Pool.QueryRow(t.Context(), `SELECT id FROM work_slice WHERE state = 'scheduled'`).Scan(&before)
 	if err != nil {
 		t.Fatal(err, waiting)
 	}
-	b.exec(`UPDATE database_mark SET beat = 2`)
+	b.Exec(`UPDATE database_mark SET beat = 2`)
 	if back := b.raise(known); !back.Behind(known) || back.Beat != 2 {
 		t.Errorf("a mark that lies behind was raised: %+v", back)
 	}
@@ -59,7 +60,7 @@ func TestGapIsPassedOnce(t *testing.T) {
 	gaps := make(chan *session.Gap, 4)
 	for range cap(gaps) {
 		passing.Go(func() {
-			gap, err := session.New(b.store).PassGap(t.Context(), known)
+			gap, err := session.New(b.Store).PassGap(t.Context(), known)
 			if err != nil {
 				t.Error(err)
 			}
@@ -78,17 +79,17 @@ func TestGapIsPassedOnce(t *testing.T) {
 	if now := b.readMark(); now.Beat != 6 || now.Epoch != 8 || now.Behind(known) {
 		t.Errorf("after the gap the mark is %+v", now)
 	}
-	if n := b.number(`SELECT count(*) FROM work_slice WHERE id = $1`, before); n != 0 {
+	if n := b.Number(`SELECT count(*) FROM work_slice WHERE id = $1`, before); n != 0 {
 		t.Error("a slice that waits for its time has its old id")
 	}
 	const live = `SELECT count(*) FROM node_session WHERE ended_at IS NULL AND expires_at > clock_timestamp()`
-	if n := b.number(live); n != 0 {
+	if n := b.Number(live); n != 0 {
 		t.Errorf("%d sessions of another time live on", n)
 	}
-	if n := b.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound'`, run); n != 1 {
+	if n := b.Number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound'`, run); n != 1 {
 		t.Errorf("the run's history tells of it %d times", n)
 	}
-	b.check()
+	b.Check()
 }
 
 // A mark of another database says nothing of this one; a timeline that has changed says that another server took over.
@@ -100,19 +101,19 @@ func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
 	if here.Behind(other) || here.Later(other) != here {
 		t.Error("a mark of another database counts")
 	}
-	if gap, err := session.New(b.store).PassGap(t.Context(), other); gap != nil || err != nil {
+	if gap, err := session.New(b.Store).PassGap(t.Context(), other); gap != nil || err != nil {
 		t.Errorf("a gap %+v, %v by a mark of another database", gap, err)
 	}
-	b.exec(`UPDATE database_mark SET timeline = timeline + 1`)
+	b.Exec(`UPDATE database_mark SET timeline = timeline + 1`)
 	if m := b.raise(here); !m.Moved || m.Beat != here.Beat {
 		t.Errorf("another server took over, and the mark is %+v", m)
 	}
-	gap, err := session.New(b.store).PassGap(t.Context(), here)
+	gap, err := session.New(b.Store).PassGap(t.Context(), here)
 	if err != nil || gap == nil || gap.Lost {
 		t.Errorf("the gap is %+v, %v; want one in which nothing is known to be lost", gap, err)
 	}
 	const harmless = `SELECT count(*) FROM run_event WHERE kind = 'database.gap' AND NOT (payload->>'lost')::bool`
-	if n := b.number(harmless); n != 1 {
+	if n := b.Number(harmless); n != 1 {
 		t.Errorf("%d events tell of it", n)
 	}
 	if m := b.readMark(); m.Moved {

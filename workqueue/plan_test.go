@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	planstore "github.com/tranchehq/tranche/workqueue/plan"
 )
 
@@ -22,7 +23,7 @@ func planOf(name, text string) planstore.Text {
 
 func (b *bench) apply(plan planstore.Text) planstore.AppliedPlan {
 	b.Helper()
-	applied, err := planstore.New(b.store).ApplyPlan(b.Context(), plan, "ann")
+	applied, err := planstore.New(b.Store).ApplyPlan(b.Context(), plan, "ann")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func (b *bench) apply(plan planstore.Text) planstore.AppliedPlan {
 
 func (b *bench) wantPlan(name string, version, want int, endpoint string) {
 	b.Helper()
-	plan, err := inspect.New(b.store).Plan(b.Context(), name, version)
+	plan, err := inspect.New(b.Store).Plan(b.Context(), name, version)
 	if err != nil || plan.Version != want || !slices.Equal(plan.Endpoints, []string{endpoint}) ||
 		plan.Source != "# "+endpoint || !slices.Equal(plan.Steps, []string{"make"}) || plan.CreatedBy != "ann" {
 		b.Errorf("plan %s@%d is %+v, %v; want version %d to %s", name, version, plan, err, want, endpoint)
@@ -61,11 +62,11 @@ func TestPlansAreVersioned(t *testing.T) {
 	}
 	b.wantPlan("p", 0, 4, "one")
 	b.wantPlan("p", 2, 2, "two")
-	_, err := inspect.New(b.store).Plan(t.Context(), "p", 5)
+	_, err := inspect.New(b.Store).Plan(t.Context(), "p", 5)
 	if !errors.Is(err, workqueue.ErrNotFound) || !strings.Contains(err.Error(), "whose newest is 4") {
 		t.Errorf("version 5: %v", err)
 	}
-	_, err = inspect.New(b.store).Plan(t.Context(), "q\x00", 0)
+	_, err = inspect.New(b.Store).Plan(t.Context(), "q\x00", 0)
 	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("a name that is none: %v", err)
 	}
@@ -76,27 +77,27 @@ func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 	b := setup(t)
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "two"))
-	req := request()
+	req := storetest.Request()
 	req.Plan, req.PlanVersion = "p", 2
-	run := b.load(req, 1)
-	gone, err := planstore.New(b.store).DeletePlan(t.Context(), "p", "bob")
+	run := b.Load(req, 1)
+	gone, err := planstore.New(b.Store).DeletePlan(t.Context(), "p", "bob")
 	if err != nil || gone.Version != 2 || gone.Versions != 2 {
 		t.Errorf("deleted %+v, %v", gone, err)
 	}
-	if _, err := planstore.New(b.store).DeletePlan(t.Context(), "p", "bob"); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := planstore.New(b.Store).DeletePlan(t.Context(), "p", "bob"); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("deleted twice: %v", err)
 	}
-	if _, err := inspect.New(b.store).Plan(t.Context(), "p", 1); err == nil ||
+	if _, err := inspect.New(b.Store).Plan(t.Context(), "p", 1); err == nil ||
 		!strings.Contains(err.Error(), "was deleted") {
 		t.Errorf("a deleted version: %v", err)
 	}
-	if n := b.number(`SELECT plan_version FROM batchrun WHERE id = $1`, run); n != 2 {
+	if n := b.Number(`SELECT plan_version FROM batchrun WHERE id = $1`, run); n != 2 {
 		t.Errorf("the run has version %d", n)
 	}
 	if got := b.apply(planOf("p", "two")); got.Version != 3 || got.Unchanged || got.Previous != 0 {
 		t.Errorf("the same after the deletion: %+v", got)
 	}
-	if _, err := inspect.New(b.store).Plan(t.Context(), "p", 2); !errors.Is(err, workqueue.ErrNotFound) {
+	if _, err := inspect.New(b.Store).Plan(t.Context(), "p", 2); !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("a version from before the deletion: %v", err)
 	}
 }
@@ -105,24 +106,24 @@ func TestPlansAreListed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, name := range []string{"c", "a", "b", "a", "gone"} {
-		b.apply(planOf(name, fmt.Sprint("e", b.number(`SELECT count(*) FROM plan`))))
+		b.apply(planOf(name, fmt.Sprint("e", b.Number(`SELECT count(*) FROM plan`))))
 	}
-	if _, err := planstore.New(b.store).DeletePlan(t.Context(), "gone", "ann"); err != nil {
+	if _, err := planstore.New(b.Store).DeletePlan(t.Context(), "gone", "ann"); err != nil {
 		t.Fatal(err)
 	}
 	for version, runs := range map[int]int{1: 2, 2: 1} {
 		for range runs {
-			req := request()
+			req := storetest.Request()
 			req.Plan, req.PlanVersion = "a", version
-			b.load(req, 1)
+			b.Load(req, 1)
 		}
 	}
-	byFile := request()
+	byFile := storetest.Request()
 	byFile.Plan = "a"
-	b.finish(b.load(byFile, 1)) // of the name, but not of the registry
+	b.Finish(b.Load(byFile, 1)) // of the name, but not of the registry
 	list := func(f inspect.PlanFilter, wantMore bool, want ...string) {
 		t.Helper()
-		plans, more, err := inspect.New(b.store).Plans(t.Context(), f)
+		plans, more, err := inspect.New(b.Store).Plans(t.Context(), f)
 		var got []string
 		for _, p := range plans {
 			got = append(got, fmt.Sprintf("%s@%d %d/%d", p.Name, p.Version, p.Running, p.Runs))
@@ -137,7 +138,7 @@ func TestPlansAreListed(t *testing.T) {
 	list(inspect.PlanFilter{Name: "a"}, false, "a@2 1/1", "a@1 2/2")
 	list(inspect.PlanFilter{Name: "a", Limit: 1}, true, "a@2 1/1")
 	list(inspect.PlanFilter{Name: "a", Before: 2}, false, "a@1 2/2")
-	_, _, err := inspect.New(b.store).Plans(t.Context(), inspect.PlanFilter{Name: "gone"})
+	_, _, err := inspect.New(b.Store).Plans(t.Context(), inspect.PlanFilter{Name: "gone"})
 	if !errors.Is(err, workqueue.ErrNotFound) {
 		t.Errorf("the versions of a deleted plan: %v", err)
 	}
@@ -152,7 +153,7 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 	for i := range people {
 		wg.Go(func() {
 			for n := range each {
-				if _, err := planstore.New(b.store).ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)),
+				if _, err := planstore.New(b.Store).ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)),
 					"ann"); err != nil {
 					t.Error(err)
 				}
@@ -160,19 +161,19 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := b.number(`SELECT max(version) FROM plan WHERE name = 'p'`); n != people*each {
+	if n := b.Number(`SELECT max(version) FROM plan WHERE name = 'p'`); n != people*each {
 		t.Errorf("%d versions; want %d", n, people*each)
 	}
 	same := planOf("q", "same")
 	for range people {
 		wg.Go(func() {
-			if _, err := planstore.New(b.store).ApplyPlan(t.Context(), same, "ann"); err != nil {
+			if _, err := planstore.New(b.Store).ApplyPlan(t.Context(), same, "ann"); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	if n := b.number(`SELECT count(*) FROM plan WHERE name = 'q'`); n != 1 {
+	if n := b.Number(`SELECT count(*) FROM plan WHERE name = 'q'`); n != 1 {
 		t.Errorf("the same plan has %d versions", n)
 	}
 }
@@ -183,11 +184,11 @@ func TestPlansAreAudited(t *testing.T) {
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "two"))
-	if _, err := planstore.New(b.store).DeletePlan(t.Context(), "p", "bob"); err != nil {
+	if _, err := planstore.New(b.Store).DeletePlan(t.Context(), "p", "bob"); err != nil {
 		t.Fatal(err)
 	}
 	var trail string
-	err := b.pool.QueryRow(t.Context(), `
+	err := b.Pool.QueryRow(t.Context(), `
 		SELECT string_agg(format('%s %s %s %s>%s', actor, action, subject, before->>'version', after->>'version'), '; '
 		    ORDER BY id) FROM audit_log`).Scan(&trail)
 	const want = "ann plan_apply p >1; ann plan_apply p 1>2; bob plan_delete p 2>"

@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/outbox"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/session"
@@ -29,50 +30,50 @@ func TestStoreThroughAPooler(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
-	b := &bench{T: t, pool: testenv.Connect(t, url), store: store}
-	b.session = b.open()
-	lease := b.lead()
-	req := request()
+	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url), Store: store}}
+	b.Session = b.Open()
+	lease := b.Lead()
+	req := storetest.Request()
 	req.IdempotencyKey, req.Params = "k", map[string]string{"year": "2026"}
-	run := b.load(req, 20)
-	if again, err := b.tryLoad(req, few(20)); err != nil || !again.Existing || again.Run != run {
+	run := b.Load(req, 20)
+	if again, err := b.TryLoad(req, few(20)); err != nil || !again.Existing || again.Run != run {
 		t.Errorf("the same key again: %+v, %v; want run %s", again, err, run)
 	}
-	claimed := b.claim(run, 2)
-	b.send(claimed...)
-	b.pass(claimed[0].ID)
+	claimed := b.Claim(run, 2)
+	b.Send(claimed...)
+	b.Pass(claimed[0].ID)
 	if n, err := settle.New(store).Expire(t.Context(), lease, []workqueue.SliceID{claimed[0].ID}); err != nil || n != 1 {
 		t.Errorf("expired %d, %v; want 1", n, err)
 	}
 	refused := workqueue.SlotError{Code: "refused", Message: "no"}
-	b.record(faulty(claimed[1], refused))
-	b.finish(run)
-	b.wantState(run, "completed", 1)
+	b.Record(storetest.Faulty(claimed[1], refused))
+	b.Finish(run)
+	b.WantState(run, "completed", 1)
 	again, err := redo.New(store).Rerun(t.Context(), redo.RerunRequest{Run: run,
 		Select: redo.Selection{Failed: true}, Actor: "test"})
 	if err != nil || again.Items != 4 {
 		t.Errorf("rerun %+v, %v; want 4 items", again, err)
 	}
-	b.finish(run)
-	b.wantState(run, "completed", 2)
-	b.check()
+	b.Finish(run)
+	b.WantState(run, "completed", 2)
+	b.Check()
 }
 
 // A server of somebody's own compiles statements; that would cost seconds at each look for work.
 func TestStoreHasNothingCompiled(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
-	b := &bench{T: t, pool: testenv.Connect(t, url)}
-	b.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$`)
+	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url)}}
+	b.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$`)
 	store, release, err := database.Open(t.Context(), url, database.PoolConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
-	b.store = store
-	b.session = b.open()
+	b.Store = store
+	b.Session = b.Open()
 	var own, usual string
-	err = session.New(store).AsLeader(t.Context(), b.lead(), func(ctx context.Context, tx pgx.Tx) error {
+	err = session.New(store).AsLeader(t.Context(), b.Lead(), func(ctx context.Context, tx pgx.Tx) error {
 		return tx.QueryRow(ctx, `SHOW jit`).Scan(&own)
 	})
 	if err != nil || own != "off" {
@@ -97,7 +98,7 @@ func addressOf(config *pgx.ConnConfig) string {
 func TestAnIdleConnectionThatHasGoneSilentIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	config := b.pool.Config().ConnConfig
+	config := b.Pool.Config().ConnConfig
 	first, standby := testenv.NewProxy(t, addressOf(config)), testenv.NewProxy(t, addressOf(config))
 	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password),
 		Host: first.Addr() + "," + standby.Addr(), Path: config.Database, RawQuery: "sslmode=disable"}
@@ -111,7 +112,7 @@ func TestAnIdleConnectionThatHasGoneSilentIsGivenUp(t *testing.T) {
 	if first.Connections() == 0 || standby.Connections() != 0 {
 		t.Fatalf("%d connections lead to the first, %d to the standby", first.Connections(), standby.Connections())
 	}
-	b.until("the pool takes its connection for idle", func() bool { return time.Since(used) > 2*time.Second })
+	b.Until("the pool takes its connection for idle", func() bool { return time.Since(used) > 2*time.Second })
 	ctx, cancel := context.WithCancel(t.Context()) // without a deadline, which would end the question, too
 	given := time.AfterFunc(time.Minute, cancel)
 	defer given.Stop()

@@ -23,7 +23,7 @@ func refs(ids ...workqueue.LetterID) deadletter.DeadSelection {
 
 func (b *bench) requeue(sel deadletter.DeadSelection, want int) deadletter.Requeue {
 	b.Helper()
-	out, err := deadletter.New(b.store).Requeue(b.Context(), sel, "ann")
+	out, err := deadletter.New(b.Store).Requeue(b.Context(), sel, "ann")
 	if err != nil || out.Requeued != want {
 		b.Fatalf("requeued %+v, %v; want %d", out, err, want)
 	}
@@ -33,7 +33,7 @@ func (b *bench) requeue(sel deadletter.DeadSelection, want int) deadletter.Reque
 // unsent returns what the outbox holds.
 func (b *bench) unsent() []deadletter.UnsentLetter {
 	b.Helper()
-	letters, err := deadletter.New(b.store).UnsentLetters(b.Context(), 1000)
+	letters, err := deadletter.New(b.Store).UnsentLetters(b.Context(), 1000)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestRequeueByForceOfOneThatWasSent(t *testing.T) {
 	b := setup(t)
 	ids := b.bury(letter("0", "a"))
 	b.requeue(refs(ids[0]), 1)
-	if err := deadletter.New(b.store).LettersSent(t.Context(), ids); err != nil {
+	if err := deadletter.New(b.Store).LettersSent(t.Context(), ids); err != nil {
 		t.Fatal(err)
 	}
 	b.requeue(refs(ids[0]), 0)
@@ -76,18 +76,18 @@ func TestRequeue(t *testing.T) {
 		t.Errorf("to be sent: %+v", unsent)
 	}
 	for range 2 { // two nodes sent them
-		if err := deadletter.New(b.store).LettersSent(t.Context(), ids[:3]); err != nil {
+		if err := deadletter.New(b.Store).LettersSent(t.Context(), ids[:3]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if left := b.unsent(); len(left) != 1 || left[0].ID != ids[3] {
 		t.Errorf("left to be sent: %+v", left)
 	}
-	if n := b.number(`SELECT count(*) FROM audit_log WHERE action = 'dead_letter_requeue' AND actor = 'ann'
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'dead_letter_requeue' AND actor = 'ann'
 		AND run_id IS NULL`); n != 3 {
 		t.Errorf("%d audit rows; want one for each action", n)
 	}
-	if n := b.number(`SELECT count(*) FROM audit_log WHERE detail->>'letters' = '2'
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE detail->>'letters' = '2'
 		AND jsonb_array_length(detail->'ids') = 2 AND detail->>'endpoint' = 'b' AND subject = 'b'
 		AND before = '{"waiting": 2}' AND after = '{"requeued": 2}'`); n != 1 {
 		t.Error("the audit row does not say what was requeued")
@@ -137,7 +137,7 @@ func TestReissuedLettersAreNotRequeued(t *testing.T) {
 	if out := b.requeue(deadletter.DeadSelection{All: true}, 0); out.RefusedTotal != 0 {
 		t.Errorf("it counts among those that wait: %+v", out)
 	}
-	if n, err := deadletter.New(b.store).Drop(t.Context(), refs(id), "ann"); err != nil || n != 1 {
+	if n, err := deadletter.New(b.Store).Drop(t.Context(), refs(id), "ann"); err != nil || n != 1 {
 		t.Errorf("dropped %d, %v", n, err)
 	}
 }
@@ -148,27 +148,27 @@ func TestDrop(t *testing.T) {
 	ids := b.bury(letter("0", "a"), letter("1", "a"), letter("2", "b"), letter("3", "b"))
 	drop := func(sel deadletter.DeadSelection, want int) {
 		t.Helper()
-		if n, err := deadletter.New(b.store).Drop(t.Context(), sel, "ann"); err != nil || n != want {
+		if n, err := deadletter.New(b.Store).Drop(t.Context(), sel, "ann"); err != nil || n != want {
 			t.Errorf("dropped %d, %v; want %d", n, err, want)
 		}
 	}
 	drop(refs(ids[0]), 1)
 	drop(refs(ids[0]), 0)
 	b.requeue(refs(ids[1]), 1)
-	_, err := deadletter.New(b.store).Drop(t.Context(), refs(ids[2], ids[1]), "ann")
+	_, err := deadletter.New(b.Store).Drop(t.Context(), refs(ids[2], ids[1]), "ann")
 	if state, ok := errors.AsType[*deadletter.LetterStateError](err); !ok || state.ID != ids[1] {
 		t.Errorf("drop a requeued letter: %v", err)
 	}
 	drop(deadletter.DeadSelection{Endpoint: "a"}, 0)
 	drop(deadletter.DeadSelection{All: true}, 2)
-	l, err := deadletter.New(b.store).DeadLetter(t.Context(), ids[0].String())
+	l, err := deadletter.New(b.Store).DeadLetter(t.Context(), ids[0].String())
 	if err != nil || l.State != deadletter.LetterDropped || l.Body != nil {
 		t.Errorf("the dropped letter is %+v, %v", l, err)
 	}
 	if out := b.requeue(refs(ids[0]), 0); len(out.Refused) != 1 {
 		t.Errorf("a dropped letter was not refused: %+v", out)
 	}
-	if n := b.number(`SELECT count(*) FROM audit_log WHERE action = 'dead_letter_drop' AND actor = 'ann'
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'dead_letter_drop' AND actor = 'ann'
 		AND before->>'waiting' = after->>'dropped'`); n != 2 {
 		t.Errorf("%d audit rows; want one for each drop", n)
 	}
@@ -181,10 +181,10 @@ func TestDeadSelectionIsOneOfThree(t *testing.T) {
 		{}, {All: true, Endpoint: "a"}, {Refs: []string{"0000"}, All: true}, {Refs: make([]string, 1001)},
 		{Endpoint: "\x00"}, {Refs: []string{"0000"}},
 	} {
-		if _, err := deadletter.New(b.store).Requeue(t.Context(), sel, "ann"); err == nil {
+		if _, err := deadletter.New(b.Store).Requeue(t.Context(), sel, "ann"); err == nil {
 			t.Errorf("requeue of %d refs, %q, %v was taken", len(sel.Refs), sel.Endpoint, sel.All)
 		}
-		if _, err := deadletter.New(b.store).Drop(t.Context(), sel, "ann"); err == nil {
+		if _, err := deadletter.New(b.Store).Drop(t.Context(), sel, "ann"); err == nil {
 			t.Errorf("drop of %d refs, %q, %v was taken", len(sel.Refs), sel.Endpoint, sel.All)
 		}
 	}
@@ -211,16 +211,16 @@ func TestLettersMoveOnce(t *testing.T) {
 	}
 	for range 2 {
 		wg.Go(func() {
-			out, err := deadletter.New(b.store).Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
+			out, err := deadletter.New(b.Store).Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
 			add(out.Requeued, err)
 		})
-		wg.Go(func() { add(deadletter.New(b.store).Drop(t.Context(), deadletter.DeadSelection{All: true}, "bob")) })
+		wg.Go(func() { add(deadletter.New(b.Store).Drop(t.Context(), deadletter.DeadSelection{All: true}, "bob")) })
 	}
 	wg.Wait()
 	if moved != letters {
 		t.Errorf("%d letters moved; want %d", moved, letters)
 	}
-	if n := b.number(`SELECT count(*) FROM dead_letter WHERE state = 'waiting'`); n != 0 {
+	if n := b.Number(`SELECT count(*) FROM dead_letter WHERE state = 'waiting'`); n != 0 {
 		t.Errorf("%d letters wait still", n)
 	}
 }
@@ -248,7 +248,7 @@ func TestUnsentLettersAreBounded(t *testing.T) {
 		for _, l := range some {
 			ids = append(ids, l.ID)
 		}
-		if err := deadletter.New(b.store).LettersSent(t.Context(), ids); err != nil {
+		if err := deadletter.New(b.Store).LettersSent(t.Context(), ids); err != nil {
 			t.Fatal(err)
 		}
 		read = append(read, ids...)
@@ -264,7 +264,7 @@ func TestRequeueOfALetterThatClaimsTheMost(t *testing.T) {
 	odd := letter("odd", "accounts")
 	odd.Requeued, odd.Deliveries, odd.Items = math.MaxInt, math.MaxInt, math.MaxInt
 	b.bury(odd, letter("plain", "accounts"))
-	out, err := deadletter.New(b.store).Requeue(t.Context(), deadletter.DeadSelection{All: true, Force: true}, "ann")
+	out, err := deadletter.New(b.Store).Requeue(t.Context(), deadletter.DeadSelection{All: true, Force: true}, "ann")
 	if err != nil || out.Requeued != 2 {
 		t.Errorf("%+v, %v; want both requeued", out, err)
 	}

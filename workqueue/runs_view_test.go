@@ -8,6 +8,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 )
 
 func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
@@ -18,12 +19,12 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	step := &req.Steps[0]
 	step.ChunkAuto, step.ChunkBytes, step.ChunkTime, step.Rate = true, 4096, 5*time.Second, 2.5
 	step.MaxBackoff, step.RetryCodes, step.NeverRetry = time.Minute, []string{"BUSY"}, []string{"BAD"}
-	held, free := b.load(req, 10), b.load(request(), 10)
-	last := b.one(held)
+	held, free := b.Load(req, 10), b.Load(storetest.Request(), 10)
+	last := b.One(held)
 	b.pause(held)
 	states := func(want ...string) []inspect.RunSummary {
 		t.Helper()
-		runs, err := inspect.New(b.store).Runs(t.Context(), inspect.RunFilter{States: want})
+		runs, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{States: want})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +37,7 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	if runs = states("running"); len(runs) != 1 || runs[0].ID != free || runs[0].Hold != nil {
 		t.Errorf("the running runs are %+v", runs)
 	}
-	view, err := inspect.New(b.store).Run(t.Context(), held)
+	view, err := inspect.New(b.Store).Run(t.Context(), held)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,7 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 		t.Errorf("the run is %+v, held by %+v", *view, hold)
 	}
 	set := view.Steps[0].Settings
-	if view.Steps[0].Endpoint != endpoint || set.InFlight != 2 || set.InFlightAuto || !set.ChunkAuto ||
+	if view.Steps[0].Endpoint != storetest.Endpoint || set.InFlight != 2 || set.InFlightAuto || !set.ChunkAuto ||
 		set.ChunkBytes != 4096 ||
 		set.ChunkTime != workqueue.Duration(5*time.Second) || set.Rate != 2.5 ||
 		set.MaxBackoff != workqueue.Duration(time.Minute) || set.RetryCodes[0] != "BUSY" ||
@@ -55,16 +56,16 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 	}
 
 	// What is under way when a run is held may complete it, and then it is not paused.
-	b.exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE id = $1`, held)
-	b.exec(`UPDATE run_step SET rate = NULL WHERE run_id = $1`, held)
-	rest := b.claim(held, plenty)
+	b.Exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE id = $1`, held)
+	b.Exec(`UPDATE run_step SET rate = NULL WHERE run_id = $1`, held)
+	rest := b.Claim(held, storetest.Plenty)
 	for len(rest) > 0 {
-		b.record(whole(rest[0]))
-		rest = append(rest[1:], b.claim(held, plenty)...)
+		b.Record(storetest.Whole(rest[0]))
+		rest = append(rest[1:], b.Claim(held, storetest.Plenty)...)
 	}
 	b.pause(held)
-	b.record(whole(last))
-	if view, err = inspect.New(b.store).Run(t.Context(), held); err != nil || view.State != "completed" ||
+	b.Record(storetest.Whole(last))
+	if view, err = inspect.New(b.Store).Run(t.Context(), held); err != nil || view.State != "completed" ||
 		view.Hold != nil {
 		t.Errorf("the run is %+v, %v", view, err)
 	}
@@ -74,27 +75,28 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.one(b.load(request(), 10))
+	b.One(b.Load(storetest.Request(), 10))
 	b.openBreaker()
-	b.exec(`UPDATE endpoint_pace SET chunk = 100, rate = 7, chunk_cap = 50,
-		chunk_cap_until = clock_timestamp() + interval '1 hour' WHERE endpoint = $1`, endpoint)
-	b.exec(`INSERT INTO endpoint_change (endpoint, what, before, after, reason)
-		VALUES ($1, 'chunk', '50', '100', 'it did better'), ($1, 'breaker', 'closed', 'open', 'it is down')`, endpoint)
-	paces, err := inspect.New(b.store).Paces(t.Context())
+	b.Exec(`UPDATE endpoint_pace SET chunk = 100, rate = 7, chunk_cap = 50,
+		chunk_cap_until = clock_timestamp() + interval '1 hour' WHERE endpoint = $1`, storetest.Endpoint)
+	b.Exec(`INSERT INTO endpoint_change (endpoint, what, before, after, reason)
+		VALUES ($1, 'chunk', '50', '100', 'it did better'), ($1, 'breaker', 'closed', 'open', 'it is down')`,
+		storetest.Endpoint)
+	paces, err := inspect.New(b.Store).Paces(t.Context())
 	if err != nil || len(paces) != 1 {
 		t.Fatal(paces, err)
 	}
 	p := paces[0]
-	if p.Endpoint != endpoint || p.Out != 1 || *p.Chunk != 100 || *p.Rate != 7 || *p.ChunkCap != 50 ||
+	if p.Endpoint != storetest.Endpoint || p.Out != 1 || *p.Chunk != 100 || *p.Rate != 7 || *p.ChunkCap != 50 ||
 		p.Breaker != workqueue.BreakerOpen || p.BreakerReason != "9 of 10 failed" || p.ProbeAt == nil {
 		t.Errorf("the pace is %+v", p)
 	}
-	past, err := inspect.New(b.store).PastPaces(t.Context(), endpoint, 1)
+	past, err := inspect.New(b.Store).PastPaces(t.Context(), storetest.Endpoint, 1)
 	if err != nil || len(past) != 1 || past[0].Reason != "it is down" || past[0].After != "open" {
 		t.Errorf("the changes are %+v, %v", past, err)
 	}
-	b.exec(`UPDATE endpoint_pace SET chunk_cap_until = clock_timestamp(), breaker = 'closed'`)
-	if paces, err = inspect.New(b.store).Paces(t.Context()); err != nil || paces[0].ChunkCap != nil ||
+	b.Exec(`UPDATE endpoint_pace SET chunk_cap_until = clock_timestamp(), breaker = 'closed'`)
+	if paces, err = inspect.New(b.Store).Paces(t.Context()); err != nil || paces[0].ChunkCap != nil ||
 		paces[0].ProbeAt != nil {
 		t.Errorf("what is over still counts: %+v, %v", paces, err)
 	}
@@ -104,16 +106,16 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 func TestAListSaysHowFastRunsGo(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(request(), 24)
-	still := b.load(request(), 24)
-	out := b.claim(run, plenty)
-	b.record(whole(out[0]))
-	b.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '1 hour'`) // the last 10 s count
-	one, err := inspect.New(b.store).Run(t.Context(), run)
+	run := b.Load(storetest.Request(), 24)
+	still := b.Load(storetest.Request(), 24)
+	out := b.Claim(run, storetest.Plenty)
+	b.Record(storetest.Whole(out[0]))
+	b.Exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '1 hour'`) // the last 10 s count
+	one, err := inspect.New(b.Store).Run(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := inspect.New(b.store).Runs(t.Context(), inspect.RunFilter{})
+	list, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{})
 	if err != nil || len(list) != 2 || list[0].ID != still {
 		t.Fatalf("%+v, %v", list, err)
 	}

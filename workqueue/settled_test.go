@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -11,17 +12,17 @@ import (
 func TestWhatIsSettledIsCounted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	lease := b.lead()
-	req := request()
+	lease := b.Lead()
+	req := storetest.Request()
 	req.Steps[0].MaxAttempts = 1
-	run := b.load(req, 12)
-	claimed := b.claim(run, plenty)
+	run := b.Load(req, 12)
+	claimed := b.Claim(run, storetest.Plenty)
 	if len(claimed) != 3 {
 		t.Fatalf("%d slices", len(claimed))
 	}
-	b.send(claimed...)
+	b.Send(claimed...)
 	total := settle.Settled{Endpoint: req.Steps[0].Endpoint}
-	store := settle.New(b.store).Counting(func(all []settle.Settled) {
+	store := settle.New(b.Store).Counting(func(all []settle.Settled) {
 		for _, s := range all {
 			if s.Endpoint != total.Endpoint {
 				t.Errorf("counted for %q", s.Endpoint)
@@ -32,16 +33,16 @@ func TestWhatIsSettledIsCounted(t *testing.T) {
 		}
 	})
 	for range 2 { // the second time it is stale
-		if _, err := store.Record(t.Context(), []settle.Answer{whole(claimed[0])}); err != nil {
+		if _, err := store.Record(t.Context(), []settle.Answer{storetest.Whole(claimed[0])}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b.exec(`UPDATE work_slice SET handed_at = clock_timestamp() - interval '1 hour',
+	b.Exec(`UPDATE work_slice SET handed_at = clock_timestamp() - interval '1 hour',
 		deadline = clock_timestamp() - interval '1 min' WHERE state = 'sent'`)
 	if n, err := store.Expire(t.Context(), lease, ids(claimed[1])); err != nil || n != 1 {
 		t.Fatalf("expired %d slices, %v", n, err)
 	}
-	refused := answer(claimed[2])
+	refused := storetest.Answer(claimed[2])
 	refused.Failure = &workqueue.SlotError{Code: "broken", Message: "no"}
 	if _, err := store.Record(t.Context(), []settle.Answer{refused}); err != nil {
 		t.Fatal(err)
@@ -49,7 +50,7 @@ func TestWhatIsSettledIsCounted(t *testing.T) {
 	if total.Done != 4 || total.Answered != 1 || total.Expired != 1 || total.Refused != 1 || total.Lost != 0 {
 		t.Errorf("counted %+v", total)
 	}
-	if failed := b.tally(run).failed; int64(failed) != total.Failed {
+	if failed := b.Tally(run).Failed; int64(failed) != total.Failed {
 		t.Errorf("%d items have failed, and %d were counted", failed, total.Failed)
 	}
 }

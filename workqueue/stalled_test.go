@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -19,16 +20,17 @@ import (
 // The leader does, and then issues the slice again.
 func TestAClientThatStalledInACopy(t *testing.T) {
 	t.Parallel()
-	url := testenv.Database(t)
+	// A cluster of its own: while a client stands still in a COPY, PostgreSQL makes and drops no database.
+	url := testenv.Postgres(t).URL()
 	store, release, err := database.Open(t.Context(), url, database.PoolConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(release)
-	b := &bench{T: t, pool: testenv.Connect(t, url), store: store}
-	b.session = b.open()
-	run := b.load(request(), 20)
-	claimed := b.claim(run, 1)[0]
+	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url), Store: store}}
+	b.Session = b.Open()
+	run := b.Load(storetest.Request(), 20)
+	claimed := b.Claim(run, 1)[0]
 
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -40,14 +42,14 @@ func TestAClientThatStalledInACopy(t *testing.T) {
 	copied := stopInCopy(t, config, `SELECT FROM work_slice WHERE id = '`+claimed.ID.String()+`' FOR UPDATE`, "work_error")
 	others := stopInCopy(t, config, `CREATE TABLE letters (text text)`, "letters")
 
-	b.expire(b.session)
-	b.session = b.open()
-	lease := b.lead()
+	b.Expire(b.Session)
+	b.Session = b.Open()
+	lease := b.Lead()
 	if n, err := settle.New(store).ReleaseDeadSessions(t.Context(), lease); err != nil || n != 0 {
 		t.Fatalf("released %d, %v; want its lock in the way", n, err)
 	}
 	began := time.Now()
-	b.until("its transaction is ended", func() bool {
+	b.Until("its transaction is ended", func() bool {
 		n, err := session.New(store).EndStalledClients(t.Context(), lease)
 		if err != nil || n > 1 {
 			t.Fatalf("ended %d, %v; want one", n, err)
@@ -60,7 +62,7 @@ func TestAClientThatStalledInACopy(t *testing.T) {
 	if err := <-copied; err == nil {
 		t.Error("the COPY came to an end")
 	}
-	b.until("its slice is released", func() bool { // its client was told before PostgreSQL let go of the lock
+	b.Until("its slice is released", func() bool { // its client was told before PostgreSQL let go of the lock
 		n, err := settle.New(store).ReleaseDeadSessions(t.Context(), lease)
 		if err != nil || n > 1 {
 			t.Fatalf("released %d, %v; want its slice", n, err)

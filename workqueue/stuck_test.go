@@ -6,6 +6,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -23,23 +24,23 @@ func TestRecordConcludesWhenSlotsAnnouncedCannotBeTaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			run := b.load(request(), 4)
-			s := b.one(run)
-			b.send(s)
-			if v := b.record(answer(s, slots...)).Verdicts[0]; v.Taken != 2 || v.Stale {
+			run := b.Load(storetest.Request(), 4)
+			s := b.One(run)
+			b.Send(s)
+			if v := b.Record(storetest.Answer(s, slots...)).Verdicts[0]; v.Taken != 2 || v.Stale {
 				t.Errorf("%+v; want 2 taken", v)
 			}
-			if n := b.number(`SELECT count(*) FROM work_slice WHERE id = $1 AND state = 'recorded'`, s.ID); n != 1 {
-				t.Errorf("the slice waits for its deadline: %s", b.dump(run))
+			if n := b.Number(`SELECT count(*) FROM work_slice WHERE id = $1 AND state = 'recorded'`, s.ID); n != 1 {
+				t.Errorf("the slice waits for its deadline: %s", b.Dump(run))
 			}
-			b.wantTally(run, tally{live: 2, done: 2})
-			again := b.one(run)
+			b.WantTally(run, storetest.Tally{Live: 2, Done: 2})
+			again := b.One(run)
 			if again.Cause != workqueue.CauseUnanswered || again.Failures != 1 || again.Mask.Count() != 2 {
 				t.Errorf("issued again as %+v; want the 2 items left out", again)
 			}
-			b.record(whole(again))
-			b.wantState(run, "completed", 1)
-			b.check()
+			b.Record(storetest.Whole(again))
+			b.WantState(run, "completed", 1)
+			b.Check()
 		})
 	}
 }
@@ -48,37 +49,37 @@ func TestRecordConcludesWhenSlotsAnnouncedCannotBeTaken(t *testing.T) {
 func TestRecordWaitsForTheOtherMessagesOfAReply(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(request(), 4)
-	s := b.one(run)
-	final, other := answer(s, 2, 3, 3), answer(s, 0, 1)
+	run := b.Load(storetest.Request(), 4)
+	s := b.One(run)
+	final, other := storetest.Answer(s, 2, 3, 3), storetest.Answer(s, 0, 1)
 	final.Answered, other.Answered = 5, -1
-	b.record(final)
-	b.wantTally(run, tally{live: 2, done: 2})
-	if n := b.number(`SELECT count(*) FROM work_slice WHERE run_id = $1`, run); n != 1 {
-		t.Errorf("the slice was concluded too early: %s", b.dump(run))
+	b.Record(final)
+	b.WantTally(run, storetest.Tally{Live: 2, Done: 2})
+	if n := b.Number(`SELECT count(*) FROM work_slice WHERE run_id = $1`, run); n != 1 {
+		t.Errorf("the slice was concluded too early: %s", b.Dump(run))
 	}
-	b.record(other)
-	b.wantState(run, "completed", 1)
-	b.check()
+	b.Record(other)
+	b.WantState(run, "completed", 1)
+	b.Check()
 }
 
 // More slices than one transaction takes were lost with the streams: all of them are issued again, in several.
 func TestLostStreamsOfManySlices(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	lease := b.lead()
+	lease := b.Lead()
 	made := time.Now()
-	if _, _, err := streams.New(b.store).ObserveStreams(t.Context(),
+	if _, _, err := streams.New(b.Store).ObserveStreams(t.Context(),
 		streams.Created{Work: made, Reply: made}); err != nil {
 		t.Fatal(err)
 	}
 	const many = 2500
-	req := chunked(1)
+	req := storetest.Chunked(1)
 	req.Steps[0].InFlight = many
-	run := b.load(req, many)
+	run := b.Load(req, many)
 	all := func() (claimed []workqueue.Slice) { // a claim of all would take longer than it may on a busy machine
 		for range many / 500 {
-			claimed = append(claimed, b.claim(run, 500)...)
+			claimed = append(claimed, b.Claim(run, 500)...)
 		}
 		return claimed
 	}
@@ -86,22 +87,22 @@ func TestLostStreamsOfManySlices(t *testing.T) {
 	if len(claimed) != many {
 		t.Fatalf("claimed %d slices of %d", len(claimed), many)
 	}
-	b.send(claimed...)
-	if err := streams.New(b.store).AdvanceStreams(t.Context(), 1); err != nil {
+	b.Send(claimed...)
+	if err := streams.New(b.Store).AdvanceStreams(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := settle.New(b.store).ReleaseLostStreams(t.Context(), lease); err != nil || n != many {
+	if n, err := settle.New(b.Store).ReleaseLostStreams(t.Context(), lease); err != nil || n != many {
 		t.Errorf("released %d slices, %v; want %d", n, err, many)
 	}
-	transactions := b.number(`SELECT count(DISTINCT xmin::text) FROM work_slice WHERE state = 'expired'`)
-	largest := b.number(`SELECT max(n) FROM (SELECT count(*) n FROM work_slice WHERE state = 'expired'
+	transactions := b.Number(`SELECT count(DISTINCT xmin::text) FROM work_slice WHERE state = 'expired'`)
+	largest := b.Number(`SELECT max(n) FROM (SELECT count(*) n FROM work_slice WHERE state = 'expired'
 		GROUP BY xmin::text) AS sizes`)
 	if transactions < 2 || largest > 2000 {
 		t.Errorf("%d transactions, the largest of %d slices; want none of more than 2000", transactions, largest)
 	}
-	b.wantTally(run, tally{live: many})
+	b.WantTally(run, storetest.Tally{Live: many})
 	again := all()
-	if n := b.disjoint(again); n != many {
+	if n := b.Disjoint(again); n != many {
 		t.Errorf("%d items came again of %d", n, many)
 	}
 	for _, s := range again {
@@ -109,28 +110,28 @@ func TestLostStreamsOfManySlices(t *testing.T) {
 			t.Fatalf("%+v counts as a failure", s)
 		}
 	}
-	b.check()
+	b.Check()
 }
 
 // The confirmation of a request may come when its slice is no longer claimed: it changes nothing then.
 func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	lease := b.lead()
-	run := b.load(request(), 24)
-	claimed := b.claim(run, 5)
+	lease := b.Lead()
+	run := b.Load(storetest.Request(), 24)
+	claimed := b.Claim(run, 5)
 	recorded, partly, expired, sent, fresh := claimed[0], claimed[1], claimed[2], claimed[3], claimed[4]
-	b.record(whole(recorded), answer(partly, ordinals(partly)[0]))
-	b.pass(expired.ID)
-	if n, err := settle.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil ||
+	b.Record(storetest.Whole(recorded), storetest.Answer(partly, storetest.Ordinals(partly)[0]))
+	b.Pass(expired.ID)
+	if n, err := settle.New(b.Store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{expired.ID}); err != nil ||
 		n != 1 {
 		t.Fatalf("released %d, %v", n, err)
 	}
-	b.send(sent)
+	b.Send(sent)
 	const read = `SELECT string_agg(xmin::text || s::text, E'\n' ORDER BY id) FROM work_slice s WHERE id <> $1`
 	row := func() (text string) {
 		t.Helper()
-		if err := b.pool.QueryRow(t.Context(), read, fresh.ID).Scan(&text); err != nil {
+		if err := b.Pool.QueryRow(t.Context(), read, fresh.ID).Scan(&text); err != nil {
 			t.Fatal(err)
 		}
 		return text
@@ -140,16 +141,16 @@ func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
 	for _, s := range append(claimed, workqueue.Slice{ID: workqueue.NewSliceID()}) {
 		marks = append(marks, workqueue.Sent{ID: s.ID, StreamSeq: 99, StreamsEpoch: 7})
 	}
-	if _, err := settle.New(b.store).MarkSent(t.Context(), marks); err != nil {
+	if _, err := settle.New(b.Store).MarkSent(t.Context(), marks); err != nil {
 		t.Fatal(err)
 	}
 	if after := row(); after != before {
 		t.Errorf("slices that were not claimed are now\n%s\nbefore they were\n%s", after, before)
 	}
-	if n := b.number(`SELECT stream_seq FROM work_slice WHERE id = $1 AND state = 'sent'`, fresh.ID); n != 99 {
+	if n := b.Number(`SELECT stream_seq FROM work_slice WHERE id = $1 AND state = 'sent'`, fresh.ID); n != 99 {
 		t.Errorf("the claimed one has the place %d; want 99", n)
 	}
-	b.check()
+	b.Check()
 }
 
 // A slice whose claim nobody heard of is issued again when it has been claimed for too long, though its session lives,
@@ -157,34 +158,34 @@ func TestMarkSentTouchesOnlyWhatIsClaimed(t *testing.T) {
 func TestClaimThatNobodyHeardOf(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	lease := b.lead()
-	req := request()
+	lease := b.Lead()
+	req := storetest.Request()
 	req.Steps[0].MaxAttempts = 1
-	run := b.load(req, 4)
-	claim := b.claimRequest(run, 1)
+	run := b.Load(req, 4)
+	claim := b.ClaimRequest(run, 1)
 	claim.TTL = time.Millisecond
-	out, err := dispatch.New(b.store).Claim(t.Context(), claim)
+	out, err := dispatch.New(b.Store).Claim(t.Context(), claim)
 	lost := out.Slices
 	if err != nil || len(lost) != 1 {
 		t.Fatalf("claimed %v, %v", lost, err)
 	}
 	var overdue []settle.Overdue
-	b.until("it has been claimed for too long", func() bool {
-		overdue, err = settle.New(b.store).OverdueSlices(t.Context(), plenty)
+	b.Until("it has been claimed for too long", func() bool {
+		overdue, err = settle.New(b.Store).OverdueSlices(t.Context(), storetest.Plenty)
 		return err != nil || len(overdue) > 0
 	})
 	if err != nil || overdue[0].ID != lost[0].ID || overdue[0].StreamSeq != 0 || overdue[0].Handed {
 		t.Fatalf("overdue %+v, %v", overdue, err)
 	}
-	if n, err := settle.New(b.store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{lost[0].ID}); err != nil ||
+	if n, err := settle.New(b.Store).ReleaseUnsent(t.Context(), lease, []workqueue.SliceID{lost[0].ID}); err != nil ||
 		n != 1 {
 		t.Fatalf("released %d, %v", n, err)
 	}
-	again := b.one(run)
+	again := b.One(run)
 	if again.Failures != 0 || again.Attempt != 2 {
 		t.Errorf("issued again as %+v; want no failure", again)
 	}
-	b.record(whole(again))
-	b.wantState(run, "completed", 1)
-	b.check()
+	b.Record(storetest.Whole(again))
+	b.WantState(run, "completed", 1)
+	b.Check()
 }

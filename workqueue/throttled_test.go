@@ -6,6 +6,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -14,7 +15,7 @@ var tooMuch = workqueue.SlotError{Code: "too_many_requests", Message: "2,000 ite
 
 // throttled refuses the chunk as a whole, because it is too much.
 func throttled(s workqueue.Slice) settle.Answer {
-	a := answer(s)
+	a := storetest.Answer(s)
 	a.Failure = &tooMuch
 	return a
 }
@@ -24,46 +25,46 @@ func throttled(s workqueue.Slice) settle.Answer {
 func TestThrottlingCostsNoAttempt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := chunked(8)
+	req := storetest.Chunked(8)
 	req.Steps[0].MaxAttempts = 1
-	run := b.load(req, 8)
+	run := b.Load(req, 8)
 	for n := 1; n <= 10; n++ {
-		s := b.one(run)
+		s := b.One(run)
 		if s.Attempt != n || s.Failures != 0 || s.Mask.Count() != 8 {
 			t.Fatalf("issue %d of the chunk: %+v", n, s)
 		}
 		since := time.Now()
 		if n%2 == 0 {
-			b.record(throttled(s))
+			b.Record(throttled(s))
 		} else {
-			b.record(faulty(s, tooMuch))
+			b.Record(storetest.Faulty(s, tooMuch))
 		}
 		if n == 4 {
-			b.stretch("work_slice", "not_before", since, 800*time.Millisecond)
+			b.Stretch("work_slice", "not_before", since, 800*time.Millisecond)
 			b.wantExplained(run, explain.ReasonThrottled)
 		}
 		b.hurry(run)
 	}
-	s := b.one(run)
-	mixed := whole(s)
+	s := b.One(run)
+	mixed := storetest.Whole(s)
 	mixed.Slots[0] = settle.Slot{Ordinal: 0, Err: &tooMuch}
 	mixed.Slots[1] = settle.Slot{Ordinal: 1, Err: &workqueue.SlotError{Code: "flaky", Retry: true}}
 	mixed.Slots[2] = settle.Slot{Ordinal: 2, Err: &workqueue.SlotError{Code: tooMuch.Code}} // for good, it says
-	b.record(mixed)
-	b.wantTally(run, tally{done: 5, failed: 2, live: 1})
-	if n := b.number(`SELECT count(*) FROM work_error WHERE ordinal = 0`); n != 6 {
+	b.Record(mixed)
+	b.WantTally(run, storetest.Tally{Done: 5, Failed: 2, Live: 1})
+	if n := b.Number(`SELECT count(*) FROM work_error WHERE ordinal = 0`); n != 6 {
 		t.Errorf("%d failed attempts of an item are noted; want the 6 that named it", n)
 	}
 	b.hurry(run)
-	b.record(whole(b.one(run)))
-	b.wantTally(run, tally{done: 6, failed: 2})
-	b.wantState(run, "completed", 1)
-	b.check()
+	b.Record(storetest.Whole(b.One(run)))
+	b.WantTally(run, storetest.Tally{Done: 6, Failed: 2})
+	b.WantState(run, "completed", 1)
+	b.Check()
 }
 
 func (b *bench) wantExplained(run workqueue.RunID, want explain.Reason) {
 	b.Helper()
-	e, err := explain.New(b.store).Explain(b.Context(), run)
+	e, err := explain.New(b.Store).Explain(b.Context(), run)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -76,69 +77,69 @@ func (b *bench) wantExplained(run workqueue.RunID, want explain.Reason) {
 func TestThrottlingAndThePolicyOfTheStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := chunked(1)
+	req := storetest.Chunked(1)
 	req.Steps[0].MaxAttempts = 1
 	req.Steps[0].NeverRetry, req.Steps[0].RetryCodes = []string{"throttled"}, []string{"429"}
-	run := b.load(req, 2)
-	claimed := b.claim(run, plenty)
-	b.record(faulty(claimed[0], workqueue.SlotError{Code: "throttled", Retry: true}),
-		faulty(claimed[1], workqueue.SlotError{Code: "429"}))
-	b.wantTally(run, tally{failed: 1, live: 1})
-	b.check()
+	run := b.Load(req, 2)
+	claimed := b.Claim(run, storetest.Plenty)
+	b.Record(storetest.Faulty(claimed[0], workqueue.SlotError{Code: "throttled", Retry: true}),
+		storetest.Faulty(claimed[1], workqueue.SlotError{Code: "429"}))
+	b.WantTally(run, storetest.Tally{Failed: 1, Live: 1})
+	b.Check()
 }
 
 // A service that never has time does not keep a run for ever.
 func TestThrottlingEnds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	req := chunked(4)
+	req := storetest.Chunked(4)
 	req.Steps[0].MaxAttempts = 2
-	run := b.load(req, 4)
-	d := b.drive(run, func(s workqueue.Slice) settle.Answer { return faulty(s, tooMuch) }, 100)
-	b.wantTally(run, tally{failed: 4})
+	run := b.Load(req, 4)
+	d := b.drive(run, func(s workqueue.Slice) settle.Answer { return storetest.Faulty(s, tooMuch) }, 100)
+	b.WantTally(run, storetest.Tally{Failed: 4})
 	if d.slices != 51 {
 		t.Errorf("it took %d issues; want 49 that did not count and 2 attempts", d.slices)
 	}
-	if state, _ := b.breaker(); state != "closed" {
+	if state, _ := b.Breaker(); state != "closed" {
 		t.Errorf("the breaker is %s", state)
 	}
-	b.check()
+	b.Check()
 }
 
 // A service that says it has too much to do is not down: neither do its refusals open the breaker nor keep it open.
 func TestThrottlingIsNoOutage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(chunked(1), 40)
-	for i, s := range b.claim(run, 20) {
+	run := b.Load(storetest.Chunked(1), 40)
+	for i, s := range b.Claim(run, 20) {
 		a := throttled(s)
 		if i%2 == 0 {
-			a = faulty(s, tooMuch)
+			a = storetest.Faulty(s, tooMuch)
 		}
-		b.look(b.record(a).Look)
+		b.Look(b.Record(a).Look)
 	}
-	if state, _ := b.breaker(); state != "closed" {
+	if state, _ := b.Breaker(); state != "closed" {
 		t.Fatal("throttling opened the breaker")
 	}
-	for _, s := range b.claim(run, 10) {
-		b.look(b.record(down(s)).Look)
+	for _, s := range b.Claim(run, 10) {
+		b.Look(b.Record(down(s)).Look)
 	}
-	if state, _ := b.breaker(); state != "open" {
+	if state, _ := b.Breaker(); state != "open" {
 		t.Fatal("an outage did not open the breaker")
 	}
 	b.hurry(run)
-	probe := b.one(run)
-	if change := b.look(b.record(throttled(probe)).Look); change.Open || !change.Changed {
+	probe := b.One(run)
+	if change := b.Look(b.Record(throttled(probe)).Look); change.Open || !change.Changed {
 		t.Errorf("a probe was answered with too much to do: %+v", change)
 	}
-	b.check()
+	b.Check()
 }
 
 // A half that is refused because it came at a bad time says nothing of what is wrong in its chunk.
 func TestThrottledPiecesAreNoFailures(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.load(chunked(8), 8)
+	run := b.Load(storetest.Chunked(8), 8)
 	busy := map[int]bool{}
 	b.drive(run, func(s workqueue.Slice) settle.Answer {
 		if n := s.Mask.Count(); n < 8 && !busy[n] {
@@ -147,11 +148,11 @@ func TestThrottledPiecesAreNoFailures(t *testing.T) {
 		}
 		return poisoned(5)(s)
 	}, 50)
-	b.wantTally(run, tally{done: 7, failed: 1})
-	found, err := pacestore.ReadBisections(t.Context(), b.store.Pool, run, 3)
+	b.WantTally(run, storetest.Tally{Done: 7, Failed: 1})
+	found, err := pacestore.ReadBisections(t.Context(), b.Store.Pool, run, 3)
 	if err != nil || found.Kinds[pacestore.KindBadEntity] != 1 || found.Culprits != 1 ||
 		found.Roots[0].Code != crash.Code {
 		t.Errorf("%+v, %v", found, err)
 	}
-	b.check()
+	b.Check()
 }

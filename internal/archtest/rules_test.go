@@ -390,6 +390,9 @@ func rooms(servers []string) map[string]rule {
 			own: []string{root, root + "/throttling", internal + "pg", "bitfield/..."}, tests: servers,
 		},
 		root + "/database": {own: []string{internal + "pg", "internal/backoff"}, tests: servers},
+		// What tests share; it is linked by nothing else.
+		internal + "storetest": {own: append([]string{root + "/...", "bitfield"}, servers...)},
+		internal + "modeltest": {tests: append([]string{root + "/...", "bitfield/..."}, servers...)},
 	}
 	for _, room := range []struct{ name, needs string }{
 		{"session", ""}, {"outbox", ""}, {"plan", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},
@@ -418,7 +421,7 @@ func rooms(servers []string) map[string]rule {
 		{"erasure", ""},
 		{"measure", ""},
 	} {
-		r := rule{own: slices.Clone(shared), tests: servers}
+		r := rule{own: slices.Clone(shared), tests: append([]string{root + "/..."}, servers...)}
 		for need := range strings.FieldsSeq(room.needs) {
 			r.own = append(r.own, root+"/"+need)
 		}

@@ -1,0 +1,432 @@
+package collector_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+)
+
+func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	c.add("k", "a")
+	c.none("it has fewer than min_size, none of them old")
+	c.add("k", "b", "c", "d", "e")
+	first := c.one("a", "b", "c") // max_size
+	c.none("its key is being flushed")
+	c.record(first, nil)
+	c.record(c.one("d", "e"), nil)
+	if n := c.Number(`SELECT count(*) FROM collector_key`); n != 0 {
+		t.Errorf("%d keys are there that have nothing", n)
+	}
+	c.add("k", "f")
+	c.none("f is young")
+	c.Exec(`UPDATE collector_key SET due_at = due_at - interval '1 hour'`)
+	c.record(c.one("f"), nil)
+	c.add("k", "g")
+	out, err := collector.New(c.Store).DrainCollector(t.Context(), "c", "ann")
+	if err != nil || out.Keys != 1 || out.Ops != 1 {
+		t.Fatalf("drained %+v, %v", out, err)
+	}
+	c.record(c.one("g"), nil)
+	c.add("k", "h")
+	c.none("it was added after the drain")
+	spec := gatherOps()
+	spec.MinSize = 1
+	c.apply(spec) // sets the times of what waits
+	c.record(c.one("h"), nil)
+}
+
+func TestFailuresComeAgainInTheirPlaceUntilTheyAreParked(t *testing.T) {
+	t.Parallel()
+	spec := gatherOps()
+	spec.Backoff, spec.MaxBackoff = collector.Span(time.Hour), collector.Span(time.Hour)
+	c := collect(t, spec)
+	c.add("k", "a", "b", "c", "d", "e")
+	got := c.record(c.one("a", "b", "c"), map[string]workqueue.SlotError{"b": retried("later"), "c": refused("bad")})
+	if got.Done != 1 || got.Failed != 2 || got.Parked != 1 {
+		t.Errorf("recorded %+v; one succeeded, one comes again, one is parked", got)
+	}
+	second := c.one("d", "e") // b does not hold its key up
+	c.record(second, nil)
+	c.none("b waits for its next try")
+	c.wait()
+	c.add("k", "f")
+	c.record(c.one("b", "f"), map[string]workqueue.SlotError{"b": retried("later")})
+	ops, err := collector.New(c.Store).Ops(t.Context(), "c", collector.OpsFilter{State: collector.OpParked})
+	if err != nil || len(ops) != 2 || ops[0].ID != "b" || ops[0].Attempts != 2 || ops[0].Code != "later" ||
+		ops[1].ID != "c" || ops[1].Code != "bad" {
+		t.Fatalf("parked are %+v, %v", ops, err)
+	}
+	c.add("k", "g", "h")
+	n, err := collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{IDs: []string{"b"}}, "ann")
+	if err != nil || n != 1 {
+		t.Fatalf("requeued %d, %v", n, err)
+	}
+	c.checkKeys()
+	c.record(c.one("b", "g", "h"), nil)
+	if n, err = collector.New(c.Store).DropOps(t.Context(), "c", collector.OpsSelection{All: true}, "ann"); err != nil ||
+		n != 1 {
+		t.Fatalf("dropped %d, %v", n, err)
+	}
+	if n := c.Number(`SELECT (SELECT count(*) FROM collector_op) + (SELECT count(*) FROM collector_key)`); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+	if n := c.Number(`SELECT count(*) FROM audit_log WHERE action LIKE 'collector%' AND actor = 'ann'`); n != 3 {
+		t.Errorf("%d rows in the audit log, want apply, requeue and drop", n)
+	}
+}
+
+func TestStrictCollectorLetsNothingPassAFailure(t *testing.T) {
+	t.Parallel()
+	spec := gatherOps()
+	spec.Strict, spec.Backoff, spec.MaxBackoff = true, collector.Span(time.Hour), collector.Span(time.Hour)
+	c := collect(t, spec)
+	c.add("k", "a", "b", "c", "d")
+	c.record(c.one("a", "b", "c"), map[string]workqueue.SlotError{"b": retried("later")})
+	c.add("k", "e", "f")
+	c.none("b failed, and d to f come after it")
+	c.wait()
+	c.record(c.one("b", "d", "e"), map[string]workqueue.SlotError{"b": retried("later")})
+	c.wait()
+	c.record(c.one("f"), nil) // b is parked, which does not hold its key up for ever
+}
+
+func TestUnansweredAndHalfAnsweredFlushesComeAgain(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	c.add("k", "a", "b", "c")
+	f := c.one("a", "b", "c")
+	f.end.Slots[0].Came = true
+	if got := c.fail(f, retried("deadline")); got.Done != 1 || got.Failed != 0 {
+		t.Errorf("recorded %+v; a was answered, and b and c are not to blame", got)
+	}
+	c.wait()
+	f = c.one("b") // half as many
+	if got := c.fail(f, retried("deadline")); got.Failed != 1 {
+		t.Errorf("recorded %+v; b was alone", got)
+	}
+	c.wait()
+	f = c.one("b")                             // alone: it may be to blame
+	if got := c.recordAs(f); got.Parked != 1 { // a complete reply without it
+		t.Errorf("recorded %+v; b was left out of a complete reply, for the second time", got)
+	}
+	c.wait()
+	c.record(c.one("c"), nil)
+	ops, err := collector.New(c.Store).Ops(t.Context(), "c", collector.OpsFilter{})
+	if err != nil || len(ops) != 1 || ops[0].Code != collector.CodeUnanswered {
+		t.Fatalf("left are %+v, %v", ops, err)
+	}
+}
+
+func TestAnOutageIsHeldAgainstNoOperation(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	for i := range 4 {
+		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i), fmt.Sprint("b", i))
+	}
+	flushes := c.claimAll()
+	if len(flushes) != 4 {
+		t.Fatalf("claimed %d flushes", len(flushes))
+	}
+	since := time.Now()
+	for _, f := range flushes {
+		c.fail(f, retried(collector.CodeNoListeners))
+	}
+	c.Stretch("collector", "rest_until", since, time.Second)
+	v, err := collector.New(c.Store).Collector(t.Context(), "c")
+	if err != nil || v.Failures != 1 || v.RestUntil == nil || len(v.Why) == 0 || v.Why[0].Code != "failing" {
+		t.Fatalf("the collector is %+v, %v; it rests, and flushes that were under way together count once", v, err)
+	}
+	c.Exec(`UPDATE collector_key SET held_until = NULL, due_at = clock_timestamp()`)
+	c.none("the collector rests")
+	for range 5 { // one after the other
+		c.wait()
+		for _, f := range c.claimAll() {
+			c.fail(f, retried(collector.CodeNoListeners))
+		}
+	}
+	c.wait()
+	if flushes = c.claimAll(); len(flushes) != 1 {
+		t.Fatalf("%d flushes look whether the outage is over; one is enough", len(flushes))
+	}
+	c.record(flushes[0], nil)
+	c.wait()
+	if flushes = c.claimAll(); len(flushes) != 3 {
+		t.Fatalf("%d flushes after the outage", len(flushes))
+	}
+	if n := c.Number(`SELECT sum(attempts) FROM collector_op`); n != 0 {
+		t.Errorf("%d attempts were spent", n)
+	}
+}
+
+func TestAFlushOfANodeThatIsGoneTouchesNothing(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	lease := c.Lead()
+	dead := c.Open()
+	c.add("k", "a", "b")
+	late := c.claimAs(dead, 10)[0]
+	if swept, err := collector.New(c.Store).SweepCollectors(t.Context(), lease); err != nil || swept.Released != 0 {
+		t.Fatalf("swept %+v, %v, while its node lives", swept, err)
+	}
+	c.Expire(dead)
+	if swept, err := collector.New(c.Store).SweepCollectors(t.Context(), lease); err != nil || swept.Released != 1 {
+		t.Fatalf("swept %+v, %v", swept, err)
+	}
+	if got := c.record(late, nil); !got.Stale || got.Done != 0 {
+		t.Errorf("recorded %+v of a flush that is nobody's", got)
+	}
+	again := c.one("a", "b")
+	if got := c.record(late, nil); !got.Stale {
+		t.Errorf("recorded %+v of a flush whose key is another's", got)
+	}
+	if got := c.record(again, nil); got.Done != 2 {
+		t.Errorf("recorded %+v", got)
+	}
+	_, err := collector.New(c.Store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: dead, Collector: c.id,
+		Max: 1})
+	if !errors.Is(err, workqueue.ErrSessionLost) {
+		t.Errorf("a claim of a session that is over: %v", err)
+	}
+	c.add("k", "c", "d")
+	held := c.one("c", "d")
+	if n, err := collector.New(c.Store).EndFlushes(t.Context(), c.Session); err != nil || n != 1 {
+		t.Errorf("gave back %d, %v", n, err)
+	}
+	if got := c.record(held, nil); !got.Stale {
+		t.Errorf("recorded %+v of a flush that was given back", got)
+	}
+	c.one("c", "d")
+	c.Exec(`UPDATE collector_key SET flush_until = clock_timestamp()`) // its node lives, and has forgotten it
+	if swept, err := collector.New(c.Store).SweepCollectors(t.Context(), lease); err != nil || swept.Released != 1 {
+		t.Fatalf("swept %+v, %v", swept, err)
+	}
+	c.one("c", "d")
+}
+
+func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	ops := func(from int) (ops []collector.Op) {
+		for i := range 50 {
+			n := (from*13 + i*7) % 60
+			ops = append(ops, collector.Op{ID: fmt.Sprint("op", n), Key: fmt.Sprint("k", n%5), Payload: []byte(`1`)})
+		}
+		return ops
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	added, given := 0, 0
+	for p := range 8 {
+		all.Go(func() {
+			out, _, err := collector.New(c.Store).AddOps(t.Context(), "c", 1, [][]collector.Op{ops(p), ops(p + 1)})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			for _, o := range out {
+				added, given = added+o.Added, given+o.Added+o.Duplicates
+			}
+		})
+	}
+	all.Wait()
+	if n := c.Number(`SELECT count(*) FROM collector_op`); added != n || added != 60 || given != 800 {
+		t.Errorf("%d of %d were added by their accounts, and %d are there; there are 60 ids", added, given, n)
+	}
+	c.checkKeys()
+	known := c.addOps(collector.Op{ID: "op3", Key: "other", Payload: []byte(`2`)}, collector.Op{Key: "other"},
+		collector.Op{Key: "other"})
+	if known.Added != 2 || known.Duplicates != 1 || !slices.Equal(known.Known, []string{"op3"}) {
+		t.Errorf("added %+v; two have no id and are taken, one is known", known)
+	}
+	c.record(c.one1("other"), nil)
+	if again := c.add("other", "op3"); again.Duplicates != 1 {
+		t.Errorf("added %+v", again)
+	}
+	// Forgotten is what was done long ago; what is still there is not.
+	c.add("last", "x", "y")
+	c.Exec(`DELETE FROM collector_op WHERE op_id = 'y'`)
+	c.Exec(`UPDATE collector_seen SET at = at - interval '25 hours' WHERE op_id IN ('x', 'y')`)
+	lease := c.Lead()
+	if swept, err := collector.New(c.Store).SweepCollectors(t.Context(), lease); err != nil || swept.Forgotten != 2 {
+		t.Errorf("swept %+v, %v", swept, err)
+	}
+	if again := c.add("last", "x", "y"); again.Added != 1 || again.Duplicates != 1 {
+		t.Errorf("added %+v; y was forgotten and x is still there", again)
+	}
+}
+
+// one1 claims everything and returns the flush of a key.
+func (c *opsBench) one1(key string) *flushOf {
+	c.Helper()
+	for _, f := range c.claimAll() {
+		if f.end.Flush.Key == key {
+			return f
+		}
+	}
+	c.Fatalf("key %s is not flushed", key)
+	return nil
+}
+
+func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
+	t.Parallel()
+	spec := gatherOps()
+	spec.OrderBy = &collector.OpKeying{Field: "user", Partitions: 2}
+	c := collect(t, spec)
+	c.add("0/2", "a")
+	c.add("1/2", "b")
+	spec.OrderBy = &collector.OpKeying{Field: "user", Partitions: 3}
+	if out := c.apply(spec); !out.Renumbered || out.Version != 2 {
+		t.Fatalf("applied %+v", out)
+	}
+	var moved *collector.MovedError
+	_, _, err := collector.New(c.Store).AddOps(t.Context(), "c", 1, [][]collector.Op{{{ID: "z", Key: "0/2"}}})
+	if !errors.As(err, &moved) || moved.Newest != 2 {
+		t.Errorf("keys of an older version: %v", err)
+	}
+	c.add("0/3", "c", "d")
+	old := c.claimAll() // young and alone as they are
+	if len(old) != 2 || old[0].end.Flush.Numbering != 1 || old[1].end.Flush.Numbering != 1 {
+		t.Fatalf("claimed %v", flushedIDs(old))
+	}
+	c.record(old[0], map[string]workqueue.SlotError{old[0].end.Ops[0].ID: refused("bad")})
+	c.none("a key of before is being flushed")
+	c.record(old[1], nil)
+	c.record(c.one("c", "d"), nil)
+	if n := c.Number(`SELECT settled FROM collector`); n != 2 {
+		t.Errorf("settled is %d", n)
+	}
+	c.add("0/3", "e", "f")
+	if _, err := collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true},
+		"ann"); err != nil {
+		t.Fatal(err)
+	}
+	c.record(c.one(old[0].end.Ops[0].ID), nil)
+	c.record(c.one("e", "f"), nil)
+}
+
+func TestUrgentOperationsGoFirst(t *testing.T) {
+	t.Parallel()
+	spec := gatherOps()
+	spec.Order, spec.InFlight = collector.OrderPriority, 1
+	c := collect(t, spec)
+	for key, priority := range map[string]int{"low": 1, "high": 9, "mid": 4} {
+		c.addOps(collector.Op{ID: key + "-a", Key: key, Priority: 0},
+			collector.Op{ID: key + "-b", Key: key, Priority: priority})
+	}
+	for _, key := range []string{"high", "mid", "low"} {
+		c.record(c.one(key+"-b", key+"-a"), nil)
+	}
+}
+
+func TestPausedAndDeletedCollectors(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	ctx := t.Context()
+	c.add("k", "a", "b")
+	if changed, err := collector.New(c.Store).PauseCollector(ctx, "c", "ann"); err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	c.none("it is paused")
+	if due, err := collector.New(c.Store).DueCollectors(ctx); err != nil || len(due) != 0 {
+		t.Errorf("due are %v, %v", due, err)
+	}
+	c.add("k", "c")
+	v, err := collector.New(c.Store).Collector(ctx, "c")
+	if err != nil || v.State != collector.CollectorPaused || v.Waiting != 3 || len(v.Why) == 0 ||
+		v.Why[0].Code != "paused" {
+		t.Errorf("it is %+v, %v", v, err)
+	}
+	var full *collector.NotEmptyError
+	if _, err := collector.New(c.Store).DeleteCollector(ctx, "c", false, "ann"); !errors.As(err, &full) || full.Ops != 3 {
+		t.Errorf("deleted although it has operations: %v", err)
+	}
+	if changed, err := collector.New(c.Store).ResumeCollector(ctx, "c", "ann"); err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	late := c.one("a", "b", "c")
+	if out, err := collector.New(c.Store).DeleteCollector(ctx, "c", true, "ann"); err != nil || out.Ops != 3 {
+		t.Fatalf("deleted %+v, %v", out, err)
+	}
+	if _, _, err := collector.New(c.Store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}}); !errors.Is(err,
+		workqueue.ErrNotFound) {
+		t.Errorf("added to a collector that was deleted: %v", err)
+	}
+	lease := c.Lead()
+	for more := true; more; {
+		swept, err := collector.New(c.Store).SweepCollectors(ctx, lease)
+		if err != nil {
+			t.Fatal(err)
+		}
+		more = swept.More
+	}
+	if n := c.Number(`SELECT (SELECT count(*) FROM collector) + (SELECT count(*) FROM collector_key)
+		+ (SELECT count(*) FROM collector_op) + (SELECT count(*) FROM collector_seen)`); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+	if out, err := collector.New(c.Store).RecordFlushes(ctx, []collector.FlushEnd{late.end}); err != nil || !out[0].Stale {
+		t.Errorf("recorded %+v, %v", out, err)
+	}
+}
+
+func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
+	t.Parallel()
+	spec := gatherOps()
+	spec.Rate, spec.MinSize = "50/h", 1
+	c := collect(t, spec)
+	for i := range 10 {
+		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i))
+	}
+	calls := func(seconds float64) (n int) {
+		c.Exec(`UPDATE collector SET tokens_at = tokens_at - make_interval(secs => $1)`, seconds)
+		c.Exec(`UPDATE endpoint_pace SET tokens_at = tokens_at - make_interval(secs => $1),
+			call_tokens_at = call_tokens_at - make_interval(secs => $1)`, seconds)
+		for _, f := range c.claimAll() {
+			c.record(f, nil)
+			n++
+		}
+		return n
+	}
+	for i, step := range []struct {
+		seconds float64
+		calls   int
+	}{{0, 1}, {0, 0}, {60, 0}, {15, 1}, {3600, 1}, {75, 1}} {
+		if n := calls(step.seconds); n != step.calls {
+			t.Errorf("step %d: %d calls after %gs, want %d: one each 72s, and none are saved up", i, n, step.seconds,
+				step.calls)
+		}
+	}
+	spec.Rate = ""
+	c.apply(spec)
+	set := func(change pacestore.EndpointChange) {
+		t.Helper()
+		change.Endpoint = storetest.Endpoint
+		if _, err := pacestore.New(c.Store).ChangeEndpoint(t.Context(), change, "ann"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rate, budget := 0.01, 2
+	set(pacestore.EndpointChange{CallRate: &rate})
+	if n := calls(0); n != 1 {
+		t.Errorf("%d calls by the endpoint's rate of calls", n)
+	}
+	if n := calls(0); n != 0 {
+		t.Errorf("%d more", n)
+	}
+	rate = 0
+	set(pacestore.EndpointChange{CallRate: &rate, MaxInFlight: &budget})
+	if flushes := c.claimAll(); len(flushes) != 2 {
+		t.Errorf("%d flushes within a budget of 2", len(flushes))
+	}
+}

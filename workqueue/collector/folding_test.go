@@ -1,0 +1,208 @@
+package collector_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+)
+
+// foldOps is a collector that folds, and has its flushes at once.
+func foldOps(how string) collector.CollectorSpec {
+	spec := gatherOps()
+	spec.Fold, spec.Strict, spec.MinSize, spec.MaxSize = how, true, 1, 10
+	return spec
+}
+
+// update adds an operation like B2: the second of B, of the key k.
+func (c *opsBench) update(ids ...string) {
+	c.Helper()
+	ops := make([]collector.Op, len(ids))
+	for i, id := range ids {
+		ops[i] = collector.Op{ID: id, Key: "k", Fold: id[:1], Payload: fmt.Appendf(nil, `{%q:%q}`, id, id)}
+	}
+	c.addOps(ops...)
+}
+
+func payloads(f *flushOf) string {
+	texts := make([]string, len(f.end.Ops))
+	for i, op := range f.end.Ops {
+		texts[i] = string(op.Payload)
+	}
+	return strings.Join(texts, " ")
+}
+
+func TestFoldedOperationsAreOneAndAreAcknowledgedTogether(t *testing.T) {
+	t.Parallel()
+	c := collect(t, foldOps(collector.FoldLast))
+	c.update("A1", "B1", "A2", "C1", "A3", "B2")
+	c.addOps(collector.Op{ID: "x", Key: "k"}, collector.Op{ID: "y", Key: "k"}) // of before the collector folded
+	f := c.one("C1", "A3", "B2", "x", "y")
+	if got := payloads(f); got != `{"C1":"C1"} {"A3":"A3"} {"B2":"B2"} null null` || f.end.Operations() != 8 {
+		t.Errorf("flushed %s, of %d", got, f.end.Operations())
+	}
+	c.update("A4", "A5") // while the flush is under way
+	if got := c.record(f, nil); got.Done != 8 {
+		t.Errorf("recorded %+v; A1 to A3, B1, B2 and C1 are done with it", got)
+	}
+	c.record(c.one("A5"), nil)
+	if n := c.Number(`SELECT count(*) FROM collector_op`); n != 0 {
+		t.Errorf("%d operations are left", n)
+	}
+}
+
+func TestMergedOperationsAreTriedAgainAsOne(t *testing.T) {
+	t.Parallel()
+	spec := foldOps(collector.FoldMerge)
+	spec.Backoff, spec.MaxBackoff = collector.Span(time.Hour), collector.Span(time.Hour)
+	c := collect(t, spec)
+	c.update("A1", "B1", "A2")
+	f := c.one("B1", "A2")
+	if got := payloads(f); got != `{"B1":"B1"} {"A1":"A1","A2":"A2"}` {
+		t.Errorf("flushed %s", got)
+	}
+	got := c.record(f, map[string]workqueue.SlotError{"A2": retried("later")})
+	if got.Done != 1 || got.Failed != 2 || got.Parked != 0 {
+		t.Errorf("recorded %+v; A1 has failed with A2", got)
+	}
+	c.update("A3")
+	c.none("A has failed, and waits for its next try")
+	c.wait()
+	f = c.one("A3")
+	if got := payloads(f); got != `{"A1":"A1","A2":"A2","A3":"A3"}` {
+		t.Errorf("flushed %s", got)
+	}
+	if got := c.record(f, map[string]workqueue.SlotError{"A3": retried("later")}); got.Parked != 3 {
+		t.Errorf("recorded %+v; they had their two tries", got)
+	}
+	ops, err := collector.New(c.Store).Ops(t.Context(), "c", collector.OpsFilter{State: collector.OpParked})
+	if err != nil || len(ops) != 3 || ops[0].FoldedInto != "A3" || ops[1].FoldedInto != "A3" || ops[2].FoldedInto != "" ||
+		ops[0].Fold != "A" || ops[0].Code != "later" || ops[2].Attempts != 2 {
+		t.Fatalf("parked are %+v, %v", ops, err)
+	}
+	// Whichever of them is named, all go again.
+	n, err := collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{IDs: []string{"A1"}}, "ann")
+	if err != nil || n != 3 {
+		t.Fatalf("requeued %d, %v", n, err)
+	}
+	c.checkKeys()
+	c.record(c.one("A3"), map[string]workqueue.SlotError{"A3": refused("bad")})
+	n, err = collector.New(c.Store).DropOps(t.Context(), "c", collector.OpsSelection{IDs: []string{"A2"}}, "ann")
+	if err != nil || n != 3 {
+		t.Fatalf("dropped %d, %v", n, err)
+	}
+}
+
+func TestFoldedFlushesThatComeToNothing(t *testing.T) {
+	t.Parallel()
+	c := collect(t, foldOps(collector.FoldLast))
+	c.update("A1", "A2", "B1", "B2", "C1", "C2", "D1")
+	c.fail(c.one("A2", "B2", "C2", "D1"), retried("deadline"))
+	c.wait()
+	f := c.one("A2", "B2") // half as many of what the service was sent
+	f.end.Slots[0].Came = true
+	c.fail(f, retried("deadline"))
+	c.wait()
+	c.fail(c.one("B2"), retried("deadline")) // alone, and to blame
+	if n := c.Number(`SELECT count(*) FROM collector_op WHERE alone AND op_id IN ('B1', 'B2')`); n != 2 {
+		t.Errorf("%d of B go alone", n)
+	}
+	c.update("B3", "E1")
+	c.wait()
+	if n := c.Number(`SELECT count(*) FROM collector_op WHERE folded_into = 'B2'`); n != 1 {
+		t.Errorf("%d were folded into B2", n)
+	}
+	c.record(c.one("B3"), nil) // alone, with what came meanwhile
+	c.record(c.one("C2", "D1", "E1"), nil)
+	if n := c.Number(`SELECT count(*) FROM collector_op`); n != 0 {
+		t.Errorf("%d operations are left", n)
+	}
+}
+
+// What a flush has sent may have been carried out although nobody has heard of it: what is sent after that stands for
+// the same, or more. Else a service that knows the newer one would do the older one, and leave the newer one out.
+func TestWhatStoodForOthersIsNotFollowedByThem(t *testing.T) {
+	t.Parallel()
+	spec := foldOps(collector.FoldLast)
+	spec.Backoff, spec.MaxBackoff = collector.Span(time.Hour), collector.Span(time.Hour)
+	c := collect(t, spec)
+	c.update("A1", "B1", "A2", "C1", "A3", "C2")
+	f := c.one("B1", "A3", "C2")
+	f.end.Failure = new(retried("deadline"))
+	c.recordAs(f)
+	c.wait()
+	f = c.one("A3") // of half as many, and not A1, which stands before B1
+	if len(f.end.Ops[0].Folded) != 2 {
+		t.Errorf("%d are folded into A3", len(f.end.Ops[0].Folded))
+	}
+	c.record(f, nil)
+	c.update("B2")
+	f = c.one("C2", "B2")
+	f.end.Replied, f.end.Failure = true, new(retried("deadline"))
+	f.end.Slots[1] = collector.FlushSlot{Came: true, Err: new(retried("later"))} // and nothing of C2
+	c.recordAs(f)
+	c.wait()
+	c.Exec(`UPDATE collector_op SET not_before = 'infinity' WHERE fold = 'B'`)
+	c.record(c.one("C2"), nil) // C1 stands before B2, which waits for its next try, and C2 behind it
+}
+
+func TestBoundsOfFolding(t *testing.T) {
+	t.Parallel()
+	spec := foldOps(collector.FoldMerge)
+	spec.MaxSize = 2
+	c := collect(t, spec)
+	c.update("A1", "B1", "A2", "C1", "B2")
+	c.record(c.one("A2", "B2"), nil) // C is a third, and all of B goes
+	c.record(c.one("C1"), nil)
+	half := `"` + strings.Repeat("x", collector.MaxOpPayload/2) + `"`
+	for i := range 3 {
+		c.addOps(collector.Op{ID: fmt.Sprint("L", i), Key: "k", Fold: "L", Payload: fmt.Appendf(nil, `{"%d":%s}`, i, half)})
+	}
+	for _, id := range []string{"L0", "L1", "L2"} { // two of them are more than an operation may have, or a flush
+		f := c.claimAll()[0]
+		if got := f.ids(); got[0] != id || len(f.end.Ops[0].Folded) != 0 {
+			t.Fatalf("flushed %v, %v folded; want %s", got, f.end.Ops[0].Folded, id)
+		}
+		f.end.Ops, f.end.Slots = f.end.Ops[:1], f.end.Slots[:1]
+		c.record(f, nil)
+	}
+	spec.MaxSize = 10
+	c.apply(spec)
+	for _, by := range []string{"V", "W", "X", "Y"} {
+		c.addOps(collector.Op{ID: by + "1", Key: "k", Fold: by, Payload: fmt.Appendf(nil, `{"big":%s}`, half)})
+	}
+	c.update("Y2", "Z1")
+	c.record(c.one("V1", "W1", "X1"), nil) // Y1 has no room, and nothing passes it
+	c.record(c.one("Y2", "Z1"), nil)
+	many := make([]collector.Op, collector.MaxFlushSize+1)
+	for i := range many {
+		many[i] = collector.Op{ID: fmt.Sprint("M", i), Key: "k", Fold: "M", Payload: fmt.Appendf(nil, `{"n":%d}`, i)}
+	}
+	c.addOps(many...)
+	f := c.one(many[collector.MaxFlushSize-1].ID)
+	if got := c.record(f, nil); got.Done != collector.MaxFlushSize {
+		t.Errorf("recorded %+v", got)
+	}
+	c.one(many[collector.MaxFlushSize].ID)
+}
+
+func TestWhatFoldsIsStrict(t *testing.T) {
+	t.Parallel()
+	c := collect(t, gatherOps())
+	for _, spoil := range []func(*collector.CollectorSpec){
+		func(s *collector.CollectorSpec) { s.Strict = false },
+		func(s *collector.CollectorSpec) { s.Order = collector.OrderPriority },
+		func(s *collector.CollectorSpec) { s.Fold = "first" },
+		func(s *collector.CollectorSpec) { s.Fold, s.FoldBy = "", "id" },
+	} {
+		spec := foldOps(collector.FoldLast)
+		spoil(&spec)
+		_, err := collector.New(c.Store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec}, "ann")
+		if err == nil || !strings.Contains(err.Error(), "fold") {
+			t.Errorf("%+v was applied: %v", spec, err)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package collector_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue/collector"
+)
+
+// Nodes look late, always: by a fifth of the time between calls here, and once by much more. Calls come to what the
+// rate allows all the same, and no minute has more than one call beyond it.
+func TestLateLooksDoNotCostCalls(t *testing.T) {
+	t.Parallel()
+	const calls, late, idle = 25, 1200 * time.Millisecond, 2 * time.Minute
+	spec := gatherOps()
+	spec.Rate, spec.MinSize = "10/m", 1
+	c := collect(t, spec)
+	ops := make([]collector.Op, calls)
+	for i := range ops {
+		ops[i] = collector.Op{ID: fmt.Sprint("a", i), Key: fmt.Sprint("k", i)}
+	}
+	c.addOps(ops...)
+	var moved time.Duration
+	idled := false
+	var begun time.Time
+	var at []time.Duration
+	for len(at) < calls {
+		claimed, err := collector.New(c.Store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: c.Session,
+			Collector: c.id,
+			Max:       10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range claimed.Flushes { // by the clock of the database, as rates are
+			if begun.IsZero() {
+				begun = f.Claimed
+			}
+			at = append(at, moved+f.Claimed.Sub(begun))
+		}
+		if len(claimed.Flushes) == 0 {
+			step := claimed.Wait + late
+			if !idled && len(at) == 5 {
+				idled, step = true, step+idle
+			}
+			c.Exec(`UPDATE collector SET tokens_at = tokens_at - $1::interval`, step)
+			moved += step
+		}
+	}
+	for i := range at {
+		n := 0
+		for n+i < calls && at[n+i]-at[i] < time.Minute {
+			n++
+		}
+		if n > 11 {
+			t.Errorf("%d calls in a minute from %s", n, at[i])
+		}
+	}
+	if took, most := at[calls-1], idle+calls*6250*time.Millisecond; took > most {
+		t.Errorf("%d calls took %s, which is less than 9.6 a minute", calls, took)
+	}
+}
+
+// Of a fast rate a tenth of a second's worth passes at once, however long nobody called.
+func TestABurstOfCallsIsSmall(t *testing.T) {
+	t.Parallel()
+	spec := gatherOps()
+	spec.Rate, spec.MinSize = "100/s", 1
+	c := collect(t, spec)
+	for i := range 30 {
+		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i))
+	}
+	if n := len(c.claimAll()); n != 1 {
+		t.Errorf("%d calls at the start, want 1", n)
+	}
+	c.Exec(`UPDATE collector SET tokens_at = tokens_at - interval '1 hour'`)
+	if n := len(c.claimAll()); n != 10 {
+		t.Errorf("%d calls after an idle hour, want 10", n)
+	}
+}

@@ -1,0 +1,187 @@
+package collector_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+)
+
+// opsBench is a store with one collector.
+type opsBench struct {
+	*bench
+	id int32
+}
+
+// gatherOps is a collector that flushes 2 to 3 operations, or what is an hour old, and knows no backoff.
+func gatherOps() collector.CollectorSpec {
+	return collector.CollectorSpec{Endpoint: storetest.Endpoint, MinSize: 2, MaxSize: 3, MaxAge: collector.Span(time.Hour),
+		MaxAttempts: 2, InFlight: 100, Dedupe: collector.DefaultDedupe, Timeout: collector.Span(time.Minute),
+		Order: collector.OrderFIFO}
+}
+
+func collect(t *testing.T, spec collector.CollectorSpec) *opsBench {
+	t.Helper()
+	c := &opsBench{bench: setup(t)}
+	c.apply(spec)
+	c.id = int32(c.Number(`SELECT id FROM collector WHERE name = 'c'`))
+	return c
+}
+
+func (c *opsBench) apply(spec collector.CollectorSpec) collector.AppliedCollector {
+	c.Helper()
+	out, err := collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "c", Spec: spec,
+		Source: fmt.Sprintf("%+v", spec)}, "ann")
+	if err != nil {
+		c.Fatal(err)
+	}
+	return out
+}
+
+// add adds operations of a key with the ids given.
+func (c *opsBench) add(key string, ids ...string) collector.AddedOps {
+	c.Helper()
+	ops := make([]collector.Op, len(ids))
+	for i, id := range ids {
+		ops[i] = collector.Op{ID: id, Key: key, Payload: []byte(`{"n":1}`)}
+	}
+	return c.addOps(ops...)
+}
+
+func (c *opsBench) addOps(ops ...collector.Op) collector.AddedOps {
+	c.Helper()
+	out, _, err := collector.New(c.Store).AddOps(c.Context(), "c", 0, [][]collector.Op{ops})
+	if err != nil {
+		c.Fatal(err)
+	}
+	return out[0]
+}
+
+// flushOf is a claimed flush with what it takes.
+type flushOf struct {
+	claimed collector.ClaimedFlushes
+	end     collector.FlushEnd
+}
+
+// ids are those of the operations of a flush.
+func (f *flushOf) ids() []string {
+	ids := make([]string, len(f.end.Ops))
+	for i, op := range f.end.Ops {
+		ids[i] = op.ID
+	}
+	return ids
+}
+
+func (c *opsBench) claimAs(session workqueue.SessionID, most int) []*flushOf {
+	c.Helper()
+	claimed, err := collector.New(c.Store).ClaimFlushes(c.Context(), collector.FlushRequest{Session: session,
+		Collector: c.id, Max: most})
+	if err != nil {
+		c.Fatal(err)
+	}
+	ops, err := collector.New(c.Store).ReadFlushes(c.Context(), &claimed, 1<<20)
+	if err != nil {
+		c.Fatal(err)
+	}
+	flushes := make([]*flushOf, len(claimed.Flushes))
+	for i, f := range claimed.Flushes {
+		flushes[i] = &flushOf{claimed: claimed, end: collector.FlushEnd{Claim: &claimed, Flush: f, Ops: ops[i],
+			Slots: make([]collector.FlushSlot, len(ops[i]))}}
+	}
+	return flushes
+}
+
+func (c *opsBench) claimAll() []*flushOf { return c.claimAs(c.Session, 1000) }
+
+// one claims what has to be a single flush, of these operations.
+func (c *opsBench) one(ids ...string) *flushOf {
+	c.Helper()
+	flushes := c.claimAll()
+	if len(flushes) != 1 || fmt.Sprint(flushes[0].ids()) != fmt.Sprint(ids) {
+		c.Fatalf("claimed %d flushes, of %v; want one of %v", len(flushes), flushedIDs(flushes), ids)
+	}
+	return flushes[0]
+}
+
+func (c *opsBench) none(why string) {
+	c.Helper()
+	if flushes := c.claimAll(); len(flushes) > 0 {
+		c.Fatalf("claimed %v although %s", flushedIDs(flushes), why)
+	}
+}
+
+func flushedIDs(flushes []*flushOf) (ids [][]string) {
+	for _, f := range flushes {
+		ids = append(ids, f.ids())
+	}
+	return ids
+}
+
+// record ends a flush: what failed names is failed with its error, the rest succeeded.
+func (c *opsBench) record(f *flushOf, failed map[string]workqueue.SlotError) collector.FlushRecorded {
+	c.Helper()
+	f.end.Replied = true
+	for i, op := range f.end.Ops {
+		f.end.Slots[i].Came = true
+		if e, bad := failed[op.ID]; bad {
+			f.end.Slots[i].Err = &e
+		}
+	}
+	return c.recordAs(f)
+}
+
+func (c *opsBench) recordAs(f *flushOf) collector.FlushRecorded {
+	c.Helper()
+	out, err := collector.New(c.Store).RecordFlushes(c.Context(), []collector.FlushEnd{f.end})
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.checkKeys()
+	return out[0]
+}
+
+// fail ends a flush as a whole.
+func (c *opsBench) fail(f *flushOf, e workqueue.SlotError) collector.FlushRecorded {
+	c.Helper()
+	f.end.Failure = &e
+	return c.recordAs(f)
+}
+
+// wait has all times of the collector pass: of keys, of operations and of its rest.
+func (c *opsBench) wait() {
+	c.Helper()
+	c.Exec(`UPDATE collector_op SET not_before = clock_timestamp() WHERE not_before IS NOT NULL`)
+	c.Exec(`UPDATE collector_key SET due_at = clock_timestamp(), held_until = NULL,
+		retry_at = CASE WHEN retry_at IS NOT NULL THEN clock_timestamp() END WHERE due_at IS NOT NULL`)
+	c.Exec(`UPDATE collector SET rest_until = NULL`)
+}
+
+// checkKeys holds what the keys count against the operations.
+func (c *opsBench) checkKeys() {
+	c.Helper()
+	wrong := c.Number(`
+		SELECT count(*) FROM collector_key k
+		FULL JOIN (SELECT collector, numbering, key,
+		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NULL) AS fresh,
+		             count(*) FILTER (WHERE parked_at IS NULL AND not_before IS NOT NULL) AS retrying,
+		             count(*) FILTER (WHERE parked_at IS NOT NULL) AS parked
+		           FROM collector_op GROUP BY 1, 2, 3) o USING (collector, numbering, key)
+		WHERE (k.fresh, k.retrying, k.parked) IS DISTINCT FROM
+		        (coalesce(o.fresh, 0), coalesce(o.retrying, 0), coalesce(o.parked, 0))
+		   OR k.flush IS NULL AND k.fresh + k.retrying + k.parked = 0
+		   OR k.flush IS NULL AND (k.due_at IS NULL) <> (k.fresh + k.retrying = 0)`)
+	if wrong > 0 {
+		c.Errorf("%d keys count what is not there, or wait for nothing", wrong)
+	}
+}
+
+func retried(code string) workqueue.SlotError {
+	return workqueue.SlotError{Code: code, Message: "not now", Retry: true}
+}
+
+func refused(code string) workqueue.SlotError {
+	return workqueue.SlotError{Code: code, Message: "never"}
+}

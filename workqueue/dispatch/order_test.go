@@ -1,0 +1,403 @@
+package dispatch_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/explain"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/workqueue/order"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+// byValue puts items in lanes by the field v of their payload.
+func byValue(stop bool) *workqueue.RunOrder {
+	return &workqueue.RunOrder{Rule: order.Rule{By: "v"}, Stop: stop}
+}
+
+// valued yields items C0, C1, … with the values given.
+func valued(values ...string) func(*start.LoadItem) error { return valuedFrom(0, values...) }
+
+func valuedFrom(first int, values ...string) func(*start.LoadItem) error {
+	i := 0
+	return func(item *start.LoadItem) error {
+		if i == len(values) {
+			return io.EOF
+		}
+		item.Key, item.Payload, item.Line = fmt.Sprint("C", first+i), fmt.Appendf(nil, `{"v":%q}`, values[i]), i+2
+		i++
+		return nil
+	}
+}
+
+// loadLines loads a run whose items have the values given.
+func (b *bench) loadLines(req start.LoadRequest, values ...string) workqueue.RunID {
+	b.Helper()
+	if req.Order == nil {
+		req.Order = byValue(false)
+	}
+	req.Session = b.Session
+	loaded, err := start.New(b.Store).Load(b.Context(), req, valued(values...))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return loaded.Run
+}
+
+// wantClaims claims all there is of a step and wants just these items.
+func (b *bench) wantClaims(run workqueue.RunID, step workqueue.Step, want ...workqueue.Ordinal) []workqueue.Slice {
+	b.Helper()
+	claimed := b.ClaimStep(run, step, storetest.Plenty).Slices
+	var got []workqueue.Ordinal
+	for _, s := range claimed {
+		got = append(got, storetest.Ordinals(s)...)
+	}
+	slices.Sort(got)
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		b.Fatalf("claimed items %v of step %d; want %v: %s", got, step, want, b.Dump(run))
+	}
+	return claimed
+}
+
+func TestItemsOfAValueGoOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadLines(storetest.Request(), "a", "b", "a", "a", "c", "b")
+	first := b.wantClaims(run, 0, 0, 1, 4)
+	b.Check()
+	b.wantClaims(run, 0)
+	b.Record(storetest.Answer(first[0], 1)) // the reply leaves the others out: they are tried again, and keep their places
+	again := b.wantClaims(run, 0, 0, 4, 5)
+	b.Check()
+	for _, s := range again {
+		b.Record(storetest.Whole(s))
+	}
+	b.Record(storetest.Whole(b.wantClaims(run, 0, 2)[0]))
+	b.Record(storetest.Whole(b.wantClaims(run, 0, 3)[0]))
+	b.WantState(run, "completed", 1)
+	b.Check()
+}
+
+func TestAFailureStopsItsLineOnly(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Request()
+	req.Order = byValue(true)
+	run := b.loadLines(req, "a", "b", "a", "a", "b")
+	b.Record(storetest.Except(storetest.Whole(b.wantClaims(run, 0, 0, 1)[0]), 0))
+	b.Check()
+	second := b.wantClaims(run, 0, 4)
+	if n, err := settle.New(b.Store).EndStopped(t.Context(), b.Lead()); n != 2 || err != nil {
+		t.Fatalf("ended %d items, %v; want 2", n, err)
+	}
+	b.Check()
+	b.Record(storetest.Whole(second[0]))
+	b.WantState(run, "completed", 1)
+	b.WantCounts(run, 2, 3)
+	b.Check()
+	n := b.Number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code = $2
+		AND error_message = 'item "C0" of the same lane failed before it'`, run, workqueue.CodeStopped)
+	if n != 2 {
+		t.Errorf("%d items say that they were stopped; want 2", n)
+	}
+
+	b.Rerun(run, redo.Selection{Failed: true})
+	b.Check()
+	for _, want := range []workqueue.Ordinal{0, 2, 3} {
+		b.Record(storetest.Whole(b.wantClaims(run, 0, want)[0]))
+	}
+	b.WantState(run, "completed", 2)
+	b.WantCounts(run, 5, 0)
+	b.Check()
+}
+
+// An item has come to its end when every step has, and only then the next one begins.
+func TestTheNextItemWaitsForAllSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Planned(storetest.Need("left"), storetest.Need("right"), storetest.Need("bottom", 0, 1))
+	run := b.loadLines(req, "a", "a", "b")
+	b.RecordStep(run, 0)
+	b.wantClaims(run, 0)
+	right := b.wantClaims(run, 1, 0, 2)
+	b.Record(storetest.Except(storetest.Whole(right[0]), 0)) // 0 is left out at the bottom, and so final
+	b.wantClaims(run, 0, 1)
+	b.wantClaims(run, 1, 1)
+	bottom := b.wantClaims(run, 2, 2)
+	b.Check()
+	b.Record(storetest.Whole(bottom[0]))
+	b.Check()
+
+	// Of the step that is named, the item is done again before what stands behind it.
+	if _, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+		Select: redo.Selection{Step: "left", All: true}}); err != nil {
+		t.Fatal(err)
+	}
+	b.Check()
+	b.wantClaims(run, 0, 1, 2) // the head of lane a is under way at the other step, so it stays the head
+}
+
+func TestWhatIsTakenBackComesBeforeWhatWaits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadLines(storetest.Request(), "a", "a", "a", "a")
+	b.Record(storetest.Whole(b.wantClaims(run, 0, 0)[0]))
+	b.Record(storetest.Except(storetest.Whole(b.wantClaims(run, 0, 1)[0]), 1))
+	third := b.wantClaims(run, 0, 2)
+	b.Rerun(run, redo.Selection{Keys: []string{"C0", "C1"}})
+	b.Check()
+	b.wantClaims(run, 0)
+	b.Record(storetest.Whole(third[0]))
+	for _, want := range []workqueue.Ordinal{0, 1, 3} {
+		b.Check()
+		b.Record(storetest.Whole(b.wantClaims(run, 0, want)[0]))
+	}
+	b.WantState(run, "completed", 2)
+
+	// All of them at once, with one under way: it is called back, and the lane begins at its beginning.
+	b.Rerun(run, redo.Selection{Ranges: []redo.Range{{From: 0, To: 3}}})
+	late := b.wantClaims(run, 0, 0)
+	b.Record(storetest.Whole(late[0]))
+	late = b.wantClaims(run, 0, 1)
+	if _, err := redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+		Select: redo.Selection{All: true}}); err != nil {
+		t.Fatal(err)
+	}
+	b.Check()
+	b.Record(storetest.Whole(late[0])) // comes too late
+	for _, want := range []workqueue.Ordinal{0, 1, 2, 3} {
+		b.Record(storetest.Whole(b.wantClaims(run, 0, want)[0]))
+	}
+	b.WantState(run, "completed", 4)
+	b.Check()
+}
+
+func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Request()
+	req.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v", Partitions: 2}}
+	run := b.loadLines(req, "a", "b", "c", "d")
+	var want []workqueue.Ordinal
+	seen := map[int]bool{}
+	for i, v := range []string{"a", "b", "c", "d"} {
+		if p := order.Partition(v, 2); !seen[p] {
+			seen[p] = true
+			want = append(want, workqueue.Ordinal(i))
+		}
+	}
+	b.wantClaims(run, 0, want...)
+
+	req.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v", Values: []string{"a", "b"}}}
+	b.wantClaims(b.loadLines(req, "a", "b", "a"), 0, 0, 1)
+	_, err := b.TryLoad(req, valued("a", "x"))
+	wrong, ok := errors.AsType[*start.ItemOrderError](err)
+	const says = `line 3, key "C1": order_by v: "x" is none`
+	if !ok || wrong.Line != 3 || wrong.Key != "C1" || !strings.Contains(err.Error(), says) {
+		t.Errorf("a value that is not listed: %v", err)
+	}
+	if n := b.Number(`SELECT count(*) FROM run_order`); n != 2 {
+		t.Errorf("%d runs have an order after one was refused; want 2", n)
+	}
+	b.Check()
+}
+
+func TestWhatDoesNotGoWithAnOrderIsRefused(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for name, change := range map[string]func(*start.LoadRequest){
+		"a canary": func(r *start.LoadRequest) { r.Canary = 1 },
+		"a barrier": func(r *start.LoadRequest) {
+			r.Steps = storetest.Planned(storetest.Need("a"), storetest.Barrier(storetest.Need("b", 0))).Steps
+		},
+		"optional": func(r *start.LoadRequest) {
+			r.Steps = storetest.Planned(storetest.Need("a"), storetest.Optional(storetest.Need("b", 0))).Steps
+		},
+		"order_by":       func(r *start.LoadRequest) { r.Order.Rule.By = "" },
+		"no field \"v\"": func(*start.LoadRequest) {},
+	} {
+		req := storetest.Request()
+		req.Order = byValue(true)
+		change(&req)
+		if _, err := b.TryLoad(req, storetest.Keys("k")); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	run := b.loadLines(storetest.Request(), "a", "a")
+	b.Record(storetest.Except(storetest.Whole(b.wantClaims(run, 0, 0)[0]), 0))
+	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "test", Canary: 1,
+		Select: redo.Selection{Failed: true}})
+	b.WantRefused(err, "order_by", "canary")
+}
+
+// A lane that nobody moved on stands until the leader sees that nothing else is left.
+func TestALostFollowerIsFound(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadLines(storetest.Request(), "a", "a", "b", "b")
+	b.Record(storetest.Whole(b.wantClaims(run, 0, 0, 2)[0]))
+	if n, err := redo.New(b.Store).HealLines(t.Context(), b.Lead()); n != 0 || err != nil {
+		t.Fatalf("moved on %d lanes of a run that goes on, %v", n, err)
+	}
+	// As if a node had recorded the heads that knows of no lanes.
+	b.Exec(`UPDATE work_block SET held = ready, ready = B'0'::bit(8192) WHERE run_id = $1`, run)
+	b.Exec(`UPDATE work_lane SET head = head - 1 WHERE run_id = $1`, run)
+	report, err := doctor.New(b.Store).Doctor(t.Context())
+	if err != nil || report.Found == 0 || report.Violations[0].Invariant != doctor.OneOfALane {
+		t.Errorf("the doctor found %v, %v", report.Violations, err)
+	}
+	if n, err := redo.New(b.Store).HealLines(t.Context(), b.Lead()); n != 2 || err != nil {
+		t.Fatalf("moved on %d lanes, %v; want 2", n, err)
+	}
+	b.Check()
+	b.Record(storetest.Whole(b.wantClaims(run, 0, 1, 3)[0]))
+	b.WantState(run, "completed", 1)
+	b.Check()
+}
+
+// Whether items are added before or after the last one of their lane is recorded, somebody sees the other.
+func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
+	t.Parallel()
+	for _, adderFirst := range []bool{true, false} {
+		t.Run(fmt.Sprint("the adder first ", adderFirst), func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			run := b.OpenRun(func(r *start.OpenRequest) {
+				r.LoadRequest = storetest.Chunked(8192)
+				r.Session, r.Order = b.Session, byValue(false)
+			})
+			values := make([]string, 8192)
+			for i := range values {
+				values[i] = fmt.Sprint(i)
+			}
+			b.addValued(run, 0, values...)
+			b.addValued(run, 8192, "7", "7", "x")
+			head := b.Claim(run, storetest.Plenty)
+			ends := make(chan error, 2)
+			add := func() {
+				_, err := start.New(b.Store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"})
+				ends <- err
+			}
+			record := func() {
+				_, err := settle.New(b.Store).Record(b.Context(), []settle.Answer{storetest.Whole(head[0])})
+				ends <- err
+			}
+			first, second := record, add
+			if adderFirst {
+				first, second = add, record
+			}
+			release := b.HoldRows(`SELECT 1 FROM work_lane WHERE run_id = $1 AND head = 7 FOR UPDATE`, run)
+			go first()
+			b.Until("the first waits for the lane", func() bool { return b.Waiters() == 1 })
+			go second()
+			b.Until("the second waits for the lane", func() bool { return b.Waiters() == 2 })
+			release()
+			for range 2 {
+				if err := <-ends; err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.Check()
+			next := b.wantClaims(run, 0, 8192, 8194)
+			b.Record(storetest.Whole(next[0]))
+			b.Record(storetest.Whole(b.wantClaims(run, 0, 8193)[0]))
+			b.WantState(run, "completed", 1)
+			b.Check()
+		})
+	}
+}
+
+func (b *bench) addValued(run workqueue.RunID, first int, values ...string) {
+	b.Helper()
+	_, err := start.New(b.Store).Add(b.Context(), start.AddRequest{Run: run, Actor: "ann",
+		Items: func() (func(*start.LoadItem) error, error) { return valuedFrom(first, values...), nil }})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func TestExplainNamesTheItemInFront(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadLines(storetest.Request(), "a", "a", "a", "b")
+	e, err := explain.New(b.Store).Explain(t.Context(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, g := range e.Groups {
+		found = found || g.Reason == explain.ReasonLane && g.Items == 2 && g.State == "held"
+	}
+	if !found {
+		t.Errorf("no group of two items that wait in their lane: %+v", e.Groups)
+	}
+	e, err = explain.New(b.Store).ExplainKey(t.Context(), run, "C2")
+	if err != nil || len(e.Groups) != 1 || !strings.Contains(e.Groups[0].Why, `"C0"`) {
+		t.Errorf("why C2 waits: %+v, %v", e.Groups, err)
+	}
+	view, err := inspect.New(b.Store).Run(t.Context(), run)
+	if err != nil || view.Order == nil || view.Order.By != "v" || view.Order.OnFailure != "continue" {
+		t.Errorf("the run shows order %+v, %v", view.Order, err)
+	}
+}
+
+// A load of several batches that fails is taken back with its lanes.
+func TestALoadWithLinesIsTakenBack(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Request()
+	req.Order = byValue(false)
+	values := make([]string, storetest.Several)
+	for i := range values {
+		values[i] = fmt.Sprint(i % 100)
+	}
+	next := valued(values...)
+	_, err := b.TryLoad(req, func(item *start.LoadItem) error {
+		err := next(item)
+		if item.Key == "C35000" {
+			item.Payload = []byte(`{"v":null}`)
+		}
+		return err
+	})
+	if wrong, ok := errors.AsType[*start.ItemOrderError](err); !ok || wrong.Line != 35_002 {
+		t.Fatalf("an item without a value: %v", err)
+	}
+	b.WantNothing()
+	if n := b.Number(`SELECT count(*) FROM work_order`); n != 0 {
+		t.Errorf("%d rows of work_order are left", n)
+	}
+}
+
+// An item stays in the line that it stands in.
+func TestACorrectionLeavesItemsInTheirLines(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.loadLines(storetest.Chunked(10), "a", "b", "a")
+	key := func(i int) (key, payload string) {
+		err := b.Pool.QueryRow(t.Context(), `SELECT item_key, payload FROM work_queue WHERE run_id = $1 AND ordinal = $2`,
+			run, i).Scan(&key, &payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key, payload
+	}
+	first, payload := key(0)
+	_, other := key(1)
+	_, err := redo.New(b.Store).Correct(t.Context(), redo.CorrectRequest{Run: run, Actor: "ann",
+		Items: storetest.Corrections(other, first)})
+	b.WantSaid(err, "order_by", "elsewhere")
+	b.Finish(run)
+	b.Correct(run, strings.TrimSuffix(payload, "}")+`,"x":1}`, first)
+	b.Finish(run)
+	b.WantState(run, "completed", 2)
+	b.Check()
+}

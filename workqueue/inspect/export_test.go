@@ -1,0 +1,242 @@
+package inspect_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/workqueue/redo"
+)
+
+// narrow returns a store on the test's database with a single connection.
+func (b *bench) narrow() (*database.DB, *pgxpool.Pool) {
+	b.Helper()
+	config := b.Pool.Config()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(b.Context(), config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	return database.New(pool), pool
+}
+
+// A slow reader is in nobody's way: while it has an item, no connection is taken and no snapshot is held.
+func TestExportHoldsNothingWhileItsReaderIsSlow(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(4), 10)
+	b.Finish(run)
+	store, pool := b.narrow()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	n := 0
+	err := export.New(store).Each(ctx, run, nil, func(*export.Item) error {
+		n++
+		return pool.Ping(ctx) // the only connection
+	})
+	if err != nil || n != 10 {
+		t.Errorf("%d items, %v; want 10", n, err)
+	}
+}
+
+// What a page holds is bounded by bytes too, and the items stay whole and in order over the cuts.
+func TestExportOfLargeResultsComesInPages(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const n, size = 40, 1 << 20 // of which a first slice takes 22
+	run := b.Load(storetest.Chunked(n), n+3)
+	slice := b.One(run)
+	reply := storetest.Whole(slice)
+	for i := range reply.Slots {
+		reply.Slots[i].Result = bytes.Repeat([]byte{byte('a' + i%26)}, size)
+	}
+	reply.Slots[3].Result, reply.Slots[3].Err = nil, &workqueue.SlotError{Code: "BAD", Message: "no"}
+	reply.Slots[7].Result = bytes.Repeat([]byte("7"), 12<<20) // more than a page by itself
+	b.Record(reply)
+
+	store, pool := b.narrow()
+	before := pool.Stat().AcquireCount()
+	next := workqueue.Ordinal(0)
+	err := export.New(store).Each(t.Context(), run, nil, func(item *export.Item) error {
+		want := []byte(nil)
+		if i := int(item.Ordinal); i < len(reply.Slots) {
+			want = reply.Slots[i].Result
+		}
+		if item.Ordinal != next || item.Key != fmt.Sprintf("C%d", next) || !bytes.Equal(item.Result, want) {
+			t.Errorf("item %d %s with %d bytes of %.8s; want item %d with %d", item.Ordinal, item.Key, len(item.Result),
+				item.Result, next, len(want))
+		}
+		next++
+		return nil
+	})
+	if pages := pool.Stat().AcquireCount() - before; err != nil || next != n+3 || pages < 4 {
+		t.Errorf("%d items in %d reads, %v; want %d items in 4 or more", next, pages, err, n+3)
+	}
+}
+
+// Of several generations the newest part counts, and none while the item runs again.
+func TestExportKnowsGenerations(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(4), 4)
+	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "OLD", Message: "first"}))
+	export := func(want ...string) {
+		t.Helper()
+		var got []string
+		err := export.New(b.Store).Each(t.Context(), run, nil, func(item *export.Item) error {
+			got = append(got, fmt.Sprintf("%s%s%s", item.State, item.Result, item.ErrorCode))
+			return nil
+		})
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %q, %v; want %q", got, err, want)
+		}
+	}
+	export("failedOLD", "failedOLD", "failedOLD", "failedOLD")
+	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{
+		Run: run, Select: redo.Selection{Keys: []string{"C1", "C2"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	export("failedOLD", "missing", "missing", "failedOLD")
+	again := storetest.Whole(b.One(run))
+	again.Slots[1].Result, again.Slots[1].Err = nil, &workqueue.SlotError{Code: "NEW", Message: "second"}
+	b.Record(again)
+	export("failedOLD", `done{"of":1}`, "failedNEW", "failedOLD")
+}
+
+// Of a run with several steps the results are those of one; what has failed a step that it needs has failed.
+func TestExportOfSeveralSteps(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Request()
+	req.Steps[0].Name = "accounts"
+	for _, s := range []workqueue.StepSpec{
+		{Name: "extra", Optional: true}, {Name: "letter", Needs: []int{0, 1}}, {Name: "notify", Needs: []int{0}},
+	} {
+		step := req.Steps[0]
+		step.Name, step.Needs, step.Optional = s.Name, s.Needs, s.Optional
+		req.Steps = append(req.Steps, step)
+	}
+	run := b.Load(req, 5)
+	const set = `UPDATE work_block SET ready = B'0'::bit(8192), done = $3::text::bit(8192), failed = $4::text::bit(8192)
+		WHERE run_id = $1 AND step = $2`
+	for step, planes := range [][2]string{{"10101", "01000"}, {"10001", "00100"}, {"10001", "00100"}, {"1", "00001"}} {
+		b.Exec(set, run, step, planes[0], planes[1])
+	}
+	b.Exec(storetest.PutPart, run, 2, 1, "letter", nil, nil, []int{0, 4})
+	for step, code := range []string{"EARLY", "EXTRA", "LATE", "NOTIFY"} {
+		b.Exec(storetest.PutPart, run, step, 1, "", nil, code, []int{[]int{1, 2, 2, 4}[step]})
+	}
+	export := func(step string, states ...workqueue.Outcome) (got []string) {
+		t.Helper()
+		e, err := export.New(b.Store).Open(t.Context(), export.Request{Run: run, Step: step, States: states})
+		if err == nil {
+			err = e.Each(t.Context(), func(item *export.Item) error {
+				got = append(got, fmt.Sprintf("%d %s %s %s%s", item.Ordinal, item.State, item.Step, item.Result, item.ErrorCode))
+				return nil
+			})
+		}
+		if choice := new(workqueue.StepChoiceError); errors.As(err, &choice) {
+			return append(choice.Steps, choice.Step)
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	for _, c := range []struct{ got, want []string }{
+		{export("letter"), []string{"0 done letter letter0", "1 failed accounts EARLY", "2 failed letter LATE",
+			"3 missing  ", "4 done letter letter4"}},
+		{export("letter", workqueue.OutcomeDone), []string{"0 done letter letter0", "4 done letter letter4"}},
+		{export("extra", workqueue.OutcomeFailed), []string{"2 failed extra EXTRA"}},
+		{export("", workqueue.OutcomeFailed), []string{"1 failed accounts EARLY", "2 failed letter LATE",
+			"4 failed notify NOTIFY"}},
+		{export(""), []string{"letter", "notify", ""}},
+		{export("other"), []string{"accounts", "extra", "letter", "notify", "other"}},
+	} {
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("got %q, want %q", c.got, c.want)
+		}
+	}
+}
+
+// Few items of several blocks.
+func TestExportOfFewAmongMany(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const n = 2*8192 + 100
+	run := b.Load(storetest.Chunked(4096), n)
+	for _, s := range b.Claim(run, storetest.Plenty) {
+		reply := storetest.Whole(s)
+		reply.Slots[5].Result, reply.Slots[5].Err = nil, &workqueue.SlotError{Code: "BAD", Message: "no"}
+		b.Record(reply)
+	}
+	var got []workqueue.Ordinal
+	failed := []workqueue.Outcome{workqueue.OutcomeFailed}
+	err := export.New(b.Store).Each(t.Context(), run, failed, func(item *export.Item) error {
+		if item.Key != fmt.Sprintf("C%d", item.Ordinal) || item.ErrorCode != "BAD" || item.Result != nil {
+			t.Errorf("the item is %+v", item)
+		}
+		got = append(got, item.Ordinal)
+		return nil
+	})
+	if err != nil || len(got) != b.Tally(run).Failed || len(got) < 5 || !slices.IsSorted(got) {
+		t.Errorf("got %v, %v; want the %d that failed", got, err, b.Tally(run).Failed)
+	}
+}
+
+// TestExportOfManyAtOnce has more slow readers than there are connections.
+func TestExportOfManyAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(4), 4)
+	b.Finish(run)
+	url := b.Pool.Config().ConnString()
+	store, release, err := database.Open(t.Context(), url, database.PoolConfig{MaxConns: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	const readers = 6
+	reading, ended, enough := make(chan struct{}, readers), make(chan error, readers), make(chan struct{})
+	for range readers {
+		go func() {
+			first := true
+			ended <- export.New(store).Each(t.Context(), run, nil, func(*export.Item) error {
+				if first {
+					reading <- struct{}{}
+					<-enough
+				}
+				first = false
+				return nil
+			})
+		}()
+	}
+	limit := time.After(20 * time.Second)
+	for range readers {
+		select {
+		case <-reading:
+		case <-limit:
+			t.Error("slow readers keep the connections from the others")
+			close(enough)
+			return
+		}
+	}
+	close(enough)
+	for range readers {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,3 @@
+// Package modeltest has tests only: state machines that compare the store with models of it, and storms, in which many
+// do everything at once. They take longest, and need all rooms.
+package modeltest

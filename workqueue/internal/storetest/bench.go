@@ -1,0 +1,380 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/settle"
+	"github.com/tranchehq/tranche/workqueue/start"
+)
+
+const (
+	// Endpoint is that of [Request].
+	Endpoint = "statement"
+	// SessionTTL is how long a session lives.
+	SessionTTL = time.Hour
+	// LeaseTTL is how long [Bench.Lead] leads.
+	LeaseTTL = time.Hour
+	// Plenty is slices of a claim that takes all there are.
+	Plenty = 1000
+)
+
+// Bench is a store on a database of its own, as the role that serves, and a session that claims. The pool is of the
+// superuser, who may look at everything and change it.
+type Bench struct {
+	*testing.T
+	Pool    *pgxpool.Pool
+	Store   *database.DB
+	Session workqueue.SessionID
+}
+
+// Setup returns a store on a database of its own, and a session.
+func Setup(t *testing.T) *Bench {
+	t.Helper()
+	url := testenv.Database(t)
+	b := &Bench{T: t, Pool: testenv.Connect(t, url), Store: database.New(testenv.Connect(t, testenv.Serving(t, url)))}
+	b.Session = b.Open()
+	return b
+}
+
+// Open starts a session.
+func (b *Bench) Open() workqueue.SessionID {
+	b.Helper()
+	id, err := session.New(b.Store).StartSession(b.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
+		SessionTTL)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return id
+}
+
+// Expire makes a session one that has not been heard of for too long.
+func (b *Bench) Expire(id workqueue.SessionID) {
+	b.Helper()
+	b.Exec(`UPDATE node_session SET expires_at = clock_timestamp() WHERE id = $1`, id)
+}
+
+// Pass makes the deadlines of slices pass.
+func (b *Bench) Pass(ids ...workqueue.SliceID) {
+	b.Helper()
+	b.Exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE id = ANY($1)`, ids)
+}
+
+// Stretch fails the test unless one row waits for a time in a column that is at least so long after since. It puts that
+// time off by an hour, so that it does not pass by itself.
+func (b *Bench) Stretch(table, column string, since time.Time, least time.Duration) {
+	b.Helper()
+	n := b.Number(fmt.Sprintf(`WITH put AS (UPDATE %s SET %[2]s = %[2]s + interval '1 hour' WHERE %[2]s >= $1
+		RETURNING 1) SELECT count(*) FROM put`, pgx.Identifier{table}.Sanitize(), pgx.Identifier{column}.Sanitize()),
+		since.Add(least))
+	if n != 1 {
+		b.Errorf("%s is %s after what set it, or more, in %d rows of %s; want 1", column, least, n, table)
+	}
+}
+
+// Exec runs a statement as the superuser.
+func (b *Bench) Exec(sql string, args ...any) {
+	b.Helper()
+	if _, err := b.Pool.Exec(b.Context(), sql, args...); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// Number runs a query that returns one.
+func (b *Bench) Number(sql string, args ...any) (n int) {
+	b.Helper()
+	if err := b.Pool.QueryRow(b.Context(), sql, args...).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// Lead takes the lease.
+func (b *Bench) Lead() workqueue.Lease {
+	b.Helper()
+	lease, err := session.New(b.Store).Lead(b.Context(), b.Session, LeaseTTL)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return lease
+}
+
+// Request is a run of chunks of 4 with three attempts and no pause between them.
+func Request() start.LoadRequest {
+	return start.LoadRequest{Plan: "test", CreatedBy: "test", Steps: []workqueue.StepSpec{{
+		Name: "only", Endpoint: Endpoint, StepSettings: workqueue.StepSettings{Chunk: 4, InFlight: 100, MaxAttempts: 3,
+			Timeout: time.Minute},
+	}}}
+}
+
+// Chunked is request with another chunk.
+func Chunked(chunk int) start.LoadRequest {
+	req := Request()
+	req.Steps[0].Chunk = chunk
+	return req
+}
+
+// Keys yields items with the keys given; line 1 is a heading.
+func Keys(keys ...string) func(*start.LoadItem) error {
+	i := 0
+	return func(item *start.LoadItem) error {
+		if i == len(keys) {
+			return io.EOF
+		}
+		item.Key, item.Payload, item.Line = keys[i], []byte(`{}`), i+2
+		i++
+		return nil
+	}
+}
+
+// Names returns C0, C1, ….
+func Names(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = "C" + strconv.Itoa(i)
+	}
+	return all
+}
+
+// Load loads a run of n items, C0, C1, ….
+func (b *Bench) Load(req start.LoadRequest, n int) workqueue.RunID {
+	b.Helper()
+	return b.LoadKeys(req, Names(n)...)
+}
+
+// LoadKeys loads a run of items with the keys given.
+func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
+	b.Helper()
+	req.Session = b.Session
+	loaded, err := start.New(b.Store).Load(b.Context(), req, Keys(all...))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if loaded.Items != int64(len(all)) {
+		b.Fatalf("loaded %d items of %d", loaded.Items, len(all))
+	}
+	return loaded.Run
+}
+
+// Claim claims at most so many slices of a run.
+func (b *Bench) Claim(run workqueue.RunID, most int) []workqueue.Slice {
+	b.Helper()
+	claimed, err := dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, most))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return claimed.Slices
+}
+
+// ClaimRequest is what [Bench.Claim] asks for.
+func (b *Bench) ClaimRequest(run workqueue.RunID, most int) dispatch.ClaimRequest {
+	return dispatch.ClaimRequest{Session: b.Session, Run: run, MaxSlices: most, MaxBytes: 1 << 20}
+}
+
+// One claims a single slice.
+func (b *Bench) One(run workqueue.RunID) workqueue.Slice {
+	b.Helper()
+	claimed := b.Claim(run, 1)
+	if len(claimed) != 1 {
+		b.Fatalf("claimed %d slices, want 1: %s", len(claimed), b.Dump(run))
+	}
+	return claimed[0]
+}
+
+// Send marks slices as sent through the first epoch of the streams.
+func (b *Bench) Send(claimed ...workqueue.Slice) {
+	b.Helper()
+	var sent []workqueue.Sent
+	for i, s := range claimed {
+		sent = append(sent, workqueue.Sent{ID: s.ID, StreamSeq: int64(i + 1), StreamsEpoch: 1})
+	}
+	if _, err := settle.New(b.Store).MarkSent(b.Context(), sent); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// Ordinals lists the items of a slice.
+func Ordinals(s workqueue.Slice) []workqueue.Ordinal {
+	var all []workqueue.Ordinal
+	for bit := range s.Mask.All() {
+		all = append(all, s.Block.Ordinal(bit))
+	}
+	return all
+}
+
+// Answer is a final reply to a slice with results for the items given.
+func Answer(s workqueue.Slice, items ...workqueue.Ordinal) settle.Answer {
+	a := settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: len(items)}
+	for _, o := range items {
+		a.Slots = append(a.Slots, settle.Slot{Ordinal: o, Result: fmt.Appendf(nil, `{"of":%d}`, o)})
+	}
+	return a
+}
+
+// Whole is a final reply with a result for every item.
+func Whole(s workqueue.Slice) settle.Answer { return Answer(s, Ordinals(s)...) }
+
+// Faulty is a final reply with the same error for every item.
+func Faulty(s workqueue.Slice, e workqueue.SlotError) settle.Answer {
+	a := Whole(s)
+	for i := range a.Slots {
+		a.Slots[i].Result, a.Slots[i].Err = nil, &e
+	}
+	return a
+}
+
+// Record records answers.
+func (b *Bench) Record(answers ...settle.Answer) settle.Recorded {
+	b.Helper()
+	recorded, err := settle.New(b.Store).Record(b.Context(), answers)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return recorded
+}
+
+// Finish claims and answers until nothing is left to claim.
+func (b *Bench) Finish(run workqueue.RunID) {
+	b.Helper()
+	for {
+		claimed := b.Claim(run, Plenty)
+		if len(claimed) == 0 {
+			return
+		}
+		for _, s := range claimed {
+			b.Record(Whole(s))
+		}
+	}
+}
+
+// Tally is where the items of a run are, by its planes and slices.
+type Tally struct{ Ready, Live, Done, Failed int }
+
+// Tally counts the items of a run.
+func (b *Bench) Tally(run workqueue.RunID) (n Tally) {
+	b.Helper()
+	err := b.Pool.QueryRow(b.Context(), `
+		SELECT sum(bit_count(ready)), sum(bit_count(done)), sum(bit_count(failed)),
+		       (SELECT coalesce(sum(bit_count(remaining)), 0) FROM work_slice
+		        WHERE run_id = $1 AND state IN ('scheduled', 'claimed', 'sent'))
+		FROM work_block WHERE run_id = $1`, run).Scan(&n.Ready, &n.Done, &n.Failed, &n.Live)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// WantTally fails the test when the items of a run are elsewhere.
+func (b *Bench) WantTally(run workqueue.RunID, want Tally) {
+	b.Helper()
+	if got := b.Tally(run); got != want {
+		b.Errorf("the items are %+v; want %+v: %s", got, want, b.Dump(run))
+	}
+}
+
+// State returns a run's state and generation.
+func (b *Bench) State(run workqueue.RunID) (state string, generation int) {
+	b.Helper()
+	err := b.Pool.QueryRow(b.Context(), `SELECT state, generation FROM batchrun WHERE id = $1`, run).
+		Scan(&state, &generation)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return state, generation
+}
+
+// WantState fails the test when a run is in another state or generation.
+func (b *Bench) WantState(run workqueue.RunID, state string, generation int) {
+	b.Helper()
+	if s, g := b.State(run); s != state || g != generation {
+		b.Errorf("the run is %s in generation %d; want %s in %d: %s", s, g, state, generation, b.Dump(run))
+	}
+}
+
+// Completions lists the generations of which a completion event tells.
+func (b *Bench) Completions(run workqueue.RunID) []int {
+	b.Helper()
+	var generations []int
+	err := b.Pool.QueryRow(b.Context(), `SELECT coalesce(array_agg(generation ORDER BY generation), '{}')
+		FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run).Scan(&generations)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return generations
+}
+
+// WantCompletions fails the test when completion events tell of other generations.
+func (b *Bench) WantCompletions(run workqueue.RunID, want ...int) {
+	b.Helper()
+	if got := b.Completions(run); !slices.Equal(got, want) {
+		b.Errorf("completion events of generations %v; want %v", got, want)
+	}
+}
+
+// Dump tells the slices of a run.
+func (b *Bench) Dump(run workqueue.RunID) (text string) {
+	b.Helper()
+	err := b.Pool.QueryRow(context.Background(), `
+		SELECT coalesce(string_agg(format('%s of %s attempt %s/%s left %s', state, cause, attempt, failures,
+		       bit_count(remaining)), '; ' ORDER BY created_at), 'no slices')
+		FROM work_slice WHERE run_id = $1`, run).Scan(&text)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return text
+}
+
+// Check fails the test when an invariant does not hold.
+func (b *Bench) Check() {
+	b.Helper()
+	report, err := doctor.New(b.Store).Doctor(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, v := range report.Violations {
+		b.Errorf("invariant: %v", v)
+	}
+}
+
+// Disjoint fails the test when two slices hold the same item, and returns how many items they hold.
+func (b *Bench) Disjoint(all []workqueue.Slice) int {
+	b.Helper()
+	seen := map[workqueue.Block]bitfield.Set{}
+	items := 0
+	for _, s := range all {
+		twice := seen[s.Block].And(s.Mask)
+		if !twice.Empty() {
+			b.Fatalf("%d items of block %d were claimed twice", twice.Count(), s.Block)
+		}
+		seen[s.Block] = seen[s.Block].Or(s.Mask)
+		items += s.Mask.Count()
+	}
+	return items
+}
+
+// Chunking sets the chunk and the limit in flight; 0 leaves it.
+func Chunking(chunk, inFlight int) (c control.StepChange) {
+	if chunk != 0 {
+		c.Chunk = &workqueue.Adaptive{Value: chunk}
+	}
+	if inFlight != 0 {
+		c.InFlight = &workqueue.Adaptive{Value: inFlight}
+	}
+	return c
+}

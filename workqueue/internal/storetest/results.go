@@ -1,0 +1,37 @@
+package storetest
+
+import (
+	"crypto/sha256"
+	"slices"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+// InPieces cuts a result for an item of a slice.
+func InPieces(s workqueue.Slice, o workqueue.Ordinal, data []byte, size int) (all []results.Piece) {
+	claim := results.Claim{Slice: s.ID, Endpoint: s.Endpoint, Ordinal: o, Pieces: (len(data) + size - 1) / size,
+		Bytes: int64(len(data)), SHA256: sha256.Sum256(data), ContentType: "application/pdf"}
+	for piece := range slices.Chunk(data, size) {
+		all = append(all, results.Piece{Claim: claim, Number: len(all) + 1, Data: piece})
+	}
+	return all
+}
+
+// TakePieces takes pieces of results.
+func (b *Bench) TakePieces(pieces ...results.Piece) []results.Taken {
+	b.Helper()
+	taken, err := results.New(b.Store).Take(b.Context(), pieces)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return taken
+}
+
+// LargeAnswer is the answer that complete pieces are.
+func LargeAnswer(s workqueue.Slice, p results.Piece, t results.Taken) settle.Answer {
+	return settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: 1, Slots: []settle.Slot{{
+		Ordinal: p.Ordinal, Result: results.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,
+		Large: &settle.Large{ID: t.ID, Bytes: p.Bytes}}}}
+}

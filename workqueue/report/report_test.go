@@ -1,0 +1,237 @@
+package report_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	"github.com/tranchehq/tranche/workqueue/report"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+// Items in every state at once, and what a report says of each.
+func TestReportAddsUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(4)
+	req.Steps[0].RetryBackoff = time.Hour
+	run := b.Load(req, 20)
+	claimed := b.Claim(run, 3) // 3 × 4; 8 stay ready
+	b.Send(claimed...)
+	mixed := storetest.Whole(claimed[0])
+	mixed.Took = 0.5
+	mixed.Slots[0].Result, mixed.Slots[0].Err = nil, &workqueue.SlotError{Code: "BAD", Message: "no 1"}
+	mixed.Slots[1].Result, mixed.Slots[1].Err = nil, &workqueue.SlotError{Code: "BUSY", Message: "later", Retry: true}
+	b.Record(mixed)
+	held := claimed[1]
+	b.Exec(`UPDATE work_slice SET state = 'cancelled', remaining = B'0'::bit(8192), ended_at = clock_timestamp()
+		WHERE id = $1`, held.ID)
+	b.Exec(`UPDATE work_block SET held = (SELECT mask FROM work_slice WHERE id = $1) WHERE run_id = $2`, held.ID, run)
+
+	r := b.Report(run)
+	want := map[string]int64{"ready": 8, "held": 4, "in_flight": 4, "scheduled": 1}
+	for _, u := range r.Unprocessed {
+		if want[u.State] != u.Items {
+			t.Errorf("%d items are %s; want %d", u.Items, u.State, want[u.State])
+		}
+		delete(want, u.State)
+	}
+	if len(want) > 0 || r.Complete || r.Done != 2 || r.Failed != 1 {
+		t.Errorf("%v are missing in %+v", want, r)
+	}
+	if q := r.Requests; q.Count != 3 || q.Items != 12 || q.MeanItems != 4 || q.P50Seconds != 0.5 || q.TriedAgain != 0 ||
+		len(q.ByCause) != 1 || q.ByCause[0] != (report.CauseReport{Cause: "ready", Requests: 3, Items: 12}) {
+		t.Errorf("the requests are %+v", q)
+	}
+	if len(r.Services) != 1 || r.Services[0].Name != "test" || r.Services[0].SecondsPerItem != 0.125 ||
+		len(r.Endpoints) != 1 || r.Endpoints[0].Name != storetest.Endpoint {
+		t.Errorf("the workers are %+v and %+v", r.Services, r.Endpoints)
+	}
+	if g := r.Generations; len(g) != 1 || g[0].EndedAt != nil || g[0].Done != 2 || g[0].Failed != 1 || g[0].Seconds <= 0 {
+		t.Errorf("the generations are %+v", g)
+	}
+}
+
+func TestReportOfACancelledRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(4), 12)
+	claimed := b.Claim(run, 2)
+	b.Record(storetest.Whole(claimed[0]))
+	if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	r := b.Report(run)
+	if len(r.Unprocessed) != 1 || r.Unprocessed[0] != (report.Unprocessed{State: "cancelled", Items: 8}) ||
+		r.Generations[0].Ended != "cancelled" || r.Complete {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// Retries, a halving, a lost node and a re-run, as the report counts them.
+func TestReportCountsWork(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(4)
+	req.Steps[0].MaxAttempts = 2
+	run := b.Load(req, 8)
+	lost := b.Open()
+	claim := b.ClaimRequest(run, 1)
+	claim.Session = lost
+	if _, err := dispatch.New(b.Store).Claim(t.Context(), claim); err != nil {
+		t.Fatal(err)
+	}
+	b.Expire(lost)
+	if n, err := settle.New(b.Store).ReleaseDeadSessions(t.Context(), b.Lead()); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	// Item 2 fails every chunk that it is in; the last one answers for itself.
+	for range 20 {
+		for _, s := range b.Claim(run, storetest.Plenty) {
+			b.Send(s)
+			if s.Mask.Has(2) {
+				b.Record(settle.Answer{Slice: s.ID, Endpoint: storetest.Endpoint, Service: "test", Answered: 0,
+					Failure: &workqueue.SlotError{Code: "handler_error", Message: "broke", Retry: true}})
+				continue
+			}
+			b.Record(storetest.Whole(s))
+		}
+	}
+	b.WantState(run, "completed", 1)
+	r := b.Report(run)
+	if !r.Complete || r.Done != 7 || r.Failed != 1 || r.Requests.LostToNodes != 1 || r.Requests.TriedAgain != 4 {
+		t.Errorf("the report is %+v", r)
+	}
+	if f := r.Bisections; f.Kinds["bad_entity"] != 1 || f.Culprits != 1 || f.Slices < 4 || len(f.Roots) != 1 {
+		t.Errorf("the bisections are %+v: %s", f, b.Dump(run))
+	}
+	_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Finish(run)
+	r = b.Report(run)
+	if len(r.Generations) != 2 || r.Generations[0].Failed != 1 || r.Generations[1].Done != 1 || r.Failed != 0 {
+		t.Errorf("after the re-run: %+v", r.Generations)
+	}
+	if r.Rate <= 0 || r.BestRate < r.Rate {
+		t.Errorf("%v items/s, best %v", r.Rate, r.BestRate)
+	}
+	for _, g := range r.Generations {
+		if g.Ended != "completed" || g.ClosingSeconds > 1 {
+			t.Errorf("a generation is %+v", g)
+		}
+	}
+}
+
+func TestReportOnNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	if _, err := report.New(b.Store).Report(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("an unknown run: %v; want ErrNotFound", err)
+	}
+	if _, err := report.New(b.Store).Digests(t.Context(), workqueue.NewRunID()); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("digests of an unknown run: %v; want ErrNotFound", err)
+	}
+	run := b.Load(storetest.Request(), 1)
+	for _, other := range [][2]workqueue.RunID{{run, workqueue.NewRunID()}, {workqueue.NewRunID(), run}} {
+		if _, err := report.New(b.Store).Compare(t.Context(), other[0], other[1], nil); !errors.Is(err,
+			workqueue.ErrNotFound) {
+			t.Errorf("compare with an unknown run: %v; want ErrNotFound", err)
+		}
+	}
+	if r := b.Report(run); r.Requests.Count != 0 || r.Requests.ByCause == nil || r.Services == nil || r.Rate != 0 {
+		t.Errorf("a run of which nothing was asked: %+v", r)
+	}
+}
+
+// digestsBySQL is the definition in another language.
+const digestsBySQL = `
+SELECT encode(sha256(string_agg(netstring(convert_to(q.item_key, 'UTF8')) || netstring(convert_to(q.payload, 'UTF8')),
+        ''::bytea ORDER BY q.ordinal)), 'hex'),
+    encode(sha256(string_agg(netstring(convert_to(q.item_key, 'UTF8')) || netstring(convert_to(o.outcome, 'UTF8')) ||
+        netstring(CASE o.outcome WHEN 'done' THEN p.result WHEN 'failed' THEN convert_to(p.error_code, 'UTF8')
+            ELSE '' END), ''::bytea ORDER BY q.ordinal)), 'hex')
+FROM work_queue q
+JOIN work_block b ON b.run_id = q.run_id AND b.block = q.ordinal / 8192
+CROSS JOIN LATERAL (SELECT CASE WHEN get_bit(b.done, q.ordinal % 8192) = 1 THEN 'done'
+    WHEN get_bit(b.failed, q.ordinal % 8192) = 1 THEN 'failed' ELSE 'missing' END AS outcome) o
+LEFT JOIN LATERAL (SELECT * FROM work_part p WHERE p.run_id = q.run_id AND p.step = 0 AND p.ordinal = q.ordinal
+    ORDER BY p.generation DESC LIMIT 1) p ON true
+WHERE q.run_id = $1`
+
+func (b *bench) digests(run workqueue.RunID) report.Digests {
+	b.Helper()
+	d, err := report.New(b.Store).Digests(b.Context(), run)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var items, results string
+	b.Exec(`CREATE OR REPLACE FUNCTION netstring(b bytea) RETURNS bytea LANGUAGE sql AS
+		$$SELECT convert_to(octet_length(b) || ':', 'UTF8') || b || ','::bytea$$`)
+	if err := b.Pool.QueryRow(b.Context(), digestsBySQL, run).Scan(&items, &results); err != nil {
+		b.Fatal(err)
+	}
+	if d.Items != items || d.Results != "" && d.Results != results {
+		b.Errorf("the digests are %+v; by the definition they are %s and %s", d, items, results)
+	}
+	return d
+}
+
+func TestDigests(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const items = 8192 + 1500 // two blocks, pages of both lengths
+	finish := func(bad workqueue.Ordinal) workqueue.RunID {
+		run := b.Load(storetest.Chunked(3000), items)
+		for _, s := range b.Claim(run, storetest.Plenty) {
+			b.Record(storetest.Failing(s, "", func(o workqueue.Ordinal) *workqueue.SlotError {
+				if o != bad {
+					return nil
+				}
+				return &workqueue.SlotError{Code: "BAD", Message: fmt.Sprint(time.Now())}
+			}))
+		}
+		b.WantState(run, "completed", 1)
+		return run
+	}
+	first, same, other := finish(17), finish(17), finish(9000)
+	one, two, three := b.digests(first), b.digests(same), b.digests(other)
+	if one != two || one.Results == "" || one.Note != "" {
+		t.Errorf("the same items and outcomes: %+v and %+v", one, two)
+	}
+	if three.Items != one.Items || three.Results == one.Results {
+		t.Errorf("another outcome: %+v and %+v", one, three)
+	}
+
+	// The newest generation counts, and while it runs there is nothing to rely on.
+	sel := redo.Selection{Keys: []string{"C17", "C18"}}
+	if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: first, Select: sel}); err != nil {
+		t.Fatal(err)
+	}
+	if d := b.digests(first); d.Items != one.Items || d.Results != "" || d.Note == "" {
+		t.Errorf("during a re-run: %+v", d)
+	}
+	b.Finish(first)
+	if d := b.digests(first); d.Results == one.Results || d.Results == "" {
+		t.Errorf("after the re-run: %+v", d)
+	}
+
+	// What a cancelled run has not done is missing, whatever it had been before.
+	sel = redo.Selection{Keys: []string{"C1", "C9000"}}
+	if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: same, Select: sel}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: same, Actor: "ann"}); err != nil {
+		t.Fatal(err)
+	}
+	if d := b.digests(same); d.Results == two.Results || d.Results == "" {
+		t.Errorf("of a cancelled run: %+v", d)
+	}
+}

@@ -1,0 +1,129 @@
+package retention_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue/retention"
+)
+
+// aged is a bench with so many rows in the audit log, each an hour older than the next; the newest is as old as that.
+func aged(t *testing.T, n int) *bench {
+	t.Helper()
+	b := setup(t)
+	b.Exec(`INSERT INTO audit_log (at, actor, action) SELECT clock_timestamp() - i * interval '1 hour 1 second', 'ann', 'x'
+		FROM generate_series(1, $1) i`, n)
+	return b
+}
+
+// What may be deleted of the audit log is up to the limits, whatever the caller asks for; and it is noted.
+func TestTheAuditLogIsDeletedByItsLimitsOnly(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		limits string
+		gone   int // of 20 rows; one more is younger than an hour, and counts in
+	}{
+		"by age":                         {`age = interval '12 hours'`, 9},
+		"by count":                       {`max_count = 5`, 16},
+		"by a count that is not reached": {`max_count = 50`, 0},
+		"by size":                        {`max_bytes = 800`, 16},
+		"by whichever takes more":        {`age = interval '18 hours', max_count = 12`, 9},
+		"never of the last hour":         {`max_count = 1`, 20},
+		"not at all":                     {`age = NULL`, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := aged(t, 20)
+			b.Exec(`INSERT INTO audit_log (actor, action) VALUES ('ann', 'new')`)
+			if name == "by size" || name == "by count" {
+				b.Exec(`UPDATE retention SET age = NULL`)
+			}
+			b.Exec(`UPDATE retention SET ` + c.limits + ` WHERE kind = 'audit'`)
+			deleted := 0
+			for { // in pieces, as of a round
+				n, err := retention.New(b.Store).DeleteOld(t.Context(), b.Lead(), retention.RetainAudit, time.Now().Add(time.Hour),
+					4)
+				if name == "not at all" {
+					if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
+						t.Errorf("got %v, want it denied", err)
+					}
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if deleted += int(n); n < 4 {
+					break
+				}
+			}
+			left := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'x'`)
+			noted := b.Number(`SELECT coalesce(sum((detail->>'rows')::integer), 0) FROM audit_log
+				WHERE action = 'audit_expire' AND detail->>'role' LIKE 'tranche_serving_%'`)
+			if deleted != c.gone || left != 20-c.gone || noted != c.gone {
+				t.Errorf("%d deleted, %d left, %d noted; want %d deleted", deleted, left, noted, c.gone)
+			}
+			if n := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'new'`); n != 1 {
+				t.Error("what is younger than an hour is gone")
+			}
+		})
+	}
+}
+
+// What is shown beforehand is what goes.
+func TestTheAuditLogGoesAsItIsForetold(t *testing.T) {
+	t.Parallel()
+	b := aged(t, 20)
+	for _, limits := range []string{`age = interval '12 hours'`, `age = NULL, max_count = 6`,
+		`max_count = NULL, max_bytes = 500`} {
+		b.Exec(`UPDATE retention SET ` + limits + ` WHERE kind = 'audit'`)
+		all, err := retention.New(b.Store).RetentionDue(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, due := range all {
+			if due.Kind != retention.RetainAudit {
+				continue
+			}
+			if due.Before == nil || due.Count == 0 {
+				t.Fatalf("%s: nothing is due: %+v", limits, due)
+			}
+			n, err := retention.New(b.Store).DeleteOld(t.Context(), b.Lead(), retention.RetainAudit, *due.Before, 1000)
+			if err != nil || n != due.Count {
+				t.Errorf("%s: %d deleted, %v; %d were due", limits, n, err, due.Count)
+			}
+		}
+	}
+}
+
+// PROOF: who may do what, 18.
+// Nobody changes what is written, nor makes up when; the owner's trigger binds a superuser, too.
+func TestTheAuditLogStaysAsItWasWritten(t *testing.T) {
+	t.Parallel()
+	b := aged(t, 3)
+	serving := testenv.Connect(t, testenv.Serving(t, b.Pool.Config().ConnString()))
+	for _, sql := range []string{
+		`UPDATE audit_log SET actor = 'x'`, `DELETE FROM audit_log`, `TRUNCATE audit_log`,
+		`SELECT set_config('tranche.audit_expire', 'on', false); UPDATE audit_log SET actor = 'x'`,
+	} {
+		if _, err := b.Pool.Exec(t.Context(), sql); err == nil {
+			t.Errorf("%s: the owner may", sql)
+		}
+		if _, err := serving.Exec(t.Context(), sql); err == nil {
+			t.Errorf("%s: the role that serves may", sql)
+		}
+	}
+	// With a right that it should not have, and the word that the function says.
+	b.Exec(`GRANT DELETE ON audit_log TO PUBLIC`)
+	_, err := serving.Exec(t.Context(), `SELECT set_config('tranche.audit_expire', 'on', false); DELETE FROM audit_log`)
+	if err == nil || b.Number(`SELECT count(*) FROM audit_log WHERE action = 'x'`) != 3 {
+		t.Errorf("the trigger lets it: %v", err)
+	}
+	if _, err := serving.Exec(t.Context(), `INSERT INTO audit_log (at, actor, action)
+		VALUES (now() - interval '1 day', 'a', 'b')`); err == nil {
+		t.Error("it makes up a time")
+	}
+}

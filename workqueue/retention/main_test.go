@@ -1,0 +1,9 @@
+package retention_test
+
+import (
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+func TestMain(m *testing.M) { testenv.Main(m) }

@@ -1,0 +1,185 @@
+package retention_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/retention"
+	"github.com/tranchehq/tranche/workqueue/settle"
+)
+
+// Of the last two pieces that come at the same time, one sees both, however they meet. That a result is complete is
+// said again when a piece comes again, until it is recorded: a node may have died before it was.
+func TestTheLastPieceIsSeen(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const items = 20
+	run := b.Load(storetest.Chunked(1), items)
+	met := 0
+	for _, s := range b.Claim(run, items) {
+		pieces := storetest.InPieces(s, storetest.Ordinals(s)[0], slices.Repeat([]byte("0123456789"), 300), 1000)
+		if got := b.TakePieces(pieces[0])[0].Standing; got != results.Kept {
+			t.Fatalf("the first piece is %v", got)
+		}
+		var standings [2]results.Standing
+		var both sync.WaitGroup
+		for i := range standings {
+			both.Go(func() { standings[i] = b.TakePieces(pieces[1+i])[0].Standing })
+		}
+		both.Wait()
+		if !slices.Contains(standings[:], results.Complete) {
+			t.Fatalf("neither of the last two pieces sees that all are here: %v", standings)
+		}
+		if standings[0] != standings[1] {
+			met++
+		}
+		again := b.TakePieces(pieces...)
+		if again[2].Standing != results.Complete || again[0].Standing != results.Kept {
+			t.Fatalf("the same pieces again: %+v", again)
+		}
+		if right, err := results.New(b.Store).Verify(t.Context(), again[2].ID, pieces[0].SHA256); err != nil || !right {
+			t.Fatalf("the result is not what it should be: %v", err)
+		}
+		b.Record(storetest.LargeAnswer(s, pieces[0], again[2]))
+		if late := b.TakePieces(pieces...); late[0].Standing != results.Stale || late[2].Standing != results.Stale {
+			t.Fatalf("pieces of what is recorded: %+v", late)
+		}
+	}
+	if met == 0 {
+		t.Error("no two pieces came one after the other")
+	}
+	b.WantTally(run, storetest.Tally{Done: items})
+	b.Check()
+}
+
+// A result over the step's limit fails its item, in whatever way it came, and what was kept of it is swept.
+func TestResultsOverTheirLimitFail(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(1)
+	req.Steps[0].MaxResult = 2000
+	run := b.Load(req, 4)
+	claimed := b.Claim(run, 4)
+	for i, size := range []int{2000, 2001} {
+		a := storetest.Whole(claimed[i])
+		a.Slots[0].Result = []byte(`"` + strings.Repeat("0", size-2) + `"`)
+		b.Record(a)
+		s := claimed[2+i]
+		pieces := storetest.InPieces(s, storetest.Ordinals(s)[0], bytes.Repeat([]byte("0"), size), 1001)
+		taken := b.TakePieces(pieces...)
+		b.Record(storetest.LargeAnswer(s, pieces[0], taken[1]))
+	}
+	b.WantTally(run, storetest.Tally{Done: 2, Failed: 2})
+	if n := b.Number(`SELECT count(*) FROM work_part WHERE error_code = 'result_too_large'
+		AND error_message = 'the result has 2001 bytes; max_result of the step is 2000'`); n != 2 {
+		t.Errorf("%d items failed for their size; want 2", n)
+	}
+	if n, err := results.New(b.Store).Sweep(t.Context(), b.Lead()); n != 1 || err != nil {
+		t.Errorf("swept %d results, %v; want the one that was refused", n, err)
+	}
+	b.Check()
+}
+
+// What a service can pile up is bounded by what it says, and goes with its slice.
+func TestOpenResultsAreBoundedAndSwept(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(10), 10)
+	s := b.One(run)
+	b.Send(s)
+	const each = 64 << 20
+	var got []results.Standing
+	for _, o := range storetest.Ordinals(s) {
+		p := storetest.InPieces(s, o, []byte("a"), 1)[0]
+		p.Pieces, p.Bytes = 2, each
+		got = append(got, b.TakePieces(p)[0].Standing)
+	}
+	want := slices.Repeat([]results.Standing{results.Kept}, results.MaxOpen/each)
+	if !slices.Equal(got, append(want, results.TooMuch, results.TooMuch)) {
+		t.Errorf("standings %v; want %d kept and two that are too much", got, len(want))
+	}
+	lease := b.Lead()
+	if n, err := results.New(b.Store).Sweep(t.Context(), lease); n != 0 || err != nil {
+		t.Errorf("swept %d results of a slice that is live, %v", n, err)
+	}
+	b.Pass(s.ID)
+	if n, err := settle.New(b.Store).Expire(t.Context(), lease, []workqueue.SliceID{s.ID}); n != 1 || err != nil {
+		t.Fatalf("expired %d slices, %v", n, err)
+	}
+	if n, err := results.New(b.Store).Sweep(t.Context(), lease); n != len(want) || err != nil {
+		t.Errorf("swept %d results, %v; want %d", n, err, len(want))
+	}
+	if n := b.largeRows(); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+}
+
+// A recorded result is read from any place on, and deleted with its run.
+func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(1), 1)
+	s := b.One(run)
+	data := make([]byte, 10_000)
+	for i := range data {
+		data[i] = byte(i * i >> 3)
+	}
+	pieces := storetest.InPieces(s, 0, data, 3000)
+	slices.Reverse(pieces)
+	taken := b.TakePieces(pieces...)
+	b.Record(storetest.LargeAnswer(s, pieces[0], taken[3]))
+	r, err := results.New(b.Store).Open(t.Context(), taken[3].ID)
+	if err != nil || r.Size() != 10_000 {
+		t.Fatalf("size %d, %v", r.Size(), err)
+	}
+	for _, from := range []int64{0, 2999, 3000, 8999, 9999, 10_000, 1} {
+		if _, err := r.Seek(from, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		if rest, err := io.ReadAll(r); err != nil || !slices.Equal(rest, data[from:]) {
+			t.Errorf("from %d: %d bytes, %v", from, len(rest), err)
+		}
+	}
+	b.Check()
+	b.Exec(`DELETE FROM work_piece WHERE piece = 2`)
+	report, err := doctor.New(b.Store).Doctor(t.Context())
+	if err != nil || len(report.Violations) != 1 || report.Violations[0].Invariant != doctor.TruthsAgree ||
+		!strings.Contains(report.Violations[0].What, "pieces are missing") {
+		t.Errorf("of a piece that is gone the doctor says %+v, %v", report.Violations, err)
+	}
+	b.Exec(`UPDATE run_event SET published_at = clock_timestamp() WHERE run_id = $1`, run)
+	b.Exec(`UPDATE batchrun SET finished_at = clock_timestamp() - interval '1 hour' WHERE id = $1`, run)
+	lease := b.Lead()
+	if !b.deleteRun(lease, run) {
+		t.Fatal("it was not deleted")
+	}
+	for gone := false; !gone; {
+		if _, gone, err = retention.New(b.Store).DeletePiece(t.Context(), lease, run, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := b.largeRows(); n != 0 {
+		t.Errorf("%d rows are left", n)
+	}
+	if _, err := results.New(b.Store).Open(t.Context(), taken[3].ID); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("what was deleted is opened: %v", err)
+	}
+}
+
+func (b *bench) largeRows() (n int) {
+	b.Helper()
+	if err := b.Pool.QueryRow(b.Context(),
+		`SELECT (SELECT count(*) FROM work_large) + (SELECT count(*) FROM work_piece)`).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}

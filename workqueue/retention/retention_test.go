@@ -1,0 +1,554 @@
+package retention_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	trackers "github.com/tranchehq/tranche/bitfield/tracker/service"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/storetest"
+	"github.com/tranchehq/tranche/workqueue/redo"
+	requeststore "github.com/tranchehq/tranche/workqueue/request"
+	"github.com/tranchehq/tranche/workqueue/retention"
+	"github.com/tranchehq/tranche/workqueue/start"
+	"github.com/tranchehq/tranche/workqueue/tracker"
+)
+
+// inTables is what there is of a run, by table: in all that have a run_id, and in the tracker.
+func (b *bench) inTables(run workqueue.RunID) map[string]int {
+	b.Helper()
+	rows, err := b.Pool.Query(b.Context(), `SELECT table_name || '.' || column_name FROM information_schema.columns
+		WHERE table_schema = 'public' AND (column_name = 'run_id' OR column_name = 'batch_id' OR
+			(table_name, column_name) IN (('batchrun', 'id'), ('tracker_batch', 'id'))) ORDER BY 1`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer rows.Close()
+	var columns []string
+	for rows.Next() {
+		var c string
+		if err := rows.Scan(&c); err != nil {
+			b.Fatal(err)
+		}
+		columns = append(columns, c)
+	}
+	if rows.Err() != nil || len(columns) < 15 {
+		b.Fatal(columns, rows.Err())
+	}
+	found := map[string]int{}
+	for _, c := range columns {
+		table, column, _ := strings.Cut(c, ".")
+		if n := b.Number(`SELECT count(*) FROM `+table+` WHERE `+column+` = $1`, run); n > 0 {
+			found[table] = n
+		}
+	}
+	return found
+}
+
+func (b *bench) deleteRun(lease workqueue.Lease, run workqueue.RunID) bool {
+	b.Helper()
+	deleted, err := retention.New(b.Store).DeleteRun(b.Context(), lease, run, time.Now(), "age 1h")
+	if err != nil {
+		b.Fatal(err)
+	}
+	return deleted
+}
+
+// A run is gone for everybody at once, and then in pieces, whoever leads; what is of others stays, and every invariant
+// holds all the while.
+func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	other, run := b.Ended(30, time.Hour), b.Ended(30, time.Hour)
+	before, had := b.inTables(other), b.inTables(run)
+	for _, id := range []workqueue.RunID{other, run} {
+		b.Exec(`INSERT INTO health_mark (kind, subject, state, by, reason, severity, count)
+			VALUES ('failed_items', '` + id.String() + `', 'aside', 'ann', 'known', 'warning', 1)`)
+	}
+	for _, table := range []string{"work_part", "work_error", "work_slice", "quarantine", "dead_letter", "run_event"} {
+		if had[table] == 0 {
+			t.Errorf("the run has nothing in %s: %v", table, had)
+		}
+	}
+	if !b.deleteRun(lease, run) {
+		t.Fatal("it was not deleted")
+	}
+	var marked string
+	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(subject, ' ') FROM health_mark`).Scan(&marked)
+	if err != nil || marked != other.String() {
+		t.Errorf("what was said of conditions is left of: %s, %v; want that of run %s", marked, err, other)
+	}
+	_, err = inspect.New(b.Store).Resolve(t.Context(), run.String())
+	if gone, ok := errors.AsType[*inspect.GoneError](err); !ok || gone.Run.Run != run ||
+		!errors.Is(err, workqueue.ErrNotFound) || !strings.Contains(err.Error(), "was deleted at") {
+		t.Errorf("a deleted run is told as %v", err)
+	}
+	if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+		Select: redo.Selection{Failed: true}}); !errors.Is(err, workqueue.ErrNotFound) {
+		t.Errorf("a re-run of a deleted run: %v", err)
+	}
+	b.Check()
+
+	pieces := 0
+	for gone := false; !gone; pieces++ {
+		if pieces%10 == 5 { // the leader dies, another one goes on
+			b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+			late := lease
+			b.Session = b.Open()
+			lease = b.Lead()
+			now := b.inTables(run)
+			if _, _, err := retention.New(b.Store).DeletePiece(t.Context(), late, run, 7); !errors.Is(err,
+				workqueue.ErrNotLeader) {
+				t.Errorf("the old leader: %v", err)
+			}
+			if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(now) {
+				t.Errorf("the old leader deleted: %v, then %v", now, after)
+			}
+			b.Check()
+		}
+		if _, gone, err = retention.New(b.Store).DeletePiece(t.Context(), lease, run, 7); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := b.inTables(run)
+	delete(left, "audit_log")
+	delete(left, "retention_run")
+	if len(left) > 0 || pieces < 12 {
+		t.Errorf("after %d pieces there is left: %v", pieces, left)
+	}
+	if after := b.inTables(other); fmt.Sprint(after) != fmt.Sprint(before) {
+		t.Errorf("of the other run there was %v and is %v", before, after)
+	}
+	if last := b.Actions(run); last[len(last)-1] != "delete by tranche" {
+		t.Errorf("actions: %v", last)
+	}
+	b.Check()
+}
+
+// What is not finished, or has only just ended, is not deleted; nor what somebody is at work on.
+func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	cases := map[string]func() workqueue.RunID{
+		"running": func() workqueue.RunID { return b.Load(storetest.Request(), 9) },
+		"held": func() workqueue.RunID {
+			run := b.Load(storetest.Request(), 9)
+			b.PauseRun(run)
+			return run
+		},
+		"open": func() workqueue.RunID { return b.OpenRun(func(*start.OpenRequest) {}) },
+		"running again": func() workqueue.RunID {
+			run := b.Ended(9, time.Hour)
+			if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+				Select: redo.Selection{Keys: []string{"C1"}}}); err != nil {
+				t.Fatal(err)
+			}
+			return run
+		},
+		"ended just now": func() workqueue.RunID {
+			run := b.Ended(9, 0)
+			return run
+		},
+		"with an event that is not published": func() workqueue.RunID {
+			run := b.Ended(9, time.Hour)
+			b.Exec(`UPDATE run_event SET published_at = NULL WHERE run_id = $1`, run)
+			return run
+		},
+		"a load that was given up": func() workqueue.RunID {
+			run := b.Load(storetest.Request(), 9)
+			b.Exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`, run)
+			return run
+		},
+		"at which somebody is at work": func() workqueue.RunID {
+			run := b.Ended(9, time.Hour)
+			release := b.HoldRows(`SELECT FROM run_step WHERE run_id = $1 FOR NO KEY UPDATE`, run)
+			t.Cleanup(release)
+			return run
+		},
+		"whose row somebody holds": func() workqueue.RunID {
+			run := b.Ended(9, time.Hour)
+			release := b.HoldRows(`SELECT FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`, run)
+			t.Cleanup(release)
+			return run
+		},
+	}
+	for name, made := range cases {
+		run := made()
+		// Nothing but its own reason keeps it.
+		switch name {
+		case "whose row somebody holds", "ended just now":
+		case "with an event that is not published":
+			b.Exec(`UPDATE batchrun SET finished_at = clock_timestamp() - interval '9 days' WHERE id = $1`, run)
+		default:
+			b.Exec(`UPDATE batchrun SET finished_at = clock_timestamp() - interval '9 days' WHERE id = $1`, run)
+			b.Exec(`UPDATE run_event SET published_at = clock_timestamp() WHERE run_id = $1`, run)
+		}
+		before := b.inTables(run)
+		if b.deleteRun(lease, run) {
+			t.Errorf("%s: it was deleted", name)
+		}
+		if after := b.inTables(run); fmt.Sprint(after) != fmt.Sprint(before) {
+			t.Errorf("%s: there was %v and is %v", name, before, after)
+		}
+	}
+}
+
+// A re-run and a deletion that begin at the same time: one of them wins, and the other one has done nothing.
+func TestARerunAndADeletionAtOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	won := map[bool]int{}
+	for i := range 24 {
+		run := b.Ended(9, time.Hour)
+		var wg sync.WaitGroup
+		var deleted bool
+		var rerun, failed error
+		delay := time.NewTimer(time.Duration(i%12) * 300 * time.Microsecond)
+		wg.Go(func() {
+			_, rerun = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+				Select: redo.Selection{Keys: []string{"C1", "C2"}}})
+		})
+		wg.Go(func() {
+			<-delay.C
+			deleted, failed = retention.New(b.Store).DeleteRun(t.Context(), lease, run, time.Now(), "age 1h")
+		})
+		wg.Wait()
+		won[deleted]++
+		switch {
+		case failed != nil:
+			t.Fatal(failed)
+		case deleted && !errors.Is(rerun, workqueue.ErrNotFound):
+			t.Fatalf("it was deleted, and the re-run said %v", rerun)
+		case !deleted && rerun != nil:
+			t.Fatalf("neither happened: %v", rerun)
+		case !deleted:
+			b.WantTally(run, storetest.Tally{Ready: 2, Done: 7})
+		}
+	}
+	t.Logf("deleted %d, run again %d", won[true], won[false])
+	b.Check()
+}
+
+// Limits of age, number and size, of runs and of what else there is.
+func TestRetentionLimits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	ctx := t.Context()
+	var runs []workqueue.RunID
+	for i := range 4 {
+		runs = append(runs, b.Ended(9, time.Duration(10-i)*time.Hour)) // the first is the oldest
+	}
+	b.Ended(9, 0)
+	due := func(limits retention.Limits) int64 {
+		t.Helper()
+		if _, err := retention.New(b.Store).SetRetention(ctx, retention.RetainRuns, limits, "ann"); err != nil {
+			t.Fatal(err)
+		}
+		all, err := retention.New(b.Store).RetentionDue(ctx)
+		if err != nil || all[0].Kind != retention.RetainRuns {
+			t.Fatal(all, err)
+		}
+		return all[0].Count
+	}
+	if n, err := retention.New(b.Store).MeasureRuns(ctx, lease, 100); len(n) != 5 || err != nil {
+		t.Fatal(n, err)
+	}
+	if n, err := retention.New(b.Store).MeasureRuns(ctx, lease, 100); len(n) != 0 || err != nil {
+		t.Errorf("%d runs were measured twice: %v", len(n), err)
+	}
+	age, few, bytes := 8*time.Hour+30*time.Minute, int64(2), int64(1<<20)
+	for want, limits := range map[int64]retention.Limits{
+		0: {}, 2: {Age: &age}, 3: {Count: &few}, 4: {Count: &[]int64{1}[0], Age: &age},
+	} {
+		if n := due(limits); n != want {
+			t.Errorf("%s: %d runs are due; want %d", limits.String(), n, want)
+		}
+	}
+	if n := b.Number(`SELECT count(*) FROM retention_size WHERE bytes BETWEEN 5000 AND 50000`); n != 5 {
+		t.Errorf("%d runs of 9 items are of some kilobytes", n)
+	}
+	// The newest large run is less than a mebibyte, both together are more.
+	b.Exec(`UPDATE retention_size SET bytes = 700000 WHERE run_id = ANY($1)`, []workqueue.RunID{runs[1], runs[3]})
+	if n := due(retention.Limits{Bytes: &bytes}); n != 2 {
+		t.Errorf("%d runs are past the size; want the two oldest", n)
+	}
+	before, err := retention.New(b.Store).RetentionCutoff(ctx, &retention.Retention{Kind: retention.RetainRuns,
+		Limits: retention.Limits{Count: &few}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := retention.New(b.Store).RunsPastLimits(ctx, *before, 10, runs[:1]); err != nil ||
+		!slices.Equal(found, runs[1:3]) {
+		t.Errorf("%v, %v; want %v", found, err, runs[1:3])
+	}
+	// The run that carries another one on goes first; what is past the limits with it is due, and no more than that.
+	b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, runs[0], runs[1])
+	if found, err := retention.New(b.Store).RunsPastLimits(ctx, *before, 10, nil); err != nil ||
+		!slices.Equal(found, runs[1:3]) {
+		t.Errorf("%v, %v; want those that no run carries on: %v", found, err, runs[1:3])
+	}
+	if n := due(retention.Limits{Age: &age}); n != 2 || b.deleteRun(lease, runs[0]) {
+		t.Errorf("%d runs are due; want both of a pair, the later one first", n)
+	}
+	b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, runs[1], runs[2])
+	if n := due(retention.Limits{Age: &age}); n != 0 {
+		t.Errorf("%d runs are due; want none that a later one carries on", n)
+	}
+	for _, wrong := range []retention.Limits{{Age: new(time.Duration)}, {Count: new(int64)}, {Bytes: &few}} {
+		if _, err := retention.New(b.Store).SetRetention(ctx, retention.RetainRuns, wrong, "ann"); err == nil {
+			t.Errorf("%v was taken", wrong)
+		}
+	}
+	if _, err := retention.New(b.Store).SetRetention(ctx, "cats", retention.Limits{}, "ann"); err == nil ||
+		!strings.Contains(err.Error(), "quarantine") {
+		t.Errorf("a kind that there is none of: %v", err)
+	}
+}
+
+// The run that could not be measured is guessed, and no other, by its own items and steps alone; sizes of deleted runs
+// are not in the way of measuring.
+func TestTheSizeOfARunIsGuessed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	ctx := t.Context()
+	deleted, first, huge := b.Ended(9, time.Hour), b.Ended(9, time.Hour), b.Ended(9, time.Hour)
+	if took, err := retention.New(b.Store).MeasureRuns(ctx, lease, 1); err != nil ||
+		!slices.Equal(took, []workqueue.RunID{deleted}) {
+		t.Fatal(took, err)
+	}
+	b.Exec(`UPDATE retention_size SET bytes = 1 << 30`)
+	sizes := `SELECT count(*) FROM retention_size WHERE run_id = $1`
+	b.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN RAISE 'the test breaks it off'; END $$`)
+	b.Exec(`CREATE TRIGGER refuse BEFORE INSERT ON retention_size FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	if took, err := retention.New(b.Store).MeasureRuns(ctx, lease, 1); err == nil ||
+		!slices.Equal(took, []workqueue.RunID{first}) {
+		t.Errorf("measuring %v failed with %v; want %s", took, err, first)
+	}
+	b.Exec(`DROP TRIGGER refuse ON retention_size`)
+	bytes, err := retention.New(b.Store).GuessRun(ctx, lease, huge)
+	if want := int64(4096 + 9*(150+150)); err != nil || bytes != want {
+		t.Errorf("it is guessed to have %d bytes, %v; want %d", bytes, err, want)
+	}
+	if b.Number(sizes, huge) != 1 || b.Number(sizes, first) != 0 {
+		t.Error("another run was guessed")
+	}
+	under := b.Load(storetest.Request(), 9)
+	if bytes, err := retention.New(b.Store).GuessRun(ctx, lease, under); err != nil || bytes != 0 ||
+		b.Number(sizes, under) != 0 {
+		t.Errorf("a run under way is guessed to have %d bytes, %v", bytes, err)
+	}
+
+	if !b.deleteRun(lease, deleted) {
+		t.Fatal("it was not deleted")
+	}
+	b.Exec(`CREATE TRIGGER refuse BEFORE DELETE ON retention_size FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	if took, err := retention.New(b.Store).MeasureRuns(ctx, lease, 9); err != nil ||
+		!slices.Equal(took, []workqueue.RunID{first}) {
+		t.Errorf("%v were measured, %v; want %s", took, err, first)
+	}
+	b.Exec(`DROP TRIGGER refuse ON retention_size`)
+	err = retention.New(b.Store).DropSizes(ctx, lease)
+	if err != nil || b.Number(sizes, deleted) != 0 || b.Number(sizes, first) != 1 {
+		t.Errorf("the size of a deleted run, and no other, was to go: %v", err)
+	}
+}
+
+// PROOF: who may do what, 17.
+// What is old goes, but for what something still needs.
+func TestOldThingsAreDeleted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lease := b.Lead()
+	ctx := t.Context()
+	ended, under := b.Ended(9, time.Hour), b.Load(storetest.Request(), 9)
+	b.PauseRun(under)
+	for _, sql := range []string{
+		`UPDATE run_event SET at = at - interval '100 days'`,
+		`UPDATE retention SET age = interval '40 days' WHERE kind = 'audit'`,
+		`UPDATE dead_letter SET changed_at = changed_at - interval '100 days'`,
+		`INSERT INTO dead_letter (id, msg_id, endpoint, cause, state, changed_at)
+			VALUES (gen_random_uuid(), 'd', 'e', 'c', 'dropped', clock_timestamp() - interval '100 days'),
+			(gen_random_uuid(), 'n', 'e', 'c', 'dropped', clock_timestamp())`,
+		`UPDATE quarantine SET at = at - interval '100 days'`,
+		`INSERT INTO node_session (id, host, pid, version, expires_at) SELECT gen_random_uuid(), 'h', 1, 'v',
+			clock_timestamp() - interval '100 days' FROM generate_series(1, 5)`,
+	} {
+		b.Exec(sql)
+	}
+	testenv.Rewrite(t, b.Pool, `UPDATE audit_log SET at = at - interval '100 days'`)
+	before := time.Now().Add(-50 * 24 * time.Hour)
+	want := map[retention.RetentionKind]int64{
+		retention.RetainEvents:     int64(len(b.Events(ended)) - 2), // its completions stay
+		retention.RetainAudit:      int64(len(b.Actions(ended)) - 1),
+		retention.RetainQuarantine: 1, retention.RetainDeadLetters: 1, retention.RetainSessions: 5,
+		retention.RetainFires: 0,
+	}
+	paused := b.Actions(under)
+	for kind, n := range want {
+		got, err := retention.New(b.Store).DeleteOld(ctx, lease, kind, before, 1000)
+		if err != nil || got != n {
+			t.Errorf("%s: %d were deleted, %v; want %d", kind, got, err, n)
+		}
+	}
+	if now := b.Actions(under); !slices.Equal(now, paused) {
+		t.Errorf("of a run under way %v is known; want %v", now, paused)
+	}
+	if left := b.Actions(ended); !slices.Equal(left, []string{"rerun by ann"}) {
+		t.Errorf("of the finished run %v is known; want its re-run", left)
+	}
+	b.Check()
+	if err := retention.New(b.Store).NoteDeleted(ctx, lease, retention.RetainAudit, 7); err != nil {
+		t.Fatal(err)
+	}
+	all, err := retention.New(b.Store).Retention(ctx)
+	if err != nil || len(all) != len(retention.Kinds()) || all[2].LastDeleted != 7 || all[2].LastAt == nil {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// A leader whose lease has passed on deletes nothing, whatever it does.
+func TestRetentionIsFencedByTheEpoch(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old := b.Lead()
+	run := b.Ended(9, time.Hour)
+	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Session = b.Open()
+	b.Lead()
+	ctx := t.Context()
+	for name, work := range map[string]func() error{
+		"measure": func() error { _, err := retention.New(b.Store).MeasureRuns(ctx, old, 9); return err },
+		"guess":   func() error { _, err := retention.New(b.Store).GuessRun(ctx, old, run); return err },
+		"sizes":   func() error { return retention.New(b.Store).DropSizes(ctx, old) },
+		"delete":  func() error { _, err := retention.New(b.Store).DeleteRun(ctx, old, run, time.Now(), "x"); return err },
+		"old": func() error {
+			_, err := retention.New(b.Store).DeleteOld(ctx, old, retention.RetainQuarantine, time.Now(), 9)
+			return err
+		},
+		"forget":   func() error { return retention.New(b.Store).ForgetGone(ctx, old) },
+		"note":     func() error { return retention.New(b.Store).NoteDeleted(ctx, old, retention.RetainRuns, 1) },
+		"requests": func() error { _, err := requeststore.New(b.Store).SweepRequests(ctx, old); return err },
+	} {
+		if err := work(); !errors.Is(err, workqueue.ErrNotLeader) {
+			t.Errorf("%s: %v; want ErrNotLeader", name, err)
+		}
+	}
+	if left := b.inTables(run); left["batchrun"] != 1 || left["quarantine"] != 1 {
+		t.Errorf("there is left %v", left)
+	}
+}
+
+// endless notes what is asked of PostgreSQL without a limit of time.
+type endless struct {
+	asked atomic.Int64
+	said  atomic.Pointer[string]
+}
+
+func (e *endless) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
+	e.asked.Add(1)
+	if _, limited := ctx.Deadline(); !limited {
+		e.said.Store(&data.SQL)
+	}
+	return ctx
+}
+
+func (e *endless) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// What the leader's duties read ends, also when PostgreSQL's host has vanished and nothing says so.
+func TestReadsOfDutiesAreLimited(t *testing.T) {
+	t.Parallel()
+	config, err := pgxpool.ParseConfig(testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := &endless{}
+	config.ConnConfig.Tracer = seen
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	store, ctx := database.New(pool), t.Context()
+	age := time.Hour
+	runs := &retention.Retention{Kind: retention.RetainRuns, Limits: retention.Limits{Age: &age}}
+	for name, read := range map[string]func() error{
+		"limits": func() error { _, err := retention.New(store).Retention(ctx); return err },
+		"cutoff": func() error { _, err := retention.New(store).RetentionCutoff(ctx, runs); return err },
+		"runs":   func() error { _, err := retention.New(store).RunsPastLimits(ctx, time.Now(), 9, nil); return err },
+		"going":  func() error { _, err := retention.New(store).GoingRuns(ctx, 9); return err },
+		"due":    func() error { _, err := retention.New(store).RetentionDue(ctx); return err },
+		"webhooks": func() error {
+			_, err := tracker.New(store).DueTrackerWebhooks(ctx, trackers.WebhookRoom{AtOnce: 1})
+			return err
+		},
+	} {
+		asked := seen.asked.Load()
+		if err := read(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if seen.asked.Load() == asked {
+			t.Errorf("%s: nothing was asked", name)
+		}
+		if sql := seen.said.Swap(nil); sql != nil {
+			t.Errorf("%s: may last for ever: %s", name, *sql)
+		}
+	}
+}
+
+// What was not done in time may be tried with less, whoever's limit it was; what fails in other ways may not.
+func TestTookTooLong(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Pool(t)
+	asked := func(ctx context.Context, limit, sql string) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `SET LOCAL `+limit); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, sql)
+			return err
+		})
+	}
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	held, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Rollback(t.Context()) }()
+	if _, err := held.Exec(t.Context(), `LOCK TABLE retention`); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"our time":        {asked(short, `statement_timeout = 0`, `SELECT pg_sleep(600)`), true},
+		"PostgreSQL's":    {asked(t.Context(), `statement_timeout = '1ms'`, `SELECT pg_sleep(600)`), true},
+		"a lock":          {asked(t.Context(), `lock_timeout = '1ms'`, `SELECT FROM retention`), false},
+		"wrong":           {asked(t.Context(), `lock_timeout = '1s'`, `SELECT 1 / 0`), false},
+		"another's lease": {workqueue.ErrNotLeader, false},
+	} {
+		if got := retention.TookTooLong(tc.err); got != tc.want || tc.err == nil {
+			t.Errorf("%s: %v is %t", name, tc.err, got)
+		}
+	}
+}
