@@ -122,7 +122,8 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 	}
 	eventually(t, "each stream has three copies", func() bool { return replicas(3) })
 	for _, want := range []int{1, 3} {
-		if _, err := streams.New(store).ChangeStreams(t.Context(), streams.StreamChanges{Replicas: &want}, "ann"); err != nil {
+		change := streams.StreamChanges{Replicas: &want}
+		if _, err := streams.New(store).ChangeStreams(t.Context(), change, "ann"); err != nil {
 			t.Fatal(err)
 		}
 		eventually(t, fmt.Sprintf("each stream has %d", want), func() bool { return replicas(want) })
