@@ -11,8 +11,8 @@ var (
 	removedByFilter = regexp.MustCompile(`Rows Removed by Filter: (\d+)`)
 )
 
-// Of a run that has just been loaded, PostgreSQL knows nothing until it has been analyzed, a minute later: its items are
-// in a partition of their own. What the view is asked then compares no item with another.
+// Of a run that has just been loaded, PostgreSQL knows nothing until it has been analyzed, a minute later: its items
+// are in a partition of their own. What the view is asked then compares no item with another.
 func TestItemsAreFoundBeforeAnyStatistics(t *testing.T) {
 	t.Parallel()
 	const items = 20_000
