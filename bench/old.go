@@ -47,11 +47,13 @@ func measureOld(ctx context.Context, cfg config, pg *cluster, rep *report) (err 
 				ended = append(ended, done)
 				fmt.Fprintf(os.Stderr, "old       run %d: %.2f s\n", len(ended), done.at.Sub(begun).Seconds())
 			}
-			o := old{Items: runs * cfg.items}
+			o := old{Items: len(ended) * cfg.items}
 			for round := range cfg.rounds {
-				if err := l.besideEmpty(ctx, cfg, &o, round%2 == 0); err != nil {
+				done, err := l.besideEmpty(ctx, cfg, &o, round%2 == 0)
+				if err != nil {
 					return fmt.Errorf("%d old items: %w", o.Items, err)
 				}
+				ended = append(ended, done)
 			}
 			size, err := l.number(ctx, hasSize)
 			if err != nil {
@@ -71,30 +73,32 @@ func measureOld(ctx context.Context, cfg config, pg *cluster, rep *report) (err 
 	})
 }
 
-// besideEmpty runs the items here and in a database of its own, one after the other.
-func (l *lab) besideEmpty(ctx context.Context, cfg config, o *old, here bool) (err error) {
+// besideEmpty runs the items here and in a database of its own, one after the other, and returns the run here.
+func (l *lab) besideEmpty(ctx context.Context, cfg config, o *old, first bool) (own finish, err error) {
 	empty, err := openBed(ctx, cfg, l.pg)
 	if err != nil {
-		return err
+		return own, err
 	}
 	defer func() { err = errors.Join(err, empty.close()) }()
-	for range 2 {
+	for _, here := range []bool{first, !first} {
 		b, into := empty, &o.Empty
 		if here {
 			b, into = l.bed, &o.Seconds
 		}
 		if err := l.pg.checkpoint(ctx); err != nil {
-			return err
+			return own, err
 		}
 		begun := time.Now()
 		done, err := b.complete(ctx, work{endpoint: echoEndpoint}, items{n: cfg.items})
 		if err != nil {
-			return err
+			return own, err
 		}
 		*into = append(*into, done.at.Sub(begun).Seconds())
-		here = !here
+		if here {
+			own = done
+		}
 	}
-	return nil
+	return own, nil
 }
 
 // delete deletes a run as a person would, and returns how long its rows were there.

@@ -512,10 +512,12 @@ COMMENT ON COLUMN work_error.at IS 'When it was recorded.';
 --
 -- Block by block it finds everything by keys, whatever the planner knows of the tables: of a run that has just been loaded
 -- it knows nothing for a minute, and would go through all items once for each. OFFSET 0 keeps it from that, and GROUP BY
--- does, which lets a condition on the key through to work_queue_key; the pair says no more than that the ordinal is in
--- the block, and has the planner believe so of more rows than have that key. m is worked out once for a block: what its live
--- slices have, and what has ended at all steps that come before this one (planeColumn.states of workqueue/inspect is the
--- same in Go).
+-- does, which lets a condition on the key through. That one is to find its index, work_queue_key, although the planner
+-- knows nothing: a pair in place of the upper bound has it expect many rows of a block, and a bound that every key is
+-- above has it expect few of a key. Of a run of some 100,000 items it may read the block all the same.
+--
+-- m is worked out once for a block: what its live slices have, and what has ended at all steps that come before this one
+-- (planeColumn.states of workqueue/inspect is the same in Go).
 CREATE VIEW run_item AS
 SELECT r.id AS run_id, i.ordinal, i.item_key AS key, st.step, st.name AS step_name,
     CASE WHEN get_bit(b.done, i.bit) = 1 THEN CASE WHEN get_bit(m.before, i.bit) = 0 THEN 'stale' ELSE 'done' END
@@ -557,6 +559,7 @@ LEFT JOIN LATERAL (
 JOIN LATERAL (
     SELECT q.run_id, q.ordinal, q.ordinal & 8191 AS bit, q.item_key FROM work_queue q
     WHERE q.run_id = r.id AND q.ordinal >= k.block << 13 AND (q.ordinal, q.twin) < ((k.block + 1) << 13, 0)
+        AND q.item_key >= ''
     GROUP BY q.run_id, q.ordinal, q.item_key) i ON i.run_id = r.id
 -- An aggregate over one row is one row, as the planner knows.
 LEFT JOIN LATERAL (

@@ -7,15 +7,15 @@ import (
 )
 
 var (
-	removedByJoin   = regexp.MustCompile(`Rows Removed by Join Filter: (\d+)`)
-	removedByFilter = regexp.MustCompile(`Rows Removed by Filter: (\d+)`)
+	loops   = regexp.MustCompile(`loops=(\d+)`)
+	removed = regexp.MustCompile(`Rows Removed by (?:Join )?Filter: (\d+)`)
 )
 
 // Of a run that has just been loaded, PostgreSQL knows nothing until it has been analyzed, a minute later: its items
-// are in a partition of their own. What the view is asked then compares no item with another.
+// are in a partition of their own. What the view is asked then compares no item with another, and finds one by its key.
 func TestItemsAreFoundBeforeAnyStatistics(t *testing.T) {
 	t.Parallel()
-	const items = 20_000
+	const items = 200_000
 	r := newItemRun(t, items, 0)
 	for _, ask := range []struct {
 		sql  string
@@ -25,17 +25,18 @@ func TestItemsAreFoundBeforeAnyStatistics(t *testing.T) {
 		{`SELECT step_name, state, max(key), max(attempts) FROM run_item GROUP BY 1, 2`, nil},
 		{`SELECT * FROM run_item WHERE run_id = $1 AND key = $2`, []any{r.id, "C9999"}},
 	} {
-		read := 0
+		read, times := 0, 0
 		for _, line := range r.explain(ask.sql, ask.args...) {
-			for _, removed := range []*regexp.Regexp{removedByJoin, removedByFilter} {
-				if m := removed.FindStringSubmatch(line); m != nil {
-					n, _ := strconv.Atoi(m[1])
-					read += n
-				}
+			if m := loops.FindStringSubmatch(line); m != nil {
+				times, _ = strconv.Atoi(m[1])
+			}
+			if m := removed.FindStringSubmatch(line); m != nil {
+				n, _ := strconv.Atoi(m[1])
+				read += n * times
 			}
 		}
-		if read > items {
-			t.Errorf("%s reads %d rows in vain; want at most %d", ask.sql, read, items)
+		if most := items / 10; read > most {
+			t.Errorf("%s reads %d rows in vain; want at most %d", ask.sql, read, most)
 		}
 	}
 }

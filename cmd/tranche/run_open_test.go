@@ -55,11 +55,11 @@ func TestItemsThatComeLater(t *testing.T) {
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--parquet", path, "--wait"), 0, "2 items", "keys from id")
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--file", path, "--wait"), 0, "2 items")
 	for want, args := range map[string][]string{
-		"--items and --stream each say": {"--items", "x", "--stream", "y"},
-		"--sql and --source":            {"--sql", "SELECT 1"},
-		"give --stream too":             {"--items", "x", "--from-seq", "3"},
-		"--format goes with --items":    {"--parquet", "x", "--format", "csv"},
-		"--items FILE, --parquet FILE,": {},
+		"--items (or --file) and --stream each say": {"--items", "x", "--stream", "y"},
+		"--sql and --source":                        {"--sql", "SELECT 1"},
+		"give --stream too":                         {"--items", "x", "--from-seq", "3"},
+		"--format goes with --items":                {"--parquet", "x", "--format", "csv"},
+		"--items FILE, --parquet FILE,":             {},
 	} {
 		b.want(b.tranche(append([]string{"run", "start", "--endpoint", "echo"}, args...)...), 2, want)
 	}

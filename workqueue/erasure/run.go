@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// By the key the view finds the block of an item, and looks at no other.
+	// The view looks for the key in each block, by its index.
 	itemUnderWay = `
 SELECT EXISTS (SELECT FROM batchrun r JOIN run_item i ON i.run_id = r.id
     WHERE r.id = $1 AND r.state IN ('loading', 'running') AND i.key = $2

@@ -134,16 +134,15 @@ func (o *healthOps) takeCondition(ctx context.Context, in *conditionInput) (Mark
 	return o.mark(ctx, in.Body, healthstore.NewMark{Actor: in.Name, State: healthstore.Taken})
 }
 
-func (c *ConditionName) check(actor, reason string) error {
-	return cmp.Or(kernel.CheckText("header "+kernel.ActorHeader, actor, kernel.MaxActorBytes), kernel.CheckText("kind",
-		c.Kind, kernel.MaxNameBytes),
-		kernel.CheckText("subject", c.Subject, kernel.MaxReasonBytes), kernel.CheckText("reason", reason,
-			kernel.MaxReasonBytes))
+func (c *ConditionName) check(reason string) error {
+	return cmp.Or(kernel.CheckText("kind", c.Kind, kernel.MaxNameBytes),
+		kernel.CheckText("subject", c.Subject, kernel.MaxReasonBytes),
+		kernel.CheckText("reason", reason, kernel.MaxReasonBytes))
 }
 
 // mark says something of what holds, and how bad that is now.
 func (o *healthOps) mark(ctx context.Context, c ConditionName, m healthstore.NewMark) (MarkedCondition, error) {
-	if err := c.check(m.Actor, m.Reason); err != nil {
+	if err := c.check(m.Reason); err != nil {
 		return MarkedCondition{}, err
 	}
 	m.Kind = c.Kind
@@ -169,7 +168,7 @@ func (o *healthOps) mark(ctx context.Context, c ConditionName, m healthstore.New
 }
 
 func (o *healthOps) bringBack(ctx context.Context, in *conditionInput) (MarkedCondition, error) {
-	if err := in.Body.check(in.Name, ""); err != nil {
+	if err := in.Body.check(""); err != nil {
 		return MarkedCondition{}, err
 	}
 	defer o.lookAgain()

@@ -100,7 +100,7 @@ func (c *corrections) correct(ctx context.Context, in *correctInput) (out Correc
 	}
 	spool := c.s.starts.SpoolOf(ctx)
 	spool.Max = starts.MaxAddBody
-	kept, err := spool.Keep(starts.Whole(in.body, in.body))
+	kept, err := spool.Keep(starts.Whole(in.body))
 	if err != nil {
 		return out, err
 	}

@@ -89,7 +89,7 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 }
 
 // items reads those of an earlier run, with the payloads of a body laid over them.
-func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Config, items, body io.Reader,
+func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Config, items io.Reader,
 ) (*intake.Reader, error) {
 	id, err := inspect.New(c.s.Store).Resolve(ctx, set.FromRun)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 	if err != nil {
 		return nil, err
 	}
-	fixes, key, err := c.fixes(ctx, id, set, *config, items, body)
+	fixes, key, err := c.fixes(ctx, id, set, *config, items)
 	if err != nil {
 		return nil, err
 	}
@@ -178,12 +178,12 @@ func ExportOf(ctx context.Context, store *database.DB, run workqueue.RunID, conf
 
 // fixes reads payloads by key, if there are any.
 func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSettings, config intake.Config,
-	items, body io.Reader,
+	items io.Reader,
 ) (fixes map[string]string, key string, err error) {
 	if items == nil {
 		return nil, "", nil
 	}
-	whole := bufio.NewReader(wholeItems{items, body})
+	whole := bufio.NewReader(wholeItems{items})
 	if _, err := whole.Peek(1); errors.Is(err, io.EOF) {
 		return nil, "", nil
 	}

@@ -111,10 +111,10 @@ func (s *Routes) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 	}
 	config.Source = settings.Source
 	if !settings.elsewhere() {
-		return intake.Open(wholeItems{items, r.Body}, config)
+		return intake.Open(wholeItems{items}, config)
 	}
 	if settings.FromRun != "" {
-		return carrying{s}.items(r.Context(), settings, &config, items, r.Body)
+		return carrying{s}.items(r.Context(), settings, &config, items)
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {

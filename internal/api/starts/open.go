@@ -206,7 +206,7 @@ func (s *Routes) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	}
 	spool := s.SpoolOf(ctx)
 	spool.Max = MaxAddBody
-	kept, err := spool.Keep(wholeItems{in.body, in.body})
+	kept, err := spool.Keep(wholeItems{in.body})
 	if err != nil {
 		return out, err
 	}

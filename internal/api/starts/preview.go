@@ -137,7 +137,7 @@ func (in *previewInput) items() (io.Reader, error) {
 		}
 		from = part
 	}
-	items := io.Reader(wholeItems{&previewBody{from, maxPreview}, in.body})
+	items := io.Reader(wholeItems{&previewBody{from, maxPreview}})
 	if !in.Truncated {
 		return items, nil
 	}

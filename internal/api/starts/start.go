@@ -285,26 +285,18 @@ func missingPart(name string) error {
 	return kernel.BadInput("the multipart body needs the parts run and items, in this order; " + name + " is missing")
 }
 
-// wholeItems makes a break in the stream the sender's fault, and never the end of the items. Its end is the end of the
-// body, whatever a sender lets follow.
-type wholeItems struct{ from, body io.Reader }
+// wholeItems makes a break in the stream the sender's fault, and never the end of the items.
+type wholeItems struct{ from io.Reader }
 
 // Whole is the items that come from a body, or a part of it.
-func Whole(from, body io.Reader) io.Reader { return wholeItems{from, body} }
+func Whole(from io.Reader) io.Reader { return wholeItems{from} }
 
 func (w wholeItems) Read(p []byte) (int, error) {
 	n, err := w.from.Read(p)
-	switch {
-	case errors.Is(err, io.EOF):
-		if body, ok := w.body.(interface{ ended() }); ok {
-			body.ended()
-		}
-	case errors.Is(err, io.ErrUnexpectedEOF):
+	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = kernel.BadInput("the items break off before their end; nothing was started, send them again")
-	default:
-		if how, slow := kernel.CameTooSlowly(err); slow {
-			err = kernel.BadInput("the body with the items: " + how + "; nothing was started, send them again")
-		}
+	} else if how, slow := kernel.CameTooSlowly(err); slow {
+		err = kernel.BadInput("the body with the items: " + how + "; nothing was started, send them again")
 	}
 	return n, err
 }

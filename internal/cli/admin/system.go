@@ -46,7 +46,10 @@ func (d *Doctor) examine(ctx context.Context, term *cli.Console) (found doctor.R
 		if err != nil {
 			return found, err
 		}
-		return found, json.Unmarshal(term.Answer, &found)
+		if err := json.Unmarshal(term.Answer, &found); err != nil {
+			return found, fmt.Errorf("read what the server at %s has found: %w", term.URL, err)
+		}
+		return found, nil
 	}
 	if _, err := pgxpool.ParseConfig(d.Database); err != nil {
 		return found, cli.Usage("--database: " + err.Error())

@@ -178,7 +178,7 @@ type itemFlags struct {
 
 func (f *itemFlags) validate(format string) error {
 	var given []string
-	for flag, where := range map[string]string{"--items": f.Items, "--parquet": f.Parquet, "--sql": f.SQL,
+	for flag, where := range map[string]string{"--items (or --file)": f.Items, "--parquet": f.Parquet, "--sql": f.SQL,
 		"--stream": f.Stream, "--from": f.From} {
 		if where != "" {
 			given = append(given, flag)
