@@ -21,6 +21,7 @@ func TestMutantsAreCaught(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		mutants []mutant
+		room    string // under workqueue
 		test    string
 		says    string // what the test must say, so that it fails for the right reason
 	}{
@@ -30,7 +31,7 @@ func TestMutantsAreCaught(t *testing.T) {
 				{"settle/settle.go", []string{"WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`"},
 					[]string{"WHERE s.id = u.id`"}},
 			},
-			test: "TestCancel$", says: "want them stale",
+			room: "redo", test: "TestCancel$", says: "want them stale",
 		},
 		"claims without locks and without the condition in the update": {
 			mutants: []mutant{
@@ -47,17 +48,17 @@ func TestMutantsAreCaught(t *testing.T) {
 					},
 					[]string{") b", "`", "firstReadyWait", "`"}},
 			},
-			test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
+			room: "dispatch", test: "TestClaimsOfManyNodesShareTheWork$/wide", says: "claimed twice",
 		},
 		"a cut that leaves its items ready": {
 			mutants: []mutant{
 				{"dispatch/claim_cut.go", []string{"SET ready = b.ready & ~u.bits"}, []string{"SET ready = b.ready"}},
 			},
-			test: "TestClaimCutsEvenly$", says: "invariant: I1",
+			room: "dispatch", test: "TestClaimCutsEvenly$", says: "invariant: I1",
 		},
 		"a re-run that opens no generation": {
 			mutants: []mutant{{"redo/rearm.go", []string{"generation = generation + 1"}, []string{"generation = generation"}}},
-			test:    "TestRerunWhileRunning$", says: "invariant: I3",
+			room:    "redo", test: "TestRerunWhileRunning$", says: "invariant: I3",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,12 +66,12 @@ func TestMutantsAreCaught(t *testing.T) {
 			overlay := writeOverlay(t, tc.mutants)
 			// A mutant need not be vetted, and nobody debugs it: to link it without symbols takes half the time.
 			cmd := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=5m", "-vet=off", "-ldflags=-s -w",
-				"-overlay="+overlay, "-run", "^"+tc.test, "./workqueue")
+				"-overlay="+overlay, "-run", "^"+tc.test, "./workqueue/"+tc.room)
 			cmd.Dir = filepath.Join("..", "..")
 			cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
 			out, err := cmd.CombinedOutput()
 			if err == nil {
-				t.Fatalf("%s does not see the mutant", tc.test)
+				t.Fatalf("%s does not see the mutant:\n%.4000s", tc.test, out)
 			}
 			if !strings.Contains(string(out), tc.says) {
 				t.Errorf("%s failed, but does not say %q:\n%.4000s", tc.test, tc.says, out)
