@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
@@ -199,15 +202,37 @@ func (n *NATS) checkPort(ctx context.Context) error {
 		return nil
 	}
 	addr := net.JoinHostPort(n.host, strconv.Itoa(n.port))
-	var config net.ListenConfig
-	ln, err := config.Listen(ctx, "tcp", addr)
-	if err != nil {
+	if err := checkFree(ctx, addr); err != nil {
 		if op, ok := errors.AsType[*net.OpError](err); ok {
 			err = op.Err
 		}
 		return &ListenError{Addr: addr, Err: err}
 	}
-	return ln.Close()
+	return nil
+}
+
+// checkFree finds out whether somebody could listen at an address of TCP now. A program that this one starts has all of
+// its sockets for a moment, also those that are closed meanwhile: that is waited for, and what is opened here is in none.
+func checkFree(ctx context.Context, address string) error {
+	for until := time.Now().Add(programStarts); ; {
+		err := listenOnce(ctx, address)
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(until) || backoff.Sleep(ctx, 5*time.Millisecond) != nil {
+			return err
+		}
+	}
+}
+
+// programStarts is longer than a program has the sockets of the one that starts it.
+const programStarts = 500 * time.Millisecond
+
+func listenOnce(ctx context.Context, address string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return listener.Close()
 }
 
 func awaitServer(ctx context.Context, srv *server.Server, log *natsLog) error {

@@ -82,12 +82,11 @@ func hold(ctx context.Context, address string) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	listener, err := config.Listen(ctx, "tcp", address)
-	if err != nil {
+	if err := checkFree(ctx, address); err != nil {
 		_ = held.Close()
 		return nil, err
 	}
-	return func() { _ = held.Close() }, listener.Close()
+	return func() { _ = held.Close() }, nil
 }
 
 // together reports whether the servers have a leader whom all of them follow.

@@ -1,7 +1,11 @@
 package embedded
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"os/exec"
+	"sync"
 	"testing"
 )
 
@@ -23,4 +27,39 @@ func TestQuietPortsAreHeld(t *testing.T) {
 		t.Fatalf("%s is not free after its release: %v", address, err)
 	}
 	again()
+}
+
+// A program that is being started has all sockets of this one for a moment, also those that are closed meanwhile.
+func TestPortsAreFreeWhileProgramsStart(t *testing.T) {
+	t.Parallel()
+	if err := exec.CommandContext(t.Context(), "true").Run(); err != nil { // before the first, Go starts one on trial
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	for range 4 {
+		starting.Go(func() {
+			for ctx.Err() == nil {
+				_ = exec.CommandContext(ctx, "true").Run() // the last ones are ended in the midst of it
+			}
+		})
+	}
+	defer starting.Wait()
+	defer cancel()
+	for range 300 {
+		port, release, err := QuietPort(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address) // at once, as a server does
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = listener.Close()
+		if err := checkFree(ctx, address); err != nil {
+			t.Fatalf("after it was closed: %v", err)
+		}
+		release()
+	}
 }

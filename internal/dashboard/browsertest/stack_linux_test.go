@@ -77,11 +77,7 @@ func newStack(t *testing.T, config stackConfig) *stack {
 // serve starts the server, at the address where it was before.
 func (s *stack) serve() {
 	s.Helper()
-	var config net.ListenConfig
-	listener, err := config.Listen(s.Context(), "tcp", s.addr)
-	if err != nil {
-		s.Fatal(err)
-	}
+	listener := s.bound()
 	s.url = "http://" + s.addr
 	pages, err := dashboard.Handler(dashboard.Config{})
 	if err != nil {
@@ -103,6 +99,21 @@ func (s *stack) serve() {
 		s.Fatal(err)
 	}
 	s.stop = s.keep(func(ctx context.Context) error { return server.Serve(ctx, listener, grace) })
+}
+
+// bound is a listener at the stack's address, which a browser that is being started may have for a moment.
+func (s *stack) bound() net.Listener {
+	s.Helper()
+	var config net.ListenConfig
+	for deadline := time.Now().Add(patience); ; <-time.After(10 * time.Millisecond) {
+		listener, err := config.Listen(s.Context(), "tcp", s.addr)
+		if err == nil {
+			return listener
+		}
+		if time.Now().After(deadline) {
+			s.Fatal(err)
+		}
+	}
 }
 
 // keep runs f until the end of the test, or until it is told to stop.
