@@ -212,7 +212,7 @@ func (n *NATS) checkPort(ctx context.Context) error {
 }
 
 // checkFree finds out whether somebody could listen at an address of TCP now. A program that this one starts has all of
-// its sockets for a moment, also those that are closed meanwhile: that is waited for, and what is opened here is in none.
+// its sockets for a moment, also those that are closed meanwhile: that is waited for, and what is opened here none has.
 func checkFree(ctx context.Context, address string) error {
 	for until := time.Now().Add(programStarts); ; {
 		err := listenOnce(ctx, address)
