@@ -43,6 +43,8 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, 
 	if len(services) == 0 {
 		return none, true
 	}
+	ctx, cancel := context.WithTimeout(ctx, natsTimeout)
+	defer cancel()
 	if services = w.withoutPulls(ctx, services); len(services) == 0 {
 		return none, true
 	}

@@ -251,3 +251,24 @@ func TestSinceOutlivesPauses(t *testing.T) {
 		t.Errorf("it was over meanwhile, and is told to be so since %s", again.Since)
 	}
 }
+
+// A connection that was cut a moment ago looks whole. What NATS is asked on it then is not waited for as long as the
+// database is.
+func TestALookDoesNotWaitForNATS(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
+	watch := w.look(health.Config{NC: testenv.Dial(t, "nats://"+toNATS.Addr())})
+	if r := w.report(watch); slices.Contains(r.Unseen, health.StreamLimit) {
+		t.Fatalf("it does not see the streams while all is well: %v", r.Unseen)
+	}
+	toNATS.Stall()
+	began := time.Now()
+	r := w.report(watch)
+	if took := time.Since(began); took >= soon/2 {
+		t.Errorf("the look took %s", took)
+	}
+	if !slices.Contains(r.Unseen, health.StreamLimit) {
+		t.Errorf("it has seen the streams of a NATS that does not answer, and not %v", r.Unseen)
+	}
+}

@@ -29,6 +29,8 @@ func (w *Watch) streams(ctx context.Context) (fills []fill, known bool) {
 	if !w.cfg.NC.IsConnected() {
 		return nil, false
 	}
+	ctx, cancel := context.WithTimeout(ctx, natsTimeout)
+	defer cancel()
 	js, err := jetstream.New(w.cfg.NC)
 	if err != nil {
 		return nil, false

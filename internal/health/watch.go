@@ -33,6 +33,8 @@ const (
 	staleAfter = 15 * time.Second
 	// restTimeout bounds what a look does beside reading the database.
 	restTimeout = time.Second
+	// natsTimeout bounds each thing that NATS is asked: a connection that was just cut looks whole, and does not answer.
+	natsTimeout = 3 * time.Second
 )
 
 // Config is what a Watch looks at.
