@@ -34,38 +34,44 @@ func TestWhatPartitionsCost(t *testing.T) {
 	with, plain, again := newSide(t, ``), newSide(t, plainTables), newSide(t, plainTables)
 	w := turns{with, plain, again}
 	w.run() // so that plans are made
-	calls, spent, rates := map[string]int{}, map[string]time.Duration{}, map[string][]float64{}
+	rates, spent := map[string][]float64{}, map[string][]time.Duration{}
 	for range blocks {
 		for _, s := range w {
-			s.tick("")
-			s.cpu, s.took = map[string]time.Duration{}, map[string][]time.Duration{}
+			s.cpu, s.clock = map[string][]time.Duration{}, map[string][]time.Duration{}
 		}
 		for range runs {
 			w.run()
 		}
 		for _, deed := range deeds {
-			calls[deed], spent[deed] = calls[deed]+len(with.took[deed]), spent[deed]+with.cpu[deed]
-			for name, other := range map[string]*side{"partitions": with, "none": again} {
-				var each []float64
-				for i, took := range other.took[deed] {
-					each = append(each, float64(plain.took[deed][i])/float64(took))
-				}
-				rates[deed+name+"cpu"] = append(rates[deed+name+"cpu"], float64(plain.cpu[deed])/float64(other.cpu[deed]))
-				rates[deed+name+"time"] = append(rates[deed+name+"time"], median(each))
+			note := func(name string, other, plain []time.Duration) {
+				rates[deed+name] = append(rates[deed+name], ratio(other, plain))
 			}
+			note("partitions, cpu", with.cpu[deed], plain.cpu[deed])
+			note("partitions, time", with.clock[deed], plain.clock[deed])
+			note("none, cpu", again.cpu[deed], plain.cpu[deed])
+			note("none, time", again.clock[deed], plain.clock[deed])
+			spent[deed] = append(spent[deed], with.cpu[deed]...)
 		}
 	}
 	for _, deed := range deeds {
-		t.Logf("%s: %d calls of %.3f ms of PostgreSQL's processor", deed, calls[deed],
-			spent[deed].Seconds()*1e3/float64(calls[deed]))
-		for _, of := range []string{"partitionscpu", "nonecpu", "partitionstime", "nonetime"} {
-			r := rates[deed+of]
-			t.Logf("    %-15s %.3f (%.3f to %.3f)", of, median(r), slices.Min(r), slices.Max(r))
+		t.Logf("%s: %d calls of %s of PostgreSQL's processor", deed, len(spent[deed]), median(spent[deed]))
+		for _, name := range []string{"partitions, cpu", "none, cpu", "partitions, time", "none, time"} {
+			r := rates[deed+name]
+			t.Logf("    %-17s %.3f (%.3f to %.3f)", name, median(r), slices.Min(r), slices.Max(r))
 		}
 	}
-	if r := median(rates["claimpartitionscpu"]); err == nil && r < 0.98 {
+	if r := median(rates["claimpartitions, cpu"]); err == nil && r < 0.98 {
 		t.Errorf("claims are made at %.3f of the rate without partitions; want 0.98", r)
 	}
+}
+
+// ratio is the rate of calls to that of plain tables: the median of those that were made in the same turn.
+func ratio(calls, plain []time.Duration) float64 {
+	each := make([]float64, len(calls))
+	for i := range calls {
+		each[i] = float64(plain[i]) / float64(calls[i])
+	}
+	return median(each)
 }
 
 // plainTables puts tables without partitions in the place of those that have them, the same but for that.
@@ -86,9 +92,9 @@ type side struct {
 	stat  string // where the kernel says how long PostgreSQL's process has run, in nanoseconds
 	ran   time.Duration
 	last  string                     // what was done last, to which belongs what it has run since
-	cpu   map[string]time.Duration   // in this block
-	took  map[string][]time.Duration // the same by the clock, call by call
-	whole time.Duration              // of all that was done with the run
+	cpu   map[string][]time.Duration // of each call, in this block
+	clock map[string][]time.Duration // the same by the clock
+	whole [2]time.Duration           // both, of all that was done with the run
 	of    workqueue.RunID
 	cuts  []workqueue.Slice
 	reply []settle.Answer
@@ -97,8 +103,8 @@ type side struct {
 func newSide(t *testing.T, prepare string) *side {
 	t.Helper()
 	url := testenv.Database(t)
-	s := &side{Bench: &storetest.Bench{T: t, Pool: testenv.Connect(t, url)}, cpu: map[string]time.Duration{},
-		took: map[string][]time.Duration{}}
+	s := &side{Bench: &storetest.Bench{T: t, Pool: testenv.Connect(t, url)}, cpu: map[string][]time.Duration{},
+		clock: map[string][]time.Duration{}}
 	s.Exec(prepare)
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
@@ -133,8 +139,8 @@ func (s *side) tick(deed string) {
 		s.Fatal(err)
 	}
 	if s.last != "" {
-		s.cpu[s.last] += ran - s.ran
-		s.cpu["run"] += ran - s.ran
+		s.cpu[s.last] = append(s.cpu[s.last], ran-s.ran)
+		s.whole[0] += ran - s.ran
 	}
 	s.ran, s.last = ran, deed
 }
@@ -149,7 +155,8 @@ func (w turns) do(deed string, f func(*side)) {
 		begun := time.Now()
 		f(s)
 		took := time.Since(begun)
-		s.took[deed], s.whole = append(s.took[deed], took), s.whole+took
+		s.clock[deed] = append(s.clock[deed], took)
+		s.whole[1] += took
 	}
 }
 
@@ -179,7 +186,8 @@ func (w turns) run() {
 	}
 	for _, s := range w {
 		s.tick("")
-		s.took["run"], s.whole = append(s.took["run"], s.whole), 0
+		s.cpu["run"], s.clock["run"] = append(s.cpu["run"], s.whole[0]), append(s.clock["run"], s.whole[1])
+		s.whole = [2]time.Duration{}
 		s.WantTally(s.of, storetest.Tally{Done: items})
 	}
 }
@@ -211,7 +219,6 @@ func (s *side) read(cut *workqueue.Slice) {
 	}
 }
 
-func median(of []float64) float64 {
-	of = slices.Sorted(slices.Values(of))
-	return (of[(len(of)-1)/2] + of[len(of)/2]) / 2
+func median[T float64 | time.Duration](of []T) T {
+	return slices.Sorted(slices.Values(of))[len(of)/2]
 }
