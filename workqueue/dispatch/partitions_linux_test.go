@@ -21,8 +21,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// What partitions cost, beside plain tables on the same server, in turns, call by call; and, to see what such a ratio is
-// worth, what plain tables cost beside plain tables:
+// What partitions cost, beside plain tables on the same server, in turns, call by call; and, to see what such a ratio
+// is worth, what plain tables cost beside plain tables:
 // TRANCHE_PARTITION_BLOCKS=10 go test ./workqueue/dispatch -run TestWhatPartitionsCost -v.
 func TestWhatPartitionsCost(t *testing.T) {
 	t.Parallel()
@@ -82,8 +82,8 @@ DROP TABLE work_queue, work_part CASCADE;
 ALTER TABLE plain_queue RENAME TO work_queue;
 ALTER TABLE plain_part RENAME TO work_part`
 
-// What a node has done with a run: it is loaded, claimed of, its items are read to be sent, what was sent is marked, and
-// replies are recorded.
+// What a node has done with a run: it is loaded, claimed of, its items are read to be sent, what was sent is marked,
+// and replies are recorded.
 var deeds = []string{"load", "claim", "read", "mark", "record", "run"}
 
 // side is a store on one of the databases. It has one connection, whose processor time is read.
