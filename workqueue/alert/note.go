@@ -233,10 +233,7 @@ func (n *noted) is(c *Condition, version int) bool {
 }
 
 func (l *Look) note(ctx context.Context, tx pgx.Tx, now time.Time) error {
-	rows, err := tx.Query(ctx, seenConditions, l.Rule.Name)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, seenConditions, l.Rule.Name)
 	was, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n noted, err error) {
 		err = row.Scan(&n.kind, &n.subject, &n.version, &n.group, &n.severity, &n.ended, &n.told, &n.happened)
 		return n, err
@@ -259,10 +256,7 @@ func (l *Look) note(ctx context.Context, tx pgx.Tx, now time.Time) error {
 
 // kept are the conditions that may hold although the look has not seen them.
 func (l *Look) kept(ctx context.Context, tx pgx.Tx) ([]key, error) {
-	rows, err := tx.Query(ctx, keptConditions, l.Unseen)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, tx, keptConditions, l.Unseen)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k key, err error) {
 		err = row.Scan(&k.kind, &k.subject)
 		return k, err
@@ -366,10 +360,7 @@ func (l *Look) tell(
 	ctx context.Context, tx pgx.Tx, now time.Time, compose func([]Listed) ([]Message, error),
 ) (int, error) {
 	name := l.Rule.Name
-	rows, err := tx.Query(ctx, ripeGroups, name, now, l.Wait, l.Quiet, l.Interval, MaxListed)
-	if err != nil {
-		return 0, err
-	}
+	rows := pg.Rows(ctx, tx, ripeGroups, name, now, l.Wait, l.Quiet, l.Interval, MaxListed)
 	listed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Listed, err error) {
 		err = row.Scan(&c.Group, &c.Kind, &c.Subject, &c.Severity, &c.Change, &c.Said, &c.Count, &c.Holds)
 		return c, err

@@ -168,11 +168,9 @@ func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	if len(given) == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, rememberOps, a.id, slices.Collect(maps.Keys(given)), a.now)
-	if err == nil {
-		var id string
-		_, err = pgx.ForEachRow(rows, []any{&id}, func() error { delete(given, id); return nil })
-	}
+	rows := pg.Rows(ctx, tx, rememberOps, a.id, slices.Collect(maps.Keys(given)), a.now)
+	var id string
+	_, err := pgx.ForEachRow(rows, []any{&id}, func() error { delete(given, id); return nil })
 	if err != nil {
 		return fmt.Errorf("remember %d ids: %w", len(given), err)
 	}

@@ -315,11 +315,8 @@ func (c *flushClaim) take(ctx context.Context, numbering int, unfailed bool) ([]
 	if l.down {
 		most = 1
 	}
-	rows, err := c.tx.Query(ctx, takeKeys, c.Collector, numbering, l.now, c.free, c.Session, hold, most,
+	rows := pg.Rows(ctx, c.tx, takeKeys, c.Collector, numbering, l.now, c.free, c.Session, hold, most,
 		MaxOpPriority, unfailed)
-	if err != nil {
-		return nil, fmt.Errorf("take keys: %w", err)
-	}
 	taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (KeyFlush, error) {
 		f := KeyFlush{Collector: c.Collector, Numbering: numbering, Claimed: l.now}
 		waiting := 0

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // FlushOp is an operation of a flush.
@@ -100,18 +102,16 @@ func (s Store) ReadFlushes(ctx context.Context, claimed *ClaimedFlushes, bytes i
 	if claimed.Spec.Fold != "" {
 		statement, args[4], args[5] = foldedOps, foldedBytes*bytes, MaxFlushSize
 	}
-	rows, err := s.db.Pool.Query(ctx, statement, args...)
-	if err == nil {
-		var place int
-		var op FlushOp
-		var by string
-		_, err = pgx.ForEachRow(rows, []any{&place, &op.Seq, &op.ID, &op.Payload, &op.Attempts, &op.Alone, &by},
-			func() error {
-				err := read[place-1].take(&op, by)
-				op.Payload = nil
-				return err
-			})
-	}
+	rows := pg.Rows(ctx, s.db.Pool, statement, args...)
+	var place int
+	var op FlushOp
+	var by string
+	_, err := pgx.ForEachRow(rows, []any{&place, &op.Seq, &op.ID, &op.Payload, &op.Attempts, &op.Alone, &by},
+		func() error {
+			err := read[place-1].take(&op, by)
+			op.Payload = nil
+			return err
+		})
 	if err != nil {
 		return nil, fmt.Errorf("read what %d flushes of collector %s take: %w", n, claimed.Name, err)
 	}
@@ -141,10 +141,7 @@ type DueCollector struct {
 
 // DueCollectors returns the active collectors that have something to flush, now or later, the longest due first.
 func (s Store) DueCollectors(ctx context.Context) ([]DueCollector, error) {
-	rows, err := s.db.Pool.Query(ctx, dueCollectors)
-	if err != nil {
-		return nil, fmt.Errorf("look for keys to flush: %w", err)
-	}
+	rows := pg.Rows(ctx, s.db.Pool, dueCollectors)
 	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d DueCollector, err error) {
 		var seconds float64
 		err = row.Scan(&d.ID, &d.Name, &seconds)

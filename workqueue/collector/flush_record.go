@@ -139,16 +139,14 @@ func (r *flushRecording) fence(ctx context.Context, tx pgx.Tx) error {
 		f := &r.ends[i].Flush
 		numberings[i], keys[i], ids[i], r.out[i].Stale = int32(f.Numbering), f.Key, f.ID, true
 	}
-	rows, err := tx.Query(ctx, lockFlushes, r.collector, numberings, keys, ids)
-	if err == nil {
-		var place int
-		var left keyLeft
-		_, err = pgx.ForEachRow(rows, []any{&place, &left.fresh, &left.retrying, &left.parked}, func() error {
-			own := left
-			r.keys[place-1], r.out[place-1].Stale = &own, false
-			return nil
-		})
-	}
+	rows := pg.Rows(ctx, tx, lockFlushes, r.collector, numberings, keys, ids)
+	var place int
+	var left keyLeft
+	_, err := pgx.ForEachRow(rows, []any{&place, &left.fresh, &left.retrying, &left.parked}, func() error {
+		own := left
+		r.keys[place-1], r.out[place-1].Stale = &own, false
+		return nil
+	})
 	if err != nil {
 		return fmt.Errorf("lock keys: %w", err)
 	}

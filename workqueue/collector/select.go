@@ -192,18 +192,16 @@ func (s Store) candidates(ctx context.Context, c *opsChange, pass string, after 
 	if len(c.sel.IDs) > 0 {
 		args = append(args, c.ids, c.drop && c.sel.Waiting, !c.drop)
 	}
-	rows, err := s.db.Pool.Query(ctx, pass, args...)
-	if err == nil {
-		var seq int64
-		var numbering int32
-		var key string
-		_, err = pgx.ForEachRow(rows, []any{&seq, &numbering, &key}, func() error {
-			found.seqs = append(found.seqs, seq)
-			found.numberings = append(found.numberings, numbering)
-			found.keys = append(found.keys, key)
-			return nil
-		})
-	}
+	rows := pg.Rows(ctx, s.db.Pool, pass, args...)
+	var seq int64
+	var numbering int32
+	var key string
+	_, err = pgx.ForEachRow(rows, []any{&seq, &numbering, &key}, func() error {
+		found.seqs = append(found.seqs, seq)
+		found.numberings = append(found.numberings, numbering)
+		found.keys = append(found.keys, key)
+		return nil
+	})
 	return found, err
 }
 
@@ -222,11 +220,9 @@ func (c *opsChange) change(ctx context.Context, tx pgx.Tx, found *foundOps) (n i
 	if c.drop {
 		statement, args = dropOps, []any{c.id, found.seqs, c.sel.Waiting}
 	}
-	rows, err := tx.Query(ctx, statement, args...)
-	if err == nil {
-		ops := 0
-		_, err = pgx.ForEachRow(rows, []any{&ops}, func() error { n += int64(ops); return nil })
-	}
+	rows := pg.Rows(ctx, tx, statement, args...)
+	ops := 0
+	_, err = pgx.ForEachRow(rows, []any{&ops}, func() error { n += int64(ops); return nil })
 	switch {
 	case err != nil || n == 0:
 		return 0, err

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Acceptance is that somebody has accepted a failure.
@@ -28,14 +29,11 @@ ORDER BY b.step, a.id DESC`
 func AcceptancesOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, item workqueue.Ordinal, steps []workqueue.Step,
 ) (map[workqueue.Step]*Acceptance, error) {
 	block, bit := item.Block()
-	rows, err := tx.Query(ctx, acceptancesOf, run, block, bit, steps)
-	if err != nil {
-		return nil, fmt.Errorf("read who accepted item %d: %w", item, err)
-	}
+	rows := pg.Rows(ctx, tx, acceptancesOf, run, block, bit, steps)
 	all := map[workqueue.Step]*Acceptance{}
 	var step workqueue.Step
 	var a Acceptance
-	_, err = pgx.ForEachRow(rows, []any{&step, &a.At, &a.By, &a.Reason}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&step, &a.At, &a.By, &a.Reason}, func() error {
 		one := a
 		all[step] = &one
 		return nil

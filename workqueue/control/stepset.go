@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -99,10 +100,7 @@ func ReadSteps(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]StepSetti
 }
 
 func stepsOf(ctx context.Context, tx pgx.Tx, statement string, run workqueue.RunID) ([]StepSettings, error) {
-	rows, err := tx.Query(ctx, statement, run)
-	if err != nil {
-		return nil, fmt.Errorf("read the steps of run %s: %w", run, err)
-	}
+	rows := pg.Rows(ctx, tx, statement, run)
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s StepSettings, err error) {
 		return s, row.Scan(append([]any{&s.Step, &s.Name, &s.kind, &s.Endpoint}, plane.SettingTargets(&s.StepSettings)...)...)
 	})

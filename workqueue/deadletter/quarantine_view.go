@@ -63,16 +63,14 @@ func (s Store) QuarantinedMessages(ctx context.Context, f QuarantineFilter) (Qua
 	if f.Run != (workqueue.RunID{}) {
 		run = &f.Run
 	}
-	page := QuarantinePage{}
-	rows, err := s.db.Pool.Query(ctx, listQuarantined, run, f.After, limit+1)
-	if err == nil {
-		page.Messages, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (QuarantinedView, error) {
-			return scanQuarantined(row)
-		})
-	}
+	rows := pg.Rows(ctx, s.db.Pool, listQuarantined, run, f.After, limit+1)
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (QuarantinedView, error) {
+		return scanQuarantined(row)
+	})
 	if err != nil {
 		return QuarantinePage{}, fmt.Errorf("list quarantined messages: %w", err)
 	}
+	page := QuarantinePage{Messages: found}
 	if len(page.Messages) > limit {
 		page.Messages = page.Messages[:limit]
 		page.Next = page.Messages[limit-1].ID
@@ -85,10 +83,7 @@ const oneQuarantined = quarantinedColumns + `, body FROM quarantine WHERE id = $
 // QuarantinedMessage returns one message with what is kept of its body. The error wraps ErrNotFound when there is none.
 func (s Store) QuarantinedMessage(ctx context.Context, id int64) (QuarantinedView, error) {
 	var body []byte
-	rows, err := s.db.Pool.Query(ctx, oneQuarantined, id)
-	if err != nil {
-		return QuarantinedView{}, fmt.Errorf("read quarantined message %d: %w", id, err)
-	}
+	rows := pg.Rows(ctx, s.db.Pool, oneQuarantined, id)
 	view, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (QuarantinedView, error) {
 		return scanQuarantined(row, &body)
 	})

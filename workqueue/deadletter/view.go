@@ -78,10 +78,7 @@ func (s Store) DeadLetter(ctx context.Context, ref string) (DeadLetter, error) {
 		return DeadLetter{}, err
 	}
 	var body []byte
-	rows, err := s.db.Pool.Query(ctx, oneLetter, id)
-	if err != nil {
-		return DeadLetter{}, fmt.Errorf("read dead letter %s: %w", id, err)
-	}
+	rows := pg.Rows(ctx, s.db.Pool, oneLetter, id)
 	letter, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (DeadLetter, error) {
 		return scanLetterAnd(row, &body)
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -61,17 +62,15 @@ func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed [
 		if _, err := tx.Exec(ctx, plane.LockStepsOfCanary, run); err != nil {
 			return fmt.Errorf("lock steps: %w", err)
 		}
-		rows, err := tx.Query(ctx, passBarriers, run, steps, needs)
-		if err == nil {
-			var step workqueue.Step
-			var passes bool
-			_, err = pgx.ForEachRow(rows, []any{&step, &passes}, func() error {
-				if passes {
-					passed = append(passed, step)
-				}
-				return nil
-			})
-		}
+		rows := pg.Rows(ctx, tx, passBarriers, run, steps, needs)
+		var step workqueue.Step
+		var passes bool
+		_, err := pgx.ForEachRow(rows, []any{&step, &passes}, func() error {
+			if passes {
+				passed = append(passed, step)
+			}
+			return nil
+		})
 		return err
 	})
 	if err != nil {
@@ -91,7 +90,7 @@ ORDER BY r.id`
 // WaitingBarriers returns the runs of which a step waits until what it needs has ended for all items, for whoever sees
 // to it that nothing is overlooked: the checks that nodes make by themselves may be lost with them.
 func (s Store) WaitingBarriers(ctx context.Context) ([]workqueue.RunID, error) {
-	runs, err := plane.CollectRunIDs(s.db.Pool.Query(ctx, waitingBarriers, pgx.QueryExecModeExec))
+	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], waitingBarriers, pgx.QueryExecModeExec)
 	if err != nil {
 		return nil, fmt.Errorf("look for runs with barriers: %w", err)
 	}

@@ -263,11 +263,7 @@ SELECT id FROM work_slice WHERE id = ANY($1) AND session_id = $2 AND state = 'cl
 func (s Store) StillClaimed(
 	ctx context.Context, session workqueue.SessionID, ids []workqueue.SliceID,
 ) ([]workqueue.SliceID, error) {
-	rows, err := s.db.Pool.Query(ctx, stillClaimed, ids, session)
-	if err != nil {
-		return nil, fmt.Errorf("look which of %d slices are claimed: %w", len(ids), err)
-	}
-	claimed, err := pgx.CollectRows(rows, pgx.RowTo[workqueue.SliceID])
+	claimed, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.SliceID], stillClaimed, ids, session)
 	if err != nil {
 		return nil, fmt.Errorf("look which of %d slices are claimed: %w", len(ids), err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -87,10 +88,7 @@ func (c *claim) awaitReady(ctx context.Context) ([]readyBlock, error) {
 }
 
 func (c *claim) firstReady(ctx context.Context, statement string) ([]readyBlock, error) {
-	rows, err := c.tx.Query(ctx, statement, c.Run, c.Step)
-	if err != nil {
-		return nil, fmt.Errorf("lock ready blocks: %w", err)
-	}
+	rows := pg.Rows(ctx, c.tx, statement, c.Run, c.Step)
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b readyBlock, err error) {
 		return b, row.Scan(&b.block, pgbits.Into(&b.ready), &b.itemBytes)
 	})

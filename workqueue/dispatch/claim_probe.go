@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -95,10 +96,7 @@ func (c *claim) probeReady(ctx context.Context) ([]workqueue.Slice, error) {
 }
 
 func (c *claim) probeWaiting(ctx context.Context) ([]workqueue.Slice, error) {
-	rows, err := c.tx.Query(ctx, anyScheduled, c.Run, c.Step)
-	if err != nil {
-		return nil, fmt.Errorf("find an item to probe with: %w", err)
-	}
+	rows := pg.Rows(ctx, c.tx, anyScheduled, c.Run, c.Step)
 	waiting, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (t dueSlice, err error) {
 		err = row.Scan(t.into()...)
 		return c.owned(t), err

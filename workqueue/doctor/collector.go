@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // KeysAddUp says that the keys of collectors count the operations that are there, and that what waits will be flushed.
@@ -37,15 +39,12 @@ WHERE x.wrong AND c.state IS DISTINCT FROM 'deleting'
 GROUP BY 1, 2 ORDER BY 1, 2`
 
 func (d *doctor) collectors(ctx context.Context) error {
-	rows, err := d.tx.Query(ctx, doctorCollectors)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, d.tx, doctorCollectors)
 	var (
 		name, what string
 		n          int64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&name, &what, &n}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &what, &n}, func() error {
 		d.found(KeysAddUp, place{}, n, "collector "+name+": "+what)
 		return nil
 	})

@@ -35,15 +35,12 @@ func (d *doctor) lanes(ctx context.Context, r *doctorRun, active map[workqueue.B
 	if !r.graph.Ordered || r.state == "cancelled" {
 		return nil
 	}
-	rows, err := d.tx.Query(ctx, doctorLanes, r.id)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, d.tx, doctorLanes, r.id)
 	heads := map[workqueue.Block]bitfield.Set{}
 	var stray, idle int64
 	var head *workqueue.Ordinal
 	var own, due bool
-	_, err = pgx.ForEachRow(rows, []any{&head, &own, &due}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&head, &own, &due}, func() error {
 		if head == nil {
 			return nil
 		}

@@ -106,10 +106,7 @@ func (d *doctor) database(ctx context.Context) error {
 	for i := range orphans {
 		d.found(AskedFor, place{run: &orphans[i]}, 1, "parts of a run that does not exist")
 	}
-	rows, err := d.tx.Query(ctx, doctorEvents)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, d.tx, doctorEvents)
 	var run workqueue.RunID
 	var count int64
 	_, err = pgx.ForEachRow(rows, []any{&run, &count}, func() error {
@@ -124,14 +121,11 @@ func (d *doctor) database(ctx context.Context) error {
 }
 
 func (d *doctor) gates(ctx context.Context) error {
-	rows, err := d.tx.Query(ctx, doctorGates)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, d.tx, doctorGates)
 	var run workqueue.RunID
 	var step workqueue.Step
 	var count int64
-	_, err = pgx.ForEachRow(rows, []any{&run, &step, &count}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&run, &step, &count}, func() error {
 		id, at := run, step
 		d.found(Approved, place{run: &id, step: &at}, count, "requests of a step that nobody had approved")
 		return nil
@@ -140,10 +134,7 @@ func (d *doctor) gates(ctx context.Context) error {
 }
 
 func (d *doctor) runs(ctx context.Context) ([]doctorRun, error) {
-	rows, err := d.tx.Query(ctx, doctorRuns)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, d.tx, doctorRuns)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (doctorRun, error) {
 		var r doctorRun
 		err := row.Scan(&r.id, &r.state, &r.generation, &r.items, &r.done, &r.failed, &r.accepted, &r.canary,
@@ -211,10 +202,7 @@ func (d *doctor) run(ctx context.Context, r *doctorRun) error {
 }
 
 func (d *doctor) blocks(ctx context.Context, r *doctorRun) ([]stepBlock, error) {
-	rows, err := d.tx.Query(ctx, doctorBlocks, r.id)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, d.tx, doctorBlocks, r.id)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (stepBlock, error) {
 		var b stepBlock
 		err := row.Scan(&b.step, &b.block, &b.size, pgbits.Into(&b.Ready), pgbits.Into(&b.Done), pgbits.Into(&b.Failed),
@@ -224,14 +212,11 @@ func (d *doctor) blocks(ctx context.Context, r *doctorRun) ([]stepBlock, error) 
 }
 
 func (d *doctor) groups(ctx context.Context, r *doctorRun) (map[workqueue.Block]trackerGroup, error) {
-	rows, err := d.tx.Query(ctx, doctorGroups, r.id)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, d.tx, doctorGroups, r.id)
 	groups := map[workqueue.Block]trackerGroup{}
 	var block workqueue.Block
 	var g trackerGroup
-	_, err = pgx.ForEachRow(rows, []any{&block, &g.size, pgbits.Into(&g.pending)}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&block, &g.size, pgbits.Into(&g.pending)}, func() error {
 		groups[block] = g
 		return nil
 	})

@@ -5,6 +5,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // doctorTrackers reads every group of the trackers that others have opened, and what failed of them. A deleted one is
@@ -44,16 +46,13 @@ WHERE x.n <> 0 AND s.deleted_at IS NULL
 ORDER BY s.batch_id`
 
 func (d *doctor) trackers(ctx context.Context) error {
-	rows, err := d.tx.Query(ctx, doctorTrackers)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, d.tx, doctorTrackers)
 	var (
 		batch           uuid.UUID
 		invariant, what string
 		n               int64
 	)
-	_, err = pgx.ForEachRow(rows, []any{&batch, &invariant, &what, &n}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&batch, &invariant, &what, &n}, func() error {
 		d.found(Invariant(invariant), place{}, n, "tracker "+batch.String()+": "+what)
 		return nil
 	})

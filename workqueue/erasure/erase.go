@@ -26,7 +26,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
 // Store is the database for who erases. It is safe for concurrent use.
@@ -180,7 +179,7 @@ func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) 
 	if e.Run != (workqueue.RunID{}) {
 		only = &e.Run
 	}
-	if runs, err = plane.CollectRunIDs(e.db.Pool.Query(ctx, runsWithKey, e.Key, only)); err != nil {
+	if runs, err = pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], runsWithKey, e.Key, only); err != nil {
 		return nil, err
 	}
 	var busy UnderWayError

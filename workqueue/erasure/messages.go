@@ -12,6 +12,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Messages that are kept and whose slice is not known are read: in which of them the key stands cannot be told
@@ -46,15 +47,12 @@ ORDER BY id LIMIT 200`
 func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, erase string, into func(*Erased) *int64,
 ) (done Erased, err error) {
 	for after := ""; ; {
-		rows, err := e.db.Pool.Query(ctx, page, after, run)
-		if err != nil {
-			return done, err
-		}
+		rows := pg.Rows(ctx, e.db.Pool, page, after, run)
 		var found []string
 		var id, said string
 		var headers, body []byte
 		read := 0
-		_, err = pgx.ForEachRow(rows, []any{&id, &said, &headers, &body}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&id, &said, &headers, &body}, func() error {
 			read, after = read+1, id
 			if mentions([]byte(said), e.Key) || mentions(headers, e.Key) || mentions(plain(headers, body), e.Key) {
 				found = append(found, id)

@@ -9,8 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // EndpointExplanation says why an endpoint does not move: the missing items of running runs that it is to answer, in
@@ -45,7 +46,7 @@ ORDER BY r.priority DESC, r.id LIMIT $2`
 func (s Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExplanation, error) {
 	e := &EndpointExplanation{Endpoint: name, Groups: []MissingGroup{}}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
-		ids, err := plane.CollectRunIDs(tx.Query(ctx, explainedRuns, name, maxExplainedRuns+1))
+		ids, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.RunID], explainedRuns, name, maxExplainedRuns+1)
 		if err != nil {
 			return err
 		}

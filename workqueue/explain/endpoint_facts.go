@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // endpointFacts is what limits an endpoint over all runs, and what is out there.
@@ -87,10 +88,7 @@ LEFT JOIN endpoint_pace p ON p.endpoint = n.name
 LEFT JOIN work_slice probe ON probe.id = p.probe_slice AND probe.state IN ('scheduled', 'claimed', 'sent')`
 
 func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, explainEndpoints, f.endpointNames())
-	if err != nil {
-		return fmt.Errorf("read the endpoints: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, explainEndpoints, f.endpointNames())
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*endpointFacts, error) {
 		e := &endpointFacts{}
 		return e, row.Scan(&e.name, &e.live, &e.liveAuto, &e.maxInFlight, &e.rate, &e.paced, &e.inFlight,
@@ -123,13 +121,10 @@ WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1)
 GROUP BY 1, 2 ORDER BY 1, 2 DESC`
 
 func (f *facts) readRivals(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, explainRivals, f.endpointNames(), f.at)
-	if err != nil {
-		return fmt.Errorf("read what else there is to do: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, explainRivals, f.endpointNames(), f.at)
 	var name string
 	var r rival
-	_, err = pgx.ForEachRow(rows, []any{&name, &r.priority, &r.count, &r.runs}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &r.priority, &r.count, &r.runs}, func() error {
 		e := f.endpointOf(name)
 		e.rivals = append(e.rivals, r)
 		r.runs = nil

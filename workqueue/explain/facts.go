@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/streams"
@@ -154,10 +155,7 @@ ORDER BY st.run_id, st.step`
 func (f *facts) readSteps(
 	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, blocks []workqueue.Block, masks any,
 ) error {
-	rows, err := tx.Query(ctx, explainSteps, runs, blocks, masks)
-	if err != nil {
-		return fmt.Errorf("read the planes: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, explainSteps, runs, blocks, masks)
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stepFacts, error) {
 		s := &stepFacts{}
 		return s, row.Scan(&s.run, &s.step, &s.name, &s.endpoint, &s.inFlight, &s.inFlightAuto, &s.rate, &s.tokens,
@@ -248,11 +246,8 @@ ORDER BY 1, 2, 16 DESC, 4`
 
 func (f *facts) readSlices(
 	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, blocks []workqueue.Block, masks any,
-) error {
-	rows, err := tx.Query(ctx, explainSlices, runs, blocks, masks, f.at)
-	if err != nil {
-		return fmt.Errorf("read the slices: %w", err)
-	}
+) (err error) {
+	rows := pg.Rows(ctx, tx, explainSlices, runs, blocks, masks, f.at)
 	f.slices, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s sliceFacts, err error) {
 		var lost, late *bool
 		err = row.Scan(&s.run, &s.step, &s.endpoint, &s.state, &s.cause, &s.session, &s.due, &s.unsent, &s.handed,
@@ -289,15 +284,12 @@ func (f *facts) readBefore(ctx context.Context, tx pgx.Tx) error {
 		made[f.slices[i].newest] = &f.slices[i]
 		ids = append(ids, f.slices[i].newest)
 	}
-	rows, err := tx.Query(ctx, explainBefore, ids)
-	if err != nil {
-		return fmt.Errorf("read how requests ended: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, explainBefore, ids)
 	var id workqueue.SliceID
 	var at time.Time
 	var state, service, code, message string
 	var items int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &at, &state, &service, &items, &code, &message}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &at, &state, &service, &items, &code, &message}, func() error {
 		made[id].before = &Happening{at, endedText(state, service, items, code, message)}
 		return nil
 	})

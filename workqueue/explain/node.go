@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // sessionFacts is a node.
@@ -47,10 +48,7 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	for _, r := range f.runs {
 		asked = append(asked, r.loader)
 	}
-	rows, err := tx.Query(ctx, explainSessions, asked, f.at)
-	if err != nil {
-		return fmt.Errorf("read the nodes: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, explainSessions, asked, f.at)
 	sessions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*sessionFacts, error) {
 		s := &sessionFacts{}
 		return s, row.Scan(&s.id, &s.host, &s.pid, &s.beatAt, &s.expiresAt, &s.endedAt, &s.alive, &s.away,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // aheadOf has the items that are worked on in the lanes of some others. Primary keys.
@@ -32,13 +33,10 @@ func (f *facts) readAhead(
 			items = append(items, block.Ordinal(bit))
 		}
 	}
-	rows, err := tx.Query(ctx, aheadOf, run, items)
-	if err != nil {
-		return fmt.Errorf("read what stands in front: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, aheadOf, run, items)
 	var key string
 	var head workqueue.Ordinal
-	_, err = pgx.ForEachRow(rows, []any{&key, &head}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&key, &head}, func() error {
 		r.ahead = append(r.ahead, key)
 		return nil
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -91,10 +92,7 @@ SELECT at, actor, action, coalesce(after->>'hold', '') FROM audit_log WHERE run_
 )
 
 func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) error {
-	rows, err := tx.Query(ctx, explainRuns, ids)
-	if err != nil {
-		return fmt.Errorf("read runs: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, explainRuns, ids)
 	runs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*runFacts, error) {
 		r := &runFacts{}
 		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.createdAt, &r.sealedAt, &r.startedAt,
@@ -117,23 +115,18 @@ func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) 
 
 // readLast reads what happened last in a run.
 func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
-	rows, err := tx.Query(ctx, explainLastSlice, r.id)
-	if err != nil {
-		return fmt.Errorf("read the last slice: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, explainLastSlice, r.id)
 	var state, service, code, message string
 	var items int64
 	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&at, &state, &service, &items, &code, &message}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&at, &state, &service, &items, &code, &message}, func() error {
 		r.lastDone = &Happening{at, endedText(state, service, items, code, message)}
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("read the last slice: %w", err)
 	}
-	if rows, err = tx.Query(ctx, explainLastAction, r.id); err != nil {
-		return fmt.Errorf("read the last action: %w", err)
-	}
+	rows = pg.Rows(ctx, tx, explainLastAction, r.id)
 	var actor, action, hold string
 	_, err = pgx.ForEachRow(rows, []any{&at, &actor, &action, &hold}, func() error {
 		r.lastOrder = &Happening{at, actionText(actor, action, control.Hold(hold))}

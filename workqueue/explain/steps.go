@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -113,10 +114,7 @@ func (f *facts) readWaits(ctx context.Context, tx pgx.Tx, blocks []workqueue.Blo
 	if len(several) == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, explainWaits, several, blocks, masks)
-	if err != nil {
-		return fmt.Errorf("read what waits: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, explainWaits, several, blocks, masks)
 	var run, last workqueue.RunID
 	var block, lastBlock workqueue.Block
 	var step workqueue.Step
@@ -124,7 +122,7 @@ func (f *facts) readWaits(ctx context.Context, tx pgx.Tx, blocks []workqueue.Blo
 	var at []waitPlanes
 	to := []any{&run, &block, &step, pgbits.Into(&p.missing), pgbits.Into(&p.counted), pgbits.Into(&p.failed),
 		pgbits.Into(&p.skipped), pgbits.Into(&p.waiting)}
-	_, err = pgx.ForEachRow(rows, to, func() error {
+	_, err := pgx.ForEachRow(rows, to, func() error {
 		if run != last || block != lastBlock {
 			sortOut(at)
 			at, last, lastBlock = at[:0], run, block

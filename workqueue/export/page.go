@@ -123,10 +123,7 @@ func (p *exportPages) choose(
 	ctx context.Context, tx pgx.Tx, from workqueue.Ordinal,
 ) (next workqueue.Ordinal, err error) {
 	block, first := from.Block()
-	rows, err := tx.Query(ctx, exportBlock, p.run, p.steps, block)
-	if err != nil {
-		return 0, err
-	}
+	rows := pg.Rows(ctx, tx, exportBlock, p.run, p.steps, block)
 	var size int
 	var done, failed, open bitfield.Set
 	byStep := make([]bitfield.Set, len(p.steps))
@@ -233,17 +230,14 @@ func (p *exportPages) readParts(ctx context.Context, tx pgx.Tx, step int, next *
 	}
 	p.room = max(p.room, 1) // the first item always comes
 	first, last := ranges(told)
-	rows, err := tx.Query(ctx, exportParts, p.run, p.steps[step], first, last, p.room)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, exportParts, p.run, p.steps[step], first, last, p.room)
 	var part Item
 	var large uuid.NullUUID
 	var result pgtype.DriverBytes
 	var upto int64
 	i := 0
 	to := []any{&part.Ordinal, &result, &part.ContentType, &part.ErrorCode, &part.ErrorMessage, &large, &upto}
-	_, err = pgx.ForEachRow(rows, to, func() error {
+	_, err := pgx.ForEachRow(rows, to, func() error {
 		for i < len(p.page) && p.ordinals[i] < part.Ordinal {
 			i++
 		}
@@ -274,14 +268,11 @@ func (p *exportPages) cut(n int, next *workqueue.Ordinal) {
 
 func (p *exportPages) readKeys(ctx context.Context, tx pgx.Tx) error {
 	first, last := ranges(p.ordinals)
-	rows, err := tx.Query(ctx, exportKeys, p.run, first, last)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, exportKeys, p.run, first, last)
 	var ordinal workqueue.Ordinal
 	var key string
 	i := 0
-	_, err = pgx.ForEachRow(rows, []any{&ordinal, &key}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&ordinal, &key}, func() error {
 		for p.ordinals[i] < ordinal {
 			i++
 		}
@@ -294,16 +285,13 @@ func (p *exportPages) readKeys(ctx context.Context, tx pgx.Tx) error {
 // readCarried is readKeys with payloads. When they are more than a page may hold, the page ends earlier.
 func (p *exportPages) readCarried(ctx context.Context, tx pgx.Tx, next *workqueue.Ordinal) error {
 	first, last := ranges(p.ordinals)
-	rows, err := tx.Query(ctx, exportCarried, p.run, first, last, max(p.room, 1))
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, exportCarried, p.run, first, last, max(p.room, 1))
 	var ordinal workqueue.Ordinal
 	var key string
 	var payload pgtype.DriverBytes
 	var upto int64
 	i := 0
-	_, err = pgx.ForEachRow(rows, []any{&ordinal, &key, &payload, &upto}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&ordinal, &key, &payload, &upto}, func() error {
 		for p.ordinals[i] < ordinal {
 			i++
 		}

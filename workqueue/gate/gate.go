@@ -149,10 +149,7 @@ func (v *GateView) read(ctx context.Context, tx pgx.Tx, before []workqueue.Step,
 // choose counts the items that go on, and takes some of them by chance: each has the same (Vitter's algorithm R). The
 // planes are read one after the other.
 func (v *GateView) choose(ctx context.Context, tx pgx.Tx, sample int) (chosen []workqueue.Ordinal, err error) {
-	rows, err := tx.Query(ctx, gatePlanes, v.Run, v.Step)
-	if err != nil {
-		return nil, fmt.Errorf("read the planes: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, gatePlanes, v.Run, v.Step)
 	var block workqueue.Block
 	var going bitfield.Set
 	var skipped int64
@@ -175,13 +172,10 @@ func (v *GateView) choose(ctx context.Context, tx pgx.Tx, sample int) (chosen []
 }
 
 func (v *GateView) readSample(ctx context.Context, tx pgx.Tx, chosen []workqueue.Ordinal) error {
-	rows, err := tx.Query(ctx, gateKeys, v.Run, chosen)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, gateKeys, v.Run, chosen)
 	at := map[workqueue.Ordinal]int{}
 	item := GateItem{Results: []GateResult{}}
-	_, err = pgx.ForEachRow(rows, []any{&item.Ordinal, &item.Key}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&item.Ordinal, &item.Key}, func() error {
 		at[item.Ordinal] = len(v.Sample)
 		v.Sample = append(v.Sample, item)
 		return nil
@@ -189,9 +183,7 @@ func (v *GateView) readSample(ctx context.Context, tx pgx.Tx, chosen []workqueue
 	if err != nil {
 		return err
 	}
-	if rows, err = tx.Query(ctx, gateResults, v.Run, v.Step, chosen); err != nil {
-		return err
-	}
+	rows = pg.Rows(ctx, tx, gateResults, v.Run, v.Step, chosen)
 	var ordinal workqueue.Ordinal
 	var r GateResult
 	_, err = pgx.ForEachRow(rows, []any{&ordinal, &r.Step, &r.ContentType, &r.Bytes}, func() error {

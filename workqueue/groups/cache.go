@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Bounds of what can be grouped by a field.
@@ -129,13 +130,10 @@ func (f *fieldGroups) correct(ctx context.Context, db *database.DB) error {
 		return nil
 	}
 	if len(f.of) > 0 {
-		rows, err := db.Pool.Query(ctx, correctedValues, f.run, f.field, f.known, len(f.of))
-		if err != nil {
-			return err
-		}
+		rows := pg.Rows(ctx, db.Pool, correctedValues, f.run, f.field, f.known, len(f.of))
 		var ordinal int
 		var value *string
-		_, err = pgx.ForEachRow(rows, []any{&ordinal, &value}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&ordinal, &value}, func() error {
 			place, err := f.place(value)
 			if err != nil {
 				return err
@@ -157,14 +155,11 @@ func (f *fieldGroups) correct(ctx context.Context, db *database.DB) error {
 func (f *fieldGroups) read(ctx context.Context, db *database.DB, items int64) error {
 	first := len(f.of)
 	last := min(first+groupingPage, int(items))
-	rows, err := db.Pool.Query(ctx, payloadValues, f.run, f.field, first, last)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, db.Pool, payloadValues, f.run, f.field, first, last)
 	page := make([]uint16, last-first) // items that retention took have no value
 	var ordinal int
 	var value *string
-	_, err = pgx.ForEachRow(rows, []any{&ordinal, &value}, func() (err error) {
+	_, err := pgx.ForEachRow(rows, []any{&ordinal, &value}, func() (err error) {
 		page[ordinal-first], err = f.place(value)
 		return err
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // MaxPayloadGroups bounds the values that are told apart. Items with others are in one group more, the last.
@@ -70,13 +71,10 @@ func (s Store) PayloadFields(ctx context.Context, run workqueue.RunID) (*Payload
 }
 
 func (s Store) readFields(ctx context.Context, run workqueue.RunID) ([]string, error) {
-	rows, err := s.db.Pool.Query(ctx, firstPayloads, run)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, s.db.Pool, firstPayloads, run)
 	seen := map[string]bool{}
 	var payload []byte
-	_, err = pgx.ForEachRow(rows, []any{&payload}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&payload}, func() error {
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(payload, &fields) != nil {
 			return nil //nolint:nilerr // what is no object has no fields

@@ -149,11 +149,8 @@ func (s Store) PutMark(ctx context.Context, m NewMark) (at time.Time, until *tim
 		if err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, putMarks, m.Kind, subjects, m.State, pg.Plain(m.Actor), m.For, pg.Plain(m.Reason),
+		rows := pg.Rows(ctx, tx, putMarks, m.Kind, subjects, m.State, pg.Plain(m.Actor), m.For, pg.Plain(m.Reason),
 			severities, counts)
-		if err != nil {
-			return err
-		}
 		if _, err = pgx.ForEachRow(rows, []any{&at, &until}, func() error { return nil }); err != nil {
 			return err
 		}
@@ -192,10 +189,7 @@ func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (f
 
 // dropped deletes marks, and returns what they said, by their subjects; nil: there were none.
 func dropped(ctx context.Context, tx pgx.Tx, kind string, subjects []string) (was map[string]any, err error) {
-	rows, err := tx.Query(ctx, dropMarks, kind, subjects)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, tx, dropMarks, kind, subjects)
 	var ours bool
 	var m Mark
 	_, err = pgx.ForEachRow(rows, []any{&ours, &m.Subject, &m.State, &m.By, &m.Until, &m.Reason}, func() error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -216,17 +217,14 @@ func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, err
 	if err := tx.QueryRow(ctx, errorSteps, id).Scan(&required, &optional); err != nil {
 		return out, err
 	}
-	rows, err := tx.Query(ctx, errorGroups, id, MaxErrorGroups, maxServices, maxExamples, required, optional)
-	if err != nil {
-		return out, err
-	}
+	rows := pg.Rows(ctx, tx, errorGroups, id, MaxErrorGroups, maxServices, maxExamples, required, optional)
 	var g ErrorGroup
 	var groups, listed int64
 	var counts []int64
 	to := []any{&g.ID, &g.step, &g.Step, &g.Optional, &g.Code, &g.Shape, &g.Count, &g.Also, &g.Accepted, &g.First,
 		&g.Last, &g.Services, &counts, &g.slices,
 		&g.firsts, &g.lasts, &groups, &out.Items, &out.Optional}
-	_, err = pgx.ForEachRow(rows, to, func() error {
+	_, err := pgx.ForEachRow(rows, to, func() error {
 		g.ByService = []ServiceErrors{}
 		for i, service := range g.Services {
 			g.ByService = append(g.ByService, ServiceErrors{service, counts[i]})
@@ -263,14 +261,11 @@ func addExamples(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []E
 	if len(nth) == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, errorExamples, run, nth, steps, ids, from, firsts, lasts, maxExampleText,
+	rows := pg.Rows(ctx, tx, errorExamples, run, nth, steps, ids, from, firsts, lasts, maxExampleText,
 		maxExamples)
-	if err != nil {
-		return err
-	}
 	var at int
 	var e ErrorExample
-	_, err = pgx.ForEachRow(rows, []any{&at, &e.Key, &e.Message}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&at, &e.Key, &e.Message}, func() error {
 		if len(groups[at].Examples) < maxExamples {
 			groups[at].Examples = append(groups[at].Examples, e)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // errorsCache keeps the groups of errors of the runs that were looked at last. They are true as long as no block of the
@@ -124,13 +125,10 @@ ORDER BY s.step`
 // ReadExtent reads how many errors a run has, by step.
 func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (ErrorsExtent, error) {
 	var out ErrorsExtent
-	rows, err := tx.Query(ctx, errorsOfSteps, run)
-	if err != nil {
-		return out, fmt.Errorf("count what is failed: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, errorsOfSteps, run)
 	var step stepErrors
 	to := []any{&out.generation, &out.at, &step.name, &step.optional, &step.failed, &step.accepted, &step.stamp}
-	_, err = pgx.ForEachRow(rows, to, func() error {
+	_, err := pgx.ForEachRow(rows, to, func() error {
 		out.steps = append(out.steps, step)
 		return nil
 	})

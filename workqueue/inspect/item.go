@@ -194,10 +194,7 @@ func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, a
 	if !pg.ValidText(key) {
 		return nil, false, errNoKey
 	}
-	rows, err := tx.Query(ctx, itemsByKey, id, key, MaxTwins+1, after)
-	if err != nil {
-		return nil, false, err
-	}
+	rows := pg.Rows(ctx, tx, itemsByKey, id, key, MaxTwins+1, after)
 	items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (ItemView, error) {
 		var item ItemView
 		var payload string
@@ -223,10 +220,7 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	for i := range item.Steps {
 		numbers[i] = item.Steps[i].Step
 	}
-	rows, err := tx.Query(ctx, itemParts, id, item.Ordinal, numbers)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, itemParts, id, item.Ordinal, numbers)
 	if err := attachParts(rows, item.Steps); err != nil {
 		return err
 	}
@@ -240,9 +234,7 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	if item.EarlierPayloads, err = control.EarlierPayloads(ctx, tx, id, item.Ordinal); err != nil {
 		return err
 	}
-	if rows, err = tx.Query(ctx, itemAttempts, id, block, bit, item.Ordinal, numbers); err != nil {
-		return err
-	}
+	rows = pg.Rows(ctx, tx, itemAttempts, id, block, bit, item.Ordinal, numbers)
 	return attachAttempts(rows, item.Steps)
 }
 

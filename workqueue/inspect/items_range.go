@@ -195,13 +195,10 @@ func itemAt(items []ItemRow, o workqueue.Ordinal) *ItemRow {
 }
 
 func readKeysOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []ItemRow) error {
-	rows, err := tx.Query(ctx, keysOf, run, ordinalsOf(items))
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, keysOf, run, ordinalsOf(items))
 	var o workqueue.Ordinal
 	var key string
-	_, err = pgx.ForEachRow(rows, []any{&o, &key}, func() error { itemAt(items, o).Key = key; return nil })
+	_, err := pgx.ForEachRow(rows, []any{&o, &key}, func() error { itemAt(items, o).Key = key; return nil })
 	return err
 }
 
@@ -212,14 +209,11 @@ func readFailuresOf(
 	if len(failed) == 0 {
 		return nil
 	}
-	rows, err := tx.Query(ctx, failuresOf, run, steps, ordinalsOf(failed))
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, failuresOf, run, steps, ordinalsOf(failed))
 	var o workqueue.Ordinal
 	var e ItemError
 	var accepted bool
-	_, err = pgx.ForEachRow(rows, []any{&o, &e.Code, &e.Message, &accepted}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&o, &e.Code, &e.Message, &accepted}, func() error {
 		found := e
 		row := itemAt(items, o)
 		row.Error, row.Accepted = &found, accepted

@@ -101,13 +101,11 @@ func (s Store) Plans(ctx context.Context, f PlanFilter) (plans []PlanSummary, mo
 	}
 	var rows pgx.Rows
 	if f.Name == "" {
-		rows, err = s.db.Pool.Query(ctx, listPlans, f.After, limit+1)
+		rows = pg.Rows(ctx, s.db.Pool, listPlans, f.After, limit+1)
 	} else {
-		rows, err = s.db.Pool.Query(ctx, listPlanVersions, f.Name, f.Before, limit+1)
+		rows = pg.Rows(ctx, s.db.Pool, listPlanVersions, f.Name, f.Before, limit+1)
 	}
-	if err == nil {
-		plans, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (PlanSummary, error) { return scanPlan(row) })
-	}
+	plans, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (PlanSummary, error) { return scanPlan(row) })
 	switch {
 	case err != nil:
 		return nil, false, fmt.Errorf("list plans: %w", err)
@@ -127,10 +125,7 @@ func (s Store) Plan(ctx context.Context, name string, version int) (*PlanView, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows, err := s.db.Pool.Query(ctx, onePlan, name, version)
-	if err != nil {
-		return nil, fmt.Errorf("read plan %s: %w", name, err)
-	}
+	rows := pg.Rows(ctx, s.db.Pool, onePlan, name, version)
 	view, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (*PlanView, error) {
 		var v PlanView
 		var err error

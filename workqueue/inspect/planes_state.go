@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -71,10 +72,7 @@ func eachColumn(ctx context.Context, db tracker.Querier, run workqueue.RunID, g 
 	blocks []workqueue.Block,
 	f func(*planeColumn) error,
 ) error {
-	rows, err := db.Query(ctx, planesOfBlocks, run, steps, blocks)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, db, planesOfBlocks, run, steps, blocks)
 	column := planeColumn{graph: g, block: -1, steps: make([]placeSets, len(g.Steps))}
 	var block workqueue.Block
 	var step workqueue.Step
@@ -85,7 +83,7 @@ func eachColumn(ctx context.Context, db tracker.Querier, run workqueue.RunID, g 
 		&block, &step, &size, &mark, orEmpty{&p.held}, orEmpty{&p.ready}, orEmpty{&p.scheduled}, orEmpty{&p.inFlight},
 		orEmpty{&p.done}, orEmpty{&p.failed}, orEmpty{&p.skipped},
 	}
-	_, err = pgx.ForEachRow(rows, into, func() error {
+	_, err := pgx.ForEachRow(rows, into, func() error {
 		if block != column.block {
 			if column.block >= 0 {
 				if err := f(&column); err != nil {

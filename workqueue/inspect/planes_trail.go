@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -115,14 +116,11 @@ func readTrails(ctx context.Context, tx pgx.Tx, req *PlanesRequest, g *plane.Gra
 func (r *trailReader) readSlices(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	blocks []workqueue.Block,
 ) error {
-	rows, err := tx.Query(ctx, slicesOfBlocks, run, steps, blocks)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, slicesOfBlocks, run, steps, blocks)
 	var s trailed
 	at, begun := trailPlace{}, false
 	into := []any{&s.block, &s.step, pgbits.Into(&s.mask), &s.attempt, &s.took, &s.age}
-	_, err = pgx.ForEachRow(rows, into, func() error {
+	_, err := pgx.ForEachRow(rows, into, func() error {
 		if !begun || s.trailPlace != at {
 			if begun {
 				r.finish(at)

@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
 // LastRun is the reference that means the run that was made last.
@@ -58,7 +58,7 @@ func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error)
 
 func (s Store) matches(ctx context.Context, ref string) ([]workqueue.RunID, error) {
 	if ref == LastRun {
-		return plane.CollectRunIDs(s.db.Pool.Query(ctx, lastRun))
+		return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], lastRun)
 	}
 	if !pg.ValidText(ref) {
 		return nil, nil
@@ -67,9 +67,9 @@ func (s Store) matches(ctx context.Context, ref string) ([]workqueue.RunID, erro
 	if lo, hi, ok := pg.PrefixRange(ref); ok {
 		low, high = &lo, &hi
 	}
-	ids, err := plane.CollectRunIDs(s.db.Pool.Query(ctx, matchingRuns, ref, low, high, pg.MaxMatches))
+	ids, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], matchingRuns, ref, low, high, pg.MaxMatches)
 	if piece, ok := pg.Piece(ref); ok && err == nil && len(ids) == 0 {
-		return plane.CollectRunIDs(s.db.Pool.Query(ctx, runsWithPiece, piece, pg.MaxMatches))
+		return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsWithPiece, piece, pg.MaxMatches)
 	}
 	return ids, err
 }

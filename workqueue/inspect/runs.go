@@ -240,14 +240,11 @@ func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	rows, err := s.db.Pool.Query(ctx, answeredLately, ids, rateWindow)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, s.db.Pool, answeredLately, ids, rateWindow)
 	var id workqueue.RunID
 	var seconds float64
 	var answered int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &seconds, &answered}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &seconds, &answered}, func() error {
 		r := by[id]
 		left := (1 - r.Progress) * float64(r.Items) * float64(r.StepCount)
 		r.goes(answered, seconds, left, !r.Sampling)
@@ -288,15 +285,13 @@ func (s Store) Asks(
 		ids[i] = runs[i].ID
 	}
 	asks := map[workqueue.RunID][]string{}
-	rows, err := s.db.Pool.Query(ctx, runsThatAsk, ids, endpoints)
-	if err == nil {
-		var run workqueue.RunID
-		var endpoint string
-		_, err = pgx.ForEachRow(rows, []any{&run, &endpoint}, func() error {
-			asks[run] = append(asks[run], endpoint)
-			return nil
-		})
-	}
+	rows := pg.Rows(ctx, s.db.Pool, runsThatAsk, ids, endpoints)
+	var run workqueue.RunID
+	var endpoint string
+	_, err := pgx.ForEachRow(rows, []any{&run, &endpoint}, func() error {
+		asks[run] = append(asks[run], endpoint)
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read what runs ask: %w", err)
 	}
@@ -334,11 +329,7 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 			return err
 		}
 		view.Order = orderView(order)
-		rows, err := tx.Query(ctx, stepViews(), id, rateWindow)
-		if err != nil {
-			return err
-		}
-		if view.Steps, err = pgx.CollectRows(rows, scanStepView); err != nil {
+		if view.Steps, err = pg.Collect(ctx, tx, scanStepView, stepViews(), id, rateWindow); err != nil {
 			return err
 		}
 		gates, err := control.Gates(ctx, tx, id)

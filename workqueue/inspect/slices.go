@@ -118,11 +118,7 @@ func (s Store) LiveSlices(ctx context.Context, f LiveFilter) (*LiveSlices, error
 		if states == nil {
 			states = []string{}
 		}
-		rows, err := tx.Query(ctx, listLive, f.Run, all.Reads, states, f.After, limit+1)
-		if err != nil {
-			return err
-		}
-		out.Slices, err = pgx.CollectRows(rows, scanSliceView)
+		out.Slices, err = pg.Collect(ctx, tx, scanSliceView, listLive, f.Run, all.Reads, states, f.After, limit+1)
 		return err
 	})
 	if err != nil && !errors.Is(err, workqueue.ErrNotFound) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
@@ -97,17 +98,14 @@ func ReadBisections(ctx context.Context, db tracker.Querier, run workqueue.RunID
 
 // readFamilies runs a statement made of pieceColumns whose rows come root by root.
 func readFamilies(ctx context.Context, db tracker.Querier, statement string, args ...any) ([]family, error) {
-	rows, err := db.Query(ctx, statement, args...)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, db, statement, args...)
 	var all []family
 	var f family
 	var p member
 	failed, answered := false, false
 	to := []any{&f.root, &f.run, &f.step, &f.block, &f.endpoint, &p.id, &p.parent, &p.items, &p.cause, &p.live, &failed,
 		&answered, &p.counts, &p.at, &p.code, &p.message, &p.created, &p.ended}
-	_, err = pgx.ForEachRow(rows, to, func() error {
+	_, err := pgx.ForEachRow(rows, to, func() error {
 		p.counts = p.counts && !throttling.Is(p.code)
 		p.how = endedWell
 		switch {

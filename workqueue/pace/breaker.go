@@ -119,10 +119,8 @@ func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 	}
 	outcome, code, message := "lost", "", ""
 	var took *time.Duration
-	rows, err := tx.Query(ctx, probeOutcome, *b.probe, throttling.Codes())
-	if err == nil {
-		_, err = pgx.ForEachRow(rows, []any{&outcome, &code, &message, &took}, func() error { return nil })
-	}
+	rows := pg.Rows(ctx, tx, probeOutcome, *b.probe, throttling.Codes())
+	_, err := pgx.ForEachRow(rows, []any{&outcome, &code, &message, &took}, func() error { return nil })
 	if err != nil {
 		return fmt.Errorf("read probe %s: %w", *b.probe, err)
 	}

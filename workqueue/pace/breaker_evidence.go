@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/throttling"
 )
@@ -31,11 +32,9 @@ SELECT breaker = 'open', breaker_since, probes, probe_slice, coalesce(trusted_un
 FROM endpoint_pace WHERE endpoint = $1`
 
 func (b *BreakerState) Read(ctx context.Context, db tracker.Querier, statement, endpoint string) error {
-	rows, err := db.Query(ctx, statement, endpoint)
-	if err == nil {
-		to := []any{&b.Open, &b.since, &b.Probes, &b.probe, &b.trusted, &b.vouched}
-		_, err = pgx.ForEachRow(rows, to, func() error { return nil })
-	}
+	rows := pg.Rows(ctx, db, statement, endpoint)
+	to := []any{&b.Open, &b.since, &b.Probes, &b.probe, &b.trusted, &b.vouched}
+	_, err := pgx.ForEachRow(rows, to, func() error { return nil })
 	if err != nil {
 		return fmt.Errorf("read the breaker of endpoint %s: %w", endpoint, err)
 	}
@@ -83,16 +82,13 @@ func (b *BreakerState) recentlyEnded(ctx context.Context, db tracker.Querier, en
 	if b.since != nil {
 		since = *b.since
 	}
-	rows, err := db.Query(ctx, newestEnded, endpoint, breakerWindow, since, breakerRead, GoodFlushNote)
+	rows := pg.Rows(ctx, db, newestEnded, endpoint, breakerWindow, since, breakerRead, GoodFlushNote)
+	newest, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e endedSlice, err error) {
+		err = row.Scan(&e.id, &e.parent, &e.items, &e.how, &e.code, &e.message)
+		return e, err
+	})
 	if err == nil {
-		var newest []endedSlice
-		newest, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e endedSlice, err error) {
-			err = row.Scan(&e.id, &e.parent, &e.items, &e.how, &e.code, &e.message)
-			return e, err
-		})
-		if err == nil {
-			return slices.DeleteFunc(newest, func(e endedSlice) bool { return throttling.Is(e.code) }), nil
-		}
+		return slices.DeleteFunc(newest, func(e endedSlice) bool { return throttling.Is(e.code) }), nil
 	}
 	return nil, fmt.Errorf("read what ended at endpoint %s: %w", endpoint, err)
 }
@@ -146,12 +142,10 @@ func Blames(ctx context.Context, db tracker.Querier, ids []workqueue.SliceID) (m
 	if len(ids) == 0 {
 		return known, nil
 	}
-	rows, err := db.Query(ctx, blameItems, ids, fewCulprits)
-	if err == nil {
-		var id workqueue.SliceID
-		var b Blame
-		_, err = pgx.ForEachRow(rows, []any{&id, &b.Lone, &b.proven, &b.others}, func() error { known[id] = b; return nil })
-	}
+	rows := pg.Rows(ctx, db, blameItems, ids, fewCulprits)
+	var id workqueue.SliceID
+	var b Blame
+	_, err := pgx.ForEachRow(rows, []any{&id, &b.Lone, &b.proven, &b.others}, func() error { known[id] = b; return nil })
 	if err != nil {
 		return nil, fmt.Errorf("read the history of %d slices: %w", len(ids), err)
 	}

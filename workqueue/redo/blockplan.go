@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -48,10 +49,7 @@ FROM work_block WHERE run_id = $1 AND step = ANY($2) AND block = ANY($3) ORDER B
 
 // readColumns reads some of the blocks, decides what becomes of them, and hands them on in order.
 func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func(*blockPlan) error) error {
-	rows, err := r.tx.Query(ctx, redoPlanes, r.run, r.family, blocks)
-	if err != nil {
-		return fmt.Errorf("read %d blocks: %w", len(blocks), err)
-	}
+	rows := pg.Rows(ctx, r.tx, redoPlanes, r.run, r.family, blocks)
 	var step workqueue.Step
 	var block workqueue.Block
 	var size int
@@ -61,7 +59,7 @@ func (r *redo) readColumns(ctx context.Context, blocks []workqueue.Block, f func
 	var all []*blockPlan
 	to := []any{&step, &block, &size, &bytes, pgbits.Into(&p.Ready), pgbits.Into(&p.Held), pgbits.Into(&p.Done),
 		pgbits.Into(&p.Failed), pgbits.Into(&p.Skipped), pgbits.Into(&invalid)}
-	_, err = pgx.ForEachRow(rows, to, func() error {
+	_, err := pgx.ForEachRow(rows, to, func() error {
 		if len(all) == 0 || all[len(all)-1].block != block {
 			all = append(all, r.newBlockPlan(block, size))
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
@@ -148,14 +149,11 @@ func (c *correction) put(ctx context.Context, b *correctBatch) ([]workqueue.Ordi
 	for i := range ordinals {
 		ordinals[i] = -1
 	}
-	rows, err := c.tx.Query(ctx, correctPayloads, c.run, c.generation+1, b.keys, b.payloads)
-	if err != nil {
-		return nil, fmt.Errorf("write payloads: %w", err)
-	}
+	rows := pg.Rows(ctx, c.tx, correctPayloads, c.run, c.generation+1, b.keys, b.payloads)
 	var i, grown int
 	var o workqueue.Ordinal
 	var changed bool
-	_, err = pgx.ForEachRow(rows, []any{&i, &o, &grown, &changed}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&i, &o, &grown, &changed}, func() error {
 		block, bit := o.Block()
 		switch {
 		case ordinals[i] >= 0:
@@ -218,13 +216,10 @@ func (c *correction) laneRule(ctx context.Context) (*order.Rule, error) {
 // would have been done out of turn.
 func (c *correction) keepLanes(ctx context.Context, rule *order.Rule, b *correctBatch, items []workqueue.Ordinal,
 ) error {
-	rows, err := c.tx.Query(ctx, lanesOf, c.run, items)
-	if err != nil {
-		return fmt.Errorf("read the lines of items: %w", err)
-	}
+	rows := pg.Rows(ctx, c.tx, lanesOf, c.run, items)
 	var i int
 	var lane int64
-	_, err = pgx.ForEachRow(rows, []any{&i, &lane}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&i, &lane}, func() error {
 		value, err := rule.Value(b.keys[i], []byte(b.payloads[i]))
 		switch {
 		case err != nil:

@@ -132,10 +132,7 @@ func (sel *Selection) narrow(ctx context.Context, tx pgx.Tx, run workqueue.RunID
 
 // itemsThatFit finds the items whose payloads the evidence is true of.
 func (e *Evidence) itemsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (blockMasks, error) {
-	rows, err := tx.Query(ctx, itemsWhere, run, e.Where, e.Corrected)
-	if err != nil {
-		return nil, e.explain("find items", err)
-	}
+	rows := pg.Rows(ctx, tx, itemsWhere, run, e.Where, e.Corrected)
 	masks := blockMasks{}
 	var o workqueue.Ordinal
 	if _, err := pgx.ForEachRow(rows, []any{&o}, func() error { masks.add(o); return nil }); err != nil {
@@ -150,11 +147,8 @@ func (e *Evidence) partsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.Ru
 ) (map[workqueue.Step]blockMasks, error) {
 	done := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeDone)
 	failed := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeFailed)
-	rows, err := tx.Query(ctx, partsWhere, run, steps, e.Service, timeOrNull(e.Since), timeOrNull(e.Until), e.WhereResult,
+	rows := pg.Rows(ctx, tx, partsWhere, run, steps, e.Service, timeOrNull(e.Since), timeOrNull(e.Until), e.WhereResult,
 		done, failed, among)
-	if err != nil {
-		return nil, e.explain("find parts", err)
-	}
 	made := map[workqueue.Step]blockMasks{}
 	var s workqueue.Step
 	var o workqueue.Ordinal

@@ -109,10 +109,7 @@ func (s Store) healLines(
 
 // waiting returns an item of each of the next lanes in which some wait, and goes behind them.
 func (at *lanePlace) waiting(ctx context.Context, tx pgx.Tx) ([]workqueue.Ordinal, error) {
-	rows, err := tx.Query(ctx, waitingInLanes, at.run, at.lane, healedLanes)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, tx, waitingInLanes, at.run, at.lane, healedLanes)
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (item workqueue.Ordinal, err error) {
 		err = row.Scan(&at.lane, &item)
 		return item, err

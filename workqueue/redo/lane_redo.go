@@ -99,13 +99,10 @@ func (r *redo) giveWay(ctx context.Context, lanes []*redoneLane) error {
 	if len(heads) == 0 {
 		return nil
 	}
-	rows, err := r.tx.Query(ctx, notBegun, r.run, heads, r.graph.Numbers())
-	if err != nil {
-		return fmt.Errorf("look for heads of lanes that give way: %w", err)
-	}
+	rows := pg.Rows(ctx, r.tx, notBegun, r.run, heads, r.graph.Numbers())
 	var idle settle.LaneMoves
 	var item settle.Follower
-	_, err = pgx.ForEachRow(rows, []any{&item.Item, &item.Steps}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&item.Item, &item.Steps}, func() error {
 		idle.Release(&item)
 		byHead[item.Item].LaneRow.Head = nil
 		return nil

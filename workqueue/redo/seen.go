@@ -84,10 +84,7 @@ func (f *seen) read(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps [
 func recordedIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
 	generation workqueue.Generation,
 ) (map[workqueue.Step]blockMasks, error) {
-	rows, err := tx.Query(ctx, recordedParts, run, steps, generation)
-	if err != nil {
-		return nil, fmt.Errorf("find what was recorded: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, recordedParts, run, steps, generation)
 	all := map[workqueue.Step]blockMasks{}
 	var s workqueue.Step
 	var o workqueue.Ordinal

@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -250,15 +251,12 @@ WHERE run_id = $1 AND step = ANY($2) AND failed <> B'0'::bit(8192)`
 func findFailed(
 	ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, unaccepted bool,
 ) (map[workqueue.Step]blockMasks, error) {
-	rows, err := tx.Query(ctx, failedPlanes, run, steps, unaccepted)
-	if err != nil {
-		return nil, fmt.Errorf("find failed items: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, failedPlanes, run, steps, unaccepted)
 	found := map[workqueue.Step]blockMasks{}
 	var step workqueue.Step
 	var block workqueue.Block
 	var failed bitfield.Set
-	_, err = pgx.ForEachRow(rows, []any{&step, &block, pgbits.Into(&failed)}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&step, &block, pgbits.Into(&failed)}, func() error {
 		one := failed
 		masksOf(found, step)[block] = &one
 		return nil
@@ -287,14 +285,11 @@ func (sel *Selection) findErrors(ctx context.Context, tx pgx.Tx, run workqueue.R
 	if len(sel.Groups) > 0 {
 		statement, by = ordinalsOfGroups, sel.Groups
 	}
-	rows, err := tx.Query(ctx, statement, run, steps, by, blocks)
-	if err != nil {
-		return nil, fmt.Errorf("find failed items: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, statement, run, steps, by, blocks)
 	found := map[workqueue.Step]blockMasks{}
 	var step workqueue.Step
 	var o workqueue.Ordinal
-	_, err = pgx.ForEachRow(rows, []any{&step, &o}, func() error { masksOf(found, step).add(o); return nil })
+	_, err := pgx.ForEachRow(rows, []any{&step, &o}, func() error { masksOf(found, step).add(o); return nil })
 	if err != nil {
 		return nil, fmt.Errorf("find failed items: %w", err)
 	}
@@ -306,13 +301,10 @@ func findKeys(ctx context.Context, tx pgx.Tx, run workqueue.RunID, keys []string
 	for _, k := range keys {
 		missing[k] = true
 	}
-	rows, err := tx.Query(ctx, ordinalsOfKeys, run, keys)
-	if err != nil {
-		return nil, fmt.Errorf("find items by key: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, ordinalsOfKeys, run, keys)
 	var key string
 	var o workqueue.Ordinal
-	_, err = pgx.ForEachRow(rows, []any{&key, &o}, func() error { masks.add(o); delete(missing, key); return nil })
+	_, err := pgx.ForEachRow(rows, []any{&key, &o}, func() error { masks.add(o); delete(missing, key); return nil })
 	if err != nil {
 		return nil, fmt.Errorf("find items by key: %w", err)
 	}

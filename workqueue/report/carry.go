@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -52,10 +53,7 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 				Fix: "wait until it has ended, or cancel it: tranche run cancel " + id.String()}
 		}
 		c.gen = run.Generation
-		rows, err := tx.Query(ctx, carriedPlanes, id)
-		if err != nil {
-			return err
-		}
+		rows := pg.Rows(ctx, tx, carriedPlanes, id)
 		var block workqueue.Block
 		var size int
 		var settled, failed bitfield.Set
@@ -126,7 +124,7 @@ func (c *Carried) Next(ctx context.Context) (key, payload string, err error) {
 	return one.key, one.payload, nil
 }
 
-func (c *Carried) read(ctx context.Context) error {
+func (c *Carried) read(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	b := &c.blocks[0]
@@ -138,10 +136,7 @@ func (c *Carried) read(ctx context.Context) error {
 	for bit := range now.All() {
 		ordinals = append(ordinals, b.number.Ordinal(bit))
 	}
-	rows, err := c.db.Pool.Query(ctx, carriedItems, c.run, ordinals)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, c.db.Pool, carriedItems, c.run, ordinals)
 	c.page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (i carriedItem, err error) {
 		return i, row.Scan(&i.key, &i.payload)
 	})

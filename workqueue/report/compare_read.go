@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -55,13 +56,10 @@ SELECT b.block, b.step, b.size, b.done, b.failed, coalesce(b.skipped, ` + plane.
 FROM work_block b WHERE b.run_id = $1 AND b.step = ANY ($2) ORDER BY b.block, b.step`
 
 func (r *keyedRun) readPlanes(ctx context.Context) error {
-	rows, err := r.store.Pool.Query(ctx, comparedPlanes, r.run, r.steps.All)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, r.store.Pool, comparedPlanes, r.run, r.steps.All)
 	var block workqueue.Block
 	var p plane.StepPlanes
-	_, err = pgx.ForEachRow(rows, append([]any{&block}, p.Into()...), func() error {
+	_, err := pgx.ForEachRow(rows, append([]any{&block}, p.Into()...), func() error {
 		for int(block) >= len(r.blocks) {
 			r.blocks = append(r.blocks, plane.BlockOutcomes{})
 		}
@@ -107,17 +105,14 @@ CROSS JOIN LATERAL (
 ORDER BY w.nth`
 
 func (r *keyedRun) readPage(ctx context.Context) ([]keyedItem, error) {
-	rows, err := r.store.Pool.Query(ctx, comparedKeys, r.run, r.after.key, r.after.twin, comparePage)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, r.store.Pool, comparedKeys, r.run, r.after.key, r.after.twin, comparePage)
 	page := make([]keyedItem, 0, comparePage)
 	var final []int // items that have a part, by their place in the page
 	var steps []workqueue.Step
 	var ordinals []workqueue.Ordinal
 	var key []byte
 	var ordinal workqueue.Ordinal
-	_, err = pgx.ForEachRow(rows, []any{&key, &r.after.twin, &ordinal}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&key, &r.after.twin, &ordinal}, func() error {
 		item := keyedItem{key: key}
 		var from []workqueue.Step
 		item.outcome, item.step, from = r.outcome(ordinal)
@@ -141,14 +136,11 @@ func (r *keyedRun) readResults(ctx context.Context, page []keyedItem, final []in
 	if len(final) == 0 {
 		return nil
 	}
-	rows, err := r.store.Pool.Query(ctx, comparedParts, r.run, steps, ordinals)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, r.store.Pool, comparedParts, r.run, steps, ordinals)
 	var nth int
 	var code string
 	var result []byte
-	_, err = pgx.ForEachRow(rows, []any{&nth, &code, &result}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&nth, &code, &result}, func() error {
 		item := &page[final[nth]]
 		switch {
 		case item.outcome == workqueue.OutcomeFailed:

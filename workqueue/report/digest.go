@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -153,13 +154,10 @@ WHERE b.run_id = $1 AND b.step = ANY ($2) AND b.block = $3 ORDER BY b.step`
 
 func (d *digester) planes(ctx context.Context, from workqueue.Ordinal) error {
 	block, _ := from.Block()
-	rows, err := d.store.Pool.Query(ctx, digestBlock, d.run, d.steps.All, block)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, d.store.Pool, digestBlock, d.run, d.steps.All, block)
 	var p plane.StepPlanes
 	d.block = plane.BlockOutcomes{}
-	_, err = pgx.ForEachRow(rows, p.Into(), func() error { d.block.Add(&d.steps, &p); return nil })
+	_, err := pgx.ForEachRow(rows, p.Into(), func() error { d.block.Add(&d.steps, &p); return nil })
 	if err == nil && d.block.Steps != len(d.steps.All) {
 		err = fmt.Errorf("block %d has %d steps of %d: %w", block, d.block.Steps, len(d.steps.All), workqueue.ErrFence)
 	}

@@ -7,22 +7,20 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
 // readOutcomeSteps reads the steps of a run; with a name those that this one needs, however far around.
 func (s Store) readOutcomeSteps(ctx context.Context, run workqueue.RunID, before string) (plane.OutcomeSteps, error) {
-	rows, err := s.db.Pool.Query(ctx, plane.ReadStepsOfRun, run)
-	if err != nil {
-		return plane.OutcomeSteps{}, err
-	}
+	rows := pg.Rows(ctx, s.db.Pool, plane.ReadStepsOfRun, run)
 	var out plane.OutcomeSteps
 	var step workqueue.Step
 	var name string
 	var needs []workqueue.Step
 	var optional bool
 	var all [][]workqueue.Step
-	_, err = pgx.ForEachRow(rows, []any{&step, &name, &needs, &optional}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&step, &name, &needs, &optional}, func() error {
 		out.All, out.Names, out.Optional = append(out.All, step), append(out.Names, name), append(out.Optional, optional)
 		all = append(all, slices.Clone(needs))
 		return nil

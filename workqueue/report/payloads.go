@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Keys are looked up one by one in work_queue_key, whatever the planner knows of the table.
@@ -16,13 +17,10 @@ CROSS JOIN LATERAL (SELECT payload FROM work_queue WHERE run_id = $1 AND item_ke
 
 // Payloads returns those that items have now, by their keys. A key that the run does not have is not in it.
 func (s Store) Payloads(ctx context.Context, run workqueue.RunID, keys []string) (map[string]string, error) {
-	rows, err := s.db.Pool.Query(ctx, payloadsOf, run, keys)
-	if err != nil {
-		return nil, fmt.Errorf("read payloads of run %s: %w", run, err)
-	}
+	rows := pg.Rows(ctx, s.db.Pool, payloadsOf, run, keys)
 	all := make(map[string]string, len(keys))
 	var key, payload string
-	_, err = pgx.ForEachRow(rows, []any{&key, &payload}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&key, &payload}, func() error {
 		all[key] = payload
 		return nil
 	})

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -67,10 +68,7 @@ func readGenerations(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime
 	if err != nil {
 		return nil, err
 	}
-	rows, err := tx.Query(ctx, requestsByGeneration, r.ID)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, tx, requestsByGeneration, r.ID)
 	var g workqueue.Generation
 	var first, last *time.Time
 	_, err = pgx.ForEachRow(rows, []any{&g, &first, &last}, func() error {
@@ -106,13 +104,10 @@ func countParts(ctx context.Context, tx pgx.Tx, r *RunReport, reports []Generati
 	if r.StepCount > 1 {
 		statement = itemsByGeneration
 	}
-	rows, err := tx.Query(ctx, statement, r.ID)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, statement, r.ID)
 	var g workqueue.Generation
 	var done, failed int64
-	_, err = pgx.ForEachRow(rows, []any{&g, &done, &failed}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&g, &done, &failed}, func() error {
 		for i := range reports {
 			if reports[i].Generation == g {
 				reports[i].Done, reports[i].Failed = done, failed
@@ -142,10 +137,7 @@ type act struct {
 }
 
 func readHistory(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) (*history, error) {
-	rows, err := tx.Query(ctx, runEvents, r.ID)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, tx, runEvents, r.ID)
 	s := &history{}
 	if life.sealed != nil { // the start is also an event, but a run cannot do without it
 		s.acts = append(s.acts, act{generation: 1, span: span{from: *life.sealed}})
@@ -153,7 +145,7 @@ func readHistory(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) (*
 	var kind workqueue.EventKind
 	var g workqueue.Generation
 	var at time.Time
-	_, err = pgx.ForEachRow(rows, []any{&kind, &g, &at}, func() error { s.tell(kind, g, at); return nil })
+	_, err := pgx.ForEachRow(rows, []any{&kind, &g, &at}, func() error { s.tell(kind, g, at); return nil })
 	if r.FinishedAt != nil {
 		s.end(*r.FinishedAt, r.State) // in case its events are gone
 	}

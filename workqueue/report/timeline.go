@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -123,10 +124,7 @@ func (s Store) timeline(ctx context.Context, tx pgx.Tx, req *TimelineRequest) (*
 	for _, step := range steps {
 		out.Steps = append(out.Steps, newStepTimeline(g.Steps[step].Name, n))
 	}
-	rows, err := tx.Query(ctx, timelineOf, req.Run, steps, oldest, newest, out.From, out.BucketSeconds, n)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, tx, timelineOf, req.Run, steps, oldest, newest, out.From, out.BucketSeconds, n)
 	return out, fillTimeline(rows, steps, out.Steps)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 const (
@@ -28,13 +29,10 @@ const (
 func (s Store) Verify(ctx context.Context, id uuid.UUID, want [sha256.Size]byte) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows, err := s.db.Pool.Query(ctx, allPieces, id)
-	if err != nil {
-		return false, fmt.Errorf("verify a result: %w", err)
-	}
+	rows := pg.Rows(ctx, s.db.Pool, allPieces, id)
 	sum := sha256.New()
 	var data pgtype.DriverBytes
-	_, err = pgx.ForEachRow(rows, []any{&data}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&data}, func() error {
 		_, err := sum.Write(data)
 		return err
 	})
@@ -62,12 +60,9 @@ func (s Store) Open(ctx context.Context, id uuid.UUID) (*Reader, error) {
 	r := &Reader{ctx: ctx, store: s, id: id, starts: []int64{0}}
 	timed, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows, err := s.db.Pool.Query(timed, pieceSizes, id)
-	if err != nil {
-		return nil, fmt.Errorf("open a result: %w", err)
-	}
+	rows := pg.Rows(timed, s.db.Pool, pieceSizes, id)
 	var size int64
-	_, err = pgx.ForEachRow(rows, []any{&size}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&size}, func() error {
 		r.starts = append(r.starts, r.Size()+size)
 		return nil
 	})

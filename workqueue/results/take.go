@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // MaxOpen bounds the bytes of the results of one slice that have begun to come and are not recorded, as far as the
@@ -130,17 +131,14 @@ func fence(ctx context.Context, tx pgx.Tx, pieces []Piece) ([]Taken, error) {
 		taken[i] = Taken{ID: p.id(), Standing: Stale}
 		numbers[i], ids[i], of[i], ordinals[i] = int32(i), taken[i].ID, p.Slice, p.Ordinal
 	}
-	rows, err := tx.Query(ctx, fencePieces, numbers, ids, of, ordinals)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, tx, fencePieces, numbers, ids, of, ordinals)
 	var i int32
 	var live, asked, waits bool
 	var endpoint string
 	var open int64
 	more := map[uuid.UUID]int64{} // what this transaction opens, of each slice
 	begun := map[uuid.UUID]bool{}
-	_, err = pgx.ForEachRow(rows, []any{&i, &live, &endpoint, &asked, &waits, &open}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&i, &live, &endpoint, &asked, &waits, &open}, func() error {
 		p, t := &pieces[i], &taken[i]
 		t.Endpoint = endpoint
 		slice := uuid.UUID(p.Slice)
@@ -194,13 +192,10 @@ func (k kept) write(ctx context.Context, tx pgx.Tx, pieces []Piece, taken []Take
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, countPieces, ids)
-	if err != nil {
-		return err
-	}
+	rows := pg.Rows(ctx, tx, countPieces, ids)
 	var id uuid.UUID
 	var count, size int64
-	_, err = pgx.ForEachRow(rows, []any{&id, &count, &size}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &count, &size}, func() error {
 		i := last[id]
 		switch p := &pieces[i]; {
 		case size > p.Bytes, count == int64(p.Pieces) && size != p.Bytes:

@@ -12,7 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
-	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -95,7 +95,7 @@ RETURNING name, plan, items, generation, finished_at`
 // see [TookTooLong] and [Store.GuessRun]. Leader work.
 func (s Store) MeasureRuns(ctx context.Context, lease workqueue.Lease, limit int) (took []workqueue.RunID, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if took, err = plane.CollectRunIDs(tx.Query(ctx, unmeasuredRuns, limit)); err != nil || len(took) == 0 {
+		if took, err = pg.Collect(ctx, tx, pgx.RowTo[workqueue.RunID], unmeasuredRuns, limit); err != nil || len(took) == 0 {
 			return err
 		}
 		_, err = tx.Exec(ctx, measureRuns, took)
@@ -144,7 +144,8 @@ func (s Store) RunsPastLimits(
 	}
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	runs, err := plane.CollectRunIDs(s.db.Pool.Query(ctx, runsPastLimits, before, limit, retentionSettle, without))
+	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsPastLimits, before, limit, retentionSettle,
+		without)
 	if err != nil {
 		return nil, fmt.Errorf("look for runs that are past their limits: %w", err)
 	}

@@ -172,10 +172,7 @@ LIMIT $1`
 func (s Store) WaitingFires(ctx context.Context, limit int) ([]WaitingFire, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows, err := s.db.Pool.Query(ctx, waitingFires, limit)
-	if err != nil {
-		return nil, fmt.Errorf("look for runs to start: %w", err)
-	}
+	rows := pg.Rows(ctx, s.db.Pool, waitingFires, limit)
 	fires, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f WaitingFire, err error) {
 		err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.Spec, &f.State, &f.Reason, &f.Attempts,
 			&f.StartAt, &f.StartBy, &f.DoneBy, &f.Queued, &f.UnderWay, &f.Now)

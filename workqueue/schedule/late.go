@@ -62,10 +62,7 @@ func (s Store) LateFires(ctx context.Context, lease workqueue.Lease, limit int) 
 		if _, err := tx.Exec(ctx, settleInTime); err != nil {
 			return err
 		}
-		rows, err := tx.Query(ctx, lateFires, limit)
-		if err != nil {
-			return err
-		}
+		rows := pg.Rows(ctx, tx, lateFires, limit)
 		late, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f LateFire, err error) {
 			err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Run, &f.Spec, &f.DoneBy, &f.Now)
 			return f, err

@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // stalledPatience is how long a client may keep PostgreSQL waiting in the middle of a statement that holds locks.
@@ -78,10 +79,7 @@ func (w *stalledWatch) overdue(clients []stalledClient, now time.Time) (stuck []
 // how many it ended. Leader work: it looks at the lease in the statement that ends one, since an end cannot be rolled
 // back.
 func (s Store) EndStalledClients(ctx context.Context, lease workqueue.Lease) (int, error) {
-	rows, err := s.db.Sessions.Query(ctx, stalledClients)
-	if err != nil {
-		return 0, fmt.Errorf("look for stalled clients: %w", err)
-	}
+	rows := pg.Rows(ctx, s.db.Sessions, stalledClients)
 	clients, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c stalledClient, err error) {
 		err = row.Scan(&c.pid, &c.since, &c.bytes)
 		return c, err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -38,12 +39,9 @@ func changedParts(
 		ordinals = append(ordinals, id.Block.Ordinal(bit))
 	}
 	var changed bitfield.Set
-	rows, err := tx.Query(ctx, newParts, id.Run, id.Step, ordinals, g.Steps[id.Step].Optional, g.Before[id.Step])
-	if err != nil {
-		return changed, fmt.Errorf("compare %d parts of step %d: %w", len(ordinals), id.Step, err)
-	}
+	rows := pg.Rows(ctx, tx, newParts, id.Run, id.Step, ordinals, g.Steps[id.Step].Optional, g.Before[id.Step])
 	var ordinal workqueue.Ordinal
-	_, err = pgx.ForEachRow(rows, []any{&ordinal}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&ordinal}, func() error {
 		_, bit := ordinal.Block()
 		changed.Add(bit)
 		return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // FollowUp is what a transaction gives reason to look at. Nothing depends on it: the leader looks at everything by
@@ -63,11 +64,7 @@ ORDER BY p.endpoint`
 // WatchedEndpoints returns the endpoints whose breakers are open, or of which requests failed a short while ago: those
 // that pace.Store.CheckBreaker and pace.Store.CheckTooBig may have something to do at.
 func (s Store) WatchedEndpoints(ctx context.Context) ([]string, error) {
-	rows, err := s.db.Pool.Query(ctx, watchedEndpoints)
-	if err != nil {
-		return nil, fmt.Errorf("look for endpoints whose requests fail: %w", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	names, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], watchedEndpoints)
 	if err != nil {
 		return nil, fmt.Errorf("look for endpoints whose requests fail: %w", err)
 	}

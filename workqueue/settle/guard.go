@@ -148,10 +148,7 @@ func (s *settlement) lockGuards(ctx context.Context, tx pgx.Tx) ([]*guard, error
 	for _, at := range slices.SortedFunc(maps.Keys(s.guarded), guardedStep.compare) {
 		runs, steps = append(runs, at.run), append(steps, at.step)
 	}
-	rows, err := tx.Query(ctx, lockGuards, runs, steps)
-	if err != nil {
-		return nil, fmt.Errorf("lock guards: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, lockGuards, runs, steps)
 	guards, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*guard, error) {
 		g := &guard{}
 		return g, row.Scan(&g.run, &g.step, &g.name, &g.rule.Failures, &g.rule.Within, &g.seen, &g.codes)

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -58,10 +59,7 @@ FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[])) AS u (lane, first) CROSS 
 
 // ReadLanes locks the lanes of items, and reads them.
 func ReadLanes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []workqueue.Ordinal) ([]*LaneRow, error) {
-	rows, err := tx.Query(ctx, lockLanes, run, items)
-	if err != nil {
-		return nil, fmt.Errorf("lock lanes of run %s: %w", run, err)
-	}
+	rows := pg.Rows(ctx, tx, lockLanes, run, items)
 	lanes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*LaneRow, error) {
 		l := &LaneRow{}
 		return l, row.Scan(&l.Item, &l.Lane, &l.Head, &l.Low, &l.Stop)
@@ -83,13 +81,10 @@ func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Grap
 		byLane[l.Lane] = l
 		ids, first = append(ids, l.Lane), append(first, from(l))
 	}
-	rows, err := tx.Query(ctx, nextHeld, run, ids, first, g.Numbers())
-	if err != nil {
-		return fmt.Errorf("look for who is next in the lanes of run %s: %w", run, err)
-	}
+	rows := pg.Rows(ctx, tx, nextHeld, run, ids, first, g.Numbers())
 	var lane int64
 	var next Follower
-	_, err = pgx.ForEachRow(rows, []any{&lane, &next.Item, &next.Steps}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&lane, &next.Item, &next.Steps}, func() error {
 		byLane[lane].next = &Follower{next.Item, slices.Clone(next.Steps)}
 		return nil
 	})

@@ -159,11 +159,8 @@ func (s Store) endStopped(ctx context.Context, tx pgx.Tx, after workqueue.RunID)
 	return p, err
 }
 
-func (st *stopping) lock(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, lockStopped, st.run, stoppedLanes)
-	if err != nil {
-		return fmt.Errorf("lock stopped lanes: %w", err)
-	}
+func (st *stopping) lock(ctx context.Context, tx pgx.Tx) (err error) {
+	rows := pg.Rows(ctx, tx, lockStopped, st.run, stoppedLanes)
 	st.lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stoppedLane, error) {
 		l := &stoppedLane{}
 		return l, row.Scan(&l.lane, &l.low, &l.stop, &l.key)
@@ -182,14 +179,11 @@ func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
 		lanes[i], low[i] = l.lane, l.low
 		byLane[l.lane] = l
 	}
-	rows, err := tx.Query(ctx, heldInLanes, st.run, lanes, low, st.graph.Numbers(), each)
-	if err != nil {
-		return 0, fmt.Errorf("look for items of stopped lanes: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, heldInLanes, st.run, lanes, low, st.graph.Numbers(), each)
 	var lane int64
 	var item Follower
 	total := 0
-	_, err = pgx.ForEachRow(rows, []any{&lane, &item.Item, &item.Steps}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&lane, &item.Item, &item.Steps}, func() error {
 		total++
 		st.fail(byLane[lane], &item)
 		return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -67,11 +68,7 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 
 // LockSlices locks slices, in the order of their ids, and reads them.
 func LockSlices(ctx context.Context, tx pgx.Tx, statement string, args ...any) ([]*plane.HeldSlice, error) {
-	rows, err := tx.Query(ctx, statement, args...)
-	if err != nil {
-		return nil, fmt.Errorf("lock slices: %w", err)
-	}
-	held, err := pgx.CollectRows(rows, scanHeld)
+	held, err := pg.Collect(ctx, tx, scanHeld, statement, args...)
 	if err != nil {
 		return nil, fmt.Errorf("lock slices: %w", err)
 	}

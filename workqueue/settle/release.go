@@ -130,11 +130,7 @@ GROUP BY 1, 2`
 
 // Unhanded returns the requests that wait for services.
 func (s Store) Unhanded(ctx context.Context) ([]Unhanded, error) {
-	rows, err := s.db.Pool.Query(ctx, unhanded)
-	if err != nil {
-		return nil, fmt.Errorf("look for requests that wait: %w", err)
-	}
-	waiting, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Unhanded])
+	waiting, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Unhanded], unhanded)
 	if err != nil {
 		return nil, fmt.Errorf("look for requests that wait: %w", err)
 	}
@@ -204,10 +200,7 @@ ORDER BY s.deadline LIMIT $1`
 
 // OverdueSlices returns live slices whose deadline has passed, the longest overdue first.
 func (s Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) {
-	rows, err := s.db.Pool.Query(ctx, overdue, limit, plane.CountedIssues, noticedWithin)
-	if err != nil {
-		return nil, fmt.Errorf("read overdue slices: %w", err)
-	}
+	rows := pg.Rows(ctx, s.db.Pool, overdue, limit, plane.CountedIssues, noticedWithin)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Overdue])
 	if err != nil {
 		return nil, fmt.Errorf("read overdue slices: %w", err)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -49,18 +50,16 @@ func (s Store) Blamed(
 		return blamed, nil
 	}
 	var lone []workqueue.SliceID
-	rows, err := s.db.Pool.Query(ctx, othersAnswered, overdue, sentTogether, workqueue.CodeDeliveries)
-	if err == nil {
-		var id workqueue.SliceID
-		var alone, answered bool
-		_, err = pgx.ForEachRow(rows, []any{&id, &alone, &answered}, func() error {
-			if alone {
-				lone = append(lone, id)
-			}
-			blamed[id] = answered && !doubted[id]
-			return nil
-		})
-	}
+	rows := pg.Rows(ctx, s.db.Pool, othersAnswered, overdue, sentTogether, workqueue.CodeDeliveries)
+	var id workqueue.SliceID
+	var alone, answered bool
+	_, err := pgx.ForEachRow(rows, []any{&id, &alone, &answered}, func() error {
+		if alone {
+			lone = append(lone, id)
+		}
+		blamed[id] = answered && !doubted[id]
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("look what services answered beside %d overdue slices: %w", len(overdue), err)
 	}

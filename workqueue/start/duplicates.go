@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // duplicateInBatchError says that the key index refused a batch. Which key it was is found out afterwards.
@@ -28,14 +29,11 @@ func (l *loader) known(ctx context.Context, q interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }, b *itemBatch,
 ) (map[string]int, error) {
-	rows, err := q.Query(ctx, knownKeys, l.run, b.keys())
-	if err != nil {
-		return nil, fmt.Errorf("look for known keys: %w", err)
-	}
+	rows := pg.Rows(ctx, q, knownKeys, l.run, b.keys())
 	found := map[string]int{}
 	var key string
 	var ordinal int
-	_, err = pgx.ForEachRow(rows, []any{&key, &ordinal}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&key, &ordinal}, func() error {
 		found[key] = ordinal
 		return nil
 	})

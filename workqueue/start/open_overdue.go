@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -61,10 +62,7 @@ func (s Store) ReportOverdue(ctx context.Context, lease workqueue.Lease) ([]Over
 }
 
 func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
-	rows, err := tx.Query(ctx, reportOverdue)
-	if err != nil {
-		return nil, err
-	}
+	rows := pg.Rows(ctx, tx, reportOverdue)
 	var o OverdueRun
 	var gens []workqueue.Generation
 	var gen workqueue.Generation
@@ -85,9 +83,7 @@ func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
 			return nil, err
 		}
 	}
-	if rows, err = tx.Query(ctx, leftOverdue, AbandonedAfter); err != nil {
-		return nil, err
-	}
+	rows = pg.Rows(ctx, tx, leftOverdue, AbandonedAfter)
 	o = OverdueRun{}
 	_, err = pgx.ForEachRow(rows, []any{&o.Run, &o.SealBy, &o.Items, &o.OnOverdue, &o.Abandoned}, func() error {
 		if !known[o.Run] {

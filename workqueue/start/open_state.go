@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // openState is an open run as whoever holds its gate finds it: nobody else adds items to it or seals it meanwhile.
@@ -84,16 +85,13 @@ func (o *openState) fill(ctx context.Context, tx pgx.Tx, from, to int64) error {
 	if from == to {
 		return nil
 	}
-	rows, err := tx.Query(ctx, blockBytes, o.id, from, to)
-	if err != nil {
-		return fmt.Errorf("sum up items %d to %d: %w", from, to-1, err)
-	}
+	rows := pg.Rows(ctx, tx, blockBytes, o.id, from, to)
 	first := int(from / bitfield.Size)
 	var sizes []int
 	var bytes []int64
 	var block int
 	var sum int64
-	_, err = pgx.ForEachRow(rows, []any{&block, &sum}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&block, &sum}, func() error {
 		sizes = append(sizes, int(min(bitfield.Size, to-int64(block)*bitfield.Size)))
 		bytes = append(bytes, sum)
 		return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // ItemOrderError is returned by intake for an item that has no place in any line.
@@ -92,13 +93,10 @@ const readOrder = `SELECT rule, stop FROM run_order WHERE run_id = $1`
 
 // OrderOf reads how the items of a run are put in lines; nil when they are not.
 func OrderOf(ctx context.Context, db tracker.Querier, run workqueue.RunID) (*workqueue.RunOrder, error) {
-	rows, err := db.Query(ctx, readOrder, run)
-	if err != nil {
-		return nil, fmt.Errorf("read the order of run %s: %w", run, err)
-	}
+	rows := pg.Rows(ctx, db, readOrder, run)
 	var rule []byte
 	o := &workqueue.RunOrder{}
-	_, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
+	_, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
 		return struct{}{}, row.Scan(&rule, &o.Stop)
 	})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -147,13 +145,10 @@ RETURNING head`
 
 // headsFirst returns, block by block, which items from ordinal from on, and before to, are the heads of their lines.
 func headsFirst(ctx context.Context, tx pgx.Tx, run workqueue.RunID, from, to int64) ([]bitfield.Set, error) {
-	rows, err := tx.Query(ctx, lineUp, run, from, to)
-	if err != nil {
-		return nil, fmt.Errorf("put items in line: %w", err)
-	}
+	rows := pg.Rows(ctx, tx, lineUp, run, from, to)
 	heads := make([]bitfield.Set, (to-from+bitfield.Size-1)/bitfield.Size)
 	var head *int64
-	_, err = pgx.ForEachRow(rows, []any{&head}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&head}, func() error {
 		if head != nil && *head >= from && *head < to {
 			heads[(*head-from)/bitfield.Size].Add(int((*head - from) % bitfield.Size))
 		}

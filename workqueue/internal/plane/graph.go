@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Graph is the steps of a run and what they need of each other. It never changes: a step needs steps with smaller
@@ -135,10 +136,7 @@ func (c *GraphCache) Of(ctx context.Context, db tracker.Querier, run workqueue.R
 	if g := c.get(run); g != nil {
 		return g, nil
 	}
-	rows, err := db.Query(ctx, readGraph, run)
-	if err != nil {
-		return nil, fmt.Errorf("read the steps of run %s: %w", run, err)
-	}
+	rows := pg.Rows(ctx, db, readGraph, run)
 	var lines Lines
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s GraphStep, err error) {
 		return s, row.Scan(&s.Name, &s.Kind, &s.Needs, &s.inputs, &s.Optional, &s.barrier, &lines.Ordered, &lines.Stops)
