@@ -64,15 +64,7 @@ func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node
 	if err != nil {
 		l.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := node.Run(ctx); err != nil {
-			l.Errorf("node: %v", err)
-		}
-	})
-	stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
-	l.Cleanup(stop)
+	stop = testenv.Keep(l, l.Errorf, "the node", node.Run)
 	select {
 	case <-node.Ready():
 	case <-time.After(nodetest.Stuck):
@@ -92,19 +84,7 @@ func (l *leaders) leader() (session workqueue.SessionID, epoch int64) {
 	return session, epoch
 }
 
-func (l *leaders) until(what string, met func() bool) {
-	l.Helper()
-	deadline := time.After(nodetest.Stuck)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !met() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			l.Fatal("waited in vain until " + what)
-		}
-	}
-}
+func (l *leaders) until(what string, met func() bool) { l.Helper(); nodetest.Until(l.T, what, met) }
 
 func (l *leaders) completed(run workqueue.RunID) {
 	l.Helper()

@@ -24,9 +24,9 @@ import (
 
 // program starts a service in another language. The test's context ends before its clean-up, which wants to see the
 // service end.
-func (b *bench) program(name string, args ...string) (service *exec.Cmd, said *lockedBuffer) {
+func (b *bench) program(name string, args ...string) (service *exec.Cmd, said *testenv.Log) {
 	b.Helper()
-	service, said = exec.CommandContext(context.WithoutCancel(b.Context()), name, args...), &lockedBuffer{}
+	service, said = exec.CommandContext(context.WithoutCancel(b.Context()), name, args...), &testenv.Log{}
 	service.Env = append(os.Environ(), "NATS_URL="+b.nats)
 	service.Stdout, service.Stderr = said, said
 	if err := service.Start(); err != nil {

@@ -47,12 +47,7 @@ const patienceInTests = 30 * time.Second
 func command(t *testing.T, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0], args...)
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "TRANCHE_") && !strings.HasPrefix(v, "NATS_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	cmd.Env = append(append(cmd.Env, asProgram+"=1"), env...)
+	cmd.Env = append(append(testenv.PlainEnv(), asProgram+"=1"), env...)
 	return cmd
 }
 
@@ -68,7 +63,7 @@ func (b *bench) serve() map[string]string {
 	b.Helper()
 	cmd := command(b.T, nil, "--json", "serve", "--database", b.database, "--nats", b.nats, "--listen", "127.0.0.1:0",
 		"--data-dir", b.TempDir(), "--log-level", "warn")
-	var log lockedBuffer
+	var log testenv.Log
 	cmd.Stderr = &log
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -88,23 +83,6 @@ func (b *bench) serve() map[string]string {
 		b.Fatalf("serve did not start: %v: %s", err, log.String())
 	}
 	return where
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 // echo is a service that greets, until the test ends. Those called bad, until mended, get an error.
@@ -399,7 +377,7 @@ func TestServeAlone(t *testing.T) {
 	for life := range 2 {
 		cmd := command(t, nil, "--json", "serve", "--data-dir", data, "--listen", "127.0.0.1:0",
 			"--nats-listen", "127.0.0.1:0", "--log-level", "warn")
-		var log lockedBuffer
+		var log testenv.Log
 		cmd.Stderr = &log
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -469,14 +447,14 @@ func TestWatchEndsAlone(t *testing.T) {
 
 // signalled closes seen when a text has been written.
 type signalled struct {
-	lockedBuffer
+	testenv.Log
 	text string
 	once sync.Once
 	seen chan struct{}
 }
 
 func (s *signalled) Write(p []byte) (int, error) {
-	n, err := s.lockedBuffer.Write(p)
+	n, err := s.Log.Write(p)
 	if strings.Contains(s.String(), s.text) {
 		s.once.Do(func() { close(s.seen) })
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 // alone is a serve with servers of its own.
@@ -23,7 +25,7 @@ func alone(t *testing.T) (s *server, postmaster string) {
 			t.Fatal(err)
 		}
 	}
-	s = &server{where: map[string]string{}, log: &lockedBuffer{}}
+	s = &server{where: map[string]string{}, log: &testenv.Log{}}
 	s.Cmd = command(t, nil, "--json", "serve", "--data-dir", data, "--listen", "127.0.0.1:0", "--nats-listen",
 		"127.0.0.1:0", "--log-level", "warn")
 	s.Stderr = s.log

@@ -33,7 +33,7 @@ type server struct {
 	*exec.Cmd
 	out   io.Reader
 	where map[string]string
-	log   *lockedBuffer
+	log   *testenv.Log
 }
 
 // ready waits until it says where everything is.
@@ -47,7 +47,7 @@ func (s *server) ready(t *testing.T) {
 // launch starts a serve on the test's database and NATS. With wait it returns when that is ready.
 func launch(t *testing.T, wait bool, args ...string) *server {
 	t.Helper()
-	s := &server{where: map[string]string{}, log: &lockedBuffer{}}
+	s := &server{where: map[string]string{}, log: &testenv.Log{}}
 	s.Cmd = command(t, nil, append([]string{
 		"--json", "serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--log-level", "warn",
 	}, args...)...)
@@ -231,7 +231,7 @@ func TestADemoThatNobodyReads(t *testing.T) {
 	}
 	place := filepath.Join(dir, "bank")
 	cmd := command(t, nil, "demo", "--dir", place, "--accounts", "300", "--pdfs", "50")
-	var log lockedBuffer
+	var log testenv.Log
 	cmd.Stderr = &log
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/tranchehq/tranche/examples/yearend"
 	"github.com/tranchehq/tranche/internal/story"
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 const (
@@ -32,11 +33,7 @@ const (
 // TestDemo runs four whole demos at once, on the program as it is built.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	program := filepath.Join(t.TempDir(), "tranche")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", program, "../../cmd/tranche")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build tranche: %v\n%s", err, out)
-	}
+	program := testenv.Program(t, filepath.Join("..", ".."))
 	t.Run("proves", func(t *testing.T) { t.Parallel(); testProves(t, program) })
 	t.Run("notices a false statement", func(t *testing.T) { t.Parallel(); testNotices(t, program) })
 	t.Run("stops when told", func(t *testing.T) { t.Parallel(); testStops(t, program) })

@@ -2,12 +2,10 @@ package health_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -88,16 +86,7 @@ func (w *world) withNode() {
 
 // keep runs f until the end of the test, or until it is told to stop.
 func (w *world) keep(f func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			w.Logf("ended: %v", err)
-		}
-	})
-	stop = func() { cancel(); running.Wait() }
-	w.Cleanup(stop)
-	return stop
+	return testenv.Keep(w, w.Logf, "it", f)
 }
 
 // serve runs a service whose handler does what handle says with each item, until it is told to stop.

@@ -85,15 +85,7 @@ func (b *bench) keep(f func(context.Context) error) {
 
 func (b *bench) until(what string, is func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !is(); {
-		if time.Now().After(deadline) {
-			b.Fatalf("waited in vain until %s", what)
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-b.Context().Done():
-		}
-	}
+	testenv.Until(b, 3*time.Minute, what, is)
 }
 
 type account struct {

@@ -2,13 +2,11 @@ package misbehave
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/bits"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -71,19 +69,7 @@ func (w *world) startNode() *orchestrator.Node {
 }
 
 // keep has f going until the end of the test, and checks that it stops without an error.
-func (w *world) keep(what string, f func(context.Context) error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			w.Errorf("%s: %v", what, err)
-		}
-	})
-	w.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-}
+func (w *world) keep(what string, f func(context.Context) error) { testenv.Keep(w, w.Errorf, what, f) }
 
 // serve runs a service until the end of the test.
 func (w *world) serve(cfg Config) *Ledger {
@@ -154,12 +140,9 @@ func (w *world) start(n int, req start.LoadRequest) workqueue.RunID {
 }
 
 // number runs a query that returns one.
-func (w *world) number(sql string, args ...any) (n int) {
+func (w *world) number(sql string, args ...any) int {
 	w.Helper()
-	if err := w.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		w.Fatal(err)
-	}
-	return n
+	return testenv.Number(w, w.pool, sql, args...)
 }
 
 func (w *world) text(sql string, args ...any) (s string) {

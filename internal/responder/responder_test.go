@@ -106,17 +106,7 @@ func (b *bench) working(size int) <-chan string {
 	return answer
 }
 
-func (b *bench) until(what string, met func() bool) {
-	b.Helper()
-	deadline := time.After(limit)
-	for !met() {
-		select {
-		case <-deadline:
-			b.Fatal("waited in vain until " + what)
-		case <-time.After(time.Millisecond):
-		}
-	}
-}
+func (b *bench) until(what string, met func() bool) { b.Helper(); testenv.Until(b, limit, what, met) }
 
 func TestRequestsAreBoundedByNumber(t *testing.T) {
 	t.Parallel()

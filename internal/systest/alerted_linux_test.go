@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/misbehave"
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 const (
@@ -137,7 +138,7 @@ func (c *crew) killLeader() *server {
 // once that it is over.
 func TestAlertsAreToldOnceWhileLeadersAreKilled(t *testing.T) {
 	t.Parallel()
-	c := &crew{office: newOffice(t, buildProgram(t), misbehave.Config{})}
+	c := &crew{office: newOffice(t, testenv.Program(t, filepath.Join("..", "..")), misbehave.Config{})}
 	l := listen(t)
 	connections := l.secrets(t)
 	c.all = make([]*server, servers)

@@ -2,15 +2,10 @@ package systest
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -18,19 +13,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
-
-// buildProgram builds the real binary. It is there until the test and its subtests have ended.
-func buildProgram(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "tranche")
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "./cmd/tranche")
-	cmd.Dir = filepath.Join("..", "..")
-	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the program: %v\n%s", err, out)
-	}
-	return path
-}
 
 // office is a world in which an operator works with the real binary.
 type office struct {
@@ -48,17 +30,7 @@ func newOffice(t *testing.T, binary string, cfg misbehave.Config) *office {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := svc.Run(ctx); err != nil {
-			t.Errorf("the service ended with %v", err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
+	testenv.Keep(t, t.Errorf, "the service", svc.Run)
 	return o
 }
 
@@ -75,7 +47,7 @@ func (o *office) serve(flags ...string) *server {
 	args := []string{"--json", "serve", "--database", o.url, "--nats", o.ns.URL(), "--listen", "127.0.0.1:0",
 		"--data-dir", o.TempDir(), "--log-level", "warn"}
 	p.cmd = exec.Command(o.binary, append(args, flags...)...)
-	p.cmd.Env, p.cmd.Stderr = plainEnv(), p
+	p.cmd.Env, p.cmd.Stderr = testenv.PlainEnv(), &p.said
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		o.Fatal(err)
@@ -93,23 +65,13 @@ func (o *office) serve(flags ...string) *server {
 		_ = p.cmd.Process.Kill() // it may have ended
 		<-p.ended
 		if o.Failed() {
-			o.Logf("serve said:\n%.20000s", p.text())
+			o.Logf("serve said:\n%.20000s", p.said.String())
 		}
 	})
 	if err != nil {
-		o.Fatalf("serve did not start: %v: %s", err, p.text())
+		o.Fatalf("serve did not start: %v: %s", err, p.said.String())
 	}
 	return &server{p, where["api"]}
-}
-
-// plainEnv leaves out the settings that a person may have made.
-func plainEnv() (env []string) {
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "TRANCHE_") && !strings.HasPrefix(v, "NATS_") {
-			env = append(env, v)
-		}
-	}
-	return env
 }
 
 // reply is what a command said, and how it ended.
@@ -132,7 +94,7 @@ func (o *office) command(s *server, stdin string, args ...string) reply {
 func (o *office) try(s *server, stdin string, args ...string) (reply, error) {
 	cmd := exec.Command(o.binary, append([]string{"--url", s.url}, args...)...)
 	var out, said bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = strings.NewReader(stdin), &out, &said, plainEnv()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.Env = strings.NewReader(stdin), &out, &said, testenv.PlainEnv()
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -159,13 +121,8 @@ func (o *office) must(s *server, args ...string) string {
 // begin starts a run of n items.
 func (o *office) begin(s *server, n int, flags ...string) (run workqueue.RunID) {
 	o.Helper()
-	var csv strings.Builder
-	csv.WriteString("id\n")
-	for i := range n {
-		csv.WriteString("C" + strconv.Itoa(i) + "\n")
-	}
 	args := append([]string{"--json", "run", "start", "--endpoint", "statement", "--items", "-"}, flags...)
-	r := o.command(s, csv.String(), args...)
+	r := o.command(s, testenv.Accounts(n), args...)
 	var started struct {
 		Run workqueue.RunID `json:"run"`
 	}

@@ -107,7 +107,7 @@ func TestNodeThatFetchesIsKilledAnywhere(t *testing.T) {
 				run := w.loadKind(kind)
 				first := w.start("composer", faultsVariable+"="+point+"=kill@3")
 				w.wantKilled(first)
-				if !strings.Contains(first.text(), "fault fired: "+point) {
+				if !strings.Contains(first.said.String(), "fault fired: "+point) {
 					t.Fatal("the fault did not fire")
 				}
 				if w.done(run) == items {

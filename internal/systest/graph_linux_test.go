@@ -43,7 +43,7 @@ func TestNodeThatGathersIsKilledAnywhere(t *testing.T) {
 			run := w.loadGraph()
 			first := w.start("composer", faultsVariable+"="+point)
 			w.wantKilled(first)
-			if name, _, _ := strings.Cut(point, "="); !strings.Contains(first.text(), "fault fired: "+name) {
+			if name, _, _ := strings.Cut(point, "="); !strings.Contains(first.said.String(), "fault fired: "+name) {
 				t.Fatal("the fault did not fire")
 			}
 			t.Logf("killed with %d of %d parts", w.done(run), 4*w.items)

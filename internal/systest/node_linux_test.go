@@ -29,7 +29,7 @@ func TestNodeIsKilledAnywhere(t *testing.T) {
 			run := w.load()
 			first := w.start("node", faultsVariable+"="+point)
 			w.wantKilled(first)
-			if name, _, _ := strings.Cut(point, "="); !strings.Contains(first.text(), "fault fired: "+name) {
+			if name, _, _ := strings.Cut(point, "="); !strings.Contains(first.said.String(), "fault fired: "+name) {
 				t.Fatal("the fault did not fire")
 			}
 			if w.done(run) == w.items {
@@ -130,7 +130,7 @@ func TestServiceIsKilledInMidChunk(t *testing.T) {
 	w.start("node", sessionVariable+"=1m")
 	dying := w.start("service", dieVariable+"=1050")
 	w.until("the chunks before it are recorded", func() bool { return w.done(run) == 1000 })
-	w.until("it stands in mid-chunk", func() bool { return strings.Contains(dying.text(), halfway) })
+	w.until("it stands in mid-chunk", func() bool { return strings.Contains(dying.said.String(), halfway) })
 	w.signal(dying, syscall.SIGKILL)
 	w.wantKilled(dying)
 	w.start("service")

@@ -3,6 +3,7 @@ package systest
 import (
 	"context"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/internal/misbehave"
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 )
@@ -18,7 +20,7 @@ import (
 // An operator at work, with the real binary.
 func TestOperator(t *testing.T) {
 	t.Parallel()
-	binary := buildProgram(t)
+	binary := testenv.Program(t, filepath.Join("..", ".."))
 	for name, test := range map[string]func(*testing.T, string){
 		"pauses the world":          pausesTheWorld,
 		"is told of the threshold":  isToldOfTheThreshold,

@@ -56,7 +56,7 @@ func TestNodesAreKilledBetweenPieces(t *testing.T) {
 	for _, point := range []string{fault.PiecesKept, fault.RecordCommitted} {
 		node := w.start("node", faultsVariable+"="+point+"=kill", sessionVariable+"=10s")
 		w.wantKilled(node)
-		if !strings.Contains(node.text(), "fault fired: "+point) {
+		if !strings.Contains(node.said.String(), "fault fired: "+point) {
 			t.Fatalf("%s did not fire", point)
 		}
 		kept := w.number(`SELECT count(*) FROM work_piece`)

@@ -39,7 +39,7 @@ func TestACompletionIsToldAfterACrash(t *testing.T) {
 			run := w.load()
 			w.start("service")
 			w.wantKilled(victim)
-			if !strings.Contains(victim.text(), "fault fired: "+point) {
+			if !strings.Contains(victim.said.String(), "fault fired: "+point) {
 				t.Fatal("the fault did not fire")
 			}
 			const marked = `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed' AND published_at IS NOT NULL`

@@ -1,7 +1,6 @@
 package systest
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -57,29 +55,14 @@ type process struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
 	err   error // valid once ended
-
-	mu   sync.Mutex
-	said bytes.Buffer
+	said  testenv.Log
 }
 
 // session is that of a node that is ready.
 func (p *process) session() string {
-	_, said, _ := strings.Cut(p.text(), ready+" ")
+	_, said, _ := strings.Cut(p.said.String(), ready+" ")
 	id, _, _ := strings.Cut(said, "\n")
 	return id
-}
-
-// Write takes what the child says.
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.said.Write(b)
-}
-
-func (p *process) text() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.said.String()
 }
 
 // start runs a child and returns when it is ready. It is killed at the end of the test at the latest.
@@ -89,7 +72,7 @@ func (w *world) start(role string, env ...string) *process {
 	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, databaseVariable+"="+w.url,
 		natsVariable+"="+cmp.Or(w.servers, w.ns.URL()), ledgerVariable+"="+w.ledger)
 	p.cmd.Env = append(p.cmd.Env, env...)
-	p.cmd.Stdout, p.cmd.Stderr = p, p
+	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
 	if err := p.cmd.Start(); err != nil {
 		w.Fatal(err)
 	}
@@ -101,7 +84,7 @@ func (w *world) start(role string, env ...string) *process {
 		_ = p.cmd.Process.Kill() // most have ended by now
 		<-p.ended
 		if w.Failed() {
-			w.Logf("%s said:\n%.20000s", role, p.text())
+			w.Logf("%s said:\n%.20000s", role, p.said.String())
 		}
 	})
 	w.until(role+" is ready or dead", func() bool {
@@ -109,7 +92,7 @@ func (w *world) start(role string, env ...string) *process {
 		case <-p.ended:
 			return true
 		default:
-			return strings.Contains(p.text(), ready)
+			return strings.Contains(p.said.String(), ready)
 		}
 	})
 	return p
@@ -143,19 +126,7 @@ func (w *world) await(p *process) {
 }
 
 // until polls for a condition, with a deadline.
-func (w *world) until(what string, met func() bool) {
-	w.Helper()
-	deadline := time.After(limit)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !met() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			w.Fatal("waited in vain until " + what)
-		}
-	}
-}
+func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
 // load makes a run whose deadlines lie beyond the test: what comes again comes for a better reason.
 func (w *world) load() workqueue.RunID {
@@ -196,12 +167,9 @@ func (w *world) loadSteps(steps ...workqueue.StepSpec) workqueue.RunID {
 }
 
 // number runs a query that returns one.
-func (w *world) number(sql string, args ...any) (n int) {
+func (w *world) number(sql string, args ...any) int {
 	w.Helper()
-	if err := w.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		w.Fatal(err)
-	}
-	return n
+	return testenv.Number(w, w.pool, sql, args...)
 }
 
 // done returns how many items have an outcome.

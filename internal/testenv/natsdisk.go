@@ -1,7 +1,6 @@
 package testenv
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,24 +27,11 @@ const natsDiskVariable = "TRANCHE_TESTENV_NATS_DISK"
 type DiskNATS struct {
 	cmd  *exec.Cmd
 	port int
-
-	mu   sync.Mutex
-	said bytes.Buffer
+	log  Log
 }
 
 // Said reports whether the server has logged a text.
-func (d *DiskNATS) Said(text string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return strings.Contains(d.said.String(), text)
-}
-
-// Write takes what the server logs.
-func (d *DiskNATS) Write(b []byte) (int, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.said.Write(b)
-}
+func (d *DiskNATS) Said(text string) bool { return strings.Contains(d.log.String(), text) }
 
 // NATSOnDisk starts such a server, which lives until the test ends: nats-server, or the private one of package
 // embedded. The test binary itself is the server, so that the package's TestMain has to be that of [Main].
@@ -58,7 +43,7 @@ func NATSOnDisk(t testing.TB, private bool) *DiskNATS {
 	if private {
 		d.cmd.Env = append(d.cmd.Env, natsDiskVariable+"_PRIVATE=1")
 	}
-	d.cmd.Stdout, d.cmd.Stderr = d, d
+	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
 	if err := d.cmd.Start(); err != nil {
 		t.Fatalf("test environment: start a NATS server: %v", err)
 	}
@@ -66,7 +51,7 @@ func NATSOnDisk(t testing.TB, private bool) *DiskNATS {
 		_ = d.cmd.Process.Kill() // nobody needs its store any more
 		_ = d.cmd.Wait()
 		if t.Failed() {
-			t.Logf("the NATS server said:\n%.8000s", d.said.String())
+			t.Logf("the NATS server said:\n%.8000s", d.log.String())
 		}
 	})
 	deadline := time.Now().Add(stopTimeout)

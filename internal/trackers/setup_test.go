@@ -74,12 +74,9 @@ func (b *bench) open(set fanout.BatchSettings, items int64) uuid.UUID {
 	return id
 }
 
-func (b *bench) count(sql string, args ...any) (n int) {
+func (b *bench) count(sql string, args ...any) int {
 	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), sql, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
+	return testenv.Number(b, b.pool, sql, args...)
 }
 
 // lease makes the test the leader, until it ends: it is never prolonged.

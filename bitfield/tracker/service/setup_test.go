@@ -134,12 +134,9 @@ func (b *bench) exec(sql string, args ...any) {
 	}
 }
 
-func (b *bench) count(sql string, args ...any) (n int) {
+func (b *bench) count(sql string, args ...any) int {
 	b.Helper()
-	if err := b.pool.QueryRow(b.Context(), sql, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
+	return testenv.Number(b, b.pool, sql, args...)
 }
 
 // event is what the outbox has of a batch.

@@ -3,14 +3,12 @@ package apitest
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -72,16 +70,7 @@ func SetupEngine(t *testing.T) *Engine {
 
 // Keep runs f until the end of the test, or until it is told to stop.
 func (e *Engine) Keep(f func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			e.Logf("ended: %v", err)
-		}
-	})
-	stop = func() { cancel(); wg.Wait() }
-	e.Cleanup(stop)
-	return stop
+	return testenv.Keep(e, e.Logf, "it", f)
 }
 
 // Conn connects even while the server is being restarted.

@@ -2,13 +2,11 @@ package browsertest_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -118,16 +116,7 @@ func (s *stack) bound() net.Listener {
 
 // keep runs f until the end of the test, or until it is told to stop.
 func (s *stack) keep(f func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, http.ErrServerClosed) {
-			s.Logf("ended: %v", err)
-		}
-	})
-	stop = func() { cancel(); running.Wait() }
-	s.Cleanup(stop)
-	return stop
+	return testenv.Keep(s, s.Logf, "it", f)
 }
 
 type bill struct {

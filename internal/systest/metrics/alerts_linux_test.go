@@ -28,10 +28,10 @@ func TestAlertsFireAndGoOut(t *testing.T) {
 	})
 
 	// A run that fails, a service that dies, a node that dies, and a schedule that is stuck.
-	w.command(t, first, items(2000), "run", "start", "--endpoint", "fails", "--items", "-", "--chunk", "5", "--rate", "40",
-		"--max-failed", "300", "--name", "failing")
-	w.command(t, first, items(100_000), "run", "start", "--endpoint", "dies", "--items", "-", "--chunk", "10", "--rate",
-		"100", "--name", "patient")
+	w.command(t, first, testenv.Accounts(2000), "run", "start", "--endpoint", "fails", "--items", "-", "--chunk", "5",
+		"--rate", "40", "--max-failed", "300", "--name", "failing")
+	w.command(t, first, testenv.Accounts(100_000), "run", "start", "--endpoint", "dies", "--items", "-", "--chunk", "10",
+		"--rate", "100", "--name", "patient")
 	p.fires(t, "TrancheItemsFail fails")
 	endService()
 	release := w.holdSchedule(t, first)
@@ -59,7 +59,7 @@ func TestAlertsFireAndGoOut(t *testing.T) {
 // commit. release ends it.
 func (w *world) holdSchedule(t *testing.T, n *node) (release func()) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(w.files, "items.csv"), []byte(items(1)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.files, "items.csv"), []byte(testenv.Accounts(1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	w.command(t, n, "name: stuck\nevery: 1h\nendpoint: dies\nitems: {file: items.csv, key: id}\n", "schedule", "apply",

@@ -12,12 +12,14 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 // prometheus is a real one.
 type prometheus struct {
 	url string
-	log *said
+	log *testenv.Log
 }
 
 // hurried is the rules with shorter times, since nobody waits for a quarter of an hour here. What they ask, and which
@@ -53,7 +55,7 @@ func watch(t *testing.T, targets ...string) *prometheus {
 			t.Fatal(err)
 		}
 	}
-	p := &prometheus{log: &said{}}
+	p := &prometheus{log: &testenv.Log{}}
 	cmd := exec.Command(program(t, "prometheus"), "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=127.0.0.1:0",
 		"--enable-feature=native-histograms")

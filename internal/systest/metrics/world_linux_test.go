@@ -1,16 +1,11 @@
 package metrics
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -25,39 +20,14 @@ type world struct {
 
 func setup(t *testing.T) *world {
 	t.Helper()
-	w := &world{binary: filepath.Join(t.TempDir(), "tranche"), database: testenv.Database(t),
+	return &world{binary: testenv.Program(t, filepath.Join("..", "..", "..")), database: testenv.Database(t),
 		nats: testenv.NATS(t).URL(), files: t.TempDir()}
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", w.binary, "./cmd/tranche")
-	cmd.Dir = filepath.Join("..", "..", "..")
-	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the program: %v\n%s", err, out)
-	}
-	return w
-}
-
-// said is what a process writes, for any goroutine.
-type said struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
 }
 
 // node is a tranche serve.
 type node struct {
 	cmd     *exec.Cmd
-	log     *said
+	log     *testenv.Log
 	url     string
 	metrics string // host:port
 }
@@ -65,11 +35,11 @@ type node struct {
 // serve starts a node, which has its metrics at an address.
 func (w *world) serve(t *testing.T, metrics string) *node {
 	t.Helper()
-	n := &node{log: &said{}}
+	n := &node{log: &testenv.Log{}}
 	n.cmd = exec.Command(w.binary, "--json", "serve", "--database", w.database, "--nats", w.nats, "--listen",
 		"127.0.0.1:0", "--metrics-listen", metrics, "--data-dir", t.TempDir(), "--log-level", "warn",
 		"--schedule-files", w.files)
-	n.cmd.Env, n.cmd.Stderr = plainEnv(), n.log
+	n.cmd.Env, n.cmd.Stderr = testenv.PlainEnv(), n.log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := n.cmd.StdoutPipe()
 	if err != nil {
@@ -101,20 +71,11 @@ func (n *node) kill() {
 	}
 }
 
-func plainEnv() (env []string) {
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "TRANCHE_") && !strings.HasPrefix(v, "NATS_") {
-			env = append(env, v)
-		}
-	}
-	return env
-}
-
 // command runs a command of tranche that has to succeed.
 func (w *world) command(t *testing.T, n *node, stdin string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(w.binary, append([]string{"--url", n.url}, args...)...)
-	cmd.Stdin, cmd.Env = strings.NewReader(stdin), plainEnv()
+	cmd.Stdin, cmd.Env = strings.NewReader(stdin), testenv.PlainEnv()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("tranche %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -142,25 +103,5 @@ func (w *world) service(t *testing.T, endpoint string, fails bool) (end func()) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- svc.Run(ctx) }()
-	end = sync.OnceFunc(func() {
-		cancel()
-		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(end)
-	return end
-}
-
-// items is a CSV of n accounts.
-func items(n int) string {
-	var csv strings.Builder
-	csv.WriteString("id\n")
-	for i := range n {
-		csv.WriteString("C" + strconv.Itoa(i) + "\n")
-	}
-	return csv.String()
+	return testenv.Keep(t, t.Errorf, "the service", svc.Run)
 }

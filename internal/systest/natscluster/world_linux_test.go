@@ -120,22 +120,7 @@ type process struct {
 	name  string
 	cmd   *exec.Cmd
 	ended chan struct{}
-
-	mu   sync.Mutex
-	said bytes.Buffer
-}
-
-// Write takes what the child says.
-func (p *process) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.said.Write(b)
-}
-
-func (p *process) text() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.said.String()
+	said  testenv.Log
 }
 
 // run starts a child that is told to end at the end of the test, and killed when it does not. What it prints goes to
@@ -143,7 +128,7 @@ func (p *process) text() string {
 func (w *world) run(name string, cmd *exec.Cmd) (*process, io.Reader) {
 	w.Helper()
 	p := &process{name: name, cmd: cmd, ended: make(chan struct{})}
-	cmd.Stderr = p
+	cmd.Stderr = &p.said
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -154,11 +139,11 @@ func (w *world) run(name string, cmd *exec.Cmd) (*process, io.Reader) {
 	w.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		patience := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
-		_, _ = io.Copy(p, out)
+		_, _ = io.Copy(&p.said, out)
 		_ = cmd.Wait() // it may have been killed
 		patience.Stop()
 		if w.Failed() {
-			w.Logf("%s said:\n%.20000s", name, p.text())
+			w.Logf("%s said:\n%.20000s", name, p.said.String())
 		}
 	})
 	return p, out
@@ -172,7 +157,7 @@ func (w *world) startNode(replicas int) {
 		"--work-max-bytes", "256MiB", "--reply-max-bytes", "256MiB", "--stage-max-bytes", "64MiB",
 		"--flow-max-bytes", "64MiB",
 		"--event-max-bytes", "64MiB", "--dead-max-bytes", "64MiB")
-	cmd.Env = plainEnv()
+	cmd.Env = testenv.PlainEnv()
 	p, out := w.run("serve", cmd)
 	where := map[string]string{}
 	if err := json.NewDecoder(out).Decode(&where); err != nil {
@@ -181,21 +166,11 @@ func (w *world) startNode(replicas int) {
 	w.serve, w.api = append(w.serve, p), where["api"]
 }
 
-// plainEnv leaves out the settings that a person may have made.
-func plainEnv() (env []string) {
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "TRANCHE_") && !strings.HasPrefix(v, "NATS_") {
-			env = append(env, v)
-		}
-	}
-	return env
-}
-
 // startNodeJS starts the service of examples/node.
 func (w *world) startNodeJS() {
 	w.Helper()
 	cmd := exec.Command("node", w.script)
-	cmd.Env = append(plainEnv(), "NATS_URL="+w.cluster.URL())
+	cmd.Env = append(testenv.PlainEnv(), "NATS_URL="+w.cluster.URL())
 	_, _ = w.run("node-interest", cmd)
 }
 
@@ -228,18 +203,8 @@ func (w *world) startService() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := svc.Run(ctx); err != nil {
-			w.Errorf("the service ended with %v", err)
-		}
-	})
-	w.Cleanup(func() {
-		cancel()
-		running.Wait()
-		nc.Close()
-	})
+	w.Cleanup(nc.Close)
+	testenv.Keep(w, w.Errorf, "the service", svc.Run)
 }
 
 // note writes an execution of a chunk down.
@@ -282,34 +247,19 @@ func (w *world) start(endpoint string, items int, rate int) workqueue.RunID {
 }
 
 // until polls for a condition, with a deadline.
-func (w *world) until(what string, met func() bool) {
-	w.Helper()
-	deadline := time.After(limit)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !met() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			w.Fatal("waited in vain until " + what)
-		}
-	}
-}
+func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
 // number runs a query that returns one.
-func (w *world) number(sql string, args ...any) (n int) {
+func (w *world) number(sql string, args ...any) int {
 	w.Helper()
-	if err := w.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		w.Fatal(err)
-	}
-	return n
+	return testenv.Number(w, w.pool, sql, args...)
 }
 
 // command runs a command of tranche, and returns its exit code and what it printed.
 func (w *world) command(args ...string) (code int, out string) {
 	w.Helper()
 	cmd := exec.Command(w.binary, append([]string{"--url", w.api}, args...)...)
-	cmd.Env = plainEnv()
+	cmd.Env = testenv.PlainEnv()
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, w.Output()
 	_ = cmd.Run() // its code says it

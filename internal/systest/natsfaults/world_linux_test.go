@@ -2,10 +2,8 @@ package natsfaults
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"testing"
 	"time"
 
@@ -52,24 +50,6 @@ func setup(t *testing.T, natsURL string) *world {
 
 func (w *world) dial() *nats.Conn { return testenv.Dial(w, w.url) }
 
-// background keeps f going until it is stopped, or the test ends.
-func (w *world) background(f func(context.Context) error) (stop func()) {
-	w.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			w.Error(err)
-		}
-	})
-	stop = func() {
-		cancel()
-		running.Wait()
-	}
-	w.Cleanup(stop)
-	return stop
-}
-
 // node runs a node until it is stopped, or the test ends.
 func (w *world) node() (stop func()) {
 	w.Helper()
@@ -79,7 +59,7 @@ func (w *world) node() (stop func()) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	stop = w.background(node.Run)
+	stop = testenv.Keep(w, w.Errorf, "the node", node.Run)
 	select {
 	case <-node.Ready():
 	case <-time.After(limit):
@@ -137,7 +117,7 @@ func (w *world) serve(handle func(*endpoints.Service) error) (stop func()) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return w.background(svc.Run)
+	return testenv.Keep(w, w.Errorf, "the service", svc.Run)
 }
 
 // answer answers every item.
@@ -183,27 +163,12 @@ func (w *world) start(endpoint string, items, chunk, inFlight int) workqueue.Run
 }
 
 // until polls for a condition, with a deadline.
-func (w *world) until(what string, met func() bool) {
-	w.Helper()
-	deadline := time.After(limit)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !met() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			w.Fatal("waited in vain until " + what)
-		}
-	}
-}
+func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
 // number runs a query that returns one.
-func (w *world) number(sql string, args ...any) (n int) {
+func (w *world) number(sql string, args ...any) int {
 	w.Helper()
-	if err := w.pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		w.Fatal(err)
-	}
-	return n
+	return testenv.Number(w, w.pool, sql, args...)
 }
 
 func (w *world) done(run workqueue.RunID) int {

@@ -1,15 +1,11 @@
 package operate
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,13 +18,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 
 // The program is built once for all of it, since that is what takes long.
 func TestAsThePagesSay(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "tranche")
-	cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "./cmd/tranche")
-	cmd.Dir = filepath.Join("..", "..", "..")
-	cmd.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the program: %v\n%s", err, out)
-	}
+	binary := testenv.Program(t, filepath.Join("..", "..", ".."))
 	t.Run("TLS between the machines", func(t *testing.T) { encrypted(t, binary) })
 	t.Run("a schema newer than the program", func(t *testing.T) { older(t, binary) })
 }
@@ -44,7 +34,7 @@ func encrypted(t *testing.T, binary string) {
 
 	n := serve(t, binary, verified, nats, "NATS_CA="+ca.file)
 	if n.url == "" {
-		t.Fatalf("serve does not start: %s", n.said())
+		t.Fatalf("serve does not start: %s", n.log.String())
 	}
 	t.Setenv("NATS_URL", nats)
 	t.Setenv("NATS_CA", ca.file)
@@ -71,8 +61,8 @@ func encrypted(t *testing.T, binary string) {
 		{"PostgreSQL, without TLS", database + "?sslmode=disable", ca.file, "no encryption"},
 	} {
 		n := serve(t, binary, wrong.database, nats, "NATS_CA="+wrong.ca)
-		if n.url != "" || n.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(n.said(), wrong.says) {
-			t.Errorf("%s: serve ended with %v and says:\n%s", wrong.name, n.cmd.ProcessState, n.said())
+		if n.url != "" || n.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(n.log.String(), wrong.says) {
+			t.Errorf("%s: serve ended with %v and says:\n%s", wrong.name, n.cmd.ProcessState, n.log.String())
 		}
 	}
 }
@@ -95,7 +85,7 @@ func older(t *testing.T, binary string) {
 	}
 	n := serve(t, binary, database, ns.URL())
 	if n.url == "" {
-		t.Fatalf("serve does not start: %s", n.said())
+		t.Fatalf("serve does not start: %s", n.log.String())
 	}
 	t.Setenv("NATS_URL", ns.URL())
 	service(t)
@@ -116,20 +106,7 @@ func older(t *testing.T, binary string) {
 type node struct {
 	cmd *exec.Cmd
 	url string // empty: it has ended
-	mu  sync.Mutex
-	log bytes.Buffer
-}
-
-func (n *node) Write(p []byte) (int, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.log.Write(p)
-}
-
-func (n *node) said() string {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.log.String()
+	log testenv.Log
 }
 
 // serve starts a node and waits until it is ready, or has ended.
@@ -137,7 +114,7 @@ func serve(t *testing.T, binary, database, nats string, env ...string) *node {
 	t.Helper()
 	n := &node{cmd: exec.Command(binary, "--json", "serve", "--database", database, "--nats", nats,
 		"--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--log-level", "warn", "--database-wait", "20s")}
-	n.cmd.Env, n.cmd.Stderr = append(plainEnv(), env...), n
+	n.cmd.Env, n.cmd.Stderr = append(testenv.PlainEnv(), env...), &n.log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := n.cmd.StdoutPipe()
 	if err != nil {
@@ -164,23 +141,14 @@ func (n *node) end(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := n.cmd.Wait(); err != nil {
-		t.Errorf("serve ended with %v: %s", err, n.said())
+		t.Errorf("serve ended with %v: %s", err, n.log.String())
 	}
 }
 
 func (n *node) command(binary, stdin string, args ...string) *exec.Cmd {
 	cmd := exec.Command(binary, append([]string{"--url", n.url}, args...)...)
-	cmd.Stdin, cmd.Env = strings.NewReader(stdin), plainEnv()
+	cmd.Stdin, cmd.Env = strings.NewReader(stdin), testenv.PlainEnv()
 	return cmd
-}
-
-func plainEnv() (env []string) {
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "TRANCHE_") && !strings.HasPrefix(v, "NATS_") {
-			env = append(env, v)
-		}
-	}
-	return env
 }
 
 // service connects as the environment says, as a service of anybody does, and answers until the test ends.
@@ -202,20 +170,14 @@ func service(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	end := testenv.Begin(t, func() (struct{}, error) { return struct{}{}, svc.Run(ctx) })
-	t.Cleanup(func() { cancel(); end() })
+	testenv.Keep(t, t.Errorf, "the service", svc.Run)
 }
 
 // wantRun has a node run items to the end.
 func wantRun(t *testing.T, binary string, n *node) {
 	t.Helper()
-	csv := []byte("id\n")
-	for i := range 200 {
-		csv = append(strconv.AppendInt(append(csv, 'C'), int64(i), 10), '\n')
-	}
-	out, err := n.command(binary, string(csv), "run", "start", "--endpoint", "statement", "--items", "-", "--wait",
-		"--max-wait", soon.String()).CombinedOutput()
+	out, err := n.command(binary, testenv.Accounts(200), "run", "start", "--endpoint", "statement", "--items", "-",
+		"--wait", "--max-wait", soon.String()).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "200") {
 		t.Fatalf("the run: %v\n%s", err, out)
 	}

@@ -2,6 +2,7 @@ package pooler
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +20,7 @@ const (
 // Nodes start, migrate, work and end behind a pooler, of which nobody has told them. It knows none of the parameters
 // that a connection of ours would like to have.
 func TestNodesBehindAPooler(t *testing.T) {
-	binary := program(t)
+	binary := testenv.Program(t, filepath.Join("..", "..", ".."))
 	for _, mode := range []string{"transaction", "session"} {
 		t.Run(mode, func(t *testing.T) {
 			direct, ns := testenv.EmptyDatabase(t), testenv.NATS(t)
@@ -97,7 +98,7 @@ func wantNoLock(t *testing.T, database string) {
 
 // A pooler that cannot carry what we need, or refuses what the URL asks for, ends the start, with the remedy.
 func TestAPoolerThatIsNotSetUpForUs(t *testing.T) {
-	binary := program(t)
+	binary := testenv.Program(t, filepath.Join("..", "..", ".."))
 	direct, ns := testenv.Database(t), testenv.NATS(t)
 	for name, c := range map[string]struct{ settings, parameters, says string }{
 		"by statement": {"pool_mode = statement", "", "set pool_mode to transaction or session"},

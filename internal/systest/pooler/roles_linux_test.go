@@ -20,7 +20,7 @@ import (
 // One role owns the schema, another one serves: it can do all that people do, and neither change the schema nor what
 // the audit log says.
 func TestServeAsARoleThatOwnsNothing(t *testing.T) {
-	binary, ns := program(t), testenv.NATS(t)
+	binary, ns := testenv.Program(t, filepath.Join("..", "..", "..")), testenv.NATS(t)
 	database := testenv.EmptyDatabase(t)
 	admin := testenv.Connect(t, database)
 	owner, asOwner := testenv.Role(t, database, "")
@@ -41,7 +41,7 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 		must(t, binary, "", "migrate", "--database", asOwner, "--grant", app)
 	}
 	files := t.TempDir()
-	if err := os.WriteFile(filepath.Join(files, "items.csv"), []byte(items(3)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(files, "items.csv"), []byte(testenv.Accounts(3)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n = start(t, binary, asApp, ns.URL(), "--schedule-files", files)
@@ -132,7 +132,7 @@ func outlast(t *testing.T, binary string, n *node, admin *pgxpool.Pool) {
 	command("", "tracker", "seal", opened.ID)
 	until(t, admin, "the batch is complete",
 		`SELECT count(*) = 1 FROM tracker_batch WHERE state = 'completed' AND items = 5`)
-	command(items(3), "run", "start", "--endpoint", "nobody", "--items", "-")
+	command(testenv.Accounts(3), "run", "start", "--endpoint", "nobody", "--items", "-")
 	command("", "run", "cancel", "last")
 	until(t, admin, "the events are published", `SELECT count(*) = 0 FROM run_event WHERE published_at IS NULL`)
 	change(t, admin, `UPDATE batchrun SET finished_at = finished_at - interval '2 hours'`)

@@ -94,19 +94,7 @@ func (w *world) serve() {
 
 // keep has f going until the end of the test, or until it is stopped.
 func (w *world) keep(what string, f func(context.Context) error) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			w.Logf("%s: %v", what, err) // that a node without its database cannot hand back is no fault
-		}
-	})
-	stop = func() {
-		cancel()
-		running.Wait()
-	}
-	w.Cleanup(stop)
-	return stop
+	return testenv.Keep(w, w.Logf, what, f) // that a node without its database cannot hand back is no fault
 }
 
 // start runs a node.
@@ -177,17 +165,14 @@ func keyed(name string, first, end int) func(*start.LoadItem) error {
 }
 
 // number asks the database at url, over a connection of its own.
-func (w *world) number(url, sql string, args ...any) (n int) {
+func (w *world) number(url, sql string, args ...any) int {
 	w.Helper()
 	conn, err := pgx.Connect(context.Background(), url)
 	if err != nil {
 		w.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
-	if err := conn.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		w.Fatalf("%s: %v", sql, err)
-	}
-	return n
+	return testenv.Number(w, conn, sql, args...)
 }
 
 const (
@@ -197,19 +182,7 @@ const (
 )
 
 // until polls for a condition, with a deadline.
-func (w *world) until(what string, met func() bool) {
-	w.Helper()
-	deadline := time.After(limit)
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !met() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			w.Fatal("waited in vain until " + what)
-		}
-	}
-}
+func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
 // wantSound waits for a run's end and holds it against the service's ledger, its results and the doctor.
 func (w *world) wantSound(url, name string, run workqueue.RunID, n int) {

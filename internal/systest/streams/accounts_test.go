@@ -123,7 +123,7 @@ func TestAccountsOnACluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keep(t, node.Run)
+	testenv.Keep(t, t.Errorf, "the node", node.Run)
 	service, err := endpoints.New(g.as("accounts", 1), endpoints.Config{Name: "accounts"})
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func TestAccountsOnACluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keep(t, service.Run)
+	testenv.Keep(t, t.Errorf, "the service", service.Run)
 	<-node.Ready()
 	run := g.start(node, items)
 	eventually(t, "the run is complete", func() bool {

@@ -1,8 +1,6 @@
 package streams_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -91,7 +89,7 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keep(t, node.Run)
+	testenv.Keep(t, t.Errorf, "the node", node.Run)
 	eventually(t, "it waits for the third server", func() bool { mu.Lock(); defer mu.Unlock(); return waited > 3 })
 	select {
 	case <-node.Ready():
@@ -128,19 +126,6 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 		}
 		eventually(t, fmt.Sprintf("each stream has %d", want), func() bool { return replicas(want) })
 	}
-}
-
-// keep runs f until the end of the test.
-func keep(t *testing.T, f func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("the node: %v", err)
-		}
-	})
-	t.Cleanup(func() { cancel(); running.Wait() })
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {

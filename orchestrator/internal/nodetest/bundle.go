@@ -8,11 +8,9 @@ package nodetest
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -107,17 +105,7 @@ func WantReady(t *testing.T, node *orchestrator.Node) {
 // Run keeps f going until the end of the test, and checks that it stops without an error.
 func Run(t *testing.T, name string, f func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := f(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v", name, err)
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		wg.Wait()
-	})
+	testenv.Keep(t, t.Errorf, name, f)
 }
 
 // Account is an item as services get it.

@@ -1,12 +1,12 @@
 package nodetest
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
@@ -43,12 +43,9 @@ func (b *Bundle) Buried(t *testing.T, n int) []deadletter.DeadLetter {
 }
 
 // Number runs a query that returns one.
-func (b *Bundle) Number(t *testing.T, sql string, args ...any) (n int) {
+func (b *Bundle) Number(t *testing.T, sql string, args ...any) int {
 	t.Helper()
-	if err := b.Pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
-	return n
+	return testenv.Number(t, b.Pool, sql, args...)
 }
 
 // ErrorOf returns why an item failed.

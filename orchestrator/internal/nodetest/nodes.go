@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -83,14 +84,5 @@ func (b *Bundle) Join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orche
 // Until polls for a condition, with a deadline.
 func Until(t *testing.T, what string, met func() bool) {
 	t.Helper()
-	deadline := time.After(Stuck)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !met() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatal("waited in vain until " + what)
-		}
-	}
+	testenv.Until(t, Stuck, what, met)
 }

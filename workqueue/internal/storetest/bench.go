@@ -97,12 +97,9 @@ func (b *Bench) Exec(sql string, args ...any) {
 }
 
 // Number runs a query that returns one.
-func (b *Bench) Number(sql string, args ...any) (n int) {
+func (b *Bench) Number(sql string, args ...any) int {
 	b.Helper()
-	if err := b.Pool.QueryRow(b.Context(), sql, args...).Scan(&n); err != nil {
-		b.Fatal(err)
-	}
-	return n
+	return testenv.Number(b, b.Pool, sql, args...)
 }
 
 // Lead takes the lease.

@@ -3,6 +3,7 @@ package storetest
 import (
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -28,14 +29,5 @@ func (b *Bench) TryLoad(req start.LoadRequest, next func(*start.LoadItem) error)
 // Until polls for a condition, with a deadline.
 func (b *Bench) Until(what string, met func() bool) {
 	b.Helper()
-	deadline := time.After(time.Minute)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !met() {
-		select {
-		case <-tick.C:
-		case <-deadline:
-			b.Fatal("waited in vain until " + what)
-		}
-	}
+	testenv.Until(b, time.Minute, what, met)
 }

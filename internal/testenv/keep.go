@@ -1,0 +1,53 @@
+package testenv
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Keep has f going until it is told to stop, or the test ends, and waits for its end. tell is [testing.T.Errorf], or
+// [testing.T.Logf] where an error of f is no fault.
+func Keep(t testing.TB, tell func(format string, args ...any), what string, f func(context.Context) error,
+) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := f(ctx); err != nil {
+			tell("%s ended with %v", what, err)
+		}
+	})
+	stop = func() { cancel(); running.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
+// Until polls for a condition, for so long at the most.
+func Until(t testing.TB, limit time.Duration, what string, met func() bool) {
+	t.Helper()
+	deadline := time.After(limit)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !met() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal("waited in vain until " + what)
+		}
+	}
+}
+
+// Number runs a query that returns one.
+func Number(t testing.TB, db interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, sql string, args ...any) (n int) {
+	t.Helper()
+	if err := db.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
