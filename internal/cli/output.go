@@ -226,6 +226,14 @@ func (t *Table) String() string {
 	return b.String()
 }
 
+// Page lays out the begin of a list, and says so when there is more of it.
+func (t *Table) Page(more bool) string {
+	if more {
+		return t.String() + "there are more: --limit shows up to 500\n"
+	}
+	return t.String()
+}
+
 // fit makes columns of text narrower, the widest first, until a line has room.
 func (t *Table) fit(widths []int) {
 	const gap = 2

@@ -90,11 +90,7 @@ func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		t.Row(cli.Inert(a.Name), a.State, cli.Inert(of), by, cli.Count(a.Holding), cli.Count(a.Waiting), told,
 			cli.Inert(trouble))
 	}
-	text := t.String()
-	if list.Next != "" {
-		text += "there are more: --limit shows up to 500\n"
-	}
-	return term.Printf("%s", text)
+	return term.Printf("%s", t.Page(list.Next != ""))
 }
 
 // alertText says of what an alert tells, and by what.

@@ -37,11 +37,7 @@ func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.C
 		t.Row(cli.Moment(told.MadeAt), string(told.State), fmt.Sprint(told.Attempts), told.Severity,
 			cli.Inert(said.Title), cli.Inert(cli.OrDash(told.Error)))
 	}
-	text := t.String()
-	if list.Next != nil {
-		text += "there are more: --limit shows up to 500\n"
-	}
-	return term.Printf("%s", text)
+	return term.Printf("%s", t.Page(list.Next != nil))
 }
 
 type alertTest struct {

@@ -87,11 +87,7 @@ func plansText(plans []client.PlanSummary, more bool, room int) string {
 		t.Row(cli.Inert(p.Name), strconv.Itoa(p.Version), stepsText(p), runs, cli.Moment(p.CreatedAt),
 			cli.Inert(p.CreatedBy))
 	}
-	text := t.String()
-	if more {
-		text += "there are more: --limit shows up to 500\n"
-	}
-	return text
+	return t.Page(more)
 }
 
 // stepsText names the steps, and their endpoints where those are called otherwise.

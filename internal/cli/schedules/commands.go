@@ -98,11 +98,7 @@ func schedulesText(list []client.ScheduleSummary, more bool, room int) string {
 		t.Row(cli.Inert(s.Name), s.State, cli.Inert(whenText(s.When)), cli.Inert(s.Zone), cli.Inert(s.Plan), next, last,
 			cli.Count(s.Running))
 	}
-	text := t.String()
-	if more {
-		text += "there are more: --limit shows up to 500\n"
-	}
-	return text
+	return t.Page(more)
 }
 
 // whenText leaves out of an interval what is zero: every 1h, not every 1h0m0s.

@@ -34,11 +34,7 @@ func (f *scheduleFires) Run(ctx context.Context, term *cli.Console, cl *client.C
 		t.Row(cli.Moment(fire.DueAt), string(fire.Kind), string(fire.State), shortRun(fire.Run), cli.OrDash(fire.RunState),
 			cli.Inert(whyFire(fire, time.Now())))
 	}
-	text := t.String()
-	if list.Next != nil {
-		text += "there are more: --limit shows up to 500\n"
-	}
-	return term.Printf("%s", text)
+	return term.Printf("%s", t.Page(list.Next != nil))
 }
 
 // whyFire says why a fire is as it is, and when it goes on if that is known.
