@@ -17,6 +17,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 // patience bounds every wait of the tests.
@@ -319,13 +320,7 @@ func (b *bundle) backlog(endpoint string) int {
 // eventually polls until ok, within patience.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-poll.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("in %s it never came true that %s", patience, what)
-		}
-	}
+	testenv.Until(t, patience, what, ok)
 }
 
 // await receives from c, within patience.

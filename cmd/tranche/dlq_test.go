@@ -147,15 +147,8 @@ func TestARequeuedLetterIsServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- svc.Run(ctx) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("the service ended with %v", err)
-		}
-	}()
+	stop := testenv.Keep(t, t.Errorf, "the service", svc.Run)
+	defer stop()
 	b.buried("mail", 1, deadletter.DeadLetter{Mode: "single", Body: []byte(`{"items":[{"i":0,"k":"a","d":7}]}`),
 		Headers: map[string][]string{
 			wire.HeaderVersion: {wire.ProtocolVersion}, wire.HeaderMode: {"single"},

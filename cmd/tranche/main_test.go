@@ -109,15 +109,7 @@ func (b *bench) echo(mended <-chan struct{}) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- svc.Run(ctx) }()
-	b.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			b.Errorf("the service ended with %v", err)
-		}
-	})
+	testenv.Keep(b, b.Errorf, "the service", svc.Run)
 }
 
 type result struct {

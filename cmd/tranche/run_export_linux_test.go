@@ -55,15 +55,7 @@ func TestLargeResultsAreExportedToFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- svc.Run(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Errorf("the service ended with %v", err)
-		}
-	})
+	testenv.Keep(t, t.Errorf, "the service", svc.Run)
 	var given strings.Builder
 	for i := range items {
 		fmt.Fprintf(&given, "{\"id\":\"C-%d\"}\n", i)

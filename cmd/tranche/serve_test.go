@@ -254,16 +254,7 @@ func TestADemoThatNobodyReads(t *testing.T) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(patienceInTests)
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("never: %s", what)
-		}
-	}
+	testenv.Until(t, patienceInTests, what, holds)
 }
 
 func TestRedactedLeavesOutPasswords(t *testing.T) {

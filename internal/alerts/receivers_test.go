@@ -80,12 +80,7 @@ func TestReceiversThatHang(t *testing.T) {
 
 func waitUntil(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(soon); !so(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s it is not so: %s", soon, what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
+	testenv.Until(t, soon, what, so)
 }
 
 func (b *bench) alert(name string) *alert.AlertView {

@@ -72,15 +72,7 @@ func setup(t *testing.T, config metrics.Config) *bench {
 // keep runs f until the end of the test.
 func (b *bench) keep(f func(context.Context) error) {
 	b.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- f(ctx) }()
-	b.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			b.Error(err)
-		}
-	})
+	testenv.Keep(b, b.Errorf, "it", f)
 }
 
 func (b *bench) until(what string, is func() bool) {

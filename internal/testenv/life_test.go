@@ -132,15 +132,5 @@ func ping(ctx context.Context, url string) error {
 // eventually polls until the condition holds.
 func eventually(t *testing.T, within time.Duration, what string, holds func() bool) {
 	t.Helper()
-	limit := time.NewTimer(within)
-	defer limit.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-limit.C:
-			t.Fatalf("not within %s: %s", within, what)
-		case <-tick.C:
-		}
-	}
+	testenv.Until(t, within, what, holds)
 }

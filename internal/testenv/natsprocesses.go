@@ -1,7 +1,6 @@
 package testenv
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -236,15 +235,5 @@ func beNATSServer(config string) error {
 // await polls until the condition holds.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), clusterTimeout)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("test environment: not within %s: %s", clusterTimeout, what)
-		case <-tick.C:
-		}
-	}
+	Until(t, clusterTimeout, what, holds)
 }

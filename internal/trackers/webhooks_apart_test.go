@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 
@@ -66,11 +67,7 @@ func (b *bench) due(url string, n int) (ids []uuid.UUID) {
 
 func (b *bench) until(what string, holds func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); <-time.After(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			b.Fatalf("it does not come to this: %s", what)
-		}
-	}
+	testenv.Until(b, 20*time.Second, what, holds)
 }
 
 func (b *bench) delivered() int {

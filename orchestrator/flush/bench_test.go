@@ -53,16 +53,8 @@ func benchNode(b *testing.B) *benched {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	for _, f := range []func(context.Context) error{node.Run, svc.Run} {
-		running.Go(func() {
-			if err := f(ctx); err != nil {
-				b.Error(err)
-			}
-		})
-	}
-	b.Cleanup(func() { cancel(); running.Wait() })
+	testenv.Keep(b, b.Errorf, "the node", node.Run)
+	testenv.Keep(b, b.Errorf, "the service", svc.Run)
 	<-node.Ready()
 	return nb
 }

@@ -67,12 +67,7 @@ func (b *streamBench) join(streams stream.Config) *observer.ObservedLogs {
 
 func (b *streamBench) eventually(what string, holds func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(nodetest.Stuck); !holds(); {
-		if time.Now().After(deadline) {
-			b.Fatalf("never: %s", what)
-		}
-		<-time.After(5 * time.Millisecond)
-	}
+	nodetest.Until(b.T, what, holds)
 }
 
 func (b *streamBench) set() streams.StreamSettings {

@@ -174,16 +174,7 @@ func Eventually(t *testing.T, what string, holds func() bool) {
 // Within is Eventually with a bound of one's own.
 func Within(t *testing.T, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
-	over := time.After(limit)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-over:
-			t.Fatalf("never: %s", what)
-		}
-	}
+	testenv.Until(t, limit, what, holds)
 }
 
 // Stalled begins a request with a body, and sends no more of that than the begin.

@@ -143,13 +143,5 @@ func (p *prometheus) goesOut(t *testing.T, alerts ...string) {
 // until polls.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !is(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited two minutes until %s", what)
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-t.Context().Done():
-		}
-	}
+	testenv.Until(t, 2*time.Minute, what, is)
 }

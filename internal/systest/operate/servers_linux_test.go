@@ -147,10 +147,5 @@ func startPostgres(t *testing.T, ca *authority) string {
 // until polls with a deadline.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(soon)
-	for tick := time.NewTicker(50 * time.Millisecond); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s", soon, what)
-		}
-	}
+	testenv.Until(t, soon, what, ok)
 }

@@ -218,10 +218,5 @@ func lastWord(text string) string {
 // until polls with a deadline.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for tick := time.NewTicker(200 * time.Millisecond); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
+	testenv.Until(t, time.Minute, what, ok)
 }

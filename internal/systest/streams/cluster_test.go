@@ -130,10 +130,5 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(soon); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-		<-time.After(20 * time.Millisecond)
-	}
+	testenv.Until(t, soon, what, holds)
 }
