@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 )
 
 var (
@@ -45,18 +47,10 @@ func TestItemsAreFoundBeforeAnyStatistics(t *testing.T) {
 func (r *itemRun) explain(sql string, args ...any) (plan []string) {
 	r.Helper()
 	rows, err := r.pool.Query(r.Context(), `EXPLAIN (ANALYZE, TIMING off) `+sql, args...)
+	if err == nil {
+		plan, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	}
 	if err != nil {
-		r.Fatal(err)
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var line string
-		if err := rows.Scan(&line); err != nil {
-			r.Fatal(err)
-		}
-		plan = append(plan, line)
-	}
-	if err := rows.Err(); err != nil {
 		r.Fatal(err)
 	}
 	return plan

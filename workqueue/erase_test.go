@@ -9,12 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/erasure"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -119,18 +121,10 @@ func (b *bench) aside() {
 // everything is all that stands in all tables, as text.
 func (b *bench) everything() string {
 	b.Helper()
-	rows, err := b.Pool.Query(b.Context(), `SELECT c.oid::regclass::text FROM pg_class c
+	tables, err := pg.Collect(b.Context(), b.Pool, pgx.RowTo[string], `SELECT c.oid::regclass::text FROM pg_class c
 		WHERE c.relkind = 'r' AND c.relnamespace = 'public'::regnamespace ORDER BY 1`)
 	if err != nil {
 		b.Fatal(err)
-	}
-	var tables []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			b.Fatal(err)
-		}
-		tables = append(tables, name)
 	}
 	conn, err := b.Pool.Acquire(b.Context())
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/doctor"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -112,17 +113,12 @@ type ordering struct {
 func (o *ordering) pending() []bool {
 	o.Helper()
 	all := make([]bool, len(o.values))
-	rows, err := o.Pool.Query(o.Context(), `SELECT i FROM generate_series(0, $2::int - 1) i JOIN tracker_group g
+	pending, err := pg.Collect(o.Context(), o.Pool, pgx.RowTo[int], `SELECT i FROM generate_series(0, $2::int - 1) i JOIN tracker_group g
 		ON g.batch_id = $1 AND g.grp = 0 AND get_bit(g.pending, i) = 1`, o.run, len(all))
 	if err != nil {
 		o.Fatal(err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var i int
-		if err := rows.Scan(&i); err != nil {
-			o.Fatal(err)
-		}
+	for _, i := range pending {
 		all[i] = true
 	}
 	return all

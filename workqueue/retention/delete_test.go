@@ -53,19 +53,7 @@ func TestARunIsDeletedByHand(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	left := b.inTables(run)
-	delete(left, "audit_log")
-	delete(left, "retention_run")
-	if len(left) > 0 {
-		t.Errorf("there is left: %v", left)
-	}
-	if after := b.inTables(other); fmt.Sprint(after) != fmt.Sprint(before) {
-		t.Errorf("of the other run there was %v and is %v", before, after)
-	}
-	if last := b.Actions(run); last[len(last)-1] != "delete by ann" {
-		t.Errorf("actions: %v", last)
-	}
-	b.Check()
+	b.wantGone(run, "ann", other, before)
 }
 
 // What keeps a run says so, with what to do, also in a dry run; nothing of it changes.

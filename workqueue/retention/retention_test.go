@@ -19,6 +19,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	requeststore "github.com/tranchehq/tranche/workqueue/request"
@@ -27,26 +28,32 @@ import (
 	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
+// wantGone wants nothing left of a run that somebody has deleted, and of another what there was.
+func (b *bench) wantGone(run workqueue.RunID, by string, other workqueue.RunID, before map[string]int) {
+	b.Helper()
+	left := b.inTables(run)
+	delete(left, "audit_log")
+	delete(left, "retention_run")
+	if len(left) > 0 {
+		b.Errorf("there is left: %v", left)
+	}
+	if after := b.inTables(other); fmt.Sprint(after) != fmt.Sprint(before) {
+		b.Errorf("of the other run there was %v and is %v", before, after)
+	}
+	if last := b.Actions(run); last[len(last)-1] != "delete by "+by {
+		b.Errorf("actions: %v", last)
+	}
+	b.Check()
+}
+
 // inTables is what there is of a run, by table: in all that have a run_id, and in the tracker.
 func (b *bench) inTables(run workqueue.RunID) map[string]int {
 	b.Helper()
-	rows, err := b.Pool.Query(b.Context(), `SELECT table_name || '.' || column_name FROM information_schema.columns
+	columns, err := pg.Collect(b.Context(), b.Pool, pgx.RowTo[string], `SELECT table_name || '.' || column_name FROM information_schema.columns
 		WHERE table_schema = 'public' AND (column_name = 'run_id' OR column_name = 'batch_id' OR
 			(table_name, column_name) IN (('batchrun', 'id'), ('tracker_batch', 'id'))) ORDER BY 1`)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer rows.Close()
-	var columns []string
-	for rows.Next() {
-		var c string
-		if err := rows.Scan(&c); err != nil {
-			b.Fatal(err)
-		}
-		columns = append(columns, c)
-	}
-	if rows.Err() != nil || len(columns) < 15 {
-		b.Fatal(columns, rows.Err())
+	if err != nil || len(columns) < 15 {
+		b.Fatal(columns, err)
 	}
 	found := map[string]int{}
 	for _, c := range columns {
@@ -124,19 +131,10 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	left := b.inTables(run)
-	delete(left, "audit_log")
-	delete(left, "retention_run")
-	if len(left) > 0 || pieces < 12 {
-		t.Errorf("after %d pieces there is left: %v", pieces, left)
+	if pieces < 12 {
+		t.Errorf("it went in %d pieces", pieces)
 	}
-	if after := b.inTables(other); fmt.Sprint(after) != fmt.Sprint(before) {
-		t.Errorf("of the other run there was %v and is %v", before, after)
-	}
-	if last := b.Actions(run); last[len(last)-1] != "delete by tranche" {
-		t.Errorf("actions: %v", last)
-	}
-	b.Check()
+	b.wantGone(run, "tranche", other, before)
 }
 
 // What is not finished, or has only just ended, is not deleted; nor what somebody is at work on.
