@@ -173,21 +173,25 @@ func (b *bed) startService() (err error) {
 	return err
 }
 
-// subscribe listens to completions as any client can: what is published to a stream reaches plain subscribers too.
 func (b *bed) subscribe() error {
-	_, err := b.nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) {
+	return onCompletion(b.nc, func(run string, at time.Time) { b.finished <- finish{run: run, at: at} })
+}
+
+// onCompletion listens to completions as any client can: what is published to a stream reaches plain subscribers too.
+func onCompletion(nc *nats.Conn, f func(run string, at time.Time)) error {
+	_, err := nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) {
 		now := time.Now()
 		var event struct {
 			Run string `json:"run"`
 		}
 		if json.Unmarshal(m.Data, &event) == nil {
-			b.finished <- finish{run: event.Run, at: now}
+			f(event.Run, now)
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("subscribe to completions: %w", err)
 	}
-	return b.nc.Flush()
+	return nc.Flush()
 }
 
 // storeDir is where the node's NATS server keeps its streams.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,10 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/nats-io/nats.go"
-
-	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // many is what thousands of small runs and a large one take beside each other, on so many nodes that share a machine.
@@ -261,22 +256,13 @@ type completions struct {
 
 func (l *lab) watchCompletions() (*completions, error) {
 	c := &completions{came: map[string]chan time.Time{}}
-	_, err := l.nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) {
-		now := time.Now()
-		var event struct {
-			Run string `json:"run"`
-		}
-		if json.Unmarshal(m.Data, &event) == nil {
-			select {
-			case c.of(event.Run) <- now:
-			default: // it was told again
-			}
+	err := onCompletion(l.nc, func(run string, at time.Time) {
+		select {
+		case c.of(run) <- at:
+		default: // it was told again
 		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("subscribe to completions: %w", err)
-	}
-	return c, l.nc.Flush()
+	return c, err
 }
 
 func (c *completions) of(run string) chan time.Time {
