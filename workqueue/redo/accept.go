@@ -72,17 +72,15 @@ func (s Store) Accept(ctx context.Context, req AcceptRequest) (Accepted, error) 
 	if err := s.see(ctx, req.Run, &req.Select); err != nil {
 		return Accepted{}, fmt.Errorf("accept: %w", err)
 	}
-	var out Accepted
+	var a *acceptance
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
-		a := &acceptance{AcceptRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select}}
-		err := a.do(ctx, database.Kept[plane.GraphCache](s.db))
-		out = a.out
-		return err
+		a = &acceptance{AcceptRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select}}
+		return a.do(ctx, database.Kept[plane.GraphCache](s.db))
 	})
 	if err != nil {
 		return Accepted{}, fmt.Errorf("accept: %w", err)
 	}
-	return out, nil
+	return a.out, nil
 }
 
 func (req *AcceptRequest) validate() error {

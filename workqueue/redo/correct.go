@@ -81,18 +81,16 @@ func (s Store) Correct(ctx context.Context, req CorrectRequest) (Corrected, erro
 	if err := checkReason(req.Reason); err != nil {
 		return Corrected{}, fmt.Errorf("correct: %w", err)
 	}
-	var out Corrected
+	var c *correction
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
-		c := &correction{CorrectRequest: &req, redo: redo{tx: tx, run: req.Run, again: req.Cascade,
+		c = &correction{CorrectRequest: &req, redo: redo{tx: tx, run: req.Run, again: req.Cascade,
 			mended: true, take: scope{done: true, live: true}}}
-		err := c.do(ctx, database.Kept[plane.GraphCache](s.db))
-		out = c.out
-		return err
+		return c.do(ctx, database.Kept[plane.GraphCache](s.db))
 	})
 	if err != nil {
 		return Corrected{}, fmt.Errorf("correct: %w", err)
 	}
-	return out, nil
+	return c.out, nil
 }
 
 // correction is one under way.

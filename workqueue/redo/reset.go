@@ -68,19 +68,17 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	if err := s.see(ctx, req.Run, &req.Select); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
-	var out Reset
+	var r *reset
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		failed := len(req.Select.Codes)+len(req.Select.Groups) > 0
-		r := &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
+		r = &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
 			take: scope{done: !failed, live: !failed && !req.Select.ofParts()}}}
-		err := r.do(ctx, database.Kept[plane.GraphCache](s.db))
-		out = r.out
-		return err
+		return r.do(ctx, database.Kept[plane.GraphCache](s.db))
 	})
 	if err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
-	return out, nil
+	return r.out, nil
 }
 
 func (req *ResetRequest) validate() error {
