@@ -113,7 +113,8 @@ type ordering struct {
 func (o *ordering) pending() []bool {
 	o.Helper()
 	all := make([]bool, len(o.values))
-	pending, err := pg.Collect(o.Context(), o.Pool, pgx.RowTo[int], `SELECT i FROM generate_series(0, $2::int - 1) i JOIN tracker_group g
+	pending, err := pg.Collect(o.Context(), o.Pool, pgx.RowTo[int],
+		`SELECT i FROM generate_series(0, $2::int - 1) i JOIN tracker_group g
 		ON g.batch_id = $1 AND g.grp = 0 AND get_bit(g.pending, i) = 1`, o.run, len(all))
 	if err != nil {
 		o.Fatal(err)

@@ -49,7 +49,8 @@ func (b *bench) wantGone(run workqueue.RunID, by string, other workqueue.RunID, 
 // inTables is what there is of a run, by table: in all that have a run_id, and in the tracker.
 func (b *bench) inTables(run workqueue.RunID) map[string]int {
 	b.Helper()
-	columns, err := pg.Collect(b.Context(), b.Pool, pgx.RowTo[string], `SELECT table_name || '.' || column_name FROM information_schema.columns
+	columns, err := pg.Collect(b.Context(), b.Pool, pgx.RowTo[string],
+		`SELECT table_name || '.' || column_name FROM information_schema.columns
 		WHERE table_schema = 'public' AND (column_name = 'run_id' OR column_name = 'batch_id' OR
 			(table_name, column_name) IN (('batchrun', 'id'), ('tracker_batch', 'id'))) ORDER BY 1`)
 	if err != nil || len(columns) < 15 {
