@@ -3,7 +3,6 @@ package endpoints
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"testing"
 	"time"
@@ -50,7 +49,7 @@ func setup(t *testing.T, change ...func(*server.Options)) *bundle {
 	t.Cleanup(cancel)
 	b := newBundle(t, ctx)
 	b.opts = &server.Options{
-		Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+		Host: "127.0.0.1", Port: testenv.QuietPort(t), JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
 	}
 	for _, f := range change {
 		f(b.opts)
@@ -72,7 +71,7 @@ func newBundle(t *testing.T, ctx context.Context) *bundle {
 	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged}
 }
 
-// start starts the server, on the port that it had before if it had one.
+// start starts the server, on the port that the test holds for it.
 func (b *bundle) start() {
 	b.t.Helper()
 	s, err := server.NewServer(b.opts)
@@ -83,7 +82,6 @@ func (b *bundle) start() {
 	}
 	b.server, b.url = s, s.ClientURL()
 	b.opts = b.opts.Clone()
-	b.opts.Port = s.Addr().(*net.TCPAddr).Port
 }
 
 func (b *bundle) stop() {
