@@ -159,7 +159,7 @@ func TestNATSThroughAProxy(t *testing.T) {
 func TestProxyDelays(t *testing.T) {
 	t.Parallel()
 	proxy := testenv.NewProxy(t, echoServer(t))
-	const each, bytes = 50 * time.Millisecond, 20
+	const each, bytes = 50 * time.Millisecond, 200
 	proxy.Delay(0)
 	conn := open(t, proxy.Addr())
 	proxy.Delay(each)
