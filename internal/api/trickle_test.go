@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
+	"github.com/tranchehq/tranche/internal/testenv"
 )
 
 // PROOF: who may do what, 19.
@@ -19,7 +20,6 @@ func TestABodyThatTricklesIsEnded(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
-	const patience, pause = 400 * time.Millisecond, 40 * time.Millisecond
 	const csv = "Content-Type: text/csv\r\n"
 	many := "id,name\n"
 	for i := range 2000 {
@@ -36,27 +36,44 @@ func TestABodyThatTricklesIsEnded(t *testing.T) {
 		"/trackers":           "",
 		"/runs/it/settings":   "",
 	} {
-		b.Server.LetStall(patience)
+		b.Server.LetStall(tricklePatience)
 		kind, body := "", "{"+strings.Repeat(" ", 5000)+"}"
 		if strings.HasPrefix(path, "/runs?") || path == "/items/preview" {
 			kind, body = csv, many
 		}
-		began := time.Now()
-		status, text := b.Trickle(path, kind, body, 1, pause)
-		if status < 400 || !strings.Contains(text, says) {
-			t.Errorf("%s: a trickle is answered %d %s, after %s", path, status, text, time.Since(began))
-		}
-		if says == "" && status != http.StatusRequestTimeout && status != http.StatusUnprocessableEntity {
-			t.Errorf("%s: a trickle is answered %d %s; want 408", path, status, text)
-		}
+		trickled(b, path, kind, body, 1, func(status int, text string) bool {
+			return status >= 400 && strings.Contains(text, says) &&
+				(says != "" || status == http.StatusRequestTimeout || status == http.StatusUnprocessableEntity)
+		})
 	}
 	began := time.Now()
-	status, text := b.Trickle("/runs?endpoint=echo&name=long", csv, many, 1000, pause)
-	if status != http.StatusCreated || time.Since(began) < 2*patience {
-		t.Errorf("a long body is answered %d %s after %s", status, text, time.Since(began))
+	trickled(b, "/runs?endpoint=echo&name=long", csv, many, 1000, func(status int, _ string) bool {
+		return status == http.StatusCreated
+	})
+	if took := time.Since(began); took < 2*tricklePatience {
+		t.Errorf("a long body took %s only", took)
 	}
-	b.LockedWith(api.Config{ReadTimeout: patience}, access.Config{})
-	if status, text := b.Trickle("/session", "", `{"token":"`+strings.Repeat("x", 5000), 1, pause); status < 400 {
-		t.Errorf("nobody's trickle is answered %d %s", status, text)
+	b.LockedWith(api.Config{ReadTimeout: tricklePatience}, access.Config{})
+	trickled(b, "/session", "", `{"token":"`+strings.Repeat("x", 5000), 1, func(status int, _ string) bool {
+		return status >= 400
+	})
+}
+
+const tricklePatience = 400 * time.Millisecond
+
+// trickled sends a body in pieces, and wants a good answer. A machine that stands still makes the sender a silent one,
+// which is answered in another way: then it is sent again.
+func trickled(b *apitest.Bench, path, kind, body string, piece int, good func(status int, text string) bool) {
+	b.Helper()
+	for tries := 1; ; tries++ {
+		watch := testenv.NewWatch(b.T)
+		status, text := b.Trickle(path, kind, body, piece, tricklePatience/10)
+		if good(status, text) {
+			return
+		}
+		if watch.Longest() < tricklePatience/2 || tries == 10 {
+			b.Errorf("%s: a trickle is answered %d %s, after %s", path, status, text, watch.Ran())
+			return
+		}
 	}
 }
