@@ -113,10 +113,11 @@ func (b *bundle) streams() {
 
 func (b *bundle) streamsWith(config stream.Config) {
 	b.t.Helper()
+	// A request may be lost while a server starts. It is the one that is given up then, and not all that they are.
+	js, err := jetstream.New(b.nc, jetstream.WithDefaultTimeout(time.Second))
+	check(b.t, err)
 	eventually(b.t, "the streams are there", func() bool {
-		ctx, cancel := context.WithTimeout(b.ctx, time.Second) // a request may be lost while a server starts
-		defer cancel()
-		_, err := stream.Ensure(ctx, b.js, config)
+		_, err := stream.Ensure(context.WithoutCancel(b.ctx), js, config)
 		return err == nil
 	})
 }
