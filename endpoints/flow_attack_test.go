@@ -39,6 +39,15 @@ func TestAReplyOfManyMessages(t *testing.T) {
 		msg := part(request, final, fmt.Sprintf(`{"i":%d,"d":{"n":%d}}`, i, i))
 		check(t, b.nc.PublishMsg(msg))
 	}
+	for taken := uint64(0); taken < items; { // however long all of them take
+		eventually(t, "another message is taken", func() bool {
+			replies, err := b.js.Consumer(b.ctx, wire.StreamStage, wire.ConsumerName("flow"))
+			check(t, err)
+			before := taken
+			taken = replies.CachedInfo().AckFloor.Stream
+			return taken > before
+		})
+	}
 	w := b.collect(1)[meta.Slice]
 	if w == nil || w.answered != items || w.failure != nil {
 		t.Fatalf("%+v", w)
