@@ -11,6 +11,9 @@ import (
 // LetStall has bodies go on for so long that stand still.
 func (s *Server) LetStall(d time.Duration) { s.kernel.Silence = d }
 
+// LetWait has requests that read much wait so long for their turn.
+func (s *Server) LetWait(d time.Duration) { s.kernel.Turn = d }
+
 // LetEnd gives requests that were broken off so long to end.
 func (s *Server) LetEnd(d time.Duration) { s.cut = d }
 

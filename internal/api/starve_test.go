@@ -105,6 +105,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Over(api.NodeOf(node), nc, api.Config{Access: gate})
+	b.Server.LetWait(time.Hour) // until they are revoked, and not until their turn does not come
 	admin := []string{"Authorization", "Bearer " + b.Token("ann", access.Admin, 0).Secret, "Idempotency-Key", "once"}
 	viewer := b.Token("vic", access.Viewer, 0)
 

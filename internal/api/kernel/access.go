@@ -130,9 +130,9 @@ func (s *Kernel) takeSlot(
 	case route.heavy || route.heavyIf != "" && slices.ContainsFunc(said(route.heavyIf), isTrue):
 		return s.heavy.Take(user)
 	case route.broad || slices.ContainsFunc(route.broadIf, func(name string) bool { return len(said(name)) > 0 }):
-		return s.broad.Await(r.Context(), user, broadPatience)
+		return s.broad.Await(r.Context(), user, s.Turn)
 	case route.held:
-		return s.held.Await(r.Context(), user, broadPatience)
+		return s.held.Await(r.Context(), user, s.Turn)
 	}
 	return func() {}, nil
 }

@@ -64,6 +64,7 @@ type Kernel struct {
 
 	config    Config
 	Silence   time.Duration // how long a caller may go without sending, or taking, a byte
+	Turn      time.Duration // how long a request that reads much waits for its turn
 	mux       *RouteMux
 	heavy     *access.Slots // of requests that read whole runs,
 	broad     *access.Slots // and of those that read much of one at once
@@ -79,6 +80,7 @@ type Kernel struct {
 func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 	return &Kernel{
 		Store: store, Node: node, NC: nc, Log: config.Log, Access: config.Access, config: config, Silence: config.ReadTimeout,
+		Turn:  broadPatience,
 		heavy: slotsOf(config.Access, config.Connections/heavyShare),
 		broad: slotsOf(config.Access, config.Connections/broadShare),
 		held:  slotsOf(config.Access, maxHeld), Strangers: access.NewSlots(maxStrangers, math.MaxInt), bulk: newBulkRoom(),
