@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -47,7 +48,7 @@ func TestOutageIsWaitedOut(t *testing.T) {
 			req.Steps[0].Chunk, req.Steps[0].MaxAttempts = 50, 2
 			// Of a shorter one it depends on luck whether five places fail before the first of them fails again.
 			req.Steps[0].RetryBackoff = time.Second
-			begin := time.Now()
+			watch := testenv.NewWatch(t)
 			id := b.Start(t, req, items)
 			if done, failed := b.Outcome(t, id, 1); done != items || failed != 0 {
 				t.Errorf("done %d, failed %d; want all %d done", done, failed, items)
@@ -57,7 +58,7 @@ func TestOutageIsWaitedOut(t *testing.T) {
 			if lost > 1 || chunks > 20 {
 				t.Errorf("%d attempts were lost, by %d chunks", lost, chunks)
 			}
-			if took := time.Since(begin); took > outage+40*time.Second {
+			if took := watch.Ran(); took > outage+40*time.Second {
 				t.Errorf("the run took %s", took)
 			}
 			if n := b.Number(t, `SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`); n < 2 {
@@ -91,12 +92,12 @@ func TestPoisonInEveryChunk(t *testing.T) {
 		}
 		return nodetest.Echo(ctx, c)
 	})
-	begin := time.Now()
+	watch := testenv.NewWatch(t)
 	id := b.Start(t, nodetest.Request("statement"), items)
 	if done, failed := b.Outcome(t, id, 1); done != items-10 || failed != 10 {
 		t.Errorf("done %d, failed %d; want 10 failed", done, failed)
 	}
-	if took := time.Since(begin); took > 30*time.Second {
+	if took := watch.Ran(); took > 30*time.Second {
 		t.Errorf("it took %s", took)
 	}
 	n := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1`, id)
@@ -104,7 +105,7 @@ func TestPoisonInEveryChunk(t *testing.T) {
 	if limit := 10 + 10*(3+2*9) + 2*probes; n > limit {
 		t.Errorf("%d slices, %d probes; want at most %d slices", n, probes, limit)
 	}
-	t.Logf("%d slices, %d probes, %s", n, probes, time.Since(begin))
+	t.Logf("%d slices, %d probes, %s", n, probes, watch.Ran())
 	found, err := pace.ReadBisections(t.Context(), b.Store.Pool, id, 100)
 	if err != nil || found.Culprits != 10 || found.Kinds[pace.KindBadEntity] != 10 {
 		t.Errorf("%+v, %v", found, err)
