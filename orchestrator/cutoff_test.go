@@ -88,24 +88,27 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 }
 
 // givenBack returns what counts the replies that nodes give back from now on, to be delivered again sooner than they
-// would be by themselves.
-func (b *bundle) givenBack(t *testing.T) (count func() uint64) {
+// would be by themselves, and what counts all that they have done with: these, and probes of the stream.
+func (b *bundle) givenBack(t *testing.T) (count, done func() uint64) {
 	t.Helper()
-	var given atomic.Uint64
+	var given, acked atomic.Uint64
 	of := "$JS.ACK." + wire.StreamReply + "." + wire.RecorderConsumer + ".>"
 	_, err := b.NC.Subscribe(of, func(msg *nats.Msg) {
 		text, isNak := strings.CutPrefix(string(msg.Data), "-NAK")
 		var rest struct {
 			Delay time.Duration `json:"delay"` // nanoseconds
 		}
-		if isNak && (text == "" || json.Unmarshal([]byte(text), &rest) == nil) && rest.Delay < stream.RecorderAckWait {
+		switch {
+		case string(msg.Data) == "+ACK":
+			acked.Add(1)
+		case isNak && (text == "" || json.Unmarshal([]byte(text), &rest) == nil) && rest.Delay < stream.RecorderAckWait:
 			given.Add(1)
 		}
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return given.Load
+	return given.Load, func() uint64 { return given.Load() + acked.Load() }
 }
 
 // A node that is cut off from PostgreSQL gives back the replies that it has, and reads no more: another node records
@@ -117,6 +120,7 @@ func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
 	store, toDatabase := b.through(t)
 	config := nodetest.Config(t)
 	config.Grace = nodetest.Stuck // it takes its time to find its way back
+	given, doneWith := b.givenBack(t)
 	cut := b.Join(t, store, testenv.Conn(t, b.NS), config)
 	b.Node = cut.Node
 	f, slices := b.Forge(t, 10, 10*count)
@@ -124,7 +128,6 @@ func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
 	for _, s := range slices {
 		replies = append(replies, f.Reply(s.ID, 10, nodetest.Body(b.Items(t, s.ID)...)))
 	}
-	given := b.givenBack(t)
 	toDatabase.Cut()
 	f.Publish(t, replies...)
 	recorder := func() *jetstream.ConsumerInfo {
@@ -137,7 +140,7 @@ func TestNodeWithoutADatabaseGivesRepliesBack(t *testing.T) {
 	}
 	nodetest.Until(t, "the node has given back all that it was handed, and reads no more", func() bool {
 		info := recorder()
-		return info.Delivered.Consumer > 0 && info.NumWaiting == 0 && given() == info.Delivered.Consumer
+		return given() > 0 && info.NumWaiting == 0 && doneWith() == info.Delivered.Consumer
 	})
 	other := b.Join(t, b.Store, testenv.Conn(t, b.NS), nodetest.Config(t))
 	if done, failed := b.Outcome(t, f.Run, 1); done != 10*count || failed != 0 {
