@@ -49,6 +49,7 @@ type far struct {
 	node      *orchestrator.Node
 	nc        *nats.Conn
 	forget    func() // what the server knows of who asks
+	watch     *testenv.Watch
 }
 
 func setupFar(t *testing.T) *far {
@@ -57,7 +58,7 @@ func setupFar(t *testing.T) *far {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &far{asked: &asked{}, completed: make(chan *nats.Msg, 1), forget: func() {}}
+	f := &far{asked: &asked{}, completed: make(chan *nats.Msg, 1), forget: func() {}, watch: testenv.NewWatch(t)}
 	target := net.JoinHostPort(config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port)))
 	if filepath.IsAbs(config.ConnConfig.Host) {
 		target = filepath.Join(config.ConnConfig.Host, fmt.Sprintf(".s.PGSQL.%d", config.ConnConfig.Port))
@@ -123,14 +124,14 @@ func (f *far) run(header ...string) time.Duration {
 	items := "id\n" + strings.Join(strings.Split("abcdefghij", ""), "\n")
 	f.forget()
 	f.asked.clear()
-	began := time.Now()
+	began := f.watch.Ran()
 	code, text := f.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&key=id", strings.NewReader(items), header...)
 	if code != http.StatusCreated {
 		f.Fatalf("start: %d %s", code, text)
 	}
 	select {
 	case m := <-f.completed:
-		took := time.Since(began)
+		took := f.watch.Ran() - began
 		var started starts.Started
 		if err := json.Unmarshal(text, &started); err != nil || !strings.Contains(string(m.Data), started.Run.String()) {
 			f.Fatalf("the event %s is not of run %s", m.Data, text)
