@@ -135,8 +135,11 @@ func (p *Proxy) accept() {
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
 	p.mu.Lock()
-	to := p.target
+	to, refuse := p.target, p.refuse
 	p.mu.Unlock()
+	if refuse { // the target is not troubled: PostgreSQL would start a process for each try
+		return
+	}
 	network := "tcp"
 	if len(to) > 0 && to[0] == '/' {
 		network = "unix"
