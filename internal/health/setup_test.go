@@ -164,7 +164,8 @@ func (w *world) report(watch *health.Watch) *health.Report {
 	return r
 }
 
-// appears waits for a condition, which must say all that one should and name the words.
+// appears waits for a condition that names the words, as it may not at first: services that are busy are heard late. It
+// must say all that one should.
 func (w *world) appears(kind health.Kind, subject string, severity health.Severity, words ...string) health.Condition {
 	w.Helper()
 	return w.appearsTo(w.watch, kind, subject, severity, words...)
@@ -177,13 +178,10 @@ func (w *world) appearsTo(
 	var last *health.Report
 	for deadline := time.Now().Add(soon); time.Now().Before(deadline); {
 		last = w.report(watch)
-		if c, ok := seen(last, kind, subject); ok && c.Severity == severity {
-			text := c.Title + "\n" + c.Detail + "\n" + c.Remedy
-			for _, word := range words {
-				if !strings.Contains(text, word) {
-					w.Errorf("%s of %s does not say %q: %s", kind, subject, word, text)
-				}
-			}
+		c, ok := seen(last, kind, subject)
+		text := c.Title + "\n" + c.Detail + "\n" + c.Remedy
+		lacks := func(word string) bool { return !strings.Contains(text, word) }
+		if ok && c.Severity == severity && !slices.ContainsFunc(words, lacks) {
 			if c.Title == "" || c.Detail == "" || c.Remedy == "" || c.Since.IsZero() || c.Since.After(last.At) {
 				w.Errorf("%s of %s lacks something, at %s: %+v", kind, subject, last.At, c)
 			}
@@ -191,7 +189,7 @@ func (w *world) appearsTo(
 		}
 		pause()
 	}
-	w.Fatalf("no %s of %s that is %s: %+v", kind, subject, severity, last)
+	w.Fatalf("no %s of %s that is %s and says %q: %+v", kind, subject, severity, words, last)
 	return health.Condition{}
 }
 
