@@ -162,7 +162,7 @@ func TestRequestsWaitForBusyServices(t *testing.T) {
 	req := request("slow")
 	req.Steps[0].InFlight = 40
 	w.start(req, 400)
-	watch := w.look(health.Config{Waiting: time.Second})
+	watch := w.look(health.Config{Waiting: 4 * time.Second}) // after six times that it is more than a warning
 	w.appearsTo(watch, health.OldestWaiting, "slow", health.Warning, "Requests for slow have waited", "--concurrency")
 	release()
 	w.goesFrom(watch, health.OldestWaiting, "slow")
