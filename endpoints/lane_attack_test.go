@@ -265,14 +265,14 @@ func TestAHostileServiceCostsACallNoMoreThanItsTime(t *testing.T) {
 	})
 	check(t, err)
 	check(t, liar.Flush())
-	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
-	defer cancel()
-	began := time.Now()
-	got, err := Call[number, square](ctx, b.nc, "square", "k", number{3})
-	if _, ok := errors.AsType[*UnansweredError](err); !ok || time.Since(began) > patience {
-		t.Errorf("after %s the call has %+v, %v", time.Since(began), got, err)
-	}
-	if tries.Load() == 0 {
-		t.Error("nothing was forged")
-	}
+	eventually(t, "an answer is forged", func() bool { // a busy machine may not get so far in a second
+		ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+		defer cancel()
+		began := time.Now()
+		got, err := Call[number, square](ctx, b.nc, "square", "k", number{3})
+		if _, ok := errors.AsType[*UnansweredError](err); !ok || time.Since(began) > patience {
+			t.Errorf("after %s the call has %+v, %v", time.Since(began), got, err)
+		}
+		return tries.Load() > 0
+	})
 }
