@@ -16,6 +16,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // The deadline of a slice counts from when a service has it in its hands. A queue of requests before a slow service,
@@ -144,8 +145,12 @@ func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
 	if err != nil || code != "deadline" {
 		t.Errorf("it failed with %q, %v", code, err)
 	}
-	if n := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause <> 'ready'`, id); n > 2*3+attempts {
-		t.Errorf("%d extra slices; want at most %d: %s", n, 2*3+attempts, b.story(t, id))
+	n := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause NOT IN ('ready', 'silence')`, id)
+	// On a slow machine JetStream may not answer for a moment, and what is silent then is excused.
+	excused := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'silence'`, id)
+	if n > 2*3+attempts || excused > pace.PatientProbes+1 {
+		t.Errorf("%d extra slices, and %d that were excused; want at most %d and %d: %s", n, excused, 2*3+attempts,
+			pace.PatientProbes+1, b.story(t, id))
 	}
 	b.Check(t)
 }
@@ -201,8 +206,10 @@ func TestLostRepliesCostNoAttempt(t *testing.T) {
 	if done, failed := b.Outcome(t, f.Run, 1); done != n || failed != 0 {
 		t.Errorf("done %d, failed %d: %s", done, failed, b.Dump(t, f.Run))
 	}
-	if lost := b.Number(t, `SELECT count(*) FROM work_slice WHERE error_code = 'lost'`); lost < n*losses {
-		t.Errorf("%d replies were lost; want %d", lost, n*losses) // more of them when the machine is slow
+	// More of them when the machine is slow, and some are late then: that they are lost is known to JetStream only.
+	lost := b.Number(t, `SELECT count(*) FROM work_slice WHERE error_code IN ('lost', 'deadline')`)
+	if lost < n*losses {
+		t.Errorf("%d replies were lost; want %d", lost, n*losses)
 	}
 	b.WantRight(t, f.Run, n)
 	b.Check(t)
