@@ -175,15 +175,19 @@ func TestNobodyWorksForCallersWhoAreGone(t *testing.T) {
 	eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, "square") })
 	b.ask("square", numbers(1))
 	<-g.begun
-	ctx, cancel := context.WithTimeout(b.ctx, time.Second)
-	defer cancel()
 	const callers = 100
 	var gone sync.WaitGroup
 	for range callers {
 		gone.Go(func() {
-			_, err := Call[number, square](ctx, b.nc, "square", "k", number{2})
-			if _, ok := errors.AsType[*UnansweredError](err); !ok {
-				t.Errorf("a call without an answer got %v", err)
+			for heard := false; !heard; { // on a slow machine the stream may not take its request in time
+				ctx, cancel := context.WithTimeout(b.ctx, time.Second)
+				_, err := Call[number, square](ctx, b.nc, "square", "k", number{2})
+				cancel()
+				_, heard = errors.AsType[*UnansweredError](err)
+				if _, late := errors.AsType[*RequestError](err); !heard && (!late || b.ctx.Err() != nil) {
+					t.Errorf("a call without an answer got %v", err)
+					return
+				}
 			}
 		})
 	}
