@@ -30,7 +30,7 @@ const (
 	smallBytes = 16 << 10
 	// quickCommit is what a commit takes of a PostgreSQL that has time, gatherTime for how long replies gather at the most
 	// when it has not.
-	quickCommit, gatherTime = 5 * time.Millisecond, 20 * time.Millisecond
+	quickCommit, gatherTime = 5 * time.Millisecond, 100 * time.Millisecond
 )
 
 // Config sets a recorder up. Nothing in it has a default.
@@ -78,7 +78,9 @@ func New(k *kernel.Kernel, streams kernel.Epochs, letters givenUp, after kernel.
 // Run reads replies and records them until ctx ends, and then records what has been read.
 func (r *Recorder) Run(ctx, draining context.Context) {
 	replies := kernel.NewLanes[consumer.Message](r.cfg.RecordBatch)
-	recorders := replies.Work(r.cfg.Recorders, func(lane <-chan consumer.Message) { r.record(draining, lane) })
+	recorders := replies.Work(1, func(lane <-chan consumer.Message) {
+		kernel.Batch(lane, r.cfg.Recorders, r.full, func(batch []consumer.Message) { r.commit(draining, batch) })
+	})
 	r.feed(ctx, replies)
 	replies.Close()
 	recorders.Wait()
@@ -89,28 +91,21 @@ func isSmall(reply jetstream.Msg) bool {
 	return len(reply.Data()) <= smallBytes && reply.Headers().Get(wire.HeaderEncoding) == ""
 }
 
-// record takes replies as they come: one at once when there is one, many in a commit when they queue up.
-func (r *Recorder) record(ctx context.Context, replies <-chan consumer.Message) {
-	for first := range replies {
-		batch, size := []consumer.Message{first}, len(first.Data())
-	more:
-		for len(batch) < r.cfg.RecordBatch && size < kernel.RecordBytes {
-			select {
-			case msg, open := <-replies:
-				if !open {
-					break more
-				}
-				batch, size = append(batch, msg), size+len(msg.Data())
-			default:
-				break more
-			}
-		}
-		begun := time.Now()
-		r.recordBatch(ctx, batch)
-		full := len(batch) == r.cfg.RecordBatch || size >= kernel.RecordBytes
-		if slow := time.Since(begun) - quickCommit; slow > 0 && !full {
-			_ = backoff.Sleep(ctx, min(slow, gatherTime)) // the more there is to do, the more of it goes into a commit
-		}
+// full reports whether a commit has all that it may have.
+func (r *Recorder) full(batch []consumer.Message) bool {
+	size := 0
+	for _, msg := range batch {
+		size += len(msg.Data())
+	}
+	return len(batch) >= r.cfg.RecordBatch || size >= kernel.RecordBytes
+}
+
+// commit records replies. The more there is to do, the more of it goes into the next commit.
+func (r *Recorder) commit(ctx context.Context, batch []consumer.Message) {
+	begun := time.Now()
+	r.recordBatch(ctx, batch)
+	if slow := time.Since(begun) - quickCommit; slow > 0 && !r.full(batch) {
+		_ = backoff.Sleep(ctx, min(slow, gatherTime))
 	}
 }
 

@@ -32,3 +32,39 @@ func (l Lanes[T]) Close() {
 	close(l.small)
 	close(l.large)
 }
+
+// Batch hands on what comes, in batches, until in is closed and all is done: one thing at once when there is one, many
+// together when they came while others were being done. There is more than one batch at work only when each that is
+// added is full, and never more than most.
+func Batch[T any](in <-chan T, most int, full func([]T) bool, do func([]T)) {
+	ended, working := make(chan struct{}), 0
+	for open := true; open; {
+		var batch []T
+		for open && !full(batch) && (len(batch) == 0 || working > 0 || len(in) > 0) {
+			var next T
+			select {
+			case next, open = <-in:
+				if open {
+					batch = append(batch, next)
+				}
+			case <-ended:
+				working--
+			}
+		}
+		if len(batch) == 0 {
+			break
+		}
+		if working == most {
+			<-ended
+			working--
+		}
+		working++
+		go func() {
+			do(batch)
+			ended <- struct{}{}
+		}()
+	}
+	for ; working > 0; working-- {
+		<-ended
+	}
+}
