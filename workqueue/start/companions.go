@@ -5,10 +5,12 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
@@ -31,8 +33,15 @@ type companion struct {
 	done  chan error // gets how it ended, once
 }
 
-// maxCompanions bounds what a transaction holds.
-const maxCompanions = 32
+const (
+	// maxCompanions bounds what a transaction holds.
+	maxCompanions = 32
+	// quickCommit is what a commit takes of a PostgreSQL that has time. When it has not, loads that come together gather
+	// for three times what one took beyond that, longestGather at the most: what is under way goes before what begins, and
+	// the more of them share a transaction, the less there is to do.
+	quickCommit   = 5 * time.Millisecond
+	longestGather = 100 * time.Millisecond
+)
 
 // errApart tells a load that it is to be done by itself.
 var errApart = errors.New("the load is done by itself")
@@ -84,9 +93,13 @@ func (c *companions) commit(ctx context.Context, db *database.DB) {
 		if len(some) == 0 {
 			return
 		}
+		begun := time.Now()
 		err := commitTogether(ctx, db, some)
 		for _, one := range some {
 			one.done <- err
+		}
+		if slow := time.Since(begun) - quickCommit; slow > 0 && len(some) > 1 {
+			_ = backoff.Sleep(ctx, min(3*slow, longestGather))
 		}
 	}
 }
