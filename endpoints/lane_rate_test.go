@@ -27,8 +27,12 @@ const (
 // how many are measured: docs/benchmarks.md.
 func TestCallsBesideARun(t *testing.T) { //nolint:paralleltest // it measures
 	calls := 25
-	if n, err := strconv.Atoi(os.Getenv("TRANCHE_CALLS")); err == nil {
+	n, err := strconv.Atoi(os.Getenv("TRANCHE_CALLS"))
+	measured := err == nil
+	if measured {
 		calls = n
+	} else {
+		t.Parallel()
 	}
 	for _, tc := range []struct {
 		name   string
@@ -44,6 +48,9 @@ func TestCallsBesideARun(t *testing.T) { //nolint:paralleltest // it measures
 		{"lists, 4 at once, of a service that reads no lane", false, []Option{Concurrency(4), Reserve(0)}, nil, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
+			if !measured {
+				t.Parallel()
+			}
 			b, done := laneService(t, tc.each, tc.noLane, tc.opts...)
 			const rounds = 5
 			var alone, beside float64
