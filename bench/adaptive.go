@@ -40,11 +40,9 @@ type attempt struct {
 const (
 	sweepSettle = 700 * time.Millisecond
 	sweepWindow = 2 * time.Second
-	learnFirst  = 8 * time.Second
-	learnAgain  = 2 * time.Second // the next run begins with what the first has found
 	autoWindow  = 4 * time.Second
 	beginWithin = 30 * time.Second
-	relearn     = 20 * time.Second // by when a run has to be near the best, whatever the one before it met
+	learnFor    = 20 * time.Second // by when a run has to be near the best, whatever the one before it met
 	downFor     = 12 * time.Second
 	// What runs last at the least, at the best rate that there is.
 	sweepLasts = 6 * time.Second
@@ -59,10 +57,9 @@ type testCase struct {
 	inFlight    []int
 	chunk       int
 	otherChunks []int
-	attempts    int           // of an item, with fixed settings
-	wide        int           // chunks that the service works on at once; 0: misbehavingWide
-	learn       time.Duration // that each automatic run has, when it is more than usual
-	flags       []string      // of the first automatic run
+	attempts    int      // of an item, with fixed settings
+	wide        int      // chunks that the service works on at once; 0: misbehavingWide
+	flags       []string // of the first automatic run
 	// upset happens at the end of the first automatic run, which is not measured then; change before the next.
 	upset, change func(ctx context.Context, l *lab, c *testCase) error
 }
@@ -108,7 +105,7 @@ func relearnCases() []testCase {
 		return testCase{
 			service: misbehave.Config{Endpoint: endpoint, Concurrency: 4, Load: &misbehave.Load{
 				PerChunk: 20 * time.Millisecond, PerItem: 2 * time.Millisecond}},
-			inFlight: []int{2, 6, 12}, chunk: 500, otherChunks: []int{1000}, wide: 8, learn: relearn,
+			inFlight: []int{2, 6, 12}, chunk: 500, otherChunks: []int{1000}, wide: 8,
 		}
 	}
 	killed, canary, doubled := plain("killed"), plain("canary"), plain("doubled")
@@ -137,13 +134,13 @@ func measureAdaptive(ctx context.Context, l *lab, rep *report) error {
 		}
 		a := adaptive{Service: c.name}
 		// The automatic runs come first: nothing is known of the endpoint then.
-		for i, learn := range []time.Duration{learnFirst, learnAgain} {
+		for i := range 2 {
 			if i > 0 && c.change != nil {
 				if err := c.change(ctx, l, &c); err != nil {
 					return fmt.Errorf("%s: %w", c.name, err)
 				}
 			}
-			found, err := l.measureAuto(ctx, &c, max(learn, c.learn), i == 0)
+			found, err := l.measureAuto(ctx, &c, i == 0)
 			if err != nil {
 				return fmt.Errorf("%s, automatic: %w", c.name, err)
 			}
@@ -198,15 +195,13 @@ func (l *lab) sweep(ctx context.Context, c testCase, a *adaptive) error {
 }
 
 // measureAuto has the node find its way, and then measures.
-func (l *lab) measureAuto(
-	ctx context.Context, c *testCase, learn time.Duration, first bool,
-) (found attempt, err error) {
+func (l *lab) measureAuto(ctx context.Context, c *testCase, first bool) (found attempt, err error) {
 	flags := []string{"--in-flight", "auto", "--chunk", "auto"}
 	if first {
 		flags = append(flags, c.flags...)
 	}
-	err = l.underWay(ctx, c.service.Endpoint, c.items(learn+autoLasts), flags, func(run string) error {
-		if err := rest(ctx, learn); err != nil {
+	err = l.underWay(ctx, c.service.Endpoint, c.items(learnFor+autoLasts), flags, func(run string) error {
+		if err := rest(ctx, learnFor); err != nil {
 			return err
 		}
 		if found.Rate, err = l.rate(ctx, run, autoWindow); err != nil {
