@@ -79,7 +79,7 @@ func New(k *kernel.Kernel, streams kernel.Epochs, letters givenUp, after kernel.
 func (r *Recorder) Run(ctx, draining context.Context) {
 	replies := kernel.NewLanes[consumer.Message](r.cfg.RecordBatch)
 	recorders := replies.Work(1, func(lane <-chan consumer.Message) {
-		kernel.Batch(lane, r.cfg.Recorders, r.full, func(batch []consumer.Message) { r.commit(draining, batch) })
+		kernel.Batch(lane, r.cfg.Recorders, gatherTime, r.full, func(batch []consumer.Message) { r.commit(draining, batch) })
 	})
 	r.feed(ctx, replies)
 	replies.Close()

@@ -1,6 +1,9 @@
 package kernel
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // Lanes are two queues, with workers of their own: what is small does not stand in line behind what is large, so that a
 // run of a few items goes by one of millions.
@@ -34,19 +37,26 @@ func (l Lanes[T]) Close() {
 }
 
 // Batch hands on what comes, in batches, until in is closed and all is done: one thing at once when there is one, many
-// together when they came while others were being done. There is more than one batch at work only when each that is
-// added is full, and never more than most.
-func Batch[T any](in <-chan T, most int, full func([]T) bool, do func([]T)) {
+// together when they came while others were being done. One is at work beside others only when it is full, or has waited
+// out the patience: what hangs does not hold up the rest. There are never more than most.
+func Batch[T any](in <-chan T, most int, patience time.Duration, full func([]T) bool, do func([]T)) {
 	ended, working := make(chan struct{}), 0
 	for open := true; open; {
 		var batch []T
-		for open && !full(batch) && (len(batch) == 0 || working > 0 || len(in) > 0) {
+		var late <-chan time.Time
+		waited := false
+		for open && !waited && !full(batch) && (len(batch) == 0 || working > 0 || len(in) > 0) {
 			var next T
 			select {
 			case next, open = <-in:
 				if open {
 					batch = append(batch, next)
 				}
+				if late == nil {
+					late = time.After(patience)
+				}
+			case <-late:
+				waited = true
 			case <-ended:
 				working--
 			}

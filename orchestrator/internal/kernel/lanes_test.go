@@ -3,6 +3,7 @@ package kernel_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 )
@@ -15,7 +16,7 @@ func TestBatch(t *testing.T) {
 	begun, goOn := make(chan []int), make(chan struct{})
 	go func() {
 		defer close(ended)
-		kernel.Batch(in, most, func(batch []int) bool { return len(batch) == full }, func(batch []int) {
+		kernel.Batch(in, most, time.Hour, func(batch []int) bool { return len(batch) == full }, func(batch []int) {
 			begun <- batch
 			<-goOn
 		})
@@ -58,5 +59,28 @@ func TestBatch(t *testing.T) {
 	goOn <- struct{}{}
 	begins(9) // what is left at the end
 	goOn <- struct{}{}
+	<-ended
+}
+
+// What hangs does not hold up the rest.
+func TestBatchBesideOneThatHangs(t *testing.T) {
+	t.Parallel()
+	in, ended := make(chan int), make(chan struct{})
+	begun, goOn := make(chan int), make(chan struct{})
+	go func() {
+		defer close(ended)
+		kernel.Batch(in, 2, time.Millisecond, func([]int) bool { return false }, func(batch []int) {
+			begun <- batch[0]
+			<-goOn
+		})
+	}()
+	for _, n := range []int{1, 2} {
+		in <- n
+		if got := <-begun; got != n {
+			t.Errorf("%d has begun; want %d", got, n)
+		}
+	}
+	close(in)
+	close(goOn)
 	<-ended
 }
