@@ -37,31 +37,13 @@ func (l Lanes[T]) Close() {
 }
 
 // Batch hands on what comes, in batches, until in is closed and all is done: one thing at once when there is one, many
-// together when they came while others were being done. One is at work beside others only when it is full, or has waited
-// out the patience: what hangs does not hold up the rest. There are never more than most.
+// together when they came while others were being done. One batch is at work beside others only when it is full, or has
+// waited out the patience: what hangs does not hold up the rest. There are never more than most.
 func Batch[T any](in <-chan T, most int, patience time.Duration, full func([]T) bool, do func([]T)) {
 	ended, working := make(chan struct{}), 0
-	for open := true; open; {
-		var batch []T
-		var late <-chan time.Time
-		waited := false
-		for open && !waited && !full(batch) && (len(batch) == 0 || working > 0 || len(in) > 0) {
-			var next T
-			select {
-			case next, open = <-in:
-				if open {
-					batch = append(batch, next)
-				}
-				if late == nil {
-					late = time.After(patience)
-				}
-			case <-late:
-				waited = true
-			case <-ended:
-				working--
-			}
-		}
-		if len(batch) == 0 {
+	for {
+		batch, left := gather(in, ended, working, patience, full)
+		if working = left; len(batch) == 0 {
 			break
 		}
 		if working == most {
@@ -77,4 +59,27 @@ func Batch[T any](in <-chan T, most int, patience time.Duration, full func([]T) 
 	for ; working > 0; working-- {
 		<-ended
 	}
+}
+
+// gather takes a batch, which is empty when in is closed, and returns how many of those at work have not ended.
+func gather[T any](
+	in <-chan T, ended <-chan struct{}, working int, patience time.Duration, full func([]T) bool,
+) (batch []T, left int) {
+	var late <-chan time.Time
+	for !full(batch) && (len(batch) == 0 || working > 0 || len(in) > 0) {
+		select {
+		case next, open := <-in:
+			if !open {
+				return batch, working
+			}
+			if batch = append(batch, next); late == nil {
+				late = time.After(patience)
+			}
+		case <-ended:
+			working--
+		case <-late:
+			return batch, working
+		}
+	}
+	return batch, working
 }
