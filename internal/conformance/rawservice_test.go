@@ -38,7 +38,7 @@ type rawService struct {
 	mu   sync.Mutex
 	held map[string]rawDelivery
 	jobs sync.WaitGroup
-	few  chan struct{} // of callsQueue: has one for each request at work
+	few  chan struct{} // has one for each slow item at work for which nobody waits
 }
 
 // rawDelivery is a request and when the consumer was made that delivered it.
@@ -54,7 +54,7 @@ func broken(f flaw) starter {
 		if err != nil {
 			return err
 		}
-		s := &rawService{flaw: f, nc: nc, js: js, held: map[string]rawDelivery{}, few: make(chan struct{}, 2)}
+		s := &rawService{flaw: f, nc: nc, js: js, held: map[string]rawDelivery{}, few: make(chan struct{}, 4)}
 		return s.serve(ctx)
 	})
 }
@@ -161,15 +161,38 @@ func (s *rawService) take(d rawDelivery) {
 		return
 	}
 	s.jobs.Go(func() {
-		if s.has(callsQueue) {
-			s.few <- struct{}{}
-			defer func() { <-s.few }()
+		if s.has(callsQueue) && msg.Headers().Get(wire.HeaderMode) == "single" {
+			s.awaitChunks()
 		}
 		s.handle(msg, id, int(meta.NumDelivered))
 		s.mu.Lock()
 		delete(s.held, id)
 		s.mu.Unlock()
 	})
+}
+
+// awaitChunks returns once all chunks are at work, and none waits, neither here nor in the stream.
+func (s *rawService) awaitChunks() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for ctx.Err() == nil {
+		consumer, err := s.js.Consumer(ctx, wire.StreamWork, endpoint)
+		if err == nil && consumer.CachedInfo().NumPending == 0 && s.chunksHeld() <= cap(s.few) {
+			return
+		}
+		_ = backoff.Sleep(ctx, 50*time.Millisecond)
+	}
+}
+
+func (s *rawService) chunksHeld() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.held {
+		if d.msg.Headers().Get(wire.HeaderMode) != "single" {
+			n++
+		}
+	}
+	return n
 }
 
 // beat sends signs of life for what is held.
@@ -398,13 +421,22 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 		case "":
 			r.fail(ordinal, slotError{Code: "unknown_order", Message: "there is none"})
 		case "slow":
-			_ = backoff.Sleep(context.Background(), time.Duration(in.MS)*time.Millisecond)
+			s.sleep(r, time.Duration(in.MS)*time.Millisecond)
 			r.result(ordinal, `{}`)
 		case "fail-chunk":
 			return &slotError{in.Code, in.Message, in.Retry}
 		}
 	}
 	return nil
+}
+
+// sleep is the work of an item that is slow. A call does it at once, a chunk when it has its turn.
+func (s *rawService) sleep(r *rawReply, d time.Duration) {
+	if r.request.Get(wire.HeaderMode) != "single" {
+		s.few <- struct{}{}
+		defer func() { <-s.few }()
+	}
+	time.Sleep(d)
 }
 
 // rawReply writes the messages of a reply.
