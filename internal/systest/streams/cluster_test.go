@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -20,7 +21,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+// TestMain lets the servers be: one that ends while it makes its copy of a stream leaves that copy's loop running.
+func TestMain(m *testing.M) {
+	testenv.Main(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"))
+}
 
 const soon = 2 * time.Minute
 
