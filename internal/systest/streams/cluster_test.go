@@ -21,9 +21,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
-// TestMain lets the servers be: one that ends while it makes its copy of a stream leaves that copy's loop running.
+// TestMain lets the servers be: one that ends while it makes its copy of a stream leaves that copy's loop running, and
+// the clock of all stores.
 func TestMain(m *testing.M) {
-	testenv.Main(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"))
+	const server = "github.com/nats-io/nats-server/v2/server"
+	testenv.Main(m, goleak.IgnoreTopFunction(server+".(*fileStore).flushStreamStateLoop"),
+		goleak.IgnoreTopFunction(server+"/ats.Register.func1"))
 }
 
 const soon = 2 * time.Minute
