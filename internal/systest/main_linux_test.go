@@ -54,7 +54,7 @@ const (
 
 func TestMain(m *testing.M) {
 	children := map[string]func(context.Context) error{"node": runNode, "service": runService, "flow": runFlow,
-		"composer": runComposer, "flushed": runFlushed,
+		"composer": runComposer, "flushed": runFlushed, "echo": runEcho,
 		"accounts": runCallee("accounts"), "prices": runCallee("prices")}
 	child, isChild := children[os.Getenv(roleVariable)]
 	if !isChild {

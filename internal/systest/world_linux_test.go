@@ -38,6 +38,7 @@ type world struct {
 	ns     *embedded.NATS
 	ledger string
 	items  int
+	loader workqueue.SessionID // of the node in whose name runs are loaded, when that takes long; zero: none
 
 	servers string // of a cluster, instead of ns
 }
@@ -68,7 +69,13 @@ func (p *process) session() string {
 // start runs a child and returns when it is ready. It is killed at the end of the test at the latest.
 func (w *world) start(role string, env ...string) *process {
 	w.Helper()
-	p := &process{cmd: exec.Command(os.Args[0], "-test.run=^$"), ended: make(chan struct{})}
+	return w.run(role, exec.Command(os.Args[0], "-test.run=^$"), env...)
+}
+
+// run is start for another program.
+func (w *world) run(role string, program *exec.Cmd, env ...string) *process {
+	w.Helper()
+	p := &process{cmd: program, ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, databaseVariable+"="+w.url,
 		natsVariable+"="+cmp.Or(w.servers, w.ns.URL()), ledgerVariable+"="+w.ledger)
 	p.cmd.Env = append(p.cmd.Env, env...)
@@ -150,7 +157,7 @@ func (w *world) loadSteps(steps ...workqueue.StepSpec) workqueue.RunID {
 	}
 	i := 0
 	loaded, err := start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
-		Steps: steps},
+		Steps: steps, Session: w.loader},
 		func(item *start.LoadItem) error {
 			if i == w.items {
 				return io.EOF

@@ -1,0 +1,117 @@
+package systest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// runEcho answers items with their id, as testdata/echo.js does.
+func runEcho(ctx context.Context) error {
+	nc, err := nats.Connect(os.Getenv(natsVariable))
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	svc, err := endpoints.New(nc, endpoints.Config{Name: "echo", Version: "1.0.0"})
+	if err != nil {
+		return err
+	}
+	err = endpoints.HandleList(svc, "echo", func(_ context.Context, c *endpoints.Chunk[account, statement]) error {
+		for _, item := range c.Items() {
+			item.Reply(statement{Of: item.In.ID})
+		}
+		return nil
+	}, endpoints.Concurrency(1))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, ready)
+	return svc.Run(ctx)
+}
+
+// TestWhatAScriptCosts runs the same items through a service in Go and one in JavaScript, in turns, and compares what
+// their processes take of the processor, each over some runs after a first one. The aim is twice as much, which
+// docs/benchmarks.md has of a machine at rest; beside other tests, V8's own threads take more.
+func TestWhatAScriptCosts(t *testing.T) {
+	const rounds, runs, of, most = 3, 2, 150_000, 3
+	w := setup(t)
+	node, err := uuid.Parse(w.start("node", sessionVariable+"=1m").session())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.loader = workqueue.SessionID(node)
+	project := testenv.NodeProject(t, filepath.Join("..", ".."))
+	script, err := os.ReadFile(filepath.Join("testdata", "echo.js"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(project, "echo.js"), script, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cost := func(service *process) float64 {
+		w.items = of
+		w.complete(w.loadStep(echoed()))
+		before := processor(t, service)
+		for range runs {
+			w.complete(w.loadStep(echoed()))
+		}
+		took := processor(t, service) - before
+		w.signal(service, syscall.SIGTERM)
+		w.await(service)
+		return float64(took.Nanoseconds()) / 1000 / (runs * of)
+	}
+	var ratios []float64
+	for range rounds {
+		inGo := cost(w.start("echo"))
+		inJS := cost(w.run("node.js", exec.Command("node", filepath.Join(project, "echo.js")), "NATS_URL="+w.ns.URL()))
+		t.Logf("µs an item: %.2f in Go, %.2f in JavaScript: %.2f", inGo, inJS, inJS/inGo)
+		ratios = append(ratios, inJS/inGo)
+	}
+	if slices.Sort(ratios); ratios[rounds/2] > most {
+		t.Errorf("a service in JavaScript takes %.2f times the processor of one in Go (median of %.2f); want %d at most",
+			ratios[rounds/2], ratios, most)
+	}
+}
+
+func echoed() workqueue.StepSpec {
+	return workqueue.StepSpec{Endpoint: "echo", StepSettings: workqueue.StepSettings{Chunk: 500, MaxAttempts: 3}}
+}
+
+func (w *world) complete(run workqueue.RunID) {
+	w.Helper()
+	w.until("the run is complete", func() bool {
+		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
+	})
+}
+
+// processor is what a process has used so far.
+func processor(t *testing.T, p *process) time.Duration {
+	t.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, behind, _ := strings.Cut(string(stat), ") ") // the name is in front
+	fields := strings.Fields(behind)
+	var user, system time.Duration
+	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
+		t.Fatal(err)
+	}
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on all Linux systems
+	return (user + system) * tick
+}
