@@ -436,7 +436,7 @@ func (s *rawService) sleep(r *rawReply, d time.Duration) {
 		s.few <- struct{}{}
 		defer func() { <-s.few }()
 	}
-	time.Sleep(d)
+	_ = backoff.Sleep(context.Background(), d)
 }
 
 // rawReply writes the messages of a reply.

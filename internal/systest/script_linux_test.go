@@ -108,10 +108,9 @@ func processor(t *testing.T, p *process) time.Duration {
 	}
 	_, behind, _ := strings.Cut(string(stat), ") ") // the name is in front
 	fields := strings.Fields(behind)
-	var user, system time.Duration
+	var user, system int64
 	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
 		t.Fatal(err)
 	}
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on all Linux systems
-	return (user + system) * tick
+	return time.Duration(user+system) * (10 * time.Millisecond) // USER_HZ is 100 on all Linux systems
 }
