@@ -1,10 +1,12 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,9 +47,11 @@ var (
 // itself would stay: its server answers its pings. While nobody leads it leaves things as they are, lest it go from the
 // servers that are about to elect a leader to the one that is cut off.
 type elsewhere struct {
-	mu       sync.Mutex
-	since    time.Time // the first question without an answer since the last answer
-	question string    // a subject on which JetStream tells of something of ours, and that this user may ask
+	mu sync.Mutex
+	// silent has, of each question that can be asked elsewhere, when it was first asked without an answer since its last
+	// one, and under "" that of all questions together: a server may reach the leaders of some and not of others.
+	silent   map[string]time.Time
+	question string // the last such question
 	looking  bool
 	next     time.Time // the next round comes no sooner
 	round    int       // by which the pause after it grows
@@ -55,35 +59,61 @@ type elsewhere struct {
 
 // Note takes how a question to JetStream ended, for which certain subjects are needed.
 func (e *elsewhere) Note(nc *nats.Conn, subjects []string, err error) {
+	question := questionOf(subjects)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, subject := range subjects {
-		switch {
-		case strings.HasPrefix(subject, "$JS.API.CONSUMER.INFO.") && !strings.HasSuffix(subject, ">"):
-			e.question = subject
-		case subject == "$JS.API.STREAM.>":
-			e.question = "$JS.API.STREAM.INFO." + wire.StreamWork
-		}
-	}
-	switch now := time.Now(); {
+	e.question = cmp.Or(question, e.question)
+	switch {
 	case err == nil:
-		e.since, e.round = time.Time{}, 1
+		delete(e.silent, "")
+		delete(e.silent, question)
+		e.round = 1
 	case !Unanswered(err):
 	case !nc.IsConnected():
-		e.since = time.Time{}
-	case e.since.IsZero():
-		e.since = now
-		if errors.Is(err, errStale) || errors.Is(err, errLeaderless) {
-			e.since = now.Add(-quorumPatience)
+		clear(e.silent)
+	default:
+		for _, of := range slices.Compact([]string{"", question}) {
+			e.unanswered(nc, of, err)
 		}
-	case now.Sub(e.since) >= elsewherePatience && now.After(e.next) && e.question != "" && !e.looking:
-		e.looking = true
-		go e.look(nc, e.question)
 	}
 }
 
-// look asks the other servers, and goes to them when one answers. It takes seconds at the most.
-func (e *elsewhere) look(nc *nats.Conn, question string) {
+// questionOf is a question on which JetStream tells of something of ours, and that who needs these subjects may ask, or
+// "".
+func questionOf(subjects []string) (question string) {
+	for _, subject := range subjects {
+		switch {
+		case strings.HasPrefix(subject, "$JS.API.CONSUMER.INFO.") && !strings.HasSuffix(subject, ">"):
+			question = subject
+		case subject == "$JS.API.STREAM.>":
+			question = "$JS.API.STREAM.INFO." + wire.StreamWork
+		}
+	}
+	return question
+}
+
+// unanswered notes that nobody answered a question, and asks elsewhere when that goes on.
+func (e *elsewhere) unanswered(nc *nats.Conn, question string, err error) {
+	now := time.Now()
+	since, silent := e.silent[question]
+	switch {
+	case !silent:
+		if errors.Is(err, errStale) || errors.Is(err, errLeaderless) {
+			now = now.Add(-quorumPatience)
+		}
+		if e.silent == nil {
+			e.silent = map[string]time.Time{}
+		}
+		e.silent[question] = now
+	case now.Sub(since) >= elsewherePatience && now.After(e.next) && e.question != "" && !e.looking:
+		e.looking = true
+		go e.look(nc, question, cmp.Or(question, e.question))
+	}
+}
+
+// look asks the other servers, and goes to them when one answers. It takes seconds at the most. silent is what has had no
+// answer.
+func (e *elsewhere) look(nc *nats.Conn, silent, question string) {
 	found := false
 	here := nc.ConnectedAddr()
 	for _, server := range nc.Servers() {
@@ -91,7 +121,7 @@ func (e *elsewhere) look(nc *nats.Conn, question string) {
 			found = answersAt(nc, server, question)
 		}
 	}
-	if !e.looked(found && nc.IsConnected()) {
+	if !e.looked(silent, found && nc.IsConnected()) {
 		return
 	}
 	if tell := nc.ErrorHandler(); tell != nil {
@@ -101,16 +131,17 @@ func (e *elsewhere) look(nc *nats.Conn, question string) {
 }
 
 // looked notes the end of a round, and reports whether to go elsewhere.
-func (e *elsewhere) looked(found bool) bool {
+func (e *elsewhere) looked(silent string, found bool) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.looking = false
 	e.round++
 	e.next = time.Now().Add(backoff.Nth(firstElsewhere, longestElsewhere, e.round))
-	if !found || e.since.IsZero() {
+	if _, still := e.silent[silent]; !found || !still {
 		return false
 	}
-	e.since, e.round = time.Time{}, 1
+	clear(e.silent)
+	e.round = 1
 	return true
 }
 
