@@ -111,8 +111,8 @@ func (e *elsewhere) unanswered(nc *nats.Conn, question string, err error) {
 	}
 }
 
-// look asks the other servers, and goes to them when one answers. It takes seconds at the most. silent is what has had no
-// answer.
+// look asks the other servers, and goes to them when one answers, while what was silent still is. It takes seconds at
+// the most.
 func (e *elsewhere) look(nc *nats.Conn, silent, question string) {
 	found := false
 	here := nc.ConnectedAddr()
