@@ -23,9 +23,10 @@ const (
 	// elsewherePatience is how long JetStream may be silent over a connection that stands, until it is asked at the other
 	// servers of the cluster: the one at hand may be cut off from them, and they have elected leaders without it.
 	elsewherePatience = 4 * time.Second
-	// firstElsewhere and longestElsewhere are the pauses between two such rounds, doubled from one to the other.
+	// firstElsewhere and longestElsewhere are the pauses between two such rounds, doubled from one to the other. An
+	// election takes seconds, and whoever looked just before its end is not to stay where it is for long.
 	firstElsewhere   = 2 * time.Second
-	longestElsewhere = 30 * time.Second
+	longestElsewhere = 5 * time.Second
 	// elsewhereTimeout bounds the connection to another server, and its answer.
 	elsewhereTimeout = time.Second
 	// quorumPatience is how long a leader has not heard of the others when it no longer counts as one. A server takes ten
