@@ -161,7 +161,7 @@ func (s *rawService) take(d rawDelivery) {
 		return
 	}
 	s.jobs.Go(func() {
-		if s.has(callsQueue) && msg.Headers().Get(wire.HeaderMode) == "single" {
+		if s.has(callsQueue) && isCall(msg.Headers()) {
 			s.awaitChunks()
 		}
 		s.handle(msg, id, int(meta.NumDelivered))
@@ -188,12 +188,15 @@ func (s *rawService) chunksHeld() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, d := range s.held {
-		if d.msg.Headers().Get(wire.HeaderMode) != "single" {
+		if !isCall(d.msg.Headers()) {
 			n++
 		}
 	}
 	return n
 }
+
+// isCall reports whether somebody waits for the answer to a request.
+func isCall(h nats.Header) bool { return h.Get(wire.HeaderMode) == "single" }
 
 // beat sends signs of life for what is held.
 func (s *rawService) beat(ctx context.Context) {
@@ -432,7 +435,7 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 
 // sleep is the work of an item that is slow. A call does it at once, a chunk when it has its turn.
 func (s *rawService) sleep(r *rawReply, d time.Duration) {
-	if r.request.Get(wire.HeaderMode) != "single" {
+	if !isCall(r.request) {
 		s.few <- struct{}{}
 		defer func() { <-s.few }()
 	}

@@ -74,9 +74,7 @@ func TestNodesAreKilledBetweenPieces(t *testing.T) {
 // wantLarge waits until the run is complete, and compares the results.
 func (w *world) wantLarge(run workqueue.RunID) {
 	w.Helper()
-	w.until("the run completes", func() bool {
-		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
-	})
+	w.complete(run)
 	kept := results.New(w.store)
 	for i := range w.items {
 		key := fmt.Sprint("C", i)

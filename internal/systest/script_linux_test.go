@@ -2,6 +2,7 @@ package systest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -22,15 +22,11 @@ import (
 
 // runEcho answers items with their id, as testdata/echo.js does.
 func runEcho(ctx context.Context) error {
-	nc, err := nats.Connect(os.Getenv(natsVariable))
+	svc, ledger, closeAll, err := openService("echo")
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	svc, err := endpoints.New(nc, endpoints.Config{Name: "echo", Version: "1.0.0"})
-	if err != nil {
-		return err
-	}
+	defer closeAll()
 	err = endpoints.HandleList(svc, "echo", func(_ context.Context, c *endpoints.Chunk[account, statement]) error {
 		for _, item := range c.Items() {
 			item.Reply(statement{Of: item.In.ID})
@@ -41,7 +37,7 @@ func runEcho(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, ready)
-	return svc.Run(ctx)
+	return errors.Join(svc.Run(ctx), ledger.Close())
 }
 
 // TestWhatAScriptCosts runs the same items through a service in Go and one in JavaScript, in turns, and compares what
@@ -90,13 +86,6 @@ func TestWhatAScriptCosts(t *testing.T) {
 
 func echoed() workqueue.StepSpec {
 	return workqueue.StepSpec{Endpoint: "echo", StepSettings: workqueue.StepSettings{Chunk: 500, MaxAttempts: 3}}
-}
-
-func (w *world) complete(run workqueue.RunID) {
-	w.Helper()
-	w.until("the run is complete", func() bool {
-		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
-	})
 }
 
 // processor is what a process has used so far.

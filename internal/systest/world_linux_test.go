@@ -179,6 +179,14 @@ func (w *world) number(sql string, args ...any) int {
 	return testenv.Number(w, w.pool, sql, args...)
 }
 
+// complete waits until a run is.
+func (w *world) complete(run workqueue.RunID) {
+	w.Helper()
+	w.until("the run is complete", func() bool {
+		return w.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1
+	})
+}
+
 // done returns how many items have an outcome.
 func (w *world) done(run workqueue.RunID) int {
 	w.Helper()
