@@ -207,7 +207,7 @@ func TestWhatIsPutAsideHidesNothing(t *testing.T) {
 	w.says(store.Aside, health.NoListeners, "bills", 0)
 	w.stands(health.NoListeners, "bills", store.Aside)
 	stop := w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
-	w.goes(health.NoListeners, "bills")
+	w.ends(health.NoListeners, "bills")
 	stop()
 	w.start(request("bills"), 1)
 	w.appears(health.NoListeners, "bills", health.Critical)

@@ -193,21 +193,29 @@ func (w *world) appearsTo(
 	return health.Condition{}
 }
 
-// goes waits until a condition is gone.
+// goes waits until a condition is not told of any more, be it put aside or not.
 func (w *world) goes(kind health.Kind, subject string) {
 	w.Helper()
 	w.goesFrom(w.watch, kind, subject)
 }
 
-func (w *world) goesFrom(watch *health.Watch, kind health.Kind, subject string) {
+func (w *world) goesFrom(watch *health.Watch, kind health.Kind, subject string, unseen ...health.Kind) {
 	w.Helper()
-	for deadline := time.Now().Add(soon); time.Now().Before(deadline); {
-		if _, there := seen(w.report(watch), kind, subject); !there {
+	told := func(c health.Condition) bool { return c.Kind == kind && c.Subject == subject }
+	for deadline := time.Now().Add(soon); time.Now().Before(deadline); pause() {
+		r := w.report(watch)
+		missed := slices.ContainsFunc(unseen, func(k health.Kind) bool { return slices.Contains(r.Unseen, k) })
+		if !missed && !slices.ContainsFunc(slices.Concat(r.Conditions, r.Aside), told) {
 			return
 		}
-		pause()
 	}
 	w.Fatalf("%s of %s does not go: %+v", kind, subject, w.report(watch))
+}
+
+// ends waits until a look that would have found a condition does not.
+func (w *world) ends(kind health.Kind, subject string) {
+	w.Helper()
+	w.goesFrom(w.watch, kind, subject, kind)
 }
 
 // calms waits until there is no condition left.
