@@ -71,7 +71,7 @@ func trickled(b *apitest.Bench, path, kind, body string, piece int, good func(st
 		if good(status, text) {
 			return
 		}
-		if watch.Longest() < tricklePatience/2 || tries == 10 {
+		if watch.Longest() < tricklePatience/4 || tries == 20 {
 			b.Errorf("%s: a trickle is answered %d %s, after %s", path, status, text, watch.Ran())
 			return
 		}

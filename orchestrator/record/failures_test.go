@@ -92,12 +92,15 @@ func TestPoisonInEveryChunk(t *testing.T) {
 		}
 		return nodetest.Echo(ctx, c)
 	})
+	const timeout = 4 * time.Minute // a request that gets lost holds its items for so long
+	req := nodetest.Request("statement")
+	req.Steps[0].Timeout = timeout
 	watch := testenv.NewWatch(t)
-	id := b.Start(t, nodetest.Request("statement"), items)
+	id := b.Start(t, req, items)
 	if done, failed := b.Outcome(t, id, 1); done != items-10 || failed != 10 {
 		t.Errorf("done %d, failed %d; want 10 failed", done, failed)
 	}
-	if took := watch.Ran(); took > 30*time.Second {
+	if took := watch.Ran(); took > timeout/2 {
 		t.Errorf("it took %s", took)
 	}
 	n := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1`, id)

@@ -200,11 +200,12 @@ type timedWriter struct {
 }
 
 func (t *timedWriter) WriteHeader(status int) {
+	if t.status >= http.StatusOK { // huma says so when the caller has gone, and net/http would log it as a mistake
+		return
+	}
 	t.begin()
 	t.move()
-	if t.status < http.StatusOK { // those before the last are news under way
-		t.status = status
-	}
+	t.status = status // those before the last are news under way
 	t.ResponseWriter.WriteHeader(status)
 }
 

@@ -1,0 +1,37 @@
+package kernel
+
+import (
+	"bytes"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+// What is said of an answer after it has begun, as huma does when the caller has gone, is no mistake of ours in the log.
+func TestAnAnswerBeginsOnce(t *testing.T) {
+	t.Parallel()
+	s := &Kernel{Silence: time.Minute}
+	var logged bytes.Buffer
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, _ := s.timed(w, r)
+		answer.WriteHeader(http.StatusEarlyHints)
+		answer.WriteHeader(http.StatusAccepted)
+		answer.WriteHeader(http.StatusTeapot)
+		if answer.status != http.StatusAccepted {
+			t.Errorf("it is noted as %d", answer.status)
+		}
+	}))
+	server.Config.ErrorLog = log.New(&logged, "", 0)
+	server.Start()
+	got, err := server.Client().Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = got.Body.Close() // nothing is in it
+	server.Close()
+	if got.StatusCode != http.StatusAccepted || logged.Len() > 0 {
+		t.Errorf("%s; logged: %s", got.Status, &logged)
+	}
+}
