@@ -63,6 +63,8 @@ type Outage struct {
 	After int           `json:"after"` // items
 	For   time.Duration `json:"for"`
 	Way   Way           `json:"way"` // WayHang: what was asked in that time is never answered
+	// Until has it last until then at the least; nil: it lasts as long as For says.
+	Until <-chan struct{} `json:"-"`
 }
 
 // Codes of the errors that services here answer with. Others are the SDK's.

@@ -25,6 +25,9 @@ func (o *outage) down() <-chan struct{} {
 	case o.over == nil:
 		o.over = make(chan struct{})
 		time.AfterFunc(o.For, func() {
+			if o.Until != nil {
+				<-o.Until
+			}
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			o.ended = true
