@@ -1,19 +1,20 @@
 package kernel
 
 import (
-	"bytes"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
-// What is said of an answer after it has begun, as huma does when the caller has gone, is no mistake of ours in the log.
+// What is said of an answer after it has begun, as huma does when the caller has gone, is no mistake for the log.
 func TestAnAnswerBeginsOnce(t *testing.T) {
 	t.Parallel()
 	s := &Kernel{Silence: time.Minute}
-	var logged bytes.Buffer
+	core, logged := observer.New(zap.DebugLevel)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, _ := s.timed(w, r)
 		answer.WriteHeader(http.StatusEarlyHints)
@@ -23,7 +24,7 @@ func TestAnAnswerBeginsOnce(t *testing.T) {
 			t.Errorf("it is noted as %d", answer.status)
 		}
 	}))
-	server.Config.ErrorLog = log.New(&logged, "", 0)
+	server.Config.ErrorLog = zap.NewStdLog(zap.New(core))
 	server.Start()
 	got, err := server.Client().Get(server.URL)
 	if err != nil {
@@ -32,6 +33,6 @@ func TestAnAnswerBeginsOnce(t *testing.T) {
 	_ = got.Body.Close() // nothing is in it
 	server.Close()
 	if got.StatusCode != http.StatusAccepted || logged.Len() > 0 {
-		t.Errorf("%s; logged: %s", got.Status, &logged)
+		t.Errorf("%s; logged: %v", got.Status, logged.All())
 	}
 }
