@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -341,8 +342,14 @@ func (l *natsLog) Fatalf(format string, v ...any) {
 	l.to.Errorf("nats: "+format, v...)
 }
 
+// Warnf leaves out that the password is not hashed: it is a random one, in a file of this user's alone.
+func (l *natsLog) Warnf(format string, v ...any) {
+	if !strings.HasPrefix(format, "Plaintext passwords") {
+		l.to.Warnf("nats: "+format, v...)
+	}
+}
+
 func (l *natsLog) Errorf(format string, v ...any)  { l.to.Warnf("nats: "+format, v...) }
-func (l *natsLog) Warnf(format string, v ...any)   { l.to.Warnf("nats: "+format, v...) }
 func (l *natsLog) Noticef(format string, v ...any) { l.to.Debugf("nats: "+format, v...) }
 func (l *natsLog) Debugf(format string, v ...any)  { l.to.Debugf("nats: "+format, v...) }
 func (l *natsLog) Tracef(format string, v ...any)  { l.to.Debugf("nats: "+format, v...) }

@@ -8,15 +8,21 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
-// Only who can read the file gets in, and it stays the same over restarts.
+// Only who can read the file gets in, and it stays the same over restarts. Nobody is warned of it.
 func TestNATSTakesThePasswordInTheFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "nats-url")
-	config := NATSConfig{StoreDir: filepath.Join(dir, "nats"), URLFile: file}
+	core, warned := observer.New(zap.WarnLevel)
+	config := NATSConfig{StoreDir: filepath.Join(dir, "nats"), URLFile: file, Log: zap.New(core)}
 	ns := startNATS(t, config)
+	if warned.Len() > 0 {
+		t.Errorf("it warns: %v", warned.All())
+	}
 	written := readURL(t, file)
 	for _, url := range []string{ns.URL(), strings.Replace(ns.URL(), "://", "://tranche:wrong@", 1)} {
 		if nc, err := nats.Connect(url); err == nil {
