@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -24,7 +25,11 @@ func TestWhatPeopleMustDoByHand(t *testing.T) {
 	b.want(b.tranche("health"), 0, "WARNING 1 dead letter of lost", "taken")
 	b.want(b.tranche("health", "aside", "dead_letters", "--for-good", "--reason", "of the test"), 0, "for good",
 		"tranche health back dead_letters")
-	b.want(b.tranche("health"), 0, "ok: nothing", "PUT ASIDE", "of the test")
+	shown := b.tranche("health")
+	b.want(shown, 0, "PUT ASIDE", "of the test")
+	if before, _, _ := strings.Cut(shown.out, "PUT ASIDE"); strings.Contains(before, "dead letter") { // the disk may be full
+		t.Errorf("it is told all the same:\n%s", before)
+	}
 	b.want(b.tranche("health", "back", "dead_letters"), 0, "told as it was before")
 	b.want(b.tranche("health", "back", "dead_letters"), 0, "nothing was said of")
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "it"), 0, "started")

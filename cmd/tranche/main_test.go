@@ -208,7 +208,7 @@ func TestAPersonsDay(t *testing.T) {
 	b.want(b.tranche("doctor", "--database", b.database), 0, "hold")
 
 	close(mended)
-	b.want(b.tranche("run", "rerun", "day", "--failed", "--chunk", "1", "--wait"), 0, "1 items again", "3 of 3 items done")
+	b.want(b.tranche("run", "rerun", "day", "--failed", "--chunk", "1", "--wait"), 0, "1 item again", "3 of 3 items done")
 	b.want(b.tranche("run", "errors", "day"), 0, "no failed items")
 	out := filepath.Join(t.TempDir(), "out.csv")
 	b.want(b.tranche("run", "export", "day", "--format", "csv", "--out", out), 0, "wrote")
@@ -292,7 +292,7 @@ func TestMistakes(t *testing.T) {
 	b.want(b.tranche("run", "export", "last", "--state", "lost"), 2, "--state")
 	b.want(b.tranche("run", "shwo"), 2, "shwo")
 	b.want(b.tranche("run", "list", "--colour"), 2, "--colour")
-	b.want(b.tranche("run", "cancel", "last"), 0, "1 items stay", "cancelled")
+	b.want(b.tranche("run", "cancel", "last"), 0, "1 item left", "cancelled")
 	b.want(b.tranche("run", "watch", "last"), 1, "cancelled")
 	b.want(b.tranche("run", "list", "--url", "http://127.0.0.1:1"), 1, "start one with: tranche serve")
 	b.want(b.tranche("run", "list", "--url", "nonsense"), 2, "--url")

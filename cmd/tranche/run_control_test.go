@@ -26,13 +26,13 @@ func TestControlOfRuns(t *testing.T) {
 	start("--name", "other")
 	b.want(b.tranche("run", "pause", "--all"), 0, "2 runs paused", "started from now on are not paused", "resume --all")
 	b.want(b.tranche("run", "resume", "--all"), 0, "2 runs resumed: their items")
-	b.want(b.tranche("run", "cancel", "other", "--reason", "twice"), 0, "3 items stay")
+	b.want(b.tranche("run", "cancel", "other", "--reason", "twice"), 0, "3 items left")
 
 	mended := make(chan struct{})
 	b.echo(mended)
 	b.want(b.tranche("run", "watch", "it"), 3, "1 failed")
 	b.want(b.tranche("run", "rerun", "it", "--failed", "--dry-run"), 0, "dry run",
-		"1 items again", "1 requests over 1 blocks",
+		"1 item again", "1 request over 1 block",
 		"nothing was changed")
 	b.want(b.tranche("run", "list", "--result", "failed"), 0, " it ")
 	b.want(b.tranche("run", "list", "--result", "ok"), 0, "no run fits")

@@ -11,7 +11,7 @@ func (b *bench) correcting() {
 	b.want(b.pipe("id\nnobody\n", correct...), 1, `"nobody"`)
 	b.want(b.tranche("run", "item", "it", "1"), 0, `"fixed":"yes"`, "until generation 3", "it was wrong")
 	b.want(b.tranche("run", "report", "it"), 0, "corrected: 1 item; 1 results made of corrected data", "it was wrong")
-	b.want(b.tranche("run", "rerun", "it", "--corrected", "--dry-run"), 0, "would run 1 items again", "\n  1\n")
+	b.want(b.tranche("run", "rerun", "it", "--corrected", "--dry-run"), 0, "would run 1 item again", "\n  1\n")
 	b.want(b.tranche("run", "reset", "it", "--where", `$.fixed == "yes"`, "--since", "1h", "--dry-run"), 0,
 		"reset 1 item", "\n  1\n")
 	b.want(b.tranche("run", "accept", "it", "--service", "nobody@1", "--reason", "r"), 1, "nothing to accept")

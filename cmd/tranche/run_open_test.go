@@ -30,7 +30,7 @@ func TestItemsThatComeLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.want(b.tranche("run", "open", "--endpoint", "echo", "--name", "odd"), 0)
-	b.want(b.tranche("run", "add", "odd", "--items", odd), 0, "1 items added")
+	b.want(b.tranche("run", "add", "odd", "--items", odd), 0, "1 item added")
 	b.want(b.tranche("run", "add", "odd", odd, "--items", odd), 2, "named twice")
 	b.want(b.tranche("run", "items", "odd"), 0, `a\x01b`)
 	b.want(b.tranche("run", "item", "odd", `a\x01b`), 0, `a\x01b`)

@@ -194,5 +194,5 @@ func (s *Routes) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
 	if more {
 		out.Next = &items[len(items)-1].Ordinal
 	}
-	return out, err
+	return out, kernel.Seen(err, "tranche run items "+id.String())
 }

@@ -42,7 +42,7 @@ func erasedText(d *client.ErasedKey) string {
 	if d.DryRun {
 		verb = "dry run, would be erased"
 	}
-	fmt.Fprintf(&b, "%s, out of %s runs:\n", verb, cli.Count(int64(len(d.Runs))))
+	fmt.Fprintf(&b, "%s, out of %s:\n", verb, cli.Plural(int64(len(d.Runs)), "run"))
 	var t cli.Table
 	t.Right = map[int]bool{1: true}
 	for _, row := range []struct {

@@ -86,8 +86,8 @@ func pausedText(done *client.Controlled) string {
 	}
 	text := runsText(done) + " paused: nothing more is sent to services"
 	if done.Slices > 0 {
-		text += fmt.Sprintf("\n%s items in %s requests are out; their answers are still recorded", cli.Count(done.Items),
-			cli.Count(done.Slices))
+		text += fmt.Sprintf("\nout: %s in %s; their answers are still recorded",
+			cli.Plural(done.Items, "item"), cli.Plural(done.Slices, "request"))
 	}
 	if done.Run == nil {
 		text += "\nruns that are started from now on are not paused"
@@ -127,8 +127,8 @@ func (r *Resume) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 			return "no run was resumed"
 		}
 		if done.Items > 0 {
-			return fmt.Sprintf("%s goes on, though it was cancelled: %s items had no outcome", runsText(done),
-				cli.Count(done.Items))
+			return fmt.Sprintf("%s goes on, though it was cancelled: %s had no outcome", runsText(done),
+				cli.Plural(done.Items, "item"))
 		}
 		return runsText(done) + " resumed: " + theirs(done) + " items are sent to services again"
 	})
@@ -145,7 +145,7 @@ func (r *Cancel) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 		if len(done.Runs) == 0 {
 			return "no run was cancelled: none is under way"
 		}
-		return fmt.Sprintf("%s cancelled: %s items stay without an outcome", runsText(done), cli.Count(done.Items))
+		return fmt.Sprintf("%s cancelled: %s left without an outcome", runsText(done), cli.Plural(done.Items, "item"))
 	})
 }
 

@@ -98,15 +98,16 @@ func (r *Rerun) settings(keys []string, dry bool) client.RerunSettings {
 // rerunText says what was set going, or would be, and what comes next.
 func rerunText(again *client.Rerun, canaryAuto bool) string {
 	if again.DryRun {
-		text := fmt.Sprintf("dry run: run %s would run %s items again, as generation %d: %s requests over %s blocks\n",
-			again.Run, cli.Count(again.Items), again.Generation, cli.Count(again.Slices), cli.Count(int64(again.Blocks)))
+		text := fmt.Sprintf("dry run: run %s would run %s again, as generation %d: %s over %s\n",
+			again.Run, cli.Plural(again.Items, "item"), again.Generation, cli.Plural(again.Slices, "request"),
+			cli.Plural(int64(again.Blocks), "block"))
 		if again.Held > 0 {
 			text += fmt.Sprintf("%s of them first, and %s held back until the canary has passed\n",
 				cli.Count(again.Items-again.Held), cli.Count(again.Held))
 		}
 		return text + resetSteps(again.Steps) + firstKeys(true, again.Examples, again.Items) + "nothing was changed\n"
 	}
-	text := fmt.Sprintf("run %s runs %s items again, as generation %d\n", again.Run, cli.Count(again.Items),
+	text := fmt.Sprintf("run %s runs %s again, as generation %d\n", again.Run, cli.Plural(again.Items, "item"),
 		again.Generation)
 	text += resetSteps(again.Steps)
 	if again.Held > 0 {

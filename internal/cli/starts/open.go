@@ -118,7 +118,7 @@ func (r *Add) Run(ctx context.Context, term *cli.Console, cl *client.Client) err
 	for _, w := range added.Warnings {
 		term.Note("warning: %s", w)
 	}
-	text := fmt.Sprintf("%s items added to run %s", cli.Count(added.Items), added.Run)
+	text := fmt.Sprintf("%s added to run %s", cli.Plural(added.Items, "item"), added.Run)
 	if added.Existing {
 		text = fmt.Sprintf("nothing changed: these %s items were added to run %s before, by their idempotency key",
 			cli.Count(added.Items), added.Run)
@@ -151,12 +151,12 @@ func (r *Seal) Run(ctx context.Context, term *cli.Console, cl *client.Client) er
 	case err != nil || term.JSON:
 		return term.Answered(err)
 	case sealed.Already:
-		return term.Printf("run %s was sealed before, with %s items\n", sealed.Run, cli.Count(sealed.Items))
+		return term.Printf("run %s was sealed before, with %s\n", sealed.Run, cli.Plural(sealed.Items, "item"))
 	case sealed.Completed:
-		return term.Printf("run %s sealed with %s items, and completed\n", sealed.Run, cli.Count(sealed.Items))
+		return term.Printf("run %s sealed with %s, and completed\n", sealed.Run, cli.Plural(sealed.Items, "item"))
 	}
-	return term.Printf("run %s sealed with %s items; follow it with: tranche run watch %s\n", sealed.Run,
-		cli.Count(sealed.Items), sealed.Run)
+	return term.Printf("run %s sealed with %s; follow it with: tranche run watch %s\n", sealed.Run,
+		cli.Plural(sealed.Items, "item"), sealed.Run)
 }
 
 // itemFlags say where the items of a run come from: one of these.

@@ -178,5 +178,5 @@ func (r *Start) report(term *cli.Console, s client.Started) error {
 	if s.Key != "" {
 		keys = ", keys from " + cli.Inert(s.Key)
 	}
-	return term.Printf("run %s started: plan %s, %s items%s%s\n", s.Run, plan, cli.Count(s.Items), skipped, keys)
+	return term.Printf("run %s started: plan %s, %s%s%s\n", s.Run, plan, cli.Plural(s.Items, "item"), skipped, keys)
 }
