@@ -27,7 +27,8 @@ func TestWhatPeopleMustDoByHand(t *testing.T) {
 		"tranche health back dead_letters")
 	shown := b.tranche("health")
 	b.want(shown, 0, "PUT ASIDE", "of the test")
-	if before, _, _ := strings.Cut(shown.out, "PUT ASIDE"); strings.Contains(before, "dead letter") { // the disk may be full
+	// The disk may be full.
+	if before, _, _ := strings.Cut(shown.out, "PUT ASIDE"); strings.Contains(before, "dead letter") {
 		t.Errorf("it is told all the same:\n%s", before)
 	}
 	b.want(b.tranche("health", "back", "dead_letters"), 0, "told as it was before")
