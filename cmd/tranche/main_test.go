@@ -279,7 +279,7 @@ func TestMistakes(t *testing.T) {
 
 	start(people, 0, "no service listens on endpoint echo", "--name", "twin")
 	start(people, 0, "3 items", "--name", "twin")
-	start("id\n1\n1\n", 0, "1 duplicates skipped", "--on-duplicate", "skip")
+	start("id\n1\n1\n", 0, "1 duplicate skipped", "--on-duplicate", "skip")
 	b.want(b.tranche("run", "show", "nope"), 1, "nope", "tranche run list")
 	b.want(b.tranche("run", "show", "twin"), 1, "fits 2 runs")
 	b.want(b.tranche("run", "show", "0"), 1, "no run has")

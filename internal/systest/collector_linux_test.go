@@ -123,11 +123,7 @@ func (w *world) ledgerOfOps() (again int) {
 // stopped reports whether a child stands still.
 func (w *world) stopped(p *process) bool {
 	w.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		w.Fatal(err)
-	}
-	return strings.Contains(string(stat), ") T ")
+	return w.stat(p)[0] == "T"
 }
 
 // A node is killed while a service works on its flushes. Another one takes its keys when its session is over; nothing

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -62,11 +61,11 @@ func TestWhatAScriptCosts(t *testing.T) {
 	cost := func(service *process) float64 {
 		w.items = of
 		w.complete(w.loadStep(echoed()))
-		before := processor(t, service)
+		before := w.processor(service)
 		for range runs {
 			w.complete(w.loadStep(echoed()))
 		}
-		took := processor(t, service) - before
+		took := w.processor(service) - before
 		w.signal(service, syscall.SIGTERM)
 		w.await(service)
 		return float64(took.Nanoseconds()) / 1000 / (runs * of)
@@ -89,17 +88,12 @@ func echoed() workqueue.StepSpec {
 }
 
 // processor is what a process has used so far.
-func processor(t *testing.T, p *process) time.Duration {
-	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, behind, _ := strings.Cut(string(stat), ") ") // the name is in front
-	fields := strings.Fields(behind)
+func (w *world) processor(p *process) time.Duration {
+	w.Helper()
+	stat := w.stat(p)
 	var user, system int64
-	if _, err := fmt.Sscan(fields[11]+" "+fields[12], &user, &system); err != nil {
-		t.Fatal(err)
+	if _, err := fmt.Sscan(stat[11]+" "+stat[12], &user, &system); err != nil {
+		w.Fatal(err)
 	}
 	return time.Duration(user+system) * (10 * time.Millisecond) // USER_HZ is 100 on all Linux systems
 }

@@ -105,6 +105,17 @@ func (w *world) run(role string, program *exec.Cmd, env ...string) *process {
 	return p
 }
 
+// stat is what the kernel tells of a child in /proc/PID/stat, from its state on.
+func (w *world) stat(p *process) []string {
+	w.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		w.Fatal(err)
+	}
+	_, behind, _ := strings.Cut(string(text), ") ") // the name is in front
+	return strings.Fields(behind)
+}
+
 // signal sends a signal to a child.
 func (w *world) signal(p *process, s syscall.Signal) {
 	w.Helper()

@@ -48,9 +48,9 @@ func (r *Approve) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 		case len(done.Runs) == 0:
 			return "no run waits for approval"
 		case r.Step != "":
-			return fmt.Sprintf("%s: step %s approved: %s items go on", runsText(done), r.Step, cli.Count(done.Items))
+			return fmt.Sprintf("%s: step %s approved for %s", runsText(done), r.Step, cli.Plural(done.Items, "item"))
 		}
-		return fmt.Sprintf("%s approved: %s items that were held back are let go", runsText(done), cli.Count(done.Items))
+		return fmt.Sprintf("%s approved: what was held back, %s, is let go", runsText(done), cli.Plural(done.Items, "item"))
 	})
 }
 

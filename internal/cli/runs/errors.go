@@ -44,8 +44,8 @@ func errorText(found client.ErrorGroups, room int) string {
 		text.WriteString(groupText(&found.Groups[i], room))
 	}
 	if found.MoreGroups > 0 {
-		fmt.Fprintf(&text, "and %s more groups of %s items; --all lists each item\n", cli.Count(found.MoreGroups),
-			cli.Count(found.MoreItems))
+		fmt.Fprintf(&text, "and %s more, of %s; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
+			cli.Plural(found.MoreItems, "item"))
 	}
 	run := cli.ShortID(found.Run)
 	text.WriteString("\n")

@@ -237,8 +237,8 @@ func reportBisections(b *client.Bisections) string {
 		return ""
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "  chunks that failed as a whole took %s requests more; %s items of them failed alone\n",
-		cli.Count(int64(b.Slices)), cli.Count(int64(b.Culprits)))
+	fmt.Fprintf(&text, "  chunks that failed as a whole took %s more; %s of them failed alone\n",
+		cli.Plural(int64(b.Slices), "request"), cli.Plural(int64(b.Culprits), "item"))
 	for _, kind := range slices.Sorted(maps.Keys(b.Kinds)) {
 		fmt.Fprintf(&text, "    %s: %s\n", strings.ReplaceAll(cli.Inert(kind), "_", " "), cli.Count(int64(b.Kinds[kind])))
 	}

@@ -120,11 +120,11 @@ func (r *Add) Run(ctx context.Context, term *cli.Console, cl *client.Client) err
 	}
 	text := fmt.Sprintf("%s added to run %s", cli.Plural(added.Items, "item"), added.Run)
 	if added.Existing {
-		text = fmt.Sprintf("nothing changed: these %s items were added to run %s before, by their idempotency key",
-			cli.Count(added.Items), added.Run)
+		text = fmt.Sprintf("nothing changed: %s added to run %s before, by their idempotency key",
+			cli.Plural(added.Items, "item"), added.Run)
 	}
 	if added.Skipped > 0 {
-		text += fmt.Sprintf(" (%s duplicates skipped)", cli.Count(added.Skipped))
+		text += fmt.Sprintf(" (%s skipped)", cli.Plural(added.Skipped, "duplicate"))
 	}
 	return term.Printf("%s; it has %s now\n", text, cli.Count(added.Total))
 }

@@ -165,7 +165,7 @@ func (r *Start) report(term *cli.Console, s client.Started) error {
 	}
 	skipped := ""
 	if s.Skipped > 0 {
-		skipped = fmt.Sprintf(" (%s duplicates skipped)", cli.Count(s.Skipped))
+		skipped = fmt.Sprintf(" (%s skipped)", cli.Plural(s.Skipped, "duplicate"))
 	}
 	if s.Invalid > 0 {
 		skipped += fmt.Sprintf(" (%s invalid, which have failed: tranche run errors %s)", cli.Count(s.Invalid), s.Run)

@@ -38,13 +38,13 @@ func dryRunText(found *client.DryRun) string {
 	if found.PlanVersion > 0 {
 		plan = fmt.Sprintf("%s@%d", plan, found.PlanVersion)
 	}
-	fmt.Fprintf(&text, "would start: plan %s, %s items of %s bytes, keys from %s\n", plan, cli.Count(found.Items),
-		cli.Count(found.Bytes), cli.Inert(found.Key))
+	fmt.Fprintf(&text, "would start: plan %s, %s of %s, keys from %s\n", plan, cli.Plural(found.Items, "item"),
+		cli.Plural(found.Bytes, "byte"), cli.Inert(found.Key))
 	if found.Skipped > 0 {
-		fmt.Fprintf(&text, "%s duplicates would be skipped\n", cli.Count(found.Skipped))
+		fmt.Fprintf(&text, "%s would be skipped\n", cli.Plural(found.Skipped, "duplicate"))
 	}
 	if found.Held > 0 {
-		fmt.Fprintf(&text, "%s items would wait for the canary\n", cli.Count(found.Held))
+		fmt.Fprintf(&text, "%s would wait for the canary\n", cli.Plural(found.Held, "item"))
 	}
 	t := cli.Table{Right: map[int]bool{2: true, 3: true, 4: true, 5: true}}
 	t.Row("STEP", "ASKS", "CHUNK", "IN FLIGHT", "REQUESTS", "WHO CAN")
