@@ -253,13 +253,15 @@ func (s *storm) operators() {
 			Actor: "ann"})
 		return err
 	})
-	s.keep("endpoint", 16, func(ctx context.Context, r *rand.Rand) error {
-		rate, budget := float64(r.IntN(2)*5000), stormBudget
-		_, err := pacestore.New(s.Store).ChangeEndpoint(ctx, pacestore.EndpointChange{Endpoint: storetest.Endpoint,
-			Rate:        &rate,
-			MaxInFlight: &budget, ClearChunkCap: true}, "ann")
-		return err
-	})
+	s.keep("endpoint", 16, s.setEndpoint)
+}
+
+// setEndpoint gives the endpoint its budget, and a rate or none.
+func (s *storm) setEndpoint(ctx context.Context, r *rand.Rand) error {
+	rate, budget := float64(r.IntN(2)*5000), stormBudget
+	_, err := pacestore.New(s.Store).ChangeEndpoint(ctx, pacestore.EndpointChange{Endpoint: storetest.Endpoint,
+		Rate: &rate, MaxInFlight: &budget, ClearChunkCap: true}, "ann")
+	return err
 }
 
 func (s *storm) leader() {
@@ -386,6 +388,9 @@ func TestEverythingAtOnce(t *testing.T) {
 	req.Canary, req.CanaryAuto = 10, true
 	for range stormRuns {
 		s.runs = append(s.runs, s.Load(req, 40))
+	}
+	if err := s.setEndpoint(t.Context(), rand.New(rand.NewPCG(0, 0))); err != nil { // before anything is claimed
+		t.Fatal(err)
 	}
 	for i := range 4 {
 		var session workqueue.SessionID
