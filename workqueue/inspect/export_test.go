@@ -18,11 +18,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// narrow returns a store on the test's database with a single connection.
-func (b *bench) narrow() (*database.DB, *pgxpool.Pool) {
+// narrow returns a store on the test's database with so many connections.
+func (b *bench) narrow(conns int32) (*database.DB, *pgxpool.Pool) {
 	b.Helper()
 	config := b.Pool.Config()
-	config.MaxConns = 1
+	config.MaxConns = conns
 	pool, err := pgxpool.NewWithConfig(b.Context(), config)
 	if err != nil {
 		b.Fatal(err)
@@ -37,8 +37,8 @@ func TestExportHoldsNothingWhileItsReaderIsSlow(t *testing.T) {
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 10)
 	b.Finish(run)
-	store, pool := b.narrow()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	store, pool := b.narrow(1)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	n := 0
 	err := export.New(store).Each(ctx, run, nil, func(*export.Item) error {
@@ -65,7 +65,7 @@ func TestExportOfLargeResultsComesInPages(t *testing.T) {
 	reply.Slots[7].Result = bytes.Repeat([]byte("7"), 12<<20) // more than a page by itself
 	b.Record(reply)
 
-	store, pool := b.narrow()
+	store, pool := b.narrow(1)
 	before := pool.Stat().AcquireCount()
 	next := workqueue.Ordinal(0)
 	err := export.New(store).Each(t.Context(), run, nil, func(item *export.Item) error {
@@ -202,12 +202,7 @@ func TestExportOfManyAtOnce(t *testing.T) {
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 4)
 	b.Finish(run)
-	url := b.Pool.Config().ConnString()
-	store, release, err := database.Open(t.Context(), url, database.PoolConfig{MaxConns: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer release()
+	store, _ := b.narrow(2)
 	const readers = 6
 	reading, ended, enough := make(chan struct{}, readers), make(chan error, readers), make(chan struct{})
 	for range readers {
@@ -223,7 +218,7 @@ func TestExportOfManyAtOnce(t *testing.T) {
 			})
 		}()
 	}
-	limit := time.After(20 * time.Second)
+	limit := time.After(time.Minute)
 	for range readers {
 		select {
 		case <-reading:

@@ -66,6 +66,8 @@ func TestResolveLastWithoutRuns(t *testing.T) {
 func TestRunView(t *testing.T) {
 	t.Parallel()
 	b, open, done := storetest.Scene(t)
+	// however long it takes until the rate of what was answered lately is looked at
+	b.Exec(`UPDATE work_slice SET ended_at = ended_at + interval '10 minutes'`)
 	view, err := inspect.New(b.Store).Run(t.Context(), open)
 	if err != nil {
 		t.Fatal(err)
