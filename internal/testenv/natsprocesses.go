@@ -220,6 +220,7 @@ func beNATSServer(config string) error {
 		return err
 	}
 	opts.LameDuckGracePeriod, opts.LameDuckDuration = lameDuckGrace, lameDuckTime
+	opts.DisableShortFirstPing = true // it may overtake the PONG of a slow login
 	s, err := server.NewServer(opts)
 	if err != nil {
 		return err
