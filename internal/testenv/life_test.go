@@ -56,7 +56,7 @@ func TestServersDieWithTheBinary(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	eventually(t, 10*time.Second, "the server has gone too", func() bool { return ping(t.Context(), url) != nil })
+	eventually(t, time.Minute, "the server has gone too", func() bool { return ping(t.Context(), url) != nil })
 
 	left, err := os.ReadDir(temp)
 	if err != nil || len(left) != 1 {

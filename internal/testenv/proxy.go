@@ -24,6 +24,7 @@ type Proxy struct {
 	long    bool          // connections of now on can be delayed
 	changed chan struct{} // closed and replaced whenever a fault comes or goes
 	conns   map[net.Conn]struct{}
+	dropped int // how often all were
 }
 
 // Direction is one way through a proxy.
@@ -110,6 +111,7 @@ func (p *Proxy) set(change func()) {
 func (p *Proxy) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.dropped++
 	for conn := range p.conns {
 		_ = conn.Close()
 	}
@@ -135,7 +137,7 @@ func (p *Proxy) accept() {
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
 	p.mu.Lock()
-	to, refuse := p.target, p.refuse
+	to, refuse, dropped := p.target, p.refuse, p.dropped
 	p.mu.Unlock()
 	if refuse { // the target is not troubled: PostgreSQL would start a process for each try
 		return
@@ -150,7 +152,7 @@ func (p *Proxy) serve(client net.Conn) {
 		return
 	}
 	defer target.Close()
-	if !p.enter(client, target) {
+	if !p.enter(dropped, client, target) {
 		return
 	}
 	defer p.leave(client, target)
@@ -165,10 +167,11 @@ func (p *Proxy) serve(client net.Conn) {
 	both.Wait()
 }
 
-func (p *Proxy) enter(conns ...net.Conn) bool {
+// enter counts a connection in, unless all were dropped since its making began.
+func (p *Proxy) enter(dropped int, conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.refuse {
+	if p.refuse || p.dropped != dropped {
 		return false
 	}
 	for _, conn := range conns {

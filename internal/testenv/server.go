@@ -9,8 +9,10 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/embedded"
@@ -119,7 +121,7 @@ func (s *sharedServer) clone(ctx context.Context, template func(*sharedServer) s
 }
 
 func (s *sharedServer) create(ctx context.Context, name, template string) error {
-	_, err := s.admin.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+
+	err := s.alone(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()+
 		" TEMPLATE "+pgx.Identifier{template}.Sanitize()+s.copying)
 	if err != nil {
 		return fmt.Errorf("create database %s: %w", name, err)
@@ -128,9 +130,22 @@ func (s *sharedServer) create(ctx context.Context, name, template string) error 
 }
 
 func (s *sharedServer) drop(ctx context.Context, name string) error {
-	_, err := s.admin.Exec(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
-	return err
+	return s.alone(ctx, "DROP DATABASE IF EXISTS "+pgx.Identifier{name}.Sanitize()+" WITH (FORCE)")
 }
+
+// alone runs a statement that needs a database for itself. PostgreSQL ends who is there, or waits for their end, and
+// gives up after 5 s; a busy machine may need longer.
+func (s *sharedServer) alone(ctx context.Context, sql string) error {
+	for begun := time.Now(); ; {
+		_, err := s.admin.Exec(ctx, sql)
+		said, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || said.Code != objectInUse || time.Since(begun) > stopTimeout {
+			return err
+		}
+	}
+}
+
+const objectInUse = "55006"
 
 func (s *sharedServer) dropRole(ctx context.Context) error {
 	if s.serving == "" {

@@ -9,8 +9,9 @@ import (
 
 const (
 	dirPattern = "tranche-test-*"
-	// sweepAge keeps a directory safe that another binary has just made and not locked yet.
-	sweepAge = 10 * time.Minute
+	// sweepAge keeps a directory safe that another binary has just made and not locked yet, or whose server a test has
+	// stopped for a moment. It is longer than a binary may run.
+	sweepAge = 30 * time.Minute
 )
 
 // sweep removes the clusters of test binaries that were killed, or ended by a test's time-out. What cannot be removed

@@ -35,7 +35,7 @@ const (
 	// versionVariable is the major version that the server has to be of; embedded.BinariesVariable says where it is.
 	versionVariable = "PG"
 
-	stopTimeout = 20 * time.Second
+	stopTimeout = time.Minute
 )
 
 // Main runs the package's tests, stops what they shared, looks for goroutines left running, and exits.

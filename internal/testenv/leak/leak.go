@@ -10,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // Check returns the exit code of tests that ended with a code: it is 1 if all passed, but goroutines are left running
 // that do not end soon. A test that failed may well have left something running.
