@@ -49,10 +49,7 @@ func TestLockedRunHoldsUpNoOther(t *testing.T) {
 func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	js, err := jetstream.New(b.NC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := b.JS(t)
 	const obstacle = "somebody"
 	if _, err := js.CreateConsumer(t.Context(), wire.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
 		FilterSubject: wire.WorkSubject("other"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {

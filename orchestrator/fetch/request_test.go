@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
@@ -60,10 +59,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 	if n := wrong.Load(); n > 0 {
 		t.Errorf("%d chunks came without the parameters", n)
 	}
-	js, err := jetstream.New(b.NC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := b.JS(t)
 	for _, name := range []string{wire.StreamWork, wire.StreamReply} {
 		stream, err := js.Stream(t.Context(), name)
 		if err != nil || stream.CachedInfo().State.LastSeq != 0 {

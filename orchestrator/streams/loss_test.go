@@ -71,10 +71,7 @@ func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 			run := b.Start(t, nodetest.Patient(), nodetest.Size)
 			l.Await(t)
 			before := b.epoch(t)
-			js, err := jetstream.New(b.NC)
-			if err != nil {
-				t.Fatal(err)
-			}
+			js := b.JS(t)
 			lose(t, b, js)
 			nodetest.Until(t, "a new epoch begins", func() bool { return b.epoch(t) > before })
 			nodetest.Until(t, "what was sent is issued again", func() bool { return b.Node.Stats().Released > 0 })

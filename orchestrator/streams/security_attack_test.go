@@ -2,8 +2,8 @@ package streams_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -80,14 +80,10 @@ func attacking(t *testing.T, g *guarded, role string) *attacker {
 	t.Helper()
 	nodetest.WantReady(t, g.Node)
 	spy := g.server.Conn(t, "spy", "secret", "")
-	js, err := jetstream.New(spy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &attacker{guarded: g, t: t, nc: g.server.Conn(t, role, "secret", "_INBOX_"+role), all: js,
+	a := &attacker{guarded: g, t: t, nc: g.server.Conn(t, role, "secret", "_INBOX_"+role), all: nodetest.JetStream(t, spy),
 		created: map[string]time.Time{}}
 	for _, subjects := range []string{"tranche.>", ackOfOther} {
-		_, err = spy.Subscribe(subjects, func(msg *nats.Msg) {
+		_, err := spy.Subscribe(subjects, func(msg *nats.Msg) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.seen = append(a.seen, msg)
@@ -108,22 +104,31 @@ func attacking(t *testing.T, g *guarded, role string) *attacker {
 	return a
 }
 
-// when says since when there is a stream, or a consumer of requests; zero when there is none.
-func (a *attacker) when(name string) time.Time {
-	ctx, cancel := context.WithTimeout(a.t.Context(), 5*time.Second)
-	defer cancel()
+// when says since when there is a stream, or a consumer of requests; zero when there is none. That nobody answers says
+// neither.
+func (a *attacker) when(name string) (at time.Time) {
+	a.t.Helper()
+	nodetest.Until(a.t, "JetStream says since when there is "+name, func() bool {
+		var err error
+		at, err = a.made(name)
+		return err == nil || errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound)
+	})
+	return at
+}
+
+func (a *attacker) made(name string) (time.Time, error) {
 	if strings.HasPrefix(name, "TRANCHE_") {
-		stream, err := a.all.Stream(ctx, name)
+		stream, err := a.all.Stream(a.t.Context(), name)
 		if err != nil {
-			return time.Time{}
+			return time.Time{}, err
 		}
-		return stream.CachedInfo().Created
+		return stream.CachedInfo().Created, nil
 	}
-	consumer, err := a.all.Consumer(ctx, wire.StreamWork, name)
+	consumer, err := a.all.Consumer(a.t.Context(), wire.StreamWork, name)
 	if err != nil {
-		return time.Time{}
+		return time.Time{}, err
 	}
-	return consumer.CachedInfo().Created
+	return consumer.CachedInfo().Created, nil
 }
 
 // remade says whether a stream or consumer is gone, or another one than before.
@@ -158,11 +163,7 @@ func (a *attacker) ask(subject, reply string, body []byte) {
 func (a *attacker) utter(subject string, header nats.Header, body []byte) {
 	a.t.Helper()
 	note := "tranche.flow.accounts." + uuid.NewString()
-	js, err := jetstream.New(a.nc)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	if _, err := js.PublishMsg(a.t.Context(), &nats.Msg{Subject: note, Header: header, Data: body}); err != nil {
+	if _, err := nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), &nats.Msg{Subject: note, Header: header, Data: body}); err != nil {
 		a.t.Fatal(err)
 	}
 	a.ask("$JS.API.DIRECT.GET.TRANCHE_FLOW."+note, subject, nil)
@@ -199,7 +200,7 @@ func takeOver(a *attacker) {
 	a.utter("$JS.API.CONSUMER.CREATE.TRANCHE_WORK.statement.tranche.work.statement", nil, fmt.Appendf(nil,
 		`{"stream_name":"TRANCHE_WORK","config":{"durable_name":"statement","filter_subject":"tranche.work.statement",`+
 			`"deliver_subject":%q,"ack_policy":"explicit"}}`, a.heard.Subject))
-	if err := a.nc.FlushTimeout(10 * time.Second); err != nil {
+	if err := a.nc.FlushTimeout(nodetest.Stuck); err != nil {
 		a.t.Fatal(err)
 	}
 	a.taken = a.Start(a.t, nodetest.Request("statement"), 20)
@@ -334,12 +335,9 @@ func attacks() []attack {
 			if _, err := a.all.Publish(a.t.Context(), plantedState, []byte("{}")); err != nil {
 				a.t.Fatal(err)
 			}
-			js, err := jetstream.New(a.nc)
-			if err != nil {
-				a.t.Fatal(err)
-			}
 			rollup := nats.Header{jetstream.MsgRollup: {jetstream.MsgRollupAll}}
-			_, err = js.PublishMsg(a.t.Context(), &nats.Msg{Subject: "tranche.flow.accounts.x.0", Header: rollup})
+			_, err := nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), &nats.Msg{Subject: "tranche.flow.accounts.x.0",
+				Header: rollup})
 			if err == nil {
 				a.t.Error("a roll-up is taken")
 			}
@@ -349,6 +347,9 @@ func attacks() []attack {
 				a.t.Fatal(err)
 			}
 			_, err = stream.GetLastMsgForSubject(a.t.Context(), plantedState)
+			if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+				a.t.Fatal(err)
+			}
 			return err != nil
 		}})
 	for role, subject := range map[string]string{"accounts": "tranche.reply.accounts", "web": "tranche.work.accounts",
@@ -431,7 +432,7 @@ func TestAttacksFailAcrossAccounts(t *testing.T) {
 		each.do(by[each.role])
 	}
 	for _, a := range by {
-		if err := a.nc.FlushTimeout(10 * time.Second); err != nil {
+		if err := a.nc.FlushTimeout(nodetest.Stuck); err != nil {
 			t.Fatal(err)
 		}
 	}

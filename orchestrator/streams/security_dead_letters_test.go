@@ -3,10 +3,8 @@ package streams_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -35,20 +33,19 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 
 	to := wire.Return{Asker: "web", Call: "token", Callee: "accounts"}
 	answers, err := web.SubscribeSync("tranche.call.web.token.>")
+	if err == nil {
+		err = web.Flush()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	suspect := wire.NewRequestBuilder("accounts", wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1,
 		Generation: 1, Mode: wire.ModeBatch, ReplyTo: to, Deliveries: 3}, 1<<20)
 	suspect.Add(0, "C2", []byte(`{"id":"C2"}`))
-	js, err := jetstream.New(web)
-	if err != nil {
+	if _, err := nodetest.JetStream(t, web).PublishMsg(t.Context(), suspect.Msg()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.PublishMsg(t.Context(), suspect.Msg()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := answers.NextMsg(20 * time.Second); err != nil {
+	if _, err := answers.NextMsg(nodetest.Stuck); err != nil {
 		t.Errorf("the suspect was not answered: %v", err)
 	}
 	for _, v := range g.violated() {

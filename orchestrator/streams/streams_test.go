@@ -33,10 +33,7 @@ type streamBench struct {
 func setupStreams(t *testing.T) *streamBench {
 	t.Helper()
 	b := &streamBench{bundle: &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}, T: t}
-	var err error
-	if b.js, err = jetstream.New(b.NC); err != nil {
-		t.Fatal(err)
-	}
+	b.js = b.JS(t)
 	for subject, count := range map[string]*atomic.Int64{
 		"$JS.EVENT.ADVISORY.STREAM.CREATED.>": &b.made, "$JS.EVENT.ADVISORY.STREAM.UPDATED.>": &b.updated,
 		"$JS.API.STREAM.INFO." + wire.StreamDead: &b.lookups,
@@ -51,12 +48,14 @@ func setupStreams(t *testing.T) *streamBench {
 	return b
 }
 
-// join starts a node whose program wants the streams to be like that, and returns what it warns of.
+// join starts a node whose program wants the streams to be like that, and returns what it warns of. Its lease and its
+// session last: who begins to lead tries at once what was refused.
 func (b *streamBench) join(streams stream.Config) *observer.ObservedLogs {
 	b.Helper()
 	core, logs := observer.New(zapcore.WarnLevel)
 	node, err := orchestrator.New(b.Store, testenv.Conn(b.T, b.NS), orchestrator.Config{Log: zap.New(core),
-		Streams: streams, StreamsInterval: 10 * time.Millisecond, ReconcileInterval: 10 * time.Millisecond})
+		Streams: streams, StreamsInterval: 10 * time.Millisecond, ReconcileInterval: 10 * time.Millisecond,
+		SessionTTL: nodetest.SessionLife, LeaseTTL: nodetest.SessionLife})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -109,6 +108,7 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 	first := b.join(stream.Config{WorkMaxBytes: 64 << 20, EventMaxBytes: 8 << 20})
 	second := b.join(stream.Config{WorkMaxBytes: 32 << 20, ReplyMaxBytes: stream.DefaultReplyMaxBytes})
 	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
+	b.eventually("it is told that they were made", func() bool { return b.made.Load() >= 6 })
 	b.looked()
 	if made, updated := b.made.Load(), b.updated.Load(); made != 6 || updated != 0 {
 		t.Errorf("%d streams were made, and %d updated; want 6 and none", made, updated)
@@ -124,6 +124,7 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 	room := int64(48 << 20)
 	b.change(streams.StreamChanges{WorkBytes: &room})
 	b.eventually("the change is brought about", func() bool { return b.set().AppliedRevision == 2 })
+	b.eventually("it is told of the update", func() bool { return b.updated.Load() > 0 })
 	b.looked()
 	if n, got := b.updated.Load(), b.stream(wire.StreamWork).Config.MaxBytes; n != 1 || got != room {
 		t.Errorf("%d updates, and room for %d; want one, and %d", n, got, room)
@@ -154,7 +155,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	if err := b.NC.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	three := 3
+	three, begun := 3, time.Now()
 	b.change(streams.StreamChanges{Replicas: &three})
 	b.eventually("the refusal is noted", func() bool { return b.set().Trouble != "" })
 	b.looked()
@@ -164,8 +165,8 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 		t.Errorf("%+v", set)
 	}
 	b.eventually("each try is noted", func() bool { return tried.Load() == int64(b.set().Tries) })
-	if tried.Load() > 4 {
-		t.Errorf("tried %d times", tried.Load())
+	if n, most := tried.Load(), mostTries(begun); n > most {
+		t.Errorf("tried %d times; want at most %d", n, most)
 	}
 	if err := b.js.DeleteStream(t.Context(), wire.StreamStage); err != nil {
 		t.Fatal(err)
@@ -180,6 +181,15 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 		set = b.set()
 		return set.AppliedRevision == 3 && set.Trouble == ""
 	})
+}
+
+// mostTries is how often something may have been tried since a time: after 5 s, and then after twice as long each time.
+func mostTries(begun time.Time) (n int64) {
+	pause := 5 * time.Second
+	for left := time.Since(begun); left >= 0; pause *= 2 {
+		n, left = n+1, left-pause
+	}
+	return n
 }
 
 // A change that would have a stream delete what it holds is not made.

@@ -4,8 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
@@ -24,10 +22,7 @@ func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
 	}
 	run := b.Start(t, nodetest.Request("echo"), 2000)
 	b.Outcome(t, run, 1)
-	js, err := jetstream.New(testenv.Conn(t, b.NS))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := nodetest.JetStream(t, testenv.Conn(t, b.NS))
 	nodetest.Until(t, "no reply is unacknowledged", func() bool {
 		consumer, err := js.Consumer(t.Context(), wire.StreamReply, wire.RecorderConsumer)
 		return err == nil && consumer.CachedInfo().NumAckPending == 0 && consumer.CachedInfo().NumPending == 0
@@ -41,10 +36,7 @@ func TestRepliesAreAcknowledgedAfterARestart(t *testing.T) {
 func TestTamperedStreamsAndConsumersAreMended(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	js, err := jetstream.New(testenv.Conn(t, b.NS))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := nodetest.JetStream(t, testenv.Conn(t, b.NS))
 	b.Serve(t, "echo", nodetest.Echo)
 	b.Outcome(t, b.Start(t, nodetest.Request("echo"), 10), 1)
 	for name, tamper := range map[string]func() error{

@@ -62,10 +62,7 @@ func TestDeadlineCountsFromTheHandOut(t *testing.T) {
 func TestRequestsOutliveTheirConsumer(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	js, err := jetstream.New(b.NC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := b.JS(t)
 	req := nodetest.Request("statement")
 	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 2*time.Second
 	id := b.Start(t, req, 20)
@@ -164,10 +161,7 @@ func TestLostRepliesCostNoAttempt(t *testing.T) {
 	req := nodetest.Request("statement")
 	req.Steps[0].Chunk, req.Steps[0].MaxAttempts, req.Steps[0].Timeout = 1, 1, time.Second
 	req.Steps[0].InFlight = n // all are lost at the same time
-	js, err := jetstream.New(b.NC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := b.JS(t)
 	f := &nodetest.Forger{JS: js, Run: b.Start(t, req, n)}
 	nodetest.Until(t, "the endpoint has its consumer", func() bool {
 		_, err := js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName("statement"))

@@ -3,8 +3,6 @@ package sweep_test
 import (
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 )
@@ -19,10 +17,7 @@ func TestLostRequestsAreFoundBehindOthers(t *testing.T) {
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 1, n+10
 	run := b.Start(t, req, n)
 	b.Sent(t, run, n)
-	js, err := jetstream.New(b.NC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := b.JS(t)
 	work, err := js.Stream(t.Context(), wire.StreamWork)
 	if err != nil {
 		t.Fatal(err)

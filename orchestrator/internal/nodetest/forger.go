@@ -90,13 +90,9 @@ func (f *Forger) Publish(t *testing.T, msgs ...*nats.Msg) {
 // Forge starts a run that nobody serves, and waits until its requests lie in the stream.
 func (b *Bundle) Forge(t *testing.T, chunk, n int) (*Forger, []workqueue.Slice) {
 	t.Helper()
-	js, err := jetstream.New(b.NC)
-	if err != nil {
-		t.Fatal(err)
-	}
 	req := Patient()
 	req.Steps[0].Chunk, req.Steps[0].InFlight = chunk, 100
-	f := &Forger{JS: js, Run: b.Start(t, req, n)}
+	f := &Forger{JS: b.JS(t), Run: b.Start(t, req, n)}
 	return f, b.Sent(t, f.Run, n/chunk)
 }
 
@@ -127,10 +123,7 @@ func (b *Bundle) Reasons(t *testing.T) map[string]int {
 // WantDrained waits until the consumer has gone through every reply: nothing unreadable is in its way.
 func (b *Bundle) WantDrained(t *testing.T) {
 	t.Helper()
-	js, err := jetstream.New(b.NC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := b.JS(t)
 	Until(t, "all replies are consumed", func() bool {
 		stream, err := js.Stream(t.Context(), wire.StreamReply)
 		return err == nil && stream.CachedInfo().State.Msgs == 0

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -11,10 +12,20 @@ import (
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
 
+// answered is how long JetStream may take for an answer to a test: less than Stuck, as an answer may be lost with its
+// server, and is asked for again.
+const answered = time.Minute
+
 // JS is JetStream, over the connection of the test.
 func (b *Bundle) JS(t *testing.T) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(b.NC)
+	return JetStream(t, b.NC)
+}
+
+// JetStream is what answers over a connection, however slow the machine is.
+func JetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(answered))
 	if err != nil {
 		t.Fatal(err)
 	}
