@@ -453,7 +453,7 @@ func (b *bench) workOn(ctx context.Context, run workqueue.RunID) {
 
 func (b *bench) awaitEnd(run workqueue.RunID) {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(b.Context(), 2*time.Minute)
 	defer cancel()
 	for state := ""; state != "completed" && state != "cancelled"; state, _ = b.State(run) {
 		if ctx.Err() != nil {
