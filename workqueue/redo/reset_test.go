@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -253,13 +254,18 @@ func TestCancelRaces(t *testing.T) {
 				}
 			}
 		}
-		for range 3 {
-			wg.Go(work)
+		var working atomic.Int32
+		working.Store(3)
+		for range working.Load() {
+			wg.Go(func() {
+				defer working.Add(-1)
+				work()
+			})
 		}
 		rerun := false
 		wg.Go(func() {
-			b.Until("some work is done", func() bool {
-				return b.Number(`SELECT count(*) FROM work_part WHERE run_id = $1`, run) >= round%20
+			b.Until("some work is done, or nobody does any", func() bool { // who was in the others' way did nothing
+				return b.Number(`SELECT count(*) FROM work_part WHERE run_id = $1`, run) >= round%20 || working.Load() == 0
 			})
 			var state *workqueue.StateError
 			_, err := control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "test"})
