@@ -104,7 +104,7 @@ func (b *bench) waitsFor(waiter, holder uint32) {
 	b.Helper()
 	poll := time.NewTicker(time.Millisecond)
 	defer poll.Stop()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		var blocked bool
 		err := b.pool.QueryRow(b.Context(), `SELECT $2::int = ANY (pg_blocking_pids($1::int))`,

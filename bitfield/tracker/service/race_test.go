@@ -145,7 +145,7 @@ func (b *bench) behind(
 	}()
 	poll := time.NewTicker(time.Millisecond)
 	defer poll.Stop()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for blocked := false; !blocked; {
 		if err := b.pool.QueryRow(b.Context(), `SELECT $2::int = ANY (pg_blocking_pids($1::int))`,
 			int(second.Conn().PgConn().PID()), int(first.Conn().PgConn().PID())).Scan(&blocked); err != nil {
