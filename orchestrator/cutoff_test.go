@@ -33,7 +33,8 @@ func TestHalfMadeLoadIsClearedByItsNode(t *testing.T) {
 	b := bare(t)
 	store, toDatabase := b.through(t)
 	cfg := nodetest.Config(t)
-	cfg.SessionTTL, cfg.Heartbeat, cfg.LeaseTTL = time.Minute, time.Second, 2*time.Second
+	// The session outlives the cut, which lasts for as long as the load tries, and a slow machine.
+	cfg.SessionTTL, cfg.Heartbeat, cfg.LeaseTTL = 10*time.Minute, time.Second, 2*time.Second
 	node := b.Join(t, store, testenv.Conn(t, b.NS), cfg)
 	session := node.Session()
 	req := nodetest.Patient()

@@ -60,7 +60,8 @@ func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node
 	config.Log, config.Version, config.Grace = zaptest.NewLogger(l.T), "test", 5*time.Second
 	config.SessionTTL = nodetest.SessionLife
 	config.Streams = stream.Config{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}
-	node, err := orchestrator.New(l.Store, testenv.Conn(l.T, l.NS), config)
+	nc := testenv.Conn(l.T, l.NS)
+	node, err := orchestrator.New(l.Store, nc, config)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -69,6 +70,9 @@ func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node
 	case <-node.Ready():
 	case <-time.After(nodetest.Stuck):
 		l.Fatal("the node did not get ready")
+	}
+	if err := nc.FlushTimeout(nodetest.Stuck); err != nil { // it hears from now on when a leader resigns
+		l.Fatal(err)
 	}
 	return node, stop
 }
@@ -201,7 +205,7 @@ func TestALeaderThatIsGoneIsFollowed(t *testing.T) {
 func TestDutiesDoNotHinderEachOther(t *testing.T) {
 	t.Parallel()
 	l := setupLeaders(t)
-	const ttl = 6 * time.Second
+	const ttl = 20 * time.Second // more than the machine may stand still for
 	var slow, most atomic.Int32
 	quick := make(chan workqueue.Lease, 99)
 	release := make(chan struct{})
@@ -270,7 +274,8 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 	once := sync.Once{}
 	var runs atomic.Int32
 	var over atomic.Bool
-	l.start(orchestrator.Duty{Name: "write", Run: func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+	// The lease does not run out before somebody else has it, and the node looks at it after 5 s.
+	l.startLooking(20*time.Second, orchestrator.Duty{Name: "write", Run: func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		runs.Add(1)
 		context.AfterFunc(ctx, func() { over.Store(true) })
 		// A context of its own: a process that is stopped hears of nothing.

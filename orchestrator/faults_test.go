@@ -171,7 +171,9 @@ func stall(ways ...testenv.Direction) func(*testenv.Proxy) {
 func TestStopHandsBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	leaving := b.Join(t, b.Store, testenv.Conn(t, b.NS), nodetest.Config(t))
+	cfg := nodetest.Config(t)
+	cfg.Grace = nodetest.Stuck // what is cut off is done twice
+	leaving := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
 	l := nodetest.NewLedger(nodetest.Halfway)
 	b.Serve(t, "statement", l.Handle)
 	run := b.Start(t, nodetest.Patient(), nodetest.Size)

@@ -3,12 +3,12 @@ package orchestrator_test
 import (
 	"encoding/json"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/bitfield/tracker/service"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue/tracker"
 )
 
@@ -31,7 +31,7 @@ func TestTheEndOfATrackerIsPublished(t *testing.T) {
 		t.Fatal(completed, err)
 	}
 	b.Node.PublishEvents()
-	msg, err := told.NextMsg(20 * time.Second)
+	msg, err := told.NextMsg(nodetest.Stuck)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,7 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 	to := wire.Return{Asker: "web", Call: "token", Callee: "accounts"}
 	answers, err := web.SubscribeSync("tranche.call.web.token.>")
 	if err == nil {
-		err = web.Flush()
+		err = web.FlushTimeout(nodetest.Stuck)
 	}
 	if err != nil {
 		t.Fatal(err)
