@@ -65,7 +65,7 @@ func TestLogToTellsOfDeniedPermissions(t *testing.T) {
 		Publish: &server.SubjectPermission{Deny: []string{"secret"}}}}}
 	b.start()
 	core, logged := observer.New(zap.DebugLevel)
-	nc, err := nats.Connect(b.server.ClientURL(), nats.UserInfo("u", "p"), LogTo(zap.New(core)))
+	nc, err := nats.Connect(b.server.ClientURL(), nats.UserInfo("u", "p"), LogTo(zap.New(core)), nats.Timeout(patience))
 	check(t, err)
 	defer nc.Close()
 	check(t, nc.Publish("secret", nil))

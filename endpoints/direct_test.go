@@ -98,25 +98,29 @@ func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	check(t, HandleEach(svc, "work", func(ctx context.Context, in number) (square, error) {
+	check(t, HandleEach(svc, "work", func(_ context.Context, in number) (square, error) {
 		switch in.N {
 		case 0:
 			panic("boom")
 		case 1:
 			return square{}, errors.New("plain")
-		case 2:
-			return square{}, Retry("later", "not now")
 		default:
-			<-ctx.Done()
-			return square{}, ctx.Err()
+			return square{}, Retry("later", "not now")
 		}
+	}))
+	check(t, HandleEach(svc, "late", func(ctx context.Context, _ number) (square, error) {
+		<-ctx.Done()
+		return square{}, ctx.Err()
 	}, Timeout(50*time.Millisecond)))
 	b.Run(svc)
 	b.listening("work")
-	for n, code := range []string{wire.CodePanic, wire.CodeHandlerError, "later", wire.CodeTimeout} {
-		_, err := Call[number, square](b.ctx, b.nc, "work", "k", number{n}, Direct())
+	b.listening("late")
+	for n, want := range []struct{ endpoint, code string }{
+		{"work", wire.CodePanic}, {"work", wire.CodeHandlerError}, {"work", "later"}, {"late", wire.CodeTimeout},
+	} {
+		_, err := Call[number, square](b.ctx, b.nc, want.endpoint, "k", number{n}, Direct())
 		var slot *wire.SlotError
-		if !errors.As(err, &slot) || slot.Code != code {
+		if !errors.As(err, &slot) || slot.Code != want.code {
 			t.Errorf("%d: %v", n, err)
 		}
 	}

@@ -38,7 +38,7 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 	names := []string{"one", "two", "three"}
 	const rounds, each = 6, 150
 	for _, name := range names {
-		b.shortWait(name, outlastsStalls) // so that what was not acknowledged comes back in this test
+		b.shortWait(name, patience/2) // so that what was not acknowledged comes back in this test
 	}
 	done := &finished{by: map[uuid.UUID]int{}}
 	instance := func() (stop func() error) {

@@ -44,8 +44,7 @@ func (b *bundle) requestFor(endpoint string) jetstream.Msg {
 	check(b.t, stream.EnsureConsumer(b.ctx, b.js, endpoint, stream.ConsumerSettings{}))
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, endpoint)
 	check(b.t, err)
-	msg, err := consumer.Next(jetstream.FetchMaxWait(patience))
-	check(b.t, err)
+	msg := b.next(consumer)
 	check(b.t, msg.DoubleAck(b.ctx))
 	return msg
 }
@@ -203,8 +202,8 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	check(t, stop())
 
 	meta = suspend()
+	began := time.Now() // before the first instance that hands it back
 	b.Run(instance("two"))
-	began := time.Now()
 	w := b.collect(1)[meta.Slice]
 	if w.failure == nil || w.failure.Code != wire.CodeFlowChanged || !w.failure.Retry || w.answered != 0 {
 		t.Errorf("with the new version only: answered %d, failure %v", w.answered, w.failure)

@@ -3,7 +3,6 @@ package endpoints
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
@@ -31,7 +30,7 @@ func TestAStageThatOutlastsItsTime(t *testing.T) {
 	b.callees()
 	b.listening("double") // what the flow asks lives as long as its time
 	svc := b.service()
-	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(3*time.Second)))
+	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(outlastsStalls)))
 	b.Run(svc)
 	w := b.reply("flow", numbers(3))
 	if w.answered != 1 || w.slots[0].Err != nil || w.failure == nil || w.failure.Code != wire.CodeTimeout ||
@@ -47,7 +46,7 @@ func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(5*time.Second)))
+	check(t, HandleFlow(svc, "flow", waitsInTheEnd(), Timeout(outlastsStalls)))
 	b.Run(svc)
 	b.ask("flow", numbers(3))
 	eventually(t, "the chunk is suspended", func() bool {

@@ -101,7 +101,7 @@ func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
 	b.ask("list", numbers(1))
 	other, err := b.js.Consumer(b.ctx, wire.StreamWork, "list")
 	check(t, err)
-	batch, err := other.Fetch(2, jetstream.FetchMaxWait(patience))
+	batch, err := other.Fetch(2, jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2))
 	check(t, err)
 	for range 2 {
 		await(t, "message for the other instance", batch.Messages())

@@ -6,7 +6,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/internal/admission"
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -64,6 +67,10 @@ func TestAKeptSlotIsForCalls(t *testing.T) {
 // TestWaitingCallsLeaveChunksTheirShare counts the time that each has a slot while both want all of it.
 func TestWaitingCallsLeaveChunksTheirShare(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, shareSlots) // by a clock that does not go on while the machine stands still
+}
+
+func shareSlots(t *testing.T) {
 	s := admission.NewSlots(2, 0)
 	stop := make(chan struct{})
 	var all sync.WaitGroup
@@ -125,8 +132,15 @@ func besideAChunk(
 	}
 	b.Run(svc)
 	eventually(t, "it works", func() bool { return done.Load() > 0 })
-	eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, "busy") })
+	knowsLane(b, b.nc, "busy")
 	return b, done
+}
+
+// knowsLane waits until a connection knows, for the next seconds, that an endpoint reads calls apart. Who does not hear
+// so in a quarter of a second has a call wait among the chunks.
+func knowsLane(b *bundle, nc *nats.Conn, endpoint string) {
+	b.t.Helper()
+	eventually(b.t, endpoint+" has a lane", func() bool { return stream.HasLane(b.ctx, nc, endpoint) })
 }
 
 // TestACallDoesNotWaitForTheQueue has far more chunks lie in the stream than are worked on while somebody calls.
@@ -148,6 +162,7 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 			b, done := besideAChunk(t, tc.each, 5*time.Millisecond, chunks, items, tc.opts...)
 			var took []int64 // in items of the chunks, since a machine may be as slow as it likes
 			for n := range 20 {
+				knowsLane(b, b.nc, "busy")
 				before := done.Load()
 				got, err := Call[number, square](b.ctx, b.nc, "busy", "k", number{n}, tc.call...)
 				if err != nil || got.Square != n*n {
@@ -226,15 +241,14 @@ func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
 		},
 	}, Concurrency(1)))
 	b.Run(svc)
-	for _, endpoint := range []string{"root", "leaf"} {
-		eventually(t, "it has a lane", func() bool { return stream.HasLane(b.ctx, b.nc, endpoint) })
-	}
-	const chunks = 60 // 6 s of work at each
+	const chunks = 120 // 12 s of work at each
 	for range chunks {
 		b.ask("root", numbers(2))
 	}
 	eventually(t, "it works", func() bool { return done.Load() > 0 })
 	for n := range 5 {
+		knowsLane(b, b.nc, "root")
+		knowsLane(b, svc.host.NC, "leaf") // whom the flow asks
 		if got, err := Call[number, square](b.ctx, b.nc, "root", "k", number{n}); err != nil || got.Square != n*n {
 			t.Errorf("called with %d: %+v, %v", n, got, err)
 		}

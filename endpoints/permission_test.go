@@ -10,8 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints/internal/outbox"
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -49,12 +47,10 @@ func plainService(endpoint string) (publish, subscribe []string) {
 func setupGuarded(t *testing.T, publish, subscribe []string) (*bundle, *testenv.GuardedNATS) {
 	t.Helper()
 	server := testenv.NATSByConfig(t, guarded(publish, subscribe))
-	b := &bundle{t: t, nc: server.Conn(t, "all", "p", "_INBOX_all")}
 	ctx, cancel := context.WithTimeout(t.Context(), allPatience)
 	t.Cleanup(cancel)
-	b.ctx = ctx
-	core, logged := observer.New(zap.DebugLevel)
-	b.log, b.logged = zap.New(core), logged
+	b := newBundle(t, ctx)
+	b.nc = server.Conn(t, "all", "p", "_INBOX_all")
 	js, err := jetstream.New(b.nc)
 	check(t, err)
 	b.js = js

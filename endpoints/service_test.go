@@ -13,7 +13,6 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/internal/reply"
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -219,8 +218,7 @@ func TestPartialReplies(t *testing.T) {
 	meta := b.ask("list", numbers(10))
 	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
-	msg, err := recorder.Next(jetstream.FetchMaxWait(patience))
-	check(t, err)
+	msg := b.next(recorder)
 	reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 	check(t, err)
 	if len(reply.Slots) != 5 || reply.Answered != -1 {
@@ -392,8 +390,7 @@ func TestRequestThatKillsServicesIsGivenUp(t *testing.T) {
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "killer")
 	check(t, err)
 	for range wire.DefaultDeliveries { // services that die while they hold it
-		_, err := consumer.Next(jetstream.FetchMaxWait(patience))
-		check(t, err)
+		b.next(consumer)
 	}
 	svc := b.service()
 	check(t, HandleEach(svc, "killer", func(context.Context, number) (square, error) {
@@ -413,9 +410,7 @@ func (b *bundle) handBack(endpoint string, times int) {
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint))
 	check(b.t, err)
 	for range times {
-		msg, err := consumer.Next(jetstream.FetchMaxWait(patience))
-		check(b.t, err)
-		check(b.t, msg.NakWithDelay(time.Millisecond))
+		check(b.t, b.next(consumer).NakWithDelay(time.Millisecond))
 	}
 }
 

@@ -14,19 +14,20 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/tranchehq/tranche/endpoints/internal/consume"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
-// patience bounds every wait of the tests.
-const patience = 20 * time.Second
+// patience bounds every wait of the tests: for what a stall has held up, and for what is delivered again after an AckWait.
+const patience = time.Minute
 
 // allPatience bounds them together. Without a deadline JetStream would give each call 5 s.
-const allPatience = 9 * patience
+const allPatience = 5 * patience
 
 // outlastsStalls is for times that a test must not see the end of, on a machine that stands still for seconds.
-const outlastsStalls = 10 * time.Second
+const outlastsStalls = 12 * time.Second
 
 // bundle is a NATS server with the streams, and a node's side of the protocol.
 type bundle struct {
@@ -40,6 +41,7 @@ type bundle struct {
 	log    *zap.Logger
 	logged *observer.ObservedLogs
 	pieces wire.Assembly
+	taken  map[consume.RequestID]bool // messages of replies; what is not acknowledged for 5 s comes again
 }
 
 // setup starts a server of its own. Options may change its configuration.
@@ -50,6 +52,8 @@ func setup(t *testing.T, change ...func(*server.Options)) *bundle {
 	b := newBundle(t, ctx)
 	b.opts = &server.Options{
 		Host: "127.0.0.1", Port: testenv.QuietPort(t), JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+		WriteDeadline: patience, AuthTimeout: patience.Seconds(), // a client that stands still is not turned out
+		DisableShortFirstPing: true, // a first PING after 2 s may overtake the PONG of a login that takes as long
 	}
 	for _, f := range change {
 		f(b.opts)
@@ -68,7 +72,7 @@ func setup(t *testing.T, change ...func(*server.Options)) *bundle {
 func newBundle(t *testing.T, ctx context.Context) *bundle {
 	t.Helper()
 	core, logged := observer.New(zap.DebugLevel)
-	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged}
+	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, taken: map[consume.RequestID]bool{}}
 }
 
 // start starts the server, on the port that the test holds for it.
@@ -281,6 +285,14 @@ func (b *bundle) read(msg jetstream.Msg) (*wire.Reply, error) {
 
 func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 	b.t.Helper()
+	meta, err := msg.Metadata()
+	check(b.t, err)
+	id := consume.RequestID{Sequence: meta.Sequence.Stream, Stored: meta.Timestamp.UnixNano()}
+	if b.taken[id] {
+		check(b.t, msg.DoubleAck(b.ctx))
+		return
+	}
+	b.taken[id] = true
 	reply, err := b.read(msg)
 	check(b.t, err)
 	w := found[reply.Slice]
@@ -297,6 +309,14 @@ func (b *bundle) take(found map[uuid.UUID]*whole, msg jetstream.Msg) {
 		w.answered, w.failure, w.took = reply.Answered, reply.Failure, reply.Took
 	}
 	check(b.t, msg.DoubleAck(b.ctx))
+}
+
+// next takes one message, however long it is in coming: a server that stands still sends no heartbeats, either.
+func (b *bundle) next(consumer jetstream.Consumer) jetstream.Msg {
+	b.t.Helper()
+	msg, err := consumer.Next(jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2))
+	check(b.t, err)
+	return msg
 }
 
 // reply asks and returns the answer.

@@ -118,10 +118,14 @@ func TestSingleRequestThatDies(t *testing.T) {
 			b := setup(t)
 			svc := b.service()
 			var tries atomic.Int64
+			limit := DefaultTimeout
+			if tc.want.code == wire.CodeTimeout && tc.want.dead {
+				limit = time.Second // enough to begin in
+			}
 			check(t, HandleEach(svc, "work", func(ctx context.Context, in number) (square, error) {
 				tries.Add(1)
 				return tc.handler(ctx, in)
-			}, Timeout(100*time.Millisecond)))
+			}, Timeout(limit)))
 			b.Run(svc)
 			meta := b.askSingle("work", tc.payload, 2)
 			w := b.collect(1)[meta.Slice]
@@ -183,7 +187,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	check(t, stream.EnsureConsumer(b.ctx, b.js, "work", stream.ConsumerSettings{}))
-	ctx, cancel := context.WithTimeout(b.ctx, serve.LongestRetry/2)
+	ctx, cancel := context.WithTimeout(b.ctx, serve.LongestRetry*2/3) // it rests for three quarters at least
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
@@ -283,7 +287,7 @@ func TestSingleRequestThatKillsItsService(t *testing.T) {
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "deadly")
 	check(t, err)
 	config := consumer.CachedInfo().Config
-	config.AckWait = 2 * time.Second
+	config.AckWait = 5 * time.Second // each death takes as long; one that stands still is delivered it twice
 	_, err = b.js.UpdateConsumer(b.ctx, wire.StreamWork, config)
 	check(t, err)
 	const deliveries = 2

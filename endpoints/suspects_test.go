@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
@@ -48,6 +47,7 @@ func TestSuspectRunsAlone(t *testing.T) {
 	}
 	bystander.let()
 	await(t, "suspect", suspect.begun)
+	eventually(t, "the first bystander has gone", func() bool { return svc.endpoints[0].Held() == 0 })
 	eventually(t, "it is marked", func() bool { return b.mark("suspect", meta.Slice) == 1 })
 	b.ask("bystander", numbers(1))
 	eventually(t, "the next is there", func() bool { return svc.endpoints[0].Held() == 1 })
@@ -84,8 +84,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 	consumer, err := b.js.Consumer(b.ctx, wire.StreamWork, "killer")
 	check(t, err)
 	for range serve.SuspectFrom - 1 {
-		_, err := consumer.Next(jetstream.FetchMaxWait(patience))
-		check(t, err)
+		b.next(consumer)
 	}
 	var calls atomic.Int32
 	for n := range serve.MaxBegun + 1 {

@@ -59,8 +59,7 @@ func TestTraceGoesFromRequestToHandlerAndReply(t *testing.T) {
 			msg.Header[wire.HeaderTrace], msg.Header[wire.HeaderTraceState] = []string{given.Parent}, []string{given.State}
 		}
 		b.publish(msg)
-		reply, err := recorder.Next()
-		check(t, err)
+		reply := b.next(recorder)
 		check(t, reply.Ack())
 		if got := wire.TraceOfHeader(reply.Headers()); got != want || len(reply.Headers()[wire.HeaderTrace]) > 1 {
 			t.Errorf("%+v: the reply has %+v", given, got)

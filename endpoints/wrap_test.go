@@ -224,8 +224,7 @@ func TestHold(t *testing.T) {
 	meta := b.ask("hold", append(numbers(100), payload{100, `""`}))
 	recorder, err := stream.EnsureRecorder(b.ctx, b.js)
 	check(t, err)
-	early, err := recorder.Next() // the payload that does not fit is not the handler's to answer
-	check(t, err)
+	early := b.next(recorder) // the payload that does not fit is not the handler's to answer
 	reply, err := wire.ParseReply(early.Subject(), early.Headers(), early.Data(), wire.Limits{})
 	check(t, err)
 	if len(reply.Slots) != 1 || reply.Slots[0].Ordinal != 100 {
@@ -386,8 +385,7 @@ func TestSetTrace(t *testing.T) {
 		msg := builder.Msg()
 		msg.Header[wire.HeaderTrace] = []string{"00-from-the-request-00"}
 		b.publish(msg)
-		reply, err := recorder.Next()
-		check(t, err)
+		reply := b.next(recorder)
 		check(t, reply.Ack())
 		if h := reply.Headers(); h.Get(wire.HeaderTrace) != want[0] || h.Get(wire.HeaderTraceState) != want[1] {
 			t.Errorf("%s: got %q and %q", endpoint, h.Get(wire.HeaderTrace), h.Get(wire.HeaderTraceState))
