@@ -76,13 +76,16 @@ func TestReadsForFlushesComeToAnEnd(t *testing.T) {
 	b.Serve(t, "slow", nodetest.Echo)
 	locked := b.claimLocked(t, "slow")
 	reads := b.blocked(t, readsOps)
-	if _, err := locked.Exec(t.Context(), `LOCK TABLE collector IN ACCESS EXCLUSIVE MODE`); err != nil {
-		t.Fatal(err)
-	}
-	// What sweeps them may wait for the operations, and is to wait for the collectors.
-	if _, err := b.Pool.Exec(t.Context(), cancelOthers, readsOps); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Until(t, "nobody can read the collectors either", func() bool {
+		// What sweeps them may wait for the operations, and is to wait for the collectors.
+		if _, err := b.Pool.Exec(t.Context(), cancelOthers, readsOps); err != nil {
+			t.Fatal(err)
+		}
+		return pgx.BeginFunc(t.Context(), locked, func(tx pgx.Tx) error { // who waited might be waited for
+			_, err := tx.Exec(t.Context(), `LOCK TABLE collector IN ACCESS EXCLUSIVE MODE NOWAIT`)
+			return err
+		}) == nil
+	})
 	looks := b.blocked(t, `generate_series(c.settled, c.numbering) AS g (numbering)`)
 	sweeps := b.blocked(t, `timed < timing FROM collector ORDER BY id`)
 	nodetest.Until(t, "the node does not wait for the operations any more", reads)
