@@ -42,7 +42,7 @@ func TestReceiversThatHang(t *testing.T) {
 	} {
 		b.apply(name, rule(url))
 	}
-	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Minute, time.Hour })
+	d := b.duty(func(c *alerts.Config, w *alerts.DutyConfig) { c.Timeout, w.FirstRetry = time.Hour, time.Hour })
 	lease := b.lease()
 	b.says(condition("e", health.Warning))
 	b.look(d, lease)

@@ -30,7 +30,7 @@ import (
 )
 
 // soon is more than anything here takes on a busy machine.
-const soon = 30 * time.Second
+const soon = 2 * time.Minute
 
 const (
 	hookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -96,7 +96,8 @@ func (b *bench) duty(change ...func(*alerts.Config, *alerts.DutyConfig)) *alerts
 		b.Fatal(err)
 	}
 	b.Cleanup(web.Close)
-	config := alerts.Config{Connections: b.conns, Transport: web.Transport(), Public: "https://tranche.bank.example"}
+	config := alerts.Config{Connections: b.conns, Transport: web.Transport(), Public: "https://tranche.bank.example",
+		Timeout: time.Minute}
 	with := alerts.DutyConfig{Store: b.store, FirstRetry: time.Millisecond,
 		Health: func(context.Context) (*health.Report, error) { return b.reported(), nil },
 		Left: func(_ context.Context, run workqueue.RunID) (time.Duration, error) {
