@@ -30,8 +30,8 @@ func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 	w := setup(t)
 	store, toDatabase := w.through()
 	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
-	nc := testenv.Dial(t, "nats://"+toNATS.Addr(), nats.Timeout(time.Second))
-	watch := w.look(health.Config{Store: store, NC: nc})
+	nc := testenv.Dial(t, "nats://"+toNATS.Addr())
+	watch := w.look(health.Config{Store: store, NC: nc, DatabaseTimeout: soon})
 	w.goesFrom(watch, health.Database, "here")
 
 	toNATS.Cut()
@@ -55,7 +55,7 @@ func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 func TestWhatAnotherServerSeesOfItself(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.withNode()
+	w.leads()
 	w.calms()
 	var short atomic.Pointer[[]string]
 	short.Store(&[]string{"the disk of the database is full"})
@@ -105,7 +105,7 @@ func (w *world) through() (*database.DB, *testenv.Proxy) {
 func TestAStreamIsNearlyFull(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	js, err := jetstream.New(w.nc)
+	js, err := jetstream.New(w.nc, jetstream.WithDefaultTimeout(soon))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestTheAccountIsNearlyFull(t *testing.T) {
 		jetstream {}
 		accounts { A { jetstream { max_streams: 2 }, users: [{user: a, password: a}] } }`)
 	nc := testenv.Dial(t, guarded.URL(), nats.UserInfo("a", "a"))
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(soon))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestConnectionsAreNearlyUsedUp(t *testing.T) {
 	w := setup(t)
 	cluster := testenv.Postgres(t) // of 100 connections, 3 for superusers
 	store := database.New(testenv.Connect(t, cluster.URL()))
-	watch := w.look(health.Config{Store: store})
+	watch := w.look(health.Config{Store: store, DatabaseTimeout: soon})
 	w.goesFrom(watch, health.Connections, "PostgreSQL")
 	free := occupy(t, cluster.URL(), 90)
 	w.appearsTo(watch, health.Connections, "PostgreSQL", health.Warning, "of 97 connections", "max_connections")
@@ -260,7 +260,10 @@ func TestOneLookForAll(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := w.watch.Report(gone); err == nil {
+	end := make(chan struct{})
+	endless := w.look(health.Config{Short: func() []string { <-end; return nil }})
+	if _, err := endless.Report(gone); err == nil {
 		t.Error("somebody who is gone was answered")
 	}
+	close(end)
 }

@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
 	store "github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // letters has so many dead letters of an endpoint wait, the first since an hour.
@@ -27,11 +26,11 @@ func (w *world) letters(endpoint string, n int) {
 // says notes what somebody says of a condition as it is now, or of all of its kind.
 func (w *world) says(state store.MarkState, kind health.Kind, subject string, life time.Duration) {
 	w.Helper()
-	w.watch.Again()
-	about := w.report(w.watch).Measure(store.ConditionKey{Kind: string(kind), Subject: subject})
-	if len(about) == 0 {
-		w.Fatalf("there is no %s of %q", kind, subject)
-	}
+	var about []store.Measured // a look that NATS does not answer in time finds nobody who does not listen
+	testenv.Until(w, soon, fmt.Sprintf("there is a %s of %q", kind, subject), func() bool {
+		about = w.report(w.watch).Measure(store.ConditionKey{Kind: string(kind), Subject: subject})
+		return len(about) > 0
+	})
 	_, _, err := store.New(w.store).PutMark(w.Context(), store.NewMark{Kind: string(kind), About: about, State: state,
 		Reason: "known", Actor: "ann", For: life})
 	if err != nil {
@@ -42,22 +41,22 @@ func (w *world) says(state store.MarkState, kind health.Kind, subject string, li
 // stands wants a condition to be told, with a mark or without one, or to be put aside.
 func (w *world) stands(kind health.Kind, subject string, want store.MarkState) *health.Report {
 	w.Helper()
-	w.watch.Again() // on a busy machine an older report would do
-	r := w.report(w.watch)
-	for i, c := range slices.Concat(r.Conditions, r.Aside) {
-		if c.Kind != kind || c.Subject != subject {
-			continue
-		}
-		var state store.MarkState
-		if c.Mark != nil {
-			state = c.Mark.State
-		}
-		if aside := i >= len(r.Conditions); state != want || aside != (want == store.Aside) {
-			w.Errorf("%s of %s is %q, in the list of what is put aside: %t; want %q", kind, subject, state, aside, want)
-		}
-		return r
+	var r *health.Report
+	var all []health.Condition
+	i := -1
+	testenv.Until(w, soon, fmt.Sprintf("there is a %s of %s", kind, subject), func() bool { // see says
+		r = w.report(w.watch)
+		all = slices.Concat(r.Conditions, r.Aside)
+		i = slices.IndexFunc(all, func(c health.Condition) bool { return c.Kind == kind && c.Subject == subject })
+		return i >= 0
+	})
+	var state store.MarkState
+	if mark := all[i].Mark; mark != nil {
+		state = mark.State
 	}
-	w.Errorf("there is no %s of %s", kind, subject)
+	if aside := i >= len(r.Conditions); state != want || aside != (want == store.Aside) {
+		w.Errorf("%s of %s is %q, in the list of what is put aside: %t; want %q", kind, subject, state, aside, want)
+	}
 	return r
 }
 
@@ -65,7 +64,7 @@ func (w *world) stands(kind health.Kind, subject string, want store.MarkState) *
 func TestWhatIsPutAsideComesBack(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	w.withNode()
+	w.leads()
 	w.calms()
 	w.letters("a", 3)
 	w.letters("b", 2)
@@ -108,7 +107,11 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 		VALUES ('bills', 'open', 'down', now(), now() + interval '1 hour')`)
 	w.says(store.Aside, health.BreakerOpen, "bills", 0)
 	w.stands(health.BreakerOpen, "bills", store.Aside)
-	w.start(request("bills"), 1)
+	req := request("bills")
+	req.Session = w.session()
+	if _, err := start.New(w.store).Load(t.Context(), req, items(1)); err != nil {
+		t.Fatal(err)
+	}
 	w.stands(health.BreakerOpen, "bills", health.MarkWorse)
 
 	var marks, audited int
@@ -238,7 +241,7 @@ func TestSinceOutlivesPauses(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
-	nc := testenv.Dial(t, "nats://"+toNATS.Addr(), nats.Timeout(time.Second))
+	nc := testenv.Dial(t, "nats://"+toNATS.Addr())
 	watch := w.look(health.Config{NC: nc})
 	toNATS.Cut()
 	first := w.appearsTo(watch, health.NATS, "here", health.Critical)
@@ -259,9 +262,9 @@ func TestALookDoesNotWaitForNATS(t *testing.T) {
 	w := setup(t)
 	toNATS := testenv.NewProxy(t, strings.TrimPrefix(w.ns.URL(), "nats://"))
 	watch := w.look(health.Config{NC: testenv.Dial(t, "nats://"+toNATS.Addr())})
-	if r := w.report(watch); slices.Contains(r.Unseen, health.StreamLimit) {
-		t.Fatalf("it does not see the streams while all is well: %v", r.Unseen)
-	}
+	testenv.Until(t, soon, "it sees the streams while all is well", func() bool {
+		return !slices.Contains(w.report(watch).Unseen, health.StreamLimit)
+	})
 	toNATS.Stall()
 	began := time.Now()
 	r := w.report(watch)

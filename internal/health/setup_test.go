@@ -21,11 +21,12 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // soon is more than anything here takes on a busy machine.
-const soon = 30 * time.Second
+const soon = 2 * time.Minute
 
 // world is a watch over a database and a NATS server of the test's own, without a node at first.
 type world struct {
@@ -71,6 +72,7 @@ func (w *world) look(cfg health.Config) *health.Watch {
 func (w *world) withNode() {
 	w.Helper()
 	node, err := orchestrator.New(w.store, w.nc, orchestrator.Config{Version: "test", Host: "here", Grace: time.Second,
+		SessionTTL: soon, LeaseTTL: soon, // it leads on when the machine stands still
 		Streams: stream.Config{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		w.Fatal(err)
@@ -82,6 +84,16 @@ func (w *world) withNode() {
 	case <-time.After(soon):
 		w.Fatal("the node did not get ready")
 	}
+}
+
+// leads has a node that does nothing lead for good. It is never late, however slow this machine is: there is no
+// condition but what the test brings about.
+func (w *world) leads() {
+	w.Helper()
+	if _, err := session.New(w.store).Lead(w.Context(), w.session(), time.Hour); err != nil {
+		w.Fatal(err)
+	}
+	w.exec(`UPDATE node_session SET heartbeat_at = clock_timestamp() + interval '1 hour'`)
 }
 
 // keep runs f until the end of the test, or until it is told to stop.
