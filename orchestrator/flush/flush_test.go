@@ -181,7 +181,7 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 				item.Retry("flaky", "no")
 			case "op9":
 				select { // its reply comes when nobody waits for it any more
-				case <-time.After(2 * time.Second):
+				case <-time.After(5 * time.Second):
 				case <-ctx.Done():
 				}
 				return nil
@@ -193,7 +193,7 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	}, endpoints.Concurrency(4))
 	b.gather(t, "bad", func(s *collectorstore.CollectorSpec) {
 		// An innocent operation that a slow machine keeps waiting has more tries; others come through between two of them.
-		s.Timeout, s.MaxAttempts = collectorstore.Span(time.Second), 3
+		s.Timeout, s.MaxAttempts = collectorstore.Span(3*time.Second), 3
 		s.Backoff, s.MaxBackoff = collectorstore.Span(200*time.Millisecond), collectorstore.Span(200*time.Millisecond)
 	})
 	b.addOps(t, "bad", 0, 20, 2)
