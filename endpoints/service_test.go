@@ -518,20 +518,17 @@ func TestHandlerTimeout(t *testing.T) {
 func TestInstancesShareTheWork(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const chunks = 40
-	var mu sync.Mutex
-	share := map[int]int{}
+	const chunks, slots = 40, 2
+	share := &shares{handedOut: chunks - 2*2*slots, met: make(chan struct{})}
 	for instance := range 2 {
 		svc := b.service()
 		check(t, HandleList(svc, "shared", func(ctx context.Context, chunk *Chunk[number, square]) error {
-			mu.Lock()
-			share[instance]++
-			mu.Unlock()
+			share.meet(ctx, instance)
 			for _, item := range chunk.Items() {
 				item.Reply(square{})
 			}
-			return backoff.Sleep(ctx, 5*time.Millisecond)
-		}, Concurrency(2)))
+			return nil
+		}, Concurrency(slots)))
 		b.Run(svc)
 	}
 	eventually(t, "both wait for work", func() bool {
@@ -542,9 +539,37 @@ func TestInstancesShareTheWork(t *testing.T) {
 		b.ask("shared", numbers(2))
 	}
 	b.collect(chunks)
-	mu.Lock()
-	defer mu.Unlock()
-	if share[0]+share[1] != chunks || min(share[0], share[1]) < chunks/4 {
-		t.Errorf("shares %v", share)
+	share.mu.Lock()
+	defer share.mu.Unlock()
+	if n := share.begun; n[0]+n[1] != chunks || min(n[0], n[1]) < chunks/4 {
+		t.Errorf("shares %v", n)
+	}
+}
+
+// shares has two instances keep pace: none ends a chunk before the other has begun one for it, until so many are begun
+// that either may hold the rest. One that held more than it can begin would leave the other without, for ever.
+type shares struct {
+	handedOut int
+
+	mu    sync.Mutex
+	begun [2]int
+	met   chan struct{} // closed and made anew with each chunk that is begun
+}
+
+func (s *shares) meet(ctx context.Context, instance int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun[instance]++
+	mine := s.begun[instance]
+	close(s.met)
+	s.met = make(chan struct{})
+	for s.begun[1-instance] < mine && s.begun[0]+s.begun[1] < s.handedOut && ctx.Err() == nil {
+		met := s.met
+		s.mu.Unlock()
+		select {
+		case <-met:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
 	}
 }
