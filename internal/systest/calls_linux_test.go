@@ -19,7 +19,9 @@ func TestCallsWhileServicesAreReplaced(t *testing.T) {
 	w := setup(t)
 	w.items = 20_000
 	run := w.load()
-	running := []*process{w.start("service"), w.start("service")}
+	// The two take 20 s for the run, however long this test may be held up meanwhile.
+	start := func() *process { w.Helper(); return w.start("service", slowVariable+"=200ms") }
+	running := []*process{start(), start()}
 	w.start("node", sessionVariable+"=1m")
 	end := w.callers(4)
 	for n, how := range []syscall.Signal{syscall.SIGTERM, syscall.SIGTERM, syscall.SIGKILL, syscall.SIGKILL} {
@@ -30,7 +32,7 @@ func TestCallsWhileServicesAreReplaced(t *testing.T) {
 		}
 		w.signal(running[n%2], how)
 		w.await(running[n%2])
-		running[n%2] = w.start("service")
+		running[n%2] = start()
 	}
 	answered := end()
 	w.wantSound(run)

@@ -90,17 +90,20 @@ func runFlow(ctx context.Context) error {
 	}
 	defer closeAll()
 	revision := endpoints.Revision(os.Getenv(revisionVariable))
-	if err := endpoints.HandleFlow(svc, "statement", stages(ledger), revision); err != nil {
+	if err := endpoints.HandleFlow(svc, "statement", stages(ctx, ledger), revision); err != nil {
 		return err
 	}
 	fmt.Fprintln(os.Stderr, ready)
 	return errors.Join(svc.Run(ctx), ledger.Close())
 }
 
-func stages(ledger *os.File) []func(context.Context, *stage) error {
+func stages(told context.Context, ledger *os.File) []func(context.Context, *stage) error {
 	var mu sync.Mutex
 	accounts, prices := endpoints.To[account, account]("accounts"), endpoints.To[account, price]("prices")
 	answer := func(s *stage, item *endpoints.StageItem[account, statement, memory, endpoints.None], of string) error {
+		if err := heed(told, ledger); err != nil {
+			return err
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		_, err := fmt.Fprintf(ledger, "%s %d %d\n", s.Meta().Slice, item.Ordinal, s.Meta().Generation)
@@ -159,13 +162,15 @@ func TestFlowWhoseServicesAreKilled(t *testing.T) {
 	w := setup(t)
 	w.items = 20_000
 	run := w.load()
+	w.allow(0)
 	running := w.startFlow()
 	w.start("node", sessionVariable+"=1m")
 	random := rand.New(rand.NewPCG(1, 2))
 	roles := []string{"flow", "accounts", "flow", "prices"}
 	for n := range 8 {
 		done := w.done(run)
-		w.until("more is done", func() bool { return w.done(run) >= min(done+w.items/20, w.items) })
+		w.allow(w.items / 40)
+		w.until("more is done", func() bool { return w.done(run) >= min(done+w.items/40, w.items) })
 		role, i := roles[n%len(roles)], random.IntN(2)
 		if w.done(run) == w.items {
 			t.Fatalf("the run was complete before kill %d", n)
@@ -176,6 +181,7 @@ func TestFlowWhoseServicesAreKilled(t *testing.T) {
 		both[i] = w.start(role)
 		running[role] = both
 	}
+	w.allowAll()
 	extra := w.wantSound(run)
 	t.Logf("%d extra executions", extra)
 	if n := w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'ready'`); n != 0 {
@@ -202,6 +208,7 @@ func TestFlowWhoseStreamsAreLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			run := w.load()
+			w.allow(w.items / 10)
 			w.startFlow()
 			w.start("node")
 			w.until("some is done", func() bool { return w.done(run) >= w.items/10 })
@@ -213,6 +220,7 @@ func TestFlowWhoseStreamsAreLost(t *testing.T) {
 			if w.done(run) == w.items {
 				t.Fatal("the run was complete before the loss")
 			}
+			w.allowAll()
 			lost := time.Now()
 			extra := w.wantSound(run)
 			t.Logf("complete after %s, %d extra executions", time.Since(lost), extra)
@@ -227,10 +235,12 @@ func TestFlowWhoseServicesAreToldToEnd(t *testing.T) {
 	w := setup(t)
 	w.items = 20_000
 	run := w.load()
+	w.allow(0)
 	running := w.startFlow()
 	w.start("node", sessionVariable+"=1m")
 	for n, role := range []string{"flow", "accounts", "prices"} {
 		done := w.done(run)
+		w.allow(w.items / 10)
 		w.until("more is done", func() bool { return w.done(run) >= min(done+w.items/10, w.items) })
 		if w.done(run) == w.items {
 			t.Fatalf("the run was complete before end %d", n)
@@ -243,6 +253,7 @@ func TestFlowWhoseServicesAreToldToEnd(t *testing.T) {
 		}
 		w.start(role)
 	}
+	w.allowAll()
 	if extra := w.wantSound(run); extra != 0 {
 		t.Errorf("%d items were executed twice", extra)
 	}
@@ -258,12 +269,14 @@ func TestFlowIsDeployedAnew(t *testing.T) {
 	w := setup(t)
 	w.items = 10_000
 	run := w.load()
+	w.allow(w.items / 10)
 	w.start("accounts")
 	w.start("prices")
 	old := w.start("flow", revisionVariable+"=old")
 	w.start("node")
 	w.until("the old version has done some", func() bool { return w.done(run) >= w.items/10 })
 	w.start("flow", revisionVariable+"=new")
+	w.allow(w.items / 3)
 	w.until("both have done some", func() bool { return w.done(run) >= w.items/3 })
 	w.signal(old, syscall.SIGTERM)
 	w.await(old)
@@ -273,6 +286,7 @@ func TestFlowIsDeployedAnew(t *testing.T) {
 	if w.done(run) == w.items {
 		t.Fatal("the run was complete before the old version ended")
 	}
+	w.allowAll()
 	extra := w.wantSound(run)
 	t.Logf("%d extra executions", extra)
 }

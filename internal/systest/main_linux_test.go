@@ -22,6 +22,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -41,6 +42,7 @@ const (
 	// lose theirs, however slow the machine is.
 	sessionVariable = "TRANCHE_SYSTEST_SESSION"
 	stopVariable    = "TRANCHE_SYSTEST_STOP" // the execution at which a service stands still until it is woken
+	slowVariable    = "TRANCHE_SYSTEST_SLOW" // how long a service takes over each chunk, so that a run outlives the test
 	faultsVariable  = "TRANCHE_FAULTS"
 )
 
@@ -48,6 +50,9 @@ const (
 	sessionTTL = 1500 * time.Millisecond
 	ready      = "child is ready"
 	halfway    = "service stands in the middle of slice"
+
+	// answerTimeout is how long a direct request is waited for: it may have gone to a process that was just killed.
+	answerTimeout = 5 * time.Second
 
 	testsAtOnce = 3 // at least: they wait more than they work
 )
@@ -160,6 +165,10 @@ func runService(ctx context.Context) error {
 	}
 	defer closeAll()
 	die, _ := strconv.Atoi(os.Getenv(dieVariable)) // empty: never
+	slow, err := time.ParseDuration(cmp.Or(os.Getenv(slowVariable), "0s"))
+	if err != nil {
+		return err
+	}
 	var mu sync.Mutex
 	executed := 0
 	err = endpoints.HandleList(svc, "statement", func(ctx context.Context, c *endpoints.Chunk[account, statement]) error {
@@ -183,6 +192,7 @@ func runService(ctx context.Context) error {
 			}
 			item.Reply(statement{Of: item.In.ID})
 		}
+		_ = backoff.Sleep(ctx, slow)
 		return ledger.Sync()
 	}, endpoints.Concurrency(1))
 	if err != nil {
@@ -207,11 +217,14 @@ func listens(ctx context.Context, endpoint string) error {
 	}
 	defer nc.Close()
 	for {
-		_, err := endpoints.Call[string, endpoints.None](ctx, nc, endpoint, "nobody", "nothing", endpoints.Direct())
+		asking, cancel := context.WithTimeout(ctx, answerTimeout)
+		_, err := endpoints.Call[string, endpoints.None](asking, nc, endpoint, "nobody", "nothing", endpoints.Direct())
+		cancel()
 		if _, refused := errors.AsType[*wire.SlotError](err); refused {
 			return nil
 		}
-		if _, nobody := errors.AsType[*endpoints.NoListenersError](err); !nobody {
+		_, nobody := errors.AsType[*endpoints.NoListenersError](err)
+		if late := errors.Is(err, context.DeadlineExceeded); !nobody && !late || ctx.Err() != nil {
 			return fmt.Errorf("an item that nobody understands: %w", err)
 		}
 		if err := rest(ctx); err != nil {
