@@ -6,10 +6,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
+	"net"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap/zaptest"
@@ -91,7 +92,7 @@ func TestResultsOfAnySize(t *testing.T) {
 	}
 	serveBytes(t, testenv.Conn(t, b.NS), "statement", func(key string) int { return sizes[key] })
 	req := nodetest.Request("statement")
-	req.Steps[0].Chunk = 3
+	req.Steps[0].Chunk, req.Steps[0].Timeout = 3, 10*time.Minute
 	run := b.Start(t, req, len(sizes))
 	if done, failed := b.Outcome(t, run, 1); done != int64(len(sizes))-tooLarge || failed != tooLarge {
 		t.Fatalf("done %d, failed %d of %d; want %d failed", done, failed, len(sizes), tooLarge)
@@ -229,11 +230,40 @@ func (b *bundle) text(t *testing.T, sql string) (s string) {
 	return s
 }
 
+// shortConn takes so many bytes. With the first that is more it says so, and hangs until it is told that it is gone.
+type shortConn struct {
+	net.Conn
+
+	left       int
+	over, gone chan struct{}
+}
+
+// Write implements net.Conn. There is one writer.
+func (c *shortConn) Write(p []byte) (int, error) {
+	if c.left >= len(p) {
+		c.left -= len(p)
+		return c.Conn.Write(p)
+	}
+	if c.left >= 0 {
+		c.left = -1
+		close(c.over)
+	}
+	<-c.gone
+	return 0, net.ErrClosed
+}
+
+// Dial implements nats.CustomDialer. It can be called once.
+func (c *shortConn) Dial(network, address string) (_ net.Conn, err error) {
+	c.Conn, err = net.DialTimeout(network, address, nodetest.Stuck)
+	return c, err
+}
+
 // A service that dies while its result is on its way leaves pieces that nobody needs; another one answers, and they go.
 func TestAServiceKilledBetweenPieces(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	dying := testenv.Conn(t, b.NS)
+	conn := &shortConn{left: 6 * wire.DefaultPiece, over: make(chan struct{}), gone: make(chan struct{})}
+	dying := testenv.Dial(t, b.NS.URL(), nats.SetCustomDialer(conn), nats.NoReconnect())
 	svc, err := endpoints.New(dying, endpoints.Config{Name: "dying", Version: "1.0.0", Log: zaptest.NewLogger(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -244,30 +274,16 @@ func TestAServiceKilledBetweenPieces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var came atomic.Int64
-	killed := make(chan struct{})
-	heard, err := b.NC.Subscribe(wire.ReplySubject("statement"), func(*nats.Msg) {
-		if came.Add(1) == 3 {
-			dying.Close()
-			close(killed)
-		}
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ended := make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { ended <- svc.Run(ctx) }()
 	id := b.Start(t, nodetest.Request("statement"), 1)
-	<-killed
+	<-conn.over
+	nodetest.Until(t, "what had come is kept", func() bool { return b.Number(t, `SELECT count(*) FROM work_piece`) >= 3 })
+	close(conn.gone)
+	dying.Close()
 	stop()
 	t.Logf("the service ended with %v", <-ended)
-	if err := heard.Unsubscribe(); err != nil {
-		t.Fatal(err)
-	}
-	nodetest.Until(t, "what had come is kept", func() bool {
-		return b.Number(t, `SELECT count(*) FROM work_piece`) >= int(came.Load())
-	})
 	b.WantDrained(t)
 	whole := wire.MaxResult / wire.DefaultPiece
 	if n := b.Number(t, `SELECT count(*) FROM work_piece`); n < 3 || n >= whole {

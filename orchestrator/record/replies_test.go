@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
@@ -204,7 +203,6 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	source := nodetest.Items(count)
 	n := 0
 	req := nodetest.Patient()
-	req.Steps[0].Timeout = 40 * time.Second // more than it takes when a delivery is lost, or two
 	loaded, err := b.Node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
 		err := source(item)
 		size := limit / 3
