@@ -16,7 +16,7 @@ import (
 )
 
 // limit bounds what a test waits for.
-const limit = 20 * time.Second
+const limit = 2 * time.Minute
 
 // bench is a responder whose requests end when they are let go.
 type bench struct {
@@ -34,8 +34,9 @@ func setup(t *testing.T, requests int, bytes int64) *bench {
 	t.Helper()
 	b := &bench{T: t, server: testenv.NATS(t), began: make(chan string, 100), let: make(chan struct{})}
 	b.asking = testenv.Conn(t, b.server)
+	node := testenv.Conn(t, b.server)
 	var err error
-	b.it, err = responder.Listen(testenv.Conn(t, b.server), responder.Config{
+	b.it, err = responder.Listen(node, responder.Config{
 		Subject: "ask.*", Queue: "nodes", Timeout: limit, MaxRequests: requests, MaxBytes: bytes,
 		Answer: func(ctx context.Context, msg *nats.Msg) {
 			defer b.ended.Add(1)
@@ -49,6 +50,9 @@ func setup(t *testing.T, requests int, bytes int64) *bench {
 		},
 		Refuse: func(msg *nats.Msg) { b.respond(msg, "refused") },
 	})
+	if err == nil {
+		err = node.FlushTimeout(limit) // Listen waits for the server for a moment only
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

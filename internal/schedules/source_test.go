@@ -128,7 +128,8 @@ func sources(t *testing.T) *httptest.Server {
 
 func web(t *testing.T, allow ...connections.Network) (*schedules.Web, *httpfetch.Client) {
 	t.Helper()
-	client, err := httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}}, httpfetch.Config{})
+	client, err := httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}},
+		httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func (w *world) comes(name, fires string) {
 	w.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(30 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for w.fires(name) != fires {
 		select {
 		case <-tick.C:

@@ -21,7 +21,11 @@ func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
 	b.Helper()
 	server := testenv.NATS(b)
 	for range 2 {
-		listener, err := trackers.Listen(testenv.Conn(b, server), b.service, nil)
+		node := testenv.Conn(b, server)
+		listener, err := trackers.Listen(node, b.service, nil)
+		if err == nil {
+			err = node.FlushTimeout(soon) // Listen waits for the server for a moment only
+		}
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -32,7 +36,7 @@ func (b *bench) overNATS() (*fanout.Client, *nats.Conn) {
 		})
 	}
 	nc := testenv.Conn(b, server)
-	client, err := fanout.New(nc, fanout.Config{Actor: "billing"})
+	client, err := fanout.New(nc, fanout.Config{Actor: "billing", Timeout: soon})
 	if err != nil {
 		b.Fatal(err)
 	}

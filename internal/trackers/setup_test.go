@@ -20,6 +20,9 @@ import (
 	trackerstore "github.com/tranchehq/tranche/workqueue/tracker"
 )
 
+// soon is more than anything here takes on a busy machine.
+const soon = 2 * time.Minute
+
 // counted counts the transactions of acknowledgements.
 type counted struct {
 	trackerstore.Store

@@ -67,7 +67,7 @@ func (b *bench) due(url string, n int) (ids []uuid.UUID) {
 
 func (b *bench) until(what string, holds func() bool) {
 	b.Helper()
-	testenv.Until(b, 20*time.Second, what, holds)
+	testenv.Until(b, soon, what, holds)
 }
 
 func (b *bench) delivered() int {

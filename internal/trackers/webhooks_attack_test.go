@@ -130,8 +130,8 @@ func TestReceiversThatGoWrong(t *testing.T) {
 		}
 	}
 	id := b.due(slow, 1)[0]
-	soon := func(c *trackers.WebhooksConfig) { c.Timeout = 100 * time.Millisecond }
-	if _, err := b.webhooks(conns, run, soon).Run(t.Context(), lease); err != nil {
+	impatient := func(c *trackers.WebhooksConfig) { c.Timeout = 100 * time.Millisecond }
+	if _, err := b.webhooks(conns, run, impatient).Run(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.webhook(id, trackers.All); got.Attempts != 1 || !strings.Contains(got.Error, "did not answer in time") {

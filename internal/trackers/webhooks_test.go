@@ -120,7 +120,8 @@ func (b *bench) webhooks(
 		b.Fatal(err)
 	}
 	b.Cleanup(web.Close)
-	config := trackers.WebhooksConfig{Connections: conns, Transport: web.Transport(), FirstRetry: time.Millisecond}
+	config := trackers.WebhooksConfig{Connections: conns, Transport: web.Transport(), FirstRetry: time.Millisecond,
+		Timeout: time.Minute}
 	for _, f := range change {
 		f(&config)
 	}
@@ -136,7 +137,7 @@ func (b *bench) runHooks(
 	hooks *trackers.Webhooks, lease workqueue.Lease, batch uuid.UUID, until func(*fanout.WebhookView) bool,
 ) *fanout.WebhookView {
 	b.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
+	for deadline := time.Now().Add(soon); ; {
 		again, err := hooks.Run(b.Context(), lease)
 		if err != nil {
 			b.Fatal(err)
