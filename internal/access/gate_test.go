@@ -3,6 +3,7 @@ package access_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"testing"
@@ -48,6 +49,7 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	}
 	secret := access.NewSecret()
 	keep(t, store, "ann", secret)
+	began := time.Now()
 	who, err := gate.Token(t.Context(), netip.Addr{}, secret)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +57,6 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	ctx, done := gate.Admit(t.Context(), who)
 	defer done()
 	proxy.Stall(testenv.Up, testenv.Down)
-	began := time.Now()
 	testenv.ReceiveBefore(ctx.Done(), testenv.NewWatch(t).After(access.RevocationTime))
 	if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) || time.Since(began) < 2*time.Second {
 		t.Errorf("after %s it has ended with %v", time.Since(began), err)
@@ -74,28 +75,40 @@ func TestTheNextRequestIsWatchedToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"ann", "bob"} {
-		secret := access.NewSecret()
-		keep(t, store, name, secret)
-		who, err := gate.Token(t.Context(), netip.Addr{}, secret)
-		if err != nil {
-			t.Fatal(err)
+		watch := testenv.NewWatch(t)
+		err := revoked(t, store, gate, name)
+		// After a halt that is too long requests end unchecked: that shows nothing.
+		for tries := 0; errors.Is(err, access.ErrUnchecked) && watch.Longest() > time.Second && tries < 20; tries++ {
+			watch, err = testenv.NewWatch(t), revoked(t, store, gate, fmt.Sprint(name, tries))
 		}
-		ctx, done := gate.Admit(t.Context(), who)
-		t.Cleanup(done) // only at the end of the test
-		if p, ok := access.From(ctx); !ok || p.Name != name {
-			t.Errorf("the context is one of %q", p.Name)
-		}
-		if err := access.Recheck(ctx); err != nil {
-			t.Error(err)
-		}
-		if _, err := identity.New(store).RevokeToken(t.Context(), name, "me"); err != nil {
-			t.Fatal(err)
-		}
-		testenv.ReceiveBefore(ctx.Done(), testenv.NewWatch(t).After(access.RevocationTime))
-		if err := access.Recheck(ctx); !errors.Is(err, access.ErrRevoked) {
+		if !errors.Is(err, access.ErrRevoked) {
 			t.Errorf("the request of %s ended with %v", name, err)
 		}
 	}
+}
+
+// revoked revokes a token of which a request is under way, and returns what that ended with.
+func revoked(t *testing.T, store *wqdatabase.DB, gate *access.Gate, name string) error {
+	t.Helper()
+	secret := access.NewSecret()
+	keep(t, store, name, secret)
+	who, err := gate.Token(t.Context(), netip.Addr{}, secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, done := gate.Admit(t.Context(), who)
+	t.Cleanup(done) // only at the end of the test
+	if p, ok := access.From(ctx); !ok || p.Name != name {
+		t.Errorf("the context is one of %q", p.Name)
+	}
+	if err := access.Recheck(ctx); err != nil {
+		return err
+	}
+	if _, err := identity.New(store).RevokeToken(t.Context(), name, "me"); err != nil {
+		t.Fatal(err)
+	}
+	testenv.ReceiveBefore(ctx.Done(), testenv.NewWatch(t).After(access.RevocationTime))
+	return access.Recheck(ctx)
 }
 
 // A token that is revoked between being found good and the login begins no session.

@@ -20,7 +20,7 @@ import (
 )
 
 // patience bounds what a test waits for.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 func grants(t *testing.T, texts ...string) []natsaccess.Grant {
 	t.Helper()
@@ -83,7 +83,7 @@ func formsOf(t *testing.T, s *natsaccess.System) map[string]form {
 // prepare makes the streams, and the consumers of endpoints, as a node does.
 func prepare(t *testing.T, node *nats.Conn, names ...string) jetstream.JetStream {
 	t.Helper()
-	js, err := jetstream.New(node)
+	js, err := jetstream.New(node, jetstream.WithDefaultTimeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestNoRoleUsesUpTheServer(t *testing.T) {
 			for range most {
 				last = conn("accounts")
 			}
-			if nc, err := nats.Connect(server.URL(), form.user("accounts")); err == nil {
+			if nc, err := nats.Connect(server.URL(), form.user("accounts"), nats.Timeout(patience)); err == nil {
 				nc.Close()
 				t.Error("a role has more connections than it may have")
 			} else if !strings.Contains(err.Error(), "maximum account") {
@@ -185,7 +185,7 @@ func TestNoRoleUsesUpTheServer(t *testing.T) {
 // serve runs a service whose endpoints answer with what they are given.
 func serve(t *testing.T, nc *nats.Conn, names ...string) {
 	t.Helper()
-	service, err := endpoints.New(nc, endpoints.Config{Name: names[0], DrainTimeout: time.Second})
+	service, err := endpoints.New(nc, endpoints.Config{Name: names[0], DrainTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
