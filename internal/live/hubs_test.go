@@ -177,7 +177,7 @@ func TestTopicsAreLookedAtWhileWatched(t *testing.T) {
 	}
 	next := func(name, data string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		defer cancel()
 		events, err := watcher.Next(ctx)
 		if err != nil || events[0].Name != name || data != "" && string(events[0].Data) != data {

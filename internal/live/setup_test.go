@@ -22,6 +22,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
+// soon is more than anything here takes on a busy machine.
+const soon = 2 * time.Minute
+
 // world is a store, hubs on it, and a count of what the hubs ask.
 type world struct {
 	*testing.T
@@ -278,7 +281,7 @@ func (p *page) take(e live.Event) {
 // until reads on until something holds.
 func (p *page) until(what string, holds func() bool) {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(p.Context(), soon)
 	defer cancel()
 	for !holds() {
 		if err := p.read(ctx); err != nil {

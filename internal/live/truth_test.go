@@ -209,7 +209,7 @@ func TestAServerThatRestartsIsToldApart(t *testing.T) {
 	w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isDone })
 	p.wantTruth()
 	w.restart(quick())
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	var err error
 	for err == nil {
