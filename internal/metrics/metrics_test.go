@@ -52,7 +52,8 @@ func setup(t *testing.T, config metrics.Config) *bench {
 	if b.m, err = metrics.New(config); err != nil {
 		t.Fatal(err)
 	}
-	b.node, err = orchestrator.New(b.store, nc, orchestrator.Config{Meter: b.m, Grace: 5 * time.Second})
+	b.node, err = orchestrator.New(b.store, nc, orchestrator.Config{Meter: b.m, Grace: time.Minute,
+		SessionTTL: time.Minute, LeaseTTL: time.Minute}) // it leads on when the machine stands still
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +110,7 @@ func (b *bench) run(endpoint string, n int) workqueue.RunID {
 	i := 0
 	loaded, err := b.node.Starts().Start(b.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{
-			Chunk: 50, InFlight: 16, MaxAttempts: 3, Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond,
+			Chunk: 50, InFlight: 16, MaxAttempts: 3, Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond,
 		}}}}, func(item *start.LoadItem) error {
 		if i == n {
 			return io.EOF
@@ -190,12 +191,13 @@ func TestARunIsMeasured(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b.until("calls are told", func() bool {
-		all := b.gathered()
-		return sum(all, "tranche_endpoint_calls_unanswered", "endpoint", "nobody") == 2 &&
+	var all map[string]*dto.MetricFamily
+	b.until("calls are told, and that nobody listens, still", func() bool { // a slow NATS may say nothing of listeners
+		all = b.gathered()
+		return sum(all, "tranche_health_conditions", "kind", "no_listeners") == 1 &&
+			sum(all, "tranche_endpoint_calls_unanswered", "endpoint", "nobody") == 2 &&
 			sum(all, "tranche_endpoint_calls_unanswered", "endpoint", metrics.Other) == 2
 	})
-	all := b.gathered()
 	for _, want := range []struct {
 		name   string
 		labels []string
