@@ -158,7 +158,7 @@ func TestItemThatKillsItsNodes(t *testing.T) {
 	// Nodes that live must not lose their sessions: what comes again for that has been delivered as well.
 	start := func() *process {
 		w.Helper()
-		return w.start("composer", poisonVariable+"=17", sessionVariable+"=5s")
+		return w.start("composer", poisonVariable+"=17", sessionVariable+"=1m")
 	}
 	for p := start(); ; {
 		w.until("the run ends, or the node does", func() bool {
@@ -175,6 +175,7 @@ func TestItemThatKillsItsNodes(t *testing.T) {
 		if deaths++; deaths > 12 {
 			t.Fatal("the item goes on killing nodes")
 		}
+		w.expire(p)
 		p = start()
 	}
 	failed := w.number(`SELECT count(*) FROM work_part WHERE run_id = $1 AND error_code = $2 AND ordinal = 17`, run,

@@ -49,12 +49,13 @@ func TestNodeIsKilledWhileItFolds(t *testing.T) {
 					Source: "endpoint: flushed"}, "test"); err != nil {
 					t.Fatal(err)
 				}
-				first := w.start("node", sessionVariable+"=5s")
+				first := w.start("node", sessionVariable+"=1m")
 				w.addUpdates(how, 0, foldedRounds/2)
 				noOps := func() bool { return w.number(`SELECT count(*) FROM collector_op`) == 0 }
 				w.until("the first half is done", noOps)
 				before := w.updates(how)
 				held := w.killAt(first, &at, func() { w.addUpdates(how, foldedRounds/2, foldedRounds) })
+				w.expire(first)
 				w.start("node", sessionVariable+"=1m")
 				w.until("everything is done", func() bool { return w.number(`SELECT count(*) FROM collector_key`) == 0 })
 				if !noOps() {

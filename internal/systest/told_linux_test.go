@@ -34,7 +34,7 @@ func TestACompletionIsToldAfterACrash(t *testing.T) {
 				t.Fatal(err)
 			}
 			// With a lease so long it reads the outbox once, at its beginning.
-			victim := w.start("node", faultsVariable+"="+point+"=kill", leaseVariable+"=1h")
+			victim := w.start("node", faultsVariable+"="+point+"=kill", leaseVariable+"=1h", sessionVariable+"=1m")
 			w.until("it leads", func() bool { return w.leader() > 0 })
 			run := w.load()
 			w.start("service")
@@ -49,7 +49,7 @@ func TestACompletionIsToldAfterACrash(t *testing.T) {
 			if _, err := w.pool.Exec(t.Context(), `UPDATE leader SET expires_at = clock_timestamp()`); err != nil {
 				t.Fatal(err)
 			}
-			w.start("node")
+			w.start("node", sessionVariable+"=1m")
 			w.until("the event is marked", func() bool { return w.number(marked, run) == 1 })
 			w.wantParts(run, 1)
 			w.wantTold(nc, told, times)

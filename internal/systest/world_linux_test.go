@@ -143,6 +143,19 @@ func (w *world) await(p *process) {
 	}
 }
 
+// expire ends the session of a node that is dead. So it can be a long one, which no node loses by being slow, and
+// nobody waits for its end. It returns when that was, by the database's clock.
+func (w *world) expire(p *process) (at time.Time) {
+	w.Helper()
+	const end = `WITH ended AS (UPDATE node_session SET expires_at = clock_timestamp()
+			WHERE pid = $1 AND ended_at IS NULL RETURNING expires_at)
+		SELECT coalesce(max(expires_at), clock_timestamp()) FROM ended`
+	if err := w.pool.QueryRow(w.Context(), end, p.cmd.Process.Pid).Scan(&at); err != nil {
+		w.Fatal(err)
+	}
+	return at
+}
+
 // until polls for a condition, with a deadline.
 func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(w, limit, what, met) }
 
