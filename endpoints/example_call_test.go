@@ -35,7 +35,7 @@ func statementOf(nc *nats.Conn) http.HandlerFunc {
 }
 
 func ExampleCall() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	_, stop := node(ctx)
 	defer stop()

@@ -53,7 +53,7 @@ func letters() []func(context.Context, *letterStage) error {
 }
 
 func ExampleHandleFlow() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	js, stop := node(ctx)
 	defer stop()

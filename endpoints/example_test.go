@@ -48,7 +48,7 @@ func serve(ctx context.Context) error {
 }
 
 func Example() {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	js, stop := node(ctx)
 	defer stop()
@@ -94,7 +94,7 @@ func node(ctx context.Context) (js jetstream.JetStream, stop func()) {
 	})
 	must(err)
 	s.Start()
-	s.ReadyForConnections(10 * time.Second)
+	s.ReadyForConnections(time.Minute)
 	must(os.Setenv("NATS_URL", s.ClientURL()))
 	nc, err := endpoints.Connect()
 	must(err)

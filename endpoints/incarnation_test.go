@@ -101,6 +101,10 @@ func TestOldRequestsAreNotAcknowledgedToANewStream(t *testing.T) {
 	b.ask("list", numbers(1))
 	other, err := b.js.Consumer(b.ctx, wire.StreamWork, "list")
 	check(t, err)
+	config := other.CachedInfo().Config
+	config.AckWait = allPatience // so that what the other instance has stays there
+	other, err = b.js.UpdateConsumer(b.ctx, wire.StreamWork, config)
+	check(t, err)
 	batch, err := other.Fetch(2, jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2))
 	check(t, err)
 	for range 2 {

@@ -16,8 +16,9 @@ import (
 )
 
 // soon is how long a service may take, by a watch, to be back after the streams are. The second of the promise, and
-// a little for a busy machine under the race detector.
-const soon = 3 * time.Second
+// a little for a busy machine under the race detector, whose replies may all be on their way when the streams are lost:
+// they are sent again when no acknowledgement came.
+const soon = 3*time.Second + stream.AckTimeout
 
 // underLoad has a service answer while a node goes on asking. It returns once the service is at work.
 func underLoad(b *bundle) (answered *atomic.Int64) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -16,6 +17,9 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is that of tests which do not wait in vain: what a crash leaves behind may come after an AckWait only.
+const patience = time.Minute
 
 type account struct {
 	Balance int `json:"balance"`
@@ -44,7 +48,7 @@ func serveBooks(svc *endpoints.Service) error {
 
 func TestSend(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t)
+	kit := endpointstest.New(t, endpointstest.Patience(patience))
 	kit.Serve(serveBooks)
 	reply := kit.Send("books", endpointstest.Param("year", "2026"),
 		endpointstest.Item("A", account{Balance: 120}), endpointstest.Item("B", account{Balance: -3}),
@@ -68,7 +72,7 @@ func TestSend(t *testing.T) {
 
 func TestRedeliverAndReissue(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t)
+	kit := endpointstest.New(t, endpointstest.Patience(patience))
 	var calls atomic.Int32
 	kit.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "count", func(_ context.Context, chunk *endpoints.Chunk[int, string]) error {
@@ -97,7 +101,7 @@ func TestRedeliverAndReissue(t *testing.T) {
 
 func TestKillBetween(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t)
+	kit := endpointstest.New(t, endpointstest.Patience(patience))
 	one := kit.Serve(serveBooks)
 	kill := kit.KillBetween("books", 0)
 	pending := kit.Post("books", endpointstest.Item("A", account{Balance: 1}))
@@ -116,7 +120,7 @@ func TestKillBetween(t *testing.T) {
 
 func TestKillBeforeReply(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t)
+	kit := endpointstest.New(t, endpointstest.Patience(patience))
 	kit.Serve(serveBooks)
 	kit.Serve(serveBooks)
 	kill := kit.KillBeforeReply("books")
@@ -131,7 +135,7 @@ func TestKillBeforeReply(t *testing.T) {
 
 func TestKill(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t)
+	kit := endpointstest.New(t, endpointstest.Patience(patience))
 	entered, release := make(chan struct{}, 2), make(chan struct{})
 	slow := func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "slow", func(_ context.Context, chunk *endpoints.Chunk[int, int]) error {
@@ -157,7 +161,7 @@ func TestKill(t *testing.T) {
 
 func TestStub(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t)
+	kit := endpointstest.New(t, endpointstest.Patience(patience))
 	stub := kit.Stub("accounts", func(asked []endpointstest.Asked) ([]wire.Slot, error) {
 		return []wire.Slot{
 			asked[0].Answer(account{Balance: 5}), asked[1].Retry("busy", "later"), asked[2].Fail("gone", "no such account"),
@@ -185,7 +189,7 @@ func TestStub(t *testing.T) {
 
 func TestSeveralMessages(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t, endpointstest.MaxPayload(64<<10))
+	kit := endpointstest.New(t, endpointstest.Patience(patience), endpointstest.MaxPayload(64<<10))
 	kit.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "big", func(_ context.Context, chunk *endpoints.Chunk[int, string]) error {
 			for _, item := range chunk.Items() {

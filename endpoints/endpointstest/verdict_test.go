@@ -44,7 +44,7 @@ func of(t *testing.T, f func(*verdict)) (text string) {
 // shortly is the patience of a test that waits in vain, and shortlyServed of one that gets one answer before.
 const (
 	shortly       = 200 * time.Millisecond
-	shortlyServed = 6 * time.Second
+	shortlyServed = 15 * time.Second
 )
 
 func TestVerdicts(t *testing.T) {
@@ -138,7 +138,7 @@ func TestResultVerdicts(t *testing.T) {
 
 func TestDeadLetter(t *testing.T) {
 	t.Parallel()
-	kit := endpointstest.New(t)
+	kit := endpointstest.New(t, endpointstest.Patience(patience))
 	kit.Serve(serveBooks)
 	single := endpointstest.Meta(func(m *wire.Meta) { m.Mode = wire.ModeSingle })
 	reply := kit.Send("books", single, endpointstest.Item("A", "no account"))

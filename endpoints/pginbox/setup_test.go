@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -15,6 +16,9 @@ import (
 )
 
 func TestMain(m *testing.M) { testenv.Main(m) }
+
+// patience bounds each wait of the tests: what a crash leaves behind may be delivered again after an AckWait only.
+const patience = time.Minute
 
 // effects is what handlers of the tests write: a row each time they do something for an item.
 const effects = `CREATE TABLE effects (account text, delivery bigint GENERATED ALWAYS AS IDENTITY)`
@@ -34,7 +38,7 @@ func setup(t *testing.T) *bundle {
 	inbox, err := pginbox.New(pool, pginbox.Config{})
 	check(t, err)
 	check(t, inbox.Create(t.Context()))
-	b := &bundle{t: t, kit: endpointstest.New(t), pool: pool, inbox: inbox}
+	b := &bundle{t: t, kit: endpointstest.New(t, endpointstest.Patience(patience)), pool: pool, inbox: inbox}
 	b.exec(effects)
 	return b
 }
