@@ -165,7 +165,7 @@ func TestConformanceAsTheNode(t *testing.T) {
 		}
 		return testenv.Dial(t, server.URL(), option)
 	}
-	js, err := jetstream.New(as("node"))
+	js, err := jetstream.New(as("node"), jetstream.WithDefaultTimeout(patienceInTests))
 	if err == nil {
 		_, err = stream.Ensure(t.Context(), js, stream.Config{Memory: true})
 	}

@@ -22,5 +22,6 @@ func (b *bench) correcting() {
 	b.want(b.tranche("run", "start", "--from", "other", "--state", "cancelled", "--name", "more"), 0,
 		"started: plan ", "3 items")
 	b.want(b.tranche("run", "show", "more"), 0, "carries on")
+	b.want(b.tranche("run", "watch", "more"), 0, "3 of 3 items done")
 	b.want(b.tranche("run", "export", "it", "--corrected", "--format", "csv"), 0, "\n1,done,")
 }

@@ -21,8 +21,8 @@ func TestRunNowThatFails(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.want(b.pipe(nightly+"start_attempts: 1\n", "schedule", "apply", "-"), 0, "version 1")
-	b.want(b.tranche("schedule", "run-now", "nightly"), 1, "the run failed", "year-end")
-	r := b.tranche("--json", "schedule", "run-now", "nightly")
+	b.want(b.tranche("schedule", "run-now", "nightly", "--wait", "2m"), 1, "the run failed", "year-end")
+	r := b.tranche("--json", "schedule", "run-now", "nightly", "--wait", "2m")
 	var fire client.Fire
 	if err := json.Unmarshal([]byte(r.out), &fire); r.code != 1 || err != nil || fire.State != "failed" || r.err != "" {
 		t.Errorf("exit %d, %v: %s%s", r.code, err, r.out, r.err)

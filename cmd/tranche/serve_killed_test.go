@@ -27,7 +27,7 @@ func alone(t *testing.T) (s *server, postmaster string) {
 	}
 	s = &server{where: map[string]string{}, log: &testenv.Log{}}
 	s.Cmd = command(t, nil, "--json", "serve", "--data-dir", data, "--listen", "127.0.0.1:0", "--nats-listen",
-		"127.0.0.1:0", "--log-level", "warn")
+		"127.0.0.1:0", "--log-level", "warn", "--grace", "10m") // a stop that is held up does not end by itself
 	s.Stderr = s.log
 	out, err := s.StdoutPipe()
 	if err != nil {

@@ -50,6 +50,7 @@ func launch(t *testing.T, wait bool, args ...string) *server {
 	s := &server{where: map[string]string{}, log: &testenv.Log{}}
 	s.Cmd = command(t, nil, append([]string{
 		"--json", "serve", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(), "--log-level", "warn",
+		"--session-ttl", "1m",
 	}, args...)...)
 	s.Stderr = s.log
 	var err error
@@ -77,7 +78,9 @@ func (s *server) End(t *testing.T) (took time.Duration, err error) {
 	return w.Ran(), err
 }
 
-const slack = 2 * time.Second // of a stop, beyond its grace
+// slack is of a stop, beyond its grace. It is much for a busy machine: a stop that waited for a PostgreSQL that is
+// silent would take 11 s, or 15.
+const slack = 8 * time.Second
 
 // endlessUpload begins a run whose items never end.
 func endlessUpload(t *testing.T, where string) {
@@ -101,7 +104,7 @@ func endlessUpload(t *testing.T, where string) {
 // An upload that never ends holds a stop up for its share of the grace, and is over before the session is.
 func TestAStopEndsUploadsFirst(t *testing.T) {
 	t.Parallel()
-	const grace = 20 * time.Second // a busy machine needs time to take 40,000 rows back
+	const grace = 40 * time.Second // a busy machine needs time to take 40,000 rows back
 	const atMost = 5 + wqdatabase.ReservedConns
 	database := testenv.Database(t)
 	s := launch(t, true, "--database", database, "--nats", testenv.NATS(t).URL(), "--grace", grace.String(),
@@ -116,11 +119,11 @@ func TestAStopEndsUploadsFirst(t *testing.T) {
 	}
 	endlessUpload(t, s.where["api"])
 	eventually(t, "the run is loading", func() bool { return number(`SELECT count(*) FROM batchrun`) == 1 })
-	conns := number(`SELECT count(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND application_name = 'tranche'`)
-	if conns < 2 || conns > atMost {
-		t.Errorf("serve has %d connections that bound their waits; want 2 to %d", conns, atMost)
-	}
+	eventually(t, fmt.Sprintf("serve has 2 to %d connections that bound their waits", atMost), func() bool {
+		conns := number(`SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'tranche'`)
+		return conns >= 2 && conns <= atMost // some may be ending yet
+	})
 	took, err := s.End(t)
 	if err != nil || took > grace+slack {
 		t.Errorf("the stop took %s, %v; want %s: %s", took, err, grace, s.log.String())
@@ -159,8 +162,7 @@ func TestAStopIsBounded(t *testing.T) {
 // Without NATS a serve says so, and its API is there to say it too.
 func TestServeWithoutNATS(t *testing.T) {
 	t.Parallel()
-	const grace = 20 * time.Second
-	s := launch(t, false, "--database", testenv.Database(t), "--nats", "nats://127.0.0.1:1", "--grace", grace.String())
+	s := launch(t, false, "--database", testenv.Database(t), "--nats", "nats://127.0.0.1:1", "--grace", ample.String())
 	const before, after = "waiting for NATS, which does not answer at nats://127.0.0.1:1", " answers, with status 503"
 	eventually(t, "serve says what it waits for", func() bool { return strings.Contains(s.log.String(), before) })
 	_, rest, _ := strings.Cut(s.log.String(), "the API at ")
@@ -185,7 +187,7 @@ func TestServeWithoutNATS(t *testing.T) {
 			t.Errorf("%s: %d %s, %v; want %d", path, answer.StatusCode, text, err, want)
 		}
 	}
-	if took, err := s.End(t); err != nil || took > grace/2 {
+	if took, err := s.End(t); err != nil || took > soon {
 		t.Errorf("the stop took %s, %v: %s", took, err, s.log.String())
 	}
 }
@@ -196,7 +198,7 @@ func TestSettingsOfStreams(t *testing.T) {
 	s := launch(t, true, "--database", testenv.Database(t), "--nats", at, "--work-max-bytes", "64MiB",
 		"--reply-max-bytes", "1000000", "--stage-max-bytes", "5MiB", "--flow-max-bytes", "6MiB", "--dead-max-bytes", "7MiB",
 		"--stream-replicas", "1")
-	js, err := jetstream.New(testenv.Dial(t, at))
+	js, err := jetstream.New(testenv.Dial(t, at), jetstream.WithDefaultTimeout(patienceInTests))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,7 @@ func natsOf(t *testing.T, configuration string) (url string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options.NoSigs, options.NoLog = true, true
+	options.NoSigs, options.NoLog, options.AuthTimeout = true, true, time.Minute.Seconds()
 	ns, err := natsserver.NewServer(options)
 	if err != nil {
 		t.Fatal(err)
