@@ -54,7 +54,7 @@ func TestIndependentStepsRunAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	req := nodetest.Small("accounts")
-	req.Steps[0].InFlight = 1
+	req.Steps[0].InFlight, req.Steps[0].Timeout = 1, 10*time.Minute
 	other := req.Steps[0]
 	other.Name, other.Endpoint = "prices", "prices"
 	req.Steps = append(req.Steps, other)
@@ -66,7 +66,7 @@ func TestIndependentStepsRunAtOnce(t *testing.T) {
 			for _, begun := range both {
 				select {
 				case <-begun:
-				case <-time.After(20 * time.Second):
+				case <-time.After(time.Minute):
 					return endpoints.Fail("alone", "the other service is not asked")
 				}
 			}

@@ -50,6 +50,9 @@ func (b *bundle) directly(t *testing.T, answer func(asked []int) (final int, bod
 			}
 		}
 	})
+	if err == nil {
+		err = b.NC.FlushTimeout(nodetest.Stuck)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

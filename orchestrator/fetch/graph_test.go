@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
@@ -67,10 +68,8 @@ func (c *composer) composed() map[string]int {
 func TestTwoNodesCompose(t *testing.T) {
 	t.Parallel()
 	c := &composer{calls: map[string]int{}}
-	b := setupLocal(t, map[string]fetch.Fetcher{"compose": c.fetcher()})
-	cfg := nodetest.Config(t)
-	cfg.Locals = map[string]fetch.Fetcher{"compose": c.fetcher()}
-	other := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
+	b := &bundle{nodetest.ServersOnly(t, testenv.Pool(t), embedded.NATSConfig{})}
+	other := b.joinTwo(t, "compose", c.fetcher())
 	b.Serve(t, "accounts", func(_ context.Context, chunk *nodetest.Chunk) error {
 		for _, item := range chunk.Items() {
 			if item.In.ID == "C7" || item.In.ID == "C5000" {
@@ -92,7 +91,9 @@ func TestTwoNodesCompose(t *testing.T) {
 		return nil
 	})
 	const n = 10_000
-	run := b.Start(t, gathered(), n)
+	req := gathered()
+	req.Steps[2].Timeout = 10 * time.Minute // also of the chunks that wait for the other node
+	run := b.Start(t, req, n)
 	if done, failed := b.Outcome(t, run, 1); done != n-2 || failed != 2 {
 		t.Errorf("done %d, failed %d; want %d and 2", done, failed, n-2)
 	}
@@ -135,6 +136,7 @@ func TestStopOfANodeThatFetches(t *testing.T) {
 	b := setupLocal(t, nil)
 	cfg := nodetest.Config(t)
 	cfg.Locals, cfg.LocalWorkers = map[string]fetch.Fetcher{"slow": f}, 2
+	cfg.Grace = nodetest.Stuck
 	leaving := b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
 	run := b.Start(t, local("slow"), nodetest.Size)
 	<-begun

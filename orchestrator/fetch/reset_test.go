@@ -57,7 +57,7 @@ func TestResetWhileServicesAreAtIt(t *testing.T) {
 	nodetest.Until(t, "the service has all, and some is composed", func() bool {
 		recorded := b.Number(t, `SELECT count(*) FROM work_part WHERE run_id = $1 AND step = 1`, run)
 		sent := b.Number(t, `SELECT count(*) FROM work_slice WHERE run_id = $1 AND step = 0 AND state = 'sent'`, run)
-		return asked.Load() == n/100 && recorded == 100 && sent == n/100-1
+		return asked.Load() >= n/100 && recorded == 100 && sent == n/100-1
 	})
 	reset, err := b.Node.Redo().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
 		Select: redo.Selection{Step: "accounts", All: true}})
@@ -68,7 +68,7 @@ func TestResetWhileServicesAreAtIt(t *testing.T) {
 		t.Errorf("done %d, failed %d", done, failed)
 	}
 	nodetest.Until(t, "the late answers have come, too", func() bool {
-		return b.Node.Stats().Stale+other.Stats().Stale == n/100-1
+		return b.Node.Stats().Stale+other.Stats().Stale >= n/100-1
 	})
 	for key, of := range composed.Range {
 		if of != "new" {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
@@ -38,7 +39,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 			if errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: the call ended with %v", what, err)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(nodetest.Stuck):
 			t.Fatalf("%s: the call goes on", what)
 		}
 	}
