@@ -20,6 +20,9 @@ func (s *Server) LetEnd(d time.Duration) { s.cut = d }
 // MaxIdleEach is how many idle connections an address may have.
 const MaxIdleEach = maxIdleEach
 
+// HeaderTimeout is how long a connection may be without the head of its first request.
+const HeaderTimeout = headerTimeout
+
 // LetStrangers has so many requests of an address be under way of which nobody knows who makes them.
 func (s *Server) LetStrangers(most int) { s.kernel.Strangers = access.NewSlots(most, math.MaxInt) }
 

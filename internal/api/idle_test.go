@@ -33,7 +33,7 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx, listener, time.Second) }()
+	go func() { served <- server.Serve(ctx, listener, time.Minute) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-served; err != nil {
@@ -65,12 +65,12 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := make([]net.Conn, api.MaxIdleEach+more)
+	all, since := make([]net.Conn, api.MaxIdleEach+more), time.Now()
 	for i := range all {
 		all[i] = dial()
 	}
 	for i, conn := range all[:more] {
-		if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		n, err := conn.Read(make([]byte, 1))
@@ -79,7 +79,8 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 		}
 	}
 	for _, i := range []int{more, len(all) - 1} {
-		if _, err := ask(all[i], "/healthz"); err != nil {
+		// One that has not asked anything by then is closed in any case.
+		if _, err := ask(all[i], "/healthz"); err != nil && time.Since(since) < api.HeaderTimeout {
 			t.Errorf("connection %d: %v", i, err)
 		}
 	}

@@ -26,14 +26,14 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// slowEngine takes several times as long as a caller may be silent, and fails when its context ends.
+// slowEngine takes longer than a caller may be silent, and fails when its context ends.
 type slowEngine struct{ apitest.StoreEngine }
 
 func (slowEngine) work(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return errors.New("the context of the work ended")
-	case <-time.After(3 * apitest.Patience):
+	case <-time.After(apitest.Patience + 2*time.Second):
 		return nil
 	}
 }
@@ -76,19 +76,19 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 		"start":     {"/runs?endpoint=echo", "text/csv", apitest.Three},
 		"multipart": {"/runs", "multipart/form-data; boundary=x", multi},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for _, chunked := range []bool{false, true} {
+		for _, chunked := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, chunked %v", name, chunked), func(t *testing.T) {
+				t.Parallel()
 				var body io.Reader = strings.NewReader(c.body)
 				if chunked {
 					body = io.MultiReader(body)
 				}
 				code, text := b.Ask(http.MethodPost, api.Prefix+c.path, body, "Content-Type", c.kind)
 				if code >= 300 {
-					t.Errorf("chunked %v: %d %s", chunked, code, text)
+					t.Errorf("%d %s", code, text)
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -183,7 +183,7 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 		func() { with(b.Engine, full, time.Minute) }, func() { with(b.Engine, errors.New("once"), 0) },
 	} {
 		passed()
-		if code, text := b.Ask(http.MethodGet, "/readyz", nil); code != http.StatusOK {
+		if code, text := apitest.Ready(b); code != http.StatusOK {
 			t.Errorf("what has passed is held against it: %d %s", code, text)
 		}
 	}
@@ -208,7 +208,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.LetEnd(20 * time.Second) // a load takes back what it has written, on a machine that is as slow as it likes
+	server.LetEnd(time.Minute) // a load takes back what it has written, on a machine that is as slow as it likes
 	listener, err := api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{})
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +239,7 @@ func TestServeCutsOffAnUpload(t *testing.T) {
 		if err != nil {
 			t.Errorf("serve ended with %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("serve does not end")
 	}
 	if n := b.Runs(); n != 0 {

@@ -44,18 +44,25 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 		case strings.HasPrefix(path, "/runs?"):
 			table, meanwhile = "batchrun", "/audit"
 		}
+		b.Session("Authorization", "Bearer "+viewer.Secret) // so that not all of them look the token up
 		undo := b.Lock(table)
 		answers := b.Crowd(many, api.Prefix+path, viewer.Secret)
-		over := testenv.NewWatch(t).After(20 * time.Second)
-		for i := range many - each {
+		over := testenv.NewWatch(t).After(time.Minute)
+		for refused, let := 0, 0; refused < many-each; {
 			answer, ok := testenv.ReceiveBefore(answers, over)
 			if !ok {
-				t.Errorf("%s: %d of %d are answered", path, i, many)
+				t.Errorf("%s: %d of %d are answered", path, refused+let, many)
 				break
 			}
 			odd := answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == ""
-			if odd && (answer.StatusCode != http.StatusUnprocessableEntity || !strings.Contains(path, "&x")) {
+			if !odd || answer.StatusCode == http.StatusUnprocessableEntity && strings.Contains(path, "&x") {
+				refused++
+				continue
+			}
+			let++ // one that was let in may be given up on a machine that stands still
+			if let > each || answer.StatusCode != http.StatusServiceUnavailable {
 				t.Errorf("%s is answered %d, %v; want 429", path, answer.StatusCode, answer.Header)
+				break
 			}
 		}
 		if code, text := b.Ask(http.MethodGet, api.Prefix+meanwhile, nil, operator...); code != http.StatusOK {
@@ -93,7 +100,8 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	t.Cleanup(release)
 	b := &apitest.Bench{T: t, Pool: testenv.Connect(t, url), Store: store}
 	nc := testenv.Conn(t, testenv.NATS(t))
-	node, err := orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second})
+	node, err := orchestrator.New(store, nc, orchestrator.Config{Version: "test", Grace: time.Second,
+		SessionTTL: time.Minute}) // one session, also on a machine that stands still
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,11 +112,14 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Over(api.NodeOf(node), nc, api.Config{Access: gate})
+	b.Gated = true
+	b.Over(api.NodeOf(node), nc, api.Config{Access: gate, LookTimeout: time.Hour})
 	b.Server.LetWait(time.Hour) // until they are revoked, and not until their turn does not come
 	admin := []string{"Authorization", "Bearer " + b.Token("ann", access.Admin, 0).Secret, "Idempotency-Key", "once"}
 	viewer := b.Token("vic", access.Viewer, 0)
 
+	b.Session("Authorization", "Bearer "+viewer.Secret) // so that not all of them look the token up
+	watch := testenv.NewWatch(t)
 	unlock := b.Lock("plan")
 	defer unlock()
 	answers := b.Crowd(60, api.Prefix+"/plans", viewer.Secret)
@@ -127,7 +138,11 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	}
 	b.Until("heartbeats and sweeps go on", `SELECT count(*) > 0 FROM node_session WHERE `+sweeps+` > $1`, before+1)
 	for range cap(answers) {
-		if answer := <-answers; answer.StatusCode != http.StatusUnauthorized {
+		answer := <-answers
+		if answer.StatusCode == http.StatusServiceUnavailable && watch.Longest() > access.RevocationTime/2 {
+			continue // it was ended before: on a machine that stood still it was not to be learned whether it may go on
+		}
+		if answer.StatusCode != http.StatusUnauthorized {
 			t.Errorf("a request of the token that was revoked is answered %d", answer.StatusCode)
 		}
 	}

@@ -102,6 +102,9 @@ func setupFar(t *testing.T) *far {
 	}
 	f.during(service.Run)
 	_, err = nc.Subscribe(wire.EventSubject("run.completed"), func(m *nats.Msg) { f.completed <- m })
+	if err == nil {
+		err = nc.Flush()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,19 +132,21 @@ func (f *far) run(header ...string) time.Duration {
 	if code != http.StatusCreated {
 		f.Fatalf("start: %d %s", code, text)
 	}
-	select {
-	case m := <-f.completed:
-		took := f.watch.Ran() - began
-		var started starts.Started
-		if err := json.Unmarshal(text, &started); err != nil || !strings.Contains(string(m.Data), started.Run.String()) {
-			f.Fatalf("the event %s is not of run %s", m.Data, text)
-		}
-		return took
-	case <-f.Context().Done():
-	case <-time.After(time.Minute):
-		f.Fatal("the run does not complete")
+	var started starts.Started
+	if err := json.Unmarshal(text, &started); err != nil {
+		f.Fatal(err)
 	}
-	return 0
+	for over := time.After(time.Minute); ; {
+		select {
+		case m := <-f.completed:
+			took := f.watch.Ran() - began
+			if strings.Contains(string(m.Data), started.Run.String()) { // one of an earlier run may come once more
+				return took
+			}
+		case <-over:
+			f.Fatal("the run does not complete")
+		}
+	}
 }
 
 // fastest is how long the fastest of some runs took, how long a round trip did meanwhile, and what was asked.
@@ -188,6 +193,7 @@ func TestARunTakesFewRoundTrips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.Gated = true
 	f.Over(api.NodeOf(f.node), f.nc, api.Config{Access: gate})
 	f.forget = gate.Forget // nobody has asked for a while
 	secret := f.Token("ann", access.Operator, 0).Secret

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -26,7 +27,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 	b.Store = wqdatabase.New(serving)
 	good := b.Token("ann", access.Viewer, 0).Secret
 	gone := b.Token("gone", access.Viewer, -1).Secret
-	b.LockedWith(api.Config{}, access.Config{UnknownBurst: 20})
+	b.LockedWith(api.Config{}, access.Config{UnknownBurst: 20, UnknownEvery: time.Hour})
 	with := func(secret string) []string { return []string{"Authorization", "Bearer " + secret} }
 	ask := func(secret string) *apitest.Head {
 		return b.Send(http.MethodGet, api.Prefix+"/tokens", "", with(secret)...)

@@ -51,7 +51,7 @@ func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 	}
 	watch := testenv.NewWatch(t)
 	b.LogInBy(p)
-	if took := watch.Ran(); took > 3*time.Second {
+	if took := watch.Ran(); took > 30*time.Second { // rather than when those attempts are over, after minutes
 		t.Errorf("a login took %s", took)
 	}
 	b.Until("the audit log tells of it", `SELECT count(*) BETWEEN 1 AND 20 FROM audit_log

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/live"
@@ -26,7 +25,7 @@ type Sse struct {
 // Follow opens a stream of events.
 func (b *Bench) Follow(path string, header ...string) *Sse {
 	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(b.Context(), longest)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.URL+api.Prefix+path, nil)
 	if err != nil {
 		b.Fatal(err)

@@ -48,6 +48,7 @@ func (b *Bench) LockedWith(config api.Config, how access.Config) *LockedBench {
 	if config.Metrics == nil {
 		config.Metrics = NewMeasured()
 	}
+	b.Gated = true
 	b.Over(NodeOf(b.Engine), testenv.Conn(b, testenv.NATS(b)), config)
 	return &LockedBench{b, seen}
 }
@@ -131,7 +132,7 @@ func (b *Bench) OpenStream(at string, header ...string) (opened bool, ended <-ch
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	answer, err := http.DefaultTransport.RoundTrip(req) //nolint:bodyclose // it is, when the stream has ended
+	answer, err := carried(b, req) //nolint:bodyclose // it is, when the stream has ended
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -112,7 +112,7 @@ func exchange(
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	answer, err := http.DefaultTransport.RoundTrip(req)
+	answer, err := carried(b, req)
 	if err != nil {
 		b.Fatal(err)
 	}

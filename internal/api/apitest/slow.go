@@ -84,7 +84,7 @@ func (b *Bench) Crowd(many int, path, secret string) <-chan *Head {
 // Until asks the database until it says yes.
 func (b *Bench) Until(what, sql string, args ...any) {
 	b.Helper()
-	deadline, tick := time.After(30*time.Second), time.NewTicker(20*time.Millisecond)
+	deadline, tick := time.After(longest), time.NewTicker(20*time.Millisecond)
 	defer tick.Stop()
 	for yes := false; ; {
 		if err := b.Pool.QueryRow(b.Context(), sql, args...).Scan(&yes); err != nil {
@@ -123,7 +123,7 @@ func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duratio
 		}
 	}()
 	defer close(answered)
-	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(longest)); err != nil {
 		b.Fatal(err)
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it waits for the connection's end
@@ -139,9 +139,11 @@ func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duratio
 
 const (
 	// Silence is what a caller may be silent where Over serves.
-	Silence = 150 * time.Millisecond // of which a sender's end comes
+	Silence = 2 * time.Second // of which a sender's end comes
 	// Patience is had with callers.
-	Patience = time.Second // with callers that are not silent, but may be as slow as the machine
+	Patience = 10 * time.Second // with callers that are not silent, but may be as slow as the machine
+	// longest is more than anything takes that a test waits for, also on a machine that stands still for a while.
+	longest = 2 * time.Minute
 )
 
 // Over makes the bench one with another engine and settings.
@@ -168,7 +170,7 @@ func (b *Bench) Runs() (n int) {
 // Eventually waits until something holds.
 func Eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	Within(t, 20*time.Second, what, holds)
+	Within(t, longest, what, holds)
 }
 
 // Within is Eventually with a bound of one's own.
@@ -261,7 +263,7 @@ func (b *Bench) Unread(path, secret string) net.Conn {
 // Answered waits for the answer that comes on a connection, and leaves its body there.
 func (b *Bench) Answered(conn net.Conn) *Head {
 	b.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(longest)); err != nil {
 		b.Fatal(err)
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // that would read all of it

@@ -1,7 +1,9 @@
 package endpoints_test
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -20,7 +22,7 @@ func TestCallsAreCountedApart(t *testing.T) {
 	b := apitest.Setup(t)
 	nc := testenv.Conn(t, testenv.NATS(t))
 	b.ServeWith(nc, api.Config{})
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,11 +34,11 @@ func TestCallsAreCountedApart(t *testing.T) {
 	}
 	want := func(backlog, calls uint64, taken int) {
 		t.Helper()
-		e := apitest.Read[endpoints.Endpoint](b, "/endpoints/mail")
-		if e.Backlog != backlog || e.CallsBacklog != calls || e.CallsProcessing != taken || e.Processing != 0 {
-			t.Errorf("%d requests and %d calls wait, %d and %d are taken; want %d, %d, 0, %d", e.Backlog, e.CallsBacklog,
-				e.Processing, e.CallsProcessing, backlog, calls, taken)
-		}
+		what := fmt.Sprintf("%d requests and %d calls wait, and %d are taken", backlog, calls, taken)
+		apitest.Eventually(t, what, func() bool { // consumers learn of what the stream has a moment later
+			e := apitest.Read[endpoints.Endpoint](b, "/endpoints/mail")
+			return e.Backlog == backlog && e.CallsBacklog == calls && e.CallsProcessing == taken && e.Processing == 0
+		})
 	}
 	apitest.Change[pace.EndpointSetting](b, "/endpoints/mail/settings", `{"concurrency":7}`) // so that it is listed
 	want(0, 0, 0)                                                                            // there is no lane yet

@@ -25,7 +25,7 @@ func TestTheCommandsOfThePage(t *testing.T) {
 	if len(blocks) < 5 {
 		t.Fatalf("the page has only %d blocks of commands", len(blocks))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	for _, block := range blocks {
 		run := exec.CommandContext(ctx, "sh", "-e", "-c", block[1])

@@ -185,7 +185,7 @@ func startClockwork(t *testing.T, store *database.DB, ns *embedded.NATS, files *
 	t.Cleanup(c.stop)
 	select {
 	case <-node.Ready():
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the node did not get ready")
 	}
 	web := httptest.NewServer(c.server.Handler())
@@ -251,7 +251,7 @@ func TestEachDueTimeHasOneRun(t *testing.T) {
 	if now != http.StatusAccepted {
 		t.Fatalf("run now: %d %s", now, text)
 	}
-	apitest.Within(t, time.Minute, "all runs have ended", func() bool {
+	apitest.Within(t, 3*time.Minute, "all runs have ended", func() bool {
 		ended, ahead := look()
 		return ended >= 6 && ahead == 0
 	})
