@@ -116,7 +116,7 @@ func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
 	}
 	node, err := orchestrator.New(store, nc, orchestrator.Config{Log: log, Faults: faults, Locals: locals, LocalWorkers: 4,
 		SessionTTL: session, Heartbeat: session / 5, LeaseTTL: lease, Poll: 100 * time.Millisecond,
-		Grace:   5 * time.Second,
+		Grace:   orchestrator.DefaultGrace,
 		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		return err
