@@ -84,8 +84,8 @@ func TestAClientThatStalledInACopy(t *testing.T) {
 	}
 }
 
-// stopInCopy begins a transaction on a connection of its own and a COPY in it whose client says nothing any more, all in
-// one message: between two, the client might be idle for too long. The channel gets how that ends.
+// stopInCopy begins a transaction on a connection of its own and a COPY in it whose client says nothing any more. That
+// is one message: between two, the client might be idle for too long. The channel gets how it ends.
 func stopInCopy(t *testing.T, config *pgx.ConnConfig, before, table string) <-chan error {
 	t.Helper()
 	conn, err := pgx.ConnectConfig(t.Context(), config)
