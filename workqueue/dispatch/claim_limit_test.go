@@ -61,11 +61,11 @@ func TestBudgetIsExactOverRunsAndSessions(t *testing.T) {
 	b.budget(budget)
 	runs := []workqueue.RunID{b.Load(storetest.Chunked(20), items), b.Load(automatic(20), items),
 		b.Load(storetest.Chunked(20), items)}
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer stop()
 	var left atomic.Int64
 	left.Store(int64(len(runs) * items))
-	work := make(chan workqueue.Slice, 1000)
+	work, used := make(chan workqueue.Slice, 1000), make(chan struct{})
 	var wg sync.WaitGroup
 	for i := range 6 {
 		session := b.Open()
@@ -86,6 +86,10 @@ func TestBudgetIsExactOverRunsAndSessions(t *testing.T) {
 	}
 	for range 2 {
 		wg.Go(func() {
+			select {
+			case <-ctx.Done():
+			case <-used: // the budget is seen to be used up before anything is answered
+			}
 			for {
 				select {
 				case <-ctx.Done():
@@ -110,10 +114,13 @@ func TestBudgetIsExactOverRunsAndSessions(t *testing.T) {
 			t.Errorf("%d slices are out; the budget is %d", live, budget)
 			stop()
 		}
+		if most < budget && live >= budget {
+			close(used)
+		}
 		most = max(most, live)
 	}
 	wg.Wait()
-	if left.Load() != 0 || most < budget-1 {
+	if left.Load() != 0 || most < budget {
 		t.Errorf("%d items are left, and at most %d slices were out at once", left.Load(), most)
 	}
 	for _, run := range runs {

@@ -162,7 +162,7 @@ func TestClaimsOfManyNodesShareTheWork(t *testing.T) {
 // share runs claimers and recorders until every item has an outcome.
 func (c *crowd) share(claimers, recorders int) {
 	c.Helper()
-	ctx, stop := context.WithTimeout(c.Context(), 60*time.Second)
+	ctx, stop := context.WithTimeout(c.Context(), 3*time.Minute)
 	defer stop()
 	var wg sync.WaitGroup
 	for i := range claimers {

@@ -386,7 +386,7 @@ func TestNodesSideBySideKeepTheOrder(t *testing.T) {
 	var mu sync.Mutex
 	last, busy := map[string]workqueue.Ordinal{}, map[string]bool{}
 	var wrong []string
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var group sync.WaitGroup
 	for range nodes {
