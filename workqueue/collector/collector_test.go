@@ -383,7 +383,7 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()
-	spec.Rate, spec.MinSize = "50/h", 1
+	spec.Rate, spec.MinSize = "5/h", 1
 	c := collect(t, spec)
 	for i := range 10 {
 		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i))
@@ -401,9 +401,9 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 	for i, step := range []struct {
 		seconds float64
 		calls   int
-	}{{0, 1}, {0, 0}, {60, 0}, {15, 1}, {3600, 1}, {75, 1}} {
+	}{{0, 1}, {0, 0}, {600, 0}, {150, 1}, {36_000, 1}, {750, 1}} {
 		if n := calls(step.seconds); n != step.calls {
-			t.Errorf("step %d: %d calls after %gs, want %d: one each 72s, and none are saved up", i, n, step.seconds,
+			t.Errorf("step %d: %d calls after %gs, want %d: one each 720s, and none are saved up", i, n, step.seconds,
 				step.calls)
 		}
 	}
@@ -416,7 +416,7 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rate, budget := 0.01, 2
+	rate, budget := 0.001, 2
 	set(pacestore.EndpointChange{CallRate: &rate})
 	if n := calls(0); n != 1 {
 		t.Errorf("%d calls by the endpoint's rate of calls", n)

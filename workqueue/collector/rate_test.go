@@ -56,8 +56,9 @@ func TestLateLooksDoNotCostCalls(t *testing.T) {
 			t.Errorf("%d calls in a minute from %s", n, at[i])
 		}
 	}
-	if took, most := at[calls-1], idle+calls*6250*time.Millisecond; took > most {
-		t.Errorf("%d calls took %s, which is less than 9.6 a minute", calls, took)
+	// The time in which the test itself was held up is none that calls took.
+	if most := idle + calls*6250*time.Millisecond; moved > most {
+		t.Errorf("%d calls took %s, which is less than 9.6 a minute", calls, moved)
 	}
 }
 
