@@ -110,7 +110,7 @@ func TestRateIsKeptByANode(t *testing.T) {
 	var took float64
 	err := b.Pool.QueryRow(t.Context(), `SELECT extract(epoch FROM max(s.created_at) - r.sealed_at)
 		FROM batchrun r JOIN work_slice s ON s.run_id = r.id WHERE r.id = $1 GROUP BY r.id`, run).Scan(&took)
-	if err != nil || took < 1.9 || took > 20 {
+	if err != nil || took < 1.9 || took > 60 { // the machine may stand still in between
 		t.Errorf("1000 items at 400 a second were claimed in %.2f s (%v)", took, err)
 	}
 	b.Check(t)

@@ -110,7 +110,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	}
 	toNATS := testenv.NewProxy(t, at.Host)
 	cfg := nodetest.Config(t)
-	cfg.SessionTTL = 12 * time.Second
+	cfg.SessionTTL = 20 * time.Second
 	options := append(endpoints.Options(), nats.Timeout(nats.DefaultTimeout))
 	stalled := b.Join(t, b.Store, testenv.Dial(t, "nats://"+toNATS.Addr(), options...), cfg)
 	b.Node = stalled.Node
@@ -130,7 +130,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	var lives bool
 	nodetest.Until(t, "its session would have ended", func() bool {
 		var over bool
-		err := b.Pool.QueryRow(t.Context(), `SELECT started_at + interval '24 seconds' < clock_timestamp(),
+		err := b.Pool.QueryRow(t.Context(), `SELECT started_at + interval '40 seconds' < clock_timestamp(),
 			expires_at > clock_timestamp() FROM node_session WHERE id = $1`, session).Scan(&over, &lives)
 		return err == nil && over
 	})

@@ -24,7 +24,8 @@ import (
 func TestDeadlineCountsFromTheHandOut(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const work, timeout, chunks, chunk = 400 * time.Millisecond, 5 * time.Second, 30, 10
+	// The machine may stand still for much of the time that there is for the chunk in hand.
+	const work, timeout, chunks, chunk = 1100 * time.Millisecond, 15 * time.Second, 30, 10
 	l := nodetest.NewLedger(0)
 	svc, err := endpoints.New(testenv.Conn(t, b.NS), endpoints.Config{Name: "slow", Version: "1.0.0",
 		Log: zaptest.NewLogger(t)})
@@ -52,7 +53,8 @@ func TestDeadlineCountsFromTheHandOut(t *testing.T) {
 	if took := time.Since(start); took < 2*timeout {
 		t.Errorf("the run took %s: nothing waited past its deadline", took)
 	}
-	if s := b.Node.Stats(); s.Expired+s.Released+s.Stale != 0 || s.Slices != chunks {
+	// A reply that takes long to be recorded is delivered again.
+	if s := b.Node.Stats(); s.Expired+s.Released != 0 || s.Stale > b.Again(t) || s.Slices != chunks {
 		t.Errorf("without a fault: %+v", s)
 	}
 }
@@ -71,6 +73,7 @@ func TestRequestsOutliveTheirConsumer(t *testing.T) {
 		t.Fatal(err)
 	}
 	nodetest.Until(t, "deadlines have passed three times", func() bool { return b.Node.Stats().Extended >= 6 })
+	b.Exec(t, `UPDATE run_step SET slice_timeout = '10 min'`) // for the service itself
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.WantSound(t, l, id, 20)
@@ -115,7 +118,7 @@ func TestItemsBehindForeignSlotsComeAgainAtOnce(t *testing.T) {
 func TestItemThatHangsFailsByItsDeadline(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	const chunk, chunks, attempts, timeout = 8, 4, 2, 2 * time.Second
+	const chunk, chunks, attempts, timeout = 8, 4, 2, 5 * time.Second
 	l := nodetest.NewLedger(0)
 	over := make(chan struct{})
 	b.Serve(t, "statement", func(ctx context.Context, c *nodetest.Chunk) error {
@@ -159,7 +162,7 @@ func TestLostRepliesCostNoAttempt(t *testing.T) {
 	b := setup(t)
 	const n, losses = 20, 3
 	req := nodetest.Request("statement")
-	req.Steps[0].Chunk, req.Steps[0].MaxAttempts, req.Steps[0].Timeout = 1, 1, time.Second
+	req.Steps[0].Chunk, req.Steps[0].MaxAttempts, req.Steps[0].Timeout = 1, 1, 4*time.Second
 	req.Steps[0].InFlight = n // all are lost at the same time
 	js := b.JS(t)
 	f := &nodetest.Forger{JS: js, Run: b.Start(t, req, n)}
