@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -57,14 +58,21 @@ func newStorm(t *testing.T) *storm {
 	return s
 }
 
+// connect opens the store, as a node does when it starts: a busy machine may not answer in time.
 func (s *storm) connect() {
 	s.Helper()
-	store, release, err := database.Open(s.Context(), s.url, database.PoolConfig{MaxConns: 24})
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(release)
-	s.Store, s.release = store, release
+	s.Until("the store is open", func() bool {
+		store, release, err := database.Open(s.Context(), s.url, database.PoolConfig{MaxConns: 24})
+		if _, coming := database.Coming(err); coming {
+			return false
+		}
+		if err != nil {
+			s.Fatal(err)
+		}
+		s.Cleanup(release)
+		s.Store, s.release = store, release
+		return true
+	})
 }
 
 // reconnect leaves behind the connections that were killed after their last commit, and waits for what PostgreSQL still
@@ -423,9 +431,10 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 // isBroken reports whether the server or the network ended a transaction.
 func isBroken(err error) bool {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pg.Code == "57P01" || pg.Code == "55P03" || pg.Code == "57014" || pg.Code == "40P01"
+		return slices.Contains([]string{"57P01", "55P03", "57014", "40P01", "25P03"}, pg.Code)
 	}
-	return pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, net.ErrClosed) ||
-		strings.Contains(err.Error(), "conn closed") || errors.Is(err, syscall.ECONNRESET)
+	return pgconn.SafeToRetry(err) || pgconn.Timeout(err) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, io.EOF) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, net.ErrClosed) || strings.Contains(err.Error(), "conn closed") ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
