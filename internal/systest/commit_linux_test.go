@@ -12,9 +12,9 @@ import (
 
 const (
 	// stallAction has a transaction that notes an action wait in its COMMIT, for a lock that the test holds. The
-	// constraint is deferred, so all that the transaction does is done by then.
+	// constraint is deferred, so all that the transaction does is done by then. It waits for as long as the test does.
 	stallAction = `
-CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql AS
+CREATE FUNCTION stall() RETURNS trigger LANGUAGE plpgsql SET lock_timeout TO 0 AS
 $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$;
 CREATE CONSTRAINT TRIGGER stall AFTER INSERT ON audit_log DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION stall()`
@@ -32,21 +32,21 @@ FOR EACH ROW EXECUTE FUNCTION stall()`
 type operation struct {
 	flags   []string // of the run
 	prepare func(*office, workqueue.RunID)
-	command []string // before the run's id
-	options []string // after it
-	action  string   // as audited
-	applied string   // whether it took effect; $1 is the run
-	finish  []string // a command that lets the run end when it did
+	command []string   // before the run's id
+	options []string   // after it
+	action  string     // as audited
+	applied string     // whether it took effect; $1 is the run
+	finish  [][]string // commands that let the run end when it did
 }
 
 func operations() map[string]operation {
 	return map[string]operation{
 		"pause": {
-			flags:   []string{"--chunk", "20", "--in-flight", "1"}, // some five seconds to the end, to pause it in
+			flags:   []string{"--chunk", "4", "--in-flight", "1"}, // some fifty seconds to the end, to pause it in
 			prepare: func(o *office, run workqueue.RunID) { o.until("some is done", func() bool { return o.done(run) > 0 }) },
 			command: []string{"run", "pause"}, action: "pause",
 			applied: `SELECT count(*) FROM batchrun WHERE id = $1 AND hold = 'operator'`,
-			finish:  []string{"run", "resume"},
+			finish:  [][]string{{"run", "set", "--chunk", "500"}, {"run", "resume"}},
 		},
 		"approve": {
 			flags: []string{"--canary", "20"},
@@ -123,14 +123,11 @@ func (op *operation) killed(t *testing.T, binary string, commits bool) {
 	if n := o.number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = $2`, run, op.action); n != want {
 		t.Errorf("%d rows of the audit log are about it; want %d", n, want)
 	}
-	if commits && op.finish != nil {
-		o.must(next, append(op.finish, run.String())...)
-	}
 	if !commits { // the operator tries again
 		o.must(next, append(append(op.command, run.String()), op.options...)...)
-		if op.finish != nil {
-			o.must(next, append(op.finish, run.String())...)
-		}
+	}
+	for _, finish := range op.finish {
+		o.must(next, append(finish, run.String())...)
 	}
 	o.until("the last generation is over", func() bool {
 		return o.number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'
