@@ -63,7 +63,9 @@ func TestStopMarksWhatWasHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	toNATS := testenv.NewProxy(t, at.Host)
-	leaving := b.Join(t, b.Store, testenv.Dial(t, "nats://"+toNATS.Addr()), nodetest.Config(t))
+	cfg := nodetest.Config(t)
+	cfg.Grace = nodetest.Stuck // what is cut off is not marked
+	leaving := b.Join(t, b.Store, testenv.Dial(t, "nats://"+toNATS.Addr()), cfg)
 	b.Node = leaving.Node
 	toNATS.Stall()
 	b.Start(t, nodetest.Patient(), 100)
