@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
-// patience bounds every wait of the tests: for what a stall has held up, and for what is delivered again after an AckWait.
+// patience bounds every wait of the tests: what a stall has held up may be delivered again after an AckWait only.
 const patience = time.Minute
 
 // allPatience bounds them together. Without a deadline JetStream would give each call 5 s.
