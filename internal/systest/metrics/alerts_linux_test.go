@@ -24,25 +24,24 @@ func TestAlertsFireAndGoOut(t *testing.T) {
 	until(t, "a node leads, as Prometheus knows, and nothing is wrong", func() bool {
 		var answer struct{ Data struct{ Result []any } }
 		p.ask(t, "/api/v1/query?query=tranche_reading_success==1", &answer)
-		return len(answer.Data.Result) == 1 && len(p.firing(t)) == 0
+		now := p.firing(t)
+		return len(answer.Data.Result) == 1 && now != nil && len(now) == 0
 	})
 
 	// A run that fails, a service that dies, a node that dies, and a schedule that is stuck.
-	w.command(t, first, testenv.Accounts(2000), "run", "start", "--endpoint", "fails", "--items", "-", "--chunk", "5",
-		"--rate", "40", "--max-failed", "300", "--name", "failing")
 	w.command(t, first, testenv.Accounts(100_000), "run", "start", "--endpoint", "dies", "--items", "-", "--chunk", "10",
 		"--rate", "100", "--name", "patient")
+	// It is held after some seconds, and its alert goes out then: what takes long is before it.
+	w.command(t, first, testenv.Accounts(2000), "run", "start", "--endpoint", "fails", "--items", "-", "--chunk", "5",
+		"--rate", "40", "--max-failed", "300", "--name", "failing")
 	p.fires(t, "TrancheItemsFail fails")
 	endService()
 	release := w.holdSchedule(t, first)
 	second.kill()
 	p.fires(t, "TrancheScheduleLate", "TrancheNodeGone", "TrancheRunHeld", "TrancheNobodyListens dies",
 		"TrancheEndpointStandsStill dies")
-	for alert := range p.firing(t) {
-		if alert == "TrancheEndpointStandsStill fails" || alert == "TrancheDatabaseUnread" || alert == "TrancheDeadLetters" {
-			t.Errorf("%s fires, and nothing is wrong there", alert)
-		}
-	}
+	// Nothing is wrong there; for as long as a leader is late with its reading it may look so.
+	p.goesOut(t, "TrancheEndpointStandsStill fails", "TrancheDatabaseUnread", "TrancheDeadLetters")
 
 	// All of it is mended.
 	w.serve(t, second.metrics)

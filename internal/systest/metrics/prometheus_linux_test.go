@@ -82,8 +82,8 @@ func watch(t *testing.T, targets ...string) *prometheus {
 	return p
 }
 
-// ask reads an answer of the API of Prometheus.
-func (p *prometheus) ask(t *testing.T, path string, into any) {
+// ask reads an answer of the API of Prometheus, if there is one.
+func (p *prometheus) ask(t *testing.T, path string, into any) (answered bool) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil)
 	if err != nil {
@@ -91,15 +91,19 @@ func (p *prometheus) ask(t *testing.T, path string, into any) {
 	}
 	answer, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return // it is not there yet
+		return false // it is not there yet
 	}
 	defer func() { _ = answer.Body.Close() }()
-	if err := json.NewDecoder(answer.Body).Decode(into); err != nil && answer.StatusCode == http.StatusOK {
+	if answer.StatusCode != http.StatusOK {
+		return false
+	}
+	if err := json.NewDecoder(answer.Body).Decode(into); err != nil {
 		t.Fatal(err)
 	}
+	return true
 }
 
-// firing lists the alerts that fire, with the endpoint that they are about, if they are.
+// firing lists the alerts that fire, with the endpoint that they are about, if they are; nil: Prometheus does not say.
 func (p *prometheus) firing(t *testing.T) map[string]bool {
 	t.Helper()
 	var answer struct {
@@ -110,7 +114,9 @@ func (p *prometheus) firing(t *testing.T) map[string]bool {
 			}
 		}
 	}
-	p.ask(t, "/api/v1/alerts", &answer)
+	if !p.ask(t, "/api/v1/alerts", &answer) {
+		return nil
+	}
 	names := map[string]bool{}
 	for _, a := range answer.Data.Alerts {
 		if a.State == "firing" {
@@ -135,7 +141,7 @@ func (p *prometheus) goesOut(t *testing.T, alerts ...string) {
 	t.Helper()
 	for _, alert := range alerts {
 		begun := time.Now()
-		until(t, alert+" goes out", func() bool { return !p.firing(t)[alert] })
+		until(t, alert+" goes out", func() bool { now := p.firing(t); return now != nil && !now[alert] })
 		t.Logf("%s is out after %.0f s", alert, time.Since(begun).Seconds())
 	}
 }
