@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 )
 
@@ -41,7 +42,10 @@ func TestInspectTakesWorkingProgramsOnly(t *testing.T) {
 			if script == "" {
 				continue
 			}
-			if err := os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			syscall.ForkLock.RLock() // what is started meanwhile would have it open for a moment: then it cannot be run
+			err := os.WriteFile(filepath.Join(dir, program), []byte("#!/bin/sh\n"+script+"\n"), 0o755)
+			syscall.ForkLock.RUnlock()
+			if err != nil {
 				t.Fatal(err)
 			}
 		}

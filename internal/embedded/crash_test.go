@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 )
 
 // startChild runs the cluster from another process and returns that, with the server's process id.
@@ -90,7 +89,7 @@ func TestPostgresIsStoppedByItsProcess(t *testing.T) {
 func TestPostgresClearsAStalePidFile(t *testing.T) {
 	t.Parallel()
 	// Of a process that lives and is no server of ours; of none; of a broken file.
-	sleeper := exec.Command("sleep", "60")
+	sleeper := exec.Command("sleep", "3600")
 	if os.Geteuid() == 0 { // PostgreSQL minds the processes of its own user only
 		if a, err := serverAccount(""); err == nil {
 			sleeper.SysProcAttr = a.attributes()
@@ -149,7 +148,7 @@ func breakOff(t *testing.T, l layout) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, "initdb at work", func() bool { // or done already
+	eventually(t, limit, "initdb at work", func() bool { // or done already
 		found, err := filepath.Glob(filepath.Join(l.dir, "cluster*", "PG_VERSION"))
 		return err == nil && len(found) == 1
 	})
@@ -166,7 +165,7 @@ func TestPostgresRedoesAHalfMadeCluster(t *testing.T) {
 	query(t, pg.URL(), `SELECT 'up'`)
 	// The initdb of the killed process goes on for a moment; a later start clears what it wrote.
 	stop(t, pg)
-	eventually(t, 30*time.Second, "no draft left", func() bool {
+	eventually(t, limit, "no draft left", func() bool {
 		l.clearDrafts()
 		left, err := filepath.Glob(l.drafts)
 		return err == nil && len(left) == 0

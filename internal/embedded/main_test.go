@@ -46,6 +46,9 @@ func asChild(dir string) int {
 	return 0
 }
 
+// limit is more than anything here takes on a busy machine.
+const limit = 2 * time.Minute
+
 // small keeps many clusters at once light.
 func small() map[string]string { return map[string]string{"shared_buffers": "16MB"} }
 
@@ -93,7 +96,7 @@ func tryStart(t *testing.T, config PostgresConfig) (*Postgres, error) {
 
 func stop(t *testing.T, pg *Postgres) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	if err := pg.Stop(ctx); err != nil {
 		t.Error(err)

@@ -38,7 +38,7 @@ func startNATS(t *testing.T, config NATSConfig) *NATS {
 
 func stopNATS(t *testing.T, ns *NATS) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	if err := ns.Stop(ctx); err != nil {
 		t.Error(err)
@@ -48,12 +48,12 @@ func stopNATS(t *testing.T, ns *NATS) {
 func dial(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
 	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
-		nats.ReconnectJitter(0, 0))
+		nats.ReconnectJitter(0, 0), nats.Timeout(limit))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(limit))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func dial(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
 // setUpStream makes a stream with a message.
 func setUpStream(t *testing.T, js jetstream.JetStream, name string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	if err := makeStream(ctx, js, name, "first"); err != nil {
 		t.Fatal(err)
@@ -105,18 +105,12 @@ func TestNATSServesJetStreamAndRestartsInPlace(t *testing.T) {
 		t.Errorf("max payload %d, want 2 MiB", nc.MaxPayload())
 	}
 	setUpStream(t, js, "S")
-	eventually(t, revivalLimit, "a restart", func() bool {
-		err := ns.Restart(t.Context())
-		if err != nil && !strings.Contains(err.Error(), "already in use") { // by another process, for a moment
-			t.Fatal(err)
-		}
-		return err == nil
-	})
+	restart(t, ns)
 	if ns.URL() != url {
 		t.Fatalf("moved from %s to %s", url, ns.URL())
 	}
 	// It may not have noticed yet that it was ever away.
-	eventually(t, 10*time.Second, "the client is back", func() bool {
+	eventually(t, limit, "the client is back", func() bool {
 		return nc.Stats().Reconnects > 0 && nc.IsConnected()
 	})
 	if got := messages(t, js, "S"); got != 1 {
@@ -127,6 +121,17 @@ func TestNATSServesJetStreamAndRestartsInPlace(t *testing.T) {
 	if err := ns.Restart(t.Context()); err == nil {
 		t.Error("restarted after Stop")
 	}
+}
+
+func restart(t *testing.T, ns *NATS) {
+	t.Helper()
+	eventually(t, limit, "a restart", func() bool {
+		err := ns.Restart(t.Context())
+		if err != nil && !strings.Contains(err.Error(), "already in use") { // by another process, for a moment
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 }
 
 func TestNATSNamesATakenPort(t *testing.T) {
@@ -168,8 +173,8 @@ func TestNATSLocksItsStore(t *testing.T) {
 	mustSay(t, err, store)
 }
 
-// revivalLimit is what a run may lose when its streams are deleted.
-const revivalLimit = 10 * time.Second
+// revivalLimit bounds what a run loses when its streams are deleted: ten times what a slow machine takes.
+const revivalLimit = time.Minute
 
 func TestNATSComesBackFromADeletedStore(t *testing.T) {
 	t.Parallel()
@@ -206,7 +211,7 @@ func TestNATSComesBackFromADeletedStore(t *testing.T) {
 			}
 			begun := time.Now()
 			eventually(t, revivalLimit, "a restart", func() bool { // and not only the attempt: the old server takes messages too
-				return logs.FilterMessage("NATS server is ready").Len() == 2
+				return logs.FilterMessage("NATS server is ready").Len() >= 2
 			})
 			eventually(t, revivalLimit, "the stream takes messages", func() bool {
 				return takes(t.Context(), js, "S")

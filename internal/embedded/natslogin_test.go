@@ -25,23 +25,21 @@ func TestNATSTakesThePasswordInTheFile(t *testing.T) {
 	}
 	written := readURL(t, file)
 	for _, url := range []string{ns.URL(), strings.Replace(ns.URL(), "://", "://tranche:wrong@", 1)} {
-		if nc, err := nats.Connect(url); err == nil {
+		if nc, err := nats.Connect(url, nats.Timeout(limit)); err == nil {
 			nc.Close()
 			t.Errorf("%s is let in", url)
 		}
 	}
-	if _, err := nats.Connect(ns.URL()); !errors.Is(err, nats.ErrAuthorization) {
+	if _, err := nats.Connect(ns.URL(), nats.Timeout(limit)); !errors.Is(err, nats.ErrAuthorization) {
 		t.Errorf("without a password: %v", err)
 	}
-	nc, err := nats.Connect(ns.URL(), ns.Login())
+	nc, err := nats.Connect(ns.URL(), ns.Login(), nats.Timeout(limit))
 	if err != nil {
 		t.Fatal(err)
 	}
 	nc.Close()
 	dial(t, written)
-	if err := ns.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	restart(t, ns)
 	dial(t, written)
 	stopNATS(t, ns)
 	config.Listen = strings.TrimPrefix(ns.URL(), "nats://")

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -182,7 +181,7 @@ func TestPostgresStartsAgainAfterItDied(t *testing.T) {
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, "another server", func() bool { return pg.PID() != first })
+	eventually(t, limit, "another server", func() bool { return pg.PID() != first })
 	if got := query(t, pg.URL(), `SELECT v FROM t`); got != "kept" {
 		t.Fatalf("after the crash the row is %q", got)
 	}
