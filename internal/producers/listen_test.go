@@ -113,7 +113,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 		`{"ops":[{}]}`:            `operation 1 (line 1): payload: it is missing`,
 		`{"key":"k","payload":1}`: `{"added":1,"duplicates":0}`,
 	} {
-		answer, err := nc.Request(wire.CollectSubject("c"), []byte(body), 10*time.Second)
+		answer, err := nc.Request(wire.CollectSubject("c"), []byte(body), limit)
 		if err != nil || !strings.Contains(string(answer.Data), want) {
 			t.Errorf("%q is answered %v, %v; want …%s…", body, answer, err, want)
 		}
@@ -124,7 +124,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	}
 	wrong := nats.NewMsg(wire.CollectSubject("c"))
 	wrong.Header.Set(wire.HeaderVersion, "2")
-	answer, err := nc.RequestMsg(wrong, 10*time.Second)
+	answer, err := nc.RequestMsg(wrong, limit)
 	if err != nil || !strings.Contains(string(answer.Data), "speaks 1") {
 		t.Errorf("another version is answered %v, %v", answer, err)
 	}

@@ -20,6 +20,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
+// limit is more than anything here takes on a busy machine.
+const limit = 2 * time.Minute
+
 type bench struct {
 	*testing.T
 	pool  *pgxpool.Pool
@@ -136,7 +139,7 @@ func TestAddsShareCommits(t *testing.T) {
 // waitFor polls until something is so.
 func (b *bench) waitFor(is func() bool) {
 	b.Helper()
-	deadline := time.NewTimer(20 * time.Second)
+	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

@@ -42,7 +42,7 @@ func setup(t *testing.T, traced bool) *world {
 	t.Helper()
 	w := &world{ns: testenv.NATS(t), seen: tracetest.NewSpanRecorder()}
 	w.spans = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.seen))
-	config := orchestrator.Config{Grace: 5 * time.Second}
+	config := orchestrator.Config{Grace: time.Minute}
 	if traced {
 		config.Tracer = tracing.NewTracer(w.spans)
 	}
@@ -54,7 +54,7 @@ func setup(t *testing.T, traced bool) *world {
 	keep(t, node.Run)
 	select {
 	case <-node.Ready():
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the node did not get ready")
 	}
 	return w
@@ -134,7 +134,7 @@ func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 	left := 1
 	loaded, err := w.node.Starts().Start(t.Context(), startstore.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 500,
-			InFlight: 16, MaxAttempts: 3, Timeout: 30 * time.Second, RetryBackoff: 10 * time.Millisecond}}}},
+			InFlight: 16, MaxAttempts: 3, Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond}}}},
 		func(item *startstore.LoadItem) error {
 			if left == 0 {
 				return io.EOF
@@ -153,7 +153,7 @@ func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 func (w *world) ended(t *testing.T, names ...string) map[string]sdktrace.ReadOnlySpan {
 	t.Helper()
 	found := map[string]sdktrace.ReadOnlySpan{}
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(2 * time.Minute); ; {
 		for _, span := range w.seen.Ended() {
 			found[span.Name()] = span
 		}

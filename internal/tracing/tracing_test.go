@@ -105,7 +105,7 @@ func start(t *testing.T, c tracing.Config) *tracing.Tracing {
 
 func stop(t *testing.T, tr *tracing.Tracing) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := tr.Stop(ctx); err != nil {
 		t.Fatal(err)
