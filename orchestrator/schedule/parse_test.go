@@ -223,7 +223,6 @@ func TestAnyExpression(t *testing.T) {
 	pieces := []string{"*", "?", "0", "1", "5", "29", "30", "31", "59", "60", "/", "-", ",", " ", " ", "2", "feb", "SUN",
 		"@every ", "1h", "TZ=", "@daily", "99999999999", "\t", "é", "#", "L", "7"}
 	valid := 0
-	begin := time.Now()
 	for range 4_000 {
 		var text strings.Builder
 		if random.IntN(3) == 0 {
@@ -238,16 +237,30 @@ func TestAnyExpression(t *testing.T) {
 				text.WriteString([]string{"*", "*/2", "5", "1-3", "1,2", "2/3", "0", "29", "31", "5-1"}[random.IntN(10)])
 			}
 		}
-		if tryExpression(t, text.String()) {
+		if tryQuickly(t, text.String()) {
 			valid++
 		}
 	}
 	if valid < 500 {
 		t.Errorf("only %d expressions were valid (seed %d)", valid, seed)
 	}
-	if took := time.Since(begin); took > 30*time.Second {
-		t.Errorf("it took %s: some expression is slow (seed %d)", took, seed)
+}
+
+// tryQuickly tries an expression, which takes less than a millisecond. The machine may stand still at one time, and not
+// at three.
+func tryQuickly(t *testing.T, expression string) (valid bool) {
+	t.Helper()
+	const limit = time.Second
+	took := 2 * limit
+	for tries := 0; tries < 3 && took > limit; tries++ {
+		begin := time.Now()
+		valid = tryExpression(t, expression)
+		took = time.Since(begin)
 	}
+	if took > limit {
+		t.Errorf("%q is slow: it took %s", expression, took)
+	}
+	return valid
 }
 
 func tryExpression(t *testing.T, expression string) (valid bool) {

@@ -168,9 +168,13 @@ func TestDueAfterYears(t *testing.T) {
 		"cron: 5 4 * * *\nmisfire: none": {"", "04:05"},
 	} {
 		s := parse(t, lines)
-		begin := time.Now()
-		got := s.Due(last, now)
-		took := time.Since(begin)
+		var got schedule.Passed
+		took := time.Hour
+		for range 3 { // at one of them the machine may stand still
+			begin := time.Now()
+			got = s.Due(last, now)
+			took = min(took, time.Since(begin))
+		}
 		wantMore := lines != "every: 1000h\n" && !strings.Contains(lines, "29 2")
 		if len(got.Missed) == 0 || times(got.Fire) != want.fire || got.More != wantMore || took > 5*time.Second ||
 			len(got.Missed) > schedule.MaxMissed {
