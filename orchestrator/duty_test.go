@@ -275,7 +275,8 @@ func TestAPausedLeaderDoesNothing(t *testing.T) {
 	var runs atomic.Int32
 	var over atomic.Bool
 	// The lease does not run out before somebody else has it, and the node looks at it after 5 s.
-	l.startLooking(20*time.Second, orchestrator.Duty{Name: "write", Run: func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+	l.startLooking(20*time.Second, orchestrator.Duty{Name: "write", Run: func(ctx context.Context, lease workqueue.Lease,
+	) (time.Duration, error) {
 		runs.Add(1)
 		context.AfterFunc(ctx, func() { over.Store(true) })
 		// A context of its own: a process that is stopped hears of nothing.

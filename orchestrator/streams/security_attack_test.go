@@ -163,7 +163,8 @@ func (a *attacker) ask(subject, reply string, body []byte) {
 func (a *attacker) utter(subject string, header nats.Header, body []byte) {
 	a.t.Helper()
 	note := "tranche.flow.accounts." + uuid.NewString()
-	if _, err := nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), &nats.Msg{Subject: note, Header: header, Data: body}); err != nil {
+	msg := &nats.Msg{Subject: note, Header: header, Data: body}
+	if _, err := nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), msg); err != nil {
 		a.t.Fatal(err)
 	}
 	a.ask("$JS.API.DIRECT.GET.TRANCHE_FLOW."+note, subject, nil)
