@@ -332,7 +332,7 @@ func TestTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := httpfetch.New(conns, httpfetch.Config{})
+		c, err := httpfetch.New(conns, httpfetch.Config{ConnectTimeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

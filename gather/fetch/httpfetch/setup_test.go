@@ -62,9 +62,11 @@ func (b *bundle) requests() []*http.Request {
 	return slices.Clip(b.seen)
 }
 
-// client makes a client by a file of connections, beside which the canary stands in the file token.
+// client makes a client by a file of connections, beside which the canary stands in the file token. It waits as long
+// for a connection as for an answer.
 func client(t *testing.T, cfg httpfetch.Config, text string) *httpfetch.Client {
 	t.Helper()
+	cfg.ConnectTimeout = time.Minute
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "token"), []byte(canary+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -84,8 +86,7 @@ func client(t *testing.T, cfg httpfetch.Config, text string) *httpfetch.Client {
 // settings are those of a step, with defaults.
 func settings(url string, change ...func(*gather.HTTP)) *gather.HTTP {
 	h := &gather.HTTP{
-		URL: url, Method: "GET", Concurrency: 4, Timeout: workqueue.Duration(
-			20 * time.Second), MaxBytes: 1 << 20, Redirects: 3,
+		URL: url, Method: "GET", Concurrency: 4, Timeout: workqueue.Duration(time.Minute), MaxBytes: 1 << 20, Redirects: 3,
 	}
 	for _, f := range change {
 		f(h)
