@@ -12,6 +12,7 @@ func TestADumpIsRestoredElsewhere(t *testing.T) {
 	w := setup(t, old.URL())
 	b := w.untilPoint()
 	w.stopNodes()
+	w.upTo(0)
 	w.url = old.DumpTo(t, other, "moved")
 	old.Stop(t)
 	w.start()
@@ -26,10 +27,9 @@ func TestADumpIsRestoredElsewhere(t *testing.T) {
 // The nodes and the service move to another NATS, which has nothing of what was out.
 func TestANewNATS(t *testing.T) {
 	w := setup(t, testenv.Postgres(t).URL())
-	b := w.untilPoint()
-	w.mu.Lock() // the service waits, so that requests are out
+	b := w.untilPoint() // the service waits, so that requests are out
 	w.stopNodes()
-	w.mu.Unlock()
+	w.upTo(0)
 	w.ns = testenv.NATS(t)
 	w.serve()
 	w.start()

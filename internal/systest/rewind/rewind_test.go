@@ -22,9 +22,11 @@ type before struct {
 	done, beat  int
 }
 
-// untilPoint starts a long run and a short one, and returns when some of the long one is done.
+// untilPoint starts a long run and a short one, and returns when some of the long one is done. The service waits then
+// until it is told to go on, so that there is enough left to be done.
 func (w *world) untilPoint() (b before) {
 	w.Helper()
+	w.upTo(items / 4)
 	w.start()
 	w.start()
 	b.long = w.run("long", items)
@@ -103,13 +105,12 @@ func TestStandbyThatLagsTakesOver(t *testing.T) {
 			}
 			w := setup(t, url)
 			b := w.untilPoint()
-			w.mu.Lock() // the service waits, so that there is enough left to be done after it
 			w.until("the standby has some of it", func() bool {
 				return w.number(standby.URL(), madeRuns, b.short) == 1 && w.number(standby.URL(), beatNow) > 0
 			})
 			replication.Cut()
 			b.done, b.beat = w.number(standby.URL(), doneOf, b.long), w.number(standby.URL(), beatNow)
-			w.mu.Unlock()
+			w.upTo(0)
 			vanished := w.beyondPoint(&b)
 			primary.Kill(t)
 			if tc.restarted {
@@ -138,10 +139,9 @@ func TestBackupIsPutBack(t *testing.T) {
 			front := testenv.NewProxy(t, cluster.Target(t))
 			w := setup(t, at(front.Addr()))
 			b := w.untilPoint()
-			w.mu.Lock() // the service waits, so that there is enough left to be done after the copy
 			restore := cluster.Backup(t)
 			b.done, b.beat = w.number(w.url, doneOf, b.long), w.number(w.url, beatNow)
-			w.mu.Unlock()
+			w.upTo(0)
 			vanished := w.beyondPoint(&b)
 			cluster.Kill(t)
 			if restarted {
@@ -167,6 +167,7 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 	front := testenv.NewProxy(t, primary.Target(t))
 	w := setup(t, at(front.Addr()))
 	b := w.untilPoint()
+	w.upTo(0)
 	w.until("the short run is told of", func() bool {
 		return w.number(w.url, `SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, b.short) == 1
 	})

@@ -49,6 +49,7 @@ type world struct {
 
 	mu       sync.Mutex
 	executed map[string]int // items by key: what the service did, outside the system
+	most     int            // of them, until it waits; 0: it does not
 }
 
 func setup(t *testing.T, url string) *world {
@@ -78,6 +79,9 @@ func (w *world) serve() {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		if err := w.turn(ctx); err != nil {
+			return err
+		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, item := range c.Items() {
@@ -90,6 +94,30 @@ func (w *world) serve() {
 		w.Fatal(err)
 	}
 	w.keep("service", svc.Run)
+}
+
+// turn waits while the service has done as much as it may.
+func (w *world) turn(ctx context.Context) error {
+	for {
+		w.mu.Lock()
+		may := w.most == 0 || len(w.executed) < w.most
+		w.mu.Unlock()
+		if may {
+			return nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// upTo has the service wait once it has done so many items; 0: not any more.
+func (w *world) upTo(most int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.most = most
 }
 
 // keep has f going until the end of the test, or until it is stopped.
