@@ -71,11 +71,9 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	}
 }
 
-// idle is how long PostgreSQL lets a transaction of a node that has gone silent keep its locks.
-const idle = 2 * time.Second
-
-// through returns a store whose connections go through a proxy.
-func (b *bundle) through(t *testing.T) (*database.DB, *testenv.Proxy) {
+// through returns a store whose connections go through a proxy. For so long PostgreSQL lets a transaction of a node that
+// has gone silent keep its locks.
+func (b *bundle) through(t *testing.T, idle time.Duration) (*database.DB, *testenv.Proxy) {
 	t.Helper()
 	config := b.Pool.Config().ConnConfig
 	target, number := config.Host, strconv.Itoa(int(config.Port))
@@ -112,7 +110,7 @@ func TestRunSurvivesPartitions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			store, toDatabase := b.through(t)
+			store, toDatabase := b.through(t, 2*time.Second)
 			at, err := url.Parse(b.NS.URL())
 			if err != nil {
 				t.Fatal(err)
