@@ -112,7 +112,7 @@ func TestErrorsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const items = inspect.MaxErrorGroups + 50
-	run := b.Load(storetest.Chunked(2000), items)
+	run := b.Load(storetest.Chunked(100), items) // whose messages take long to write
 	word := func(n int) string {
 		return strings.Repeat("x", 1+n/26) + string(rune('g'+n%20)) + strings.Repeat("y", n%26)
 	}
