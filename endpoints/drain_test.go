@@ -41,7 +41,7 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 	names := []string{"one", "two", "three"}
 	const rounds, each = 6, 150
 	for _, name := range names {
-		b.shortWait(name, patience/2) // so that what was not acknowledged comes back in this test
+		b.shortWait(name, patience/4) // so that what was not acknowledged comes back in this test
 	}
 	done, watch := &finished{by: map[uuid.UUID]int{}}, testenv.NewWatch(t)
 	instance := func() (stop func() error) {

@@ -21,10 +21,10 @@ import (
 )
 
 // patience bounds every wait of the tests: what a stall has held up may be delivered again after an AckWait only.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 // allPatience bounds them together. Without a deadline JetStream would give each call 5 s.
-const allPatience = 5 * patience
+const allPatience = 4 * patience
 
 // outlastsStalls is for times that a test must not see the end of, on a machine that stands still for seconds.
 const outlastsStalls = 12 * time.Second
