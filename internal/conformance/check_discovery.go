@@ -57,7 +57,7 @@ func checkDiscovery(ctx context.Context, n *node) error {
 // checkStatus asks for the same figures on the endpoint's own subject.
 func (n *node) checkStatus(ctx context.Context) error {
 	subject := "tranche.status." + n.config.Endpoint
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := lasting(ctx, n.times(patience))
 	defer cancel()
 	msg, err := n.nc.RequestWithContext(ctx, subject, nil)
 	if err != nil {

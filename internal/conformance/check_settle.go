@@ -47,7 +47,7 @@ func checkStoredFirst(ctx context.Context, n *node) (err error) {
 		return differs("a delay when the request is handed back", "%s", early.text)
 	}
 	subject := wire.ReplySubject(n.config.Endpoint)
-	if err := poll(ctx, 2*patience, func() (bool, error) {
+	if err := poll(ctx, n.times(2*patience), func() (bool, error) {
 		return n.stored(ctx, wire.StreamReply, subject, r)
 	}, "the reply as soon as there is room for it", "none"); err != nil {
 		return err
@@ -63,14 +63,14 @@ func (n *node) unanswerable(ctx context.Context, r *request) (early acknowledgem
 	if err := n.ask(ctx, r); err != nil {
 		return early, err
 	}
-	trying, cancel := context.WithTimeout(ctx, patience)
+	trying, cancel := lasting(ctx, n.times(patience))
 	defer cancel()
 	err = n.journal.until(trying, func() bool {
 		_, settled := n.journal.settled(r.sequence)
 		return settled || len(n.journal.of(r.slice())) > 0
 	})
 	if err != nil {
-		return early, differs("a reply that is tried", "nothing in %s", patience)
+		return early, differs("a reply that is tried", "nothing in %s", n.times(patience))
 	}
 	watching, cancel := context.WithTimeout(ctx, withheld)
 	defer cancel()

@@ -29,6 +29,7 @@ type Config struct {
 	Each func(Result) error
 
 	service starter // of tests, instead of Command
+	slower  int     // of tests: how many times longer everything may take; 0 means once
 }
 
 func (c Config) withDefaults() (Config, error) {

@@ -64,7 +64,7 @@ func (n *node) ask(ctx context.Context, r *request) error {
 
 func (n *node) askOn(ctx context.Context, subject string, r *request) error {
 	msg := &nats.Msg{Subject: subject, Header: r.header, Data: r.body}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := lasting(ctx, n.times(patience))
 	defer cancel()
 	ack, err := n.js.PublishMsg(ctx, msg)
 	if err != nil {
@@ -85,7 +85,7 @@ func (n *node) answered(ctx context.Context, r *request) (*answer, error) {
 // answer waits for the reply to a request, without the first messages of the slice if so many are to be left out.
 func (n *node) answer(ctx context.Context, r *request, without int) (*answer, error) {
 	limit := n.patience()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := lasting(ctx, limit)
 	defer cancel()
 	var a *answer
 	update := func() bool {
@@ -99,7 +99,7 @@ func (n *node) answer(ctx context.Context, r *request, without int) (*answer, er
 	})
 	for err == nil && !n.journal.look(update) {
 		had := len(a.messages)
-		longer, cancel := context.WithTimeout(ctx, grace)
+		longer, cancel := lasting(ctx, n.times(grace))
 		err = n.journal.until(longer, func() bool { return update() || len(a.messages) > had })
 		cancel()
 	}
@@ -112,15 +112,15 @@ func (n *node) answer(ctx context.Context, r *request, without int) (*answer, er
 
 func (n *node) patience() time.Duration {
 	if n.late {
-		return impatience
+		return n.times(impatience)
 	}
-	return patience + n.more
+	return n.times(patience + n.more)
 }
 
 // settled waits for the acknowledgement that lets a request go.
 func (n *node) settled(ctx context.Context, r *request) (acknowledgement, error) {
 	limit := n.patience()
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := lasting(ctx, limit)
 	defer cancel()
 	var ack acknowledgement
 	err := n.journal.until(ctx, func() (ok bool) {
@@ -143,7 +143,7 @@ func (n *node) expectSettled(ctx context.Context, r *request, kind string) error
 	if ack.kind != kind {
 		return differs(kind+" for the request", "%s", ack.text)
 	}
-	return poll(ctx, patience, func() (bool, error) {
+	return poll(ctx, n.times(patience), func() (bool, error) {
 		there, err := n.waiting(ctx, r)
 		return !there, err
 	}, "the request gone from the stream after "+kind, "it is still there")
@@ -167,7 +167,7 @@ func (n *node) waiting(ctx context.Context, r *request) (bool, error) {
 
 // delivered waits until a request is in the hands of a service.
 func (n *node) delivered(ctx context.Context, r *request) error {
-	return poll(ctx, patience, func() (bool, error) {
+	return poll(ctx, n.times(patience), func() (bool, error) {
 		info, err := n.consumer(ctx)
 		if err != nil {
 			return false, err
@@ -186,7 +186,7 @@ func (n *node) consumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 
 // poll returns when done is true, or a mismatch after the time.
 func poll(ctx context.Context, within time.Duration, done func() (bool, error), expected, got string) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := lasting(ctx, within)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

@@ -90,7 +90,7 @@ func (n *node) awaitListening(ctx context.Context) error {
 	if n.service == nil {
 		timeout = foundTimeout
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := lasting(ctx, n.times(timeout))
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
