@@ -282,13 +282,16 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 			b.addValued(run, 0, values...)
 			b.addValued(run, 8192, "7", "7", "x")
 			head := b.Claim(run, storetest.Plenty)
+			last, others := storetest.Whole(head[0]), storetest.Whole(head[0])
+			last.Slots, others.Slots = last.Slots[7:8], slices.Delete(others.Slots, 7, 8)
+			b.Record(others) // so that the transaction that waits has little to do
 			ends := make(chan error, 2)
 			add := func() {
 				_, err := start.New(b.Store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"})
 				ends <- err
 			}
 			record := func() {
-				_, err := settle.New(b.Store).Record(b.Context(), []settle.Answer{storetest.Whole(head[0])})
+				_, err := settle.New(b.Store).Record(b.Context(), []settle.Answer{last})
 				ends <- err
 			}
 			first, second := record, add
