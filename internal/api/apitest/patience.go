@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/health"
 )
 
 // carried sends a request. When the answer is that it was not to be learned in time who asks, on a machine that stood
@@ -41,6 +44,20 @@ func carried(b *Bench, req *http.Request) (*http.Response, error) {
 // unlearnt says whether an answer tells that it was not to be learned who asks, or whether they may still.
 func unlearnt(text string) bool {
 	return strings.Contains(text, "PostgreSQL does not answer") || strings.Contains(text, "the request was broken off")
+}
+
+// Looked is what /health tells, once PostgreSQL answers within the little time that it has for that.
+func Looked(b *Bench) (text []byte) {
+	b.Helper()
+	Eventually(b.T, "PostgreSQL answers", func() bool {
+		code, answer := b.Ask(http.MethodGet, api.Prefix+"/health", nil)
+		if code != http.StatusOK {
+			b.Fatalf("%d %s", code, answer)
+		}
+		text = answer
+		return !strings.Contains(string(text), `"kind":"`+string(health.Database)+`"`)
+	})
+	return text
 }
 
 // Ready asks whether the node is ready, until PostgreSQL answers within the little time that it has for that.
