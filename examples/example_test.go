@@ -93,7 +93,7 @@ func connect(ctx context.Context) (nc *nats.Conn, stop func()) {
 	must(err)
 	server, err := embedded.StartNATS(ctx, embedded.NATSConfig{StoreDir: dir, Listen: "127.0.0.1:0"})
 	must(err)
-	nc, err = nats.Connect(server.URL())
+	nc, err = nats.Connect(server.URL(), nats.Timeout(time.Minute))
 	must(err)
 	return nc, func() {
 		nc.Close()

@@ -108,7 +108,7 @@ func serveMail(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, log *zap.Lo
 // ask sends a request as a node does and returns the answers by key.
 func ask(t *testing.T, nc *nats.Conn, endpoint string, keys []string) map[string]string {
 	t.Helper()
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
 	must(t, err)
 	_, err = stream.Ensure(t.Context(), js, stream.Config{})
 	must(t, err)
@@ -127,7 +127,7 @@ func ask(t *testing.T, nc *nats.Conn, endpoint string, keys []string) map[string
 
 	answers := map[string]string{}
 	for len(answers) < len(keys) {
-		msg, err := replies.Next(jetstream.FetchMaxWait(20 * time.Second))
+		msg, err := replies.Next(jetstream.FetchMaxWait(time.Minute))
 		must(t, err)
 		reply, err := wire.ParseReply(msg.Subject(), msg.Headers(), msg.Data(), wire.Limits{})
 		must(t, err)

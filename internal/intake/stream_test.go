@@ -22,7 +22,7 @@ const messages = 1000 // of 20 kB: more than is read ahead
 func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestAStreamThatChangesWhileItIsRead(t *testing.T) {
 func TestNamesThatAreNoStreams(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestNamesThatAreNoStreams(t *testing.T) {
 			}
 		}
 	}
-	if err := nc.FlushTimeout(5 * time.Second); err != nil {
+	if err := nc.FlushTimeout(time.Minute); err != nil {
 		t.Errorf("the connection: %v", err)
 	}
 }
@@ -109,7 +109,7 @@ func TestNamesThatAreNoStreams(t *testing.T) {
 // publish has a JetStream of its own: what others publish is not to hold it up.
 func publish(t *testing.T, nc *nats.Conn, stream string, n int) error {
 	t.Helper()
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
 	if err != nil {
 		return err
 	}
