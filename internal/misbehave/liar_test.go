@@ -59,7 +59,7 @@ func TestLiar(t *testing.T) {
 		runs[lie] = w.start(items, plan(at(endpoint), func(r *start.LoadRequest) {
 			r.Steps[0].Chunk = chunk
 			if tc.deadline { // longer than a slow node takes to judge a reply: late ones are not looked at
-				r.Steps[0].Timeout = 5 * time.Second
+				r.Steps[0].Timeout = 15 * time.Second
 			}
 		}))
 	}

@@ -32,7 +32,7 @@ func TestPoisonStandsAlone(t *testing.T) {
 		"ten":               {ordinals: several, way: WayError, code: CodePoison},
 		"one that refuses":  {ordinals: []int{77}, way: WayRefuse, code: CodePoison},
 		"one that panics":   {ordinals: []int{4999}, way: WayPanic, code: "panic"},
-		"one that hangs":    {ordinals: []int{0}, way: WayHang, code: "timeout", timeout: 300 * time.Millisecond},
+		"one that hangs":    {ordinals: []int{0}, way: WayHang, code: "timeout", timeout: time.Second},
 		"one, first time":   {ordinals: []int{2500}, way: WayError, code: CodePoison, attempts: 1},
 		"ten that refuse":   {ordinals: several, way: WayRefuse, code: CodePoison},
 		"one, by its slots": {ordinals: []int{600}, way: WaySlots, code: CodePoison},

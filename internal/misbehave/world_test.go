@@ -54,7 +54,8 @@ func (w *world) startNode() *orchestrator.Node {
 	node, err := orchestrator.New(w.store, testenv.Conn(w, w.ns), orchestrator.Config{
 		Log:     zaptest.NewLogger(w, zaptest.Level(zap.ErrorLevel)),
 		Version: "test", Grace: 5 * time.Second, Poll: 100 * time.Millisecond,
-		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20},
+		SessionTTL: time.Minute, // what comes again comes for what services do
+		Streams:    stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20},
 	})
 	if err != nil {
 		w.Fatal(err)
