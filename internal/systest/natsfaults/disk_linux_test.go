@@ -17,6 +17,9 @@ import (
 // tooLate is how long after there is room again a run may take, beside what it has to do.
 const tooLate = 30 * time.Second
 
+// aChunk is what services take for a chunk: a run is not over before its disk is full, however late that comes.
+const aChunk = time.Second
+
 // JetStream's disk is full in the middle of a run. The server keeps the write error for good: the run goes on because
 // its streams are replaced.
 func TestTheDiskIsFull(t *testing.T) {
@@ -28,7 +31,7 @@ func TestTheDiskIsFull(t *testing.T) {
 			w := setup(t, ns.URL())
 			w.node()
 			w.node()
-			w.service("statement", slow(50*time.Millisecond))
+			w.service("statement", slow(aChunk))
 			const items = 20_000
 			run := w.start("statement", items, 100, 16)
 			w.until("the run is under way", func() bool { return w.done(run) >= 1_000 })
@@ -60,7 +63,7 @@ func TestTheDiskWasFullForAMoment(t *testing.T) {
 	ns := testenv.NATSOnDisk(t, false)
 	w := setup(t, ns.URL())
 	w.node()
-	w.service("statement", slow(50*time.Millisecond))
+	w.service("statement", slow(aChunk))
 	const items = 20_000
 	run := w.start("statement", items, 100, 16)
 	w.until("the run is under way", func() bool { return w.done(run) >= 1_000 })

@@ -83,7 +83,7 @@ func work(t *testing.T, binary string, n *node) {
 		{0, "endpoint: statement\nmax_age: 10ms\nname: notify\n", "collector apply -"},
 		{0, "", `collector add notify --key k --payload {"id":"C1"}`},
 		{0, "", "tracker open --owner me --key k"},
-		{0, "name: nightly\ncron: 0 3 * * *\nendpoint: statement\nitems:\n  file: items.csv\n", "schedule apply -"},
+		{0, "name: nightly\ncron: 0 3 29 2 *\nendpoint: statement\nitems:\n  file: items.csv\n", "schedule apply -"},
 		{0, "", "schedule pause nightly"},
 		{0, "", "schedule resume nightly"},
 		{0, "", "schedule run-now nightly"},

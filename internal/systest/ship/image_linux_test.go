@@ -21,8 +21,9 @@ import (
 const (
 	// mostCompressed is what an image may have in a registry, which is what a machine pulls.
 	mostCompressed = 40 << 20
-	// stopping is what a stop may take: the grace of serve, and what ending the container adds.
-	stopping = 25 * time.Second
+	// stopping is what a stop may take: the grace of serve, and what ending the container adds on a busy machine. It is
+	// killed after killing.
+	stopping, killing = 50 * time.Second, 60 * time.Second
 )
 
 // engine is podman with a store of its own.
@@ -153,7 +154,7 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 func (e *engine) checkStop(t *testing.T, name string) {
 	t.Helper()
 	began := time.Now()
-	e.run(t, "stop", "--time", "60", name)
+	e.run(t, "stop", "--time", fmt.Sprint(killing.Seconds()), name)
 	if took := time.Since(began); took > stopping {
 		t.Errorf("%s took %s to end", name, took)
 	}
