@@ -85,11 +85,17 @@ func (b *bundle) through(t *testing.T, idle time.Duration) (*database.DB, *teste
 	proxy := testenv.NewProxy(t, target)
 	at := url.URL{Scheme: "postgres", User: url.UserPassword(config.User, config.Password), Host: proxy.Addr(),
 		Path: config.Database, RawQuery: "sslmode=disable"}
-	store, release, err := database.Open(t.Context(), at.String(), database.PoolConfig{IdleInTransaction: idle})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(release)
+	var store *database.DB
+	nodetest.Until(t, "PostgreSQL is reached in time", func() bool {
+		opened, release, err := database.Open(t.Context(), at.String(), database.PoolConfig{IdleInTransaction: idle})
+		if err != nil {
+			t.Log(err)
+			return false
+		}
+		t.Cleanup(release)
+		store = opened
+		return true
+	})
 	return store, proxy
 }
 

@@ -21,7 +21,9 @@ type retaining struct {
 
 func setupRetaining(t *testing.T) *retaining {
 	t.Helper()
-	b := setup(t)
+	b := bare(t)
+	// The node leads on while the machine stands still: who begins to lead begins anew with what it deletes.
+	b.Node = b.StartNodeWith(t, orchestrator.Config{LeaseTTL: 20 * time.Second})
 	b.Serve(t, "echo", nodetest.Echo)
 	return &retaining{leaders{T: t, bundle: *b}}
 }
