@@ -145,14 +145,15 @@ END
 # 5432; nothing here uses that, so a setting for the time of the installation leaves it out.
 install_debian() {
     local conf=/etc/postgresql-common/createcluster.d/tranche-deps.conf
+    local patient=(-o DPkg::Lock::Timeout=300 -o Acquire::Retries=5)
     echo "Installing: $*" >&2
-    as_root apt-get -o DPkg::Lock::Timeout=300 -qq update </dev/null >&2
+    as_root apt-get "${patient[@]}" -qq update </dev/null >&2
     as_root mkdir -p "${conf%/*}"
     echo 'create_main_cluster = false' | as_root tee "$conf" >/dev/null
     # shellcheck disable=SC2064  # the path is wanted as it is now
     trap "as_root rm -f '$conf'" EXIT
     as_root env DEBIAN_FRONTEND=noninteractive \
-        apt-get -o DPkg::Lock::Timeout=300 -qq -y install --no-install-recommends "$@" </dev/null >&2
+        apt-get "${patient[@]}" -qq -y install --no-install-recommends "$@" </dev/null >&2
 }
 
 missing=()

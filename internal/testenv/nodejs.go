@@ -155,9 +155,9 @@ func buildNodePackage(ctx context.Context, root, dir, from string, sources []str
 	for _, step := range []struct {
 		dir, shell string
 	}{
-		{sourcesDir, "npm ci --prefer-offline --no-audit --no-fund"},
+		{sourcesDir, "npm ci --prefer-offline --fetch-retries=5 --no-audit --no-fund"},
 		{sourcesDir, "npm pack --pack-destination .."},
-		{project, "npm install --prefer-offline --no-audit --no-fund ../*.tgz"},
+		{project, "npm install --prefer-offline --fetch-retries=5 --no-audit --no-fund ../*.tgz"},
 	} {
 		run := exec.CommandContext(ctx, "sh", "-c", step.shell)
 		run.Dir = step.dir
