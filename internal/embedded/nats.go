@@ -215,16 +215,16 @@ func (n *NATS) checkPort(ctx context.Context) error {
 // checkFree finds out whether somebody could listen at an address of TCP now. A program that this one starts has all of
 // its sockets for a moment, also those that are closed meanwhile: that is waited for, and what is opened here none has.
 func checkFree(ctx context.Context, address string) error {
-	for until := time.Now().Add(programStarts); ; {
+	for tries := 1; ; tries++ { // counted, so that a machine that stands still does not use them up
 		err := listenOnce(ctx, address)
-		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(until) || backoff.Sleep(ctx, 5*time.Millisecond) != nil {
+		if !errors.Is(err, syscall.EADDRINUSE) || tries == freeTries || backoff.Sleep(ctx, 5*time.Millisecond) != nil {
 			return err
 		}
 	}
 }
 
-// programStarts is longer than a program has the sockets of the one that starts it.
-const programStarts = 500 * time.Millisecond
+// freeTries take longer than a program has the sockets of the one that starts it.
+const freeTries = 100
 
 func listenOnce(ctx context.Context, address string) error {
 	syscall.ForkLock.RLock()
