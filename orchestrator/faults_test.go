@@ -71,8 +71,8 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	}
 }
 
-// through returns a store whose connections go through a proxy. For so long PostgreSQL lets a transaction of a node that
-// has gone silent keep its locks.
+// through returns a store whose connections go through a proxy. PostgreSQL lets a transaction of a node that has gone
+// silent keep its locks for so long.
 func (b *bundle) through(t *testing.T, idle time.Duration) (*database.DB, *testenv.Proxy) {
 	t.Helper()
 	config := b.Pool.Config().ConnConfig
