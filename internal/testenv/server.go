@@ -179,6 +179,10 @@ func withDatabase(base, name string) (string, error) {
 		return "", fmt.Errorf("%s is not a URL like postgres://user@host/database", databaseVariable)
 	}
 	u.Path = "/" + name
+	if q := u.Query(); !q.Has("connect_timeout") {
+		q.Set("connect_timeout", "60") // where migrations would say 5
+		u.RawQuery = q.Encode()
+	}
 	return u.String(), nil
 }
 
