@@ -12,7 +12,7 @@ import (
 )
 
 // patience is more than any page takes on a busy machine.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 // browser is a Chromium that lives as long as its test.
 type browser struct{ ctx context.Context }

@@ -86,9 +86,10 @@ func aGateThatChanges(b *browser) func(*testing.T) {
 		s.post("/runs/"+run.String()+"/rerun", "application/json", `{"failed":true}`)
 		s.until("the gate waits anew", `SELECT count(*) FROM run_step JOIN batchrun r ON r.id = run_id
 			WHERE r.generation = 2 AND gate_since IS NOT NULL`)
+		p.hear()
 		p.click("confirm-yes")
 		p.lacks("gate-dialog")
-		p.says("toast", "did not begin")
+		p.heard("did not begin")
 		p.says("gate-news", "items that go on: 9 → 10")
 		p.says("gate-news", "compose: failed: 1 → 0")
 		p.says("gate", "10 items go")

@@ -61,7 +61,7 @@ func fromAFileToItsEnd(b *browser) func(*testing.T) {
 		for range 5 {
 			service.gate <- struct{}{}
 		}
-		p.until("half of it is done", `/\b(49|50)\b/.test(document.querySelector('`+at("numbers")+`')?.innerText)`)
+		p.until("half of it is done", `/\b(4[789]|50)\b/.test(document.querySelector('`+at("numbers")+`')?.innerText)`)
 		close(service.gate)
 		p.until("it is completed", `document.querySelector('h1 [data-state]')?.dataset.state === "completed"`)
 		p.until("the map shows three that failed", `/\b3\b/.test(document.querySelector('`+at("legend-6")+`')?.innerText)`)

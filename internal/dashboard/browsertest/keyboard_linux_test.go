@@ -110,20 +110,32 @@ func (p *page) reachesAll(path string) {
 	const controls = "a[href], button, input, select, textarea, summary, [tabindex='0']"
 	const count = `document.querySelectorAll("` + controls + `").length`
 	p.run(`(window.__dull = [])`)
-	for had := -1; had != eval[int](p, count); { // what a page had not loaded yet came behind Tab's back
+	var missed []string
+	for round, had, now := 1, -1, 0; had != now || len(missed) > 0 && round <= rounds; round++ {
+		// What a page had not loaded yet, or drew anew, came behind Tab's back.
 		had = eval[int](p, count)
 		p.tabAround()
+		missed, now = p.missed(controls, count)
 	}
-	missed := eval[[]string](p, `[...document.querySelectorAll("`+controls+`")]
-		.filter((e) => e.tabIndex >= 0 && !e.disabled && e.checkVisibility({visibilityProperty: true})
-			&& !e.closest("[inert]") && !window.__seen.has(e) && !(e.type === "radio" && !e.checked))
-		.map((e) => e.outerHTML.slice(0, 160))`)
 	if len(missed) > 0 {
 		p.Errorf("%s: Tab does not reach %d controls:\n%s", path, len(missed), strings.Join(missed, "\n"))
 	}
 	if dull := eval[[]string](p, `window.__dull`); len(dull) > 0 {
 		p.Errorf("%s: nobody sees that these have the focus:\n%s", path, strings.Join(dull, "\n"))
 	}
+}
+
+// missed are the controls that Tab has not been at, and how many there are by now.
+func (p *page) missed(controls, count string) (all []string, now int) {
+	p.Helper()
+	found := eval[struct {
+		Missed []string
+		Now    int
+	}](p, `({Now: `+count+`, Missed: [...document.querySelectorAll("`+controls+`")]
+		.filter((e) => e.tabIndex >= 0 && !e.disabled && e.checkVisibility({visibilityProperty: true})
+			&& !e.closest("[inert]") && !window.__seen.has(e) && !(e.type === "radio" && !e.checked))
+		.map((e) => e.outerHTML.slice(0, 160))})`)
+	return found.Missed, found.Now
 }
 
 // tabAround presses Tab from the page's beginning until it begins again.

@@ -224,11 +224,34 @@ func (p *page) says(test, text string) {
 		at(test), text))
 }
 
+// hear has the page remember its notices from now on: they stand for seconds only.
+func (p *page) hear() {
+	p.Helper()
+	p.run(`(window.__notices = [], new MutationObserver(() => document.querySelectorAll('` + at("toast") + `').
+		forEach((e) => window.__notices.push(e.innerText))).observe(document.body, {childList: true, subtree: true}))`)
+}
+
+// heard waits for a notice with a text in it.
+func (p *page) heard(text string) {
+	p.Helper()
+	p.until("it is said that it "+text, fmt.Sprintf(`window.__notices.some((notice) => notice.includes(%q))`, text))
+}
+
 // click clicks the first visible element of that name with the mouse.
 func (p *page) click(test string) {
 	p.Helper()
-	p.has(test)
-	p.do("click "+test, chromedp.Click(chromedp.CSS(at(test)), chromedp.NodeVisible))
+	p.clickOn(test, at(test))
+}
+
+// clickOn clicks the first visible element that a selector has, once it can be clicked and stands still.
+func (p *page) clickOn(what, selector string) {
+	p.Helper()
+	p.until(what+" can be clicked", `((e) => {
+		const {x, y} = e?.getBoundingClientRect() ?? {}, was = window.__stood;
+		window.__stood = x + " " + y;
+		return e && was === window.__stood && e.ariaDisabled !== "true" && e.ariaBusy !== "true";
+	})([...document.querySelectorAll('`+selector+`')].find((e) => e.checkVisibility()))`)
+	p.do("click "+what, chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
 }
 
 // fill types a text into a field, in place of what is there.

@@ -54,10 +54,11 @@ type stack struct {
 
 func newStack(t *testing.T, config stackConfig) *stack {
 	t.Helper()
-	s := &stack{T: t, config: config, pool: testenv.Pool(t), ns: testenv.NATS(t), addr: testenv.QuietAddr(t)}
+	s := &stack{T: t, config: config, pool: wide(t), ns: testenv.NATS(t), addr: testenv.QuietAddr(t)}
 	s.store, s.nc = database.New(s.pool), testenv.Conn(t, s.ns)
 	node, err := orchestrator.New(s.store, s.nc, orchestrator.Config{Version: "test", Host: "here", Grace: grace,
-		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
+		SessionTTL: time.Minute, // a machine that stands still makes no node that health tells of as dead
+		Streams:    stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +73,23 @@ func newStack(t *testing.T, config stackConfig) *stack {
 	return s
 }
 
+// wide is a database with so many connections that what a page asks for at once does not wait for its turn: on a
+// machine that stands still it would be told to come again.
+func wide(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(testenv.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 64
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
 // serve starts the server, at the address where it was before.
 func (s *stack) serve() {
 	s.Helper()
@@ -81,7 +99,7 @@ func (s *stack) serve() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages}
+	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages, LookTimeout: patience}
 	settings.Alerts, err = alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
 		Programs: map[string]string{"page": "/bin/true"}})
 	if err != nil {
@@ -188,7 +206,7 @@ func (s *stack) load(req startstore.LoadRequest, n int, item func(i int) (key, p
 func request(name, endpoint string) startstore.LoadRequest {
 	return startstore.LoadRequest{Name: name, Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
 		Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 100, InFlight: 4, MaxAttempts: 1,
-			Timeout: time.Minute, RetryBackoff: time.Millisecond},
+			Timeout: time.Hour, RetryBackoff: time.Millisecond}, // a chunk may wait for its gate
 	}}}
 }
 

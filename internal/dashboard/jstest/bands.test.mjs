@@ -65,11 +65,14 @@ test("a range covers its items in each band, and changes reach the summaries", (
 });
 
 test("a million items are put into bands in little time", () => {
-  const began = performance.now();
+  // Of the processor: a machine that stands still, or does something else, takes none of it.
+  const used = () => { const { user, system } = process.cpuUsage(); return (user + system) / 1000; };
+  const began = used();
   const { bands, plane } = make(1_000_000, 51, 1200, 600);
-  const made = performance.now() - began;
-  const at = performance.now();
+  const made = used() - began;
+  const at = used();
   for (let i = 0; i < 100; i++) bands.update(i * 9000, i * 9000 + 500);
+  const updated = used() - at;
   assert.equal(bands.items, plane.items);
-  assert.ok(made < 5000 && performance.now() - at < 2000, `${made} ms, then ${performance.now() - at} ms`);
+  assert.ok(made < 5000 && updated < 2000, `${made} ms, then ${updated} ms`);
 });
