@@ -133,7 +133,7 @@ func reports(t *testing.T, meant map[flaw][]string) map[flaw]*Report {
 	group.SetLimit(atOnce)
 	for f, want := range meant {
 		group.Go(func() error {
-			report, err := Run(ctx, Config{Endpoint: endpoint, service: broken(f), slower: patient,
+			report, err := Run(ctx, Config{Endpoint: endpoint, service: broken(f), lasting: patiently,
 				Only: slices.Concat(fast(), want)})
 			mu.Lock()
 			defer mu.Unlock()

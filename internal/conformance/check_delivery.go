@@ -92,7 +92,7 @@ func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, 
 
 // pull waits in many places for a request.
 func (n *node) pull(inbox string) error {
-	want, err := json.Marshal(map[string]any{"batch": 1, "expires": n.times(checkTimeout) / time.Nanosecond})
+	want, err := json.Marshal(map[string]any{"batch": 1, "expires": checkTimeout / time.Nanosecond})
 	if err != nil {
 		return fmt.Errorf("fetch a request: %w", err)
 	}
@@ -111,7 +111,7 @@ func (n *node) steal(ctx context.Context, r *request, stolen *nats.Subscription)
 		return nil, err
 	}
 	var msg *nats.Msg
-	err := poll(ctx, n.times(patience), func() (bool, error) {
+	err := n.poll(ctx, patience, func() (bool, error) {
 		next, err := stolen.NextMsg(time.Millisecond)
 		if err == nil && next.Reply != "" { // not a status
 			msg = next

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -57,7 +56,7 @@ func checkDiscovery(ctx context.Context, n *node) error {
 // checkStatus asks for the same figures on the endpoint's own subject.
 func (n *node) checkStatus(ctx context.Context) error {
 	subject := "tranche.status." + n.config.Endpoint
-	ctx, cancel := lasting(ctx, n.times(patience))
+	ctx, cancel := n.config.lasting(ctx, patience)
 	defer cancel()
 	msg, err := n.nc.RequestWithContext(ctx, subject, nil)
 	if err != nil {
@@ -99,9 +98,11 @@ func (n *node) discover(ctx context.Context, verb micro.Verb, ok func([]byte) bo
 		return fmt.Errorf("discover: %w", err)
 	}
 	got := "no answer"
-	for end := time.Now().Add(n.patience()); time.Now().Before(end) && ctx.Err() == nil; {
-		msg, err := answers.NextMsg(time.Until(end))
-		if errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders) {
+	ctx, cancel := n.config.lasting(ctx, n.patience())
+	defer cancel()
+	for ctx.Err() == nil {
+		msg, err := answers.NextMsgWithContext(ctx)
+		if ctx.Err() != nil || errors.Is(err, nats.ErrNoResponders) {
 			break
 		}
 		if err != nil {

@@ -109,7 +109,7 @@ func (n *node) openLane(ctx context.Context) (said bool, err error) {
 	if err := stream.EnsureLane(ctx, n.js, n.config.Endpoint); err != nil {
 		return true, err
 	}
-	return true, poll(ctx, n.times(2*patience), func() (bool, error) {
+	return true, n.poll(ctx, 2*patience, func() (bool, error) {
 		_, reads := n.laneStatus(ctx)
 		return reads, nil
 	}, `"lane":true, once its consumer is there`, "false")
@@ -117,7 +117,7 @@ func (n *node) openLane(ctx context.Context) (said bool, err error) {
 
 // laneStatus is what the service says of its lane: whether it has the member, and the member.
 func (n *node) laneStatus(ctx context.Context) (said, reads bool) {
-	ctx, cancel := lasting(ctx, n.times(time.Second))
+	ctx, cancel := n.config.lasting(ctx, time.Second)
 	defer cancel()
 	msg, err := n.nc.RequestWithContext(ctx, "tranche.status."+n.config.Endpoint, nil)
 	if err != nil {

@@ -101,16 +101,14 @@ func (n *node) allAtOnce(ctx context.Context, requests []*request) error {
 		}
 		return count
 	}
-	limit := n.times(startTimeout) // for the first
+	limit := startTimeout // for the first
 	for count := 0; count < len(requests); {
-		waiting, cancel := lasting(ctx, limit)
-		err := n.journal.until(waiting, func() bool { return answered() > count })
-		cancel()
+		err := n.within(ctx, limit, func() bool { return answered() > count })
 		n.journal.look(func() bool { count = answered(); return true })
 		if err != nil {
 			return differs(expected, "%d of %d answered, and no other in %s", count, len(requests), limit)
 		}
-		limit = n.times(patience)
+		limit = patience
 	}
 	info, err := n.consumer(ctx)
 	if err != nil {

@@ -36,14 +36,13 @@ func slowly(d time.Duration) *request { return orders(order{"do": "slow", "ms": 
 
 // checkInProgress tries again when a service may have been unable to send anything, as the whole machine stood still.
 func checkInProgress(ctx context.Context, n *node) (err error) {
-	begun := time.Now()
 	for range 3 {
 		longest := standstill()
 		err = n.signsOfLife(ctx)
 		if longest() <= n.ackWait/4 || err == nil {
 			break
 		}
-		if time.Since(begun) > n.times(checkTimeout)-n.ackWait-n.times(patience) {
+		if end, ok := ctx.Deadline(); ok && time.Until(end) < n.ackWait+patience {
 			break
 		}
 	}
@@ -80,15 +79,12 @@ func (n *node) signsOfLife(ctx context.Context) error {
 	if err := n.ask(ctx, r); err != nil {
 		return err
 	}
-	limit := n.ackWait + n.times(patience)
-	working, cancel := lasting(ctx, limit)
-	defer cancel()
-	err := n.journal.until(working, func() bool {
+	err := n.within(ctx, n.ackWait+patience, func() bool {
 		a := answer{n.journal.of(r.slice())}
 		return a.final() >= 0
 	})
 	if err != nil {
-		return differs("a reply", "nothing in %s", limit)
+		return differs("a reply", "nothing in %s", n.ackWait+patience)
 	}
 	if n.journal.count(r.sequence, ackWorking) == 0 {
 		return differs("+WPI for a request that is worked on, at least every "+(n.ackWait/3).String(), "none in %s",
@@ -137,7 +133,7 @@ func checkConsumer(ctx context.Context, n *node) error {
 		return err
 	}
 	var made jetstream.ConsumerConfig
-	err := poll(ctx, makingTakes, func() (bool, error) {
+	err := n.poll(ctx, makingTakes, func() (bool, error) {
 		info, err := n.consumer(ctx)
 		if err == nil {
 			made = info.Config
@@ -174,7 +170,7 @@ func checkStreamsAnew(ctx context.Context, n *node) error {
 	if err := n.ask(ctx, r); err != nil {
 		return err
 	}
-	return poll(ctx, n.times(2*patience), func() (bool, error) { return n.now(r).exactly(r) == nil, nil },
+	return n.poll(ctx, 2*patience, func() (bool, error) { return n.now(r).exactly(r) == nil, nil },
 		"a reply to a request in the new stream", "none")
 }
 
@@ -187,7 +183,7 @@ func checkMadeAnew(ctx context.Context, n *node) error {
 	if err := n.ask(ctx, old); err != nil {
 		return err
 	}
-	if err := poll(ctx, n.times(2*patience), func() (bool, error) {
+	if err := n.poll(ctx, 2*patience, func() (bool, error) {
 		info, err := n.consumer(ctx)
 		return err == nil && info.Delivered.Stream >= old.sequence, err
 	}, "the request fetched from the new stream", "it was not"); err != nil {
@@ -202,7 +198,7 @@ func checkMadeAnew(ctx context.Context, n *node) error {
 	if err := n.ask(ctx, r); err != nil {
 		return err
 	}
-	err := poll(ctx, n.times(2*patience), func() (bool, error) {
+	err := n.poll(ctx, 2*patience, func() (bool, error) {
 		return n.now(r).exactly(r) == nil && n.now(old).final() >= 0, nil
 	}, "a reply to the request of the stream that is gone, and to one of the new", "not both")
 	if err != nil {
@@ -244,13 +240,11 @@ func (n *node) begun(ctx context.Context, r *request) error {
 	if err := n.delivered(ctx, r); err != nil {
 		return err
 	}
-	within := n.times(patience)
+	limit := patience
 	if n.retains {
-		within = grace
+		limit = grace
 	}
-	first, cancel := lasting(ctx, within)
-	defer cancel()
-	_ = n.journal.until(first, func() bool { return len(n.journal.of(r.slice())) > 0 })
+	_ = n.within(ctx, limit, func() bool { return len(n.journal.of(r.slice())) > 0 })
 	return nil
 }
 
@@ -279,13 +273,12 @@ func checkDrain(ctx context.Context, n *node) error {
 	}
 	n.stopped = true
 	n.service.terminate()
-	limit := n.times(stopTimeout)
-	ending, cancel := lasting(ctx, limit)
+	ending, cancel := n.config.lasting(ctx, stopTimeout)
 	defer cancel()
 	select {
 	case <-n.service.exited():
 	case <-ending.Done():
-		return differs("the service to end, once told to", "it goes on after %s", limit)
+		return differs("the service to end, once told to", "it goes on after %s", stopTimeout)
 	}
 	if err := n.service.failure(); err != nil {
 		return differs("the service to end with exit code 0", "%v", err)

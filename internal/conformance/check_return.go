@@ -23,7 +23,7 @@ func checkReplyToStage(ctx context.Context, n *node) error {
 	if err := n.repliesOn(ctx, n.sample(3), subject); err != nil {
 		return err
 	}
-	return poll(ctx, n.times(patience), func() (bool, error) {
+	return n.poll(ctx, patience, func() (bool, error) {
 		held, err := n.held(ctx, wire.StreamStage, subject)
 		return held > 0, err
 	}, "the reply in stream "+wire.StreamStage, "nothing there")

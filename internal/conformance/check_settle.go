@@ -47,7 +47,7 @@ func checkStoredFirst(ctx context.Context, n *node) (err error) {
 		return differs("a delay when the request is handed back", "%s", early.text)
 	}
 	subject := wire.ReplySubject(n.config.Endpoint)
-	if err := poll(ctx, n.times(2*patience), func() (bool, error) {
+	if err := n.poll(ctx, 2*patience, func() (bool, error) {
 		return n.stored(ctx, wire.StreamReply, subject, r)
 	}, "the reply as soon as there is room for it", "none"); err != nil {
 		return err
@@ -63,19 +63,15 @@ func (n *node) unanswerable(ctx context.Context, r *request) (early acknowledgem
 	if err := n.ask(ctx, r); err != nil {
 		return early, err
 	}
-	trying, cancel := lasting(ctx, n.times(patience))
-	defer cancel()
-	err = n.journal.until(trying, func() bool {
+	err = n.within(ctx, patience, func() bool {
 		_, settled := n.journal.settled(r.sequence)
 		return settled || len(n.journal.of(r.slice())) > 0
 	})
 	if err != nil {
-		return early, differs("a reply that is tried", "nothing in %s", n.times(patience))
+		return early, differs("a reply that is tried", "nothing in %s", patience)
 	}
-	watching, cancel := context.WithTimeout(ctx, withheld)
-	defer cancel()
 	// Nothing is what should happen.
-	_ = n.journal.until(watching, func() (ok bool) {
+	_ = n.within(ctx, withheld, func() (ok bool) {
 		early, ok = n.journal.settled(r.sequence)
 		return ok
 	})

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type Config struct {
 	Each func(Result) error
 
 	service starter // of tests, instead of Command
-	slower  int     // of tests: how many times longer everything may take; 0 means once
+	lasting lasting // of tests, instead of context.WithTimeout
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -56,6 +57,9 @@ func (c Config) withDefaults() (Config, error) {
 		if !slices.Contains(names, name) {
 			return c, fmt.Errorf("there is no check %q; --list names them", name)
 		}
+	}
+	if c.lasting == nil {
+		c.lasting = context.WithTimeout
 	}
 	if c.Each == nil {
 		c.Each = func(Result) error { return nil }

@@ -41,6 +41,16 @@ type node struct {
 	retains  bool          // the service keeps parts of replies back until the end
 }
 
+// lasting returns a context that ends after some time.
+type lasting func(context.Context, time.Duration) (context.Context, context.CancelFunc)
+
+// within returns when done is true, or an error after some time. See [journal.until].
+func (n *node) within(ctx context.Context, limit time.Duration, done func() bool) error {
+	ctx, cancel := n.config.lasting(ctx, limit)
+	defer cancel()
+	return n.journal.until(ctx, done)
+}
+
 // tap subscribes to all that the service of an endpoint sends, on one channel, so that the order is known.
 func tap(nc *nats.Conn, endpoint string, to chan *nats.Msg) error {
 	for _, subject := range []string{
@@ -64,7 +74,7 @@ func (n *node) ask(ctx context.Context, r *request) error {
 
 func (n *node) askOn(ctx context.Context, subject string, r *request) error {
 	msg := &nats.Msg{Subject: subject, Header: r.header, Data: r.body}
-	ctx, cancel := lasting(ctx, n.times(patience))
+	ctx, cancel := n.config.lasting(ctx, patience)
 	defer cancel()
 	ack, err := n.js.PublishMsg(ctx, msg)
 	if err != nil {
@@ -85,7 +95,7 @@ func (n *node) answered(ctx context.Context, r *request) (*answer, error) {
 // answer waits for the reply to a request, without the first messages of the slice if so many are to be left out.
 func (n *node) answer(ctx context.Context, r *request, without int) (*answer, error) {
 	limit := n.patience()
-	ctx, cancel := lasting(ctx, limit)
+	ctx, cancel := n.config.lasting(ctx, limit)
 	defer cancel()
 	var a *answer
 	update := func() bool {
@@ -99,9 +109,7 @@ func (n *node) answer(ctx context.Context, r *request, without int) (*answer, er
 	})
 	for err == nil && !n.journal.look(update) {
 		had := len(a.messages)
-		longer, cancel := lasting(ctx, n.times(grace))
-		err = n.journal.until(longer, func() bool { return update() || len(a.messages) > had })
-		cancel()
+		err = n.within(ctx, grace, func() bool { return update() || len(a.messages) > had })
 	}
 	if len(a.messages) == 0 {
 		n.late = true
@@ -112,18 +120,16 @@ func (n *node) answer(ctx context.Context, r *request, without int) (*answer, er
 
 func (n *node) patience() time.Duration {
 	if n.late {
-		return n.times(impatience)
+		return impatience
 	}
-	return n.times(patience + n.more)
+	return patience + n.more
 }
 
 // settled waits for the acknowledgement that lets a request go.
 func (n *node) settled(ctx context.Context, r *request) (acknowledgement, error) {
 	limit := n.patience()
-	ctx, cancel := lasting(ctx, limit)
-	defer cancel()
 	var ack acknowledgement
-	err := n.journal.until(ctx, func() (ok bool) {
+	err := n.within(ctx, limit, func() (ok bool) {
 		ack, ok = n.journal.settled(r.sequence)
 		return ok
 	})
@@ -143,7 +149,7 @@ func (n *node) expectSettled(ctx context.Context, r *request, kind string) error
 	if ack.kind != kind {
 		return differs(kind+" for the request", "%s", ack.text)
 	}
-	return poll(ctx, n.times(patience), func() (bool, error) {
+	return n.poll(ctx, patience, func() (bool, error) {
 		there, err := n.waiting(ctx, r)
 		return !there, err
 	}, "the request gone from the stream after "+kind, "it is still there")
@@ -167,7 +173,7 @@ func (n *node) waiting(ctx context.Context, r *request) (bool, error) {
 
 // delivered waits until a request is in the hands of a service.
 func (n *node) delivered(ctx context.Context, r *request) error {
-	return poll(ctx, n.times(patience), func() (bool, error) {
+	return n.poll(ctx, patience, func() (bool, error) {
 		info, err := n.consumer(ctx)
 		if err != nil {
 			return false, err
@@ -185,8 +191,8 @@ func (n *node) consumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 }
 
 // poll returns when done is true, or a mismatch after the time.
-func poll(ctx context.Context, within time.Duration, done func() (bool, error), expected, got string) error {
-	ctx, cancel := lasting(ctx, within)
+func (n *node) poll(ctx context.Context, within time.Duration, done func() (bool, error), expected, got string) error {
+	ctx, cancel := n.config.lasting(ctx, within)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

@@ -59,7 +59,7 @@ func TestRunRefusesAServerInUse(t *testing.T) {
 	ns := testenv.NATS(t)
 	nc := testenv.Conn(t, ns)
 	js := jetStream(t, nc)
-	n := &node{config: Config{Endpoint: endpoint}, nc: nc, js: js}
+	n := &node{config: Config{Endpoint: endpoint, lasting: patiently}, nc: nc, js: js}
 	config := Config{Endpoint: endpoint, URL: ns.URL()}
 	refused := func(why string) {
 		t.Helper()
@@ -87,7 +87,7 @@ func TestRunRefusesAServerInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reading.Stop()
-	if err := poll(t.Context(), patience, func() (bool, error) {
+	if err := n.poll(t.Context(), patience, func() (bool, error) {
 		info, err := recorder.Info(t.Context())
 		return err == nil && info.NumWaiting > 0, err
 	}, "the recorder asked for replies", "it was not"); err != nil {

@@ -213,10 +213,7 @@ func (n *node) run(ctx context.Context, c check) (Result, error) {
 		return result, nil
 	}
 	began := time.Now()
-	limit := n.times(checkTimeout)
-	whole, cancel := context.WithTimeout(ctx, 4*limit) // else questions to JetStream have a limit of their own
-	defer cancel()
-	checking, cancel := lasting(whole, limit)
+	checking, cancel := n.config.lasting(ctx, checkTimeout)
 	defer cancel()
 	err := c.run(checking, n)
 	result.Took = time.Since(began)
@@ -231,7 +228,7 @@ func (n *node) run(ctx context.Context, c check) (Result, error) {
 	case errors.As(err, &found):
 		result.Outcome, result.Expected, result.Got = Failed, found.expected, found.got
 	case err != nil && checking.Err() != nil:
-		result.Outcome, result.Expected = Failed, "the check done in "+limit.String()
+		result.Outcome, result.Expected = Failed, "the check done in "+checkTimeout.String()
 		result.Got = err.Error()
 	case err != nil:
 		return result, err
@@ -241,7 +238,7 @@ func (n *node) run(ctx context.Context, c check) (Result, error) {
 			return result, err
 		}
 	}
-	cleaning, cancel := lasting(whole, n.times(patience))
+	cleaning, cancel := n.config.lasting(ctx, patience)
 	defer cancel()
 	return result, n.clean(cleaning)
 }

@@ -118,7 +118,7 @@ func TestSDKPassesOnAServerOfOthers(t *testing.T) {
 	t.Parallel()
 	ns := testenv.NATS(t)
 	nc := testenv.Conn(t, ns)
-	n := &node{config: Config{Endpoint: endpoint}, nc: nc, js: jetStream(t, nc)}
+	n := &node{config: Config{Endpoint: endpoint, lasting: patiently}, nc: nc, js: jetStream(t, nc)}
 	if err := n.makeStreams(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func (n *node) awaitListening(ctx context.Context) error {
 	if n.service == nil {
 		timeout = foundTimeout
 	}
-	ctx, cancel := lasting(ctx, n.times(timeout))
+	ctx, cancel := n.config.lasting(ctx, timeout)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()

@@ -22,9 +22,6 @@ const serviceVariable = "TRANCHE_CONFORMANCE_SERVICE"
 
 const endpoint = "under-test"
 
-// patient tests wait longer than people do: the machine has much else to do.
-const patient = 3
-
 func TestMain(m *testing.M) {
 	if os.Getenv(serviceVariable) == "" {
 		testenv.Main(m)
@@ -82,7 +79,7 @@ func suite(t *testing.T, config Config) *Report {
 	if config.Endpoint == "" {
 		config.Endpoint = endpoint
 	}
-	config.slower = patient
+	config.lasting = patiently
 	report, err := Run(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)

@@ -156,7 +156,7 @@ func (n *node) fillReplies(ctx context.Context) (makeRoom func() error, err erro
 		return nil, fmt.Errorf("take the room from stream %s: %w", wire.StreamReply, err)
 	}
 	return func() error {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.times(patience))
+		ctx, cancel := n.config.lasting(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		if _, err := n.js.UpdateStream(ctx, before); err != nil {
 			return fmt.Errorf("give stream %s its room back: %w", wire.StreamReply, err)
