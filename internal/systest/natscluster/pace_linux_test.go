@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -72,13 +73,14 @@ func (w *world) wantNothingAgain() {
 			w.Fatal(err)
 		}
 		info := consumer.CachedInfo()
-		stream, err := js.Stream(w.Context(), c[0])
+		replies, err := js.Stream(w.Context(), c[0])
 		if err != nil {
 			w.Fatal(err)
 		}
 		w.Logf("consumer %s: %d deliveries, %d delivered again", c[1], info.Delivered.Consumer, info.NumRedelivered)
-		if c[0] == wire.StreamReply && info.Delivered.Consumer != stream.CachedInfo().State.LastSeq {
-			w.Errorf("%d messages of %s were delivered %d times", stream.CachedInfo().State.LastSeq, c[0],
+		late := w.watch.Longest() > stream.RecorderAckWait/2 // then what recorders have comes to them again
+		if c[0] == wire.StreamReply && !late && info.Delivered.Consumer != replies.CachedInfo().State.LastSeq {
+			w.Errorf("%d messages of %s were delivered %d times", replies.CachedInfo().State.LastSeq, c[0],
 				info.Delivered.Consumer)
 		}
 	}

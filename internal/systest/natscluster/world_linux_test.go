@@ -51,6 +51,7 @@ type world struct {
 	serve   []*process
 	api     string // of one of the nodes
 	ledger  *ledger
+	watch   *testenv.Watch
 }
 
 // ledger knows how often a service of the Go SDK was asked for each item.
@@ -63,7 +64,8 @@ type ledger struct {
 func newWorld(t *testing.T, cluster *testenv.NATSProcesses, binary, script string, replicas int) *world {
 	t.Helper()
 	w := &world{T: t, cluster: cluster, binary: binary, script: script, url: testenv.Database(t),
-		nc: testenv.Dial(t, cluster.URL()), ledger: &ledger{executed: map[workqueue.RunID]map[int]int{}}}
+		nc: testenv.Dial(t, cluster.URL()), ledger: &ledger{executed: map[workqueue.RunID]map[int]int{}},
+		watch: testenv.NewWatch(t)}
 	w.pool = testenv.Connect(t, w.url)
 	w.store = database.New(w.pool)
 	w.clear()
