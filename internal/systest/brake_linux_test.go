@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// brakeSuffix makes of a ledger's name that of the file which says how long it may get; without one, there is no limit.
+	// brakeSuffix makes of a ledger's name that of the file which says how long it may get; without one, it may be of any
+	// length.
 	brakeSuffix = ".most"
 	// longestLine is that of an execution, in bytes, with an ordinal of five digits.
 	longestLine = 45

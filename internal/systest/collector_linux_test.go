@@ -162,7 +162,7 @@ func TestNodeIsKilledInMidFlush(t *testing.T) {
 	}
 	freed := now.Sub(expires)
 	w.until("everything is done", func() bool { return w.number(`SELECT count(*) FROM collector_key`) == 0 })
-	if late := time.Duration(collector.DefaultFlushTimeout) / 2; freed >= late { // so that no time of theirs has freed them
+	if late := time.Duration(collector.DefaultFlushTimeout) / 2; freed >= late { // or it was a time of theirs
 		t.Errorf("its keys are free %s after the end of its session; want %s at the most", freed, late)
 	}
 	again := w.ledgerOfOps()
