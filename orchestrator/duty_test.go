@@ -57,7 +57,7 @@ func (l *leaders) startLooking(ttl time.Duration, duties ...orchestrator.Duty) (
 
 func (l *leaders) startWith(config orchestrator.Config) (node *orchestrator.Node, stop func()) {
 	l.Helper()
-	config.Log, config.Version, config.Grace = zaptest.NewLogger(l.T), "test", 5*time.Second
+	config.Log, config.Version, config.Grace = zaptest.NewLogger(l.T), "test", nodetest.Grace
 	config.SessionTTL = nodetest.SessionLife
 	config.Streams = stream.Config{WorkMaxBytes: 8 << 20, ReplyMaxBytes: 8 << 20, EventMaxBytes: 8 << 20}
 	nc := testenv.Conn(l.T, l.NS)

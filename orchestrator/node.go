@@ -154,8 +154,8 @@ func (n *Node) run(ctx context.Context) error {
 		return errors.Join(err, unsubscribe(subs))
 	}
 	close(n.ready)
-	n.work(ctx)
-	return errors.Join(unsubscribe(subs), n.close(ctx))
+	stopped := n.work(ctx)
+	return errors.Join(unsubscribe(subs), n.close(ctx, stopped.Add(n.cfg.Grace)))
 }
 
 // subscribe to what comes over core NATS. Nothing depends on it: all of it is looked for as well.
@@ -241,8 +241,9 @@ func (n *Node) newSession(ctx context.Context) error {
 }
 
 // Work runs the loops. Those that feed others end first: claimer, publishers, confirmer. The heartbeat goes on until
-// the last of them is done, so that nobody takes from a node what it is still bringing to an end.
-func (n *Node) work(ctx context.Context) {
+// the last of them is done, so that nobody takes from a node what it is still bringing to an end. It returns when the
+// node was told to stop.
+func (n *Node) work(ctx context.Context) (stopped time.Time) {
 	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBeating()
 	var heart sync.WaitGroup
@@ -255,6 +256,7 @@ func (n *Node) work(ctx context.Context) {
 	defer stop()
 
 	var loops sync.WaitGroup
+	loops.Go(func() { <-ctx.Done(); stopped = time.Now() })
 	loops.Go(func() { n.dispatch.Run(ctx, draining) })
 	loops.Go(func() { n.recorder.Run(ctx, draining) })
 	loops.Go(func() { n.flushing.Run(ctx, draining) })
@@ -271,11 +273,13 @@ func (n *Node) work(ctx context.Context) {
 	loops.Wait()
 	stopBeating()
 	heart.Wait()
+	return stopped
 }
 
-// Close hands back what the node still holds.
-func (n *Node) close(ctx context.Context) error {
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+// Close hands back what the node still holds. It has what is left of the grace for it, too.
+func (n *Node) close(ctx context.Context, grace time.Time) error {
+	left := max(time.Until(grace), 0) + closeTimeout
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
 	defer cancel()
 	flushes, err := collectorstore.New(n.kernel.Store).EndFlushes(closing, n.kernel.Session())
 	if err != nil {
@@ -291,7 +295,7 @@ func (n *Node) close(ctx context.Context) error {
 	return nil
 }
 
-// The end of the session or of the lease; else they expire.
+// The end of the session or of the lease; else they expire. A session may take what is left of the grace on top.
 const closeTimeout = 5 * time.Second
 
 func unsubscribe(subs []*nats.Subscription) (failed error) {

@@ -80,7 +80,7 @@ func (b *Bundle) StartNode(t *testing.T) *orchestrator.Node {
 // StartNodeWith is StartNode with settings of the test's choice.
 func (b *Bundle) StartNodeWith(t *testing.T, cfg orchestrator.Config) *orchestrator.Node {
 	t.Helper()
-	cfg.Log, cfg.Version, cfg.Grace = zaptest.NewLogger(t), "test", 5*time.Second
+	cfg.Log, cfg.Version, cfg.Grace = zaptest.NewLogger(t), "test", Grace
 	cfg.SessionTTL = cmp.Or(cfg.SessionTTL, SessionLife)
 	cfg.Streams = stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}
 	node, err := orchestrator.New(b.Store, testenv.Conn(t, b.NS), cfg)

@@ -39,10 +39,13 @@ func Patient() start.LoadRequest {
 // session expires.
 const SessionLife = time.Minute
 
+// Grace is what a stop may take, with the end of the session on a machine that stands still for some seconds.
+const Grace = 20 * time.Second
+
 // Config is of a node that the test joins by [Bundle.Join].
 func Config(t *testing.T) orchestrator.Config {
 	t.Helper()
-	return orchestrator.Config{Log: zaptest.NewLogger(t), Version: "test", Grace: 5 * time.Second, SessionTTL: SessionLife,
+	return orchestrator.Config{Log: zaptest.NewLogger(t), Version: "test", Grace: Grace, SessionTTL: SessionLife,
 		Streams: stream.Config{WorkMaxBytes: 64 << 20, ReplyMaxBytes: 64 << 20, EventMaxBytes: 8 << 20}}
 }
 
