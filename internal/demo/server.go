@@ -18,7 +18,8 @@ type server struct {
 func startServer(ctx context.Context, sh *story.Shell, database, data, connections, log string) (*server, error) {
 	cmd := sh.Command(context.WithoutCancel(ctx), "--json", "serve", "--connections", connections,
 		"--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0", "--data-dir", data)
-	cmd.Env = story.Environment("TRANCHE_DATABASE=" + database)
+	// It counts what is done, and nobody is to do again what this one is just slow with.
+	cmd.Env = story.Environment("TRANCHE_DATABASE="+database, "TRANCHE_SESSION_TTL=1m")
 	s := &server{Database: database}
 	c, err := story.StartAnnounced(ctx, "tranche serve", log, cmd, s)
 	if c == nil {
