@@ -128,7 +128,7 @@ func (c *call) publish(ctx context.Context, msg *nats.Msg) error {
 		if err == nil || errors.Is(ctx.Err(), context.Canceled) { // the call has ended
 			return nil
 		}
-		if last == nil || ctx.Err() == nil {
+		if last == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) {
 			last = err
 		}
 		switch {

@@ -1,9 +1,10 @@
 package endpoints
 
 import (
+	"os"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/tranchehq/tranche/internal/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }

@@ -3,20 +3,20 @@ package endpointstest_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }
 
 // patience is that of tests which do not wait in vain: what a crash leaves behind may come after an AckWait only.
 const patience = time.Minute

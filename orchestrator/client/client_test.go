@@ -7,17 +7,17 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/tranchehq/tranche/internal/testenv/leak"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }
 
 const short = 100 * time.Millisecond
 

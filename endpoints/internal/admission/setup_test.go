@@ -1,13 +1,14 @@
 package admission
 
 import (
+	"os"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/tranchehq/tranche/internal/testenv/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }
 
 // patience bounds every wait of the tests.
 const patience = time.Minute

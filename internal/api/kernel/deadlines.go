@@ -56,17 +56,17 @@ type timedBody struct {
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
-	if now := time.Now(); !b.fixed && now.Sub(b.moved) > min(deadlineStep, b.silence/4) {
-		b.moved = now
+	began := time.Now() // before the deadline is set, so that nothing between looks as if it had been too slow
+	if !b.fixed && began.Sub(b.moved) > min(deadlineStep, b.silence/4) {
+		b.moved = began
 		// A server without deadlines, as in tests, needs none.
-		_ = b.control.SetReadDeadline(now.Add(min(b.silence, b.left(now))))
+		_ = b.control.SetReadDeadline(began.Add(min(b.silence, b.left(began))))
 	}
 	if b.refused != nil { // after the deadline: whoever refuses has set one that has passed, before or after this
 		if err := b.refused(); err != nil {
 			return 0, err
 		}
 	}
-	began := time.Now()
 	if !b.fixed && b.left(began) <= 0 {
 		return 0, &slowBodyError{silence: b.silence, whole: !b.until.IsZero()}
 	}
