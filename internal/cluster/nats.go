@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -113,8 +114,22 @@ func (s *natsServer) lameDuck(ctx context.Context) error {
 	}
 }
 
-// leaderOf returns the server that leads a stream.
+// leaderOf returns the server that leads a stream. On a busy machine there may be none for a moment.
 func (c *cluster) leaderOf(ctx context.Context, stream string) (*natsServer, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		leader, err := c.askLeader(ctx, stream)
+		if err == nil {
+			return leader, nil
+		}
+		if late := backoff.Sleep(ctx, askEvery); late != nil {
+			return nil, errors.Join(err, late)
+		}
+	}
+}
+
+func (c *cluster) askLeader(ctx context.Context, stream string) (*natsServer, error) {
 	var said struct {
 		Accounts []struct {
 			Streams []struct {
