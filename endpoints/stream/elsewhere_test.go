@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 func TestElsewhereForOneQuestion(t *testing.T) {
 	t.Parallel()
 	here, there := testenv.NATS(t), testenv.NATS(t)
-	nc, err := nats.Connect(here.URL()+","+there.URL(), nats.DontRandomize())
+	nc, err := nats.Connect(here.URL()+","+there.URL(), nats.DontRandomize(), nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

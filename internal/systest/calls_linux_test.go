@@ -6,6 +6,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -46,7 +47,7 @@ func TestCallsWhileServicesAreReplaced(t *testing.T) {
 // returns how many there were.
 func (w *world) callers(n int) (end func() (answered int)) {
 	w.Helper()
-	nc, err := nats.Connect(w.ns.URL())
+	nc, err := nats.Connect(w.ns.URL(), nats.Timeout(time.Minute))
 	if err != nil {
 		w.Fatal(err)
 	}

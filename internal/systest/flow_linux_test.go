@@ -35,7 +35,7 @@ const pace = 20 * time.Millisecond
 // runCallee is the process of a service that flows ask.
 func runCallee(endpoint string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
+		nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1), nats.Timeout(time.Minute))
 		if err != nil {
 			return err
 		}

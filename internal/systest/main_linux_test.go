@@ -105,7 +105,7 @@ func runNodeWith(ctx context.Context, locals map[string]fetch.Fetcher) error {
 	if err != nil {
 		return err
 	}
-	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1), nats.Timeout(time.Minute))
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ type statement struct {
 
 // openService connects a service's process, and opens the ledger that it writes into.
 func openService(name string) (svc *endpoints.Service, ledger *os.File, closeAll func(), err error) {
-	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1), nats.Timeout(time.Minute))
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -211,7 +211,7 @@ func runService(ctx context.Context) error {
 // listens returns once somebody takes direct requests for an endpoint. Those that it makes itself are not what the
 // handler understands, so that none gets there.
 func listens(ctx context.Context, endpoint string) error {
-	nc, err := nats.Connect(os.Getenv(natsVariable))
+	nc, err := nats.Connect(os.Getenv(natsVariable), nats.Timeout(time.Minute))
 	if err != nil {
 		return err
 	}

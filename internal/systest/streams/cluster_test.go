@@ -75,7 +75,7 @@ func TestThreeCopiesWhenTheThirdServerComes(t *testing.T) {
 	c := newCluster(t)
 	first := c.start(0)
 	c.start(1)
-	nc, err := nats.Connect(first.ClientURL())
+	nc, err := nats.Connect(first.ClientURL(), nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
