@@ -52,7 +52,8 @@ type inProcess struct {
 
 func start(serve func(context.Context, *nats.Conn) error) starter {
 	return func(url string) (service, error) {
-		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.Timeout(time.Minute))
+		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
+			nats.Timeout(time.Minute))
 		if err != nil {
 			return nil, err
 		}
