@@ -19,9 +19,8 @@ const (
 	faultItems = 120_000
 	faultRate  = 500 // items a second, while faults come
 
-	// recovery is what may go by between the election of leaders and the next outcome. It takes up to three seconds where
-	// the machine is busy; who waits for a time of JetStream's waits for [stream.AckWait] at the least.
-	recovery = 10 * time.Second
+	// recovery is what may go by between the election of leaders and the next outcome.
+	recovery = 5 * time.Second
 	// inTransit is what may go by besides when a server is killed, stands still or is cut off: what it was just handing
 	// to clients, of its own or of another server, is lost with no connection, so that JetStream waits for its
 	// acknowledgement, counted anew from the election. That may be all that was out. What is handed to a client that is
