@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -68,7 +69,10 @@ func TestTheDiskWasFullForAMoment(t *testing.T) {
 	run := w.start("statement", items, 100, 16)
 	w.until("the run is under way", func() bool { return w.done(run) >= 1_000 })
 	ns.FillDisk(t)
-	w.until("the server could not write requests", func() bool { return ns.Said("[TRANCHE_WORK] Critical write error") })
+	w.until("the server could not write requests", func() bool {
+		w.publish(wire.WorkSubject("nobody"), "R1") // all that the run may have out may be out
+		return ns.Said("[TRANCHE_WORK] Critical write error")
+	})
 	ns.FreeDisk(t)
 	room := time.Now()
 	w.wantSound(run, items)

@@ -41,10 +41,13 @@ func (w *world) made(name string) time.Time {
 func (w *world) replaced(name string, since time.Time) bool { return w.made(name).After(since) }
 
 // letter publishes a dead letter, and reports whether JetStream has taken it.
-func (w *world) letter(id string) bool {
+func (w *world) letter(id string) bool { return w.publish(wire.DeadSubject("accounts"), id) }
+
+// publish publishes a message, and reports whether a stream has taken it.
+func (w *world) publish(subject, id string) bool {
 	ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 	defer cancel()
-	_, err := w.js.Publish(ctx, wire.DeadSubject("accounts"), []byte(id), jetstream.WithMsgID(id))
+	_, err := w.js.Publish(ctx, subject, []byte(id), jetstream.WithMsgID(id))
 	return err == nil
 }
 
