@@ -1,13 +1,16 @@
 package natsfaults
 
 import (
+	"context"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
@@ -18,8 +21,16 @@ import (
 // tooLate is how long after there is room again a run may take, beside what it has to do.
 const tooLate = 30 * time.Second
 
-// aChunk is what services take for a chunk: a run is not over before its disk is full, however late that comes.
-const aChunk = time.Second
+// slowUntil takes a second for each chunk until the disk is full, so that the run is not over before, however late that
+// comes.
+func slowUntil(full *atomic.Bool) func(context.Context, *endpoints.Chunk[account, statement]) error {
+	return paced(func() time.Duration {
+		if full.Load() {
+			return 50 * time.Millisecond
+		}
+		return time.Second
+	})
+}
 
 // JetStream's disk is full in the middle of a run. The server keeps the write error for good: the run goes on because
 // its streams are replaced.
@@ -32,12 +43,14 @@ func TestTheDiskIsFull(t *testing.T) {
 			w := setup(t, ns.URL())
 			w.node()
 			w.node()
-			w.service("statement", slow(aChunk))
+			full := new(atomic.Bool)
+			w.service("statement", slowUntil(full))
 			const items = 20_000
 			run := w.start("statement", items, 100, 16)
 			w.until("the run is under way", func() bool { return w.done(run) >= 1_000 })
 			ns.FillDisk(t)
 			w.until("the server could not write", func() bool { return ns.Said("write error") })
+			full.Store(true)
 			done := w.done(run)
 			w.until("the node that leads finds no room", func() bool {
 				return w.number(`SELECT count(*) FROM stream_fault WHERE detail <> ''`) > 0
@@ -64,7 +77,8 @@ func TestTheDiskWasFullForAMoment(t *testing.T) {
 	ns := testenv.NATSOnDisk(t, false)
 	w := setup(t, ns.URL())
 	w.node()
-	w.service("statement", slow(aChunk))
+	full := new(atomic.Bool)
+	w.service("statement", slowUntil(full))
 	const items = 20_000
 	run := w.start("statement", items, 100, 16)
 	w.until("the run is under way", func() bool { return w.done(run) >= 1_000 })
@@ -73,6 +87,7 @@ func TestTheDiskWasFullForAMoment(t *testing.T) {
 		w.publish(wire.WorkSubject("nobody"), "R1") // all that the run may have out may be out
 		return ns.Said("[TRANCHE_WORK] Critical write error")
 	})
+	full.Store(true)
 	ns.FreeDisk(t)
 	room := time.Now()
 	w.wantSound(run, items)

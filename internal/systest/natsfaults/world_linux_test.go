@@ -130,9 +130,13 @@ func answer(_ context.Context, chunk *endpoints.Chunk[account, statement]) error
 
 // slow answers every item of a chunk after a while.
 func slow(d time.Duration) func(context.Context, *endpoints.Chunk[account, statement]) error {
+	return paced(func() time.Duration { return d })
+}
+
+func paced(takes func() time.Duration) func(context.Context, *endpoints.Chunk[account, statement]) error {
 	return func(ctx context.Context, chunk *endpoints.Chunk[account, statement]) error {
 		select {
-		case <-time.After(d):
+		case <-time.After(takes()):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
