@@ -241,8 +241,8 @@ func (n *Node) newSession(ctx context.Context) error {
 }
 
 // Work runs the loops. Those that feed others end first: claimer, publishers, confirmer. The heartbeat goes on until
-// the last of them is done, so that nobody takes from a node what it is still bringing to an end. It returns when the
-// node was told to stop.
+// the last of them is done, so that nobody takes from a node what it is still bringing to an end. It tells at what time
+// the node was told to stop.
 func (n *Node) work(ctx context.Context) (stopped time.Time) {
 	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBeating()
