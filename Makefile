@@ -1,7 +1,10 @@
 # make help lists the targets. Everything here works in a fresh clone with Go and, on Debian, apt.
 
-# The golangci-lint that `make lint` installs into .tools.
-LINT_VERSION := v2.15.0
+# Programs that scripts/tool.sh builds into .tools.
+LINT       := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+GOTESTSUM  := gotest.tools/gotestsum@v1.13.0
+GORELEASER := github.com/goreleaser/goreleaser/v2@v2.15.1
+HELM       := helm.sh/helm/v3/cmd/helm@v3.22.0
 
 GO          ?= go
 PKG         ?= ./...
@@ -11,24 +14,28 @@ TIMEOUT     ?= 20m
 TEST_P      ?= 2
 # Packages that measure how long things take are tested after the others, when nothing else wants the cores.
 TEST_ALONE  := /internal/misbehave$$|/orchestrator/pacing$$
-# Packages whose tests are about commands, start other programs and wait for them, or calculate for long and have no
-# goroutines. They are left out under the race detector: what they run is tested under it, too, by the tests of its own
-# packages, and it would only be slow.
-TEST_PLAIN  := /internal/(archtest|generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
-# What measures memory or time, or compares with a model in one goroutine, finds nothing about races; nor do chunks of a
-# million items. It takes the place of a -skip in TEST_FLAGS.
-RACE_SKIP   := BoundedMemory$$|Quickly$$|AreFast$$|AnOracle$$|^TestSizeOfAutomaticChunks$$
-# What is slow by nature, and is `make proof`, without the race detector: whole processes killed, clusters, other
-# databases, services with each flaw there is, a browser, the demo. What measures frames or pace is alone.
+# Packages that start programs and wait for them, or calculate for long, and have no goroutines of their own: tested
+# without the race detector. What they call is tested under it in its own packages.
+TEST_PLAIN  := /internal/(generate|embedded)$$|/internal/(cli|intake)(/|$$)|/orchestrator/schedule$$|/cmd/tranche$$|/migrations$$
+# Tests that measure memory or time, or compare with a model in one goroutine: run without the race detector.
+PLAIN_TESTS := BoundedMemory$$|Quickly$$|AreFast$$|AnOracle$$|^TestSizeOfAutomaticChunks$$
+# Slow by nature, and run by make proof: whole processes killed, clusters, other databases, services with each flaw there
+# is, a browser, the demo. What measures frames or pace runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/internal/systest/natscluster$$
 PROOF       := /internal/(systest|demo|cluster|conformance)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
+# Run by make soak only.
+SOAK        := TestReleaseArtefacts|TestMakeCluster
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
 TEST_LONG   := /orchestrator(/(dispatch|streams|sweep))?$$|/workqueue$$
 # Tests of a package at once. They wait more than they calculate.
 TEST_PARALLEL ?= 4
-# The packages to test are in $$all; pick chooses among them.
-PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)'); pick() { echo "$$all" | grep -E "$$1" || true; }
+# among chooses packages of $$all, except leaves some out; tested runs packages, and what fails once more.
+PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)|/internal/archtest$$'); \
+	among() { grep -E "$$1" || true; }; except() { grep -vE "$$1" || true; }; \
+	tool=$$(scripts/tool.sh $(GOTESTSUM)); tested() { scripts/test.sh $$tool "$$@" -vet=off -timeout $(TIMEOUT); }
+# Directories with PLAIN_TESTS.
+MEASURED     = git grep -lE 'func (Test\w*(BoundedMemory|Quickly|AreFast|AnOracle)|TestSizeOfAutomaticChunks)\(' -- '*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'
 FUZZTIME    ?= 10s
 # The version of PostgreSQL to test on, 14 to 18; empty: the newest that is installed.
 PG          ?=
@@ -47,9 +54,6 @@ BENCH_FLAGS ?=
 DEMO_FLAGS  ?=
 CLUSTER_FLAGS ?=
 
-# The programs of Go's that releases are made and charts are checked with; scripts/tool.sh builds them into .tools.
-GORELEASER := github.com/goreleaser/goreleaser/v2@v2.15.1
-HELM       := helm.sh/helm/v3/cmd/helm@v3.22.0
 # What images are called: tranche:$(TAG).
 TAG        ?= dev
 
@@ -80,30 +84,34 @@ cluster-programs: build
 	scripts/build.sh bin/nats-server github.com/nats-io/nats-server/v2
 	scripts/build.sh bin/cluster ./cmd/cluster
 
-# The tests for people: all but the slow ones, without the race detector. What vet has looked at is not vetted once more
-# by each of the tests.
+# Each package once: under the race detector where there are goroutines. Compilation, vet and archtest have no second try.
 .PHONY: test
-test: deps vet ## set up what is missing, then run the tests for people
-	@set -e; $(PICK); long=$$(pick '$(TEST_LONG)'); alone=$$(pick '$(TEST_ALONE)'); \
-	others=$$(echo "$$all" | grep -vE '$(TEST_LONG)|$(TEST_ALONE)' || true); \
-	[ -z "$$long$$others" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) $$long $$others; \
-	[ -z "$$alone" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
+test: export GORACE = suppressions=$(CURDIR)/scripts/race.supp
+test: deps vet no-flaky ## set up what is missing, then run the tests
+	$(GO) test -vet=off ./internal/archtest
+	@set -e; $(PICK); plain='$(TEST_PLAIN)' alone='$(TEST_ALONE)'; \
+	tested "$$(echo "$$all" | among '$(TEST_LONG)') $$(echo "$$all" | except "$(TEST_LONG)|$$plain|$$alone")" \
+		-race -p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(PLAIN_TESTS)'; \
+	tested "$$(echo "$$all" | among "$$plain")" -p $(TEST_P) $(TEST_FLAGS); \
+	tested "$$(echo "$$all" | except "$$plain" | among "/($$($(MEASURED)))$$")" -p 1 $(TEST_FLAGS) -run '$(PLAIN_TESTS)'; \
+	tested "$$(echo "$$all" | among "$$alone")" -race -p 1 $(TEST_FLAGS) -skip '$(PLAIN_TESTS)'
 	cd bench && $(GO) test -vet=off ./...
 
 .PHONY: proof
-proof: proof-deps race ## set up what is missing, then run what is slow by nature: races, processes, clusters, browsers
-	@set -e; all=$$($(GO) list $(PROOF_PKG) | grep -E '$(PROOF)'); \
-	alone=$$(echo "$$all" | grep -E '$(PROOF_ALONE)' || true); others=$$(echo "$$all" | grep -vE '$(PROOF_ALONE)' || true); \
-	[ -z "$$others" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p $(TEST_P) $(TEST_FLAGS) $$others; \
-	[ -z "$$alone" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) $$alone
+proof: proof-deps no-flaky ## set up what is missing, then run what is slow by nature: processes, clusters, browsers
+	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)'); \
+	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(TEST_P) $(TEST_FLAGS) -skip '$(SOAK)'; \
+	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK)'
 
-.PHONY: race
-race: export GORACE = suppressions=$(CURDIR)/scripts/race.supp
-race: proof-deps ## run the tests for people under the race detector
-	@set -e; $(PICK); long=$$(pick '$(TEST_LONG)'); alone=$$(pick '$(TEST_ALONE)'); \
-	others=$$(echo "$$all" | grep -vE '$(TEST_LONG)|$(TEST_PLAIN)|$(TEST_ALONE)' || true); \
-	[ -z "$$long$$others" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(RACE_SKIP)' $$long $$others; \
-	[ -z "$$alone" ] || $(GO) test -race -vet=off -timeout $(TIMEOUT) -p 1 $(TEST_FLAGS) -skip '$(RACE_SKIP)' $$alone
+.PHONY: soak
+soak: ## run what a release wants besides: all proofs, every PostgreSQL, fuzzing
+	$(MAKE) proof SOAK='^$$'
+	$(MAKE) matrix fuzz
+
+# What scripts/test.sh writes.
+.PHONY: no-flaky
+no-flaky:
+	@rm -f flaky.txt
 
 .PHONY: matrix
 matrix: ## run store, migrations and bitfield on PostgreSQL 14, 15, 16, 17 and 18, a part of the store's tests on each
@@ -146,7 +154,7 @@ bench: postgres build ## measure against the floor and River (BENCH_FLAGS)
 
 .PHONY: lint
 lint: tidy ## check style and import directions, and that go.mod is tidy
-	tool=$$(scripts/golangci-lint.sh $(LINT_VERSION)) && $$tool run $(PKG)
+	tool=$$(scripts/tool.sh $(LINT)) && $$tool run $(PKG)
 	$(GO) test ./internal/archtest
 
 # Empty, or it says what `go mod tidy` would change.
@@ -162,7 +170,7 @@ vet: ## check that everything compiles, the bench module too
 
 .PHONY: fmt
 fmt: ## format the code
-	tool=$$(scripts/golangci-lint.sh $(LINT_VERSION)) && $$tool fmt
+	tool=$$(scripts/tool.sh $(LINT)) && $$tool fmt
 
 .PHONY: generate
 generate: ## write what follows from the code: docs/openapi.json, tables of docs, the Go client
@@ -177,13 +185,13 @@ fuzz: ## run every fuzz test for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: deps
-deps: ## install PostgreSQL, Node.js and Python where they are missing
-	@scripts/deps.sh postgres node python
+deps: ## install PostgreSQL, Node.js, Python and a C compiler where they are missing
+	@scripts/deps.sh postgres node python cc
 
 # What only the proofs need.
 .PHONY: proof-deps
 proof-deps: deps
-	@scripts/deps.sh cc chromium pgbouncer prometheus ship
+	@scripts/deps.sh chromium pgbouncer prometheus ship
 
 # The part of deps that the binary itself needs.
 .PHONY: postgres
