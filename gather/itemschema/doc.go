@@ -1,12 +1,9 @@
-// Package itemschema holds the items of a run against a JSON Schema (draft 2020-12 unless the schema names another),
-// and proposes one for items that are there.
+// Package itemschema validates the items of a run with a JSON Schema (draft 2020-12 unless the schema names another),
+// and proposes a schema for existing items.
 //
 // # What it guarantees
 //
-// What fits, and what is wrong, is what the library santhosh-tekuri/jsonschema says, with formats asserted. Most items
-// fit: a checker knows that of one, for the keywords that schemas of rows are made of, without decoding it. Only what
-// it does not know to fit goes to the library, so both agree by construction where an item is refused; a fuzz test
-// holds them against each other where it is taken.
+// santhosh-tekuri/jsonschema decides what is valid, with formats asserted.
 //
 // A schema reaches nothing outside itself: a $ref to a file or to a server is refused. Patterns are RE2's, which take
 // linear time.
@@ -18,5 +15,5 @@
 //
 // # Concurrency
 //
-// A Schema may be used by any number of goroutines, a Checker by one.
+// Any number of goroutines may use a Schema.
 package itemschema

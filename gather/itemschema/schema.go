@@ -19,13 +19,10 @@ const MaxBytes = 64 << 10
 // place is the address of a schema within its compiler. Nothing is there.
 const place = "tranche:items"
 
-// Schema is what items must look like.
-type Schema struct {
-	full *jsonschema.Schema
-	far  bool // parts of it mean something else depending on what refers to them
-}
+// Schema describes valid items. Any number of goroutines may use one.
+type Schema struct{ full *jsonschema.Schema }
 
-// Error is returned for what is no schema of items.
+// Error reports an invalid schema.
 type Error struct{ Reason string }
 
 func (e *Error) Error() string { return e.Reason }
@@ -52,11 +49,7 @@ func Compile(text []byte) (*Schema, error) {
 	if err != nil {
 		return nil, &Error{explain(err)}
 	}
-	s := &Schema{full: full}
-	for _, keyword := range []string{"$dynamicRef", "$recursiveRef"} {
-		s.far = s.far || bytes.Contains(text, []byte(keyword))
-	}
-	return s, nil
+	return &Schema{full: full}, nil
 }
 
 // nothingElse keeps schemas from reading files of the node.
@@ -85,8 +78,8 @@ func explain(err error) string {
 // maxDigits is how long a number may be that is looked at: what it takes to compare one grows faster than its length.
 const maxDigits = 400
 
-// check is what the library says of an item.
-func (s *Schema) check(item []byte) []Fault {
+// Check returns what is wrong with an item, by field; nil when it is valid.
+func (s *Schema) Check(item []byte) []Fault {
 	value, err := decode(item)
 	if err != nil {
 		return []Fault{{Problem: err.Error()}}

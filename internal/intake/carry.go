@@ -22,7 +22,7 @@ func Carry(key string, cfg Config, get func(*row.Item) error) *Reader {
 		r.sorter = sorting.New(cfg.Sort, cfg.Desc, *cfg.Spool)
 	}
 	if cfg.Schema != nil {
-		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid, source: cfg.Source}
+		r.check = &schemaCheck{schema: cfg.Schema, lenient: cfg.TakeInvalid, source: cfg.Source}
 	}
 	return r
 }

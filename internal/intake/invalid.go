@@ -77,7 +77,7 @@ func (e *InvalidError) Error() string {
 
 // schemaCheck holds rows against a schema.
 type schemaCheck struct {
-	checker *itemschema.Checker
+	schema  *itemschema.Schema
 	lenient bool
 	source  string
 }
@@ -86,7 +86,7 @@ type schemaCheck struct {
 // mended is told at once.
 func (c *schemaCheck) take(r *Reader, item *row.Item) error {
 	item.Invalid = ""
-	faults := c.checker.Check(item.Payload)
+	faults := c.schema.Check(item.Payload)
 	if faults == nil {
 		return nil
 	}
@@ -110,7 +110,7 @@ func (c *schemaCheck) take(r *Reader, item *row.Item) error {
 		if err != nil {
 			return err
 		}
-		faults = c.checker.Check(item.Payload)
+		faults = c.schema.Check(item.Payload)
 	}
 }
 

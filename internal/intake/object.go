@@ -26,7 +26,7 @@ func Object(text []byte, cfg Config) ([]byte, error) {
 		return nil, err
 	}
 	if cfg.Schema != nil {
-		if faults := cfg.Schema.NewChecker().Check(line); faults != nil {
+		if faults := cfg.Schema.Check(line); faults != nil {
 			return nil, &row.InputError{Reason: describe(faults)}
 		}
 	}

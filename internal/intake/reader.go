@@ -91,7 +91,7 @@ func (r *Reader) with(cfg Config) *Reader {
 		r.sorter = sorting.New(cfg.Sort, cfg.Desc, *cfg.Spool)
 	}
 	if cfg.Schema != nil {
-		r.check = &schemaCheck{checker: cfg.Schema.NewChecker(), lenient: cfg.TakeInvalid, source: cfg.Source}
+		r.check = &schemaCheck{schema: cfg.Schema, lenient: cfg.TakeInvalid, source: cfg.Source}
 	}
 	return r
 }
