@@ -40,7 +40,6 @@ type bed struct {
 	nodes    []*child // of these, the nodes
 	nats     *child   // a server of its own; nil: the node's
 	natsURL  string   // of it
-	far      *far     // nil: the database is near
 	nc       *nats.Conn
 	finished chan finish
 }
@@ -207,9 +206,6 @@ func (b *bed) close() error {
 		if c != nil {
 			err = errors.Join(err, c.stop())
 		}
-	}
-	if b.far != nil {
-		b.far.close()
 	}
 	if b.dir != "" {
 		err = errors.Join(err, os.RemoveAll(b.dir))

@@ -27,8 +27,6 @@ type config struct {
 	dir         string
 	format      string
 	write       string
-	costs       string
-	site        string
 	bed         string // in the name of its database
 	oldRuns     []int
 }
@@ -36,18 +34,13 @@ type config struct {
 var parts = []string{
 	"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "adaptive", "fair",
 	"misbehave",
-	"many", "scale",
+	"many",
 }
 
 // asked are the parts that run only when they are named: they want much room on the disk.
 var asked = []string{"old"}
 
 func (c config) wants(part string) bool { return slices.Contains(c.only, part) }
-
-// calculates reports whether nothing is to be measured.
-func (c config) calculates() bool {
-	return c.costs != costsMeasured && len(c.only) == 1 && c.wants("scale")
-}
 
 func parseFlags(args []string, stderr io.Writer) (config, error) {
 	var c config
@@ -64,10 +57,6 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	f.IntVar(&c.manyWaiting, "many-waiting", 10_000, "runs that then wait for endpoints that nobody serves")
 	f.StringVar(&nodes, "many-nodes", "1,2,4", "with how many nodes the part many is measured")
 	f.StringVar(&olds, "old-runs", "1,3,10,30", "how many finished runs of -items lie there when the part old measures")
-	f.StringVar(&c.costs, "costs", costsMeasured, "what items take, for the part scale: measure; record, which are those of "+
-		"docs/operate/scale.md and need no servers; or a file of them")
-	f.StringVar(&c.site, "site", "", "a JSON file of the machines that the part scale is to be about, such as "+
-		`{"database_cores": 16, "disk_mb_per_second": 1000}`)
 	f.StringVar(&only, "only", strings.Join(parts, ","), "which parts to run; old, too, can be named")
 	f.StringVar(&c.database, "database", "", "URL of a cluster to use instead of a private one; databases named "+
 		"tranche_bench_* are made in it and dropped")

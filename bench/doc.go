@@ -18,8 +18,6 @@
 //     what an idle node takes while as many wait; see [many].
 //   - old: a run on a database in which millions of items of finished runs lie, beside the same on one that has had a
 //     single run, and the deletion of a run; only when it is named, since thirty million take 17 GB; see [old].
-//   - scale: what an item takes of everything, a simulation that goes by it beside real runs, and what it says of larger
-//     machines and of several databases; see package scale.
 //   - misbehave: services that go wrong on purpose; see [isolation], [outageCase] and [otherCase].
 //
 // Rounds are interleaved (floor, tranche, river, floor, …), so that a noisy minute of the machine hits all alike, and

@@ -20,9 +20,6 @@ func main() {
 	if isMany(os.Args) {
 		exit(runMany(os.Args[2], os.Args[3]))
 	}
-	if isNATS(os.Args) {
-		exit(runNATS(os.Args[2]))
-	}
 	cfg, err := parseFlags(os.Args[1:], os.Stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		os.Exit(0)
@@ -57,13 +54,6 @@ func run(ctx context.Context, cfg config) (err error) {
 			return err
 		}
 	}
-	if cfg.calculates() {
-		var rep report
-		if err := measureScale(ctx, cfg, nil, &rep); err != nil {
-			return err
-		}
-		return rep.write(os.Stdout, cfg.format)
-	}
 	if err := checkProgram(cfg); err != nil {
 		return err
 	}
@@ -97,11 +87,6 @@ func run(ctx context.Context, cfg config) (err error) {
 	if cfg.wants("old") {
 		if err := measureOld(ctx, cfg, pg, &rep); err != nil {
 			return fmt.Errorf("old: %w", err)
-		}
-	}
-	if cfg.wants("scale") {
-		if err := measureScale(ctx, cfg, pg, &rep); err != nil {
-			return fmt.Errorf("scale: %w", err)
 		}
 	}
 	if target != nil {

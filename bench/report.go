@@ -34,7 +34,6 @@ type report struct {
 	Others    []otherCase  `json:"misbehaviour,omitempty"`
 	Many      []many       `json:"many,omitempty"`
 	Old       []old        `json:"old,omitempty"`
-	Scale     *scaling     `json:"scale,omitempty"`
 }
 
 func (r *report) write(w io.Writer, format string) error {
@@ -64,8 +63,7 @@ func (r *report) write(w io.Writer, format string) error {
 // tables are those that have something in them.
 func (r *report) tables() []*table {
 	all := []*table{r.rates(), r.costs(), r.comparison(), r.latencies(), r.refills(), r.adaptation(), r.sweeps(), r.fairnesses(),
-		r.isolations(), r.outages(), r.others(), r.manies(), r.olds(),
-		r.scaleChecks(), r.scaleForecasts()}
+		r.isolations(), r.outages(), r.others(), r.manies(), r.olds()}
 	return slices.DeleteFunc(all, func(t *table) bool { return len(t.rows) == 0 })
 }
 
@@ -137,9 +135,6 @@ func (r result) cpu() string {
 // notes say what the numbers come from.
 func (r *report) notes() []string {
 	notes := []string{r.Machine.String()}
-	if r.Machine.Cores == 0 && r.Scale != nil { // nothing was measured
-		notes = []string{"Calculated from what was measured on: " + r.Scale.Costs.Measured}
-	}
 	if len(r.Results) > 0 {
 		notes = append(notes, fmt.Sprintf("Rounds: %d, interleaved. Keys in the input: %s.", r.Rounds, r.Keys))
 	}
