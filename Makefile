@@ -57,8 +57,9 @@ CLUSTER_FLAGS ?=
 # What images are called: tranche:$(TAG).
 TAG        ?= dev
 
-# The version comes by -ldflags. Go's own stamp would fail in a checkout that belongs to another user.
-export GOFLAGS := $(shell $(GO) env GOFLAGS) -buildvcs=false
+# The version comes by -ldflags. Go's own stamp would fail in a checkout that belongs to another user. With -trimpath
+# clones share what is built.
+export GOFLAGS := $(shell $(GO) env GOFLAGS) -buildvcs=false -trimpath
 
 .DEFAULT_GOAL := help
 
