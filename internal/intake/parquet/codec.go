@@ -2,15 +2,14 @@ package parquet
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
-	"fmt"
 	"io"
 
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/snappy"
 	"github.com/klauspost/compress/zstd"
+	"github.com/parquet-go/parquet-go/format"
 	"github.com/pierrec/lz4/v4"
 )
 
@@ -22,25 +21,25 @@ const maxPageWindow = 32 << 20
 
 // unpackPage returns what a page holds, which its header says to be n bytes. Data that holds more is damaged: nothing
 // is allocated for what it claims beyond n.
-func unpackPage(codec int, data []byte, n int) ([]byte, error) {
+func unpackPage(codec format.CompressionCodec, data []byte, n int) ([]byte, error) {
 	switch codec {
-	case 0:
+	case format.Uncompressed:
 		if len(data) != n {
 			return nil, errPage
 		}
 		return data, nil
-	case 1:
+	case format.Snappy:
 		if size, err := snappy.DecodedLen(data); err != nil || size != n {
 			return nil, errPage
 		}
 		return snappy.Decode(make([]byte, n), data)
-	case 2:
+	case format.Gzip:
 		r, err := gzip.NewReader(bytes.NewReader(data))
 		if err != nil {
 			return nil, errPage
 		}
 		return exactly(r, n)
-	case 6:
+	case format.Zstd:
 		r, err := zstd.NewReader(bytes.NewReader(data), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 			zstd.WithDecoderMaxWindow(maxPageWindow))
 		if err != nil {
@@ -48,16 +47,15 @@ func unpackPage(codec int, data []byte, n int) ([]byte, error) {
 		}
 		defer r.Close()
 		return exactly(r, n)
-	case 4:
+	case format.Brotli:
 		return exactly(brotli.NewReader(bytes.NewReader(data)), n)
-	case 5:
+	case format.Lz4:
 		return unpackHadoop(data, n)
-	case 7:
+	case format.Lz4Raw:
 		return unpackLZ4(data, n)
 	default:
-		name := map[int]string{3: "LZO"}[codec]
 		return nil, bad("it is compressed with %s, which is not read; write it with Snappy, ZSTD, gzip, LZ4_RAW, "+
-			"Brotli or none", cmp.Or(name, fmt.Sprintf("codec %d", codec)))
+			"Brotli or none", codec)
 	}
 }
 

@@ -4,7 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
+
+	"github.com/parquet-go/parquet-go/format"
 
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
@@ -15,20 +18,20 @@ const maxHeldBytes = 256 << 20
 // column reads one leaf of the schema, entry by entry, over the pages of a row group.
 type column struct {
 	file     *Reader
-	leaf     *schemaElement
+	leaf     *format.SchemaElement
 	name     string // of the top-level column
 	maxRep   int
 	maxDef   int
-	codec    int
+	codec    format.CompressionCodec
 	at, end  int64 // of the chunk in the file
 	values   int64 // of the chunk that are to come
 	left     int   // entries of the page
 	reps     hybrid
 	defs     hybrid
 	decoder  decoder
-	words    []value // the dictionary
-	held     int64   // bytes of the page
-	wordHeld int64   // bytes of the dictionary
+	words    *decoded // the dictionary
+	held     int64    // bytes of the page
+	wordHeld int64    // bytes of the dictionary
 
 	// The entry at hand.
 	rep, def int
@@ -38,11 +41,12 @@ type column struct {
 
 // open begins with a chunk.
 func (c *column) open(chunk *columnChunk) error {
-	inside := chunk.start >= 4 && chunk.start <= c.file.size
-	if !inside || chunk.compressed < 0 || chunk.compressed > c.file.size-chunk.start || chunk.values < 0 {
+	m, start := &chunk.Meta, chunk.start()
+	inside := start >= 4 && start <= c.file.size
+	if !inside || m.Compressed < 0 || m.Compressed > c.file.size-start || m.Values < 0 {
 		return bad("column %s claims to stand outside of the file; it is damaged, write it again", row.Quote(c.name))
 	}
-	c.codec, c.at, c.end, c.values = chunk.codec, chunk.start, chunk.start+chunk.compressed, chunk.values
+	c.codec, c.at, c.end, c.values = m.Codec, start, start+m.Compressed, m.Values
 	c.left, c.words, c.over = 0, nil, false
 	c.file.held -= c.held + c.wordHeld
 	c.held, c.wordHeld = 0, 0
@@ -64,7 +68,7 @@ func (c *column) advance() (err error) {
 	c.values--
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = c.damaged(cause)
+			err = c.damaged()
 		}
 	}()
 	c.rep, c.def = int(c.reps.read()), int(c.defs.read())
@@ -77,85 +81,31 @@ func (c *column) advance() (err error) {
 	return nil
 }
 
-func (c *column) damaged(cause any) error {
-	if err, ok := cause.(error); ok && errors.Is(err, errLongValue) {
-		return c.file.rowError(c.name, "larger than "+row.Size(c.file.cfg.MaxFieldBytes)+
-			"; shorten it, or leave the column out")
-	}
+func (c *column) damaged() error {
 	return bad("column %s, near row %d: a page is damaged; write the file again", row.Quote(c.name), c.file.row+1)
 }
 
-// pageHeader is what stands before a page.
-type pageHeader struct {
-	kind, unpacked, packed int64
-	values                 int64
-	encoding               int64
-	levelEncoding          int64
-	repBytes, defBytes     int64 // of version 2
-	plainPage              bool  // of version 2: not compressed
-}
-
-// Kinds of pages.
-const (
-	dataPage       = 0
-	indexPage      = 1
-	dictionaryPage = 2
-	dataPage2      = 3
-)
+// plainDictionary is what old writers call both encodings of a dictionary.
+const plainDictionary = format.PlainDictionary //nolint:staticcheck // it is read
 
 const maxPageHeader = 1 << 20
 
 // header reads the header at the place in the chunk. A few hundred bytes nearly always hold it.
-func (c *column) header() (h pageHeader, err error) {
+func (c *column) header() (*format.PageHeader, error) {
 	for room := int64(512); ; room *= 16 {
 		data := make([]byte, min(room, c.end-c.at))
 		if _, err := c.file.input.ReadAt(data, c.at); err != nil && !errors.Is(err, io.EOF) {
-			return h, fmt.Errorf("read the Parquet file: %w", err)
+			return nil, fmt.Errorf("read the Parquet file: %w", err)
 		}
-		t := &thriftReader{data: data}
-		h = pageHeader{}
-		if err := t.guarded(func() { h.read(t) }); err == nil {
-			c.at += int64(t.at)
+		h := &format.PageHeader{}
+		if n, err := decodeThrift(data, h); err == nil {
+			c.at += int64(n)
 			return h, nil
 		}
 		if int64(len(data)) < room || room >= maxPageHeader {
-			return h, c.damaged(errPage)
+			return nil, c.damaged()
 		}
 	}
-}
-
-func (h *pageHeader) read(t *thriftReader) {
-	inner := func(into map[int]*int64) {
-		t.fields(func(id int, kind byte) {
-			if p := into[id]; p != nil {
-				*p = t.int()
-				return
-			}
-			if id == 7 && (kind == thriftTrue || kind == thriftFalse) {
-				h.plainPage = kind == thriftFalse
-				return
-			}
-			t.skip(kind)
-		})
-	}
-	t.fields(func(id int, kind byte) {
-		switch id {
-		case 1:
-			h.kind = t.int()
-		case 2:
-			h.unpacked = t.int()
-		case 3:
-			h.packed = t.int()
-		case 5:
-			inner(map[int]*int64{1: &h.values, 2: &h.encoding, 3: &h.levelEncoding})
-		case 7:
-			inner(map[int]*int64{1: &h.values, 2: &h.encoding})
-		case 8:
-			inner(map[int]*int64{1: &h.values, 4: &h.encoding, 5: &h.defBytes, 6: &h.repBytes})
-		default:
-			t.skip(kind)
-		}
-	})
 }
 
 // page reads the next page.
@@ -167,34 +117,48 @@ func (c *column) page() (err error) {
 	if err != nil {
 		return err
 	}
+	packed, unpacked := int64(h.CompressedPageSize), int64(h.UncompressedPageSize)
 	switch {
-	case h.packed < 0 || h.unpacked < 0 || h.values < 0 || h.packed > c.end-c.at:
-		return c.damaged(errPage)
-	case h.packed > maxPageBytes || h.unpacked > maxPageBytes:
+	case packed < 0 || unpacked < 0 || packed > c.end-c.at:
+		return c.damaged()
+	case packed > maxPageBytes || unpacked > maxPageBytes:
 		return bad("column %s, near row %d: a page of %d bytes, and at most %s are read; write it with smaller "+
-			"pages", row.Quote(c.name), c.file.row+1, max(h.packed, h.unpacked), row.Size(maxPageBytes))
-	case h.kind == indexPage:
-		c.at += h.packed
+			"pages", row.Quote(c.name), c.file.row+1, max(packed, unpacked), row.Size(maxPageBytes))
+	case h.Type > format.DataPageV2 || h.Type == format.IndexPage: // or of a kind that is not known yet
+		c.at += packed
 		return nil
 	}
 	old := &c.held
-	if h.kind == dictionaryPage {
+	if h.Type == format.DictionaryPage {
 		old = &c.wordHeld
 	}
-	if err := c.hold(old, h.packed+h.unpacked); err != nil {
+	hold := func(more int64) error { return c.hold(old, packed+unpacked+more) }
+	if err := hold(0); err != nil {
 		return err
 	}
-	data := make([]byte, h.packed)
-	if _, err := c.file.input.ReadAt(data, c.at); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the Parquet file: %w", err)
+	data, err := c.data(h)
+	if err != nil {
+		return err
 	}
-	c.at += h.packed
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = c.damaged(cause)
+			err = c.damaged()
 		}
 	}()
-	return c.take(&h, data)
+	return c.take(h, data, hold)
+}
+
+// data reads what a page has after its header.
+func (c *column) data(h *format.PageHeader) ([]byte, error) {
+	data := make([]byte, h.CompressedPageSize)
+	if _, err := c.file.input.ReadAt(data, c.at); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("read the Parquet file: %w", err)
+	}
+	c.at += int64(len(data))
+	if h.CRC != 0 && uint32(h.CRC) != crc32.ChecksumIEEE(data) {
+		return nil, c.damaged()
+	}
+	return data, nil
 }
 
 // hold makes sure that all pages at hand stay within what they may take together.
@@ -208,86 +172,78 @@ func (c *column) hold(old *int64, bytes int64) error {
 	return nil
 }
 
-func (c *column) take(h *pageHeader, data []byte) (err error) {
+func (c *column) take(h *format.PageHeader, data []byte, hold func(int64) error) (err error) {
 	c.reps, c.defs = hybrid{width: widthOf(c.maxRep)}, hybrid{width: widthOf(c.maxDef)}
-	switch h.kind {
-	case dataPage2:
-		c.reps.data, data = data[:h.repBytes], data[h.repBytes:]
-		c.defs.data, data = data[:h.defBytes], data[h.defBytes:]
-		if !h.plainPage {
-			if data, err = unpackPage(c.codec, data, int(h.unpacked-h.repBytes-h.defBytes)); err != nil {
-				return c.explain(err)
+	unpacked := int(h.UncompressedPageSize)
+	if v2 := &h.DataPageHeaderV2; h.Type == format.DataPageV2 {
+		for _, l := range []*hybrid{&c.reps, &c.defs} {
+			n := int(v2.V.RepetitionLevelsByteLength)
+			if l == &c.defs {
+				n = int(v2.V.DefinitionLevelsByteLength)
+			}
+			l.data, data = data[:n], data[n:]
+			unpacked -= n
+		}
+		if !v2.V.IsCompressed.Valid || v2.V.IsCompressed.V {
+			if data, err = c.unpack(data, unpacked); err != nil {
+				return err
 			}
 		}
-		return c.begin(h, data)
-	case dataPage, dictionaryPage:
-		if data, err = unpackPage(c.codec, data, int(h.unpacked)); err != nil {
-			return c.explain(err)
+		return c.begin(v2.V.Encoding, data, v2.V.NumValues, hold)
+	}
+	if data, err = c.unpack(data, unpacked); err != nil {
+		return err
+	}
+	if h.Type == format.DictionaryPage {
+		how := h.DictionaryPageHeader.V.Encoding
+		if how == plainDictionary {
+			how = format.Plain
 		}
-	default:
-		return nil // of a kind that is not known yet
+		c.words, err = decodePage(c.leaf, how, data, int64(h.DictionaryPageHeader.V.NumValues), hold)
+		return c.explain(err, how)
 	}
-	if h.kind == dictionaryPage {
-		return c.dictionary(h, data)
-	}
-	if c.maxRep > 0 || c.maxDef > 0 {
-		if h.levelEncoding != encodingRLE {
+	v1 := &h.DataPageHeader.V
+	for _, l := range []*hybrid{&c.reps, &c.defs} {
+		if l.width == 0 {
+			continue
+		}
+		if v1.DefinitionLevelEncoding != format.RLE {
 			return bad("column %s has levels of an old encoding; write it with a current version", row.Quote(c.name))
 		}
+		n := binary.LittleEndian.Uint32(data)
+		l.data, data = data[4:4+n], data[4+n:]
 	}
-	for _, l := range []*hybrid{&c.reps, &c.defs} {
-		if l.width > 0 {
-			n := binary.LittleEndian.Uint32(data)
-			l.data, data = data[4:4+n], data[4+n:]
-		}
-	}
-	return c.begin(h, data)
+	return c.begin(v1.Encoding, data, v1.NumValues, hold)
 }
 
-func (c *column) explain(err error) error {
-	if _, ok := errors.AsType[*row.InputError](err); ok {
+func (c *column) unpack(data []byte, n int) ([]byte, error) {
+	if n == 0 && len(data) == 0 { // as of a page of nothing but null: some writers compress nothing then
+		return data, nil
+	}
+	data, err := unpackPage(c.codec, data, n)
+	return data, c.explain(err, 0)
+}
+
+func (c *column) explain(err error, how format.Encoding) error {
+	_, input := errors.AsType[*row.InputError](err)
+	switch {
+	case err == nil || input:
 		return err
+	case isUnread(err):
+		return bad("column %s is written in the encoding %s, which is not read; write it with a usual one",
+			row.Quote(c.name), how)
 	}
-	return c.damaged(err)
+	return c.damaged()
 }
-
-// dictionary keeps the values that indexes of later pages mean.
-func (c *column) dictionary(h *pageHeader, data []byte) error {
-	if h.values > int64(len(data)) && h.values > 0 {
-		panic(errPage) // each takes a byte at least, but for booleans, which have no dictionary
-	}
-	const wordBytes = 40
-	if err := c.hold(&c.wordHeld, h.packed+h.unpacked+h.values*wordBytes); err != nil {
-		return err
-	}
-	p := &plain{data: data, physical: c.leaf.physical, length: c.leaf.length}
-	c.words = make([]value, h.values)
-	for i := range c.words {
-		c.words[i] = p.next()
-	}
-	return nil
-}
-
-// Encodings.
-const (
-	encodingPlain           = 0
-	encodingPlainDictionary = 2
-	encodingRLE             = 3
-	encodingDelta           = 5
-	encodingDeltaLength     = 6
-	encodingDeltaBytes      = 7
-	encodingDictionary      = 8
-	encodingSplit           = 9
-)
 
 // begin sets the page's values up.
-func (c *column) begin(h *pageHeader, data []byte) error {
-	p := plain{data: data, physical: c.leaf.physical, length: c.leaf.length}
-	switch h.encoding {
-	case encodingPlain:
-		c.decoder = &p
-	case encodingPlainDictionary, encodingDictionary:
-		x := &indexed{values: c.words}
+func (c *column) begin(how format.Encoding, data []byte, values int32, hold func(int64) error) (err error) {
+	if values < 0 {
+		panic(errPage)
+	}
+	switch {
+	case how == plainDictionary || how == format.RLEDictionary:
+		x := &indexed{words: c.words}
 		if len(data) > 0 {
 			x.width, x.data = uint(data[0]), data[1:]
 		}
@@ -295,26 +251,16 @@ func (c *column) begin(h *pageHeader, data []byte) error {
 			panic(errPage)
 		}
 		c.decoder = x
-	case encodingRLE:
+	case how == format.RLE && c.leaf.Type.V == format.Boolean && len(data) > 0:
 		n := binary.LittleEndian.Uint32(data)
-		c.decoder = &hybrid{data: data[4 : 4+n], width: 1}
-	case encodingDelta:
-		c.decoder = newDelta(data, 0)
-	case encodingDeltaLength:
-		c.decoder = newLengths(data, 0)
-	case encodingDeltaBytes:
-		c.decoder = newShared(data, c.file.cfg.MaxFieldBytes)
-	case encodingSplit:
-		width := map[int]int{typeInt32: 4, typeFloat: 4, typeInt64: 8, typeDouble: 8,
-			typeFixed: c.leaf.length}[c.leaf.physical]
-		if width <= 0 {
-			panic(errPage)
-		}
-		c.decoder = &split{plain: p, width: width, count: len(data) / width}
+		c.decoder = &flags{hybrid{data: data[4 : 4+n], width: 1}}
 	default:
-		return bad("column %s is written in encoding %d, which is not read; write it with a usual one",
-			row.Quote(c.name), h.encoding)
+		var d *decoded
+		if d, err = decodePage(c.leaf, how, data, int64(values), hold); err != nil {
+			return c.explain(err, how)
+		}
+		c.decoder = d
 	}
-	c.left = int(min(h.values, c.values))
+	c.left = int(min(int64(values), c.values))
 	return nil
 }

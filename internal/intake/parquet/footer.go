@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/parquet-go/parquet-go/encoding/thrift"
+	"github.com/parquet-go/parquet-go/format"
+
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
@@ -13,61 +16,40 @@ import (
 const (
 	maxFooterBytes = 16 << 20
 	maxColumns     = 4096
-	maxChunks      = 1 << 20 // columns of all row groups
+	maxStructs     = 1 << 20 // in the footer: some for each column of each row group
 	maxSchemaDepth = 64
+	maxThriftDepth = 32
 )
 
-// Physical types.
-const (
-	typeBoolean = iota
-	typeInt32
-	typeInt64
-	typeInt96
-	typeFloat
-	typeDouble
-	typeBytes
-	typeFixed
-)
-
-// Repetitions.
-const (
-	required = iota
-	optional
-	repeated
-)
-
-// schemaElement is a node of the schema as the footer has it.
-type schemaElement struct {
-	name       string
-	physical   int // -1: a group
-	length     int
-	repetition int
-	children   int
-	converted  int // -1: none
-	logical    int // field of the union LogicalType; 0: none
-	scale      int
-	unit       int  // of a time or timestamp: 1 ms, 2 µs, 3 ns
-	utc        bool // of a timestamp
-	signed     bool // of an integer
-}
-
-type columnChunk struct {
-	codec      int
-	values     int64
-	start      int64
-	compressed int64
+// footer has what is needed of format.FileMetaData: all of it would take a kilobyte for each column of a row group.
+type footer struct {
+	Schema []format.SchemaElement `thrift:"2"`
+	Rows   int64                  `thrift:"3"`
+	Groups []rowGroup             `thrift:"4"`
 }
 
 type rowGroup struct {
-	rows   int64
-	chunks []columnChunk
+	Chunks []columnChunk `thrift:"1"`
+	Rows   int64         `thrift:"3"`
 }
 
-type footer struct {
-	schema []schemaElement
-	groups []rowGroup
-	rows   int64
-	chunks int
+type columnChunk struct {
+	File string `thrift:"1"`
+	Meta struct {
+		Codec      format.CompressionCodec `thrift:"4"`
+		Values     int64                   `thrift:"5"`
+		Compressed int64                   `thrift:"7"`
+		Data       int64                   `thrift:"9"`
+		Dictionary int64                   `thrift:"11"`
+	} `thrift:"3"`
+}
+
+// start is where the first page stands.
+func (c *columnChunk) start() int64 {
+	if m := &c.Meta; m.Dictionary > 0 && m.Dictionary < m.Data {
+		return m.Dictionary
+	}
+	return c.Meta.Data
 }
 
 // bad is an error about a Parquet file as a whole.
@@ -103,132 +85,95 @@ func readFooter(file io.ReaderAt, length int64) (*footer, error) {
 	if _, err := file.ReadAt(data, length-int64(len(tail))-size); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("read the Parquet file: %w", err)
 	}
-	t, f := &thriftReader{data: data}, &footer{}
-	if err := t.guarded(func() { f.read(t) }); err != nil {
-		if input, ok := errors.AsType[*row.InputError](err); ok {
-			return nil, input
-		}
+	f := &footer{}
+	_, err := decodeThrift(data, f)
+	if input, ok := errors.AsType[*row.InputError](err); ok {
+		return nil, input
+	}
+	if err != nil {
 		return nil, bad("its metadata is damaged; write it again")
+	}
+	for i := range f.Groups {
+		for _, c := range f.Groups[i].Chunks {
+			if c.File != "" {
+				return nil, bad("its columns stand in other files; write it as one file")
+			}
+		}
 	}
 	return f, nil
 }
 
-func (f *footer) read(t *thriftReader) {
-	t.fields(func(id int, kind byte) {
-		switch id {
-		case 2:
-			t.list(func(byte) {
-				if len(f.schema) > maxColumns*2 {
-					panic(bad("it has more than %d columns; select those that are needed", maxColumns))
-				}
-				f.schema = append(f.schema, readElement(t))
-			})
-		case 3:
-			f.rows = t.int()
-		case 4:
-			t.list(func(byte) { f.groups = append(f.groups, f.readGroup(t)) })
-		default:
-			t.skip(kind)
+// decodeThrift decodes a struct of Thrift's compact protocol, and returns how many bytes it has. The decoder allocates
+// what lists claim, and calls itself as deep as the data is nested: so the data is walked first.
+func decodeThrift(data []byte, into any) (n int, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = errPage
 		}
-	})
-}
-
-func readElement(t *thriftReader) schemaElement {
-	e := schemaElement{physical: -1, converted: -1, signed: true}
-	t.fields(func(id int, kind byte) {
-		switch id {
-		case 1:
-			e.physical = int(t.int())
-		case 2:
-			e.length = int(t.int())
-		case 3:
-			e.repetition = int(t.int())
-		case 4:
-			e.name = string(t.bytes())
-		case 5:
-			e.children = int(t.int())
-		case 6:
-			e.converted = int(t.int())
-		case 7:
-			e.scale = int(t.int())
-		case 10:
-			e.readLogical(t)
-		default:
-			t.skip(kind)
-		}
-	})
-	return e
-}
-
-func (e *schemaElement) readLogical(t *thriftReader) {
-	t.fields(func(logical int, _ byte) {
-		e.logical = logical
-		t.fields(func(id int, kind byte) {
-			switch {
-			case logical == logicalDecimal && id == 1:
-				e.scale = int(t.int())
-			case (logical == logicalTime || logical == logicalTimestamp) && id == 1:
-				e.utc = kind == thriftTrue
-			case (logical == logicalTime || logical == logicalTimestamp) && id == 2:
-				t.fields(func(unit int, kind byte) { e.unit = unit; t.skip(kind) })
-			case logical == logicalInteger && id == 2:
-				e.signed = kind == thriftTrue
-			default:
-				t.skip(kind)
-			}
-		})
-	})
-}
-
-func (f *footer) readGroup(t *thriftReader) (g rowGroup) {
-	t.fields(func(id int, kind byte) {
-		switch id {
-		case 1:
-			t.list(func(byte) {
-				if f.chunks++; f.chunks > maxChunks {
-					panic(bad("it has too many row groups; write it with larger ones"))
-				}
-				g.chunks = append(g.chunks, readChunk(t))
-			})
-		case 3:
-			g.rows = t.int()
-		default:
-			t.skip(kind)
-		}
-	})
-	return g
-}
-
-func readChunk(t *thriftReader) (c columnChunk) {
-	var data, dictionary int64
-	t.fields(func(id int, kind byte) {
-		if id == 1 {
-			panic(bad("its columns stand in other files; write it as one file"))
-		}
-		if id != 3 {
-			t.skip(kind)
-			return
-		}
-		t.fields(func(id int, kind byte) {
-			switch id {
-			case 4:
-				c.codec = int(t.int())
-			case 5:
-				c.values = t.int()
-			case 7:
-				c.compressed = t.int()
-			case 9:
-				data = t.int()
-			case 11:
-				dictionary = t.int()
-			default:
-				t.skip(kind)
-			}
-		})
-	})
-	c.start = data
-	if dictionary > 0 && dictionary < data {
-		c.start = dictionary
+	}()
+	r := (&thrift.CompactProtocol{}).NewReaderFromBytes(data)
+	w := walker{r: r, structs: maxStructs}
+	if err := w.walk(thrift.STRUCT, 0); err != nil {
+		return 0, err
 	}
-	return c
+	n = r.BytesRead()
+	r.ResetBytes(data)
+	return n, thrift.NewDecoder(r).Decode(into)
+}
+
+// walker goes over data in Thrift's compact protocol.
+type walker struct {
+	r       thrift.Reader
+	structs int // that may come
+}
+
+func (w *walker) walk(kind thrift.Type, depth int) (err error) {
+	if depth > maxThriftDepth {
+		return errPage
+	}
+	switch kind {
+	case thrift.TRUE, thrift.FALSE, thrift.I8:
+		_, err = w.r.ReadInt8()
+	case thrift.I16, thrift.I32, thrift.I64:
+		_, err = w.r.ReadInt64()
+	case thrift.DOUBLE:
+		_, err = w.r.ReadFloat64()
+	case thrift.BINARY:
+		_, err = w.r.ReadBytes()
+	case thrift.LIST, thrift.SET:
+		l, err := w.r.ReadList()
+		for i := int32(0); err == nil && i < l.Size; i++ {
+			err = w.walk(l.Type, depth+1)
+		}
+		return err
+	case thrift.MAP:
+		m, err := w.r.ReadMap()
+		for i := int32(0); err == nil && i < m.Size; i++ {
+			err = errors.Join(w.walk(m.Key, depth+1), w.walk(m.Value, depth+1))
+		}
+		return err
+	case thrift.STRUCT:
+		return w.fields(depth)
+	default:
+		return errPage
+	}
+	return err
+}
+
+func (w *walker) fields(depth int) error {
+	if w.structs--; w.structs < 0 {
+		return bad("it has too many row groups; write it with larger ones")
+	}
+	for {
+		f, err := w.r.ReadField()
+		if err != nil || f.Type == thrift.STOP {
+			return err
+		}
+		if f.Type == thrift.TRUE || f.Type == thrift.FALSE {
+			continue // that is the value
+		}
+		if err := w.walk(f.Type, depth+1); err != nil {
+			return err
+		}
+	}
 }

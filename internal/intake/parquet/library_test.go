@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -18,9 +20,9 @@ type noted struct {
 	Note string `parquet:"note,plain"`
 }
 
-// Why Parquet is not read by the library that is linked for writing it: a page that says it has some bytes, and
-// inflates to more, is inflated as far as it goes. Nobody who checks headers before can see that, and no codec can be
-// put in its place. Here a file of a few kilobytes has 64 MiB in a page; one of some megabytes can have all memory.
+// Why parquet-go decodes here, and does not read files: first, a page that says it has some bytes, and inflates to
+// more, is inflated as far as it goes. Its codecs cannot be exchanged. Here a file of a few kilobytes has 64 MiB in a
+// page; one of some megabytes can have all memory.
 //
 //nolint:paralleltest // what other tests allocate would be counted
 func TestParquetGoInflatesWhatAPageDoesNotSay(t *testing.T) {
@@ -59,6 +61,34 @@ func TestParquetGoInflatesWhatAPageDoesNotSay(t *testing.T) {
 		ours>>10, err)
 	if err == nil || errors.Is(err, io.EOF) || ours > inside/4 {
 		t.Errorf("%d bytes were allocated, %v", ours, err)
+	}
+}
+
+// Second, it reads other values than are there: of runs of booleans, and of differences that DuckDB writes in 33 bits.
+func TestParquetGoReadsOtherValues(t *testing.T) {
+	t.Parallel()
+	type other struct {
+		N int32 `parquet:"n"`
+		B *bool `parquet:"b"`
+	}
+	for name, wrong := range map[string]func(int, other) bool{
+		"duckdb-v2": func(i int, r other) bool { return i%3 == 1 && r.N != math.MaxInt32 },
+		"arrow-rs":  func(i int, r other) bool { return i%50 < 11 && (r.B == nil || !*r.B) },
+	} {
+		rows, err := parquet.ReadFile[other](filepath.Join("testdata", name+".parquet"))
+		if err != nil {
+			t.Errorf("%s: %v: look again whether it can be used", name, err)
+		}
+		n := 0
+		for i, r := range rows {
+			if wrong(i, r) {
+				n++
+			}
+		}
+		t.Logf("%s: %d of %d rows are wrong", name, n, len(rows))
+		if n == 0 {
+			t.Errorf("%s: parquet-go reads what is there: look again whether it can be used", name)
+		}
 	}
 }
 

@@ -6,6 +6,9 @@ import (
 	"io"
 	"unicode/utf8"
 
+	"github.com/parquet-go/parquet-go/encoding"
+	"github.com/parquet-go/parquet-go/format"
+
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
@@ -30,7 +33,8 @@ type Reader struct {
 
 // node is a part of the schema.
 type node struct {
-	*schemaElement
+	*format.SchemaElement
+	logical  format.LogicalTypeValue
 	children []*node
 	prefixes [][]byte
 	leaf     *column // of a leaf
@@ -68,7 +72,7 @@ func Open(file io.ReaderAt, size int64, cfg Config) (*Reader, error) {
 	}
 	var names []string
 	for _, f := range p.fields {
-		names = append(names, f.name)
+		names = append(names, f.Name)
 	}
 	p.prefixes = row.Prefixes(names)
 	p.key, err = row.KeyColumn(names, cfg.Key, 0)
@@ -76,26 +80,26 @@ func Open(file io.ReaderAt, size int64, cfg Config) (*Reader, error) {
 		return nil, bad("%s", wrong.Reason)
 	}
 	key := p.fields[p.key]
-	inexact := key.physical == typeFloat || key.physical == typeDouble
-	if key.leaf == nil || key.repetition == repeated || inexact {
+	inexact := key.Type.V == format.Float || key.Type.V == format.Double
+	if key.leaf == nil || key.is(format.Repeated) || inexact {
 		return nil, bad("column %s cannot be the key: it must hold one text, whole number, date or UUID; "+
-			"name another", row.Quote(key.name))
+			"name another", row.Quote(key.Name))
 	}
 	return p, nil
 }
 
 // KeyName is the column that the keys come from.
-func (p *Reader) KeyName() string { return p.fields[p.key].name }
+func (p *Reader) KeyName() string { return p.fields[p.key].Name }
 
 // schema makes a tree of the list that the footer has.
 func (p *Reader) schema() error {
-	elements := p.footer.schema
+	elements := p.footer.Schema
 	if len(elements) < 2 {
 		return bad("it has no columns; write it with at least one")
 	}
 	next := 1
 	var err error
-	p.fields, err = p.nodes(&next, elements[0].children, 0, 0, 1, "")
+	p.fields, err = p.nodes(&next, int(elements[0].NumChildren.V), 0, 0, 1, "")
 	if err == nil && next != len(elements) {
 		err = bad("its schema is damaged; write it again")
 	}
@@ -110,19 +114,18 @@ func (p *Reader) nodes(next *int, n, rep, def, depth int, top string) ([]*node, 
 	var all []*node
 	seen := map[string]bool{}
 	for range n {
-		if *next >= len(p.footer.schema) || depth > maxSchemaDepth {
+		if *next >= len(p.footer.Schema) || depth > maxSchemaDepth {
 			return nil, bad("its schema is damaged, or nested deeper than %d; flatten it", maxSchemaDepth)
 		}
-		e := &p.footer.schema[*next]
+		e := &p.footer.Schema[*next]
 		*next++
-		e.modernize()
-		if reason := row.RefuseName(e.name); reason != "" {
-			return nil, bad("column %s: %s", row.Quote(e.name), reason)
+		if reason := row.RefuseName(e.Name); reason != "" {
+			return nil, bad("column %s: %s", row.Quote(e.Name), reason)
 		}
-		if seen[e.name] {
-			return nil, bad("it has two columns called %s; rename one", row.Quote(e.name))
+		if seen[e.Name] {
+			return nil, bad("it has two columns called %s; rename one", row.Quote(e.Name))
 		}
-		seen[e.name] = true
+		seen[e.Name] = true
 		made, err := p.node(e, next, rep, def, depth, top)
 		if err != nil {
 			return nil, err
@@ -132,20 +135,25 @@ func (p *Reader) nodes(next *int, n, rep, def, depth int, top string) ([]*node, 
 	return all, nil
 }
 
-func (p *Reader) node(e *schemaElement, next *int, rep, def, depth int, top string) (*node, error) {
-	made := &node{schemaElement: e, rep: rep, def: def}
+func (p *Reader) node(e *format.SchemaElement, next *int, rep, def, depth int, top string) (*node, error) {
+	made := &node{SchemaElement: e, logical: logicalOf(e), rep: rep, def: def}
 	if top == "" {
-		top = e.name
+		top = e.Name
 	}
-	switch e.repetition {
-	case repeated:
+	if _, variant := made.logical.(*format.VariantType); variant {
+		return nil, bad("column %s is a Variant, which is not read; write it as JSON text, or leave it out",
+			row.Quote(top))
+	}
+	switch e.RepetitionType.V {
+	case format.Repeated:
 		made.rep, made.def = rep+1, def+1
-	case optional:
+	case format.Optional:
 		made.def = def + 1
 	}
-	if e.physical >= 0 {
-		odd := e.physical == typeFixed && (e.length < 1 || e.length > maxPageBytes)
-		if e.children > 0 || e.physical > typeFixed || odd {
+	if e.Type.Valid {
+		length := e.TypeLength.V
+		odd := e.Type.V == format.FixedLenByteArray && (length < 1 || length > encoding.MaxFixedLenByteArraySize)
+		if e.NumChildren.V > 0 || e.Type.V < 0 || e.Type.V > format.FixedLenByteArray || odd {
 			return nil, bad("column %s: its type is damaged; write it again", row.Quote(top))
 		}
 		made.leaf = &column{file: p, leaf: e, name: top, maxRep: made.rep, maxDef: made.def}
@@ -153,17 +161,17 @@ func (p *Reader) node(e *schemaElement, next *int, rep, def, depth int, top stri
 		p.columns = append(p.columns, made.leaf)
 		return made, nil
 	}
-	if e.children < 1 {
+	if e.NumChildren.V < 1 {
 		return nil, bad("column %s has nothing in it; leave it out", row.Quote(top))
 	}
 	var err error
-	if made.children, err = p.nodes(next, e.children, made.rep, made.def, depth+1, top); err != nil {
+	if made.children, err = p.nodes(next, int(e.NumChildren.V), made.rep, made.def, depth+1, top); err != nil {
 		return nil, err
 	}
 	made.first = made.children[0].first
 	var names []string
 	for _, c := range made.children {
-		names = append(names, c.name)
+		names = append(names, c.Name)
 	}
 	made.prefixes = row.Prefixes(names)
 	return made, nil
@@ -183,7 +191,7 @@ func (p *Reader) Next(item *row.Item) error {
 	payload := item.Payload[:0]
 	for i, f := range p.fields {
 		if f.first.over || f.first.rep != 0 {
-			return bad("column %s ends before row %d; the file is damaged, write it again", row.Quote(f.name), p.row+1)
+			return bad("column %s ends before row %d; the file is damaged, write it again", row.Quote(f.Name), p.row+1)
 		}
 		if i == p.key {
 			if err := p.takeKey(item, f); err != nil {
@@ -197,7 +205,7 @@ func (p *Reader) Next(item *row.Item) error {
 			return err
 		}
 		if len(payload)-before > p.cfg.MaxFieldBytes+len(p.prefixes[i]) {
-			return p.rowError(f.name, "larger than "+row.Size(p.cfg.MaxFieldBytes)+"; shorten it, or leave the column out")
+			return p.rowError(f.Name, "larger than "+row.Size(p.cfg.MaxFieldBytes)+"; shorten it, or leave the column out")
 		}
 	}
 	payload = append(payload, '}')
@@ -221,39 +229,44 @@ func (p *Reader) nextGroup() error {
 			}
 		}
 	}
-	if p.group == len(p.footer.groups) {
-		if p.footer.rows != 0 && int64(p.row) != p.footer.rows { // some writers do not count
-			return bad("it has %d rows, and claims %d; it is damaged, write it again", p.row, p.footer.rows)
+	if p.group == len(p.footer.Groups) {
+		if p.footer.Rows != 0 && int64(p.row) != p.footer.Rows { // some writers do not count
+			return bad("it has %d rows, and claims %d; it is damaged, write it again", p.row, p.footer.Rows)
 		}
 		return io.EOF
 	}
-	g := &p.footer.groups[p.group]
+	g := &p.footer.Groups[p.group]
 	p.group++
-	if len(g.chunks) != len(p.columns) || g.rows < 0 {
+	if len(g.Chunks) != len(p.columns) || g.Rows < 0 {
 		return bad("row group %d is damaged; write it again", p.group)
 	}
 	for i, c := range p.columns {
-		if err := c.open(&g.chunks[i]); err != nil {
+		if err := c.open(&g.Chunks[i]); err != nil {
 			return err
 		}
 	}
-	p.left = g.rows
+	p.left = g.Rows
 	return nil
 }
 
 // takeKey reads the key as text.
 func (p *Reader) takeKey(item *row.Item, f *node) error {
 	if f.leaf.def < f.def {
-		return p.rowError(f.name, "the key is null; every row needs one")
+		return p.rowError(f.Name, "the key is null; every row needs one")
 	}
-	if f.logical == logicalString || f.logical == logicalEnum ||
-		(f.logical == 0 && f.physical == typeBytes && utf8.Valid(f.leaf.value.b)) {
+	switch f.logical.(type) {
+	case *format.StringType, *format.EnumType:
 		item.Key = string(f.leaf.value.b)
 		return nil
+	case nil:
+		if f.Type.V == format.ByteArray && utf8.Valid(f.leaf.value.b) {
+			item.Key = string(f.leaf.value.b)
+			return nil
+		}
 	}
 	text := f.append(nil, f.leaf.value, p.cfg.MaxDepth)
 	if text == nil {
-		return p.rowError(f.name, "the key is no text")
+		return p.rowError(f.Name, "the key is no text")
 	}
 	if text[0] == '"' {
 		text = text[1 : len(text)-1]
@@ -265,9 +278,9 @@ func (p *Reader) takeKey(item *row.Item, f *node) error {
 // write appends what the columns hold for a node whose parent is there.
 func (p *Reader) write(dst []byte, n *node, depth int) ([]byte, error) {
 	switch {
-	case n.repetition == repeated:
+	case n.is(format.Repeated):
 		return p.list(dst, n, n, depth)
-	case n.repetition == optional && n.first.def < n.def:
+	case n.is(format.Optional) && n.first.def < n.def:
 		return append(dst, "null"...), n.pass()
 	}
 	return p.content(dst, n, depth)
@@ -277,6 +290,17 @@ func (p *Reader) tooLarge(at *column) error {
 	return p.rowError(at.name, "the row is larger than "+row.Size(p.cfg.MaxRowBytes)+"; leave columns out")
 }
 
+func (n *node) is(r format.FieldRepetitionType) bool { return n.RepetitionType.V == r }
+
+// isList tells whether a group stands for a list or a map.
+func (n *node) isList() bool {
+	switch n.logical.(type) {
+	case *format.ListType, *format.MapType:
+		return true
+	}
+	return false
+}
+
 // content writes a node that is there.
 func (p *Reader) content(dst []byte, n *node, depth int) ([]byte, error) {
 	switch {
@@ -284,7 +308,7 @@ func (p *Reader) content(dst []byte, n *node, depth int) ([]byte, error) {
 		return nil, p.rowError(n.first.name, fmt.Sprintf("nested deeper than %d, which services do not take; flatten it",
 			p.cfg.MaxDepth))
 	case n.leaf != nil && (n.leaf.over || n.leaf.def < n.def): // other columns of the row say that it is there
-		return nil, n.leaf.damaged(errPage)
+		return nil, n.leaf.damaged()
 	case n.leaf != nil:
 		out := n.append(dst, n.leaf.value, p.cfg.MaxDepth-depth)
 		if out == nil {
@@ -295,8 +319,7 @@ func (p *Reader) content(dst []byte, n *node, depth int) ([]byte, error) {
 			return nil, p.tooLarge(n.leaf)
 		}
 		return out, n.leaf.advance()
-	case (n.logical == logicalList || n.logical == logicalMap) && len(n.children) == 1 &&
-		n.children[0].repetition == repeated:
+	case n.isList() && len(n.children) == 1 && n.children[0].is(format.Repeated):
 		return p.list(dst, n.children[0], n.children[0].element(n), depth)
 	}
 	var err error
@@ -311,8 +334,8 @@ func (p *Reader) content(dst []byte, n *node, depth int) ([]byte, error) {
 // element is what a list repeats: the one thing in its repeated group, or that itself as old writers have it. Of a map
 // it is a pair of key and value.
 func (n *node) element(list *node) *node {
-	if list.logical == logicalList && n.leaf == nil && len(n.children) == 1 && n.name != "array" &&
-		n.name != list.name+"_tuple" {
+	if _, ok := list.logical.(*format.ListType); ok && n.leaf == nil && len(n.children) == 1 && n.Name != "array" &&
+		n.Name != list.Name+"_tuple" {
 		return n.children[0]
 	}
 	return n
@@ -341,7 +364,7 @@ func (p *Reader) list(dst []byte, repeated, element *node, depth int) ([]byte, e
 			return nil, p.tooLarge(repeated.first)
 		case repeated.first.over || repeated.first.rep != repeated.rep:
 			if !repeated.first.over && repeated.first.rep > repeated.rep {
-				return nil, repeated.first.damaged(errPage)
+				return nil, repeated.first.damaged()
 			}
 			return append(dst, ']'), nil
 		}
@@ -352,7 +375,7 @@ func (p *Reader) list(dst []byte, repeated, element *node, depth int) ([]byte, e
 func (n *node) pass() error {
 	if n.leaf != nil {
 		if n.leaf.over {
-			return n.leaf.damaged(errPage)
+			return n.leaf.damaged()
 		}
 		return n.leaf.advance()
 	}

@@ -3,7 +3,6 @@ package parquet
 import (
 	"encoding/base64"
 	"encoding/binary"
-	"encoding/hex"
 	"math"
 	"math/big"
 	"strconv"
@@ -11,105 +10,103 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
+	"github.com/parquet-go/parquet-go/deprecated"
+	"github.com/parquet-go/parquet-go/format"
 
 	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 )
 
-// Logical types, as the footer numbers them.
-const (
-	logicalString    = 1
-	logicalMap       = 2
-	logicalList      = 3
-	logicalEnum      = 4
-	logicalDecimal   = 5
-	logicalDate      = 6
-	logicalTime      = 7
-	logicalTimestamp = 8
-	logicalInteger   = 10
-	logicalJSON      = 12
-	logicalUUID      = 14
-	logicalFloat16   = 15
-)
-
-// modernize turns what older writers say of a type into what newer ones do.
-func (e *schemaElement) modernize() {
-	if e.logical != 0 || e.converted < 0 {
-		return
+// logicalOf is what a column is, also of a file whose writer says it in the older way.
+func logicalOf(e *format.SchemaElement) format.LogicalTypeValue {
+	if e.LogicalType.Value != nil || !e.ConvertedType.Valid {
+		return e.LogicalType.Value
 	}
-	switch e.converted {
-	case 0:
-		e.logical = logicalString
-	case 1, 2:
-		e.logical = logicalMap
-	case 3:
-		e.logical = logicalList
-	case 4:
-		e.logical = logicalEnum
-	case 5:
-		e.logical = logicalDecimal
-	case 6:
-		e.logical = logicalDate
-	case 7, 8:
-		e.logical, e.unit = logicalTime, e.converted-6
-	case 9, 10:
-		e.logical, e.unit, e.utc = logicalTimestamp, e.converted-8, true
-	case 11, 12, 13, 14:
-		e.logical, e.signed = logicalInteger, false
-	case 15, 16, 17, 18:
-		e.logical = logicalInteger
-	case 19:
-		e.logical = logicalJSON
+	ms, us := format.TimeUnit{Value: &format.MilliSeconds{}}, format.TimeUnit{Value: &format.MicroSeconds{}}
+	switch e.ConvertedType.V {
+	case deprecated.UTF8:
+		return &format.StringType{}
+	case deprecated.Map, deprecated.MapKeyValue:
+		return &format.MapType{}
+	case deprecated.List:
+		return &format.ListType{}
+	case deprecated.Enum:
+		return &format.EnumType{}
+	case deprecated.Decimal:
+		return &format.DecimalType{Scale: e.Scale.V}
+	case deprecated.Date:
+		return &format.DateType{}
+	case deprecated.TimeMillis:
+		return &format.TimeType{Unit: ms}
+	case deprecated.TimeMicros:
+		return &format.TimeType{Unit: us}
+	case deprecated.TimestampMillis:
+		return &format.TimestampType{Unit: ms, IsAdjustedToUTC: true}
+	case deprecated.TimestampMicros:
+		return &format.TimestampType{Unit: us, IsAdjustedToUTC: true}
+	case deprecated.Uint8, deprecated.Uint16, deprecated.Uint32, deprecated.Uint64:
+		return &format.IntType{}
+	case deprecated.Json:
+		return &format.JsonType{}
 	}
+	return nil
 }
 
 // append writes a value as JSON; nil when it cannot stand in a payload.
-func (e *schemaElement) append(dst []byte, v value, depth int) []byte {
-	switch e.physical {
-	case typeBoolean:
+func (n *node) append(dst []byte, v value, depth int) []byte {
+	switch n.Type.V {
+	case format.Boolean:
 		return strconv.AppendBool(dst, v.n != 0)
-	case typeInt32, typeInt64:
-		return e.appendInt(dst, v.n)
-	case typeFloat:
+	case format.Int32, format.Int64:
+		return n.appendInt(dst, v.n)
+	case format.Float:
 		return appendFloat(dst, float64(math.Float32frombits(uint32(v.n))), 32)
-	case typeDouble:
+	case format.Double:
 		return appendFloat(dst, math.Float64frombits(uint64(v.n)), 64)
-	case typeInt96:
+	case format.Int96:
 		nanos := int64(binary.LittleEndian.Uint64(v.b))
 		day := int64(binary.LittleEndian.Uint32(v.b[8:]))
 		const julianEpoch = 2_440_588
 		return appendTime(dst, time.Unix((day-julianEpoch)*86_400, nanos).UTC(), true)
 	default:
-		return e.appendBytes(dst, v.b, depth)
+		return n.appendBytes(dst, v.b, depth)
 	}
 }
 
-func (e *schemaElement) appendInt(dst []byte, n int64) []byte {
-	unit := map[int]time.Duration{1: time.Millisecond, 2: time.Microsecond, 3: time.Nanosecond}[e.unit]
-	switch e.logical {
-	case logicalDate:
-		return append(time.Unix(n*86_400, 0).UTC().AppendFormat(append(dst, '"'), time.DateOnly), '"')
-	case logicalTime:
-		at := time.Unix(0, 0).UTC().Add(time.Duration(n) * unit)
+func (n *node) appendInt(dst []byte, v int64) []byte {
+	switch is := n.logical.(type) {
+	case *format.DateType:
+		return append(time.Unix(v*86_400, 0).UTC().AppendFormat(append(dst, '"'), time.DateOnly), '"')
+	case *format.TimeType:
+		at := time.Unix(0, 0).UTC().Add(time.Duration(v) * unitOf(is.Unit))
 		return append(at.AppendFormat(append(dst, '"'), "15:04:05.999999999"), '"')
-	case logicalTimestamp:
-		switch e.unit {
-		case 1:
-			return appendTime(dst, time.UnixMilli(n).UTC(), e.utc)
-		case 2:
-			return appendTime(dst, time.UnixMicro(n).UTC(), e.utc)
+	case *format.TimestampType:
+		switch unitOf(is.Unit) {
+		case time.Millisecond:
+			return appendTime(dst, time.UnixMilli(v).UTC(), is.IsAdjustedToUTC)
+		case time.Microsecond:
+			return appendTime(dst, time.UnixMicro(v).UTC(), is.IsAdjustedToUTC)
 		default:
-			return appendTime(dst, time.Unix(0, n).UTC(), e.utc)
+			return appendTime(dst, time.Unix(0, v).UTC(), is.IsAdjustedToUTC)
 		}
-	case logicalDecimal:
-		return e.appendDecimal(dst, big.NewInt(n))
+	case *format.DecimalType:
+		return appendDecimal(dst, big.NewInt(v), is.Scale)
+	case *format.IntType:
+		if !is.IsSigned && n.Type.V == format.Int32 {
+			return strconv.AppendUint(dst, uint64(uint32(v)), 10)
+		}
+		if !is.IsSigned {
+			return strconv.AppendUint(dst, uint64(v), 10)
+		}
 	}
-	if e.signed {
-		return strconv.AppendInt(dst, n, 10)
+	return strconv.AppendInt(dst, v, 10)
+}
+
+func unitOf(unit format.TimeUnit) time.Duration {
+	if unit.Value == nil {
+		return time.Nanosecond
 	}
-	if e.physical == typeInt32 {
-		return strconv.AppendUint(dst, uint64(uint32(n)), 10)
-	}
-	return strconv.AppendUint(dst, uint64(n), 10)
+	return unit.Value.Duration()
 }
 
 func appendTime(dst []byte, t time.Time, utc bool) []byte {
@@ -129,9 +126,9 @@ func appendFloat(dst []byte, f float64, size int) []byte {
 }
 
 // appendDecimal writes the digits exactly, as a string: a JSON reader would round a number.
-func (e *schemaElement) appendDecimal(dst []byte, n *big.Int) []byte {
+func appendDecimal(dst []byte, n *big.Int, scale int32) []byte {
 	digits := new(big.Int).Abs(n).String()
-	if scale := min(max(e.scale, 0), 1000); scale > 0 {
+	if scale := int(min(max(scale, 0), 1000)); scale > 0 {
 		if missing := scale + 1 - len(digits); missing > 0 {
 			digits = strings.Repeat("0", missing) + digits
 		}
@@ -144,29 +141,34 @@ func (e *schemaElement) appendDecimal(dst []byte, n *big.Int) []byte {
 	return append(append(dst, digits...), '"')
 }
 
-func (e *schemaElement) appendBytes(dst, b []byte, depth int) []byte {
-	switch {
-	case e.logical == logicalString, e.logical == logicalEnum:
+func (n *node) appendBytes(dst, b []byte, depth int) []byte {
+	switch is := n.logical.(type) {
+	case *format.StringType, *format.EnumType:
 		return jsonvalue.AppendText(dst, b, depth)
-	case e.logical == logicalJSON:
+	case *format.JsonType:
 		if !jsontext.Value(b).IsValid() {
 			return nil
 		}
 		return jsonvalue.AppendJSON(dst, b, depth)
-	case e.logical == logicalDecimal && len(b) <= 1024:
+	case *format.DecimalType:
+		if len(b) > 1024 {
+			break
+		}
 		n := new(big.Int).SetBytes(b)
 		if len(b) > 0 && b[0] >= 0x80 { // two's complement
 			n.Sub(n, new(big.Int).Lsh(big.NewInt(1), uint(8*len(b))))
 		}
-		return e.appendDecimal(dst, n)
-	case e.logical == logicalUUID && len(b) == 16:
-		text := hex.EncodeToString(b)
-		return append(dst, `"`+text[:8]+"-"+text[8:12]+"-"+text[12:16]+"-"+text[16:20]+"-"+text[20:]+`"`...)
-	case e.logical == logicalFloat16 && len(b) == 2:
-		return appendFloat(dst, float16(binary.LittleEndian.Uint16(b)), 32)
-	default:
-		return append(base64.StdEncoding.AppendEncode(append(dst, '"'), b), '"')
+		return appendDecimal(dst, n, is.Scale)
+	case *format.UUIDType:
+		if id, err := uuid.FromBytes(b); err == nil {
+			return append(dst, `"`+id.String()+`"`...)
+		}
+	case *format.Float16Type:
+		if len(b) == 2 {
+			return appendFloat(dst, float16(binary.LittleEndian.Uint16(b)), 32)
+		}
 	}
+	return append(base64.StdEncoding.AppendEncode(append(dst, '"'), b), '"')
 }
 
 func float16(bits uint16) float64 {
