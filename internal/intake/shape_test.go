@@ -17,6 +17,25 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
+// What was judged is said, with the way to say otherwise.
+func TestNotesOfCSV(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"id,a\n1,2\n": "",
+		"id;a\n1;2\n": "the fields were read as separated by ';'; if that is wrong, say so: delimiter=comma (--delimiter comma)",
+		"id;a, b;c\n1;2,5;3\n": "the fields were read as separated by ';', which makes 3 columns; ',' would make 2: " +
+			"if that is wrong, say so: delimiter=comma (--delimiter comma)",
+		"SEP=|\nid|a,b\n1|2,3\n": "the fields are separated by '|', as the first line says",
+		",id\n0,1\n": "column 1 of the header has no name; such columns are called as column1 here, and left out of rows in " +
+			"which they are empty",
+	} {
+		_, r, err := linesOf(in, intake.Config{})
+		if err != nil || strings.Join(r.Notes(), "\n") != want {
+			t.Errorf("%q: got %v, %v; want %s", in, r, err, want)
+		}
+	}
+}
+
 // linesOf returns the items as key and payload, or the error.
 func linesOf(in string, cfg intake.Config) (string, *intake.Reader, error) {
 	r, err := intake.Open(strings.NewReader(in), cfg)
