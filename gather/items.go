@@ -39,8 +39,8 @@ type Items struct {
 
 // given reports whether anything is said.
 func (i *Items) given() bool {
-	return len(i.Schema) > 0 || i.Invalid != "" || i.Encoding != "" || i.NoHeader || i.Delimiter != "" || len(i.Columns) > 0 ||
-		len(i.Rename) > 0 || len(i.Types) > 0 || i.Sort != "" || i.Desc
+	return len(i.Schema) > 0 || i.Invalid != "" || i.Encoding != "" || i.NoHeader || i.Delimiter != "" ||
+		len(i.Columns) > 0 || len(i.Rename) > 0 || len(i.Types) > 0 || i.Sort != "" || i.Desc
 }
 
 func (i *Items) clone() Items {

@@ -120,11 +120,12 @@ func (s *Source) Connect(
 }
 
 // begin opens a transaction in which a query can only read, and not for longer than it may. Its texts are the same
-// whatever the database and the role have set, and in UTF-8. It waits for no lock of others for long, which would hold up
-// theirs. A pooler takes settings in a transaction only.
+// whatever the database and the role have set, and in UTF-8. It waits for no lock of others for long, which would hold
+// up theirs. A pooler takes settings in a transaction only.
 const begin = `BEGIN READ ONLY; SET LOCAL statement_timeout = %[1]d; ` +
-	`SET LOCAL idle_in_transaction_session_timeout = %[1]d; SET LOCAL lock_timeout = '5s'; SET LOCAL client_encoding = 'UTF8'; ` +
-	`SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'iso_8601'; ` +
+	`SET LOCAL idle_in_transaction_session_timeout = %[1]d; SET LOCAL lock_timeout = '5s'; ` +
+	`SET LOCAL client_encoding = 'UTF8'; SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'; ` +
+	`SET LOCAL intervalstyle = 'iso_8601'; ` +
 	`SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1; SET LOCAL standard_conforming_strings = on`
 
 // Begin begins a transaction for a query to a source, which may take so long.

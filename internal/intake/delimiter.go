@@ -86,8 +86,8 @@ func (c *csvReader) judge(sample []byte, whole bool) error {
 				"which: --delimiter %s or --delimiter %s", best.delimiter, other.delimiter, best.fields,
 				called[best.delimiter], called[other.delimiter])}
 		}
-		c.notes = append(c.notes, fmt.Sprintf("the fields were read as separated by %q, which makes %d columns; %q would make "+
-			"%d: "+say, best.delimiter, best.fields, other.delimiter, other.fields, called[other.delimiter],
+		c.notes = append(c.notes, fmt.Sprintf("the fields were read as separated by %q, which makes %d columns; %q would "+
+			"make %d: "+say, best.delimiter, best.fields, other.delimiter, other.fields, called[other.delimiter],
 			called[other.delimiter]))
 	} else if best.delimiter != ',' {
 		c.notes = append(c.notes, fmt.Sprintf("the fields were read as separated by %q; "+say, best.delimiter, "comma",

@@ -18,6 +18,8 @@ import (
 )
 
 // What was judged is said, with the way to say otherwise.
+//
+//nolint:lll // a note is a line
 func TestNotesOfCSV(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{

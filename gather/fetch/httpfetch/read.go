@@ -39,23 +39,10 @@ type answer struct {
 
 // read reads a response's body.
 func (s *step) read(ctx context.Context, r *http.Response) outcome {
-	limit := s.client.conns.HTTP.ResponseLimit(s.MaxBytes)
 	host := s.templates.URL.Shown()
-	body, err := readAll(r, limit)
-	switch {
-	case errors.Is(err, errTooLarge):
-		return failed(CodeTooLarge, false, "%s answers more than %v; max_bytes, and the operator's http.max_response, say "+
-			"how much is taken", host, workqueue.Bytes(limit))
-	case err != nil && (ctx.Err() != nil || timedOut(err)):
-		return failed(CodeTimeout, true, "%s did not end its answer within %v", host, s.Timeout)
-	case r.Uncompressed && notGzip(err):
-		return failed(CodeBadCompression, false, "%s answers with what is said to be gzip (Content-Encoding) and is none, or "+
-			"damaged", host)
-	case r.Uncompressed && len(body) == 0 && errors.Is(err, io.ErrUnexpectedEOF):
-		return failed(CodeBadCompression, true, "%s answers with what is said to be gzip (Content-Encoding) and is none, or "+
-			"cut short", host)
-	case err != nil:
-		return failed(CodeUnreachable, true, "%s broke off in its answer", host)
+	body, err := readAll(r, s.client.conns.HTTP.ResponseLimit(s.MaxBytes))
+	if err != nil {
+		return s.unread(ctx, r, body, err)
 	}
 	kind, whole, known := contentType(r.Header, body)
 	switch {
@@ -72,6 +59,24 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 		return failed(CodeBadResponse, false, "%s answers with %.100q, and the step wants a piece of JSON", host, kind)
 	}
 	return outcome{answer: &answer{body, whole}}
+}
+
+// unread is the outcome of a body that could not be read to its end.
+func (s *step) unread(ctx context.Context, r *http.Response, body []byte, err error) outcome {
+	host := s.templates.URL.Shown()
+	const noGzip = "%s answers with what is said to be gzip (Content-Encoding) and is none, or is "
+	switch {
+	case errors.Is(err, errTooLarge):
+		return failed(CodeTooLarge, false, "%s answers more than %v; max_bytes, and the operator's http.max_response, say "+
+			"how much is taken", host, workqueue.Bytes(s.client.conns.HTTP.ResponseLimit(s.MaxBytes)))
+	case ctx.Err() != nil || timedOut(err):
+		return failed(CodeTimeout, true, "%s did not end its answer within %v", host, s.Timeout)
+	case r.Uncompressed && notGzip(err):
+		return failed(CodeBadCompression, false, noGzip+"damaged", host)
+	case r.Uncompressed && len(body) == 0 && errors.Is(err, io.ErrUnexpectedEOF):
+		return failed(CodeBadCompression, true, noGzip+"cut short", host)
+	}
+	return failed(CodeUnreachable, true, "%s broke off in its answer", host)
 }
 
 // readJSON takes the piece of an answer that the plan wants, or for a chunk all of it.
@@ -103,11 +108,11 @@ func (s *step) checkJSON(h http.Header, body []byte) outcome {
 	ascii := !bytes.ContainsFunc(body, func(c rune) bool { return c >= utf8.RuneSelf })
 	switch {
 	case bytes.HasPrefix(body, []byte("\uFEFF")):
-		return failed(CodeByteOrderMark, false, "%s answers with a byte order mark in front of its JSON, which may have none; "+
-			"have it answer without", host)
+		return failed(CodeByteOrderMark, false, "%s answers with a byte order mark in front of its JSON; have it answer "+
+			"without", host)
 	case !ascii && said != "" && said != "utf-8" && said != "utf8":
-		return failed(CodeCharset, false, "%s answers with JSON that is said to be in %.40q; JSON is UTF-8: have it answer in "+
-			"that, and say so", host, said)
+		return failed(CodeCharset, false, "%s answers with JSON that is said to be in %.40q; JSON is UTF-8: have it answer "+
+			"in that, and say so", host, said)
 	case !utf8.Valid(body):
 		return failed(CodeNotUTF8, false, "%s answers with JSON that is not UTF-8; have it answer in UTF-8", host)
 	case len(bytes.TrimSpace(body)) == 0:
@@ -127,7 +132,7 @@ func (s *step) checkJSON(h http.Header, body []byte) outcome {
 		return failed(CodeDuplicateName, false, "%s answers with JSON in which a name stands twice in one object%s", host,
 			place)
 	}
-	return failed(CodeLoneSurrogate, false, `%s answers with JSON in which an escape is half of a surrogate pair, like \ud83d, `+
+	return failed(CodeLoneSurrogate, false, `%s answers with JSON in which an escape is half of a pair, like \ud83d, `+
 		"and so no character%s", host, place)
 }
 

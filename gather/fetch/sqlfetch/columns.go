@@ -80,7 +80,7 @@ func (s *step) around(key string, names []string, found map[string]uint32) (*col
 	if slices.ContainsFunc(names, func(name string) bool {
 		return name != key && (found[name] == pgtype.JSONOID || found[name] == pgtype.JSONArrayOID)
 	}) {
-		value = asWritten(key, names)
+		value = withoutKey(key, names)
 	}
 	switch {
 	case made.bytes && s.Rows == "many":
@@ -96,15 +96,18 @@ func (s *step) around(key string, names []string, found map[string]uint32) (*col
 	return made, nil
 }
 
-// asWritten makes an object of all columns but the key without reading the JSON in them.
-func asWritten(key string, names []string) string {
+// asWritten makes an object of columns without reading the JSON in them.
+const asWritten = "(SELECT row_to_json(fields)::text FROM (SELECT %s) AS fields)"
+
+// withoutKey makes it of all columns but the key.
+func withoutKey(key string, names []string) string {
 	var columns []string
 	for _, name := range names {
 		if name != key {
 			columns = append(columns, "tranche_row."+pgx.Identifier{name}.Sanitize())
 		}
 	}
-	return "(SELECT row_to_json(fields)::text FROM (SELECT " + strings.Join(columns, ", ") + ") AS fields)"
+	return fmt.Sprintf(asWritten, strings.Join(columns, ", "))
 }
 
 // literal quotes a text for SQL; standard_conforming_strings is on.

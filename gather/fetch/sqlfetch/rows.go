@@ -130,8 +130,8 @@ func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 		return slot
 	}
 	if !jsontext.Value(slot.Data).IsValid() {
-		return fails(CodeBadResult, "what it gave is no JSON in UTF-8, or a name stands twice in one object; convert it in the "+
-			"query (::jsonb keeps the last of such values)")
+		return fails(CodeBadResult, "what it gave is no JSON in UTF-8, or a name stands twice in one object; convert it in "+
+			"the query (::jsonb keeps the last of such values)")
 	}
 	return slot
 }

@@ -145,8 +145,8 @@ func (s *Routes) IntakeConfig(ctx context.Context, format, key string, look *gat
 	config := intake.Config{
 		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: wire.DefaultMaxDepth,
 		Spool: &spool, TakeInvalid: look.Invalid == gather.InvalidFail,
-		Encoding: look.Encoding, NoHeader: look.NoHeader, Delimiter: look.Separator(), Columns: look.Columns, Rename: look.Rename, Types: look.Types,
-		Sort: look.Sort, Desc: look.Desc,
+		Encoding: look.Encoding, NoHeader: look.NoHeader, Delimiter: look.Separator(), Columns: look.Columns,
+		Rename: look.Rename, Types: look.Types, Sort: look.Sort, Desc: look.Desc,
 	}
 	if len(look.Schema) > 0 {
 		var err error

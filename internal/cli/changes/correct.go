@@ -43,7 +43,8 @@ func (r *Correct) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	defer func() { _ = items.Close() }()
 	upload := &cli.Upload{From: items, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
 	params := client.CorrectParams{Key: r.KeyColumn, Format: r.Format, Cascade: r.Cascade, DryRun: r.DryRun,
-		Reason: r.Reason, Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter, Columns: r.Columns, Rename: r.Rename, Types: r.Types}
+		Reason: r.Reason, Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
+		Columns: r.Columns, Rename: r.Rename, Types: r.Types}
 	done, err := cl.Correct(ctx, r.Ref, params, "application/octet-stream", upload, term.Keep())
 	upload.End()
 	switch {

@@ -44,7 +44,8 @@ func (p *planInfer) Run(term *cli.Console) error {
 		return cli.Usage(fmt.Sprintf("--delimiter %.40q: %v", p.Delimiter, err))
 	}
 	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &spool.Spool{},
-		Encoding: p.Encoding, NoHeader: p.NoHeader, Delimiter: look.Separator(), Columns: p.Columns, Rename: p.Rename, Types: p.Types})
+		Encoding: p.Encoding, NoHeader: p.NoHeader, Delimiter: look.Separator(),
+		Columns: p.Columns, Rename: p.Rename, Types: p.Types})
 	if err != nil {
 		return cli.Usage(fmt.Sprintf("--items %s: %v", p.Items, err))
 	}

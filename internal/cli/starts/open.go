@@ -107,7 +107,8 @@ func (r *Add) Run(ctx context.Context, term *cli.Console, cl *client.Client) err
 	defer func() { _ = items.Close() }()
 	upload := &cli.Upload{From: items, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
 	added, err := cl.Add(ctx, r.Ref, client.AddItemsParams{IdempotencyKey: r.IdempotencyKey, Key: r.Key, Format: r.Format,
-		Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter, Columns: r.Columns, Rename: r.Rename, Types: r.Types},
+		Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
+		Columns: r.Columns, Rename: r.Rename, Types: r.Types},
 		upload, term.Keep())
 	upload.End()
 	switch {
