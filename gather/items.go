@@ -26,19 +26,21 @@ type Items struct {
 	Schema  json.RawMessage `json:"schema,omitempty"`  // a JSON Schema; nil: anything
 	Invalid string          `json:"invalid,omitempty"` // InvalidFail, or ""
 
-	Encoding string            `json:"encoding,omitempty"`  // of texts; empty: UTF-8, or as a byte order mark says
-	NoHeader bool              `json:"no_header,omitempty"` // CSV begins with its first row
-	Columns  []string          `json:"columns,omitempty"`   // that are kept; without a header the names of all
-	Rename   map[string]string `json:"rename,omitempty"`    // new names by old ones
-	Types    map[string]string `json:"types,omitempty"`     // what fields become: number, text, bool or json
-	Sort     string            `json:"sort,omitempty"`      // the field that they are ordered by
-	Desc     bool              `json:"desc,omitempty"`      // with Sort: the greatest first
+	Encoding string `json:"encoding,omitempty"`  // of texts; empty: UTF-8, or as a byte order mark says
+	NoHeader bool   `json:"no_header,omitempty"` // CSV begins with its first row
+	// Delimiter between fields of CSV: comma, semicolon, tab or bar; empty: it is found.
+	Delimiter string            `json:"delimiter,omitempty"`
+	Columns   []string          `json:"columns,omitempty"` // that are kept; without a header the names of all
+	Rename    map[string]string `json:"rename,omitempty"`  // new names by old ones
+	Types     map[string]string `json:"types,omitempty"`   // what fields become: number, text, bool or json
+	Sort      string            `json:"sort,omitempty"`    // the field that they are ordered by
+	Desc      bool              `json:"desc,omitempty"`    // with Sort: the greatest first
 }
 
 // given reports whether anything is said.
 func (i *Items) given() bool {
-	return len(i.Schema) > 0 || i.Invalid != "" || i.Encoding != "" || i.NoHeader || len(i.Columns) > 0 ||
-		len(i.Rename) > 0 || len(i.Types) > 0 || i.Sort != "" || i.Desc
+	return len(i.Schema) > 0 || i.Invalid != "" || i.Encoding != "" || i.NoHeader || i.Delimiter != "" ||
+		len(i.Columns) > 0 || len(i.Rename) > 0 || len(i.Types) > 0 || i.Sort != "" || i.Desc
 }
 
 func (i *Items) clone() Items {
@@ -77,6 +79,7 @@ func readItems(into *Items) func(strictyaml.Value) error {
 			strictyaml.Field{Name: "invalid", Read: canonical(&into.Invalid, parseInvalid)},
 			strictyaml.Field{Name: "encoding", Read: canonical(&into.Encoding, parseEncoding)},
 			strictyaml.Field{Name: "no_header", Read: strictyaml.Truth(&into.NoHeader)},
+			strictyaml.Field{Name: "delimiter", Read: canonical(&into.Delimiter, ParseDelimiter)},
 			strictyaml.Field{Name: "columns", Read: texts(&into.Columns)},
 			strictyaml.Field{Name: "rename", Read: pairs(&into.Rename, "new names by old ones, like kontonr: id")},
 			strictyaml.Field{Name: "types", Read: pairs(&into.Types, "types of fields, like balance: number")},
@@ -101,6 +104,28 @@ func parseEncoding(name string) (string, error) {
 	return "", fmt.Errorf("want one of %s", strings.Join(encodings(), ", "))
 }
 
+func delimiters() map[string]rune {
+	return map[string]rune{"comma": ',', "semicolon": ';', "tab": '\t', "bar": '|'}
+}
+
+var errDelimiter = errors.New("want comma, semicolon, tab or bar, or the character itself")
+
+// ParseDelimiter reads the name of a delimiter, or the character, and returns its name.
+func ParseDelimiter(text string) (string, error) {
+	for name, char := range delimiters() {
+		if strings.EqualFold(text, name) || text == string(char) {
+			return name, nil
+		}
+	}
+	if text == "" {
+		return "", nil
+	}
+	return "", errDelimiter
+}
+
+// Separator is the Delimiter; 0: it is found.
+func (i *Items) Separator() rune { return delimiters()[i.Delimiter] }
+
 // pairs reads texts by names.
 func pairs(into *map[string]string, want string) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
@@ -118,6 +143,9 @@ func pairs(into *map[string]string, want string) func(strictyaml.Value) error {
 func (i *Items) checkReading(prefix string) error {
 	if word, err := parseEncoding(i.Encoding); err != nil || word != i.Encoding {
 		return fieldError(prefix+"encoding", "want one of %s; this is %.40q", strings.Join(encodings(), ", "), i.Encoding)
+	}
+	if word, err := ParseDelimiter(i.Delimiter); err != nil || word != i.Delimiter {
+		return fieldError(prefix+"delimiter", "%v; this is %.40q", errDelimiter, i.Delimiter)
 	}
 	names := map[string]bool{}
 	for _, name := range i.Columns {
@@ -253,6 +281,12 @@ func (o *Overrides) layItems(plan *Plan) {
 			plan.Items.Encoding = said
 		}
 	}
+	if o.Delimiter != nil {
+		plan.Items.Delimiter = *o.Delimiter
+		if said, err := ParseDelimiter(*o.Delimiter); err == nil {
+			plan.Items.Delimiter = said
+		}
+	}
 	if len(o.Columns) > 0 {
 		plan.Items.Columns = o.Columns
 	}
@@ -304,6 +338,7 @@ func (o *Overrides) itemSettings() []setting {
 		{"invalid", reading(&o.Invalid, parseInvalidWord)},
 		{"encoding", reading(&o.Encoding, parseEncoding)},
 		{"no_header", reading(&o.NoHeader, readTruth)},
+		{"delimiter", reading(&o.Delimiter, ParseDelimiter)},
 		{"columns", adding(&o.Columns)},
 		{"rename", adding(&o.Rename)},
 		{"types", adding(&o.Types)},

@@ -25,14 +25,15 @@ type Overrides struct {
 	Partitions *int    `json:"partitions,omitempty" doc:"with an order: values share so many lines, by their hash; 0: each has its own" example:"64" placeholder:"N"`
 	OnFailure  *string `json:"on_failure,omitempty" doc:"with an order: continue, or stop, and what follows a failed item is not tried" example:"stop" placeholder:"WHAT"`
 
-	Schema   json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema that the items must fit" kong:"-"`
-	Encoding *string         `json:"encoding,omitempty" doc:"of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be" example:"windows-1252" placeholder:"NAME"`
-	NoHeader *bool           `json:"no_header,omitempty" doc:"CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on" example:"true" negatable:""`
-	Columns  []string        `json:"columns,omitempty" doc:"a column or field to keep, by its name in the input; without a header the names of all columns" example:"id" placeholder:"NAME"`
-	Rename   []string        `json:"rename,omitempty" doc:"another name for a column or field" example:"kontonr=id" placeholder:"OLD=NEW"`
-	Types    []string        `json:"types,omitempty" doc:"what a field becomes: number, text, bool or json" example:"balance=number" placeholder:"FIELD=TYPE"`
-	Sort     *string         `json:"sort,omitempty" doc:"the field that the items are ordered by, whatever their order in the input" example:"balance" placeholder:"FIELD"`
-	Desc     *bool           `json:"desc,omitempty" doc:"with sort: the greatest first" example:"true" negatable:""`
+	Schema    json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema that the items must fit" kong:"-"`
+	Encoding  *string         `json:"encoding,omitempty" doc:"of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be" example:"windows-1252" placeholder:"NAME"`
+	NoHeader  *bool           `json:"no_header,omitempty" doc:"CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on" example:"true" negatable:""`
+	Delimiter *string         `json:"delimiter,omitempty" doc:"between fields of CSV: comma, semicolon, tab or bar; found by the first rows when absent" example:"semicolon" placeholder:"NAME"`
+	Columns   []string        `json:"columns,omitempty" doc:"a column or field to keep, by its name in the input; without a header the names of all columns" example:"id" placeholder:"NAME"`
+	Rename    []string        `json:"rename,omitempty" doc:"another name for a column or field" example:"kontonr=id" placeholder:"OLD=NEW"`
+	Types     []string        `json:"types,omitempty" doc:"what a field becomes: number, text, bool or json" example:"balance=number" placeholder:"FIELD=TYPE"`
+	Sort      *string         `json:"sort,omitempty" doc:"the field that the items are ordered by, whatever their order in the input" example:"balance" placeholder:"FIELD"`
+	Desc      *bool           `json:"desc,omitempty" doc:"with sort: the greatest first" example:"true" negatable:""`
 
 	Invalid *string `json:"invalid,omitempty" doc:"what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them" example:"fail" placeholder:"WHAT"`
 

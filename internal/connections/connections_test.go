@@ -67,9 +67,9 @@ func TestParse(t *testing.T) {
 	if err != nil || s.MaxConnections != 3 || s.MaxRows != 1000 || s.MaxBytes != 1<<20 || s.MaxTime != 90*time.Second {
 		t.Errorf("%+v, %v", s, err)
 	}
-	cfg, err := s.ConnConfig()
-	if err != nil || cfg.Host != "db.example" || cfg.Password != canary ||
-		cfg.RuntimeParams["default_transaction_read_only"] != "on" {
+	cfg, err := s.config()
+	if err != nil || cfg.ConnConfig.Host != "db.example" || cfg.ConnConfig.Password != canary ||
+		cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] != "on" {
 		t.Errorf("%+v, %v", cfg, err)
 	}
 	for at, want := range map[string]bool{

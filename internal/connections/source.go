@@ -96,13 +96,45 @@ func (s *Source) config() (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-// ConnConfig says how to make one connection, which counts in no pool. Whoever makes it calls CheckRole first.
-func (s *Source) ConnConfig() (*pgx.ConnConfig, error) {
+// Connect makes one connection, which counts in no pool, with what prepare makes of its settings, and begins a
+// transaction on it as Begin does. The caller closes it.
+func (s *Source) Connect(
+	ctx context.Context, limit time.Duration, prepare func(*pgx.ConnConfig),
+) (*pgx.Conn, error) {
 	cfg, err := s.config()
 	if err != nil {
 		return nil, fmt.Errorf("source %s: %w", s.Name, err)
 	}
-	return cfg.ConnConfig, nil
+	prepare(cfg.ConnConfig)
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if err != nil {
+		return nil, fmt.Errorf("connect to source %s: %w", s.Name, err)
+	}
+	if err = s.CheckRole(ctx, conn); err == nil {
+		err = Begin(ctx, conn, limit)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close(ctx))
+	}
+	return conn, nil
+}
+
+// begin opens a transaction in which a query can only read, and not for longer than it may. Its texts are the same
+// whatever the database and the role have set, and in UTF-8. It waits for no lock of others for long, which would hold
+// up theirs. A pooler takes settings in a transaction only.
+const begin = `BEGIN READ ONLY; SET LOCAL statement_timeout = %[1]d; ` +
+	`SET LOCAL idle_in_transaction_session_timeout = %[1]d; SET LOCAL lock_timeout = '5s'; ` +
+	`SET LOCAL client_encoding = 'UTF8'; SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'; ` +
+	`SET LOCAL intervalstyle = 'iso_8601'; ` +
+	`SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1; SET LOCAL standard_conforming_strings = on`
+
+// Begin begins a transaction for a query to a source, which may take so long.
+func Begin(ctx context.Context, conn *pgx.Conn, limit time.Duration) error {
+	_, err := conn.PgConn().Exec(ctx, fmt.Sprintf(begin, max(limit.Milliseconds(), 1))).ReadAll()
+	if err != nil {
+		return fmt.Errorf("begin a transaction: %w", err)
+	}
+	return nil
 }
 
 // Open returns a pool on the source, whose connections are made when they are needed: no error does not mean that

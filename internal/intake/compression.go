@@ -36,7 +36,7 @@ func decompress(r io.Reader, cfg Config) (*bufio.Reader, error) {
 }
 
 // compression recognises compressed data by its first four bytes; open is nil when it is none that can be read.
-func compression(start []byte) (kind string, open func(io.Reader) (io.Reader, error)) {
+func compression(start []byte) (kind string, open func(*bufio.Reader) (io.Reader, error)) {
 	switch {
 	case bytes.HasPrefix(start, []byte{0x1f, 0x8b}):
 		return "gzip", openGzip
@@ -52,10 +52,54 @@ func isSkippable(start []byte) bool {
 	return len(start) == 4 && start[0]&0xf0 == 0x50 && bytes.Equal(start[1:], []byte{0x2a, 0x4d, 0x18})
 }
 
-func openGzip(r io.Reader) (io.Reader, error) { return gzip.NewReader(r) }
+func openGzip(r *bufio.Reader) (io.Reader, error) {
+	g := &gzipReader{src: r}
+	return g, g.next()
+}
+
+// gzipReader reads members one after the other, with zeros between and behind them: tapes and block devices pad with
+// them.
+type gzipReader struct {
+	src    *bufio.Reader
+	member gzip.Reader
+}
+
+func (g *gzipReader) Read(p []byte) (int, error) {
+	n, err := g.member.Read(p)
+	for n == 0 && errors.Is(err, io.EOF) {
+		if err := g.skipZeros(); err != nil {
+			return 0, err
+		}
+		if err := g.next(); err != nil {
+			return 0, err
+		}
+		n, err = g.member.Read(p)
+	}
+	if n > 0 && errors.Is(err, io.EOF) {
+		err = nil // of this member
+	}
+	return n, err
+}
+
+func (g *gzipReader) next() error {
+	err := g.member.Reset(g.src)
+	g.member.Multistream(false)
+	return err
+}
+
+func (g *gzipReader) skipZeros() error {
+	for {
+		switch b, err := g.src.ReadByte(); {
+		case err != nil:
+			return err
+		case b != 0:
+			return g.src.UnreadByte()
+		}
+	}
+}
 
 // openZstd unpacks in the caller's goroutine: a decoder with more of them would have to be closed.
-func openZstd(r io.Reader) (io.Reader, error) {
+func openZstd(r *bufio.Reader) (io.Reader, error) {
 	return zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(maxWindow))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,8 +66,11 @@ func TestCompressed(t *testing.T) {
 	want := []parsed{{"1", `{"id":"1","a":"x"}`, 2}, {"2", `{"id":"2","a":"y"}`, 3}}
 	skippable := append([]byte{0x50, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4}, zstandard(t, plain)...)
 	tests := map[string][]byte{
-		"gzip":             gzipped(t, plain),
-		"gzip in two":      append(gzipped(t, plain[:10]), gzipped(t, plain[10:])...),
+		"gzip":           gzipped(t, plain),
+		"gzip in two":    append(gzipped(t, plain[:10]), gzipped(t, plain[10:])...),
+		"gzip and zeros": append(gzipped(t, plain), make([]byte, 100_000)...),
+		"gzip, zeros, gzip": slices.Concat(gzipped(t, plain[:10]), make([]byte, 512), gzipped(t, nil),
+			gzipped(t, plain[10:]), make([]byte, 7)),
 		"zstd":             zstandard(t, plain),
 		"zstd in two":      append(zstandard(t, plain[:10]), zstandard(t, plain[10:])...),
 		"zstd, skip frame": skippable,
@@ -100,11 +104,13 @@ func TestBrokenCompression(t *testing.T) {
 		"gzip, without its end": {gz[:len(gz)-4], intake.Config{}, "the gzip data is cut short; send the whole file", true},
 		"gzip, damaged":         {damaged(gz, len(gz)-8), intake.Config{}, "the gzip data is damaged", true},
 		"gzip, text behind it":  {append(bytes.Clone(gz), "hello"...), intake.Config{}, "the gzip data is", true},
-		"zstd, only the magic":  {zst[:4], intake.Config{}, "the zstd data is cut short; send the whole file", false},
-		"zstd, cut short":       {zst[:len(zst)/2], intake.Config{}, "the zstd data is cut short; send the whole file", true},
-		"zstd, damaged":         {damaged(zst, len(zst)-4), intake.Config{}, "the zstd data is damaged", true},
-		"zstd, a large window":  {wide, intake.Config{}, "the zstd data needs a window above 32 MiB", false},
-		"twice":                 {gzipped(t, zst), intake.Config{}, "the input is compressed twice; unpack it once", false},
+		"gzip, text behind zeros": {append(append(bytes.Clone(gz), 0, 0), "hello"...), intake.Config{}, "the gzip data is",
+			true},
+		"zstd, only the magic": {zst[:4], intake.Config{}, "the zstd data is cut short; send the whole file", false},
+		"zstd, cut short":      {zst[:len(zst)/2], intake.Config{}, "the zstd data is cut short; send the whole file", true},
+		"zstd, damaged":        {damaged(zst, len(zst)-4), intake.Config{}, "the zstd data is damaged", true},
+		"zstd, a large window": {wide, intake.Config{}, "the zstd data needs a window above 32 MiB", false},
+		"twice":                {gzipped(t, zst), intake.Config{}, "the input is compressed twice; unpack it once", false},
 		"over the limit": {
 			gz, intake.Config{MaxDecompressed: 100_000}, "the gzip data unpacks to more than the limit of 100000 bytes", true,
 		},

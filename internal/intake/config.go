@@ -47,8 +47,8 @@ type Config struct {
 	// Key names the column or field that holds an item's key, as it is called in the payload. Empty: "key" if there is
 	// one, else "id", else the first column or field. Of objects the first row decides for all.
 	Key string
-	// Delimiter between CSV fields: comma, semicolon, tab or bar. Zero: comma if the header line has one, else the one
-	// of the others that stands there most often.
+	// Delimiter between CSV fields: comma, semicolon, tab or bar. Zero: the one that a first line like sep=; says, or with
+	// which most of the first rows have as many fields as the header.
 	Delimiter rune
 	// MaxFieldBytes limits one CSV field, or one top-level value in NDJSON. Zero: DefaultMaxFieldBytes.
 	MaxFieldBytes int

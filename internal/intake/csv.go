@@ -17,6 +17,8 @@ type csvReader struct {
 	maxField  int
 	names     []string
 	prefixes  [][]byte // what stands before each value: {"id": and then ,"name":
+	unnamed   []bool   // columns without a name in the header, which are left out where they are empty
+	notes     []string // for people
 	key       int
 	first     [][]byte // the first row, where it is no header and has not been taken yet
 
@@ -50,9 +52,8 @@ func (c *csvReader) Next(item *row.Item) error {
 		if c.index >= len(c.names) {
 			continue // counted, and refused below
 		}
-		var bad int
-		if payload, bad = jsonvalue.AppendString(append(payload, c.prefixes[c.index]...), field); bad >= 0 {
-			return c.errorAt(opened+bytes.Count(field[:bad], []byte("\n")), "%s", jsonvalue.BadByte(field, bad))
+		if payload, err = c.add(payload, field, opened); err != nil {
+			return err
 		}
 		if c.index == c.key {
 			item.Key = string(field)
@@ -61,9 +62,32 @@ func (c *csvReader) Next(item *row.Item) error {
 	if c.index != len(c.names) {
 		return c.wrongCount()
 	}
-	payload = append(payload, '}')
-	item.Payload = payload
+	item.Payload = closed(payload)
 	return nil
+}
+
+// add adds the current field to the payload.
+func (c *csvReader) add(payload, field []byte, line int) ([]byte, error) {
+	if len(field) == 0 && c.unnamed != nil && c.unnamed[c.index] {
+		return payload, nil
+	}
+	prefix := c.prefixes[c.index]
+	if len(payload) == 0 {
+		payload, prefix = append(payload, '{'), prefix[1:]
+	}
+	payload, bad := jsonvalue.AppendString(append(payload, prefix...), field)
+	if bad >= 0 {
+		return nil, c.errorAt(line+bytes.Count(field[:bad], []byte("\n")), "%s", jsonvalue.BadByte(field, bad))
+	}
+	return payload, nil
+}
+
+// closed ends an object, which may have no fields yet.
+func closed(payload []byte) []byte {
+	if len(payload) == 0 {
+		payload = append(payload, '{')
+	}
+	return append(payload, '}')
 }
 
 // takeFirst makes an item of the first row of an input without a header.
@@ -76,14 +100,13 @@ func (c *csvReader) takeFirst(item *row.Item) error {
 	item.Line = c.row
 	payload := item.Payload[:0]
 	for i, field := range first {
-		var bad int
-		if payload, bad = jsonvalue.AppendString(append(payload, c.prefixes[i]...), field); bad >= 0 {
-			c.index = i
-			return c.errorAt(c.row, "%s", jsonvalue.BadByte(field, bad))
+		c.index = i
+		var err error
+		if payload, err = c.add(payload, field, c.row); err != nil {
+			return err
 		}
 	}
-	payload = append(payload, '}')
-	item.Key, item.Payload = string(first[c.key]), payload
+	item.Key, item.Payload = string(first[c.key]), closed(payload)
 	return nil
 }
 
@@ -129,6 +152,8 @@ func (c *csvReader) field() (field []byte, more bool, err error) {
 	case bytes.IndexByte(field, '"') >= 0:
 		return nil, false, c.errorAt(c.lines.number,
 			`a quote inside a field that does not start with one; quote the whole field and double the quotes in it`)
+	case bytes.IndexByte(field, '\r') >= 0:
+		return nil, false, c.errorAt(c.lines.number, row.LoneCR)
 	case len(field) > c.maxField:
 		return nil, false, c.errorAt(c.lines.number, "larger than %s; shorten it, or raise the limit", row.Size(c.maxField))
 	case end < 0 && c.cut:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/tranchehq/tranche/internal/intake/row"
 )
@@ -12,15 +13,15 @@ import (
 // newCSV reads the header line.
 func newCSV(lines *lineReader, cfg Config) (*csvReader, error) {
 	c := &csvReader{lines: lines, maxField: cfg.MaxFieldBytes}
-	err := c.startRow()
+	err := c.separate(byte(cfg.Delimiter))
+	if err == nil {
+		err = c.startRow()
+	}
 	if errors.Is(err, io.EOF) {
 		return nil, noRows(CSV)
 	}
 	if err != nil {
 		return nil, err
-	}
-	if c.delimiter = byte(cfg.Delimiter); c.delimiter == 0 {
-		c.delimiter = sniffDelimiter(c.rest)
 	}
 	var names []string
 	if cfg.NoHeader {
@@ -33,6 +34,9 @@ func newCSV(lines *lineReader, cfg Config) (*csvReader, error) {
 	}
 	if c.key, err = row.KeyColumn(names, cfg.Key, c.row); err != nil {
 		return nil, err
+	}
+	if named := slices.Index(c.unnamed, false); cfg.Key == "" && named >= 0 && c.unnamed[c.key] {
+		c.key = named
 	}
 	c.names, c.prefixes = names, row.Prefixes(names)
 	return c, nil
@@ -49,6 +53,10 @@ func (c *csvReader) header() ([]string, error) {
 			return nil, err
 		}
 		name := string(field)
+		c.unnamed = append(c.unnamed, name == "")
+		if name == "" {
+			name = numbered(c.index)
+		}
 		if reason := row.RefuseName(name); reason != "" {
 			return nil, &row.LineError{Line: c.row, Reason: fmt.Sprintf("column %d of the header: %s", c.index+1, reason)}
 		}
@@ -58,8 +66,15 @@ func (c *csvReader) header() ([]string, error) {
 		seen[name] = true
 		names = append(names, name)
 	}
+	if at := slices.Index(c.unnamed, true); at >= 0 {
+		c.notes = append(c.notes, fmt.Sprintf("column %d of the header has no name; such columns are called as %s here, and "+
+			"left out of rows in which they are empty", at+1, numbered(at)))
+	}
 	return names, nil
 }
+
+// numbered is the name of a column that has none.
+func numbered(index int) string { return fmt.Sprintf("column%d", index+1) }
 
 // noHeader takes the first row, and has names for the columns.
 func (c *csvReader) noHeader(given []string) (names []string, err error) {
@@ -75,31 +90,7 @@ func (c *csvReader) noHeader(given []string) (names []string, err error) {
 		return given, nil
 	}
 	for i := range c.first {
-		names = append(names, fmt.Sprintf("column%d", i+1))
+		names = append(names, numbered(i))
 	}
 	return names, nil
-}
-
-// sniffDelimiter chooses by the header line, looking outside its quotes.
-func sniffDelimiter(header []byte) byte {
-	counts := make(map[byte]int)
-	quoted := false
-	for _, b := range header {
-		if b == '"' {
-			quoted = !quoted
-		}
-		if !quoted {
-			counts[b]++
-		}
-	}
-	best := byte(',')
-	if counts[best] > 0 {
-		return best
-	}
-	for _, b := range []byte(";\t|") {
-		if counts[b] > counts[best] {
-			best = b
-		}
-	}
-	return best
 }

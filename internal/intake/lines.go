@@ -19,6 +19,16 @@ type lineReader struct {
 	limit  int
 	number int    // of the line that next returned last, from 1
 	long   []byte // holds a line that is larger than the buffer of src
+	late   error  // that peek met; src gives it once only
+}
+
+// peek shows what comes, without taking it; whole: that is all there is.
+func (l *lineReader) peek(n int) (sample []byte, whole bool) {
+	sample, err := l.src.Peek(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		l.late = err
+	}
+	return sample, errors.Is(err, io.EOF)
 }
 
 // next returns a line without its "\n" or "\r\n". The bytes are good until the next call. After the last line it
@@ -27,6 +37,9 @@ func (l *lineReader) next() ([]byte, error) {
 	line, err := l.src.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
 		line, err = l.collect(line)
+	}
+	if errors.Is(err, io.EOF) && l.late != nil {
+		err = l.late
 	}
 	switch {
 	case errors.Is(err, io.EOF) && len(line) == 0:

@@ -122,7 +122,7 @@ func openRows(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{rows: rows, format: format, notes: notes}, nil
+	return &Reader{rows: rows, format: format, notes: append(notes, rows.notes...)}, nil
 }
 
 // keepParquet keeps the whole of an input and opens it.

@@ -92,6 +92,29 @@ func TestGoodInput(t *testing.T) {
 		"csv, semicolons found":   {in: "id;name\n1;a,b\n", want: []parsed{{"1", `{"id":"1","name":"a,b"}`, 2}}},
 		"csv, tabs found":         {in: "id\t\"a;b;c\"\n1\ta\n", want: []parsed{{"1", `{"id":"1","a;b;c":"a"}`, 2}}},
 		"csv, a comma goes first": {in: "id,a;b;c\n1,x\n", want: []parsed{{"1", `{"id":"1","a;b;c":"x"}`, 2}}},
+		"csv, a comma in a name and in decimals": {
+			in: "id;Betrag (EUR, netto);Name\n1;12,50;Anna\n2;7,25;Bert\n",
+			want: []parsed{{"1", `{"id":"1","Betrag (EUR, netto)":"12,50","Name":"Anna"}`, 2},
+				{"2", `{"id":"2","Betrag (EUR, netto)":"7,25","Name":"Bert"}`, 3}},
+		},
+		"csv, most rows decide": {
+			in: "id;a, b\n1;\"x\n;\"\n2;y,z\n3;w\n", want: []parsed{{"1", `{"id":"1","a, b":"x\n;"}`, 2},
+				{"2", `{"id":"2","a, b":"y,z"}`, 4}, {"3", `{"id":"3","a, b":"w"}`, 5}},
+		},
+		"csv, a first line that says the separator": {
+			in: "\uFEFFsep=;\r\nid;a,b\r\n1;x,y\r\n", want: []parsed{{"1", `{"id":"1","a,b":"x,y"}`, 3}},
+		},
+		"csv, an index without a name": {
+			in:   ",nr,name\n0,7,a\n1,8,b\n",
+			want: []parsed{{"7", `{"column1":"0","nr":"7","name":"a"}`, 2}, {"8", `{"column1":"1","nr":"8","name":"b"}`, 3}},
+		},
+		"csv, a comma at the end of lines": {
+			in: "id,name,\n7,a,\n8,b,x\n", want: []parsed{{"7", `{"id":"7","name":"a"}`, 2},
+				{"8", `{"id":"8","name":"b","column3":"x"}`, 3}},
+		},
+		"csv, a carriage return in quotes": {
+			in: "id,name\n7,\"a\rb\"\n", want: []parsed{{"7", `{"id":"7","name":"a\rb"}`, 2}},
+		},
 		"csv, bars configured": {
 			in: "id|a,b\n1|x\n", cfg: intake.Config{Delimiter: '|'}, want: []parsed{{"1", `{"id":"1","a,b":"x"}`, 2}},
 		},
@@ -206,9 +229,26 @@ func TestBadInput(t *testing.T) {
 			"id,a,a\n1,2,3\n", intake.Config{},
 			`line 1, field "a": the header has this name twice; rename one`,
 		},
-		"an empty name": {
-			"\nid,,a\n1,2,3\n", intake.Config{},
-			"line 2: column 2 of the header: the name is empty; name every column",
+		"the name of a column without one": {
+			"id,,column2\n1,2,3\n", intake.Config{},
+			`line 1, field "column2": the header has this name twice; rename one`,
+		},
+		"two separators": {
+			"id;a,b\n1;2,3\n", intake.Config{},
+			`the fields may be separated by ',' or by ';': both make 2 columns; say which: --delimiter comma or ` +
+				`--delimiter semicolon`,
+		},
+		"an unknown separator": {
+			"sep=#\nid#a\n1#2\n", intake.Config{},
+			`line 1: it says that fields are separated by '#', which is not read; use a comma, semicolon, tab or bar`,
+		},
+		"CR line ends in rows": {
+			"id\n1\r2\r3\n", intake.Config{},
+			`line 2, field "id": a carriage return without a line feed; save the input with LF or CRLF line ends`,
+		},
+		"CR CR LF line ends": {
+			"id,name\r\n1,a\r\r\n2,b\r\r\n", intake.Config{},
+			`line 2, field "name": a carriage return without a line feed; save the input with LF or CRLF line ends`,
 		},
 		"a bad name": {
 			"id,\xe9\n1,2\n", intake.Config{},
@@ -220,8 +260,7 @@ func TestBadInput(t *testing.T) {
 		},
 		"CR line ends": {
 			"id,a\r1,2\r", intake.Config{},
-			"line 1: column 2 of the header: a carriage return without a line feed; save the input with LF or " +
-				"CRLF line ends",
+			"line 1: a carriage return without a line feed; save the input with LF or CRLF line ends",
 		},
 		"no key column": {
 			"id,na me\n1,2\n", intake.Config{Key: "nr"},

@@ -17,6 +17,27 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/spool"
 )
 
+// What was judged is said, with the way to say otherwise.
+//
+//nolint:lll // a note is a line
+func TestNotesOfCSV(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"id,a\n1,2\n": "",
+		"id;a\n1;2\n": "the fields were read as separated by ';'; if that is wrong, say so: delimiter=comma (--delimiter comma)",
+		"id;a, b;c\n1;2,5;3\n": "the fields were read as separated by ';', which makes 3 columns; ',' would make 2: " +
+			"if that is wrong, say so: delimiter=comma (--delimiter comma)",
+		"SEP=|\nid|a,b\n1|2,3\n": "the fields are separated by '|', as the first line says",
+		",id\n0,1\n": "column 1 of the header has no name; such columns are called as column1 here, and left out of rows in " +
+			"which they are empty",
+	} {
+		_, r, err := linesOf(in, intake.Config{})
+		if err != nil || strings.Join(r.Notes(), "\n") != want {
+			t.Errorf("%q: got %v, %v; want %s", in, r, err, want)
+		}
+	}
+}
+
 // linesOf returns the items as key and payload, or the error.
 func linesOf(in string, cfg intake.Config) (string, *intake.Reader, error) {
 	r, err := intake.Open(strings.NewReader(in), cfg)
@@ -123,20 +144,50 @@ func TestEncodings(t *testing.T) {
 
 func TestSort(t *testing.T) {
 	t.Parallel()
-	const in = "id,n\na,10\nb,9\nc,\nd,x\ne,-1.5\nf,9\n"
-	for desc, want := range map[bool]string{false: "e b f a d c", true: "d a b f e c"} {
-		got, _, err := linesOf(in, intake.Config{Sort: "n", Desc: desc, Spool: &spool.Spool{}})
-		var keys []string
-		for line := range strings.Lines(got) {
-			keys = append(keys, strings.Fields(line)[1])
-		}
-		if err != nil || strings.Join(keys, " ") != want {
-			t.Errorf("desc %t: got %s, %v; want %s", desc, strings.Join(keys, " "), err, want)
+	const mixed = "id,n\na,10\nb,9\nc,\nd,x\ne,-1.5\nf,9\n"
+	for _, test := range []struct {
+		in   string
+		desc bool
+		want string
+	}{
+		{mixed, false, "e b f a d c"},
+		{mixed, true, "d a b f e c"},
+		{"id,n\nc,1700000000000000003\na,1700000000000000001\nb,1700000000000000002\n", false, "a b c"},
+		{"id,n\na,-9007199254740993\nb,-9007199254740992\nc,-9007199254740994\n", false, "c a b"},
+		{"id,n\na,0.1000000000000000000002\nb,1000000000000000000001e-22\nc,0.1\nd,00.10\n", false, "c d b a"},
+		{"id,n\na,1e400\nb,2e400\nc,-1E+400\nd,1e99999999999999999999\ne,0e9\nf,1e-99999999999999999999\ng,-0\n", false,
+			"c e g f a b d"},
+		{"id,n\na,1e2\nb,0x1p1\nc,99\nd,1.\n", false, "c a b d"}, // what JSON does not have as a number is a text
+		{`{"id":"c","n":1700000000000000003}` + "\n" + `{"id":"a","n":1700000000000000001.5}` + "\n" +
+			`{"id":"b","n":"1700000000000000002"}`, true, "c b a"},
+	} {
+		got, err := keysOf(test.in, intake.Config{Sort: "n", Desc: test.desc, Spool: &spool.Spool{}})
+		if err != nil || got != test.want {
+			t.Errorf("%q, desc %t: got %s, %v; want %s", test.in, test.desc, got, err, test.want)
 		}
 	}
-	if _, _, err := linesOf(in, intake.Config{Sort: "m", Spool: &spool.Spool{}}); err == nil ||
+	if _, err := keysOf(mixed, intake.Config{Sort: "m", Spool: &spool.Spool{}}); err == nil ||
 		!strings.Contains(err.Error(), `no item has a field "m"`) {
 		t.Errorf("an unknown field: %v", err)
+	}
+}
+
+// keysOf are the keys of an input in the order in which they are read.
+func keysOf(in string, cfg intake.Config) (string, error) {
+	r, err := intake.Open(strings.NewReader(in), cfg)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = r.Close() }() // what was read was read
+	var keys []string
+	for {
+		var item row.Item
+		if err := r.Next(&item); errors.Is(err, io.EOF) {
+			return strings.Join(keys, " "), nil
+		} else if err != nil {
+			return "", err
+		}
+		keys = append(keys, item.Key)
 	}
 }
 

@@ -40,8 +40,9 @@ type SQLSource struct {
 	MaxBytes int64         // of payloads; 0: DefaultSQLBytes
 	MaxTime  time.Duration // 0: DefaultSQLTime
 
-	// Connect makes a connection, with what prepare makes of its settings. The reader closes it.
-	Connect func(ctx context.Context, prepare func(*pgx.ConnConfig)) (*pgx.Conn, error)
+	// Connect makes a connection, with what prepare makes of its settings, and begins a transaction of that length in
+	// which texts are UTF-8 and the same for all roles. The reader closes it.
+	Connect func(ctx context.Context, limit time.Duration, prepare func(*pgx.ConnConfig)) (*pgx.Conn, error)
 	// Explain says an error of the database without secrets.
 	Explain func(error) string
 }
@@ -81,13 +82,8 @@ type sqlReader struct {
 // The text of a query follows it. A cursor is for queries only: what would change anything is refused by its syntax.
 const declareCursor = "DECLARE tranche_items NO SCROLL CURSOR FOR "
 
-// prepareSession makes texts of values the same whatever the role's settings are, bounds the time, and has the whole of
-// the result planned for. The settings end with the transaction.
-const prepareSession = `
-SELECT set_config('TimeZone', 'UTC', true), set_config('DateStyle', 'ISO', true),
-       set_config('IntervalStyle', 'iso_8601', true), set_config('bytea_output', 'hex', true),
-       set_config('extra_float_digits', '1', true), set_config('cursor_tuple_fraction', '1', true),
-       set_config('statement_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $1, true)`
+// planWhole has the whole of the result planned for, not its first rows.
+const planWhole = "SET LOCAL cursor_tuple_fraction = 1"
 
 // OpenSQL asks a query, in a read-only transaction, and reads its rows as items. Names of columns become fields.
 // Memory is bounded by one row. The errors are those of Next, *QueryError and those of the connection.
@@ -115,7 +111,7 @@ func (q *sqlReader) fail(format string, args ...any) error {
 }
 
 func (q *sqlReader) open() (err error) {
-	q.conn, err = q.source.Connect(q.ctx, func(c *pgx.ConnConfig) {
+	q.conn, err = q.source.Connect(q.ctx, q.source.MaxTime, func(c *pgx.ConnConfig) {
 		c.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
 			front := pgproto3.NewFrontend(r, w)
 			front.SetMaxBodyLen(2*q.cfg.MaxRowBytes + messageRoom) // binary data comes as twice as many digits
@@ -125,10 +121,7 @@ func (q *sqlReader) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := q.do("BEGIN READ ONLY"); err != nil {
-		return err
-	}
-	if err := q.do(prepareSession, fmt.Sprint(q.source.MaxTime.Milliseconds())); err != nil {
+	if err := q.do(planWhole); err != nil {
 		return err
 	}
 	if err := q.do(declareCursor + q.query); err != nil {
@@ -141,12 +134,8 @@ func (q *sqlReader) open() (err error) {
 }
 
 // do runs a statement by the extended protocol, which takes one at a time.
-func (q *sqlReader) do(statement string, args ...string) error {
-	values := make([][]byte, len(args))
-	for i, arg := range args {
-		values[i] = []byte(arg)
-	}
-	return q.conn.PgConn().ExecParams(q.ctx, statement, values, nil, nil, nil).Read().Err
+func (q *sqlReader) do(statement string) error {
+	return q.conn.PgConn().ExecParams(q.ctx, statement, nil, nil, nil, nil).Read().Err
 }
 
 func (q *sqlReader) fetch() error {
@@ -218,7 +207,7 @@ func (q *sqlReader) take(item *row.Item) error {
 			payload = append(payload, "null"...)
 		} else if payload = q.convert[i](payload, value, q.cfg.MaxDepth); payload == nil {
 			return q.rowError(q.names[i], "it is not text in UTF-8 without NUL, or JSON that is nested deeper than services "+
-				"read; convert it in the query")
+				"read or has a name twice in one object; convert it in the query (::jsonb keeps the last of such values)")
 		}
 		if len(value) > q.cfg.MaxFieldBytes {
 			return q.rowError(q.names[i], "larger than "+row.Size(q.cfg.MaxFieldBytes)+"; shorten it in the query")

@@ -3,8 +3,12 @@ package testenv
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
+	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -28,6 +32,32 @@ func Database(t testing.TB) string {
 func EmptyDatabase(t testing.TB) string {
 	t.Helper()
 	return database(t, func(*sharedServer) string { return emptyTemplate })
+}
+
+// OddDatabase returns the URL of an empty database in LATIN1 whose sessions write values in unusual ways.
+func OddDatabase(t testing.TB) string {
+	t.Helper()
+	home := EmptyDatabase(t)
+	admin := Connect(t, home)
+	name := "odd_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	run := func(ctx context.Context, statements ...string) {
+		for _, s := range statements {
+			if _, err := admin.Exec(ctx, fmt.Sprintf(s, name)); err != nil {
+				fatal(t, err)
+			}
+		}
+	}
+	run(t.Context(), "CREATE DATABASE %s TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'",
+		"ALTER DATABASE %s SET client_encoding = 'LATIN1'", "ALTER DATABASE %s SET extra_float_digits = -2",
+		"ALTER DATABASE %s SET intervalstyle = 'sql_standard'", "ALTER DATABASE %s SET datestyle = 'German'",
+		"ALTER DATABASE %s SET timezone = 'Asia/Tokyo'", "ALTER DATABASE %s SET bytea_output = 'escape'")
+	t.Cleanup(func() { run(context.Background(), "DROP DATABASE %s WITH (FORCE)") })
+	odd, err := url.Parse(home)
+	if err != nil {
+		fatal(t, err)
+	}
+	odd.Path = "/" + name
+	return odd.String()
 }
 
 func database(t testing.TB, template func(*sharedServer) string) string {

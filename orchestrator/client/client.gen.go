@@ -2667,6 +2667,11 @@ type OpenSettings struct {
 	// Examples: true
 	NoHeader *bool `json:"no_header,omitempty"`
 
+	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found by the first rows when absent
+	//
+	// Examples: semicolon
+	Delimiter *string `json:"delimiter,omitempty"`
+
 	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
 	//
 	// Examples: ["id"]
@@ -3665,6 +3670,11 @@ type RunSettings struct {
 	//
 	// Examples: true
 	NoHeader *bool `json:"no_header,omitempty"`
+
+	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found by the first rows when absent
+	//
+	// Examples: semicolon
+	Delimiter *string `json:"delimiter,omitempty"`
 
 	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
 	//
@@ -4682,6 +4692,9 @@ type PreviewItemsParams struct {
 	// NoHeader CSV begins with its first row
 	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
 
+	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found when absent
+	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
+
 	// Columns a column or field to keep; without a header the names of all columns
 	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
 
@@ -4789,6 +4802,9 @@ type StartRunParams struct {
 
 	// NoHeader CSV begins with its first row; its columns are called as columns says, or column1, column2 and so on
 	NoHeader string `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found by the first rows when absent
+	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
 
 	// Columns a column or field to keep, by its name in the input; without a header the names of all columns
 	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
@@ -4929,6 +4945,9 @@ type CorrectParams struct {
 	// NoHeader CSV begins with its first row
 	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
 
+	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found when absent
+	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
+
 	// Columns a column or field to keep; without a header the names of all columns
 	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
 
@@ -5066,6 +5085,9 @@ type AddItemsParams struct {
 
 	// NoHeader CSV begins with its first row
 	NoHeader bool `form:"no_header,omitempty" json:"no_header,omitempty"`
+
+	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found when absent
+	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
 
 	// Columns a column or field to keep; without a header the names of all columns
 	Columns []string `form:"columns,omitempty" json:"columns,omitempty"`
@@ -5596,6 +5618,7 @@ func (c *Client) PreviewItems(ctx context.Context, params PreviewItemsParams, co
 	ask.add("key", params.Key, false)
 	ask.add("encoding", params.Encoding, false)
 	ask.add("no_header", params.NoHeader, false)
+	ask.add("delimiter", params.Delimiter, false)
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
 	ask.add("types", params.Types, true)
@@ -5759,6 +5782,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("schema", params.Schema, true)
 	ask.add("encoding", params.Encoding, true)
 	ask.add("no_header", params.NoHeader, true)
+	ask.add("delimiter", params.Delimiter, true)
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
 	ask.add("types", params.Types, true)
@@ -5908,6 +5932,7 @@ func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, 
 	ask.add("reason", params.Reason, false)
 	ask.add("encoding", params.Encoding, false)
 	ask.add("no_header", params.NoHeader, false)
+	ask.add("delimiter", params.Delimiter, false)
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
 	ask.add("types", params.Types, true)
@@ -6075,6 +6100,7 @@ func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams
 	ask.add("format", params.Format, false)
 	ask.add("encoding", params.Encoding, false)
 	ask.add("no_header", params.NoHeader, false)
+	ask.add("delimiter", params.Delimiter, false)
 	ask.add("columns", params.Columns, true)
 	ask.add("rename", params.Rename, true)
 	ask.add("types", params.Types, true)
@@ -6555,4 +6581,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ff635850fe9bb061e19e7652b545004f, is ace2da62f3332e2789bcaa1eefe966bca5535c32a65ee3c7e6d07014971a159f.
+// Of 8c0ce4b94011c375c46ac198625e60a9, is 30d3ec3ce88dce1bc188d8ab4da0987e0872ee4c50e4e76506e877f739e63243.

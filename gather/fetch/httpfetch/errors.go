@@ -41,6 +41,13 @@ const (
 	CodeServerError  = "server_error"      // 500 and others from there; retryable
 	CodeTooLarge     = "result_too_large"  // not retryable; a chunk is halved
 	CodeBadResponse  = "bad_response"      // not what the content type or the plan says; not retryable
+
+	CodeBadCompression = "bad_compression"     // not gzip, and said to be; not retryable, except when it may have been cut
+	CodeByteOrderMark  = "byte_order_mark"     // in front of JSON; not retryable
+	CodeCharset        = "unsupported_charset" // JSON that is said to be in another encoding than UTF-8; not retryable
+	CodeNotUTF8        = "not_utf8"            // JSON; not retryable; a chunk is halved, as by the next two
+	CodeDuplicateName  = "duplicate_name"      // stands in one object of the JSON twice; not retryable
+	CodeLoneSurrogate  = "lone_surrogate"      // an escape in the JSON that stands for no character; not retryable
 )
 
 // outcome is what came of one request.

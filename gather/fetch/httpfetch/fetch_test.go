@@ -73,6 +73,23 @@ func TestWhatItemsGet(t *testing.T) {
 			body = `{"a":`
 		case "/badkind":
 			kind = "nonsense"
+		case "/twice":
+			body = `{"a":{"b":1,"b":[1,2]}}`
+		case "/surrogate":
+			body = `{"a":"\ud83d"}`
+		case "/latin":
+			kind, body = "application/json; charset=iso-8859-1", "{\"a\":\"M\xfcller\"}"
+		case "/ascii":
+			kind = "application/json; charset=iso-8859-1"
+		case "/notutf8":
+			body = "{\"a\":\"M\xfcller\"}"
+		case "/mark":
+			body = "\uFEFF" + body
+		case "/gzip", "/shortgzip":
+			w.Header().Set("Content-Encoding", "gzip")
+			if r.URL.Path == "/shortgzip" {
+				body = "{}"
+			}
 		case "/huge":
 			body = strings.Repeat("x", 2<<20)
 		case "/short":
@@ -96,6 +113,9 @@ func TestWhatItemsGet(t *testing.T) {
 	for path, want := range map[string]string{
 		"/ok": `{"a":{"b":[1,2]}}`, "/ok#/a/b/1": "2", "/ok#/a/c": "bad_response", "/binary": "image/png; x=1 \x89PNG",
 		"/binary#/a": "bad_response", "/none": "application/octet-stream \x00\x01", "/silent": ` {"x": 1}`, "/empty": "null",
+		"/twice": "duplicate_name", "/twice#/c": "duplicate_name", "/surrogate": "lone_surrogate",
+		"/latin": "unsupported_charset", "/ascii": `{"a":{"b":[1,2]}}`, "/notutf8": "not_utf8", "/mark": "byte_order_mark",
+		"/gzip": "bad_compression", "/shortgzip": "bad_compression!",
 		"/garbage": "bad_response", "/badkind": "bad_response", "/huge": "result_too_large", "/short": "unreachable!",
 		"/hang": "timeout!", "/400": "bad_request", "/401": "unauthorized", "/403": "forbidden", "/404": "not_found",
 		"/409": "conflict", "/410": "gone", "/418": "http_418", "/422": "bad_request", "/429": "too_many_requests!",

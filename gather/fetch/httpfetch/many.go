@@ -47,7 +47,7 @@ func payload(item *fetch.Item) []byte {
 func (s *step) refused(req *fetch.Request, out outcome) ([]fetch.Slot, error) {
 	switch out.slot.Code {
 	case CodeThrottled, CodeOverloaded, CodeNoSecret, CodeAddress, CodeRedirect, CodeTLS, CodeUnauthorized, CodeForbidden,
-		CodeBadResponse, CodeMissingValue, CodeBadHeader:
+		CodeBadResponse, CodeMissingValue, CodeBadHeader, CodeBadCompression, CodeByteOrderMark, CodeCharset:
 		slots := make([]fetch.Slot, len(req.Items))
 		for i := range req.Items {
 			slots[i] = out.asSlot(req.Items[i].Ordinal)

@@ -2,6 +2,8 @@ package httpfetch
 
 import (
 	"bytes"
+	"compress/flate"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +11,9 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
@@ -34,17 +39,10 @@ type answer struct {
 
 // read reads a response's body.
 func (s *step) read(ctx context.Context, r *http.Response) outcome {
-	limit := s.client.conns.HTTP.ResponseLimit(s.MaxBytes)
 	host := s.templates.URL.Shown()
-	body, err := readAll(r, limit)
-	switch {
-	case errors.Is(err, errTooLarge):
-		return failed(CodeTooLarge, false, "%s answers more than %v; max_bytes, and the operator's http.max_response, say "+
-			"how much is taken", host, workqueue.Bytes(limit))
-	case err != nil && (ctx.Err() != nil || timedOut(err)):
-		return failed(CodeTimeout, true, "%s did not end its answer within %v", host, s.Timeout)
-	case err != nil:
-		return failed(CodeUnreachable, true, "%s broke off in its answer", host)
+	body, err := readAll(r, s.client.conns.HTTP.ResponseLimit(s.MaxBytes))
+	if err != nil {
+		return s.unread(ctx, r, body, err)
 	}
 	kind, whole, known := contentType(r.Header, body)
 	switch {
@@ -53,6 +51,9 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	case s.Accept != "" && kind != s.Accept:
 		return failed(CodeBadResponse, false, "%s answers with %.100q, and the step accepts %s", host, kind, s.Accept)
 	case isJSON(kind):
+		if bad := s.checkJSON(r.Header, body); bad.failed() {
+			return bad
+		}
 		return s.readJSON(body)
 	case s.Many || s.Response.Value != "":
 		return failed(CodeBadResponse, false, "%s answers with %.100q, and the step wants a piece of JSON", host, kind)
@@ -60,13 +61,28 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	return outcome{answer: &answer{body, whole}}
 }
 
+// unread is the outcome of a body that could not be read to its end.
+func (s *step) unread(ctx context.Context, r *http.Response, body []byte, err error) outcome {
+	host := s.templates.URL.Shown()
+	const noGzip = "%s answers with what is said to be gzip (Content-Encoding) and is none, or is "
+	switch {
+	case errors.Is(err, errTooLarge):
+		return failed(CodeTooLarge, false, "%s answers more than %v; max_bytes, and the operator's http.max_response, say "+
+			"how much is taken", host, workqueue.Bytes(s.client.conns.HTTP.ResponseLimit(s.MaxBytes)))
+	case ctx.Err() != nil || timedOut(err):
+		return failed(CodeTimeout, true, "%s did not end its answer within %v", host, s.Timeout)
+	case r.Uncompressed && notGzip(err):
+		return failed(CodeBadCompression, false, noGzip+"damaged", host)
+	case r.Uncompressed && len(body) == 0 && errors.Is(err, io.ErrUnexpectedEOF):
+		return failed(CodeBadCompression, true, noGzip+"cut short", host)
+	}
+	return failed(CodeUnreachable, true, "%s broke off in its answer", host)
+}
+
 // readJSON takes the piece of an answer that the plan wants, or for a chunk all of it.
 func (s *step) readJSON(body []byte) outcome {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("null")
-	}
-	if !json.Valid(body) {
-		return failed(CodeBadResponse, false, "%s answers with what is said to be JSON and is none", s.templates.URL.Shown())
 	}
 	if s.Many {
 		return outcome{answer: &answer{data: body}}
@@ -77,6 +93,47 @@ func (s *step) readJSON(body []byte) outcome {
 			s.Response.Value)
 	}
 	return outcome{answer: &answer{data: value}}
+}
+
+func notGzip(err error) bool {
+	_, corrupt := errors.AsType[flate.CorruptInputError](err)
+	return corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum)
+}
+
+// checkJSON refuses what readers of JSON understand in different ways, each with a code of its own.
+func (s *step) checkJSON(h http.Header, body []byte) outcome {
+	host := s.templates.URL.Shown()
+	_, params, _ := mime.ParseMediaType(h.Get("Content-Type")) // it was good
+	said := strings.ToLower(params["charset"])
+	ascii := !bytes.ContainsFunc(body, func(c rune) bool { return c >= utf8.RuneSelf })
+	switch {
+	case bytes.HasPrefix(body, []byte("\uFEFF")):
+		return failed(CodeByteOrderMark, false, "%s answers with a byte order mark in front of its JSON; have it answer "+
+			"without", host)
+	case !ascii && said != "" && said != "utf-8" && said != "utf8":
+		return failed(CodeCharset, false, "%s answers with JSON that is said to be in %.40q; JSON is UTF-8: have it answer "+
+			"in that, and say so", host, said)
+	case !utf8.Valid(body):
+		return failed(CodeNotUTF8, false, "%s answers with JSON that is not UTF-8; have it answer in UTF-8", host)
+	case len(bytes.TrimSpace(body)) == 0:
+		return outcome{}
+	case !json.Valid(body):
+		return failed(CodeBadResponse, false, "%s answers with what is said to be JSON and is none", host)
+	}
+	_, err := jsontext.NewDecoder(bytes.NewBuffer(body)).ReadValue()
+	if err == nil {
+		return outcome{}
+	}
+	place := ""
+	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		place = s.quoted([]byte(syntax.JSONPointer))
+	}
+	if errors.Is(err, jsontext.ErrDuplicateName) {
+		return failed(CodeDuplicateName, false, "%s answers with JSON in which a name stands twice in one object%s", host,
+			place)
+	}
+	return failed(CodeLoneSurrogate, false, `%s answers with JSON in which an escape is half of a pair, like \ud83d, `+
+		"and so no character%s", host, place)
 }
 
 // readAll reads a body up to a limit.

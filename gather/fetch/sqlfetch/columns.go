@@ -3,6 +3,7 @@ package sqlfetch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -48,7 +49,7 @@ func (s *step) describe(ctx context.Context, c *pgx.Conn) (*columns, error) {
 			return nil, badQuery("the query returns no column called %.63q; it returns %.300s", name, strings.Join(names, ", "))
 		}
 	}
-	known, err = s.around(key, found[s.Value])
+	known, err = s.around(key, names, found)
 	if err == nil {
 		s.mu.Lock()
 		s.columns = known
@@ -70,11 +71,17 @@ const statement = "SELECT (tranche_row.%[1]s)::text, octet_length(tranche_value.
 	"CASE WHEN octet_length(tranche_value.v) <= %[2]d THEN tranche_value.v END FROM (\n%[3]s\n) AS tranche_row " +
 	"CROSS JOIN LATERAL (SELECT %[4]s AS v OFFSET 0) AS tranche_value"
 
-// around builds that statement.
-func (s *step) around(key string, valueType uint32) (*columns, error) {
+// around builds that statement. What is json rather than jsonb stays as it is, so that a name that stands twice in it
+// is found: jsonb would keep the last of the values.
+func (s *step) around(key string, names []string, found map[string]uint32) (*columns, error) {
 	quoted := pgx.Identifier{key}.Sanitize()
-	made := &columns{bytes: s.Value != "" && valueType == pgtype.ByteaOID}
+	made := &columns{bytes: s.Value != "" && found[s.Value] == pgtype.ByteaOID}
 	value := "(to_jsonb(tranche_row.*) - " + literal(key) + ")::text"
+	if slices.ContainsFunc(names, func(name string) bool {
+		return name != key && (found[name] == pgtype.JSONOID || found[name] == pgtype.JSONArrayOID)
+	}) {
+		value = withoutKey(key, names)
+	}
 	switch {
 	case made.bytes && s.Rows == "many":
 		return nil, badQuery("several rows of an item are a list in JSON, in which bytea has no place")
@@ -83,10 +90,24 @@ func (s *step) around(key string, valueType uint32) (*columns, error) {
 	case s.ContentType != "":
 		return nil, badQuery("content_type is about bytes, and column %.63q is not bytea", s.Value)
 	case s.Value != "":
-		value = "coalesce(to_jsonb(tranche_row." + pgx.Identifier{s.Value}.Sanitize() + "), 'null')::text"
+		value = "coalesce(to_json(tranche_row." + pgx.Identifier{s.Value}.Sanitize() + "), 'null')::text"
 	}
 	made.sql = fmt.Sprintf(statement, quoted, s.MaxBytes, s.bare(), value)
 	return made, nil
+}
+
+// asWritten makes an object of columns without reading the JSON in them.
+const asWritten = "(SELECT row_to_json(fields)::text FROM (SELECT %s) AS fields)"
+
+// withoutKey makes it of all columns but the key.
+func withoutKey(key string, names []string) string {
+	var columns []string
+	for _, name := range names {
+		if name != key {
+			columns = append(columns, "tranche_row."+pgx.Identifier{name}.Sanitize())
+		}
+	}
+	return fmt.Sprintf(asWritten, strings.Join(columns, ", "))
 }
 
 // literal quotes a text for SQL; standard_conforming_strings is on.

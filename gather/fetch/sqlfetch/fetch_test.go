@@ -39,6 +39,19 @@ func TestRows(t *testing.T) {
 			func(q *gather.SQL) { q.Key = `the "key` }), []string{"3"}, map[string]string{"3": `{"owner": "Owner 3"}`}},
 		"json": {settings("SELECT id, more FROM account WHERE id = ANY($1)", value("more")), []string{"5"},
 			map[string]string{"5": `{"n": 5}`}},
+		"whatever the database has set": {settings(`SELECT name, 16777216::float4 AS f4, 0.1::float8 + 0.2 AS f8,
+			'1 day 02:03'::interval AS iv, timestamptz '2026-01-02 03:04:05+00' AS at, '\x00ff'::bytea AS raw
+			FROM (VALUES ('Müller')) c (name) WHERE name = ANY($1)`), []string{"Müller"}, map[string]string{
+			"Müller": `{"at": "2026-01-02T03:04:05+00:00", "f4": 16777216, "f8": 0.30000000000000004, ` +
+				`"iv": "P1DT2H3M", "raw": "\\x00ff"}`}},
+		"json as it is written": {settings(`SELECT id, '{"b": 1, "a": 1.50}'::json AS x, owner FROM account
+			WHERE id = ANY($1)`), []string{"5"}, map[string]string{"5": `{"x":{"b": 1, "a": 1.50},"owner":"Owner 5"}`}},
+		"a name twice": {settings(`SELECT id, '{"a": 1, "a": 2}'::json AS x FROM account WHERE id = ANY($1)`),
+			[]string{"5"}, map[string]string{"5": "bad_result"}},
+		"a name twice in a value": {settings(`SELECT id, '{"a": 1, "a": 2}'::json AS x FROM account WHERE id = ANY($1)`,
+			value("x")), []string{"5"}, map[string]string{"5": "bad_result"}},
+		"a name twice in a list": {settings(`SELECT id, ARRAY['{"a": 1, "a": 2}'::json] AS x FROM account
+			WHERE id = ANY($1)`, many), []string{"5"}, map[string]string{"5": "bad_result"}},
 		"a null": {settings("SELECT id, NULL::int AS x FROM account WHERE id = ANY($1)", value("x")), []string{"5"},
 			map[string]string{"5": `null`}},
 		"bytes": {settings("SELECT id, doc FROM account WHERE id = ANY($1)", value("doc"),

@@ -5,9 +5,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -84,8 +84,8 @@ func (s *step) take(next func() bool, values func() [][]byte, results map[string
 func (s *step) add(of *found, row [][]byte) {
 	of.rows++
 	size := 0
-	if row[1] != nil {
-		size = int(int32(binary.BigEndian.Uint32(row[1])))
+	if row[1] != nil { // the database counts in its own encoding
+		size = max(int(int32(binary.BigEndian.Uint32(row[1]))), len(row[2]))
 	}
 	switch {
 	case size > s.MaxBytes || len(of.data)+size > s.MaxBytes && s.Rows == gather.RowsMany:
@@ -129,8 +129,9 @@ func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 		slot.ContentType = cmp.Or(s.ContentType, wire.DefaultBinaryType)
 		return slot
 	}
-	if !json.Valid(slot.Data) {
-		return fails(CodeBadResult, "what it gave is no JSON")
+	if !jsontext.Value(slot.Data).IsValid() {
+		return fails(CodeBadResult, "what it gave is no JSON in UTF-8, or a name stands twice in one object; convert it in "+
+			"the query (::jsonb keeps the last of such values)")
 	}
 	return slot
 }

@@ -46,7 +46,7 @@ CREATE FUNCTION harm() RETURNS text LANGUAGE plpgsql AS $$
 // setup makes a source whose role may even write, so that it is not the role that keeps queries from it.
 func setup(t *testing.T, more ...string) *bundle {
 	t.Helper()
-	b := &bundle{dsn: testenv.EmptyDatabase(t)}
+	b := &bundle{dsn: testenv.OddDatabase(t)}
 	b.admin = testenv.Connect(t, b.dsn)
 	role := "reader_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	b.exec(t, schema)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"sync"
 	"time"
 
@@ -60,7 +59,7 @@ func (s *step) query(ctx context.Context, req *fetch.Request) ([]fetch.Slot, err
 	ctx, cancel := context.WithTimeout(ctx, limit+graceTime) // the database ends it first
 	defer cancel()
 	c := conn.Conn()
-	if err := run(ctx, c, fmt.Sprintf(begin, limit.Milliseconds())); err != nil {
+	if err := connections.Begin(ctx, c, limit); err != nil {
 		return nil, err
 	}
 	slots, err := s.read(ctx, c, req, params)
@@ -76,12 +75,6 @@ const (
 	// endTime is what the end of a transaction may take.
 	endTime = 5 * time.Second
 )
-
-// begin opens a transaction in which a query can only read, and not for longer than it may. It waits for no lock of
-// others for long, which keeps it from holding up theirs.
-const begin = `BEGIN READ ONLY; SET LOCAL statement_timeout = %d; SET LOCAL lock_timeout = '5s'; ` +
-	`SET LOCAL idle_in_transaction_session_timeout = '30s'; SET LOCAL timezone = 'UTC'; SET LOCAL bytea_output = 'hex'; ` +
-	`SET LOCAL standard_conforming_strings = on`
 
 // end leaves nothing of a query behind: not even what outlives a transaction.
 const end = `ROLLBACK; SELECT pg_advisory_unlock_all()`

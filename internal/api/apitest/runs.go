@@ -173,7 +173,7 @@ func (b *Bench) Stored() (n int) {
 // WithSource makes the bench one whose node knows a source called ledger, and runs statements in it.
 func (b *Bench) WithSource(limits string, statements ...string) {
 	b.Helper()
-	dsn := testenv.EmptyDatabase(b)
+	dsn := testenv.OddDatabase(b)
 	pool := testenv.Connect(b, dsn)
 	for _, s := range statements {
 		if _, err := pool.Exec(b.Context(), s); err != nil {

@@ -170,6 +170,7 @@ func notCarried(id workqueue.RunID, fixes map[string]string) error {
 func ExportOf(ctx context.Context, store *database.DB, run workqueue.RunID, config intake.Config, said *gather.Items,
 ) *intake.Export {
 	config.Encoding, config.NoHeader = said.Encoding, said.NoHeader
+	config.Delimiter = said.Separator()
 	config.Columns, config.Rename = said.Columns, said.Rename
 	return &intake.Export{Config: config, Payloads: func(keys []string) (map[string]string, error) {
 		return report.New(store).Payloads(ctx, run, keys)

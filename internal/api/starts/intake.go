@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -146,8 +145,8 @@ func (s *Routes) IntakeConfig(ctx context.Context, format, key string, look *gat
 	config := intake.Config{
 		Format: intake.Format(format), Key: key, MaxDecompressed: maxDecompressed, MaxDepth: wire.DefaultMaxDepth,
 		Spool: &spool, TakeInvalid: look.Invalid == gather.InvalidFail,
-		Encoding: look.Encoding, NoHeader: look.NoHeader, Columns: look.Columns, Rename: look.Rename, Types: look.Types,
-		Sort: look.Sort, Desc: look.Desc,
+		Encoding: look.Encoding, NoHeader: look.NoHeader, Delimiter: look.Separator(), Columns: look.Columns,
+		Rename: look.Rename, Types: look.Types, Sort: look.Sort, Desc: look.Desc,
 	}
 	if len(look.Schema) > 0 {
 		var err error
@@ -170,21 +169,7 @@ func (s *Routes) OpenSQL(ctx context.Context, settings *RunSettings, config inta
 	return intake.OpenSQL(ctx, intake.SQLSource{
 		Name: source.Name, Explain: source.Explain,
 		MaxRows: source.MaxRows, MaxBytes: int64(source.MaxBytes), MaxTime: source.MaxTime,
-		Connect: func(ctx context.Context, prepare func(*pgx.ConnConfig)) (*pgx.Conn, error) {
-			config, err := source.ConnConfig()
-			if err != nil {
-				return nil, err
-			}
-			prepare(config)
-			conn, err := pgx.ConnectConfig(ctx, config)
-			if err != nil {
-				return nil, fmt.Errorf("connect to source %s: %w", source.Name, err)
-			}
-			if err := source.CheckRole(ctx, conn); err != nil {
-				return nil, errors.Join(err, conn.Close(ctx))
-			}
-			return conn, nil
-		},
+		Connect: source.Connect,
 	}, settings.SQL, config)
 }
 

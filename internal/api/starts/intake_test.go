@@ -25,13 +25,15 @@ func TestStartFromAQuery(t *testing.T) {
 	b := apitest.Setup(t)
 	b.WithSource("")
 	b.Want(query(`
-		SELECT 7 AS key, 'Ann "A"' AS name, 12.50::numeric(9,2) AS amount, 1e300::float8 AS big, 'NaN'::float8 AS nan,
+		SELECT 7 AS key, 'Änn "A"' AS name, 16777216::float4 AS f4, 0.1::float8 + 0.2 AS f8, '1 day 02:03'::interval AS iv,
+		       12.50::numeric(9,2) AS amount, 1e300::float8 AS big, 'NaN'::float8 AS nan,
 		       true AS ok, NULL::text AS gone, '2026-01-02 03:04:05.5+01'::timestamptz AS at,
 		       '2026-01-02 03:04:05'::timestamp AS wall, date '2026-01-02' AS day,
 		       '\x00ff'::bytea AS raw, '{"a": [1, 2]}'::json AS doc, ARRAY[1, NULL, 3] AS list,
 		       ARRAY[['a,b', 'c"d'], ['', 'NULL']] AS grid,
 		       '9007199254740993'::int8 AS wide`), "", 201, `"items":1`, `"key":"key"`)
-	want := `7 {"key":7,"name":"Ann \"A\"","amount":"12.50","big":1e+300,"nan":"NaN","ok":true,"gone":null,` +
+	want := `7 {"key":7,"name":"Änn \"A\"","f4":1.6777216e+07,"f8":0.30000000000000004,"iv":"P1DT2H3M",` +
+		`"amount":"12.50","big":1e+300,"nan":"NaN","ok":true,"gone":null,` +
 		`"at":"2026-01-02T02:04:05.5Z","wall":"2026-01-02T03:04:05","day":"2026-01-02","raw":"AP8=","doc":{"a":[1,2]},` +
 		`"list":[1,null,3],"grid":[["a,b","c\"d"],["","NULL"]],"wide":9007199254740993}`
 	if got := b.Payloads(); len(got) != 1 || got[0] != want {
@@ -49,6 +51,7 @@ func TestQueriesThatAreRefused(t *testing.T) {
 		"SELECT 1 AS id,\n  nothing":                            `line 2, column 3: column \"nothing\" does not exist`,
 		"SELECT id FROM (VALUES ('a'), ('b'), ('a')) v (id)":    `row 3: key \"a\" is the key of row 1 already`,
 		"SELECT nullif(g, 2) AS id FROM generate_series(1,3) g": "row 2, field \\\"id\\\": the key is NULL",
+		`SELECT 1 AS id, '{"a": 1, "a": 2}'::json AS doc`:       "has a name twice in one object",
 		"SELECT '' AS id": "row 1, field \\\"id\\\": the key is empty",
 		"SELECT g AS id FROM generate_series(1, 11) g":                      "more than 10 rows",
 		"SELECT g AS id, repeat('x', 900) FROM generate_series(1, 5) g":     "more than 2048 bytes",

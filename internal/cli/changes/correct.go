@@ -21,11 +21,12 @@ type Correct struct {
 	DryRun    bool   `help:"Change nothing; say what would be done."`
 	runs.WaitFlags
 
-	Encoding string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be. This and what follows: as the plan says, when absent." placeholder:"NAME"`
-	NoHeader bool     `help:"CSV begins with its first row."`
-	Columns  []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
-	Rename   []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
-	Types    []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
+	Encoding  string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be. This and what follows: as the plan says, when absent." placeholder:"NAME"`
+	NoHeader  bool     `help:"CSV begins with its first row."`
+	Delimiter string   `help:"Between fields of CSV: comma, semicolon, tab or bar; found when absent." placeholder:"NAME"`
+	Columns   []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
+	Rename    []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
+	Types     []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
 }
 
 // Validate is called by kong.
@@ -42,7 +43,8 @@ func (r *Correct) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	defer func() { _ = items.Close() }()
 	upload := &cli.Upload{From: items, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
 	params := client.CorrectParams{Key: r.KeyColumn, Format: r.Format, Cascade: r.Cascade, DryRun: r.DryRun,
-		Reason: r.Reason, Encoding: r.Encoding, NoHeader: r.NoHeader, Columns: r.Columns, Rename: r.Rename, Types: r.Types}
+		Reason: r.Reason, Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
+		Columns: r.Columns, Rename: r.Rename, Types: r.Types}
 	done, err := cl.Correct(ctx, r.Ref, params, "application/octet-stream", upload, term.Keep())
 	upload.End()
 	switch {

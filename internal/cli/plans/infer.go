@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -19,11 +20,12 @@ type planInfer struct {
 	Key    string `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
 	Format string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
 
-	Encoding string            `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be." placeholder:"NAME"`
-	NoHeader bool              `help:"CSV begins with its first row."`
-	Columns  []string          `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
-	Rename   map[string]string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
-	Types    map[string]string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
+	Encoding  string            `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be." placeholder:"NAME"`
+	NoHeader  bool              `help:"CSV begins with its first row."`
+	Delimiter string            `help:"Between fields of CSV: comma, semicolon, tab or bar; found when absent." placeholder:"NAME"`
+	Columns   []string          `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
+	Rename    map[string]string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
+	Types     map[string]string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
 
 	Rows int `default:"10000" help:"How many rows are looked at." placeholder:"N"`
 }
@@ -37,8 +39,13 @@ func (p *planInfer) Run(term *cli.Console) error {
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
+	var look gather.Items
+	if look.Delimiter, err = gather.ParseDelimiter(p.Delimiter); err != nil {
+		return cli.Usage(fmt.Sprintf("--delimiter %.40q: %v", p.Delimiter, err))
+	}
 	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &spool.Spool{},
-		Encoding: p.Encoding, NoHeader: p.NoHeader, Columns: p.Columns, Rename: p.Rename, Types: p.Types})
+		Encoding: p.Encoding, NoHeader: p.NoHeader, Delimiter: look.Separator(),
+		Columns: p.Columns, Rename: p.Rename, Types: p.Types})
 	if err != nil {
 		return cli.Usage(fmt.Sprintf("--items %s: %v", p.Items, err))
 	}

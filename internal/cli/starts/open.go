@@ -78,11 +78,12 @@ type Add struct {
 	Format         string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
 	IdempotencyKey string `help:"Adding the same items again with the same key changes nothing." placeholder:"K"`
 
-	Encoding string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be. This and what follows: as the plan says, when absent." placeholder:"NAME"`
-	NoHeader bool     `help:"CSV begins with its first row."`
-	Columns  []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
-	Rename   []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
-	Types    []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
+	Encoding  string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be. This and what follows: as the plan says, when absent." placeholder:"NAME"`
+	NoHeader  bool     `help:"CSV begins with its first row."`
+	Delimiter string   `help:"Between fields of CSV: comma, semicolon, tab or bar; found when absent." placeholder:"NAME"`
+	Columns   []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
+	Rename    []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
+	Types     []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
 }
 
 // Validate is called by kong.
@@ -106,7 +107,8 @@ func (r *Add) Run(ctx context.Context, term *cli.Console, cl *client.Client) err
 	defer func() { _ = items.Close() }()
 	upload := &cli.Upload{From: items, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
 	added, err := cl.Add(ctx, r.Ref, client.AddItemsParams{IdempotencyKey: r.IdempotencyKey, Key: r.Key, Format: r.Format,
-		Encoding: r.Encoding, NoHeader: r.NoHeader, Columns: r.Columns, Rename: r.Rename, Types: r.Types},
+		Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
+		Columns: r.Columns, Rename: r.Rename, Types: r.Types},
 		upload, term.Keep())
 	upload.End()
 	switch {

@@ -98,10 +98,11 @@ func AppendText(dst, value []byte, _ int) []byte {
 	return out
 }
 
-// AppendJSON appends JSON, in one line; nil when it is none, or cannot stand in a payload at this depth.
+// AppendJSON appends JSON, in one line; nil when it is none, has a name twice in one object, or cannot stand in a
+// payload at this depth.
 func AppendJSON(dst, value []byte, depth int) []byte {
 	v := jsontext.Value(bytes.Clone(value))
-	if v.Compact() != nil || HasEscapedNUL(v) || Deeper(v, depth-1) {
+	if !v.IsValid() || v.Compact() != nil || HasEscapedNUL(v) || Deeper(v, depth-1) {
 		return nil
 	}
 	return append(dst, v...)

@@ -9,6 +9,9 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 )
 
+// LoneCR says what is wrong with a "\r" where no line ends.
+const LoneCR = "a carriage return without a line feed; save the input with LF or CRLF line ends"
+
 // RefuseName says why a name cannot stand in a header; empty when it can.
 func RefuseName(name string) string {
 	switch {
@@ -19,7 +22,7 @@ func RefuseName(name string) string {
 	case !utf8.ValidString(name):
 		return jsonvalue.BadByte([]byte(name), jsonvalue.InvalidAt([]byte(name)))
 	case strings.IndexByte(name, '\r') >= 0:
-		return "a carriage return without a line feed; save the input with LF or CRLF line ends"
+		return LoneCR
 	default:
 		return ""
 	}

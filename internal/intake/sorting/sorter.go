@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -56,10 +55,16 @@ type kept struct {
 
 // sortValue is a number, a text, or neither.
 type sortValue struct {
-	class  int // 0: a number, 1: a text, 2: missing, null, empty or anything else
-	number float64
-	text   string
+	class int // isNumber, isText or isNothing
+	text  string
+	decimal
 }
+
+const (
+	isNumber = iota
+	isText
+	isNothing // missing, null, empty or anything else
+)
 
 // New orders by the values of a field; desc has the greatest first.
 func New(field string, desc bool, files spool.Spool) *Sorter {
@@ -69,13 +74,10 @@ func New(field string, desc bool, files spool.Spool) *Sorter {
 
 // compare orders values; what is missing comes last in any direction.
 func (s *Sorter) compare(a, b *sortValue) int {
-	if a.class == 2 || b.class == 2 {
+	if a.class == isNothing || b.class == isNothing {
 		return cmp.Compare(a.class, b.class)
 	}
-	order := cmp.Compare(a.class, b.class)
-	if order == 0 {
-		order = cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.text, b.text))
-	}
+	order := cmp.Or(cmp.Compare(a.class, b.class), a.decimal.compare(&b.decimal), cmp.Compare(a.text, b.text))
 	if s.desc {
 		return -order
 	}
@@ -93,7 +95,7 @@ func (s *Sorter) valueOf(payload []byte) sortValue {
 		}
 		at = end + 1
 	}
-	return sortValue{class: 2}
+	return sortValue{class: isNothing}
 }
 
 func sortValueOf(value jsontext.Value) sortValue {
@@ -102,21 +104,19 @@ func sortValueOf(value jsontext.Value) sortValue {
 	case '"':
 		plain, err := jsontext.AppendUnquote(nil, value)
 		if err != nil || len(plain) == 0 {
-			return sortValue{class: 2}
+			return sortValue{class: isNothing}
 		}
 		said = string(plain)
 	case 't', 'f':
-		return sortValue{class: 1, text: said}
+		return sortValue{class: isText, text: said}
 	case '0':
 	default:
-		return sortValue{class: 2}
+		return sortValue{class: isNothing}
 	}
-	if c := said[len(said)-1]; c >= '0' && c <= '9' && (said[0] == '-' || said[0] >= '0' && said[0] <= '9') {
-		if number, err := strconv.ParseFloat(said, 64); err == nil || errors.Is(err, strconv.ErrRange) {
-			return sortValue{number: number}
-		}
+	if number, ok := parseDecimal(said); ok {
+		return sortValue{class: isNumber, decimal: number}
 	}
-	return sortValue{class: 1, text: said}
+	return sortValue{class: isText, text: said}
 }
 
 // Next takes in all rows before it hands out the first.
@@ -156,7 +156,7 @@ func (s *Sorter) takeAll(read func(*row.Item) error) error {
 		}
 		line := kept{s.valueOf(item.Payload), item.Key, bytes.Clone(item.Payload), item.Invalid, item.Line}
 		s.rows = append(s.rows, line)
-		s.size += len(line.key) + len(line.payload) + len(line.invalid) + len(line.by.text) + 128
+		s.size += len(line.key) + len(line.payload) + len(line.invalid) + len(line.by.text) + len(line.by.digits) + 128
 		if s.size > s.memory {
 			if err := s.spill(); err != nil {
 				return err
