@@ -11,8 +11,8 @@ import (
 
 	"github.com/xuri/excelize/v2"
 
-	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/internal/intake/xlsx"
 	"github.com/tranchehq/tranche/workqueue/export"
 )
 
@@ -81,10 +81,10 @@ func (e *xlsxExport) line(item *export.Item) error {
 		cell := column.cell(row)
 		switch n, err := strconv.ParseFloat(string(cell.raw), 64); {
 		case !cell.here:
-		case cell.isNumber() && err == nil && len(cell.raw) <= intake.XLSXDigits:
+		case cell.isNumber() && err == nil && len(cell.raw) <= xlsx.Digits:
 			cells[i] = n
-		case intake.XLSXTooLong(cell.text) != "":
-			cells[i] = intake.XLSXTooLong(cell.text)
+		case xlsx.TooLong(cell.text) != "":
+			cells[i] = xlsx.TooLong(cell.text)
 		default:
 			cells[i] = cell.text
 		}
