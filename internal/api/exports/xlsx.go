@@ -31,6 +31,8 @@ type xlsxExport struct {
 	row   int
 	share *spool.Share // of the room for such files
 	bytes int64        // written, roughly
+
+	notHeld int // cells that do not hold what is exported
 }
 
 // xlsxCell is what a cell takes in the file beside its text.
@@ -85,8 +87,11 @@ func (e *xlsxExport) line(item *export.Item) error {
 			cells[i] = n
 		case xlsx.TooLong(cell.text) != "":
 			cells[i] = xlsx.TooLong(cell.text)
+			e.notHeld++
 		default:
-			cells[i] = cell.text
+			if cells[i] = cell.text; xlsx.Shown(cell.text) != cell.text {
+				e.notHeld++
+			}
 		}
 	}
 	return e.write(cells)
