@@ -165,6 +165,7 @@ func rules() map[string]rule {
 		"internal/intake/spool":     {own: []string{"internal/intake/row"}},
 		"internal/intake/sorting": {own: []string{"gather/itemschema", "internal/intake/jsonvalue", "internal/intake/row",
 			"internal/intake/spool"}},
+		"internal/intake/xlsx": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"}},
 		"internal/intake/parquet": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"},
 			tests: append([]string{"internal/intake", "internal/intake/spool"}, servers...)},
 		// Programs that end with this one.

@@ -21,6 +21,7 @@ const (
 	NDJSON    Format = "ndjson" // one JSON object a line
 	Parquet   Format = "parquet"
 
+	XLSX   Format = "xlsx"   // a workbook, of an export that is given back only
 	SQL    Format = "sql"    // of a query, see OpenSQL
 	Stream Format = "stream" // of a JetStream stream, see OpenStream
 	Run    Format = "run"    // of an earlier run, see Carry
@@ -85,8 +86,8 @@ type Config struct {
 	// has the first MaxPlaces places of all that comes, or, with TakeInvalid, is an Item with Invalid set.
 	Schema      *itemschema.Schema
 	TakeInvalid bool
-	// Export is how a flat export of a run is read, CSV or a workbook (XLSX) as well, that is given back; nil: as
-	// anything else, and workbooks are refused.
+	// Export is how a flat export of a run is read that is given back, also as a workbook (XLSX); nil: as anything else,
+	// and workbooks are refused.
 	Export *Export
 	// Spool keeps Parquet files while they are read, for they have to be read from their end. Nil: Parquet is refused.
 	Spool *spool.Spool

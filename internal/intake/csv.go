@@ -196,9 +196,9 @@ func (c *csvReader) quoted() (field []byte, more bool, err error) {
 	}
 }
 
-// quotedLine takes the rest of the line into the field, and goes on to the next line.
+// quotedLine takes the rest of the line into the field, with its end as it is, and goes on to the next line.
 func (c *csvReader) quotedLine(opened int) error {
-	c.text = append(append(c.text, c.rest...), '\n')
+	c.text = append(append(c.text, c.rest...), c.lines.ended...)
 	switch {
 	case len(c.text) > c.maxField:
 		return c.quotedTooLarge(opened)

@@ -3,15 +3,21 @@ package intake
 import (
 	"bufio"
 	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/intake/jsonvalue"
 	"github.com/tranchehq/tranche/internal/intake/row"
+	"github.com/tranchehq/tranche/internal/intake/xlsx"
 )
 
 // What a flat export of a run says of items beside their own fields.
@@ -30,11 +36,75 @@ type Export struct {
 	Payloads func(keys []string) (map[string]string, error)
 }
 
-// givenBack reports whether an input begins like an export.
-func givenBack(plain *bufio.Reader) bool {
-	start, _ := plain.Peek(bufferBytes / 4) // it may be shorter, and what is wrong with it is found later
-	heading, _, _ := bytes.Cut(start, []byte("\n"))
-	return bytes.Contains(heading, []byte(ExportKey))
+// openExport opens what may be an export, which its columns tell once a reader has read them: open begins anew each
+// time, and is told when it is the last. The rows of an export have ExportKey as their key.
+func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (*Reader, error) {
+	back := cfg.asExport()
+	_, wrong := firstRow(open, back)
+	if wrong != nil && back.Encoding != cfg.Encoding {
+		said := back.Encoding
+		back.Encoding = cfg.Encoding // saved in the encoding of the run's own input
+		if _, err := firstRow(open, back); err == nil {
+			wrong = nil
+		} else {
+			back.Encoding = said
+		}
+	}
+	if wrong == nil {
+		return open(back, true)
+	}
+	first, err := firstRow(open, cfg.raw())
+	isExportKey := func(f field) bool { return plainName(f.name) == ExportKey }
+	if err == nil && slices.ContainsFunc(fieldsOf(first.Payload), isExportKey) {
+		return nil, wrong // of an export that cannot be read as one
+	}
+	return open(cfg.raw(), true)
+}
+
+func firstRow(open func(cfg Config, last bool) (*Reader, error), cfg Config) (first row.Item, err error) {
+	r, err := open(cfg, false)
+	if err != nil {
+		return first, err
+	}
+	if err = r.rows.Next(&first); errors.Is(err, io.EOF) {
+		err = nil // there is a heading, and nothing below
+	}
+	return first, err
+}
+
+// keepXLSX opens a workbook, which has to be an export.
+func keepXLSX(plain io.Reader, cfg Config) (*Reader, error) {
+	spool := *cfg.Spool
+	spool.Max = xlsx.MaxBytes
+	kept, err := spool.Keep(plain)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := xlsx.Open(kept, kept.Size, xlsx.Config{Key: ExportKey, Dir: spool.Dir, Ignored: aboutItem})
+	if err != nil {
+		return nil, errors.Join(err, kept.Close())
+	}
+	return &Reader{rows: rows, format: XLSX, unit: "row", close: func() error {
+		return errors.Join(rows.Close(), kept.Close())
+	}}, nil
+}
+
+// aboutItem reports whether a column says something about an item beside its fields.
+func aboutItem(name string) bool {
+	return name != ExportKey && strings.HasPrefix(name, ExportPrefix) || strings.HasPrefix(name, ExportResult)
+}
+
+// openTextExport opens a text that may be an export. What is read of it to find out is kept until it is read again.
+func openTextExport(plain *bufio.Reader, cfg Config) (*Reader, error) {
+	var seen bytes.Buffer
+	return openExport(func(cfg Config, last bool) (*Reader, error) {
+		var more io.Reader = plain
+		if !last {
+			more = io.TeeReader(plain, &seen)
+		}
+		again := io.MultiReader(bytes.NewReader(bytes.Clone(seen.Bytes())), more)
+		return openText(bufio.NewReaderSize(again, bufferBytes), cfg)
+	}, cfg)
 }
 
 // restoreRows is how many payloads are looked up at once.
@@ -44,7 +114,7 @@ const restoreRows = 500
 type restored struct {
 	of     *Reader
 	rows   rows
-	csv    bool
+	format Format
 	lookup func([]string) (map[string]string, error)
 
 	ahead []row.Item
@@ -98,7 +168,7 @@ func (r *restored) fill() (err error) {
 // lay makes the payload of a row and of what the item has.
 func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error) {
 	cells := fieldsOf(line)
-	if r.csv {
+	if r.format == CSV {
 		for i := range cells {
 			cells[i].name = armedName(cells[i].name)
 		}
@@ -124,7 +194,7 @@ func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error)
 	}
 	for _, cell := range cells {
 		name := plainName(cell.name)
-		if strings.HasPrefix(name, ExportPrefix) || strings.HasPrefix(name, ExportResult) || r.empty(cell.value) {
+		if name == ExportKey || aboutItem(name) || r.empty(cell.value) {
 			continue
 		}
 		value, err := r.cell(cell.value, nil)
@@ -170,43 +240,90 @@ func armedName(quoted []byte) []byte {
 	return quoted
 }
 
-// empty reports whether a cell says nothing of a field that the item does not have.
-func (r *restored) empty(cell []byte) bool { return string(cell) == `""` || string(cell) == "null" }
+// empty reports whether a cell says nothing of a field that the item does not have. Only in NDJSON is an empty text
+// something: sheets show nothing for it, and some writers of Parquet have null for it.
+func (r *restored) empty(cell []byte) bool {
+	return string(cell) == "null" || string(cell) == `""` && r.format != NDJSON
+}
 
-// cell is what a cell says: what the item has, when that is what the cell shows, or else a value of the same kind.
+// isSheet reports whether people see the table in a program that changes how texts are kept.
+func (r *restored) isSheet() bool { return r.format == CSV || r.format == XLSX }
+
+// cell is what a cell says: what the item has, when that is what the cell shows, or else a value of the same kind. In
+// NDJSON a value has a kind of its own.
 func (r *restored) cell(cell, have []byte) ([]byte, error) {
-	if bytes.Equal(cell, have) || have != nil && textOf(have) == "" && r.empty(cell) {
-		return have, nil
-	}
-	if len(cell) == 0 || cell[0] != '"' {
-		if sameNumber(cell, have) {
-			return have, nil
+	kind := kindOf(have)
+	if number, place, ok := shownElse(cell); ok && r.format == XLSX {
+		if kind == TypeText {
+			return nil, fmt.Errorf("cell %s holds the number %s, shown as percents, money or the like, and a text is to stand "+
+				"there; format the cell as text, and write it again", place, number)
 		}
+		cell = number
+	}
+	switch {
+	case r.same(cell, have):
+		return have, nil
+	case r.format == NDJSON:
 		return cell, nil
 	}
-	text := textOf(cell)
-	armed := text
-	if r.csv {
-		armed = Armed(text)
-	}
-	if shown := textOf(have); have != nil && slices.Contains([]string{shown, Defuse(shown), XLSXTooLong(shown)}, text) {
-		return have, nil
-	}
-	if armed != text {
+	if text := textOf(cell); r.isSheet() && strings.ContainsRune(text, utf8.RuneError) && textOf(have) != "" &&
+		xlsx.Shown(textOf(have)) != textOf(have) {
+		return nil, fmt.Errorf("it holds U+FFFD for a character that a workbook cannot hold; correct this value in an " +
+			"export as ndjson, csv or parquet")
+	} else if armed := Armed(text); r.format == CSV && armed != text {
 		cell, _ = jsonvalue.AppendString(nil, []byte(armed)) // a piece of what is good
 	}
-	value, err := convert(nil, cell, kindOf(have), DefaultMaxDepth-1)
-	if err == nil && (sameNumber(value, have) || bytes.Equal(value, have)) {
+	value, err := convert(nil, cell, kind, DefaultMaxDepth-1)
+	if err == nil && (r.sameNumber(value, have) || bytes.Equal(value, have)) {
 		return have, nil
 	}
 	return value, err
 }
 
-// kindOf is what a text becomes that takes the place of a value; empty: it stays a text.
+// same reports whether a cell shows what the item has.
+func (r *restored) same(cell, have []byte) bool {
+	if bytes.Equal(cell, have) || r.sameNumber(cell, have) {
+		return true
+	}
+	text, shown := textOf(cell), textOf(have)
+	switch {
+	case len(have) == 0:
+		return false
+	case r.format == NDJSON:
+		return cell[0] == '"' && have[0] == '"' && text == shown
+	case r.format == Parquet:
+		return text == shown
+	}
+	text = asSheet(text)
+	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || shown != "" && text == xlsx.TooLong(shown) ||
+		r.format == XLSX && text == shown+":00" && clockTime.MatchString(shown)
+}
+
+// clockTime is a time to which a workbook adds seconds.
+var clockTime = regexp.MustCompile(`^[0-2][0-9]:[0-5][0-9]$`)
+
+// asSheet is a text as it is compared with another in a table of people: a line break is one, however it is written,
+// and a workbook may have taken characters that it cannot hold.
+func asSheet(text string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(xlsx.Shown(text), "\r\n", "\n"), "\r", "\n")
+}
+
+// shownElse is a number of a workbook whose format shows more than its digits, and its cell: see xlsx.Reader.
+func shownElse(cell []byte) (number []byte, place string, ok bool) {
+	if len(cell) == 0 || cell[0] != '[' {
+		return nil, "", false
+	}
+	number, quoted, ok := bytes.Cut(cell[1:len(cell)-1], []byte(","))
+	return number, plainName(quoted), ok
+}
+
+// kindOf is what a value becomes that takes the place of another; empty: it stays what it is.
 func kindOf(have []byte) string {
 	switch {
-	case len(have) == 0, have[0] == '"', have[0] == 'n':
+	case len(have) == 0, have[0] == 'n':
 		return ""
+	case have[0] == '"':
+		return TypeText
 	case have[0] == '{', have[0] == '[':
 		return TypeJSON
 	case have[0] == 't', have[0] == 'f':
@@ -216,13 +333,14 @@ func kindOf(have []byte) string {
 	}
 }
 
-// sameNumber reports whether two numbers are one, written differently. Longer ones a spreadsheet does not keep.
-func sameNumber(a, b []byte) bool {
-	if len(a) == 0 || len(b) == 0 || len(a) > XLSXDigits || len(b) > XLSXDigits {
+// sameNumber reports whether two numbers are one, written differently. Longer ones a spreadsheet does not keep, and
+// those of a workbook are its own, however many digits it writes.
+func (r *restored) sameNumber(cell, have []byte) bool {
+	if len(cell) == 0 || len(have) == 0 || len(have) > xlsx.Digits || len(cell) > xlsx.Digits && r.format != XLSX {
 		return false
 	}
-	x, errX := strconv.ParseFloat(string(a), 64)
-	y, errY := strconv.ParseFloat(string(b), 64)
+	x, errX := strconv.ParseFloat(string(cell), 64)
+	y, errY := strconv.ParseFloat(string(have), 64)
 	return errX == nil && errY == nil && x == y
 }
 
@@ -239,7 +357,7 @@ func textOf(value []byte) string {
 
 // restore lays the rows of r over what the items have.
 func (r *Reader) restore(from *Export) {
-	r.rows = &restored{of: r, rows: r.rows, csv: r.format == CSV && r.unit == "", lookup: from.Payloads}
+	r.rows = &restored{of: r, rows: r.rows, format: r.format, lookup: from.Payloads}
 }
 
 // asExport is how the input is read if it is an export.

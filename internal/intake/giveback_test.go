@@ -9,6 +9,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/internal/intake/xlsx"
 )
 
 // What a table has made of values is undone, what it does not show stays, and what was changed keeps its kind.
@@ -77,7 +78,7 @@ func TestCellsOfASpreadsheet(t *testing.T) {
 		strings.Repeat("ü", 32_767): false, strings.Repeat("ü", 32_768): true,
 		strings.Repeat("😀", 16_383): false, strings.Repeat("😀", 16_384): true,
 	} {
-		if said := intake.XLSXTooLong(text); (said != "") != long {
+		if said := xlsx.TooLong(text); (said != "") != long {
 			t.Errorf("%.8s…, %d bytes: %q", text, len(text), said)
 		}
 	}

@@ -19,6 +19,7 @@ type lineReader struct {
 	limit  int
 	number int    // of the line that next returned last, from 1
 	long   []byte // holds a line that is larger than the buffer of src
+	ended  []byte // what the line ended with that next returned last, where it is whole; good as long as the line
 	late   error  // that peek met; src gives it once only
 }
 
@@ -51,7 +52,9 @@ func (l *lineReader) next() ([]byte, error) {
 	if errors.Is(err, errLineTooLong) || len(line) > l.limit {
 		return line[:min(len(line), l.limit)], errLineTooLong
 	}
-	return trimEnd(line), nil
+	trimmed := trimEnd(line)
+	l.ended = line[len(trimmed):]
+	return trimmed, nil
 }
 
 // collect joins the pieces of a line that did not fit in the buffer.

@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/parquet"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/internal/intake/sorting"
+	"github.com/tranchehq/tranche/internal/intake/xlsx"
 )
 
 // Reader yields the rows of one input in order.
@@ -51,34 +52,23 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Export != nil {
-		return openExport(plain, cfg)
-	}
-	rows, err := openRows(plain, cfg.raw())
-	if err != nil {
-		return nil, err
-	}
-	return rows.with(cfg), nil
-}
-
-// openExport opens what may be an export that is given back.
-func openExport(plain *bufio.Reader, cfg Config) (rows *Reader, err error) {
-	start, _ := plain.Peek(len(xlsxMagic)) // it may be shorter
-	back := givenBack(plain)
+	var rows *Reader
+	start, _ := plain.Peek(len(xlsx.Magic)) // it may be shorter
 	switch {
-	case back:
-		cfg = cfg.asExport()
-		rows, err = openRows(plain, cfg)
-	case string(start) == xlsxMagic && cfg.Spool != nil:
-		back = true
-		rows, cfg, err = keepXLSX(plain, cfg)
+	case cfg.isParquet(plain):
+		rows, err = keepParquet(plain, cfg)
+	case cfg.Export != nil && cfg.Spool != nil && string(start) == xlsx.Magic:
+		rows, err = keepXLSX(plain, cfg)
+	case cfg.Export != nil:
+		rows, err = openTextExport(plain, cfg)
 	default:
-		rows, err = openRows(plain, cfg.raw())
+		rows, err = openText(plain, cfg.raw())
 	}
 	if err != nil {
 		return nil, err
 	}
-	if back {
+	if rows.rows.KeyName() == ExportKey && cfg.Export != nil {
+		cfg = cfg.asExport()
 		rows.restore(cfg.Export)
 	}
 	return rows.with(cfg), nil
@@ -96,12 +86,7 @@ func (r *Reader) with(cfg Config) *Reader {
 	return r
 }
 
-func openRows(plain *bufio.Reader, cfg Config) (*Reader, error) {
-	if cfg.Spool != nil && (cfg.Format == Recognise || cfg.Format == Parquet) {
-		if start, _ := plain.Peek(len(parquet.Magic)); string(start) == parquet.Magic || cfg.Format == Parquet {
-			return keepParquet(plain, cfg)
-		}
-	}
+func openText(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	plain, note, err := decode(plain, cfg.Encoding)
 	if err != nil {
 		return nil, err
@@ -125,8 +110,14 @@ func openRows(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	return &Reader{rows: rows, format: format, notes: append(notes, rows.notes...)}, nil
 }
 
+// isParquet reports whether an input is read as Parquet.
+func (c Config) isParquet(plain *bufio.Reader) bool {
+	start, _ := plain.Peek(len(parquet.Magic)) // it may be shorter
+	return c.Spool != nil && (c.Format == Parquet || c.Format == Recognise && string(start) == parquet.Magic)
+}
+
 // keepParquet keeps the whole of an input and opens it.
-func keepParquet(plain *bufio.Reader, cfg Config) (*Reader, error) {
+func keepParquet(plain *bufio.Reader, cfg Config) (rows *Reader, err error) {
 	if start, _ := plain.Peek(len(parquet.Magic)); string(start) != parquet.Magic {
 		return nil, &row.InputError{Reason: "the input is no Parquet file: it does not start like one"}
 	}
@@ -134,12 +125,20 @@ func keepParquet(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := parquet.Open(kept, kept.Size, parquet.Config{Key: cfg.Key, MaxFieldBytes: cfg.MaxFieldBytes,
-		MaxRowBytes: cfg.MaxRowBytes, MaxDepth: cfg.MaxDepth, MaxRatio: cfg.MaxRatio})
+	open := func(cfg Config, _ bool) (*Reader, error) {
+		rows, err := parquet.Open(kept, kept.Size, parquet.Config{Key: cfg.Key, MaxFieldBytes: cfg.MaxFieldBytes,
+			MaxRowBytes: cfg.MaxRowBytes, MaxDepth: cfg.MaxDepth, MaxRatio: cfg.MaxRatio})
+		return &Reader{rows: rows, format: Parquet, unit: "row", close: kept.Close}, err
+	}
+	if cfg.Export != nil {
+		rows, err = openExport(open, cfg)
+	} else {
+		rows, err = open(cfg.raw(), true)
+	}
 	if err != nil {
 		return nil, errors.Join(err, kept.Close())
 	}
-	return &Reader{rows: rows, format: Parquet, unit: "row", close: kept.Close}, nil
+	return rows, nil
 }
 
 // Format says what the input was read as.
@@ -253,7 +252,7 @@ func noRows(format Format) error {
 		reason = "the query found no rows; a run needs at least one"
 	case Stream:
 		reason = "the stream has no messages to read; a run needs at least one"
-	case CSV:
+	case CSV, XLSX:
 		reason = "the input has a header line but no rows; add at least one"
 	}
 	return &row.InputError{Reason: reason, Err: row.ErrNoRows}

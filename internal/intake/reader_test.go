@@ -72,7 +72,7 @@ func TestGoodInput(t *testing.T) {
 		"csv, quotes, line breaks and escapes": {
 			in: "id,\"na\"\"me\"\n\n7,\"a,\"\"b\"\"\r\nc\td\\\"\n8,<é>\x01\n",
 			want: []parsed{
-				{"7", `{"id":"7","na\"me":"a,\"b\"\nc\td\\"}`, 3},
+				{"7", `{"id":"7","na\"me":"a,\"b\"\r\nc\td\\"}`, 3},
 				{"8", `{"id":"8","na\"me":"<é>\u0001"}`, 5},
 			},
 		},

@@ -36,6 +36,8 @@ const (
 	mimeXLSX    = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 
 	exportBuffer = 64 << 10
+
+	notHeldHeader = "Tranche-Cells-Not-Held"
 )
 
 // ExportedItem is one line of an export in NDJSON.
@@ -95,10 +97,9 @@ func (s *Routes) registerExport(api huma.API) {
 		"error_message and accepted; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
 		"unless raw is set; keys and numbers never do. XLSX has the same columns. For a flat table all items are read " +
 		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
-		"as result_bytes with their " +
-		"content_type; in Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as " +
-		"result_bytes; elsewhere stands a JSON object with its bytes and sha256. Of a run with several steps the results " +
-		"are those of one. A stream that does not end properly is not whole."
+		"as result_bytes with their content_type; in Parquet they are bytes. Of a run with several steps the results are " +
+		"those of one. Where a cell of a workbook cannot hold what is exported, it says so or has U+FFFD for a character; " +
+		"the header " + notHeldHeader + " has the number of such cells. A stream that does not end properly is not whole."
 	huma.Register(api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 		states, err := outcomes(in.State)
 		if err != nil {
@@ -172,7 +173,7 @@ func (s *Routes) exportStream(
 	}
 	var table *exportTable
 	if err == nil {
-		table, err = tableOf(ctx, found, shape)
+		table, err = tableOf(s.whole(ctx, found, false), shape)
 	}
 	if err == nil && format == formatXLSX {
 		err = mayFit(s.room, found.Items(), len(table.columns))
@@ -226,6 +227,31 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *spool.Room) (mi
 	}
 }
 
+// eachItem yields the items of an export.
+type eachItem func(yield func(*export.Item) error) error
+
+// whole yields the items with results that came in pieces put together, one at a time; with streams only those that are
+// JSON, which has to be looked at as a whole.
+func (s *Routes) whole(ctx context.Context, all *export.Export, streams bool) eachItem {
+	return func(yield func(*export.Item) error) error {
+		return all.Each(ctx, func(item *export.Item) error {
+			if large := item.Large; large != nil && (large.ContentType == "" || !streams) {
+				result, err := results.New(s.Store).Open(ctx, large.ID)
+				if err != nil {
+					return err
+				}
+				item.Result = make([]byte, result.Size())
+				if _, err := io.ReadFull(result, item.Result); err != nil {
+					return err
+				}
+				item.ContentType, item.Large = large.ContentType, nil
+				defer func() { item.Result = nil }() // a page of items is kept for longer
+			}
+			return yield(item)
+		})
+	}
+}
+
 // export streams. Once the first bytes are out, a failure can only be told by breaking the connection.
 func (s *Routes) export(w http.ResponseWriter, r *http.Request, all *export.Export, form exportForm) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
@@ -233,7 +259,11 @@ func (s *Routes) export(w http.ResponseWriter, r *http.Request, all *export.Expo
 	mime, out, err := form.writer(buffer, s.spoolDir, s.room)
 	w.Header().Set("Content-Type", mime)
 	if err == nil {
-		err = all.Each(r.Context(), out.line)
+		_, streams := out.(*ndjsonExport)
+		err = s.whole(r.Context(), all, streams)(out.line)
+	}
+	if book, ok := out.(*xlsxExport); ok && book.notHeld > 0 {
+		w.Header().Set(notHeldHeader, strconv.Itoa(book.notHeld)) // nothing of it is sent before it is finished
 	}
 	if err == nil {
 		err = out.finish()

@@ -22,7 +22,7 @@ import (
 type ndjsonExport struct {
 	out     *bufio.Writer
 	encoder *json.Encoder
-	open    func(uuid.UUID) (io.Reader, error) // results that did not fit a message
+	open    func(uuid.UUID) (io.Reader, error) // results that came in pieces and are no JSON
 }
 
 func newNDJSONExport(out *bufio.Writer, open func(uuid.UUID) (io.Reader, error)) *ndjsonExport {

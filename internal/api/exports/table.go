@@ -2,7 +2,6 @@ package exports
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -219,11 +218,11 @@ type exportTable struct {
 }
 
 // tableOf chooses the columns. Of a flat table they are known when all items have been read once.
-func tableOf(ctx context.Context, all *export.Export, shape exportShape) (*exportTable, error) {
+func tableOf(each eachItem, shape exportShape) (*exportTable, error) {
 	t := &exportTable{flat: shape.flat}
 	if shape.flat {
 		payload, result := fieldNames{known: map[string]bool{}}, fieldNames{known: map[string]bool{}}
-		err := all.Each(ctx, func(item *export.Item) error {
+		err := each(func(item *export.Item) error {
 			row := rowOf(item, true)
 			if err := payload.meet(row.payload, item.Payload); err != nil {
 				return err

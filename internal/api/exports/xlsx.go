@@ -11,8 +11,8 @@ import (
 
 	"github.com/xuri/excelize/v2"
 
-	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/spool"
+	"github.com/tranchehq/tranche/internal/intake/xlsx"
 	"github.com/tranchehq/tranche/workqueue/export"
 )
 
@@ -31,6 +31,8 @@ type xlsxExport struct {
 	row   int
 	share *spool.Share // of the room for such files
 	bytes int64        // written, roughly
+
+	notHeld int // cells that do not hold what is exported
 }
 
 // xlsxCell is what a cell takes in the file beside its text.
@@ -81,12 +83,15 @@ func (e *xlsxExport) line(item *export.Item) error {
 		cell := column.cell(row)
 		switch n, err := strconv.ParseFloat(string(cell.raw), 64); {
 		case !cell.here:
-		case cell.isNumber() && err == nil && len(cell.raw) <= intake.XLSXDigits:
+		case cell.isNumber() && err == nil && len(cell.raw) <= xlsx.Digits:
 			cells[i] = n
-		case intake.XLSXTooLong(cell.text) != "":
-			cells[i] = intake.XLSXTooLong(cell.text)
+		case xlsx.TooLong(cell.text) != "":
+			cells[i] = xlsx.TooLong(cell.text)
+			e.notHeld++
 		default:
-			cells[i] = cell.text
+			if cells[i] = cell.text; xlsx.Shown(cell.text) != cell.text {
+				e.notHeld++
+			}
 		}
 	}
 	return e.write(cells)

@@ -2,11 +2,14 @@ package runs_test
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/parquet-go/parquet-go"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
@@ -109,11 +112,11 @@ func TestResultsThatAreNotThere(t *testing.T) {
 	b.Refused(404, "has no result", http.MethodGet, at+"a/result?ordinal=1", nil)
 }
 
-// A result that does not fit a message is sent piece by piece, by itself and in an export; elsewhere stands what it is.
+// A result that does not fit a message is sent piece by piece by itself, and is a result like others in exports.
 func TestLargeResults(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=large", strings.NewReader("id\na\nb\n"))
+	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=large", strings.NewReader("id\na\nb\nc\n"))
 	run, err := inspect.New(b.Store).Resolve(t.Context(), "large")
 	if err != nil {
 		t.Fatalf("%v: %s", err, text)
@@ -132,13 +135,19 @@ func TestLargeResults(t *testing.T) {
 			Claim: results.Claim{Slice: s.ID, Endpoint: "echo", Ordinal: 0, Pieces: 3, Bytes: 30_000, SHA256: sum,
 				ContentType: "application/pdf"}})
 	}
+	object := `{"n":1,"t":"` + strings.Repeat("x", 40_000) + `"}`
+	whole := sha256.Sum256([]byte(object))
+	pieces = append(pieces, results.Piece{Number: 1, Data: []byte(object), Claim: results.Claim{Slice: s.ID,
+		Endpoint: "echo", Ordinal: 2, Pieces: 1, Bytes: int64(len(object)), SHA256: whole}})
 	taken, err := results.New(b.Store).Take(t.Context(), pieces)
 	if err != nil || taken[2].Standing != results.Complete {
 		t.Fatalf("%+v, %v", taken, err)
 	}
-	if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{{Slice: s.ID, Endpoint: "echo", Answered: 2,
+	if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{{Slice: s.ID, Endpoint: "echo", Answered: 3,
 		Slots: []settle.Slot{{Ordinal: 0, Result: results.Reference(30_000, sum), ContentType: "application/pdf",
-			Large: &settle.Large{ID: taken[2].ID, Bytes: 30_000}}, {Ordinal: 1, Result: []byte(`{"small":1}`)}}}}); err != nil {
+			Large: &settle.Large{ID: taken[2].ID, Bytes: 30_000}}, {Ordinal: 1, Result: []byte(`{"small":1}`)},
+			{Ordinal: 2, Result: results.Reference(int64(len(object)), whole),
+				Large: &settle.Large{ID: taken[3].ID, Bytes: int64(len(object))}}}}}); err != nil {
 		t.Fatal(err)
 	}
 	answer, body := b.Get("/runs/large/items/a/result")
@@ -159,15 +168,28 @@ func TestLargeResults(t *testing.T) {
 	lines := strings.Split(body, "\n")
 	var line exports.ExportedItem
 	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || string(line.ResultBytes) != data ||
-		line.ContentType != "application/pdf" || line.Key != "a" || len(lines) != 3 ||
-		!strings.Contains(lines[1], `"result":{"small":1}`) {
-		t.Errorf("exported as %.200s … (%v), then %s", lines[0], err, lines[1])
+		line.ContentType != "application/pdf" || line.Key != "a" || len(lines) != 4 ||
+		!strings.Contains(lines[1], `"result":{"small":1}`) || !strings.Contains(lines[2], `"result":`+object) {
+		t.Errorf("exported as %.200s … (%v), then %s and %.200s", lines[0], err, lines[1], lines[2])
 	}
-	reference := `"{""bytes"":30000,""sha256"":""` + fmt.Sprintf("%x", sum) + `""}"`
-	if _, body = b.Get("/runs/large/export?format=csv"); !strings.Contains(body, "a,done,"+reference+",") {
-		t.Errorf("in CSV: %s", body)
+	cell := `"` + strings.ReplaceAll(object, `"`, `""`) + `"`
+	if _, body = b.Get("/runs/large/export?format=csv"); !strings.Contains(body, "c,done,"+cell+",") ||
+		!strings.Contains(body, "a,done,"+base64.StdEncoding.EncodeToString([]byte(data))+",") {
+		t.Errorf("in CSV: %.200s", body)
 	}
-	if _, body = b.Get("/runs/large/export?format=ndjson&flat=true"); !strings.Contains(body, `"result.bytes":30000`) {
-		t.Errorf("flat: %s", body)
+	if _, body = b.Get("/runs/large/export?format=ndjson&flat=true"); !strings.Contains(body, `"result.n":1,"result.t":"xx`) {
+		t.Errorf("flat: %.200s", body)
+	}
+	_, body = b.Get("/runs/large/export?format=parquet")
+	rows, err := parquet.Read[struct {
+		Result *string `parquet:"result,optional"`
+		Bytes  []byte  `parquet:"result_bytes,optional"`
+	}](strings.NewReader(body), int64(len(body)))
+	if err != nil || len(rows) != 3 || *rows[2].Result != object || string(rows[0].Bytes) != data {
+		t.Errorf("in Parquet: %d rows, %v", len(rows), err)
+	}
+	answer, _ = b.Get("/runs/large/export?format=xlsx&flat=true")
+	if answer.StatusCode != http.StatusOK || answer.Header.Get("Tranche-Cells-Not-Held") != "2" { // 40,000 characters
+		t.Errorf("in a workbook: %v", answer)
 	}
 }

@@ -14,6 +14,9 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
+// notHeldHeader is the server's count of the cells of a workbook that do not hold what is exported.
+const notHeldHeader = "Tranche-Cells-Not-Held"
+
 // Export is the command.
 type Export struct {
 	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
@@ -81,6 +84,10 @@ func (r *Export) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 		return err
 	}
 	defer func() { _ = stream.Close() }()
+	if n := stream.Header.Get(notHeldHeader); n != "" {
+		term.Note("%s cells of the workbook do not hold what is exported: it is longer than 32,767 characters, or has one "+
+			"that a workbook cannot hold; export it as ndjson, csv or parquet", n)
+	}
 	if r.Out == "" || r.Out == "-" {
 		return cli.CopyStream(term.Out, stream)
 	}
