@@ -107,7 +107,7 @@ func (f *facts) breaker(b *health.OpenBreaker) Condition {
 func slow(e *pace.SlowEndpoint) Condition {
 	return dated(e.Since, Condition{
 		Kind: ServiceSlow, Severity: Warning, Subject: e.Endpoint, Link: endpointLink(e.Endpoint),
-		Title:  e.String(),
+		Title: e.String(),
 		Detail: fmt.Sprintf("Measured by the last requests that it answered, against the quickest of the last week. %s it.",
 			uses(e.Runs)),
 		Remedy: fmt.Sprintf("Find its instances, and look into their logs: `tranche endpoints show %s`. To send fewer "+
