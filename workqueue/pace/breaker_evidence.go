@@ -100,9 +100,9 @@ func (b *BreakerState) recentlyEnded(ctx context.Context, db tracker.Querier, en
 //
 // Whether items have failed before is less: it is no reason to blame them while the endpoint is down. An item has when
 // it stands alone and did so before in this generation, or when its newest outcome of an earlier generation is an error
-// that was an answer. Of a probe it is asked as well whether there was anything else to probe with. Parents are found by
-// their ids, a success by the index on endpoint and end, pieces of a chunk by work_slice_block, other work of the step by
-// work_block_ready and work_slice_live, earlier outcomes by their key, one by one.
+// that was an answer. Of a probe it is asked as well whether there was anything else to probe with. Parents are found
+// by their ids, a success by the index on endpoint and end, pieces of a chunk by work_slice_block, other work of the
+// step by work_block_ready and work_slice_live, earlier outcomes by their key, one by one.
 const blameItems = `
 WITH RECURSIVE up AS (
     SELECT s.id AS item, s.id, s.parent, s.failures, bit_count(s.mask) = 1 AS alone, false AS failed,

@@ -61,10 +61,10 @@ func (o outage) reason() string {
 // breakerShare tenths failed, in breakerPlaces different places.
 //
 // What goes against an outage: a success, of whatever size. What says nothing: items that are known to fail by
-// themselves; items that failed before and that the service gives an answer of its own for, again; and, while the
-// endpoint is trusted since it answered a probe, a chunk of several items: large chunks that fail while small ones work
-// are no outage. Of a chunk and its pieces only the smallest failures count, and a retry counts with what it retries, so
-// that one bad item, however often it is cut out and tried, is one place.
+// themselves; items that failed before and that the service answers with an error again; and, while the endpoint is
+// trusted since it answered a probe, a chunk of several items: large chunks that fail while small ones work are no
+// outage. Of a chunk and its pieces only the smallest failures count, and a retry counts with what it retries, so that
+// one bad item, however often it is cut out and tried, is one place.
 func judge(newest []endedSlice, trusted bool) (o outage) {
 	var failures []endedSlice
 	tried := map[workqueue.SliceID]bool{} // failed, and its pieces or its retry did as well
