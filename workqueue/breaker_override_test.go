@@ -5,10 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 func (b *bench) closeBreaker() {
@@ -35,7 +37,8 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 	}
 	advised := func(g explain.MissingGroup) bool {
 		return slices.ContainsFunc(g.Advice, func(a explain.Advice) bool {
-			return a.Command == "tranche endpoints set "+storetest.Endpoint+" --breaker closed"
+			return a.Command == "tranche endpoints set "+storetest.Endpoint+" --breaker closed" &&
+				strings.Contains(a.Do, "fails for good after 3")
 		})
 	}
 	if !slices.ContainsFunc(e.Groups, advised) {
@@ -60,6 +63,36 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 		!strings.Contains(after, "trusted_until") {
 		t.Errorf("audited from %s to %s", before, after)
 	}
+	b.Check()
+}
+
+// While an operator keeps the breaker closed items whose server is not there lose no attempt, be it that their chunk
+// fails or that some of its slots do; what a server answers counts.
+func TestNoServerCostsNoAttemptWhileTheBreakerIsForcedClosed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(2), 12)
+	b.closeBreaker()
+	gone := workqueue.SlotError{Code: "unreachable", Message: "connection refused", Retry: true}
+	b.drive(run, func(s workqueue.Slice) settle.Answer {
+		first := storetest.Ordinals(s)[0]
+		if s.Mask.Count() == 2 && first < 4 {
+			a := storetest.Whole(s)
+			a.Slots[0].Result, a.Slots[0].Err = nil, &gone
+			return a
+		}
+		a := storetest.Answer(s)
+		if a.Failure = &gone; first >= 10 {
+			a.Failure = &crash
+		}
+		return a
+	}, 12)
+	b.WantTally(run, storetest.Tally{Live: 8, Done: 2, Failed: 2})
+	if n := b.Number(`SELECT max(failures) FROM work_slice WHERE run_id = $1 AND state = 'scheduled'`, run); n != 0 {
+		t.Errorf("an item lost %d attempts", n)
+	}
+	b.drive(run, storetest.Whole, 5)
+	b.WantTally(run, storetest.Tally{Done: 10, Failed: 2})
 	b.Check()
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
+	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -169,6 +170,106 @@ func TestOutageLosesNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// failedBefore is a run all of whose items have failed alone and for good, and are to be done again.
+func (b *bench) failedBefore(items, chunk int) workqueue.RunID {
+	b.Helper()
+	run := b.Load(storetest.Chunked(chunk), items)
+	for _, s := range b.Claim(run, storetest.Plenty) {
+		b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "refused", Message: "m"}))
+	}
+	b.WantState(run, "completed", 1)
+	b.Exec(`UPDATE work_slice SET ended_at = ended_at - interval '1 hour' WHERE run_id = $1`, run)
+	b.Rerun(run, redo.Selection{Failed: true})
+	return run
+}
+
+// What a service answers about items that failed before is no evidence against it, nor is that they fail again and
+// again; that nothing is there to answer is.
+func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
+	t.Parallel()
+	unreachable := func(s workqueue.Slice) settle.Answer {
+		return storetest.Faulty(s, workqueue.SlotError{Code: "unreachable", Message: "connection refused", Retry: true})
+	}
+	for name, tc := range map[string]struct {
+		items, chunk int
+		again        bool // they failed in an earlier generation
+		serve        service
+		opens        bool
+	}{
+		"five, alone":                    {items: 5, chunk: 1, again: true, serve: down},
+		"five, in a chunk":               {items: 5, chunk: 100, again: true, serve: down},
+		"forty, alone":                   {items: 40, chunk: 1, again: true, serve: down},
+		"five that are asked for again":  {items: 5, chunk: 1, again: true, serve: refusing},
+		"four new ones, again and again": {items: 4, chunk: 1, serve: down},
+		"five, and nothing answers":      {items: 5, chunk: 1, again: true, serve: unreachable, opens: true},
+		"five new ones":                  {items: 5, chunk: 1, serve: down, opens: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			good := b.Load(storetest.Chunked(1), 39)
+			var run workqueue.RunID
+			if tc.again {
+				run = b.failedBefore(tc.items, tc.chunk)
+			} else {
+				run = b.Load(storetest.Chunked(tc.chunk), tc.items)
+			}
+			d := b.drive(run, tc.serve, 12)
+			state, _ := b.Breaker()
+			if opened := state == "open"; opened != tc.opens {
+				t.Fatalf("the breaker is %s after %+v", state, d)
+			}
+			if tc.opens {
+				return
+			}
+			b.WantTally(run, storetest.Tally{Failed: tc.items})
+			if n := b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`); n != 0 {
+				t.Errorf("the breaker changed %d times", n)
+			}
+			if claimed := b.Claim(good, storetest.Plenty); len(claimed) != 39 {
+				t.Errorf("%d requests of the other run may go; want all", len(claimed))
+			}
+			b.Check()
+		})
+	}
+}
+
+// Many pieces of several items that failed before and fail again may be an outage: then an item of another run that has
+// not failed decides, and among items that failed before the next probe follows within a second.
+func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.failedBefore(200, 20)
+	for _, s := range b.Claim(run, 5) {
+		b.Look(b.Record(down(s)).Look)
+	}
+	if state, _ := b.Breaker(); state != "open" {
+		t.Fatalf("the breaker is %s", state)
+	}
+	for failed := range 4 {
+		b.hurry(run)
+		change := b.Look(b.Record(down(b.One(run))).Look)
+		soon := b.Number(`SELECT count(*) FROM endpoint_pace WHERE probe_at <= clock_timestamp() + interval '1 s'`)
+		if !change.Probed || soon != 1 {
+			t.Errorf("after probe %d: %+v; the next follows within a second: %d", failed+1, change, soon)
+		}
+	}
+	good := b.Load(storetest.Chunked(20), 100)
+	b.hurry(run)
+	if claimed := b.Claim(run, 1); len(claimed) != 0 {
+		t.Errorf("an item that failed before goes before a good one: %+v", claimed)
+	}
+	change := b.Look(b.Record(storetest.Whole(b.One(good))).Look)
+	if !change.Changed || change.Open {
+		t.Errorf("after the good item was done: %+v", change)
+	}
+	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', probes = 0, probe_at = clock_timestamp() - interval '2 s'`)
+	if claimed := b.Claim(run, 1); len(claimed) != 1 || claimed[0].Cause != workqueue.CauseProbe {
+		t.Errorf("nothing probes while the good run cannot: %+v", claimed)
+	}
+	b.Check()
 }
 
 // The outage of a run of one chunk is told from one bad item by its pieces: none of them works.

@@ -74,7 +74,7 @@ func (f *facts) all() (all []seen) {
 
 func aboutEndpoint(k health.Kind) bool {
 	return slices.Contains([]health.Kind{
-		health.NoListeners, health.OldestWaiting, health.BreakerOpen, health.DeadLetters,
+		health.NoListeners, health.OldestWaiting, health.BreakerOpen, health.ServiceSlow, health.DeadLetters,
 	}, k)
 }
 
@@ -230,7 +230,8 @@ func (c *seen) item() Item {
 // turn says whose turn it is.
 func turn(c *seen) string {
 	switch c.Kind {
-	case health.NoListeners, health.BreakerOpen, health.DeadLetters, health.Quarantined, health.CollectorHangs:
+	case health.NoListeners, health.BreakerOpen, health.ServiceSlow, health.DeadLetters, health.Quarantined,
+		health.CollectorHangs:
 		return "the service's: " + c.Subject
 	case health.OldestWaiting:
 		if len(c.of) > 0 {

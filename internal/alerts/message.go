@@ -144,6 +144,7 @@ func several(group string, n int64, first string) string {
 		{string(health.FailedItems), "runs have failed items"},
 		{string(health.NoListeners), "endpoints have nobody who listens"},
 		{string(health.BreakerOpen), "endpoints fail most requests"},
+		{string(health.ServiceSlow), "services became slow"},
 	} {
 		if w.kind == kind {
 			return fmt.Sprintf("%d %s%s", n, w.words, prefixed(" for endpoint ", oneLine(endpoint, maxTitle)))

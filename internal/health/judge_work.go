@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // work judges what goes wrong between nodes and services.
@@ -21,6 +22,9 @@ func (f *facts) work() (all []Condition) {
 	}
 	for i := range f.db.Open {
 		all = append(all, f.breaker(&f.db.Open[i]))
+	}
+	for i := range f.db.Slow {
+		all = append(all, slow(&f.db.Slow[i]))
 	}
 	for i := range f.db.Untaken {
 		if u := &f.db.Untaken[i]; !none[u.Endpoint] {
@@ -98,6 +102,17 @@ func (f *facts) breaker(b *health.OpenBreaker) Condition {
 		c.Severity = Info
 	}
 	return dated(b.Since, c)
+}
+
+func slow(e *pace.SlowEndpoint) Condition {
+	return dated(e.Since, Condition{
+		Kind: ServiceSlow, Severity: Warning, Subject: e.Endpoint, Link: endpointLink(e.Endpoint),
+		Title: e.String(),
+		Detail: fmt.Sprintf("Measured by the last requests that it answered, against the quickest of the last week. %s it.",
+			uses(e.Runs)),
+		Remedy: fmt.Sprintf("Find its instances, and look into their logs: `tranche endpoints show %s`. To send fewer "+
+			"requests at once: `tranche endpoints set %s --max-in-flight N`", e.Endpoint, e.Endpoint),
+	})
 }
 
 func uses(runs int64) string {

@@ -35,6 +35,7 @@ const (
 	DeadLetters   Kind = "dead_letters"
 	Quarantined   Kind = "quarantined"
 	BreakerOpen   Kind = "breaker_open"
+	ServiceSlow   Kind = "service_slow" // it takes far longer for an item than before
 	LeaderMissing Kind = "leader_missing"
 	NodeDead      Kind = "node_dead"
 	NodeLate      Kind = "node_late"

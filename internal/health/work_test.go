@@ -111,6 +111,21 @@ func TestAnEndpointThatIsDown(t *testing.T) {
 	w.goes(health.BreakerOpen, "bills")
 }
 
+func TestAServiceThatBecameSlow(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.withNode()
+	run := w.start(request("bills"), 20)
+	w.exec(`INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, endpoint,
+			ended_at, took)
+		SELECT gen_random_uuid(), $1, 0, 0, 1, B'1'::bit(8192), B'0'::bit(8192), 'recorded', 1, 'ready', 'bills',
+			clock_timestamp() - n * interval '6 min', CASE WHEN n < 5 THEN 39 ELSE 0.001 END
+		FROM generate_series(0, 9) n`, run)
+	w.exec(`UPDATE work_slice SET ended_at = clock_timestamp() WHERE took = 39`)
+	w.appears(health.ServiceSlow, "bills", health.Warning, "bills became slow: an item takes 39 s, and took 1 ms before",
+		"1 running run uses it.", "tranche endpoints show bills")
+}
+
 func TestRequestsThatNobodySeesTo(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

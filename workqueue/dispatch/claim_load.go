@@ -58,7 +58,7 @@ CROSS JOIN (SELECT clock_timestamp() AS now) t`
 SELECT n.endpoint, p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.tokens, 0),
        extract(epoch FROM t.now - p.tokens_at)::float8, coalesce(p.chunk, 0),
        CASE WHEN p.chunk_cap_until > t.now THEN p.chunk_cap ELSE 0 END,
-       coalesce(p.breaker = 'open', false), coalesce(greatest(extract(epoch FROM p.probe_at - t.now), 0), 0)::float8,
+       coalesce(p.breaker = 'open', false), coalesce(extract(epoch FROM p.probe_at - t.now), 0)::float8,
        coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice), false),
        coalesce(p.probes, 0),
        coalesce(e.max_in_flight, 0), coalesce(e.rate, 0),
@@ -124,7 +124,7 @@ type paceLoad struct {
 	chunk    int
 	chunkCap int // 0: none
 	down     bool
-	probeIn  float64 // seconds until the next probe
+	probeIn  float64 // seconds until the next probe; below 0: it is due for so long
 	probing  bool    // the last one has not come back
 	probes   int     // that failed since the endpoint is down
 

@@ -42,6 +42,12 @@ SET state = 'claimed', cause = 'probe', session_id = $2, deadline = clock_timest
     error_code = NULL, error_message = NULL
 WHERE id = $1 AND state = 'scheduled'`
 
+	// goodReady reports whether a running run of an endpoint $1 has something ready that was never tried.
+	goodReady = `
+SELECT coalesce((SELECT true FROM (SELECT $1::text AS endpoint) e CROSS JOIN LATERAL (
+    SELECT * FROM ` + plane.ReadyAuto + ` a UNION ALL SELECT * FROM ` + plane.ReadyFixed + ` f) t
+    CROSS JOIN ` + plane.RunAndStep + ` WHERE ` + plane.Unheld + ` AND r.generation = 1 LIMIT 1), false)`
+
 	// noteProbe keeps the next probe for later, in case nobody learns what became of this one.
 	noteProbe = `
 UPDATE endpoint_pace
@@ -52,6 +58,8 @@ WHERE endpoint = $1 AND breaker = 'open'`
 const (
 	// leastProbePause is the shortest time between two probes.
 	leastProbePause = time.Second
+	// goodProbe is for how long a probe that is due is left to another run that has items which never failed.
+	goodProbe = time.Second
 	// downWait is in how long a claim at an endpoint that is down asks again while a probe is out.
 	downWait = time.Second
 )
@@ -71,11 +79,22 @@ func (c *claim) allowProbe() {
 
 // probe takes one item. One that is ready goes before one of a slice that waits for its time, with every second probe
 // the other way round: neither those that never failed nor those that did are to keep an endpoint down by themselves.
+// For a while a step leaves the probe to those of other runs that never failed, when its own may have.
 func (c *claim) probe(ctx context.Context) ([]workqueue.Slice, error) {
 	c.bound, c.wait = BoundEndpoint, downWait
 	first, second := c.probeReady, c.probeWaiting
-	if c.load.pace.probes%2 == 1 {
+	p := c.load.pace
+	if p.probes%2 == 1 {
 		first, second = second, first
+	} else if (c.load.generation > 1 || len(c.ready) == 0) && -p.probeIn < goodProbe.Seconds() {
+		good := false
+		if err := c.tx.QueryRow(ctx, goodReady, c.load.endpoint).Scan(&good); err != nil {
+			return nil, fmt.Errorf("find a good item to probe with: %w", err)
+		}
+		if good {
+			c.shut(BoundStep, goodProbe)
+			return nil, nil
+		}
 	}
 	if probe, err := first(ctx); err != nil || len(probe) > 0 {
 		return probe, err

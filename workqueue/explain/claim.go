@@ -149,7 +149,8 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 	}
 	g.Advice = []Advice{{"see what the endpoint answers", "tranche endpoints show " + e.name},
 		{"mend the service; nothing has to be done here then", ""},
-		{"or say that it is no outage, and let its requests go for ten minutes whatever fails",
+		{fmt.Sprintf("or say that it is no outage: for ten minutes requests go whatever fails, and an item that it "+
+			"answers with errors fails for good after %d", st.maxAttempts),
 			fmt.Sprintf("tranche endpoints set %s --breaker closed", e.name)}}
 }
 

@@ -61,6 +61,7 @@ func (s Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExpla
 		}
 		e.At, e.Nodes = f.at, len(f.alive)
 		e.Notes = append(e.Notes, f.nodeNotes()...)
+		e.Notes = append(e.Notes, f.slowNotes()...)
 		for _, id := range ids {
 			e.add(f.groups(id))
 		}

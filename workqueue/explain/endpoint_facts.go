@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // endpointFacts is what limits an endpoint over all runs, and what is out there.
@@ -101,6 +102,11 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	}
 	for _, e := range found {
 		f.endpoints[e.name] = e
+	}
+	f.slow, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[pace.SlowEndpoint], pace.SlowEndpoints, f.endpointNames(),
+		len(f.endpoints))
+	if err != nil {
+		return fmt.Errorf("look which endpoints became slow: %w", err)
 	}
 	return nil
 }

@@ -270,7 +270,7 @@ func (e *Explanation) fill(f *facts) error {
 	if len(run.steps) > 1 {
 		e.Steps = f.standings(run)
 	}
-	e.Last, e.Notes, e.Advice = run.last(f), append(run.notes(), f.nodeNotes()...), run.advice(e)
+	e.Last, e.Notes, e.Advice = run.last(f), slices.Concat(run.notes(), f.nodeNotes(), f.slowNotes()), run.advice(e)
 	if run.viewState() == "paused" && !e.heldBack() {
 		e.Notes = append(e.Notes, run.heldNote())
 	}

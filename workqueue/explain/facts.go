@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
+	"github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
@@ -29,6 +30,7 @@ type facts struct {
 	alive     []*sessionFacts
 	led       bool // some node has the lease
 	faults    []streams.StreamFault
+	slow      []pace.SlowEndpoint
 }
 
 type stepKey struct {

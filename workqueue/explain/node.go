@@ -122,6 +122,16 @@ func (f *facts) nodeNotes() []string {
 	return notes
 }
 
+// slowNotes names the services that became slow.
+func (f *facts) slowNotes() []string {
+	var notes []string
+	for i := range f.slow {
+		s := &f.slow[i]
+		notes = append(notes, fmt.Sprintf("%s, since %s; see: tranche endpoints show %s", s, clock(s.Since), s.Endpoint))
+	}
+	return notes
+}
+
 // lastSeen is the node that was heard of last, when none is alive.
 func (f *facts) lastSeen() *sessionFacts {
 	var last *sessionFacts

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
@@ -25,6 +26,7 @@ type Facts struct {
 	Untaken  []UntakenRequests
 	Working  []WorkingEndpoint
 	Open     []OpenBreaker
+	Slow     []pace.SlowEndpoint
 	Letters  []LetterCount
 	Strays   []StrayCount
 	Events   EventsWaiting

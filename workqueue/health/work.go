@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // StaleSlices are slices of one run that are past their deadline, and that no leader has seen to.
@@ -63,4 +64,5 @@ func (f *Facts) queueWork(b *pgx.Batch, l Limits) {
 	queueRows(b, &f.Untaken, healthUntaken, l.Waiting, l.Listed)
 	f.queueSteps(b, l)
 	queueRows(b, &f.Open, healthBreakers, l.Listed)
+	queueRows(b, &f.Slow, pace.SlowEndpoints, nil, l.Listed)
 }

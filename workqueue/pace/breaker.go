@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/throttling"
 )
@@ -136,12 +137,26 @@ func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 		return NoteChange(ctx, tx, out.Endpoint, Change{"breaker", "open", "closed", out.Reason})
 	case "failed":
 		out.Probed, out.Reason = true, fmt.Sprintf("probe %d failed with %s: %.200s", b.Probes+1, code, message)
-		_, err := tx.Exec(ctx, nextProbe, out.Endpoint, b.Probes+1, ProbePause(b.Probes+1))
+		pause, err := b.pauseAfter(ctx, tx, code)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, nextProbe, out.Endpoint, b.Probes+1, pause)
 		return err
 	default:
 		_, err := tx.Exec(ctx, nextProbe, out.Endpoint, b.Probes, time.Duration(0))
 		return err
 	}
+}
+
+// pauseAfter is how long to wait after a probe that failed. That an item fails again which failed in an earlier
+// generation says little of a service that answers: the next follows soon.
+func (b *BreakerState) pauseAfter(ctx context.Context, tx pgx.Tx, code string) (time.Duration, error) {
+	known, err := Blames(ctx, tx, []workqueue.SliceID{*b.probe})
+	if known[*b.probe].rerun && answered(code) {
+		return FirstProbe, err
+	}
+	return ProbePause(b.Probes + 1), err
 }
 
 func answeredProbe(number int, took *time.Duration) string {

@@ -98,9 +98,11 @@ func (b *BreakerState) recentlyEnded(ctx context.Context, db tracker.Querier, en
 //   - it is one item, which failed alone, as an attempt that counted, and the endpoint worked for others after that; or
 //   - they are few, and the chunk that they were cut out of works without them.
 //
-// Of a probe it is asked as well whether there was anything else to probe with. Parents are found by their ids, a
-// success by the index on endpoint and end, pieces of a chunk by work_slice_block, other work of the step by
-// work_block_ready and work_slice_live.
+// Whether items have failed before is less: it is no reason to blame them while the endpoint is down. An item has when
+// it stands alone and did so before in this generation, or when its newest outcome of an earlier generation is an error
+// that was an answer. Of a probe it is asked as well whether there was anything else to probe with. Parents are found
+// by their ids, a success by the index on endpoint and end, pieces of a chunk by work_slice_block, other work of the
+// step by work_block_ready and work_slice_live, earlier outcomes by their key, one by one.
 const blameItems = `
 WITH RECURSIVE up AS (
     SELECT s.id AS item, s.id, s.parent, s.failures, bit_count(s.mask) = 1 AS alone, false AS failed,
@@ -126,6 +128,14 @@ SELECT s.id, h.lone,
         FROM work_slice t
         WHERE bit_count(s.mask) <= $2 AND s.root <> s.id
           AND t.run_id = s.run_id AND t.step = s.step AND t.block = s.block AND t.root = s.root), false),
+    h.counted_at IS NOT NULL,
+    s.generation > 1 AND bit_count(s.mask) <= $2 AND (
+        SELECT bool_and(coalesce((
+            SELECT p.error_code <> ALL ($3) FROM work_part p
+            WHERE p.run_id = s.run_id AND p.step = s.step AND p.ordinal = s.block * 8192 + g.bit
+              AND p.generation < s.generation
+            ORDER BY p.generation DESC LIMIT 1), false))
+        FROM generate_series(0, 8191) g (bit) WHERE get_bit(s.mask, g.bit) = 1),
     s.cause = 'probe' AND (
         EXISTS (SELECT FROM work_block b WHERE b.run_id = s.run_id AND b.step = s.step AND b.has_ready)
         OR EXISTS (SELECT FROM work_slice o WHERE o.run_id = s.run_id AND o.step = s.step
@@ -133,7 +143,8 @@ SELECT s.id, h.lone,
 FROM history h JOIN work_slice s ON s.id = h.item`
 
 // fewCulprits is how small a piece of a chunk must be, and up to how many items of the chunk may have failed alone, for
-// them to be taken for culprits because the rest worked. More look like an outage that began in the middle of it.
+// them to be taken for culprits because the rest worked. More look like an outage that began in the middle of it. As
+// small must be what is taken for items that fail again, as they did in an earlier generation.
 const fewCulprits = 16
 
 // Blames returns what is known of the items of slices.
@@ -142,10 +153,11 @@ func Blames(ctx context.Context, db tracker.Querier, ids []workqueue.SliceID) (m
 	if len(ids) == 0 {
 		return known, nil
 	}
-	rows := pg.Rows(ctx, db, blameItems, ids, fewCulprits)
+	rows := pg.Rows(ctx, db, blameItems, ids, fewCulprits, unansweredCodes())
 	var id workqueue.SliceID
 	var b Blame
-	_, err := pgx.ForEachRow(rows, []any{&id, &b.Lone, &b.proven, &b.others}, func() error { known[id] = b; return nil })
+	to := []any{&id, &b.Lone, &b.proven, &b.again, &b.rerun, &b.others}
+	_, err := pgx.ForEachRow(rows, to, func() error { known[id] = b; return nil })
 	if err != nil {
 		return nil, fmt.Errorf("read the history of %d slices: %w", len(ids), err)
 	}
@@ -177,7 +189,8 @@ func (b *BreakerState) consider(ctx context.Context, db tracker.Querier, endpoin
 		return outage{}, nil, err
 	}
 	for i := range newest {
-		newest[i].proven = known[newest[i].id].proven
+		b := known[newest[i].id]
+		newest[i].itemsOwn = b.proven || (b.again || b.rerun) && answered(newest[i].code)
 	}
 	o := judge(newest, b.trusted)
 	o.down = o.down || b.Open

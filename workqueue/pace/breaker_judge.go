@@ -2,6 +2,7 @@ package pace
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -36,7 +37,7 @@ type endedSlice struct {
 	id, parent workqueue.SliceID
 	items      int
 	how        endedHow
-	proven     bool // its items are known to be to blame themselves
+	itemsOwn   bool // it failed because of its items, or as they did before: that says nothing of its endpoint
 	code       string
 	message    string
 }
@@ -55,17 +56,20 @@ func (o outage) reason() string {
 		o.last.message)
 }
 
-// judge tells an endpoint that is down from one that meets bad items. The newest slice comes first.
+// judge tells an endpoint that is down from one that meets bad items. The newest slice comes first. The rule:
+// an endpoint is down when, of the last breakerNewest slices that say something of it, or of all when they are fewer,
+// breakerShare tenths failed, in breakerPlaces different places.
 //
 // What goes against an outage: a success, of whatever size. What says nothing: items that are known to fail by
-// themselves, and, while the endpoint is trusted since it answered a probe, a chunk of several items: large chunks that
-// fail while small ones work are no outage. Of a chunk and its pieces only the smallest failures count, and a retry
-// counts with what it retries, so that one bad item, however often it is cut out and tried, is one place.
+// themselves; items that failed before and that the service answers with an error again; and, while the endpoint is
+// trusted since it answered a probe, a chunk of several items: large chunks that fail while small ones work are no
+// outage. Of a chunk and its pieces only the smallest failures count, and a retry counts with what it retries, so that
+// one bad item, however often it is cut out and tried, is one place.
 func judge(newest []endedSlice, trusted bool) (o outage) {
 	var failures []endedSlice
 	tried := map[workqueue.SliceID]bool{} // failed, and its pieces or its retry did as well
 	for _, s := range newest {
-		if s.how != endedWell && (s.proven || trusted && s.how == EndedFailed && s.items > 1) {
+		if s.how != endedWell && (s.itemsOwn || trusted && s.how == EndedFailed && s.items > 1) {
 			continue
 		}
 		if o.of == breakerNewest {
@@ -104,6 +108,15 @@ const (
 	PatientProbes = 5
 )
 
+// unansweredCodes are those of failures that may come of a service that is not there: they are no answer of its own.
+func unansweredCodes() []string {
+	return []string{"deadline", "timeout", "unavailable", "unanswered", workqueue.CodeDeliveries, "unreachable",
+		"no_listeners"}
+}
+
+// answered reports whether a failure is an answer of the service's own.
+func answered(code string) bool { return !slices.Contains(unansweredCodes(), code) }
+
 // ProbePause is how long to wait for the next probe after so many have failed.
 func ProbePause(failed int) time.Duration {
 	d := FirstProbe
@@ -117,6 +130,8 @@ func ProbePause(failed int) time.Duration {
 type Blame struct {
 	proven bool // they failed while the endpoint worked for others
 	Lone   int  // how often a single item has failed alone before
+	again  bool // it is a single item, which failed alone before as an attempt that counted
+	rerun  bool // they are few, and all of them failed in an earlier generation
 	others bool // of a probe: there is other work to probe with
 }
 

@@ -53,7 +53,7 @@ func TestJudge(t *testing.T) {
 		"known culprits": {tell: func(s *past) {
 			s.many(10, 1, EndedFailed)
 			for i := range s.slices {
-				s.slices[i].proven = true
+				s.slices[i].itemsOwn = true
 			}
 		}},
 		"one item, cut out and tried again": {tell: func(s *past) {

@@ -40,3 +40,13 @@ func closeByHand(ctx context.Context, tx pgx.Tx, endpoint, actor string) (was st
 	}
 	return was, until, NoteChange(ctx, tx, endpoint, Change{"breaker", was, string(workqueue.BreakerClosed), reason})
 }
+
+// Unreached reports whether an error says that no server was there: no connection, or nobody who listens.
+func Unreached(code string) bool { return code == "unreachable" || code == "no_listeners" }
+
+// ClosedByHand reports whether an operator said of an endpoint, a short while ago, that there is no outage.
+func ClosedByHand(ctx context.Context, tx pgx.Tx, endpoint string) (bool, error) {
+	var b BreakerState
+	err := b.Read(ctx, tx, readBreaker, endpoint)
+	return b.vouched, err
+}

@@ -3,6 +3,7 @@ package settle
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,6 +23,7 @@ type tally struct {
 	whole      bool // one message held all the slots of the reply
 	unreadable bool // a message of the reply could not be read
 	touched    bool
+	forced     bool // an operator keeps the breaker closed: that no server was there is not held against the items
 }
 
 // refusal is a slot with an error that is worth another try.
@@ -147,12 +149,38 @@ func closeAll(ctx context.Context, tx pgx.Tx, set *settlement, held []*plane.Hel
 			return err
 		}
 	}
+	if err := forceClosed(ctx, tx, tallies); err != nil {
+		return err
+	}
 	for _, h := range held {
 		if t := tallies[h.ID]; t.touched {
 			t.close(set, spared[h.ID])
 		}
 	}
 	return nil
+}
+
+// forceClosed looks whose breakers are kept closed by an operator, where no server was there.
+func forceClosed(ctx context.Context, tx pgx.Tx, tallies map[workqueue.SliceID]*tally) (err error) {
+	byHand := map[string]bool{}
+	for _, t := range tallies {
+		if !t.unreached() {
+			continue
+		}
+		if _, known := byHand[t.Endpoint]; !known {
+			if byHand[t.Endpoint], err = pace.ClosedByHand(ctx, tx, t.Endpoint); err != nil {
+				return err
+			}
+		}
+		t.forced = byHand[t.Endpoint]
+	}
+	return nil
+}
+
+// unreached reports whether some items were not done because no server was there.
+func (t *tally) unreached() bool {
+	return t.Failure != nil && pace.Unreached(t.Failure.Code) ||
+		slices.ContainsFunc(t.refusals, func(r refusal) bool { return pace.Unreached(r.err.Code) })
 }
 
 // close decides what becomes of one slice. Items to be tried again leave it for a slice of their own. It stays live
@@ -169,7 +197,7 @@ func (t *tally) close(set *settlement, spared bool) {
 	case left.Empty():
 	case !complete:
 		state, why = t.State, t.Failure // for the message that completes it
-	case spared:
+	case spared || t.forced && t.Failure != nil && t.Failure.Retry && pace.Unreached(t.Failure.Code):
 		set.pass(t.HeldSlice, left, workqueue.CauseBreaker, f.Why)
 	case t.Failure != nil:
 		set.pass(t.HeldSlice, left, t.cause(), *t.Failure)
@@ -185,30 +213,29 @@ func (t *tally) close(set *settlement, spared bool) {
 // closeRefused hands on the items that are to be tried again, or fails those that have no attempt left. Those that came
 // at a bad time go on for themselves.
 func (t *tally) closeRefused(set *settlement, spared bool) {
-	var again, later bitfield.Set
-	spent := !spared && t.Failures+1 >= t.Policy.MaxAttempts
+	var again, later, spare bitfield.Set
+	spent := t.Failures+1 >= t.Policy.MaxAttempts
 	for _, r := range t.refusals {
-		notNow := t.Policy.NotNow(r.err, t.Attempt)
 		switch {
-		case !notNow && spent:
+		case t.Policy.NotNow(r.err, t.Attempt):
+			later.Add(r.bit)
+		case spared || t.forced && pace.Unreached(r.err.Code):
+			spare.Add(r.bit)
+		case spent:
 			set.fail(t.HeldSlice, r.bit, r.err)
 			continue
-		case notNow:
-			later.Add(r.bit)
 		default:
 			again.Add(r.bit)
 		}
 		set.attemptFailed(t.HeldSlice, r.bit, r.err)
 	}
-	cause := workqueue.CauseRetry
-	if spared {
-		cause = workqueue.CauseBreaker
-	}
-	if !again.Empty() {
-		set.pass(t.HeldSlice, again, cause, workqueue.SlotError{Retry: true})
-	}
-	if !later.Empty() {
-		set.pass(t.HeldSlice, later, workqueue.CauseThrottled, workqueue.SlotError{Retry: true})
+	for _, p := range []struct {
+		bits  bitfield.Set
+		cause workqueue.Cause
+	}{{again, workqueue.CauseRetry}, {spare, workqueue.CauseBreaker}, {later, workqueue.CauseThrottled}} {
+		if !p.bits.Empty() {
+			set.pass(t.HeldSlice, p.bits, p.cause, workqueue.SlotError{Retry: true})
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ type endpointsSet struct {
 	Rate        *itemRate      `help:"Items a second over all runs, or none." placeholder:"N"`
 	CallRate    *callRate      `help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
 	ChunkCap    *chunkCap      `help:"0 forgets that requests over some size fail as a whole." placeholder:"0"`
-	Breaker     *breakerState  `help:"closed says that it is no outage: for 10 minutes all goes on." placeholder:"closed"`
+	Breaker     *breakerState  `help:"closed says that it is no outage: for 10 minutes failures use up attempts." placeholder:"closed"`
 }
 
 func (e *endpointsSet) Validate() error {
@@ -148,7 +148,7 @@ func (e *endpointsSet) told(set *client.EndpointSetting) []string {
 		told = append(told, "requests may be of any size again")
 	}
 	if e.Breaker != nil {
-		told = append(told, "its breaker is closed, and stays so for 10 minutes whatever fails")
+		told = append(told, "its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts")
 	}
 	return told
 }
