@@ -40,6 +40,7 @@ CREATE TABLE batchrun (
     on_duplicate      text        NOT NULL DEFAULT 'error' CHECK (on_duplicate IN ('error', 'skip', 'allow')),
     accepted          bigint      NOT NULL DEFAULT 0,
     from_run          uuid,
+    erased            integer     NOT NULL DEFAULT 0,
     -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
     CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)),
@@ -109,6 +110,8 @@ COMMENT ON COLUMN batchrun.on_duplicate IS
     'What becomes of a key that comes again: error (it is refused), skip or allow.';
 COMMENT ON COLUMN batchrun.from_run IS
     'The earlier run that it carries on: its items are some of that one''s (run start --from); null: none.';
+COMMENT ON COLUMN batchrun.erased IS
+    'How often items of it were erased: a run that takes items of it while that is done is refused.';
 COMMENT ON COLUMN batchrun.accepted IS 'Of the failed items those whose failures are all accepted; 0: not completed.';
 
 -- No foreign key refers to batchrun: a run's row is deleted first, and its steps last. Until then they keep out who
