@@ -445,4 +445,10 @@ func TestLanesDoNotShareRequests(t *testing.T) {
 	rest := b.Number(`SELECT count(*) FROM work_order WHERE run_id = $1 AND lane = (SELECT lane FROM work_order
 		WHERE run_id = $1 AND ordinal = $2)`, run, storetest.Ordinals(slow)[0])
 	b.WantTally(run, storetest.Tally{Done: 20 - rest, Live: 1})
+
+	items, err := inspect.New(b.Store).Items(t.Context(), run, "C0")
+	if err != nil || len(items) != 1 || b.Number(`SELECT count(*) FROM run_item i JOIN work_order o USING (run_id, ordinal)
+		WHERE run_id = $1 AND i.lane = o.lane AND ordinal = 0 AND o.lane::text = $2`, run, items[0].Lane) != 1 {
+		t.Errorf("item C0 is %+v, %v; want it with its lane", items, err)
+	}
 }
