@@ -2203,6 +2203,9 @@ type ItemView struct {
 	Payload json.RawMessage `json:"payload"`
 	Steps   []ItemStep      `json:"steps"`
 
+	// Lane of a run in order: the number of its partition, or of its value's lane
+	Lane string `json:"lane,omitempty"`
+
 	// EarlierPayloads before corrections, newest first
 	EarlierPayloads []EarlierPayload `json:"earlier_payloads,omitempty"`
 }
@@ -6555,4 +6558,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ff635850fe9bb061e19e7652b545004f, is ace2da62f3332e2789bcaa1eefe966bca5535c32a65ee3c7e6d07014971a159f.
+// Of 7825e8e660967cc8c66c28f9ca34a2cc, is b147eb7413e181d6cc2747ac815c6f5871bdfcc8fced407a3c1e290303e45432.
