@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
@@ -308,26 +309,31 @@ func TestResultsOfEveryKind(t *testing.T) {
 	b := setup(t)
 	svc := b.service()
 	pdf := []byte("%PDF-1.7\x00\xff")
+	nested := func(deep int) jsontext.Value {
+		return jsontext.Value(strings.Repeat("[", deep) + strings.Repeat("]", deep))
+	}
 	check(t, HandleEach(svc, "kinds", func(_ context.Context, in number) (any, error) {
 		return []any{
 			wire.Binary{ContentType: "application/pdf",
 				Data: pdf}, &wire.Binary{Data: pdf}, nil, moody{}, moody{bad: true}, make(chan int),
 			wire.Binary{ContentType: "no\nsuch"}, "<&\u2028>",
+			nested(wire.DefaultMaxDepth), nested(wire.DefaultMaxDepth + 1),
 		}[in.N], nil
 	}, Concurrency(1), Compress(1)))
 	b.Run(svc)
-	w := b.reply("kinds", numbers(8))
+	w := b.reply("kinds", numbers(10))
 	for i, contentType := range []string{"application/pdf", wire.DefaultBinaryType} {
 		if s := w.slots[i]; s.ContentType != contentType || !bytes.Equal(s.Data, pdf) {
 			t.Errorf("slot %d: %q %q", i, s.ContentType, s.Data)
 		}
 	}
-	for i, want := range map[int]string{2: "null", 3: `"fine"`, 7: "\"<&\u2028>\""} {
+	for i, want := range map[int]string{2: "null", 3: `"fine"`, 7: "\"<&\u2028>\"",
+		8: string(nested(wire.DefaultMaxDepth))} {
 		if got := string(w.slots[i].Data); got != want {
 			t.Errorf("slot %d: %s, want %s", i, got, want)
 		}
 	}
-	for _, i := range []int{4, 5, 6} {
+	for _, i := range []int{4, 5, 6, 9} {
 		if e := w.slots[i].Err; e == nil || e.Code != wire.CodeBadResult {
 			t.Errorf("slot %d: %v", i, e)
 		}

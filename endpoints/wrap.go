@@ -153,6 +153,8 @@ func checkAnswer(slot wire.Slot) error {
 		return errors.New("the slot has a result and an error")
 	case slot.Err == nil && slot.ContentType == "" && !jsontext.Value(slot.Data).IsValid():
 		return errors.New("the slot's result is not JSON; set its ContentType, or encode it")
+	case slot.Err == nil && slot.ContentType == "" && wire.CheckDepth(slot.Data) != nil:
+		return fmt.Errorf("the slot's result cannot be read: %w", wire.CheckDepth(slot.Data))
 	case slot.ContentType != "" && !wire.ValidContentType(slot.ContentType):
 		return fmt.Errorf("content type %.80q is not one", slot.ContentType)
 	}

@@ -40,6 +40,7 @@ CREATE TABLE batchrun (
     on_duplicate      text        NOT NULL DEFAULT 'error' CHECK (on_duplicate IN ('error', 'skip', 'allow')),
     accepted          bigint      NOT NULL DEFAULT 0,
     from_run          uuid,
+    erased            integer     NOT NULL DEFAULT 0,
     -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
     CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)),
@@ -109,6 +110,8 @@ COMMENT ON COLUMN batchrun.on_duplicate IS
     'What becomes of a key that comes again: error (it is refused), skip or allow.';
 COMMENT ON COLUMN batchrun.from_run IS
     'The earlier run that it carries on: its items are some of that one''s (run start --from); null: none.';
+COMMENT ON COLUMN batchrun.erased IS
+    'How often items of it were erased: a run that takes items of it while that is done is refused.';
 COMMENT ON COLUMN batchrun.accepted IS 'Of the failed items those whose failures are all accepted; 0: not completed.';
 
 -- No foreign key refers to batchrun: a run's row is deleted first, and its steps last. Until then they keep out who
@@ -506,6 +509,18 @@ COMMENT ON COLUMN work_error.error_code IS 'Error code of the slot.';
 COMMENT ON COLUMN work_error.error_message IS 'The error in words.';
 COMMENT ON COLUMN work_error.at IS 'When it was recorded.';
 
+CREATE TABLE work_order (
+    run_id  uuid    NOT NULL,
+    ordinal integer NOT NULL,
+    lane    bigint  NOT NULL,
+    PRIMARY KEY (run_id, ordinal)
+);
+CREATE INDEX work_order_lane ON work_order (run_id, lane, ordinal);
+COMMENT ON TABLE work_order IS 'Which lane an item stands in. Written with the items.';
+COMMENT ON COLUMN work_order.run_id IS 'The run (batchrun.id).';
+COMMENT ON COLUMN work_order.ordinal IS 'The item (work_queue.ordinal).';
+COMMENT ON COLUMN work_order.lane IS 'The lane: a number that the value of the item has.';
+
 -- It is made of joins that the planner takes apart: what a query asks for no column of is not read, so that counting the
 -- states of a run reads its items and blocks, and no parts. For that each outer join stands on a unique index or has one
 -- row by what it says, and its condition names no two tables that another one brings.
@@ -537,7 +552,8 @@ SELECT r.id AS run_id, i.ordinal, i.item_key AS key, st.step, st.name AS step_na
     coalesce(w.session_id, l.session_id) AS node_id,
     coalesce(w.ended_at, w.sent_at) AS finished_at,
     coalesce(w.ended_at, w.sent_at, l.sent_at, l.created_at, r.started_at) AS changed_at,
-    coalesce(get_bit(b.accepted, i.bit) = 1, false) AS accepted
+    coalesce(get_bit(b.accepted, i.bit) = 1, false) AS accepted,
+    (SELECT o.lane FROM work_order o WHERE o.run_id = r.id AND o.ordinal = i.ordinal) AS lane
 FROM batchrun r
 JOIN run_step st ON st.run_id = r.id
 CROSS JOIN LATERAL generate_series(0, ((r.items - 1) >> 13)::integer) k (block)
@@ -600,8 +616,10 @@ COMMENT ON COLUMN run_item.node_id IS 'That node (node_session.id).';
 COMMENT ON COLUMN run_item.finished_at IS 'When the result or the error came; null: there is none.';
 COMMENT ON COLUMN run_item.changed_at IS 'When it last moved, about.';
 COMMENT ON COLUMN run_item.accepted IS 'It has failed, and somebody has accepted that.';
+COMMENT ON COLUMN run_item.lane IS
+    'The lane that it stands in: the number of its partition, or a hash of its value; null: the run is in no order.';
 
 -- +goose Down
 DROP VIEW run_item;
-DROP TABLE work_error, work_part, work_slice, run_acceptance, work_block, work_queue, run_step, batchrun;
+DROP TABLE work_order, work_error, work_part, work_slice, run_acceptance, work_block, work_queue, run_step, batchrun;
 DROP FUNCTION work_block_place();

@@ -11,18 +11,6 @@ COMMENT ON COLUMN run_order.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN run_order.rule IS 'By what they are put in lanes: by, values, partitions.';
 COMMENT ON COLUMN run_order.stop IS 'What follows an item that failed is ended, and not tried.';
 
-CREATE TABLE work_order (
-    run_id  uuid    NOT NULL,
-    ordinal integer NOT NULL,
-    lane    bigint  NOT NULL,
-    PRIMARY KEY (run_id, ordinal)
-);
-CREATE INDEX work_order_lane ON work_order (run_id, lane, ordinal);
-COMMENT ON TABLE work_order IS 'Which lane an item stands in. Written with the items.';
-COMMENT ON COLUMN work_order.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN work_order.ordinal IS 'The item (work_queue.ordinal).';
-COMMENT ON COLUMN work_order.lane IS 'The lane: a number that the value of the item has.';
-
 -- Its lock is that of the lane: who makes an item of it ready, or has one wait, holds it. The items that wait are held
 -- back (work_block.held).
 CREATE TABLE work_lane (
@@ -74,4 +62,4 @@ END $$;
 -- +goose StatementEnd
 DROP TRIGGER node_session_order ON node_session;
 DROP FUNCTION refuse_node_without_lines();
-DROP TABLE work_lane, work_order, run_order;
+DROP TABLE work_lane, run_order;

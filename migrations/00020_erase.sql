@@ -1,39 +1,56 @@
 -- +goose Up
 
 -- A key that is very short stands in too many texts for something else.
+--
+-- Texts also hold the key as JSON or an address writes it: each of its characters may be itself, \u with its code, or
+-- the bytes of it after %; a letter or digit before it is part of such an escape, or of another word.
 -- +goose StatementBegin
 CREATE FUNCTION erased_text(said text, key text, marker text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $f$
     SELECT CASE WHEN said = key THEN marker
-        WHEN length(key) < 4 OR strpos(said, key) = 0 THEN said
-        ELSE regexp_replace(said, '(?<![[:alnum:]_])' || regexp_replace(key, '([^[:alnum:]_])', '\\\1', 'g')
-            || '(?![[:alnum:]_])', marker, 'g') END
+        WHEN length(key) < 4 OR strpos(said, key) = 0 AND strpos(said, '\') = 0 AND strpos(said, '%') = 0 THEN said
+        ELSE regexp_replace(said, (
+            SELECT '(?:(?<![[:alnum:]_])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2}))' || string_agg(
+                '(?:' || regexp_replace(c, '([^[:alnum:]_])', '\\\\*\\\1')
+                || '|\\+(?:' || replace(u, '\', '\\+') || '|'
+                || replace(translate(u, 'abcdef', 'ABCDEF'), '\', '\\+') || ')|' || h || '|' || upper(h)
+                || CASE c WHEN ' ' THEN '|[+]' WHEN E'\n' THEN '|\\+n' WHEN E'\t' THEN '|\\+t' ELSE '' END || ')',
+                '' ORDER BY n) || '(?![[:alnum:]_])'
+            FROM regexp_split_to_table(key, '') WITH ORDINALITY k (c, n)
+            CROSS JOIN LATERAL (SELECT ascii(c) AS code) a
+            CROSS JOIN LATERAL (SELECT CASE WHEN code < 65536 THEN 'u' || lpad(to_hex(code), 4, '0')
+                    ELSE 'u' || to_hex(55296 + ((code - 65536) >> 10)) || '\u'
+                        || to_hex(56320 + ((code - 65536) & 1023)) END AS u,
+                regexp_replace(encode(convert_to(c, 'UTF8'), 'hex'), '(..)', '%\1', 'g') AS h) f), marker, 'g') END
 $f$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION erased_text(text, text, text) IS
-    'A text in which a marker stands for the key of an item, wherever that stands as a word; of one that is shorter than '
-    'four characters only as the whole text.';
+    'A text in which a marker stands for the key of an item, wherever that stands as a word, also escaped as in JSON '
+    'and addresses; of one that is shorter than four characters only as the whole text.';
 
 -- Functions with the rights of the owner name everything by its schema, so that no search_path leads them elsewhere.
 -- +goose StatementBegin
 DO $migration$
 BEGIN
     EXECUTE format($outer$
-        CREATE FUNCTION erased_json(doc jsonb, key text, marker text) RETURNS jsonb
+        CREATE FUNCTION erased_json(doc jsonb, key text, marker text, numbers boolean DEFAULT false)
+        RETURNS jsonb
         LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS
         $body$
         BEGIN
-            IF strpos(doc::text, btrim(to_json(key)::text, '"')) = 0 THEN
+            IF strpos(doc::text, key) = 0 AND strpos(doc::text, '\') = 0 AND strpos(doc::text, '%%') = 0 THEN
                 RETURN doc;
             END IF;
             CASE jsonb_typeof(doc)
                 WHEN 'string' THEN RETURN to_jsonb(%1$I.erased_text(doc #>> '{}', key, marker));
                 WHEN 'array' THEN
-                    RETURN coalesce((SELECT jsonb_agg(%1$I.erased_json(e.value, key, marker) ORDER BY e.n)
+                    RETURN coalesce((SELECT jsonb_agg(%1$I.erased_json(e.value, key, marker, numbers) ORDER BY e.n)
                         FROM jsonb_array_elements(doc) WITH ORDINALITY AS e (value, n)), doc);
                 WHEN 'object' THEN
                     RETURN coalesce((SELECT jsonb_object_agg(%1$I.erased_text(e.key, erased_json.key, marker),
-                        %1$I.erased_json(e.value, erased_json.key, marker)) FROM jsonb_each(doc) e), doc);
+                        %1$I.erased_json(e.value, erased_json.key, marker, numbers)) FROM jsonb_each(doc) e), doc);
+                WHEN 'number' THEN
+                    RETURN CASE WHEN numbers AND doc #>> '{}' = key THEN to_jsonb(marker) ELSE doc END;
                 ELSE RETURN doc;
             END CASE;
         END
@@ -82,7 +99,8 @@ BEGIN
 END
 $migration$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION erased_json(jsonb, text, text) IS 'The same in all texts of a document.';
+COMMENT ON FUNCTION erased_json(jsonb, text, text, boolean) IS
+    'The same in all texts of a document, and where a number is the key, if numbers says so.';
 COMMENT ON FUNCTION audit_erase(text, text, uuid, bigint, integer) IS
     'Has a marker stand for the key of an item in rows of the audit log after one, a number of them at most, and notes '
     'that it did. Returns the last row that it looked at; null: there is none.';
@@ -103,7 +121,7 @@ $body$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION audit_erase(text, text, uuid, bigint, integer), erased_json(jsonb, text, text),
+DROP FUNCTION audit_erase(text, text, uuid, bigint, integer), erased_json(jsonb, text, text, boolean),
     erased_text(text, text, text);
 
 -- +goose StatementBegin

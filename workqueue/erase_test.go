@@ -1,10 +1,15 @@
 package workqueue_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,7 +28,7 @@ import (
 
 // secret stands in everything that is kept of a person.
 const (
-	person = "AHV-756.1"
+	person = "AHV-Zoë&756/1" // JSON, addresses and base64 write it in other ways
 	secret = "Zgraggen"
 )
 
@@ -78,6 +83,9 @@ func (b *bench) personal() workqueue.RunID {
 			map[bool]string{true: "text/" + secret, false: "text/plain"}[ordinal == 1],
 			map[bool]string{true: "letter to " + secret, false: "letter"}[ordinal == 1])
 	}
+	b.Exec(`UPDATE batchrun SET params = jsonb_build_object('of', $2::text, $2::text, 1) WHERE id = $1`, run, person)
+	b.Exec(`UPDATE work_part SET error_message = $2, error_keyed = $2 WHERE run_id = $1 AND ordinal = 3
+		AND error_code IS NOT NULL`, run, "the same as "+person)
 	b.Exec(`UPDATE run_correction SET reason = $2 WHERE run_id = $1`, run, "the address of "+person+" was wrong")
 	l := letter("l"+run.String(), "e")
 	l.Run, l.Slice, l.Body, l.Stack = &run, &s.ID, []byte(secret), secret
@@ -103,12 +111,23 @@ func (b *bench) aside() {
 	l := letter("alone", "e")
 	l.Body, l.Headers = packed.EncodeAll(body, nil), map[string][]string{"Tranche-Encoding": {"zstd"}}
 	b.bury(l, letter("other", "e"))
+	// What a service asked another one for, within a run or one that is not there any more, in forms of other languages.
+	gone, slice := workqueue.NewRunID(), workqueue.NewSliceID()
+	for i, body := range []string{`{"items":[{"payload":"` + ascii(person) + `"}]}`,
+		`{"payload":"` + base64.StdEncoding.EncodeToString([]byte(`{"of":"`+person+`"}`)) + `"}`,
+		`{"text":"{\"of\":\"` + strings.ReplaceAll(ascii(person), `\`, `\\`) + `\"}"}`, `{"of":"\n` + ascii(person) + `\n`} {
+		l := letter(fmt.Sprint("call", i), "e")
+		l.Run, l.Slice, l.Root, l.Body = &gone, &slice, &slice, []byte(body)
+		b.bury(l)
+		b.Exec(`INSERT INTO quarantine (reason, detail, subject, run_id, slice_id, body) VALUES ('r', 'd', 's', $1, $2, $3)`,
+			gone, slice, []byte(body))
+	}
 	b.Exec(`INSERT INTO quarantine (reason, detail, subject, body) VALUES ('r', 'd', 's', $1), ('r', 'd', 's', 'x')`, body)
 	b.Exec(`INSERT INTO health_mark (kind, subject, state, by, reason, severity, count)
 		VALUES ('k', 's', 'aside', 'ann', $1, 'info', 1)`, "waits for "+person+".")
 	b.Exec(`INSERT INTO api_request (user_name, key, operation, fingerprint, claim, session_id, status, content_type, body)
-		VALUES ('ann', 'k', 'correct', '', gen_random_uuid(), gen_random_uuid(), 200, 'application/json', $1)`,
-		[]byte(`{"examples":["`+person+`","AHV-756.12"]}`))
+		VALUES ('ann', 'k', 'GET /items/' || $2, '', gen_random_uuid(), gen_random_uuid(), 200, 'application/json', $1)`,
+		[]byte(`{"examples":["`+ascii(person)+`","AHV-Zoë\u0026756/1","`+person+`2"]}`), url.PathEscape(person))
 	b.Exec(`INSERT INTO alert (name, spec, source, created_by, changed_by, error)
 		VALUES ('a', '{}', '', 'ann', 'ann', 'about ' || $1)`, person)
 	b.Exec(`INSERT INTO alert_message (id, alert, what, grp, severity, body)
@@ -118,7 +137,7 @@ func (b *bench) aside() {
 		VALUES ('ann', 'collector_drop', 'c', jsonb_build_object('keys', ARRAY[$1::text, 'C7']))`, person)
 }
 
-// everything is all that stands in all tables, as text.
+// everything is all that stands in all tables, a row a line: bytes as they are, unpacked, and the rest as JSON.
 func (b *bench) everything() string {
 	b.Helper()
 	tables, err := pg.Collect(b.Context(), b.Pool, pgx.RowTo[string], `SELECT c.oid::regclass::text FROM pg_class c
@@ -126,33 +145,68 @@ func (b *bench) everything() string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	conn, err := b.Pool.Acquire(b.Context())
+	unpack, err := zstd.NewReader(nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer conn.Release()
-	if _, err := conn.Exec(b.Context(), `SET bytea_output = 'escape'`); err != nil {
-		b.Fatal(err)
-	}
+	defer unpack.Close()
 	var all strings.Builder
 	for _, name := range tables {
-		fmt.Fprintf(&all, "TABLE %s\n", name)
-		if _, err := conn.Conn().PgConn().CopyTo(b.Context(), &all, "COPY "+name+" TO STDOUT"); err != nil {
+		rows := pg.Rows(b.Context(), b.Pool, "SELECT * FROM "+name)
+		for rows.Next() {
+			values, err := rows.Values()
+			if err != nil {
+				b.Fatal(err)
+			}
+			all.WriteString(name)
+			for i, value := range values {
+				text, isBytes := value.([]byte)
+				if plain, err := unpack.DecodeAll(text, nil); isBytes && err == nil {
+					text = plain
+				}
+				if !isBytes {
+					if text, err = json.Marshal(value); err != nil {
+						b.Fatal(err)
+					}
+				}
+				fmt.Fprintf(&all, " %s=%s", rows.FieldDescriptions()[i].Name, bytes.ReplaceAll(text, []byte("\n"), []byte(" ")))
+			}
+			all.WriteString("\n")
+		}
+		if err := rows.Err(); err != nil {
 			b.Fatal(err)
 		}
 	}
 	return all.String()
 }
 
-// traces are the lines of everything that have something of the person.
+// forms are all ways in which the person's key may be written.
+func forms() []string {
+	quoted, _ := json.Marshal(person)
+	all := []string{secret, person, strings.Trim(string(quoted), `"`), url.PathEscape(person), url.QueryEscape(person),
+		ascii(person), strings.ToUpper(ascii(person)), strings.ReplaceAll(person, "/", `\/`)}
+	for at := range 3 { // where a group of base64 begins
+		all = append(all, base64.StdEncoding.EncodeToString([]byte(person[at:]))[:4*((len(person)-at)/3)])
+	}
+	return all
+}
+
+// ascii writes every character as JSON may.
+func ascii(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		fmt.Fprintf(&b, `\u%04x`, r)
+	}
+	return b.String()
+}
+
+// traces are the lines of everything that have something of the person, in whatever form.
 func (b *bench) traces() (left []string) {
 	b.Helper()
-	table := ""
 	for line := range strings.Lines(b.everything()) {
-		if name, ok := strings.CutPrefix(line, "TABLE "); ok {
-			table = name
-		} else if strings.Contains(line, secret) || strings.Contains(strings.ReplaceAll(line, person+"2", ""), person) {
-			left = append(left, table+line)
+		plain := strings.ReplaceAll(strings.ReplaceAll(line, `\\`, `\`), person+"2", "")
+		if slices.ContainsFunc(forms(), func(form string) bool { return strings.Contains(plain, form) }) {
+			left = append(left, line)
 		}
 	}
 	return left
@@ -190,15 +244,21 @@ func TestErase(t *testing.T) {
 	b.operation("o1")
 	var busy *erasure.UnderWayError
 	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
-	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "collector c has operations") {
+	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "collector ops drop c o1 --waiting") {
 		t.Fatalf("while an operation waits: %v", err)
 	}
 	// One that stands in a partition, and is folded by the person's key.
-	b.Exec(`UPDATE collector_op SET fold = key, key = 'P' || key`)
-	b.Exec(`UPDATE collector_key SET key = 'P' || key`)
+	b.Exec(`UPDATE collector_op SET fold = key, key = '3/8', payload = '{}'`)
+	b.Exec(`UPDATE collector_key SET key = '3/8'`)
 	if _, err = erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err,
 		&busy) {
 		t.Fatalf("while one waits that is folded by it: %v", err)
+	}
+	// And one of which only the payload says so.
+	b.Exec(`UPDATE collector_op SET fold = NULL, payload = $1`, `{"customer":"`+ascii(person)+`","name":"`+secret+`"}`)
+	if _, err = erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err,
+		&busy) {
+		t.Fatalf("while one waits in a partition: %v", err)
 	}
 	b.operation("o2")
 	b.Exec(`UPDATE collector_op SET parked_at = clock_timestamp(), error_code = 'X', error_message = $1`, secret)
@@ -224,14 +284,14 @@ func TestErase(t *testing.T) {
 	}
 	did = b.erase(erasure.Request{Reason: "article 17"})
 	if len(would.Runs) != 2 || would.Erased.Items != 2 || would.Erased.Operations != 2 || did.Erased.Operations != 2 ||
-		did.Erased.Items != 1 || would.Erased.Texts-did.Erased.Texts != 2 {
+		did.Erased.Items != 1 || would.Erased.Texts-did.Erased.Texts != 3 {
 		t.Errorf("would be erased: %+v; was: %+v", would, did)
 	}
 	if left := b.traces(); len(left) > 0 {
 		t.Errorf("left: %s", strings.Join(left, "\n"))
 	}
 	all := b.everything()
-	for _, kept := range []string{"AHV-756.12", "other", "called because of " + did.Marker, "article 17"} {
+	for _, kept := range []string{"AHV-Zoë&756/12", "other", "called because of " + did.Marker, "article 17"} {
 		if !strings.Contains(all, kept) {
 			t.Errorf("%s is gone, too", kept)
 		}
@@ -271,6 +331,13 @@ func TestEraseWhileRunsAreUnderWay(t *testing.T) {
 	if after := b.everything(); after != before {
 		t.Error("something was erased")
 	}
+	// Of a run that is being loaded no view knows the items yet.
+	b.Exec(`UPDATE batchrun SET state = 'loading', items = 0 WHERE id = $1`, run)
+	if _, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err,
+		new(*erasure.UnderWayError)) {
+		t.Errorf("while the run is being loaded: %v", err)
+	}
+	b.Exec(`UPDATE batchrun SET state = 'running', items = 2 WHERE id = $1`, run)
 	b.Record(storetest.Whole(b.One(run)))
 	if did := b.erase(erasure.Request{}); len(did.Runs) != 2 {
 		t.Errorf("erased %+v; want runs %s and %s", did, done, run)
@@ -308,4 +375,115 @@ func TestAnErasureThatWasBrokenOff(t *testing.T) {
 		t.Errorf("left: %q", left)
 	}
 	b.Check()
+}
+
+// Every column in which text can stand is searched, or there is a reason why it is not.
+func TestErasureKnowsAllColumns(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	there, err := pg.Collect(t.Context(), b.Pool, pgx.RowTo[string], `SELECT c.relname || '.' || a.attname
+		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+		JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+		WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relnamespace = 'public'::regnamespace
+		AND c.relname <> 'goose_db_version' AND coalesce(e.typname, t.typname) <> ALL ('{uuid,bool,bit,varbit,int2,int4,int8,
+		float4,float8,numeric,timestamptz,timestamp,date,time,interval,oid}')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, of := range erasure.AllColumns() {
+		if (of.How == erasure.Kept || of.How == erasure.Exempt) != (of.Why != "") {
+			t.Errorf("%s %.60s: the reason is %q", of.How, of.Names, of.Why)
+		}
+		for name := range strings.FieldsSeq(of.Names) {
+			if known[name] {
+				t.Errorf("%s stands twice", name)
+			}
+			known[name] = true
+			if !slices.Contains(there, name) {
+				t.Errorf("there is no %s", name)
+			}
+		}
+	}
+	for _, name := range there {
+		if !known[name] {
+			t.Errorf("erasure does not know %s: can the key of an item stand in it? See erasure.AllColumns", name)
+		}
+	}
+}
+
+// A run that read items of another before they were erased there does not bring them back.
+func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	from := b.personal()
+	req := storetest.Request()
+	req.Session, req.FromRun = b.Session, from
+	taken := false
+	_, err := start.New(b.Store).Load(t.Context(), req, func(item *start.LoadItem) error {
+		if taken {
+			b.erase(erasure.Request{})
+			return io.EOF
+		}
+		item.Key, item.Payload, taken = person, []byte(`{"name":"`+secret+`"}`), true
+		return nil
+	})
+	if state, ok := errors.AsType[*workqueue.StateError](err); !ok || state.Run != from {
+		t.Errorf("the run that carries on: %v", err)
+	}
+	if left := b.traces(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	if req.FromErased, err = start.New(b.Store).Erasures(t.Context(), from); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := start.New(b.Store).Load(t.Context(), req, storetest.Keys("C1")); err != nil {
+		t.Errorf("started again: %v", err)
+	}
+}
+
+// What came in while the rest was erased is told of.
+func TestAKeyThatComesInWhileItIsErased(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.personal()
+	release := b.HoldRows(`SELECT FROM run_step WHERE run_id = $1 FOR UPDATE`, run)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
+		ended <- err
+	}()
+	b.Until("the erasure has looked, and waits for the run", func() bool { return b.Waiters() == 1 })
+	late := b.LoadKeys(storetest.Chunked(1), person)
+	release()
+	busy, ok := errors.AsType[*erasure.UnderWayError](<-ended)
+	if !ok || !busy.Late || len(busy.Runs) != 1 || busy.Runs[0] != late {
+		t.Fatalf("it ended with %v; want that run %s came in", busy, late)
+	}
+	b.Record(storetest.Whole(b.One(late)))
+	b.erase(erasure.Request{})
+	if left := b.traces(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+}
+
+// A run that is not done and has the key in a parameter is left alone, and what has it as a name is told.
+func TestEraseParametersAndNames(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.LoadKeys(storetest.Chunked(1), "C1")
+	b.Exec(`UPDATE batchrun SET params = jsonb_build_object('of', $2::text), idempotency_key = $2 WHERE id = $1`, run,
+		"about "+person)
+	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
+	if busy, ok := errors.AsType[*erasure.UnderWayError](err); !ok || len(busy.Params) != 1 || busy.Params[0] != run {
+		t.Fatalf("while the run is under way: %v", err)
+	}
+	b.Record(storetest.Whole(b.One(run)))
+	did := b.erase(erasure.Request{})
+	if len(did.Kept) != 1 || !strings.HasPrefix(did.Kept[0], "batchrun.idempotency_key, in 1 row") {
+		t.Errorf("is kept: %q", did.Kept)
+	}
+	if n := b.Number(`SELECT count(*) FROM batchrun WHERE params ->> 'of' = 'about ' || $1`, did.Marker); n != 1 {
+		t.Error("the parameter was not erased")
+	}
 }

@@ -39,7 +39,11 @@ func EncodePayload(buf *bytes.Buffer, value any) (err error) {
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return json.MarshalWrite(buf, value, json.Deterministic(true))
+	from := buf.Len()
+	if err := json.MarshalWrite(buf, value, json.Deterministic(true)); err != nil {
+		return err
+	}
+	return CheckDepth(buf.Bytes()[from:])
 }
 
 // AppendResult writes the member of a slot that holds a result: "d", or "t" and "b". result points to a handler's Out.
@@ -58,7 +62,20 @@ func AppendResult(buf *bytes.Buffer, result any) (err error) {
 		return err
 	}
 	buf.WriteString(`"d":`)
-	return json.MarshalWrite(buf, result)
+	from := buf.Len()
+	if err := json.MarshalWrite(buf, result); err != nil {
+		return err
+	}
+	return CheckDepth(buf.Bytes()[from:])
+}
+
+// CheckDepth refuses valid JSON that is nested deeper than any reader of the protocol takes, so that it does not cost
+// the message that it stands in.
+func CheckDepth(value []byte) error {
+	if deeper(value, DefaultMaxDepth) {
+		return fmt.Errorf("it is nested over %d deep", DefaultMaxDepth)
+	}
+	return nil
 }
 
 // AsBinary returns the result that is not JSON, if it is none. result points to a handler's Out.

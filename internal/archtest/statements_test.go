@@ -19,6 +19,7 @@ func madeStatements() map[string]string {
 		"internal/demo/chapters.go":             "no statement, but words",
 		"internal/intake/sql.go":                "the query that an operator writes, which is what it is for",
 		"migrations/grant.go":                   "names of roles and tables, quoted",
+		"workqueue/erasure/columns.go":          "names of tables and columns that stand in the file",
 		"workqueue/settle/lost.go":              "parts that are constants",
 		"workqueue/database/pooler.go":          "settings of the connection, quoted",
 		"workqueue/internal/storetest/bench.go": "a table and a column that tests name, quoted",

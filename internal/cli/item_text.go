@@ -15,6 +15,9 @@ func ItemText(item *client.ItemView, room int) string {
 	t.Row("key", Inert(item.Key))
 	t.Row("ordinal", fmt.Sprint(item.Ordinal))
 	t.Row("state", string(item.State))
+	if item.Lane != "" {
+		t.Row("lane", Inert(item.Lane))
+	}
 	t.Row("payload", Shown(Inert(string(item.Payload)), room))
 	for i := range item.EarlierPayloads {
 		e := &item.EarlierPayloads[i]

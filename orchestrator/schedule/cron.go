@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -62,6 +63,8 @@ func newExpression(text string) (*expression, error) {
 		}
 		e.allHours = anyOf(fields[1])
 		e.days = [2]string{fields[2], fields[4]}
+		fields[4] = withSunday(fields[4])
+		text = strings.Join(fields, " ")
 	}
 	parsed, err := guarded(text)
 	if err != nil {
@@ -76,23 +79,57 @@ func newExpression(text string) (*expression, error) {
 func anyOf(field string) bool { return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?") }
 
 // checkFields refuses what the parser lets through with a meaning that nobody had in mind: parts of lists that are
-// empty, and ranges that begin with *. It also explains what other programs allow.
+// empty, ranges that begin with *, and steps that lead out of the field, of which only the first value would be left. It
+// also explains what other programs allow.
 func checkFields(fields []string) error {
 	part := regexp.MustCompile(`^([*?]|[0-9]{1,4}(-[0-9]{1,4})?|[A-Za-z]{3}(-[A-Za-z]{3})?)(/[0-9]{1,4})?$`)
+	values := []int{60, 24, 31, 12, 7}
 	for i, name := range []string{"minute", "hour", "day-of-month", "month", "day-of-week"} {
 		for text := range strings.SplitSeq(fields[i], ",") {
-			switch {
-			case text == "":
+			if text == "" {
 				return fmt.Errorf("%s %q has an empty part; take the comma away", name, fields[i])
-			case i == 4 && strings.ContainsRune(text, '7') && !strings.Contains(text, "/"):
-				return fmt.Errorf("%s %q: Sunday is 0 or sun, and days go up to 6", name, fields[i])
-			case !part.MatchString(text):
+			}
+			if !part.MatchString(text) {
 				return fmt.Errorf("%s %q: want *, a number, a name like jan or mon, a range like 1-5, "+
 					"or one of these with a step like */15; L, W and # are not known", name, fields[i])
+			}
+			_, step, _ := strings.Cut(text, "/")
+			if n, _ := strconv.Atoi(step); n > values[i] {
+				return fmt.Errorf("%s %q: the step is %d, and the field has %d values; give a step of at most that, or "+
+					"every: with an interval", name, fields[i], n, values[i])
 			}
 		}
 	}
 	return nil
+}
+
+// withSunday writes a day of the week so that the library knows 7, which is Sunday in crons, also at the end of a range.
+func withSunday(field string) string {
+	parts := strings.Split(field, ",")
+	for i, text := range parts {
+		days, step, _ := strings.Cut(text, "/")
+		first, last, isRange := strings.Cut(days, "-")
+		from, err := strconv.Atoi(first)
+		if err != nil || first != "7" && last != "7" {
+			continue
+		}
+		to, every := 7, 1
+		if isRange {
+			to, _ = strconv.Atoi(last)
+		}
+		if step != "" {
+			every, _ = strconv.Atoi(step)
+		}
+		if from > to || every == 0 {
+			continue // the library says what is wrong
+		}
+		var all []string
+		for ; from <= to; from += every {
+			all = append(all, strconv.Itoa(from%7))
+		}
+		parts[i] = strings.Join(all, ",")
+	}
+	return strings.Join(parts, ",")
 }
 
 // guarded has the library parse: it panics on some texts.

@@ -68,6 +68,14 @@ func (b *bench) wantClaims(run workqueue.RunID, step workqueue.Step, want ...wor
 	return claimed
 }
 
+// wholes are final replies with a result for every item.
+func wholes(claimed []workqueue.Slice) (all []settle.Answer) {
+	for _, s := range claimed {
+		all = append(all, storetest.Whole(s))
+	}
+	return all
+}
+
 func TestItemsOfAValueGoOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -75,12 +83,11 @@ func TestItemsOfAValueGoOneAfterTheOther(t *testing.T) {
 	first := b.wantClaims(run, 0, 0, 1, 4)
 	b.Check()
 	b.wantClaims(run, 0)
-	b.Record(storetest.Answer(first[0], 1)) // the reply leaves the others out: they are tried again, and keep their places
+	// Two replies leave their items out: they are tried again, and keep their places.
+	b.Record(storetest.Answer(first[0]), storetest.Whole(first[1]), storetest.Answer(first[2]))
 	again := b.wantClaims(run, 0, 0, 4, 5)
 	b.Check()
-	for _, s := range again {
-		b.Record(storetest.Whole(s))
-	}
+	b.Record(wholes(again)...)
 	b.Record(storetest.Whole(b.wantClaims(run, 0, 2)[0]))
 	b.Record(storetest.Whole(b.wantClaims(run, 0, 3)[0]))
 	b.WantState(run, "completed", 1)
@@ -93,7 +100,8 @@ func TestAFailureStopsItsLineOnly(t *testing.T) {
 	req := storetest.Request()
 	req.Order = byValue(true)
 	run := b.loadLines(req, "a", "b", "a", "a", "b")
-	b.Record(storetest.Except(storetest.Whole(b.wantClaims(run, 0, 0, 1)[0]), 0))
+	first := wholes(b.wantClaims(run, 0, 0, 1))
+	b.Record(storetest.Except(first[0], 0), first[1])
 	b.Check()
 	second := b.wantClaims(run, 0, 4)
 	if n, err := settle.New(b.Store).EndStopped(t.Context(), b.Lead()); n != 2 || err != nil {
@@ -126,10 +134,10 @@ func TestTheNextItemWaitsForAllSteps(t *testing.T) {
 	b := setup(t)
 	req := storetest.Planned(storetest.Need("left"), storetest.Need("right"), storetest.Need("bottom", 0, 1))
 	run := b.loadLines(req, "a", "a", "b")
-	b.RecordStep(run, 0)
+	b.Record(wholes(b.wantClaims(run, 0, 0, 2))...)
 	b.wantClaims(run, 0)
 	right := b.wantClaims(run, 1, 0, 2)
-	b.Record(storetest.Except(storetest.Whole(right[0]), 0)) // 0 is left out at the bottom, and so final
+	b.Record(storetest.Except(storetest.Whole(right[0]), 0), storetest.Whole(right[1])) // 0 is left out at the bottom
 	b.wantClaims(run, 0, 1)
 	b.wantClaims(run, 1, 1)
 	bottom := b.wantClaims(run, 2, 2)
@@ -244,7 +252,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "b", "b")
-	b.Record(storetest.Whole(b.wantClaims(run, 0, 0, 2)[0]))
+	b.Record(wholes(b.wantClaims(run, 0, 0, 2))...)
 	if n, err := redo.New(b.Store).HealLines(t.Context(), b.Lead()); n != 0 || err != nil {
 		t.Fatalf("moved on %d lanes of a run that goes on, %v", n, err)
 	}
@@ -259,7 +267,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 		t.Fatalf("moved on %d lanes, %v; want 2", n, err)
 	}
 	b.Check()
-	b.Record(storetest.Whole(b.wantClaims(run, 0, 1, 3)[0]))
+	b.Record(wholes(b.wantClaims(run, 0, 1, 3))...)
 	b.WantState(run, "completed", 1)
 	b.Check()
 }
@@ -282,9 +290,9 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 			b.addValued(run, 0, values...)
 			b.addValued(run, 8192, "7", "7", "x")
 			head := b.Claim(run, storetest.Plenty)
-			last, others := storetest.Whole(head[0]), storetest.Whole(head[0])
-			last.Slots, others.Slots = last.Slots[7:8], slices.Delete(others.Slots, 7, 8)
-			b.Record(others) // so that the transaction that waits has little to do
+			last, others := storetest.Whole(head[0]), wholes(head)
+			last.Slots, others[0].Slots = last.Slots[7:8], slices.Delete(others[0].Slots, 7, 8)
+			b.Record(others...) // so that the transaction that waits has little to do
 			ends := make(chan error, 2)
 			add := func() {
 				_, err := start.New(b.Store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"})
@@ -311,7 +319,7 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 			}
 			b.Check()
 			next := b.wantClaims(run, 0, 8192, 8194)
-			b.Record(storetest.Whole(next[0]))
+			b.Record(wholes(next)...)
 			b.Record(storetest.Whole(b.wantClaims(run, 0, 8193)[0]))
 			b.WantState(run, "completed", 1)
 			b.Check()
@@ -403,4 +411,44 @@ func TestACorrectionLeavesItemsInTheirLines(t *testing.T) {
 	b.Finish(run)
 	b.WantState(run, "completed", 2)
 	b.Check()
+}
+
+// A request has items of several lanes only where very many lanes have one ready: it would hold up what stands behind
+// them until the slowest is done.
+func TestLanesDoNotShareRequests(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	lanes := func(n int) (values []string) {
+		for i := range n {
+			values = append(values, fmt.Sprint("v", i))
+		}
+		return values
+	}
+	req := storetest.Chunked(500)
+	for _, c := range []struct{ lanes, most int }{{100, 1}, {1000, 15}} {
+		run := b.loadLines(req, lanes(c.lanes)...)
+		for _, s := range b.ClaimStep(run, 0, storetest.Plenty).Slices {
+			if n := len(storetest.Ordinals(s)); n > c.most {
+				t.Errorf("of %d lanes a request has %d", c.lanes, n)
+			}
+		}
+	}
+	req.Order = byValue(false)
+	req.Order.Rule.Partitions = 2
+	run := b.loadLines(req, lanes(20)...)
+	slow := b.Claim(run, 1)[0]
+	for range 40 {
+		for _, s := range b.Claim(run, 1) {
+			b.Record(storetest.Whole(s))
+		}
+	}
+	rest := b.Number(`SELECT count(*) FROM work_order WHERE run_id = $1 AND lane = (SELECT lane FROM work_order
+		WHERE run_id = $1 AND ordinal = $2)`, run, storetest.Ordinals(slow)[0])
+	b.WantTally(run, storetest.Tally{Done: 20 - rest, Live: 1})
+
+	items, err := inspect.New(b.Store).Items(t.Context(), run, "C0")
+	if err != nil || len(items) != 1 || b.Number(`SELECT count(*) FROM run_item i JOIN work_order o USING (run_id, ordinal)
+		WHERE run_id = $1 AND i.lane = o.lane AND ordinal = 0 AND o.lane::text = $2`, run, items[0].Lane) != 1 {
+		t.Errorf("item C0 is %+v, %v; want it with its lane", items, err)
+	}
 }

@@ -2,52 +2,43 @@ package erasure
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// eraseTexts are what is told of everything, in tables that stay small. Only rows in which the key stands are written.
-func eraseTexts() []string {
-	return []string{
-		`UPDATE alert_condition SET said = erased_json(said, $1, $2) WHERE said <> erased_json(said, $1, $2)`,
-		`UPDATE alert_message SET body = erased_json(body, $1, $2), error = erased_text(error, $1, $2)
-WHERE (body, error) IS DISTINCT FROM (erased_json(body, $1, $2), erased_text(error, $1, $2))`,
-		`UPDATE alert SET error = erased_text(error, $1, $2) WHERE error <> erased_text(error, $1, $2)`,
-		`UPDATE health_condition SET said = erased_json(said, $1, $2) WHERE said <> erased_json(said, $1, $2)`,
-		`UPDATE health_mark SET reason = erased_text(reason, $1, $2) WHERE reason <> erased_text(reason, $1, $2)`,
-		`UPDATE retention_run SET why = erased_text(why, $1, $2) WHERE why <> erased_text(why, $1, $2)`,
-		`UPDATE schedule_fire SET reason = erased_text(reason, $1, $2), late = erased_text(late, $1, $2)
-WHERE (reason, late) IS DISTINCT FROM (erased_text(reason, $1, $2), erased_text(late, $1, $2))`,
-		`UPDATE tracker_service SET event = erased_json(event, $1, $2), webhook_error = erased_text(webhook_error, $1, $2)
-WHERE (event, webhook_error) IS DISTINCT FROM (erased_json(event, $1, $2), erased_text(webhook_error, $1, $2))`,
-		`UPDATE endpoint_pace SET breaker_reason = erased_text(breaker_reason, $1, $2)
-WHERE breaker_reason <> erased_text(breaker_reason, $1, $2)`,
-		`UPDATE endpoint_change SET reason = erased_text(reason, $1, $2) WHERE reason <> erased_text(reason, $1, $2)`,
-		`UPDATE run_guard SET tripped = erased_text(tripped, $1, $2) WHERE tripped <> erased_text(tripped, $1, $2)`,
-		`UPDATE api_request SET headers = erased_json(headers, $1, $2),
-    body = convert_to(erased_text(convert_from(body, 'UTF8'), $1, $2), 'UTF8')
-WHERE CASE WHEN content_type LIKE 'application/%json%' THEN (headers, convert_from(body, 'UTF8')) IS DISTINCT FROM
-    (erased_json(headers, $1, $2), erased_text(convert_from(body, 'UTF8'), $1, $2)) END`,
-	}
-}
+const (
+	// Keys and values of what is called a parameter are texts and numbers of whoever started the run.
+	eraseParams = `
+UPDATE batchrun SET params = erased_json(params, $1, $2, true), content = erased_json(content, $1, $2, true)
+WHERE ($3::uuid IS NULL OR id = $3) AND (params, content) IS DISTINCT FROM
+    (erased_json(params, $1, $2, true), erased_json(content, $1, $2, true))`
+
+	eraseAnswers = `
+UPDATE api_request SET body = convert_to(erased_text(convert_from(body, 'UTF8'), $1, $2), 'UTF8')
+WHERE CASE WHEN content_type LIKE 'application/%json%'
+    THEN convert_from(body, 'UTF8') <> erased_text(convert_from(body, 'UTF8'), $1, $2) END`
+)
 
 const (
-	// The keys are locked before their operations, in the order of their primary key. What is folded by the key stands in
-	// the key of a partition.
+	// A page of operations, with whether they have the key or are folded by it.
+	operations = `
+SELECT o.seq, c.name, o.op_id, o.parked_at IS NOT NULL, o.key = $2 OR coalesce(o.fold = $2, false),
+    concat_ws(E'\n', o.key, o.op_id, o.fold, o.folded_into, o.payload)
+FROM collector_op o JOIN collector c ON c.id = o.collector WHERE o.seq > $1 ORDER BY o.seq LIMIT 2000`
+
+	// The keys are locked before their operations, in the order of their primary key.
 	lockParked = `
-SELECT k.parked FROM collector_key k WHERE k.key = $1 OR (k.collector, k.numbering, k.key) IN (
-    SELECT o.collector, o.numbering, o.key FROM collector_op o WHERE o.fold = $1)
+SELECT k.parked FROM collector_key k WHERE (k.collector, k.numbering, k.key) IN (
+    SELECT o.collector, o.numbering, o.key FROM collector_op o WHERE o.seq = ANY ($1))
 ORDER BY k.collector, k.numbering, k.key FOR NO KEY UPDATE`
 
-	// Up to a number of them, that of the collectors' own statements.
 	eraseParked = `
 WITH gone AS (
-    DELETE FROM collector_op WHERE seq = ANY (ARRAY(
-        SELECT o.seq FROM collector_key k JOIN collector_op o USING (collector, numbering, key)
-        WHERE (k.key = $1 OR o.fold = $1) AND k.parked > 0 AND o.parked_at IS NOT NULL ORDER BY o.seq LIMIT 2000))
-    RETURNING collector, numbering, key, op_id),
+    DELETE FROM collector_op WHERE seq = ANY ($1) AND parked_at IS NOT NULL RETURNING collector, numbering, key, op_id),
 seen AS (
     DELETE FROM collector_seen s USING gone g WHERE s.collector = g.collector AND s.op_id = g.op_id),
 keys AS (SELECT collector, numbering, key, count(*)::int AS ops FROM gone GROUP BY collector, numbering, key),
@@ -59,26 +50,19 @@ SELECT count(*) FROM gone`
 	// No key is without operations but those that have just lost them.
 	dropEmptyKeys = `DELETE FROM collector_key WHERE fresh = 0 AND retrying = 0 AND parked = 0 AND flush IS NULL`
 
-	eraseFailure = `
-UPDATE collector SET failure_message = erased_text(failure_message, $1, $2)
-WHERE failure_message <> erased_text(failure_message, $1, $2)`
-
 	auditPiece = 5000
 	eraseAudit = `SELECT audit_erase($1, $2, $3, $4, $5)`
 )
 
 // beside erases what does not belong to an item of a run.
 func (e *erasure) beside(ctx context.Context) (done Erased, err error) {
-	var run *workqueue.RunID
-	if e.Run != (workqueue.RunID{}) {
-		run = &e.Run
-	}
+	run := e.only()
 	for _, of := range []struct {
 		page, erase string
 		into        func(*Erased) *int64
 	}{
-		{looseLetters, eraseLetters, func(e *Erased) *int64 { return &e.DeadLetters }},
-		{looseQuarantine, eraseQuarantine, func(e *Erased) *int64 { return &e.Quarantine }},
+		{letters, eraseLetters, func(e *Erased) *int64 { return &e.DeadLetters }},
+		{quarantined, eraseQuarantine, func(e *Erased) *int64 { return &e.Quarantine }},
 	} {
 		piece, err := e.messages(ctx, run, of.page, of.erase, of.into)
 		done.add(&piece)
@@ -86,30 +70,56 @@ func (e *erasure) beside(ctx context.Context) (done Erased, err error) {
 			return done, err
 		}
 	}
-	if run == nil {
-		piece, err := e.operations(ctx)
+	for _, f := range []func(context.Context, *workqueue.RunID) (Erased, error){e.operations, e.answers, e.failures,
+		e.texts} {
+		piece, err := f(ctx, run)
 		done.add(&piece)
 		if err != nil {
 			return done, err
 		}
-		if piece, err = e.texts(ctx); err != nil {
-			return done, err
-		}
-		done.add(&piece)
 	}
 	return done, e.auditLog(ctx, run)
 }
 
-// operations deletes parked operations of the key.
-func (e *erasure) operations(ctx context.Context) (done Erased, err error) {
-	for {
+// findOperations finds those of the key, or in which it stands: the parked ones, and collectors with others.
+func (e *erasure) findOperations(ctx context.Context) (waiting []string, err error) {
+	e.parked = nil
+	n := needle(e.Key)
+	for after, more := int64(0), true; more; {
+		more = false
+		var seq int64
+		var name, id, text string
+		var parked, own bool
+		rows := pg.Rows(ctx, e.db.Pool, operations, after, e.Key)
+		_, err := pgx.ForEachRow(rows, []any{&seq, &name, &id, &parked, &own, &text}, func() error {
+			after, more = seq, true
+			switch {
+			case !own && !n.in([]byte(text), maxNested):
+			case parked:
+				e.parked = append(e.parked, seq)
+			default:
+				waiting = append(waiting, name+" "+id)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return waiting, nil
+}
+
+// operations deletes parked operations of the key, up to a number of them at once, that of the collectors' own
+// statements.
+func (e *erasure) operations(ctx context.Context, _ *workqueue.RunID) (done Erased, err error) {
+	for seqs := range slices.Chunk(e.parked, 2000) {
 		var piece Erased
 		err := e.db.RedoOrTry(ctx, e.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 			piece = Erased{}
-			if _, err := tx.Exec(ctx, lockParked, e.Key); err != nil {
+			if _, err := tx.Exec(ctx, lockParked, seqs); err != nil {
 				return err
 			}
-			err := tx.QueryRow(ctx, eraseParked, e.Key).Scan(&piece.Operations)
+			err := tx.QueryRow(ctx, eraseParked, seqs).Scan(&piece.Operations)
 			if err != nil || piece.Operations == 0 {
 				return err
 			}
@@ -118,25 +128,30 @@ func (e *erasure) operations(ctx context.Context) (done Erased, err error) {
 			}
 			return e.audit(ctx, tx, workqueue.RunID{}, &piece)
 		})
-		done.add(&piece)
-		if err != nil || piece.Operations == 0 || e.DryRun {
+		if err != nil {
 			return done, err
 		}
+		done.add(&piece)
 	}
+	return done, nil
 }
 
-// texts has the marker stand for the key in what is told of everything.
-func (e *erasure) texts(ctx context.Context) (done Erased, err error) {
+// answers has the marker stand for the key in parameters of runs and in answers that are kept.
+func (e *erasure) answers(ctx context.Context, run *workqueue.RunID) (done Erased, err error) {
 	err = e.db.RedoOrTry(ctx, e.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		done = Erased{}
-		for _, statement := range append(eraseTexts(), eraseFailure) {
-			tag, err := tx.Exec(ctx, statement, e.Key, e.marker)
-			if err != nil {
-				return err
-			}
+		tag, err := tx.Exec(ctx, eraseParams, e.Key, e.marker, run)
+		if done.Texts = tag.RowsAffected(); err != nil {
+			return err
+		}
+		if run == nil {
+			tag, err = tx.Exec(ctx, eraseAnswers, e.Key, e.marker)
 			done.Texts += tag.RowsAffected()
 		}
-		return e.audit(ctx, tx, workqueue.RunID{}, &done)
+		if err != nil || done.Texts == 0 {
+			return err
+		}
+		return e.audit(ctx, tx, e.Run, &done)
 	})
 	return done, err
 }

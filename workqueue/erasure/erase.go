@@ -5,10 +5,12 @@
 // codes stay, so that the books are right.
 //
 // It works in pieces, each a transaction with a row in the audit log: one for each run, and some for what belongs to
-// none. What was broken off is finished by doing it again. What is under way is refused before anything is changed.
+// none. What was broken off is finished by doing it again. What is under way is refused before anything is changed. In
+// the end it looks again, until it finds nothing: what came in meanwhile is erased, too, or told of. A run that takes
+// items of another is refused when items of that one were erased since it began to read (batchrun.erased).
 //
-// It cannot reach what is not in the tables: messages in streams, backups, the log of PostgreSQL, exports, and what
-// services keep. [Unreached] says it for people.
+// Every column in which text can stand is in [AllColumns]. It cannot reach what is not in the tables: messages in
+// streams, backups, the log of PostgreSQL, exports, and what services keep. [Unreached] says it for people.
 package erasure
 
 import (
@@ -17,6 +19,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -67,12 +70,15 @@ type Outcome struct {
 	Marker string            // stands where the key stood
 	Runs   []workqueue.RunID // that had the key
 	Erased Erased
+	Kept   []string // columns of which a definition or a name has the key, and why it stays
 }
 
-// UnderWayError is returned while something is still done with the key. Nothing was erased.
+// UnderWayError is returned while something is still done with the key.
 type UnderWayError struct {
 	Runs       []workqueue.RunID // in which the item has no outcome yet
-	Collectors []string          // that still have to flush operations of it
+	Params     []workqueue.RunID // that are not done, and have it in their parameters
+	Operations []string          // that collectors still have to flush: the collector and the id
+	Late       bool              // it came while all that was there before was erased; otherwise nothing was erased
 }
 
 func (e *UnderWayError) Error() string {
@@ -81,14 +87,23 @@ func (e *UnderWayError) Error() string {
 		why = append(why, fmt.Sprintf("run %s is under way, and the item has no outcome there yet; wait for it, or end the "+
 			"run: tranche run cancel %s", run, run))
 	}
-	for _, name := range e.Collectors[:min(len(e.Collectors), 3)] {
-		why = append(why, fmt.Sprintf("collector %s has operations of it to flush; wait for them, or drop them: tranche "+
-			"collector ops drop %s --key KEY --waiting", name, name))
+	for _, run := range e.Params[:min(len(e.Params), 3)] {
+		why = append(why, fmt.Sprintf("run %s is under way, and a parameter of it has the key; wait for it, or end the run: "+
+			"tranche run cancel %s", run, run))
 	}
-	if more := len(e.Runs) + len(e.Collectors) - len(why); more > 0 {
+	for _, op := range e.Operations[:min(len(e.Operations), 3)] {
+		name, id, _ := strings.Cut(op, " ")
+		why = append(why, fmt.Sprintf("collector %s has an operation of it to flush; wait for it, or drop it: tranche "+
+			"collector ops drop %s %s --waiting", name, name, id))
+	}
+	if more := len(e.Runs) + len(e.Params) + len(e.Operations) - len(why); more > 0 {
 		why = append(why, fmt.Sprintf("and %d more", more))
 	}
-	return "nothing was erased, for something is still done with that key: " + strings.Join(why, "; ")
+	what := "nothing was erased, for something is still done with that key: "
+	if e.Late {
+		what = "what there was is erased, but the key came in again meanwhile; erase it again later: "
+	}
+	return what + strings.Join(why, "; ")
 }
 
 // Unreached is what no erasure reaches, for people.
@@ -99,7 +114,7 @@ func Unreached() []string {
 		"exports, reports and results that were downloaded, and the files that items came from",
 		"backups, standbys that lag and the write-ahead log of the database; rows as they were, until vacuum has been there",
 		"logs, traces and metrics of nodes, proxies and the database, and what browsers have loaded",
-		"names and idempotency keys that callers gave to runs, adds, trackers and operations",
+		"payloads and results of other items that name the key",
 	}
 }
 
@@ -128,6 +143,15 @@ type erasure struct {
 	Request
 	db                 *database.DB
 	salt, hash, marker string
+	parked             []int64 // operations of collectors, by number
+}
+
+// only is the one run to erase from; nil: from all that is kept.
+func (e *erasure) only() *workqueue.RunID {
+	if e.Run == (workqueue.RunID{}) {
+		return nil
+	}
+	return &e.Run
 }
 
 const (
@@ -137,13 +161,13 @@ SELECT r.id FROM batchrun r
 WHERE ($2::uuid IS NULL OR r.id = $2) AND EXISTS (SELECT FROM work_queue q WHERE q.run_id = r.id AND q.item_key = $1)
 ORDER BY r.id`
 
-	collectorsWithKey = `
-SELECT DISTINCT c.name FROM collector_key k JOIN collector c ON c.id = k.collector
-WHERE k.key = $1 AND (k.fresh + k.retrying > 0 OR k.flush IS NOT NULL)
-   OR (k.collector, k.numbering, k.key) IN (
-       SELECT o.collector, o.numbering, o.key FROM collector_op o WHERE o.fold = $1 AND o.parked_at IS NULL)
-ORDER BY c.name`
+	paramsUnderWay = `
+SELECT id FROM batchrun WHERE state IN ('loading', 'running') AND params <> erased_json(params, $1, $2, true)
+    AND ($3::uuid IS NULL OR id = $3) ORDER BY id`
 )
+
+// maxRounds bounds how often it looks again. A round that follows another finds what came in while that was at it.
+const maxRounds = 5
 
 // Erase erases what is kept of a key. A dry run does each piece and takes it back.
 func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) {
@@ -155,30 +179,55 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 		return out, err
 	}
 	out.Marker = e.marker
-	if out.Runs, err = e.find(ctx); err != nil {
-		return out, fmt.Errorf("erase: %w", err)
-	}
-	for _, run := range out.Runs {
-		done, err := e.run(ctx, run)
-		if err != nil {
-			return out, fmt.Errorf("erase from run %s: %w", run, err)
+	for n := 0; ; n++ {
+		runs, err := e.find(ctx)
+		if busy, ok := errors.AsType[*UnderWayError](err); ok {
+			busy.Late = n > 0
 		}
+		if err != nil {
+			return out, fmt.Errorf("erase: %w", err)
+		}
+		out.Runs = append(out.Runs, runs...)
+		done, err := e.round(ctx, runs)
 		out.Erased.add(&done)
+		if err != nil {
+			return out, err
+		}
+		if done == (Erased{}) || e.DryRun {
+			break
+		}
+		if n == maxRounds {
+			return out, fmt.Errorf("erase: the key came in again %d times while it was erased; erase it again later", n)
+		}
 	}
-	done, err := e.beside(ctx)
-	out.Erased.add(&done)
-	if err != nil {
-		return out, fmt.Errorf("erase: %w", err)
+	if e.only() == nil {
+		if out.Kept, err = e.kept(ctx); err != nil {
+			return out, fmt.Errorf("erase: look at what stays: %w", err)
+		}
 	}
 	return out, nil
 }
 
+// round erases all that is there now.
+func (e *erasure) round(ctx context.Context, runs []workqueue.RunID) (all Erased, err error) {
+	for _, run := range runs {
+		done, err := e.run(ctx, run)
+		if err != nil {
+			return all, fmt.Errorf("erase from run %s: %w", run, err)
+		}
+		all.add(&done)
+	}
+	done, err := e.beside(ctx)
+	all.add(&done)
+	if err != nil {
+		return all, fmt.Errorf("erase: %w", err)
+	}
+	return all, nil
+}
+
 // find returns the runs that have the key, and refuses what is under way.
 func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) {
-	var only *workqueue.RunID
-	if e.Run != (workqueue.RunID{}) {
-		only = &e.Run
-	}
+	only := e.only()
 	if runs, err = pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], runsWithKey, e.Key, only); err != nil {
 		return nil, err
 	}
@@ -192,13 +241,14 @@ func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) 
 			busy.Runs = append(busy.Runs, run)
 		}
 	}
-	if only == nil {
-		busy.Collectors, err = pg.Collect(ctx, e.db.Pool, pgx.RowTo[string], collectorsWithKey, e.Key)
-		if err != nil {
-			return nil, err
-		}
+	busy.Params, err = pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], paramsUnderWay, e.Key, e.marker, only)
+	if err == nil && only == nil {
+		busy.Operations, err = e.findOperations(ctx)
 	}
-	if len(busy.Runs)+len(busy.Collectors) > 0 {
+	switch {
+	case err != nil:
+		return nil, err
+	case len(busy.Runs)+len(busy.Params)+len(busy.Operations) > 0:
 		return nil, &busy
 	}
 	return runs, nil

@@ -1,44 +1,39 @@
 package erasure
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
-// Messages that are kept and whose slice is not known are read: in which of them the key stands cannot be told
-// otherwise.
+// Messages that are kept are read, whatever run or slice they name: whether the key stands in one that a service sent
+// on its own account, or in one of a run that is not there, cannot be told otherwise.
 
 const (
 	// One that waited for somebody is dropped: it cannot be requeued without its body.
 	emptyLetter = `body = CASE WHEN state = 'requeued' AND sent_at IS NOT NULL THEN ''::bytea END,
     state = CASE WHEN state = 'requeued' AND sent_at IS NOT NULL THEN state ELSE 'dropped' END,
-    message = 'erased', stack = '', headers = '{}', changed_at = clock_timestamp()`
+    message = 'erased', stack = '', origin = '', headers = '{}', changed_at = clock_timestamp()`
 	letterIsEmpty = `message = 'erased' AND coalesce(octet_length(body), 0) = 0 AND headers = '{}'`
 
-	emptyQuarantined = `body = '', detail = 'erased', headers = '{}'`
+	emptyQuarantined   = `body = '', detail = 'erased', subject = '', headers = '{}'`
+	quarantinedIsEmpty = `octet_length(body) = 0 AND detail = 'erased'`
 
 	// A page of a few, for they may be 16 MiB each. Of one run or of all.
-	looseLetters = `
-SELECT id::text, message || ' ' || stack || ' ' || origin, headers, coalesce(body, '') FROM dead_letter
+	letters = `
+SELECT id::text, concat_ws(E'\n', message, stack, origin), headers, coalesce(body, '') FROM dead_letter
 WHERE id > coalesce(nullif($1, ''), '00000000-0000-0000-0000-000000000000')::uuid
-    AND ($2::uuid IS NULL OR run_id = $2) AND (run_id IS NULL OR slice_id IS NULL) AND NOT (` + letterIsEmpty + `)
+    AND ($2::uuid IS NULL OR run_id = $2) AND NOT (` + letterIsEmpty + `)
 ORDER BY id LIMIT 8`
 	eraseLetters = `UPDATE dead_letter SET ` + emptyLetter + ` WHERE id = ANY ($1::uuid[])`
 
-	looseQuarantine = `
-SELECT id::text, detail || ' ' || subject, headers, body FROM quarantine
+	quarantined = `
+SELECT id::text, concat_ws(E'\n', detail, subject), headers, body FROM quarantine
 WHERE id > coalesce(nullif($1, ''), '0')::bigint AND ($2::uuid IS NULL OR run_id = $2)
-    AND (run_id IS NULL OR slice_id IS NULL) AND octet_length(body) > 0
+    AND NOT (` + quarantinedIsEmpty + `)
 ORDER BY id LIMIT 200`
 	eraseQuarantine = `UPDATE quarantine SET ` + emptyQuarantined + ` WHERE id = ANY ($1::bigint[])`
 )
@@ -46,6 +41,7 @@ ORDER BY id LIMIT 200`
 // messages erases those in which the key stands, page by page.
 func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, erase string, into func(*Erased) *int64,
 ) (done Erased, err error) {
+	n := needle(e.Key)
 	for after := ""; ; {
 		rows := pg.Rows(ctx, e.db.Pool, page, after, run)
 		var found []string
@@ -54,7 +50,7 @@ func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, eras
 		read := 0
 		_, err := pgx.ForEachRow(rows, []any{&id, &said, &headers, &body}, func() error {
 			read, after = read+1, id
-			if mentions([]byte(said), e.Key) || mentions(headers, e.Key) || mentions(plain(headers, body), e.Key) {
+			if n.in([]byte(said), maxNested) || n.in(headers, maxNested) || n.in(body, maxNested) {
 				found = append(found, id)
 			}
 			return nil
@@ -79,53 +75,4 @@ func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, eras
 		}
 		*into(&done) += int64(len(found))
 	}
-}
-
-const maxUnpacked = 16 << 20 // what services read at the most
-
-// plain undoes the compression of the protocol, as far as the bytes reach.
-func plain(headers, body []byte) []byte {
-	if !bytes.HasPrefix(body, []byte{0x28, 0xb5, 0x2f, 0xfd}) && !strings.Contains(string(headers), "zstd") {
-		return body
-	}
-	decoder, err := zstd.NewReader(bytes.NewReader(body), zstd.WithDecoderConcurrency(1),
-		zstd.WithDecoderMaxMemory(maxUnpacked))
-	if err != nil {
-		return body
-	}
-	defer decoder.Close()
-	var out bytes.Buffer
-	_, _ = decoder.WriteTo(&out) // one that was cut is read up to there
-	return out.Bytes()
-}
-
-// mentions reports whether a key stands in a text as a word, or, if it is very short, as a JSON string.
-func mentions(text []byte, key string) bool {
-	quoted, err := json.Marshal(key)
-	if err != nil {
-		return false
-	}
-	if utf8.RuneCountInString(key) < 4 {
-		return bytes.Contains(text, quoted)
-	}
-	return hasWord(text, []byte(key)) || hasWord(text, quoted[1:len(quoted)-1])
-}
-
-func hasWord(text, word []byte) bool {
-	for at := 0; ; {
-		i := bytes.Index(text[at:], word)
-		if i < 0 {
-			return false
-		}
-		before, _ := utf8.DecodeLastRune(text[:at+i])
-		after, _ := utf8.DecodeRune(text[at+i+len(word):])
-		if !partOfWord(before) && !partOfWord(after) {
-			return true
-		}
-		at += i + 1
-	}
-}
-
-func partOfWord(r rune) bool {
-	return r != utf8.RuneError && (r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r))
 }

@@ -12,14 +12,19 @@ import (
 )
 
 const (
-	// The view looks for the key in each block, by its index.
+	// The view looks for the key in each block, by its index. It knows no items of a run that is being loaded.
 	itemUnderWay = `
-SELECT EXISTS (SELECT FROM batchrun r JOIN run_item i ON i.run_id = r.id
+SELECT EXISTS (SELECT FROM batchrun r JOIN work_queue q ON q.run_id = r.id
+    WHERE r.id = $1 AND r.state = 'loading' AND q.item_key = $2)
+OR EXISTS (SELECT FROM batchrun r JOIN run_item i ON i.run_id = r.id
     WHERE r.id = $1 AND r.state IN ('loading', 'running') AND i.key = $2
         AND i.state NOT IN ('done', 'failed', 'skipped'))`
 
 	// As everybody does who begins something with a run: its steps first.
 	lockSteps = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE`
+
+	// A run that takes items of this one waits for the end of it, and is refused.
+	countErasure = `UPDATE batchrun SET erased = erased + 1 WHERE id = $1`
 
 	lockItems = `
 SELECT ordinal FROM work_queue WHERE run_id = $1 AND item_key = $2 ORDER BY ordinal FOR UPDATE`
@@ -74,19 +79,21 @@ WHERE run_id = $1 AND (slice_id = ANY ($2) OR root_id = ANY ($2)) AND NOT (` + l
 	eraseQuarantineOf = `
 UPDATE quarantine SET ` + emptyQuarantined + ` WHERE run_id = $1 AND slice_id = ANY ($2) AND octet_length(body) > 0`
 
-	// What people and the run itself said of the run.
-	eraseEventsOf = `
-UPDATE run_event SET payload = erased_json(payload, $2, $3)
-WHERE run_id = $1 AND payload <> erased_json(payload, $2, $3)`
-	eraseHoldOf = `
-UPDATE batchrun SET hold_detail = erased_text(hold_detail, $2, $3)
-WHERE id = $1 AND hold_detail <> erased_text(hold_detail, $2, $3)`
-	eraseCorrectionsOf = `
-UPDATE run_correction SET reason = erased_text(reason, $2, $3)
-WHERE run_id = $1 AND reason <> erased_text(reason, $2, $3)`
-	eraseAcceptancesOf = `
-UPDATE run_acceptance SET reason = erased_text(reason, $2, $3)
-WHERE run_id = $1 AND reason <> erased_text(reason, $2, $3)`
+	runs = `SELECT id FROM batchrun WHERE $1::uuid IS NULL OR id = $1 ORDER BY id`
+
+	// Failures of other items, by the indexes of failures. The blocks change with them.
+	eraseFailuresOf = `
+WITH parts AS (
+    UPDATE work_part SET error_message = erased_text(error_message, $2, $3),
+        error_keyed = erased_text(error_keyed, $2, $3)
+    WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1)) AND error_code IS NOT NULL
+        AND (error_message, error_keyed) IS DISTINCT FROM
+            (erased_text(error_message, $2, $3), erased_text(error_keyed, $2, $3)) RETURNING step, ordinal),
+blocks AS (
+    UPDATE work_block b SET payload_bytes = b.payload_bytes
+    FROM (SELECT DISTINCT step, ordinal >> 13 AS block FROM parts) p
+    WHERE b.run_id = $1 AND b.step = p.step AND b.block = p.block)
+SELECT count(*) FROM parts`
 )
 
 // payload is what an item carries that was erased: who is asked for it again can tell.
@@ -124,6 +131,9 @@ func (e *erasure) runIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (do
 	if err != nil || len(items) == 0 {
 		return done, err
 	}
+	if _, err := tx.Exec(ctx, countErasure, run); err != nil {
+		return done, err
+	}
 	slices, err := pg.Collect(ctx, tx, pgx.RowTo[uuid.UUID], lockSlices, run, items)
 	if err != nil {
 		return done, err
@@ -152,14 +162,34 @@ func (e *erasure) runIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (do
 		{&done.Errors, eraseChunks, []any{slices}},
 		{&done.DeadLetters, eraseLettersOf, []any{run, slices}},
 		{&done.Quarantine, eraseQuarantineOf, []any{run, slices}},
-		{&done.Texts, eraseEventsOf, []any{run, e.Key, e.marker}},
-		{&done.Texts, eraseHoldOf, []any{run, e.Key, e.marker}},
-		{&done.Texts, eraseCorrectionsOf, []any{run, e.Key, e.marker}},
-		{&done.Texts, eraseAcceptancesOf, []any{run, e.Key, e.marker}},
 	} {
 		if count(of.into, of.sql, of.args...); err != nil {
 			return done, err
 		}
 	}
 	return done, e.audit(ctx, tx, run, &done)
+}
+
+// failures has the marker stand for the key in messages of errors of other items.
+func (e *erasure) failures(ctx context.Context, only *workqueue.RunID) (done Erased, err error) {
+	all, err := pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], runs, only)
+	if err != nil {
+		return done, err
+	}
+	for _, run := range all {
+		var piece Erased
+		err := e.db.RedoOrTry(ctx, e.DryRun, func(ctx context.Context, tx pgx.Tx) error {
+			piece = Erased{}
+			err := tx.QueryRow(ctx, eraseFailuresOf, run, e.Key, e.marker).Scan(&piece.Errors)
+			if err != nil || piece.Errors == 0 {
+				return err
+			}
+			return e.audit(ctx, tx, run, &piece)
+		})
+		if err != nil {
+			return done, err
+		}
+		done.add(&piece)
+	}
+	return done, nil
 }

@@ -22,6 +22,8 @@ type ItemView struct {
 	Payload json.RawMessage   `json:"payload"`
 	Steps   []ItemStep        `json:"steps"`
 
+	Lane string `json:"lane,omitempty" doc:"of a run in order: the number of its partition, or of its value's lane"`
+
 	EarlierPayloads []control.EarlierPayload `json:"earlier_payloads,omitempty" doc:"before corrections, newest first"`
 }
 
@@ -208,10 +210,16 @@ func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, a
 	return items[:min(len(items), MaxTwins)], len(items) > MaxTwins, err
 }
 
+// laneOf is a point read; most runs have no lanes.
+const laneOf = `SELECT coalesce((SELECT lane::text FROM work_order WHERE run_id = $1 AND ordinal = $2), '')`
+
 // FillItem reads what became of an item at each step.
 func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView) (err error) {
 	block, bit := item.Ordinal.Block()
 	if item.Steps, err = pg.Collect(ctx, tx, scanItemStep, itemSteps, id, block, bit); err != nil {
+		return err
+	}
+	if item.Lane, err = pg.One(ctx, tx, pgx.RowTo[string], laneOf, id, item.Ordinal); err != nil {
 		return err
 	}
 	item.State = overall(item.Steps)

@@ -46,6 +46,7 @@ type LoadRequest struct {
 	Guard          workqueue.GuardRule // of the first outcomes of each step, when they hold the run; zero: never
 	CanaryAuto     bool                // go on without an operator when no more of them failed than MaxFailed allows
 	FromRun        workqueue.RunID     // that it carries on; zero: none
+	FromErased     int                 // [Store.Erasures] of that run before the first item was read
 	Content        *Content            // what an idempotency key stands for; nil: that is in the key
 	Order          *workqueue.RunOrder // items of the same value go one after the other; nil: all of them side by side
 

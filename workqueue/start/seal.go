@@ -2,6 +2,7 @@ package start
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,6 +46,9 @@ WHERE id = $1 AND state = 'loading'`
 // seal makes the blocks, with all of them ready or, of a run with a canary, a sample; seals the tracker batch and sets
 // the run going.
 func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
+	if err := l.refuseErased(ctx, tx); err != nil {
+		return err
+	}
 	sizes, ready, held := l.blocks()
 	if l.req.Order != nil {
 		heads, err := headsFirst(ctx, tx, l.run, 0, l.items)
@@ -88,6 +92,39 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		err = l.req.Sealing(ctx, tx, l.run)
 	}
 	return err
+}
+
+const (
+	erasures = `SELECT erased FROM batchrun WHERE id = $1`
+	// An erasure that comes after it finds the items in this run.
+	erasuresUntilCommit = erasures + ` FOR SHARE`
+)
+
+// Erasures is how often items of a run were erased. It is read before items of it are, for a run that carries it on.
+func (s Store) Erasures(ctx context.Context, run workqueue.RunID) (int, error) {
+	n, err := pg.One(ctx, s.db.Pool, pgx.RowTo[int], erasures, run)
+	if err != nil {
+		return 0, fmt.Errorf("count the erasures of run %s: %w", run, err)
+	}
+	return n, nil
+}
+
+// refuseErased keeps items out that were erased from the run that this one carries on, after they were read there.
+func (l *loader) refuseErased(ctx context.Context, tx pgx.Tx) error {
+	if l.req.FromRun == (workqueue.RunID{}) {
+		return nil
+	}
+	n, err := pg.One(ctx, tx, pgx.RowTo[int], erasuresUntilCommit, l.req.FromRun)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // it was deleted
+		return nil
+	case err != nil:
+		return fmt.Errorf("count the erasures of run %s: %w", l.req.FromRun, err)
+	case n != l.req.FromErased:
+		return &workqueue.StateError{Run: l.req.FromRun, State: "one of which items were erased meanwhile", Op: "carry on",
+			Fix: "nothing was started; start again"}
+	}
+	return nil
 }
 
 func (l *loader) sealTracker(ctx context.Context, tx pgx.Tx, sizes []int) error {

@@ -70,5 +70,5 @@ func (e *erasures) erase(ctx context.Context, in *eraseInput) (ErasedKey, error)
 		return ErasedKey{}, err
 	}
 	return ErasedKey{DryRun: set.DryRun, Marker: done.Marker, Runs: append([]workqueue.RunID{}, done.Runs...),
-		Erased: done.Erased, Unreached: erasure.Unreached()}, nil
+		Erased: done.Erased, Unreached: append(done.Kept, erasure.Unreached()...)}, nil
 }

@@ -152,11 +152,17 @@ func (s *Routes) Request(ctx context.Context, set RunSettings, actor string) (st
 	if params == nil {
 		params = map[string]string{}
 	}
+	erasures := 0
+	if from != (workqueue.RunID{}) {
+		if erasures, err = start.New(s.Store).Erasures(ctx, from); err != nil {
+			return start.LoadRequest{}, nil, err
+		}
+	}
 	return start.LoadRequest{
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params,
 		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Guard: guard, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
 		Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
-		IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(), Order: orderOf(plan), FromRun: from,
+		IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(), Order: orderOf(plan), FromRun: from, FromErased: erasures,
 	}, &plan.Items, nil
 }
 

@@ -1,0 +1,164 @@
+package erasure
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// needle is a key that is looked for in what messages and operations carry, in every form that it can have there: as it
+// is, escaped as in JSON and in addresses, in base64, compressed by zstd, and one in the other.
+type needle string
+
+const (
+	maxUnpacked = 16 << 20 // what services read at the most
+	maxNested   = 3        // how many forms are in each other
+)
+
+// in reports whether the key stands in a text as a word, or, if it is very short, as a whole or as a JSON string.
+func (n needle) in(text []byte, nested int) bool {
+	text = unpacked(text)
+	for range maxNested {
+		if n.stands(text) {
+			return true
+		}
+		plain, changed := unescaped(text)
+		if !changed {
+			break
+		}
+		text = plain
+	}
+	return n.stands(text) || nested > 0 && n.inBase64(text, nested-1)
+}
+
+func (n needle) stands(text []byte) bool {
+	if utf8.RuneCountInString(string(n)) >= 4 {
+		return hasWord(text, []byte(n))
+	}
+	quoted, err := json.Marshal(string(n))
+	return string(text) == string(n) || err == nil && bytes.Contains(text, quoted) ||
+		bytes.Contains(text, []byte(`"`+n+`"`))
+}
+
+// inBase64 looks into each run of characters of base64, of both alphabets, that is long enough.
+func (n needle) inBase64(text []byte, nested int) bool {
+	for len(text) > 0 {
+		end := bytes.IndexFunc(text, func(r rune) bool { return !isBase64(r) })
+		if end < 0 {
+			end = len(text)
+		}
+		if base64.RawStdEncoding.DecodedLen(end) >= len(n) {
+			run := bytes.ReplaceAll(bytes.ReplaceAll(text[:end], []byte("-"), []byte("+")), []byte("_"), []byte("/"))
+			out := make([]byte, base64.RawStdEncoding.DecodedLen(end))
+			read, _ := base64.RawStdEncoding.Decode(out, run) // one that was cut is read up to there
+			if n.in(out[:read], nested) {
+				return true
+			}
+		}
+		text = text[min(end+1, len(text)):]
+	}
+	return false
+}
+
+func isBase64(r rune) bool {
+	return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || r == '+' || r == '/' || r == '-' || r == '_')
+}
+
+// unpacked undoes the compression of the protocol, as far as the bytes reach.
+func unpacked(body []byte) []byte {
+	if !bytes.HasPrefix(body, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
+		return body
+	}
+	decoder, err := zstd.NewReader(bytes.NewReader(body), zstd.WithDecoderConcurrency(1),
+		zstd.WithDecoderMaxMemory(maxUnpacked))
+	if err != nil {
+		return body
+	}
+	defer decoder.Close()
+	var out bytes.Buffer
+	_, _ = decoder.WriteTo(&out) // one that was cut is read up to there
+	return out.Bytes()
+}
+
+// unescaped undoes escapes of JSON and of addresses, also in what is no JSON or was cut.
+func unescaped(text []byte) (plain []byte, changed bool) {
+	if !bytes.ContainsAny(text, `\%`) {
+		return text, false
+	}
+	plain = make([]byte, 0, len(text))
+	for at := 0; at < len(text); {
+		if r, size := escape(text[at:]); size > 0 {
+			plain, at, changed = append(plain, r...), at+size, true
+			continue
+		}
+		plain, at = append(plain, text[at]), at+1
+	}
+	return plain, changed
+}
+
+// escape reads the escape at the beginning of a text. The size is 0 if there is none.
+func escape(text []byte) (is string, size int) {
+	if text[0] == '%' && len(text) > 2 {
+		if b, err := strconv.ParseUint(string(text[1:3]), 16, 8); err == nil {
+			return string([]byte{byte(b)}), 3
+		}
+	}
+	if text[0] != '\\' || len(text) < 2 {
+		return "", 0
+	}
+	switch text[1] {
+	case 'u':
+		first := unit(text)
+		if second := unit(text[min(6, len(text)):]); utf16.IsSurrogate(first) && second > 0 {
+			return string(utf16.DecodeRune(first, second)), 12
+		}
+		if first < 0 {
+			return "", 0
+		}
+		return string(first), 6
+	case '"', '\\', '/':
+		return string(text[1:2]), 2
+	}
+	if at := strings.IndexByte("nrtbf", text[1]); at >= 0 {
+		return "\n\r\t\b\f"[at : at+1], 2
+	}
+	return "", 0
+}
+
+// unit reads \uXXXX; -1: it is none.
+func unit(text []byte) rune {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return -1
+	}
+	code, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(code)
+}
+
+func hasWord(text, word []byte) bool {
+	for at := 0; ; {
+		i := bytes.Index(text[at:], word)
+		if i < 0 {
+			return false
+		}
+		before, _ := utf8.DecodeLastRune(text[:at+i])
+		after, _ := utf8.DecodeRune(text[at+i+len(word):])
+		if !partOfWord(before) && !partOfWord(after) {
+			return true
+		}
+		at += i + 1
+	}
+}
+
+func partOfWord(r rune) bool {
+	return r != utf8.RuneError && (r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r))
+}
