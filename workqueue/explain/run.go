@@ -208,18 +208,18 @@ func (r *runFacts) notes() []string {
 		notes = append(notes, r.openNote())
 	}
 	if r.quarantined > 0 {
-		notes = append(notes, fmt.Sprintf("%d messages about it could not be taken; see: tranche quarantine list --run %s",
+		notes = append(notes, fmt.Sprintf("%d messages about it could not be taken; see: `tranche quarantine list --run %s`",
 			r.quarantined, r.id))
 	}
 	if r.letters > 0 {
-		notes = append(notes, fmt.Sprintf("%d dead letters of it wait for somebody; see: tranche dlq list", r.letters))
+		notes = append(notes, fmt.Sprintf("%d dead letters of it wait for somebody; see: `tranche dlq list`", r.letters))
 	}
 	return notes
 }
 
 // heldNote says of a run whose missing items are all out that nothing would follow them.
 func (r *runFacts) heldNote() string {
-	return fmt.Sprintf("the run is paused, and nothing more of it is claimed; go on with: tranche run resume %s", r.id)
+	return fmt.Sprintf("the run is paused, and nothing more of it is claimed; go on with: `tranche run resume %s`", r.id)
 }
 
 // advice is what an operator could do about a run that has come to an end.
@@ -261,13 +261,13 @@ func (r *runFacts) loading(f *facts) string {
 		why := fmt.Sprintf("the run is still loading: %s so far, taken in by %s since %s. It starts when the upload "+
 			"ends, and is taken back when the upload breaks off", manyItems(r.loaded), s.name(), clock(r.createdAt))
 		if r.hold != "" {
-			why += ". It is paused already, and waits for tranche run resume then"
+			why += ". It is paused already, and waits for `tranche run resume` then"
 		}
 		return why
 	}
 	by := f.leaderText() + " takes them back within seconds"
 	if len(f.alive) == 0 {
-		by = "no node is alive to take them back; start one with: tranche serve"
+		by = "no node is alive to take them back; start one with: `tranche serve`"
 	}
 	return fmt.Sprintf("the run's load broke off and it never started: %s had arrived, and %s. Start it again",
 		manyItems(r.loaded), by)
