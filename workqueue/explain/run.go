@@ -49,6 +49,7 @@ type runFacts struct {
 	ordered             bool     // its items stand in lines
 	ahead               []string // in front of the items that were asked about
 	steps               []*stepFacts
+	bad                 []badPart
 }
 
 // viewState is the state as views show it: a run that is held is paused.
@@ -237,11 +238,9 @@ func (r *runFacts) advice(e *Explanation) []Advice {
 			correctAdvice(r.id),
 		}
 	case r.state == "completed":
-		return []Advice{
-			{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)},
-			{"run what failed again", fmt.Sprintf("tranche run rerun %s --failed", r.id)},
-			correctAdvice(r.id),
-		}
+		all := append([]Advice{{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)}},
+			r.again("run what failed again")...)
+		return append(all, correctAdvice(r.id))
 	case r.state == "running" && !e.heldForFailures():
 		return []Advice{{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)}}
 	default:
