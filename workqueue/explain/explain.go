@@ -146,6 +146,9 @@ type MissingGroup struct {
 // Session returns the session of the node that has claimed the items, or the zero id.
 func (g *MissingGroup) Session() workqueue.SessionID { return g.session }
 
+// Run returns the run whose items they are; in the view of an endpoint, one of them.
+func (g *MissingGroup) Run() workqueue.RunID { return g.run }
+
 // Explanation says why a run is not done. What its groups count adds up to Unsettled, the items of the groups of a step
 // to what the step misses. In a run of one step, all of these are Missing.
 type Explanation struct {
