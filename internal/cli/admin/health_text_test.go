@@ -6,7 +6,22 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/doctor"
 )
+
+// An invariant is told in words, whether it holds or not.
+func TestInvariantsHaveWords(t *testing.T) {
+	t.Parallel()
+	holds := reportText(&doctor.Report{})
+	for _, rule := range doctor.Rules() {
+		line := string(rule.Invariant) + " "
+		bad := reportText(&doctor.Report{Found: 1, Violations: []doctor.Violation{{Invariant: rule.Invariant, What: "it is"}}})
+		if rule.Words == "" || !strings.Contains(holds, rule.Words) || !strings.Contains(holds, line) ||
+			!strings.Contains(bad, rule.Words) {
+			t.Errorf("%s has no words in\n%s%s", rule.Invariant, holds, bad)
+		}
+	}
+}
 
 func TestHealthReadsWell(t *testing.T) {
 	t.Parallel()
