@@ -2404,7 +2404,9 @@ type MissingGroup struct {
 
 	// Reason in one word, like breaker_open or no_listener
 	Reason string `json:"reason"`
-	Items  int64  `json:"items"`
+
+	// Items of several steps, those of the one with the most, or counted if that is more
+	Items int64 `json:"items"`
 
 	// Counted of those, the ones in no group of a step before
 	Counted int64 `json:"counted"`
@@ -2418,7 +2420,10 @@ type MissingGroup struct {
 	// Answered other items of these slices that were answered already
 	Answered int64  `json:"answered,omitempty"`
 	Step     string `json:"step,omitempty"`
-	Endpoint string `json:"endpoint,omitempty"`
+
+	// Steps instead of step, when the items of several say the same
+	Steps    []StepPart `json:"steps,omitempty"`
+	Endpoint string     `json:"endpoint,omitempty"`
 
 	// Owner whose turn it is
 	Owner Owner `json:"owner"`
@@ -3188,6 +3193,9 @@ type RerunSettings struct {
 	// Groups items that failed with such a message
 	Groups []string `json:"groups,omitempty"`
 
+	// FailedAt with codes or groups: failed at this step, not at step
+	FailedAt string `json:"failed_at,omitempty"`
+
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
 	//
 	// Examples: [[0,99]]
@@ -3284,6 +3292,9 @@ type ResetSettings struct {
 
 	// Groups items that failed with such a message
 	Groups []string `json:"groups,omitempty"`
+
+	// FailedAt with codes or groups: failed at this step, not at step
+	FailedAt string `json:"failed_at,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
 	//
@@ -4152,6 +4163,11 @@ type StepOverrides struct {
 	//
 	// Examples: 65536, 512KiB
 	MaxResult *int `json:"max_result,omitempty"`
+}
+
+type StepPart struct {
+	Step  string `json:"step"`
+	Items int64  `json:"items"`
 }
 
 type StepReport struct {
@@ -6555,4 +6571,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ff635850fe9bb061e19e7652b545004f, is ace2da62f3332e2789bcaa1eefe966bca5535c32a65ee3c7e6d07014971a159f.
+// Of d022b9834414e2c737faad633d3785ac, is 88ac03015a0ce138aff2c6ee57f4a85c874bf78906f90acbb86b3be8976a4708.
