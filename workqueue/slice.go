@@ -35,6 +35,9 @@ const CodeDeliveries = "too_many_deliveries"
 // CodeResultTooLarge is the error of an item whose result is larger than its step takes: services answer so, too.
 const CodeResultTooLarge = "result_too_large"
 
+// CodeBadPart is the code of items whose part of another step, which the message names, does not fit: docs/protocol.md.
+const CodeBadPart = "bad_part"
+
 // ItemsAtFault reports whether an attempt that ended so counts against the items' attempts.
 func (c Cause) ItemsAtFault() bool {
 	switch c {

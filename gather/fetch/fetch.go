@@ -102,7 +102,7 @@ func (i *Item) DecodePart(step string, v any) (there bool, err error) {
 		return false, nil
 	}
 	if err := part.Decode(v); err != nil {
-		return true, wire.Fail(wire.CodeBadPayload, "part %s of item %s: %v", step, i.Key, err)
+		return true, wire.Fail(wire.CodeBadPart, "part %s of item %s: %v", step, i.Key, err)
 	}
 	return true, nil
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,12 @@ const explainColumns = 96
 func ExplanationText(e *client.Explanation, room int) string {
 	t := Prose{Columns: ExplainWidth(room), Now: e.At}
 	t.Paragraph("", capital(Inert(e.Summary))+".")
+	for i := range e.Groups { // what to do stands first, and once
+		if g := &e.Groups[i]; g.Owner == client.OwnerOperator || g.Owner == client.OwnerNATS {
+			t.advice(g.Advice)
+		}
+	}
+	t.advice(e.Advice)
 	name := e.Name
 	if name == "" {
 		name = e.Plan
@@ -34,7 +41,6 @@ func ExplanationText(e *client.Explanation, room int) string {
 	for i := range e.Steps {
 		t.leftOut(&e.Steps[i])
 	}
-	t.advice(e.Advice)
 	for _, note := range e.Notes {
 		t.Field("note", Inert(note))
 	}
@@ -57,6 +63,8 @@ type Prose struct {
 	B       strings.Builder
 	Columns int
 	Now     time.Time // by the database's clock
+
+	advised []client.Advice // that stands there already
 }
 
 // fieldIndent is where the text of a field begins.
@@ -93,6 +101,13 @@ func (t *Prose) group(g *client.MissingGroup, several bool) {
 		head = "step " + Inert(g.Step) + ": " + head
 	}
 	t.Paragraph("", fmt.Sprintf("%s: %s", head, strings.ReplaceAll(g.Reason, "_", " ")))
+	if len(g.Steps) > 0 {
+		parts := make([]string, len(g.Steps))
+		for i, p := range g.Steps {
+			parts[i] = Inert(p.Step) + " " + Count(p.Items)
+		}
+		t.Field("steps", strings.Join(parts, ", "))
+	}
 	t.Field("turn", string(g.Owner)+": "+Inert(g.Who))
 	t.Field("why", Inert(g.Why))
 	if g.Since != nil {
@@ -109,12 +124,21 @@ func (t *Prose) group(g *client.MissingGroup, several bool) {
 	t.advice(g.Advice)
 }
 
+// advice writes what has not been advised before.
 func (t *Prose) advice(all []client.Advice) {
-	for i, a := range all {
-		head, do := "you could", Inert(a.Do)
-		if i > 0 {
-			head, do = "or", strings.TrimPrefix(do, "or ")
+	first := true
+	for _, a := range all {
+		if slices.Contains(t.advised, a) {
+			continue
 		}
+		t.advised = append(t.advised, a)
+		head, do := "you could", Inert(a.Do)
+		if rest, ok := strings.CutPrefix(do, "or"); ok && strings.ContainsAny(rest[:min(1, len(rest))], " ,") {
+			head, do = "or", strings.TrimLeft(rest, " ,")
+		} else if !first {
+			head = "or"
+		}
+		first = false
 		if a.Command == "" {
 			t.Field(head, do)
 			continue
@@ -149,11 +173,12 @@ func (t *Prose) Field(name, text string) {
 	t.Paragraph("  "+name+strings.Repeat(" ", max(fieldIndent-2-len(name), 1)), text)
 }
 
-// Paragraph writes a text behind a head, broken between words; its other lines are indented as the head is long.
+// Paragraph writes a text behind a head, broken between words; its other lines are indented as the head is long. A
+// command, which stands between backquotes, is never broken: it is to be copied.
 func (t *Prose) Paragraph(head, text string) {
 	indent := len([]rune(head))
 	line, used := head, indent
-	for word := range strings.FieldsSeq(text) {
+	for _, word := range words(text) {
 		length := len([]rune(word))
 		if used > indent && used+1+length > t.Columns {
 			t.B.WriteString(strings.TrimRight(line, " ") + "\n")
@@ -165,6 +190,20 @@ func (t *Prose) Paragraph(head, text string) {
 		line, used = line+word, used+length
 	}
 	t.B.WriteString(strings.TrimRight(line, " ") + "\n")
+}
+
+// words are a text's words; what stands between backquotes is one.
+func words(text string) (all []string) {
+	open, paired := false, strings.Count(text, "`")%2 == 0
+	for word := range strings.FieldsSeq(text) {
+		if open {
+			all[len(all)-1] += " " + word
+		} else {
+			all = append(all, word)
+		}
+		open = paired && open != (strings.Count(word, "`")%2 == 1)
+	}
+	return all
 }
 
 func capital(s string) string {

@@ -54,7 +54,7 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, 
 	}
 	for _, e := range services {
 		if !slices.ContainsFunc(heard, func(l wire.Listener) bool { return l.Endpoint == e.Endpoint }) {
-			none = append(none, unheard{e, alike(e.Endpoint, heard)})
+			none = append(none, unheard{e, wire.Nearest(e.Endpoint, heard)})
 		}
 	}
 	return none, true
@@ -94,36 +94,4 @@ func (w *Watch) withoutPulls(ctx context.Context, all []health.WorkingEndpoint) 
 func pulled(ctx context.Context, js jetstream.JetStream, endpoint string) bool {
 	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(endpoint))
 	return err == nil && consumer.CachedInfo().NumWaiting > 0 // just fetched
-}
-
-// alike returns the endpoint whose name differs from another by a slip or two, the nearest; or nothing.
-func alike(name string, heard []wire.Listener) (nearest string) {
-	least := min(2, len(name)/4) + 1 //nolint:mnd // a slip for four characters, two at the most
-	for i := range heard {
-		if d := slips(name, heard[i].Endpoint); d < least {
-			nearest, least = heard[i].Endpoint, d
-		}
-	}
-	return nearest
-}
-
-// slips counts the characters to be put in, taken out or changed to make one text of the other (Levenshtein).
-func slips(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -25,6 +25,37 @@ const (
 	Approved      Invariant = "I11" // of a step with a gate nothing was asked for before somebody approved
 )
 
+// Rules are the invariants in words, in the order in which they are told.
+func Rules() []Rule {
+	return []Rule{
+		{ItemsAddUp, "the items of every step add up: waiting, ready, in flight, done, failed and left out"},
+		{OnePart, "an item has at most one part for a step and a generation"},
+		{AuditedReset, "what is final changes only by a re-run that the audit log has"},
+		{TruthsAgree, "bits, parts and trackers say the same"},
+		{AskedFor, "every part was asked for by a request that held its item"},
+		{OneCompletion, "every generation that completed has one event of it"},
+		{Approved, "nothing was asked for at a step that had to be approved before somebody did"},
+		{OneOfALane, "of a lane at most one item is worked on, and one is when any waits"},
+		{KeysAddUp, "the keys of collectors count the operations that are there, and what waits will be flushed"},
+	}
+}
+
+// Rule is an invariant in words.
+type Rule struct {
+	Invariant Invariant
+	Words     string
+}
+
+// Words are what the invariant says.
+func (i Invariant) Words() string {
+	for _, r := range Rules() {
+		if r.Invariant == i {
+			return r.Words
+		}
+	}
+	return ""
+}
+
 const (
 	maxViolations = 1000 // violations that a report lists
 )
@@ -59,7 +90,7 @@ func (v Violation) String() string {
 			line += "…"
 		}
 	}
-	return line
+	return line + "; the rule: " + v.Invariant.Words()
 }
 
 // Report is what Doctor found. It names at most a thousand violations; Found counts all of them.

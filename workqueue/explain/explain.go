@@ -107,17 +107,24 @@ type Happening struct {
 	What string    `json:"what"`
 }
 
-// MissingGroup is items without an outcome in one step, for the same reason. Every item that a step misses is in
-// exactly one group of the step; a group without a step is of all of them.
+// StepPart is how many items of a group one step misses.
+type StepPart struct {
+	Step  string `json:"step"`
+	Items int64  `json:"items"`
+}
+
+// MissingGroup is items without an outcome, for the same reason: in one step, in several that miss them for the same
+// reason (Steps), or, without any, in all. Every item that a step misses is in exactly one group of the step.
 type MissingGroup struct {
 	State    string     `json:"state" enum:"waiting,held,ready,scheduled,claimed,sent" doc:"of the items, by the bits"`
 	Reason   Reason     `json:"reason" doc:"in one word, like breaker_open or no_listener"`
-	Items    int64      `json:"items"`
+	Items    int64      `json:"items" doc:"of several steps, those of the one with the most, or counted if that is more"`
 	Counted  int64      `json:"counted" doc:"of those, the ones in no group of a step before"`
 	Slices   int64      `json:"slices" doc:"that hold them; 0 while they are in none"`
 	Runs     int64      `json:"runs,omitempty" doc:"in the view of an endpoint: whose items they are"`
 	Answered int64      `json:"answered,omitempty" doc:"other items of these slices that were answered already"`
 	Step     string     `json:"step,omitempty"`
+	Steps    []StepPart `json:"steps,omitempty" doc:"instead of step, when the items of several say the same"`
 	Endpoint string     `json:"endpoint,omitempty"`
 	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"whose turn it is"`
 	Who      string     `json:"who" doc:"the owner by name"`
@@ -138,6 +145,9 @@ type MissingGroup struct {
 
 // Session returns the session of the node that has claimed the items, or the zero id.
 func (g *MissingGroup) Session() workqueue.SessionID { return g.session }
+
+// Run returns the run whose items they are; in the view of an endpoint, one of them.
+func (g *MissingGroup) Run() workqueue.RunID { return g.run }
 
 // Explanation says why a run is not done. What its groups count adds up to Unsettled, the items of the groups of a step
 // to what the step misses. In a run of one step, all of these are Missing.

@@ -62,6 +62,7 @@ func readFacts(
 		func() error { return f.readSteps(ctx, tx, runs, blocks, bits) },
 		func() error { return f.readSlices(ctx, tx, runs, blocks, bits) },
 		func() error { return f.readWaits(ctx, tx, blocks, bits) },
+		func() error { return f.readBadParts(ctx, tx, runs) },
 		func() error { return f.readSessions(ctx, tx) },
 		func() error { return f.readEndpoints(ctx, tx) },
 		func() error { return f.readRivals(ctx, tx) },

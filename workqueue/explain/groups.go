@@ -123,21 +123,19 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 	switch hold {
 	case control.HoldThreshold:
 		g.Reason, g.Why = ReasonThreshold, "the run was paused because too many items failed"+detail
-		g.Advice = []Advice{
-			{"see why items failed", "tranche run errors " + id},
-			{"run what failed again, and resume the run then", "tranche run rerun " + id + " --failed"},
-			{"or go on and let more fail; N is the new limit", "tranche run resume " + id + " --max-failed N"},
-		}
+		g.Advice = append([]Advice{{"see why items failed", "tranche run errors " + id}},
+			r.again("run what failed again, and resume the run then")...)
+		g.Advice = append(g.Advice, Advice{"or go on and let more fail; N is the new limit",
+			"tranche run resume " + id + " --max-failed N"})
 	case control.HoldGuard:
 		g.Reason, g.Why = ReasonGuard, "the run was paused because its first outcomes plainly failed"+detail
-		g.Advice = []Advice{
-			{"see why items failed", "tranche run errors " + id},
-			{"when the service is mended, run what failed again, and resume the run then",
-				"tranche run rerun " + id + " --failed"},
+		g.Advice = append([]Advice{{"see why items failed", "tranche run errors " + id}},
+			r.again("when the service is mended, run what failed again, and resume the run then")...)
+		g.Advice = append(g.Advice, []Advice{
 			{"when the items' data is wrong, correct that", "tranche run correct " + id + " --items FILE"},
 			{"go on as it is; it is not asked again", "tranche run resume " + id},
 			{"or give the run up", "tranche run cancel " + id},
-		}
+		}...)
 	case control.HoldCanary:
 		g.Reason, g.Who = ReasonCanary, "whoever may approve the run"
 		g.Why = "its canary waits for somebody to approve" + detail

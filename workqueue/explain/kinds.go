@@ -99,7 +99,7 @@ func (r *runFacts) openNote() string {
 	note := "the run is open: it takes items, and does not end before it is sealed"
 	switch {
 	case r.overdueAt != nil:
-		note = fmt.Sprintf("%s; it should have been by %s, which was reported at %s: tranche run seal %s, or cancel it",
+		note = fmt.Sprintf("%s; it should have been by %s, which was reported at %s: `tranche run seal %s`, or cancel it",
 			note, clock(*r.sealBy), clock(*r.overdueAt), r.id)
 		if r.onOverdue == string(start.OverdueReport) {
 			note += fmt.Sprintf("; it is cancelled when nobody does anything with it, nor works on its items, for %d days",

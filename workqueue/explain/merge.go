@@ -95,6 +95,58 @@ func (g *MissingGroup) tell() {
 	g.until = time.Time{}
 }
 
+// alikeKey is what groups of several steps have in common that read alike.
+type alikeKey struct {
+	state, who, why, next, advice string
+	reason                        Reason
+	owner                         Owner
+}
+
+// MergeSteps makes one group of those of several steps that say the same. Call it last: such a group names no endpoint
+// to look at.
+func (e *Explanation) MergeSteps() {
+	groups, at := []MissingGroup{}, map[alikeKey]int{}
+	for i := range e.Groups {
+		g := e.Groups[i]
+		key := alikeKey{g.State, g.Who, g.Why, g.Next, fmt.Sprint(g.Advice), g.Reason, g.Owner}
+		if g.Reason == ReasonNeeds { // each says which step needs which
+			key.who, key.why = "", ""
+		}
+		if j, ok := at[key]; ok && !groups[j].of(g.Step) {
+			groups[j].joinStep(&g)
+			continue
+		}
+		at[key] = len(groups)
+		groups = append(groups, g)
+	}
+	e.Groups = groups
+}
+
+// of reports whether items of a step, or of all, are in the group.
+func (g *MissingGroup) of(step string) bool {
+	return step == "" || g.Step == step || slices.ContainsFunc(g.Steps, func(p StepPart) bool { return p.Step == step })
+}
+
+// joinStep takes in a group of another step that says the same.
+func (g *MissingGroup) joinStep(h *MissingGroup) {
+	if len(g.Steps) == 0 {
+		g.Steps = []StepPart{{g.Step, g.Items}}
+	}
+	g.Steps = append(g.Steps, StepPart{h.Step, h.Items})
+	most := max(g.Items, h.Items)
+	g.join(h)
+	g.Items, g.Step = max(most, g.Counted), ""
+	if g.Endpoint != h.Endpoint {
+		g.Endpoint = ""
+	}
+	if g.Who != h.Who {
+		g.Who += ", " + h.Who
+	}
+	if g.Why != h.Why {
+		g.Why += "; " + h.Why
+	}
+}
+
 func earlier(a, b *time.Time) *time.Time {
 	if a == nil || b != nil && b.Before(*a) {
 		return b
@@ -113,7 +165,7 @@ func sortGroups(all []MissingGroup) {
 
 func (g *MissingGroup) urgency() int {
 	switch {
-	case g.Owner == OwnerOperator, g.Owner == OwnerNATS:
+	case g.needsSomebody():
 		return 0
 	case g.Owner == OwnerNobody:
 		return 1
@@ -127,6 +179,9 @@ func (g *MissingGroup) urgency() int {
 		return 2
 	}
 }
+
+// needsSomebody reports whether the items do not go on before a person has seen to them.
+func (g *MissingGroup) needsSomebody() bool { return g.Owner == OwnerOperator || g.Owner == OwnerNATS }
 
 // Behind reports whether the items wait for requests that are out to end.
 func (g *MissingGroup) Behind() bool {

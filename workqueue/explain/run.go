@@ -49,6 +49,7 @@ type runFacts struct {
 	ordered             bool     // its items stand in lines
 	ahead               []string // in front of the items that were asked about
 	steps               []*stepFacts
+	bad                 []badPart
 }
 
 // viewState is the state as views show it: a run that is held is paused.
@@ -208,18 +209,18 @@ func (r *runFacts) notes() []string {
 		notes = append(notes, r.openNote())
 	}
 	if r.quarantined > 0 {
-		notes = append(notes, fmt.Sprintf("%d messages about it could not be taken; see: tranche quarantine list --run %s",
+		notes = append(notes, fmt.Sprintf("%d messages about it could not be taken; see: `tranche quarantine list --run %s`",
 			r.quarantined, r.id))
 	}
 	if r.letters > 0 {
-		notes = append(notes, fmt.Sprintf("%d dead letters of it wait for somebody; see: tranche dlq list", r.letters))
+		notes = append(notes, fmt.Sprintf("%d dead letters of it wait for somebody; see: `tranche dlq list`", r.letters))
 	}
 	return notes
 }
 
 // heldNote says of a run whose missing items are all out that nothing would follow them.
 func (r *runFacts) heldNote() string {
-	return fmt.Sprintf("the run is paused, and nothing more of it is claimed; go on with: tranche run resume %s", r.id)
+	return fmt.Sprintf("the run is paused, and nothing more of it is claimed; go on with: `tranche run resume %s`", r.id)
 }
 
 // advice is what an operator could do about a run that has come to an end.
@@ -237,11 +238,9 @@ func (r *runFacts) advice(e *Explanation) []Advice {
 			correctAdvice(r.id),
 		}
 	case r.state == "completed":
-		return []Advice{
-			{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)},
-			{"run what failed again", fmt.Sprintf("tranche run rerun %s --failed", r.id)},
-			correctAdvice(r.id),
-		}
+		all := append([]Advice{{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)}},
+			r.again("run what failed again")...)
+		return append(all, correctAdvice(r.id))
 	case r.state == "running" && !e.heldForFailures():
 		return []Advice{{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)}}
 	default:
@@ -261,13 +260,13 @@ func (r *runFacts) loading(f *facts) string {
 		why := fmt.Sprintf("the run is still loading: %s so far, taken in by %s since %s. It starts when the upload "+
 			"ends, and is taken back when the upload breaks off", manyItems(r.loaded), s.name(), clock(r.createdAt))
 		if r.hold != "" {
-			why += ". It is paused already, and waits for tranche run resume then"
+			why += ". It is paused already, and waits for `tranche run resume` then"
 		}
 		return why
 	}
 	by := f.leaderText() + " takes them back within seconds"
 	if len(f.alive) == 0 {
-		by = "no node is alive to take them back; start one with: tranche serve"
+		by = "no node is alive to take them back; start one with: `tranche serve`"
 	}
 	return fmt.Sprintf("the run's load broke off and it never started: %s had arrived, and %s. Start it again",
 		manyItems(r.loaded), by)

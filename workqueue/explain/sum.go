@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -100,40 +101,60 @@ func failureOf(item *inspect.ItemView) string {
 	return text
 }
 
-// told names the first groups, those of the same kind as one.
-func (e *Explanation) told() string {
-	type told struct {
-		items int64
-		text  string
+// told is what a summary says of groups that read alike.
+type told struct {
+	items int64
+	text  string
+	steps []string
+	needs bool // somebody, whoever else is counted for these items
+}
+
+func (t *told) String() string {
+	switch len(t.steps) {
+	case 0:
+		return t.text
+	case 1:
+		return t.text + " (step " + t.steps[0] + ")"
+	default:
+		return fmt.Sprintf("%s (%d steps)", t.text, len(t.steps))
 	}
-	var all []told
-	several := len(e.Steps) > 0
+}
+
+// told names the first groups, those of the same kind as one. An item that several steps miss is counted once.
+func (e *Explanation) told() string {
+	var all []*told
 	for i := range e.Groups {
 		g := &e.Groups[i]
 		text := g.headline()
-		if several && g.Step != "" {
-			text += " (step " + g.Step + ")"
+		j := slices.IndexFunc(all, func(t *told) bool { return t.text == text })
+		if j < 0 {
+			j, all = len(all), append(all, &told{text: text})
 		}
-		found := false
-		for j := range all {
-			if all[j].text == text {
-				all[j].items, found = all[j].items+g.Items, true
-			}
+		t := all[j]
+		t.needs = t.needs || g.needsSomebody()
+		if len(e.Steps) == 0 {
+			t.items += g.Items
+			continue
 		}
-		if !found {
-			all = append(all, told{g.Items, text})
+		t.items += g.Counted
+		if g.Step != "" && !slices.Contains(t.steps, g.Step) {
+			t.steps = append(t.steps, g.Step)
 		}
 	}
+	all = slices.DeleteFunc(all, func(t *told) bool { return t.items == 0 && !t.needs })
 	if len(all) == 1 {
-		return all[0].text
+		return all[0].String()
 	}
 	var parts []string
 	var rest int64
 	for i, t := range all {
-		if i < maxTold {
-			parts = append(parts, control.Grouped(t.items)+" "+t.text)
-		} else {
+		switch {
+		case i >= maxTold:
 			rest += t.items
+		case t.items == 0:
+			parts = append(parts, t.String())
+		default:
+			parts = append(parts, control.Grouped(t.items)+" "+t.String())
 		}
 	}
 	if rest > 0 {
@@ -150,7 +171,7 @@ func (g *MissingGroup) headline() string {
 	if text, ok := headlines(targetText(g.Endpoint), g.Endpoint)[g.Reason]; ok {
 		return text
 	}
-	return "in no plane and in no slice: run tranche doctor"
+	return "in no plane and in no slice: run `tranche doctor`"
 }
 
 func headlines(to, name string) map[Reason]string {

@@ -75,6 +75,7 @@ type PaceView struct {
 	BreakerSince  *time.Time             `json:"breaker_since,omitempty" doc:"of its last change"`
 	Probes        int                    `json:"probes,omitempty" doc:"sent since the breaker opened"`
 	ProbeAt       *time.Time             `json:"probe_at,omitempty" doc:"when the next probe may be sent"`
+	Collected     bool                   `json:"-"` // a collector flushes to it
 }
 
 // PastPace is one change of the pace of an endpoint, with its reason.
@@ -92,7 +93,8 @@ SELECT p.endpoint, coalesce(o.requests, 0), p.in_flight, p.rate, p.chunk,
     CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap END,
     CASE WHEN p.chunk_cap_until > clock_timestamp() THEN p.chunk_cap_until END,
     p.breaker, CASE p.breaker WHEN 'open' THEN p.breaker_reason ELSE '' END, p.breaker_since,
-    CASE p.breaker WHEN 'open' THEN p.probes ELSE 0 END, CASE p.breaker WHEN 'open' THEN p.probe_at END
+    CASE p.breaker WHEN 'open' THEN p.probes ELSE 0 END, CASE p.breaker WHEN 'open' THEN p.probe_at END,
+    EXISTS (SELECT FROM collector c WHERE c.endpoint = p.endpoint)
 FROM endpoint_pace p
 LEFT JOIN (
     SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) AS requests

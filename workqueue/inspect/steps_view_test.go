@@ -170,6 +170,36 @@ func TestViewsOfSeveralSteps(t *testing.T) {
 	}
 }
 
+// A hold that all steps wait for is told once, and no item is counted twice.
+func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c"),
+		storetest.Need("d", 0), storetest.Need("e", 3)), 10)
+	b.RecordStep(run, 0, 1)
+	_, err := control.New(b.Store).Pause(t.Context(), control.Control{Run: run, Actor: "alice", Reason: "lunch"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, e := b.addUp(run)
+	e.MergeSteps()
+	if len(e.Groups) != 2 || e.Groups[0].Reason != explain.ReasonOperator || e.Groups[1].Reason != explain.ReasonNeeds {
+		t.Fatalf("got %+v", e.Groups)
+	}
+	held, waits := &e.Groups[0], &e.Groups[1]
+	want := []explain.StepPart{{Step: "b", Items: 10}, {Step: "c", Items: 10}, {Step: "d", Items: 9}}
+	if !slices.Equal(held.Steps, want) || held.Items != 10 || held.Counted != 10 || held.Step != "" {
+		t.Errorf("held: %+v", held)
+	}
+	if waits.Items > e.Items || waits.Step != "e" {
+		t.Errorf("waiting: %+v", waits)
+	}
+	if want := "9 of 10 items are missing; 1 failed: paused: waiting for somebody to resume the run (3 steps)"; e.Summary !=
+		want {
+		t.Errorf("the summary is %q; want %q", e.Summary, want)
+	}
+}
+
 // An item that two steps failed is one failed item, told with the first; the other group says that it has it, too.
 func TestErrorsCountAnItemOnce(t *testing.T) {
 	t.Parallel()

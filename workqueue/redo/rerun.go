@@ -102,7 +102,7 @@ func (r *rerun) do(ctx context.Context, graphs *plane.GraphCache) error {
 		return err
 	}
 	some := r.Select.Step == "" && !r.graph.Single() // of any step, what failed there
-	r.take.done = r.Select.named() && !some || r.Select.ofParts() && !r.Select.Failed
+	r.take.done = r.Select.named() && !some || r.Select.ofParts() && !r.Select.Failed || r.Select.At != ""
 	r.named = []workqueue.Step{step.Step}
 	if some {
 		r.named = everyStep(r.steps)
@@ -218,7 +218,8 @@ func (r *rerun) finish(ctx context.Context) error {
 	}
 	r.out.Generation, r.out.Hold, r.out.HoldDetail = run.Generation, run.Hold, run.Detail
 	detail := map[string]any{"items": r.out.Items, "generation": r.out.Generation, "failed": r.Select.Failed,
-		"codes": r.Select.Codes, "groups": r.Select.Groups, "keys": len(r.Select.Keys), "step": r.out.Step}
+		"codes": r.Select.Codes, "groups": r.Select.Groups, "keys": len(r.Select.Keys), "step": r.out.Step,
+		"failed_at": r.Select.At}
 	r.Select.auditRanges(detail)
 	r.Select.audit(detail)
 	if r.Reason != "" {

@@ -70,7 +70,7 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	}
 	var r *reset
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
-		failed := len(req.Select.Codes)+len(req.Select.Groups) > 0
+		failed := req.Select.byError() && req.Select.At == ""
 		r = &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
 			take: scope{done: !failed, live: !failed && !req.Select.ofParts()}}}
 		return r.do(ctx, database.Kept[plane.GraphCache](s.db))
@@ -180,7 +180,7 @@ func (r *reset) finish(ctx context.Context) error {
 	r.out.Generation, r.out.Hold, r.out.HoldDetail = run.Generation, run.Hold, run.Detail
 	detail := map[string]any{"items": r.out.Items, "generation": run.Generation, "step": r.out.Step,
 		"cascade": r.Cascade, "all": r.Select.All, "keys": len(r.Select.Keys), "codes": r.Select.Codes,
-		"groups": r.Select.Groups}
+		"groups": r.Select.Groups, "failed_at": r.Select.At}
 	r.Select.auditRanges(detail)
 	r.Select.audit(detail)
 	if r.Reason != "" {

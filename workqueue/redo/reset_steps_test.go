@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -23,6 +24,7 @@ type gatherer struct {
 	say   map[workqueue.Step]string // what a step answers, when not its usual
 	fails map[workqueue.Step]map[workqueue.Ordinal]bool
 	did   map[workqueue.Step][]workqueue.Ordinal
+	err   workqueue.SlotError // of what fails
 }
 
 func gather(t *testing.T, n int) *gatherer {
@@ -37,6 +39,7 @@ func gather(t *testing.T, n int) *gatherer {
 func (g *gatherer) fresh() {
 	g.say, g.did = map[workqueue.Step]string{}, map[workqueue.Step][]workqueue.Ordinal{}
 	g.fails = map[workqueue.Step]map[workqueue.Ordinal]bool{}
+	g.err = workqueue.SlotError{Code: "broken", Message: "m"}
 }
 
 func (g *gatherer) fail(step workqueue.Step, items ...workqueue.Ordinal) {
@@ -66,7 +69,8 @@ func (g *gatherer) answer(step workqueue.Step, slices ...workqueue.Slice) []sett
 			slot := &a.Slots[i]
 			slot.Result = fmt.Appendf(nil, `{"%s":%d,"say":%q}`, storetest.StepNames()[step], slot.Ordinal, g.say[step])
 			if g.fails[step][slot.Ordinal] {
-				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "broken", Message: "m"}
+				err := g.err
+				slot.Result, slot.Err = nil, &err
 			}
 			g.did[step] = append(g.did[step], slot.Ordinal)
 		}
@@ -168,6 +172,58 @@ func TestResetRedoesWhatChanged(t *testing.T) {
 	g.work()
 	g.wantDone(map[workqueue.Step]int{storetest.Accounts: 2, storetest.Statement: 2, storetest.Posting: 2})
 	g.WantCompletions(g.run, 1, 2, 3, 4, 5)
+	g.Check()
+}
+
+// A part that is bad fails the step that reads it: a re-run there would give it the same part. The part is made again,
+// chosen by how it failed the other step, and what was told of it is told no more.
+func TestResetAPartThatFailedAnotherStep(t *testing.T) {
+	t.Parallel()
+	g := gather(t, 8)
+	g.fail(storetest.Statement, 2, 5, 7)
+	g.err = workqueue.SlotError{Code: "bad_part", Message: `part "accounts": it is text/plain, which does not fit`}
+	g.work()
+	advised := func(command string) bool {
+		t.Helper()
+		e, err := explain.New(g.Store).Explain(t.Context(), g.run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(e.Advice, func(a explain.Advice) bool { return a.Command == command })
+	}
+	again := "tranche run rerun " + g.run.String() + " --failed"
+	mend := "tranche run reset " + g.run.String() + " --step accounts --code bad_part --failed-at statement"
+	if !advised(mend) || advised(again) {
+		t.Errorf("a part that is bad: the re-run is advised (%v), or its reset is not (%v)", advised(again), advised(mend))
+	}
+	byCode := func(r *redo.ResetRequest) { r.Select.Codes = []string{"bad_part"} }
+	if _, err := g.tryReset(storetest.Accounts, byCode); err == nil || !strings.Contains(err.Error(), "--failed-at STEP") {
+		t.Errorf("no item failed with it at accounts: %v", err)
+	}
+	for _, wrong := range []redo.Selection{{Step: "accounts", At: "statement", Keys: []string{"C1"}},
+		{At: "statement", Codes: []string{"bad_part"}}, {Step: "accounts", At: "nowhere", Codes: []string{"bad_part"}}} {
+		_, err := redo.New(g.Store).Reset(t.Context(), redo.ResetRequest{Run: g.run, Select: wrong})
+		if err == nil || !strings.Contains(err.Error(), "failed_at") {
+			t.Errorf("%+v: %v", wrong, err)
+		}
+	}
+	_, err := redo.New(g.Store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, DryRun: true, Select: redo.Selection{
+		Step: "accounts", At: "statement", Codes: []string{"bad_part"}}})
+	if err != nil {
+		t.Errorf("a re-run of the part: %v", err)
+	}
+	g.fresh()
+	g.say[storetest.Accounts] = "mended"
+	g.fail(storetest.Statement, 5)
+	out := g.reset(storetest.Accounts, func(r *redo.ResetRequest) { byCode(r); r.Select.At = "statement" })
+	if out.Items != 3 || !slices.Equal(out.Examples, []string{"C2", "C5", "C7"}) {
+		t.Errorf("reset %+v", out)
+	}
+	g.work()
+	g.wantDone(map[workqueue.Step]int{storetest.Accounts: 3, storetest.Statement: 3, storetest.Posting: 2})
+	if advised(mend) || !advised(again) {
+		t.Error("a part that is mended is told of as bad")
+	}
 	g.Check()
 }
 

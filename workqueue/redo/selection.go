@@ -27,6 +27,7 @@ type Selection struct {
 	Keys   []string // these, whether they failed or succeeded; of several steps without a Step, those that failed
 	Codes  []string // those that failed with one of these codes
 	Groups []string // those that failed with a message of one of these groups: see [inspect.Store.Errors]
+	At     string   // the step at which they failed so; empty: Step. With another one, their part of Step may be a result
 	Ranges []Range  // of ordinals: as Keys, when nothing else is set
 
 	Evidence
@@ -57,6 +58,10 @@ func (sel *Selection) validate() error {
 	if n > 1 || n == 0 && !ranged && sel.empty() || ranged && (sel.All || len(sel.Keys) > 0) {
 		return errors.New("choose either all failed items, or keys, or error codes, or groups of messages, or ranges, " +
 			"or evidence")
+	}
+	if sel.At != "" && (!sel.byError() || sel.Step == "") {
+		return &workqueue.SettingError{Detail: fmt.Sprintf("failed_at is %.64q; it needs codes or groups of that step, and "+
+			"step, the one whose part is made again", sel.At)}
 	}
 	return sel.Evidence.validate()
 }
@@ -89,7 +94,7 @@ func (e *NothingToRerunError) Error() string {
 	case e.Select.named():
 		what = "the items named are all under way still"
 	case len(e.Select.Codes) > 0:
-		what = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ")
+		what = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ") + e.Select.where()
 	case len(e.Select.Groups) > 0:
 		what = fmt.Sprintf("no item of it failed with a message of group %s; see: tranche run errors %s",
 			strings.Join(e.Select.Groups, " or "), e.Run)
@@ -187,6 +192,18 @@ func (sel *Selection) find(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 	return sel.narrow(ctx, tx, run, steps, found)
 }
 
+// where names the step at which items failed, and how to name another one.
+func (sel *Selection) where() string {
+	switch {
+	case sel.At != "":
+		return " at step " + sel.At
+	case sel.Step != "":
+		return fmt.Sprintf(" at step %s; of what failed at another step, name that: --failed-at STEP", sel.Step)
+	default:
+		return ""
+	}
+}
+
 // findRanged is find without the evidence.
 func (sel *Selection) findRanged(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64,
 	steps []workqueue.Step,
@@ -218,6 +235,8 @@ func (sel *Selection) look(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 	switch {
 	case sel.Failed:
 		return findFailed(ctx, tx, run, steps, sel.unaccepted)
+	case sel.At != "":
+		return sel.findFailedAt(ctx, tx, run, steps)
 	case sel.byError():
 		return sel.findErrors(ctx, tx, run, steps, nil)
 	}
@@ -276,6 +295,34 @@ func masksOf(found map[workqueue.Step]blockMasks, step workqueue.Step) blockMask
 
 // byError reports whether items are chosen by what was said of their failures.
 func (sel *Selection) byError() bool { return len(sel.Codes)+len(sel.Groups) > 0 }
+
+const stepOfName = `SELECT step FROM run_step WHERE run_id = $1 AND name = $2`
+
+// findFailedAt finds, for each of some steps, the items that are failed at another one.
+func (sel *Selection) findFailedAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,
+) (map[workqueue.Step]blockMasks, error) {
+	var at workqueue.Step
+	err := tx.QueryRow(ctx, stepOfName, run, sel.At).Scan(&at)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("failed_at is %.64q, and run %s has no such step", sel.At, run)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find step %s: %w", sel.At, err)
+	}
+	failed, err := findFailed(ctx, tx, run, []workqueue.Step{at}, sel.unaccepted)
+	if err != nil {
+		return nil, err
+	}
+	said, err := sel.findErrors(ctx, tx, run, []workqueue.Step{at}, nil)
+	if err != nil {
+		return nil, err
+	}
+	found := map[workqueue.Step]blockMasks{}
+	for _, s := range steps {
+		found[s] = said[at].and(failed[at])
+	}
+	return found, nil
+}
 
 // findErrors finds them, in some blocks; nil: in all.
 func (sel *Selection) findErrors(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step,

@@ -115,7 +115,9 @@ func (e *NothingToResetError) Error() string {
 	case !e.Select.empty():
 		why = "the evidence is true of no item that could be reset"
 	case len(e.Select.Codes) > 0:
-		why = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ")
+		why = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ") + e.Select.where()
+	case len(e.Select.Groups) > 0:
+		why = "no item of it failed with a message of group " + strings.Join(e.Select.Groups, " or ") + e.Select.where()
 	default:
 		why = "it has no items"
 	}

@@ -32,6 +32,8 @@ type RerunSettings struct {
 	Codes  []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
 	Groups []string `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
 
+	FailedAt string `json:"failed_at,omitempty" maxLength:"64" doc:"with codes or groups: failed at this step, not at step"`
+
 	Ranges OrdinalRanges `json:"ranges,omitempty"`
 	Evidence
 
@@ -163,7 +165,7 @@ func (set *RerunSettings) Request(run workqueue.RunID, actor string) redo.RerunR
 	req := redo.RerunRequest{
 		Run: run, Actor: actor, Reason: set.Reason, Canary: set.Canary, CanaryAuto: set.CanaryAuto, DryRun: set.DryRun,
 		Select: redo.Selection{Step: set.Step, Failed: set.Failed, Keys: set.Keys, Codes: set.Codes,
-			Groups: set.Groups, Ranges: set.Ranges.ranges(), Evidence: set.evidence()},
+			Groups: set.Groups, At: set.FailedAt, Ranges: set.Ranges.ranges(), Evidence: set.evidence()},
 	}
 	req.Settings.Chunk, req.Settings.InFlight = set.Chunk.given(), set.InFlight.given()
 	req.Settings.Endpoint = set.Endpoint

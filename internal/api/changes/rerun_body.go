@@ -100,7 +100,8 @@ func into[T any](to *T, read func(name string) (T, error)) func(name string) err
 // readRerun reads the body of a re-run.
 func readRerun(body io.Reader) (set RerunSettings, err error) {
 	r := &bodyReader{again: "run the items again", example: `{"failed":true}`}
-	err = r.readBody(body, []member{{"failed", into(&set.Failed, r.boolean)}},
+	err = r.readBody(body, []member{{"failed", into(&set.Failed, r.boolean)},
+		{"failed_at", into(&set.FailedAt, r.text(maxStepName))}},
 		r.chosen(&set.Keys, &set.Codes, &set.Groups, &set.Ranges), r.evidence(&set.Evidence), []member{
 			{"step", into(&set.Step, r.text(maxStepName))},
 			{"chunk", into(&set.Chunk, r.sizing(bitfield.Size))},

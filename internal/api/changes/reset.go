@@ -25,6 +25,8 @@ type ResetSettings struct {
 
 	Groups []string `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
 
+	FailedAt string `json:"failed_at,omitempty" maxLength:"64" doc:"with codes or groups: failed at this step, not at step"`
+
 	Ranges OrdinalRanges `json:"ranges,omitempty"`
 	Evidence
 
@@ -75,7 +77,7 @@ func (s *Routes) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 	done, err := s.redo.Reset(ctx, redo.ResetRequest{Run: id, Actor: in.Name, Reason: set.Reason,
 		Cascade: set.Cascade, DryRun: set.DryRun,
 		Select: redo.Selection{Step: set.Step, All: set.All, Keys: set.Keys, Codes: set.Codes, Groups: set.Groups,
-			Ranges: set.Ranges.ranges(), Evidence: set.evidence()}})
+			At: set.FailedAt, Ranges: set.Ranges.ranges(), Evidence: set.evidence()}})
 	if err != nil {
 		return Reset{}, unchanged(err, "tranche run show "+id.String())
 	}
@@ -92,7 +94,8 @@ func (s *Routes) reset(ctx context.Context, in *rerunInput) (Reset, error) {
 // readReset reads the body of a reset.
 func readReset(body io.Reader) (set ResetSettings, err error) {
 	r := &bodyReader{again: "reset the items", example: `{"step":"accounts","keys":["K-1"]}`}
-	err = r.readBody(body, []member{{"step", into(&set.Step, r.text(maxStepName))}, {"all", into(&set.All, r.boolean)}},
+	err = r.readBody(body, []member{{"step", into(&set.Step, r.text(maxStepName))}, {"all", into(&set.All, r.boolean)},
+		{"failed_at", into(&set.FailedAt, r.text(maxStepName))}},
 		r.chosen(&set.Keys, &set.Codes, &set.Groups, &set.Ranges), r.evidence(&set.Evidence), []member{
 			{"cascade", into(&set.Cascade, r.boolean)},
 			{"dry_run", into(&set.DryRun, r.boolean)},

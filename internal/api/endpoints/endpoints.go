@@ -300,11 +300,11 @@ func newEndpoint(name string) *Endpoint {
 }
 
 // addPaces adds what nodes found out about endpoints. They keep that of endpoints of the past as well, which are listed
-// only while something is amiss.
+// only while something is amiss for a collector: a name that only a run of the past has used may never have been one.
 func addPaces(byName map[string]*Endpoint, paces []inspect.PaceView) {
 	for i := range paces {
 		p := &paces[i]
-		if byName[p.Endpoint] == nil && p.Breaker == workqueue.BreakerOpen {
+		if byName[p.Endpoint] == nil && p.Collected && p.Breaker == workqueue.BreakerOpen {
 			byName[p.Endpoint] = newEndpoint(p.Endpoint)
 		}
 		if e := byName[p.Endpoint]; e != nil {

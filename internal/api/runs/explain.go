@@ -51,6 +51,7 @@ func (s *Routes) explainRun(ctx context.Context, in *explainInput) (explain.Expl
 	}
 	s.tellResting(e.Groups, e.Nodes <= 1, e.At)
 	e.Sum()
+	e.MergeSteps()
 	return *e, nil
 }
 

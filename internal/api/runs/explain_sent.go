@@ -39,9 +39,9 @@ func (v *servicesSeen) queued(g *explain.MissingGroup) {
 		g.Next = "the node resumes it within seconds"
 	case v.nobody(g.Endpoint):
 		g.Reason, g.Owner, g.Who, g.When = explain.ReasonNoListener, explain.OwnerOperator, whoServes(g.Endpoint), nil
-		g.Why = "nobody listens on endpoint " + g.Endpoint
+		g.Why = v.unheardText(g.Endpoint)
 		g.Next = "the first service that listens takes them at once; until then their time does not run"
-		g.Advice = []explain.Advice{startAdvice(g.Endpoint)}
+		g.Advice = v.startOrMend(g)
 	case len(there) > 0 && able(there) == 0:
 		g.Reason, g.Who = explain.ReasonNotTaking, v.listening(g.Endpoint)
 		g.Why = "no instance can take anything: " + reasons(there)

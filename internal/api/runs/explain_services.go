@@ -27,6 +27,7 @@ type servicesSeen struct {
 	ready     bool                // and has its streams
 	asked     bool                // services could be asked who listens
 	listeners map[string][]wire.Listener
+	heard     []wire.Listener // the same, as they came
 	consumers map[string]consumerSeen
 	unheard   map[string][]unheardAsk // by flow: what it asks and nobody answers
 }
@@ -56,7 +57,7 @@ func (s *Routes) lookAtServices(ctx context.Context, names []string, nodes int, 
 	consumers := make(chan map[string]consumerSeen, 1)
 	go func() { consumers <- s.lookAtConsumers(looking, names) }()
 	listeners, err := wire.Discover(ctx, s.NC, endpoints.ListenWait)
-	seen.asked = err == nil
+	seen.asked, seen.heard = err == nil, listeners
 	seen.consumers = <-consumers
 	for _, l := range listeners {
 		seen.listeners[l.Endpoint] = append(seen.listeners[l.Endpoint], l)
@@ -150,9 +151,28 @@ func (v *servicesSeen) unsent(g *explain.MissingGroup) {
 		return
 	}
 	g.Reason, g.Owner, g.Who = explain.ReasonNoListener, explain.OwnerOperator, whoServes(g.Endpoint)
-	g.Why = "nobody listens on endpoint " + g.Endpoint + ": " + g.Why
+	g.Why = v.unheardText(g.Endpoint) + ": " + g.Why
 	g.Next = "they are sent when a service listens and answers the requests that are out"
-	g.Advice = append([]explain.Advice{startAdvice(g.Endpoint)}, g.Advice...)
+	g.Advice = append(v.startOrMend(g), g.Advice...)
+}
+
+// unheardText says that nobody listens, and which endpoint may have been meant.
+func (v *servicesSeen) unheardText(endpoint string) string {
+	text := "nobody listens on endpoint " + endpoint
+	if near := wire.Nearest(endpoint, v.heard); near != "" {
+		text += "; was " + near + " meant?"
+	}
+	return text
+}
+
+// startOrMend is what helps when nobody listens: to start a service, or, where the name has a slip, to mend that.
+func (v *servicesSeen) startOrMend(g *explain.MissingGroup) []explain.Advice {
+	all := []explain.Advice{startAdvice(g.Endpoint)}
+	if near := wire.Nearest(g.Endpoint, v.heard); near != "" && g.Runs <= 1 {
+		all = append(all, explain.Advice{Do: "or, if " + near + " was meant, cancel the run and start it again with that name",
+			Command: "tranche run cancel " + g.Run().String()})
+	}
+	return all
 }
 
 // behind refines a group that waits for requests that are out: how long its own take, and that more of them would only
@@ -204,7 +224,7 @@ func (v *servicesSeen) listening(endpoint string) string {
 	case !v.connected || !v.asked:
 		return "the services of endpoint " + endpoint + "; who listens cannot be told now, since NATS does not answer"
 	case len(there) == 0 && v.nobody(endpoint):
-		return "nobody listens on endpoint " + endpoint
+		return v.unheardText(endpoint)
 	case len(there) == 0:
 		return "a service of endpoint " + endpoint + " that takes requests but does not say who it is"
 	}

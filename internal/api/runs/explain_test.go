@@ -2,6 +2,7 @@ package runs_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/explain"
 )
 
@@ -36,6 +38,39 @@ func TestExplainAnEndpointWithoutListeners(t *testing.T) {
 	e.Get("/endpoints/idle/explain", &whole)
 	if whole.Missing != 0 || !strings.Contains(whole.Summary, "nothing waits") {
 		t.Errorf("an endpoint that nobody uses is explained as %+v", whole)
+	}
+}
+
+// A name with a slip in it is told with the one that was meant, and is gone from the list when no run uses it any more.
+func TestExplainAnEndpointWithASlipInItsName(t *testing.T) {
+	t.Parallel()
+	e := apitest.SetupEngine(t)
+	e.Serve(func(svc *endpoints.Service) error { return endpoints.HandleList(svc, "count", apitest.Reply) })
+	run := e.Load("cout", 10, nil)
+	e.WantOwner(run, "sent", explain.ReasonNoListener, explain.OwnerOperator, "was count meant?",
+		"tranche run cancel "+run.String())
+	apitest.Eventually(t, "the warning names it", func() bool {
+		var view struct{ Warnings []string }
+		e.Get("/runs/"+run.String(), &view)
+		return strings.Contains(strings.Join(view.Warnings, "\n"), "endpoint cout; was count meant?")
+	})
+	if _, err := e.Pool.Exec(t.Context(), `UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(),
+		probe_at = clock_timestamp() WHERE endpoint = 'cout'`); err != nil {
+		t.Fatal(err)
+	}
+	listed := func() bool {
+		var list struct{ Endpoints []struct{ Name string } }
+		e.Get("/endpoints", &list)
+		return slices.ContainsFunc(list.Endpoints, func(one struct{ Name string }) bool { return one.Name == "cout" })
+	}
+	if !listed() {
+		t.Error("an endpoint that a run uses is not listed")
+	}
+	if _, err := control.New(e.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "bob"}); err != nil {
+		t.Fatal(err)
+	}
+	if listed() {
+		t.Error("an endpoint that never was is listed when its run has ended")
 	}
 }
 

@@ -123,7 +123,11 @@ func (s *Routes) Unheard(ctx context.Context, names []string) []string {
 	for _, name := range slices.Compact(names) {
 		heard := slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == name })
 		if !heard {
-			warnings = append(warnings, "no service listens on endpoint "+name+"; the run goes on as soon as one does: "+
+			meant := ""
+			if near := wire.Nearest(name, listeners); near != "" {
+				meant = "; was " + near + " meant?"
+			}
+			warnings = append(warnings, "no service listens on endpoint "+name+meant+"; the run goes on as soon as one does: "+
 				"start it, or compare its name with those of: tranche endpoints")
 		}
 	}

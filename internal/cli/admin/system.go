@@ -82,7 +82,11 @@ func reportText(r *doctor.Report) string {
 		cli.Count(r.Items),
 		cli.Count(r.Slices), cli.Count(r.Parts), cli.Span(cli.Seconds(r.Seconds)))
 	if r.Found == 0 {
-		return text + "I1, I2, I3, I6, I7, I10, O1 and C1 hold\n"
+		text += "all invariants hold:\n"
+		for _, rule := range doctor.Rules() {
+			text += fmt.Sprintf("  %-3s  %s\n", rule.Invariant, rule.Words)
+		}
+		return text
 	}
 	for _, v := range r.Violations {
 		text += cli.Inert(v.String()) + "\n"

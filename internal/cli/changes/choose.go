@@ -22,6 +22,11 @@ type chosen struct {
 	cli.Evidence
 }
 
+// failedAt has items chosen by how they failed at another step.
+type failedAt struct {
+	FailedAt string `help:"With --code or --group: of what failed at this step, to make the part of --step again that it was given." placeholder:"STEP"`
+}
+
 // none reports whether nothing chooses items.
 func (c *chosen) none() bool {
 	return len(c.Key)+len(c.Code)+len(c.Group)+len(c.State) == 0 && c.Keys == "" && c.Evidence == cli.Evidence{}

@@ -18,6 +18,7 @@ type Rerun struct {
 	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 	Failed bool   `xor:"which" help:"All items that failed."`
 	chosen
+	failedAt
 	Step       string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
 	Chunk      *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
 	InFlight   *workqueue.Adaptive `help:"Requests out at once from now on, 1 to 10000, or auto." placeholder:"N|auto"`
@@ -82,7 +83,7 @@ func (r *Rerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 
 func (r *Rerun) settings(keys []string, dry bool) client.RerunSettings {
 	set := client.RerunSettings{
-		Failed: r.Failed, Keys: keys, Codes: r.Code, Groups: r.Group, Step: r.Step, Endpoint: r.Endpoint,
+		Failed: r.Failed, Keys: keys, Codes: r.Code, Groups: r.Group, FailedAt: r.FailedAt, Step: r.Step, Endpoint: r.Endpoint,
 		Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service,
 		Since: pointTo(r.Since), Until: pointTo(r.Until), Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected,
 	}

@@ -18,6 +18,7 @@ type Reset struct {
 	Step string `help:"The step whose parts are taken back; may be left out when there is only one." placeholder:"NAME"`
 	All  bool   `xor:"which" help:"Of all items."`
 	chosen
+	failedAt
 	Cascade bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
 	Reason  string `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun  bool   `help:"Change nothing; say what would be done."`
@@ -58,7 +59,7 @@ func (r *Reset) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 }
 
 func (r *Reset) settings(keys []string, dry bool) client.ResetSettings {
-	return client.ResetSettings{Step: r.Step, All: r.All, Keys: keys, Codes: r.Code, Groups: r.Group, Cascade: r.Cascade,
+	return client.ResetSettings{Step: r.Step, All: r.All, Keys: keys, Codes: r.Code, Groups: r.Group, FailedAt: r.FailedAt, Cascade: r.Cascade,
 		DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service, Since: pointTo(r.Since), Until: pointTo(r.Until),
 		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected}
 }

@@ -50,6 +50,9 @@ func errorText(found client.ErrorGroups, room int) string {
 	run := cli.ShortID(found.Run)
 	text.WriteString("\n")
 	again := slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool { return g.Code != workqueue.CodeInvalid })
+	if slices.ContainsFunc(found.Groups, func(g client.ErrorGroup) bool { return g.Code == workqueue.CodeBadPart }) {
+		fmt.Fprintf(&text, "a part is bad, and stays so: tranche run explain %s  says which step makes it again\n", run)
+	}
 	if again >= 0 {
 		fmt.Fprintf(&text, "run a group again with:  tranche run rerun %s --group %s\n", run, found.Groups[again].ID)
 		fmt.Fprintf(&text, "run all of them again:    tranche run rerun %s --failed\n", run)

@@ -143,6 +143,10 @@ func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 	case sealed.Completed:
 		return term.Printf("batch %s sealed, and complete by that\n", cli.Inert(sealed.Batch))
 	}
+	b, err := cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{})
+	if err == nil && b.CompletedAt != nil { // which it was before, or is meanwhile
+		return term.Printf("batch %s is complete, since %s\n", cli.Inert(sealed.Batch), cli.Moment(*b.CompletedAt))
+	}
 	return term.Printf("batch %[1]s is sealed, and not complete by that; see how it stands with: tranche tracker show "+
 		"%[1]s\n", cli.Inert(sealed.Batch))
 }

@@ -1,13 +1,41 @@
 package trackers
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
+
+// To seal a batch again that is complete says that, and since when.
+func TestSealAgain(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method == http.MethodPost {
+			_, _ = w.Write([]byte(`{"batch":"b","completed":false}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"id":"b","state":"completed","completed_at":"2026-11-20T12:00:00Z"}`))
+	}))
+	t.Cleanup(server.Close)
+	cl, err := client.New(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := (&trackerSeal{Batch: "b"}).Run(t.Context(), &cli.Console{Out: &out}, cl); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(out.String(), "batch b is complete, since 2026-11-20 ") {
+		t.Errorf("said %q", out.String())
+	}
+}
 
 // A file of ids and ranges is told apart line by line; what is neither goes to the server, which says what is wrong,
 // and the command says on which line that stands.

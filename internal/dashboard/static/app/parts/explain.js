@@ -3,16 +3,18 @@
 import { html } from "../html.js";
 import { Badge, Copy, Time } from "../ui.js";
 import { inert, num, plural } from "../format.js";
+import { adviceOnce } from "./advice.js";
 
 const owners = { service: "info", node: "info", timer: "warn", operator: "bad", nats: "bad", step: "plain", nobody: "plain" };
 
 /** Explanation shows a summary and the groups of items behind it. */
 export function Explanation({ explanation: e, several = false }) {
+  const { first, groups } = adviceOnce(e);
   return html`<div class="explain" data-test="explain">
     <p class="explain-summary">${sentence(e.summary)}</p>
-    ${(e.groups ?? []).map((g, i) => html`<${Group} key=${i} group=${g} several=${several} />`)}
-    <${AdviceList} advice=${e.advice} />
-    ${(e.notes ?? []).map((note) => html`<p class="muted explain-note">${inert(note)}</p>`)}
+    <${AdviceList} advice=${first} />
+    ${groups.map((g, i) => html`<${Group} key=${i} group=${g} several=${several} />`)}
+    ${(e.notes ?? []).map((note) => html`<p class="muted explain-note">${inert(note).replaceAll("`", "")}</p>`)}
   </div>`;
 }
 
@@ -25,6 +27,7 @@ export function sentence(text) {
 
 function Group({ group: g, several }) {
   const where = several && g.step ? `step ${inert(g.step)}: ` : "";
+  const steps = (g.steps ?? []).map((s) => `${inert(s.step)} ${num(s.items)}`).join(", ");
   const requests = g.slices > 0 ? ` in ${plural(g.slices, "request")}` : "";
   return html`<section class="explain-group">
     <h3>
@@ -32,6 +35,7 @@ function Group({ group: g, several }) {
       <${Badge} tone=${owners[g.owner] ?? "plain"}>${g.reason.replaceAll("_", " ")}<//>
     </h3>
     <dl class="facts">
+      ${steps && html`<div><dt>steps</dt><dd><bdi>${steps}</bdi></dd></div>`}
       <div><dt>turn</dt><dd>${g.owner}: <bdi>${inert(g.who)}</bdi></dd></div>
       <div><dt>why</dt><dd><bdi>${inert(g.why)}</bdi></dd></div>
       ${g.since && html`<div><dt>since</dt><dd><${Time} at=${g.since} /></dd></div>`}
@@ -48,7 +52,7 @@ export function AdviceList({ advice }) {
   return html`<ul class="advice">
     ${advice.map(
       (a, i) => html`<li key=${i}>
-        <span>${sentence(a.do).replace(/^Or /, i > 0 ? "Or " : "")}</span>
+        <span>${sentence(a.do)}</span>
         ${a.command && html`<${Command} text=${a.command} />`}
       </li>`,
     )}
@@ -59,6 +63,3 @@ export function AdviceList({ advice }) {
 export function Command({ text }) {
   return html`<span class="command"><code tabindex="0">${inert(text)}</code><${Copy} text=${text} label="Copy the command" /></span>`;
 }
-
-/** total is the sum of the items of groups, for heads. */
-export const total = (groups) => num((groups ?? []).reduce((sum, g) => sum + g.items, 0));

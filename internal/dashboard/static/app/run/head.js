@@ -121,7 +121,7 @@ function cancel(run) {
   return confirm({
     title: "Cancel this run?", danger: true, action: "Cancel the run",
     body: html`<p>${left > 0 ? `${plural(left, "item")} will stay without an outcome` : "It ends at once"}; what is done stays done.
-      A cancelled run can neither be resumed nor run again.</p>`,
+      To go on with the rest later: <code>tranche run resume ${run.id}</code>.</p>`,
     act: async () => {
       const answer = await api.post(`/runs/${segment(run.id)}/cancel`, {});
       toast(`Cancelled: ${plural(answer.items, "item")} without an outcome`);
