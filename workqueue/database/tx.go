@@ -56,7 +56,7 @@ func (s *DB) tryTx(ctx context.Context, limit time.Duration, f func(ctx context.
 		return err
 	}
 	defer conn.Release() // one that is not at rest, after a panic or in trouble, is closed
-	tx := pg.NewPipelined(conn.Conn(), s.settings)
+	tx := pg.NewPipelined(ctx, conn.Conn(), s.settings)
 	if err := f(ctx, tx); err != nil {
 		_ = tx.Rollback(ctx) // when it fails the connection is gone, and the transaction with it
 		return err
