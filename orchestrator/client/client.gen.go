@@ -2510,6 +2510,9 @@ type Nodes struct {
 
 	// At the database's clock when it looked
 	At time.Time `json:"at"`
+
+	// DatabaseReadOnly PostgreSQL takes no writes: nodes cannot say that they live
+	DatabaseReadOnly bool `json:"database_read_only,omitempty"`
 }
 
 type Obstacle struct {
@@ -6555,4 +6558,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ff635850fe9bb061e19e7652b545004f, is ace2da62f3332e2789bcaa1eefe966bca5535c32a65ee3c7e6d07014971a159f.
+// Of e25d92cf49462f0cc5c53cf2e77cae81, is 943a37d61e0ba5f3d64dc4d1dffbe51d9e2bf75864669ba4a463bd589ed7ad5b.

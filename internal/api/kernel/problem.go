@@ -222,10 +222,10 @@ func (s *Kernel) Detail(err error) string {
 // fromPostgres reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of
 // resources (53), or takes too long.
 func fromPostgres(err error) bool {
-	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err) // whatever it says
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok && !cannotConnect {
 		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
 	}
-	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
 	_, cut := errors.AsType[net.Error](err) // time-outs of a context are among them
 	return cannotConnect || cut || database.Lost(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
 		errors.Is(err, net.ErrClosed)
