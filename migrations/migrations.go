@@ -9,8 +9,9 @@
 //
 // [Grant] lets another role than the owner serve, one that can change neither the schema nor the audit log.
 //
-// A URL may lead through a pooler that hands out connections per transaction: nothing that is done here belongs to a
-// session. The lock belongs to a transaction, which takes a second connection for as long as something is applied.
+// The lock takes a second connection for as long as something is applied: a session of its own or, since a URL may lead
+// through a pooler that hands out connections per transaction, a transaction that reads committed. What is waited for
+// longer than 5 s is logged, with who holds it.
 //
 // A released file is never edited; a change is a new file. The package keeps no state.
 package migrations
@@ -43,6 +44,10 @@ const (
 	// long it does.
 	lockPause    = time.Second
 	lockPatience = 5 * time.Minute
+	// saidFirst is how long something is waited for before the log says so, saidLongest the longest pause, doubled from
+	// one time to the next, until it says so again.
+	saidFirst   = 5 * time.Second
+	saidLongest = 5 * time.Minute
 
 	minServerVersion = 140000
 
@@ -91,7 +96,7 @@ func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err
 		return nil, fmt.Errorf("migrate: %w", err)
 	}
 	var results []*goose.MigrationResult
-	err = alone(ctx, db, func() (err error) {
+	err = alone(ctx, db, log, func() (err error) {
 		results, err = provider.Up(ctx)
 		return err
 	})
@@ -193,6 +198,7 @@ func open(ctx context.Context, url string) (*sql.DB, error) {
 	// It leaves nothing behind: no prepared statement on a connection that a pooler hands to somebody else next, and no
 	// portal, whose snapshot would stay in the transaction of [alone].
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	config.ConnConfig.RuntimeParams["application_name"] = applicationName // [blockers] finds our sessions by it
 	db := stdlib.OpenDB(*config.ConnConfig)
 	if err := checkVersion(ctx, db); err != nil {
 		return nil, errors.Join(err, db.Close())
@@ -218,46 +224,3 @@ func checkVersion(ctx context.Context, db *sql.DB) (err error) {
 }
 
 const serverVersion = `SELECT current_setting('server_version_num')::integer, current_setting('server_version')`
-
-const (
-	// lockSettings keeps PostgreSQL from ending a transaction that only holds the lock, however long what is applied
-	// takes.
-	lockSettings = `SET LOCAL idle_in_transaction_session_timeout = 0`
-	// tryLock does not wait: a statement that did would be one that an index, as it is built beside the work of others,
-	// waits for.
-	tryLock = `SELECT pg_try_advisory_xact_lock($1)`
-)
-
-// alone runs f while it holds the advisory lock, in a transaction that does nothing else: f's own connections may be of
-// a pooler that gives them to others between two statements.
-func alone(ctx context.Context, db *sql.DB, f func() error) (err error) {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if over := tx.Rollback(); !errors.Is(over, sql.ErrTxDone) { // ctx ended it
-			err = errors.Join(err, over)
-		}
-	}()
-	if _, err := tx.ExecContext(ctx, lockSettings); err != nil {
-		return err
-	}
-	waiting, cancel := context.WithTimeoutCause(ctx, lockPatience,
-		fmt.Errorf("another process has been migrating this database for %s", lockPatience))
-	defer cancel()
-	for locked := false; !locked; {
-		if err := tx.QueryRowContext(waiting, tryLock, int64(lockID)).Scan(&locked); err != nil {
-			return err
-		}
-		if locked {
-			break
-		}
-		select {
-		case <-waiting.Done():
-			return context.Cause(waiting)
-		case <-time.After(lockPause):
-		}
-	}
-	return f()
-}

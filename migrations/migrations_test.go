@@ -1,12 +1,20 @@
 package migrations_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/migrations"
@@ -66,6 +74,74 @@ func TestUpByManyAtOnce(t *testing.T) {
 	running.Wait()
 	if slices.Sort(all); !slices.Equal(all, want) {
 		t.Errorf("together they applied %v, want each of %v once", all, want)
+	}
+}
+
+// Whatever isolation the database has for those who name none, an index that is built beside the work of others does
+// not wait for the lock of the migration that builds it.
+func TestUpWhateverTheIsolation(t *testing.T) {
+	t.Parallel()
+	for _, isolation := range []string{"repeatable read", "serializable"} {
+		t.Run(isolation, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.EmptyDatabase(t)
+			isolate(t, testenv.Connect(t, url), isolation)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			if applied, err := migrations.Up(ctx, url, nil); err != nil || len(applied) < 10 {
+				t.Errorf("applied %v, %v", applied, err)
+			}
+		})
+	}
+}
+
+// isolate sets what transactions of a database run by that name no isolation.
+func isolate(t *testing.T, conn *pgxpool.Pool, isolation string) {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), `DO $$ BEGIN EXECUTE format(
+		'ALTER DATABASE %I SET default_transaction_isolation = "`+isolation+`"', current_database()); END $$`)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What migrations wait for longer than some seconds they say, with who holds it, and then go on.
+func TestUpSaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ hold, says string }{
+		"another migration": {`SELECT pg_advisory_xact_lock(x'7472616e636865'::bigint)`, "migrates this database: process"},
+		"an old snapshot":   {`SELECT 1 FROM pg_class`, "the end of a transaction, of process"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.EmptyDatabase(t)
+			tx, err := testenv.Connect(t, url).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
+			if _, err := tx.Exec(t.Context(), c.hold); err != nil {
+				t.Fatal(err)
+			}
+			core, logs := observer.New(zap.WarnLevel)
+			up := make(chan error, 1)
+			go func() {
+				_, err := migrations.Up(t.Context(), url, zap.New(core))
+				up <- err
+			}()
+			holder := fmt.Sprintf("%s %d (", c.says, tx.Conn().PgConn().PID())
+			testenv.Until(t, time.Minute, "it says what it waits for", func() bool {
+				return slices.ContainsFunc(logs.All(), func(e observer.LoggedEntry) bool {
+					return strings.Contains(e.Message, holder)
+				})
+			})
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-up; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

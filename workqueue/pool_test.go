@@ -3,6 +3,7 @@ package workqueue_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -74,24 +75,48 @@ func TestStoreThroughAPooler(t *testing.T) {
 	b.Check()
 }
 
-// A server of somebody's own compiles statements; that would cost seconds at each look for work.
-func TestStoreHasNothingCompiled(t *testing.T) {
+// A server of somebody's own compiles statements, which would cost seconds at each look for work, and has transactions
+// read what was there when they began: sessions of ours do neither, also where a pooler keeps what they were begun with
+// from the server, in a transaction and outside.
+func TestStoreGoesByItsOwnSettings(t *testing.T) {
 	t.Parallel()
-	url := testenv.Database(t)
-	b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url)}}
-	b.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$`)
-	store := openStore(t, url, database.PoolConfig{})
-	b.Store = store
-	b.Session = b.Open()
-	var own, usual string
-	err := session.New(store).AsLeader(t.Context(), b.Lead(), func(ctx context.Context, tx pgx.Tx) error {
-		return tx.QueryRow(ctx, `SHOW jit`).Scan(&own)
-	})
-	if err != nil || own != "off" {
-		t.Errorf("jit is %q, %v; want off", own, err)
-	}
-	if err := testenv.Connect(t, url).QueryRow(t.Context(), `SHOW jit`).Scan(&usual); err != nil || usual != "on" {
-		t.Errorf("jit of the database is %q, %v; the test shows nothing", usual, err)
+	const settings = `SELECT current_setting('jit') || ', ' || current_setting('transaction_isolation')`
+	for _, isolation := range []string{"repeatable read", "serializable"} {
+		for _, pooler := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, pooler %t", isolation, pooler), func(t *testing.T) {
+				t.Parallel()
+				url := testenv.Database(t)
+				b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url)}}
+				b.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database());
+					EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = "` + isolation + `"',
+					current_database()); END $$`)
+				b.Store = openStore(t, url, database.PoolConfig{ThroughPooler: pooler})
+				b.Session = b.Open()
+				var within, outside, later, usual string
+				err := session.New(b.Store).AsLeader(t.Context(), b.Lead(), func(ctx context.Context, tx pgx.Tx) error {
+					return tx.QueryRow(ctx, settings).Scan(&within)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := b.Store.Pool.QueryRow(t.Context(), settings).Scan(&outside); err != nil {
+					t.Fatal(err)
+				}
+				batch := &pgx.Batch{}
+				batch.Queue(settings).QueryRow(func(row pgx.Row) error { return row.Scan(&later) })
+				if err := b.Store.Pool.SendBatch(t.Context(), batch).Close(); err != nil {
+					t.Fatal(err)
+				}
+				if want := "off, read committed"; within != want || outside != want || later != want {
+					t.Errorf("in a transaction %s, outside %s, in a batch %s; want %s", within, outside, later, want)
+				}
+				if err := testenv.Connect(t, url).QueryRow(t.Context(), settings).Scan(&usual); err != nil ||
+					usual != "on, "+isolation {
+					t.Errorf("the database has %s, %v; the test shows nothing", usual, err)
+				}
+				b.Finish(b.Load(storetest.Request(), 20))
+			})
+		}
 	}
 }
 

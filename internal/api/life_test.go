@@ -22,6 +22,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/explain"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -173,6 +174,12 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	b.Refused(503, "no room left on its disk (could not extend file)", http.MethodGet, "/readyz", nil)
 	if text := warnings(); !strings.Contains(text, "no room left on its disk") {
 		t.Errorf("the run warns of %s", text)
+	}
+	with(b.Engine, fmt.Errorf("look for work: %w", &database.SlowError{For: "the look for work", Took: 15 * time.Second}), 0)
+	const slow = "PostgreSQL takes more than 15 s for the look for work"
+	b.Refused(503, slow, http.MethodGet, "/readyz", nil)
+	if why := apitest.Read[explain.Explanation](b, "/runs/it/explain").Groups[0].Why; !strings.HasPrefix(why, slow) {
+		t.Errorf("the run is explained by %q", why)
 	}
 	with(unready, tight, 0)
 	b.Refused(503, "together they need 5.0 GiB", http.MethodGet, "/readyz", nil)

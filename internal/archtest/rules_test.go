@@ -34,7 +34,7 @@ func rules() map[string]rule {
 			others: []string{"github.com/jackc/pgx/v5", "github.com/google/uuid"},
 		},
 		// What people look at with psql is compared with what the store says.
-		"migrations": {tests: append([]string{"workqueue/..."}, servers...)},
+		"migrations": {own: []string{"internal/backoff"}, tests: append([]string{"workqueue/..."}, servers...)},
 		// A plan's steps name endpoints; what such a name may be, the protocol says.
 		"gather": {
 			own:   append([]string{"gather/template", "gather/strictyaml", "gather/itemschema", "endpoints/wire"}, store...),

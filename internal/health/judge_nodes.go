@@ -7,8 +7,16 @@ import (
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
-// nodes judges who is there and who leads.
+// nodes judges who is there and who leads. While the database takes no writes, nodes cannot say that they live.
 func (f *facts) nodes() (all []Condition) {
+	if f.db.Database.ReadOnly {
+		return []Condition{unkept(Condition{
+			Kind: Database, Severity: Critical, Subject: f.host, Title: "PostgreSQL takes no writes", Link: "/nodes",
+			Detail: "Nothing is sent and recorded, no command changes anything, and nodes cannot say that they live.",
+			Remedy: "See whether it is a standby (`SELECT pg_is_in_recovery()`) that --database should not lead to, or was set " +
+				"so (`SHOW default_transaction_read_only`); work goes on by itself when it takes writes again",
+		})}
+	}
 	alive, first := 0, f.at // and since when one has been there
 	for i := range f.db.Nodes {
 		n := &f.db.Nodes[i]

@@ -118,6 +118,8 @@ type Report struct {
 	Cut []Kind `json:"-"`
 }
 
+const okStatus = "ok"
+
 // newReport makes one of what is to be seen to and what is put aside. more is how many of a kind are not listed.
 func newReport(at time.Time, conditions, aside []Condition, more map[Kind]int64) *Report {
 	for _, list := range [][]Condition{conditions, aside} {
@@ -126,7 +128,7 @@ func newReport(at time.Time, conditions, aside []Condition, more map[Kind]int64)
 				cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Subject, b.Subject))
 		})
 	}
-	r := &Report{Status: "ok", At: at, Conditions: append([]Condition{}, conditions...),
+	r := &Report{Status: okStatus, At: at, Conditions: append([]Condition{}, conditions...),
 		Aside: append([]Condition{}, aside...), Kinds: append([]KindSummary{}, kindsOf(conditions, more)...)}
 	for i := range conditions {
 		switch conditions[i].Severity {

@@ -29,7 +29,8 @@ const (
 const (
 	// patience is how long a caller waits for a look while there is an older report.
 	patience = 150 * time.Millisecond
-	// staleAfter is how old that one may be.
+	// staleAfter is how old that one may be. One that says that all is well is not given then: a look that takes long is
+	// itself a sign that it is not.
 	staleAfter = 15 * time.Second
 	// restTimeout bounds what a look does beside reading the database.
 	restTimeout = time.Second
@@ -154,7 +155,7 @@ func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{
 		w.flight = make(chan struct{})
 		w.flying.Go(func() { w.fly(context.WithoutCancel(ctx)) })
 	}
-	if w.last != nil && age < staleAfter {
+	if w.last != nil && age < staleAfter && w.last.Status != okStatus {
 		older = w.last
 	}
 	return older, w.flight

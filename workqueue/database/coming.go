@@ -52,6 +52,8 @@ func comingByCode(code string) (why string, coming bool) {
 		return "is starting up, or recovering", true
 	case "57P01", "57P02": // admin_shutdown, crash_shutdown
 		return "is shutting down", true
+	case readOnly:
+		return "takes no writes", true // a standby, or default_transaction_read_only
 	case "53300": // too_many_connections
 		return "has no connection left", true
 	case "08000", "08001", "08003", "08006": // connections that were lost or could not be made, say poolers

@@ -2,16 +2,22 @@ package database
 
 import (
 	"context"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // connections is those that a store has beside the ones for sessions. Whoever takes all of the ordinary ones must keep
 // nobody from revoking his token, nor the leader from its duties: these have some that nobody else takes.
 type connections struct {
 	ordinary, credentials, duties *pgxpool.Pool
+
+	settings string // what each statement outside of a transaction brings along, see [pg.Wrapped]; empty: nothing
+	begins   bool   // likewise
 }
 
 type reservedKey struct{}
@@ -56,26 +62,50 @@ func (c *connections) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
 
 // Query, QueryRow, Exec, SendBatch and BeginTx are a pool's.
 func (c *connections) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if c.settings != "" {
+		return c.wrapped(ctx).Query(ctx, sql, args...)
+	}
 	return c.Of(ctx).Query(ctx, sql, args...)
 }
 
 // QueryRow is a pool's.
 func (c *connections) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if c.settings != "" {
+		return c.wrapped(ctx).QueryRow(ctx, sql, args...)
+	}
 	return c.Of(ctx).QueryRow(ctx, sql, args...)
 }
 
 // Exec is a pool's.
 func (c *connections) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if c.settings != "" {
+		return c.wrapped(ctx).Exec(ctx, sql, args...)
+	}
 	return c.Of(ctx).Exec(ctx, sql, args...)
 }
 
 // SendBatch is a pool's.
 func (c *connections) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if c.settings != "" {
+		return c.wrapped(ctx).SendBatch(ctx, b)
+	}
 	return c.Of(ctx).SendBatch(ctx, b)
+}
+
+func (c *connections) wrapped(ctx context.Context) pg.Wrapped {
+	return pg.Wrapped{On: c.Of(ctx), Settings: c.settings, Begins: c.begins}
 }
 
 // BeginTx is a pool's.
 func (c *connections) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	if c.settings != "" {
+		options.BeginQuery = "begin"
+		if options.IsoLevel != "" {
+			options.BeginQuery += " isolation level " + string(options.IsoLevel)
+		}
+		options.BeginQuery += " " + string(options.AccessMode) + "; " +
+			strings.ReplaceAll(c.settings, "$1", "'"+pg.Until(ctx)+"'")
+	}
 	return c.Of(ctx).BeginTx(ctx, options)
 }
 

@@ -48,11 +48,11 @@ type PoolConfig struct {
 // [ForDuties]) have connections of their own, so that they go on while everything else waits for one. release closes
 // all of them.
 func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release func(), err error) {
-	if !cfg.ThroughPooler {
-		if cfg.ThroughPooler, err = pooled(ctx, url); err != nil {
-			return nil, nil, fmt.Errorf("connect to PostgreSQL: %w", err)
-		}
+	behind, otherIsolation, err := pooled(ctx, url)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
+	cfg.ThroughPooler = cfg.ThroughPooler || behind
 	var pools []*pgxpool.Pool
 	release = func() {
 		for _, pool := range slices.Backward(pools) {
@@ -76,6 +76,7 @@ func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release f
 	store.Sessions, store.Pool.credentials, store.Pool.duties = pools[1], pools[2], pools[3]
 	if cfg.ThroughPooler {
 		store.settings = cfg.transactionSettings(url)
+		store.Pool.settings, store.Pool.begins = store.settings, otherIsolation
 	}
 	return store, release, nil
 }
@@ -142,6 +143,8 @@ func (c PoolConfig) settings() map[string]string {
 		// Statements look at a few rows of tables that may be large, which the planner takes for many: it would compile
 		// them for seconds, each time, to have them done in a millisecond.
 		"jit": "off",
+		// Statements go by what others have committed as they wait for them.
+		"default_transaction_isolation": "read committed",
 	}
 }
 

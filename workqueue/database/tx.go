@@ -37,31 +37,59 @@ func (s *DB) InTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) er
 func (s *DB) InTxWithin(ctx context.Context, limit time.Duration,
 	f func(ctx context.Context, tx pgx.Tx) error,
 ) error {
-	for attempt := 1; ; attempt++ {
-		err := s.tryTx(ctx, limit, f)
-		if err == nil || attempt == maxTxAttempts || !retryable(err) {
+	begun, conflicts := time.Now(), 0
+	pauses := backoff.Doubling{First: againFirst, Longest: againMost}
+	var holders *[]string // nil: nobody is known to hold anything
+	for {
+		committing, err := s.tryTx(ctx, limit, holders, f)
+		var pause time.Duration
+		switch {
+		case err == nil:
+			return nil
+		case retryable(err) && conflicts < maxTxAttempts-1:
+			conflicts++
+			pause = rand.N(time.Duration(conflicts) * 5 * time.Millisecond)
+		case ctx.Err() == nil && patient(ctx, begun, err, committing):
+			pause = pauses.Next()
+			if holders == nil {
+				holders = &[]string{}
+			}
+		case holders != nil && pg.IsLockTimeout(err):
+			return &HeldError{*holders, err}
+		default:
 			return err
 		}
-		if backoff.Sleep(ctx, rand.N(time.Duration(attempt)*5*time.Millisecond)) != nil {
+		if backoff.Sleep(ctx, pause) != nil {
 			return fmt.Errorf("retry transaction: %w", context.Cause(ctx))
 		}
 	}
 }
 
-func (s *DB) tryTx(ctx context.Context, limit time.Duration, f func(ctx context.Context, tx pgx.Tx) error) error {
+// tryTx is one attempt. With holders, it notes there who holds what it waits for. committing says that it is not known
+// whether what failed was committed.
+func (s *DB) tryTx(ctx context.Context, limit time.Duration, holders *[]string,
+	f func(ctx context.Context, tx pgx.Tx) error,
+) (committing bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	conn, err := s.Pool.Acquire(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer conn.Release() // one that is not at rest, after a panic or in trouble, is closed
-	tx := pg.NewPipelined(conn.Conn(), s.settings)
+	tx := pg.NewPipelined(ctx, conn.Conn(), s.settings)
+	if holders != nil {
+		stop, err := s.watchHolders(ctx, tx, holders)
+		if err != nil {
+			return false, err
+		}
+		defer stop()
+	}
 	if err := f(ctx, tx); err != nil {
 		_ = tx.Rollback(ctx) // when it fails the connection is gone, and the transaction with it
-		return err
+		return false, err
 	}
-	return tx.Commit(ctx)
+	return true, tx.Commit(ctx)
 }
 
 func retryable(err error) bool {

@@ -99,6 +99,7 @@ func (s Store) ClaimAll(ctx context.Context, reqs []ClaimRequest, most int) ([]C
 }
 
 func (s Store) claim(ctx context.Context, reqs []ClaimRequest, most int) (out []Claimed, err error) {
+	begun := time.Now()
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		c := &claims{session: reqs[0].Session, left: most, tx: tx, graphs: database.Kept[plane.GraphCache](s.db)}
 		for _, req := range reqs {
@@ -110,7 +111,7 @@ func (s Store) claim(ctx context.Context, reqs []ClaimRequest, most int) (out []
 		out, err = c.run(ctx)
 		return err
 	})
-	return out, err
+	return out, database.Slow(err, "a claim of work", begun)
 }
 
 // claims is one claim transaction under way.

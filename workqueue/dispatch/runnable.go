@@ -3,10 +3,12 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -223,8 +225,9 @@ func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, e
 		}
 		return rows.Err()
 	})
+	begun := time.Now()
 	if err := s.db.Pool.SendBatch(ctx, batch).Close(); err != nil {
-		return Found{}, fmt.Errorf("look for work: %w", err)
+		return Found{}, fmt.Errorf("look for work: %w", database.Slow(err, "the look for work", begun))
 	}
 	found.More = len(seen) == RunnablePlaces
 	return found, nil

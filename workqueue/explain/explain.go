@@ -33,12 +33,14 @@ type Reason string
 
 // Reasons. Those that need a look at NATS are given by package api.
 const (
-	ReasonOperator    Reason = "paused"       // by an operator
-	ReasonThreshold   Reason = "threshold"    // too many items failed
-	ReasonGuard       Reason = "guard"        // its first outcomes plainly failed
-	ReasonCanary      Reason = "canary"       // the sample is over and somebody has to approve
-	ReasonSampling    Reason = "sampling"     // held back while the sample runs
-	ReasonNoNode      Reason = "no_node"      // no node is alive
+	ReasonOperator    Reason = "paused"    // by an operator
+	ReasonThreshold   Reason = "threshold" // too many items failed
+	ReasonGuard       Reason = "guard"     // its first outcomes plainly failed
+	ReasonCanary      Reason = "canary"    // the sample is over and somebody has to approve
+	ReasonSampling    Reason = "sampling"  // held back while the sample runs
+	ReasonNoNode      Reason = "no_node"   // no node is alive
+	ReasonShort       Reason = "shortage"  // a node could not claim, for want of room, connections or speed
+	ReasonReadOnly    Reason = "database_read_only"
 	ReasonNATSAway    Reason = "nats_away"    // the node cannot reach NATS
 	ReasonUnwritable  Reason = "disk_full"    // JetStream's store cannot be written, for that or another reason
 	ReasonNATSStalled Reason = "nats_stalled" // it can, and the streams do not answer: no quorum, or no leader

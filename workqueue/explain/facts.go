@@ -27,8 +27,9 @@ type facts struct {
 	slices    []sliceFacts
 	endpoints map[string]*endpointFacts
 	sessions  map[workqueue.SessionID]*sessionFacts
-	alive     []*sessionFacts
-	led       bool // some node has the lease
+	alive     []*sessionFacts // none while the database is readOnly: nodes can do nothing then
+	led       bool            // some node has the lease
+	readOnly  bool            // the database takes no writes
 	faults    []streams.StreamFault
 	slow      []pace.SlowEndpoint
 }

@@ -48,6 +48,10 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	for _, r := range f.runs {
 		asked = append(asked, r.loader)
 	}
+	err := tx.QueryRow(ctx, `SELECT NOT (`+inspect.TakesWrites+`)`).Scan(&f.readOnly)
+	if err != nil {
+		return fmt.Errorf("ask whether the database takes writes: %w", err)
+	}
 	rows := pg.Rows(ctx, tx, explainSessions, asked, f.at)
 	sessions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*sessionFacts, error) {
 		s := &sessionFacts{}
@@ -59,7 +63,7 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	}
 	for _, s := range sessions {
 		f.sessions[s.id] = s
-		if s.alive {
+		if s.alive && !f.readOnly {
 			f.alive = append(f.alive, s)
 		}
 	}
@@ -170,10 +174,19 @@ func (f *facts) swept(g *MissingGroup, next string) {
 	g.When = after(f.at, sweepWithin)
 }
 
-// noNode makes a group wait for a node to be started.
+// noNode makes a group wait for a node to be started, or for the database to take writes: until then nodes cannot say
+// that they live.
 func (f *facts) noNode(g *MissingGroup) {
 	if g.Why != "" {
 		g.by = append(g.by, cameBy{g.Why, g.Items})
+	}
+	if f.readOnly {
+		g.Reason, g.Owner, g.Who, g.When = ReasonReadOnly, OwnerOperator, "whoever sees to PostgreSQL", nil
+		g.Why = "PostgreSQL takes no writes, so nothing is sent or recorded, and nodes cannot say that they live"
+		g.Next = "they go on within seconds, by themselves, when it takes them again"
+		g.Advice = []Advice{{Do: "see whether it is a standby that --database should not lead to, or was set to " +
+			"default_transaction_read_only"}}
+		return
 	}
 	if g.Reason == "" {
 		g.Reason = ReasonNoNode

@@ -265,7 +265,10 @@ func (r *runFacts) loading(f *facts) string {
 		return why
 	}
 	by := f.leaderText() + " takes them back within seconds"
-	if len(f.alive) == 0 {
+	switch {
+	case f.readOnly:
+		by = "the node that leads takes them back when PostgreSQL takes writes again"
+	case len(f.alive) == 0:
 		by = "no node is alive to take them back; start one with: `tranche serve`"
 	}
 	return fmt.Sprintf("the run's load broke off and it never started: %s had arrived, and %s. Start it again",

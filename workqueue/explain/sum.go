@@ -182,6 +182,8 @@ func headlines(to, name string) map[Reason]string {
 		ReasonCanary:     "waiting for somebody to approve the canary",
 		ReasonSampling:   "held back until the canary's sample is over",
 		ReasonNoNode:     "waiting for a node: none is alive",
+		ReasonShort:      "waiting for what a node lacks to claim them",
+		ReasonReadOnly:   "waiting for PostgreSQL to take writes",
 		ReasonNATSAway:   "waiting for NATS, which the node cannot reach",
 		ReasonSettingUp:  "waiting for the streams to be set up",
 		ReasonBreaker:    "waiting for " + to + ", whose breaker is open",

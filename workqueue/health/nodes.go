@@ -38,6 +38,7 @@ type DatabaseLoad struct {
 	Connections    int64
 	MaxConnections int64
 	Bytes          int64 // of this database
+	ReadOnly       bool  // it takes no writes
 }
 
 const (
@@ -65,7 +66,7 @@ ORDER BY n.started_at, n.id`
 	healthDatabase = `
 SELECT (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint,
     current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint,
-    pg_database_size(current_database()), clock_timestamp()`
+    pg_database_size(current_database()), clock_timestamp(), NOT (` + inspect.TakesWrites + `)`
 
 	// A few rows.
 	healthKept = `SELECT kind, subject, since, seen_at, said FROM health_condition`
@@ -91,6 +92,6 @@ func (f *Facts) queueDatabase(b *pgx.Batch, _ Limits) {
 	queueRows(b, &f.Marks, healthMarks)
 	b.Queue(healthDatabase).QueryRow(func(row pgx.Row) error {
 		d := &f.Database
-		return row.Scan(&d.Connections, &d.MaxConnections, &d.Bytes, &f.At)
+		return row.Scan(&d.Connections, &d.MaxConnections, &d.Bytes, &f.At, &d.ReadOnly)
 	})
 }

@@ -131,3 +131,14 @@ func (s Store) Ping(ctx context.Context) error {
 	}
 	return nil
 }
+
+// TakesWrites is an expression for whether the database takes writes. A transaction that only reads may ask it, too.
+const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean`
+
+// Writable reports whether the database takes writes. The error says that it does not answer.
+func (s Store) Writable(ctx context.Context) (is bool, err error) {
+	if err := s.db.Pool.QueryRow(ctx, `SELECT `+TakesWrites).Scan(&is); err != nil {
+		return false, fmt.Errorf("ask PostgreSQL: %w", err)
+	}
+	return is, nil
+}

@@ -50,6 +50,8 @@ type Nodes struct {
 	Duties []DutyView  `json:"duties" doc:"what the node that leads does as such, as it said with its last heartbeat"`
 	Nodes  []NodeView  `json:"nodes" doc:"those that are there, then those that are gone, newest first, up to 50 of them"`
 	At     time.Time   `json:"at" doc:"the database's clock when it looked"`
+	// ReadOnly is why nodes that live are dead here: they cannot say so.
+	ReadOnly bool `json:"database_read_only,omitempty" doc:"PostgreSQL takes no writes: nodes cannot say that they live"`
 }
 
 const (
@@ -89,7 +91,7 @@ FROM known k LEFT JOIN sums s ON s.session_id = k.id
 WHERE k.alive OR k.nth <= $1 OR s.session_id IS NOT NULL AND s.claimed > 0
 ORDER BY k.alive DESC, k.started_at DESC, k.id`
 
-	databaseNow = `SELECT clock_timestamp()`
+	databaseNow = `SELECT clock_timestamp(), NOT (` + TakesWrites + `)`
 )
 
 // Nodes returns the nodes that are there and those that were there lately.
@@ -107,7 +109,7 @@ func (s Store) Nodes(ctx context.Context) (Nodes, error) {
 		}
 		return err
 	})
-	b.Queue(databaseNow).QueryRow(func(row pgx.Row) error { return row.Scan(&out.At) })
+	b.Queue(databaseNow).QueryRow(func(row pgx.Row) error { return row.Scan(&out.At, &out.ReadOnly) })
 	if err := s.db.Pool.SendBatch(ctx, b).Close(); err != nil {
 		return Nodes{}, fmt.Errorf("list the nodes: %w", err)
 	}

@@ -34,19 +34,10 @@ func auditTracker(ctx context.Context, tx pgx.Tx, actor, name string, batch uuid
 	return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: name, Subject: batch.String(), After: after})
 }
 
-// lockAttempts bounds how often something about a tracker is begun again that had to wait for
-// database.DefaultLockTimeout.
-const lockAttempts = 12
-
 // trackerTx is [database.DB.InTx] for what may meet, or be, an add or an ack of a billion items: these write a row for
 // each of 122,000 groups, and hold the batch for seconds. The others come after them.
 func (s Store) trackerTx(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
-	for attempt := 1; ; attempt++ {
-		err := s.db.InTxWithin(ctx, database.OperatorTimeout, f)
-		if !pg.IsLockTimeout(err) || attempt == lockAttempts || ctx.Err() != nil {
-			return err
-		}
-	}
+	return s.db.InTxWithin(database.Patiently(ctx, database.OperatorTimeout), database.OperatorTimeout, f)
 }
 
 // AddToTracker adds n items to a tracker, once for a key. See [service.Add]. It is not audited: there are too many.

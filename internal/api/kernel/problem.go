@@ -29,6 +29,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/erasure"
 	"github.com/tranchehq/tranche/workqueue/groups"
@@ -101,6 +102,8 @@ func problemHeaders(p *huma.ErrorModel, err error) http.Header {
 		header.Set("WWW-Authenticate", challenge)
 	} else if after := retryAfter(err); after > 0 {
 		header.Set("Retry-After", strconv.Itoa(after))
+	} else if p.Status == http.StatusServiceUnavailable { // whatever is not there may be soon
+		header.Set("Retry-After", strconv.Itoa(busyRetry))
 	}
 	return header
 }
@@ -219,12 +222,12 @@ func (s *Kernel) Detail(err error) string {
 // fromPostgres reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of
 // resources (53), or takes too long.
 func fromPostgres(err error) bool {
-	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err) // whatever it says
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok && !cannotConnect {
 		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
 	}
-	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
 	_, cut := errors.AsType[net.Error](err) // time-outs of a context are among them
-	return cannotConnect || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+	return cannotConnect || cut || database.Lost(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
 		errors.Is(err, net.ErrClosed)
 }
 

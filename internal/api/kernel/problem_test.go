@@ -11,12 +11,14 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/fanout"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // Who is sent away because there is too much is told when to come back, whatever there was too much of.
@@ -32,6 +34,13 @@ func TestProblemsThatPassSayWhenToAskAgain(t *testing.T) {
 		"streams":    {TooMany("many streams"), http.StatusTooManyRequests, true},
 		"trackers":   {&fanout.Error{Code: fanout.CodeBusy, Message: "busy"}, http.StatusServiceUnavailable, true},
 		"requests":   {&access.BusyError{}, http.StatusTooManyRequests, true},
+		"rows":       {fmt.Errorf("pause: %w", &pgconn.PgError{Code: "55P03"}), http.StatusServiceUnavailable, true},
+		"conflicts":  {fmt.Errorf("pause: %w", &pgconn.PgError{Code: "40001"}), http.StatusServiceUnavailable, true},
+		"writes":     {fmt.Errorf("pause: %w", &pgconn.PgError{Code: "25006"}), http.StatusServiceUnavailable, true},
+		"a restart":  {fmt.Errorf("pause: %w", &pgconn.PgError{Code: "57P01"}), http.StatusServiceUnavailable, true},
+		"a cut":      {fmt.Errorf("pause: %w", io.ErrUnexpectedEOF), http.StatusServiceUnavailable, true},
+		"slowness":   {&database.SlowError{For: "a claim"}, http.StatusServiceUnavailable, true},
+		"a fault":    {&pgconn.PgError{Code: "42703"}, http.StatusInternalServerError, false},
 		"nothing":    {workqueue.ErrNotFound, http.StatusNotFound, false},
 		"input":      {BadInput("that is wrong"), http.StatusUnprocessableEntity, false},
 	} {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -61,8 +62,11 @@ func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), PingTimeout)
 	defer cancel()
 	var missing []string
-	if inspect.New(s.Store).Ping(ctx) != nil {
+	switch writable, err := inspect.New(s.Store).Writable(ctx); {
+	case err != nil:
 		missing = append(missing, "PostgreSQL does not answer")
+	case !writable:
+		missing = append(missing, NoWrites)
 	}
 	if !s.NC.IsConnected() {
 		missing = append(missing, "NATS is not connected")
@@ -98,6 +102,10 @@ func (s *Kernel) away(err error) *AwayError {
 		return Away("this node had lost touch with PostgreSQL and lost its session; try again in a few seconds")
 	case fromNATS(err):
 		return ErrNoNATS
+	case as[*database.HeldError](err) != nil:
+		return Away(as[*database.HeldError](err).Error())
+	case database.Contended(err):
+		return Away("other transactions in PostgreSQL kept this from being done; try again soon")
 	case fromPostgres(err):
 		return Away("PostgreSQL does not answer at the moment; try again soon")
 	default:

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // Trouble is the last thing that went wrong in the node.
@@ -24,10 +26,16 @@ const troubleLasts = 15 * time.Second
 const (
 	pgDiskFull        = "53100"
 	pgNoConnection    = "53300"
+	pgReadOnly        = "25006"
 	natsNoStorage     = 10047 // insufficient storage resources available
 	natsNoResources   = 10023 // insufficient resources
 	natsStorageIsOver = 10028 // resource limits exceeded for the account
 )
+
+// NoWrites is told while PostgreSQL is read-only.
+const NoWrites = "PostgreSQL takes no writes, so that nothing is sent or recorded and nodes cannot say that they live; " +
+	"see whether it is a standby (SELECT pg_is_in_recovery()) that --database should not lead to, or was set so (SHOW " +
+	"default_transaction_read_only); work goes on by itself when it takes them"
 
 // shortage says what an error has found used up, and what helps; empty when it speaks of something else.
 func (s *Kernel) shortage(err error) string {
@@ -38,7 +46,13 @@ func (s *Kernel) shortage(err error) string {
 				Cut(said.Message, MaxEchoed))
 		case pgNoConnection:
 			return "PostgreSQL has no connection left; raise its max_connections, or lower --max-connections of the nodes"
+		case pgReadOnly:
+			return NoWrites
 		}
+	}
+	if slow, ok := errors.AsType[*database.SlowError](err); ok {
+		return slow.Error() + "; see what it is busy with (pg_stat_activity), and whether what compiles statements (jit) is " +
+			"off for the role of Tranche"
 	}
 	if said, ok := errors.AsType[*jetstream.APIError](err); ok {
 		switch said.ErrorCode {

@@ -50,6 +50,7 @@ func (s *Routes) explainRun(ctx context.Context, in *explainInput) (explain.Expl
 		e.ServicesAt = &seen.at
 	}
 	s.tellResting(e.Groups, e.Nodes <= 1, e.At)
+	s.tellShort(e.Groups)
 	e.Sum()
 	e.MergeSteps()
 	return *e, nil

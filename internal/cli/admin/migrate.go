@@ -4,6 +4,9 @@ import (
 	"context"
 	"strings"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/migrations"
 )
@@ -17,7 +20,9 @@ type Migrate struct {
 
 // Run applies migrations, and grants what serving needs.
 func (m *Migrate) Run(ctx context.Context, term *cli.Console) error {
-	apply := func() ([]string, error) { return migrations.Up(ctx, m.Database, nil) }
+	waits := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zapcore.EncoderConfig{MessageKey: "message"}),
+		zapcore.AddSync(term.Err), zap.WarnLevel))
+	apply := func() ([]string, error) { return migrations.Up(ctx, m.Database, waits) }
 	verb := "applied"
 	if m.DryRun {
 		apply = func() ([]string, error) { return migrations.Pending(ctx, m.Database) }

@@ -44,6 +44,10 @@ func nodesText(found *client.Nodes, room int) string {
 			cli.Inert(n.Version), nodeRuns(n.Runs))
 	}
 	text := t.String()
+	if found.DatabaseReadOnly {
+		return text + "PostgreSQL takes no writes: nodes cannot say that they live, and those that do are dead here; see " +
+			"tranche health\n"
+	}
 	if found.Leader == nil {
 		return text + "nobody leads at the moment: schedules and sweeps wait for a node that does\n"
 	}

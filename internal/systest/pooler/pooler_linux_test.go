@@ -6,10 +6,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 const (
@@ -96,17 +98,50 @@ func wantNoLock(t *testing.T, database string) {
 // A pooler that cannot carry what we need, or refuses what the URL asks for, ends the start, with the remedy.
 func TestAPoolerThatIsNotSetUpForUs(t *testing.T) {
 	binary := testenv.Program(t, filepath.Join("..", "..", ".."))
-	direct, ns := testenv.Database(t), testenv.NATS(t)
-	for name, c := range map[string]struct{ settings, parameters, says string }{
-		"by statement": {"pool_mode = statement", "", "set pool_mode to transaction or session"},
+	direct, ns, told := testenv.Database(t), testenv.NATS(t), []string{"--through-pooler"}
+	for name, c := range map[string]struct {
+		settings, parameters, says string
+		flags                      []string
+	}{
+		"by statement":          {"pool_mode = statement", "", "set pool_mode to transaction or session", nil},
+		"by statement, as told": {"pool_mode = statement", "", "set pool_mode to transaction or session", told},
 		"a parameter": {"pool_mode = transaction", "&work_mem=64MB",
-			"ignore_startup_parameters = lock_timeout,idle_in_transaction_session_timeout"},
+			"ignore_startup_parameters = lock_timeout,idle_in_transaction_session_timeout", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := start(t, binary, pgbouncer(t, direct, c.settings)+c.parameters, ns.URL())
+			n := start(t, binary, pgbouncer(t, direct, c.settings)+c.parameters, ns.URL(), c.flags...)
 			if n.url != "" || n.err == nil || !strings.Contains(n.log.String(), c.says) {
 				t.Errorf("it ended with %v: %s", n.err, n.log)
 			}
 		})
 	}
+}
+
+// What a client gives up goes on for no longer behind a pooler whose connections are all taken, and does not keep the
+// next from them.
+func TestWhatIsGivenUpEndsBehindAPooler(t *testing.T) {
+	direct := testenv.Database(t)
+	through := pgbouncer(t, direct, "pool_mode = transaction\ndefault_pool_size = 2")
+	store, release, err := database.Open(t.Context(), through, database.PoolConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	const sleep = `SELECT pg_sleep(3600)`
+	for range 2 {
+		err := store.InTxWithin(t.Context(), 500*time.Millisecond, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, sleep)
+			return err
+		})
+		if err == nil {
+			t.Fatal("it slept for an hour")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		if _, err := store.Pool.Exec(ctx, sleep); err == nil {
+			t.Fatal("it slept for an hour")
+		}
+		cancel()
+	}
+	until(t, testenv.Connect(t, direct), "nobody sleeps", `SELECT count(*) = 0 FROM pg_stat_activity
+		WHERE datname = current_database() AND state = 'active' AND query LIKE '%pg_sleep(3600)' AND pid <> pg_backend_pid()`)
 }

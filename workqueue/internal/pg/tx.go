@@ -56,11 +56,15 @@ type pipelined struct {
 
 var _ pgx.Tx = (*pipelined)(nil)
 
+// Begin begins a transaction of which each statement sees what others have committed, whatever the database has for a
+// default.
+const Begin = "begin isolation level read committed"
+
 // NewPipelined returns a transaction on a connection that follows each BEGIN by the statement settings, if any.
-func NewPipelined(conn *pgx.Conn, settings string) pgx.Tx {
-	p := &pipelined{conn: conn, waiting: []*pgx.QueuedQuery{{SQL: "begin"}}}
+func NewPipelined(ctx context.Context, conn *pgx.Conn, settings string) pgx.Tx {
+	p := &pipelined{conn: conn, waiting: []*pgx.QueuedQuery{{SQL: Begin}}}
 	if settings != "" {
-		p.waiting = append(p.waiting, &pgx.QueuedQuery{SQL: settings})
+		p.waiting = append(p.waiting, &pgx.QueuedQuery{SQL: settings, Arguments: []any{Until(ctx)}})
 	}
 	p.atFirst = len(p.waiting)
 	return p
@@ -118,8 +122,13 @@ func (p *pipelined) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 	if n == 0 || b.Len() == 0 {
 		return p.conn.SendBatch(ctx, b)
 	}
-	results := p.conn.SendBatch(ctx, &pgx.Batch{QueuedQueries: append(p.waiting, b.QueuedQueries...)})
+	results := behind(p.conn.SendBatch(ctx, &pgx.Batch{QueuedQueries: append(p.waiting, b.QueuedQueries...)}), n)
 	p.waiting = nil
+	return results
+}
+
+// behind passes over the results of what was sent in front of a batch.
+func behind(results pgx.BatchResults, n int) pgx.BatchResults {
 	for range n {
 		if _, err := results.Exec(); err != nil {
 			break // the results keep it
@@ -136,7 +145,14 @@ func (p *pipelined) Exec(ctx context.Context, sql string, args ...any) (pgconn.C
 	case len(p.waiting) == 0:
 		return p.conn.Exec(ctx, sql, args...)
 	}
-	results := p.SendBatch(ctx, &pgx.Batch{QueuedQueries: []*pgx.QueuedQuery{{SQL: sql, Arguments: args}}})
+	return execBehind(p.SendBatch(ctx, one(sql, args)))
+}
+
+func one(sql string, args []any) *pgx.Batch {
+	return &pgx.Batch{QueuedQueries: []*pgx.QueuedQuery{{SQL: sql, Arguments: args}}}
+}
+
+func execBehind(results pgx.BatchResults) (pgconn.CommandTag, error) {
 	tag, err := results.Exec()
 	return tag, cmp.Or(err, results.Close())
 }
@@ -146,7 +162,10 @@ func (p *pipelined) Query(ctx context.Context, sql string, args ...any) (pgx.Row
 	if !p.closed && len(p.waiting) == 0 {
 		return p.conn.Query(ctx, sql, args...)
 	}
-	results := p.SendBatch(ctx, &pgx.Batch{QueuedQueries: []*pgx.QueuedQuery{{SQL: sql, Arguments: args}}})
+	return queryBehind(p.SendBatch(ctx, one(sql, args)))
+}
+
+func queryBehind(results pgx.BatchResults) (pgx.Rows, error) {
 	rows, err := results.Query()
 	first := &firstRows{Rows: rows, results: results}
 	if err != nil {

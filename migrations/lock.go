@@ -1,0 +1,127 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/stdlib"
+	"go.uber.org/zap"
+
+	"github.com/tranchehq/tranche/internal/backoff"
+)
+
+const applicationName = "tranche migrate"
+
+const (
+	backendPID = `SELECT pg_backend_pid()`
+	// beginLock takes no snapshot that outlives a statement, whatever the database has for an isolation: an index that is
+	// built beside the work of others waits for all older snapshots, ours among them.
+	beginLock = `BEGIN ISOLATION LEVEL READ COMMITTED`
+	endLock   = `ROLLBACK`
+	// keepLock keeps PostgreSQL from ending a session, or in a transaction ($1) that, which only holds the lock, however
+	// long what is applied takes.
+	keepLock = `SELECT set_config(name, '0', $1) FROM pg_settings
+WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')`
+	// tryLock does not wait: a statement that did would be one that an index, as it is built beside the work of others,
+	// waits for.
+	tryLock = `SELECT CASE WHEN $2 THEN pg_try_advisory_xact_lock($1) ELSE pg_try_advisory_lock($1) END`
+
+	person = `format('process %s (%s, user %s)%s', a.pid, coalesce(nullif(a.application_name, ''), 'without a name'), a.usename,
+    coalesce(', whose transaction began ' || round(extract(epoch FROM clock_timestamp() - a.xact_start)) || ' s ago', ''))`
+	lockHolders = `SELECT ` + person + ` FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = $1
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`
+	// blockers are for whom a statement of a migration waits.
+	blockers = `SELECT DISTINCT ` + person + `
+FROM pg_stat_activity w, unnest(pg_blocking_pids(w.pid)) p JOIN pg_stat_activity a ON a.pid = p
+WHERE w.datname = current_database() AND w.application_name = $1 ORDER BY 1`
+)
+
+// alone runs f while it holds the advisory lock, on a connection that does nothing else: f's own may be of a pooler that
+// gives them to others between two statements. The lock is the session's, or behind such a pooler a transaction's.
+func alone(ctx context.Context, db *sql.DB, log *zap.Logger, f func() error) (err error) {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }() // the session ends with db
+	pooled, err := behindPooler(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if pooled {
+		if _, err := conn.ExecContext(ctx, beginLock); err != nil {
+			return err
+		}
+		defer func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
+			defer cancel()
+			_, _ = conn.ExecContext(ctx, endLock) // else it ends with its connection
+		}()
+	}
+	if _, err := conn.ExecContext(ctx, keepLock, pooled); err != nil {
+		return err
+	}
+	if err := lock(ctx, conn, pooled, log); err != nil {
+		return err
+	}
+	defer sayBlockers(ctx, db, log)()
+	return f()
+}
+
+// behindPooler reports whether the process that the client was told of is not the one that serves it.
+func behindPooler(ctx context.Context, conn *sql.Conn) (pooled bool, err error) {
+	err = conn.Raw(func(driver any) error {
+		c := driver.(*stdlib.Conn).Conn() //nolint:forcetypeassert // [open] makes no other
+		var pid uint32
+		err := c.QueryRow(ctx, backendPID).Scan(&pid)
+		pooled = pid != c.PgConn().PID()
+		return err
+	})
+	return pooled, err
+}
+
+func lock(ctx context.Context, conn *sql.Conn, inTransaction bool, log *zap.Logger) error {
+	waiting, cancel := context.WithTimeoutCause(ctx, lockPatience,
+		fmt.Errorf("another process has been migrating this database for %s", lockPatience))
+	defer cancel()
+	pauses := backoff.Doubling{First: saidFirst, Longest: saidLongest}
+	say := time.After(pauses.Next())
+	for {
+		var locked bool
+		if err := conn.QueryRowContext(waiting, tryLock, int64(lockID), inTransaction).Scan(&locked); err != nil || locked {
+			return err
+		}
+		select {
+		case <-waiting.Done():
+			return context.Cause(waiting)
+		case <-say:
+			holders, _ := texts(waiting, conn, lockHolders, int64(lockID)) // it is logged without them, too
+			log.Warn("the start waits for another process that migrates this database: " + strings.Join(holders, "; "))
+			say = time.After(pauses.Next())
+		case <-time.After(lockPause):
+		}
+	}
+}
+
+// sayBlockers logs for whom a statement waits, until it is stopped.
+func sayBlockers(ctx context.Context, db *sql.DB, log *zap.Logger) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		pauses := backoff.Doubling{First: saidFirst, Longest: saidLongest}
+		for backoff.Sleep(ctx, pauses.Next()) == nil {
+			found, err := texts(ctx, db, blockers, applicationName)
+			if err == nil && len(found) > 0 {
+				log.Warn("the migrations wait for a lock, or the end of a transaction, of " + strings.Join(found, "; ") +
+					"; they go on when it ends, or is ended with pg_terminate_backend(its number)")
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
+}

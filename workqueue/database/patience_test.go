@@ -1,0 +1,107 @@
+package database
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/internal/testenv"
+)
+
+const lockNotes = `LOCK TABLE note`
+
+// noted returns a store with the table note, whose statements wait for locks for 100 ms.
+func noted(t *testing.T) (s *DB, url string) {
+	t.Helper()
+	url = testenv.EmptyDatabase(t)
+	s, release, err := Open(t.Context(), url, PoolConfig{LockTimeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	if _, err := s.Pool.Exec(t.Context(), `CREATE TABLE note (n int PRIMARY KEY)`); err != nil {
+		t.Fatal(err)
+	}
+	return s, url
+}
+
+// hold locks the notes until the transaction ends.
+func hold(t *testing.T, url string) pgx.Tx {
+	t.Helper()
+	tx, err := testenv.Connect(t, url).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	if _, err := tx.Exec(t.Context(), `SET application_name = 'a backup'`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), lockNotes); err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// Who is patient waits for what is held longer than one statement may, and is told by whom when it is held for good.
+func TestWhatIsHeldIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	s, url := noted(t)
+	holder := hold(t, url)
+	insert := func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, insertNote, 1); return err }
+	if err := s.InTx(t.Context(), insert); !Contended(err) {
+		t.Fatalf("without patience: %v", err)
+	}
+	err := s.InTx(Patiently(t.Context(), 3*time.Second), insert)
+	held, ok := errors.AsType[*HeldError](err)
+	if !ok || len(held.Holders) != 1 || !strings.Contains(held.Holders[0], "(a backup, user ") {
+		t.Fatalf("held for good: %v", err)
+	}
+	tries := 0
+	err = s.InTx(Patiently(t.Context(), time.Minute), func(ctx context.Context, tx pgx.Tx) error {
+		if tries++; tries == 3 {
+			_ = holder.Rollback(t.Context()) // else the test waits in vain
+		}
+		return insert(ctx, tx)
+	})
+	if err != nil || tries < 3 {
+		t.Errorf("let go after %d tries: %v", tries, err)
+	}
+	wantNotes(t, s, 1)
+}
+
+// A connection that a restart closes is made anew, unless nobody knows whether what it did was committed.
+func TestAClosedConnectionIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	s, url := noted(t)
+	other := testenv.Connect(t, url)
+	end := func(ctx context.Context, tx pgx.Tx) {
+		var pid int
+		if err := tx.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
+			t.Error(err)
+		}
+		if _, err := other.Exec(ctx, `SELECT pg_terminate_backend($1, 60000)`, pid); err != nil {
+			t.Error(err)
+		}
+	}
+	tries := 0
+	err := s.InTx(Patiently(t.Context(), time.Minute), func(ctx context.Context, tx pgx.Tx) error {
+		if tries++; tries == 1 {
+			end(ctx, tx)
+		}
+		_, err := tx.Exec(ctx, insertNote, 1)
+		return err
+	})
+	if err != nil || tries != 2 {
+		t.Errorf("after %d tries: %v", tries, err)
+	}
+	ctx := Patiently(t.Context(), time.Minute)
+	if cut := io.ErrUnexpectedEOF; !patient(ctx, time.Now(), cut, false) || patient(ctx, time.Now(), cut, true) {
+		t.Error("what was cut off at its commit may have been committed, and is not to be done again")
+	}
+	wantNotes(t, s, 1)
+}
