@@ -480,7 +480,7 @@ func TestEraseParametersAndNames(t *testing.T) {
 	}
 	b.Record(storetest.Whole(b.One(run)))
 	did := b.erase(erasure.Request{})
-	if len(did.Kept) != 1 || !strings.HasPrefix(did.Kept[0], "batchrun.idempotency_key, in 1 row") {
+	if len(did.Kept) != 1 || !strings.HasPrefix(did.Kept[0], "batchrun.idempotency_key, rows: 1: ") {
 		t.Errorf("is kept: %q", did.Kept)
 	}
 	if n := b.Number(`SELECT count(*) FROM batchrun WHERE params ->> 'of' = 'about ' || $1`, did.Marker); n != 1 {

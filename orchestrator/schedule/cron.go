@@ -79,8 +79,8 @@ func newExpression(text string) (*expression, error) {
 func anyOf(field string) bool { return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?") }
 
 // checkFields refuses what the parser lets through with a meaning that nobody had in mind: parts of lists that are
-// empty, ranges that begin with *, and steps that lead out of the field, of which only the first value would be left. It
-// also explains what other programs allow.
+// empty, ranges that begin with *, and steps that lead out of the field, of which only the first value would be left.
+// It also explains what other programs allow.
 func checkFields(fields []string) error {
 	part := regexp.MustCompile(`^([*?]|[0-9]{1,4}(-[0-9]{1,4})?|[A-Za-z]{3}(-[A-Za-z]{3})?)(/[0-9]{1,4})?$`)
 	values := []int{60, 24, 31, 12, 7}
@@ -103,7 +103,7 @@ func checkFields(fields []string) error {
 	return nil
 }
 
-// withSunday writes a day of the week so that the library knows 7, which is Sunday in crons, also at the end of a range.
+// withSunday writes a day of the week so that the library knows 7: it is Sunday in crons, also at the end of a range.
 func withSunday(field string) string {
 	parts := strings.Split(field, ",")
 	for i, text := range parts {

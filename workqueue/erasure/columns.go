@@ -150,7 +150,7 @@ func (e *erasure) kept(ctx context.Context) (left []string, err error) {
 				return nil, err
 			}
 			if n > 0 {
-				left = append(left, fmt.Sprintf("%s, in %d %s: %s", name, n, map[bool]string{true: "row", false: "rows"}[n == 1], of.Why))
+				left = append(left, fmt.Sprintf("%s, rows: %d: %s", name, n, of.Why))
 			}
 		}
 	}

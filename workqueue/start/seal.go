@@ -46,9 +46,6 @@ WHERE id = $1 AND state = 'loading'`
 // seal makes the blocks, with all of them ready or, of a run with a canary, a sample; seals the tracker batch and sets
 // the run going.
 func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
-	if err := l.refuseErased(ctx, tx); err != nil {
-		return err
-	}
 	sizes, ready, held := l.blocks()
 	if l.req.Order != nil {
 		heads, err := headsFirst(ctx, tx, l.run, 0, l.items)
@@ -232,6 +229,9 @@ func settingsOf(st *workqueue.StepSpec, d *ledger.Difference) {
 }
 
 func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
+	if err := l.refuseErased(ctx, tx); err != nil {
+		return err
+	}
 	if l.counted {
 		return nil // insertRun has
 	}

@@ -162,7 +162,8 @@ func (s *Routes) Request(ctx context.Context, set RunSettings, actor string) (st
 		Name: set.Name, Plan: plan.Name, PlanVersion: version, Spec: spec, Params: params,
 		Priority: plan.Priority, MaxFailed: plan.MaxFailed, Guard: guard, Canary: plan.Canary, CanaryAuto: plan.CanaryAuto,
 		Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate), Source: set.Source, CreatedBy: actor,
-		IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(), Order: orderOf(plan), FromRun: from, FromErased: erasures,
+		IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(), Order: orderOf(plan), FromRun: from,
+		FromErased: erasures,
 	}, &plan.Items, nil
 }
 
