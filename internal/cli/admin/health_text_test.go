@@ -15,7 +15,8 @@ func TestInvariantsHaveWords(t *testing.T) {
 	holds := reportText(&doctor.Report{})
 	for _, rule := range doctor.Rules() {
 		line := string(rule.Invariant) + " "
-		bad := reportText(&doctor.Report{Found: 1, Violations: []doctor.Violation{{Invariant: rule.Invariant, What: "it is"}}})
+		bad := reportText(&doctor.Report{Found: 1,
+			Violations: []doctor.Violation{{Invariant: rule.Invariant, What: "it is"}}})
 		if rule.Words == "" || !strings.Contains(holds, rule.Words) || !strings.Contains(holds, line) ||
 			!strings.Contains(bad, rule.Words) {
 			t.Errorf("%s has no words in\n%s%s", rule.Invariant, holds, bad)
