@@ -162,7 +162,8 @@ const (
 	StateDraining  State = "draining" // it stops: what is begun is finished, and nothing new is taken
 )
 
-// Nearest returns the endpoint that somebody listens on and whose name differs from another by a slip or two; or nothing.
+// Nearest returns the endpoint that somebody listens on and whose name differs from another by a slip or two, the
+// nearest; or nothing.
 func Nearest(name string, heard []Listener) (nearest string) {
 	least := min(2, len(name)/4) + 1 //nolint:mnd // a slip for four characters, two at the most
 	for i := range heard {

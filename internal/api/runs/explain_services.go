@@ -169,8 +169,10 @@ func (v *servicesSeen) unheardText(endpoint string) string {
 func (v *servicesSeen) startOrMend(g *explain.MissingGroup) []explain.Advice {
 	all := []explain.Advice{startAdvice(g.Endpoint)}
 	if near := wire.Nearest(g.Endpoint, v.heard); near != "" && g.Runs <= 1 {
-		all = append(all, explain.Advice{Do: "or, if " + near + " was meant, cancel the run and start it again with that name",
-			Command: "tranche run cancel " + g.Run().String()})
+		all = append(all, explain.Advice{
+			Do:      "or, if " + near + " was meant, cancel the run and start it again with that name",
+			Command: "tranche run cancel " + g.Run().String(),
+		})
 	}
 	return all
 }

@@ -15,7 +15,8 @@ func TestInvariantsHaveWords(t *testing.T) {
 	holds := reportText(&doctor.Report{})
 	for _, rule := range doctor.Rules() {
 		line := string(rule.Invariant) + " "
-		bad := reportText(&doctor.Report{Found: 1, Violations: []doctor.Violation{{Invariant: rule.Invariant, What: "it is"}}})
+		bad := reportText(&doctor.Report{Found: 1,
+			Violations: []doctor.Violation{{Invariant: rule.Invariant, What: "it is"}}})
 		if rule.Words == "" || !strings.Contains(holds, rule.Words) || !strings.Contains(holds, line) ||
 			!strings.Contains(bad, rule.Words) {
 			t.Errorf("%s has no words in\n%s%s", rule.Invariant, holds, bad)
@@ -46,7 +47,8 @@ func TestHealthReadsWell(t *testing.T) {
 	}
 	text := healthText(h, 80)
 	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL nobody leads", "1m00s ago", `\x1b[31m`,
-		"start a node:\n", "`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n", "WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
+		"start a node:\n", "`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n",
+		"WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
 		"since it was put aside by bob", "PUT ASIDE", "dead_letters e", ": until the release"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
