@@ -240,8 +240,8 @@ func armedName(quoted []byte) []byte {
 	return quoted
 }
 
-// empty reports whether a cell says nothing of a field that the item does not have. Only in NDJSON is an empty text one:
-// sheets show nothing for it, and some writers of Parquet have null for it.
+// empty reports whether a cell says nothing of a field that the item does not have. Only in NDJSON is an empty text
+// something: sheets show nothing for it, and some writers of Parquet have null for it.
 func (r *restored) empty(cell []byte) bool {
 	return string(cell) == "null" || string(cell) == `""` && r.format != NDJSON
 }
@@ -302,11 +302,11 @@ func (r *restored) same(cell, have []byte) bool {
 // clockTime is a time to which a workbook adds seconds.
 var clockTime = regexp.MustCompile(`^[0-2][0-9]:[0-5][0-9]$`)
 
-var lineBreaks = strings.NewReplacer("\r\n", "\n", "\r", "\n")
-
-// asSheet is a text as it is compared with another in a table of people: a line break is one, however it is written, and
-// a workbook may have taken characters that it cannot hold.
-func asSheet(text string) string { return lineBreaks.Replace(xlsx.Shown(text)) }
+// asSheet is a text as it is compared with another in a table of people: a line break is one, however it is written,
+// and a workbook may have taken characters that it cannot hold.
+func asSheet(text string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(xlsx.Shown(text), "\r\n", "\n"), "\r", "\n")
+}
 
 // shownElse is a number of a workbook whose format shows more than its digits, and its cell: see xlsx.Reader.
 func shownElse(cell []byte) (number []byte, place string, ok bool) {
@@ -333,8 +333,8 @@ func kindOf(have []byte) string {
 	}
 }
 
-// sameNumber reports whether two numbers are one, written differently. Longer ones a spreadsheet does not keep, and those
-// of a workbook are its own, however many digits it writes.
+// sameNumber reports whether two numbers are one, written differently. Longer ones a spreadsheet does not keep, and
+// those of a workbook are its own, however many digits it writes.
 func (r *restored) sameNumber(cell, have []byte) bool {
 	if len(cell) == 0 || len(have) == 0 || len(have) > xlsx.Digits || len(cell) > xlsx.Digits && r.format != XLSX {
 		return false

@@ -85,8 +85,8 @@ func (r *Export) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 	}
 	defer func() { _ = stream.Close() }()
 	if n := stream.Header.Get(notHeldHeader); n != "" {
-		term.Note("%s cells of the workbook do not hold what is exported: it is longer than 32,767 characters, or has one that "+
-			"a workbook cannot hold; export it as ndjson, csv or parquet", n)
+		term.Note("%s cells of the workbook do not hold what is exported: it is longer than 32,767 characters, or has one "+
+			"that a workbook cannot hold; export it as ndjson, csv or parquet", n)
 	}
 	if r.Out == "" || r.Out == "-" {
 		return cli.CopyStream(term.Out, stream)

@@ -86,8 +86,8 @@ func (c *cells) read(of *cell, text string) (form, string, string) {
 	case of.Type == "e":
 		return asText, text, "holds the error " + text + "; write a value into it"
 	case of.Formula != nil && (of.Value == nil || *of.Value == "" && of.Type != "str"):
-		return asText, text, "has a formula without a value; write the value, or open the workbook in a spreadsheet program " +
-			"and save it"
+		return asText, text, "has a formula without a value; write the value, or open the workbook in a spreadsheet " +
+			"program and save it"
 	case of.Type == "b" && text == "1":
 		return asWritten, "true", ""
 	case of.Type == "b" && text == "0":
@@ -123,7 +123,7 @@ func (c *cells) number(of *cell, text string) (form, string, string) {
 }
 
 const (
-	day       = 24 * time.Hour
+	dayMillis = 24 * 60 * 60 * 1000
 	lastDay   = 2958465 // 9999-12-31
 	days1904  = 1462    // between the two beginnings of days
 	leapDay00 = 60      // 1900-02-29, which was none
@@ -131,35 +131,39 @@ const (
 
 // moment is a date, a time or both.
 func (c *cells) moment(n float64, f format, text string) (form, string, string) {
-	const fix = "; format the cell as text, and write the date as 2024-12-31 or the time as 23:59:59"
-	whole := math.Floor(n)
-	rest := time.Duration(math.Round((n-whole)*float64(day/time.Millisecond))) * time.Millisecond
-	if rest == day {
-		whole, rest = whole+1, 0
+	whole, millis := math.Floor(n), math.Round((n-math.Floor(n))*dayMillis)
+	if millis == dayMillis {
+		whole, millis = whole+1, 0
 	}
-	if f.duration && n >= 0 && n <= lastDay {
-		return asText, clock(time.Duration(whole)*day + rest), ""
+	rest := time.Duration(millis) * time.Millisecond
+	timeOnly := whole == 0 && f.time && (!f.date || !c.since04)
+	if timeOnly || f.duration && n >= 0 && n <= lastDay {
+		return asText, clock(time.Duration(whole)*24*time.Hour + rest), ""
 	}
-	if whole == 0 && f.time && !c.since04 {
-		return asText, clock(rest), ""
+	at, ok := c.dateOf(whole)
+	switch {
+	case !ok:
+		return asText, text, "holds " + text + " as a date or time, and there is no such one; format the cell as text, and " +
+			"write the date as 2024-12-31 or the time as 23:59:59"
+	case rest == 0 && !f.time:
+		return asText, at.Format(time.DateOnly), ""
+	default:
+		return asText, at.Format(time.DateOnly) + "T" + clock(rest), ""
 	}
+}
+
+// dateOf is the date of a day.
+func (c *cells) dateOf(whole float64) (time.Time, bool) {
 	if c.since04 {
-		if whole == 0 && f.time && !f.date {
-			return asText, clock(rest), ""
-		}
 		whole += days1904
 	}
 	if whole < 1 || whole > lastDay || whole == leapDay00 {
-		return asText, text, "holds " + text + " as a date or time, and there is no such one" + fix
+		return time.Time{}, false
 	}
 	if whole < leapDay00 {
 		whole++
 	}
-	at := time.Date(1899, 12, 30, 0, 0, 0, 0, time.UTC).AddDate(0, 0, int(whole))
-	if rest == 0 && (f.date && !f.time) {
-		return asText, at.Format(time.DateOnly), ""
-	}
-	return asText, at.Format(time.DateOnly) + "T" + clock(rest), ""
+	return time.Date(1899, 12, 30, 0, 0, 0, 0, time.UTC).AddDate(0, 0, int(whole)), true
 }
 
 // clock writes a time of day, or a duration, in hours, minutes and seconds, and what there is of milliseconds.
