@@ -5970,9 +5970,9 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
 // never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
 // that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
-// Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as result_bytes; elsewhere stands a
-// JSON object with its bytes and sha256. Of a run with several steps the results are those of one. A stream that does
-// not end properly is not whole.
+// Parquet they are bytes. Of a run with several steps the results are those of one. Where a cell of a workbook cannot
+// hold what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number
+// of such cells. A stream that does not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6555,4 +6555,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ff635850fe9bb061e19e7652b545004f, is ace2da62f3332e2789bcaa1eefe966bca5535c32a65ee3c7e6d07014971a159f.
+// Of 9d7a282fa8ad90defb9c7f8e509210f3, is ceefa33dba3717f37c469e397f1f6af6130d9f8d779109119e7a50eeaaa747cc.
