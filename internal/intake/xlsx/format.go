@@ -136,7 +136,7 @@ func (c *cells) moment(n float64, f format, text string) (form, string, string) 
 		whole, millis = whole+1, 0
 	}
 	rest := time.Duration(millis) * time.Millisecond
-	timeOnly := whole == 0 && f.time && !(f.date && c.since04)
+	timeOnly := whole == 0 && f.time && (!f.date || !c.since04)
 	if timeOnly || f.duration && n >= 0 && n <= lastDay {
 		return asText, clock(time.Duration(whole)*24*time.Hour + rest), ""
 	}
