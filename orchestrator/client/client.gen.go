@@ -1473,6 +1473,12 @@ type Endpoint struct {
 	// Pace what nodes found out about it
 	Pace *PaceView `json:"pace,omitempty"`
 
+	// Reads of one endpoint: a JSON Schema of the items that it reads
+	Reads json.RawMessage `json:"reads,omitempty"`
+
+	// Answers of one endpoint: a JSON Schema of its results
+	Answers json.RawMessage `json:"answers,omitempty"`
+
 	// Changes of one endpoint: the last changes of its pace
 	Changes []PastPace `json:"changes,omitempty"`
 }
@@ -2697,6 +2703,11 @@ type OpenSettings struct {
 	// Examples: fail
 	Invalid *string `json:"invalid,omitempty"`
 
+	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	//
+	// Examples: warn
+	Contract *string `json:"contract,omitempty"`
+
 	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	//
 	// Examples: 500, auto
@@ -3695,6 +3706,11 @@ type RunSettings struct {
 	//
 	// Examples: fail
 	Invalid *string `json:"invalid,omitempty"`
+
+	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	//
+	// Examples: warn
+	Contract *string `json:"contract,omitempty"`
 
 	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	//
@@ -4808,6 +4824,9 @@ type StartRunParams struct {
 	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
 	Invalid string `form:"invalid,omitempty" json:"invalid,omitempty"`
 
+	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
+
 	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
 
@@ -5060,6 +5079,9 @@ type AddItemsParams struct {
 
 	// Format recognised when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
+
+	// Contract when no item has a field that a service requires; one of refuse, warn, off
+	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 
 	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
 	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
@@ -5765,6 +5787,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("sort", params.Sort, true)
 	ask.add("desc", params.Desc, true)
 	ask.add("invalid", params.Invalid, true)
+	ask.add("contract", params.Contract, true)
 	ask.add("chunk", params.Chunk, true)
 	ask.add("chunk_bytes", params.ChunkBytes, true)
 	ask.add("chunk_time", params.ChunkTime, true)
@@ -6073,6 +6096,7 @@ func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams
 	ask.add("idempotency_key", params.IdempotencyKey, false)
 	ask.add("key", params.Key, false)
 	ask.add("format", params.Format, false)
+	ask.add("contract", params.Contract, false)
 	ask.add("encoding", params.Encoding, false)
 	ask.add("no_header", params.NoHeader, false)
 	ask.add("columns", params.Columns, true)
@@ -6555,4 +6579,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ff635850fe9bb061e19e7652b545004f, is ace2da62f3332e2789bcaa1eefe966bca5535c32a65ee3c7e6d07014971a159f.
+// Of a5156d29ccf91ca34b3f71248be83b78, is f8dc7c932b5599d886b19521d77b8cebb3962168fa1603b32d511c2029e3bae7.

@@ -2,6 +2,7 @@ package starts
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -182,6 +183,7 @@ type addInput struct {
 	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
 	Key            string `query:"key" doc:"the column or field that is the item's key"`
 	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Contract       string `query:"contract" enum:"refuse,warn,off" doc:"when no item has a field that a service requires"`
 	ShapeQuery
 
 	body io.Reader
@@ -220,6 +222,7 @@ func (s *Routes) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 		return out, errors.Join(err, kept.Close())
 	}
 	plan.Items = *look
+	plan.Items.Contract = cmp.Or(in.Contract, look.Contract)
 	contract, err := s.contractOf(ctx, plan)
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
