@@ -220,7 +220,7 @@ type intent struct {
 
 // warnings adds what was found out about the items, once they were read.
 func (i *intent) warnings(others []string) []string {
-	return slices.Concat([]string{}, others, i.compared.Warnings, i.rows.Notes())
+	return append([]string{}, slices.Concat(others, i.compared.Warnings, i.rows.Notes())...) // never nil
 }
 
 func (i *intent) Close() { _ = i.rows.Close() } // what was read has been read
