@@ -39,7 +39,7 @@ func HandleFlow[In, Out, State, Shared any](
 	if err := checkStages(stages); err != nil {
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	e := endpointOf(endpoint, o, nil)
+	e := endpointOf(endpoint, o, contractOf[In, Out](), nil)
 	e.flow = flow.New(e.Server, len(stages),
 		func(w *flow.Work) flow.Sheet { return newStage(w, stages) },
 		func(w *flow.Work, s *flow.Suspended) (flow.Sheet, error) { return resumeStage(w, stages, s) })

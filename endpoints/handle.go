@@ -17,6 +17,9 @@ import (
 // after a pause that grows, and only when their attempts are used up in ever smaller chunks, to find the culprit. After
 // an error of Fail they are taken apart at once.
 //
+// The service announces the fields of In and Out. A start whose items lack a field of In is refused, unless the field is
+// a pointer, an interface, or has omitempty or omitzero.
+//
 // It fails when the name cannot be an endpoint's, has a handler already, or an option is out of range.
 func HandleList[In, Out any](
 	svc *Service, endpoint string, handler func(context.Context, *Chunk[In, Out]) error, opts ...Option,
@@ -25,9 +28,10 @@ func HandleList[In, Out any](
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	return svc.register(endpointOf(endpoint, o, func(j *serve.Job) serve.Work {
+	e := endpointOf(endpoint, o, contractOf[In, Out](), func(j *serve.Job) serve.Work {
 		return &listWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler}
-	}), o.wrap)
+	})
+	return svc.register(e, o.wrap)
 }
 
 // HandleEach has svc serve an endpoint item by item, Concurrency of them at once. A result or an error of handler
@@ -42,7 +46,7 @@ func HandleEach[In, Out any](
 	if err != nil {
 		return fmt.Errorf("endpoint %s: %w", endpoint, err)
 	}
-	e := endpointOf(endpoint, o, func(j *serve.Job) serve.Work {
+	e := endpointOf(endpoint, o, contractOf[In, Out](), func(j *serve.Job) serve.Work {
 		return &eachWork[In, Out]{job: j, chunk: newChunk[In, Out](j), handler: handler,
 			exhausted: make(chan struct{})}
 	})
@@ -51,8 +55,8 @@ func HandleEach[In, Out any](
 }
 
 // endpointOf returns what serves an endpoint, once it is registered.
-func endpointOf(name string, o options, begin func(*serve.Job) serve.Work) endpoint {
-	return endpoint{Server: &serve.Server{Name: name, Settings: o.Settings, Begin: begin}}
+func endpointOf(name string, o options, contract wire.Contract, begin func(*serve.Job) serve.Work) endpoint {
+	return endpoint{Server: &serve.Server{Name: name, Settings: o.Settings, Contract: contract, Begin: begin}}
 }
 
 // listWork calls a HandleList handler. It takes one slot.

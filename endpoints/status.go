@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 )
@@ -90,8 +91,13 @@ func (s *Service) announce() (unlist func(), err error) {
 		}
 	}
 	for _, e := range s.endpoints {
-		// The subject answers a ping; what matters is that the endpoint appears in STATS.
-		err := listed.AddEndpoint(e.Name, micro.HandlerFunc(func(r micro.Request) { _ = r.RespondJSON(e.Status()) }),
+		err := listed.AddEndpoint(e.Name, micro.HandlerFunc(func(r micro.Request) {
+			// STATS, which nodes ask for all the time, leaves the contract out.
+			_ = r.RespondJSON(struct {
+				serve.Status
+				Contract wire.Contract `json:"contract"`
+			}{e.Status(), e.Contract})
+		}),
 			micro.WithEndpointSubject(wire.StatusPrefix+e.Name))
 		if err != nil {
 			unlist()

@@ -21,10 +21,19 @@ const (
 	InvalidRefuse = "refuse" // nothing is started: the default, which plans keep as ""
 )
 
+// What is done when items lack fields that a step's service requires.
+const (
+	ContractRefuse = "refuse" // nothing is started: the default, which plans keep as ""
+	ContractWarn   = "warn"   // the run starts with a warning
+	ContractOff    = "off"    // items are not compared with what services read
+)
+
 // Items is what the items of a plan's runs must look like.
 type Items struct {
 	Schema  json.RawMessage `json:"schema,omitempty"`  // a JSON Schema; nil: anything
 	Invalid string          `json:"invalid,omitempty"` // InvalidFail, or ""
+	// Contract is ContractWarn, ContractOff or "".
+	Contract string `json:"contract,omitempty"`
 
 	Encoding string `json:"encoding,omitempty"`  // of texts; empty: UTF-8, or as a byte order mark says
 	NoHeader bool   `json:"no_header,omitempty"` // CSV begins with its first row
@@ -39,8 +48,8 @@ type Items struct {
 
 // given reports whether anything is said.
 func (i *Items) given() bool {
-	return len(i.Schema) > 0 || i.Invalid != "" || i.Encoding != "" || i.NoHeader || i.Delimiter != "" ||
-		len(i.Columns) > 0 || len(i.Rename) > 0 || len(i.Types) > 0 || i.Sort != "" || i.Desc
+	return len(i.Schema) > 0 || i.Invalid != "" || i.Contract != "" || i.Encoding != "" || i.NoHeader ||
+		i.Delimiter != "" || len(i.Columns) > 0 || len(i.Rename) > 0 || len(i.Types) > 0 || i.Sort != "" || i.Desc
 }
 
 func (i *Items) clone() Items {
@@ -72,11 +81,25 @@ func parseInvalid(text string) (string, error) {
 	return "", errInvalid
 }
 
+var errContract = fmt.Errorf("want %s, %s or %s", ContractRefuse, ContractWarn, ContractOff)
+
+// parseContract reads what is done about missing fields, and returns the form in which plans keep it.
+func parseContract(text string) (string, error) {
+	switch text {
+	case "", ContractRefuse:
+		return "", nil
+	case ContractWarn, ContractOff:
+		return text, nil
+	}
+	return "", errContract
+}
+
 func readItems(into *Items) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		return v.Fields(
 			strictyaml.Field{Name: "schema", Read: strictyaml.JSON(&into.Schema)},
 			strictyaml.Field{Name: "invalid", Read: canonical(&into.Invalid, parseInvalid)},
+			strictyaml.Field{Name: "contract", Read: canonical(&into.Contract, parseContract)},
 			strictyaml.Field{Name: "encoding", Read: canonical(&into.Encoding, parseEncoding)},
 			strictyaml.Field{Name: "no_header", Read: strictyaml.Truth(&into.NoHeader)},
 			strictyaml.Field{Name: "delimiter", Read: canonical(&into.Delimiter, ParseDelimiter)},
@@ -230,6 +253,9 @@ func (i *Items) check(prefix string) error {
 	if i.Invalid != "" && i.Invalid != InvalidFail {
 		return fieldError(prefix+"invalid", "%v; this is %.40q", errInvalid, i.Invalid)
 	}
+	if kept, err := parseContract(i.Contract); err != nil || kept != i.Contract {
+		return fieldError(prefix+"contract", "%v; this is %.40q", errContract, i.Contract)
+	}
 	if len(i.Schema) > 0 {
 		_, err := itemschema.Compile(i.Schema)
 		if bad, ok := errors.AsType[*itemschema.Error](err); ok {
@@ -302,6 +328,12 @@ func (o *Overrides) layItems(plan *Plan) {
 			plan.Items.Invalid = said
 		}
 	}
+	if o.Contract != nil {
+		plan.Items.Contract = *o.Contract
+		if said, err := parseContract(*o.Contract); err == nil {
+			plan.Items.Contract = said
+		}
+	}
 }
 
 // byName reads NAME=VALUE; what has another form is found by checkPairs.
@@ -336,6 +368,7 @@ func (o *Overrides) itemSettings() []setting {
 	return []setting{
 		{"schema", o.readSchema},
 		{"invalid", reading(&o.Invalid, parseInvalidWord)},
+		{"contract", reading(&o.Contract, parseContractWord)},
 		{"encoding", reading(&o.Encoding, parseEncoding)},
 		{"no_header", reading(&o.NoHeader, readTruth)},
 		{"delimiter", reading(&o.Delimiter, ParseDelimiter)},
@@ -361,6 +394,12 @@ func (o *Overrides) readSchema(text string) error {
 // parseInvalidWord keeps a default that was said: it is laid over a plan that says otherwise.
 func parseInvalidWord(text string) (string, error) {
 	_, err := parseInvalid(text)
+	return text, err
+}
+
+// parseContractWord keeps a default that was said, as parseInvalidWord does.
+func parseContractWord(text string) (string, error) {
+	_, err := parseContract(text)
 	return text, err
 }
 

@@ -37,6 +37,8 @@ type Overrides struct {
 
 	Invalid *string `json:"invalid,omitempty" doc:"what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them" example:"fail" placeholder:"WHAT"`
 
+	Contract *string `json:"contract,omitempty" doc:"when no item has a field that the service of a step requires: refuse, warn or off" example:"warn" placeholder:"WHAT"`
+
 	workqueue.StepOverrides // of every step
 
 	// Steps are those of single steps, by name. They come before the others.

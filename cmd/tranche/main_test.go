@@ -95,7 +95,7 @@ func (b *bench) echo(mended <-chan struct{}) {
 		b.Fatal(err)
 	}
 	type person struct {
-		Name string `json:"name"`
+		Name string `json:"name,omitempty"`
 	}
 	err = endpoints.HandleEach(svc, "echo", func(_ context.Context, p person) (map[string]string, error) {
 		select {

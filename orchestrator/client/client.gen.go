@@ -1473,6 +1473,12 @@ type Endpoint struct {
 	// Pace what nodes found out about it
 	Pace *PaceView `json:"pace,omitempty"`
 
+	// Reads of one endpoint: a JSON Schema of the items that it reads
+	Reads json.RawMessage `json:"reads,omitempty"`
+
+	// Answers of one endpoint: a JSON Schema of its results
+	Answers json.RawMessage `json:"answers,omitempty"`
+
 	// Changes of one endpoint: the last changes of its pace
 	Changes []PastPace `json:"changes,omitempty"`
 }
@@ -2203,6 +2209,9 @@ type ItemView struct {
 	Payload json.RawMessage `json:"payload"`
 	Steps   []ItemStep      `json:"steps"`
 
+	// Lane of a run in order: the number of its partition, or of its value's lane
+	Lane string `json:"lane,omitempty"`
+
 	// EarlierPayloads before corrections, newest first
 	EarlierPayloads []EarlierPayload `json:"earlier_payloads,omitempty"`
 }
@@ -2404,7 +2413,9 @@ type MissingGroup struct {
 
 	// Reason in one word, like breaker_open or no_listener
 	Reason string `json:"reason"`
-	Items  int64  `json:"items"`
+
+	// Items of several steps, those of the one with the most, or counted if that is more
+	Items int64 `json:"items"`
 
 	// Counted of those, the ones in no group of a step before
 	Counted int64 `json:"counted"`
@@ -2418,7 +2429,10 @@ type MissingGroup struct {
 	// Answered other items of these slices that were answered already
 	Answered int64  `json:"answered,omitempty"`
 	Step     string `json:"step,omitempty"`
-	Endpoint string `json:"endpoint,omitempty"`
+
+	// Steps instead of step, when the items of several say the same
+	Steps    []StepPart `json:"steps,omitempty"`
+	Endpoint string     `json:"endpoint,omitempty"`
 
 	// Owner whose turn it is
 	Owner Owner `json:"owner"`
@@ -2510,6 +2524,9 @@ type Nodes struct {
 
 	// At the database's clock when it looked
 	At time.Time `json:"at"`
+
+	// DatabaseReadOnly PostgreSQL takes no writes: nodes cannot say that they live
+	DatabaseReadOnly bool `json:"database_read_only,omitempty"`
 }
 
 type Obstacle struct {
@@ -2701,6 +2718,11 @@ type OpenSettings struct {
 	//
 	// Examples: fail
 	Invalid *string `json:"invalid,omitempty"`
+
+	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	//
+	// Examples: warn
+	Contract *string `json:"contract,omitempty"`
 
 	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	//
@@ -3193,6 +3215,9 @@ type RerunSettings struct {
 	// Groups items that failed with such a message
 	Groups []string `json:"groups,omitempty"`
 
+	// FailedAt with codes or groups: failed at this step, not at step
+	FailedAt string `json:"failed_at,omitempty"`
+
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
 	//
 	// Examples: [[0,99]]
@@ -3289,6 +3314,9 @@ type ResetSettings struct {
 
 	// Groups items that failed with such a message
 	Groups []string `json:"groups,omitempty"`
+
+	// FailedAt with codes or groups: failed at this step, not at step
+	FailedAt string `json:"failed_at,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
 	//
@@ -3705,6 +3733,11 @@ type RunSettings struct {
 	//
 	// Examples: fail
 	Invalid *string `json:"invalid,omitempty"`
+
+	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	//
+	// Examples: warn
+	Contract *string `json:"contract,omitempty"`
 
 	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	//
@@ -4162,6 +4195,11 @@ type StepOverrides struct {
 	//
 	// Examples: 65536, 512KiB
 	MaxResult *int `json:"max_result,omitempty"`
+}
+
+type StepPart struct {
+	Step  string `json:"step"`
+	Items int64  `json:"items"`
 }
 
 type StepReport struct {
@@ -4824,6 +4862,9 @@ type StartRunParams struct {
 	// Invalid what becomes of items that do not fit the schema: refuse, and nothing is started; or fail, and nobody is asked about them
 	Invalid string `form:"invalid,omitempty" json:"invalid,omitempty"`
 
+	// Contract when no item has a field that the service of a step requires: refuse, warn or off
+	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
+
 	// Chunk items in a request, or auto: found while running (500; 50 of http one by one, 100 of local)
 	Chunk string `form:"chunk,omitempty" json:"chunk,omitempty"`
 
@@ -5079,6 +5120,9 @@ type AddItemsParams struct {
 
 	// Format recognised when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
+
+	// Contract when no item has a field that a service requires; one of refuse, warn, off
+	Contract string `form:"contract,omitempty" json:"contract,omitempty"`
 
 	// Encoding of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be
 	Encoding string `form:"encoding,omitempty" json:"encoding,omitempty"`
@@ -5789,6 +5833,7 @@ func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentTyp
 	ask.add("sort", params.Sort, true)
 	ask.add("desc", params.Desc, true)
 	ask.add("invalid", params.Invalid, true)
+	ask.add("contract", params.Contract, true)
 	ask.add("chunk", params.Chunk, true)
 	ask.add("chunk_bytes", params.ChunkBytes, true)
 	ask.add("chunk_time", params.ChunkTime, true)
@@ -5995,9 +6040,9 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // cell that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers
 // never do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results
 // that are no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in
-// Parquet they are bytes. A result that did not fit a message is whole in NDJSON, as result_bytes; elsewhere stands a
-// JSON object with its bytes and sha256. Of a run with several steps the results are those of one. A stream that does
-// not end properly is not whole.
+// Parquet they are bytes. Of a run with several steps the results are those of one. Where a cell of a workbook cannot
+// hold what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number
+// of such cells. A stream that does not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6098,6 +6143,7 @@ func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams
 	ask.add("idempotency_key", params.IdempotencyKey, false)
 	ask.add("key", params.Key, false)
 	ask.add("format", params.Format, false)
+	ask.add("contract", params.Contract, false)
 	ask.add("encoding", params.Encoding, false)
 	ask.add("no_header", params.NoHeader, false)
 	ask.add("delimiter", params.Delimiter, false)
@@ -6581,4 +6627,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 8c0ce4b94011c375c46ac198625e60a9, is 30d3ec3ce88dce1bc188d8ab4da0987e0872ee4c50e4e76506e877f739e63243.
+// Of f6ec9c843399110108e7cc0aade2e643, is c8d62e567f713df52cd473d1daedfb2b702da419bb8b74fab28632590ead6d74.

@@ -23,6 +23,7 @@ import (
 type Server struct {
 	Name     string
 	Settings Settings
+	Contract wire.Contract
 	ByItem   bool
 	Begin    func(*Job) Work
 	Around   Around // nil: nothing is called around handlers

@@ -14,6 +14,7 @@ const QUEUE = 'q';
 /** @internal Lists a service until what is returned is called. */
 export function announce(
   nc: NatsConnection, who: Who, endpoints: () => string[], status: (name: string) => Record<string, unknown>,
+  contract: (name: string) => object,
 ): () => void {
   const started = new Date().toISOString();
   const subject = (name: string): string => `tranche.status.${name}`;
@@ -40,6 +41,6 @@ export function announce(
     const say = (): object => ({ ...who, type: `io.nats.micro.v1.${verb.toLowerCase()}_response`, ...what() });
     return ['', `.${who.name}`, `.${who.name}.${who.id}`].map((rest) => answer(`$SRV.${verb}${rest}`, say));
   });
-  ends.push(...endpoints().map((name) => answer(subject(name), () => status(name), QUEUE)));
+  ends.push(...endpoints().map((name) => answer(subject(name), () => ({ ...status(name), contract: contract(name) }), QUEUE)));
   return () => ends.forEach((end) => end());
 }

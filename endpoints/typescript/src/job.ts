@@ -15,6 +15,8 @@ import {
 
 /** Settings of an endpoint. Times are in milliseconds. */
 export interface EndpointOptions<In = unknown> {
+  /** JSON Schemas of an item and of a result, up to 16 KiB each. A start whose items lack what `in` requires is refused. */
+  schema?: { in?: object; out?: object };
   /** Chunks (handleEach: items) that an instance handles at once, unless operators say otherwise. Default 2, or 8 items. */
   concurrency?: number;
   /**

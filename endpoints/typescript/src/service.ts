@@ -138,7 +138,7 @@ export class Service {
     const listed = announce(this.#nc, {
       name: this.name, id: this.instance, version: this.version,
       metadata: { tranche: '1', host: hostname(), instance: this.instance, sdk: 'typescript' },
-    }, () => [...this.#served.keys()], (name) => this.#status(name));
+    }, () => [...this.#served.keys()], (name) => this.#status(name), (name) => this.endpoints.get(name)!.options.schema ?? {});
     await Promise.all([aborted(stopping).then(() => this.#drain()), ...[...this.#served.values()].flatMap(
       ({ pullers, calls, direct }) => [...pullers, calls, direct].map((part) => part?.run(stopping)))]);
     listed();

@@ -70,6 +70,9 @@ func SetupEngine(t *testing.T) *Engine {
 	return e
 }
 
+// Bench asks the same API as people do.
+func (e *Engine) Bench() *Bench { return &Bench{T: e.T, Pool: e.Pool, Store: e.Store, URL: e.url} }
+
 // Keep runs f until the end of the test, or until it is told to stop.
 func (e *Engine) Keep(f func(context.Context) error) (stop func()) {
 	return testenv.Keep(e, e.Logf, "it", f)

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -55,6 +56,8 @@ type Endpoint struct {
 	RateLimit   float64            `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
 	CallRate    float64            `json:"call_rate" doc:"requests a second in all, set by an operator; 0: none"`
 	Pace        *inspect.PaceView  `json:"pace,omitempty" doc:"what nodes found out about it"`
+	Reads       json.RawMessage    `json:"reads,omitempty" doc:"of one endpoint: a JSON Schema of the items that it reads"`
+	Answers     json.RawMessage    `json:"answers,omitempty" doc:"of one endpoint: a JSON Schema of its results"`
 	Changes     []inspect.PastPace `json:"changes,omitempty" doc:"of one endpoint: the last changes of its pace"`
 }
 
@@ -178,6 +181,15 @@ func (s *Routes) getEndpoint(ctx context.Context, in *EndpointPath) (Endpoint, e
 	}
 	if e.Changes, err = inspect.New(s.Store).PastPaces(ctx, in.Endpoint, shownChanges); err != nil {
 		return Endpoint{}, err
+	}
+	if len(e.Listeners) > 0 {
+		asking, cancel := context.WithTimeout(ctx, ListenWait)
+		defer cancel()
+		said, err := wire.AskContract(asking, s.NC, e.Name)
+		if err != nil {
+			return Endpoint{}, err
+		}
+		e.Reads, e.Answers = said.In, said.Out
 	}
 	return *e, s.doers(ctx, e)
 }

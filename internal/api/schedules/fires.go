@@ -50,6 +50,10 @@ func (s *Routes) StartFire(ctx context.Context, job schedules.Job) (schedules.St
 		return out, err
 	}
 	schedulestore.OfFire(&req, job.Claim)
+	contract, err := s.starts.ContractOf(ctx, &req)
+	if err != nil {
+		return out, err
+	}
 	rows, body, err := s.openFire(ctx, &set, &resolved.Items, look)
 	if err != nil {
 		return out, err
@@ -59,7 +63,7 @@ func (s *Routes) StartFire(ctx context.Context, job schedules.Job) (schedules.St
 		_ = body.Close()
 	}()
 	req.Unit = rows.Unit()
-	loaded, err := s.engine.Start(ctx, req, starts.LoadItems(rows))
+	loaded, err := s.engine.Start(ctx, req, contract.Compare(rows).Items())
 	if errors.Is(err, row.ErrNoRows) {
 		err = &schedules.NoItemsError{Source: set.Source}
 	}

@@ -55,7 +55,7 @@ func (s *Routes) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	}
 	defer intent.Close()
 	req := &intent.req
-	tried, err := start.New(s.Store).TryLoad(r.Context(), *req, s.config.SpoolDir, LoadItems(intent.rows))
+	tried, err := start.New(s.Store).TryLoad(r.Context(), *req, s.config.SpoolDir, intent.compared.Items())
 	if err != nil {
 		return DryRun{}, err
 	}
@@ -71,7 +71,7 @@ func (s *Routes) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	if out.Steps, err = s.drySteps(r.Context(), req.Steps, &tried); err != nil {
 		return DryRun{}, err
 	}
-	out.Warnings = append(s.runs.Unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...)
+	out.Warnings = intent.warnings(s.runs.Unheard(r.Context(), servicesOf(req.Steps)))
 	return out, nil
 }
 

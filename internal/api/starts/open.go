@@ -2,6 +2,7 @@ package starts
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -181,6 +183,7 @@ type addInput struct {
 	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
 	Key            string `query:"key" doc:"the column or field that is the item's key"`
 	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Contract       string `query:"contract" enum:"refuse,warn,off" doc:"when no item has a field that a service requires"`
 	ShapeQuery
 
 	body io.Reader
@@ -210,10 +213,17 @@ func (s *Routes) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
-	look, err := ItemsOf(ctx, s.Store, id)
-	if err == nil {
-		look, err = in.Over(look)
+	plan, err := planOfRun(ctx, s.Store, id)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
 	}
+	look, err := in.Over(&plan.Items)
+	if err != nil {
+		return out, errors.Join(err, kept.Close())
+	}
+	plan.Items = *look
+	plan.Items.Contract = cmp.Or(in.Contract, look.Contract)
+	contract, err := s.contractOf(ctx, plan)
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
 	}
@@ -221,7 +231,7 @@ func (s *Routes) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, errors.Join(err, kept.Close())
 	}
-	add := Adding{Config: config, Kept: kept}
+	add := Adding{Config: config, Kept: kept, contract: contract}
 	defer func() { _ = errors.Join(add.Close(), kept.Close()) }() // what was read has been read
 	shape, err := json.Marshal(in.ShapeQuery)
 	if err != nil {
@@ -238,11 +248,20 @@ func (s *Routes) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 		return out, err
 	}
 	return AddedItems{Run: id, First: int(added.First), Items: added.Items, Skipped: added.Skipped, Total: added.Total,
-		Existing: added.Existing, Key: add.Rows.Key(), Warnings: add.Rows.Notes()}, nil
+		Existing: added.Existing, Key: add.Rows.Key(), Warnings: add.warnings()}, nil
 }
 
 // ItemsOf is what the plan that a run was opened with says of its items.
 func ItemsOf(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather.Items, error) {
+	plan, err := planOfRun(ctx, db, run)
+	if err != nil {
+		return nil, err
+	}
+	return &plan.Items, nil
+}
+
+// planOfRun is the plan that a run was opened with.
+func planOfRun(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather.Plan, error) {
 	spec, err := start.New(db).Spec(ctx, run)
 	if err != nil {
 		return nil, err
@@ -251,7 +270,7 @@ func ItemsOf(ctx context.Context, db *database.DB, run workqueue.RunID) (*gather
 	if err := json.Unmarshal(spec, plan); err != nil {
 		return nil, fmt.Errorf("run %s: %w", run, err)
 	}
-	return &plan.Items, nil
+	return plan, nil
 }
 
 // Adding reads the items of an add from the start, as often as they are asked for.
@@ -260,6 +279,9 @@ type Adding struct {
 	Kept   *spool.Kept
 	Rows   *intake.Reader
 	used   bool
+
+	contract *Contract
+	compared *Comparison
 }
 
 // Open begins to read.
@@ -272,7 +294,16 @@ func (a *Adding) items() (func(*start.LoadItem) error, error) {
 	if err := a.Again(); err != nil {
 		return nil, err
 	}
-	return LoadItems(a.Rows), nil
+	a.compared = a.contract.Compare(a.Rows)
+	return a.compared.Items(), nil
+}
+
+// warnings are what was found out about the items. Those of an add that was known before were not read.
+func (a *Adding) warnings() []string {
+	if a.compared == nil {
+		return a.Rows.Notes()
+	}
+	return slices.Concat(a.compared.Warnings, a.Rows.Notes())
 }
 
 // Again begins anew, if some of it has been read.

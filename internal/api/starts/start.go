@@ -200,21 +200,27 @@ func (s *Routes) load(r *http.Request, in *startInput) (Started, error) {
 	}
 	defer intent.Close()
 	req := &intent.req
-	loaded, err := s.engine.Start(r.Context(), *req, LoadItems(intent.rows))
+	loaded, err := s.engine.Start(r.Context(), *req, intent.compared.Items())
 	if err != nil {
 		return Started{}, err
 	}
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
 		Skipped: loaded.Skipped, Invalid: loaded.Invalid, Existing: loaded.Existing, Key: intent.rows.Key(),
-		Warnings: append(s.unheard(r.Context(), servicesOf(req.Steps)), intent.rows.Notes()...),
+		Warnings: intent.warnings(s.unheard(r.Context(), servicesOf(req.Steps))),
 	}, nil
 }
 
 // intent is a start that has been checked, but for its items, which are still to be read.
 type intent struct {
-	req  start.LoadRequest
-	rows *intake.Reader
+	req      start.LoadRequest
+	rows     *intake.Reader
+	compared *Comparison
+}
+
+// warnings adds what was found out about the items, once they were read.
+func (i *intent) warnings(others []string) []string {
+	return append([]string{}, slices.Concat(others, i.compared.Warnings, i.rows.Notes())...) // never nil
 }
 
 func (i *intent) Close() { _ = i.rows.Close() } // what was read has been read
@@ -236,12 +242,16 @@ func (s *Routes) intend(r *http.Request, in *startInput) (*intent, error) {
 	if err != nil {
 		return nil, err
 	}
+	contract, err := s.ContractOf(r.Context(), &req)
+	if err != nil {
+		return nil, err
+	}
 	rows, err := s.rowsOf(r, &settings, look, items)
 	if err != nil {
 		return nil, err
 	}
 	req.Unit, req.Content = rows.Unit(), startContent(&settings)
-	return &intent{req, rows}, nil
+	return &intent{req, rows, contract.Compare(rows)}, nil
 }
 
 // settingsOf reads the settings from where they stand, and returns the rest of the body as the items.

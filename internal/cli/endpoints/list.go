@@ -1,8 +1,11 @@
 package endpoints
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,11 +124,44 @@ func endpointHead(e *client.Endpoint) string {
 		concurrency = fmt.Sprintf("%d for each instance, set by an operator", e.Concurrency)
 	}
 	t.Row("concurrency", concurrency)
+	t.Row("reads", fieldsText(e.Reads))
+	t.Row("answers", fieldsText(e.Answers))
 	paceRows(&t, e)
 	t.Row("rate", cli.Rate(e.Rate))
 	t.Row("one item", fmt.Sprintf("p50 %s, p99 %s", cli.PerItem(e.P50Millis), cli.PerItem(e.P99Millis)))
 	t.Row("answered", fmt.Sprintf("%s items, %s of them with an error", cli.Count(e.Items), cli.Count(e.Errors)))
 	return t.String()
+}
+
+// fieldsText lists the fields of a JSON Schema with their types.
+func fieldsText(schema any) string {
+	type property struct {
+		Type any `json:"type"`
+	}
+	var said struct {
+		property
+		Properties map[string]property `json:"properties"`
+		Required   []string            `json:"required"`
+	}
+	text, err := json.Marshal(schema)
+	if err != nil || schema == nil || json.Unmarshal(text, &said) != nil {
+		return "the service does not say"
+	}
+	var fields []string
+	for _, name := range slices.Sorted(maps.Keys(said.Properties)) {
+		field := name
+		if kind := said.Properties[name].Type; kind != nil {
+			field += fmt.Sprintf(" %v", kind)
+		}
+		if !slices.Contains(said.Required, name) {
+			field += " (optional)"
+		}
+		fields = append(fields, cli.Inert(field))
+	}
+	if len(fields) == 0 {
+		return cli.Inert(fmt.Sprintf("%v", cmp.Or(said.Type, any("anything"))))
+	}
+	return strings.Join(fields, ", ")
 }
 
 // services are the names of those who listen.

@@ -84,6 +84,7 @@ type Add struct {
 	Columns   []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
 	Rename    []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
 	Types     []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
+	Contract  string   `enum:",refuse,warn,off" default:"" help:"When no item has a field that the service of a step requires: refuse, warn or off." placeholder:"WHAT"`
 }
 
 // Validate is called by kong.
@@ -108,7 +109,7 @@ func (r *Add) Run(ctx context.Context, term *cli.Console, cl *client.Client) err
 	upload := &cli.Upload{From: items, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
 	added, err := cl.Add(ctx, r.Ref, client.AddItemsParams{IdempotencyKey: r.IdempotencyKey, Key: r.Key, Format: r.Format,
 		Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
-		Columns: r.Columns, Rename: r.Rename, Types: r.Types},
+		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract},
 		upload, term.Keep())
 	upload.End()
 	switch {

@@ -1,0 +1,176 @@
+package endpoints
+
+import (
+	"encoding"
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	jsonv2 "github.com/go-json-experiment/json"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+// contractOf is what the types of a handler say of its items.
+func contractOf[In, Out any]() wire.Contract {
+	return wire.Contract{In: schemaOf(reflect.TypeFor[In]()), Out: schemaOf(reflect.TypeFor[Out]())}
+}
+
+// maxSchemaDepth bounds how deep schemas follow types.
+const maxSchemaDepth = 8
+
+// schemaOf returns the JSON Schema of a type as payloads are decoded and results encoded. It is nil when the type says
+// nothing: an interface, a type with a decoder or encoder of its own, a Binary. What does not fit in wire.MaxSchema is
+// cut to its outer fields.
+func schemaOf(t reflect.Type) json.RawMessage {
+	for _, depth := range []int{maxSchemaDepth, 1} {
+		s := newSchema(t, depth)
+		text, err := json.Marshal(s)
+		if err == nil && len(text) <= wire.MaxSchema && string(text) != "{}" {
+			return text
+		}
+	}
+	return nil
+}
+
+// schema is a JSON Schema, of the keywords that Go types need.
+type schema struct {
+	Type       string             `json:"type,omitempty"`
+	Format     string             `json:"format,omitempty"`
+	Properties map[string]*schema `json:"properties,omitempty"`
+	Required   []string           `json:"required,omitempty"`
+	Items      *schema            `json:"items,omitempty"`
+	Additional *schema            `json:"additionalProperties,omitempty"`
+}
+
+// codecs are what types have that say themselves what they are in JSON.
+var codecs = []reflect.Type{
+	reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[json.Marshaler](), reflect.TypeFor[jsonv2.UnmarshalerFrom](),
+	reflect.TypeFor[jsonv2.MarshalerTo](), reflect.TypeFor[encoding.TextUnmarshaler](),
+	reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextAppender](),
+}
+
+func hasCodec(t reflect.Type) bool {
+	return slices.ContainsFunc(codecs, reflect.PointerTo(t).Implements)
+}
+
+func newSchema(t reflect.Type, depth int) *schema {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t == reflect.TypeFor[time.Time]():
+		return &schema{Type: "string", Format: "date-time"}
+	case depth < 0 || hasCodec(t) || t == reflect.TypeFor[wire.Binary]() || t == reflect.TypeFor[time.Duration]():
+		return &schema{}
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return &schema{Type: "boolean"}
+	case reflect.String:
+		return &schema{Type: "string"}
+	case reflect.Float32, reflect.Float64:
+		return &schema{Type: "number"}
+	case reflect.Slice, reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return &schema{Type: "string"}
+		}
+		return &schema{Type: "array", Items: newSchema(t.Elem(), depth-1)}
+	case reflect.Map:
+		return &schema{Type: "object", Additional: newSchema(t.Elem(), depth-1)}
+	case reflect.Struct:
+		return structSchema(t, depth)
+	}
+	if t.Kind() >= reflect.Int && t.Kind() <= reflect.Uintptr {
+		return &schema{Type: "integer"}
+	}
+	return &schema{}
+}
+
+// member is a field of a struct as JSON has it.
+type member struct {
+	name     string
+	level    int // of embedding
+	tagged   bool
+	required bool
+	schema   *schema
+}
+
+// structSchema has a property for each member that is decoded. Where several have one name the least embedded counts,
+// then the one with a tag, as in encoding/json.
+func structSchema(t reflect.Type, depth int) *schema {
+	s := &schema{Type: "object", Properties: map[string]*schema{}}
+	members := s.members(t, depth, 0, true, nil)
+	for _, m := range members {
+		if _, done := s.Properties[m.name]; done {
+			continue
+		}
+		rivals := slices.DeleteFunc(slices.Clone(members), func(o member) bool { return o.name != m.name })
+		slices.SortStableFunc(rivals, func(a, b member) int { return a.rank() - b.rank() })
+		best := rivals[0]
+		if len(rivals) > 1 && rivals[1].rank() == best.rank() {
+			best = member{schema: &schema{}} // neither is decoded
+		}
+		s.Properties[m.name] = best.schema
+		if best.required {
+			s.Required = append(s.Required, m.name)
+		}
+	}
+	return s
+}
+
+func (m *member) rank() int {
+	if m.tagged {
+		return 2 * m.level
+	}
+	return 2*m.level + 1
+}
+
+// members are the fields of a struct and of those that it embeds. It opens the schema where any member is taken.
+func (s *schema) members(t reflect.Type, depth, level int, required bool, within []reflect.Type) (all []member) {
+	if slices.Contains(within, t) {
+		return nil
+	}
+	within = append(within, t)
+	for field := range t.Fields() {
+		tag := field.Tag.Get("json")
+		name, rest, _ := strings.Cut(tag, ",")
+		options := strings.Split(rest, ",")
+		inner := field.Type
+		if inner.Kind() == reflect.Pointer {
+			inner = inner.Elem()
+		}
+		inlined := field.Anonymous && name == "" || slices.Contains(options, "inline") || slices.Contains(options, "embed")
+		switch {
+		case tag == "-" || !field.IsExported() && !field.Anonymous:
+		case inlined && inner.Kind() == reflect.Struct && !hasCodec(inner):
+			all = append(all, s.members(inner, depth, level+1, required && field.Type == inner, within)...)
+		case inlined || slices.Contains(options, "unknown") || strings.HasPrefix(name, "'"):
+			s.Additional = &schema{}
+		default:
+			all = append(all, memberOf(&field, name, options, depth, level, required))
+		}
+	}
+	return all
+}
+
+func memberOf(field *reflect.StructField, name string, options []string, depth, level int, required bool) member {
+	m := member{name: name, level: level, tagged: name != "", required: required, schema: newSchema(field.Type, depth-1)}
+	if name == "" {
+		m.name = field.Name
+	}
+	if slices.Contains(options, "string") && (m.schema.Type == "number" || m.schema.Type == "integer") {
+		m.schema = &schema{Type: "string"}
+	}
+	for _, o := range options {
+		if o == "omitempty" || o == "omitzero" || strings.HasPrefix(o, "case:") {
+			m.required = false
+		}
+	}
+	if kind := field.Type.Kind(); kind == reflect.Pointer || kind == reflect.Interface {
+		m.required = false
+	}
+	return m
+}
