@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"io"
 	"strconv"
 	"strings"
 	"unicode"
@@ -83,7 +84,7 @@ func unpacked(body []byte) []byte {
 	}
 	defer decoder.Close()
 	var out bytes.Buffer
-	_, _ = decoder.WriteTo(&out) // one that was cut is read up to there
+	_, _ = io.Copy(&out, io.LimitReader(decoder, maxUnpacked)) // one that was cut is read up to there
 	return out.Bytes()
 }
 
