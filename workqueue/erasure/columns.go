@@ -131,7 +131,7 @@ func (e *erasure) texts(ctx context.Context, run *workqueue.RunID) (done Erased,
 func eraseColumn(table, column, how string, byRun bool) string {
 	of := "erased_" + how + "(" + column + ", $1, $2)"
 	statement := "UPDATE " + table + " SET " + column + " = " + of + " WHERE CASE WHEN strpos(" + column +
-		`::text, $1) > 0 OR ` + column + `::text ~ '[\\%]' THEN ` + column + " <> " + of + " END"
+		`::text, $1) > 0 OR ` + column + `::text ~ '[\\%+]' THEN ` + column + " <> " + of + " END"
 	if byRun {
 		statement += " AND ($3::uuid IS NULL OR run_id = $3)"
 	}

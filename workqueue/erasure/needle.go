@@ -41,7 +41,7 @@ func (n needle) in(text []byte, nested int) bool {
 
 func (n needle) stands(text []byte) bool {
 	if utf8.RuneCountInString(string(n)) >= 4 {
-		return hasWord(text, []byte(n))
+		return hasWord(text, []byte(n)) || hasWord(text, []byte(strings.ReplaceAll(string(n), " ", "+")))
 	}
 	quoted, err := json.Marshal(string(n))
 	return string(text) == string(n) || err == nil && bytes.Contains(text, quoted) ||

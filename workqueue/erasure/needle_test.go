@@ -27,3 +27,16 @@ func TestUnpackingIsBounded(t *testing.T) {
 		t.Errorf("%d bytes of %d were unpacked, at most %d should be", n, packed.Len(), maxUnpacked)
 	}
 }
+
+// A form writes a space as a plus, which alone shows no escape.
+func TestAKeyStandsInAForm(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"GET /q?name=Zoe+Muster&x=1", `{"name":"Zoe Muster"}`, "Zoe%20Muster"} {
+		if !needle("Zoe Muster").in([]byte(text), maxNested) {
+			t.Errorf("it is not found in %s", text)
+		}
+	}
+	if needle("Zoe Muster").in([]byte("Zoe+Musterfrau"), maxNested) {
+		t.Error("another word has it")
+	}
+}
