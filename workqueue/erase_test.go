@@ -114,9 +114,9 @@ func (b *bench) aside() {
 	b.bury(l, letter("other", "e"))
 	// What a service asked another one for, within a run or one that is not there any more, in forms of other languages.
 	gone, slice := workqueue.NewRunID(), workqueue.NewSliceID()
-	for i, body := range []string{`{"items":[{"payload":"` + ascii(person) + `"}]}`,
+	for i, body := range []string{`{"items":[{"payload":"` + ascii() + `"}]}`,
 		`{"payload":"` + base64.StdEncoding.EncodeToString([]byte(`{"of":"`+person+`"}`)) + `"}`,
-		`{"text":"{\"of\":\"` + strings.ReplaceAll(ascii(person), `\`, `\\`) + `\"}"}`, `{"of":"\n` + ascii(person) + `\n`} {
+		`{"text":"{\"of\":\"` + strings.ReplaceAll(ascii(), `\`, `\\`) + `\"}"}`, `{"of":"\n` + ascii() + `\n`} {
 		l := letter(fmt.Sprint("call", i), "e")
 		l.Run, l.Slice, l.Root, l.Body = &gone, &slice, &slice, []byte(body)
 		b.bury(l)
@@ -128,7 +128,7 @@ func (b *bench) aside() {
 		VALUES ('k', 's', 'aside', 'ann', $1, 'info', 1)`, "waits for "+person+".")
 	b.Exec(`INSERT INTO api_request (user_name, key, operation, fingerprint, claim, session_id, status, content_type, body)
 		VALUES ('ann', 'k', 'GET /items/' || $2, '', gen_random_uuid(), gen_random_uuid(), 200, 'application/json', $1)`,
-		[]byte(`{"examples":["`+ascii(person)+`","AHV-Zoë\u0026756/1","`+person+`2"]}`), url.PathEscape(person))
+		[]byte(`{"examples":["`+ascii()+`","AHV-Zoë\u0026756/1","`+person+`2"]}`), url.PathEscape(person))
 	b.Exec(`INSERT INTO alert (name, spec, source, created_by, changed_by, error)
 		VALUES ('a', '{}', '', 'ann', 'ann', 'about ' || $1)`, person)
 	b.Exec(`INSERT INTO alert_message (id, alert, what, grp, severity, body)
@@ -185,17 +185,17 @@ func (b *bench) everything() string {
 func forms() []string {
 	quoted, _ := json.Marshal(person)
 	all := []string{secret, person, strings.Trim(string(quoted), `"`), url.PathEscape(person), url.QueryEscape(person),
-		ascii(person), strings.ToUpper(ascii(person)), strings.ReplaceAll(person, "/", `\/`)}
+		ascii(), strings.ToUpper(ascii()), strings.ReplaceAll(person, "/", `\/`)}
 	for at := range 3 { // where a group of base64 begins
 		all = append(all, base64.StdEncoding.EncodeToString([]byte(person[at:]))[:4*((len(person)-at)/3)])
 	}
 	return all
 }
 
-// ascii writes every character as JSON may.
-func ascii(text string) string {
+// ascii writes every character of the person as JSON may.
+func ascii() string {
 	var b strings.Builder
-	for _, r := range text {
+	for _, r := range person {
 		fmt.Fprintf(&b, `\u%04x`, r)
 	}
 	return b.String()
@@ -256,7 +256,7 @@ func TestErase(t *testing.T) {
 		t.Fatalf("while one waits that is folded by it: %v", err)
 	}
 	// And one of which only the payload says so.
-	b.Exec(`UPDATE collector_op SET fold = NULL, payload = $1`, `{"customer":"`+ascii(person)+`","name":"`+secret+`"}`)
+	b.Exec(`UPDATE collector_op SET fold = NULL, payload = $1`, `{"customer":"`+ascii()+`","name":"`+secret+`"}`)
 	if _, err = erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err,
 		&busy) {
 		t.Fatalf("while one waits in a partition: %v", err)
