@@ -38,8 +38,6 @@ type bed struct {
 	service  *child
 	others   []*child // further services, and nodes
 	nodes    []*child // of these, the nodes
-	nats     *child   // a server of its own; nil: the node's
-	natsURL  string   // of it
 	nc       *nats.Conn
 	finished chan finish
 }
@@ -113,23 +111,12 @@ type welcome struct {
 
 func (b *bed) startNode(ctx context.Context, program string) (err error) {
 	args := []string{"serve", "--json", "--database", b.database, "--data-dir", b.dir, "--listen", "127.0.0.1:0",
-		"--log-level", "warn"}
-	if b.natsURL != "" {
-		args = append(args, "--nats", b.natsURL)
-	} else {
-		args = append(args, "--nats-listen", "127.0.0.1:0")
-	}
+		"--nats-listen", "127.0.0.1:0", "--log-level", "warn"}
 	var w welcome
 	if b.node, err = startReady(ctx, "tranche serve", &w, program, args...); err != nil {
 		return err
 	}
 	b.api = w.API
-	if b.natsURL != "" {
-		if b.nc, err = nats.Connect(b.natsURL); err != nil {
-			return fmt.Errorf("connect to NATS at %s: %w", b.natsURL, err)
-		}
-		return nil
-	}
 	login, err := os.ReadFile(filepath.Join(b.dir, datadir.NATSURLName)) // with the password of the private server
 	if err != nil {
 		return fmt.Errorf("read where the node's NATS is: %w", err)
@@ -202,7 +189,7 @@ func (b *bed) close() error {
 	if b.nc != nil {
 		b.nc.Close()
 	}
-	for _, c := range append(b.others, b.service, b.node, b.nats) {
+	for _, c := range append(b.others, b.service, b.node) {
 		if c != nil {
 			err = errors.Join(err, c.stop())
 		}

@@ -237,8 +237,8 @@ func checkColumn(field, name string) error {
 func canonical(into *string, parse func(string) (string, error)) func(strictyaml.Value) error {
 	return func(v strictyaml.Value) error {
 		err := text(into)(v)
-		if said, wrong := parse(*into); err == nil && wrong == nil {
-			*into = said
+		if err == nil {
+			*into = canonicalText(*into, parse)
 		}
 		return err
 	}
@@ -302,16 +302,10 @@ func (o *Overrides) layItems(plan *Plan) {
 	set(&plan.Items.Sort, o.Sort)
 	set(&plan.Items.Desc, o.Desc)
 	if o.Encoding != nil {
-		plan.Items.Encoding = *o.Encoding
-		if said, err := parseEncoding(*o.Encoding); err == nil {
-			plan.Items.Encoding = said
-		}
+		plan.Items.Encoding = canonicalText(*o.Encoding, parseEncoding)
 	}
 	if o.Delimiter != nil {
-		plan.Items.Delimiter = *o.Delimiter
-		if said, err := ParseDelimiter(*o.Delimiter); err == nil {
-			plan.Items.Delimiter = said
-		}
+		plan.Items.Delimiter = canonicalText(*o.Delimiter, ParseDelimiter)
 	}
 	if len(o.Columns) > 0 {
 		plan.Items.Columns = o.Columns
@@ -323,16 +317,10 @@ func (o *Overrides) layItems(plan *Plan) {
 		plan.Items.Types = byName(o.Types)
 	}
 	if o.Invalid != nil {
-		plan.Items.Invalid = *o.Invalid
-		if said, err := parseInvalid(*o.Invalid); err == nil {
-			plan.Items.Invalid = said
-		}
+		plan.Items.Invalid = canonicalText(*o.Invalid, parseInvalid)
 	}
 	if o.Contract != nil {
-		plan.Items.Contract = *o.Contract
-		if said, err := parseContract(*o.Contract); err == nil {
-			plan.Items.Contract = said
-		}
+		plan.Items.Contract = canonicalText(*o.Contract, parseContract)
 	}
 }
 
@@ -367,8 +355,8 @@ func (o *Overrides) checkPairs() error {
 func (o *Overrides) itemSettings() []setting {
 	return []setting{
 		{"schema", o.readSchema},
-		{"invalid", reading(&o.Invalid, parseInvalidWord)},
-		{"contract", reading(&o.Contract, parseContractWord)},
+		{"invalid", reading(&o.Invalid, asSaid(parseInvalid))},
+		{"contract", reading(&o.Contract, asSaid(parseContract))},
 		{"encoding", reading(&o.Encoding, parseEncoding)},
 		{"no_header", reading(&o.NoHeader, readTruth)},
 		{"delimiter", reading(&o.Delimiter, ParseDelimiter)},
@@ -391,16 +379,12 @@ func (o *Overrides) readSchema(text string) error {
 	return nil
 }
 
-// parseInvalidWord keeps a default that was said: it is laid over a plan that says otherwise.
-func parseInvalidWord(text string) (string, error) {
-	_, err := parseInvalid(text)
-	return text, err
-}
-
-// parseContractWord keeps a default that was said, as parseInvalidWord does.
-func parseContractWord(text string) (string, error) {
-	_, err := parseContract(text)
-	return text, err
+// asSaid keeps a default that was said: it is laid over a plan that says otherwise.
+func asSaid(parse func(string) (string, error)) func(string) (string, error) {
+	return func(text string) (string, error) {
+		_, err := parse(text)
+		return text, err
+	}
 }
 
 func readAny(text string) (string, error) { return text, nil }

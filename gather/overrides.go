@@ -146,10 +146,7 @@ func (o *Overrides) layOrder(plan *Plan) {
 		plan.Order.Partitions, plan.Order.Values = *o.Partitions, nil
 	}
 	if o.OnFailure != nil {
-		plan.OnFailure = *o.OnFailure
-		if canonical, err := ParseOnFailure(*o.OnFailure); err == nil {
-			plan.OnFailure = canonical
-		}
+		plan.OnFailure = canonicalText(*o.OnFailure, ParseOnFailure)
 	}
 }
 

@@ -67,9 +67,6 @@ type gzipReader struct {
 func (g *gzipReader) Read(p []byte) (int, error) {
 	n, err := g.member.Read(p)
 	for n == 0 && errors.Is(err, io.EOF) {
-		if err := g.skipZeros(); err != nil {
-			return 0, err
-		}
 		if err := g.next(); err != nil {
 			return 0, err
 		}
@@ -81,21 +78,20 @@ func (g *gzipReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// next goes to the next member, over zeros.
 func (g *gzipReader) next() error {
+	for b := byte(0); b == 0; {
+		var err error
+		if b, err = g.src.ReadByte(); err != nil {
+			return err
+		}
+	}
+	if err := g.src.UnreadByte(); err != nil {
+		return err
+	}
 	err := g.member.Reset(g.src)
 	g.member.Multistream(false)
 	return err
-}
-
-func (g *gzipReader) skipZeros() error {
-	for {
-		switch b, err := g.src.ReadByte(); {
-		case err != nil:
-			return err
-		case b != 0:
-			return g.src.UnreadByte()
-		}
-	}
 }
 
 // openZstd unpacks in the caller's goroutine: a decoder with more of them would have to be closed.

@@ -42,12 +42,9 @@ func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (
 	back := cfg.asExport()
 	_, wrong := firstRow(open, back)
 	if wrong != nil && back.Encoding != cfg.Encoding {
-		said := back.Encoding
 		back.Encoding = cfg.Encoding // saved in the encoding of the run's own input
 		if _, err := firstRow(open, back); err == nil {
 			wrong = nil
-		} else {
-			back.Encoding = said
 		}
 	}
 	if wrong == nil {

@@ -95,22 +95,6 @@ func (c *NATSProcesses) StreamLeader(stream string) string {
 	})
 }
 
-// ConsumerLeader returns the server that leads a consumer, or "" while there is none.
-func (c *NATSProcesses) ConsumerLeader(stream, consumer string) string {
-	return c.leader(func(j *jsz) string {
-		for _, account := range j.Accounts {
-			for _, s := range account.Streams {
-				for _, found := range s.Consumers {
-					if s.Name == stream && found.Name == consumer {
-						return found.Cluster.Leader
-					}
-				}
-			}
-		}
-		return ""
-	})
-}
-
 // AwaitLeader waits until somebody other than a server leads something, and returns who does. leads is one of the
 // methods above.
 func AwaitLeader(t testing.TB, other string, leads func() string) string {

@@ -60,40 +60,37 @@ func (c *connections) Acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return c.Of(ctx).Acquire(ctx)
 }
 
+// statements does them on the pool for a context, with the settings that they bring along.
+func (c *connections) statements(ctx context.Context) interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+} {
+	if c.settings == "" {
+		return c.Of(ctx)
+	}
+	return pg.Wrapped{On: c.Of(ctx), Settings: c.settings, Begins: c.begins}
+}
+
 // Query, QueryRow, Exec, SendBatch and BeginTx are a pool's.
 func (c *connections) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if c.settings != "" {
-		return c.wrapped(ctx).Query(ctx, sql, args...)
-	}
-	return c.Of(ctx).Query(ctx, sql, args...)
+	return c.statements(ctx).Query(ctx, sql, args...)
 }
 
 // QueryRow is a pool's.
 func (c *connections) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if c.settings != "" {
-		return c.wrapped(ctx).QueryRow(ctx, sql, args...)
-	}
-	return c.Of(ctx).QueryRow(ctx, sql, args...)
+	return c.statements(ctx).QueryRow(ctx, sql, args...)
 }
 
 // Exec is a pool's.
 func (c *connections) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if c.settings != "" {
-		return c.wrapped(ctx).Exec(ctx, sql, args...)
-	}
-	return c.Of(ctx).Exec(ctx, sql, args...)
+	return c.statements(ctx).Exec(ctx, sql, args...)
 }
 
 // SendBatch is a pool's.
 func (c *connections) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if c.settings != "" {
-		return c.wrapped(ctx).SendBatch(ctx, b)
-	}
-	return c.Of(ctx).SendBatch(ctx, b)
-}
-
-func (c *connections) wrapped(ctx context.Context) pg.Wrapped {
-	return pg.Wrapped{On: c.Of(ctx), Settings: c.settings, Begins: c.begins}
+	return c.statements(ctx).SendBatch(ctx, b)
 }
 
 // BeginTx is a pool's.

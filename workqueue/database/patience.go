@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -86,14 +87,7 @@ func (s *DB) watchHolders(ctx context.Context, tx pgx.Tx, holders *[]string) (st
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(holdersEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+		for backoff.Sleep(ctx, holdersEvery) == nil {
 			found, err := pg.Collect(ctx, s.Pool, pgx.RowTo[string], holdersOf, pid)
 			if err == nil && len(found) > 0 {
 				*holders = found

@@ -82,12 +82,7 @@ const end = `ROLLBACK; SELECT pg_advisory_unlock_all()`
 func (s *step) end(ctx context.Context, c *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
-	return run(ctx, c, end)
-}
-
-// run sends statements without parameters.
-func run(ctx context.Context, c *pgx.Conn, sql string) error {
-	_, err := c.PgConn().Exec(ctx, sql).ReadAll()
+	_, err := c.PgConn().Exec(ctx, end).ReadAll()
 	return err
 }
 

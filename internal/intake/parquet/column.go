@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"github.com/parquet-go/parquet-go/encoding"
 	"github.com/parquet-go/parquet-go/format"
 
 	"github.com/tranchehq/tranche/internal/intake/row"
@@ -55,6 +56,11 @@ func (c *column) open(chunk *columnChunk) error {
 
 // advance goes to the next entry.
 func (c *column) advance() (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = c.damaged()
+		}
+	}()
 	for c.left == 0 {
 		if c.values == 0 {
 			c.over = true
@@ -66,11 +72,6 @@ func (c *column) advance() (err error) {
 	}
 	c.left--
 	c.values--
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = c.damaged()
-		}
-	}()
 	c.rep, c.def = int(c.reps.read()), int(c.defs.read())
 	if c.rep > c.maxRep || c.def > c.maxDef {
 		panic(errPage)
@@ -109,7 +110,7 @@ func (c *column) header() (*format.PageHeader, error) {
 }
 
 // page reads the next page.
-func (c *column) page() (err error) {
+func (c *column) page() error {
 	if c.at >= c.end {
 		return bad("column %s ends before row %d; the file is damaged, write it again", row.Quote(c.name), c.file.row+1)
 	}
@@ -140,11 +141,6 @@ func (c *column) page() (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if cause := recover(); cause != nil {
-			err = c.damaged()
-		}
-	}()
 	return c.take(h, data, hold)
 }
 
@@ -229,7 +225,7 @@ func (c *column) explain(err error, how format.Encoding) error {
 	switch {
 	case err == nil || input:
 		return err
-	case isUnread(err):
+	case errors.Is(err, encoding.ErrNotSupported):
 		return bad("column %s is written in the encoding %s, which is not read; write it with a usual one",
 			row.Quote(c.name), how)
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/parquet-go/parquet-go"
-	"github.com/parquet-go/parquet-go/encoding"
 	"github.com/parquet-go/parquet-go/format"
 )
 
@@ -128,28 +127,13 @@ func checkClaims(how format.Encoding, data []byte, claimed int64, hold func(int6
 }
 
 func typeOf(kind format.Type, length int) parquet.Type {
-	switch kind {
-	case format.Boolean:
-		return parquet.BooleanType
-	case format.Int32:
-		return parquet.Int32Type
-	case format.Int64:
-		return parquet.Int64Type
-	case format.Int96:
-		return parquet.Int96Type
-	case format.Float:
-		return parquet.FloatType
-	case format.Double:
-		return parquet.DoubleType
-	case format.ByteArray:
-		return parquet.ByteArrayType
-	default:
+	if kind == format.FixedLenByteArray {
 		return parquet.FixedLenByteArrayType(length)
 	}
+	return []parquet.Type{format.Boolean: parquet.BooleanType, format.Int32: parquet.Int32Type,
+		format.Int64: parquet.Int64Type, format.Int96: parquet.Int96Type, format.Float: parquet.FloatType,
+		format.Double: parquet.DoubleType, format.ByteArray: parquet.ByteArrayType}[kind]
 }
-
-// isUnread tells whether an error is about an encoding that parquet-go does not read for the type.
-func isUnread(err error) bool { return errors.Is(err, encoding.ErrNotSupported) }
 
 // skipDelta goes over numbers in DELTA_BINARY_PACKED, and returns how many there are and what follows them. More than
 // claimed are damage, and so are wider ones.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 	"github.com/parquet-go/parquet-go/deprecated"
 	"github.com/parquet-go/parquet-go/format"
@@ -146,9 +145,6 @@ func (n *node) appendBytes(dst, b []byte, depth int) []byte {
 	case *format.StringType, *format.EnumType:
 		return jsonvalue.AppendText(dst, b, depth)
 	case *format.JsonType:
-		if !jsontext.Value(b).IsValid() {
-			return nil
-		}
 		return jsonvalue.AppendJSON(dst, b, depth)
 	case *format.DecimalType:
 		if len(b) > 1024 {

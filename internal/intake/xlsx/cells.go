@@ -122,27 +122,20 @@ func (c *cells) row(number, wide int) ([]cell, error) {
 	if c.at > number {
 		return nil, bad("row %d: %v", number, errDamaged)
 	}
-	for column := 1; ; column++ {
+	for column := 0; ; {
 		token, err := c.decoder.Token()
-		if err != nil {
-			return nil, bad("row %d: %v", number, err)
-		}
 		switch t := token.(type) {
 		case xml.EndElement:
 			if t.Name.Local == "row" {
 				return c.all, nil
 			}
-			column--
 		case xml.StartElement:
-			if t.Name.Local != "c" {
-				column--
-				continue
+			if t.Name.Local == "c" {
+				column, err = c.take(&t, column+1)
 			}
-			if column, err = c.take(&t, column); err != nil {
-				return nil, bad("row %d: %v", number, err)
-			}
-		default:
-			column--
+		}
+		if err != nil {
+			return nil, bad("row %d: %v", number, err)
 		}
 	}
 }
