@@ -47,7 +47,7 @@ func Options() []nats.Option {
 // reconnectDelay is the pause before the n-th try, up to a quarter shorter: services are not to come all at once.
 func reconnectDelay(n int) time.Duration {
 	pause := backoff.Nth(reconnectWait, longestReconnectWait, n)
-	return pause - rand.N(pause/4) //nolint:gosec // it is no secret
+	return pause - rand.N(pause/4)
 }
 
 // Connect connects to NATS as the environment says, and then as opts say:

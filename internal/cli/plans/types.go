@@ -36,26 +36,15 @@ func (p *planTypes) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	if err != nil {
 		return err
 	}
-	var steps []stepInput
+	steps, err := p.inputs(ctx, term, cl, plan)
+	if err != nil {
+		return err
+	}
 	var missing []string
-	for i := range plan.Steps {
-		step := &plan.Steps[i]
-		if p.Step != "" && step.Name != p.Step {
-			continue
+	for _, s := range steps {
+		if len(s.schema) == 0 {
+			missing = append(missing, fmt.Sprintf("%s (step %s)", s.endpoint, s.step))
 		}
-		endpoint := step.Endpoint + step.Request // one of them, or none
-		if endpoint == "" {
-			term.Note("step %s has no type: no service does it", step.Name)
-			continue
-		}
-		reads, err := readsOf(ctx, cl, endpoint)
-		if err != nil {
-			return err
-		}
-		if len(reads) == 0 {
-			missing = append(missing, fmt.Sprintf("%s (step %s)", endpoint, step.Name))
-		}
-		steps = append(steps, stepInput{step.Name, endpoint, reads})
 	}
 	switch {
 	case len(missing) > 0:
@@ -71,6 +60,28 @@ func (p *planTypes) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		return err
 	}
 	return term.Printf("%s", text)
+}
+
+// inputs asks for what the services of the steps read.
+func (p *planTypes) inputs(
+	ctx context.Context, term *cli.Console, cl *client.Client, plan *gather.Plan,
+) (steps []stepInput, err error) {
+	for i := range plan.Steps {
+		step := &plan.Steps[i]
+		endpoint := step.Endpoint + step.Request // one of them, or none
+		switch {
+		case p.Step != "" && step.Name != p.Step:
+		case endpoint == "":
+			term.Note("step %s has no type: no service does it", step.Name)
+		default:
+			reads, err := readsOf(ctx, cl, endpoint)
+			if err != nil {
+				return nil, err
+			}
+			steps = append(steps, stepInput{step.Name, endpoint, reads})
+		}
+	}
+	return steps, nil
 }
 
 func quotedName(step string) string {
@@ -176,10 +187,9 @@ func (s *inputShape) UnmarshalJSON(text []byte) error {
 		Values     *inputShape           `json:"additionalProperties"`
 	}
 	*s = inputShape{}
-	if json.Unmarshal(text, &said) != nil || json.Unmarshal(said.Type, &s.kind) != nil {
-		return nil
+	if json.Unmarshal(text, &said) == nil && json.Unmarshal(said.Type, &s.kind) == nil {
+		s.properties, s.required, s.items, s.values = said.Properties, said.Required, said.Items, said.Values
 	}
-	s.properties, s.required, s.items, s.values = said.Properties, said.Required, said.Items, said.Values
 	return nil
 }
 
@@ -202,7 +212,7 @@ func (s *inputShape) golang() string {
 }
 
 // goTag are names that the json tag of a field can carry.
-var goTag = regexp.MustCompile("^[\\p{L}\\p{Nd}!#$%&()*+\\-./:;<=>?@\\[\\]^_{|}~ ]+$")
+var goTag = regexp.MustCompile(`^[\p{L}\p{Nd}!#$%&()*+\-./:;<=>?@\[\]^_{|}~ ]+$`)
 
 func (s *inputShape) goObject() string {
 	names := slices.Sorted(maps.Keys(s.properties))
