@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/url"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,11 +16,14 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
-	// reconnectWait is short so that a service is back within a second of its server.
-	reconnectWait = 250 * time.Millisecond
+	// reconnectWait is the first pause between tries, short so that a service is back at once when its server restarts.
+	// Each is twice the one before, up to longestReconnectWait: a server logs each try that it refuses.
+	reconnectWait        = 250 * time.Millisecond
+	longestReconnectWait = 5 * time.Second
 	// pingInterval is how often a connection asks its server for a sign of life. One that leaves pingsOut of them
 	// unanswered stands still, or is out of reach: another server of the cluster is tried. nats.go's own is two minutes.
 	pingInterval = 2 * time.Second
@@ -37,8 +40,14 @@ func Options() []nats.Option {
 		nats.IgnoreAuthErrorAbort(), // a server that starts may refuse users for a while, and takes them then
 		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsOut),
 		nats.FlusherTimeout(writeTimeout), nats.ReconnectOnFlusherError(),
-		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/2, reconnectWait),
+		nats.CustomReconnectDelay(reconnectDelay),
 	}
+}
+
+// reconnectDelay is the pause before the n-th try, up to a quarter shorter: services are not to come all at once.
+func reconnectDelay(n int) time.Duration {
+	pause := backoff.Nth(reconnectWait, longestReconnectWait, n)
+	return pause - rand.N(pause/4)
 }
 
 // Connect connects to NATS as the environment says, and then as opts say:
@@ -114,10 +123,17 @@ func nkey(file string) nats.Option {
 // LogTo has a connection tell log what happens to it, denied permissions among that.
 func LogTo(log *zap.Logger) nats.Option {
 	return func(o *nats.Options) error {
-		refused, away := &refusals{log: log}, &unreached{log: log}
+		var refused, away seldom
+		refusal := func(err error) bool {
+			is := logs.Refusal(err)
+			if is && refused.now() {
+				log.Error("NATS refuses this user; trying again until it does not", zap.Error(err))
+			}
+			return is
+		}
 		o.ReconnectErrCB = func(nc *nats.Conn, err error) { // the only one to hear of it before there was a connection
-			if !nc.IsClosed() && !refused.tell(err) {
-				away.tell(nc, err)
+			if !nc.IsClosed() && !refusal(err) && away.now() {
+				log.Warn("NATS cannot be reached; trying until it can", zap.Strings("servers", nc.Servers()), zap.Error(err))
 			}
 		}
 		o.ConnectedCB = func(nc *nats.Conn) {
@@ -125,7 +141,7 @@ func LogTo(log *zap.Logger) nats.Option {
 			log.Info("connected to NATS", zap.String("server", nc.ConnectedUrlRedacted()))
 		}
 		o.AsyncErrorCB = func(nc *nats.Conn, _ *nats.Subscription, err error) {
-			if refused.tell(err) {
+			if refusal(err) {
 				return
 			}
 			if errors.Is(err, nats.ErrPermissionViolation) {
@@ -152,66 +168,29 @@ func LogTo(log *zap.Logger) nats.Option {
 	}
 }
 
-// unreached logs that no server can be reached, once in a while.
-type unreached struct {
-	log *zap.Logger
+// sameTrouble is how long a server that refuses a user, or is not there, try after try, is not logged again.
+const sameTrouble = time.Minute
 
+// seldom says when the same is to be logged again.
+type seldom struct {
 	mu   sync.Mutex
 	told time.Time
 }
 
-func (u *unreached) tell(nc *nats.Conn, err error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if time.Since(u.told) < sameRefusal {
-		return
-	}
-	u.told = time.Now()
-	var servers []string
-	for _, server := range nc.Servers() {
-		if parsed, err := url.Parse(server); err == nil {
-			servers = append(servers, parsed.Redacted())
-		}
-	}
-	u.log.Warn("NATS cannot be reached; trying until it can", zap.Strings("servers", servers), zap.Error(err))
-}
-
-func (u *unreached) forget() {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.told = time.Time{}
-}
-
-// sameRefusal is how long a server that refuses a user over and over is not logged again.
-const sameRefusal = time.Minute
-
-// refusals logs that a server does not take this user, as it says at each try to connect.
-type refusals struct {
-	log *zap.Logger
-
-	mu   sync.Mutex
-	told time.Time
-}
-
-// tell reports whether err is a refusal. Then it has been logged, or was a short while ago.
-func (r *refusals) tell(err error) bool {
-	refusal := errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) ||
-		errors.Is(err, nats.ErrAuthRevoked) || errors.Is(err, nats.ErrAccountAuthExpired)
-	if !refusal {
+// now reports whether it is time; then it is not for a while.
+func (s *seldom) now() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.told) < sameTrouble {
 		return false
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Since(r.told) >= sameRefusal {
-		r.told = time.Now()
-		r.log.Error("NATS refuses this user; trying again until it does not", zap.Error(err))
-	}
+	s.told = time.Now()
 	return true
 }
 
-// forget has the next refusal logged again.
-func (r *refusals) forget() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.told = time.Time{}
+// forget makes it time.
+func (s *seldom) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = time.Time{}
 }

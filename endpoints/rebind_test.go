@@ -2,10 +2,12 @@ package endpoints
 
 import (
 	"context"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
@@ -121,6 +123,30 @@ func TestEachReasonForAWaitIsLogged(t *testing.T) {
 	eventually(t, "the stream is waited for", says("waiting for a Tranche node to create stream"))
 	b.stop()
 	eventually(t, "the server is waited for", says("waiting for a NATS server"))
+	eventually(t, "what to do is said", says("start `tranche serve`, or set NATS_URL"))
+}
+
+// A service that is refused says how it gets in, in its log and in what its readiness probe is told.
+func TestARefusedServiceSaysHowToGetIn(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stop()
+	b.opts.Username, b.opts.Password = "u", "p"
+	b.start()
+	nc, err := nats.Connect(b.url, append(Options(), nats.UserInfo("u", "wrong"))...)
+	check(t, err)
+	t.Cleanup(nc.Close)
+	svc, err := New(nc, Config{Name: "tester", Version: "1.2.3", Log: b.log})
+	check(t, err)
+	check(t, HandleEach(svc, "square", squares))
+	b.Run(svc)
+	remedy := "refuses this user (nats: Authorization Violation): for the private server of `tranche serve`, " +
+		"set NATS_URL=$(cat DIR/nats-url)"
+	eventually(t, "the log says how", func() bool { return b.logged.FilterMessageSnippet(remedy).Len() > 0 })
+	eventually(t, "the probe is told how", func() bool {
+		err := svc.Ready()
+		return err != nil && strings.Contains(err.Error(), remedy)
+	})
 }
 
 func TestReplyOutlivesItsStream(t *testing.T) {

@@ -67,6 +67,28 @@ func TestPlans(t *testing.T) {
 	b.want(b.tranche("plan", "apply", "no-such.yaml"), 2, "no-such.yaml", "no such file")
 }
 
+// Types follow what the services of a plan's steps announce; a step whose service does not gives none for any.
+func TestTypesOfAPlan(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	file := written(t, "y.yaml", yearEndPlan)
+	b.want(b.tranche("plan", "apply", file), 0)
+	missing := b.tranche("plan", "types", "year-end")
+	b.want(missing, 1, "do not say what they read: echo (step make)", "Start a service", "tranche endpoints show")
+	if missing.out != "" {
+		t.Errorf("types in spite of that: %s", missing.out)
+	}
+	b.echo(nil)
+	golang := "type MakeInput struct {\n\tName *string `json:\"name,omitempty\"`\n}"
+	b.wantSoon([]string{"plan", "types", "year-end"}, golang, "plan types year-end; DO NOT EDIT", "package inputs")
+	b.want(b.tranche("plan", "types", file, "--lang", "ts"), 0, "export type MakeInput = {\n  name?: string;\n};")
+	b.want(b.tranche("plan", "types", "year-end", "--step", "mkae"), 2, `no step "mkae" is done by a service`)
+	b.want(b.tranche("plan", "types", "year-end@9"), 1, "year-end")
+	bad := written(t, "bad.yaml", "steps: [{endpoint: 5}]")
+	b.want(b.tranche("plan", "types", bad), 2, bad+":1:20", "endpoint: want text")
+	b.want(b.tranche("--json", "plan", "types", file), 2, "types are source text")
+}
+
 func TestABadPlanNamesFileAndLine(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

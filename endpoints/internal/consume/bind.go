@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
@@ -27,6 +28,12 @@ const (
 	shortestBeat = 10 * time.Millisecond
 	// repeatLog is how often a wait that goes on, for the same reason, is mentioned again.
 	repeatLog = 30 * time.Second
+
+	// What to do about a server that refuses this user, or is not there.
+	refusedRemedy = "for the private server of `tranche serve`, set NATS_URL=$(cat DIR/nats-url), where DIR is its " +
+		"--data-dir; for another one, check NATS_URL and NATS_CREDS, NATS_NKEY or NATS_USER"
+	awayRemedy = "start `tranche serve`, or set NATS_URL to a server that runs; for the private server of " +
+		"`tranche serve`, NATS_URL=$(cat DIR/nats-url), where DIR is its --data-dir"
 )
 
 // bind finds the endpoint's consumer, however long it takes for the server, the stream and the consumer to be there.
@@ -119,7 +126,11 @@ func (p *Puller) explain(err error) string {
 	case !nc.IsConnected():
 		servers := nc.Servers()
 		slices.Sort(servers) // they take turns at being the first
-		return fmt.Sprintf("waiting for a NATS server at %v", servers)
+		if err := nc.LastError(); logs.Refusal(err) {
+			return fmt.Sprintf("the NATS server at %s refuses this user (%v): %s",
+				strings.Join(servers, ", "), err, refusedRemedy)
+		}
+		return fmt.Sprintf("waiting for a NATS server at %s: %s", strings.Join(servers, ", "), awayRemedy)
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fmt.Sprintf("waiting for a Tranche node to create stream %s", p.stream)
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):

@@ -18,6 +18,7 @@ type Commands struct {
 	List   planList   `cmd:"" help:"List plans on record, or the versions of one."`
 	Show   planShow   `cmd:"" help:"A plan as it was applied."`
 	Infer  planInfer  `cmd:"" help:"Propose a JSON Schema of items, from the first rows of a file."`
+	Types  planTypes  `cmd:"" help:"Go or TypeScript types of what each step's service reads."`
 	Delete planDelete `cmd:"" help:"Take a plan off the record; runs keep what they started with."`
 }
 
