@@ -185,7 +185,7 @@ func plainLine(run client.RunDocument) string { return runLine(run, len(run.Step
 // runLine is how a run is, with how far each of its steps is or without.
 func runLine(run client.RunDocument, steps bool) string {
 	parts := []string{
-		fmt.Sprintf("%3.0f%%", floorPercent(run)), fmt.Sprintf("%s/%s", cli.Count(run.Done+run.Failed), cli.Count(run.Items)),
+		fmt.Sprintf("%4s", percent(share(run))), fmt.Sprintf("%s/%s", cli.Count(run.Done+run.Failed), cli.Count(run.Items)),
 	}
 	if run.Rate > 0 {
 		parts = append(parts, cli.Count(int64(run.Rate))+perSecondOf(run))
@@ -221,9 +221,6 @@ func firstWarning(run client.RunDocument) []string {
 	}
 	return []string{cli.Inert(run.Warnings[0])}
 }
-
-// floorPercent never says 100 before the end.
-func floorPercent(run client.RunDocument) float64 { return float64(int(share(run) * 100)) }
 
 // barLine is plainLine behind a bar that takes the room that is left.
 func barLine(run client.RunDocument, columns int) string {

@@ -136,7 +136,7 @@ export function Numbers({ run }) {
   return html`<section class="run-numbers" aria-label="Progress" data-test="numbers">
     <div class="run-progress">
       <div class="run-progress-head"><strong
-          data-test="progress">${percent(run.progress, run.progress === 1 || run.progress === 0 ? 0 : run.progress > 0.99 ? 2 : 1)}</strong>
+          data-test="progress">${percent(run.progress)}</strong>
         <span class="muted">${num(run.done + run.failed)} of ${num(run.items)} items finished</span></div>
       <${Progress} share=${run.progress} failed=${run.failed} total=${run.items} label="Progress of the run"
           state=${run.state} />
@@ -156,7 +156,7 @@ export function Numbers({ run }) {
 // failedShare says how much of the run failed, and how many of those are accepted.
 function failedShare(run) {
   if (!(run.items > 0 && run.failed > 0)) return false;
-  return percent(run.failed / run.items, 2) + (run.accepted ? `, ${short(run.accepted)} accepted` : "");
+  return percent(run.failed / run.items) + (run.accepted ? `, ${short(run.accepted)} accepted` : "");
 }
 
 // rateOf is the rate of the moment, or of all the time that the run took: items then, for each is counted once.
