@@ -71,3 +71,16 @@ func TestAShareIsTheSamePercentageEverywhere(t *testing.T) {
 		}
 	}
 }
+
+func TestTheTimeOfAReRunIsThatOfItsGeneration(t *testing.T) {
+	t.Parallel()
+	run := &client.RunDocument{}
+	run.Generation, run.Seconds = 1, 9.1
+	if text := runHead(run); strings.Contains(text, "in generation") {
+		t.Errorf("a run that was not run again:\n%s", text)
+	}
+	run.Generation = 2
+	if text := runHead(run); !strings.Contains(text, "9.1s in generation 2\n") {
+		t.Errorf("after a re-run:\n%s", text)
+	}
+}

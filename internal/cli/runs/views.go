@@ -207,6 +207,9 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 	}
 	t.Row("started", started)
 	took := cli.Span(cli.Seconds(run.Seconds))
+	if run.Generation > 1 {
+		took += fmt.Sprintf(" in generation %d", run.Generation)
+	}
 	if run.FinishedAt != nil {
 		took += ", until " + cli.Moment(*run.FinishedAt)
 	}

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { percent, setting } from "../static/app/format.js";
+import { percent, setting, timed } from "../static/app/format.js";
 
 test("settings are written like other durations", () => {
   for (const [text, want] of [
@@ -37,4 +37,9 @@ test("a share is the same percentage everywhere", () => {
   ]) {
     assert.equal(percent(share), want, share);
   }
+});
+
+test("the time of a run that was run again is told as that of one generation", () => {
+  assert.deepEqual([{ generation: 1, finished_at: "then" }, { generation: 2, finished_at: "then" }, { generation: 2 }].map(timed),
+    ["", "last generation", "this generation"]);
 });

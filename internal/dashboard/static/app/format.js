@@ -53,6 +53,9 @@ export function duration(seconds) {
   return two(Math.floor(s / 86400), "d", Math.floor(s % 86400 / 3600), "h");
 }
 
+// timed says what the time of a run that was run again counts: the run has that of one generation only.
+export const timed = (run) => (run.generation > 1 ? (run.finished_at ? "last generation" : "this generation") : "");
+
 // setting writes a duration as the API has it, 24h0m0s, like any other; what is none stays as it is.
 export function setting(text) {
   const parts = /^(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$/.exec(text ?? "");

@@ -3,7 +3,7 @@ import { html } from "../html.js";
 import { Badge, Button, ButtonLink, Icon, Menu, Progress, StateBadge, Text, Time, confirm, now, toast } from "../ui.js";
 import { BASE, api, segment } from "../api.js";
 import { awaited, notify, possible } from "../notify.js";
-import { duration, inert, num, percent, plural, short } from "../format.js";
+import { duration, inert, num, percent, plural, short, timed } from "../format.js";
 
 /** ended says whether a run moves no more by itself. */
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
@@ -146,7 +146,7 @@ export function Numbers({ run }) {
       ${fact(run.state === "cancelled" ? "No outcome" : "Left", short(left), run.settling > 0 && `${short(run.settling)} settling`, "", "left")}
       ${rateOf(run) !== null && fact("Rate", html`${short(rateOf(run))}<small>/s</small>`, ended(run) ? "on average" : run.steps.length > 1 && "parts of all steps", "", "rate")}
       ${fact(ended(run) ? "Took" : "ETA", ended(run) ? duration(run.seconds) : run.eta_seconds !== undefined ? duration(run.eta_seconds) : "–",
-        ended(run) ? run.generation > 1 && "run again" : run.started_at && html`after <${Elapsed} run=${run} />`, "", "eta")}
+        ended(run) ? timed(run) : run.started_at && html`after <${Elapsed} run=${run} /> ${timed(run) && `of ${timed(run)}`}`, "", "eta")}
       ${!ended(run) && fact("In flight", short(inFlight), "requests", "", "inflight")}
       ${run.generation > 1 && fact("Generation", run.generation, `run again ${run.generation === 2 ? "once" : `${num(run.generation - 1)} times`}`, "", "generation")}
     </dl>
