@@ -206,10 +206,7 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 		started += " by " + cli.Inert(run.CreatedBy)
 	}
 	t.Row("started", started)
-	took := cli.Span(cli.Seconds(run.Seconds))
-	if run.Generation > 1 {
-		took += fmt.Sprintf(" in generation %d", run.Generation)
-	}
+	took := tookText(run)
 	if run.FinishedAt != nil {
 		took += ", until " + cli.Moment(*run.FinishedAt)
 	}
@@ -225,6 +222,15 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 		}
 		t.Row("rate", cli.Pace(run.Rate)+unit+eta)
 	}
+}
+
+// tookText is how long the current generation took, named where others took time as well.
+func tookText(run *client.RunDocument) string {
+	took := cli.Span(cli.Seconds(run.Seconds))
+	if run.Generation > 1 {
+		took += fmt.Sprintf(" (generation %d)", run.Generation)
+	}
+	return took
 }
 
 // Item is tranche run item.

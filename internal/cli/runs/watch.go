@@ -114,7 +114,7 @@ func conclude(term *cli.Console, run client.RunDocument) error {
 
 func conclusion(run client.RunDocument) string {
 	text := fmt.Sprintf("%s: %s of %s items done, %s, in %s", run.State, cli.Count(run.Done), cli.Count(run.Items),
-		FailedText(run.Failed, run.Accepted), cli.Span(cli.Seconds(run.Seconds)))
+		FailedText(run.Failed, run.Accepted), tookText(&run))
 	if run.Seconds > 0 && run.Generation == 1 && run.State == "completed" {
 		text += fmt.Sprintf(" (%s items/s)", cli.Count(int64(float64(run.Items)/run.Seconds)))
 	}
