@@ -102,7 +102,8 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 	}
 }
 
-// A list says how fast a run goes as the run itself does.
+// A list says how fast a run goes as the run itself does. While a breaker is open only probes are answered, and one
+// item that is answered tells no pace: neither says when the run will end.
 func TestAListSaysHowFastRunsGo(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -129,4 +130,20 @@ func TestAListSaysHowFastRunsGo(t *testing.T) {
 	if got := list[0]; got.Rate != 0 || got.ETASeconds != nil {
 		t.Errorf("of a run that does nothing it says %v items a second, %v", got.Rate, got.ETASeconds)
 	}
+	untold := func(why string, id workqueue.RunID) {
+		t.Helper()
+		if one, err = inspect.New(b.Store).Run(t.Context(), id); err == nil {
+			list, err = inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{Words: []string{id.String()}})
+		}
+		if err != nil || len(list) != 1 || one.Rate == 0 || one.ETASeconds != nil || list[0].ETASeconds != nil {
+			t.Errorf("%s: %v items a second, %v s and in the list %+v, %v; want no time to go", why, one.Rate,
+				one.ETASeconds, list, err)
+		}
+	}
+	single := b.Load(storetest.Chunked(1), 24)
+	b.Record(storetest.Whole(b.Claim(single, 1)[0]))
+	b.Exec(`UPDATE work_slice SET ended_at = clock_timestamp() + interval '1 hour' WHERE ended_at IS NOT NULL`)
+	untold("one item", single)
+	b.openBreaker()
+	untold("an open breaker", run)
 }

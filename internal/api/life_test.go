@@ -20,6 +20,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/apitest"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testenv"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/explain"
@@ -155,7 +156,9 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	b.Start("name=it")
+	started := b.Start("name=it&chunk=2&in_flight=1")
+	b.Answer(started.Run, "", func(workqueue.Ordinal) []byte { return []byte("{}") }) // the first chunk
+	b.Exec("UPDATE work_slice SET ended_at = ended_at + interval '1 hour'")           // it stays what was answered lately
 	unready := b.Engine
 	unready.Begun = make(chan struct{})
 	full := fmt.Errorf("record: %w", &pgconn.PgError{Code: "53100", Message: "could not extend file"})
@@ -174,6 +177,9 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	b.Refused(503, "no room left on its disk (could not extend file)", http.MethodGet, "/readyz", nil)
 	if text := warnings(); !strings.Contains(text, "no room left on its disk") {
 		t.Errorf("the run warns of %s", text)
+	}
+	if run := apitest.Read[runs.RunDocument](b, "/runs/it"); run.Rate == 0 || run.ETASeconds != nil {
+		t.Errorf("%v items a second, %v s to go; want no time while something stands in its way", run.Rate, run.ETASeconds)
 	}
 	with(b.Engine, fmt.Errorf("look for work: %w", &database.SlowError{For: "the look for work", Took: 15 * time.Second}), 0)
 	const slow = "PostgreSQL takes more than 15 s for the look for work"

@@ -8,7 +8,7 @@ import (
 )
 
 // Stand sets, for those runs of a list that are under way, why they stand, as far as a look of the last few seconds
-// knows: a list does not wait for one.
+// knows: a list does not wait for one. What stands has no time to go.
 func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	if !slices.ContainsFunc(runs, underWay) {
 		return nil
@@ -32,7 +32,9 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	}
 	for i := range runs {
 		if r := &runs[i]; underWay(*r) {
-			r.Stands = standing(all, r, asks[r.ID])
+			if r.Stands = standing(all, r, asks[r.ID]); r.Stands != nil {
+				r.ETASeconds = nil
+			}
 		}
 	}
 	return nil

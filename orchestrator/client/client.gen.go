@@ -3131,7 +3131,7 @@ type RequestReport struct {
 	// ByCause why they were sent
 	ByCause []CauseReport `json:"by_cause"`
 
-	// TriedAgain items asked for more than once in one generation
+	// TriedAgain items that a step asked for more than once, be it in a re-run
 	TriedAgain int64 `json:"tried_again"`
 
 	// Retries requests that repeat one that failed or was not answered
@@ -3837,7 +3837,7 @@ type RunSummary struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end; none in a canary, or at a gate
+	// ETASeconds to the end; none in a canary, at a gate, or at an open breaker
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left
@@ -6627,4 +6627,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of f6ec9c843399110108e7cc0aade2e643, is c8d62e567f713df52cd473d1daedfb2b702da419bb8b74fab28632590ead6d74.
+// Of 1da5387e1c06fb8ec977e2ef8f315fcc, is c3c621339ebf03bd7bddbe095d9e930b15012ee119f383952e04a1f758879f02.

@@ -36,7 +36,7 @@ type RunSummary struct {
 	StepCount  int                  `json:"step_count"`
 	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
 	Rate       float64              `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
-	ETASeconds *float64             `json:"eta_seconds,omitempty" doc:"to the end; none in a canary, or at a gate"`
+	ETASeconds *float64             `json:"eta_seconds,omitempty" doc:"to the end; none in a canary, at a gate, or at an open breaker"`
 	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is under way, which tells no time left"`
 	Approval   []string             `json:"approval,omitempty" doc:"steps that wait for somebody to approve them"`
 	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
@@ -50,6 +50,8 @@ type RunSummary struct {
 	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
 
 	Stands *Obstacle `json:"stands,omitempty" doc:"why it does not go on although it is running; in lists"`
+
+	broken bool // the breaker of an unfinished step's endpoint is open
 }
 
 // Obstacle says what a run waits for that somebody has to see to.
@@ -147,7 +149,11 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     r.on_overdue, coalesce(r.canary_state, '') = 'sampling',
     CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
         WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
-    r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id)
+    r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id),
+    r.state = 'running' AND EXISTS (
+        SELECT FROM run_step st JOIN endpoint_pace p ON p.endpoint = st.endpoint AND p.breaker = 'open'
+        WHERE st.run_id = r.id AND EXISTS (SELECT FROM work_block b WHERE b.run_id = st.run_id AND b.step = st.step
+            AND bit_count(` + plane.SettledBits + `) < b.size))
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -254,10 +260,11 @@ func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 }
 
 // goes sets the rate and the time to go. A generation younger than the window is measured over its own age. What a
-// sample does says little of how fast all others will go, and nobody knows when somebody approves a step.
+// sample does says little of how fast all others will go, and nobody knows when somebody approves a step, or when an
+// endpoint is up again. One item tells no pace: it may be the probe of a breaker that has just closed.
 func (r *RunSummary) goes(answered int64, seconds, left float64, whole bool) {
 	r.Rate = float64(answered) / ratedOver(seconds)
-	if r.Rate > 0 && whole && len(r.Approval) == 0 {
+	if answered > 1 && whole && len(r.Approval) == 0 && !r.broken {
 		eta := left / r.Rate
 		r.ETASeconds = &eta
 	}
@@ -380,7 +387,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealBy, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
-		&r.CarriedOn)
+		&r.CarriedOn, &r.broken)
 	if isOpen {
 		r.Open = &open
 	}

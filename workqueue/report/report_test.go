@@ -74,6 +74,33 @@ func TestReportOfACancelledRun(t *testing.T) {
 	}
 }
 
+// What a re-run asks for was asked for before; an item counts once, at however many steps and how often.
+func TestReportCountsWhatAReRunAsksForAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Chunked(4), 8)
+	claimed := b.Claim(run, 2)
+	b.Send(claimed...)
+	b.Record(storetest.Whole(claimed[0]))
+	b.Record(storetest.Faulty(claimed[1], workqueue.SlotError{Code: "BAD", Message: "no"}))
+	if q := b.Report(run).Requests; q.Items != 8 || q.TriedAgain != 0 {
+		t.Errorf("at first the requests are %+v", q)
+	}
+	for again := range int64(2) {
+		_, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range b.Claim(run, storetest.Plenty) {
+			b.Send(s)
+			b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "BAD", Message: "no"}))
+		}
+		if q := b.Report(run).Requests; q.Items != 8+4*(again+1) || q.TriedAgain != 4 {
+			t.Errorf("after re-run %d the requests are %+v; want 4 items asked for again", again+1, q)
+		}
+	}
+}
+
 // Retries, a halving, a lost node and a re-run, as the report counts them.
 func TestReportCountsWork(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ type RequestReport struct {
 	P50Seconds    float64       `json:"p50_seconds" doc:"half took no longer; by services, or until recorded"`
 	P99Seconds    float64       `json:"p99_seconds"`
 	ByCause       []CauseReport `json:"by_cause" doc:"why they were sent"`
-	TriedAgain    int64         `json:"tried_again" doc:"items asked for more than once in one generation"`
+	TriedAgain    int64         `json:"tried_again" doc:"items that a step asked for more than once, be it in a re-run"`
 	Retries       int64         `json:"retries" doc:"requests that repeat one that failed or was not answered"`
 	LostToStreams int64         `json:"lost_to_streams" doc:"chunks issued again because a stream was lost"`
 	LostToNodes   int64         `json:"lost_to_nodes" doc:"chunks issued again because their node was gone or stopped"`
@@ -74,15 +74,15 @@ func (r *RunReport) readTimes(ctx context.Context, tx pgx.Tx) error {
 	return tx.QueryRow(ctx, requestTimes, r.ID).Scan(&r.Requests.P50Seconds, &r.Requests.P99Seconds)
 }
 
-// What an earlier request of the same generation has asked for, block by block in the order of the requests.
+// What an earlier request of the same step has asked for, block by block in the order of the requests.
 const triedAgain = `
 SELECT coalesce(sum(again), 0)::bigint FROM (
     SELECT bit_count(bit_or(mask & earlier)) AS again FROM (
-        SELECT step, block, generation, mask, coalesce(bit_or(mask) OVER (PARTITION BY step, block, generation
+        SELECT block, mask, coalesce(bit_or(mask) OVER (PARTITION BY step, block
             ORDER BY ` + plane.AskedAt +
 	`, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), B'0'::bit(8192)) AS earlier
         FROM work_slice WHERE run_id = $1 AND ` + plane.AskedAt + ` IS NOT NULL
-    ) s GROUP BY step, block, generation
+    ) s GROUP BY block
 ) t`
 
 func (r *RunReport) readTriedAgain(ctx context.Context, tx pgx.Tx) error {

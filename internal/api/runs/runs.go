@@ -3,6 +3,7 @@ package runs
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -174,7 +175,11 @@ func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocume
 	if err != nil {
 		return RunDocument{}, err
 	}
-	return RunDocument{RunView: *view, Warnings: s.Warnings(ctx, view)}, nil
+	obstacles := s.obstacles(ctx, view)
+	if len(obstacles) > 0 {
+		view.ETASeconds = nil // nobody knows when they are gone
+	}
+	return RunDocument{RunView: *view, Warnings: slices.Concat(overdue(view), obstacles, strays(view))}, nil
 }
 
 type itemInput struct {

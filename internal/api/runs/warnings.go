@@ -17,7 +17,16 @@ import (
 
 // Warnings says what keeps a running run from going on, and what has gone astray of any run.
 func (s *Routes) Warnings(ctx context.Context, run *inspect.RunView) []string {
-	return append(s.obstacles(ctx, run), strays(run)...)
+	return slices.Concat(overdue(run), s.obstacles(ctx, run), strays(run))
+}
+
+// overdue warns of an open run that should have been sealed. It goes on all the same.
+func overdue(run *inspect.RunView) []string {
+	if run.State != "running" || run.Open == nil || !run.Open.Overdue {
+		return []string{}
+	}
+	return []string{fmt.Sprintf("it is open, and should have been sealed by %s; say that no more items come with: "+
+		"tranche run seal %s", run.Open.SealBy.UTC().Format(time.RFC3339), run.ID)}
 }
 
 // strays tells of messages about a run that ended elsewhere.
@@ -51,10 +60,6 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 	}
 	names := []string{}
 	warnings := []string{}
-	if run.Open != nil && run.Open.Overdue {
-		warnings = append(warnings, fmt.Sprintf("it is open, and should have been sealed by %s; say that no more items "+
-			"come with: tranche run seal %s", run.Open.SealBy.UTC().Format(time.RFC3339), run.ID))
-	}
 	for i := range run.Steps {
 		st := &run.Steps[i]
 		switch {

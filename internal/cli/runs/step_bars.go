@@ -29,7 +29,7 @@ func liveLines(run client.RunDocument, columns int) []string {
 	}
 	for i := range run.Steps {
 		s := &run.Steps[i]
-		line := fmt.Sprintf("  %-*s  %s %4s  %s", name, stepName(s), bar(s.Progress, barRoom), percent(s.Progress),
+		line := fmt.Sprintf("  %-*s  %s %6s  %s", name, stepName(s), bar(s.Progress, barRoom), percent(s.Progress),
 			cli.Count(s.Done))
 		if s.Failed > 0 {
 			line += "  " + cli.Count(s.Failed) + " failed"

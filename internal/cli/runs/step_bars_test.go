@@ -19,7 +19,7 @@ func severalSteps() (run client.RunDocument) {
 func TestEachStepHasABar(t *testing.T) {
 	t.Parallel()
 	lines := liveLines(severalSteps(), 80)
-	if len(lines) != 3 || !strings.Contains(lines[1], strings.Repeat("█", barRoom)+" 100%") ||
+	if len(lines) != 3 || !strings.Contains(lines[1], strings.Repeat("█", barRoom)+"   100%") ||
 		!strings.Contains(lines[2], "█░") || !strings.HasSuffix(lines[2], " 25%  240  7 failed  3 left out") {
 		t.Errorf("got\n%s", strings.Join(lines, "\n"))
 	}
@@ -57,8 +57,8 @@ func TestBarFitsTheTerminal(t *testing.T) {
 		if n := len([]rune(line)); n >= columns {
 			t.Errorf("%d characters on %d columns: %s", n, columns, line)
 		}
-		if columns >= 100 && !strings.Contains(line, " 99%") {
-			t.Errorf("before the end it is not 99%%: %s", line)
+		if columns >= 100 && !strings.Contains(line, " 99.99%") {
+			t.Errorf("before the end it is not 99.99%%: %s", line)
 		}
 	}
 }

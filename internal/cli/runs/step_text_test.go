@@ -58,3 +58,29 @@ func TestAnItemOfSeveralStepsReadsWell(t *testing.T) {
 		}
 	}
 }
+
+// The dashboard has the same table.
+func TestAShareIsTheSamePercentageEverywhere(t *testing.T) {
+	t.Parallel()
+	for share, want := range map[float64]string{
+		0: "0%", 1e-7: "0.01%", 3.0 / 20_000: "0.02%", 0.0049: "0.49%", 0.0146: "1.5%", 0.07: "7%", 0.125: "13%",
+		0.29: "29%", 0.5: "50%", 0.946: "94.6%", 0.9949: "99.49%", 0.9999999: "99.99%", 1: "100%",
+	} {
+		if got := percent(share); got != want {
+			t.Errorf("%v is %s; want %s", share, got, want)
+		}
+	}
+}
+
+func TestTheTimeOfAReRunIsThatOfItsGeneration(t *testing.T) {
+	t.Parallel()
+	run := &client.RunDocument{}
+	run.Generation, run.Seconds = 1, 9.1
+	if text := runHead(run) + conclusion(*run); strings.Contains(text, "(generation") {
+		t.Errorf("a run that was not run again:\n%s", text)
+	}
+	run.Generation = 2
+	if text := runHead(run) + conclusion(*run); strings.Count(text, "9.1s (generation 2)\n") != 2 {
+		t.Errorf("after a re-run:\n%s", text)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -75,8 +76,21 @@ func (r *List) Run(ctx context.Context, term *cli.Console, cl *client.Client) er
 	return term.Printf("%s", text)
 }
 
-// percent never says 100 before the end.
-func percent(share float64) string { return fmt.Sprintf("%d%%", int(share*100)) }
+// percent writes a share from 0 to 1 as the dashboard does: with one decimal near the ends and two within 1 % of them.
+// Short of the end it never says 100, and after the start never 0.
+func percent(share float64) string {
+	if share <= 0 || share >= 1 {
+		return fmt.Sprintf("%.0f%%", min(max(share, 0), 1)*100)
+	}
+	p, by := min(max(share*100, 0.01), 99.99), 1.0
+	switch near := min(p, 100-p); {
+	case near < 1:
+		by = 100
+	case near < 10:
+		by = 10
+	}
+	return fmt.Sprintf("%v%%", math.Floor(p*by+0.5)/by)
+}
 
 // openText marks a run that takes items.
 func openText(open *client.OpenView) string {
@@ -192,7 +206,7 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 		started += " by " + cli.Inert(run.CreatedBy)
 	}
 	t.Row("started", started)
-	took := cli.Span(cli.Seconds(run.Seconds))
+	took := tookText(run)
 	if run.FinishedAt != nil {
 		took += ", until " + cli.Moment(*run.FinishedAt)
 	}
@@ -208,6 +222,15 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 		}
 		t.Row("rate", cli.Pace(run.Rate)+unit+eta)
 	}
+}
+
+// tookText is how long the current generation took, named where others took time as well.
+func tookText(run *client.RunDocument) string {
+	took := cli.Span(cli.Seconds(run.Seconds))
+	if run.Generation > 1 {
+		took += fmt.Sprintf(" (generation %d)", run.Generation)
+	}
+	return took
 }
 
 // Item is tranche run item.

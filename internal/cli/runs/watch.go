@@ -114,7 +114,7 @@ func conclude(term *cli.Console, run client.RunDocument) error {
 
 func conclusion(run client.RunDocument) string {
 	text := fmt.Sprintf("%s: %s of %s items done, %s, in %s", run.State, cli.Count(run.Done), cli.Count(run.Items),
-		FailedText(run.Failed, run.Accepted), cli.Span(cli.Seconds(run.Seconds)))
+		FailedText(run.Failed, run.Accepted), tookText(&run))
 	if run.Seconds > 0 && run.Generation == 1 && run.State == "completed" {
 		text += fmt.Sprintf(" (%s items/s)", cli.Count(int64(float64(run.Items)/run.Seconds)))
 	}
@@ -185,7 +185,7 @@ func plainLine(run client.RunDocument) string { return runLine(run, len(run.Step
 // runLine is how a run is, with how far each of its steps is or without.
 func runLine(run client.RunDocument, steps bool) string {
 	parts := []string{
-		fmt.Sprintf("%3.0f%%", floorPercent(run)), fmt.Sprintf("%s/%s", cli.Count(run.Done+run.Failed), cli.Count(run.Items)),
+		fmt.Sprintf("%4s", percent(share(run))), fmt.Sprintf("%s/%s", cli.Count(run.Done+run.Failed), cli.Count(run.Items)),
 	}
 	if run.Rate > 0 {
 		parts = append(parts, cli.Count(int64(run.Rate))+perSecondOf(run))
@@ -221,9 +221,6 @@ func firstWarning(run client.RunDocument) []string {
 	}
 	return []string{cli.Inert(run.Warnings[0])}
 }
-
-// floorPercent never says 100 before the end.
-func floorPercent(run client.RunDocument) float64 { return float64(int(share(run) * 100)) }
 
 // barLine is plainLine behind a bar that takes the room that is left.
 func barLine(run client.RunDocument, columns int) string {

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { setting } from "../static/app/format.js";
+import { percent, setting, timed } from "../static/app/format.js";
 
 test("settings are written like other durations", () => {
   for (const [text, want] of [
@@ -27,4 +27,19 @@ test("lines of a chart are round, few and inside", async () => {
   const late = values("log", [3, 900], 100, 0);
   assert.deepEqual(late.ticks, [1, 10, 100, 1000]);
   assert.deepEqual([late.y(0), late.y(1), late.y(1000)], [100, 100, 0]);
+});
+
+// The command line has the same table.
+test("a share is the same percentage everywhere", () => {
+  for (const [share, want] of [
+    [0, "0 %"], [1e-7, "0.01 %"], [3 / 20_000, "0.02 %"], [0.0049, "0.49 %"], [0.0146, "1.5 %"], [0.07, "7 %"], [0.125, "13 %"],
+    [0.29, "29 %"], [0.5, "50 %"], [0.946, "94.6 %"], [0.9949, "99.49 %"], [0.9999999, "99.99 %"], [1, "100 %"], [NaN, "–"],
+  ]) {
+    assert.equal(percent(share), want, share);
+  }
+});
+
+test("the time of a run that was run again is told as that of one generation", () => {
+  assert.deepEqual([{ generation: 1, finished_at: "then" }, { generation: 2, finished_at: "then" }, { generation: 2 }].map(timed),
+    ["", "last generation", "this generation"]);
 });

@@ -29,14 +29,15 @@ export function bytes(n) {
   return n + " B";
 }
 
-// percent of a share from 0 to 1. Short of the end it never says 100 %, and after the start never 0 %.
-export function percent(share, digits = 0) {
+// percent of a share from 0 to 1, with one decimal near the ends and two within 1 % of them. Short of the end it never
+// says 100 %, and after the start never 0 %. The command line writes shares by the same rule.
+export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return "–";
-  const step = 10 ** -digits;
-  let p = share * 100;
-  if (share < 1) p = Math.min(p, 100 - step);
-  if (share > 0) p = Math.max(p, step);
-  return p.toFixed(digits) + " %";
+  if (share <= 0 || share >= 1) return (share <= 0 ? 0 : 100) + " %";
+  const p = Math.min(Math.max(share * 100, 0.01), 99.99);
+  const near = Math.min(p, 100 - p);
+  const by = near < 1 ? 100 : near < 10 ? 10 : 1;
+  return Math.round(p * by) / by + " %";
 }
 
 // duration of seconds: 850 ms, 12.4 s, 3 min 20 s, 2 h 5 min, 3 d 4 h.
@@ -51,6 +52,9 @@ export function duration(seconds) {
   if (s < 86400) return two(Math.floor(s / 3600), "h", Math.floor(s % 3600 / 60), "min");
   return two(Math.floor(s / 86400), "d", Math.floor(s % 86400 / 3600), "h");
 }
+
+// timed says what the time of a run that was run again counts: the run has that of one generation only.
+export const timed = (run) => (run.generation > 1 ? (run.finished_at ? "last generation" : "this generation") : "");
 
 // setting writes a duration as the API has it, 24h0m0s, like any other; what is none stays as it is.
 export function setting(text) {

@@ -58,7 +58,7 @@ export function CountTable({ layer, seen, onShow }) {
       <thead><tr><th scope="col">${layer.text}</th><th scope="col" class="right">Items</th><th scope="col"
           class="right">Share</th><th scope="col"><span class="sr">Go there</span></th></tr></thead>
       <tbody>${all.map((e) => html`<tr key=${e.id}><th scope="row">${e.text}</th>
-        <td class="right">${num(e.items)}</td><td class="right">${percent(e.items / Math.max(1, seen.items), 2)}</td>
+        <td class="right">${num(e.items)}</td><td class="right">${percent(e.items / Math.max(1, seen.items))}</td>
         <td class="right"><button type="button" class="btn small ghost"
             onClick=${() => onShow(valuesOf(e))}>First one<span
             class="sr"> ${e.text}</span></button></td></tr>`)}</tbody>

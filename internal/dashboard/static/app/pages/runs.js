@@ -7,7 +7,7 @@ import {
 import { Link, go, setQuery } from "../router.js";
 import { useKeys } from "../keys.js";
 import { query as parameters } from "../api.js";
-import { duration, num, percent, plural, shortId, short } from "../format.js";
+import { duration, num, percent, plural, shortId, short, timed } from "../format.js";
 import { liveRuns } from "../live.js";
 import { session } from "../session.js";
 import { actionsOf, all, cancelSeveral, several } from "../runs/actions.js";
@@ -167,8 +167,9 @@ function Reason({ run }) {
 
 function Took({ run }) {
   if (run.finished_at) {
-    return html`<span title=${run.generation > 1 ? "The last generation took" : "It took"}><${Duration}
-      seconds=${(new Date(run.finished_at) - new Date(run.started_at || run.created_at)) / 1000}/></span>`;
+    return html`<span title="It took"><${Duration}
+      seconds=${(new Date(run.finished_at) - new Date(run.started_at || run.created_at)) / 1000}/></span>${
+      timed(run) && html`<span class="under">${timed(run)}</span>`}`;
   }
   if (run.eta_seconds !== undefined) return html`<span title="To the end, at this rate">${duration(run.eta_seconds)} left</span>`;
   return html`<span class="muted">–</span>`;

@@ -16,7 +16,7 @@ export function millis(ms) {
 }
 
 /** errorShare is the share of errors of what was answered. */
-export const errorShare = ({ items, errors }) => (items > 0 ? (errors === items ? "100 %" : errors > 0 ? percent(errors / items, 2) : "0 %") : "–");
+export const errorShare = ({ items, errors }) => (items > 0 ? percent(errors / items) : "–");
 
 /** services are those who listen, without their instances: [name, version, count]. */
 export function services(listeners) {

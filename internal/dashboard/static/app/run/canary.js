@@ -40,7 +40,7 @@ export function Canary({ run }) {
       <p data-test="canary-result"><b class=${bad ? "" : "ok-text"}>${num(found.done)} done</b>, <b
           class=${bad ? "bad-text" : ""}>${num(found.failed)} failed</b>
         ${found.done + found.failed > 0 && html`<span
-            class="muted"> (${percent(found.failed / (found.done + found.failed), 1)})</span>`}</p></div>`}
+            class="muted"> (${percent(found.failed / (found.done + found.failed))})</span>`}</p></div>`}
     <${ErrorBox} error=${report.error} />
     <div class="card-buttons">
       ${bad && html`<${ButtonLink} kind=${waits ? "primary" : ""} to=${`/runs/${segment(run.id)}/errors`}

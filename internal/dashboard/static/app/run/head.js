@@ -3,7 +3,7 @@ import { html } from "../html.js";
 import { Badge, Button, ButtonLink, Icon, Menu, Progress, StateBadge, Text, Time, confirm, now, toast } from "../ui.js";
 import { BASE, api, segment } from "../api.js";
 import { awaited, notify, possible } from "../notify.js";
-import { duration, inert, num, percent, plural, short } from "../format.js";
+import { duration, inert, num, percent, plural, short, timed } from "../format.js";
 
 /** ended says whether a run moves no more by itself. */
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
@@ -136,7 +136,7 @@ export function Numbers({ run }) {
   return html`<section class="run-numbers" aria-label="Progress" data-test="numbers">
     <div class="run-progress">
       <div class="run-progress-head"><strong
-          data-test="progress">${percent(run.progress, run.progress === 1 || run.progress === 0 ? 0 : run.progress > 0.99 ? 2 : 1)}</strong>
+          data-test="progress">${percent(run.progress)}</strong>
         <span class="muted">${num(run.done + run.failed)} of ${num(run.items)} items finished</span></div>
       <${Progress} share=${run.progress} failed=${run.failed} total=${run.items} label="Progress of the run"
           state=${run.state} />
@@ -146,7 +146,7 @@ export function Numbers({ run }) {
       ${fact(run.state === "cancelled" ? "No outcome" : "Left", short(left), run.settling > 0 && `${short(run.settling)} settling`, "", "left")}
       ${rateOf(run) !== null && fact("Rate", html`${short(rateOf(run))}<small>/s</small>`, ended(run) ? "on average" : run.steps.length > 1 && "parts of all steps", "", "rate")}
       ${fact(ended(run) ? "Took" : "ETA", ended(run) ? duration(run.seconds) : run.eta_seconds !== undefined ? duration(run.eta_seconds) : "–",
-        ended(run) ? run.generation > 1 && "run again" : run.started_at && html`after <${Elapsed} run=${run} />`, "", "eta")}
+        ended(run) ? timed(run) : run.started_at && html`after <${Elapsed} run=${run} /> ${timed(run) && `of ${timed(run)}`}`, "", "eta")}
       ${!ended(run) && fact("In flight", short(inFlight), "requests", "", "inflight")}
       ${run.generation > 1 && fact("Generation", run.generation, `run again ${run.generation === 2 ? "once" : `${num(run.generation - 1)} times`}`, "", "generation")}
     </dl>
@@ -156,7 +156,7 @@ export function Numbers({ run }) {
 // failedShare says how much of the run failed, and how many of those are accepted.
 function failedShare(run) {
   if (!(run.items > 0 && run.failed > 0)) return false;
-  return percent(run.failed / run.items, 2) + (run.accepted ? `, ${short(run.accepted)} accepted` : "");
+  return percent(run.failed / run.items) + (run.accepted ? `, ${short(run.accepted)} accepted` : "");
 }
 
 // rateOf is the rate of the moment, or of all the time that the run took: items then, for each is counted once.

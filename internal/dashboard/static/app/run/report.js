@@ -32,12 +32,12 @@ function Summary({ run, r }) {
     r.loading_seconds > 0 && ["Loading", duration(r.loading_seconds)], ["Items a second", num(Math.round(r.rate))],
     ["in the best ten seconds", num(Math.round(r.best_rate))], ["Requests", num(r.requests.count)],
     ["items in one", num(r.requests.mean_items)], ["half took no longer than", duration(r.requests.p50_seconds)],
-    ["99 % no longer than", duration(r.requests.p99_seconds)], r.requests.tried_again > 0 && ["Items tried again", num(r.requests.tried_again)],
+    ["99 % no longer than", duration(r.requests.p99_seconds)], r.requests.tried_again > 0 && ["Items asked for again", num(r.requests.tried_again)],
     r.requests.lost_to_nodes > 0 && ["Lost with nodes", num(r.requests.lost_to_nodes)],
     r.requests.lost_to_streams > 0 && ["Lost with streams", num(r.requests.lost_to_streams)],
   ].filter(Boolean);
   return html`<p>${r.complete ? "Every item has an outcome." : html`Not complete: ${r.unprocessed.map((u) => `${num(u.items)} ${u.state.replaceAll("_", " ")}`).join(", ")}.`}
-      ${run.failed > 0 && ` ${num(run.failed)} failed (${percent(run.failed / run.items, 2)})${run.accepted ? `, of which ${num(run.accepted)} accepted` : ""}.`}</p>
+      ${run.failed > 0 && ` ${num(run.failed)} failed (${percent(run.failed / run.items)})${run.accepted ? `, of which ${num(run.accepted)} accepted` : ""}.`}</p>
     <dl class="report-facts">${facts.map(([name, value]) => html`<div
         key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
@@ -106,7 +106,7 @@ export function ReportCard({ run, onOpen }) {
           class="muted">with ${num(Math.round(r.requests.mean_items))} items each, on average</span></dd>
       <dt>Each took</dt><dd>${duration(r.requests.p50_seconds)} <span
           class="muted">(p99 ${duration(r.requests.p99_seconds)})</span></dd>
-      ${r.requests.tried_again > 0 && html`<dt>Tried again</dt><dd>${plural(r.requests.tried_again, "item")}</dd>`}
+      ${r.requests.tried_again > 0 && html`<dt>Asked for again</dt><dd>${plural(r.requests.tried_again, "item")}</dd>`}
       ${slowest && html`<dt>Slowest service</dt><dd><${Text} max=${40}>${servedBy(slowest.name)}<//> <span
           class="muted">${tiny(slowest.seconds_per_item)} an item</span></dd>`}
     </dl>`}
