@@ -23,16 +23,17 @@ const maxSchemaDepth = 8
 
 // schemaOf returns the JSON Schema of a type as payloads are decoded and results encoded. It is nil when the type says
 // nothing: an interface, a type with a decoder or encoder of its own, a Binary. What does not fit in wire.MaxSchema is
-// cut to its outer fields.
-func schemaOf(t reflect.Type) json.RawMessage {
-	for _, depth := range []int{maxSchemaDepth, 1} {
-		s := newSchema(t, depth)
-		text, err := json.Marshal(s)
-		if err == nil && len(text) <= wire.MaxSchema && string(text) != "{}" {
-			return text
+// cut to the fields down to some depth: it is tried from the top, for types that name themselves many times grow
+// without end.
+func schemaOf(t reflect.Type) (found json.RawMessage) {
+	for depth := 1; depth <= maxSchemaDepth; depth++ {
+		text, err := json.Marshal(newSchema(t, depth))
+		if err != nil || len(text) > wire.MaxSchema || string(text) == "{}" {
+			break
 		}
+		found = text
 	}
-	return nil
+	return found
 }
 
 // schema is a JSON Schema, of the keywords that Go types need.

@@ -22,6 +22,13 @@ type recursive struct {
 	Next []recursive `json:"next,omitempty"`
 }
 
+// rule names itself many times over, as rules and syntax trees do.
+type rule struct {
+	Name                               string `json:"name"`
+	A, B, C, D, E, F, G, H, I, J, K, L *rule
+	M, N, O, P, Q, R, S, T, U, V, W, X *rule
+}
+
 type decodesItself struct{ Any int }
 
 func (*decodesItself) UnmarshalJSON([]byte) error { return nil }
@@ -57,6 +64,7 @@ func TestSchemaOfTypes(t *testing.T) {
 			Rest map[string]any `json:",inline"`
 		}, None](), `{"type":"object","properties":{"id":{"type":"string"}},"required":["id"],"additionalProperties":{}}`},
 		{"recursive", contractOf[recursive, None](), ""},
+		{"recursive many times", contractOf[rule, None](), ""},
 		{"a map", contractOf[map[string]int, None](), `{"type":"object","additionalProperties":{"type":"integer"}}`},
 		{"anything", contractOf[any, None](), "null"},
 		{"raw", contractOf[json.RawMessage, None](), "null"},

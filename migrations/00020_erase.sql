@@ -6,9 +6,9 @@
 -- the bytes of it after %; a letter or digit before it is part of such an escape, or of another word.
 -- +goose StatementBegin
 CREATE FUNCTION erased_text(said text, key text, marker text) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $f$
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $f$
     SELECT CASE WHEN said = key THEN marker
-        WHEN length(key) < 4 OR strpos(said, key) = 0 AND strpos(said, '\') = 0 AND strpos(said, '%') = 0 THEN said
+        WHEN length(key) < 4 OR strpos(said, key) = 0 AND said !~ '[\\%+]' THEN said
         ELSE regexp_replace(said, (
             SELECT '(?:(?<![[:alnum:]_])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2}))' || string_agg(
                 '(?:' || regexp_replace(c, '([^[:alnum:]_])', '\\\\*\\\1')
@@ -35,10 +35,10 @@ BEGIN
     EXECUTE format($outer$
         CREATE FUNCTION erased_json(doc jsonb, key text, marker text, numbers boolean DEFAULT false)
         RETURNS jsonb
-        LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS
+        LANGUAGE plpgsql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp AS
         $body$
         BEGIN
-            IF strpos(doc::text, key) = 0 AND strpos(doc::text, '\') = 0 AND strpos(doc::text, '%%') = 0 THEN
+            IF strpos(doc::text, key) = 0 AND doc::text !~ '[\\%%+]' THEN
                 RETURN doc;
             END IF;
             CASE jsonb_typeof(doc)

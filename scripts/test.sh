@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 report=$(mktemp) log=$(mktemp)
 trap 'rm -f "$report" "$log"' EXIT
 
-"$gotestsum" --no-color --format standard-quiet --hide-summary skipped --packages "$packages" --rerun-fails=2 \
+"$gotestsum" --no-color --format pkgname-and-test-fails --format-icons text --hide-summary skipped --packages "$packages" --rerun-fails=2 \
     --rerun-fails-max-failures 3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
     --rerun-fails-report "$report" -- "$@" | tee "$log"
 [[ -s $report ]] || exit 0

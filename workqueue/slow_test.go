@@ -30,6 +30,7 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 		"somewhat slower":       {requests{1, 1}, requests{1, 9}, "1 hour", ""},
 		"slow as long as known": {requests{1, 39}, requests{1, 39}, "1 hour", ""},
 		"quick a month ago":     {requests{1, 0.01}, requests{1, 39}, "30 days", ""},
+		"quick again":           {requests{1, 0.001}, requests{1, 39}, "1 hour", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -44,6 +45,9 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 				if r == tc.before && b.Number(`SELECT count(*) FROM batchrun`) == 1 {
 					b.Exec(`UPDATE work_slice SET ended_at = ended_at - $1::interval`, tc.ago)
 				}
+			}
+			if name == "quick again" {
+				b.Exec(`UPDATE work_slice SET took = 0.001 WHERE ended_at = (SELECT max(ended_at) FROM work_slice)`)
 			}
 			run := b.Load(storetest.Chunked(1), 1)
 			facts, err := health.New(b.Store).Health(t.Context(), health.Limits{})

@@ -35,12 +35,14 @@ func (l *lineReader) peek(n int) (sample []byte, whole bool) {
 // next returns a line without its "\n" or "\r\n". The bytes are good until the next call. After the last line it
 // returns io.EOF.
 func (l *lineReader) next() ([]byte, error) {
+	if l.late != nil { // what came before it is buffered
+		if rest, _ := l.src.Peek(l.src.Buffered()); bytes.IndexByte(rest, '\n') < 0 {
+			return nil, readError(l.number, l.late)
+		}
+	}
 	line, err := l.src.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
 		line, err = l.collect(line)
-	}
-	if errors.Is(err, io.EOF) && l.late != nil {
-		err = l.late
 	}
 	switch {
 	case errors.Is(err, io.EOF) && len(line) == 0:

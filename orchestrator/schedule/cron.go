@@ -120,7 +120,7 @@ func withSunday(field string) string {
 		if step != "" {
 			every, _ = strconv.Atoi(step)
 		}
-		if from > to || every == 0 {
+		if from > to || to > 7 || every == 0 {
 			continue // the library says what is wrong
 		}
 		var all []string

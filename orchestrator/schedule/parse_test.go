@@ -126,6 +126,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		`cron: "60 0 * * *"`:                      "end of range (60) above maximum (59)",
 		`cron: "0 0 * * 8"`:                       "end of range (8) above maximum (6)",
 		`cron: "0 0 * * 7-5"`:                     "beginning of range (7) beyond end of range (5)",
+		`cron: "0 0 * * 7-9"`:                     "end of range (9) above maximum (6)",
 		`cron: "*/61 0 * * *"`:                    "minute \"*/61\": the step is 61, and the field has 60 values",
 		`cron: "0 1,0-9/25 * * *"`:                "hour \"1,0-9/25\": the step is 25, and the field has 24 values",
 		`cron: "0 0 * * */8"`:                     "the step is 8, and the field has 7 values",

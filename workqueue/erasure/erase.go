@@ -201,6 +201,14 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 			return out, fmt.Errorf("erase: the key came in again %d times while it was erased; erase it again later", n)
 		}
 	}
+	if out.Erased == (Erased{}) { // the log shows the request anyway
+		err := e.db.RedoOrTry(ctx, e.DryRun, func(ctx context.Context, tx pgx.Tx) error {
+			return e.audit(ctx, tx, e.Run, &out.Erased)
+		})
+		if err != nil {
+			return out, fmt.Errorf("erase: %w", err)
+		}
+	}
 	if e.only() == nil {
 		if out.Kept, err = e.kept(ctx); err != nil {
 			return out, fmt.Errorf("erase: look at what stays: %w", err)

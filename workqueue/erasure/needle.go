@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"io"
 	"strconv"
 	"strings"
 	"unicode"
@@ -40,7 +41,7 @@ func (n needle) in(text []byte, nested int) bool {
 
 func (n needle) stands(text []byte) bool {
 	if utf8.RuneCountInString(string(n)) >= 4 {
-		return hasWord(text, []byte(n))
+		return hasWord(text, []byte(n)) || hasWord(text, []byte(strings.ReplaceAll(string(n), " ", "+")))
 	}
 	quoted, err := json.Marshal(string(n))
 	return string(text) == string(n) || err == nil && bytes.Contains(text, quoted) ||
@@ -83,7 +84,7 @@ func unpacked(body []byte) []byte {
 	}
 	defer decoder.Close()
 	var out bytes.Buffer
-	_, _ = decoder.WriteTo(&out) // one that was cut is read up to there
+	_, _ = io.Copy(&out, io.LimitReader(decoder, maxUnpacked)) // one that was cut is read up to there
 	return out.Bytes()
 }
 

@@ -87,8 +87,9 @@ WITH parts AS (
     UPDATE work_part SET error_message = erased_text(error_message, $2, $3),
         error_keyed = erased_text(error_keyed, $2, $3)
     WHERE run_id = $1 AND step = ANY (ARRAY(SELECT step FROM run_step WHERE run_id = $1)) AND error_code IS NOT NULL
-        AND (error_message, error_keyed) IS DISTINCT FROM
-            (erased_text(error_message, $2, $3), erased_text(error_keyed, $2, $3)) RETURNING step, ordinal),
+        AND CASE WHEN strpos(concat_ws(' ', error_message, error_keyed), $2) > 0
+            OR concat_ws(' ', error_message, error_keyed) ~ '[\\%+]' THEN (error_message, error_keyed) IS DISTINCT FROM
+            (erased_text(error_message, $2, $3), erased_text(error_keyed, $2, $3)) END RETURNING step, ordinal),
 blocks AS (
     UPDATE work_block b SET payload_bytes = b.payload_bytes
     FROM (SELECT DISTINCT step, ordinal >> 13 AS block FROM parts) p

@@ -40,6 +40,8 @@ WHERE (ended_at IS NULL AND expires_at > $2) OR id = ANY ($1)
     OR id = (SELECT id FROM node_session ORDER BY heartbeat_at DESC LIMIT 1)
 ORDER BY started_at, id`
 
+const readOnlyDatabase = `SELECT NOT (` + inspect.TakesWrites + `)`
+
 func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	var asked []workqueue.SessionID
 	for i := range f.slices {
@@ -48,7 +50,7 @@ func (f *facts) readSessions(ctx context.Context, tx pgx.Tx) error {
 	for _, r := range f.runs {
 		asked = append(asked, r.loader)
 	}
-	err := tx.QueryRow(ctx, `SELECT NOT (`+inspect.TakesWrites+`)`).Scan(&f.readOnly)
+	err := tx.QueryRow(ctx, readOnlyDatabase).Scan(&f.readOnly)
 	if err != nil {
 		return fmt.Errorf("ask whether the database takes writes: %w", err)
 	}

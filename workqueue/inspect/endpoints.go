@@ -135,9 +135,11 @@ func (s Store) Ping(ctx context.Context) error {
 // TakesWrites is an expression for whether the database takes writes. A transaction that only reads may ask it, too.
 const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean`
 
+const takesWrites = `SELECT ` + TakesWrites
+
 // Writable reports whether the database takes writes. The error says that it does not answer.
 func (s Store) Writable(ctx context.Context) (is bool, err error) {
-	if err := s.db.Pool.QueryRow(ctx, `SELECT `+TakesWrites).Scan(&is); err != nil {
+	if err := s.db.Pool.QueryRow(ctx, takesWrites).Scan(&is); err != nil {
 		return false, fmt.Errorf("ask PostgreSQL: %w", err)
 	}
 	return is, nil

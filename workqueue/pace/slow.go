@@ -43,7 +43,8 @@ const measured = `(
 // SlowEndpoints returns services that running runs use and that became slow: of the endpoints $1, or of all when it is
 // null, at most $2, the slowest first. One is slow when its last requests took at least a second each, and ten times as
 // long as those at the quickest of some times before. That must hold by the request and by the item, so that neither
-// large nor small requests look slow. What nodes do themselves is left out: the requests to one host or source differ.
+// large nor small requests look slow, and the newest must not be quick again. What nodes do themselves is left out: the
+// requests to one host or source differ.
 const SlowEndpoints = `
 WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now),
 slow AS MATERIALIZED (
@@ -53,19 +54,20 @@ slow AS MATERIALIZED (
         FROM (SELECT interval '0' AS ago, 50 AS most) a CROSS JOIN LATERAL ` + measured + ` m) n
     WHERE p.endpoint NOT LIKE '%:%' AND ($1::text[] IS NULL OR p.endpoint = ANY ($1))
       AND n.requests >= 3 AND n.request >= 1 AND n.ended_at > clock.now - interval '30 min')
-SELECT p.endpoint, b.each::float8, p.each::float8, (
-    SELECT min(w.began) FROM (
-        SELECT m.ended_at - make_interval(secs => m.took) AS began,
-               bool_and(m.each >= 2 * b.each) OVER (ORDER BY m.ended_at DESC) AS slow
-        FROM (SELECT interval '0' AS ago, 20000 AS most) a CROSS JOIN LATERAL ` + measured + ` m) w
-    WHERE w.slow), r.runs
+SELECT p.endpoint, b.each::float8, p.each::float8, s.since, r.runs
 FROM clock, slow p CROSS JOIN LATERAL (
     SELECT g.each, g.request
     FROM (SELECT unnest('{1 min,5 min,30 min,3 h,1 day,3 days}'::interval[]) AS ago, 100 AS most) a CROSS JOIN LATERAL (
         SELECT count(*) AS requests, avg(m.each) AS each, avg(m.took) AS request FROM ` + measured + ` m) g
     WHERE g.requests >= 3 ORDER BY g.each LIMIT 1) b
 CROSS JOIN LATERAL (
+    SELECT min(w.began) AS since FROM (
+        SELECT m.ended_at - make_interval(secs => m.took) AS began,
+               bool_and(m.each >= 2 * b.each) OVER (ORDER BY m.ended_at DESC) AS slow
+        FROM (SELECT interval '0' AS ago, 20000 AS most) a CROSS JOIN LATERAL ` + measured + ` m) w
+    WHERE w.slow) s
+CROSS JOIN LATERAL (
     SELECT count(DISTINCT r.id) AS runs FROM batchrun r JOIN run_step st ON st.run_id = r.id
     WHERE r.state = 'running' AND st.endpoint = p.endpoint) r
-WHERE p.each >= 10 * b.each AND p.request >= 10 * b.request AND r.runs > 0
+WHERE p.each >= 10 * b.each AND p.request >= 10 * b.request AND r.runs > 0 AND s.since IS NOT NULL
 ORDER BY p.each / b.each DESC, p.endpoint LIMIT $2`
