@@ -134,9 +134,9 @@ func TestSetOverrides(t *testing.T) {
 	texts := map[string]string{
 		"priority": "-2", "max_failed": "1.0%", "guard": "5/9", "canary": "100", "canary_auto": "true", "chunk": "auto",
 		"order_by": "customer.id", "partitions": "8", "on_failure": "stop",
-		"schema": `{"type":"object"}`, "invalid": "fail", "contract": "warn", "encoding": "latin1", "no_header": "true", "columns": "a",
-		"delimiter": ";",
-		"rename":    "a=b", "types": "b=number", "sort": "b", "desc": "true",
+		"schema": `{"type":"object"}`, "invalid": "fail", "contract": "warn", "encoding": "latin1",
+		"no_header": "true", "delimiter": ";", "columns": "a",
+		"rename": "a=b", "types": "b=number", "sort": "b", "desc": "true",
 		"chunk_bytes": "512KiB", "chunk_time": "5s", "in_flight": "64", "rate": "0.5", "max_attempts": "4",
 		"timeout": "1m", "retry_backoff": "0s", "max_backoff": "2m", "retry_codes": "BUSY", "never_retry": "GONE",
 		"max_result": "1MiB",

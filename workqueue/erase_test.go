@@ -455,7 +455,7 @@ func TestErasureKnowsAllColumns(t *testing.T) {
 	}
 	for _, name := range there {
 		if !known[name] {
-			t.Errorf("erasure does not know %s: can the key of an item stand in it? See erasure.Searched, and the lists here", name)
+			t.Errorf("erasure does not know %s: can a key stand in it? See erasure.Searched and the lists here", name)
 		}
 	}
 }

@@ -73,7 +73,8 @@ func (e *HeldError) Error() string {
 func (e *HeldError) Unwrap() error { return e.err }
 
 const holdersOf = `
-SELECT format('process %s (%s, user %s%s)', a.pid, coalesce(nullif(a.application_name, ''), 'without a name'), a.usename,
+SELECT format('process %s (%s, user %s%s)', a.pid, coalesce(nullif(a.application_name, ''), 'without a name'),
+    a.usename,
     coalesce(', in a transaction for ' || round(extract(epoch FROM clock_timestamp() - a.xact_start)) || ' s', ''))
 FROM unnest(pg_blocking_pids($1)) p JOIN pg_stat_activity a ON a.pid = p ORDER BY a.pid`
 

@@ -64,7 +64,9 @@ func (c PoolConfig) transactionSettings(url string) string {
 		maps.Copy(all, forTransactions(cfg.ConnConfig.RuntimeParams))
 	}
 	delete(all, "default_transaction_isolation") // a transaction has begun by then: see [pg.Begin]
-	set := []string{"set_config('statement_timeout', coalesce(nullif(current_setting('statement_timeout'), '0'), $1), true)"}
+	set := []string{
+		"set_config('statement_timeout', coalesce(nullif(current_setting('statement_timeout'), '0'), $1), true)",
+	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		set = append(set, "set_config('"+name+"', '"+strings.ReplaceAll(all[name], "'", "''")+"', true)")
 	}

@@ -9,7 +9,7 @@
 // the end it looks again, until it finds nothing: what came in meanwhile is erased, too, or told of. A run that takes
 // items of another is refused when items of that one were erased since it began to read (batchrun.erased).
 //
-// A test knows every column in which text can stand, and how it is searched ([Searched]). It cannot reach what is not in
+// A test knows each column in which text can stand, and how it is searched ([Searched]). It cannot reach what is not in
 // the tables: messages in streams, backups, the log of PostgreSQL, exports, and what services keep. [Unreached] says it
 // for people.
 package erasure
