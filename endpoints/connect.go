@@ -23,7 +23,7 @@ const (
 	// reconnectWait is the first pause between tries, short so that a service is back at once when its server restarts.
 	// Each is twice the one before, up to longestReconnectWait: a server logs each try that it refuses.
 	reconnectWait        = 250 * time.Millisecond
-	longestReconnectWait = 5 * time.Second
+	longestReconnectWait = 2 * time.Second
 	// pingInterval is how often a connection asks its server for a sign of life. One that leaves pingsOut of them
 	// unanswered stands still, or is out of reach: another server of the cluster is tried. nats.go's own is two minutes.
 	pingInterval = 2 * time.Second
