@@ -3837,7 +3837,7 @@ type RunSummary struct {
 	// Rate items answered a second at all steps, over the last ten seconds
 	Rate float64 `json:"rate"`
 
-	// ETASeconds to the end; none in a canary, at a gate, or at an open breaker
+	// ETASeconds to the end; none at a canary, gate or open breaker
 	ETASeconds *float64 `json:"eta_seconds,omitempty"`
 
 	// Sampling its canary is under way, which tells no time left

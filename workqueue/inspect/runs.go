@@ -36,7 +36,7 @@ type RunSummary struct {
 	StepCount  int                  `json:"step_count"`
 	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
 	Rate       float64              `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
-	ETASeconds *float64             `json:"eta_seconds,omitempty" doc:"to the end; none in a canary, at a gate, or at an open breaker"`
+	ETASeconds *float64             `json:"eta_seconds,omitempty" doc:"to the end; none at a canary, gate or open breaker"`
 	Sampling   bool                 `json:"sampling,omitempty" doc:"its canary is under way, which tells no time left"`
 	Approval   []string             `json:"approval,omitempty" doc:"steps that wait for somebody to approve them"`
 	Open       *OpenView            `json:"open,omitempty" doc:"while it takes items, before it is sealed"`
