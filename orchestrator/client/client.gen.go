@@ -6627,4 +6627,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 1da5387e1c06fb8ec977e2ef8f315fcc, is c3c621339ebf03bd7bddbe095d9e930b15012ee119f383952e04a1f758879f02.
+// Of 9e37af30699918ccf91521950856b589, is e756f7095168adf67ae8dc29a9a4eb99d215118277a2db26d5f8f3eed66fb000.
