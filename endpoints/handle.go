@@ -17,8 +17,8 @@ import (
 // after a pause that grows, and only when their attempts are used up in ever smaller chunks, to find the culprit. After
 // an error of Fail they are taken apart at once.
 //
-// The service announces the fields of In and Out. A start whose items lack a field of In is refused, unless the field is
-// a pointer, an interface, or has omitempty or omitzero.
+// The service announces the fields of In and Out. A start whose items lack a field of In is refused, unless the field
+// is a pointer, an interface, or has omitempty or omitzero.
 //
 // It fails when the name cannot be an endpoint's, has a handler already, or an option is out of range.
 func HandleList[In, Out any](

@@ -46,15 +46,13 @@ type schema struct {
 	Additional *schema            `json:"additionalProperties,omitempty"`
 }
 
-// codecs are what types have that say themselves what they are in JSON.
-var codecs = []reflect.Type{
-	reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[json.Marshaler](), reflect.TypeFor[jsonv2.UnmarshalerFrom](),
-	reflect.TypeFor[jsonv2.MarshalerTo](), reflect.TypeFor[encoding.TextUnmarshaler](),
-	reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextAppender](),
-}
-
+// hasCodec reports whether a type says itself what it is in JSON.
 func hasCodec(t reflect.Type) bool {
-	return slices.ContainsFunc(codecs, reflect.PointerTo(t).Implements)
+	return slices.ContainsFunc([]reflect.Type{
+		reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[json.Marshaler](), reflect.TypeFor[jsonv2.UnmarshalerFrom](),
+		reflect.TypeFor[jsonv2.MarshalerTo](), reflect.TypeFor[encoding.TextUnmarshaler](),
+		reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextAppender](),
+	}, reflect.PointerTo(t).Implements)
 }
 
 func newSchema(t reflect.Type, depth int) *schema {
@@ -68,12 +66,6 @@ func newSchema(t reflect.Type, depth int) *schema {
 		return &schema{}
 	}
 	switch t.Kind() {
-	case reflect.Bool:
-		return &schema{Type: "boolean"}
-	case reflect.String:
-		return &schema{Type: "string"}
-	case reflect.Float32, reflect.Float64:
-		return &schema{Type: "number"}
 	case reflect.Slice, reflect.Array:
 		if t.Elem().Kind() == reflect.Uint8 {
 			return &schema{Type: "string"}
@@ -84,10 +76,22 @@ func newSchema(t reflect.Type, depth int) *schema {
 	case reflect.Struct:
 		return structSchema(t, depth)
 	}
-	if t.Kind() >= reflect.Int && t.Kind() <= reflect.Uintptr {
-		return &schema{Type: "integer"}
+	return &schema{Type: scalar(t.Kind())}
+}
+
+// scalar is what JSON Schema calls a kind; empty: it may be anything.
+func scalar(kind reflect.Kind) string {
+	switch {
+	case kind == reflect.Bool:
+		return "boolean"
+	case kind == reflect.String:
+		return "string"
+	case kind == reflect.Float32 || kind == reflect.Float64:
+		return "number"
+	case kind >= reflect.Int && kind <= reflect.Uintptr:
+		return "integer"
 	}
-	return &schema{}
+	return ""
 }
 
 // member is a field of a struct as JSON has it.
@@ -139,11 +143,7 @@ func (s *schema) members(t reflect.Type, depth, level int, required bool, within
 		tag := field.Tag.Get("json")
 		name, rest, _ := strings.Cut(tag, ",")
 		options := strings.Split(rest, ",")
-		inner := field.Type
-		if inner.Kind() == reflect.Pointer {
-			inner = inner.Elem()
-		}
-		inlined := field.Anonymous && name == "" || slices.Contains(options, "inline") || slices.Contains(options, "embed")
+		inner, inlined := embeds(&field, name, options)
 		switch {
 		case tag == "-" || !field.IsExported() && !field.Anonymous:
 		case inlined && inner.Kind() == reflect.Struct && !hasCodec(inner):
@@ -155,6 +155,14 @@ func (s *schema) members(t reflect.Type, depth, level int, required bool, within
 		}
 	}
 	return all
+}
+
+// embeds reports whether the members of a field's type are members of the struct, and what that type is.
+func embeds(field *reflect.StructField, name string, options []string) (inner reflect.Type, is bool) {
+	if inner = field.Type; inner.Kind() == reflect.Pointer {
+		inner = inner.Elem()
+	}
+	return inner, field.Anonymous && name == "" || slices.Contains(options, "inline") || slices.Contains(options, "embed")
 }
 
 func memberOf(field *reflect.StructField, name string, options []string, depth, level int, required bool) member {

@@ -63,7 +63,8 @@ func (s *Routes) ContractOf(ctx context.Context, req *start.LoadRequest) (*Contr
 
 // contractOf asks the services of a plan's steps for what they read.
 func (s *Routes) contractOf(ctx context.Context, plan *gather.Plan) (*Contract, error) {
-	c := &Contract{warn: plan.Items.Contract == gather.ContractWarn, all: true, also: map[string]bool{plan.Items.Sort: true}}
+	c := &Contract{warn: plan.Items.Contract == gather.ContractWarn, all: true}
+	c.also = map[string]bool{plan.Items.Sort: true}
 	if plan.Items.Contract == gather.ContractOff || !s.NC.IsConnected() {
 		return c, nil
 	}
@@ -106,8 +107,8 @@ func (c *Contract) ask(ctx context.Context, s *Routes, names []string) error {
 	return nil
 }
 
-// readerOf returns the fields that a JSON Schema names, and whether they are all that is read. It takes a schema that is
-// not understood as one that says nothing.
+// readerOf returns the fields that a JSON Schema names, and whether they are all that is read. It takes a schema that
+// is not understood as one that says nothing.
 func readerOf(endpoint string, schema json.RawMessage) (r reader, whole bool) {
 	var known struct {
 		Properties map[string]json.RawMessage `json:"properties"`
@@ -203,7 +204,7 @@ func (c *Comparison) verdict() error {
 	if len(missing) > 0 && !c.contract.warn {
 		return kernel.BadInput(strings.Join(lacking, "; ") + ". Nothing was stored. " + remedy(missing, unread))
 	}
-	c.Warnings = append(lacking, some...)
+	c.Warnings = slices.Concat(lacking, some)
 	return nil
 }
 
