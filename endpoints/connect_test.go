@@ -116,7 +116,7 @@ func TestTriesToConnectBecomeSeldom(t *testing.T) {
 	for _, option := range Options() {
 		check(t, option(&o))
 	}
-	for n, millis := range []int{250, 500, 1000, 2000, 4000, 5000, 5000} {
+	for n, millis := range []int{250, 500, 1000, 2000, 2000, 2000} {
 		longest := time.Duration(millis) * time.Millisecond
 		if wait := o.CustomReconnectDelayCB(n + 1); wait > longest || wait < longest*3/4 {
 			t.Errorf("the wait before try %d is %s, want %s or a little less", n+1, wait, longest)

@@ -30,8 +30,10 @@ WHERE name IN ('idle_in_transaction_session_timeout', 'idle_session_timeout', 't
 	// waits for.
 	tryLock = `SELECT CASE WHEN $2 THEN pg_try_advisory_xact_lock($1) ELSE pg_try_advisory_lock($1) END`
 
-	person = `format('process %s (%s, user %s)%s', a.pid, coalesce(nullif(a.application_name, ''), 'without a name'), a.usename,
-    coalesce(', whose transaction began ' || round(extract(epoch FROM clock_timestamp() - a.xact_start)) || ' s ago', ''))`
+	person = `format('process %s (%s, user %s)%s', a.pid, coalesce(nullif(a.application_name, ''), 'without a name'),
+    a.usename,
+    coalesce(', whose transaction began ' || round(extract(epoch FROM clock_timestamp() - a.xact_start)) || ' s ago',
+        ''))`
 	lockHolders = `SELECT ` + person + ` FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = $1
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())`
@@ -41,8 +43,8 @@ FROM pg_stat_activity w, unnest(pg_blocking_pids(w.pid)) p JOIN pg_stat_activity
 WHERE w.datname = current_database() AND w.application_name = $1 ORDER BY 1`
 )
 
-// alone runs f while it holds the advisory lock, on a connection that does nothing else: f's own may be of a pooler that
-// gives them to others between two statements. The lock is the session's, or behind such a pooler a transaction's.
+// alone runs f while it holds the advisory lock, on a connection that does nothing else: f's own may be of a pooler
+// that gives them to others between two statements. The lock is the session's, or behind such a pooler a transaction's.
 func alone(ctx context.Context, db *sql.DB, log *zap.Logger, f func() error) (err error) {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -69,7 +71,8 @@ func alone(ctx context.Context, db *sql.DB, log *zap.Logger, f func() error) (er
 	if err := lock(ctx, conn, pooled, log); err != nil {
 		return err
 	}
-	defer sayBlockers(ctx, db, log)()
+	said := sayBlockers(ctx, db, log)
+	defer said()
 	return f()
 }
 

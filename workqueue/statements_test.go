@@ -157,7 +157,8 @@ func TestEveryStatementIsPrepared(t *testing.T) {
 	source := readSource(t)
 	statements := source.statements()
 	if source.made != 5 {
-		t.Errorf("%d statements are put together when they are used; want those of settings and of what is erased only, 5", source.made)
+		t.Errorf("%d statements are put together when they are used; want those of settings and of erasure only, 5",
+			source.made)
 	}
 	for name, sql := range statements {
 		text := strings.TrimSpace(sql)

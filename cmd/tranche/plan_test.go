@@ -82,7 +82,7 @@ func TestTypesOfAPlan(t *testing.T) {
 	golang := "type MakeInput struct {\n\tName *string `json:\"name,omitempty\"`\n}"
 	b.wantSoon([]string{"plan", "types", "year-end"}, golang, "plan types year-end; DO NOT EDIT", "package inputs")
 	b.want(b.tranche("plan", "types", file, "--lang", "ts"), 0, "export type MakeInput = {\n  name?: string;\n};")
-	b.want(b.tranche("plan", "types", "year-end", "--step", "mkae"), 2, `no step "mkae" is done by a service`)
+	b.want(b.tranche("plan", "types", "year-end", "--step", "other"), 2, `no step "other" is done by a service`)
 	b.want(b.tranche("plan", "types", "year-end@9"), 1, "year-end")
 	bad := written(t, "bad.yaml", "steps: [{endpoint: 5}]")
 	b.want(b.tranche("plan", "types", bad), 2, bad+":1:20", "endpoint: want text")

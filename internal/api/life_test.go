@@ -181,7 +181,8 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 	if run := apitest.Read[runs.RunDocument](b, "/runs/it"); run.Rate == 0 || run.ETASeconds != nil {
 		t.Errorf("%v items a second, %v s to go; want no time while something stands in its way", run.Rate, run.ETASeconds)
 	}
-	with(b.Engine, fmt.Errorf("look for work: %w", &database.SlowError{For: "the look for work", Took: 15 * time.Second}), 0)
+	late := &database.SlowError{For: "the look for work", Took: 15 * time.Second}
+	with(b.Engine, fmt.Errorf("look for work: %w", late), 0)
 	const slow = "PostgreSQL takes more than 15 s for the look for work"
 	b.Refused(503, slow, http.MethodGet, "/readyz", nil)
 	if why := apitest.Read[explain.Explanation](b, "/runs/it/explain").Groups[0].Why; !strings.HasPrefix(why, slow) {

@@ -47,7 +47,8 @@ func (f *facts) machine() (all []Condition) {
 	}
 	for _, what := range f.short {
 		all = append(all, unkept(Condition{
-			Kind: Shortage, Severity: Critical, Subject: f.host, Title: "Something is used up, or too slow", Detail: what, Link: "/nodes",
+			Kind: Shortage, Severity: Critical, Subject: f.host, Title: "Something is used up, or too slow", Detail: what,
+			Link:   "/nodes",
 			Remedy: "See to it, as it says; work goes on by itself then",
 		}))
 	}

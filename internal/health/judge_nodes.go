@@ -13,8 +13,8 @@ func (f *facts) nodes() (all []Condition) {
 		return []Condition{unkept(Condition{
 			Kind: Database, Severity: Critical, Subject: f.host, Title: "PostgreSQL takes no writes", Link: "/nodes",
 			Detail: "Nothing is sent and recorded, no command changes anything, and nodes cannot say that they live.",
-			Remedy: "See whether it is a standby (`SELECT pg_is_in_recovery()`) that --database should not lead to, or was set " +
-				"so (`SHOW default_transaction_read_only`); work goes on by itself when it takes writes again",
+			Remedy: "See whether it is a standby (`SELECT pg_is_in_recovery()`) that --database should not lead to, or was " +
+				"set so (`SHOW default_transaction_read_only`); work goes on by itself when it takes writes again",
 		})}
 	}
 	alive, first := 0, f.at // and since when one has been there

@@ -3215,7 +3215,7 @@ type RerunSettings struct {
 	// Groups items that failed with such a message
 	Groups []string `json:"groups,omitempty"`
 
-	// FailedAt with codes or groups: failed at this step, not at step
+	// FailedAt with codes or groups: failed at this step
 	FailedAt string `json:"failed_at,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
@@ -3315,7 +3315,7 @@ type ResetSettings struct {
 	// Groups items that failed with such a message
 	Groups []string `json:"groups,omitempty"`
 
-	// FailedAt with codes or groups: failed at this step, not at step
+	// FailedAt with codes or groups: failed at this step
 	FailedAt string `json:"failed_at,omitempty"`
 
 	// Ranges items by ordinal, both ends included; beside failed, codes or groups: only those of them
@@ -6627,4 +6627,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 9e37af30699918ccf91521950856b589, is e756f7095168adf67ae8dc29a9a4eb99d215118277a2db26d5f8f3eed66fb000.
+// Of 849e1d861a5ca8815911f18a2da02a65, is 065994e05c50907cc5ddb83d794ab7aeaaabafffd34fe72341c18bc46bac128a.

@@ -70,7 +70,9 @@ func (r *runFacts) partNamed(st *stepFacts, message string) *stepFacts {
 	if named == nil {
 		return nil
 	}
-	at := slices.IndexFunc(r.steps, func(s *stepFacts) bool { return s.name == named[1] && slices.Contains(st.needs, s.step) })
+	at := slices.IndexFunc(r.steps, func(s *stepFacts) bool {
+		return s.name == named[1] && slices.Contains(st.needs, s.step)
+	})
 	if at < 0 {
 		return nil
 	}

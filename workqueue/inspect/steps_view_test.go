@@ -194,9 +194,9 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	if waits.Items > e.Items || waits.Step != "e" {
 		t.Errorf("waiting: %+v", waits)
 	}
-	if want := "9 of 10 items are missing; 1 failed: paused: waiting for somebody to resume the run (3 steps)"; e.Summary !=
-		want {
-		t.Errorf("the summary is %q; want %q", e.Summary, want)
+	summary := "9 of 10 items are missing; 1 failed: paused: waiting for somebody to resume the run (3 steps)"
+	if e.Summary != summary {
+		t.Errorf("the summary is %q; want %q", e.Summary, summary)
 	}
 }
 

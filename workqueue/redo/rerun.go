@@ -102,12 +102,7 @@ func (r *rerun) do(ctx context.Context, graphs *plane.GraphCache) error {
 		return err
 	}
 	some := r.Select.Step == "" && !r.graph.Single() // of any step, what failed there
-	r.take.done = r.Select.named() && !some || r.Select.ofParts() && !r.Select.Failed || r.Select.At != ""
-	r.named = []workqueue.Step{step.Step}
-	if some {
-		r.named = everyStep(r.steps)
-	}
-	if err := r.find(ctx); err != nil {
+	if err := r.choose(ctx, step.Step, some); err != nil {
 		return err
 	}
 	if err := r.set(ctx, step); err != nil {
@@ -127,6 +122,16 @@ func (r *rerun) do(ctx context.Context, graphs *plane.GraphCache) error {
 		return err
 	}
 	return r.finish(ctx)
+}
+
+// choose finds the items of a step, or of some.
+func (r *rerun) choose(ctx context.Context, step workqueue.Step, some bool) error {
+	r.take.done = r.Select.named() && !some || r.Select.ofParts() && !r.Select.Failed || r.Select.At != ""
+	r.named = []workqueue.Step{step}
+	if some {
+		r.named = everyStep(r.steps)
+	}
+	return r.find(ctx)
 }
 
 func everyStep(steps []control.StepSettings) (all []workqueue.Step) {

@@ -304,7 +304,8 @@ func (sel *Selection) findFailedAt(ctx context.Context, tx pgx.Tx, run workqueue
 	var at workqueue.Step
 	err := tx.QueryRow(ctx, stepOfName, run, sel.At).Scan(&at)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("failed_at is %.64q, and run %s has no such step", sel.At, run)}
+		return nil, &workqueue.SettingError{
+			Detail: fmt.Sprintf("failed_at is %.64q, and run %s has no such step", sel.At, run)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find step %s: %w", sel.At, err)

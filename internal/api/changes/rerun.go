@@ -32,7 +32,7 @@ type RerunSettings struct {
 	Codes  []string `json:"codes,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a code"`
 	Groups []string `json:"groups,omitempty" maxItems:"1000" nullable:"false" doc:"items that failed with such a message"`
 
-	FailedAt string `json:"failed_at,omitempty" maxLength:"64" doc:"with codes or groups: failed at this step, not at step"`
+	FailedAt string `json:"failed_at,omitempty" maxLength:"64" doc:"with codes or groups: failed at this step"`
 
 	Ranges OrdinalRanges `json:"ranges,omitempty"`
 	Evidence

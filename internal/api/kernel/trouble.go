@@ -33,9 +33,9 @@ const (
 )
 
 // NoWrites is told while PostgreSQL is read-only.
-const NoWrites = "PostgreSQL takes no writes, so that nothing is sent or recorded and nodes cannot say that they live; " +
-	"see whether it is a standby (SELECT pg_is_in_recovery()) that --database should not lead to, or was set so (SHOW " +
-	"default_transaction_read_only); work goes on by itself when it takes them"
+const NoWrites = "PostgreSQL takes no writes, so that nothing is sent or recorded and nodes cannot say that they " +
+	"live; see whether it is a standby (SELECT pg_is_in_recovery()) that --database should not lead to, or was set so " +
+	"(SHOW default_transaction_read_only); work goes on by itself when it takes them"
 
 // shortage says what an error has found used up, and what helps; empty when it speaks of something else.
 func (s *Kernel) shortage(err error) string {
@@ -51,8 +51,8 @@ func (s *Kernel) shortage(err error) string {
 		}
 	}
 	if slow, ok := errors.AsType[*database.SlowError](err); ok {
-		return slow.Error() + "; see what it is busy with (pg_stat_activity), and whether what compiles statements (jit) is " +
-			"off for the role of Tranche"
+		return slow.Error() + "; see what it is busy with (pg_stat_activity), and whether what compiles statements (jit) " +
+			"is off for the role of Tranche"
 	}
 	if said, ok := errors.AsType[*jetstream.APIError](err); ok {
 		switch said.ErrorCode {

@@ -177,7 +177,8 @@ func TestLargeResults(t *testing.T) {
 		!strings.Contains(body, "a,done,"+base64.StdEncoding.EncodeToString([]byte(data))+",") {
 		t.Errorf("in CSV: %.200s", body)
 	}
-	if _, body = b.Get("/runs/large/export?format=ndjson&flat=true"); !strings.Contains(body, `"result.n":1,"result.t":"xx`) {
+	_, body = b.Get("/runs/large/export?format=ndjson&flat=true")
+	if !strings.Contains(body, `"result.n":1,"result.t":"xx`) {
 		t.Errorf("flat: %.200s", body)
 	}
 	_, body = b.Get("/runs/large/export?format=parquet")

@@ -83,9 +83,10 @@ func (r *Rerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 
 func (r *Rerun) settings(keys []string, dry bool) client.RerunSettings {
 	set := client.RerunSettings{
-		Failed: r.Failed, Keys: keys, Codes: r.Code, Groups: r.Group, FailedAt: r.FailedAt, Step: r.Step, Endpoint: r.Endpoint,
-		Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service,
-		Since: pointTo(r.Since), Until: pointTo(r.Until), Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected,
+		Failed: r.Failed, Keys: keys, Codes: r.Code, Groups: r.Group, FailedAt: r.FailedAt, Step: r.Step,
+		Endpoint: r.Endpoint, Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: dry, Reason: r.Reason,
+		States: r.State, Service: r.Service, Since: pointTo(r.Since), Until: pointTo(r.Until),
+		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected,
 	}
 	if r.Chunk != nil {
 		set.Chunk = client.Sizing(*r.Chunk)

@@ -59,8 +59,8 @@ func (r *Reset) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 }
 
 func (r *Reset) settings(keys []string, dry bool) client.ResetSettings {
-	return client.ResetSettings{Step: r.Step, All: r.All, Keys: keys, Codes: r.Code, Groups: r.Group, FailedAt: r.FailedAt, Cascade: r.Cascade,
-		DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service, Since: pointTo(r.Since), Until: pointTo(r.Until),
+	return client.ResetSettings{Step: r.Step, All: r.All, Keys: keys, Codes: r.Code, Groups: r.Group, FailedAt: r.FailedAt,
+		Cascade: r.Cascade, DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service, Since: pointTo(r.Since), Until: pointTo(r.Until),
 		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected}
 }
 
