@@ -60,8 +60,8 @@ func (r *Reset) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 
 func (r *Reset) settings(keys []string, dry bool) client.ResetSettings {
 	return client.ResetSettings{Step: r.Step, All: r.All, Keys: keys, Codes: r.Code, Groups: r.Group, FailedAt: r.FailedAt,
-		Cascade: r.Cascade, DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service, Since: pointTo(r.Since), Until: pointTo(r.Until),
-		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected}
+		Cascade: r.Cascade, DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service, Since: pointTo(r.Since),
+		Until: pointTo(r.Until), Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected}
 }
 
 // addResets is what two resets of a run did, one after the other; the warnings are those of the second.
