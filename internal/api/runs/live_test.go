@@ -28,6 +28,9 @@ func TestAStreamLeadsThroughARun(t *testing.T) {
 		t.Errorf("the run is %s", run)
 	}
 	b.Finish(started.Run)
+	if _, run := b.Get("/runs/last"); !strings.Contains(run, `"warnings":[]`) {
+		t.Errorf("the run is %s", run)
+	}
 	s.Lead([]byte{5, 6, 5})
 	if end := s.Next("end"); end != "{}" {
 		t.Errorf("end %s", end)

@@ -3,7 +3,6 @@ package runs
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -179,7 +178,7 @@ func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocume
 	if len(obstacles) > 0 {
 		view.ETASeconds = nil // nobody knows when they are gone
 	}
-	return RunDocument{RunView: *view, Warnings: slices.Concat(overdue(view), obstacles, strays(view))}, nil
+	return RunDocument{RunView: *view, Warnings: warnings(view, obstacles)}, nil
 }
 
 type itemInput struct {

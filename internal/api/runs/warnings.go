@@ -17,7 +17,12 @@ import (
 
 // Warnings says what keeps a running run from going on, and what has gone astray of any run.
 func (s *Routes) Warnings(ctx context.Context, run *inspect.RunView) []string {
-	return slices.Concat(overdue(run), s.obstacles(ctx, run), strays(run))
+	return warnings(run, s.obstacles(ctx, run))
+}
+
+// warnings are never nil: the page counts them.
+func warnings(run *inspect.RunView, obstacles []string) []string {
+	return append(append(overdue(run), obstacles...), strays(run)...)
 }
 
 // overdue warns of an open run that should have been sealed. It goes on all the same.
