@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,14 +15,11 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
-	// reconnectWait is the first pause between tries, short so that a service is back at once when its server restarts.
-	// Each is twice the one before, up to longestReconnectWait: a server logs each try that it refuses.
-	reconnectWait        = 250 * time.Millisecond
-	longestReconnectWait = 2 * time.Second
+	// reconnectWait is short so that a service is back within a second of its server.
+	reconnectWait = 250 * time.Millisecond
 	// pingInterval is how often a connection asks its server for a sign of life. One that leaves pingsOut of them
 	// unanswered stands still, or is out of reach: another server of the cluster is tried. nats.go's own is two minutes.
 	pingInterval = 2 * time.Second
@@ -40,14 +36,8 @@ func Options() []nats.Option {
 		nats.IgnoreAuthErrorAbort(), // a server that starts may refuse users for a while, and takes them then
 		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(pingsOut),
 		nats.FlusherTimeout(writeTimeout), nats.ReconnectOnFlusherError(),
-		nats.CustomReconnectDelay(reconnectDelay),
+		nats.ReconnectWait(reconnectWait), nats.ReconnectJitter(reconnectWait/2, reconnectWait),
 	}
-}
-
-// reconnectDelay is the pause before the n-th try, up to a quarter shorter: services are not to come all at once.
-func reconnectDelay(n int) time.Duration {
-	pause := backoff.Nth(reconnectWait, longestReconnectWait, n)
-	return pause - rand.N(pause/4)
 }
 
 // Connect connects to NATS as the environment says, and then as opts say:

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -106,21 +105,6 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) {
 	eventually(t, "it is connected again", nc.IsConnected)
 	if n := logged.FilterMessageSnippet("refuses this user").Len(); n != 1 {
 		t.Errorf("%d refusals were logged; want the first only", n)
-	}
-}
-
-// Tries become seldom: a server logs each that it refuses.
-func TestTriesToConnectBecomeSeldom(t *testing.T) {
-	t.Parallel()
-	var o nats.Options
-	for _, option := range Options() {
-		check(t, option(&o))
-	}
-	for n, millis := range []int{250, 500, 1000, 2000, 2000, 2000} {
-		longest := time.Duration(millis) * time.Millisecond
-		if wait := o.CustomReconnectDelayCB(n + 1); wait > longest || wait < longest*3/4 {
-			t.Errorf("the wait before try %d is %s, want %s or a little less", n+1, wait, longest)
-		}
 	}
 }
 
