@@ -420,7 +420,7 @@ func rooms(servers []string) map[string]rule {
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
 		{"erasure", ""},
-		{"measure", ""},
+		{"measure", "pace"},
 	} {
 		r := rule{own: slices.Clone(shared), tests: append([]string{root + "/..."}, servers...)}
 		for need := range strings.FieldsSeq(room.needs) {

@@ -1,5 +1,7 @@
 package measure
 
+import "github.com/tranchehq/tranche/workqueue/pace"
+
 // Runs are those under way that stand alike.
 type Runs struct {
 	State  string  // loading, running, or held
@@ -61,7 +63,7 @@ SELECT endpoint, coalesce(ready.items, 0)::bigint, coalesce(live.scheduled, 0)::
     coalesce(extract(epoch FROM clock_timestamp() - live.untaken), 0)::float8,
     coalesce(nullif(e.max_in_flight, 0), p.in_flight)::bigint, coalesce(p.breaker = 'open', false),
     least(nullif(e.rate, 0), p.rate), p.chunk::bigint
-FROM endpoint_pace p
+FROM (SELECT * FROM endpoint_pace p WHERE ` + pace.Exists + `) p
 FULL JOIN endpoint_setting e USING (endpoint)
 FULL JOIN live USING (endpoint)
 FULL JOIN ready USING (endpoint)
