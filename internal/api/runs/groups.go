@@ -13,8 +13,9 @@ import (
 
 type groupsInput struct {
 	kernel.RunPath
-	By    string `query:"by" maxLength:"200" doc:"a field of the payloads, at their top; absent: only the fields are listed"`
-	Lanes bool   `query:"lanes" doc:"by lane of a run in order instead: the number of a partition, or of a value's lane"`
+	By string `query:"by" maxLength:"200" doc:"a field of the payloads, at their top; absent: only the fields are listed"`
+
+	Lanes bool `query:"lanes" doc:"by lane of a run in order instead: the number of a partition, or of a value's lane"`
 }
 
 type groupsMapInput struct {
@@ -28,7 +29,8 @@ type groupsMapInput struct {
 type groupings struct{ *Routes }
 
 func (s groupings) register(api huma.API) {
-	op := kernel.Broad(kernel.Get("get-groups", "/runs/{run}/groups", "Items by the value of a field of their payloads, or by lane"))
+	op := kernel.Broad(kernel.Get("get-groups", "/runs/{run}/groups",
+		"Items by the value of a field of their payloads, or by lane"))
 	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
 		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
 		"of more than 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups."
