@@ -17,8 +17,9 @@ func TestEndpointSettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	set := func(endpoint string, concurrency int) error {
-		setting := pacestore.EndpointSetting{Endpoint: endpoint, Concurrency: concurrency}
-		return pacestore.New(b.Store).SetEndpoint(t.Context(), setting, "ann")
+		_, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: endpoint,
+			Concurrency: &concurrency}, "ann")
+		return err
 	}
 	for _, err := range []error{set("b", 3), set("a", pacestore.MaxEndpointConcurrency), set("b", 0)} {
 		if err != nil {
