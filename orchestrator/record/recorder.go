@@ -21,7 +21,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/span"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
-	"github.com/tranchehq/tranche/workqueue/results"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -147,7 +147,7 @@ func (r *Recorder) recordBatch(ctx context.Context, batch []consumer.Message) {
 			read, size = read[:0], 0
 		}
 	}
-	if read = append(read, (pieceTaker{r, results.New(r.node.Store)}).take(ctx, pieces)...); len(read) > 0 {
+	if read = append(read, (pieceTaker{r, export.New(r.node.Store)}).take(ctx, pieces)...); len(read) > 0 {
 		r.recordRead(ctx, read)
 	}
 	for _, u := range unread { // after the others: they may be about the same slices, which end with this

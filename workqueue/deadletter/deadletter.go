@@ -1,3 +1,5 @@
+// Package deadletter keeps dead letters: messages that were given up, and what becomes of them; and messages in
+// quarantine.
 package deadletter
 
 import (
@@ -14,8 +16,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
+
+// Store is the database for dead letters. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // LetterState says what becomes of a dead letter.
 type LetterState string

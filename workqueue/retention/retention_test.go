@@ -22,8 +22,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
 	"github.com/tranchehq/tranche/workqueue/redo"
-	requeststore "github.com/tranchehq/tranche/workqueue/request"
 	"github.com/tranchehq/tranche/workqueue/retention"
+	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 	"github.com/tranchehq/tranche/workqueue/tracker"
 )
@@ -445,7 +445,7 @@ func TestRetentionIsFencedByTheEpoch(t *testing.T) {
 		},
 		"forget":   func() error { return retention.New(b.Store).ForgetGone(ctx, old) },
 		"note":     func() error { return retention.New(b.Store).NoteDeleted(ctx, old, retention.RetainRuns, 1) },
-		"requests": func() error { _, err := requeststore.New(b.Store).SweepRequests(ctx, old); return err },
+		"requests": func() error { _, err := session.New(b.Store).SweepRequests(ctx, old); return err },
 	} {
 		if err := work(); !errors.Is(err, workqueue.ErrNotLeader) {
 			t.Errorf("%s: %v; want ErrNotLeader", name, err)

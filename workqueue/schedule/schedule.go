@@ -1,3 +1,4 @@
+// Package schedule keeps schedules and their fires.
 package schedule
 
 import (
@@ -9,11 +10,18 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/plan"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
+
+// Store is the database for schedules. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // NextTime returns the first due time of a schedule after a moment; false: there is none. It is asked with the
 // database's time, whatever clock its node has.
@@ -73,7 +81,7 @@ RETURNING version, changed_at`
 func (s Store) ApplySchedule(ctx context.Context, text Text, actor string) (AppliedSchedule, error) {
 	var out AppliedSchedule
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		for range plan.ApplyTries {
+		for range start.ApplyTries {
 			var done bool
 			var err error
 			if out, done, err = applySchedule(ctx, tx, &text, actor); err != nil || done {

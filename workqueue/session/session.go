@@ -1,3 +1,6 @@
+// Package session keeps the sessions of nodes, the leader's lease, and the mark by which a database is seen to have
+// gone back in time; what nodes agree on about JetStream's streams (settings, incarnations, troubles); and what was
+// answered to requests with an idempotency key.
 package session
 
 import (
@@ -7,7 +10,14 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
+
+// Store is the database for nodes and their leader. It is safe for concurrent use.
+type Store struct{ db *database.DB }
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // NodeInfo says who a session belongs to.
 type NodeInfo struct {

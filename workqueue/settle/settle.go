@@ -1,3 +1,5 @@
+// Package settle records what became of slices: outcomes, releases, and the end of runs. Each is one transaction, from
+// the fence to the completion.
 package settle
 
 import (
@@ -15,10 +17,20 @@ import (
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
+
+// Store is the database for outcomes. It is safe for concurrent use.
+type Store struct {
+	db    *database.DB
+	count func([]Settled) // nil: nobody counts
+}
+
+// New returns a store on db.
+func New(db *database.DB) Store { return Store{db: db} }
 
 // apply writes the settlement. The slices in it are locked already; what remains is locked in the documented order.
 func (s *settlement) apply(ctx context.Context, tx pgx.Tx) error {

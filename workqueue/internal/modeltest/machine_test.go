@@ -23,7 +23,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"github.com/tranchehq/tranche/workqueue/streams"
 )
 
 const maxAttempts = 3 // of the machine's runs
@@ -87,7 +86,7 @@ func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
 
 func (m *machine) nextEpoch(t *rapid.T) int64 {
 	now := time.Now()
-	current, _, err := streams.New(m.Store).ObserveStreams(m.Context(), streams.Created{Work: now, Reply: now, Stage: now,
+	current, _, err := session.New(m.Store).ObserveStreams(m.Context(), session.Created{Work: now, Reply: now, Stage: now,
 		Flow: now})
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,9 @@
-package results
+package export
 
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -55,8 +56,8 @@ type Reader struct {
 
 var _ io.ReadSeeker = (*Reader)(nil)
 
-// Open returns a reader of a result, for as long as ctx lasts. The error wraps ErrNotFound when there is none.
-func (s Store) Open(ctx context.Context, id uuid.UUID) (*Reader, error) {
+// OpenResult returns a reader of a result, for as long as ctx lasts. The error wraps ErrNotFound when there is none.
+func (s Store) OpenResult(ctx context.Context, id uuid.UUID) (*Reader, error) {
 	r := &Reader{ctx: ctx, store: s, id: id, starts: []int64{0}}
 	timed, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
@@ -130,4 +131,9 @@ func (r *Reader) fetch(number int) error {
 	}
 	r.here = number
 	return nil
+}
+
+// Reference is what stands in the place of a result that is kept apart: the same for the same result.
+func Reference(bytes int64, sum [sha256.Size]byte) []byte {
+	return fmt.Appendf(nil, `{"bytes":%d,"sha256":"%s"}`, bytes, hex.EncodeToString(sum[:]))
 }

@@ -1,4 +1,4 @@
-package groups
+package inspect
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -37,14 +36,14 @@ type PayloadGroup struct {
 	InProgress int64   `json:"in_progress" doc:"asked for, or to be tried again"`
 }
 
-func (g *PayloadGroup) add(state inspect.ItemState) {
+func (g *PayloadGroup) add(state ItemState) {
 	g.Items++
 	switch state {
-	case inspect.ItemDone:
+	case ItemDone:
 		g.Done++
-	case inspect.ItemFailed:
+	case ItemFailed:
 		g.Failed++
-	case inspect.ItemInFlight, inspect.ItemScheduled:
+	case ItemInFlight, ItemScheduled:
 		g.InProgress++
 	}
 }
@@ -59,7 +58,7 @@ const maxFields = 50
 // PayloadFields lists the fields by which the items of a run can be grouped, as the first of them have them, and how
 // many items there are. The error wraps ErrNotFound when there is no such run.
 func (s Store) PayloadFields(ctx context.Context, run workqueue.RunID) (*PayloadGroups, error) {
-	items, err := inspect.New(s.db).ItemsOf(ctx, run, nil)
+	items, err := New(s.db).ItemsOf(ctx, run, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +127,7 @@ func (s Store) count(ctx context.Context, run workqueue.RunID, of []uint16, rank
 	for i := range blocks {
 		blocks[i] = workqueue.Block(i)
 	}
-	return inspect.New(s.db).States(ctx, run, []string{""}, blocks, func(b inspect.BlockStates) error {
+	return New(s.db).States(ctx, run, []string{""}, blocks, func(b BlockStates) error {
 		here := of[int(b.Block)*bitfield.Size:]
 		for i, state := range b.States[0][:min(len(here), len(b.States[0]))] {
 			groups[rank[here[i]]].add(state)
@@ -140,16 +139,16 @@ func (s Store) count(ctx context.Context, run workqueue.RunID, of []uint16, rank
 // GroupPlane says of each item of some blocks, in a byte, in which group of [Store.GroupsBy] it is; the others are in
 // group 50. It fails as that does.
 func (s Store) GroupPlane(ctx context.Context, run workqueue.RunID, field string, from workqueue.Block, blocks int,
-) (*inspect.Planes, error) {
+) (*Planes, error) {
 	known, err := s.PayloadFields(ctx, run)
 	if err != nil {
 		return nil, err
 	}
-	out := &inspect.Planes{Items: known.Items, Blocks: int((known.Items + bitfield.Size - 1) / bitfield.Size)}
+	out := &Planes{Items: known.Items, Blocks: int((known.Items + bitfield.Size - 1) / bitfield.Size)}
 	err = s.grouped(ctx, run, field, known.Items, func(f *fieldGroups) error {
 		rank, _ := f.ranks()
 		first := min(int64(from)*bitfield.Size, known.Items)
-		last := min(first+int64(min(blocks, inspect.MaxPlaneBlocks))*bitfield.Size, known.Items)
+		last := min(first+int64(min(blocks, MaxPlaneBlocks))*bitfield.Size, known.Items)
 		out.Bytes = make([]byte, last-first)
 		for i, value := range f.of[first:last] {
 			out.Bytes[i] = rank[value]

@@ -1,4 +1,4 @@
-package results
+package export
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Request names one result of a run.
-type Request struct {
+// ResultRequest names one result of a run.
+type ResultRequest struct {
 	Run     workqueue.RunID
 	Step    string             // empty: the only step that no other needs
 	Key     string             // of the item
@@ -70,7 +70,7 @@ ORDER BY p.generation DESC LIMIT 1`
 
 // Result returns the result that counts of one item at one step. The error wraps ErrNotFound when there is none, is a
 // *StepChoiceError when the step is none of the run or one has to be named, and a *TwinsError when the item has to be.
-func (s Store) Result(ctx context.Context, req Request) (Result, error) {
+func (s Store) Result(ctx context.Context, req ResultRequest) (Result, error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, req.Run)
 	if err != nil {
 		return Result{}, fmt.Errorf("read a result of run %s: %w", req.Run, err)
@@ -97,7 +97,7 @@ func (s Store) Result(ctx context.Context, req Request) (Result, error) {
 	return out, nil
 }
 
-func (s Store) ordinalOf(ctx context.Context, req *Request) (workqueue.Ordinal, error) {
+func (s Store) ordinalOf(ctx context.Context, req *ResultRequest) (workqueue.Ordinal, error) {
 	if !pg.ValidText(req.Key) {
 		return 0, errNoKey
 	}

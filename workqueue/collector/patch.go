@@ -1,4 +1,4 @@
-package mergepatch
+package collector
 
 import (
 	"bytes"
@@ -7,10 +7,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Patch is a JSON value that others are merged into, as JSON Merge Patch (RFC 7396) has it: members of objects are set
+// patch is a JSON value that others are merged into, as JSON Merge patch (RFC 7396) has it: members of objects are set
 // one by one, and everything else is replaced as a whole. A null stays, since whoever is sent the merged value has to
 // delete the member, too.
-type Patch struct {
+type patch struct {
 	value   []byte // what it is unless it is an object
 	names   []string
 	members map[string]*member // by their names; nil: it is no object
@@ -20,24 +20,24 @@ type Patch struct {
 // member is a member of an object.
 type member struct {
 	name  []byte // in its quotes
-	value *Patch
+	value *patch
 }
 
-// Parse reads a valid value. The patch shares no memory with it.
-func Parse(value []byte) (*Patch, error) {
+// parsePatch reads a valid value. The patch shares no memory with it.
+func parsePatch(value []byte) (*patch, error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	return readPatch(dec)
 }
 
-func readPatch(dec *jsontext.Decoder) (*Patch, error) {
+func readPatch(dec *jsontext.Decoder) (*patch, error) {
 	if dec.PeekKind() != '{' {
 		value, err := dec.ReadValue()
-		return &Patch{value: bytes.Clone(value), size: len(value)}, err
+		return &patch{value: bytes.Clone(value), size: len(value)}, err
 	}
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, err
 	}
-	p := &Patch{members: map[string]*member{}, size: len("{}")}
+	p := &patch{members: map[string]*member{}, size: len("{}")}
 	for dec.PeekKind() != '}' {
 		quoted, err := dec.ReadValue()
 		if err != nil {
@@ -59,13 +59,13 @@ func readPatch(dec *jsontext.Decoder) (*Patch, error) {
 }
 
 // set adds a member that is not there.
-func (p *Patch) set(name string, m *member) {
+func (p *patch) set(name string, m *member) {
 	p.size += p.growth(m)
 	p.names, p.members[name] = append(p.names, name), m
 }
 
 // growth is how many bytes a member more takes.
-func (p *Patch) growth(m *member) int {
+func (p *patch) growth(m *member) int {
 	n := len(m.name) + len(":") + m.value.size
 	if len(p.names) > 0 {
 		n += len(",")
@@ -75,7 +75,7 @@ func (p *Patch) growth(m *member) int {
 
 // Takes reports whether one patch can say what p and another after it do, and how many bytes more it takes. It cannot
 // when an object follows something else: merged into a document, it would keep what stands there, which p replaces.
-func (p *Patch) Takes(next *Patch) (more int, ok bool) {
+func (p *patch) Takes(next *patch) (more int, ok bool) {
 	switch {
 	case next.members == nil:
 		return next.size - p.size, true
@@ -102,7 +102,7 @@ func (p *Patch) Takes(next *Patch) (more int, ok bool) {
 }
 
 // Merge merges another one into it that it takes. It keeps parts of that.
-func (p *Patch) Merge(next *Patch) {
+func (p *patch) Merge(next *patch) {
 	if next.members == nil {
 		*p = *next
 		return
@@ -120,7 +120,7 @@ func (p *Patch) Merge(next *Patch) {
 }
 
 // append writes it.
-func (p *Patch) append(to []byte) []byte {
+func (p *patch) append(to []byte) []byte {
 	if p.members == nil {
 		return append(to, p.value...)
 	}
@@ -136,7 +136,7 @@ func (p *Patch) append(to []byte) []byte {
 }
 
 // Size is in how many bytes it is written.
-func (p *Patch) Size() int { return p.size }
+func (p *patch) Size() int { return p.size }
 
 // Text is it as JSON.
-func (p *Patch) Text() []byte { return p.append(slices.Grow([]byte(nil), p.size)) }
+func (p *patch) Text() []byte { return p.append(slices.Grow([]byte(nil), p.size)) }

@@ -1,4 +1,5 @@
-// Package inspect reads runs, steps, items, slices, endpoints, nodes and the audit log for whoever asks.
+// Package inspect reads runs, steps, items, slices, endpoints, nodes, the audit log and unpublished events for whoever
+// asks, and counts the items of a run by what a field of their payloads says.
 package inspect
 
 import "github.com/tranchehq/tranche/workqueue/database"

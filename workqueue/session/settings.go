@@ -1,4 +1,4 @@
-package streams
+package session
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // Bounds of what may be set for the streams.
@@ -326,7 +325,7 @@ func (s Store) StreamsRefused(ctx context.Context, lease workqueue.Lease, set *S
 }
 
 func (s Store) noteStreams(ctx context.Context, lease workqueue.Lease, statement string, args ...any) error {
-	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	err := New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, statement, args...)
 		return err
 	})

@@ -1,4 +1,4 @@
-package streams
+package session
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // StreamFault is a stream that takes no messages although its server answers.
@@ -27,7 +26,7 @@ ON CONFLICT (stream) DO UPDATE SET detail = excluded.detail WHERE f.detail <> ex
 
 // NoteStreamFault notes that a stream takes no messages, and what is known of why. Leader work.
 func (s Store) NoteStreamFault(ctx context.Context, lease workqueue.Lease, stream, detail string) error {
-	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	return New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, noteStreamFault, stream, pg.Plain(detail)); err != nil {
 			return fmt.Errorf("note that stream %s takes nothing: %w", stream, err)
 		}
@@ -37,7 +36,7 @@ func (s Store) NoteStreamFault(ctx context.Context, lease workqueue.Lease, strea
 
 // ClearStreamFault notes that a stream takes messages again. Leader work.
 func (s Store) ClearStreamFault(ctx context.Context, lease workqueue.Lease, stream string) error {
-	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	return New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `DELETE FROM stream_fault WHERE stream = $1`, stream); err != nil {
 			return fmt.Errorf("note that stream %s takes messages again: %w", stream, err)
 		}
@@ -77,7 +76,7 @@ UPDATE run_event SET published_at = NULL WHERE published_at > clock_timestamp() 
 // PublishAgain has the events published once more that were published lately: the stream that took them is to go. Each
 // has the id that it had, by which its readers know it. Leader work.
 func (s Store) PublishAgain(ctx context.Context, lease workqueue.Lease, lately time.Duration) error {
-	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	err := New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, publishAgain, lately)
 		return err
 	})

@@ -1,4 +1,4 @@
-package plan
+package start
 
 import (
 	"context"
@@ -15,21 +15,21 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// Text is a plan on its way into the registry. The caller has validated it.
-type Text struct {
+// PlanText is a plan on its way into the registry. The caller has validated it.
+type PlanText struct {
 	Name   string
 	Spec   json.RawMessage // in full, as runs keep it
 	Source string          // as people wrote it; valid UTF-8 without NUL
 	Newest int             // only if this is the newest version; 0: whatever that is
 }
 
-// MovedError is returned for a plan that was to follow a version which is not the newest one.
-type MovedError struct {
+// PlanMovedError is returned for a plan that was to follow a version which is not the newest one.
+type PlanMovedError struct {
 	Name           string
 	Wanted, Newest int // Newest is 0 when there is none
 }
 
-func (e *MovedError) Error() string {
+func (e *PlanMovedError) Error() string {
 	if e.Newest == 0 {
 		return fmt.Sprintf("plan %s is not on record any more, and version %d was to be followed; nothing was applied",
 			e.Name, e.Wanted)
@@ -69,7 +69,7 @@ const ApplyTries = 10
 // ApplyPlan puts a plan on record under the next version of its name, with a row in the audit log. What is the same as
 // the newest version, text and meaning, changes nothing. Versions are never changed and their numbers never used again,
 // not after a deletion either.
-func (s Store) ApplyPlan(ctx context.Context, plan Text, actor string) (AppliedPlan, error) {
+func (s Store) ApplyPlan(ctx context.Context, plan PlanText, actor string) (AppliedPlan, error) {
 	var out AppliedPlan
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		for range ApplyTries {
@@ -88,7 +88,7 @@ func (s Store) ApplyPlan(ctx context.Context, plan Text, actor string) (AppliedP
 }
 
 // applyPlan tries once; done is false when another was faster.
-func applyPlan(ctx context.Context, tx pgx.Tx, plan Text, actor string) (out AppliedPlan, done bool, err error) {
+func applyPlan(ctx context.Context, tx pgx.Tx, plan PlanText, actor string) (out AppliedPlan, done bool, err error) {
 	out = AppliedPlan{Name: plan.Name}
 	var deleted, same bool
 	var before json.RawMessage
@@ -104,7 +104,7 @@ func applyPlan(ctx context.Context, tx pgx.Tx, plan Text, actor string) (out App
 		return out, true, nil
 	}
 	if plan.Newest > 0 && (deleted || plan.Newest != out.Version) {
-		moved := &MovedError{Name: plan.Name, Wanted: plan.Newest}
+		moved := &PlanMovedError{Name: plan.Name, Wanted: plan.Newest}
 		if !deleted {
 			moved.Newest = out.Version
 		}

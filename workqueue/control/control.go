@@ -1,5 +1,6 @@
 // Package control is what operators and thresholds do to a run under way: hold it, let it go on, approve a canary,
-// cancel, and change the settings of its steps.
+// cancel, and change the settings of its steps; and what they look at before they let a gated step begin, read in one
+// snapshot.
 package control
 
 import "github.com/tranchehq/tranche/workqueue/database"

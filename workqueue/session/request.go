@@ -1,4 +1,4 @@
-package request
+package session
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
-	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // RequestKept is how long what a request was answered is kept for its idempotency key.
@@ -140,7 +139,7 @@ func (s Store) DropRequest(ctx context.Context, claim *workqueue.RequestClaim) e
 
 // SweepRequests deletes requests that have been kept for long enough, some at a time. Leader work.
 func (s Store) SweepRequests(ctx context.Context, lease workqueue.Lease) (n int64, err error) {
-	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+	err = New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sweepRequests, RequestKept, maxSweptRequests)
 		n = tag.RowsAffected()
 		return err

@@ -1,4 +1,4 @@
-// Package start loads the items of a run and sets it going.
+// Package start loads the items of a run and sets it going, and keeps the texts of plans and their versions.
 package start
 
 import "github.com/tranchehq/tranche/workqueue/database"

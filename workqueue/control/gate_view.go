@@ -1,4 +1,4 @@
-package gate
+package control
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
@@ -20,7 +19,7 @@ import (
 
 // GateView is what somebody looks at who has to let a step begin.
 type GateView struct {
-	control.Gate
+	Gate
 	Items   int64       `json:"items" doc:"those that go on"`
 	LeftOut int64       `json:"left_out" doc:"those that do not: a step before has failed for them"`
 	Before  []GateStep  `json:"before" nullable:"false" doc:"the steps that it needs, and how they ended"`
@@ -105,11 +104,11 @@ func (s Store) View(ctx context.Context, run workqueue.RunID, step string, sampl
 	}
 	view := &GateView{Before: []GateStep{}, Sample: []GateItem{}}
 	err = s.db.Snapshot(ctx, func(tx pgx.Tx) error {
-		gates, err := control.Gates(ctx, tx, run)
+		gates, err := Gates(ctx, tx, run)
 		if err != nil {
 			return err
 		}
-		gate, err := control.GateOf(run, gates, step)
+		gate, err := GateOf(run, gates, step)
 		if err != nil {
 			return err
 		}
