@@ -115,13 +115,7 @@ func rules() map[string]rule {
 		"orchestrator/streams":    {own: room, tests: append([]string{"internal/access/natsaccess"}, nodes...)},
 		"orchestrator/endpoint":   {own: room},
 		"orchestrator/events":     {own: room},
-		"orchestrator/watch":      {own: room},
 		"orchestrator/sweep":      {own: room, tests: nodes},
-		"orchestrator/retention":  {own: room},
-		"orchestrator/rewind":     {own: room},
-		"orchestrator/start":      {own: room},
-		"orchestrator/control":    {own: room},
-		"orchestrator/redo":       {own: room},
 		"orchestrator/span":       {own: []string{"endpoints/wire"}},
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
@@ -410,7 +404,7 @@ func rooms(servers []string) map[string]rule {
 		// These only read.
 		{"inspect", "control redo start"},
 		{"export", "redo session"},
-		{"explain", "control dispatch inspect pace settle start"},
+		{"explain", "control dispatch inspect pace session settle start"},
 		{"health", "control inspect pace schedule session"},
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},

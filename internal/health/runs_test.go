@@ -36,7 +36,7 @@ func TestFailedItemsWantARerun(t *testing.T) {
 		t.Errorf("it leads to %s", c.Link)
 	}
 	well.Store(true)
-	if _, err := w.node.Redo().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
+	if _, err := w.node.Runs().Rerun(t.Context(), redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true},
 		Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
@@ -99,18 +99,18 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	goOn()
 	w.appears(health.RunApproval, canary.String(), health.Warning, "sample", "tranche run approve "+canary.String())
 
-	if _, err := w.node.Controls().Approve(t.Context(), control.Control{Run: canary, Actor: "test"}); err != nil {
+	if _, err := w.node.Runs().Approve(t.Context(), control.Control{Run: canary, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	more := "100%"
-	if _, err := w.node.Controls().Resume(t.Context(), control.Control{Run: over, Actor: "test"}, &more); err != nil {
+	if _, err := w.node.Runs().Resume(t.Context(), control.Control{Run: over, Actor: "test"}, &more); err != nil {
 		t.Fatal(err)
 	}
 	w.goes(health.RunApproval, canary.String())
 	w.goes(health.RunHeld, over.String())
 
 	idle := w.start(request("nowhere"), 1)
-	if _, err := w.node.Controls().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann",
+	if _, err := w.node.Runs().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann",
 		Reason: "lunch"}); err != nil {
 		t.Fatal(err)
 	}
@@ -138,10 +138,10 @@ func TestGuardsAndGatesWantADecision(t *testing.T) {
 	w.appears(health.RunGate, waiting.String(), health.Warning, "Step send waits", "must not be test",
 		"--step send --dry-run")
 
-	if _, err := w.node.Controls().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil); err != nil {
+	if _, err := w.node.Runs().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.node.Controls().Approve(t.Context(), control.Control{Run: waiting, Actor: "ann",
+	if _, err := w.node.Runs().Approve(t.Context(), control.Control{Run: waiting, Actor: "ann",
 		Step: "send"}); err != nil {
 		t.Fatal(err)
 	}
@@ -153,14 +153,14 @@ func TestAnOpenRunIsOverdue(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.withNode()
-	opened, err := w.node.Starts().OpenRun(t.Context(), start.OpenRequest{
+	opened, err := w.node.Runs().OpenRun(t.Context(), start.OpenRequest{
 		LoadRequest: request("bills"), SealWithin: time.Second, OnOverdue: start.OverdueReport,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.appears(health.RunOverdue, opened.Run.String(), health.Warning, "tranche run seal "+opened.Run.String())
-	if _, err := w.node.Starts().SealRun(t.Context(), start.SealRequest{Run: opened.Run, Actor: "test"}); err != nil {
+	if _, err := w.node.Runs().SealRun(t.Context(), start.SealRequest{Run: opened.Run, Actor: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	w.goes(health.RunOverdue, opened.Run.String())

@@ -143,7 +143,7 @@ func request(endpoint string) start.LoadRequest {
 // start begins a run of the node's.
 func (w *world) start(req start.LoadRequest, n int) workqueue.RunID {
 	w.Helper()
-	loaded, err := w.node.Starts().Start(w.Context(), req, items(n))
+	loaded, err := w.node.Runs().Start(w.Context(), req, items(n))
 	if err != nil {
 		w.Fatal(err)
 	}

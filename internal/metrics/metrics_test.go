@@ -108,7 +108,7 @@ func (b *bench) serve(endpoint string) {
 func (b *bench) run(endpoint string, n int) workqueue.RunID {
 	b.Helper()
 	i := 0
-	loaded, err := b.node.Starts().Start(b.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded, err := b.node.Runs().Start(b.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{
 			Chunk: 50, InFlight: 16, MaxAttempts: 3, Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond,
 		}}}}, func(item *start.LoadItem) error {

@@ -82,7 +82,7 @@ func (w *world) wantLarge(run workqueue.RunID) {
 		if err != nil || !found.Large.Valid {
 			w.Fatalf("%s: large %v, %v", key, found.Large.Valid, err)
 		}
-		all, err := kept.Open(w.Context(), found.Large.UUID)
+		all, err := kept.OpenResult(w.Context(), found.Large.UUID)
 		if err != nil {
 			w.Fatal(err)
 		}

@@ -124,7 +124,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	req := nodetest.Patient()
 	req.Steps[0].Chunk, req.Steps[0].InFlight = 1, 60
 	const large = 60 // items of 512 KiB: more than the system takes in between
-	loaded, err := b.Node.Starts().Start(t.Context(), req, largeItems(large, 512<<10))
+	loaded, err := b.Node.Runs().Start(t.Context(), req, largeItems(large, 512<<10))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/fault"
-	"github.com/tranchehq/tranche/orchestrator/internal/consumer"
 	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
@@ -27,7 +26,7 @@ const (
 
 // piece is a piece of a result that was understood.
 type piece struct {
-	msg consumer.Message
+	msg kernel.Message
 	*wire.Piece
 }
 
@@ -56,7 +55,7 @@ func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []readin
 		switch {
 		case err != nil:
 			t.node.Log.Error("cannot look at a result that came in pieces; giving its last back", zap.Error(err))
-			t.replies.Settle(p.msg, consumer.GiveBack)
+			t.replies.Settle(p.msg, kernel.GiveBack)
 		case answer != nil:
 			complete = append(complete, reading{p.msg, *answer})
 		}
@@ -82,7 +81,7 @@ func (t pieceTaker) refuse(ctx context.Context, pieces []piece, err error) {
 	}
 	t.node.Log.Error("cannot keep pieces of results; giving them back", zap.Int("pieces", len(pieces)), zap.Error(err))
 	for i := range pieces {
-		t.replies.Settle(pieces[i].msg, consumer.GiveBack)
+		t.replies.Settle(pieces[i].msg, kernel.GiveBack)
 	}
 	kernel.Signal(t.unrecorded)
 }

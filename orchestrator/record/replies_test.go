@@ -203,7 +203,7 @@ func TestMessagesOverMaxPayload(t *testing.T) {
 	source := nodetest.Items(count)
 	n := 0
 	req := nodetest.Patient()
-	loaded, err := b.Node.Starts().Start(t.Context(), req, func(item *start.LoadItem) error {
+	loaded, err := b.Node.Runs().Start(t.Context(), req, func(item *start.LoadItem) error {
 		err := source(item)
 		size := limit / 3
 		if n == giant {

@@ -98,7 +98,7 @@ func (e *Engine) Load(endpoint string, items int, change func(*workqueue.StepSpe
 		change(&step)
 	}
 	i := 0
-	loaded, err := e.Node.Starts().Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
+	loaded, err := e.Node.Runs().Start(e.Context(), start.LoadRequest{Plan: endpoint, CreatedBy: "test",
 		Steps: []workqueue.StepSpec{step}},
 		func(item *start.LoadItem) error {
 			if i == items {

@@ -1,5 +1,4 @@
-// Package retention deletes what is past its limits, in pieces that hold up nobody.
-package retention
+package orchestrator
 
 import (
 	"context"
@@ -38,9 +37,9 @@ const (
 	mostSpan  = 20_000
 )
 
-// Retaining is the duty that deletes what is past its limits. Runs come first: what is left of one that a leader before
+// retaining is the duty that deletes what is past its limits. Runs come first: what is left of one that a leader before
 // had begun with, then those that are past their limits now.
-func Retaining(k *kernel.Kernel) func(context.Context, workqueue.Lease) (time.Duration, error) {
+func retaining(k *kernel.Kernel) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		r := &retention{node: k, lease: lease, span: firstSpan}
 		return retentionEvery, r.round(ctx)

@@ -1,5 +1,4 @@
-// Package request looks for the requests of slices in the work stream, and takes them out of it.
-package request
+package kernel
 
 import (
 	"context"
@@ -11,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -21,9 +19,9 @@ type Presence int
 
 // What is known of a request.
 const (
-	Unknown Presence = iota // JetStream did not say
-	There
-	Gone
+	RequestUnknown Presence = iota // JetStream did not say
+	RequestThere
+	RequestGone
 )
 
 const (
@@ -36,8 +34,8 @@ const (
 // removeTimeout bounds the removal of requests.
 const removeTimeout = 2 * time.Second
 
-// Look tells of requests whether they lie in the work stream. It is for one goroutine.
-type Look struct {
+// RequestLook tells of requests whether they lie in the work stream. It is for one goroutine.
+type RequestLook struct {
 	js     jetstream.JetStream
 	Stream jetstream.Stream
 	first  uint64 // a purge would have left the stream's beginning behind a request
@@ -45,95 +43,95 @@ type Look struct {
 	flows  map[string]Presence // whether an endpoint is one
 }
 
-// NewLook returns a look for the requests of slices.
-func NewLook(ctx context.Context, k *kernel.Kernel) *Look {
+// NewRequestLook returns a look for the requests of slices.
+func NewRequestLook(ctx context.Context, k *Kernel) *RequestLook {
 	stream, err := k.JS.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		k.Log.Debug("look for requests", zap.Error(err))
-		return &Look{}
+		return &RequestLook{}
 	}
-	return &Look{js: k.JS, Stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]Presence{}}
+	return &RequestLook{js: k.JS, Stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]Presence{}}
 }
 
 // Request returns where a request is. Whoever may have it counts it as there when it is suspended between two stages of
 // a flow. Past the bounds of a look, what nobody was handed is taken to be there still, and gets more time.
-func (l *Look) Request(ctx context.Context, o settle.Overdue) Presence {
+func (l *RequestLook) Request(ctx context.Context, o settle.Overdue) Presence {
 	if l.Stream == nil {
-		return Unknown
+		return RequestUnknown
 	}
-	found := Gone
+	found := RequestGone
 	if uint64(o.StreamSeq) >= l.first {
 		if l.looked >= lookups && !o.Handed {
-			return There
+			return RequestThere
 		}
 		found = l.message(ctx, o)
 	}
-	if found != Gone || !o.Handed {
+	if found != RequestGone || !o.Handed {
 		return found
 	}
 	return l.suspended(ctx, o)
 }
 
-func (l *Look) message(ctx context.Context, o settle.Overdue) Presence {
+func (l *RequestLook) message(ctx context.Context, o settle.Overdue) Presence {
 	if l.looked++; l.looked > lookups {
-		return Unknown
+		return RequestUnknown
 	}
 	msg, err := l.Stream.GetMsg(ctx, uint64(o.StreamSeq))
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return Gone
+		return RequestGone
 	case err != nil:
-		return Unknown
+		return RequestUnknown
 	case msg.Header.Get(wire.HeaderMsgID) != o.ID.String():
-		return Gone
+		return RequestGone
 	}
 	l.looked += len(msg.Data) / lookupBytes
-	return There
+	return RequestThere
 }
 
 // suspended looks for the state of a chunk of a flow, whose request is acknowledged when the state is stored.
-func (l *Look) suspended(ctx context.Context, o settle.Overdue) Presence {
+func (l *RequestLook) suspended(ctx context.Context, o settle.Overdue) Presence {
 	isFlow, known := l.flows[o.Endpoint]
 	if !known {
 		_, err := l.js.Consumer(ctx, wire.StreamStage, wire.ConsumerName(o.Endpoint))
 		isFlow = whether(err, jetstream.ErrConsumerNotFound)
 		l.flows[o.Endpoint] = isFlow
 	}
-	if isFlow != There {
+	if isFlow != RequestThere {
 		return isFlow
 	}
 	states, err := l.js.Stream(ctx, wire.StreamFlow)
 	if err != nil {
-		return Unknown
+		return RequestUnknown
 	}
 	for _, subject := range wire.FlowStates(o.Endpoint, uuid.UUID(o.ID)) {
 		if l.looked++; l.looked > lookups {
-			return Unknown
+			return RequestUnknown
 		}
 		_, err := states.GetLastMsgForSubject(ctx, subject)
-		if found := whether(err, jetstream.ErrMsgNotFound); found != Gone {
+		if found := whether(err, jetstream.ErrMsgNotFound); found != RequestGone {
 			return found
 		}
 	}
-	return Gone
+	return RequestGone
 }
 
 // whether reads an answer of JetStream's to a question for something that may not be there.
 func whether(err, missing error) Presence {
 	switch {
 	case err == nil:
-		return There
+		return RequestThere
 	case errors.Is(err, missing):
-		return Gone
+		return RequestGone
 	default:
-		return Unknown
+		return RequestUnknown
 	}
 }
 
-// Remove takes the requests of slices that have ended out of the work stream, so that no service works on them
+// RemoveRequests takes the requests of slices that have ended out of the work stream, so that no service works on them
 // in vain. It is a courtesy, of bounded length: a request that stays is answered with a stale reply. The message id is
 // compared first, since a sequence of an earlier stream may belong to another request now.
-func Remove(ctx context.Context, k *kernel.Kernel, requests []workqueue.Sent) {
+func RemoveRequests(ctx context.Context, k *Kernel, requests []workqueue.Sent) {
 	if len(requests) == 0 {
 		return
 	}

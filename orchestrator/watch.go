@@ -1,6 +1,4 @@
-// Package watch sees to what commits brought beside outcomes: it wakes nodes, has events told, and looks at endpoints
-// and runs of which something was recorded.
-package watch
+package orchestrator
 
 import (
 	"context"
@@ -26,9 +24,9 @@ const (
 	watchTimeout = 5 * time.Second
 )
 
-// Watcher sees to what commits brought beside outcomes: it remembers what they gave reason to look at, and when slices
+// watcher sees to what commits brought beside outcomes: it remembers what they gave reason to look at, and when slices
 // come due. What comes twice is looked at once.
-type Watcher struct {
+type watcher struct {
 	node   *kernel.Kernel
 	events kernel.Announcer
 	alarms alarms
@@ -38,13 +36,13 @@ type Watcher struct {
 	come chan struct{}
 }
 
-// New returns what looks at what commits gave reason to look at.
-func New(k *kernel.Kernel, events kernel.Announcer) *Watcher {
-	return &Watcher{node: k, events: events, come: make(chan struct{}, 1)}
+// newWatcher returns what looks at what commits gave reason to look at.
+func newWatcher(k *kernel.Kernel, events kernel.Announcer) *watcher {
+	return &watcher{node: k, events: events, come: make(chan struct{}, 1)}
 }
 
 // Seen sees to what a recording brought beside outcomes, of replies that came at a time.
-func (w *Watcher) Seen(out settle.Recorded, came time.Time) {
+func (w *watcher) Seen(out settle.Recorded, came time.Time) {
 	w.alarms.set(time.Now(), out.Due)
 	w.node.WakeFreed()
 	w.events.Announce(out.Completed, came)
@@ -52,10 +50,10 @@ func (w *Watcher) Seen(out settle.Recorded, came time.Time) {
 }
 
 // NextDue returns how long until the first slice comes due that this node has scheduled; 0: there is none.
-func (w *Watcher) NextDue(now time.Time) time.Duration { return w.alarms.next(now) }
+func (w *watcher) NextDue(now time.Time) time.Duration { return w.alarms.next(now) }
 
 // Add has something looked at.
-func (w *Watcher) Add(l settle.FollowUp) {
+func (w *watcher) Add(l settle.FollowUp) {
 	if l.Empty() {
 		return
 	}
@@ -78,7 +76,7 @@ func merged[T comparable](have, more []T) []T {
 	return have
 }
 
-func (w *Watcher) take() settle.FollowUp {
+func (w *watcher) take() settle.FollowUp {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	due := w.due
@@ -90,7 +88,7 @@ func (w *Watcher) take() settle.FollowUp {
 // again, whether its chunks are too big, whether too many items of a run have failed, whether a step has all that it
 // waited for. It tells other nodes of items that became ready, which they may be the ones to work on. The leader looks
 // at all of them once a second, so what is missed here is late and no more.
-func (w *Watcher) Run(ctx context.Context) {
+func (w *watcher) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -104,7 +102,7 @@ func (w *Watcher) Run(ctx context.Context) {
 	}
 }
 
-func (w *Watcher) lookAt(ctx context.Context, due settle.FollowUp) {
+func (w *watcher) lookAt(ctx context.Context, due settle.FollowUp) {
 	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
 	for _, run := range due.Runs {
@@ -137,13 +135,13 @@ func (w *Watcher) lookAt(ctx context.Context, due settle.FollowUp) {
 }
 
 // watched tells of a look that failed.
-func (w *Watcher) watched(ctx context.Context, err error) {
+func (w *watcher) watched(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		w.node.Log.Warn("look at what failed; the leader looks again", zap.Error(err))
 	}
 }
 
-func (w *Watcher) lookAtBreaker(ctx context.Context, endpoint string) error {
+func (w *watcher) lookAtBreaker(ctx context.Context, endpoint string) error {
 	change, err := pace.New(w.node.Store).CheckBreaker(ctx, endpoint)
 	if err != nil || !change.Changed {
 		return err
@@ -156,7 +154,7 @@ func (w *Watcher) lookAtBreaker(ctx context.Context, endpoint string) error {
 	return nil
 }
 
-func (w *Watcher) lookAtSize(ctx context.Context, endpoint string) error {
+func (w *watcher) lookAtSize(ctx context.Context, endpoint string) error {
 	c, err := pace.New(w.node.Store).CheckTooBig(ctx, endpoint)
 	if err == nil && c.Changed {
 		w.node.Log.Warn("chunks are held to a size", zap.String("endpoint", endpoint), zap.Int("items", c.Items),
@@ -167,7 +165,7 @@ func (w *Watcher) lookAtSize(ctx context.Context, endpoint string) error {
 
 // SweepWatched looks at everything that any node may have missed. Leader work, although each of its looks may be
 // anybody's. When the time does not do for all endpoints, it is others that are looked at the next time.
-func (w *Watcher) SweepWatched(ctx context.Context) error {
+func (w *watcher) SweepWatched(ctx context.Context) error {
 	names, err := w.node.Settling.WatchedEndpoints(ctx)
 	if err != nil {
 		return err
@@ -182,7 +180,7 @@ func (w *Watcher) SweepWatched(ctx context.Context) error {
 }
 
 // SweepHolds looks at samples that have ended, and at runs of which too many items have failed. Leader work, likewise.
-func (w *Watcher) SweepHolds(ctx context.Context) error {
+func (w *watcher) SweepHolds(ctx context.Context) error {
 	due, err := control.New(w.node.Store).DueHolds(ctx)
 	if err != nil {
 		return err

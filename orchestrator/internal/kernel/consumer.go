@@ -1,5 +1,4 @@
-// Package consumer has the consumers that all nodes read from, and acknowledges what they bring.
-package consumer
+package kernel
 
 import (
 	"context"
@@ -9,7 +8,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/orchestrator/internal/kernel"
 )
 
 // Message is a reply or a dead letter in a node's hands.
@@ -18,18 +16,18 @@ type Message struct {
 	Made time.Time // when the consumer that delivered it was made
 }
 
-// Shared is a consumer that all nodes read from.
-type Shared struct {
-	node   *kernel.Kernel
+// SharedConsumer is a consumer that all nodes read from.
+type SharedConsumer struct {
+	node   *Kernel
 	known  stream.Incarnation
 	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error)
 }
 
-// New is a consumer of a stream, which ensure creates or finds.
-func New(k *kernel.Kernel, stream, name string,
+// NewShared is a consumer of a stream, which ensure creates or finds.
+func NewShared(k *Kernel, stream, name string,
 	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error),
-) *Shared {
-	s := &Shared{node: k, ensure: ensure}
+) *SharedConsumer {
+	s := &SharedConsumer{node: k, ensure: ensure}
 	s.known.Ask = func(ctx context.Context) (time.Time, error) { // when was it made?
 		consumer, err := k.JS.Consumer(ctx, stream, name)
 		if err != nil {
@@ -41,8 +39,8 @@ func New(k *kernel.Kernel, stream, name string,
 }
 
 // Bind creates or finds the consumer, and returns when it was made.
-func (s *Shared) Bind(ctx context.Context) (made time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, kernel.LookTimeout)
+func (s *SharedConsumer) Bind(ctx context.Context) (made time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, LookTimeout)
 	defer cancel()
 	asked := time.Now()
 	if _, err := s.ensure(ctx, s.node.JS); err != nil {
@@ -58,7 +56,7 @@ func (s *Shared) Bind(ctx context.Context) (made time.Time, err error) {
 
 // Settle acknowledges a message, or gives it back, unless the consumer that delivered it is no more: then the sequence
 // may belong to another one. What is not acknowledged is delivered again, which is harmless.
-func (s *Shared) Settle(f Message, how func(jetstream.Msg) error) {
+func (s *SharedConsumer) Settle(f Message, how func(jetstream.Msg) error) {
 	if !s.known.Current().Equal(f.Made) {
 		s.node.Log.Debug("left a message of an earlier stream alone", zap.String("subject", f.Subject()))
 		return

@@ -1,4 +1,4 @@
-package start
+package orchestrator
 
 import (
 	"context"
@@ -46,31 +46,31 @@ const settled = time.Minute
 
 // noteUncleared remembers a failed load of which something may be left. The leader cannot tell it from a load under
 // way, because this node's session lives on.
-func (s *Starter) noteUncleared(err error) {
+func (r *Runs) noteUncleared(err error) {
 	if left, ok := errors.AsType[*workqueue.UnclearedError](err); ok {
-		s.uncleared.add(left.Run)
+		r.uncleared.add(left.Run)
 	}
 }
 
-// KeepClear calls clearUncleared once in a pause.
-func (s *Starter) KeepClear(ctx context.Context, pause time.Duration) {
+// keepClear calls clearUncleared once in a pause.
+func (r *Runs) keepClear(ctx context.Context, pause time.Duration) {
 	for backoff.Sleep(ctx, pause) == nil {
-		s.clearUncleared(ctx)
+		r.clearUncleared(ctx)
 	}
 }
 
 // clearUncleared takes back what failed loads of this node have left, until nothing more can come of them.
-func (s *Starter) clearUncleared(ctx context.Context) {
-	for run, since := range s.uncleared.all() {
-		sealed, err := start.New(s.node.Store).ClearLoad(ctx, run)
+func (r *Runs) clearUncleared(ctx context.Context) {
+	for run, since := range r.uncleared.all() {
+		sealed, err := start.New(r.node.Store).ClearLoad(ctx, run)
 		switch {
 		case err != nil:
-			s.node.Log.Warn("clear a failed load; trying again", zap.Stringer("run", run), zap.Error(err))
+			r.node.Log.Warn("clear a failed load; trying again", zap.Stringer("run", run), zap.Error(err))
 		case sealed:
-			s.node.Log.Warn("a load that was reported as failed had succeeded; the run is there", zap.Stringer("run", run))
-			s.uncleared.remove(run)
+			r.node.Log.Warn("a load that was reported as failed had succeeded; the run is there", zap.Stringer("run", run))
+			r.uncleared.remove(run)
 		case time.Since(since) > settled:
-			s.uncleared.remove(run)
+			r.uncleared.remove(run)
 		}
 	}
 }

@@ -1,5 +1,4 @@
-// Package rewind notices a database that went back in time, and has issued again what was out.
-package rewind
+package orchestrator
 
 import (
 	"context"
@@ -18,8 +17,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Watch notices a database that went back in time.
-type Watch struct {
+// rewind notices a database that went back in time.
+type rewind struct {
 	node     *kernel.Kernel
 	streams  kernel.Epochs
 	leads    func() bool   // whether this node does
@@ -27,14 +26,14 @@ type Watch struct {
 	mark     session.Mark  // the furthest that the database is known to have come
 }
 
-// New returns what sees a database that went back in time, at an interval.
-func New(k *kernel.Kernel, streams kernel.Epochs, leads func() bool, interval time.Duration) *Watch {
-	return &Watch{node: k, streams: streams, leads: leads, interval: interval}
+// newRewind returns what sees a database that went back in time, at an interval.
+func newRewind(k *kernel.Kernel, streams kernel.Epochs, leads func() bool, interval time.Duration) *rewind {
+	return &rewind{node: k, streams: streams, leads: leads, interval: interval}
 }
 
 // RecallMark reads from JetStream how far the database had come before this node was started. A stream that was wiped
 // says nothing: nodes that lived through it know.
-func (w *Watch) RecallMark(ctx context.Context) error {
+func (w *rewind) RecallMark(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, kernel.LookTimeout)
 	defer cancel()
 	stream, err := w.node.JS.Stream(ctx, wire.StreamFlow)
@@ -60,7 +59,7 @@ func (w *Watch) RecallMark(ctx context.Context) error {
 
 // Run looks whether the database is where it was left, again and again, until ctx ends. The leader raises the
 // mark by which this is told, and keeps it in JetStream for nodes that are started later.
-func (w *Watch) Run(ctx context.Context) {
+func (w *rewind) Run(ctx context.Context) {
 	tick := time.NewTicker(w.interval)
 	defer tick.Stop()
 	for {
@@ -75,7 +74,7 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-func (w *Watch) lookAtDatabase(ctx context.Context) error {
+func (w *rewind) lookAtDatabase(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, kernel.ReadTimeout)
 	defer cancel()
 	leads := w.leads()
@@ -99,7 +98,7 @@ func (w *Watch) lookAtDatabase(ctx context.Context) error {
 }
 
 // passGap has all that is out issued again, since the database knows less of it than was so.
-func (w *Watch) passGap(ctx context.Context, have session.Mark) error {
+func (w *rewind) passGap(ctx context.Context, have session.Mark) error {
 	known := have.Later(w.mark)
 	epoch, _ := w.streams.Now()
 	known.Epoch = max(known.Epoch, epoch)
@@ -117,7 +116,7 @@ func (w *Watch) passGap(ctx context.Context, have session.Mark) error {
 }
 
 // keepMark keeps the mark in JetStream, where it has no end.
-func (w *Watch) keepMark(ctx context.Context) error {
+func (w *rewind) keepMark(ctx context.Context) error {
 	doc, err := json.Marshal(w.mark)
 	if err != nil {
 		return err
