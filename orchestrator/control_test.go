@@ -54,7 +54,7 @@ func TestPauseHoldsEveryNode(t *testing.T) {
 	b.until(t, "requests are out", func(n int) bool { return n == 0 },
 		`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state IN ('claimed', 'sent')`, id)
 	b.until(t, "a second has passed", func(n int) bool { return n == 1 },
-		`SELECT (clock_timestamp() > held_at + interval '1200 ms')::int FROM batchrun WHERE id = $1`, id)
+		`SELECT (tranche_now() > held_at + interval '1200 ms')::int FROM batchrun WHERE id = $1`, id)
 	late := b.until(t, "late claims", func(int) bool { return true }, `SELECT count(*) FROM work_slice s
 		JOIN batchrun r ON r.id = s.run_id WHERE r.id = $1 AND s.created_at > r.held_at + interval '1 second'`, id)
 	if late > 0 {

@@ -248,7 +248,7 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 	claimed := b.Claim(run, storetest.Plenty)
 	b.Send(claimed[0])
 	b.Pass(ids(claimed...)...)
-	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	other := b.Open()
 	lease, err := session.New(b.Store).Lead(t.Context(), other, storetest.LeaseTTL)
 	if err != nil || lease.Epoch != old.Epoch+1 {
@@ -286,7 +286,7 @@ func TestLeaderWorkIsFencedByTheEpoch(t *testing.T) {
 		}
 	}
 	b.WantTally(run, storetest.Tally{Live: 12})
-	n := b.Number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent') AND deadline <= clock_timestamp()`)
+	n := b.Number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent') AND deadline <= tranche_now()`)
 	if n != 3 {
 		t.Errorf("%d slices are as they were; want 3", n)
 	}
@@ -317,7 +317,7 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	if again, err := session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL); err != nil || again != lease {
 		t.Errorf("prolonged to %+v, %v; its own work is in the way", again, err)
 	}
-	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	next, err := session.New(b.Store).Lead(t.Context(), b.Open(), storetest.LeaseTTL)
 	if err != nil || next.Epoch != lease.Epoch+1 {
 		t.Fatalf("lease %+v, %v; want the next epoch, at once", next, err)
@@ -341,7 +341,7 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 	if again, err := session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL); err != nil || again != lease {
 		t.Errorf("prolonged to %+v, %v", again, err)
 	}
-	b.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if next, err := session.New(b.Store).Lead(t.Context(), b.Open(), storetest.LeaseTTL); err != nil ||

@@ -150,7 +150,7 @@ func TestTrackersAreReapedByTheLeaderOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	reap := func(by workqueue.Lease) ([]uuid.UUID, []uuid.UUID, error) {
-		b.Exec(`UPDATE tracker_service SET active_at = active_at - interval '9 days', reap_at = clock_timestamp(),
+		b.Exec(`UPDATE tracker_service SET active_at = active_at - interval '9 days', reap_at = tranche_now(),
 			expired_at = expired_at - interval '9 days'`)
 		b.Exec(`UPDATE tracker_batch SET active_at = active_at - interval '9 days'`)
 		reaped, _, err := trackerstore.New(b.Store).ReapTrackers(ctx, by)

@@ -66,9 +66,10 @@ func TestManyFailedRunsAreSummedUp(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.exec(`INSERT INTO batchrun (id, plan, spec, state, items, done, failed, sealed_at, finished_at)
-		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, now(), now() FROM generate_series(1, 100)`)
+		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, tranche_now(), tranche_now()
+		FROM generate_series(1, 100)`)
 	w.exec(`INSERT INTO batchrun (id, plan, spec, state, items, done, failed, sealed_at, finished_at)
-		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, now(), now() - interval '15 days'
+		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, tranche_now(), tranche_now() - interval '15 days'
 		FROM generate_series(1, 5)`)
 	c := w.appears(health.FailedItems, "older runs", health.Warning)
 	if c.Title != "240 items failed in 80 more runs before those" {
@@ -179,12 +180,12 @@ func TestARunThatDoesNotMove(t *testing.T) {
 	}
 	run := loaded.Run
 	w.goes(health.OldestWaiting, run.String())
-	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '11 minutes' WHERE id = $1`, run)
-	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '11 minutes'
+	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '11 minutes' WHERE id = $1`, run)
+	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '11 minutes'
 		WHERE run_id = $1`, run)
 	w.appears(health.OldestWaiting, run.String(), health.Warning, "Nothing moves for 11 min", "tranche run explain")
-	w.exec(`UPDATE batchrun SET started_at = clock_timestamp() - interval '61 minutes' WHERE id = $1`, run)
-	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = clock_timestamp() - interval '61 minutes'
+	w.exec(`UPDATE batchrun SET started_at = tranche_now() - interval '61 minutes' WHERE id = $1`, run)
+	testenv.Rewrite(t, w.pool, `UPDATE audit_log SET at = tranche_now() - interval '61 minutes'
 		WHERE run_id = $1`, run)
 	first := w.appears(health.OldestWaiting, run.String(), health.Critical)
 	w.exec(`INSERT INTO audit_log (actor, action, run_id) VALUES ('ann', 'note', $1)`, run) // moves nothing
@@ -200,7 +201,7 @@ func TestARunThatDoesNotMove(t *testing.T) {
 		t.Fatal(claimed, err)
 	}
 	w.goes(health.OldestWaiting, run.String())
-	w.exec(`UPDATE work_slice SET state = 'recorded', remaining = B'0'::bit(8192), ended_at = clock_timestamp()`)
+	w.exec(`UPDATE work_slice SET state = 'recorded', remaining = B'0'::bit(8192), ended_at = tranche_now()`)
 	w.goes(health.OldestWaiting, run.String())
 	w.exec(`UPDATE work_slice SET created_at = created_at - interval '30 minutes',
 		ended_at = ended_at - interval '30 minutes'`)

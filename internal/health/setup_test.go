@@ -93,7 +93,7 @@ func (w *world) leads() {
 	if _, err := session.New(w.store).Lead(w.Context(), w.session(), time.Hour); err != nil {
 		w.Fatal(err)
 	}
-	w.exec(`UPDATE node_session SET heartbeat_at = clock_timestamp() + interval '1 hour'`)
+	w.exec(`UPDATE node_session SET heartbeat_at = tranche_now() + interval '1 hour'`)
 }
 
 // keep runs f until the end of the test, or until it is told to stop.

@@ -409,7 +409,7 @@ func BenchmarkReading(b *testing.B) {
 	pool := testenv.Pool(b)
 	for _, sql := range []string{
 		`INSERT INTO batchrun (id, plan, spec, state, items, started_at, sealed_at)
-		 VALUES (gen_random_uuid(), 'p', '{}', 'running', 10000000, clock_timestamp(), clock_timestamp())`,
+		 VALUES (gen_random_uuid(), 'p', '{}', 'running', 10000000, tranche_now(), tranche_now())`,
 		`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, slice_timeout,
 			retry_backoff)
 		 SELECT id, i, 's' || i, 'endpoint', 'e' || i, 500, 16, 3, '1 min', '1 s' FROM batchrun, generate_series(0, 4) i`,

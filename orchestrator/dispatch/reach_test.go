@@ -132,8 +132,8 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	var lives bool
 	nodetest.Until(t, "its session would have ended", func() bool {
 		var over bool
-		err := b.Pool.QueryRow(t.Context(), `SELECT started_at + interval '40 seconds' < clock_timestamp(),
-			expires_at > clock_timestamp() FROM node_session WHERE id = $1`, session).Scan(&over, &lives)
+		err := b.Pool.QueryRow(t.Context(), `SELECT started_at + interval '40 seconds' < tranche_now(),
+			expires_at > tranche_now() FROM node_session WHERE id = $1`, session).Scan(&over, &lives)
 		return err == nil && over
 	})
 	if !lives {

@@ -194,7 +194,7 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 		t.Errorf("%d results are open, want the three that are damaged and the one that is not whole", open)
 	}
 	// Its time is over: what has come goes, and a piece that comes after all changes nothing.
-	b.Exec(t, `UPDATE work_slice SET deadline = clock_timestamp() - interval '1 hour', handed_at = created_at
+	b.Exec(t, `UPDATE work_slice SET deadline = tranche_now() - interval '1 hour', handed_at = created_at
 		WHERE state = 'sent' AND id = '`+slice.String()+`'`)
 	nodetest.Until(t, "what nobody will record is deleted", func() bool {
 		return b.Number(t, `SELECT count(*) FROM work_large WHERE recorded_at IS NULL`) == 0

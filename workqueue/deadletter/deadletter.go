@@ -70,7 +70,7 @@ const insertLetter = `
 INSERT INTO dead_letter (id, msg_id, endpoint, cause, message, mode, run_id, slice_id, root_id, stack, origin, service,
     deliveries, requeued, items, state, headers, body, at)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-    coalesce($19, clock_timestamp()))
+    coalesce($19, tranche_now()))
 ON CONFLICT (msg_id) DO NOTHING`
 
 // Bury stores a dead letter. The same letter, by its MsgID, is stored once, however many nodes find it: isNew says

@@ -117,7 +117,7 @@ type Report struct {
 // OK reports whether every invariant holds.
 func (r *Report) OK() bool { return r.Found == 0 }
 
-const doctorClock = `SELECT clock_timestamp()`
+const doctorClock = `SELECT tranche_now()`
 
 // Doctor checks the invariants over everything in the database as it stood at one moment, and changes nothing. It reads
 // every part once (about a million in a second or two) in one transaction; PostgreSQL cannot clean up behind other

@@ -77,7 +77,7 @@ func readFacts(
 }
 
 const explainNow = `
-SELECT clock_timestamp(), EXISTS (SELECT 1 FROM leader WHERE name = $1 AND expires_at > clock_timestamp())`
+SELECT tranche_now(), EXISTS (SELECT 1 FROM leader WHERE name = $1 AND expires_at > tranche_now())`
 
 // explainPlanes is what is missing of each block, step by step, and of those the items that no step before misses: they
 // are counted for the run. It is a range of work_block's primary key for each run.

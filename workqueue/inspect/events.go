@@ -16,7 +16,7 @@ import (
 const unpublishedEvents = `
 SELECT id, run_id, generation, kind, payload, at
 FROM run_event WHERE published_at IS NULL AND (at, id) > ($1, $2) AND kind <> ALL ($3)
-  AND (kind <> 'completed' OR at < clock_timestamp() - $5::interval) ORDER BY at, id LIMIT $4`
+  AND (kind <> 'completed' OR at < tranche_now() - $5::interval) ORDER BY at, id LIMIT $4`
 
 // ownCompletion is for how long a completion is left to the node that committed it, which publishes it at once.
 const ownCompletion = time.Second
@@ -46,7 +46,7 @@ func (s Store) UnpublishedEvents(
 
 // EventsPublished marks events as published.
 func (s Store) EventsPublished(ctx context.Context, ids []uuid.UUID) error {
-	const mark = `UPDATE run_event SET published_at = clock_timestamp() WHERE id = ANY($1) AND published_at IS NULL`
+	const mark = `UPDATE run_event SET published_at = tranche_now() WHERE id = ANY($1) AND published_at IS NULL`
 	if _, err := s.db.Pool.Exec(ctx, mark, ids); err != nil {
 		return fmt.Errorf("mark %d events as published: %w", len(ids), err)
 	}

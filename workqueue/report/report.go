@@ -55,7 +55,7 @@ type Unprocessed struct {
 }
 
 const reportClock = `
-SELECT clock_timestamp(), greatest(extract(epoch FROM coalesce(sealed_at, clock_timestamp()) - created_at), 0)::float8,
+SELECT tranche_now(), greatest(extract(epoch FROM coalesce(sealed_at, tranche_now()) - created_at), 0)::float8,
     sealed_at, hold IS NOT NULL
 FROM batchrun WHERE id = $1`
 

@@ -156,8 +156,8 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 		!strings.Contains(report.Violations[0].What, "pieces are missing") {
 		t.Errorf("of a piece that is gone the doctor says %+v, %v", report.Violations, err)
 	}
-	b.Exec(`UPDATE run_event SET published_at = clock_timestamp() WHERE run_id = $1`, run)
-	b.Exec(`UPDATE batchrun SET finished_at = clock_timestamp() - interval '1 hour' WHERE id = $1`, run)
+	b.Exec(`UPDATE run_event SET published_at = tranche_now() WHERE run_id = $1`, run)
+	b.Exec(`UPDATE batchrun SET finished_at = tranche_now() - interval '1 hour' WHERE id = $1`, run)
 	lease := b.Lead()
 	if !b.deleteRun(lease, run) {
 		t.Fatal("it was not deleted")

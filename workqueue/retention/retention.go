@@ -128,7 +128,7 @@ const (
 	lockRetention = `SELECT ` + retentionFields + ` FROM retention WHERE kind = $1 FOR NO KEY UPDATE`
 
 	setRetention = `
-UPDATE retention SET age = $2, max_count = $3, max_bytes = $4, changed_by = $5, changed_at = clock_timestamp()
+UPDATE retention SET age = $2, max_count = $3, max_bytes = $4, changed_by = $5, changed_at = tranche_now()
 WHERE kind = $1 RETURNING ` + retentionFields
 )
 

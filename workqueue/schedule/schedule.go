@@ -52,7 +52,7 @@ const (
 	// The row is held: those who change the same schedule take turns, and its due times are taken before or after.
 	lockSchedule = `
 SELECT version, state, deleted_at IS NOT NULL, spec = $2::jsonb AND source = $3, spec, next_due, changed_by, changed_at,
-    clock_timestamp()
+    tranche_now()
 FROM schedule WHERE name = $1
 FOR NO KEY UPDATE`
 
@@ -67,9 +67,9 @@ RETURNING version, changed_at`
 	updateSchedule = `
 UPDATE schedule
 SET version = version + 1, spec = $2, source = $3, zone = $4, next_due = $5, changed_by = $6,
-    changed_at = clock_timestamp(), state = CASE WHEN deleted_at IS NULL THEN state ELSE 'active' END,
+    changed_at = tranche_now(), state = CASE WHEN deleted_at IS NULL THEN state ELSE 'active' END,
     created_by = CASE WHEN deleted_at IS NULL THEN created_by ELSE $6 END,
-    created_at = CASE WHEN deleted_at IS NULL THEN created_at ELSE clock_timestamp() END,
+    created_at = CASE WHEN deleted_at IS NULL THEN created_at ELSE tranche_now() END,
     last_due = CASE WHEN deleted_at IS NULL THEN last_due END, deleted_at = NULL
 WHERE name = $1
 RETURNING version, changed_at`

@@ -59,7 +59,7 @@ func (s Store) StreamFaults(ctx context.Context) ([]StreamFault, error) {
 // requestsWait goes by work_slice_live.
 const requestsWait = `
 SELECT EXISTS (SELECT FROM work_slice s
-    WHERE s.state IN ('claimed', 'sent') AND coalesce(s.sent_at, s.created_at) < clock_timestamp() - $1::interval)`
+    WHERE s.state IN ('claimed', 'sent') AND coalesce(s.sent_at, s.created_at) < tranche_now() - $1::interval)`
 
 // RequestsWait reports whether any request is under way for longer than that, sent or not.
 func (s Store) RequestsWait(ctx context.Context, longer time.Duration) (wait bool, err error) {
@@ -71,7 +71,7 @@ func (s Store) RequestsWait(ctx context.Context, longer time.Duration) (wait boo
 
 // publishAgain reads all events, which is no matter: streams are not replaced every day.
 const publishAgain = `
-UPDATE run_event SET published_at = NULL WHERE published_at > clock_timestamp() - $1::interval`
+UPDATE run_event SET published_at = NULL WHERE published_at > tranche_now() - $1::interval`
 
 // PublishAgain has the events published once more that were published lately: the stream that took them is to go. Each
 // has the id that it had, by which its readers know it. Leader work.

@@ -130,7 +130,7 @@ RETURNING ` + streamFields
 	changeStreamSettings = `
 UPDATE stream_setting
 SET replicas = $1, work_bytes = $2, reply_bytes = $3, stage_bytes = $4, flow_bytes = $5, event_bytes = $6,
-    dead_bytes = $7, event_age = $8, changed_by = $9, changed_at = clock_timestamp(), revision = revision + 1,
+    dead_bytes = $7, event_age = $8, changed_by = $9, changed_at = tranche_now(), revision = revision + 1,
     trouble = '', since = NULL, tries = 0, next_try = NULL
 WHERE name = 'streams'
 RETURNING ` + streamFields
@@ -138,14 +138,14 @@ RETURNING ` + streamFields
 	// streamsApplied leaves alone what has been changed meanwhile.
 	streamsApplied = `
 UPDATE stream_setting
-SET applied = $2, applied_rev = $1, applied_at = clock_timestamp(), trouble = '', since = NULL, tries = 0,
+SET applied = $2, applied_rev = $1, applied_at = tranche_now(), trouble = '', since = NULL, tries = 0,
     next_try = NULL
 WHERE name = 'streams' AND revision = $1`
 
 	streamsRefused = `
 UPDATE stream_setting
-SET trouble = $2, since = coalesce(since, clock_timestamp()), tries = tries + 1,
-    next_try = clock_timestamp() + $3::interval
+SET trouble = $2, since = coalesce(since, tranche_now()), tries = tries + 1,
+    next_try = tranche_now() + $3::interval
 WHERE name = 'streams' AND revision = $1`
 )
 

@@ -137,7 +137,7 @@ type DeletedPlan struct {
 
 const deletePlan = `
 WITH gone AS (
-    UPDATE plan SET deleted_at = clock_timestamp() WHERE name = $1 AND deleted_at IS NULL RETURNING version)
+    UPDATE plan SET deleted_at = tranche_now() WHERE name = $1 AND deleted_at IS NULL RETURNING version)
 SELECT coalesce(max(version), 0), count(*) FROM gone`
 
 // DeletePlan takes a plan off the record in all its versions, with a row in the audit log. Runs keep what they started

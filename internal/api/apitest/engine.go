@@ -241,7 +241,7 @@ func (e *Engine) AnotherNode(ctx context.Context) {
 	stop := e.Keep(node.Run)
 	Wait(ctx, time.Second)
 	_, err = e.Pool.Exec(context.WithoutCancel(ctx),
-		`UPDATE node_session SET expires_at = clock_timestamp() WHERE id = $1`, node.Session())
+		`UPDATE node_session SET expires_at = tranche_now() WHERE id = $1`, node.Session())
 	if err != nil {
 		e.Error(err)
 	}

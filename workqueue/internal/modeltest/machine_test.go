@@ -76,7 +76,7 @@ func newMachine(t *rapid.T, b *bench) *machine {
 
 // leadAnew takes the lease from whoever has it.
 func (m *machine) leadAnew(t *rapid.T) workqueue.Lease {
-	m.Exec(`UPDATE leader SET expires_at = clock_timestamp()`)
+	m.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 	lease, err := session.New(m.Store).Lead(m.Context(), m.Session, storetest.LeaseTTL)
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func (m *machine) Record(t *rapid.T) {
 // spared returns the slices that failed in what looked like an outage, which depends on what the other runs of the test
 // went through, and has what follows them wait for nothing.
 func (m *machine) spared() []workqueue.SliceID {
-	m.Exec(`UPDATE work_slice SET not_before = clock_timestamp() WHERE run_id = $1 AND state = 'scheduled'`, m.run)
+	m.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE run_id = $1 AND state = 'scheduled'`, m.run)
 	var all []workqueue.SliceID
 	err := m.Pool.QueryRow(m.Context(), `SELECT coalesce(array_agg(parent), '{}') FROM work_slice
 		WHERE run_id = $1 AND cause = 'breaker'`, m.run).Scan(&all)
@@ -236,7 +236,7 @@ func (m *machine) Expire(t *rapid.T) {
 	for _, h := range overdue {
 		all = append(all, h.ID)
 	}
-	m.Exec(`UPDATE work_slice SET deadline = clock_timestamp() WHERE id = ANY($1) AND state IN ('claimed', 'sent')`, all)
+	m.Exec(`UPDATE work_slice SET deadline = tranche_now() WHERE id = ANY($1) AND state IN ('claimed', 'sent')`, all)
 	n, err := settle.New(m.Store).Expire(m.Context(), m.lease, all)
 	if err != nil {
 		t.Fatal(err)
