@@ -65,7 +65,7 @@ func TestAnEndpointThatNeverWas(t *testing.T) {
 		return len(facts.Open), len(reading.Endpoints)
 	}
 	run := b.Load(storetest.Chunked(1), 2)
-	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = clock_timestamp(), probe_at = clock_timestamp()`)
+	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), probe_at = tranche_now()`)
 	probe := b.One(run)
 	if breakers, measured := told(); breakers != 1 || measured != 1 {
 		t.Errorf("while a run uses it: %d breakers, %d endpoints are measured", breakers, measured)
@@ -76,7 +76,7 @@ func TestAnEndpointThatNeverWas(t *testing.T) {
 	if breakers, measured := told(); breakers != 0 || measured != 0 {
 		t.Errorf("of one that never was: %d breakers, %d endpoints are measured", breakers, measured)
 	}
-	b.Exec(`UPDATE work_slice SET handed_at = clock_timestamp() WHERE id = $1`, probe.ID)
+	b.Exec(`UPDATE work_slice SET handed_at = tranche_now() WHERE id = $1`, probe.ID)
 	if breakers, measured := told(); breakers != 1 || measured != 1 {
 		t.Errorf("of one that has taken a request: %d breakers, %d endpoints are measured", breakers, measured)
 	}

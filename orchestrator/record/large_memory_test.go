@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/internal/nodetest"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
-	"github.com/tranchehq/tranche/workqueue/results"
 )
 
 var (
@@ -56,7 +55,7 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = exported.Each(t.Context(), func(item *export.Item) error {
-		r, err := results.New(b.Store).Open(t.Context(), item.Large.ID)
+		r, err := export.New(b.Store).OpenResult(t.Context(), item.Large.ID)
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apitest"
-	"github.com/tranchehq/tranche/workqueue/groups"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // Items by a field of their payloads: the fields that there are, the counts, and a byte for each item.
@@ -26,7 +26,7 @@ func TestGroups(t *testing.T) {
 		t.Fatalf("%d %s", code, text)
 	}
 	at := api.Prefix + "/runs/last/groups"
-	var found groups.PayloadGroups
+	var found inspect.PayloadGroups
 	_, text = b.Ask(http.MethodGet, at, nil)
 	if err := json.Unmarshal(text, &found); err != nil || fmt.Sprint(found.Fields) != "[branch id]" ||
 		len(found.Groups) != 0 {
@@ -55,7 +55,7 @@ func TestGroups(t *testing.T) {
 		t.Fatalf("%d %s", code, text)
 	}
 	_, text = b.Ask(http.MethodGet, at+"?lanes=true", nil)
-	found = groups.PayloadGroups{}
+	found = inspect.PayloadGroups{}
 	if err := json.Unmarshal(text, &found); err != nil || found.By != "lane" || len(found.Groups) != 2 ||
 		*found.Groups[0].Value+*found.Groups[1].Value != "10" || found.Groups[0].Items+found.Groups[1].Items != 9000 {
 		t.Errorf("the lanes are %s, %v", text, err)
