@@ -71,7 +71,7 @@ func durationRows(packages map[string][]*ast.File, missing map[string]bool) (row
 		}
 		for _, d := range all {
 			if _, wanted := missing[d.name]; wanted {
-				rows = append(rows, fmt.Sprintf("| `%s` | %s | `%s` |\n", d.name, d.value, pkg))
+				rows = append(rows, fmt.Sprintf("| %#q | %s | %#q |\n", d.name, d.value, pkg))
 				missing[d.name] = false
 			}
 		}
