@@ -422,7 +422,8 @@ const rowColumns = `
 work_queue.item_key work_queue.payload work_correction.payload work_part.result work_part.content_type
 work_part.error_message work_part.error_keyed work_error.error_message work_large.content_type work_piece.bytes
 dead_letter.message dead_letter.stack dead_letter.origin dead_letter.headers dead_letter.body quarantine.detail
-quarantine.subject quarantine.headers quarantine.body collector_op.key collector_op.op_id collector_op.payload collector_op.fold
+quarantine.subject quarantine.headers quarantine.body collector_op.key collector_op.op_id collector_op.payload
+collector_op.fold
 collector_op.folded_into collector_key.key audit_log.subject audit_log.detail audit_log.before audit_log.after
 api_request.body batchrun.params batchrun.content`
 
