@@ -18,7 +18,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/pacing"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 const (
@@ -69,7 +68,7 @@ func (p *pacer) round(ctx context.Context) error {
 	if rests, err := p.rests(timed); err != nil || rests {
 		return err
 	}
-	o, err := pace.New(p.node.kernel.Store).Observe(timed, p.since, throttling.Codes())
+	o, err := pace.New(p.node.kernel.Store).Observe(timed, p.since, workqueue.ThrottledCodes())
 	if err != nil {
 		return err
 	}

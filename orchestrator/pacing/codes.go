@@ -1,6 +1,6 @@
 package pacing
 
-import "github.com/tranchehq/tranche/workqueue/throttling"
+import "github.com/tranchehq/tranche/workqueue"
 
 // Kind is what the error code of a request, or of an item in it, says about the pace.
 type Kind int
@@ -19,7 +19,7 @@ const (
 
 // KindOf returns what a code says.
 func KindOf(code string) Kind {
-	if throttling.Is(code) {
+	if workqueue.Throttled(code) {
 		return Throttled
 	}
 	switch code {

@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // Bisection is a chunk that failed as a whole, and what came of it.
@@ -106,7 +105,7 @@ func readFamilies(ctx context.Context, db tracker.Querier, statement string, arg
 	to := []any{&f.root, &f.run, &f.step, &f.block, &f.endpoint, &p.id, &p.parent, &p.items, &p.cause, &p.live, &failed,
 		&answered, &p.counts, &p.at, &p.code, &p.message, &p.created, &p.ended}
 	_, err := pgx.ForEachRow(rows, to, func() error {
-		p.counts = p.counts && !throttling.Is(p.code)
+		p.counts = p.counts && !workqueue.Throttled(p.code)
 		p.how = endedWell
 		switch {
 		case p.code != "" && answered:

@@ -9,7 +9,6 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/throttling"
 )
 
 // BreakerChange is what a look at a breaker came to.
@@ -120,7 +119,7 @@ func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 	}
 	outcome, code, message := "lost", "", ""
 	var took *time.Duration
-	rows := pg.Rows(ctx, tx, probeOutcome, *b.probe, throttling.Codes())
+	rows := pg.Rows(ctx, tx, probeOutcome, *b.probe, workqueue.ThrottledCodes())
 	_, err := pgx.ForEachRow(rows, []any{&outcome, &code, &message, &took}, func() error { return nil })
 	if err != nil {
 		return fmt.Errorf("read probe %s: %w", *b.probe, err)
