@@ -419,7 +419,6 @@ func rooms(servers []string) map[string]rule {
 		{"report", "inspect pace"},
 		{"retention", "inspect session"},
 		{"erasure", ""},
-		{"measure", ""},
 	} {
 		r := rule{own: slices.Clone(shared), tests: append([]string{root + "/..."}, servers...)}
 		for need := range strings.FieldsSeq(room.needs) {
