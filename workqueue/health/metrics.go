@@ -143,13 +143,13 @@ const (
 	// batchrun_active.
 	runMetrics = `
 SELECT CASE WHEN state = 'loading' THEN state WHEN hold IS NULL THEN 'running' ELSE 'held' END, coalesce(hold, ''),
-    count(*), extract(epoch FROM clock_timestamp() - min(created_at))::float8
+    count(*), extract(epoch FROM tranche_now() - min(created_at))::float8
 FROM batchrun WHERE state IN ('loading', 'running') GROUP BY 1, 2 ORDER BY 1, 2`
 
 	// batchrun_active.
 	overdueRuns = `
 SELECT count(*) FROM batchrun
-WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= clock_timestamp()`
+WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_by <= tranche_now()`
 
 	// endpointMetrics reads batchrun_active and, for each of the runs, work_block_ready; what is out is found by
 	// work_slice_live and bounded by the limits in flight. A block's plane is read only where something is ready.
@@ -174,7 +174,7 @@ ready AS MATERIALIZED (
     GROUP BY 1)
 SELECT endpoint, coalesce(ready.items, 0)::bigint, coalesce(live.scheduled, 0)::bigint,
     coalesce(live.in_flight, 0)::bigint, coalesce(live.requests, 0),
-    coalesce(extract(epoch FROM clock_timestamp() - live.untaken), 0)::float8,
+    coalesce(extract(epoch FROM tranche_now() - live.untaken), 0)::float8,
     coalesce(nullif(e.max_in_flight, 0), p.in_flight)::bigint, coalesce(p.breaker = 'open', false),
     least(nullif(e.rate, 0), p.rate), p.chunk::bigint
 FROM endpoint_pace p
@@ -187,7 +187,7 @@ ORDER BY coalesce(ready.items, 0) + coalesce(live.requests, 0) > 0 DESC, endpoin
 	// collector_key_flushing and collector_op_parked.
 	collectorMetrics = `
 SELECT c.name,
-    coalesce(extract(epoch FROM clock_timestamp() - least(d.oldest_at, f.oldest_at)), 0)::float8,
+    coalesce(extract(epoch FROM tranche_now() - least(d.oldest_at, f.oldest_at)), 0)::float8,
     extract(epoch FROM c.max_age)::float8, p.ops
 FROM collector c
 CROSS JOIN LATERAL (
@@ -210,7 +210,7 @@ WHERE c.state <> 'deleting' ORDER BY c.name`
 SELECT s.overdue, s.oldest, (
         SELECT count(*) FROM schedule_fire f JOIN schedule s ON s.name = f.schedule
         WHERE f.state IN ('due', 'starting') AND s.state = 'active'
-            AND f.start_at < clock_timestamp() - interval '1 min'),
+            AND f.start_at < tranche_now() - interval '1 min'),
     (SELECT count(*) FROM schedule s CROSS JOIN LATERAL (
         SELECT state FROM schedule_fire f
         WHERE f.schedule = s.name AND f.ended_at IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
@@ -218,21 +218,21 @@ SELECT s.overdue, s.oldest, (
     (SELECT count(*) FROM batchrun r JOIN schedule_fire f ON f.run_id = r.id
      WHERE r.state IN ('loading', 'running') AND f.state = 'started' AND f.late <> '')
 FROM (
-    SELECT count(*) AS overdue, coalesce(extract(epoch FROM clock_timestamp() - min(next_due)), 0)::float8 AS oldest
-    FROM schedule WHERE state = 'active' AND deleted_at IS NULL AND next_due < clock_timestamp()) s`
+    SELECT count(*) AS overdue, coalesce(extract(epoch FROM tranche_now() - min(next_due)), 0)::float8 AS oldest
+    FROM schedule WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now()) s`
 
 	// dead_letter_state, the end of quarantine's primary key, run_event_unpublished.
 	leftoverMetrics = `
 SELECT (SELECT count(*) FROM (SELECT FROM dead_letter WHERE state = 'waiting' LIMIT $1) few),
     (SELECT count(*) FROM (SELECT at FROM quarantine ORDER BY id DESC LIMIT $1) few
-     WHERE at > clock_timestamp() - interval '1 day'),
+     WHERE at > tranche_now() - interval '1 day'),
     (SELECT count(*) FROM (
-        SELECT FROM run_event WHERE published_at IS NULL AND at < clock_timestamp() - interval '1 min' LIMIT $1) few)`
+        SELECT FROM run_event WHERE published_at IS NULL AND at < tranche_now() - interval '1 min' LIMIT $1) few)`
 
 	// Sessions are few.
 	nodeMetrics = `
-SELECT count(*) FILTER (WHERE expires_at > clock_timestamp()),
-    count(*) FILTER (WHERE expires_at <= clock_timestamp() AND expires_at > clock_timestamp() - $1::interval
+SELECT count(*) FILTER (WHERE expires_at > tranche_now()),
+    count(*) FILTER (WHERE expires_at <= tranche_now() AND expires_at > tranche_now() - $1::interval
         AND NOT EXISTS (SELECT FROM node_session later WHERE later.id <> n.id AND later.host = n.host
             AND later.started_at > n.heartbeat_at))
 FROM node_session n WHERE ended_at IS NULL`
