@@ -88,8 +88,11 @@ func New(set Settings, learned []byte) *Controller {
 	c.fresh = cmp.Or(set.InFlight, DefaultInFlight) == DefaultInFlight && c.memory == memory{}
 	c.set.InFlight = min(max(1, cmp.Or(set.InFlight, DefaultInFlight)), MaxInFlight)
 	c.set.Chunk = min(max(1, cmp.Or(set.Chunk, DefaultChunk)), MaxChunk)
-	if c.memory.InFlight.Stride == 0 && c.set.InFlight <= DefaultInFlight {
-		c.memory.InFlight.Stride = farStride
+	if m := &c.memory.InFlight; m.Stride < nearStride {
+		m.Stride = nearStride
+		if c.set.InFlight <= DefaultInFlight { // nobody has found more
+			m.Stride = farStride
+		}
 	}
 	return c
 }
@@ -176,7 +179,7 @@ func (c *Controller) setInFlight(n int, reason string, args ...any) bool {
 		return false
 	}
 	c.note(WhatInFlight, strconv.Itoa(c.set.InFlight), strconv.Itoa(n), reason, args)
-	c.set.InFlight = n
+	c.set.InFlight, c.fresh = n, false
 	c.beginMeasurement()
 	return true
 }

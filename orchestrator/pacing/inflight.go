@@ -70,8 +70,8 @@ func (c *Controller) fillPlaces(s *Sample) bool {
 	}
 	if c.fresh {
 		c.fresh = false
-		return 2*s.Places < c.set.InFlight &&
-			c.setInFlight(2*s.Places, "nothing is known yet, but services say that they work on %d requests at once", s.Places)
+		return 2*s.Places < c.set.InFlight && c.setInFlight(
+			2*s.Places, "nothing is known yet, but services say that they work on %d requests at once", s.Places)
 	}
 	down := m.Trial.From > 0 && !m.Trial.Up
 	if c.set.InFlight >= n || m.Fewer == s.Places || down || !s.Demand || s.Queued > 0 || s.InHands >= s.Places {
