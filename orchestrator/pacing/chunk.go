@@ -39,7 +39,7 @@ type chunkMemory struct {
 }
 
 // size is how many items requests may hold at present.
-func (c *Controller) size(s *Sample) int { return min(c.set.Chunk, cmp.Or(s.ChunkMax, MaxChunk)) }
+func (c *Controller) size(s *Sample) int { return min(c.set.Chunk, cmp.Or(s.ChunkMax, maxChunk)) }
 
 // isSize reports whether requests say something about the present size.
 func (c *Controller) isSize(e *Ended, s *Sample) bool {
@@ -47,9 +47,10 @@ func (c *Controller) isSize(e *Ended, s *Sample) bool {
 	return e.Requests > 0 && float64(e.Items) >= aboutSize*float64(size*e.Requests) && e.Items <= size*e.Requests
 }
 
-// leaveSize goes a size down at once when many requests of the present one fail as too big or time out.
-func (c *Controller) leaveSize(s *Sample) bool {
-	m, good, bad, code := &c.memory.Chunk, c.measure.sized.requests, 0, ""
+// ofThisSize returns how many requests of the present size failed as too big or timed out, with which code, and how many
+// were answered.
+func (c *Controller) ofThisSize(s *Sample) (bad, good int, code string) {
+	good = c.measure.sized.requests
 	for _, e := range s.Ended {
 		switch kind := KindOf(e.Code); {
 		case !c.isSize(&e, s):
@@ -59,6 +60,13 @@ func (c *Controller) leaveSize(s *Sample) bool {
 			good += e.Requests
 		}
 	}
+	return bad, good, code
+}
+
+// leaveSize goes a size down at once when many requests of the present one fail as too big or time out.
+func (c *Controller) leaveSize(s *Sample) bool {
+	m := &c.memory.Chunk
+	bad, good, code := c.ofThisSize(s)
 	if bad == 0 || float64(bad) < manyTooBig*float64(bad+good) || c.size(s) == 1 {
 		return false
 	}
@@ -80,7 +88,7 @@ func (c *Controller) leaveSize(s *Sample) bool {
 // keepTime takes the largest size that should stay within the wanted time, when the present one does not and fewer
 // requests at once do not help.
 func (c *Controller) keepTime(s *Sample) bool {
-	e, wanted := c.measure.sized, cmp.Or(s.ChunkTime, DefaultChunkTime)
+	e, wanted := c.measure.sized, cmp.Or(s.ChunkTime, defaultChunkTime)
 	if e.requests < 2 { // something else may keep requests small
 		e = c.lately(min(c.measure.samples, lookBack))
 	}
@@ -129,7 +137,7 @@ func (t *tally) predict(n int) time.Duration {
 
 // exploreChunk judges the size that is being tried, or tries the next one. It reports whether it did.
 func (c *Controller) exploreChunk(s *Sample) bool {
-	m, e, here := &c.memory.Chunk, &c.measure.sized, c.set.Chunk
+	m, e := &c.memory.Chunk, &c.measure.sized
 	tried := m.Trial
 	if !s.ChunkAuto || len(c.recent) < 3 || c.set.Rate > 0 && !c.limited(s) || e.window < minSized {
 		return false
@@ -137,7 +145,8 @@ func (c *Controller) exploreChunk(s *Sample) bool {
 	if tried.From > 0 && e.requests == 0 && c.measure.answered >= manyRequests {
 		m.Trial = trial{}
 		m.side(tried.Up).fail(c.now, sizeHold, longestHold)
-		return c.setChunk(tried.From, "no request got to hold %d items: its bytes, or its run, allow fewer", here)
+		return c.setChunk(tried.From, "no request got to hold %d items: its bytes, or its run, allow fewer",
+			c.set.Chunk)
 	}
 	if e.requests < fewSlow || e.requests < manyRequests && e.service() < slowRequest {
 		return false
@@ -146,18 +155,25 @@ func (c *Controller) exploreChunk(s *Sample) bool {
 	if tried.From == 0 {
 		return c.stepChunk(true, cost, s) || c.stepChunk(false, cost, s)
 	}
+	c.judgeChunk(cost, s)
+	return true
+}
+
+// judgeChunk keeps a size, and goes on in its direction, or takes it back.
+func (c *Controller) judgeChunk(cost float64, s *Sample) {
+	m, tried := &c.memory.Chunk, c.memory.Chunk.Trial
 	m.Trial = trial{}
 	if cost > tried.Base*(1-betterBy) {
 		m.side(tried.Up).fail(c.now, sizeHold, longestHold)
-		return c.setChunk(tried.From, "an item takes %s in requests of %d, %s in requests of %d", itemTime(cost), here,
+		c.setChunk(tried.From, "an item takes %s in requests of %d, %s in requests of %d", itemTime(cost), c.set.Chunk,
 			itemTime(tried.Base), tried.From)
+		return
 	}
 	*m.side(tried.Up) = hold{}
 	m.side(!tried.Up).fail(c.now, sizeHold, longestHold) // it is where this came from
 	if !c.stepChunk(tried.Up, cost, s) {
 		c.beginMeasurement()
 	}
-	return true
 }
 
 // stepChunk tries the next size up or down, when it may be tried.
@@ -167,8 +183,8 @@ func (c *Controller) stepChunk(up bool, cost float64, s *Sample) bool {
 	if up {
 		to = sizeAbove(from)
 		tooBig := m.Ceiling > 0 && to >= m.Ceiling && !m.TooBig.free(c.now)
-		if tooBig || to > min(cmp.Or(s.ChunkMax, MaxChunk), c.evenSize()) ||
-			c.measure.sized.predict(to) > cmp.Or(s.ChunkTime, DefaultChunkTime) {
+		if tooBig || to > min(cmp.Or(s.ChunkMax, maxChunk), c.evenSize()) ||
+			c.measure.sized.predict(to) > cmp.Or(s.ChunkTime, defaultChunkTime) {
 			return false
 		}
 	}
@@ -181,7 +197,7 @@ func (c *Controller) stepChunk(up bool, cost float64, s *Sample) bool {
 }
 
 // chunkSizes are the sizes that are tried. The large ones cut a block without a rest.
-func chunkSizes() []int { return []int{1, 2, 5, 10, 20, 50, 100, 200, 500, 1024, 2048, 4096, MaxChunk} }
+func chunkSizes() []int { return []int{1, 2, 5, 10, 20, 50, 100, 200, 500, 1024, 2048, 4096, maxChunk} }
 
 func sizeAbove(n int) int {
 	for _, size := range chunkSizes() {
@@ -189,7 +205,7 @@ func sizeAbove(n int) int {
 			return size
 		}
 	}
-	return MaxChunk
+	return maxChunk
 }
 
 func sizeBelow(n int) (below int) {

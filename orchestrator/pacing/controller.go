@@ -1,16 +1,16 @@
 // Package pacing decides how fast an endpoint is asked: how many requests may be in flight, how many items a second are
 // sent, and how many items a request holds. It learns that from what became of earlier requests.
 //
-// A [Controller] is for one endpoint. About once a second it is given a [Sample] of what was seen there and answers with
-// [Change]s, each with its reason in plain words.
+// A [Controller] is for one endpoint. About once a second it is given a [Sample] of what was seen there and answers
+// with [Change]s, each with its reason in plain words.
 //
 //   - In flight and chunk are searched: the next larger or smaller value is tried and kept when it pays. One thing is
 //     tried at a time, so that what follows has one cause.
 //   - Rules go before the search. A long queue is shortened, time-outs cut the limit, idle places of services are
 //     filled, a size that fails or takes too long is left, and refusals set a rate.
 //
-// A Controller has no clock and no I/O: samples say when they were taken. It knows no limit that an operator sets, and is
-// not safe for concurrent use.
+// A Controller has no clock and no I/O: samples say when they were taken. It knows no limit that an operator sets, and
+// is not safe for concurrent use.
 package pacing
 
 import (
@@ -23,14 +23,14 @@ import (
 )
 
 const (
-	// DefaultInFlight is where an endpoint begins of which nothing is known, and MaxInFlight the highest limit.
-	DefaultInFlight = 16
-	MaxInFlight     = 1024
-	// DefaultChunk is where chunks begin, and MaxChunk the largest one.
-	DefaultChunk = 500
-	MaxChunk     = 8192
-	// DefaultChunkTime is what a request may take when no step says otherwise; longer ones make chunks smaller.
-	DefaultChunkTime = 5 * time.Second
+	// An endpoint of which nothing is known begins with defaultInFlight; maxInFlight is the highest limit.
+	defaultInFlight = 16
+	maxInFlight     = 1024
+	// Chunks begin with defaultChunk; maxChunk is the largest.
+	defaultChunk = 500
+	maxChunk     = 8192
+	// defaultChunkTime is what a request may take when no step says otherwise; longer ones make chunks smaller.
+	defaultChunkTime = 5 * time.Second
 	// StaleAfter is after how long without a sample earlier measurements no longer count.
 	StaleAfter = 10 * time.Second
 	// recentSamples is how many samples are kept, and lookBack how many of them rules about the present look at.
@@ -85,12 +85,12 @@ func New(set Settings, learned []byte) *Controller {
 	if json.Unmarshal(learned, &c.memory) != nil {
 		c.memory = memory{}
 	}
-	c.fresh = cmp.Or(set.InFlight, DefaultInFlight) == DefaultInFlight && c.memory == memory{}
-	c.set.InFlight = min(max(1, cmp.Or(set.InFlight, DefaultInFlight)), MaxInFlight)
-	c.set.Chunk = min(max(1, cmp.Or(set.Chunk, DefaultChunk)), MaxChunk)
+	c.fresh = cmp.Or(set.InFlight, defaultInFlight) == defaultInFlight && c.memory == memory{}
+	c.set.InFlight = min(max(1, cmp.Or(set.InFlight, defaultInFlight)), maxInFlight)
+	c.set.Chunk = min(max(1, cmp.Or(set.Chunk, defaultChunk)), maxChunk)
 	if m := &c.memory.InFlight; m.Stride < nearStride {
 		m.Stride = nearStride
-		if c.set.InFlight <= DefaultInFlight { // nobody has found more
+		if c.set.InFlight <= defaultInFlight { // nobody has found more
 			m.Stride = farStride
 		}
 	}
@@ -145,14 +145,19 @@ func (c *Controller) Step(s Sample) []Change {
 	if s.InFlightAuto {
 		c.paceRate(&t, &s)
 	}
-	switch {
-	case s.InFlightAuto && c.fillPlaces(&s):
-	case s.ChunkAuto && (c.leaveSize(&s) || c.keepTime(&s)):
-	case s.InFlightAuto && (c.backOff() || c.shortenQueue(&s)):
-	default:
-		c.explore(&s)
-	}
+	c.decide(&s)
 	return c.changes
+}
+
+// decide changes something, if there is reason to: the rules first, then the search.
+func (c *Controller) decide(s *Sample) {
+	switch {
+	case s.InFlightAuto && c.fillPlaces(s):
+	case s.ChunkAuto && (c.leaveSize(s) || c.keepTime(s)):
+	case s.InFlightAuto && (c.backOff() || c.shortenQueue(s)):
+	default:
+		c.explore(s)
+	}
 }
 
 // forget drops measurements, which say nothing about the present, and takes back what was being tried. What is decided
@@ -174,7 +179,7 @@ func (c *Controller) lately(n int) tally {
 
 // setInFlight changes the limit of requests in flight.
 func (c *Controller) setInFlight(n int, reason string, args ...any) bool {
-	n = min(max(1, n), MaxInFlight)
+	n = min(max(1, n), maxInFlight)
 	if n == c.set.InFlight {
 		return false
 	}

@@ -51,8 +51,8 @@ type inFlightMemory struct {
 // starting reports whether steps are far ones, for which a short measurement is enough.
 func (c *Controller) starting() bool { return c.memory.InFlight.Stride >= farStride }
 
-// filled is how many requests must be in flight for all places of services to be at work, with some on their way; 0: not
-// known.
+// filled is how many requests must be in flight for all places of services to be at work, with some on their way; 0:
+// not known.
 func (s *Sample) filled() int {
 	if s.Places <= 0 || s.Places > credible {
 		return 0
@@ -173,47 +173,53 @@ func (c *Controller) stepInFlight(up bool, s *Sample) bool {
 
 // judgeInFlight keeps a step, and goes on in its direction, or takes it back.
 func (c *Controller) judgeInFlight(s *Sample) {
-	m, here, sum, took := &c.memory.InFlight, c.set.InFlight, c.measure.sum, c.now.Sub(c.measure.from)
-	tried, far := m.Trial, c.starting()
+	m, here, took := &c.memory.InFlight, c.set.InFlight, c.now.Sub(c.measure.from)
+	tried, least, wanted := m.Trial, max(shortHold, restAfter*took), harmless
 	m.Trial = trial{}
-	gain, wanted := sum.throughput()/tried.Base, harmless
+	gain := c.measure.sum.throughput() / tried.Base
 	switch {
-	case tried.Up && sum.timedOut > 0:
+	case tried.Up && c.measure.sum.timedOut > 0:
 		gain = 0
 	case tried.Up:
 		wanted = 1 + worthwhile*(float64(here)/float64(tried.From)-1)
 	case here < s.Places && s.filled() > 0:
-		wanted = idlePays
+		wanted, least = idlePays, longHold
 	}
 	if gain >= wanted {
-		if tried.Up || gain >= startFewer {
-			*m.side(tried.Up) = hold{}
-		} else { // it only costs less of the services: further down is not urgent
-			m.Down.fail(c.now, max(shortHold, restAfter*took), longHold)
-		}
-		if !tried.Up && here < s.Places {
-			m.Fewer = s.Places
-		}
-		m.Stride = min(farStride, m.Stride*1.25)
-		if goesOn := tried.Up && gain >= startPays || !tried.Up && gain >= startFewer; far && !goesOn {
-			m.Stride = nearStride
-		}
-		if !m.side(tried.Up).free(c.now) || !c.stepInFlight(tried.Up, s) {
-			c.measureAgain()
-		}
+		c.keepInFlight(tried.Up, gain, least, s)
 		return
 	}
-	least := max(shortHold, restAfter*took)
-	if wanted == idlePays {
-		least = longHold
-	}
 	m.side(tried.Up).fail(c.now, least, longHold)
-	reason, args := "%s items/s with %d, %s with %d", []any{number(gain * tried.Base), here, number(tried.Base), tried.From}
-	if far && tried.Up && gain < startFalls && tried.From > 1 {
+	reason := "%s items/s with %d, %s with %d"
+	args := []any{number(gain * tried.Base), here, number(tried.Base), tried.From}
+	if c.starting() && tried.Up && gain < startFalls && tried.From > 1 {
 		c.setInFlight(tried.From/2, reason+"; whether half of that is better", args...)
 		m.Trial = trial{From: tried.From, Base: tried.Base}
 		return
 	}
 	m.Stride = nearStride
 	c.setInFlight(tried.From, reason, args...)
+}
+
+// keepInFlight goes on in the direction of a step that paid. A step down that brought nothing only costs services less:
+// the next is not urgent.
+func (c *Controller) keepInFlight(up bool, gain float64, least time.Duration, s *Sample) {
+	m, side := &c.memory.InFlight, c.memory.InFlight.side(up)
+	goesOn := up && gain >= startPays || !up && gain >= startFewer
+	if up || goesOn {
+		*side = hold{}
+	} else {
+		side.fail(c.now, least, longHold)
+	}
+	if !up && c.set.InFlight < s.Places {
+		m.Fewer = s.Places
+	}
+	if c.starting() && !goesOn {
+		m.Stride = nearStride
+	} else {
+		m.Stride = min(farStride, m.Stride*1.25)
+	}
+	if !side.free(c.now) || !c.stepInFlight(up, s) {
+		c.measureAgain()
+	}
 }

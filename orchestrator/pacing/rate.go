@@ -106,7 +106,7 @@ func (c *Controller) evenOut(s *Sample) bool {
 // evenSize is the largest size with which requests come evenly, at the rate in force.
 func (c *Controller) evenSize() int {
 	if c.set.Rate == 0 {
-		return MaxChunk
+		return maxChunk
 	}
 	return sizeBelow(int(c.set.Rate*evenly) + 1)
 }

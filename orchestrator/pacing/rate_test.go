@@ -48,12 +48,6 @@ func TestARateGoesWhenNothingIsRefusedAnyMore(t *testing.T) {
 	}
 }
 
-func controller(t *testing.T, set Settings) *Controller {
-	t.Helper()
-	c := New(set, nil)
-	return c
-}
-
 // Refusals may be why nothing is sent any more; the rate is learned all the same, from what came through before.
 func TestARateIsLearnedWhileNothingIsSent(t *testing.T) {
 	t.Parallel()

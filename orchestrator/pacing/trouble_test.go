@@ -164,7 +164,7 @@ func TestASuccessorKnowsWhatWasLearned(t *testing.T) {
 func TestNewTakesWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	c := New(Settings{InFlight: 5000}, []byte(`{"chunk":[`))
-	if got := c.Settings(); got.InFlight != MaxInFlight || got.Chunk != DefaultChunk {
+	if got := c.Settings(); got.InFlight != maxInFlight || got.Chunk != defaultChunk {
 		t.Errorf("%+v", got)
 	}
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Metrics is how much there is of what, how old the oldest of it is, and how full the database is, at about one
-// moment. It judges nothing and names no run, no item and no message. Ages are seconds by the database's clock; 0: there is none.
+// Metrics is how much there is of what, how old the oldest of it is, and how full the database is, at about one moment.
+// It judges nothing and names no run, no item and no message. Ages are seconds by the database's clock; 0: there is
+// none.
 type Metrics struct {
 	Runs       []RunMetrics
 	Overdue    int64 // open runs that were not sealed in time
@@ -31,8 +32,8 @@ type RunMetrics struct {
 	Oldest float64 // age of the one that was made first
 }
 
-// EndpointMetrics is one that something is known of, or that runs under way have work for, with the work of runs that are not
-// held. What is nil is not known, or there is none.
+// EndpointMetrics is an endpoint that something is known of, or that runs under way have work for, with the work of
+// runs that are not held. What is nil is not known, or there is none.
 type EndpointMetrics struct {
 	Endpoint  string // or what else paces a step, like http:HOST
 	Ready     int64  // items that may go out
@@ -97,9 +98,9 @@ const statementLimit = 2 * time.Second
 // limitStatements bounds them in the transaction.
 const limitStatements = `SELECT set_config('statement_timeout', $1, true)`
 
-// Metrics reads what metrics show, in one transaction that locks nothing. It is cheap whatever there is: runs under way,
-// live slices and blocks with ready items are found by their partial indexes, letters are counted up to a number, and no
-// finished run is looked at.
+// Metrics reads what metrics show, in one transaction that locks nothing. It is cheap whatever there is: runs under
+// way, live slices and blocks with ready items are found by their partial indexes, letters are counted up to a number,
+// and no finished run is looked at.
 func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	r := &Metrics{}
 	tx, err := s.db.Pool.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
