@@ -183,3 +183,39 @@ func TestASizeThatIsNotReachedIsTakenBack(t *testing.T) {
 		t.Errorf("chunk %d; no request has more than 500 items", got)
 	}
 }
+
+// busy is a sample of an endpoint that answers n requests of 100 items in a second each.
+func busy(c *Controller, at time.Time, places int) Sample {
+	n := c.Settings().InFlight
+	return Sample{At: at, Window: time.Second, Live: n, Known: true, InHands: n, Places: places, Demand: true,
+		InFlightAuto: true, Ended: []Ended{{Requests: n, Items: 100 * n, Done: 100 * n, Timed: n,
+			Took: time.Duration(n) * 900 * time.Millisecond, Clocked: n, Stay: time.Duration(n) * time.Second}}}
+}
+
+// Where a limit has been found before, steps are a third of it, and not one request.
+func TestAKnownLimitIsSearchedInShortSteps(t *testing.T) {
+	t.Parallel()
+	c, at := New(Settings{Chunk: 100, InFlight: 100}, nil), time.Unix(1000, 0)
+	for range 5 {
+		at = at.Add(time.Second)
+		c.Step(busy(c, at, 0))
+	}
+	if got := c.Settings().InFlight; got != 130 {
+		t.Errorf("%d in flight after the first step up from 100", got)
+	}
+}
+
+// What was found while services said nothing is not given up once they say how many requests they work on.
+func TestLatePlacesDoNotCutTheLimit(t *testing.T) {
+	t.Parallel()
+	c, at := New(Settings{Chunk: 100}, nil), time.Unix(1000, 0)
+	for range 20 {
+		at = at.Add(time.Second)
+		c.Step(busy(c, at, 0))
+	}
+	before := c.Settings().InFlight
+	c.Step(busy(c, at.Add(time.Second), 4))
+	if got := c.Settings().InFlight; before < 64 || got < before {
+		t.Errorf("%d in flight before, %d after services said that they work on 4", before, got)
+	}
+}
