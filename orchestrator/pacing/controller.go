@@ -20,15 +20,16 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 const (
 	// An endpoint of which nothing is known begins with defaultInFlight; maxInFlight is the highest limit.
 	defaultInFlight = 16
 	maxInFlight     = 1024
-	// Chunks begin with defaultChunk; maxChunk is the largest.
-	defaultChunk = 500
-	maxChunk     = 8192
+	// maxChunk is the largest chunk.
+	maxChunk = 8192
 	// defaultChunkTime is what a request may take when no step says otherwise; longer ones make chunks smaller.
 	defaultChunkTime = 5 * time.Second
 	// StaleAfter is after how long without a sample earlier measurements no longer count.
@@ -87,7 +88,7 @@ func New(set Settings, learned []byte) *Controller {
 	}
 	c.fresh = cmp.Or(set.InFlight, defaultInFlight) == defaultInFlight && c.memory == memory{}
 	c.set.InFlight = min(max(1, cmp.Or(set.InFlight, defaultInFlight)), maxInFlight)
-	c.set.Chunk = min(max(1, cmp.Or(set.Chunk, defaultChunk)), maxChunk)
+	c.set.Chunk = min(max(1, cmp.Or(set.Chunk, workqueue.DefaultAutoChunk)), maxChunk)
 	if m := &c.memory.InFlight; m.Stride < nearStride {
 		m.Stride = nearStride
 		if c.set.InFlight <= defaultInFlight { // nobody has found more

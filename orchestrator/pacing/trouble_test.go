@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // An outage cuts the limit; when it is over the limit is soon what it was.
@@ -164,7 +166,7 @@ func TestASuccessorKnowsWhatWasLearned(t *testing.T) {
 func TestNewTakesWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	c := New(Settings{InFlight: 5000}, []byte(`{"chunk":[`))
-	if got := c.Settings(); got.InFlight != maxInFlight || got.Chunk != defaultChunk {
+	if got := c.Settings(); got.InFlight != maxInFlight || got.Chunk != workqueue.DefaultAutoChunk {
 		t.Errorf("%+v", got)
 	}
 }
