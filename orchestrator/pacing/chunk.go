@@ -107,23 +107,15 @@ func (c *Controller) keepTime(s *Sample) bool {
 	return c.setChunk(to, "a request takes %s, and %s is wanted", seconds(e.service()), seconds(wanted))
 }
 
-// keepTimeByFewer looks first whether it is the number of requests that makes them slow: it takes a step up back, or
-// tries half as many.
+// keepTimeByFewer looks first whether it is the number of requests that makes them slow: it judges a step that is being
+// tried, or tries half as many.
 func (c *Controller) keepTimeByFewer(s *Sample) bool {
 	m := &c.memory.InFlight
 	switch {
 	case !s.InFlightAuto || m.Trial.From == 0 && !m.Down.free(c.now):
 		return false
-	case m.Trial.From > 0 && m.Trial.Up:
-		from := m.Trial.From
-		m.Trial, m.Stride = trial{}, nearStride
-		m.Up.fail(c.now, max(shortHold, restAfter*c.now.Sub(c.measure.from)), longHold)
-		return c.setInFlight(from, "a request takes %s, which is too long", seconds(c.measure.sized.service()))
-	case m.Trial.From > 0:
-		c.exploreInFlight(s)
-		return true
-	case !c.complete():
-		return c.limited(s)
+	case m.Trial.From > 0 || !c.complete():
+		return c.exploreInFlight(s) || c.limited(s)
 	default:
 		m.Stride = farStride
 		return c.stepInFlight(false, s)
