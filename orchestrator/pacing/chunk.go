@@ -47,8 +47,8 @@ func (c *Controller) isSize(e *Ended, s *Sample) bool {
 	return e.Requests > 0 && float64(e.Items) >= aboutSize*float64(size*e.Requests) && e.Items <= size*e.Requests
 }
 
-// ofThisSize returns how many requests of the present size failed as too big or timed out, with which code, and how many
-// were answered.
+// ofThisSize returns how many requests of the present size failed as too big or timed out, with which code, and how
+// many were answered.
 func (c *Controller) ofThisSize(s *Sample) (bad, good int, code string) {
 	good = c.measure.sized.requests
 	for _, e := range s.Ended {
