@@ -9,7 +9,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/internal/storetest"
-	"github.com/tranchehq/tranche/workqueue/measure"
 	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 )
 
@@ -58,7 +57,7 @@ func TestAnEndpointThatNeverWas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		reading, err := measure.New(b.Store).Read(t.Context())
+		reading, err := health.New(b.Store).Metrics(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
