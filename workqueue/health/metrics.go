@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // Metrics is how much there is of what, how old the oldest of it is, and how full the database is, at about one moment.
