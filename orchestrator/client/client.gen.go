@@ -2510,6 +2510,9 @@ type NodeView struct {
 
 	// Stats its counters since its start, as it said with its last heartbeat
 	Stats json.RawMessage `json:"stats"`
+
+	// NATS what keeps it from NATS, as it said; absent: nothing
+	NATS string `json:"nats,omitempty"`
 }
 
 type Nodes struct {
@@ -6627,4 +6630,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 849e1d861a5ca8815911f18a2da02a65, is 065994e05c50907cc5ddb83d794ab7aeaaabafffd34fe72341c18bc46bac128a.
+// Of de308042567203425b182dedad9a80dc, is b67c68b5832bcd34eba334f545f03b863cb3e7a82af8312f9d488d742d49e75b.

@@ -1,0 +1,43 @@
+package stream
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints/internal/logs"
+	"github.com/tranchehq/tranche/endpoints/wire"
+)
+
+// UserRefused says what NATS refuses the user of a connection without which nothing is sent: to log in, to make a stream, or
+// to publish to one. Empty: nothing that is known.
+func UserRefused(nc *nats.Conn) string {
+	if !nc.IsConnected() {
+		if err := nc.LastError(); logs.Refusal(err) {
+			return fmt.Sprintf("NATS refuses its user (%v)", err)
+		}
+		return ""
+	}
+	if subjects := PermissionsOf(nc).unwritable(); len(subjects) > 0 {
+		return "NATS denies its user to publish to " + strings.Join(subjects, ", ")
+	}
+	return ""
+}
+
+// unwritable are the subjects of streams, and those for making one, that the user was lately denied to publish to.
+func (p *Permissions) unwritable() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	found := map[string]bool{}
+	for _, d := range p.denied {
+		if d.err.Op == OpPublish && time.Since(d.last) < denialLife &&
+			(!strings.HasPrefix(d.subject, wire.APIPrefix) || strings.HasPrefix(d.subject, wire.APIPrefix+"STREAM.CREATE.")) {
+			found[d.err.Subject] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
