@@ -7,7 +7,7 @@ func TestNearest(t *testing.T) {
 	t.Parallel()
 	for typed, want := range map[string]string{
 		"statement": "statement", "statment": "statement", "satement": "statement", "tsatement": "statement",
-		"statmenet": "statement", "saement": "statement", "cuont": "count", "coutn": "count", "cunto": "", "other": "",
+		"statmenet": "statement", "saement": "", "cuont": "count", "coutn": "count", "cunto": "", "other": "",
 	} {
 		if got := Nearest(typed, []Listener{{Endpoint: "statement"}, {Endpoint: "count"}}); got != want {
 			t.Errorf("%s: %q, want %q", typed, got, want)
