@@ -126,7 +126,7 @@ func LogTo(log *zap.Logger) nats.Option {
 		away := backoff.Seldom{First: sameTrouble, Longest: longestSameTrouble}
 		var refusals atomic.Int32 // one after the other
 		refusal := func(nc *nats.Conn, err error) bool {
-			if !logs.Refusal(err) {
+			if !stream.LoginRefused(err) {
 				return false
 			}
 			if refused.Now() {

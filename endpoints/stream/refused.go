@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,15 +10,21 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints/internal/logs"
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
+
+// LoginRefused reports whether an error is a NATS server's refusal of the user.
+func LoginRefused(err error) bool {
+	return slices.ContainsFunc([]error{
+		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired,
+	}, func(refusal error) bool { return errors.Is(err, refusal) })
+}
 
 // UserRefused says what NATS refuses the user of a connection without which nothing is sent: to log in, to make a stream, or
 // to publish to one. Empty: nothing that is known.
 func UserRefused(nc *nats.Conn) string {
 	if !nc.IsConnected() {
-		if err := nc.LastError(); logs.Refusal(err) {
+		if err := nc.LastError(); LoginRefused(err) {
 			return fmt.Sprintf("NATS refuses its user (%v)", err)
 		}
 		return ""

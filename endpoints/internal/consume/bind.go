@@ -123,7 +123,7 @@ func (p *Puller) explain(err error) string {
 	case !nc.IsConnected():
 		servers := nc.Servers()
 		slices.Sort(servers) // they take turns at being the first
-		if err := nc.LastError(); logs.Refusal(err) {
+		if err := nc.LastError(); stream.LoginRefused(err) {
 			return fmt.Sprintf("the NATS server at %s refuses this user (%v): %s",
 				strings.Join(servers, ", "), err, logs.RefusedRemedy)
 		}

@@ -1,12 +1,5 @@
 package logs
 
-import (
-	"errors"
-	"slices"
-
-	"github.com/nats-io/nats.go"
-)
-
 // What to do about a server that refuses this user, or is not there.
 const (
 	RefusedRemedy = "for the private server of `tranche serve`, set NATS_URL=$(cat DIR/nats-url), where DIR is its " +
@@ -14,10 +7,3 @@ const (
 	AwayRemedy = "start `tranche serve`, or set NATS_URL to a server that runs; for the private server of " +
 		"`tranche serve`, NATS_URL=$(cat DIR/nats-url), where DIR is its --data-dir"
 )
-
-// Refusal reports whether err is a NATS server's refusal of the user.
-func Refusal(err error) bool {
-	return slices.ContainsFunc([]error{
-		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired,
-	}, func(refusal error) bool { return errors.Is(err, refusal) })
-}
