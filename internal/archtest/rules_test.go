@@ -183,8 +183,8 @@ func rules() map[string]rule {
 		},
 		// It judges what the store and NATS say; the API and streams show it.
 		"internal/health": {
-			own:   append([]string{"endpoints/wire"}, store...),
-			tests: append([]string{"orchestrator", "endpoints", "endpoints/stream"}, servers...),
+			own:   append([]string{"endpoints/wire", "endpoints/stream"}, store...),
+			tests: append([]string{"orchestrator", "endpoints"}, servers...),
 		},
 		// Requests of core NATS, whatever they mean.
 		"internal/responder": {tests: append([]string{"internal/embedded"}, servers...)},
@@ -343,7 +343,7 @@ func api(servers, store []string) map[string]rule {
 		"gather/collector", "internal/producers", "internal/trackers", "endpoints/fanout", "internal/schedules",
 		"orchestrator/schedule", "internal/alerts",
 	}, store...)
-	tests := append([]string{"gather/fetch/httpfetch", "endpoints", root + "/..."}, servers...)
+	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)
 	all := map[string]rule{
 		root:             {own: append([]string{root + "/..."}, own...), tests: tests},
 		root + "/kernel": {own: own, tests: tests},

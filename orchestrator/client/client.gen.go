@@ -2510,6 +2510,9 @@ type NodeView struct {
 
 	// Stats its counters since its start, as it said with its last heartbeat
 	Stats json.RawMessage `json:"stats"`
+
+	// NATS what keeps it from NATS, as it said; absent: nothing
+	NATS string `json:"nats,omitempty"`
 }
 
 type Nodes struct {
@@ -6632,4 +6635,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of c1d117451d2f975f00c166b1aa264219, is 334fe8d54733e8601c58be729f382c8325bd828e1b94d856eaba022160ca2c82.
+// Of f8ffeea2095ffa9bb55d1f02b9f0da8a, is 54f14abce245f7a0b27463d525cbb164aeef6c39d91e9f876a60e01cab3c6731.

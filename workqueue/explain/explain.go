@@ -51,6 +51,7 @@ const (
 	ReasonReadOnly    Reason = "database_read_only"
 	ReasonNATSAway    Reason = "nats_away"    // the node cannot reach NATS
 	ReasonUnwritable  Reason = "disk_full"    // JetStream's store cannot be written, for that or another reason
+	ReasonNATSRefused Reason = "nats_refused" // NATS refuses the node's user, or denies it to publish
 	ReasonNATSStalled Reason = "nats_stalled" // it can, and the streams do not answer: no quorum, or no leader
 	ReasonSettingUp   Reason = "setting_up"   // the node has no streams yet
 	ReasonBreaker     Reason = "breaker_open"
