@@ -143,7 +143,7 @@ func rules() map[string]rule {
 				"workqueue/..."}, servers...),
 		},
 		// It writes the description of the API, and the client that is generated from it.
-		"internal/generate": {
+		"tools/generate": {
 			own:   []string{"internal/api/...", "gather", "workqueue", "workqueue/collector"},
 			tests: append([]string{"orchestrator/client"}, servers...),
 		},
@@ -176,7 +176,7 @@ func rules() map[string]rule {
 			"migrations"}},
 		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
-		"internal/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
+		"tools/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
 			own:   []string{"orchestrator/span", "endpoints/wire", "endpoints/oteltrace"},
@@ -240,7 +240,7 @@ func rules() map[string]rule {
 		// Who may say what on NATS, as data.
 		"internal/access/natsaccess": {own: []string{"endpoints/wire"}, tests: append(sdk, servers...)},
 		// Services to test against: what the nodes make of them is seen from outside.
-		"internal/misbehave": {
+		"tools/faultyservice": {
 			own:   []string{"endpoints", "endpoints/wire", "internal/backoff"},
 			tests: append([]string{"orchestrator", "endpoints/stream", "workqueue/..."}, servers...),
 		},
@@ -248,21 +248,21 @@ func rules() map[string]rule {
 		"internal/systest/...": {
 			own: []string{},
 			tests: append([]string{"orchestrator", "orchestrator/schedule", "gather/fetch", "internal/health",
-				"internal/misbehave", "internal/schedules", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
+				"tools/faultyservice", "internal/schedules", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
-		"internal/demo/...": {
+		"tools/demo/...": {
 			own: []string{
-				"endpoints", "examples/...", "orchestrator/client", "internal/demo/...", "internal/story", "internal/embedded",
+				"endpoints", "examples/...", "orchestrator/client", "tools/demo/...", "tools/demokit", "internal/embedded",
 				"internal/backoff",
 			},
 			tests: servers,
 		},
 		// What the demo and the cluster are told with.
-		"internal/story": {own: []string{"internal/datadir", "internal/backoff", "internal/child"}},
+		"tools/demokit": {own: []string{"internal/datadir", "internal/backoff", "internal/child"}},
 		// As the demo, from outside; its services are the SDK's.
-		"internal/cluster": {
-			own:   []string{"endpoints", "internal/story", "internal/embedded", "internal/backoff"},
+		"tools/cluster": {
+			own:   []string{"endpoints", "tools/demokit", "internal/embedded", "internal/backoff"},
 			tests: servers,
 		},
 
@@ -272,7 +272,6 @@ func rules() map[string]rule {
 				"workqueue/database", "workqueue/streams"},
 			tests: append([]string{"endpoints"}, servers...),
 		},
-		"cmd/cluster": {own: []string{"internal/cluster"}},
 		"cmd/...": {
 			own: append([]string{
 				"internal/cli/...", "internal/startup", "internal/access/...", "orchestrator/client", "internal/api/...",
@@ -282,7 +281,7 @@ func rules() map[string]rule {
 				"endpoints/wire", "endpoints/stream", "internal/schedules", "orchestrator/schedule", "internal/alerts",
 				"internal/health",
 			}, store...),
-			tests: append([]string{"internal/conformance"}, servers...),
+			tests: append([]string{"tools/conformance"}, servers...),
 		},
 		// Programs of users: services, and one that embeds a node.
 		"examples/...": {
@@ -330,12 +329,12 @@ func commands(servers, store []string) map[string]rule {
 		}
 		all[shared+room] = r
 	}
-	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "internal/conformance",
+	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "tools/conformance",
 		"endpoints/wire", "internal/datadir", "internal/embedded"}, own, store), tests: servers}
 	// What the command line says of itself, the config file of serve, and the demo.
 	all[shared+"/manual"] = rule{own: []string{shared, "internal/buildinfo"}}
 	all[shared+"/config"] = rule{own: []string{shared, "gather/strictyaml"}}
-	all[shared+"/demo"] = rule{own: []string{shared, "internal/demo"}}
+	all[shared+"/demo"] = rule{own: []string{shared, "tools/demo"}}
 	return all
 }
 
