@@ -14,23 +14,6 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-func lifeChecks() []check {
-	const section = "Acknowledgement"
-	return []check{
-		{"in-progress", "signs of life while a request is worked on, every third of AckWait", section, needContract,
-			checkInProgress},
-		{"delivered-twice", "a request that is delivered again while it is worked on is answered, and settled once", section,
-			needContract, checkDeliveredTwice},
-		{"consumer", "a consumer that the service makes has the settings of the page", "Streams, subjects, consumers",
-			needPrivate, checkConsumer},
-		{"streams-anew", "the streams are found again after they were deleted", "Streams, subjects, consumers", needPrivate,
-			checkStreamsAnew},
-		{"made-anew", "nothing is acknowledged to a consumer that did not deliver it", section, needPrivate | needContract,
-			checkMadeAnew},
-		{"drain", "told to end, the service finishes what is begun", section, needPrivate | needContract, checkDrain},
-	}
-}
-
 // slowly returns a request that takes so long.
 func slowly(d time.Duration) *request { return orders(order{"do": "slow", "ms": d.Milliseconds()}) }
 

@@ -1,15 +1,20 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 const (
@@ -211,4 +216,247 @@ func (n *node) poll(ctx context.Context, within time.Duration, done func() (bool
 		case <-ticker.C:
 		}
 	}
+}
+
+// maxDeliver is that of the page: what has been delivered so often is left to the nodes.
+const maxDeliver = 20
+
+// makeStreams makes the streams and the consumer of the endpoint, on a server of the suite's own.
+func (n *node) makeStreams(ctx context.Context) error {
+	return n.makeStreamsWith(ctx, stream.Config{Memory: true}, ownAckWait)
+}
+
+func (n *node) makeStreamsWith(ctx context.Context, config stream.Config, ackWait time.Duration) error {
+	if _, err := stream.Ensure(ctx, n.js, config); err != nil {
+		return err
+	}
+	_, err := n.js.CreateOrUpdateConsumer(ctx, wire.StreamWork, n.consumerConfig(ackWait))
+	if err != nil {
+		return fmt.Errorf("make the consumer of %s: %w", n.config.Endpoint, err)
+	}
+	return nil
+}
+
+// consumerConfig is the consumer of the page.
+func (n *node) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable: wire.ConsumerName(n.config.Endpoint), FilterSubject: wire.WorkSubject(n.config.Endpoint),
+		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait, MaxDeliver: maxDeliver, MaxAckPending: 10_000,
+		MaxWaiting: 4096,
+	}
+}
+
+// remakeStreams deletes the streams of requests and replies and makes them anew, as after the loss of a server.
+func (n *node) remakeStreams(ctx context.Context) error {
+	for _, name := range []string{wire.StreamWork, wire.StreamReply} {
+		if err := n.js.DeleteStream(ctx, name); err != nil {
+			return fmt.Errorf("delete stream %s: %w", name, err)
+		}
+	}
+	return n.makeStreams(ctx)
+}
+
+// checkUnused returns an error when a node or somebody else's work is on the server.
+func (n *node) checkUnused(ctx context.Context) error {
+	for range 20 { // a node's reads have short gaps
+		recorder, err := n.js.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)
+		if errors.Is(err, jetstream.ErrConsumerNotFound) {
+			break
+		}
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("there is no stream %s on this server; make the streams by starting a node once, or leave "+
+				"--nats out and give the command that starts the service", wire.StreamReply)
+		}
+		if err != nil {
+			return fmt.Errorf("look for a node: %w", err)
+		}
+		if recorder.CachedInfo().NumWaiting > 0 {
+			return errors.New("a node reads the replies on this server, and would take the suite's; stop it, or leave " +
+				"--nats out and give the command that starts the service")
+		}
+		_ = backoff.Sleep(ctx, 25*time.Millisecond)
+	}
+	for subject, stream := range n.subjects() {
+		held, err := n.held(ctx, stream, subject)
+		if err != nil {
+			return err
+		}
+		if held > 0 {
+			return fmt.Errorf("%s holds %d messages of %s; the suite removes what it made and would remove them too: run it "+
+				"on another server, or when they are done", stream, held, subject)
+		}
+	}
+	return nil
+}
+
+// subjects are what the checks leave messages on, with their streams.
+func (n *node) subjects() map[string]string {
+	return map[string]string{
+		wire.WorkSubject(n.config.Endpoint):  wire.StreamWork,
+		n.laneSubject():                      wire.StreamWork,
+		wire.ReplySubject(n.config.Endpoint): wire.StreamReply,
+		"tranche.stage." + caller + ".>":     wire.StreamStage,
+	}
+}
+
+func (n *node) held(ctx context.Context, stream, subject string) (uint64, error) {
+	s, err := n.js.Stream(ctx, stream)
+	if err != nil {
+		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter(subject))
+	if err != nil {
+		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	var held uint64
+	for _, count := range info.State.Subjects {
+		held += count
+	}
+	return held, nil
+}
+
+// clean removes what a check has left.
+func (n *node) clean(ctx context.Context) error {
+	for subject, stream := range n.subjects() {
+		s, err := n.js.Stream(ctx, stream)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue
+		}
+		if err == nil {
+			err = s.Purge(ctx, jetstream.WithPurgeSubject(subject))
+		}
+		if err != nil {
+			return fmt.Errorf("remove what a check left in %s: %w", stream, err)
+		}
+	}
+	return nil
+}
+
+// stored reports whether a stream has a message of the slice on the subject, the last one there.
+func (n *node) stored(ctx context.Context, stream, subject string, r *request) (bool, error) {
+	s, err := n.js.Stream(ctx, stream)
+	if err != nil {
+		return false, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	msg, err := s.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	return msg.Header.Get(wire.HeaderSlice) == r.slice(), nil
+}
+
+// fillReplies has the reply stream refuse messages until the returned function is called.
+func (n *node) fillReplies(ctx context.Context) (makeRoom func() error, err error) {
+	s, err := n.js.Stream(ctx, wire.StreamReply)
+	if err != nil {
+		return nil, fmt.Errorf("look at stream %s: %w", wire.StreamReply, err)
+	}
+	before := s.CachedInfo().Config
+	full := before
+	full.MaxBytes = 1
+	if _, err := n.js.UpdateStream(ctx, full); err != nil {
+		return nil, fmt.Errorf("take the room from stream %s: %w", wire.StreamReply, err)
+	}
+	return func() error {
+		ctx, cancel := n.config.lasting(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		if _, err := n.js.UpdateStream(ctx, before); err != nil {
+			return fmt.Errorf("give stream %s its room back: %w", wire.StreamReply, err)
+		}
+		return nil
+	}, nil
+}
+
+// request is one request before and after it is sent. Checks change it before.
+type request struct {
+	header   nats.Header
+	items    []item
+	body     []byte
+	sequence uint64 // in the stream, once sent
+}
+
+type item struct {
+	ordinal int
+	key     string
+	payload json.RawMessage
+	parts   json.RawMessage // "p"; nil without
+}
+
+func (r *request) slice() string { return r.header.Get(wire.HeaderSlice) }
+
+// newRequest makes a request without a flaw.
+func newRequest(items ...item) *request {
+	slice := uuid.NewString()
+	r := &request{items: items, header: nats.Header{
+		wire.HeaderVersion: {wire.ProtocolVersion}, wire.HeaderRun: {uuid.NewString()},
+		wire.HeaderSlice: {slice}, wire.HeaderMsgID: {slice}, wire.HeaderStep: {"0"},
+		wire.HeaderAttempt: {"1"}, wire.HeaderGeneration: {"1"}, wire.HeaderMode: {"batch"},
+	}}
+	r.body = fmt.Appendf(nil, `{"items":%s}`, writeItems(items))
+	return r
+}
+
+func writeItems(items []item) []byte {
+	var b bytes.Buffer
+	b.WriteByte('[')
+	for n, item := range items {
+		if n > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"i":%d,"k":%s`, item.ordinal, quote(item.key))
+		if item.payload != nil {
+			fmt.Fprintf(&b, `,"d":%s`, item.payload)
+		}
+		if item.parts != nil {
+			fmt.Fprintf(&b, `,"p":%s`, item.parts)
+		}
+		b.WriteByte('}')
+	}
+	b.WriteByte(']')
+	return b.Bytes()
+}
+
+func quote(text string) string {
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		panic(err) // a string can always be written
+	}
+	return string(quoted)
+}
+
+// sample returns a request for n items with ordinals from 0.
+func (n *node) sample(count int) *request {
+	items := make([]item, count)
+	for i := range items {
+		items[i] = n.item(i)
+	}
+	return newRequest(items...)
+}
+
+// item returns an item that any service of the endpoint should be able to answer.
+func (n *node) item(ordinal int) item {
+	payload := n.config.Items[ordinal%len(n.config.Items)]
+	if n.contract {
+		payload = fmt.Appendf(nil, `{"do":"echo","value":{"n":%d}}`, ordinal)
+	}
+	return item{ordinal: ordinal, key: fmt.Sprintf("KEY-%d", ordinal), payload: payload}
+}
+
+// order is a payload of the contract.
+type order map[string]any
+
+// orders returns a request that asks the conformance endpoint for one thing after the other.
+func orders(list ...order) *request {
+	items := make([]item, len(list))
+	for i, o := range list {
+		payload, err := json.Marshal(o)
+		if err != nil {
+			panic(err) // the orders are ours
+		}
+		items[i] = item{ordinal: i, key: fmt.Sprintf("KEY-%d", i), payload: payload}
+	}
+	return newRequest(items...)
 }

@@ -1,3 +1,22 @@
+// Package conformance checks a service against docs/protocol.md, whatever language it is written in.
+//
+// It plays the node: it publishes requests for one endpoint, reads the replies as they are published, and listens to
+// every acknowledgement that the service sends. A check is a short conversation about requests of its own, bounded in
+// time, that ends well or with what was expected, what came and the section of the page that says so. Checks run one
+// after the other.
+//
+// Most checks work with any endpoint that can be sent sample items. The others need the conformance endpoint, whose
+// payloads say what is to become of them; [Run] asks an endpoint whether it is one. What a check needs and does not
+// find leaves it out, with the reason, and is no failure.
+//
+// Without a URL the suite has a NATS server of its own and starts the service itself, and for one check once more, on
+// three servers. With one it uses that server, and
+// refuses to when a node reads replies there or the endpoint has work to do: the checks change limits of the reply
+// stream, and remove what they made.
+//
+// Not its job: speed, permissions, and what a service does with its own data.
+//
+// A Run uses several goroutines, all ended when it returns. Runs may go on side by side on servers of their own.
 package conformance
 
 import (
@@ -5,6 +24,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -17,8 +37,65 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/embedded"
 )
+
+// Config says what to check. Endpoint is required, and one of URL and Command.
+type Config struct {
+	Endpoint string
+	// URL of the NATS server that the service is connected to; who the suite is there, the environment says, as
+	// [endpoints.Connect] reads it. When it is empty the suite runs one of its own.
+	URL string
+	// Command starts the service, with NATS_URL in its environment, on the suite's own server.
+	Command []string
+	// Items are payloads that the endpoint understands, by default {}. They are used in turn. The conformance endpoint
+	// is sent orders of the contract instead.
+	Items []json.RawMessage
+	// Only are the names of the checks to run; empty means all.
+	Only []string
+	// Record, if set, is written what suite and service say to each other, as JSON lines.
+	Record io.Writer
+	// Each, if set, is called with every result as soon as there is one. Its error ends the Run.
+	Each func(Result) error
+
+	service starter // of tests, instead of Command
+	lasting lasting // of tests, instead of context.WithTimeout
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if err := wire.ValidateName(c.Endpoint); err != nil {
+		return c, err
+	}
+	if c.service == nil && len(c.Command) > 0 {
+		c.service = commandStarter(c.Command)
+	}
+	if (c.URL == "") == (c.service == nil) {
+		return c, errors.New("give either the command that starts the service (-- COMMAND ARGS…), which then gets a NATS " +
+			"server of its own, or the NATS server that it is connected to (--nats URL)")
+	}
+	if len(c.Items) == 0 {
+		c.Items = []json.RawMessage{json.RawMessage(`{}`)}
+	}
+	for n, item := range c.Items {
+		if !json.Valid(item) {
+			return c, fmt.Errorf("item %d is not JSON: %.60q", n+1, item)
+		}
+	}
+	names := Names()
+	for _, name := range c.Only {
+		if !slices.Contains(names, name) {
+			return c, fmt.Errorf("there is no check %q; --list names them", name)
+		}
+	}
+	if c.lasting == nil {
+		c.lasting = context.WithTimeout
+	}
+	if c.Each == nil {
+		c.Each = func(Result) error { return nil }
+	}
+	return c, nil
+}
 
 // caller is the name under which the suite asks for replies elsewhere.
 const caller = "conformance"
@@ -198,8 +275,7 @@ func (n *node) obeys(ctx context.Context) bool {
 
 // run makes one check. Its error means that the suite itself cannot go on.
 func (n *node) run(ctx context.Context, c check) (Result, error) {
-	wanted := demands()[c.name]
-	result := Result{Check: c.name, About: c.about, Section: c.section, Level: wanted.level, Outcome: Passed}
+	result := Result{Check: c.name, About: c.about, Section: c.section, Level: c.level, Outcome: Passed}
 	if n.recorder != nil {
 		n.recorder.check.Store(&c.name)
 	}
@@ -221,7 +297,7 @@ func (n *node) run(ctx context.Context, c check) (Result, error) {
 		return result, context.Cause(ctx)
 	}
 	if err != nil {
-		result.Notice = wanted.notice
+		result.Notice = c.notice
 	}
 	var found *mismatch
 	switch {

@@ -1,13 +1,20 @@
 package conformance
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/testenv"
 )
 
@@ -145,10 +152,119 @@ func TestEachCheckHasALevel(t *testing.T) {
 	t.Parallel()
 	for _, c := range Checks() {
 		if c.Level == "" || c.Notice == "" {
-			t.Errorf("levels.go does not have %s", c.Name)
+			t.Errorf("%s has no level, or no notice", c.Name)
 		}
 	}
-	if n := len(demands()); n != len(Checks()) {
-		t.Errorf("levels.go has %d checks of %d", n, len(Checks()))
+}
+
+func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return js
+}
+
+// within returns those of the names that are in both lists.
+func within(names, of []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !slices.Contains(of, name) })
+}
+
+func TestRunRefuses(t *testing.T) {
+	t.Parallel()
+	self := start(serveSDK)
+	tests := map[string]struct {
+		config Config
+		want   string
+	}{
+		"no endpoint":    {Config{service: self}, "endpoint name"},
+		"nothing to ask": {Config{Endpoint: endpoint}, "-- COMMAND"},
+		"both":           {Config{Endpoint: endpoint, URL: "nats://127.0.0.1:1", service: self}, "-- COMMAND"},
+		"unknown check":  {Config{Endpoint: endpoint, service: self, Only: []string{"liste"}}, `no check "liste"`},
+		"bad item":       {Config{Endpoint: endpoint, service: self, Items: []json.RawMessage{[]byte(`{`)}}, "item 1"},
+		"no server":      {Config{Endpoint: endpoint, URL: "nats://127.0.0.1:1"}, "connect to NATS"},
+		"no program":     {Config{Endpoint: endpoint, Command: []string{"/nowhere/to/be/found"}}, "start the service"},
+		"ends at once":   {Config{Endpoint: endpoint, Command: []string{"sh", "-c", "echo so sorry; exit 3"}}, "so sorry"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := Run(t.Context(), test.config)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want something about %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestRunRefusesAServerInUse(t *testing.T) {
+	t.Parallel()
+	ns := testenv.NATS(t)
+	nc := testenv.Conn(t, ns)
+	js := jetStream(t, nc)
+	n := &node{config: Config{Endpoint: endpoint, lasting: patiently}, nc: nc, js: js}
+	config := Config{Endpoint: endpoint, URL: ns.URL()}
+	refused := func(why string) {
+		t.Helper()
+		if _, err := Run(t.Context(), config); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("got %v, want something about %q", err, why)
+		}
+	}
+	refused("there is no stream")
+	if err := n.makeStreams(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.ask(t.Context(), orders(order{"do": "hello"})); err != nil {
+		t.Fatal(err)
+	}
+	refused("TRANCHE_WORK holds 1 messages")
+	if err := n.clean(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	recorder, err := stream.EnsureRecorder(t.Context(), js)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reading, err := recorder.Consume(func(jetstream.Msg) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reading.Stop()
+	if err := n.poll(t.Context(), patience, func() (bool, error) {
+		info, err := recorder.Info(t.Context())
+		return err == nil && info.NumWaiting > 0, err
+	}, "the recorder asked for replies", "it was not"); err != nil {
+		t.Fatal(err)
+	}
+	refused("a node reads the replies")
+}
+
+const (
+	// slower is how many times longer than people tests wait: the machine has much else to do.
+	slower = 3
+	tick   = 50 * time.Millisecond
+)
+
+// patiently returns a context that ends when this process has run for longer than a limit. While it stood still, the
+// service and the server did so too, most likely: such a time counts as no more than two ticks. It has a deadline far
+// beyond that, since questions to JetStream have one of their own without.
+func patiently(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	limit *= slower
+	ctx, cancel := context.WithTimeout(ctx, limit+5*time.Minute)
+	go func() {
+		ticker := time.NewTicker(tick)
+		defer ticker.Stop()
+		for left, last := limit, time.Now(); left > 0; {
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+			now := time.Now()
+			left, last = left-min(now.Sub(last), 2*tick), now
+		}
+		cancel()
+	}()
+	return ctx, cancel
 }
