@@ -251,10 +251,9 @@ func rules() map[string]rule {
 				"tools/faultyservice", "internal/schedules", "internal/access/natsaccess"}, slices.Concat(sdk, servers, store)...),
 		},
 		// The demo uses the product from outside: its commands, the SDK, and what the examples have.
-		"tools/demo/...": {
+		"tools/demo": {
 			own: []string{
-				"endpoints", "examples/...", "orchestrator/client", "tools/demo/...", "tools/demokit", "internal/embedded",
-				"internal/backoff",
+				"endpoints", "examples/...", "tools/demokit", "internal/embedded",
 			},
 			tests: servers,
 		},

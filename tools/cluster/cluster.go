@@ -7,10 +7,10 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/term"
 
 	"github.com/tranchehq/tranche/tools/demokit"
 )
@@ -25,7 +25,7 @@ const (
 
 // cluster is one under way.
 type cluster struct {
-	config   Config
+	settings settings
 	story    *demokit.Story
 	shell    *demokit.Shell
 	dir      *demokit.Dir
@@ -41,23 +41,20 @@ type cluster struct {
 
 	progress progress
 	faults   []fault
-	wrong    []string
+	checks   []demokit.Check
 	lost     int64 // items without a right result, of the step that has most
 	began    time.Time
 }
 
-// Run starts everything, breaks it and proves the run. When ctx ends it stops everything and returns the context's
+// show starts everything, breaks it and proves the run. When ctx ends it stops everything and returns the context's
 // error.
-func Run(ctx context.Context, config Config) (err error) {
-	config, err = config.withDefaults()
-	if err != nil {
-		return err
-	}
+func show(ctx context.Context, s settings) error {
+	color := term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""
 	c := &cluster{
-		config: config, story: demokit.New(config.Out, config.Color), began: time.Now(), password: rand.Text(),
+		settings: s, story: demokit.New(os.Stdout, color), began: time.Now(), password: rand.Text(),
 		net: fmt.Sprintf("127.%d.%d.", 10+mathrand.IntN(240), mathrand.IntN(250)),
 	}
-	c.progress.all = 2 * int64(config.Items)
+	c.progress.all = 2 * int64(s.items)
 	return c.story.Tell(ctx,
 		c.open, c.startServers, c.startTranche, c.look, c.startRun,
 		c.killNATS, c.killPrimary, c.killNode, c.killService, c.upgrade,
@@ -66,10 +63,10 @@ func Run(ctx context.Context, config Config) (err error) {
 }
 
 func (c *cluster) open(context.Context) (err error) {
-	if c.deploy, err = readPage(c.config.Repository, "docs", "operate", "deploy.md"); err != nil {
+	if c.deploy, err = readPage(c.settings.repository, "docs", "operate", "deploy.md"); err != nil {
 		return err
 	}
-	c.dir, err = demokit.OpenDir(c.config.Dir, "cluster", c.began, ledgers, itemsFile, planFile,
+	c.dir, err = demokit.OpenDir(c.settings.dir, "cluster", c.began, ledgers, itemsFile, planFile,
 		stepInterest+".ndjson", stepLetter+".ndjson")
 	if err != nil {
 		return err
@@ -81,7 +78,7 @@ func (c *cluster) open(context.Context) (err error) {
 		return fmt.Errorf("make the working directory: %w", err)
 	}
 	c.shell = &demokit.Shell{
-		Program: c.config.Tranche, Dir: c.dir.Path, Env: demokit.Environment(), Out: c.config.Out, Err: c.config.Err,
+		Program: c.settings.tranche, Dir: c.dir.Path, Env: demokit.Environment(), Out: os.Stdout, Err: os.Stderr,
 		Story: c.story,
 	}
 	c.story.Title("Tranche on three machines, which break one after the other")
@@ -115,7 +112,7 @@ func (c *cluster) startTranche(ctx context.Context) error {
 	began := time.Now()
 	for _, n := range c.nodes {
 		c.story.Command("systemctl enable --now tranche     # " + n.name)
-		if err := c.startNode(ctx, n, c.config.Tranche); err != nil {
+		if err := c.startNode(ctx, n, c.settings.tranche); err != nil {
 			return err
 		}
 		c.story.Fact(fmt.Sprintf("pid %d, %s", n.PID(), n.url), time.Since(began), 0)
@@ -160,12 +157,12 @@ steps:
 
 func (c *cluster) startRun(ctx context.Context) error {
 	c.story.Chapter(fmt.Sprintf("A run of %s accounts in two steps, at %d a second while things break",
-		demokit.Grouped(int64(c.config.Items)), c.config.rate()))
+		demokit.Grouped(int64(c.settings.items)), c.settings.rate()))
 	if err := c.writeItems(itemsFile); err != nil {
 		return err
 	}
-	plan := fmt.Sprintf(planText, stepInterest, c.config.chunk(), c.config.rate(), stepLetter, stepInterest,
-		c.config.chunk(), c.config.rate())
+	plan := fmt.Sprintf(planText, stepInterest, c.settings.chunk(), c.settings.rate(), stepLetter, stepInterest,
+		c.settings.chunk(), c.settings.rate())
 	if err := os.WriteFile(c.dir.File(planFile), []byte(plan), 0o600); err != nil {
 		return fmt.Errorf("write the plan: %w", err)
 	}
@@ -212,7 +209,7 @@ func (c *cluster) letGo(ctx context.Context) error {
 // prove holds every item against the ledgers, and has doctor look at the books.
 func (c *cluster) prove(ctx context.Context) error {
 	c.story.Chapter("Every item, against what the services noted before they answered")
-	for _, step := range []struct{ name, service string }{{stepInterest, Interest}, {stepLetter, Letters}} {
+	for _, step := range []struct{ name, service string }{{stepInterest, interestService}, {stepLetter, lettersService}} {
 		if err := c.checkStep(ctx, step.name, step.service); err != nil {
 			return err
 		}
@@ -238,7 +235,7 @@ func (c *cluster) size(ctx context.Context) error {
 		return fmt.Errorf("ask for sizes: %w", err)
 	}
 	c.story.Say("PostgreSQL keeps %d bytes for each item, of two steps, and has %d connections of three nodes.",
-		bytes/int64(c.config.Items), connections)
+		bytes/int64(c.settings.items), connections)
 	return nil
 }
 
@@ -255,18 +252,5 @@ func (c *cluster) table(context.Context) error {
 	}
 	c.story.Say("%-38s %18s %16d", "items lost", "", c.lost)
 	c.story.Say("\nAll of it took %.0f s. Logs and ledgers are in\n  %s", time.Since(c.began).Seconds(), c.dir.Path)
-	if len(c.wrong) > 0 {
-		return &LostError{Dir: c.dir.Path, Differences: c.wrong}
-	}
-	return nil
-}
-
-// LostError is returned when the proof failed.
-type LostError struct {
-	Dir         string
-	Differences []string // a line each
-}
-
-func (e *LostError) Error() string {
-	return fmt.Sprintf("the results do not agree with the ledgers in %s: %s", e.Dir, strings.Join(e.Differences, "; "))
+	return demokit.Verdict("the results do not agree with the ledgers in "+c.dir.Path, c.checks)
 }

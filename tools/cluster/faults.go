@@ -2,9 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
@@ -47,7 +52,7 @@ func (c *cluster) killNATS(ctx context.Context) error {
 		return err
 	}
 	c.story.Say("The other two have elected leaders. It is started again, and catches up.")
-	if err := c.startServer(dead); err != nil {
+	if err := c.startServer(ctx, dead); err != nil {
 		return err
 	}
 	return dead.awaitHealthy(ctx)
@@ -83,7 +88,7 @@ func (c *cluster) killNode(ctx context.Context) error {
 		return err
 	}
 	c.story.Say("%s leads now, and what the dead one had out is with the others. It is started again.", now.leads.name)
-	return c.startNode(ctx, dead, c.config.Tranche)
+	return c.startNode(ctx, dead, c.settings.tranche)
 }
 
 func (c *cluster) killService(ctx context.Context) error {
@@ -120,14 +125,14 @@ func (c *cluster) upgrade(ctx context.Context) error {
 		Version string `json:"version"`
 	}
 	shell := *c.shell
-	shell.Program = c.config.Next
+	shell.Program = c.settings.next
 	if err := shell.Ask(ctx, &next, "version"); err != nil {
 		return err
 	}
 	if err := c.versions(ctx, next.Version); err != nil {
 		return err
 	}
-	c.shell.Program = c.config.Next
+	c.shell.Program = c.settings.next
 	return c.shell.Typed(ctx, exitOK, "nodes")
 }
 
@@ -137,7 +142,7 @@ func (c *cluster) restartNATS(ctx context.Context) error {
 		if err := s.lameDuck(ctx); err != nil {
 			return err
 		}
-		if err := c.startServer(s); err != nil {
+		if err := c.startServer(ctx, s); err != nil {
 			return err
 		}
 		if err := s.awaitHealthy(ctx); err != nil {
@@ -149,7 +154,7 @@ func (c *cluster) restartNATS(ctx context.Context) error {
 
 // replaceNodes brings the schema up to date, and then each node.
 func (c *cluster) replaceNodes(ctx context.Context) error {
-	c.shell.Program = c.config.Next
+	c.shell.Program = c.settings.next
 	if err := c.typedFrom(ctx, c.deploy, "tranche migrate"); err != nil {
 		return err
 	}
@@ -159,7 +164,7 @@ func (c *cluster) replaceNodes(ctx context.Context) error {
 		if err := n.Stop(ctx); err != nil {
 			return err
 		}
-		if err := c.startNode(ctx, n, c.config.Next); err != nil {
+		if err := c.startNode(ctx, n, c.settings.next); err != nil {
 			return err
 		}
 	}
@@ -177,6 +182,106 @@ func (c *cluster) replaceServices(ctx context.Context) error {
 		if err := c.listens(ctx, i, nextVersion); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+const (
+	lookEvery = 50 * time.Millisecond
+	// steady is for how long outcomes must have come in each second until a fault counts as over.
+	steady = 3
+	// lively is for how long before it.
+	lively = 1
+	// settleTimeout bounds what a fault may cost, and more.
+	settleTimeout = 2 * time.Minute
+)
+
+// outcomes is what is recorded of the run at both steps.
+const outcomes = `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM tranche.work_block`
+
+// progress is what is recorded of the run, as the database tells whoever asks now.
+type progress struct {
+	all     int64 // when the run is over
+	mu      sync.Mutex
+	count   int64
+	at      time.Time // when it last grew
+	longest time.Duration
+}
+
+// watch looks until ctx ends. A database that does not answer tells nothing, which is a standstill like any other.
+func (p *progress) watch(ctx context.Context, url func() string) {
+	var conn *pgx.Conn
+	for ctx.Err() == nil {
+		var count int64
+		look, cancel := context.WithTimeout(ctx, time.Second)
+		var err error
+		if conn == nil {
+			conn, err = pgx.Connect(look, url())
+		}
+		if err == nil {
+			err = conn.QueryRow(look, outcomes).Scan(&count)
+		}
+		cancel()
+		switch {
+		case err == nil:
+			p.saw(count)
+		case conn != nil:
+			_ = conn.Close(context.WithoutCancel(ctx)) // it is of no use any more
+			conn = nil
+		}
+		_ = backoff.Sleep(ctx, lookEvery)
+	}
+	if conn != nil {
+		_ = conn.Close(context.WithoutCancel(ctx))
+	}
+}
+
+func (p *progress) saw(count int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if count <= p.count {
+		return
+	}
+	now := time.Now()
+	if !p.at.IsZero() {
+		p.longest = max(p.longest, now.Sub(p.at))
+	}
+	p.count, p.at = count, now
+}
+
+// mark begins a new measurement of the longest standstill.
+func (p *progress) mark() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.longest = 0
+}
+
+func (p *progress) now() (count int64, longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count, p.longest
+}
+
+// errOver is returned when there is nothing left to break.
+var errOver = errors.New("the run is over already, and nothing is proved")
+
+// settle waits until outcomes have come in each of so many seconds.
+func (p *progress) settle(ctx context.Context, steady int) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	before, _ := p.now()
+	for seconds := 0; seconds < steady; {
+		if err := backoff.Sleep(ctx, time.Second); err != nil {
+			return fmt.Errorf("wait for the run to go on: %w", err)
+		}
+		count, _ := p.now()
+		if count >= p.all {
+			return errOver
+		}
+		if seconds++; count == before {
+			seconds = 0
+		}
+		before = count
 	}
 	return nil
 }

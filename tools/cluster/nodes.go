@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 
-	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
@@ -39,12 +40,7 @@ func (c *cluster) startNode(ctx context.Context, n *node, program string) (err e
 	shell.Program = program
 	cmd := shell.Command(context.WithoutCancel(ctx), "--json", "serve")
 	cmd.Env = n.env
-	var at struct{}
-	child, err := demokit.StartAnnounced(ctx, n.name, c.dir.Log(n.name), cmd, &at)
-	if child != nil {
-		n.Child = child
-		c.story.OnStop(child.Stop)
-	}
+	n.Child, err = c.story.Start(ctx, n.name, c.dir.Log(n.name), cmd, &struct{}{})
 	return err
 }
 
@@ -99,21 +95,18 @@ type leadership struct {
 }
 
 // awaitLeader waits until the node that leads is the right one.
-func (c *cluster) awaitLeader(ctx context.Context, right func(leadership) bool) (leadership, error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	for {
+func (c *cluster) awaitLeader(ctx context.Context, right func(leadership) bool) (now leadership, err error) {
+	err = demokit.Await(ctx, "a node to lead", nil, func(ctx context.Context) error {
 		var list nodeList
 		if err := c.shell.Ask(ctx, &list, "nodes"); err != nil {
-			return leadership{}, err
+			return err
 		}
-		if now := c.leader(&list); now.leads != nil && right(now) {
-			return now, nil
+		if now = c.leader(&list); now.leads == nil || !right(now) {
+			return errors.New("none does yet")
 		}
-		if err := backoff.Sleep(ctx, askEvery); err != nil {
-			return leadership{}, fmt.Errorf("wait for a node to lead: %w", err)
-		}
-	}
+		return nil
+	})
+	return now, err
 }
 
 func (c *cluster) leader(list *nodeList) (now leadership) {
@@ -146,4 +139,62 @@ func (c *cluster) versions(ctx context.Context, want string) error {
 		return fmt.Errorf("%d nodes are alive; there should be %d", alive, machines)
 	}
 	return nil
+}
+
+const (
+	firstVersion = "1.0.0"
+	nextVersion  = "1.1.0"
+)
+
+// instance is one of two processes of a service.
+type instance struct {
+	*demokit.Child
+	name, service string
+	version       string // that it listened with last
+	env           []string
+}
+
+// configureServices reads what each service is told.
+func (c *cluster) configureServices() error {
+	file, err := c.deploy.block("# the environment of the service interest")
+	if err != nil {
+		return err
+	}
+	for _, service := range []string{interestService, lettersService} {
+		for n := range 2 {
+			i := &instance{name: fmt.Sprintf("%s-%d", service, n+1), service: service}
+			i.env = append(environment(c.place(strings.ReplaceAll(file, interestService, service))),
+				ledgerVariable+"="+c.dir.File(ledgers, i.name+".txt"))
+			c.services = append(c.services, i)
+		}
+	}
+	return nil
+}
+
+func (c *cluster) startInstance(ctx context.Context, i *instance, version string) (err error) {
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.settings.self, "service", i.service)
+	demokit.Gently(cmd)
+	cmd.Env, cmd.Dir = demokit.Environment(append(i.env, versionVariable+"="+version)...), filepath.Dir(c.settings.self)
+	i.Child, err = c.story.Start(ctx, i.name, c.dir.Log(i.name), cmd, nil)
+	return err
+}
+
+// listens waits until the service of an instance listens with as many instances of a version as were started.
+func (c *cluster) listens(ctx context.Context, last *instance, version string) error {
+	last.version = version
+	want := 0
+	for _, i := range c.services {
+		if i.service == last.service && i.version == version {
+			want++
+		}
+	}
+	return c.shell.AwaitService(ctx, last.Child, last.endpoint(), version, want)
+}
+
+// endpoint is what the service of an instance serves.
+func (i *instance) endpoint() string {
+	if i.service == interestService {
+		return "year-end-interest"
+	}
+	return "letter"
 }

@@ -1,10 +1,9 @@
 package demo
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/examples/yearend"
-	"github.com/tranchehq/tranche/tools/demo/bankdata"
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
@@ -33,9 +31,9 @@ func (d *demo) runAll(ctx context.Context) error {
 	args := []string{
 		planName, "--items", "-", "--key", "account", "--name", runName, "--wait", "--on-hold", "exit",
 	}
-	d.story.Command("psql "+bankdata.Accounts+" -c 'COPY (SELECT id AS account, CASE … AS form FROM account) …' |",
+	d.story.Command("psql "+accountsDB+" -c 'COPY (SELECT id AS account, CASE … AS form FROM account) …' |",
 		"tranche run start "+strings.Join(args, " "))
-	psql, err := d.bank.Program(ctx, bankdata.Accounts, "psql", "-X", "-q", "-c", d.copyItems())
+	psql, err := d.bank.program(ctx, accountsDB, "psql", "-X", "-q", "-c", d.copyItems())
 	if err != nil {
 		return err
 	}
@@ -56,17 +54,8 @@ func (d *demo) tellRefusals(ctx context.Context) error {
 	var said struct {
 		Refused int64 `json:"refused"`
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, d.branches+"/refused", nil)
-	if err != nil {
+	if err := demokit.Get(ctx, d.branches+"/refused", &said); err != nil {
 		return fmt.Errorf("ask the branches service: %w", err)
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return fmt.Errorf("ask the branches service: %w", err)
-	}
-	defer func() { _ = response.Body.Close() }()
-	if err := json.NewDecoder(response.Body).Decode(&said); err != nil {
-		return fmt.Errorf("understand the branches service: %w", err)
 	}
 	if said.Refused > 0 {
 		d.story.Say("The branches service turned %s requests away, with 429 and when to come back.",
@@ -78,16 +67,16 @@ func (d *demo) tellRefusals(ctx context.Context) error {
 // rerunFailed repairs the bank and runs the three accounts again, each at the step where it failed.
 func (d *demo) rerunFailed(ctx context.Context) error {
 	d.story.Chapter("The three repaired, and only those run again")
-	if err := d.bank.Repair(ctx, d.damage); err != nil {
+	if err := d.bank.repair(ctx, d.corrupted); err != nil {
 		return err
 	}
 	d.story.Say("Put back by hand: the balance, the branch and the amount.")
 	var accounts []int32
-	for _, w := range d.damage.Wounds() {
-		accounts = append(accounts, w.Account)
+	for _, w := range d.corrupted {
+		accounts = append(accounts, w.account)
 	}
 	return d.redo(ctx, accounts, map[string]int64{
-		bankdata.Accounts: 1, bankdata.Transactions: 1, bankdata.Branches: 1, bankdata.Statements: 3,
+		accountsDB: 1, transactionsDB: 1, branchesDB: 1, statementsDB: 3,
 	}, func() error {
 		return d.shell.Typed(ctx, exitHeld, "run", "rerun", "last", "--failed", "--wait", "--on-hold", "exit")
 	})
@@ -104,12 +93,12 @@ func (d *demo) redoFifty(ctx context.Context) error {
 	if err := os.WriteFile(d.dir.File(fiftyFile), []byte(keys.String()), 0o600); err != nil {
 		return fmt.Errorf("write the fifty accounts down: %w", err)
 	}
-	lost, err := d.bank.LoseAmounts(ctx, accounts)
+	lost, err := d.bank.corrupt(ctx, lostAmount(), accounts)
 	if err != nil {
 		return err
 	}
 	d.story.Say("A movement of each loses its amount. Their parts are nulled out, and nobody else's:")
-	err = d.redo(ctx, accounts, map[string]int64{bankdata.Transactions: fifty}, func() error {
+	err = d.redo(ctx, accounts, map[string]int64{transactionsDB: fifty}, func() error {
 		return d.shell.Typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions, "--keys", fiftyFile,
 			"--wait", "--on-hold", "exit")
 	})
@@ -121,10 +110,10 @@ func (d *demo) redoFifty(ctx context.Context) error {
 		return err
 	}
 	d.story.Chapter("The fifty repaired: fetched again, composed again, and nothing else")
-	if err := d.bank.FindAmounts(ctx, lost); err != nil {
+	if err := d.bank.repair(ctx, lost); err != nil {
 		return err
 	}
-	want := map[string]int64{bankdata.Transactions: fifty, bankdata.Statements: fifty}
+	want := map[string]int64{transactionsDB: fifty, statementsDB: fifty}
 	err = d.redo(ctx, accounts, want, func() error {
 		return d.shell.Typed(ctx, exitHeld, "run", "reset", "last", "--step", yearend.StepTransactions,
 			"--code", bank.CodeBrokenMovement, "--wait", "--on-hold", "exit")
@@ -152,22 +141,22 @@ func (d *demo) fifty() []int32 {
 // redo shows what the ledgers have after fn, and remembers it for the proof: so many of these accounts by each service
 // and those who compose, and nobody else.
 func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64, fn func() error) error {
-	mark, err := d.bank.Mark(ctx)
+	mark, err := d.bank.mark(ctx)
 	if err != nil {
 		return err
 	}
 	if err := fn(); err != nil {
 		return err
 	}
-	since, err := d.bank.Since(ctx, mark, accounts)
+	since, err := d.bank.since(ctx, mark, accounts)
 	if err != nil {
 		return err
 	}
 	d.story.Say("By the ledgers of the services, which they write before they answer:")
 	for _, l := range []struct{ database, left string }{
-		{bankdata.Accounts, "accounts asked for"}, {bankdata.Transactions, "movements asked for"},
-		{bankdata.Branches, "branches asked for"}, {bankdata.Statements, "statements composed"},
-		{bankdata.Mail, "statements sent"},
+		{accountsDB, "accounts asked for"}, {transactionsDB, "movements asked for"},
+		{branchesDB, "branches asked for"}, {statementsDB, "statements composed"},
+		{mailDB, "statements sent"},
 	} {
 		asked := since[l.database]
 		c := demokit.Check{Left: l.left, Got: asked.Times, Want: want[l.database], Right: "wanted"}
@@ -200,21 +189,132 @@ func (d *demo) prove(ctx context.Context) error {
 		return err
 	}
 	began := time.Now()
-	books, err := d.bank.Books(ctx)
+	books, err := d.bank.books(ctx)
 	if err != nil {
 		return err
 	}
-	proof, err := prove(books, d.pdfs(), file)
+	checks, err := prove(books, d.pdfs(), file)
 	if err != nil {
 		return err
 	}
-	for _, c := range proof.checks {
+	for _, c := range checks {
 		d.story.Check(c)
 	}
-	proof.checks = append(proof.checks, d.again...)
-	if err := proof.verdict(); err != nil {
+	if err := verdict(file, append(checks, d.again...)); err != nil {
 		return err
 	}
 	d.story.Fact("Everything agrees.", time.Since(began), 0)
 	return nil
+}
+
+const (
+	// lastYearFile was exported by somebody else, in another year.
+	lastYearFile = "last-year.csv"
+	lastYear     = "account,form\n1,pdf\nHS-2,json\n3,json\n4th,json\n"
+	// failedFile is what the department gets, and correctedFile what it gives back.
+	failedFile    = "failed.csv"
+	correctedFile = "corrected.csv"
+	// paperForm is a form that statements had once.
+	paperForm = "paper"
+	// paperEach is one of how many accounts that has it still.
+	paperEach = 100
+)
+
+// refuseFile shows what becomes of a file that does not fit the plan.
+func (d *demo) refuseFile(ctx context.Context) error {
+	d.story.Chapter("A file that does not fit the plan starts nothing")
+	path := d.dir.File(lastYearFile)
+	if err := os.WriteFile(path, []byte(lastYear), 0o600); err != nil {
+		return fmt.Errorf("write last year's file: %w", err)
+	}
+	if err := d.story.File(path); err != nil {
+		return err
+	}
+	return d.shell.Typed(ctx, exitRefused, "run", "start", planName, "--items", lastYearFile)
+}
+
+// paper are the accounts that want a form that is no more. None of them is damaged.
+func (d *demo) paper() (accounts []int32) {
+	damaged := map[int]bool{}
+	for _, c := range d.corrupted {
+		damaged[int(c.account)] = true
+	}
+	for account := paperEach; account <= d.config.Accounts; account += paperEach {
+		if !damaged[account] {
+			accounts = append(accounts, int32(account))
+		}
+	}
+	return accounts
+}
+
+// pdfs is how many accounts have a PDF in the end: the first ones, and those that wanted paper.
+func (d *demo) pdfs() int {
+	n := d.config.PDFs
+	for _, account := range d.paper() {
+		if int(account) > d.config.PDFs {
+			n++
+		}
+	}
+	return n
+}
+
+// correctForms has the department that knows the customers correct what it gave.
+func (d *demo) correctForms(ctx context.Context) error {
+	accounts := d.paper()
+	d.story.Chapter(demokit.Grouped(int64(len(accounts))) + " wrong forms to the department that knows better, and back")
+	err := d.shell.Typed(ctx, exitOK, "run", "export", "last", "--state", "failed", "--code", yearend.CodeUnknownForm,
+		"--with", "payload", "--flat", "--columns", "account,form,tranche.error_message", "--out", failedFile)
+	if err != nil {
+		return err
+	}
+	failed, err := os.ReadFile(d.dir.File(failedFile))
+	if err != nil {
+		return fmt.Errorf("read the export: %w", err)
+	}
+	d.story.Command("head -3 " + failedFile)
+	for _, line := range bytes.SplitN(failed, []byte("\n"), 4)[:3] {
+		d.story.Say("  %s", line)
+	}
+	d.story.Command(fmt.Sprintf("sed s/,%s,/,%s,/ %s > %s", paperForm, yearend.PDFForm, failedFile, correctedFile))
+	corrected := bytes.ReplaceAll(failed, []byte(","+paperForm+","), []byte(","+yearend.PDFForm+","))
+	path := d.dir.File(correctedFile)
+	if err := os.WriteFile(path, corrected, 0o600); err != nil { //nolint:gosec // it is in the demo's own directory
+		return fmt.Errorf("write the corrected items: %w", err)
+	}
+	n := int64(len(accounts))
+	return d.redo(ctx, accounts, map[string]int64{
+		accountsDB: n, transactionsDB: n, branchesDB: n, statementsDB: n,
+	}, func() error {
+		return d.shell.Typed(ctx, exitHeld, "run", "correct", "last", "--items", correctedFile, "--key", "account",
+			"--columns", "account,form", "--reason", "no paper any more", "--wait", "--on-hold", "exit")
+	})
+}
+
+// send has somebody look, and then the statements posted.
+func (d *demo) send(ctx context.Context) error {
+	d.story.Chapter("Somebody looks, and then they are sent")
+	if err := d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"); err != nil {
+		return err
+	}
+	n := int64(d.config.Accounts)
+	all := make([]int32, n)
+	for i := range all {
+		all[i] = int32(i + 1)
+	}
+	return d.redo(ctx, all, map[string]int64{mailDB: n}, func() error {
+		err := d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--reason", "looks right")
+		if err != nil {
+			return err
+		}
+		return d.shell.Typed(ctx, exitOK, "run", "watch", "last", "--on-hold", "exit")
+	})
+}
+
+// copyItems are the items: the first accounts want a PDF, and one of a hundred still wants paper.
+func (d *demo) copyItems() string {
+	var paper []string
+	for _, account := range d.paper() {
+		paper = append(paper, strconv.Itoa(int(account)))
+	}
+	return fmt.Sprintf(copyItems, strings.Join(paper, ","), paperForm, d.config.PDFs)
 }

@@ -127,7 +127,7 @@ func testNotices(t *testing.T, program string) {
 			return errors.Join(err, os.WriteFile(file, falsified, 0o600))
 		},
 	})
-	var unequal *UnequalError
+	var unequal *demokit.UnequalError
 	if !errors.As(err, &unequal) || len(unequal.Differences) != 1 ||
 		!strings.HasPrefix(unequal.Differences[0], "openings equal 1,999, but 2,000") {
 		t.Errorf("got %v, want one opening balance to be unequal\n%s", err, out.String())
@@ -224,5 +224,29 @@ func expectPage(t *testing.T, url string) {
 	kind := response.Header.Get("Content-Type")
 	if response.StatusCode != http.StatusOK || !strings.Contains(kind, "html") {
 		t.Errorf("%s answers %s, %s", url, response.Status, kind)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		config         Config
+		accounts, pdfs int // 0 accounts: refused
+	}{
+		{Config{}, 100_000, 0},
+		{Config{PDFs: DefaultPDFs}, 100_000, 2000},
+		{Config{Accounts: 300, PDFs: DefaultPDFs}, 300, 300},
+		{Config{PDFs: AllPDFs}, 100_000, 100_000},
+		{Config{Accounts: -1}, 0, 0},
+		{Config{Accounts: 299}, 0, 0},
+		{Config{Accounts: 10_000_001}, 0, 0},
+		{Config{PDFs: -2}, 0, 0},
+	} {
+		got, err := test.config.withDefaults()
+		if (err != nil) != (test.accounts == 0) ||
+			err == nil && (got.Accounts != test.accounts || got.PDFs != test.pdfs) {
+			t.Errorf("%+v: %d accounts, %d PDFs, %v; want %d, %d", test.config, got.Accounts, got.PDFs, err,
+				test.accounts, test.pdfs)
+		}
 	}
 }

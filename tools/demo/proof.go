@@ -1,37 +1,11 @@
 package demo
 
 import (
-	"bufio"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/tranchehq/tranche/examples/yearend"
-	"github.com/tranchehq/tranche/tools/demo/bankdata"
 	"github.com/tranchehq/tranche/tools/demokit"
 )
-
-// proof compares what was exported with what the bank has.
-type proof struct {
-	file   string
-	checks []demokit.Check
-}
-
-// verdict is an [UnequalError] unless everything holds.
-func (p *proof) verdict() error {
-	var differences []string
-	for _, c := range p.checks {
-		if !c.Holds() {
-			differences = append(differences, c.Difference())
-		}
-	}
-	if len(differences) > 0 {
-		return &UnequalError{File: p.file, Differences: differences}
-	}
-	return nil
-}
 
 // exportedLine is what an export has of an item.
 type exportedLine struct {
@@ -43,40 +17,30 @@ type exportedLine struct {
 }
 
 // prove reads the exported statements back and compares them with the bank, account by account and in total.
-func prove(books *bankdata.Books, pdfs int, file string) (*proof, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("read the statements back: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	t := tally{Books: books, seen: make([]bool, len(books.Closing))}
-	lines := json.NewDecoder(bufio.NewReaderSize(f, 1<<20))
-	for n := 1; ; n++ {
-		var line exportedLine
-		err := lines.Decode(&line)
-		if errors.Is(err, io.EOF) {
-			return t.proof(file, pdfs), nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the statements back: %s, line %d: %w", file, n, err)
-		}
-		t.add(line)
-	}
+func prove(books *bankBooks, pdfs int, file string) ([]demokit.Check, error) {
+	t := tally{bankBooks: books, seen: make([]bool, len(books.Closing))}
+	err := demokit.EachLine(file, t.add)
+	return t.checks(pdfs), err
+}
+
+// verdict returns an error that names what does not agree.
+func verdict(file string, checks []demokit.Check) error {
+	return demokit.Verdict(fmt.Sprintf("the statements in %s do not agree with the bank", file), checks)
 }
 
 // tally adds statements up.
 type tally struct {
-	*bankdata.Books
+	*bankBooks
 	seen                         []bool
 	statements, openings, closed int64 // distinct accounts with a statement; with the right opening; the right closing
 	pdfs                         int64
-	sums                         bankdata.Totals
+	sums                         yearTotals
 	noStatement                  string
 	wrongOpening, wrongClosing   string
 }
 
 // statement is what a line says. Of a PDF it is what is printed.
-func (l exportedLine) statement() (yearend.Statement, error) {
+func (l *exportedLine) statement() (yearend.Statement, error) {
 	switch {
 	case l.State != "done" || l.Result == nil && l.ResultBytes == nil:
 		return yearend.Statement{}, fmt.Errorf("account %s is %s", l.Key, l.State)
@@ -94,7 +58,7 @@ func (l exportedLine) statement() (yearend.Statement, error) {
 	}, nil
 }
 
-func (t *tally) add(line exportedLine) {
+func (t *tally) add(line *exportedLine) {
 	s, err := line.statement()
 	if err != nil {
 		note(&t.noStatement, "%v", err)
@@ -135,9 +99,9 @@ func note(kept *string, format string, args ...any) {
 	}
 }
 
-func (t *tally) proof(file string, pdfs int) *proof {
+func (t *tally) checks(pdfs int) []demokit.Check {
 	accounts := int64(len(t.Closing))
-	return &proof{file: file, checks: []demokit.Check{
+	return []demokit.Check{
 		{Left: "statements", Got: t.statements, Want: accounts, Right: "accounts", FirstWrong: t.noStatement},
 		{Left: "of them PDFs", Got: t.pdfs, Want: int64(pdfs), Right: "asked for"},
 		{Left: "movements", Got: t.sums.Movements, Want: t.Movements, Right: "in the bank's books"},
@@ -145,5 +109,5 @@ func (t *tally) proof(file string, pdfs int) *proof {
 		{Left: "money out, in cents", Got: t.sums.Out, Want: t.Out, Right: "in the bank's books"},
 		{Left: "openings equal", Got: t.openings, Want: accounts, Right: "accounts", FirstWrong: t.wrongOpening},
 		{Left: "closings equal", Got: t.closed, Want: accounts, Right: "accounts", FirstWrong: t.wrongClosing},
-	}}
+	}
 }

@@ -2,14 +2,15 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/examples/yearend"
-	"github.com/tranchehq/tranche/tools/demo/bankdata"
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
@@ -17,15 +18,15 @@ import (
 func (d *demo) makeBank(ctx context.Context) (err error) {
 	d.story.Chapter("A bank of four services, with a database each")
 	began := time.Now()
-	d.story.Command("pgbench " + strings.Join(d.bank.PgbenchArgs(), " ") + " " + bankdata.Accounts)
-	if err := d.story.During(func() error { return d.bank.MakeAccounts(ctx) }); err != nil {
+	d.story.Command("pgbench " + strings.Join(d.bank.pgbenchArgs(), " ") + " " + accountsDB)
+	if err := d.story.During(func() error { return d.bank.makeAccounts(ctx) }); err != nil {
 		return err
 	}
 	d.story.Fact(demokit.Grouped(int64(d.config.Accounts))+" accounts", time.Since(began), d.config.Accounts)
 	began = time.Now()
 	var movements int64
 	err = d.story.During(func() error {
-		movements, err = d.bank.MakeYear(ctx)
+		movements, err = d.bank.makeYear(ctx)
 		return err
 	})
 	if err != nil {
@@ -33,12 +34,12 @@ func (d *demo) makeBank(ctx context.Context) (err error) {
 	}
 	d.story.Fact(fmt.Sprintf("a year of %s movements, owners, branches", demokit.Grouped(movements)), time.Since(began),
 		int(movements))
-	if d.damage, err = d.bank.Hurt(ctx); err != nil {
+	if d.corrupted, err = d.bank.corruptThree(ctx); err != nil {
 		return err
 	}
 	d.story.Say("Damaged by hand: account %d loses its balance, %d its branch, and a movement",
-		d.damage.NoBalance.Account, d.damage.UnknownBranch.Account)
-	d.story.Say("of %d its amount.", d.damage.BrokenMovement.Account)
+		d.corrupted[0].account, d.corrupted[1].account)
+	d.story.Say("of %d its amount.", d.corrupted[2].account)
 	return nil
 }
 
@@ -54,22 +55,23 @@ func (d *demo) startProcesses(ctx context.Context) error {
 		return err
 	}
 	for _, service := range []struct{ database, endpoint, how string }{
-		{bankdata.Accounts, bank.AccountsEndpoint, "answers chunks over JetStream"},
-		{bankdata.Transactions, bank.TransactionsEndpoint, "answers chunks over core NATS"},
-		{bankdata.Mail, bank.MailEndpoint, "posts what was composed"},
+		{accountsDB, bank.AccountsEndpoint, "answers chunks over JetStream"},
+		{transactionsDB, bank.TransactionsEndpoint, "answers chunks over core NATS"},
+		{mailDB, bank.MailEndpoint, "posts what was composed"},
+		{statementsDB, "", "a node with the function " + yearend.Function},
 	} {
-		if err := d.startEndpoint(ctx, service.database, service.endpoint, service.how); err != nil {
+		if err := d.startProcess(ctx, service.database, service.endpoint, service.how); err != nil {
 			return err
 		}
 	}
-	return d.startComposer(ctx)
+	return nil
 }
 
 // service is a command that runs one of the demo's services.
 func (d *demo) service(ctx context.Context, database string, env ...string) (*exec.Cmd, error) {
 	d.story.Command("tranche demo-service " + database)
 	cmd := d.shell.Command(context.WithoutCancel(ctx), "demo-service", database)
-	own, err := d.bank.Env(database)
+	own, err := d.bank.env(database)
 	cmd.Env = demokit.Environment(append(own, env...)...)
 	return cmd, err
 }
@@ -80,15 +82,12 @@ func (d *demo) startBranches(ctx context.Context) (url string, err error) {
 	if err != nil {
 		return "", err
 	}
-	cmd, err := d.service(ctx, bankdata.Branches, tokenVariable+"="+token)
+	cmd, err := d.service(ctx, branchesDB, tokenVariable+"="+token)
 	if err != nil {
 		return "", err
 	}
 	var at ready
-	child, err := demokit.StartAnnounced(ctx, "the branches service", d.dir.Log(bankdata.Branches), cmd, &at)
-	if child != nil {
-		d.story.OnStop(child.Stop)
-	}
+	child, err := d.story.Start(ctx, "the branches service", d.dir.Log(branchesDB), cmd, &at)
 	if err != nil {
 		return "", err
 	}
@@ -97,65 +96,48 @@ func (d *demo) startBranches(ctx context.Context) (url string, err error) {
 	return at.URL, nil
 }
 
-func (d *demo) startServer(ctx context.Context) error {
-	files := place(d.branches)
-	if err := files.write(d.dir.File(connectionsFile), connectionsText); err != nil {
-		return err
-	}
-	if err := files.write(d.dir.File(planFile), planText); err != nil {
-		return err
+// startServer starts tranche serve on free ports. It prints where it is.
+func (d *demo) startServer(ctx context.Context) (err error) {
+	err = errors.Join(os.WriteFile(d.dir.File(connectionsFile), placed(connectionsText, d.branches), 0o600),
+		os.WriteFile(d.dir.File(planFile), placed(planText, d.branches), 0o600))
+	if err != nil {
+		return fmt.Errorf("write the demo's files: %w", err)
 	}
 	began := time.Now()
 	d.story.Command("tranche serve --connections " + connectionsFile)
-	server, err := startServer(ctx, d.shell, d.postgres.URL(), d.dir.Servers(), d.dir.File(connectionsFile),
-		d.dir.Log("serve"))
-	if server != nil {
-		d.story.OnStop(server.Stop)
-	}
-	if err != nil {
+	cmd := d.shell.Command(context.WithoutCancel(ctx), "--json", "serve", "--connections", d.dir.File(connectionsFile),
+		"--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0", "--data-dir", d.dir.Servers())
+	// The demo counts what is done: no node may do again what this one is just slow with.
+	cmd.Env = demokit.Environment("TRANCHE_DATABASE="+d.postgres.URL(), "TRANCHE_SESSION_TTL=1m")
+	if d.server.Child, err = d.story.Start(ctx, "tranche serve", d.dir.Log("serve"), cmd, &d.server); err != nil {
 		return err
 	}
-	d.server = server
-	d.shell.Env = demokit.Environment("TRANCHE_URL=" + server.API)
-	d.story.Fact(fmt.Sprintf("pid %d, %s, %s", server.PID(), server.API, server.NATS), time.Since(began), 0)
-	d.story.Say("Watch it in a browser: %s", d.story.Paint(demokit.Bold, server.API))
+	d.shell.Env = demokit.Environment("TRANCHE_URL=" + d.server.API)
+	d.story.Fact(fmt.Sprintf("pid %d, %s, %s", d.server.PID(), d.server.API, d.server.NATS), time.Since(began), 0)
+	d.story.Say("Watch it in a browser: %s", d.story.Paint(demokit.Bold, d.server.API))
 	return nil
 }
 
-func (d *demo) startEndpoint(ctx context.Context, database, endpoint, how string) error {
+// startProcess starts a service that is connected to NATS and returns when it is ready: when it listens on the
+// endpoint, or, without one, when it says so.
+func (d *demo) startProcess(ctx context.Context, database, endpoint, how string) error {
 	began := time.Now()
-	cmd, err := d.service(ctx, database, "NATS_URL="+d.server.NATS, "TRANCHE_DATA_DIR="+d.dir.Servers())
+	env, into := []string{"NATS_URL=" + d.server.NATS, "TRANCHE_DATA_DIR=" + d.dir.Servers()}, any(nil)
+	if endpoint == "" { // it is a node
+		env, into = append(env, databaseVariable+"="+d.postgres.URL()), &ready{}
+	}
+	cmd, err := d.service(ctx, database, env...)
 	if err != nil {
 		return err
 	}
-	child, err := demokit.StartChild("the "+database+" service", d.dir.Log(database), cmd)
-	if err != nil {
-		return err
+	child, err := d.story.Start(ctx, "the "+database+" service", d.dir.Log(database), cmd, into)
+	if err == nil && endpoint != "" {
+		err = d.shell.AwaitService(ctx, child, endpoint, "", 1)
 	}
-	d.story.OnStop(child.Stop)
-	if err := d.shell.AwaitService(ctx, child, endpoint); err != nil {
+	if err != nil {
 		return err
 	}
 	d.story.Fact(fmt.Sprintf("pid %d, %s", child.PID(), how), time.Since(began), 0)
-	return nil
-}
-
-func (d *demo) startComposer(ctx context.Context) error {
-	began := time.Now()
-	cmd, err := d.service(ctx, bankdata.Statements, "NATS_URL="+d.server.NATS,
-		"TRANCHE_DATA_DIR="+d.dir.Servers(), databaseVariable+"="+d.server.Database)
-	if err != nil {
-		return err
-	}
-	var at ready
-	child, err := demokit.StartAnnounced(ctx, "the node that composes", d.dir.Log(bankdata.Statements), cmd, &at)
-	if child != nil {
-		d.story.OnStop(child.Stop)
-	}
-	if err != nil {
-		return err
-	}
-	d.story.Fact(fmt.Sprintf("pid %d, a node with the function %s", child.PID(), yearend.Function), time.Since(began), 0)
 	return nil
 }
 

@@ -124,6 +124,20 @@ func lastLines(text string) string {
 	return "  " + strings.Join(lines, "\n  ")
 }
 
+// Start starts a child that is stopped when the story ends. When into is not nil, it is read from the child's standard
+// output, where it says that it is ready.
+func (s *Story) Start(ctx context.Context, name, log string, cmd *exec.Cmd, into any) (c *Child, err error) {
+	if into == nil {
+		c, err = StartChild(name, log, cmd)
+	} else {
+		c, err = StartAnnounced(ctx, name, log, cmd, into)
+	}
+	if c != nil {
+		s.OnStop(c.Stop)
+	}
+	return c, err
+}
+
 // StartAnnounced starts a child that says in JSON on its standard output that it is ready, and waits for that. There is
 // a child with an error, too, when it was started.
 func StartAnnounced(ctx context.Context, name, log string, cmd *exec.Cmd, into any) (*Child, error) {

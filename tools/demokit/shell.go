@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"slices"
@@ -16,11 +17,11 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// stopGrace is how long a command may take to stop, before it is killed.
-const stopGrace = 5 * time.Second
-
-// askEvery is how often it is asked whether a service is there.
-const askEvery = 100 * time.Millisecond
+const (
+	stopGrace  = 5 * time.Second        // for a command to stop, before it is killed
+	askEvery   = 100 * time.Millisecond // between two tries
+	getTimeout = 5 * time.Second
+)
 
 // Shell runs commands of tranche in a directory, as the person would type them.
 type Shell struct {
@@ -126,44 +127,77 @@ func (sh *Shell) Ask(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// endpointList is what tranche endpoints prints, as far as it is needed here.
-type endpointList struct {
-	Endpoints []struct {
-		Name      string     `json:"name"`
-		Listeners []struct{} `json:"listeners"`
-	} `json:"endpoints"`
-}
-
-// listens reports whether there is a service for the endpoint.
-func (sh *Shell) listens(ctx context.Context, endpoint string) (bool, error) {
-	var list endpointList
-	if err := sh.Ask(ctx, &list, "endpoints"); err != nil {
-		return false, err
-	}
-	for _, e := range list.Endpoints {
-		if e.Name == endpoint && len(e.Listeners) > 0 {
-			return true, nil
+// AwaitService returns when the endpoint has as many listeners of a version, "" being any, or the service has ended.
+func (sh *Shell) AwaitService(ctx context.Context, service *Child, endpoint, version string, want int) error {
+	return Await(ctx, service.name, service, func(ctx context.Context) error {
+		var list struct {
+			Endpoints []struct {
+				Name      string `json:"name"`
+				Listeners []struct {
+					Version string `json:"version"`
+					State   string `json:"state"`
+				} `json:"listeners"`
+			} `json:"endpoints"`
 		}
-	}
-	return false, nil
+		err := sh.Ask(ctx, &list, "endpoints")
+		there := 0
+		for _, e := range list.Endpoints {
+			for _, l := range e.Listeners {
+				if e.Name == endpoint && (version == "" || l.Version == version) && l.State == "listening" {
+					there++
+				}
+			}
+		}
+		if err == nil && there < want {
+			err = fmt.Errorf("%d of %d listen on %s", there, want, endpoint)
+		}
+		return err
+	})
 }
 
-// AwaitService returns when the service listens, or has ended.
-func (sh *Shell) AwaitService(ctx context.Context, service *Child, endpoint string) error {
+// Await tries until it succeeds, a child that it is about has ended, or it takes too long; then it says why the last
+// try failed.
+func Await(ctx context.Context, what string, about *Child, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
+	var ended <-chan struct{}
+	if about != nil {
+		ended = about.exited
+	}
 	for {
-		listening, err := sh.listens(ctx, endpoint)
-		if err == nil && listening {
+		err := try(ctx)
+		if err == nil {
 			return nil
 		}
 		select {
-		case <-service.exited:
-			return service.Failure()
+		case <-ended:
+			return about.Failure()
 		default:
 		}
-		if err := errors.Join(err, backoff.Sleep(ctx, askEvery)); err != nil {
-			return fmt.Errorf("wait for %s (its log: %s): %w", service.name, service.log, err)
+		if late := backoff.Sleep(ctx, askEvery); late != nil {
+			return fmt.Errorf("wait for %s: %w", what, errors.Join(late, err))
 		}
 	}
+}
+
+// Get reads a JSON document from a server; a nil into drops it.
+func Get(ctx context.Context, url string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, getTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, answer.Status)
+	}
+	if into == nil {
+		return nil
+	}
+	return json.NewDecoder(answer.Body).Decode(into)
 }

@@ -1,10 +1,13 @@
 package faultyservice
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -115,4 +118,156 @@ func (q *question) entry(fault Fault) Entry {
 		e.Ordinals = append(e.Ordinals, item.Ordinal)
 	}
 	return e
+}
+
+// Lie is a reply that does not fit its request.
+type Lie string
+
+// The lies. Unless another is named, the reply that carries one looks complete.
+const (
+	LieForeign   Lie = "foreign"    // results for ordinals that nobody asked for
+	LieOthers    Lie = "others"     // the result that another chunk of the run would have, under this slice
+	LieMissing   Lie = "missing"    // half of the results, and a count that fits them
+	LieEmpty     Lie = "empty"      // success, without any result
+	LieCountHigh Lie = "count high" // a count over what is sent: the reply never looks complete
+	LieCountLow  Lie = "count low"  // a count below what the message itself holds
+	LieDoubled   Lie = "doubled"    // each result twice, the second time a wrong one
+	LieTwice     Lie = "twice"      // a right reply, and then a second one that takes everything back
+	LieRun       Lie = "run"        // a run that there is not, in the headers; the slice is right
+	LieSlice     Lie = "slice"      // a slice that there is not
+	LieEndpoint  Lie = "endpoint"   // a right reply, on the subject of another endpoint
+	LieGarbage   Lie = "garbage"    // a body that is no JSON
+	LieTruncated Lie = "truncated"  // a body that breaks off
+	LieBoth      Lie = "both"       // a slot that is a result and an error
+)
+
+// Lies are all of them.
+func Lies() []Lie {
+	return []Lie{LieForeign, LieOthers, LieMissing, LieEmpty, LieCountHigh, LieCountLow, LieDoubled, LieTwice, LieRun,
+		LieSlice, LieEndpoint, LieGarbage, LieTruncated, LieBoth}
+}
+
+// OtherEndpoint is whose subject LieEndpoint answers on.
+const OtherEndpoint = "somebody-else"
+
+// foreignBy is how far off the ordinals of LieForeign are: in another block, if there is one.
+const foreignBy = 100_000
+
+// question is a request as far as a liar has to understand it.
+type question struct {
+	header nats.Header
+	items  []questionItem
+}
+
+type questionItem struct {
+	Ordinal int             `json:"i"`
+	Payload json.RawMessage `json:"d"`
+}
+
+// slot is an item's place in a reply.
+type slot struct {
+	Ordinal int             `json:"i"`
+	Result  json.RawMessage `json:"d,omitempty"`
+	Err     *slotError      `json:"e,omitempty"`
+}
+
+type slotError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Retry   bool   `json:"retry"`
+}
+
+func readQuestion(msg *nats.Msg) (*question, error) {
+	var body struct {
+		Items []questionItem `json:"items"`
+	}
+	err := json.Unmarshal(msg.Data, &body)
+	return &question{header: msg.Header, items: body.Items}, err
+}
+
+// slots are the right ones.
+func (q *question) slots() []slot {
+	all := make([]slot, len(q.items))
+	for i, item := range q.items {
+		all[i] = slot{Ordinal: item.Ordinal, Result: item.Payload}
+	}
+	return all
+}
+
+// reply is a message of a reply. A count of −1 means that another one follows.
+func (q *question) reply(endpoint string, slots []slot, count int) *nats.Msg {
+	msg := &nats.Msg{Subject: wire.ReplySubject(endpoint), Header: maps.Clone(q.header)}
+	msg.Header.Set(wire.HeaderMsgID, uuid.NewString())
+	msg.Header.Set(wire.HeaderContentType, "application/json")
+	msg.Header.Set(wire.HeaderService, "liar@1.0.0 one")
+	if count >= 0 {
+		msg.Header.Set(wire.HeaderFinal, strconv.Itoa(count))
+	}
+	if slots == nil {
+		slots = []slot{}
+	}
+	// Slots are numbers, strings and JSON that was read: they can be written.
+	msg.Data, _ = json.Marshal(map[string]any{"slots": slots}) //nolint:errchkjson // as above
+	return msg
+}
+
+// right is the reply of an honest service.
+func (q *question) right(endpoint string) []*nats.Msg {
+	return []*nats.Msg{q.reply(endpoint, q.slots(), len(q.items))}
+}
+
+// tell is the messages that carry a lie.
+func (q *question) tell(lie Lie, endpoint string) []*nats.Msg {
+	n := len(q.items)
+	honest := q.right(endpoint)
+	only := honest[0]
+	switch lie {
+	case LieForeign:
+		return []*nats.Msg{q.reply(endpoint, q.moved(foreignBy), n)}
+	case LieOthers:
+		return []*nats.Msg{q.reply(endpoint, q.moved(n), n)}
+	case LieMissing:
+		return []*nats.Msg{q.reply(endpoint, q.slots()[:n/2], n/2)}
+	case LieEmpty:
+		return []*nats.Msg{q.reply(endpoint, nil, 0)}
+	case LieCountHigh:
+		return []*nats.Msg{q.reply(endpoint, q.slots()[:n/2], n)}
+	case LieCountLow:
+		only.Header.Set(wire.HeaderFinal, strconv.Itoa(n-1))
+	case LieDoubled:
+		return []*nats.Msg{q.reply(endpoint, append(q.slots(), q.taken()...), 2*n)}
+	case LieTwice:
+		return append(honest, q.reply(endpoint, q.taken(), n))
+	case LieRun:
+		only.Header.Set(wire.HeaderRun, uuid.NewString())
+	case LieSlice:
+		only.Header.Set(wire.HeaderSlice, uuid.NewString())
+	case LieEndpoint:
+		only.Subject = wire.ReplySubject(OtherEndpoint)
+	case LieGarbage:
+		only.Data = bytes.Repeat([]byte{0xff, '{', 0}, 50)
+	case LieTruncated:
+		only.Data = only.Data[:len(only.Data)*2/3]
+	case LieBoth:
+		only.Data = bytes.Replace(only.Data, []byte(`"d":`), []byte(`"e":{"code":"x","message":"y","retry":false},"d":`), 1)
+	}
+	return honest
+}
+
+// moved is the right results under other ordinals.
+func (q *question) moved(by int) []slot {
+	all := q.slots()
+	for i := range all {
+		all[i].Ordinal += by
+	}
+	return all
+}
+
+// taken is an error for each item that was answered before.
+func (q *question) taken() []slot {
+	all := q.slots()
+	for i := range all {
+		all[i] = slot{Ordinal: all[i].Ordinal, Err: &slotError{Code: "taken_back", Message: "it was a lie"}}
+	}
+	return all
 }

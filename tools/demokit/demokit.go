@@ -1,7 +1,14 @@
+// Package demokit is what demonstrations are told with: a [Story] on a person's screen, a [Shell] for the commands that
+// the person would type, and each [Child], a process that runs meanwhile, in a [Dir] of their own.
+//
+// Guarantees: children have ended when their Stop returns, and on Linux also when the program is killed; a directory
+// belongs to one story at a time. Concurrency: a Child and a Shell may be used at once, a Story by one goroutine.
 package demokit
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -218,4 +225,86 @@ func (c Check) Difference() string {
 		text += " (" + c.FirstWrong + ")"
 	}
 	return text
+}
+
+// Environment is this process's, without what would lead a child elsewhere, and with more.
+func Environment(more ...string) []string {
+	leads := func(variable string) bool {
+		for _, prefix := range []string{"TRANCHE_", "NATS_", "PG"} {
+			if strings.HasPrefix(variable, prefix) {
+				return true
+			}
+		}
+		return false
+	}
+	return append(slices.DeleteFunc(os.Environ(), leads), more...)
+}
+
+// BusyError is returned when another one works in the directory.
+type BusyError struct{ Dir string }
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("another one works in %s; wait for its end, or choose another directory with --dir", e.Dir)
+}
+
+// CommandError is returned when a program that was run ended with an exit code it should not have.
+type CommandError struct {
+	Command string
+	Code    int    // -1: ended by a signal
+	Want    int    // the code it should have had
+	Said    string // the last of what it wrote, where the person has not seen it
+}
+
+func (e *CommandError) Error() string {
+	text := fmt.Sprintf("%s ended with exit code %d, not %d", e.Command, e.Code, e.Want)
+	if e.Code < 0 {
+		text = e.Command + " was ended by a signal"
+	}
+	if e.Said != "" {
+		text += ":\n" + e.Said
+	}
+	return text
+}
+
+// UnequalError is returned when a proof failed.
+type UnequalError struct {
+	What        string   // and where it is
+	Differences []string // a line each
+}
+
+func (e *UnequalError) Error() string { return e.What + ": " + strings.Join(e.Differences, "; ") }
+
+// Verdict returns an [UnequalError] unless everything holds.
+func Verdict(what string, checks []Check) error {
+	var differences []string
+	for _, c := range checks {
+		if !c.Holds() {
+			differences = append(differences, c.Difference())
+		}
+	}
+	if len(differences) > 0 {
+		return &UnequalError{What: what, Differences: differences}
+	}
+	return nil
+}
+
+// EachLine reads a file of JSON lines.
+func EachLine[T any](file string, each func(*T)) error {
+	f, err := os.Open(filepath.Clean(file))
+	if err != nil {
+		return fmt.Errorf("read the results back: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	lines := json.NewDecoder(bufio.NewReaderSize(f, 1<<20))
+	for n := 1; ; n++ {
+		var line T
+		err := lines.Decode(&line)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the results back: %s, line %d: %w", file, n, err)
+		}
+		each(&line)
+	}
 }

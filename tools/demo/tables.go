@@ -1,4 +1,4 @@
-package bankdata
+package demo
 
 // Everything about an account follows from its number by hashing, so that each bank of a size is the same.
 

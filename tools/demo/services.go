@@ -2,11 +2,14 @@ package demo
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
@@ -15,8 +18,66 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/examples/bank"
 	"github.com/tranchehq/tranche/examples/yearend"
-	"github.com/tranchehq/tranche/tools/demo/bankdata"
 )
+
+const (
+	planName        = "statements"
+	stepStatement   = "statement"
+	stepSend        = "send"
+	planFile        = "statements.yaml"
+	connectionsFile = "connections.yaml"
+	tokenFile       = "branch.token"
+)
+
+// planText is the plan that the person sees. The names of steps are those that the function knows; BRANCHES is the URL
+// of the branches service.
+const planText = `name: ` + planName + `
+items:
+  schema:
+    type: object
+    required: [account, form]
+    properties: {account: {type: string, pattern: "^[0-9]+$"}, form: {type: string}}
+steps:
+- {name: ` + yearend.StepAccounts + `, endpoint: ` + bank.AccountsEndpoint + `}
+- {name: ` + yearend.StepTransactions + `, request: ` + bank.TransactionsEndpoint + `}
+- name: ` + yearend.StepBranches + `
+  max_attempts: 10
+  http:
+    url: "BRANCHES/customers/{key}/branch"
+    headers: {Authorization: "Bearer {secret.branch-token}"}
+    concurrency: 16
+- name: ` + stepStatement + `
+  needs: [` + yearend.StepAccounts + `, ` + yearend.StepTransactions + `, ` + yearend.StepBranches + `]
+  local: ` + yearend.Function + `
+- name: ` + stepSend + `
+  needs: [` + stepStatement + `]
+  barrier: approve
+  endpoint: ` + bank.MailEndpoint + `
+`
+
+// connectionsText says what plans may reach: the address, which is private, and the secret, which goes nowhere else.
+const connectionsText = `secrets:
+  branch-token: {file: servers/` + tokenFile + `, hosts: ["BRANCHES"]}
+http:
+  allow_private: ["ADDRESS"]
+`
+
+// placed puts the branches service into a text.
+func placed(text, branches string) []byte {
+	address := strings.TrimPrefix(branches, "http://")
+	return []byte(strings.NewReplacer("BRANCHES", branches, "ADDRESS", address).Replace(text))
+}
+
+// writeToken makes a token that only this demo's services know.
+func writeToken(path string) (string, error) {
+	random := make([]byte, 16)
+	_, _ = rand.Read(random) // never fails
+	token := hex.EncodeToString(random)
+	if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
+		return "", fmt.Errorf("make a token: %w", err)
+	}
+	return token, nil
+}
 
 const (
 	// tokenVariable has the token that the branches service asks for.
@@ -30,7 +91,7 @@ const (
 // ServiceConfig says which process of the demo to be. What it works on comes from the environment: NATS_URL and the
 // other variables that endpoints.Connect reads, and PostgreSQL's own, PGHOST and so on.
 type ServiceConfig struct {
-	Name string    // of a database of package bankdata; statements is the node that composes
+	Name string    // of a database of the bank; statements is the node that composes
 	Out  io.Writer // is told, as JSON, once the service is there
 	Log  *zap.Logger
 }
@@ -51,7 +112,7 @@ func RunService(ctx context.Context, config ServiceConfig) error {
 		return fmt.Errorf("connect to the database of %s: %w", config.Name, err)
 	}
 	defer db.Close()
-	if config.Name == bankdata.Branches {
+	if config.Name == branchesDB {
 		return serveBranches(ctx, config, db)
 	}
 	nc, err := endpoints.Connect(nats.Name(config.Name), endpoints.LogTo(config.Log))
@@ -60,13 +121,13 @@ func RunService(ctx context.Context, config ServiceConfig) error {
 	}
 	defer nc.Close()
 	switch config.Name {
-	case bankdata.Accounts:
+	case accountsDB:
 		return bank.ServeAccounts(ctx, nc, db, config.Log)
-	case bankdata.Transactions:
+	case transactionsDB:
 		return bank.ServeTransactions(ctx, nc, db, config.Log)
-	case bankdata.Mail:
+	case mailDB:
 		return bank.ServeMail(ctx, nc, db, stepStatement, config.Log)
-	case bankdata.Statements:
+	case statementsDB:
 		return yearend.RunNode(ctx, yearend.NodeConfig{
 			Database: os.Getenv(databaseVariable), NATS: nc, Ledger: bank.NewLedger(db), Log: config.Log,
 			Ready: func() { _ = config.announce(ready{Service: config.Name}) }, // whoever waits sees the end of the output
