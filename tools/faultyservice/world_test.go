@@ -25,6 +25,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 const (
 	name = "statement"
 	// limit is for anything to happen. It tells what hangs from what is slow, on a busy machine under the race detector,

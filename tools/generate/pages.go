@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // made is a piece of a page between the lines that say so.
@@ -94,4 +97,36 @@ func (m made) write(root string) error {
 		return err
 	}
 	return os.WriteFile(file, page, 0o644) //nolint:gosec // for everybody
+}
+
+// settings is the table of a step's settings. What holds without one stands in parentheses at the end of its words.
+func settings(string) (string, error) {
+	var b strings.Builder
+	b.WriteString("\n| plan | flag | default | meaning |\n|---|---|---|---|\n")
+	flags := maps.Collect(workqueue.Flags())
+	of := reflect.TypeFor[workqueue.StepSettings]()
+	for field := range reflect.TypeFor[workqueue.StepOverrides]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		words, otherwise, _ := strings.Cut(strings.TrimSuffix(field.Tag.Get("doc"), ")"), " (")
+		setting, _ := of.FieldByName(field.Name)
+		flag := "`" + flags[name] + "`"
+		if field.Type.Kind() == reflect.Slice {
+			flag += " …"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s%s |\n", name, flag, otherwise, words, bounds(setting.Tag))
+	}
+	b.WriteString("\n")
+	return b.String(), nil
+}
+
+func bounds(tag reflect.StructTag) string {
+	least, most, bounded := strings.Cut(tag.Get("bounds"), " ")
+	if !bounded {
+		return ""
+	}
+	text := fmt.Sprintf("; %s to %s", least, most)
+	if zero := tag.Get("zero"); zero != "" {
+		text += ", 0 " + zero
+	}
+	return text
 }
