@@ -65,7 +65,7 @@ func rules() map[string]rule {
 		// The SDK stands on what nodes and others who speak the protocol use, too: messages, and JetStream.
 		"endpoints": {
 			own: []string{
-				"endpoints/wire", "endpoints/stream", "endpoints/internal/...", "bitfield", "internal/datadir",
+				"endpoints/wire", "endpoints/stream", "endpoints/internal/...", "bitfield",
 				"internal/backoff", "internal/buildinfo",
 			}, tests: append([]string{"internal/pull"}, servers...),
 		},
@@ -82,7 +82,6 @@ func rules() map[string]rule {
 			own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers,
 		},
 		// Where servers of this machine are found.
-		"internal/datadir": {others: []string{}},
 		// Which version this is.
 		"internal/buildinfo": {others: []string{}},
 		// Messages of a consumer, whatever they mean.
@@ -168,11 +167,9 @@ func rules() map[string]rule {
 		"internal/intake/xlsx": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"}},
 		"internal/intake/parquet": {own: []string{"internal/intake/jsonvalue", "internal/intake/row"},
 			tests: append([]string{"internal/intake", "internal/intake/spool"}, servers...)},
-		// Programs that end with this one.
-		"internal/child": {others: []string{}},
-		"internal/embedded": {own: []string{"internal/backoff", "internal/child"},
+		"internal/embedded": {own: []string{"internal/backoff"},
 			tests: []string{"internal/testenv", "internal/testenv/leak"}},
-		"internal/testenv": {own: []string{"internal/child", "internal/embedded", "internal/testenv/leak",
+		"internal/testenv": {own: []string{"internal/embedded", "internal/testenv/leak",
 			"migrations"}},
 		"internal/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
@@ -258,7 +255,7 @@ func rules() map[string]rule {
 			tests: servers,
 		},
 		// What the demo and the cluster are told with.
-		"tools/demokit": {own: []string{"internal/datadir", "internal/backoff", "internal/child"}},
+		"tools/demokit": {own: []string{"endpoints/wire", "internal/backoff", "internal/embedded"}},
 		// As the demo, from outside; its services are the SDK's.
 		"tools/cluster": {
 			own:   []string{"endpoints", "tools/demokit", "internal/embedded", "internal/backoff"},
@@ -274,7 +271,7 @@ func rules() map[string]rule {
 		"cmd/...": {
 			own: append([]string{
 				"internal/cli/...", "internal/startup", "internal/access/...", "orchestrator/client", "internal/api/...",
-				"internal/embedded", "internal/datadir", "internal/dashboard", "internal/tracing", "internal/metrics",
+				"internal/embedded", "internal/dashboard", "internal/tracing", "internal/metrics",
 				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/span",
 				"gather", "gather/fetch/...", "gather/collector", "internal/producers", "internal/trackers", "endpoints",
 				"endpoints/wire", "endpoints/stream", "internal/schedules", "orchestrator/schedule", "internal/alerts",
@@ -329,7 +326,7 @@ func commands(servers, store []string) map[string]rule {
 		all[shared+room] = r
 	}
 	all[shared+"/admin"] = rule{own: slices.Concat([]string{shared, "internal/access/natsaccess", "tools/conformance",
-		"endpoints/wire", "internal/datadir", "internal/embedded"}, own, store), tests: servers}
+		"endpoints/wire", "internal/embedded"}, own, store), tests: servers}
 	// What the command line says of itself, the config file of serve, and the demo.
 	all[shared+"/manual"] = rule{own: []string{shared, "internal/buildinfo"}}
 	all[shared+"/config"] = rule{own: []string{shared, "gather/strictyaml"}}

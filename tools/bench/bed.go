@@ -16,7 +16,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/datadir"
 )
 
 const (
@@ -117,7 +116,7 @@ func (b *bed) startNode(ctx context.Context, program string) (err error) {
 		return err
 	}
 	b.api = w.API
-	login, err := os.ReadFile(filepath.Join(b.dir, datadir.NATSURLName)) // with the password of the private server
+	login, err := os.ReadFile(filepath.Join(b.dir, wire.NATSURLName)) // with the password of the private server
 	if err != nil {
 		return fmt.Errorf("read where the node's NATS is: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	lifetime "github.com/tranchehq/tranche/internal/child"
+	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 // maxSaid is how much of what a child wrote an error shows.
@@ -34,8 +34,8 @@ func startChild(name string, out io.Writer, program string, args ...string) (*ch
 	c := &child{name: name, cmd: exec.Command(program, args...), exited: make(chan struct{})}
 	c.cmd.Env, c.cmd.Stdout, c.cmd.Stderr = plainEnv(os.Environ()), out, &c.said
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	lifetime.DieWithParent(c.cmd.SysProcAttr, syscall.SIGKILL)
-	err := lifetime.Start(c.cmd, func(err error) {
+	embedded.DieWithParent(c.cmd.SysProcAttr, syscall.SIGKILL)
+	err := embedded.StartChild(c.cmd, func(err error) {
 		c.err = err
 		close(c.exited)
 	})

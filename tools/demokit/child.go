@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/child"
+	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 // readyTimeout bounds the start of a child.
@@ -43,9 +43,9 @@ func StartChild(name, log string, cmd *exec.Cmd) (*Child, error) {
 		cmd.Stdout = file
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	child.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL) // with its servers gone it could not stop in order
+	embedded.DieWithParent(cmd.SysProcAttr, syscall.SIGKILL) // with its servers gone it could not stop in order
 	c := &Child{name: name, log: log, cmd: cmd, exited: make(chan struct{})}
-	if err := child.Start(cmd, func(err error) { c.err = err; close(c.exited) }); err != nil {
+	if err := embedded.StartChild(cmd, func(err error) { c.err = err; close(c.exited) }); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	return c, nil

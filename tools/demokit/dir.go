@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/datadir"
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 const (
@@ -29,7 +29,7 @@ type Dir struct {
 func OpenDir(path, name string, now time.Time, leaves ...string) (*Dir, error) {
 	fresh := path == ""
 	if fresh {
-		parent, err := datadir.Default()
+		parent, err := wire.DefaultDataDir()
 		if err != nil {
 			return nil, err
 		}

@@ -1,6 +1,4 @@
-// Package datadir says where Tranche keeps its own servers' data when nobody says otherwise, so that services of the
-// same user find them. It reads and makes nothing.
-package datadir
+package wire
 
 import (
 	"fmt"
@@ -9,11 +7,13 @@ import (
 	"runtime"
 )
 
-// NATSURLName is the file, in a data directory, with the address of its NATS server and the password for it.
+// NATSURLName is the file, in the data directory of a node, with the address of its NATS server and the password for
+// it: services of the same user find both there.
 const NATSURLName = "nats-url"
 
-// Default is /var/lib/tranche for root, else tranche in the user's data directory.
-func Default() (string, error) {
+// DefaultDataDir is where a node keeps its own servers' data: /var/lib/tranche for root, else tranche in the user's data
+// directory.
+func DefaultDataDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/tranche", nil
 	}
