@@ -1,21 +1,30 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 const (
@@ -233,4 +242,219 @@ func (d *firstDocument) text() []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return []byte(d.buf.String())
+}
+
+// A run is given up after runBase and runPerItem for each item, which is a twentieth of the rate to expect.
+const (
+	runBase    = time.Minute
+	runPerItem = 200 * time.Microsecond
+)
+
+// started is the API's answer to a start.
+type started struct {
+	Run   string `json:"run"`
+	Items int64  `json:"items"`
+}
+
+// work is what a run does: that of an endpoint, or of a plan on record.
+type work struct {
+	endpoint, plan string
+	chunk, flight  int // requests of so many items, so many at once; 0: as it is by itself
+}
+
+func (w work) query(query url.Values) {
+	if w.plan != "" {
+		query.Set("plan_ref", w.plan)
+		return
+	}
+	query.Set("endpoint", w.endpoint)
+	if w.chunk > 0 {
+		query.Set("chunk", strconv.Itoa(w.chunk))
+	}
+	if w.flight > 0 {
+		query.Set("in_flight", strconv.Itoa(w.flight))
+	}
+}
+
+// start streams the items to the API as CSV and returns when the run is under way.
+func (b *bed) start(ctx context.Context, of work, input items) (run started, err error) {
+	query := url.Values{"key": {"id"}, "format": {"csv"}}
+	of.query(query)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, b.api+"/api/v1/runs?"+query.Encode(), input.csv())
+	if err != nil {
+		return run, fmt.Errorf("start a run: %w", err)
+	}
+	req.Header.Set("Content-Type", "text/csv")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return run, fmt.Errorf("start a run: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return run, fmt.Errorf("start a run: %w", err)
+	}
+	if resp.StatusCode != http.StatusCreated {
+		return run, fmt.Errorf("start a run: the API answers %s: %s", resp.Status, body)
+	}
+	if err := json.Unmarshal(body, &run); err != nil {
+		return run, fmt.Errorf("start a run: %w", err)
+	}
+	if run.Items != int64(input.n) {
+		return run, fmt.Errorf("start a run: the API took %d items of %d", run.Items, input.n)
+	}
+	return run, nil
+}
+
+// complete runs the items to their end and returns the run and when the completion event came.
+func (b *bed) complete(ctx context.Context, of work, input items) (done finish, err error) {
+	ctx, cancel := context.WithTimeout(ctx, runBase+time.Duration(input.n)*runPerItem)
+	defer cancel()
+	run, err := b.start(ctx, of, input)
+	if err != nil {
+		return done, err
+	}
+	loaded := time.Now()
+	done, err = b.completion(ctx, run.Run)
+	done.loaded = loaded
+	return done, err
+}
+
+// completion waits for the event of a run that completes.
+func (b *bed) completion(ctx context.Context, run string) (done finish, err error) {
+	for {
+		select {
+		case done := <-b.finished:
+			if done.run == run {
+				return done, nil
+			}
+		case <-b.node.exited:
+			return done, b.node.ended()
+		case <-b.service.exited:
+			return done, b.service.ended()
+		case <-ctx.Done():
+			return done, fmt.Errorf("wait for run %s: %w; the node said:\n%s", run, ctx.Err(), b.node.said.String())
+		}
+	}
+}
+
+// runProof counts the parts of the first steps that equal the stored payload of their item, which is what was sent, as
+// far as SQL can tell.
+const runProof = `SELECT count(*) FROM batchrun r
+JOIN work_queue q ON q.run_id = r.id
+JOIN work_part p ON p.run_id = q.run_id AND p.ordinal = q.ordinal AND p.step < $2 AND p.generation = 1
+WHERE r.id = $1 AND r.state = 'completed' AND r.done = r.items AND r.failed = 0
+  AND convert_from(p.result, 'UTF8') = q.payload AND q.payload::jsonb ->> 'id' = q.item_key`
+
+// check asks the database, not the node, whether the run is right.
+func (b *bed) check(ctx context.Context, run string, n int) error {
+	return b.checkParts(ctx, run, 1, n)
+}
+
+// checkParts asks whether each of n items has its parts of so many steps.
+func (b *bed) checkParts(ctx context.Context, run string, steps, n int) (err error) {
+	conn, err := pgx.Connect(ctx, b.database)
+	if err != nil {
+		return fmt.Errorf("check run %s: %w", run, err)
+	}
+	defer func() {
+		if closeErr := conn.Close(ctx); err == nil {
+			err = closeErr
+		}
+	}()
+	var good int
+	if err := conn.QueryRow(ctx, runProof, run, steps).Scan(&good); err != nil {
+		return fmt.Errorf("check run %s: %w", run, err)
+	}
+	if good != steps*n {
+		return fmt.Errorf("check run %s: %d of %d results are right", run, good, steps*n)
+	}
+	return nil
+}
+
+// maxSaid is how much of what a child wrote an error shows.
+const maxSaid = 4 << 10
+
+// child is a process that we started. It is in a group of its own, so that a Ctrl-C at the terminal leaves the order in
+// which children end to us, and on Linux it dies with us.
+type child struct {
+	name   string
+	cmd    *exec.Cmd
+	said   lastBytes
+	exited chan struct{} // closed when it has ended, with err set
+	err    error
+}
+
+// startChild starts a program. Its output goes to out, what it says on standard error is kept for errors.
+func startChild(name string, out io.Writer, program string, args ...string) (*child, error) {
+	c := &child{name: name, cmd: exec.Command(program, args...), exited: make(chan struct{})}
+	c.cmd.Env, c.cmd.Stdout, c.cmd.Stderr = plainEnv(os.Environ()), out, &c.said
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	embedded.DieWithParent(c.cmd.SysProcAttr, syscall.SIGKILL)
+	err := embedded.StartChild(c.cmd, func(err error) {
+		c.err = err
+		close(c.exited)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	return c, nil
+}
+
+// plainEnv leaves out the settings of Tranche and NATS that a person may have set: they would change what is measured.
+func plainEnv(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		return strings.HasPrefix(v, "TRANCHE_") || strings.HasPrefix(v, "NATS_")
+	})
+}
+
+func (c *child) pid() int { return c.cmd.Process.Pid }
+
+// ended says why the child, which should be running, is not.
+func (c *child) ended() error {
+	return fmt.Errorf("%s ended: %w; it said:\n%s", c.name, orExit(c.err), c.said.String())
+}
+
+func orExit(err error) error {
+	if err == nil {
+		return errors.New("exit status 0")
+	}
+	return err
+}
+
+// stop asks the child to end, and kills it when it does not.
+func (c *child) stop() error {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which is as good
+	timer := time.NewTimer(stopTimeout)
+	defer timer.Stop()
+	select {
+	case <-c.exited:
+		return nil
+	case <-timer.C:
+	}
+	_ = c.cmd.Process.Kill() // as above
+	<-c.exited
+	return fmt.Errorf("stop %s (pid %d): it did not end within %s and was killed", c.name, c.pid(), stopTimeout)
+}
+
+// lastBytes keeps the end of what is written to it.
+type lastBytes struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (l *lastBytes) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf = append(l.buf, p...)
+	if over := len(l.buf) - maxSaid; over > 0 {
+		l.buf = append(l.buf[:0], l.buf[over:]...)
+	}
+	return len(p), nil
+}
+
+func (l *lastBytes) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(bytes.TrimSpace(l.buf))
 }

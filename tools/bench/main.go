@@ -1,3 +1,32 @@
+// Command bench measures Tranche beside things that a reader knows, in one run on one private PostgreSQL cluster.
+//
+// The contestants:
+//
+//   - floor: what an engineer writes with pgx who only has to move the same bytes in and out of PostgreSQL over one
+//     connection, with no coordination at all. It is the yardstick; see [floor] for its exact definition.
+//   - floor-raw: the same with COPY encoded by hand, a stricter bar; see [floorRaw].
+//   - tranche: one `tranche serve` and one echo service, each a process of its own; a CSV stream goes in by HTTP, the
+//     clock stops when the run is completed and every result is stored; see [tranche].
+//   - river: River with one job an item and its output recorded; see [riverQueue].
+//   - latency: runs of one item, and of a few thousand, on an idle node.
+//   - floor-gather: what the floor does, with three parts for each item; see [floorGather].
+//   - gather: Tranche with a plan of three steps, a part of each for every item; see [gather].
+//   - holes: a run that gathers and composes, and parts of it done again; see [holes].
+//   - adaptive: settings that the node finds, beside the best of a sweep over fixed ones; see [adaptive].
+//   - fair: small runs, alone and during a large one; see [fairness].
+//   - many: thousands of small runs over two hundred endpoints beside a large one, with one node and with several; and
+//     what an idle node takes while as many wait; see [many].
+//   - old: a run on a database in which millions of items of finished runs lie, beside the same on one that has had a
+//     single run, and the deletion of a run; only when it is named, since thirty million take 17 GB; see [old].
+//   - misbehave: services that go wrong on purpose; see [isolation], [outageCase] and [otherCase].
+//
+// Rounds are interleaved (floor, tranche, river, floor, …), so that a noisy minute of the machine hits all alike, and
+// every round starts with a fresh database and a checkpoint. Ratios are taken within a round. Tables show medians and
+// ranges. Results are compared with the input after the clock, in SQL. Nothing here turns fsync or synchronous_commit
+// off.
+//
+// It is no load generator and no tuning tool, and its numbers mean nothing across machines: only the ratios in one
+// run do.
 package main
 
 import (
@@ -5,8 +34,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -95,4 +128,164 @@ func run(ctx context.Context, cfg config) (err error) {
 		}
 	}
 	return rep.write(os.Stdout, cfg.format)
+}
+
+// config is what the flags say.
+type config struct {
+	items       int
+	riverItems  int
+	singles     int
+	rounds      int
+	manyRuns    int
+	manyLarge   int
+	manyWaiting int
+	nodes       []int
+	only        []string
+	database    string
+	binary      string
+	keys        string
+	dir         string
+	format      string
+	write       string
+	bed         string // in the name of its database
+	oldRuns     []int
+}
+
+var parts = []string{
+	"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "adaptive", "fair",
+	"misbehave",
+	"many",
+}
+
+// asked are the parts that run only when they are named: they want much room on the disk.
+var asked = []string{"old"}
+
+func (c config) wants(part string) bool { return slices.Contains(c.only, part) }
+
+func parseFlags(args []string, stderr io.Writer) (config, error) {
+	var c config
+	var only, nodes, olds string
+	var asJSON, asMarkdown bool
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.IntVar(&c.items, "items", 1_000_000, "items of one round of the floor, of tranche and of flow")
+	f.IntVar(&c.riverItems, "river-items", 50_000, "jobs of one round of River")
+	f.IntVar(&c.singles, "singles", 200, "runs of one item that the latency part starts")
+	f.IntVar(&c.rounds, "rounds", 3, "how often each contestant is measured")
+	f.IntVar(&c.manyRuns, "many-runs", 10_000, "runs of 10 items of the part many")
+	f.IntVar(&c.manyLarge, "many-large", 5_000_000, "items of the run beside them")
+	f.IntVar(&c.manyWaiting, "many-waiting", 10_000, "runs that then wait for endpoints that nobody serves")
+	f.StringVar(&nodes, "many-nodes", "1,2,4", "with how many nodes the part many is measured")
+	f.StringVar(&olds, "old-runs", "1,3,10,30", "how many finished runs of -items lie there when the part old measures")
+	f.StringVar(&only, "only", strings.Join(parts, ","), "which parts to run; old, too, can be named")
+	f.StringVar(&c.database, "database", "", "URL of a cluster to use instead of a private one; databases named "+
+		"tranche_bench_* are made in it and dropped")
+	f.StringVar(&c.binary, "binary", "../../bin/tranche", "the tranche program to measure")
+	f.StringVar(&c.keys, "keys", "ordered", "order of the items' keys in the input: ordered or random")
+	f.StringVar(&c.dir, "dir", "", "where the private cluster and the nodes keep their data; empty means one "+
+		"under /var/tmp, removed at the end")
+	f.BoolVar(&asJSON, "json", false, "print JSON")
+	f.BoolVar(&asMarkdown, "markdown", false, "print the tables of docs/benchmarks.md")
+	f.StringVar(&c.write, "write", "", "a Markdown page to put the tables into, such as ../../docs/benchmarks.md")
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	if f.NArg() > 0 {
+		return c, fmt.Errorf("%q is not a flag; see -help", f.Arg(0))
+	}
+	if asJSON && asMarkdown {
+		return c, errors.New("give -json or -markdown, not both")
+	}
+	c.only = strings.Split(only, ",")
+	for _, list := range []struct {
+		flag, text string
+		into       *[]int
+	}{{"-many-nodes", nodes, &c.nodes}, {"-old-runs", olds, &c.oldRuns}} {
+		for _, n := range strings.Split(list.text, ",") {
+			count, err := strconv.Atoi(n)
+			if err != nil || count < 1 {
+				return c, fmt.Errorf("%s is %q; give numbers such as 1,2,4", list.flag, list.text)
+			}
+			*list.into = append(*list.into, count)
+		}
+	}
+	c.format = chooseFormat(asJSON, asMarkdown)
+	return c, c.validate()
+}
+
+func chooseFormat(asJSON, asMarkdown bool) string {
+	switch {
+	case asJSON:
+		return formatJSON
+	case asMarkdown:
+		return formatMarkdown
+	default:
+		return formatText
+	}
+}
+
+func (c config) validate() error {
+	for _, p := range c.only {
+		if !slices.Contains(parts, p) && !slices.Contains(asked, p) {
+			return fmt.Errorf("-only: there is no part %q; the parts are %s", p,
+				strings.Join(slices.Concat(parts, asked), ", "))
+		}
+	}
+	switch {
+	case c.items < 1 || c.riverItems < 1 || c.rounds < 1 || c.singles < 1:
+		return errors.New("-items, -river-items, -rounds and -singles must be at least 1")
+	case c.manyRuns < 1 || c.manyLarge < 1 || c.manyWaiting < 0:
+		return errors.New("-many-runs and -many-large must be at least 1, -many-waiting 0")
+	case c.write != "" && len(c.only) != len(parts):
+		return errors.New("-write is for a run of all parts; leave out -only")
+	case c.keys != "ordered" && c.keys != "random":
+		return fmt.Errorf("-keys is %q; it is ordered or random", c.keys)
+	}
+	return nil
+}
+
+// What stands between these lines of a page is the bench's to write.
+const (
+	pageBegin = "<!-- written by: make bench -->\n"
+	pageEnd   = "<!-- end -->\n"
+)
+
+// page is a Markdown file with a place for the tables, read before anything is measured.
+type page struct {
+	path         string
+	before, rest string
+}
+
+func openPage(path string) (*page, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("-write: %w", err)
+	}
+	before, rest, err := cutPage(string(raw))
+	if err != nil {
+		return nil, fmt.Errorf("-write: %s: %w", path, err)
+	}
+	return &page{path, before, rest}, nil
+}
+
+// cutPage returns what stands before and after the place for the tables, with its two lines.
+func cutPage(text string) (before, rest string, err error) {
+	before, after, begun := strings.Cut(text, pageBegin)
+	_, rest, ended := strings.Cut(after, pageEnd)
+	if !begun || !ended {
+		return "", "", errors.New("it has no place for the tables, between the lines " +
+			strings.TrimSpace(pageBegin) + " and " + strings.TrimSpace(pageEnd))
+	}
+	return before + pageBegin, pageEnd + rest, nil
+}
+
+func (p *page) fill(r *report) error {
+	var text strings.Builder
+	if err := r.write(&text, formatMarkdown); err != nil {
+		return err
+	}
+	if err := os.WriteFile(p.path, []byte(p.before+"\n"+text.String()+"\n"+p.rest), 0o644); err != nil {
+		return fmt.Errorf("-write: %w", err)
+	}
+	return nil
 }
