@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,19 +14,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/tools/demokit"
 )
 
 const (
-	readyTimeout = 30 * time.Second
 	// bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers have grown,
 	// as in a server that has been up for a while.
 	bedWarmItems = 20_000
@@ -42,10 +37,10 @@ type bed struct {
 	program  string // tranche
 	dir      string // the node's data directory
 	api      string
-	node     *child
-	service  *child
-	others   []*child // further services, and nodes
-	nodes    []*child // of these, the nodes
+	node     *demokit.Child
+	service  *demokit.Child
+	nodes    []*demokit.Child // further ones
+	others   []*demokit.Child // further services
 	nc       *nats.Conn
 	finished chan finish
 }
@@ -72,7 +67,7 @@ func checkProgram(cfg config) error {
 
 // openBed starts everything with the settings that it has by default, and sends a first run through it.
 func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
-	if b, err = openNode(ctx, cfg, pg); err != nil {
+	if b, err = openNode(ctx, cfg, pg, "tranche"); err != nil {
 		return b, err
 	}
 	defer func() {
@@ -91,80 +86,69 @@ func openBed(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
 	return b, pg.checkpoint(ctx)
 }
 
-// openNode starts a node with the settings that it has by default, and no service.
-func openNode(ctx context.Context, cfg config, pg *cluster) (b *bed, err error) {
+// openNode starts a node with the settings that it has by default, and no service. name is of its database.
+func openNode(ctx context.Context, cfg config, pg *cluster, name string) (b *bed, err error) {
 	b = &bed{pg: pg, program: cfg.binary, finished: make(chan finish, 16)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.close())
 		}
 	}()
-	if b.name, b.database, err = pg.freshDatabase(ctx, cmp.Or(cfg.bed, "tranche")); err != nil {
+	if b.name, b.database, err = pg.freshDatabase(ctx, name); err != nil {
 		return b, err
 	}
-	if b.dir, err = os.MkdirTemp(pg.dir, "node-"); err != nil {
-		return b, fmt.Errorf("make a directory for the node: %w", err)
+	var at struct {
+		API string `json:"api"`
 	}
-	if err := b.startNode(ctx, cfg.binary); err != nil {
+	if b.node, b.dir, err = b.startNode(ctx, "tranche serve", &at, "--nats-listen", "127.0.0.1:0"); err != nil {
 		return b, err
+	}
+	b.api = at.API
+	login, err := os.ReadFile(filepath.Join(b.dir, wire.NATSURLName)) // with the password of the private server
+	if err != nil {
+		return b, fmt.Errorf("read where the node's NATS is: %w", err)
+	}
+	if b.nc, err = nats.Connect(strings.TrimSpace(string(login))); err != nil {
+		return b, fmt.Errorf("connect to the node's NATS: %w", err)
 	}
 	return b, b.subscribe()
 }
 
-// welcome is what serve prints once it is ready.
-type welcome struct {
-	API  string `json:"api"`
-	NATS string `json:"nats"`
+// startNode starts a node with a data directory of its own, and returns when it says that it is ready.
+func (b *bed) startNode(ctx context.Context, name string, into any, args ...string) (c *demokit.Child, dir string, err error) {
+	if dir, err = os.MkdirTemp(b.pg.dir, "node-"); err != nil {
+		return nil, "", fmt.Errorf("make a directory for a node: %w", err)
+	}
+	cmd := exec.Command(b.program, append([]string{"serve", "--json", "--database", b.database, "--data-dir", dir,
+		"--listen", "127.0.0.1:0", "--log-level", "warn"}, args...)...)
+	cmd.Env = demokit.Environment()
+	c, err = demokit.StartAnnounced(ctx, name, b.pg.log(name), cmd, into)
+	return c, dir, err
 }
 
-func (b *bed) startNode(ctx context.Context, program string) (err error) {
-	args := []string{"serve", "--json", "--database", b.database, "--data-dir", b.dir, "--listen", "127.0.0.1:0",
-		"--nats-listen", "127.0.0.1:0", "--log-level", "warn"}
-	var w welcome
-	if b.node, err = startReady(ctx, "tranche serve", &w, program, args...); err != nil {
-		return err
+// another starts a further node on the database and the NATS server of the first.
+func (b *bed) another(ctx context.Context) error {
+	c, _, err := b.startNode(ctx, "another tranche serve", &struct{}{}, "--nats", b.nc.ConnectedUrl())
+	if c != nil {
+		b.nodes = append(b.nodes, c)
 	}
-	b.api = w.API
-	login, err := os.ReadFile(filepath.Join(b.dir, wire.NATSURLName)) // with the password of the private server
-	if err != nil {
-		return fmt.Errorf("read where the node's NATS is: %w", err)
-	}
-	if b.nc, err = nats.Connect(strings.TrimSpace(string(login))); err != nil {
-		return fmt.Errorf("connect to the node's NATS at %s: %w", w.NATS, err)
-	}
-	return nil
-}
-
-// startReady starts a program that prints a JSON document once it is ready, and reads that. The child is there, too,
-// when it has not come to that.
-func startReady(ctx context.Context, name string, into any, program string, args ...string) (*child, error) {
-	out := &firstDocument{ready: make(chan struct{})}
-	c, err := startChild(name, out, program, args...)
-	if err != nil {
-		return nil, err
-	}
-	timed, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	select {
-	case <-out.ready:
-	case <-c.exited:
-		return c, c.ended()
-	case <-timed.Done():
-		return c, fmt.Errorf("wait for %s to be ready: %w; it said:\n%s", name, timed.Err(), c.said.String())
-	}
-	if err := json.Unmarshal(out.text(), into); err != nil {
-		return c, fmt.Errorf("understand what %s says: %w", name, err)
-	}
-	return c, nil
+	return err
 }
 
 func (b *bed) startService() (err error) {
+	b.service, err = b.serve("the echo service", echoArgument, b.nc.ConnectedUrl())
+	return err
+}
+
+// serve starts this program as a service.
+func (b *bed) serve(name string, args ...string) (*demokit.Child, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
+		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	b.service, err = startChild("the echo service", nil, self, echoArgument, b.nc.ConnectedUrl())
-	return err
+	cmd := exec.Command(self, args...)
+	cmd.Env = demokit.Environment()
+	return demokit.StartChild(name, b.pg.log(name), cmd)
 }
 
 func (b *bed) subscribe() error {
@@ -193,20 +177,22 @@ func (b *bed) storeDir() string { return filepath.Join(b.dir, "nats") }
 
 // close ends the processes and removes what they left, whatever state they are in.
 func (b *bed) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
 	var err error
 	if b.nc != nil {
 		b.nc.Close()
 	}
-	for _, c := range append(b.others, b.service, b.node) {
+	for _, c := range slices.Concat(b.others, []*demokit.Child{b.service}, b.nodes, []*demokit.Child{b.node}) {
 		if c != nil {
-			err = errors.Join(err, c.stop())
+			err = errors.Join(err, c.Stop(ctx))
 		}
 	}
 	if b.dir != "" {
 		err = errors.Join(err, os.RemoveAll(b.dir))
 	}
 	if b.name != "" {
-		err = errors.Join(err, b.pg.dropDatabase(context.Background(), b.name))
+		err = errors.Join(err, b.pg.dropDatabase(ctx, b.name))
 	}
 	return err
 }
@@ -214,34 +200,6 @@ func (b *bed) close() error {
 func (b *bed) String() string {
 	return "every setting at its default, one node, one service with one handler, embedded nats-server " +
 		b.nc.ConnectedServerVersion() + " in the node"
-}
-
-// firstDocument keeps what is written to it and tells when it is a whole JSON document.
-type firstDocument struct {
-	mu    sync.Mutex
-	buf   strings.Builder
-	ready chan struct{}
-	told  bool
-}
-
-func (d *firstDocument) Write(p []byte) (int, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.told {
-		return len(p), nil
-	}
-	d.buf.Write(p)
-	if json.Valid([]byte(d.buf.String())) {
-		d.told = true
-		close(d.ready)
-	}
-	return len(p), nil
-}
-
-func (d *firstDocument) text() []byte {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return []byte(d.buf.String())
 }
 
 // A run is given up after runBase and runPerItem for each item, which is a twentieth of the rate to expect.
@@ -328,12 +286,12 @@ func (b *bed) completion(ctx context.Context, run string) (done finish, err erro
 			if done.run == run {
 				return done, nil
 			}
-		case <-b.node.exited:
-			return done, b.node.ended()
-		case <-b.service.exited:
-			return done, b.service.ended()
+		case <-b.node.Exited():
+			return done, b.node.Failure()
+		case <-b.service.Exited():
+			return done, b.service.Failure()
 		case <-ctx.Done():
-			return done, fmt.Errorf("wait for run %s: %w; the node said:\n%s", run, ctx.Err(), b.node.said.String())
+			return done, fmt.Errorf("wait for run %s: %w; the logs are in %s", run, ctx.Err(), b.pg.logs)
 		}
 	}
 }
@@ -346,13 +304,8 @@ JOIN work_part p ON p.run_id = q.run_id AND p.ordinal = q.ordinal AND p.step < $
 WHERE r.id = $1 AND r.state = 'completed' AND r.done = r.items AND r.failed = 0
   AND convert_from(p.result, 'UTF8') = q.payload AND q.payload::jsonb ->> 'id' = q.item_key`
 
-// check asks the database, not the node, whether the run is right.
-func (b *bed) check(ctx context.Context, run string, n int) error {
-	return b.checkParts(ctx, run, 1, n)
-}
-
-// checkParts asks whether each of n items has its parts of so many steps.
-func (b *bed) checkParts(ctx context.Context, run string, steps, n int) (err error) {
+// check asks the database, not the node, whether each of n items has its parts of so many steps.
+func (b *bed) check(ctx context.Context, run string, steps, n int) (err error) {
 	conn, err := pgx.Connect(ctx, b.database)
 	if err != nil {
 		return fmt.Errorf("check run %s: %w", run, err)
@@ -370,91 +323,4 @@ func (b *bed) checkParts(ctx context.Context, run string, steps, n int) (err err
 		return fmt.Errorf("check run %s: %d of %d results are right", run, good, steps*n)
 	}
 	return nil
-}
-
-// maxSaid is how much of what a child wrote an error shows.
-const maxSaid = 4 << 10
-
-// child is a process that we started. It is in a group of its own, so that a Ctrl-C at the terminal leaves the order in
-// which children end to us, and on Linux it dies with us.
-type child struct {
-	name   string
-	cmd    *exec.Cmd
-	said   lastBytes
-	exited chan struct{} // closed when it has ended, with err set
-	err    error
-}
-
-// startChild starts a program. Its output goes to out, what it says on standard error is kept for errors.
-func startChild(name string, out io.Writer, program string, args ...string) (*child, error) {
-	c := &child{name: name, cmd: exec.Command(program, args...), exited: make(chan struct{})}
-	c.cmd.Env, c.cmd.Stdout, c.cmd.Stderr = plainEnv(os.Environ()), out, &c.said
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	embedded.DieWithParent(c.cmd.SysProcAttr, syscall.SIGKILL)
-	err := embedded.StartChild(c.cmd, func(err error) {
-		c.err = err
-		close(c.exited)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	return c, nil
-}
-
-// plainEnv leaves out the settings of Tranche and NATS that a person may have set: they would change what is measured.
-func plainEnv(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
-		return strings.HasPrefix(v, "TRANCHE_") || strings.HasPrefix(v, "NATS_")
-	})
-}
-
-func (c *child) pid() int { return c.cmd.Process.Pid }
-
-// ended says why the child, which should be running, is not.
-func (c *child) ended() error {
-	return fmt.Errorf("%s ended: %w; it said:\n%s", c.name, orExit(c.err), c.said.String())
-}
-
-func orExit(err error) error {
-	if err == nil {
-		return errors.New("exit status 0")
-	}
-	return err
-}
-
-// stop asks the child to end, and kills it when it does not.
-func (c *child) stop() error {
-	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it may have ended, which is as good
-	timer := time.NewTimer(stopTimeout)
-	defer timer.Stop()
-	select {
-	case <-c.exited:
-		return nil
-	case <-timer.C:
-	}
-	_ = c.cmd.Process.Kill() // as above
-	<-c.exited
-	return fmt.Errorf("stop %s (pid %d): it did not end within %s and was killed", c.name, c.pid(), stopTimeout)
-}
-
-// lastBytes keeps the end of what is written to it.
-type lastBytes struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-func (l *lastBytes) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.buf = append(l.buf, p...)
-	if over := len(l.buf) - maxSaid; over > 0 {
-		l.buf = append(l.buf[:0], l.buf[over:]...)
-	}
-	return len(p), nil
-}
-
-func (l *lastBytes) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return string(bytes.TrimSpace(l.buf))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,9 +19,9 @@ type contestant interface {
 
 // result holds a contestant's samples, a round each.
 type result struct {
-	Name    string   `json:"name"`
-	Setup   string   `json:"setup,omitempty"` // what was chosen for it
-	Samples []sample `json:"samples"`
+	Name    string
+	Setup   string // what was chosen for it
+	Samples []sample
 }
 
 func (r result) spread(of func(sample) float64) spread {
@@ -31,7 +32,12 @@ func (r result) spread(of func(sample) float64) spread {
 	return spreadOf(values)
 }
 
-func (r result) rate() spread { return r.spread(func(s sample) float64 { return s.Rate }) }
+func (r result) rates() (rates []float64) {
+	for _, s := range r.Samples {
+		rates = append(rates, s.Rate)
+	}
+	return rates
+}
 
 // tuner is a contestant that looks for its best settings first, outside the clock.
 type tuner interface {
@@ -43,15 +49,9 @@ type settled interface{ setup() string }
 
 func chooseContestants(cfg config, pg *cluster) []contestant {
 	input := items{n: cfg.items, random: cfg.keys == "random"}
-	all := []contestant{
-		floor{pg, input},
-		floorRaw{pg, input},
-		newTranche(cfg, pg, input),
-		newFlow(cfg, pg, input),
-		floorGather{floor{pg, input}},
-		&gather{cfg, pg, input},
-		newRiver(pg, items{n: cfg.riverItems, random: input.random}),
-	}
+	own := tranches(cfg, pg, input)
+	all := []contestant{floor{pg, input}, floorRaw{pg, input}, own[0], own[1], floorGather{floor{pg, input}}, own[2],
+		&riverQueue{pg: pg, input: items{n: cfg.riverItems, random: input.random}}}
 	return slices.DeleteFunc(all, func(c contestant) bool { return !cfg.wants(c.name()) })
 }
 
@@ -120,31 +120,30 @@ func find(results []result, name string) *result {
 // What is in it, and not in the floor: parsing CSV, an index on the items' keys, state, attempts and fences, two hops
 // through JetStream's file store, JSON decoded and encoded by the service, the tracker.
 type tranche struct {
-	label    string
-	endpoint string
-	cfg      config
-	pg       *cluster
-	input    items
-	how      string
+	label string
+	of    work
+	plan  string // put on record first
+	parts int    // of each item
+	how   string // empty: as the node says
+	cfg   config
+	pg    *cluster
+	input items
 }
 
-func newTranche(cfg config, pg *cluster, input items) *tranche {
-	return &tranche{label: "tranche", endpoint: echoEndpoint, cfg: cfg, pg: pg, input: input}
-}
-
-// newFlow measures the same with an endpoint in three stages: each item is asked about twice on its way.
-func newFlow(cfg config, pg *cluster, input items) *tranche {
-	return &tranche{label: "flow", endpoint: flowEndpoint, cfg: cfg, pg: pg, input: input}
-}
-
-func (t *tranche) name() string { return t.label }
-func (t *tranche) size() int    { return t.input.n }
-func (t *tranche) setup() string {
-	if t.endpoint == flowEndpoint {
-		return "as tranche; an endpoint of three stages asks another of the same service twice for each item"
+// tranches are the plain endpoint; a flow of three stages; and a plan of three steps that do not need each other.
+func tranches(cfg config, pg *cluster, input items) []contestant {
+	return []contestant{
+		&tranche{label: "tranche", of: work{endpoint: echoEndpoint}, parts: 1, cfg: cfg, pg: pg, input: input},
+		&tranche{label: "flow", of: work{endpoint: flowEndpoint}, parts: 1, cfg: cfg, pg: pg, input: input,
+			how: "as tranche; an endpoint of three stages asks another of the same service twice for each item"},
+		&tranche{label: "gather", of: work{plan: "gather"}, plan: gatherPlan, parts: len(gatherEndpoints()), cfg: cfg, pg: pg,
+			input: input, how: "as tranche; three endpoints of one service, a part of each for every item"},
 	}
-	return t.how
 }
+
+func (t *tranche) name() string  { return t.label }
+func (t *tranche) size() int     { return t.input.n }
+func (t *tranche) setup() string { return t.how }
 
 func (t *tranche) measure(ctx context.Context) (s sample, err error) {
 	b, err := openBed(ctx, t.cfg, t.pg)
@@ -152,15 +151,23 @@ func (t *tranche) measure(ctx context.Context) (s sample, err error) {
 		return s, err
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
-	t.how = b.String()
+	t.how = cmp.Or(t.how, b.String())
+	if t.plan != "" {
+		if err := b.putPlan(ctx, t.plan); err != nil {
+			return s, err
+		}
+		if _, err := b.complete(ctx, t.of, items{n: bedWarmItems}); err != nil {
+			return s, err
+		}
+	}
 	watch, err := t.pg.startWatch(ctx, processes{
-		"node": b.node.pid(), "service": b.service.pid(), "client": os.Getpid(),
+		"node": b.node.PID(), "service": b.service.PID(), "client": os.Getpid(),
 	})
 	if err != nil {
 		return s, err
 	}
-	peaks := watchPeaks(b.node.pid(), b.storeDir())
-	done, err := b.complete(ctx, work{endpoint: t.endpoint}, t.input)
+	peaks := watchPeaks(b.node.PID(), b.storeDir())
+	done, err := b.complete(ctx, t.of, t.input)
 	if err != nil {
 		peaks.stop()
 		return s, err
@@ -171,11 +178,11 @@ func (t *tranche) measure(ctx context.Context) (s sample, err error) {
 	if err != nil {
 		return s, err
 	}
-	return s, b.check(ctx, done.run, t.input.n)
+	return s, b.check(ctx, done.run, t.parts, t.input.n)
 }
 
 // gatherEndpoints answer like the echo, each as a service of its own would.
-var gatherEndpoints = []string{"accounts", "transactions", "branches"}
+func gatherEndpoints() []string { return []string{"accounts", "transactions", "branches"} }
 
 // gatherPlan asks the three for a part of each item, all at once.
 const gatherPlan = `name: gather
@@ -184,53 +191,6 @@ steps:
 - endpoint: transactions
 - endpoint: branches
 `
-
-// gather measures [tranche] with a plan of three steps that do not need each other: three parts for each item.
-type gather struct {
-	cfg   config
-	pg    *cluster
-	input items
-}
-
-func (g *gather) name() string { return "gather" }
-func (g *gather) size() int    { return g.input.n }
-func (g *gather) setup() string {
-	return "as tranche; three endpoints of one service, a part of each for every item"
-}
-
-func (g *gather) measure(ctx context.Context) (s sample, err error) {
-	b, err := openBed(ctx, g.cfg, g.pg)
-	if err != nil {
-		return s, err
-	}
-	defer func() { err = errors.Join(err, b.close()) }()
-	if err := b.putPlan(ctx, gatherPlan); err != nil {
-		return s, err
-	}
-	of := work{plan: "gather"}
-	if _, err := b.complete(ctx, of, items{n: bedWarmItems}); err != nil {
-		return s, err
-	}
-	watch, err := g.pg.startWatch(ctx, processes{
-		"node": b.node.pid(), "service": b.service.pid(), "client": os.Getpid(),
-	})
-	if err != nil {
-		return s, err
-	}
-	peaks := watchPeaks(b.node.pid(), b.storeDir())
-	done, err := b.complete(ctx, of, g.input)
-	if err != nil {
-		peaks.stop()
-		return s, err
-	}
-	s, err = watch.stop(ctx, g.input.n)
-	s.Intake = done.loaded.Sub(watch.begun).Seconds()
-	s.PeakAnon, s.PeakStore = peaks.stop()
-	if err != nil {
-		return s, err
-	}
-	return s, b.checkParts(ctx, done.run, len(gatherEndpoints), g.input.n)
-}
 
 // putPlan puts a plan on record.
 func (b *bed) putPlan(ctx context.Context, plan string) error {

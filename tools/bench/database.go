@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,41 +18,45 @@ import (
 // stopTimeout bounds the end of a process that we started.
 const stopTimeout = 30 * time.Second
 
-// cluster is the PostgreSQL that all contestants share, private unless -database names one.
+// cluster is the private PostgreSQL that all contestants share.
 type cluster struct {
-	private *embedded.Postgres // nil with -database
-	url     string
-	admin   *pgx.Conn
-	master  int // process id of the postmaster, 0 when it is not on this machine
-	dir     string
-	ownDir  bool
+	*embedded.Postgres
+
+	admin *pgx.Conn
+	dir   string
+	own   bool   // the directory was made for this
+	logs  string // of the processes; they stay when something fails
 }
 
-// openCluster starts the private cluster with the settings that `tranche serve` gives its own, or takes the given one.
+// openCluster starts it with the settings that `tranche serve` gives its own.
 func openCluster(ctx context.Context, cfg config) (pg *cluster, err error) {
-	pg = &cluster{url: cfg.database, dir: cfg.dir}
+	pg = &cluster{dir: cfg.dir}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, pg.close())
+			err = errors.Join(err, pg.close(false))
 		}
 	}()
+	if pg.logs, err = os.MkdirTemp("", "tranche-bench-logs-"); err != nil {
+		return pg, fmt.Errorf("make a directory for logs: %w", err)
+	}
 	if err := pg.makeDir(); err != nil {
 		return pg, err
 	}
-	if pg.url == "" {
-		pg.private, err = embedded.StartPostgres(ctx, embedded.PostgresConfig{
-			DataDir: filepath.Join(pg.dir, "postgres"), NoRestart: true, Bound: true,
-		})
-		if err != nil {
-			return pg, err
-		}
-		pg.url = pg.private.URL()
+	pg.Postgres, err = embedded.StartPostgres(ctx, embedded.PostgresConfig{
+		DataDir: filepath.Join(pg.dir, "postgres"), NoRestart: true, Bound: true,
+	})
+	if err != nil {
+		return pg, err
 	}
-	if pg.admin, err = pgx.Connect(ctx, pg.url); err != nil {
+	if pg.admin, err = pgx.Connect(ctx, pg.URL()); err != nil {
 		return pg, fmt.Errorf("connect to the cluster: %w", err)
 	}
-	pg.master = postmaster(pg.admin.PgConn().PID())
 	return pg, pg.refuseUnsafe(ctx)
+}
+
+// log is where a process logs.
+func (pg *cluster) log(name string) string {
+	return filepath.Join(pg.logs, strings.ReplaceAll(name, " ", "-")+".log")
 }
 
 func (pg *cluster) makeDir() (err error) {
@@ -62,7 +66,7 @@ func (pg *cluster) makeDir() (err error) {
 	if pg.dir, err = os.MkdirTemp(diskDir(), "tranche-bench-"); err != nil {
 		return fmt.Errorf("make a directory for the cluster: %w", err)
 	}
-	pg.ownDir = true
+	pg.own = true
 	// PostgreSQL may run as another user and has to pass through.
 	if err := os.Chmod(pg.dir, 0o755); err != nil {
 		return fmt.Errorf("open %s to the cluster's user: %w", pg.dir, err)
@@ -94,18 +98,22 @@ func (pg *cluster) refuseUnsafe(ctx context.Context) error {
 	return nil
 }
 
-func (pg *cluster) close() error {
+// close ends it, and keeps the logs unless all went well.
+func (pg *cluster) close(well bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	var err error
 	if pg.admin != nil {
 		err = pg.admin.Close(ctx)
 	}
-	if pg.private != nil {
-		err = errors.Join(err, pg.private.Stop(ctx))
+	if pg.Postgres != nil {
+		err = errors.Join(err, pg.Stop(ctx))
 	}
-	if pg.ownDir {
+	if pg.own {
 		err = errors.Join(err, os.RemoveAll(pg.dir))
+	}
+	if well {
+		err = errors.Join(err, os.RemoveAll(pg.logs))
 	}
 	return err
 }
@@ -120,10 +128,7 @@ func (pg *cluster) freshDatabase(ctx context.Context, contestant string) (name, 
 			return "", "", fmt.Errorf("make database %s: %w", name, err)
 		}
 	}
-	if at, err = withDatabase(pg.url, name); err != nil {
-		return "", "", err
-	}
-	return name, at, pg.checkpoint(ctx)
+	return name, pg.URLFor(name), pg.checkpoint(ctx)
 }
 
 func (pg *cluster) checkpoint(ctx context.Context) error {
@@ -142,15 +147,6 @@ func (pg *cluster) dropDatabase(ctx context.Context, name string) error {
 		return fmt.Errorf("drop database %s: %w", name, err)
 	}
 	return nil
-}
-
-func withDatabase(raw, name string) (string, error) {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return "", fmt.Errorf("the database's URL: %w", err)
-	}
-	u.Path = "/" + name
-	return u.String(), nil
 }
 
 // onConnection runs work on one connection to a fresh database with the schema in it, and measures it.

@@ -13,19 +13,6 @@ import (
 	"github.com/tranchehq/tranche/tools/faultyservice"
 )
 
-// isolation is what it took to find the items that fail every chunk they are in.
-type isolation struct {
-	Scenario string  `json:"scenario"`
-	Items    int     `json:"items"`
-	Chunk    int     `json:"chunk"`
-	Poison   int     `json:"poison_items"`
-	Extra    float64 `json:"extra_slices"`
-	Bound    int     `json:"bound_of_extra_slices"`
-	Seconds  float64 `json:"seconds_to_isolate"` // from the first failure to the last
-	Lost     float64 `json:"innocents_not_done"`
-	Fired    int     `json:"chunks_failed"`
-}
-
 const (
 	poisonItems    = 5_000
 	poisonChunk    = 500 // the default
@@ -56,8 +43,9 @@ func poisonCases() []poisonCase {
 	}
 }
 
-// measureIsolation has a run for each case, all at the same time, with default settings.
-func measureIsolation(ctx context.Context, l *lab, rep *report) error {
+// measureIsolation says what it takes to find the items that fail every chunk they are in: a run for each case, all at
+// the same time, with default settings.
+func measureIsolation(ctx context.Context, l *lab, t *table) error {
 	cases := poisonCases()
 	runs := make([]string, len(cases))
 	for i, c := range cases {
@@ -71,62 +59,30 @@ func measureIsolation(ctx context.Context, l *lab, rep *report) error {
 		}
 	}
 	for i, c := range cases {
-		found, err := l.isolated(ctx, c, runs[i])
-		if err != nil {
+		if err := l.isolated(ctx, t, c, runs[i]); err != nil {
 			return fmt.Errorf("poison: %s: %w", c.name, err)
 		}
-		rep.Isolation = append(rep.Isolation, found)
 	}
 	fmt.Fprintf(os.Stderr, "misbehave poison is isolated\n")
 	return nil
 }
 
-func (l *lab) isolated(ctx context.Context, c poisonCase, run string) (found isolation, err error) {
+func (l *lab) isolated(ctx context.Context, t *table, c poisonCase, run string) error {
 	if err := l.until(ctx, isolateWithin, "run "+run+" completes", hasCompleted, run); err != nil {
-		return found, err
+		return err
 	}
-	ledger, err := l.ledger(c.endpoint)
+	if _, err := l.ledger(c.endpoint, faultyservice.FaultPoison); err != nil {
+		return err
+	}
+	found, err := l.numbers(ctx, run, countExtra, timeFailed, countDone)
 	if err != nil {
-		return found, err
+		return err
 	}
-	found = isolation{Scenario: c.name, Items: poisonItems, Chunk: poisonChunk, Poison: len(c.ordinals),
-		Bound: len(c.ordinals) * (2*bits.Len(poisonChunk-1) + poisonAttempts), Fired: ledger.Fired(faultyservice.FaultPoison)}
-	if found.Fired == 0 {
-		return found, fmt.Errorf("the fault did not fire")
-	}
-	if found.Extra, err = l.number(ctx, countExtra, run); err != nil {
-		return found, err
-	}
-	if found.Seconds, err = l.number(ctx, timeFailed, run); err != nil {
-		return found, err
-	}
-	done, err := l.number(ctx, countDone, run)
-	found.Lost = float64(poisonItems-len(c.ordinals)) - done
-	return found, err
-}
-
-func (r *report) isolations() *table {
-	t := &table{heading: []string{
-		"poison in 5,000 items, chunks of 500", "extra slices", "a poison item", "at most", "seconds to isolate", "innocents lost",
-	}}
-	for _, i := range r.Isolation {
-		t.add(i.Scenario, thousands(i.Extra), fmt.Sprintf("%.1f", i.Extra/float64(i.Poison)), fmt.Sprint(i.Bound/i.Poison),
-			fmt.Sprintf("%.1f", i.Seconds), thousands(i.Lost))
-	}
-	return t
-}
-
-// outageCase is a service that does nothing for a while in the middle of a run.
-type outageCase struct {
-	Way    string  `json:"way"`
-	Lasts  float64 `json:"seconds"`
-	Before float64 `json:"items_per_second_before"`
-	InVain int     `json:"chunks_asked_in_vain"`
-	Probes float64 `json:"probes"`
-	Back   float64 `json:"seconds_until_back"` // from the end of the outage to the first chunk that was answered
-	After  float64 `json:"items_per_second_after"`
-	Failed float64 `json:"failed"`
-	Lost   float64 `json:"lost"`
+	poison := len(c.ordinals)
+	t.add(c.name, thousands(found[0]), fmt.Sprintf("%.1f", found[0]/float64(poison)),
+		fmt.Sprint(2*bits.Len(poisonChunk-1)+poisonAttempts), fmt.Sprintf("%.1f", found[1]),
+		thousands(float64(poisonItems-poison)-found[2]))
+	return nil
 }
 
 const (
@@ -171,33 +127,34 @@ func beginOutages(ctx context.Context, l *lab) (*outages, error) {
 }
 
 // await waits for the runs' ends and says what became of them.
-func (o *outages) await(ctx context.Context, l *lab, rep *report) error {
+func (o *outages) await(ctx context.Context, l *lab, t *table) error {
+	says := map[faultyservice.Way]string{faultyservice.WayError: "each chunk fails",
+		faultyservice.WaySlots: "each item fails, in a way that may pass",
+		faultyservice.WayHang:  "nothing is answered (deadline 5 s)"}
 	for i, way := range o.ways {
 		if err := l.until(ctx, outageWithin, "run "+o.runs[i]+" completes", hasCompleted, o.runs[i]); err != nil {
 			return fmt.Errorf("outage, %s: %w", way, err)
 		}
-		ledger, err := l.ledger(outageEndpoint(way))
+		ledger, err := l.ledger(outageEndpoint(way), faultyservice.FaultOutage)
+		if err != nil {
+			return fmt.Errorf("outage, %s: %w", way, err)
+		}
+		before, back, after := outageRates(ledger.Entries())
+		found, err := l.numbers(ctx, o.runs[i], countProbes, countFailed, countDone)
 		if err != nil {
 			return err
 		}
-		c := outageCase{Way: string(way), Lasts: outageFor.Seconds(), InVain: ledger.Fired(faultyservice.FaultOutage)}
-		if c.InVain == 0 {
-			return fmt.Errorf("outage, %s: the fault did not fire", way)
-		}
-		c.read(ledger.Entries())
-		if err := c.count(ctx, l, o.runs[i]); err != nil {
-			return err
-		}
-		rep.Outages = append(rep.Outages, c)
+		t.add(says[way], thousands(before), fmt.Sprint(ledger.Fired(faultyservice.FaultOutage)), thousands(found[0]),
+			fmt.Sprintf("%.1f s", back), thousands(after), thousands(found[1]), thousands(outageItems-found[2]-found[1]))
 	}
 	fmt.Fprintf(os.Stderr, "misbehave outages are over\n")
 	return nil
 }
 
-// read finds the rates in what the service has noted. An entry is written when a chunk begins.
-func (c *outageCase) read(entries []faultyservice.Entry) {
+// outageRates finds in what the service has noted the items a second before and after, and the seconds from the end of
+// the outage to the first chunk that was answered. An entry is written when a chunk begins.
+func outageRates(entries []faultyservice.Entry) (before, back, after float64) {
 	var down, up, last time.Time // the first chunk in vain, the first that is answered after it, the last one
-	before, after := 0, 0
 	for _, e := range entries {
 		switch {
 		case e.Fault == faultyservice.FaultOutage:
@@ -205,63 +162,37 @@ func (c *outageCase) read(entries []faultyservice.Entry) {
 				down = e.At
 			}
 		case down.IsZero():
-			before += len(e.Ordinals)
+			before += float64(len(e.Ordinals))
 		default:
 			if up.IsZero() {
 				up = e.At
 			}
-			after += len(e.Ordinals)
+			after += float64(len(e.Ordinals))
 			last = e.At
 		}
 	}
-	c.Before = float64(before) / down.Sub(entries[0].At).Seconds()
-	c.Back = up.Sub(down.Add(outageFor)).Seconds()
-	c.After = float64(after) / last.Sub(up).Seconds()
+	return before / down.Sub(entries[0].At).Seconds(), up.Sub(down.Add(outageFor)).Seconds(),
+		after / last.Sub(up).Seconds()
 }
 
-func (c *outageCase) count(ctx context.Context, l *lab, run string) (err error) {
-	if c.Probes, err = l.number(ctx, countProbes, run); err != nil {
-		return err
-	}
-	if c.Failed, err = l.number(ctx, countFailed, run); err != nil {
-		return err
-	}
-	done, err := l.number(ctx, countDone, run)
-	c.Lost = outageItems - done - c.Failed
-	return err
-}
-
-func (r *report) outages() *table {
-	t := &table{heading: []string{
-		"outage of 30 s", "items/s before", "chunks asked in vain", "of them probes", "back after its end", "items/s after",
-		"items failed", "items lost",
-	}}
-	says := map[string]string{"error": "each chunk fails", "slots": "each item fails, in a way that may pass",
-		"hang": "nothing is answered (deadline 5 s)"}
-	for _, o := range r.Outages {
-		t.add(says[o.Way], thousands(o.Before), fmt.Sprint(o.InVain), thousands(o.Probes), fmt.Sprintf("%.1f s", o.Back),
-			thousands(o.After), thousands(o.Failed), thousands(o.Lost))
-	}
-	return t
-}
-
-// otherCase is a service that misbehaves in another way.
+// otherCase is what came of a service that misbehaves in another way.
 type otherCase struct {
-	Scenario string  `json:"scenario"`
-	Items    float64 `json:"items"`
-	Seconds  float64 `json:"seconds"`
-	Failed   float64 `json:"failed"`
-	Lost     float64 `json:"lost"`
-	Note     string  `json:"note"`
+	scenario, note               string
+	items, seconds, failed, lost float64
 }
 
 // measureMisbehaviour runs everything beside the outages, whose time passes anyway.
 func measureMisbehaviour(ctx context.Context, l *lab, rep *report) error {
+	poison := rep.table("poison in 5,000 items, chunks of 500", "extra slices", "a poison item", "at most",
+		"seconds to isolate", "innocents lost")
+	outage := rep.table("outage of 30 s", "items/s before", "chunks asked in vain", "of them probes", "back after its end",
+		"items/s after", "items failed", "items lost")
+	others := rep.table("the service", "items", "seconds", "failed", "lost or wrong", "note")
 	o, err := beginOutages(ctx, l)
 	if err != nil {
 		return err
 	}
-	if err := measureIsolation(ctx, l, rep); err != nil {
+	if err := measureIsolation(ctx, l, poison); err != nil {
 		return err
 	}
 	for _, measure := range []func(context.Context, *lab) (otherCase, error){
@@ -271,34 +202,41 @@ func measureMisbehaviour(ctx context.Context, l *lab, rep *report) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(os.Stderr, "misbehave %s\n", c.Scenario)
-		rep.Others = append(rep.Others, c)
+		fmt.Fprintf(os.Stderr, "misbehave %s\n", c.scenario)
+		others.add(c.scenario, thousands(c.items), fmt.Sprintf("%.1f", c.seconds), thousands(c.failed), thousands(c.lost), c.note)
 	}
-	return o.await(ctx, l, rep)
+	return o.await(ctx, l, outage)
 }
 
 const otherWithin = 90 * time.Second
 
+// through takes a run to its end and counts what became of its items.
+func (l *lab) through(ctx context.Context, c *otherCase, endpoint string, n int, flags ...string) error {
+	begun := time.Now()
+	run, err := l.begin(ctx, endpoint, n, flags...)
+	if err != nil {
+		return err
+	}
+	return l.ended(ctx, run, begun, c)
+}
+
 // ended waits for a run and counts what became of its items.
 func (l *lab) ended(ctx context.Context, run string, begun time.Time, c *otherCase) error {
 	if err := l.until(ctx, otherWithin, "run "+run+" completes", hasCompleted, run); err != nil {
-		return fmt.Errorf("%s: %w", c.Scenario, err)
+		return fmt.Errorf("%s: %w", c.scenario, err)
 	}
-	c.Seconds = max(c.Seconds, time.Since(begun).Seconds())
-	failed, err := l.number(ctx, countFailed, run)
+	c.seconds = max(c.seconds, time.Since(begun).Seconds())
+	found, err := l.numbers(ctx, run, countFailed, countItems, countRight)
 	if err != nil {
 		return err
 	}
-	items, err := l.number(ctx, `SELECT items::float8 FROM batchrun WHERE id = $1`, run)
-	if err != nil {
-		return err
-	}
-	done, err := l.number(ctx, countRight, run)
-	c.Items += items
-	c.Failed += failed
-	c.Lost += items - done - failed
-	return err
+	c.items += found[1]
+	c.failed += found[0]
+	c.lost += found[1] - found[2] - found[0]
+	return nil
 }
+
+const countItems = `SELECT items::float8 FROM batchrun WHERE id = $1`
 
 // countRight counts the items that have the right result, which is their payload.
 const countRight = `SELECT count(*)::float8 FROM work_part p JOIN work_queue q USING (run_id, ordinal)
@@ -307,7 +245,7 @@ WHERE run_id = $1 AND convert_from(p.result, 'UTF8') = q.payload`
 // memoryKiller is a service that fails on chunks of over 100 items. Two runs: what the first taught helps the second.
 func memoryKiller(ctx context.Context, l *lab) (c otherCase, err error) {
 	const endpoint, most = "memory", 100
-	c.Scenario = fmt.Sprintf("chunks over %d items fail", most)
+	c.scenario = fmt.Sprintf("chunks over %d items fail", most)
 	err = l.misbehave(faultyservice.Config{Endpoint: endpoint, Concurrency: 4,
 		Memory: &faultyservice.Memory{Items: most, Way: faultyservice.WayError}}, true)
 	if err != nil {
@@ -315,22 +253,17 @@ func memoryKiller(ctx context.Context, l *lab) (c otherCase, err error) {
 	}
 	var fired [2]int
 	for i := range fired {
-		begun := time.Now()
-		run, err := l.begin(ctx, endpoint, 20_000)
-		if err != nil {
+		if err := l.through(ctx, &c, endpoint, 20_000); err != nil {
 			return c, err
 		}
-		if err := l.ended(ctx, run, begun, &c); err != nil {
-			return c, err
-		}
-		ledger, err := l.ledger(endpoint)
+		ledger, err := l.ledger(endpoint, faultyservice.FaultMemory)
 		if err != nil {
 			return c, err
 		}
 		fired[i] = ledger.Fired(faultyservice.FaultMemory)
 	}
 	limit, err := l.number(ctx, `SELECT coalesce(max(chunk_cap), 0)::float8 FROM endpoint_pace WHERE endpoint = $1`, endpoint)
-	c.Note = fmt.Sprintf("two runs; %d and then %d chunks were too big; chunks were limited to %.0f", fired[0],
+	c.note = fmt.Sprintf("two runs; %d and then %d chunks were too big; chunks were limited to %.0f", fired[0],
 		fired[1]-fired[0], limit)
 	return c, err
 }
@@ -338,21 +271,16 @@ func memoryKiller(ctx context.Context, l *lab) (c otherCase, err error) {
 // throttled is a service that takes so many items a second.
 func throttled(ctx context.Context, l *lab) (c otherCase, err error) {
 	const endpoint, rate, n = "throttled", 2000, 16_000
-	c.Scenario = fmt.Sprintf("refuses over %s items/s", thousands(rate))
+	c.scenario = fmt.Sprintf("refuses over %s items/s", thousands(rate))
 	err = l.misbehave(faultyservice.Config{Endpoint: endpoint, Concurrency: 16,
 		Throttle: &faultyservice.Throttle{PerSecond: rate}}, true)
 	if err != nil {
 		return c, err
 	}
-	begun := time.Now()
-	run, err := l.begin(ctx, endpoint, n)
-	if err != nil {
+	if err := l.through(ctx, &c, endpoint, n); err != nil {
 		return c, err
 	}
-	if err := l.ended(ctx, run, begun, &c); err != nil {
-		return c, err
-	}
-	ledger, err := l.ledger(endpoint)
+	ledger, err := l.ledger(endpoint, faultyservice.FaultThrottle)
 	if err != nil {
 		return c, err
 	}
@@ -360,34 +288,29 @@ func throttled(ctx context.Context, l *lab) (c otherCase, err error) {
 	for _, e := range ledger.Entries() {
 		executions += len(e.Ordinals)
 	}
-	c.Note = fmt.Sprintf("%.1f s is possible; each item was asked %.2f times", float64(n)/rate-1, float64(executions)/n)
+	c.note = fmt.Sprintf("%.1f s is possible; each item was asked %.2f times", float64(n)/rate-1, float64(executions)/n)
 	return c, nil
 }
 
 // slowInstance is one that takes fifty times as long as two others.
 func slowInstance(ctx context.Context, l *lab) (c otherCase, err error) {
 	const endpoint = "uneven"
-	c.Scenario = "one instance of three is 50 times slower"
+	c.scenario = "one instance of three is 50 times slower"
 	for _, d := range []time.Duration{time.Second, 20 * time.Millisecond, 20 * time.Millisecond} {
 		err := l.misbehave(faultyservice.Config{Endpoint: endpoint, Load: &faultyservice.Load{PerChunk: d}}, false)
 		if err != nil {
 			return c, err
 		}
 	}
-	begun := time.Now()
-	run, err := l.begin(ctx, endpoint, 50_000, "--chunk", "50")
-	if err != nil {
-		return c, err
-	}
-	err = l.ended(ctx, run, begun, &c)
-	c.Note = fmt.Sprintf("%.1f s if all were quick", 50_000/50*0.020/6)
+	err = l.through(ctx, &c, endpoint, 50_000, "--chunk", "50")
+	c.note = fmt.Sprintf("%.1f s if all were quick", 50_000/50*0.020/6)
 	return c, err
 }
 
 // liars answer what does not fit, each in a way of its own, at the first attempt of each chunk.
 func liars(ctx context.Context, l *lab) (c otherCase, err error) {
 	lies := faultyservice.Lies()
-	c.Scenario = fmt.Sprintf("%d liars", len(lies))
+	c.scenario = fmt.Sprintf("%d liars", len(lies))
 	lying, stop := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	errs := make([]error, len(lies))
@@ -415,14 +338,6 @@ func liars(ctx context.Context, l *lab) (c otherCase, err error) {
 		}
 	}
 	quarantined, err := l.number(ctx, `SELECT count(*)::float8 FROM quarantine`)
-	c.Note = fmt.Sprintf("%.0f messages in quarantine", quarantined)
+	c.note = fmt.Sprintf("%.0f messages in quarantine", quarantined)
 	return c, err
-}
-
-func (r *report) others() *table {
-	t := &table{heading: []string{"the service", "items", "seconds", "failed", "lost or wrong", "note"}}
-	for _, c := range r.Others {
-		t.add(c.Scenario, thousands(c.Items), fmt.Sprintf("%.1f", c.Seconds), thousands(c.Failed), thousands(c.Lost), c.Note)
-	}
-	return t
 }

@@ -231,8 +231,8 @@ const floorGatherSchema = floorSchema + `;
 CREATE TABLE part_2 (LIKE part INCLUDING ALL);
 CREATE TABLE part_3 (LIKE part INCLUDING ALL)`
 
-// floorGather is the yardstick for gathering: what [floor] does, with three parts for each item. The items are copied in
-// and read once, and then each part of them goes into its table, in commits of 500.
+// floorGather is the yardstick for gathering: what [floor] does, with three parts for each item. The items are copied
+// in and read once, and then each part of them goes into its table, in commits of 500.
 type floorGather struct{ floor }
 
 func (f floorGather) name() string { return "floor-gather" }

@@ -4,7 +4,6 @@ import (
 	"io"
 	"math/bits"
 	"strconv"
-	"strings"
 )
 
 // csvHeader names the columns of the input; "id" is the key column.
@@ -15,7 +14,6 @@ const csvHeader = "id,name,segment,since\n"
 type items struct {
 	n      int
 	random bool // the keys come in no order
-	pad    int  // so many bytes more in each payload, which do not compress; of the CSV only
 }
 
 // number returns the customer number of the i-th item. A multiplication by an odd constant in a power of two is a
@@ -53,19 +51,8 @@ func (s items) appendCSV(b []byte, i int) []byte {
 	b = appendPadded(b, s.number(i), 7)
 	b = append(b, ",retail,"...)
 	b = strconv.AppendInt(b, int64(1990+i%30), 10)
-	if s.pad > 0 {
-		b = append(b, ',')
-		x := uint64(i)
-		for range s.pad { // splitmix64, six bits at a time
-			x += 0x9E3779B97F4A7C15
-			z := (x ^ x>>30) * 0xBF58476D1CE4E5B9
-			b = append(b, padAlphabet[(z^z>>27)*0x94D049BB133111EB>>58])
-		}
-	}
 	return append(b, '\n')
 }
-
-const padAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 func appendPadded(b []byte, v uint64, width int) []byte {
 	for limit := uint64(10); width > 1; width-- {
@@ -83,11 +70,8 @@ func appendPadded(b []byte, v uint64, width int) []byte {
 
 // csv returns the items as a CSV stream.
 func (s items) csv() io.Reader {
-	next, head := 0, csvHeader
-	if s.pad > 0 {
-		head = strings.TrimSuffix(csvHeader, "\n") + ",pad\n"
-	}
-	return &stream{head: []byte(head), fill: func(b []byte) ([]byte, bool) {
+	next := 0
+	return &stream{head: []byte(csvHeader), fill: func(b []byte) ([]byte, bool) {
 		for ; next < s.n && len(b) < streamBuffer; next++ {
 			b = s.appendCSV(b, next)
 		}

@@ -11,23 +11,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-)
 
-// measureControl measures what the parts holes, adaptive, fair and misbehave are about.
-func measureControl(ctx context.Context, cfg config, pg *cluster, rep *report) (err error) {
-	for _, part := range []struct {
-		name    string
-		measure func(context.Context, *lab, *report) error
-	}{{"holes", measureHoles}, {"adaptive", measureAdaptive}, {"fair", measureFairness}, {"misbehave", measureMisbehaviour}} {
-		if !cfg.wants(part.name) {
-			continue
-		}
-		if err := inLab(ctx, cfg, pg, func(l *lab) error { return part.measure(ctx, l, rep) }); err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
-		}
-	}
-	return nil
-}
+	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/tools/demokit"
+)
 
 // lab is a node whose runs are started by the command line, as a person would, and watched in its database.
 type lab struct {
@@ -36,8 +23,17 @@ type lab struct {
 	items int // of a large run
 }
 
-func inLab(ctx context.Context, cfg config, pg *cluster, work func(*lab) error) (err error) {
-	b, err := openNode(ctx, cfg, pg)
+// inLab has something measured in a lab of its own.
+func inLab(
+	measure func(context.Context, *lab, *report) error,
+) func(context.Context, config, *cluster, *report) error {
+	return func(ctx context.Context, cfg config, pg *cluster, rep *report) error {
+		return withLab(ctx, cfg, pg, "tranche", func(l *lab) error { return measure(ctx, l, rep) })
+	}
+}
+
+func withLab(ctx context.Context, cfg config, pg *cluster, database string, work func(*lab) error) (err error) {
+	b, err := openNode(ctx, cfg, pg, database)
 	if err != nil {
 		return err
 	}
@@ -55,7 +51,7 @@ func (b *bed) command(ctx context.Context, in io.Reader, args ...string) ([]byte
 	cmd := exec.CommandContext(ctx, b.program, append([]string{"--url", b.api, "--json"}, args...)...)
 	var out, said bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, &said
-	cmd.Env = plainEnv(cmd.Environ())
+	cmd.Env = demokit.Environment()
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("tranche %s %s: %w; it said:\n%s", args[0], args[1], err, said.String())
 	}
@@ -89,6 +85,18 @@ func (l *lab) number(ctx context.Context, sql string, args ...any) (n float64, e
 	return n, nil
 }
 
+// numbers asks the database several things about a run.
+func (l *lab) numbers(ctx context.Context, run string, statements ...string) (all []float64, err error) {
+	for _, sql := range statements {
+		n, err := l.number(ctx, sql, run)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, n)
+	}
+	return all, nil
+}
+
 // labPoll is how often the database is asked whether something has happened.
 const labPoll = 20 * time.Millisecond
 
@@ -104,21 +112,9 @@ func (l *lab) until(ctx context.Context, atMost time.Duration, what, sql string,
 		if met {
 			return nil
 		}
-		if err := rest(timed, labPoll); err != nil {
-			return fmt.Errorf("wait until %s: %w; the node said:\n%s", what, err, l.node.said.String())
+		if err := backoff.Sleep(timed, labPoll); err != nil {
+			return fmt.Errorf("wait until %s: %w; the logs are in %s", what, err, l.pg.logs)
 		}
-	}
-}
-
-// rest lets a while pass.
-func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -136,7 +132,7 @@ func (l *lab) rate(ctx context.Context, run string, window time.Duration) (float
 		return 0, err
 	}
 	begun := time.Now()
-	if err := rest(ctx, window); err != nil {
+	if err := backoff.Sleep(ctx, window); err != nil {
 		return 0, err
 	}
 	after, err := l.number(ctx, countDone, run)

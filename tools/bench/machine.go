@@ -18,15 +18,15 @@ import (
 
 // machine names what the numbers were taken on.
 type machine struct {
-	CPU        string        `json:"cpu"`
-	Cores      int           `json:"cores"`
-	Memory     int64         `json:"memory_bytes"`
-	Kernel     string        `json:"kernel"`
-	Go         string        `json:"go"`
-	PostgreSQL string        `json:"postgresql"`
-	Fsync      time.Duration `json:"fsync_ns"` // the median of one 8 KB write and its fsync
-	Date       string        `json:"date"`
-	Load       string        `json:"load"` // the load average over a minute, before we began
+	CPU        string
+	Cores      int
+	Memory     int64
+	Kernel     string
+	Go         string
+	PostgreSQL string
+	Fsync      time.Duration // the median of one 8 KB write and its fsync
+	Date       string
+	Load       string // the load average over a minute, before we began
 }
 
 func describeMachine(ctx context.Context, pg *cluster) (machine, error) {
@@ -121,7 +121,7 @@ type procStat struct {
 	reaped float64 // of its children that ended
 }
 
-// readStat returns false for a process that is gone, or of another machine.
+// readStat returns false for a process that is gone.
 func readStat(pid int) (procStat, bool) {
 	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -163,16 +163,6 @@ func treeCPU(root int) float64 {
 	return sum
 }
 
-// postmaster returns the parent of a backend, 0 when the backend is not a process of this machine.
-func postmaster(backend uint32) int {
-	name, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(int(backend)), "comm"))
-	if err != nil || strings.TrimSpace(string(name)) != "postgres" {
-		return 0
-	}
-	stat, _ := readStat(int(backend))
-	return stat.parent
-}
-
 // peakRSS returns the most memory that a process ever had resident, in bytes, 0 when it is gone.
 func peakRSS(pid int) int64 { return statusBytes(pid, "VmHWM") }
 
@@ -185,15 +175,15 @@ func statusBytes(pid int, name string) int64 {
 
 // sample is one measurement of one contestant.
 type sample struct {
-	Items      int                `json:"items"`
-	Seconds    float64            `json:"seconds"`
-	Intake     float64            `json:"intake_seconds"` // until the run had its items; 0 where that is no stage
-	Rate       float64            `json:"items_per_second"`
-	WALPerItem float64            `json:"wal_bytes_per_item"`
-	CPU        map[string]float64 `json:"cpu_seconds"`          // by process; "postgres" is all of the cluster
-	PeakRSS    int64              `json:"node_peak_rss_bytes"`  // of the node since its start; 0 where there is none
-	PeakAnon   int64              `json:"node_peak_anon_bytes"` // the part of it that is no file's
-	PeakStore  int64              `json:"jetstream_peak_bytes"` // files of JetStream
+	Items      int
+	Seconds    float64
+	Intake     float64 // until the run had its items; 0 where that is no stage
+	Rate       float64
+	WALPerItem float64
+	CPU        map[string]float64 // by process; "postgres" is all of the cluster
+	PeakRSS    int64              // of the node since its start; 0 where there is none
+	PeakAnon   int64              // the part of it that is no file's
+	PeakStore  int64              // files of JetStream
 }
 
 // processes are the process ids that a sample watches, by name.
@@ -245,9 +235,7 @@ func (w *watch) readCPU() map[string]float64 {
 	for name, pid := range maps.All(w.procs) {
 		cpu[name] = processCPU(pid)
 	}
-	if w.pg.master != 0 {
-		cpu["postgres"] = treeCPU(w.pg.master)
-	}
+	cpu["postgres"] = treeCPU(w.pg.PID())
 	return cpu
 }
 

@@ -10,11 +10,11 @@ import (
 
 func TestParseFlags(t *testing.T) {
 	t.Parallel()
-	c, err := parseFlags([]string{"-only", "tranche,latency", "-items", "5", "-json"}, io.Discard)
+	c, err := parseFlags([]string{"-only", "tranche,latency", "-items", "5"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !c.wants("latency") || c.wants("river") || c.items != 5 || c.format != formatJSON {
+	if !c.wants("latency") || c.wants("river") || c.items != 5 {
 		t.Errorf("parsed %+v", c)
 	}
 }
@@ -25,7 +25,6 @@ func TestParseFlagsRefuses(t *testing.T) {
 		"-only floors":                 `there is no part "floors"`,
 		"-items 0":                     "must be at least 1",
 		"-keys sorted":                 `-keys is "sorted"`,
-		"-json -markdown":              "not both",
 		"-only tranche -write page.md": "a run of all parts",
 		"tranche":                      `"tranche" is not a flag`,
 	} {
@@ -48,7 +47,7 @@ func TestPageIsFilledBetweenItsMarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.fill(&report{Rounds: 1, Results: []result{resultOf("floor", 1_000)}}); err != nil {
+	if err := p.fill(&report{rounds: 1, results: []result{resultOf("floor", 1_000)}}); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(path)

@@ -9,27 +9,25 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // many is what thousands of small runs and a large one take beside each other, on so many nodes that share a machine.
 type many struct {
-	Nodes    int                `json:"nodes"`
-	Alone    float64            `json:"large_alone"`     // items/s of the large run alone
-	Beside   float64            `json:"large_beside"`    // median of its seconds beside the small ones
-	Least    float64            `json:"large_least"`     // its worst second, over two seconds each
-	Runs     int                `json:"small_runs"`      // of manySmall items each
-	Rate     float64            `json:"small_runs_rate"` // runs/s, from the first POST to the last event
-	Times    percentiles        `json:"small_times"`     // from the POST to the event
-	CPU      map[string]float64 `json:"cpu_seconds"`     // while they ran, large run included
-	Cost     map[string]float64 `json:"small_run_cpu"`   // ms of a small run with nothing beside it
-	AloneAt  float64            `json:"small_alone"`     // runs/s then
-	Idle     float64            `json:"idle_cores"`      // nodes and PostgreSQL, before there is anything
-	Waiting  float64            `json:"waiting_cores"`   // with so many runs waiting whose endpoints nobody serves
-	Unserved int                `json:"waiting_runs"`
+	nodes   int
+	alone   float64            // items/s of the large run alone
+	beside  spread             // of its seconds beside the small ones
+	rate    float64            // small runs/s, from the first POST to the last event
+	times   percentiles        // of a small run, from the POST to the event
+	cpu     map[string]float64 // seconds while they ran, large run included
+	idle    float64            // cores of nodes and PostgreSQL, before there is anything
+	waiting float64            // the same with runs waiting whose endpoints nobody serves; 0: not measured
 }
 
 const (
-	manySmall     = 10
+	manySmall     = 10     // items of a small run
+	manyWaiting   = 10_000 // runs whose endpoints nobody serves
 	manyEndpoints = 200
 	manyClients   = 64
 	manyAlone     = 6 * time.Second // the large run is measured alone
@@ -44,13 +42,23 @@ const (
 
 // measureMany measures many small runs beside a large one, with one node and with several.
 func measureMany(ctx context.Context, cfg config, pg *cluster, rep *report) error {
-	for _, nodes := range cfg.nodes {
-		err := inLab(ctx, cfg, pg, func(l *lab) error {
-			m := &many{Nodes: nodes, Runs: cfg.manyRuns, Unserved: cfg.manyWaiting}
+	t := rep.table("nodes", "small runs/s", "p50, p99 ms", "large run, items/s: alone", "beside: median, least", "CPU s",
+		"idle, of a core", "with runs that wait")
+	for _, nodes := range []int{1, 2, 4} {
+		err := withLab(ctx, cfg, pg, "many", func(l *lab) error {
+			m := &many{nodes: nodes}
 			if err := l.measureMany(ctx, cfg, m); err != nil {
 				return err
 			}
-			rep.Many = append(rep.Many, *m)
+			waiting := "–"
+			if m.waiting > 0 {
+				waiting = fmt.Sprintf("%.1f%% (%s runs)", 100*m.waiting, thousands(manyWaiting))
+			}
+			t.add(fmt.Sprint(nodes), fmt.Sprintf("%.0f", m.rate),
+				fmt.Sprintf("%d, %d", m.times.p50.Milliseconds(), m.times.p99.Milliseconds()), thousands(m.alone),
+				thousands(m.beside.median)+", "+thousands(m.beside.low),
+				fmt.Sprintf("nodes %.1f, postgres %.1f", m.cpu["nodes"], m.cpu["postgres"]),
+				fmt.Sprintf("%.1f%%", 100*m.idle), waiting)
 			return nil
 		})
 		if err != nil {
@@ -61,12 +69,12 @@ func measureMany(ctx context.Context, cfg config, pg *cluster, rep *report) erro
 }
 
 func (l *lab) measureMany(ctx context.Context, cfg config, m *many) (err error) {
-	for range m.Nodes - 1 {
+	for range m.nodes - 1 {
 		if err := l.another(ctx); err != nil {
 			return err
 		}
 	}
-	if l.service, err = l.serve("the large run's service", echoArgument, l.nc.ConnectedUrl()); err != nil {
+	if err := l.startService(); err != nil {
 		return err
 	}
 	small, err := l.serve("the small runs' service", manyArgument, l.nc.ConnectedUrl(), strconv.Itoa(manyEndpoints))
@@ -83,40 +91,36 @@ func (l *lab) measureMany(ctx context.Context, cfg config, m *many) (err error) 
 			return fmt.Errorf("warm up: %w", err)
 		}
 	}
-	if m.Idle, err = l.cores(ctx, m.Nodes); err != nil {
+	if m.idle, err = l.cores(ctx, m.nodes); err != nil {
 		return err
 	}
-	if err := l.cost(ctx, events, m); err != nil {
+	if err := l.cost(ctx, cfg, events, m.nodes); err != nil {
 		return err
 	}
 	if err := l.besideLarge(ctx, cfg, events, m); err != nil {
 		return err
 	}
 	fmt.Fprintf(os.Stderr, "many      %d nodes: large %.0f items/s alone, %.0f beside (least %.0f, %.0f%%); %.0f runs/s, p50 %s, "+
-		"p99 %s; cpu %v\n", m.Nodes, m.Alone, m.Beside, m.Least, 100*m.Least/m.Alone, m.Rate,
-		m.Times.P50.Round(time.Millisecond), m.Times.P99.Round(time.Millisecond), m.CPU)
-	if m.Nodes > 1 || m.Unserved == 0 {
-		m.Unserved = 0
+		"p99 %s; cpu %v\n", m.nodes, m.alone, m.beside.median, m.beside.low, 100*m.beside.low/m.alone, m.rate,
+		m.times.p50.Round(time.Millisecond), m.times.p99.Round(time.Millisecond), m.cpu)
+	if m.nodes > 1 {
 		return nil
 	}
-	err = l.post(ctx, m.Unserved, func(ctx context.Context, i int) error {
+	err = l.post(ctx, manyWaiting, func(ctx context.Context, i int) error {
 		_, err := l.start(ctx, work{endpoint: fmt.Sprintf("%s-%03d", unserved, i%manyEndpoints)}, items{n: manySmall})
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if m.Waiting, err = l.cores(ctx, m.Nodes); err != nil {
-		return err
-	}
-	fmt.Fprintf(os.Stderr, "many      idle %.2f%% of a core; with %d runs waiting %.2f%%\n", 100*m.Idle, m.Unserved, 100*m.Waiting)
-	return nil
+	m.waiting, err = l.cores(ctx, m.nodes)
+	return err
 }
 
 // cost measures what small runs take of the processor with nothing beside them. Unlike times, that hardly depends on
 // what else is done on the machine.
-func (l *lab) cost(ctx context.Context, events *completions, m *many) error {
-	n := min(m.Runs, manyCost)
+func (l *lab) cost(ctx context.Context, cfg config, events *completions, nodes int) error {
+	n := min(cfg.manyRuns, manyCost)
 	before, begun := l.cpu(), time.Now()
 	err := l.post(ctx, n, func(ctx context.Context, i int) error {
 		_, err := l.small(ctx, events, manyEndpoint(i%manyEndpoints))
@@ -125,16 +129,15 @@ func (l *lab) cost(ctx context.Context, events *completions, m *many) error {
 	if err != nil {
 		return err
 	}
-	m.AloneAt, m.Cost = float64(n)/time.Since(begun).Seconds(), l.cpu()
+	rate, cost := float64(n)/time.Since(begun).Seconds(), l.cpu()
 	var all float64
 	for name, was := range before {
-		m.Cost[name] = (m.Cost[name] - was) * 1000 / float64(n)
-		all += m.Cost[name]
+		cost[name] = (cost[name] - was) * 1000 / float64(n)
+		all += cost[name]
 	}
-	m.Cost["all"] = all
 	fmt.Fprintf(os.Stderr, "many      %d nodes: small runs alone %.0f/s, %.2f ms of processor time each: nodes, with "+
-		"nats-server, %.2f, postgres %.2f, services %.2f, bench %.2f\n", m.Nodes, m.AloneAt, all, m.Cost["nodes"],
-		m.Cost["postgres"], m.Cost["services"], m.Cost["bench"])
+		"nats-server, %.2f, postgres %.2f, services %.2f, bench %.2f\n", nodes, rate, all, cost["nodes"], cost["postgres"],
+		cost["services"], cost["bench"])
 	return nil
 }
 
@@ -147,10 +150,10 @@ func (l *lab) besideLarge(ctx context.Context, cfg config, events *completions, 
 	if err := l.until(ctx, beginWithin, "the large run has begun", hasBegun, large.Run); err != nil {
 		return err
 	}
-	if err := rest(ctx, manyTick); err != nil {
+	if err := backoff.Sleep(ctx, manyTick); err != nil {
 		return err
 	}
-	if m.Alone, err = l.rate(ctx, large.Run, manyAlone); err != nil {
+	if m.alone, err = l.rate(ctx, large.Run, manyAlone); err != nil {
 		return err
 	}
 	before, begun := l.cpu(), time.Now()
@@ -160,16 +163,16 @@ func (l *lab) besideLarge(ctx context.Context, cfg config, events *completions, 
 	var mu sync.Mutex
 	var times []time.Duration
 	var last time.Time
-	err = l.post(ctx, m.Runs, func(ctx context.Context, i int) error {
+	err = l.post(ctx, cfg.manyRuns, func(ctx context.Context, i int) error {
 		took, err := l.small(ctx, events, manyEndpoint(i%manyEndpoints))
 		mu.Lock()
 		defer mu.Unlock()
 		times, last = append(times, took), time.Now()
 		return err
 	})
-	m.CPU = l.cpu()
+	m.cpu = l.cpu()
 	for name, was := range before {
-		m.CPU[name] -= was
+		m.cpu[name] -= was
 	}
 	stop()
 	rates := <-sampled
@@ -186,9 +189,8 @@ func (l *lab) besideLarge(ctx context.Context, cfg config, events *completions, 
 	if len(rates) == 0 {
 		return errors.New("the small runs were over before a second had passed; give more of -many-runs")
 	}
-	m.Rate, m.Times = float64(m.Runs)/last.Sub(begun).Seconds(), percentilesOf(times)
-	s := spreadOf(rates)
-	m.Beside, m.Least = s.median, s.low
+	m.rate, m.times = float64(cfg.manyRuns)/last.Sub(begun).Seconds(), percentilesOf(times)
+	m.beside = spreadOf(rates)
 	return l.cancel(ctx, large.Run)
 }
 
@@ -286,67 +288,29 @@ func (c *completions) wait(ctx context.Context, run string) (at time.Time, err e
 	return at, nil
 }
 
-// serve starts this program as a service.
-func (b *bed) serve(name string, args ...string) (*child, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
-	return startChild(name, nil, self, args...)
-}
-
-// another starts a further node on the database and the NATS server of the first.
-func (b *bed) another(ctx context.Context) error {
-	dir, err := os.MkdirTemp(b.pg.dir, "node-")
-	if err != nil {
-		return fmt.Errorf("make a directory for a node: %w", err)
-	}
-	out := &firstDocument{ready: make(chan struct{})}
-	node, err := startChild("another tranche serve", out, b.program, "serve", "--json", "--database", b.database,
-		"--nats", b.nc.ConnectedUrl(), "--data-dir", dir, "--listen", "127.0.0.1:0", "--log-level", "warn")
-	if err != nil {
-		return err
-	}
-	b.others, b.nodes = append(b.others, node), append(b.nodes, node)
-	timed, cancel := context.WithTimeout(ctx, readyTimeout)
-	defer cancel()
-	select {
-	case <-out.ready:
-		return nil
-	case <-node.exited:
-		return node.ended()
-	case <-timed.Done():
-		return fmt.Errorf("wait for a node to be ready: %w; it said:\n%s", timed.Err(), node.said.String())
-	}
-}
-
 // cpu is what nodes, PostgreSQL, services and this program have used so far, in seconds.
 func (l *lab) cpu() map[string]float64 {
-	used := map[string]float64{"nodes": processCPU(l.node.pid()), "bench": processCPU(os.Getpid())}
+	used := map[string]float64{"nodes": processCPU(l.node.PID()), "bench": processCPU(os.Getpid()),
+		"postgres": treeCPU(l.pg.PID())}
 	for _, node := range l.nodes {
-		used["nodes"] += processCPU(node.pid())
+		used["nodes"] += processCPU(node.PID())
 	}
 	for _, c := range append(slices.Clone(l.others), l.service) {
-		if !slices.Contains(l.nodes, c) {
-			used["services"] += processCPU(c.pid())
-		}
-	}
-	if l.pg.master != 0 {
-		used["postgres"] = treeCPU(l.pg.master)
+		used["services"] += processCPU(c.PID())
 	}
 	return used
 }
 
-// cores is how many cores the nodes and PostgreSQL use while nobody asks anything of them, in the mean of the nodes: the
-// median of some looks, of which one in six or so meets PostgreSQL's autovacuum.
+// cores is how many cores the nodes and PostgreSQL use while nobody asks anything of them, in the mean of the nodes:
+// the median of some looks, of which one in six or so meets PostgreSQL's autovacuum.
 func (l *lab) cores(ctx context.Context, nodes int) (float64, error) {
-	if err := rest(ctx, manySettle); err != nil {
+	if err := backoff.Sleep(ctx, manySettle); err != nil {
 		return 0, err
 	}
 	var looks []float64
 	for range manyLooks {
 		before, begun := l.cpu(), time.Now()
-		if err := rest(ctx, manyLook); err != nil {
+		if err := backoff.Sleep(ctx, manyLook); err != nil {
 			return 0, err
 		}
 		after := l.cpu()
@@ -354,23 +318,4 @@ func (l *lab) cores(ctx context.Context, nodes int) (float64, error) {
 		looks = append(looks, used/time.Since(begun).Seconds()/float64(nodes))
 	}
 	return spreadOf(looks).median, nil
-}
-
-func (r *report) manies() *table {
-	t := &table{heading: []string{
-		"nodes", "small runs/s", "p50, p99 ms", "large run, items/s: alone", "beside: median, least", "CPU s",
-		"idle, of a core", "with runs that wait",
-	}}
-	for _, m := range r.Many {
-		waiting := "–"
-		if m.Unserved > 0 {
-			waiting = fmt.Sprintf("%.1f%% (%s runs)", 100*m.Waiting, thousands(float64(m.Unserved)))
-		}
-		t.add(fmt.Sprint(m.Nodes), fmt.Sprintf("%.0f", m.Rate),
-			fmt.Sprintf("%d, %d", m.Times.P50.Milliseconds(), m.Times.P99.Milliseconds()), thousands(m.Alone),
-			thousands(m.Beside)+", "+thousands(m.Least),
-			fmt.Sprintf("nodes %.1f, postgres %.1f", m.CPU["nodes"], m.CPU["postgres"]),
-			fmt.Sprintf("%.1f%%", 100*m.Idle), waiting)
-	}
-	return t
 }

@@ -6,34 +6,25 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/tools/faultyservice"
 )
 
-// adaptive is one service, asked with fixed settings and with those that the node finds.
-type adaptive struct {
-	Service string    `json:"service"`
-	Fixed   []fixed   `json:"fixed"`
-	Best    fixed     `json:"best_fixed"`
-	Auto    []attempt `json:"auto"` // the first run, which has to learn, and the next one
-}
-
 // fixed is a setting and what it gives.
 type fixed struct {
-	InFlight int     `json:"in_flight"`
-	Chunk    int     `json:"chunk"`
-	Rate     float64 `json:"items_per_second"`
+	inFlight, chunk int
+	rate            float64 // items a second
 }
 
-// attempt is a run with automatic settings.
+// attempt is a run with automatic settings: what came of it, and what was found by its end.
 type attempt struct {
-	Rate     float64 `json:"items_per_second"`
-	Failed   float64 `json:"failed"`
-	InFlight float64 `json:"in_flight"` // found by its end
-	Chunk    float64 `json:"chunk"`     // 0: none was needed
-	Limit    float64 `json:"rate"`      // items a second that throttling taught; 0: none
+	rate, failed    float64
+	inFlight, chunk float64
+	limit           float64 // items a second that throttling taught; 0: none
 }
 
 // Windows of the measurement. A run goes on for longer than its window, so neither its beginning nor its end is in it.
@@ -112,10 +103,10 @@ func relearnCases() []testCase {
 	killed.name = "4 places; killed at the end of the first run"
 	killed.upset = func(ctx context.Context, l *lab, c *testCase) error {
 		last := l.others[len(l.others)-1]
-		if err := last.cmd.Process.Kill(); err != nil {
-			return fmt.Errorf("kill %s: %w", last.name, err)
+		if err := last.Kill(); err != nil {
+			return err
 		}
-		if err := rest(ctx, downFor); err != nil {
+		if err := backoff.Sleep(ctx, downFor); err != nil {
 			return err
 		}
 		return l.misbehave(c.service, false)
@@ -128,70 +119,91 @@ func relearnCases() []testCase {
 }
 
 func measureAdaptive(ctx context.Context, l *lab, rep *report) error {
+	t := rep.table("service", "best fixed: in flight × chunk", "items/s", "automatic, first run", "ratio", "next run", "ratio",
+		"to reach", "found: in flight × chunk", "failed")
+	swept := rep.table("service", "fixed: in flight × chunk → items/s")
 	for _, c := range append(adaptiveCases(), relearnCases()...) {
 		if err := l.misbehave(c.service, false); err != nil {
 			return err
 		}
-		a := adaptive{Service: c.name}
 		// The automatic runs come first: nothing is known of the endpoint then.
-		for i := range 2 {
+		var auto [2]attempt
+		for i := range auto {
 			if i > 0 && c.change != nil {
 				if err := c.change(ctx, l, &c); err != nil {
 					return fmt.Errorf("%s: %w", c.name, err)
 				}
 			}
-			found, err := l.measureAuto(ctx, &c, i == 0)
-			if err != nil {
+			var err error
+			if auto[i], err = l.measureAuto(ctx, &c, i == 0); err != nil {
 				return fmt.Errorf("%s, automatic: %w", c.name, err)
 			}
 			if i == 0 && (c.change != nil || len(c.flags) > 0) {
-				found.Rate = 0 // it has another service, or nothing to do: not to be compared
+				auto[i].rate = 0 // it has another service, or nothing to do: not to be compared
 			}
-			a.Auto = append(a.Auto, found)
 		}
-		if err := l.sweep(ctx, c, &a); err != nil {
+		tried, best, err := l.sweep(ctx, c)
+		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
-		fmt.Fprintf(os.Stderr, "adaptive  %-36s best fixed %.0f items/s, automatic %.0f and %.0f\n", c.name, a.Best.Rate,
-			a.Auto[0].Rate, a.Auto[1].Rate)
-		rep.Adaptive = append(rep.Adaptive, a)
+		fmt.Fprintf(os.Stderr, "adaptive  %-36s best fixed %.0f items/s, automatic %.0f and %.0f\n", c.name, best.rate,
+			auto[0].rate, auto[1].rate)
+		t.add(adapted(c.name, best, auto)...)
+		swept.add(c.name, strings.Join(tried, "; "))
 	}
 	return nil
 }
 
+// adapted is a row: the best fixed setting, and the automatic ones beside it.
+func adapted(name string, best fixed, auto [2]attempt) []string {
+	row := []string{name, fmt.Sprintf("%d × %d", best.inFlight, best.chunk), thousands(best.rate)}
+	for _, run := range auto {
+		if run.rate == 0 {
+			row = append(row, "–", "–")
+			continue
+		}
+		row = append(row, thousands(run.rate), fmt.Sprintf("%.2f", run.rate/best.rate))
+	}
+	found := fmt.Sprintf("%.0f × %.0f", auto[1].inFlight, auto[1].chunk)
+	if auto[1].limit > 0 {
+		found += fmt.Sprintf(", %s items/s", thousands(auto[1].limit))
+	}
+	return append(row, "0.90", found, thousands(auto[0].failed+auto[1].failed))
+}
+
 // sweep measures the fixed settings and finds the best.
-func (l *lab) sweep(ctx context.Context, c testCase, a *adaptive) error {
+func (l *lab) sweep(ctx context.Context, c testCase) (tried []string, best fixed, err error) {
 	try := func(inFlight, chunk int) error {
-		f := fixed{InFlight: inFlight, Chunk: chunk}
+		f := fixed{inFlight: inFlight, chunk: chunk}
 		flags := []string{"--in-flight", strconv.Itoa(inFlight), "--chunk", strconv.Itoa(chunk)}
 		if c.attempts > 0 {
 			flags = append(flags, "--attempts", strconv.Itoa(c.attempts))
 		}
 		err := l.underWay(ctx, c.service.Endpoint, c.items(sweepLasts), flags, func(run string) (err error) {
-			if err := rest(ctx, sweepSettle); err != nil {
+			if err := backoff.Sleep(ctx, sweepSettle); err != nil {
 				return err
 			}
-			f.Rate, err = l.rate(ctx, run, sweepWindow)
+			f.rate, err = l.rate(ctx, run, sweepWindow)
 			return err
 		})
-		if f.Rate > a.Best.Rate {
-			a.Best = f
+		if f.rate > best.rate {
+			best = f
 		}
-		a.Fixed = append(a.Fixed, f)
+		tried = append(tried, fmt.Sprintf("%d × %d → %s", inFlight, chunk, thousands(f.rate)))
 		return err
 	}
 	for _, inFlight := range c.inFlight {
 		if err := try(inFlight, c.chunk); err != nil {
-			return err
+			return nil, best, err
 		}
 	}
-	best := a.Best.InFlight
+	inFlight := best.inFlight
 	for _, chunk := range c.otherChunks {
-		if err := try(best, chunk); err != nil {
-			return err
+		if err := try(inFlight, chunk); err != nil {
+			return nil, best, err
 		}
 	}
-	return nil
+	return tried, best, nil
 }
 
 // measureAuto has the node find its way, and then measures.
@@ -201,17 +213,17 @@ func (l *lab) measureAuto(ctx context.Context, c *testCase, first bool) (found a
 		flags = append(flags, c.flags...)
 	}
 	err = l.underWay(ctx, c.service.Endpoint, c.items(learnFor+autoLasts), flags, func(run string) error {
-		if err := rest(ctx, learnFor); err != nil {
+		if err := backoff.Sleep(ctx, learnFor); err != nil {
 			return err
 		}
-		if found.Rate, err = l.rate(ctx, run, autoWindow); err != nil {
+		if found.rate, err = l.rate(ctx, run, autoWindow); err != nil {
 			return err
 		}
-		if found.Failed, err = l.number(ctx, countFailed, run); err != nil {
+		if found.failed, err = l.number(ctx, countFailed, run); err != nil {
 			return err
 		}
 		err := l.db.QueryRow(ctx, `SELECT in_flight, coalesce(chunk, 0), coalesce(rate, 0) FROM endpoint_pace
-			WHERE endpoint = $1`, c.service.Endpoint).Scan(&found.InFlight, &found.Chunk, &found.Limit)
+			WHERE endpoint = $1`, c.service.Endpoint).Scan(&found.inFlight, &found.chunk, &found.limit)
 		if err != nil || !first || c.upset == nil {
 			return err
 		}
@@ -242,57 +254,6 @@ func (l *lab) underWay(
 		AND state IN ('claimed', 'sent'))`, run)
 }
 
-func (r *report) adaptation() *table {
-	t := &table{heading: []string{
-		"service", "best fixed: in flight × chunk", "items/s", "automatic, first run", "ratio", "next run", "ratio",
-		"to reach", "found: in flight × chunk", "failed",
-	}}
-	for _, a := range r.Adaptive {
-		row := []string{a.Service, fmt.Sprintf("%d × %d", a.Best.InFlight, a.Best.Chunk), thousands(a.Best.Rate)}
-		failed := 0.0
-		for _, run := range a.Auto {
-			if row = append(row, thousands(run.Rate), fmt.Sprintf("%.2f", run.Rate/a.Best.Rate)); run.Rate == 0 {
-				row[len(row)-2], row[len(row)-1] = "–", "–"
-			}
-			failed += run.Failed
-		}
-		last := a.Auto[len(a.Auto)-1]
-		found := fmt.Sprintf("%.0f × %.0f", last.InFlight, last.Chunk)
-		if last.Limit > 0 {
-			found += fmt.Sprintf(", %s items/s", thousands(last.Limit))
-		}
-		t.add(append(row, "0.90", found, thousands(failed))...)
-	}
-	return t
-}
-
-// sweeps are all that was tried.
-func (r *report) sweeps() *table {
-	t := &table{heading: []string{"service", "fixed: in flight × chunk → items/s"}}
-	for _, a := range r.Adaptive {
-		text := ""
-		for i, f := range a.Fixed {
-			if i > 0 {
-				text += "; "
-			}
-			text += fmt.Sprintf("%d × %d → %s", f.InFlight, f.Chunk, thousands(f.Rate))
-		}
-		t.add(a.Service, text)
-	}
-	return t
-}
-
-// fairness is how long small runs take alone, and while a large one is under way.
-type fairness struct {
-	Service string      `json:"service"`
-	Large   int         `json:"large_items"`
-	Small   int         `json:"small_items"`
-	Runs    int         `json:"small_runs"`
-	Alone   percentiles `json:"alone"`
-	Beside  percentiles `json:"beside"`
-	Rate    float64     `json:"large_items_per_second"` // while the small ones ran
-}
-
 const (
 	fairSmall   = 200
 	fairRuns    = 10
@@ -304,6 +265,12 @@ const (
 // measureFairness starts small runs, one after the other, with default settings. What is measured is what a person
 // sees: from the start of `tranche run start` until the run is completed in the database.
 func measureFairness(ctx context.Context, l *lab, rep *report) error {
+	t := rep.table("service", "200 items alone: p50, max ms", "during a large run: p50, max ms", "the large run: items",
+		"its items/s meanwhile")
+	ms := func(times []time.Duration) string {
+		p := percentilesOf(times)
+		return fmt.Sprintf("%d, %d", p.p50.Milliseconds(), p.max.Milliseconds())
+	}
 	for _, c := range []struct {
 		name    string
 		large   int
@@ -313,7 +280,6 @@ func measureFairness(ctx context.Context, l *lab, rep *report) error {
 		{"slow (4 workers, 4,000 items/s)", 300_000, faultyservice.Config{Endpoint: "slow", Concurrency: 4,
 			Load: &faultyservice.Load{PerItem: time.Millisecond}}},
 	} {
-		f := fairness{Service: c.name, Large: c.large, Small: fairSmall, Runs: fairRuns}
 		if err := l.misbehave(c.service, false); err != nil {
 			return err
 		}
@@ -324,44 +290,42 @@ func measureFairness(ctx context.Context, l *lab, rep *report) error {
 		if err != nil {
 			return err
 		}
-		beside, err := l.beside(ctx, c.service.Endpoint, &f)
+		beside, rate, err := l.beside(ctx, c.service.Endpoint, c.large)
 		if err != nil {
 			return err
 		}
-		f.Alone, f.Beside = percentilesOf(alone), percentilesOf(beside)
-		fmt.Fprintf(os.Stderr, "fair      %-36s alone %s, beside %s\n", c.name, f.Alone.P50.Round(time.Millisecond),
-			f.Beside.P50.Round(time.Millisecond))
-		rep.Fair = append(rep.Fair, f)
+		fmt.Fprintf(os.Stderr, "fair      %-36s alone %s, beside %s\n", c.name, percentilesOf(alone).p50,
+			percentilesOf(beside).p50)
+		t.add(c.name, ms(alone), ms(beside), thousands(float64(c.large)), thousands(rate))
 	}
 	return nil
 }
 
-// beside measures small runs during a large one, which must outlast them.
-func (l *lab) beside(ctx context.Context, endpoint string, f *fairness) (times []time.Duration, err error) {
-	large, err := l.begin(ctx, endpoint, f.Large)
+// beside measures small runs during a large one, which must outlast them, and the rate of the large one meanwhile.
+func (l *lab) beside(ctx context.Context, endpoint string, items int) (times []time.Duration, rate float64, err error) {
+	large, err := l.begin(ctx, endpoint, items)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if err := l.until(ctx, beginWithin, "the large run has begun", hasBegun, large); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	before, err := l.number(ctx, countDone, large)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	begun := time.Now()
-	if times, err = l.smallRuns(ctx, endpoint, f.Runs); err != nil {
-		return nil, err
+	if times, err = l.smallRuns(ctx, endpoint, fairRuns); err != nil {
+		return nil, 0, err
 	}
 	after, err := l.number(ctx, countDone, large)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	if after >= float64(f.Large) {
-		return nil, fmt.Errorf("the large run of %d items was over before the small ones", f.Large)
+	if after >= float64(items) {
+		return nil, 0, fmt.Errorf("the large run of %d items was over before the small ones", items)
 	}
-	f.Rate = (after - before) / time.Since(begun).Seconds()
-	return times, l.cancel(ctx, large)
+	return times, (after - before) / time.Since(begun).Seconds(), l.cancel(ctx, large)
 }
 
 func (l *lab) smallRuns(ctx context.Context, endpoint string, n int) (times []time.Duration, err error) {
@@ -375,22 +339,9 @@ func (l *lab) smallRuns(ctx context.Context, endpoint string, n int) (times []ti
 			return nil, err
 		}
 		times = append(times, time.Since(begun))
-		if err := rest(ctx, fairPause); err != nil {
+		if err := backoff.Sleep(ctx, fairPause); err != nil {
 			return nil, err
 		}
 	}
 	return times, nil
-}
-
-func (r *report) fairnesses() *table {
-	t := &table{heading: []string{
-		"service", "200 items alone: p50, max ms", "during a large run: p50, max ms", "the large run: items", "its items/s meanwhile",
-	}}
-	ms := func(p percentiles) string {
-		return fmt.Sprintf("%d, %d", p.P50.Milliseconds(), p.Max.Milliseconds())
-	}
-	for _, f := range r.Fair {
-		t.add(f.Service, ms(f.Alone), ms(f.Beside), thousands(float64(f.Large)), thousands(f.Rate))
-	}
-	return t
 }

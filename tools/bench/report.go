@@ -1,80 +1,56 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
-)
-
-const (
-	formatText     = "text"
-	formatMarkdown = "markdown"
-	formatJSON     = "json"
 )
 
 // report is all that one run found out.
 type report struct {
-	Machine machine  `json:"machine"`
-	Rounds  int      `json:"rounds"`
-	Keys    string   `json:"keys"`
-	Results []result `json:"results,omitempty"`
-	Ratios  []ratio  `json:"ratios,omitempty"`
-	Missing []string `json:"missing,omitempty"` // ratios that there cannot be, for want of a contestant
-	Latency *latency `json:"latency,omitempty"`
-
-	Holes     []holes      `json:"holes,omitempty"`
-	Adaptive  []adaptive   `json:"adaptive,omitempty"`
-	Fair      []fairness   `json:"fair,omitempty"`
-	Isolation []isolation  `json:"isolation,omitempty"`
-	Outages   []outageCase `json:"outages,omitempty"`
-	Others    []otherCase  `json:"misbehaviour,omitempty"`
-	Many      []many       `json:"many,omitempty"`
-	Old       []old        `json:"old,omitempty"`
+	machine machine
+	rounds  int
+	keys    string
+	results []result
+	scenes  []*table // of the parts that are no contestants
 }
 
-func (r *report) write(w io.Writer, format string) error {
-	if format == formatJSON {
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
-	}
+// table adds a table of a scene.
+func (r *report) table(heading ...string) *table {
+	t := &table{heading: heading}
+	r.scenes = append(r.scenes, t)
+	return t
+}
+
+// String is the report as Markdown: notes, and the tables that have rows.
+func (r *report) String() string {
+	ratios, missing := ratios(r.results)
 	var text strings.Builder
-	for _, note := range r.notes() {
+	for _, note := range r.notes(missing) {
 		fmt.Fprintf(&text, "- %s\n", note)
 	}
-	for _, t := range r.tables() {
-		text.WriteByte('\n')
-		write := t.text
-		if format == formatMarkdown {
-			write = t.markdown
+	for _, t := range append([]*table{r.rates(), r.costs(), comparison(ratios)}, r.scenes...) {
+		if len(t.rows) == 0 {
+			continue
 		}
-		if err := write(&text); err != nil {
-			return err
+		rule := slices.Repeat([]string{"---"}, len(t.heading))
+		text.WriteByte('\n')
+		for _, row := range append([][]string{t.heading, rule}, t.rows...) {
+			fmt.Fprintf(&text, "| %s |\n", strings.Join(row, " | "))
 		}
 	}
-	_, err := io.WriteString(w, text.String())
-	return err
-}
-
-// tables are those that have something in them.
-func (r *report) tables() []*table {
-	all := []*table{r.rates(), r.costs(), r.comparison(), r.latencies(), r.refills(), r.adaptation(), r.sweeps(), r.fairnesses(),
-		r.isolations(), r.outages(), r.others(), r.manies(), r.olds()}
-	return slices.DeleteFunc(all, func(t *table) bool { return len(t.rows) == 0 })
+	return text.String()
 }
 
 func (r *report) rates() *table {
 	t := &table{heading: []string{
 		"contestant", "items", "items/s, median", "min–max", "seconds, median", "of it intake",
 	}}
-	for _, res := range r.Results {
-		rate := res.rate()
+	for _, res := range r.results {
+		rate := spreadOf(res.rates())
 		seconds := res.spread(func(s sample) float64 { return s.Seconds })
 		t.add(res.Name, thousands(float64(res.Samples[0].Items)), thousands(rate.median),
 			thousands(rate.low)+"–"+thousands(rate.high), fmt.Sprintf("%.2f", seconds.median),
@@ -88,7 +64,7 @@ func (r *report) costs() *table {
 		"contestant", "WAL bytes/item", "CPU µs/item, by process",
 		"node peak RSS", "of it anonymous", "JetStream files, peak",
 	}}
-	for _, res := range r.Results {
+	for _, res := range r.results {
 		t.add(res.Name, thousands(res.spread(func(s sample) float64 { return s.WALPerItem }).median), res.cpu(),
 			mebibytes(res.spread(func(s sample) float64 { return float64(s.PeakRSS) }).high),
 			mebibytes(res.spread(func(s sample) float64 { return float64(s.PeakAnon) }).high),
@@ -97,31 +73,21 @@ func (r *report) costs() *table {
 	return t
 }
 
-func (r *report) comparison() *table {
+func comparison(ratios []ratio) *table {
 	t := &table{heading: []string{"ratio of items/s, round by round", "median", "min–max", "to reach"}}
-	for _, q := range r.Ratios {
+	for _, q := range ratios {
 		goal := "–"
-		if q.Goal > 0 {
-			goal = fmt.Sprintf("%.2f", q.Goal)
+		if q.goal > 0 {
+			goal = fmt.Sprintf("%.2f", q.goal)
 		}
-		t.add(q.Of, fmt.Sprintf("%.2f", q.Median), fmt.Sprintf("%.2f–%.2f", q.Low, q.High), goal)
-	}
-	return t
-}
-
-func (r *report) latencies() *table {
-	t := &table{heading: []string{"latency", "runs", "p50 ms", "p99 ms", "max ms"}}
-	if l := r.Latency; l != nil {
-		t.add(l.Single.row("1 item: start to completion event", l.Singles)...)
-		t.add(l.Last.row("1 item: last reply to completion event", l.Singles)...)
-		t.add(l.RunLast.row(fmt.Sprintf("%s items: last reply to completion event", thousands(float64(l.Items))), l.Runs)...)
+		t.add(q.of, fmt.Sprintf("%.2f", q.median), fmt.Sprintf("%.2f–%.2f", q.low, q.high), goal)
 	}
 	return t
 }
 
 func (p percentiles) row(name string, runs int) []string {
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond)) }
-	return []string{name, fmt.Sprint(runs), ms(p.P50), ms(p.P99), ms(p.Max)}
+	return []string{name, fmt.Sprint(runs), ms(p.p50), ms(p.p99), ms(p.max)}
 }
 
 // cpu returns the median by process.
@@ -135,18 +101,18 @@ func (r result) cpu() string {
 }
 
 // notes say what the numbers come from.
-func (r *report) notes() []string {
-	notes := []string{r.Machine.String()}
-	if len(r.Results) > 0 {
-		notes = append(notes, fmt.Sprintf("Rounds: %d, interleaved. Keys in the input: %s.", r.Rounds, r.Keys))
+func (r *report) notes(missing []string) []string {
+	notes := []string{r.machine.String()}
+	if len(r.results) > 0 {
+		notes = append(notes, fmt.Sprintf("Rounds: %d, interleaved. Keys in the input: %s.", r.rounds, r.keys))
 	}
-	for _, res := range r.Results {
+	for _, res := range r.results {
 		if res.Setup != "" {
 			notes = append(notes, fmt.Sprintf("%s: %s.", res.Name, res.Setup))
 		}
 	}
-	if len(r.Missing) > 0 && len(r.Results) > 0 {
-		notes = append(notes, "Not measured in this run: "+strings.Join(r.Missing, ", ")+".")
+	if len(missing) > 0 && len(r.results) > 0 {
+		notes = append(notes, "Not measured in this run: "+strings.Join(missing, ", ")+".")
 	}
 	return notes
 }
@@ -158,28 +124,6 @@ type table struct {
 }
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
-
-// text writes the table in columns.
-func (t *table) text(w io.Writer) error {
-	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{t.heading}, t.rows...) {
-		if _, err := fmt.Fprintln(columns, strings.Join(row, "\t")); err != nil {
-			return err
-		}
-	}
-	return columns.Flush()
-}
-
-// markdown writes the table as Markdown.
-func (t *table) markdown(w io.Writer) error {
-	rule := slices.Repeat([]string{"---"}, len(t.heading))
-	for _, row := range append([][]string{t.heading, rule}, t.rows...) {
-		if _, err := fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | ")); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // thousands writes a whole number in groups of three.
 func thousands(v float64) string {
@@ -235,11 +179,10 @@ func goals() []goal {
 // ratio is how many times the items a second of another contestant one of ours does, round by round: what disturbs the
 // machine for longer than a round disturbs both.
 type ratio struct {
-	Of     string  `json:"of"` // such as "tranche / floor"
-	Median float64 `json:"median"`
-	Low    float64 `json:"low"`
-	High   float64 `json:"high"`
-	Goal   float64 `json:"goal,omitempty"`
+	spread
+
+	of   string  // such as "tranche / floor"
+	goal float64 // 0: none
 }
 
 // ratios compares whatever was measured, and says of the rest what is missing.
@@ -250,17 +193,17 @@ func ratios(results []result) (found []ratio, missing []string) {
 			missing = append(missing, g.String())
 			continue
 		}
-		s := spreadOf(roundRatios(ours.Samples, theirs.Samples, g.runs))
-		found = append(found, ratio{Of: g.String(), Median: s.median, Low: s.low, High: s.high, Goal: g.least})
+		s := spreadOf(roundRatios(ours.rates(), theirs.rates(), g.runs))
+		found = append(found, ratio{s, g.String(), g.least})
 	}
 	return found, missing
 }
 
-// roundRatios divides the rates of the same rounds, the others doing their work as many times. Both have as many rounds.
-func roundRatios(ours, theirs []sample, runs float64) []float64 {
+// roundRatios divides the numbers of the same rounds, the others counted so many times. Both have as many rounds.
+func roundRatios(ours, theirs []float64, runs float64) []float64 {
 	out := make([]float64, len(ours))
 	for i := range ours {
-		out[i] = runs * ours[i].Rate / theirs[i].Rate
+		out[i] = runs * ours[i] / theirs[i]
 	}
 	return out
 }
@@ -285,5 +228,5 @@ func percentilesOf(times []time.Duration) percentiles {
 	rank := func(share float64) time.Duration {
 		return times[int(math.Ceil(share*float64(len(times))))-1]
 	}
-	return percentiles{P50: rank(0.50), P99: rank(0.99), Max: times[len(times)-1]}
+	return percentiles{p50: rank(0.50), p99: rank(0.99), max: times[len(times)-1]}
 }

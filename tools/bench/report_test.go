@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +19,7 @@ func resultOf(name string, rates ...float64) result {
 func TestRatiosAreTakenRoundByRound(t *testing.T) {
 	t.Parallel()
 	found, missing := ratios([]result{resultOf("tranche", 100, 50, 300), resultOf("floor", 100, 25, 100)})
-	want := []ratio{{Of: "tranche / floor", Median: 2, Low: 1, High: 3, Goal: 1}}
+	want := []ratio{{spread{2, 1, 3}, "tranche / floor", 1}}
 	if !slices.Equal(found, want) {
 		t.Errorf("ratios = %v, want %v", found, want)
 	}
@@ -29,52 +28,26 @@ func TestRatiosAreTakenRoundByRound(t *testing.T) {
 	}
 }
 
-func reportOf(t *testing.T, format string) string {
-	t.Helper()
-	r := report{
-		Rounds: 1, Keys: "ordered", Results: []result{resultOf("tranche", 123_456)}, Missing: []string{"tranche / floor"},
-		Latency: &latency{Singles: 200, Single: percentiles{P50: 12_340 * time.Microsecond}},
-	}
-	var text strings.Builder
-	if err := r.write(&text, format); err != nil {
-		t.Fatal(err)
-	}
-	return text.String()
-}
-
-func TestReportAsMarkdown(t *testing.T) {
+func TestReport(t *testing.T) {
 	t.Parallel()
-	text := reportOf(t, formatMarkdown)
+	r := report{rounds: 1, keys: "ordered", results: []result{resultOf("tranche", 123_456)}}
+	r.table("a scene", "without rows")
+	r.table("latency", "runs", "p50 ms", "p99 ms", "max ms").add(
+		percentiles{p50: 12_340 * time.Microsecond}.row("1 item: start to completion event", 200)...)
+	text := r.String()
 	for _, line := range []string{
 		"| contestant | items | items/s, median | min–max | seconds, median | of it intake |",
 		"| tranche | 1,000 | 123,456 | 123,456–123,456 | 0.01 | – |",
 		"| 1 item: start to completion event | 200 | 12.3 | 0.0 | 0.0 |",
-		"- Not measured in this run: tranche / floor.",
+		"- Not measured in this run: tranche / floor, tranche / floor-raw, tranche / river, flow / 3 runs of tranche, " +
+			"gather / floor-gather.",
 	} {
 		if !slices.Contains(strings.Split(text, "\n"), line) {
 			t.Errorf("no line %q in\n%s", line, text)
 		}
 	}
-	if strings.Contains(text, "round by round") {
-		t.Errorf("a table of ratios where there are none:\n%s", text)
-	}
-}
-
-func TestReportAsText(t *testing.T) {
-	t.Parallel()
-	if text := reportOf(t, formatText); !strings.Contains(text, "tranche     1,000  123,456") {
-		t.Errorf("the columns are not aligned:\n%s", text)
-	}
-}
-
-func TestReportAsJSON(t *testing.T) {
-	t.Parallel()
-	var back report
-	if err := json.Unmarshal([]byte(reportOf(t, formatJSON)), &back); err != nil {
-		t.Fatal(err)
-	}
-	if len(back.Results) != 1 || back.Results[0].Samples[0].Rate != 123_456 || back.Latency.Singles != 200 {
-		t.Errorf("read back %+v", back)
+	if strings.Contains(text, "round by round") || strings.Contains(text, "a scene") {
+		t.Errorf("a table without rows:\n%s", text)
 	}
 }
 

@@ -79,8 +79,6 @@ type riverQueue struct {
 	chosen riverSetup
 }
 
-func newRiver(pg *cluster, input items) *riverQueue { return &riverQueue{pg: pg, input: input} }
-
 func (r *riverQueue) name() string  { return "river" }
 func (r *riverQueue) size() int     { return r.input.n }
 func (r *riverQueue) setup() string { return r.chosen.String() }

@@ -20,9 +20,43 @@ import (
 const (
 	echoEndpoint = "echo"
 	flowEndpoint = "echo-thrice"
-	// echoArgument, as the only argument but a NATS URL, makes this program the echo service.
-	echoArgument = "-serve-echo"
+
+	// These, with a NATS URL behind them, make this program a service: the echo service; so many echoing endpoints, by a
+	// number; one that misbehaves, by a configuration as JSON and the path of a ledger, or "".
+	echoArgument        = "-serve-echo"
+	manyArgument        = "-serve-many"
+	misbehavingArgument = "-serve-misbehaving"
 )
+
+// serveAs is what this program does when it is called as a service; otherwise it is not.
+func serveAs(args []string) (called bool, err error) {
+	switch {
+	case len(args) == 2 && args[0] == echoArgument:
+		return true, serving(args[1], runEcho)
+	case len(args) == 3 && args[0] == manyArgument:
+		return true, serving(args[1], func(ctx context.Context, nc *nats.Conn) error { return runMany(ctx, nc, args[2]) })
+	case len(args) == 4 && args[0] == misbehavingArgument:
+		return true, serving(args[1], func(ctx context.Context, nc *nats.Conn) error {
+			return runMisbehaving(ctx, nc, args[2], args[3])
+		})
+	}
+	return false, nil
+}
+
+// serving serves until it is told to stop.
+func serving(natsURL string, run func(context.Context, *nats.Conn) error) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	nc, err := nats.Connect(natsURL)
+	if err != nil {
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	defer nc.Close()
+	if err := run(ctx, nc); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
 
 // customer is the items' payload. The service decodes and encodes each field, as a real one would.
 type customer struct {
@@ -30,28 +64,15 @@ type customer struct {
 	Name    string `json:"name"`
 	Segment string `json:"segment"`
 	Since   string `json:"since"`
-	Pad     string `json:"pad,omitempty"`
 }
 
-func isEcho(args []string) bool { return len(args) == 3 && args[1] == echoArgument }
-
-// runEcho serves until it is told to stop. It is an ordinary service, with every setting at its default.
-func runEcho(natsURL string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	nc, err := nats.Connect(natsURL)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
+// runEcho is an ordinary service, with every setting at its default.
+func runEcho(ctx context.Context, nc *nats.Conn) error {
 	svc, err := endpoints.New(nc, endpoints.Config{Name: echoEndpoint, Version: "1.0.0"})
 	if err != nil {
 		return err
 	}
-	if err := endpoints.HandleList(svc, echoEndpoint, echo); err != nil {
-		return err
-	}
-	for _, name := range gatherEndpoints {
+	for _, name := range append(gatherEndpoints(), echoEndpoint) {
 		if err := endpoints.HandleList(svc, name, echo); err != nil {
 			return err
 		}
@@ -62,10 +83,7 @@ func runEcho(natsURL string) error {
 	if err := endpoints.HandleFlow(svc, flowEndpoint, thrice()); err != nil {
 		return err
 	}
-	if err := svc.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	return svc.Run(ctx)
 }
 
 func echo(_ context.Context, chunk *endpoints.Chunk[customer, customer]) error {
@@ -102,27 +120,14 @@ func thrice() []func(context.Context, *stage) error {
 	}
 }
 
-// manyArgument, with a NATS URL and a number after it, makes this program a service of so many echoing endpoints.
-const manyArgument = "-serve-many"
-
-func isMany(args []string) bool { return len(args) == 4 && args[1] == manyArgument }
-
-// manyEndpoint is the name of one of the endpoints of such a service.
+// manyEndpoint is the name of one of the endpoints of the service of the part many.
 func manyEndpoint(i int) string { return fmt.Sprintf("many-%03d", i) }
 
-// runMany serves until it is told to stop, with every setting at its default.
-func runMany(natsURL, count string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+func runMany(ctx context.Context, nc *nats.Conn, count string) error {
 	n, err := strconv.Atoi(count)
 	if err != nil {
 		return fmt.Errorf("the number of endpoints: %w", err)
 	}
-	nc, err := nats.Connect(natsURL)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
 	svc, err := endpoints.New(nc, endpoints.Config{Name: "many", Version: "1.0.0"})
 	if err != nil {
 		return err
@@ -132,22 +137,10 @@ func runMany(natsURL, count string) error {
 			return err
 		}
 	}
-	if err := svc.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
+	return svc.Run(ctx)
 }
 
-// misbehavingArgument, with a NATS URL, a configuration as JSON and a ledger's path (or "") after it, makes this program
-// a service that misbehaves.
-const misbehavingArgument = "-serve-misbehaving"
-
-func isMisbehaving(args []string) bool { return len(args) == 5 && args[1] == misbehavingArgument }
-
-// runMisbehaving serves until it is told to stop.
-func runMisbehaving(natsURL, config, ledger string) (err error) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+func runMisbehaving(ctx context.Context, nc *nats.Conn, config, ledger string) (err error) {
 	var cfg faultyservice.Config
 	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
 		return fmt.Errorf("understand the configuration of a service: %w", err)
@@ -160,11 +153,6 @@ func runMisbehaving(natsURL, config, ledger string) (err error) {
 		defer func() { err = errors.Join(err, file.Close()) }()
 		cfg.Ledger = faultyservice.NewLedger(file)
 	}
-	nc, err := nats.Connect(natsURL)
-	if err != nil {
-		return fmt.Errorf("connect to NATS: %w", err)
-	}
-	defer nc.Close()
 	svc, err := faultyservice.New(nc, cfg)
 	if err != nil {
 		return err
@@ -174,10 +162,6 @@ func runMisbehaving(natsURL, config, ledger string) (err error) {
 
 // misbehave starts a service, a process of its own, which ends with the bed. Its ledger is a file when asked for.
 func (b *bed) misbehave(cfg faultyservice.Config, ledger bool) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
 	text, err := json.Marshal(cfg)
 	if err != nil {
 		return fmt.Errorf("write the configuration of service %s: %w", cfg.Endpoint, err)
@@ -186,7 +170,7 @@ func (b *bed) misbehave(cfg faultyservice.Config, ledger bool) error {
 	if ledger {
 		path = b.ledgerPath(cfg.Endpoint)
 	}
-	c, err := startChild("service "+cfg.Endpoint, nil, self, misbehavingArgument, b.nc.ConnectedUrl(), string(text), path)
+	c, err := b.serve("service "+cfg.Endpoint, misbehavingArgument, b.nc.ConnectedUrl(), string(text), path)
 	if err != nil {
 		return err
 	}
@@ -196,12 +180,16 @@ func (b *bed) misbehave(cfg faultyservice.Config, ledger bool) error {
 
 func (b *bed) ledgerPath(endpoint string) string { return filepath.Join(b.dir, "ledger-"+endpoint) }
 
-// ledger reads what the services of an endpoint have noted so far.
-func (b *bed) ledger(endpoint string) (*faultyservice.Ledger, error) {
+// ledger reads what the services of an endpoint have noted so far. The fault that they are about must have struck.
+func (b *bed) ledger(endpoint string, fault faultyservice.Fault) (*faultyservice.Ledger, error) {
 	file, err := os.Open(b.ledgerPath(endpoint))
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger of %s: %w", endpoint, err)
 	}
 	defer func() { _ = file.Close() }() // it was read only
-	return faultyservice.ReadLedger(file)
+	ledger, err := faultyservice.ReadLedger(file)
+	if err == nil && ledger.Fired(fault) == 0 {
+		err = errors.New("the fault did not fire")
+	}
+	return ledger, err
 }
