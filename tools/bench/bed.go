@@ -115,7 +115,9 @@ func openNode(ctx context.Context, cfg config, pg *cluster, name string) (b *bed
 }
 
 // startNode starts a node with a data directory of its own, and returns when it says that it is ready.
-func (b *bed) startNode(ctx context.Context, name string, into any, args ...string) (c *demokit.Child, dir string, err error) {
+func (b *bed) startNode(
+	ctx context.Context, name string, into any, args ...string,
+) (c *demokit.Child, dir string, err error) {
 	if dir, err = os.MkdirTemp(b.pg.dir, "node-"); err != nil {
 		return nil, "", fmt.Errorf("make a directory for a node: %w", err)
 	}

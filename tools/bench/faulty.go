@@ -203,7 +203,8 @@ func measureMisbehaviour(ctx context.Context, l *lab, rep *report) error {
 			return err
 		}
 		fmt.Fprintf(os.Stderr, "misbehave %s\n", c.scenario)
-		others.add(c.scenario, thousands(c.items), fmt.Sprintf("%.1f", c.seconds), thousands(c.failed), thousands(c.lost), c.note)
+		others.add(c.scenario, thousands(c.items), fmt.Sprintf("%.1f", c.seconds), thousands(c.failed), thousands(c.lost),
+			c.note)
 	}
 	return o.await(ctx, l, outage)
 }
@@ -262,7 +263,8 @@ func memoryKiller(ctx context.Context, l *lab) (c otherCase, err error) {
 		}
 		fired[i] = ledger.Fired(faultyservice.FaultMemory)
 	}
-	limit, err := l.number(ctx, `SELECT coalesce(max(chunk_cap), 0)::float8 FROM endpoint_pace WHERE endpoint = $1`, endpoint)
+	limit, err := l.number(ctx, `SELECT coalesce(max(chunk_cap), 0)::float8 FROM endpoint_pace
+		WHERE endpoint = $1`, endpoint)
 	c.note = fmt.Sprintf("two runs; %d and then %d chunks were too big; chunks were limited to %.0f", fired[0],
 		fired[1]-fired[0], limit)
 	return c, err

@@ -101,7 +101,8 @@ func run(ctx context.Context, cfg config) (err error) {
 		measure func(context.Context, config, *cluster, *report) error
 	}{
 		{"latency", measureLatency}, {"holes", inLab(measureHoles)}, {"adaptive", inLab(measureAdaptive)},
-		{"fair", inLab(measureFairness)}, {"misbehave", inLab(measureMisbehaviour)}, {"many", measureMany}, {"old", measureOld},
+		{"fair", inLab(measureFairness)}, {"misbehave", inLab(measureMisbehaviour)},
+		{"many", measureMany}, {"old", measureOld},
 	} {
 		if !cfg.wants(part.name) {
 			continue
@@ -155,7 +156,7 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	f.StringVar(&only, "only", strings.Join(parts(), ","), "which parts to run; old, which takes 17 GB, can be named, too")
 	f.StringVar(&c.binary, "binary", "../../bin/tranche", "the tranche program to measure")
 	f.StringVar(&c.keys, "keys", "ordered", "order of the items' keys in the input: ordered or random")
-	f.StringVar(&c.dir, "dir", "", "where PostgreSQL and the nodes keep their data; empty means a directory under /var/tmp "+
+	f.StringVar(&c.dir, "dir", "", "where PostgreSQL and the nodes keep their data; empty means one under /var/tmp "+
 		"that is removed at the end")
 	f.StringVar(&c.write, "write", "", "a Markdown page to put the tables into, such as ../../docs/benchmarks.md")
 	if err := f.Parse(args); err != nil {

@@ -100,8 +100,8 @@ func (l *lab) measureMany(ctx context.Context, cfg config, m *many) (err error) 
 	if err := l.besideLarge(ctx, cfg, events, m); err != nil {
 		return err
 	}
-	fmt.Fprintf(os.Stderr, "many      %d nodes: large %.0f items/s alone, %.0f beside (least %.0f, %.0f%%); %.0f runs/s, p50 %s, "+
-		"p99 %s; cpu %v\n", m.nodes, m.alone, m.beside.median, m.beside.low, 100*m.beside.low/m.alone, m.rate,
+	fmt.Fprintf(os.Stderr, "many      %d nodes: large %.0f items/s alone, %.0f beside (least %.0f, %.0f%%); %.0f runs/s, "+
+		"p50 %s, p99 %s; cpu %v\n", m.nodes, m.alone, m.beside.median, m.beside.low, 100*m.beside.low/m.alone, m.rate,
 		m.times.p50.Round(time.Millisecond), m.times.p99.Round(time.Millisecond), m.cpu)
 	if m.nodes > 1 {
 		return nil

@@ -119,8 +119,8 @@ func relearnCases() []testCase {
 }
 
 func measureAdaptive(ctx context.Context, l *lab, rep *report) error {
-	t := rep.table("service", "best fixed: in flight × chunk", "items/s", "automatic, first run", "ratio", "next run", "ratio",
-		"to reach", "found: in flight × chunk", "failed")
+	t := rep.table("service", "best fixed: in flight × chunk", "items/s", "automatic, first run", "ratio", "next run",
+		"ratio", "to reach", "found: in flight × chunk", "failed")
 	swept := rep.table("service", "fixed: in flight × chunk → items/s")
 	for _, c := range append(adaptiveCases(), relearnCases()...) {
 		if err := l.misbehave(c.service, false); err != nil {

@@ -23,7 +23,8 @@ func TestRatiosAreTakenRoundByRound(t *testing.T) {
 	if !slices.Equal(found, want) {
 		t.Errorf("ratios = %v, want %v", found, want)
 	}
-	if want := []string{"tranche / floor-raw", "tranche / river", "flow / 3 runs of tranche", "gather / floor-gather"}; !slices.Equal(missing, want) {
+	if want := []string{"tranche / floor-raw", "tranche / river", "flow / 3 runs of tranche",
+		"gather / floor-gather"}; !slices.Equal(missing, want) {
 		t.Errorf("missing = %q, want %q", missing, want)
 	}
 }

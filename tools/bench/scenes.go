@@ -107,7 +107,9 @@ func (r *lastReplies) take(run string) (at time.Time, ok bool) {
 // composeEndpoint puts the three parts of an item together.
 const composeEndpoint = "compose"
 
-const composePlan = gatherPlan + `- {endpoint: compose, needs: [accounts, transactions, branches], inputs: [accounts, transactions, branches]}
+const composePlan = gatherPlan + `- endpoint: compose
+  needs: [accounts, transactions, branches]
+  inputs: [accounts, transactions, branches]
 `
 
 // composed is what a composition brings.
