@@ -190,11 +190,7 @@ func checkRedelivered(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	a, err := n.answer(ctx, r, 0)
-	if err != nil {
-		return err
-	}
-	return a.exactly(r)
+	return n.awaitWhole(ctx, r)
 }
 
 func checkDeliveries(ctx context.Context, n *node) error {

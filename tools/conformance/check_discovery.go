@@ -131,11 +131,7 @@ func checkLaneTrue(ctx context.Context, n *node) error {
 		if err := n.askOn(ctx, n.laneSubject(), r); err != nil {
 			return err
 		}
-		a, err := n.answer(ctx, r, 0)
-		if err != nil {
-			return err
-		}
-		if err := a.exactly(r); err != nil {
+		if err := n.awaitWhole(ctx, r); err != nil {
 			return err
 		}
 	}

@@ -26,9 +26,24 @@ func checkList(ctx context.Context, n *node) error {
 	return nil
 }
 
+// whole asks and returns the reply, which has a slot for each item.
+func (n *node) whole(ctx context.Context, r *request) (*answer, error) {
+	a, err := n.answered(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return a, a.exactly(r)
+}
+
 // wholly asks and returns an error unless each item gets a slot.
 func (n *node) wholly(ctx context.Context, r *request) error {
-	a, err := n.answered(ctx, r)
+	_, err := n.whole(ctx, r)
+	return err
+}
+
+// awaitWhole waits for the reply to a request that was published, which has a slot for each item.
+func (n *node) awaitWhole(ctx context.Context, r *request) error {
+	a, err := n.answer(ctx, r, 0)
 	if err != nil {
 		return err
 	}
@@ -109,11 +124,8 @@ func checkParams(ctx context.Context, n *node) error {
 		}
 		r := newRequest(items...)
 		r.body = fmt.Appendf(nil, form, written, writeItems(items))
-		a, err := n.answered(ctx, r)
+		a, err := n.whole(ctx, r)
 		if err != nil {
-			return err
-		}
-		if err := a.exactly(r); err != nil {
 			return err
 		}
 		if err := checkInfo(n, r, a, params); err != nil {
@@ -236,11 +248,8 @@ func checkBig(ctx context.Context, n *node) error {
 		list = append(list, order{"do": "big", "n": size})
 	}
 	r := orders(list...)
-	a, err := n.answered(ctx, r)
+	a, err := n.whole(ctx, r)
 	if err != nil {
-		return err
-	}
-	if err := a.exactly(r); err != nil {
 		return err
 	}
 	for ordinal := range count {
@@ -261,11 +270,8 @@ func checkPieces(ctx context.Context, n *node) error {
 	text, size := int(n.nc.MaxPayload()), 2*int(n.nc.MaxPayload())+1
 	r := orders(order{"do": "echo", "value": 1}, order{"do": "big", "n": text},
 		order{"do": "bytes", "n": size, "type": "application/pdf"}, order{"do": "echo", "value": 3})
-	a, err := n.answered(ctx, r)
+	a, err := n.whole(ctx, r)
 	if err != nil {
-		return err
-	}
-	if err := a.exactly(r); err != nil {
 		return err
 	}
 	slots := a.slots()

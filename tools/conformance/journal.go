@@ -33,7 +33,7 @@ type acknowledgement struct {
 	kind     string
 	text     string // all of it
 	sequence uint64
-	stored   string // when the stream took the request, as the server says it
+	stored   time.Time // when the stream took the request
 }
 
 // journal notes what the service sends: replies as they are published, taken by the stream or not, and
@@ -135,17 +135,9 @@ func (j *journal) count(sequence uint64, kind string) int {
 	return n
 }
 
-// readAcknowledgement reads $JS.ACK.[domain.account.]stream.consumer.deliveries.sequence.sequence.time.pending[.token]
+// readAcknowledgement reads one. Its subject is what a delivery has as its reply subject.
 func readAcknowledgement(msg *nats.Msg) (acknowledgement, bool) {
-	tokens := strings.Split(msg.Subject, ".")
-	stream := 2
-	if len(tokens) > 9 {
-		stream = 4
-	}
-	if len(tokens) < stream+7 {
-		return acknowledgement{}, false
-	}
-	sequence, err := strconv.ParseUint(tokens[stream+3], 10, 64)
+	of, err := (&nats.Msg{Sub: msg.Sub, Reply: msg.Subject}).Metadata()
 	if err != nil {
 		return acknowledgement{}, false
 	}
@@ -154,7 +146,7 @@ func readAcknowledgement(msg *nats.Msg) (acknowledgement, bool) {
 	if kind == "" {
 		kind = ackDone // an empty one counts as such
 	}
-	return acknowledgement{kind: kind, text: text, sequence: sequence, stored: tokens[stream+5]}, true
+	return acknowledgement{kind: kind, text: text, sequence: of.Sequence.Stream, stored: of.Timestamp}, true
 }
 
 // message is one message of a reply. It is read as leniently as can be, so that a service that gets one thing wrong
