@@ -80,10 +80,11 @@ func (l *Liar) Run(ctx context.Context) error {
 }
 
 func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
-	q, err := readQuestion(&nats.Msg{Header: msg.Headers(), Data: msg.Data()})
+	request, err := wire.ParseRequest(msg.Headers(), msg.Data(), wire.Limits{})
 	if err != nil {
 		return fmt.Errorf("faultyservice: read a request: %w", err)
 	}
+	q := &question{request, msg.Headers()}
 	messages := q.right(l.cfg.Endpoint)
 	fault := FaultNone
 	if l.lies(q) {
@@ -92,7 +93,7 @@ func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
 	l.cfg.Ledger.add(q.entry(fault))
 	for _, m := range messages {
 		if _, err := l.js.PublishMsg(ctx, m); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("faultyservice: answer slice %s: %w", q.header.Get(wire.HeaderSlice), err)
+			return fmt.Errorf("faultyservice: answer slice %s: %w", q.Slice, err)
 		}
 	}
 	return msg.Ack()
@@ -100,21 +101,20 @@ func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
 
 func (l *Liar) lies(q *question) bool {
 	if l.cfg.Poison == nil {
-		return q.header.Get(wire.HeaderAttempt) == "1"
+		return q.Attempt == 1
 	}
-	return slices.ContainsFunc(q.items, func(item questionItem) bool {
-		return slices.Contains(l.cfg.Poison, item.Ordinal)
-	})
+	for _, item := range q.Items {
+		if slices.Contains(l.cfg.Poison, item.Ordinal) {
+			return true
+		}
+	}
+	return false
 }
 
-// entry is what the ledger keeps. Headers that a node has written can be read.
+// entry is what the ledger keeps.
 func (q *question) entry(fault Fault) Entry {
-	e := Entry{Fault: fault, At: time.Now()}
-	e.Run, _ = uuid.Parse(q.header.Get(wire.HeaderRun))
-	e.Slice, _ = uuid.Parse(q.header.Get(wire.HeaderSlice))
-	e.Attempt, _ = strconv.Atoi(q.header.Get(wire.HeaderAttempt))
-	e.Generation, _ = strconv.Atoi(q.header.Get(wire.HeaderGeneration))
-	for _, item := range q.items {
+	e := Entry{Fault: fault, At: time.Now(), Run: q.Run, Slice: q.Slice, Attempt: q.Attempt, Generation: q.Generation}
+	for _, item := range q.Items {
 		e.Ordinals = append(e.Ordinals, item.Ordinal)
 	}
 	return e
@@ -153,15 +153,11 @@ const OtherEndpoint = "somebody-else"
 // foreignBy is how far off the ordinals of LieForeign are: in another block, if there is one.
 const foreignBy = 100_000
 
-// question is a request as far as a liar has to understand it.
+// question is a request.
 type question struct {
-	header nats.Header
-	items  []questionItem
-}
+	*wire.Request
 
-type questionItem struct {
-	Ordinal int             `json:"i"`
-	Payload json.RawMessage `json:"d"`
+	header nats.Header
 }
 
 // slot is an item's place in a reply.
@@ -177,18 +173,10 @@ type slotError struct {
 	Retry   bool   `json:"retry"`
 }
 
-func readQuestion(msg *nats.Msg) (*question, error) {
-	var body struct {
-		Items []questionItem `json:"items"`
-	}
-	err := json.Unmarshal(msg.Data, &body)
-	return &question{header: msg.Header, items: body.Items}, err
-}
-
 // slots are the right ones.
 func (q *question) slots() []slot {
-	all := make([]slot, len(q.items))
-	for i, item := range q.items {
+	all := make([]slot, len(q.Items))
+	for i, item := range q.Items {
 		all[i] = slot{Ordinal: item.Ordinal, Result: item.Payload}
 	}
 	return all
@@ -213,12 +201,12 @@ func (q *question) reply(endpoint string, slots []slot, count int) *nats.Msg {
 
 // right is the reply of an honest service.
 func (q *question) right(endpoint string) []*nats.Msg {
-	return []*nats.Msg{q.reply(endpoint, q.slots(), len(q.items))}
+	return []*nats.Msg{q.reply(endpoint, q.slots(), len(q.Items))}
 }
 
 // tell is the messages that carry a lie.
 func (q *question) tell(lie Lie, endpoint string) []*nats.Msg {
-	n := len(q.items)
+	n := len(q.Items)
 	honest := q.right(endpoint)
 	only := honest[0]
 	switch lie {
