@@ -11,8 +11,8 @@ import (
 // it: services of the same user find both there.
 const NATSURLName = "nats-url"
 
-// DefaultDataDir is where a node keeps its own servers' data: /var/lib/tranche for root, else tranche in the user's data
-// directory.
+// DefaultDataDir is where a node keeps its own servers' data: /var/lib/tranche for root, else tranche in the user's
+// data directory.
 func DefaultDataDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/tranche", nil
