@@ -16,7 +16,7 @@ import (
 // madeStatements are the files whose statements are made while the program runs, with what may stand in them.
 func madeStatements() map[string]string {
 	return map[string]string{
-		"internal/demo/chapters.go":             "no statement, but words",
+		"tools/demo/chapters.go":                "no statement, but words",
 		"internal/intake/sql.go":                "the query that an operator writes, which is what it is for",
 		"migrations/grant.go":                   "names of roles and tables, quoted",
 		"workqueue/erasure/columns.go":          "names of tables and columns that stand in the file",
