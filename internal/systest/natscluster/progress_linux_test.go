@@ -37,7 +37,7 @@ type moment struct {
 	ran time.Duration
 }
 
-func (p *progress) tranche_now() moment { return moment{time.Now(), p.watch.Ran()} }
+func (p *progress) now() moment { return moment{time.Now(), p.watch.Ran()} }
 
 const countDone = `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`
 
