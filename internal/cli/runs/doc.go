@@ -1,2 +1,3 @@
-// Package runs has the commands that show runs and follow them, and how a command that sets one going waits for it.
+// Package runs has the commands about runs: it starts and shows them, follows them, changes them and their items, and
+// exports their results.
 package runs

@@ -1,0 +1,249 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+// Open is tranche run open.
+type Open struct {
+	Plan           string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
+	Endpoint       string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
+	Param          map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
+	Name           string            `help:"A name to find the run by." placeholder:"TEXT"`
+	IdempotencyKey string            `help:"Opening again with the same key gives the run that is there." placeholder:"K"`
+	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that the run has already: error, skip or allow." placeholder:"WHAT"`
+	SealWithin     time.Duration     `default:"24h" help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
+	OnOverdue      string            `enum:"report,seal,cancel" default:"report" help:"What then, beside reporting it: report (nothing, for 7 days in which nobody does anything with it), seal or cancel." placeholder:"WHAT"`
+	runSettings
+}
+
+// Validate is called by kong.
+func (r *Open) Validate() error {
+	if r.SealWithin < time.Second {
+		return fmt.Errorf("--seal-within is %s; it must be 1s or more", r.SealWithin)
+	}
+	return r.start().Validate()
+}
+
+// start is the same run as one that is started with its items.
+func (r *Open) start() *Start {
+	return &Start{Plan: r.Plan, Endpoint: r.Endpoint, Param: r.Param, Name: r.Name, IdempotencyKey: r.IdempotencyKey,
+		OnDuplicate: r.OnDuplicate, runSettings: r.runSettings, itemFlags: itemFlags{later: true}}
+}
+
+// Run opens a run.
+func (r *Open) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	start := r.start()
+	plan, settings, err := start.settings()
+	if err != nil {
+		return err
+	}
+	settings.Source = "added over time"
+	open, err := openSettings(&settings, r.SealWithin.String(), r.OnOverdue)
+	if err != nil {
+		return err
+	}
+	opened, err := cl.OpenRun(ctx, open, term.Keep())
+	if err != nil {
+		return start.Explain(&plan, err)
+	}
+	for _, w := range opened.Warnings {
+		term.Note("warning: %s", w)
+	}
+	switch {
+	case term.JSON:
+		return term.Sent()
+	case opened.Existing:
+		return term.Printf("run %s is there already, by its idempotency key\n", opened.Run)
+	}
+	return term.Printf("run %s is open until %s\nadd items with: tranche run add %s FILE\nthen: tranche run seal %s\n",
+		opened.Run, cli.Moment(opened.SealBy), opened.Run, opened.Run)
+}
+
+// Add is tranche run add.
+type Add struct {
+	Ref            string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	File           string `arg:"" optional:"" default:"-" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
+	Items          string `help:"The same, as run start has it." placeholder:"FILE"`
+	Key            string `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
+	Format         string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
+	IdempotencyKey string `help:"Adding the same items again with the same key changes nothing." placeholder:"K"`
+
+	Encoding  string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be. This and what follows: as the plan says, when absent." placeholder:"NAME"`
+	NoHeader  bool     `help:"CSV begins with its first row."`
+	Delimiter string   `help:"Between fields of CSV: comma, semicolon, tab or bar; found when absent." placeholder:"NAME"`
+	Columns   []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
+	Rename    []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
+	Types     []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
+	Contract  string   `enum:",refuse,warn,off" default:"" help:"When no item has a field that the service of a step requires: refuse, warn or off." placeholder:"WHAT"`
+}
+
+// Validate is called by kong.
+func (r *Add) Validate() error {
+	if r.Items == "" {
+		return nil
+	}
+	if r.File != "-" {
+		return errors.New("the items are named twice: after the run, and by --items")
+	}
+	r.File = r.Items
+	return nil
+}
+
+// Run adds items.
+func (r *Add) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	items, size, err := cli.OpenItems("file", r.File, term.In)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = items.Close() }()
+	upload := &cli.Upload{From: items, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
+	added, err := cl.Add(ctx, r.Ref, client.AddItemsParams{IdempotencyKey: r.IdempotencyKey, Key: r.Key, Format: r.Format,
+		Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
+		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract},
+		upload, term.Keep())
+	upload.End()
+	switch {
+	case err != nil && upload.Err != nil:
+		return fmt.Errorf("read %s: %w", r.File, upload.Err)
+	case err != nil || term.JSON:
+		return term.Answered(err)
+	}
+	for _, w := range added.Warnings {
+		term.Note("warning: %s", w)
+	}
+	text := fmt.Sprintf("%s added to run %s", cli.Plural(added.Items, "item"), added.Run)
+	if added.Existing {
+		text = fmt.Sprintf("nothing changed: %s added to run %s before, by their idempotency key",
+			cli.Plural(added.Items, "item"), added.Run)
+	}
+	if added.Skipped > 0 {
+		text += fmt.Sprintf(" (%s skipped)", cli.Plural(added.Skipped, "duplicate"))
+	}
+	return term.Printf("%s; it has %s now\n", text, cli.Count(added.Total))
+}
+
+// Seal is tranche run seal.
+type Seal struct {
+	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Expect *int64 `help:"Seal only if the run has so many items." placeholder:"N"`
+	Reason string `help:"Why, for the audit log." placeholder:"TEXT"`
+}
+
+// Validate is called by kong.
+func (r *Seal) Validate() error {
+	if r.Expect != nil && *r.Expect < 0 {
+		return fmt.Errorf("--expect is %d; it must not be negative", *r.Expect)
+	}
+	return nil
+}
+
+// Run seals a run.
+func (r *Seal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	sealed, err := cl.SealRun(ctx, r.Ref, client.SealSettings{Expect: r.Expect, Reason: r.Reason}, term.Keep())
+	switch {
+	case err != nil || term.JSON:
+		return term.Answered(err)
+	case sealed.Already:
+		return term.Printf("run %s was sealed before, with %s\n", sealed.Run, cli.Plural(sealed.Items, "item"))
+	case sealed.Completed:
+		return term.Printf("run %s sealed with %s, and completed\n", sealed.Run, cli.Plural(sealed.Items, "item"))
+	}
+	return term.Printf("run %s sealed with %s; follow it with: tranche run watch %s\n", sealed.Run,
+		cli.Plural(sealed.Items, "item"), sealed.Run)
+}
+
+// itemFlags say where the items of a run come from: one of these.
+type itemFlags struct {
+	Items   string `aliases:"file" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
+	Parquet string `help:"A Parquet file." placeholder:"FILE"`
+	SQL     string `name:"sql" help:"A query whose rows are the items; with --source." placeholder:"QUERY"`
+	Source  string `help:"Where to ask the query: a source of serve --connections." placeholder:"NAME"`
+	Stream  string `help:"A JetStream stream whose messages are the items, up to the last that it has now." placeholder:"NAME"`
+	Subject string `help:"Of the stream, only messages of this subject; may have wildcards." placeholder:"SUBJECT"`
+	FromSeq uint64 `help:"Of the stream, only messages from this sequence on." placeholder:"SEQ"`
+
+	From    string   `help:"Carry an earlier run on, with items of it, by its plan and parameters unless others are given." placeholder:"RUN"`
+	State   []string `enum:"failed,missing,cancelled" help:"With --from, which items: failed, missing or cancelled; may stand more than once. Default: all these." placeholder:"STATE"`
+	Correct string   `help:"With --from, a file with other data for some of the items; - is standard input." placeholder:"FILE"`
+
+	later bool // there are none yet
+}
+
+func (f *itemFlags) validate(format string) error {
+	var given []string
+	for flag, where := range map[string]string{"--items (or --file)": f.Items, "--parquet": f.Parquet, "--sql": f.SQL,
+		"--stream": f.Stream, "--from": f.From} {
+		if where != "" {
+			given = append(given, flag)
+		}
+	}
+	switch {
+	case f.later:
+		return nil
+	case len(given) == 0:
+		return errors.New("say where the items come from, by one of --items FILE, --parquet FILE, --sql QUERY, " +
+			"--stream NAME and --from RUN")
+	case len(given) > 1:
+		slices.Sort(given)
+		return fmt.Errorf("%s each say where the items come from; give one of them (other data for items of an earlier "+
+			"run is --from RUN --correct FILE)", strings.Join(given, " and "))
+	case f.From == "" && (len(f.State) > 0 || f.Correct != ""):
+		return errors.New("--state and --correct are about items of an earlier run; give --from RUN too")
+	case (f.SQL == "") != (f.Source == ""):
+		return errors.New("--sql and --source go together: a query, and the source to ask")
+	case f.Stream == "" && (f.Subject != "" || f.FromSeq != 0):
+		return errors.New("--subject and --from-seq say which messages of a stream; give --stream too")
+	case f.Items+f.Correct == "" && format != "":
+		return errors.New("--format goes with --items and --correct only")
+	}
+	return nil
+}
+
+// file is the file to send, if there is one.
+func (f *itemFlags) file() string {
+	if f.Parquet != "" {
+		return f.Parquet
+	}
+	return f.Items + f.Correct // never both
+}
+
+// given is the flag by which the file was given.
+func (f *itemFlags) given() string {
+	if f.Parquet != "" {
+		return "--parquet"
+	}
+	if f.Correct != "" {
+		return "--correct"
+	}
+	return "--items"
+}
+
+// fill says in the settings of a run where its items come from.
+func (f *itemFlags) fill(s *client.RunSettings) {
+	s.SQL, s.SQLSource, s.Stream, s.StreamSubject, s.StreamFrom = f.SQL, f.Source, f.Stream, f.Subject, f.FromSeq
+	s.FromRun, s.FromStates = f.From, f.State
+	switch file := f.file(); {
+	case f.From != "": // the server says which run that is
+	case f.SQL != "":
+		s.Source = "source " + f.Source
+	case f.Stream != "":
+		s.Source = "stream " + f.Stream
+	case file == "-" || file == "":
+		s.Source = "standard input"
+	default:
+		s.Source = filepath.Base(file)
+	}
+	if f.Parquet != "" {
+		s.Format = "parquet"
+	}
+}
