@@ -7,14 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
+	"unicode"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Start is tranche run start.
@@ -178,4 +183,137 @@ func (r *Start) report(term *cli.Console, s client.Started) error {
 		keys = ", keys from " + cli.Inert(s.Key)
 	}
 	return term.Printf("run %s started: plan %s, %s%s%s\n", s.Run, plan, cli.Plural(s.Items, "item"), skipped, keys)
+}
+
+// runSettings are the settings of a plan that one run may have otherwise. What is not given stays as the plan has it.
+type runSettings struct {
+	gather.Overrides
+
+	Set []string `sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; may stand more than once. The others are for every step." placeholder:"STEP.SETTING=VALUE"`
+}
+
+// overrides checks the flags. Errors name the flag.
+func (r *runSettings) overrides() (gather.Overrides, error) {
+	over := r.Overrides
+	for _, text := range r.Set {
+		if err := over.SetStep(text); err != nil {
+			return over, FlagError(err)
+		}
+	}
+	return over, FlagError(over.Validate())
+}
+
+// FlagError calls the setting that an error is about by its flag.
+func FlagError(err error) error {
+	field, ok := errors.AsType[*gather.FieldError](err)
+	if !ok {
+		return err
+	}
+	if step, of := strings.CutPrefix(field.Field, "steps."); of {
+		return fmt.Errorf("--set %s: %s", step, field.Problem)
+	}
+	flag, ok := maps.Collect(workqueue.Flags())[field.Field]
+	if !ok {
+		flag = "--" + strings.ReplaceAll(field.Field, "_", "-")
+	}
+	return fmt.Errorf("%s: %s", flag, field.Problem)
+}
+
+// layOver puts what flags say otherwise than the plan into the settings of a run.
+func layOver(s *client.RunSettings, over *gather.Overrides) error { return Alike(over, s) }
+
+// openSettings are the same settings for a run that gets its items later.
+func openSettings(s *client.RunSettings, sealWithin, onOverdue string) (client.OpenSettings, error) {
+	open := client.OpenSettings{SealWithin: sealWithin, OnOverdue: onOverdue}
+	return open, Alike(s, &open)
+}
+
+// Alike fills in of one struct what has the same name in the JSON of another.
+func Alike(from, into any) error {
+	text, err := json.Marshal(from)
+	if err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("read settings: %w", err)
+	}
+	return nil
+}
+
+// SayHelp gives flags without help that of their settings, which the API has as well.
+func SayHelp(app *kong.Application) error {
+	return kong.Visit(app, func(node kong.Visitable, next kong.Next) error {
+		if flag, ok := node.(*kong.Flag); ok && flag.Help == "" {
+			doc := []rune(flag.Tag.Get("doc"))
+			if len(doc) > 0 {
+				flag.Help = string(unicode.ToUpper(doc[0])) + string(doc[1:])
+				if flag.IsSlice() {
+					flag.Help += "; may stand more than once"
+				}
+				flag.Help += "."
+			}
+		}
+		return next(nil)
+	})
+}
+
+// shownFirst is how many items a dry run shows.
+const shownFirst = 3
+
+// try says what would be started.
+func (r *Start) try(
+	ctx context.Context, term *cli.Console, cl *client.Client, settings client.RunSettings,
+) error {
+	found, err := send(ctx, r, term, settings, cl.DryRun)
+	if err != nil {
+		return err
+	}
+	for _, w := range found.Warnings {
+		term.Note("warning: %s", w)
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	return term.Printf("%s", dryRunText(&found))
+}
+
+func dryRunText(found *client.DryRun) string {
+	if found.Existing != nil {
+		return fmt.Sprintf("nothing would be started: run %s is there already, by its idempotency key\n", *found.Existing)
+	}
+	var text strings.Builder
+	plan := cli.Inert(found.Plan)
+	if found.PlanVersion > 0 {
+		plan = fmt.Sprintf("%s@%d", plan, found.PlanVersion)
+	}
+	fmt.Fprintf(&text, "would start: plan %s, %s of %s, keys from %s\n", plan, cli.Plural(found.Items, "item"),
+		cli.Plural(found.Bytes, "byte"), cli.Inert(found.Key))
+	if found.Skipped > 0 {
+		fmt.Fprintf(&text, "%s would be skipped\n", cli.Plural(found.Skipped, "duplicate"))
+	}
+	if found.Held > 0 {
+		fmt.Fprintf(&text, "%s would wait for the canary\n", cli.Plural(found.Held, "item"))
+	}
+	t := cli.Table{Right: map[int]bool{2: true, 3: true, 4: true, 5: true}}
+	t.Row("STEP", "ASKS", "CHUNK", "IN FLIGHT", "REQUESTS", "WHO CAN")
+	for i := range found.Steps {
+		s := &found.Steps[i]
+		t.Row(cli.Inert(s.Name), cli.Inert(s.Endpoint), sizeText(s.Chunk, s.ChunkAuto), sizeText(s.InFlight, s.InFlightAuto),
+			cli.Count(s.Requests), fmt.Sprint(s.Services))
+	}
+	text.WriteString(t.String())
+	for i := range found.First[:min(len(found.First), shownFirst)] {
+		row := &found.First[i]
+		fmt.Fprintf(&text, "item %s: %s\n", cli.Inert(cli.Short(row.Key, 40)), cli.Inert(cli.Short(string(row.Payload), 100)))
+	}
+	text.WriteString("nothing was started\n")
+	return text.String()
+}
+
+// sizeText is a size, marked where nodes find it.
+func sizeText(n int, auto bool) string {
+	if auto {
+		return fmt.Sprintf("auto (%d)", n)
+	}
+	return fmt.Sprint(n)
 }

@@ -236,3 +236,271 @@ func bar(share float64, columns int) string {
 	full := int(share * float64(columns))
 	return strings.Repeat("█", full) + strings.Repeat("░", columns-full)
 }
+
+// watchFlags say how long a run is watched. Without them a job of a scheduler could hang for ever.
+type watchFlags struct {
+	OnHold  string        `enum:",wait,exit" default:"" help:"When the run is held, or a step of it waits for an approval, and nothing moves before somebody comes: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
+	MaxWait time.Duration `help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
+}
+
+// WaitFlags are those of a command that sets a run going.
+type WaitFlags struct {
+	Wait bool `help:"Watch until the run ends; exit 3 when items failed."`
+	watchFlags
+}
+
+// Check refuses what does not go together.
+func (w *WaitFlags) Check(dryRun bool) error {
+	switch {
+	case w.Wait && dryRun:
+		return errors.New("give either --dry-run or --wait: a dry run sets nothing going that could be waited for")
+	case !w.Wait && w.OnHold != "":
+		return errors.New("--on-hold says what --wait does; give --wait too")
+	case !w.Wait && w.MaxWait != 0:
+		return errors.New("--max-wait bounds --wait; give --wait too")
+	}
+	return w.watchFlags.check()
+}
+
+// Follow follows the run that was set going until it ends.
+func (w *WaitFlags) Follow(ctx context.Context, term *cli.Console, cl *client.Client, run string) error {
+	return watch(ctx, term, cl, run, &w.watchFlags)
+}
+
+func (w *watchFlags) check() error {
+	if w.MaxWait < 0 {
+		return fmt.Errorf("--max-wait is %s; it must be a time like 30m or 2h", w.MaxWait)
+	}
+	return nil
+}
+
+// stays reports whether a held run is watched on: by a person, or by somebody who says so.
+func (w *watchFlags) stays(term *cli.Console) bool {
+	if w.OnHold != "" {
+		return w.OnHold == "wait"
+	}
+	return cli.IsTerminal(term.Err)
+}
+
+var (
+	errHeld    = errors.New("the run waits for somebody")
+	errMaxWait = errors.New("the time to watch is over")
+)
+
+// bounded ends with errMaxWait as its cause when the run has been watched for long enough.
+func (w *watchFlags) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if w.MaxWait == 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, w.MaxWait, errMaxWait)
+}
+
+// waits reports whether nothing of a run moves before somebody comes: it is held, or all that is left stands behind a
+// step that waits for an approval. What is out at services still comes in, and may complete the run.
+func waits(run *client.RunDocument) bool {
+	held := run.Hold != nil && run.State == "paused"
+	if !held && len(run.Approval) == 0 {
+		return false
+	}
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		if s.InFlight > 0 || !held && (s.Scheduled > 0 || s.Ready > 0 && (!s.Barrier || s.BarrierPassed)) {
+			return false
+		}
+	}
+	return true
+}
+
+const goOn = "go on with: tranche run watch "
+
+// left says why the watch ended before the run did, and how to go on; the exit code tells scripts.
+func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) error {
+	id := cli.ShortID(run.ID)
+	if term.JSON && !errors.Is(why, context.Canceled) {
+		if err := term.Sent(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case errors.Is(why, errHeld):
+		for _, warning := range run.Warnings {
+			term.Note("%s", warning)
+		}
+		term.Note("it waits for somebody, so the watch ends here (--on-hold wait stays); %s%s", goOn, id)
+		return cli.Exit(cli.ExitHeld)
+	case errors.Is(why, errMaxWait):
+		term.Note("the run has not ended within --max-wait %s; it goes on on the server; %s%s", w.MaxWait, goOn, id)
+		return cli.Exit(cli.ExitMaxWait)
+	default:
+		term.Note("the run is not ended by this: it goes on on the server; %s%s", goOn, id)
+		return cli.Exit(cli.ExitInterrupted)
+	}
+}
+
+const maxPage = 1000 // entries of a list that the API gives at once
+
+// Slices is tranche run slices.
+type Slices struct {
+	Ref   string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
+	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
+	Limit int      `default:"20" help:"How many." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (r *Slices) Validate() error { return cli.ListLimit(r.Limit, maxPage) }
+
+// Run lists requests that are under way.
+func (r *Slices) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams{State: r.State, After: r.After, Limit: r.Limit},
+		term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	if err := term.Printf("%s", slicesText(&page, term.Room())); err != nil {
+		return err
+	}
+	if page.Next != nil {
+		term.Note("there are more; go on with --after %s", *page.Next)
+	}
+	return nil
+}
+
+func slicesText(page *client.LiveSlices, room int) string {
+	n := &page.Counts
+	head := fmt.Sprintf("%s scheduled, %s claimed, %s sent\n", cli.Count(n.Scheduled), cli.Count(n.Claimed),
+		cli.Count(n.Sent))
+	if len(page.Slices) == 0 {
+		return head
+	}
+	t := cli.Table{Right: map[int]bool{3: true, 4: true}, Room: room}
+	t.Row("SLICE", "STEP", "STATE", "ITEMS", "TRY", "WHY", "FIRST", "NODE", "SERVICE", "DEADLINE")
+	for i := range page.Slices {
+		s := &page.Slices[i]
+		node, until := "-", "-"
+		if s.Node != nil {
+			node = fmt.Sprintf("%s:%d", cli.Inert(s.Node.Host), s.Node.PID)
+		}
+		if s.Deadline != nil {
+			until = cli.Moment(*s.Deadline)
+		} else if s.NotBefore != nil {
+			until = "not before " + cli.Moment(*s.NotBefore)
+		}
+		t.Row(s.ID[:min(len(s.ID), 8)], cli.Inert(s.Step), s.State, cli.Count(int64(s.Remaining)),
+			fmt.Sprint(s.Attempt),
+			cli.Inert(s.Cause), cli.Inert(s.FirstKey), node, cli.OrDash(s.Service), until)
+	}
+	return head + t.String()
+}
+
+// Items is tranche run items.
+type Items struct {
+	Ref   string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	From  int64    `help:"The first ordinal." placeholder:"N"`
+	To    *int64   `help:"The last ordinal." placeholder:"N"`
+	Step  string   `help:"As they are at this step; over all steps when absent." placeholder:"NAME"`
+	State []string `enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
+	After *int64   `help:"Only those behind this ordinal." placeholder:"N"`
+	Limit int      `default:"20" help:"How many." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (r *Items) Validate() error { return cli.ListLimit(r.Limit, maxPage) }
+
+// Run lists items in their order.
+func (r *Items) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	page, err := cl.ListItems(ctx, r.Ref, client.ListItemsParams{From: r.From, To: r.To, Step: r.Step, State: r.State,
+		After: r.After, Limit: r.Limit}, term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	if len(page.Items) == 0 {
+		return term.Printf("no items\n")
+	}
+	if err := term.Printf("%s", itemsText(page.Items, term.Room())); err != nil {
+		return err
+	}
+	if page.Next != nil {
+		term.Note("there are more; go on with --after %d", *page.Next)
+	}
+	return nil
+}
+
+func itemsText(items []client.ItemRow, room int) string {
+	t := cli.Table{Right: map[int]bool{0: true, 3: true}, Room: room}
+	t.Row("ORDINAL", "KEY", "STATE", "TRIES", "ERROR")
+	for i := range items {
+		item := &items[i]
+		problem := ""
+		if item.Error != nil {
+			problem = cli.Inert(item.Error.Code) + ": " + cli.Inert(item.Error.Message)
+		}
+		state := item.State
+		if item.Accepted {
+			state += " (accepted)"
+		}
+		t.Row(fmt.Sprint(item.Ordinal), cli.Inert(item.Key), state, fmt.Sprint(item.Attempts), problem)
+	}
+	return t.String()
+}
+
+const (
+	// maxBars is how many steps have a bar each; a run of more shows how far it is as a whole.
+	maxBars = 12
+	barRoom = 24
+	// minBarColumns is what a bar with its numbers needs.
+	minBarColumns = 78
+)
+
+// liveLines is what a person sees of a run that moves: a line, and under it a bar for each step, where there are
+// several.
+func liveLines(run client.RunDocument, columns int) []string {
+	if len(run.Steps) < 2 || len(run.Steps) > maxBars || columns < minBarColumns {
+		return []string{barLine(run, columns)}
+	}
+	lines := []string{cli.Short(runLine(run, false), columns-1)}
+	name := 0
+	for i := range run.Steps {
+		name = max(name, len([]rune(stepName(&run.Steps[i]))))
+	}
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		line := fmt.Sprintf("  %-*s  %s %6s  %s", name, stepName(s), bar(s.Progress, barRoom), percent(s.Progress),
+			cli.Count(s.Done))
+		if s.Failed > 0 {
+			line += "  " + cli.Count(s.Failed) + " failed"
+		}
+		if s.Skipped > 0 {
+			line += "  " + cli.Count(s.Skipped) + " left out"
+		}
+		lines = append(lines, cli.Short(line, columns-1))
+	}
+	return lines
+}
+
+func stepName(s *client.StepView) string { return cli.Short(cli.Inert(s.Name), 16) }
+
+// draw puts the lines where those before them are.
+func (p *progress) draw(lines []string) {
+	up := ""
+	if p.lines > 1 {
+		up = fmt.Sprintf("\x1b[%dA", p.lines-1)
+	}
+	p.last, p.lines = strings.Join(lines, "\n\x1b[K"), len(lines)
+	_, _ = fmt.Fprintf(p.term.Err, "%s\r\x1b[K%s", up, p.last) // only for looks
+}
+
+// Explain is tranche run explain.
+type Explain struct {
+	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Item string `help:"Explain the items of this key only, with every attempt." placeholder:"KEY"`
+}
+
+// Run explains why a run, or an item, is not done.
+func (r *Explain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	e, err := cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}, term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	return term.Printf("%s", cli.ExplanationText(&e, term.Room()))
+}

@@ -2,11 +2,13 @@ package runs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -278,4 +280,242 @@ func ItemCount(n int64) string {
 		return "1 item"
 	}
 	return cli.Count(n) + " items"
+}
+
+// heldText says why a run is paused, behind its state.
+func heldText(hold *client.HoldView, now time.Time) string {
+	by := ""
+	if hold.By != "" {
+		by = " by " + cli.Inert(hold.By)
+	}
+	text := fmt.Sprintf(" (%s)%s, %s ago", hold.Kind, by, cli.Span(now.Sub(hold.Since)))
+	if hold.Detail != "" {
+		text += ": " + cli.Inert(hold.Detail)
+	}
+	return text
+}
+
+func maxFailedText(run *client.RunDocument) string {
+	text := cli.Inert(run.MaxFailed)
+	if run.FailedLimit != nil && strings.HasSuffix(run.MaxFailed, "%") {
+		text += fmt.Sprintf(", which is %s items", cli.Count(*run.FailedLimit))
+	}
+	return text + "; one more pauses the run"
+}
+
+func canaryText(canary *client.CanaryView) string {
+	text := fmt.Sprintf("%s items", cli.Count(int64(canary.Items)))
+	if canary.Auto {
+		text += ", then on by itself"
+	} else {
+		text += ", then waits for approval"
+	}
+	if canary.State != "" {
+		text += ": " + canary.State
+	}
+	return text
+}
+
+// settingsText is the settings of a step in a few short lines.
+func settingsText(step *client.StepView) []string {
+	s := &step.Settings
+	pace := []string{cli.TargetText(step.Endpoint), "chunk " + upTo(s.Chunk, s.ChunkAuto)}
+	if s.ChunkBytes > 0 {
+		pace = append(pace, cli.Count(int64(s.ChunkBytes))+" bytes a request")
+	}
+	if s.ChunkTime > 0 {
+		pace = append(pace, cli.Span(time.Duration(s.ChunkTime))+" a request")
+	}
+	pace = append(pace, upTo(s.InFlight, s.InFlightAuto)+" in flight")
+	if s.Rate > 0 {
+		pace = append(pace, cli.Rate(s.Rate)+" at most")
+	}
+	retry := []string{fmt.Sprintf("%d attempts", s.MaxAttempts), "backoff " + cli.Span(time.Duration(s.RetryBackoff))}
+	if s.MaxBackoff > 0 {
+		retry = append(retry, "up to "+cli.Span(time.Duration(s.MaxBackoff)))
+	}
+	retry = append(retry, fmt.Sprintf("timeout %s", time.Duration(s.Timeout)))
+	lines := []string{strings.Join(pace, ", "), strings.Join(retry, ", ")}
+	if len(s.RetryCodes) > 0 {
+		lines = append(lines, "always retried: "+cli.Inert(strings.Join(s.RetryCodes, ", ")))
+	}
+	if len(s.NeverRetry) > 0 {
+		lines = append(lines, "never retried: "+cli.Inert(strings.Join(s.NeverRetry, ", ")))
+	}
+	if s.MaxResult > 0 {
+		lines = append(lines, "results of at most "+cli.Count(int64(s.MaxResult))+" bytes")
+	}
+	return lines
+}
+
+// upTo writes a limit, and whether nodes find the number below it.
+func upTo(n int, auto bool) string {
+	if auto {
+		return fmt.Sprintf("auto (at most %d)", n)
+	}
+	return fmt.Sprint(n)
+}
+
+// runSteps is a table of the steps of a run, what they need of each other, and their settings.
+func runSteps(run *client.RunDocument) string {
+	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}}
+	head := []string{"STEP", "WAITING", "READY", "IN FLIGHT", "RETRY", "DONE", "FAILED"}
+	several := len(run.Steps) > 1
+	if several {
+		head = append(head, "LEFT OUT", "")
+	}
+	t.Row(head...)
+	settings := cli.Table{}
+	var graph cli.Table
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		cells := []string{cli.Inert(s.Name), cli.Count(s.Waiting), cli.Count(s.Ready), cli.Count(s.InFlight),
+			cli.Count(s.Scheduled),
+			cli.Count(s.Done), cli.Count(s.Failed)}
+		if several {
+			cells = append(cells, cli.Count(s.Skipped), percent(s.Progress))
+		}
+		t.Row(cells...)
+		if several || s.Kind != client.KindEndpoint {
+			graph.Row("  "+cli.Inert(s.Name), relationText(s))
+		}
+		for i, line := range settingsText(s) {
+			name := ""
+			if i == 0 {
+				name = cli.Inert(s.Name)
+			}
+			settings.Row("  "+name, line)
+		}
+	}
+	text := "\n" + t.String()
+	if len(graph.Rows) > 0 {
+		text += "\nwhat they do\n" + graph.String()
+	}
+	return text + "\nsettings\n" + settings.String()
+}
+
+// relationText says what a step asks, what it needs, and how that binds it.
+func relationText(s *client.StepView) string {
+	parts := []string{cli.TargetText(s.Endpoint)}
+	if s.Kind == client.KindRequest {
+		parts[0] += ", by plain requests"
+	}
+	if len(s.Needs) > 0 {
+		parts = append(parts, "needs "+cli.Inert(strings.Join(s.Needs, ", ")))
+	}
+	if sees := seenText(s); sees != "" {
+		parts = append(parts, sees)
+	}
+	switch {
+	case s.Gate != nil && s.Gate.State == "approved":
+		parts = append(parts, "approved by "+cli.Inert(s.Gate.ApprovedBy))
+	case s.Gate != nil && s.Gate.State == "waiting":
+		parts = append(parts, "waits for somebody to approve it")
+	case s.Gate != nil:
+		parts = append(parts, "waits until they have all, and somebody approves")
+	case s.Barrier && s.BarrierPassed:
+		parts = append(parts, "barrier passed")
+	case s.Barrier:
+		parts = append(parts, "waits at its barrier until they have all")
+	}
+	if s.Optional {
+		parts = append(parts, "optional: others go on without it")
+	}
+	return strings.Join(parts, "; ")
+}
+
+// seenText says what a step is given, where that is not the item and all that it needs.
+func seenText(s *client.StepView) string {
+	if s.SeesItem && len(s.Inputs) == len(s.Needs) {
+		return ""
+	}
+	seen := s.Inputs
+	if s.SeesItem {
+		seen = append([]string{"the item"}, seen...)
+	}
+	if len(seen) == 0 {
+		return "sees keys only"
+	}
+	return "sees " + cli.Inert(strings.Join(seen, ", "))
+}
+
+// stepsLine is how far each step is, in a line.
+func stepsLine(run client.RunDocument) string {
+	parts := make([]string, len(run.Steps))
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		parts[i] = fmt.Sprintf("%s %s", cli.Inert(s.Name), percent(s.Progress))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// orderText says how the items of a run are put in lanes.
+func orderText(o *client.OrderView) string {
+	text := "by " + cli.Inert(o.By)
+	switch {
+	case o.Partitions > 0:
+		text += fmt.Sprintf(" over %s partitions", cli.Count(int64(o.Partitions)))
+	case len(o.Values) > 0:
+		text += ", with these values: " + cli.Inert(strings.Join(o.Values, ", "))
+	}
+	text += "; one after the other in each lane"
+	if o.OnFailure == "stop" {
+		text += ", and a failure stops the lane"
+	}
+	return text
+}
+
+// Groups is tranche run groups.
+type Groups struct {
+	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	By  string `placeholder:"FIELD" help:"A field of the payloads, at their top."`
+}
+
+// Run counts the items of a run by the value of a field.
+func (r *Groups) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By}, term.Keep())
+	if err != nil {
+		return err
+	}
+	if r.By == "" {
+		if len(found.Fields) == 0 {
+			return errors.New("--by FIELD is missing, and the payloads of the first items have no field to group by")
+		}
+		return errors.New("--by FIELD is missing; the first items have: " + cli.Inert(strings.Join(found.Fields, ", ")))
+	}
+	if term.JSON {
+		return term.Sent()
+	}
+	return term.Printf("%s", groupsText(&found))
+}
+
+func groupsText(found *client.PayloadGroups) string {
+	var t cli.Table
+	t.Row(cli.Inert(strings.ToUpper(found.By)), "ITEMS", "DONE", "FAILED", "IN PROGRESS", "DONE OF ALL")
+	row := func(name string, g *client.PayloadGroup) {
+		t.Row(name, cli.Count(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.InProgress),
+			percent(float64(g.Done)/float64(max(g.Items, 1))))
+	}
+	for i := range found.Groups {
+		name := "(none)"
+		if value := found.Groups[i].Value; value != nil {
+			name = cli.Inert(*value)
+		}
+		row(name, &found.Groups[i])
+	}
+	if found.Others != nil {
+		row("("+cli.Count(int64(found.Others.Values))+" others)", found.Others)
+	}
+	return t.String()
+}
+
+// linksText names the run that a run carries on, and those that carry it on.
+func linksText(from *string, carriedOn []string) (lines [][2]string) {
+	if from != nil {
+		lines = append(lines, [2]string{"carries on", "run " + *from})
+	}
+	if len(carriedOn) > 0 {
+		lines = append(lines, [2]string{"carried on by", "run " + strings.Join(carriedOn, ", ")})
+	}
+	return lines
 }

@@ -1,0 +1,318 @@
+package runs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// whichRuns is one run or all.
+type whichRuns struct {
+	Ref    string `arg:"" optional:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	All    bool   `help:"Every run that is under way."`
+	Reason string `help:"Why, for whoever looks at the run and for the audit log." placeholder:"TEXT"`
+}
+
+func (w *whichRuns) Validate() error {
+	if w.All == (w.Ref != "") {
+		return errors.New("name a run, or give --all for every run")
+	}
+	return nil
+}
+
+func (w *whichRuns) settings() client.ControlSettings {
+	return client.ControlSettings{Reason: w.Reason}
+}
+
+// do asks for the action and says what it did.
+func (w *whichRuns) do(ctx context.Context, term *cli.Console,
+	every func(context.Context, client.ControlAll, ...client.CallOption) (client.Controlled, error),
+	one func(keep client.CallOption) (client.Controlled, error), text func(*client.Controlled) string,
+) error {
+	var done client.Controlled
+	var err error
+	if w.All {
+		done, err = every(ctx, client.ControlAll{All: true, Reason: w.Reason}, term.Keep())
+	} else {
+		done, err = one(term.Keep())
+	}
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	for _, l := range done.Left {
+		term.Note("run %s was left as it is: %s", l.Run, l.Why)
+	}
+	return term.Printf("%s\n", text(&done))
+}
+
+// runsText names one run, or says how many: "run 0199…", "3 runs".
+func runsText(done *client.Controlled) string {
+	switch {
+	case done.Run != nil:
+		return "run " + *done.Run
+	case len(done.Runs) == 1:
+		return "1 run"
+	default:
+		return cli.Count(int64(len(done.Runs))) + " runs"
+	}
+}
+
+// runRef is the argument for the command that comes next.
+func runRef(done *client.Controlled) string {
+	if done.Run != nil {
+		return *done.Run
+	}
+	return "--all"
+}
+
+// Pause is tranche run pause.
+type Pause struct{ whichRuns }
+
+// Run pauses runs.
+func (r *Pause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return r.do(ctx, term, cl.PauseAllRuns, func(keep client.CallOption) (client.Controlled, error) {
+		return cl.PauseRun(ctx, r.Ref, r.settings(), keep)
+	}, pausedText)
+}
+
+func pausedText(done *client.Controlled) string {
+	if len(done.Runs) == 0 {
+		return "no run was paused: none is under way that is not paused already"
+	}
+	text := runsText(done) + " paused: nothing more is sent to services"
+	if done.Slices > 0 {
+		text += fmt.Sprintf("\nout: %s in %s; their answers are still recorded",
+			cli.Plural(done.Items, "item"), cli.Plural(done.Slices, "request"))
+	}
+	if done.Run == nil {
+		text += "\nruns that are started from now on are not paused"
+	}
+	return text + "\ngo on with: tranche run resume " + runRef(done)
+}
+
+// Resume is tranche run resume.
+type Resume struct {
+	whichRuns
+	MaxFailed *string `help:"Allow so many failed items from now on: 500, 1% or none." placeholder:"N"`
+}
+
+// Validate is called by kong.
+func (r *Resume) Validate() error {
+	if err := r.whichRuns.Validate(); err != nil {
+		return err
+	}
+	if r.MaxFailed == nil {
+		return nil
+	}
+	if r.All {
+		return errors.New("--max-failed is for one run; name it")
+	}
+	if _, err := workqueue.ParseMaxFailed(*r.MaxFailed); err != nil {
+		return fmt.Errorf("--max-failed %s: %w", *r.MaxFailed, err)
+	}
+	return nil
+}
+
+// Run resumes runs.
+func (r *Resume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return r.do(ctx, term, cl.ResumeAllRuns, func(keep client.CallOption) (client.Controlled, error) {
+		return cl.ResumeRun(ctx, r.Ref, client.ResumeSettings{Reason: r.Reason, MaxFailed: r.MaxFailed}, keep)
+	}, func(done *client.Controlled) string {
+		if len(done.Runs) == 0 {
+			return "no run was resumed"
+		}
+		if done.Items > 0 {
+			return fmt.Sprintf("%s goes on, though it was cancelled: %s had no outcome", runsText(done),
+				cli.Plural(done.Items, "item"))
+		}
+		return runsText(done) + " resumed: " + theirs(done) + " items are sent to services again"
+	})
+}
+
+// Cancel is tranche run cancel.
+type Cancel struct{ whichRuns }
+
+// Run cancels runs.
+func (r *Cancel) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	return r.do(ctx, term, cl.CancelAllRuns, func(keep client.CallOption) (client.Controlled, error) {
+		return cl.CancelRun(ctx, r.Ref, r.settings(), keep)
+	}, func(done *client.Controlled) string {
+		if len(done.Runs) == 0 {
+			return "no run was cancelled: none is under way"
+		}
+		return fmt.Sprintf("%s cancelled: %s left without an outcome", runsText(done), cli.Plural(done.Items, "item"))
+	})
+}
+
+func theirs(done *client.Controlled) string {
+	if strings.HasSuffix(runsText(done), "runs") {
+		return "their"
+	}
+	return "its"
+}
+
+// Approve is tranche run approve.
+type Approve struct {
+	whichRuns
+	Step   string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
+	Seen   *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited anew since." placeholder:"TIME"`
+	DryRun bool       `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
+}
+
+// Validate is called by kong.
+func (r *Approve) Validate() error {
+	if err := r.whichRuns.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case r.Step != "" && r.All:
+		return errors.New("--step is of one run; name it")
+	case r.Seen != nil && r.Step == "":
+		return errors.New("--seen says how a step was looked at; name it by --step NAME")
+	case r.DryRun && r.Step == "":
+		return errors.New("--dry-run shows what waits at a step; name it by --step NAME")
+	}
+	return nil
+}
+
+// Run approves canaries, or lets a step begin.
+func (r *Approve) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	if r.DryRun {
+		return r.show(ctx, term, cl)
+	}
+	return r.do(ctx, term, cl.ApproveAllRuns, func(keep client.CallOption) (client.Controlled, error) {
+		return cl.ApproveRun(ctx, r.Ref, client.ApproveSettings{Reason: r.Reason, Step: r.Step, Seen: r.Seen}, keep)
+	}, func(done *client.Controlled) string {
+		switch {
+		case len(done.Runs) == 0:
+			return "no run waits for approval"
+		case r.Step != "":
+			return fmt.Sprintf("%s: step %s approved for %s", runsText(done), r.Step, cli.Plural(done.Items, "item"))
+		}
+		return fmt.Sprintf("%s approved: what was held back, %s, is let go", runsText(done), cli.Plural(done.Items, "item"))
+	})
+}
+
+// show tells what somebody has to know before they approve.
+func (r *Approve) show(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	gate, err := cl.GetGate(ctx, r.Ref, client.GetGateParams{Step: r.Step}, term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	text := gateText(&gate, term.Room())
+	if gate.State == "waiting" && gate.Since != nil && gate.Refused == "" {
+		text += fmt.Sprintf("let exactly this go on: tranche run approve %s --step %s --seen %s\n", cli.ShortID(gate.Run),
+			cli.ShellWord(gate.Step), gate.Since.UTC().Format(time.RFC3339Nano))
+	}
+	if gate.Earlier == nil || gate.State == "shut" {
+		return term.Printf("%s", text)
+	}
+	report, err := cl.ReportRun(ctx, gate.Run, client.ReportRunParams{Against: gate.Earlier.Run, Before: gate.Step})
+	if err != nil {
+		return err
+	}
+	return term.Printf("%s%s", text, ReportAgainst(&report))
+}
+
+func gateText(g *client.GateDocument, room int) string {
+	t := cli.Table{Room: room}
+	state := string(g.State)
+	switch g.State {
+	case "waiting":
+		state = "waits for an approval"
+		if g.Since != nil {
+			state += " since " + cli.Moment(*g.Since)
+		}
+	case "approved":
+		state += " by " + cli.Inert(g.ApprovedBy)
+	case "shut":
+		state = "not there yet: steps before have not ended for all items"
+	}
+	t.Row("step", cli.Inert(g.Step))
+	t.Row("state", state)
+	by := "anybody who may change runs"
+	if g.ApproveBy == "other" {
+		by = "anybody but " + cli.Inert(g.StartedBy) + ", who started the run"
+	}
+	t.Row("by", by)
+	if g.Refused != "" {
+		t.Row("not by you", cli.Inert(g.Refused))
+	}
+	t.Row("items", fmt.Sprintf("%s go on, %s are left out", cli.Count(g.Items), cli.Count(g.LeftOut)))
+	for i := range g.Before {
+		b := &g.Before[i]
+		t.Row("before", fmt.Sprintf("%s: %s done, %s failed, %s left out", cli.Inert(b.Step), cli.Count(b.Done),
+			cli.Count(b.Failed), cli.Count(b.Skipped)))
+	}
+	for i := range g.Sample {
+		t.Row("sample", sampleText(&g.Sample[i]))
+	}
+	text := t.String()
+	if len(g.Sample) > 0 {
+		text += fmt.Sprintf("see one: tranche run item %s KEY; keep it: tranche run export %s --dir DIR --step STEP\n",
+			cli.ShortID(g.Run), cli.ShortID(g.Run))
+	}
+	return text
+}
+
+func sampleText(item *client.GateItem) string {
+	var parts []string
+	for i := range item.Results {
+		r := &item.Results[i]
+		kind := "JSON"
+		if r.ContentType != "" {
+			kind = cli.Inert(r.ContentType)
+		}
+		parts = append(parts, fmt.Sprintf("%s: %s, %s bytes", cli.Inert(r.Step), kind, cli.Count(r.Bytes)))
+	}
+	return cli.Short(cli.Inert(item.Key), 40) + "  " + strings.Join(parts, "; ")
+}
+
+// Delete is tranche run delete.
+type Delete struct {
+	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	Reason string `help:"Why, for whoever asks for the run and for the audit log." placeholder:"TEXT"`
+	DryRun bool   `help:"Change nothing; say what would go."`
+}
+
+// Run deletes a finished run.
+func (r *Delete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	done, err := cl.DeleteRun(ctx, r.Ref, client.DeleteSettings{DryRun: r.DryRun, Reason: r.Reason}, term.Keep())
+	if err != nil || term.JSON {
+		return term.Answered(err)
+	}
+	if err := term.Printf("%s", deletedText(&done)); err != nil {
+		return err
+	}
+	if !r.DryRun {
+		term.Note("the node that leads deletes its rows now, in small pieces; see tranche retention show")
+	}
+	return nil
+}
+
+// deletedText says what went, or would.
+func deletedText(d *client.RunDeleted) string {
+	which := "run " + d.Run
+	if d.Name != "" {
+		which += fmt.Sprintf(" (%s)", cli.Inert(d.Name))
+	}
+	text := fmt.Sprintf("%s of plan %s, %s %s: %s in %d steps, about %s bytes\n", which, cli.Inert(d.Plan), d.State,
+		cli.Moment(d.FinishedAt), ItemCount(d.Items), d.Steps, cli.Count(d.Bytes))
+	if d.DeadLetters > 0 {
+		text += fmt.Sprintf("with it %s dead letters, of which %s wait for somebody\n", cli.Count(d.DeadLetters),
+			cli.Count(d.WaitingLetters))
+	}
+	if d.Quarantine > 0 {
+		text += fmt.Sprintf("with it %s messages in quarantine\n", cli.Count(d.Quarantine))
+	}
+	if d.DryRun {
+		return "dry run, would be deleted: " + text + "nothing was changed\n"
+	}
+	return "deleted: " + text
+}
