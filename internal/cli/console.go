@@ -39,6 +39,14 @@ func Usage(text string) error { return &usageError{text} }
 // Exit ends the program with a code; everything has been said.
 func Exit(code int) error { return &exitError{code} }
 
+// FailIf ends the program with a code if something failed, and all that is to be said of it was.
+func FailIf(failed bool, code int, err error) error {
+	if err == nil && failed {
+		return Exit(code)
+	}
+	return err
+}
+
 func (e *usageError) Error() string { return e.text }
 
 // exitError ends the program with a code and without a message: everything has been said.
@@ -122,6 +130,20 @@ func (c *Console) Note(format string, args ...any) {
 	_, _ = fmt.Fprintln(c.Err, "tranche: "+InertText(text)) // nowhere else to say it
 }
 
+// Notes says what a server warns of, a line each.
+func (c *Console) Notes(warnings []string) {
+	for _, w := range warnings {
+		c.Note("%s", w)
+	}
+}
+
+// Warn is Notes, with each called a warning.
+func (c *Console) Warn(warnings []string) {
+	for _, w := range warnings {
+		c.Note("warning: %s", w)
+	}
+}
+
 // Client returns a client of the API, as the flags say.
 func (c *Console) Client() (*client.Client, error) {
 	if c.Timeout < 0 {
@@ -148,6 +170,9 @@ const lookAgain = 200 * time.Millisecond
 // Await looks, every lookAgain, until look knows or fails, ctx ends, or patience is used up, which is no error: the
 // caller shows what was seen last.
 func Await(ctx context.Context, patience time.Duration, look func() (known bool, err error)) error {
+	if patience == 0 {
+		return nil
+	}
 	end := time.After(patience)
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()

@@ -54,6 +54,26 @@ func ReadText(what, path string, stdin io.Reader, limit int64) (TextFile, error)
 	return f, nil
 }
 
+// YAML is the content type of a document.
+const YAML = "application/yaml"
+
+// Apply reads a document from a file, or standard input for -, and has send bring it to the server. What and parse are
+// for errors, as in ReadText and Explain.
+func Apply[Answer, Spec any](
+	term *Console, what, path string, limit int64, parse func(name string, text []byte) (Spec, error),
+	send func(name string, text io.Reader) (Answer, error),
+) (none Answer, err error) {
+	file, err := ReadText(what, path, term.In, limit)
+	if err != nil {
+		return none, err
+	}
+	answer, err := send(file.Name, strings.NewReader(file.Text))
+	if err != nil {
+		return none, Explain(&file, err, parse)
+	}
+	return answer, nil
+}
+
 // Explain names the file, and the line in it, when the server refused the file for what stands in it. Whether it is
 // good is the server's to say: it may know more fields than this program, of which parse is the reader.
 func Explain[T any](f *TextFile, err error, parse func(name string, text []byte) (T, error)) error {
@@ -102,39 +122,57 @@ func OpenItems(flag, name string, stdin io.Reader) (io.ReadCloser, int64, error)
 	return file, info.Size(), nil
 }
 
-// Upload tells a person how far the items have been sent.
-type Upload struct {
-	From  io.Reader
-	Size  int64
+// Upload sends the file of a flag, or standard input for -, and tells a person how far it is.
+func Upload[Answer any](
+	term *Console, flag, name string, send func(items io.Reader) (Answer, error),
+) (none Answer, err error) {
+	file, size, err := OpenItems(flag, name, term.In)
+	if err != nil {
+		return none, err
+	}
+	defer func() { _ = file.Close() }()
+	up := &upload{from: file, size: size, term: term, live: IsTerminal(term.Err)}
+	answer, err := send(up)
+	up.end()
+	if up.err != nil {
+		return none, fmt.Errorf("read %s %s: %w", flag, name, up.err)
+	}
+	return answer, err
+}
+
+// upload shows how much of a file has been read.
+type upload struct {
+	from  io.Reader
+	size  int64 // 0: not known
 	sent  int64
 	shown time.Time
-	Err   error
-	Term  *Console
-	Live  bool
+	err   error
+	term  *Console
+	live  bool
 }
 
 // Read implements io.Reader.
-func (u *Upload) Read(p []byte) (int, error) {
-	n, err := u.From.Read(p)
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.from.Read(p)
 	u.sent += int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {
-		u.Err = err
+		u.err = err
 	}
-	if u.Live && time.Since(u.shown) > 200*time.Millisecond {
+	if u.live && time.Since(u.shown) > 200*time.Millisecond {
 		u.shown = time.Now()
 		text := fmt.Sprintf("%.1f MB", float64(u.sent)/1e6)
-		if u.Size > 0 {
-			text = fmt.Sprintf("%3d%%  %s", u.sent*100/u.Size, text)
+		if u.size > 0 {
+			text = fmt.Sprintf("%3d%%  %s", u.sent*100/u.size, text)
 		}
-		_, _ = fmt.Fprintf(u.Term.Err, "\r\x1b[Kloading  %s", text) // only for looks
+		_, _ = fmt.Fprintf(u.term.Err, "\r\x1b[Kloading  %s", text) // only for looks
 	}
 	return n, err
 }
 
-// End takes the progress away.
-func (u *Upload) End() {
-	if u.Live && !u.shown.IsZero() {
-		_, _ = fmt.Fprint(u.Term.Err, "\r\x1b[K") // only for looks
+// end takes the progress away.
+func (u *upload) end() {
+	if u.live && !u.shown.IsZero() {
+		_, _ = fmt.Fprint(u.term.Err, "\r\x1b[K") // only for looks
 	}
 }
 
@@ -226,4 +264,20 @@ func CopyStream(to io.Writer, from io.Reader) error {
 // BrokenOff is that an export ended in its midst.
 func BrokenOff(err error) error {
 	return fmt.Errorf("the export broke off and is not whole; ask again: %w", err)
+}
+
+// KeyFlags say how a file of items is read, and which field names an item.
+type KeyFlags struct {
+	Key    string `aliases:"key-column" help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
+	Format string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
+}
+
+// RowFlags say how its rows are read.
+type RowFlags struct {
+	Encoding  string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be." placeholder:"NAME"`
+	NoHeader  bool     `help:"CSV begins with its first row."`
+	Delimiter string   `help:"Between fields of CSV: comma, semicolon, tab or bar; found when absent." placeholder:"NAME"`
+	Columns   []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
+	Rename    []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
+	Types     []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
 }

@@ -66,8 +66,7 @@ func stepText(step *client.ItemStep, room int) string {
 	default:
 		return t.String() + "no attempts yet\n"
 	}
-	a := Table{Room: room, Right: map[int]bool{0: true, 4: true}}
-	a.Row("TRY", "SLICE", "WHY", "OUTCOME", "ITEMS", "SENT", "TOOK", "SERVICE")
+	a := NewTable("TRY>|SLICE|WHY|OUTCOME|ITEMS>|SENT|TOOK|SERVICE", room)
 	for i := range step.Attempts {
 		at := &step.Attempts[i]
 		sent, took := "-", "-"

@@ -67,8 +67,7 @@ func TestCountAndSpan(t *testing.T) {
 
 func TestTableAligns(t *testing.T) {
 	t.Parallel()
-	table := Table{Right: map[int]bool{1: true}}
-	table.Row("NAME", "N", "LAST")
+	table := NewTable("NAME|N>|LAST", 0)
 	table.Row("ä", "1,000", "")
 	if got, want := table.String(), "NAME      N  LAST\nä     1,000\n"; got != want {
 		t.Errorf("got %q; want %q", got, want)
@@ -78,22 +77,21 @@ func TestTableAligns(t *testing.T) {
 // A terminal has a table within its columns: text gives way, numbers do not. Elsewhere nothing is cut.
 func TestTableFits(t *testing.T) {
 	t.Parallel()
-	table := Table{Right: map[int]bool{1: true}}
+	table := NewTable("NAME|N>|MESSAGE|AT", 0)
 	long, name := strings.Repeat("m", 300), strings.Repeat("n", 30)
-	table.Row("NAME", "N", "MESSAGE", "AT")
 	table.Row(name, "1,000,000,000", long, "12:00:00 UTC")
 	if got := table.String(); !strings.Contains(got, long) || !strings.Contains(got, name) {
 		t.Errorf("it is cut where there is room: %q", got)
 	}
 	for _, room := range []int{40, 60, 80, 120} {
-		table.Room = room
+		table.room = room
 		for line := range strings.Lines(table.String()) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > room {
 				t.Errorf("%d characters in a line of %d: %q", n, room, line)
 			}
 		}
 	}
-	table.Room = 80
+	table.room = 80
 	if got := table.String(); !strings.Contains(got, "1,000,000,000") || !strings.Contains(got, "12:00:00 UTC") {
 		t.Errorf("what is short is cut: %q", got)
 	}

@@ -133,6 +133,14 @@ func isEmptyText(v reflect.Value) bool {
 // ShortID is the time in an id, to the millisecond: enough to name a run.
 func ShortID(id string) string { return id[:min(len(id), 13)] }
 
+// ShortRun is the same of a run that there may be.
+func ShortRun(id *string) string {
+	if id == nil {
+		return "-"
+	}
+	return Inert(ShortID(*id))
+}
+
 // OrDash is a text, or a dash for none.
 func OrDash(s string) string {
 	if s == "" {
@@ -175,14 +183,6 @@ func Plural(n int64, noun string) string {
 
 // Gibibytes writes an amount of bytes.
 func Gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
-
-// LimitText is a limit as a person reads it.
-func LimitText(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}
 
 // SizeOrNone writes a size with the largest unit that divides it.
 func SizeOrNone(n int64) string {
@@ -243,13 +243,5 @@ func (b *ByteSize) UnmarshalText(text []byte) error {
 		return fmt.Errorf("%q is not a size, like 512MiB, 2GiB or a number of bytes", text)
 	}
 	*b = ByteSize(n << shift)
-	return nil
-}
-
-// Within refuses a number that is given and not from 1 to most.
-func Within(flag string, n *int, most int) error {
-	if n != nil && (*n < 1 || *n > most) {
-		return fmt.Errorf("%s is %d; it must lie between 1 and %d", flag, *n, most)
-	}
 	return nil
 }

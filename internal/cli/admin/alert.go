@@ -1,9 +1,11 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -29,34 +31,17 @@ type alertApply struct {
 	File string `arg:"" help:"An alert in YAML or JSON; - is standard input."`
 }
 
-// Run puts an alert on record.
 func (a *alertApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	file, err := cli.ReadText("alert", a.File, term.In, alerts.MaxBytes)
-	if err != nil {
-		return err
-	}
-	applied, err := cl.ApplyAlert(ctx, client.ApplyAlertParams{Name: file.Name}, "application/yaml",
-		strings.NewReader(file.Text), term.Keep())
-	if err != nil {
-		return cli.Explain(&file, err, alerts.Parse)
-	}
-	if term.JSON {
-		return term.Sent()
-	}
-	next := "try it with: tranche alert test " + cli.Inert(applied.Name)
-	if applied.State == alert.StatePaused {
-		next = "it is paused; go on with: tranche alert resume " + cli.Inert(applied.Name)
-	}
-	switch {
-	case applied.Unchanged:
-		return term.Printf("alert %s is unchanged: version %d, applied %s by %s; %s\n", cli.Inert(applied.Name),
-			applied.Version,
-			cli.Moment(applied.ChangedAt), cli.Inert(applied.ChangedBy), next)
-	case applied.Previous > 0:
-		return term.Printf("alert %s is version %d now, after version %d; %s\n", cli.Inert(applied.Name), applied.Version,
-			applied.Previous, next)
-	}
-	return term.Printf("alert %s is on record, version %d; %s\n", cli.Inert(applied.Name), applied.Version, next)
+	return cli.Say(term, func(a *client.AppliedAlert) string {
+		next := "try it with: tranche alert test " + cli.Inert(a.Name)
+		if a.State == alert.StatePaused {
+			next = "it is paused; go on with: tranche alert resume " + cli.Inert(a.Name)
+		}
+		return document{"alert", a.Name, a.Version, a.Previous, a.Unchanged, a.ChangedAt, a.ChangedBy}.text(next)
+	})(cli.Apply(term, "alert", a.File, alerts.MaxBytes, alerts.Parse,
+		func(name string, text io.Reader) (client.AppliedAlert, error) {
+			return cl.ApplyAlert(ctx, client.ApplyAlertParams{Name: name}, cli.YAML, text, term.Keep())
+		}))
 }
 
 type alertList struct {
@@ -67,31 +52,18 @@ func (l *alertList) Validate() error { return cli.Within("--limit", &l.Limit, al
 
 func (l *alertList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListAlerts(ctx, client.ListAlertsParams{Limit: l.Limit}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if len(list.Alerts) == 0 {
-		return term.Printf("no alerts on record; put one there with: tranche alert apply FILE\n")
-	}
-	t := cli.Table{Room: term.Room()}
-	t.Row("ALERT", "STATE", "TELLS OF", "BY", "HOLDING", "WAITING", "TOLD", "TROUBLE")
-	for i := range list.Alerts {
-		a := &list.Alerts[i]
-		of, by := alertText(a.Spec)
-		told, trouble := "never", "-"
-		if a.ToldAt != nil {
-			told = cli.Moment(*a.ToldAt)
-		}
-		if a.FailingSince != nil {
-			why, _, _ := strings.Cut(a.Error, "\n")
-			trouble = fmt.Sprintf("since %s: %s", cli.Moment(*a.FailingSince), why)
-		} else if a.Error != "" {
-			trouble, _, _ = strings.Cut(a.Error, "\n")
-		}
-		t.Row(cli.Inert(a.Name), a.State, cli.Inert(of), by, cli.Count(a.Holding), cli.Count(a.Waiting), told,
-			cli.Inert(trouble))
-	}
-	return term.Printf("%s", t.Page(list.Next != ""))
+	return (&cli.List[client.AlertSummary]{
+		Columns: "ALERT|STATE|TELLS OF|BY|HOLDING|WAITING|TOLD|TROUBLE",
+		Row: func(a *client.AlertSummary) []any {
+			of, by := alertText(a.Spec)
+			trouble, _, _ := strings.Cut(cmp.Or(a.Error, "-"), "\n")
+			if a.FailingSince != nil {
+				trouble = fmt.Sprintf("since %s: %s", cli.Moment(*a.FailingSince), trouble)
+			}
+			return []any{a.Name, a.State, of, by, a.Holding, a.Waiting, cli.MomentOrNever(a.ToldAt), trouble}
+		},
+		Empty: "no alerts on record; put one there with: tranche alert apply FILE", More: list.Next != "",
+	}).Print(term, list.Alerts, err)
 }
 
 // alertText says of what an alert tells, and by what.
@@ -110,9 +82,12 @@ func alertText(doc json.RawMessage) (of, by string) {
 	return strings.Join(parts, ", "), spec.To.Kind()
 }
 
-type alertShow struct {
+// alertName is the argument of commands about one alert.
+type alertName struct {
 	Name string `arg:"" help:"The alert's name."`
 }
+
+type alertShow struct{ alertName }
 
 // Run prints an alert as it was applied; how it stands goes to the person beside it.
 func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -138,44 +113,31 @@ func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 }
 
 type alertMessages struct {
-	Name  string `arg:"" help:"The alert's name."`
-	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
+	alertName
+	Limit int `default:"50" help:"How many, at most 500." placeholder:"N"`
 }
 
 func (m *alertMessages) Validate() error { return cli.Within("--limit", &m.Limit, alert.MaxMessages) }
 
-// Run lists what an alert has told.
 func (m *alertMessages) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListAlertMessages(ctx, m.Name, client.ListAlertMessagesParams{Limit: m.Limit}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if len(list.Messages) == 0 {
-		return term.Printf("alert %s has told nothing yet\n", cli.Inert(m.Name))
-	}
-	t := cli.Table{Room: term.Room()}
-	t.Row("MADE", "STATE", "ATTEMPTS", "SEVERITY", "WHAT", "TROUBLE")
-	for i := range list.Messages {
-		told := &list.Messages[i]
-		said := alerts.Message{}
-		_ = json.Unmarshal(told.Body, &said) // without a title, at worst
-		t.Row(cli.Moment(told.MadeAt), string(told.State), fmt.Sprint(told.Attempts), told.Severity,
-			cli.Inert(said.Title), cli.Inert(cli.OrDash(told.Error)))
-	}
-	return term.Printf("%s", t.Page(list.Next != nil))
+	return (&cli.List[client.AlertMessage]{
+		Columns: "MADE|STATE|ATTEMPTS|SEVERITY|WHAT|TROUBLE",
+		Row: func(told *client.AlertMessage) []any {
+			said := alerts.Message{}
+			_ = json.Unmarshal(told.Body, &said) // without a title, at worst
+			return []any{told.MadeAt, told.State, told.Attempts, told.Severity, said.Title, cli.OrDash(told.Error)}
+		},
+		Empty: "alert " + cli.Inert(m.Name) + " has told nothing yet", More: list.Next != nil,
+	}).Print(term, list.Messages, err)
 }
 
 type alertTest struct {
-	Name string        `arg:"" help:"The alert's name."`
+	alertName
 	Wait time.Duration `default:"60s" help:"How long to wait until it is known what became of it (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
-func (t *alertTest) Validate() error {
-	if t.Wait < 0 {
-		return fmt.Errorf("--wait is %s; it must not be negative", t.Wait)
-	}
-	return nil
-}
+func (t *alertTest) Validate() error { return notNegative(t.Wait) }
 
 // Run has an alert tell that this is a test.
 func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -184,55 +146,41 @@ func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		return err
 	}
 	told := client.AlertMessage{ID: sent.Message, State: client.MessageState(alert.MessageWaiting)}
-	if t.Wait > 0 {
-		if told, err = t.await(ctx, cl, told); err != nil {
-			return err
-		}
-	}
-	state := alert.MessageState(told.State)
-	if term.JSON {
-		if err = term.Document(told); err == nil && state == alert.MessageGivenUp {
-			err = cli.Exit(cli.ExitOther)
-		}
+	if err := t.await(ctx, cl, &told); err != nil {
 		return err
 	}
-	switch state {
-	case alert.MessageDelivered:
-		if told.Error != "" {
-			return term.Printf("alert %s: the test was delivered, but not to all: %s\n", cli.Inert(t.Name),
-				cli.Inert(told.Error))
-		}
-		return term.Printf("alert %s: the test was delivered\n", cli.Inert(t.Name))
-	case alert.MessageGivenUp, alert.MessageDropped:
+	state, name := alert.MessageState(told.State), cli.Inert(t.Name)
+	switch {
+	case term.JSON:
+		return cli.FailIf(state == alert.MessageGivenUp, cli.ExitOther, term.Document(told))
+	case state == alert.MessageDelivered && told.Error != "":
+		return term.Printf("alert %s: the test was delivered, but not to all: %s\n", name, cli.Inert(told.Error))
+	case state == alert.MessageDelivered:
+		return term.Printf("alert %s: the test was delivered\n", name)
+	case state == alert.MessageGivenUp, state == alert.MessageDropped:
 		return fmt.Errorf("alert %s: the test was not delivered: %s", t.Name, told.Error)
-	case alert.MessageWaiting:
 	}
 	return term.Printf("alert %s: the test is on its way; see what becomes of it with: tranche alert messages %s\n",
-		cli.Inert(t.Name), cli.Inert(t.Name))
+		name, name)
 }
 
 // await looks until the message has come to its end.
-func (t *alertTest) await(ctx context.Context, cl *client.Client, told client.AlertMessage) (client.AlertMessage,
-	error,
-) {
-	err := cli.Await(ctx, t.Wait, func() (known bool, err error) {
+func (t *alertTest) await(ctx context.Context, cl *client.Client, told *client.AlertMessage) error {
+	return cli.Await(ctx, t.Wait, func() (known bool, err error) {
 		list, err := cl.ListAlertMessages(ctx, t.Name, client.ListAlertMessagesParams{})
-		for i := range list.Messages {
-			if list.Messages[i].ID == told.ID {
-				told = list.Messages[i]
+		for _, m := range list.Messages {
+			if m.ID == told.ID {
+				*told = m
 			}
 		}
 		return alert.MessageState(told.State) != alert.MessageWaiting, err
 	})
-	return told, err
 }
 
-type alertPause struct {
-	Name string `arg:"" help:"The alert's name."`
-}
+type alertPause struct{ alertName }
 
 func (p *alertPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return controlAlert(ctx, term, p.Name, cl.PauseAlert, func(c *client.ControlledAlert) string {
+	return alertSay(term, func(c *client.ControlledAlert) string {
 		text := "is paused: it tells nothing until it is resumed"
 		if c.Unchanged {
 			text = "was paused before"
@@ -241,44 +189,34 @@ func (p *alertPause) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 			text += "; " + cli.Plural(c.Waiting, "message") + " wait for that"
 		}
 		return text
-	})
+	})(cl.PauseAlert(ctx, p.Name, term.Keep()))
 }
 
-type alertResume struct {
-	Name string `arg:"" help:"The alert's name."`
-}
+type alertResume struct{ alertName }
 
 func (r *alertResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return controlAlert(ctx, term, r.Name, cl.ResumeAlert, func(c *client.ControlledAlert) string {
+	return alertSay(term, func(c *client.ControlledAlert) string {
 		if c.Unchanged {
 			return "was not paused"
 		}
 		return "goes on, with what holds now"
-	})
+	})(cl.ResumeAlert(ctx, r.Name, term.Keep()))
 }
 
-type alertDelete struct {
-	Name string `arg:"" help:"The alert's name."`
-}
+type alertDelete struct{ alertName }
 
 func (d *alertDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return controlAlert(ctx, term, d.Name, cl.DeleteAlert, func(c *client.ControlledAlert) string {
+	return alertSay(term, func(c *client.ControlledAlert) string {
 		if c.Waiting > 0 {
 			return "is deleted, and with it " + cli.Plural(c.Waiting, "message") + " that nobody was told"
 		}
 		return "is deleted"
-	})
+	})(cl.DeleteAlert(ctx, d.Name, term.Keep()))
 }
 
-// controlAlert does something to an alert, and says what became of it.
-func controlAlert(
-	ctx context.Context, term *cli.Console, name string,
-	do func(context.Context, string, ...client.CallOption) (client.ControlledAlert, error),
-	say func(*client.ControlledAlert) string,
-) error {
-	done, err := do(ctx, name, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("alert %s %s\n", cli.Inert(done.Name), say(&done))
+// alertSay ends a command that did something to an alert with what became of it.
+func alertSay(
+	term *cli.Console, became func(*client.ControlledAlert) string,
+) func(client.ControlledAlert, error) error {
+	return cli.Say(term, func(c *client.ControlledAlert) string { return "alert " + cli.Inert(c.Name) + " " + became(c) })
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -34,169 +35,136 @@ type collectorApply struct {
 	File string `arg:"" help:"A collector in YAML or JSON; - is standard input."`
 }
 
-// Run makes or changes a collector.
 func (a *collectorApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	file, err := cli.ReadText("collector", a.File, term.In, collector.MaxBytes)
-	if err != nil {
-		return err
-	}
-	done, err := cl.ApplyCollector(ctx, client.ApplyCollectorParams{Name: file.Name}, "application/yaml",
-		strings.NewReader(file.Text), term.Keep())
-	if err != nil {
-		return cli.Explain(&file, err, collector.Parse)
-	}
-	switch {
-	case term.JSON:
-		return term.Sent()
-	case done.Unchanged:
-		return term.Printf("collector %s is unchanged: version %d, applied %s by %s\n", cli.Inert(done.Name), done.Version,
-			cli.Moment(done.ChangedAt), cli.Inert(done.ChangedBy))
-	case done.Renumbered:
-		term.Note("its keys are made otherwise now: what waits goes under the old ones, before what is added from now on")
-	}
-	if done.Created {
-		return term.Printf("collector %s is there; add to it with: tranche collector add %s FILE\n", cli.Inert(done.Name),
-			cli.Inert(done.Name))
-	}
-	return term.Printf("collector %s is changed: version %d, from the next flush on\n", cli.Inert(done.Name), done.Version)
+	return cli.Say(term, func(c *client.AppliedCollector) string {
+		if c.Renumbered {
+			term.Note("its keys are made otherwise now: what waits goes under the old ones, before what is added from now on")
+		}
+		name := cli.Inert(c.Name)
+		switch {
+		case c.Created:
+			return fmt.Sprintf("collector %s is there; add to it with: tranche collector add %s FILE", name, name)
+		case !c.Unchanged:
+			return fmt.Sprintf("collector %s is changed: version %d, from the next flush on", name, c.Version)
+		}
+		return document{"collector", c.Name, c.Version, 0, true, c.ChangedAt, c.ChangedBy}.text("")
+	})(cli.Apply(term, "collector", a.File, collector.MaxBytes, collector.Parse,
+		func(name string, text io.Reader) (client.AppliedCollector, error) {
+			return cl.ApplyCollector(ctx, client.ApplyCollectorParams{Name: name}, cli.YAML, text, term.Keep())
+		}))
 }
 
 type collectorList struct{}
 
 func (*collectorList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListCollectors(ctx, term.Keep())
-	switch {
-	case err != nil || term.JSON:
-		return term.Answered(err)
-	case len(list.Collectors) == 0:
-		return term.Printf("no collectors; make one with: tranche collector apply FILE\n")
-	}
-	return term.Printf("%s", collectorsText(list.Collectors, term.Room()))
-}
-
-func collectorsText(all []client.CollectorView, room int) string {
-	t := cli.Table{Right: map[int]bool{3: true, 4: true, 5: true, 6: true, 7: true}, Room: room}
-	t.Row("COLLECTOR", "ENDPOINT", "STATE", "KEYS", "WAITING", "BACKOFF", "PARKED", "FLUSHING", "OLDEST", "NEXT DUE")
-	for i := range all {
-		c := &all[i]
-		oldest, due := "-", "-"
-		if c.OldestAt != nil {
-			oldest = cli.Span(c.At.Sub(*c.OldestAt))
-		}
-		if c.NextDue != nil {
-			due = "now"
-			if wait := c.NextDue.Sub(c.At); wait > 0 {
-				due = "in " + cli.Span(wait)
+	return (&cli.List[client.CollectorView]{
+		Columns: "COLLECTOR|ENDPOINT|STATE|KEYS>|WAITING>|BACKOFF>|PARKED>|FLUSHING>|OLDEST|NEXT DUE",
+		Row: func(c *client.CollectorView) []any {
+			oldest, due := "-", "-"
+			if c.OldestAt != nil {
+				oldest = cli.Span(c.At.Sub(*c.OldestAt))
 			}
-		}
-		t.Row(cli.Inert(c.Name), cli.Inert(c.Spec.Endpoint), c.State, cli.Count(c.Keys), cli.Count(c.Waiting),
-			cli.Count(c.Backoff),
-			cli.Count(c.Parked), cli.Count(int64(c.Flushing)), oldest, due)
-	}
-	return t.String()
+			if c.NextDue != nil {
+				due = "now"
+				if wait := c.NextDue.Sub(c.At); wait > 0 {
+					due = "in " + cli.Span(wait)
+				}
+			}
+			return []any{c.Name, c.Spec.Endpoint, c.State, c.Keys, c.Waiting, c.Backoff, c.Parked, c.Flushing, oldest, due}
+		},
+		Empty: "no collectors; make one with: tranche collector apply FILE",
+	}).Print(term, list.Collectors, err)
 }
 
-type collectorPause struct {
+// collectorName is the argument of commands about one collector.
+type collectorName struct {
 	Name string `arg:"" help:"The collector."`
 }
+
+type collectorPause struct{ collectorName }
 
 func (p *collectorPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	done, err := cl.PauseCollector(ctx, p.Name, term.Keep())
-	name := cli.Inert(done.Name)
-	return switched(term, done.Changed, err, "collector "+name+" is paused; go on with: tranche collector resume "+name,
-		"collector "+name+" was paused already")
+	return cli.Say(term, func(c *client.CollectorSwitched) string {
+		if !c.Changed {
+			return "collector " + cli.Inert(c.Name) + " was paused already"
+		}
+		return fmt.Sprintf("collector %[1]s is paused; go on with: tranche collector resume %[1]s", cli.Inert(c.Name))
+	})(cl.PauseCollector(ctx, p.Name, term.Keep()))
 }
 
-type collectorResume struct {
-	Name string `arg:"" help:"The collector."`
-}
+type collectorResume struct{ collectorName }
 
 func (r *collectorResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	done, err := cl.ResumeCollector(ctx, r.Name, term.Keep())
-	name := cli.Inert(done.Name)
-	return switched(term, done.Changed, err, "collector "+name+" goes on", "collector "+name+" was not paused")
+	return cli.Say(term, func(c *client.CollectorSwitched) string {
+		if !c.Changed {
+			return "collector " + cli.Inert(c.Name) + " was not paused"
+		}
+		return "collector " + cli.Inert(c.Name) + " goes on"
+	})(cl.ResumeCollector(ctx, r.Name, term.Keep()))
 }
 
-// switched says what became of a pause or its end, or that it was so before.
-func switched(term *cli.Console, changed bool, err error, now, before string) error {
-	switch {
-	case err != nil || term.JSON:
-		return term.Answered(err)
-	case !changed:
-		return term.Printf("%s\n", before)
-	}
-	return term.Printf("%s\n", now)
-}
-
-type collectorDrain struct {
-	Name string `arg:"" help:"The collector."`
-}
+type collectorDrain struct{ collectorName }
 
 func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	done, err := cl.DrainCollector(ctx, d.Name, term.Keep())
-	switch {
-	case err != nil || term.JSON:
-		return term.Answered(err)
-	case done.Ops == 0:
-		return term.Printf("collector %s has nothing that waits\n", cli.Inert(d.Name))
-	}
-	if done.Paused {
-		term.Note("it is paused, so nothing goes until: tranche collector resume %s", d.Name)
-	}
-	return term.Printf("%s of %s need not wait for min_size or max_age any more; see: tranche collector show %s\n",
-		cli.Plural(done.Ops, "operation"), cli.Plural(done.Keys, "key"), cli.Inert(d.Name))
+	return cli.Say(term, func(c *client.Drained) string {
+		if c.Ops == 0 {
+			return "collector " + cli.Inert(d.Name) + " has nothing that waits"
+		}
+		if c.Paused {
+			term.Note("it is paused, so nothing goes until: tranche collector resume %s", d.Name)
+		}
+		return fmt.Sprintf("%s of %s need not wait for min_size or max_age any more; see: tranche collector show %s",
+			cli.Plural(c.Ops, "operation"), cli.Plural(c.Keys, "key"), cli.Inert(d.Name))
+	})(cl.DrainCollector(ctx, d.Name, term.Keep()))
 }
 
 type collectorDelete struct {
-	Name  string `arg:"" help:"The collector."`
-	Force bool   `help:"Also with operations, which are lost then."`
+	collectorName
+	Force bool `help:"Also with operations, which are lost then."`
 }
 
 func (d *collectorDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	gone, err := cl.DeleteCollector(ctx, d.Name, client.DeleteCollectorParams{Force: d.Force}, term.Keep())
-	switch {
-	case err != nil || term.JSON:
-		return term.Answered(err)
-	case gone.Ops+gone.Parked > 0:
-		return term.Printf("collector %s is deleted, and with it %s that waited and %s that were parked\n",
-			cli.Inert(gone.Name),
-			cli.Plural(gone.Ops, "operation"), cli.Count(gone.Parked))
-	}
-	return term.Printf("collector %s is deleted\n", cli.Inert(gone.Name))
+	return cli.Say(term, func(gone *client.DeletedCollector) string {
+		text := "collector " + cli.Inert(gone.Name) + " is deleted"
+		if gone.Ops+gone.Parked > 0 {
+			text += fmt.Sprintf(", and with it %s that waited and %s that were parked",
+				cli.Plural(gone.Ops, "operation"), cli.Count(gone.Parked))
+		}
+		return text
+	})(cl.DeleteCollector(ctx, d.Name, client.DeleteCollectorParams{Force: d.Force}, term.Keep()))
 }
 
 type collectorShow struct {
-	Name   string `arg:"" help:"The collector."`
-	Source bool   `help:"Print it as it was applied, and nothing else."`
+	collectorName
+	Source bool `help:"Print it as it was applied, and nothing else."`
 }
 
 func (s *collectorShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	c, err := cl.GetCollector(ctx, s.Name, term.Keep())
-	switch {
-	case err != nil || term.JSON:
-		return term.Answered(err)
-	case s.Source:
-		return term.Printf("%s\n", strings.TrimRight(c.Source, "\n"))
-	}
-	return term.Printf("%s\n%s\n%s", collectorHead(&c), collectorCounts(&c), collectorWhy(&c))
+	return cli.Say(term, func(c *client.CollectorView) string {
+		if s.Source {
+			return strings.TrimRight(c.Source, "\n")
+		}
+		return collectorHead(c) + "\n" + collectorCounts(c) + "\n" + strings.TrimRight(collectorWhy(c), "\n")
+	})(cl.GetCollector(ctx, s.Name, term.Keep()))
 }
 
 // collectorHead is what the collector is.
 func collectorHead(c *client.CollectorView) string {
 	t := cli.Table{}
 	p := &c.Spec
-	t.Row("collector", cli.Inert(c.Name))
+	t.Row("collector", c.Name)
 	state := c.State
 	if c.PausedAt != nil {
-		state += fmt.Sprintf(" by %s since %s", cli.Inert(c.PausedBy), cli.Moment(*c.PausedAt))
+		state += fmt.Sprintf(" by %s since %s", c.PausedBy, cli.Moment(*c.PausedAt))
 	}
 	t.Row("state", state)
-	t.Row("endpoint", cli.Inert(p.Endpoint))
+	t.Row("endpoint", p.Endpoint)
 	t.Row("flushed", fmt.Sprintf("a key with %d operations, or after %s; at most %d at once", p.MinSize,
 		cli.ShortTime(p.MaxAge.String()), p.MaxSize))
 	limits := fmt.Sprintf("%d flushes at once", p.InFlight)
 	if p.Rate != "" {
-		limits += ", " + cli.Inert(p.Rate) + " calls"
+		limits += ", " + p.Rate + " calls"
 	}
 	t.Row("limits", limits+", each within "+cli.ShortTime(p.Timeout.String()))
 	order := p.Order
@@ -205,12 +173,12 @@ func collectorHead(c *client.CollectorView) string {
 	}
 	t.Row("order", order)
 	if by := p.OrderBy; by != nil {
-		key := "the payload's " + cli.Inert(by.Field)
+		key := "the payload's " + by.Field
 		switch {
 		case by.Partitions > 0:
 			key += fmt.Sprintf(", spread over %d", by.Partitions)
 		case len(by.Values) > 0:
-			key += ", one of " + cli.Inert(strings.Join(by.Values, ", "))
+			key += ", one of " + strings.Join(by.Values, ", ")
 		}
 		t.Row("key", key)
 	}
@@ -223,15 +191,15 @@ func collectorHead(c *client.CollectorView) string {
 	t.Row("failures", fmt.Sprintf("tries: %d, the second after %s, doubled up to %s; then parked", p.MaxAttempts,
 		cli.ShortTime(p.Backoff.String()), cli.ShortTime(p.MaxBackoff.String())))
 	if len(p.RetryCodes) > 0 {
-		t.Row("tried again", cli.Inert(strings.Join(p.RetryCodes, ", "))+", whatever the service says")
+		t.Row("tried again", strings.Join(p.RetryCodes, ", ")+", whatever the service says")
 	}
 	if len(p.NeverRetry) > 0 {
-		t.Row("not tried again", cli.Inert(strings.Join(p.NeverRetry, ", "))+", whatever the service says")
+		t.Row("not tried again", strings.Join(p.NeverRetry, ", ")+", whatever the service says")
 	}
 	t.Row("ids", "remembered for "+cli.ShortTime(p.Dedupe.String()))
-	t.Row("applied", fmt.Sprintf("%s by %s, version %d", cli.Moment(c.ChangedAt), cli.Inert(c.ChangedBy), c.Version))
+	t.Row("applied", fmt.Sprintf("%s by %s, version %d", cli.Moment(c.ChangedAt), c.ChangedBy, c.Version))
 	for _, name := range slices.Sorted(maps.Keys(p.Params)) {
-		t.Row("param", cli.Inert(name+"="+p.Params[name]))
+		t.Row("param", name+"="+p.Params[name])
 	}
 	return t.String()
 }
@@ -264,20 +232,16 @@ func foldText(p *client.CollectorSpec) string {
 
 // collectorCounts is what it has.
 func collectorCounts(c *client.CollectorView) string {
-	t := cli.Table{Right: map[int]bool{1: true}}
-	t.Row("waiting", cli.Count(c.Waiting), oldestText(c))
-	t.Row("backoff", cli.Count(c.Backoff), "failed, and tried again")
-	t.Row("parked", cli.Count(c.Parked), "not tried again unless they are requeued")
-	t.Row("keys", cli.Count(c.Keys), fmt.Sprintf("%s due, %s being flushed", cli.Count(c.Due),
-		cli.Count(int64(c.Flushing))))
-	return t.String()
-}
-
-func oldestText(c *client.CollectorView) string {
-	if c.OldestAt == nil {
-		return "not tried yet"
+	oldest := ""
+	if c.OldestAt != nil {
+		oldest = ", the oldest for " + cli.Span(c.At.Sub(*c.OldestAt))
 	}
-	return "not tried yet, the oldest for " + cli.Span(c.At.Sub(*c.OldestAt))
+	t := cli.NewTable("|>|", 0)
+	t.Row("waiting", c.Waiting, "not tried yet"+oldest)
+	t.Row("backoff", c.Backoff, "failed, and tried again")
+	t.Row("parked", c.Parked, "not tried again unless they are requeued")
+	t.Row("keys", c.Keys, fmt.Sprintf("%s due, %s being flushed", cli.Count(c.Due), cli.Count(int64(c.Flushing))))
+	return t.String()
 }
 
 // collectorWhy is what keeps its operations waiting, and what helps.

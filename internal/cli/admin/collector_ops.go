@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -16,7 +16,7 @@ import (
 )
 
 type collectorAdd struct {
-	Name     string  `arg:"" help:"The collector."`
+	collectorName
 	File     string  `arg:"" optional:"" help:"Operations, a JSON object a line: {\"id\":…,\"key\":…,\"payload\":…}; - is standard input." placeholder:"FILE"`
 	Payload  *string `help:"A single operation instead of a file: its payload, as JSON." placeholder:"JSON"`
 	Key      string  `help:"The key of the single operation." placeholder:"KEY"`
@@ -42,42 +42,51 @@ func (a *collectorAdd) Validate() error {
 	return nil
 }
 
-// Run adds operations.
 func (a *collectorAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	ops, size, err := a.open(term)
-	if err != nil {
-		return err
+	send := func(ops io.Reader) (client.AddedOperations, error) {
+		return cl.AddOperations(ctx, a.Name, client.AddOperationsParams{DryRun: a.DryRun}, "application/x-ndjson", ops,
+			term.Keep())
 	}
-	defer func() { _ = ops.Close() }()
-	upload := &cli.Upload{From: ops, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
-	added, err := cl.AddOperations(ctx, a.Name, client.AddOperationsParams{DryRun: a.DryRun}, "application/x-ndjson",
-		upload, term.Keep())
-	upload.End()
-	switch {
-	case err != nil && upload.Err != nil:
-		return fmt.Errorf("read %s: %w", a.File, upload.Err)
-	case err != nil && a.Payload == nil && refusedInput(err):
+	if a.Payload != nil {
+		op, err := a.operation()
+		if err != nil {
+			return err
+		}
+		return cli.Say(term, addedText)(send(bytes.NewReader(op)))
+	}
+	added, err := cli.Upload(term, "file", a.File, send)
+	if refused, ok := errors.AsType[*client.ProblemError](err); ok && refused.Status == http.StatusUnprocessableEntity {
 		return fmt.Errorf("%s: %w", a.File, err)
-	case err != nil || term.JSON:
-		return term.Answered(err)
 	}
-	return term.Printf("%s", addedText(&added))
+	return cli.Say(term, addedText)(added, err)
+}
+
+// operation is the single one.
+func (a *collectorAdd) operation() ([]byte, error) {
+	text, err := json.Marshal(struct {
+		ID       string          `json:"id,omitempty"`
+		Key      string          `json:"key,omitempty"`
+		Payload  json.RawMessage `json:"payload"`
+		Priority int             `json:"priority,omitempty"`
+	}{a.ID, a.Key, json.RawMessage(*a.Payload), a.Priority})
+	if err != nil {
+		return nil, cli.Usage(fmt.Sprintf("--payload: %v", err))
+	}
+	return text, nil
 }
 
 // addedText says what was added, or what would be.
 func addedText(added *client.AddedOperations) string {
-	var text strings.Builder
-	text.WriteString(cli.Plural(int64(added.Added), "operation"))
+	text := cli.Plural(int64(added.Added), "operation")
 	if added.DryRun {
-		text.WriteString(" would be")
+		text += " would be"
 	}
-	text.WriteString(" added")
+	text += " added"
 	if added.Duplicates > 0 {
-		fmt.Fprintf(&text, ", %s left out: added before, by their ids", cli.Count(int64(added.Duplicates)))
+		text += fmt.Sprintf(", %s left out: added before, by their ids", cli.Count(int64(added.Duplicates)))
 	}
-	text.WriteString("\n")
 	if !added.DryRun {
-		return text.String()
+		return text
 	}
 	for i := range added.Sample {
 		o := &added.Sample[i]
@@ -85,44 +94,16 @@ func addedText(added *client.AddedOperations) string {
 		if o.Fold != "" {
 			fold = ", folded by " + cli.Inert(o.Fold)
 		}
-		fmt.Fprintf(&text, "  key %s%s: %s\n", cli.Inert(o.Key), fold, cli.Inert(string(o.Payload)))
+		text += fmt.Sprintf("\n  key %s%s: %s", cli.Inert(o.Key), fold, cli.Inert(string(o.Payload)))
 	}
 	if more := added.Added - len(added.Sample); more > 0 {
-		fmt.Fprintf(&text, "  and %s more\n", cli.Count(int64(more)))
+		text += fmt.Sprintf("\n  and %s more", cli.Count(int64(more)))
 	}
-	text.WriteString("nothing was added; without --dry-run it is\n")
-	return text.String()
-}
-
-// refusedInput reports whether it is what was sent that is wrong.
-func refusedInput(err error) bool {
-	refused, ok := errors.AsType[*client.ProblemError](err)
-	return ok && refused.Status == http.StatusUnprocessableEntity
-}
-
-func (a *collectorAdd) open(term *cli.Console) (io.ReadCloser, int64, error) {
-	if a.Payload == nil {
-		return cli.OpenItems("file", a.File, term.In)
-	}
-	op := map[string]any{"payload": json.RawMessage(*a.Payload)}
-	if a.ID != "" {
-		op["id"] = a.ID
-	}
-	if a.Key != "" {
-		op["key"] = a.Key
-	}
-	if a.Priority != 0 {
-		op["priority"] = a.Priority
-	}
-	text, err := json.Marshal(op)
-	if err != nil {
-		return nil, 0, cli.Usage(fmt.Sprintf("--payload: %v", err))
-	}
-	return io.NopCloser(strings.NewReader(string(text))), int64(len(text)), nil
+	return text + "\nnothing was added; without --dry-run it is"
 }
 
 type collectorOps struct {
-	Name  string `arg:"" help:"The collector."`
+	collectorName
 	State string `enum:",waiting,backoff,parked" default:"" help:"Only those in this state: waiting, backoff or parked." placeholder:"STATE"`
 	Key   string `help:"Only those of this key." placeholder:"KEY"`
 	ID    string `name:"id" help:"Only those with this id, with all that is known of them." placeholder:"ID"`
@@ -133,19 +114,13 @@ type collectorOps struct {
 
 const maxOpsShown = 500
 
-func (o *collectorOps) Validate() error { return cli.ListLimit(o.Limit, maxOpsShown) }
+func (o *collectorOps) Validate() error { return cli.Within("--limit", &o.Limit, maxOpsShown) }
 
-// Run lists operations.
 func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListOperations(ctx, o.Name, client.ListOperationsParams{
 		State: o.State, Key: o.Key, ID: o.ID, Code: o.Code, After: o.After, Limit: o.Limit,
 	}, term.Keep())
-	switch {
-	case err != nil || term.JSON:
-		return term.Answered(err)
-	case len(page.Ops) == 0:
-		return term.Printf("no operations\n")
-	case o.ID != "":
+	if o.ID != "" && len(page.Ops) > 0 && !term.JSON {
 		for i := range page.Ops {
 			if err := term.Printf("%s", opText(&page.Ops[i], term.Room())); err != nil {
 				return err
@@ -153,43 +128,32 @@ func (o *collectorOps) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 		}
 		return nil
 	}
-	if err := term.Printf("%s", opsText(page.Ops, term.Room())); err != nil {
-		return err
-	}
-	if page.Next != 0 {
-		term.Note("there are more; go on with --after %d", page.Next)
-	}
-	return nil
-}
-
-func opsText(ops []client.OpView, room int) string {
-	t := cli.Table{Right: map[int]bool{0: true, 4: true}, Room: room}
-	t.Row("NUMBER", "ID", "KEY", "STATE", "TRIES", "ADDED", "ERROR")
-	for i := range ops {
-		o := &ops[i]
-		state := o.State
-		if o.Flushing {
-			state += ", flushing"
-		}
-		if o.FoldedInto != "" {
-			state += ", with " + cli.Inert(o.FoldedInto)
-		}
-		problem := cli.Inert(o.Code)
-		if o.Message != "" {
-			problem += ": " + cli.Inert(o.Message)
-		}
-		t.Row(strconv.FormatInt(o.Number, 10), cli.Inert(o.ID), cli.Inert(o.Key), state,
-			strconv.Itoa(o.Attempts), cli.Moment(o.AddedAt), problem)
-	}
-	return t.String()
+	return (&cli.List[client.OpView]{
+		Columns: "NUMBER>|ID|KEY|STATE|TRIES>|ADDED|ERROR",
+		Row: func(o *client.OpView) []any {
+			state := o.State
+			if o.Flushing {
+				state += ", flushing"
+			}
+			if o.FoldedInto != "" {
+				state += ", with " + o.FoldedInto
+			}
+			problem := o.Code
+			if o.Message != "" {
+				problem += ": " + o.Message
+			}
+			return []any{strconv.FormatInt(o.Number, 10), o.ID, o.Key, state, o.Attempts, o.AddedAt, problem}
+		},
+		Empty: "no operations", Next: page.Next,
+	}).Print(term, page.Ops, err)
 }
 
 // opText is all about one operation.
 func opText(o *client.OpView, room int) string {
 	t := cli.Table{}
-	t.Row("operation", cli.Inert(o.ID))
+	t.Row("operation", o.ID)
 	t.Row("number", strconv.FormatInt(o.Number, 10))
-	t.Row("key", cli.Inert(o.Key))
+	t.Row("key", o.Key)
 	state := o.State
 	switch {
 	case o.NotBefore != nil && o.State == collector.OpBackoff:
@@ -199,13 +163,13 @@ func opText(o *client.OpView, room int) string {
 	}
 	t.Row("state", state)
 	if o.Fold != "" {
-		t.Row("folded", "with those of its key that have "+cli.Inert(o.Fold))
+		t.Row("folded", "with those of its key that have "+o.Fold)
 	}
 	if o.FoldedInto != "" {
-		t.Row("went with", cli.Inert(o.FoldedInto)+", into which it was folded in its last try")
+		t.Row("went with", o.FoldedInto+", into which it was folded in its last try")
 	}
-	t.Row("added", cli.Moment(o.AddedAt))
-	t.Row("tries", strconv.Itoa(o.Attempts))
+	t.Row("added", o.AddedAt)
+	t.Row("tries", o.Attempts)
 	if o.Code != "" {
 		t.Row("last error", cli.Shown(cli.Inert(o.Code+": "+o.Message), room))
 	}
@@ -217,45 +181,34 @@ func opText(o *client.OpView, room int) string {
 
 // opChoice is the operations that a command is about.
 type opChoice struct {
-	Name string   `arg:"" help:"The collector."`
+	collectorName
 	IDs  []string `arg:"" optional:"" name:"id" help:"Ids of operations."`
 	Key  []string `help:"Those of this key; may stand more than once." placeholder:"KEY"`
 	Code string   `help:"Those whose last error had this code." placeholder:"CODE"`
 	All  bool     `help:"All of them."`
 }
 
-// check refuses a choice that is none, or two: what is meant has to be spelled out.
-func (c *opChoice) check() error {
-	narrowed := len(c.IDs) > 0 || len(c.Key) > 0 || c.Code != ""
-	switch {
-	case c.All && narrowed:
-		return errors.New("give either --all, or ids, --key or --code")
-	case !c.All && !narrowed:
-		return errors.New("say which operations: their ids, --key KEY, --code CODE or --all")
-	}
-	return nil
+// Validate refuses a choice that is none, or two: what is meant has to be spelled out.
+func (c *opChoice) Validate() error {
+	return chosenOnce(c.All, len(c.IDs) > 0 || len(c.Key) > 0 || c.Code != "",
+		"operations: their ids, --key KEY, --code CODE or --all", "give either --all, or ids, --key or --code")
 }
 
 type collectorRequeue struct{ opChoice }
 
-func (r *collectorRequeue) Validate() error { return r.check() }
-
-// Run requeues operations.
 func (r *collectorRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueOperations(ctx, r.Name,
 		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All}, term.Keep())
-	switch {
-	case err != nil:
-		return err
-	case len(r.IDs) > 0 && done.Requeued == 0:
+	if err == nil && len(r.IDs) > 0 && done.Requeued == 0 {
 		return errors.New("no operation with such an id is parked or waits for its next try; see: tranche collector ops " +
 			cli.Inert(r.Name))
-	case term.JSON:
-		return term.Sent()
-	case done.Requeued == 0:
-		return term.Printf("no such operation is parked or waits for its next try\n")
 	}
-	return term.Printf("%s requeued\n", cli.Plural(done.Requeued, "operation"))
+	return cli.Say(term, func(done *client.RequeuedOperations) string {
+		if done.Requeued == 0 {
+			return "no such operation is parked or waits for its next try"
+		}
+		return cli.Plural(done.Requeued, "operation") + " requeued"
+	})(done, err)
 }
 
 type collectorDrop struct {
@@ -263,24 +216,20 @@ type collectorDrop struct {
 	Waiting bool `help:"Also those that are not parked."`
 }
 
-func (d *collectorDrop) Validate() error { return d.check() }
-
-// Run drops operations.
 func (d *collectorDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.DropOperations(ctx, d.Name,
 		client.DropChoice{IDs: d.IDs, Keys: d.Key, Code: d.Code, All: d.All, Waiting: d.Waiting}, term.Keep())
-	switch {
-	case err != nil:
-		return err
-	case len(d.IDs) > 0 && done.Dropped == 0:
-		return errors.New("no operation with such an id " + map[bool]string{true: "is parked, or waits",
-			false: "is parked; --waiting drops those that wait, too"}[d.Waiting])
-	case term.JSON:
-		return term.Sent()
-	case done.Dropped == 0 && !d.Waiting:
-		return term.Printf("no such operation is parked; --waiting drops those that wait, too\n")
-	case done.Dropped == 0:
-		return term.Printf("there is no such operation\n")
+	none := "is parked; --waiting drops those that wait, too"
+	if d.Waiting {
+		none = "is parked, or waits"
 	}
-	return term.Printf("%s dropped\n", cli.Plural(done.Dropped, "operation"))
+	if err == nil && len(d.IDs) > 0 && done.Dropped == 0 {
+		return errors.New("no operation with such an id " + none)
+	}
+	return cli.Say(term, func(done *client.DroppedOperations) string {
+		if done.Dropped == 0 {
+			return "no such operation " + none
+		}
+		return cli.Plural(done.Dropped, "operation") + " dropped"
+	})(done, err)
 }

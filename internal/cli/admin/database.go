@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
@@ -27,18 +26,7 @@ type Doctor struct {
 // Run checks the invariants.
 func (d *Doctor) Run(ctx context.Context, term *cli.Console) error {
 	report, err := d.examine(ctx, term)
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		err = term.Sent()
-	} else {
-		err = term.Printf("%s", reportText(&report))
-	}
-	if err == nil && report.Found > 0 {
-		err = cli.Exit(cli.ExitOther)
-	}
-	return err
+	return cli.FailIf(report.Found > 0, cli.ExitOther, cli.Say(term, reportText)(report, err))
 }
 
 func (d *Doctor) examine(ctx context.Context, term *cli.Console) (found doctor.Report, err error) {
@@ -83,19 +71,18 @@ func asSent[T any](term *cli.Console, found any) (document T, err error) {
 
 func reportText(r *doctor.Report) string {
 	text := fmt.Sprintf("looked at %s runs, %s items, %s slices, %s parts in %s\n", cli.Count(int64(r.Runs)),
-		cli.Count(r.Items),
-		cli.Count(r.Slices), cli.Count(r.Parts), cli.Span(cli.Seconds(r.Seconds)))
+		cli.Count(r.Items), cli.Count(r.Slices), cli.Count(r.Parts), cli.Span(cli.Seconds(r.Seconds)))
 	if r.Found == 0 {
-		text += "all invariants hold:\n"
+		text += "all invariants hold:"
 		for _, rule := range doctor.Rules() {
-			text += fmt.Sprintf("  %-3s  %s\n", rule.Invariant, rule.Words)
+			text += fmt.Sprintf("\n  %-3s  %s", rule.Invariant, rule.Words)
 		}
 		return text
 	}
 	for _, v := range r.Violations {
 		text += cli.Inert(v.String()) + "\n"
 	}
-	return text + fmt.Sprintf("%s violations\n", cli.Count(int64(r.Found)))
+	return text + cli.Count(int64(r.Found)) + " violations"
 }
 
 // Migrate brings a database to the schema of this version.
@@ -109,45 +96,43 @@ type Migrate struct {
 func (m *Migrate) Run(ctx context.Context, term *cli.Console) error {
 	waits := zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zapcore.EncoderConfig{MessageKey: "message"}),
 		zapcore.AddSync(term.Err), zap.WarnLevel))
-	apply := func() ([]string, error) { return migrations.Up(ctx, m.Database, waits) }
-	verb := "applied"
+	var files []string
+	var err error
 	if m.DryRun {
-		apply = func() ([]string, error) { return migrations.Pending(ctx, m.Database) }
-		verb = "would apply"
+		files, err = migrations.Pending(ctx, m.Database)
+	} else {
+		files, err = migrations.Up(ctx, m.Database, waits)
 	}
-	files, err := apply()
+	for _, role := range m.Grant {
+		if err == nil && !m.DryRun {
+			err = migrations.Grant(ctx, m.Database, role)
+		}
+	}
 	if err != nil {
 		return err
-	}
-	if !m.DryRun {
-		for _, role := range m.Grant {
-			if err := migrations.Grant(ctx, m.Database, role); err != nil {
-				return err
-			}
-		}
 	}
 	if term.JSON {
 		return term.Document(map[string]any{"files": noNil(files), "dry_run": m.DryRun, "granted": noNil(m.Grant)})
 	}
-	return term.Printf("%s", m.text(files, verb))
+	return term.Printf("%s", m.text(files))
 }
 
-func (m *Migrate) text(files []string, verb string) string {
-	var said strings.Builder
+func (m *Migrate) text(files []string) string {
+	applied, before, after := "applied ", "", " may serve, and change neither the schema nor the audit log\n"
+	if m.DryRun {
+		applied, before, after = "would apply ", "would let ", " serve\n"
+	}
+	text := ""
 	if len(files) == 0 {
-		said.WriteString("the database is up to date\n")
+		text = "the database is up to date\n"
 	}
 	for _, file := range files {
-		said.WriteString(verb + " " + file + "\n")
+		text += applied + file + "\n"
 	}
 	for _, role := range m.Grant {
-		if m.DryRun {
-			said.WriteString("would let " + cli.Inert(role) + " serve\n")
-		} else {
-			said.WriteString(cli.Inert(role) + " may serve, and change neither the schema nor the audit log\n")
-		}
+		text += before + cli.Inert(role) + after
 	}
-	return said.String()
+	return text
 }
 
 func noNil(all []string) []string { return append([]string{}, all...) }

@@ -1,9 +1,14 @@
 package admin
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,46 +24,19 @@ type dlqList struct {
 	Limit    int    `default:"20" help:"How many." placeholder:"N"`
 }
 
-func (l *dlqList) Validate() error { return cli.ListLimit(l.Limit, deadletter.MaxLetters) }
+func (l *dlqList) Validate() error { return cli.Within("--limit", &l.Limit, deadletter.MaxLetters) }
 
-// Run lists dead letters.
 func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListDeadLetters(ctx, client.ListDeadLettersParams{
 		Endpoint: l.Endpoint, State: l.State, After: l.After, Limit: l.Limit,
 	}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if len(page.Letters) == 0 {
-		return term.Printf("no dead letters\n")
-	}
-	if err := term.Printf("%s", deadLettersText(page.Letters, term.Room())); err != nil {
-		return err
-	}
-	if page.Next != nil {
-		term.Note("there are more; go on with --after %s", *page.Next)
-	}
-	return nil
-}
-
-func deadLettersText(letters []client.DeadLetter, room int) string {
-	t := cli.Table{Room: room}
-	if cli.Narrow(room) {
-		t.Row("LETTER", "ENDPOINT", "CAUSE", "STATE", "DIED")
-	} else {
-		t.Row("LETTER", "ENDPOINT", "CAUSE", "STATE", "DIED", "MESSAGE")
-	}
-	for i := range letters {
-		l := &letters[i]
-		cells := []string{
-			shortDeadLetter(l.ID), cli.Inert(l.Endpoint), cli.Inert(l.Cause), string(l.State), cli.Moment(l.At),
-		}
-		if !cli.Narrow(room) {
-			cells = append(cells, cli.Inert(l.Message))
-		}
-		t.Row(cells...)
-	}
-	return t.String()
+	return (&cli.List[client.DeadLetter]{
+		Columns: "LETTER|ENDPOINT|CAUSE|STATE|DIED|MESSAGE?",
+		Row: func(l *client.DeadLetter) []any {
+			return []any{shortDeadLetter(l.ID), l.Endpoint, l.Cause, l.State, l.At, l.Message}
+		},
+		Empty: "no dead letters", Next: page.Next,
+	}).Print(term, page.Letters, err)
 }
 
 // shortDeadLetter is the time in an id, and its count within that: dead letters come in bursts.
@@ -69,49 +47,31 @@ type dlqShow struct {
 	Full bool   `help:"All of the body, however large."`
 }
 
-// Run shows a dead letter.
 func (l *dlqShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	letter, err := cl.GetDeadLetter(ctx, l.ID, client.GetDeadLetterParams{Full: l.Full}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s%s%s%s", deadLetterHead(&letter, term.Room()), cli.HeadersText(letter.Headers, term.Room()),
-		cli.ContentText(&letter.Body, term.Room(), l.Full), whatToDo(&letter))
+	return cli.Print(term, func(d *client.DeadLetterDocument, room int) string {
+		return deadLetterHead(d, room) + headersText(d.Headers, room) + contentText(&d.Body, room, l.Full) +
+			whatToDo(d)
+	})(cl.GetDeadLetter(ctx, l.ID, client.GetDeadLetterParams{Full: l.Full}, term.Keep()))
 }
 
 func deadLetterHead(l *client.DeadLetterDocument, room int) string {
 	t := cli.Table{}
 	t.Row("dead letter", l.ID)
-	t.Row("endpoint", cli.Inert(l.Endpoint))
+	t.Row("endpoint", l.Endpoint)
 	t.Row("state", fmt.Sprintf("%s since %s", l.State, cli.Moment(l.ChangedAt)))
-	t.Row("cause", cli.Inert(l.Cause))
-	optional := func(name, value string) {
-		if value != "" {
-			t.Row(name, cli.Inert(value))
-		}
-	}
-	optional("message", cli.Shown(l.Message, room))
-	optional("mode", l.Mode)
-	if l.Run != nil {
-		t.Row("run", *l.Run)
-	}
-	if l.Slice != nil {
-		t.Row("slice", *l.Slice)
-	}
-	if l.Root != nil {
-		t.Row("root slice", *l.Root)
-	}
-	optional("waited for by", l.Stack)
-	optional("origin", l.Origin)
-	optional("given up by", l.Service)
-	if l.Items > 0 {
-		t.Row("items", cli.Count(int64(l.Items)))
-	}
-	if l.Deliveries > 0 {
-		t.Row("deliveries", cli.Count(int64(l.Deliveries)))
-	}
+	t.Row("cause", l.Cause)
+	t.Field("message", cli.Shown(l.Message, room))
+	t.Field("mode", l.Mode)
+	t.Field("run", l.Run)
+	t.Field("slice", l.Slice)
+	t.Field("root slice", l.Root)
+	t.Field("waited for by", l.Stack)
+	t.Field("origin", l.Origin)
+	t.Field("given up by", l.Service)
+	t.Field("items", l.Items)
+	t.Field("deliveries", l.Deliveries)
 	t.Row("requeued", fmt.Sprintf("%d times", l.Requeued))
-	t.Row("died", cli.Moment(l.At))
+	t.Row("died", l.At)
 	return t.String()
 }
 
@@ -134,22 +94,13 @@ type deadLetterChoice struct {
 	All      bool     `help:"All that wait."`
 }
 
-// check refuses a choice that is none, or two: what is meant has to be spelled out.
-func (c *deadLetterChoice) check() error {
-	chosen := 0
-	for _, set := range []bool{len(c.IDs) > 0, c.Endpoint != "", c.All} {
-		if set {
-			chosen++
-		}
+// Validate refuses a choice that is none, or two: what is meant has to be spelled out.
+func (c *deadLetterChoice) Validate() error {
+	const either = "give either ids, or --endpoint, or --all"
+	if len(c.IDs) > 0 && c.Endpoint != "" {
+		return errors.New(either)
 	}
-	switch chosen {
-	case 0:
-		return errors.New("say which dead letters: their ids, --endpoint NAME or --all")
-	case 1:
-		return nil
-	default:
-		return errors.New("give either ids, or --endpoint, or --all")
-	}
+	return chosenOnce(c.All, len(c.IDs) > 0 || c.Endpoint != "", "dead letters: their ids, --endpoint NAME or --all", either)
 }
 
 type dlqRequeue struct {
@@ -157,64 +108,36 @@ type dlqRequeue struct {
 	Force bool `help:"Also those that have been requeued three times and died each time."`
 }
 
-func (r *dlqRequeue) Validate() error { return r.check() }
-
 // Run requeues dead letters. It is a failure when one is refused.
 func (r *dlqRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueDeadLetters(ctx,
 		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force}, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		err = term.Sent()
-	} else {
-		err = term.Printf("%s", requeuedText(&done))
-	}
-	if err == nil && done.RefusedTotal > 0 {
-		err = cli.Exit(cli.ExitOther)
-	}
-	return err
+	return cli.FailIf(done.RefusedTotal > 0, cli.ExitOther, cli.Say(term, requeuedText)(done, err))
 }
 
 func requeuedText(done *client.Requeue) string {
 	if done.Requeued == 0 && done.RefusedTotal == 0 {
-		return "no dead letter waits\n"
+		return "no dead letter waits"
 	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s requeued", deadLetters(done.Requeued))
+	text := cli.Plural(int64(done.Requeued), "dead letter") + " requeued"
 	if done.RefusedTotal > 0 {
-		fmt.Fprintf(&text, ", %s refused", cli.Count(int64(done.RefusedTotal)))
+		text += ", " + cli.Count(int64(done.RefusedTotal)) + " refused"
 	}
-	text.WriteString("\n")
 	for _, refused := range done.Refused {
-		fmt.Fprintf(&text, "  %s: %s\n", shortDeadLetter(refused.ID), cli.Inert(refused.Reason))
+		text += "\n  " + shortDeadLetter(refused.ID) + ": " + cli.Inert(refused.Reason)
 	}
 	if more := done.RefusedTotal - len(done.Refused); more > 0 {
-		fmt.Fprintf(&text, "  and %s more\n", cli.Count(int64(more)))
+		text += "\n  and " + cli.Count(int64(more)) + " more"
 	}
-	return text.String()
-}
-
-func deadLetters(n int) string {
-	if n == 1 {
-		return "1 dead letter"
-	}
-	return cli.Count(int64(n)) + " dead letters"
+	return text
 }
 
 type dlqDrop struct{ deadLetterChoice }
 
-func (d *dlqDrop) Validate() error { return d.check() }
-
-// Run drops dead letters.
 func (d *dlqDrop) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	done, err := cl.DropDeadLetters(ctx,
-		client.LetterSelection{IDs: d.IDs, Endpoint: d.Endpoint, All: d.All}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s dropped\n", deadLetters(done.Dropped))
+	return cli.Say(term, func(done *client.Dropped) string {
+		return cli.Plural(int64(done.Dropped), "dead letter") + " dropped"
+	})(cl.DropDeadLetters(ctx, client.LetterSelection{IDs: d.IDs, Endpoint: d.Endpoint, All: d.All}, term.Keep()))
 }
 
 type quarantineList struct {
@@ -223,41 +146,21 @@ type quarantineList struct {
 	Limit int    `default:"20" help:"How many." placeholder:"N"`
 }
 
-func (q *quarantineList) Validate() error { return cli.ListLimit(q.Limit, deadletter.MaxQuarantined) }
+func (q *quarantineList) Validate() error {
+	return cli.Within("--limit", &q.Limit, deadletter.MaxQuarantined)
+}
 
-// Run lists quarantined messages.
 func (q *quarantineList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListQuarantined(ctx, client.ListQuarantinedParams{
 		Run: q.Of, After: q.After, Limit: q.Limit,
 	}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if len(page.Messages) == 0 {
-		return term.Printf("nothing is in quarantine\n")
-	}
-	if err := term.Printf("%s", quarantineText(page.Messages, term.Room())); err != nil {
-		return err
-	}
-	if page.Next != 0 {
-		term.Note("there are more; go on with --after %d", page.Next)
-	}
-	return nil
-}
-
-func quarantineText(messages []client.QuarantinedView, room int) string {
-	t := cli.Table{Right: map[int]bool{0: true}, Room: room}
-	t.Row("NUMBER", "TIME", "REASON", "RUN", "DETAIL")
-	for i := range messages {
-		m := &messages[i]
-		run := "-"
-		if m.Run != nil {
-			run = cli.ShortID(*m.Run)
-		}
-		t.Row(strconv.FormatInt(m.ID, 10), cli.Moment(m.At), cli.Inert(m.Reason), run,
-			cli.Inert(m.Detail))
-	}
-	return t.String()
+	return (&cli.List[client.QuarantinedView]{
+		Columns: "NUMBER>|TIME|REASON|RUN|DETAIL",
+		Row: func(m *client.QuarantinedView) []any {
+			return []any{strconv.FormatInt(m.ID, 10), m.At, m.Reason, cli.ShortRun(m.Run), m.Detail}
+		},
+		Empty: "nothing is in quarantine", Next: page.Next,
+	}).Print(term, page.Messages, err)
 }
 
 type quarantineShow struct {
@@ -265,28 +168,62 @@ type quarantineShow struct {
 	Full   bool  `help:"All that is kept of the body: 64 KiB."`
 }
 
-// Run shows a quarantined message.
 func (q *quarantineShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	m, err := cl.GetQuarantined(ctx, q.Number, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s%s%s", quarantinedHead(&m, term.Room()), cli.HeadersText(m.Headers, term.Room()),
-		cli.ContentText(&m.Body, term.Room(), q.Full))
+	return cli.Print(term, func(m *client.QuarantinedDocument, room int) string {
+		return quarantinedHead(m, room) + headersText(m.Headers, room) + contentText(&m.Body, room, q.Full)
+	})(cl.GetQuarantined(ctx, q.Number, term.Keep()))
 }
 
 func quarantinedHead(m *client.QuarantinedDocument, room int) string {
 	t := cli.Table{}
 	t.Row("number", strconv.FormatInt(m.ID, 10))
-	t.Row("time", cli.Moment(m.At))
-	t.Row("reason", cli.Inert(m.Reason))
+	t.Row("time", m.At)
+	t.Row("reason", m.Reason)
 	t.Row("detail", cli.Shown(cli.Inert(m.Detail), room))
-	t.Row("subject", cli.Inert(m.Subject))
-	if m.Run != nil {
-		t.Row("run", *m.Run)
-	}
-	if m.Slice != nil {
-		t.Row("slice", *m.Slice)
-	}
+	t.Row("subject", m.Subject)
+	t.Field("run", m.Run)
+	t.Field("slice", m.Slice)
 	return t.String()
+}
+
+// headersText shows the headers of a message, by name.
+func headersText(headers map[string][]string, room int) string {
+	if len(headers) == 0 {
+		return ""
+	}
+	t := cli.Table{}
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		t.Row("  "+cli.Inert(name), cli.Shown(cli.Inert(strings.Join(headers[name], ", ")), room))
+	}
+	return "\nheaders\n" + t.String()
+}
+
+// contentText shows the body of a message, on a terminal a screen and a half unless all of it is asked for.
+func contentText(c *client.Content, room int, full bool) string {
+	head := fmt.Sprintf("\nbody, %s bytes", cli.Count(int64(c.Size)))
+	if c.Unpacked != "" {
+		head += " unpacked from " + cli.Inert(c.Unpacked)
+	}
+	text := c.Text
+	switch {
+	case c.Size == 0:
+		return head + "\n"
+	case len(c.JSON) > 0:
+		var indented bytes.Buffer
+		if json.Indent(&indented, c.JSON, "", "  ") == nil {
+			text = indented.String()
+		}
+	case len(c.Base64) > 0:
+		head += " in base64"
+		text = base64.StdEncoding.EncodeToString(c.Base64)
+	}
+	text = cli.InertText(text)
+	cut := c.Truncated
+	if shown := cli.Shown(text, room); !full && shown != text {
+		text, cut = shown, true
+	}
+	if cut {
+		text += "\n(there is more: --full shows all of it)"
+	}
+	return head + "\n" + strings.TrimRight(text, "\n") + "\n"
 }

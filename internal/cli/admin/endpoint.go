@@ -45,31 +45,21 @@ type endpointsList struct{}
 
 func (endpointsList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListEndpoints(ctx, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s", endpointsText(list, term.Room()))
-}
-
-func endpointsText(list client.EndpointList, room int) string {
-	if len(list.Endpoints) == 0 {
-		return "no service listens and no run waits for one\n"
-	}
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true}, Room: room}
-	t.Row("ENDPOINT", "READY", "BACKLOG", "CALLS", "RATE", "P50", "P99", "ERRORS", "LISTENERS")
-	for i := range list.Endpoints {
-		e := &list.Endpoints[i]
-		name, who := cli.Inert(e.Name), doers(e)
-		if e.Pace != nil && e.Pace.Breaker == client.BreakerStateOpen {
-			who += ", breaker open"
-		}
-		if cli.Narrow(room) {
-			who = strings.Replace(who, doers(e), strconv.Itoa(len(e.Listeners)+len(e.Nodes)), 1)
-		}
-		t.Row(name, cli.Count(e.Ready), cli.Count(int64(e.Backlog)), cli.Count(int64(e.CallsBacklog)),
-			cli.Rate(e.Rate), cli.PerItem(e.P50Millis), cli.PerItem(e.P99Millis), cli.Count(e.Errors), who)
-	}
-	return t.String()
+	return (&cli.List[client.Endpoint]{
+		Columns: "ENDPOINT|READY>|BACKLOG>|CALLS>|RATE>|P50>|P99>|ERRORS>|LISTENERS",
+		Row: func(e *client.Endpoint) []any {
+			who := doers(e)
+			if cli.Narrow(term.Room()) {
+				who = strconv.Itoa(len(e.Listeners) + len(e.Nodes))
+			}
+			if e.Pace != nil && e.Pace.Breaker == client.BreakerStateOpen {
+				who += ", breaker open"
+			}
+			return []any{e.Name, e.Ready, e.Backlog, e.CallsBacklog, cli.Rate(e.Rate), cli.PerItem(e.P50Millis),
+				cli.PerItem(e.P99Millis), e.Errors, who}
+		},
+		Empty: "no service listens and no run waits for one",
+	}).Print(term, list.Endpoints, err)
 }
 
 // callsText says what waits of calls, where they are read apart from other requests.
@@ -111,23 +101,23 @@ func listeners(all []client.Listener) string {
 	return fmt.Sprintf("%d: %s", len(all), strings.Join(kinds, ", "))
 }
 
-type endpointsShow struct {
+// endpointName is the argument of commands about one endpoint.
+type endpointName struct {
 	Name string `arg:"" help:"The endpoint's name."`
 }
 
+type endpointsShow struct{ endpointName }
+
 func (e *endpointsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.GetEndpoint(ctx, e.Name, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s%s%s", endpointHead(&found), instancesOf(&found, term.Room()),
-		changesText(found.Changes, term.Room()))
+	return cli.Print(term, func(e *client.Endpoint, room int) string {
+		return endpointHead(e) + instancesOf(e, room) + changesText(e.Changes, room)
+	})(cl.GetEndpoint(ctx, e.Name, term.Keep()))
 }
 
 func endpointHead(e *client.Endpoint) string {
 	t := cli.Table{}
 	kind, _ := workqueue.TargetKind(e.Name)
-	t.Row("endpoint", cli.Inert(e.Name))
+	t.Row("endpoint", e.Name)
 	if services := services(e.Listeners); len(services) > 0 {
 		t.Row("service", strings.Join(services, ", "))
 	}
@@ -219,29 +209,24 @@ func instancesText(all []client.Listener, room int) string {
 	if len(all) == 0 {
 		return "\nnobody listens\n"
 	}
-	t := cli.Table{Right: map[int]bool{3: true, 4: true, 5: true, 6: true, 7: true}, Room: room}
-	t.Row("INSTANCE", "VERSION", "HEALTH", "BUSY", "RATE", "P50", "P99", "ERRORS", "HOST")
 	several := len(services(all)) > 1
 	var notes strings.Builder
-	for i := range all {
-		l := &all[i]
-		health, busy := l.State, strconv.Itoa(l.InFlight)
-		if health == "" {
-			health = "-"
-		}
-		if l.Concurrency > 0 {
-			busy = fmt.Sprintf("%d/%d", l.InFlight, l.Concurrency)
-		}
-		version := cli.Inert(l.Version)
-		if several {
-			version = cli.Inert(l.Service) + " " + version
-		}
-		t.Row(cli.Inert(l.Instance), version, health, busy, cli.Rate(l.Rate), cli.PerItem(l.P50Millis),
-			cli.PerItem(l.P99Millis),
-			cli.Count(l.Errors), cli.Inert(l.Host))
-		notes.WriteString(instanceNotes(l))
+	list := cli.List[client.Listener]{
+		Columns: "INSTANCE|VERSION|HEALTH|BUSY>|RATE>|P50>|P99>|ERRORS>|HOST",
+		Row: func(l *client.Listener) []any {
+			notes.WriteString(instanceNotes(l))
+			busy, version := strconv.Itoa(l.InFlight), l.Version
+			if l.Concurrency > 0 {
+				busy = fmt.Sprintf("%d/%d", l.InFlight, l.Concurrency)
+			}
+			if several {
+				version = l.Service + " " + version
+			}
+			return []any{l.Instance, version, cli.OrDash(l.State), busy, cli.Rate(l.Rate), cli.PerItem(l.P50Millis),
+				cli.PerItem(l.P99Millis), l.Errors, l.Host}
+		},
 	}
-	return "\n" + t.String() + notes.String()
+	return "\n" + list.Text(all, room) + notes.String()
 }
 
 // instanceNotes says what stands out of an instance, in lines of their own.
@@ -271,17 +256,10 @@ func instanceNotes(l *client.Listener) string {
 	return fmt.Sprintf("  %s: %s\n", cli.Inert(l.Instance), strings.Join(notes, ", "))
 }
 
-type endpointsExplain struct {
-	Name string `arg:"" help:"The endpoint's name."`
-}
+type endpointsExplain struct{ endpointName }
 
-// Run explains why an endpoint does not move.
 func (e *endpointsExplain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.ExplainEndpoint(ctx, e.Name, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s", cli.EndpointExplanationText(&found, term.Room()))
+	return cli.Print(term, cli.EndpointExplanationText)(cl.ExplainEndpoint(ctx, e.Name, term.Keep()))
 }
 
 // paceRows adds what limits an endpoint over all runs to its head.
@@ -329,15 +307,10 @@ func changesText(changes []client.PastPace, room int) string {
 	if len(changes) == 0 {
 		return ""
 	}
-	t := cli.Table{Room: room}
-	t.Row("CHANGED", "WHAT", "FROM", "TO", "WHY")
-	for i := range changes {
-		c := &changes[i]
-		t.Row(cli.Moment(c.At), strings.ReplaceAll(c.What, "_", " "), cli.OrDash(c.Before),
-			cli.OrDash(c.After),
-			cli.Inert(c.Reason))
-	}
-	return "\n" + t.String()
+	list := cli.List[client.PastPace]{Columns: "CHANGED|WHAT|FROM|TO|WHY", Row: func(c *client.PastPace) []any {
+		return []any{c.At, strings.ReplaceAll(c.What, "_", " "), cli.OrDash(c.Before), cli.OrDash(c.After), c.Reason}
+	}}
+	return "\n" + list.Text(changes, room)
 }
 
 type endpointsSet struct {
@@ -351,8 +324,7 @@ type endpointsSet struct {
 }
 
 func (e *endpointsSet) Validate() error {
-	if e.Concurrency == nil && e.MaxInFlight == nil && e.Rate == nil && e.CallRate == nil &&
-		e.ChunkCap == nil && e.Breaker == nil {
+	if *e == (endpointsSet{Name: e.Name}) {
 		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --call-rate, --chunk-cap 0 or " +
 			"--breaker closed")
 	}
@@ -444,47 +416,35 @@ func (b *breakerState) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Run changes the settings.
 func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	set, err := cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
+	return cli.Say(term, func(set *client.EndpointSetting) string {
+		return "endpoint " + cli.Inert(e.Name) + ": " + strings.Join(e.told(set), "; ")
+	})(cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Concurrency: (*int)(e.Concurrency),
 		MaxInFlight: (*int)(e.MaxInFlight), Rate: (*float64)(e.Rate), CallRate: (*float64)(e.CallRate),
-		ChunkCap: (*int)(e.ChunkCap),
-		Breaker:  (*string)(e.Breaker)}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("endpoint %s: %s\n", cli.Inert(e.Name), strings.Join(e.told(&set), "; "))
+		ChunkCap: (*int)(e.ChunkCap), Breaker: (*string)(e.Breaker)}, term.Keep()))
 }
 
 // told says what holds now of what was set.
 func (e *endpointsSet) told(set *client.EndpointSetting) []string {
+	concurrency := "concurrency is left to its services"
+	if set.Concurrency > 0 {
+		concurrency = fmt.Sprintf("%d chunks at once in each instance", set.Concurrency)
+	}
 	var told []string
-	if e.Concurrency != nil {
-		told = append(told, concurrencyText(set.Concurrency)+", within seconds")
-	}
-	if e.MaxInFlight != nil {
-		told = append(told, budgetText(set.MaxInFlight))
-	}
-	if e.Rate != nil {
-		told = append(told, rateLimitText(set.Rate))
-	}
-	if e.CallRate != nil {
-		told = append(told, callRateText(set.CallRate))
-	}
-	if e.ChunkCap != nil {
-		told = append(told, "requests may be of any size again")
-	}
-	if e.Breaker != nil {
-		told = append(told, "its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts")
+	for _, part := range []struct {
+		given bool
+		text  string
+	}{
+		{e.Concurrency != nil, concurrency + ", within seconds"}, {e.MaxInFlight != nil, budgetText(set.MaxInFlight)},
+		{e.Rate != nil, rateLimitText(set.Rate)}, {e.CallRate != nil, callRateText(set.CallRate)},
+		{e.ChunkCap != nil, "requests may be of any size again"},
+		{e.Breaker != nil, "its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts"},
+	} {
+		if part.given {
+			told = append(told, part.text)
+		}
 	}
 	return told
-}
-
-func concurrencyText(n int) string {
-	if n == 0 {
-		return "concurrency is left to its services"
-	}
-	return fmt.Sprintf("%d chunks at once in each instance", n)
 }
 
 func budgetText(n int) string {

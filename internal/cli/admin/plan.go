@@ -34,29 +34,19 @@ type planApply struct {
 	File string `arg:"" help:"A plan in YAML or JSON; - is standard input."`
 }
 
-// Run puts a plan on record.
 func (p *planApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	plan, err := cli.ReadPlan(p.File, term.In)
-	if err != nil {
-		return err
-	}
-	applied, err := cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: plan.Name}, "application/yaml",
-		strings.NewReader(plan.Text), term.Keep())
-	if err != nil {
-		return cli.Explain(&plan, err, gather.Parse)
-	}
-	switch {
-	case term.JSON:
-		return term.Sent()
-	case applied.Unchanged:
-		return term.Printf("plan %s is unchanged: version %d, applied %s by %s\n", cli.Inert(applied.Name), applied.Version,
-			cli.Moment(applied.CreatedAt), cli.Inert(applied.CreatedBy))
-	case applied.Previous > 0:
-		return term.Printf("plan %s is version %d now, after version %d; runs that are under way keep theirs\n",
-			cli.Inert(applied.Name), applied.Version, applied.Previous)
-	}
-	return term.Printf("plan %s is on record, version %d; start it with: tranche run start %s --items FILE\n",
-		cli.Inert(applied.Name), applied.Version, cli.Inert(applied.Name))
+	return cli.Say(term, func(a *client.AppliedPlan) string {
+		next := "start it with: tranche run start " + cli.Inert(a.Name) + " --items FILE"
+		if a.Unchanged {
+			next = ""
+		} else if a.Previous > 0 {
+			next = "runs that are under way keep theirs"
+		}
+		return document{"plan", a.Name, a.Version, a.Previous, a.Unchanged, a.CreatedAt, a.CreatedBy}.text(next)
+	})(cli.Apply(term, "plan", p.File, gather.MaxPlanBytes, gather.Parse,
+		func(name string, text io.Reader) (client.AppliedPlan, error) {
+			return cl.ApplyPlan(ctx, client.ApplyPlanParams{Name: name}, cli.YAML, text, term.Keep())
+		}))
 }
 
 type planList struct {
@@ -67,36 +57,25 @@ type planList struct {
 func (p *planList) Validate() error { return cli.Within("--limit", &p.Limit, inspect.MaxPlans) }
 
 func (p *planList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+	list := cli.List[client.PlanSummary]{
+		Columns: "PLAN|VERSION>|STEPS|RUNS>|APPLIED|BY",
+		Row: func(p *client.PlanSummary) []any {
+			runs := cli.Count(p.Runs)
+			if p.Running > 0 {
+				runs += fmt.Sprintf(" (%s running)", cli.Count(p.Running))
+			}
+			return []any{p.Name, strconv.Itoa(p.Version), stepsText(p), runs, p.CreatedAt, p.CreatedBy}
+		},
+		Empty: "no plans on record; put one there with: tranche plan apply FILE",
+	}
 	if p.Name != "" {
-		versions, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Limit: p.Limit}, term.Keep())
-		if err != nil || term.JSON {
-			return term.Answered(err)
-		}
-		return term.Printf("%s", plansText(versions.Versions, versions.Next > 0, term.Room()))
+		found, err := cl.ListPlanVersions(ctx, p.Name, client.ListPlanVersionsParams{Limit: p.Limit}, term.Keep())
+		list.More = found.Next > 0
+		return list.Print(term, found.Versions, err)
 	}
-	list, err := cl.ListPlans(ctx, client.ListPlansParams{Limit: p.Limit}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if len(list.Plans) == 0 {
-		return term.Printf("no plans on record; put one there with: tranche plan apply FILE\n")
-	}
-	return term.Printf("%s", plansText(list.Plans, list.Next != "", term.Room()))
-}
-
-func plansText(plans []client.PlanSummary, more bool, room int) string {
-	t := cli.Table{Right: map[int]bool{1: true, 3: true}, Room: room}
-	t.Row("PLAN", "VERSION", "STEPS", "RUNS", "APPLIED", "BY")
-	for i := range plans {
-		p := &plans[i]
-		runs := cli.Count(p.Runs)
-		if p.Running > 0 {
-			runs += fmt.Sprintf(" (%s running)", cli.Count(p.Running))
-		}
-		t.Row(cli.Inert(p.Name), strconv.Itoa(p.Version), stepsText(p), runs, cli.Moment(p.CreatedAt),
-			cli.Inert(p.CreatedBy))
-	}
-	return t.Page(more)
+	found, err := cl.ListPlans(ctx, client.ListPlansParams{Limit: p.Limit}, term.Keep())
+	list.More = found.Next != ""
+	return list.Print(term, found.Plans, err)
 }
 
 // stepsText names the steps, and their endpoints where those are called otherwise.
@@ -106,7 +85,7 @@ func stepsText(p *client.PlanSummary) string {
 		if i < len(p.Endpoints) && p.Endpoints[i] != name {
 			name += " to " + p.Endpoints[i]
 		}
-		steps = append(steps, cli.Inert(name))
+		steps = append(steps, name)
 	}
 	return strings.Join(steps, ", ")
 }
@@ -161,33 +140,21 @@ type planDelete struct {
 	Name string `arg:"" help:"The plan's name; all its versions go."`
 }
 
-// Run takes a plan off the record.
 func (p *planDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if name, _, versioned := strings.Cut(p.Name, "@"); versioned {
 		return cli.Usage(fmt.Sprintf("plan %.100q: versions are not deleted one by one; %.64s takes all of them",
 			p.Name, name))
 	}
-	gone, err := cl.DeletePlan(ctx, p.Name, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("plan %s is deleted, with its %d versions; runs keep what they started with\n",
-		cli.Inert(gone.Name),
-		gone.Versions)
+	return cli.Say(term, func(gone *client.DeletedPlan) string {
+		return fmt.Sprintf("plan %s is deleted, with its %d versions; runs keep what they started with",
+			cli.Inert(gone.Name), gone.Versions)
+	})(cl.DeletePlan(ctx, p.Name, term.Keep()))
 }
 
 type planInfer struct {
-	Items  string `required:"" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
-	Key    string `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
-	Format string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
-
-	Encoding  string            `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be." placeholder:"NAME"`
-	NoHeader  bool              `help:"CSV begins with its first row."`
-	Delimiter string            `help:"Between fields of CSV: comma, semicolon, tab or bar; found when absent." placeholder:"NAME"`
-	Columns   []string          `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
-	Rename    map[string]string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
-	Types     map[string]string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
-
+	Items string `required:"" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
+	cli.KeyFlags
+	cli.RowFlags
 	Rows int `default:"10000" help:"How many rows are looked at." placeholder:"N"`
 }
 
@@ -200,24 +167,12 @@ func (p *planInfer) Run(term *cli.Console) error {
 		return err
 	}
 	defer func() { _ = file.Close() }() // it was only read
-	var look gather.Items
-	if look.Delimiter, err = gather.ParseDelimiter(p.Delimiter); err != nil {
-		return cli.Usage(fmt.Sprintf("--delimiter %.40q: %v", p.Delimiter, err))
-	}
-	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &spool.Spool{},
-		Encoding: p.Encoding, NoHeader: p.NoHeader, Delimiter: look.Separator(),
-		Columns: p.Columns, Rename: p.Rename, Types: p.Types})
+	var guess itemschema.Guess
+	read, notes, err := p.guess(file, &guess)
 	if err != nil {
 		return cli.Usage(fmt.Sprintf("--items %s: %v", p.Items, err))
 	}
-	defer func() { _ = rows.Close() }() // as above
-	guess, read, err := guessOf(rows, p.Rows)
-	if err != nil {
-		return cli.Usage(fmt.Sprintf("--items %s: %v", p.Items, err))
-	}
-	for _, note := range rows.Notes() {
-		term.Note("%s", note)
-	}
+	term.Notes(notes)
 	var text bytes.Buffer
 	if err := json.Indent(&text, guess.Schema(), "", "  "); err != nil {
 		return fmt.Errorf("write the schema: %w", err)
@@ -227,10 +182,24 @@ func (p *planInfer) Run(term *cli.Console) error {
 	return term.Printf("%s\n", text.Bytes())
 }
 
-// guessOf looks at the first rows.
-func guessOf(rows *intake.Reader, most int) (guess itemschema.Guess, read int, err error) {
+// guess looks at the first rows of a file.
+func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, notes []string, err error) {
+	var items gather.Items
+	if items.Delimiter, err = gather.ParseDelimiter(p.Delimiter); err != nil {
+		return 0, nil, fmt.Errorf("--delimiter %.40q: %w", p.Delimiter, err)
+	}
+	if err := (&gather.Overrides{Rename: p.Rename, Types: p.Types}).Validate(); err != nil {
+		return 0, nil, err
+	}
+	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &spool.Spool{},
+		Encoding: p.Encoding, NoHeader: p.NoHeader, Delimiter: items.Separator(),
+		Columns: p.Columns, Rename: byName(p.Rename), Types: byName(p.Types)})
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = rows.Close() }() // it was only read
 	var item row.Item
-	for ; read < most; read++ {
+	for ; read < p.Rows; read++ {
 		err := rows.Next(&item)
 		if errors.Is(err, io.EOF) {
 			break
@@ -239,8 +208,18 @@ func guessOf(rows *intake.Reader, most int) (guess itemschema.Guess, read int, e
 			err = guess.Add(item.Payload)
 		}
 		if err != nil {
-			return guess, read, err
+			return read, nil, err
 		}
 	}
-	return guess, read, nil
+	return read, rows.Notes(), nil
+}
+
+// byName reads NAME=VALUE.
+func byName(texts []string) map[string]string {
+	all := map[string]string{}
+	for _, text := range texts {
+		name, value, _ := strings.Cut(text, "=")
+		all[name] = value
+	}
+	return all
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -21,46 +20,33 @@ type Retention struct {
 
 type retentionShow struct{}
 
-// Run shows the limits.
 func (retentionShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	list, err := cl.ShowRetention(ctx, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s", retentionText(&list, term.Room()))
+	return cli.Print(term, retentionText)(cl.ShowRetention(ctx, term.Keep()))
 }
 
 func retentionText(list *client.RetentionList, room int) string {
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true}, Room: room}
-	t.Row("KIND", "AGE", "COUNT", "BYTES", "DELETED", "LAST", "SET BY")
-	for i := range list.Kinds {
-		k := &list.Kinds[i]
-		last := "-"
-		if k.LastAt != nil {
-			last = fmt.Sprintf("%s (%s)", cli.Moment(*k.LastAt), cli.Count(k.LastDeleted))
-		}
-		t.Row(k.Kind, cli.LimitText(k.Age), cli.LimitText(countOrNone(k.MaxCount)), cli.LimitText(cli.SizeOrNone(k.MaxBytes)),
-			cli.Count(k.Deleted), last, cli.LimitText(cli.Inert(k.ChangedBy)))
+	kinds := cli.List[client.RetentionKind]{
+		Columns: "KIND|AGE>|COUNT>|BYTES>|DELETED>|LAST|SET BY",
+		Row: func(k *client.RetentionKind) []any {
+			most, last := "-", "-"
+			if k.MaxCount != 0 {
+				most = cli.Count(k.MaxCount)
+			}
+			if k.LastAt != nil {
+				last = fmt.Sprintf("%s (%s)", cli.Moment(*k.LastAt), cli.Count(k.LastDeleted))
+			}
+			return []any{k.Kind, cli.OrDash(k.Age), most, cli.OrDash(cli.SizeOrNone(k.MaxBytes)), k.Deleted, last,
+				cli.OrDash(k.ChangedBy)}
+		},
 	}
-	text := t.String() + "a kind without limits is kept for good\n"
+	text := kinds.Text(list.Kinds, room) + "a kind without limits is kept for good\n"
 	if len(list.Going) == 0 {
 		return text
 	}
-	going := cli.Table{Right: map[int]bool{2: true, 4: true}, Room: room}
-	going.Row("DELETING", "PLAN", "ITEMS", "SINCE", "ROWS", "PAST")
-	for i := range list.Going {
-		g := &list.Going[i]
-		going.Row(cli.ShortID(g.Run), cli.Inert(g.Plan), cli.Count(g.Items), cli.Moment(g.DeletedAt),
-			cli.Count(g.Rows), cli.Inert(g.Why))
-	}
-	return text + "\n" + going.String()
-}
-
-func countOrNone(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return cli.Count(n)
+	going := cli.List[client.GoneRun]{Columns: "DELETING|PLAN|ITEMS>|SINCE|ROWS>|PAST", Row: func(g *client.GoneRun) []any {
+		return []any{cli.ShortID(g.Run), g.Plan, g.Items, g.DeletedAt, g.Rows, g.Why}
+	}}
+	return text + "\n" + going.Text(list.Going, room)
 }
 
 type retentionSet struct {
@@ -118,11 +104,7 @@ func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	if err := r.change(&set); err != nil {
 		return err
 	}
-	now, err := cl.SetRetention(ctx, r.Kind, set, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s\n", keptText(&now))
+	return cli.Say(term, keptText)(cl.SetRetention(ctx, r.Kind, set, term.Keep()))
 }
 
 func (r *retentionSet) change(set *client.RetentionSettings) error {
@@ -172,50 +154,22 @@ type retentionRun struct {
 // Run has what is past its limits deleted, or says what that would be.
 func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	due, err := cl.RunRetention(ctx, client.RetentionRun{DryRun: r.DryRun}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if err := term.Printf("%s", dueText(&due, term.Room())); err != nil {
-		return err
-	}
-	past := slices.ContainsFunc(due.Kinds, func(d client.KindDue) bool { return d.Count > 0 })
-	if past && !r.DryRun {
+	due.Kinds = slices.DeleteFunc(due.Kinds, func(d client.KindDue) bool { return d.Count == 0 })
+	err = (&cli.List[client.KindDue]{
+		Columns: "KIND|PAST>|BYTES>|ENDED BEFORE|OLDEST|NEWEST",
+		Row: func(d *client.KindDue) []any {
+			bytes := "-" // not measured yet
+			if d.Bytes != 0 {
+				bytes = "~" + cli.Count(d.Bytes)
+			}
+			return []any{d.Kind, d.Count, bytes, d.Before, d.Oldest, d.Newest}
+		},
+		Empty: "nothing is past its limits",
+	}).Print(term, due.Kinds, err)
+	if err == nil && !term.JSON && !r.DryRun && len(due.Kinds) > 0 {
 		term.Note("the node that leads deletes them now, in small pieces; see tranche retention show")
 	}
-	return nil
-}
-
-func dueText(due *client.RetentionDue, room int) string {
-	t := cli.Table{Right: map[int]bool{1: true, 2: true}, Room: room}
-	t.Row("KIND", "PAST", "BYTES", "ENDED BEFORE", "OLDEST", "NEWEST")
-	past := false
-	for i := range due.Kinds {
-		d := &due.Kinds[i]
-		if d.Count == 0 {
-			continue
-		}
-		past = true
-		t.Row(d.Kind, cli.Count(d.Count), roughly(d.Bytes), when(d.Before), when(d.Oldest), when(d.Newest))
-	}
-	if !past {
-		return "nothing is past its limits\n"
-	}
-	return t.String()
-}
-
-// roughly writes a size that is an estimate. Runs that were not measured yet have none.
-func roughly(bytes int64) string {
-	if bytes == 0 {
-		return "-"
-	}
-	return "~" + cli.Count(bytes)
-}
-
-func when(at *time.Time) string {
-	if at == nil {
-		return "-"
-	}
-	return cli.Moment(*at)
+	return err
 }
 
 // Erase takes what is kept of a key out of the database.
@@ -230,15 +184,7 @@ type Erase struct {
 // Run erases, when somebody means it: nothing brings it back.
 func (e *Erase) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EraseSettings{Key: e.Key, Run: e.Of, Reason: e.Reason, DryRun: e.DryRun || !e.Yes}
-	done, err := cl.Erase(ctx, set, term.Keep())
-	if err != nil {
-		return err
-	}
-	if term.JSON {
-		err = term.Sent()
-	} else {
-		err = term.Printf("%s", erasedText(&done))
-	}
+	err := cli.Say(term, erasedText)(cl.Erase(ctx, set, term.Keep()))
 	if err == nil && set.DryRun && !e.DryRun {
 		return cli.Usage("nothing was erased: it cannot be brought back, so say --yes")
 	}
@@ -246,14 +192,11 @@ func (e *Erase) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 }
 
 func erasedText(d *client.ErasedKey) string {
-	var b strings.Builder
 	verb := "erased"
 	if d.DryRun {
 		verb = "dry run, would be erased"
 	}
-	fmt.Fprintf(&b, "%s, out of %s:\n", verb, cli.Plural(int64(len(d.Runs)), "run"))
-	var t cli.Table
-	t.Right = map[int]bool{1: true}
+	t := cli.NewTable("|>|", 0)
 	for _, row := range []struct {
 		n    int64
 		what string
@@ -265,18 +208,14 @@ func erasedText(d *client.ErasedKey) string {
 		{d.Erased.Operations, "operations of collectors"}, {d.Erased.Texts, "texts in which the key stood"},
 	} {
 		if row.n > 0 {
-			t.Row(" ", cli.Count(row.n), row.what)
+			t.Row(" ", row.n, row.what)
 		}
 	}
-	b.WriteString(t.String())
+	text := fmt.Sprintf("%s, out of %s:\n%s", verb, cli.Plural(int64(len(d.Runs)), "run"), t)
 	if d.DryRun {
-		b.WriteString("nothing was changed\n")
+		text += "nothing was changed\n"
 	} else {
-		fmt.Fprintf(&b, "%s stands where the key stood\n", d.Marker)
+		text += d.Marker + " stands where the key stood\n"
 	}
-	b.WriteString("not reached:\n")
-	for _, what := range d.Unreached {
-		fmt.Fprintf(&b, "  - %s\n", what)
-	}
-	return b.String()
+	return text + "not reached:\n  - " + strings.Join(d.Unreached, "\n  - ")
 }

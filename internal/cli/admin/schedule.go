@@ -3,6 +3,8 @@ package admin
 import (
 	"context"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,39 +31,22 @@ type scheduleApply struct {
 	File string `arg:"" help:"A schedule in YAML or JSON; - is standard input."`
 }
 
-// Run puts a schedule on record.
 func (a *scheduleApply) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	file, err := cli.ReadText("schedule", a.File, term.In, schedule.MaxBytes)
-	if err != nil {
-		return err
-	}
-	applied, err := cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: file.Name}, "application/yaml",
-		strings.NewReader(file.Text), term.Keep())
-	if err != nil {
-		return cli.Explain(&file, err, schedule.Parse)
-	}
-	for _, w := range applied.Warnings {
-		term.Note("%s", w)
-	}
-	if term.JSON {
-		return term.Sent()
-	}
-	due := "it is never due"
-	switch {
-	case applied.State == schedulestore.SchedulePaused:
-		due = "it is paused; go on with: tranche schedule resume " + cli.Inert(applied.Name)
-	case applied.NextDue != nil:
-		due = "due next " + cli.Moment(*applied.NextDue)
-	}
-	switch {
-	case applied.Unchanged:
-		return term.Printf("schedule %s is unchanged: version %d, applied %s by %s; %s\n", cli.Inert(applied.Name),
-			applied.Version, cli.Moment(applied.ChangedAt), cli.Inert(applied.ChangedBy), due)
-	case applied.Previous > 0:
-		return term.Printf("schedule %s is version %d now, after version %d; %s\n", cli.Inert(applied.Name), applied.Version,
-			applied.Previous, due)
-	}
-	return term.Printf("schedule %s is on record, version %d; %s\n", cli.Inert(applied.Name), applied.Version, due)
+	applied, err := cli.Apply(term, "schedule", a.File, schedule.MaxBytes, schedule.Parse,
+		func(name string, text io.Reader) (client.AppliedSchedule, error) {
+			return cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: name}, cli.YAML, text, term.Keep())
+		})
+	term.Notes(applied.Warnings)
+	return cli.Say(term, func(s *client.AppliedSchedule) string {
+		due := "it is never due"
+		switch {
+		case s.State == schedulestore.SchedulePaused:
+			due = "it is paused; go on with: tranche schedule resume " + cli.Inert(s.Name)
+		case s.NextDue != nil:
+			due = "due next " + cli.Moment(*s.NextDue)
+		}
+		return document{"schedule", s.Name, s.Version, s.Previous, s.Unchanged, s.ChangedAt, s.ChangedBy}.text(due)
+	})(applied, err)
 }
 
 type scheduleList struct {
@@ -74,32 +59,20 @@ func (l *scheduleList) Validate() error {
 
 func (l *scheduleList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListSchedules(ctx, client.ListSchedulesParams{Limit: l.Limit}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if len(list.Schedules) == 0 {
-		return term.Printf("no schedules on record; put one there with: tranche schedule apply FILE\n")
-	}
-	return term.Printf("%s", schedulesText(list.Schedules, list.Next != "", term.Room()))
-}
-
-func schedulesText(list []client.ScheduleSummary, more bool, room int) string {
-	t := cli.Table{Room: room}
-	t.Row("SCHEDULE", "STATE", "WHEN", "ZONE", "PLAN", "NEXT", "LAST", "RUNNING")
-	for i := range list {
-		s := &list[i]
-		next := cli.MomentOrNever(s.NextDue)
-		if s.State == schedulestore.SchedulePaused {
-			next = "paused"
-		}
-		last := "-"
-		if s.Last != nil {
-			last = string(s.Last.State) + " " + cli.Moment(s.Last.DueAt)
-		}
-		t.Row(cli.Inert(s.Name), s.State, cli.Inert(whenText(s.When)), cli.Inert(s.Zone), cli.Inert(s.Plan), next, last,
-			cli.Count(s.Running))
-	}
-	return t.Page(more)
+	return (&cli.List[client.ScheduleSummary]{
+		Columns: "SCHEDULE|STATE|WHEN|ZONE|PLAN|NEXT|LAST|RUNNING",
+		Row: func(s *client.ScheduleSummary) []any {
+			next, last := cli.MomentOrNever(s.NextDue), "-"
+			if s.State == schedulestore.SchedulePaused {
+				next = "paused"
+			}
+			if s.Last != nil {
+				last = string(s.Last.State) + " " + cli.Moment(s.Last.DueAt)
+			}
+			return []any{s.Name, s.State, whenText(s.When), s.Zone, s.Plan, next, last, s.Running}
+		},
+		Empty: "no schedules on record; put one there with: tranche schedule apply FILE", More: list.Next != "",
+	}).Print(term, list.Schedules, err)
 }
 
 // whenText leaves out of an interval what is zero: every 1h, not every 1h0m0s.
@@ -110,9 +83,12 @@ func whenText(when string) string {
 	return when
 }
 
-type scheduleShow struct {
+// scheduleName is the argument of commands about one schedule.
+type scheduleName struct {
 	Name string `arg:"" help:"The schedule's name."`
 }
+
+type scheduleShow struct{ scheduleName }
 
 // Run prints a schedule as it was applied; how it stands goes to the person beside it.
 func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -138,7 +114,7 @@ func (s *scheduleShow) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 func fireText(f *client.Fire) string {
 	text := fmt.Sprintf("%s %s", cli.Moment(f.DueAt), f.State)
 	if f.Run != nil {
-		text += ", run " + shortRun(f.Run)
+		text += ", run " + cli.ShortRun(f.Run)
 		if f.RunState != "" {
 			text += " " + f.RunState
 		}
@@ -156,75 +132,50 @@ type schedulePreview struct {
 
 func (p *schedulePreview) Validate() error { return cli.Within("--count", &p.Count, 1000) }
 
-// Run shows the next due times.
 func (p *schedulePreview) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	times, err := p.times(ctx, cl, term)
-	if err != nil {
-		return err
-	}
-	for _, w := range times.Warnings {
-		term.Note("%s", w)
-	}
-	if term.JSON {
-		return term.Sent()
-	}
-	if len(times.Times) == 0 {
-		return term.Printf("schedule %s is never due again\n", cli.Inert(times.Name))
-	}
-	return term.Printf("%s", timesText(&times, term.Room()))
+	term.Notes(times.Warnings)
+	return cli.Print(term, timesText)(times, err)
 }
 
-func (p *schedulePreview) times(ctx context.Context, cl *client.Client, term *cli.Console) (client.ScheduleTimes,
-	error) {
+func (p *schedulePreview) times(
+	ctx context.Context, cl *client.Client, term *cli.Console,
+) (client.ScheduleTimes, error) {
 	if p.Schedule != "-" && !cli.IsPlanFile(p.Schedule) {
 		return cl.ListScheduleTimes(ctx, p.Schedule, client.ListScheduleTimesParams{Count: p.Count}, term.Keep())
 	}
-	file, err := cli.ReadText("schedule", p.Schedule, term.In, schedule.MaxBytes)
-	if err != nil {
-		return client.ScheduleTimes{}, err
-	}
-	times, err := cl.PreviewSchedule(ctx, client.PreviewScheduleParams{Name: file.Name, Count: p.Count},
-		"application/yaml", strings.NewReader(file.Text), term.Keep())
-	if err != nil {
-		err = cli.Explain(&file, err, schedule.Parse)
-	}
-	return times, err
+	return cli.Apply(term, "schedule", p.Schedule, schedule.MaxBytes, schedule.Parse,
+		func(name string, text io.Reader) (client.ScheduleTimes, error) {
+			return cl.PreviewSchedule(ctx, client.PreviewScheduleParams{Name: name, Count: p.Count}, cli.YAML, text,
+				term.Keep())
+		})
 }
 
-const utcLayout = "2006-01-02 15:04:05"
-
 func timesText(times *client.ScheduleTimes, room int) string {
-	t := cli.Table{Room: room}
-	doneBy := false
-	for i := range times.Times {
-		doneBy = doneBy || times.Times[i].DoneBy != nil
+	if len(times.Times) == 0 {
+		return fmt.Sprintf("schedule %s is never due again\n", cli.Inert(times.Name))
 	}
-	head := []string{"DUE IN " + cli.Inert(times.Zone), "UTC", "STARTS"}
-	if doneBy {
-		head = append(head, "DONE BY (UTC)")
+	columns := "DUE IN " + cli.Inert(times.Zone) + "|UTC|STARTS"
+	if slices.ContainsFunc(times.Times, func(f client.Firing) bool { return f.DoneBy != nil }) {
+		columns += "|DONE BY (UTC)"
 	}
-	t.Row(head...)
+	t := cli.NewTable(columns, room)
 	for i := range times.Times {
 		f := &times.Times[i]
-		starts := "then"
+		starts, by := "then", ""
 		if later := f.Start.Sub(f.Due); later > 0 {
 			starts = cli.Span(later) + " later"
 		}
-		row := []string{cli.Inert(f.Local), f.Due.UTC().Format(utcLayout), starts}
-		if doneBy {
-			by := "-"
-			if f.DoneBy != nil {
-				by = f.DoneBy.UTC().Format(utcLayout)
-			}
-			row = append(row, by)
+		if f.DoneBy != nil {
+			by = f.DoneBy.UTC().Format(time.DateTime)
 		}
-		t.Row(row...)
+		t.Row(f.Local, f.Due.UTC().Format(time.DateTime), starts, by)
 	}
 	return t.String()
 }
 
 type scheduleFires struct {
-	Name  string `arg:"" help:"The schedule's name."`
+	scheduleName
 	State string `enum:",due,queued,starting,started,skipped,missed,failed" default:"" help:"Only those that are due, queued, starting, started, skipped, missed or failed." placeholder:"STATE"`
 	Limit int    `default:"50" help:"How many, at most 500." placeholder:"N"`
 }
@@ -233,23 +184,16 @@ func (f *scheduleFires) Validate() error {
 	return cli.Within("--limit", &f.Limit, schedulestore.MaxFires)
 }
 
-// Run lists what became of due times.
 func (f *scheduleFires) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ListFires(ctx, f.Name, client.ListFiresParams{State: f.State, Limit: f.Limit}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if len(list.Fires) == 0 {
-		return term.Printf("schedule %s has no such due time yet\n", cli.Inert(f.Name))
-	}
-	t := cli.Table{Room: term.Room()}
-	t.Row("DUE", "KIND", "STATE", "RUN", "RUN IS", "WHY")
-	for i := range list.Fires {
-		fire := &list.Fires[i]
-		t.Row(cli.Moment(fire.DueAt), string(fire.Kind), string(fire.State), shortRun(fire.Run), cli.OrDash(fire.RunState),
-			cli.Inert(whyFire(fire, time.Now())))
-	}
-	return term.Printf("%s", t.Page(list.Next != nil))
+	return (&cli.List[client.Fire]{
+		Columns: "DUE|KIND|STATE|RUN|RUN IS|WHY",
+		Row: func(fire *client.Fire) []any {
+			return []any{fire.DueAt, fire.Kind, fire.State, cli.ShortRun(fire.Run), cli.OrDash(fire.RunState),
+				whyFire(fire, time.Now())}
+		},
+		Empty: "schedule " + cli.Inert(f.Name) + " has no such due time yet", More: list.Next != nil,
+	}).Print(term, list.Fires, err)
 }
 
 // whyFire says why a fire is as it is, and when it goes on if that is known.
@@ -274,24 +218,12 @@ func whyFire(fire *client.Fire, now time.Time) string {
 	return why
 }
 
-func shortRun(id *string) string {
-	if id == nil {
-		return "-"
-	}
-	return cli.Inert(cli.ShortID(*id))
-}
-
 type scheduleRunNow struct {
-	Name string        `arg:"" help:"The schedule's name."`
+	scheduleName
 	Wait time.Duration `default:"30s" help:"How long to wait until the leader has started it (${default}); 0 does not wait." placeholder:"TIME"`
 }
 
-func (r *scheduleRunNow) Validate() error {
-	if r.Wait < 0 {
-		return fmt.Errorf("--wait is %s; it must not be negative", r.Wait)
-	}
-	return nil
-}
+func (r *scheduleRunNow) Validate() error { return notNegative(r.Wait) }
 
 // Run asks for a run and says what became of it.
 func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -299,108 +231,87 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.
 	if err != nil {
 		return err
 	}
-	if r.Wait > 0 {
-		if fire, err = r.await(ctx, cl, fire); err != nil {
-			return err
-		}
-	}
-	state := schedulestore.FireState(fire.State)
-	if term.JSON {
-		if err = term.Document(fire); err == nil && (state == schedulestore.FireFailed || state == schedulestore.FireMissed) {
-			err = cli.Exit(cli.ExitOther)
-		}
+	if err := r.await(ctx, cl, &fire); err != nil {
 		return err
 	}
-	switch state {
-	case schedulestore.FireStarted:
-		return term.Printf("schedule %s has started a run; follow it with: tranche run watch %s\n", cli.Inert(r.Name),
-			shortRun(fire.Run))
-	case schedulestore.FireFailed, schedulestore.FireMissed:
+	state, name := schedulestore.FireState(fire.State), cli.Inert(r.Name)
+	failed := state == schedulestore.FireFailed || state == schedulestore.FireMissed
+	switch {
+	case term.JSON:
+		return cli.FailIf(failed, cli.ExitOther, term.Document(fire))
+	case failed:
 		return fmt.Errorf("schedule %s: the run %s: %s", r.Name, fire.State, fire.Reason)
-	case schedulestore.FireSkipped:
-		return term.Printf("schedule %s has skipped it: %s\n", cli.Inert(r.Name), cli.Inert(fire.Reason))
-	case schedulestore.FireWaiting, schedulestore.FireQueued, schedulestore.FireStarting:
+	case state == schedulestore.FireStarted:
+		return term.Printf("schedule %s has started a run; follow it with: tranche run watch %s\n", name,
+			cli.ShortRun(fire.Run))
+	case state == schedulestore.FireSkipped:
+		return term.Printf("schedule %s has skipped it: %s\n", name, cli.Inert(fire.Reason))
 	}
 	why := ""
 	if fire.Reason != "" {
 		why = ": " + cli.Inert(fire.Reason)
 	}
 	return term.Printf("schedule %s has not started it yet, it is %s%s; see what becomes of it with: "+
-		"tranche schedule fires %s\n", cli.Inert(r.Name), fire.State, why, cli.Inert(r.Name))
+		"tranche schedule fires %s\n", name, fire.State, why, name)
 }
 
 // await looks until the fire has ended, or waits for something.
-func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, fire client.Fire) (client.Fire, error) {
-	err := cli.Await(ctx, r.Wait, func() (known bool, err error) {
+func (r *scheduleRunNow) await(ctx context.Context, cl *client.Client, fire *client.Fire) error {
+	return cli.Await(ctx, r.Wait, func() (known bool, err error) {
 		list, err := cl.ListFires(ctx, r.Name, client.ListFiresParams{
 			Before: fire.DueAt.Add(time.Microsecond), Limit: 1,
 		})
 		if err == nil && len(list.Fires) == 1 && list.Fires[0].DueAt.Equal(fire.DueAt) {
-			fire = list.Fires[0]
+			*fire = list.Fires[0]
 		}
 		return fire.EndedAt != nil || schedulestore.FireState(fire.State) == schedulestore.FireQueued, err
 	})
-	return fire, err
 }
 
-type schedulePause struct {
-	Name string `arg:"" help:"The schedule's name."`
-}
+type schedulePause struct{ scheduleName }
 
 func (p *schedulePause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return controlSchedule(ctx, term, p.Name, cl.PauseSchedule, func(c *client.ControlledSchedule) string {
+	return scheduleSay(term, func(c *client.ControlledSchedule) string {
 		text := "is paused: nothing is started until it is resumed"
 		if c.Unchanged {
 			text = "was paused before"
 		}
-		return waitingText(text, c.Waiting)
-	})
+		if c.Waiting > 0 {
+			text += "; " + cli.Count(c.Waiting) + " that are due wait for it"
+		}
+		return text
+	})(cl.PauseSchedule(ctx, p.Name, term.Keep()))
 }
 
-type scheduleResume struct {
-	Name string `arg:"" help:"The schedule's name."`
-}
+type scheduleResume struct{ scheduleName }
 
 func (r *scheduleResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return controlSchedule(ctx, term, r.Name, cl.ResumeSchedule, func(c *client.ControlledSchedule) string {
+	return scheduleSay(term, func(c *client.ControlledSchedule) string {
 		text := "goes on"
 		if c.Unchanged {
 			text = "was not paused"
 		}
 		return text + "; due next " + cli.MomentOrNever(c.NextDue)
-	})
+	})(cl.ResumeSchedule(ctx, r.Name, term.Keep()))
 }
 
-type scheduleDelete struct {
-	Name string `arg:"" help:"The schedule's name."`
-}
+type scheduleDelete struct{ scheduleName }
 
 func (d *scheduleDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	return controlSchedule(ctx, term, d.Name, cl.DeleteSchedule, func(c *client.ControlledSchedule) string {
+	return scheduleSay(term, func(c *client.ControlledSchedule) string {
 		text := "is deleted; its runs go on"
 		if c.Waiting > 0 {
-			text += fmt.Sprintf(", and %s that waited are not started", cli.Count(c.Waiting))
+			text += ", and " + cli.Count(c.Waiting) + " that waited are not started"
 		}
 		return text
+	})(cl.DeleteSchedule(ctx, d.Name, term.Keep()))
+}
+
+// scheduleSay ends a command that did something to a schedule with what became of it.
+func scheduleSay(
+	term *cli.Console, became func(*client.ControlledSchedule) string,
+) func(client.ControlledSchedule, error) error {
+	return cli.Say(term, func(c *client.ControlledSchedule) string {
+		return "schedule " + cli.Inert(c.Name) + " " + became(c)
 	})
-}
-
-func waitingText(text string, waiting int64) string {
-	if waiting == 0 {
-		return text
-	}
-	return fmt.Sprintf("%s; %s that are due wait for it", text, cli.Count(waiting))
-}
-
-// controlSchedule does something to a schedule, and says what became of it.
-func controlSchedule(
-	ctx context.Context, term *cli.Console, name string,
-	do func(context.Context, string, ...client.CallOption) (client.ControlledSchedule, error),
-	say func(*client.ControlledSchedule) string,
-) error {
-	done, err := do(ctx, name, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("schedule %s %s\n", cli.Inert(done.Name), say(&done))
 }

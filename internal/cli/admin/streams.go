@@ -22,11 +22,7 @@ type Streams struct {
 type streamsShow struct{}
 
 func (streamsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	streams, err := cl.ShowStreams(ctx, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s", streamsText(&streams, term.Room()))
+	return cli.Print(term, streamsText)(cl.ShowStreams(ctx, term.Keep()))
 }
 
 type streamsSet struct {
@@ -102,20 +98,16 @@ func (a *eventAge) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Run changes the settings.
 func (s *streamsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	change := client.StreamChanges{Replicas: (*int)(s.Replicas), WorkBytes: (*int64)(s.WorkBytes),
 		ReplyBytes: (*int64)(s.ReplyBytes), EventBytes: (*int64)(s.EventBytes), StageBytes: (*int64)(s.StageBytes),
 		FlowBytes: (*int64)(s.FlowBytes), DeadBytes: (*int64)(s.DeadBytes), EventAge: (*client.Duration)(s.EventAge)}
 	now, err := cl.SetStreams(ctx, change, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
+	err = cli.Say(term, streamsWanted)(now, err)
+	if err == nil && !term.JSON {
+		term.Note("the node that leads brings it to JetStream within seconds; see tranche streams")
 	}
-	if err := term.Printf("%s\n", streamsWanted(&now)); err != nil {
-		return err
-	}
-	term.Note("the node that leads brings it to JetStream within seconds; see tranche streams")
-	return nil
+	return err
 }
 
 // streamsWanted says what is set.
@@ -154,24 +146,21 @@ func streamsText(s *client.Streams, room int) string {
 	if s.Unknown != "" {
 		return text + "what the streams have is not known: " + cli.Inert(s.Unknown) + "\n"
 	}
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true}, Room: room}
-	t.Row("STREAM", "REPLICAS", "ROOM", "BYTES", "MESSAGES", "LEADER", "DIFFERS")
-	for i := range s.Streams {
-		v := &s.Streams[i]
-		if v.Missing {
-			t.Row(v.Name, "-", "-", "-", "-", "-", "there is none; nodes make it")
-			continue
-		}
-		differs := v.Differs
-		if len(v.Behind) > 0 {
-			differs = append(differs, "copies not there or behind: "+strings.Join(v.Behind, ", "))
-		}
-		t.Row(v.Name, cli.Count(int64(v.Replicas)), cli.LimitText(cli.SizeOrNone(max(v.MaxBytes, 0))),
-			cli.Count(int64(v.Bytes)),
-			cli.Count(int64(v.Messages)), cli.LimitText(cli.Inert(v.Leader)), cli.LimitText(cli.Inert(strings.Join(differs,
-				"; "))))
+	list := cli.List[client.StreamView]{
+		Columns: "STREAM|REPLICAS>|ROOM>|BYTES>|MESSAGES>|LEADER|DIFFERS",
+		Row: func(v *client.StreamView) []any {
+			if v.Missing {
+				return []any{v.Name, "-", "-", "-", "-", "-", "there is none; nodes make it"}
+			}
+			differs := v.Differs
+			if len(v.Behind) > 0 {
+				differs = append(differs, "copies not there or behind: "+strings.Join(v.Behind, ", "))
+			}
+			return []any{v.Name, v.Replicas, cli.OrDash(cli.SizeOrNone(max(v.MaxBytes, 0))), v.Bytes, v.Messages,
+				cli.OrDash(v.Leader), cli.OrDash(strings.Join(differs, "; "))}
+		},
 	}
-	return "" + text + "\n" + t.String()
+	return text + "\n" + list.Text(s.Streams, room)
 }
 
 // NATS says what a NATS server has to know.

@@ -52,35 +52,21 @@ func (o *trackerOpen) Validate() error {
 	return nil
 }
 
-// Run opens a batch.
 func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.BatchSettings{
-		ID: o.ID, Owner: o.Owner, Key: o.Key, OpenIdle: ageText(o.OpenIdle), SealedIdle: ageText(o.SealedIdle),
-		Keep: ageText(o.Keep),
-	}
-	if set.Owner == "" {
-		set.Owner = cli.OSUser()
+		ID: o.ID, Owner: cmp.Or(o.Owner, cli.OSUser()), Key: o.Key, OpenIdle: ageText(o.OpenIdle),
+		SealedIdle: ageText(o.SealedIdle), Keep: ageText(o.Keep),
 	}
 	if o.Webhook != "" {
 		set.Webhook = &client.WebhookSettings{URL: o.Webhook, Secret: o.Secret}
 	}
-	opened, err := cl.OpenTracker(ctx, set, term.Keep())
-	switch {
-	case err != nil || term.JSON:
-		return term.Answered(err)
-	case opened.Existing:
-		return term.Printf("batch %s is there already\n", cli.Inert(opened.ID))
-	}
-	return term.Printf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\n"+
-		"then: tranche tracker seal %[1]s\n", cli.Inert(opened.ID))
-}
-
-// things counts what has a regular plural.
-func things(n int64, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return cli.Count(n) + " " + thing + "s"
+	return cli.Say(term, func(opened *client.BatchOpened) string {
+		if opened.Existing {
+			return "batch " + cli.Inert(opened.ID) + " is there already"
+		}
+		return fmt.Sprintf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\nthen: tranche tracker seal %[1]s",
+			cli.Inert(opened.ID))
+	})(cl.OpenTracker(ctx, set, term.Keep()))
 }
 
 // ageText is a time as the API takes it; none is the server's default.
@@ -91,30 +77,31 @@ func ageText(d *time.Duration) string {
 	return d.String()
 }
 
-type trackerAdd struct {
+// batchID is the argument of commands about one batch.
+type batchID struct {
 	Batch string `arg:"" help:"A batch's id."`
+}
+
+type trackerAdd struct {
+	batchID
 	Items int64  `arg:"" help:"How many, up to 1,000,000,000."`
 	Key   string `help:"Adding again with the same key changes nothing." placeholder:"K"`
 	IDs   bool   `name:"ids" help:"Print the id of each item, one a line, and nothing else."`
 }
 
-// Run adds items.
 func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	added, err := cl.AddTrackerItems(ctx, a.Batch, client.GroupSettings{Items: a.Items, Key: a.Key}, term.Keep())
-	switch {
-	case err != nil:
-		return err
-	case a.IDs:
+	if err == nil && a.IDs {
 		return printIDs(term, &added)
-	case term.JSON:
-		return term.Sent()
 	}
-	what := "added"
-	if added.Existing {
-		what = "were there already, by their key"
-	}
-	return term.Printf("%s %s: %s to %s\n", things(added.Items, "item"), what, cli.Inert(added.FirstID),
-		cli.Inert(added.LastID))
+	return cli.Say(term, func(added *client.GroupsAdded) string {
+		what := "added"
+		if added.Existing {
+			what = "were there already, by their key"
+		}
+		return fmt.Sprintf("%s %s: %s to %s", cli.Plural(added.Items, "item"), what, cli.Inert(added.FirstID),
+			cli.Inert(added.LastID))
+	})(added, err)
 }
 
 // printIDs expands what was added. Ids are made here: nobody has to send them.
@@ -133,43 +120,34 @@ func printIDs(term *cli.Console, added *client.GroupsAdded) error {
 	return nil
 }
 
-type trackerSeal struct {
-	Batch string `arg:"" help:"A batch's id."`
-}
+type trackerSeal struct{ batchID }
 
-// Run seals a batch.
 func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	sealed, err := cl.SealTracker(ctx, s.Batch, term.Keep())
-	switch {
-	case err != nil || term.JSON:
-		return term.Answered(err)
-	case sealed.Completed:
-		return term.Printf("batch %s sealed, and complete by that\n", cli.Inert(sealed.Batch))
-	}
-	b, err := cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{})
-	if err == nil && b.CompletedAt != nil { // which it was before, or is meanwhile
-		return term.Printf("batch %s is complete, since %s\n", cli.Inert(sealed.Batch), cli.Moment(*b.CompletedAt))
-	}
-	return term.Printf("batch %[1]s is sealed, and not complete by that; see how it stands with: tranche tracker show "+
-		"%[1]s\n", cli.Inert(sealed.Batch))
+	return cli.Say(term, func(sealed *client.BatchSealed) string {
+		id := cli.Inert(sealed.Batch)
+		if sealed.Completed {
+			return "batch " + id + " sealed, and complete by that"
+		}
+		b, err := cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{})
+		if err == nil && b.CompletedAt != nil { // which it was before, or is meanwhile
+			return "batch " + id + " is complete, since " + cli.Moment(*b.CompletedAt)
+		}
+		return fmt.Sprintf("batch %[1]s is sealed, and not complete by that; see how it stands with: tranche tracker show %[1]s",
+			id)
+	})(cl.SealTracker(ctx, s.Batch, term.Keep()))
 }
 
-type trackerDelete struct {
-	Batch string `arg:"" help:"A batch's id."`
-}
+type trackerDelete struct{ batchID }
 
-// Run deletes a batch.
 func (d *trackerDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	gone, err := cl.DeleteTracker(ctx, d.Batch, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("batch %s is deleted\n", cli.Inert(gone.Batch))
+	return cli.Say(term, func(gone *client.BatchDeleted) string {
+		return "batch " + cli.Inert(gone.Batch) + " is deleted"
+	})(cl.DeleteTracker(ctx, d.Batch, term.Keep()))
 }
 
 type trackerShow struct {
-	Batch   string `arg:"" help:"A batch's id."`
-	Missing int    `default:"10" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
+	batchID
+	Missing int `default:"10" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
 }
 
 func (s *trackerShow) Validate() error {
@@ -182,52 +160,39 @@ func (s *trackerShow) Validate() error {
 // maxMissing is how many ranges one answer has.
 const maxMissing = 10_000
 
-// Run shows a batch.
 func (s *trackerShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	batch, err := cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{Missing: s.Missing}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s%s", batchText(&batch), missingText(&batch))
+	return cli.Print(term, func(b *client.BatchView, _ int) string { return batchText(b) + missingText(b) })(
+		cl.GetTracker(ctx, s.Batch, client.GetTrackerParams{Missing: s.Missing}, term.Keep()))
 }
 
 func batchText(b *client.BatchView) string {
 	t := cli.Table{}
-	t.Row("batch", cli.Inert(b.ID))
-	t.Row("owner", cli.Inert(b.Owner))
-	if b.Key != "" {
-		t.Row("key", cli.Inert(b.Key))
+	t.Row("batch", b.ID)
+	t.Row("owner", b.Owner)
+	t.Field("key", b.Key)
+	state := b.State
+	if at := cmp.Or(b.CompletedAt, b.ExpiredAt, b.SealedAt); at != nil {
+		state += " since " + cli.Moment(*at)
 	}
-	t.Row("state", stateOfBatch(b.State, b.SealedAt, b.CompletedAt, b.ExpiredAt))
-	t.Row("items", fmt.Sprintf("%s in %s", cli.Count(b.Items), things(int64(b.Groups), "group")))
-	t.Row("pending", fmt.Sprintf("%s in %s", cli.Count(b.Pending), things(int64(b.OpenGroups), "group")))
-	t.Row("done", cli.Count(b.Done))
+	t.Row("state", state)
+	t.Row("items", cli.Count(b.Items)+" in "+cli.Plural(int64(b.Groups), "group"))
+	t.Row("pending", cli.Count(b.Pending)+" in "+cli.Plural(int64(b.OpenGroups), "group"))
+	t.Row("done", b.Done)
 	t.Row("failed", cli.Count(b.Failed)+codesText(b.Codes))
-	t.Row("opened", cli.Moment(b.CreatedAt)+" by "+cli.Inert(b.CreatedBy))
-	t.Row("last active", cli.Moment(b.ActiveAt))
-	t.Row(expiryText(b))
+	t.Row("opened", cli.Moment(b.CreatedAt)+" by "+b.CreatedBy)
+	t.Row("last active", b.ActiveAt)
+	switch b.State { // when it is ended or deleted if nothing happens to it
+	case "open":
+		t.Row("expires", "when idle for "+cli.ShortTime(b.OpenIdle))
+	case "sealed":
+		t.Row("expires", "when idle for "+cli.ShortTime(b.SealedIdle))
+	default:
+		t.Row("deleted", cli.ShortTime(b.Keep)+" after its end")
+	}
 	if h := b.Webhook; h != nil {
 		t.Row("webhook", webhookText(h))
 	}
 	return t.String()
-}
-
-func stateOfBatch(state string, sealed, completed, expired *time.Time) string {
-	if at := cmp.Or(completed, expired, sealed); at != nil {
-		return state + " since " + cli.Moment(*at)
-	}
-	return state
-}
-
-// expiryText says when the batch is ended or deleted if nothing happens to it.
-func expiryText(b *client.BatchView) (label, text string) {
-	switch b.State {
-	case "open":
-		return "expires", "when idle for " + cli.ShortTime(cli.Inert(b.OpenIdle))
-	case "sealed":
-		return "expires", "when idle for " + cli.ShortTime(cli.Inert(b.SealedIdle))
-	}
-	return "deleted", cli.ShortTime(cli.Inert(b.Keep)) + " after its end"
 }
 
 // codesText lists why items failed, the most frequent first.
@@ -235,31 +200,30 @@ func codesText(codes map[string]int64) string {
 	if len(codes) == 0 {
 		return ""
 	}
-	names := slices.SortedFunc(maps.Keys(codes), func(a, b string) int {
+	var all []string
+	for _, name := range slices.SortedFunc(maps.Keys(codes), func(a, b string) int {
 		return cmp.Or(cmp.Compare(codes[b], codes[a]), cmp.Compare(a, b))
-	})
-	all := make([]string, len(names))
-	for i, name := range names {
-		all[i] = cli.Inert(name) + " " + cli.Count(codes[name])
+	}) {
+		all = append(all, name+" "+cli.Count(codes[name]))
 	}
 	return " (" + strings.Join(all, ", ") + ")"
 }
 
 func webhookText(h *client.WebhookView) string {
-	text := cli.Inert(h.URL) + ", signed with " + cli.Inert(h.Secret) + ": "
+	text := h.URL + ", signed with " + h.Secret + ": "
 	switch h.State {
 	case "none":
 		return text + "is told when the batch ends"
 	case "due":
-		text += fmt.Sprintf("due, after %s", things(int64(h.Attempts), "attempt"))
+		text += "due, after " + cli.Plural(int64(h.Attempts), "attempt")
 		if h.NextAt != nil {
 			text += "; next at " + cli.Moment(*h.NextAt)
 		}
 	default:
-		text += strings.ReplaceAll(cli.Inert(h.State), "_", " ")
+		text += strings.ReplaceAll(h.State, "_", " ")
 	}
 	if h.Error != "" {
-		text += "; " + cli.Inert(h.Error)
+		text += "; " + h.Error
 	}
 	return text
 }
@@ -278,7 +242,7 @@ func missingText(b *client.BatchView) string {
 }
 
 type trackerMissing struct {
-	Batch string `arg:"" help:"A batch's id."`
+	batchID
 	After string `help:"Only what follows this item, like 12:8191." placeholder:"ITEM"`
 	Limit int    `help:"How many ranges at most (all)." placeholder:"N"`
 }
@@ -338,35 +302,20 @@ type trackerList struct {
 	Limit int    `default:"20" help:"How many." placeholder:"N"`
 }
 
-func (l *trackerList) Validate() error { return cli.ListLimit(l.Limit, maxBatches) }
+func (l *trackerList) Validate() error { return cli.Within("--limit", &l.Limit, maxBatches) }
 
 // maxBatches is how many batches one answer has.
 const maxBatches = 1000
 
-// Run lists batches.
 func (l *trackerList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListTrackers(ctx, client.ListTrackersParams{
 		Owner: l.Owner, State: l.State, After: l.After, Limit: l.Limit,
 	}, term.Keep())
-	switch {
-	case err != nil || term.JSON:
-		return term.Answered(err)
-	case len(page.Batches) == 0:
-		return term.Printf("no tracker batches\n")
-	}
-	t := cli.Table{Room: term.Room(), Right: map[int]bool{4: true, 5: true}}
-	t.Row("BATCH", "OWNER", "KEY", "STATE", "ITEMS", "OPEN GROUPS", "ACTIVE")
-	for i := range page.Batches {
-		b := &page.Batches[i]
-		t.Row(cli.Inert(b.ID), cli.Inert(b.Owner), cli.Inert(b.Key), cli.Inert(b.State),
-			cli.Count(b.Items),
-			cli.Count(int64(b.OpenGroups)), cli.Moment(b.ActiveAt))
-	}
-	if err := term.Printf("%s", t.String()); err != nil {
-		return err
-	}
-	if page.Next != "" {
-		term.Note("there are more; go on with --after %s", cli.Inert(page.Next))
-	}
-	return nil
+	return (&cli.List[client.BatchSummary]{
+		Columns: "BATCH|OWNER|KEY|STATE|ITEMS>|OPEN GROUPS>|ACTIVE",
+		Row: func(b *client.BatchSummary) []any {
+			return []any{b.ID, b.Owner, b.Key, b.State, b.Items, b.OpenGroups, b.ActiveAt}
+		},
+		Empty: "no tracker batches", Next: page.Next,
+	}).Print(term, page.Batches, err)
 }

@@ -80,7 +80,7 @@ func soFar(err error, sent int) error {
 	if sent == 0 {
 		return err
 	}
-	return fmt.Errorf("%s were acknowledged, and then: %w", things(int64(sent), "line"), err)
+	return fmt.Errorf("%s were acknowledged, and then: %w", cli.Plural(int64(sent), "line"), err)
 }
 
 // isItemID tells ids from ranges. What is neither goes as what it resembles, and the server says what is wrong with it.
@@ -92,7 +92,7 @@ func isItemID(text string) bool {
 
 func ackedText(acked *client.BatchesAcked) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s newly acknowledged\n", things(acked.Newly, "item"))
+	fmt.Fprintf(&text, "%s newly acknowledged\n", cli.Plural(acked.Newly, "item"))
 	for _, batch := range acked.Completed {
 		fmt.Fprintf(&text, "batch %s is complete by that\n", cli.Inert(batch))
 	}

@@ -29,7 +29,7 @@ func TestSealAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if err := (&trackerSeal{Batch: "b"}).Run(t.Context(), &cli.Console{Out: &out}, cl); err != nil {
+	if err := (&trackerSeal{batchID{"b"}}).Run(t.Context(), &cli.Console{Out: &out}, cl); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(out.String(), "batch b is complete, since 2026-11-20 ") {

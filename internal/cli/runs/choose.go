@@ -13,14 +13,29 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// chosen is how the commands that change items have them chosen: by one of these, or by evidence, which narrows that.
-type chosen struct {
+// itemChoice is how commands have items chosen: by one of these.
+type itemChoice struct {
 	Key   []string `xor:"which" sep:"none" help:"This item; may stand more than once." placeholder:"K"`
 	Keys  string   `xor:"which" help:"The items of a file with a key a line; - is standard input." placeholder:"FILE"`
 	Code  []string `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
 	Group []string `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
+}
+
+// evidence is what is known of items and of what was made of them.
+type evidence struct {
+	Service     string       `help:"Only what this service made: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
+	Since       cli.PastTime `help:"Only what was recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Until       cli.PastTime `help:"Only what was recorded before." placeholder:"TIME"`
+	Where       string       `help:"Only items for whose payload this path of SQL/JSON holds: $$.branch == \"12\"." placeholder:"PATH"`
+	WhereResult string       `help:"Only items for whose result it holds." placeholder:"PATH"`
+	Corrected   bool         `help:"Only items whose data was corrected."`
+}
+
+// chosen is the choice of commands that change items, by one of these or by evidence, which narrows that.
+type chosen struct {
+	itemChoice
 	State []string `enum:"done,failed" help:"Only what is done, or failed, at the step." placeholder:"STATE"`
-	cli.Evidence
+	evidence
 }
 
 // failedAt has items chosen by how they failed at another step.
@@ -30,7 +45,14 @@ type failedAt struct {
 
 // none reports whether nothing chooses items.
 func (c *chosen) none() bool {
-	return len(c.Key)+len(c.Code)+len(c.Group)+len(c.State) == 0 && c.Keys == "" && c.Evidence == cli.Evidence{}
+	return len(c.Key)+len(c.Code)+len(c.Group)+len(c.State) == 0 && c.Keys == "" && c.evidence == evidence{}
+}
+
+// fill puts the choice, and these keys, into the settings of a request.
+func (c *chosen) fill(settings any, keys []string) error {
+	return alike(map[string]any{"keys": keys, "codes": c.Code, "groups": c.Group, "states": c.State, "service": c.Service,
+		"since": pointTo(c.Since), "until": pointTo(c.Until), "where": c.Where, "where_result": c.WhereResult,
+		"corrected": c.Corrected}, settings)
 }
 
 // chooseOf is for what says that nothing was chosen.
@@ -142,8 +164,8 @@ func (r *redoing[T]) tell(term *cli.Console, done *T, text func(*T) string) erro
 }
 
 // firstKeys names what a dry run found.
-func firstKeys(dry bool, keys []string, of int64) string {
-	if !dry || len(keys) == 0 {
+func firstKeys(keys []string, of int64) string {
+	if len(keys) == 0 {
 		return ""
 	}
 	return "  " + keysText(keys, of) + "\n"
@@ -164,8 +186,8 @@ func keysText(keys []string, of int64) string {
 
 // Accept is tranche run accept.
 type Accept struct {
-	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	Failed bool   `xor:"which" help:"All items that failed."`
+	runArg
+	Failed bool `xor:"which" help:"All items that failed."`
 	chosen
 	Step     string `help:"Failures of this step; without it, of every step." placeholder:"NAME"`
 	Withdraw bool   `help:"Accept them no more."`
@@ -184,24 +206,21 @@ func (r *Accept) Validate() error {
 	return nil
 }
 
-// Run accepts failures.
 func (r *Accept) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	accept := redoing[client.Accepted]{chosen: &r.chosen, dry: r.DryRun, add: addAccepted, did: "were accepted",
 		items: func(a *client.Accepted) int64 { return a.Items },
-		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Accepted, error) {
-			return cl.Accept(ctx, r.Ref, r.settings(keys, dry), options...)
+		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (a client.Accepted, err error) {
+			set := client.AcceptSettings{Failed: r.Failed, Step: r.Step, Withdraw: r.Withdraw, DryRun: dry, Reason: r.Reason}
+			if err := r.fill(&set, keys); err != nil {
+				return a, err
+			}
+			return cl.Accept(ctx, r.Ref, set, options...)
 		}}
 	done, err := accept.do(ctx, term)
 	if err != nil {
 		return err
 	}
 	return accept.tell(term, &done, acceptText)
-}
-
-func (r *Accept) settings(keys []string, dry bool) client.AcceptSettings {
-	return client.AcceptSettings{Failed: r.Failed, Keys: keys, Codes: r.Code, Groups: r.Group, Step: r.Step,
-		Withdraw: r.Withdraw, DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service, Since: pointTo(r.Since),
-		Until: pointTo(r.Until), Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected}
 }
 
 // addAccepted is what two acceptances did, one after the other.
@@ -222,21 +241,24 @@ func addAccepted(sum, one *client.Accepted) client.Accepted {
 
 // acceptText says what was accepted, or would be, and how the run stands.
 func acceptText(done *client.Accepted) string {
-	what := map[[2]bool]string{
-		{false, false}: "accepted:", {true, false}: "would be accepted:",
-		{false, true}: "accepted no more:", {true, true}: "would be accepted no more:",
-	}[[2]bool{done.DryRun, done.Withdraw}]
-	text := fmt.Sprintf("run %s: %s %s %s\n", done.Run, ItemCount(done.Items), what,
-		FailedText(done.Failed, done.Accepted))
+	what := "accepted"
+	if done.DryRun {
+		what = "would be accepted"
+	}
+	if done.Withdraw {
+		what += " no more"
+	}
+	text := fmt.Sprintf("run %s: %s %s: %s\n", done.Run, itemCount(done.Items), what,
+		failedText(done.Failed, done.Accepted))
 	if len(done.Steps) > 1 {
 		var t cli.Table
 		for _, st := range done.Steps {
-			t.Row("  "+cli.Inert(st.Step), cli.Count(st.Items))
+			t.Row("  "+st.Step, st.Items)
 		}
 		text += t.String()
 	}
 	if done.DryRun {
-		return "dry run: " + text + firstKeys(true, done.Examples, done.Items) + "nothing was changed\n"
+		return "dry run: " + text + firstKeys(done.Examples, done.Items) + "nothing was changed\n"
 	}
 	return text
 }

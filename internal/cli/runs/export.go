@@ -19,7 +19,7 @@ const notHeldHeader = "Tranche-Cells-Not-Held"
 
 // Export is the command.
 type Export struct {
-	Ref     string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	runArg
 	Format  string   `enum:",ndjson,csv,parquet,xlsx" default:"" help:"ndjson, csv, parquet or xlsx. Default: by the end of the name in --out, else ndjson." placeholder:"FORMAT"`
 	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
 	State   []string `enum:"done,failed,missing" help:"Only items in this state; may stand more than once." placeholder:"STATE"`
@@ -33,8 +33,8 @@ type Export struct {
 	Name   string `default:"{key}.{ext}" help:"With --dir, the names of the files, with {key}, {ordinal}, {step}, {ext} and {shard} (a number for each 1000 items)." placeholder:"TEMPLATE"`
 	Index  string `enum:"ndjson,csv" default:"ndjson" help:"With --dir, the format of the index." placeholder:"FORMAT"`
 	Resume bool   `help:"With --dir, go on with an export that broke off: files that are there and right are kept."`
-	exportKeys
-	cli.Evidence
+	itemChoice
+	evidence
 }
 
 // Validate is called by kong.
@@ -45,7 +45,7 @@ func (r *Export) Validate() error {
 		return errors.New("--resume goes with --dir")
 	case r.Dir == "" && r.Keys != "":
 		return errors.New("--keys goes with --dir")
-	case r.Dir != "" && (len(r.Code)+len(r.Group) > 0 || r.Evidence != cli.Evidence{}):
+	case r.Dir != "" && (len(r.Code)+len(r.Group) > 0 || r.evidence != evidence{}):
 		return errors.New("--dir writes the results of keys, or of all that is done; it does not go with evidence")
 	case r.Dir != "" && (len(r.State)+len(r.With)+len(r.Columns) > 0 || r.Flat || r.Format != "ndjson"):
 		return errors.New("--dir writes the results of what is done; --format, --state, --with, --flat and --columns " +

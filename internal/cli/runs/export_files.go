@@ -232,31 +232,21 @@ func (e *fileExport) finish() error {
 	return e.dir.Rename(unfinishedIndex, e.indexName())
 }
 
-// exportKeys picks items for an export of files.
-type exportKeys struct {
-	Key   []string `xor:"which" sep:"none" help:"Only this item; may stand more than once." placeholder:"K"`
-	Code  []string `xor:"which" sep:"none" help:"Only items that failed with this code; may stand more than once." placeholder:"C"`
-	Group []string `xor:"which" sep:"none" help:"Only items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
-	Keys  string   `xor:"which" help:"With --dir, only of the items of a file with a key a line; - is standard input." placeholder:"FILE"`
-}
-
 // wanted are the keys; nil means all.
-func (k *exportKeys) wanted(stdin io.Reader) (map[string]bool, error) {
-	parts := [][]string{k.Key}
-	if k.Keys != "" {
+func (c *itemChoice) wanted(stdin io.Reader) (map[string]bool, error) {
+	parts := [][]string{c.Key}
+	if c.Keys != "" {
 		var err error
-		if parts, err = cli.ReadKeys(k.Keys, stdin); err != nil {
+		if parts, err = cli.ReadKeys(c.Keys, stdin); err != nil {
 			return nil, err
 		}
 	}
-	if len(k.Key) == 0 && k.Keys == "" {
+	if len(c.Key) == 0 && c.Keys == "" {
 		return nil, nil
 	}
 	wanted := map[string]bool{}
-	for _, part := range parts {
-		for _, key := range part {
-			wanted[key] = true
-		}
+	for _, key := range slices.Concat(parts...) {
+		wanted[key] = true
 	}
 	return wanted, nil
 }

@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,22 +54,10 @@ func (w *whichRuns) do(ctx context.Context, term *cli.Console,
 
 // runsText names one run, or says how many: "run 0199…", "3 runs".
 func runsText(done *client.Controlled) string {
-	switch {
-	case done.Run != nil:
-		return "run " + *done.Run
-	case len(done.Runs) == 1:
-		return "1 run"
-	default:
-		return cli.Count(int64(len(done.Runs))) + " runs"
-	}
-}
-
-// runRef is the argument for the command that comes next.
-func runRef(done *client.Controlled) string {
 	if done.Run != nil {
-		return *done.Run
+		return "run " + *done.Run
 	}
-	return "--all"
+	return cli.Plural(int64(len(done.Runs)), "run")
 }
 
 // Pause is tranche run pause.
@@ -91,9 +80,9 @@ func pausedText(done *client.Controlled) string {
 			cli.Plural(done.Items, "item"), cli.Plural(done.Slices, "request"))
 	}
 	if done.Run == nil {
-		text += "\nruns that are started from now on are not paused"
+		return text + "\nruns that are started from now on are not paused\ngo on with: tranche run resume --all"
 	}
-	return text + "\ngo on with: tranche run resume " + runRef(done)
+	return text + "\ngo on with: tranche run resume " + *done.Run
 }
 
 // Resume is tranche run resume.
@@ -119,19 +108,20 @@ func (r *Resume) Validate() error {
 	return nil
 }
 
-// Run resumes runs.
 func (r *Resume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return r.do(ctx, term, cl.ResumeAllRuns, func(keep client.CallOption) (client.Controlled, error) {
 		return cl.ResumeRun(ctx, r.Ref, client.ResumeSettings{Reason: r.Reason, MaxFailed: r.MaxFailed}, keep)
 	}, func(done *client.Controlled) string {
-		if len(done.Runs) == 0 {
+		switch {
+		case len(done.Runs) == 0:
 			return "no run was resumed"
-		}
-		if done.Items > 0 {
+		case done.Items > 0:
 			return fmt.Sprintf("%s goes on, though it was cancelled: %s had no outcome", runsText(done),
 				cli.Plural(done.Items, "item"))
+		case done.Run == nil && len(done.Runs) > 1:
+			return runsText(done) + " resumed: their items are sent to services again"
 		}
-		return runsText(done) + " resumed: " + theirs(done) + " items are sent to services again"
+		return runsText(done) + " resumed: its items are sent to services again"
 	})
 }
 
@@ -148,13 +138,6 @@ func (r *Cancel) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 		}
 		return fmt.Sprintf("%s cancelled: %s left without an outcome", runsText(done), cli.Plural(done.Items, "item"))
 	})
-}
-
-func theirs(done *client.Controlled) string {
-	if strings.HasSuffix(runsText(done), "runs") {
-		return "their"
-	}
-	return "its"
 }
 
 // Approve is tranche run approve.
@@ -217,12 +200,11 @@ func (r *Approve) show(ctx context.Context, term *cli.Console, cl *client.Client
 	if err != nil {
 		return err
 	}
-	return term.Printf("%s%s", text, ReportAgainst(&report))
+	return term.Printf("%s%s", text, reportAgainst(&report))
 }
 
 func gateText(g *client.GateDocument, room int) string {
-	t := cli.Table{Room: room}
-	state := string(g.State)
+	state, by := string(g.State), "anybody who may change runs"
 	switch g.State {
 	case "waiting":
 		state = "waits for an approval"
@@ -230,33 +212,31 @@ func gateText(g *client.GateDocument, room int) string {
 			state += " since " + cli.Moment(*g.Since)
 		}
 	case "approved":
-		state += " by " + cli.Inert(g.ApprovedBy)
+		state += " by " + g.ApprovedBy
 	case "shut":
 		state = "not there yet: steps before have not ended for all items"
 	}
-	t.Row("step", cli.Inert(g.Step))
-	t.Row("state", state)
-	by := "anybody who may change runs"
 	if g.ApproveBy == "other" {
-		by = "anybody but " + cli.Inert(g.StartedBy) + ", who started the run"
+		by = "anybody but " + g.StartedBy + ", who started the run"
 	}
+	t := cli.NewTable("|", room)
+	t.Row("step", g.Step)
+	t.Row("state", state)
 	t.Row("by", by)
-	if g.Refused != "" {
-		t.Row("not by you", cli.Inert(g.Refused))
-	}
+	t.Field("not by you", g.Refused)
 	t.Row("items", fmt.Sprintf("%s go on, %s are left out", cli.Count(g.Items), cli.Count(g.LeftOut)))
 	for i := range g.Before {
 		b := &g.Before[i]
-		t.Row("before", fmt.Sprintf("%s: %s done, %s failed, %s left out", cli.Inert(b.Step), cli.Count(b.Done),
-			cli.Count(b.Failed), cli.Count(b.Skipped)))
+		t.Row("before", fmt.Sprintf("%s: %s done, %s failed, %s left out", b.Step, cli.Count(b.Done), cli.Count(b.Failed),
+			cli.Count(b.Skipped)))
 	}
 	for i := range g.Sample {
 		t.Row("sample", sampleText(&g.Sample[i]))
 	}
 	text := t.String()
 	if len(g.Sample) > 0 {
-		text += fmt.Sprintf("see one: tranche run item %s KEY; keep it: tranche run export %s --dir DIR --step STEP\n",
-			cli.ShortID(g.Run), cli.ShortID(g.Run))
+		text += fmt.Sprintf("see one: tranche run item %[1]s KEY; keep it: tranche run export %[1]s --dir DIR --step STEP\n",
+			cli.ShortID(g.Run))
 	}
 	return text
 }
@@ -265,35 +245,25 @@ func sampleText(item *client.GateItem) string {
 	var parts []string
 	for i := range item.Results {
 		r := &item.Results[i]
-		kind := "JSON"
-		if r.ContentType != "" {
-			kind = cli.Inert(r.ContentType)
-		}
-		parts = append(parts, fmt.Sprintf("%s: %s, %s bytes", cli.Inert(r.Step), kind, cli.Count(r.Bytes)))
+		parts = append(parts, fmt.Sprintf("%s: %s, %s bytes", r.Step, cmp.Or(r.ContentType, "JSON"), cli.Count(r.Bytes)))
 	}
 	return cli.Short(cli.Inert(item.Key), 40) + "  " + strings.Join(parts, "; ")
 }
 
 // Delete is tranche run delete.
 type Delete struct {
-	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	runArg
 	Reason string `help:"Why, for whoever asks for the run and for the audit log." placeholder:"TEXT"`
 	DryRun bool   `help:"Change nothing; say what would go."`
 }
 
-// Run deletes a finished run.
 func (r *Delete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	done, err := cl.DeleteRun(ctx, r.Ref, client.DeleteSettings{DryRun: r.DryRun, Reason: r.Reason}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if err := term.Printf("%s", deletedText(&done)); err != nil {
-		return err
-	}
-	if !r.DryRun {
+	set := client.DeleteSettings{DryRun: r.DryRun, Reason: r.Reason}
+	err := cli.Say(term, deletedText)(cl.DeleteRun(ctx, r.Ref, set, term.Keep()))
+	if err == nil && !r.DryRun && !term.JSON {
 		term.Note("the node that leads deletes its rows now, in small pieces; see tranche retention show")
 	}
-	return nil
+	return err
 }
 
 // deletedText says what went, or would.
@@ -302,17 +272,17 @@ func deletedText(d *client.RunDeleted) string {
 	if d.Name != "" {
 		which += fmt.Sprintf(" (%s)", cli.Inert(d.Name))
 	}
-	text := fmt.Sprintf("%s of plan %s, %s %s: %s in %d steps, about %s bytes\n", which, cli.Inert(d.Plan), d.State,
-		cli.Moment(d.FinishedAt), ItemCount(d.Items), d.Steps, cli.Count(d.Bytes))
+	text := fmt.Sprintf("%s of plan %s, %s %s: %s in %d steps, about %s bytes", which, cli.Inert(d.Plan), d.State,
+		cli.Moment(d.FinishedAt), itemCount(d.Items), d.Steps, cli.Count(d.Bytes))
 	if d.DeadLetters > 0 {
-		text += fmt.Sprintf("with it %s dead letters, of which %s wait for somebody\n", cli.Count(d.DeadLetters),
+		text += fmt.Sprintf("\nwith it %s dead letters, of which %s wait for somebody", cli.Count(d.DeadLetters),
 			cli.Count(d.WaitingLetters))
 	}
 	if d.Quarantine > 0 {
-		text += fmt.Sprintf("with it %s messages in quarantine\n", cli.Count(d.Quarantine))
+		text += fmt.Sprintf("\nwith it %s messages in quarantine", cli.Count(d.Quarantine))
 	}
 	if d.DryRun {
-		return "dry run, would be deleted: " + text + "nothing was changed\n"
+		return "dry run, would be deleted: " + text + "\nnothing was changed"
 	}
 	return "deleted: " + text
 }

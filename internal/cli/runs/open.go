@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,14 +16,11 @@ import (
 
 // Open is tranche run open.
 type Open struct {
-	Plan           string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
-	Endpoint       string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
-	Param          map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
-	Name           string            `help:"A name to find the run by." placeholder:"TEXT"`
-	IdempotencyKey string            `help:"Opening again with the same key gives the run that is there." placeholder:"K"`
-	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that the run has already: error, skip or allow." placeholder:"WHAT"`
-	SealWithin     time.Duration     `default:"24h" help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
-	OnOverdue      string            `enum:"report,seal,cancel" default:"report" help:"What then, beside reporting it: report (nothing, for 7 days in which nobody does anything with it), seal or cancel." placeholder:"WHAT"`
+	planFlags
+	IdempotencyKey string        `help:"Opening again with the same key gives the run that is there." placeholder:"K"`
+	OnDuplicate    string        `enum:"error,skip,allow" default:"error" help:"A key that the run has already: error, skip or allow." placeholder:"WHAT"`
+	SealWithin     time.Duration `default:"24h" help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
+	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"What then, beside reporting it: report (nothing, for 7 days in which nobody does anything with it), seal or cancel." placeholder:"WHAT"`
 	runSettings
 }
 
@@ -36,11 +34,10 @@ func (r *Open) Validate() error {
 
 // start is the same run as one that is started with its items.
 func (r *Open) start() *Start {
-	return &Start{Plan: r.Plan, Endpoint: r.Endpoint, Param: r.Param, Name: r.Name, IdempotencyKey: r.IdempotencyKey,
-		OnDuplicate: r.OnDuplicate, runSettings: r.runSettings, itemFlags: itemFlags{later: true}}
+	return &Start{planFlags: r.planFlags, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
+		runSettings: r.runSettings, itemFlags: itemFlags{later: true}}
 }
 
-// Run opens a run.
 func (r *Open) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	start := r.start()
 	plan, settings, err := start.settings()
@@ -48,43 +45,30 @@ func (r *Open) Run(ctx context.Context, term *cli.Console, cl *client.Client) er
 		return err
 	}
 	settings.Source = "added over time"
-	open, err := openSettings(&settings, r.SealWithin.String(), r.OnOverdue)
-	if err != nil {
+	open := client.OpenSettings{SealWithin: r.SealWithin.String(), OnOverdue: r.OnOverdue}
+	if err := alike(&settings, &open); err != nil {
 		return err
 	}
 	opened, err := cl.OpenRun(ctx, open, term.Keep())
-	if err != nil {
-		return start.Explain(&plan, err)
-	}
-	for _, w := range opened.Warnings {
-		term.Note("warning: %s", w)
-	}
-	switch {
-	case term.JSON:
-		return term.Sent()
-	case opened.Existing:
-		return term.Printf("run %s is there already, by its idempotency key\n", opened.Run)
-	}
-	return term.Printf("run %s is open until %s\nadd items with: tranche run add %s FILE\nthen: tranche run seal %s\n",
-		opened.Run, cli.Moment(opened.SealBy), opened.Run, opened.Run)
+	term.Warn(opened.Warnings)
+	return cli.Say(term, func(opened *client.Opened) string {
+		if opened.Existing {
+			return fmt.Sprintf("run %s is there already, by its idempotency key", opened.Run)
+		}
+		return fmt.Sprintf("run %[1]s is open until %[2]s\nadd items with: tranche run add %[1]s FILE\n"+
+			"then: tranche run seal %[1]s", opened.Run, cli.Moment(opened.SealBy))
+	})(opened, start.Explain(&plan, err))
 }
 
 // Add is tranche run add.
 type Add struct {
-	Ref            string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	File           string `arg:"" optional:"" default:"-" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
-	Items          string `help:"The same, as run start has it." placeholder:"FILE"`
-	Key            string `help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
-	Format         string `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
+	runArg
+	File  string `arg:"" optional:"" default:"-" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
+	Items string `help:"The same, as run start has it." placeholder:"FILE"`
+	cli.KeyFlags
 	IdempotencyKey string `help:"Adding the same items again with the same key changes nothing." placeholder:"K"`
-
-	Encoding  string   `help:"Of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be. This and what follows: as the plan says, when absent." placeholder:"NAME"`
-	NoHeader  bool     `help:"CSV begins with its first row."`
-	Delimiter string   `help:"Between fields of CSV: comma, semicolon, tab or bar; found when absent." placeholder:"NAME"`
-	Columns   []string `help:"Columns or fields to keep; without a header the names of all columns." placeholder:"NAME"`
-	Rename    []string `help:"Another name for a column or field; may stand more than once." placeholder:"OLD=NEW"`
-	Types     []string `help:"What a field becomes: number, text, bool or json; may stand more than once." placeholder:"FIELD=TYPE"`
-	Contract  string   `enum:",refuse,warn,off" default:"" help:"When no item has a field that the service of a step requires: refuse, warn or off." placeholder:"WHAT"`
+	cli.RowFlags
+	Contract string `enum:",refuse,warn,off" default:"" help:"When no item has a field that the service of a step requires: refuse, warn or off." placeholder:"WHAT"`
 }
 
 // Validate is called by kong.
@@ -99,42 +83,32 @@ func (r *Add) Validate() error {
 	return nil
 }
 
-// Run adds items.
 func (r *Add) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	items, size, err := cli.OpenItems("file", r.File, term.In)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = items.Close() }()
-	upload := &cli.Upload{From: items, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
-	added, err := cl.Add(ctx, r.Ref, client.AddItemsParams{IdempotencyKey: r.IdempotencyKey, Key: r.Key, Format: r.Format,
+	params := client.AddItemsParams{IdempotencyKey: r.IdempotencyKey, Key: r.Key, Format: r.Format,
 		Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
-		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract},
-		upload, term.Keep())
-	upload.End()
-	switch {
-	case err != nil && upload.Err != nil:
-		return fmt.Errorf("read %s: %w", r.File, upload.Err)
-	case err != nil || term.JSON:
-		return term.Answered(err)
+		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract}
+	added, err := cli.Upload(term, "file", r.File, func(items io.Reader) (client.AddedItems, error) {
+		return cl.Add(ctx, r.Ref, params, items, term.Keep())
+	})
+	if !term.JSON {
+		term.Warn(added.Warnings)
 	}
-	for _, w := range added.Warnings {
-		term.Note("warning: %s", w)
-	}
-	text := fmt.Sprintf("%s added to run %s", cli.Plural(added.Items, "item"), added.Run)
-	if added.Existing {
-		text = fmt.Sprintf("nothing changed: %s added to run %s before, by their idempotency key",
-			cli.Plural(added.Items, "item"), added.Run)
-	}
-	if added.Skipped > 0 {
-		text += fmt.Sprintf(" (%s skipped)", cli.Plural(added.Skipped, "duplicate"))
-	}
-	return term.Printf("%s; it has %s now\n", text, cli.Count(added.Total))
+	return cli.Say(term, func(added *client.AddedItems) string {
+		text, before := "", ""
+		if added.Existing {
+			text, before = "nothing changed: ", " before, by their idempotency key"
+		}
+		text += cli.Plural(added.Items, "item") + " added to run " + added.Run + before
+		if added.Skipped > 0 {
+			text += fmt.Sprintf(" (%s skipped)", cli.Plural(added.Skipped, "duplicate"))
+		}
+		return text + "; it has " + cli.Count(added.Total) + " now"
+	})(added, err)
 }
 
 // Seal is tranche run seal.
 type Seal struct {
-	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	runArg
 	Expect *int64 `help:"Seal only if the run has so many items." placeholder:"N"`
 	Reason string `help:"Why, for the audit log." placeholder:"TEXT"`
 }
@@ -147,19 +121,17 @@ func (r *Seal) Validate() error {
 	return nil
 }
 
-// Run seals a run.
 func (r *Seal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	sealed, err := cl.SealRun(ctx, r.Ref, client.SealSettings{Expect: r.Expect, Reason: r.Reason}, term.Keep())
-	switch {
-	case err != nil || term.JSON:
-		return term.Answered(err)
-	case sealed.Already:
-		return term.Printf("run %s was sealed before, with %s\n", sealed.Run, cli.Plural(sealed.Items, "item"))
-	case sealed.Completed:
-		return term.Printf("run %s sealed with %s, and completed\n", sealed.Run, cli.Plural(sealed.Items, "item"))
-	}
-	return term.Printf("run %s sealed with %s; follow it with: tranche run watch %s\n", sealed.Run,
-		cli.Plural(sealed.Items, "item"), sealed.Run)
+	return cli.Say(term, func(sealed *client.SealedRun) string {
+		items := cli.Plural(sealed.Items, "item")
+		switch {
+		case sealed.Already:
+			return "run " + sealed.Run + " was sealed before, with " + items
+		case sealed.Completed:
+			return "run " + sealed.Run + " sealed with " + items + ", and completed"
+		}
+		return fmt.Sprintf("run %s sealed with %s; follow it with: tranche run watch %s", sealed.Run, items, sealed.Run)
+	})(cl.SealRun(ctx, r.Ref, client.SealSettings{Expect: r.Expect, Reason: r.Reason}, term.Keep()))
 }
 
 // itemFlags say where the items of a run come from: one of these.
@@ -246,4 +218,9 @@ func (f *itemFlags) fill(s *client.RunSettings) {
 	if f.Parquet != "" {
 		s.Format = "parquet"
 	}
+}
+
+// runArg is the argument of commands about one run.
+type runArg struct {
+	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }

@@ -14,8 +14,8 @@ import (
 
 // Rerun is tranche run rerun.
 type Rerun struct {
-	Ref    string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	Failed bool   `xor:"which" help:"All items that failed."`
+	runArg
+	Failed bool `xor:"which" help:"All items that failed."`
 	chosen
 	failedAt
 	Step       string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
@@ -51,12 +51,15 @@ func sizingWithin(flag string, n *workqueue.Adaptive, most int) error {
 	return cli.Within(flag, &n.Value, most)
 }
 
-// Run sets items going again.
 func (r *Rerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were set going", each: true,
 		items: func(again *client.Rerun) int64 { return again.Items },
-		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Rerun, error) {
-			return cl.Rerun(ctx, r.Ref, r.settings(keys, dry), options...)
+		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (again client.Rerun, err error) {
+			set, err := r.settings(keys, dry)
+			if err != nil {
+				return again, err
+			}
+			return cl.Rerun(ctx, r.Ref, set, options...)
 		}}
 	if r.Canary > 0 {
 		rerun.once = "--canary"
@@ -65,35 +68,22 @@ func (r *Rerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 	if err != nil {
 		return err
 	}
-	for _, w := range again.Warnings {
-		term.Note("warning: %s", w)
-	}
-	if !term.JSON || !r.Wait {
-		err := rerun.tell(term, &again, func(again *client.Rerun) string { return rerunText(again, r.CanaryAuto) })
-		if err != nil {
-			return err
-		}
-	}
-	if !r.Wait {
-		return nil
-	}
-	return r.Follow(ctx, term, cl, again.Run)
+	term.Warn(again.Warnings)
+	return r.end(ctx, term, cl, again.Run, func() error {
+		return rerun.tell(term, &again, func(again *client.Rerun) string { return rerunText(again, r.CanaryAuto) })
+	})
 }
 
-func (r *Rerun) settings(keys []string, dry bool) client.RerunSettings {
-	set := client.RerunSettings{
-		Failed: r.Failed, Keys: keys, Codes: r.Code, Groups: r.Group, FailedAt: r.FailedAt, Step: r.Step,
-		Endpoint: r.Endpoint, Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: dry, Reason: r.Reason,
-		States: r.State, Service: r.Service, Since: pointTo(r.Since), Until: pointTo(r.Until),
-		Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected,
-	}
+func (r *Rerun) settings(keys []string, dry bool) (client.RerunSettings, error) {
+	set := client.RerunSettings{Failed: r.Failed, FailedAt: r.FailedAt, Step: r.Step, Endpoint: r.Endpoint,
+		Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: dry, Reason: r.Reason}
 	if r.Chunk != nil {
 		set.Chunk = client.Sizing(*r.Chunk)
 	}
 	if r.InFlight != nil {
 		set.InFlight = client.Sizing(*r.InFlight)
 	}
-	return set
+	return set, r.fill(&set, keys)
 }
 
 // rerunText says what was set going, or would be, and what comes next.
@@ -106,7 +96,7 @@ func rerunText(again *client.Rerun, canaryAuto bool) string {
 			text += fmt.Sprintf("%s of them first, and %s held back until the canary has passed\n",
 				cli.Count(again.Items-again.Held), cli.Count(again.Held))
 		}
-		return text + resetSteps(again.Steps) + firstKeys(true, again.Examples, again.Items) + "nothing was changed\n"
+		return text + resetSteps(again.Steps) + firstKeys(again.Examples, again.Items) + "nothing was changed\n"
 	}
 	text := fmt.Sprintf("run %s runs %s again, as generation %d\n", again.Run, cli.Plural(again.Items, "item"),
 		again.Generation)

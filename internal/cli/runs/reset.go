@@ -13,7 +13,7 @@ import (
 
 // Reset is tranche run reset.
 type Reset struct {
-	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	runArg
 	Step string `help:"The step whose parts are taken back; may be left out when there is only one." placeholder:"NAME"`
 	All  bool   `xor:"which" help:"Of all items."`
 	chosen
@@ -32,35 +32,23 @@ func (r *Reset) Validate() error {
 	return r.Check(r.DryRun)
 }
 
-// Run takes parts of a step back.
 func (r *Reset) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	reset := redoing[client.Reset]{chosen: &r.chosen, dry: r.DryRun, add: addResets, did: "were reset", each: true,
 		items: func(done *client.Reset) int64 { return done.Items },
-		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Reset, error) {
-			return cl.Reset(ctx, r.Ref, r.settings(keys, dry), options...)
+		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (done client.Reset, err error) {
+			set := client.ResetSettings{Step: r.Step, All: r.All, FailedAt: r.FailedAt, Cascade: r.Cascade, DryRun: dry,
+				Reason: r.Reason}
+			if err := r.fill(&set, keys); err != nil {
+				return done, err
+			}
+			return cl.Reset(ctx, r.Ref, set, options...)
 		}}
 	done, err := reset.do(ctx, term)
 	if err != nil {
 		return err
 	}
-	for _, w := range done.Warnings {
-		term.Note("warning: %s", w)
-	}
-	if !term.JSON || !r.Wait {
-		if err := reset.tell(term, &done, resetText); err != nil {
-			return err
-		}
-	}
-	if !r.Wait {
-		return nil
-	}
-	return r.Follow(ctx, term, cl, done.Run)
-}
-
-func (r *Reset) settings(keys []string, dry bool) client.ResetSettings {
-	return client.ResetSettings{Step: r.Step, All: r.All, Keys: keys, Codes: r.Code, Groups: r.Group, FailedAt: r.FailedAt,
-		Cascade: r.Cascade, DryRun: dry, Reason: r.Reason, States: r.State, Service: r.Service, Since: pointTo(r.Since),
-		Until: pointTo(r.Until), Where: r.Where, WhereResult: r.WhereResult, Corrected: r.Corrected}
+	term.Warn(done.Warnings)
+	return r.end(ctx, term, cl, done.Run, func() error { return reset.tell(term, &done, resetText) })
 }
 
 // addResets is what two resets of a run did, one after the other; the warnings are those of the second.
@@ -97,7 +85,7 @@ func resetText(done *client.Reset) string {
 		verb = "would reset"
 		b.WriteString("dry run: ")
 	}
-	fmt.Fprintf(&b, "run %s %s %s at step %s, as generation %d\n", done.Run, verb, ItemCount(done.Items),
+	fmt.Fprintf(&b, "run %s %s %s at step %s, as generation %d\n", done.Run, verb, itemCount(done.Items),
 		cli.Inert(done.Step), done.Generation)
 	b.WriteString(resetSteps(done.Steps))
 	for _, note := range done.Notes {
@@ -105,10 +93,9 @@ func resetText(done *client.Reset) string {
 	}
 	switch {
 	case done.DryRun:
-		b.WriteString(firstKeys(true, done.Examples, done.Items) + "nothing was changed\n")
+		b.WriteString(firstKeys(done.Examples, done.Items) + "nothing was changed\n")
 	case done.Paused != "":
-		fmt.Fprintf(&b, "the run is paused (%s): nothing is done again until it is resumed: tranche run resume %s\n",
-			cli.Inert(done.Paused), done.Run)
+		b.WriteString(pausedStill(done.Paused, done.Run) + "\n")
 	default:
 		b.WriteString(resetNext(done))
 	}
@@ -117,16 +104,11 @@ func resetText(done *client.Reset) string {
 
 // resetSteps is a line for each step: what becomes of the items there.
 func resetSteps(steps []client.StepReset) string {
-	var b strings.Builder
-	width := 0
+	var t cli.Table
 	for i := range steps {
-		width = max(width, len([]rune(cli.Inert(steps[i].Step))))
+		t.Row("  "+steps[i].Step, strings.Join(resetParts(&steps[i]), ", "))
 	}
-	for i := range steps {
-		st := &steps[i]
-		fmt.Fprintf(&b, "  %-*s  %s\n", width, cli.Inert(st.Step), strings.Join(resetParts(st), ", "))
-	}
-	return b.String()
+	return t.String()
 }
 
 func resetParts(st *client.StepReset) (parts []string) {

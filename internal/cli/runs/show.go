@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,55 +28,42 @@ type List struct {
 	Since    cli.PastTime `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
 }
 
-// Validate is called by kong.
-func (r *List) Validate() error {
-	if r.Limit < 1 || r.Limit > inspect.MaxRuns {
-		return fmt.Errorf("--limit is %d; it must lie between 1 and %d", r.Limit, inspect.MaxRuns)
-	}
-	return nil
-}
+func (r *List) Validate() error { return cli.Within("--limit", &r.Limit, inspect.MaxRuns) }
 
-// filtered reports whether runs are left out.
-func (r *List) filtered() bool {
-	return r.Search+r.Plan+r.Endpoint+r.Result != "" || len(r.State) > 0 || !r.Since.IsZero()
-}
-
-// Run lists runs.
 func (r *List) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	asked := client.ListRunsParams{Limit: r.Limit, Q: r.Search, State: r.State, Plan: r.Plan, Endpoint: r.Endpoint,
 		Result: r.Result, Since: r.Since.Time}
-	list, err := cl.ListRuns(ctx, asked, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
+	page, err := cl.ListRuns(ctx, asked, term.Keep())
+	list := cli.List[client.RunSummary]{
+		Columns: "RUN|NAME|STATE|ITEMS>|DONE>|FAILED>|>|STARTED",
+		Row: func(run *client.RunSummary) []any {
+			name := cmp.Or(run.Name, "("+run.Plan+")")
+			state := run.State + openText(run.Open)
+			if len(run.Approval) > 0 {
+				state += " (to be approved)"
+			}
+			return []any{cli.ShortID(run.ID), name, state, run.Items, run.Done, run.Failed, percent(run.Progress),
+				run.CreatedAt}
+		},
+		Empty: "no runs yet; start one with: tranche run start --endpoint NAME --items FILE",
 	}
-	if len(list.Runs) == 0 && r.filtered() {
-		return term.Printf("no run fits; all are in: tranche run list\n")
+	if r.Search+r.Plan+r.Endpoint+r.Result != "" || len(r.State) > 0 || !r.Since.IsZero() {
+		list.Empty = "no run fits; all are in: tranche run list"
 	}
-	if len(list.Runs) == 0 {
-		return term.Printf("no runs yet; start one with: tranche run start --endpoint NAME --items FILE\n")
+	if err := list.Print(term, page.Runs, err); err != nil || term.JSON {
+		return err
 	}
-	t := cli.Table{Right: map[int]bool{3: true, 4: true, 5: true, 6: true}}
-	t.Row("RUN", "NAME", "STATE", "ITEMS", "DONE", "FAILED", "", "STARTED")
-	var stand []string
-	for i := range list.Runs {
-		run := &list.Runs[i]
-		name := run.Name
-		if name == "" {
-			name = "(" + run.Plan + ")"
+	text := ""
+	for i := range page.Runs {
+		if stands := page.Runs[i].Stands; stands != nil {
+			text += fmt.Sprintf("%s: %s (since %s)\n", cli.ShortID(page.Runs[i].ID), cli.Inert(stands.Text),
+				cli.Moment(stands.Since))
 		}
-		t.Row(cli.ShortID(run.ID), cli.Inert(name), run.State+openText(run.Open)+approvalText(run.Approval),
-			cli.Count(run.Items),
-			cli.Count(run.Done), cli.Count(run.Failed), percent(run.Progress), cli.Moment(run.CreatedAt))
-		if run.Stands != nil {
-			stand = append(stand, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(run.ID), cli.Inert(run.Stands.Text),
-				cli.Moment(run.Stands.Since)))
-		}
 	}
-	text := t.String()
-	if len(stand) > 0 {
-		text += "\nThese stand:\n" + strings.Join(stand, "\n") + "\n"
+	if text == "" {
+		return nil
 	}
-	return term.Printf("%s", text)
+	return term.Printf("\nThese stand:\n%s", text)
 }
 
 // percent writes a share from 0 to 1 as the dashboard does: with one decimal near the ends and two within 1 % of them.
@@ -106,34 +94,18 @@ func openText(open *client.OpenView) string {
 	}
 }
 
-// approvalText marks a run that waits for somebody.
-func approvalText(steps []string) string {
-	if len(steps) == 0 {
-		return ""
-	}
-	return " (to be approved)"
-}
-
 // Show is tranche run show.
-type Show struct {
-	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-}
+type Show struct{ runArg }
 
-// Run shows a run.
 func (r *Show) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	run, err := cl.GetRun(ctx, r.Ref, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s%s", runHead(&run), runSteps(&run))
+	return cli.Print(term, func(run *client.RunDocument, _ int) string { return runHead(run) + runSteps(run) })(
+		cl.GetRun(ctx, r.Ref, term.Keep()))
 }
 
 func runHead(run *client.RunDocument) string {
 	t := cli.Table{}
 	t.Row("run", run.ID)
-	if run.Name != "" {
-		t.Row("name", cli.Inert(run.Name))
-	}
+	t.Field("name", run.Name)
 	t.Row("plan", planText(run.Plan, run.PlanVersion))
 	state := run.State + openText(run.Open)
 	if run.Hold != nil {
@@ -144,9 +116,9 @@ func runHead(run *client.RunDocument) string {
 	}
 	t.Row("state", state)
 	t.Row("items", fmt.Sprintf("%s: %s done, %s, %s to go", cli.Count(run.Items), cli.Count(run.Done),
-		FailedText(run.Failed, run.Accepted), cli.Count(run.Items-run.Done-run.Failed)))
+		failedText(run.Failed, run.Accepted), cli.Count(run.Items-run.Done-run.Failed)))
 	if run.Settling > 0 {
-		t.Row("", fmt.Sprintf("%s of the failed ones are still on their way through other steps", cli.Count(run.Settling)))
+		t.Row("", cli.Count(run.Settling)+" of the failed ones are still on their way through other steps")
 	}
 	if run.Open != nil && run.Open.SealBy != nil {
 		t.Row("open", "until "+cli.Moment(*run.Open.SealBy)+", then: "+run.Open.OnOverdue)
@@ -158,18 +130,14 @@ func runHead(run *client.RunDocument) string {
 		t.Row("skipped", cli.Count(run.Skipped)+" duplicates at intake")
 	}
 	runRules(&t, run)
-	for _, link := range linksText(run.FromRun, run.CarriedOn) {
-		t.Row(link[0], link[1])
-	}
-	if run.Source != "" {
-		t.Row("source", cli.Inert(run.Source))
-	}
+	linkRows(&t, run.FromRun, run.CarriedOn)
+	t.Field("source", run.Source)
 	runTimes(&t, run)
 	for _, name := range slices.Sorted(maps.Keys(run.Params)) {
-		t.Row("param", cli.Inert(name+"="+run.Params[name]))
+		t.Row("param", name+"="+run.Params[name])
 	}
 	for _, w := range run.Warnings {
-		t.Row("warning", cli.Inert(w))
+		t.Row("warning", w)
 	}
 	return t.String()
 }
@@ -180,7 +148,7 @@ func runRules(t *cli.Table, run *client.RunDocument) {
 		t.Row("max failed", maxFailedText(run))
 	}
 	if run.Guard != workqueue.DefaultGuard().String() {
-		t.Row("guard", cli.Inert(run.Guard))
+		t.Row("guard", run.Guard)
 	}
 	if run.Canary != nil {
 		t.Row("canary", canaryText(run.Canary))
@@ -188,9 +156,7 @@ func runRules(t *cli.Table, run *client.RunDocument) {
 	if run.Order != nil {
 		t.Row("order", orderText(run.Order))
 	}
-	if run.Priority != 0 {
-		t.Row("priority", fmt.Sprint(run.Priority))
-	}
+	t.Field("priority", run.Priority)
 }
 
 // planText is a plan with the version that the run started with.
@@ -203,27 +169,30 @@ func planText(name string, version int) string {
 
 // runTimes adds when the run began, how long it took so far, and how fast it goes.
 func runTimes(t *cli.Table, run *client.RunDocument) {
-	started := cli.Moment(run.CreatedAt)
-	if run.CreatedBy != "" {
-		started += " by " + cli.Inert(run.CreatedBy)
-	}
-	t.Row("started", started)
+	t.Row("started", startedBy(run.CreatedAt, run.CreatedBy))
 	took := tookText(run)
 	if run.FinishedAt != nil {
 		took += ", until " + cli.Moment(*run.FinishedAt)
 	}
 	t.Row("took", took)
 	if run.Rate > 0 {
-		eta := ""
+		eta, unit := "", " items/s"
 		if run.ETASeconds != nil {
 			eta = ", " + cli.Span(cli.Seconds(*run.ETASeconds)) + " to go"
 		}
-		unit := " items/s"
 		if len(run.Steps) > 1 {
 			unit = perSecondOf(*run)
 		}
 		t.Row("rate", cli.Pace(run.Rate)+unit+eta)
 	}
+}
+
+// startedBy is when a run was started, and by whom if that is known.
+func startedBy(at time.Time, by string) string {
+	if by == "" {
+		return cli.Moment(at)
+	}
+	return cli.Moment(at) + " by " + by
 }
 
 // tookText is how long the current generation took, named where others took time as well.
@@ -237,11 +206,10 @@ func tookText(run *client.RunDocument) string {
 
 // Item is tranche run item.
 type Item struct {
-	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	runArg
 	Key string `arg:"" help:"The item's key."`
 }
 
-// Run shows an item.
 func (r *Item) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{}, term.Keep())
 	if key, escaped := cli.Unescaped(r.Key); err != nil && escaped {
@@ -250,37 +218,25 @@ func (r *Item) Run(ctx context.Context, term *cli.Console, cl *client.Client) er
 			found, err = other, nil
 		}
 	}
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	for i := range found.Items {
-		if i > 0 {
-			if err := term.Printf("\n"); err != nil {
-				return err
-			}
+	return cli.Print(term, func(found *client.KeyItems, room int) string {
+		var texts []string
+		for i := range found.Items {
+			texts = append(texts, cli.ItemText(&found.Items[i], room))
 		}
-		if err := term.Printf("%s", cli.ItemText(&found.Items[i], term.Room())); err != nil {
-			return err
-		}
-	}
-	return nil
+		return strings.Join(texts, "\n")
+	})(found, err)
 }
 
-// FailedText is how many items failed, and how many of them are accepted.
-func FailedText(failed, accepted int64) string {
+// failedText is how many items failed, and how many of them are accepted.
+func failedText(failed, accepted int64) string {
 	if accepted == 0 {
 		return cli.Count(failed) + " failed"
 	}
 	return fmt.Sprintf("%s failed, of which %s accepted", cli.Count(failed), cli.Count(accepted))
 }
 
-// ItemCount is a number of items in words.
-func ItemCount(n int64) string {
-	if n == 1 {
-		return "1 item"
-	}
-	return cli.Count(n) + " items"
-}
+// itemCount is a number of items in words.
+func itemCount(n int64) string { return cli.Plural(n, "item") }
 
 // heldText says why a run is paused, behind its state.
 func heldText(hold *client.HoldView, now time.Time) string {
@@ -358,37 +314,30 @@ func upTo(n int, auto bool) string {
 
 // runSteps is a table of the steps of a run, what they need of each other, and their settings.
 func runSteps(run *client.RunDocument) string {
-	t := cli.Table{Right: map[int]bool{1: true, 2: true, 3: true, 4: true, 5: true, 6: true, 7: true, 8: true}}
-	head := []string{"STEP", "WAITING", "READY", "IN FLIGHT", "RETRY", "DONE", "FAILED"}
-	several := len(run.Steps) > 1
+	columns, several := "STEP|WAITING>|READY>|IN FLIGHT>|RETRY>|DONE>|FAILED>", len(run.Steps) > 1
 	if several {
-		head = append(head, "LEFT OUT", "")
+		columns += "|LEFT OUT>|>"
 	}
-	t.Row(head...)
-	settings := cli.Table{}
-	var graph cli.Table
+	t := cli.NewTable(columns, 0)
+	var graph, settings cli.Table
 	for i := range run.Steps {
 		s := &run.Steps[i]
-		cells := []string{cli.Inert(s.Name), cli.Count(s.Waiting), cli.Count(s.Ready), cli.Count(s.InFlight),
-			cli.Count(s.Scheduled),
-			cli.Count(s.Done), cli.Count(s.Failed)}
+		cells := []any{s.Name, s.Waiting, s.Ready, s.InFlight, s.Scheduled, s.Done, s.Failed}
 		if several {
-			cells = append(cells, cli.Count(s.Skipped), percent(s.Progress))
+			cells = append(cells, s.Skipped, percent(s.Progress))
 		}
 		t.Row(cells...)
 		if several || s.Kind != client.KindEndpoint {
-			graph.Row("  "+cli.Inert(s.Name), relationText(s))
+			graph.Row("  "+s.Name, relationText(s))
 		}
-		for i, line := range settingsText(s) {
-			name := ""
-			if i == 0 {
-				name = cli.Inert(s.Name)
-			}
+		name := s.Name
+		for _, line := range settingsText(s) {
 			settings.Row("  "+name, line)
+			name = ""
 		}
 	}
 	text := "\n" + t.String()
-	if len(graph.Rows) > 0 {
+	if graph.Len() > 0 {
 		text += "\nwhat they do\n" + graph.String()
 	}
 	return text + "\nsettings\n" + settings.String()
@@ -467,8 +416,8 @@ func orderText(o *client.OrderView) string {
 
 // Groups is tranche run groups.
 type Groups struct {
-	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
-	By  string `placeholder:"FIELD" help:"A field of the payloads, at their top."`
+	runArg
+	By string `placeholder:"FIELD" help:"A field of the payloads, at their top."`
 }
 
 // Run counts the items of a run by the value of a field.
@@ -490,16 +439,14 @@ func (r *Groups) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 }
 
 func groupsText(found *client.PayloadGroups) string {
-	var t cli.Table
-	t.Row(cli.Inert(strings.ToUpper(found.By)), "ITEMS", "DONE", "FAILED", "IN PROGRESS", "DONE OF ALL")
+	t := cli.NewTable(cli.Inert(strings.ToUpper(found.By))+"|ITEMS|DONE|FAILED|IN PROGRESS|DONE OF ALL", 0)
 	row := func(name string, g *client.PayloadGroup) {
-		t.Row(name, cli.Count(g.Items), cli.Count(g.Done), cli.Count(g.Failed), cli.Count(g.InProgress),
-			percent(float64(g.Done)/float64(max(g.Items, 1))))
+		t.Row(name, g.Items, g.Done, g.Failed, g.InProgress, percent(float64(g.Done)/float64(max(g.Items, 1))))
 	}
 	for i := range found.Groups {
 		name := "(none)"
 		if value := found.Groups[i].Value; value != nil {
-			name = cli.Inert(*value)
+			name = *value
 		}
 		row(name, &found.Groups[i])
 	}
@@ -509,13 +456,12 @@ func groupsText(found *client.PayloadGroups) string {
 	return t.String()
 }
 
-// linksText names the run that a run carries on, and those that carry it on.
-func linksText(from *string, carriedOn []string) (lines [][2]string) {
+// linkRows names the run that a run carries on, and those that carry it on.
+func linkRows(t *cli.Table, from *string, carriedOn []string) {
 	if from != nil {
-		lines = append(lines, [2]string{"carries on", "run " + *from})
+		t.Row("carries on", "run "+*from)
 	}
 	if len(carriedOn) > 0 {
-		lines = append(lines, [2]string{"carried on by", "run " + strings.Join(carriedOn, ", ")})
+		t.Row("carried on by", "run "+strings.Join(carriedOn, ", "))
 	}
-	return lines
 }

@@ -22,18 +22,22 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// planFlags say what a run does.
+type planFlags struct {
+	Plan     string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
+	Endpoint string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
+	Param    map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
+	Name     string            `help:"A name to find the run by." placeholder:"TEXT"`
+}
+
 // Start is tranche run start.
 type Start struct {
-	Plan           string            `arg:"" optional:"" help:"A plan file in YAML, or a plan on record: NAME or NAME@VERSION."`
-	Endpoint       string            `help:"Run this single endpoint instead of a plan." placeholder:"NAME"`
-	Key            string            `aliases:"key-column" help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
-	Format         string            `enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
-	Param          map[string]string `mapsep:"none" help:"A parameter of the run; may stand more than once." placeholder:"K=V"`
-	Name           string            `help:"A name to find the run by." placeholder:"TEXT"`
-	IdempotencyKey string            `help:"Starting the same again with the same key gives the run that is there; other content is refused." placeholder:"K"`
-	OnDuplicate    string            `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
-	Schema         string            `help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
-	DryRun         bool              `help:"Start nothing; read and check everything, and say what would be started."`
+	planFlags
+	cli.KeyFlags
+	IdempotencyKey string `help:"Starting the same again with the same key gives the run that is there; other content is refused." placeholder:"K"`
+	OnDuplicate    string `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
+	Schema         string `help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
+	DryRun         bool   `help:"Start nothing; read and check everything, and say what would be started."`
 	WaitFlags
 	itemFlags
 	runSettings
@@ -57,53 +61,34 @@ func (r *Start) Validate() error {
 	return err
 }
 
-// Run starts a run.
 func (r *Start) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	plan, settings, err := r.settings()
 	if err != nil {
 		return err
 	}
 	if r.DryRun {
-		return r.Explain(&plan, r.try(ctx, term, cl, settings))
+		found, err := send(r, term, func(items io.Reader) (client.DryRun, error) {
+			return cl.DryRun(ctx, settings, items, term.Keep())
+		})
+		term.Warn(found.Warnings)
+		return cli.Say(term, dryRunText)(found, r.Explain(&plan, err))
 	}
-	started, err := send(ctx, r, term, settings, cl.Start)
+	started, err := send(r, term, func(items io.Reader) (client.Started, error) {
+		return cl.Start(ctx, settings, items, term.Keep())
+	})
 	if err != nil {
 		return r.Explain(&plan, err)
 	}
-	for _, w := range started.Warnings {
-		term.Note("warning: %s", w)
-	}
-	if !r.Wait {
-		return r.report(term, started)
-	}
-	if !term.JSON {
-		if err := r.report(term, started); err != nil {
-			return err
-		}
-	}
-	return r.Follow(ctx, term, cl, started.Run)
+	term.Warn(started.Warnings)
+	return r.end(ctx, term, cl, started.Run, func() error { return cli.Say(term, startedText)(started, nil) })
 }
 
-// send starts the run, or tries to, with the items if they come from here.
-func send[Out any](
-	ctx context.Context, r *Start, term *cli.Console, settings client.RunSettings,
-	ask func(context.Context, client.RunSettings, io.Reader, ...client.CallOption) (Out, error),
-) (Out, error) {
+// send has the run started, with the items if they come from here.
+func send[Out any](r *Start, term *cli.Console, ask func(items io.Reader) (Out, error)) (Out, error) {
 	if r.file() == "" {
-		return ask(ctx, settings, http.NoBody, term.Keep())
+		return ask(http.NoBody)
 	}
-	items, size, err := cli.OpenItems(r.given(), r.file(), term.In)
-	if err != nil {
-		return *new(Out), err
-	}
-	defer func() { _ = items.Close() }()
-	upload := &cli.Upload{From: items, Size: size, Term: term, Live: cli.IsTerminal(term.Err)}
-	answer, err := ask(ctx, settings, upload, term.Keep())
-	upload.End()
-	if upload.Err != nil {
-		return answer, fmt.Errorf("read %s %s: %w", r.given(), r.file(), upload.Err)
-	}
-	return answer, err
+	return cli.Upload(term, r.given(), r.file(), ask)
 }
 
 // settings reads the plan, when it is a file, and makes the settings of the run.
@@ -125,7 +110,7 @@ func (r *Start) settings() (plan cli.TextFile, settings client.RunSettings, err 
 	if err == nil && r.Schema != "" {
 		over.Schema, err = readSchema(r.Schema)
 	}
-	return plan, settings, cmp.Or(err, layOver(&settings, &over))
+	return plan, settings, cmp.Or(err, alike(&over, &settings))
 }
 
 // readSchema reads the file of a schema.
@@ -160,29 +145,30 @@ func (r *Start) Explain(plan *cli.TextFile, err error) error {
 	return err
 }
 
-func (r *Start) report(term *cli.Console, s client.Started) error {
-	if term.JSON {
-		return term.Sent()
-	}
+func startedText(s *client.Started) string {
 	if s.Existing {
-		return term.Printf("run %s is there already, by its idempotency key\n", s.Run)
+		return fmt.Sprintf("run %s is there already, by its idempotency key", s.Run)
 	}
-	skipped := ""
+	text := fmt.Sprintf("run %s started: plan %s, %s", s.Run, planRefText(s.Plan, s.PlanVersion),
+		cli.Plural(s.Items, "item"))
 	if s.Skipped > 0 {
-		skipped = fmt.Sprintf(" (%s skipped)", cli.Plural(s.Skipped, "duplicate"))
+		text += fmt.Sprintf(" (%s skipped)", cli.Plural(s.Skipped, "duplicate"))
 	}
 	if s.Invalid > 0 {
-		skipped += fmt.Sprintf(" (%s invalid, which have failed: tranche run errors %s)", cli.Count(s.Invalid), s.Run)
+		text += fmt.Sprintf(" (%s invalid, which have failed: tranche run errors %s)", cli.Count(s.Invalid), s.Run)
 	}
-	plan := cli.Inert(s.Plan)
-	if s.PlanVersion > 0 {
-		plan = fmt.Sprintf("%s@%d", plan, s.PlanVersion)
-	}
-	keys := ""
 	if s.Key != "" {
-		keys = ", keys from " + cli.Inert(s.Key)
+		text += ", keys from " + cli.Inert(s.Key)
 	}
-	return term.Printf("run %s started: plan %s, %s%s%s\n", s.Run, plan, cli.Plural(s.Items, "item"), skipped, keys)
+	return text
+}
+
+// planRefText is a plan as an argument names it.
+func planRefText(name string, version int) string {
+	if version > 0 {
+		return fmt.Sprintf("%s@%d", cli.Inert(name), version)
+	}
+	return cli.Inert(name)
 }
 
 // runSettings are the settings of a plan that one run may have otherwise. What is not given stays as the plan has it.
@@ -197,14 +183,14 @@ func (r *runSettings) overrides() (gather.Overrides, error) {
 	over := r.Overrides
 	for _, text := range r.Set {
 		if err := over.SetStep(text); err != nil {
-			return over, FlagError(err)
+			return over, flagError(err)
 		}
 	}
-	return over, FlagError(over.Validate())
+	return over, flagError(over.Validate())
 }
 
-// FlagError calls the setting that an error is about by its flag.
-func FlagError(err error) error {
+// flagError calls the setting that an error is about by its flag.
+func flagError(err error) error {
 	field, ok := errors.AsType[*gather.FieldError](err)
 	if !ok {
 		return err
@@ -219,17 +205,8 @@ func FlagError(err error) error {
 	return fmt.Errorf("%s: %s", flag, field.Problem)
 }
 
-// layOver puts what flags say otherwise than the plan into the settings of a run.
-func layOver(s *client.RunSettings, over *gather.Overrides) error { return Alike(over, s) }
-
-// openSettings are the same settings for a run that gets its items later.
-func openSettings(s *client.RunSettings, sealWithin, onOverdue string) (client.OpenSettings, error) {
-	open := client.OpenSettings{SealWithin: sealWithin, OnOverdue: onOverdue}
-	return open, Alike(s, &open)
-}
-
-// Alike fills in of one struct what has the same name in the JSON of another.
-func Alike(from, into any) error {
+// alike fills in of one struct what has the same name in the JSON of another.
+func alike(from, into any) error {
 	text, err := json.Marshal(from)
 	if err != nil {
 		return fmt.Errorf("write settings: %w", err)
@@ -257,57 +234,30 @@ func SayHelp(app *kong.Application) error {
 	})
 }
 
-// shownFirst is how many items a dry run shows.
-const shownFirst = 3
-
-// try says what would be started.
-func (r *Start) try(
-	ctx context.Context, term *cli.Console, cl *client.Client, settings client.RunSettings,
-) error {
-	found, err := send(ctx, r, term, settings, cl.DryRun)
-	if err != nil {
-		return err
-	}
-	for _, w := range found.Warnings {
-		term.Note("warning: %s", w)
-	}
-	if term.JSON {
-		return term.Sent()
-	}
-	return term.Printf("%s", dryRunText(&found))
-}
-
 func dryRunText(found *client.DryRun) string {
 	if found.Existing != nil {
-		return fmt.Sprintf("nothing would be started: run %s is there already, by its idempotency key\n", *found.Existing)
+		return fmt.Sprintf("nothing would be started: run %s is there already, by its idempotency key", *found.Existing)
 	}
-	var text strings.Builder
-	plan := cli.Inert(found.Plan)
-	if found.PlanVersion > 0 {
-		plan = fmt.Sprintf("%s@%d", plan, found.PlanVersion)
-	}
-	fmt.Fprintf(&text, "would start: plan %s, %s of %s, keys from %s\n", plan, cli.Plural(found.Items, "item"),
-		cli.Plural(found.Bytes, "byte"), cli.Inert(found.Key))
+	text := fmt.Sprintf("would start: plan %s, %s of %s, keys from %s\n", planRefText(found.Plan, found.PlanVersion),
+		cli.Plural(found.Items, "item"), cli.Plural(found.Bytes, "byte"), cli.Inert(found.Key))
 	if found.Skipped > 0 {
-		fmt.Fprintf(&text, "%s would be skipped\n", cli.Plural(found.Skipped, "duplicate"))
+		text += cli.Plural(found.Skipped, "duplicate") + " would be skipped\n"
 	}
 	if found.Held > 0 {
-		fmt.Fprintf(&text, "%s would wait for the canary\n", cli.Plural(found.Held, "item"))
+		text += cli.Plural(found.Held, "item") + " would wait for the canary\n"
 	}
-	t := cli.Table{Right: map[int]bool{2: true, 3: true, 4: true, 5: true}}
-	t.Row("STEP", "ASKS", "CHUNK", "IN FLIGHT", "REQUESTS", "WHO CAN")
-	for i := range found.Steps {
-		s := &found.Steps[i]
-		t.Row(cli.Inert(s.Name), cli.Inert(s.Endpoint), sizeText(s.Chunk, s.ChunkAuto), sizeText(s.InFlight, s.InFlightAuto),
-			cli.Count(s.Requests), fmt.Sprint(s.Services))
+	steps := cli.List[client.DryRunStep]{
+		Columns: "STEP|ASKS|CHUNK>|IN FLIGHT>|REQUESTS>|WHO CAN>",
+		Row: func(s *client.DryRunStep) []any {
+			return []any{s.Name, s.Endpoint, sizeText(s.Chunk, s.ChunkAuto), sizeText(s.InFlight, s.InFlightAuto), s.Requests,
+				s.Services}
+		},
 	}
-	text.WriteString(t.String())
-	for i := range found.First[:min(len(found.First), shownFirst)] {
-		row := &found.First[i]
-		fmt.Fprintf(&text, "item %s: %s\n", cli.Inert(cli.Short(row.Key, 40)), cli.Inert(cli.Short(string(row.Payload), 100)))
+	text += steps.Text(found.Steps, 0)
+	for _, row := range found.First[:min(len(found.First), 3)] {
+		text += fmt.Sprintf("item %s: %s\n", cli.Inert(cli.Short(row.Key, 40)), cli.Inert(cli.Short(string(row.Payload), 100)))
 	}
-	text.WriteString("nothing was started\n")
-	return text.String()
+	return text + "nothing was started"
 }
 
 // sizeText is a size, marked where nodes find it.

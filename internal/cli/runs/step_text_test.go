@@ -77,11 +77,11 @@ func TestTheTimeOfAReRunIsThatOfItsGeneration(t *testing.T) {
 	t.Parallel()
 	run := &client.RunDocument{}
 	run.Generation, run.Seconds = 1, 9.1
-	if text := runHead(run) + conclusion(*run); strings.Contains(text, "(generation") {
+	if text := runHead(run) + conclusion(run); strings.Contains(text, "(generation") {
 		t.Errorf("a run that was not run again:\n%s", text)
 	}
 	run.Generation = 2
-	if text := runHead(run) + conclusion(*run); strings.Count(text, "9.1s (generation 2)\n") != 2 {
+	if text := runHead(run) + conclusion(run); strings.Count(text, "9.1s (generation 2)\n") != 2 {
 		t.Errorf("after a re-run:\n%s", text)
 	}
 }

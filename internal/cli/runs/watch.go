@@ -21,7 +21,7 @@ const (
 
 // Watch is tranche run watch.
 type Watch struct {
-	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	runArg
 	watchFlags
 }
 
@@ -95,34 +95,22 @@ func passing(err error) bool {
 
 // conclude says how the run ended, and gives the exit code.
 func conclude(term *cli.Console, run client.RunDocument) error {
-	if term.JSON {
-		if err := term.Sent(); err != nil {
-			return err
-		}
-	} else if err := term.Printf("%s", conclusion(run)); err != nil {
-		return err
+	err := cli.Say(term, conclusion)(run, nil)
+	if run.State == "cancelled" {
+		return cli.FailIf(true, cli.ExitOther, err)
 	}
-	switch {
-	case run.State == "cancelled":
-		return cli.Exit(cli.ExitOther)
-	case run.Failed > 0:
-		return cli.Exit(cli.ExitFailed)
-	default:
-		return nil
-	}
+	return cli.FailIf(run.Failed > 0, cli.ExitFailed, err)
 }
 
-func conclusion(run client.RunDocument) string {
+func conclusion(run *client.RunDocument) string {
 	text := fmt.Sprintf("%s: %s of %s items done, %s, in %s", run.State, cli.Count(run.Done), cli.Count(run.Items),
-		FailedText(run.Failed, run.Accepted), tookText(&run))
+		failedText(run.Failed, run.Accepted), tookText(run))
 	if run.Seconds > 0 && run.Generation == 1 && run.State == "completed" {
 		text += fmt.Sprintf(" (%s items/s)", cli.Count(int64(float64(run.Items)/run.Seconds)))
 	}
-	text += "\n"
 	if run.Failed > 0 {
-		id := cli.ShortID(run.ID)
-		text += fmt.Sprintf("  why:        tranche run errors %s\n", id)
-		text += fmt.Sprintf("  run again:  tranche run rerun %s --failed --wait\n", id)
+		text += fmt.Sprintf("\n  why:        tranche run errors %[1]s\n  run again:  tranche run rerun %[1]s --failed --wait",
+			cli.ShortID(run.ID))
 	}
 	return text
 }
@@ -200,8 +188,8 @@ func runLine(run client.RunDocument, steps bool) string {
 	if run.State != "running" || run.Open != nil {
 		parts = append(parts, run.State+openText(run.Open))
 	}
-	if run.State == "paused" || run.State == "running" {
-		parts = append(parts, firstWarning(run)...)
+	if (run.State == "paused" || run.State == "running") && len(run.Warnings) > 0 {
+		parts = append(parts, cli.Inert(run.Warnings[0])) // what a person should know first
 	}
 	return strings.Join(parts, "  ")
 }
@@ -212,14 +200,6 @@ func perSecondOf(run client.RunDocument) string {
 		return " parts/s"
 	}
 	return "/s"
-}
-
-// firstWarning is what a person should know first about a run that is under way; none, if there is nothing.
-func firstWarning(run client.RunDocument) []string {
-	if len(run.Warnings) == 0 {
-		return nil
-	}
-	return []string{cli.Inert(run.Warnings[0])}
 }
 
 // barLine is plainLine behind a bar that takes the room that is left.
@@ -262,8 +242,18 @@ func (w *WaitFlags) Check(dryRun bool) error {
 	return w.watchFlags.check()
 }
 
-// Follow follows the run that was set going until it ends.
-func (w *WaitFlags) Follow(ctx context.Context, term *cli.Console, cl *client.Client, run string) error {
+// end prints what was set going, and with --wait follows the run until it ends. JSON is then that of the run alone.
+func (w *WaitFlags) end(
+	ctx context.Context, term *cli.Console, cl *client.Client, run string, print func() error,
+) error {
+	if !term.JSON || !w.Wait {
+		if err := print(); err != nil {
+			return err
+		}
+	}
+	if !w.Wait {
+		return nil
+	}
 	return watch(ctx, term, cl, run, &w.watchFlags)
 }
 
@@ -341,61 +331,45 @@ const maxPage = 1000 // entries of a list that the API gives at once
 
 // Slices is tranche run slices.
 type Slices struct {
-	Ref   string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	runArg
 	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
 	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
 	Limit int      `default:"20" help:"How many." placeholder:"N"`
 }
 
 // Validate is called by kong.
-func (r *Slices) Validate() error { return cli.ListLimit(r.Limit, maxPage) }
+func (r *Slices) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
 
-// Run lists requests that are under way.
 func (r *Slices) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams{State: r.State, After: r.After, Limit: r.Limit},
 		term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if err := term.Printf("%s", slicesText(&page, term.Room())); err != nil {
-		return err
-	}
-	if page.Next != nil {
-		term.Note("there are more; go on with --after %s", *page.Next)
-	}
-	return nil
-}
-
-func slicesText(page *client.LiveSlices, room int) string {
-	n := &page.Counts
-	head := fmt.Sprintf("%s scheduled, %s claimed, %s sent\n", cli.Count(n.Scheduled), cli.Count(n.Claimed),
-		cli.Count(n.Sent))
-	if len(page.Slices) == 0 {
-		return head
-	}
-	t := cli.Table{Right: map[int]bool{3: true, 4: true}, Room: room}
-	t.Row("SLICE", "STEP", "STATE", "ITEMS", "TRY", "WHY", "FIRST", "NODE", "SERVICE", "DEADLINE")
-	for i := range page.Slices {
-		s := &page.Slices[i]
-		node, until := "-", "-"
-		if s.Node != nil {
-			node = fmt.Sprintf("%s:%d", cli.Inert(s.Node.Host), s.Node.PID)
+	if err == nil && !term.JSON {
+		n := &page.Counts
+		err = term.Printf("%s scheduled, %s claimed, %s sent\n", cli.Count(n.Scheduled), cli.Count(n.Claimed),
+			cli.Count(n.Sent))
+		if len(page.Slices) == 0 {
+			return err
 		}
-		if s.Deadline != nil {
-			until = cli.Moment(*s.Deadline)
-		} else if s.NotBefore != nil {
-			until = "not before " + cli.Moment(*s.NotBefore)
-		}
-		t.Row(s.ID[:min(len(s.ID), 8)], cli.Inert(s.Step), s.State, cli.Count(int64(s.Remaining)),
-			fmt.Sprint(s.Attempt),
-			cli.Inert(s.Cause), cli.Inert(s.FirstKey), node, cli.OrDash(s.Service), until)
 	}
-	return head + t.String()
+	return (&cli.List[client.SliceView]{
+		Columns: "SLICE|STEP|STATE|ITEMS>|TRY>|WHY|FIRST|NODE|SERVICE|DEADLINE", Next: page.Next,
+		Row: func(s *client.SliceView) []any {
+			node, until := "-", cli.Cell(s.Deadline)
+			if s.Node != nil {
+				node = fmt.Sprintf("%s:%d", s.Node.Host, s.Node.PID)
+			}
+			if s.Deadline == nil && s.NotBefore != nil {
+				until = "not before " + cli.Moment(*s.NotBefore)
+			}
+			return []any{s.ID[:min(len(s.ID), 8)], s.Step, s.State, s.Remaining, s.Attempt, s.Cause, s.FirstKey, node,
+				cli.OrDash(s.Service), until}
+		},
+	}).Print(term, page.Slices, err)
 }
 
 // Items is tranche run items.
 type Items struct {
-	Ref   string   `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	runArg
 	From  int64    `help:"The first ordinal." placeholder:"N"`
 	To    *int64   `help:"The last ordinal." placeholder:"N"`
 	Step  string   `help:"As they are at this step; over all steps when absent." placeholder:"NAME"`
@@ -405,43 +379,25 @@ type Items struct {
 }
 
 // Validate is called by kong.
-func (r *Items) Validate() error { return cli.ListLimit(r.Limit, maxPage) }
+func (r *Items) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
 
-// Run lists items in their order.
 func (r *Items) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListItems(ctx, r.Ref, client.ListItemsParams{From: r.From, To: r.To, Step: r.Step, State: r.State,
 		After: r.After, Limit: r.Limit}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	if len(page.Items) == 0 {
-		return term.Printf("no items\n")
-	}
-	if err := term.Printf("%s", itemsText(page.Items, term.Room())); err != nil {
-		return err
-	}
-	if page.Next != nil {
-		term.Note("there are more; go on with --after %d", *page.Next)
-	}
-	return nil
-}
-
-func itemsText(items []client.ItemRow, room int) string {
-	t := cli.Table{Right: map[int]bool{0: true, 3: true}, Room: room}
-	t.Row("ORDINAL", "KEY", "STATE", "TRIES", "ERROR")
-	for i := range items {
-		item := &items[i]
-		problem := ""
-		if item.Error != nil {
-			problem = cli.Inert(item.Error.Code) + ": " + cli.Inert(item.Error.Message)
-		}
-		state := item.State
-		if item.Accepted {
-			state += " (accepted)"
-		}
-		t.Row(fmt.Sprint(item.Ordinal), cli.Inert(item.Key), state, fmt.Sprint(item.Attempts), problem)
-	}
-	return t.String()
+	return (&cli.List[client.ItemRow]{
+		Columns: "ORDINAL>|KEY|STATE|TRIES>|ERROR",
+		Row: func(item *client.ItemRow) []any {
+			state, problem := item.State, ""
+			if item.Error != nil {
+				problem = item.Error.Code + ": " + item.Error.Message
+			}
+			if item.Accepted {
+				state += " (accepted)"
+			}
+			return []any{fmt.Sprint(item.Ordinal), item.Key, state, item.Attempts, problem}
+		},
+		Empty: "no items", Next: page.Next,
+	}).Print(term, page.Items, err)
 }
 
 const (
@@ -492,15 +448,11 @@ func (p *progress) draw(lines []string) {
 
 // Explain is tranche run explain.
 type Explain struct {
-	Ref  string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
+	runArg
 	Item string `help:"Explain the items of this key only, with every attempt." placeholder:"KEY"`
 }
 
-// Run explains why a run, or an item, is not done.
 func (r *Explain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	e, err := cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}, term.Keep())
-	if err != nil || term.JSON {
-		return term.Answered(err)
-	}
-	return term.Printf("%s", cli.ExplanationText(&e, term.Room()))
+	return cli.Print(term, cli.ExplanationText)(
+		cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}, term.Keep()))
 }
