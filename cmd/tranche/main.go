@@ -26,6 +26,7 @@ import (
 	_ "golang.org/x/crypto/x509roots/fallback"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/cli/admin"
 	"github.com/tranchehq/tranche/internal/cli/runs"
@@ -40,7 +41,7 @@ type commands struct {
 	cli.TokenFlags
 
 	Serve       serveCommand      `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
-	Run         runCommands       `cmd:"" help:"Start, watch, repair and export runs."`
+	Run         runs.Commands     `cmd:"" help:"Start, watch, repair and export runs."`
 	Plan        admin.Plans       `cmd:"" help:"Plans on record, in versions: what runs do, by name."`
 	Schedule    admin.Schedules   `cmd:"" help:"Schedules: what is started by the clock, and what became of it."`
 	Alert       admin.Alerts      `cmd:"" help:"Alerts: who is told what a person must see to."`
@@ -133,3 +134,22 @@ func helpFor(_ *kong.Context, err error) string {
 	}
 	return line + " --help"
 }
+
+// What the linker is told of a release, and by make build, with -X.
+var version, commit, date string //nolint:gochecknoglobals // the linker sets nothing else
+
+type versionCommand struct{}
+
+// Run prints the version.
+func (versionCommand) Run(term *cli.Console) error {
+	if term.JSON {
+		return term.Document(build())
+	}
+	return term.Printf("tranche %s\n", versionText())
+}
+
+// build is what this program was made of.
+func build() buildinfo.Info { return buildinfo.Linked(version, commit, date) }
+
+// versionText is it for people: version, commit and date.
+func versionText() string { return build().String() }

@@ -139,7 +139,6 @@ type alertTest struct {
 
 func (t *alertTest) Validate() error { return notNegative(t.Wait) }
 
-// Run has an alert tell that this is a test.
 func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	sent, err := cl.TestAlert(ctx, t.Name, term.Keep())
 	if err != nil {

@@ -24,7 +24,6 @@ type Audit struct {
 	Limit  int          `default:"20" help:"How many." placeholder:"N"`
 }
 
-// Validate is called by kong.
 func (a *Audit) Validate() error { return cli.Within("--limit", &a.Limit, inspect.MaxAudit) }
 
 func (a *Audit) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

@@ -108,7 +108,7 @@ type dlqRequeue struct {
 	Force bool `help:"Also those that have been requeued three times and died each time."`
 }
 
-// Run requeues dead letters. It is a failure when one is refused.
+// Run is a failure when one is refused.
 func (r *dlqRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueDeadLetters(ctx,
 		client.RequeueSettings{IDs: r.IDs, Endpoint: r.Endpoint, All: r.All, Force: r.Force}, term.Keep())

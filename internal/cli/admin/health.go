@@ -27,7 +27,7 @@ type Health struct {
 
 type healthShow struct{}
 
-// Run says what a person must do. A condition that is critical is a failure of its own kind.
+// Run ends with a code of its own when a condition is critical.
 func (healthShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.Health(ctx, term.Keep())
 	return cli.FailIf(found.Counts.Critical > 0, cli.ExitFailed, cli.Print(term, healthText)(found, err))

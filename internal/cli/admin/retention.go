@@ -89,7 +89,6 @@ func (r *retentionSet) numbers() (most, bytes int64, err error) {
 // off takes a limit away.
 const off = "off"
 
-// Run sets the limits that are given; the others stay.
 func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ShowRetention(ctx)
 	if err != nil {
@@ -151,7 +150,6 @@ type retentionRun struct {
 	DryRun bool `help:"Change nothing, and say what would go."`
 }
 
-// Run has what is past its limits deleted, or says what that would be.
 func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	due, err := cl.RunRetention(ctx, client.RetentionRun{DryRun: r.DryRun}, term.Keep())
 	due.Kinds = slices.DeleteFunc(due.Kinds, func(d client.KindDue) bool { return d.Count == 0 })

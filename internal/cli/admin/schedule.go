@@ -225,7 +225,6 @@ type scheduleRunNow struct {
 
 func (r *scheduleRunNow) Validate() error { return notNegative(r.Wait) }
 
-// Run asks for a run and says what became of it.
 func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	fire, err := cl.RunScheduleNow(ctx, r.Name, term.Keep())
 	if err != nil {

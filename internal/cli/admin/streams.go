@@ -178,7 +178,6 @@ type natsConfig struct {
 	Operator bool     `help:"With --out: accounts and users by JWTs of an operator, and a NAME.creds for each."`
 }
 
-// Run prints the configuration, or writes it with the keys.
 func (c *natsConfig) Run(_ context.Context, term *cli.Console) error {
 	system, err := c.system()
 	if err != nil {

@@ -254,7 +254,6 @@ func (m *trackerMissing) Validate() error {
 	return nil
 }
 
-// Run prints what is missing.
 func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	params := client.ListTrackerMissingParams{After: m.After, Limit: maxMissing}
 	all := []string{}

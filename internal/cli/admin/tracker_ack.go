@@ -27,7 +27,7 @@ func (a *trackerAck) Validate() error {
 	return nil
 }
 
-// Run acknowledges items. Those of a file go in pieces: what is sent again after a failure does no harm.
+// Run sends items of a file in pieces: what is sent again after a failure does no harm.
 func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	input := &ackLines{Scanner: linesOf(strings.NewReader(strings.Join(a.Refs, "\n"))), unit: "argument"}
 	if a.File != "" {

@@ -184,8 +184,7 @@ func keysText(keys []string, of int64) string {
 	return text
 }
 
-// Accept is tranche run accept.
-type Accept struct {
+type runAccept struct {
 	runArg
 	Failed bool `xor:"which" help:"All items that failed."`
 	chosen
@@ -195,8 +194,7 @@ type Accept struct {
 	DryRun   bool   `help:"Change nothing; say what would be done."`
 }
 
-// Validate is called by kong.
-func (r *Accept) Validate() error {
+func (r *runAccept) Validate() error {
 	switch {
 	case !r.Failed && r.none():
 		return errors.New("say which failures: --failed, " + chooseOf)
@@ -206,7 +204,7 @@ func (r *Accept) Validate() error {
 	return nil
 }
 
-func (r *Accept) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runAccept) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	accept := redoing[client.Accepted]{chosen: &r.chosen, dry: r.DryRun, add: addAccepted, did: "were accepted",
 		items: func(a *client.Accepted) int64 { return a.Items },
 		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (a client.Accepted, err error) {

@@ -9,24 +9,22 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// Correct is tranche run correct.
-type Correct struct {
+type runCorrect struct {
 	runArg
 	Items string `aliases:"file" required:"" help:"The items whose data was wrong, as it should be: CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	cli.KeyFlags
 	Cascade bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
 	Reason  string `help:"Why, for the audit log and for whoever looks at the items." placeholder:"TEXT"`
 	DryRun  bool   `help:"Change nothing; say what would be done."`
-	WaitFlags
+	waitFlags
 	cli.RowFlags
 }
 
-// Validate is called by kong.
-func (r *Correct) Validate() error {
+func (r *runCorrect) Validate() error {
 	return r.Check(r.DryRun)
 }
 
-func (r *Correct) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runCorrect) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	params := client.CorrectParams{Key: r.Key, Format: r.Format, Cascade: r.Cascade, DryRun: r.DryRun,
 		Reason: r.Reason, Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
 		Columns: r.Columns, Rename: r.Rename, Types: r.Types}

@@ -12,13 +12,12 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Errors is tranche run errors.
-type Errors struct {
+type runErrors struct {
 	runArg
 	All bool `help:"Every failed item instead of groups."`
 }
 
-func (r *Errors) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runErrors) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if r.All {
 		stream, err := cl.FailedItems(ctx, r.Ref)
 		if err != nil {
@@ -127,10 +126,9 @@ func errorLine(item *client.ExportedItem) string {
 	return fmt.Sprintf("%s\t%s\t%s", cli.Inert(item.Key), cli.Inert(item.Error.Code), cli.Inert(item.Error.Message))
 }
 
-// History is tranche run history.
-type History struct{ runArg }
+type runHistory struct{ runArg }
 
-func (r *History) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runHistory) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, historyText)(cl.GetHistory(ctx, r.Ref, term.Keep()))
 }
 
@@ -142,12 +140,11 @@ func historyText(history *client.RunHistory, room int) string {
 	return list.Text(history.Entries, 0)
 }
 
-// Note is tranche run note.
-type Note struct {
+type runNote struct {
 	runArg
 	Text string `arg:"" help:"What is to be known of the run, 2,000 characters at the most."`
 }
 
-func (r *Note) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runNote) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, historyText)(cl.NoteRun(ctx, r.Ref, client.RunNote{Text: r.Text}, term.Keep()))
 }

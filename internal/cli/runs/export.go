@@ -17,8 +17,7 @@ import (
 // notHeldHeader is the server's count of the cells of a workbook that do not hold what is exported.
 const notHeldHeader = "Tranche-Cells-Not-Held"
 
-// Export is the command.
-type Export struct {
+type runExport struct {
 	runArg
 	Format  string   `enum:",ndjson,csv,parquet,xlsx" default:"" help:"ndjson, csv, parquet or xlsx. Default: by the end of the name in --out, else ndjson." placeholder:"FORMAT"`
 	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
@@ -37,8 +36,7 @@ type Export struct {
 	evidence
 }
 
-// Validate is called by kong.
-func (r *Export) Validate() error {
+func (r *runExport) Validate() error {
 	r.Format = cmp.Or(r.Format, formatOf(r.Out))
 	switch {
 	case r.Dir == "" && r.Resume:
@@ -67,7 +65,7 @@ func formatOf(name string) string {
 }
 
 // Run exports. A file appears under its name only when it is whole.
-func (r *Export) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if r.Dir != "" {
 		return r.files(ctx, term, cl)
 	}

@@ -34,7 +34,7 @@ type indexedFile struct {
 
 // files writes each result to a file of its own. Each appears under its name when it is whole, and the index when all
 // files are there.
-func (r *Export) files(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runExport) files(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	names, err := newFileNames(r.Name)
 	if err != nil {
 		return err
@@ -77,7 +77,7 @@ func (r *Export) files(ctx context.Context, term *cli.Console, cl *client.Client
 
 // openDir makes the directory, which has to be new or empty unless an export goes on in it. Nothing outside of it can
 // be reached through what is returned.
-func (r *Export) openDir() (*os.Root, error) {
+func (r *runExport) openDir() (*os.Root, error) {
 	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
 		return nil, cli.Usage(fmt.Sprintf("--dir: %v", err))
 	}

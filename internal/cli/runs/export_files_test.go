@@ -15,7 +15,7 @@ const exported = `{"ordinal":0,"key":"A","state":"done","result_bytes":"JVBERg==
 `
 
 // exportTo writes files as the command does.
-func exportTo(t *testing.T, r *Export, from io.Reader) (*fileExport, error) {
+func exportTo(t *testing.T, r *runExport, from io.Reader) (*fileExport, error) {
 	t.Helper()
 	dir, err := r.openDir()
 	if err != nil {
@@ -41,7 +41,7 @@ func exportTo(t *testing.T, r *Export, from io.Reader) (*fileExport, error) {
 func TestExportOfFiles(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "out")
-	r := &Export{Dir: dir, Name: "{key}.{ext}", Index: "ndjson"}
+	r := &runExport{Dir: dir, Name: "{key}.{ext}", Index: "ndjson"}
 	read := func(name string) string {
 		t.Helper()
 		text, err := os.ReadFile(filepath.Join(dir, name))
@@ -108,7 +108,7 @@ func TestExportOfSomeFiles(t *testing.T) {
 	}
 	for _, pick := range []itemChoice{{Keys: keys}, {Key: []string{"a", "nobody"}}} {
 		dir := filepath.Join(t.TempDir(), "out")
-		r := &Export{Dir: dir, Name: "{key}.{ext}", Index: "ndjson", itemChoice: pick}
+		r := &runExport{Dir: dir, Name: "{key}.{ext}", Index: "ndjson", itemChoice: pick}
 		out, err := exportTo(t, r, strings.NewReader(exported))
 		if err != nil || out.files != 1 || len(out.wanted) != 1 || !out.wanted["nobody"] {
 			t.Errorf("%+v: %+v, %v", pick, out, err)
@@ -117,7 +117,7 @@ func TestExportOfSomeFiles(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := (&Export{Name: "{key}", Format: "ndjson", itemChoice: itemChoice{Keys: keys}}).Validate(); err == nil ||
+	if err := (&runExport{Name: "{key}", Format: "ndjson", itemChoice: itemChoice{Keys: keys}}).Validate(); err == nil ||
 		!strings.Contains(err.Error(), "--dir") {
 		t.Errorf("keys without a directory: %v", err)
 	}

@@ -60,11 +60,9 @@ func runsText(done *client.Controlled) string {
 	return cli.Plural(int64(len(done.Runs)), "run")
 }
 
-// Pause is tranche run pause.
-type Pause struct{ whichRuns }
+type runPause struct{ whichRuns }
 
-// Run pauses runs.
-func (r *Pause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runPause) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return r.do(ctx, term, cl.PauseAllRuns, func(keep client.CallOption) (client.Controlled, error) {
 		return cl.PauseRun(ctx, r.Ref, r.settings(), keep)
 	}, pausedText)
@@ -85,14 +83,12 @@ func pausedText(done *client.Controlled) string {
 	return text + "\ngo on with: tranche run resume " + *done.Run
 }
 
-// Resume is tranche run resume.
-type Resume struct {
+type runResume struct {
 	whichRuns
 	MaxFailed *string `help:"Allow so many failed items from now on: 500, 1% or none." placeholder:"N"`
 }
 
-// Validate is called by kong.
-func (r *Resume) Validate() error {
+func (r *runResume) Validate() error {
 	if err := r.whichRuns.Validate(); err != nil {
 		return err
 	}
@@ -108,7 +104,7 @@ func (r *Resume) Validate() error {
 	return nil
 }
 
-func (r *Resume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runResume) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return r.do(ctx, term, cl.ResumeAllRuns, func(keep client.CallOption) (client.Controlled, error) {
 		return cl.ResumeRun(ctx, r.Ref, client.ResumeSettings{Reason: r.Reason, MaxFailed: r.MaxFailed}, keep)
 	}, func(done *client.Controlled) string {
@@ -125,11 +121,9 @@ func (r *Resume) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 	})
 }
 
-// Cancel is tranche run cancel.
-type Cancel struct{ whichRuns }
+type runCancel struct{ whichRuns }
 
-// Run cancels runs.
-func (r *Cancel) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runCancel) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return r.do(ctx, term, cl.CancelAllRuns, func(keep client.CallOption) (client.Controlled, error) {
 		return cl.CancelRun(ctx, r.Ref, r.settings(), keep)
 	}, func(done *client.Controlled) string {
@@ -140,16 +134,14 @@ func (r *Cancel) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 	})
 }
 
-// Approve is tranche run approve.
-type Approve struct {
+type runApprove struct {
 	whichRuns
 	Step   string     `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
 	Seen   *time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited anew since." placeholder:"TIME"`
 	DryRun bool       `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
 }
 
-// Validate is called by kong.
-func (r *Approve) Validate() error {
+func (r *runApprove) Validate() error {
 	if err := r.whichRuns.Validate(); err != nil {
 		return err
 	}
@@ -164,8 +156,7 @@ func (r *Approve) Validate() error {
 	return nil
 }
 
-// Run approves canaries, or lets a step begin.
-func (r *Approve) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if r.DryRun {
 		return r.show(ctx, term, cl)
 	}
@@ -183,7 +174,7 @@ func (r *Approve) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 }
 
 // show tells what somebody has to know before they approve.
-func (r *Approve) show(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	gate, err := cl.GetGate(ctx, r.Ref, client.GetGateParams{Step: r.Step}, term.Keep())
 	if err != nil || term.JSON {
 		return term.Answered(err)
@@ -250,14 +241,13 @@ func sampleText(item *client.GateItem) string {
 	return cli.Short(cli.Inert(item.Key), 40) + "  " + strings.Join(parts, "; ")
 }
 
-// Delete is tranche run delete.
-type Delete struct {
+type runDelete struct {
 	runArg
 	Reason string `help:"Why, for whoever asks for the run and for the audit log." placeholder:"TEXT"`
 	DryRun bool   `help:"Change nothing; say what would go."`
 }
 
-func (r *Delete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.DeleteSettings{DryRun: r.DryRun, Reason: r.Reason}
 	err := cli.Say(term, deletedText)(cl.DeleteRun(ctx, r.Ref, set, term.Keep()))
 	if err == nil && !r.DryRun && !term.JSON {

@@ -14,8 +14,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// Open is tranche run open.
-type Open struct {
+type runOpen struct {
 	planFlags
 	IdempotencyKey string        `help:"Opening again with the same key gives the run that is there." placeholder:"K"`
 	OnDuplicate    string        `enum:"error,skip,allow" default:"error" help:"A key that the run has already: error, skip or allow." placeholder:"WHAT"`
@@ -24,8 +23,7 @@ type Open struct {
 	runSettings
 }
 
-// Validate is called by kong.
-func (r *Open) Validate() error {
+func (r *runOpen) Validate() error {
 	if r.SealWithin < time.Second {
 		return fmt.Errorf("--seal-within is %s; it must be 1s or more", r.SealWithin)
 	}
@@ -33,12 +31,12 @@ func (r *Open) Validate() error {
 }
 
 // start is the same run as one that is started with its items.
-func (r *Open) start() *Start {
-	return &Start{planFlags: r.planFlags, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
+func (r *runOpen) start() *runStart {
+	return &runStart{planFlags: r.planFlags, IdempotencyKey: r.IdempotencyKey, OnDuplicate: r.OnDuplicate,
 		runSettings: r.runSettings, itemFlags: itemFlags{later: true}}
 }
 
-func (r *Open) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	start := r.start()
 	plan, settings, err := start.settings()
 	if err != nil {
@@ -60,8 +58,7 @@ func (r *Open) Run(ctx context.Context, term *cli.Console, cl *client.Client) er
 	})(opened, start.Explain(&plan, err))
 }
 
-// Add is tranche run add.
-type Add struct {
+type runAdd struct {
 	runArg
 	File  string `arg:"" optional:"" default:"-" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	Items string `help:"The same, as run start has it." placeholder:"FILE"`
@@ -71,8 +68,7 @@ type Add struct {
 	Contract string `enum:",refuse,warn,off" default:"" help:"When no item has a field that the service of a step requires: refuse, warn or off." placeholder:"WHAT"`
 }
 
-// Validate is called by kong.
-func (r *Add) Validate() error {
+func (r *runAdd) Validate() error {
 	if r.Items == "" {
 		return nil
 	}
@@ -83,7 +79,7 @@ func (r *Add) Validate() error {
 	return nil
 }
 
-func (r *Add) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	params := client.AddItemsParams{IdempotencyKey: r.IdempotencyKey, Key: r.Key, Format: r.Format,
 		Encoding: r.Encoding, NoHeader: r.NoHeader, Delimiter: r.Delimiter,
 		Columns: r.Columns, Rename: r.Rename, Types: r.Types, Contract: r.Contract}
@@ -106,22 +102,20 @@ func (r *Add) Run(ctx context.Context, term *cli.Console, cl *client.Client) err
 	})(added, err)
 }
 
-// Seal is tranche run seal.
-type Seal struct {
+type runSeal struct {
 	runArg
 	Expect *int64 `help:"Seal only if the run has so many items." placeholder:"N"`
 	Reason string `help:"Why, for the audit log." placeholder:"TEXT"`
 }
 
-// Validate is called by kong.
-func (r *Seal) Validate() error {
+func (r *runSeal) Validate() error {
 	if r.Expect != nil && *r.Expect < 0 {
 		return fmt.Errorf("--expect is %d; it must not be negative", *r.Expect)
 	}
 	return nil
 }
 
-func (r *Seal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runSeal) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(sealed *client.SealedRun) string {
 		items := cli.Plural(sealed.Items, "item")
 		switch {

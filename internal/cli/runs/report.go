@@ -14,8 +14,7 @@ import (
 	reportstore "github.com/tranchehq/tranche/workqueue/report"
 )
 
-// Report is tranche run report.
-type Report struct {
+type runReport struct {
 	runArg
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
 	Before  string   `help:"With --against: compare what stands before this step, for whoever has to approve it." placeholder:"STEP"`
@@ -23,8 +22,7 @@ type Report struct {
 	Digests bool     `default:"true" negatable:"" help:"Digests of the items and results; they read every item."`
 }
 
-// Validate is called by kong.
-func (r *Report) Validate() error {
+func (r *runReport) Validate() error {
 	if len(r.List) > 0 && r.Against == "" {
 		return errors.New("--list lists keys of a comparison: say with what, by --against RUN")
 	}
@@ -34,7 +32,7 @@ func (r *Report) Validate() error {
 	return nil
 }
 
-func (r *Report) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runReport) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	if len(r.List) > 0 {
 		return r.list(ctx, term, cl)
 	}
@@ -47,7 +45,7 @@ func (r *Report) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 }
 
 // list prints each key that was asked for, as it is for JSON, a line of its own otherwise.
-func (r *Report) list(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runReport) list(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	stream, err := cl.CompareRuns(ctx, r.Ref, client.CompareRunsParams{Against: r.Against, Change: r.List})
 	if err != nil {
 		return err

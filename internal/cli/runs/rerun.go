@@ -12,8 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Rerun is tranche run rerun.
-type Rerun struct {
+type runRerun struct {
 	runArg
 	Failed bool `xor:"which" help:"All items that failed."`
 	chosen
@@ -26,11 +25,10 @@ type Rerun struct {
 	CanaryAuto bool                `help:"Let the others go when no more of the sample fails than --max-failed of the run allows."`
 	Reason     string              `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun     bool                `help:"Change nothing; say how many items and requests it would be."`
-	WaitFlags
+	waitFlags
 }
 
-// Validate is called by kong.
-func (r *Rerun) Validate() error {
+func (r *runRerun) Validate() error {
 	switch {
 	case !r.Failed && r.none():
 		return errors.New("say which items: --failed, " + chooseOf)
@@ -51,7 +49,7 @@ func sizingWithin(flag string, n *workqueue.Adaptive, most int) error {
 	return cli.Within(flag, &n.Value, most)
 }
 
-func (r *Rerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were set going", each: true,
 		items: func(again *client.Rerun) int64 { return again.Items },
 		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (again client.Rerun, err error) {
@@ -74,7 +72,7 @@ func (r *Rerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 	})
 }
 
-func (r *Rerun) settings(keys []string, dry bool) (client.RerunSettings, error) {
+func (r *runRerun) settings(keys []string, dry bool) (client.RerunSettings, error) {
 	set := client.RerunSettings{Failed: r.Failed, FailedAt: r.FailedAt, Step: r.Step, Endpoint: r.Endpoint,
 		Canary: r.Canary, CanaryAuto: r.CanaryAuto, DryRun: dry, Reason: r.Reason}
 	if r.Chunk != nil {

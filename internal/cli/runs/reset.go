@@ -11,8 +11,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-// Reset is tranche run reset.
-type Reset struct {
+type runReset struct {
 	runArg
 	Step string `help:"The step whose parts are taken back; may be left out when there is only one." placeholder:"NAME"`
 	All  bool   `xor:"which" help:"Of all items."`
@@ -21,18 +20,17 @@ type Reset struct {
 	Cascade bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
 	Reason  string `help:"Why, for the audit log." placeholder:"TEXT"`
 	DryRun  bool   `help:"Change nothing; say what would be done."`
-	WaitFlags
+	waitFlags
 }
 
-// Validate is called by kong.
-func (r *Reset) Validate() error {
+func (r *runReset) Validate() error {
 	if !r.All && r.none() {
 		return errors.New("say of which items: --all, " + chooseOf)
 	}
 	return r.Check(r.DryRun)
 }
 
-func (r *Reset) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runReset) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	reset := redoing[client.Reset]{chosen: &r.chosen, dry: r.DryRun, add: addResets, did: "were reset", each: true,
 		items: func(done *client.Reset) int64 { return done.Items },
 		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (done client.Reset, err error) {

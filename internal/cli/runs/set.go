@@ -16,8 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Set is tranche run set.
-type Set struct {
+type runSet struct {
 	runArg
 	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`
 	Priority  *int    `help:"Runs with a greater number go first." placeholder:"N"`
@@ -26,15 +25,14 @@ type Set struct {
 	workqueue.StepOverrides
 }
 
-// Validate is called by kong.
-func (r *Set) Validate() error {
-	if reflect.DeepEqual(*r, Set{runArg: r.runArg, Step: r.Step, Reason: r.Reason}) {
+func (r *runSet) Validate() error {
+	if reflect.DeepEqual(*r, runSet{runArg: r.runArg, Step: r.Step, Reason: r.Reason}) {
 		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --max-failed and others")
 	}
 	return flagError((&gather.Overrides{Priority: r.Priority, StepOverrides: r.StepOverrides}).Validate())
 }
 
-func (r *Set) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	changes := client.RunChanges{Step: r.Step, Priority: r.Priority, MaxFailed: r.MaxFailed, Reason: r.Reason}
 	if err := alike(&r.StepOverrides, &changes); err != nil {
 		return err

@@ -17,8 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// List is tranche run list.
-type List struct {
+type runList struct {
 	Limit    int          `default:"20" help:"How many." placeholder:"N"`
 	Search   string       `help:"Only runs with these words in their name, plan, source or who started them, or with such a piece of an id." placeholder:"WORDS"`
 	State    []string     `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; may stand more than once." placeholder:"STATE"`
@@ -28,9 +27,9 @@ type List struct {
 	Since    cli.PastTime `help:"Only runs that were made since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
 }
 
-func (r *List) Validate() error { return cli.Within("--limit", &r.Limit, inspect.MaxRuns) }
+func (r *runList) Validate() error { return cli.Within("--limit", &r.Limit, inspect.MaxRuns) }
 
-func (r *List) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	asked := client.ListRunsParams{Limit: r.Limit, Q: r.Search, State: r.State, Plan: r.Plan, Endpoint: r.Endpoint,
 		Result: r.Result, Since: r.Since.Time}
 	page, err := cl.ListRuns(ctx, asked, term.Keep())
@@ -94,10 +93,9 @@ func openText(open *client.OpenView) string {
 	}
 }
 
-// Show is tranche run show.
-type Show struct{ runArg }
+type runShow struct{ runArg }
 
-func (r *Show) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, func(run *client.RunDocument, _ int) string { return runHead(run) + runSteps(run) })(
 		cl.GetRun(ctx, r.Ref, term.Keep()))
 }
@@ -204,13 +202,12 @@ func tookText(run *client.RunDocument) string {
 	return took
 }
 
-// Item is tranche run item.
-type Item struct {
+type runItem struct {
 	runArg
 	Key string `arg:"" help:"The item's key."`
 }
 
-func (r *Item) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runItem) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.GetItem(ctx, r.Ref, r.Key, client.GetItemParams{}, term.Keep())
 	if key, escaped := cli.Unescaped(r.Key); err != nil && escaped {
 		// Perhaps the key was taken from a list, where control characters are written as escapes.
@@ -414,14 +411,12 @@ func orderText(o *client.OrderView) string {
 	return text
 }
 
-// Groups is tranche run groups.
-type Groups struct {
+type runGroups struct {
 	runArg
 	By string `placeholder:"FIELD" help:"A field of the payloads, at their top."`
 }
 
-// Run counts the items of a run by the value of a field.
-func (r *Groups) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runGroups) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By}, term.Keep())
 	if err != nil {
 		return err

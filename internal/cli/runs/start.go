@@ -30,21 +30,19 @@ type planFlags struct {
 	Name     string            `help:"A name to find the run by." placeholder:"TEXT"`
 }
 
-// Start is tranche run start.
-type Start struct {
+type runStart struct {
 	planFlags
 	cli.KeyFlags
 	IdempotencyKey string `help:"Starting the same again with the same key gives the run that is there; other content is refused." placeholder:"K"`
 	OnDuplicate    string `enum:"error,skip,allow" default:"error" help:"A key that stands twice: error, skip or allow." placeholder:"WHAT"`
 	Schema         string `help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
 	DryRun         bool   `help:"Start nothing; read and check everything, and say what would be started."`
-	WaitFlags
+	waitFlags
 	itemFlags
 	runSettings
 }
 
-// Validate is called by kong.
-func (r *Start) Validate() error {
+func (r *runStart) Validate() error {
 	switch {
 	case r.Plan == "" && r.Endpoint == "" && r.From == "":
 		return errors.New("give a plan file, the name of a plan on record, or --endpoint NAME")
@@ -61,7 +59,7 @@ func (r *Start) Validate() error {
 	return err
 }
 
-func (r *Start) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runStart) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	plan, settings, err := r.settings()
 	if err != nil {
 		return err
@@ -84,7 +82,7 @@ func (r *Start) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 }
 
 // send has the run started, with the items if they come from here.
-func send[Out any](r *Start, term *cli.Console, ask func(items io.Reader) (Out, error)) (Out, error) {
+func send[Out any](r *runStart, term *cli.Console, ask func(items io.Reader) (Out, error)) (Out, error) {
 	if r.file() == "" {
 		return ask(http.NoBody)
 	}
@@ -92,7 +90,7 @@ func send[Out any](r *Start, term *cli.Console, ask func(items io.Reader) (Out, 
 }
 
 // settings reads the plan, when it is a file, and makes the settings of the run.
-func (r *Start) settings() (plan cli.TextFile, settings client.RunSettings, err error) {
+func (r *runStart) settings() (plan cli.TextFile, settings client.RunSettings, err error) {
 	if cli.IsPlanFile(r.Plan) {
 		if plan, err = cli.ReadPlan(r.Plan, nil); err != nil {
 			return plan, settings, err
@@ -126,7 +124,7 @@ func readSchema(name string) (json.RawMessage, error) {
 }
 
 // Explain says what is wrong with the plan, if that is why the server refused the run.
-func (r *Start) Explain(plan *cli.TextFile, err error) error {
+func (r *runStart) Explain(plan *cli.TextFile, err error) error {
 	if plan.Path != "" {
 		if bad, ok := errors.AsType[*strictyaml.Error](cli.Explain(plan, err, gather.Parse)); ok {
 			return bad

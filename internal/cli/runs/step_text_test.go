@@ -81,7 +81,7 @@ func TestTheTimeOfAReRunIsThatOfItsGeneration(t *testing.T) {
 		t.Errorf("a run that was not run again:\n%s", text)
 	}
 	run.Generation = 2
-	if text := runHead(run) + conclusion(run); strings.Count(text, "9.1s (generation 2)\n") != 2 {
+	if text := runHead(run) + conclusion(run); strings.Count(text, "9.1s (generation 2)") != 2 {
 		t.Errorf("after a re-run:\n%s", text)
 	}
 }

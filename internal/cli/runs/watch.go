@@ -19,17 +19,14 @@ const (
 	patience = 2 * time.Minute
 )
 
-// Watch is tranche run watch.
-type Watch struct {
+type runWatch struct {
 	runArg
 	watchFlags
 }
 
-// Validate is called by kong.
-func (r *Watch) Validate() error { return r.check() }
+func (r *runWatch) Validate() error { return r.check() }
 
-// Run follows a run.
-func (r *Watch) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runWatch) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return watch(ctx, term, cl, r.Ref, &r.watchFlags)
 }
 
@@ -223,14 +220,14 @@ type watchFlags struct {
 	MaxWait time.Duration `help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
 }
 
-// WaitFlags are those of a command that sets a run going.
-type WaitFlags struct {
+// waitFlags are those of a command that sets a run going.
+type waitFlags struct {
 	Wait bool `help:"Watch until the run ends; exit 3 when items failed."`
 	watchFlags
 }
 
 // Check refuses what does not go together.
-func (w *WaitFlags) Check(dryRun bool) error {
+func (w *waitFlags) Check(dryRun bool) error {
 	switch {
 	case w.Wait && dryRun:
 		return errors.New("give either --dry-run or --wait: a dry run sets nothing going that could be waited for")
@@ -243,7 +240,7 @@ func (w *WaitFlags) Check(dryRun bool) error {
 }
 
 // end prints what was set going, and with --wait follows the run until it ends. JSON is then that of the run alone.
-func (w *WaitFlags) end(
+func (w *waitFlags) end(
 	ctx context.Context, term *cli.Console, cl *client.Client, run string, print func() error,
 ) error {
 	if !term.JSON || !w.Wait {
@@ -329,18 +326,16 @@ func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) 
 
 const maxPage = 1000 // entries of a list that the API gives at once
 
-// Slices is tranche run slices.
-type Slices struct {
+type runSlices struct {
 	runArg
 	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; may stand more than once." placeholder:"STATE"`
 	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
 	Limit int      `default:"20" help:"How many." placeholder:"N"`
 }
 
-// Validate is called by kong.
-func (r *Slices) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
+func (r *runSlices) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
 
-func (r *Slices) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runSlices) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListSlices(ctx, r.Ref, client.ListSlicesParams{State: r.State, After: r.After, Limit: r.Limit},
 		term.Keep())
 	if err == nil && !term.JSON {
@@ -367,8 +362,7 @@ func (r *Slices) Run(ctx context.Context, term *cli.Console, cl *client.Client) 
 	}).Print(term, page.Slices, err)
 }
 
-// Items is tranche run items.
-type Items struct {
+type runItems struct {
 	runArg
 	From  int64    `help:"The first ordinal." placeholder:"N"`
 	To    *int64   `help:"The last ordinal." placeholder:"N"`
@@ -378,10 +372,9 @@ type Items struct {
 	Limit int      `default:"20" help:"How many." placeholder:"N"`
 }
 
-// Validate is called by kong.
-func (r *Items) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
+func (r *runItems) Validate() error { return cli.Within("--limit", &r.Limit, maxPage) }
 
-func (r *Items) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runItems) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListItems(ctx, r.Ref, client.ListItemsParams{From: r.From, To: r.To, Step: r.Step, State: r.State,
 		After: r.After, Limit: r.Limit}, term.Keep())
 	return (&cli.List[client.ItemRow]{
@@ -446,13 +439,12 @@ func (p *progress) draw(lines []string) {
 	_, _ = fmt.Fprintf(p.term.Err, "%s\r\x1b[K%s", up, p.last) // only for looks
 }
 
-// Explain is tranche run explain.
-type Explain struct {
+type runExplain struct {
 	runArg
 	Item string `help:"Explain the items of this key only, with every attempt." placeholder:"KEY"`
 }
 
-func (r *Explain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
+func (r *runExplain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, cli.ExplanationText)(
 		cl.ExplainRun(ctx, r.Ref, client.ExplainRunParams{Item: r.Item}, term.Keep()))
 }
