@@ -114,7 +114,7 @@ func (l *later) Pause(ctx context.Context, c control.Control) (control.Controlle
 	if node == nil {
 		return control.Controlled{}, errNoServer
 	}
-	return node.Controls().Pause(ctx, c)
+	return node.Runs().Pause(ctx, c)
 }
 
 // Cancel implements schedules.Runs.
@@ -123,7 +123,7 @@ func (l *later) Cancel(ctx context.Context, c control.Control) (control.Cancelle
 	if node == nil {
 		return control.Cancelled{}, errNoServer
 	}
-	return node.Controls().Cancel(ctx, c)
+	return node.Runs().Cancel(ctx, c)
 }
 
 // WakeDuty implements schedules.Runs.

@@ -21,7 +21,7 @@ import (
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // natsFrom is what names the NATS server: a flag, a variable or the config file; empty: nothing does.
@@ -215,7 +215,7 @@ type streamFlags struct {
 }
 
 func (s *streamFlags) checkStreams() error {
-	return (&streams.StreamValues{Replicas: s.StreamReplicas, WorkBytes: int64(s.WorkMaxBytes),
+	return (&session.StreamValues{Replicas: s.StreamReplicas, WorkBytes: int64(s.WorkMaxBytes),
 		ReplyBytes: int64(s.ReplyMaxBytes), EventBytes: int64(s.EventMaxBytes), StageBytes: int64(s.StageMaxBytes),
 		FlowBytes: int64(s.FlowMaxBytes), DeadBytes: int64(s.DeadMaxBytes)}).Validate()
 }

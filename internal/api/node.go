@@ -23,5 +23,5 @@ type Node struct {
 
 // NodeOf is what a real one has.
 func NodeOf(n *orchestrator.Node) Node {
-	return Node{n, n.Starts(), n.Controls(), n.Redo(), n.Collectors(), n.Endpoints(), n.DeadLetters()}
+	return Node{n, n.Runs(), n.Runs(), n.Runs(), n.Collectors(), n.Endpoints(), n.DeadLetters()}
 }

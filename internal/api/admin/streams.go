@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
-	streamsstore "github.com/tranchehq/tranche/workqueue/streams"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // StreamTrouble is why the streams cannot be made as they are set.
@@ -65,7 +65,7 @@ type StreamView struct {
 
 type changeStreamsInput struct {
 	kernel.Actor
-	Body streamsstore.StreamChanges
+	Body session.StreamChanges
 }
 
 func (s *Routes) registerStreamSettings(api huma.API) {
@@ -81,7 +81,7 @@ func (s *Routes) registerStreamSettings(api huma.API) {
 }
 
 func (s *Routes) showStreams(ctx context.Context, _ *struct{}) (Streams, error) {
-	set, err := streamsstore.New(s.Store).StreamsSet(ctx)
+	set, err := session.New(s.Store).StreamsSet(ctx)
 	if err != nil {
 		return Streams{}, err
 	}
@@ -90,11 +90,11 @@ func (s *Routes) showStreams(ctx context.Context, _ *struct{}) (Streams, error) 
 }
 
 func (s *Routes) setStreams(ctx context.Context, in *changeStreamsInput) (Streams, error) {
-	if in.Body == (streamsstore.StreamChanges{}) {
+	if in.Body == (session.StreamChanges{}) {
 		return Streams{}, kernel.BadInput("give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
 			"dead_bytes or event_age")
 	}
-	set, err := streamsstore.New(s.Store).StreamsSet(ctx)
+	set, err := session.New(s.Store).StreamsSet(ctx)
 	if err != nil {
 		return Streams{}, err
 	}
@@ -103,7 +103,7 @@ func (s *Routes) setStreams(ctx context.Context, in *changeStreamsInput) (Stream
 	if _, loses := s.streamsAre(ctx, set); loses != "" {
 		return Streams{}, &workqueue.SettingError{Detail: loses}
 	}
-	if set, err = streamsstore.New(s.Store).ChangeStreams(ctx, in.Body, in.Name); err != nil {
+	if set, err = session.New(s.Store).ChangeStreams(ctx, in.Body, in.Name); err != nil {
 		return Streams{}, kernel.Seen(err, "tranche streams")
 	}
 	s.Wake(orchestrator.DutyStreams)
@@ -112,7 +112,7 @@ func (s *Routes) setStreams(ctx context.Context, in *changeStreamsInput) (Stream
 }
 
 // streamsAre lays what the streams have beside what is set, and says what would be lost by making them so.
-func (s *Routes) streamsAre(ctx context.Context, set streamsstore.StreamSettings) (view Streams, loses string) {
+func (s *Routes) streamsAre(ctx context.Context, set session.StreamSettings) (view Streams, loses string) {
 	cfg := nodestreams.StreamConfig(&set.StreamValues)
 	view = Streams{Auto: set.Replicas == 0, Replicas: set.Replicas, WorkBytes: cfg.WorkMaxBytes,
 		ReplyBytes: cfg.ReplyMaxBytes, StageBytes: cfg.StageMaxBytes, FlowBytes: cfg.FlowMaxBytes,
@@ -151,7 +151,7 @@ func (s *Routes) streamsAre(ctx context.Context, set streamsstore.StreamSettings
 	return view, loses
 }
 
-func streamView(s *stream.State, set *streamsstore.StreamSettings) StreamView {
+func streamView(s *stream.State, set *session.StreamSettings) StreamView {
 	v := StreamView{Name: s.Want.Name, Missing: s.Have == nil, Behind: []string{},
 		Differs: append([]string{}, s.Differs()...)}
 	if s.Have == nil {

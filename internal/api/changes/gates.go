@@ -10,7 +10,6 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/gate"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -24,7 +23,7 @@ type ApproveSettings struct {
 
 // GateDocument is a gate as somebody sees it who may have to approve it.
 type GateDocument struct {
-	gate.GateView
+	controlstore.GateView
 	Refused string `json:"refused,omitempty" doc:"why who asks may not approve it now"`
 }
 
@@ -58,7 +57,7 @@ func (g *gateOps) show(ctx context.Context, in *gateInput) (GateDocument, error)
 	if err != nil {
 		return GateDocument{}, err
 	}
-	view, err := gate.New(g.store).View(ctx, id, in.Step, in.Sample)
+	view, err := controlstore.New(g.store).View(ctx, id, in.Step, in.Sample)
 	if err != nil {
 		return GateDocument{}, err
 	}

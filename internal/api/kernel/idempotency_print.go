@@ -10,7 +10,7 @@ import (
 	"mime"
 	"net/http"
 
-	"github.com/tranchehq/tranche/workqueue/request"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // printedBody takes the fingerprint of a body while it is read. The boundary of a multipart body, which clients choose
@@ -159,8 +159,8 @@ func (k *keptWriter) status() int {
 }
 
 // answer is what is kept.
-func (k *keptWriter) answer() *request.Answer {
-	a := &request.Answer{Status: k.status(), ContentType: k.Header().Get("Content-Type"),
+func (k *keptWriter) answer() *session.Answer {
+	a := &session.Answer{Status: k.status(), ContentType: k.Header().Get("Content-Type"),
 		Headers: map[string]string{}, Body: k.body.Bytes()}
 	for _, name := range []string{locationHeader, "ETag"} {
 		if value := k.Header().Get(name); value != "" {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/groups"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -40,19 +39,19 @@ func (s groupings) register(api huma.API) {
 	huma.Register(api, op, s.getGroupsMap)
 }
 
-func (s groupings) getGroups(ctx context.Context, in *groupsInput) (*groups.PayloadGroups, error) {
+func (s groupings) getGroups(ctx context.Context, in *groupsInput) (*inspect.PayloadGroups, error) {
 	id, err := s.groupedRun(ctx, in.Run, in.By)
 	if err != nil {
 		return nil, err
 	}
 	if in.By == "" {
-		return groups.New(s.Store).PayloadFields(ctx, id)
+		return inspect.New(s.Store).PayloadFields(ctx, id)
 	}
-	return groups.New(s.Store).GroupsBy(ctx, id, in.By)
+	return inspect.New(s.Store).GroupsBy(ctx, id, in.By)
 }
 
 func (s groupings) groupedRun(ctx context.Context, ref, by string) (id workqueue.RunID, err error) {
-	if err := kernel.CheckText("by", by, groups.MaxFieldName); err != nil {
+	if err := kernel.CheckText("by", by, inspect.MaxFieldName); err != nil {
 		return id, err
 	}
 	return inspect.New(s.Store).Resolve(ctx, ref)
@@ -65,7 +64,7 @@ func (s groupings) getGroupsMap(ctx context.Context, in *groupsMapInput) (*huma.
 	if err != nil {
 		return nil, s.Failure(look, err)
 	}
-	planes, err := groups.New(s.Store).GroupPlane(look, id, in.By, workqueue.Block(in.From), in.Blocks)
+	planes, err := inspect.New(s.Store).GroupPlane(look, id, in.By, workqueue.Block(in.From), in.Blocks)
 	if err != nil {
 		return nil, s.Failure(look, err)
 	}

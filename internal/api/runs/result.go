@@ -18,8 +18,8 @@ import (
 
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/results"
 )
 
 type resultInput struct {
@@ -56,7 +56,7 @@ func (s *Routes) registerResult(api huma.API) {
 				sendResult(w, r, in.Key, &found, bytes.NewReader(found.Body))
 				return
 			}
-			body, err := results.New(s.Store).Open(r.Context(), found.Large.UUID)
+			body, err := export.New(s.Store).OpenResult(r.Context(), found.Large.UUID)
 			if err != nil {
 				s.Log.Warn("open a large result", zap.Error(err))
 				http.Error(w, "the result cannot be read", http.StatusInternalServerError)
@@ -67,21 +67,21 @@ func (s *Routes) registerResult(api huma.API) {
 	})
 }
 
-func (s *Routes) result(ctx context.Context, in *resultInput) (results.Result, error) {
+func (s *Routes) result(ctx context.Context, in *resultInput) (export.Result, error) {
 	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
 	if err != nil {
-		return results.Result{}, err
+		return export.Result{}, err
 	}
-	req := results.Request{Run: id, Step: in.Step, Key: in.Key}
+	req := export.ResultRequest{Run: id, Step: in.Step, Key: in.Key}
 	if in.Ordinal >= 0 {
 		ordinal := workqueue.Ordinal(in.Ordinal)
 		req.Ordinal = &ordinal
 	}
-	found, err := results.New(s.Store).Result(ctx, req)
+	found, err := export.New(s.Store).Result(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
 		return found, kernel.BadInput("step: " + choice.Error())
 	}
-	if twins, ok := errors.AsType[*results.TwinsError](err); ok {
+	if twins, ok := errors.AsType[*export.TwinsError](err); ok {
 		return found, kernel.BadInput("ordinal: " + twins.Error())
 	}
 	return found, kernel.Seen(err, "tranche run item "+id.String()+" KEY")
@@ -101,7 +101,7 @@ func inertTypes() map[string]string {
 
 // sendResult sends bytes that anybody may have made. The browser is to save them, and if it shows them all the same,
 // nothing in them runs or reaches anything.
-func sendResult(w http.ResponseWriter, r *http.Request, key string, found *results.Result, body io.ReadSeeker) {
+func sendResult(w http.ResponseWriter, r *http.Request, key string, found *export.Result, body io.ReadSeeker) {
 	kind, _, err := mime.ParseMediaType(found.ContentType)
 	if found.ContentType == "" {
 		kind, err = "application/json", nil
