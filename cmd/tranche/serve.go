@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,28 +63,16 @@ type serveCommand struct {
 const minConnections = 4
 
 func (s *serveCommand) Validate() error {
-	if s.Grace <= 0 {
+	switch {
+	case s.Grace <= 0:
 		return fmt.Errorf("--grace is %s; it must be positive", s.Grace)
-	}
-	if s.DatabaseWait < 0 {
+	case s.DatabaseWait < 0:
 		return fmt.Errorf("--database-wait is %s; it must be positive, or 0s to fail at once", s.DatabaseWait)
-	}
-	if s.MaxConnections != 0 && s.MaxConnections < minConnections {
+	case s.MaxConnections != 0 && s.MaxConnections < minConnections:
 		return fmt.Errorf("--max-connections is %d; it must be %d or more", s.MaxConnections, minConnections)
 	}
-	if _, err := s.maxPayload(); err != nil {
-		return err
-	}
-	if err := s.checkStreams(); err != nil {
-		return err
-	}
-	if err := s.validatePulse(); err != nil {
-		return err
-	}
-	if err := s.validateMetrics(); err != nil {
-		return err
-	}
-	return s.validateTracing()
+	_, err := s.maxPayload()
+	return cmp.Or(err, s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing())
 }
 
 // Run serves until a signal.
@@ -335,7 +324,7 @@ func (e *ending) bounded(what string, f func() error) error {
 // undo calls what stops the parts, the last first, and gives up at the end of the grace.
 func (e *ending) undo(all []func(context.Context) error) error {
 	e.start() // if nothing has, something failed
-	ctx, cancel := context.WithDeadline(context.Background(), maxTime(e.until, time.Now().Add(lastMoment)))
+	ctx, cancel := context.WithTimeout(context.Background(), max(time.Until(e.until), lastMoment))
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
@@ -356,11 +345,4 @@ func (e *ending) undo(all []func(context.Context) error) error {
 	case <-time.After(lastMoment / 2):
 		return fmt.Errorf("not everything stopped within --grace %s", e.grace)
 	}
-}
-
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

@@ -27,13 +27,27 @@ func (f *metricsFlags) validateMetrics() error {
 			return fmt.Errorf("--metrics-listen %q is not host:port, like 127.0.0.1:9480", f.MetricsListen)
 		}
 	}
-	if f.MetricsOTLP == "" {
+	return validateOTLP("--metrics-otlp", tracing.Config{Endpoint: f.MetricsOTLP})
+}
+
+func validateOTLP(flag string, config tracing.Config) error {
+	if config.Endpoint == "" {
 		return nil
 	}
-	if err := (tracing.Config{Endpoint: f.MetricsOTLP}).Validate(); err != nil {
-		return fmt.Errorf("--metrics-otlp: %w", err)
+	if err := config.Validate(); err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
 	}
 	return nil
+}
+
+// stopSending sends the last of what there is to tell. A stop is as good without it.
+func stopSending(stop func(context.Context) error, what string, log *zap.Logger) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := stop(ctx); err != nil {
+			log.Warn("the last "+what+" may be lost", zap.Error(err))
+		}
+		return nil
+	}
 }
 
 // openMetrics makes what measures the node. It can be asked from here on, and has more to tell once it is bound.
@@ -55,12 +69,7 @@ func (f *metricsFlags) openMetrics(ctx context.Context, p *parts, log *zap.Logge
 	if err != nil {
 		return fmt.Errorf("--metrics-otlp: %w", err)
 	}
-	p.undo = append(p.undo, func(ctx context.Context) error {
-		if err := pushing.Stop(ctx); err != nil { // a stop is as good without them
-			log.Warn("the last metrics may be lost", zap.Error(err))
-		}
-		return nil
-	})
+	p.undo = append(p.undo, stopSending(pushing.Stop, "metrics", log))
 	return nil
 }
 
@@ -104,12 +113,7 @@ func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (s
 	if err != nil {
 		return nil, fmt.Errorf("--trace-otlp: %w", err)
 	}
-	p.undo = append(p.undo, func(ctx context.Context) error {
-		if err := started.Stop(ctx); err != nil { // a stop is as good without them
-			log.Warn("the last spans may be lost", zap.Error(err))
-		}
-		return nil
-	})
+	p.undo = append(p.undo, stopSending(started.Stop, "spans", log))
 	return started.Tracer(), nil
 }
 
@@ -117,11 +121,5 @@ func (s *serveCommand) validateTracing() error {
 	if !(s.TraceRatio >= 0 && s.TraceRatio <= 1) { // also when it is no number
 		return fmt.Errorf("--trace-ratio is %v; it must be 0 to 1", s.TraceRatio)
 	}
-	if s.TraceOTLP == "" {
-		return nil
-	}
-	if err := (tracing.Config{Endpoint: s.TraceOTLP, Ratio: s.TraceRatio}).Validate(); err != nil {
-		return fmt.Errorf("--trace-otlp: %w", err)
-	}
-	return nil
+	return validateOTLP("--trace-otlp", tracing.Config{Endpoint: s.TraceOTLP, Ratio: s.TraceRatio})
 }

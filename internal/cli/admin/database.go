@@ -35,13 +35,10 @@ func (d *Doctor) examine(ctx context.Context, term *cli.Console) (found doctor.R
 		if err == nil {
 			_, err = cl.Doctor(ctx, term.Keep())
 		}
-		if err != nil {
-			return found, err
+		if err == nil {
+			err = json.Unmarshal(term.Answer, &found)
 		}
-		if err := json.Unmarshal(term.Answer, &found); err != nil {
-			return found, fmt.Errorf("read what the server at %s has found: %w", term.URL, err)
-		}
-		return found, nil
+		return found, err
 	}
 	if _, err := pgxpool.ParseConfig(d.Database); err != nil {
 		return found, cli.Usage("--database: " + err.Error())
@@ -51,14 +48,16 @@ func (d *Doctor) examine(ctx context.Context, term *cli.Console) (found doctor.R
 		return found, err
 	}
 	defer release()
-	if found, err = doctor.New(store).Doctor(ctx); err == nil {
-		_, err = asSent[client.Report](term, found)
-	}
+	found, err = doctor.New(store).Doctor(ctx)
+	_, err = asSent[client.Report](term, found, err)
 	return found, err
 }
 
 // asSent makes the document that a server would send of what this process found itself, and keeps it as one.
-func asSent[T any](term *cli.Console, found any) (document T, err error) {
+func asSent[T any](term *cli.Console, found any, err error) (document T, _ error) {
+	if err != nil {
+		return document, err
+	}
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)

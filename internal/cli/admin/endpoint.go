@@ -91,14 +91,22 @@ func listeners(all []client.Listener) string {
 	if len(all) == 0 {
 		return "none"
 	}
-	var kinds []string
+	return fmt.Sprintf("%d: %s", len(all), strings.Join(services(all, true), ", "))
+}
+
+// services are the names of those who listen, with their versions or without.
+func services(all []client.Listener, versions bool) []string {
+	var names []string
 	for i := range all {
-		kind := cli.Inert(all[i].Service + " " + all[i].Version)
-		if !slices.Contains(kinds, kind) {
-			kinds = append(kinds, kind)
+		name := all[i].Service
+		if versions {
+			name += " " + all[i].Version
+		}
+		if name = cli.Inert(name); !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
-	return fmt.Sprintf("%d: %s", len(all), strings.Join(kinds, ", "))
+	return names
 }
 
 // endpointName is the argument of commands about one endpoint.
@@ -116,18 +124,15 @@ func (e *endpointsShow) Run(ctx context.Context, term *cli.Console, cl *client.C
 
 func endpointHead(e *client.Endpoint) string {
 	t := cli.Table{}
-	kind, _ := workqueue.TargetKind(e.Name)
 	t.Row("endpoint", e.Name)
-	if services := services(e.Listeners); len(services) > 0 {
-		t.Row("service", strings.Join(services, ", "))
-	}
+	t.Field("service", strings.Join(services(e.Listeners, false), ", "))
 	waiting := ""
 	if e.Waiting > 0 {
 		waiting = fmt.Sprintf(", %s wait for other steps or are held", cli.Count(e.Waiting))
 	}
 	t.Row("runs", fmt.Sprintf("%d: %s items ready, %s in flight, %s to be tried again%s", e.Runs, cli.Count(e.Ready),
 		cli.Count(e.InFlight), cli.Count(e.Scheduled), waiting))
-	if kind != workqueue.KindEndpoint {
+	if kind, _ := workqueue.TargetKind(e.Name); kind != workqueue.KindEndpoint {
 		t.Row("done by", doers(e))
 		paceRows(&t, e)
 		return t.String()
@@ -179,17 +184,6 @@ func fieldsText(schema any) string {
 	return strings.Join(fields, ", ")
 }
 
-// services are the names of those who listen.
-func services(all []client.Listener) []string {
-	var names []string
-	for i := range all {
-		if name := cli.Inert(all[i].Service); !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // instancesOf lists who does the work.
 func instancesOf(e *client.Endpoint, room int) string {
 	if kind, _ := workqueue.TargetKind(e.Name); kind == workqueue.KindEndpoint {
@@ -198,18 +192,14 @@ func instancesOf(e *client.Endpoint, room int) string {
 	if len(e.Nodes) == 0 {
 		return "\nno node that is alive does this\n"
 	}
-	var text strings.Builder
-	for _, node := range e.Nodes {
-		text.WriteString("\n" + cli.Inert(node))
-	}
-	return text.String() + "\n"
+	return "\n" + cli.InertText(strings.Join(e.Nodes, "\n")) + "\n"
 }
 
 func instancesText(all []client.Listener, room int) string {
 	if len(all) == 0 {
 		return "\nnobody listens\n"
 	}
-	several := len(services(all)) > 1
+	several := len(services(all, false)) > 1
 	var notes strings.Builder
 	list := cli.List[client.Listener]{
 		Columns: "INSTANCE|VERSION|HEALTH|BUSY>|RATE>|P50>|P99>|ERRORS>|HOST",
@@ -235,9 +225,9 @@ func instanceNotes(l *client.Listener) string {
 	switch {
 	case l.Reason == "":
 	case l.State == string(wire.StateWaiting):
-		notes = append(notes, "waits: "+cli.Inert(l.Reason))
+		notes = append(notes, "waits: "+l.Reason)
 	default: // it listens, and something is denied to it
-		notes = append(notes, cli.Inert(l.Reason))
+		notes = append(notes, l.Reason)
 	}
 	for _, n := range []struct {
 		count int64
@@ -253,7 +243,7 @@ func instanceNotes(l *client.Listener) string {
 	if len(notes) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("  %s: %s\n", cli.Inert(l.Instance), strings.Join(notes, ", "))
+	return "  " + cli.Inert(l.Instance+": "+strings.Join(notes, ", ")) + "\n"
 }
 
 type endpointsExplain struct{ endpointName }

@@ -110,28 +110,17 @@ func (s *storedTokens) CreateToken(
 	made, err := identity.New(s.store).CreateToken(ctx, identity.NewToken{
 		Name: set.Name, Role: string(set.Role), Hash: access.HashOf(secret), ExpiresIn: life,
 	}, cli.OSUser())
-	if err != nil {
-		return none, err
-	}
-	return asSent[client.CreatedToken](s.term, admin.CreatedToken{TokenView: made, Secret: secret})
+	return asSent[client.CreatedToken](s.term, admin.CreatedToken{TokenView: made, Secret: secret}, err)
 }
 
-func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (none client.TokenList, err error) {
+func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (client.TokenList, error) {
 	all, err := identity.New(s.store).Tokens(ctx)
-	if err != nil {
-		return none, err
-	}
-	return asSent[client.TokenList](s.term, admin.TokenList{Tokens: all})
+	return asSent[client.TokenList](s.term, admin.TokenList{Tokens: all}, err)
 }
 
-func (s *storedTokens) RevokeToken(
-	ctx context.Context, ref string, _ ...client.CallOption,
-) (none client.TokenView, err error) {
+func (s *storedTokens) RevokeToken(ctx context.Context, ref string, _ ...client.CallOption) (client.TokenView, error) {
 	gone, err := identity.New(s.store).RevokeToken(ctx, ref, cli.OSUser())
-	if err != nil {
-		return none, err
-	}
-	return asSent[client.TokenView](s.term, gone)
+	return asSent[client.TokenView](s.term, gone, err)
 }
 
 type tokenCreate struct {
@@ -214,26 +203,16 @@ type Sessions struct {
 	Revoke sessionRevoke `cmd:"" help:"End all sessions of a user within 5 seconds."`
 }
 
-// ListSessions is the API's.
-func (s *storedTokens) ListSessions(
-	ctx context.Context, _ ...client.CallOption,
-) (none client.SessionList, err error) {
+func (s *storedTokens) ListSessions(ctx context.Context, _ ...client.CallOption) (client.SessionList, error) {
 	all, err := identity.New(s.store).WebSessions(ctx)
-	if err != nil {
-		return none, err
-	}
-	return asSent[client.SessionList](s.term, admin.SessionList{Sessions: all})
+	return asSent[client.SessionList](s.term, admin.SessionList{Sessions: all}, err)
 }
 
-// RevokeSessions is the API's.
 func (s *storedTokens) RevokeSessions(
 	ctx context.Context, set client.RevokeSessions, _ ...client.CallOption,
-) (none client.RevokedSessions, err error) {
+) (client.RevokedSessions, error) {
 	ended, err := identity.New(s.store).RevokeWebSessions(ctx, set.User, cli.OSUser())
-	if err != nil {
-		return none, err
-	}
-	return asSent[client.RevokedSessions](s.term, admin.RevokedSessions{User: set.User, Sessions: ended})
+	return asSent[client.RevokedSessions](s.term, admin.RevokedSessions{User: set.User, Sessions: ended}, err)
 }
 
 type sessionList struct{ tokenPlace }

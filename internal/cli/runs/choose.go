@@ -85,15 +85,14 @@ func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err err
 		return r.ask(ctx, r.chosen.Key, r.dry, term.Keep())
 	}
 	parts, err := cli.ReadKeys(r.chosen.Keys, term.In)
-	if err != nil {
+	switch {
+	case err != nil:
 		return done, err
-	}
-	if len(parts) > 1 && r.once != "" {
+	case len(parts) == 1:
+		return r.ask(ctx, parts[0], r.dry)
+	case r.once != "":
 		return done, cli.Usage(fmt.Sprintf("--keys %s has more than %s keys, which go in several requests, and %s is for "+
 			"one: run a smaller file first instead", r.chosen.Keys, cli.Count(cli.MaxKeysOfRequest), r.once))
-	}
-	if len(parts) == 1 {
-		return r.ask(ctx, parts[0], r.dry)
 	}
 	done, parts, err = r.try(ctx, parts)
 	if err != nil || r.dry {
@@ -102,7 +101,22 @@ func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err err
 	if len(parts) > 1 && r.each {
 		term.Note("%s has keys for %d requests; each is a generation", r.chosen.Keys, len(parts))
 	}
-	return r.parts(ctx, parts)
+	for i, keys := range parts {
+		one, err := r.ask(ctx, keys, false)
+		switch {
+		case err != nil && i > 0:
+			return done, fmt.Errorf("request %d of %d, after %s items %s: %w", i+1, len(parts), cli.Count(r.items(&done)),
+				r.did, err)
+		case err != nil || i == 0:
+			done = one
+		default:
+			done = r.add(&done, &one)
+		}
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
 }
 
 // try asks what each part of a key file would do, and returns the sum and those of which anything would be done: all
@@ -131,25 +145,6 @@ func (r *redoing[T]) try(ctx context.Context, parts [][]string) (sum T, fit [][]
 		return sum, nil, nothing
 	}
 	return sum, fit, nil
-}
-
-// parts sends the parts of a key file and adds up what they did.
-func (r *redoing[T]) parts(ctx context.Context, parts [][]string) (sum T, err error) {
-	for i, keys := range parts {
-		one, err := r.ask(ctx, keys, false)
-		switch {
-		case err != nil && i > 0:
-			return sum, fmt.Errorf("request %d of %d, after %s items %s: %w", i+1, len(parts), cli.Count(r.items(&sum)), r.did,
-				err)
-		case err != nil:
-			return sum, err
-		case i == 0:
-			sum = one
-		default:
-			sum = r.add(&sum, &one)
-		}
-	}
-	return sum, nil
 }
 
 // tell prints what was done: as it came, as the sum of several requests, or as text.

@@ -385,16 +385,6 @@ func seenText(s *client.StepView) string {
 	return "sees " + cli.Inert(strings.Join(seen, ", "))
 }
 
-// stepsLine is how far each step is, in a line.
-func stepsLine(run client.RunDocument) string {
-	parts := make([]string, len(run.Steps))
-	for i := range run.Steps {
-		s := &run.Steps[i]
-		parts[i] = fmt.Sprintf("%s %s", cli.Inert(s.Name), percent(s.Progress))
-	}
-	return strings.Join(parts, ", ")
-}
-
 // orderText says how the items of a run are put in lanes.
 func orderText(o *client.OrderView) string {
 	text := "by " + cli.Inert(o.By)

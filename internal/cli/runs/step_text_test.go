@@ -116,7 +116,7 @@ func TestBarsAreDrawnOverThoseBefore(t *testing.T) {
 	p := &progress{term: &cli.Console{Err: &out}, live: true}
 	p.draw([]string{"one", "two", "three"})
 	p.draw([]string{"ONE", "TWO", "THREE"})
-	p.End()
+	p.end()
 	if got, want := out.String(), "\r\x1b[Kone\n\x1b[Ktwo\n\x1b[Kthree"+
 		"\x1b[2A\r\x1b[KONE\n\x1b[KTWO\n\x1b[KTHREE\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)

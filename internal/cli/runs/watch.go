@@ -32,54 +32,54 @@ func (r *runWatch) Run(ctx context.Context, term *cli.Console, cl *client.Client
 
 // watch follows a run until it ends and then says how. Ending the watch does not end the run.
 func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string, w *watchFlags) error {
-	ctx, cancel := w.bounded(ctx)
-	defer cancel()
-	first, err := cl.GetRun(ctx, ref, term.Keep())
+	if w.MaxWait > 0 {
+		bounded, cancel := context.WithTimeoutCause(ctx, w.MaxWait, errMaxWait)
+		defer cancel()
+		ctx = bounded
+	}
+	run, err := cl.GetRun(ctx, ref, term.Keep())
 	if err != nil {
 		return err
 	}
-	progress := newProgress(term)
-	run, err := follow(ctx, term, cl, first, progress, w.stays(term))
-	progress.End()
-	if errors.Is(err, errHeld) || errors.Is(err, errMaxWait) || errors.Is(err, context.Canceled) {
+	progress := &progress{term: term, live: cli.IsTerminal(term.Err)}
+	err = follow(ctx, term, cl, &run, progress, w.stays(term))
+	progress.end()
+	switch {
+	case errors.Is(err, errHeld) || errors.Is(err, errMaxWait) || errors.Is(err, context.Canceled):
 		return left(term, &run, w, err)
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
 	return conclude(term, run)
 }
 
+// follow looks at the run again and again, and shows it, until it ends, or waits for somebody and nobody stays.
 func follow(
-	ctx context.Context, term *cli.Console, cl *client.Client, run client.RunDocument, progress *progress, stays bool,
-) (client.RunDocument, error) {
-	pause := watchFirst
-	tick := time.NewTimer(pause)
-	defer tick.Stop()
-	seen := time.Now()
+	ctx context.Context, term *cli.Console, cl *client.Client, run *client.RunDocument, progress *progress, stays bool,
+) error {
+	pause, seen := watchFirst, time.Now()
 	for {
-		progress.show(run)
+		progress.show(*run)
 		if run.Ended() {
-			return run, nil
+			return nil
 		}
-		if !stays && waits(&run) {
-			return run, errHeld
+		if !stays && waits(run) {
+			return errHeld
 		}
 		select {
 		case <-ctx.Done():
-			return run, context.Cause(ctx)
-		case <-tick.C:
+			return context.Cause(ctx)
+		case <-time.After(pause):
 			pause = min(2*pause, watchPoll)
-			tick.Reset(pause)
 		}
 		next, err := cl.GetRun(ctx, run.ID, term.Keep())
 		switch {
 		case err == nil:
-			run, seen = next, time.Now()
+			*run, seen = next, time.Now()
 		case ctx.Err() != nil:
-			return run, context.Cause(ctx)
+			return context.Cause(ctx)
 		case time.Since(seen) > patience || !passing(err):
-			return run, err
+			return err
 		}
 	}
 }
@@ -121,28 +121,21 @@ type progress struct {
 	lines int // of what is on the terminal
 }
 
-func newProgress(term *cli.Console) *progress {
-	return &progress{term: term, live: cli.IsTerminal(term.Err)}
-}
-
 func (p *progress) show(run client.RunDocument) {
-	if p.term.JSON && !p.live {
-		return
-	}
 	if p.live {
 		p.draw(liveLines(run, min(cli.Width(p.term.Err), 100)))
 		return
 	}
 	line := plainLine(run)
-	if line == p.last || (time.Since(p.shown) < plainEvery && !run.Ended()) {
+	if p.term.JSON || line == p.last || time.Since(p.shown) < plainEvery && !run.Ended() {
 		return
 	}
 	p.last, p.shown = line, time.Now()
 	_, _ = fmt.Fprintln(p.term.Err, line) // only for looks
 }
 
-// End leaves the last state of the bar where it is, and the next line begins below it.
-func (p *progress) End() {
+// end leaves the last state of the bar where it is, and the next line begins below it.
+func (p *progress) end() {
 	if p.live && p.last != "" {
 		_, _ = fmt.Fprintln(p.term.Err) // only for looks
 	}
@@ -152,17 +145,7 @@ func share(run client.RunDocument) float64 {
 	if len(run.Steps) > 1 {
 		return run.Progress
 	}
-	if run.Items == 0 {
-		return 0
-	}
-	return float64(run.Done+run.Failed) / float64(run.Items)
-}
-
-func inFlight(run client.RunDocument) (items int64) {
-	for i := range run.Steps {
-		items += run.Steps[i].InFlight
-	}
-	return items
+	return float64(run.Done+run.Failed) / float64(max(run.Items, 1))
 }
 
 func plainLine(run client.RunDocument) string { return runLine(run, len(run.Steps) > 1) }
@@ -178,9 +161,15 @@ func runLine(run client.RunDocument, steps bool) string {
 	if run.ETASeconds != nil {
 		parts = append(parts, "ETA "+cli.Span(cli.Seconds(*run.ETASeconds)))
 	}
-	parts = append(parts, cli.Count(inFlight(run))+" in flight", cli.Count(run.Failed)+" failed")
+	out, progress := int64(0), make([]string, len(run.Steps))
+	for i := range run.Steps {
+		s := &run.Steps[i]
+		out += s.InFlight
+		progress[i] = cli.Inert(s.Name) + " " + percent(s.Progress)
+	}
+	parts = append(parts, cli.Count(out)+" in flight", cli.Count(run.Failed)+" failed")
 	if steps {
-		parts = append(parts, stepsLine(run))
+		parts = append(parts, strings.Join(progress, ", "))
 	}
 	if run.State != "running" || run.Open != nil {
 		parts = append(parts, run.State+openText(run.Open))
@@ -273,14 +262,6 @@ var (
 	errHeld    = errors.New("the run waits for somebody")
 	errMaxWait = errors.New("the time to watch is over")
 )
-
-// bounded ends with errMaxWait as its cause when the run has been watched for long enough.
-func (w *watchFlags) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if w.MaxWait == 0 {
-		return ctx, func() {}
-	}
-	return context.WithTimeoutCause(ctx, w.MaxWait, errMaxWait)
-}
 
 // waits reports whether nothing of a run moves before somebody comes: it is held, or all that is left stands behind a
 // step that waits for an approval. What is out at services still comes in, and may complete the run.
@@ -408,13 +389,14 @@ func liveLines(run client.RunDocument, columns int) []string {
 		return []string{barLine(run, columns)}
 	}
 	lines := []string{cli.Short(runLine(run, false), columns-1)}
-	name := 0
+	name := func(i int) string { return cli.Short(cli.Inert(run.Steps[i].Name), 16) }
+	width := 0
 	for i := range run.Steps {
-		name = max(name, len([]rune(stepName(&run.Steps[i]))))
+		width = max(width, len([]rune(name(i))))
 	}
 	for i := range run.Steps {
 		s := &run.Steps[i]
-		line := fmt.Sprintf("  %-*s  %s %6s  %s", name, stepName(s), bar(s.Progress, barRoom), percent(s.Progress),
+		line := fmt.Sprintf("  %-*s  %s %6s  %s", width, name(i), bar(s.Progress, barRoom), percent(s.Progress),
 			cli.Count(s.Done))
 		if s.Failed > 0 {
 			line += "  " + cli.Count(s.Failed) + " failed"
@@ -426,8 +408,6 @@ func liveLines(run client.RunDocument, columns int) []string {
 	}
 	return lines
 }
-
-func stepName(s *client.StepView) string { return cli.Short(cli.Inert(s.Name), 16) }
 
 // draw puts the lines where those before them are.
 func (p *progress) draw(lines []string) {
