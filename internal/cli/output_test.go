@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -128,6 +129,52 @@ func TestNumbersAreWritten(t *testing.T) {
 	} {
 		if got := Pace(n); got != want {
 			t.Errorf("pace(%v) = %s; want %s", n, got, want)
+		}
+	}
+}
+
+func TestByteSize(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]ByteSize{
+		"1": 1, "5KiB": 5 << 10, "64MiB": 64 << 20, "2 GiB": 2 << 30, "3TiB": 3 << 40,
+	} {
+		var b ByteSize
+		if err := b.UnmarshalText([]byte(text)); err != nil || b != want {
+			t.Errorf("%q is %d, %v; want %d", text, b, err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "GiB", "1GB", "9999999999TiB", "1.5GiB"} {
+		var b ByteSize
+		if err := b.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is taken for %d", text, b)
+		}
+	}
+}
+
+func TestReadKeys(t *testing.T) {
+	t.Parallel()
+	var many strings.Builder
+	for i := range 250_000 {
+		fmt.Fprintln(&many, i)
+	}
+	parts, err := ReadKeys("-", strings.NewReader(many.String()))
+	if err != nil || len(parts) != 3 || len(parts[0]) != MaxKeysOfRequest || len(parts[2]) != 50_000 ||
+		parts[2][49_999] != "249999" {
+		t.Errorf("%d parts, %v", len(parts), err)
+	}
+	parts, err = ReadKeys("-", strings.NewReader("\ufeffa\r\n\r\n b \nc"))
+	if err != nil || len(parts) != 1 || strings.Join(parts[0], "|") != "a| b |c" {
+		t.Errorf("%q, %v", parts, err)
+	}
+	wide := strings.Repeat(strings.Repeat("x", 1000)+"\n", 10_000)
+	if parts, err = ReadKeys("-", strings.NewReader(wide)); err != nil || len(parts) != 2 {
+		t.Errorf("%d parts of long keys, %v", len(parts), err)
+	}
+	for text, want := range map[string]string{
+		"": "no key", "\n\r\n": "no key", strings.Repeat("x", 1<<17): "line 1 is longer", "a\n\xff\n": "line 2 is not UTF-8",
+	} {
+		if _, err := ReadKeys("-", strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.10q: %v; want %q", text, err, want)
 		}
 	}
 }

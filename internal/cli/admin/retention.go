@@ -65,29 +65,8 @@ func (r *retentionSet) Validate() error {
 	case given && r.KeepAll:
 		return cli.Usage("--keep-all takes all limits away; leave it out, or --age, --max-count and --max-bytes")
 	}
-	_, _, err := r.numbers()
-	return err
+	return r.change(&client.RetentionSettings{})
 }
-
-// numbers reads what is given of the count and the bytes; off is 0.
-func (r *retentionSet) numbers() (most, bytes int64, err error) {
-	if r.MaxCount != nil && *r.MaxCount != off {
-		if most, err = strconv.ParseInt(*r.MaxCount, 10, 64); err != nil || most < 1 {
-			return 0, 0, cli.Usage(fmt.Sprintf("--max-count is %q; give a number of 1 or more, or off", *r.MaxCount))
-		}
-	}
-	if r.MaxBytes != nil && *r.MaxBytes != off {
-		var size cli.ByteSize
-		if err := size.UnmarshalText([]byte(*r.MaxBytes)); err != nil {
-			return 0, 0, cli.Usage("--max-bytes: " + err.Error() + "; or off")
-		}
-		bytes = int64(size)
-	}
-	return most, bytes, nil
-}
-
-// off takes a limit away.
-const off = "off"
 
 func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	list, err := cl.ShowRetention(ctx)
@@ -106,11 +85,9 @@ func (r *retentionSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	return cli.Say(term, keptText)(cl.SetRetention(ctx, r.Kind, set, term.Keep()))
 }
 
-func (r *retentionSet) change(set *client.RetentionSettings) error {
-	most, bytes, err := r.numbers()
-	if err != nil {
-		return err
-	}
+// change sets the limits that are given.
+func (r *retentionSet) change(set *client.RetentionSettings) (err error) {
+	const off = "off" // takes a limit away
 	if r.KeepAll {
 		*set = client.RetentionSettings{}
 	}
@@ -120,10 +97,20 @@ func (r *retentionSet) change(set *client.RetentionSettings) error {
 		}
 	}
 	if r.MaxCount != nil {
-		set.MaxCount = most
+		if set.MaxCount = 0; *r.MaxCount != off {
+			if set.MaxCount, err = strconv.ParseInt(*r.MaxCount, 10, 64); err != nil || set.MaxCount < 1 {
+				return cli.Usage(fmt.Sprintf("--max-count is %q; give a number of 1 or more, or off", *r.MaxCount))
+			}
+		}
 	}
 	if r.MaxBytes != nil {
-		set.MaxBytes = bytes
+		var size cli.ByteSize
+		if *r.MaxBytes != off {
+			if err := size.UnmarshalText([]byte(*r.MaxBytes)); err != nil {
+				return cli.Usage("--max-bytes: " + err.Error() + "; or off")
+			}
+		}
+		set.MaxBytes = int64(size)
 	}
 	set.KeepAll = set.Age == "" && set.MaxCount == 0 && set.MaxBytes == 0 // all that there were are off by now
 	return nil

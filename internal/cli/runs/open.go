@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -147,10 +146,10 @@ type itemFlags struct {
 
 func (f *itemFlags) validate(format string) error {
 	var given []string
-	for flag, where := range map[string]string{"--items (or --file)": f.Items, "--parquet": f.Parquet, "--sql": f.SQL,
-		"--stream": f.Stream, "--from": f.From} {
-		if where != "" {
-			given = append(given, flag)
+	for _, from := range [][2]string{{"--from", f.From}, {"--items (or --file)", f.Items}, {"--parquet", f.Parquet},
+		{"--sql", f.SQL}, {"--stream", f.Stream}} {
+		if from[1] != "" {
+			given = append(given, from[0])
 		}
 	}
 	switch {
@@ -160,7 +159,6 @@ func (f *itemFlags) validate(format string) error {
 		return errors.New("say where the items come from, by one of --items FILE, --parquet FILE, --sql QUERY, " +
 			"--stream NAME and --from RUN")
 	case len(given) > 1:
-		slices.Sort(given)
 		return fmt.Errorf("%s each say where the items come from; give one of them (other data for items of an earlier "+
 			"run is --from RUN --correct FILE)", strings.Join(given, " and "))
 	case f.From == "" && (len(f.State) > 0 || f.Correct != ""):
@@ -175,30 +173,22 @@ func (f *itemFlags) validate(format string) error {
 	return nil
 }
 
-// file is the file to send, if there is one.
-func (f *itemFlags) file() string {
-	if f.Parquet != "" {
-		return f.Parquet
+// file is the file to send, if there is one, and the flag by which it was given.
+func (f *itemFlags) file() (flag, name string) {
+	switch {
+	case f.Parquet != "":
+		return "--parquet", f.Parquet
+	case f.Correct != "":
+		return "--correct", f.Correct
 	}
-	return f.Items + f.Correct // never both
-}
-
-// given is the flag by which the file was given.
-func (f *itemFlags) given() string {
-	if f.Parquet != "" {
-		return "--parquet"
-	}
-	if f.Correct != "" {
-		return "--correct"
-	}
-	return "--items"
+	return "--items", f.Items
 }
 
 // fill says in the settings of a run where its items come from.
 func (f *itemFlags) fill(s *client.RunSettings) {
 	s.SQL, s.SQLSource, s.Stream, s.StreamSubject, s.StreamFrom = f.SQL, f.Source, f.Stream, f.Subject, f.FromSeq
 	s.FromRun, s.FromStates = f.From, f.State
-	switch file := f.file(); {
+	switch _, file := f.file(); {
 	case f.From != "": // the server says which run that is
 	case f.SQL != "":
 		s.Source = "source " + f.Source
@@ -212,9 +202,4 @@ func (f *itemFlags) fill(s *client.RunSettings) {
 	if f.Parquet != "" {
 		s.Format = "parquet"
 	}
-}
-
-// runArg is the argument of commands about one run.
-type runArg struct {
-	Ref string `arg:"" name:"run" help:"An id, a piece of one, a name, or last."`
 }

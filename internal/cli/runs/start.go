@@ -49,14 +49,8 @@ func (r *runStart) Validate() error {
 	case r.Plan != "" && r.Endpoint != "":
 		return errors.New("give either a plan or --endpoint, not both")
 	}
-	if err := r.Check(r.DryRun); err != nil {
-		return err
-	}
-	if err := r.validate(r.Format); err != nil {
-		return err
-	}
 	_, err := r.overrides()
-	return err
+	return cmp.Or(r.Check(r.DryRun), r.validate(r.Format), err)
 }
 
 func (r *runStart) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -83,10 +77,11 @@ func (r *runStart) Run(ctx context.Context, term *cli.Console, cl *client.Client
 
 // send has the run started, with the items if they come from here.
 func send[Out any](r *runStart, term *cli.Console, ask func(items io.Reader) (Out, error)) (Out, error) {
-	if r.file() == "" {
+	flag, name := r.file()
+	if name == "" {
 		return ask(http.NoBody)
 	}
-	return cli.Upload(term, r.given(), r.file(), ask)
+	return cli.Upload(term, flag, name, ask)
 }
 
 // settings reads the plan, when it is a file, and makes the settings of the run.
