@@ -14,7 +14,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
-	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/datadir"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/startup"
@@ -205,13 +204,13 @@ func (s *serveCommand) maxPayload() (int, error) {
 
 // streamFlags are what the streams are like from the first start of all on. After that tranche streams set changes it.
 type streamFlags struct {
-	StreamReplicas int          `env:"TRANCHE_STREAM_REPLICAS" help:"First start: copies of each stream, 1, 3 or 5 (3 in a cluster, else 1)." placeholder:"N"`
-	WorkMaxBytes   cli.ByteSize `env:"TRANCHE_WORK_MAX_BYTES" help:"First start: room for requests (1GiB). Later: tranche streams set." placeholder:"SIZE"`
-	ReplyMaxBytes  cli.ByteSize `env:"TRANCHE_REPLY_MAX_BYTES" help:"First start: room for replies (2GiB)." placeholder:"SIZE"`
-	EventMaxBytes  cli.ByteSize `env:"TRANCHE_EVENT_MAX_BYTES" help:"First start: room for events (128MiB)." placeholder:"SIZE"`
-	StageMaxBytes  cli.ByteSize `env:"TRANCHE_STAGE_MAX_BYTES" help:"First start: room for replies on their way back into flows (512MiB)." placeholder:"SIZE"`
-	FlowMaxBytes   cli.ByteSize `env:"TRANCHE_FLOW_MAX_BYTES" help:"First start: room for the state of flows that wait (512MiB)." placeholder:"SIZE"`
-	DeadMaxBytes   cli.ByteSize `env:"TRANCHE_DEAD_MAX_BYTES" help:"First start: room for dead letters that no node has taken in (64MiB)." placeholder:"SIZE"`
+	StreamReplicas int             `env:"TRANCHE_STREAM_REPLICAS" help:"First start: copies of each stream, 1, 3 or 5 (3 in a cluster, else 1)." placeholder:"N"`
+	WorkMaxBytes   workqueue.Bytes `env:"TRANCHE_WORK_MAX_BYTES" help:"First start: room for requests (1GiB). Later: tranche streams set." placeholder:"SIZE"`
+	ReplyMaxBytes  workqueue.Bytes `env:"TRANCHE_REPLY_MAX_BYTES" help:"First start: room for replies (2GiB)." placeholder:"SIZE"`
+	EventMaxBytes  workqueue.Bytes `env:"TRANCHE_EVENT_MAX_BYTES" help:"First start: room for events (128MiB)." placeholder:"SIZE"`
+	StageMaxBytes  workqueue.Bytes `env:"TRANCHE_STAGE_MAX_BYTES" help:"First start: room for replies on their way back into flows (512MiB)." placeholder:"SIZE"`
+	FlowMaxBytes   workqueue.Bytes `env:"TRANCHE_FLOW_MAX_BYTES" help:"First start: room for the state of flows that wait (512MiB)." placeholder:"SIZE"`
+	DeadMaxBytes   workqueue.Bytes `env:"TRANCHE_DEAD_MAX_BYTES" help:"First start: room for dead letters that no node has taken in (64MiB)." placeholder:"SIZE"`
 }
 
 func (s *streamFlags) checkStreams() error {

@@ -25,11 +25,11 @@ func ItemText(item *client.ItemView, room int) string {
 		}
 		t.Row(fmt.Sprintf("until generation %d", e.Generation), Shown(Inert(string(e.Payload)), room), by)
 	}
-	text := t.String()
+	texts := []string{t.String()}
 	for i := range item.Steps {
-		text += "\n" + stepText(&item.Steps[i], room)
+		texts = append(texts, stepText(&item.Steps[i], room))
 	}
-	return text
+	return strings.Join(texts, "\n")
 }
 
 func stepText(step *client.ItemStep, room int) string {

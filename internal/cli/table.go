@@ -70,7 +70,7 @@ func Cell(value any) string {
 	case v.CanInt():
 		return Count(v.Int())
 	case v.CanUint():
-		return Count(int64(min(v.Uint(), math.MaxInt64))) //nolint:gosec // within its bounds
+		return Count(int64(min(v.Uint(), math.MaxInt64)))
 	}
 	if at, ok := value.(time.Time); ok {
 		return Moment(at)

@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -184,19 +183,6 @@ func Plural(n int64, noun string) string {
 // Gibibytes writes an amount of bytes.
 func Gibibytes(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
 
-// SizeOrNone writes a size with the largest unit that divides it.
-func SizeOrNone(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	for i, unit := range []string{"TiB", "GiB", "MiB", "KiB"} {
-		if size := int64(1) << (10 * (4 - i)); n%size == 0 {
-			return strconv.FormatInt(n/size, 10) + unit
-		}
-	}
-	return Count(n)
-}
-
 // MomentOrNever is a time, or never.
 func MomentOrNever(at *time.Time) string {
 	if at == nil {
@@ -223,25 +209,5 @@ func (p *PastTime) UnmarshalText(text []byte) (err error) {
 	if p.Time, err = time.Parse(time.RFC3339, said); err != nil {
 		return fmt.Errorf("%q is no time; give 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z", said)
 	}
-	return nil
-}
-
-// ByteSize is a number of bytes as a setting has it: 512MiB, 2GiB, or just digits. Zero means the default.
-type ByteSize int64
-
-// UnmarshalText implements encoding.TextUnmarshaler.
-func (b *ByteSize) UnmarshalText(text []byte) error {
-	digits, shift := string(text), 0
-	for i, unit := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if number, ok := strings.CutSuffix(digits, unit); ok {
-			digits, shift = number, 10*(i+1)
-			break
-		}
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
-	if err != nil || n <= 0 || n > math.MaxInt64>>shift {
-		return fmt.Errorf("%q is not a size, like 512MiB, 2GiB or a number of bytes", text)
-	}
-	*b = ByteSize(n << shift)
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package admin has the commands that are not about runs: those about plans, schedules, alerts, collectors, trackers and
-// endpoints, those that look after the system itself, and what the program says of itself. Each noun has its file.
+// Package admin has the commands that are not about runs: those about plans, schedules, alerts, collectors, trackers
+// and endpoints, those that look after the system itself, and what the program says of itself. Each noun has its file.
 package admin
 
 import (
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // document is what apply did with an alert, a collector, a plan or a schedule: a person writes such a document, apply
@@ -54,4 +55,12 @@ func chosenOnce(all, some bool, which, either string) error {
 		return errors.New("say which " + which)
 	}
 	return nil
+}
+
+// sizeText is a limit of bytes; 0: there is none.
+func sizeText(n int64) string {
+	if n == 0 {
+		return "-"
+	}
+	return workqueue.Bytes(n).String()
 }

@@ -24,8 +24,10 @@ type Audit struct {
 	Limit  int          `default:"20" help:"How many." placeholder:"N"`
 }
 
+// Validate is called by kong.
 func (a *Audit) Validate() error { return cli.Within("--limit", &a.Limit, inspect.MaxAudit) }
 
+// Run lists the audit log.
 func (a *Audit) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	page, err := cl.ListAudit(ctx, client.ListAuditParams{
 		Run: a.Of, Actor: a.Actor, Action: a.Action, Since: a.Since.Time, Before: a.Before, Limit: a.Limit,

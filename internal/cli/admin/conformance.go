@@ -136,9 +136,9 @@ func leftOut(report *conformance.Report) string {
 		}
 		names[r.Reason] = append(names[r.Reason], r.Check)
 	}
-	text := ""
+	var text strings.Builder
 	for _, reason := range reasons {
-		text += fmt.Sprintf("Left out were %s: %s.\n", strings.Join(names[reason], ", "), reason)
+		fmt.Fprintf(&text, "Left out were %s: %s.\n", strings.Join(names[reason], ", "), reason)
 	}
-	return text
+	return text.String()
 }

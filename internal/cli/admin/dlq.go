@@ -100,7 +100,8 @@ func (c *deadLetterChoice) Validate() error {
 	if len(c.IDs) > 0 && c.Endpoint != "" {
 		return errors.New(either)
 	}
-	return chosenOnce(c.All, len(c.IDs) > 0 || c.Endpoint != "", "dead letters: their ids, --endpoint NAME or --all", either)
+	return chosenOnce(c.All, len(c.IDs) > 0 || c.Endpoint != "", "dead letters: their ids, --endpoint NAME or --all",
+		either)
 }
 
 type dlqRequeue struct {
@@ -119,17 +120,17 @@ func requeuedText(done *client.Requeue) string {
 	if done.Requeued == 0 && done.RefusedTotal == 0 {
 		return "no dead letter waits"
 	}
-	text := cli.Plural(int64(done.Requeued), "dead letter") + " requeued"
+	lines := []string{cli.Plural(int64(done.Requeued), "dead letter") + " requeued"}
 	if done.RefusedTotal > 0 {
-		text += ", " + cli.Count(int64(done.RefusedTotal)) + " refused"
+		lines[0] += ", " + cli.Count(int64(done.RefusedTotal)) + " refused"
 	}
 	for _, refused := range done.Refused {
-		text += "\n  " + shortDeadLetter(refused.ID) + ": " + cli.Inert(refused.Reason)
+		lines = append(lines, "  "+shortDeadLetter(refused.ID)+": "+cli.Inert(refused.Reason))
 	}
 	if more := done.RefusedTotal - len(done.Refused); more > 0 {
-		text += "\n  and " + cli.Count(int64(more)) + " more"
+		lines = append(lines, "  and "+cli.Count(int64(more))+" more")
 	}
-	return text
+	return strings.Join(lines, "\n")
 }
 
 type dlqDrop struct{ deadLetterChoice }

@@ -14,6 +14,7 @@ import (
 // Nodes lists the nodes.
 type Nodes struct{}
 
+// Run lists nodes.
 func (Nodes) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, nodesText)(cl.ListNodes(ctx, term.Keep()))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Retention is for how long what is kept.
@@ -35,7 +36,7 @@ func retentionText(list *client.RetentionList, room int) string {
 			if k.LastAt != nil {
 				last = fmt.Sprintf("%s (%s)", cli.Moment(*k.LastAt), cli.Count(k.LastDeleted))
 			}
-			return []any{k.Kind, cli.OrDash(k.Age), most, cli.OrDash(cli.SizeOrNone(k.MaxBytes)), k.Deleted, last,
+			return []any{k.Kind, cli.OrDash(k.Age), most, sizeText(k.MaxBytes), k.Deleted, last,
 				cli.OrDash(k.ChangedBy)}
 		},
 	}
@@ -43,9 +44,12 @@ func retentionText(list *client.RetentionList, room int) string {
 	if len(list.Going) == 0 {
 		return text
 	}
-	going := cli.List[client.GoneRun]{Columns: "DELETING|PLAN|ITEMS>|SINCE|ROWS>|PAST", Row: func(g *client.GoneRun) []any {
-		return []any{cli.ShortID(g.Run), g.Plan, g.Items, g.DeletedAt, g.Rows, g.Why}
-	}}
+	going := cli.List[client.GoneRun]{
+		Columns: "DELETING|PLAN|ITEMS>|SINCE|ROWS>|PAST",
+		Row: func(g *client.GoneRun) []any {
+			return []any{cli.ShortID(g.Run), g.Plan, g.Items, g.DeletedAt, g.Rows, g.Why}
+		},
+	}
 	return text + "\n" + going.Text(list.Going, room)
 }
 
@@ -104,11 +108,9 @@ func (r *retentionSet) change(set *client.RetentionSettings) (err error) {
 		}
 	}
 	if r.MaxBytes != nil {
-		var size cli.ByteSize
-		if *r.MaxBytes != off {
-			if err := size.UnmarshalText([]byte(*r.MaxBytes)); err != nil {
-				return cli.Usage("--max-bytes: " + err.Error() + "; or off")
-			}
+		var size workqueue.Bytes
+		if *r.MaxBytes != off && (size.UnmarshalText([]byte(*r.MaxBytes)) != nil || size == 0) {
+			return cli.Usage(fmt.Sprintf("--max-bytes is %q; give a size like 50GiB, or off", *r.MaxBytes))
 		}
 		set.MaxBytes = int64(size)
 	}
@@ -125,7 +127,7 @@ func keptText(k *client.RetentionKind) string {
 		limits = append(limits, "no more than the newest "+cli.Count(k.MaxCount))
 	}
 	if k.MaxBytes != 0 {
-		limits = append(limits, "up to "+cli.SizeOrNone(k.MaxBytes))
+		limits = append(limits, "up to "+sizeText(k.MaxBytes))
 	}
 	if len(limits) == 0 {
 		return k.Kind + " are kept for good"

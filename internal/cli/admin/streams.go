@@ -11,6 +11,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access/natsaccess"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Streams are settings and figures of the JetStream streams.
@@ -70,7 +71,7 @@ func (s *streamSize) UnmarshalText(text []byte) error {
 		*s = 0
 		return nil
 	}
-	var size cli.ByteSize
+	var size workqueue.Bytes
 	err := size.UnmarshalText(text)
 	*s = streamSize(size)
 	return err
@@ -119,7 +120,7 @@ func streamsWanted(s *client.Streams) string {
 			replicas += fmt.Sprintf(" (%d here)", s.Replicas)
 		}
 	}
-	size := cli.SizeOrNone
+	size := sizeText
 	return fmt.Sprintf("set: replicas %s; room for requests %s, replies %s, stages %s, flows %s, events %s (for %s), "+
 		"dead letters %s; %s in all on each server that keeps them", replicas, size(s.WorkBytes), size(s.ReplyBytes),
 		size(s.StageBytes), size(s.FlowBytes), size(s.EventBytes), cli.ShortTime(s.EventAge.String()), size(s.DeadBytes),
@@ -156,7 +157,7 @@ func streamsText(s *client.Streams, room int) string {
 			if len(v.Behind) > 0 {
 				differs = append(differs, "copies not there or behind: "+strings.Join(v.Behind, ", "))
 			}
-			return []any{v.Name, v.Replicas, cli.OrDash(cli.SizeOrNone(max(v.MaxBytes, 0))), v.Bytes, v.Messages,
+			return []any{v.Name, v.Replicas, sizeText(max(v.MaxBytes, 0)), v.Bytes, v.Messages,
 				cli.OrDash(v.Leader), cli.OrDash(strings.Join(differs, "; "))}
 		},
 	}

@@ -64,8 +64,8 @@ func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 		if opened.Existing {
 			return "batch " + cli.Inert(opened.ID) + " is there already"
 		}
-		return fmt.Sprintf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\nthen: tranche tracker seal %[1]s",
-			cli.Inert(opened.ID))
+		return fmt.Sprintf("batch %[1]s is open\nadd items with: tranche tracker add %[1]s N\n"+
+			"then: tranche tracker seal %[1]s", cli.Inert(opened.ID))
 	})(cl.OpenTracker(ctx, set, term.Keep()))
 }
 
@@ -132,8 +132,8 @@ func (s *trackerSeal) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 		if err == nil && b.CompletedAt != nil { // which it was before, or is meanwhile
 			return "batch " + id + " is complete, since " + cli.Moment(*b.CompletedAt)
 		}
-		return fmt.Sprintf("batch %[1]s is sealed, and not complete by that; see how it stands with: tranche tracker show %[1]s",
-			id)
+		return fmt.Sprintf("batch %[1]s is sealed, and not complete by that; see how it stands with: "+
+			"tranche tracker show %[1]s", id)
 	})(cl.SealTracker(ctx, s.Batch, term.Keep()))
 }
 

@@ -101,22 +101,26 @@ func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err err
 	if len(parts) > 1 && r.each {
 		term.Note("%s has keys for %d requests; each is a generation", r.chosen.Keys, len(parts))
 	}
+	return r.parts(ctx, parts)
+}
+
+// parts sends the parts of a key file and adds up what they did.
+func (r *redoing[T]) parts(ctx context.Context, parts [][]string) (sum T, err error) {
 	for i, keys := range parts {
 		one, err := r.ask(ctx, keys, false)
 		switch {
 		case err != nil && i > 0:
-			return done, fmt.Errorf("request %d of %d, after %s items %s: %w", i+1, len(parts), cli.Count(r.items(&done)),
-				r.did, err)
-		case err != nil || i == 0:
-			done = one
+			return sum, fmt.Errorf("request %d of %d, after %s items %s: %w", i+1, len(parts), cli.Count(r.items(&sum)), r.did,
+				err)
+		case err != nil:
+			return sum, err
+		case i == 0:
+			sum = one
 		default:
-			done = r.add(&done, &one)
-		}
-		if err != nil {
-			return done, err
+			sum = r.add(&sum, &one)
 		}
 	}
-	return done, nil
+	return sum, nil
 }
 
 // try asks what each part of a key file would do, and returns the sum and those of which anything would be done: all

@@ -43,7 +43,8 @@ func TestManyKeysBesideEvidence(t *testing.T) {
 	} {
 		var changed []string
 		r := &redoing[int]{
-			chosen: &chosen{itemChoice: itemChoice{Keys: name}, evidence: evidence{Service: "statements"}}, dry: tc.dry, did: "done",
+			chosen: &chosen{itemChoice: itemChoice{Keys: name}, evidence: evidence{Service: "statements"}},
+			dry:    tc.dry, did: "done",
 			ask: func(_ context.Context, keys []string, dry bool, _ ...client.CallOption) (int, error) {
 				problem := func(status int, detail string) error {
 					return &client.ProblemError{Problem: client.Problem{Status: status, Detail: detail}}

@@ -33,10 +33,11 @@ func errorText(found *client.ErrorGroups, room int) string {
 	if len(found.Groups) == 0 {
 		return "no failed items\n"
 	}
-	text := ""
+	var groups strings.Builder
 	for i := range found.Groups {
-		text += groupText(&found.Groups[i], room)
+		groups.WriteString(groupText(&found.Groups[i], room))
 	}
+	text := groups.String()
 	if found.MoreGroups > 0 {
 		text += fmt.Sprintf("and %s more, of %s; --all lists each item\n", cli.Plural(found.MoreGroups, "group"),
 			cli.Plural(found.MoreItems, "item"))
@@ -132,7 +133,7 @@ func (r *runHistory) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 	return cli.Print(term, historyText)(cl.GetHistory(ctx, r.Ref, term.Keep()))
 }
 
-func historyText(history *client.RunHistory, room int) string {
+func historyText(history *client.RunHistory, _ int) string {
 	slices.Reverse(history.Entries) // oldest first
 	list := cli.List[client.HistoryEntry]{Columns: "AT|KIND|WHAT|BY, OR AT|", Row: func(e *client.HistoryEntry) []any {
 		return []any{e.At, e.Kind, e.What, e.Who, e.Text}

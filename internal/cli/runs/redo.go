@@ -55,10 +55,10 @@ func sizingWithin(flag string, n *workqueue.Adaptive, most int) error {
 func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were set going", each: true,
 		items: func(again *client.Rerun) int64 { return again.Items },
-		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (again client.Rerun, err error) {
+		ask: func(ctx context.Context, keys []string, dry bool, options ...client.CallOption) (client.Rerun, error) {
 			set, err := r.settings(keys, dry)
 			if err != nil {
-				return again, err
+				return client.Rerun{}, err
 			}
 			return cl.Rerun(ctx, r.Ref, set, options...)
 		}}

@@ -52,17 +52,17 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	if err := list.Print(term, page.Runs, err); err != nil || term.JSON {
 		return err
 	}
-	text := ""
+	var stand []string
 	for i := range page.Runs {
 		if stands := page.Runs[i].Stands; stands != nil {
-			text += fmt.Sprintf("%s: %s (since %s)\n", cli.ShortID(page.Runs[i].ID), cli.Inert(stands.Text),
-				cli.Moment(stands.Since))
+			stand = append(stand, fmt.Sprintf("%s: %s (since %s)", cli.ShortID(page.Runs[i].ID), cli.Inert(stands.Text),
+				cli.Moment(stands.Since)))
 		}
 	}
-	if text == "" {
+	if len(stand) == 0 {
 		return nil
 	}
-	return term.Printf("\nThese stand:\n%s", text)
+	return term.Printf("\nThese stand:\n%s\n", strings.Join(stand, "\n"))
 }
 
 // percent writes a share from 0 to 1 as the dashboard does: with one decimal near the ends and two within 1 % of them.

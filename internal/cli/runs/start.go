@@ -248,7 +248,7 @@ func dryRunText(found *client.DryRun) string {
 	}
 	text += steps.Text(found.Steps, 0)
 	for _, row := range found.First[:min(len(found.First), 3)] {
-		text += fmt.Sprintf("item %s: %s\n", cli.Inert(cli.Short(row.Key, 40)), cli.Inert(cli.Short(string(row.Payload), 100)))
+		text += "item " + cli.Inert(cli.Short(row.Key, 40)) + ": " + cli.Inert(cli.Short(string(row.Payload), 100)) + "\n"
 	}
 	return text + "nothing was started"
 }

@@ -228,12 +228,12 @@ func (w *waitFlags) Check(dryRun bool) error {
 	return w.watchFlags.check()
 }
 
-// end prints what was set going, and with --wait follows the run until it ends. JSON is then that of the run alone.
+// end says what was set going, and with --wait follows the run until it ends. JSON is then that of the run alone.
 func (w *waitFlags) end(
-	ctx context.Context, term *cli.Console, cl *client.Client, run string, print func() error,
+	ctx context.Context, term *cli.Console, cl *client.Client, run string, say func() error,
 ) error {
 	if !term.JSON || !w.Wait {
-		if err := print(); err != nil {
+		if err := say(); err != nil {
 			return err
 		}
 	}
