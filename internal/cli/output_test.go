@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"strings"
 	"testing"
@@ -95,6 +97,46 @@ func TestTableFits(t *testing.T) {
 	table.room = 80
 	if got := table.String(); !strings.Contains(got, "1,000,000,000") || !strings.Contains(got, "12:00:00 UTC") {
 		t.Errorf("what is short is cut: %q", got)
+	}
+}
+
+// Every command that lists goes by this: cells are safe to print, numbers stand to the right, a narrow terminal goes
+// without what matters least, and an empty list and one with more to come say so.
+func TestList(t *testing.T) {
+	t.Parallel()
+	type thing struct {
+		key  string
+		n    int
+		run  *string
+		text string
+	}
+	all := []thing{{"a\x1b[31m", 1000, nil, "long"}, {"b", 7, new(string), "short"}}
+	list := List[thing]{Columns: "KEY|N>|RUN|TEXT?", Empty: "nothing", Next: int64(8),
+		Row: func(v *thing) []any { return []any{v.key, v.n, v.run, v.text} }}
+	const want = "KEY            N  RUN  TEXT\na\\x1b[31m  1,000  -    long\nb              7       short\n"
+	if got := list.Text(all, 0); got != want {
+		t.Errorf("got %q; want %q", got, want)
+	}
+	if got := list.Text(all, 80); strings.Contains(got, "TEXT") || strings.Contains(got, "long") {
+		t.Errorf("a narrow terminal has %q", got)
+	}
+	var out, notes strings.Builder
+	term := &Console{Out: &out, Err: &notes}
+	if err := list.Print(term, all, nil); err != nil || out.String() != want ||
+		notes.String() != "tranche: there are more; go on with --after 8\n" {
+		t.Errorf("printed %q, said %q, %v", out.String(), notes.String(), err)
+	}
+	out.Reset()
+	if err := list.Print(term, nil, nil); err != nil || out.String() != "nothing\n" {
+		t.Errorf("an empty list is %q, %v", out.String(), err)
+	}
+	if err := list.Print(term, all, io.ErrUnexpectedEOF); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the error is lost: %v", err)
+	}
+	out.Reset()
+	term.JSON, term.Answer = true, []byte(`{"x":1}`)
+	if err := list.Print(term, all, nil); err != nil || out.String() != "{\n  \"x\": 1\n}\n" {
+		t.Errorf("as JSON it is %q, %v", out.String(), err)
 	}
 }
 
