@@ -126,6 +126,14 @@ func TestList(t *testing.T) {
 		notes.String() != "tranche: there are more; go on with --after 8\n" {
 		t.Errorf("printed %q, said %q, %v", out.String(), notes.String(), err)
 	}
+	for next, want := range map[any]string{new(int64): "--after 0", (*int64)(nil): "", "": "", "x": "--after x"} {
+		notes.Reset()
+		list.Next = next
+		if err := list.Print(term, all, nil); err != nil || (want == "") != (notes.Len() == 0) ||
+			!strings.Contains(notes.String(), want) {
+			t.Errorf("before %v it says %q, %v; want %q", next, notes.String(), err, want)
+		}
+	}
 	out.Reset()
 	if err := list.Print(term, nil, nil); err != nil || out.String() != "nothing\n" {
 		t.Errorf("an empty list is %q, %v", out.String(), err)

@@ -145,7 +145,7 @@ type List[T any] struct {
 	Columns string         // as NewTable has them
 	Row     func(*T) []any // a cell for each column
 	Empty   string         // what to say when there is nothing to list
-	Next    any            // where the next page begins, by --after; zero at the end
+	Next    any            // where the next page begins, by --after; zero, or a nil pointer, at the end
 	More    bool           // there are more, and --limit shows them
 }
 
@@ -160,8 +160,8 @@ func (l *List[T]) Print(c *Console, all []T, err error) error {
 	if err := c.Printf("%s", l.Text(all, c.Room())); err != nil {
 		return err
 	}
-	if v := reflect.Indirect(reflect.ValueOf(l.Next)); v.IsValid() && !v.IsZero() {
-		c.Note("there are more; go on with --after %v", v.Interface())
+	if next := reflect.ValueOf(l.Next); next.IsValid() && !next.IsZero() {
+		c.Note("there are more; go on with --after %v", reflect.Indirect(next).Interface())
 	}
 	return nil
 }

@@ -158,7 +158,13 @@ type planInfer struct {
 	Rows int `default:"10000" help:"How many rows are looked at." placeholder:"N"`
 }
 
-func (p *planInfer) Validate() error { return cli.Within("--rows", &p.Rows, 1_000_000) }
+func (p *planInfer) Validate() error {
+	err := (&gather.Overrides{Rename: p.Rename, Types: p.Types}).Validate()
+	if field, ok := errors.AsType[*gather.FieldError](err); ok {
+		return fmt.Errorf("--%s: %s", field.Field, field.Problem)
+	}
+	return cli.Within("--rows", &p.Rows, 1_000_000)
+}
 
 // Run reads the rows here: no server is asked.
 func (p *planInfer) Run(term *cli.Console) error {
@@ -187,9 +193,6 @@ func (p *planInfer) guess(file io.Reader, guess *itemschema.Guess) (read int, no
 	var items gather.Items
 	if items.Delimiter, err = gather.ParseDelimiter(p.Delimiter); err != nil {
 		return 0, nil, fmt.Errorf("--delimiter %.40q: %w", p.Delimiter, err)
-	}
-	if err := (&gather.Overrides{Rename: p.Rename, Types: p.Types}).Validate(); err != nil {
-		return 0, nil, err
 	}
 	rows, err := intake.Open(file, intake.Config{Format: intake.Format(p.Format), Key: p.Key, Spool: &spool.Spool{},
 		Encoding: p.Encoding, NoHeader: p.NoHeader, Delimiter: items.Separator(),

@@ -153,7 +153,8 @@ func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
 				until = cli.Moment(*made.ExpiresAt)
 			}
 			term.Note("token %s of %s, role %s, is good until %s; this is the only time that it is shown. Log in with it at "+
-				"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role, until)
+				"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role,
+				until)
 			return made.Secret
 		})(keeper.CreateToken(ctx, set, term.Keep()))
 	})

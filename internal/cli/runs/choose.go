@@ -16,7 +16,7 @@ import (
 // itemChoice is how commands have items chosen: by one of these.
 type itemChoice struct {
 	Key   []string `xor:"which" sep:"none" help:"This item; may stand more than once." placeholder:"K"`
-	Keys  string   `xor:"which" help:"The items of a file with a key a line; - is standard input." placeholder:"FILE"`
+	Keys  string   `xor:"which" help:"The items of a file with a key a line; - is standard input. Of run export: with --dir." placeholder:"FILE"`
 	Code  []string `xor:"which" sep:"none" help:"Items that failed with this code; may stand more than once." placeholder:"C"`
 	Group []string `xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; may stand more than once." placeholder:"G"`
 }

@@ -246,11 +246,12 @@ func dryRunText(found *client.DryRun) string {
 				s.Services}
 		},
 	}
-	text += steps.Text(found.Steps, 0)
+	var first strings.Builder
 	for _, row := range found.First[:min(len(found.First), 3)] {
-		text += "item " + cli.Inert(cli.Short(row.Key, 40)) + ": " + cli.Inert(cli.Short(string(row.Payload), 100)) + "\n"
+		fmt.Fprintf(&first, "item %s: %s\n", cli.Inert(cli.Short(row.Key, 40)),
+			cli.Inert(cli.Short(string(row.Payload), 100)))
 	}
-	return text + "nothing was started"
+	return text + steps.Text(found.Steps, 0) + first.String() + "nothing was started"
 }
 
 // sizeText is a size, marked where nodes find it.
