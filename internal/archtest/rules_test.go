@@ -77,7 +77,7 @@ func rules() map[string]rule {
 		"endpoints/internal/reply":     {own: inside("outbox")},
 		"endpoints/internal/serve":     {own: inside("logs", "admission", "outbox", "consume", "reply")},
 		"endpoints/internal/flow":      {own: inside("logs", "admission", "outbox", "consume", "reply", "serve")},
-		"endpoints/wire":               {own: []string{"bitfield"}},
+		"endpoints/wire":               {own: []string{"bitfield", "internal/intake/jsonvalue"}},
 		"endpoints/stream": {
 			own: []string{"endpoints/wire", "internal/pull", "internal/backoff"}, tests: servers,
 		},

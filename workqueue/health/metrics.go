@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // Metrics is how much there is of what, how old the oldest of it is, and how full the database is, at about one moment.
@@ -178,7 +180,7 @@ SELECT endpoint, coalesce(ready.items, 0)::bigint, coalesce(live.scheduled, 0)::
     coalesce(extract(epoch FROM tranche_now() - live.untaken), 0)::float8,
     coalesce(nullif(e.max_in_flight, 0), p.in_flight)::bigint, coalesce(p.breaker = 'open', false),
     least(nullif(e.rate, 0), p.rate), p.chunk::bigint
-FROM endpoint_pace p
+FROM (SELECT * FROM endpoint_pace p WHERE ` + pace.Exists + `) p
 FULL JOIN endpoint_setting e USING (endpoint)
 FULL JOIN live USING (endpoint)
 FULL JOIN ready USING (endpoint)

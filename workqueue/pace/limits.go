@@ -188,13 +188,6 @@ func (s *EndpointSetting) limits() map[string]any {
 		"call_rate": s.CallRate}
 }
 
-// SetEndpoint sets all settings of an endpoint. See [Store.ChangeEndpoint].
-func (s Store) SetEndpoint(ctx context.Context, set EndpointSetting, actor string) error {
-	_, err := s.ChangeEndpoint(ctx, EndpointChange{Endpoint: set.Endpoint, Concurrency: &set.Concurrency,
-		MaxInFlight: &set.MaxInFlight, Rate: &set.Rate, CallRate: &set.CallRate}, actor)
-	return err
-}
-
 const endpointSettings = `
 SELECT endpoint, concurrency, max_in_flight, rate, call_rate, changed_by, changed_at
 FROM endpoint_setting ORDER BY endpoint`

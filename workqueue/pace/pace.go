@@ -41,6 +41,14 @@ SELECT coalesce(p.chunk, 0), CASE WHEN p.chunk_cap_until > tranche_now() THEN p.
     coalesce(p.rate, 0), coalesce(e.rate, 0)
 FROM endpoint_pace p FULL JOIN endpoint_setting e USING (endpoint) WHERE endpoint = $1`
 
+// Exists tells an endpoint p that is there from a misspelt name, of which the row stays, too: a running run or a
+// collector uses it, or one of its last requests was taken or dealt with. The index on endpoint and end finds those.
+const Exists = `(p.endpoint IN (SELECT st.endpoint FROM batchrun r JOIN run_step st ON st.run_id = r.id
+        WHERE r.state = 'running' UNION ALL SELECT endpoint FROM collector)
+    OR EXISTS (SELECT FROM (SELECT s.handed_at, s.state, s.error_code FROM work_slice s
+        WHERE s.endpoint = p.endpoint AND s.ended_at IS NOT NULL ORDER BY s.ended_at DESC LIMIT 1000) s
+        WHERE s.handed_at IS NOT NULL OR s.state = 'recorded' AND s.error_code IS NULL))`
+
 // Observation is what was going on at the endpoints whose pace is automatic.
 type Observation struct {
 	Since, Until time.Time // what Ended ended in between, by the clock of the database

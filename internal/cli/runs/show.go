@@ -403,15 +403,16 @@ func orderText(o *client.OrderView) string {
 
 type runGroups struct {
 	runArg
-	By string `placeholder:"FIELD" help:"A field of the payloads, at their top."`
+	By    string `placeholder:"FIELD" help:"A field of the payloads, at their top."`
+	Lanes bool   `help:"By lane or partition, of a run with order_by."`
 }
 
 func (r *runGroups) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By}, term.Keep())
+	found, err := cl.GetGroups(ctx, r.Ref, client.GetGroupsParams{By: r.By, Lanes: r.Lanes}, term.Keep())
 	if err != nil {
 		return err
 	}
-	if r.By == "" {
+	if r.By == "" && !r.Lanes {
 		if len(found.Fields) == 0 {
 			return errors.New("--by FIELD is missing, and the payloads of the first items have no field to group by")
 		}
