@@ -3,11 +3,11 @@ package api
 import (
 	"slices"
 
+	"github.com/tranchehq/tranche/internal/api/runs"
+
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api/exports"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/api/starts"
 )
 
 // Examples of items, by the type of the body.
@@ -90,11 +90,11 @@ func exampleOf(kind, operation string, examples map[string]any) any {
 		return exampleNDJSON
 	case "application/yaml":
 		return examplePlan
-	case exports.MimeParquet:
+	case runs.MimeParquet:
 		return exampleParquet
 	case "multipart/form-data":
-		return map[string]any{starts.PartRun: map[string]any{"endpoint": "accounts", "name": "2026"},
-			starts.PartItems: exampleCSV}
+		return map[string]any{runs.PartRun: map[string]any{"endpoint": "accounts", "name": "2026"},
+			runs.PartItems: exampleCSV}
 	default:
 		return examples[operation]
 	}

@@ -1,11 +1,8 @@
 package api
 
 import (
-	"github.com/tranchehq/tranche/internal/api/changes"
-	"github.com/tranchehq/tranche/internal/api/collectors"
-	"github.com/tranchehq/tranche/internal/api/endpoints"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/api/starts"
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/orchestrator"
 )
 
@@ -13,12 +10,12 @@ import (
 type Node struct {
 	kernel.Node
 
-	Starts      starts.Engine
-	Controls    changes.Controls
-	Redo        changes.Redo
-	Collectors  collectors.Engine
-	Endpoints   endpoints.Setter
-	DeadLetters endpoints.Requeuer
+	Starts      runs.Engine
+	Controls    runs.Controls
+	Redo        runs.Redo
+	Collectors  CollectorEngine
+	Endpoints   Setter
+	DeadLetters Requeuer
 }
 
 // NodeOf is what a real one has.

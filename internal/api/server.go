@@ -10,31 +10,23 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/api/runs"
+
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/access"
-	alerting "github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/api/admin"
-	"github.com/tranchehq/tranche/internal/api/alerts"
-	"github.com/tranchehq/tranche/internal/api/changes"
-	"github.com/tranchehq/tranche/internal/api/collectors"
-	"github.com/tranchehq/tranche/internal/api/endpoints"
-	"github.com/tranchehq/tranche/internal/api/exports"
+	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/api/plans"
-	"github.com/tranchehq/tranche/internal/api/runs"
-	"github.com/tranchehq/tranche/internal/api/schedules"
-	"github.com/tranchehq/tranche/internal/api/starts"
-	"github.com/tranchehq/tranche/internal/api/trackers"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/producers"
-	scheduling "github.com/tranchehq/tranche/internal/schedules"
-	tracking "github.com/tranchehq/tranche/internal/trackers"
+	"github.com/tranchehq/tranche/internal/schedules"
+	"github.com/tranchehq/tranche/internal/trackers"
+	alertstore "github.com/tranchehq/tranche/workqueue/alert"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -71,7 +63,7 @@ type Metrics interface {
 type Trouble = kernel.Trouble
 
 // Schedules is where schedules take items from, beside the sources of the connections.
-type Schedules = schedules.Sources
+type Schedules = Sources
 
 // Config is what a Server needs beside its node.
 type Config struct {
@@ -81,14 +73,14 @@ type Config struct {
 	Info  map[string]string // where things are, for people
 
 	// Trackers is the tracker service, shared with those who ask it over NATS; nil: one of the server's own.
-	Trackers *tracking.Service
+	Trackers *trackers.Service
 
 	// Connections are the sources that items may be queried from; nil: none.
 	Connections *connections.Connections
 	// Schedules is where schedules take items from, beside these sources.
 	Schedules Schedules
 	// Alerts reach those who are told; nil: alerts cannot be applied.
-	Alerts *alerting.Receivers
+	Alerts *alerts.Receivers
 	// Producers take operations for collectors; nil: the server's own, which share no commits with others.
 	Producers *producers.Producers
 	// SpoolDir is where uploads are kept that cannot be read as they come. Empty: with other temporary files.
@@ -134,10 +126,9 @@ type Config struct {
 type Server struct {
 	kernel    *kernel.Kernel
 	rooms     []room
-	runs      *runs.Routes
-	starts    *starts.Routes
-	schedules *schedules.Routes
-	admin     *admin.Routes
+	runs      *runs.Starts
+	schedules *scheduleRoutes
+	admin     *adminRoutes
 	log       *zap.Logger
 	config    Config
 	handler   http.Handler
@@ -184,7 +175,7 @@ func (c *Config) kernel(connections int) kernel.Config {
 	config := kernel.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies, BehindProxy: c.BehindProxy,
 		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, LookTimeout: c.LookTimeout,
-		WakeDuty: c.WakeDuty, Started: starts.StartedOf, Connections: connections,
+		WakeDuty: c.WakeDuty, Started: runs.StartedOf, Connections: connections,
 	}
 	if c.Metrics != nil {
 		config.Meter = c.Metrics
@@ -195,24 +186,21 @@ func (c *Config) kernel(connections int) kernel.Config {
 // furnish makes the rooms.
 func (s *Server) furnish(node *Node) (err error) {
 	k, c := s.kernel, &s.config
-	if s.runs, err = runs.New(k, runs.Config{Health: s.health, RestsUntil: c.RestsUntil}); err != nil {
-		return err
-	}
-	s.starts = starts.New(k, s.runs, node.Starts, starts.Config{Connections: c.Connections, SpoolDir: c.SpoolDir})
-	byTrackers, err := trackers.New(k, c.Trackers, c.Connections)
+	s.runs, err = runs.New(k, runs.Config{Engine: node.Starts, Redo: node.Redo, Controls: node.Controls,
+		Health: s.health, RestsUntil: c.RestsUntil, Connections: c.Connections, SpoolDir: c.SpoolDir})
 	if err != nil {
 		return err
 	}
-	s.schedules = schedules.New(k, s.starts, node.Starts, schedules.Config{Connections: c.Connections,
-		Schedules: c.Schedules})
-	s.admin = admin.New(k, admin.Config{Build: c.Build, Info: c.Info, OIDC: c.OIDC, SecureCookies: c.SecureCookies,
-		Health: s.health, Whole: s.whole})
+	byTrackers, err := newTrackers(k, c.Trackers, c.Connections)
+	if err != nil {
+		return err
+	}
+	s.schedules = &scheduleRoutes{k, s.runs, node.Starts, c}
+	s.admin = &adminRoutes{k, c, s.health, s.whole}
 	s.rooms = []room{
-		s.runs, s.starts, exports.New(k, c.SpoolDir, s.starts.Spool),
-		changes.New(k, s.runs, s.starts, node.Redo, node.Controls),
-		endpoints.New(k, node.Endpoints, node.DeadLetters), plans.New(k), collectors.New(k, node.Collectors, c.Producers,
-			c.Connections), byTrackers, s.schedules, alerts.New(k,
-			c.Alerts), s.admin,
+		s.runs, &endpointRoutes{k, node.Endpoints, node.DeadLetters}, &planRoutes{k},
+		newCollectors(k, node.Collectors, c.Producers, c.Connections), byTrackers, s.schedules,
+		&alertRoutes{k, alertstore.New(k.Store), c.Alerts}, s.admin,
 	}
 	return nil
 }
@@ -224,7 +212,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 func (s *Server) Routes() []kernel.Route { return s.kernel.Routes() }
 
 // Starter starts the runs of schedules.
-func (s *Server) Starter() scheduling.Starter { return s.schedules }
+func (s *Server) Starter() schedules.Starter { return s.schedules }
 
 // Watch looks after the system's health for a duty: what callers get, but whole.
 func (s *Server) Watch() *health.Watch { return s.whole }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue/identity"
@@ -113,7 +112,7 @@ func (b *Bench) Send(method, path, body string, header ...string) *Head {
 }
 
 // Session is the session of who asks, or of the node.
-func (b *Bench) Session(header ...string) (doc admin.SessionDocument) {
+func (b *Bench) Session(header ...string) (doc api.SessionDocument) {
 	b.Helper()
 	code, text := b.Ask(http.MethodGet, api.Prefix+"/session", nil, header...)
 	if err := json.Unmarshal(text, &doc); err != nil || code != http.StatusOK {

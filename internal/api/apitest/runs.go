@@ -10,11 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/tranchehq/tranche/internal/api/runs"
+
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/api/starts"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -24,7 +25,7 @@ import (
 )
 
 // Open opens a run of the endpoint echo.
-func (b *Bench) Open(settings string) (opened starts.Opened) {
+func (b *Bench) Open(settings string) (opened runs.Opened) {
 	b.Helper()
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs/open", strings.NewReader(settings))
 	if err := json.Unmarshal(text, &opened); err != nil || code != http.StatusOK {

@@ -1,6 +1,16 @@
 package kernel
 
-import "github.com/tranchehq/tranche/internal/access"
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/workqueue"
+)
 
 // RunPath is the run that an operation is about.
 type RunPath struct {
@@ -44,3 +54,47 @@ func ChooseOne(ways string, used ...bool) error {
 	}
 	return nil
 }
+
+// ListenWait is how long services have to say that they listen.
+const ListenWait = 300 * time.Millisecond
+
+// EndpointPath is the endpoint that an operation is about.
+type EndpointPath struct {
+	Endpoint string `path:"name" doc:"an endpoint's name"`
+}
+
+// CheckTarget checks the name of an endpoint, or of what else steps ask.
+func CheckTarget(name string) error {
+	kind, target := workqueue.TargetKind(name)
+	if kind == workqueue.KindEndpoint {
+		return CheckEndpoint(name)
+	}
+	if target == "" || len(target) > MaxTarget || strings.ContainsFunc(target, unicode.IsControl) {
+		return BadInput("endpoint: give " + string(kind) + ": and its name, of 1 to " + strconv.Itoa(MaxTarget) +
+			" characters, as tranche endpoints lists it")
+	}
+	return nil
+}
+
+// MaxTarget is how long the name of a host, a source or a function may be.
+const MaxTarget = 300
+
+// CheckEndpoint refuses what no endpoint can be called.
+func CheckEndpoint(name string) error {
+	if err := wire.ValidateName(name); err != nil {
+		return BadInput("endpoint: " + Cut(err.Error(), 3*MaxEchoed))
+	}
+	return nil
+}
+
+// SeeLetters names the command that lists dead letters.
+const SeeLetters = "tranche dlq list"
+
+// SeeQuarantine names the command that lists quarantined messages.
+const SeeQuarantine = "tranche quarantine list"
+
+// SeePlans names the command that lists plans.
+const SeePlans = "tranche plan list"
+
+// MaxPlanVersion is the largest that there can be.
+const MaxPlanVersion = math.MaxInt32

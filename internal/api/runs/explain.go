@@ -7,7 +7,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api/endpoints"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/explain"
@@ -56,8 +55,8 @@ func (s *Routes) explainRun(ctx context.Context, in *explainInput) (explain.Expl
 	return *e, nil
 }
 
-func (s *Routes) explainEndpoint(ctx context.Context, in *endpoints.EndpointPath) (explain.EndpointExplanation, error) {
-	if err := endpoints.CheckTarget(in.Endpoint); err != nil {
+func (s *Routes) explainEndpoint(ctx context.Context, in *kernel.EndpointPath) (explain.EndpointExplanation, error) {
+	if err := kernel.CheckTarget(in.Endpoint); err != nil {
 		return explain.EndpointExplanation{}, err
 	}
 	e, err := explain.New(s.Store).ExplainEndpoint(ctx, in.Endpoint)

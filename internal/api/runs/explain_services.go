@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/api/endpoints"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/explain"
@@ -52,11 +51,11 @@ func (s *Routes) lookAtServices(ctx context.Context, names []string, nodes int, 
 	if !seen.connected {
 		return seen
 	}
-	looking, cancel := context.WithTimeout(ctx, endpoints.ListenWait)
+	looking, cancel := context.WithTimeout(ctx, kernel.ListenWait)
 	defer cancel()
 	consumers := make(chan map[string]consumerSeen, 1)
 	go func() { consumers <- s.lookAtConsumers(looking, names) }()
-	listeners, err := wire.Discover(ctx, s.NC, endpoints.ListenWait)
+	listeners, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
 	seen.asked, seen.heard = err == nil, listeners
 	seen.consumers = <-consumers
 	for _, l := range listeners {

@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/api/endpoints"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 )
 
 // unheardAsk is an endpoint that a flow asks and on which nobody listens.
@@ -26,7 +26,7 @@ func (s *Routes) lookForUnheard(
 	ctx context.Context, flows []string, listeners map[string][]wire.Listener,
 ) map[string][]unheardAsk {
 	found := map[string][]unheardAsk{}
-	ctx, cancel := context.WithTimeout(ctx, endpoints.ListenWait)
+	ctx, cancel := context.WithTimeout(ctx, kernel.ListenWait)
 	defer cancel()
 	js, err := jetstream.New(s.NC)
 	if err != nil {

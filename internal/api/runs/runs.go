@@ -9,14 +9,16 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api/endpoints"
 	"github.com/tranchehq/tranche/internal/api/kernel"
-	"github.com/tranchehq/tranche/internal/api/plans"
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
+	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/report"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // RunList is the answer to a list.
@@ -44,12 +46,45 @@ type KeyItems struct {
 	Next  *workqueue.Ordinal `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// Config is what the routes of runs need beside the kernel.
+// Engine starts runs, and takes their items.
+type Engine interface {
+	Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error)
+	OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened, error)
+	Add(ctx context.Context, req start.AddRequest) (start.Added, error)
+	SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error)
+}
+
+// Redo has things done again.
+type Redo interface {
+	Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error)
+	Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error)
+	Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error)
+}
+
+// Controls says how runs go on.
+type Controls interface {
+	SetRun(ctx context.Context, c controlstore.RunChange) (controlstore.RunChanged, error)
+	Pause(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
+	Resume(ctx context.Context, c controlstore.Control, maxFailed *string) (controlstore.Controlled, error)
+	Approve(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
+	Cancel(ctx context.Context, c controlstore.Control) (controlstore.Cancelled, error)
+}
+
+// Config is what the operations on runs need in addition to the kernel.
 type Config struct {
+	Engine   Engine
+	Redo     Redo
+	Controls Controls
+
 	// Health says of runs in a list what is amiss.
 	Health *health.Watch
 	// RestsUntil returns until when the node is to ask nothing of what paces a step; nil: it is not known.
 	RestsUntil func(paceKey string) time.Time
+	// Connections are the sources that items may be queried from; nil: none.
+	Connections *connections.Connections
+	// SpoolDir is where uploads and tables are kept that cannot be passed on as they come. Empty: with other temporary
+	// files.
+	SpoolDir string
 }
 
 // Routes show runs, and follow them.
@@ -62,16 +97,20 @@ type Routes struct {
 	timelines recent[report.TimelineRequest, *report.Timeline]
 }
 
-// New returns the routes that show runs.
-func New(k *kernel.Kernel, config Config) (*Routes, error) {
+// New returns the operations on runs.
+func New(k *kernel.Kernel, config Config) (*Starts, error) {
 	s := &Routes{Kernel: k, config: config}
-	return s, s.watchRuns()
+	return &Starts{Routes: s, Spool: newSpoolRoom(config.SpoolDir)}, s.watchRuns()
 }
 
-// Register adds the routes.
-func (s *Routes) Register(api huma.API) {
+// Register adds all of them.
+func (s *Starts) Register(api huma.API) {
 	s.registerRuns(api)
 	s.registerLive(api)
+	s.registerStart(api)
+	s.registerOpen(api)
+	exports{s}.register(api)
+	changes{s}.register(api)
 }
 
 func (s *Routes) registerRuns(api huma.API) {
@@ -110,7 +149,7 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 	filter := inspect.RunFilter{States: in.State, Limit: in.Limit, Words: strings.Fields(in.Search), Plan: in.Plan,
 		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until, Result: in.Result}
 	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint}} {
-		if err := kernel.CheckText(t.field, t.value, maxSearch+endpoints.MaxTarget); err != nil {
+		if err := kernel.CheckText(t.field, t.value, maxSearch+kernel.MaxTarget); err != nil {
 			return filter, err
 		}
 	}
@@ -120,7 +159,7 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 	}
 	if name, number, versioned := strings.Cut(in.Plan, "@"); versioned {
 		version, err := strconv.Atoi(number)
-		if err != nil || version < 1 || version > plans.MaxPlanVersion {
+		if err != nil || version < 1 || version > kernel.MaxPlanVersion {
 			return filter, kernel.BadInput(fmt.Sprintf("plan: %q is no version; versions count from 1, like %s@1",
 				kernel.Cut(number, kernel.MaxEchoed), kernel.Cut(name, kernel.MaxEchoed)))
 		}

@@ -1,11 +1,11 @@
 package admin
 
 import (
+	"github.com/tranchehq/tranche/internal/api"
 	"context"
 	"errors"
 	"fmt"
 
-	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
@@ -26,7 +26,7 @@ func (s *storedTokens) ListSessions(
 	if err != nil {
 		return none, err
 	}
-	return asSent[client.SessionList](s.term, admin.SessionList{Sessions: all})
+	return asSent[client.SessionList](s.term, api.SessionList{Sessions: all})
 }
 
 // RevokeSessions is the API's.
@@ -37,7 +37,7 @@ func (s *storedTokens) RevokeSessions(
 	if err != nil {
 		return none, err
 	}
-	return asSent[client.RevokedSessions](s.term, admin.RevokedSessions{User: set.User, Sessions: ended})
+	return asSent[client.RevokedSessions](s.term, api.RevokedSessions{User: set.User, Sessions: ended})
 }
 
 type sessionList struct{ tokenPlace }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"github.com/tranchehq/tranche/internal/api"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/admin"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/migrations"
@@ -99,7 +99,7 @@ func (s *storedTokens) CreateToken(
 	ctx context.Context, set client.TokenSettings, _ ...client.CallOption,
 ) (none client.CreatedToken, err error) {
 	secret := access.NewSecret()
-	life, err := (&admin.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
+	life, err := (&api.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
 	if err != nil {
 		return none, err
 	}
@@ -109,7 +109,7 @@ func (s *storedTokens) CreateToken(
 	if err != nil {
 		return none, err
 	}
-	return asSent[client.CreatedToken](s.term, admin.CreatedToken{TokenView: made, Secret: secret})
+	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret})
 }
 
 func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (none client.TokenList, err error) {
@@ -117,7 +117,7 @@ func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (
 	if err != nil {
 		return none, err
 	}
-	return asSent[client.TokenList](s.term, admin.TokenList{Tokens: all})
+	return asSent[client.TokenList](s.term, api.TokenList{Tokens: all})
 }
 
 func (s *storedTokens) RevokeToken(
@@ -138,11 +138,11 @@ type tokenCreate struct {
 }
 
 func (t *tokenCreate) Validate() error {
-	if err := admin.CheckTokenName(t.Name); err != nil { // it names the field
+	if err := api.CheckTokenName(t.Name); err != nil { // it names the field
 		return err
 	}
 	if t.ExpiresIn != 0 {
-		return admin.CheckTokenLife(t.ExpiresIn)
+		return api.CheckTokenLife(t.ExpiresIn)
 	}
 	return nil
 }

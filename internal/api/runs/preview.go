@@ -1,0 +1,269 @@
+package runs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"slices"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/itemschema"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/internal/intake/row"
+)
+
+const (
+	maxPreview     = 256 << 10 // bytes of a file
+	maxPreviewBody = maxPreview + 16<<10
+	maxPreviewRows = 20
+	maxPreviewRead = 100_000 // rows that are looked at: what was sent may be packed, and hold any number of them
+	maxColumns     = 200     // that are listed
+	parquetMagic   = "PAR1"
+)
+
+// Preview is the beginning of what would be the items of a run.
+type Preview struct {
+	Format    intake.Format   `json:"format" enum:"csv,ndjson,parquet" doc:"that it was read as"`
+	Columns   []string        `json:"columns" nullable:"false" doc:"columns or fields, in their order"`
+	KeyColumn string          `json:"key_column" doc:"that the items' keys come from"`
+	Rows      []PreviewRow    `json:"rows" nullable:"false" doc:"the first ones, 20 at the most"`
+	Read      int             `json:"read" doc:"rows of which nothing is amiss in what was sent"`
+	Schema    json.RawMessage `json:"schema" doc:"a JSON Schema that these rows fit, as a proposal"`
+	Warnings  []string        `json:"warnings" nullable:"false"`
+}
+
+// PreviewRow is one item.
+type PreviewRow struct {
+	Line    int             `json:"line" doc:"where it stands: a line, or the number of a row"`
+	Key     string          `json:"key"`
+	Payload json.RawMessage `json:"payload"`
+}
+
+const previewDescription = `The body is a file of items, or its first 256 KiB, as it is or as the part called items of
+multipart/form-data. It is read as a start reads it, and refused with the same problem; nothing is stored. Keys that
+stand twice are a warning only, since the settings of a start say what is done with them.`
+
+type previewInput struct {
+	Format string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Key    string `query:"key" doc:"the column or field that is the item's key"`
+	ShapeQuery
+	Truncated bool `query:"truncated" doc:"the file goes on: its last row may be cut, and is left out"`
+
+	kind string
+	body io.Reader
+}
+
+// Resolve takes the body as it comes.
+func (in *previewInput) Resolve(ctx huma.Context) []error {
+	in.kind, in.body = ctx.Header("Content-Type"), ctx.BodyReader()
+	return nil
+}
+
+func (s *Starts) registerPreview(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
+		OperationID: "preview-items", Method: http.MethodPost, Path: "/items/preview",
+		Summary: "Show how the first rows of a file would be read", Description: previewDescription,
+	})), s.previewItems)
+	// Only described, as the body of a start.
+	item := &huma.Schema{Type: huma.TypeString, Format: "binary"}
+	api.OpenAPI().Paths["/items/preview"].Post.RequestBody = &huma.RequestBody{Required: true,
+		Content: map[string]*huma.MediaType{
+			"text/csv": {Schema: item}, "application/x-ndjson": {Schema: item},
+			"application/vnd.apache.parquet": {Schema: item}, "application/octet-stream": {Schema: item},
+			"multipart/form-data": {Schema: &huma.Schema{Type: huma.TypeObject, Required: []string{PartItems},
+				Properties: map[string]*huma.Schema{PartItems: item}}},
+		}}
+}
+
+func (s *Starts) previewItems(ctx context.Context, in *previewInput) (Preview, error) {
+	if err := kernel.CheckText("key", in.Key, intake.MaxKeyBytes); err != nil {
+		return Preview{}, err
+	}
+	items, err := in.items()
+	if err != nil {
+		return Preview{}, err
+	}
+	look, err := in.Over(&gather.Items{})
+	if err != nil {
+		return Preview{}, err
+	}
+	config, err := s.IntakeConfig(ctx, in.Format, in.Key, look)
+	if err != nil {
+		return Preview{}, err
+	}
+	rows, err := intake.Open(items, config)
+	if err != nil {
+		return Preview{}, explainCut(err)
+	}
+	defer func() { _ = rows.Close() }() // what was read has been read
+	out, err := preview(rows, in.Key)
+	return out, explainCut(err)
+}
+
+// errCut ends what is known to go on.
+var errCut = errors.New("the rest of the file was not sent")
+
+// cutItems is the beginning of a file: it has no end.
+type cutItems struct{ io.Reader }
+
+func (c cutItems) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	if err == io.EOF {
+		err = errCut
+	}
+	return n, err
+}
+
+// items is the file, or what there is of it.
+func (in *previewInput) items() (io.Reader, error) {
+	from := in.body
+	if kind, params, err := mime.ParseMediaType(in.kind); err == nil && kind == "multipart/form-data" {
+		bounded := &previewBody{from, maxPreviewBody}
+		parts := multipart.NewReader(bounded, params["boundary"])
+		part, err := parts.NextPart()
+		if err != nil || part.FormName() != PartItems {
+			return nil, kernel.BadInput("the multipart body needs one part, called items: the beginning of the file")
+		}
+		from = part
+	}
+	items := io.Reader(wholeItems{&previewBody{from, maxPreview}})
+	if !in.Truncated {
+		return items, nil
+	}
+	whole := bufio.NewReader(items)
+	if start, _ := whole.Peek(len(parquetMagic)); string(start) == parquetMagic {
+		return nil, kernel.BadInput("a Parquet file says at its end what is in it, so it can only be previewed whole")
+	}
+	return cutItems{whole}, nil
+}
+
+// previewBody refuses what is too much for a preview.
+type previewBody struct {
+	from io.Reader
+	left int
+}
+
+func (b *previewBody) Read(p []byte) (int, error) {
+	n, err := b.from.Read(p)
+	if b.left -= n; b.left < 0 {
+		return 0, kernel.TooLarge(fmt.Sprintf("more than %d KiB came; send that much of the file, with truncated=true",
+			maxPreview>>10))
+	}
+	return n, err
+}
+
+// preview reads rows to their end, or to where they are cut.
+func preview(rows *intake.Reader, key string) (Preview, error) {
+	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []PreviewRow{}, Warnings: []string{}}
+	twins := previewTwins{first: map[string]int{}}
+	var guess itemschema.Guess
+	unit := rows.Unit()
+	if unit == "" {
+		unit = "line"
+	}
+	var item row.Item
+	for {
+		err := rows.Next(&item)
+		if errors.Is(err, io.EOF) || errors.Is(err, errCut) && out.Read > 0 {
+			break
+		}
+		if err != nil {
+			return Preview{}, err
+		}
+		if out.Read == maxPreviewRead {
+			out.Warnings = append(out.Warnings, fmt.Sprintf("only the first %d rows were looked at", maxPreviewRead))
+			break
+		}
+		out.Read++
+		if err := guess.Add(item.Payload); err != nil {
+			return Preview{}, fmt.Errorf("look at row %d: %w", out.Read, err)
+		}
+		if twins.add(&item) && twins.items == 1 {
+			out.Warnings = append(out.Warnings, twins.warning(&item, unit))
+		}
+		if len(out.Rows) < maxPreviewRows {
+			out.Rows = append(out.Rows, PreviewRow{item.Line, item.Key, slices.Clone(item.Payload)})
+			out.Columns = addColumns(out.Columns, item.Payload)
+		}
+	}
+	if twins.items > 1 {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%d rows have a key that stood before", twins.items))
+	}
+	out.Schema = guess.Schema()
+	out.Warnings = append(out.Warnings, rows.Notes()...)
+	out.nameKey(rows.Key(), key)
+	return out, nil
+}
+
+// nameKey says where the keys come from, and warns when that was a guess.
+func (p *Preview) nameKey(found, wanted string) {
+	p.KeyColumn = found
+	if wanted == "" && p.KeyColumn != "key" && p.KeyColumn != "id" {
+		p.Warnings = append(p.Warnings, fmt.Sprintf("the keys are taken from the first column, %q, as there is none "+
+			"called key or id", kernel.Cut(p.KeyColumn, kernel.MaxEchoed)))
+	}
+}
+
+// previewTwins looks for keys that stand more than once.
+type previewTwins struct {
+	first map[string]int // where keys stand first
+	items int            // whose keys came before
+}
+
+func (t *previewTwins) add(item *row.Item) (twice bool) {
+	if _, twice = t.first[item.Key]; twice {
+		t.items++
+	} else {
+		t.first[item.Key] = item.Line
+	}
+	return twice
+}
+
+func (t *previewTwins) warning(item *row.Item, unit string) string {
+	return fmt.Sprintf("%s %d: key %q stands on %s %d already; a start refuses that unless it is told to skip or to "+
+		"allow duplicates", unit, item.Line, kernel.Cut(item.Key, kernel.MaxEchoed), unit, t.first[item.Key])
+}
+
+// addColumns adds the names of an object's members that are not there yet. The object is valid.
+func addColumns(columns []string, object []byte) []string {
+	dec := jsontext.NewDecoder(bytes.NewReader(object))
+	if _, err := dec.ReadToken(); err != nil {
+		return columns
+	}
+	for dec.PeekKind() == '"' && len(columns) < maxColumns {
+		name, err := dec.ReadToken()
+		if err != nil {
+			return columns
+		}
+		if text := name.String(); !slices.Contains(columns, text) {
+			columns = append(columns, text)
+		}
+		if dec.SkipValue() != nil {
+			return columns
+		}
+	}
+	return columns
+}
+
+// explainCut makes errors about a file that goes on those of a preview.
+func explainCut(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errCut):
+		return kernel.BadInput("what was sent ends before the first row does; send more of the file, up to 256 KiB")
+	default:
+		return err
+	}
+}
