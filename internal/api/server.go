@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api/runs"
-
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/nats-io/nats.go"
@@ -20,13 +18,17 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/producers"
 	"github.com/tranchehq/tranche/internal/schedules"
 	"github.com/tranchehq/tranche/internal/trackers"
+	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
 	alertstore "github.com/tranchehq/tranche/workqueue/alert"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -306,4 +308,61 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 		err = errors.Join(err, end)
 	}
 	return err
+}
+
+// Node is what the API's rooms are given of a node, each what it needs.
+type Node struct {
+	kernel.Node
+
+	Starts      runs.Engine
+	Controls    runs.Controls
+	Redo        runs.Redo
+	Collectors  CollectorEngine
+	Endpoints   Setter
+	DeadLetters Requeuer
+}
+
+// NodeOf is what a real one has.
+func NodeOf(n *orchestrator.Node) Node {
+	return Node{n, n.Starts(), n.Controls(), n.Redo(), n.Collectors(), n.Endpoints(), n.DeadLetters()}
+}
+
+// APIVersion is the version of the API: the last part of Prefix, and that of its OpenAPI document. What clients may
+// rely on changes with it and with nothing else: within a version members, operations and parameters are added only.
+const APIVersion = "v1"
+
+// Document returns the OpenAPI document that every server of this version serves. Who changes it is its owner.
+func Document() *huma.OpenAPI {
+	store, node, config := database.New(nil), Node{Controls: struct{ runs.Controls }{}, Redo: struct{ runs.Redo }{},
+		Collectors: struct{ CollectorEngine }{}}, Config{Log: zap.NewNop()}
+	s := &Server{kernel: kernel.New(store, node, nil, config.kernel(0)), config: config}
+	if err := s.furnish(&node); err != nil {
+		panic(err) // a mistake in this package
+	}
+	s.routes()
+	return s.document
+}
+
+// aliases are the types that the document describes as others, since in JSON they take more than text.
+func aliases(registry huma.Registry) {
+	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Adaptive](), kernel.TypeOf[runs.Sizing]())
+	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Bytes](), kernel.TypeOf[byteSize]())
+	registry.RegisterTypeAlias(kernel.TypeOf[collector.Span](), kernel.TypeOf[spanText]())
+}
+
+// spanText tells huma of workqueue.Span.
+type spanText struct{}
+
+// Schema tells of its text.
+func (spanText) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Description: "a time like 90s or 1h30m", Examples: []any{"1m30s"}}
+}
+
+// byteSize tells huma of workqueue.Bytes.
+type byteSize struct{}
+
+// Schema tells of both forms.
+func (byteSize) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
+		Description: "a number of bytes, or a text like 512KiB", Examples: []any{65536, "512KiB"}}
 }

@@ -1,15 +1,22 @@
 package runs
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/gate"
 	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
 // ControlSettings goes with a pause, a resume, an approval or a cancel of one run.
@@ -149,4 +156,242 @@ func controlled(action string, run *workqueue.RunID, done controlstore.Controlle
 		out.Left = append(out.Left, LeftRun(l))
 	}
 	return out
+}
+
+// Sizing is a number, or auto: nodes find it. In JSON 500 or "auto".
+type Sizing struct{ workqueue.Adaptive }
+
+// Schema tells huma of both forms.
+func (Sizing) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{OneOf: []*huma.Schema{{Type: huma.TypeInteger}, {Type: huma.TypeString}},
+		Description: "a number, or auto", Examples: []any{500, "auto"}}
+}
+
+// given is nil for 0, which is no size.
+func (s Sizing) given() *workqueue.Adaptive {
+	if s.Adaptive == (workqueue.Adaptive{}) {
+		return nil
+	}
+	return &s.Adaptive
+}
+
+// RunChanges is new settings of a run that is under way or has ended. What is left out stays.
+type RunChanges struct {
+	Step      string  `json:"step,omitempty" maxLength:"64" doc:"whose settings; absent: of the only one"`
+	Priority  *int    `json:"priority,omitempty" doc:"runs with a greater number go first"`
+	MaxFailed *string `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
+	workqueue.StepOverrides
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+}
+
+// ChangedRun is what a change of settings made different.
+type ChangedRun struct {
+	Run    workqueue.RunID `json:"run"`
+	Step   string          `json:"step"`
+	Before map[string]any  `json:"before" doc:"of the settings that became different"`
+	After  map[string]any  `json:"after"`
+	Paused string          `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
+}
+
+type setRunInput struct {
+	kernel.RunPath
+	kernel.Actor
+	Body RunChanges
+}
+
+func (s changes) registerSet(api huma.API) {
+	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "set-run", Method: http.MethodPost, Path: "/runs/{run}/settings",
+		Summary: "Change settings of a run while it runs",
+	}), s.setRun)
+}
+
+func (s changes) setRun(ctx context.Context, in *setRunInput) (ChangedRun, error) {
+	change, err := in.Body.change()
+	if err := cmp.Or(err, s.MayChange(in.Name)); err != nil {
+		return ChangedRun{}, err
+	}
+	if change.Run, err = inspect.New(s.Store).Resolve(ctx, in.Run); err != nil {
+		return ChangedRun{}, err
+	}
+	change.Actor = in.Name
+	done, err := s.config.Controls.SetRun(ctx, change)
+	if err != nil {
+		return ChangedRun{}, kernel.Seen(err, "tranche run show "+change.Run.String())
+	}
+	return ChangedRun{Run: change.Run, Step: done.Step, Before: done.Before, After: done.After,
+		Paused: pausedText(done.Hold, done.HoldDetail)}, nil
+}
+
+// pausedText says why a run is paused; nothing when it is not.
+func pausedText(hold controlstore.Hold, detail string) string {
+	text := map[controlstore.Hold]string{
+		controlstore.HoldOperator: "by an operator", controlstore.HoldThreshold: "for its threshold",
+		controlstore.HoldGuard: "by its guard", controlstore.HoldCanary: "until its canary is approved",
+	}[hold]
+	if text != "" && detail != "" {
+		text += ": " + detail
+	}
+	return text
+}
+
+// change checks the values as a plan's are checked.
+func (c *RunChanges) change() (controlstore.RunChange, error) {
+	laid := gather.Overrides{Priority: c.Priority, StepOverrides: c.StepOverrides}
+	if err := laid.Validate(); err != nil {
+		return controlstore.RunChange{}, BadSetting(err)
+	}
+	out := controlstore.RunChange{Step: c.Step, Priority: c.Priority, Reason: c.Reason}
+	out.Settings.StepOverrides = c.StepOverrides
+	var err error
+	out.MaxFailed, err = maxFailed(c.MaxFailed)
+	return out, err
+}
+
+// maxFailed is a threshold as runs keep it; nil stays nil.
+func maxFailed(text *string) (*string, error) {
+	if text == nil {
+		return nil, nil //nolint:nilnil // nothing was given
+	}
+	if *text == "" { // more likely a slip than the wish to have no threshold
+		return nil, kernel.BadInput("max_failed is empty; none takes the threshold away")
+	}
+	limit, err := workqueue.ParseMaxFailed(*text)
+	if err != nil {
+		return nil, kernel.BadInput(fmt.Sprintf("max_failed is %q: %v", kernel.Cut(*text, kernel.MaxEchoed), err))
+	}
+	return &limit, nil
+}
+
+// ApproveSettings goes with the approval of one run.
+type ApproveSettings struct {
+	ControlSettings
+	Step string `json:"step,omitempty" maxLength:"64" doc:"let this step begin, which waits; absent: the canary is meant"`
+
+	Seen *time.Time `json:"seen,omitempty" doc:"since of the gate that was looked at; 409 when it has waited anew since"`
+}
+
+// GateDocument is a gate as somebody sees it who may have to approve it.
+type GateDocument struct {
+	gate.GateView
+	Refused string `json:"refused,omitempty" doc:"why who asks may not approve it now"`
+}
+
+// gateOps shows gates and lets steps begin.
+type gateOps struct {
+	store    *database.DB
+	controls Controls
+	control  func(ctx context.Context, action, ref, actor string, body *ControlSettings, do control) (Controlled, error)
+}
+
+func (g *gateOps) register(k *kernel.Kernel, api huma.API) {
+	show := kernel.Get("get-gate", "/runs/{run}/gate", "What waits for somebody between two steps of a run")
+	kernel.Register(k, api, kernel.Heavy(show), g.show)
+	kernel.Register(k, api, kernel.ByOperator(huma.Operation{
+		OperationID: "approve-run", Method: http.MethodPost, Path: "/runs/{run}/approve",
+		Summary: "Let the items go that a canary held back, or a step begin",
+		Description: "With a step, that begins which waits at its gate (barrier: approve). Where its plan says approve_by: " +
+			"other, who started the run is refused with 403. With seen, what is approved is what was looked at.",
+	}), g.approve)
+}
+
+type gateInput struct {
+	kernel.RunPath
+	kernel.Actor
+	Step   string `query:"step" maxLength:"64" doc:"absent: the one that waits, or the only one that has a gate"`
+	Sample int    `query:"sample" minimum:"0" maximum:"100" default:"5" doc:"so many items, by chance"`
+}
+
+func (g *gateOps) show(ctx context.Context, in *gateInput) (GateDocument, error) {
+	id, err := inspect.New(g.store).Resolve(ctx, in.Run)
+	if err != nil {
+		return GateDocument{}, err
+	}
+	view, err := gate.New(g.store).View(ctx, id, in.Step, in.Sample)
+	if err != nil {
+		return GateDocument{}, err
+	}
+	out := GateDocument{GateView: *view}
+	if refused := view.Refused(in.Name); refused != nil {
+		out.Refused = refused.Error()
+	}
+	return out, nil
+}
+
+type approveInput struct {
+	kernel.RunPath
+	kernel.Actor
+	Body *ApproveSettings
+}
+
+func (g *gateOps) approve(ctx context.Context, in *approveInput) (Controlled, error) {
+	var body ApproveSettings
+	if in.Body != nil {
+		body = *in.Body
+	}
+	return g.control(ctx, "approve", in.Run, in.Name, &body.ControlSettings,
+		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
+			c.Step = body.Step
+			if body.Seen != nil {
+				c.Seen = *body.Seen
+			}
+			return g.controls.Approve(ctx, c)
+		})
+}
+
+// DeleteSettings go with the deletion of a run.
+type DeleteSettings struct {
+	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would go"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for whoever asks for the run and for the audit log"`
+}
+
+// RunDeleted is what goes with a run that was deleted, or would be.
+type RunDeleted struct {
+	Run    workqueue.RunID `json:"run"`
+	DryRun bool            `json:"dry_run" doc:"nothing was changed"`
+	retention.Deletion
+}
+
+// deletions deletes runs.
+type deletions struct {
+	store     *database.DB
+	mayChange func(actor string) error
+	wake      func() // has the node that leads begin
+}
+
+func (d *deletions) register(k *kernel.Kernel, api huma.API) {
+	kernel.Register(k, api, kernel.ByAdmin(huma.Operation{
+		OperationID: "delete-run", Method: http.MethodPost, Path: "/runs/{run}/delete", Summary: "Delete a finished run",
+		Description: "From then on nobody finds it; whoever asks for it by its id is told 410. The node that leads " +
+			"deletes its rows in small pieces, for which the answer does not wait. A run that is under way, or ended " +
+			"less than a minute ago, is refused.",
+	}), d.deleteRun)
+}
+
+type deleteRunInput struct {
+	kernel.RunPath
+	kernel.Actor
+	Body *DeleteSettings
+}
+
+func (d *deletions) deleteRun(ctx context.Context, in *deleteRunInput) (RunDeleted, error) {
+	if err := d.mayChange(in.Name); err != nil {
+		return RunDeleted{}, err
+	}
+	id, err := inspect.New(d.store).Resolve(ctx, in.Run)
+	if err != nil {
+		return RunDeleted{}, err
+	}
+	req := retention.DeleteRequest{Run: id, Actor: in.Name}
+	if in.Body != nil {
+		req.DryRun, req.Reason = in.Body.DryRun, in.Body.Reason
+	}
+	done, err := retention.New(d.store).DeleteByHand(ctx, req)
+	if err != nil {
+		return RunDeleted{}, err
+	}
+	if !req.DryRun {
+		d.wake()
+	}
+	return RunDeleted{Run: id, DryRun: req.DryRun, Deletion: done}, nil
 }

@@ -3,6 +3,8 @@ package runs
 import (
 	"context"
 	"fmt"
+	"math"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -238,4 +240,144 @@ func (s *Routes) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
 		out.Next = &items[len(items)-1].Ordinal
 	}
 	return out, kernel.Seen(err, "tranche run items "+id.String())
+}
+
+// RunHistory is what happened to a run.
+type RunHistory struct {
+	Entries []report.HistoryEntry `json:"entries" nullable:"false" doc:"newest first, 500 at the most"`
+}
+
+// RunNote is what somebody has to say of a run.
+type RunNote struct {
+	Text string `json:"text" minLength:"1" maxLength:"2000"`
+}
+
+// histories answers what happened to runs.
+type histories struct{ *Routes }
+
+func (h histories) register(api huma.API) {
+	op := kernel.Broad(kernel.Get("get-history", "/runs/{run}/history", "What happened to a run"))
+	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
+		"closed, versions of services that first answered, and alerts that were told of it."
+	kernel.Register(h.Kernel, api, op, h.get)
+	kernel.Register(h.Kernel, api, kernel.ByOperator(huma.Operation{
+		OperationID: "note-run", Method: http.MethodPost, Path: "/runs/{run}/notes", Summary: "Write a note of a run",
+		Description: "For all who look at the run. It stands in the audit log, as its entry's reason.",
+	}), h.note)
+}
+
+func (h histories) get(ctx context.Context, in *runInput) (RunHistory, error) {
+	id, err := inspect.New(h.Store).Resolve(ctx, in.Run)
+	if err != nil {
+		return RunHistory{}, err
+	}
+	entries, err := report.New(h.Store).History(ctx, id)
+	return RunHistory{entries}, err
+}
+
+type noteInput struct {
+	kernel.RunPath
+	kernel.Actor
+	Body RunNote
+}
+
+func (h histories) note(ctx context.Context, in *noteInput) (RunHistory, error) {
+	if err := h.MayChange(in.Name); err != nil {
+		return RunHistory{}, err
+	}
+	id, err := inspect.New(h.Store).Resolve(ctx, in.Run)
+	if err != nil {
+		return RunHistory{}, err
+	}
+	if err := controlstore.New(h.Store).Note(ctx, id, in.Body.Text, in.Name); err != nil {
+		return RunHistory{}, err
+	}
+	entries, err := report.New(h.Store).History(ctx, id)
+	return RunHistory{entries}, err
+}
+
+type itemsInput struct {
+	kernel.RunPath
+	From  int32    `query:"from" minimum:"0" doc:"the first ordinal"`
+	To    int32    `query:"to" minimum:"0" default:"2147483647" doc:"the last ordinal, included; absent: to the end"`
+	Step  string   `query:"step" doc:"its name; absent: the items over all steps"`
+	State []string `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"may stand more than once; absent: all"` //nolint:lll // a tag
+	After int32    `query:"after" minimum:"-1" default:"-1" doc:"an ordinal: only items behind it"`
+	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+// Resolve refuses what is beyond all ordinals, of which only the lower bits would be left.
+func (in *itemsInput) Resolve(ctx huma.Context) []error {
+	for _, name := range []string{"from", "to", "after"} {
+		if n, err := strconv.ParseInt(ctx.Query(name), 10, 64); err == nil && n > math.MaxInt32 {
+			return []error{&huma.ErrorDetail{Message: "expected number <= 2147483647", Location: "query." + name, Value: n}}
+		}
+	}
+	return nil
+}
+
+func (s *Routes) registerItemsList(api huma.API) {
+	op := kernel.Broad(kernel.Get("list-items", "/runs/{run}/items", "Items of a range, in order"))
+	op.Description = "The items from one ordinal to another, with their states as in the planes. An item's whole story " +
+		"is at /runs/{run}/items/{key}."
+	kernel.Register(s.Kernel, api, op, s.listItems)
+}
+
+func (s *Routes) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRows, error) {
+	if in.To < in.From {
+		return nil, kernel.BadInput("to lies before from; both are ordinals, and both are included")
+	}
+	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := inspect.New(s.Store).ItemsIn(ctx, inspect.ItemRange{
+		Run: id, From: workqueue.Ordinal(in.From), To: workqueue.Ordinal(in.To), Step: in.Step,
+		States: in.State, After: workqueue.Ordinal(in.After), Limit: in.Limit,
+	})
+	return rows, kernel.Seen(err, "tranche run show "+id.String())
+}
+
+type slicesInput struct {
+	kernel.RunPath
+	State []string `query:"state,explode" enum:"scheduled,claimed,sent" doc:"may stand more than once; absent: all"`
+	After string   `query:"after" doc:"the id of a slice: only those behind it"`
+	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+func (s *Routes) registerSlices(api huma.API) {
+	op := kernel.Broad(kernel.Get("list-slices", "/runs/{run}/slices",
+		"Requests that are out or wait for their time, and who holds them"))
+	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
+		"itself; sent: it is with a service, or on its way; scheduled: it waits to be tried again. They come by their ids, " +
+		"which say nothing."
+	kernel.Register(s.Kernel, api, op, s.listSlices)
+}
+
+func (s *Routes) listSlices(ctx context.Context, in *slicesInput) (*inspect.LiveSlices, error) {
+	filter := inspect.LiveFilter{States: in.State, Limit: in.Limit}
+	if in.After != "" {
+		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
+			return nil, kernel.BadInput("after is not the id of a slice; use the value of next of the page before")
+		}
+	}
+	id, err := inspect.New(s.Store).Resolve(ctx, in.Run)
+	if err != nil {
+		return nil, err
+	}
+	filter.Run = id
+	return inspect.New(s.Store).LiveSlices(ctx, filter)
+}
+
+// runTag is weak: what only the clock changes is no change.
+func runTag(run *RunDocument) (string, error) {
+	still := *run
+	still.At, still.Seconds = time.Time{}, 0
+	sum, err := kernel.PrintOf(&still)
+	return `W/"` + sum + `"`, err
+}
+
+func itemsTag(items *KeyItems) (string, error) {
+	sum, err := kernel.PrintOf(items)
+	return `"` + sum + `"`, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"mime"
@@ -12,6 +13,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -277,4 +280,101 @@ func (w wholeItems) Read(p []byte) (int, error) {
 		err = kernel.BadInput("the body with the items: " + how + "; nothing was started, send them again")
 	}
 	return n, err
+}
+
+// stepSpecs are the steps of an ordered plan as the store takes them.
+func stepSpecs(plan *gather.Plan) ([]workqueue.StepSpec, error) {
+	steps := make([]workqueue.StepSpec, len(plan.Steps))
+	for i := range plan.Steps {
+		step := &plan.Steps[i]
+		config, err := kindConfig(step)
+		if err != nil {
+			return nil, err
+		}
+		steps[i] = workqueue.StepSpec{
+			Name: step.Name, Endpoint: step.PaceKey(), StepSettings: step.StepSettings,
+			Kind: workqueue.Kind(step.Kind()), Needs: numbersOf(plan, step.Needs),
+			Inputs: numbersOf(plan, step.InputParts()), NoItem: !step.SeesItem(), Optional: step.Optional,
+			Barrier: step.Barrier, Approval: step.Approval, Config: config,
+		}
+	}
+	return steps, nil
+}
+
+// orderOf is the order of a plan's items as the store takes it; nil when they have none.
+func orderOf(plan *gather.Plan) *workqueue.RunOrder {
+	if !plan.Order.Set() {
+		return nil
+	}
+	return &workqueue.RunOrder{Rule: plan.Order, Stop: plan.Stops()}
+}
+
+// numbersOf are the numbers of steps in their plan.
+func numbersOf(plan *gather.Plan, names []string) []int {
+	numbers := make([]int, len(names))
+	for i, name := range names {
+		numbers[i] = slices.IndexFunc(plan.Steps, func(s gather.Step) bool { return s.Name == name })
+	}
+	return numbers
+}
+
+// kindConfig is what the kind of the step has for settings of its own.
+func kindConfig(step *gather.Step) (json.RawMessage, error) {
+	var settings any
+	switch step.Kind() {
+	case gather.KindHTTP:
+		settings = step.HTTP
+	case gather.KindSQL:
+		settings = step.SQL
+	default:
+		return nil, nil
+	}
+	config, err := json.Marshal(settings)
+	if err != nil {
+		return nil, fmt.Errorf("write the settings of step %s: %w", step.Name, err)
+	}
+	return config, nil
+}
+
+// heard are the endpoints that a service listened on a moment ago, and until when that is good enough for a start. To
+// ask JetStream costs more than much of a small run.
+type heard struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+}
+
+const (
+	// heardFor is for how long an endpoint counts as listened on.
+	heardFor = 5 * time.Second
+	// maxHeard bounds the endpoints that are remembered.
+	maxHeard = 10_000
+)
+
+// unheard warns of endpoints that no service listens on, and has listened on just now.
+func (s *Starts) unheard(ctx context.Context, names []string) []string {
+	if s.NC.IsConnected() {
+		names = s.heard.others(names, time.Now())
+	}
+	warnings := s.Unheard(ctx, names)
+	if len(warnings) == 0 {
+		s.heard.add(names, time.Now().Add(heardFor))
+	}
+	return warnings
+}
+
+func (h *heard) others(names []string, now time.Time) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return now.Before(h.until[name]) })
+}
+
+func (h *heard) add(names []string, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.until == nil || len(h.until) > maxHeard {
+		h.until = map[string]time.Time{}
+	}
+	for _, name := range names {
+		h.until[name] = until
+	}
 }
