@@ -1,3 +1,5 @@
+// Package apitest is what tests of the API share: a server on a database of its own ([Setup]), one before which people
+// log in, one with a node and services, and who asks them. It is for tests only.
 package apitest
 
 import (
@@ -12,14 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/internal/api/runs"
-
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/testenv"
 	"github.com/tranchehq/tranche/workqueue"

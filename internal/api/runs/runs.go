@@ -1,3 +1,8 @@
+// Package runs is the operations on runs: start and open them, show and follow them, say why one is not done, export
+// and compare them, and change them: pause, cancel, approve, run items again, reset, accept, correct, delete.
+//
+// An operation's errors name the input, the place and the remedy; [kernel.Register] turns them into answers. A [Starts]
+// serves any number of requests at once.
 package runs
 
 import (
